@@ -1,0 +1,1 @@
+# Installation: the library, the public header, pkg-config and CMake package files.

@@ -1,0 +1,267 @@
+/* Ropewalk's C API: collective communication between the ranks of a communicator.
+ *
+ * The calls, their arguments and the numbers of types and operators follow NCCL's, with `rw` in
+ * place of `nccl`. Differences: a call on host memory blocks unless it is given a request, and
+ * every error has a text (rwGetLastError).
+ *
+ * Threads: a communicator may be used by one thread at a time; different communicators by different
+ * threads at once. rwCommAbort and rwCommGetAsyncError may be called at any time by any thread.
+ */
+#ifndef ROPEWALK_ROPEWALK_H_
+#define ROPEWALK_ROPEWALK_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(RW_BUILDING_LIBRARY)
+#define RW_API __attribute__((visibility("default")))
+#else
+#define RW_API
+#endif
+
+#define RW_MAJOR 0
+#define RW_MINOR 1
+#define RW_PATCH 0
+#define RW_VERSION_CODE (RW_MAJOR * 10000 + RW_MINOR * 100 + RW_PATCH)
+
+/* ---- results -------------------------------------------------------------------------------- */
+
+/* The numbers equal ncclResult_t's. */
+typedef enum {
+  rwSuccess = 0,
+  rwUnhandledCudaError = 1,
+  rwSystemError = 2,
+  rwInternalError = 3,
+  rwInvalidArgument = 4,
+  rwInvalidUsage = 5,
+  rwRemoteError = 6, /* another rank died, left or aborted; the text names it */
+  rwInProgress = 7,  /* an asynchronous operation has not finished */
+  rwTimeout = 8      /* a deadline passed; the text names the ranks that did not answer */
+} rwResult_t;
+
+/* MAJOR * 10000 + MINOR * 100 + PATCH of the library. */
+RW_API rwResult_t rwGetVersion(int* version);
+
+/* A constant string for a result. Never NULL. */
+RW_API const char* rwGetErrorString(rwResult_t result);
+
+/* What went wrong last: on `comm` when it is not NULL, else in the calling thread. "" when nothing
+ * did. Valid until the next call on `comm`, or of the thread. */
+struct rwComm;
+typedef struct rwComm* rwComm_t;
+RW_API const char* rwGetLastError(rwComm_t comm);
+
+/* ---- types and operators -------------------------------------------------------------------- */
+
+/* The numbers equal ncclDataType_t's. */
+typedef enum {
+  rwInt8 = 0,
+  rwUint8 = 1,
+  rwInt32 = 2,
+  rwUint32 = 3,
+  rwInt64 = 4,
+  rwUint64 = 5,
+  rwFloat16 = 6,
+  rwFloat32 = 7,
+  rwFloat64 = 8,
+  rwBfloat16 = 9,
+  rwFloat8e4m3 = 10,
+  rwFloat8e5m2 = 11,
+  rwNumTypes = 12
+} rwDataType_t;
+
+/* The numbers equal ncclRedOp_t's. Larger values come from rwRedOpCreatePreMulSum. */
+typedef enum {
+  rwSum = 0,
+  rwProd = 1,
+  rwMax = 2,
+  rwMin = 3,
+  rwAvg = 4, /* sum divided by the number of ranks; integers truncate towards zero */
+  rwNumOps = 5,
+  rwMaxRedOp = 0x7fffffff
+} rwRedOp_t;
+
+/* An operator that multiplies this rank's input by *scalar (one element of `type`, read now) and
+ * sums the products. Belongs to `comm`; for `type` only. */
+RW_API rwResult_t rwRedOpCreatePreMulSum(rwRedOp_t* op, const void* scalar, rwDataType_t type,
+                                         rwComm_t comm);
+RW_API rwResult_t rwRedOpDestroy(rwRedOp_t op, rwComm_t comm);
+
+/* ---- communicators -------------------------------------------------------------------------- */
+
+/* Address of the first rank and a random secret that every joining rank must prove to hold. Hand it
+ * to the other ranks by a private way. Serves one communicator. */
+#define RW_UNIQUE_ID_BYTES 128
+typedef struct {
+  char internal[RW_UNIQUE_ID_BYTES];
+} rwUniqueId;
+RW_API rwResult_t rwGetUniqueId(rwUniqueId* id);
+
+/* Joins as `rank` of `nranks`. Returns when all ranks have joined, or the deadline
+ * (ROPEWALK_TIMEOUT) passed. */
+RW_API rwResult_t rwCommInitRank(rwComm_t* comm, int nranks, rwUniqueId id, int rank);
+
+/* Joins as the launcher's environment says: torchrun, mpirun (Open MPI, MPICH), srun, or
+ * ROPEWALK_RANK, ROPEWALK_WORLD_SIZE and ROPEWALK_RENDEZVOUS. Alone (no launcher) it makes a
+ * communicator of one rank. */
+RW_API rwResult_t rwCommInitEnv(rwComm_t* comm);
+
+/* `nranks` communicators of one new group, all in this process; comms[i] is rank i. */
+RW_API rwResult_t rwCommInitAll(rwComm_t* comms, int nranks);
+
+/* Ranks that give equal `color` form a communicator, ordered by `key`, then by rank. A negative
+ * color (RW_SPLIT_NOCOLOR) takes part and gets NULL. All ranks of `comm` must call. */
+#define RW_SPLIT_NOCOLOR (-1)
+RW_API rwResult_t rwCommSplit(rwComm_t comm, int color, int key, rwComm_t* newcomm);
+
+RW_API rwResult_t rwCommCount(rwComm_t comm, int* count);
+RW_API rwResult_t rwCommUserRank(rwComm_t comm, int* rank);
+
+/* Waits for this rank's outstanding operations and tells the others that it leaves in order. */
+RW_API rwResult_t rwCommFinalize(rwComm_t comm);
+/* rwCommFinalize where it was not called, then frees. NULL is fine. */
+RW_API rwResult_t rwCommDestroy(rwComm_t comm);
+/* Ends every operation of this rank with an error, tells the others, and frees. */
+RW_API rwResult_t rwCommAbort(rwComm_t comm);
+/* The error that broke the communicator, or rwSuccess. Does not block. */
+RW_API rwResult_t rwCommGetAsyncError(rwComm_t comm, rwResult_t* error);
+
+/* ---- requests ------------------------------------------------------------------------------- */
+
+/* Where an operation's memory is worked on. NULL: host memory. CUDA streams come with the CUDA
+ * executor; until then another value is rwInvalidUsage. */
+typedef struct rwStreamOpaque* rwStream_t;
+
+/* An operation that was started. Every collective takes `request`: NULL blocks until the operation
+ * is done; else *request is set and the call returns at once. Operations of a communicator run in
+ * the order in which they were started. */
+typedef struct rwRequest* rwRequest_t;
+
+/* Waits at most `timeout_us` microseconds, for ever when negative. rwInProgress when the time
+ * passed first: the operation goes on. The result of the operation otherwise. */
+RW_API rwResult_t rwRequestWait(rwRequest_t request, int64_t timeout_us);
+/* The text of the error that rwRequestWait returned; "" when none. Valid until rwRequestFree. */
+RW_API const char* rwRequestError(rwRequest_t request);
+/* Frees. An operation that still runs goes on, and its buffers must stay. NULL is fine. */
+RW_API rwResult_t rwRequestFree(rwRequest_t request);
+
+/* ---- collectives ---------------------------------------------------------------------------- */
+
+/* Counts are in elements of `type`. Buffers are aligned to the element. sendbuf == recvbuf (shifted
+ * by the rank's place as in NCCL for all-gather, reduce-scatter, gather and scatter) is in place.
+ * A buffer that a rank does not use may be NULL. */
+
+/* recvbuf = combination over all ranks of sendbuf; both hold `count` elements. */
+RW_API rwResult_t rwAllReduce(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
+                              rwRedOp_t op, rwComm_t comm, rwStream_t stream, rwRequest_t* request);
+/* recvbuf on every rank = sendbuf of `root`; `count` elements. */
+RW_API rwResult_t rwBroadcast(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
+                              int root, rwComm_t comm, rwStream_t stream, rwRequest_t* request);
+/* recvbuf on `root` = combination over all ranks of sendbuf; `count` elements. */
+RW_API rwResult_t rwReduce(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
+                           rwRedOp_t op, int root, rwComm_t comm, rwStream_t stream,
+                           rwRequest_t* request);
+/* recvbuf = sendbufs of all ranks, in rank order; sendbuf holds `sendcount` elements. */
+RW_API rwResult_t rwAllGather(const void* sendbuf, void* recvbuf, size_t sendcount,
+                              rwDataType_t type, rwComm_t comm, rwStream_t stream,
+                              rwRequest_t* request);
+/* recvbuf (`recvcount` elements) = this rank's share of the combination of sendbufs. */
+RW_API rwResult_t rwReduceScatter(const void* sendbuf, void* recvbuf, size_t recvcount,
+                                  rwDataType_t type, rwRedOp_t op, rwComm_t comm, rwStream_t stream,
+                                  rwRequest_t* request);
+/* Element block j of sendbuf goes to block i (the sender's rank) of rank j's recvbuf; blocks of
+ * `count` elements. */
+RW_API rwResult_t rwAllToAll(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
+                             rwComm_t comm, rwStream_t stream, rwRequest_t* request);
+/* recvbuf on `root` = sendbufs of all ranks, in rank order. */
+RW_API rwResult_t rwGather(const void* sendbuf, void* recvbuf, size_t sendcount, rwDataType_t type,
+                           int root, rwComm_t comm, rwStream_t stream, rwRequest_t* request);
+/* recvbuf (`recvcount` elements) = this rank's block of root's sendbuf. */
+RW_API rwResult_t rwScatter(const void* sendbuf, void* recvbuf, size_t recvcount, rwDataType_t type,
+                            int root, rwComm_t comm, rwStream_t stream, rwRequest_t* request);
+/* Every rank sends to the next and receives from the previous one; `count` elements. */
+RW_API rwResult_t rwSendRecv(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
+                             rwComm_t comm, rwStream_t stream, rwRequest_t* request);
+/* Returns when every rank has called. */
+RW_API rwResult_t rwBarrier(rwComm_t comm);
+
+/* ---- point to point ------------------------------------------------------------------------- */
+
+/* Sends and receives between a pair of ranks match in order. Several that may wait for each other
+ * (an exchange) belong into one group. */
+RW_API rwResult_t rwSend(const void* sendbuf, size_t count, rwDataType_t type, int peer,
+                         rwComm_t comm, rwStream_t stream, rwRequest_t* request);
+RW_API rwResult_t rwRecv(void* recvbuf, size_t count, rwDataType_t type, int peer, rwComm_t comm,
+                         rwStream_t stream, rwRequest_t* request);
+
+/* Calls of one thread between start and end are started together at the end: sends and receives,
+ * collectives on several communicators, rwCommInitRank of several ranks in one thread. Groups nest;
+ * the outermost end starts, and returns when the operations given no request are done. */
+RW_API rwResult_t rwGroupStart(void);
+RW_API rwResult_t rwGroupEnd(void);
+
+/* ---- schedules ------------------------------------------------------------------------------ */
+
+/* Texts that these calls return are freed with rwFreeText. */
+RW_API void rwFreeText(char* text);
+
+/* The text form of the schedule of a collective ("all_reduce") by an algorithm ("ring"). */
+RW_API rwResult_t rwScheduleMake(const char* collective, const char* algorithm, int nranks,
+                                 int root, int channels, char** text);
+/* Parses and checks. *report is JSON: accepted, defects[], in_place, links[], longest_path, and the
+ * schedule itself. A refused schedule is a result, not an error; unreadable text is an error. */
+RW_API rwResult_t rwScheduleCheck(const char* text, char** report);
+/* JSON list of the algorithms: name, help, collectives. */
+RW_API rwResult_t rwScheduleAlgorithms(char** json);
+/* From now on `comm` runs this schedule for its collective, on all ranks alike. The checker must
+ * accept it. NULL text goes back to the tuner's choice for all collectives. */
+RW_API rwResult_t rwCommUseSchedule(rwComm_t comm, const char* text);
+
+/* ---- settings ------------------------------------------------------------------------------- */
+
+/* Sets NAME for communicators made from now on, over environment and file. */
+RW_API rwResult_t rwSettingSet(const char* name, const char* value, const char* source);
+/* JSON list of all settings: name, type, default, allowed, help, value, source. */
+RW_API rwResult_t rwSettingsDescribe(char** json);
+/* JSON of the cost model's constants for this machine, measured when `measure` is not 0 and they
+ * are not yet known: constants, file, and for each collective the choice per size. */
+RW_API rwResult_t rwTuningDescribe(int nranks, int measure, char** json);
+
+/* ---- measuring ------------------------------------------------------------------------------ */
+
+/* A timed loop inside the library, so that the caller's language adds nothing to it. */
+typedef struct {
+  size_t size; /* sizeof(rwMeasureSpec_t), for later growth */
+  const char* collective;
+  size_t count; /* as in the collective's call */
+  rwDataType_t type;
+  rwRedOp_t op; /* of reducing collectives */
+  int root;     /* -1: every rank in turn */
+  int in_place;
+  int warmup;     /* iterations before */
+  int iterations; /* timed */
+  int check;      /* verify the result after the timed loop, with fresh data */
+  int blocking;   /* a barrier after each iteration */
+} rwMeasureSpec_t;
+
+typedef struct {
+  double seconds_avg; /* per operation: mean over iterations, then mean over ranks */
+  double seconds_min; /* smallest and largest mean of a rank */
+  double seconds_max;
+  uint64_t wrong;     /* elements that differ from the expected value, over all ranks */
+  char algorithm[32]; /* what ran */
+} rwMeasureResult_t;
+
+/* Collective: all ranks of `comm` call with equal specs. Every rank gets the same result. Inputs
+ * are small integers, so that every order of reduction gives the same bits. */
+RW_API rwResult_t rwMeasure(rwComm_t comm, const rwMeasureSpec_t* spec, rwMeasureResult_t* result);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

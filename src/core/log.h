@@ -1,0 +1,54 @@
+// Logging in NCCL's line format: `host:pid:tid [device] ROPEWALK INFO text`.
+//
+// ROPEWALK_DEBUG (NONE, VERSION, WARN, INFO, TRACE) picks the level, ROPEWALK_DEBUG_SUBSYS the
+// subsystems of INFO and TRACE lines (comma list, `^` in front inverts, ALL), ROPEWALK_DEBUG_FILE
+// the file (%h host, %p pid). Each line is one write(2), so lines of several processes never mix.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+namespace ropewalk::log {
+
+enum class Level : int { kNone = 0, kVersion = 1, kWarn = 2, kInfo = 3, kTrace = 5 };
+
+enum Subsystem : std::uint32_t {
+  kInit = 1,
+  kColl = 2,
+  kP2p = 4,
+  kShm = 8,
+  kNet = 16,
+  kGraph = 32,
+  kTuning = 64,
+  kEnv = 128,
+  kAlloc = 256,
+  kCall = 512,
+  kBootstrap = 4096,
+  kAll = ~0U,
+};
+
+/// Settings as `core/settings.h` reads them. Throws Error(kInvalidArgument) for an unknown level,
+/// subsystem or an unwritable file. May be called again; later lines use the new values.
+void configure(std::string_view level, std::string_view subsystems, std::string_view file);
+
+bool enabled(Level level, std::uint32_t subsystem) noexcept;
+void write(Level level, std::string_view text) noexcept;
+
+template <typename... Args>
+void warn(fmt::format_string<Args...> format, Args&&... args) {
+  if (enabled(Level::kWarn, kAll)) {
+    write(Level::kWarn, fmt::format(format, std::forward<Args>(args)...));
+  }
+}
+template <typename... Args>
+void info(Subsystem subsystem, fmt::format_string<Args...> format, Args&&... args) {
+  if (enabled(Level::kInfo, subsystem)) {
+    write(Level::kInfo, fmt::format(format, std::forward<Args>(args)...));
+  }
+}
+
+}  // namespace ropewalk::log

@@ -1,0 +1,98 @@
+// Memory shared between the processes of one host, without a name in any file system.
+//
+// A segment is an anonymous file (memfd), or an unnamed file in /dev/shm (O_TMPFILE): a killed job
+// leaves nothing behind. It is handed to other processes as a file descriptor, over an abstract
+// Unix socket with an unguessable name (SCM_RIGHTS); both ends check that the other has their user
+// id. A segment is sparse: memory is taken by reserve(), which fails with an error where the first
+// touch would have killed the process.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace ropewalk {
+
+/// Owns a file descriptor.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) noexcept : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept;
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  ~FileDescriptor();
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  [[nodiscard]] explicit operator bool() const noexcept { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+/// Where a segment's memory comes from (setting SHM_BACKING). kAuto: memfd, else /dev/shm.
+enum class ShmBacking { kAuto, kMemfd, kDevShm };
+ShmBacking parse_shm_backing(std::string_view text);
+
+/// A mapped segment. Threads: reserve() may be called by several at once.
+class SharedMemory {
+ public:
+  /// Creates and maps `bytes` (rounded up to pages) of sparse zeroed memory.
+  /// @throws Error kSystem; for /dev/shm the message says its size and what is free
+  static SharedMemory create(std::size_t bytes, ShmBacking backing);
+
+  /// Maps a segment received from another process; checks that it has at least `bytes`.
+  static SharedMemory map(FileDescriptor fd, std::size_t bytes);
+
+  SharedMemory(SharedMemory&& other) noexcept;
+  SharedMemory& operator=(SharedMemory&& other) noexcept;
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+  ~SharedMemory();
+
+  /// Makes sure that the range has memory behind it (fallocate); cheap to repeat.
+  /// @throws Error kSystem "needed X, /dev/shm is Y with Z free" when there is none
+  void reserve(std::size_t offset, std::size_t bytes);
+
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] int fd() const noexcept { return fd_.get(); }
+
+ private:
+  SharedMemory(FileDescriptor fd, std::byte* data, std::size_t size, bool dev_shm);
+  FileDescriptor fd_;
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+  bool dev_shm_ = false;
+};
+
+/// Hands a file descriptor to other processes of this host and user.
+class DescriptorServer {
+ public:
+  /// Listens on an abstract Unix socket with a random name.
+  DescriptorServer();
+  ~DescriptorServer();
+  DescriptorServer(const DescriptorServer&) = delete;
+  DescriptorServer& operator=(const DescriptorServer&) = delete;
+
+  /// 32 hexadecimal letters; hand it to the receivers by a private way.
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+
+  /// Serves waiting receivers without blocking. @return how many were served by this call
+  int serve(int fd);
+
+  /// Serves until `receivers` were served in all. @throws Error kTimeout
+  void serve(int fd, int receivers, std::chrono::steady_clock::time_point deadline);
+
+ private:
+  std::string name_;
+  FileDescriptor socket_;
+};
+
+/// Fetches the descriptor from the server called `name`. @throws Error kTimeout, kSystem
+FileDescriptor fetch_descriptor(std::string_view name,
+                                std::chrono::steady_clock::time_point deadline);
+
+}  // namespace ropewalk

@@ -1,0 +1,67 @@
+#include "core/types.h"
+
+namespace ropewalk {
+namespace {
+
+constexpr std::array<std::string_view, kNumDataTypes> kDataTypeNames = {
+    "int8",    "uint8",   "int32",   "uint32",   "int64",      "uint64",
+    "float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2"};
+constexpr std::array<std::size_t, kNumDataTypes> kDataTypeSizes = {1, 1, 4, 4, 8, 8,
+                                                                   2, 4, 8, 2, 1, 1};
+constexpr std::array<std::string_view, kNumRedOps> kRedOpNames = {"sum", "prod", "max",
+                                                                  "min", "avg",  "premulsum"};
+constexpr std::array<std::string_view, kNumCollectives> kCollectiveNames = {
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce",
+    "all_to_all", "gather",     "scatter",        "sendrecv"};
+
+template <typename Enum, std::size_t N>
+std::optional<Enum> parse(const std::array<std::string_view, N>& names, std::string_view text) {
+  for (std::size_t i = 0; i < N; ++i) {
+    if (names[i] == text) return static_cast<Enum>(i);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::size_t size_of(DataType type) noexcept {
+  return kDataTypeSizes[static_cast<std::size_t>(type)];
+}
+
+bool is_float(DataType type) noexcept { return type >= DataType::kFloat16; }
+
+std::string_view name(DataType type) noexcept {
+  return kDataTypeNames[static_cast<std::size_t>(type)];
+}
+std::string_view name(RedOp op) noexcept { return kRedOpNames[static_cast<std::size_t>(op)]; }
+std::string_view name(Collective collective) noexcept {
+  return kCollectiveNames[static_cast<std::size_t>(collective)];
+}
+
+std::optional<DataType> parse_data_type(std::string_view text) noexcept {
+  // nccl-tests' short names, which its -d option and its tables use.
+  if (text == "half") return DataType::kFloat16;
+  if (text == "float") return DataType::kFloat32;
+  if (text == "double") return DataType::kFloat64;
+  if (text == "f8e4m3") return DataType::kFloat8e4m3;
+  if (text == "f8e5m2") return DataType::kFloat8e5m2;
+  return parse<DataType>(kDataTypeNames, text);
+}
+std::optional<RedOp> parse_red_op(std::string_view text) noexcept {
+  if (text == "mulsum") return RedOp::kPreMulSum;
+  return parse<RedOp>(kRedOpNames, text);
+}
+std::optional<Collective> parse_collective(std::string_view text) noexcept {
+  return parse<Collective>(kCollectiveNames, text);
+}
+
+bool reduces(Collective collective) noexcept {
+  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter ||
+         collective == Collective::kReduce;
+}
+bool has_root(Collective collective) noexcept {
+  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
+         collective == Collective::kGather || collective == Collective::kScatter;
+}
+
+}  // namespace ropewalk

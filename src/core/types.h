@@ -1,0 +1,73 @@
+// The words of every collective: element types, reduction operators, operations.
+//
+// The numbers equal NCCL's (nccl.h 2.28), so that both C APIs can cast after a range check.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace ropewalk {
+
+enum class DataType : std::uint8_t {
+  kInt8 = 0,
+  kUint8 = 1,
+  kInt32 = 2,
+  kUint32 = 3,
+  kInt64 = 4,
+  kUint64 = 5,
+  kFloat16 = 6,
+  kFloat32 = 7,
+  kFloat64 = 8,
+  kBfloat16 = 9,
+  kFloat8e4m3 = 10,
+  kFloat8e5m2 = 11,
+};
+inline constexpr int kNumDataTypes = 12;
+
+/// The operators. kPreMulSum multiplies each rank's input by that rank's scalar, then sums.
+/// kAvg divides the sum by the number of ranks; integers truncate towards zero.
+enum class RedOp : std::uint8_t {
+  kSum = 0,
+  kProd = 1,
+  kMax = 2,
+  kMin = 3,
+  kAvg = 4,
+  kPreMulSum = 5,
+};
+inline constexpr int kNumRedOps = 6;
+
+enum class Collective : std::uint8_t {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kBroadcast,
+  kReduce,
+  kAllToAll,
+  kGather,
+  kScatter,
+  kSendRecv,  ///< every rank sends to the next and receives from the previous one
+};
+inline constexpr int kNumCollectives = 9;
+
+/// Bytes of one element: 1, 2, 4 or 8.
+std::size_t size_of(DataType type) noexcept;
+bool is_float(DataType type) noexcept;
+
+/// "float32", "sum", "all_reduce": the spelling of the command line, of schedules and of logs.
+std::string_view name(DataType type) noexcept;
+std::string_view name(RedOp op) noexcept;
+std::string_view name(Collective collective) noexcept;
+
+std::optional<DataType> parse_data_type(std::string_view text) noexcept;
+std::optional<RedOp> parse_red_op(std::string_view text) noexcept;
+std::optional<Collective> parse_collective(std::string_view text) noexcept;
+
+/// True for all_reduce, reduce_scatter and reduce.
+bool reduces(Collective collective) noexcept;
+/// True for broadcast, reduce, gather and scatter.
+bool has_root(Collective collective) noexcept;
+
+}  // namespace ropewalk

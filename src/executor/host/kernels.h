@@ -1,0 +1,48 @@
+// Element-wise kernels of the host executor: combine and copy, for every type and operator.
+//
+// One source (Google Highway), compiled for every vector width, chosen at run time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/types.h"
+
+namespace ropewalk::executor {
+
+/// What combine() does with `count` elements of `type`:
+///
+///   x_s  = source s, multiplied by `scalar` if s == scaled_source
+///   y    = ((x_0 op x_1) op x_2) ... in the order of `sources`
+///   z    = y / divisor, truncated towards zero, if divisor > 1 (integer averages)
+///   every destination = z
+///
+/// kAvg and kPreMulSum combine as kSum: the scaling and the division are stated apart. One source
+/// is a copy (or a scaling). 8- and 16-bit floats are combined in float32 and rounded once to
+/// nearest-even at the end; integers wrap; float max and min return the other operand when one is
+/// NaN. float8e4m3 is the OCP form (no infinities, overflow to NaN as in __nv_fp8 without
+/// saturation), float8e5m2 the IEEE-like one.
+struct CombineArgs {
+  DataType type = DataType::kFloat32;
+  RedOp op = RedOp::kSum;
+  std::span<const void* const> sources;  ///< at least 1
+  std::span<void* const> destinations;   ///< at least 1
+  std::size_t count = 0;
+  int scaled_source = -1;
+  std::uint64_t scalar = 0;  ///< one element of `type`, in the low bytes
+  std::uint32_t divisor = 1;
+};
+
+/// A destination may be exactly one of the sources; otherwise nothing overlaps. Buffers are aligned
+/// to their elements. Threads: any number at once on different memory.
+void combine(const CombineArgs& args);
+
+/// Copies to every destination. Large copies may use non-temporal stores; they are ordered before
+/// any later store of the calling thread when copy() returns.
+void copy(std::span<void* const> destinations, const void* source, std::size_t bytes);
+
+/// "AVX3", "AVX2", "SSE4": what is in use, for the log.
+const char* vector_target();
+
+}  // namespace ropewalk::executor

@@ -1,0 +1,34 @@
+// The registry of compilers: from (collective, ranks, root, algorithm) to a schedule.
+//
+// One algorithm, one file; adding one touches that file and one line of registry.cc.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "schedule/schedule.h"
+
+namespace ropewalk::schedule {
+
+struct Request {
+  Collective collective = Collective::kAllReduce;
+  int num_ranks = 1;
+  int root = 0;
+  int channels = 1;  ///< wanted number of channels; an algorithm may need more (double trees)
+};
+
+struct Algorithm {
+  std::string_view name;  ///< "ring", "chain", "binary_tree", "double_binary_tree",
+                          ///< "recursive_doubling", "one_shot", "two_shot", "direct"
+  std::string_view help;  ///< one line
+  bool (*supports)(const Request&) noexcept;
+  Schedule (*compile)(const Request&);
+};
+
+std::span<const Algorithm> algorithms() noexcept;
+
+/// Compiles. @throws Error kInvalidArgument for an unknown algorithm, one that does not support the
+/// request (the message lists those that do), or ranks, root or channels out of range
+Schedule compile(std::string_view algorithm, const Request& request);
+
+}  // namespace ropewalk::schedule

@@ -1,0 +1,127 @@
+// Transport: a network technology, in the shape of NCCL's network plugin interface, in C++.
+//
+// Nothing here blocks. "Not yet" is a value (nullptr, nullopt, false), never an Error; failure is
+// an Error and ends the connection it names. The runtime's network links and the network plugin
+// both sit on this interface, and one contract suite (contract_test.cc) runs over every provider.
+//
+// Order: messages with equal tags on one connection match in the order in which they were started;
+// completions may come in any order. Threads: an object is used by one thread at a time; different
+// objects of one Transport may be used by different threads at once.
+// Lifetime: a Transport outlives its listeners and connections, a connection its requests and
+// registrations.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace ropewalk::transport {
+
+/// Kinds of memory that a provider can take as source or destination.
+enum class MemoryKind : std::uint8_t { kHost = 1, kCuda = 2, kDmaBuf = 4 };
+
+/// What a provider states about a device. The contract suite checks that what is claimed works.
+struct DeviceProperties {
+  std::string name;        ///< "shm0", "eth0"
+  std::string pci_path;    ///< sysfs path, empty when there is none
+  std::uint64_t guid = 0;  ///< equal for equal hardware
+  double speed_mbps = 0;   ///< Mbit/s, as NCCL counts
+  double latency_us = 0;   ///< one way; 0 when not known
+  int port = 0;
+  int max_connections = 65536;
+  std::size_t max_message_bytes = std::size_t{1} << 40;
+  int max_requests = 32;  ///< in flight on one connection
+  int max_grouped_receives = 1;
+  unsigned memory_kinds = static_cast<unsigned>(MemoryKind::kHost);
+  bool registration_is_global = true;  ///< registered memory serves every connection of the device
+};
+
+/// What a listener hands to the connecting side, by any means the caller has. Opaque.
+inline constexpr std::size_t kHandleBytes = 128;
+using Handle = std::array<std::byte, kHandleBytes>;
+
+/// Memory made known to a connection. Destroying it ends the registration.
+class Registration {
+ public:
+  virtual ~Registration() = default;
+};
+
+/// One started send or receive. Destroying an unfinished request closes the connection's use of
+/// its memory: the destructor returns only when the provider no longer touches it.
+class Request {
+ public:
+  virtual ~Request() = default;
+  /// Drives progress. @return the bytes moved (for grouped receives see sizes()), once finished
+  /// @throws Error kPeerLost when the connection broke
+  [[nodiscard]] virtual std::optional<std::size_t> test() = 0;
+  /// After test() returned a value: the bytes of each message of a grouped receive.
+  [[nodiscard]] virtual std::span<const std::size_t> sizes() const = 0;
+};
+
+/// The sending end.
+class SendConnection {
+ public:
+  virtual ~SendConnection() = default;
+  virtual std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
+                                                        MemoryKind kind) = 0;
+  /// Starts a send. `data` must stay unchanged until the request is finished.
+  /// @return nullptr when no request can be started now (none free, or the receiver has not yet
+  ///         asked for this tag): call again
+  [[nodiscard]] virtual std::unique_ptr<Request> send(const void* data, std::size_t bytes,
+                                                      std::uint32_t tag,
+                                                      Registration* registration) = 0;
+};
+
+struct ReceiveBuffer {
+  void* data = nullptr;
+  std::size_t bytes =
+      0;  ///< capacity; a shorter message is fine, a longer one breaks the connection
+  std::uint32_t tag = 0;
+  Registration* registration = nullptr;
+};
+
+/// The receiving end.
+class ReceiveConnection {
+ public:
+  virtual ~ReceiveConnection() = default;
+  virtual std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
+                                                        MemoryKind kind) = 0;
+  /// Starts a receive of one message per buffer, at most max_grouped_receives of them.
+  /// @return nullptr when no request can be started now: call again
+  [[nodiscard]] virtual std::unique_ptr<Request> receive(
+      std::span<const ReceiveBuffer> buffers) = 0;
+  /// Starts making received data visible to the memory's device. Host memory needs nothing: the
+  /// request is finished at once.
+  [[nodiscard]] virtual std::unique_ptr<Request> flush(std::span<const ReceiveBuffer> buffers) = 0;
+};
+
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  [[nodiscard]] virtual const Handle& handle() const = 0;
+  /// @return nullptr until a connection is there; may be called for several connections
+  [[nodiscard]] virtual std::unique_ptr<ReceiveConnection> accept() = 0;
+};
+
+/// A connection attempt under way. Call poll() until it returns the connection.
+class Connector {
+ public:
+  virtual ~Connector() = default;
+  [[nodiscard]] virtual std::unique_ptr<SendConnection> poll() = 0;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  [[nodiscard]] virtual std::string name() const = 0;
+  [[nodiscard]] virtual int num_devices() const = 0;
+  [[nodiscard]] virtual DeviceProperties properties(int device) const = 0;
+  [[nodiscard]] virtual std::unique_ptr<Listener> listen(int device) = 0;
+  [[nodiscard]] virtual std::unique_ptr<Connector> connect(int device, const Handle& handle) = 0;
+};
+
+}  // namespace ropewalk::transport
