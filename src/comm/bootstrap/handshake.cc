@@ -139,6 +139,8 @@ void Session::feed(std::span<const std::byte> bytes) {
     const std::size_t taken = std::min(missing, bytes.size());
     input_.insert(input_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(taken));
     bytes = bytes.subspan(taken);
+    // A server of another kind may never send as much as a challenge has.
+    if (stage_ == Stage::kAwaitChallenge && input_.size() >= 4) require_magic();
     if (taken < missing) return;
     switch (stage_) {
       case Stage::kAwaitChallenge: on_challenge(); break;
@@ -155,11 +157,15 @@ void Session::feed(std::span<const std::byte> bytes) {
   input_.insert(input_.end(), bytes.begin(), bytes.end());
 }
 
-void Session::on_challenge() {
-  WireReader in(input_);
-  if (in.number<std::uint32_t>() != kMagic) {
+void Session::require_magic() const {
+  if (WireReader(input_).number<std::uint32_t>() != kMagic) {
     throw Error(Errc::kInvalidUsage, "what answers there is not a Ropewalk bootstrap");
   }
+}
+
+void Session::on_challenge() {
+  WireReader in(input_);
+  (void)in.number<std::uint32_t>();
   if (const auto version = in.number<std::uint16_t>(); version != kVersion) {
     throw Error(Errc::kInvalidUsage, "the other end speaks bootstrap version {}, this one {}",
                 version, kVersion);

@@ -79,6 +79,7 @@ class Session {
 
   Session(const Secret& secret, const ServiceId& service, Stage stage);
   [[nodiscard]] std::size_t wanted() const noexcept;
+  void require_magic() const;
   void on_challenge();
   void on_response();
   void on_proof();

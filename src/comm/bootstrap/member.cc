@@ -76,9 +76,11 @@ void Member::join() {
 void Member::start() {
   own_record_ = own_record(service_.token());
   if (options_.join_deadline != kNoDeadline) {
+    timer_at(options_.join_deadline, [this] {
+      if (!root_proven_) fail_join(Errc::kTimeout, "the root service did not answer");
+    });
     timer_at(options_.join_deadline + kRootSlack, [this] {
-      fail_join(Errc::kTimeout, root_proven_ ? "the root service did not let the rank go"
-                                             : "the root service did not answer");
+      fail_join(Errc::kTimeout, "the root service answered, but did not let the rank go");
     });
   }
   connect_to_root();
@@ -428,8 +430,11 @@ void Member::on_cannot_connect(int peer, const Closing& closing) {
       gone_.emplace(peer, key);
     }
   } else {
-    suspect(peer, true);
-    timer(options_.peer_loss_time / 2, [this, peer] {
+    // Silent: stopped, or the network is away. Closed: pushed out by a flood, or about to end,
+    // which the next attempt tells.
+    const bool silent = closing.code == Errc::kTimeout;
+    if (silent) suspect(peer, true);
+    timer(options_.peer_loss_time / (silent ? 2 : 32), [this, peer] {
       unreachable_.erase(peer);
       if (state_of(peer) != Membership::State::kAlive) return;
       keep_ring();
@@ -578,15 +583,21 @@ void Member::flush_news() {
 }
 
 void Member::keep_ring() {
-  if (phase_ != Phase::kJoined || closed_) return;
+  if (phase_ != Phase::kJoined && phase_ != Phase::kLeaving) return;
+  if (closed_) return;
+  // Who leaves needs somebody to hand its news to, not a whole ring.
+  if (phase_ == Phase::kLeaving && (handed_on_ || !links_.empty())) return;
+  const int next = successor();
+  if (next >= 0 && !connecting_to(next)) connect_peer(next);
+}
+
+int Member::successor() const {
   int candidate = options_.rank;
   for (int step = 0; step < options_.size; ++step) {
     candidate = membership_.next_alive(candidate);
-    if (candidate < 0) return;
-    if (!unreachable_.contains(candidate)) break;
+    if (candidate < 0 || !unreachable_.contains(candidate)) return candidate;
   }
-  if (unreachable_.contains(candidate) || connecting_to(candidate)) return;
-  connect_peer(candidate);
+  return -1;
 }
 
 void Member::on_tick() {
@@ -654,6 +665,7 @@ void Member::check_left() {
   for (const auto& [peer, frames] : waiting_) {
     if (state_of(peer) == Membership::State::kAlive && !gone_.contains(peer)) return;
   }
+  bool waits = false;
   for (const Link& link : links_) {
     if (!link.established) {
       // It may be the only way that news travel: wait for it, too.
@@ -663,8 +675,16 @@ void Member::check_left() {
     if (membership_.suspected(link.peer)) continue;
     if (!link.news.empty() || !link.connection->flushed() ||
         link.frames_acknowledged != link.frames_sent) {
-      return;
+      waits = true;
+    } else {
+      // It began with this rank's own notice, or was told it since.
+      handed_on_ = true;
     }
+  }
+  if (waits) return;
+  if (!handed_on_ && (successor() >= 0 || !gone_.empty())) {
+    keep_ring();
+    return;
   }
   close_all();
 }

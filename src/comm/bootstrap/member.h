@@ -126,6 +126,7 @@ class Member : public std::enable_shared_from_this<Member> {
   void flush_news();
   void flush_soon();
   void keep_ring();
+  [[nodiscard]] int successor() const;  // the next living, reachable rank, or -1
   void on_tick();
   void on_gone_grace(int peer);
   void suspect(int peer, bool suspected);
@@ -182,6 +183,7 @@ class Member : public std::enable_shared_from_this<Member> {
   Service::Clock::time_point last_tick_;
   std::set<Service::TimerKey> timers_;
   bool flush_planned_ = false;
+  bool handed_on_ = false;  // leaving: somebody has acknowledged that
   bool closed_ = false;
 
   void timer(Service::Clock::duration delay, std::function<void()> task);
