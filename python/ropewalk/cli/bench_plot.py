@@ -117,5 +117,7 @@ def _size_axis(axes: Any, sizes: list[int]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(powers[::-stride][::-1]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_label(value)))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.tick_params(axis="x", labelrotation=30, labelsize=9)
+    axes.tick_params(axis="x", labelsize=9)
+    for label in axes.get_xticklabels():
+        label.set(rotation=30, ha="right", rotation_mode="anchor")
     axes.set_xlim(low / 1.4, high * 1.4)

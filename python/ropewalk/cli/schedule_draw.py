@@ -134,23 +134,21 @@ def _arrow(message: Message, found: Run, rows: list[int], num_blocks: int) -> st
     x1 = _x(found.times[message.source, message.source_step])
     x2 = _x(found.times[message.destination, message.destination_step])
     y1, y2 = rows[message.source], rows[message.destination]
-    # From edge to edge, aimed by the straight line between both nodes, a little bowed so that
-    # arrows which cross the same rows part.
-    dx, dy = x2 - x1, y2 - y1
-    length = (dx * dx + dy * dy) ** 0.5 or 1.0
-    ux, uy = dx / length, dy / length
     gap = _RADIUS + 1
-    far = max(0, abs(message.source - message.destination) - 1)
-    bow = min(6 * far, 26)
-    cx = (x1 + x2) / 2 + uy * bow * (1 if dy < 0 else -1) * -1
-    cy = (y1 + y2) / 2 - ux * bow * (1 if dy < 0 else -1) * -1
-    start, end = _towards(x1, y1, cx, cy, gap), _towards(x2, y2, cx, cy, gap + 2)
-    ink = colour(message.block, num_blocks)
+    if abs(message.source - message.destination) > 1:
+        # Out to the right, through the gutter between the columns, in from the left: never
+        # across another rank's node.
+        start, end = (x1 + gap, y1), (x2 - gap - 2, y2)
+        bend = 0.5 * _COLUMN
+        curve = f"C{x1 + bend:.1f} {y1} {x2 - bend:.1f} {y2}"
+    else:
+        start, end = _towards(x1, y1, x2, y2, gap), _towards(x2, y2, x1, y1, gap + 2)
+        curve = "L"
     return (
-        f"<path d='M{start[0]:.1f} {start[1]:.1f}Q{cx:.1f} {cy:.1f} {end[0]:.1f} {end[1]:.1f}' "
-        f"fill='none' stroke='{ink}' stroke-width='2' stroke-opacity='0.85' "
-        f"marker-end='url(#tip{message.block})'><title>block {message.block}: rank "
-        f"{message.source} to rank {message.destination}</title></path>"
+        f"<path d='M{start[0]:.1f} {start[1]:.1f}{curve} {end[0]:.1f} {end[1]:.1f}' "
+        f"fill='none' stroke='{colour(message.block, num_blocks)}' stroke-width='2' "
+        f"stroke-opacity='0.85' marker-end='url(#tip{message.block})'><title>block "
+        f"{message.block}: rank {message.source} to rank {message.destination}</title></path>"
     )
 
 
