@@ -8,6 +8,8 @@ target_include_directories(rw_options INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
 target_compile_options(rw_options INTERFACE -Wall -Wextra -Wshadow -Wconversion
   $<$<BOOL:${RW_WERROR}>:-Werror>)
+# A product fused with a sum rounds once: results would differ between CPUs.
+target_compile_options(rw_options INTERFACE -ffp-contract=off)
 target_link_libraries(rw_options INTERFACE Threads::Threads fmt::fmt)
 if(RW_SANITIZE)
   target_compile_options(rw_options INTERFACE -fsanitize=${RW_SANITIZE} -fno-omit-frame-pointer -g

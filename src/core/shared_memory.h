@@ -7,8 +7,10 @@
 // touch would have killed the process.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -66,6 +68,7 @@ class SharedMemory {
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
   bool dev_shm_ = false;
+  std::unique_ptr<std::atomic<std::uint64_t>[]> reserved_;  // a bit per page
 };
 
 /// Hands a file descriptor to other processes of this host and user.

@@ -22,7 +22,7 @@ struct Algorithm {
                           ///< "recursive_doubling", "one_shot", "two_shot", "direct"
   std::string_view help;  ///< one line
   bool (*supports)(const Request&) noexcept;
-  Schedule (*compile)(const Request&);
+  Schedule (*compile)(const Request&);  ///< num_ranks >= 2 only; use schedule::compile()
 };
 
 std::span<const Algorithm> algorithms() noexcept;

@@ -34,4 +34,7 @@ Schedule parse(std::string_view text);
 
 std::string print(const Schedule& schedule);
 
+/// One step as it stands in the text, without the indent. For messages.
+std::string print(const Step& step);
+
 }  // namespace ropewalk::schedule

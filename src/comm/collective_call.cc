@@ -1,0 +1,110 @@
+#include "comm/collective_call.h"
+
+#include <limits>
+#include <string_view>
+
+#include "core/error.h"
+#include "schedule/layout.h"
+
+namespace ropewalk::comm {
+namespace {
+
+void require_count(std::size_t count, std::size_t element_bytes, int units) {
+  const std::size_t limit = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
+  if (count > limit / element_bytes / static_cast<std::size_t>(units)) {
+    throw Error(Errc::kInvalidArgument,
+                "count: {} elements of {} bytes for {} rank(s) exceed the address space", count,
+                element_bytes, units);
+  }
+}
+
+void require_buffer(const void* buffer, std::string_view name, std::size_t bytes,
+                    std::size_t element_bytes) {
+  if (bytes == 0) return;
+  if (buffer == nullptr) {
+    throw Error(Errc::kInvalidArgument, "{}: NULL, and {} bytes are needed", name, bytes);
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(buffer);
+  if (address % element_bytes != 0) {
+    throw Error(Errc::kInvalidArgument, "{}: {} is not aligned to the element's {} bytes", name,
+                fmt::ptr(buffer), element_bytes);
+  }
+  if (address > std::numeric_limits<std::uintptr_t>::max() - bytes) {
+    throw Error(Errc::kInvalidArgument, "{}: {} bytes at {} leave the address space", name, bytes,
+                fmt::ptr(buffer));
+  }
+}
+
+bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
+  const auto a_begin = reinterpret_cast<std::uintptr_t>(a);
+  const auto b_begin = reinterpret_cast<std::uintptr_t>(b);
+  return a_begin < b_begin + b_bytes && b_begin < a_begin + a_bytes;
+}
+
+}  // namespace
+
+Validated validate(const CollectiveCall& call, int rank, int num_ranks) {
+  if (has_root(call.collective) && (call.root < 0 || call.root >= num_ranks)) {
+    throw Error(Errc::kInvalidArgument, "root: {} is outside 0 to {}", call.root, num_ranks - 1);
+  }
+  const std::size_t element = size_of(call.type);
+  const int inputs = schedule::input_units(call.collective, num_ranks, call.root, rank);
+  const int outputs = schedule::output_units(call.collective, num_ranks, call.root, rank);
+  require_count(call.count, element, num_ranks);
+  const std::size_t unit_bytes = call.count * element;
+  const std::size_t input_bytes = unit_bytes * static_cast<std::size_t>(inputs);
+  const std::size_t output_bytes = unit_bytes * static_cast<std::size_t>(outputs);
+  require_buffer(call.input, "sendbuf", input_bytes, element);
+  require_buffer(call.output, "recvbuf", output_bytes, element);
+  if (input_bytes == 0 || output_bytes == 0) return {};
+  if (!overlap(call.input, input_bytes, call.output, output_bytes)) return {};
+
+  const std::optional<int> offset = schedule::in_place_input_offset(call.collective, rank);
+  if (!offset.has_value()) {
+    throw Error(Errc::kInvalidArgument, "sendbuf and recvbuf overlap, and {} has no in-place form",
+                name(call.collective));
+  }
+  // The offset counts in units from the start of the larger buffer to the smaller one.
+  const auto shift = static_cast<std::intptr_t>(unit_bytes) * *offset;
+  const auto expected = reinterpret_cast<std::intptr_t>(call.output) + shift;
+  if (reinterpret_cast<std::intptr_t>(call.input) != expected) {
+    throw Error(Errc::kInvalidArgument,
+                "sendbuf and recvbuf overlap, but not as {} in place on rank {} needs it",
+                name(call.collective), rank);
+  }
+  return {true};
+}
+
+void validate(const PointToPointCall& call, int num_ranks) {
+  if (call.peer < 0 || call.peer >= num_ranks) {
+    throw Error(Errc::kInvalidArgument, "peer: {} is outside 0 to {}", call.peer, num_ranks - 1);
+  }
+  const std::size_t element = size_of(call.type);
+  require_count(call.count, element, 1);
+  if (call.sends) {
+    require_buffer(call.input, "sendbuf", call.count * element, element);
+  } else {
+    require_buffer(call.output, "recvbuf", call.count * element, element);
+  }
+}
+
+executor::CallTag tag_of(const CollectiveCall& call, std::uint32_t number) noexcept {
+  executor::CallTag tag;
+  tag.count = call.count;
+  tag.call = number;
+  tag.root = has_root(call.collective) ? static_cast<std::uint16_t>(call.root) : std::uint16_t{0};
+  tag.collective = static_cast<std::uint8_t>(call.collective);
+  const unsigned op = reduces(call.collective) ? static_cast<unsigned>(call.op) : 0U;
+  tag.type_and_op = static_cast<std::uint8_t>(static_cast<unsigned>(call.type) | op << 4U);
+  return tag;
+}
+
+executor::CallTag tag_of(const PointToPointCall& call) noexcept {
+  executor::CallTag tag;
+  tag.count = call.count;
+  tag.collective = executor::kPointToPoint;
+  tag.type_and_op = static_cast<std::uint8_t>(call.type);
+  return tag;
+}
+
+}  // namespace ropewalk::comm

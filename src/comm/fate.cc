@@ -1,0 +1,53 @@
+#include "comm/fate.h"
+
+namespace ropewalk::comm {
+
+void Fate::fail(Errc code, const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  if (broken_.load(std::memory_order_relaxed)) return;
+  code_ = code;
+  text_ = text;
+  broken_.store(true, std::memory_order_release);
+}
+
+Error Fate::error() const {
+  const std::lock_guard lock(mutex_);
+  return {code_, text_};
+}
+
+void Fate::raise() const { throw error(); }
+
+std::vector<int> Fate::suspected() const {
+  const std::lock_guard lock(mutex_);
+  return {suspected_.begin(), suspected_.end()};
+}
+
+std::vector<int> Fate::left() const {
+  const std::lock_guard lock(mutex_);
+  return {left_.begin(), left_.end()};
+}
+
+void Fate::on_lost(int rank, const std::string& reason) {
+  fail(Errc::kPeerLost, fmt::format("rank {} was lost: {}", rank, reason));
+}
+
+void Fate::on_suspect(int rank, bool suspected) {
+  const std::lock_guard lock(mutex_);
+  if (suspected) {
+    suspected_.insert(rank);
+  } else {
+    suspected_.erase(rank);
+  }
+}
+
+void Fate::on_left(int rank) {
+  // Not an error: what it sent before may still be on its way.
+  const std::lock_guard lock(mutex_);
+  left_.insert(rank);
+}
+
+void Fate::on_abort(int rank, const std::string& reason) {
+  fail(Errc::kPeerLost, fmt::format("rank {} aborted: {}", rank, reason));
+}
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,119 @@
+#include "comm/links.h"
+
+#include <atomic>
+#include <optional>
+#include <span>
+
+#include "core/error.h"
+
+namespace ropewalk::comm {
+namespace {
+
+// Handles of links travel over the bootstrap under a tag per channel.
+constexpr std::uint32_t kHandleTag = 0x4c000000;
+
+}  // namespace
+
+Links::Links(Bootstrap& bootstrap, std::vector<PeerReach> reach,
+             std::shared_ptr<HostSegment> segment, std::unique_ptr<transport::Transport> transport,
+             const executor::FifoShape& shape)
+    : bootstrap_(bootstrap),
+      reach_(std::move(reach)),
+      segment_(std::move(segment)),
+      shape_(shape),
+      transport_(std::move(transport)) {}
+
+Links::~Links() = default;
+
+executor::SendEnd* Links::send_end(int channel, int peer) {
+  const Key key{channel, peer};
+  const PeerReach& reach = reach_[static_cast<std::size_t>(peer)];
+  if (reach.local_rank >= 0) {
+    std::unique_ptr<executor::SendEnd>& end = memory_sends_[key];
+    if (end == nullptr) {
+      const int self = reach_[static_cast<std::size_t>(bootstrap_.rank())].local_rank;
+      auto made = std::make_unique<executor::SendEnd>();
+      made->memory = segment_->link(channel, self, reach.local_rank);
+      made->shape = shape_;
+      made->peer = peer;
+      made->address_allowed = reach.by_address;
+      end = std::move(made);
+    }
+    return end.get();
+  }
+  if (const auto made = network_sends_.find(key); made != network_sends_.end()) {
+    return &made->second->end();
+  }
+  PendingSend& pending = pending_sends_[key];
+  if (pending.connector == nullptr) {
+    const std::optional<std::vector<std::byte>> bytes =
+        bootstrap_.try_recv(peer, kHandleTag | static_cast<std::uint32_t>(channel));
+    if (!bytes.has_value()) return nullptr;
+    transport::Handle handle{};
+    RW_ASSERT(bytes->size() == handle.size());
+    std::copy(bytes->begin(), bytes->end(), handle.begin());
+    pending.connector = transport_->connect(0, handle);
+  }
+  std::unique_ptr<transport::SendConnection> connection = pending.connector->poll();
+  if (connection == nullptr) return nullptr;
+  auto sender = std::make_unique<NetworkSender>(shape_, peer, std::move(connection));
+  executor::SendEnd* end = &sender->end();
+  network_sends_[key] = std::move(sender);
+  pending_sends_.erase(key);
+  return end;
+}
+
+executor::ReceiveEnd* Links::receive_end(int channel, int peer) {
+  const Key key{channel, peer};
+  const PeerReach& reach = reach_[static_cast<std::size_t>(peer)];
+  if (reach.local_rank >= 0) {
+    std::unique_ptr<executor::ReceiveEnd>& end = memory_receives_[key];
+    if (end == nullptr) {
+      const int self = reach_[static_cast<std::size_t>(bootstrap_.rank())].local_rank;
+      auto made = std::make_unique<executor::ReceiveEnd>();
+      made->memory = segment_->link(channel, reach.local_rank, self);
+      made->shape = shape_;
+      made->peer = peer;
+      made->process = reach.process;
+      end = std::move(made);
+    }
+    return end.get();
+  }
+  if (const auto made = network_receives_.find(key); made != network_receives_.end()) {
+    return &made->second->end();
+  }
+  std::unique_ptr<transport::Listener>& listener = pending_receives_[key];
+  if (listener == nullptr) {
+    listener = transport_->listen(0);
+    bootstrap_.send(peer, kHandleTag | static_cast<std::uint32_t>(channel), listener->handle());
+  }
+  std::unique_ptr<transport::ReceiveConnection> connection = listener->accept();
+  if (connection == nullptr) return nullptr;
+  auto receiver = std::make_unique<NetworkReceiver>(shape_, peer, std::move(connection));
+  executor::ReceiveEnd* end = &receiver->end();
+  network_receives_[key] = std::move(receiver);
+  pending_receives_.erase(key);
+  return end;
+}
+
+bool Links::poll() {
+  bool moved = false;
+  for (auto& [key, sender] : network_sends_) moved |= sender->poll();
+  for (auto& [key, receiver] : network_receives_) moved |= receiver->poll();
+  return moved;
+}
+
+std::vector<Links::Untaken> Links::untaken() {
+  std::vector<Untaken> found;
+  const auto look = [&](executor::ReceiveEnd& end) {
+    executor::SlotHeader* slot = end.slot(end.received + 1);
+    if (std::atomic_ref(slot->sequence).load(std::memory_order_acquire) == end.received + 1) {
+      found.push_back({end.peer, slot->tag});
+    }
+  };
+  for (auto& [key, end] : memory_receives_) look(*end);
+  for (auto& [key, receiver] : network_receives_) look(receiver->end());
+  return found;
+}
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,127 @@
+#include "comm/prepared.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/small_float.h"
+#include "schedule/layout.h"
+
+namespace ropewalk::comm {
+namespace {
+
+// Parts begin at cache lines (of two, for the adjacent-line prefetcher), so that no two ranks write
+// one line.
+constexpr std::size_t kGranuleBytes = 128;
+
+// 1 / num_ranks as one element of a floating type, which kAvg multiplies each input by (as NCCL).
+std::uint64_t reciprocal(DataType type, int num_ranks) {
+  const double value = 1.0 / num_ranks;
+  const auto single = static_cast<float>(value);
+  std::uint64_t bits = 0;
+  switch (type) {
+    case DataType::kFloat64: std::memcpy(&bits, &value, sizeof value); break;
+    case DataType::kFloat32: std::memcpy(&bits, &single, sizeof single); break;
+    default: bits = encode_small_float(type, single); break;
+  }
+  return bits;
+}
+
+}  // namespace
+
+PreparedCollective::PreparedCollective(std::shared_ptr<const schedule::Checked> checked, int rank)
+    : checked_(std::move(checked)) {
+  const int channels = checked_->schedule().num_channels();
+  programs_.reserve(static_cast<std::size_t>(channels));
+  for (int c = 0; c < channels; ++c) {
+    programs_.push_back(executor::make_program(checked_->schedule(), checked_->report(), rank, c));
+  }
+  all_by_address_ = true;
+  for (const executor::Program& program : programs_) {
+    executor::Strand strand;
+    strand.program = &program;
+    strand.sends.resize(program.send_peers.size());
+    strand.receives.resize(program.receive_peers.size());
+    strand.sources.resize(program.max_operands);
+    strand.destinations.resize(program.max_sends + 1);
+    strands_.push_back(std::move(strand));
+    all_by_address_ &= program.all_address_out_of_place && program.all_address_in_place;
+  }
+}
+
+bool PreparedCollective::connect(Links& links) {
+  if (connected_) return true;
+  bool all = true;
+  for (executor::Strand& strand : strands_) {
+    for (std::size_t k = 0; k < strand.receives.size(); ++k) {
+      strand.receives[k] =
+          links.receive_end(strand.program->channel, strand.program->receive_peers[k]);
+      all &= strand.receives[k] != nullptr;
+    }
+  }
+  for (executor::Strand& strand : strands_) {
+    for (std::size_t k = 0; k < strand.sends.size(); ++k) {
+      strand.sends[k] = links.send_end(strand.program->channel, strand.program->send_peers[k]);
+      all &= strand.sends[k] != nullptr;
+    }
+  }
+  connected_ = all;
+  return connected_;
+}
+
+void PreparedCollective::arm(const CollectiveCall& call, bool in_place,
+                             const executor::CallTag& tag, const Choice& choice, int num_ranks,
+                             bool check_tags) {
+  const std::size_t element = size_of(call.type);
+  call_.input = static_cast<const std::byte*>(call.input);
+  call_.output = static_cast<std::byte*>(call.output);
+  call_.count = call.count;
+  call_.type = call.type;
+  call_.element_bytes = element;
+  call_.op = call.op;
+  call_.scaled = false;
+  call_.scalar = 0;
+  call_.divisor = 1;
+  if (reduces(call.collective)) {
+    if (call.op == RedOp::kPreMulSum) {
+      call_.scaled = true;
+      call_.scalar = call.scalar;
+    } else if (call.op == RedOp::kAvg && num_ranks > 1) {
+      if (is_float(call.type)) {
+        call_.scaled = true;
+        call_.scalar = reciprocal(call.type, num_ranks);
+      } else {
+        call_.divisor = static_cast<std::uint32_t>(num_ranks);
+      }
+    }
+  }
+  call_.in_place = in_place;
+  call_.check_tags = check_tags;
+  call_.address_bytes = choice.address_bytes;
+  call_.tag = tag;
+
+  const std::size_t granule = std::max<std::size_t>(1, kGranuleBytes / element);
+  const schedule::Schedule& schedule = checked_->schedule();
+  std::size_t chunk_bytes = choice.chunk_bytes;
+  // A scaled input is not what lies in the user's buffer, so it cannot go by address.
+  if (choice.address_chunk_bytes > chunk_bytes && all_by_address_ && !call_.scaled) {
+    chunk_bytes = choice.address_chunk_bytes;
+    call_.address_bytes = std::min(call_.address_bytes, choice.chunk_bytes);
+  }
+  for (std::size_t c = 0; c < strands_.size(); ++c) {
+    executor::Strand& strand = strands_[c];
+    const schedule::Range range = schedule::channel_range(
+        call.count, schedule.weight.data(), schedule.num_channels(), static_cast<int>(c), granule);
+    strand.begin = range.begin;
+    strand.length = range.count;
+    strand.part_length = schedule::part_range({0, range.count}, schedule.parts, 0, granule).count;
+    strand.chunk_length = std::max<std::size_t>(1, chunk_bytes / element);
+    strand.rounds = (strand.part_length + strand.chunk_length - 1) / strand.chunk_length;
+    strand.round = 0;
+    strand.step = 0;
+    strand.drained = 0;
+  }
+}
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,46 @@
+// A collective ready to run: a checked schedule compiled for this rank, with its links.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "comm/collective_call.h"
+#include "comm/links.h"
+#include "comm/tuner.h"
+#include "executor/program.h"
+#include "executor/walker.h"
+#include "schedule/checked.h"
+
+namespace ropewalk::comm {
+
+/// Kept by a communicator for every (collective, root, algorithm, channels) that it has run.
+///
+/// Threads: one at a time; at most one call at a time is armed.
+class PreparedCollective {
+ public:
+  PreparedCollective(std::shared_ptr<const schedule::Checked> checked, int rank);
+
+  /// Asks for the links. @return true when all are connected; call again otherwise
+  bool connect(Links& links);
+
+  /// Sets the strands to the start of a call. @pre connect() returned true
+  void arm(const CollectiveCall& call, bool in_place, const executor::CallTag& tag,
+           const Choice& choice, int num_ranks, bool check_tags);
+
+  [[nodiscard]] executor::Call& call() noexcept { return call_; }
+  [[nodiscard]] std::vector<executor::Strand>& strands() noexcept { return strands_; }
+  [[nodiscard]] const schedule::Checked& checked() const noexcept { return *checked_; }
+  /// Bytes that every chunk must fit in when it is staged; see Choice::chunk_bytes.
+  [[nodiscard]] bool all_by_address() const noexcept { return all_by_address_; }
+
+ private:
+  std::shared_ptr<const schedule::Checked> checked_;
+  std::vector<executor::Program> programs_;  // per channel; not resized once strands point into it
+  std::vector<executor::Strand> strands_;    // the same order
+  executor::Call call_;
+  bool connected_ = false;
+  bool all_by_address_ = false;
+};
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,80 @@
+// Something that a communicator has been asked to do, and can go on with a little at a time.
+//
+// Tasks never block, so one thread can drive those of several communicators (groups), and any
+// thread can take over between two calls of advance().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/collective_call.h"
+#include "comm/links.h"
+#include "comm/prepared.h"
+#include "executor/host/host_team.h"
+
+namespace ropewalk::comm {
+
+class Communicator;
+
+class Task {
+ public:
+  virtual ~Task() = default;
+  /// Goes on as far as possible. @return true when done
+  virtual bool advance(executor::HostTeam& team) = 0;
+  /// Ranks that it waits for now.
+  [[nodiscard]] virtual std::vector<int> waiting_for(const executor::HostTeam& team) = 0;
+  /// "all_reduce of 4 float32", for messages.
+  [[nodiscard]] virtual std::string describe() const = 0;
+};
+
+class CollectiveTask final : public Task {
+ public:
+  CollectiveTask(Communicator& comm, const CollectiveCall& call, bool in_place,
+                 const executor::CallTag& tag)
+      : comm_(comm), call_(call), in_place_(in_place), tag_(tag) {}
+  bool advance(executor::HostTeam& team) override;
+  [[nodiscard]] std::vector<int> waiting_for(const executor::HostTeam& team) override;
+  [[nodiscard]] std::string describe() const override;
+
+ private:
+  bool begin();
+
+  Communicator& comm_;
+  CollectiveCall call_;
+  bool in_place_;
+  executor::CallTag tag_;
+  PreparedCollective* prepared_ = nullptr;
+  bool armed_ = false;
+  std::size_t done_ = 0;  // strands, when there is one
+  std::vector<bool> strand_done_;
+};
+
+/// Sends and receives that were grouped: all make progress at once.
+class PointToPointTask final : public Task {
+ public:
+  PointToPointTask(Communicator& comm, std::vector<PointToPointCall> calls);
+  bool advance(executor::HostTeam& team) override;
+  [[nodiscard]] std::vector<int> waiting_for(const executor::HostTeam& team) override;
+  [[nodiscard]] std::string describe() const override;
+
+ private:
+  struct Item {
+    PointToPointCall call;
+    executor::Call walker_call;
+    executor::Strand strand;
+    int after = -1;  // an earlier item on the same link, which must be done first
+    bool started = false;
+    bool done = false;
+  };
+  bool start(Item& item);
+
+  Communicator& comm_;
+  std::vector<Item> items_;
+};
+
+/// Ranks whose links keep a strand from going on.
+std::vector<int> blocking_peers(executor::Strand& strand, const executor::HostTeam& team);
+
+}  // namespace ropewalk::comm

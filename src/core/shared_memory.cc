@@ -1,0 +1,383 @@
+#include "core/shared_memory.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/random.h"
+#include "core/units.h"
+
+namespace ropewalk {
+namespace {
+
+constexpr const char* kDevShm = "/dev/shm";
+
+// A signal ends fallocate with EINTR and undoes the whole call, so long ranges go in pieces: a
+// process with a fast interval timer still gets on.
+constexpr std::size_t kReservePieceBytes = std::size_t{16} << 20;
+
+std::size_t page_bytes() noexcept {
+  static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+std::size_t round_up_to_pages(std::size_t bytes) {
+  const std::size_t page = page_bytes();
+  if (bytes == 0 || bytes > std::numeric_limits<off_t>::max() - page) {
+    throw Error(Errc::kInvalidArgument, "shared memory of {} bytes", bytes);
+  }
+  return (bytes + page - 1) / page * page;
+}
+
+std::string describe_dev_shm() {
+  struct statvfs state {};
+  if (statvfs(kDevShm, &state) != 0) return system_error(errno, "statvfs of /dev/shm").what();
+  return fmt::format("/dev/shm is {} with {} free", format_bytes(state.f_blocks * state.f_frsize),
+                     format_bytes(state.f_bavail * state.f_frsize));
+}
+
+// What went wrong when memory was asked for, with the numbers that explain it.
+Error no_memory(int saved_errno, std::size_t needed, bool dev_shm) {
+  const std::string need = format_bytes(needed);
+  if (dev_shm) {
+    return system_error(saved_errno,
+                        fmt::format("shared memory: {}; {} {} needed", describe_dev_shm(), need,
+                                    needed == 1 ? "was" : "were"));
+  }
+  return system_error(
+      saved_errno, fmt::format("shared memory from anonymous files (memfd): {} were needed", need));
+}
+
+FileDescriptor make_memfd(int& failure) {
+  const int fd = memfd_create("ropewalk", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  failure = fd < 0 ? errno : 0;
+  if (fd >= 0 && fchmod(fd, S_IRUSR | S_IWUSR) != 0) {
+    log::info(log::kShm, "{}", system_error(errno, "fchmod of a memfd").what());
+  }
+  return FileDescriptor(fd);
+}
+
+FileDescriptor make_dev_shm_file() {
+  FileDescriptor fd(open(kDevShm, O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (!fd) throw system_error(errno, "open of an unnamed file in /dev/shm");
+  return fd;
+}
+
+std::byte* map_shared(int fd, std::size_t bytes) {
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) {
+    throw system_error(errno, fmt::format("mmap of {} of shared memory", format_bytes(bytes)));
+  }
+  return static_cast<std::byte*>(data);
+}
+
+// Only a memfd of ours carries this seal: an unnamed file of a tmpfs cannot be sealed.
+bool sealed_against_shrinking(int fd) noexcept {
+  const int seals = fcntl(fd, F_GET_SEALS);
+  return seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
+}
+
+constexpr std::size_t kNameLetters = 32;
+
+std::string random_name() {
+  std::array<std::byte, kNameLetters / 2> secret;
+  fill_random(secret);
+  std::string name;
+  for (const std::byte byte : secret) name += fmt::format("{:02x}", std::to_integer<int>(byte));
+  return name;
+}
+
+struct UnixAddress {
+  sockaddr_un address{};
+  socklen_t bytes = 0;
+  [[nodiscard]] const sockaddr* get() const noexcept {
+    return reinterpret_cast<const sockaddr*>(&address);
+  }
+};
+
+// A leading zero byte makes the name abstract: no file, gone with the last descriptor.
+UnixAddress abstract_address(std::string_view name) {
+  const std::string path = fmt::format("ropewalk-{}", name);
+  UnixAddress result;
+  if (path.size() + 1 > sizeof result.address.sun_path) {
+    throw Error(Errc::kInvalidArgument, "descriptor server name '{}' is too long", name);
+  }
+  result.address.sun_family = AF_UNIX;
+  std::memcpy(result.address.sun_path + 1, path.data(), path.size());
+  result.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + path.size());
+  return result;
+}
+
+bool peer_is_same_user(int socket) {
+  ucred peer{};
+  socklen_t bytes = sizeof peer;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
+    throw system_error(errno, "SO_PEERCRED of a descriptor socket");
+  }
+  return peer.uid == geteuid();
+}
+
+int milliseconds_left(std::chrono::steady_clock::time_point deadline) {
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1'000'000));
+}
+
+bool wait_readable(int socket, std::chrono::steady_clock::time_point deadline) {
+  for (;;) {
+    pollfd entry{socket, POLLIN, 0};
+    const int left = milliseconds_left(deadline);
+    const int ready = poll(&entry, 1, left);
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) throw system_error(errno, "poll of a descriptor socket");
+    if (ready == 0 && left == 0) return false;
+  }
+}
+
+bool send_descriptor(int socket, int fd) noexcept {
+  char payload = 'F';
+  iovec range{&payload, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &range;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  ssize_t sent = 0;
+  do {
+    sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  return sent == 1;
+}
+
+FileDescriptor receive_descriptor(int socket) {
+  char payload = 0;
+  iovec range{&payload, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &range;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  ssize_t received = 0;
+  do {
+    received = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  } while (received < 0 && errno == EINTR);
+  if (received < 0) throw system_error(errno, "receiving a descriptor");
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (received == 0 || header == nullptr || header->cmsg_type != SCM_RIGHTS ||
+      header->cmsg_len != CMSG_LEN(sizeof(int))) {
+    throw Error(Errc::kSystem, "receiving a descriptor: the server closed without sending one");
+  }
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
+  return FileDescriptor(fd);
+}
+
+}  // namespace
+
+FileDescriptor::FileDescriptor(FileDescriptor&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)) {}
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) close(fd_);
+}
+
+ShmBacking parse_shm_backing(std::string_view text) {
+  if (text == "auto") return ShmBacking::kAuto;
+  if (text == "memfd") return ShmBacking::kMemfd;
+  if (text == "dev_shm") return ShmBacking::kDevShm;
+  throw Error(Errc::kInvalidArgument, "'{}' is no shared-memory backing (auto, memfd, dev_shm)",
+              text);
+}
+
+SharedMemory SharedMemory::create(std::size_t bytes, ShmBacking backing) {
+  const std::size_t size = round_up_to_pages(bytes);
+  bool dev_shm = backing == ShmBacking::kDevShm;
+  FileDescriptor fd;
+  if (!dev_shm) {
+    int failure = 0;
+    fd = make_memfd(failure);
+    if (!fd && backing == ShmBacking::kMemfd) throw system_error(failure, "memfd_create");
+    dev_shm = !fd;
+    if (dev_shm) {
+      log::info(log::kShm, "{}; shared memory comes from /dev/shm",
+                system_error(failure, "memfd_create").what());
+    }
+  }
+  if (dev_shm) fd = make_dev_shm_file();
+  if (ftruncate(fd.get(), static_cast<off_t>(size)) != 0) throw no_memory(errno, size, dev_shm);
+  // Without the seal a peer could cut the file short, and our next touch would be a SIGBUS.
+  if (!dev_shm && fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    throw system_error(errno, "sealing shared memory");
+  }
+  std::byte* data = map_shared(fd.get(), size);
+  return SharedMemory(std::move(fd), data, size, dev_shm);
+}
+
+SharedMemory SharedMemory::map(FileDescriptor fd, std::size_t bytes) {
+  const std::size_t size = round_up_to_pages(bytes);
+  struct stat state {};
+  if (fstat(fd.get(), &state) != 0) throw system_error(errno, "fstat of shared memory");
+  if (!S_ISREG(state.st_mode) || state.st_size < 0 ||
+      static_cast<std::size_t>(state.st_size) < size) {
+    throw Error(Errc::kSystem, "shared memory from a peer has {} bytes; {} were expected",
+                state.st_size, size);
+  }
+  const bool dev_shm = !sealed_against_shrinking(fd.get());
+  std::byte* data = map_shared(fd.get(), size);
+  return SharedMemory(std::move(fd), data, size, dev_shm);
+}
+
+SharedMemory::SharedMemory(FileDescriptor fd, std::byte* data, std::size_t size, bool dev_shm)
+    : fd_(std::move(fd)), data_(data), size_(size), dev_shm_(dev_shm) {
+  const std::size_t pages = size / page_bytes();
+  reserved_ = std::make_unique<std::atomic<std::uint64_t>[]>((pages + 63) / 64);
+}
+
+SharedMemory::SharedMemory(SharedMemory&& other) noexcept
+    : fd_(std::move(other.fd_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      dev_shm_(other.dev_shm_),
+      reserved_(std::move(other.reserved_)) {}
+
+SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(dev_shm_, other.dev_shm_);
+  std::swap(reserved_, other.reserved_);
+  return *this;
+}
+
+SharedMemory::~SharedMemory() {
+  if (data_ != nullptr) munmap(data_, size_);
+}
+
+void SharedMemory::reserve(std::size_t offset, std::size_t bytes) {
+  if (offset > size_ || bytes > size_ - offset) {
+    throw Error(Errc::kInvalidArgument, "reserving {} bytes at {} of {} bytes of shared memory",
+                bytes, offset, size_);
+  }
+  if (bytes == 0) return;
+  const std::size_t page = page_bytes();
+  const std::size_t first = offset / page;
+  const std::size_t end = (offset + bytes + page - 1) / page;
+  const auto has = [&](std::size_t index) {
+    return (reserved_[index / 64].load(std::memory_order_relaxed) >> (index % 64) & 1) != 0;
+  };
+  for (std::size_t at = first; at < end;) {
+    if (has(at)) {
+      ++at;
+      continue;
+    }
+    std::size_t stop = at + 1;
+    while (stop < end && !has(stop) && (stop - at) * page < kReservePieceBytes) ++stop;
+    while (fallocate(fd_.get(), 0, static_cast<off_t>(at * page),
+                     static_cast<off_t>((stop - at) * page)) != 0) {
+      if (errno == EINTR) continue;
+      throw no_memory(errno, bytes, dev_shm_);
+    }
+    // Relaxed: a bit says only that the kernel need not be asked again; it guards no data.
+    for (; at < stop; ++at) {
+      reserved_[at / 64].fetch_or(std::uint64_t{1} << (at % 64), std::memory_order_relaxed);
+    }
+  }
+}
+
+DescriptorServer::DescriptorServer()
+    : name_(random_name()),
+      socket_(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
+  if (!socket_) throw system_error(errno, "socket for descriptors");
+  const UnixAddress address = abstract_address(name_);
+  if (bind(socket_.get(), address.get(), address.bytes) != 0) {
+    throw system_error(errno, "bind of a descriptor socket");
+  }
+  if (listen(socket_.get(), SOMAXCONN) != 0) {
+    throw system_error(errno, "listen of a descriptor socket");
+  }
+}
+
+DescriptorServer::~DescriptorServer() = default;
+
+int DescriptorServer::serve(int fd) {
+  int served = 0;
+  for (;;) {
+    const FileDescriptor receiver(
+        accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!receiver) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return served;
+      throw system_error(errno, "accept on a descriptor socket");
+    }
+    if (!peer_is_same_user(receiver.get())) {
+      log::warn("refused to hand shared memory to a process of another user");
+      continue;
+    }
+    if (send_descriptor(receiver.get(), fd)) ++served;
+  }
+}
+
+void DescriptorServer::serve(int fd, int receivers,
+                             std::chrono::steady_clock::time_point deadline) {
+  int served = 0;
+  for (;;) {
+    served += serve(fd);
+    if (served >= receivers) return;
+    if (!wait_readable(socket_.get(), deadline)) {
+      throw Error(Errc::kTimeout, "only {} of {} processes fetched their shared memory in time",
+                  served, receivers);
+    }
+  }
+}
+
+FileDescriptor fetch_descriptor(std::string_view name,
+                                std::chrono::steady_clock::time_point deadline) {
+  // Not blocking: connect would else wait, without limit, for room in the server's queue.
+  const FileDescriptor receiver(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!receiver) throw system_error(errno, "socket for descriptors");
+  const UnixAddress address = abstract_address(name);
+  while (connect(receiver.get(), address.get(), address.bytes) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) throw system_error(errno, "connecting to a peer's descriptor socket");
+    if (milliseconds_left(deadline) == 0) {
+      throw Error(Errc::kTimeout, "connecting to a peer's descriptor socket: its queue is full");
+    }
+    poll(nullptr, 0, 1);  // the queue is full: nothing to wait on but time
+  }
+  if (!peer_is_same_user(receiver.get())) {
+    throw Error(Errc::kSystem, "a process of another user owns the peer's descriptor socket");
+  }
+  if (!wait_readable(receiver.get(), deadline)) {
+    throw Error(Errc::kTimeout, "a peer did not hand over its shared memory in time");
+  }
+  return receive_descriptor(receiver.get());
+}
+
+}  // namespace ropewalk

@@ -1,0 +1,112 @@
+// A link in memory: a bounded FIFO of slots from one rank to another, with one writer and one
+// reader.
+//
+// The same bytes serve every kind of link. Ranks that share memory write and read them directly;
+// for a network link each end has a copy and a transport moves slots between the two. On a host the
+// two ends are threads or processes, on a GPU they are blocks.
+//
+// Memory of a link, all lines of 64 bytes:
+//
+//   line 0            `consumed`: chunks that the reader is done with; written by the reader only
+//   line 1            unused, keeps the neighbours' prefetchers apart
+//   per slot          a SlotHeader line, then slot_bytes of data
+//
+// Chunk n (counted from 1 over the life of the link) goes to slot (n - 1) % slots. The writer fills
+// the slot and the header, then stores `sequence` = n with release; the reader waits for it with
+// acquire. So one cache line carries flag, description and, up to kInlineBytes, the data itself: a
+// short message costs one line transfer. The writer may use a slot again once `consumed` has
+// reached the chunk that lay there before; it re-reads that line only when it knows of no free
+// slot.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ropewalk::executor {
+
+inline constexpr std::size_t kLineBytes = 64;
+inline constexpr std::size_t kInlineBytes = 32;
+
+/// Where a chunk's data is.
+enum class SlotKind : std::uint8_t {
+  kInline,   ///< in the header itself
+  kStaged,   ///< in the slot's data bytes
+  kAddress,  ///< in the writer's memory, at `address`; it stays there until the chunk is consumed
+};
+
+/// What a rank was called with. Both ends of a link must agree; a difference is the caller's error
+/// and is reported by name. Travels with every chunk, since it costs nothing there.
+struct CallTag {
+  std::uint64_t count = 0;
+  std::uint32_t call = 0;  ///< number of the call on this communicator, modulo 2^32; 0 for sends
+  std::uint16_t root = 0;  ///< root of a collective that has one, else 0
+  std::uint8_t collective = 0;   ///< Collective, or kPointToPoint
+  std::uint8_t type_and_op = 0;  ///< DataType, and RedOp * 16 where something is reduced
+  friend bool operator==(const CallTag&, const CallTag&) = default;
+};
+inline constexpr std::uint8_t kPointToPoint = 0x40;
+
+struct alignas(kLineBytes) SlotHeader {
+  std::uint64_t sequence;  ///< stored last (release), read first (acquire)
+  CallTag tag;
+  SlotKind kind;
+  std::uint32_t bytes;  ///< of the chunk
+  union {
+    std::byte inline_data[kInlineBytes];
+    std::uint64_t address;  ///< kAddress: in the writer's address space
+  };
+};
+static_assert(sizeof(SlotHeader) == kLineBytes);
+
+/// Sizes of a link's memory.
+struct FifoShape {
+  std::uint32_t slots = 8;
+  std::uint32_t slot_bytes = 32768;
+
+  [[nodiscard]] std::size_t stride() const noexcept { return sizeof(SlotHeader) + slot_bytes; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return 2 * kLineBytes + slots * stride(); }
+};
+
+/// The writer's end. Plain data: on a GPU it lives in device memory, so that a captured graph can
+/// be replayed with no work on the host.
+struct SendEnd {
+  std::byte* memory = nullptr;
+  FifoShape shape;
+  int peer = -1;
+  bool address_allowed = false;     ///< the reader can reach this rank's memory
+  bool drain_all = false;           ///< a call ends only when every chunk is consumed (network)
+  std::uint64_t published = 0;      ///< chunks written so far
+  std::uint64_t consumed_seen = 0;  ///< last known value of `consumed`
+  std::uint64_t drain_to = 0;       ///< the last chunk that must be consumed before the call ends
+
+  [[nodiscard]] std::uint64_t* consumed() const noexcept {
+    return reinterpret_cast<std::uint64_t*>(memory);
+  }
+  [[nodiscard]] SlotHeader* slot(std::uint64_t number) const noexcept {
+    const std::size_t index = (number - 1) % shape.slots;
+    return reinterpret_cast<SlotHeader*>(memory + 2 * kLineBytes + index * shape.stride());
+  }
+};
+
+/// The reader's end.
+struct ReceiveEnd {
+  std::byte* memory = nullptr;
+  FifoShape shape;
+  int peer = -1;
+  int process = 0;             ///< writer's process for kAddress: 0 is this process, else its pid
+  std::uint64_t received = 0;  ///< chunks consumed so far
+
+  [[nodiscard]] std::uint64_t* consumed() const noexcept {
+    return reinterpret_cast<std::uint64_t*>(memory);
+  }
+  [[nodiscard]] SlotHeader* slot(std::uint64_t number) const noexcept {
+    const std::size_t index = (number - 1) % shape.slots;
+    return reinterpret_cast<SlotHeader*>(memory + 2 * kLineBytes + index * shape.stride());
+  }
+};
+
+inline std::byte* data_of(SlotHeader* slot) noexcept {
+  return reinterpret_cast<std::byte*>(slot) + sizeof(SlotHeader);
+}
+
+}  // namespace ropewalk::executor

@@ -1,0 +1,149 @@
+#include "executor/host/host_team.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "core/error.h"
+#include "core/process_memory.h"
+#include "executor/host/kernels.h"
+
+namespace ropewalk::executor {
+namespace {
+
+// Pulled data is combined in pieces that stay in a core's own cache; a larger piece costs fewer
+// system calls. 128 KiB: between the L1 and the L2 of every server core of the last ten years.
+constexpr std::size_t kPieceBytes = std::size_t{128} << 10;
+
+std::string describe(const CallTag& tag) {
+  const auto type = static_cast<DataType>(tag.type_and_op & 0x0f);
+  if (tag.collective == kPointToPoint) {
+    return fmt::format("send or receive of {} {}", tag.count, name(type));
+  }
+  const auto collective = static_cast<Collective>(tag.collective);
+  std::string text = fmt::format("{} of {} {}", name(collective), tag.count, name(type));
+  if (reduces(collective))
+    text += fmt::format(" {}", name(static_cast<RedOp>(tag.type_and_op >> 4)));
+  if (has_root(collective)) text += fmt::format(" root {}", tag.root);
+  return text;
+}
+
+std::string differing_fields(const CallTag& a, const CallTag& b) {
+  std::string fields;
+  const auto add = [&](bool differs, const char* field) {
+    if (!differs) return;
+    if (!fields.empty()) fields += ", ";
+    fields += field;
+  };
+  add(a.collective != b.collective, "operation");
+  add(a.count != b.count, "count");
+  add((a.type_and_op & 0x0f) != (b.type_and_op & 0x0f), "type");
+  add((a.type_and_op >> 4) != (b.type_and_op >> 4), "operator");
+  add(a.root != b.root, "root");
+  add(a.call != b.call, "number of calls");
+  return fields;
+}
+
+}  // namespace
+
+void throw_call_mismatch(int peer, const CallTag& theirs, int rank, const CallTag& ours) {
+  throw Error(Errc::kInvalidUsage,
+              "ranks were called differently ({}): rank {} call {}: {}; rank {} call {}: {}",
+              differing_fields(ours, theirs), rank, ours.call, describe(ours), peer, theirs.call,
+              describe(theirs));
+}
+
+void HostTeam::wrong_size(int peer, std::size_t got, std::size_t expected) const {
+  // With equal tags the two ends cut their data differently: the ranks' settings or choices differ.
+  throw Error(Errc::kInternal, "rank {} received a chunk of {} bytes from rank {} and expected {}",
+              rank_, got, peer, expected);
+}
+
+void HostTeam::transfer(Strand& strand, const Call& call, const Transfer& transfer) {
+  for (std::uint32_t s = 0; s < transfer.num_sources; ++s) {
+    if (strand.sources[s].process != 0) {
+      transfer_remote(strand, call, transfer);
+      return;
+    }
+  }
+  transfer_local(strand, call, transfer, 0, transfer.count);
+}
+
+void HostTeam::transfer_local(Strand& strand, const Call& call, const Transfer& transfer,
+                              std::size_t offset, std::size_t count) {
+  const std::size_t offset_bytes = offset * call.element_bytes;
+  const std::size_t bytes = count * call.element_bytes;
+  if (transfer.num_sources == 1 && transfer.scaled_source < 0 && transfer.divisor == 1) {
+    const std::byte* source = strand.sources[0].data + offset_bytes;
+    piece_destinations_.clear();
+    for (std::uint32_t d = 0; d < transfer.num_destinations; ++d) {
+      std::byte* destination = strand.destinations[d] + offset_bytes;
+      if (destination == source) continue;  // in place
+      if (bytes <= kInlineBytes) {
+        std::memcpy(destination, source, bytes);
+      } else {
+        piece_destinations_.push_back(destination);
+      }
+    }
+    if (!piece_destinations_.empty()) copy(piece_destinations_, source, bytes);
+    return;
+  }
+  piece_sources_.clear();
+  piece_destinations_.clear();
+  for (std::uint32_t s = 0; s < transfer.num_sources; ++s) {
+    piece_sources_.push_back(strand.sources[s].data + offset_bytes);
+  }
+  for (std::uint32_t d = 0; d < transfer.num_destinations; ++d) {
+    piece_destinations_.push_back(strand.destinations[d] + offset_bytes);
+  }
+  CombineArgs args;
+  args.type = call.type;
+  args.op = call.op;
+  args.sources = piece_sources_;
+  args.destinations = piece_destinations_;
+  args.count = count;
+  args.scaled_source = transfer.scaled_source;
+  args.scalar = call.scalar;
+  args.divisor = transfer.divisor;
+  combine(args);
+}
+
+void HostTeam::transfer_remote(Strand& strand, const Call& call, const Transfer& transfer) {
+  const std::size_t piece_count = std::max<std::size_t>(1, kPieceBytes / call.element_bytes);
+  const bool plain = transfer.num_sources == 1 && transfer.divisor == 1;
+  if (plain) {
+    const Source source = strand.sources[0];
+    for (std::size_t offset = 0; offset < transfer.count; offset += piece_count) {
+      const std::size_t count = std::min(piece_count, transfer.count - offset);
+      const std::size_t offset_bytes = offset * call.element_bytes;
+      std::byte* first = strand.destinations[0] + offset_bytes;
+      const std::size_t bytes = count * call.element_bytes;
+      read_process(source.process, first, source.remote + offset_bytes, bytes);
+      for (std::uint32_t d = 1; d < transfer.num_destinations; ++d) {
+        std::memcpy(strand.destinations[d] + offset_bytes, first, bytes);
+      }
+    }
+    return;
+  }
+  std::size_t num_remote = 0;
+  for (std::uint32_t s = 0; s < transfer.num_sources; ++s) {
+    if (strand.sources[s].process != 0) ++num_remote;
+  }
+  scratch_.resize(std::max(scratch_.size(), num_remote * kPieceBytes));
+  for (std::size_t offset = 0; offset < transfer.count; offset += piece_count) {
+    const std::size_t count = std::min(piece_count, transfer.count - offset);
+    const std::size_t offset_bytes = offset * call.element_bytes;
+    std::byte* room = scratch_.data();
+    for (std::uint32_t s = 0; s < transfer.num_sources; ++s) {
+      Source& source = strand.sources[s];
+      if (source.process == 0) continue;
+      read_process(source.process, room, source.remote + offset_bytes, count * call.element_bytes);
+      // transfer_local adds the offset; data points so that the sum is the scratch piece.
+      source.data = room - offset_bytes;
+      room += kPieceBytes;
+    }
+    transfer_local(strand, call, transfer, offset, count);
+  }
+}
+
+}  // namespace ropewalk::executor

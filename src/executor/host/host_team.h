@@ -1,0 +1,78 @@
+// One host thread as a Team of the step walker (executor/walker.h).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <vector>
+
+#include "executor/walker.h"
+
+namespace ropewalk::executor {
+
+/// A peer was called with something else than this rank. Says which field differs.
+/// @throws Error kInvalidUsage always
+[[noreturn]] void throw_call_mismatch(int peer, const CallTag& theirs, int rank,
+                                      const CallTag& ours);
+
+/// Waits return at once: a host thread drives several strands, and decides between walks how to
+/// spend its time (host/waiter.h). Threads: one per object.
+class HostTeam {
+ public:
+  /// `rank` is only for messages.
+  explicit HostTeam(int rank) : rank_(rank) {}
+
+  bool wait_arrival(ReceiveEnd& link) const noexcept {
+    const std::uint64_t next = link.received + 1;
+    return std::atomic_ref(link.slot(next)->sequence).load(std::memory_order_acquire) == next;
+  }
+
+  bool wait_room(SendEnd& link) const noexcept {
+    if (link.published - link.consumed_seen < link.shape.slots) return true;
+    link.consumed_seen = std::atomic_ref(*link.consumed()).load(std::memory_order_acquire);
+    return link.published - link.consumed_seen < link.shape.slots;
+  }
+
+  bool wait_consumed(SendEnd& link, std::uint64_t number) const noexcept {
+    if (link.consumed_seen >= number) return true;
+    link.consumed_seen = std::atomic_ref(*link.consumed()).load(std::memory_order_acquire);
+    return link.consumed_seen >= number;
+  }
+
+  /// Copies or combines. Data in another process is pulled piece by piece through a scratch buffer
+  /// that stays in the core's cache, or straight into the destination when nothing is combined.
+  /// @throws Error kPeerLost when the other process is gone
+  void transfer(Strand& strand, const Call& call, const Transfer& transfer);
+
+  void publish(SendEnd& link) noexcept {
+    const std::uint64_t next = ++link.published;
+    std::atomic_ref(link.slot(next)->sequence).store(next, std::memory_order_release);
+    ++moves_;
+  }
+
+  void release(ReceiveEnd& link) noexcept {
+    std::atomic_ref(*link.consumed()).store(++link.received, std::memory_order_release);
+    ++moves_;
+  }
+
+  [[noreturn]] void mismatch(int peer, const CallTag& theirs, const Call& call) const {
+    throw_call_mismatch(peer, theirs, rank_, call.tag);
+  }
+
+  [[noreturn]] void wrong_size(int peer, std::size_t got, std::size_t expected) const;
+
+  /// Chunks sent and received so far: a waiting thread sees by it whether anything moves.
+  [[nodiscard]] std::uint64_t moves() const noexcept { return moves_; }
+
+ private:
+  void transfer_local(Strand& strand, const Call& call, const Transfer& transfer,
+                      std::size_t offset, std::size_t count);
+  void transfer_remote(Strand& strand, const Call& call, const Transfer& transfer);
+
+  int rank_;
+  std::uint64_t moves_ = 0;
+  std::vector<std::byte> scratch_;
+  std::vector<const void*> piece_sources_;
+  std::vector<void*> piece_destinations_;
+};
+
+}  // namespace ropewalk::executor

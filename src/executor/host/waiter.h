@@ -1,0 +1,52 @@
+// How a host thread spends the time while nothing moves: spin, then yield, then sleep.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace ropewalk::executor {
+
+/// Called by a waiting thread now and then; may throw to end the wait (abort, lost peer, deadline).
+class WaitHook {
+ public:
+  virtual ~WaitHook() = default;
+  /// At each turn of the wait. Cheap: looks at one flag, moves network links.
+  /// @return true when something moved
+  virtual bool poll() = 0;
+  /// At most every millisecond or so, with how long nothing has moved.
+  virtual void stalled(std::chrono::nanoseconds since_progress) = 0;
+};
+
+/// Threads: one per object.
+class Waiter {
+ public:
+  struct Policy {
+    /// Spinning time before the first yield. 0 where ranks outnumber cores: a spinning rank would
+    /// only keep the one it waits for from running.
+    std::chrono::nanoseconds spin{50'000};
+    /// Yielding time before the first sleep.
+    std::chrono::nanoseconds yield{20'000'000};
+    /// Longest sleep.
+    std::chrono::nanoseconds sleep{1'000'000};
+  };
+
+  Waiter(const Policy& policy, WaitHook& hook) : policy_(policy), hook_(hook) {}
+
+  /// Nothing is ready: waits a little. `moves` is any number that changes when something moves.
+  void idle(std::uint64_t moves);
+
+  /// Starts a new wait: forgets how long the last one took.
+  void restart() noexcept { turns_ = 0; }
+
+ private:
+  void pause_or_sleep(std::chrono::nanoseconds waited);
+
+  Policy policy_;
+  WaitHook& hook_;
+  std::uint64_t turns_ = 0;
+  std::uint64_t last_moves_ = ~std::uint64_t{0};
+  std::chrono::steady_clock::time_point since_{};
+  std::chrono::steady_clock::time_point last_stalled_{};
+};
+
+}  // namespace ropewalk::executor

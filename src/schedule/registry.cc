@@ -1,0 +1,71 @@
+#include <array>
+#include <string>
+
+#include "core/error.h"
+#include "schedule/algorithms.h"
+#include "schedule/building.h"
+#include "schedule/compile.h"
+#include "schedule/limits.h"
+
+namespace ropewalk::schedule {
+namespace {
+
+std::string names_of_supporting(const Request& request) {
+  std::string names;
+  for (const Algorithm& algorithm : algorithms()) {
+    if (!algorithm.supports(request)) continue;
+    names += names.empty() ? "" : ", ";
+    names += algorithm.name;
+  }
+  return names.empty() ? "none" : names;
+}
+
+void require_within(std::string_view what, int value, int least, int most) {
+  if (value < least || value > most) {
+    throw Error(Errc::kInvalidArgument, "schedule for {} {}: must be within {} to {}", value, what,
+                least, most);
+  }
+}
+
+}  // namespace
+
+std::span<const Algorithm> algorithms() noexcept {
+  static const std::array kRegistry = {
+      kRing,              //
+      kChain,             //
+      kBinaryTree,        //
+      kDoubleBinaryTree,  //
+      kRecursiveDoubling,
+      kOneShot,
+      kTwoShot,
+      kDirect,
+  };
+  return kRegistry;
+}
+
+Schedule compile(std::string_view algorithm, const Request& request) {
+  require_within("ranks", request.num_ranks, 1, kMaxRanks);
+  require_within("channels", request.channels, 1, kMaxChannels);
+  if (request.root < 0 || request.root >= request.num_ranks) {
+    throw Error(Errc::kInvalidArgument, "schedule for root {} among {} ranks", request.root,
+                request.num_ranks);
+  }
+  if (request.root != 0 && !has_root(request.collective)) {
+    throw Error(Errc::kInvalidArgument, "schedule for root {}: {} has no root", request.root,
+                name(request.collective));
+  }
+  for (const Algorithm& candidate : algorithms()) {
+    if (candidate.name != algorithm) continue;
+    if (candidate.supports(request)) {
+      return request.num_ranks == 1 ? alone(algorithm, request) : candidate.compile(request);
+    }
+    throw Error(Errc::kInvalidArgument,
+                "algorithm {} has no {} for {} ranks and {} channels; those that have: {}",
+                algorithm, name(request.collective), request.num_ranks, request.channels,
+                names_of_supporting(request));
+  }
+  throw Error(Errc::kInvalidArgument, "unknown algorithm \"{}\"; known for {} on {} ranks: {}",
+              algorithm, name(request.collective), request.num_ranks, names_of_supporting(request));
+}
+
+}  // namespace ropewalk::schedule

@@ -1,0 +1,53 @@
+// Trees over places 0..n-1 with their root at place 0, and the steps that move data along one.
+//
+// A tree knows places only; `order` says which rank stands at which place.
+#pragma once
+
+#include <vector>
+
+#include "schedule/schedule.h"
+
+namespace ropewalk::schedule {
+
+struct Tree {
+  std::vector<int> parent;  ///< -1 for the root
+  std::vector<std::vector<int>> children;
+  std::vector<int> depth;  ///< hops to the root
+  [[nodiscard]] int size() const { return static_cast<int>(parent.size()); }
+  [[nodiscard]] int height() const;  ///< the largest depth
+};
+
+/// Fills in children and depth. Children stand in the order of their places.
+Tree tree_of(std::vector<int> parent);
+
+/// Each place hangs on the one before.
+Tree path_tree(int size);
+
+/// The heap: place v has the children 2v+1 and 2v+2.
+Tree heap_tree(int size);
+
+/// The in-order binary tree below a root with one child: place v > 0 with lowest set bit b hangs on
+/// v - b + 2b where that is a place, else on v - b. Odd places are leaves. Sanders, Speck, Traeff,
+/// "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009).
+Tree in_order_tree(int size);
+
+// Each adds one channel's steps of every rank. Broadcast and reduce move block 0 in one part and
+// pipeline over the chunks.
+void add_tree_broadcast(Schedule& schedule, int channel, const Tree& tree,
+                        const std::vector<int>& order);
+void add_tree_reduce(Schedule& schedule, int channel, const Tree& tree,
+                     const std::vector<int>& order);
+
+/// Reduce to the root and broadcast back. A rank runs its steps strictly in order, so a list
+/// "reduce, broadcast" of one block would make each chunk wait for the whole round trip. The
+/// broadcast of a part therefore stands behind the reduction of a later one: at depth d, d parts
+/// later, which is how long the round trip takes when up and down steps alternate. A child lags one
+/// part more than its parent, so FIFOs of 2 chunks are enough.
+void add_tree_all_reduce(Schedule& schedule, int channel, const Tree& tree,
+                         const std::vector<int>& order);
+
+/// Parts for add_tree_all_reduce on trees of that height: enough that filling and draining the
+/// lag costs at most about a fifth, few enough that the lists stay short.
+int tree_all_reduce_parts(int height);
+
+}  // namespace ropewalk::schedule
