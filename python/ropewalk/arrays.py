@@ -97,7 +97,7 @@ def _from_array_interface(array: Any, name: str) -> Buffer:
     interface = array.__array_interface__
     kind = interface["typestr"]
     foreign = getattr(getattr(array, "dtype", None), "name", "")
-    if kind[1] == "V" and foreign:  # ml_dtypes: void to NumPy, but with a name
+    if foreign in ("bfloat16", *FOREIGN_NAMES):  # ml_dtypes: only the name tells them apart
         data_type = _data_type(name, foreign)
     else:
         if kind[0] == (">" if sys.byteorder == "little" else "<"):

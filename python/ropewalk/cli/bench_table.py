@@ -133,8 +133,9 @@ def line_text(line: Line, options: Options) -> str:
 
 def _half(timing: Optional[Timing]) -> str:
     if timing is None:
-        return f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>6}"
-    wrong = "   N/A" if timing.wrong is None else f"{float(timing.wrong):6g}"
+        return f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>5}"
+    # One column short: so it is in nccl-tests.
+    wrong = "  N/A" if timing.wrong is None else f"{float(timing.wrong):6g}"
     return (
         f"  {number(timing.time_us, 7)}  {number(timing.algbw, 6)}  {number(timing.busbw, 6)}"
         f"  {wrong}"
