@@ -239,7 +239,7 @@ typedef struct {
   const char* collective;
   size_t count; /* as in the collective's call */
   rwDataType_t type;
-  rwRedOp_t op; /* of reducing collectives */
+  rwRedOp_t op; /* of reducing collectives; rwNumOps: pre-multiplied sum, by scalars of its own */
   int root;     /* -1: every rank in turn */
   int in_place;
   int warmup;     /* iterations before */

@@ -39,7 +39,7 @@ class Divisor {
     if constexpr (std::is_integral_v<T>) {
       // Division as multiplication by an invariant: Granlund and Montgomery, "Division by Invariant
       // Integers using Multiplication", PLDI 1994, figure 4.1, for 64-bit words.
-      const int log2_up = std::bit_width(divisor - 1);
+      const auto log2_up = static_cast<int>(std::bit_width(divisor - 1));
       const auto excess = (std::uint64_t{1} << log2_up) - divisor;
       multiplier_ = static_cast<std::uint64_t>((static_cast<Wide>(excess) << 64) / divisor) + 1;
       shift_ = log2_up - 1;

@@ -1,0 +1,209 @@
+// Communicators, unique ids, groups and requests.
+#include <cstring>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "capi/guard.h"
+#include "capi/handles.h"
+#include "comm/bootstrap/unique_id.h"
+#include "comm/group.h"
+#include "comm/launch.h"
+#include "comm/runtime.h"
+
+namespace ropewalk::capi {
+namespace {
+
+using comm::Communicator;
+using comm::Group;
+using comm::Runtime;
+using comm::UniqueId;
+
+static_assert(sizeof(rwUniqueId) == sizeof(UniqueId));
+
+UniqueId from_c(const rwUniqueId& id) {
+  UniqueId bytes;
+  std::memcpy(bytes.data(), id.internal, bytes.size());
+  return bytes;
+}
+
+void join_into(rwComm_t* place, const UniqueId& id, int rank, int size) {
+  auto handle = std::make_unique<rwComm>();
+  handle->comm = Communicator::join(id, rank, size, Runtime::process());
+  *place = handle.release();
+}
+
+}  // namespace
+}  // namespace ropewalk::capi
+
+using namespace ropewalk;        // NOLINT: this file is the edge
+using namespace ropewalk::capi;  // NOLINT
+
+extern "C" {
+
+RW_API rwResult_t rwGetVersion(int* version) {
+  return guarded("rwGetVersion", [&] { checked(version, "version") = RW_VERSION_CODE; });
+}
+
+RW_API const char* rwGetErrorString(rwResult_t result) {
+  switch (result) {
+    case rwSuccess: return "success";
+    case rwUnhandledCudaError: return "CUDA error";
+    case rwSystemError: return "system error";
+    case rwInternalError: return "internal error";
+    case rwInvalidArgument: return "invalid argument";
+    case rwInvalidUsage: return "invalid usage";
+    case rwRemoteError: return "another rank was lost";
+    case rwInProgress: return "operation in progress";
+    case rwTimeout: return "timeout";
+  }
+  return "unknown result";
+}
+
+RW_API const char* rwGetLastError(rwComm_t comm) {
+  if (comm == nullptr || comm->comm == nullptr || !comm->comm->fate().broken()) {
+    return last_error();
+  }
+  try {
+    comm->last_error = comm->comm->fate().error().what();
+    return comm->last_error.c_str();
+  } catch (...) {
+    return "";
+  }
+}
+
+RW_API rwResult_t rwGetUniqueId(rwUniqueId* id) {
+  return guarded("rwGetUniqueId", [&] {
+    Runtime& runtime = Runtime::process();
+    const UniqueId made = comm::make_unique_id(runtime.config(), runtime.context());
+    std::memcpy(checked(id, "id").internal, made.data(), made.size());
+  });
+}
+
+RW_API rwResult_t rwCommInitRank(rwComm_t* comm, int nranks, rwUniqueId id, int rank) {
+  return guarded("rwCommInitRank", [&] {
+    rwComm_t* place = &checked(comm, "comm");
+    const UniqueId bytes = from_c(id);
+    if (Group::of_thread().open()) {
+      Group::of_thread().add_join([=] { join_into(place, bytes, rank, nranks); });
+    } else {
+      join_into(place, bytes, rank, nranks);
+    }
+  });
+}
+
+RW_API rwResult_t rwCommInitEnv(rwComm_t* comm) {
+  return guarded("rwCommInitEnv", [&] {
+    rwComm_t* place = &checked(comm, "comm");
+    Runtime& runtime = Runtime::process();
+    const Config config = runtime.config();
+    const comm::LaunchEnvironment environment = comm::detect_launch();
+    const UniqueId id = comm::rendezvous(environment, config, comm::deadline_of(config),
+                                         runtime.context());
+    join_into(place, id, environment.rank, environment.size);
+  });
+}
+
+RW_API rwResult_t rwCommInitAll(rwComm_t* comms, int nranks) {
+  return guarded("rwCommInitAll", [&] {
+    checked(comms, "comms");
+    if (nranks < 1) throw Error(Errc::kInvalidArgument, "nranks: {} is not positive", nranks);
+    Runtime& runtime = Runtime::process();
+    const UniqueId id = comm::make_unique_id(runtime.config(), runtime.context());
+    std::vector<rwComm_t> made(static_cast<std::size_t>(nranks), nullptr);
+    Group group;
+    group.start();
+    for (int rank = 0; rank < nranks; ++rank) {
+      rwComm_t* place = &made[static_cast<std::size_t>(rank)];
+      group.add_join([=] { join_into(place, id, rank, nranks); });
+    }
+    try {
+      group.end();
+    } catch (...) {
+      for (const rwComm_t one : made) delete one;
+      throw;
+    }
+    std::copy(made.begin(), made.end(), comms);
+  });
+}
+
+RW_API rwResult_t rwCommSplit(rwComm_t comm, int color, int key, rwComm_t* newcomm) {
+  return guarded("rwCommSplit", [&] {
+    checked(newcomm, "newcomm");
+    std::unique_ptr<Communicator> made = checked(comm, "comm").comm->split(color, key);
+    *newcomm = nullptr;
+    if (made != nullptr) {
+      auto handle = std::make_unique<rwComm>();
+      handle->comm = std::move(made);
+      *newcomm = handle.release();
+    }
+  });
+}
+
+RW_API rwResult_t rwCommCount(rwComm_t comm, int* count) {
+  return guarded("rwCommCount",
+                 [&] { checked(count, "count") = checked(comm, "comm").comm->size(); });
+}
+
+RW_API rwResult_t rwCommUserRank(rwComm_t comm, int* rank) {
+  return guarded("rwCommUserRank",
+                 [&] { checked(rank, "rank") = checked(comm, "comm").comm->rank(); });
+}
+
+RW_API rwResult_t rwCommFinalize(rwComm_t comm) {
+  return guarded("rwCommFinalize", [&] { checked(comm, "comm").comm->finalize(); });
+}
+
+RW_API rwResult_t rwCommDestroy(rwComm_t comm) {
+  return guarded("rwCommDestroy", [&] {
+    if (comm == nullptr) return;
+    const std::unique_ptr<rwComm> owned(comm);
+    owned->comm->finalize();
+  });
+}
+
+RW_API rwResult_t rwCommAbort(rwComm_t comm) {
+  return guarded("rwCommAbort", [&] {
+    const std::unique_ptr<rwComm> owned(&checked(comm, "comm"));
+    owned->comm->abort("rwCommAbort was called");
+  });
+}
+
+RW_API rwResult_t rwCommGetAsyncError(rwComm_t comm, rwResult_t* error) {
+  return guarded("rwCommGetAsyncError", [&] {
+    const comm::Fate& fate = checked(comm, "comm").comm->fate();
+    checked(error, "error") = fate.broken() ? to_result(fate.error().code()) : rwSuccess;
+  });
+}
+
+RW_API rwResult_t rwGroupStart(void) {
+  return guarded("rwGroupStart", [] { Group::of_thread().start(); });
+}
+
+RW_API rwResult_t rwGroupEnd(void) {
+  return guarded("rwGroupEnd", [] { Group::of_thread().end(); });
+}
+
+RW_API rwResult_t rwRequestWait(rwRequest_t request, int64_t timeout_us) {
+  bool ended = false;
+  const rwResult_t result = guarded("rwRequestWait", [&] {
+    rwRequest& handle = checked(request, "request");
+    ended = handle.request->wait(std::chrono::microseconds(timeout_us));
+    if (!ended) return;
+    if (const std::optional<Error> error = handle.request->error()) {
+      handle.error = error->what();
+      throw *error;
+    }
+  });
+  return result == rwSuccess && !ended ? rwInProgress : result;
+}
+
+RW_API const char* rwRequestError(rwRequest_t request) {
+  return request == nullptr ? "" : request->error.c_str();
+}
+
+RW_API rwResult_t rwRequestFree(rwRequest_t request) {
+  return guarded("rwRequestFree", [&] { delete request; });
+}
+
+}  // extern "C"

@@ -1,0 +1,59 @@
+// The timed loop.
+#include "comm/measure.h"
+
+#include <algorithm>
+
+#include "capi/guard.h"
+#include "capi/handles.h"
+
+using namespace ropewalk;        // NOLINT: this file is the edge
+using namespace ropewalk::capi;  // NOLINT
+
+extern "C" {
+
+RW_API rwResult_t rwMeasure(rwComm_t comm, const rwMeasureSpec_t* spec,
+                            rwMeasureResult_t* result) {
+  return guarded("rwMeasure", [&] {
+    const rwMeasureSpec_t& given = checked(spec, "spec");
+    checked(result, "result");
+    if (given.size < sizeof(rwMeasureSpec_t)) {
+      throw Error(Errc::kInvalidArgument, "spec.size: {} is too small", given.size);
+    }
+    comm::MeasureSpec wanted;
+    const std::optional<Collective> collective =
+        parse_collective(&checked(given.collective, "spec.collective"));
+    if (!collective.has_value()) {
+      throw Error(Errc::kInvalidArgument, "spec.collective: unknown \"{}\"", given.collective);
+    }
+    const auto type = static_cast<int>(given.type);
+    const auto op = static_cast<int>(given.op);
+    if (type < 0 || type >= kNumDataTypes) {
+      throw Error(Errc::kInvalidArgument, "spec.type: {} is not a data type", type);
+    }
+    if (op < 0 || op >= kNumRedOps) {
+      throw Error(Errc::kInvalidArgument, "spec.op: {} is not an operator", op);
+    }
+    wanted.collective = *collective;
+    wanted.count = given.count;
+    wanted.type = static_cast<DataType>(type);
+    wanted.op = static_cast<RedOp>(op);
+    wanted.root = given.root;
+    wanted.in_place = given.in_place != 0;
+    wanted.warmup = given.warmup;
+    wanted.iterations = given.iterations;
+    wanted.check = given.check != 0;
+    wanted.blocking = given.blocking != 0;
+    const comm::MeasureResult measured = comm::measure(*checked(comm, "comm").comm, wanted);
+    rwMeasureResult_t out{};
+    out.seconds_avg = measured.seconds_avg;
+    out.seconds_min = measured.seconds_min;
+    out.seconds_max = measured.seconds_max;
+    out.wrong = measured.wrong;
+    const std::size_t length =
+        std::min(measured.algorithm.size(), sizeof out.algorithm - 1);
+    std::copy_n(measured.algorithm.begin(), length, static_cast<char*>(out.algorithm));
+    *result = out;
+  });
+}
+
+}  // extern "C"

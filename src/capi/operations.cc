@@ -1,0 +1,228 @@
+// Collectives, sends and receives, operators.
+#include <cstring>
+
+#include "capi/guard.h"
+#include "capi/handles.h"
+#include "comm/group.h"
+
+namespace ropewalk::capi {
+namespace {
+
+using comm::CollectiveCall;
+using comm::Group;
+using comm::PointToPointCall;
+
+DataType type_of(rwDataType_t type) {
+  const auto number = static_cast<long>(type);
+  if (number < 0 || number >= kNumDataTypes) {
+    throw Error(Errc::kInvalidArgument, "type: {} is not a data type", number);
+  }
+  return static_cast<DataType>(number);
+}
+
+void set_operator(CollectiveCall& call, const rwComm& comm, rwRedOp_t op) {
+  const auto number = static_cast<int>(op);
+  if (number >= rwSum && number < rwNumOps) {
+    call.op = static_cast<RedOp>(number);
+    return;
+  }
+  const auto made = comm.operators.find(number);
+  if (made == comm.operators.end()) {
+    throw Error(Errc::kInvalidArgument, "op: {} is not an operator of this communicator", number);
+  }
+  if (made->second.type != call.type) {
+    throw Error(Errc::kInvalidArgument, "op: the operator was made for {}, the call is for {}",
+                name(made->second.type), name(call.type));
+  }
+  call.op = RedOp::kPreMulSum;
+  call.scalar = made->second.scalar;
+}
+
+void require_host_memory(rwStream_t stream) {
+  if (stream != nullptr) {
+    throw Error(Errc::kInvalidUsage, "stream: this build works on host memory; pass NULL");
+  }
+}
+
+// Runs now, starts, or joins the open group, as `request` and the group say.
+template <typename Call>
+void perform(rwComm& comm, const Call& call, rwStream_t stream, rwRequest_t* request) {
+  require_host_memory(stream);
+  Group& group = Group::of_thread();
+  if (request == nullptr) {
+    if (group.open()) {
+      group.add(*comm.comm, call, nullptr);
+    } else if constexpr (std::is_same_v<Call, PointToPointCall>) {
+      comm.comm->run(std::vector<PointToPointCall>{call});
+    } else {
+      comm.comm->run(call);
+    }
+    return;
+  }
+  auto handle = std::make_unique<rwRequest>();
+  handle->request = std::make_shared<comm::Request>();
+  if (group.open()) {
+    group.add(*comm.comm, call, handle->request);
+  } else if constexpr (std::is_same_v<Call, PointToPointCall>) {
+    comm.comm->start(std::vector<PointToPointCall>{call}, handle->request);
+  } else {
+    comm.comm->start(call, handle->request);
+  }
+  *request = handle.release();
+}
+
+CollectiveCall make(Collective collective, const void* input, void* output, size_t count,
+                    rwDataType_t type, int root = 0) {
+  CollectiveCall call;
+  call.collective = collective;
+  call.input = input;
+  call.output = output;
+  call.count = count;
+  call.type = type_of(type);
+  call.root = root;
+  return call;
+}
+
+}  // namespace
+}  // namespace ropewalk::capi
+
+using namespace ropewalk;        // NOLINT: this file is the edge
+using namespace ropewalk::capi;  // NOLINT
+
+extern "C" {
+
+RW_API rwResult_t rwRedOpCreatePreMulSum(rwRedOp_t* op, const void* scalar, rwDataType_t type,
+                                         rwComm_t comm) {
+  return guarded("rwRedOpCreatePreMulSum", [&] {
+    checked(op, "op");
+    if (scalar == nullptr) throw Error(Errc::kInvalidArgument, "scalar: NULL");
+    rwComm& handle = checked(comm, "comm");
+    rwComm::PreMulSum made{type_of(type), 0};
+    std::memcpy(&made.scalar, scalar, size_of(made.type));
+    handle.operators[handle.next_operator] = made;
+    *op = static_cast<rwRedOp_t>(handle.next_operator++);
+  });
+}
+
+RW_API rwResult_t rwRedOpDestroy(rwRedOp_t op, rwComm_t comm) {
+  return guarded("rwRedOpDestroy", [&] {
+    if (checked(comm, "comm").operators.erase(static_cast<int>(op)) == 0) {
+      throw Error(Errc::kInvalidArgument, "op: {} is not an operator of this communicator",
+                  static_cast<int>(op));
+    }
+  });
+}
+
+RW_API rwResult_t rwAllReduce(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
+                              rwRedOp_t op, rwComm_t comm, rwStream_t stream,
+                              rwRequest_t* request) {
+  return guarded("rwAllReduce", [&] {
+    rwComm& handle = checked(comm, "comm");
+    CollectiveCall call = make(Collective::kAllReduce, sendbuf, recvbuf, count, type);
+    set_operator(call, handle, op);
+    perform(handle, call, stream, request);
+  });
+}
+
+RW_API rwResult_t rwBroadcast(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
+                              int root, rwComm_t comm, rwStream_t stream, rwRequest_t* request) {
+  return guarded("rwBroadcast", [&] {
+    perform(checked(comm, "comm"),
+            make(Collective::kBroadcast, sendbuf, recvbuf, count, type, root), stream, request);
+  });
+}
+
+RW_API rwResult_t rwReduce(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
+                           rwRedOp_t op, int root, rwComm_t comm, rwStream_t stream,
+                           rwRequest_t* request) {
+  return guarded("rwReduce", [&] {
+    rwComm& handle = checked(comm, "comm");
+    CollectiveCall call = make(Collective::kReduce, sendbuf, recvbuf, count, type, root);
+    set_operator(call, handle, op);
+    perform(handle, call, stream, request);
+  });
+}
+
+RW_API rwResult_t rwAllGather(const void* sendbuf, void* recvbuf, size_t sendcount,
+                              rwDataType_t type, rwComm_t comm, rwStream_t stream,
+                              rwRequest_t* request) {
+  return guarded("rwAllGather", [&] {
+    perform(checked(comm, "comm"),
+            make(Collective::kAllGather, sendbuf, recvbuf, sendcount, type), stream, request);
+  });
+}
+
+RW_API rwResult_t rwReduceScatter(const void* sendbuf, void* recvbuf, size_t recvcount,
+                                  rwDataType_t type, rwRedOp_t op, rwComm_t comm,
+                                  rwStream_t stream, rwRequest_t* request) {
+  return guarded("rwReduceScatter", [&] {
+    rwComm& handle = checked(comm, "comm");
+    CollectiveCall call = make(Collective::kReduceScatter, sendbuf, recvbuf, recvcount, type);
+    set_operator(call, handle, op);
+    perform(handle, call, stream, request);
+  });
+}
+
+RW_API rwResult_t rwAllToAll(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
+                             rwComm_t comm, rwStream_t stream, rwRequest_t* request) {
+  return guarded("rwAllToAll", [&] {
+    perform(checked(comm, "comm"), make(Collective::kAllToAll, sendbuf, recvbuf, count, type),
+            stream, request);
+  });
+}
+
+RW_API rwResult_t rwGather(const void* sendbuf, void* recvbuf, size_t sendcount, rwDataType_t type,
+                           int root, rwComm_t comm, rwStream_t stream, rwRequest_t* request) {
+  return guarded("rwGather", [&] {
+    perform(checked(comm, "comm"),
+            make(Collective::kGather, sendbuf, recvbuf, sendcount, type, root), stream, request);
+  });
+}
+
+RW_API rwResult_t rwScatter(const void* sendbuf, void* recvbuf, size_t recvcount,
+                            rwDataType_t type, int root, rwComm_t comm, rwStream_t stream,
+                            rwRequest_t* request) {
+  return guarded("rwScatter", [&] {
+    perform(checked(comm, "comm"),
+            make(Collective::kScatter, sendbuf, recvbuf, recvcount, type, root), stream, request);
+  });
+}
+
+RW_API rwResult_t rwSendRecv(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
+                             rwComm_t comm, rwStream_t stream, rwRequest_t* request) {
+  return guarded("rwSendRecv", [&] {
+    perform(checked(comm, "comm"), make(Collective::kSendRecv, sendbuf, recvbuf, count, type),
+            stream, request);
+  });
+}
+
+RW_API rwResult_t rwBarrier(rwComm_t comm) {
+  return guarded("rwBarrier", [&] { checked(comm, "comm").comm->barrier(); });
+}
+
+RW_API rwResult_t rwSend(const void* sendbuf, size_t count, rwDataType_t type, int peer,
+                         rwComm_t comm, rwStream_t stream, rwRequest_t* request) {
+  return guarded("rwSend", [&] {
+    PointToPointCall call;
+    call.sends = true;
+    call.input = sendbuf;
+    call.count = count;
+    call.type = type_of(type);
+    call.peer = peer;
+    perform(checked(comm, "comm"), call, stream, request);
+  });
+}
+
+RW_API rwResult_t rwRecv(void* recvbuf, size_t count, rwDataType_t type, int peer, rwComm_t comm,
+                         rwStream_t stream, rwRequest_t* request) {
+  return guarded("rwRecv", [&] {
+    PointToPointCall call;
+    call.output = recvbuf;
+    call.count = count;
+    call.type = type_of(type);
+    call.peer = peer;
+    perform(checked(comm, "comm"), call, stream, request);
+  });
+}
+
+}  // extern "C"

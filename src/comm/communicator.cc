@@ -1,0 +1,430 @@
+#include "comm/communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "comm/rank_record.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "transport/registry.h"
+
+namespace ropewalk::comm {
+namespace {
+
+// A rank that waits this long for one that left in order waits in vain: what was sent before the
+// leave has long arrived.
+constexpr std::chrono::milliseconds kLeftGrace{200};
+
+std::string list(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (const int rank : ranks) text += fmt::format(" {}", rank);
+  return text;
+}
+
+void make_unique(std::vector<int>& ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> Communicator::join(const UniqueId& id, int rank, int size,
+                                                 Runtime& runtime) {
+  const Config config = runtime.config();
+  std::unique_ptr<Bootstrap> bootstrap =
+      Bootstrap::join(id, rank, size, config, deadline_of(config), runtime.context());
+  // make_unique cannot reach the private constructor.
+  std::unique_ptr<Communicator> comm(new Communicator(std::move(bootstrap), config, runtime));
+  try {
+    comm->connect();
+  } catch (const Error& error) {
+    // A rank that was told of another one's failure is not the one to report it.
+    comm->fate_.check();
+    comm->bootstrap_->abort(error.what());
+    throw;
+  }
+  return comm;
+}
+
+Communicator::Communicator(std::unique_ptr<Bootstrap> bootstrap, const Config& config,
+                           Runtime& runtime)
+    : runtime_(runtime),
+      config_(config),
+      bootstrap_(std::move(bootstrap)),
+      check_calls_(config.flag(Setting::kCheckCalls)),
+      team_(bootstrap_->rank()),
+      timeout_(config.duration(Setting::kTimeout)) {
+  bootstrap_->watch(&fate_);
+}
+
+Communicator::~Communicator() {
+  if (worker_.joinable()) {
+    {
+      const std::lock_guard lock(queue_mutex_);
+      stop_ = true;
+    }
+    queue_changed_.notify_all();
+    worker_.join();
+  }
+  bootstrap_->watch(nullptr);
+  if (!finalized_) bootstrap_->abort("the communicator was destroyed without being finalized");
+}
+
+void Communicator::connect() {
+  const Deadline deadline = deadline_of(config_);
+  Neighbourhood place = exchange_records(*bootstrap_, config_, runtime_, deadline);
+  facts_ = place.facts;
+  point_to_point_channel_ = place.channels;
+  std::unique_ptr<transport::Transport> network;
+  if (facts_.num_hosts > 1) network = transport::make_transport("tcp", config_);
+  links_ = std::make_unique<Links>(*bootstrap_, std::move(place.reach), std::move(place.segment),
+                                   std::move(network), place.shape);
+  tuner_ = std::make_unique<Tuner>(config_, facts_, place.constants, runtime_.schedules());
+
+  executor::Waiter::Policy policy;
+  policy.spin = config_.duration(Setting::kSpin);
+  if (facts_.max_ranks_per_host > facts_.min_cores_per_host) policy.spin = {};
+  waiter_ = std::make_unique<executor::Waiter>(policy, *this);
+  log::info(log::kInit, "rank {} of {} joined: {} host(s), {} local rank(s), {}", rank(), size(),
+            facts_.num_hosts, facts_.max_ranks_per_host,
+            facts_.all_by_address ? "single copy" : "staged copies");
+}
+
+// ---- split ---------------------------------------------------------------------------------------
+
+std::unique_ptr<Communicator> Communicator::split(int color, int key) {
+  struct Wish {
+    std::int32_t color;
+    std::int32_t key;
+  };
+  fate_.check();
+  drain_queue();
+  const std::lock_guard lock(engine_mutex_);
+  const Deadline deadline = deadline_of(config_);
+  const auto n = static_cast<std::size_t>(size());
+  std::vector<Wish> wishes(n);
+  wishes[static_cast<std::size_t>(rank())] = {color, key};
+  bootstrap_->all_gather(std::as_writable_bytes(std::span(wishes)), sizeof(Wish), deadline);
+
+  std::vector<int> members;
+  for (int r = 0; r < size(); ++r) {
+    if (color >= 0 && wishes[static_cast<std::size_t>(r)].color == color) members.push_back(r);
+  }
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
+    return wishes[static_cast<std::size_t>(a)].key < wishes[static_cast<std::size_t>(b)].key;
+  });
+  std::vector<UniqueId> ids(n);
+  if (!members.empty() && members.front() == rank()) {
+    ids[static_cast<std::size_t>(rank())] = make_unique_id(config_, runtime_.context());
+  }
+  bootstrap_->all_gather(std::as_writable_bytes(std::span(ids)), sizeof(UniqueId), deadline);
+  if (members.empty()) return nullptr;
+  const auto place = std::find(members.begin(), members.end(), rank()) - members.begin();
+  return join(ids[static_cast<std::size_t>(members.front())], static_cast<int>(place),
+              static_cast<int>(members.size()), runtime_);
+}
+
+// ---- operations ----------------------------------------------------------------------------------
+
+const Choice& Communicator::choose(const CollectiveCall& call) {
+  return tuner_->choose(call.collective, call.root, call.count * size_of(call.type));
+}
+
+PreparedCollective& Communicator::prepared(const CollectiveCall& call, const Choice& choice) {
+  const auto index = static_cast<std::size_t>(choice.index);
+  if (index < by_choice_.size() && by_choice_[index] != nullptr) return *by_choice_[index];
+  const auto by_user = chosen_by_user_.find(call.collective);
+  const bool use_own = by_user != chosen_by_user_.end() &&
+                       (!has_root(call.collective) ||
+                        by_user->second->schedule().root == call.root);
+  Key key{call.collective, has_root(call.collective) ? call.root : 0,
+          use_own ? "(given)" : choice.algorithm, choice.channels};
+  std::unique_ptr<PreparedCollective>& entry = prepared_[key];
+  if (entry == nullptr) {
+    std::shared_ptr<const schedule::Checked> checked =
+        use_own ? by_user->second
+                : runtime_.schedules().get(
+                      choice.algorithm,
+                      {call.collective, size(), key.root, choice.channels});
+    entry = std::make_unique<PreparedCollective>(std::move(checked), rank());
+  }
+  by_choice_.resize(std::max(by_choice_.size(), index + 1));
+  by_choice_[index] = entry.get();
+  return *entry;
+}
+
+void Communicator::use_schedule(std::shared_ptr<const schedule::Checked> checked) {
+  const schedule::Schedule& schedule = checked->schedule();
+  if (schedule.num_ranks != size()) {
+    throw Error(Errc::kInvalidArgument, "the schedule is for {} ranks, the communicator has {}",
+                schedule.num_ranks, size());
+  }
+  if (schedule.num_channels() > point_to_point_channel_) {
+    throw Error(Errc::kInvalidArgument,
+                "the schedule has {} channels, the communicator {}; set ROPEWALK_CHANNELS",
+                schedule.num_channels(), point_to_point_channel_);
+  }
+  drain_queue();
+  const std::lock_guard lock(engine_mutex_);
+  chosen_by_user_[schedule.collective] = std::move(checked);
+  by_choice_.clear();
+  std::erase_if(prepared_, [](const auto& entry) { return entry.first.algorithm == "(given)"; });
+}
+
+void Communicator::forget_schedules() {
+  drain_queue();
+  const std::lock_guard lock(engine_mutex_);
+  chosen_by_user_.clear();
+  by_choice_.clear();
+}
+
+std::unique_ptr<Task> Communicator::make_task(const CollectiveCall& call) {
+  fate_.check();
+  const Validated valid = validate(call, rank(), size());
+  return std::make_unique<CollectiveTask>(*this, call, valid.in_place,
+                                          tag_of(call, next_number()));
+}
+
+std::unique_ptr<Task> Communicator::make_task(std::vector<PointToPointCall> calls) {
+  fate_.check();
+  for (const PointToPointCall& call : calls) validate(call, size());
+  return std::make_unique<PointToPointTask>(*this, std::move(calls));
+}
+
+void Communicator::run(const CollectiveCall& call) {
+  fate_.check();
+  const Validated valid = validate(call, rank(), size());
+  CollectiveTask task(*this, call, valid.in_place, tag_of(call, next_number()));
+  drain_queue();
+  const std::lock_guard lock(engine_mutex_);
+  execute(task);
+}
+
+void Communicator::run(const std::vector<PointToPointCall>& calls) {
+  const std::unique_ptr<Task> task = make_task(calls);
+  drain_queue();
+  const std::lock_guard lock(engine_mutex_);
+  execute(*task);
+}
+
+void Communicator::start(const CollectiveCall& call, std::shared_ptr<Request> request) {
+  start(make_task(call), {std::move(request)});
+}
+
+void Communicator::start(std::vector<PointToPointCall> calls, std::shared_ptr<Request> request) {
+  start(make_task(std::move(calls)), {std::move(request)});
+}
+
+void Communicator::start(std::unique_ptr<Task> task,
+                         std::vector<std::shared_ptr<Request>> requests) {
+  {
+    const std::lock_guard lock(queue_mutex_);
+    queue_.push_back({std::move(task), std::move(requests)});
+    if (!worker_.joinable()) worker_ = std::thread([this] { worker(); });
+  }
+  queue_changed_.notify_all();
+}
+
+void Communicator::execute(Task& task) {
+  current_ = &task;
+  waiter_->restart();
+  try {
+    while (!task.advance(team_)) waiter_->idle(team_.moves());
+  } catch (const Error& error) {
+    current_ = nullptr;
+    broke(error);
+  }
+  current_ = nullptr;
+}
+
+void Communicator::broke(const Error& error) {
+  if (error.code() == Errc::kPeerLost && !fate_.broken()) {
+    // A link that broke says little; the watch over the ranks will soon know who died and how.
+    const Deadline patience = deadline_after(config_.duration(Setting::kPeerLossTime));
+    while (!fate_.broken() && std::chrono::steady_clock::now() < patience) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  if (!fate_.broken()) {
+    fate_.fail(error.code(), error.what());
+    bootstrap_->abort(error.what());
+  }
+  throw fate_.error();
+}
+
+void Communicator::drain_queue() {
+  std::unique_lock lock(queue_mutex_);
+  if (!worker_.joinable()) return;
+  queue_changed_.wait(lock, [this] { return queue_.empty() && !working_; });
+}
+
+void Communicator::worker() {
+  std::unique_lock lock(queue_mutex_);
+  while (true) {
+    queue_changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Queued next = std::move(queue_.front());
+    queue_.pop_front();
+    working_ = true;
+    lock.unlock();
+    try {
+      fate_.check();
+      const std::lock_guard engine(engine_mutex_);
+      execute(*next.task);
+      for (const std::shared_ptr<Request>& request : next.requests) request->finish();
+    } catch (const Error& error) {
+      for (const std::shared_ptr<Request>& request : next.requests) request->fail(error);
+    }
+    next.task.reset();
+    lock.lock();
+    working_ = false;
+    queue_changed_.notify_all();
+  }
+}
+
+void Communicator::run_together(std::vector<Work> work) {
+  // One waiter over all: the policy of the first, the hooks of all.
+  struct Together final : executor::WaitHook {
+    std::vector<Work>* work = nullptr;
+    bool poll() override {
+      bool moved = false;
+      for (Work& item : *work) moved |= item.comm->poll();
+      return moved;
+    }
+    void stalled(std::chrono::nanoseconds since_progress) override {
+      for (Work& item : *work) item.comm->stalled(since_progress);
+    }
+  };
+  if (work.size() == 1) {
+    Communicator& comm = *work.front().comm;
+    comm.drain_queue();
+    const std::lock_guard lock(comm.engine_mutex_);
+    for (const std::unique_ptr<Task>& task : work.front().tasks) comm.execute(*task);
+    return;
+  }
+  std::vector<std::unique_lock<std::mutex>> locks;
+  for (Work& item : work) {
+    item.comm->drain_queue();
+    locks.emplace_back(item.comm->engine_mutex_);
+  }
+  Together hook;
+  hook.work = &work;
+  executor::Waiter::Policy policy;
+  policy.spin = {};  // the ranks of this thread wait for each other: other processes may too
+  executor::Waiter waiter(policy, hook);
+  std::vector<std::size_t> next(work.size(), 0);
+  try {
+    for (bool all_done = false; !all_done;) {
+      all_done = true;
+      std::uint64_t moves = 0;
+      for (std::size_t i = 0; i < work.size(); ++i) {
+        Communicator& comm = *work[i].comm;
+        while (next[i] < work[i].tasks.size()) {
+          Task& task = *work[i].tasks[next[i]];
+          comm.current_ = &task;
+          if (!task.advance(comm.team_)) break;
+          comm.current_ = nullptr;
+          ++next[i];
+        }
+        all_done &= next[i] == work[i].tasks.size();
+        moves += comm.team_.moves() + next[i];
+      }
+      if (!all_done) waiter.idle(moves);
+    }
+  } catch (const Error& error) {
+    // Every communicator that had not finished is now out of step with its other ranks.
+    for (std::size_t i = 0; i < work.size(); ++i) {
+      Communicator& comm = *work[i].comm;
+      comm.current_ = nullptr;
+      if (next[i] == work[i].tasks.size()) continue;
+      try {
+        comm.broke(error);
+      } catch (const Error&) {
+      }
+    }
+    throw;
+  }
+}
+
+void Communicator::barrier() {
+  float nothing = 0;
+  CollectiveCall call;
+  call.input = &nothing;
+  call.output = &nothing;
+  call.count = 1;
+  run(call);
+}
+
+void Communicator::exchange(std::span<std::byte> all, std::size_t bytes_each) {
+  fate_.check();
+  drain_queue();
+  const std::lock_guard lock(engine_mutex_);
+  bootstrap_->all_gather(all, bytes_each, deadline_of(config_));
+}
+
+std::string Communicator::algorithm_of(const CollectiveCall& call) {
+  return prepared(call, choose(call)).checked().schedule().algorithm;
+}
+
+// ---- waiting -------------------------------------------------------------------------------------
+
+bool Communicator::poll() {
+  fate_.check();
+  return links_->poll();
+}
+
+void Communicator::stalled(std::chrono::nanoseconds since_progress) {
+  if (current_ == nullptr) return;
+  std::vector<int> waiting;
+  if (since_progress > kLeftGrace) {
+    const std::vector<int> left = fate_.left();
+    if (!left.empty()) {
+      waiting = current_->waiting_for(team_);
+      for (const int peer : waiting) {
+        if (std::find(left.begin(), left.end(), peer) != left.end()) {
+          throw Error(Errc::kPeerLost, "rank {} left the communicator while rank {} waited for it in {}",
+                      peer, rank(), current_->describe());
+        }
+      }
+    }
+  }
+  if (timeout_.count() > 0 && since_progress > timeout_) {
+    waiting = current_->waiting_for(team_);
+    make_unique(waiting);
+    const std::vector<int> silent = fate_.suspected();
+    throw Error(Errc::kTimeout, "{}: nothing moved for {:.3g} s; rank {} waits for {}{}",
+                current_->describe(), std::chrono::duration<double>(since_progress).count(), rank(),
+                list(waiting),
+                silent.empty() ? std::string() : fmt::format("; {} does not respond", list(silent)));
+  }
+}
+
+// ---- the end -------------------------------------------------------------------------------------
+
+void Communicator::finalize() {
+  if (finalized_) return;
+  drain_queue();
+  if (fate_.broken()) {
+    // The others know already; there is nothing to leave in order.
+    finalized_ = true;
+    bootstrap_->abort("its communicator was broken");
+    return;
+  }
+  const std::lock_guard lock(engine_mutex_);
+  for (const Links::Untaken& chunk : links_->untaken()) {
+    log::warn("rank {} leaves, and has not received what rank {} sent it (call {})", rank(),
+              chunk.peer, chunk.tag.call);
+  }
+  finalized_ = true;
+  bootstrap_->leave();
+}
+
+void Communicator::abort(const std::string& reason) {
+  fate_.fail(Errc::kAborted, fmt::format("rank {} aborted its communicator: {}", rank(), reason));
+  bootstrap_->abort(reason);
+}
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,163 @@
+// A rank's place in an ordered set of ranks that run collectives together.
+//
+// A call goes this way: validate (collective_call.h) -> choose (tuner.h) -> a checked schedule
+// compiled for this rank, with its links (prepared.h) -> the walker (executor/walker.h), driven by
+// the calling thread, or by the communicator's worker thread for calls with a request.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/bootstrap/bootstrap.h"
+#include "comm/collective_call.h"
+#include "comm/fate.h"
+#include "comm/links.h"
+#include "comm/prepared.h"
+#include "comm/request.h"
+#include "comm/runtime.h"
+#include "comm/task.h"
+#include "comm/tuner.h"
+#include "executor/host/host_team.h"
+#include "executor/host/waiter.h"
+
+namespace ropewalk::comm {
+
+/// Threads: one at a time, except abort(), fate() and Requests, which any thread may use at any time.
+/// Operations run in the order in which they were started, blocking or not.
+class Communicator final : public executor::WaitHook {
+ public:
+  /// Joins; returns when all ranks have. @throws Error as Bootstrap::join, kSystem without memory
+  static std::unique_ptr<Communicator> join(const UniqueId& id, int rank, int size,
+                                            Runtime& runtime);
+  ~Communicator() override;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  [[nodiscard]] int rank() const noexcept { return bootstrap_->rank(); }
+  [[nodiscard]] int size() const noexcept { return bootstrap_->size(); }
+  [[nodiscard]] const Config& config() const noexcept { return config_; }
+  [[nodiscard]] Runtime& runtime() noexcept { return runtime_; }
+
+  /// Ranks with equal non-negative `color` form a new communicator, by `key`, then rank. All ranks
+  /// call. @return nullptr for a negative color
+  std::unique_ptr<Communicator> split(int color, int key);
+
+  // ---- operations ------------------------------------------------------------------------------
+  //
+  // Errors: kInvalidArgument before anything was done (the communicator stays whole). kPeerLost,
+  // kTimeout, kInvalidUsage (ranks were called differently), kAborted, kSystem: the communicator is
+  // broken; the other ranks are told, and every later call throws the same error.
+
+  /// Runs and returns when this rank's buffers may be used again.
+  void run(const CollectiveCall& call);
+  void run(const std::vector<PointToPointCall>& calls);
+  /// Starts on the worker thread.
+  void start(const CollectiveCall& call, std::shared_ptr<Request> request);
+  void start(std::vector<PointToPointCall> calls, std::shared_ptr<Request> request);
+
+  /// One task, validated and numbered: the pieces of run() and start(), for groups. Tasks must be
+  /// run in the order in which they were made.
+  std::unique_ptr<Task> make_task(const CollectiveCall& call);
+  std::unique_ptr<Task> make_task(std::vector<PointToPointCall> calls);
+  /// Starts a task; all `requests` end with it.
+  void start(std::unique_ptr<Task> task, std::vector<std::shared_ptr<Request>> requests);
+  /// Runs the tasks of several communicators, each one's in order, all at once, in this thread.
+  struct Work {
+    Communicator* comm = nullptr;
+    std::vector<std::unique_ptr<Task>> tasks;
+  };
+  static void run_together(std::vector<Work> work);
+
+  void barrier();
+
+  /// Waits for all started operations, tells the others, and leaves.
+  void finalize();
+  /// Ends everything here with kAborted and tells the others. Does not wait.
+  void abort(const std::string& reason);
+  [[nodiscard]] const Fate& fate() const noexcept { return fate_; }
+
+  /// From now on runs this schedule for its collective. All ranks must call with the same one.
+  void use_schedule(std::shared_ptr<const schedule::Checked> checked);
+  void forget_schedules();
+
+  /// A small all-gather over the bootstrap: out of the data path, for setup and reports.
+  void exchange(std::span<std::byte> all, std::size_t bytes_each);
+  /// The algorithm that this call runs with.
+  std::string algorithm_of(const CollectiveCall& call);
+
+  // WaitHook, for the thread that waits on this communicator.
+  bool poll() override;
+  void stalled(std::chrono::nanoseconds since_progress) override;
+
+  // ---- for tasks -------------------------------------------------------------------------------
+
+  Links& links() noexcept { return *links_; }
+  /// What the collective runs with.
+  const Choice& choose(const CollectiveCall& call);
+  PreparedCollective& prepared(const CollectiveCall& call, const Choice& choice);
+  Tuner& tuner() noexcept { return *tuner_; }
+  [[nodiscard]] int point_to_point_channel() const noexcept { return point_to_point_channel_; }
+  [[nodiscard]] const GroupFacts& facts() const noexcept { return facts_; }
+  [[nodiscard]] bool check_calls() const noexcept { return check_calls_; }
+
+ private:
+  Communicator(std::unique_ptr<Bootstrap> bootstrap, const Config& config, Runtime& runtime);
+  void connect();
+
+  void execute(Task& task);
+  [[noreturn]] void broke(const Error& error);
+  void drain_queue();
+  void worker();
+  std::uint32_t next_number() noexcept { return ++calls_; }
+
+  struct Key {
+    Collective collective;
+    int root;
+    std::string algorithm;
+    int channels;
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+
+  Runtime& runtime_;
+  Config config_;
+  Fate fate_;
+  // Destroyed bottom up: links use the bootstrap, tasks use the links.
+  std::unique_ptr<Bootstrap> bootstrap_;
+  GroupFacts facts_;
+  std::unique_ptr<Links> links_;
+  std::unique_ptr<Tuner> tuner_;
+  std::map<Key, std::unique_ptr<PreparedCollective>> prepared_;
+  std::vector<PreparedCollective*> by_choice_;  // by Choice::index
+  std::map<Collective, std::shared_ptr<const schedule::Checked>> chosen_by_user_;
+  int point_to_point_channel_ = 0;
+  bool check_calls_ = true;
+  std::uint32_t calls_ = 0;
+  bool finalized_ = false;
+
+  executor::HostTeam team_;
+  std::unique_ptr<executor::Waiter> waiter_;
+  std::chrono::nanoseconds timeout_{0};
+  Task* current_ = nullptr;  // for stalled()
+
+  struct Queued {
+    std::unique_ptr<Task> task;
+    std::vector<std::shared_ptr<Request>> requests;
+  };
+  std::mutex engine_mutex_;  // held by the thread that runs a task
+  std::mutex queue_mutex_;   // guards all below
+  std::condition_variable queue_changed_;
+  std::deque<Queued> queue_;
+  bool working_ = false;  // the worker holds a task
+  bool stop_ = false;
+  std::thread worker_;
+};
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,105 @@
+#include "comm/group.h"
+
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "core/error.h"
+
+namespace ropewalk::comm {
+
+Group& Group::of_thread() {
+  thread_local Group group;
+  return group;
+}
+
+Group::Entry& Group::entry(Communicator& comm) {
+  for (Entry& known : entries_) {
+    if (known.comm == &comm) return known;
+  }
+  entries_.emplace_back();
+  entries_.back().comm = &comm;
+  return entries_.back();
+}
+
+void Group::add(Communicator& comm, const CollectiveCall& call, std::shared_ptr<Request> request) {
+  std::unique_ptr<Task> task = comm.make_task(call);
+  Entry& place = entry(comm);
+  place.blocking |= request == nullptr;
+  place.collectives.push_back({std::move(task), std::move(request)});
+}
+
+void Group::add(Communicator& comm, const PointToPointCall& call,
+                std::shared_ptr<Request> request) {
+  validate(call, comm.size());
+  Entry& place = entry(comm);
+  place.sends_and_receives.push_back(call);
+  if (request == nullptr) {
+    place.blocking = true;
+  } else {
+    place.requests.push_back(std::move(request));
+  }
+}
+
+void Group::run_joins() {
+  std::mutex mutex;
+  std::exception_ptr first;
+  std::vector<std::thread> threads;
+  for (const std::function<void()>& join : std::exchange(joins_, {})) {
+    threads.emplace_back([&mutex, &first, join] {
+      try {
+        join();
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!first) first = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+}
+
+void Group::end() {
+  if (depth_ == 0) throw Error(Errc::kInvalidUsage, "rwGroupEnd without rwGroupStart");
+  if (--depth_ > 0) return;
+  std::vector<Entry> entries = std::exchange(entries_, {});
+  run_joins();
+
+  // Communicators whose calls all have requests go to their workers; the others run here, together.
+  std::vector<Communicator::Work> here;
+  std::vector<std::shared_ptr<Request>> finished_here;
+  for (Entry& item : entries) {
+    std::vector<std::unique_ptr<Task>> tasks;
+    std::vector<std::vector<std::shared_ptr<Request>>> requests;
+    if (!item.sends_and_receives.empty()) {
+      tasks.push_back(item.comm->make_task(std::move(item.sends_and_receives)));
+      requests.push_back(std::move(item.requests));
+    }
+    for (Entry::Collective& collective : item.collectives) {
+      tasks.push_back(std::move(collective.task));
+      requests.emplace_back();
+      if (collective.request != nullptr) requests.back().push_back(std::move(collective.request));
+    }
+    if (!item.blocking) {
+      for (std::size_t t = 0; t < tasks.size(); ++t) {
+        item.comm->start(std::move(tasks[t]), std::move(requests[t]));
+      }
+      continue;
+    }
+    for (const auto& of_task : requests) {
+      finished_here.insert(finished_here.end(), of_task.begin(), of_task.end());
+    }
+    here.push_back({item.comm, std::move(tasks)});
+  }
+  if (here.empty()) return;
+  try {
+    Communicator::run_together(std::move(here));
+  } catch (const Error& error) {
+    for (const std::shared_ptr<Request>& request : finished_here) request->fail(error);
+    throw;
+  }
+  for (const std::shared_ptr<Request>& request : finished_here) request->finish();
+}
+
+}  // namespace ropewalk::comm

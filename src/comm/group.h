@@ -1,0 +1,54 @@
+// Calls that are started together: sends and receives that wait for each other, collectives of
+// several communicators in one thread, several ranks that join in one thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace ropewalk::comm {
+
+/// The open group of a thread. Groups nest; the outermost end() runs everything.
+///
+/// Within a group a communicator's sends and receives all make progress at once, before its
+/// collectives, which run in order.
+class Group {
+ public:
+  static Group& of_thread();
+
+  [[nodiscard]] bool open() const noexcept { return depth_ > 0; }
+  void start() noexcept { ++depth_; }
+
+  /// Adds a validated call. Without `request` the outermost end() waits for it.
+  /// @throws Error kInvalidArgument as Communicator::run
+  void add(Communicator& comm, const CollectiveCall& call, std::shared_ptr<Request> request);
+  void add(Communicator& comm, const PointToPointCall& call, std::shared_ptr<Request> request);
+  /// Adds a joining; end() runs all of a group at once, each in a thread of its own.
+  void add_join(std::function<void()> join) { joins_.push_back(std::move(join)); }
+
+  /// @throws Error kInvalidUsage without start(); the first error of any call of the group
+  void end();
+
+ private:
+  struct Entry {
+    Communicator* comm = nullptr;
+    std::vector<PointToPointCall> sends_and_receives;
+    std::vector<std::shared_ptr<Request>> requests;  // of those that have one
+    struct Collective {
+      std::unique_ptr<Task> task;
+      std::shared_ptr<Request> request;
+    };
+    std::vector<Collective> collectives;
+    bool blocking = false;
+  };
+  Entry& entry(Communicator& comm);
+  void run_joins();
+
+  int depth_ = 0;
+  std::vector<Entry> entries_;
+  std::vector<std::function<void()>> joins_;
+};
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,152 @@
+#include "comm/machine_constants.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "executor/host/limits.h"
+
+namespace ropewalk::comm {
+namespace {
+
+using nlohmann::json;
+
+// One row per constant: its key in the file and its member.
+constexpr std::array<std::pair<const char*, double MachineConstants::*>, 9> kFields = {
+    {{"hop_latency_s", &MachineConstants::hop_latency},
+     {"chunk_cost_s", &MachineConstants::chunk_cost},
+     {"copy_rate_Bps", &MachineConstants::copy_rate},
+     {"combine_rate_Bps", &MachineConstants::combine_rate},
+     {"address_cost_s", &MachineConstants::address_cost},
+     {"address_rate_Bps", &MachineConstants::address_rate},
+     {"switch_cost_s", &MachineConstants::switch_cost},
+     {"network_latency_s", &MachineConstants::network_latency},
+     {"network_rate_Bps", &MachineConstants::network_rate}}};
+
+json to_json(const MachineConstants& constants) {
+  json object;
+  for (const auto& [key, member] : kFields) object[key] = constants.*member;
+  return object;
+}
+
+// A kept file is of this machine only: home directories are shared between machines.
+std::string machine_name() {
+  std::array<char, 65> host{};
+  gethostname(host.data(), host.size() - 1);
+  return fmt::format("{}/{}", host.data(), sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+std::optional<MachineConstants> read(const std::string& path) {
+  std::ifstream file(path);
+  if (!file.good()) return std::nullopt;
+  try {
+    const json all = json::parse(file);
+    const auto mine = all.find(machine_name());
+    if (mine == all.end()) return std::nullopt;
+    MachineConstants constants;
+    for (const auto& [key, member] : kFields) {
+      const double value = mine->at(key).get<double>();
+      if (!(value > 0 && value < 1e15)) throw std::out_of_range(key);
+      constants.*member = value;
+    }
+    return constants;
+  } catch (const std::exception& error) {
+    log::warn("the tuning file {} is unusable ({}); measuring again", path, error.what());
+    return std::nullopt;
+  }
+}
+
+void write(const std::string& path, const MachineConstants& constants) {
+  std::error_code ignored;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  json all = json::object();
+  if (std::ifstream file(path); file.good()) {
+    all = json::parse(file, nullptr, false);
+    if (!all.is_object()) all = json::object();
+  }
+  all[machine_name()] = to_json(constants);
+  // Written beside and renamed, so that a reader sees the old file or the new one.
+  const std::string beside = fmt::format("{}.{}", path, getpid());
+  {
+    std::ofstream out(beside);
+    out << all.dump(2) << '\n';
+    if (!out.good()) {
+      log::warn("cannot write the tuning file {}", beside);
+      return;
+    }
+  }
+  std::filesystem::rename(beside, path, ignored);
+  if (ignored) log::warn("cannot write the tuning file {}: {}", path, ignored.message());
+}
+
+MachineConstants measured() {
+  const executor::Limits limits = executor::measure_limits(std::chrono::milliseconds(250));
+  MachineConstants constants;
+  const auto take = [](double& constant, double measured) {
+    if (measured > 0) constant = measured;
+  };
+  take(constants.hop_latency, limits.best_line_latency_seconds().value_or(0));
+  take(constants.copy_rate, limits.cached_copy_bytes_per_second());
+  take(constants.combine_rate, limits.cached_combine_bytes_per_second());
+  if (limits.process_read.has_value()) {
+    take(constants.address_cost, limits.process_read->seconds_per_call);
+    take(constants.address_rate, limits.process_read->large_bytes_per_second);
+  }
+  take(constants.network_latency, limits.tcp_latency_seconds.value_or(0));
+  return constants;
+}
+
+}  // namespace
+
+std::string tuning_file(const Config& config) {
+  if (const std::string& given = config.text(Setting::kTuningFile); !given.empty()) return given;
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0') {
+    return std::string(cache) + "/ropewalk/tuning.json";
+  }
+  const char* home = std::getenv("HOME");
+  return std::string(home == nullptr ? "/tmp" : home) + "/.cache/ropewalk/tuning.json";
+}
+
+MachineConstants machine_constants(const Config& config) {
+  if (!config.flag(Setting::kTune)) return {};
+  const std::string path = tuning_file(config);
+  if (const std::optional<MachineConstants> kept = read(path)) return *kept;
+  const MachineConstants constants = measured();
+  write(path, constants);
+  log::info(log::kTuning, "measured this machine's constants into {}", path);
+  return constants;
+}
+
+std::string describe_constants(const Config& config, bool measure) {
+  const std::string path = tuning_file(config);
+  json object;
+  object["file"] = path;
+  const std::optional<MachineConstants> kept = read(path);
+  if (!config.flag(Setting::kTune)) {
+    object["source"] = "built in (TUNE is 0)";
+    object["constants"] = to_json({});
+  } else if (kept.has_value()) {
+    object["source"] = "file";
+    object["constants"] = to_json(*kept);
+  } else if (measure) {
+    object["source"] = "measured now";
+    object["constants"] = to_json(machine_constants(config));
+  } else {
+    object["source"] = "built in (not measured yet)";
+    object["constants"] = to_json({});
+  }
+  return object.dump();
+}
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,200 @@
+#include "comm/rank_record.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/process_memory.h"
+
+namespace ropewalk::comm {
+namespace {
+
+constexpr std::uint32_t kRecordVersion = 1;
+
+// Sent as it lies: all ranks run the same build on the same architecture, which `version` and
+// `size` check.
+struct RankRecord {
+  std::uint32_t version = kRecordVersion;
+  std::uint32_t size = sizeof(RankRecord);
+  std::array<char, 64> host{};
+  std::uint64_t process_token = 0;
+  ProbeAddress probe;
+  std::uint32_t slots = 0;
+  std::uint32_t slot_bytes = 0;
+  std::uint32_t channels = 0;
+  std::uint32_t cores = 0;
+  std::uint8_t single_copy = 0;  // 0 off, 1 auto, 2 on
+  std::uint8_t check_calls = 0;
+  MachineConstants constants;
+};
+
+struct SegmentName {
+  std::array<char, 32> server{};  // empty for ranks that lead no host
+};
+
+struct Outcome {
+  std::uint8_t single_copy_works = 0;
+};
+
+void require_equal(std::uint64_t mine, std::uint64_t theirs, const char* field, int rank,
+                   int peer) {
+  if (mine != theirs) {
+    throw Error(Errc::kInvalidUsage, "{} differs: rank {} has {}, rank {} has {}", field, rank,
+                mine, peer, theirs);
+  }
+}
+
+}  // namespace
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+std::string host_identity(const Config& config, int rank) {
+  if (config.text(Setting::kLinks) == "network") return fmt::format("rank {}", rank);
+  if (const std::string& given = config.text(Setting::kHostId); !given.empty()) return given;
+  std::string boot_id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+  std::array<char, 64> network{};
+  const ssize_t length = readlink("/proc/self/ns/net", network.data(), network.size() - 1);
+  if (length < 0) network[0] = '\0';
+  return boot_id + network.data();
+}
+
+Neighbourhood exchange_records(Bootstrap& bootstrap, const Config& config, Runtime& runtime,
+                               Deadline deadline) {
+  const int rank = bootstrap.rank();
+  const int size = bootstrap.size();
+  const auto n = static_cast<std::size_t>(size);
+  const auto self = static_cast<std::size_t>(rank);
+
+  const ProcessProbe probe;  // must outlive the peers' attempts: until the last exchange
+  std::vector<RankRecord> records(n);
+  RankRecord& mine = records[self];
+  const std::string host = host_identity(config, rank);
+  std::strncpy(mine.host.data(), host.c_str(), mine.host.size() - 1);
+  mine.process_token = runtime.token();
+  mine.probe = probe.address();
+  mine.slots = static_cast<std::uint32_t>(config.integer(Setting::kSlots));
+  mine.slot_bytes = static_cast<std::uint32_t>(
+      std::clamp<std::size_t>(config.bytes(Setting::kSlotBytes) / 64 * 64, 1024, 16U << 20U));
+  mine.channels = static_cast<std::uint32_t>(config.integer(Setting::kChannels));
+  mine.cores = static_cast<std::uint32_t>(usable_cores());
+  const std::string& single_copy = config.text(Setting::kSingleCopy);
+  mine.single_copy = single_copy == "off" ? 0 : single_copy == "on" ? 2 : 1;
+  mine.check_calls = config.flag(Setting::kCheckCalls) ? 1 : 0;
+  if (rank == 0) mine.constants = machine_constants(config);
+  bootstrap.all_gather(std::as_writable_bytes(std::span(records)), sizeof(RankRecord), deadline);
+
+  Neighbourhood place;
+  place.facts.num_ranks = size;
+  place.facts.min_cores_per_host = static_cast<int>(mine.cores);
+  place.facts.same_process = true;
+  std::map<std::string, std::vector<int>> hosts;
+  std::map<std::string, std::set<std::uint64_t>> processes;
+  bool single_copy_wanted = true;
+  for (int r = 0; r < size; ++r) {
+    const RankRecord& record = records[static_cast<std::size_t>(r)];
+    require_equal(kRecordVersion, record.version, "version of Ropewalk", rank, r);
+    require_equal(sizeof(RankRecord), record.size, "build of Ropewalk", rank, r);
+    require_equal(mine.slots, record.slots, "setting SLOTS", rank, r);
+    require_equal(mine.slot_bytes, record.slot_bytes, "setting SLOT_BYTES", rank, r);
+    require_equal(mine.channels, record.channels, "setting CHANNELS", rank, r);
+    require_equal(mine.check_calls, record.check_calls, "setting CHECK_CALLS", rank, r);
+    hosts[record.host.data()].push_back(r);
+    place.facts.same_process &= record.process_token == mine.process_token;
+    place.facts.min_cores_per_host =
+        std::min(place.facts.min_cores_per_host, static_cast<int>(record.cores));
+    single_copy_wanted &= record.single_copy != 0;
+  }
+  place.facts.num_hosts = static_cast<int>(hosts.size());
+  for (const auto& [name, members] : hosts) {
+    place.facts.max_ranks_per_host =
+        std::max(place.facts.max_ranks_per_host, static_cast<int>(members.size()));
+  }
+  place.shape = {mine.slots, mine.slot_bytes};
+  place.facts.slot_bytes = mine.slot_bytes;
+  place.constants = records[0].constants;
+  // Two strands suffice for double trees; wide groups keep the segment's address range in bounds.
+  place.channels = std::max(2, static_cast<int>(mine.channels));
+
+  // The first rank of a host makes the segment; the others fetch it.
+  const std::vector<int>& local = hosts[mine.host.data()];
+  const int leader = local.front();
+  const HostSegment::Layout layout{static_cast<int>(local.size()), place.channels + 1,
+                                   place.shape};
+  std::vector<SegmentName> names(n);
+  std::unique_ptr<DescriptorServer> server;
+  if (rank == leader) {
+    server = std::make_unique<DescriptorServer>();
+    std::copy(server->name().begin(), server->name().end(), names[self].server.begin());
+    place.segment = runtime.segment(server->name(), [&] {
+      return std::make_shared<HostSegment>(
+          layout, SharedMemory::create(layout.bytes(),
+                                       parse_shm_backing(config.text(Setting::kShmBacking))));
+    });
+  }
+  bootstrap.all_gather(std::as_writable_bytes(std::span(names)), sizeof(SegmentName), deadline);
+  // One rank of a process fetches it for all of that process.
+  std::set<std::uint64_t> fetching;
+  for (const int r : local) fetching.insert(records[static_cast<std::size_t>(r)].process_token);
+  fetching.erase(records[static_cast<std::size_t>(leader)].process_token);
+  if (rank == leader) {
+    server->serve(place.segment->fd(), static_cast<int>(fetching.size()), deadline);
+  } else {
+    const SegmentName& name = names[static_cast<std::size_t>(leader)];
+    const std::string server_name(name.server.begin(), name.server.end());
+    place.segment = runtime.segment(server_name, [&] {
+      return std::make_shared<HostSegment>(
+          layout, SharedMemory::map(fetch_descriptor(server_name, deadline), layout.bytes()));
+    });
+  }
+
+  // Kernel-assisted single copy: tried with every local rank of another process.
+  std::vector<Outcome> outcomes(n);
+  outcomes[self].single_copy_works = 1;
+  std::set<std::uint64_t> tried;
+  for (const int r : local) {
+    const RankRecord& record = records[static_cast<std::size_t>(r)];
+    if (record.process_token == mine.process_token || !single_copy_wanted) continue;
+    if (!tried.insert(record.process_token).second) continue;
+    const std::string reason = try_single_copy(record.probe);
+    if (reason.empty()) continue;
+    outcomes[self].single_copy_works = 0;
+    if (mine.single_copy == 2) {
+      throw Error(Errc::kSystem, "SINGLE_COPY is on, and does not work with rank {}: {}", r,
+                  reason);
+    }
+    log::info(log::kShm, "rank {} cannot copy from rank {} in one step: {}", rank, r, reason);
+  }
+  bootstrap.all_gather(std::as_writable_bytes(std::span(outcomes)), sizeof(Outcome), deadline);
+  bool single_copy_works = single_copy_wanted;
+  for (const Outcome& outcome : outcomes) single_copy_works &= outcome.single_copy_works != 0;
+  place.facts.all_by_address =
+      place.facts.num_hosts == 1 && (single_copy_works || place.facts.same_process);
+
+  place.reach.resize(n);
+  for (std::size_t k = 0; k < local.size(); ++k) {
+    const auto r = static_cast<std::size_t>(local[k]);
+    const bool same_process = records[r].process_token == mine.process_token;
+    place.reach[r].local_rank = static_cast<int>(k);
+    place.reach[r].process = same_process ? 0 : static_cast<int>(records[r].probe.pid);
+    place.reach[r].by_address = same_process || single_copy_works;
+  }
+  return place;
+}
+
+}  // namespace ropewalk::comm

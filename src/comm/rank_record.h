@@ -1,0 +1,38 @@
+// What every rank tells the others about itself when it joins, and what follows from it: who shares
+// memory with whom.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/bootstrap/bootstrap.h"
+#include "comm/host_segment.h"
+#include "comm/links.h"
+#include "comm/machine_constants.h"
+#include "comm/runtime.h"
+#include "comm/tuner.h"
+
+namespace ropewalk::comm {
+
+struct Neighbourhood {
+  GroupFacts facts;
+  std::vector<PeerReach> reach;  ///< by rank
+  std::shared_ptr<HostSegment> segment;
+  executor::FifoShape shape;
+  int channels = 1;  ///< of collectives; the one after them carries point-to-point traffic
+  MachineConstants constants;  ///< rank 0's, for all to choose alike
+};
+
+/// Collective over all ranks. Throws on every rank when a rank has other settings (by rank and
+/// field), no shared memory, or another version of Ropewalk.
+Neighbourhood exchange_records(Bootstrap& bootstrap, const Config& config, Runtime& runtime,
+                               Deadline deadline);
+
+/// Cores that this process may run on.
+int usable_cores();
+
+/// Identity of this host for the question who shares memory: boot id and network namespace, or the
+/// setting HOST_ID. Two namespaces on one machine count as two hosts.
+std::string host_identity(const Config& config, int rank);
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,281 @@
+// Runs every compiled schedule on threads over FIFOs in plain memory.
+#include "executor/walker.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "core/error.h"
+#include "executor/host/host_team.h"
+#include "executor/program.h"
+#include "schedule/check.h"
+#include "schedule/compile.h"
+#include "schedule/layout.h"
+#include "schedule/pattern.h"
+
+namespace ropewalk::executor {
+namespace {
+
+constexpr std::size_t kGranule = 4;
+
+// All links of a group, by (channel, source, destination).
+class Fabric {
+ public:
+  explicit Fabric(FifoShape shape, bool by_address) : shape_(shape), by_address_(by_address) {}
+
+  SendEnd make_send(int channel, int source, int destination) {
+    SendEnd end;
+    end.memory = memory(channel, source, destination);
+    end.shape = shape_;
+    end.peer = destination;
+    end.address_allowed = by_address_;
+    return end;
+  }
+  ReceiveEnd make_receive(int channel, int source, int destination) {
+    ReceiveEnd end;
+    end.memory = memory(channel, source, destination);
+    end.shape = shape_;
+    end.peer = source;
+    return end;
+  }
+
+ private:
+  std::byte* memory(int channel, int source, int destination) {
+    auto& place = links_[{channel, source, destination}];
+    if (place == nullptr) {
+      place.reset(static_cast<std::byte*>(std::aligned_alloc(64, (shape_.bytes() + 63) / 64 * 64)));
+      std::memset(place.get(), 0, shape_.bytes());
+    }
+    return place.get();
+  }
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  FifoShape shape_;
+  bool by_address_;
+  std::map<std::tuple<int, int, int>, std::unique_ptr<std::byte, Free>> links_;
+};
+
+struct Rank {
+  std::vector<Program> programs;
+  std::vector<std::unique_ptr<SendEnd>> sends;
+  std::vector<std::unique_ptr<ReceiveEnd>> receives;
+  std::vector<Strand> strands;
+  std::vector<std::byte> input;
+  std::vector<std::byte> output;
+};
+
+struct Case {
+  schedule::Schedule schedule;
+  std::size_t count = 0;
+  DataType type = DataType::kFloat32;
+  RedOp op = RedOp::kSum;
+  FifoShape shape{2, 256};
+  std::size_t chunk = 16;
+  bool by_address = false;
+  bool in_place = false;
+};
+
+// Runs the case twice over the same links and returns the wrong elements over all ranks.
+std::uint64_t run(const Case& test) {
+  const schedule::Schedule& s = test.schedule;
+  const schedule::CheckReport report = schedule::check(s);
+  EXPECT_TRUE(report.accepted) << (report.defects.empty() ? "" : report.defects.front());
+  if (!report.accepted) return 1;
+  Fabric fabric(test.shape, test.by_address);
+  const schedule::TestPattern pattern(s.collective, test.type, test.op, s.num_ranks, s.root,
+                                      test.count);
+  const std::size_t element = size_of(test.type);
+  const std::size_t unit = test.count * element;
+  std::vector<Rank> ranks(static_cast<std::size_t>(s.num_ranks));
+  for (int r = 0; r < s.num_ranks; ++r) {
+    Rank& rank = ranks[static_cast<std::size_t>(r)];
+    for (int c = 0; c < s.num_channels(); ++c) {
+      rank.programs.push_back(make_program(s, report, r, c));
+    }
+    for (const Program& program : rank.programs) {
+      Strand strand;
+      strand.program = &program;
+      for (const int peer : program.send_peers) {
+        rank.sends.push_back(
+            std::make_unique<SendEnd>(fabric.make_send(program.channel, r, peer)));
+        strand.sends.push_back(rank.sends.back().get());
+      }
+      for (const int peer : program.receive_peers) {
+        rank.receives.push_back(
+            std::make_unique<ReceiveEnd>(fabric.make_receive(program.channel, peer, r)));
+        strand.receives.push_back(rank.receives.back().get());
+      }
+      strand.sources.resize(program.max_operands);
+      strand.destinations.resize(program.max_sends + 1);
+      rank.strands.push_back(std::move(strand));
+    }
+    const auto units = [&](int n) { return unit * static_cast<std::size_t>(n); };
+    rank.input.resize(units(schedule::input_units(s.collective, s.num_ranks, s.root, r)) + 64);
+    rank.output.resize(units(schedule::output_units(s.collective, s.num_ranks, s.root, r)) + 64);
+  }
+  std::uint64_t wrong = 0;
+  for (int turn = 0; turn < 2; ++turn) {
+    std::vector<std::thread> threads;
+    for (int r = 0; r < s.num_ranks; ++r) {
+      threads.emplace_back([&, r] {
+        Rank& rank = ranks[static_cast<std::size_t>(r)];
+        Call call;
+        call.input = rank.input.data();
+        call.output = rank.output.data();
+        if (test.in_place) {
+          // The smaller buffer lies in the larger one.
+          const int offset = *schedule::in_place_input_offset(s.collective, r);
+          std::vector<std::byte>& whole =
+              rank.output.size() >= rank.input.size() ? rank.output : rank.input;
+          call.input = call.output = whole.data();
+          if (rank.output.size() > rank.input.size() && offset > 0) {
+            call.input += unit * static_cast<std::size_t>(offset);
+          } else if (rank.input.size() > rank.output.size() && offset < 0) {
+            call.output += unit * static_cast<std::size_t>(-offset);
+          }
+          call.in_place = true;
+        }
+        std::memset(call.output, 0x5a, rank.output.size() - 64);
+        pattern.fill_input(r, const_cast<std::byte*>(call.input));
+        call.count = test.count;
+        call.type = test.type;
+        call.element_bytes = element;
+        call.op = test.op;
+        if (test.op == RedOp::kPreMulSum) {
+          call.scaled = true;
+          call.scalar = pattern.scalar(r);
+        }
+        call.tag.call = static_cast<std::uint32_t>(turn);
+        call.address_bytes = test.by_address ? 1 : ~std::size_t{0};
+        for (std::size_t c = 0; c < rank.strands.size(); ++c) {
+          Strand& strand = rank.strands[c];
+          const schedule::Range range = schedule::channel_range(
+              test.count, s.weight.data(), s.num_channels(), static_cast<int>(c), kGranule);
+          strand.begin = range.begin;
+          strand.length = range.count;
+          strand.part_length = schedule::part_range({0, range.count}, s.parts, 0, kGranule).count;
+          strand.chunk_length = test.chunk;
+          strand.rounds = (strand.part_length + test.chunk - 1) / test.chunk;
+          strand.round = strand.step = strand.drained = 0;
+        }
+        HostTeam team(r);
+        std::vector<bool> done(rank.strands.size(), false);
+        for (bool all = false; !all;) {
+          all = true;
+          for (std::size_t c = 0; c < rank.strands.size(); ++c) {
+            if (!done[c]) done[c] = walk(team, rank.strands[c], call);
+            all &= done[c];
+          }
+          if (!all) std::this_thread::yield();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (int r = 0; r < s.num_ranks; ++r) {
+      Rank& rank = ranks[static_cast<std::size_t>(r)];
+      const std::byte* output = rank.output.data();
+      if (test.in_place && rank.input.size() > rank.output.size()) {
+        const int offset = *schedule::in_place_input_offset(s.collective, r);
+        output = rank.input.data() + unit * static_cast<std::size_t>(offset < 0 ? -offset : 0);
+      }
+      wrong += pattern.count_wrong(r, output);
+    }
+  }
+  return wrong;
+}
+
+std::string describe(const schedule::Schedule& s, std::size_t count, bool by_address,
+                     bool in_place) {
+  return fmt::format("{} {} ranks {} root {} channels {} count {}{}{}", name(s.collective),
+                     s.algorithm, s.num_ranks, s.root, s.num_channels(), count,
+                     by_address ? " by address" : "", in_place ? " in place" : "");
+}
+
+TEST(Walker, RunsEveryScheduleRight) {
+  for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
+    for (int c = 0; c < kNumCollectives; ++c) {
+      for (const int ranks : {1, 2, 3, 5}) {
+        const auto collective = static_cast<Collective>(c);
+        for (const int channels : {1, 2}) {
+          schedule::Request request{collective, ranks, has_root(collective) ? ranks - 1 : 0,
+                                    channels};
+          if (!algorithm.supports(request)) continue;
+          Case test;
+          test.schedule = algorithm.compile(request);
+          for (const std::size_t count : {std::size_t{1}, std::size_t{7}, std::size_t{150}}) {
+            test.count = count;
+            for (const bool by_address : {false, true}) {
+              test.by_address = by_address;
+              for (const bool in_place : {false, true}) {
+                if (in_place && !schedule::in_place_input_offset(collective, 0)) continue;
+                if (in_place && !schedule::check(test.schedule).in_place) continue;
+                test.in_place = in_place;
+                ASSERT_EQ(run(test), 0U)
+                    << describe(test.schedule, count, by_address, in_place);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Walker, AppliesScalarOnceAndDivisorAtTheEnd) {
+  for (const char* algorithm : {"ring", "one_shot", "two_shot", "recursive_doubling"}) {
+    Case test;
+    test.schedule = schedule::compile(algorithm, {Collective::kAllReduce, 3, 0, 1});
+    test.count = 41;
+    test.op = RedOp::kPreMulSum;
+    for (const bool by_address : {false, true}) {
+      test.by_address = by_address;
+      EXPECT_EQ(run(test), 0U) << algorithm;
+    }
+  }
+}
+
+TEST(Walker, NamesADifferentCall) {
+  Fabric fabric({2, 256}, false);
+  const schedule::Schedule s = schedule::compile("one_shot", {Collective::kAllReduce, 2, 0, 1});
+  const schedule::CheckReport report = schedule::check(s);
+  ASSERT_TRUE(report.accepted);
+  std::string text;
+  std::vector<float> data(4, 1.0F);
+  for (int r = 0; r < 2; ++r) {
+    const Program program = make_program(s, report, r, 0);
+    SendEnd send = fabric.make_send(0, r, 1 - r);
+    ReceiveEnd receive = fabric.make_receive(0, 1 - r, r);
+    Strand strand;
+    strand.program = &program;
+    strand.sends = {&send};
+    strand.receives = {&receive};
+    strand.sources.resize(program.max_operands);
+    strand.destinations.resize(program.max_sends + 1);
+    strand.length = strand.part_length = strand.chunk_length = 4;
+    strand.rounds = 1;
+    Call call;
+    call.input = reinterpret_cast<std::byte*>(data.data());
+    call.output = reinterpret_cast<std::byte*>(data.data());
+    call.count = 4;
+    call.tag.count = r == 0 ? 4 : 8;
+    HostTeam team(r);
+    try {
+      (void)walk(team, strand, call);
+    } catch (const Error& error) {
+      text = error.what();
+      EXPECT_EQ(error.code(), Errc::kInvalidUsage);
+    }
+  }
+  EXPECT_NE(text.find("(count)"), std::string::npos) << text;
+  EXPECT_NE(text.find("rank 0"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace ropewalk::executor

@@ -1,0 +1,167 @@
+#include "schedule/compile.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "core/error.h"
+#include "schedule/check.h"
+#include "schedule/layout.h"
+#include "schedule/testing/reference_run.h"
+#include "schedule/text.h"
+
+namespace ropewalk::schedule {
+namespace {
+
+/// Calls `body` for every request of up to `most_ranks` ranks and 3 channels.
+template <typename Body>
+void for_every_request(int most_ranks, Body&& body) {
+  for (int c = 0; c < kNumCollectives; ++c) {
+    const auto collective = static_cast<Collective>(c);
+    for (int ranks = 1; ranks <= most_ranks; ++ranks) {
+      const int roots = has_root(collective) ? ranks : 1;
+      for (int root = 0; root < roots; ++root) {
+        for (int channels = 1; channels <= 3; ++channels) {
+          body(Request{collective, ranks, root, channels});
+        }
+      }
+    }
+  }
+}
+
+std::string describe(const Algorithm& algorithm, const Request& request) {
+  return fmt::format("{} {} ranks={} root={} channels={}", algorithm.name, name(request.collective),
+                     request.num_ranks, request.root, request.channels);
+}
+
+TEST(Compile, EveryScheduleIsAcceptedAlsoInPlace) {
+  int checked = 0;
+  for_every_request(9, [&](const Request& request) {
+    for (const Algorithm& algorithm : algorithms()) {
+      if (!algorithm.supports(request)) continue;
+      SCOPED_TRACE(describe(algorithm, request));
+      const Schedule schedule = compile(algorithm.name, request);
+      const CheckReport report = check(schedule, 2);
+      ASSERT_TRUE(report.accepted) << report.defects.front() << "\n" << print(schedule);
+      EXPECT_EQ(report.in_place, in_place_input_offset(request.collective, 0).has_value());
+      EXPECT_EQ(schedule.algorithm, algorithm.name);
+      EXPECT_GE(schedule.num_channels(), request.channels);
+      EXPECT_EQ(parse(print(schedule)), schedule);
+      ++checked;
+    }
+  });
+  EXPECT_GT(checked, 2000);
+}
+
+TEST(Compile, EveryCollectiveHasAnAlgorithmForEveryNumberOfRanksAndRoot) {
+  for_every_request(40, [&](const Request& request) {
+    int supporting = 0;
+    for (const Algorithm& algorithm : algorithms()) supporting += algorithm.supports(request);
+    const int least = request.collective == Collective::kSendRecv ? 1 : 2;
+    EXPECT_GE(supporting, least) << name(request.collective) << " " << request.num_ranks;
+  });
+}
+
+TEST(Compile, EveryScheduleComputesWhatItsCollectiveMeans) {
+  std::uint64_t seed = 1;
+  for_every_request(9, [&](const Request& request) {
+    for (const Algorithm& algorithm : algorithms()) {
+      if (!algorithm.supports(request)) continue;
+      const Schedule schedule = compile(algorithm.name, request);
+      const CheckReport report = check(schedule, 2);
+      // Nothing, one element, some parts empty, all parts, and several rounds with a rest.
+      const auto parts = static_cast<std::size_t>(schedule.parts * schedule.num_channels());
+      const std::size_t counts[] = {0, 1, parts > 1 ? parts - 1 : 2, parts + 1, 2 * parts + 7, 53};
+      for (const std::size_t count : counts) {
+        testing::RunOptions options;
+        options.count = count;
+        options.seed = ++seed;
+        options.chunk = 1 + seed % 5;
+        options.granule = 1 + seed % 3;
+        options.slots = 2 + seed % 2;
+        options.in_place = report.in_place && seed % 4 < 2;
+        options.direct = seed % 3 == 0 ? nullptr : &report;
+        const auto wrong = testing::wrong_effect(schedule, options);
+        ASSERT_FALSE(wrong) << describe(algorithm, request) << " count=" << count
+                            << " seed=" << options.seed << " in_place=" << options.in_place << ": "
+                            << *wrong << "\n"
+                            << print(schedule);
+      }
+    }
+  });
+}
+
+TEST(Compile, ManyRanks) {
+  for (const int ranks : {16, 31, 64, 65}) {
+    for (int c = 0; c < kNumCollectives; ++c) {
+      Request request{static_cast<Collective>(c), ranks, 0, 2};
+      if (has_root(request.collective)) request.root = ranks / 3;
+      for (const Algorithm& algorithm : algorithms()) {
+        if (!algorithm.supports(request)) continue;
+        // Its forwarding makes ranks cubed messages; 31 ranks show it.
+        if (request.collective == Collective::kAllToAll && algorithm.name == "ring" && ranks > 31) {
+          continue;
+        }
+        const CheckReport report = check(compile(algorithm.name, request));
+        ASSERT_TRUE(report.accepted) << describe(algorithm, request) << report.defects.front();
+      }
+    }
+  }
+}
+
+TEST(Compile, TwoShotOfTwoRanksSwapsHalves) {
+  EXPECT_EQ(print(compile("two_shot", {Collective::kAllReduce, 2, 0, 1})),
+            "ropewalk-schedule 1\n"
+            "collective all_reduce\n"
+            "algorithm two_shot\n"
+            "ranks 2\n"
+            "parts 2\n"
+            "channel 0 weight 1\n"
+            "rank 0 channel 0\n"
+            "  b1: in -> 1\n"
+            "  b0: in + 1 => out, 1\n"
+            "  b1: 1 -> out\n"
+            "rank 1 channel 0\n"
+            "  b0: in -> 0\n"
+            "  b1: 0 + in => out, 0\n"
+            "  b0: 0 -> out\n");
+}
+
+TEST(Compile, DoubleBinaryTreeSpreadsTheLoad) {
+  // No rank sends or receives more than about the whole data, as in each broadcast half.
+  for (const int ranks : {3, 4, 5, 8, 9, 16, 17}) {
+    const CheckReport report =
+        check(compile("double_binary_tree", {Collective::kBroadcast, ranks, 0, 2}));
+    std::vector<double> sent(static_cast<std::size_t>(ranks));
+    for (const LinkLoad& link : report.links) {
+      sent[static_cast<std::size_t>(link.source)] += link.units;
+    }
+    for (const double units : sent) EXPECT_LE(units, 1.51) << ranks;
+  }
+}
+
+void expect_refused(std::string_view algorithm, const Request& request, std::string_view words) {
+  try {
+    compile(algorithm, request);
+    ADD_FAILURE() << "compiled";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kInvalidArgument);
+    EXPECT_NE(std::string_view(error.what()).find(words), std::string_view::npos) << error.what();
+  }
+}
+
+TEST(Compile, RefusesWhatItCannotDo) {
+  expect_refused("rings", {Collective::kAllReduce, 2, 0, 1}, "ring, chain");
+  expect_refused("two_shot", {Collective::kBroadcast, 4, 0, 1}, "those that have: ring, chain");
+  expect_refused("recursive_doubling", {Collective::kReduceScatter, 6, 0, 1}, "6 ranks");
+  expect_refused("ring", {Collective::kAllReduce, 0, 0, 1}, "0 ranks");
+  expect_refused("ring", {Collective::kAllReduce, -1, 0, 1}, "-1 ranks");
+  expect_refused("ring", {Collective::kAllReduce, 4, 0, 0}, "0 channels");
+  expect_refused("chain", {Collective::kBroadcast, 4, 4, 1}, "root 4 among 4");
+  expect_refused("ring", {Collective::kAllReduce, 4, 1, 1}, "has no root");
+  expect_refused("one_shot", {Collective::kAllReduce, 65536, 0, 1}, "those that have: chain");
+}
+
+}  // namespace
+}  // namespace ropewalk::schedule

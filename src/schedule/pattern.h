@@ -1,0 +1,51 @@
+// Known inputs and the results that follow, for checking collectives.
+//
+// Values are small integers, chosen so that every partial result is exact in every type: then any
+// order of reduction gives the same bits. (Averages of floats are the exception: they are compared
+// within the rounding that one multiplication per rank can cause.)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "core/types.h"
+
+namespace ropewalk::schedule {
+
+class TestPattern {
+ public:
+  /// `units` of `count` elements go into and come out of a rank's buffers as schedule/layout.h says.
+  TestPattern(Collective collective, DataType type, RedOp op, int num_ranks, int root,
+              std::size_t count);
+
+  /// This rank's factor for kPreMulSum, as one element's bits.
+  [[nodiscard]] std::uint64_t scalar(int rank) const;
+
+  /// Fills the whole input buffer of `rank`.
+  void fill_input(int rank, void* input) const;
+
+  /// Compares the whole output buffer of `rank`. @return how many elements are wrong
+  [[nodiscard]] std::uint64_t count_wrong(int rank, const void* output) const;
+
+ private:
+  [[nodiscard]] double input_value(int rank, std::size_t index) const;
+  /// Whose input unit ends in unit `place` of `rank`'s output, where nothing is reduced.
+  struct Origin {
+    int rank;
+    int place;
+  };
+  [[nodiscard]] std::optional<Origin> origin(int rank, int place) const;
+  [[nodiscard]] double reduced_value(std::size_t index) const;
+  [[nodiscard]] double scalar_value(int rank) const;
+
+  Collective collective_;
+  DataType type_;
+  RedOp op_;
+  int num_ranks_;
+  int root_;
+  std::size_t count_;
+  std::size_t most_twos_;  // kProd: factors of two that stay exact
+};
+
+}  // namespace ropewalk::schedule
