@@ -1,0 +1,79 @@
+"""Builds libropewalk.so and puts it, with the libraries it needs, into the wheel.
+
+The package is pure Python over ctypes, so that one wheel per platform serves every Python version.
+ROPEWALK_BUILD_DIR names a build folder to use (the Makefile's own); otherwise build/wheel is made.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+# Part of every system that the wheel is for: glibc and GCC's runtime. The rest comes along.
+SYSTEM_LIBRARIES = (
+    "libc.so",
+    "libm.so",
+    "libpthread.so",
+    "libdl.so",
+    "librt.so",
+    "ld-linux",
+    "libstdc++.so",
+    "libgcc_s.so",
+    "linux-vdso",
+)
+
+
+def needed_libraries(library: Path) -> list[Path]:
+    """The files of the shared libraries that `library` loads and that the wheel must bring."""
+    listing = subprocess.run(["ldd", str(library)], check=True, capture_output=True, text=True)
+    found = []
+    for line in listing.stdout.splitlines():
+        name, _, rest = line.strip().partition(" => ")
+        if name.startswith(SYSTEM_LIBRARIES) or not rest:
+            continue
+        if rest.startswith("not found"):
+            raise FileNotFoundError(f"{library} needs {name}, which is not on this system")
+        found.append(Path(rest.split(" (")[0]))
+    return found
+
+
+def build(root: Path, folder: Path, stage: Path) -> Path:
+    """Configures where needed, builds and installs the library; returns its file."""
+    if not (folder / "build.ninja").exists():
+        options = ["-DCMAKE_BUILD_TYPE=Release", "-DRW_TESTS=OFF"]
+        subprocess.run(
+            ["cmake", "-S", str(root), "-B", str(folder), "-G", "Ninja", *options], check=True
+        )
+    subprocess.run(["ninja", "-C", str(folder), "ropewalk"], check=True)
+    shutil.rmtree(stage, ignore_errors=True)
+    subprocess.run(
+        ["cmake", "--install", str(folder), "--prefix", str(stage), "--component", "runtime"],
+        check=True,
+    )
+    return next(path for path in stage.rglob("libropewalk.so.0"))
+
+
+class RopewalkBuildHook(BuildHookInterface[Any]):
+    """Called by hatchling for a wheel."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Adds the libraries and names the platform. An editable install builds nothing."""
+        if version == "editable":
+            return
+        root = Path(self.root)
+        folder = Path(os.environ.get("ROPEWALK_BUILD_DIR", root / "build" / "wheel"))
+        library = build(root, folder, folder / "wheel-stage")
+        for path in (library, *needed_libraries(library)):
+            # The file itself under the name that the loader asks for; wheels hold no links.
+            build_data["force_include"][str(path.resolve())] = f"ropewalk/lib/{path.name}"
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = f"py3-none-{platform}"
+        build_data["pure_python"] = False

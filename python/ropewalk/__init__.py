@@ -1,0 +1,49 @@
+"""Ropewalk: collective communication between the ranks of a job.
+
+Example:
+    import numpy, ropewalk
+
+    with ropewalk.init() as comm:  # under torchrun, mpirun or srun; alone: one rank
+        array = numpy.full(4, comm.rank, dtype="float32")
+        comm.all_reduce(array)  # in place
+
+The library reports failures as exceptions, all of them `ropewalk.Error`.
+"""
+
+from ropewalk import schedule, settings
+from ropewalk.communicator import Communicator
+from ropewalk.errors import (
+    ArgumentError,
+    CudaError,
+    Error,
+    PeerLostError,
+    SystemCallError,
+    TimeoutError,
+    UsageError,
+)
+from ropewalk.groups import group
+from ropewalk.joining import init, init_all, unique_id
+from ropewalk.operators import PreMulSum
+from ropewalk.request import Handle
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ArgumentError",
+    "Communicator",
+    "CudaError",
+    "Error",
+    "Handle",
+    "PeerLostError",
+    "PreMulSum",
+    "SystemCallError",
+    "TimeoutError",
+    "UsageError",
+    "__version__",
+    "group",
+    "init",
+    "init_all",
+    "schedule",
+    "settings",
+    "unique_id",
+]

@@ -1,0 +1,191 @@
+"""The C library: where it is, and the prototypes of ropewalk.h.
+
+ctypes releases the interpreter lock around every call, so that ranks may be threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+from pathlib import Path
+from typing import Any, Optional
+
+from ropewalk import errors
+
+UNIQUE_ID_BYTES = 128
+
+Comm = ctypes.c_void_p
+Request = ctypes.c_void_p
+Stream = ctypes.c_void_p
+
+
+class UniqueIdStruct(ctypes.Structure):
+    """rwUniqueId."""
+
+    _fields_ = [("internal", ctypes.c_char * UNIQUE_ID_BYTES)]
+
+
+class MeasureSpec(ctypes.Structure):
+    """rwMeasureSpec_t."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("collective", ctypes.c_char_p),
+        ("count", ctypes.c_size_t),
+        ("type", ctypes.c_int),
+        ("op", ctypes.c_int),
+        ("root", ctypes.c_int),
+        ("in_place", ctypes.c_int),
+        ("warmup", ctypes.c_int),
+        ("iterations", ctypes.c_int),
+        ("check", ctypes.c_int),
+        ("blocking", ctypes.c_int),
+    ]
+
+
+class MeasureResult(ctypes.Structure):
+    """rwMeasureResult_t."""
+
+    _fields_ = [
+        ("seconds_avg", ctypes.c_double),
+        ("seconds_min", ctypes.c_double),
+        ("seconds_max", ctypes.c_double),
+        ("wrong", ctypes.c_uint64),
+        ("algorithm", ctypes.c_char * 32),
+    ]
+
+
+_INT = ctypes.c_int
+_SIZE = ctypes.c_size_t
+_POINTER = ctypes.c_void_p
+_TEXT = ctypes.c_char_p
+_INT_OUT = ctypes.POINTER(ctypes.c_int)
+_COMM_OUT = ctypes.POINTER(Comm)
+_TEXT_OUT = ctypes.POINTER(ctypes.c_void_p)  # not c_char_p: the address is needed to free it
+_REQUEST_OUT = ctypes.POINTER(Request)
+_START = (Comm, Stream, _REQUEST_OUT)  # how the arguments of every operation end
+
+# Everything below returns rwResult_t.
+_PROTOTYPES: dict[str, tuple[Any, ...]] = {
+    "rwGetVersion": (_INT_OUT,),
+    "rwRedOpCreatePreMulSum": (_INT_OUT, _POINTER, _INT, Comm),
+    "rwRedOpDestroy": (_INT, Comm),
+    "rwGetUniqueId": (ctypes.POINTER(UniqueIdStruct),),
+    "rwCommInitRank": (_COMM_OUT, _INT, UniqueIdStruct, _INT),
+    "rwCommInitEnv": (_COMM_OUT,),
+    "rwCommInitAll": (_COMM_OUT, _INT),
+    "rwCommSplit": (Comm, _INT, _INT, _COMM_OUT),
+    "rwCommCount": (Comm, _INT_OUT),
+    "rwCommUserRank": (Comm, _INT_OUT),
+    "rwCommFinalize": (Comm,),
+    "rwCommDestroy": (Comm,),
+    "rwCommAbort": (Comm,),
+    "rwCommGetAsyncError": (Comm, _INT_OUT),
+    "rwRequestWait": (Request, ctypes.c_int64),
+    "rwRequestFree": (Request,),
+    "rwAllReduce": (_POINTER, _POINTER, _SIZE, _INT, _INT, *_START),
+    "rwBroadcast": (_POINTER, _POINTER, _SIZE, _INT, _INT, *_START),
+    "rwReduce": (_POINTER, _POINTER, _SIZE, _INT, _INT, _INT, *_START),
+    "rwAllGather": (_POINTER, _POINTER, _SIZE, _INT, *_START),
+    "rwReduceScatter": (_POINTER, _POINTER, _SIZE, _INT, _INT, *_START),
+    "rwAllToAll": (_POINTER, _POINTER, _SIZE, _INT, *_START),
+    "rwGather": (_POINTER, _POINTER, _SIZE, _INT, _INT, *_START),
+    "rwScatter": (_POINTER, _POINTER, _SIZE, _INT, _INT, *_START),
+    "rwSendRecv": (_POINTER, _POINTER, _SIZE, _INT, *_START),
+    "rwBarrier": (Comm,),
+    "rwSend": (_POINTER, _SIZE, _INT, _INT, *_START),
+    "rwRecv": (_POINTER, _SIZE, _INT, _INT, *_START),
+    "rwGroupStart": (),
+    "rwGroupEnd": (),
+    "rwScheduleMake": (_TEXT, _TEXT, _INT, _INT, _INT, _TEXT_OUT),
+    "rwScheduleCheck": (_TEXT, _TEXT_OUT),
+    "rwScheduleAlgorithms": (_TEXT_OUT,),
+    "rwCommUseSchedule": (Comm, _TEXT),
+    "rwSettingSet": (_TEXT, _TEXT, _TEXT),
+    "rwSettingsDescribe": (_TEXT_OUT,),
+    "rwTuningDescribe": (_INT, _INT, _TEXT_OUT),
+    "rwMeasure": (Comm, ctypes.POINTER(MeasureSpec), ctypes.POINTER(MeasureResult)),
+}
+
+
+def path() -> str:
+    """The library's file: $ROPEWALK_LIBRARY, else the one in the package, else the system's."""
+    named = os.environ.get("ROPEWALK_LIBRARY")
+    if named:
+        return named
+    packaged = Path(__file__).parent / "lib" / "libropewalk.so.0"
+    return str(packaged) if packaged.exists() else "libropewalk.so.0"
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The loaded library, with its prototypes set.
+
+    Raises:
+        SystemCallError: it cannot be loaded; the text says which file was tried and how to fix it.
+    """
+    where = path()
+    try:
+        loaded = ctypes.CDLL(where)
+        for name, arguments in _PROTOTYPES.items():
+            function = getattr(loaded, name)
+            function.argtypes = arguments
+            function.restype = ctypes.c_int
+    except (OSError, AttributeError) as reason:
+        raise errors.SystemCallError(
+            f"loading the Ropewalk library {where}: {reason}; reinstall the ropewalk package, or "
+            "let ROPEWALK_LIBRARY name a libropewalk.so that fits it"
+        ) from reason
+    loaded.rwGetErrorString.argtypes = (ctypes.c_int,)
+    loaded.rwGetErrorString.restype = ctypes.c_char_p
+    loaded.rwGetLastError.argtypes = (Comm,)
+    loaded.rwGetLastError.restype = ctypes.c_char_p
+    loaded.rwRequestError.argtypes = (Request,)
+    loaded.rwRequestError.restype = ctypes.c_char_p
+    loaded.rwFreeText.argtypes = (ctypes.c_void_p,)
+    loaded.rwFreeText.restype = None
+    return loaded
+
+
+def _text(raw: Optional[bytes]) -> str:
+    return (raw or b"").decode("utf-8", "replace")
+
+
+def check(result: int, comm: Optional[int] = None) -> None:
+    """Raises the exception of `result` unless it is rwSuccess."""
+    if result == errors.SUCCESS:
+        return
+    text = _text(library().rwGetLastError(comm)) or _text(library().rwGetLastError(None))
+    raise errors.error(result, text or _text(library().rwGetErrorString(result)))
+
+
+def check_request(result: int, request: Optional[int]) -> None:
+    """As `check`, with the text of the request."""
+    if result == errors.SUCCESS:
+        return
+    text = _text(library().rwRequestError(request))
+    raise errors.error(result, text or _text(library().rwGetErrorString(result)))
+
+
+def text_of(function: Any, *arguments: Any) -> str:
+    """Calls a function whose last argument is a `char**`; returns and frees that text."""
+    out = ctypes.c_void_p()
+    check(function(*arguments, ctypes.byref(out)))
+    try:
+        return _text(ctypes.cast(out, ctypes.c_char_p).value)
+    finally:
+        library().rwFreeText(out)
+
+
+def json_of(function: Any, *arguments: Any) -> Any:
+    """As `text_of`, parsed."""
+    return json.loads(text_of(function, *arguments))
+
+
+def version() -> tuple[int, int, int]:
+    """Major, minor and patch of the loaded library."""
+    code = ctypes.c_int()
+    check(library().rwGetVersion(ctypes.byref(code)))
+    return code.value // 10000, code.value // 100 % 100, code.value % 100

@@ -1,0 +1,282 @@
+"""`ropewalk bench`: time an operation, in nccl-tests' words."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from ropewalk import joining
+from ropewalk.cli import bench_run, console, launch
+from ropewalk.cli.bench_plan import OPERATIONS, OPERATORS, TYPES, Options, find_type
+from ropewalk.communicator import Communicator
+
+DEFAULT_RANKS = 2
+
+HELP = """
+Time a collective operation and verify its result.
+
+The flags, the table and the JSON are those of nccl-tests 2.19, so that scripts which read one read
+the other. Memory is host memory: no GPU is needed.
+
+\b
+Operations: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather, scatter,
+sendrecv.
+
+Without a launcher, --ranks N starts N local processes. Under torchrun, mpirun or srun each process
+is one rank, and --ranks is not given.
+
+Examples:
+
+\b
+  ropewalk bench all_reduce
+      32 MiB over 2 local ranks
+  ropewalk bench all_reduce --ranks 4 -b 8 -e 64M -f 2
+      8 B to 64 MiB, doubling, over 4 local ranks
+  ropewalk bench reduce_scatter -d bfloat16 -o max -b 1K -e 1M -f 4
+      another type and operator
+  ropewalk bench all_reduce -b 8 -e 64M -f 2 -J run.json --plot run.svg
+      also as JSON and as a picture
+  ropewalk bench broadcast -r -1 -n 100 -w 10
+      every rank as root in turn, 100 iterations after 10 to warm up
+  mpirun -n 8 ropewalk bench all_to_all -e 1M -b 8 -f 2
+      ranks started by a launcher
+  ropewalk bench all_reduce --set ALGORITHM=ring --pin
+      a fixed algorithm, each rank bound to a core
+
+Exit status: 0 when all results are right, 1 when one is wrong, 2 for a wrong command line, another
+value when a rank failed or was killed.
+"""
+
+
+def parse_size(text: str, flag: str) -> int:
+    """Bytes from "8", "64K", "1.5M", "2G": powers of 1024, as nccl-tests has it."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    digits, unit = text.strip(), 1
+    if digits[-1:].upper() in units:
+        unit, digits = units[digits[-1].upper()], digits[:-1]
+    try:
+        size = float(digits) * unit
+    except ValueError:
+        size = -1
+    if not 0 <= size < 2**63:
+        console.fail(f'{flag} "{text}" is no size; write 8, 64K, 1.5M or 2G', console.USAGE)
+    return int(size)
+
+
+def _number(flag: str, value: int, low: int, high: Optional[int] = None) -> int:
+    if value < low or (high is not None and value > high):
+        wanted = f"{low} to {high}" if high is not None else f"{low} or more"
+        console.fail(f"{flag} {value}: must be {wanted}", console.USAGE)
+    return value
+
+
+def _only(flag: str, value: int, accepted: int, why: str) -> None:
+    """Refuses a flag of nccl-tests that host memory or this version has no meaning for."""
+    if value != accepted:
+        console.fail(f"{flag} {value}: {why}", console.USAGE)
+
+
+def bench(
+    operation: Annotated[
+        str, typer.Argument(metavar="OP", help="The operation: " + ", ".join(OPERATIONS) + ".")
+    ],
+    ranks: Annotated[
+        Optional[int],
+        typer.Option("--ranks", help=f"Start this many local ranks ({DEFAULT_RANKS})."),
+    ] = None,
+    pin: Annotated[
+        bool, typer.Option("--pin", help="Bind each local rank to one core, in turns.")
+    ] = False,
+    minbytes: Annotated[
+        str, typer.Option("-b", "--minbytes", help="Smallest size in bytes.")
+    ] = "32M",
+    maxbytes: Annotated[
+        str, typer.Option("-e", "--maxbytes", help="Largest size in bytes.")
+    ] = "32M",
+    stepbytes: Annotated[
+        str, typer.Option("-i", "--stepbytes", help="Step between sizes in bytes.")
+    ] = "1M",
+    stepfactor: Annotated[
+        int, typer.Option("-f", "--stepfactor", help="Factor between sizes; over 1 it rules.")
+    ] = 1,
+    iters: Annotated[int, typer.Option("-n", "--iters", help="Timed iterations.")] = 20,
+    agg_iters: Annotated[
+        int,
+        typer.Option("-m", "--agg_iters", help="Operations in one iteration."),
+    ] = 1,
+    warmup_iters: Annotated[
+        int, typer.Option("-w", "--warmup_iters", help="Iterations before, at each size.")
+    ] = 1,
+    run_cycles: Annotated[
+        int, typer.Option("-N", "--run_cycles", help="Run and print everything so often.")
+    ] = 1,
+    check: Annotated[
+        int, typer.Option("-c", "--check", help="Verified rounds per line; 0 verifies nothing.")
+    ] = 1,
+    op: Annotated[
+        str, typer.Option("-o", "--op", help="Operator: " + ", ".join(OPERATORS) + ", or all.")
+    ] = "sum",
+    datatype: Annotated[
+        str, typer.Option("-d", "--datatype", help="Type: " + ", ".join(TYPES) + ", or all.")
+    ] = "float",
+    root: Annotated[
+        int, typer.Option("-r", "--root", help="Root of rooted operations; -1: all in turn.")
+    ] = 0,
+    blocking: Annotated[
+        int,
+        typer.Option("-z", "--blocking", help="1: a barrier after each operation; 2: none."),
+    ] = 0,
+    average: Annotated[
+        int,
+        typer.Option("-a", "--average", help="Time shown: 1 mean, 2 least, 3 most of ranks."),
+    ] = 1,
+    timeout: Annotated[
+        int, typer.Option("-T", "--timeout", help="Seconds that an operation may take; 0: ever.")
+    ] = -1,
+    output_file: Annotated[
+        Optional[Path],
+        typer.Option("-J", "--output_file", help="Write the results to this .json file too."),
+    ] = None,
+    plot: Annotated[
+        Optional[Path],
+        typer.Option("--plot", help="Draw bandwidth and latency over size (.svg, .png, .pdf)."),
+    ] = None,
+    report_cputime: Annotated[
+        int,
+        typer.Option(
+            "-C", "--report_cputime", help="1: name the time cputime; on hosts it is the same."
+        ),
+    ] = 0,
+    report_timestamps: Annotated[
+        int,
+        typer.Option("-S", "--report_timestamps", help="1: end each line with the time of day."),
+    ] = 0,
+    parallel_init: Annotated[
+        int, typer.Option("-p", "--parallel_init", help="Ranks always join at once; 0 or 1.")
+    ] = 0,
+    stream_null: Annotated[
+        int, typer.Option("-y", "--stream_null", help="No streams on host memory; 0 or 1.")
+    ] = 0,
+    local_register: Annotated[
+        int,
+        typer.Option(
+            "-R", "--local_register", help="Host memory needs no registration; 0, 1 or 2."
+        ),
+    ] = 0,
+    nthreads: Annotated[
+        int, typer.Option("-t", "--nthreads", help="Threads per process: 1; use --ranks.")
+    ] = 1,
+    ngpus: Annotated[
+        int, typer.Option("-g", "--ngpus", help="Ranks per thread: 1; use --ranks.")
+    ] = 1,
+    cudagraph: Annotated[int, typer.Option("-G", "--cudagraph", help="Needs CUDA; only 0.")] = 0,
+    cta_policy: Annotated[
+        int, typer.Option("-x", "--cta_policy", help="Needs CUDA; not given.")
+    ] = -1,
+    device_implementation: Annotated[
+        int, typer.Option("-D", "--device_implementation", help="Needs CUDA; only 0.")
+    ] = 0,
+    device_cta_count: Annotated[
+        int, typer.Option("-V", "--device_cta_count", help="Needs CUDA; not given.")
+    ] = -1,
+    memory: Annotated[int, typer.Option("-M", "--memory", help="GPU memory report; only 0.")] = 0,
+    unalign: Annotated[
+        int, typer.Option("-u", "--unalign", help="Misaligned buffers; only 0.")
+    ] = 0,
+    per_iter_timing: Annotated[
+        int, typer.Option("-I", "--per_iter_timing", help="Timing by CUDA events; only 0.")
+    ] = 0,
+    per_iter_skip: Annotated[
+        int, typer.Option("-K", "--per_iter_skip", help="Belongs to -I; only 0.")
+    ] = 0,
+    set_: console.SettingOption = None,
+) -> None:
+    """See HELP."""
+    wanted = {"alltoall": "all_to_all"}.get(operation, operation.replace("-", "_"))
+    if wanted not in OPERATIONS:
+        known = ", ".join(OPERATIONS)
+        console.fail(f'unknown operation "{operation}"; known are {known}', console.USAGE)
+    use_ranks = "one process is one rank here; use --ranks N, or a launcher"
+    _only("-t", nthreads, 1, use_ranks)
+    _only("-g", ngpus, 1, use_ranks)
+    needs_cuda = "needs CUDA; these ranks work on host memory"
+    _only("-G", cudagraph, 0, needs_cuda)
+    _only("-x", cta_policy, -1, needs_cuda)
+    _only("-D", device_implementation, 0, needs_cuda)
+    _only("-V", device_cta_count, -1, needs_cuda)
+    _only("-M", memory, 0, "reports GPU memory; these ranks work on host memory")
+    _only("-I", per_iter_timing, 0, "times by CUDA events; these ranks work on host memory")
+    _only("-K", per_iter_skip, 0, "belongs to -I, which needs CUDA")
+    _only("-u", unalign, 0, "misaligned buffers are not measured by this version")
+    if blocking == 3:
+        console.fail("-z 3: barriers outside the timing are not there yet; use 1", console.USAGE)
+    if average == 0:
+        console.fail("-a 0: the time of rank 0 alone is not kept; use 1, 2 or 3", console.USAGE)
+    for flag, value, high in (
+        ("-C", report_cputime, 1),
+        ("-S", report_timestamps, 1),
+        ("-p", parallel_init, 1),
+        ("-y", stream_null, 1),
+        ("-R", local_register, 2),
+    ):
+        _number(flag, value, 0, high)
+    type_name = "all" if datatype == "all" else find_type(datatype)
+    if type_name is None:
+        console.fail(f'-d: unknown type "{datatype}"; known: {", ".join(TYPES)}', console.USAGE)
+    if op not in OPERATORS and op != "all":
+        console.fail(f'-o: unknown operator "{op}"; known: {", ".join(OPERATORS)}', console.USAGE)
+    options = Options(
+        minbytes=parse_size(minbytes, "-b"),
+        maxbytes=parse_size(maxbytes, "-e"),
+        stepbytes=parse_size(stepbytes, "-i"),
+        stepfactor=_number("-f", stepfactor, 0),
+        iters=_number("-n", iters, 1),
+        agg_iters=_number("-m", agg_iters, 1),
+        warmup_iters=_number("-w", warmup_iters, 0),
+        run_cycles=_number("-N", run_cycles, 1),
+        check=_number("-c", check, 0),
+        op=op,
+        datatype=type_name,
+        root=_number("-r", root, -1),
+        blocking=_number("-z", blocking, 0, 2),
+        average=_number("-a", average, 1, 3),
+        parallel_init=bool(parallel_init),
+        report_cputime=bool(report_cputime),
+        report_timestamps=bool(report_timestamps),
+    )
+    if options.minbytes > options.maxbytes:
+        console.fail(f"-b {minbytes} is larger than -e {maxbytes}", console.USAGE)
+    if output_file is not None and output_file.suffix.lower() != ".json":
+        console.fail(f"-J {output_file}: must end in .json", console.USAGE)
+    if plot is not None and plot.suffix.lower() not in (".svg", ".png", ".pdf"):
+        console.fail(f"--plot {plot}: must end in .svg, .png or .pdf", console.USAGE)
+    outputs = bench_run.Outputs(output_file, plot, sys.argv)
+    chosen = OPERATIONS[wanted]
+    given = list(set_ or [])
+    if timeout >= 0:
+        given.append(f"TIMEOUT={timeout}s")
+
+    def body(comm: Communicator) -> int:
+        if options.root >= comm.size:
+            console.fail(f"-r {root}: there are {comm.size} ranks", console.USAGE)
+        return bench_run.run(comm, chosen, options, outputs)
+
+    if launch.launched():
+        if ranks is not None:
+            console.fail(
+                "--ranks: a launcher started this process as a rank already", console.USAGE
+            )
+        console.apply_settings(given)
+        with console.reported(), joining.init() as comm:
+            if pin:
+                launch.pin(comm.rank)
+            status = body(comm)
+    else:
+        count = _number("--ranks", DEFAULT_RANKS if ranks is None else ranks, 1, 4096)
+        status = launch.run_local(
+            count, body, prepare=lambda: console.apply_settings(given), pinned=pin
+        )
+    raise typer.Exit(status)

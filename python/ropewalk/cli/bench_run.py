@@ -1,0 +1,223 @@
+"""What a rank does in `ropewalk bench`: measures case by case; rank 0 reports."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from ropewalk import _library
+from ropewalk.cli import bench_table, console
+from ropewalk.cli.bench_json import Report, create
+from ropewalk.cli.bench_plan import Case, Operation, Options, cases, data_type
+from ropewalk.cli.bench_table import Device, Line, Timing
+from ropewalk.communicator import Communicator
+from ropewalk.measure import measure
+from ropewalk.operators import Operator
+
+_DEVICE_BYTES = 512  # room for one rank's line in the exchange of devices
+
+
+class Outputs:
+    """Where a run goes besides standard output."""
+
+    def __init__(
+        self, json_path: Optional[Path], plot_path: Optional[Path], arguments: list[str]
+    ) -> None:
+        """Notes the paths and, for the JSON, the command line."""
+        self.json_path = json_path
+        self.plot_path = plot_path
+        self.arguments = arguments
+
+
+def run(comm: Communicator, operation: Operation, options: Options, outputs: Outputs) -> int:
+    """Runs all cases. Every rank calls; rank 0 prints. Returns the exit status."""
+    prints = comm.rank == 0
+    major, minor, patch = _library.version()
+    version_code = major * 10000 + minor * 100 + patch
+    report, stream = None, None
+    if prints and outputs.json_path is not None:
+        try:
+            path, stream = create(outputs.json_path)
+        except OSError as error:
+            console.fail(f"-J {outputs.json_path}: {error.strerror}", console.USAGE)
+        report = Report(outputs.arguments, version_code)
+        _say(f"# Writing JSON output to {path}")
+
+    devices = _devices(comm)
+    options, reduced = _within_memory(comm, devices, options)
+    if prints:
+        for text in bench_table.head(operation.program, version_code, options):
+            _say(text)
+        for device in devices:
+            _say(device.line())
+        if reduced:
+            _say("#")
+            _say(f"# Reducing maxBytes to {options.maxbytes} due to memory limitation")
+        for text in bench_table.columns(options):
+            _say(text)
+        if report is not None:
+            report.configure(options, devices)
+
+    lines: list[Line] = []
+    planned = cases(operation, options, comm.size)
+    with _progress(operation.name, len(planned), shown=prints) as advance:
+        for case in planned:
+            line = _measure_case(comm, operation, options, case)
+            lines.append(line)
+            if prints:
+                advance(bench_table.line_text(line, options))
+                if report is not None:
+                    report.add(line, options)
+
+    timings = [half for line in lines for half in (line.out_of_place, line.in_place) if half]
+    failures = sum(1 for timing in timings if timing.wrong)
+    average = sum(timing.busbw for timing in timings) / len(timings) if timings else 0.0
+    if prints:
+        for text in bench_table.footer(operation.program, failures, average):
+            _say(text)
+        if report is not None:
+            report.finish(stream, failures, average)
+        if outputs.plot_path is not None:
+            from ropewalk.cli import bench_plot  # Matplotlib takes a second to load
+
+            bench_plot.draw(operation, lines, comm.size, outputs.plot_path)
+    return console.WRONG if failures else console.OK
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # flushed: a reader sees each line when it is measured
+
+
+def _measure_case(comm: Communicator, operation: Operation, options: Options, case: Case) -> Line:
+    element = data_type(case.type_name)
+    count = operation.elements(case.size, element.size, comm.size)
+    operator: Operator = "sum"
+    if case.op_name == "mulsum":
+        operator = comm.pre_mul_sum(1 + comm.rank % 2, element.name)
+    elif case.op_name != "none":
+        operator = case.op_name
+
+    def half(in_place: bool) -> Timing:
+        found = measure(
+            comm,
+            operation.name,
+            count,
+            element,
+            op=operator,
+            root=max(case.root, 0),
+            in_place=in_place,
+            warmup=options.warmup_iters,
+            iterations=options.iters * options.agg_iters,
+            check_rounds=options.check,
+            blocking=options.blocking == 1,
+        )
+        seconds = {1: found.seconds_avg, 2: found.seconds_min, 3: found.seconds_max}[
+            options.average
+        ]
+        algbw, busbw = operation.bandwidths(count, element.size, seconds, comm.size)
+        return Timing(seconds * 1e6, algbw, busbw, found.wrong if options.check else None)
+
+    return Line(
+        operation.bytes(count, element.size, comm.size),
+        count,
+        case.type_name,
+        case.op_name,
+        case.root,
+        half(False),
+        half(True) if operation.in_place else None,
+    )
+
+
+@contextlib.contextmanager
+def _progress(name: str, total: int, *, shown: bool) -> Iterator[Callable[[str], None]]:
+    """Gives a function that prints a line and moves the bar, if standard error is a terminal.
+
+    The bar is redrawn between measurements only: a thread that redraws it would take a core from
+    the rank that is measured.
+    """
+    if not (shown and sys.stderr.isatty()):
+        yield _say
+        return
+    bar = Progress(
+        TextColumn(name),
+        BarColumn(),
+        MofNCompleteColumn(),
+        console=console.note(),
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    task = bar.add_task(name, total=total)
+
+    def advance(text: str) -> None:
+        bar.stop()  # the bar leaves the terminal's last line, which the text takes
+        _say(text)
+        bar.advance(task)
+        bar.start()
+        bar.refresh()
+
+    bar.start()
+    try:
+        bar.refresh()
+        yield advance
+    finally:
+        bar.stop()
+
+
+def _cpu_name() -> str:
+    with contextlib.suppress(OSError), Path("/proc/cpuinfo").open() as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return os.uname().machine
+
+
+def _devices(comm: Communicator) -> list[Device]:
+    """Where all ranks run; every rank gets the list."""
+    whole = bytearray(_DEVICE_BYTES * comm.size)
+    mine = f"{os.getpid()}\n{socket.gethostname().partition('.')[0]}\n{_cpu_name()}".encode()
+    begin = comm.rank * _DEVICE_BYTES
+    mine = mine[:_DEVICE_BYTES]
+    whole[begin : begin + len(mine)] = mine
+    comm.all_gather(whole)
+    devices: list[Device] = []
+    on_host: dict[str, int] = {}
+    for rank in range(comm.size):
+        raw = bytes(whole[rank * _DEVICE_BYTES : (rank + 1) * _DEVICE_BYTES])
+        pid, hostname, cpu = raw.rstrip(b"\0").decode("utf-8", "replace").split("\n")
+        index = on_host.get(hostname, 0)
+        on_host[hostname] = index + 1
+        devices.append(Device(rank, int(pid), hostname, index, f"{cpu}, host memory"))
+    return devices
+
+
+def _within_memory(
+    comm: Communicator, devices: list[Device], options: Options
+) -> tuple[Options, bool]:
+    """Lowers the largest size to what the hosts can hold: input, output and expected value."""
+    here = devices[comm.rank].hostname
+    neighbours = sum(1 for device in devices if device.hostname == here)
+    limit: Any = (ctypes.c_int64 * 1)(_available_bytes() // neighbours // 4)
+    comm.all_reduce(limit, "min")
+    largest = max(int(limit[0]), 1)
+    if options.maxbytes <= largest:
+        return options, False
+    values = {**vars(options), "maxbytes": largest, "minbytes": min(options.minbytes, largest)}
+    return Options(**values), True
+
+
+def _available_bytes() -> int:
+    with contextlib.suppress(OSError, ValueError), Path("/proc/meminfo").open() as lines:
+        for line in lines:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 1 << 62

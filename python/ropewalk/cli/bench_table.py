@@ -1,0 +1,155 @@
+"""The text of `ropewalk bench`: nccl-tests 2.19's header, columns and footer, to the byte.
+
+Scripts that read nccl-tests' output read this. Devices are ranks on host memory: the device number
+is the rank's number on its host, and the place of the PCI address holds zeros.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final, Optional
+
+from ropewalk.cli.bench_plan import Options
+
+NCCL_TESTS_VERSION: Final = "2.19.6"  # whose format this is
+TIME_FORMAT: Final = "%Y-%m-%d %H:%M:%S"
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where a rank runs."""
+
+    rank: int
+    pid: int
+    hostname: str
+    device: int
+    """number among the ranks of its host"""
+    info: str
+    """what it is, in words"""
+    group: int = 0
+    device_hex: str = "0000:00:00"
+
+    def line(self) -> str:
+        """As under "# Using devices"."""
+        return (
+            f"#  Rank {self.rank:2d} Group {self.group:2d} Pid {self.pid:6d} on "
+            f"{self.hostname:>10s} device {self.device:2d} [{self.device_hex}] {self.info}"
+        )
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One half of a line: out of place or in place."""
+
+    time_us: float
+    algbw: float
+    busbw: float
+    wrong: Optional[int]
+    """None: not checked"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table. A half that the operation does not have is None."""
+
+    size: int
+    count: int
+    type_name: str
+    op_name: str
+    root: int
+    out_of_place: Timing
+    in_place: Optional[Timing]
+
+
+def number(value: float, width: int) -> str:
+    """A number in `width` columns, with as many decimals as fit, two at most."""
+    for form in (f"{value:{width}.2f}", f"{value:{width}.1f}", f"{value:{width}.0f}"):
+        if len(form) <= width:
+            return form
+    return f"{value:{width}.1e}" if width >= 7 else f"{value:{width}.0e}"
+
+
+def head(program: str, version_code: int, options: Options) -> list[str]:
+    """The lines above the devices."""
+    by_factor = options.stepfactor > 1
+    step = options.stepfactor if by_factor else options.stepbytes
+    lines = [
+        f"# nccl-tests version {NCCL_TESTS_VERSION} nccl-headers={version_code} "
+        f"nccl-library={version_code}",
+        f"# Collective test starting: {program}",
+        f"# nThread 1 nGpus 1 minBytes {options.minbytes} maxBytes {options.maxbytes} "
+        f"step: {step}({'factor' if by_factor else 'bytes'}) warmup iters: {options.warmup_iters} "
+        f"iters: {options.iters} agg iters: {options.agg_iters} validation: {options.check} "
+        "graph: 0 unalign: 0",
+    ]
+    if options.blocking == 1:
+        lines.append("# Blocking Enabled: wait and barrier after each inner iteration (-m) ")
+    if options.blocking == 2:
+        lines.append("# Blocking Enabled: wait after each inner iteration (-m), no barrier ")
+    if options.parallel_init:
+        lines.append("# Parallel Init Enabled: threads call into NcclInitRank concurrently ")
+    return [*lines, "#", "# Using devices"]
+
+
+def columns(options: Options) -> list[str]:
+    """The three lines above the table, and the empty one before them."""
+    seconds = "cputime" if options.report_cputime else "time"
+    left = f"# {'':>10}  {'':>12}  {'':>8}  {'':>6}  {'':>6}"
+    stamps = options.report_timestamps
+    return [
+        "#",
+        left + "           out-of-place                       in-place          ",
+        _column_line(
+            ("size", "count", "type", "redop", "root"),
+            (seconds, "algbw", "busbw", "#wrong"),
+            f"{'timestamp':>19}" if stamps else "",
+        ),
+        _column_line(
+            ("(B)", "(elements)", "", "", ""),
+            ("(us)", "(GB/s)", "(GB/s)", ""),
+            f"{TIME_FORMAT:>19}" if stamps else "",
+        ),
+    ]
+
+
+def _column_line(left: tuple[str, ...], half: tuple[str, ...], stamp: str) -> str:
+    size, count, kind, op, root = left
+    seconds, algbw, busbw, wrong = half
+    halves = f"  {seconds:>7}  {algbw:>6}  {busbw:>6}  {wrong:>6}" * 2
+    return f"# {size:>10}  {count:>12}  {kind:>8}  {op:>6}  {root:>6}{halves} {stamp}"
+
+
+def line_text(line: Line, options: Options) -> str:
+    """One line of the table."""
+    text = (
+        f"{line.size:12d}  {line.count:12d}  {line.type_name:>8}  {line.op_name:>6}  "
+        f"{line.root:6d}{_half(line.out_of_place)}{_half(line.in_place)}"
+    )
+    if options.report_timestamps:
+        text += f"{time.strftime(TIME_FORMAT):>21}"
+    return text
+
+
+def _half(timing: Optional[Timing]) -> str:
+    if timing is None:
+        return f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>5}"
+    # One column short: so it is in nccl-tests.
+    wrong = "  N/A" if timing.wrong is None else f"{float(timing.wrong):6g}"
+    return (
+        f"  {number(timing.time_us, 7)}  {number(timing.algbw, 6)}  {number(timing.busbw, 6)}"
+        f"  {wrong}"
+    )
+
+
+def footer(program: str, failures: int, average_busbw: float) -> list[str]:
+    """The lines below the table."""
+    verdict = "FAILED" if failures else "OK"
+    return [
+        f"# {'Out of bounds values':<20} : {failures} {verdict}",
+        f"# {'Avg bus bandwidth':<20} : {average_busbw:g} ",
+        "#",
+        f"# Collective test concluded: {program}",
+        "#",
+        "",
+    ]

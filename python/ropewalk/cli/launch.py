@@ -1,0 +1,202 @@
+"""Local ranks: N processes of this one, for `ropewalk bench --ranks N`.
+
+The ranks are forked before the library is loaded, so that they start in milliseconds and need no
+second copy of the command line. Rank 0 makes the unique id and hands it to the others through a
+pipe: it is never in an environment or a command line that others can read.
+
+No process stays behind: the kernel kills the ranks when this process dies (PR_SET_PDEATHSIG), this
+process kills them when it is told to end, or when one of them fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Callable, Final, NoReturn
+
+import typer
+
+from ropewalk import joining
+from ropewalk._library import UNIQUE_ID_BYTES
+from ropewalk.cli import console
+from ropewalk.communicator import Communicator
+
+_PR_SET_PDEATHSIG: Final = 1
+# A rank whose peer died learns so within the setting PEER_LOSS_TIME, one second; the rest is for
+# its message and a loaded machine. Then it is killed.
+_GRACE_SECONDS: Final = 10.0
+
+# The variables by which launchers say that this process is a rank (comm/launch.h).
+_LAUNCHERS: Final = (
+    ("ROPEWALK_RANK", "ROPEWALK_WORLD_SIZE"),
+    ("RANK", "WORLD_SIZE"),  # torchrun
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
+    ("PMI_RANK", "PMI_SIZE"),  # MPICH
+    ("SLURM_PROCID", "SLURM_NTASKS"),  # srun
+)
+
+
+def launched() -> bool:
+    """Whether a launcher started this process as a rank."""
+    return any(rank in os.environ and size in os.environ for rank, size in _LAUNCHERS)
+
+
+def pin(index: int) -> None:
+    """Binds this process to one core: the index-th of those it may use, in turns."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[index % len(cores)]})
+
+
+def run_local(
+    ranks: int,
+    body: Callable[[Communicator], int],
+    *,
+    prepare: Callable[[], None],
+    pinned: bool,
+) -> int:
+    """Runs `body` in `ranks` new processes and returns the worst exit status.
+
+    Args:
+        ranks: how many.
+        body: what each rank does with its communicator; returns its exit status.
+        prepare: what each rank does before it joins.
+        pinned: whether rank i is bound to core i.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    reader, writer = os.pipe()
+    pids: dict[int, int] = {}
+    parent = os.getpid()
+    with _signals_raise():
+        try:
+            for rank in range(ranks):
+                pid = os.fork()
+                if pid == 0:
+                    _child(rank, ranks, prepare, body, (reader, writer), parent, pinned)
+                pids[pid] = rank
+            os.close(reader)
+            os.close(writer)
+            return _wait(pids)
+        finally:
+            _kill(pids, signal.SIGKILL)
+            _reap(pids)
+
+
+def _child(
+    rank: int,
+    ranks: int,
+    prepare: Callable[[], None],
+    body: Callable[[Communicator], int],
+    pipe: tuple[int, int],
+    parent: int,
+    pinned: bool,
+) -> NoReturn:
+    """A rank, from fork to exit."""
+    status = console.FAILURE
+    try:
+        # Default actions: a library call that waits would hold Python's own handlers back.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before prctl
+            os._exit(console.FAILURE)
+        if pinned:
+            pin(rank)
+        with console.reported():
+            prepare()
+            comm = joining.init(unique_id=_share_id(rank, ranks, *pipe), rank=rank, size=ranks)
+            with comm:
+                status = body(comm)
+    except typer.Exit as ended:
+        status = ended.exit_code
+    except BaseException:
+        traceback.print_exc()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)  # not sys.exit: the parent's clean-up is not this process's
+
+
+def _share_id(rank: int, ranks: int, reader: int, writer: int) -> bytes:
+    """Rank 0 makes the unique id and writes it once for each of the others."""
+    if rank == 0:
+        os.close(reader)
+        made = joining.unique_id()
+        for _ in range(ranks - 1):
+            os.write(writer, made)
+        os.close(writer)
+        return made
+    # Reads of a pipe are atomic among readers, and all writes are this long: each reader gets
+    # one whole id. Without the own writing end, the end of file tells that rank 0 is gone.
+    os.close(writer)
+    got = os.read(reader, UNIQUE_ID_BYTES)
+    os.close(reader)
+    if len(got) != UNIQUE_ID_BYTES:
+        console.fail(f"rank {rank}: rank 0 ended before it made the unique id")
+    return got
+
+
+def _wait(pids: dict[int, int]) -> int:
+    """Waits for all ranks. When one dies by a signal or fails, the others get a while to end."""
+    worst, deadline = console.OK, float("inf")
+    while pids:
+        if deadline == float("inf"):
+            pid, raw = os.waitpid(-1, 0)
+        else:
+            pid, raw = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                if time.monotonic() > deadline:
+                    names = ", ".join(str(rank) for rank in sorted(pids.values()))
+                    console.note().print(f"ropewalk: ending rank {names}, which did not end itself")
+                    return worst
+                time.sleep(0.01)
+                continue
+        if pid not in pids:
+            continue
+        rank = pids.pop(pid)
+        if os.WIFSIGNALED(raw):
+            number = os.WTERMSIG(raw)
+            name = signal.Signals(number).name
+            console.note().print(f"ropewalk: rank {rank} (process {pid}) was killed by {name}")
+            status = 128 + number
+        else:
+            status = os.WEXITSTATUS(raw)
+        worst = max(worst, status)
+        if status not in (console.OK, console.WRONG):
+            deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+    return worst
+
+
+def _kill(pids: dict[int, int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _reap(pids: dict[int, int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Lets SIGTERM and SIGHUP unwind as Ctrl-C does, so that the ranks are ended."""
+
+    def end(number: int, _frame: object) -> None:
+        raise typer.Exit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(128 + signal.SIGINT) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,628 @@
+"""Communicators: the ranks of one job, and what they do together."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import weakref
+from types import TracebackType
+from typing import Any, Literal, Optional, TypeVar, Union, overload
+
+from ropewalk import groups, request
+from ropewalk._library import Comm, check, library
+from ropewalk.arrays import Buffer, buffer_of
+from ropewalk.errors import ArgumentError, UsageError
+from ropewalk.operators import Operator, PreMulSum, number_of
+from ropewalk.request import Handle
+
+Array = TypeVar("Array")
+
+
+def _destroy(address: int) -> None:
+    """Leaves in order: at the end of the program, or when the object is gone."""
+    library().rwCommDestroy(address)
+
+
+class Communicator:
+    """An ordered set of ranks that run collectives together. Made by `ropewalk.init`.
+
+    Arrays may be NumPy arrays, PyTorch CPU tensors, or anything with the buffer, DLPack or
+    `__array_interface__` protocol. They are used where they lie, never copied, must be contiguous,
+    and any shape will do: counts are in elements. All ranks of an operation must call it with equal
+    element type, count, operator and root.
+
+    Every operation takes `blocking`. True waits and returns the array that holds the result. False
+    starts the operation and returns a `Handle` at once, whose `wait` returns that array; until then
+    the arrays must not be touched. Operations run in the order in which they were started.
+
+    Every operation may raise:
+        ArgumentError: an array, count, type, operator, root or peer that cannot be right, also
+            when ranks disagree about them (the text names the rank and the field).
+        PeerLostError: another rank died, left or aborted.
+        TimeoutError: the deadline (setting TIMEOUT) passed.
+
+    A program stopped by Ctrl-C inside a blocking operation sees KeyboardInterrupt when the operation
+    ends; `handle.wait(timeout)` in a loop reacts sooner.
+
+    Threads: one at a time; `abort` and `check` by any thread at any time. As a context manager a
+    communicator is finalized at the end of the block, or aborted when the block ends by an
+    exception.
+    """
+
+    def __init__(self, handle: Comm) -> None:
+        """Takes over a C communicator. Use `ropewalk.init`."""
+        self._address: Optional[int] = handle.value
+        rank, size = ctypes.c_int(), ctypes.c_int()
+        check(library().rwCommUserRank(handle, ctypes.byref(rank)), handle.value)
+        check(library().rwCommCount(handle, ctypes.byref(size)), handle.value)
+        self._rank, self._size = rank.value, size.value
+        self._destroy = weakref.finalize(self, _destroy, handle.value or 0)
+
+    # ---- what it is
+
+    @property
+    def rank(self) -> int:
+        """This rank's number, from 0."""
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._size
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was finalized or aborted."""
+        return self._address is None
+
+    @property
+    def c_handle(self) -> int:
+        """The rwComm_t. Raises UsageError when the communicator is closed."""
+        if self._address is None:
+            raise UsageError("the communicator was finalized or aborted")
+        return self._address
+
+    def __repr__(self) -> str:
+        """Rank and size."""
+        state = ", closed" if self.closed else ""
+        return f"Communicator(rank={self._rank}, size={self._size}{state})"
+
+    # ---- its end
+
+    def finalize(self) -> None:
+        """Waits for this rank's operations, tells the others that it leaves in order, and closes."""
+        address, self._address = self.c_handle, None
+        self._destroy.detach()
+        finalized = library().rwCommFinalize(address)
+        try:
+            check(finalized, address)
+        finally:
+            library().rwCommDestroy(address)
+
+    def abort(self) -> None:
+        """Ends every operation of this rank with an error, tells the others, and closes."""
+        address, self._address = self.c_handle, None
+        self._destroy.detach()
+        check(library().rwCommAbort(address))
+
+    def check(self) -> None:
+        """Raises the error that broke the communicator, if one did. Does not wait."""
+        found = ctypes.c_int()
+        check(library().rwCommGetAsyncError(self.c_handle, ctypes.byref(found)), self.c_handle)
+        check(found.value, self.c_handle)
+
+    def __enter__(self) -> Communicator:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        """Finalizes; aborts after an exception, so that the other ranks do not wait."""
+        if self.closed:
+            return
+        if kind is None:
+            self.finalize()
+        else:
+            self.abort()
+
+    # ---- collectives
+
+    @overload
+    def all_reduce(
+        self,
+        array: Array,
+        op: Operator = ...,
+        *,
+        out: Optional[Array] = ...,
+        blocking: Literal[True] = ...,
+    ) -> Array: ...
+    @overload
+    def all_reduce(
+        self,
+        array: Array,
+        op: Operator = ...,
+        *,
+        out: Optional[Array] = ...,
+        blocking: Literal[False],
+    ) -> Handle[Array]: ...
+    def all_reduce(
+        self,
+        array: Array,
+        op: Operator = "sum",
+        *,
+        out: Optional[Array] = None,
+        blocking: bool = True,
+    ) -> Union[Array, Handle[Array]]:
+        """Combines `array` of all ranks; every rank gets the result.
+
+        Args:
+            array: `count` elements, the same on all ranks. Overwritten when there is no `out`.
+            op: "sum", "prod", "max", "min", "avg", or what `pre_mul_sum` returned.
+            out: `count` elements for the result.
+            blocking: see the class.
+        """
+        target = array if out is None else out
+        send, receive = self._pair(array, target, 1, 1)
+        number = number_of(op, self, send.type)
+        return self._start(
+            "rwAllReduce",
+            (send.address, receive.address, send.count, send.type.number, number),
+            target,
+            (send, receive),
+            blocking,
+        )
+
+    @overload
+    def broadcast(
+        self,
+        array: Array,
+        root: int = ...,
+        *,
+        out: Optional[Array] = ...,
+        blocking: Literal[True] = ...,
+    ) -> Array: ...
+    @overload
+    def broadcast(
+        self, array: Array, root: int = ..., *, out: Optional[Array] = ..., blocking: Literal[False]
+    ) -> Handle[Array]: ...
+    def broadcast(
+        self, array: Array, root: int = 0, *, out: Optional[Array] = None, blocking: bool = True
+    ) -> Union[Array, Handle[Array]]:
+        """Every rank gets `array` of `root`.
+
+        Args:
+            array: `count` elements: what `root` sends. Without `out` it is overwritten on the other
+                ranks; with `out` it is not read there.
+            root: the sending rank.
+            out: `count` elements for the result.
+            blocking: see the class.
+        """
+        target = array if out is None else out
+        send, receive = self._pair(
+            array, target, 1, 1, writes=self._rank != root or out is not None
+        )
+        return self._start(
+            "rwBroadcast",
+            (send.address, receive.address, receive.count, receive.type.number, root),
+            target,
+            (send, receive),
+            blocking,
+        )
+
+    @overload
+    def reduce(
+        self,
+        array: Array,
+        op: Operator = ...,
+        root: int = ...,
+        *,
+        out: Optional[Array] = ...,
+        blocking: Literal[True] = ...,
+    ) -> Array: ...
+    @overload
+    def reduce(
+        self,
+        array: Array,
+        op: Operator = ...,
+        root: int = ...,
+        *,
+        out: Optional[Array] = ...,
+        blocking: Literal[False],
+    ) -> Handle[Array]: ...
+    def reduce(
+        self,
+        array: Array,
+        op: Operator = "sum",
+        root: int = 0,
+        *,
+        out: Optional[Array] = None,
+        blocking: bool = True,
+    ) -> Union[Array, Handle[Array]]:
+        """Combines `array` of all ranks; `root` gets the result.
+
+        Args:
+            array: `count` elements. Overwritten on `root` when there is no `out`; kept on the other
+                ranks.
+            op: as in `all_reduce`.
+            root: the rank that gets the result.
+            out: `count` elements for the result; the other ranks may leave it out.
+            blocking: see the class.
+        """
+        target = array if out is None else out
+        is_root = self._rank == root
+        send, receive = self._pair(array, target if is_root else array, 1, 1, writes=is_root)
+        number = number_of(op, self, send.type)
+        return self._start(
+            "rwReduce",
+            (
+                send.address,
+                receive.address if is_root else None,
+                send.count,
+                send.type.number,
+                number,
+                root,
+            ),
+            target,
+            (send, receive),
+            blocking,
+        )
+
+    @overload
+    def all_gather(
+        self, array: Array, *, out: Optional[Array] = ..., blocking: Literal[True] = ...
+    ) -> Array: ...
+    @overload
+    def all_gather(
+        self, array: Array, *, out: Optional[Array] = ..., blocking: Literal[False]
+    ) -> Handle[Array]: ...
+    def all_gather(
+        self, array: Array, *, out: Optional[Array] = None, blocking: bool = True
+    ) -> Union[Array, Handle[Array]]:
+        """Every rank gets the blocks of all ranks, in rank order.
+
+        Args:
+            array: this rank's block of `count` elements. Without `out`: the whole, `size * count`
+                elements, with this rank's block at its place.
+            out: `size * count` elements for the result.
+            blocking: see the class.
+        """
+        target = array if out is None else out
+        if out is None:
+            receive = buffer_of(array, "array", writable=True)
+            count = self._block(receive, "array")
+            send_address = receive.address + self._rank * count * receive.type.size
+            send = receive
+        else:
+            send, receive = self._pair(array, out, 1, self._size)
+            count, send_address = send.count, send.address
+        return self._start(
+            "rwAllGather",
+            (send_address, receive.address, count, receive.type.number),
+            target,
+            (send, receive),
+            blocking,
+        )
+
+    @overload
+    def reduce_scatter(
+        self,
+        array: Array,
+        op: Operator = ...,
+        *,
+        out: Optional[Array] = ...,
+        blocking: Literal[True] = ...,
+    ) -> Array: ...
+    @overload
+    def reduce_scatter(
+        self,
+        array: Array,
+        op: Operator = ...,
+        *,
+        out: Optional[Array] = ...,
+        blocking: Literal[False],
+    ) -> Handle[Array]: ...
+    def reduce_scatter(
+        self,
+        array: Array,
+        op: Operator = "sum",
+        *,
+        out: Optional[Array] = None,
+        blocking: bool = True,
+    ) -> Union[Array, Handle[Array]]:
+        """Combines `array` of all ranks; each rank gets its own block of the result.
+
+        Args:
+            array: `size * count` elements. Without `out`, the result overwrites this rank's block of
+                it (the other blocks keep no defined value).
+            op: as in `all_reduce`.
+            out: `count` elements for the result.
+            blocking: see the class.
+        """
+        target = array if out is None else out
+        if out is None:
+            send = buffer_of(array, "array", writable=True)
+            count = self._block(send, "array")
+            address = send.address + self._rank * count * send.type.size
+            receive = send
+        else:
+            send, receive = self._pair(array, out, self._size, 1)
+            count, address = receive.count, receive.address
+        number = number_of(op, self, send.type)
+        return self._start(
+            "rwReduceScatter",
+            (send.address, address, count, send.type.number, number),
+            target,
+            (send, receive),
+            blocking,
+        )
+
+    @overload
+    def all_to_all(self, array: Any, out: Array, *, blocking: Literal[True] = ...) -> Array: ...
+    @overload
+    def all_to_all(self, array: Any, out: Array, *, blocking: Literal[False]) -> Handle[Array]: ...
+    def all_to_all(
+        self, array: Any, out: Array, *, blocking: bool = True
+    ) -> Union[Array, Handle[Array]]:
+        """Block j of `array` goes to rank j, which puts it into block i (the sender) of its `out`.
+
+        Args:
+            array: `size * count` elements.
+            out: `size * count` elements; not the same memory.
+            blocking: see the class.
+        """
+        send, receive = self._pair(array, out, 1, 1)
+        count = self._block(send, "array")
+        return self._start(
+            "rwAllToAll",
+            (send.address, receive.address, count, send.type.number),
+            out,
+            (send, receive),
+            blocking,
+        )
+
+    @overload
+    def gather(
+        self,
+        array: Array,
+        root: int = ...,
+        *,
+        out: Optional[Array] = ...,
+        blocking: Literal[True] = ...,
+    ) -> Array: ...
+    @overload
+    def gather(
+        self, array: Array, root: int = ..., *, out: Optional[Array] = ..., blocking: Literal[False]
+    ) -> Handle[Array]: ...
+    def gather(
+        self, array: Array, root: int = 0, *, out: Optional[Array] = None, blocking: bool = True
+    ) -> Union[Array, Handle[Array]]:
+        """`root` gets the blocks of all ranks, in rank order.
+
+        Args:
+            array: this rank's block of `count` elements. On `root` without `out`: the whole,
+                `size * count` elements, with its own block at its place.
+            root: the rank that gets the blocks.
+            out: `size * count` elements for the result on `root`; the other ranks leave it out.
+            blocking: see the class.
+        """
+        if self._rank != root:
+            send = buffer_of(array, "array", writable=False)
+            arguments = (send.address, None, send.count, send.type.number, root)
+            return self._start("rwGather", arguments, array, send, blocking)
+        target = array if out is None else out
+        if out is None:
+            receive = buffer_of(array, "array", writable=True)
+            count = self._block(receive, "array")
+            send_address = receive.address + root * count * receive.type.size
+            send = receive
+        else:
+            send, receive = self._pair(array, out, 1, self._size)
+            count, send_address = send.count, send.address
+        return self._start(
+            "rwGather",
+            (send_address, receive.address, count, receive.type.number, root),
+            target,
+            (send, receive),
+            blocking,
+        )
+
+    @overload
+    def scatter(
+        self,
+        array: Array,
+        root: int = ...,
+        *,
+        out: Optional[Array] = ...,
+        blocking: Literal[True] = ...,
+    ) -> Array: ...
+    @overload
+    def scatter(
+        self, array: Array, root: int = ..., *, out: Optional[Array] = ..., blocking: Literal[False]
+    ) -> Handle[Array]: ...
+    def scatter(
+        self, array: Array, root: int = 0, *, out: Optional[Array] = None, blocking: bool = True
+    ) -> Union[Array, Handle[Array]]:
+        """Each rank gets its own block of `array` of `root`.
+
+        Args:
+            array: on `root`, `size * count` elements; without `out`, its own block stays in place.
+                On the other ranks, `count` elements for the result when there is no `out`, else not
+                used (None is fine).
+            root: the sending rank.
+            out: `count` elements for the result.
+            blocking: see the class.
+        """
+        target = array if out is None else out
+        if self._rank != root:
+            receive = buffer_of(target, "array" if out is None else "out", writable=True)
+            arguments = (None, receive.address, receive.count, receive.type.number, root)
+            return self._start("rwScatter", arguments, target, receive, blocking)
+        if out is None:
+            send = buffer_of(array, "array", writable=False)
+            count = self._block(send, "array")
+            address = send.address + root * count * send.type.size
+            receive = send
+        else:
+            send, receive = self._pair(array, out, self._size, 1)
+            count, address = receive.count, receive.address
+        return self._start(
+            "rwScatter",
+            (send.address, address, count, send.type.number, root),
+            target,
+            (send, receive),
+            blocking,
+        )
+
+    @overload
+    def sendrecv(self, array: Any, out: Array, *, blocking: Literal[True] = ...) -> Array: ...
+    @overload
+    def sendrecv(self, array: Any, out: Array, *, blocking: Literal[False]) -> Handle[Array]: ...
+    def sendrecv(
+        self, array: Any, out: Array, *, blocking: bool = True
+    ) -> Union[Array, Handle[Array]]:
+        """Every rank sends to the next rank and receives from the previous one, in a circle.
+
+        Args:
+            array: `count` elements to send.
+            out: `count` elements to receive; not the same memory.
+            blocking: see the class.
+        """
+        send, receive = self._pair(array, out, 1, 1)
+        return self._start(
+            "rwSendRecv",
+            (send.address, receive.address, send.count, send.type.number),
+            out,
+            (send, receive),
+            blocking,
+        )
+
+    def barrier(self) -> None:
+        """Returns when every rank has called."""
+        self._call(lambda: check(library().rwBarrier(self.c_handle), self.c_handle))
+
+    # ---- point to point
+
+    @overload
+    def send(self, array: Array, peer: int, *, blocking: Literal[True] = ...) -> Array: ...
+    @overload
+    def send(self, array: Array, peer: int, *, blocking: Literal[False]) -> Handle[Array]: ...
+    def send(
+        self, array: Array, peer: int, *, blocking: bool = True
+    ) -> Union[Array, Handle[Array]]:
+        """Sends `array` to rank `peer`, which must `recv` as many elements of the same type.
+
+        Sends and receives between two ranks match in order. Exchanges belong into a `group`.
+        """
+        send = buffer_of(array, "array", writable=False)
+        arguments = (send.address, send.count, send.type.number, peer)
+        return self._start("rwSend", arguments, array, send, blocking)
+
+    @overload
+    def recv(self, array: Array, peer: int, *, blocking: Literal[True] = ...) -> Array: ...
+    @overload
+    def recv(self, array: Array, peer: int, *, blocking: Literal[False]) -> Handle[Array]: ...
+    def recv(
+        self, array: Array, peer: int, *, blocking: bool = True
+    ) -> Union[Array, Handle[Array]]:
+        """Receives from rank `peer` into `array`. See `send`."""
+        receive = buffer_of(array, "array", writable=True)
+        arguments = (receive.address, receive.count, receive.type.number, peer)
+        return self._start("rwRecv", arguments, array, receive, blocking)
+
+    # ---- more
+
+    def split(self, color: Optional[int], key: int = 0) -> Optional[Communicator]:
+        """A new communicator of the ranks that give the same `color`. All ranks must call.
+
+        Args:
+            color: 0 or more; None takes part and gets None.
+            key: orders the ranks of the new communicator; equal keys keep the order of ranks.
+        """
+        if color is not None and color < 0:
+            raise ArgumentError(f"color {color} is negative; None means no communicator")
+        made = Comm()
+        number = -1 if color is None else color
+        check(library().rwCommSplit(self.c_handle, number, key, ctypes.byref(made)), self.c_handle)
+        return Communicator(made) if made else None
+
+    def group(self) -> contextlib.AbstractContextManager[None]:
+        """As `ropewalk.group`."""
+        return groups.group()
+
+    def pre_mul_sum(self, scalar: float, data_type: str) -> PreMulSum:
+        """An operator that multiplies this rank's input by `scalar` and sums the products.
+
+        Args:
+            scalar: this rank's factor; ranks may differ.
+            data_type: "float32" and so on: the element type that it will be used for.
+        """
+        return PreMulSum(self, scalar, data_type)
+
+    def use_schedule(self, text: Optional[str]) -> None:
+        """Runs this schedule for its collective from now on; all ranks alike.
+
+        Args:
+            text: the text form (`ropewalk.schedule.make`), which the checker must accept. None goes
+                back to the tuner's choice for all collectives.
+        """
+        raw = None if text is None else text.encode()
+        check(library().rwCommUseSchedule(self.c_handle, raw), self.c_handle)
+
+    # ---- common parts
+
+    def _pair(
+        self, array: Any, out: Any, send_blocks: int, receive_blocks: int, *, writes: bool = True
+    ) -> tuple[Buffer, Buffer]:
+        """Buffers of input and output, of one type, whose counts are as send_ to receive_blocks."""
+        if out is array:
+            both = buffer_of(array, "array", writable=writes)
+            return both, both
+        send = buffer_of(array, "array", writable=False)
+        receive = buffer_of(out, "out", writable=writes)
+        if send.type != receive.type:
+            raise ArgumentError(f"array holds {send.type.name}, out holds {receive.type.name}")
+        if send.count * receive_blocks != receive.count * send_blocks:
+            wanted, rest = divmod(send.count * receive_blocks, send_blocks)
+            raise ArgumentError(
+                f"array has {send.count} elements and out {receive.count}; "
+                + (
+                    f"array must be a multiple of {send_blocks} ranks"
+                    if rest
+                    else f"out must have {wanted}"
+                )
+            )
+        return send, receive
+
+    def _block(self, whole: Buffer, name: str) -> int:
+        count, rest = divmod(whole.count, self._size)
+        if rest:
+            raise ArgumentError(
+                f"{name} has {whole.count} elements, which is not a multiple of {self._size} ranks"
+            )
+        return count
+
+    def _start(
+        self, function: str, arguments: tuple[Any, ...], result: Array, owners: Any, blocking: bool
+    ) -> Union[Array, Handle[Array]]:
+        call = getattr(library(), function)
+        comm = self.c_handle
+        if blocking:
+            # `owners` stays in the closure: in a group the call comes later.
+            def run(_keep: Any = owners) -> None:
+                check(call(*arguments, comm, None, None), comm)
+
+            self._call(run)
+            return result
+        request.sweep()
+        handle: Handle[Array] = Handle(result, (self, owners))
+        self._call(lambda: check(call(*arguments, comm, None, handle._slot()), comm))
+        return handle
+
+    @staticmethod
+    def _call(call: Any) -> None:
+        if not groups.defer(call):
+            call()

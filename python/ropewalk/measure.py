@@ -1,0 +1,76 @@
+"""Timing an operation. The loop runs in the library, so that Python adds nothing to it."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import NamedTuple
+
+from ropewalk._library import MeasureResult, MeasureSpec, check, library
+from ropewalk.communicator import Communicator
+from ropewalk.operators import Operator, number_of
+from ropewalk.types import DataType
+
+
+class Measured(NamedTuple):
+    """Seconds of one operation, and what the check found."""
+
+    seconds_avg: float
+    seconds_min: float
+    seconds_max: float
+    wrong: int
+    algorithm: str
+
+
+def measure(
+    comm: Communicator,
+    collective: str,
+    count: int,
+    data_type: DataType,
+    *,
+    op: Operator = "sum",
+    root: int = 0,
+    in_place: bool = False,
+    warmup: int = 1,
+    iterations: int = 20,
+    check_rounds: int = 1,
+    blocking: bool = False,
+) -> Measured:
+    """Runs a collective `iterations` times and verifies it. All ranks call alike.
+
+    Args:
+        comm: where.
+        collective: "all_reduce" and so on.
+        count: elements, as in the collective's C call.
+        data_type: of the elements.
+        op: of reducing collectives.
+        root: of rooted collectives.
+        in_place: whether input and output share memory.
+        warmup: iterations that are not timed.
+        iterations: timed iterations.
+        check_rounds: verified rounds after the timed loop.
+        blocking: a barrier after every iteration.
+    """
+    spec = MeasureSpec(
+        size=ctypes.sizeof(MeasureSpec),
+        collective=collective.encode(),
+        count=count,
+        type=data_type.number,
+        op=number_of(op, comm, data_type),
+        root=root,
+        in_place=int(in_place),
+        warmup=warmup,
+        iterations=iterations,
+        check=check_rounds,
+        blocking=int(blocking),
+    )
+    result = MeasureResult()
+    check(
+        library().rwMeasure(comm.c_handle, ctypes.byref(spec), ctypes.byref(result)), comm.c_handle
+    )
+    return Measured(
+        result.seconds_avg,
+        result.seconds_min,
+        result.seconds_max,
+        result.wrong,
+        result.algorithm.decode(),
+    )

@@ -1,0 +1,90 @@
+"""Handles of operations that were started and not waited for."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Generic, Optional, TypeVar
+
+from ropewalk import errors
+from ropewalk._library import Request, check_request, library
+
+Result = TypeVar("Result")
+
+# Requests whose handle was dropped while the operation ran: their buffers must stay. Swept when
+# the next request is started.
+_orphans: list[tuple[Request, Any]] = []
+
+
+def sweep() -> None:
+    """Forgets orphans that are done."""
+    for orphan in list(_orphans):
+        if library().rwRequestWait(orphan[0], 0) != errors.IN_PROGRESS:
+            library().rwRequestFree(orphan[0])
+            _orphans.remove(orphan)
+
+
+class Handle(Generic[Result]):
+    """An operation that was started with `blocking=False`. Keeps its arrays alive.
+
+    Threads: one at a time.
+    """
+
+    def __init__(self, result: Result, owners: Any) -> None:
+        """Made by the operations of a Communicator."""
+        self._request = Request()
+        self._started = False
+        self._finished = False
+        self._result = result
+        self._owners = owners
+
+    def _slot(self) -> Any:
+        """Where the library puts the request."""
+        self._started = True
+        return ctypes.byref(self._request)
+
+    def wait(self, timeout: Optional[float] = None) -> Result:
+        """Waits until the operation is done and returns the array that holds the result.
+
+        Args:
+            timeout: seconds, or None to wait as long as it takes.
+
+        Raises:
+            TimeoutError: `timeout` passed first. The operation goes on; wait again.
+            Error: the operation failed.
+        """
+        if not self._finished:
+            if timeout is not None and timeout < 0:
+                raise errors.ArgumentError(f"timeout of {timeout} s is negative")
+            if not self._poll(-1 if timeout is None else int(timeout * 1e6)):
+                raise errors.TimeoutError(f"the operation is not done after {timeout} s")
+        return self._result
+
+    def done(self) -> bool:
+        """Whether the operation has ended. Does not wait.
+
+        Raises:
+            Error: the operation failed.
+        """
+        return self._finished or self._poll(0)
+
+    def _poll(self, timeout_us: int) -> bool:
+        if not self._started:
+            raise errors.UsageError("the operation is in a group that has not ended")
+        if not self._request:
+            raise errors.UsageError("the operation failed before, or could not be started")
+        result = library().rwRequestWait(self._request, timeout_us)
+        if result == errors.IN_PROGRESS:
+            return False
+        self._owners = None
+        try:
+            check_request(result, self._request.value)
+            self._finished = True
+        finally:
+            library().rwRequestFree(self._request)
+            self._request = Request()
+        return True
+
+    def __del__(self) -> None:
+        """Hands the arrays of an unfinished operation to the orphans."""
+        if self._request:
+            _orphans.append((self._request, self._owners))

@@ -1,0 +1,39 @@
+"""Schedules: made by an algorithm, proven by the checker, used by `Communicator.use_schedule`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ropewalk._library import json_of, library, text_of
+
+
+def make(collective: str, algorithm: str, ranks: int, *, root: int = 0, channels: int = 1) -> str:
+    """The text form of the schedule of `collective` ("all_reduce") by `algorithm` ("ring").
+
+    Raises:
+        ArgumentError: unknown names, or an algorithm that cannot serve the request; the text says
+            which can.
+    """
+    return text_of(
+        library().rwScheduleMake, collective.encode(), algorithm.encode(), ranks, root, channels
+    )
+
+
+def check(text: str) -> dict[str, Any]:
+    """Runs the checker on a text form.
+
+    Returns:
+        "accepted" (bool), "defects" (one sentence each), "in_place", "links", "longest_path", and
+        the schedule itself.
+
+    Raises:
+        ArgumentError: the text is no schedule; names line and column.
+    """
+    report: dict[str, Any] = json_of(library().rwScheduleCheck, text.encode())
+    return report
+
+
+def algorithms() -> list[dict[str, Any]]:
+    """Name, help and collectives of every algorithm."""
+    found: list[dict[str, Any]] = json_of(library().rwScheduleAlgorithms)
+    return found
