@@ -98,7 +98,7 @@ def make_job(operation: str, size: int, rank: int, ranks: int) -> Job:
         )
     if operation == "gather":
         part, full = zeros(block), zeros(whole)
-        parts = list(full.split(block)) if rank == ROOT else None
+        parts = list(torch.split(full, block)) if rank == ROOT else None
         return Job(
             lambda: dist.gather(part, parts, ROOT),
             part,
@@ -107,7 +107,7 @@ def make_job(operation: str, size: int, rank: int, ranks: int) -> Job:
         )
     if operation == "scatter":
         full, part = zeros(whole), zeros(block)
-        parts = list(full.split(block)) if rank == ROOT else None
+        parts = list(torch.split(full, block)) if rank == ROOT else None
         return Job(
             lambda: dist.scatter(part, parts, ROOT),
             full,
