@@ -56,6 +56,22 @@ def measure(build: Path, cpus: list[int]) -> dict[str, object]:
     return facts
 
 
+def better(one: dict[str, object], other: dict[str, object]) -> dict[str, object]:
+    """The best of two measurements, figure by figure: noise only ever slows a machine down."""
+    merged: dict[str, object] = {}
+    for key, left in one.items():
+        right = other[key]
+        if isinstance(left, list) and isinstance(right, list):
+            pairs = zip(left, right, strict=True)
+            merged[key] = [max(a, b, key=lambda point: float(point["gb_per_s"])) for a, b in pairs]
+        elif isinstance(left, bool):
+            merged[key] = left
+        else:
+            assert isinstance(left, int | float) and isinstance(right, int | float)
+            merged[key] = min(left, right)
+    return merged
+
+
 def best_rate(curve: tuple[tuple[int, float], ...], size: float) -> float:
     """GB/s that buffers of `size` bytes may reach: never below what larger ones reach."""
     return max((rate for at, rate in curve if at >= size), default=curve[-1][1])

@@ -41,7 +41,7 @@ def draw(results: Results, scenario: str, target: Path) -> None:
     figure, grid = pyplot.subplots(
         rows,
         columns,
-        figsize=(1.5 + 3.2 * columns, 1.0 + 2.7 * rows),
+        figsize=(1.5 + 3.2 * max(2, columns), 1.2 + 2.7 * rows),
         sharex=True,
         sharey=True,
         squeeze=False,
@@ -95,9 +95,9 @@ def draw(results: Results, scenario: str, target: Path) -> None:
     machine = results.document["machine"]
     assert isinstance(scenarios, dict) and isinstance(machine, dict)
     figure.suptitle(
-        f"Time per operation, {scenarios[scenario]['title']} ({machine['processor']}); "
-        "lower is better",
-        fontsize=11,
+        f"Time per operation, lower is better: {scenarios[scenario]['title']}\n"
+        f"{machine['processor']}, kernel {machine['kernel']}",
+        fontsize=10,
     )
     # No date and fixed ids: the same figures give the same file.
     pyplot.rcParams["svg.hashsalt"] = "ropewalk"
