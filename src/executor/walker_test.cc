@@ -208,7 +208,7 @@ TEST(Walker, RunsEveryScheduleRight) {
                                     channels};
           if (!algorithm.supports(request)) continue;
           Case test;
-          test.schedule = algorithm.compile(request);
+          test.schedule = schedule::compile(algorithm.name, request);
           for (const std::size_t count : {std::size_t{1}, std::size_t{7}, std::size_t{150}}) {
             test.count = count;
             for (const bool by_address : {false, true}) {

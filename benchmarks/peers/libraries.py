@@ -1,0 +1,273 @@
+"""The libraries under comparison: how each is built, started and read.
+
+A *setting* is one way to start a library: where it has choices that matter (its own shared-memory
+path or UCX's, ranks bound or free), all of them run, and the table shows the best at each size.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from machine import ROOT, LaunchError, run_program
+
+HERE = Path(__file__).resolve().parent
+TITLES = {"openmpi": "Open MPI", "mpich": "MPICH", "gloo": "Gloo", "ropewalk": "Ropewalk"}
+PEERS = ("openmpi", "mpich", "gloo")
+
+# Open MPI refuses to start as root, which containers are, unless told twice.
+OPENMPI_ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Where ranks run and how their bytes travel."""
+
+    ranks: int
+    medium: str  # "shm" or "tcp"
+    cpus: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.ranks}-{self.medium}"
+
+    @property
+    def title(self) -> str:
+        bound = "pinned to" if self.ranks <= len(self.cpus) else "on"
+        medium = {"shm": "shared memory", "tcp": "TCP over the loopback interface"}[self.medium]
+        return f"{self.ranks} ranks {bound} {len(self.cpus)} cores, {medium}"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to start a library."""
+
+    library: str
+    name: str
+    launcher: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    bound: bool = True  # each rank to one core; else to all cores of the scenario
+
+    @property
+    def title(self) -> str:
+        return f"{self.library}: {self.name}"
+
+
+@dataclass(frozen=True)
+class SizePlan:
+    size: int
+    warmup: int
+    iterations: int
+
+    def __str__(self) -> str:
+        return f"{self.size}:{self.warmup}:{self.iterations}"
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What is timed; the same for every library."""
+
+    operation: str
+    sizes: tuple[SizePlan, ...]
+    blocking: bool
+    limit_s: float  # per size, of a library that collapses
+
+
+def settings_of(library: str, scenario: Scenario) -> list[Setting]:
+    """The settings that are worth a run, most usual first."""
+    crowded = scenario.ranks > len(scenario.cpus)
+    if library == "openmpi":
+        return _openmpi(scenario, crowded)
+    if library == "mpich":
+        return _mpich(scenario)
+    if library == "gloo":
+        # Gloo's threads share the rank's one core when it is bound, which costs more than it gains.
+        return [Setting("gloo", "free", bound=False), Setting("gloo", "bound")]
+    environment = {}
+    if scenario.medium == "tcp":
+        environment = {"ROPEWALK_LINKS": "network", "ROPEWALK_SOCKET_IFNAME": "lo"}
+    return [Setting("ropewalk", "bound", environment=environment)]
+
+
+def _openmpi(scenario: Scenario, crowded: bool) -> list[Setting]:
+    def setting(name: str, *options: str, bound: bool = True) -> Setting:
+        # mpi_bench binds itself, before MPI_Init, by the same rule under every launcher.
+        launcher = ["mpirun.openmpi", "-n", str(scenario.ranks), "--bind-to", "none"]
+        if crowded:
+            launcher += ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
+        return Setting("openmpi", name, (*launcher, *options), OPENMPI_ENVIRONMENT, bound)
+
+    def mca(**parameters: str) -> list[str]:
+        return [word for key, value in parameters.items() for word in ("--mca", key, value)]
+
+    if scenario.medium == "tcp":
+        tcp = mca(pml="ob1", btl="tcp,self", btl_tcp_if_include="lo")
+        if crowded:
+            return [setting("tcp", *tcp), setting("tcp, free", *tcp, bound=False)]
+        return [setting("tcp", *tcp), setting("tcp, 2 links", *tcp, *mca(btl_tcp_links="2"))]
+    vader = mca(pml="ob1", btl="vader,self")
+    # UCX is passed over where no fabric is found, unless every transport is declared welcome.
+    ucx = mca(pml="ucx", pml_ucx_tls="any", pml_ucx_devices="any", btl="^openib")
+    ucx += ["-x", "UCX_TLS=posix,cma,self"]
+    if crowded:
+        free = setting("vader, free", *vader, bound=False)
+        return [setting("vader", *vader), free, setting("ucx", *ucx)]
+    flat = setting("vader, coll sm", *vader, *mca(coll_sm_priority="90"))
+    return [setting("vader", *vader), setting("ucx", *ucx), flat]
+
+
+def _mpich(scenario: Scenario) -> list[Setting]:
+    def setting(name: str, **environment: str) -> Setting:
+        launcher = ("mpirun.mpich", "-n", str(scenario.ranks))
+        return Setting("mpich", name, launcher, environment)
+
+    # Debian builds MPICH for ch4:ucx. It has no setting that yields an idle core
+    # (MPIR_CVAR_POLLS_BEFORE_YIELD changes nothing): ranks that outnumber cores wait for the
+    # scheduler's slice to end, milliseconds each.
+    if scenario.medium == "tcp":
+        return [setting("ucx tcp", MPIR_CVAR_NOLOCAL="1", UCX_TLS="tcp,self", UCX_NET_DEVICES="lo")]
+    if scenario.ranks > len(scenario.cpus):
+        return [setting("posix")]
+    return [setting("posix"), setting("ucx", MPIR_CVAR_NOLOCAL="1", UCX_TLS="posix,cma,self")]
+
+
+class Libraries:
+    """The programs that are there, built where they need to be."""
+
+    def __init__(self, build: Path, ropewalk: Path, python: str) -> None:
+        self.build = build
+        self.ropewalk = ropewalk
+        self.python = python
+        self.versions: dict[str, str] = {}
+
+    def prepare(self, library: str) -> None:
+        """Builds what `library` needs, or throws LaunchError with what is missing."""
+        self.build.mkdir(parents=True, exist_ok=True)
+        if library in ("openmpi", "mpich"):
+            compiler = f"mpicc.{library}"
+            if shutil.which(compiler) is None:
+                packages = "openmpi-bin libopenmpi-dev" if library == "openmpi" else "mpich"
+                raise LaunchError(f"no {compiler}: install Debian's {packages}")
+            source = HERE / "mpi_bench.c"
+            target = self.build / f"mpi_bench.{library}"
+            run_program([compiler, "-std=c11", "-O2", str(source), "-o", str(target)])
+        elif library == "gloo":
+            probe = "import torch.distributed as d; assert d.is_gloo_available()"
+            try:
+                run_program([self.python, "-c", probe])
+            except LaunchError as error:
+                raise LaunchError(f"no torch with Gloo in {self.python}: {error}") from error
+        elif not self.ropewalk.exists():
+            raise LaunchError(f"no {self.ropewalk}: build Ropewalk, or give --ropewalk PATH")
+        else:
+            self.versions["ropewalk"] = run_program([str(self.ropewalk), "--version"]).strip()
+
+    def facts(self) -> dict[str, str]:
+        """What decides how fast the peers' shared memory is."""
+        try:
+            output = run_program(
+                ["ompi_info", "--param", "btl", "vader", "--level", "9", "--parsable"]
+            )
+        except LaunchError:
+            return {}
+        key = "btl_vader_single_copy_mechanism:value:"
+        values = [line.split(key)[1] for line in output.splitlines() if key in line]
+        return {"openmpi_single_copy_mechanism": values[0] if values else "unknown"}
+
+    def measure(
+        self, setting: Setting, scenario: Scenario, loop: Loop, factor: int
+    ) -> tuple[list[dict[str, float]], str]:
+        """One launch: a row {size, iterations, avg_us, wrong} for each size, and what went wrong.
+
+        Rows that were complete before a failure count; "" when nothing failed.
+        """
+        cpus = ",".join(str(cpu) for cpu in scenario.cpus)
+        fence = ["taskset", "-c", cpus]  # 2 cores of a larger machine, for free ranks too
+        limit_s = 30 + 4 * loop.limit_s * len(loop.sizes)
+        if setting.library == "ropewalk":
+            return self._measure_ropewalk(setting, scenario, loop, factor, fence)
+        if setting.library == "gloo":
+            command = [*fence, self.python, "-W", "ignore", str(HERE / "gloo_bench.py")]
+            command += ["--ranks", str(scenario.ranks), "--limit-s", str(loop.limit_s)]
+            command += ["--cpus", cpus] if setting.bound else []
+            command += ["--blocking"] if loop.blocking else []
+        else:
+            program = str(self.build / f"mpi_bench.{setting.library}")
+            command = [*fence, *setting.launcher, program]
+        command += [loop.operation]
+        if setting.library != "gloo":
+            command += [cpus if setting.bound else "-", str(int(loop.blocking)), str(loop.limit_s)]
+        command += [str(plan) for plan in loop.sizes]
+        failure = ""
+        try:
+            output = run_program(command, setting.environment, limit_s)
+        except LaunchError as error:
+            output, failure = error.output, str(error)
+        rows = []
+        for line in output.splitlines():
+            if not (line.startswith("{") and line.endswith("}")):
+                continue
+            row = json.loads(line)
+            if "library" in row:
+                self.versions[setting.library] = row["library"]
+            else:
+                rows.append(row)
+        return rows, failure
+
+    def _measure_ropewalk(
+        self, setting: Setting, scenario: Scenario, loop: Loop, factor: int, fence: list[str]
+    ) -> tuple[list[dict[str, float]], str]:
+        rows: list[dict[str, float]] = []
+        # MPI and PyTorch broadcast in place; the same work of Ropewalk is its in-place column.
+        column = "in_place" if loop.operation == "broadcast" else "out_of_place"
+        for run in runs_of_equal_iterations(loop.sizes, factor):
+            with tempfile.NamedTemporaryFile(suffix=".json") as file:
+                command = [*fence, str(self.ropewalk), "bench", loop.operation]
+                command += ["--ranks", str(scenario.ranks), "--pin"]
+                command += ["-b", str(run[0].size), "-e", str(run[-1].size), "-f", str(factor)]
+                command += ["-n", str(run[0].iterations), "-w", str(run[0].warmup)]
+                command += ["-z", str(int(loop.blocking)), "-c", "1", "-d", "float", "-o", "sum"]
+                command += ["-r", "0", "-J", file.name]
+                try:
+                    run_program(command, setting.environment, 120)
+                    results = json.loads(Path(file.name).read_text())["results"]
+                except (LaunchError, KeyError, ValueError) as error:
+                    return rows, f"{type(error).__name__}: {error}"
+            for result in results:
+                timed = result[column]
+                time_us = float(timed["time"])
+                rows.append(
+                    {
+                        "size": int(result["size"]),
+                        "iterations": run[0].iterations,
+                        "avg_us": time_us,
+                        "wrong": int(float(timed["nwrong"] or 0)),
+                    }
+                )
+        return rows, ""
+
+
+def runs_of_equal_iterations(sizes: tuple[SizePlan, ...], factor: int) -> list[list[SizePlan]]:
+    """Cuts `sizes` into stretches that one call of `bench` (-b -e -f -n -w) covers."""
+    runs: list[list[SizePlan]] = []
+    for plan in sizes:
+        last = runs[-1][-1] if runs else None
+        if (
+            last is not None
+            and plan.size == last.size * factor
+            and (plan.warmup, plan.iterations) == (last.warmup, last.iterations)
+        ):
+            runs[-1].append(plan)
+        else:
+            runs.append([plan])
+    return runs
+
+
+def default_python() -> str:
+    """The project's environment where it has been set up, else the interpreter at hand."""
+    own = ROOT / ".venv" / "bin" / "python"
+    return str(own) if own.exists() else sys.executable

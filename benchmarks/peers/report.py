@@ -1,0 +1,171 @@
+"""The text table and the check of the targets."""
+
+from __future__ import annotations
+
+from libraries import TITLES
+from limits import Limits, bound_us
+from results import Place, Results
+
+NOTES = """\
+Times in microseconds per operation: mean over iterations, then over ranks, then the {statistic} of
+{rounds} rounds in which the libraries took turns. Float32, sum, root 0, out of place where the
+library has that form (broadcast: in place everywhere). bytes as in nccl-tests: the larger of what
+a rank sends and receives. {loop}
+Of several settings of a library the best at each size stands here; the JSON has all.
+Gloo (through PyTorch, the loop in Python) has TCP only: its column is the same in both media.
+limit: what this machine's cores and memory allow any library (hops, bytes over bandwidth); it
+does not know of TCP, and no TCP transport comes near it.
+ratio: Ropewalk over the best peer, below 1 is faster. /limit: Ropewalk (without it, the best peer)
+over the limit."""
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if value >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.3g}" if value < 1 else f"{value:.4g}"
+
+
+def bound_of(results: Results, limits: Limits, place: Place) -> float:
+    scenarios = results.document["scenarios"]
+    assert isinstance(scenarios, dict)
+    scenario = scenarios[place.scenario]
+    return bound_us(
+        limits,
+        place.operation,
+        scenario["ranks"],
+        len(scenario["cpus"]),
+        place.size,
+        bool(results.document["blocking"]),
+    )
+
+
+def limits_of(results: Results) -> Limits:
+    facts = results.document["limits"]
+    assert isinstance(facts, dict)
+    return Limits.from_json(facts)
+
+
+def _heading(results: Results, limits: Limits) -> list[str]:
+    document = results.document
+    machine = document["machine"]
+    versions = document["versions"]
+    assert isinstance(machine, dict) and isinstance(versions, dict)
+    lines = ["# Collectives on host memory: Ropewalk and its peers", "#"]
+    lines += [f"# {key.replace('_', ' ')}: {value}" for key, value in machine.items()]
+    lines += [f"# {TITLES[key]}: {value}" for key, value in versions.items()]
+    lines += [f"# {key}: {document[key]}" for key in ("commit", "command", "start", "end")]
+    load = document["load_average"]
+    assert isinstance(load, list)
+    lines.append(f"# load average: {load[0]:.2f} before, {load[-1]:.2f} after")
+    lines.append("#")
+    copies = ", ".join(f"{rate:.1f} at {_size(at)}" for at, rate in limits.copy_gb_per_s)
+    reads = ", ".join(f"{rate:.1f} at {_size(at)}" for at, rate in limits.read_gb_per_s)
+    lines.append(
+        f"# cache line, one way: {limits.line_one_way_us * 1e3:.0f} ns; many at once: "
+        f"{limits.line_stream_us * 1e3:.1f} ns each; switch of processes on a core: "
+        f"{limits.switch_us * 1e3:.0f} ns"
+    )
+    lines.append(f"# one core copies, GB/s: {copies}")
+    lines.append(f"# one core reads, GB/s: {reads}")
+    facts = document["facts"]
+    assert isinstance(facts, dict)
+    copy = facts.get("openmpi_single_copy_mechanism", "unknown")
+    permitted = "permitted" if limits.single_copy else "refused by the kernel"
+    lines.append(f"# kernel-assisted copy: {permitted}; Open MPI vader uses: {copy}")
+    lines.append("#")
+    loop = "Iterations back to back."
+    if document["blocking"]:
+        loop = "A barrier after each iteration."
+    notes = NOTES.format(statistic=results.statistic, rounds=document["rounds"], loop=loop)
+    return lines + [f"# {line}" for line in notes.splitlines()]
+
+
+def _size(size: int) -> str:
+    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size // unit} {name}"
+    return f"{size} B"
+
+
+def table(results: Results) -> str:
+    """Everything, as text."""
+    limits = limits_of(results)
+    lines = _heading(results, limits)
+    libraries = results.libraries()
+    scenarios = results.document["scenarios"]
+    assert isinstance(scenarios, dict)
+    titles = [TITLES[name] for name in libraries]
+    for scenario in results.scenarios():
+        lines += ["", f"## {scenarios[scenario]['title']}"]
+        for operation in results.operations(scenario):
+            columns = "".join(f"{title:>11}" for title in titles)
+            lines += ["", operation]
+            lines.append(f"{'bytes':>11}{columns}{'limit':>11}{'ratio':>8}{'/limit':>8}  best peer")
+            for place in results.rows(scenario, operation):
+                lines.append(_row(results, limits, libraries, place))
+    failures = results.document["failures"]
+    assert isinstance(failures, list)
+    lines += [""] + [f"failed: {failure}" for failure in failures]
+    lines += [f"WRONG: {text}" for text in results.wrong()]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _row(results: Results, limits: Limits, libraries: list[str], place: Place) -> str:
+    found = {name: results.best(place, name) for name in libraries}
+    bound = bound_of(results, limits, place)
+    peer = results.best_peer(place)
+    own = found.get("ropewalk")
+    ratio = own.time_us / peer.time_us if own and peer else None
+    shown = own or peer
+    distance = shown.time_us / bound if shown else None
+    times = "".join(f"{_number(best.time_us if best else None):>11}" for best in found.values())
+    name = f"{TITLES[peer.library]} ({peer.setting})" if peer else "-"
+    return (
+        f"{place.size:>11}{times}{_number(bound):>11}"
+        f"{'-' if ratio is None else f'{ratio:.2f}':>8}"
+        f"{'-' if distance is None else f'{distance:.1f}':>8}  {name}"
+    )
+
+
+def target_of(place: Place) -> float | None:
+    """The largest ratio to the best peer's time that is good enough; None: not a target."""
+    ranks, medium = place.scenario.split("-")
+    if ranks != "2":
+        return 1.2
+    if medium != "shm":
+        return None
+    if place.operation == "all_reduce" and place.size == 8:
+        return 0.7
+    if place.operation == "all_reduce" and place.size >= 4 << 20:
+        return 0.8
+    return 1.0
+
+
+def check(results: Results) -> tuple[list[str], int]:
+    """Misses of the targets, one line each, worst first, and the number of figures looked at."""
+    misses: list[tuple[float, str]] = []
+    checked = 0
+    for place in results.places:
+        target = target_of(place)
+        peer = results.best_peer(place)
+        if target is None or peer is None:
+            continue
+        checked += 1
+        own = results.best(place, "ropewalk")
+        where = f"{place.scenario} {place.operation} {place.size} B"
+        if own is None:
+            misses.append((float("inf"), f"{where}: Ropewalk has no figure"))
+            continue
+        ratio = own.time_us / peer.time_us
+        if ratio > target:
+            misses.append(
+                (
+                    ratio / target,
+                    f"{where}: {_number(own.time_us)} us is {ratio:.2f} of {TITLES[peer.library]} "
+                    f"({peer.setting}) {_number(peer.time_us)} us, target {target:g}",
+                )
+            )
+    misses.sort(key=lambda miss: -miss[0])
+    return [text for _, text in misses], checked

@@ -1,0 +1,49 @@
+// A listening socket that hands on connections which have proven the secret.
+//
+// Strangers cost little: at most kMaxPending connections of a listener are between accept and
+// proof, the oldest goes when another comes, each has kProofTime, and each holds a socket and less
+// than a kilobyte. A rank that was pushed out by a flood connects again (root and member clients
+// retry), and needs to get through only once.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <list>
+#include <memory>
+
+#include "comm/bootstrap/connection.h"
+
+namespace ropewalk::comm {
+
+/// Service thread only.
+class Listener {
+ public:
+  using Accepted = std::function<void(std::unique_ptr<Connection>)>;
+
+  /// `accepted` gets connections that are established; it must set their owner.
+  Listener(Service& service, Socket socket, const Secret& secret, const ServiceId& id,
+           Accepted accepted);
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  static constexpr std::size_t kMaxPending = 512;
+  static constexpr std::chrono::seconds kProofTime{5};
+
+ private:
+  void on_ready();
+  void admit(Socket socket);
+  void pause();
+
+  Service& service_;
+  Socket socket_;
+  Secret secret_;
+  ServiceId id_;
+  Accepted accepted_;
+  std::uint64_t key_ = 0;
+  std::list<std::unique_ptr<Connection>> pending_;  // oldest first
+  bool paused_ = false;
+  Service::TimerKey resume_{};
+};
+
+}  // namespace ropewalk::comm

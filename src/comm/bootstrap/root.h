@@ -1,0 +1,68 @@
+// The root service of one unique id: brings the ranks of one communicator together.
+//
+// Collects one record of each rank, sends all records to all, waits until all have linked, and lets
+// all go; or tells all that are there, and those that come within a while, why it failed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/bootstrap/join_protocol.h"
+#include "comm/bootstrap/listener.h"
+#include "core/error.h"
+
+namespace ropewalk::comm {
+
+/// Service thread only. Kept by the Service until it is done.
+class Root {
+ public:
+  Root(Service& service, Socket socket, const UniqueIdParts& id,
+       Service::Clock::time_point deadline);
+  ~Root();
+  Root(const Root&) = delete;
+  Root& operator=(const Root&) = delete;
+
+ private:
+  enum class Stage : std::uint8_t { kGathering, kLinking, kDone, kFailed };
+
+  struct Guest {
+    std::shared_ptr<Connection> connection;  // nullptr once it closed after the end
+    std::optional<RankRecord> record;
+    bool ready = false;
+  };
+
+  void on_guest(std::unique_ptr<Connection> connection);
+  void on_message(int rank, const std::vector<std::byte>& message);
+  void on_closed(int rank);
+  /// Tells one connection why it cannot join, and closes it when it was told.
+  void refuse(std::shared_ptr<Connection> connection, Errc code, const std::string& text);
+  void fail(Errc code, const std::string& text);
+  void send_table();
+  void let_go();
+  void on_deadline();
+  void set_deadline(Service::Clock::time_point deadline);
+  void finish_soon(std::chrono::milliseconds delay);
+  void finish();
+
+  Service& service_;
+  ServiceId id_;
+  Stage stage_ = Stage::kGathering;
+  int size_ = 0;         // of the first guest
+  int first_rank_ = -1;  // the first guest
+  int num_records_ = 0;
+  int num_ready_ = 0;
+  std::map<int, Guest> guests_;
+  std::vector<std::shared_ptr<Connection>> refused_;
+  Errc failure_code_ = Errc::kInternal;
+  std::string failure_;
+  Service::Clock::time_point started_;
+  Service::Clock::time_point deadline_;
+  std::optional<Service::TimerKey> timer_;
+  std::unique_ptr<Listener> listener_;
+};
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,1068 @@
+// What every transport promises (transport.h), checked on every provider.
+//
+// Peers are objects of one thread that are polled in turn, threads, or forked processes. A
+// provider joins by a case in cases().
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/settings.h"
+#include "transport/registry.h"
+#include "transport/transport.h"
+
+namespace ropewalk::transport {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Bytes = std::vector<std::uint8_t>;
+
+// Only ends a test that hangs; never a measure of speed.
+constexpr auto kPatience = std::chrono::seconds(60);
+
+struct Case {
+  std::string label;
+  std::string provider;
+  std::vector<std::pair<std::string, std::string>> settings;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const std::string_view name : compiled_providers()) {
+    const std::string provider(name);
+    if (provider == "tcp") {
+      all.push_back({"Tcp", "tcp", {{"SOCKET_IFNAME", "=lo"}}});
+      all.push_back({"TcpOneStream", "tcp", {{"SOCKET_IFNAME", "=lo"}, {"TCP_STREAMS", "1"}}});
+      all.push_back({"TcpChecksums",
+                     "tcp",
+                     {{"SOCKET_IFNAME", "=lo"}, {"TCP_STREAMS", "5"}, {"VERIFY", "all"}}});
+    } else {
+      all.push_back({provider, provider, {}});
+    }
+  }
+  return all;
+}
+
+Config config_of(const Case& chosen) {
+  Config config;
+  for (const auto& [name, value] : chosen.settings) config.set(name, value, "test");
+  return config;
+}
+
+std::unique_ptr<Transport> make(const Case& chosen) {
+  return make_transport(chosen.provider, config_of(chosen));
+}
+
+// Calls `step` until it returns something true.
+template <typename Step>
+auto poll_until(Step step, const char* what) {
+  const Clock::time_point deadline = Clock::now() + kPatience;
+  for (int round = 0;; ++round) {
+    auto result = step();
+    if (result) return result;
+    if (Clock::now() > deadline) throw std::runtime_error(std::string("hangs: ") + what);
+    if (round > 100) std::this_thread::yield();
+  }
+}
+
+struct Pair {
+  std::unique_ptr<SendConnection> sender;
+  std::unique_ptr<ReceiveConnection> receiver;
+};
+
+Pair connect_pair(Transport& from, Transport& to, Listener& listener) {
+  (void)to;
+  Pair pair;
+  const std::unique_ptr<Connector> connector = from.connect(0, listener.handle());
+  poll_until(
+      [&] {
+        if (!pair.sender) pair.sender = connector->poll();
+        if (!pair.receiver) pair.receiver = listener.accept();
+        return pair.sender && pair.receiver;
+      },
+      "connect and accept");
+  return pair;
+}
+
+Bytes numbered(std::size_t bytes, std::uint64_t seed) {
+  Bytes data(bytes);
+  std::uint64_t state = seed * 0x9e3779b97f4a7c15 + 1;
+  for (std::size_t i = 0; i < bytes; ++i) {
+    state = state * 6364136223846793005 + 1442695040888963407;
+    data[i] = static_cast<std::uint8_t>(state >> 56);
+  }
+  return data;
+}
+
+std::unique_ptr<Request> start_send(SendConnection& sender, const void* data, std::size_t bytes,
+                                    std::uint32_t tag, ReceiveConnection* receiver = nullptr) {
+  (void)receiver;
+  return poll_until([&] { return sender.send(data, bytes, tag, nullptr); }, "send");
+}
+
+std::unique_ptr<Request> start_receive(ReceiveConnection& receiver, void* data, std::size_t bytes,
+                                       std::uint32_t tag) {
+  const ReceiveBuffer buffer{data, bytes, tag, nullptr};
+  return poll_until([&] { return receiver.receive({&buffer, 1}); }, "receive");
+}
+
+// Polls all until all are finished; returns their sizes.
+std::vector<std::size_t> finish(std::vector<Request*> requests) {
+  std::vector<std::optional<std::size_t>> sizes(requests.size());
+  poll_until(
+      [&] {
+        bool all = true;
+        for (std::size_t i = 0; i < requests.size(); ++i) {
+          if (!sizes[i]) sizes[i] = requests[i]->test();
+          all = all && sizes[i];
+        }
+        return all;
+      },
+      "requests");
+  std::vector<std::size_t> result;
+  for (const auto& size : sizes) result.push_back(*size);
+  return result;
+}
+
+// One message through a pair in one thread: the receive first, as transport.h allows a provider to
+// wait for it.
+void exchange(Pair& pair, std::size_t bytes, std::size_t room, std::uint64_t seed,
+              std::uint32_t tag = 7) {
+  const Bytes out = numbered(bytes, seed);
+  Bytes in(room + 2, 0xee);
+  const auto receive = start_receive(*pair.receiver, in.data() + 1, room, tag);
+  const auto send = start_send(*pair.sender, out.data(), bytes, tag);
+  const std::vector<std::size_t> sizes = finish({receive.get(), send.get()});
+  EXPECT_EQ(sizes[0], bytes);
+  EXPECT_EQ(sizes[1], bytes);
+  ASSERT_EQ(receive->sizes().size(), 1U);
+  EXPECT_EQ(receive->sizes()[0], bytes);
+  EXPECT_EQ(std::memcmp(in.data() + 1, out.data(), bytes), 0) << bytes << " bytes";
+  EXPECT_EQ(in[0], 0xee);
+  for (std::size_t i = bytes + 1; i < in.size(); ++i) {
+    ASSERT_EQ(in[i], 0xee) << "written past the message of " << bytes << " at " << i;
+  }
+}
+
+Errc code_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return Errc::kInternal;
+}
+
+// A forked process that runs `body` and hands `kHandleBytes` and single bytes to and fro.
+class Child {
+ public:
+  explicit Child(const std::function<int(int socket)>& body) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) abort();
+    pid_ = fork();
+    if (pid_ == 0) {
+      close(ends[0]);
+      int status = 99;
+      try {
+        status = body(ends[1]);
+      } catch (const std::exception& error) {
+        fprintf(stderr, "child: %s\n", error.what());
+      }
+      _exit(status);
+    }
+    close(ends[1]);
+    socket_ = ends[0];
+  }
+  ~Child() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    close(socket_);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  int wait() {
+    int status = 0;
+    waitpid(std::exchange(pid_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  }
+  void kill() {
+    ::kill(pid_, SIGKILL);
+    wait();
+  }
+  [[nodiscard]] int socket() const { return socket_; }
+
+ private:
+  pid_t pid_ = -1;
+  int socket_ = -1;
+};
+
+void write_all(int socket, const void* data, std::size_t bytes) {
+  if (write(socket, data, bytes) != static_cast<ssize_t>(bytes)) {
+    throw std::runtime_error("the other process is gone");
+  }
+}
+void read_all(int socket, void* data, std::size_t bytes) {
+  if (recv(socket, data, bytes, MSG_WAITALL) != static_cast<ssize_t>(bytes)) {
+    throw std::runtime_error("the other process is gone");
+  }
+}
+
+class Contract : public testing::TestWithParam<Case> {
+ protected:
+  Contract() : transport_(make(GetParam())) {}
+  Pair connected() {
+    const auto listener = transport_->listen(0);
+    return connect_pair(*transport_, *transport_, *listener);
+  }
+  std::unique_ptr<Transport> transport_;
+};
+
+TEST_P(Contract, StatesItsDevices) {
+  ASSERT_GE(transport_->num_devices(), 1);
+  EXPECT_FALSE(transport_->name().empty());
+  for (int device = 0; device < transport_->num_devices(); ++device) {
+    const DeviceProperties properties = transport_->properties(device);
+    EXPECT_FALSE(properties.name.empty());
+    EXPECT_GT(properties.speed_mbps, 0);
+    EXPECT_GE(properties.max_requests, 32);
+    EXPECT_GE(properties.max_grouped_receives, 1);
+    EXPECT_NE(properties.memory_kinds & static_cast<unsigned>(MemoryKind::kHost), 0U);
+  }
+  EXPECT_EQ(code_of([&] { (void)transport_->listen(transport_->num_devices()); }),
+            Errc::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { (void)transport_->properties(-1); }), Errc::kInvalidArgument);
+}
+
+TEST_P(Contract, RefusesWhatIsNoHandle) {
+  Handle garbage{};
+  EXPECT_EQ(code_of([&] { (void)transport_->connect(0, garbage); }), Errc::kInvalidArgument);
+  garbage.fill(std::byte{0xa5});
+  EXPECT_EQ(code_of([&] { (void)transport_->connect(0, garbage); }), Errc::kInvalidArgument);
+}
+
+TEST_P(Contract, AcceptReturnsNothingWhenNobodyConnects) {
+  const auto listener = transport_->listen(0);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(listener->accept(), nullptr);
+}
+
+TEST_P(Contract, ConnectEndsBeforeAccept) {
+  const auto listener = transport_->listen(0);
+  const auto connector = transport_->connect(0, listener->handle());
+  Pair pair;
+  pair.sender = poll_until([&] { return connector->poll(); }, "connect without accept");
+  pair.receiver = poll_until([&] { return listener->accept(); }, "accept");
+  exchange(pair, 1000, 1000, 1);
+}
+
+TEST_P(Contract, AcceptMayStartFirst) {
+  const auto listener = transport_->listen(0);
+  EXPECT_EQ(listener->accept(), nullptr);
+  Pair pair = connect_pair(*transport_, *transport_, *listener);
+  exchange(pair, 10, 10, 2);
+}
+
+TEST_P(Contract, ListenerMayGoAfterAccept) {
+  auto listener = transport_->listen(0);
+  Pair pair = connect_pair(*transport_, *transport_, *listener);
+  listener.reset();
+  exchange(pair, 100'000, 100'000, 3);
+}
+
+TEST_P(Contract, ListenerServesSeveralConnections) {
+  const auto listener = transport_->listen(0);
+  std::vector<Pair> pairs;
+  for (int i = 0; i < 5; ++i) {
+    pairs.push_back(connect_pair(*transport_, *transport_, *listener));
+  }
+  for (std::size_t i = 0; i < pairs.size(); ++i) exchange(pairs[i], 100 + i, 200, i);
+}
+
+TEST_P(Contract, Sizes) {
+  Pair pair = connected();
+  std::vector<std::size_t> sizes;
+  for (std::size_t size = 0; size <= 70; ++size) sizes.push_back(size);
+  for (const std::size_t border : {127, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288}) {
+    for (const int around : {-1, 0, 1}) {
+      sizes.push_back(border + static_cast<std::size_t>(around));
+    }
+  }
+  for (const std::size_t prime : {10'007, 99'991, 611'953, 2'097'593}) sizes.push_back(prime);
+  for (const std::size_t size : sizes) {
+    SCOPED_TRACE(size);
+    exchange(pair, size, size, size);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(Contract, LargeMessages) {
+  Pair pair = connected();
+  exchange(pair, std::size_t{64} << 20, std::size_t{64} << 20, 5);
+  exchange(pair, (std::size_t{9} << 20) + 13, (std::size_t{9} << 20) + 13, 6);
+}
+
+TEST_P(Contract, ReceiveMayBeLarger) {
+  Pair pair = connected();
+  for (const std::size_t bytes : {0, 1, 100, 20'000, 300'000}) {
+    exchange(pair, bytes, bytes + 1, bytes);
+    exchange(pair, bytes, bytes + 600'000, bytes);
+  }
+}
+
+TEST_P(Contract, OffsetsInsideRegistrations) {
+  Pair pair = connected();
+  Bytes out = numbered(100'000, 1);
+  Bytes in(100'000);
+  const auto out_memory = pair.sender->register_memory(out.data(), out.size(), MemoryKind::kHost);
+  const auto in_memory = pair.receiver->register_memory(in.data(), in.size(), MemoryKind::kHost);
+  ASSERT_NE(out_memory, nullptr);
+  ASSERT_NE(in_memory, nullptr);
+  for (const std::size_t offset : {0, 1, 3, 64, 4095, 49'999}) {
+    for (const std::size_t bytes : {1, 1001, 50'000}) {
+      const ReceiveBuffer buffer{in.data() + offset + 1, bytes, 1, in_memory.get()};
+      auto receive = poll_until([&] { return pair.receiver->receive({&buffer, 1}); }, "receive");
+      auto send = poll_until(
+          [&] { return pair.sender->send(out.data() + offset, bytes, 1, out_memory.get()); },
+          "send");
+      finish({receive.get(), send.get()});
+      EXPECT_EQ(std::memcmp(in.data() + offset + 1, out.data() + offset, bytes), 0);
+      auto flushed = pair.receiver->flush({&buffer, 1});
+      if (flushed) finish({flushed.get()});
+    }
+  }
+}
+
+TEST_P(Contract, RefusesMemoryItCannotUse) {
+  Pair pair = connected();
+  Bytes data(100);
+  const unsigned kinds = transport_->properties(0).memory_kinds;
+  if ((kinds & static_cast<unsigned>(MemoryKind::kCuda)) == 0) {
+    EXPECT_EQ(code_of([&] {
+                (void)pair.sender->register_memory(data.data(), data.size(), MemoryKind::kCuda);
+              }),
+              Errc::kInvalidArgument);
+    EXPECT_EQ(code_of([&] {
+                (void)pair.receiver->register_memory(data.data(), data.size(), MemoryKind::kCuda);
+              }),
+              Errc::kInvalidArgument);
+  }
+  EXPECT_EQ(code_of([&] { (void)pair.sender->send(nullptr, 1, 0, nullptr); }),
+            Errc::kInvalidArgument);
+  const ReceiveBuffer nowhere{nullptr, 1, 0, nullptr};
+  EXPECT_EQ(code_of([&] { (void)pair.receiver->receive({&nowhere, 1}); }), Errc::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { (void)pair.receiver->receive({}); }), Errc::kInvalidArgument);
+  exchange(pair, 10, 10, 1);  // bad arguments end nothing
+}
+
+TEST_P(Contract, EqualTagsKeepTheirOrder) {
+  Pair pair = connected();
+  // Small and large in turn: they take different ways and must not overtake each other.
+  const std::vector<std::size_t> sizes = {10, 300'000, 0, 20'000, 5, 5, 70'000, 16'384, 16'385, 1};
+  for (int round = 0; round < 20; ++round) {
+    std::vector<Bytes> out;
+    std::vector<Bytes> in;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      const std::size_t bytes = sizes[(i + static_cast<std::size_t>(round)) % sizes.size()];
+      out.push_back(numbered(bytes, i * 100 + static_cast<std::size_t>(round)));
+      // Some rooms are exact, some large, so that the receiver cannot know the kind.
+      in.emplace_back(round % 2 == 0 ? bytes : 300'000);
+    }
+    std::vector<std::unique_ptr<Request>> requests;
+    std::size_t sent = 0;
+    std::size_t posted = 0;
+    std::mt19937 random(static_cast<unsigned>(round));
+    poll_until(
+        [&] {
+          const bool send_now = sent < out.size() && random() % 2 == 0;
+          if (send_now) {
+            if (auto request = pair.sender->send(out[sent].data(), out[sent].size(), 3, nullptr)) {
+              requests.push_back(std::move(request));
+              ++sent;
+            }
+          } else if (posted < in.size()) {
+            const ReceiveBuffer buffer{in[posted].data(), in[posted].size(), 3, nullptr};
+            if (auto request = pair.receiver->receive({&buffer, 1})) {
+              requests.push_back(std::move(request));
+              ++posted;
+            }
+          }
+          if (!requests.empty()) (void)requests[random() % requests.size()]->test();
+          return sent == out.size() && posted == in.size();
+        },
+        "starting");
+    std::vector<Request*> all;
+    for (const auto& request : requests) all.push_back(request.get());
+    finish(all);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      ASSERT_EQ(std::memcmp(in[i].data(), out[i].data(), out[i].size()), 0)
+          << "round " << round << " message " << i;
+    }
+  }
+}
+
+// Random programs of sends and receives with random tags, sizes and order, against the definition:
+// the k-th send of a tag meets the k-th receive of that tag.
+TEST_P(Contract, RandomTagsMatchByDefinition) {
+  const std::size_t max_group =
+      static_cast<std::size_t>(transport_->properties(0).max_grouped_receives);
+  for (unsigned seed = 1; seed <= 30; ++seed) {
+    SCOPED_TRACE(seed);
+    Pair pair = connected();
+    std::mt19937 random(seed);
+    constexpr std::size_t kMessages = 24;
+    constexpr std::size_t kRoom = 40'000;
+    std::vector<std::uint32_t> send_tags;
+    for (std::size_t i = 0; i < kMessages; ++i) {
+      send_tags.push_back(static_cast<std::uint32_t>(random() % 4) * 1'000'000'007);
+    }
+    std::vector<std::uint32_t> receive_tags = send_tags;
+    std::shuffle(receive_tags.begin(), receive_tags.end(), random);
+    std::map<std::uint32_t, std::vector<std::size_t>> sends_of;
+    std::vector<Bytes> out;
+    for (std::size_t i = 0; i < kMessages; ++i) {
+      const std::size_t bytes = random() % 3 == 0 ? random() % kRoom : random() % 200;
+      out.push_back(numbered(bytes, seed * 1000 + i));
+      sends_of[send_tags[i]].push_back(i);
+    }
+    std::vector<Bytes> in(kMessages, Bytes(kRoom));
+    // A receive of each tag is exact in room sometimes, which is what a large announcement is not.
+    std::map<std::uint32_t, std::size_t> next_of;
+    std::vector<std::size_t> matching(kMessages);
+    for (std::size_t i = 0; i < kMessages; ++i) {
+      matching[i] = sends_of[receive_tags[i]][next_of[receive_tags[i]]++];
+      if (random() % 2 == 0) in[i].resize(out[matching[i]].size());
+    }
+    // Messages whose turn has not come may be refused; other tags must still get through, so all
+    // tags' next sends are tried.
+    std::vector<bool> started(kMessages, false);
+    std::size_t num_started = 0;
+    std::size_t posted = 0;
+    std::vector<std::unique_ptr<Request>> requests;
+    std::vector<std::vector<std::size_t>> group_sizes(kMessages);
+    std::vector<std::pair<std::size_t, std::size_t>> group_of_request;  // first, count
+    poll_until(
+        [&] {
+          if (random() % 2 == 0) {
+            std::map<std::uint32_t, bool> blocked;
+            for (std::size_t i = 0; i < kMessages; ++i) {
+              if (started[i] || blocked[send_tags[i]]) continue;
+              auto request = pair.sender->send(out[i].data(), out[i].size(), send_tags[i], nullptr);
+              if (request) {
+                requests.push_back(std::move(request));
+                group_of_request.emplace_back(0, 0);
+                started[i] = true;
+                ++num_started;
+                break;
+              }
+              blocked[send_tags[i]] = true;
+            }
+          } else if (posted < kMessages) {
+            const std::size_t count =
+                1 + random() % std::min(max_group, std::size_t{kMessages} - posted);
+            std::vector<ReceiveBuffer> buffers;
+            for (std::size_t i = posted; i < posted + count; ++i) {
+              buffers.push_back({in[i].data(), in[i].size(), receive_tags[i], nullptr});
+            }
+            if (auto request = pair.receiver->receive(buffers)) {
+              requests.push_back(std::move(request));
+              group_of_request.emplace_back(posted, count);
+              posted += count;
+            }
+          }
+          for (const auto& request : requests) {
+            if (random() % 4 == 0) (void)request->test();
+          }
+          return num_started == kMessages && posted == kMessages;
+        },
+        "starting");
+    std::vector<Request*> all;
+    for (const auto& request : requests) all.push_back(request.get());
+    finish(all);
+    for (std::size_t r = 0; r < requests.size(); ++r) {
+      const auto [first, count] = group_of_request[r];
+      if (count == 0) continue;
+      ASSERT_EQ(requests[r]->sizes().size(), count);
+      for (std::size_t i = 0; i < count; ++i) {
+        EXPECT_EQ(requests[r]->sizes()[i], out[matching[first + i]].size());
+      }
+    }
+    for (std::size_t i = 0; i < kMessages; ++i) {
+      const Bytes& expected = out[matching[i]];
+      ASSERT_EQ(std::memcmp(in[i].data(), expected.data(), expected.size()), 0)
+          << "receive " << i << " tag " << receive_tags[i];
+    }
+  }
+}
+
+TEST_P(Contract, TagsMayMatchOutOfOrder) {
+  Pair pair = connected();
+  for (const std::size_t bytes : {5, 400'000}) {
+    constexpr std::size_t kCount = 8;
+    std::vector<Bytes> out;
+    std::vector<Bytes> in(kCount, Bytes(bytes));
+    std::vector<std::unique_ptr<Request>> sends(kCount);
+    std::vector<std::unique_ptr<Request>> receives;
+    for (std::uint32_t tag = 0; tag < kCount; ++tag) out.push_back(numbered(bytes, tag));
+    const auto try_sends = [&] {
+      for (std::uint32_t tag = 0; tag < kCount; ++tag) {
+        if (!sends[tag]) sends[tag] = pair.sender->send(out[tag].data(), bytes, tag, nullptr);
+      }
+    };
+    try_sends();
+    for (std::uint32_t tag = kCount; tag-- > 0;) {
+      receives.push_back(start_receive(*pair.receiver, in[tag].data(), bytes, tag));
+      // Each is received before the next is asked for.
+      poll_until(
+          [&] {
+            try_sends();
+            for (const auto& send : sends) {
+              if (send) (void)send->test();
+            }
+            return receives.back()->test();
+          },
+          "message of a later tag");
+      EXPECT_EQ(in[tag], out[tag]);
+    }
+    std::vector<Request*> all;
+    for (const auto& send : sends) all.push_back(send.get());
+    finish(all);
+  }
+}
+
+TEST_P(Contract, GroupedReceives) {
+  const DeviceProperties properties = transport_->properties(0);
+  const auto group = static_cast<std::size_t>(properties.max_grouped_receives);
+  Pair pair = connected();
+  for (const std::size_t bytes : {0, 9, 100'000}) {
+    std::vector<Bytes> out;
+    std::vector<Bytes> in(group, Bytes(bytes + 100));
+    std::vector<ReceiveBuffer> buffers;
+    for (std::uint32_t i = 0; i < group; ++i) {
+      out.push_back(numbered(bytes + i, i));
+      buffers.push_back({in[i].data(), in[i].size(), 50 + i, nullptr});
+    }
+    auto receive = poll_until([&] { return pair.receiver->receive(buffers); }, "receive");
+    std::vector<std::unique_ptr<Request>> sends;
+    std::vector<Request*> all = {receive.get()};
+    for (std::size_t i = group; i-- > 0;) {
+      sends.push_back(start_send(*pair.sender, out[i].data(), out[i].size(),
+                                 50 + static_cast<std::uint32_t>(i)));
+      all.push_back(sends.back().get());
+    }
+    std::size_t total = 0;
+    for (const Bytes& message : out) total += message.size();
+    EXPECT_EQ(finish(all)[0], total);
+    ASSERT_EQ(receive->sizes().size(), group);
+    for (std::size_t i = 0; i < group; ++i) {
+      EXPECT_EQ(receive->sizes()[i], out[i].size());
+      EXPECT_EQ(std::memcmp(in[i].data(), out[i].data(), out[i].size()), 0);
+    }
+  }
+  const std::vector<ReceiveBuffer> too_many(group + 1);
+  EXPECT_EQ(code_of([&] { (void)pair.receiver->receive(too_many); }), Errc::kInvalidArgument);
+}
+
+TEST_P(Contract, RequestsInFlightUpToTheClaimAndBeyond) {
+  const auto claimed = static_cast<std::size_t>(transport_->properties(0).max_requests);
+  for (const std::size_t bytes : {8, 100'000}) {
+    Pair pair = connected();
+    std::vector<Bytes> in;
+    std::vector<std::unique_ptr<Request>> receives;
+    // Until it is refused: as many as claimed at least, and a refusal is no error.
+    for (std::size_t i = 0; i < claimed + 8; ++i) {
+      in.emplace_back(bytes);
+      const ReceiveBuffer buffer{in.back().data(), bytes, 1, nullptr};
+      auto request = pair.receiver->receive({&buffer, 1});
+      if (!request) {
+        EXPECT_GE(i, claimed);
+        in.pop_back();
+        break;
+      }
+      receives.push_back(std::move(request));
+    }
+    std::vector<Bytes> out;
+    std::vector<std::unique_ptr<Request>> sends;
+    for (std::size_t i = 0; i < receives.size(); ++i) {
+      out.push_back(numbered(bytes, i));
+      sends.push_back(poll_until(
+          [&] {
+            auto request = pair.sender->send(out.back().data(), bytes, 1, nullptr);
+            if (!request) {
+              for (const auto& receive : receives) (void)receive->test();
+              for (const auto& send : sends) (void)send->test();
+            }
+            return request;
+          },
+          "send"));
+    }
+    std::vector<Request*> all;
+    for (const auto& request : receives) all.push_back(request.get());
+    for (const auto& request : sends) all.push_back(request.get());
+    finish(all);
+    for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(in[i], out[i]) << i;
+    receives.clear();
+    sends.clear();
+    exchange(pair, bytes, bytes, 77);  // all requests are free again
+  }
+}
+
+TEST_P(Contract, SendsBeyondTheClaimAreRefusedNotLost) {
+  Pair pair = connected();
+  constexpr std::size_t kMany = 200;
+  std::vector<Bytes> out;
+  for (std::size_t i = 0; i < kMany; ++i) out.push_back(numbered(1 + i * 37, i));
+  std::vector<std::unique_ptr<Request>> sends;
+  std::size_t next = 0;
+  for (int tries = 0; tries < 1000 && next < kMany; ++tries) {
+    auto request = pair.sender->send(out[next].data(), out[next].size(), 9, nullptr);
+    if (request) {
+      sends.push_back(std::move(request));
+      ++next;
+    }
+  }
+  for (std::size_t i = 0; i < kMany; ++i) {
+    Bytes in(10'000);
+    auto receive = start_receive(*pair.receiver, in.data(), in.size(), 9);
+    const auto got = poll_until(
+        [&] {
+          if (next < kMany) {
+            std::erase_if(sends, [](const auto& send) { return send->test().has_value(); });
+            auto request = pair.sender->send(out[next].data(), out[next].size(), 9, nullptr);
+            if (request) {
+              sends.push_back(std::move(request));
+              ++next;
+            }
+          } else {
+            for (const auto& send : sends) (void)send->test();
+          }
+          return receive->test();
+        },
+        "receive");
+    ASSERT_EQ(*got, out[i].size());
+    ASSERT_EQ(std::memcmp(in.data(), out[i].data(), out[i].size()), 0) << i;
+  }
+}
+
+TEST_P(Contract, CompletedSendFreesItsBuffer) {
+  Pair pair = connected();
+  for (const std::size_t bytes : {40, 200'000}) {
+    Bytes buffer = numbered(bytes, 1);
+    Bytes in(bytes);
+    auto receive = start_receive(*pair.receiver, in.data(), bytes, 1);
+    auto send = start_send(*pair.sender, buffer.data(), bytes, 1);
+    poll_until(
+        [&] {
+          (void)receive->test();
+          return send->test();
+        },
+        "send");
+    std::fill(buffer.begin(), buffer.end(), std::uint8_t{0});
+    finish({receive.get()});
+    EXPECT_EQ(in, numbered(bytes, 1));
+  }
+}
+
+TEST_P(Contract, SenderMayCloseWhenItsSendsAreDone) {
+  for (const std::size_t bytes : {0, 10, 16'000, 3'000'000}) {
+    Pair pair = connected();
+    const Bytes out = numbered(bytes, 4);
+    Bytes in(bytes);
+    auto receive = start_receive(*pair.receiver, in.data(), bytes, 1);
+    auto second = start_receive(*pair.receiver, in.data(), bytes, 2);
+    auto send = start_send(*pair.sender, out.data(), bytes, 1);
+    poll_until(
+        [&] {
+          if (bytes > 100'000) (void)receive->test();
+          return send->test();
+        },
+        "send");
+    send.reset();
+    pair.sender.reset();
+    finish({receive.get()});
+    EXPECT_EQ(in, out) << bytes;
+    // What will never come is an error, not a hang.
+    EXPECT_EQ(code_of([&] { finish({second.get()}); }), Errc::kPeerLost);
+  }
+}
+
+TEST_P(Contract, ReceiverMayCloseWhenItsReceivesAreDone) {
+  Pair pair = connected();
+  const Bytes out = numbered(1'000'000, 4);
+  Bytes in(out.size());
+  auto receive = start_receive(*pair.receiver, in.data(), in.size(), 1);
+  auto send = start_send(*pair.sender, out.data(), out.size(), 1);
+  poll_until(
+      [&] {
+        (void)send->test();
+        return receive->test();
+      },
+      "receive");
+  receive.reset();
+  pair.receiver.reset();
+  finish({send.get()});
+  EXPECT_EQ(in, out);
+  send.reset();
+  // Later sends end in an error within bounded calls.
+  EXPECT_EQ(code_of([&] {
+              for (;;) {
+                auto late = start_send(*pair.sender, out.data(), out.size(), 1);
+                finish({late.get()});
+              }
+            }),
+            Errc::kPeerLost);
+}
+
+TEST_P(Contract, CloseWithRequestsPending) {
+  for (const bool sender_first : {false, true}) {
+    Pair pair = connected();
+    Bytes out(1'000'000);
+    Bytes in(1'000'000);
+    std::vector<std::unique_ptr<Request>> sends;
+    std::vector<std::unique_ptr<Request>> receives;
+    receives.push_back(start_receive(*pair.receiver, in.data(), in.size(), 1));
+    receives.push_back(start_receive(*pair.receiver, in.data(), in.size(), 2));
+    sends.push_back(start_send(*pair.sender, out.data(), out.size(), 1));
+    if (auto refused = pair.sender->send(out.data(), out.size(), 3, nullptr)) {
+      sends.push_back(std::move(refused));
+    }
+    (void)sends[0]->test();
+    (void)receives[0]->test();
+    (void)sends[0]->test();
+    if (sender_first) {
+      sends.clear();
+      pair.sender.reset();
+      EXPECT_EQ(code_of([&] { finish({receives[0].get(), receives[1].get()}); }), Errc::kPeerLost);
+      receives.clear();
+      pair.receiver.reset();
+    } else {
+      receives.clear();
+      pair.receiver.reset();
+      std::vector<Request*> all;
+      for (const auto& send : sends) all.push_back(send.get());
+      all.push_back(sends[0].get());
+      const bool lost = code_of([&] {
+                          finish(all);
+                          for (;;) {
+                            auto late = start_send(*pair.sender, out.data(), out.size(), 1);
+                            finish({late.get()});
+                          }
+                        }) == Errc::kPeerLost;
+      EXPECT_TRUE(lost);
+      sends.clear();
+      pair.sender.reset();
+    }
+  }
+}
+
+TEST_P(Contract, TooSmallReceiveBreaksTheConnectionWithBothSizes) {
+  for (const std::size_t bytes : {20, 500'000}) {
+    for (const bool receive_first : {true, false}) {
+      Pair pair = connected();
+      const Bytes out = numbered(bytes, 1);
+      Bytes in(bytes - 1);
+      std::unique_ptr<Request> receive;
+      std::unique_ptr<Request> send;
+      std::string words;
+      try {
+        if (!receive_first) send = pair.sender->send(out.data(), bytes, 1, nullptr);
+        receive = start_receive(*pair.receiver, in.data(), in.size(), 1);
+        poll_until(
+            [&] {
+              if (!send) send = pair.sender->send(out.data(), bytes, 1, nullptr);
+              // The sender's end of it may come first; the receiver's words are judged.
+              try {
+                if (send) (void)send->test();
+              } catch (const Error&) {
+              }
+              return receive->test();
+            },
+            "error");
+      } catch (const Error& error) {
+        words = error.what();
+      }
+      EXPECT_NE(words.find(std::to_string(bytes)), std::string::npos) << words;
+      EXPECT_NE(words.find(std::to_string(bytes - 1)), std::string::npos) << words;
+      EXPECT_THROW(
+          {
+            for (;;) {
+              auto late = start_send(*pair.sender, out.data(), 10, 1);
+              finish({late.get()});
+            }
+          },
+          Error);
+    }
+  }
+}
+
+TEST_P(Contract, ManyConnections) {
+  const auto listener = transport_->listen(0);
+  std::vector<Pair> pairs;
+  for (int i = 0; i < 60; ++i) pairs.push_back(connect_pair(*transport_, *transport_, *listener));
+  std::vector<Bytes> out;
+  std::vector<Bytes> in(pairs.size(), Bytes(30'000));
+  std::vector<std::unique_ptr<Request>> requests;
+  std::vector<Request*> all;
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    out.push_back(numbered(30'000, i));
+    requests.push_back(start_receive(*pairs[i].receiver, in[i].data(), in[i].size(), 0));
+  }
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    requests.push_back(start_send(*pairs[i].sender, out[i].data(), out[i].size(), 0));
+  }
+  for (const auto& request : requests) all.push_back(request.get());
+  finish(all);
+  EXPECT_EQ(in, out);
+}
+
+TEST_P(Contract, BothDirectionsAtOnce) {
+  Pair there = connected();
+  Pair back = connected();
+  for (int round = 0; round < 10; ++round) {
+    const Bytes out_a = numbered(500'000, 1);
+    const Bytes out_b = numbered(700'000, 2);
+    Bytes in_a(700'000);
+    Bytes in_b(500'000);
+    auto receive_a = start_receive(*back.receiver, in_a.data(), in_a.size(), 0);
+    auto receive_b = start_receive(*there.receiver, in_b.data(), in_b.size(), 0);
+    auto send_a = start_send(*there.sender, out_a.data(), out_a.size(), 0);
+    auto send_b = start_send(*back.sender, out_b.data(), out_b.size(), 0);
+    finish({receive_a.get(), receive_b.get(), send_a.get(), send_b.get()});
+    EXPECT_EQ(in_a, out_b);
+    EXPECT_EQ(in_b, out_a);
+  }
+}
+
+// A sender and a receiver of a stream of messages with several in flight.
+void pump_out(SendConnection& sender, int messages, std::uint64_t seed) {
+  std::deque<std::pair<std::unique_ptr<Bytes>, std::unique_ptr<Request>>> flying;
+  for (int i = 0; i < messages;) {
+    if (flying.size() < 8) {
+      const std::size_t bytes = static_cast<std::size_t>(i) * 7919 % 150'000;
+      auto data = std::make_unique<Bytes>(numbered(bytes, seed + static_cast<std::uint64_t>(i)));
+      auto request = start_send(sender, data->data(), bytes, 4);
+      flying.emplace_back(std::move(data), std::move(request));
+      ++i;
+    } else {
+      finish({flying.front().second.get()});
+      flying.pop_front();
+    }
+  }
+  for (auto& entry : flying) finish({entry.second.get()});
+}
+
+int pump_in(ReceiveConnection& receiver, int messages, std::uint64_t seed) {
+  int wrong = 0;
+  std::deque<std::tuple<std::unique_ptr<Bytes>, std::unique_ptr<Request>, int>> flying;
+  const auto take = [&] {
+    auto& [data, request, i] = flying.front();
+    const std::size_t bytes = static_cast<std::size_t>(i) * 7919 % 150'000;
+    const std::vector<std::size_t> sizes = finish({request.get()});
+    const Bytes expected = numbered(bytes, seed + static_cast<std::uint64_t>(i));
+    if (sizes[0] != bytes || std::memcmp(data->data(), expected.data(), bytes) != 0) ++wrong;
+    flying.pop_front();
+  };
+  for (int i = 0; i < messages; ++i) {
+    if (flying.size() == 8) take();
+    auto data = std::make_unique<Bytes>(150'000);
+    auto request = start_receive(receiver, data->data(), data->size(), 4);
+    flying.emplace_back(std::move(data), std::move(request), i);
+  }
+  while (!flying.empty()) take();
+  return wrong;
+}
+
+TEST_P(Contract, EndsInDifferentThreads) {
+  Pair pair = connected();
+  std::thread sending([&] { pump_out(*pair.sender, 100, 5); });
+  EXPECT_EQ(pump_in(*pair.receiver, 100, 5), 0);
+  sending.join();
+}
+
+TEST_P(Contract, ThreadsUseDifferentConnections) {
+  std::vector<std::thread> threads;
+  std::vector<int> wrong(2, -1);
+  for (std::size_t t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {
+      Pair pair = connected();
+      std::thread sending([&] { pump_out(*pair.sender, 40, t); });
+      wrong[t] = pump_in(*pair.receiver, 40, t);
+      sending.join();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, std::vector<int>(2, 0));
+}
+
+// Both directions between this process and a forked one.
+TEST_P(Contract, BetweenProcesses) {
+  const Case chosen = GetParam();
+  Child child([&](int socket) {
+    const auto transport = make(chosen);
+    const auto listener = transport->listen(0);
+    Handle theirs{};
+    write_all(socket, listener->handle().data(), theirs.size());
+    read_all(socket, theirs.data(), theirs.size());
+    const auto connector = transport->connect(0, theirs);
+    Pair pair;
+    poll_until(
+        [&] {
+          if (!pair.sender) pair.sender = connector->poll();
+          if (!pair.receiver) pair.receiver = listener->accept();
+          return pair.sender && pair.receiver;
+        },
+        "connecting");
+    const int wrong = pump_in(*pair.receiver, 100, 1);
+    pump_out(*pair.sender, 100, 2);
+    char done = 0;
+    read_all(socket, &done, 1);
+    return wrong;
+  });
+  const auto listener = transport_->listen(0);
+  Handle theirs{};
+  write_all(child.socket(), listener->handle().data(), theirs.size());
+  read_all(child.socket(), theirs.data(), theirs.size());
+  const auto connector = transport_->connect(0, theirs);
+  Pair pair;
+  poll_until(
+      [&] {
+        if (!pair.sender) pair.sender = connector->poll();
+        if (!pair.receiver) pair.receiver = listener->accept();
+        return pair.sender && pair.receiver;
+      },
+      "connecting");
+  pump_out(*pair.sender, 100, 1);
+  EXPECT_EQ(pump_in(*pair.receiver, 100, 2), 0);
+  write_all(child.socket(), "d", 1);
+  EXPECT_EQ(child.wait(), 0);
+}
+
+// The peer is killed while this process sends to it (or receives from it), at several states.
+class KilledPeer : public Contract {};
+
+TEST_P(KilledPeer, IsLostToItsReceiver) {
+  const Case chosen = GetParam();
+  for (const std::size_t bytes : {10, 5'000'000}) {
+    Child child([&](int socket) {
+      const auto transport = make(chosen);
+      Handle theirs{};
+      read_all(socket, theirs.data(), theirs.size());
+      const auto connector = transport->connect(0, theirs);
+      const auto sender = poll_until([&] { return connector->poll(); }, "connect");
+      const Bytes out = numbered(bytes, 1);
+      for (;;) {
+        const auto send = start_send(*sender, out.data(), out.size(), 1);
+        finish({send.get()});
+      }
+      return 1;
+    });
+    const auto listener = transport_->listen(0);
+    write_all(child.socket(), listener->handle().data(), kHandleBytes);
+    const auto receiver = poll_until([&] { return listener->accept(); }, "accept");
+    Bytes in(bytes);
+    for (int i = 0; i < 3; ++i) {
+      const auto receive = start_receive(*receiver, in.data(), in.size(), 1);
+      finish({receive.get()});
+    }
+    auto receive = start_receive(*receiver, in.data(), in.size(), 1);
+    child.kill();
+    EXPECT_EQ(code_of([&] {
+                // What had left may still come; then it must end.
+                for (;;) {
+                  finish({receive.get()});
+                  receive = start_receive(*receiver, in.data(), in.size(), 1);
+                }
+              }),
+              Errc::kPeerLost);
+  }
+}
+
+TEST_P(KilledPeer, IsLostToItsSender) {
+  const Case chosen = GetParam();
+  for (const std::size_t bytes : {10, 5'000'000}) {
+    Child child([&](int socket) {
+      const auto transport = make(chosen);
+      const auto listener = transport->listen(0);
+      write_all(socket, listener->handle().data(), kHandleBytes);
+      const auto receiver = poll_until([&] { return listener->accept(); }, "accept");
+      Bytes in(bytes);
+      for (;;) {
+        const auto receive = start_receive(*receiver, in.data(), in.size(), 1);
+        finish({receive.get()});
+      }
+      return 1;
+    });
+    Handle theirs{};
+    read_all(child.socket(), theirs.data(), theirs.size());
+    const auto connector = transport_->connect(0, theirs);
+    const auto sender = poll_until([&] { return connector->poll(); }, "connect");
+    const Bytes out = numbered(bytes, 1);
+    for (int i = 0; i < 3; ++i) {
+      const auto send = start_send(*sender, out.data(), out.size(), 1);
+      finish({send.get()});
+    }
+    child.kill();
+    EXPECT_EQ(code_of([&] {
+                for (;;) {
+                  const auto send = start_send(*sender, out.data(), out.size(), 1);
+                  finish({send.get()});
+                }
+              }),
+              Errc::kPeerLost);
+  }
+}
+
+TEST_P(KilledPeer, IsLostToItsConnector) {
+  const Case chosen = GetParam();
+  Child child([&](int socket) {
+    const auto transport = make(chosen);
+    const auto listener = transport->listen(0);
+    write_all(socket, listener->handle().data(), kHandleBytes);
+    for (;;) pause();
+    return 1;
+  });
+  Handle theirs{};
+  read_all(child.socket(), theirs.data(), theirs.size());
+  const auto early = transport_->connect(0, theirs);
+  child.kill();
+  const Bytes out = numbered(100, 1);
+  const auto lost = [&](Connector& connector) {
+    return code_of([&] {
+      const auto sender = poll_until([&] { return connector.poll(); }, "connect");
+      const auto send = start_send(*sender, out.data(), out.size(), 1);
+      finish({send.get()});
+    });
+  };
+  EXPECT_EQ(lost(*early), Errc::kPeerLost);
+  EXPECT_EQ(code_of([&] {
+              const auto late = transport_->connect(0, theirs);
+              const Errc code = lost(*late);
+              if (code == Errc::kPeerLost) throw Error(code, "{}", "lost");
+            }),
+            Errc::kPeerLost);
+}
+
+std::string label(const testing::TestParamInfo<Case>& param_info) { return param_info.param.label; }
+
+INSTANTIATE_TEST_SUITE_P(Providers, Contract, testing::ValuesIn(cases()), label);
+INSTANTIATE_TEST_SUITE_P(Providers, KilledPeer, testing::ValuesIn(cases()), label);
+
+}  // namespace
+}  // namespace ropewalk::transport

@@ -1,0 +1,576 @@
+#include "transport/messaging/tcp/connection.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "core/error.h"
+#include "transport/checksum.h"
+#include "transport/simple_requests.h"
+
+namespace ropewalk::transport::tcp {
+namespace {
+
+// Half of the credits would do; a quarter leaves the sender room while the credits travel.
+constexpr std::uint64_t kCreditBatch = kEagerCredits / 4;
+constexpr std::size_t kControlBatch = 16;
+// A sender's streams end together; when one has ended, the others get this long.
+constexpr auto kEndTogether = std::chrono::seconds(1);
+
+// 0 on the wire means that the sender made no checksum.
+std::uint64_t wire_checksum(const std::byte* data, std::size_t bytes) {
+  const std::uint64_t sum = checksum(data, bytes);
+  return sum == 0 ? 1 : sum;
+}
+
+}  // namespace
+
+Connection::Connection(std::vector<Stream> all_streams, std::string peer_name, bool with_checksums,
+                       Linger& linger)
+    : streams(std::move(all_streams)),
+      peer(std::move(peer_name)),
+      checksums(with_checksums),
+      linger_(linger) {}
+
+Connection::~Connection() {
+  for (Stream& stream : streams) {
+    if (!failed()) stream.flush();
+    FileDescriptor socket = stream.release();
+    if (!failed()) linger_.adopt(std::move(socket));
+  }
+}
+
+void Connection::fail(Errc code, std::string reason) {
+  if (error_) return;
+  error_ = Error(code, "TCP connection with {}: {}", peer, reason);
+  for (Stream& stream : streams) stream.shut_down();
+}
+
+void Connection::throw_if_failed() const {
+  if (error_) throw Error(*error_);
+}
+
+// ---- sending -------------------------------------------------------------------------------
+
+class TcpSendRequest final : public Request {
+ public:
+  explicit TcpSendRequest(TcpSender& sender, const TcpSender::Message& started)
+      : sender_(sender), message(started), sizes_{started.bytes} {
+    ++sender_.active_;
+  }
+  ~TcpSendRequest() override {
+    --sender_.active_;
+    if (!message.finished()) sender_.abandon(&message);
+  }
+  std::optional<std::size_t> test() override {
+    if (!message.finished()) {
+      sender_.progress();
+      if (!message.finished()) {
+        sender_.connection_.throw_if_failed();
+        return std::nullopt;
+      }
+    }
+    return message.bytes;
+  }
+  [[nodiscard]] std::span<const std::size_t> sizes() const override { return sizes_; }
+
+ private:
+  TcpSender& sender_;
+
+ public:
+  TcpSender::Message message;
+
+ private:
+  std::array<std::size_t, 1> sizes_;
+};
+
+TcpSender::TcpSender(std::vector<Stream> streams, std::string peer, const Token& reply,
+                     bool checksums, Linger& linger)
+    : connection_(std::move(streams), std::move(peer), checksums, linger),
+      reply_(reply),
+      answered_(connection_.streams.size(), false),
+      unanswered_(connection_.streams.size()) {
+  for (Stream& stream : connection_.streams) {
+    if (!stream.flush()) connection_.fail(Errc::kPeerLost, stream.reason());
+  }
+}
+
+TcpSender::~TcpSender() = default;
+
+std::unique_ptr<Registration> TcpSender::register_memory(void* data, std::size_t bytes,
+                                                         MemoryKind kind) {
+  return HostRegistration::make(data, bytes, kind);
+}
+
+bool TcpSender::answered() {
+  for (std::size_t i = 0; i < answered_.size() && unanswered_ > 0; ++i) {
+    if (answered_[i]) continue;
+    Stream& stream = connection_.streams[i];
+    if (!stream.flush()) connection_.fail(Errc::kPeerLost, stream.reason());
+    switch (stream.read_reply(reply_)) {
+      case Stream::Answer::kNotYet: break;
+      case Stream::Answer::kRight:
+        answered_[i] = true;
+        --unanswered_;
+        break;
+      case Stream::Answer::kWrong:
+        connection_.fail(Errc::kPeerLost, "the listener does not know the secret of the handle");
+        break;
+      case Stream::Answer::kEnded: connection_.fail(Errc::kPeerLost, stream.reason()); break;
+    }
+    if (connection_.failed()) return false;
+  }
+  return unanswered_ == 0;
+}
+
+std::unique_ptr<Request> TcpSender::send(const void* data, std::size_t bytes, std::uint32_t tag,
+                                         Registration* /*registration*/) {
+  check_buffer(data, bytes, kMaxMessageBytes);
+  connection_.throw_if_failed();
+  // Eager messages alone need no look at the socket while there are credits enough.
+  const bool eager_size = bytes <= kEagerBytes;
+  if (unanswered_ > 0 || !eager_size || credits_ <= kEagerCredits / 2 || active_ >= kMaxRequests) {
+    progress();
+    connection_.throw_if_failed();
+    if (unanswered_ > 0 || active_ >= kMaxRequests) return nullptr;
+  }
+  Message message;
+  message.data = static_cast<const std::byte*>(data);
+  message.bytes = bytes;
+  auto request = std::make_unique<TcpSendRequest>(*this, message);
+  Message& started = request->message;
+  Stream& first = connection_.streams.front();
+
+  const bool eager = eager_size && credits_ > 0;
+  const std::optional<Announced> announced = take_announcement(tag);
+  if (!eager && announced && bytes <= announced->capacity) {
+    started.receive = announced->receive;
+    large_.push_back(&started);
+    queue_piece(started, first);
+  } else {
+    started.number = ++number_;
+    if (!announced) unseen_.push_back({tag, started.number});
+    Frame frame;
+    frame.tag = tag;
+    frame.number = started.number;
+    frame.bytes = bytes;
+    if (eager) {
+      --credits_;
+      frame.type = FrameType::kEager;
+      frame.piece = bytes;
+      if (connection_.checksums) frame.checksum = wire_checksum(started.data, bytes);
+      started.unsent = kFrameBytes + bytes;
+      started.handed_out = true;
+      first.queue(frame, bytes > 0 ? started.data : nullptr, &started.unsent);
+      if (!first.flush()) progress();  // finds out why, and fails the connection
+      return request;
+    }
+    frame.type = FrameType::kRequest;
+    first.queue(frame, nullptr, nullptr);
+    waiting_.push_back(&started);
+  }
+  progress();
+  return request;
+}
+
+void TcpSender::progress() {
+  if (connection_.failed() || (unanswered_ > 0 && !answered())) return;
+  Stream& first = connection_.streams.front();
+  if (!first.read(*this)) connection_.fail(Errc::kPeerLost, first.reason());
+  if (connection_.failed()) return;
+  for (Stream& stream : connection_.streams) {
+    if (!stream.flush()) {
+      // The receiver may have said why before it went.
+      first.read(*this);
+      connection_.fail(Errc::kPeerLost, stream.reason());
+      return;
+    }
+  }
+  hand_out_pieces();
+}
+
+void TcpSender::hand_out_pieces() {
+  for (std::size_t i = 0; i < connection_.streams.size(); ++i) {
+    Stream& stream = connection_.streams[i];
+    while (!large_.empty() && stream.idle()) {
+      queue_piece(*large_.front(), stream);
+      if (!stream.flush()) {
+        connection_.fail(Errc::kPeerLost, stream.reason());
+        return;
+      }
+    }
+  }
+}
+
+void TcpSender::queue_piece(Message& message, Stream& stream) {
+  Frame frame;
+  frame.type = FrameType::kData;
+  frame.id = message.receive;
+  frame.bytes = message.bytes;
+  frame.offset = message.next_offset;
+  frame.piece = std::min(kPieceBytes, message.bytes - message.next_offset);
+  const std::byte* payload = message.data + message.next_offset;
+  if (connection_.checksums) frame.checksum = wire_checksum(payload, frame.piece);
+  message.next_offset += frame.piece;
+  message.unsent += kFrameBytes + frame.piece;
+  if (message.next_offset == message.bytes) {
+    message.handed_out = true;
+    std::erase(large_, &message);
+  }
+  stream.queue(frame, frame.piece > 0 ? payload : nullptr, &message.unsent);
+}
+
+std::optional<TcpSender::Announced> TcpSender::take_announcement(std::uint32_t tag) {
+  const auto found = std::find_if(announced_.begin(), announced_.end(),
+                                  [&](const Announced& entry) { return entry.tag == tag; });
+  if (found == announced_.end()) return std::nullopt;
+  const Announced taken = *found;
+  announced_.erase(found);
+  return taken;
+}
+
+void TcpSender::seen(std::uint64_t number) {
+  while (!unseen_.empty() && unseen_.front().number <= number) unseen_.pop_front();
+}
+
+std::byte* TcpSender::begin_frame(const Frame& /*frame*/) { return nullptr; }
+
+void TcpSender::end_frame(const Frame& frame, const std::byte* /*payload*/) {
+  if (frame.type == FrameType::kBroken) {
+    connection_.fail(Errc::kPeerLost,
+                     fmt::format("a message of {} bytes was sent for a receive of {} bytes",
+                                 frame.bytes, frame.offset));
+    return;
+  }
+  seen(frame.number);
+  credits_ = std::min(credits_ + frame.piece, kEagerCredits);
+  if (frame.type == FrameType::kAnnounce) {
+    const auto earlier = std::find_if(unseen_.begin(), unseen_.end(), [&](const Unseen& message) {
+      return message.tag == frame.tag;
+    });
+    if (earlier != unseen_.end()) {
+      unseen_.erase(earlier);
+    } else if (announced_.size() < kMaxRequests * kMaxGroup) {
+      announced_.push_back({frame.tag, frame.id, frame.bytes});
+    } else {
+      connection_.fail(Errc::kPeerLost, "it announced more receives than it can have");
+    }
+  } else if (frame.type == FrameType::kGrant) {
+    const auto granted =
+        std::find_if(waiting_.begin(), waiting_.end(),
+                     [&](const Message* message) { return message->number == frame.number; });
+    if (granted == waiting_.end()) {
+      connection_.fail(Errc::kPeerLost, "it granted a message that nobody sends");
+      return;
+    }
+    Message& message = **granted;
+    waiting_.erase(granted);
+    message.receive = frame.id;
+    large_.push_back(&message);
+    queue_piece(message, connection_.streams.front());
+  }
+}
+
+void TcpSender::abandon(Message* message) {
+  std::erase(waiting_, message);
+  std::erase(large_, message);
+  connection_.fail(Errc::kAborted, "a send was given up before it was finished");
+}
+
+// ---- receiving -----------------------------------------------------------------------------
+
+class TcpReceiveRequest final : public Request {
+ public:
+  TcpReceiveRequest(TcpReceiver& receiver, std::span<const ReceiveBuffer> buffers)
+      : receiver_(receiver), posted_(buffers.size()), sizes_(buffers.size()) {
+    ++receiver_.active_;
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      posted_[i].buffer = buffers[i];
+      receiver_.post(posted_[i]);
+    }
+  }
+  TcpReceiveRequest(const TcpReceiveRequest&) = delete;
+  TcpReceiveRequest& operator=(const TcpReceiveRequest&) = delete;
+  ~TcpReceiveRequest() override {
+    --receiver_.active_;
+    for (TcpReceiver::Posted& posted : posted_) {
+      if (!posted.finished) receiver_.withdraw(posted);
+    }
+  }
+  std::optional<std::size_t> test() override {
+    if (!finished()) {
+      receiver_.progress();
+      if (!finished()) {
+        receiver_.connection_.throw_if_failed();
+        return std::nullopt;
+      }
+    }
+    std::size_t total = 0;
+    for (std::size_t i = 0; i < posted_.size(); ++i) total += sizes_[i] = posted_[i].bytes;
+    return total;
+  }
+  [[nodiscard]] std::span<const std::size_t> sizes() const override { return sizes_; }
+
+ private:
+  [[nodiscard]] bool finished() const {
+    return std::all_of(posted_.begin(), posted_.end(),
+                       [](const TcpReceiver::Posted& posted) { return posted.finished; });
+  }
+  TcpReceiver& receiver_;
+  std::vector<TcpReceiver::Posted> posted_;
+  std::vector<std::size_t> sizes_;
+};
+
+TcpReceiver::TcpReceiver(std::vector<Stream> streams, std::string peer, bool checksums,
+                         Linger& linger)
+    : connection_(std::move(streams), std::move(peer), checksums, linger),
+      ended_(connection_.streams.size(), false) {
+  for (Stream& stream : connection_.streams) stream.flush();
+}
+
+TcpReceiver::~TcpReceiver() = default;
+
+std::unique_ptr<Registration> TcpReceiver::register_memory(void* data, std::size_t bytes,
+                                                           MemoryKind kind) {
+  return HostRegistration::make(data, bytes, kind);
+}
+
+std::unique_ptr<Request> TcpReceiver::receive(std::span<const ReceiveBuffer> buffers) {
+  check_buffers(buffers, kMaxGroup, kMaxMessageBytes);
+  connection_.throw_if_failed();
+  if (active_ >= kMaxRequests) {
+    progress();
+    return nullptr;
+  }
+  auto request = std::make_unique<TcpReceiveRequest>(*this, buffers);
+  const bool large = std::any_of(buffers.begin(), buffers.end(), [](const ReceiveBuffer& buffer) {
+    return buffer.bytes > kEagerBytes;
+  });
+  if (large || queued_controls_ >= kControlBatch) flush_control();
+  return request;
+}
+
+std::unique_ptr<Request> TcpReceiver::flush(std::span<const ReceiveBuffer> buffers) {
+  return std::make_unique<FinishedRequest>(std::vector<std::size_t>(buffers.size(), 0));
+}
+
+void TcpReceiver::progress() {
+  if (connection_.failed()) return;
+  read_stream(0);
+  // The other streams carry only pieces of messages whose first piece came on the first one.
+  if (in_pieces_ > 0 || end_deadline_) {
+    for (std::size_t i = 1; i < ended_.size() && !connection_.failed(); ++i) read_stream(i);
+  }
+  if (connection_.failed()) return;
+  if (end_deadline_) {
+    const bool all = std::find(ended_.begin(), ended_.end(), false) == ended_.end();
+    if (all || std::chrono::steady_clock::now() > *end_deadline_) {
+      const auto first =
+          static_cast<std::size_t>(std::find(ended_.begin(), ended_.end(), true) - ended_.begin());
+      connection_.fail(Errc::kPeerLost, connection_.streams[first].reason());
+    }
+  }
+}
+
+void TcpReceiver::read_stream(std::size_t index) {
+  if (ended_[index]) return;
+  current_stream_ = index;
+  Stream& stream = connection_.streams[index];
+  // What was queued and did not fit into the socket. Failure shows when reading ends.
+  if (index == 0 && queued_controls_ == 0) stream.flush();
+  if (stream.read(*this) || connection_.failed()) return;
+  ended_[index] = true;
+  if (!end_deadline_) end_deadline_ = std::chrono::steady_clock::now() + kEndTogether;
+}
+
+void TcpReceiver::senseless() {
+  connection_.fail(Errc::kPeerLost, "it sent a frame that makes no sense here");
+}
+
+TcpReceiver::Posted* TcpReceiver::first_unmatched(std::uint32_t tag) {
+  for (Posted* posted : posted_) {
+    if (!posted->matched && posted->buffer.tag == tag) return posted;
+  }
+  return nullptr;
+}
+
+TcpReceiver::Posted* TcpReceiver::by_id(std::uint64_t id) {
+  for (Posted* posted : posted_) {
+    if (posted->id == id) return posted;
+  }
+  return nullptr;
+}
+
+bool TcpReceiver::take_message(Posted& posted, std::size_t bytes) {
+  if (bytes > posted.buffer.bytes) {
+    Frame frame;
+    frame.type = FrameType::kBroken;
+    frame.bytes = bytes;
+    frame.offset = posted.buffer.bytes;
+    connection_.streams.front().queue(frame, nullptr, nullptr);
+    flush_control();
+    connection_.fail(Errc::kInvalidUsage,
+                     fmt::format("a message of {} bytes (tag {}) came for a receive of {} bytes",
+                                 bytes, posted.buffer.tag, posted.buffer.bytes));
+    return false;
+  }
+  posted.matched = true;
+  posted.bytes = bytes;
+  if (bytes > kPieceBytes) ++in_pieces_;
+  return true;
+}
+
+void TcpReceiver::finish(Posted& posted) {
+  posted.finished = true;
+  if (posted.bytes > kPieceBytes) --in_pieces_;
+  std::erase(posted_, &posted);
+}
+
+std::byte* TcpReceiver::begin_frame(const Frame& frame) {
+  if (frame.type == FrameType::kData) {
+    Posted* posted = by_id(frame.id);
+    if (posted == nullptr || (posted->matched && posted->bytes != frame.bytes)) {
+      senseless();
+      return nullptr;
+    }
+    if (!posted->matched && !take_message(*posted, frame.bytes)) return nullptr;
+    if (frame.piece > posted->bytes - posted->arrived) {
+      senseless();
+      return nullptr;
+    }
+    return static_cast<std::byte*>(posted->buffer.data) + frame.offset;
+  }
+  if (current_stream_ != 0) {
+    senseless();
+    return nullptr;
+  }
+  seen_ = frame.number;
+  Posted* posted = first_unmatched(frame.tag);
+  if (frame.type == FrameType::kRequest) {
+    if (posted != nullptr) {
+      match_request(frame, *posted);
+      return nullptr;
+    }
+  } else if (posted != nullptr) {
+    if (!take_message(*posted, frame.bytes)) return nullptr;
+    eager_target_ = posted;
+    return static_cast<std::byte*>(posted->buffer.data);
+  }
+  if (arrivals_.size() >= kEagerCredits + kMaxRequests) {
+    senseless();
+    return nullptr;
+  }
+  Arrival& arrival = arrivals_.emplace_back();
+  arrival.frame = frame;
+  if (frame.type == FrameType::kRequest) {
+    arrival.complete = true;
+    return nullptr;
+  }
+  arrival.payload = std::make_unique<std::byte[]>(frame.piece);
+  reading_ = &arrival;
+  return arrival.payload.get();
+}
+
+void TcpReceiver::end_frame(const Frame& frame, const std::byte* payload) {
+  if (frame.type == FrameType::kRequest) return;
+  if (frame.checksum != 0 && wire_checksum(payload, frame.piece) != frame.checksum) {
+    connection_.fail(Errc::kPeerLost,
+                     fmt::format("a piece of {} bytes arrived with a wrong checksum", frame.piece));
+    return;
+  }
+  if (frame.type == FrameType::kData) {
+    Posted* posted = by_id(frame.id);
+    if (posted == nullptr) return senseless();
+    posted->arrived += frame.piece;
+    if (posted->arrived == posted->bytes) finish(*posted);
+    return;
+  }
+  if (Posted* posted = std::exchange(eager_target_, nullptr); posted != nullptr) {
+    finish(*posted);
+    return_credit();
+    return;
+  }
+  Arrival& arrival = *std::exchange(reading_, nullptr);
+  arrival.complete = true;
+  if (arrival.receive == nullptr) return;
+  Posted& posted = *arrival.receive;
+  if (frame.piece > 0) std::memcpy(posted.buffer.data, arrival.payload.get(), frame.piece);
+  finish(posted);
+  arrivals_.remove_if([&](const Arrival& other) { return &other == &arrival; });
+  return_credit();
+}
+
+void TcpReceiver::match_request(const Frame& request, Posted& posted) {
+  if (!take_message(posted, request.bytes)) return;
+  Frame frame;
+  frame.type = FrameType::kGrant;
+  frame.id = posted.id;
+  frame.number = request.number;
+  queue_control(frame);
+  flush_control();
+}
+
+void TcpReceiver::post(Posted& posted) {
+  posted.id = next_id_++;
+  posted_.push_back(&posted);
+  const auto waiting = std::find_if(arrivals_.begin(), arrivals_.end(), [&](const Arrival& entry) {
+    return entry.receive == nullptr && entry.frame.tag == posted.buffer.tag;
+  });
+  if (waiting == arrivals_.end()) {
+    Frame frame;
+    frame.type = FrameType::kAnnounce;
+    frame.tag = posted.buffer.tag;
+    frame.id = posted.id;
+    frame.number = seen_;
+    frame.bytes = posted.buffer.bytes;
+    queue_control(frame);
+    return;
+  }
+  if (waiting->frame.type == FrameType::kRequest) {
+    const Frame request = waiting->frame;
+    arrivals_.erase(waiting);
+    match_request(request, posted);
+    return;
+  }
+  if (!take_message(posted, waiting->frame.bytes)) return;
+  if (!waiting->complete) {
+    waiting->receive = &posted;
+    return;
+  }
+  if (posted.bytes > 0) std::memcpy(posted.buffer.data, waiting->payload.get(), posted.bytes);
+  finish(posted);
+  arrivals_.erase(waiting);
+  return_credit();
+}
+
+void TcpReceiver::withdraw(Posted& posted) {
+  connection_.fail(Errc::kAborted, "a receive was given up before it was finished");
+  std::erase(posted_, &posted);
+  if (eager_target_ == &posted) eager_target_ = nullptr;
+  for (Arrival& arrival : arrivals_) {
+    if (arrival.receive == &posted) arrival.receive = nullptr;
+  }
+}
+
+void TcpReceiver::return_credit() {
+  if (++owed_credits_ < kCreditBatch) return;
+  Frame frame;
+  frame.type = FrameType::kCredit;
+  frame.number = seen_;
+  queue_control(frame);
+  flush_control();
+}
+
+void TcpReceiver::queue_control(Frame frame) {
+  frame.piece = std::exchange(owed_credits_, 0);
+  connection_.streams.front().queue(frame, nullptr, nullptr);
+  ++queued_controls_;
+}
+
+void TcpReceiver::flush_control() {
+  queued_controls_ = 0;
+  connection_.streams.front().flush();
+}
+
+}  // namespace ropewalk::transport::tcp

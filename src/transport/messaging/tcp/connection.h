@@ -1,0 +1,210 @@
+// The two ends of a TCP connection: matching, eager and large messages, completion.
+//
+// Small messages (up to kEagerBytes) are sent at once and cost one system call; the receiver holds
+// at most kEagerCredits of them until their receives are posted. A larger message waits in the
+// sender until the receiver has room for it, so nothing is ever buffered without bound and no
+// message stands in the way of another of a different tag:
+//
+//   receiver  posts a receive that nothing has come for        ->  kAnnounce(receive, tag)
+//   sender    has an announcement for the tag                  ->  kData pieces for that receive
+//   sender    has none                                         ->  kRequest(message, tag, bytes)
+//   receiver  has a receive for the request                    ->  kGrant(message, receive)
+//
+// In a steady state receives are posted before the messages come, so the announcement has crossed
+// already and costs nothing. Announcements of small receives are only of use for the order below
+// and leave in batches.
+//
+// Order. Eager messages and requests are matched by the receiver, in the order of stream 0, with
+// the first receive of their tag. The sender may use an announcement only for the message that the
+// receiver would match with that receive. It knows which that is: every receive is announced that
+// did not find its message waiting, with the number of the last message that had been seen by then
+// (`number`). So an announced receive belongs to the first message of its tag with a later number
+// that no earlier announcement took; the sender keeps its later messages (unseen_) to tell. The
+// first piece of a large message goes on stream 0, before the sender's later messages, so that the
+// receiver knows the receive is taken when they come.
+//
+// Pieces of kPieceBytes are handed to whichever stream is idle. Payloads go from the user's memory
+// to the socket and from the socket to the user's memory; only up to kEagerBytes at the start of a
+// piece, and eager messages, pass through a buffer.
+//
+// A request that is destroyed unfinished breaks the connection.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "transport/messaging/tcp/stream.h"
+#include "transport/transport.h"
+
+namespace ropewalk::transport::tcp {
+
+inline constexpr std::size_t kMaxRequests = 32;
+inline constexpr std::size_t kMaxGroup = 8;
+
+/// Closed sockets whose last bytes have not yet reached the peer's system. Closing such a socket
+/// can lose them when the peer still writes, so they are kept until they are through.
+/// Threads: any.
+class Linger {
+ public:
+  Linger();
+  ~Linger();  ///< waits for a bounded time
+  Linger(const Linger&) = delete;
+  Linger& operator=(const Linger&) = delete;
+  void adopt(FileDescriptor socket);
+  void poll();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// What both ends share: streams, and the state of being broken.
+class Connection {
+ public:
+  Connection(std::vector<Stream> streams, std::string peer, bool checksums, Linger& linger);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  void fail(Errc code, std::string reason);
+  [[nodiscard]] bool failed() const noexcept { return error_.has_value(); }
+  void throw_if_failed() const;
+
+  std::vector<Stream> streams;
+  const std::string peer;
+  const bool checksums;
+
+ private:
+  Linger& linger_;
+  std::optional<Error> error_;
+};
+
+class TcpSendRequest;
+class TcpReceiveRequest;
+
+class TcpSender final : public SendConnection, private FrameSink {
+ public:
+  /// The streams have their greeting queued; nothing else is sent before all answers are right.
+  TcpSender(std::vector<Stream> streams, std::string peer, const Token& reply, bool checksums,
+            Linger& linger);
+  ~TcpSender() override;
+  std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
+                                                MemoryKind kind) override;
+  std::unique_ptr<Request> send(const void* data, std::size_t bytes, std::uint32_t tag,
+                                Registration* registration) override;
+
+ private:
+  friend class TcpSendRequest;
+  struct Message {
+    const std::byte* data = nullptr;
+    std::size_t bytes = 0;
+    std::uint64_t receive = 0;    // its receive, for a large one
+    std::uint64_t number = 0;     // of an eager message or request
+    std::size_t next_offset = 0;  // of the first byte that no stream has yet
+    std::size_t unsent = 0;       // bytes that streams have and sockets not yet took
+    bool handed_out = false;      // all of it was given to streams
+    [[nodiscard]] bool finished() const { return handed_out && unsent == 0; }
+  };
+  struct Announced {
+    std::uint32_t tag;
+    std::uint64_t receive;
+    std::uint64_t capacity;
+  };
+  struct Unseen {
+    std::uint32_t tag;
+    std::uint64_t number;
+  };
+  std::byte* begin_frame(const Frame& frame) override;
+  void end_frame(const Frame& frame, const std::byte* payload) override;
+  [[nodiscard]] bool broken() const override { return connection_.failed(); }
+
+  void progress();
+  bool answered();
+  void hand_out_pieces();
+  void queue_piece(Message& message, Stream& stream);
+  std::optional<Announced> take_announcement(std::uint32_t tag);
+  void seen(std::uint64_t number);
+  void abandon(Message* message);
+
+  Connection connection_;
+  Token reply_;
+  std::vector<bool> answered_;
+  std::size_t unanswered_;
+  std::uint64_t number_ = 0;
+  std::uint64_t credits_ = kEagerCredits;
+  std::size_t active_ = 0;
+  std::deque<Announced> announced_;
+  std::deque<Unseen> unseen_;
+  std::vector<Message*> waiting_;  // for a grant
+  std::deque<Message*> large_;     // with pieces left to hand out
+};
+
+class TcpReceiver final : public ReceiveConnection, private FrameSink {
+ public:
+  TcpReceiver(std::vector<Stream> streams, std::string peer, bool checksums, Linger& linger);
+  ~TcpReceiver() override;
+  std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
+                                                MemoryKind kind) override;
+  std::unique_ptr<Request> receive(std::span<const ReceiveBuffer> buffers) override;
+  std::unique_ptr<Request> flush(std::span<const ReceiveBuffer> buffers) override;
+
+ private:
+  friend class TcpReceiveRequest;
+  struct Posted {
+    ReceiveBuffer buffer;
+    std::uint64_t id = 0;
+    std::size_t bytes = 0;    // of the message, once known
+    std::size_t arrived = 0;  // of them
+    bool matched = false;
+    bool finished = false;
+  };
+  // An eager message or a request that came before its receive.
+  struct Arrival {
+    Frame frame;
+    std::unique_ptr<std::byte[]> payload;
+    bool complete = false;
+    Posted* receive = nullptr;  // matched before it was complete
+  };
+  std::byte* begin_frame(const Frame& frame) override;
+  void end_frame(const Frame& frame, const std::byte* payload) override;
+  [[nodiscard]] bool broken() const override { return connection_.failed(); }
+
+  void progress();
+  void read_stream(std::size_t index);
+  void post(Posted& posted);
+  void withdraw(Posted& posted);
+  bool take_message(Posted& posted, std::size_t bytes);
+  void finish(Posted& posted);
+  Posted* first_unmatched(std::uint32_t tag);
+  Posted* by_id(std::uint64_t id);
+  void match_request(const Frame& request, Posted& posted);
+  void return_credit();
+  void queue_control(Frame frame);
+  void flush_control();
+  void senseless();
+
+  Connection connection_;
+  std::uint64_t next_id_ = 1;
+  std::uint64_t seen_ = 0;
+  std::uint64_t owed_credits_ = 0;
+  std::size_t queued_controls_ = 0;
+  std::size_t active_ = 0;
+  std::vector<Posted*> posted_;  // not finished, in order
+  std::list<Arrival> arrivals_;
+  Arrival* reading_ = nullptr;      // the eager message that stream 0 is in, if held
+  Posted* eager_target_ = nullptr;  // the receive of the eager message that stream 0 is in
+  std::size_t in_pieces_ = 0;       // matched messages of several pieces
+  std::size_t current_stream_ = 0;
+  std::vector<bool> ended_;
+  std::optional<std::chrono::steady_clock::time_point> end_deadline_;
+};
+
+}  // namespace ropewalk::transport::tcp

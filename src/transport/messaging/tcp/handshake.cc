@@ -1,0 +1,313 @@
+#include "transport/messaging/tcp/handshake.h"
+
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/random.h"
+
+namespace ropewalk::transport::tcp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A peer sends its greeting with its first packet, so a socket that is silent for longer is no
+// peer. When there is no room for more of them, the oldest go sooner.
+constexpr std::size_t kMaxHalfOpen = 128;
+constexpr auto kGreetingTime = std::chrono::seconds(10);
+// Proven peers whose further streams are on their way.
+constexpr auto kGatherTime = std::chrono::seconds(30);
+// New sockets taken by one accept(): keeps the call short while a stranger floods the port.
+constexpr int kMaxAcceptsPerCall = 64;
+
+constexpr std::array<char, 8> kHandleMagic = {'R', 'W', 'T', 'C', 'P', 'h', '1', 0};
+
+// What a handle holds, as it lies in it.
+struct HandleLayout {
+  std::array<char, 8> magic;
+  std::uint16_t family;
+  std::uint16_t port;  // network order, as in a sockaddr
+  std::uint32_t zone;  // of a link-local address, on the listener's host
+  std::array<std::byte, 16> address;
+  Token proof;
+  Token reply;
+};
+static_assert(sizeof(HandleLayout) <= kHandleBytes);
+static_assert(std::is_trivially_copyable_v<HandleLayout>);
+
+void set_option(int socket, int level, int option, int value) {
+  if (setsockopt(socket, level, option, &value, sizeof value) != 0) {
+    log::info(log::kNet, "{}", system_error(errno, "setsockopt of a TCP socket").what());
+  }
+}
+
+void tune(int socket) {
+  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  // A host that vanished without a word: noticed after about 10 s, idle or not. A process that
+  // died is noticed at once, its system says so.
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 5);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 5);
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 10'000);
+}
+
+FileDescriptor make_socket(int family) {
+  FileDescriptor made(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!made) throw system_error(errno, "TCP socket");
+  return made;
+}
+
+void set_port(Address& address, std::uint16_t network_order) {
+  if (address.family() == AF_INET6) {
+    reinterpret_cast<sockaddr_in6&>(address.storage).sin6_port = network_order;
+  } else {
+    reinterpret_cast<sockaddr_in&>(address.storage).sin_port = network_order;
+  }
+}
+
+}  // namespace
+
+Handle encode(const Target& target) {
+  HandleLayout layout{};
+  layout.magic = kHandleMagic;
+  layout.proof = target.proof;
+  layout.reply = target.reply;
+  layout.family = static_cast<std::uint16_t>(target.address.family());
+  if (target.address.family() == AF_INET6) {
+    const auto& six = reinterpret_cast<const sockaddr_in6&>(target.address.storage);
+    layout.port = six.sin6_port;
+    layout.zone = six.sin6_scope_id;
+    std::memcpy(layout.address.data(), &six.sin6_addr, sizeof six.sin6_addr);
+  } else {
+    const auto& four = reinterpret_cast<const sockaddr_in&>(target.address.storage);
+    layout.port = four.sin_port;
+    std::memcpy(layout.address.data(), &four.sin_addr, sizeof four.sin_addr);
+  }
+  Handle handle{};
+  std::memcpy(handle.data(), &layout, sizeof layout);
+  return handle;
+}
+
+std::optional<Target> decode_handle(const Handle& handle) {
+  HandleLayout layout{};
+  std::memcpy(&layout, handle.data(), sizeof layout);
+  if (layout.magic != kHandleMagic || layout.port == 0) return std::nullopt;
+  Target target;
+  target.proof = layout.proof;
+  target.reply = layout.reply;
+  if (layout.family == AF_INET) {
+    sockaddr_in four{};
+    four.sin_family = AF_INET;
+    four.sin_port = layout.port;
+    std::memcpy(&four.sin_addr, layout.address.data(), sizeof four.sin_addr);
+    std::memcpy(&target.address.storage, &four, sizeof four);
+  } else if (layout.family == AF_INET6) {
+    sockaddr_in6 six{};
+    six.sin6_family = AF_INET6;
+    six.sin6_port = layout.port;
+    six.sin6_scope_id = layout.zone;
+    std::memcpy(&six.sin6_addr, layout.address.data(), sizeof six.sin6_addr);
+    std::memcpy(&target.address.storage, &six, sizeof six);
+  } else {
+    return std::nullopt;
+  }
+  return target;
+}
+
+// ---- listening -----------------------------------------------------------------------------
+
+TcpListener::TcpListener(const Interface& interface, Options options, Linger& linger)
+    : options_(options), linger_(linger), socket_(make_socket(interface.address.family())) {
+  target_.address = interface.address;
+  set_port(target_.address, 0);
+  if (bind(socket_.get(), target_.address.get(), target_.address.bytes()) != 0) {
+    throw system_error(errno, fmt::format("bind to {}", target_.address.text()));
+  }
+  if (listen(socket_.get(), SOMAXCONN) != 0) {
+    throw system_error(errno, fmt::format("listen on {}", target_.address.text()));
+  }
+  socklen_t bytes = sizeof target_.address.storage;
+  if (getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&target_.address.storage), &bytes) !=
+      0) {
+    throw system_error(errno, "getsockname of a TCP socket");
+  }
+  fill_random(target_.proof);
+  fill_random(target_.reply);
+  handle_ = encode(target_);
+}
+
+std::unique_ptr<ReceiveConnection> TcpListener::accept() {
+  linger_.poll();
+  take_new_sockets();
+  read_greetings();
+  const auto complete =
+      std::find_if(gathering_.begin(), gathering_.end(),
+                   [](const Gathering& entry) { return entry.present == entry.streams.size(); });
+  if (complete == gathering_.end()) return nullptr;
+  Gathering group = std::move(*complete);
+  gathering_.erase(complete);
+  std::vector<Stream> streams;
+  for (FileDescriptor& socket : group.streams) {
+    tune(socket.get());
+    streams.emplace_back(std::move(socket), Reader::kReceiver);
+    streams.back().queue_raw(encode_reply(target_.reply));
+  }
+  log::info(log::kNet, "tcp: accepted {} streams from {}", streams.size(), group.peer);
+  return std::make_unique<TcpReceiver>(std::move(streams), std::move(group.peer),
+                                       options_.checksums, linger_);
+}
+
+void TcpListener::take_new_sockets() {
+  for (int taken = 0; taken < kMaxAcceptsPerCall; ++taken) {
+    Address from;
+    socklen_t bytes = sizeof from.storage;
+    FileDescriptor socket(accept4(socket_.get(), reinterpret_cast<sockaddr*>(&from.storage), &bytes,
+                                  SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      // Of one connection that is gone already, or of the network: accept(2) says to go on.
+      if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO || errno == ENETDOWN ||
+          errno == EHOSTDOWN || errno == EHOSTUNREACH || errno == ENETUNREACH) {
+        continue;
+      }
+      throw system_error(errno, fmt::format("accept on {}", target_.address.text()));
+    }
+    // Room by age: a peer's greeting is there with its connection, so it has been read before.
+    if (half_open_.size() >= kMaxHalfOpen) half_open_.erase(half_open_.begin());
+    half_open_.push_back({std::move(socket), from.text(), {}, Clock::now()});
+    if (half_open_.size() >= kMaxHalfOpen) read_greetings();
+  }
+}
+
+void TcpListener::read_greetings() {
+  const Clock::time_point now = Clock::now();
+  std::erase_if(half_open_, [&](HalfOpen& entry) {
+    std::array<std::byte, kHelloBytes> piece{};
+    const ssize_t got =
+        recv(entry.socket.get(), piece.data(), kHelloBytes - entry.greeting.size(), MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+      return now - entry.since > kGreetingTime;
+    }
+    if (got <= 0) return true;
+    entry.greeting.insert(entry.greeting.end(), piece.begin(), piece.begin() + got);
+    Hello hello;
+    switch (judge_hello(entry.greeting, target_.proof, hello)) {
+      case HelloState::kIncomplete: return now - entry.since > kGreetingTime;
+      case HelloState::kProven: gather(entry, hello); return true;
+      case HelloState::kStranger:
+        log::info(log::kNet, "tcp: hung up on {}: it does not know the handle's secret",
+                  entry.peer);
+        return true;
+    }
+    return true;
+  });
+  std::erase_if(gathering_, [&](const Gathering& entry) {
+    return entry.present < entry.streams.size() && now - entry.since > kGatherTime;
+  });
+}
+
+void TcpListener::gather(HalfOpen& entry, const Hello& hello) {
+  auto group = std::find_if(gathering_.begin(), gathering_.end(), [&](const Gathering& other) {
+    return other.connection == hello.connection;
+  });
+  if (group == gathering_.end()) {
+    group = gathering_.emplace(gathering_.end());
+    group->connection = hello.connection;
+    group->peer = entry.peer;
+    group->streams.resize(hello.streams);
+    group->since = Clock::now();
+  }
+  if (group->streams.size() != hello.streams || group->streams[hello.stream]) {
+    log::warn("tcp: {} sent stream {} of {} twice; dropped", entry.peer, hello.stream,
+              hello.streams);
+    return;
+  }
+  group->streams[hello.stream] = std::move(entry.socket);
+  ++group->present;
+}
+
+// ---- connecting ----------------------------------------------------------------------------
+
+TcpConnector::TcpConnector(const Interface& interface, const Target& target, Options options,
+                           Linger& linger)
+    : target_(target), options_(options), linger_(linger), attempts_(options.streams) {
+  // A zone is a number of this host's own interfaces: the listener's says nothing here.
+  if (target_.address.family() == AF_INET6) {
+    auto& six = reinterpret_cast<sockaddr_in6&>(target_.address.storage);
+    if (six.sin6_scope_id != 0) six.sin6_scope_id = interface.index;
+  }
+  for (Attempt& attempt : attempts_) {
+    attempt.socket = make_socket(target_.address.family());
+    tune(attempt.socket.get());
+    // From this device's own address, so that its traffic uses it. Loopback reaches only this host,
+    // and an address of the other family nothing: there the system chooses.
+    if (!interface.loopback && interface.address.family() == target_.address.family()) {
+      set_option(attempt.socket.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+      Address own = interface.address;
+      set_port(own, 0);
+      if (bind(attempt.socket.get(), own.get(), own.bytes()) != 0) {
+        throw system_error(errno, fmt::format("bind to {}", own.text()));
+      }
+    }
+    int result = 0;
+    do {
+      result = connect(attempt.socket.get(), target_.address.get(), target_.address.bytes());
+    } while (result != 0 && errno == EINTR);
+    if (result == 0) {
+      attempt.connected = true;
+    } else if (errno != EINPROGRESS) {
+      throw Error(Errc::kPeerLost, "{}",
+                  system_error(errno, fmt::format("connect to {}", target_.address.text())).what());
+    }
+  }
+}
+
+void TcpConnector::check(Attempt& attempt) {
+  pollfd entry{attempt.socket.get(), POLLOUT, 0};
+  if (::poll(&entry, 1, 0) <= 0) return;
+  int error = 0;
+  socklen_t bytes = sizeof error;
+  if (getsockopt(attempt.socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) error = errno;
+  if (error != 0) {
+    throw Error(Errc::kPeerLost, "{}",
+                system_error(error, fmt::format("connect to {}", target_.address.text())).what());
+  }
+  attempt.connected = true;
+}
+
+std::unique_ptr<SendConnection> TcpConnector::poll() {
+  linger_.poll();
+  if (attempts_.empty()) {
+    throw Error(Errc::kInvalidUsage, "poll of a connector that has handed out its connection");
+  }
+  bool all = true;
+  for (Attempt& attempt : attempts_) {
+    if (!attempt.connected) check(attempt);
+    all = all && attempt.connected;
+  }
+  if (!all) return nullptr;
+  Hello hello;
+  hello.token = target_.proof;
+  fill_random(hello.connection);
+  hello.streams = static_cast<std::uint16_t>(attempts_.size());
+  std::vector<Stream> streams;
+  for (Attempt& attempt : attempts_) {
+    streams.emplace_back(std::move(attempt.socket), Reader::kSender);
+    streams.back().queue_raw(encode(hello));
+    ++hello.stream;
+  }
+  attempts_.clear();
+  return std::make_unique<TcpSender>(std::move(streams), target_.address.text(), target_.reply,
+                                     options_.checksums, linger_);
+}
+
+}  // namespace ropewalk::transport::tcp

@@ -1,0 +1,78 @@
+#include <linux/sockios.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "transport/messaging/tcp/connection.h"
+
+namespace ropewalk::transport::tcp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A peer that does not take our last bytes for this long has lost them.
+constexpr auto kPatience = std::chrono::seconds(30);
+// The owner waits at most this long for all connections, when it is destroyed.
+constexpr auto kLastPatience = std::chrono::seconds(2);
+
+// @return true when the socket can be closed without losing anything that could still be saved
+bool through(int socket) {
+  // What the peer wrote meanwhile must be taken: closing over unread bytes resets the connection.
+  while (recv(socket, nullptr, std::size_t{1} << 20, MSG_DONTWAIT | MSG_TRUNC) > 0) {
+  }
+  int unacknowledged = 0;
+  if (ioctl(socket, SIOCOUTQ, &unacknowledged) != 0) return true;
+  int error = 0;
+  socklen_t bytes = sizeof error;
+  if (getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0 || error != 0) return true;
+  return unacknowledged == 0;
+}
+
+}  // namespace
+
+struct Linger::State {
+  struct Closing {
+    FileDescriptor socket;
+    Clock::time_point deadline;
+  };
+  std::mutex mutex;
+  std::vector<Closing> closing;  // guarded by mutex
+  std::atomic<std::size_t> count = 0;
+};
+
+Linger::Linger() : state_(std::make_unique<State>()) {}
+
+Linger::~Linger() {
+  const Clock::time_point deadline = Clock::now() + kLastPatience;
+  for (poll(); state_->count > 0 && Clock::now() < deadline; poll()) ::poll(nullptr, 0, 1);
+}
+
+void Linger::adopt(FileDescriptor socket) {
+  shutdown(socket.get(), SHUT_WR);
+  if (!through(socket.get())) {
+    const std::lock_guard lock(state_->mutex);
+    state_->closing.push_back({std::move(socket), Clock::now() + kPatience});
+    ++state_->count;
+  }
+  poll();
+}
+
+void Linger::poll() {
+  if (state_->count.load(std::memory_order_relaxed) == 0) return;
+  const std::lock_guard lock(state_->mutex);
+  const Clock::time_point now = Clock::now();
+  std::erase_if(state_->closing, [&](const State::Closing& entry) {
+    return through(entry.socket.get()) || now > entry.deadline;
+  });
+  state_->count = state_->closing.size();
+}
+
+}  // namespace ropewalk::transport::tcp

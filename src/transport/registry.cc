@@ -1,0 +1,35 @@
+#include "transport/registry.h"
+
+#include <array>
+
+#include "core/error.h"
+#include "transport/messaging/tcp/tcp.h"
+
+namespace ropewalk::transport {
+namespace {
+
+struct Provider {
+  std::string_view name;
+  std::unique_ptr<Transport> (*make)(const Config&);
+};
+
+constexpr std::array kProviders = {
+    Provider{"tcp", tcp::make_transport},
+};
+
+}  // namespace
+
+std::vector<std::string_view> compiled_providers() {
+  std::vector<std::string_view> names;
+  for (const Provider& provider : kProviders) names.push_back(provider.name);
+  return names;
+}
+
+std::unique_ptr<Transport> make_transport(std::string_view name, const Config& config) {
+  for (const Provider& provider : kProviders) {
+    if (provider.name == name) return provider.make(config);
+  }
+  throw Error(Errc::kInvalidArgument, "there is no transport '{}'", name);
+}
+
+}  // namespace ropewalk::transport

@@ -1,0 +1,20 @@
+// Providers by name.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "core/settings.h"
+#include "transport/transport.h"
+
+namespace ropewalk::transport {
+
+/// The names that make_transport() knows in this build.
+std::vector<std::string_view> compiled_providers();
+
+/// Makes the provider called `name`; with the setting FAULTY, wrapped in faulty.h.
+/// @throws Error kInvalidArgument for an unknown name; whatever the provider throws
+std::unique_ptr<Transport> make_transport(std::string_view name, const Config& config);
+
+}  // namespace ropewalk::transport
