@@ -24,6 +24,9 @@ if(TARGET ropewalk)
     ${PROJECT_BINARY_DIR}/ropewalk-config-version.cmake
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/ropewalk COMPONENT development)
 
+  # The prefix is found from the .pc file's own place, so that the installed tree may be moved.
+  file(RELATIVE_PATH RW_PREFIX_FROM_PC
+    ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
   configure_file(${CMAKE_CURRENT_LIST_DIR}/ropewalk.pc.in ${PROJECT_BINARY_DIR}/ropewalk.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/ropewalk.pc
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)

@@ -20,7 +20,6 @@ from ropewalk.cli.bench_plan import Case, Operation, Options, cases, data_type
 from ropewalk.cli.bench_table import Device, Line, Timing
 from ropewalk.communicator import Communicator
 from ropewalk.measure import measure
-from ropewalk.operators import Operator
 
 _DEVICE_BYTES = 512  # room for one rank's line in the exchange of devices
 
@@ -99,19 +98,13 @@ def _say(text: str) -> None:
 def _measure_case(comm: Communicator, operation: Operation, options: Options, case: Case) -> Line:
     element = data_type(case.type_name)
     count = operation.elements(case.size, element.size, comm.size)
-    operator: Operator = "sum"
-    if case.op_name == "mulsum":
-        operator = comm.pre_mul_sum(1 + comm.rank % 2, element.name)
-    elif case.op_name != "none":
-        operator = case.op_name
-
     def half(in_place: bool) -> Timing:
         found = measure(
             comm,
             operation.name,
             count,
             element,
-            op=operator,
+            op="sum" if case.op_name == "none" else case.op_name,
             root=max(case.root, 0),
             in_place=in_place,
             warmup=options.warmup_iters,

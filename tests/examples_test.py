@@ -1,0 +1,118 @@
+"""The examples run as their first lines say, alone and as two ranks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Optional
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DEADLINE_SECONDS = 120
+
+
+def run_ranks(command: list[str], size: int, extra: Optional[dict[str, str]] = None) -> str:
+    """Runs `command` as `size` ranks with torchrun's variables; what rank 0 printed."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    ranks = []
+    for rank in range(size):
+        environment = {**os.environ, **(extra or {})}
+        if size > 1:
+            environment |= {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(size),
+                "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": str(size),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+            }
+        ranks.append(
+            subprocess.Popen(
+                command,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    outputs = [rank.communicate(timeout=DEADLINE_SECONDS) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * size, outputs
+    return outputs[0][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "alone", "two"),
+    [
+        (
+            "all_reduce",
+            "1 ranks: sum [0.0, 1.0, 2.0, 3.0], max [0.0, 1.0, 2.0, 3.0]",
+            "2 ranks: sum [1.0, 3.0, 5.0, 7.0], max [1.0, 2.0, 3.0, 4.0]",
+        ),
+        (
+            "async_handle",
+            "1 ranks: average 1, meanwhile 21065.83",
+            "2 ranks: average 1.5, meanwhile 21065.83",
+        ),
+        ("torch_tensors", "1 ranks: sum 1, rows [0.0]", "2 ranks: sum 3, rows [0.0, 1.0]"),
+    ],
+)
+def test_python_examples(name: str, alone: str, two: str) -> None:
+    if name == "torch_tensors":
+        pytest.importorskip("torch")
+    command = [sys.executable, str(ROOT / "examples" / "python" / f"{name}.py")]
+    assert run_ranks(command, 1).strip() == alone
+    assert run_ranks(command, 2).strip() == two
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An installation of the C library, as `cmake --install` makes it."""
+    build = os.environ.get("ROPEWALK_BUILD_DIR")
+    if not build:
+        pytest.skip("ROPEWALK_BUILD_DIR names no build folder; `make test` does")
+    prefix = tmp_path_factory.mktemp("prefix")
+    subprocess.run(
+        ["cmake", "--install", str(ROOT / build), "--prefix", str(prefix)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return prefix
+
+
+def library_folder(prefix: Path) -> Path:
+    return next(prefix.rglob("libropewalk.so")).parent
+
+
+def expect_sums(program: Path, prefix: Path) -> None:
+    extra = {"LD_LIBRARY_PATH": str(library_folder(prefix))}
+    assert run_ranks([str(program)], 1, extra).strip() == "1 ranks: 0 1 2 3"
+    assert run_ranks([str(program)], 3, extra).strip() == "3 ranks: 3 6 9 12"
+
+
+def test_c_example_by_pkg_config(installed: Path, tmp_path: Path) -> None:
+    for name in ("all_reduce.c", "Makefile"):
+        (tmp_path / name).write_bytes((ROOT / "examples" / "c" / name).read_bytes())
+    environment = {**os.environ, "PKG_CONFIG_PATH": str(library_folder(installed) / "pkgconfig")}
+    subprocess.run(
+        ["make", "-C", str(tmp_path)],
+        check=True,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+    )
+    expect_sums(tmp_path / "all_reduce", installed)
+
+
+def test_c_example_by_cmake(installed: Path, tmp_path: Path) -> None:
+    source = ROOT / "examples" / "c"
+    configure = ["cmake", "-G", "Ninja", "-S", str(source), "-B", str(tmp_path)]
+    subprocess.run(
+        [*configure, f"-DCMAKE_PREFIX_PATH={installed}"], check=True, stdout=subprocess.DEVNULL
+    )
+    subprocess.run(["ninja", "-C", str(tmp_path)], check=True, stdout=subprocess.DEVNULL)
+    expect_sums(tmp_path / "all_reduce", installed)

@@ -1,0 +1,425 @@
+"""The program: exit status, pipes, the table, JSON and pictures."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import DEADLINE_SECONDS, Program
+
+OPERATIONS = [
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "all_to_all",
+    "gather",
+    "scatter",
+    "sendrecv",
+]
+QUICK = ["-b", "64", "-e", "4K", "-f", "8", "-n", "3", "-w", "1"]
+ROW = re.compile(
+    r"^ {0,11}\d+  .{12}  .{8}  .{6}  .{6}(  .{7}  .{6}  .{6}  .{6}){1}  .{7}  .{6}  .{6}  .{5,6}$"
+)
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_bench_every_operation(program: Program, operation: str) -> None:
+    done = program("bench", operation, "--ranks", "3", *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout
+    assert "# Out of bounds values : 0 OK" in done.stdout
+    lines = [line for line in done.stdout.splitlines() if line and not line.startswith("#")]
+    assert len(lines) == 3
+    assert all(ROW.match(line) for line in lines), lines
+    for row in rows(done.stdout):
+        assert len(row) == 13
+        wrong = (row[8], row[12])
+        assert wrong == ("0", "N/A" if operation in ("all_to_all", "sendrecv") else "0")
+
+
+def test_bench_types_operators_and_roots(program: Program) -> None:
+    done = program(
+        "bench", "reduce", "--ranks", "2", "-b", "64", "-e", "64", "-n", "2",
+        "-d", "all", "-o", "all", "-r", "-1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    table = rows(done.stdout)
+    assert len(table) == 12 * 6 * 2
+    assert {row[2] for row in table} >= {"half", "bfloat16", "f8e4m3", "f8e5m2"}
+    assert {row[3] for row in table} == {"sum", "prod", "max", "min", "avg", "mulsum"}
+    assert {row[8] for row in table} == {"0"}
+
+
+def test_bench_json_has_the_keys_of_nccl_tests(program: Program, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    arguments = ("bench", "all_reduce", *QUICK, "-J", str(path))
+    assert program(*arguments).returncode == 0
+    document: dict[str, Any] = json.loads(path.read_text())
+    assert list(document) == [
+        "version",
+        "start_time",
+        "args",
+        "env",
+        "nccl_version",
+        "config",
+        "results",
+        "out_of_bounds",
+        "average_bus_bandwidth",
+        "errors",
+        "end_time",
+    ]
+    assert document["version"] == 3
+    assert list(document["config"]) == [
+        "nthreads",
+        "ngpus",
+        "minimum_bytes",
+        "maximum_bytes",
+        "step_factor",
+        "warmup_iters",
+        "iterations",
+        "aggregated_iterations",
+        "validation",
+        "graph",
+        "blocking_collectives",
+        "per_iter_timing",
+        "per_iter_skip",
+        "parallel_init",
+        "devices",
+    ]
+    devices = document["config"]["devices"]
+    assert [device["rank"] for device in devices] == [0, 1]
+    assert list(devices[0]) == [
+        "rank",
+        "group",
+        "pid",
+        "hostname",
+        "device",
+        "device_hex",
+        "device_info",
+    ]
+    result = document["results"][0]
+    assert list(result) == [
+        "size",
+        "count",
+        "type",
+        "redop",
+        "root",
+        "out_of_place",
+        "in_place",
+        "actual_iterations",
+        "experiment_name",
+    ]
+    assert list(result["in_place"]) == ["time", "alg_bw", "bus_bw", "nwrong"]
+    assert result["root"] == "    -1"
+    assert document["out_of_bounds"] == {"count": 0, "okay": "true"}
+    # A second run keeps the first file.
+    before = path.read_text()
+    done = program(*arguments)
+    assert f"# Writing JSON output to {path}.0" in done.stdout
+    assert path.read_text() == before
+
+
+def test_the_environment_in_the_json_holds_no_secret(program: Program, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    environment = {"NCCL_SECRET": "hidden-1", "MY_PASSWORD": "hidden-2", "NCCL_DEBUG": "WARN"}
+    assert program("bench", "all_reduce", *QUICK, "-J", str(path), env=environment).returncode == 0
+    assert "hidden" not in path.read_text()
+    assert "NCCL_DEBUG=WARN" in json.loads(path.read_text())["env"]
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_bench_plot(program: Program, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"run.{suffix}"
+    done = program("bench", "all_gather", *QUICK, "--plot", str(path))
+    assert done.returncode == 0, done.stderr
+    if suffix == "svg":
+        text = path.read_text()
+        assert "all_gather over 2 ranks" in text
+        assert "KiB" in text
+        assert "in place" in text
+    else:
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("bench",), "OP"),
+        (("bench", "all_mend"), 'unknown operation "all_mend"'),
+        (("bench", "all_reduce", "-b", "8Q"), '-b "8Q" is no size'),
+        (("bench", "all_reduce", "-b", "-8"), "is no size"),
+        (("bench", "all_reduce", "-b", "16", "-e", "8"), "larger than"),
+        (("bench", "all_reduce", "-n", "0"), "-n 0"),
+        (("bench", "all_reduce", "-d", "quad"), 'unknown type "quad"'),
+        (("bench", "all_reduce", "-o", "median"), 'unknown operator "median"'),
+        (("bench", "all_reduce", "-G", "1"), "needs CUDA"),
+        (("bench", "all_reduce", "-g", "2"), "--ranks"),
+        (("bench", "all_reduce", "-J", "x.txt"), ".json"),
+        (("bench", "all_reduce", "-J", "/nonexistent/x.json"), "No such file"),
+        (("bench", "all_reduce", "--plot", "x.gif"), ".svg"),
+        (("bench", "all_reduce", "--ranks", "0"), "--ranks 0"),
+        (("bench", "broadcast", "-r", "2"), "-r 2: there are 2 ranks"),
+        (("bench", "all_reduce", "--set", "SLOTS"), "NAME=VALUE"),
+        (("bench", "all_reduce", "--set", "NO_SUCH=1"), "NO_SUCH"),
+        (("--set", "SLOTS=1", "config"), "SLOTS"),
+        (("schedule", "show", "/nonexistent"), "No such file"),
+        (("schedule", "make", "all_reduce", "--algorithm", "zigzag"), "zigzag"),
+        (("schedule", "make"), "which operation"),
+        (("weave",), "weave"),
+    ],
+)
+def test_a_wrong_command_line(
+    program: Program, arguments: tuple[str, ...], reason: str
+) -> None:
+    done = program(*arguments)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert reason in done.stderr
+
+
+def test_help_of_every_command_teaches_by_example(program: Program) -> None:
+    for command in (
+        (),
+        ("bench",),
+        ("config",),
+        ("schedule",),
+        ("schedule", "make"),
+        ("schedule", "show"),
+        ("schedule", "check"),
+        ("schedule", "draw"),
+    ):
+        for flag in ("-h", "--help"):
+            done = program(*command, flag)
+            assert done.returncode == 0
+            assert "Examples:" in done.stdout
+            assert f"ropewalk {' '.join(command)}".strip() in done.stdout
+
+
+def test_version(program: Program) -> None:
+    assert re.fullmatch(r"ropewalk \d+\.\d+\.\d+\n", program("--version").stdout)
+
+
+# ---- ranks as processes
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ropewalk", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+LONG = ("bench", "all_reduce", "--ranks", "3", "-b", "8", "-e", "8", "-n", "1000", "-N", "1000000")
+
+
+def rank_processes(running: subprocess.Popen[str]) -> list[int]:
+    """The ranks' process ids, from the table's header; returns when the table has begun."""
+    assert running.stdout is not None
+    pids: list[int] = []
+    for line in running.stdout:
+        found = re.match(r"#  Rank .* Pid +(\d+) on", line)
+        if found:
+            pids.append(int(found.group(1)))
+        if not line.startswith("#"):
+            return pids
+    raise AssertionError(f"no table: {running.stderr and running.stderr.read()}")
+
+
+def gone(pids: list[int]) -> bool:
+    """Whether the processes end within the deadline."""
+    until = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < until:
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_rank_outlives_the_parent(number: signal.Signals) -> None:
+    running = start(*LONG)
+    try:
+        pids = rank_processes(running)
+        assert len(pids) == 3
+        running.send_signal(number)
+        running.communicate(timeout=DEADLINE_SECONDS)
+        wanted = -number if number == signal.SIGKILL else 128 + number
+        assert running.returncode == wanted
+        assert gone(pids)
+    finally:
+        running.kill()
+
+
+def test_a_killed_rank_is_named() -> None:
+    running = start(*LONG)
+    try:
+        pids = rank_processes(running)
+        os.kill(pids[1], signal.SIGKILL)
+        _, said = running.communicate(timeout=DEADLINE_SECONDS)
+        assert running.returncode == 128 + signal.SIGKILL
+        assert f"rank 1 (process {pids[1]}) was killed by SIGKILL" in said
+        assert gone(pids)
+    finally:
+        running.kill()
+
+
+def test_a_launcher_needs_no_flag(tmp_path: Path) -> None:
+    """Two processes with torchrun's environment are two ranks; rank 0 alone prints."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    ranks = []
+    for rank in range(2):
+        environment = {
+            **os.environ,
+            "RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_RANK": str(rank),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        ranks.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "ropewalk", "bench", "all_reduce", *QUICK],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+        )
+    outputs = [rank.communicate(timeout=DEADLINE_SECONDS) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs
+    assert len(rows(outputs[0][0])) == 3
+    assert outputs[1][0] == ""
+
+
+def test_a_terminal_gets_a_progress_bar_and_a_pipe_none() -> None:
+    terminal, end = pty.openpty()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "ropewalk", "bench", "all_reduce", *QUICK],
+        stdout=subprocess.PIPE,
+        stderr=end,
+        text=True,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(end)
+    shown = b""
+    try:
+        while piece := os.read(terminal, 4096):
+            shown += piece
+    except OSError:  # the terminal's other end was closed
+        pass
+    assert running.stdout is not None
+    table = running.stdout.read()
+    assert running.wait(DEADLINE_SECONDS) == 0
+    assert b"3/3" in shown or b"2/3" in shown
+    assert "\x1b" not in table
+    assert len(rows(table)) == 3
+    os.close(terminal)
+
+
+# ---- schedules
+
+
+def make(program: Program, *arguments: str) -> str:
+    done = program("schedule", "make", *arguments)
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout)
+
+
+def test_schedule_make_check_show_draw(program: Program, tmp_path: Path) -> None:
+    text = make(program, "all_reduce", "--ranks", "4", "--algorithm", "ring")
+    assert text.startswith("ropewalk-schedule 1\n")
+    file = tmp_path / "ring.txt"
+    file.write_text(text)
+
+    checked = program("schedule", "check", str(file))
+    assert checked.returncode == 0
+    assert checked.stdout.startswith("accepted")
+
+    shown = program("schedule", "show", str(file))
+    assert shown.returncode == 0
+    assert "\x1b" not in shown.stdout
+    assert "rank 3" in shown.stdout
+    assert "combine" in shown.stdout
+
+    drawn = program("schedule", "draw", "-", input=text)
+    assert drawn.returncode == 0
+    import xml.etree.ElementTree as ElementTree
+
+    root = ElementTree.fromstring(drawn.stdout)
+    titles = [node.text or "" for node in root.iter("{http://www.w3.org/2000/svg}title")]
+    messages = [title for title in titles if re.match(r"block \d+: rank \d to rank \d", title)]
+    assert len(messages) == 4 * 6
+
+
+def test_schedule_check_refuses_and_says_why(program: Program) -> None:
+    text = make(program, "all_reduce", "--ranks", "3", "--algorithm", "ring")
+    broken = re.sub(r" \+ in =>", " =>", text, count=1)
+    assert broken != text
+    done = program("schedule", "check", "-", input=broken)
+    assert done.returncode == 1
+    assert done.stdout.startswith("refused\n")
+    assert "rank" in done.stdout
+    report = json.loads(program("schedule", "check", "--json", "-", input=broken).stdout)
+    assert report["accepted"] is False
+    assert report["defects"]
+
+
+def test_schedule_check_of_what_is_none(program: Program) -> None:
+    done = program("schedule", "check", "-", input="ropewalk-schedule 1\ncollective nonsense\n")
+    assert done.returncode == 2
+    assert "line 2" in done.stderr
+
+
+def test_every_algorithm_can_be_drawn(program: Program) -> None:
+    listed = program("schedule", "make", "--list").stdout.splitlines()
+    assert len(listed) >= 7
+    for line in listed:
+        name, collectives = line.split("\t")[:2]
+        text = make(program, collectives.split(",")[0], "--algorithm", name, "--ranks", "4")
+        assert program("schedule", "draw", "-", input=text).returncode == 0
+
+
+# ---- settings
+
+
+def test_config(program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "ropewalk.conf"
+    file.write_text("SLOTS=16\n")
+    environment = {"ROPEWALK_CONF_FILE": str(file), "ROPEWALK_TIMEOUT": "30s"}
+    done = program("--set", "CHANNELS=3", "config", "--json", env=environment)
+    assert done.returncode == 0, done.stderr
+    table = {row["name"].removeprefix("ROPEWALK_"): row for row in json.loads(done.stdout)}
+    assert (table["SLOTS"]["value"], table["SLOTS"]["source"]) == ("16", f"file {file}:1")
+    assert (table["TIMEOUT"]["value"], table["TIMEOUT"]["source"]) == ("30s", "environment")
+    assert (table["CHANNELS"]["value"], table["CHANNELS"]["source"]) == ("3", "command line")
+    assert table["ALGORITHM"]["source"] == "default"
+    plain = program("config").stdout
+    assert "\x1b" not in plain
+    assert len(plain.splitlines()) == len(table)
+
+
+def test_config_tuning(program: Program, tmp_path: Path) -> None:
+    done = program("--set", f"TUNING_FILE={tmp_path}/t.json", "config", "--tuning", "--ranks", "3")
+    assert done.returncode == 0, done.stderr
+    assert "all_reduce" in json.loads(done.stdout)["choices"]

@@ -1,0 +1,96 @@
+"""Ranks as threads of one process, and the program as a child process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any, Callable, TypeVar
+
+import pytest
+
+import ropewalk
+from ropewalk.communicator import Communicator
+
+Result = TypeVar("Result")
+
+# A test that hangs ends here, on a machine loaded by anything else.
+DEADLINE_SECONDS = 120
+
+
+def run_ranks(
+    comms: list[Communicator], body: Callable[[Communicator], Result]
+) -> list[Result]:
+    """Runs `body` for every communicator in a thread of its own; results in rank order.
+
+    When a rank raises, the others are aborted so that none waits, and the first error is raised.
+    """
+    results: dict[int, Result] = {}
+    errors: list[BaseException] = []
+
+    def work(comm: Communicator) -> None:
+        try:
+            results[comm.rank] = body(comm)
+        except BaseException as error:  # noqa: BLE001: raised again below
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(comm,), daemon=True) for comm in comms]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_SECONDS)
+        if thread.is_alive():
+            pytest.fail(f"a rank hangs; so far: {errors}")
+    if errors:
+        raise errors[0]
+    return [results[comm.rank] for comm in comms]
+
+
+class Worlds:
+    """Communicators by number of ranks, made once and used by all tests of a module."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, list[Communicator]] = {}
+
+    def __call__(self, size: int) -> list[Communicator]:
+        if size not in self._made:
+            self._made[size] = ropewalk.init_all(size)
+        return self._made[size]
+
+    def forget(self, size: int) -> None:
+        """For tests that break their communicators."""
+        self._made.pop(size, None)
+
+    def close(self) -> None:
+        for comms in self._made.values():
+            run_ranks([comm for comm in comms if not comm.closed], Communicator.finalize)
+
+
+@pytest.fixture(scope="module")
+def worlds() -> Iterator[Worlds]:
+    made = Worlds()
+    yield made
+    made.close()
+
+
+Program = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def program() -> Program:
+    """Runs `ropewalk ARGUMENTS` with its output in pipes."""
+
+    def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, **options.pop("env", {})}
+        return subprocess.run(
+            [sys.executable, "-m", "ropewalk", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            env=environment,
+            **options,
+        )
+
+    return run

@@ -1,0 +1,143 @@
+"""Bad input gives an exception that names what is wrong, and nothing hangs."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any, Callable
+
+import numpy as np
+import pytest
+from conftest import run_ranks
+
+import ropewalk
+from ropewalk.communicator import Communicator
+
+
+def test_the_class_tree() -> None:
+    assert issubclass(ropewalk.ArgumentError, ValueError)
+    assert issubclass(ropewalk.SystemCallError, OSError)
+    assert issubclass(ropewalk.PeerLostError, ConnectionError)
+    assert issubclass(ropewalk.TimeoutError, builtins.TimeoutError)
+    for name in ("ArgumentError", "UsageError", "SystemCallError", "CudaError", "PeerLostError"):
+        assert issubclass(getattr(ropewalk, name), ropewalk.Error)
+    assert str(ropewalk.SystemCallError("words")) == "words"
+
+
+@pytest.fixture
+def alone() -> Any:
+    with ropewalk.init_all(1)[0] as comm:
+        yield comm
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda comm: comm.all_reduce(np.ones(3), "median"), 'unknown operator "median"'),
+        (lambda comm: comm.all_reduce(np.ones(3), out=np.ones(4)), "3 elements and out 4"),
+        (
+            lambda comm: comm.all_reduce(np.ones(3), out=np.ones(3, np.float32)),
+            "array holds float64, out holds float32",
+        ),
+        (lambda comm: comm.all_reduce(b"1234"), "read-only"),
+        (lambda comm: comm.broadcast(np.ones(3), root=1), "root"),
+        (lambda comm: comm.broadcast(np.ones(3), root=-1), "root"),
+        (lambda comm: comm.send(np.ones(3), peer=7), "7"),
+        (lambda comm: comm.pre_mul_sum(1, "float12"), 'unknown type "float12"'),
+        (lambda comm: comm.pre_mul_sum(300, "int8"), "300 is no int8"),
+        (
+            lambda comm: comm.all_reduce(np.ones(3), comm.pre_mul_sum(1, "int8")),
+            "operator is for int8",
+        ),
+        (lambda comm: comm.use_schedule("nonsense"), "line 1"),
+        (lambda comm: comm.split(-2), "color -2"),
+    ],
+)
+def test_arguments(
+    alone: Communicator, call: Callable[[Communicator], object], reason: str
+) -> None:
+    with pytest.raises(ropewalk.ArgumentError, match=reason):
+        call(alone)
+    # The communicator still works.
+    assert alone.all_reduce(np.ones(2)).tolist() == [1, 1]
+
+
+def test_joining_arguments() -> None:
+    with pytest.raises(ropewalk.ArgumentError, match="all three or none"):
+        ropewalk.init(rank=0)
+    with pytest.raises(ropewalk.ArgumentError, match="has 3 bytes"):
+        ropewalk.init(unique_id=b"abc", rank=0, size=1)
+    with pytest.raises(ropewalk.ArgumentError):
+        ropewalk.init(unique_id=ropewalk.unique_id(), rank=2, size=2)
+    with pytest.raises(ropewalk.ArgumentError, match="not positive"):
+        ropewalk.init_all(0)
+
+
+def test_a_closed_communicator_says_so() -> None:
+    comm = ropewalk.init_all(1)[0]
+    comm.finalize()
+    assert comm.closed
+    assert "closed" in repr(comm)
+    with pytest.raises(ropewalk.UsageError, match="finalized or aborted"):
+        comm.all_reduce(np.ones(1))
+    with pytest.raises(ropewalk.UsageError):
+        comm.finalize()
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda comm: comm.all_reduce(np.ones(3 + comm.rank)), "count"),
+        (lambda comm: comm.all_reduce(np.ones(4, ["f4", "f8"][comm.rank])), "type"),
+        (lambda comm: comm.all_reduce(np.ones(4), ["sum", "max"][comm.rank]), "operator|op"),
+        (lambda comm: comm.broadcast(np.ones(4), root=comm.rank), "root"),
+    ],
+)
+def test_ranks_that_disagree_are_told_about_what(
+    call: Callable[[Communicator], object], word: str
+) -> None:
+    texts: list[str] = []
+
+    def body(comm: Communicator) -> None:
+        with comm, pytest.raises(ropewalk.Error) as caught:
+            call(comm)
+        texts.append(str(caught.value))
+
+    run_ranks(ropewalk.init_all(2), body)
+    import re
+
+    assert any(re.search(word, text) and "rank" in text for text in texts), texts
+
+
+def test_an_abort_ends_the_others_with_an_error() -> None:
+    def body(comm: Communicator) -> None:
+        if comm.rank == 1:
+            comm.abort()
+            return
+        with pytest.raises(ropewalk.PeerLostError, match="1"):
+            comm.all_reduce(np.ones(100_000))
+        with pytest.raises(ropewalk.PeerLostError):
+            comm.check()
+        comm.abort()
+
+    run_ranks(ropewalk.init_all(3), body)
+
+
+def test_a_block_that_raises_aborts() -> None:
+    comm = ropewalk.init_all(1)[0]
+    with pytest.raises(KeyError), comm:
+        raise KeyError
+    assert comm.closed
+
+
+def test_settings_name_what_is_wrong() -> None:
+    with pytest.raises(ropewalk.ArgumentError, match="NO_SUCH"):
+        ropewalk.settings.set("NO_SUCH", 1)
+    with pytest.raises(ropewalk.ArgumentError, match="SLOTS"):
+        ropewalk.settings.set("SLOTS", "many")
+
+
+def test_a_schedule_that_cannot_be() -> None:
+    with pytest.raises(ropewalk.ArgumentError, match="zigzag"):
+        ropewalk.schedule.make("all_reduce", "zigzag", 4)
+    with pytest.raises(ropewalk.ArgumentError):
+        ropewalk.schedule.make("all_reduce", "ring", 0)
