@@ -65,7 +65,9 @@ class Service {
  private:
   void run() noexcept;
   [[nodiscard]] int wait_ms() const;
+  static void guarded(const Task& task) noexcept;
   void run_deferred();
+  void run_timers();
 
   std::array<unsigned char, 16> token_{};
   Socket epoll_;
