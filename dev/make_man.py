@@ -63,7 +63,9 @@ def page(command: tuple[str, ...], text: str) -> str:
         ".nf",
     ]
     for line in body.split("\n"):
-        heading = re.fullmatch(r"\s{0,2}(Examples|Exit status|Arguments|Options|Commands):\s*(.*)", line)
+        heading = re.fullmatch(
+            r"\s{0,2}(Examples|Exit status|Arguments|Options|Commands):\s*(.*)", line
+        )
         if heading:
             lines += [".fi", f".SH {heading.group(1).upper()}", ".nf"]
             line = heading.group(2)

@@ -41,8 +41,8 @@ class Communicator:
         PeerLostError: another rank died, left or aborted.
         TimeoutError: the deadline (setting TIMEOUT) passed.
 
-    A program stopped by Ctrl-C inside a blocking operation sees KeyboardInterrupt when the operation
-    ends; `handle.wait(timeout)` in a loop reacts sooner.
+    A program stopped by Ctrl-C inside a blocking operation sees KeyboardInterrupt when the
+    operation ends; `handle.wait(timeout)` in a loop reacts sooner.
 
     Threads: one at a time; `abort` and `check` by any thread at any time. As a context manager a
     communicator is finalized at the end of the block, or aborted when the block ends by an
@@ -90,7 +90,7 @@ class Communicator:
     # ---- its end
 
     def finalize(self) -> None:
-        """Waits for this rank's operations, tells the others that it leaves in order, and closes."""
+        """Waits for this rank's operations, tells the others that it leaves, and closes."""
         address, self._address = self.c_handle, None
         self._destroy.detach()
         finalized = library().rwCommFinalize(address)
@@ -336,8 +336,8 @@ class Communicator:
         """Combines `array` of all ranks; each rank gets its own block of the result.
 
         Args:
-            array: `size * count` elements. Without `out`, the result overwrites this rank's block of
-                it (the other blocks keep no defined value).
+            array: `size * count` elements. Without `out`, the result overwrites this rank's block
+                of it (the other blocks keep no defined value).
             op: as in `all_reduce`.
             out: `count` elements for the result.
             blocking: see the class.

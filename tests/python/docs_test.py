@@ -43,7 +43,10 @@ def test_man_pages_are_readable_by_man() -> None:
         pytest.skip("groff is not installed")
     for path in (ROOT / "docs" / "man").glob("*.1"):
         done = subprocess.run(
-            ["groff", "-man", "-Tutf8", "-ww", str(path)], capture_output=True, text=True, check=True
+            ["groff", "-man", "-Tutf8", "-ww", str(path)],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert done.stderr == ""
 
