@@ -8,6 +8,7 @@ import os
 import platform
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,6 +20,11 @@ class LaunchError(Exception):
     def __init__(self, message: str, output: str = "") -> None:
         super().__init__(message)
         self.output = output
+
+
+def end_programs_on_sigterm() -> None:
+    """Makes SIGTERM an exception, so that what run_program started is ended too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def run_program(

@@ -21,6 +21,14 @@ if(RW_FUZZ)
   target_link_options(rw_options INTERFACE -fsanitize=address,undefined)
 endif()
 
+# Vector code is hundreds of small inlined functions, whose temporaries take compilers many minutes
+# to follow through their scopes; and none of them outlives its scope.
+file(GLOB vector_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/executor/host/kernels_*.cc)
+if(RW_FUZZ OR RW_SANITIZE MATCHES address)
+  set_source_files_properties(${vector_sources} PROPERTIES COMPILE_OPTIONS
+    -fno-sanitize-address-use-after-scope)
+endif()
+
 function(rw_layer name)
   cmake_parse_arguments(LAYER "" "" "DEPENDS;LIBRARIES" ${ARGN})
   set(folder ${PROJECT_SOURCE_DIR}/src/${name})
@@ -62,7 +70,7 @@ endfunction()
 
 rw_layer(core)
 rw_layer(transport DEPENDS core)
-rw_layer(schedule DEPENDS core)
+rw_layer(schedule DEPENDS core LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(executor DEPENDS core schedule transport LIBRARIES PkgConfig::HWY)
 rw_layer(comm DEPENDS core schedule transport executor
   LIBRARIES PkgConfig::SODIUM nlohmann_json::nlohmann_json)

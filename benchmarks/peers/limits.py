@@ -100,15 +100,22 @@ def bound_us(
     """No library can run `operation` faster, on average over a back-to-back loop.
 
     Latency: where every rank needs something of every other, an iteration takes at least one hop,
-    and each core must have switched through its ranks. Where data flows one way (from or to a
+    and each core must have switched through its ranks: a rank on its core can start one iteration
+    more than the slowest other has started, so k ranks of a core take k - 1 switches an iteration.
+    In a ring (sendrecv) each may be one ahead of its predecessor only, so that one round of
+    switches carries as many iterations as there are ranks. Where data flows one way (from or to a
     root), the sender may run ahead, so only the rate of cache lines bounds a loop without
     barriers. Bandwidth: the bytes that must be written (or read) at one core's copy (or read)
     bandwidth, spread over all cores. The largest of these holds; they may overlap, so no sum does.
     """
     hops = (0 if operation in ROOTED else 1) + (1 if blocking else 0)
     cores = min(cores, ranks)
-    switches = (-(-ranks // cores) - 1) * limits.switch_us if hops else 0.0
-    latency_us = max(hops * limits.line_one_way_us, switches, limits.line_stream_us)
+    crowd = -(-ranks // cores)  # ranks on the fullest core
+    switches = float(crowd - 1)
+    if operation == "sendrecv" and not blocking:
+        switches = crowd / ranks if crowd > 1 else 0.0
+    switch_us = switches * limits.switch_us if hops else 0.0
+    latency_us = max(hops * limits.line_one_way_us, switch_us, limits.line_stream_us)
     written, read = (total / cores for total in bytes_touched(operation, ranks, size))
     write_us = written / best_rate(limits.copy_gb_per_s, written) / 1e3
     read_us = read / best_rate(limits.read_gb_per_s, read) / 1e3

@@ -221,8 +221,9 @@ TEST(Mutation, TheCheckerRefusesEveryDefectWithAWrongEffect) {
   for (const auto& [kind, counts] : kinds) {
     fmt::print("  {}: {} of {} wrong\n", kind, counts.second, counts.first);
   }
-  // Harmless by the collective's definition, and still not a schedule: marks where nothing is
-  // reduced, a root where there is none.
+  // What is refused without a wrong effect says something that its collective has no meaning for:
+  // a mark where nothing is reduced, a root where there is none; or names a wrong block where a
+  // rank only hands chunks of equal length on.
   for (const auto& [why, times] : why_refused) fmt::print("  harmless: {} x {}\n", times, why);
   // The test itself must bite: most defects matter, and some do not.
   EXPECT_GT(wrong, kMutants / 2);

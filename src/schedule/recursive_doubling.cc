@@ -67,7 +67,6 @@ void add_all_reduce(StepList& steps, int rank, int ranks) {
 /// missing) to the rank `distance` before it and gets the following ones from the rank `distance`
 /// after it. A send goes one block ahead of the receive, which FIFOs of 2 chunks allow.
 void add_all_gather(StepList& steps, int rank, int ranks) {
-  steps.push_back(write(rank, {Operand::input()}));
   for (int distance = 1; distance < ranks; distance *= 2) {
     const int before = around(rank, -distance, ranks);
     const int after = around(rank, distance, ranks);
@@ -75,7 +74,11 @@ void add_all_gather(StepList& steps, int rank, int ranks) {
     const auto give = [&](int i) {
       steps.push_back(send(around(rank, i, ranks), {Operand::output()}, {before}));
     };
-    give(0);
+    if (distance == 1) {
+      steps.push_back(write(rank, {Operand::input()}, {before}));
+    } else {
+      give(0);
+    }
     for (int i = 0; i < blocks; ++i) {
       if (i + 1 < blocks) give(i + 1);
       steps.push_back(write(around(rank, distance + i, ranks), {Operand::link(after)}));

@@ -162,6 +162,10 @@ std::vector<std::byte> Bootstrap::recv(int peer, std::uint32_t tag, Deadline dea
   return member_->receive(peer, Member::Channel::kMessages, tag, deadline, "bootstrap recv");
 }
 
+std::optional<std::vector<std::byte>> Bootstrap::try_recv(int peer, std::uint32_t tag) {
+  return member_->try_receive(peer, Member::Channel::kMessages, tag, "bootstrap recv");
+}
+
 void Bootstrap::recv(int peer, std::uint32_t tag, std::span<std::byte> data, Deadline deadline) {
   const std::vector<std::byte> message = recv(peer, tag, deadline);
   if (message.size() != data.size()) {

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -89,6 +90,9 @@ class Bootstrap {
   std::vector<std::byte> recv(int peer, std::uint32_t tag, Deadline deadline);
   /// The same into `data`. @throws Error kInternal when the lengths differ
   void recv(int peer, std::uint32_t tag, std::span<std::byte> data, Deadline deadline);
+
+  /// The next message of `peer` with `tag` if it is there. @throws as recv, except kTimeout
+  [[nodiscard]] std::optional<std::vector<std::byte>> try_recv(int peer, std::uint32_t tag);
 
   static constexpr std::size_t kMaxMessageBytes = std::size_t{64} << 20;
 

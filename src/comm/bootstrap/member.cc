@@ -777,6 +777,29 @@ void Member::send(int peer, Channel channel, std::uint32_t tag, std::span<const 
   });
 }
 
+std::optional<std::vector<std::byte>> Member::take(int peer, Channel channel, std::uint32_t tag,
+                                                   std::string_view what) {
+  const auto found = inbox_.find({peer, channel, tag});
+  if (found != inbox_.end()) {
+    std::vector<std::byte> message = std::move(found->second.front());
+    found->second.pop_front();
+    if (found->second.empty()) inbox_.erase(found);
+    return message;
+  }
+  if (aborted_here_) throw Error(Errc::kAborted, "{}: aborted: {}", what, abort_reason_);
+  if (left_here_) throw Error(Errc::kInvalidUsage, "{}: this rank has left", what);
+  std::string why;
+  if (blocked_by_loss(peer, channel, &why)) throw Error(Errc::kPeerLost, "{}: {}", what, why);
+  return std::nullopt;
+}
+
+std::optional<std::vector<std::byte>> Member::try_receive(int peer, Channel channel,
+                                                          std::uint32_t tag,
+                                                          std::string_view what) {
+  const std::lock_guard lock(mutex_);
+  return take(peer, channel, tag, what);
+}
+
 std::vector<std::byte> Member::receive(int peer, Channel channel, std::uint32_t tag,
                                        Deadline deadline, std::string_view what) {
   if (peer < 0 || peer >= options_.size) {
@@ -784,17 +807,9 @@ std::vector<std::byte> Member::receive(int peer, Channel channel, std::uint32_t 
   }
   std::unique_lock lock(mutex_);
   for (;;) {
-    const auto found = inbox_.find({peer, channel, tag});
-    if (found != inbox_.end()) {
-      std::vector<std::byte> message = std::move(found->second.front());
-      found->second.pop_front();
-      if (found->second.empty()) inbox_.erase(found);
-      return message;
+    if (std::optional<std::vector<std::byte>> message = take(peer, channel, tag, what)) {
+      return *std::move(message);
     }
-    if (aborted_here_) throw Error(Errc::kAborted, "{}: aborted: {}", what, abort_reason_);
-    if (left_here_) throw Error(Errc::kInvalidUsage, "{}: this rank has left", what);
-    std::string why;
-    if (blocked_by_loss(peer, channel, &why)) throw Error(Errc::kPeerLost, "{}: {}", what, why);
     if (deadline == kNoDeadline) {
       changed_.wait(lock);
     } else if (Clock::now() >= deadline) {

@@ -58,6 +58,9 @@ class Member : public std::enable_shared_from_this<Member> {
   /// not leave in order, messages only when `peer` is.
   std::vector<std::byte> receive(int peer, Channel channel, std::uint32_t tag, Deadline deadline,
                                  std::string_view what);
+  /// The same without waiting: nothing when no such message is there yet.
+  std::optional<std::vector<std::byte>> try_receive(int peer, Channel channel, std::uint32_t tag,
+                                                    std::string_view what);
   void watch(Observer* observer);
   /// Both start; wait_closed() waits until the others have taken note.
   void leave();
@@ -72,6 +75,9 @@ class Member : public std::enable_shared_from_this<Member> {
   }
 
  private:
+  // The oldest such message, if any; throws when none can come. Holding mutex_.
+  std::optional<std::vector<std::byte>> take(int peer, Channel channel, std::uint32_t tag,
+                                             std::string_view what);
   enum class Phase : std::uint8_t { kJoining, kJoined, kLeaving, kClosed };
 
   struct Link {

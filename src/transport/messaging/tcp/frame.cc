@@ -93,7 +93,9 @@ std::array<std::byte, kHelloBytes> encode(const Hello& hello) {
 
 HelloState judge_hello(std::span<const std::byte> bytes, const Token& token, Hello& hello) {
   const std::size_t compared = std::min(bytes.size(), kHelloMagic.size());
-  if (std::memcmp(bytes.data(), kHelloMagic.data(), compared) != 0) return HelloState::kStranger;
+  if (compared > 0 && std::memcmp(bytes.data(), kHelloMagic.data(), compared) != 0) {
+    return HelloState::kStranger;
+  }
   if (bytes.size() < kHelloBytes) return HelloState::kIncomplete;
   std::array<char, 8> magic{};
   Taker(bytes.data())

@@ -1,0 +1,402 @@
+// Communicators whose ranks are threads of this process.
+#include "comm/communicator.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/group.h"
+#include "comm/measure.h"
+#include "core/error.h"
+
+namespace ropewalk::comm {
+namespace {
+
+// Settings that keep the tests to themselves: no measuring, no files.
+void quiet(Runtime& runtime) {
+  runtime.set("TUNE", "0", "test");
+  runtime.set("TIMEOUT", "60", "test");
+}
+
+// Runs `body` on every rank of a new communicator, each in a thread.
+void with_ranks(int size, Runtime& runtime, const std::function<void(Communicator&)>& body) {
+  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+  std::vector<std::thread> threads;
+  std::atomic<int> failures{0};
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        const std::unique_ptr<Communicator> comm = Communicator::join(id, r, size, runtime);
+        body(*comm);
+        comm->finalize();
+      } catch (const std::exception& error) {
+        ++failures;
+        ADD_FAILURE() << "rank " << r << ": " << error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_EQ(failures, 0);
+}
+
+template <typename Body>
+std::pair<Errc, std::string> error_of(Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return {error.code(), error.what()};
+  }
+  return {Errc::kInternal, "no error"};
+}
+
+CollectiveCall all_reduce(const std::vector<float>& in, std::vector<float>& out) {
+  CollectiveCall call;
+  call.input = in.data();
+  call.output = out.data();
+  call.count = in.size();
+  return call;
+}
+
+TEST(Communicator, MeasuresEveryCollectiveRight) {
+  Runtime runtime;
+  quiet(runtime);
+  for (const int size : {1, 2, 3, 4}) {
+    with_ranks(size, runtime, [&](Communicator& comm) {
+      for (int c = 0; c < kNumCollectives; ++c) {
+        for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{100'003}}) {
+          MeasureSpec spec;
+          spec.collective = static_cast<Collective>(c);
+          spec.count = count;
+          spec.iterations = 2;
+          spec.root = has_root(spec.collective) ? -1 : 0;
+          const MeasureResult result = measure(comm, spec);
+          EXPECT_EQ(result.wrong, 0U) << name(spec.collective) << " " << count << " elements over "
+                                      << size << " ranks by " << result.algorithm;
+        }
+      }
+    });
+  }
+}
+
+TEST(Communicator, OverNetworkLinks) {
+  Runtime runtime;
+  quiet(runtime);
+  runtime.set("LINKS", "network", "test");
+  runtime.set("SOCKET_IFNAME", "lo", "test");
+  with_ranks(3, runtime, [&](Communicator& comm) {
+    EXPECT_EQ(comm.facts().num_hosts, 3);
+    for (int c = 0; c < kNumCollectives; ++c) {
+      MeasureSpec spec;
+      spec.collective = static_cast<Collective>(c);
+      spec.count = 50'000;
+      spec.iterations = 2;
+      EXPECT_EQ(measure(comm, spec).wrong, 0U) << name(spec.collective);
+    }
+  });
+}
+
+TEST(Communicator, SplitsByColorAndKey) {
+  Runtime runtime;
+  quiet(runtime);
+  with_ranks(5, runtime, [&](Communicator& comm) {
+    const int color = comm.rank() == 4 ? -1 : comm.rank() % 2;
+    const std::unique_ptr<Communicator> part = comm.split(color, -comm.rank());
+    ASSERT_EQ(part == nullptr, comm.rank() == 4);
+    if (part == nullptr) return;
+    EXPECT_EQ(part->size(), 2);
+    EXPECT_EQ(part->rank(), comm.rank() < 2 ? 1 : 0);  // higher key first
+    std::vector<float> in(1, static_cast<float>(comm.rank()));
+    std::vector<float> out(1);
+    part->run(all_reduce(in, out));
+    EXPECT_EQ(out[0], color == 0 ? 2.0F : 4.0F);
+    part->finalize();
+  });
+}
+
+TEST(Communicator, StartedOperationsRunInOrderAndOverlapWithTheCaller) {
+  Runtime runtime;
+  quiet(runtime);
+  with_ranks(2, runtime, [&](Communicator& comm) {
+    std::vector<std::vector<float>> data(20, std::vector<float>(100, 1.0F));
+    std::vector<std::shared_ptr<Request>> requests;
+    for (std::vector<float>& buffer : data) {
+      requests.push_back(std::make_shared<Request>());
+      comm.start(all_reduce(buffer, buffer), requests.back());
+    }
+    std::vector<float> last(1, 3.0F);
+    comm.run(all_reduce(last, last));  // runs after all of them
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      EXPECT_TRUE(requests[i]->wait(std::chrono::seconds(30)));
+      EXPECT_FALSE(requests[i]->error().has_value());
+      EXPECT_EQ(data[i], std::vector<float>(100, 2.0F));
+    }
+    EXPECT_EQ(last[0], 6.0F);
+  });
+}
+
+TEST(Communicator, WaitWithTimeoutLeavesTheOperationRunning) {
+  Runtime runtime;
+  quiet(runtime);
+  std::atomic<bool> waited{false};
+  with_ranks(2, runtime, [&](Communicator& comm) {
+    std::vector<float> data(4, 1.0F);
+    auto request = std::make_shared<Request>();
+    if (comm.rank() == 0) {
+      comm.start(all_reduce(data, data), request);
+      EXPECT_FALSE(request->wait(std::chrono::milliseconds(20)));
+      waited = true;
+    } else {
+      while (!waited) std::this_thread::yield();
+      comm.start(all_reduce(data, data), request);
+    }
+    EXPECT_TRUE(request->wait(std::chrono::microseconds(-1)));
+    EXPECT_EQ(data[0], 2.0F);
+  });
+}
+
+TEST(Communicator, GroupedExchangeAndRepeatedSendsToOnePeer) {
+  Runtime runtime;
+  quiet(runtime);
+  with_ranks(3, runtime, [&](Communicator& comm) {
+    const int next = (comm.rank() + 1) % 3;
+    const int previous = (comm.rank() + 2) % 3;
+    // Larger than the FIFO, so that no send can end before its receive has begun.
+    const std::size_t count = 500'000;
+    std::vector<int> first(count, comm.rank());
+    std::vector<int> second(count, 10 + comm.rank());
+    std::vector<int> got_first(count);
+    std::vector<int> got_second(count);
+    Group group;
+    group.start();
+    const auto add = [&](bool sends, std::vector<int>& data, int peer) {
+      PointToPointCall call;
+      call.sends = sends;
+      call.input = data.data();
+      call.output = data.data();
+      call.count = data.size();
+      call.type = DataType::kInt32;
+      call.peer = peer;
+      group.add(comm, call, nullptr);
+    };
+    add(true, first, next);
+    add(true, second, next);
+    add(false, got_first, previous);
+    add(false, got_second, previous);
+    group.end();
+    EXPECT_EQ(got_first, std::vector<int>(count, previous));
+    EXPECT_EQ(got_second, std::vector<int>(count, 10 + previous));
+  });
+}
+
+TEST(Communicator, ManyRanksOfOneThreadInAGroup) {
+  Runtime runtime;
+  quiet(runtime);
+  const int size = 4;
+  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+  std::vector<std::unique_ptr<Communicator>> comms(size);
+  Group group;
+  group.start();
+  for (int r = 0; r < size; ++r) {
+    group.add_join([&, r] {
+      comms[static_cast<std::size_t>(r)] = Communicator::join(id, r, size, runtime);
+    });
+  }
+  group.end();
+  std::vector<std::vector<float>> in(size);
+  std::vector<std::vector<float>> out(size, std::vector<float>(70'000));
+  for (int turn = 0; turn < 3; ++turn) {
+    group.start();
+    for (std::size_t r = 0; r < size; ++r) {
+      in[r].assign(70'000, static_cast<float>(r + 1));
+      group.add(*comms[r], all_reduce(in[r], out[r]), nullptr);
+    }
+    group.end();
+    for (std::size_t r = 0; r < size; ++r) EXPECT_EQ(out[r], std::vector<float>(70'000, 10.0F));
+  }
+  for (auto& comm : comms) comm->finalize();
+}
+
+// Runs two ranks that were called differently; returns both errors.
+std::vector<std::pair<Errc, std::string>> called_differently(
+    const std::function<void(Communicator&)>& body) {
+  Runtime runtime;
+  quiet(runtime);
+  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+  std::vector<std::pair<Errc, std::string>> errors(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime);
+      errors[static_cast<std::size_t>(r)] = error_of([&] { body(*comm); });
+      comm->finalize();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+struct Difference {
+  const char* field;
+  void (*change)(CollectiveCall&);
+};
+
+TEST(Communicator, ReportsDifferentCallsByRankAndField) {
+  const std::vector<Difference> differences = {
+      {"count", [](CollectiveCall& call) { call.count = 3; }},
+      {"type", [](CollectiveCall& call) { call.type = DataType::kInt32; }},
+      {"operator", [](CollectiveCall& call) { call.op = RedOp::kMax; }},
+      {"operation", [](CollectiveCall& call) { call.collective = Collective::kAllGather; }},
+      {"operation", [](CollectiveCall& call) { call.collective = Collective::kBroadcast; }}};
+  for (const Difference& difference : differences) {
+    const auto errors = called_differently([&](Communicator& comm) {
+      std::vector<float> in(8, 1.0F);
+      std::vector<float> out(16);
+      CollectiveCall call = all_reduce(in, out);
+      if (comm.rank() == 1) difference.change(call);
+      comm.run(call);
+      comm.run(all_reduce(in, out));
+    });
+    // At least one rank sees the difference; the other is told of it.
+    bool named = false;
+    for (const auto& [code, text] : errors) {
+      EXPECT_NE(text, "no error") << difference.field;
+      named |= text.find(difference.field) != std::string::npos &&
+               text.find("rank 0") != std::string::npos && text.find("rank 1") != std::string::npos;
+    }
+    EXPECT_TRUE(named) << difference.field << ": " << errors[0].second << " / "
+                       << errors[1].second;
+  }
+}
+
+TEST(Communicator, ReportsADifferentRoot) {
+  const auto errors = called_differently([](Communicator& comm) {
+    std::vector<float> in(8, 1.0F);
+    std::vector<float> out(8);
+    CollectiveCall call = all_reduce(in, out);
+    call.collective = Collective::kBroadcast;
+    call.root = comm.rank();
+    comm.run(call);                 // both send, nobody receives
+    comm.run(all_reduce(in, out));  // here it shows
+  });
+  bool named = false;
+  for (const auto& [code, text] : errors) named |= text.find("root") != std::string::npos;
+  EXPECT_TRUE(named) << errors[0].second << " / " << errors[1].second;
+}
+
+TEST(Communicator, RefusesBadArgumentsAndStaysWhole) {
+  Runtime runtime;
+  quiet(runtime);
+  with_ranks(2, runtime, [&](Communicator& comm) {
+    std::vector<float> data(8, 1.0F);
+    const auto refused = [&](const char* word, const std::function<void(CollectiveCall&)>& spoil) {
+      CollectiveCall call = all_reduce(data, data);
+      spoil(call);
+      const auto [code, text] = error_of([&] { comm.run(call); });
+      EXPECT_EQ(code, Errc::kInvalidArgument) << word;
+      EXPECT_NE(text.find(word), std::string::npos) << text;
+    };
+    refused("sendbuf", [](CollectiveCall& call) { call.input = nullptr; });
+    refused("recvbuf", [](CollectiveCall& call) { call.output = nullptr; });
+    refused("aligned", [&](CollectiveCall& call) {
+      call.input = reinterpret_cast<const char*>(data.data()) + 1;
+    });
+    refused("overlap", [&](CollectiveCall& call) {
+      call.output = data.data() + 1;
+      call.count = 4;
+    });
+    refused("count", [](CollectiveCall& call) { call.count = ~std::size_t{0} / 2; });
+    refused("root", [](CollectiveCall& call) {
+      call.collective = Collective::kBroadcast;
+      call.root = 2;
+    });
+    refused("in-place", [](CollectiveCall& call) { call.collective = Collective::kSendRecv; });
+    PointToPointCall send;
+    send.sends = true;
+    send.input = data.data();
+    send.count = 1;
+    send.peer = -1;
+    EXPECT_EQ(error_of([&] { comm.run({send}); }).first, Errc::kInvalidArgument);
+    std::vector<float> out(8);
+    comm.run(all_reduce(data, out));  // still whole
+    EXPECT_EQ(out[7], 2.0F);
+  });
+}
+
+TEST(Communicator, AbortEndsTheOthers) {
+  Runtime runtime;
+  quiet(runtime);
+  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 3; ++r) {
+    threads.emplace_back([&, r] {
+      const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 3, runtime);
+      std::vector<float> data(4, 1.0F);
+      comm->run(all_reduce(data, data));
+      if (r == 1) {
+        comm->abort("enough");
+        return;
+      }
+      const auto [code, text] = error_of([&] { comm->run(all_reduce(data, data)); });
+      EXPECT_EQ(code, Errc::kPeerLost);
+      EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+      EXPECT_NE(text.find("enough"), std::string::npos) << text;
+      // Every later call says the same.
+      EXPECT_EQ(error_of([&] { comm->run(all_reduce(data, data)); }).second, text);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Communicator, TimesOutNamingTheRankThatDidNotCome) {
+  Runtime runtime;
+  quiet(runtime);
+  runtime.set("TIMEOUT", "500ms", "test");
+  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+  std::vector<std::thread> threads;
+  std::atomic<bool> timed_out{false};
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime);
+      std::vector<float> data(4, 1.0F);
+      if (r == 1) {
+        while (!timed_out) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        return;
+      }
+      const auto [code, text] = error_of([&] { comm->run(all_reduce(data, data)); });
+      EXPECT_EQ(code, Errc::kTimeout) << text;
+      EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+      timed_out = true;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Communicator, LeavingWhileAnotherWaitsIsAnError) {
+  Runtime runtime;
+  quiet(runtime);
+  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime);
+      if (r == 1) {
+        comm->finalize();
+        return;
+      }
+      std::vector<float> data(4, 1.0F);
+      const auto [code, text] = error_of([&] { comm->run(all_reduce(data, data)); });
+      EXPECT_EQ(code, Errc::kPeerLost);
+      EXPECT_NE(text.find("rank 1 left"), std::string::npos) << text;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace ropewalk::comm

@@ -1,0 +1,325 @@
+// What is TCP's own: frames, interface filters, handles, strangers on the port.
+#include "transport/messaging/tcp/tcp.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "core/shared_memory.h"
+#include "transport/checksum.h"
+#include "transport/messaging/tcp/handshake.h"
+
+namespace ropewalk::transport::tcp {
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(60);
+
+template <typename Step>
+void poll_until(Step step) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!step()) {
+    if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("hangs");
+    std::this_thread::yield();
+  }
+}
+
+Config loopback() {
+  Config config;
+  config.set("SOCKET_IFNAME", "=lo", "test");
+  return config;
+}
+
+TEST(TcpFrame, SurvivesTheWire) {
+  Frame frame;
+  frame.type = FrameType::kData;
+  frame.tag = 0xfedcba98;
+  frame.id = 77;
+  frame.number = 5;
+  frame.bytes = 1 << 30;
+  frame.offset = 1000;
+  frame.piece = kPieceBytes;
+  frame.checksum = 0x0123456789abcdef;
+  const auto bytes = encode(frame);
+  const std::optional<Frame> back = decode(bytes, Reader::kReceiver);
+  ASSERT_TRUE(back);
+  EXPECT_EQ(encode(*back), bytes);
+  EXPECT_FALSE(decode(bytes, Reader::kSender));
+}
+
+TEST(TcpFrame, LengthsMustAgree) {
+  const auto accepted = [](const std::function<void(Frame&)>& change, Reader reader) {
+    Frame frame;
+    frame.type = reader == Reader::kReceiver ? FrameType::kData : FrameType::kAnnounce;
+    frame.bytes = 100;
+    frame.piece = reader == Reader::kReceiver ? 10 : 0;
+    change(frame);
+    return decode(encode(frame), reader).has_value();
+  };
+  const auto type = [](std::uint32_t value) {
+    return [value](Frame& frame) { frame.type = static_cast<FrameType>(value); };
+  };
+  EXPECT_TRUE(accepted([](Frame&) {}, Reader::kReceiver));
+  EXPECT_TRUE(accepted([](Frame&) {}, Reader::kSender));
+  EXPECT_FALSE(accepted(type(0), Reader::kReceiver));
+  EXPECT_FALSE(accepted(type(8), Reader::kSender));
+  EXPECT_FALSE(accepted([](Frame& f) { f.offset = 91; }, Reader::kReceiver));
+  EXPECT_FALSE(accepted([](Frame& f) { f.offset = ~0ULL - 4; }, Reader::kReceiver));
+  EXPECT_FALSE(accepted([](Frame& f) { f.piece = 0; }, Reader::kReceiver));
+  EXPECT_FALSE(accepted([](Frame& f) { f.bytes = ~0ULL; }, Reader::kReceiver));
+  EXPECT_FALSE(accepted([](Frame& f) { f.piece = f.bytes = kPieceBytes + 1; }, Reader::kReceiver));
+  EXPECT_FALSE(accepted([](Frame& f) { f.type = FrameType::kEager; }, Reader::kReceiver));
+  EXPECT_FALSE(accepted([](Frame& f) { f.piece = kEagerCredits + 1; }, Reader::kSender));
+}
+
+TEST(TcpHello, KnowsStrangersEarly) {
+  Token token{};
+  token.fill(std::byte{7});
+  Hello hello;
+  hello.token = token;
+  hello.stream = 1;
+  hello.streams = 2;
+  const auto bytes = encode(hello);
+  Hello seen;
+  EXPECT_EQ(judge_hello({}, token, seen), HelloState::kIncomplete);
+  EXPECT_EQ(judge_hello(std::span(bytes).first(47), token, seen), HelloState::kIncomplete);
+  EXPECT_EQ(judge_hello(bytes, token, seen), HelloState::kProven);
+  EXPECT_EQ(seen.stream, 1);
+  EXPECT_EQ(seen.streams, 2);
+  const std::byte wrong{'G'};
+  EXPECT_EQ(judge_hello({&wrong, 1}, token, seen), HelloState::kStranger);
+  token[15] = std::byte{8};
+  EXPECT_EQ(judge_hello(bytes, token, seen), HelloState::kStranger);
+  hello.token = token;
+  hello.stream = 2;
+  EXPECT_EQ(judge_hello(encode(hello), token, seen), HelloState::kStranger);
+  hello.stream = 0;
+  hello.streams = kMaxStreams + 1;
+  EXPECT_EQ(judge_hello(encode(hello), token, seen), HelloState::kStranger);
+}
+
+TEST(Checksum, DependsOnEveryBitAndPlace) {
+  std::vector<std::uint8_t> data(200);
+  for (std::size_t bytes = 1; bytes <= data.size(); bytes += 13) {
+    const std::uint64_t original = checksum(data.data(), bytes);
+    EXPECT_NE(original, checksum(data.data(), bytes - 1));
+    for (std::size_t bit = 0; bit < bytes * 8; ++bit) {
+      data[bit / 8] ^= static_cast<std::uint8_t>(1U << bit % 8);
+      ASSERT_NE(original, checksum(data.data(), bytes)) << bit;
+      data[bit / 8] ^= static_cast<std::uint8_t>(1U << bit % 8);
+    }
+  }
+  data[0] = 1;
+  const std::uint64_t first = checksum(data.data(), data.size());
+  std::swap(data[0], data[32]);
+  EXPECT_NE(first, checksum(data.data(), data.size()));
+}
+
+TEST(TcpInterfaces, FilterIsNccls) {
+  EXPECT_TRUE(passes_filter("eth0", ""));
+  EXPECT_TRUE(passes_filter("eth0", "eth"));
+  EXPECT_TRUE(passes_filter("eth0", "ib,eth"));
+  EXPECT_FALSE(passes_filter("lo", "ib,eth"));
+  EXPECT_FALSE(passes_filter("eth01", "=eth0"));
+  EXPECT_TRUE(passes_filter("eth0", "=lo,eth0"));
+  EXPECT_FALSE(passes_filter("docker0", "^docker,lo"));
+  EXPECT_FALSE(passes_filter("lo", "^docker,lo"));
+  EXPECT_TRUE(passes_filter("eth0", "^docker,lo"));
+  EXPECT_TRUE(passes_filter("eth01", "^=eth0"));
+  EXPECT_FALSE(passes_filter("eth0", "^=eth0"));
+}
+
+TEST(TcpInterfaces, FilterThatLeavesNothingIsAnError) {
+  Config config;
+  config.set("SOCKET_IFNAME", "=nosuch0", "test");
+  try {
+    make_transport(config);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find("SOCKET_IFNAME '=nosuch0'"), std::string::npos);
+  }
+}
+
+TEST(TcpHandle, KeepsBothFamilies) {
+  Target target;
+  sockaddr_in6 six{};
+  six.sin6_family = AF_INET6;
+  six.sin6_port = htons(4242);
+  six.sin6_addr = in6addr_loopback;
+  std::memcpy(&target.address.storage, &six, sizeof six);
+  target.proof.fill(std::byte{1});
+  target.reply.fill(std::byte{2});
+  std::optional<Target> back = decode_handle(encode(target));
+  ASSERT_TRUE(back);
+  EXPECT_EQ(back->address.text(), "[::1]:4242");
+  EXPECT_EQ(back->proof, target.proof);
+  EXPECT_EQ(back->reply, target.reply);
+  sockaddr_in four{};
+  four.sin_family = AF_INET;
+  four.sin_port = htons(17);
+  four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::memcpy(&target.address.storage, &four, sizeof four);
+  back = decode_handle(encode(target));
+  ASSERT_TRUE(back);
+  EXPECT_EQ(back->address.text(), "127.0.0.1:17");
+}
+
+FileDescriptor call(const Target& target, bool blocking = true) {
+  FileDescriptor made(socket(target.address.family(),
+                             SOCK_STREAM | SOCK_CLOEXEC | (blocking ? 0 : SOCK_NONBLOCK), 0));
+  if (connect(made.get(), target.address.get(), target.address.bytes()) != 0 && blocking) {
+    throw system_error(errno, "connect");
+  }
+  return made;
+}
+
+// Strangers of every kind stand before a real peer, which must still get through, in order.
+TEST(TcpListener, StrangersDisturbNobody) {
+  const auto transport = make_transport(loopback());
+  const auto listener = transport->listen(0);
+  const Target target = *decode_handle(listener->handle());
+  std::vector<FileDescriptor> strangers;
+  for (int i = 0; i < 300; ++i) {  // more than are kept
+    strangers.push_back(call(target));
+    const int kind = i % 5;
+    Hello hello;
+    hello.streams = 1;
+    const auto wrong_secret = encode(hello);
+    std::vector<char> stream(100'000, 'x');
+    const auto say = [&](const void* words, std::size_t bytes) {
+      EXPECT_GT(send(strangers.back().get(), words, bytes, MSG_DONTWAIT), 0);
+    };
+    if (kind == 1) say("GET / HTTP/1.1\r\n", 16);
+    if (kind == 2) say(wrong_secret.data(), 20);
+    if (kind == 3) say(wrong_secret.data(), 48);
+    if (kind == 4) say(stream.data(), stream.size());
+    if (i % 7 == 0) {
+      EXPECT_EQ(listener->accept(), nullptr);
+    }
+  }
+  const auto connector = transport->connect(0, listener->handle());
+  std::unique_ptr<SendConnection> sender;
+  std::unique_ptr<ReceiveConnection> receiver;
+  poll_until([&] {
+    if (!sender) sender = connector->poll();
+    if (!receiver) receiver = listener->accept();
+    return sender && receiver;
+  });
+  // More of them come while the real connection works.
+  for (int i = 0; i < 100; ++i) strangers.push_back(call(target));
+  EXPECT_EQ(listener->accept(), nullptr);
+  char in[5] = {};
+  const ReceiveBuffer buffer{in, 5, 0, nullptr};
+  auto receive = receiver->receive({&buffer, 1});
+  std::unique_ptr<Request> send;
+  poll_until([&] {
+    if (!send) send = sender->send("hello", 5, 0, nullptr);
+    return receive->test().has_value();
+  });
+  EXPECT_EQ(std::memcmp(in, "hello", 5), 0);
+  // Those who spoke wrongly were hung up on.
+  std::size_t ended = 0;
+  for (const FileDescriptor& stranger : strangers) {
+    char byte = 0;
+    const ssize_t got = recv(stranger.get(), &byte, 1, MSG_DONTWAIT);
+    EXPECT_NE(got, 1) << "a stranger was told something";
+    if (got == 0 || errno == ECONNRESET) ++ended;
+  }
+  EXPECT_GE(ended, 180U);
+}
+
+TEST(TcpListener, HalfAConnectionIsNoConnection) {
+  const auto transport = make_transport(loopback());
+  const auto listener = transport->listen(0);
+  const Target target = *decode_handle(listener->handle());
+  Hello hello;
+  hello.token = target.proof;
+  hello.streams = 2;
+  const FileDescriptor first = call(target);
+  const auto bytes = encode(hello);
+  ASSERT_EQ(send(first.get(), bytes.data(), bytes.size(), 0), 48);
+  const FileDescriptor same_again = call(target);
+  ASSERT_EQ(send(same_again.get(), bytes.data(), bytes.size(), 0), 48);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(listener->accept(), nullptr);
+    std::this_thread::yield();
+  }
+}
+
+// A listener that does not know the second secret gets no message.
+TEST(TcpConnector, ListenerMustProveItselfToo) {
+  const auto transport = make_transport(loopback());
+  auto listener = transport->listen(0);
+  Target target = *decode_handle(listener->handle());
+  target.reply[3] ^= std::byte{1};
+  const auto connector = transport->connect(0, encode(target));
+  std::unique_ptr<SendConnection> sender;
+  std::unique_ptr<ReceiveConnection> receiver;
+  poll_until([&] {
+    if (!sender) sender = connector->poll();
+    return sender != nullptr;
+  });
+  EXPECT_EQ(sender->send("x", 1, 0, nullptr), nullptr);
+  poll_until([&] { return (receiver = listener->accept()) != nullptr; });
+  std::string words;
+  try {
+    poll_until([&] { return sender->send("x", 1, 0, nullptr) != nullptr; });
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kPeerLost);
+    words = error.what();
+  }
+  EXPECT_NE(words.find("does not know the secret"), std::string::npos) << words;
+}
+
+// A proven peer that then writes nonsense breaks its own connection, nothing else.
+TEST(TcpConnection, NonsenseEndsTheConnection) {
+  const auto transport = make_transport(loopback());
+  const auto listener = transport->listen(0);
+  const Target target = *decode_handle(listener->handle());
+  std::vector<Frame> nonsense(4);
+  nonsense[0].type = FrameType::kData;  // for a receive that is not
+  nonsense[0].id = 99;
+  nonsense[0].bytes = nonsense[0].piece = 8;
+  nonsense[1].type = FrameType::kAnnounce;  // not for a receiver
+  nonsense[2].type = FrameType::kData;      // of another length than before
+  nonsense[2].id = 1;
+  nonsense[2].bytes = 1 << 20;
+  nonsense[2].piece = 8;
+  nonsense[3].type = FrameType::kEager;  // a wrong checksum
+  nonsense[3].bytes = nonsense[3].piece = 8;
+  nonsense[3].checksum = 12345;
+  for (std::size_t i = 0; i < nonsense.size(); ++i) {
+    SCOPED_TRACE(i);
+    Hello hello;
+    hello.token = target.proof;
+    hello.streams = 1;
+    hello.connection[0] = static_cast<std::byte>(i);
+    const FileDescriptor peer = call(target);
+    const auto greeting = encode(hello);
+    ASSERT_EQ(send(peer.get(), greeting.data(), greeting.size(), 0), 48);
+    std::unique_ptr<ReceiveConnection> receiver;
+    poll_until([&] { return (receiver = listener->accept()) != nullptr; });
+    std::vector<char> in(100);
+    const ReceiveBuffer buffer{in.data(), in.size(), 0, nullptr};
+    auto receive = receiver->receive({&buffer, 1});
+    const auto bytes = encode(nonsense[i]);
+    ASSERT_GT(send(peer.get(), bytes.data(), bytes.size(), 0), 0);
+    char payload[8] = {};
+    ASSERT_GT(send(peer.get(), payload, sizeof payload, 0), 0);
+    EXPECT_THROW(poll_until([&] { return receive->test().has_value(); }), Error);
+    EXPECT_EQ(std::count(in.begin(), in.end(), 0), 100);
+  }
+}
+
+}  // namespace
+}  // namespace ropewalk::transport::tcp
