@@ -36,10 +36,14 @@ class Communicator:
     the arrays must not be touched. Operations run in the order in which they were started.
 
     Every operation may raise:
-        ArgumentError: an array, count, type, operator, root or peer that cannot be right, also
-            when ranks disagree about them (the text names the rank and the field).
+        ArgumentError: an array, count, type, operator, root or peer that cannot be right. Nothing
+            was done, and the communicator stays whole.
+        UsageError: ranks called differently; the text names the rank and the field.
         PeerLostError: another rank died, left or aborted.
         TimeoutError: the deadline (setting TIMEOUT) passed.
+
+    After the last three the communicator is broken: every later call raises the same, and what is
+    left is `abort`.
 
     A program stopped by Ctrl-C inside a blocking operation sees KeyboardInterrupt when the
     operation ends; `handle.wait(timeout)` in a loop reacts sooner.
