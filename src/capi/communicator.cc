@@ -98,8 +98,8 @@ RW_API rwResult_t rwCommInitEnv(rwComm_t* comm) {
     Runtime& runtime = Runtime::process();
     const Config config = runtime.config();
     const comm::LaunchEnvironment environment = comm::detect_launch();
-    const UniqueId id = comm::rendezvous(environment, config, comm::deadline_of(config),
-                                         runtime.context());
+    const UniqueId id =
+        comm::rendezvous(environment, config, comm::deadline_of(config), runtime.context());
     join_into(place, id, environment.rank, environment.size);
   });
 }

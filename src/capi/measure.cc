@@ -11,8 +11,7 @@ using namespace ropewalk::capi;  // NOLINT
 
 extern "C" {
 
-RW_API rwResult_t rwMeasure(rwComm_t comm, const rwMeasureSpec_t* spec,
-                            rwMeasureResult_t* result) {
+RW_API rwResult_t rwMeasure(rwComm_t comm, const rwMeasureSpec_t* spec, rwMeasureResult_t* result) {
   return guarded("rwMeasure", [&] {
     const rwMeasureSpec_t& given = checked(spec, "spec");
     checked(result, "result");
@@ -49,8 +48,7 @@ RW_API rwResult_t rwMeasure(rwComm_t comm, const rwMeasureSpec_t* spec,
     out.seconds_min = measured.seconds_min;
     out.seconds_max = measured.seconds_max;
     out.wrong = measured.wrong;
-    const std::size_t length =
-        std::min(measured.algorithm.size(), sizeof out.algorithm - 1);
+    const std::size_t length = std::min(measured.algorithm.size(), sizeof out.algorithm - 1);
     std::copy_n(measured.algorithm.begin(), length, static_cast<char*>(out.algorithm));
     *result = out;
   });

@@ -147,14 +147,14 @@ RW_API rwResult_t rwAllGather(const void* sendbuf, void* recvbuf, size_t sendcou
                               rwDataType_t type, rwComm_t comm, rwStream_t stream,
                               rwRequest_t* request) {
   return guarded("rwAllGather", [&] {
-    perform(checked(comm, "comm"),
-            make(Collective::kAllGather, sendbuf, recvbuf, sendcount, type), stream, request);
+    perform(checked(comm, "comm"), make(Collective::kAllGather, sendbuf, recvbuf, sendcount, type),
+            stream, request);
   });
 }
 
 RW_API rwResult_t rwReduceScatter(const void* sendbuf, void* recvbuf, size_t recvcount,
-                                  rwDataType_t type, rwRedOp_t op, rwComm_t comm,
-                                  rwStream_t stream, rwRequest_t* request) {
+                                  rwDataType_t type, rwRedOp_t op, rwComm_t comm, rwStream_t stream,
+                                  rwRequest_t* request) {
   return guarded("rwReduceScatter", [&] {
     rwComm& handle = checked(comm, "comm");
     CollectiveCall call = make(Collective::kReduceScatter, sendbuf, recvbuf, recvcount, type);
@@ -179,9 +179,8 @@ RW_API rwResult_t rwGather(const void* sendbuf, void* recvbuf, size_t sendcount,
   });
 }
 
-RW_API rwResult_t rwScatter(const void* sendbuf, void* recvbuf, size_t recvcount,
-                            rwDataType_t type, int root, rwComm_t comm, rwStream_t stream,
-                            rwRequest_t* request) {
+RW_API rwResult_t rwScatter(const void* sendbuf, void* recvbuf, size_t recvcount, rwDataType_t type,
+                            int root, rwComm_t comm, rwStream_t stream, rwRequest_t* request) {
   return guarded("rwScatter", [&] {
     perform(checked(comm, "comm"),
             make(Collective::kScatter, sendbuf, recvbuf, recvcount, type, root), stream, request);

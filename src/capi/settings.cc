@@ -78,8 +78,7 @@ RW_API rwResult_t rwTuningDescribe(int nranks, int measure, char** text) {
       throw Error(Errc::kInvalidArgument, "nranks: {} is outside 1 to 1024", nranks);
     }
     const Config config = comm::Runtime::process().config();
-    nlohmann::json object =
-        nlohmann::json::parse(comm::describe_constants(config, measure != 0));
+    nlohmann::json object = nlohmann::json::parse(comm::describe_constants(config, measure != 0));
     object["ranks"] = nranks;
     object["choices"] = choices(config, nranks);
     *text = duplicate(object.dump());

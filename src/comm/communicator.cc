@@ -93,7 +93,8 @@ void Communicator::connect() {
             facts_.all_by_address ? "single copy" : "staged copies");
 }
 
-// ---- split ---------------------------------------------------------------------------------------
+// ---- split
+// ---------------------------------------------------------------------------------------
 
 std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   struct Wish {
@@ -127,7 +128,8 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
               static_cast<int>(members.size()), runtime_);
 }
 
-// ---- operations ----------------------------------------------------------------------------------
+// ---- operations
+// ----------------------------------------------------------------------------------
 
 const Choice& Communicator::choose(const CollectiveCall& call) {
   return tuner_->choose(call.collective, call.root, call.count * size_of(call.type));
@@ -137,18 +139,17 @@ PreparedCollective& Communicator::prepared(const CollectiveCall& call, const Cho
   const auto index = static_cast<std::size_t>(choice.index);
   if (index < by_choice_.size() && by_choice_[index] != nullptr) return *by_choice_[index];
   const auto by_user = chosen_by_user_.find(call.collective);
-  const bool use_own = by_user != chosen_by_user_.end() &&
-                       (!has_root(call.collective) ||
-                        by_user->second->schedule().root == call.root);
+  const bool use_own =
+      by_user != chosen_by_user_.end() &&
+      (!has_root(call.collective) || by_user->second->schedule().root == call.root);
   Key key{call.collective, has_root(call.collective) ? call.root : 0,
           use_own ? "(given)" : choice.algorithm, choice.channels};
   std::unique_ptr<PreparedCollective>& entry = prepared_[key];
   if (entry == nullptr) {
     std::shared_ptr<const schedule::Checked> checked =
         use_own ? by_user->second
-                : runtime_.schedules().get(
-                      choice.algorithm,
-                      {call.collective, size(), key.root, choice.channels});
+                : runtime_.schedules().get(choice.algorithm,
+                                           {call.collective, size(), key.root, choice.channels});
     entry = std::make_unique<PreparedCollective>(std::move(checked), rank());
   }
   by_choice_.resize(std::max(by_choice_.size(), index + 1));
@@ -184,8 +185,7 @@ void Communicator::forget_schedules() {
 std::unique_ptr<Task> Communicator::make_task(const CollectiveCall& call) {
   fate_.check();
   const Validated valid = validate(call, rank(), size());
-  return std::make_unique<CollectiveTask>(*this, call, valid.in_place,
-                                          tag_of(call, next_number()));
+  return std::make_unique<CollectiveTask>(*this, call, valid.in_place, tag_of(call, next_number()));
 }
 
 std::unique_ptr<Task> Communicator::make_task(std::vector<PointToPointCall> calls) {
@@ -369,7 +369,8 @@ std::string Communicator::algorithm_of(const CollectiveCall& call) {
   return prepared(call, choose(call)).checked().schedule().algorithm;
 }
 
-// ---- waiting -------------------------------------------------------------------------------------
+// ---- waiting
+// -------------------------------------------------------------------------------------
 
 bool Communicator::poll() {
   fate_.check();
@@ -385,8 +386,9 @@ void Communicator::stalled(std::chrono::nanoseconds since_progress) {
       waiting = current_->waiting_for(team_);
       for (const int peer : waiting) {
         if (std::find(left.begin(), left.end(), peer) != left.end()) {
-          throw Error(Errc::kPeerLost, "rank {} left the communicator while rank {} waited for it in {}",
-                      peer, rank(), current_->describe());
+          throw Error(Errc::kPeerLost,
+                      "rank {} left the communicator while rank {} waited for it in {}", peer,
+                      rank(), current_->describe());
         }
       }
     }
@@ -395,14 +397,16 @@ void Communicator::stalled(std::chrono::nanoseconds since_progress) {
     waiting = current_->waiting_for(team_);
     make_unique(waiting);
     const std::vector<int> silent = fate_.suspected();
-    throw Error(Errc::kTimeout, "{}: nothing moved for {:.3g} s; rank {} waits for {}{}",
-                current_->describe(), std::chrono::duration<double>(since_progress).count(), rank(),
-                list(waiting),
-                silent.empty() ? std::string() : fmt::format("; {} does not respond", list(silent)));
+    throw Error(
+        Errc::kTimeout, "{}: nothing moved for {:.3g} s; rank {} waits for {}{}",
+        current_->describe(), std::chrono::duration<double>(since_progress).count(), rank(),
+        list(waiting),
+        silent.empty() ? std::string() : fmt::format("; {} does not respond", list(silent)));
   }
 }
 
-// ---- the end -------------------------------------------------------------------------------------
+// ---- the end
+// -------------------------------------------------------------------------------------
 
 void Communicator::finalize() {
   if (finalized_) return;

@@ -30,8 +30,8 @@
 
 namespace ropewalk::comm {
 
-/// Threads: one at a time, except abort(), fate() and Requests, which any thread may use at any time.
-/// Operations run in the order in which they were started, blocking or not.
+/// Threads: one at a time, except abort(), fate() and Requests, which any thread may use at any
+/// time. Operations run in the order in which they were started, blocking or not.
 class Communicator final : public executor::WaitHook {
  public:
   /// Joins; returns when all ranks have. @throws Error as Bootstrap::join, kSystem without memory

@@ -203,9 +203,8 @@ TEST(Communicator, ManyRanksOfOneThreadInAGroup) {
   Group group;
   group.start();
   for (int r = 0; r < size; ++r) {
-    group.add_join([&, r] {
-      comms[static_cast<std::size_t>(r)] = Communicator::join(id, r, size, runtime);
-    });
+    group.add_join(
+        [&, r] { comms[static_cast<std::size_t>(r)] = Communicator::join(id, r, size, runtime); });
   }
   group.end();
   std::vector<std::vector<float>> in(size);
@@ -269,8 +268,7 @@ TEST(Communicator, ReportsDifferentCallsByRankAndField) {
       named |= text.find(difference.field) != std::string::npos &&
                text.find("rank 0") != std::string::npos && text.find("rank 1") != std::string::npos;
     }
-    EXPECT_TRUE(named) << difference.field << ": " << errors[0].second << " / "
-                       << errors[1].second;
+    EXPECT_TRUE(named) << difference.field << ": " << errors[0].second << " / " << errors[1].second;
   }
 }
 

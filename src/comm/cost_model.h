@@ -1,8 +1,8 @@
 // How long a checked schedule should take on this machine.
 //
 // In the manner of LogGP (Alexandrov, Ionescu, Schauser, Scheiman, SPAA 1995): a chunk of b bytes
-// costs its sender and its receiver o + b / rate each, and arrives a latency later. With r rounds of
-// chunks, the busiest rank's work W per round, and a longest chain of h dependent messages:
+// costs its sender and its receiver o + b / rate each, and arrives a latency later. With r rounds
+// of chunks, the busiest rank's work W per round, and a longest chain of h dependent messages:
 //
 //   T = max(h * (latency + cost of one chunk at both ends), W) + (r - 1) * W
 //
@@ -16,16 +16,16 @@
 
 namespace ropewalk::comm {
 
-/// Measured once per machine (machine_constants.h). Seconds, bytes per second. Plain bytes: rank 0's
-/// are sent to all ranks, so that all choose alike.
+/// Measured once per machine (machine_constants.h). Seconds, bytes per second. Plain bytes: rank
+/// 0's are sent to all ranks, so that all choose alike.
 struct MachineConstants {
-  double hop_latency = 1.5e-7;     ///< one way: a line written here is seen by another core
-  double chunk_cost = 5e-8;        ///< processor time per chunk at either end
-  double copy_rate = 9e9;          ///< one core, in or out of a FIFO's slots
-  double combine_rate = 7e9;       ///< one core, slot and input into output
-  double address_cost = 6e-7;      ///< per chunk that is copied from another process's memory
-  double address_rate = 9e9;       ///< of such a copy
-  double switch_cost = 3e-6;       ///< from one thread to another on a core
+  double hop_latency = 1.5e-7;  ///< one way: a line written here is seen by another core
+  double chunk_cost = 5e-8;     ///< processor time per chunk at either end
+  double copy_rate = 9e9;       ///< one core, in or out of a FIFO's slots
+  double combine_rate = 7e9;    ///< one core, slot and input into output
+  double address_cost = 6e-7;   ///< per chunk that is copied from another process's memory
+  double address_rate = 9e9;    ///< of such a copy
+  double switch_cost = 3e-6;    ///< from one thread to another on a core
   double network_latency = 2.5e-5;
   double network_rate = 2e9;
 };
@@ -40,12 +40,12 @@ struct CostContext {
 /// What a schedule asks of its ranks; computed once per schedule.
 struct ScheduleShape {
   int longest_path = 0;
-  int rounds_parts = 1;       ///< Schedule::parts
+  int rounds_parts = 1;  ///< Schedule::parts
   int channels = 1;
-  int messages_in = 0;        ///< of the busiest rank, per round
+  int messages_in = 0;  ///< of the busiest rank, per round
   int messages_out = 0;
-  int copies = 0;             ///< steps of the busiest rank that move data without any link
-  bool combines = false;      ///< received data is combined, not only copied
+  int copies = 0;         ///< steps of the busiest rank that move data without any link
+  bool combines = false;  ///< received data is combined, not only copied
   static ScheduleShape of(const schedule::Checked& checked);
 };
 

@@ -7,9 +7,9 @@
 #include <new>
 #include <span>
 
-#include "schedule/pattern.h"
 #include "core/error.h"
 #include "schedule/layout.h"
+#include "schedule/pattern.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -21,7 +21,7 @@ class Buffer {
  public:
   explicit Buffer(std::size_t bytes)
       : data_(static_cast<std::byte*>(
-            ::operator new(std::max<std::size_t>(bytes, 1), std::align_val_t{kPageBytes}))) {
+            ::operator new (std::max<std::size_t>(bytes, 1), std::align_val_t{kPageBytes}))) {
     std::memset(data_.get(), 0x5a, bytes);
   }
   [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
@@ -29,7 +29,7 @@ class Buffer {
  private:
   struct Free {
     void operator()(std::byte* data) const noexcept {
-      ::operator delete(data, std::align_val_t{kPageBytes});
+      ::operator delete (data, std::align_val_t{kPageBytes});
     }
   };
   std::unique_ptr<std::byte, Free> data_;
@@ -112,7 +112,8 @@ MeasureResult measure(Communicator& comm, const MeasureSpec& spec) {
     call.type = spec.type;
     call.op = spec.op;
     call.root = root;
-    call.scalar = schedule::TestPattern(spec.collective, spec.type, spec.op, n, root, spec.count).scalar(rank);
+    call.scalar = schedule::TestPattern(spec.collective, spec.type, spec.op, n, root, spec.count)
+                      .scalar(rank);
     return call;
   };
   const int first_root = std::max(0, spec.root);

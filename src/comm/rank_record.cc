@@ -134,8 +134,7 @@ Neighbourhood exchange_records(Bootstrap& bootstrap, const Config& config, Runti
   // The first rank of a host makes the segment; the others fetch it.
   const std::vector<int>& local = hosts[mine.host.data()];
   const int leader = local.front();
-  const HostSegment::Layout layout{static_cast<int>(local.size()), place.channels + 1,
-                                   place.shape};
+  const HostSegment::Layout layout{static_cast<int>(local.size()), place.channels + 1, place.shape};
   std::vector<SegmentName> names(n);
   std::unique_ptr<DescriptorServer> server;
   if (rank == leader) {

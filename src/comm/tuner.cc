@@ -61,10 +61,12 @@ std::map<Collective, std::string> parse_forced(std::string_view text) {
 
 Tuner::Tuner(const Config& config, const GroupFacts& facts, const MachineConstants& constants,
              schedule::CheckedSchedules& schedules)
-    : facts_(facts), schedules_(schedules), forced_(parse_forced(config.text(Setting::kAlgorithm))) {
+    : facts_(facts),
+      schedules_(schedules),
+      forced_(parse_forced(config.text(Setting::kAlgorithm))) {
   context_.machine = constants;
-  context_.ranks_per_core = std::max(
-      1.0, static_cast<double>(facts.max_ranks_per_host) / facts.min_cores_per_host);
+  context_.ranks_per_core =
+      std::max(1.0, static_cast<double>(facts.max_ranks_per_host) / facts.min_cores_per_host);
   context_.network = facts.num_hosts > 1;
   channels_ = std::max(1, static_cast<int>(config.integer(Setting::kChannels)));
   const std::size_t given = config.bytes(Setting::kSingleCopyBytes);
@@ -145,7 +147,8 @@ Choice Tuner::best(Collective collective, int root, std::size_t unit_bytes) {
     choice.predicted_seconds = staged;
     if (facts_.all_by_address) {
       double by_address = std::numeric_limits<double>::infinity();
-      for (std::size_t chunk = std::size_t{4} << 20U; chunk >= address_bytes_ && chunk >= 4096; chunk /= 2) {
+      for (std::size_t chunk = std::size_t{4} << 20U; chunk >= address_bytes_ && chunk >= 4096;
+           chunk /= 2) {
         const double seconds = predict(shape, context_, unit_bytes, chunk, true);
         if (seconds < by_address * 0.98) {
           by_address = seconds;

@@ -29,7 +29,7 @@ struct GroupFacts {
 };
 
 struct Choice {
-  int index = 0;          ///< counts the distinct choices of this tuner
+  int index = 0;  ///< counts the distinct choices of this tuner
   std::string algorithm;
   int channels = 1;
   std::size_t chunk_bytes = 0;          ///< largest chunk that is staged; at most a slot

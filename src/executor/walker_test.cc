@@ -103,8 +103,7 @@ std::uint64_t run(const Case& test) {
       Strand strand;
       strand.program = &program;
       for (const int peer : program.send_peers) {
-        rank.sends.push_back(
-            std::make_unique<SendEnd>(fabric.make_send(program.channel, r, peer)));
+        rank.sends.push_back(std::make_unique<SendEnd>(fabric.make_send(program.channel, r, peer)));
         strand.sends.push_back(rank.sends.back().get());
       }
       for (const int peer : program.receive_peers) {
@@ -217,8 +216,7 @@ TEST(Walker, RunsEveryScheduleRight) {
                 if (in_place && !schedule::in_place_input_offset(collective, 0)) continue;
                 if (in_place && !schedule::check(test.schedule).in_place) continue;
                 test.in_place = in_place;
-                ASSERT_EQ(run(test), 0U)
-                    << describe(test.schedule, count, by_address, in_place);
+                ASSERT_EQ(run(test), 0U) << describe(test.schedule, count, by_address, in_place);
               }
             }
           }

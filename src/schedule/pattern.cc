@@ -79,8 +79,7 @@ void store(DataType type, double value, void* element) {
     }
     case DataType::kFloat8e4m3:
     case DataType::kFloat8e5m2: {
-      const auto v =
-          static_cast<std::uint8_t>(encode_small_float(type, static_cast<float>(value)));
+      const auto v = static_cast<std::uint8_t>(encode_small_float(type, static_cast<float>(value)));
       std::memcpy(element, &v, sizeof v);
       break;
     }
@@ -149,8 +148,8 @@ double TestPattern::input_value(int rank, std::size_t index) const {
     return static_cast<double>(mix(index * 1024 + r) % 8);
   }
   const double limit = exact_limit(type_);
-  const std::size_t turn = (index + static_cast<std::size_t>(rank)) %
-                           static_cast<std::size_t>(num_ranks_);
+  const std::size_t turn =
+      (index + static_cast<std::size_t>(rank)) % static_cast<std::size_t>(num_ranks_);
   if (op_ == RedOp::kProd) {
     // At most `twos` factors of two, on ranks that change with the index.
     return turn < most_twos_ ? 2 : 1;
@@ -168,8 +167,7 @@ std::optional<TestPattern::Origin> TestPattern::origin(int rank, int place) cons
   for (int unit = 0; unit < units; ++unit) {
     if (output_index(collective_, num_ranks_, root_, unit, rank) != place) continue;
     const int source = *contributor(collective_, num_ranks_, root_, unit);
-    return Origin{source,
-                  *input_index(collective_, num_ranks_, root_, unit, source)};
+    return Origin{source, *input_index(collective_, num_ranks_, root_, unit, source)};
   }
   return std::nullopt;
 }
@@ -196,8 +194,7 @@ double TestPattern::reduced_value(std::size_t index) const {
 
 void TestPattern::fill_input(int rank, void* input) const {
   const std::size_t elements =
-      count_ * static_cast<std::size_t>(
-                   input_units(collective_, num_ranks_, root_, rank));
+      count_ * static_cast<std::size_t>(input_units(collective_, num_ranks_, root_, rank));
   auto* bytes = static_cast<std::byte*>(input);
   for (std::size_t i = 0; i < elements; ++i) {
     store(type_, input_value(rank, i), bytes + i * size_of(type_));
@@ -211,8 +208,7 @@ std::uint64_t TestPattern::count_wrong(int rank, const void* output) const {
   const auto* bytes = static_cast<const std::byte*>(output);
   std::uint64_t wrong = 0;
   for (int place = 0; place < places; ++place) {
-    const std::optional<Origin> from =
-        reduces(collective_) ? std::nullopt : origin(rank, place);
+    const std::optional<Origin> from = reduces(collective_) ? std::nullopt : origin(rank, place);
     const std::size_t reduced_from =
         collective_ == Collective::kReduceScatter ? static_cast<std::size_t>(rank) * count_ : 0;
     for (std::size_t i = 0; i < count_; ++i, bytes += size_of(type_)) {

@@ -15,7 +15,8 @@ namespace ropewalk::schedule {
 
 class TestPattern {
  public:
-  /// `units` of `count` elements go into and come out of a rank's buffers as schedule/layout.h says.
+  /// `units` of `count` elements go into and come out of a rank's buffers as schedule/layout.h
+  /// says.
   TestPattern(Collective collective, DataType type, RedOp op, int num_ranks, int root,
               std::size_t count);
 

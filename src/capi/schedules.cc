@@ -1,0 +1,56 @@
+// Schedules as text: making, checking, running the user's own.
+#include <memory>
+#include <optional>
+
+#include "capi/guard.h"
+#include "capi/handles.h"
+#include "schedule/check.h"
+#include "schedule/checked.h"
+#include "schedule/compile.h"
+#include "schedule/describe.h"
+#include "schedule/text.h"
+
+using namespace ropewalk;        // NOLINT: this file is the edge
+using namespace ropewalk::capi;  // NOLINT
+
+extern "C" {
+
+RW_API rwResult_t rwScheduleMake(const char* collective, const char* algorithm, int nranks,
+                                 int root, int channels, char** text) {
+  return guarded("rwScheduleMake", [&] {
+    checked(text, "text");
+    const std::optional<Collective> wanted = parse_collective(&checked(collective, "collective"));
+    if (!wanted.has_value()) {
+      throw Error(Errc::kInvalidArgument, "collective: unknown \"{}\"", collective);
+    }
+    *text = duplicate(schedule::print(
+        schedule::compile(&checked(algorithm, "algorithm"), {*wanted, nranks, root, channels})));
+  });
+}
+
+RW_API rwResult_t rwScheduleCheck(const char* text, char** report) {
+  return guarded("rwScheduleCheck", [&] {
+    checked(report, "report");
+    const schedule::Schedule parsed = schedule::parse(&checked(text, "text"));
+    *report = duplicate(schedule::describe(parsed, schedule::check(parsed)));
+  });
+}
+
+RW_API rwResult_t rwScheduleAlgorithms(char** json) {
+  return guarded("rwScheduleAlgorithms",
+                 [&] { checked(json, "json") = duplicate(schedule::describe_algorithms()); });
+}
+
+RW_API rwResult_t rwCommUseSchedule(rwComm_t comm, const char* text) {
+  return guarded("rwCommUseSchedule", [&] {
+    comm::Communicator& target = *checked(comm, "comm").comm;
+    if (text == nullptr) {
+      target.forget_schedules();
+      return;
+    }
+    target.use_schedule(
+        std::make_shared<const schedule::Checked>(schedule::Checked::from(schedule::parse(text))));
+  });
+}
+
+}  // extern "C"
