@@ -526,6 +526,7 @@ void Member::take_news(const Notice& notice, const Link* from) {
   for (Link& link : links_) {
     if (link.established && &link != from) link.news.push_back(notice);
   }
+  handed_on_ = false;
   flush_soon();
   if (suspicion) {
     tell_suspicion(notice.subject, was_suspected);
@@ -583,10 +584,7 @@ void Member::flush_news() {
 }
 
 void Member::keep_ring() {
-  if (phase_ != Phase::kJoined && phase_ != Phase::kLeaving) return;
-  if (closed_) return;
-  // Who leaves needs somebody to hand its news to, not a whole ring.
-  if (phase_ == Phase::kLeaving && (handed_on_ || !links_.empty())) return;
+  if (phase_ != Phase::kJoined || closed_) return;
   const int next = successor();
   if (next >= 0 && !connecting_to(next)) connect_peer(next);
 }
@@ -676,15 +674,18 @@ void Member::check_left() {
     if (!link.news.empty() || !link.connection->flushed() ||
         link.frames_acknowledged != link.frames_sent) {
       waits = true;
-    } else {
-      // It began with this rank's own notice, or was told it since.
+    } else if (state_of(link.peer) == Membership::State::kAlive) {
+      // Not to one that leaves as well: two leavers would hand their news to each other, and go.
       handed_on_ = true;
     }
   }
   if (waits) return;
-  if (!handed_on_ && (successor() >= 0 || !gone_.empty())) {
-    keep_ring();
-    return;
+  if (!handed_on_) {
+    if (const int next = successor(); next >= 0) {
+      if (!connecting_to(next)) connect_peer(next);
+      return;
+    }
+    if (!gone_.empty()) return;
   }
   close_all();
 }

@@ -6,8 +6,9 @@
 // sent. News go over all links of a rank.
 //
 // Leaving: a rank that leaves or gives up floods that, and closes its links only when every notice
-// it sent or passed on was acknowledged by the link's other end. So news are never only with a rank
-// that is gone, however many leave at once, and no survivor takes a leaver for dead.
+// it sent or passed on was acknowledged by the link's other end, and by one at least that does not
+// leave itself, as far as is known (or all have left). So news are never only with ranks that are
+// gone, however many leave at once, and no survivor takes a leaver for dead.
 #pragma once
 
 #include <condition_variable>
@@ -189,7 +190,7 @@ class Member : public std::enable_shared_from_this<Member> {
   Service::Clock::time_point last_tick_;
   std::set<Service::TimerKey> timers_;
   bool flush_planned_ = false;
-  bool handed_on_ = false;  // leaving: somebody has acknowledged that
+  bool handed_on_ = false;  // leaving: a rank that stays has acknowledged all that is known here
   bool closed_ = false;
 
   void timer(Service::Clock::duration delay, std::function<void()> task);
