@@ -30,8 +30,7 @@ bench: install ## set up, build, install, then time and verify all-reduce over 4
 
 test: install $(VENV)/.ready-test ## set up, build, install, then run all tests
 	ninja -C $(BUILD)
-	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(JOBS)
-	ROPEWALK_BUILD_DIR=$(BUILD) $(BIN)/python -m pytest tests
+	dev/run-tests $(BUILD) $(BIN)/python $(JOBS)
 
 build: $(BUILD)/build.ninja ## the C++ library and its unit tests
 	ninja -C $(BUILD)
@@ -63,8 +62,10 @@ $(VENV)/.ready-test: pyproject.toml $(VENV)/.ready
 	  $$($(BIN)/python dev/requirements.py test)
 	@touch $@
 
+# The library is built first by ninja itself, so that a compiler's message is not buried in pip's.
 build/.wheel: $(PYTHON_FILES) $(CPP_FILES) pyproject.toml README.md dev/wheel_hook.py \
   $(VENV)/.ready $(BUILD)/build.ninja
+	ninja -C $(BUILD) ropewalk
 	rm -rf dist
 	ROPEWALK_BUILD_DIR=$(BUILD) $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \
 	  --no-deps --no-build-isolation --wheel-dir dist .

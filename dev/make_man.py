@@ -1,42 +1,69 @@
-"""Writes docs/man/*.1 from the program's own help. Usage: python dev/make_man.py [FOLDER].
+"""Writes docs/man/*.1 from the commands' own help. Usage: python dev/make_man.py [FOLDER].
 
-tests/python/docs_test.py compares the pages with the help.
+The pages are made from the same texts and option declarations as `--help`, not from its layout,
+which differs between versions of Typer. tests/python/docs_test.py compares both with the pages.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
 import sys
+import typing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Callable
 
-from ropewalk import __version__
+from ropewalk import __version__, cli
+from ropewalk.cli import bench, config, schedule
+from typer.models import ArgumentInfo, OptionInfo
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command as the user names it, with its function and its help."""
+
+    words: tuple[str, ...]
+    function: Callable[..., None]
+    help: str
+    subcommands: tuple[str, ...] = ()
+
+    @property
+    def page_name(self) -> str:
+        """As in `man ropewalk-bench`."""
+        return "-".join(("ropewalk", *self.words))
+
 
 COMMANDS = (
-    (),
-    ("bench",),
-    ("config",),
-    ("schedule",),
-    ("schedule", "make"),
-    ("schedule", "show"),
-    ("schedule", "check"),
-    ("schedule", "draw"),
+    Command((), cli.root, cli.HELP, ("bench", "config", "schedule")),
+    Command(("bench",), bench.bench, bench.HELP),
+    Command(("config",), config.config, config.HELP),
+    Command(("schedule",), lambda: None, schedule.HELP, ("make", "show", "check", "draw")),
+    Command(("schedule", "make"), schedule.make, schedule.MAKE_HELP),
+    Command(("schedule", "show"), schedule.show, schedule.SHOW_HELP),
+    Command(("schedule", "check"), schedule.check, schedule.CHECK_HELP),
+    Command(("schedule", "draw"), schedule.draw, schedule.DRAW_HELP),
 )
 
 
-def help_text(command: tuple[str, ...]) -> str:
-    """The help of a command, at a fixed width so that pages do not depend on the terminal."""
-    environment = {**os.environ, "COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"}
-    program = "from ropewalk.cli import app; app(prog_name='ropewalk')"
-    done = subprocess.run(
-        [sys.executable, "-c", program, *command, "--help"],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
-    return done.stdout
+def parameters(function: Callable[..., None]) -> list[tuple[str, str, bool]]:
+    """Each parameter as (how it is written, help, whether it is an option)."""
+    found = []
+    for hint in typing.get_type_hints(function, include_extras=True).values():
+        for info in getattr(hint, "__metadata__", ()):
+            if isinstance(info, OptionInfo):
+                found.append((_option(info, hint), info.help or "", True))
+            elif isinstance(info, ArgumentInfo):
+                found.append((str(info.metavar), info.help or "", False))
+    return found
+
+
+def _option(info: OptionInfo, hint: Any) -> str:
+    kind = str(hint)
+    value = info.metavar
+    if value is None and "bool" not in kind:
+        value = "FILE" if "Path" in kind else "N" if "int" in kind else "TEXT"
+    # In an Annotated, Typer takes the first name for the default and sorts it out later.
+    decls = sorted((str(info.default), *(info.param_decls or ())), key=len)
+    return ", ".join(decls) + (f" {value}" if value else "")
 
 
 def escaped(line: str) -> str:
@@ -45,39 +72,55 @@ def escaped(line: str) -> str:
     return "\\&" + text if text.startswith((".", "'")) else text
 
 
-def page(command: tuple[str, ...], text: str) -> str:
-    """A manual page: the help's parts under a manual's headings."""
-    name = "-".join(("ropewalk", *command))
-    usage, _, rest = text.strip().partition("\n\n")
-    summary, _, body = rest.partition("\n\n")
-    one_line = " ".join(summary.split()).rstrip(".")
+def page(command: Command) -> str:
+    """A manual page."""
+    paragraphs = command.help.strip().split("\n\n")
+    summary = " ".join(paragraphs[0].split()).rstrip(".")
+    given = parameters(command.function)
+    arguments = [written for written, _, option in given if not option]
+    synopsis = " ".join(["ropewalk", *command.words, "[OPTION]...", *arguments])
+    if command.subcommands:
+        synopsis += " COMMAND [ARGUMENT]..."
     lines = [
-        f'.TH {name.upper().replace("-", chr(92) + "-")} 1 "" "ropewalk {__version__}" "Ropewalk"',
+        f'.TH "{escaped(command.page_name.upper())}" 1 "" "ropewalk {__version__}" "Ropewalk"',
         ".SH NAME",
-        f"{escaped(name)} \\- {escaped(one_line[0].lower() + one_line[1:])}",
+        f"{escaped(command.page_name)} \\- {escaped(summary[0].lower() + summary[1:])}",
         ".SH SYNOPSIS",
-        ".nf",
-        escaped(re.sub(r"^Usage:\s*", "", usage)),
-        ".fi",
+        escaped(synopsis),
         ".SH DESCRIPTION",
-        ".nf",
     ]
-    for line in body.split("\n"):
-        heading = re.fullmatch(r"\s{0,2}(Examples|Exit status|Arguments|Options|Commands):\s*(.*)", line)
-        if heading:
-            lines += [".fi", f".SH {heading.group(1).upper()}", ".nf"]
-            line = heading.group(2)
-        if line.strip() or lines[-1] not in (".nf", ""):
-            lines.append(escaped(line.rstrip()))
-    return "\n".join([*lines, ".fi"]) + "\n"
+    tail: list[str] = []
+    target = lines
+    for paragraph in paragraphs:
+        if paragraph == "Examples:":
+            target = tail
+            target.append(".SH EXAMPLES")
+        elif paragraph.startswith("Exit status:"):
+            text = paragraph.partition(":")[2].strip()
+            tail += [".SH EXIT STATUS", *(escaped(line) for line in text.split("\n"))]
+        elif paragraph.startswith("\b\n"):
+            body = paragraph[2:].split("\n")
+            target += [".PP", ".nf", *(escaped(line) for line in body), ".fi"]
+        else:
+            target += [".PP", *(escaped(line) for line in paragraph.split("\n"))]
+    for heading, wanted in (("ARGUMENTS", False), ("OPTIONS", True)):
+        chosen = [(written, words) for written, words, option in given if option == wanted]
+        if wanted:
+            chosen.append(("-h, --help", "Show the help and exit."))
+        if chosen:
+            lines.append(f".SH {heading}")
+        for written, words in chosen:
+            lines += [".TP", f".B {escaped(written)}", escaped(words)]
+    if command.subcommands:
+        lines.append(".SH COMMANDS")
+        for name in command.subcommands:
+            lines += [".TP", f".B {name}", f"See {escaped(command.page_name)}\\-{name}(1)."]
+    return "\n".join([*lines, *tail]) + "\n"
 
 
 def pages() -> dict[str, str]:
     """File name to text, for every command."""
-    return {
-        "-".join(("ropewalk", *command)) + ".1": page(command, help_text(command))
-        for command in COMMANDS
-    }
+    return {f"{command.page_name}.1": page(command) for command in COMMANDS}
 
 
 def main() -> None:

@@ -12,11 +12,11 @@ from ropewalk import settings
 HEAD = """# Settings
 
 Every setting has one row in one table of the library (`src/core/settings_table.inc`), from which
-this page is made. `ropewalk config` shows the same with the current values and where they come from.
+this page is made. `ropewalk config` shows the same with the current values and their sources.
 
 A value comes from, strongest first:
 
-1. `--set NAME=VALUE` on the command line, or `ropewalk.settings.set` and `rwSettingSet` in a program;
+1. `--set NAME=VALUE` on the command line; `ropewalk.settings.set` or `rwSettingSet` in a program;
 2. the environment variable `ROPEWALK_NAME`;
 3. a `NAME=value` line in the file `$ROPEWALK_CONF_FILE`, else `~/.config/ropewalk.conf`, else
    `/etc/ropewalk.conf`;
@@ -39,7 +39,9 @@ def page() -> str:
         if row["allowed"]:
             kind += ": " + row["allowed"].replace("|", ", ").replace("..", " to ")
         default = f"`{row['default']}`" if row["default"] else ""
-        rows.append(f"| `{name}` | {kind} | {default} | {row['help'].replace('|', chr(92) + '|')} |")
+        rows.append(
+            f"| `{name}` | {kind} | {default} | {row['help'].replace('|', chr(92) + '|')} |"
+        )
     return HEAD + "\n".join(rows) + "\n"
 
 

@@ -6,7 +6,6 @@ Run: python all_reduce.py alone (one rank), or under a launcher:
 """
 
 import numpy as np
-
 import ropewalk
 
 with ropewalk.init() as comm:

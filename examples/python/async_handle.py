@@ -4,7 +4,6 @@ Run as all_reduce.py.
 """
 
 import numpy as np
-
 import ropewalk
 
 with ropewalk.init() as comm:

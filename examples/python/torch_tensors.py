@@ -3,9 +3,8 @@
 Run as all_reduce.py; needs PyTorch (pip install torch).
 """
 
-import torch
-
 import ropewalk
+import torch
 
 with ropewalk.init() as comm:
     tensor = torch.full((2, 3), comm.rank + 1, dtype=torch.bfloat16)

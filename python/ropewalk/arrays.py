@@ -122,7 +122,7 @@ def _product(shape: tuple[int, ...]) -> int:
 
 
 def _contiguous(shape: tuple[int, ...], strides: Any, step: int) -> bool:
-    """Whether C order without gaps; `strides` and `step`, the bytes of an element, alike in unit."""
+    """Whether C order without gaps; `strides` and `step` (of one element) in the same unit."""
     if strides is None or 0 in shape:
         return True
     for extent, stride in zip(reversed(shape), reversed(tuple(strides))):

@@ -36,13 +36,17 @@ class Communicator:
     the arrays must not be touched. Operations run in the order in which they were started.
 
     Every operation may raise:
-        ArgumentError: an array, count, type, operator, root or peer that cannot be right, also
-            when ranks disagree about them (the text names the rank and the field).
+        ArgumentError: an array, count, type, operator, root or peer that cannot be right. Nothing
+            was done, and the communicator stays whole.
+        UsageError: ranks called differently; the text names the rank and the field.
         PeerLostError: another rank died, left or aborted.
         TimeoutError: the deadline (setting TIMEOUT) passed.
 
-    A program stopped by Ctrl-C inside a blocking operation sees KeyboardInterrupt when the operation
-    ends; `handle.wait(timeout)` in a loop reacts sooner.
+    After the last three the communicator is broken: every later call raises the same, and what is
+    left is `abort`.
+
+    A program stopped by Ctrl-C inside a blocking operation sees KeyboardInterrupt when the
+    operation ends; `handle.wait(timeout)` in a loop reacts sooner.
 
     Threads: one at a time; `abort` and `check` by any thread at any time. As a context manager a
     communicator is finalized at the end of the block, or aborted when the block ends by an
@@ -90,7 +94,7 @@ class Communicator:
     # ---- its end
 
     def finalize(self) -> None:
-        """Waits for this rank's operations, tells the others that it leaves in order, and closes."""
+        """Waits for this rank's operations, tells the others that it leaves, and closes."""
         address, self._address = self.c_handle, None
         self._destroy.detach()
         finalized = library().rwCommFinalize(address)
@@ -336,8 +340,8 @@ class Communicator:
         """Combines `array` of all ranks; each rank gets its own block of the result.
 
         Args:
-            array: `size * count` elements. Without `out`, the result overwrites this rank's block of
-                it (the other blocks keep no defined value).
+            array: `size * count` elements. Without `out`, the result overwrites this rank's block
+                of it (the other blocks keep no defined value).
             op: as in `all_reduce`.
             out: `count` elements for the result.
             blocking: see the class.

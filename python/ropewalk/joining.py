@@ -38,7 +38,7 @@ def init(
         size: number of ranks.
 
     Raises:
-        ArgumentError: only some arguments were given, or they contradict each other or another rank.
+        ArgumentError: only some arguments were given, or they contradict each other or other ranks.
         TimeoutError: not all ranks came within the setting TIMEOUT.
         SystemCallError: the first rank cannot be reached.
     """

@@ -1,4 +1,4 @@
-"""Settings: the table of ROPEWALK_* settings, where their values come from, the tuner's constants."""
+"""The table of ROPEWALK_* settings, where their values come from, and the tuner's constants."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from ropewalk.arrays import buffer_of
 from ropewalk.errors import ArgumentError
 from ropewalk.types import DATA_TYPES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from ropewalk.cli.bench_plan import OPERATIONS, OPERATORS, TYPES, Options, cases, find_type
 
 

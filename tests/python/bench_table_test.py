@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from ropewalk.cli import bench_table
 from ropewalk.cli.bench_plan import Options
 from ropewalk.cli.bench_table import Device, Line, Timing

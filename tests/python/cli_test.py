@@ -184,9 +184,7 @@ def test_bench_plot(program: Program, tmp_path: Path, suffix: str) -> None:
         (("weave",), "weave"),
     ],
 )
-def test_a_wrong_command_line(
-    program: Program, arguments: tuple[str, ...], reason: str
-) -> None:
+def test_a_wrong_command_line(program: Program, arguments: tuple[str, ...], reason: str) -> None:
     done = program(*arguments)
     assert done.returncode == 2, (done.stdout, done.stderr)
     assert reason in done.stderr

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ropewalk
 from conftest import Worlds, run_ranks
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reference import OPERATORS, TYPES, Array, bits, close, combine, inputs
-
-import ropewalk
 from ropewalk.communicator import Communicator
 
 # 0, 1, primes, just under and over a slot of 32 KiB for 4- and 8-byte elements, a few slots.
@@ -142,9 +141,7 @@ def test_broadcast(worlds: Worlds, drawn: dict[str, Any]) -> None:
     def body(comm: Communicator) -> None:
         mine = wanted.copy() if comm.rank == case.root else case.empty(case.count)
         out = None if case.in_place else case.empty(case.count)
-        got = case.run(
-            lambda blocking: comm.broadcast(mine, case.root, out=out, blocking=blocking)
-        )
+        got = case.run(lambda blocking: comm.broadcast(mine, case.root, out=out, blocking=blocking))
         assert bits(got) == bits(wanted)
 
     run_ranks(worlds(case.ranks), body)

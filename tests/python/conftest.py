@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any, Callable, TypeVar
 
 import pytest
-
 import ropewalk
 from ropewalk.communicator import Communicator
 
@@ -20,9 +19,7 @@ Result = TypeVar("Result")
 DEADLINE_SECONDS = 120
 
 
-def run_ranks(
-    comms: list[Communicator], body: Callable[[Communicator], Result]
-) -> list[Result]:
+def run_ranks(comms: list[Communicator], body: Callable[[Communicator], Result]) -> list[Result]:
     """Runs `body` for every communicator in a thread of its own; results in rank order.
 
     When a rank raises, the others are aborted so that none waits, and the first error is raised.
@@ -33,7 +30,7 @@ def run_ranks(
     def work(comm: Communicator) -> None:
         try:
             results[comm.rank] = body(comm)
-        except BaseException as error:  # noqa: BLE001: raised again below
+        except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(comm,), daemon=True) for comm in comms]

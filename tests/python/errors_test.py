@@ -7,9 +7,8 @@ from typing import Any, Callable
 
 import numpy as np
 import pytest
-from conftest import run_ranks
-
 import ropewalk
+from conftest import run_ranks
 from ropewalk.communicator import Communicator
 
 

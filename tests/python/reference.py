@@ -45,6 +45,7 @@ def inputs(ranks: int, count: int, dtype: Any, op: str, seed: int) -> list[Array
     """
     generator = np.random.default_rng(seed)
     narrow = dtype.itemsize == 1 and dtype.kind not in "iu"
+    found: list[Array]
     if op == "prod":
         # The place of the factors differs from element to element.
         found = [np.ones(count) for _ in range(ranks)]
@@ -82,7 +83,8 @@ def combine(arrays: list[Array], op: str) -> Array:
         total = wide.max(axis=0) if op == "max" else wide.min(axis=0)
     # Through float32, in which the library combines narrow floats.
     narrow = dtype.itemsize < 4 and dtype.kind not in "iu"
-    return (total.astype(np.float32) if narrow else total).astype(dtype)
+    rounded: Array = (total.astype(np.float32) if narrow else total).astype(dtype)
+    return rounded
 
 
 def bits(array: Array) -> bytes:

@@ -17,7 +17,8 @@ Examples:
 \b
   ropewalk bench all_reduce --ranks 4 -b 8 -e 64M -f 2
       time all-reduce over 4 local ranks, and verify it
-  ropewalk schedule make all_reduce --ranks 4 --algorithm ring | ropewalk schedule draw - -o ring.svg
+  ropewalk schedule make all_reduce --ranks 4 --algorithm ring -o ring.txt
+  ropewalk schedule draw ring.txt -o ring.svg
       make a schedule, and draw it
   ropewalk config
       list all settings

@@ -98,6 +98,7 @@ def _say(text: str) -> None:
 def _measure_case(comm: Communicator, operation: Operation, options: Options, case: Case) -> Line:
     element = data_type(case.type_name)
     count = operation.elements(case.size, element.size, comm.size)
+
     def half(in_place: bool) -> Timing:
         found = measure(
             comm,

@@ -153,7 +153,9 @@ def _wait(pids: dict[int, int]) -> int:
             if pid == 0:
                 if time.monotonic() > deadline:
                     names = ", ".join(str(rank) for rank in sorted(pids.values()))
-                    console.note().print(f"ropewalk: ending rank {names}, which did not end itself")
+                    print(
+                        f"ropewalk: ending rank {names}, which did not end itself", file=sys.stderr
+                    )
                     return worst
                 time.sleep(0.01)
                 continue
@@ -163,7 +165,7 @@ def _wait(pids: dict[int, int]) -> int:
         if os.WIFSIGNALED(raw):
             number = os.WTERMSIG(raw)
             name = signal.Signals(number).name
-            console.note().print(f"ropewalk: rank {rank} (process {pid}) was killed by {name}")
+            print(f"ropewalk: rank {rank} (process {pid}) was killed by {name}", file=sys.stderr)
             status = 128 + number
         else:
             status = os.WEXITSTATUS(raw)

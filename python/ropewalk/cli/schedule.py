@@ -66,8 +66,8 @@ Exit status: 0, or 2 when FILE is no schedule.
 CHECK_HELP = """
 Prove that a schedule is right, or list what is wrong.
 
-The checker runs all ranks on symbols: every output must hold each contribution exactly once, nothing
-may be left in a link, and no order of progress may deadlock.
+The checker runs all ranks on symbols: every output must hold each contribution exactly once,
+nothing may be left in a link, and no order of progress may deadlock.
 
 Examples:
 
@@ -87,7 +87,7 @@ Examples:
 
 \b
   ropewalk schedule draw ring.txt -o ring.svg
-  ropewalk schedule make all_reduce --ranks 8 --algorithm two_shot | ropewalk schedule draw - -o x.svg
+  ropewalk schedule make all_reduce --ranks 8 --algorithm ring | ropewalk schedule draw - -o x.svg
 
 Exit status: 0, or 2 when FILE is no schedule. A schedule that the checker refuses is drawn as far
 as it gets.

@@ -138,7 +138,7 @@ def _arrow(message: Message, found: Run, rows: list[int], num_blocks: int) -> st
     if abs(message.source - message.destination) > 1:
         # Out to the right, through the gutter between the columns, in from the left: never
         # across another rank's node.
-        start, end = (x1 + gap, y1), (x2 - gap - 2, y2)
+        start, end = (x1 + gap, float(y1)), (x2 - gap - 2, float(y2))
         bend = 0.5 * _COLUMN
         curve = f"C{x1 + bend:.1f} {y1} {x2 - bend:.1f} {y2}"
     else:
