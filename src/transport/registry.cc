@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "transport/messaging/tcp/tcp.h"
+#include "transport/window/shm/shm.h"
 
 namespace ropewalk::transport {
 namespace {
@@ -14,6 +15,7 @@ struct Provider {
 };
 
 constexpr std::array kProviders = {
+    Provider{"shm", window::make_shm_transport},
     Provider{"tcp", tcp::make_transport},
 };
 
