@@ -52,12 +52,17 @@ std::vector<Case> cases() {
     const std::string provider(name);
     if (provider == "tcp") {
       all.push_back({"Tcp", "tcp", {{"SOCKET_IFNAME", "=lo"}}});
+      all.push_back({"TcpLateAndOutOfOrder",
+                     "tcp",
+                     {{"SOCKET_IFNAME", "=lo"}, {"FAULTY", "delay=100us,reorder=0.2"}}});
       all.push_back({"TcpOneStream", "tcp", {{"SOCKET_IFNAME", "=lo"}, {"TCP_STREAMS", "1"}}});
       all.push_back({"TcpChecksums",
                      "tcp",
                      {{"SOCKET_IFNAME", "=lo"}, {"TCP_STREAMS", "5"}, {"VERIFY", "all"}}});
     } else if (provider == "shm") {
       all.push_back({"Shm", "shm", {}});
+      all.push_back({"ShmWrappedInNoFaults", "shm", {{"FAULTY", "seed=3"}}});
+      all.push_back({"ShmLateAndOutOfOrder", "shm", {{"FAULTY", "delay=100us,reorder=0.2"}}});
       all.push_back({"ShmBounceRing", "shm", {{"SINGLE_COPY", "off"}}});
       all.push_back({"ShmChecksums", "shm", {{"VERIFY", "all"}}});
       all.push_back({"ShmBounceRingChecksums",
