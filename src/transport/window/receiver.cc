@@ -111,6 +111,7 @@ void WindowReceiver::withdraw(Posted& posted) {
     queues_[q].posted = nullptr;
   }
   std::erase(posted_, &posted);
+  if (!reading()) set_pulling(false);
   mailbox_.fail(Errc::kAborted, "a receive was given up before it was finished");
 }
 
@@ -222,6 +223,11 @@ void WindowReceiver::on_piece(const Entry& entry, Posted& posted) {
   if (posted.arrived == posted.bytes) finish(posted);
 }
 
+bool WindowReceiver::reading() const {
+  return std::any_of(queues_.begin(), queues_.end(),
+                     [](const Pull& pull) { return pull.posted != nullptr; });
+}
+
 void WindowReceiver::set_pulling(bool pulling) {
   if (!mailbox_.path().capabilities().pull_needs_owner) return;
   mailbox_.path().put_word(kPullingWord, pulling ? 1 : 0);
@@ -230,11 +236,7 @@ void WindowReceiver::set_pulling(bool pulling) {
 }
 
 void WindowReceiver::pull_pieces() {
-  const auto busy = [&] {
-    return !pulls_.empty() || std::any_of(queues_.begin(), queues_.end(),
-                                          [](const Pull& pull) { return pull.posted != nullptr; });
-  };
-  if (verifying_ || !busy()) return;
+  if (verifying_ || (pulls_.empty() && !reading())) return;
   Path& path = mailbox_.path();
   const auto abandoned = [&] {
     if (path.read_word(kAbandonedWord) == 0) return false;
@@ -246,9 +248,7 @@ void WindowReceiver::pull_pieces() {
   struct Clear {
     WindowReceiver& receiver;
     ~Clear() {
-      const bool reading = std::any_of(receiver.queues_.begin(), receiver.queues_.end(),
-                                       [](const Pull& pull) { return pull.posted != nullptr; });
-      if (!reading) receiver.set_pulling(false);
+      if (!receiver.reading()) receiver.set_pulling(false);
     }
   };
   const Clear clear{*this};

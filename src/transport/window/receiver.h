@@ -58,6 +58,7 @@ class WindowReceiver final : public ReceiveConnection {
   void withdraw(Posted& posted);
   void finish(Posted& posted);
   void set_pulling(bool pulling);
+  [[nodiscard]] bool reading() const;
   Posted* by_id(std::uint64_t id);
   void senseless();
 

@@ -194,12 +194,13 @@ class ShmDoor final : public Door {
   std::unique_ptr<Path> accept() override {
     std::optional<MeetingPoint::Guest> guest = point_.accept();
     if (!guest) return nullptr;
+    SharedMemory window = make_window(sizes_.own, backing_);
     try {
-      return std::make_unique<ShmPath>(std::move(*guest), make_window(sizes_.own, backing_),
-                                       point_.place().secret, sizes_.other, single_copy_);
+      return std::make_unique<ShmPath>(std::move(*guest), std::move(window), point_.place().secret,
+                                       sizes_.other, single_copy_);
     } catch (const Error& error) {
-      if (error.code() != Errc::kPeerLost) throw;
-      log::info(log::kShm, "a peer left while it connected: {}", error.what());
+      // That peer's connection ends with its socket; other peers are not to suffer.
+      log::warn("a connection over shared memory could not be made: {}", error.what());
       return nullptr;
     }
   }
