@@ -5,6 +5,7 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -16,12 +17,28 @@
 namespace ropewalk::executor {
 namespace {
 
-/// Page-aligned memory with small numbers of the type in it.
+/// The bits of 1 in `type`: products neither grow nor become subnormal, which CPUs are slow at.
+std::uint64_t one(DataType type) {
+  switch (type) {
+    case DataType::kFloat16: return 0x3c00;
+    case DataType::kFloat32: return 0x3f800000;
+    case DataType::kFloat64: return 0x3ff0000000000000;
+    case DataType::kBfloat16: return 0x3f80;
+    case DataType::kFloat8e4m3: return 0x38;
+    case DataType::kFloat8e5m2: return 0x3c;
+    default: return 1;
+  }
+}
+
+/// Page-aligned memory full of ones.
 class Buffer {
  public:
-  explicit Buffer(std::size_t bytes)
+  Buffer(std::size_t bytes, DataType type)
       : memory_(static_cast<std::byte*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096))) {
-    for (std::size_t i = 0; i < bytes; ++i) memory_.get()[i] = static_cast<std::byte>(i % 60);
+    const std::uint64_t element = one(type);
+    for (std::size_t i = 0; i < bytes; i += size_of(type)) {
+      std::memcpy(memory_.get() + i, &element, size_of(type));
+    }
   }
   [[nodiscard]] std::byte* data() const { return memory_.get(); }
 
@@ -47,7 +64,7 @@ void run_combine(benchmark::State& state, DataType type, RedOp op, Shape shape, 
   std::vector<const void*> sources;
   std::vector<void*> destinations;
   for (std::size_t i = 0; i < shape.sources + shape.destinations; ++i) {
-    buffers.emplace_back(bytes);
+    buffers.emplace_back(bytes, type);
     if (i < shape.sources) {
       sources.push_back(buffers.back().data());
     } else {
@@ -69,8 +86,8 @@ void run_combine(benchmark::State& state, DataType type, RedOp op, Shape shape, 
 }
 
 void run_copy(benchmark::State& state, std::size_t bytes, bool ours) {
-  const Buffer from(bytes);
-  const Buffer to(bytes);
+  const Buffer from(bytes, DataType::kUint8);
+  const Buffer to(bytes, DataType::kUint8);
   void* const destination = to.data();
   for (auto _ : state) {
     if (ours) {

@@ -97,10 +97,11 @@ RW_API rwResult_t rwCommInitEnv(rwComm_t* comm) {
     rwComm_t* place = &checked(comm, "comm");
     Runtime& runtime = Runtime::process();
     const Config config = runtime.config();
-    const comm::LaunchEnvironment environment = comm::detect_launch();
-    const UniqueId id =
+    const comm::LaunchEnvironment environment = comm::detect();
+    // The meeting place must stay until this rank has joined.
+    const comm::Meeting meeting =
         comm::rendezvous(environment, config, comm::deadline_of(config), runtime.context());
-    join_into(place, id, environment.rank, environment.size);
+    join_into(place, meeting.id(), environment.rank, environment.size);
   });
 }
 

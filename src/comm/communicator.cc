@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -17,6 +18,10 @@ namespace {
 // A rank that waits this long for one that left in order waits in vain: what was sent before the
 // leave has long arrived.
 constexpr std::chrono::milliseconds kLeftGrace{200};
+
+// A rank that has waited this long asks those it waits for whether they were called alike.
+constexpr std::chrono::milliseconds kCompareAfter{100};
+constexpr std::uint32_t kCallTag = 0x43000000;
 
 std::string list(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
@@ -93,8 +98,7 @@ void Communicator::connect() {
             facts_.all_by_address ? "single copy" : "staged copies");
 }
 
-// ---- split
-// ---------------------------------------------------------------------------------------
+// ---- split ------------------------------------------------------------------------------
 
 std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   struct Wish {
@@ -128,8 +132,7 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
               static_cast<int>(members.size()), runtime_);
 }
 
-// ---- operations
-// ----------------------------------------------------------------------------------
+// ---- operations -------------------------------------------------------------------------
 
 const Choice& Communicator::choose(const CollectiveCall& call) {
   return tuner_->choose(call.collective, call.root, call.count * size_of(call.type));
@@ -230,6 +233,7 @@ void Communicator::start(std::unique_ptr<Task> task,
 
 void Communicator::execute(Task& task) {
   current_ = &task;
+  told_.clear();
   waiter_->restart();
   try {
     while (!task.advance(team_)) waiter_->idle(team_.moves());
@@ -324,6 +328,7 @@ void Communicator::run_together(std::vector<Work> work) {
         Communicator& comm = *work[i].comm;
         while (next[i] < work[i].tasks.size()) {
           Task& task = *work[i].tasks[next[i]];
+          if (comm.current_ != &task) comm.told_.clear();
           comm.current_ = &task;
           if (!task.advance(comm.team_)) break;
           comm.current_ = nullptr;
@@ -369,8 +374,7 @@ std::string Communicator::algorithm_of(const CollectiveCall& call) {
   return prepared(call, choose(call)).checked().schedule().algorithm;
 }
 
-// ---- waiting
-// -------------------------------------------------------------------------------------
+// ---- waiting ----------------------------------------------------------------------------
 
 bool Communicator::poll() {
   fate_.check();
@@ -379,6 +383,7 @@ bool Communicator::poll() {
 
 void Communicator::stalled(std::chrono::nanoseconds since_progress) {
   if (current_ == nullptr) return;
+  if (since_progress > kCompareAfter) compare_calls();
   std::vector<int> waiting;
   if (since_progress > kLeftGrace) {
     const std::vector<int> left = fate_.left();
@@ -405,8 +410,35 @@ void Communicator::stalled(std::chrono::nanoseconds since_progress) {
   }
 }
 
-// ---- the end
-// -------------------------------------------------------------------------------------
+void Communicator::compare_calls() {
+  const auto now = std::chrono::steady_clock::now();
+  if (!check_calls_ || now < next_compare_) return;
+  next_compare_ = now + kCompareAfter;
+  const std::optional<executor::CallTag> mine = current_->tag();
+  if (mine.has_value()) {
+    for (const int peer : current_->waiting_for(team_)) {
+      if (told_.insert(peer).second) {
+        bootstrap_->send(peer, kCallTag, std::as_bytes(std::span(&*mine, 1)));
+      }
+    }
+  }
+  for (int peer = 0; peer < size(); ++peer) {
+    while (const std::optional<std::vector<std::byte>> bytes =
+               bootstrap_->try_recv(peer, kCallTag)) {
+      executor::CallTag theirs;
+      RW_ASSERT(bytes->size() == sizeof theirs);
+      std::memcpy(&theirs, bytes->data(), sizeof theirs);
+      // A call that this rank has not come to yet, or forgotten, says nothing.
+      const std::optional<executor::CallTag> same = team_.history().find(theirs.call);
+      if (same.has_value() && !(*same == theirs)) {
+        throw Error(Errc::kInvalidUsage, "{}",
+                    executor::describe_difference(rank(), *same, team_.history(), peer, theirs));
+      }
+    }
+  }
+}
+
+// ---- the end ----------------------------------------------------------------------------
 
 void Communicator::finalize() {
   if (finalized_) return;

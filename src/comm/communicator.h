@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -50,7 +51,7 @@ class Communicator final : public executor::WaitHook {
   /// call. @return nullptr for a negative color
   std::unique_ptr<Communicator> split(int color, int key);
 
-  // ---- operations ------------------------------------------------------------------------------
+  // ---- operations -----------------------------------------------------------------------
   //
   // Errors: kInvalidArgument before anything was done (the communicator stays whole). kPeerLost,
   // kTimeout, kInvalidUsage (ranks were called differently), kAborted, kSystem: the communicator is
@@ -97,7 +98,7 @@ class Communicator final : public executor::WaitHook {
   bool poll() override;
   void stalled(std::chrono::nanoseconds since_progress) override;
 
-  // ---- for tasks -------------------------------------------------------------------------------
+  // ---- for tasks ------------------------------------------------------------------------
 
   Links& links() noexcept { return *links_; }
   /// What the collective runs with.
@@ -113,6 +114,8 @@ class Communicator final : public executor::WaitHook {
   void connect();
 
   void execute(Task& task);
+  // Tells the ranks waited for what this rank was called with, and looks at what they told.
+  void compare_calls();
   [[noreturn]] void broke(const Error& error);
   void drain_queue();
   void worker();
@@ -146,6 +149,8 @@ class Communicator final : public executor::WaitHook {
   std::unique_ptr<executor::Waiter> waiter_;
   std::chrono::nanoseconds timeout_{0};
   Task* current_ = nullptr;  // for stalled()
+  std::set<int> told_;       // ranks that were told of the current call
+  std::chrono::steady_clock::time_point next_compare_{};
 
   struct Queued {
     std::unique_ptr<Task> task;

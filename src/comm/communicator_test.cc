@@ -287,6 +287,19 @@ TEST(Communicator, ReportsADifferentRoot) {
   EXPECT_TRUE(named) << errors[0].second << " / " << errors[1].second;
 }
 
+TEST(Communicator, ReportsRootsThatMakeAllRanksReceive) {
+  const auto errors = called_differently([](Communicator& comm) {
+    std::vector<float> data(8, 1.0F);
+    CollectiveCall call = all_reduce(data, data);
+    call.collective = Collective::kBroadcast;
+    call.root = 1 - comm.rank();
+    comm.run(call);  // both wait for the other
+  });
+  bool named = false;
+  for (const auto& [code, text] : errors) named |= text.find("(root)") != std::string::npos;
+  EXPECT_TRUE(named) << errors[0].second << " / " << errors[1].second;
+}
+
 TEST(Communicator, RefusesBadArgumentsAndStaysWhole) {
   Runtime runtime;
   quiet(runtime);

@@ -7,18 +7,19 @@
 
 namespace ropewalk::comm {
 
-bool CollectiveTask::begin() {
+bool CollectiveTask::begin(executor::HostTeam& team) {
   if (armed_) return true;
   if (prepared_ == nullptr) prepared_ = &comm_.prepared(call_, comm_.choose(call_));
   if (!prepared_->connect(comm_.links())) return false;
   prepared_->arm(call_, in_place_, tag_, comm_.choose(call_), comm_.size(), comm_.check_calls());
+  team.history().record(tag_);
   if (prepared_->strands().size() > 1) strand_done_.assign(prepared_->strands().size(), false);
   armed_ = true;
   return true;
 }
 
 bool CollectiveTask::advance(executor::HostTeam& team) {
-  if (!begin()) return false;
+  if (!begin(team)) return false;
   std::vector<executor::Strand>& strands = prepared_->strands();
   if (strands.size() == 1) return executor::walk(team, strands.front(), prepared_->call());
   for (std::size_t s = 0; s < strands.size(); ++s) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ class Task {
   [[nodiscard]] virtual std::vector<int> waiting_for(const executor::HostTeam& team) = 0;
   /// "all_reduce of 4 float32", for messages.
   [[nodiscard]] virtual std::string describe() const = 0;
+  /// What the ranks that take part must agree on; nothing for sends and receives, which are
+  /// compared when they meet.
+  [[nodiscard]] virtual std::optional<executor::CallTag> tag() const { return std::nullopt; }
 };
 
 class CollectiveTask final : public Task {
@@ -37,9 +41,10 @@ class CollectiveTask final : public Task {
   bool advance(executor::HostTeam& team) override;
   [[nodiscard]] std::vector<int> waiting_for(const executor::HostTeam& team) override;
   [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] std::optional<executor::CallTag> tag() const override { return tag_; }
 
  private:
-  bool begin();
+  bool begin(executor::HostTeam& team);
 
   Communicator& comm_;
   CollectiveCall call_;

@@ -9,8 +9,9 @@
 // - no residue: every chunk sent is received, by the same block;
 // - no deadlock under any order of progress. Ranks are deterministic and wait for one step at a
 //   time, so they form a Kahn process network with bounded FIFOs: what one order of progress can
-//   finish, every order finishes (Kahn 1974; Parks 1995 for bounded FIFOs). One greedy run per
-//   number of chunks is a proof;
+//   finish, every order finishes (Kahn 1974; Parks 1995 for bounded FIFOs). One greedy run of one
+//   round is a proof for all rounds, also where ranks run ahead and where parts are empty: the
+//   argument stands in symbolic_run.h;
 // - safety in place: no input is read after an output was written over it, and (for `direct`
 //   below) no published buffer is overwritten while a peer may still read it.
 //
@@ -37,9 +38,14 @@ struct LinkLoad {
 };
 
 /// What the executor may do with a step's data beyond copying it to a slot. A sender may publish
-/// the address of the user's buffer (input for a plain send, output when the step also writes it)
-/// instead of copying, when no later step of the same round overwrites that buffer before the
-/// receiver has certainly read it. `out_of_place` and `in_place` hold for the two kinds of call.
+/// the address of the user's buffer instead of copying: the output when the step writes it or is a
+/// plain `out -> peers`, the input when the step is a plain `in -> peers`. A flag is set when no
+/// later step of the same round overwrites that buffer before the receiver has certainly read it.
+/// `out_of_place` and `in_place` hold for the two kinds of call.
+///
+/// The executor's part: a receiver frees the slot (and its sends become visible) only after it has
+/// read what was published, and a rank's call returns only after all its published buffers were
+/// read, because the caller may then change them.
 struct DirectSend {
   bool out_of_place = false;
   bool in_place = false;
@@ -57,8 +63,8 @@ struct CheckReport {
   std::vector<std::vector<std::vector<std::vector<DirectSend>>>> direct;
 };
 
-/// Runs the checker with FIFOs of `slots` chunks. Never throws for a bad schedule: ranks, blocks or
-/// peers out of range are defects too.
+/// Runs the checker with FIFOs of `slots` chunks; what it accepts is right with more slots too.
+/// Never throws for a bad schedule: ranks, blocks or peers out of range are defects too.
 CheckReport check(const Schedule& schedule, int slots = 2);
 
 }  // namespace ropewalk::schedule

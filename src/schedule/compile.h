@@ -13,7 +13,7 @@ namespace ropewalk::schedule {
 struct Request {
   Collective collective = Collective::kAllReduce;
   int num_ranks = 1;
-  int root = 0;
+  int root = 0;      ///< 0 for collectives without a root
   int channels = 1;  ///< wanted number of channels; an algorithm may need more (double trees)
 };
 
@@ -27,8 +27,9 @@ struct Algorithm {
 
 std::span<const Algorithm> algorithms() noexcept;
 
-/// Compiles. @throws Error kInvalidArgument for an unknown algorithm, one that does not support the
-/// request (the message lists those that do), or ranks, root or channels out of range
+/// Compiles. One rank copies its input to its output, whatever the algorithm. @throws Error
+/// kInvalidArgument for an unknown algorithm, one that does not support the request (the message
+/// lists those that do), or ranks, root or channels out of range
 Schedule compile(std::string_view algorithm, const Request& request);
 
 }  // namespace ropewalk::schedule

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -25,7 +24,11 @@ Published published_by(const Step& step) {
 class Analysis {
  public:
   Analysis(const Schedule& schedule, int channel, const Trace& trace)
-      : s_(schedule), channel_(channel), trace_(trace), rank_of_(trace.first_node.back()) {
+      : s_(schedule),
+        channel_(channel),
+        trace_(trace),
+        rank_of_(trace.first_node.back()),
+        row_of_(trace.first_node.back()) {
     for (int rank = 0; rank < s_.num_ranks; ++rank) {
       const auto r = static_cast<std::size_t>(rank);
       std::fill(rank_of_.begin() + static_cast<std::ptrdiff_t>(trace_.first_node[r]),
@@ -98,36 +101,37 @@ class Analysis {
     return steps_of(rank)[node - trace_.first_node[static_cast<std::size_t>(rank)]];
   }
 
-  /// Vector clocks over the ranks that touch the block: for each, the last of its nodes that
-  /// happens before (or is) the one at hand, plus one; 0 for none.
+  /// Vector clocks, with an entry for each rank that a question is about: the last of its nodes
+  /// that happens before (or is) the one at hand, plus one; 0 for none.
   void answer(const std::vector<std::size_t>& nodes, const std::vector<Question>& questions) {
-    std::unordered_map<int, std::size_t> column;
-    std::unordered_map<std::size_t, std::size_t> row;
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-      column.try_emplace(rank_of_[nodes[i]], column.size());
-      row.emplace(nodes[i], i);
+    std::unordered_map<int, std::size_t> columns;
+    for (const Question& question : questions) {
+      columns.try_emplace(rank_of_[question.receiver], columns.size());
     }
-    const std::size_t width = column.size();
+    const std::size_t width = columns.size();
     std::vector<std::size_t> clocks(nodes.size() * width, 0);
-    std::vector<std::optional<std::size_t>> latest(width);  // row of each rank's last node so far
     const auto merge = [&](std::size_t to, std::size_t from) {
       for (std::size_t c = 0; c < width; ++c) {
         clocks[to * width + c] = std::max(clocks[to * width + c], clocks[from * width + c]);
       }
     };
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-      const std::size_t node = nodes[i];
-      const std::size_t own = column.at(rank_of_[node]);
-      if (latest[own]) merge(i, *latest[own]);
-      latest[own] = i;
+    std::unordered_map<int, std::size_t> latest;  // row of each rank's last node so far
+    for (std::size_t row = 0; row < nodes.size(); ++row) {
+      const std::size_t node = nodes[row];
+      const int rank = rank_of_[node];
+      row_of_[node] = row;
+      const auto [before, is_first] = latest.try_emplace(rank, row);
+      if (!is_first) merge(row, std::exchange(before->second, row));
       for (std::size_t k = trace_.first_receive[node]; k < trace_.first_receive[node + 1]; ++k) {
-        merge(i, row.at(trace_.received_from[k]));
+        merge(row, row_of_[trace_.received_from[k]]);
       }
-      clocks[i * width + own] = node + 1;
+      if (const auto column = columns.find(rank); column != columns.end()) {
+        clocks[row * width + column->second] = node + 1;
+      }
     }
     for (const Question& question : questions) {
-      const std::size_t known =
-          clocks[row.at(question.writer) * width + column.at(rank_of_[question.receiver])];
+      const std::size_t column = columns.at(rank_of_[question.receiver]);
+      const std::size_t known = clocks[row_of_[question.writer] * width + column];
       const bool read_before = known >= question.receiver + 1;
       if (question.out_of_place) question.flag->out_of_place = read_before;
       if (question.in_place) question.flag->in_place = read_before;
@@ -137,7 +141,8 @@ class Analysis {
   const Schedule& s_;
   int channel_;
   const Trace& trace_;
-  std::vector<int> rank_of_;  // per node
+  std::vector<int> rank_of_;         // per node
+  std::vector<std::size_t> row_of_;  // per node, among the nodes of its block
   std::vector<std::vector<std::vector<DirectSend>>> flags_;
   std::unordered_map<int, std::vector<Question>> questions_;  // by block
 };

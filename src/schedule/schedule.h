@@ -41,6 +41,8 @@ struct Operand {
 ///   reduce_scatter, reduce): here the executor applies what comes after the sum, as the division
 ///   of an integer average. The checker refuses a wrong mark.
 /// - A step waits until all its links have a chunk and all its send links have a free slot.
+/// - Where the block has no elements in a round (few elements, last parts), sender and receivers
+///   skip its steps.
 struct Step {
   int block = 0;
   std::vector<Operand> operands;

@@ -241,7 +241,9 @@ class Run {
   Output& output(int rank, int block) {
     const int unit = block / s_.parts;
     const int index = *output_index(s_.collective, s_.num_ranks, s_.root, unit, rank);
-    return strand(rank).outputs[static_cast<std::size_t>(index * s_.parts + block % s_.parts)];
+    const auto parts = static_cast<std::size_t>(s_.parts);
+    return strand(rank)
+        .outputs[static_cast<std::size_t>(index) * parts + static_cast<std::size_t>(block) % parts];
   }
 
   /// `finished` stands where a value first holds all contributions: not earlier, not twice.

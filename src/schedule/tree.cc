@@ -1,6 +1,7 @@
 #include "schedule/tree.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "schedule/building.h"
@@ -73,8 +74,8 @@ Tree tree_of(std::vector<int> parent) {
 }
 
 Tree path_tree(int size) {
-  std::vector<int> parent;
-  for (int v = 0; v < size; ++v) parent.push_back(v - 1);
+  std::vector<int> parent(static_cast<std::size_t>(size));
+  std::iota(parent.begin(), parent.end(), -1);
   return tree_of(std::move(parent));
 }
 

@@ -71,8 +71,7 @@ class Bootstrap {
   /// need one. The port is the bootstrap's.
   [[nodiscard]] const SocketAddress& address(int peer) const;
 
-  // ---- collectives: all ranks call, in the same order
-  // --------------------------------------------
+  // ---- collectives: all ranks call, in the same order -----------------------------------
 
   /// `all` holds size() blocks of `bytes_each`, block rank() filled in; on return all are.
   void all_gather(std::span<std::byte> all, std::size_t bytes_each, Deadline deadline);
@@ -80,8 +79,7 @@ class Bootstrap {
   void broadcast(std::span<std::byte> data, int root, Deadline deadline);
   void barrier(Deadline deadline);
 
-  // ---- messages
-  // ----------------------------------------------------------------------------------
+  // ---- messages -------------------------------------------------------------------------
 
   /// Copies and queues `data` for `peer` (may be this rank); returns without waiting for it.
   /// Messages of one sender with one tag arrive in order.
@@ -96,8 +94,7 @@ class Bootstrap {
 
   static constexpr std::size_t kMaxMessageBytes = std::size_t{64} << 20;
 
-  // ---- the others' fate
-  // --------------------------------------------------------------------------
+  // ---- the others' fate -----------------------------------------------------------------
 
   /// Calls `observer` from the service thread from now on; what has happened since joining is told
   /// first, before this returns, by this thread. nullptr ends it: when watch returns, no call is

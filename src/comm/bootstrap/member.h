@@ -49,8 +49,7 @@ class Member : public std::enable_shared_from_this<Member> {
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
 
-  // ---- any thread
-  // --------------------------------------------------------------------------------
+  // ---- any thread -----------------------------------------------------------------------
 
   /// Starts to join, waits, throws why it failed.
   void join();

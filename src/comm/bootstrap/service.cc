@@ -110,8 +110,12 @@ void Service::keep(std::shared_ptr<void> object) {
 }
 
 void Service::drop(const void* object) {
-  // Deferred, so that an object may drop itself from one of its own functions.
-  defer([this, object] { kept_.erase(object); });
+  const auto found = kept_.find(object);
+  if (found == kept_.end()) return;
+  // Destroyed later, so that an object may drop itself from one of its own functions; forgotten at
+  // once, for another object may soon have its address.
+  defer([gone = std::move(found->second)] {});
+  kept_.erase(found);
 }
 
 int Service::wait_ms() const {
@@ -122,11 +126,31 @@ int Service::wait_ms() const {
   return static_cast<int>(std::min<std::int64_t>(ms, 60'000));
 }
 
+// One object's failure must not take the others' events with it. Handlers deal with the errors of
+// their connections; what comes here is lack of memory or descriptors, or a defect.
+void Service::guarded(const Task& task) noexcept {
+  try {
+    task();
+  } catch (const std::exception& error) {
+    log::warn("bootstrap: service thread: {}", error.what());
+  }
+}
+
 void Service::run_deferred() {
   while (!deferred_.empty()) {
     std::vector<Task> tasks;
     tasks.swap(deferred_);
-    for (Task& task : tasks) task();
+    for (const Task& task : tasks) guarded(task);
+  }
+}
+
+void Service::run_timers() {
+  // Only what was due at the start: a timer that sets itself again must not starve sockets.
+  const auto now = Clock::now();
+  while (!timers_.empty() && timers_.begin()->first.first <= now) {
+    const Task task = std::move(timers_.begin()->second);
+    timers_.erase(timers_.begin());
+    guarded(task);
   }
 }
 
@@ -135,10 +159,12 @@ void Service::run() noexcept {
   std::array<epoll_event, 128> events{};
   for (;;) {
     std::vector<Task> tasks;
+    bool stopping = false;
     {
       const std::lock_guard lock(mutex_);
       tasks.swap(posted_);
-      if (tasks.empty() && (stopping_ || kept_.empty())) {
+      stopping = stopping_;
+      if (tasks.empty() && (stopping || kept_.empty())) {
         handlers_.clear();
         timers_.clear();
         kept_.clear();
@@ -147,37 +173,27 @@ void Service::run() noexcept {
         return;
       }
     }
-    try {
-      for (Task& task : tasks) task();
-      run_deferred();
-      // Only what was due at the start: a timer that sets itself again must not starve sockets.
-      const auto now = Clock::now();
-      while (!timers_.empty() && timers_.begin()->first.first <= now) {
-        Task task = std::move(timers_.begin()->second);
-        timers_.erase(timers_.begin());
-        task();
+    for (const Task& task : tasks) guarded(task);
+    run_deferred();
+    run_timers();
+    run_deferred();
+    // The event that told of the end may have been read with an earlier one: do not wait for it.
+    if (stopping || kept_.empty()) continue;
+    const int count =
+        epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), wait_ms());
+    for (int i = 0; i < count; ++i) {
+      const epoll_event& event = events[static_cast<std::size_t>(i)];
+      if (event.data.u64 == 0) {
+        std::uint64_t value = 0;
+        (void)!::read(wake_.get(), &value, sizeof value);
+        continue;
       }
-      run_deferred();
-      if (kept_.empty() && handlers_.empty()) continue;
-      const int count =
-          epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), wait_ms());
-      for (int i = 0; i < count; ++i) {
-        const epoll_event& event = events[static_cast<std::size_t>(i)];
-        if (event.data.u64 == 0) {
-          std::uint64_t value = 0;
-          (void)!::read(wake_.get(), &value, sizeof value);
-          continue;
-        }
-        const auto found = handlers_.find(event.data.u64);
-        if (found == handlers_.end()) continue;  // forgotten by an earlier event of this batch
-        const std::shared_ptr<Handler> handler = found->second;
-        (*handler)(event.events);
-      }
-      run_deferred();
-    } catch (const std::exception& error) {
-      // Handlers deal with the errors of their connections; this is out of memory or a defect.
-      log::warn("bootstrap: service thread: {}", error.what());
+      const auto found = handlers_.find(event.data.u64);
+      if (found == handlers_.end()) continue;  // forgotten by an earlier event of this batch
+      const std::shared_ptr<Handler> handler = found->second;
+      guarded([&] { (*handler)(event.events); });
     }
+    run_deferred();
   }
 }
 

@@ -42,8 +42,7 @@ class Service {
   /// Random, the same for all ranks served here. Any thread.
   [[nodiscard]] const std::array<unsigned char, 16>& token() const noexcept { return token_; }
 
-  // ---- service thread
-  // ----------------------------------------------------------------------------
+  // ---- service thread -------------------------------------------------------------------
 
   /// Watches a descriptor. @return the key for change() and forget()
   std::uint64_t add(int fd, std::uint32_t events, Handler handler);
@@ -66,7 +65,9 @@ class Service {
  private:
   void run() noexcept;
   [[nodiscard]] int wait_ms() const;
+  static void guarded(const Task& task) noexcept;
   void run_deferred();
+  void run_timers();
 
   std::array<unsigned char, 16> token_{};
   Socket epoll_;

@@ -119,6 +119,9 @@ Socket new_socket(int family) {
 
 Socket listen_on(const SocketAddress& address, SocketAddress* bound) {
   Socket socket = new_socket(address.storage.ss_family);
+  const int on = 1;
+  // A fixed port (rendezvous) may have connections of an earlier job in TIME_WAIT.
+  (void)setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (::bind(socket.get(), address.get(), address.length()) != 0) {
     throw system_error(errno, fmt::format("bind to {}", address.text()));
   }

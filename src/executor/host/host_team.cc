@@ -15,42 +15,11 @@ namespace {
 // system calls. 128 KiB: between the L1 and the L2 of every server core of the last ten years.
 constexpr std::size_t kPieceBytes = std::size_t{128} << 10;
 
-std::string describe(const CallTag& tag) {
-  const auto type = static_cast<DataType>(tag.type_and_op & 0x0f);
-  if (tag.collective == kPointToPoint) {
-    return fmt::format("send or receive of {} {}", tag.count, name(type));
-  }
-  const auto collective = static_cast<Collective>(tag.collective);
-  std::string text = fmt::format("{} of {} {}", name(collective), tag.count, name(type));
-  if (reduces(collective))
-    text += fmt::format(" {}", name(static_cast<RedOp>(tag.type_and_op >> 4)));
-  if (has_root(collective)) text += fmt::format(" root {}", tag.root);
-  return text;
-}
-
-std::string differing_fields(const CallTag& a, const CallTag& b) {
-  std::string fields;
-  const auto add = [&](bool differs, const char* field) {
-    if (!differs) return;
-    if (!fields.empty()) fields += ", ";
-    fields += field;
-  };
-  add(a.collective != b.collective, "operation");
-  add(a.count != b.count, "count");
-  add((a.type_and_op & 0x0f) != (b.type_and_op & 0x0f), "type");
-  add((a.type_and_op >> 4) != (b.type_and_op >> 4), "operator");
-  add(a.root != b.root, "root");
-  add(a.call != b.call, "number of calls");
-  return fields;
-}
-
 }  // namespace
 
-void throw_call_mismatch(int peer, const CallTag& theirs, int rank, const CallTag& ours) {
-  throw Error(Errc::kInvalidUsage,
-              "ranks were called differently ({}): rank {} call {}: {}; rank {} call {}: {}",
-              differing_fields(ours, theirs), rank, ours.call, describe(ours), peer, theirs.call,
-              describe(theirs));
+void HostTeam::mismatch(int peer, const CallTag& theirs, const Call& call) const {
+  throw Error(Errc::kInvalidUsage, "{}",
+              describe_difference(rank_, call.tag, history_, peer, theirs));
 }
 
 void HostTeam::wrong_size(int peer, std::size_t got, std::size_t expected) const {

@@ -5,14 +5,10 @@
 #include <cstddef>
 #include <vector>
 
+#include "executor/call_history.h"
 #include "executor/walker.h"
 
 namespace ropewalk::executor {
-
-/// A peer was called with something else than this rank. Says which field differs.
-/// @throws Error kInvalidUsage always
-[[noreturn]] void throw_call_mismatch(int peer, const CallTag& theirs, int rank,
-                                      const CallTag& ours);
 
 /// Waits return at once: a host thread drives several strands, and decides between walks how to
 /// spend its time (host/waiter.h). Threads: one per object.
@@ -54,14 +50,15 @@ class HostTeam {
     ++moves_;
   }
 
-  [[noreturn]] void mismatch(int peer, const CallTag& theirs, const Call& call) const {
-    throw_call_mismatch(peer, theirs, rank_, call.tag);
-  }
+  /// @throws Error kInvalidUsage naming both ranks and the fields that differ
+  [[noreturn]] void mismatch(int peer, const CallTag& theirs, const Call& call) const;
 
   [[noreturn]] void wrong_size(int peer, std::size_t got, std::size_t expected) const;
 
   /// Chunks sent and received so far: a waiting thread sees by it whether anything moves.
   [[nodiscard]] std::uint64_t moves() const noexcept { return moves_; }
+
+  [[nodiscard]] CallHistory& history() noexcept { return history_; }
 
  private:
   void transfer_local(Strand& strand, const Call& call, const Transfer& transfer,
@@ -70,6 +67,7 @@ class HostTeam {
 
   int rank_;
   std::uint64_t moves_ = 0;
+  CallHistory history_;
   std::vector<std::byte> scratch_;
   std::vector<const void*> piece_sources_;
   std::vector<void*> piece_destinations_;
