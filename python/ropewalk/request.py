@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from typing import Any, Generic, Optional, TypeVar
 
 from ropewalk import errors
@@ -11,16 +12,22 @@ from ropewalk._library import Request, check_request, library
 Result = TypeVar("Result")
 
 # Requests whose handle was dropped while the operation ran: their buffers must stay. Swept when
-# the next request is started.
-_orphans: list[tuple[Request, Any]] = []
+# the next request is started, by any thread: a deque's append and popleft need no lock, which
+# __del__ could not take safely.
+_orphans: deque[tuple[Request, Any]] = deque()
 
 
 def sweep() -> None:
     """Forgets orphans that are done."""
-    for orphan in list(_orphans):
-        if library().rwRequestWait(orphan[0], 0) != errors.IN_PROGRESS:
+    for _ in range(len(_orphans)):
+        try:
+            orphan = _orphans.popleft()
+        except IndexError:
+            return
+        if library().rwRequestWait(orphan[0], 0) == errors.IN_PROGRESS:
+            _orphans.append(orphan)
+        else:
             library().rwRequestFree(orphan[0])
-            _orphans.remove(orphan)
 
 
 class Handle(Generic[Result]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Optional
@@ -253,6 +254,10 @@ def bench(
         console.fail(f"-J {output_file}: must end in .json", console.USAGE)
     if plot is not None and plot.suffix.lower() not in (".svg", ".png", ".pdf"):
         console.fail(f"--plot {plot}: must end in .svg, .png or .pdf", console.USAGE)
+    for flag, path in (("-J", output_file), ("--plot", plot)):
+        # Looked at before any rank starts; the measurement may take long.
+        if path is not None and not os.access(path.parent, os.W_OK | os.X_OK):
+            console.fail(f"{flag} {path}: cannot write into {path.parent}", console.USAGE)
     outputs = bench_run.Outputs(output_file, plot, sys.argv)
     chosen = OPERATIONS[wanted]
     given = list(set_ or [])

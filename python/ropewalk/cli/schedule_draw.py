@@ -13,6 +13,7 @@ from xml.sax.saxutils import escape
 from ropewalk.cli.schedule_text import Message, Run, Schedule, Step, run
 
 _COLUMN: Final = 76
+_WIDEST_COLUMN: Final = 150
 _ROW: Final = 64
 _LEFT: Final = 92
 _RIGHT: Final = 40
@@ -45,6 +46,19 @@ def colour(block: int, blocks: int) -> str:
     return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
 
 
+class _Grid:
+    """Where times lie. Few steps of many ranks get wide columns, so that long arrows part."""
+
+    def __init__(self, ranks: int, steps: int) -> None:
+        wanted = _COLUMN + 6 * max(0, ranks - 4)
+        self.column = min(wanted, _WIDEST_COLUMN) if steps <= 12 else _COLUMN
+        self.width = max(_LEFT + steps * self.column + _RIGHT, 640)
+
+    def x(self, time: int) -> float:
+        """The middle of a time's column."""
+        return _LEFT + time * self.column + self.column / 2
+
+
 def svg(schedule: Schedule) -> str:
     """The picture."""
     channels = range(len(schedule.weights))
@@ -52,7 +66,8 @@ def svg(schedule: Schedule) -> str:
     blocks = sorted({step.block for program in schedule.programs.values() for step in program})
     num_blocks = max(blocks, default=0) + 1
     longest = max((found.length for found in runs), default=0)
-    width = max(_LEFT + longest * _COLUMN + _RIGHT, 640)
+    grid = _Grid(schedule.ranks, longest)
+    width = grid.width
     panel = _PANEL_HEAD + schedule.ranks * _ROW
     legend_rows = _legend_rows(blocks, width)
     height = _HEAD + panel * len(runs) + 52 + 24 * (legend_rows + 1)
@@ -79,7 +94,7 @@ def svg(schedule: Schedule) -> str:
         "</text>",
     ]
     for channel, found in zip(channels, runs):
-        parts += _panel(schedule, channel, found, _HEAD + panel * channel, num_blocks, width)
+        parts += _panel(schedule, channel, found, _HEAD + panel * channel, num_blocks, grid)
     parts += _legend(blocks, num_blocks, _HEAD + panel * len(runs) + 28, width)
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
@@ -88,12 +103,18 @@ def svg(schedule: Schedule) -> str:
 def _subtitle(schedule: Schedule, runs: list[Run]) -> str:
     messages = sum(len(found.messages) for found in runs)
     steps = max((found.length for found in runs), default=0)
-    data = "the data" if schedule.parts == 1 else f"1/{schedule.parts} of a unit of the data"
-    return f"{steps} steps, {messages} messages for a round of chunks; a block is {data}"
+    if schedule.collective in ("all_reduce", "broadcast", "reduce"):
+        unit = "the data"
+    elif schedule.collective == "all_to_all":
+        unit = "the data of a pair of ranks"
+    else:
+        unit = "the data of a rank"
+    share = "" if schedule.parts == 1 else f"1/{schedule.parts} of "
+    return f"{steps} steps, {messages} messages for a round of chunks; a block is {share}{unit}"
 
 
 def _panel(
-    schedule: Schedule, channel: int, found: Run, top: int, num_blocks: int, width: int
+    schedule: Schedule, channel: int, found: Run, top: int, num_blocks: int, grid: _Grid
 ) -> list[str]:
     parts = []
     if len(schedule.weights) > 1:
@@ -104,7 +125,7 @@ def _panel(
         )
     rows = [top + _PANEL_HEAD + _ROW // 2 + rank * _ROW for rank in range(schedule.ranks)]
     for time in range(found.length):
-        x = _x(time)
+        x = grid.x(time)
         parts.append(
             f"<line x1='{x}' x2='{x}' y1='{top + _PANEL_HEAD - 8}' "
             f"y2='{rows[-1] + _ROW // 2}' stroke='#eef1f4'/>"
@@ -113,33 +134,29 @@ def _panel(
         )
     for rank, y in enumerate(rows):
         parts.append(
-            f"<line x1='{_LEFT - 10}' x2='{width - 16}' y1='{y}' y2='{y}' stroke='{_FAINT}' "
+            f"<line x1='{_LEFT - 10}' x2='{grid.width - 16}' y1='{y}' y2='{y}' stroke='{_FAINT}' "
             f"stroke-width='1.5'/>"
             f"<text x='{_LEFT - 20}' y='{y + 5}' font-size='14' text-anchor='end' fill='{_INK}'>"
             f"rank {rank}</text>"
         )
     for message in found.messages:
-        parts.append(_arrow(message, found, rows, num_blocks))
+        parts.append(_arrow(message, found, rows, num_blocks, grid))
     for (rank, index), time in sorted(found.times.items()):
         step = schedule.steps(rank, channel)[index]
-        parts.append(_node(step, rank, index, _x(time), rows[rank], num_blocks))
+        parts.append(_node(step, rank, index, grid.x(time), rows[rank], num_blocks))
     return parts
 
 
-def _x(time: int) -> float:
-    return _LEFT + time * _COLUMN + _COLUMN / 2
-
-
-def _arrow(message: Message, found: Run, rows: list[int], num_blocks: int) -> str:
-    x1 = _x(found.times[message.source, message.source_step])
-    x2 = _x(found.times[message.destination, message.destination_step])
+def _arrow(message: Message, found: Run, rows: list[int], num_blocks: int, grid: _Grid) -> str:
+    x1 = grid.x(found.times[message.source, message.source_step])
+    x2 = grid.x(found.times[message.destination, message.destination_step])
     y1, y2 = rows[message.source], rows[message.destination]
     gap = _RADIUS + 1
     if abs(message.source - message.destination) > 1:
         # Out to the right, through the gutter between the columns, in from the left: never
         # across another rank's node.
         start, end = (x1 + gap, float(y1)), (x2 - gap - 2, float(y2))
-        bend = 0.5 * _COLUMN
+        bend = 0.4 * grid.column
         curve = f"C{x1 + bend:.1f} {y1} {x2 - bend:.1f} {y2}"
     else:
         start, end = _towards(x1, y1, x2, y2, gap), _towards(x2, y2, x1, y1, gap + 2)
