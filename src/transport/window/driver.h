@@ -53,6 +53,10 @@ class Path {
   /// later reads.
   [[nodiscard]] virtual std::uint64_t read_word(std::size_t offset) const = 0;
 
+  /// Words put before are written when words are read after: for a handshake in which each end
+  /// writes one word and then reads another.
+  virtual void order_puts_before_reads() = 0;
+
   /// What the other end calls `data` in start_pull().
   [[nodiscard]] virtual std::uint64_t address_of(const void* data,
                                                  Registration* registration) const = 0;

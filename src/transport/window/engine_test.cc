@@ -68,6 +68,7 @@ class BadPath final : public Path {
   [[nodiscard]] std::uint64_t read_word(std::size_t offset) const override {
     return inner_->read_word(offset);
   }
+  void order_puts_before_reads() override { inner_->order_puts_before_reads(); }
   std::uint64_t address_of(const void* data, Registration* registration) const override {
     return inner_->address_of(data, registration);
   }

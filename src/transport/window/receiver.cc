@@ -1,7 +1,6 @@
 #include "transport/window/receiver.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -231,8 +230,7 @@ bool WindowReceiver::reading() const {
 void WindowReceiver::set_pulling(bool pulling) {
   if (!mailbox_.path().capabilities().pull_needs_owner) return;
   mailbox_.path().put_word(kPullingWord, pulling ? 1 : 0);
-  // Pairs with the fence of WindowSender::wait_for_pull.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  mailbox_.path().order_puts_before_reads();  // see WindowSender::wait_for_pull
 }
 
 void WindowReceiver::pull_pieces() {

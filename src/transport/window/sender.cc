@@ -1,7 +1,6 @@
 #include "transport/window/sender.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -302,7 +301,7 @@ void WindowSender::abandon(Message* message) {
 void WindowSender::wait_for_pull() const {
   // The receiver says that it begins before it looks at kAbandonedWord; this end set that word
   // before it looks here. So one of the two sees the other.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  mailbox_.path().order_puts_before_reads();
   while (mailbox_.path().read_word(kPullingWord) != 0 && !mailbox_.path().peer_lost()) {
     std::this_thread::yield();
   }
