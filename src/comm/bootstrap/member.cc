@@ -330,6 +330,12 @@ void Member::on_link_established(LinkPlace link) {
   links_.splice(links_.end(), links_, link);
   const int peer = link->peer;
   heard(peer);
+  if (link->outgoing) {
+    // Tells the other end that this one has its proof, and so knows of the link.
+    WireWriter out;
+    out.number(static_cast<std::uint8_t>(Frame::kHeartbeat));
+    link->connection->send(out.bytes());
+  }
   link->news = membership_.snapshot();
   if (!link->news.empty()) flush_soon();
   const auto waiting = waiting_.find(peer);
@@ -345,6 +351,7 @@ void Member::on_link_established(LinkPlace link) {
 
 void Member::on_link_message(LinkPlace link, std::vector<std::byte>& message) {
   heard(link->peer);
+  link->spoken = true;
   WireReader in(message);
   switch (static_cast<Frame>(in.number<std::uint8_t>())) {
     case Frame::kHeartbeat: return;
@@ -384,7 +391,9 @@ void Member::on_link_message(LinkPlace link, std::vector<std::byte>& message) {
 
 void Member::on_link_closed(LinkPlace link, const Closing& closing) {
   const int peer = link->peer;
-  const bool established = link->established;
+  // One that never spoke may have left before it knew of the link, and said so on others only.
+  const bool silent = !link->outgoing && !link->spoken && phase_ != Phase::kJoining;
+  const bool established = link->established && !silent;
   service_.defer([gone = std::shared_ptr<Connection>(std::move(link->connection))] {});
   links_.erase(link);
   if (closed_) return;
@@ -567,8 +576,11 @@ void Member::take_news(const Notice& notice, const Link* from) {
       }
     }
   }
-  // Deferred: `from` and the callers' iterators stay valid.
+  // Deferred: `from` and the callers' iterators stay valid. Once for all news at hand.
+  if (settle_planned_) return;
+  settle_planned_ = true;
   service_.defer([self = shared_from_this()] {
+    self->settle_planned_ = false;
     self->keep_ring();
     self->check_left();
   });

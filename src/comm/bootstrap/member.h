@@ -85,6 +85,7 @@ class Member : public std::enable_shared_from_this<Member> {
     std::unique_ptr<Connection> connection;
     bool established = false;
     bool outgoing = false;
+    bool spoken = false;            // something was received
     std::vector<Notice> news;       // not sent yet
     std::uint32_t frames_sent = 0;  // with notices
     std::uint32_t frames_acknowledged = 0;
@@ -192,6 +193,7 @@ class Member : public std::enable_shared_from_this<Member> {
   Service::Clock::time_point last_tick_;
   std::set<Service::TimerKey> timers_;
   bool flush_planned_ = false;
+  bool settle_planned_ = false;
   bool draining_ = false;   // leaving, not announced yet: messages are on their way
   bool handed_on_ = false;  // leaving: a rank that stays has acknowledged all that is known here
   bool closed_ = false;
