@@ -67,7 +67,7 @@ build/.wheel: $(PYTHON_FILES) $(CPP_FILES) pyproject.toml README.md dev/wheel_ho
   $(VENV)/.ready $(BUILD)/build.ninja
 	ninja -C $(BUILD) ropewalk
 	rm -rf dist
-	ROPEWALK_BUILD_DIR=$(BUILD) $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \
+	RW_BUILD_DIR=$(BUILD) $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \
 	  --no-deps --no-build-isolation --wheel-dir dist .
 	@touch $@
 
