@@ -67,7 +67,7 @@ build/.wheel: $(PYTHON_FILES) $(CPP_FILES) pyproject.toml README.md dev/wheel_ho
   $(VENV)/.ready $(BUILD)/build.ninja
 	ninja -C $(BUILD) ropewalk
 	rm -rf dist
-	ROPEWALK_BUILD_DIR=$(BUILD) $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \
+	RW_BUILD_DIR=$(BUILD) $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \
 	  --no-deps --no-build-isolation --wheel-dir dist .
 	@touch $@
 
@@ -80,14 +80,14 @@ build/.system-%: dev/setup
 	dev/setup $*
 	@mkdir -p build && touch $@
 
-lint: install $(VENV)/.ready-test build/.system-lint ## clang-format, ruff, mypy
-	clang-format --dry-run --Werror $(CXX_FILES)
+lint: $(VENV)/.ready-test build/.system-lint ## clang-format, ruff, mypy
+	@echo clang-format --dry-run --Werror; clang-format --dry-run --Werror $(CXX_FILES)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
 format: $(VENV)/.ready-test build/.system-lint ## lay out all sources
-	clang-format -i $(CXX_FILES)
+	@echo clang-format -i; clang-format -i $(CXX_FILES)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

@@ -1,7 +1,8 @@
 """Builds libropewalk.so and puts it, with the libraries it needs, into the wheel.
 
 The package is pure Python over ctypes, so that one wheel per platform serves every Python version.
-ROPEWALK_BUILD_DIR names a build folder to use (the Makefile's own); otherwise build/wheel is made.
+RW_BUILD_DIR names a build folder to use, as the Makefile does; otherwise build/wheel is made. (Not
+ROPEWALK_BUILD_DIR: variables of that prefix are settings, and unknown ones are errors.)
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class RopewalkBuildHook(BuildHookInterface[Any]):
         if version == "editable":
             return
         root = Path(self.root)
-        folder = Path(os.environ.get("ROPEWALK_BUILD_DIR", root / "build" / "wheel"))
+        folder = Path(os.environ.get("RW_BUILD_DIR", root / "build" / "wheel"))
         library = build(root, folder, folder / "wheel-stage")
         for path in (library, *needed_libraries(library)):
             # The file itself under the name that the loader asks for; wheels hold no links.

@@ -73,9 +73,9 @@ def test_python_examples(name: str, alone: str, two: str) -> None:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installation of the C library, as `cmake --install` makes it."""
-    build = os.environ.get("ROPEWALK_BUILD_DIR")
+    build = os.environ.get("RW_BUILD_DIR")
     if not build:
-        pytest.skip("ROPEWALK_BUILD_DIR names no build folder; `make test` does")
+        pytest.skip("RW_BUILD_DIR names no build folder; `make test` does")
     prefix = tmp_path_factory.mktemp("prefix")
     subprocess.run(
         ["cmake", "--install", str(ROOT / build), "--prefix", str(prefix)],

@@ -25,8 +25,8 @@ int main(void) {
   /* In place, blocking: the same buffer twice, no stream, no request. */
   check(rwAllReduce(values, values, 4, rwFloat32, rwSum, comm, NULL, NULL), comm);
   if (rank == 0) {
-    printf("%d ranks: %g %g %g %g\n", size, (double)values[0], (double)values[1],
-           (double)values[2], (double)values[3]);
+    printf("%d ranks: %g %g %g %g\n", size, (double)values[0], (double)values[1], (double)values[2],
+           (double)values[3]);
   }
   check(rwCommFinalize(comm), comm);
   check(rwCommDestroy(comm), NULL);

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
+from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from ropewalk import settings
 from ropewalk.cli import console
+
+# Narrower terminals get a list: six columns side by side would be a word wide.
+_TABLE_WIDTH: Final = 140
 
 HELP = """
 List every setting: type, default, help, current value, and where that came from.
@@ -65,23 +71,37 @@ def _print(rows: list[dict[str, Any]]) -> None:
             fields = (row["name"], row["value"], row["source"], row["type"], row["default"])
             print("\t".join([*fields, row["allowed"], row["help"]]))
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("setting", no_wrap=True)
-    table.add_column("value", overflow="fold")
-    table.add_column("from", overflow="fold")
-    table.add_column("type", no_wrap=True)
-    table.add_column("default", overflow="fold")
+    if out.width < _TABLE_WIDTH:
+        _print_list(out, rows)
+    else:
+        _print_table(out, rows)
+
+
+def _print_list(out: Console, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        line = Text(f"{row['name']} = {row['value']}", "bold" if _changed(row) else "")
+        line.append(f"  ({row['source']})", "cyan" if _changed(row) else "dim")
+        out.print(line)
+        kind = row["type"] + (f" {row['allowed']}" if row["allowed"] else "")
+        about = Text(f"{row['help']}; {kind}; default {row['default'] or 'empty'}")
+        out.print(Padding(about, (0, 0, 0, 4)))
+
+
+def _print_table(out: Console, rows: list[dict[str, Any]]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in ("setting", "value", "from", "type", "default"):
+        table.add_column(name, no_wrap=name in ("setting", "type"), overflow="fold")
     table.add_column("help", ratio=1)
     for row in rows:
-        changed = row["source"] != "default"
         allowed = f" ({row['allowed']})" if row["allowed"] else ""
+        fields = [row[key] for key in ("name", "value", "source", "type", "default")]
         table.add_row(
-            row["name"],
-            row["value"],
-            row["source"],
-            row["type"],
-            row["default"],
-            row["help"] + allowed,
-            style="bold" if changed else "",
+            *(Text(field) for field in fields),
+            Text(row["help"] + allowed),
+            style="bold" if _changed(row) else "",
         )
     out.print(table)
+
+
+def _changed(row: dict[str, Any]) -> bool:
+    return bool(row["source"] != "default")

@@ -200,7 +200,8 @@ def _print_summary(shown: schedule_text.Schedule, report: dict[str, Any]) -> Non
     if shown.collective in ("broadcast", "reduce", "gather", "scatter"):
         facts.insert(3, ("root", shown.root))
     for name, value in facts:
-        out.print(Text(f"{name:<16}", "bold"), value, sep="")
+        line = Text(f"{name:<16}", "bold")
+        out.print(line + (value if isinstance(value, Text) else Text(str(value), "not bold")))
     for defect in report["defects"]:
         out.print(Text(f"  {defect}", "red"))
     links = report["links"]
@@ -228,9 +229,10 @@ def _print_steps(shown: schedule_text.Schedule, ranks: Any) -> None:
             steps = shown.steps(rank, channel)
             branch = tree if len(shown.weights) == 1 else tree.add(f"channel {channel}")
             for index, step in enumerate(steps):
-                line = Text(f"{index:3d}  ", "dim")
+                line = Text()
+                line.append(f"{index:3d}  ", "dim")
                 line.append(f"block {step.block:<4d}", "cyan")
-                line.append(step.sentence(), "bold" if step.finished else "not dim")
+                line.append(step.sentence(), "bold" if step.finished else "")
                 branch.add(line)
         out.print(tree)
 
