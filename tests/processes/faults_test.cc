@@ -77,11 +77,15 @@ void kill_at_random_moments(int times, const RankOptions& options, std::mt19937&
       // Before all know each other's addresses, rank 0 is only "who made the unique id".
       const bool named = report->text.find(fmt::format("rank {}", victim)) != std::string::npos ||
                          (victim == 0 && report->text.find("unique id") != std::string::npos);
-      EXPECT_TRUE(named)
-          << "turn " << turn << ", rank " << r << ", killed " << victim << ": " << report->text;
+      EXPECT_TRUE(named) << "turn " << turn << ", rank " << r << ", killed " << victim << ": "
+                         << report->text;
       if (report->code != Errc::kTimeout) {
-        delays_ms.push_back(
-            std::chrono::duration<double, std::milli>(report->when - killed).count());
+        const std::chrono::duration<double, std::milli> delay = report->when - killed;
+        delays_ms.push_back(delay.count());
+        if (delay > milliseconds(1000)) {
+          std::printf("turn %d, rank %d of %d, killed %d: %.0f ms: %s\n", turn, r, size, victim,
+                      delay.count(), report->text.c_str());
+        }
       }
     }
   }

@@ -83,9 +83,14 @@ void run_rank(int rank, int size, const RankOptions& options, const std::vector<
     }
     const std::unique_ptr<comm::Communicator> comm =
         comm::Communicator::join(id, rank, size, runtime);
-    const std::string text = body(*comm);
-    comm->finalize();
-    report(report_to, false, Errc::kInternal, text);
+    try {
+      const std::string text = body(*comm);
+      comm->finalize();
+      report(report_to, false, Errc::kInternal, text);
+    } catch (const Error& error) {
+      // Now, and not after the communicator's end: its sockets may linger.
+      report(report_to, true, error.code(), error.what());
+    }
   } catch (const Error& error) {
     report(report_to, true, error.code(), error.what());
   }
