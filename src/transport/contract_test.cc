@@ -330,12 +330,14 @@ TEST_P(Contract, Sizes) {
   Pair pair = connected();
   std::vector<std::size_t> sizes;
   for (std::size_t size = 0; size <= 70; ++size) sizes.push_back(size);
-  for (const std::size_t border : {127, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288}) {
+  for (const std::size_t border :
+       {127UL, 4096UL, 8192UL, 16384UL, 32768UL, 65536UL, 131072UL, 262144UL, 524288UL}) {
     for (const int around : {-1, 0, 1}) {
       sizes.push_back(border + static_cast<std::size_t>(around));
     }
   }
-  for (const std::size_t prime : {10'007, 99'991, 611'953, 2'097'593}) sizes.push_back(prime);
+  for (const std::size_t prime : {10'007UL, 99'991UL, 611'953UL, 2'097'593UL})
+    sizes.push_back(prime);
   for (const std::size_t size : sizes) {
     SCOPED_TRACE(size);
     exchange(pair, size, size, size);
@@ -351,7 +353,7 @@ TEST_P(Contract, LargeMessages) {
 
 TEST_P(Contract, ReceiveMayBeLarger) {
   Pair pair = connected();
-  for (const std::size_t bytes : {0, 1, 100, 20'000, 300'000}) {
+  for (const std::size_t bytes : {0UL, 1UL, 100UL, 20'000UL, 300'000UL}) {
     exchange(pair, bytes, bytes + 1, bytes);
     exchange(pair, bytes, bytes + 600'000, bytes);
   }
@@ -365,8 +367,8 @@ TEST_P(Contract, OffsetsInsideRegistrations) {
   const auto in_memory = pair.receiver->register_memory(in.data(), in.size(), MemoryKind::kHost);
   ASSERT_NE(out_memory, nullptr);
   ASSERT_NE(in_memory, nullptr);
-  for (const std::size_t offset : {0, 1, 3, 64, 4095, 49'999}) {
-    for (const std::size_t bytes : {1, 1001, 50'000}) {
+  for (const std::size_t offset : {0UL, 1UL, 3UL, 64UL, 4095UL, 49'999UL}) {
+    for (const std::size_t bytes : {1UL, 1001UL, 50'000UL}) {
       const ReceiveBuffer buffer{in.data() + offset + 1, bytes, 1, in_memory.get()};
       auto receive = poll_until([&] { return pair.receiver->receive({&buffer, 1}); }, "receive");
       auto send = poll_until(
@@ -547,7 +549,7 @@ TEST_P(Contract, RandomTagsMatchByDefinition) {
 
 TEST_P(Contract, TagsMayMatchOutOfOrder) {
   Pair pair = connected();
-  for (const std::size_t bytes : {5, 400'000}) {
+  for (const std::size_t bytes : {5UL, 400'000UL}) {
     constexpr std::size_t kCount = 8;
     std::vector<Bytes> out;
     std::vector<Bytes> in(kCount, Bytes(bytes));
@@ -584,7 +586,7 @@ TEST_P(Contract, GroupedReceives) {
   const DeviceProperties properties = transport_->properties(0);
   const auto group = static_cast<std::size_t>(properties.max_grouped_receives);
   Pair pair = connected();
-  for (const std::size_t bytes : {0, 9, 100'000}) {
+  for (const std::size_t bytes : {0UL, 9UL, 100'000UL}) {
     std::vector<Bytes> out;
     std::vector<Bytes> in(group, Bytes(bytes + 100));
     std::vector<ReceiveBuffer> buffers;
@@ -615,7 +617,7 @@ TEST_P(Contract, GroupedReceives) {
 
 TEST_P(Contract, RequestsInFlightUpToTheClaimAndBeyond) {
   const auto claimed = static_cast<std::size_t>(transport_->properties(0).max_requests);
-  for (const std::size_t bytes : {8, 100'000}) {
+  for (const std::size_t bytes : {8UL, 100'000UL}) {
     Pair pair = connected();
     std::vector<Bytes> in;
     std::vector<std::unique_ptr<Request>> receives;
@@ -696,7 +698,7 @@ TEST_P(Contract, SendsBeyondTheClaimAreRefusedNotLost) {
 
 TEST_P(Contract, CompletedSendFreesItsBuffer) {
   Pair pair = connected();
-  for (const std::size_t bytes : {40, 200'000}) {
+  for (const std::size_t bytes : {40UL, 200'000UL}) {
     Bytes buffer = numbered(bytes, 1);
     Bytes in(bytes);
     auto receive = start_receive(*pair.receiver, in.data(), bytes, 1);
@@ -714,7 +716,7 @@ TEST_P(Contract, CompletedSendFreesItsBuffer) {
 }
 
 TEST_P(Contract, SenderMayCloseWhenItsSendsAreDone) {
-  for (const std::size_t bytes : {0, 10, 16'000, 3'000'000}) {
+  for (const std::size_t bytes : {0UL, 10UL, 16'000UL, 3'000'000UL}) {
     Pair pair = connected();
     const Bytes out = numbered(bytes, 4);
     Bytes in(bytes);
@@ -806,7 +808,7 @@ TEST_P(Contract, CloseWithRequestsPending) {
 }
 
 TEST_P(Contract, TooSmallReceiveBreaksTheConnectionWithBothSizes) {
-  for (const std::size_t bytes : {20, 500'000}) {
+  for (const std::size_t bytes : {20UL, 500'000UL}) {
     for (const bool receive_first : {true, false}) {
       Pair pair = connected();
       const Bytes out = numbered(bytes, 1);
@@ -993,7 +995,7 @@ class KilledPeer : public Contract {};
 
 TEST_P(KilledPeer, IsLostToItsReceiver) {
   const Case chosen = GetParam();
-  for (const std::size_t bytes : {10, 5'000'000}) {
+  for (const std::size_t bytes : {10UL, 5'000'000UL}) {
     Child child([&](int socket) {
       const auto transport = make(chosen);
       Handle theirs{};
@@ -1030,7 +1032,7 @@ TEST_P(KilledPeer, IsLostToItsReceiver) {
 
 TEST_P(KilledPeer, IsLostToItsSender) {
   const Case chosen = GetParam();
-  for (const std::size_t bytes : {10, 5'000'000}) {
+  for (const std::size_t bytes : {10UL, 5'000'000UL}) {
     Child child([&](int socket) {
       const auto transport = make(chosen);
       const auto listener = transport->listen(0);

@@ -71,6 +71,7 @@ class ShmPath final : public Path {
     const pid_t pid = checked_peer(socket_.get());
     process_ = open_pidfd(pid);
     send_greeting(socket_.get(), make_greeting(secret, probe_.address()), window_.fd());
+    capabilities_.piece_bytes = kPieceBytes;
     capabilities_.why_no_pull = "only a receiver copies";
     capabilities_.pull_needs_owner = pid == getpid();
   }
@@ -85,6 +86,7 @@ class ShmPath final : public Path {
     join(std::move(guest.received));
     process_ = open_pidfd(peer_);
     send_greeting(socket_.get(), make_greeting(secret, probe_.address()), window_.fd());
+    capabilities_.piece_bytes = kPieceBytes;
     same_process_ = peer_ == getpid();
     if (single_copy == SingleCopy::kOff) {
       capabilities_.why_no_pull = "SINGLE_COPY is off";
