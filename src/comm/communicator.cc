@@ -226,7 +226,10 @@ void Communicator::start(std::unique_ptr<Task> task,
   {
     const std::lock_guard lock(queue_mutex_);
     queue_.push_back({std::move(task), std::move(requests)});
-    if (!worker_.joinable()) worker_ = std::thread([this] { worker(); });
+    if (!has_worker_) {
+      worker_ = std::thread([this] { worker(); });
+      has_worker_ = true;
+    }
   }
   queue_changed_.notify_all();
 }
@@ -260,8 +263,9 @@ void Communicator::broke(const Error& error) {
 }
 
 void Communicator::drain_queue() {
+  // Nothing was ever started: the common case, and worth no lock.
+  if (!has_worker_) return;
   std::unique_lock lock(queue_mutex_);
-  if (!worker_.joinable()) return;
   queue_changed_.wait(lock, [this] { return queue_.empty() && !working_; });
 }
 

@@ -156,6 +156,7 @@ class Communicator final : public executor::WaitHook {
     std::unique_ptr<Task> task;
     std::vector<std::shared_ptr<Request>> requests;
   };
+  bool has_worker_ = false;  // by the thread that uses the communicator
   std::mutex engine_mutex_;  // held by the thread that runs a task
   std::mutex queue_mutex_;   // guards all below
   std::condition_variable queue_changed_;

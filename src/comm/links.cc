@@ -106,7 +106,7 @@ bool Links::poll() {
 std::vector<Links::Untaken> Links::untaken() {
   std::vector<Untaken> found;
   const auto look = [&](executor::ReceiveEnd& end) {
-    executor::SlotHeader* slot = end.slot(end.received + 1);
+    executor::SlotHeader* slot = end.header(end.received + 1);
     if (std::atomic_ref(slot->sequence).load(std::memory_order_acquire) == end.received + 1) {
       found.push_back({end.peer, slot->tag});
     }

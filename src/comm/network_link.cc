@@ -22,6 +22,13 @@ std::size_t wire_bytes(const SlotHeader& slot) {
   return sizeof(SlotHeader) - kSkip + data;
 }
 
+// A chunk travels as one piece: header and data must lie together.
+executor::FifoShape interleaved(executor::FifoShape shape) {
+  shape.interleaved = true;
+  shape.headers = shape.slots;
+  return shape;
+}
+
 template <typename Body>
 auto naming_peer(int peer, const char* action, Body&& body) {
   try {
@@ -41,11 +48,11 @@ FifoMemory::FifoMemory(const executor::FifoShape& shape)
 
 NetworkSender::NetworkSender(const executor::FifoShape& shape, int peer,
                              std::unique_ptr<transport::SendConnection> connection)
-    : memory_(shape), connection_(std::move(connection)) {
+    : memory_(interleaved(shape)), connection_(std::move(connection)) {
   registration_ =
       connection_->register_memory(memory_.data(), memory_.bytes(), transport::MemoryKind::kHost);
   end_.memory = memory_.data();
-  end_.shape = shape;
+  end_.shape = interleaved(shape);
   end_.peer = peer;
   // A rank that returns from a call need not come back soon: what it sent must be on its way.
   end_.drain_all = true;
@@ -55,7 +62,7 @@ bool NetworkSender::poll() {
   return naming_peer(end_.peer, "sending to", [this] {
     bool moved = false;
     while (started_ < end_.published) {
-      SlotHeader* slot = end_.slot(started_ + 1);
+      SlotHeader* slot = end_.header(started_ + 1);
       std::unique_ptr<transport::Request> request =
           connection_->send(reinterpret_cast<const std::byte*>(slot) + kSkip, wire_bytes(*slot),
                             kTag, registration_.get());
@@ -76,21 +83,21 @@ bool NetworkSender::poll() {
 
 NetworkReceiver::NetworkReceiver(const executor::FifoShape& shape, int peer,
                                  std::unique_ptr<transport::ReceiveConnection> connection)
-    : memory_(shape), connection_(std::move(connection)) {
+    : memory_(interleaved(shape)), connection_(std::move(connection)) {
   registration_ =
       connection_->register_memory(memory_.data(), memory_.bytes(), transport::MemoryKind::kHost);
   end_.memory = memory_.data();
-  end_.shape = shape;
+  end_.shape = interleaved(shape);
   end_.peer = peer;
 }
 
 bool NetworkReceiver::poll() {
   return naming_peer(end_.peer, "receiving from", [this] {
     bool moved = false;
-    while (started_ - end_.received < end_.shape.slots) {
-      SlotHeader* slot = end_.slot(started_ + 1);
+    while (started_ - end_.received < end_.shape.headers) {
+      SlotHeader* slot = end_.header(started_ + 1);
       const std::array<transport::ReceiveBuffer, 1> buffer = {
-          {{reinterpret_cast<std::byte*>(slot) + kSkip, end_.shape.stride() - kSkip, kTag,
+          {{reinterpret_cast<std::byte*>(slot) + kSkip, end_.shape.header_stride() - kSkip, kTag,
             registration_.get()}}};
       std::unique_ptr<transport::Request> request = connection_->receive(buffer);
       if (request == nullptr) break;
@@ -101,7 +108,7 @@ bool NetworkReceiver::poll() {
     while (!requests_.empty()) {
       const std::optional<std::size_t> bytes = requests_.front()->test();
       if (!bytes.has_value()) break;
-      SlotHeader* slot = end_.slot(finished_ + 1);
+      SlotHeader* slot = end_.header(finished_ + 1);
       if (*bytes < sizeof(SlotHeader) - kSkip || *bytes != wire_bytes(*slot) ||
           slot->kind == SlotKind::kAddress) {
         throw Error(Errc::kPeerLost, "a malformed chunk of {} bytes arrived", *bytes);

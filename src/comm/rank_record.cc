@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/process_memory.h"
+#include "core/units.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -88,7 +89,7 @@ Neighbourhood exchange_records(Bootstrap& bootstrap, const Config& config, Runti
   std::strncpy(mine.host.data(), host.c_str(), mine.host.size() - 1);
   mine.process_token = runtime.token();
   mine.probe = probe.address();
-  mine.slots = static_cast<std::uint32_t>(config.integer(Setting::kSlots));
+  mine.slots = static_cast<std::uint32_t>(parse_integer(config.text(Setting::kSlots)));
   mine.slot_bytes = static_cast<std::uint32_t>(
       std::clamp<std::size_t>(config.bytes(Setting::kSlotBytes) / 64 * 64, 1024, 16U << 20U));
   mine.channels = static_cast<std::uint32_t>(config.integer(Setting::kChannels));
@@ -125,7 +126,8 @@ Neighbourhood exchange_records(Bootstrap& bootstrap, const Config& config, Runti
     place.facts.max_ranks_per_host =
         std::max(place.facts.max_ranks_per_host, static_cast<int>(members.size()));
   }
-  place.shape = {mine.slots, mine.slot_bytes};
+  place.shape.slots = mine.slots;
+  place.shape.slot_bytes = mine.slot_bytes;
   place.facts.slot_bytes = mine.slot_bytes;
   place.constants = records[0].constants;
   // Two strands suffice for double trees; wide groups keep the segment's address range in bounds.

@@ -9,9 +9,12 @@ namespace ropewalk::comm {
 
 bool CollectiveTask::begin(executor::HostTeam& team) {
   if (armed_) return true;
-  if (prepared_ == nullptr) prepared_ = &comm_.prepared(call_, comm_.choose(call_));
+  if (prepared_ == nullptr) {
+    choice_ = &comm_.choose(call_);
+    prepared_ = &comm_.prepared(call_, *choice_);
+  }
   if (!prepared_->connect(comm_.links())) return false;
-  prepared_->arm(call_, in_place_, tag_, comm_.choose(call_), comm_.size(), comm_.check_calls());
+  prepared_->arm(call_, in_place_, tag_, *choice_, comm_.size(), comm_.check_calls());
   team.history().record(tag_);
   if (prepared_->strands().size() > 1) strand_done_.assign(prepared_->strands().size(), false);
   armed_ = true;
@@ -158,7 +161,7 @@ std::vector<int> blocking_peers(executor::Strand& strand, const executor::HostTe
     }
     for (std::uint32_t k = 0; k < step.num_sends; ++k) {
       executor::SendEnd& link = *strand.sends[program.sends[step.first_send + k].end];
-      if (!team.wait_room(link)) peers.push_back(link.peer);
+      if (!team.wait_room(link, true)) peers.push_back(link.peer);
     }
   } else {
     for (executor::SendEnd* link : strand.sends) {

@@ -50,6 +50,7 @@ class CollectiveTask final : public Task {
   CollectiveCall call_;
   bool in_place_;
   executor::CallTag tag_;
+  const Choice* choice_ = nullptr;
   PreparedCollective* prepared_ = nullptr;
   bool armed_ = false;
   std::size_t done_ = 0;  // strands, when there is one

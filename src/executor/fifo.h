@@ -5,18 +5,20 @@
 // for a network link each end has a copy and a transport moves slots between the two. On a host the
 // two ends are threads or processes, on a GPU they are blocks.
 //
-// Memory of a link, all lines of 64 bytes:
+// Memory of a link, in lines of 64 bytes:
 //
 //   line 0            `consumed`: chunks that the reader is done with; written by the reader only
 //   line 1            unused, keeps the neighbours' prefetchers apart
-//   per slot          a SlotHeader line, then slot_bytes of data
+//   headers           a SlotHeader each
+//   slots             slot_bytes of data each
 //
-// Chunk n (counted from 1 over the life of the link) goes to slot (n - 1) % slots. The writer fills
-// the slot and the header, then stores `sequence` = n with release; the reader waits for it with
-// acquire. So one cache line carries flag, description and, up to kInlineBytes, the data itself: a
-// short message costs one line transfer. The writer may use a slot again once `consumed` has
-// reached the chunk that lay there before; it re-reads that line only when it knows of no free
-// slot.
+// Chunk n (counted from 1 over the life of the link) is described by header (n - 1) % headers; where
+// it is staged, its data is in slot (n - 1) % slots. The writer fills both, then stores `sequence` = n
+// with release; the reader waits for it with acquire. So one cache line carries flag, description
+// and, up to kInlineBytes, the data itself: a short message costs one line transfer. There are more
+// headers than slots: many short messages may be on their way, while the data of long ones stays in
+// few slots, and so in the caches. The writer may use a header or slot again once `consumed` has
+// reached the chunk that lay there before; it re-reads that line only when it knows of none free.
 #pragma once
 
 #include <cstddef>
@@ -58,13 +60,28 @@ struct alignas(kLineBytes) SlotHeader {
 };
 static_assert(sizeof(SlotHeader) == kLineBytes);
 
-/// Sizes of a link's memory.
+/// Sizes of a link's memory. Both counts are powers of two, and slots <= headers.
 struct FifoShape {
+  std::uint32_t headers = 64;
   std::uint32_t slots = 8;
   std::uint32_t slot_bytes = 32768;
+  /// Each header directly before its slot (headers == slots), so that a transport can send both as
+  /// one piece.
+  bool interleaved = false;
 
-  [[nodiscard]] std::size_t stride() const noexcept { return sizeof(SlotHeader) + slot_bytes; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return 2 * kLineBytes + slots * stride(); }
+  [[nodiscard]] std::size_t header_stride() const noexcept {
+    return interleaved ? sizeof(SlotHeader) + slot_bytes : sizeof(SlotHeader);
+  }
+  [[nodiscard]] std::size_t header_offset(std::uint64_t chunk) const noexcept {
+    return 2 * kLineBytes + ((chunk - 1) & (headers - 1)) * header_stride();
+  }
+  [[nodiscard]] std::size_t data_offset(std::uint64_t chunk) const noexcept {
+    if (interleaved) return header_offset(chunk) + sizeof(SlotHeader);
+    return 2 * kLineBytes + headers * sizeof(SlotHeader) + ((chunk - 1) & (slots - 1)) * slot_bytes;
+  }
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return 2 * kLineBytes + headers * sizeof(SlotHeader) + std::size_t{slots} * slot_bytes;
+  }
 };
 
 /// The writer's end. Plain data: on a GPU it lives in device memory, so that a captured graph can
@@ -82,9 +99,11 @@ struct SendEnd {
   [[nodiscard]] std::uint64_t* consumed() const noexcept {
     return reinterpret_cast<std::uint64_t*>(memory);
   }
-  [[nodiscard]] SlotHeader* slot(std::uint64_t number) const noexcept {
-    const std::size_t index = (number - 1) % shape.slots;
-    return reinterpret_cast<SlotHeader*>(memory + 2 * kLineBytes + index * shape.stride());
+  [[nodiscard]] SlotHeader* header(std::uint64_t chunk) const noexcept {
+    return reinterpret_cast<SlotHeader*>(memory + shape.header_offset(chunk));
+  }
+  [[nodiscard]] std::byte* data(std::uint64_t chunk) const noexcept {
+    return memory + shape.data_offset(chunk);
   }
 };
 
@@ -99,14 +118,12 @@ struct ReceiveEnd {
   [[nodiscard]] std::uint64_t* consumed() const noexcept {
     return reinterpret_cast<std::uint64_t*>(memory);
   }
-  [[nodiscard]] SlotHeader* slot(std::uint64_t number) const noexcept {
-    const std::size_t index = (number - 1) % shape.slots;
-    return reinterpret_cast<SlotHeader*>(memory + 2 * kLineBytes + index * shape.stride());
+  [[nodiscard]] SlotHeader* header(std::uint64_t chunk) const noexcept {
+    return reinterpret_cast<SlotHeader*>(memory + shape.header_offset(chunk));
+  }
+  [[nodiscard]] std::byte* data(std::uint64_t chunk) const noexcept {
+    return memory + shape.data_offset(chunk);
   }
 };
-
-inline std::byte* data_of(SlotHeader* slot) noexcept {
-  return reinterpret_cast<std::byte*>(slot) + sizeof(SlotHeader);
-}
 
 }  // namespace ropewalk::executor

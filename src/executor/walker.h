@@ -4,7 +4,8 @@
 // threads of a CUDA block. It offers the primitives; all of the team calls each of them:
 //
 //   bool wait_arrival(ReceiveEnd&)    the next chunk of the link is there (acquire)
-//   bool wait_room(SendEnd&)          the next slot of the link is free (acquire)
+//   bool wait_room(SendEnd&, bool staged)
+//                                     the next header, and slot if staged, is free (acquire)
 //   bool wait_consumed(SendEnd&, n)   the reader is done with chunk n (acquire)
 //   void transfer(Strand&, const Call&, const Transfer&)
 //                                     copy or combine the sources into the destinations
@@ -105,7 +106,8 @@ RW_HOST_DEVICE inline Slice slice_of(const Strand& strand, std::int32_t part, st
 
 /// True when all links of the step are ready.
 template <typename Team>
-RW_HOST_DEVICE bool step_ready(Team& team, Strand& strand, const StepRecord& step) {
+RW_HOST_DEVICE bool step_ready(Team& team, Strand& strand, const StepRecord& step,
+                               std::size_t bytes) {
   const Program& program = *strand.program;
   for (std::uint32_t k = 0; k < step.num_operands; ++k) {
     const std::int32_t operand = program.operands[step.first_operand + k];
@@ -114,7 +116,8 @@ RW_HOST_DEVICE bool step_ready(Team& team, Strand& strand, const StepRecord& ste
     }
   }
   for (std::uint32_t k = 0; k < step.num_sends; ++k) {
-    if (!team.wait_room(*strand.sends[program.sends[step.first_send + k].end])) return false;
+    SendEnd& link = *strand.sends[program.sends[step.first_send + k].end];
+    if (!team.wait_room(link, bytes > kInlineBytes)) return false;
   }
   return true;
 }
@@ -144,12 +147,13 @@ RW_HOST_DEVICE void run_step(Team& team, Strand& strand, const Call& call, const
       source.data = call.output + place(step.output_index);
     } else {
       ReceiveEnd& link = *strand.receives[static_cast<std::size_t>(operand)];
-      SlotHeader* slot = link.slot(link.received + 1);
+      const std::uint64_t chunk = link.received + 1;
+      SlotHeader* slot = link.header(chunk);
       if (call.check_tags && !(slot->tag == call.tag)) team.mismatch(link.peer, slot->tag, call);
       if (slot->bytes != bytes) team.wrong_size(link.peer, slot->bytes, bytes);
       switch (slot->kind) {
         case SlotKind::kInline: source.data = slot->inline_data; break;
-        case SlotKind::kStaged: source.data = data_of(slot); break;
+        case SlotKind::kStaged: source.data = link.data(chunk); break;
         case SlotKind::kAddress:
           if (link.process == 0) {
             source.data = reinterpret_cast<const std::byte*>(slot->address);
@@ -172,22 +176,23 @@ RW_HOST_DEVICE void run_step(Team& team, Strand& strand, const Call& call, const
   for (std::uint32_t k = 0; k < step.num_sends; ++k) {
     const SendRecord& send = program.sends[step.first_send + k];
     SendEnd& link = *strand.sends[send.end];
-    SlotHeader* slot = link.slot(link.published + 1);
+    const std::uint64_t chunk = link.published + 1;
+    SlotHeader* slot = link.header(chunk);
     slot->tag = call.tag;
     slot->bytes = static_cast<std::uint32_t>(bytes);
-    if (link.drain_all) link.drain_to = link.published + 1;
+    if (link.drain_all) link.drain_to = chunk;
     if (big && link.address_allowed &&
         (call.in_place ? send.address_in_place : send.address_out_of_place)) {
       slot->kind = SlotKind::kAddress;
       slot->address = reinterpret_cast<std::uint64_t>(
           step.write_output ? call.output + place(step.output_index) : strand.sources[0].data);
-      link.drain_to = link.published + 1;
+      link.drain_to = chunk;
     } else if (bytes <= kInlineBytes) {
       slot->kind = SlotKind::kInline;
       strand.destinations[transfer.num_destinations++] = slot->inline_data;
     } else {
       slot->kind = SlotKind::kStaged;
-      strand.destinations[transfer.num_destinations++] = data_of(slot);
+      strand.destinations[transfer.num_destinations++] = link.data(chunk);
     }
   }
 
@@ -212,7 +217,7 @@ RW_HOST_DEVICE bool walk(Team& team, Strand& strand, const Call& call) {
       // All ranks cut a block alike, so sender and receiver skip the same empty chunks.
       const Slice slice = slice_of(strand, step.part, strand.round);
       if (slice.count == 0) continue;
-      if (!step_ready(team, strand, step)) return false;
+      if (!step_ready(team, strand, step, slice.count * call.element_bytes)) return false;
       run_step(team, strand, call, step, slice);
     }
     strand.step = 0;

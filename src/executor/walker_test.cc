@@ -76,7 +76,7 @@ struct Case {
   std::size_t count = 0;
   DataType type = DataType::kFloat32;
   RedOp op = RedOp::kSum;
-  FifoShape shape{2, 256};
+  FifoShape shape{4, 2, 256};
   std::size_t chunk = 16;
   bool by_address = false;
   bool in_place = false;
@@ -240,7 +240,7 @@ TEST(Walker, AppliesScalarOnceAndDivisorAtTheEnd) {
 }
 
 TEST(Walker, NamesADifferentCall) {
-  Fabric fabric({2, 256}, false);
+  Fabric fabric({4, 2, 256}, false);
   const schedule::Schedule s = schedule::compile("one_shot", {Collective::kAllReduce, 2, 0, 1});
   const schedule::CheckReport report = schedule::check(s);
   ASSERT_TRUE(report.accepted);

@@ -1,9 +1,12 @@
 #include "transport/registry.h"
 
 #include <array>
+#include <utility>
 
 #include "core/error.h"
+#include "transport/faulty.h"
 #include "transport/messaging/tcp/tcp.h"
+#include "transport/window/shm/shm.h"
 
 namespace ropewalk::transport {
 namespace {
@@ -14,6 +17,7 @@ struct Provider {
 };
 
 constexpr std::array kProviders = {
+    Provider{"shm", window::make_shm_transport},
     Provider{"tcp", tcp::make_transport},
 };
 
@@ -27,7 +31,10 @@ std::vector<std::string_view> compiled_providers() {
 
 std::unique_ptr<Transport> make_transport(std::string_view name, const Config& config) {
   for (const Provider& provider : kProviders) {
-    if (provider.name == name) return provider.make(config);
+    if (provider.name != name) continue;
+    const std::string& faults = config.text(Setting::kFaulty);
+    std::unique_ptr<Transport> made = provider.make(config);
+    return faults.empty() ? std::move(made) : make_faulty(std::move(made), parse_faults(faults));
   }
   throw Error(Errc::kInvalidArgument, "there is no transport '{}'", name);
 }

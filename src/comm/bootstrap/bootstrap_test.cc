@@ -67,6 +67,20 @@ TEST(Bootstrap, MessagesBetweenAllPairsArriveInOrder) {
   });
 }
 
+TEST(Bootstrap, LeavingDoesNotOvertakeMessages) {
+  for (int round = 0; round < 30; ++round) {
+    run_ranks(4, [](Bootstrap& self) {
+      const std::vector<std::byte> data(50'000, std::byte{1});
+      // Rank 0 leaves at once; the others may know that before they read.
+      if (self.rank() == 0) {
+        for (int peer = 1; peer < 4; ++peer) self.send(peer, 1, data);
+        return;
+      }
+      EXPECT_EQ(self.recv(0, 1, soon()), data);
+    });
+  }
+}
+
 TEST(Bootstrap, ManyRanksAsThreads) {
   constexpr int kSize = 256;
   const auto begin = std::chrono::steady_clock::now();

@@ -11,7 +11,8 @@ namespace {
 
 using Clock = Service::Clock;
 
-enum class Frame : std::uint8_t { kData = 1, kNews = 2, kHeartbeat = 3 };
+// kSync asks to be acknowledged, as news are.
+enum class Frame : std::uint8_t { kData = 1, kNews = 2, kHeartbeat = 3, kSync = 4 };
 
 // Beyond the caller's deadline the root still gets this long to tell who is missing.
 constexpr std::chrono::seconds kRootSlack{2};
@@ -329,12 +330,20 @@ void Member::on_link_established(LinkPlace link) {
   links_.splice(links_.end(), links_, link);
   const int peer = link->peer;
   heard(peer);
+  if (link->outgoing) {
+    // Tells the other end that this one has its proof, and so knows of the link.
+    WireWriter out;
+    out.number(static_cast<std::uint8_t>(Frame::kHeartbeat));
+    link->connection->send(out.bytes());
+  }
   link->news = membership_.snapshot();
   if (!link->news.empty()) flush_soon();
   const auto waiting = waiting_.find(peer);
   if (waiting != waiting_.end()) {
-    for (const std::vector<std::byte>& frame : waiting->second)
-      find_link(peer)->connection->send(frame);
+    Link& first = *find_link(peer);
+    for (const std::vector<std::byte>& frame : waiting->second) first.connection->send(frame);
+    first.carried_data = true;
+    if (draining_) sync(first);
     waiting_.erase(waiting);
   }
   check_linked();
@@ -342,9 +351,15 @@ void Member::on_link_established(LinkPlace link) {
 
 void Member::on_link_message(LinkPlace link, std::vector<std::byte>& message) {
   heard(link->peer);
+  link->spoken = true;
   WireReader in(message);
   switch (static_cast<Frame>(in.number<std::uint8_t>())) {
     case Frame::kHeartbeat: return;
+    case Frame::kSync:
+      ++link->frames_received;
+      link->owes_acknowledgement = true;
+      flush_soon();
+      return;
     case Frame::kData: {
       const auto channel = static_cast<Channel>(in.number<std::uint8_t>());
       const auto tag = in.number<std::uint32_t>();
@@ -376,7 +391,9 @@ void Member::on_link_message(LinkPlace link, std::vector<std::byte>& message) {
 
 void Member::on_link_closed(LinkPlace link, const Closing& closing) {
   const int peer = link->peer;
-  const bool established = link->established;
+  // One that never spoke may have left before it knew of the link, and said so on others only.
+  const bool silent = !link->outgoing && !link->spoken && phase_ != Phase::kJoining;
+  const bool established = link->established && !silent;
   service_.defer([gone = std::shared_ptr<Connection>(std::move(link->connection))] {});
   links_.erase(link);
   if (closed_) return;
@@ -459,6 +476,7 @@ void Member::send_to(int peer, std::vector<std::byte> frame) {
   if (closed_ || state_of(peer) != Membership::State::kAlive) return;
   if (Link* link = find_link(peer)) {
     link->connection->send(frame);
+    link->carried_data = true;
     return;
   }
   waiting_[peer].push_back(std::move(frame));
@@ -508,7 +526,7 @@ void Member::tell_suspicion(int rank, bool before) {
   if (state_of(rank) != Membership::State::kAlive) return;
   const std::lock_guard watching(watch_mutex_);
   history_.push_back({now ? Notice::Kind::kSuspected : Notice::Kind::kCleared, rank, {}});
-  if (observer_ != nullptr) observer_->on_suspect(rank, now);
+  if (observer_ != nullptr && phase_ != Phase::kLeaving) observer_->on_suspect(rank, now);
 }
 
 void Member::spread(const Notice& notice) { take_news(notice, nullptr); }
@@ -534,6 +552,10 @@ void Member::take_news(const Notice& notice, const Link* from) {
   }
   if (notice.subject == options_.rank) return;
   waiting_.erase(notice.subject);
+  if (const auto gone = gone_.find(notice.subject); gone != gone_.end()) {
+    service_.cancel(gone->second);
+    gone_.erase(gone);
+  }
   changed_.notify_all();
   log::info(log::kBootstrap, "bootstrap: rank {}: rank {} {}{}{}", options_.rank, notice.subject,
             notice.kind == Notice::Kind::kLost   ? "is lost"
@@ -543,7 +565,8 @@ void Member::take_news(const Notice& notice, const Link* from) {
   {
     const std::lock_guard watching(watch_mutex_);
     history_.push_back({notice.kind, notice.subject, notice.reason});
-    if (observer_ != nullptr) {
+    // Who leaves does not ask any more.
+    if (observer_ != nullptr && phase_ != Phase::kLeaving) {
       switch (notice.kind) {
         case Notice::Kind::kLost: observer_->on_lost(notice.subject, notice.reason); break;
         case Notice::Kind::kLeft: observer_->on_left(notice.subject); break;
@@ -553,8 +576,11 @@ void Member::take_news(const Notice& notice, const Link* from) {
       }
     }
   }
-  // Deferred: `from` and the callers' iterators stay valid.
+  // Deferred: `from` and the callers' iterators stay valid. Once for all news at hand.
+  if (settle_planned_) return;
+  settle_planned_ = true;
   service_.defer([self = shared_from_this()] {
+    self->settle_planned_ = false;
     self->keep_ring();
     self->check_left();
   });
@@ -653,9 +679,34 @@ void Member::begin_leaving(Notice::Kind kind, const std::string& reason) {
   // Giving up is urgent for the caller, and says so by itself if the process ends.
   timer(kind == Notice::Kind::kLeft ? options_.peer_loss_time : options_.peer_loss_time / 2,
         [this] { close_all(); });
-  if (kind == Notice::Kind::kAborted) waiting_.clear();
-  spread({kind, options_.rank, options_.rank, 0, reason});
+  if (kind == Notice::Kind::kAborted) {
+    waiting_.clear();
+    spread({kind, options_.rank, options_.rank, 0, reason});
+    check_left();
+    return;
+  }
+  // News travel on all links, and could overtake messages that are on one. So those first.
+  draining_ = true;
+  for (Link& link : links_) {
+    if (link.established) sync(link);
+  }
+  timer(options_.peer_loss_time / 2, [this] { end_draining(); });
   check_left();
+}
+
+void Member::sync(Link& link) {
+  if (!link.carried_data) return;
+  link.carried_data = false;
+  ++link.frames_sent;
+  WireWriter out;
+  out.number(static_cast<std::uint8_t>(Frame::kSync));
+  link.connection->send(out.bytes());
+}
+
+void Member::end_draining() {
+  if (!draining_) return;
+  draining_ = false;
+  spread({Notice::Kind::kLeft, options_.rank, options_.rank, 0, {}});
 }
 
 void Member::check_left() {
@@ -663,6 +714,8 @@ void Member::check_left() {
   for (const auto& [peer, frames] : waiting_) {
     if (state_of(peer) == Membership::State::kAlive && !gone_.contains(peer)) return;
   }
+  // When all others have left, too, they need these news only to be able to go: sent is enough.
+  const bool all_gone = membership_.next_alive(options_.rank) < 0;
   bool waits = false;
   for (const Link& link : links_) {
     if (!link.established) {
@@ -672,7 +725,7 @@ void Member::check_left() {
     }
     if (membership_.suspected(link.peer)) continue;
     if (!link.news.empty() || !link.connection->flushed() ||
-        link.frames_acknowledged != link.frames_sent) {
+        (!all_gone && link.frames_acknowledged != link.frames_sent)) {
       waits = true;
     } else if (state_of(link.peer) == Membership::State::kAlive) {
       // Not to one that leaves as well: two leavers would hand their news to each other, and go.
@@ -680,6 +733,10 @@ void Member::check_left() {
     }
   }
   if (waits) return;
+  if (draining_) {
+    end_draining();  // plans a flush, which comes back here
+    return;
+  }
   if (!handed_on_) {
     if (const int next = successor(); next >= 0) {
       if (!connecting_to(next)) connect_peer(next);
@@ -720,27 +777,19 @@ void Member::close_all() {
 // ----------------------------------------------------------------------------------
 
 bool Member::blocked_by_loss(int peer, Channel channel, std::string* why) const {
-  const auto describe = [&](int rank) {
-    switch (membership_.state(rank)) {
-      case Membership::State::kAlive: return false;
-      case Membership::State::kLost:
-        *why = fmt::format("rank {} is lost: {}", rank, membership_.reason(rank));
-        return true;
-      case Membership::State::kLeft:
-        *why = fmt::format("rank {} left the communicator", rank);
-        return rank == peer;
-      case Membership::State::kAborted:
-        *why = fmt::format("rank {} aborted: {}", rank, membership_.reason(rank));
-        return true;
-    }
-    return false;
-  };
-  if (describe(peer)) return true;
-  if (channel == Channel::kMessages) return false;
-  for (int rank = 0; rank < options_.size; ++rank) {
-    if (rank != options_.rank && describe(rank)) return true;
+  const Membership::State peer_state = membership_.state(peer);
+  if (peer_state == Membership::State::kLeft) {
+    *why = fmt::format("rank {} left the communicator", peer);
+    return true;
   }
-  return false;
+  if (channel == Channel::kMessages && peer_state == Membership::State::kAlive) return false;
+  // Who gave up because another was lost is not the cause.
+  const int cause = peer_state == Membership::State::kLost ? peer : membership_.first_failure();
+  if (cause < 0) return false;
+  *why = membership_.state(cause) == Membership::State::kLost
+             ? fmt::format("rank {} is lost: {}", cause, membership_.reason(cause))
+             : fmt::format("rank {} aborted: {}", cause, membership_.reason(cause));
+  return true;
 }
 
 void Member::send(int peer, Channel channel, std::uint32_t tag, std::span<const std::byte> data) {

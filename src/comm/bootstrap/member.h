@@ -85,11 +85,13 @@ class Member : public std::enable_shared_from_this<Member> {
     std::unique_ptr<Connection> connection;
     bool established = false;
     bool outgoing = false;
+    bool spoken = false;            // something was received
     std::vector<Notice> news;       // not sent yet
     std::uint32_t frames_sent = 0;  // with notices
     std::uint32_t frames_acknowledged = 0;
     std::uint32_t frames_received = 0;
     bool owes_acknowledgement = false;
+    bool carried_data = false;  // from this rank, since the last kSync frame
   };
   using LinkPlace = std::list<Link>::iterator;
 
@@ -142,6 +144,8 @@ class Member : public std::enable_shared_from_this<Member> {
 
   // The end.
   void begin_leaving(Notice::Kind kind, const std::string& reason);
+  void sync(Link& link);
+  void end_draining();
   void check_left();
   void close_all();
 
@@ -189,6 +193,8 @@ class Member : public std::enable_shared_from_this<Member> {
   Service::Clock::time_point last_tick_;
   std::set<Service::TimerKey> timers_;
   bool flush_planned_ = false;
+  bool settle_planned_ = false;
+  bool draining_ = false;   // leaving, not announced yet: messages are on their way
   bool handed_on_ = false;  // leaving: a rank that stays has acknowledged all that is known here
   bool closed_ = false;
 

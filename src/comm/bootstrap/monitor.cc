@@ -67,6 +67,9 @@ bool Membership::merge(const Notice& notice) {
     case Notice::Kind::kCleared: break;
   }
   reasons_[subject] = notice.reason;
+  if (first_failure_ < 0 && notice.kind != Notice::Kind::kLeft && notice.subject != rank_) {
+    first_failure_ = notice.subject;
+  }
   --num_alive_;
   return true;
 }

@@ -80,6 +80,9 @@ class Membership {
   }
   /// Somebody does not hear `rank`.
   [[nodiscard]] bool suspected(int rank) const;
+  /// The rank that was lost or aborted first, as news came; -1 when none. The others that aborted
+  /// most likely did so for it.
+  [[nodiscard]] int first_failure() const noexcept { return first_failure_; }
   /// The next rank after `after` that is alive and not this one; -1 when there is none.
   [[nodiscard]] int next_alive(int after) const;
   [[nodiscard]] int num_alive() const noexcept { return num_alive_; }
@@ -96,6 +99,7 @@ class Membership {
   };
   int rank_;
   int num_alive_;
+  int first_failure_ = -1;
   std::vector<State> states_;
   std::vector<std::string> reasons_;
   std::map<std::pair<int, int>, Doubt> doubts_;  // by (subject, origin)

@@ -26,6 +26,15 @@ TEST(Membership, TheFirstFinalStateStays) {
   EXPECT_EQ(self.num_alive(), 3);
 }
 
+TEST(Membership, TheFirstFailureIsTheCause) {
+  Membership self(0, 4);
+  self.merge({Kind::kLeft, 1, 1, 0, {}});
+  EXPECT_EQ(self.first_failure(), -1);
+  self.merge({Kind::kLost, 3, 1, 0, "killed"});
+  self.merge({Kind::kAborted, 2, 2, 0, "rank 3 is lost"});
+  EXPECT_EQ(self.first_failure(), 3);
+}
+
 TEST(Membership, TheNextAliveRankSkipsTheGone) {
   Membership self(1, 4);
   EXPECT_EQ(self.next_alive(1), 2);

@@ -27,7 +27,6 @@ std::vector<std::byte> failure_message(Errc code, const std::string& text) {
 Root::Root(Service& service, Socket socket, const UniqueIdParts& id,
            Service::Clock::time_point deadline)
     : service_(service),
-      id_(id.service),
       started_(Service::Clock::now()),
       deadline_(Service::Clock::time_point::max()) {
   listener_ = std::make_unique<Listener>(

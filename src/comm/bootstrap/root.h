@@ -49,7 +49,6 @@ class Root {
   void finish();
 
   Service& service_;
-  ServiceId id_;
   Stage stage_ = Stage::kGathering;
   int size_ = 0;         // of the first guest
   int first_rank_ = -1;  // the first guest

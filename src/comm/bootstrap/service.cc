@@ -51,7 +51,6 @@ void Service::post(Task task) {
     if (posted_.size() == 1) (void)!::write(wake_.get(), &one, sizeof one);
     return;
   }
-  if (thread_.joinable()) thread_.join();  // it has set running_ to false and touches nothing more
   // Signals are the application's; its handlers must not run here.
   sigset_t all{};
   sigset_t before{};
@@ -170,6 +169,8 @@ void Service::run() noexcept {
         kept_.clear();
         deferred_.clear();
         running_ = false;
+        // Nobody may ever come to join it; ~Service() joins when it asked for the end.
+        if (!stopping) thread_.detach();
         return;
       }
     }

@@ -19,13 +19,14 @@ class HostTeam {
 
   bool wait_arrival(ReceiveEnd& link) const noexcept {
     const std::uint64_t next = link.received + 1;
-    return std::atomic_ref(link.slot(next)->sequence).load(std::memory_order_acquire) == next;
+    return std::atomic_ref(link.header(next)->sequence).load(std::memory_order_acquire) == next;
   }
 
-  bool wait_room(SendEnd& link) const noexcept {
-    if (link.published - link.consumed_seen < link.shape.slots) return true;
+  bool wait_room(SendEnd& link, bool staged) const noexcept {
+    const std::uint64_t window = staged ? link.shape.slots : link.shape.headers;
+    if (link.published - link.consumed_seen < window) return true;
     link.consumed_seen = std::atomic_ref(*link.consumed()).load(std::memory_order_acquire);
-    return link.published - link.consumed_seen < link.shape.slots;
+    return link.published - link.consumed_seen < window;
   }
 
   bool wait_consumed(SendEnd& link, std::uint64_t number) const noexcept {
@@ -41,7 +42,7 @@ class HostTeam {
 
   void publish(SendEnd& link) noexcept {
     const std::uint64_t next = ++link.published;
-    std::atomic_ref(link.slot(next)->sequence).store(next, std::memory_order_release);
+    std::atomic_ref(link.header(next)->sequence).store(next, std::memory_order_release);
     ++moves_;
   }
 

@@ -22,6 +22,7 @@ namespace ropewalk::executor {
 namespace {
 
 __extension__ using Wide = __int128;
+__extension__ using UnsignedWide = unsigned __int128;
 
 // ---- reference ----------------------------------------------------------------------------------
 
@@ -103,9 +104,18 @@ Float fold(RedOp op, Float a, Float b) {
   }
 }
 
+/// Products of 64-bit numbers may exceed 127 bits, so they are taken of unsigned ones.
+Wide product(Wide a, Wide b) {
+  return static_cast<Wide>(static_cast<UnsignedWide>(a) * static_cast<UnsignedWide>(b));
+}
+template <typename Float>
+Float product(Float a, Float b) {
+  return a * b;
+}
+
 Wide fold(RedOp op, Wide a, Wide b) {
   switch (op) {
-    case RedOp::kProd: return a * b;
+    case RedOp::kProd: return product(a, b);
     case RedOp::kMax: return std::max(a, b);
     case RedOp::kMin: return std::min(a, b);
     default: return a + b;
@@ -152,7 +162,7 @@ std::uint64_t combine_one(const Case& c, const std::vector<std::uint64_t>& opera
   Value y{};
   for (std::size_t s = 0; s < operands.size(); ++s) {
     Value x = C::get(c.type, operands[s]);
-    if (static_cast<int>(s) == c.scaled_source) x = C::wrap(x * C::get(c.type, c.scalar));
+    if (static_cast<int>(s) == c.scaled_source) x = C::wrap(product(x, C::get(c.type, c.scalar)));
     y = s == 0 ? x : C::wrap(fold(c.op, y, x));
   }
   if (c.divisor > 1) y = y / static_cast<Value>(c.divisor);

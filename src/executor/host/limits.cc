@@ -108,12 +108,11 @@ double smallest_seconds(Seconds budget, Body&& body) {
     return Seconds(Clock::now() - begin).count() / runs;
   };
   const auto end = Clock::now() + budget;
-  const double first = batch(1);
-  const int runs = std::clamp(static_cast<int>(20e-6 / std::max(first, 1e-9)), 1, 2000);
+  const double first = std::max(batch(1), 1e-9);
   double least = first;
   int batches = 0;
   while (batches < 3 || (batches < 2000 && Clock::now() < end)) {
-    least = std::min(least, batch(runs));
+    least = std::min(least, batch(std::clamp(static_cast<int>(20e-6 / least), 1, 2000)));
     ++batches;
   }
   return least;
@@ -163,12 +162,13 @@ struct alignas(128) SharedLine {
 };
 constexpr std::uint64_t kStop = ~std::uint64_t{0};
 
-/// Spins, but lets others run where the partner was taken off its core.
+/// Spins, but lets others run where the partner was taken off its core. That takes about a
+/// millisecond: on a busy machine, who yields at once hardly ever runs together with the partner.
 std::uint64_t wait_for_turn(const SharedLine& line, std::uint64_t from) {
   for (int spins = 0;; ++spins) {
     const std::uint64_t turn = line.turn.load(std::memory_order_acquire);
     if (turn >= from) return turn;
-    if (spins > 20000) std::this_thread::yield();
+    if (spins > 1000000) std::this_thread::yield();
   }
 }
 

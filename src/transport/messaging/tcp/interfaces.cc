@@ -132,8 +132,8 @@ std::vector<Interface> find_interfaces(std::string_view filter) {
     };
     if (!std::all_of(found.begin(), found.end(), last_choice)) std::erase_if(found, last_choice);
   } else if (found.empty()) {
-    throw Error(Errc::kInvalidArgument, "SOCKET_IFNAME '{}': no network interface that is up matches",
-                filter);
+    throw Error(Errc::kInvalidArgument,
+                "SOCKET_IFNAME '{}': no network interface that is up matches", filter);
   }
   for (Interface& interface : found) read_sysfs(interface);
   return found;

@@ -1,0 +1,40 @@
+// The window engine: messages over any Driver (driver.h).
+//
+// The ends talk by mailboxes: rings of 64-byte entries in each other's window, a sequence number
+// last in each. A message:
+//
+//   receiver  RECV_REQUESTED (receive id, tag, room)             ->
+//   sender    matches its k-th send of a tag with the k-th request of that tag, then
+//    <-       SEND_NOTIFIED with the message in the entry           up to 32 bytes
+//    <-       pieces copied to the bounce ring in the receiver's window, SEND_NOTIFIED for each
+//    <-       SEND_NOTIFIED with the address of the message         where the path can pull, above
+//                                                                   SINGLE_COPY_BYTES
+//   receiver  copies the message out in pieces, COMPLETED        ->
+//
+// All receives are requested ahead, so in a steady state a request costs nothing; send() returns
+// nullptr while its tag is not asked for. Nothing is ever held for a receive that is not posted, so
+// the memory of a connection is its two windows. The protocol bounds the entries that may be
+// unread (kRingEntries), so mailboxes need no flow control of their own.
+//
+// Copies go in pieces, at most about 1 MiB per call, so no call takes long.
+//
+// Verified connections (setting VERIFY). Before its first message the sender moves a random pattern
+// through everything that it will use (mailbox, bounce ring, pull), and the receiver compares. A
+// way that fails is not used, and the log says why; when none is left, the connection fails by
+// name. VERIFY=all adds a checksum to every message. (That of a pulled message is made at once in
+// send(), which then takes as long as reading it.)
+//
+// A request that is destroyed unfinished breaks the connection.
+#pragma once
+
+#include <memory>
+
+#include "core/settings.h"
+#include "transport/transport.h"
+#include "transport/window/driver.h"
+
+namespace ropewalk::transport::window {
+
+std::unique_ptr<Transport> make_transport(std::unique_ptr<Driver> driver, const Config& config);
+
+}  // namespace ropewalk::transport::window

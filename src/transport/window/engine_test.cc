@@ -1,0 +1,367 @@
+// What the window engine does when a way of its driver is broken, on the shared-memory driver with
+// faults put between.
+#include "transport/window/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "transport/window/mailbox.h"
+#include "transport/window/shm/rendezvous.h"
+#include "transport/window/shm/shm.h"
+
+namespace ropewalk::transport::window {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kPatience = std::chrono::seconds(30);
+
+// What a bad bridge may do.
+struct Mischief {
+  bool writes_change_data = false;
+  bool pulls_change_data = false;
+  bool pulls_fail = false;
+  bool words_change = false;    // of entries that carry VERIFY
+  std::size_t good_writes = 0;  // so many writes are right before mischief begins
+  std::size_t good_pulls = 0;
+  int slow = 0;  // copies are done after so many polls
+  int queues = 1;
+  std::size_t writes = 0;  // counted
+  std::size_t pulls = 0;
+};
+
+class BadPath final : public Path {
+ public:
+  BadPath(std::unique_ptr<Path> inner, Mischief& mischief)
+      : inner_(std::move(inner)), mischief_(mischief) {}
+  bool ready() override { return inner_->ready(); }
+  [[nodiscard]] const Capabilities& capabilities() const override {
+    capabilities_ = inner_->capabilities();
+    capabilities_.queues = mischief_.queues;
+    return capabilities_;
+  }
+  [[nodiscard]] std::byte* window() const override { return inner_->window(); }
+  void put(std::size_t offset, const void* data, std::size_t bytes) override {
+    if (mischief_.words_change && bytes == sizeof(Entry)) {
+      Entry entry;
+      std::memcpy(&entry, data, sizeof entry);
+      entry.payload[3] ^= 1;
+      inner_->put(offset, &entry, sizeof entry);
+      mischief_.words_change = false;
+      return;
+    }
+    inner_->put(offset, data, bytes);
+  }
+  void put_word(std::size_t offset, std::uint64_t value) override {
+    inner_->put_word(offset, value);
+  }
+  [[nodiscard]] std::uint64_t read_word(std::size_t offset) const override {
+    return inner_->read_word(offset);
+  }
+  void order_puts_before_reads() override { inner_->order_puts_before_reads(); }
+  std::uint64_t address_of(const void* data, Registration* registration) const override {
+    return inner_->address_of(data, registration);
+  }
+  // A slow copy is made when it is done, as a copy engine may.
+  void start_write(int queue, std::size_t offset, const void* source, std::size_t bytes) override {
+    const bool change = mischief_.writes_change_data && mischief_.writes >= mischief_.good_writes;
+    ++mischief_.writes;
+    start(queue, [=, this] {
+      std::vector<std::byte> copy(bytes);
+      std::memcpy(copy.data(), source, bytes);
+      if (change) copy.back() ^= std::byte{4};
+      inner_->start_write(queue, offset, copy.data(), bytes);
+    });
+  }
+  void start_pull(int queue, void* destination, std::uint64_t source, std::size_t bytes) override {
+    if (mischief_.pulls_fail) throw Error(Errc::kSystem, "{}", "a pull failed on purpose");
+    const bool change = mischief_.pulls_change_data && mischief_.pulls >= mischief_.good_pulls;
+    ++mischief_.pulls;
+    start(queue, [=, this] {
+      inner_->start_pull(queue, destination, source, bytes);
+      if (change) static_cast<std::byte*>(destination)[bytes - 1] ^= std::byte{1};
+    });
+  }
+  bool copy_done(int queue) override {
+    Job& job = jobs_[static_cast<std::size_t>(queue)];
+    if (job.polls_left-- > 0) return false;
+    if (job.copy) std::exchange(job.copy, nullptr)();
+    return true;
+  }
+  std::optional<std::string> peer_lost() override { return inner_->peer_lost(); }
+  void disconnect() noexcept override { inner_->disconnect(); }
+
+ private:
+  struct Job {
+    int polls_left = 0;
+    std::function<void()> copy;
+  };
+  void start(int queue, std::function<void()> copy) {
+    Job& job = jobs_[static_cast<std::size_t>(queue)];
+    if (job.copy) throw std::logic_error("a copy was started on a busy queue");
+    job.polls_left = mischief_.slow;
+    job.copy = std::move(copy);
+  }
+  std::unique_ptr<Path> inner_;
+  Mischief& mischief_;
+  mutable Capabilities capabilities_;
+  std::array<Job, 8> jobs_;
+};
+
+class BadDriver final : public Driver {
+ public:
+  BadDriver(std::unique_ptr<Driver> inner, Mischief& mischief)
+      : inner_(std::move(inner)), mischief_(mischief) {}
+  [[nodiscard]] std::string name() const override { return "bad"; }
+  [[nodiscard]] int num_devices() const override { return inner_->num_devices(); }
+  [[nodiscard]] DeviceProperties properties(int device) const override {
+    return inner_->properties(device);
+  }
+  std::unique_ptr<Registration> register_memory(int device, void* data, std::size_t bytes,
+                                                MemoryKind kind) override {
+    return inner_->register_memory(device, data, bytes, kind);
+  }
+  std::unique_ptr<Door> open_door(int device, WindowSizes sizes) override {
+    class BadDoor final : public Door {
+     public:
+      BadDoor(std::unique_ptr<Door> door, Mischief& bad) : door_(std::move(door)), bad_(bad) {}
+      [[nodiscard]] const Handle& handle() const override { return door_->handle(); }
+      std::unique_ptr<Path> accept() override {
+        auto path = door_->accept();
+        if (!path) return nullptr;
+        return std::make_unique<BadPath>(std::move(path), bad_);
+      }
+
+     private:
+      std::unique_ptr<Door> door_;
+      Mischief& bad_;
+    };
+    return std::make_unique<BadDoor>(inner_->open_door(device, sizes), mischief_);
+  }
+  std::unique_ptr<Path> connect(int device, const Handle& handle, WindowSizes sizes) override {
+    return std::make_unique<BadPath>(inner_->connect(device, handle, sizes), mischief_);
+  }
+
+ private:
+  std::unique_ptr<Driver> inner_;
+  Mischief& mischief_;
+};
+
+class Engine : public testing::Test {
+ protected:
+  void open(std::initializer_list<std::pair<const char*, const char*>> settings = {}) {
+    Config config;
+    for (const auto& [name, value] : settings) config.set(name, value, "test");
+    transport_ =
+        make_transport(std::make_unique<BadDriver>(make_shm_driver(config), mischief_), config);
+    listener_ = transport_->listen(0);
+    const auto connector = transport_->connect(0, listener_->handle());
+    sender_ = connector->poll();
+    const Clock::time_point deadline = Clock::now() + kPatience;
+    while (!(receiver_ = listener_->accept())) {
+      if (Clock::now() > deadline) throw std::runtime_error("hangs");
+    }
+  }
+  // @return whether what came is what was sent
+  bool exchange(std::size_t bytes) {
+    std::vector<char> out(bytes);
+    for (std::size_t i = 0; i < bytes; ++i) out[i] = static_cast<char>(i * 7 + i / 251);
+    std::vector<char> in(bytes);
+    const ReceiveBuffer buffer{in.data(), in.size(), 0, nullptr};
+    const auto receive = receiver_->receive({&buffer, 1});
+    std::unique_ptr<Request> send;
+    const Clock::time_point deadline = Clock::now() + kPatience;
+    for (bool sent = false, received = false; !sent || !received;) {
+      if (Clock::now() > deadline) throw std::runtime_error("hangs");
+      if (!send) send = sender_->send(out.data(), bytes, 0, nullptr);
+      received = receive->test().has_value();
+      sent = send && send->test();
+    }
+    return in == out;
+  }
+  std::string failure(std::size_t bytes) {
+    try {
+      exchange(bytes);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  Mischief mischief_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Listener> listener_;
+  std::unique_ptr<SendConnection> sender_;
+  std::unique_ptr<ReceiveConnection> receiver_;
+};
+
+constexpr std::size_t kLarge = 3'000'001;
+
+TEST_F(Engine, UsesTheBestWay) {
+  open();
+  EXPECT_TRUE(exchange(30));
+  EXPECT_TRUE(exchange(1000));
+  EXPECT_TRUE(exchange(kLarge));
+  EXPECT_GT(mischief_.pulls, 1U);   // the pattern, and then pieces
+  EXPECT_EQ(mischief_.writes, 3U);  // two patterns and a small message
+}
+
+TEST_F(Engine, ReplacesAPullThatChangesData) {
+  mischief_.pulls_change_data = true;
+  open();
+  EXPECT_TRUE(exchange(kLarge));
+  EXPECT_EQ(mischief_.pulls, 1U);
+}
+
+TEST_F(Engine, ReplacesAPullThatFails) {
+  mischief_.pulls_fail = true;
+  open();
+  EXPECT_TRUE(exchange(kLarge));
+}
+
+TEST_F(Engine, ReplacesABounceRingThatChangesData) {
+  mischief_.writes_change_data = true;
+  open();
+  EXPECT_TRUE(exchange(1000));
+  EXPECT_TRUE(exchange(kLarge));
+  EXPECT_EQ(mischief_.writes, 2U);  // the patterns, nothing after
+}
+
+TEST_F(Engine, FailsByNameWhenNothingWorks) {
+  mischief_.writes_change_data = true;
+  mischief_.pulls_change_data = true;
+  open();
+  const std::string words = failure(10);
+  EXPECT_NE(words.find("verification failed: bounce ring"), std::string::npos) << words;
+}
+
+TEST_F(Engine, FailsByNameWhenSingleCopyIsDemanded) {
+  mischief_.pulls_change_data = true;
+  open({{"SINGLE_COPY", "on"}});
+  const std::string words = failure(10);
+  EXPECT_NE(words.find("SINGLE_COPY is on"), std::string::npos) << words;
+}
+
+TEST_F(Engine, NoticesACorruptedMailbox) {
+  open();
+  mischief_.words_change = true;  // the sender's first entry is VERIFY, the receiver's a request
+  std::vector<char> in(10);
+  const ReceiveBuffer buffer{in.data(), in.size(), 0, nullptr};
+  std::string words;
+  try {
+    // The sender's VERIFY goes first.
+    for (int i = 0; i < 100; ++i) (void)sender_->send("x", 1, 0, nullptr);
+    const auto receive = receiver_->receive({&buffer, 1});
+    for (int i = 0; i < 100; ++i) {
+      (void)receive->test();
+      (void)sender_->send("x", 1, 0, nullptr);
+    }
+  } catch (const Error& error) {
+    words = error.what();
+  }
+  EXPECT_NE(words.find("the mailbox is corrupted"), std::string::npos) << words;
+}
+
+TEST_F(Engine, ChecksumsFindWhatThePatternDidNot) {
+  mischief_.pulls_change_data = true;
+  mischief_.good_pulls = 1;
+  open({{"VERIFY", "all"}});
+  std::string words = failure(kLarge);
+  EXPECT_NE(words.find("wrong checksum"), std::string::npos) << words;
+
+  mischief_ = Mischief();
+  mischief_.writes_change_data = true;
+  mischief_.good_writes = 2;
+  open({{"VERIFY", "all"}});
+  words = failure(1000);
+  EXPECT_NE(words.find("wrong checksum"), std::string::npos) << words;
+}
+
+TEST_F(Engine, WithoutVerificationNothingIsFound) {
+  mischief_.pulls_change_data = true;
+  open({{"VERIFY", "off"}});
+  EXPECT_FALSE(exchange(kLarge));  // this is what the setting gives up
+}
+
+TEST_F(Engine, CopyQueuesMayBeSlowAndMany) {
+  for (const char* single_copy : {"auto", "off"}) {
+    mischief_ = Mischief();
+    mischief_.slow = 3;
+    mischief_.queues = 4;
+    open({{"SINGLE_COPY", single_copy}, {"VERIFY", "all"}});
+    for (const std::size_t bytes : {0UL, 33UL, 65'537UL, kLarge}) {
+      EXPECT_TRUE(exchange(bytes)) << bytes;
+    }
+  }
+}
+
+TEST_F(Engine, SlowCopiesEndBeforeTheirMemoryGoes) {
+  mischief_.slow = 100;
+  mischief_.queues = 2;
+  for (const char* single_copy : {"auto", "off"}) {
+    open({{"SINGLE_COPY", single_copy}});
+    EXPECT_TRUE(exchange(10));
+    auto out = std::make_unique<std::vector<char>>(kLarge);
+    auto in = std::make_unique<std::vector<char>>(kLarge);
+    const ReceiveBuffer buffer{in->data(), in->size(), 0, nullptr};
+    auto receive = receiver_->receive({&buffer, 1});
+    std::unique_ptr<Request> send;
+    while (!send) send = sender_->send(out->data(), kLarge, 0, nullptr);
+    for (int i = 0; i < 20; ++i) {
+      (void)receive->test();
+      (void)send->test();
+    }
+    // Now copies are under way. The sanitizers see any access after this.
+    receive.reset();
+    in.reset();
+    send.reset();
+    out.reset();
+    sender_.reset();
+    receiver_.reset();
+  }
+}
+
+// Whoever cannot show the handle's secret is not let in, and nobody else is kept out.
+TEST(ShmListener, StrangersDisturbNobody) {
+  Config config;
+  const auto transport = make_shm_transport(config);
+  const auto listener = transport->listen(0);
+  const MeetingPlace place = *decode_meeting_place(listener->handle());
+  std::vector<FileDescriptor> strangers;
+  const SharedMemory window = SharedMemory::create(4096, ShmBacking::kAuto);
+  for (int i = 0; i < 30; ++i) {
+    strangers.push_back(call(place));
+    if (i % 3 == 1) send_greeting(strangers.back().get(), make_greeting({}, {}), window.fd());
+    // The right secret with a window that is too small is refused as well.
+    if (i % 3 == 2) {
+      send_greeting(strangers.back().get(), make_greeting(place.secret, {}), window.fd());
+    }
+  }
+  const auto connector = transport->connect(0, listener->handle());
+  const auto sender = connector->poll();
+  std::unique_ptr<ReceiveConnection> receiver;
+  const Clock::time_point deadline = Clock::now() + kPatience;
+  while (!receiver && Clock::now() < deadline) receiver = listener->accept();
+  ASSERT_NE(receiver, nullptr);
+  char in = 0;
+  const ReceiveBuffer buffer{&in, 1, 0, nullptr};
+  const auto receive = receiver->receive({&buffer, 1});
+  std::unique_ptr<Request> send;
+  while (!receive->test() && Clock::now() < deadline) {
+    if (!send) send = sender->send("x", 1, 0, nullptr);
+  }
+  EXPECT_EQ(in, 'x');
+}
+
+}  // namespace
+}  // namespace ropewalk::transport::window

@@ -1,0 +1,91 @@
+// The layout of windows, and the mailboxes in them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/error.h"
+#include "transport/window/driver.h"
+
+namespace ropewalk::transport::window {
+
+inline constexpr std::size_t kMaxRequests = 32;
+inline constexpr std::size_t kMaxGroup = 8;
+
+// The most entries that can be unread: every receive's request, a COMPLETED of every send and READY
+// one way; a SEND_NOTIFIED of every receive, all pieces in the bounce ring and VERIFY the other.
+inline constexpr std::size_t kRingEntries = 512;
+inline constexpr std::size_t kBounceBytes = 512 << 10;
+inline constexpr std::size_t kBouncePieceBytes = 64 << 10;
+static_assert(kRingEntries >
+              kMaxRequests * kMaxGroup + kMaxRequests + kBounceBytes / kBouncePieceBytes + 1);
+
+inline constexpr std::size_t kEntryBytes = 64;
+
+// Words at the start of both ends' windows, a cache line each.
+inline constexpr std::size_t kAbandonedWord = 0;  ///< the other end let go of its memory
+inline constexpr std::size_t kFreedWord = 64;     ///< sender's: bounce bytes that were copied out
+inline constexpr std::size_t kPullingWord = 128;  ///< sender's: the receiver is in a pull
+inline constexpr std::size_t kRingOffset = 4096;
+inline constexpr std::size_t kBounceOffset = kRingOffset + kRingEntries * kEntryBytes;
+inline constexpr std::size_t kSenderWindowBytes = kBounceOffset;
+inline constexpr std::size_t kReceiverWindowBytes = kBounceOffset + kBounceBytes;
+
+enum class Command : std::uint32_t {
+  kVerify = 1,     ///< sender: payload = {check, pattern's address, its checksum, a random word}
+  kReady,          ///< receiver: payload = {may pull, may bounce, 0, the random word}
+  kRecvRequested,  ///< receiver: id, tag, bytes = room
+  kSendInline,     ///< sender: id, bytes; payload = the message
+  kSendPiece,      ///< sender: id, bytes of all; payload = {offset, bytes, position, checksum}
+  kSendPull,       ///< sender: id, bytes; payload = {address, 0, 0, checksum}
+  kCompleted,      ///< receiver: id of the message that was pulled
+  kTooLong,        ///< sender: id, bytes; the message does not fit
+};
+
+struct Entry {
+  Command command{};
+  std::uint32_t tag = 0;
+  std::uint64_t id = 0;
+  std::uint64_t bytes = 0;
+  std::array<std::uint64_t, 4> payload{};
+};
+inline constexpr std::size_t kInlineBytes = sizeof(Entry::payload);
+static_assert(sizeof(Entry) == kEntryBytes - sizeof(std::uint64_t));
+
+/// Both mailboxes of one end, and the end's state of being broken.
+class Mailbox {
+ public:
+  Mailbox(std::unique_ptr<Path> path, std::string name);
+  ~Mailbox();
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
+
+  void write(const Entry& entry);
+  /// The next entry that the other end wrote.
+  std::optional<Entry> read();
+  /// To be called when read() found nothing: looks, now and then, whether the other end is there.
+  /// @return true when it is gone; what it wrote before may still be read
+  bool idle_and_lost();
+
+  void fail(Errc code, const std::string& reason);
+  [[nodiscard]] bool failed() const noexcept { return error_.has_value(); }
+  void throw_if_failed() const;
+
+  [[nodiscard]] Path& path() const noexcept { return *path_; }
+  [[nodiscard]] const std::string& lost() const noexcept { return lost_; }
+
+ private:
+  std::unique_ptr<Path> path_;
+  std::string name_;
+  std::uint64_t written_ = 0;
+  std::uint64_t read_ = 0;
+  unsigned idle_ = 0;
+  std::string lost_;
+  std::optional<Error> error_;
+};
+
+}  // namespace ropewalk::transport::window

@@ -1,0 +1,365 @@
+#include "transport/window/receiver.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "core/log.h"
+#include "transport/simple_requests.h"
+#include "transport/window/verify.h"
+
+namespace ropewalk::transport::window {
+namespace {
+
+constexpr std::size_t kCopyLimitBytes = std::size_t{1} << 20;
+
+}  // namespace
+
+class WindowReceiveRequest final : public Request {
+ public:
+  WindowReceiveRequest(WindowReceiver& receiver, std::span<const ReceiveBuffer> buffers)
+      : receiver_(receiver), posted_(buffers.size()), sizes_(buffers.size()) {
+    ++receiver_.active_;
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      posted_[i].buffer = buffers[i];
+      receiver_.post(posted_[i]);
+    }
+  }
+  WindowReceiveRequest(const WindowReceiveRequest&) = delete;
+  WindowReceiveRequest& operator=(const WindowReceiveRequest&) = delete;
+  ~WindowReceiveRequest() override {
+    --receiver_.active_;
+    for (WindowReceiver::Posted& posted : posted_) {
+      if (!posted.finished) receiver_.withdraw(posted);
+    }
+  }
+  std::optional<std::size_t> test() override {
+    if (!finished()) {
+      receiver_.progress();
+      if (!finished()) {
+        receiver_.mailbox_.throw_if_failed();
+        return std::nullopt;
+      }
+    }
+    std::size_t total = 0;
+    for (std::size_t i = 0; i < posted_.size(); ++i) total += sizes_[i] = posted_[i].bytes;
+    return total;
+  }
+  [[nodiscard]] std::span<const std::size_t> sizes() const override { return sizes_; }
+
+ private:
+  [[nodiscard]] bool finished() const {
+    return std::all_of(posted_.begin(), posted_.end(),
+                       [](const WindowReceiver::Posted& posted) { return posted.finished; });
+  }
+  WindowReceiver& receiver_;
+  std::vector<WindowReceiver::Posted> posted_;
+  std::vector<std::size_t> sizes_;
+};
+
+WindowReceiver::WindowReceiver(std::unique_ptr<Path> path, Driver& driver, int device,
+                               const Options& options)
+    : mailbox_(std::move(path), driver.name() + " connection to a sender"),
+      driver_(driver),
+      device_(device),
+      options_(options),
+      queues_(static_cast<std::size_t>(mailbox_.path().capabilities().queues)) {}
+
+WindowReceiver::~WindowReceiver() = default;
+
+std::unique_ptr<Registration> WindowReceiver::register_memory(void* data, std::size_t bytes,
+                                                              MemoryKind kind) {
+  return driver_.register_memory(device_, data, bytes, kind);
+}
+
+std::unique_ptr<Request> WindowReceiver::receive(std::span<const ReceiveBuffer> buffers) {
+  check_buffers(buffers, kMaxGroup, kMaxMessageBytes);
+  mailbox_.throw_if_failed();
+  if (active_ >= kMaxRequests) {
+    progress();
+    return nullptr;
+  }
+  return std::make_unique<WindowReceiveRequest>(*this, buffers);
+}
+
+std::unique_ptr<Request> WindowReceiver::flush(std::span<const ReceiveBuffer> buffers) {
+  return std::make_unique<FinishedRequest>(std::vector<std::size_t>(buffers.size(), 0));
+}
+
+void WindowReceiver::post(Posted& posted) {
+  posted.id = next_id_++;
+  posted_.push_back(&posted);
+  Entry entry;
+  entry.command = Command::kRecvRequested;
+  entry.tag = posted.buffer.tag;
+  entry.id = posted.id;
+  entry.bytes = posted.buffer.bytes;
+  mailbox_.write(entry);
+}
+
+void WindowReceiver::withdraw(Posted& posted) {
+  std::erase(pulls_, &posted);
+  for (std::size_t q = 0; q < queues_.size(); ++q) {
+    if (queues_[q].posted != &posted) continue;
+    try {
+      while (!mailbox_.path().copy_done(static_cast<int>(q))) std::this_thread::yield();
+    } catch (const Error& error) {
+      log::warn("{}", error.what());
+    }
+    queues_[q].posted = nullptr;
+  }
+  std::erase(posted_, &posted);
+  if (!reading()) set_pulling(false);
+  mailbox_.fail(Errc::kAborted, "a receive was given up before it was finished");
+}
+
+void WindowReceiver::progress() {
+  if (mailbox_.failed()) return;
+  try {
+    copied_ = 0;
+    read_mailbox(kCopyLimitBytes);
+    if (!mailbox_.failed()) pull_pieces();
+    if (!mailbox_.failed() && copied_ == 0 && mailbox_.idle_and_lost()) {
+      read_mailbox(~std::size_t{0});  // its last words were written before it went
+      mailbox_.fail(Errc::kPeerLost, mailbox_.lost());
+    }
+  } catch (const Error& error) {
+    mailbox_.fail(error.code(), error.what());
+  }
+}
+
+void WindowReceiver::read_mailbox(std::size_t limit_bytes) {
+  if (verifying_) answer_verify();
+  while (!mailbox_.failed() && copied_ < limit_bytes) {
+    const std::optional<Entry> entry = mailbox_.read();
+    if (!entry) return;
+    on_entry(*entry);
+  }
+}
+
+WindowReceiver::Posted* WindowReceiver::by_id(std::uint64_t id) {
+  for (Posted* posted : posted_) {
+    if (posted->id == id) return posted;
+  }
+  return nullptr;
+}
+
+void WindowReceiver::senseless() {
+  mailbox_.fail(Errc::kPeerLost, "the sender wrote a mailbox entry that makes no sense");
+}
+
+void WindowReceiver::finish(Posted& posted) {
+  posted.finished = true;
+  std::erase(posted_, &posted);
+}
+
+void WindowReceiver::on_entry(const Entry& entry) {
+  if (entry.command == Command::kVerify) return on_verify(entry);
+  Posted* posted = by_id(entry.id);
+  if (posted == nullptr) return senseless();
+  if (entry.command == Command::kTooLong) {
+    return mailbox_.fail(Errc::kInvalidUsage,
+                         fmt::format("a message of {} bytes (tag {}) was sent for a receive of {} "
+                                     "bytes",
+                                     entry.bytes, posted->buffer.tag, posted->buffer.bytes));
+  }
+  if (entry.bytes > posted->buffer.bytes || (posted->started && entry.bytes != posted->bytes)) {
+    return senseless();
+  }
+  posted->bytes = entry.bytes;
+  switch (entry.command) {
+    case Command::kSendInline: return on_inline(entry, *posted);
+    case Command::kSendPiece: return on_piece(entry, *posted);
+    case Command::kSendPull:
+      if (posted->started || entry.bytes == 0 || !mailbox_.path().capabilities().pull) break;
+      posted->started = true;
+      posted->source = entry.payload[0];
+      posted->checksum = entry.payload[3];
+      pulls_.push_back(posted);
+      return;
+    case Command::kVerify:
+    case Command::kReady:
+    case Command::kRecvRequested:
+    case Command::kCompleted:
+    case Command::kTooLong: break;
+  }
+  senseless();
+}
+
+void WindowReceiver::on_inline(const Entry& entry, Posted& posted) {
+  const bool checked = entry.tag != 0;
+  if (posted.started || entry.bytes > kInlineBytes - (checked ? sizeof(std::uint64_t) : 0)) {
+    return senseless();
+  }
+  if (entry.bytes > 0) std::memcpy(posted.buffer.data, entry.payload.data(), entry.bytes);
+  if (checked && wire_checksum(entry.payload.data(), entry.bytes) != entry.payload[3]) {
+    return mailbox_.fail(Errc::kPeerLost, "a message in the mailbox has a wrong checksum");
+  }
+  finish(posted);
+}
+
+void WindowReceiver::on_piece(const Entry& entry, Posted& posted) {
+  const auto [offset, bytes, position, sum] = entry.payload;
+  const auto place = static_cast<std::size_t>(position % kBounceBytes);
+  if (bytes == 0 || bytes > kBouncePieceBytes || place + bytes > kBounceBytes ||
+      offset > entry.bytes || bytes > entry.bytes - offset ||
+      bytes > entry.bytes - posted.arrived) {
+    return senseless();
+  }
+  posted.started = true;
+  auto* destination = static_cast<std::byte*>(posted.buffer.data) + offset;
+  std::memcpy(destination, mailbox_.path().window() + kBounceOffset + place, bytes);
+  mailbox_.path().put_word(kFreedWord, position + (bytes + 63) / 64 * 64);
+  copied_ += bytes;
+  if (sum != 0 && wire_checksum(destination, bytes) != sum) {
+    return mailbox_.fail(
+        Errc::kPeerLost,
+        fmt::format("a piece of {} bytes came through the bounce ring with a wrong checksum",
+                    bytes));
+  }
+  posted.arrived += bytes;
+  if (posted.arrived == posted.bytes) finish(posted);
+}
+
+bool WindowReceiver::reading() const {
+  return std::any_of(queues_.begin(), queues_.end(),
+                     [](const Pull& pull) { return pull.posted != nullptr; });
+}
+
+void WindowReceiver::set_pulling(bool pulling) {
+  if (!mailbox_.path().capabilities().pull_needs_owner) return;
+  mailbox_.path().put_word(kPullingWord, pulling ? 1 : 0);
+  mailbox_.path().order_puts_before_reads();  // see WindowSender::wait_for_pull
+}
+
+void WindowReceiver::pull_pieces() {
+  if (verifying_ || (pulls_.empty() && !reading())) return;
+  Path& path = mailbox_.path();
+  const auto abandoned = [&] {
+    if (path.read_word(kAbandonedWord) == 0) return false;
+    mailbox_.fail(Errc::kPeerLost, "the sender gave up a message before it was copied");
+    return true;
+  };
+  set_pulling(true);
+  // On the way out, also by an error, the word is cleared unless a queue is still reading.
+  struct Clear {
+    WindowReceiver& receiver;
+    ~Clear() {
+      if (!receiver.reading()) receiver.set_pulling(false);
+    }
+  };
+  const Clear clear{*this};
+  if (abandoned()) return;
+  for (bool moved = true; moved && copied_ < kCopyLimitBytes;) {
+    moved = false;
+    for (std::size_t q = 0; q < queues_.size(); ++q) {
+      const int queue = static_cast<int>(q);
+      Pull& pull = queues_[q];
+      if (pull.posted != nullptr) {
+        if (!path.copy_done(queue)) continue;
+        Posted& posted = *std::exchange(pull.posted, nullptr);
+        moved = true;
+        copied_ += pull.bytes;
+        posted.arrived += pull.bytes;
+        if (posted.arrived == posted.bytes) {
+          // Memory that the sender gave up may have been anything by the time it was read.
+          if (abandoned()) return;
+          if (posted.checksum != 0 &&
+              wire_checksum(posted.buffer.data, posted.bytes) != posted.checksum) {
+            mailbox_.fail(Errc::kPeerLost,
+                          fmt::format("a message of {} bytes was pulled with a wrong checksum",
+                                      posted.bytes));
+            return;
+          }
+          Entry entry;
+          entry.command = Command::kCompleted;
+          entry.id = posted.id;
+          mailbox_.write(entry);
+          finish(posted);
+        }
+      }
+      if (pulls_.empty()) continue;
+      Posted& posted = *pulls_.front();
+      pull.bytes = std::min(path.capabilities().piece_bytes, posted.bytes - posted.next_offset);
+      path.start_pull(queue, static_cast<std::byte*>(posted.buffer.data) + posted.next_offset,
+                      posted.source + posted.next_offset, pull.bytes);
+      pull.posted = &posted;
+      posted.next_offset += pull.bytes;
+      if (posted.next_offset == posted.bytes) pulls_.pop_front();
+      moved = true;
+    }
+  }
+}
+
+// ---- verification --------------------------------------------------------------------------
+
+void WindowReceiver::on_verify(const Entry& entry) {
+  if (verify_.command == Command::kVerify) return senseless();
+  verify_ = entry;
+  verifying_ = true;
+  Path& path = mailbox_.path();
+  if (entry.payload[0] != 0) {
+    for (std::size_t copy = 0; copy < kPatternCopies; ++copy) {
+      if (checksum(path.window() + pattern_offset(copy), kPatternBytes) != entry.payload[2]) {
+        bounce_failure_ = "a pattern came through it changed";
+      }
+    }
+    if (path.capabilities().pull) {
+      pulled_pattern_.resize(kPatternBytes);
+      try {
+        path.start_pull(0, pulled_pattern_.data(), entry.payload[1], kPatternBytes);
+      } catch (const Error& error) {
+        log::info(log::kNet, "{}", error.what());
+        pulled_pattern_.clear();
+      }
+    }
+  }
+  answer_verify();
+}
+
+void WindowReceiver::answer_verify() {
+  Path& path = mailbox_.path();
+  const bool checked = verify_.payload[0] != 0;
+  bool may_pull = path.capabilities().pull;
+  std::string why = path.capabilities().why_no_pull;
+  if (checked && may_pull) {
+    if (pulled_pattern_.empty()) {
+      may_pull = false;
+      why = "a pattern could not be copied";
+    } else {
+      try {
+        if (!path.copy_done(0)) return;
+        if (checksum(pulled_pattern_.data(), kPatternBytes) != verify_.payload[2]) {
+          may_pull = false;
+          why = "a pattern came through it changed";
+        }
+      } catch (const Error& error) {
+        may_pull = false;
+        why = error.what();
+      }
+    }
+  }
+  pulled_pattern_ = {};
+  verifying_ = false;
+  const bool may_bounce = bounce_failure_.empty();
+  if (!may_pull && options_.require_pull) {
+    mailbox_.fail(Errc::kSystem, "SINGLE_COPY is on, but single copy is not possible: " + why);
+    return;
+  }
+  if (!may_pull && !may_bounce) {
+    mailbox_.fail(Errc::kSystem,
+                  "verification failed: bounce ring: " + bounce_failure_ + "; single copy: " + why);
+    return;
+  }
+  if (!may_bounce) {
+    log::warn("{}: bounce ring not used: {}", driver_.name(), bounce_failure_);
+  }
+  if (!may_pull) log::info(log::kNet, "{}: single copy not used: {}", driver_.name(), why);
+  Entry entry;
+  entry.command = Command::kReady;
+  entry.payload = {may_pull ? 1U : 0U, may_bounce ? 1U : 0U, 0, verify_.payload[3]};
+  mailbox_.write(entry);
+}
+
+}  // namespace ropewalk::transport::window

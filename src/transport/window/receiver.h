@@ -1,0 +1,82 @@
+// The receiving end of a window connection; see engine.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/transport.h"
+#include "transport/window/driver.h"
+#include "transport/window/mailbox.h"
+#include "transport/window/sender.h"
+
+namespace ropewalk::transport::window {
+
+class WindowReceiveRequest;
+
+class WindowReceiver final : public ReceiveConnection {
+ public:
+  WindowReceiver(std::unique_ptr<Path> path, Driver& driver, int device, const Options& options);
+  ~WindowReceiver() override;
+  std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
+                                                MemoryKind kind) override;
+  std::unique_ptr<Request> receive(std::span<const ReceiveBuffer> buffers) override;
+  std::unique_ptr<Request> flush(std::span<const ReceiveBuffer> buffers) override;
+
+ private:
+  friend class WindowReceiveRequest;
+  struct Posted {
+    ReceiveBuffer buffer;
+    std::uint64_t id = 0;
+    std::size_t bytes = 0;    // of the message, once known
+    std::size_t arrived = 0;  // of them, by pieces or pulls
+    bool started = false;     // the message's size is known
+    bool finished = false;
+    // Of a message that is pulled.
+    std::uint64_t source = 0;
+    std::uint64_t checksum = 0;
+    std::size_t next_offset = 0;
+  };
+  // A pull on a copy queue.
+  struct Pull {
+    Posted* posted = nullptr;  // null: the queue is idle
+    std::size_t bytes = 0;
+  };
+
+  void progress();
+  void read_mailbox(std::size_t limit_bytes);
+  void on_entry(const Entry& entry);
+  void on_verify(const Entry& entry);
+  void answer_verify();
+  void on_inline(const Entry& entry, Posted& posted);
+  void on_piece(const Entry& entry, Posted& posted);
+  void pull_pieces();
+  void post(Posted& posted);
+  void withdraw(Posted& posted);
+  void finish(Posted& posted);
+  void set_pulling(bool pulling);
+  [[nodiscard]] bool reading() const;
+  Posted* by_id(std::uint64_t id);
+  void senseless();
+
+  Mailbox mailbox_;
+  Driver& driver_;
+  const int device_;
+  const Options options_;
+  std::uint64_t next_id_ = 1;
+  std::size_t active_ = 0;
+  std::size_t copied_ = 0;  // bytes in this call
+  std::vector<Posted*> posted_;
+  std::deque<Posted*> pulls_;  // with pieces left to start
+  std::vector<Pull> queues_;
+  // While a connection is verified: the sender's entry, and what its pull brought.
+  bool verifying_ = false;
+  Entry verify_;
+  std::string bounce_failure_;
+  std::vector<std::byte> pulled_pattern_;
+};
+
+}  // namespace ropewalk::transport::window

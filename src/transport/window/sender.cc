@@ -1,0 +1,310 @@
+#include "transport/window/sender.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "core/log.h"
+#include "core/random.h"
+#include "transport/checksum.h"
+#include "transport/simple_requests.h"
+#include "transport/window/verify.h"
+
+namespace ropewalk::transport::window {
+namespace {
+
+constexpr std::size_t kCopyLimitBytes = std::size_t{1} << 20;
+
+std::size_t whole_lines(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+class WindowSendRequest final : public Request {
+ public:
+  WindowSendRequest(WindowSender& sender, const WindowSender::Message& started)
+      : message(started), sender_(sender), sizes_{started.bytes} {
+    ++sender_.active_;
+  }
+  WindowSendRequest(const WindowSendRequest&) = delete;
+  WindowSendRequest& operator=(const WindowSendRequest&) = delete;
+  ~WindowSendRequest() override {
+    --sender_.active_;
+    if (!message.finished) sender_.abandon(&message);
+  }
+  std::optional<std::size_t> test() override {
+    if (!message.finished) {
+      sender_.progress();
+      if (!message.finished) {
+        sender_.mailbox_.throw_if_failed();
+        return std::nullopt;
+      }
+    }
+    return message.bytes;
+  }
+  [[nodiscard]] std::span<const std::size_t> sizes() const override { return sizes_; }
+
+  WindowSender::Message message;
+
+ private:
+  WindowSender& sender_;
+  std::array<std::size_t, 1> sizes_;
+};
+
+WindowSender::WindowSender(std::unique_ptr<Path> path, Driver& driver, int device,
+                           const Options& options)
+    : mailbox_(std::move(path), driver.name() + " connection to a receiver"),
+      driver_(driver),
+      device_(device),
+      options_(options) {}
+
+WindowSender::~WindowSender() = default;
+
+std::unique_ptr<Registration> WindowSender::register_memory(void* data, std::size_t bytes,
+                                                            MemoryKind kind) {
+  return driver_.register_memory(device_, data, bytes, kind);
+}
+
+std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes, std::uint32_t tag,
+                                            Registration* registration) {
+  check_buffer(data, bytes, kMaxMessageBytes);
+  mailbox_.throw_if_failed();
+  auto match = requested_.end();
+  const auto find = [&] {
+    if (state_ != State::kOpen) return false;
+    match = std::find_if(requested_.begin(), requested_.end(),
+                         [&](const Requested& entry) { return entry.tag == tag; });
+    return match != requested_.end();
+  };
+  if (active_ >= kMaxRequests || !find()) {
+    progress();
+    mailbox_.throw_if_failed();
+    if (active_ >= kMaxRequests || !find()) return nullptr;
+  }
+  const Requested request = *match;
+  requested_.erase(match);
+
+  Entry entry;
+  entry.id = request.id;
+  entry.bytes = bytes;
+  if (bytes > request.room) {
+    entry.command = Command::kTooLong;
+    mailbox_.write(entry);
+    mailbox_.fail(Errc::kInvalidUsage,
+                  fmt::format("a message of {} bytes (tag {}) was sent for a receive of {} bytes",
+                              bytes, tag, request.room));
+    mailbox_.throw_if_failed();
+  }
+  Message message;
+  message.data = static_cast<const std::byte*>(data);
+  message.bytes = bytes;
+  message.id = request.id;
+  auto started = std::make_unique<WindowSendRequest>(*this, message);
+  Message& mine = started->message;
+
+  const std::size_t inline_bytes = kInlineBytes - (options_.checksums ? sizeof(std::uint64_t) : 0);
+  if (bytes <= inline_bytes) {
+    entry.command = Command::kSendInline;
+    if (bytes > 0) std::memcpy(entry.payload.data(), data, bytes);
+    if (options_.checksums) entry.payload[3] = wire_checksum(data, bytes);
+    entry.tag = options_.checksums ? 1 : 0;
+    mailbox_.write(entry);
+    mine.finished = true;
+  } else if (may_pull_ && (bytes >= options_.pull_bytes || !may_bounce_)) {
+    entry.command = Command::kSendPull;
+    entry.payload[0] = mailbox_.path().address_of(data, registration);
+    if (options_.checksums) entry.payload[3] = wire_checksum(data, bytes);
+    mine.pulled = true;
+    pulled_.push_back(&mine);
+    mailbox_.write(entry);
+  } else {
+    bouncing_.push_back(&mine);
+    copy_pieces();
+  }
+  return started;
+}
+
+void WindowSender::progress() {
+  if (mailbox_.failed()) return;
+  try {
+    if (state_ == State::kJoining || state_ == State::kVerifying) join();
+    if (state_ == State::kJoining) return;
+    read_mailbox();
+    if (!mailbox_.failed() && mailbox_.idle_and_lost()) {
+      read_mailbox();  // its last words were written before it went
+      mailbox_.fail(Errc::kPeerLost, mailbox_.lost());
+    }
+    if (mailbox_.failed()) return;
+    copy_pieces();
+  } catch (const Error& error) {
+    mailbox_.fail(error.code(), error.what());
+  }
+}
+
+void WindowSender::read_mailbox() {
+  while (!mailbox_.failed()) {
+    const std::optional<Entry> entry = mailbox_.read();
+    if (!entry) return;
+    on_entry(*entry);
+  }
+}
+
+void WindowSender::join() {
+  Path& path = mailbox_.path();
+  if (state_ == State::kJoining) {
+    if (!path.ready()) return;
+    queues_.resize(static_cast<std::size_t>(path.capabilities().queues));
+    fill_random(std::as_writable_bytes(std::span(&secret_, 1)));
+    pattern_.resize(kPatternBytes);
+    fill_random(pattern_);
+    state_ = State::kVerifying;
+    if (options_.verify) path.start_write(0, pattern_offset(0), pattern_.data(), kPatternBytes);
+  }
+  if (options_.verify) {
+    while (pattern_copies_ < kPatternCopies) {
+      if (!path.copy_done(0)) return;
+      if (++pattern_copies_ < kPatternCopies) {
+        path.start_write(0, pattern_offset(pattern_copies_), pattern_.data(), kPatternBytes);
+      }
+    }
+  }
+  Entry entry;
+  entry.command = Command::kVerify;
+  entry.payload = {options_.verify ? 1U : 0U, path.address_of(pattern_.data(), nullptr),
+                   checksum(pattern_.data(), kPatternBytes), secret_};
+  mailbox_.write(entry);
+  state_ = State::kAwaitingReady;
+}
+
+void WindowSender::on_entry(const Entry& entry) {
+  switch (entry.command) {
+    case Command::kReady: on_ready(entry); return;
+    case Command::kRecvRequested:
+      if (requested_.size() < kMaxRequests * kMaxGroup) {
+        requested_.push_back({entry.tag, entry.id, entry.bytes});
+        return;
+      }
+      break;
+    case Command::kCompleted: {
+      const auto found = std::find_if(pulled_.begin(), pulled_.end(), [&](const Message* message) {
+        return message->id == entry.id;
+      });
+      if (found == pulled_.end()) break;
+      (*found)->finished = true;
+      pulled_.erase(found);
+      return;
+    }
+    case Command::kVerify:
+    case Command::kSendInline:
+    case Command::kSendPiece:
+    case Command::kSendPull:
+    case Command::kTooLong: break;
+  }
+  mailbox_.fail(Errc::kPeerLost, "the receiver wrote a mailbox entry that makes no sense");
+}
+
+void WindowSender::on_ready(const Entry& entry) {
+  if (state_ != State::kAwaitingReady || entry.payload[3] != secret_) {
+    mailbox_.fail(Errc::kPeerLost, "the mailbox is corrupted: a random word came back changed");
+    return;
+  }
+  may_pull_ = entry.payload[0] != 0;
+  may_bounce_ = entry.payload[1] != 0;
+  pattern_ = {};
+  state_ = State::kOpen;
+}
+
+// @return the position of `bytes` contiguous bytes in the bounce ring, when there is room
+std::optional<std::uint64_t> WindowSender::take_bounce(std::size_t bytes) {
+  const std::size_t needed = whole_lines(bytes);
+  std::uint64_t position = bounce_taken_;
+  const std::uint64_t to_end = kBounceBytes - position % kBounceBytes;
+  if (needed > to_end) position += to_end;
+  if (position + needed - mailbox_.path().read_word(kFreedWord) > kBounceBytes) return std::nullopt;
+  bounce_taken_ = position + needed;
+  return position;
+}
+
+void WindowSender::copy_pieces() {
+  std::size_t copied = 0;
+  for (bool moved = true; moved && copied < kCopyLimitBytes;) {
+    moved = false;
+    for (std::size_t q = 0; q < queues_.size(); ++q) {
+      Piece& piece = queues_[q];
+      if (piece.message != nullptr) {
+        if (!mailbox_.path().copy_done(static_cast<int>(q))) continue;
+        notify(piece);
+        copied += piece.bytes;
+        piece.message = nullptr;
+        moved = true;
+      }
+      moved |= start_piece(static_cast<int>(q));
+    }
+  }
+}
+
+bool WindowSender::start_piece(int queue) {
+  if (bouncing_.empty()) return false;
+  Message& message = *bouncing_.front();
+  Piece& piece = queues_[static_cast<std::size_t>(queue)];
+  const std::size_t limit = std::min(kBouncePieceBytes, mailbox_.path().capabilities().piece_bytes);
+  piece.offset = message.next_offset;
+  piece.bytes = std::min(limit, message.bytes - message.next_offset);
+  const std::optional<std::uint64_t> position = take_bounce(piece.bytes);
+  if (!position) return false;
+  piece.message = &message;
+  piece.position = *position;
+  message.next_offset += piece.bytes;
+  if (message.next_offset == message.bytes) bouncing_.pop_front();
+  mailbox_.path().start_write(queue,
+                              kBounceOffset + static_cast<std::size_t>(*position % kBounceBytes),
+                              message.data + piece.offset, piece.bytes);
+  return true;
+}
+
+void WindowSender::notify(const Piece& piece) {
+  Message& message = *piece.message;
+  Entry entry;
+  entry.command = Command::kSendPiece;
+  entry.id = message.id;
+  entry.bytes = message.bytes;
+  entry.payload = {
+      piece.offset, piece.bytes, piece.position,
+      options_.checksums ? wire_checksum(message.data + piece.offset, piece.bytes) : 0};
+  mailbox_.write(entry);
+  message.notified += piece.bytes;
+  message.finished = message.notified == message.bytes;
+}
+
+void WindowSender::abandon(Message* message) {
+  std::erase(pulled_, message);
+  std::erase(bouncing_, message);
+  Path& path = mailbox_.path();
+  for (std::size_t q = 0; q < queues_.size(); ++q) {
+    if (queues_[q].message != message) continue;
+    try {
+      while (!path.copy_done(static_cast<int>(q))) std::this_thread::yield();
+    } catch (const Error& error) {
+      log::warn("{}", error.what());
+    }
+    queues_[q].message = nullptr;
+  }
+  // The receiver looks at the word after it copied, so it never takes for a message what was
+  // written to this memory later.
+  if (message->pulled) {
+    path.put_word(kAbandonedWord, 1);
+    if (path.capabilities().pull_needs_owner) wait_for_pull();
+  }
+  mailbox_.fail(Errc::kAborted, "a send was given up before it was finished");
+}
+
+void WindowSender::wait_for_pull() const {
+  // The receiver says that it begins before it looks at kAbandonedWord; this end set that word
+  // before it looks here. So one of the two sees the other.
+  mailbox_.path().order_puts_before_reads();
+  while (mailbox_.path().read_word(kPullingWord) != 0 && !mailbox_.path().peer_lost()) {
+    std::this_thread::yield();
+  }
+}
+
+}  // namespace ropewalk::transport::window

@@ -1,0 +1,80 @@
+// The Unix socket over which two ends of a host meet: names, secrets, greetings with descriptors.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/process_memory.h"
+#include "core/shared_memory.h"
+#include "transport/transport.h"
+
+namespace ropewalk::transport::window {
+
+using Secret = std::array<std::byte, 16>;
+
+/// What a handle says.
+struct MeetingPlace {
+  Secret name{};    ///< of the abstract socket
+  Secret secret{};  ///< names can be listed by anyone on the host, this cannot
+};
+Handle encode(const MeetingPlace& place);
+std::optional<MeetingPlace> decode_meeting_place(const Handle& handle);
+
+/// The first message of each side, with the descriptor of its window. Plain bytes.
+struct Greeting {
+  std::array<char, 8> magic;
+  Secret secret;
+  ProbeAddress probe;
+};
+
+/// Sends a greeting on a connected socket. @throws Error kPeerLost
+void send_greeting(int socket, const Greeting& greeting, int window);
+
+struct Received {
+  Greeting greeting;
+  FileDescriptor window;
+};
+/// @return nothing when nothing came yet
+/// @throws Error kPeerLost when the other end is gone or what came is no greeting
+std::optional<Received> receive_greeting(int socket);
+
+Greeting make_greeting(const Secret& secret, const ProbeAddress& probe);
+
+/// The other end's process as this process sees it; 0 when it cannot be seen.
+/// @throws Error kPeerLost when it belongs to another user
+pid_t checked_peer(int socket);
+
+/// Listens; hands out sockets whose greeting is right. Whoever is silent is dropped in time.
+class MeetingPoint {
+ public:
+  MeetingPoint();
+  [[nodiscard]] const MeetingPlace& place() const noexcept { return place_; }
+  struct Guest {
+    FileDescriptor socket;
+    Received received;
+    pid_t pid = 0;
+  };
+  std::optional<Guest> accept();
+
+ private:
+  struct Waiting {
+    FileDescriptor socket;
+    pid_t pid;
+    std::chrono::steady_clock::time_point since;
+  };
+  MeetingPlace place_;
+  FileDescriptor socket_;
+  std::vector<Waiting> waiting_;
+};
+
+/// Connects; never waits. @throws Error kPeerLost
+FileDescriptor call(const MeetingPlace& place);
+
+}  // namespace ropewalk::transport::window

@@ -1,0 +1,271 @@
+#include "transport/window/shm/shm.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/process_memory.h"
+#include "core/shared_memory.h"
+#include "transport/simple_requests.h"
+#include "transport/window/engine.h"
+#include "transport/window/shm/rendezvous.h"
+
+#if defined(__SANITIZE_THREAD__)
+#define RW_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define RW_TSAN 1
+#endif
+#endif
+#ifdef RW_TSAN
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace ropewalk::transport::window {
+namespace {
+
+// Copies by the kernel: large enough to hide the system call, small enough to be a short wait.
+constexpr std::size_t kPieceBytes = 256 << 10;
+// A core's copy bandwidth and the time of a cache line between cores; they only order devices.
+constexpr double kSpeedMbps = 80'000;
+constexpr double kLatencyUs = 0.3;
+
+enum class SingleCopy { kAuto, kOn, kOff };
+
+// Both ends of a path within one process map the window at different addresses, so the thread
+// sanitizer cannot see that writing a word and reading it orders the two threads.
+#ifdef RW_TSAN
+char tsan_order;
+void tsan_release() { __tsan_release(&tsan_order); }
+void tsan_acquire() { __tsan_acquire(&tsan_order); }
+// GCC refuses fences under the thread sanitizer; a locked operation is one on x86.
+void full_fence() {
+  std::atomic<int> locked = 0;
+  locked.fetch_add(1, std::memory_order_seq_cst);
+}
+#else
+void tsan_release() {}
+void tsan_acquire() {}
+void full_fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+#endif
+
+FileDescriptor open_pidfd(pid_t pid) {
+  if (pid <= 0 || pid == getpid()) return {};
+  return FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
+
+class ShmPath final : public Path {
+ public:
+  // The connecting end; it becomes ready when the other end's greeting comes.
+  ShmPath(FileDescriptor socket, SharedMemory window, const Secret& secret,
+          std::size_t remote_bytes)
+      : socket_(std::move(socket)), window_(std::move(window)), remote_bytes_(remote_bytes) {
+    const pid_t pid = checked_peer(socket_.get());
+    process_ = open_pidfd(pid);
+    send_greeting(socket_.get(), make_greeting(secret, probe_.address()), window_.fd());
+    capabilities_.why_no_pull = "only a receiver copies";
+    capabilities_.pull_needs_owner = pid == getpid();
+  }
+
+  // The accepting end.
+  ShmPath(MeetingPoint::Guest guest, SharedMemory window, const Secret& secret,
+          std::size_t remote_bytes, SingleCopy single_copy)
+      : socket_(std::move(guest.socket)),
+        window_(std::move(window)),
+        remote_bytes_(remote_bytes),
+        peer_(guest.pid) {
+    join(std::move(guest.received));
+    process_ = open_pidfd(peer_);
+    send_greeting(socket_.get(), make_greeting(secret, probe_.address()), window_.fd());
+    same_process_ = peer_ == getpid();
+    if (single_copy == SingleCopy::kOff) {
+      capabilities_.why_no_pull = "SINGLE_COPY is off";
+    } else if (!same_process_) {
+      // By this process's number for the peer: the peer may know itself by another.
+      ProbeAddress probe = peer_probe_;
+      probe.pid = peer_;
+      capabilities_.why_no_pull =
+          peer_ > 0 ? try_single_copy(probe) : "the peer's process cannot be seen from here";
+    }
+    capabilities_.pull = capabilities_.why_no_pull.empty();
+    capabilities_.pull_needs_owner = same_process_;
+  }
+
+  ~ShmPath() override = default;
+  ShmPath(const ShmPath&) = delete;
+  ShmPath& operator=(const ShmPath&) = delete;
+
+  bool ready() override {
+    if (remote_) return true;
+    std::optional<Received> received = receive_greeting(socket_.get());
+    if (!received) return false;
+    join(std::move(*received));
+    return true;
+  }
+
+  [[nodiscard]] const Capabilities& capabilities() const override { return capabilities_; }
+  [[nodiscard]] std::byte* window() const override { return window_.data(); }
+
+  void put(std::size_t offset, const void* data, std::size_t bytes) override {
+    std::memcpy(remote_data_ + offset, data, bytes);
+  }
+  void put_word(std::size_t offset, std::uint64_t value) override {
+    tsan_release();
+    std::atomic_ref(*reinterpret_cast<std::uint64_t*>(remote_data_ + offset))
+        .store(value, std::memory_order_release);
+  }
+  [[nodiscard]] std::uint64_t read_word(std::size_t offset) const override {
+    const std::uint64_t value =
+        std::atomic_ref(*reinterpret_cast<std::uint64_t*>(window_.data() + offset))
+            .load(std::memory_order_acquire);
+    tsan_acquire();
+    return value;
+  }
+
+  void order_puts_before_reads() override { full_fence(); }
+
+  std::uint64_t address_of(const void* data, Registration* /*registration*/) const override {
+    return reinterpret_cast<std::uint64_t>(data);
+  }
+
+  // The calling CPU is the copy engine: a copy is done when it was started.
+  void start_write(int /*queue*/, std::size_t offset, const void* source,
+                   std::size_t bytes) override {
+    put(offset, source, bytes);
+  }
+  void start_pull(int /*queue*/, void* destination, std::uint64_t source,
+                  std::size_t bytes) override {
+    if (same_process_) {
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): made by address_of in this process
+      std::memcpy(destination, reinterpret_cast<const void*>(source), bytes);
+    } else {
+      read_process(peer_, destination, source, bytes);
+    }
+  }
+  bool copy_done(int /*queue*/) override { return true; }
+
+  std::optional<std::string> peer_lost() override {
+    std::array<pollfd, 2> entries = {pollfd{socket_.get(), POLLIN | POLLRDHUP, 0},
+                                     pollfd{process_.get(), POLLIN, 0}};
+    if (::poll(entries.data(), process_ ? 2 : 1, 0) <= 0) return std::nullopt;
+    if (process_ && entries[1].revents != 0) return "its process has ended";
+    if ((entries[0].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
+      return "it closed the connection";
+    }
+    return std::nullopt;
+  }
+  void disconnect() noexcept override { shutdown(socket_.get(), SHUT_RDWR); }
+
+ private:
+  void join(Received received) {
+    peer_probe_ = received.greeting.probe;
+    remote_ = SharedMemory::map(std::move(received.window), remote_bytes_);
+    remote_data_ = remote_->data();
+  }
+
+  FileDescriptor socket_;
+  FileDescriptor process_;
+  SharedMemory window_;
+  ProcessProbe probe_;
+  std::optional<SharedMemory> remote_;
+  std::size_t remote_bytes_;
+  std::byte* remote_data_ = nullptr;
+  pid_t peer_ = 0;
+  ProbeAddress peer_probe_;
+  bool same_process_ = false;
+  Capabilities capabilities_;
+};
+
+SharedMemory make_window(std::size_t bytes, ShmBacking backing) {
+  SharedMemory window = SharedMemory::create(bytes, backing);
+  // All of it now: a full /dev/shm must be an error here, not a SIGBUS later.
+  window.reserve(0, window.size());
+  return window;
+}
+
+class ShmDoor final : public Door {
+ public:
+  ShmDoor(WindowSizes sizes, ShmBacking backing, SingleCopy single_copy)
+      : sizes_(sizes),
+        backing_(backing),
+        single_copy_(single_copy),
+        handle_(encode(point_.place())) {}
+  [[nodiscard]] const Handle& handle() const override { return handle_; }
+  std::unique_ptr<Path> accept() override {
+    std::optional<MeetingPoint::Guest> guest = point_.accept();
+    if (!guest) return nullptr;
+    SharedMemory window = make_window(sizes_.own, backing_);
+    try {
+      return std::make_unique<ShmPath>(std::move(*guest), std::move(window), point_.place().secret,
+                                       sizes_.other, single_copy_);
+    } catch (const Error& error) {
+      // That peer's connection ends with its socket; other peers are not to suffer.
+      log::warn("a connection over shared memory could not be made: {}", error.what());
+      return nullptr;
+    }
+  }
+
+ private:
+  const WindowSizes sizes_;
+  const ShmBacking backing_;
+  const SingleCopy single_copy_;
+  MeetingPoint point_;
+  const Handle handle_;
+};
+
+class ShmDriver final : public Driver {
+ public:
+  explicit ShmDriver(const Config& config)
+      : backing_(parse_shm_backing(config.text(Setting::kShmBacking))) {
+    const std::string& single_copy = config.text(Setting::kSingleCopy);
+    single_copy_ = single_copy == "off"  ? SingleCopy::kOff
+                   : single_copy == "on" ? SingleCopy::kOn
+                                         : SingleCopy::kAuto;
+  }
+  [[nodiscard]] std::string name() const override { return "shm"; }
+  [[nodiscard]] int num_devices() const override { return 1; }
+  [[nodiscard]] DeviceProperties properties(int /*device*/) const override {
+    DeviceProperties properties;
+    properties.name = "shm0";
+    properties.speed_mbps = kSpeedMbps;
+    properties.latency_us = kLatencyUs;
+    return properties;
+  }
+  std::unique_ptr<Registration> register_memory(int /*device*/, void* data, std::size_t bytes,
+                                                MemoryKind kind) override {
+    return HostRegistration::make(data, bytes, kind);
+  }
+  std::unique_ptr<Door> open_door(int /*device*/, WindowSizes sizes) override {
+    return std::make_unique<ShmDoor>(sizes, backing_, single_copy_);
+  }
+  std::unique_ptr<Path> connect(int /*device*/, const Handle& handle, WindowSizes sizes) override {
+    const std::optional<MeetingPlace> place = decode_meeting_place(handle);
+    if (!place) throw Error(Errc::kInvalidArgument, "shm: this is no handle of a shm listener");
+    return std::make_unique<ShmPath>(call(*place), make_window(sizes.own, backing_), place->secret,
+                                     sizes.other);
+  }
+
+ private:
+  const ShmBacking backing_;
+  SingleCopy single_copy_ = SingleCopy::kAuto;
+};
+
+}  // namespace
+
+std::unique_ptr<Driver> make_shm_driver(const Config& config) {
+  return std::make_unique<ShmDriver>(config);
+}
+
+std::unique_ptr<Transport> make_shm_transport(const Config& config) {
+  return make_transport(make_shm_driver(config), config);
+}
+
+}  // namespace ropewalk::transport::window
