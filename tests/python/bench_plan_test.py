@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ropewalk.cli.bench_plan import OPERATIONS, OPERATORS, TYPES, Options, cases, find_type
+from ropewalk.cli.bench_plan import OPERATIONS, OPERATORS, TYPES, Cases, Options, find_type
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,13 @@ def test_sizes_by_factor_and_by_step() -> None:
 
 def test_all_types_operators_and_roots_in_order() -> None:
     options = Options(minbytes=4, maxbytes=4, datatype="all", op="all", root=-1)
-    planned = cases(OPERATIONS["reduce"], options, 3)
-    assert len(planned) == len(TYPES) * len(OPERATORS) * 3
+    lines = Cases(OPERATIONS["reduce"], options, 3)
+    planned = list(lines)
+    assert len(lines) == len(planned) == len(TYPES) * len(OPERATORS) * 3
     assert [case.root for case in planned[:4]] == [0, 1, 2, 0]
     assert planned[0].type_name == "int8"
     assert planned[3].op_name == "prod"
-    gathered = cases(OPERATIONS["all_gather"], options, 3)
+    gathered = Cases(OPERATIONS["all_gather"], options, 3)
     assert {(case.op_name, case.root) for case in gathered} == {("none", -1)}
 
 

@@ -310,6 +310,17 @@ def test_a_launcher_needs_no_flag(tmp_path: Path) -> None:
     assert outputs[1][0] == ""
 
 
+def test_ranks_under_a_launcher(program: Program) -> None:
+    arguments = ("bench", "all_reduce", "--ranks", "2", *QUICK)
+    done = program(*arguments, env={"SLURM_PROCID": "0", "SLURM_NTASKS": "4"})
+    assert done.returncode == 2
+    assert "a launcher started 4 ranks already" in done.stderr
+    # The shell of a batch job of one task.
+    done = program(*arguments, env={"SLURM_PROCID": "0", "SLURM_NTASKS": "1"})
+    assert done.returncode == 0
+    assert done.stdout.count("#  Rank ") == 2
+
+
 def test_a_terminal_gets_a_progress_bar_and_a_pipe_none() -> None:
     terminal, end = pty.openpty()
     running = subprocess.Popen(

@@ -269,11 +269,11 @@ def bench(
             console.fail(f"-r {root}: there are {comm.size} ranks", console.USAGE)
         return bench_run.run(comm, chosen, options, outputs)
 
-    if launch.launched():
-        if ranks is not None:
-            console.fail(
-                "--ranks: a launcher started this process as a rank already", console.USAGE
-            )
+    launched = launch.launched_ranks()
+    if launched > 1 and ranks is not None:
+        console.fail(f"--ranks: a launcher started {launched} ranks already", console.USAGE)
+    # One rank by a launcher may be a batch job's shell, from which --ranks starts local ranks.
+    if launched > 0 and ranks is None:
         console.apply_settings(given)
         with console.reported(), joining.init() as comm:
             if pin:

@@ -140,20 +140,28 @@ class Case:
     """bytes asked for; the table shows Operation.bytes"""
 
 
-def cases(operation: Operation, options: Options, ranks: int) -> list[Case]:
-    """All lines, in nccl-tests' order: type, operator, root, cycle, size."""
-    types = list(TYPES) if options.datatype == "all" else [options.datatype]
-    operators: list[str] = ["none"]
-    if operation.reduces:
-        operators = list(OPERATORS) if options.op == "all" else [options.op]
-    roots = [-1]
-    if operation.rooted:
-        roots = list(range(ranks)) if options.root == -1 else [options.root]
-    return [
-        Case(type_name, op_name, root, size)
-        for type_name in types
-        for op_name in operators
-        for root in roots
-        for _ in range(options.run_cycles)
-        for size in options.sizes()
-    ]
+class Cases:
+    """All lines, in nccl-tests' order: type, operator, root, cycle, size. Made one by one."""
+
+    def __init__(self, operation: Operation, options: Options, ranks: int) -> None:
+        self._types = list(TYPES) if options.datatype == "all" else [options.datatype]
+        self._operators = ["none"]
+        if operation.reduces:
+            self._operators = list(OPERATORS) if options.op == "all" else [options.op]
+        self._roots = [-1]
+        if operation.rooted:
+            self._roots = list(range(ranks)) if options.root == -1 else [options.root]
+        self._cycles = options.run_cycles
+        self._sizes = list(options.sizes())
+
+    def __len__(self) -> int:
+        kinds = len(self._types) * len(self._operators) * len(self._roots)
+        return kinds * self._cycles * len(self._sizes)
+
+    def __iter__(self) -> Iterator[Case]:
+        for type_name in self._types:
+            for op_name in self._operators:
+                for root in self._roots:
+                    for _ in range(self._cycles):
+                        for size in self._sizes:
+                            yield Case(type_name, op_name, root, size)

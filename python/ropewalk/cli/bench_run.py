@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from ropewalk import _library
 from ropewalk.cli import bench_table, console
 from ropewalk.cli.bench_json import Report, create
-from ropewalk.cli.bench_plan import Case, Operation, Options, cases, data_type
+from ropewalk.cli.bench_plan import Case, Cases, Operation, Options, data_type
 from ropewalk.cli.bench_table import Device, Line, Timing
 from ropewalk.communicator import Communicator
 from ropewalk.measure import measure
@@ -66,7 +66,7 @@ def run(comm: Communicator, operation: Operation, options: Options, outputs: Out
             report.configure(options, devices)
 
     lines: list[Line] = []
-    planned = cases(operation, options, comm.size)
+    planned = Cases(operation, options, comm.size)
     with _progress(operation.name, len(planned), shown=prints) as advance:
         for case in planned:
             line = _measure_case(comm, operation, options, case)

@@ -42,9 +42,13 @@ _LAUNCHERS: Final = (
 )
 
 
-def launched() -> bool:
-    """Whether a launcher started this process as a rank."""
-    return any(rank in os.environ and size in os.environ for rank, size in _LAUNCHERS)
+def launched_ranks() -> int:
+    """How many ranks a launcher started, this process among them; 0 without a launcher."""
+    for rank, size in _LAUNCHERS:
+        if rank in os.environ and size in os.environ:
+            # What is no number is the library's to refuse, in joining.init.
+            return int(os.environ[size]) if os.environ[size].isdigit() else 1
+    return 0
 
 
 def pin(index: int) -> None:
