@@ -157,7 +157,7 @@ std::vector<int> blocking_peers(executor::Strand& strand, const executor::HostTe
       const std::int32_t operand = program.operands[step.first_operand + k];
       if (operand < 0) continue;
       executor::ReceiveEnd& link = *strand.receives[static_cast<std::size_t>(operand)];
-      if (!team.wait_arrival(link)) peers.push_back(link.peer);
+      if (!team.wait_arrival(link, 0)) peers.push_back(link.peer);
     }
     for (std::uint32_t k = 0; k < step.num_sends; ++k) {
       executor::SendEnd& link = *strand.sends[program.sends[step.first_send + k].end];

@@ -12,13 +12,13 @@
 //   headers           a SlotHeader each
 //   slots             slot_bytes of data each
 //
-// Chunk n (counted from 1 over the life of the link) is described by header (n - 1) % headers; where
-// it is staged, its data is in slot (n - 1) % slots. The writer fills both, then stores `sequence` = n
-// with release; the reader waits for it with acquire. So one cache line carries flag, description
-// and, up to kInlineBytes, the data itself: a short message costs one line transfer. There are more
-// headers than slots: many short messages may be on their way, while the data of long ones stays in
-// few slots, and so in the caches. The writer may use a header or slot again once `consumed` has
-// reached the chunk that lay there before; it re-reads that line only when it knows of none free.
+// Chunk n (counted from 1 over the life of the link) is described by header (n - 1) % headers;
+// where it is staged, its data is in slot (n - 1) % slots. The writer fills both, then stores
+// `sequence` = n with release; the reader waits for it with acquire. So a pair of cache lines
+// carries flag, description and, up to kInlineBytes, the data itself. There are more headers than
+// slots: many short messages may be on their way, while the data of long ones stays in few slots,
+// and so in the caches. The writer may use a header or slot again once `consumed` has reached the
+// chunk that lay there before; it re-reads that line only when it knows of none free.
 #pragma once
 
 #include <cstddef>

@@ -3,7 +3,8 @@
 // A *Team* is the group of threads that does the work of one strand: one host thread, or the
 // threads of a CUDA block. It offers the primitives; all of the team calls each of them:
 //
-//   bool wait_arrival(ReceiveEnd&)    the next chunk of the link is there (acquire)
+//   bool wait_arrival(ReceiveEnd&, std::size_t bytes)
+//                                     the next chunk of the link, of that size, is there (acquire)
 //   bool wait_room(SendEnd&, bool staged)
 //                                     the next header, and slot if staged, is free (acquire)
 //   bool wait_consumed(SendEnd&, n)   the reader is done with chunk n (acquire)
@@ -111,9 +112,9 @@ RW_HOST_DEVICE bool step_ready(Team& team, Strand& strand, const StepRecord& ste
   const Program& program = *strand.program;
   for (std::uint32_t k = 0; k < step.num_operands; ++k) {
     const std::int32_t operand = program.operands[step.first_operand + k];
-    if (operand >= 0 && !team.wait_arrival(*strand.receives[static_cast<std::size_t>(operand)])) {
+    if (operand < 0) continue;
+    if (!team.wait_arrival(*strand.receives[static_cast<std::size_t>(operand)], bytes))
       return false;
-    }
   }
   for (std::uint32_t k = 0; k < step.num_sends; ++k) {
     SendEnd& link = *strand.sends[program.sends[step.first_send + k].end];
