@@ -134,8 +134,15 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
 
 // ---- operations -------------------------------------------------------------------------
 
-const Choice& Communicator::choose(const CollectiveCall& call) {
-  return tuner_->choose(call.collective, call.root, call.count * size_of(call.type));
+std::pair<const Choice*, PreparedCollective*> Communicator::way_of(const CollectiveCall& call) {
+  const std::size_t bytes = call.count * size_of(call.type);
+  Way& last = last_way_;
+  if (last.prepared == nullptr || last.bytes != bytes || last.collective != call.collective ||
+      last.root != call.root) {
+    const Choice& choice = tuner_->choose(call.collective, call.root, bytes);
+    last = {call.collective, call.root, bytes, &choice, &prepared(call, choice)};
+  }
+  return {last.choice, last.prepared};
 }
 
 PreparedCollective& Communicator::prepared(const CollectiveCall& call, const Choice& choice) {
@@ -175,6 +182,7 @@ void Communicator::use_schedule(std::shared_ptr<const schedule::Checked> checked
   const std::lock_guard lock(engine_mutex_);
   chosen_by_user_[schedule.collective] = std::move(checked);
   by_choice_.clear();
+  last_way_ = {};
   std::erase_if(prepared_, [](const auto& entry) { return entry.first.algorithm == "(given)"; });
 }
 
@@ -183,6 +191,7 @@ void Communicator::forget_schedules() {
   const std::lock_guard lock(engine_mutex_);
   chosen_by_user_.clear();
   by_choice_.clear();
+  last_way_ = {};
 }
 
 std::unique_ptr<Task> Communicator::make_task(const CollectiveCall& call) {
@@ -236,7 +245,7 @@ void Communicator::start(std::unique_ptr<Task> task,
 
 void Communicator::execute(Task& task) {
   current_ = &task;
-  told_.clear();
+  if (!told_.empty()) told_.clear();
   waiter_->restart();
   try {
     while (!task.advance(team_)) waiter_->idle(team_.moves());
@@ -375,7 +384,7 @@ void Communicator::exchange(std::span<std::byte> all, std::size_t bytes_each) {
 }
 
 std::string Communicator::algorithm_of(const CollectiveCall& call) {
-  return prepared(call, choose(call)).checked().schedule().algorithm;
+  return way_of(call).second->checked().schedule().algorithm;
 }
 
 // ---- waiting ----------------------------------------------------------------------------

@@ -101,9 +101,8 @@ class Communicator final : public executor::WaitHook {
   // ---- for tasks ------------------------------------------------------------------------
 
   Links& links() noexcept { return *links_; }
-  /// What the collective runs with.
-  const Choice& choose(const CollectiveCall& call);
-  PreparedCollective& prepared(const CollectiveCall& call, const Choice& choice);
+  /// What the call runs with.
+  std::pair<const Choice*, PreparedCollective*> way_of(const CollectiveCall& call);
   Tuner& tuner() noexcept { return *tuner_; }
   [[nodiscard]] int point_to_point_channel() const noexcept { return point_to_point_channel_; }
   [[nodiscard]] const GroupFacts& facts() const noexcept { return facts_; }
@@ -120,6 +119,17 @@ class Communicator final : public executor::WaitHook {
   void drain_queue();
   void worker();
   std::uint32_t next_number() noexcept { return ++calls_; }
+
+  PreparedCollective& prepared(const CollectiveCall& call, const Choice& choice);
+
+  // The way of the last call: repeated calls of one shape are the common case.
+  struct Way {
+    Collective collective = Collective::kAllReduce;
+    int root = 0;
+    std::size_t bytes = 0;
+    const Choice* choice = nullptr;
+    PreparedCollective* prepared = nullptr;
+  };
 
   struct Key {
     Collective collective;
@@ -140,6 +150,7 @@ class Communicator final : public executor::WaitHook {
   std::map<Key, std::unique_ptr<PreparedCollective>> prepared_;
   std::vector<PreparedCollective*> by_choice_;  // by Choice::index
   std::map<Collective, std::shared_ptr<const schedule::Checked>> chosen_by_user_;
+  Way last_way_;
   int point_to_point_channel_ = 0;
   bool check_calls_ = true;
   std::uint32_t calls_ = 0;

@@ -19,12 +19,12 @@ namespace ropewalk::comm {
 /// Measured once per machine (machine_constants.h). Seconds, bytes per second. Plain bytes: rank
 /// 0's are sent to all ranks, so that all choose alike.
 struct MachineConstants {
-  double hop_latency = 1.5e-7;  ///< one way: a line written here is seen by another core
-  double chunk_cost = 5e-8;     ///< processor time per chunk at either end
-  double copy_rate = 9e9;       ///< one core, in or out of a FIFO's slots
-  double combine_rate = 7e9;    ///< one core, slot and input into output
+  double hop_latency = 1.2e-7;  ///< one way: a line written here is seen by another core
+  double chunk_cost = 3e-8;     ///< processor time per chunk at either end
+  double copy_rate = 16e9;      ///< one core, in or out of a FIFO's slots
+  double combine_rate = 16e9;   ///< one core, slot and input into output
   double address_cost = 6e-7;   ///< per chunk that is copied from another process's memory
-  double address_rate = 9e9;    ///< of such a copy
+  double address_rate = 18e9;   ///< of such a copy
   double switch_cost = 3e-6;    ///< from one thread to another on a core
   double network_latency = 2.5e-5;
   double network_rate = 2e9;
@@ -42,10 +42,10 @@ struct ScheduleShape {
   int longest_path = 0;
   int rounds_parts = 1;  ///< Schedule::parts
   int channels = 1;
-  int messages_in = 0;  ///< of the busiest rank, per round
+  int combined_in = 0;  ///< messages of the busiest rank, per round, that it combines
+  int copied_in = 0;    ///< that it only copies or passes on
   int messages_out = 0;
-  int copies = 0;         ///< steps of the busiest rank that move data without any link
-  bool combines = false;  ///< received data is combined, not only copied
+  int copies = 0;  ///< steps of the busiest rank that move data without any link
   static ScheduleShape of(const schedule::Checked& checked);
 };
 

@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "executor/host/limits.h"
+#include "executor/host/link_limits.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -96,12 +97,15 @@ MachineConstants measured() {
   const auto take = [](double& constant, double measured) {
     if (measured > 0) constant = measured;
   };
-  take(constants.hop_latency, limits.best_line_latency_seconds().value_or(0));
-  take(constants.copy_rate, limits.cached_copy_bytes_per_second());
-  take(constants.combine_rate, limits.cached_combine_bytes_per_second());
+  if (const auto link = executor::measure_link(limits.cores)) {
+    // The hop includes the work of both ends, which the model counts apart.
+    take(constants.hop_latency, link->hop_seconds - 2 * constants.chunk_cost);
+    take(constants.copy_rate, link->staged_bytes_per_second);
+    take(constants.combine_rate, link->staged_bytes_per_second);
+  }
   if (limits.process_read.has_value()) {
     take(constants.address_cost, limits.process_read->seconds_per_call);
-    take(constants.address_rate, limits.process_read->large_bytes_per_second);
+    take(constants.address_rate, limits.process_read->small_bytes_per_second);
   }
   take(constants.network_latency, limits.tcp_latency_seconds.value_or(0));
   return constants;

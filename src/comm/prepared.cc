@@ -98,16 +98,31 @@ void PreparedCollective::arm(const CollectiveCall& call, bool in_place,
   }
   call_.in_place = in_place;
   call_.check_tags = check_tags;
-  call_.address_bytes = choice.address_bytes;
   call_.tag = tag;
 
+  // Repeated calls of one shape are the common case: their cut is still right.
+  if (cut_ != Cut{call.count, call.type, call_.scaled, &choice}) {
+    cut(call, choice);
+    cut_ = {call.count, call.type, call_.scaled, &choice};
+  }
+  call_.address_bytes = address_bytes_;
+  for (executor::Strand& strand : strands_) {
+    strand.round = 0;
+    strand.step = 0;
+    strand.drained = 0;
+  }
+}
+
+void PreparedCollective::cut(const CollectiveCall& call, const Choice& choice) {
+  const std::size_t element = size_of(call.type);
   const std::size_t granule = std::max<std::size_t>(1, kGranuleBytes / element);
   const schedule::Schedule& schedule = checked_->schedule();
   std::size_t chunk_bytes = choice.chunk_bytes;
+  address_bytes_ = choice.address_bytes;
   // A scaled input is not what lies in the user's buffer, so it cannot go by address.
   if (choice.address_chunk_bytes > chunk_bytes && all_by_address_ && !call_.scaled) {
     chunk_bytes = choice.address_chunk_bytes;
-    call_.address_bytes = std::min(call_.address_bytes, choice.chunk_bytes);
+    address_bytes_ = std::min(choice.address_bytes, choice.chunk_bytes);
   }
   for (std::size_t c = 0; c < strands_.size(); ++c) {
     executor::Strand& strand = strands_[c];
@@ -118,9 +133,6 @@ void PreparedCollective::arm(const CollectiveCall& call, bool in_place,
     strand.part_length = schedule::part_range({0, range.count}, schedule.parts, 0, granule).count;
     strand.chunk_length = std::max<std::size_t>(1, chunk_bytes / element);
     strand.rounds = (strand.part_length + strand.chunk_length - 1) / strand.chunk_length;
-    strand.round = 0;
-    strand.step = 0;
-    strand.drained = 0;
   }
 }
 

@@ -35,10 +35,22 @@ class PreparedCollective {
   [[nodiscard]] bool all_by_address() const noexcept { return all_by_address_; }
 
  private:
+  void cut(const CollectiveCall& call, const Choice& choice);
+
   std::shared_ptr<const schedule::Checked> checked_;
   std::vector<executor::Program> programs_;  // per channel; not resized once strands point into it
   std::vector<executor::Strand> strands_;    // the same order
   executor::Call call_;
+  // What the strands' lengths were computed for.
+  struct Cut {
+    std::size_t count = 0;
+    DataType type = DataType::kInt8;
+    bool scaled = false;
+    const Choice* choice = nullptr;
+    friend bool operator==(const Cut&, const Cut&) = default;
+  };
+  Cut cut_;
+  std::size_t address_bytes_ = 0;
   bool connected_ = false;
   bool all_by_address_ = false;
 };

@@ -1,6 +1,7 @@
 #include "comm/task.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "comm/communicator.h"
 #include "core/error.h"
@@ -9,10 +10,7 @@ namespace ropewalk::comm {
 
 bool CollectiveTask::begin(executor::HostTeam& team) {
   if (armed_) return true;
-  if (prepared_ == nullptr) {
-    choice_ = &comm_.choose(call_);
-    prepared_ = &comm_.prepared(call_, *choice_);
-  }
+  if (prepared_ == nullptr) std::tie(choice_, prepared_) = comm_.way_of(call_);
   if (!prepared_->connect(comm_.links())) return false;
   prepared_->arm(call_, in_place_, tag_, *choice_, comm_.size(), comm_.check_calls());
   team.history().record(tag_);
