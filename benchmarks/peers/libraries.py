@@ -225,16 +225,18 @@ class Libraries:
         # MPI and PyTorch broadcast in place; the same work of Ropewalk is its in-place column.
         column = "in_place" if loop.operation == "broadcast" else "out_of_place"
         for run in runs_of_equal_iterations(loop.sizes, factor):
-            with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            with tempfile.TemporaryDirectory() as folder:
+                # As nccl-tests, `bench -J` leaves a file alone that is there already.
+                file = Path(folder) / "results.json"
                 command = [*fence, str(self.ropewalk), "bench", loop.operation]
                 command += ["--ranks", str(scenario.ranks), "--pin"]
                 command += ["-b", str(run[0].size), "-e", str(run[-1].size), "-f", str(factor)]
                 command += ["-n", str(run[0].iterations), "-w", str(run[0].warmup)]
                 command += ["-z", str(int(loop.blocking)), "-c", "1", "-d", "float", "-o", "sum"]
-                command += ["-r", "0", "-J", file.name]
+                command += ["-r", "0", "-J", str(file)]
                 try:
                     run_program(command, setting.environment, 120)
-                    results = json.loads(Path(file.name).read_text())["results"]
+                    results = json.loads(file.read_text())["results"]
                 except (LaunchError, KeyError, ValueError) as error:
                     return rows, f"{type(error).__name__}: {error}"
             for result in results:

@@ -167,13 +167,20 @@ RW_HOST_DEVICE void run_step(Team& team, Strand& strand, const Call& call, const
     }
   }
 
-  // A plain send of the input, and whatever is written to the output too, may go by address.
-  const bool plain_input =
+  // The input may go by address, and so may what is written to the output. The input is there
+  // already: its readers can start before this rank has made its own copy.
+  const bool is_input =
       step.num_operands == 1 && program.operands[step.first_operand] == kOwnInput && !call.scaled;
+  const std::byte* given = is_input ? strand.sources[0].data : nullptr;
   if (step.write_output) {
-    strand.destinations[transfer.num_destinations++] = call.output + place(step.output_index);
+    std::byte* output = call.output + place(step.output_index);
+    strand.destinations[transfer.num_destinations++] = output;
+    if (!is_input) given = output;
   }
-  const bool big = bytes >= call.address_bytes && (step.write_output || plain_input);
+  const auto by_address = [&](const SendRecord& send, const SendEnd& link) {
+    return given != nullptr && bytes >= call.address_bytes && link.address_allowed &&
+           (call.in_place ? send.address_in_place : send.address_out_of_place);
+  };
   for (std::uint32_t k = 0; k < step.num_sends; ++k) {
     const SendRecord& send = program.sends[step.first_send + k];
     SendEnd& link = *strand.sends[send.end];
@@ -182,12 +189,11 @@ RW_HOST_DEVICE void run_step(Team& team, Strand& strand, const Call& call, const
     slot->tag = call.tag;
     slot->bytes = static_cast<std::uint32_t>(bytes);
     if (link.drain_all) link.drain_to = chunk;
-    if (big && link.address_allowed &&
-        (call.in_place ? send.address_in_place : send.address_out_of_place)) {
+    if (by_address(send, link)) {
       slot->kind = SlotKind::kAddress;
-      slot->address = reinterpret_cast<std::uint64_t>(
-          step.write_output ? call.output + place(step.output_index) : strand.sources[0].data);
+      slot->address = reinterpret_cast<std::uint64_t>(given);
       link.drain_to = chunk;
+      if (is_input) team.publish(link);
     } else if (bytes <= kInlineBytes) {
       slot->kind = SlotKind::kInline;
       strand.destinations[transfer.num_destinations++] = slot->inline_data;
@@ -199,7 +205,9 @@ RW_HOST_DEVICE void run_step(Team& team, Strand& strand, const Call& call, const
 
   if (transfer.num_destinations > 0) team.transfer(strand, call, transfer);
   for (std::uint32_t k = 0; k < step.num_sends; ++k) {
-    team.publish(*strand.sends[program.sends[step.first_send + k].end]);
+    const SendRecord& send = program.sends[step.first_send + k];
+    SendEnd& link = *strand.sends[send.end];
+    if (!(is_input && by_address(send, link))) team.publish(link);
   }
   for (std::uint32_t k = 0; k < step.num_operands; ++k) {
     const std::int32_t operand = program.operands[step.first_operand + k];

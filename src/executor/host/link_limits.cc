@@ -18,7 +18,8 @@
 namespace ropewalk::executor {
 namespace {
 
-constexpr std::size_t kStreamBytes = std::size_t{256} << 10U;  // as large as a link's slots together
+constexpr std::size_t kStreamBytes = std::size_t{256}
+                                     << 10U;  // as large as a link's slots together
 constexpr int kStreams = 40;
 constexpr int kRoundTrips = 2000;
 constexpr int kRepetitions = 3;
