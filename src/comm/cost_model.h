@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "schedule/checked.h"
 
@@ -37,15 +38,21 @@ struct CostContext {
   bool network = false;  ///< some ranks are on other hosts
 };
 
+/// What one round of a schedule asks of a rank, in messages and copies of a part each.
+struct RankLoad {
+  int messages_out = 0;
+  int combined_in = 0;  ///< received and combined
+  int copied_in = 0;    ///< received and only copied or passed on
+  int copies = 0;       ///< moved without any link
+  friend auto operator<=>(const RankLoad&, const RankLoad&) = default;
+};
+
 /// What a schedule asks of its ranks; computed once per schedule.
 struct ScheduleShape {
   int longest_path = 0;
-  int rounds_parts = 1;  ///< Schedule::parts
+  int parts = 1;
   int channels = 1;
-  int combined_in = 0;  ///< messages of the busiest rank, per round, that it combines
-  int copied_in = 0;    ///< that it only copies or passes on
-  int messages_out = 0;
-  int copies = 0;  ///< steps of the busiest rank that move data without any link
+  std::vector<RankLoad> loads;  ///< the distinct ones
   static ScheduleShape of(const schedule::Checked& checked);
 };
 

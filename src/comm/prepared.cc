@@ -46,7 +46,11 @@ PreparedCollective::PreparedCollective(std::shared_ptr<const schedule::Checked> 
     strand.sources.resize(program.max_operands);
     strand.destinations.resize(program.max_sends + 1);
     strands_.push_back(std::move(strand));
-    all_by_address_ &= program.all_address_out_of_place && program.all_address_in_place;
+    all_by_address_ &= program.all_address_out_of_place;
+    // Ranks may differ in whether they call in place, and must cut alike.
+    const bool may_be_in_place =
+        schedule::in_place_input_offset(checked_->schedule().collective, rank).has_value();
+    if (may_be_in_place) all_by_address_ &= program.all_address_in_place;
   }
 }
 
