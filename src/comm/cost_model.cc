@@ -3,7 +3,29 @@
 #include <algorithm>
 #include <vector>
 
+#include "schedule/layout.h"
+
 namespace ropewalk::comm {
+
+namespace {
+
+bool all_by_address(const schedule::Checked& checked) {
+  const bool has_in_place =
+      schedule::in_place_input_offset(checked.schedule().collective, 0).has_value();
+  for (const auto& rank : checked.report().direct) {
+    for (const auto& channel : rank) {
+      for (const auto& step : channel) {
+        for (const schedule::DirectSend& send : step) {
+          // Ranks may differ in whether they call in place, and must cut alike.
+          if (!send.out_of_place || (has_in_place && !send.in_place)) return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
 
 ScheduleShape ScheduleShape::of(const schedule::Checked& checked) {
   const schedule::Schedule& schedule = checked.schedule();
@@ -11,6 +33,7 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked) {
   shape.longest_path = checked.report().longest_path;
   shape.parts = schedule.parts;
   shape.channels = schedule.num_channels();
+  shape.by_address = all_by_address(checked);
   for (const std::vector<schedule::StepList>& rank : schedule.programs) {
     RankLoad load;
     for (const schedule::StepList& steps : rank) {

@@ -52,6 +52,7 @@ struct ScheduleShape {
   int longest_path = 0;
   int parts = 1;
   int channels = 1;
+  bool by_address = false;      ///< every message can go by address, in place or not
   std::vector<RankLoad> loads;  ///< the distinct ones
   static ScheduleShape of(const schedule::Checked& checked);
 };

@@ -37,7 +37,7 @@ PreparedCollective::PreparedCollective(std::shared_ptr<const schedule::Checked> 
   for (int c = 0; c < channels; ++c) {
     programs_.push_back(executor::make_program(checked_->schedule(), checked_->report(), rank, c));
   }
-  all_by_address_ = true;
+  all_by_address_ = ScheduleShape::of(*checked_).by_address;
   for (const executor::Program& program : programs_) {
     executor::Strand strand;
     strand.program = &program;
@@ -46,11 +46,6 @@ PreparedCollective::PreparedCollective(std::shared_ptr<const schedule::Checked> 
     strand.sources.resize(program.max_operands);
     strand.destinations.resize(program.max_sends + 1);
     strands_.push_back(std::move(strand));
-    all_by_address_ &= program.all_address_out_of_place;
-    // Ranks may differ in whether they call in place, and must cut alike.
-    const bool may_be_in_place =
-        schedule::in_place_input_offset(checked_->schedule().collective, rank).has_value();
-    if (may_be_in_place) all_by_address_ &= program.all_address_in_place;
   }
 }
 

@@ -145,7 +145,7 @@ Choice Tuner::best(Collective collective, int root, std::size_t unit_bytes) {
       }
     }
     choice.predicted_seconds = staged;
-    if (facts_.all_by_address) {
+    if (facts_.all_by_address && shape.by_address) {
       double by_address = std::numeric_limits<double>::infinity();
       for (std::size_t chunk = std::size_t{4} << 20U; chunk >= address_bytes_ && chunk >= 4096;
            chunk /= 2) {
@@ -161,6 +161,8 @@ Choice Tuner::best(Collective collective, int root, std::size_t unit_bytes) {
         choice.address_bytes = kNever;
         choice.address_chunk_bytes = 0;
       }
+    } else {
+      choice.address_chunk_bytes = 0;
     }
     if (choice.predicted_seconds < best.predicted_seconds) best = choice;
   }

@@ -9,7 +9,7 @@
 //
 //   line 0            `consumed`: chunks that the reader is done with; written by the reader only
 //   line 1            unused, keeps the neighbours' prefetchers apart
-//   headers           a SlotHeader each
+//   headers           a SlotHeader each, two lines
 //   slots             slot_bytes of data each
 //
 // Chunk n (counted from 1 over the life of the link) is described by header (n - 1) % headers;
@@ -27,7 +27,10 @@
 namespace ropewalk::executor {
 
 inline constexpr std::size_t kLineBytes = 64;
-inline constexpr std::size_t kInlineBytes = 32;
+// A header is a pair of lines. What is short enough to lie in it needs no slot, so that many short
+// messages can be on their way.
+inline constexpr std::size_t kInlineBytes = 96;
+inline constexpr std::size_t kHeaderBytes = 2 * kLineBytes;
 
 /// Where a chunk's data is.
 enum class SlotKind : std::uint8_t {
@@ -48,7 +51,7 @@ struct CallTag {
 };
 inline constexpr std::uint8_t kPointToPoint = 0x40;
 
-struct alignas(kLineBytes) SlotHeader {
+struct alignas(kHeaderBytes) SlotHeader {
   std::uint64_t sequence;  ///< stored last (release), read first (acquire)
   CallTag tag;
   SlotKind kind;
@@ -58,7 +61,7 @@ struct alignas(kLineBytes) SlotHeader {
     std::uint64_t address;  ///< kAddress: in the writer's address space
   };
 };
-static_assert(sizeof(SlotHeader) == kLineBytes);
+static_assert(sizeof(SlotHeader) == kHeaderBytes);
 
 /// Sizes of a link's memory. Both counts are powers of two, and slots <= headers.
 struct FifoShape {

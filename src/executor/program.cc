@@ -16,19 +16,6 @@ std::uint32_t index_of(std::vector<int>& peers, int peer) {
   return static_cast<std::uint32_t>(peers.size() - 1);
 }
 
-bool every_send(const schedule::CheckReport& report, bool schedule::DirectSend::*flag) {
-  for (const auto& rank : report.direct) {
-    for (const auto& channel : rank) {
-      for (const auto& step : channel) {
-        for (const schedule::DirectSend& send : step) {
-          if (!(send.*flag)) return false;
-        }
-      }
-    }
-  }
-  return true;
-}
-
 }  // namespace
 
 Program make_program(const schedule::Schedule& schedule, const schedule::CheckReport& report,
@@ -76,8 +63,6 @@ Program make_program(const schedule::Schedule& schedule, const schedule::CheckRe
     program.max_sends = std::max(program.max_sends, record.num_sends);
     program.steps.push_back(record);
   }
-  program.all_address_out_of_place = every_send(report, &schedule::DirectSend::out_of_place);
-  program.all_address_in_place = every_send(report, &schedule::DirectSend::in_place);
   return program;
 }
 
@@ -93,8 +78,6 @@ Program make_send_program() {
   program.send_peers = {0};
   program.max_operands = 1;
   program.max_sends = 1;
-  program.all_address_out_of_place = true;
-  program.all_address_in_place = true;
   return program;
 }
 
@@ -108,8 +91,6 @@ Program make_receive_program() {
   program.operands = {0};
   program.receive_peers = {0};
   program.max_operands = 1;
-  program.all_address_out_of_place = true;
-  program.all_address_in_place = true;
   return program;
 }
 

@@ -47,10 +47,6 @@ struct Program {
   std::vector<int> send_peers;
   std::uint32_t max_operands = 0;
   std::uint32_t max_sends = 0;
-  /// Every chunk can go by address in calls that are not (are) in place: then a chunk need not fit
-  /// a slot. Equal on all ranks, since it is of the whole schedule.
-  bool all_address_out_of_place = false;
-  bool all_address_in_place = false;
 };
 
 /// @pre `report` is check(schedule)'s and accepts

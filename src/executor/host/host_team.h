@@ -21,7 +21,11 @@ class HostTeam {
     const std::uint64_t next = link.received + 1;
     // The data's first lines are asked for together with the flag's, or they would be a second miss
     // after it.
-    if (bytes > kInlineBytes && bytes <= kPrefetchBytes) prefetch_data(link, next, bytes);
+    if (bytes > kInlineBytes && bytes <= kPrefetchBytes) {
+      prefetch_data(link, next, bytes);
+    } else if (bytes > kFirstLineBytes) {
+      __builtin_prefetch(link.header(next)->inline_data + kFirstLineBytes);
+    }
     return std::atomic_ref(link.header(next)->sequence).load(std::memory_order_acquire) == next;
   }
 
@@ -80,6 +84,8 @@ class HostTeam {
  private:
   // Up to here latency counts and not bandwidth, so cache lines are asked for ahead.
   static constexpr std::size_t kPrefetchBytes = 512;
+  // Inline data that lies in the flag's own line.
+  static constexpr std::size_t kFirstLineBytes = 32;
 
   // Asks for the lines of the next chunk, supposing it like the last one: when its data is written,
   // this core has them already, and the reader's miss is the only one.
