@@ -74,6 +74,8 @@ Communicator::~Communicator() {
     queue_changed_.notify_all();
     worker_.join();
   }
+  // Another thread may be on its way out of an operation that abort() ended.
+  { const std::lock_guard wait(engine_mutex_); }
   bootstrap_->watch(nullptr);
   if (!finalized_) bootstrap_->abort("the communicator was destroyed without being finalized");
 }

@@ -364,6 +364,35 @@ TEST(Communicator, AbortEndsTheOthers) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST(Communicator, AbortAndDestructionEndAnOperationOfAnotherThread) {
+  Runtime runtime;
+  quiet(runtime);
+  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+  std::thread other([&] {
+    const std::unique_ptr<Communicator> comm = Communicator::join(id, 1, 2, runtime);
+    std::vector<float> data(4, 1.0F);
+    comm->run(all_reduce(data, data));
+    // Takes no part in the second call; is told of the abort.
+    while (!comm->fate().broken()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  std::unique_ptr<Communicator> comm = Communicator::join(id, 0, 2, runtime);
+  std::vector<float> data(4, 1.0F);
+  comm->run(all_reduce(data, data));
+  std::atomic<bool> running{false};
+  std::pair<Errc, std::string> error;
+  std::thread user([&, raw = comm.get()] {
+    running = true;
+    error = error_of([&] { raw->run(all_reduce(data, data)); });
+  });
+  while (!running) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  comm->abort("enough");
+  comm.reset();
+  user.join();
+  other.join();
+  EXPECT_EQ(error.first, Errc::kAborted) << error.second;
+}
+
 TEST(Communicator, TimesOutNamingTheRankThatDidNotCome) {
   Runtime runtime;
   quiet(runtime);

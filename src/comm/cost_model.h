@@ -21,7 +21,7 @@ namespace ropewalk::comm {
 /// 0's are sent to all ranks, so that all choose alike.
 struct MachineConstants {
   double hop_latency = 1.2e-7;  ///< one way: a line written here is seen by another core
-  double chunk_cost = 3e-8;     ///< processor time per chunk at either end
+  double chunk_cost = 5e-8;     ///< processor time per chunk at either end
   double copy_rate = 16e9;      ///< one core, in or out of a FIFO's slots
   double combine_rate = 16e9;   ///< one core, slot and input into output
   double address_cost = 6e-7;   ///< per chunk that is copied from another process's memory

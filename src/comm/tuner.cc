@@ -14,6 +14,9 @@ namespace {
 // Beyond this many ranks the schedules with a link between every two ranks are not considered where
 // another one exists: their number of links, and the time to check them, grow with the square.
 constexpr int kAllPairsRanks = 32;
+// Smaller chunks must promise a tenth: the model knows only the latency of a call, and of calls
+// back to back fewer chunks are better.
+constexpr double kWorthCutting = 0.9;
 constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 
 bool all_pairs(std::string_view algorithm) {
@@ -139,7 +142,7 @@ Choice Tuner::best(Collective collective, int root, std::size_t unit_bytes) {
     double staged = std::numeric_limits<double>::infinity();
     for (std::size_t chunk = facts_.slot_bytes; chunk >= 2048; chunk /= 2) {
       const double seconds = predict(shape, context_, unit_bytes, chunk, false);
-      if (seconds < staged * 0.98) {
+      if (seconds < staged * kWorthCutting) {
         staged = seconds;
         choice.chunk_bytes = chunk;
       }
@@ -150,7 +153,7 @@ Choice Tuner::best(Collective collective, int root, std::size_t unit_bytes) {
       for (std::size_t chunk = std::size_t{4} << 20U; chunk >= address_bytes_ && chunk >= 4096;
            chunk /= 2) {
         const double seconds = predict(shape, context_, unit_bytes, chunk, true);
-        if (seconds < by_address * 0.98) {
+        if (seconds < by_address * kWorthCutting) {
           by_address = seconds;
           choice.address_chunk_bytes = chunk;
         }

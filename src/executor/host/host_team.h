@@ -63,12 +63,16 @@ class HostTeam {
     // The writer waits for this chunk itself only when it gave an address. Otherwise it wants room
     // now and then, and telling it of half the slots at once spares both ends most transfers of
     // that line. It never waits in vain: what is not told is less than half its window.
-    const bool wanted = link.header(chunk)->kind == SlotKind::kAddress;
+    const SlotHeader* done = link.header(chunk);
+    const bool wanted = done->kind == SlotKind::kAddress;
+    const bool two_lines = done->kind == SlotKind::kInline && done->bytes > kFirstLineBytes;
     if (wanted || (chunk & (link.shape.slots / 2 - 1)) == 0) {
       std::atomic_ref(*link.consumed()).store(chunk, std::memory_order_release);
     }
-    // A writer that runs ahead has filled the next header already.
-    __builtin_prefetch(link.header(chunk + 1));
+    // A writer that runs ahead has filled the next header already, with a chunk like this one.
+    const SlotHeader* next = link.header(chunk + 1);
+    __builtin_prefetch(next);
+    if (two_lines) __builtin_prefetch(next->inline_data + kFirstLineBytes);
   }
 
   /// @throws Error kInvalidUsage naming both ranks and the fields that differ
