@@ -84,7 +84,7 @@ def test_all_reduce(worlds: Worlds, drawn: dict[str, Any]) -> None:
         out = None if case.in_place else case.empty(case.count)
         got = case.run(lambda blocking: comm.all_reduce(mine, case.op, out=out, blocking=blocking))
         assert got is (mine if out is None else out)
-        assert close(got, wanted, case.op)
+        assert close(got, wanted, case.op, case.ranks)
         if out is not None:
             assert bits(mine) == bits(given_[comm.rank])
 
@@ -106,7 +106,7 @@ def test_reduce(worlds: Worlds, drawn: dict[str, Any]) -> None:
             lambda blocking: comm.reduce(mine, case.op, case.root, out=out, blocking=blocking)
         )
         if is_root:
-            assert close(got, wanted, case.op)
+            assert close(got, wanted, case.op, case.ranks)
         else:
             assert bits(mine) == bits(given_[comm.rank])
 
@@ -127,7 +127,7 @@ def test_reduce_scatter(worlds: Worlds, drawn: dict[str, Any]) -> None:
         got = case.run(
             lambda blocking: comm.reduce_scatter(mine, case.op, out=out, blocking=blocking)
         )
-        assert close(got[block] if out is None else got, wanted[block], case.op)
+        assert close(got[block] if out is None else got, wanted[block], case.op, case.ranks)
 
     run_ranks(worlds(case.ranks), body)
 
@@ -243,7 +243,7 @@ def test_every_type_with_every_operator(worlds: Worlds, type_name: str, op: str)
     wanted = combine(given_, op)
 
     def body(comm: Communicator) -> bool:
-        return close(comm.all_reduce(given_[comm.rank].copy(), op), wanted, op)
+        return close(comm.all_reduce(given_[comm.rank].copy(), op), wanted, op, 3)
 
     assert all(run_ranks(worlds(3), body))
 
