@@ -13,7 +13,8 @@
 //   void publish(SendEnd&)              make the filled slot visible (release), count it
 //   void release(ReceiveEnd&)         hand the read slot back to the writer (release), count it
 //   void mismatch(...)                the two ends were called differently; does not return
-//   void wrong_size(...)              a chunk has another size than expected; does not return
+//   void wrong_size(...)              a chunk has another size than expected, or than a slot
+//                                     holds; does not return
 //
 // A wait returns true when its condition holds. On a GPU it spins until then, or until the abort
 // flag; a host team may return false at once: walk() then returns, and is called again later to go
@@ -167,15 +168,17 @@ RW_HOST_DEVICE void run_step(Team& team, Strand& strand, const Call& call, const
     }
   }
 
-  // The input may go by address, and so may what is written to the output. The input is there
-  // already: its readers can start before this rank has made its own copy.
-  const bool is_input =
-      step.num_operands == 1 && program.operands[step.first_operand] == kOwnInput && !call.scaled;
-  const std::byte* given = is_input ? strand.sources[0].data : nullptr;
+  // What may go by address: this rank's input or output as it is, and what is written to the output
+  // (schedule/check.h, DirectSend). The former is there already: its readers can start before this
+  // rank has made its own copy.
+  const std::int32_t only =
+      step.num_operands == 1 ? program.operands[step.first_operand] : std::int32_t{0};
+  const bool is_there = (only == kOwnInput && !call.scaled) || only == kOwnOutput;
+  const std::byte* given = is_there ? strand.sources[0].data : nullptr;
   if (step.write_output) {
     std::byte* output = call.output + place(step.output_index);
     strand.destinations[transfer.num_destinations++] = output;
-    if (!is_input) given = output;
+    if (!is_there) given = output;
   }
   const auto by_address = [&](const SendRecord& send, const SendEnd& link) {
     return given != nullptr && bytes >= call.address_bytes && link.address_allowed &&
@@ -193,11 +196,13 @@ RW_HOST_DEVICE void run_step(Team& team, Strand& strand, const Call& call, const
       slot->kind = SlotKind::kAddress;
       slot->address = reinterpret_cast<std::uint64_t>(given);
       link.drain_to = chunk;
-      if (is_input) team.publish(link);
+      if (is_there) team.publish(link);
     } else if (bytes <= kInlineBytes) {
       slot->kind = SlotKind::kInline;
       strand.destinations[transfer.num_destinations++] = slot->inline_data;
     } else {
+      // Chunks that are larger than a slot are cut only where all go by address.
+      if (bytes > link.shape.slot_bytes) team.wrong_size(link.peer, bytes, link.shape.slot_bytes);
       slot->kind = SlotKind::kStaged;
       strand.destinations[transfer.num_destinations++] = link.data(chunk);
     }
@@ -207,7 +212,7 @@ RW_HOST_DEVICE void run_step(Team& team, Strand& strand, const Call& call, const
   for (std::uint32_t k = 0; k < step.num_sends; ++k) {
     const SendRecord& send = program.sends[step.first_send + k];
     SendEnd& link = *strand.sends[send.end];
-    if (!(is_input && by_address(send, link))) team.publish(link);
+    if (!(is_there && by_address(send, link))) team.publish(link);
   }
   for (std::uint32_t k = 0; k < step.num_operands; ++k) {
     const std::int32_t operand = program.operands[step.first_operand + k];

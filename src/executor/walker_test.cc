@@ -226,6 +226,68 @@ TEST(Walker, RunsEveryScheduleRight) {
   }
 }
 
+bool all_by_address(const schedule::Schedule& s) {
+  const bool in_place = schedule::in_place_input_offset(s.collective, 0).has_value();
+  const schedule::CheckReport report = schedule::check(s);
+  for (const auto& rank : report.direct) {
+    for (const auto& channel : rank) {
+      for (const auto& step : channel) {
+        for (const schedule::DirectSend& send : step) {
+          if (!send.out_of_place || (in_place && !send.in_place)) return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+TEST(Walker, ChunksLargerThanSlotsWhereAllGoesByAddress) {
+  int schedules = 0;
+  for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
+    for (int c = 0; c < kNumCollectives; ++c) {
+      for (const int ranks : {2, 4, 5}) {
+        const schedule::Request request{static_cast<Collective>(c), ranks, 0, 1};
+        if (!algorithm.supports(request)) continue;
+        Case test;
+        test.schedule = schedule::compile(algorithm.name, request);
+        if (!all_by_address(test.schedule)) continue;
+        ++schedules;
+        test.by_address = true;
+        test.count = 1000;
+        test.chunk = 300;  // 1200 bytes, slots have 256
+        ASSERT_EQ(run(test), 0U) << describe(test.schedule, test.count, true, false);
+      }
+    }
+  }
+  EXPECT_GT(schedules, 20);
+}
+
+TEST(Walker, NeverOverrunsASlot) {
+  Case test;
+  test.schedule = schedule::compile("ring", {Collective::kBroadcast, 2, 0, 1});
+  test.count = 1000;
+  test.chunk = 300;
+  const schedule::CheckReport report = schedule::check(test.schedule);
+  Fabric fabric(test.shape, false);
+  const Program program = make_program(test.schedule, report, 0, 0);
+  SendEnd send = fabric.make_send(0, 0, 1);
+  Strand strand;
+  strand.program = &program;
+  strand.sends = {&send};
+  strand.sources.resize(program.max_operands);
+  strand.destinations.resize(program.max_sends + 1);
+  strand.length = strand.part_length = test.count;
+  strand.chunk_length = test.chunk;
+  strand.rounds = 4;
+  std::vector<float> data(test.count, 1.0F);
+  Call call;
+  call.input = reinterpret_cast<std::byte*>(data.data());
+  call.output = reinterpret_cast<std::byte*>(data.data());
+  call.count = test.count;
+  HostTeam team(0);
+  EXPECT_THROW((void)walk(team, strand, call), Error);
+}
+
 TEST(Walker, AppliesScalarOnceAndDivisorAtTheEnd) {
   for (const char* algorithm : {"ring", "one_shot", "two_shot", "recursive_doubling"}) {
     Case test;

@@ -26,8 +26,9 @@ void HostTeam::mismatch(int peer, const CallTag& theirs, const Call& call) const
 
 void HostTeam::wrong_size(int peer, std::size_t got, std::size_t expected) const {
   // With equal tags the two ends cut their data differently: the ranks' settings or choices differ.
-  throw Error(Errc::kInternal, "rank {} received a chunk of {} bytes from rank {} and expected {}",
-              rank_, got, peer, expected);
+  throw Error(Errc::kInternal,
+              "rank {} has a chunk of {} bytes for or from rank {}, where {} is right", rank_, got,
+              peer, expected);
 }
 
 void HostTeam::transfer(Strand& strand, const Call& call, const Transfer& transfer) {
