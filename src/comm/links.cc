@@ -44,17 +44,17 @@ executor::SendEnd* Links::send_end(int channel, int peer) {
   if (const auto made = network_sends_.find(key); made != network_sends_.end()) {
     return &made->second->end();
   }
-  PendingSend& pending = pending_sends_[key];
-  if (pending.connector == nullptr) {
+  std::unique_ptr<transport::Connector>& connector = pending_sends_[key];
+  if (connector == nullptr) {
     const std::optional<std::vector<std::byte>> bytes =
         bootstrap_.try_recv(peer, kHandleTag | static_cast<std::uint32_t>(channel));
     if (!bytes.has_value()) return nullptr;
     transport::Handle handle{};
     RW_ASSERT(bytes->size() == handle.size());
     std::copy(bytes->begin(), bytes->end(), handle.begin());
-    pending.connector = transport_->connect(0, handle);
+    connector = transport_->connect(0, handle);
   }
-  std::unique_ptr<transport::SendConnection> connection = pending.connector->poll();
+  std::unique_ptr<transport::SendConnection> connection = connector->poll();
   if (connection == nullptr) return nullptr;
   auto sender = std::make_unique<NetworkSender>(shape_, peer, std::move(connection));
   executor::SendEnd* end = &sender->end();

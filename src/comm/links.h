@@ -53,9 +53,6 @@ class Links {
 
  private:
   using Key = std::pair<int, int>;  // channel, peer
-  struct PendingSend {
-    std::unique_ptr<transport::Connector> connector;
-  };
 
   Bootstrap& bootstrap_;
   std::vector<PeerReach> reach_;
@@ -64,7 +61,7 @@ class Links {
   std::unique_ptr<transport::Transport> transport_;  // outlives its listeners and connections
   std::map<Key, std::unique_ptr<executor::SendEnd>> memory_sends_;
   std::map<Key, std::unique_ptr<executor::ReceiveEnd>> memory_receives_;
-  std::map<Key, PendingSend> pending_sends_;
+  std::map<Key, std::unique_ptr<transport::Connector>> pending_sends_;
   std::map<Key, std::unique_ptr<transport::Listener>> pending_receives_;
   std::map<Key, std::unique_ptr<NetworkSender>> network_sends_;
   std::map<Key, std::unique_ptr<NetworkReceiver>> network_receives_;

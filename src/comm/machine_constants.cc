@@ -92,7 +92,7 @@ void write(const std::string& path, const MachineConstants& constants) {
 }
 
 MachineConstants measured() {
-  const executor::Limits limits = executor::measure_limits(std::chrono::milliseconds(250));
+  const executor::Limits limits = executor::measure_path_costs(std::chrono::milliseconds(75));
   MachineConstants constants;
   const auto take = [](double& constant, double measured) {
     if (measured > 0) constant = measured;

@@ -11,7 +11,7 @@ namespace ropewalk::comm {
 /// Where the constants are kept: the setting TUNING_FILE, else $XDG_CACHE_HOME or ~/.cache.
 std::string tuning_file(const Config& config);
 
-/// The constants: from the file; else measured (about a quarter of a second) and written to it;
+/// The constants: from the file; else measured (about a tenth of a second) and written to it;
 /// else built in, when TUNE is 0. A file that cannot be read or written is logged, not an error.
 MachineConstants machine_constants(const Config& config);
 

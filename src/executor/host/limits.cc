@@ -345,17 +345,31 @@ double Limits::uncached_combine_bytes_per_second() const {
   return bandwidth.empty() ? 0 : bandwidth.back().combine_bytes_per_second;
 }
 
-Limits measure_limits(std::chrono::milliseconds budget) {
-  const KeepCores keep_cores;
-  const Seconds total = budget;
+namespace {
+
+Limits path_costs(Seconds budget) {
   Limits limits;
   limits.cores = usable_cores();
   if (!limits.cores.empty()) pin_to(limits.cores.front());
+  limits.process_read = measure_process_read(budget * 0.5);
+  limits.tcp_latency_seconds = measure_tcp(limits.cores, budget * 0.5);
+  return limits;
+}
+
+}  // namespace
+
+Limits measure_path_costs(std::chrono::milliseconds budget) {
+  const KeepCores keep_cores;
+  return path_costs(budget);
+}
+
+Limits measure_limits(std::chrono::milliseconds budget) {
+  const KeepCores keep_cores;
+  const Seconds total = budget;
+  Limits limits = path_costs(total * 0.3);
+  if (!limits.cores.empty()) pin_to(limits.cores.front());
   limits.bandwidth = measure_bandwidth(total * 0.5);
   if (limits.cores.size() > 1) limits.line_latency = measure_lines(limits.cores, total * 0.2);
-  if (!limits.cores.empty()) pin_to(limits.cores.front());
-  limits.process_read = measure_process_read(total * 0.15);
-  limits.tcp_latency_seconds = measure_tcp(limits.cores, total * 0.15);
   return limits;
 }
 

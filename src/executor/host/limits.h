@@ -62,4 +62,8 @@ struct Limits {
 /// process, all gone when it returns. @throws Error kSystem when even memory or threads are refused
 Limits measure_limits(std::chrono::milliseconds budget);
 
+/// The part of it that the cost model asks for, and a process's first join waits for: cores,
+/// process_read and tcp_latency_seconds. The others stay empty: they touch much memory.
+Limits measure_path_costs(std::chrono::milliseconds budget);
+
 }  // namespace ropewalk::executor
