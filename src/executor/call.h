@@ -4,14 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/host_device.h"
 #include "core/types.h"
 #include "executor/fifo.h"
-
-#ifdef __CUDACC__
-#define RW_HOST_DEVICE __host__ __device__
-#else
-#define RW_HOST_DEVICE
-#endif
 
 namespace ropewalk::executor {
 

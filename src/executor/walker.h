@@ -40,6 +40,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/host_device.h"
 #include "executor/call.h"
 #include "executor/fifo.h"
 #include "executor/program.h"
@@ -191,8 +192,8 @@ RW_HOST_DEVICE void run_step(Team& team, Strand& strand, const Call& call, const
 template <typename Team, typename Strand>
 RW_HOST_DEVICE bool walk(Team& team, Strand& strand, const Call& call) {
   const std::size_t num_steps = strand.num_steps();
-  for (; strand.round < strand.rounds; ++strand.round) {
-    for (; strand.step < num_steps; ++strand.step) {
+  for (; strand.rounds > strand.round; ++strand.round) {
+    for (; num_steps > strand.step; ++strand.step) {
       const StepRecord& step = strand.step_record(strand.step);
       // All ranks cut a block alike, so sender and receiver skip the same empty chunks.
       const Slice slice = slice_of(strand, step.part, strand.round);
