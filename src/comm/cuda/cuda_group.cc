@@ -419,7 +419,9 @@ void CudaGroup::launch(const CollectiveCall& call, bool in_place, const executor
 std::string CudaGroup::describe_way(const CollectiveCall& call) {
   const CurrentDevice current(device_);
   const DeviceChoice& choice = way_of(call, false).choice;
-  return choice.algorithm;
+  return fmt::format("{} {} {}x{} chunk {}", choice.algorithm,
+                     choice.protocol == Protocol::kLl ? "ll" : "simple", choice.channels,
+                     choice.threads, choice.chunk_bytes);
 }
 
 void CudaGroup::follow_last(cudaStream_t stream) {
