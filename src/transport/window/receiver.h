@@ -8,14 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "transport/receive_request.h"
 #include "transport/transport.h"
 #include "transport/window/driver.h"
 #include "transport/window/mailbox.h"
 #include "transport/window/sender.h"
 
 namespace ropewalk::transport::window {
-
-class WindowReceiveRequest;
 
 class WindowReceiver final : public ReceiveConnection {
  public:
@@ -27,7 +26,7 @@ class WindowReceiver final : public ReceiveConnection {
   std::unique_ptr<Request> flush(std::span<const ReceiveBuffer> buffers) override;
 
  private:
-  friend class WindowReceiveRequest;
+  friend class ReceiveRequest<WindowReceiver>;
   struct Posted {
     ReceiveBuffer buffer;
     std::uint64_t id = 0;
@@ -47,6 +46,7 @@ class WindowReceiver final : public ReceiveConnection {
   };
 
   void progress();
+  void throw_if_failed() const { mailbox_.throw_if_failed(); }
   void read_mailbox(std::size_t limit_bytes);
   void on_entry(const Entry& entry);
   void on_verify(const Entry& entry);
