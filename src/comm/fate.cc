@@ -3,7 +3,7 @@
 namespace ropewalk::comm {
 
 void Fate::fail(Errc code, const std::string& text) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (broken_.load(std::memory_order_relaxed)) return;
   code_ = code;
   text_ = text;
@@ -11,19 +11,19 @@ void Fate::fail(Errc code, const std::string& text) {
 }
 
 Error Fate::error() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return {code_, text_};
 }
 
 void Fate::raise() const { throw error(); }
 
 std::vector<int> Fate::suspected() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return {suspected_.begin(), suspected_.end()};
 }
 
 std::vector<int> Fate::left() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return {left_.begin(), left_.end()};
 }
 
@@ -32,7 +32,7 @@ void Fate::on_lost(int rank, const std::string& reason) {
 }
 
 void Fate::on_suspect(int rank, bool suspected) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (suspected) {
     suspected_.insert(rank);
   } else {
@@ -42,7 +42,7 @@ void Fate::on_suspect(int rank, bool suspected) {
 
 void Fate::on_left(int rank) {
   // Not an error: what it sent before may still be on its way.
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   left_.insert(rank);
 }
 
