@@ -324,6 +324,42 @@ def test_a_killed_rank_is_named() -> None:
         running.kill()
 
 
+def test_a_rank_killed_before_it_joins_is_not_waited_for() -> None:
+    # Run as a program of its own: forking this one, with its threads, would not be the real thing.
+    program = """
+import os, signal, sys
+from ropewalk.cli import launch
+
+def prepare():
+    # In a child, the list holds those that were started before it: as many as its rank.
+    if len(started) == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+started = []
+fork = os.fork
+def noted_fork():
+    pid = fork()
+    if pid != 0:
+        started.append(pid)
+    return pid
+os.fork = noted_fork
+sys.exit(launch.run_local(3, lambda comm: 0, prepare=prepare, pinned=False))
+"""
+    for killed in ("0", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, killed],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            env={**os.environ, "ROPEWALK_TIMEOUT": "1h"},
+        )
+        assert done.returncode == 128 + signal.SIGKILL, done.stderr
+        assert f"rank {killed} (process " in done.stderr
+        assert "was killed by SIGKILL" in done.stderr
+        if killed == "2":  # without rank 0 there is no unique id, so none of the others waits
+            assert "ending rank 0, 1: rank 2 ended before it had joined" in done.stderr
+
+
 def test_a_launcher_needs_no_flag(tmp_path: Path) -> None:
     """Two processes with torchrun's environment are two ranks; rank 0 alone prints."""
     import socket

@@ -37,7 +37,8 @@ def summarize(per_rank_us: list[list[float]], skipped: int) -> Iterations:
     mean = sum(counted) / total
 
     def percentile(percent: int) -> float:
-        return counted[min(total - 1, (total * percent + 99) // 100 - 1)]
+        place = (total * percent + 99) // 100 - 1
+        return float(counted[min(total - 1, place)])
 
     return Iterations(
         skipped,

@@ -114,9 +114,7 @@ def columns(options: Options) -> list[str]:
     stamps = options.report_timestamps
     titles = "           out-of-place                       in-place          "
     if options.per_iter_timing:
-        titles = (
-            f"{'':14}out-of-place (+ per-iteration){'':32}in-place (+ per-iteration)"
-        )
+        titles = f"{'':14}out-of-place (+ per-iteration){'':32}in-place (+ per-iteration)"
     names: tuple[str, ...] = (seconds, "algbw", "busbw", "#wrong")
     units: tuple[str, ...] = ("(us)", "(GB/s)", "(GB/s)", "")
     if options.per_iter_timing:
