@@ -158,7 +158,12 @@ RW_API rwResult_t rwRequestFree(rwRequest_t request);
 /* recvbuf = combination over all ranks of sendbuf; both hold `count` elements. */
 RW_API rwResult_t rwAllReduce(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
                               rwRedOp_t op, rwComm_t comm, rwStream_t stream, rwRequest_t* request);
-/* recvbuf on every rank = sendbuf of `root`; `count` elements. */
+/* recvbuf on every rank = sendbuf of `root`; `count` elements.
+ *
+ * Here and in rwScatter a root waits for nobody when the data is short: two ranks that each give
+ * their own number as root may both return. One of them, at least, learns of it, by rank and field
+ * (rwInvalidUsage), in its next operation that uses a link between the two, or in rwCommFinalize at
+ * the latest when both are on one host. Data too long for a link's slots is missed at once. */
 RW_API rwResult_t rwBroadcast(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
                               int root, rwComm_t comm, rwStream_t stream, rwRequest_t* request);
 /* recvbuf on `root` = combination over all ranks of sendbuf; `count` elements. */

@@ -467,7 +467,18 @@ void Communicator::finalize() {
     return;
   }
   const Lock lock(engine_mutex_);
-  for (const Links::Untaken& chunk : links_->untaken()) {
+  // A root that only sent has not heard from the others: what they were called with may lie unread.
+  const bool rooted = team_.history().any_of([](const executor::CallTag& tag) {
+    return tag.collective < kNumCollectives && has_root(static_cast<Collective>(tag.collective));
+  });
+  for (const Links::Untaken& chunk : links_->untaken(check_calls_ && rooted)) {
+    const std::optional<executor::CallTag> ours = team_.history().find(chunk.tag.call);
+    if (check_calls_ && ours.has_value() && !(*ours == chunk.tag)) {
+      finalized_ = true;
+      broke(Error(
+          Errc::kInvalidUsage, "{}",
+          executor::describe_difference(rank(), *ours, team_.history(), chunk.peer, chunk.tag)));
+    }
     log::warn("rank {} leaves, and has not received what rank {} sent it (call {})", rank(),
               chunk.peer, chunk.tag.call);
   }

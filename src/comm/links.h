@@ -44,12 +44,14 @@ class Links {
   /// Moves the network links. @return true when anything moved
   bool poll();
 
-  /// A chunk that arrived on a link of this rank and was not taken, if any: its peer and tag.
+  /// A chunk that arrived at this rank and was not taken: its peer and tag.
   struct Untaken {
     int peer = -1;
     executor::CallTag tag;
   };
-  [[nodiscard]] std::vector<Untaken> untaken();
+  /// Of every link that this rank receives from; also of those from ranks of this host that it
+  /// never asked for, where `unasked` says so (a system call for each).
+  [[nodiscard]] std::vector<Untaken> untaken(bool unasked);
 
  private:
   using Key = std::pair<int, int>;  // channel, peer
