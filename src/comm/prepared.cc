@@ -108,7 +108,6 @@ void PreparedCollective::arm(const CollectiveCall& call, bool in_place,
   for (executor::Strand& strand : strands_) {
     strand.round = 0;
     strand.step = 0;
-    strand.drained = 0;
   }
 }
 

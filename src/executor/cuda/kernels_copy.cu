@@ -1,0 +1,22 @@
+// One source and no arithmetic: bytes of any type.
+#include "executor/cuda/kernel_inl.cuh"
+
+namespace ropewalk::executor {
+namespace {
+
+template <Protocol kProtocol>
+__global__ void __launch_bounds__(kMaxThreads, 1)
+    copy_channels(const __grid_constant__ LaunchArgs args) {
+  extern __shared__ __align__(16) std::byte shared[];
+  CudaBlock block(args);
+  run_channel<kProtocol, CopiedElement, RedOp::kSum>(block, args, blockIdx.x, shared);
+}
+
+}  // namespace
+
+std::array<const void*, kNumProtocols> copy_kernels() {
+  return {reinterpret_cast<const void*>(&copy_channels<Protocol::kSimple>),
+          reinterpret_cast<const void*>(&copy_channels<Protocol::kLl>)};
+}
+
+}  // namespace ropewalk::executor
