@@ -35,6 +35,8 @@ class Links {
   Links(Bootstrap& bootstrap, std::vector<PeerReach> reach, std::shared_ptr<HostSegment> segment,
         std::unique_ptr<transport::Transport> transport, const executor::FifoShape& shape);
   ~Links();
+  Links(const Links&) = delete;
+  Links& operator=(const Links&) = delete;
 
   /// The end of the link to (from) `peer` on `channel`, or nullptr while it connects.
   /// @throws Error kSystem when memory or sockets are short, kPeerLost when the peer is gone

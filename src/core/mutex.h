@@ -29,6 +29,7 @@ namespace ropewalk {
 class RW_THREAD_ANNOTATION(capability("mutex")) Mutex {
  public:
   Mutex() = default;
+  ~Mutex() = default;
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
   void lock() RW_THREAD_ANNOTATION(acquire_capability()) { mutex_.lock(); }

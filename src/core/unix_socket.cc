@@ -20,6 +20,7 @@ struct Message {
     header.msg_control = control.data();
     header.msg_controllen = control.size();
   }
+  ~Message() = default;
   Message(const Message&) = delete;
   Message& operator=(const Message&) = delete;
 

@@ -202,12 +202,15 @@ void WindowReceiver::pull_pieces() {
   set_pulling(true);
   // On the way out, also by an error, the word is cleared unless a queue is still reading.
   struct Clear {
-    WindowReceiver& receiver;
+    explicit Clear(WindowReceiver& from) : receiver(from) {}
+    Clear(const Clear&) = delete;
+    Clear& operator=(const Clear&) = delete;
     ~Clear() {
       if (!receiver.reading()) receiver.set_pulling(false);
     }
+    WindowReceiver& receiver;
   };
-  const Clear clear{*this};
+  const Clear clear(*this);
   if (abandoned()) return;
   for (bool moved = true; moved && copied_ < kCopyLimitBytes;) {
     moved = false;

@@ -20,6 +20,8 @@ class WindowReceiver final : public ReceiveConnection {
  public:
   WindowReceiver(std::unique_ptr<Path> path, Driver& driver, int device, const Options& options);
   ~WindowReceiver() override;
+  WindowReceiver(const WindowReceiver&) = delete;
+  WindowReceiver& operator=(const WindowReceiver&) = delete;
   std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                 MemoryKind kind) override;
   std::unique_ptr<Request> receive(std::span<const ReceiveBuffer> buffers) override;
