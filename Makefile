@@ -117,8 +117,10 @@ asan: build/asan/build.ninja ## all unit tests under address and undefined behav
 	ninja -C build/asan
 	dev/run-sanitized build/asan $(JOBS)
 
+# TSAN_TESTS: the test programs to build and run; all when empty.
+TSAN_TESTS ?=
 tsan: build/tsan/build.ninja ## all unit tests under the thread sanitizer
-	ninja -C build/tsan
+	ninja -C build/tsan $(TSAN_TESTS)
 	dev/run-sanitized build/tsan $(JOBS)
 
 fuzz: build/asan/build.ninja ## every fuzzer for FUZZ_SECONDS

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/testing/share.h"
 #include "executor/block/host_block.h"
 #include "executor/block/pack.h"
 #include "executor/block/team.h"
@@ -220,6 +221,7 @@ std::string describe(const Case& test) {
 }
 
 TEST(Block, RunsEveryScheduleRight) {
+  ropewalk::testing::Share share;
   using Float = ElementOf<DataType::kFloat32>;
   for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
     for (int c = 0; c < kNumCollectives; ++c) {
@@ -239,6 +241,7 @@ TEST(Block, RunsEveryScheduleRight) {
             for (const auto& [protocol, by_address] :
                  {std::pair{Protocol::kLl, false}, std::pair{Protocol::kSimple, false},
                   std::pair{Protocol::kSimple, true}}) {
+              if (!share.next()) continue;
               test.protocol = protocol;
               test.by_address = by_address;
               const std::uint64_t wrong = run<Float, RedOp::kSum>(test);
