@@ -95,7 +95,7 @@ void run_block(const LaunchArgs& args, Protocol protocol, std::uint32_t channel,
   for (unsigned t = 0; t < kThreads; ++t) {
     threads.emplace_back([&args, protocol, channel, t, group = blocks.back().get(),
                           memory = reinterpret_cast<std::byte*>(shared.back().data())] {
-      HostBlock block(*group, t, args);
+      HostBlock block(*group, t, args.links);
       if (protocol == Protocol::kSimple) {
         run_channel<Protocol::kSimple, Element, kOp>(block, args, channel, memory);
       } else {
@@ -122,15 +122,15 @@ LaunchArgs make_args(const Case& test, const PackedPrograms& programs, Machine& 
   args.chunk_length = test.chunk;
   args.parts = static_cast<std::uint32_t>(s.parts);
   args.granule = kGranule;
-  args.num_ranks = static_cast<std::uint32_t>(s.num_ranks);
+  args.links.num_ranks = static_cast<std::uint32_t>(s.num_ranks);
   args.program_bytes = programs.stride;
   args.max_operands = programs.max_operands;
   args.max_sends = programs.max_sends;
   args.programs = programs.bytes.data();
-  args.sends = machine.sends(static_cast<std::size_t>(rank));
-  args.receives = machine.receives(static_cast<std::size_t>(rank));
-  args.control = &control;
-  args.timeout_ns = 60'000'000'000;
+  args.links.sends = machine.sends(static_cast<std::size_t>(rank));
+  args.links.receives = machine.receives(static_cast<std::size_t>(rank));
+  args.links.control = &control;
+  args.links.timeout_ns = 60'000'000'000;
   for (Reach& reach : args.reach) reach.visible = true;
   return args;
 }
@@ -295,6 +295,67 @@ TEST(Block, CombinesEveryTypeByEveryOperator) {
   expect_operators_right<DataType::kFloat8e5m2>();
 }
 
+// Two ranks exchange `bytes`, over both channels.
+std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address) {
+  Machine machine(2, 2, protocol, FifoShape{4, 2, 256});
+  Control control;
+  std::vector<std::vector<std::byte>> out(2);
+  std::vector<std::vector<std::byte>> in(2);
+  std::vector<MessageArgs> args(2);
+  for (std::size_t r = 0; r < 2; ++r) {
+    for (std::size_t i = 0; i < bytes; ++i) {
+      out[r].push_back(static_cast<std::byte>(i * 7 + i / 256 + r));
+    }
+    in[r].resize(bytes);
+    MessageArgs& a = args[r];
+    for (LaunchLinks& links : a.links) {
+      links = {machine.sends(r), machine.receives(r), &control, 60'000'000'000, 2};
+    }
+    a.address_bytes = by_address ? 1 : ~std::size_t{0};
+    a.num_messages = 2;
+    for (std::uint16_t m = 0; m < 2; ++m) {
+      Message& message = a.messages[m];
+      message.data = m == 0 ? in[r].data() : out[r].data();
+      message.bytes = bytes;
+      message.chunk_bytes = 200;
+      message.peer = static_cast<int>(1 - r);
+      message.first_block = static_cast<std::uint16_t>(2 * m);
+      message.channels = 2;
+      message.protocol = protocol;
+      message.sends = message.visible = m == 1;
+    }
+  }
+  std::vector<std::thread> threads;
+  std::vector<std::unique_ptr<HostBlockShared>> blocks;
+  std::vector<std::unique_ptr<MessageShared>> shared;
+  for (std::size_t r = 0; r < 2; ++r) {
+    for (std::uint32_t b = 0; b < 4; ++b) {
+      blocks.push_back(std::make_unique<HostBlockShared>(kThreads));
+      shared.push_back(std::make_unique<MessageShared>());
+      for (unsigned t = 0; t < kThreads; ++t) {
+        threads.emplace_back(
+            [&a = args[r], b, t, group = blocks.back().get(), memory = shared.back().get()] {
+              HostBlock block(*group, t, a.links[0]);
+              run_message(block, a, b, *memory);
+            });
+      }
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(control.abort, 0U);
+  std::size_t wrong = 0;
+  for (std::size_t r = 0; r < 2; ++r) wrong += in[r] == out[1 - r] ? 0 : 1;
+  return wrong;
+}
+
+TEST(Block, CarriesMessages) {
+  for (const std::size_t bytes : {0, 1, 15, 16, 17, 1000, 4099}) {
+    EXPECT_EQ(exchange_wrong(Protocol::kLl, bytes, false), 0U) << bytes;
+    EXPECT_EQ(exchange_wrong(Protocol::kSimple, bytes, false), 0U) << bytes;
+    EXPECT_EQ(exchange_wrong(Protocol::kSimple, bytes, true), 0U) << bytes;
+  }
+}
+
 // One rank of two, alone or with a peer that was called otherwise.
 StopRecord stop_of(bool with_peer, std::uint64_t timeout_ns, bool abort) {
   using Float = ElementOf<DataType::kFloat32>;
@@ -318,7 +379,7 @@ StopRecord stop_of(bool with_peer, std::uint64_t timeout_ns, bool abort) {
     args.back().call.input = reinterpret_cast<std::byte*>(buffers.data() + 32 * r);
     args.back().call.output = reinterpret_cast<std::byte*>(buffers.data() + 32 * r + 16);
     args.back().call.tag.root = static_cast<std::uint16_t>(r);
-    args.back().timeout_ns = timeout_ns;
+    args.back().links.timeout_ns = timeout_ns;
     run_block<Float, RedOp::kSum>(args.back(), test.protocol, 0, threads, blocks, shared);
   }
   if (abort) std::atomic_ref(control.abort).store(1);

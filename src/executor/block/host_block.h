@@ -30,8 +30,8 @@ class HostBlockShared {
 /// One thread of the block. Threads: the one that is `thread`.
 class HostBlock {
  public:
-  HostBlock(HostBlockShared& shared, unsigned thread, const LaunchArgs& args)
-      : shared_(shared), thread_(thread), args_(args) {}
+  HostBlock(HostBlockShared& shared, unsigned thread, const LaunchLinks& links)
+      : shared_(shared), thread_(thread), links_(links) {}
 
   [[nodiscard]] unsigned thread() const noexcept { return thread_; }
   [[nodiscard]] unsigned size() const noexcept { return shared_.size_; }
@@ -78,9 +78,9 @@ class HostBlock {
   bool wait(Condition&& condition) {
     const auto begin = std::chrono::steady_clock::now();
     while (!condition()) {
-      if (std::atomic_ref(args_.control->abort).load() != 0) return false;
+      if (std::atomic_ref(links_.control->abort).load() != 0) return false;
       const auto waited = std::chrono::steady_clock::now() - begin;
-      if (args_.timeout_ns != 0 && waited > std::chrono::nanoseconds(args_.timeout_ns)) {
+      if (links_.timeout_ns != 0 && waited > std::chrono::nanoseconds(links_.timeout_ns)) {
         StopRecord record;
         record.reason = static_cast<std::uint32_t>(StopReason::kTimeout);
         stop(record);
@@ -92,7 +92,7 @@ class HostBlock {
   }
   void stop(const StopRecord& record) {
     std::uint32_t none = 0;
-    StopRecord& place = args_.control->stop;
+    StopRecord& place = links_.control->stop;
     if (!std::atomic_ref(place.reason)
              .compare_exchange_strong(none, static_cast<std::uint32_t>(StopReason::kAborted))) {
       return;  // another thread was first
@@ -103,7 +103,7 @@ class HostBlock {
     place.got = record.got;
     place.expected = record.expected;
     std::atomic_ref(place.reason).store(record.reason);
-    std::atomic_ref(args_.control->abort).store(1);
+    std::atomic_ref(links_.control->abort).store(1);
   }
 
  private:
@@ -113,7 +113,7 @@ class HostBlock {
 
   HostBlockShared& shared_;
   unsigned thread_;
-  const LaunchArgs& args_;
+  const LaunchLinks& links_;
 };
 
 }  // namespace ropewalk::executor

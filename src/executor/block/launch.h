@@ -60,22 +60,28 @@ struct Control {
   StopRecord stop;
 };
 
+/// What every launch needs to reach the other ranks.
+struct LaunchLinks {
+  BlockSendEnd* sends = nullptr;        ///< [channel][rank]
+  BlockReceiveEnd* receives = nullptr;  ///< [channel][rank]
+  Control* control = nullptr;
+  std::uint64_t timeout_ns = 0;  ///< longest wait; 0 is for ever
+  std::uint32_t num_ranks = 0;
+};
+
+/// A collective: block b runs channel b.
 struct LaunchArgs {
+  LaunchLinks links;
   Call call;
   std::size_t output_bytes = 0;        ///< of the whole output buffer
   std::size_t begins[kMaxBlocks + 1];  ///< of each channel's range; [channels] is the count
   std::size_t chunk_length = 0;        ///< elements
   std::uint32_t parts = 1;
-  std::uint32_t granule = 1;  ///< elements; parts begin at multiples of it
-  std::uint32_t num_ranks = 0;
+  std::uint32_t granule = 1;        ///< elements; parts begin at multiples of it
   std::uint32_t program_bytes = 0;  ///< of the largest program, a multiple of 16
   std::uint32_t max_operands = 0;
   std::uint32_t max_sends = 0;
   const std::byte* programs = nullptr;  ///< one each program_bytes
-  BlockSendEnd* sends = nullptr;        ///< [channel][rank]
-  BlockReceiveEnd* receives = nullptr;  ///< [channel][rank]
-  Control* control = nullptr;
-  std::uint64_t timeout_ns = 0;  ///< longest wait; 0 is for ever
   Reach reach[kMaxPeers];
 };
 // Kernel parameters may take 4 KiB on every device.
@@ -83,8 +89,35 @@ static_assert(sizeof(LaunchArgs) <= 4096);
 
 /// Memory that the threads of a block share.
 RW_HOST_DEVICE inline std::size_t shared_bytes(const LaunchArgs& args) {
-  return args.program_bytes + args.num_ranks * (sizeof(BlockSendEnd) + sizeof(BlockReceiveEnd)) +
+  return args.program_bytes +
+         args.links.num_ranks * (sizeof(BlockSendEnd) + sizeof(BlockReceiveEnd)) +
          args.max_operands * sizeof(Source) + (args.max_sends + 1) * sizeof(Destination);
 }
+
+/// A send to, or a receive from, one peer. Both ends choose the protocol, the channels and the
+/// chunk by the size alone, so they choose alike.
+struct Message {
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+  std::size_t chunk_bytes = 0;
+  std::int64_t shift = 0;  ///< sends: peer's address minus own
+  std::int32_t peer = -1;
+  std::uint16_t first_block = 0;
+  std::uint16_t channels = 1;
+  Protocol protocol = Protocol::kSimple;
+  bool sends = false;
+  bool visible = false;  ///< sends: the peer sees `data`
+};
+inline constexpr std::uint32_t kMaxMessages = 2 * kMaxPeers;
+
+/// Messages to and from different peers, all at once: at most one for each peer and direction.
+struct MessageArgs {
+  LaunchLinks links[kNumProtocols];
+  std::size_t address_bytes = 0;  ///< as Call's
+  std::uint32_t num_messages = 0;
+  bool check_tags = true;
+  Message messages[kMaxMessages];
+};
+static_assert(sizeof(MessageArgs) <= 4096);
 
 }  // namespace ropewalk::executor

@@ -51,6 +51,9 @@ struct alignas(16) BlockSendEnd {
   std::uint64_t published = 0;
   std::uint64_t consumed_seen = 0;
   std::uint64_t drain_to = 0;
+  // Of the call at work, as Reach has them.
+  std::int64_t input_shift = 0;
+  std::int64_t output_shift = 0;
 
   [[nodiscard]] RW_HOST_DEVICE SlotHeader* header(std::uint64_t chunk) const noexcept {
     return reinterpret_cast<SlotHeader*>(memory + shape.header_offset(chunk));

@@ -28,15 +28,15 @@ namespace ropewalk::executor {
 
 /// A program at work in a block: the walker's Strand. All arrays are shared by the block.
 struct BlockStrand {
-  const PackedProgram* program = nullptr;
   const StepRecord* steps = nullptr;
   const std::int32_t* operands = nullptr;
   const SendRecord* send_records = nullptr;
-  BlockSendEnd* sends = nullptr;        ///< by rank
-  BlockReceiveEnd* receives = nullptr;  ///< by rank
+  BlockSendEnd* sends = nullptr;        ///< by rank (of a message: the only one)
+  BlockReceiveEnd* receives = nullptr;  ///< the same
   Source* sources = nullptr;
   Destination* destinations = nullptr;
-  std::uint32_t num_ranks = 0;
+  std::uint32_t num_links = 0;  ///< sends to drain at the end
+  std::size_t num_records = 0;
   // This thread's copy: all threads go the same way.
   std::size_t begin = 0;
   std::size_t length = 0;
@@ -46,7 +46,7 @@ struct BlockStrand {
   std::size_t round = 0;
   std::size_t step = 0;
 
-  [[nodiscard]] RW_HOST_DEVICE std::size_t num_steps() const { return program->num_steps; }
+  [[nodiscard]] RW_HOST_DEVICE std::size_t num_steps() const { return num_records; }
   [[nodiscard]] RW_HOST_DEVICE const StepRecord& step_record(std::size_t s) const {
     return steps[s];
   }
@@ -54,7 +54,7 @@ struct BlockStrand {
   [[nodiscard]] RW_HOST_DEVICE const SendRecord& send_record(std::uint32_t k) const {
     return send_records[k];
   }
-  [[nodiscard]] RW_HOST_DEVICE std::uint32_t num_sends() const { return num_ranks; }
+  [[nodiscard]] RW_HOST_DEVICE std::uint32_t num_sends() const { return num_links; }
   [[nodiscard]] RW_HOST_DEVICE BlockSendEnd& send_end(std::uint32_t peer) const {
     return sends[peer];
   }
@@ -67,7 +67,9 @@ struct BlockStrand {
 template <typename Block>
 class BlockTeam {
  public:
-  RW_HOST_DEVICE BlockTeam(Block& block, const LaunchArgs& args) : block_(block), args_(args) {}
+  /// `output_bytes`: of the whole output buffer.
+  RW_HOST_DEVICE BlockTeam(Block& block, std::size_t output_bytes)
+      : block_(block), output_bytes_(output_bytes) {}
 
   template <typename Ready>
   RW_HOST_DEVICE bool all(std::uint32_t n, Ready&& ready) {
@@ -117,7 +119,7 @@ class BlockTeam {
   }
 
   Block& block_;
-  const LaunchArgs& args_;
+  std::size_t output_bytes_;
   bool stopped_ = false;
 };
 
@@ -145,9 +147,8 @@ class ProtocolTeam<Protocol::kSimple, Block, Element, kOp> : public BlockTeam<Bl
                                       const std::byte* given) {
     if (given != nullptr) {
       // Addresses are given as the peer sees them.
-      const Reach& reach = this->args_.reach[link.peer];
-      const bool is_output = given >= call.output && given < call.output + this->args_.output_bytes;
-      given += is_output ? reach.output_shift : reach.input_shift;
+      const bool is_output = given >= call.output && given < call.output + this->output_bytes_;
+      given += is_output ? link.output_shift : link.input_shift;
     }
     return describe_chunk(*this, link, call, bytes, given);
   }
@@ -209,12 +210,12 @@ class ProtocolTeam<Protocol::kLl, Block, Element, kOp> : public BlockTeam<Block>
   }
 };
 
-/// One channel of a launch, from the first load to the last store. `shared` is shared_bytes(args)
-/// of memory of this block, aligned to 16.
+/// One channel of a collective, from the first load to the last store. `shared` is
+/// shared_bytes(args) of memory of this block, aligned to 16.
 template <Protocol kProtocol, typename Element, RedOp kOp, typename Block>
 RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint32_t channel,
                                 std::byte* shared) {
-  const std::uint32_t n = args.num_ranks;
+  const std::uint32_t n = args.links.num_ranks;
   BlockStrand strand;
   std::byte* room = shared;
   const auto take = [&](std::size_t bytes) {
@@ -223,12 +224,11 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
     return place;
   };
   auto* program = reinterpret_cast<PackedProgram*>(take(args.program_bytes));
-  strand.program = program;
   strand.sends = reinterpret_cast<BlockSendEnd*>(take(n * sizeof(BlockSendEnd)));
   strand.receives = reinterpret_cast<BlockReceiveEnd*>(take(n * sizeof(BlockReceiveEnd)));
   strand.sources = reinterpret_cast<Source*>(take(args.max_operands * sizeof(Source)));
   strand.destinations = reinterpret_cast<Destination*>(room);
-  strand.num_ranks = n;
+  strand.num_links = n;
 
   // All of these are on their way at once: a launch waits for memory a single time.
   const auto fetch = [&](void* to, const void* from, std::size_t bytes) {
@@ -236,18 +236,21 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
       static_cast<Pack*>(to)[i] = static_cast<const Pack*>(from)[i];
     }
   };
-  BlockSendEnd* sends = args.sends + std::size_t{channel} * n;
-  BlockReceiveEnd* receives = args.receives + std::size_t{channel} * n;
+  BlockSendEnd* sends = args.links.sends + std::size_t{channel} * n;
+  BlockReceiveEnd* receives = args.links.receives + std::size_t{channel} * n;
   fetch(strand.sends, sends, n * sizeof(BlockSendEnd));
   fetch(strand.receives, receives, n * sizeof(BlockReceiveEnd));
   fetch(program, args.programs + std::size_t{channel} * args.program_bytes, args.program_bytes);
   block.sync();
   for (std::uint32_t k = block.thread(); k < n; k += block.size()) {
     strand.sends[k].address_allowed = args.reach[k].visible;
+    strand.sends[k].input_shift = args.reach[k].input_shift;
+    strand.sends[k].output_shift = args.reach[k].output_shift;
   }
   strand.steps = program->steps();
   strand.operands = program->operands();
   strand.send_records = program->sends();
+  strand.num_records = program->num_steps;
   strand.begin = args.begins[channel];
   strand.length = args.begins[channel + 1] - strand.begin;
   // As schedule/layout.h's part_range().
@@ -257,13 +260,105 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
   strand.rounds = (strand.part_length + strand.chunk_length - 1) / strand.chunk_length;
   block.sync();
 
-  ProtocolTeam<kProtocol, Block, Element, kOp> team(block, args);
+  ProtocolTeam<kProtocol, Block, Element, kOp> team(block, args.output_bytes);
   walk(team, strand, args.call);
   for (std::uint32_t k = block.thread(); k < n; k += block.size()) {
     sends[k].published = strand.sends[k].published;
     sends[k].consumed_seen = strand.sends[k].consumed_seen;
     sends[k].drain_to = strand.sends[k].drain_to;
     receives[k].received = strand.receives[k].received;
+  }
+}
+
+/// What the threads of a block share while it carries a message.
+struct MessageShared {
+  StepRecord step;
+  std::int32_t operand = 0;
+  SendRecord send;
+  BlockSendEnd send_end;
+  BlockReceiveEnd receive_end;
+  Source source;
+  Destination destinations[2];
+};
+
+/// One channel of one message: a program of one step, as executor/program.h's make_send_program()
+/// and make_receive_program().
+template <Protocol kProtocol, typename Block>
+RW_HOST_DEVICE void run_message_by(Block& block, const MessageArgs& args, const Message& message,
+                                   std::uint32_t channel, MessageShared& shared) {
+  const LaunchLinks& links = args.links[static_cast<std::size_t>(kProtocol)];
+  BlockStrand strand;
+  strand.steps = &shared.step;
+  strand.operands = &shared.operand;
+  strand.send_records = &shared.send;
+  strand.num_records = 1;
+  strand.sends = &shared.send_end;
+  strand.receives = &shared.receive_end;
+  strand.sources = &shared.source;
+  strand.destinations = shared.destinations;
+  strand.num_links = message.sends ? 1 : 0;
+  const std::size_t place =
+      std::size_t{channel} * links.num_ranks + static_cast<std::size_t>(message.peer);
+  if (block.thread() == 0) {
+    shared.step = StepRecord{};
+    shared.step.num_operands = 1;
+    shared.send = SendRecord{0, true, true};
+    if (message.sends) {
+      shared.step.input_index = 0;
+      shared.step.num_sends = 1;
+      shared.operand = kOwnInput;
+      shared.send_end = links.sends[place];
+      shared.send_end.address_allowed = message.visible;
+      shared.send_end.input_shift = message.shift;
+    } else {
+      shared.step.output_index = 0;
+      shared.step.write_output = true;
+      shared.operand = 0;
+      shared.receive_end = links.receives[place];
+    }
+  }
+  Call call;
+  call.input = message.data;
+  call.output = message.data;
+  call.count = message.bytes;
+  call.element_bytes = 1;
+  call.address_bytes = args.address_bytes;
+  call.check_tags = args.check_tags;
+  call.tag.count = message.bytes;
+  call.tag.collective = kPointToPoint;
+  // Shares of whole packs.
+  const std::size_t packs = (message.bytes + sizeof(Pack) - 1) / sizeof(Pack);
+  const std::size_t share = (packs + message.channels - 1) / message.channels * sizeof(Pack);
+  const std::size_t begin = share * channel;
+  strand.begin = begin < message.bytes ? begin : message.bytes;
+  strand.length = message.bytes - strand.begin < share ? message.bytes - strand.begin : share;
+  strand.part_length = strand.length;
+  strand.chunk_length = message.chunk_bytes;
+  strand.rounds = (strand.length + message.chunk_bytes - 1) / message.chunk_bytes;
+  block.sync();
+  ProtocolTeam<kProtocol, Block, CopiedElement, RedOp::kSum> team(block, 0);
+  walk(team, strand, call);
+  if (block.thread() == 0) {
+    if (message.sends) {
+      links.sends[place] = shared.send_end;
+    } else {
+      links.receives[place] = shared.receive_end;
+    }
+  }
+}
+
+/// What block `number` of a launch of messages does.
+template <typename Block>
+RW_HOST_DEVICE void run_message(Block& block, const MessageArgs& args, std::uint32_t number,
+                                MessageShared& shared) {
+  std::uint32_t m = 0;
+  while (m + 1 < args.num_messages && args.messages[m + 1].first_block <= number) ++m;
+  const Message& message = args.messages[m];
+  const std::uint32_t channel = number - message.first_block;
+  if (message.protocol == Protocol::kLl) {
+    run_message_by<Protocol::kLl>(block, args, message, channel, shared);
+  } else {
+    run_message_by<Protocol::kSimple>(block, args, message, channel, shared);
   }
 }
 

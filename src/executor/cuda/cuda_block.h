@@ -13,7 +13,7 @@ namespace ropewalk::executor {
 
 class CudaBlock {
  public:
-  __device__ explicit CudaBlock(const LaunchArgs& args) : args_(args) {}
+  __device__ explicit CudaBlock(const LaunchLinks& links) : links_(links) {}
 
   __device__ unsigned thread() const { return threadIdx.x; }
   __device__ unsigned size() const { return blockDim.x; }
@@ -84,7 +84,7 @@ class CudaBlock {
     }
   }
   __device__ void stop(const StopRecord& record) {
-    StopRecord* place = &args_.control->stop;
+    StopRecord* place = &links_.control->stop;
     if (atomicCAS_system(&place->reason, 0U, static_cast<std::uint32_t>(StopReason::kAborted)) !=
         0U) {
       return;  // another thread was first
@@ -96,7 +96,7 @@ class CudaBlock {
     place->expected = record.expected;
     __threadfence_system();
     *const_cast<volatile std::uint32_t*>(&place->reason) = record.reason;
-    *const_cast<volatile std::uint32_t*>(&args_.control->abort) = 1;
+    *const_cast<volatile std::uint32_t*>(&links_.control->abort) = 1;
     __threadfence_system();
   }
 
@@ -107,18 +107,18 @@ class CudaBlock {
     return time;
   }
   __device__ bool must_stop(std::uint64_t& begin) {
-    if (*const_cast<const volatile std::uint32_t*>(&args_.control->abort) != 0) return true;
-    if (args_.timeout_ns == 0) return false;
+    if (*const_cast<const volatile std::uint32_t*>(&links_.control->abort) != 0) return true;
+    if (links_.timeout_ns == 0) return false;
     const std::uint64_t now = now_ns();
     if (begin == 0) begin = now;
-    if (now - begin < args_.timeout_ns) return false;
+    if (now - begin < links_.timeout_ns) return false;
     StopRecord record;
     record.reason = static_cast<std::uint32_t>(StopReason::kTimeout);
     stop(record);
     return true;
   }
 
-  const LaunchArgs& args_;
+  const LaunchLinks& links_;
 };
 
 }  // namespace ropewalk::executor

@@ -22,4 +22,6 @@ const void* cuda_kernel(Protocol protocol, DataType type, RedOp op, bool combine
   return kKernels[static_cast<std::size_t>(type)][static_cast<std::size_t>(op)][p];
 }
 
+const void* cuda_message_kernel() { return message_kernel(); }
+
 }  // namespace ropewalk::executor

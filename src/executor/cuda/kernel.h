@@ -12,5 +12,7 @@ namespace ropewalk::executor {
 /// its blocks are the channels. kAvg and kPreMulSum run kSum's; what moves without combining runs
 /// `combines` == false's for all types.
 const void* cuda_kernel(Protocol protocol, DataType type, RedOp op, bool combines);
+/// Its only parameter is a MessageArgs; each message has as many blocks as channels.
+const void* cuda_message_kernel();
 
 }  // namespace ropewalk::executor

@@ -14,7 +14,7 @@ template <Protocol kProtocol, DataType kType, RedOp kOp>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     walk_channels(const __grid_constant__ LaunchArgs args) {
   extern __shared__ __align__(16) std::byte shared[];
-  CudaBlock block(args);
+  CudaBlock block(args.links);
   run_channel<kProtocol, ElementOf<kType>, kOp>(block, args, blockIdx.x, shared);
 }
 

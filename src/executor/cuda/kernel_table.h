@@ -18,5 +18,7 @@ template <DataType kType>
 KernelRow kernels_of();
 /// What copies, by protocol.
 std::array<const void*, kNumProtocols> copy_kernels();
+/// What carries messages.
+const void* message_kernel();
 
 }  // namespace ropewalk::executor
