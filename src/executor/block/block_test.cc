@@ -177,10 +177,11 @@ std::uint64_t run(const Case& test) {
       if (test.in_place) {
         const int offset = *schedule::in_place_input_offset(s.collective, r);
         if (outputs[i].size() >= inputs[i].size()) {
-          input = output + unit * static_cast<std::size_t>(
-                                      outputs[i].size() > inputs[i].size() ? offset : 0);
+          input = output + unit * static_cast<std::size_t>(outputs[i].size() > inputs[i].size()
+                                                               ? std::max(0, offset)
+                                                               : 0);
         } else {
-          output = input + unit * static_cast<std::size_t>(-offset);
+          output = input + unit * static_cast<std::size_t>(std::max(0, -offset));
         }
         call.in_place = true;
       } else {
