@@ -6,13 +6,13 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <mutex>
 #include <span>
 #include <utility>
 
 #include "comm/cuda/cuda_error.h"
 #include "comm/scaling.h"
 #include "core/log.h"
+#include "core/mutex.h"
 #include "executor/block/pack.h"
 #include "executor/call_history.h"
 #include "executor/cuda/kernel.h"
@@ -61,19 +61,19 @@ class Windows {
     return *windows;
   }
   void add(const std::shared_ptr<DeviceMemory>& window) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     windows_[reinterpret_cast<std::uint64_t>(window->data())] = window;
   }
   std::shared_ptr<DeviceMemory> find(std::uint64_t address) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     std::shared_ptr<DeviceMemory> window = windows_[address].lock();
     RW_ASSERT(window != nullptr);
     return window;
   }
 
  private:
-  std::mutex mutex_;
-  std::map<std::uint64_t, std::weak_ptr<DeviceMemory>> windows_;  // guarded by mutex_
+  Mutex mutex_;
+  std::map<std::uint64_t, std::weak_ptr<DeviceMemory>> windows_ RW_GUARDED_BY(mutex_);
 };
 
 std::size_t index(Protocol protocol) { return static_cast<std::size_t>(protocol); }
