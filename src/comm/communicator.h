@@ -10,7 +10,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <span>
 #include <string>
@@ -27,6 +26,7 @@
 #include "comm/runtime.h"
 #include "comm/task.h"
 #include "comm/tuner.h"
+#include "core/mutex.h"
 #include "executor/host/host_team.h"
 #include "executor/host/waiter.h"
 
@@ -185,13 +185,13 @@ class Communicator final : public executor::WaitHook {
     std::vector<std::shared_ptr<Request>> requests;
   };
   bool has_worker_ = false;  // by the thread that uses the communicator
-  std::mutex engine_mutex_;  // held by the thread that runs a task
-  std::mutex queue_mutex_;   // guards all below
+  Mutex engine_mutex_;       // held by the thread that runs a task
+  Mutex queue_mutex_;
   std::condition_variable queue_changed_;
-  std::deque<Queued> queue_;
-  bool working_ = false;  // the worker holds a task
-  bool stop_ = false;
-  std::thread worker_;
+  std::deque<Queued> queue_ RW_GUARDED_BY(queue_mutex_);
+  bool working_ RW_GUARDED_BY(queue_mutex_) = false;  // the worker holds a task
+  bool stop_ RW_GUARDED_BY(queue_mutex_) = false;
+  std::thread worker_;  // by the thread that uses the communicator
 };
 
 }  // namespace ropewalk::comm
