@@ -431,7 +431,9 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
   fate_.check();
   if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
   const Validated valid = validate(call, rank(), size());
-  device_->launch(call, valid.in_place, tag_of(call, next_number()), stream);
+  device_->launch(call, valid.in_place, tag_of(call, calls_ + 1), stream);
+  // Only now: a call that was refused leaves this rank in step with the others.
+  next_number();
 }
 
 void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStream stream) {

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ropewalk import __version__
-from ropewalk.cli import bench, config, console, schedule
+from ropewalk.cli import bench, config, console, run, schedule
 
 HELP = """
 Collectives over all the links that a set of hosts and GPUs has.
@@ -22,6 +22,8 @@ Examples:
       make a schedule, and draw it
   ropewalk config
       list all settings
+  ropewalk run -- python train.py
+      run a program that uses NCCL on Ropewalk instead
   ropewalk --set ALGORITHM=ring bench all_reduce
       set one for this run
 
@@ -60,6 +62,12 @@ def root(
 
 app.command(name="bench", help=bench.HELP)(bench.bench)
 app.command(name="config", help=config.HELP)(config.config)
+# What follows the program's name is the program's.
+app.command(
+    name="run",
+    help=run.HELP,
+    context_settings={"allow_interspersed_args": False},
+)(run.run)
 app.add_typer(schedule.app, name="schedule", help=schedule.HELP)
 
 
