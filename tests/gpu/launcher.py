@@ -1,7 +1,7 @@
 """Starts a script as one or several processes on Ropewalk's libnccl.so.2.
 
 python tests/gpu/launcher.py N SCRIPT [ARGUMENT...] does it by hand; $RW_NCCL_LIBRARY names the
-library, else it is the one in build/release.
+library, else it is the one in $RW_BUILD_DIR or build/release.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ ROOT = HERE.parent.parent
 
 def library() -> Path:
     named = os.environ.get("RW_NCCL_LIBRARY")
-    return Path(named).resolve() if named else ROOT / "build" / "release" / "libnccl.so.2"
+    if named:
+        return Path(named).resolve()
+    return ROOT / os.environ.get("RW_BUILD_DIR", "build/release") / "libnccl.so.2"
 
 
 def free_port() -> int:
