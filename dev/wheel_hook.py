@@ -1,5 +1,6 @@
-"""Builds the libraries and puts them, with those that they need, into the wheel: libropewalk.so, and
-libnccl.so.2 where there is CUDA.
+"""Builds the libraries and puts them, with those that they need, into the wheel.
+
+They are libropewalk.so and, where there is CUDA, libnccl.so.2.
 
 The package is pure Python over ctypes, so that one wheel per platform serves every Python version.
 RW_BUILD_DIR names a build folder to use, as the Makefile does; otherwise build/wheel is made. (Not

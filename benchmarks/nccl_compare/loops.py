@@ -27,9 +27,7 @@ class Outcome:
 class Loop:
     """A running nccl_loop. Started at the first command, and anew after a failure."""
 
-    def __init__(
-        self, program: Path, library: Path, mode: str, gpus: int, max_bytes: int
-    ) -> None:
+    def __init__(self, program: Path, library: Path, mode: str, gpus: int, max_bytes: int) -> None:
         self._command = [str(program), str(library), mode, str(gpus), str(max_bytes)]
         self._process: subprocess.Popen[str] | None = None
         self.version = 0

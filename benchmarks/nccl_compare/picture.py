@@ -1,4 +1,4 @@
-"""The picture: for each operation the bus bandwidth over the size, and the time of small messages."""
+"""The picture: for each operation the time of small sizes, and the bus bandwidth of large ones."""
 
 from __future__ import annotations
 

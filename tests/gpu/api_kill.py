@@ -26,9 +26,7 @@ api.CommInitRank(ctypes.addressof(comm), size, unique, rank)
 stream = torch.cuda.Stream()
 data = torch.ones(1000, device="cuda")
 torch.cuda.synchronize()
-api.AllReduce(
-    data.data_ptr(), data.data_ptr(), 1000, FLOAT32, SUM, comm, stream.cuda_stream
-)
+api.AllReduce(data.data_ptr(), data.data_ptr(), 1000, FLOAT32, SUM, comm, stream.cuda_stream)
 stream.synchronize()
 assert bool((data == size).all())
 if rank == 1:
@@ -46,9 +44,12 @@ assert api.async_error(comm) == nccl.REMOTE
 print(f"told after {told:.3f} s: {api.library.ncclGetLastError(comm).decode()}")
 stream.synchronize()
 print(f"stream ended after {time.monotonic() - begin:.3f} s")
-assert api.result(
-    "AllReduce", data.data_ptr(), data.data_ptr(), 1000, FLOAT32, SUM, comm, stream.cuda_stream
-) == nccl.REMOTE
+assert (
+    api.result(
+        "AllReduce", data.data_ptr(), data.data_ptr(), 1000, FLOAT32, SUM, comm, stream.cuda_stream
+    )
+    == nccl.REMOTE
+)
 api.CommAbort(comm)
 print("all done")
 os._exit(0)  # without TCPStore's own complaints

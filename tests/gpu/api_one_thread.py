@@ -161,19 +161,20 @@ host = torch.zeros(10)
 s = streams[0].cuda_stream
 device0 = tensors(10)[0]
 assert api.result("AllReduce", None, None, 10, FLOAT32, SUM, comms[0], s) == nccl.ARGUMENT
-assert api.result("AllReduce", device0.data_ptr(), device0.data_ptr(), 10, 99, SUM, comms[0], s) == (
-    nccl.ARGUMENT
-)
 assert api.result(
-    "AllReduce", host.data_ptr(), host.data_ptr(), 10, FLOAT32, SUM, comms[0], s
-) in (nccl.ARGUMENT, nccl.CUDA_ERROR)
+    "AllReduce", device0.data_ptr(), device0.data_ptr(), 10, 99, SUM, comms[0], s
+) == (nccl.ARGUMENT)
+assert api.result("AllReduce", host.data_ptr(), host.data_ptr(), 10, FLOAT32, SUM, comms[0], s) in (
+    nccl.ARGUMENT,
+    nccl.CUDA_ERROR,
+)
 assert b"sendbuf" in api.library.ncclGetLastError(None), api.library.ncclGetLastError(None)
 api.GroupStart()
 assert api.result("Reduce", None, None, 10, FLOAT32, SUM, n, comms[0], s) == nccl.ARGUMENT
 assert api.result("GroupEnd") == nccl.ARGUMENT
 info = SimInfo(ctypes.sizeof(SimInfo), 0x74685283, 22809, 0)
 api.GroupStart()
-for g, comm in enumerate(comms):
+for comm in comms:
     api.AllReduce(device0.data_ptr(), device0.data_ptr(), 10, FLOAT32, SUM, comm, s)
 api.GroupSimulateEnd(ctypes.byref(info))
 expect(all_reduce(comms), total)
@@ -183,8 +184,9 @@ print("errors: ok")
 data = tensors(1 << 22)
 api.GroupStart()
 for g, comm in enumerate(comms):
-    api.AllReduce(data[g].data_ptr(), data[g].data_ptr(), 1 << 22, FLOAT32, SUM, comm,
-                  streams[g].cuda_stream)
+    api.AllReduce(
+        data[g].data_ptr(), data[g].data_ptr(), 1 << 22, FLOAT32, SUM, comm, streams[g].cuda_stream
+    )
 api.GroupEnd()
 for comm in comms:
     begin = time.monotonic()

@@ -19,7 +19,12 @@ for g, comm in enumerate(comms):
     assert comm.rank_id() == g
     assert comm.device_id() == g
     comm.allReduce(
-        data[g].data.ptr, data[g].data.ptr, 100_000, nccl.NCCL_FLOAT32, nccl.NCCL_SUM, streams[g].ptr
+        data[g].data.ptr,
+        data[g].data.ptr,
+        100_000,
+        nccl.NCCL_FLOAT32,
+        nccl.NCCL_SUM,
+        streams[g].ptr,
     )
 nccl.groupEnd()
 for g in range(n):

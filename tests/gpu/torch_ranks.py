@@ -148,7 +148,9 @@ def movements() -> None:
     got = [r + rank + 1 for r in range(size)]
     out = torch.empty(sum(got), device=device)
     dist.all_to_all_single(out, torch.full((sum(sent),), rank, device=device) * 1.0, got, sent)
-    equal(out, torch.cat([torch.full((got[r],), float(r)) for r in range(size)]).to(device), "uneven")
+    equal(
+        out, torch.cat([torch.full((got[r],), float(r)) for r in range(size)]).to(device), "uneven"
+    )
 
 
 def groups() -> None:

@@ -129,7 +129,18 @@ def test_groups(nccl: Any) -> None:
 
 def config(size: int = 80, magic: int = 0xCAFEBEEF, blocking: int = 1, rest: int = -(2**31)) -> Any:
     """ncclConfig_t's bytes, with room for fields of later versions."""
-    packed = struct.pack("=QIIiiiiQiiQiiiiii", size, magic, 22809, blocking, *[rest] * 3, 0, *[rest] * 2, 0, *[rest] * 6)
+    packed = struct.pack(
+        "=QIIiiiiQiiQiiiiii",
+        size,
+        magic,
+        22809,
+        blocking,
+        *[rest] * 3,
+        0,
+        *[rest] * 2,
+        0,
+        *[rest] * 6,
+    )
     return ctypes.create_string_buffer(packed + b"\xff" * 64)
 
 
@@ -172,7 +183,8 @@ calls = {{
     "CommRegister": (None, out, size, out), "CommDeregister": (None, None),
     "CommWindowRegister": (None, out, size, out, 0), "CommWindowDeregister": (None, None),
     "RedOpCreatePreMulSum": (out, out, 7, 1, None), "RedOpDestroy": (5, None),
-    "AllReduce": (out, out, size, 7, 0, None, None), "Reduce": (out, out, size, 7, 0, 0, None, None),
+    "AllReduce": (out, out, size, 7, 0, None, None),
+    "Reduce": (out, out, size, 7, 0, 0, None, None),
     "ReduceScatter": (out, out, size, 7, 0, None, None), "Bcast": (out, size, 7, 0, None, None),
     "Broadcast": (out, out, size, 7, 0, None, None), "AllGather": (out, out, size, 7, None, None),
     "AlltoAll": (out, out, size, 7, None, None), "Gather": (out, out, size, 7, 0, None, None),
@@ -211,7 +223,9 @@ def test_nccl_debug(level: str) -> None:
         timeout=120,
         env={"NCCL_DEBUG": level, "NCCL_DEBUG_SUBSYS": "INIT,NVLS,COLL"},
     )
-    assert re.search(r"^\S+:\d+:\d+ \[\d+\] ROPEWALK WARN ncclCommRevoke: ", done.stderr), done.stderr
+    assert re.search(r"^\S+:\d+:\d+ \[\d+\] ROPEWALK WARN ncclCommRevoke: ", done.stderr), (
+        done.stderr
+    )
 
 
 @needs_library
@@ -245,7 +259,10 @@ def test_run_without_the_library_says_why(program: Program, tmp_path: Path) -> N
     real = Path(_library.path()).resolve()
     copy.write_bytes(real.read_bytes())
     done = program(
-        "run", "--", "true", env={"ROPEWALK_LIBRARY": str(copy), "LD_LIBRARY_PATH": str(real.parent)}
+        "run",
+        "--",
+        "true",
+        env={"ROPEWALK_LIBRARY": str(copy), "LD_LIBRARY_PATH": str(real.parent)},
     )
     assert done.returncode == 2
     assert "built without CUDA" in done.stderr
