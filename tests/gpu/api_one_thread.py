@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from typing import Callable
 
 import nccl
 import torch
@@ -26,7 +27,7 @@ def synchronize() -> None:
         stream.synchronize()
 
 
-def grouped(call, comms) -> None:
+def grouped(call: Callable[[int, Comm, int], None], comms: list[Comm]) -> None:
     api.GroupStart()
     for g, comm in enumerate(comms):
         call(g, comm, streams[g].cuda_stream)
@@ -34,7 +35,7 @@ def grouped(call, comms) -> None:
     synchronize()
 
 
-def all_reduce(comms, op: int = SUM, length: int = 1000) -> list[torch.Tensor]:
+def all_reduce(comms: list[Comm], op: int = SUM, length: int = 1000) -> list[torch.Tensor]:
     data = tensors(length)
     grouped(
         lambda g, comm, stream: api.AllReduce(
@@ -108,9 +109,9 @@ for residence in (0, 1):
             torch.cuda.synchronize(g)
             pointer = scalar.data_ptr()
         scalars.append(scalar)
-        op = ctypes.c_int()
-        api.RedOpCreatePreMulSum(ctypes.byref(op), pointer, FLOAT32, residence, comm)
-        ops.append(op.value)
+        created = ctypes.c_int()
+        api.RedOpCreatePreMulSum(ctypes.byref(created), pointer, FLOAT32, residence, comm)
+        ops.append(created.value)
     data = tensors(100)
     grouped(
         lambda g, comm, s, data=data, ops=ops: api.AllReduce(
@@ -138,7 +139,8 @@ for color, size in ((lambda g: g, 1), (lambda g: 0, n), (lambda g: -1, 0)):
     api.CommUserRank(parts[0], ctypes.byref(rank))
     assert rank.value == size - 1
     data = all_reduce(parts)
-    expect(data, total) if size == n else [expect([data[g]], g + 1) for g in range(n)]
+    for g in range(n):
+        expect([data[g]], total if size == n else g + 1)
     for part in parts:
         api.CommDestroy(part)
 print("split: ok")

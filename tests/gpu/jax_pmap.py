@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +18,10 @@ shards = jnp.arange(n * 1000, dtype=jnp.float32).reshape(n, 1000)
 summed = jax.pmap(lambda x: jax.lax.psum(x, "i"), axis_name="i")(shards)
 np.testing.assert_array_equal(np.asarray(summed)[0], np.asarray(shards).sum(0))
 mesh = Mesh(np.array(jax.devices()), ("i",))
-shard_map = getattr(jax, "shard_map", None)
-if shard_map is None:
-    from jax.experimental.shard_map import shard_map
+if not hasattr(jax, "shard_map"):
+    jax.shard_map = importlib.import_module("jax.experimental.shard_map").shard_map
 summed = jax.jit(
-    shard_map(
+    jax.shard_map(
         lambda x: jax.lax.psum(x, "i"),
         mesh=mesh,
         in_specs=PartitionSpec("i"),

@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
@@ -28,7 +29,7 @@ TYPES = [
 ]
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 LENGTHS = (1, 7, 1023, 65539, 1 << 20)
-OPERATORS = {
+OPERATORS: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {
     dist.ReduceOp.SUM: lambda all_: all_.sum(0),
     dist.ReduceOp.PRODUCT: lambda all_: all_.prod(0),
     dist.ReduceOp.MIN: lambda all_: all_.amin(0),
@@ -123,9 +124,9 @@ def movements() -> None:
         dist.all_to_all_single(out, wide)
         right = together(length * size, kind)[:, rank * length : (rank + 1) * length]
         equal(out, right.flatten(), f"all_to_all {what}")
-        parts = [torch.empty_like(own) for _ in range(size)] if rank == 0 else None
-        dist.gather(own, parts, 0)
-        for r, part in enumerate(parts or []):
+        at_root = [torch.empty_like(own) for _ in range(size)] if rank == 0 else None
+        dist.gather(own, at_root, 0)
+        for r, part in enumerate(at_root or []):
             equal(part, of_rank(r, length, kind), f"gather {what}")
         part = torch.empty_like(own)
         dist.scatter(part, list(wide.chunk(size)) if rank == 0 else None, 0)
