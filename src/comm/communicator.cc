@@ -23,6 +23,20 @@ constexpr std::chrono::milliseconds kLeftGrace{200};
 constexpr std::chrono::milliseconds kCompareAfter{100};
 constexpr std::uint32_t kCallTag = 0x43000000;
 
+// Says for the time of a scope that a call is at work.
+class Running {
+ public:
+  explicit Running(std::atomic<bool>& flag) : flag_(flag) {
+    flag_.store(true, std::memory_order_relaxed);
+  }
+  ~Running() { flag_.store(false, std::memory_order_release); }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  std::atomic<bool>& flag_;
+};
+
 std::string list(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
   for (const int rank : ranks) text += fmt::format(" {}", rank);
@@ -59,6 +73,8 @@ Communicator::Communicator(std::unique_ptr<Bootstrap> bootstrap, const Config& c
     : runtime_(runtime),
       config_(config),
       bootstrap_(std::move(bootstrap)),
+      rank_(bootstrap_->rank()),
+      size_(bootstrap_->size()),
       check_calls_(config.flag(Setting::kCheckCalls)),
       team_(bootstrap_->rank()),
       timeout_(config.duration(Setting::kTimeout)) {
@@ -76,6 +92,9 @@ Communicator::~Communicator() {
   }
   // Another thread may be on its way out of an operation that abort() ended.
   { const std::lock_guard wait(engine_mutex_); }
+  while (running_.load(std::memory_order_acquire)) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
   bootstrap_->watch(nullptr);
   if (!finalized_) bootstrap_->abort("the communicator was destroyed without being finalized");
 }
@@ -136,15 +155,19 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
 
 // ---- operations -------------------------------------------------------------------------
 
-std::pair<const Choice*, PreparedCollective*> Communicator::way_of(const CollectiveCall& call) {
-  const std::size_t bytes = call.count * size_of(call.type);
-  Way& last = last_way_;
-  if (last.prepared == nullptr || last.bytes != bytes || last.collective != call.collective ||
-      last.root != call.root) {
-    const Choice& choice = tuner_->choose(call.collective, call.root, bytes);
-    last = {call.collective, call.root, bytes, &choice, &prepared(call, choice)};
+const Communicator::Way& Communicator::way_of(const CollectiveCall& call) {
+  const std::size_t place = call.count + static_cast<std::size_t>(call.collective) +
+                            static_cast<std::size_t>(static_cast<unsigned>(call.root));
+  Way& way = ways_[place % ways_.size()];
+  if (way.prepared == nullptr || way.count != call.count || way.type != call.type ||
+      way.collective != call.collective || way.root != call.root) {
+    const Extent extent = extent_of(call, rank(), size());
+    const Choice& choice =
+        tuner_->choose(call.collective, call.root, call.count * extent.element_bytes);
+    way = {call.collective,        call.type, call.root, call.count, extent, &choice,
+           &prepared(call, choice)};
   }
-  return {last.choice, last.prepared};
+  return way;
 }
 
 PreparedCollective& Communicator::prepared(const CollectiveCall& call, const Choice& choice) {
@@ -184,7 +207,7 @@ void Communicator::use_schedule(std::shared_ptr<const schedule::Checked> checked
   const std::lock_guard lock(engine_mutex_);
   chosen_by_user_[schedule.collective] = std::move(checked);
   by_choice_.clear();
-  last_way_ = {};
+  ways_ = {};
   std::erase_if(prepared_, [](const auto& entry) { return entry.first.algorithm == "(given)"; });
 }
 
@@ -193,7 +216,7 @@ void Communicator::forget_schedules() {
   const std::lock_guard lock(engine_mutex_);
   chosen_by_user_.clear();
   by_choice_.clear();
-  last_way_ = {};
+  ways_ = {};
 }
 
 std::unique_ptr<Task> Communicator::make_task(const CollectiveCall& call) {
@@ -210,11 +233,39 @@ std::unique_ptr<Task> Communicator::make_task(std::vector<PointToPointCall> call
 
 void Communicator::run(const CollectiveCall& call) {
   fate_.check();
-  const Validated valid = validate(call, rank(), size());
-  CollectiveTask task(*this, call, valid.in_place, tag_of(call, next_number()));
-  drain_queue();
-  const std::lock_guard lock(engine_mutex_);
-  execute(task);
+  if (has_worker_) {
+    const Validated valid = validate(call, rank(), size());
+    CollectiveTask task(*this, call, valid.in_place, tag_of(call, next_number()));
+    drain_queue();
+    const std::lock_guard lock(engine_mutex_);
+    execute(task);
+    return;
+  }
+  const Way& way = way_of(call);
+  const bool in_place = validate_buffers(call, way.extent, rank()).in_place;
+  const executor::CallTag tag = tag_of(call, next_number());
+  const Running running(running_);
+  PreparedCollective& prepared = *way.prepared;
+  if (!prepared.connected()) {
+    CollectiveTask task(*this, call, in_place, tag);
+    execute(task);
+  } else if (!run_at_once(call, way, in_place, tag)) {
+    CollectiveTask task(*this, call, in_place, tag, prepared);
+    execute(task);
+  }
+}
+
+bool Communicator::run_at_once(const CollectiveCall& call, const Way& way, bool in_place,
+                               const executor::CallTag& tag) {
+  PreparedCollective& prepared = *way.prepared;
+  prepared.arm(call, in_place, tag, *way.choice, size(), check_calls_);
+  team_.history().record(tag);
+  if (prepared.strands().size() != 1) return false;
+  try {
+    return executor::walk(team_, prepared.strands().front(), prepared.call());
+  } catch (const Error& error) {
+    broke(error);
+  }
 }
 
 void Communicator::run(const std::vector<PointToPointCall>& calls) {
@@ -386,7 +437,7 @@ void Communicator::exchange(std::span<std::byte> all, std::size_t bytes_each) {
 }
 
 std::string Communicator::algorithm_of(const CollectiveCall& call) {
-  return way_of(call).second->checked().schedule().algorithm;
+  return way_of(call).prepared->checked().schedule().algorithm;
 }
 
 // ---- waiting ----------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 // the calling thread, or by the communicator's worker thread for calls with a request.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -42,8 +43,8 @@ class Communicator final : public executor::WaitHook {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  [[nodiscard]] int rank() const noexcept { return bootstrap_->rank(); }
-  [[nodiscard]] int size() const noexcept { return bootstrap_->size(); }
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
   [[nodiscard]] const Config& config() const noexcept { return config_; }
   [[nodiscard]] Runtime& runtime() noexcept { return runtime_; }
 
@@ -101,8 +102,18 @@ class Communicator final : public executor::WaitHook {
   // ---- for tasks ------------------------------------------------------------------------
 
   Links& links() noexcept { return *links_; }
-  /// What the call runs with.
-  std::pair<const Choice*, PreparedCollective*> way_of(const CollectiveCall& call);
+  /// What calls of one shape run with.
+  struct Way {
+    Collective collective = Collective::kAllReduce;
+    DataType type = DataType::kInt8;
+    int root = 0;
+    std::size_t count = 0;
+    Extent extent;
+    const Choice* choice = nullptr;
+    PreparedCollective* prepared = nullptr;
+  };
+  /// The reference holds until the next call of this function. @throws Error as extent_of()
+  const Way& way_of(const CollectiveCall& call);
   Tuner& tuner() noexcept { return *tuner_; }
   [[nodiscard]] int point_to_point_channel() const noexcept { return point_to_point_channel_; }
   [[nodiscard]] const GroupFacts& facts() const noexcept { return facts_; }
@@ -113,6 +124,10 @@ class Communicator final : public executor::WaitHook {
   void connect();
 
   void execute(Task& task);
+  // Arms a call, and goes as far with it as it can without waiting. @return true when it is done
+  // @pre `way.prepared` is connected
+  bool run_at_once(const CollectiveCall& call, const Way& way, bool in_place,
+                   const executor::CallTag& tag);
   // Tells the ranks waited for what this rank was called with, and looks at what they told.
   void compare_calls();
   [[noreturn]] void broke(const Error& error);
@@ -121,15 +136,6 @@ class Communicator final : public executor::WaitHook {
   std::uint32_t next_number() noexcept { return ++calls_; }
 
   PreparedCollective& prepared(const CollectiveCall& call, const Choice& choice);
-
-  // The way of the last call: repeated calls of one shape are the common case.
-  struct Way {
-    Collective collective = Collective::kAllReduce;
-    int root = 0;
-    std::size_t bytes = 0;
-    const Choice* choice = nullptr;
-    PreparedCollective* prepared = nullptr;
-  };
 
   struct Key {
     Collective collective;
@@ -144,13 +150,16 @@ class Communicator final : public executor::WaitHook {
   Fate fate_;
   // Destroyed bottom up: links use the bootstrap, tasks use the links.
   std::unique_ptr<Bootstrap> bootstrap_;
+  int rank_ = 0;
+  int size_ = 1;
   GroupFacts facts_;
   std::unique_ptr<Links> links_;
   std::unique_ptr<Tuner> tuner_;
   std::map<Key, std::unique_ptr<PreparedCollective>> prepared_;
   std::vector<PreparedCollective*> by_choice_;  // by Choice::index
   std::map<Collective, std::shared_ptr<const schedule::Checked>> chosen_by_user_;
-  Way last_way_;
+  // The ways of the last calls: a few shapes that come again and again are the common case.
+  std::array<Way, 8> ways_;
   int point_to_point_channel_ = 0;
   bool check_calls_ = true;
   std::uint32_t calls_ = 0;
@@ -167,6 +176,9 @@ class Communicator final : public executor::WaitHook {
     std::unique_ptr<Task> task;
     std::vector<std::shared_ptr<Request>> requests;
   };
+  // A blocking call is at work in the thread that uses the communicator, which has no worker: what
+  // engine_mutex_ says otherwise, without its price.
+  std::atomic<bool> running_{false};
   bool has_worker_ = false;  // by the thread that uses the communicator
   std::mutex engine_mutex_;  // held by the thread that runs a task
   std::mutex queue_mutex_;   // guards all below

@@ -128,14 +128,18 @@ MeasureResult measure(Communicator& comm, const MeasureSpec& spec) {
   for (int root = 0; root < (spec.root < 0 && has_root(spec.collective) ? n : 1); ++root) {
     calls.push_back(call_with(root_of(root)));
   }
-  const auto run = [&](int iteration) {
-    comm.run(calls[static_cast<std::size_t>(iteration) % calls.size()]);
-    if (spec.blocking) comm.barrier();
+  const auto run = [&](int iterations) {
+    std::size_t next = 0;
+    for (int i = 0; i < iterations; ++i) {
+      comm.run(calls[next]);
+      if (++next == calls.size()) next = 0;
+      if (spec.blocking) comm.barrier();
+    }
   };
-  for (int i = 0; i < spec.warmup; ++i) run(i);
+  run(spec.warmup);
   comm.barrier();
   const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < spec.iterations; ++i) run(i);
+  run(spec.iterations);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
 
   std::uint64_t wrong = 0;

@@ -1,7 +1,6 @@
 #include "comm/task.h"
 
 #include <algorithm>
-#include <tuple>
 
 #include "comm/communicator.h"
 #include "core/error.h"
@@ -10,13 +9,21 @@ namespace ropewalk::comm {
 
 bool CollectiveTask::begin(executor::HostTeam& team) {
   if (armed_) return true;
-  if (prepared_ == nullptr) std::tie(choice_, prepared_) = comm_.way_of(call_);
+  if (prepared_ == nullptr) {
+    const Communicator::Way& way = comm_.way_of(call_);
+    choice_ = way.choice;
+    prepared_ = way.prepared;
+  }
   if (!prepared_->connect(comm_.links())) return false;
   prepared_->arm(call_, in_place_, tag_, *choice_, comm_.size(), comm_.check_calls());
   team.history().record(tag_);
+  set_armed();
+  return true;
+}
+
+void CollectiveTask::set_armed() {
   if (prepared_->strands().size() > 1) strand_done_.assign(prepared_->strands().size(), false);
   armed_ = true;
-  return true;
 }
 
 bool CollectiveTask::advance(executor::HostTeam& team) {

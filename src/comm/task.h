@@ -38,6 +38,12 @@ class CollectiveTask final : public Task {
   CollectiveTask(Communicator& comm, const CollectiveCall& call, bool in_place,
                  const executor::CallTag& tag)
       : comm_(comm), call_(call), in_place_(in_place), tag_(tag) {}
+  /// A call that has begun: `prepared` is armed for it.
+  CollectiveTask(Communicator& comm, const CollectiveCall& call, bool in_place,
+                 const executor::CallTag& tag, PreparedCollective& prepared)
+      : comm_(comm), call_(call), in_place_(in_place), tag_(tag), prepared_(&prepared) {
+    set_armed();
+  }
   bool advance(executor::HostTeam& team) override;
   [[nodiscard]] std::vector<int> waiting_for(const executor::HostTeam& team) override;
   [[nodiscard]] std::string describe() const override;
@@ -45,6 +51,7 @@ class CollectiveTask final : public Task {
 
  private:
   bool begin(executor::HostTeam& team);
+  void set_armed();
 
   Communicator& comm_;
   CollectiveCall call_;

@@ -76,7 +76,10 @@ struct FifoShape {
     return interleaved ? sizeof(SlotHeader) + slot_bytes : sizeof(SlotHeader);
   }
   [[nodiscard]] std::size_t header_offset(std::uint64_t chunk) const noexcept {
-    return 2 * kLineBytes + ((chunk - 1) & (headers - 1)) * header_stride();
+    const std::uint64_t index = (chunk - 1) & (headers - 1);
+    // Spelled out, because a product with a constant is a shift.
+    if (!interleaved) return 2 * kLineBytes + index * sizeof(SlotHeader);
+    return 2 * kLineBytes + index * header_stride();
   }
   [[nodiscard]] std::size_t data_offset(std::uint64_t chunk) const noexcept {
     if (interleaved) return header_offset(chunk) + sizeof(SlotHeader);
@@ -117,6 +120,7 @@ struct ReceiveEnd {
   int peer = -1;
   int process = 0;             ///< writer's process for kAddress: 0 is this process, else its pid
   std::uint64_t received = 0;  ///< chunks consumed so far
+  bool waited = false;         ///< the next chunk was looked for before it was there
 
   [[nodiscard]] std::uint64_t* consumed() const noexcept {
     return reinterpret_cast<std::uint64_t*>(memory);

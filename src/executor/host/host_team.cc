@@ -31,7 +31,7 @@ void HostTeam::wrong_size(int peer, std::size_t got, std::size_t expected) const
               peer, expected);
 }
 
-void HostTeam::transfer(Strand& strand, const Call& call, const Transfer& transfer) {
+void HostTeam::transfer_any(Strand& strand, const Call& call, const Transfer& transfer) {
   for (std::uint32_t s = 0; s < transfer.num_sources; ++s) {
     if (strand.sources[s].process != 0) {
       transfer_remote(strand, call, transfer);
@@ -51,11 +51,7 @@ void HostTeam::transfer_local(Strand& strand, const Call& call, const Transfer& 
     for (std::uint32_t d = 0; d < transfer.num_destinations; ++d) {
       std::byte* destination = strand.destinations[d] + offset_bytes;
       if (destination == source) continue;  // in place
-      if (bytes <= kInlineBytes) {
-        std::memcpy(destination, source, bytes);
-      } else {
-        piece_destinations_.push_back(destination);
-      }
+      piece_destinations_.push_back(destination);
     }
     if (!piece_destinations_.empty()) copy(piece_destinations_, source, bytes);
     return;
