@@ -23,6 +23,10 @@ constexpr std::chrono::milliseconds kLeftGrace{200};
 constexpr std::chrono::milliseconds kCompareAfter{100};
 constexpr std::uint32_t kCallTag = 0x43000000;
 
+// Calls of which no chunk is long enough to be copied by two ranks at once.
+constexpr std::size_t kShortCallBytes = std::size_t{32} << 10U;
+static_assert(!executor::is_shared_copy(kShortCallBytes));
+
 // Says for the time of a scope that a call is at work.
 class Running {
  public:
@@ -114,6 +118,7 @@ void Communicator::connect() {
   policy.spin = config_.duration(Setting::kSpin);
   if (facts_.max_ranks_per_host > facts_.min_cores_per_host) policy.spin = {};
   waiter_ = std::make_unique<executor::Waiter>(policy, *this);
+  team_.wait_with(waiter_.get());
   log::info(log::kInit, "rank {} of {} joined: {} host(s), {} local rank(s), {}", rank(), size(),
             facts_.num_hosts, facts_.max_ranks_per_host,
             facts_.all_by_address ? "single copy" : "staged copies");
@@ -246,7 +251,9 @@ void Communicator::run(const CollectiveCall& call) {
   const executor::CallTag tag = tag_of(call, next_number());
   const Running running(running_);
   PreparedCollective& prepared = *way.prepared;
-  if (!prepared.connected()) {
+  // Long calls may wait within a transfer, which takes a task for its deadline.
+  const bool is_short = way.extent.input_bytes + way.extent.output_bytes <= kShortCallBytes;
+  if (!is_short || !prepared.connected()) {
     CollectiveTask task(*this, call, in_place, tag);
     execute(task);
   } else if (!run_at_once(call, way, in_place, tag)) {
@@ -444,7 +451,8 @@ std::string Communicator::algorithm_of(const CollectiveCall& call) {
 
 bool Communicator::poll() {
   fate_.check();
-  return links_->poll();
+  const bool helped = team_.help();
+  return links_->poll() || helped;
 }
 
 void Communicator::stalled(std::chrono::nanoseconds since_progress) {
@@ -466,6 +474,7 @@ void Communicator::stalled(std::chrono::nanoseconds since_progress) {
   }
   if (timeout_.count() > 0 && since_progress > timeout_) {
     waiting = current_->waiting_for(team_);
+    if (team_.sharing_with() >= 0) waiting.push_back(team_.sharing_with());
     make_unique(waiting);
     const std::vector<int> silent = fate_.suspected();
     throw Error(

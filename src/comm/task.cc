@@ -67,6 +67,7 @@ PointToPointTask::PointToPointTask(Communicator& comm, std::vector<PointToPointC
     : comm_(comm), items_(calls.size()) {
   for (std::size_t i = 0; i < calls.size(); ++i) {
     items_[i].call = calls[i];
+    sends_ |= calls[i].sends;
     for (std::size_t before = i; before-- > 0;) {
       if (calls[before].peer == calls[i].peer && calls[before].sends == calls[i].sends) {
         items_[i].after = static_cast<int>(before);
@@ -102,8 +103,9 @@ bool PointToPointTask::start(Item& item) {
   walker_call.type = call.type;
   walker_call.element_bytes = size_of(call.type);
   walker_call.check_tags = comm_.check_calls();
+  const Choice& choice = comm_.tuner().point_to_point();
   walker_call.tag = tag_of(call);
-  const Choice choice = comm_.tuner().point_to_point();
+  if (!sends_) walker_call.share_bytes = choice.share_bytes;
   std::size_t chunk_bytes = choice.chunk_bytes;
   walker_call.address_bytes = choice.address_bytes;
   if (choice.address_chunk_bytes > chunk_bytes) {

@@ -85,6 +85,7 @@ class PointToPointTask final : public Task {
 
   Communicator& comm_;
   std::vector<Item> items_;
+  bool sends_ = false;  // any of them
 };
 
 /// Ranks whose links keep a strand from going on.

@@ -8,7 +8,7 @@
 // Memory of a link, in lines of 64 bytes:
 //
 //   line 0            `consumed`: chunks that the reader is done with; written by the reader only
-//   line 1            unused, keeps the neighbours' prefetchers apart
+//   line 1            the desk of host/shared_copy.h
 //   headers           a SlotHeader each, two lines
 //   slots             slot_bytes of data each
 //
@@ -97,6 +97,8 @@ struct SendEnd {
   FifoShape shape;
   int peer = -1;
   bool address_allowed = false;     ///< the reader can reach this rank's memory
+  int process = 0;                  ///< the reader's pid, if this rank may write its memory; else 0
+  bool offered = false;             ///< chunks that this rank may help to copy are on their way
   bool drain_all = false;           ///< a call ends only when every chunk is consumed (network)
   std::uint64_t published = 0;      ///< chunks written so far
   std::uint64_t consumed_seen = 0;  ///< last known value of `consumed`

@@ -51,6 +51,8 @@ struct Call {
   bool in_place = false;
   bool check_tags = true;
   std::size_t address_bytes = ~std::size_t{0};  ///< smallest chunk that goes by address
+  /// Smallest such chunk that its sender may help to copy.
+  std::size_t share_bytes = ~std::size_t{0};
   CallTag tag;
 };
 
@@ -58,7 +60,8 @@ struct Call {
 struct Source {
   const std::byte* data = nullptr;
   std::uint64_t remote = 0;
-  int process = 0;  ///< 0: `data` counts; else `remote` in the process of this pid
+  int process = 0;                   ///< 0: `data` counts; else `remote` in the process of this pid
+  const ReceiveEnd* link = nullptr;  ///< where the chunk came from, if it did
 };
 
 struct Transfer {
@@ -149,6 +152,7 @@ RW_HOST_DEVICE void run_step(Team& team, Strand& strand, const Call& call, const
       source.data = call.output + place(step.output_index);
     } else {
       ReceiveEnd& link = *strand.receives[static_cast<std::size_t>(operand)];
+      source.link = &link;
       const std::uint64_t chunk = link.received + 1;
       SlotHeader* slot = link.header(chunk);
       if (call.check_tags && !(slot->tag == call.tag)) team.mismatch(link.peer, slot->tag, call);

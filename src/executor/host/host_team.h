@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "executor/call_history.h"
+#include "executor/host/shared_copy.h"
+#include "executor/host/waiter.h"
 #include "executor/walker.h"
 
 namespace ropewalk::executor {
@@ -18,6 +20,16 @@ class HostTeam {
  public:
   /// `rank` is only for messages.
   explicit HostTeam(int rank) : rank_(rank) {}
+
+  /// How to wait within a transfer, for a peer that shares it. Without, it spins and yields.
+  void wait_with(Waiter* waiter) noexcept { waiter_ = waiter; }
+
+  /// Takes part in the copies that readers of this rank's buffers make now. For threads that wait
+  /// for anything. @return true when it copied @throws Error kPeerLost when a reader is gone
+  bool help() { return !offers_.empty() && help_readers(); }
+
+  /// The rank whose part of a shared copy is waited for now, or -1.
+  [[nodiscard]] int sharing_with() const noexcept { return sharing_with_; }
 
   bool wait_arrival(ReceiveEnd& link, std::size_t bytes) const noexcept {
     const std::uint64_t next = link.received + 1;
@@ -68,6 +80,12 @@ class HostTeam {
   void publish(SendEnd& link) noexcept {
     const std::uint64_t next = ++link.published;
     SlotHeader* header = link.header(next);
+    const bool shared =
+        header->kind == SlotKind::kAddress && link.process != 0 && is_shared_copy(header->bytes);
+    if (shared && !link.offered) {
+      offers_.push_back(&link);
+      link.offered = true;
+    }
     std::atomic_ref(header->sequence).store(next, std::memory_order_release);
     ++moves_;
     if (header->kind == SlotKind::kStaged && header->bytes <= kPrefetchBytes) {
@@ -175,9 +193,14 @@ class HostTeam {
   void transfer_local(Strand& strand, const Call& call, const Transfer& transfer,
                       std::size_t offset, std::size_t count);
   void transfer_remote(Strand& strand, const Call& call, const Transfer& transfer);
+  void copy_with_writer(const Source& source, std::byte* destination, std::size_t bytes);
+  bool help_readers();
 
   int rank_;
   std::uint64_t moves_ = 0;
+  Waiter* waiter_ = nullptr;
+  int sharing_with_ = -1;
+  std::vector<SendEnd*> offers_;
   CallHistory history_;
   std::vector<std::byte> scratch_;
   std::vector<const void*> piece_sources_;
