@@ -20,6 +20,7 @@ struct CollectiveCall {
   RedOp op = RedOp::kSum;
   std::uint64_t scalar = 0;  ///< kPreMulSum: one element, in the low bytes
   int root = 0;
+  friend bool operator==(const CollectiveCall&, const CollectiveCall&) = default;
 };
 
 /// A send or a receive.

@@ -213,6 +213,7 @@ void Communicator::use_schedule(std::shared_ptr<const schedule::Checked> checked
   chosen_by_user_[schedule.collective] = std::move(checked);
   by_choice_.clear();
   ways_ = {};
+  last_ = {};
   std::erase_if(prepared_, [](const auto& entry) { return entry.first.algorithm == "(given)"; });
 }
 
@@ -222,6 +223,7 @@ void Communicator::forget_schedules() {
   chosen_by_user_.clear();
   by_choice_.clear();
   ways_ = {};
+  last_ = {};
 }
 
 std::unique_ptr<Task> Communicator::make_task(const CollectiveCall& call) {
@@ -238,7 +240,9 @@ std::unique_ptr<Task> Communicator::make_task(std::vector<PointToPointCall> call
 
 void Communicator::run(const CollectiveCall& call) {
   fate_.check();
-  if (has_worker_) {
+  if (!has_worker_ && last_.prepared != nullptr && last_.call == call) {
+    last_.prepared->arm_again(next_number());
+  } else if (!arm_short(call)) {
     const Validated valid = validate(call, rank(), size());
     CollectiveTask task(*this, call, valid.in_place, tag_of(call, next_number()));
     drain_queue();
@@ -246,33 +250,32 @@ void Communicator::run(const CollectiveCall& call) {
     execute(task);
     return;
   }
-  const Way& way = way_of(call);
-  const bool in_place = validate_buffers(call, way.extent, rank()).in_place;
-  const executor::CallTag tag = tag_of(call, next_number());
   const Running running(running_);
-  PreparedCollective& prepared = *way.prepared;
-  // Long calls may wait within a transfer, which takes a task for its deadline.
-  const bool is_short = way.extent.input_bytes + way.extent.output_bytes <= kShortCallBytes;
-  if (!is_short || !prepared.connected()) {
-    CollectiveTask task(*this, call, in_place, tag);
-    execute(task);
-  } else if (!run_at_once(call, way, in_place, tag)) {
-    CollectiveTask task(*this, call, in_place, tag, prepared);
-    execute(task);
-  }
-}
-
-bool Communicator::run_at_once(const CollectiveCall& call, const Way& way, bool in_place,
-                               const executor::CallTag& tag) {
-  PreparedCollective& prepared = *way.prepared;
-  prepared.arm(call, in_place, tag, *way.choice, size(), check_calls_);
-  team_.history().record(tag);
-  if (prepared.strands().size() != 1) return false;
+  PreparedCollective& prepared = *last_.prepared;
+  team_.history().record(prepared.call().tag);
   try {
-    return executor::walk(team_, prepared.strands().front(), prepared.call());
+    if (executor::walk(team_, prepared.strands().front(), prepared.call())) return;
   } catch (const Error& error) {
     broke(error);
   }
+  CollectiveTask task(*this, call, prepared);
+  execute(task);
+}
+
+bool Communicator::arm_short(const CollectiveCall& call) {
+  last_.prepared = nullptr;
+  if (has_worker_) return false;
+  const Way& way = way_of(call);
+  PreparedCollective& prepared = *way.prepared;
+  // Long calls may wait within a transfer, which takes a task for its deadline.
+  if (way.extent.input_bytes + way.extent.output_bytes > kShortCallBytes || !prepared.connected() ||
+      prepared.strands().size() != 1) {
+    return false;
+  }
+  const bool in_place = validate_buffers(call, way.extent, rank()).in_place;
+  prepared.arm(call, in_place, tag_of(call, next_number()), *way.choice, size(), check_calls_);
+  last_ = {call, &prepared};
+  return true;
 }
 
 void Communicator::run(const std::vector<PointToPointCall>& calls) {

@@ -114,6 +114,8 @@ class Communicator final : public executor::WaitHook {
   };
   /// The reference holds until the next call of this function. @throws Error as extent_of()
   const Way& way_of(const CollectiveCall& call);
+  /// Before a task arms anything.
+  void forget_last() noexcept { last_.prepared = nullptr; }
   Tuner& tuner() noexcept { return *tuner_; }
   [[nodiscard]] int point_to_point_channel() const noexcept { return point_to_point_channel_; }
   [[nodiscard]] const GroupFacts& facts() const noexcept { return facts_; }
@@ -124,10 +126,8 @@ class Communicator final : public executor::WaitHook {
   void connect();
 
   void execute(Task& task);
-  // Arms a call, and goes as far with it as it can without waiting. @return true when it is done
-  // @pre `way.prepared` is connected
-  bool run_at_once(const CollectiveCall& call, const Way& way, bool in_place,
-                   const executor::CallTag& tag);
+  // Arms a call that needs no task unless it must wait, as last_. @return false when it does
+  bool arm_short(const CollectiveCall& call);
   // Tells the ranks waited for what this rank was called with, and looks at what they told.
   void compare_calls();
   [[noreturn]] void broke(const Error& error);
@@ -160,6 +160,13 @@ class Communicator final : public executor::WaitHook {
   std::map<Collective, std::shared_ptr<const schedule::Checked>> chosen_by_user_;
   // The ways of the last calls: a few shapes that come again and again are the common case.
   std::array<Way, 8> ways_;
+  // The last call, while `prepared` is still armed for it and nothing else: the same call again,
+  // with the same buffers, has little to do before its steps.
+  struct Last {
+    CollectiveCall call;
+    PreparedCollective* prepared = nullptr;
+  };
+  Last last_;
   int point_to_point_channel_ = 0;
   bool check_calls_ = true;
   std::uint32_t calls_ = 0;

@@ -83,11 +83,7 @@ void PreparedCollective::arm(const CollectiveCall& call, bool in_place,
   call_.in_place = in_place;
   call_.check_tags = check_tags;
   call_.tag = tag;
-  for (executor::Strand& strand : strands_) {
-    strand.round = 0;
-    strand.step = 0;
-    strand.drained = 0;
-  }
+  restart();
 }
 
 void PreparedCollective::set_arithmetic(const CollectiveCall& call, int num_ranks) {

@@ -30,6 +30,12 @@ class PreparedCollective {
   void arm(const CollectiveCall& call, bool in_place, const executor::CallTag& tag,
            const Choice& choice, int num_ranks, bool check_tags);
 
+  /// The same call once more. @pre arm() was for the last call
+  void arm_again(std::uint32_t number) noexcept {
+    call_.tag.call = number;
+    restart();
+  }
+
   [[nodiscard]] executor::Call& call() noexcept { return call_; }
   [[nodiscard]] std::vector<executor::Strand>& strands() noexcept { return strands_; }
   [[nodiscard]] const schedule::Checked& checked() const noexcept { return *checked_; }
@@ -38,6 +44,13 @@ class PreparedCollective {
 
  private:
   bool connect_more(Links& links);
+  void restart() noexcept {
+    for (executor::Strand& strand : strands_) {
+      strand.round = 0;
+      strand.step = 0;
+      strand.drained = 0;
+    }
+  }
   void set_arithmetic(const CollectiveCall& call, int num_ranks);
   void cut(const CollectiveCall& call, const Choice& choice);
 

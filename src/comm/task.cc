@@ -15,6 +15,7 @@ bool CollectiveTask::begin(executor::HostTeam& team) {
     prepared_ = way.prepared;
   }
   if (!prepared_->connect(comm_.links())) return false;
+  comm_.forget_last();
   prepared_->arm(call_, in_place_, tag_, *choice_, comm_.size(), comm_.check_calls());
   team.history().record(tag_);
   set_armed();

@@ -39,9 +39,12 @@ class CollectiveTask final : public Task {
                  const executor::CallTag& tag)
       : comm_(comm), call_(call), in_place_(in_place), tag_(tag) {}
   /// A call that has begun: `prepared` is armed for it.
-  CollectiveTask(Communicator& comm, const CollectiveCall& call, bool in_place,
-                 const executor::CallTag& tag, PreparedCollective& prepared)
-      : comm_(comm), call_(call), in_place_(in_place), tag_(tag), prepared_(&prepared) {
+  CollectiveTask(Communicator& comm, const CollectiveCall& call, PreparedCollective& prepared)
+      : comm_(comm),
+        call_(call),
+        in_place_(prepared.call().in_place),
+        tag_(prepared.call().tag),
+        prepared_(&prepared) {
     set_armed();
   }
   bool advance(executor::HostTeam& team) override;
