@@ -166,10 +166,11 @@ MeasureResult measure(Communicator& comm, const MeasureSpec& spec) {
   for (int root = 0; root < (spec.root < 0 && has_root(spec.collective) ? n : 1); ++root) {
     calls.push_back(call_with(root_of(root)));
   }
-  const auto run_iteration = [&](int iteration) {
+  std::size_t next = 0;
+  const auto run_iteration = [&](int /*iteration*/) {
     for (int i = 0; i < spec.operations; ++i) {
-      const int number = iteration * spec.operations + i;
-      comm.run(calls[static_cast<std::size_t>(number) % calls.size()]);
+      comm.run(calls[next]);
+      if (++next == calls.size()) next = 0;
       if (spec.barrier == MeasureBarrier::kOperation) comm.barrier();
     }
   };
