@@ -32,6 +32,7 @@ class HostTeam {
   }
 
   void sync() const noexcept {}
+  void end_step() const noexcept {}
 
   bool wait_arrival(ReceiveEnd& link, std::size_t bytes) const noexcept {
     const std::uint64_t next = link.received + 1;
@@ -82,7 +83,7 @@ class HostTeam {
     }
   }
 
-  void release(ReceiveEnd& link) noexcept {
+  void release(ReceiveEnd& link, const Source& /*source*/) noexcept {
     const std::uint64_t chunk = ++link.received;
     ++moves_;
     // The writer waits for this chunk itself only when it gave an address. Otherwise it wants room
