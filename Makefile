@@ -101,7 +101,8 @@ docs: install ## man pages and docs/settings.md from the program itself
 	$(BIN)/python dev/make_settings_page.py
 
 # Clang, so that the tree is built by a second compiler, which also checks what mutexes guard.
-CONFIGURE_CLANG := $(CONFIGURE) -DCMAKE_BUILD_TYPE=None \
+# Without CUDA: nvcc takes neither these sanitizers nor, everywhere, this compiler beside it.
+CONFIGURE_CLANG := $(CONFIGURE) -DCMAKE_BUILD_TYPE=None -DRW_CUDA=OFF \
   -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
 
 # The fuzzers need the same sanitizers: one tree serves both.
