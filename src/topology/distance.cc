@@ -108,17 +108,21 @@ Distances::Distances(const Topology& topology)
     host_[i] = topology.node(i).host;
     place_[i] = count[static_cast<std::size_t>(host_[i] + 1)]++;
   }
+  std::vector<std::vector<NodeIndex>> cpus(count.size());
+  for (const NodeIndex cpu : topology.nodes_of(NodeKind::kCpu)) {
+    cpus[static_cast<std::size_t>(host_[cpu] + 1)].push_back(cpu);
+  }
   component_ = components(topology, [](const Link&) { return true; });
   rows_.resize(host_.size());
   for (NodeIndex i = 0; i < host_.size(); ++i) {
-    rows_[i].to = walk(topology, i);
+    const auto host = static_cast<std::size_t>(host_[i] + 1);
+    rows_[i].to = walk(topology, i, count[host]);
     if (topology.node(i).kind == NodeKind::kCpu) {
       rows_[i].cpu = i;
       continue;
     }
     int best = 0;
-    for (NodeIndex cpu = 0; cpu < host_.size(); ++cpu) {
-      if (topology.node(cpu).kind != NodeKind::kCpu || host_[cpu] != host_[i]) continue;
+    for (const NodeIndex cpu : cpus[host]) {
       const int hops = rows_[i].to[place_[cpu]].hops;
       if (hops > 0 && (best == 0 || hops < best)) {
         best = hops;
@@ -130,10 +134,11 @@ Distances::Distances(const Topology& topology)
 }
 
 /// Breadth first over PCIe and links between CPUs of one host, through switches and CPUs only.
-std::vector<Path> Distances::walk(const Topology& topology, NodeIndex from) const {
-  std::vector<NodeIndex> before(topology.nodes().size(), kNobody);
+std::vector<Path> Distances::walk(const Topology& topology, NodeIndex from,
+                                  std::size_t host_size) const {
+  std::vector<NodeIndex> before(host_size, kNobody);  // by place within the host
   std::vector<NodeIndex> open{from};
-  before[from] = from;
+  before[place_[from]] = from;
   for (std::size_t next = 0; next < open.size(); ++next) {
     const NodeIndex at = open[next];
     const NodeKind kind = topology.node(at).kind;
@@ -141,23 +146,21 @@ std::vector<Path> Distances::walk(const Topology& topology, NodeIndex from) cons
     for (const LinkIndex l : topology.links_from(at)) {
       const Link& link = topology.link(l);
       const NodeIndex to = link.destination;
-      if (before[to] != kNobody || !is_local(link.type) || host_[to] != host_[from]) continue;
-      before[to] = at;
+      if (!is_local(link.type) || host_[to] != host_[from] || before[place_[to]] != kNobody) {
+        continue;
+      }
+      before[place_[to]] = at;
       open.push_back(to);
     }
   }
-  std::size_t size = 0;
-  for (NodeIndex i = 0; i < host_.size(); ++i) {
-    if (host_[i] == host_[from]) size = std::max(size, place_[i] + 1);
-  }
-  std::vector<Path> found(size);
+  std::vector<Path> found(host_size);
   for (const NodeIndex to : open) {
     if (to == from) {
       found[place_[to]].path = PathClass::kSelf;
       continue;
     }
     std::vector<NodeIndex> way;
-    for (NodeIndex at = to; at != from; at = before[at]) way.push_back(at);
+    for (NodeIndex at = to; at != from; at = before[place_[at]]) way.push_back(at);
     way.push_back(from);
     Path& path = found[place_[to]];
     path.path = classify(topology, way);

@@ -58,7 +58,8 @@ class Distances {
     std::vector<Path> to;  ///< by the place of a node within its host
     std::optional<NodeIndex> cpu;
   };
-  [[nodiscard]] std::vector<Path> walk(const Topology& topology, NodeIndex from) const;
+  [[nodiscard]] std::vector<Path> walk(const Topology& topology, NodeIndex from,
+                                       std::size_t host_size) const;
   void find_fabric(const Topology& topology);
 
   std::vector<int> host_;

@@ -60,6 +60,8 @@ Topology replicate(const Topology& host, int hosts, Fabric fabric) {
   if (hosts > 1) {
     made.name += fmt::format("-x{}", hosts);
     made.title = fmt::format("{} hosts: {}", hosts, host.description().title);
+  }
+  if (!nics.empty()) {
     made.assumptions.push_back(
         fabric == Fabric::kRails
             ? "a network for each NIC place; NICs reach it at their line rate"

@@ -11,7 +11,8 @@ enum class Fabric {
 };
 
 /// `hosts` copies of a one-host machine, NICs joined by networks at their line rate (net_gbps).
-/// Ids get the host before them ("h1.gpu0"); ranks go on from host to host.
+/// Ids of several hosts get the host before them ("h1.gpu0"); ranks go on from host to host. One
+/// host gets the networks too.
 ///
 /// @throws Error kInvalidArgument: not of one host, already with a network, no NIC (with several
 ///         hosts), a NIC without a line rate, more nodes or links than a Topology may have
