@@ -83,6 +83,17 @@ TEST(HwlocXml, ReadsMachinesWithoutGpus) {
               ElementsAre(HasSubstr("the PCIe link of 0000:00:03.0 is not known")));
 }
 
+TEST(HwlocXml, ReadsARecordedMachineWithTwoH200) {
+  const Topology topology = recorded("h200-2gpu");
+  ASSERT_EQ(topology.gpus().size(), 2U);
+  EXPECT_EQ(topology.node(topology.gpus()[1]).bus_id, "0000:00:07.0");
+  const auto link = topology.find_link(topology.gpus()[0], topology.at("cpu0"), LinkType::kPcie);
+  ASSERT_TRUE(link);
+  EXPECT_EQ(topology.link(*link).gen, 5);
+  EXPECT_EQ(topology.link(*link).width, 16);
+  EXPECT_EQ(topology.node(topology.at("cpu0")).cpus, "0-31");
+}
+
 TEST(HwlocXml, NamesFileAndLineOfWhatIsWrong) {
   EXPECT_THAT(complaint(""), StartsWith("t.xml: line 1: "));
   EXPECT_THAT(complaint("<topology version=\"1.0\"/>"),
