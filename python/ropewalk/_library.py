@@ -40,8 +40,11 @@ class MeasureSpec(ctypes.Structure):
         ("in_place", ctypes.c_int),
         ("warmup", ctypes.c_int),
         ("iterations", ctypes.c_int),
+        ("operations", ctypes.c_int),
         ("check", ctypes.c_int),
-        ("blocking", ctypes.c_int),
+        ("barrier", ctypes.c_int),
+        ("unalign", ctypes.c_size_t),
+        ("iteration_seconds", ctypes.POINTER(ctypes.c_double)),
     ]
 
 
@@ -52,6 +55,7 @@ class MeasureResult(ctypes.Structure):
         ("seconds_avg", ctypes.c_double),
         ("seconds_min", ctypes.c_double),
         ("seconds_max", ctypes.c_double),
+        ("seconds_rank0", ctypes.c_double),
         ("wrong", ctypes.c_uint64),
         ("algorithm", ctypes.c_char * 32),
     ]

@@ -68,14 +68,15 @@ Communicator::Communicator(std::unique_ptr<Bootstrap> bootstrap, const Config& c
 Communicator::~Communicator() {
   if (worker_.joinable()) {
     {
-      const std::lock_guard lock(queue_mutex_);
+      const Lock lock(queue_mutex_);
       stop_ = true;
     }
     queue_changed_.notify_all();
     worker_.join();
   }
   // Another thread may be on its way out of an operation that abort() ended.
-  { const std::lock_guard wait(engine_mutex_); }
+  { const Lock wait(engine_mutex_); }
+  fate_.when_broken(nullptr);
   bootstrap_->watch(nullptr);
   if (!finalized_) bootstrap_->abort("the communicator was destroyed without being finalized");
 }
@@ -109,7 +110,7 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   };
   fate_.check();
   drain_queue();
-  const std::lock_guard lock(engine_mutex_);
+  const Lock lock(engine_mutex_);
   const Deadline deadline = deadline_of(config_);
   const auto n = static_cast<std::size_t>(size());
   std::vector<Wish> wishes(n);
@@ -181,7 +182,7 @@ void Communicator::use_schedule(std::shared_ptr<const schedule::Checked> checked
                 schedule.num_channels(), point_to_point_channel_);
   }
   drain_queue();
-  const std::lock_guard lock(engine_mutex_);
+  const Lock lock(engine_mutex_);
   chosen_by_user_[schedule.collective] = std::move(checked);
   by_choice_.clear();
   last_way_ = {};
@@ -190,7 +191,7 @@ void Communicator::use_schedule(std::shared_ptr<const schedule::Checked> checked
 
 void Communicator::forget_schedules() {
   drain_queue();
-  const std::lock_guard lock(engine_mutex_);
+  const Lock lock(engine_mutex_);
   chosen_by_user_.clear();
   by_choice_.clear();
   last_way_ = {};
@@ -213,14 +214,14 @@ void Communicator::run(const CollectiveCall& call) {
   const Validated valid = validate(call, rank(), size());
   CollectiveTask task(*this, call, valid.in_place, tag_of(call, next_number()));
   drain_queue();
-  const std::lock_guard lock(engine_mutex_);
+  const Lock lock(engine_mutex_);
   execute(task);
 }
 
 void Communicator::run(const std::vector<PointToPointCall>& calls) {
   const std::unique_ptr<Task> task = make_task(calls);
   drain_queue();
-  const std::lock_guard lock(engine_mutex_);
+  const Lock lock(engine_mutex_);
   execute(*task);
 }
 
@@ -235,7 +236,7 @@ void Communicator::start(std::vector<PointToPointCall> calls, std::shared_ptr<Re
 void Communicator::start(std::unique_ptr<Task> task,
                          std::vector<std::shared_ptr<Request>> requests) {
   {
-    const std::lock_guard lock(queue_mutex_);
+    const Lock lock(queue_mutex_);
     queue_.push_back({std::move(task), std::move(requests)});
     if (!has_worker_) {
       worker_ = std::thread([this] { worker(); });
@@ -276,14 +277,16 @@ void Communicator::broke(const Error& error) {
 void Communicator::drain_queue() {
   // Nothing was ever started: the common case, and worth no lock.
   if (!has_worker_) return;
-  std::unique_lock lock(queue_mutex_);
-  queue_changed_.wait(lock, [this] { return queue_.empty() && !working_; });
+  Lock lock(queue_mutex_);
+  lock.wait(queue_changed_,
+            [this]() RW_REQUIRES(queue_mutex_) { return queue_.empty() && !working_; });
 }
 
 void Communicator::worker() {
-  std::unique_lock lock(queue_mutex_);
+  Lock lock(queue_mutex_);
   while (true) {
-    queue_changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    lock.wait(queue_changed_,
+              [this]() RW_REQUIRES(queue_mutex_) { return stop_ || !queue_.empty(); });
     if (queue_.empty()) return;
     Queued next = std::move(queue_.front());
     queue_.pop_front();
@@ -291,7 +294,7 @@ void Communicator::worker() {
     lock.unlock();
     try {
       fate_.check();
-      const std::lock_guard engine(engine_mutex_);
+      const Lock engine(engine_mutex_);
       execute(*next.task);
       for (const std::shared_ptr<Request>& request : next.requests) request->finish();
     } catch (const Error& error) {
@@ -320,11 +323,11 @@ void Communicator::run_together(std::vector<Work> work) {
   if (work.size() == 1) {
     Communicator& comm = *work.front().comm;
     comm.drain_queue();
-    const std::lock_guard lock(comm.engine_mutex_);
+    const Lock lock(comm.engine_mutex_);
     for (const std::unique_ptr<Task>& task : work.front().tasks) comm.execute(*task);
     return;
   }
-  std::vector<std::unique_lock<std::mutex>> locks;
+  std::vector<std::unique_lock<Mutex>> locks;
   for (Work& item : work) {
     item.comm->drain_queue();
     locks.emplace_back(item.comm->engine_mutex_);
@@ -378,10 +381,47 @@ void Communicator::barrier() {
   run(call);
 }
 
+// ---- on GPU memory ----------------------------------------------------------------------
+
+void Communicator::attach_device(int device) {
+  fate_.check();
+  drain_queue();
+  const Lock lock(engine_mutex_);
+  if (device_ != nullptr) {
+    throw Error(Errc::kInvalidUsage, "rank {} has GPU {} already", rank(), device_->device());
+  }
+  device_ = comm::attach_device(*bootstrap_, config_, runtime_, facts_, device);
+  fate_.when_broken([group = device_.get()] { group->abort(); });
+}
+
+void Communicator::look_at_device() {
+  if (device_ == nullptr || fate_.broken()) return;
+  const std::optional<Error> stopped = device_->stopped();
+  if (!stopped.has_value()) return;
+  fate_.fail(stopped->code(), stopped->what());
+  bootstrap_->abort(stopped->what());
+}
+
+void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
+  look_at_device();
+  fate_.check();
+  if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
+  const Validated valid = validate(call, rank(), size());
+  device_->launch(call, valid.in_place, tag_of(call, next_number()), stream);
+}
+
+void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStream stream) {
+  look_at_device();
+  fate_.check();
+  if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
+  for (const PointToPointCall& call : calls) validate(call, size());
+  device_->launch(calls, stream);
+}
+
 void Communicator::exchange(std::span<std::byte> all, std::size_t bytes_each) {
   fate_.check();
   drain_queue();
-  const std::lock_guard lock(engine_mutex_);
+  const Lock lock(engine_mutex_);
   bootstrap_->all_gather(all, bytes_each, deadline_of(config_));
 }
 
@@ -464,10 +504,25 @@ void Communicator::finalize() {
     bootstrap_->abort("its communicator was broken");
     return;
   }
-  const std::lock_guard lock(engine_mutex_);
-  for (const Links::Untaken& chunk : links_->untaken()) {
+  const Lock lock(engine_mutex_);
+  // A root that only sent has not heard from the others: what they were called with may lie unread.
+  const bool rooted = team_.history().any_of([](const executor::CallTag& tag) {
+    return tag.collective < kNumCollectives && has_root(static_cast<Collective>(tag.collective));
+  });
+  for (const Links::Untaken& chunk : links_->untaken(check_calls_ && rooted)) {
+    const std::optional<executor::CallTag> ours = team_.history().find(chunk.tag.call);
+    if (check_calls_ && ours.has_value() && !(*ours == chunk.tag)) {
+      finalized_ = true;
+      broke(Error(
+          Errc::kInvalidUsage, "{}",
+          executor::describe_difference(rank(), *ours, team_.history(), chunk.peer, chunk.tag)));
+    }
     log::warn("rank {} leaves, and has not received what rank {} sent it (call {})", rank(),
               chunk.peer, chunk.tag.call);
+  }
+  if (device_ != nullptr) {
+    device_->finish(*bootstrap_);
+    look_at_device();
   }
   finalized_ = true;
   bootstrap_->leave();

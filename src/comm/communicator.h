@@ -10,7 +10,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <span>
 #include <string>
@@ -19,6 +18,7 @@
 
 #include "comm/bootstrap/bootstrap.h"
 #include "comm/collective_call.h"
+#include "comm/device_group.h"
 #include "comm/fate.h"
 #include "comm/links.h"
 #include "comm/prepared.h"
@@ -26,6 +26,7 @@
 #include "comm/runtime.h"
 #include "comm/task.h"
 #include "comm/tuner.h"
+#include "core/mutex.h"
 #include "executor/host/host_team.h"
 #include "executor/host/waiter.h"
 
@@ -78,6 +79,18 @@ class Communicator final : public executor::WaitHook {
   static void run_together(std::vector<Work> work);
 
   void barrier();
+
+  // ---- on GPU memory --------------------------------------------------------------------
+
+  /// Gives this rank the GPU `device`. All ranks call. @throws Error as attach_device()
+  void attach_device(int device);
+  /// nullptr before attach_device().
+  [[nodiscard]] DeviceGroup* device() noexcept { return device_.get(); }
+  /// Enqueues on `stream`; the operation runs there. Errors as above, also of earlier kernels.
+  void enqueue(const CollectiveCall& call, DeviceStream stream);
+  void enqueue(const std::vector<PointToPointCall>& calls, DeviceStream stream);
+  /// Breaks the communicator if a kernel of this rank ended badly.
+  void look_at_device();
 
   /// Waits for all started operations, tells the others, and leaves.
   void finalize();
@@ -147,6 +160,7 @@ class Communicator final : public executor::WaitHook {
   GroupFacts facts_;
   std::unique_ptr<Links> links_;
   std::unique_ptr<Tuner> tuner_;
+  std::unique_ptr<DeviceGroup> device_;
   std::map<Key, std::unique_ptr<PreparedCollective>> prepared_;
   std::vector<PreparedCollective*> by_choice_;  // by Choice::index
   std::map<Collective, std::shared_ptr<const schedule::Checked>> chosen_by_user_;
@@ -168,13 +182,13 @@ class Communicator final : public executor::WaitHook {
     std::vector<std::shared_ptr<Request>> requests;
   };
   bool has_worker_ = false;  // by the thread that uses the communicator
-  std::mutex engine_mutex_;  // held by the thread that runs a task
-  std::mutex queue_mutex_;   // guards all below
+  Mutex engine_mutex_;       // held by the thread that runs a task
+  Mutex queue_mutex_;
   std::condition_variable queue_changed_;
-  std::deque<Queued> queue_;
-  bool working_ = false;  // the worker holds a task
-  bool stop_ = false;
-  std::thread worker_;
+  std::deque<Queued> queue_ RW_GUARDED_BY(queue_mutex_);
+  bool working_ RW_GUARDED_BY(queue_mutex_) = false;  // the worker holds a task
+  bool stop_ RW_GUARDED_BY(queue_mutex_) = false;
+  std::thread worker_;  // by the thread that uses the communicator
 };
 
 }  // namespace ropewalk::comm

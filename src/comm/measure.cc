@@ -14,17 +14,21 @@
 namespace ropewalk::comm {
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;
+using Clock = std::chrono::steady_clock;
 
-// Page-aligned memory, every page touched.
+constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kMaxUnalign = std::size_t{1} << 20;
+
+// Memory that begins `offset` bytes after the start of a page, every page touched.
 class Buffer {
  public:
-  explicit Buffer(std::size_t bytes)
-      : data_(static_cast<std::byte*>(
-            ::operator new (std::max<std::size_t>(bytes, 1), std::align_val_t{kPageBytes}))) {
-    std::memset(data_.get(), 0x5a, bytes);
+  Buffer(std::size_t bytes, std::size_t offset)
+      : offset_(offset),
+        data_(static_cast<std::byte*>(::operator new (std::max<std::size_t>(offset + bytes, 1),
+                                                      std::align_val_t{kPageBytes}))) {
+    std::memset(data_.get(), 0x5a, offset + bytes);
   }
-  [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
+  [[nodiscard]] std::byte* data() const noexcept { return data_.get() + offset_; }
 
  private:
   struct Free {
@@ -32,6 +36,7 @@ class Buffer {
       ::operator delete (data, std::align_val_t{kPageBytes});
     }
   };
+  std::size_t offset_;
   std::unique_ptr<std::byte, Free> data_;
 };
 
@@ -58,14 +63,16 @@ Buffers make_buffers(const MeasureSpec& spec, int rank, int num_ranks) {
   Buffers buffers;
   buffers.input_bytes = most(schedule::input_units);
   buffers.output_bytes = most(schedule::output_units);
+  const std::size_t offset = spec.unalign * size_of(spec.type);
   if (!spec.in_place) {
-    buffers.input = std::make_unique<Buffer>(buffers.input_bytes);
-    buffers.output = std::make_unique<Buffer>(buffers.output_bytes);
+    buffers.input = std::make_unique<Buffer>(buffers.input_bytes, offset);
+    buffers.output = std::make_unique<Buffer>(buffers.output_bytes, offset);
     buffers.input_at = buffers.input->data();
     buffers.output_at = buffers.output->data();
     return buffers;
   }
-  buffers.output = std::make_unique<Buffer>(std::max(buffers.input_bytes, buffers.output_bytes));
+  buffers.output =
+      std::make_unique<Buffer>(std::max(buffers.input_bytes, buffers.output_bytes), offset);
   buffers.input_at = buffers.output_at = buffers.output->data();
   return buffers;
 }
@@ -86,6 +93,32 @@ void place_in(Buffers& buffers, const MeasureSpec& spec, int root, int rank, int
   }
 }
 
+// Seconds per operation of this rank. Fills `each` where the spec wants it.
+double timed_iterations(Communicator& comm, const MeasureSpec& spec, const auto& run_iteration,
+                        std::vector<double>& each) {
+  const auto per_operation = [&](Clock::duration time) {
+    return std::chrono::duration<double>(time).count() / spec.operations;
+  };
+  const bool apart = spec.barrier == MeasureBarrier::kIteration;
+  if (spec.per_iteration) each.reserve(static_cast<std::size_t>(spec.iterations));
+  comm.barrier();
+  Clock::duration counted{};
+  Clock::time_point begin = Clock::now();
+  for (int i = 0; i < spec.iterations; ++i) {
+    run_iteration(i);
+    if (!apart && !spec.per_iteration && i + 1 < spec.iterations) continue;
+    const Clock::time_point end = Clock::now();
+    counted += end - begin;
+    if (spec.per_iteration) each.push_back(per_operation(end - begin));
+    begin = end;
+    if (apart) {
+      comm.barrier();
+      begin = Clock::now();
+    }
+  }
+  return per_operation(counted) / spec.iterations;
+}
+
 }  // namespace
 
 MeasureResult measure(Communicator& comm, const MeasureSpec& spec) {
@@ -94,9 +127,14 @@ MeasureResult measure(Communicator& comm, const MeasureSpec& spec) {
   if (spec.in_place && !schedule::in_place_input_offset(spec.collective, rank).has_value()) {
     throw Error(Errc::kInvalidArgument, "{} has no in-place form", name(spec.collective));
   }
-  if (spec.iterations < 1 || spec.warmup < 0) {
-    throw Error(Errc::kInvalidArgument, "iterations: {} and warmup: {} must be positive",
-                spec.iterations, spec.warmup);
+  if (spec.iterations < 1 || spec.operations < 1 || spec.warmup < 0) {
+    throw Error(Errc::kInvalidArgument,
+                "iterations: {}, operations: {} and warmup: {} must be positive", spec.iterations,
+                spec.operations, spec.warmup);
+  }
+  if (spec.unalign > kMaxUnalign) {
+    throw Error(Errc::kInvalidArgument, "unalign: {} is more than {} elements", spec.unalign,
+                kMaxUnalign);
   }
   if (spec.root < -1 || spec.root >= n) {
     throw Error(Errc::kInvalidArgument, "root: {} is outside -1 to {}", spec.root, n - 1);
@@ -128,18 +166,19 @@ MeasureResult measure(Communicator& comm, const MeasureSpec& spec) {
   for (int root = 0; root < (spec.root < 0 && has_root(spec.collective) ? n : 1); ++root) {
     calls.push_back(call_with(root_of(root)));
   }
-  const auto run = [&](int iteration) {
-    comm.run(calls[static_cast<std::size_t>(iteration) % calls.size()]);
-    if (spec.blocking) comm.barrier();
+  const auto run_iteration = [&](int iteration) {
+    for (int i = 0; i < spec.operations; ++i) {
+      const int number = iteration * spec.operations + i;
+      comm.run(calls[static_cast<std::size_t>(number) % calls.size()]);
+      if (spec.barrier == MeasureBarrier::kOperation) comm.barrier();
+    }
   };
-  for (int i = 0; i < spec.warmup; ++i) run(i);
-  comm.barrier();
-  const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < spec.iterations; ++i) run(i);
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  for (int i = 0; i < spec.warmup; ++i) run_iteration(i);
+  MeasureResult result;
+  const double seconds = timed_iterations(comm, spec, run_iteration, result.iteration_seconds);
 
   std::uint64_t wrong = 0;
-  if (spec.check) {
+  for (int round = 0; round < spec.check; ++round) {
     for (std::size_t k = 0; k < calls.size(); ++k) {
       const int root = root_of(static_cast<int>(k));
       const schedule::TestPattern pattern(spec.collective, spec.type, spec.op, n, root, spec.count);
@@ -156,10 +195,9 @@ MeasureResult measure(Communicator& comm, const MeasureSpec& spec) {
     std::uint64_t wrong;
   };
   std::vector<Report> reports(static_cast<std::size_t>(n));
-  reports[static_cast<std::size_t>(rank)] = {elapsed.count() / spec.iterations, wrong};
+  reports[static_cast<std::size_t>(rank)] = {seconds, wrong};
   comm.exchange(std::as_writable_bytes(std::span(reports)), sizeof(Report));
-  MeasureResult result;
-  result.seconds_min = reports.front().seconds;
+  result.seconds_rank0 = result.seconds_min = reports.front().seconds;
   for (const Report& report : reports) {
     result.seconds_avg += report.seconds / n;
     result.seconds_min = std::min(result.seconds_min, report.seconds);

@@ -42,6 +42,8 @@ Examples:
       also as JSON and as a picture
   ropewalk bench broadcast -r -1 -n 100 -w 10
       every rank as root in turn, 100 iterations after 10 to warm up
+  ropewalk bench all_reduce -b 64K -e 64K -n 1000 -I 1 -z 3
+      each iteration timed, and started by all ranks together
   mpirun -n 8 ropewalk bench all_to_all -e 1M -b 8 -f 2
       ranks started by a launcher
   ropewalk bench all_reduce --set ALGORITHM=ring --pin
@@ -128,11 +130,17 @@ def bench(
     ] = 0,
     blocking: Annotated[
         int,
-        typer.Option("-z", "--blocking", help="1: a barrier after each operation; 2: none."),
+        typer.Option(
+            "-z",
+            "--blocking",
+            help="1: a barrier after each operation; 2: none; 3: after each iteration, untimed.",
+        ),
     ] = 0,
     average: Annotated[
         int,
-        typer.Option("-a", "--average", help="Time shown: 1 mean, 2 least, 3 most of ranks."),
+        typer.Option(
+            "-a", "--average", help="Time shown: 0 of rank 0, 1 mean, 2 least, 3 most of ranks."
+        ),
     ] = 1,
     timeout: Annotated[
         int, typer.Option("-T", "--timeout", help="Seconds that an operation may take; 0: ever.")
@@ -185,13 +193,18 @@ def bench(
     ] = -1,
     memory: Annotated[int, typer.Option("-M", "--memory", help="GPU memory report; only 0.")] = 0,
     unalign: Annotated[
-        int, typer.Option("-u", "--unalign", help="Misaligned buffers; only 0.")
+        int,
+        typer.Option("-u", "--unalign", help="Elements by which buffers are off a page's start."),
     ] = 0,
     per_iter_timing: Annotated[
-        int, typer.Option("-I", "--per_iter_timing", help="Timing by CUDA events; only 0.")
+        int,
+        typer.Option(
+            "-I", "--per_iter_timing", help="1: also least, most and spread of the iterations."
+        ),
     ] = 0,
     per_iter_skip: Annotated[
-        int, typer.Option("-K", "--per_iter_skip", help="Belongs to -I; only 0.")
+        int,
+        typer.Option("-K", "--per_iter_skip", help="First iterations that -I's figures leave out."),
     ] = 0,
     set_: console.SettingOption = None,
 ) -> None:
@@ -209,14 +222,12 @@ def bench(
     _only("-D", device_implementation, 0, needs_cuda)
     _only("-V", device_cta_count, -1, needs_cuda)
     _only("-M", memory, 0, "reports GPU memory; these ranks work on host memory")
-    _only("-I", per_iter_timing, 0, "times by CUDA events; these ranks work on host memory")
-    _only("-K", per_iter_skip, 0, "belongs to -I, which needs CUDA")
-    _only("-u", unalign, 0, "misaligned buffers are not measured by this version")
-    if blocking == 3:
-        console.fail("-z 3: barriers outside the timing are not there yet; use 1", console.USAGE)
-    if average == 0:
-        console.fail("-a 0: the time of rank 0 alone is not kept; use 1, 2 or 3", console.USAGE)
+    if per_iter_skip != 0:
+        if not per_iter_timing:
+            console.fail(f"-K {per_iter_skip}: belongs to -I 1", console.USAGE)
+        _number("-K", per_iter_skip, 0, iters - 1)
     for flag, value, high in (
+        ("-I", per_iter_timing, 1),
         ("-C", report_cputime, 1),
         ("-S", report_timestamps, 1),
         ("-p", parallel_init, 1),
@@ -242,8 +253,11 @@ def bench(
         op=op,
         datatype=type_name,
         root=_number("-r", root, -1),
-        blocking=_number("-z", blocking, 0, 2),
-        average=_number("-a", average, 1, 3),
+        blocking=_number("-z", blocking, 0, 3),
+        average=_number("-a", average, 0, 3),
+        unalign=_number("-u", unalign, 0, 1 << 20),
+        per_iter_timing=bool(per_iter_timing),
+        per_iter_skip=per_iter_skip,
         parallel_init=bool(parallel_init),
         report_cputime=bool(report_cputime),
         report_timestamps=bool(report_timestamps),

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "executor/call_history.h"
+#include "executor/chunk.h"
 #include "executor/walker.h"
 
 namespace ropewalk::executor {
@@ -16,6 +17,22 @@ class HostTeam {
  public:
   /// `rank` is only for messages.
   explicit HostTeam(int rank) : rank_(rank) {}
+
+  template <typename Ready>
+  bool all(std::uint32_t n, Ready&& ready) const {
+    for (std::uint32_t k = 0; k < n; ++k) {
+      if (!ready(k)) return false;
+    }
+    return true;
+  }
+
+  template <typename Body>
+  void each(std::uint32_t n, Body&& body) const {
+    for (std::uint32_t k = 0; k < n; ++k) body(k);
+  }
+
+  void sync() const noexcept {}
+  void end_step() const noexcept {}
 
   bool wait_arrival(ReceiveEnd& link, std::size_t bytes) const noexcept {
     const std::uint64_t next = link.received + 1;
@@ -29,8 +46,8 @@ class HostTeam {
     return std::atomic_ref(link.header(next)->sequence).load(std::memory_order_acquire) == next;
   }
 
-  bool wait_room(SendEnd& link, bool staged) const noexcept {
-    const std::uint64_t window = staged ? link.shape.slots : link.shape.headers;
+  bool wait_room(SendEnd& link, std::size_t bytes) const noexcept {
+    const std::uint64_t window = bytes > kInlineBytes ? link.shape.slots : link.shape.headers;
     if (link.published - link.consumed_seen < window) return true;
     link.consumed_seen = std::atomic_ref(*link.consumed()).load(std::memory_order_acquire);
     return link.published - link.consumed_seen < window;
@@ -42,10 +59,19 @@ class HostTeam {
     return link.consumed_seen >= number;
   }
 
+  Source arrived(const ReceiveEnd& link, const Call& call, std::size_t bytes) const {
+    return arrived_chunk(*this, link, call, bytes);
+  }
+
+  Destination describe(SendEnd& link, const Call& call, std::size_t bytes,
+                       const std::byte* given) const {
+    return describe_chunk(*this, link, call, bytes, given);
+  }
+
   /// Copies or combines. Data in another process is pulled piece by piece through a scratch buffer
   /// that stays in the core's cache, or straight into the destination when nothing is combined.
   /// @throws Error kPeerLost when the other process is gone
-  void transfer(Strand& strand, const Call& call, const Transfer& transfer);
+  void transfer(Strand& strand, const Call& call, Transfer transfer);
 
   void publish(SendEnd& link) noexcept {
     const std::uint64_t next = ++link.published;
@@ -57,7 +83,7 @@ class HostTeam {
     }
   }
 
-  void release(ReceiveEnd& link) noexcept {
+  void release(ReceiveEnd& link, const Source& /*source*/) noexcept {
     const std::uint64_t chunk = ++link.received;
     ++moves_;
     // The writer waits for this chunk itself only when it gave an address. Otherwise it wants room
@@ -75,9 +101,10 @@ class HostTeam {
     if (two_lines) __builtin_prefetch(next->inline_data + kFirstLineBytes);
   }
 
-  /// @throws Error kInvalidUsage naming both ranks and the fields that differ
+  /// For chunk.h. @throws Error kInvalidUsage naming both ranks and the fields that differ
   [[noreturn]] void mismatch(int peer, const CallTag& theirs, const Call& call) const;
 
+  /// For chunk.h. @throws Error kInternal
   [[noreturn]] void wrong_size(int peer, std::size_t got, std::size_t expected) const;
 
   /// Chunks sent and received so far: a waiting thread sees by it whether anything moves.
