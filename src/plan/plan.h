@@ -91,7 +91,7 @@ struct Plan {
   /// Sum of the trees' weights: algbw in the limit of large messages, as nccl-tests defines it.
   Fraction algbw;
   Bound bound;
-  bool optimal = false;  ///< algbw equals bound.algbw (exactly, or within 1e-9 for price bounds)
+  bool optimal = false;  ///< algbw equals bound.algbw (exactly, or within 1e-6 for bounds by prices)
 
   /// Every link of the plane that could be used, with its load; idle ones too.
   std::vector<LinkLoad> links;

@@ -34,6 +34,19 @@ std::vector<TreeEdge> upward(const Network& network, const OutTree& tree) {
 
 }  // namespace
 
+const TreeProgramSolution& Problem::program() const {
+  if (solved_ == nullptr) {
+    Collective shape = collective;
+    const bool backwards =
+        collective == Collective::kReduce || collective == Collective::kReduceScatter;
+    if (collective == Collective::kReduce) shape = Collective::kBroadcast;
+    if (collective == Collective::kReduceScatter) shape = Collective::kAllGather;
+    solved_ = std::make_shared<const TreeProgramSolution>(
+        solve_tree_program(backwards ? reversed(network) : network, shape, root));
+  }
+  return *solved_;
+}
+
 std::vector<Tree> broadcast_trees(const Network& network, const std::vector<OutTree>& trees) {
   std::vector<Tree> out;
   for (const OutTree& tree : trees) {
