@@ -24,7 +24,9 @@ class Routing {
         load_(network.arcs.size(), 0.0) {}
 
   /// Routes a tree by prices that are steep in the load of arcs.
-  TreePair route(double steepness) const {
+  TreePair route(double steepness) const { return route(steepness, root_); }
+
+  TreePair route(double steepness, int root) const {
     const double worst = std::max(largest(), 1e-12);
     std::vector<double> prices;
     for (std::size_t i = 0; i < network_.arcs.size(); ++i) {
@@ -38,7 +40,7 @@ class Routing {
     }
     const TreeFinder finder(network_, prices);
     if (collective_ == Collective::kBroadcast) {
-      return finder.out_tree(root_).first;
+      return finder.out_tree(root).first;
     }
     if (mirrored_) {
       return finder.mirrored().first;
@@ -138,6 +140,51 @@ FewTrees few_trees(const Network& network, Collective collective, int root, int 
       out.rate += exact[i];
     }
   }
+  return out;
+}
+
+FewTrees few_trees_of_all(const Network& network, int per_root) {
+  std::vector<TreePair> best;
+  double least = 1e300;
+  for (const double steepness : {3.0, 10.0}) {
+    Routing routing(network, Collective::kBroadcast, 0);
+    std::vector<TreePair> trees;
+    for (int i = 0; i < per_root; ++i) {
+      for (int root = 0; root < network.num_ranks(); ++root) {
+        trees.push_back(routing.route(steepness, root));
+        routing.add(trees.back(), 1);
+      }
+    }
+    for (int repair = 0; repair < kRepairs; ++repair) {
+      if (routing.largest() < least * (1 - 1e-9)) {
+        least = routing.largest();
+        best = trees;
+      }
+      bool changed = false;
+      for (TreePair& tree : trees) {
+        routing.add(tree, -1);
+        TreePair other = routing.route(steepness * (1 + repair), tree.root);
+        changed = changed || other.out != tree.out;
+        tree = std::move(other);
+        routing.add(tree, 1);
+      }
+      if (!changed) {
+        break;
+      }
+    }
+  }
+  std::vector<Fraction> load(network.arcs.size(), 0);
+  for (const TreePair& tree : best) {
+    for (const auto& [arc, times] : arc_uses(tree)) load[at(arc)] += Fraction(times);
+  }
+  Fraction worst = 0;
+  for (std::size_t i = 0; i < load.size(); ++i) {
+    worst = std::max(worst, load[i] / Fraction(network.arcs[i].capacity));
+  }
+  FewTrees out;
+  out.weights.assign(best.size(), Fraction(1) / worst);
+  out.rate = Fraction(static_cast<Fraction::Integer>(best.size())) / worst;
+  out.trees = std::move(best);
   return out;
 }
 

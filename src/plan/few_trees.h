@@ -13,8 +13,7 @@ namespace ropewalk::plan {
 /// Trees of equal weight are routed one after another by prices that grow exponentially with the load of
 /// links, then taken out and routed again while that lowers the largest load (the routing by
 /// multiplicative weights of N. Garg and J. Koenemann, FOCS 1998, with `count` steps and repair). Their
-/// weights are the optimum of the linear programme over these trees alone. `pool` may hold trees to
-/// start from, such as a solution with many.
+/// weights are the optimum of the linear programme over these trees alone.
 ///
 /// For all_reduce and broadcast (`root`). Reduce is broadcast on the reversed network.
 struct FewTrees {
@@ -23,5 +22,8 @@ struct FewTrees {
   Fraction rate;
 };
 FewTrees few_trees(const Network& network, Collective collective, int root, int count);
+
+/// For all_gather: `per_root` trees of every rank, all of the same weight.
+FewTrees few_trees_of_all(const Network& network, int per_root);
 
 }  // namespace ropewalk::plan

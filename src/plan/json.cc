@@ -195,7 +195,13 @@ Bound bound_of(const topology::Topology& topology, const Value& root) {
 
 }  // namespace
 
-std::string write_json(const topology::Topology& topology, const Plan& plan) {
+std::string write_json(const topology::Topology& topology, const Bound& bound) {
+  return dump({{"bound_gbps", bound.algbw.to_double()},
+               {"bound", bound.algbw.to_string()},
+               {"bottleneck", json_of(topology, bound)}});
+}
+
+std::string write_json(const topology::Topology& topology, const Plan& plan, bool with_trees) {
   const int ranks = plan.num_ranks();
   Json gpus = Json::array();
   for (const int node : plan.gpus) gpus.push_back(topology.node(at(node)).id);
@@ -214,6 +220,7 @@ std::string write_json(const topology::Topology& topology, const Plan& plan) {
                {"ratio", (plan.algbw / plan.bound.algbw).to_double()},
                {"optimal", plan.optimal},
                {"latency_us", plan.latency_us},
+               {"num_trees", plan.trees.size()},
                {"bottleneck", json_of(topology, plan.bound)}};
   std::map<int, int> place;
   std::vector<Json> links;
@@ -228,6 +235,7 @@ std::string write_json(const topology::Topology& topology, const Plan& plan) {
   }
   std::vector<Json> trees;
   for (const Tree& tree : plan.trees) {
+    if (!with_trees) break;
     Json edges = Json::array();
     for (const TreeEdge& edge : tree.reduce) {
       edges.push_back(json_of(topology, edge, "reduce", place));
@@ -244,7 +252,9 @@ std::string write_json(const topology::Topology& topology, const Plan& plan) {
   for (const auto& [key, value] : head.items()) {
     out += fmt::format("\n  {}: {},", dump(Json(key)), dump(value));
   }
-  return out + fmt::format("\n  \"links\": {},\n  \"trees\": {}\n}}\n", lines(links), lines(trees));
+  out += fmt::format("\n  \"links\": {}", lines(links));
+  if (with_trees) out += fmt::format(",\n  \"trees\": {}", lines(trees));
+  return out + "\n}\n";
 }
 
 Plan read_json(std::string_view text, std::string_view origin, const topology::Topology& topology) {

@@ -18,7 +18,7 @@ namespace {
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 constexpr double kStep = 0.1;   // of the multiplicative weights: within some percent of the bound
-constexpr int kMostTrees = 64;  // per root; more are never "few"
+constexpr int kMostTrees = 64;  // more are never "few"
 
 /// Whole units greedily: the trees with the largest weights first, each as many units as still fit.
 /// @param unit  of one tree
@@ -98,28 +98,17 @@ std::vector<OutTree> out_trees(const FewTrees& found, bool in_side) {
   return out;
 }
 
-/// Every rank packs as the root of a broadcast; then all slow down together until the links bear it.
+/// All ranks are roots at once: as many trees for each as come near the bound, all of one weight.
 std::vector<OutTree> packed_for_all(const Network& network, int most_trees) {
-  std::vector<OutTree> out;
-  const int ranks = network.num_ranks();
-  std::vector<Fraction> load(network.arcs.size(), 0);
-  for (int root = 0; root < ranks; ++root) {
-    const double bound = broadcast_bound(network, root).rate.to_double();
-    const FewTrees found = fewest(network, Collective::kBroadcast, root, bound, most_trees);
-    for (OutTree& tree : out_trees(found, false)) {
-      tree.weight /= found.rate;
-      for (const RoutedEdge& edge : tree.edges) {
-        for (const int arc : edge.arcs) load[at(arc)] += tree.weight;
-      }
-      out.push_back(std::move(tree));
-    }
+  const double bound =
+      (all_gather_bound(network).rate * Fraction(network.num_ranks())).to_double();
+  FewTrees best = few_trees_of_all(network, 1);
+  for (int count = 2; count <= std::min(most_trees, 8); count *= 2) {
+    if (best.rate.to_double() >= (1 - kPackedGap) * bound) break;
+    FewTrees more = few_trees_of_all(network, count);
+    if (more.rate > best.rate) best = std::move(more);
   }
-  Fraction worst = 0;
-  for (std::size_t i = 0; i < load.size(); ++i) {
-    worst = std::max(worst, load[i] / Fraction(network.arcs[i].capacity));
-  }
-  for (OutTree& tree : out) tree.weight /= worst;
-  return out;
+  return out_trees(best, false);
 }
 
 }  // namespace

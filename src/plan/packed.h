@@ -24,8 +24,8 @@ struct FractionalPacking {
 FractionalPacking pack_by_weights(const Network& network, Collective collective, int root,
                                   double epsilon);
 
-/// For broadcast, reduce and all_reduce; all_gather and reduce_scatter run the packings of all roots at
-/// once, which halves nothing but may be far from the bound: use optimal there.
+/// Broadcast, reduce and all_reduce as in the paper. All_gather and reduce_scatter route trees of all
+/// roots by common prices, of one weight each (plan/few_trees.h).
 std::vector<Tree> plan_packed(const Problem& problem);
 
 }  // namespace ropewalk::plan

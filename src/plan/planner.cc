@@ -49,8 +49,11 @@ Problem make_problem(const topology::Topology& topology, const Request& request)
 }
 
 CutBound cut_bound(const Problem& problem, const Network& network) {
-  return has_root(problem.collective) ? broadcast_bound(network, problem.root)
-                                      : all_gather_bound(network);
+  if (has_root(problem.collective)) return broadcast_bound(network, problem.root);
+  std::vector<int> firsts = problem.symmetry().rank_class;
+  std::sort(firsts.begin(), firsts.end());
+  firsts.erase(std::unique(firsts.begin(), firsts.end()), firsts.end());
+  return all_gather_bound(network, firsts);
 }
 
 /// Whether cuts bound the collective tightly: edge splitting then reaches the bound.
@@ -100,6 +103,11 @@ std::vector<Tree> plan_optimal(const Problem& problem) {
       throw Error(Errc::kInvalidArgument,
                   "a fixed number of trees per root needs links of the same capacity both ways");
     }
+    return program_trees(problem);
+  }
+  // Copies of one host: a programme over classes of links, where splitting would take hours.
+  if (!has_root(problem.collective) && problem.trees_per_root == 0 &&
+      !problem.symmetry().is_trivial()) {
     return program_trees(problem);
   }
   switch (problem.collective) {

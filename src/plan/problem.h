@@ -13,6 +13,9 @@
 
 namespace ropewalk::plan {
 
+/// From so many ranks on, symmetry is made use of.
+inline constexpr int kManyRanks = 24;
+
 struct Problem {
   Problem(const topology::Topology& machine, Network links, Collective wanted)
       : topology(machine), network(std::move(links)), collective(wanted) {}
@@ -27,8 +30,13 @@ struct Problem {
   /// balanced (reversed for reductions). Solved when it is first asked for. One thread at a time.
   [[nodiscard]] const TreeProgramSolution& program() const;
 
+  /// Found when it is first asked for, for machines of many GPUs; the identity for small ones, where
+  /// exact methods are quick. One thread at a time.
+  [[nodiscard]] const Symmetry& symmetry() const;
+
  private:
   mutable std::shared_ptr<const TreeProgramSolution> solved_;
+  mutable std::shared_ptr<const Symmetry> symmetry_;
 };
 
 /// Out-trees of the network as trees of the plan: for broadcast and all_gather.

@@ -177,6 +177,8 @@ std::vector<Tree> plan_one_hop(const Problem& problem) {
     int root = centre;
     if (has_root(problem.collective)) {
       root = problem.root;
+      // A star around the root would send everything out of it once for each rank.
+      if (centre == root && ranks > 2) continue;
       parents = hung_at(parents, root);
     }
     if (goes_up(problem.collective)) up.push_back(routed(ways, parents, root, true));

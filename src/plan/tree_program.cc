@@ -70,11 +70,64 @@ std::vector<int> hung_at_middle(const std::vector<int>& parents, int& root) {
   return walk(root).second;
 }
 
+/// How often a tree passes each row: an arc, or a class of arcs.
+std::vector<std::pair<int, int>> row_uses(const TreePair& tree, const Symmetry* symmetry) {
+  if (symmetry == nullptr) return arc_uses(tree);
+  std::map<int, int> uses;
+  for (const auto& [arc, times] : arc_uses(tree)) uses[symmetry->arc_class[at(arc)]] += times;
+  return {uses.begin(), uses.end()};
+}
+
+/// A tree under a renaming of the nodes.
+TreePair image_of(const Network& network, const ArcImages& arcs, const std::vector<int>& renaming,
+                  const TreePair& tree) {
+  const auto rank = [&](int from) {
+    return network.rank_of_node[at(renaming[at(network.ranks[at(from)])])];
+  };
+  TreePair out = tree;
+  out.root = rank(tree.root);
+  for (std::vector<RoutedEdge>* edges : {&out.in, &out.out}) {
+    for (RoutedEdge& edge : *edges) {
+      edge.parent = rank(edge.parent);
+      edge.child = rank(edge.child);
+      for (int& arc : edge.arcs) arc = arcs.image(renaming, arc);
+    }
+  }
+  return out;
+}
+
+/// Takes off what rounding left the trees of some roots above the others: all_gather needs the same
+/// rate for every root.
+void level_roots(const std::vector<TreePair>& trees, const std::vector<int>& root_class,
+                 std::vector<Fraction>& weights) {
+  std::map<int, Fraction> members;
+  for (const int first : root_class) members[first] += Fraction(1);
+  std::map<int, Fraction> sum;
+  for (const auto& [first, count] : members) sum[first] = 0;
+  for (std::size_t i = 0; i < trees.size(); ++i) {
+    sum[root_class[at(trees[i].root)]] += weights[i];
+  }
+  std::optional<Fraction> least;
+  for (const auto& [first, total] : sum) {
+    const Fraction each = total / members[first];
+    if (!least.has_value() || each < *least) least = each;
+  }
+  for (auto& [first, total] : sum) {
+    Fraction surplus = total - *least * members[first];
+    for (std::size_t i = 0; i < trees.size() && surplus > Fraction(0); ++i) {
+      if (root_class[at(trees[i].root)] != first) continue;
+      const Fraction taken = std::min(surplus, weights[i]);
+      weights[i] -= taken;
+      surplus -= taken;
+    }
+  }
+}
+
 }  // namespace
 
 struct TreeFinder::Parts {
-  Parts(const Network& network, const std::vector<double>& prices)
-      : closure(network, prices), backwards(network.num_ranks()) {
+  Parts(const Network& network, const std::vector<double>& prices, const Symmetry* symmetry)
+      : closure(network, prices, symmetry), backwards(network.num_ranks()) {
     const CostMatrix& costs = closure.costs();
     for (int a = 0; a < costs.ranks(); ++a) {
       for (int b = 0; b < costs.ranks(); ++b) {
@@ -101,8 +154,9 @@ struct TreeFinder::Parts {
   CostMatrix backwards;
 };
 
-TreeFinder::TreeFinder(const Network& network, const std::vector<double>& prices)
-    : parts_(new Parts(network, prices)) {}
+TreeFinder::TreeFinder(const Network& network, const std::vector<double>& prices,
+                       const Symmetry* symmetry)
+    : parts_(new Parts(network, prices, symmetry)) {}
 
 TreeFinder::~TreeFinder() { delete parts_; }
 
@@ -173,17 +227,28 @@ Fraction simplest_near(double value, double tolerance) {
 }
 
 std::vector<Fraction> exact_weights(const Network& network, const std::vector<TreePair>& trees,
-                                    const std::vector<double>& amounts) {
+                                    const std::vector<double>& amounts, const Symmetry* symmetry) {
   const double total = std::accumulate(amounts.begin(), amounts.end(), 0.0);
+  std::vector<Fraction> limit;
+  if (symmetry == nullptr) {
+    for (const Arc& arc : network.arcs) limit.emplace_back(arc.capacity);
+  } else {
+    limit.assign(symmetry->arc_class_size.size(), 0);
+    for (std::size_t arc = 0; arc < network.arcs.size(); ++arc) {
+      limit[at(symmetry->arc_class[arc])] += Fraction(network.arcs[arc].capacity);
+    }
+  }
+  std::vector<std::vector<std::pair<int, int>>> uses;
+  for (const TreePair& tree : trees) uses.push_back(row_uses(tree, symmetry));
   const auto fits = [&](const std::vector<Fraction>& weights) {
-    std::vector<Fraction> load(network.arcs.size(), 0);
+    std::vector<Fraction> load(limit.size(), 0);
     for (std::size_t i = 0; i < trees.size(); ++i) {
-      for (const auto& [arc, times] : arc_uses(trees[i])) {
-        load[at(arc)] += weights[i] * Fraction(times);
+      for (const auto& [row, times] : uses[i]) {
+        load[at(row)] += weights[i] * Fraction(times);
       }
     }
-    for (std::size_t arc = 0; arc < load.size(); ++arc) {
-      if (load[arc] > Fraction(network.arcs[arc].capacity)) {
+    for (std::size_t row = 0; row < load.size(); ++row) {
+      if (load[row] > limit[row]) {
         return false;
       }
     }
@@ -255,9 +320,22 @@ std::vector<double> best_weights(const Network& network, const std::vector<TreeP
   return out;
 }
 
-TreeProgramSolution solve_tree_program(const Network& network, Collective collective, int root) {
+TreeProgramSolution solve_tree_program(const Network& network, Collective collective, int root,
+                                       const Symmetry* symmetry) {
+  if (symmetry != nullptr && (symmetry->is_trivial() || collective == Collective::kBroadcast)) {
+    symmetry = nullptr;
+  }
   const int ranks = network.num_ranks();
   const int arcs = static_cast<int>(network.arcs.size());
+  // A row per class of arcs; without symmetry every arc is a class.
+  const int rows = symmetry != nullptr ? symmetry->num_arc_classes() : arcs;
+  std::vector<int> root_class(at(ranks));
+  std::iota(root_class.begin(), root_class.end(), 0);
+  if (symmetry != nullptr) root_class = symmetry->rank_class;
+  std::vector<int> roots;  // one of every class
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (root_class[at(rank)] == rank) roots.push_back(rank);
+  }
   const bool gather = collective == Collective::kAllGather;
   const bool mirrored = collective == Collective::kAllReduce && is_symmetric(network);
 
@@ -266,22 +344,28 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
   for (const Arc& arc : network.arcs) {
     scale = std::max(scale, static_cast<double>(arc.capacity));
   }
-  for (const Arc& arc : network.arcs) {
-    limits.push_back(static_cast<double>(arc.capacity) / scale);
+  limits.assign(at(rows), 0.0);
+  for (int arc = 0; arc < arcs; ++arc) {
+    const int row = symmetry != nullptr ? symmetry->arc_class[at(arc)] : arc;
+    limits[at(row)] += static_cast<double>(network.arcs[at(arc)].capacity) / scale;
   }
-  // All-gather: one more row per rank holds the common rate x below the sum of its trees.
-  limits.resize(at(arcs + (gather ? ranks : 0)), 0.0);
+  // All-gather: one more row per class of ranks holds their common rate below the sum of their trees.
+  limits.resize(at(rows + (gather ? ranks : 0)), 0.0);
 
   std::vector<TreePair> trees;
   std::vector<int> tree_of_column;
-  int favourite = root;  // the root that was last worth it
+  int favourite = 0;  // place in `roots` of the one that was last worth it
   const auto price_only = [&](const std::vector<double>& prices) {
-    return std::vector<double>(prices.begin(), prices.begin() + arcs);
+    std::vector<double> out(at(arcs));
+    for (int arc = 0; arc < arcs; ++arc) {
+      out[at(arc)] = prices[at(symmetry != nullptr ? symmetry->arc_class[at(arc)] : arc)];
+    }
+    return out;
   };
   constexpr double kBreak = 1e-3;  // worth enough not to look at further roots
   const auto cheapest = [&](const std::vector<double>& prices) {
     // Returns the tree with its gain: what a unit of it earns above its cost.
-    const TreeFinder finder(network, price_only(prices));
+    const TreeFinder finder(network, price_only(prices), symmetry);
     std::pair<TreePair, double> best;
     double best_gain = -1;
     const auto offer = [&](std::pair<TreePair, double> tree, double worth) {
@@ -295,15 +379,17 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
     } else if (collective == Collective::kBroadcast) {
       offer(finder.out_tree(root), 1);
     } else {
-      for (int step = 0; step < ranks; ++step) {
-        const int tried = (favourite + step) % ranks;
+      const int count = static_cast<int>(roots.size());
+      for (int step = 0; step < count; ++step) {
+        const int place = (favourite + step) % count;
+        const int tried = roots[at(place)];
         if (gather) {
-          offer(finder.out_tree(tried), prices[at(arcs + tried)]);
+          offer(finder.out_tree(tried), prices[at(rows + tried)]);
         } else {
           offer(finder.pair(tried), 1);
         }
         if (best_gain > kBreak) {
-          favourite = (tried + (gather ? 1 : 0)) % ranks;
+          favourite = (place + (gather ? 1 : 0)) % count;
           break;
         }
       }
@@ -318,7 +404,7 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
         if (gather && tree_of_column.empty()) {
           Column rate{{}, static_cast<double>(ranks)};
           for (int rank = 0; rank < ranks; ++rank) {
-            rate.entries.emplace_back(arcs + rank, 1.0);
+            rate.entries.emplace_back(rows + root_class[at(rank)], 1.0);
           }
           tree_of_column.push_back(-1);
           return rate;
@@ -327,8 +413,8 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
         if (!gather && gain < 1 && (mirrored || collective == Collective::kBroadcast ||
                                     gain <= kBreak)) {
           double value = 0;
-          for (int arc = 0; arc < arcs; ++arc) {
-            value += prices[at(arc)] * limits[at(arc)];
+          for (int row = 0; row < rows; ++row) {
+            value += prices[at(row)] * limits[at(row)];
           }
           if (value / (1 - gain) < best_bound) {
             best_bound = value / (1 - gain);
@@ -339,11 +425,11 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
           return std::nullopt;
         }
         Column column{{}, gather ? 0.0 : 1.0};
-        for (const auto& [arc, times] : arc_uses(tree)) {
-          column.entries.emplace_back(arc, times);
+        for (const auto& [row, times] : row_uses(tree, symmetry)) {
+          column.entries.emplace_back(row, times);
         }
         if (gather) {
-          column.entries.emplace_back(arcs + tree.root, -1.0);
+          column.entries.emplace_back(rows + tree.root, -1.0);
         }
         tree_of_column.push_back(static_cast<int>(trees.size()));
         trees.push_back(std::move(tree));
@@ -369,7 +455,7 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
     }
   }
   // The cheapest trees set the scale of the prices.
-  const TreeFinder finder(network, out.prices);
+  const TreeFinder finder(network, out.prices, symmetry);
   double cost = 0;
   if (mirrored) {
     cost = finder.mirrored().second;
@@ -377,9 +463,10 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
     cost = finder.out_tree(root).second;
   } else {
     cost = gather ? 0 : 1e300;
-    for (int rank = 0; rank < ranks; ++rank) {
+    for (const int rank : roots) {
       if (gather) {
-        cost += finder.out_tree(rank).second / ranks;
+        const auto members = std::count(root_class.begin(), root_class.end(), rank);
+        cost += finder.out_tree(rank).second * static_cast<double>(members) / ranks;
       } else {
         cost = std::min(cost, finder.pair(rank).second);
       }
@@ -397,11 +484,26 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
       amounts.push_back(solution.amounts[i] * scale);
     }
   }
-  out.weights = exact_weights(network, out.trees, amounts);
+  out.weights = exact_weights(network, out.trees, amounts, symmetry);
+  if (gather) level_roots(out.trees, root_class, out.weights);
   for (const Fraction& weight : out.weights) {
     out.rate += weight;
   }
   out.bound = simplest_near(bound, 1e-8);
+  if (symmetry != nullptr) {
+    const ArcImages images(network);
+    const Fraction part(1, static_cast<Fraction::Integer>(symmetry->images.size()));
+    std::vector<TreePair> all;
+    std::vector<Fraction> weights;
+    for (std::size_t i = 0; i < out.trees.size(); ++i) {
+      for (const std::vector<int>& renaming : symmetry->images) {
+        all.push_back(image_of(network, images, renaming, out.trees[i]));
+        weights.push_back(out.weights[i] * part);
+      }
+    }
+    out.trees = std::move(all);
+    out.weights = std::move(weights);
+  }
   return out;
 }
 

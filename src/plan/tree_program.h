@@ -15,6 +15,7 @@
 #include "core/types.h"
 #include "plan/network.h"
 #include "plan/out_tree.h"
+#include "plan/symmetry.h"
 
 namespace ropewalk::plan {
 
@@ -40,7 +41,12 @@ struct TreeProgramSolution {
 ///
 /// On networks with twin links both trees of an all-reduce pair are the same tree both ways: reversing
 /// a solution is a solution, so nothing is lost, and the root is free to be its middle.
-TreeProgramSolution solve_tree_program(const Network& network, Collective collective, int root);
+///
+/// With a symmetry there is one row per class of links, and a tree stands for all its images, each with
+/// an equal part of the weight: the mean of a solution over its images is a solution of the same rate,
+/// so nothing is lost. The result has all images. Not for broadcast, whose root is not like others.
+TreeProgramSolution solve_tree_program(const Network& network, Collective collective, int root,
+                                       const Symmetry* symmetry = nullptr);
 
 /// The best weights of given trees alone. Weights may be zero.
 std::vector<double> best_weights(const Network& network, const std::vector<TreePair>& trees);
@@ -48,7 +54,8 @@ std::vector<double> best_weights(const Network& network, const std::vector<TreeP
 /// Exact weights near `amounts` that keep within all links: simple fractions where they fit, else
 /// rounded down.
 std::vector<Fraction> exact_weights(const Network& network, const std::vector<TreePair>& trees,
-                                    const std::vector<double>& amounts);
+                                    const std::vector<double>& amounts,
+                                    const Symmetry* symmetry = nullptr);
 
 /// The simplest fraction within `tolerance` (relative) of a number above zero. Continued fractions.
 Fraction simplest_near(double value, double tolerance);
@@ -56,7 +63,8 @@ Fraction simplest_near(double value, double tolerance);
 /// The cheapest trees at given prices of arcs. Used by all that packs trees by prices.
 class TreeFinder {
  public:
-  TreeFinder(const Network& network, const std::vector<double>& prices);
+  TreeFinder(const Network& network, const std::vector<double>& prices,
+             const Symmetry* symmetry = nullptr);
   ~TreeFinder();
   TreeFinder(const TreeFinder&) = delete;
   TreeFinder& operator=(const TreeFinder&) = delete;
