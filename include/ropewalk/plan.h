@@ -24,7 +24,8 @@ extern "C" {
  *   "root"            rank of the plan, for broadcast and reduce
  *   "algorithm"       a name that rwPlanAlgorithms lists, or "auto"
  *   "trees_per_root"  the number of trees of every root; 0 for as many as the best rate needs
- *   "trees"           false leaves "trees" out of the result, which may be long */
+ *   "trees"           false leaves "trees" out of the result, which may be long
+ *   "check"           true adds "certificate", as of rwPlanCheck */
 RW_API rwResult_t rwPlanMake(const char* topology, const char* request, char** json);
 
 /* The bound alone: {"bound_gbps", "bound", "bottleneck"}. */

@@ -39,10 +39,11 @@ Json parsed(const char* text, const char* what) {
   }
 }
 
-/// A request as read, and whether the result is to have its trees.
+/// A request as read, and what the result is to have.
 struct Asked {
   plan::Request request;
   bool trees = true;
+  bool check = false;
 };
 
 Asked asked(const char* text) {
@@ -61,6 +62,7 @@ Asked asked(const char* text) {
     out.request.algorithm = json.value("algorithm", "auto");
     out.request.trees_per_root = json.value("trees_per_root", 0);
     out.trees = json.value("trees", true);
+    out.check = json.value("check", false);
   } catch (const Json::exception& error) {
     throw Error(Errc::kInvalidArgument, "request: {}", error.what());
   }
@@ -77,7 +79,10 @@ RW_API rwResult_t rwPlanMake(const char* topology, const char* request, char** j
     const topology::Topology on = machine(topology);
     const Asked wanted = asked(request);
     const plan::Plan made = plan::make_plan(on, wanted.request);
-    *json = duplicate(plan::write_json(on, made, wanted.trees));
+    std::optional<plan::Certificate> found;
+    if (wanted.check) found = plan::check(on, made);
+    *json = duplicate(
+        plan::write_json(on, made, wanted.trees, found.has_value() ? &*found : nullptr));
   });
 }
 
@@ -95,11 +100,7 @@ RW_API rwResult_t rwPlanCheck(const char* topology, const char* plan, char** jso
     const topology::Topology on = machine(topology);
     const plan::Certificate found =
         plan::check(on, plan::read_json(&checked(plan, "plan"), "plan", on));
-    *json = text_of({{"valid", found.valid},
-                     {"bound_holds", found.bound_holds},
-                     {"optimal", found.optimal},
-                     {"largest_load", found.largest_load},
-                     {"defects", found.defects}});
+    *json = duplicate(plan::write_json(found));
   });
 }
 

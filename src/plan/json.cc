@@ -201,7 +201,16 @@ std::string write_json(const topology::Topology& topology, const Bound& bound) {
                {"bottleneck", json_of(topology, bound)}});
 }
 
-std::string write_json(const topology::Topology& topology, const Plan& plan, bool with_trees) {
+std::string write_json(const Certificate& certificate) {
+  return dump({{"valid", certificate.valid},
+               {"bound_holds", certificate.bound_holds},
+               {"optimal", certificate.optimal},
+               {"largest_load", certificate.largest_load},
+               {"defects", certificate.defects}});
+}
+
+std::string write_json(const topology::Topology& topology, const Plan& plan, bool with_trees,
+                       const Certificate* certificate) {
   const int ranks = plan.num_ranks();
   Json gpus = Json::array();
   for (const int node : plan.gpus) gpus.push_back(topology.node(at(node)).id);
@@ -221,7 +230,9 @@ std::string write_json(const topology::Topology& topology, const Plan& plan, boo
                {"optimal", plan.optimal},
                {"latency_us", plan.latency_us},
                {"num_trees", plan.trees.size()},
+               {"hops", plan.hops},
                {"bottleneck", json_of(topology, plan.bound)}};
+  if (certificate != nullptr) head["certificate"] = Json::parse(write_json(*certificate));
   std::map<int, int> place;
   std::vector<Json> links;
   for (const LinkLoad& used : plan.links) {
@@ -307,6 +318,7 @@ Plan read_json(std::string_view text, std::string_view origin, const topology::T
   out.links = link_loads(topology, links, out.trees);
   out.optimal = is_at_bound(out);
   out.latency_us = latency_us(topology, out);
+  out.hops = hops(out);
   return out;
 }
 

@@ -97,6 +97,7 @@ struct Plan {
   std::vector<LinkLoad> links;
 
   double latency_us = 0;  ///< estimate for a message of no bytes: see plan/estimate.h
+  int hops = 0;           ///< ranks that the farthest data passes to, up and down one tree
 
   [[nodiscard]] int num_ranks() const { return static_cast<int>(gpus.size()); }
 };

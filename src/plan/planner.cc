@@ -250,6 +250,7 @@ Plan made_by(const Problem& problem, const Entry& entry, const Bound& bound,
   out.links = link_loads(problem.topology, std::move(links), out.trees);
   out.optimal = is_at_bound(out);
   out.latency_us = latency_us(problem.topology, out);
+  out.hops = hops(out);
   return out;
 }
 

@@ -83,13 +83,25 @@ std::vector<int> hung_at(const std::vector<int>& parents, int root) {
   return out;
 }
 
-OutTree routed(const Closure& ways, const std::vector<int>& parents, int root, bool reversed) {
+/// The tree along the ways between ranks.
+/// @throws Error kInvalidArgument naming two GPUs without a path that passes no other
+OutTree routed(const Problem& problem, const Closure& ways, const std::vector<int>& parents,
+               int root, bool reversed) {
   OutTree out{root, 1, {}};
   std::vector<int> order{root};
   for (std::size_t i = 0; i < order.size(); ++i) {
     for (std::size_t rank = 0; rank < parents.size(); ++rank) {
       if (parents[rank] != order[i]) continue;
       const int child = static_cast<int>(rank);
+      const double cost =
+          reversed ? ways.costs()(child, order[i]) : ways.costs()(order[i], child);
+      if (cost >= CostMatrix::kNoWay) {
+        const std::vector<int>& nodes = problem.network.ranks;
+        throw Error(Errc::kInvalidArgument,
+                    "trees of this shape: {} and {} have no path that passes no other GPU",
+                    problem.topology.node(at(nodes[at(order[i])])).id,
+                    problem.topology.node(at(nodes[rank])).id);
+      }
       RoutedEdge edge{order[i], child, {}};
       edge.arcs = reversed ? ways.path(child, order[i]) : ways.path(order[i], child);
       if (reversed) std::reverse(edge.arcs.begin(), edge.arcs.end());
@@ -148,8 +160,8 @@ std::vector<Tree> plan_binary_tree(const Problem& problem) {
       parents = hung_at(parents, problem.root);
       root = problem.root;
     }
-    if (goes_up(problem.collective)) up.push_back(routed(ways, parents, root, true));
-    if (goes_down(problem.collective)) down.push_back(routed(ways, parents, root, false));
+    if (goes_up(problem.collective)) up.push_back(routed(problem, ways, parents, root, true));
+    if (goes_down(problem.collective)) down.push_back(routed(problem, ways, parents, root, false));
     ++chain_start;
   }
   return weighed(problem, std::move(up), std::move(down));
@@ -159,16 +171,6 @@ std::vector<Tree> plan_one_hop(const Problem& problem) {
   const Network& network = problem.network;
   const int ranks = network.num_ranks();
   const Closure ways = widest_ways(network);
-  for (int a = 0; a < ranks; ++a) {
-    for (int b = 0; b < ranks; ++b) {
-      if (a != b && ways.costs()(a, b) >= CostMatrix::kNoWay) {
-        throw Error(Errc::kInvalidArgument,
-                    "one-hop: {} and {} have no path that passes no other GPU",
-                    problem.topology.node(at(network.ranks[at(a)])).id,
-                    problem.topology.node(at(network.ranks[at(b)])).id);
-      }
-    }
-  }
   std::vector<OutTree> up;
   std::vector<OutTree> down;
   for (int centre = 0; centre < ranks; ++centre) {
@@ -181,8 +183,8 @@ std::vector<Tree> plan_one_hop(const Problem& problem) {
       if (centre == root && ranks > 2) continue;
       parents = hung_at(parents, root);
     }
-    if (goes_up(problem.collective)) up.push_back(routed(ways, parents, root, true));
-    if (goes_down(problem.collective)) down.push_back(routed(ways, parents, root, false));
+    if (goes_up(problem.collective)) up.push_back(routed(problem, ways, parents, root, true));
+    if (goes_down(problem.collective)) down.push_back(routed(problem, ways, parents, root, false));
   }
   return weighed(problem, std::move(up), std::move(down));
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Optional
 
 import typer
 from rich.table import Table
@@ -42,6 +42,7 @@ Examples:
 Exit status: 0, 1 when a plan fails its check, or 2 when the request cannot be served.
 """
 
+_MOST_SHOWN = 64
 _SIZES = [1 << shift for shift in range(3, 35)]
 
 
@@ -92,7 +93,8 @@ def plan(
         if compare:
             _compare(machine, operation, plane, chosen, root, trees_per_root, as_json)
             return
-        # The text needs the trees for its check; very large plans are made without them.
+        # As text, the trees of large machines are not shown, and not needed for the check.
+        many = sum(node.kind == "gpu" for node in machine.nodes) > _MOST_SHOWN
         made = planning.plan(
             machine,
             operation,
@@ -101,6 +103,8 @@ def plan(
             root=root,
             algorithm=algorithm,
             trees_per_root=trees_per_root,
+            trees=as_json or svg or not many,
+            check=True,
         )
         if as_json:
             _write(made.to_json(), output)
@@ -150,22 +154,6 @@ def _rate(gbps: float) -> str:
     return f"{gbps:.5g} GB/s"
 
 
-def _depth(tree: dict[str, Any]) -> int:
-    """Hops from the farthest rank to the root, and back down where the plan does both."""
-    hops = 0
-    for phase in ("reduce", "broadcast"):
-        depth = {tree["root"]: 0}
-        edges = [edge for edge in tree["edges"] if edge["phase"] == phase]
-        if phase == "reduce":
-            for edge in reversed(edges):
-                depth[edge["source"]] = depth[edge["destination"]] + 1
-        else:
-            for edge in edges:
-                depth[edge["destination"]] = depth[edge["source"]] + 1
-        hops += max(depth.values())
-    return hops
-
-
 def _text(made: planning.Plan, checked: planning.Certificate) -> str:
     ranks = len(made.gpus)
     lines = [
@@ -177,7 +165,7 @@ def _text(made: planning.Plan, checked: planning.Certificate) -> str:
         f"bound       {_rate(made.bound_gbps)} ({made.ratio:.2%} reached"
         + (", no schedule can exceed it)" if made.optimal else ")"),
         f"why         {made.bottleneck['words']}",
-        f"trees       {made.num_trees}, at most {max(map(_depth, made.trees))} hops deep",
+        f"trees       {made.num_trees}, at most {made.hops} hops from rank to rank",
         f"latency     {made.latency_us:.3g} us (estimate)",
     ]
     used = [link for link in made.links if link["load"] > 0]
@@ -201,6 +189,8 @@ def _text(made: planning.Plan, checked: planning.Certificate) -> str:
     verdict = "holds" if checked.valid and checked.bound_holds else "FAILS"
     lines.append(f"certificate {verdict}; largest load {checked.largest_load:.6g} of capacity")
     lines += [f"            {defect}" for defect in checked.defects]
+    if "trees" not in made.fields:
+        return "\n".join(lines) + "\n"
     lines += ["", "trees by weight:"]
     heaviest = sorted(made.trees, key=lambda tree: -float(tree["weight_gbps"]))
     for tree in heaviest[:16]:
