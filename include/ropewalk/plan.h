@@ -23,7 +23,7 @@ extern "C" {
  *   "gpus"            list of the topology's ranks; all GPUs when empty
  *   "root"            rank of the plan, for broadcast and reduce
  *   "algorithm"       a name that rwPlanAlgorithms lists, or "auto"
- *   "trees_per_root"  the number of trees of every root; 0 for as many as the best rate needs
+ *   "trees_per_root"  the number of trees of every root (packed: the most in all); 0 for any number
  *   "trees"           false leaves "trees" out of the result, which may be long
  *   "check"           true adds "certificate", as of rwPlanCheck */
 RW_API rwResult_t rwPlanMake(const char* topology, const char* request, char** json);

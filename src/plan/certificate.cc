@@ -12,7 +12,7 @@ namespace ropewalk::plan {
 
 namespace {
 
-constexpr double kPriceTolerance = 1e-6;
+constexpr double kTolerance = 1e-6;
 constexpr double kFar = std::numeric_limits<double>::infinity();
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
@@ -46,9 +46,8 @@ class Checker {
         plan_.bound.why.prices.empty() ? check_cut() : check_prices();
     const double rate = plan_.algbw.to_double();
     const double bound = plan_.bound.algbw.to_double();
-    const bool reached = plan_.bound.why.prices.empty() ? plan_.algbw == plan_.bound.algbw
-                                                        : rate >= bound * (1 - kPriceTolerance);
-    if (out_.valid && out_.bound_holds && rate > bound * (1 + kPriceTolerance)) {
+    const bool reached = rate >= bound * (1 - kTolerance);
+    if (out_.valid && out_.bound_holds && rate > bound * (1 + kTolerance)) {
       defect(fmt::format("the rate {:.6g} GB/s is above the bound {:.6g} GB/s", rate, bound));
     }
     out_.optimal = out_.valid && out_.bound_holds && reached;
@@ -272,7 +271,7 @@ class Checker {
       sum += cost / ranks;
     }
     const double bound = worth / (gathers ? sum : cheapest);
-    if (!(bound <= plan_.bound.algbw.to_double() * (1 + kPriceTolerance))) {
+    if (!(bound <= plan_.bound.algbw.to_double() * (1 + kTolerance))) {
       defect(fmt::format("the prices allow {:.9g} GB/s, the bound says {:.9g}", bound,
                          plan_.bound.algbw.to_double()));
       return false;

@@ -18,7 +18,7 @@ namespace ropewalk::plan {
 struct Certificate {
   bool valid = false;    ///< trees, weights and loads are right: the rate can be had
   bool bound_holds = false;  ///< no plan is faster than the bound
-  bool optimal = false;  ///< both, and the rate is the bound (within 1e-6 for bounds by prices)
+  bool optimal = false;  ///< both, and the rate is the bound (within 1e-6 of it)
   double largest_load = 0;   ///< of any link, relative to its capacity
   std::vector<std::string> defects;  ///< one sentence each
 };

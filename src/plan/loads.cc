@@ -31,9 +31,6 @@ std::vector<LinkLoad> link_loads(const topology::Topology& topology, std::vector
 }
 
 bool is_at_bound(const Plan& plan) {
-  if (plan.bound.why.prices.empty()) {
-    return plan.algbw == plan.bound.algbw;
-  }
   return plan.algbw.to_double() >= plan.bound.algbw.to_double() * (1 - 1e-6);
 }
 

@@ -24,7 +24,8 @@ struct FractionalPacking {
 FractionalPacking pack_by_weights(const Network& network, Collective collective, int root,
                                   double epsilon);
 
-/// Broadcast, reduce and all_reduce as in the paper. All_gather and reduce_scatter route trees of all
+/// Broadcast, reduce and all_reduce as in the paper; Problem::trees_per_root is then the most trees in
+/// all, and the best rate with so many is wanted. All_gather and reduce_scatter route trees of all
 /// roots by common prices, of one weight each (plan/few_trees.h).
 std::vector<Tree> plan_packed(const Problem& problem);
 

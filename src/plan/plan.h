@@ -91,7 +91,7 @@ struct Plan {
   /// Sum of the trees' weights: algbw in the limit of large messages, as nccl-tests defines it.
   Fraction algbw;
   Bound bound;
-  bool optimal = false;  ///< algbw equals bound.algbw (exactly, or within 1e-6 for bounds by prices)
+  bool optimal = false;  ///< algbw is bound.algbw, within 1e-6 of it
 
   /// Every link of the plane that could be used, with its load; idle ones too.
   std::vector<LinkLoad> links;

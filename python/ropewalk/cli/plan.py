@@ -63,7 +63,7 @@ def plan(
         ),
     ] = "auto",
     trees_per_root: Annotated[
-        int, typer.Option("--trees-per-root", help="So many trees for each root; 0: any number.")
+        int, typer.Option("--trees-per-root", help="So many trees for each root (packed: at most so many in all); 0: any.")
     ] = 0,
     compare: Annotated[
         bool, typer.Option("--compare", help="Show all algorithms side by side.")
