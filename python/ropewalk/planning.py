@@ -1,4 +1,4 @@
-"""Plans: which trees carry which share of a collective over which links, and how near the best that is.
+"""Plans: which trees carry which share of a collective over which links, and how near the best.
 
 Pure: no device, clock or environment. `plan` is the entry point:
 
@@ -59,9 +59,7 @@ class Plan:
         """What the independent checker finds; made with the plan where `check` was asked for."""
         if "certificate" in self.fields:
             return Certificate(**self.fields["certificate"])
-        raw = json_of(
-            library().rwPlanCheck, self.topology.to_json().encode(), self._text.encode()
-        )
+        raw = json_of(library().rwPlanCheck, self.topology.to_json().encode(), self._text.encode())
         return Certificate(**raw)
 
     def times_us(self, sizes: Sequence[float]) -> list[float]:

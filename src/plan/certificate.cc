@@ -42,8 +42,7 @@ class Checker {
     check_weights();
     check_loads();
     out_.valid = out_.defects.empty();
-    out_.bound_holds =
-        plan_.bound.why.prices.empty() ? check_cut() : check_prices();
+    out_.bound_holds = plan_.bound.why.prices.empty() ? check_cut() : check_prices();
     const double rate = plan_.algbw.to_double();
     const double bound = plan_.bound.algbw.to_double();
     const bool reached = rate >= bound * (1 - kTolerance);
@@ -199,8 +198,8 @@ class Checker {
       defect("all_reduce has no bound by a cut");
       return false;
     }
-    const bool backwards = plan_.collective == Collective::kReduceScatter ||
-                           plan_.collective == Collective::kReduce;
+    const bool backwards =
+        plan_.collective == Collective::kReduceScatter || plan_.collective == Collective::kReduce;
     std::set<int> inside;
     for (const int node : why.inside_nodes) {
       if (rank_of_[at(node)] >= 0) inside.insert(rank_of_[at(node)]);
@@ -212,9 +211,9 @@ class Checker {
       (in != backwards ? from : to).push_back(static_cast<topology::NodeIndex>(plan_.gpus[rank]));
     }
     const std::vector<bool> seen = reach(from, {why.links.begin(), why.links.end()});
-    const bool parted = !from.empty() && !to.empty() &&
-                        std::none_of(to.begin(), to.end(),
-                                     [&](topology::NodeIndex node) { return seen[node]; });
+    const bool parted =
+        !from.empty() && !to.empty() &&
+        std::none_of(to.begin(), to.end(), [&](topology::NodeIndex node) { return seen[node]; });
     Fraction capacity = 0;
     for (const int link : std::set<int>(why.links.begin(), why.links.end())) {
       capacity += Fraction::from_decimal(topology_.link(at(link)).capacity, 6);

@@ -78,8 +78,8 @@ TEST_P(ExpectedBounds, AllGatherAndReduceScatterAreExact) {
 }
 
 TEST_P(ExpectedBounds, BroadcastAndReduceAreExactFromTheFirstRoot) {
-  for (const auto& [collective, key] : {std::pair{Collective::kBroadcast, "broadcast"},
-                                        std::pair{Collective::kReduce, "reduce"}}) {
+  for (const auto& [collective, key] :
+       {std::pair{Collective::kBroadcast, "broadcast"}, std::pair{Collective::kReduce, "reduce"}}) {
     const double rate = values()[key]["algbw_max_root"].get<double>();
     ASSERT_EQ(rate, values()[key]["algbw_min_root"].get<double>());
     const Plan plan = checked_plan(request(collective));
@@ -108,8 +108,7 @@ TEST_P(ExpectedBounds, FixedNumbersOfTreesPerRoot) {
 }
 
 TEST_P(ExpectedBounds, PackedIsNearWithFewTrees) {
-  for (const Collective collective :
-       {Collective::kBroadcast, Collective::kAllReduce}) {
+  for (const Collective collective : {Collective::kBroadcast, Collective::kAllReduce}) {
     Request wanted = request(collective);
     wanted.algorithm = "packed";
     if (values()["gpus"] > 16) continue;

@@ -49,8 +49,8 @@ FewTrees rounded(const Network& network, const FractionalPacking& packing, const
   return out;
 }
 
-/// The fewest trees found within kPackedGap of `bound`, else the best. With a limit on the number of
-/// trees (not 0) the best within it, however many.
+/// The fewest trees found within kPackedGap of `bound`, else the best. With a limit on the number
+/// of trees (not 0) the best within it, however many.
 FewTrees fewest(const Network& network, Collective collective, int root, double bound, int limit) {
   const int most_trees = limit > 0 ? limit : kMostTrees;
   const FractionalPacking packing = pack_by_weights(network, collective, root, kStep);
@@ -59,14 +59,13 @@ FewTrees fewest(const Network& network, Collective collective, int root, double 
     if (static_cast<int>(offered.trees.size()) > most_trees || offered.trees.empty()) return;
     const double gap = 1 - kPackedGap;
     const bool near = limit == 0 && offered.rate.to_double() >= gap * bound;
-    const bool had =
-        limit == 0 && best.has_value() && best->rate.to_double() >= gap * bound;
+    const bool had = limit == 0 && best.has_value() && best->rate.to_double() >= gap * bound;
     const bool better =
         !best.has_value() || (near && !had) ||
-        (near == had && (near ? offered.trees.size() < best->trees.size() ||
-                                    (offered.trees.size() == best->trees.size() &&
-                                     offered.rate > best->rate)
-                              : offered.rate > best->rate));
+        (near == had &&
+         (near ? offered.trees.size() < best->trees.size() ||
+                     (offered.trees.size() == best->trees.size() && offered.rate > best->rate)
+               : offered.rate > best->rate));
     if (better) best = std::move(offered);
   };
   // Whole units of one lane: the greatest common divisor of the capacities that the trees use. An
@@ -105,8 +104,7 @@ std::vector<OutTree> out_trees(const FewTrees& found, bool in_side) {
 /// All ranks are roots at once: as many trees for each as come near the bound, all of one weight.
 std::vector<OutTree> packed_for_all(const Network& network, int limit) {
   const int most_trees = limit > 0 ? limit : kMostTrees;
-  const double bound =
-      (all_gather_bound(network).rate * Fraction(network.num_ranks())).to_double();
+  const double bound = (all_gather_bound(network).rate * Fraction(network.num_ranks())).to_double();
   FewTrees best = few_trees_of_all(network, 1);
   for (int count = 2; count <= std::min(most_trees, 8); count *= 2) {
     if (best.rate.to_double() >= (1 - kPackedGap) * bound) break;
@@ -132,8 +130,8 @@ FractionalPacking pack_by_weights(const Network& network, Collective collective,
   for (;;) {
     const TreeFinder finder(network, lengths);
     const auto [tree, length] = collective == Collective::kBroadcast ? finder.out_tree(root)
-                                : mirrored                            ? finder.mirrored()
-                                                                      : finder.pair(root);
+                                : mirrored                           ? finder.mirrored()
+                                                                     : finder.pair(root);
     ++out.searches;
     if (length >= 1) break;
     const std::vector<std::pair<int, int>> uses = arc_uses(tree);
@@ -170,16 +168,16 @@ std::vector<Tree> plan_packed(const Problem& problem) {
   switch (problem.collective) {
     case Collective::kBroadcast: {
       const double bound = broadcast_bound(network, problem.root).rate.to_double();
-      return broadcast_trees(network, out_trees(fewest(network, Collective::kBroadcast,
-                                                       problem.root, bound, most),
-                                                false));
+      return broadcast_trees(
+          network,
+          out_trees(fewest(network, Collective::kBroadcast, problem.root, bound, most), false));
     }
     case Collective::kReduce: {
       const Network back = reversed(network);
       const double bound = broadcast_bound(back, problem.root).rate.to_double();
-      return reduce_trees(network, out_trees(fewest(back, Collective::kBroadcast, problem.root,
-                                                    bound, most),
-                                             false));
+      return reduce_trees(
+          network,
+          out_trees(fewest(back, Collective::kBroadcast, problem.root, bound, most), false));
     }
     case Collective::kAllGather: return broadcast_trees(network, packed_for_all(network, most));
     case Collective::kReduceScatter:

@@ -29,8 +29,10 @@ bool is_backwards(Collective collective) {
 Problem make_problem(const topology::Topology& topology, const Request& request) {
   const auto& known = planned_collectives();
   if (std::find(known.begin(), known.end(), request.collective) == known.end()) {
-    throw Error(Errc::kInvalidArgument, "plans are made for all_reduce, all_gather, "
-                "reduce_scatter, broadcast and reduce, not for {}", name(request.collective));
+    throw Error(Errc::kInvalidArgument,
+                "plans are made for all_reduce, all_gather, "
+                "reduce_scatter, broadcast and reduce, not for {}",
+                name(request.collective));
   }
   Problem out(topology, make_network(topology, request.selection), request.collective);
   out.trees_per_root = request.trees_per_root;
@@ -112,15 +114,14 @@ std::vector<Tree> plan_optimal(const Problem& problem) {
   }
   switch (problem.collective) {
     case Collective::kAllGather:
-    case Collective::kBroadcast:
-      return broadcast_trees(network, splitting_trees(problem, network));
+    case Collective::kBroadcast: return broadcast_trees(network, splitting_trees(problem, network));
     case Collective::kReduceScatter:
     case Collective::kReduce:
       return reduce_trees(network, splitting_trees(problem, reversed(network)));
     default: break;
   }
-  // Reduce-scatter and all-gather are the best all-reduce on most machines; the programme says where
-  // trees of freely chosen roots are better.
+  // Reduce-scatter and all-gather are the best all-reduce on most machines; the programme says
+  // where trees of freely chosen roots are better.
   const Network back = reversed(network);
   const Fraction gather = all_gather_bound(network).rate;
   const Fraction scatter = all_gather_bound(back).rate;
@@ -254,8 +255,8 @@ Plan made_by(const Problem& problem, const Entry& entry, const Bound& bound,
   return out;
 }
 
-/// The best rate; of those within kNear of it the one that ends first for an empty message, then the
-/// one with fewer trees.
+/// The best rate; of those within kNear of it the one that ends first for an empty message, then
+/// the one with fewer trees.
 Plan best_of(const Problem& problem, const Bound& bound, const std::string& plane) {
   constexpr double kNear = 0.001;
   std::vector<Plan> plans;
@@ -267,12 +268,12 @@ Plan best_of(const Problem& problem, const Bound& bound, const std::string& plan
       if (error.code() != Errc::kInvalidArgument || entry.info.name == "optimal") throw;
     }
   }
-  const double best = std::max_element(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
-                        return a.algbw < b.algbw;
-                      })->algbw.to_double();
-  std::erase_if(plans, [&](const Plan& plan) {
-    return plan.algbw.to_double() < best * (1 - kNear);
-  });
+  const double best =
+      std::max_element(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
+        return a.algbw < b.algbw;
+      })->algbw.to_double();
+  std::erase_if(plans,
+                [&](const Plan& plan) { return plan.algbw.to_double() < best * (1 - kNear); });
   return *std::min_element(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
     return std::pair(a.latency_us, a.trees.size()) < std::pair(b.latency_us, b.trees.size());
   });
@@ -283,9 +284,9 @@ Plan best_of(const Problem& problem, const Bound& bound, const std::string& plan
 Plan make_plan(const topology::Topology& topology, const Request& request) {
   const Problem problem = make_problem(topology, request);
   const auto& entries = registry();
-  const auto entry =
-      std::find_if(entries.begin(), entries.end(),
-                   [&](const Entry& known) { return known.info.name == request.algorithm; });
+  const auto entry = std::find_if(entries.begin(), entries.end(), [&](const Entry& known) {
+    return known.info.name == request.algorithm;
+  });
   if (entry == entries.end() && request.algorithm != "auto") {
     std::string names = "auto";
     for (const Entry& known : entries) {

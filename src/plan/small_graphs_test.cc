@@ -1,5 +1,5 @@
-// All graphs of up to four GPUs with capacities 0 to 2, and many of five: bounds against enumeration of
-// all cuts, plans against the bounds and the independent check.
+// All graphs of up to four GPUs with capacities 0 to 2, and many of five: bounds against
+// enumeration of all cuts, plans against the bounds and the independent check.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -293,8 +293,8 @@ std::vector<double> best_weights(const Network& network, const std::vector<TreeP
     columns.push_back(std::move(column));
   }
   std::vector<int> made;
-  const LinearSolution solution = maximise(
-      limits, [&](const std::vector<double>& prices) -> std::optional<Column> {
+  const LinearSolution solution =
+      maximise(limits, [&](const std::vector<double>& prices) -> std::optional<Column> {
         int best = -1;
         double gain = 1e-10;
         for (std::size_t i = 0; i < columns.size(); ++i) {
@@ -349,7 +349,8 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
     const int row = symmetry != nullptr ? symmetry->arc_class[at(arc)] : arc;
     limits[at(row)] += static_cast<double>(network.arcs[at(arc)].capacity) / scale;
   }
-  // All-gather: one more row per class of ranks holds their common rate below the sum of their trees.
+  // All-gather: one more row per class of ranks holds their common rate below the sum of their
+  // trees.
   limits.resize(at(rows + (gather ? ranks : 0)), 0.0);
 
   std::vector<TreePair> trees;
@@ -399,8 +400,8 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
   // Any prices prove a bound, once the cheapest tree at them is known: keep the best of all rounds.
   double best_bound = 1e300;
   std::vector<double> best_prices;
-  const LinearSolution solution = maximise(
-      limits, [&](const std::vector<double>& prices) -> std::optional<Column> {
+  const LinearSolution solution =
+      maximise(limits, [&](const std::vector<double>& prices) -> std::optional<Column> {
         if (gather && tree_of_column.empty()) {
           Column rate{{}, static_cast<double>(ranks)};
           for (int rank = 0; rank < ranks; ++rank) {
@@ -410,8 +411,8 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
           return rate;
         }
         auto [tree, gain] = cheapest(prices);
-        if (!gather && gain < 1 && (mirrored || collective == Collective::kBroadcast ||
-                                    gain <= kBreak)) {
+        if (!gather && gain < 1 &&
+            (mirrored || collective == Collective::kBroadcast || gain <= kBreak)) {
           double value = 0;
           for (int row = 0; row < rows; ++row) {
             value += prices[at(row)] * limits[at(row)];

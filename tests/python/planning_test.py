@@ -99,9 +99,7 @@ def flow_graph(links: dict[tuple[int, int], float]) -> Any:
 
 def broadcast_rate(gpus: int, links: dict[tuple[int, int], float]) -> Fraction:
     graph = flow_graph(links)
-    return Fraction(
-        min(networkx.maximum_flow_value(graph, 0, v) for v in range(1, gpus)), 2
-    )
+    return Fraction(min(networkx.maximum_flow_value(graph, 0, v) for v in range(1, gpus)), 2)
 
 
 def gather_rate_is(gpus: int, links: dict[tuple[int, int], float], rate: Fraction) -> bool:
@@ -151,9 +149,7 @@ def test_optimal_plans_reach_the_bound(
         assert found.optimal and not found.defects
 
 
-def all_reduce_by_flows(
-    gpus: int, switches: int, links: dict[tuple[int, int], float]
-) -> float:
+def all_reduce_by_flows(gpus: int, switches: int, links: dict[tuple[int, int], float]) -> float:
     """The programme of ForestColl over flows: no trees in it."""
     arcs = list(links)
     size, count = gpus + switches, len(arcs)
@@ -314,9 +310,7 @@ def test_command_tells_rate_bound_and_why(program: Program) -> None:
         (["--svg", "--json"], "one of them"),
     ],
 )
-def test_command_refuses_bad_requests(
-    program: Program, arguments: list[str], words: str
-) -> None:
+def test_command_refuses_bad_requests(program: Program, arguments: list[str], words: str) -> None:
     refused = program("plan", str(MACHINES / "dgx1v.json"), "all_gather", *arguments)
     assert refused.returncode == 2
     assert words in refused.stderr

@@ -59,9 +59,7 @@ def _groups(plan: Plan) -> list[dict[str, Any]]:
     return out
 
 
-def _draw_links(
-    canvas: Canvas, layout: Layout, plan: Plan, groups: list[dict[str, Any]]
-) -> None:
+def _draw_links(canvas: Canvas, layout: Layout, plan: Plan, groups: list[dict[str, Any]]) -> None:
     heaviest = max((max(group["loads"].values(), default=0) for group in groups), default=1)
     for place, link in enumerate(plan.links):
         using = [
@@ -89,9 +87,7 @@ def _draw_links(
                 )
 
 
-def _draw_legend(
-    canvas: Canvas, layout: Layout, plan: Plan, groups: list[dict[str, Any]]
-) -> None:
+def _draw_legend(canvas: Canvas, layout: Layout, plan: Plan, groups: list[dict[str, Any]]) -> None:
     y = layout.height + 12
     verdict = "no schedule can exceed this" if plan.optimal else f"{plan.ratio:.1%} of the bound"
     line = f"{plan.rate_gbps:.4g} GB/s of {plan.bound_gbps:.4g}: {verdict}"
