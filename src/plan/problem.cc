@@ -49,9 +49,7 @@ const TreeProgramSolution& Problem::program() const {
 
 const Symmetry& Problem::symmetry() const {
   if (symmetry_ == nullptr) {
-    symmetry_ = std::make_shared<const Symmetry>(network.num_ranks() >= kManyRanks
-                                                     ? find_symmetry(topology, network)
-                                                     : no_symmetry(network));
+    symmetry_ = std::make_shared<const Symmetry>(find_symmetry(topology, network));
   }
   return *symmetry_;
 }

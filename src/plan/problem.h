@@ -13,9 +13,6 @@
 
 namespace ropewalk::plan {
 
-/// From so many ranks on, symmetry is made use of.
-inline constexpr int kManyRanks = 24;
-
 struct Problem {
   Problem(const topology::Topology& machine, Network links, Collective wanted)
       : topology(machine), network(std::move(links)), collective(wanted) {}

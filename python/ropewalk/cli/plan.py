@@ -20,8 +20,8 @@ Plan a collective on a machine: trees over its links, their rate, and the bound.
 
 TOPOLOGY is a file (JSON, NCCL's topology XML, hwloc's XML), a short description as
 "2x(8gpu nvswitch) 8nic", or "here" for this host. OP is all_reduce, all_gather, reduce_scatter,
-broadcast or reduce. Rates are the limit for large messages, from the capacities that TOPOLOGY gives;
-no schedule can exceed the bound. Every plan is checked by code that shares nothing with the planner.
+broadcast or reduce. Rates are the limit for large messages, from TOPOLOGY's capacities; no schedule
+can exceed the bound. Every plan is checked by code that shares nothing with the planner.
 
 Examples:
 
