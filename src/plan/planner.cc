@@ -98,6 +98,26 @@ std::vector<Tree> program_trees(const Problem& problem) {
   }
 }
 
+/// Whether to take the programme over classes of links instead of edge splitting: always for many
+/// ranks, where splitting would take hours; for some, where its numbers are exact, since its trees
+/// are fewer and found sooner. For few ranks splitting is quick and always exact.
+bool symmetry_serves(const Problem& problem) {
+  constexpr int kFew = 8;
+  constexpr int kMany = 24;
+  const int ranks = problem.network.num_ranks();
+  if (has_root(problem.collective) || problem.trees_per_root > 0 || ranks <= kFew ||
+      problem.symmetry().is_trivial()) {
+    return false;
+  }
+  if (ranks >= kMany) return true;
+  const TreeProgramSolution& solution = problem.program();
+  if (problem.collective == Collective::kAllReduce) return solution.rate == solution.bound;
+  const bool backwards = is_backwards(problem.collective);
+  const CutBound bound =
+      cut_bound(problem, backwards ? reversed(problem.network) : problem.network);
+  return solution.rate == bound.rate * Fraction(ranks);
+}
+
 std::vector<Tree> plan_optimal(const Problem& problem) {
   const Network& network = problem.network;
   if (!switches_are_balanced(network)) {
@@ -107,9 +127,7 @@ std::vector<Tree> plan_optimal(const Problem& problem) {
     }
     return program_trees(problem);
   }
-  // Copies of one host: a programme over classes of links, where splitting would take hours.
-  if (!has_root(problem.collective) && problem.trees_per_root == 0 &&
-      !problem.symmetry().is_trivial()) {
+  if (symmetry_serves(problem)) {
     return program_trees(problem);
   }
   switch (problem.collective) {
