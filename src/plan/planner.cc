@@ -80,22 +80,30 @@ std::vector<OutTree> splitting_trees(const Problem& problem, const Network& netw
                     rooted ? bound.rate : bound.rate * Fraction(network.num_ranks()));
 }
 
-/// The trees of the linear programme.
+/// The trees of the linear programme, each with its images.
 std::vector<Tree> program_trees(const Problem& problem) {
   const TreeProgramSolution& solution = problem.program();
-  std::vector<OutTree> in;
-  std::vector<OutTree> out;
+  const Network network =
+      is_backwards(problem.collective) ? reversed(problem.network) : problem.network;
+  std::vector<Tree> out;
+  // A rooted collective's programme has no use for symmetry: its root is not like other ranks.
+  if (problem.symmetry().is_trivial() || has_root(problem.collective)) {
+    for (std::size_t i = 0; i < solution.trees.size(); ++i) {
+      out.push_back(plan_tree(network, problem.collective, solution.trees[i], solution.weights[i]));
+    }
+    return out;
+  }
+  const ArcImages arcs(network);
+  const std::vector<std::vector<int>>& images = problem.symmetry().images;
+  const Fraction part(1, static_cast<Fraction::Integer>(images.size()));
   for (std::size_t i = 0; i < solution.trees.size(); ++i) {
-    const TreePair& pair = solution.trees[i];
-    in.push_back({pair.root, solution.weights[i], pair.in});
-    out.push_back({pair.root, solution.weights[i], pair.out});
+    for (const std::vector<int>& renaming : images) {
+      out.push_back(plan_tree(network, problem.collective,
+                              image_of(network, arcs, renaming, solution.trees[i]),
+                              solution.weights[i] * part));
+    }
   }
-  switch (problem.collective) {
-    case Collective::kAllReduce: return zip_trees(problem.network, in, out);
-    case Collective::kReduce:
-    case Collective::kReduceScatter: return reduce_trees(problem.network, out);
-    default: return broadcast_trees(problem.network, out);
-  }
+  return out;
 }
 
 /// Whether to take the programme over classes of links instead of edge splitting: always for many

@@ -70,6 +70,20 @@ std::vector<Tree> reduce_trees(const Network& network, const std::vector<OutTree
   return out;
 }
 
+Tree plan_tree(const Network& network, Collective collective, const TreePair& pair,
+               const Fraction& weight) {
+  Tree out{pair.root, weight * network.unit, {}, {}};
+  if (collective == Collective::kReduce || collective == Collective::kReduceScatter) {
+    out.reduce = upward(network, {pair.root, weight, pair.out});
+    return out;
+  }
+  out.broadcast = downward(network, {pair.root, weight, pair.out});
+  if (collective == Collective::kAllReduce) {
+    out.reduce = upward(network, {pair.root, weight, pair.in});
+  }
+  return out;
+}
+
 std::vector<Tree> zip_trees(const Network& network, const std::vector<OutTree>& reversed_trees,
                             const std::vector<OutTree>& trees) {
   std::vector<Tree> out;

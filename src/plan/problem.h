@@ -51,6 +51,11 @@ std::vector<Tree> reduce_trees(const Network& network, const std::vector<OutTree
 std::vector<Tree> paired_trees(const Network& network, const std::vector<OutTree>& reversed_trees,
                                const std::vector<OutTree>& trees);
 
+/// One tree of the linear programme as the plan's; `weight` in Network::unit. For reduce and
+/// reduce_scatter the tree is one of the reversed network.
+Tree plan_tree(const Network& network, Collective collective, const TreePair& pair,
+               const Fraction& weight);
+
 /// Pairs in-trees with out-trees of the same root; both forests have the same weight at every root.
 std::vector<Tree> zip_trees(const Network& network, const std::vector<OutTree>& reversed_trees,
                             const std::vector<OutTree>& trees);

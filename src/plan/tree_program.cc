@@ -78,24 +78,6 @@ std::vector<std::pair<int, int>> row_uses(const TreePair& tree, const Symmetry* 
   return {uses.begin(), uses.end()};
 }
 
-/// A tree under a renaming of the nodes.
-TreePair image_of(const Network& network, const ArcImages& arcs, const std::vector<int>& renaming,
-                  const TreePair& tree) {
-  const auto rank = [&](int from) {
-    return network.rank_of_node[at(renaming[at(network.ranks[at(from)])])];
-  };
-  TreePair out = tree;
-  out.root = rank(tree.root);
-  for (std::vector<RoutedEdge>* edges : {&out.in, &out.out}) {
-    for (RoutedEdge& edge : *edges) {
-      edge.parent = rank(edge.parent);
-      edge.child = rank(edge.child);
-      for (int& arc : edge.arcs) arc = arcs.image(renaming, arc);
-    }
-  }
-  return out;
-}
-
 /// Takes off what rounding left the trees of some roots above the others: all_gather needs the same
 /// rate for every root.
 void level_roots(const std::vector<TreePair>& trees, const std::vector<int>& root_class,
@@ -320,6 +302,23 @@ std::vector<double> best_weights(const Network& network, const std::vector<TreeP
   return out;
 }
 
+TreePair image_of(const Network& network, const ArcImages& arcs, const std::vector<int>& renaming,
+                  const TreePair& tree) {
+  const auto rank = [&](int from) {
+    return network.rank_of_node[at(renaming[at(network.ranks[at(from)])])];
+  };
+  TreePair out = tree;
+  out.root = rank(tree.root);
+  for (std::vector<RoutedEdge>* edges : {&out.in, &out.out}) {
+    for (RoutedEdge& edge : *edges) {
+      edge.parent = rank(edge.parent);
+      edge.child = rank(edge.child);
+      for (int& arc : edge.arcs) arc = arcs.image(renaming, arc);
+    }
+  }
+  return out;
+}
+
 TreeProgramSolution solve_tree_program(const Network& network, Collective collective, int root,
                                        const Symmetry* symmetry) {
   if (symmetry != nullptr && (symmetry->is_trivial() || collective == Collective::kBroadcast)) {
@@ -491,20 +490,6 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
     out.rate += weight;
   }
   out.bound = simplest_near(bound, 1e-8);
-  if (symmetry != nullptr) {
-    const ArcImages images(network);
-    const Fraction part(1, static_cast<Fraction::Integer>(symmetry->images.size()));
-    std::vector<TreePair> all;
-    std::vector<Fraction> weights;
-    for (std::size_t i = 0; i < out.trees.size(); ++i) {
-      for (const std::vector<int>& renaming : symmetry->images) {
-        all.push_back(image_of(network, images, renaming, out.trees[i]));
-        weights.push_back(out.weights[i] * part);
-      }
-    }
-    out.trees = std::move(all);
-    out.weights = std::move(weights);
-  }
   return out;
 }
 

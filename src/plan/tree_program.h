@@ -49,6 +49,10 @@ struct TreeProgramSolution {
 TreeProgramSolution solve_tree_program(const Network& network, Collective collective, int root,
                                        const Symmetry* symmetry = nullptr);
 
+/// A tree under a renaming of the nodes.
+TreePair image_of(const Network& network, const ArcImages& arcs, const std::vector<int>& renaming,
+                  const TreePair& tree);
+
 /// The best weights of given trees alone. Weights may be zero.
 std::vector<double> best_weights(const Network& network, const std::vector<TreePair>& trees);
 
