@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from ropewalk import __version__, cli
-from ropewalk.cli import bench, config, plan, schedule
+from ropewalk.cli import bench, bind, config, plan, schedule, topo
 from typer.models import ArgumentInfo, OptionInfo
 
 
@@ -33,8 +33,9 @@ class Command:
 
 
 COMMANDS = (
-    Command((), cli.root, cli.HELP, ("bench", "config", "plan", "schedule")),
+    Command((), cli.root, cli.HELP, ("bench", "bind", "config", "plan", "schedule", "topo")),
     Command(("bench",), bench.bench, bench.HELP),
+    Command(("bind",), bind.bind, bind.HELP),
     Command(("config",), config.config, config.HELP),
     Command(("plan",), plan.plan, plan.HELP),
     Command(("schedule",), lambda: None, schedule.HELP, ("make", "show", "check", "draw")),
@@ -42,6 +43,7 @@ COMMANDS = (
     Command(("schedule", "show"), schedule.show, schedule.SHOW_HELP),
     Command(("schedule", "check"), schedule.check, schedule.CHECK_HELP),
     Command(("schedule", "draw"), schedule.draw, schedule.DRAW_HELP),
+    Command(("topo",), topo.topo, topo.HELP),
 )
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Optional
+from typing import Final, Optional
 
 from ropewalk import errors
 from ropewalk._library import json_of, library, text_of
@@ -96,9 +96,7 @@ class Topology:
         self.planes: Final[dict[str, list[str]]] = raw["planes"]
         self.sources: Final[list[str]] = raw["sources"]
         self.assumptions: Final[list[str]] = raw["assumptions"]
-        self.nodes: Final[list[Node]] = [
-            Node(**{"host": None, **each}) for each in raw["nodes"]
-        ]
+        self.nodes: Final[list[Node]] = [Node(**{"host": None, **each}) for each in raw["nodes"]]
         self.links: Final[list[Link]] = [Link(**each) for each in raw["links"]]
 
     @staticmethod
@@ -121,12 +119,12 @@ class Topology:
             (node for node in self.nodes if node.kind == "gpu"), key=lambda node: node.rank or 0
         )
 
-    def node(self, id: str) -> Node:
+    def node(self, node_id: str) -> Node:
         """The node of that id. Raises KeyError where there is none."""
         for node in self.nodes:
-            if node.id == id:
+            if node.id == node_id:
                 return node
-        raise KeyError(id)
+        raise KeyError(node_id)
 
     def select(
         self, *, plane: Optional[str] = None, gpus: Optional[Sequence[int]] = None

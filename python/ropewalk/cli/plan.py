@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ropewalk import errors, planning, topology
 from ropewalk.cli import console
+from ropewalk.cli.machine_source import gpu_list
 from ropewalk.drawing import plan as plan_drawing
 from ropewalk.topology import Topology
 
@@ -88,7 +89,7 @@ def plan(
     operation = operation.replace("-", "_")
     with console.reported():
         machine = _machine(source)
-        chosen = _gpu_list(gpus)
+        chosen = gpu_list(gpus)
         if bound:
             found = planning.bound(machine, operation, plane=plane, gpus=chosen, root=root)
             words = f"bound {_rate(found['bound_gbps'])}\n{found['bottleneck']['words']}\n"
@@ -126,22 +127,6 @@ def _machine(source: str) -> Topology:
     if source == "-":
         return Topology.from_json(sys.stdin.read(), "standard input")
     return topology.load(source)
-
-
-def _gpu_list(text: Optional[str]) -> Optional[list[int]]:
-    """The numbers of a list such as 0,1,4-6."""
-    if text is None:
-        return None
-    found: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        try:
-            found += range(int(first), int(last if dash else first) + 1)
-        except ValueError:
-            console.fail(f'--gpus "{text}" is no list of numbers, as 0,1,4', console.USAGE)
-        if len(found) > 65536:
-            console.fail(f'--gpus "{text}" names too many', console.USAGE)
-    return found
 
 
 def _write(text: str, output: Optional[Path]) -> None:

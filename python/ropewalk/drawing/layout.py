@@ -1,8 +1,8 @@
 """Where a machine's parts lie in a picture.
 
-From above: networks, NICs, CPUs, PCIe switches (a row per level), GPUs, NVSwitches. Hosts stand side
-by side. A node's place is a `Box`; a link's way is an SVG path from box to box, so that what is drawn
-along links (loads, trees) has the same geometry as the machine beneath it.
+From above: networks, NICs, CPUs, PCIe switches (a row per level), GPUs, NVSwitches. Hosts stand
+side by side. A node's place is a `Box`; a link's way is an SVG path from box to box, so that what
+is drawn along links (loads, trees) has the same geometry as the machine beneath it.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class _Host:
                 near[link.src].append(link.dst)
         roots = [node.id for node in self.of("cpu")]
         parent: dict[str, str] = {}
-        depth = {id: 0 for id in roots}
+        depth = dict.fromkeys(roots, 0)
         todo = deque(roots)
         while todo:
             at = todo.popleft()
@@ -218,16 +218,16 @@ class _Host:
             children[above].append(id)
         cursor = 0.0
 
-        def span(id: str) -> tuple[float, float]:
-            """Places the part below `id`; its first and last column."""
+        def span(at: str) -> tuple[float, float]:
+            """Places the part below `at`; its first and last column."""
             nonlocal cursor
-            node = self.ids[id]
-            below = [c for c in children[id] if self.ids[c].kind != "nic"]
-            below.sort(key=lambda c: self.ids[c].rank if self.ids[c].rank is not None else -1)
-            nics = [c for c in children[id] if self.ids[c].kind == "nic"]
+            node = self.ids[at]
+            below = [c for c in children[at] if self.ids[c].kind != "nic"]
+            below.sort(key=lambda c: -1 if (rank := self.ids[c].rank) is None else rank)
+            nics = [c for c in children[at] if self.ids[c].kind == "nic"]
             begin = cursor
             if node.kind == "gpu":
-                self.x[id] = cursor
+                self.x[at] = cursor
                 cursor += 1
                 return begin, cursor - 1
             for child in below:
@@ -235,13 +235,15 @@ class _Host:
             cursor = max(cursor, begin + 1)
             own = [self.x[c] for c in below] or [begin]
             first, last = min(own), max(own)
-            self.x[id] = (first + last) / 2
-            taken = [self.x[c] for c in self._above(id)]
+            self.x[at] = (first + last) / 2
+            taken = [self.x[c] for c in self._above(at)]
             for i, nic in enumerate(nics):
                 place = first + (i + 0.5) * (last - first + 1) / len(nics) - 0.5
+                if not below:
+                    place = first + i
                 # Its line down must not run through the CPU above the middle.
-                if node.kind != "cpu" and abs(place - self._column_of_cpu(id)) < 0.5:
-                    place = self._column_of_cpu(id) + 0.95
+                if node.kind != "cpu" and abs(place - self._column_of_cpu(at)) < 0.5:
+                    place = self._column_of_cpu(at) + 0.95
                 while any(abs(place - other) < 0.92 for other in taken):
                     place += 0.1
                 taken.append(place)
@@ -270,17 +272,17 @@ class _Host:
         for i, chip in enumerate(chips):
             self.x[chip.id] = (i + 0.5) * self.columns / len(chips) - 0.5
 
-    def _above(self, id: str) -> list[str]:
-        return [n.id for n in self.nodes if n.kind == "nic" and n.id in self.x and n.id != id]
+    def _above(self, but: str) -> list[str]:
+        return [n.id for n in self.nodes if n.kind == "nic" and n.id in self.x and n.id != but]
 
-    def _column_of_cpu(self, id: str) -> float:
+    def _column_of_cpu(self, switch: str) -> float:
         """The column of the CPU above, where that is known: with one switch, that of the switch."""
-        above = self.parent.get(id)
+        above = self.parent.get(switch)
         while above is not None and above in self.parent:
             above = self.parent[above]
         switches = [c for c, p in self.parent.items() if p == above]
         alone = len([c for c in switches if self.ids[c].kind == "pcie_switch"]) == 1
-        return self.x[id] if alone else -9.0
+        return self.x[switch] if alone else -9.0
 
 
 def arrange(topology: Topology, *, title_height: float = TITLE) -> Layout:

@@ -81,8 +81,12 @@ def draw(
         )
         if topology.hosts > 1:
             canvas.text(
-                frame.x + 12, frame.y + frame.height - 12, f"host {frame.host}", size=13,
-                fill=SOFT, anchor="start",
+                frame.x + 12,
+                frame.y + frame.height - 12,
+                f"host {frame.host}",
+                size=13,
+                fill=SOFT,
+                anchor="start",
             )
     largest = max((link.capacity for link in topology.links), default=1)
     for link in _one_way(topology):
@@ -182,7 +186,12 @@ def _labels(node: Node, nics: list[str]) -> tuple[str, str]:
 
 def short_model(model: str) -> str:
     """Without what every name has: "NVIDIA H200" -> "H200", "Tesla V100-SXM2-16GB" -> "V100"."""
-    word = model.replace("NVIDIA ", "").replace("Tesla ", "").replace("AMD ", "").replace("Quadro ", "")
+    word = (
+        model.replace("NVIDIA ", "")
+        .replace("Tesla ", "")
+        .replace("AMD ", "")
+        .replace("Quadro ", "")
+    )
     return word.split("-")[0].strip()
 
 

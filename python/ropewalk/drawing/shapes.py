@@ -28,7 +28,7 @@ Value = Union[str, int, float]
 
 def number(value: float) -> str:
     """With one decimal at most: "12", "12.5"."""
-    return f"{value:.1f}".removesuffix(".0") if hasattr(str, "removesuffix") else f"{value:.1f}"
+    return f"{value:.1f}".removesuffix(".0")
 
 
 class Canvas:
@@ -40,7 +40,7 @@ class Canvas:
         self._title = title
         self._parts: list[str] = []
 
-    def add(self, element: str, text: str = "", **attributes: Value) -> None:
+    def add(self, element: str, text: str = "", /, **attributes: Value) -> None:
         """An element; underscores in the names of attributes become hyphens."""
         written = " ".join(
             f"{key.rstrip('_').replace('_', '-')}="
@@ -109,21 +109,14 @@ class Canvas:
         marker: str = "",
     ) -> None:
         """A line along an SVG path."""
-        more: dict[str, Value] = {}
-        if dashes:
-            more["stroke_dasharray"] = dashes
-        if marker:
-            more["marker_end"] = marker
-        if opacity != 1:
-            more["opacity"] = f"{opacity:.2f}"
+        more: dict[str, Value] = {
+            "stroke_linecap": "butt" if dashes else "round",
+            **({"stroke_dasharray": dashes} if dashes else {}),
+            **({"marker_end": marker} if marker else {}),
+            **({"opacity": f"{opacity:.2f}"} if opacity != 1 else {}),
+        }
         self.add(
-            "path",
-            d=path,
-            fill="none",
-            stroke=stroke,
-            stroke_width=float(stroke_width),
-            stroke_linecap="butt" if dashes else "round",
-            **more,
+            "path", "", d=path, fill="none", stroke=stroke, stroke_width=float(stroke_width), **more
         )
 
     def raw(self, element: str) -> None:
