@@ -41,11 +41,13 @@ class Search {
     std::vector<Ring> out;
     while (static_cast<int>(out.size()) < kMaxRings) {
       Ring ring;
-      // First the order of the channel before (all ranks in order for the first), then free search.
+      // First the order of the channel before (all ranks in order for the first), then that order
+      // backwards, which uses the other direction of its links; then free search.
       std::vector<int> order;
       for (int rank = 0; rank < network_.num_ranks(); ++rank) order.push_back(rank);
       if (!out.empty()) order = out.back().ranks;
-      if (!place(order, ring)) {
+      const std::vector<int> backwards_order(order.rbegin(), order.rend());
+      if (!place(order, ring) && !place(backwards_order, ring)) {
         ring = Ring{{0}, {}};
         visited_.assign(at(network_.num_ranks()), false);
         visited_[0] = true;
