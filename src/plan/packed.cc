@@ -17,7 +17,8 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-constexpr double kStep = 0.1;   // of the multiplicative weights: within some percent of the bound
+constexpr Capacity kMostEqualTrees = 24;
+constexpr double kStep = 0.2;   // of the multiplicative weights: within some percent of the bound
 constexpr int kMostTrees = 64;  // more are never "few"
 
 /// Whole units greedily: the trees with the largest weights first, each as many units as still fit.
@@ -55,13 +56,27 @@ std::vector<FewTrees> whole_numbers(const Network& network, Collective collectiv
   std::vector<FewTrees> out;
   if (!is_symmetric(network)) return out;
   if (collective == Collective::kBroadcast) {
-    FewTrees found;
-    for (OutTree& tree : pack_broadcast(network, root, broadcast_bound(network, root))) {
-      found.rate += tree.weight;
-      found.weights.push_back(tree.weight);
-      found.trees.push_back({root, {}, std::move(tree.edges)});
+    // The fewest equal trees whose rate is near the bound, and the trees of the bound itself.
+    const CutBound bound = broadcast_bound(network, root);
+    const auto keep = [&](std::vector<OutTree> trees) {
+      FewTrees found;
+      for (OutTree& tree : trees) {
+        found.rate += tree.weight;
+        found.weights.push_back(tree.weight);
+        found.trees.push_back({root, {}, std::move(tree.edges)});
+      }
+      out.push_back(std::move(found));
+    };
+    Supplies supplies(at(network.num_ranks()), 0);
+    for (Capacity count = 1; count <= kMostEqualTrees; ++count) {
+      supplies[at(root)] = count;
+      if (fixed_rate(network, supplies, bound.rate).to_double() >=
+          (1 - kPackedGap) * bound.rate.to_double()) {
+        keep(pack_fixed(network, supplies, bound.rate));
+        break;
+      }
     }
-    out.push_back(std::move(found));
+    keep(pack_broadcast(network, root, bound));
     return out;
   }
   const Network back = reversed(network);

@@ -121,7 +121,7 @@ def gather_rate_is(gpus: int, links: dict[tuple[int, int], float], rate: Fractio
     for gpu in range(gpus):
         graph["all"][gpu]["capacity"] += 1
     more = gpus * (each.numerator * 10**6 + 1)
-    return min(networkx.maximum_flow_value(graph, "all", v) for v in range(gpus)) < more
+    return bool(min(networkx.maximum_flow_value(graph, "all", v) for v in range(gpus)) < more)
 
 
 @QUICK
