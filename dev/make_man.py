@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from ropewalk import __version__, cli
-from ropewalk.cli import bench, bind, config, schedule, topo
+from ropewalk.cli import bench, bind, config, plan, schedule, topo
 from typer.models import ArgumentInfo, OptionInfo
 
 
@@ -33,10 +33,11 @@ class Command:
 
 
 COMMANDS = (
-    Command((), cli.root, cli.HELP, ("bench", "bind", "config", "schedule", "topo")),
+    Command((), cli.root, cli.HELP, ("bench", "bind", "config", "plan", "schedule", "topo")),
     Command(("bench",), bench.bench, bench.HELP),
     Command(("bind",), bind.bind, bind.HELP),
     Command(("config",), config.config, config.HELP),
+    Command(("plan",), plan.plan, plan.HELP),
     Command(("schedule",), lambda: None, schedule.HELP, ("make", "show", "check", "draw")),
     Command(("schedule", "make"), schedule.make, schedule.MAKE_HELP),
     Command(("schedule", "show"), schedule.show, schedule.SHOW_HELP),

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ropewalk import __version__
-from ropewalk.cli import bench, bind, config, console, schedule, topo
+from ropewalk.cli import bench, bind, config, console, plan, schedule, topo
 
 HELP = """
 Collectives over all the links that a set of hosts and GPUs has.
@@ -24,6 +24,8 @@ Examples:
       show what this machine is
   mpirun -n 8 ropewalk bind -- python train.py
       run each rank next to its GPU
+  ropewalk plan dgx-h100 all_reduce
+      the best trees on a machine, and what limits them
   ropewalk config
       list all settings
   ropewalk --set ALGORITHM=ring bench all_reduce
@@ -65,6 +67,7 @@ def root(
 app.command(name="bench", help=bench.HELP)(bench.bench)
 app.command(name="bind", help=bind.HELP)(bind.bind)
 app.command(name="config", help=config.HELP)(config.config)
+app.command(name="plan", help=plan.HELP)(plan.plan)
 app.add_typer(schedule.app, name="schedule", help=schedule.HELP)
 app.command(name="topo", help=topo.HELP)(topo.topo)
 
