@@ -212,6 +212,12 @@ RW_API void rwFreeText(char* text);
 /* The text form of the schedule of a collective ("all_reduce") by an algorithm ("ring"). */
 RW_API rwResult_t rwScheduleMake(const char* collective, const char* algorithm, int nranks,
                                  int root, int channels, char** text);
+/* The text form of a micro-benchmark: `pattern` is "chain", "fan-in", "fan-out", "mimo" or
+ * "multi-chain", `test` is "forward", "reduce-forward" or "reduce-broadcast". `width` counts
+ * sources, sinks, leaves or chains, `length` the ranks of a chain; what a pattern does not use is
+ * ignored. */
+RW_API rwResult_t rwScheduleMicrobench(const char* pattern, const char* test, int width, int length,
+                                       char** text);
 /* Parses and checks. *report is JSON: accepted, defects[], in_place, links[], longest_path, and the
  * schedule itself. A refused schedule is a result, not an error; unreadable text is an error. */
 RW_API rwResult_t rwScheduleCheck(const char* text, char** report);

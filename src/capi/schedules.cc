@@ -8,6 +8,7 @@
 #include "schedule/checked.h"
 #include "schedule/compile.h"
 #include "schedule/describe.h"
+#include "schedule/microbench.h"
 #include "schedule/text.h"
 
 using namespace ropewalk;        // NOLINT: this file is the edge
@@ -25,6 +26,15 @@ RW_API rwResult_t rwScheduleMake(const char* collective, const char* algorithm, 
     }
     *text = duplicate(schedule::print(
         schedule::compile(&checked(algorithm, "algorithm"), {*wanted, nranks, root, channels})));
+  });
+}
+
+RW_API rwResult_t rwScheduleMicrobench(const char* pattern, const char* test, int width, int length,
+                                       char** text) {
+  return guarded("rwScheduleMicrobench", [&] {
+    checked(text, "text");
+    *text = duplicate(schedule::print(schedule::compile_micro(
+        {&checked(pattern, "pattern"), &checked(test, "test"), width, length})));
   });
 }
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ropewalk import __version__
-from ropewalk.cli import bench, config, console, schedule
+from ropewalk.cli import bench, config, console, microbench, schedule
 
 HELP = """
 Collectives over all the links that a set of hosts and GPUs has.
@@ -60,6 +60,7 @@ def root(
 
 app.command(name="bench", help=bench.HELP)(bench.bench)
 app.command(name="config", help=config.HELP)(config.config)
+app.command(name="microbench", help=microbench.HELP)(microbench.microbench)
 app.add_typer(schedule.app, name="schedule", help=schedule.HELP)
 
 
