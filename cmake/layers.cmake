@@ -71,6 +71,7 @@ endfunction()
 
 rw_layer(core)
 rw_layer(transport DEPENDS core)
+rw_layer(topology DEPENDS core LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(schedule DEPENDS core LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(executor DEPENDS core schedule transport LIBRARIES PkgConfig::HWY)
 rw_layer(comm DEPENDS core schedule transport executor

@@ -16,11 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent
 # What each layer may include besides itself.
 BELOW: dict[str, set[str]] = {
     "core": set(),
+    "topology": {"core"},
     "transport": {"core"},
     "schedule": {"core"},
     "executor": {"core", "transport", "schedule"},
     "comm": {"core", "transport", "schedule", "executor"},
-    "capi": {"core", "transport", "schedule", "executor", "comm"},
+    "capi": {"core", "topology", "transport", "schedule", "executor", "comm"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 SUFFIXES = {".h", ".cc", ".inc", ".cu", ".cuh"}
