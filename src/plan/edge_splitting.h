@@ -14,9 +14,6 @@
 
 namespace ropewalk::plan {
 
-/// Data that the ranks must be able to send to every rank: supply[r] units from rank r.
-using Supplies = std::vector<Capacity>;
-
 /// A way for some capacity of a direct arc: the network's arcs in order.
 struct PathShare {
   std::vector<int> arcs;  ///< indices into Network::arcs

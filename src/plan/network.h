@@ -33,6 +33,9 @@ struct Network {
   }
 };
 
+/// Data that the ranks must be able to send to every rank: supplies[r] units from rank r.
+using Supplies = std::vector<Capacity>;
+
 /// What takes part in a collective, and over which links.
 struct Selection {
   std::string plane;      ///< a plane of the topology; "" or "all" without such a plane: every link
