@@ -68,7 +68,7 @@ class Run {
         continue;
       }
       const int parent = ranked.order[static_cast<std::size_t>(parent_place)];
-      const int link = link_between(parent, rank, known[static_cast<std::size_t>(parent)]);
+      const int link = link_to(rank, known[static_cast<std::size_t>(parent)]);
       Part& mine = part(rank, index);
       Part& above = part(parent, index);
       mine.parent = link;
@@ -77,7 +77,8 @@ class Run {
     }
   }
 
-  int link_between(int from, int to, std::vector<std::pair<int, int>>& known) {
+  /// The link of a rank to `to`, among those `known` that leave it.
+  int link_to(int to, std::vector<std::pair<int, int>>& known) {
     for (const auto& [peer, link] : known) {
       if (peer == to) return link;
     }
