@@ -218,6 +218,9 @@ RW_API rwResult_t rwScheduleMake(const char* collective, const char* algorithm, 
  * ignored. */
 RW_API rwResult_t rwScheduleMicrobench(const char* pattern, const char* test, int width, int length,
                                        char** text);
+/* The text form of the schedule that a plan's JSON ("ropewalk-plan/1") describes: its trees become
+ * channels by weight. */
+RW_API rwResult_t rwScheduleFromPlan(const char* plan, char** text);
 /* Parses and checks. *report is JSON: accepted, defects[], in_place, links[], longest_path, and the
  * schedule itself. A refused schedule is a result, not an error; unreadable text is an error. */
 RW_API rwResult_t rwScheduleCheck(const char* text, char** report);

@@ -225,7 +225,7 @@ TEST(FromPlan, RefusesWhatIsNoPlanOfTrees) {
   says(spoilt([](plan::Plan& p) { p.gpus.resize(1); }), "fewer than two");
   says(spoilt([](plan::Plan& p) { p.collective = Collective::kAllToAll; }), "no such collective");
   says(spoilt([](plan::Plan& p) { p.trees[1].weight = 0; }), "not positive");
-  says(spoilt([](plan::Plan& p) { p.trees[1].weight = 1; }), "different weight");
+  says(spoilt([](plan::Plan& p) { p.trees[1].weight = 1; }), "of the same weight");
   says(spoilt([](plan::Plan& p) { p.trees[1].broadcast.pop_back(); }), "does not reach rank");
   says(spoilt([](plan::Plan& p) { p.trees[1].broadcast[0].destination = 9; }), "is in no tree");
   says(spoilt([](plan::Plan& p) { p.trees[1].broadcast[0].destination = 1; }), "is in no tree");
