@@ -71,7 +71,8 @@ endfunction()
 
 rw_layer(core)
 rw_layer(transport DEPENDS core)
-rw_layer(topology DEPENDS core LIBRARIES nlohmann_json::nlohmann_json)
+rw_layer(topology DEPENDS core LIBRARIES nlohmann_json::nlohmann_json PkgConfig::PUGIXML
+  ${CMAKE_DL_LIBS})
 rw_layer(plan DEPENDS core topology LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(schedule DEPENDS core topology plan LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(executor DEPENDS core schedule transport LIBRARIES PkgConfig::HWY)

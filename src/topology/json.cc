@@ -308,6 +308,11 @@ Json to_json(const Link& link, const std::vector<Node>& nodes) {
   return json;
 }
 
+/// What comes from a machine's own files need not be UTF-8; JSON must be.
+std::string dumped(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 /// In one line where the schema's files have it so: spaces after ':' and ','.
 std::string compact(const Json& json) {
   if (json.is_object() || json.is_array()) {
@@ -316,12 +321,12 @@ std::string compact(const Json& json) {
     for (const auto& [key, value] : json.items()) {
       if (!first) out += ", ";
       first = false;
-      if (json.is_object()) out += Json(key).dump() + ": ";
+      if (json.is_object()) out += dumped(Json(key)) + ": ";
       out += compact(value);
     }
     return out + (json.is_object() ? '}' : ']');
   }
-  return json.dump();
+  return dumped(json);
 }
 
 std::string lines(const std::vector<std::string>& each) {
@@ -386,7 +391,7 @@ std::string write_json(const Topology& topology) {
   }
   const auto texts = [](const std::vector<std::string>& each) {
     std::vector<std::string> out;
-    for (const std::string& text : each) out.push_back(Json(text).dump());
+    for (const std::string& text : each) out.push_back(dumped(Json(text)));
     return lines(out);
   };
   std::vector<std::string> nodes;
@@ -399,8 +404,8 @@ std::string write_json(const Topology& topology) {
     out += fmt::format("  \"{}\": {},\n", key, value);
   };
   field("schema", Json(kSchema).dump());
-  field("name", Json(from.name).dump());
-  field("title", Json(from.title).dump());
+  field("name", dumped(Json(from.name)));
+  field("title", dumped(Json(from.title)));
   field("units", Json(kUnits).dump());
   field("hosts", fmt::format("{}", from.hosts));
   field("symmetric", topology.symmetric() ? "true" : "false");
