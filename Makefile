@@ -42,7 +42,8 @@ build/.system: dev/setup
 	dev/setup build
 	@mkdir -p build && touch $@
 
-$(BUILD)/build.ninja: CMakeLists.txt cmake/layers.cmake cmake/install.cmake | build/.system
+$(BUILD)/build.ninja: CMakeLists.txt cmake/layers.cmake cmake/simgrid.cmake cmake/install.cmake \
+  | build/.system
 	$(CONFIGURE) -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release
 	@touch $@
 

@@ -20,6 +20,7 @@ BELOW: dict[str, set[str]] = {
     "transport": {"core"},
     "plan": {"core", "topology"},
     "schedule": {"core", "topology", "plan"},
+    "simgrid": {"core", "topology", "plan", "schedule"},
     "executor": {"core", "transport", "schedule"},
     "comm": {"core", "transport", "schedule", "executor"},
     "capi": {"core", "topology", "plan", "transport", "schedule", "executor", "comm"},

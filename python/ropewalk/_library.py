@@ -102,6 +102,8 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwScheduleMake": (_TEXT, _TEXT, _INT, _INT, _INT, _TEXT_OUT),
     "rwScheduleMicrobench": (_TEXT, _TEXT, _INT, _INT, _TEXT_OUT),
     "rwScheduleFromPlan": (_TEXT, _TEXT_OUT),
+    "rwSimulate": (_TEXT, _TEXT_OUT),
+    "rwNicReport": (_TEXT, _TEXT, _TEXT_OUT),
     "rwScheduleCheck": (_TEXT, _TEXT_OUT),
     "rwScheduleAlgorithms": (_TEXT_OUT,),
     "rwCommUseSchedule": (Comm, _TEXT),

@@ -244,6 +244,15 @@ NicAssignment judged(const NicProblem& problem, Ways& ways, std::vector<ChannelN
   return result;
 }
 
+void require_some(const topology::Topology& topology, const NicProblem& problem) {
+  if (problem.ports.empty()) {
+    throw Error(Errc::kInvalidArgument, "{}: no NIC to assign", topology.name());
+  }
+  if (problem.channels.empty()) {
+    throw Error(Errc::kInvalidArgument, "{}: no channel to assign NICs to", topology.name());
+  }
+}
+
 double nominal_gbps(const topology::Topology& topology, NodeIndex nic) {
   const topology::Node& node = topology.node(nic);
   if (node.net_gbps.has_value()) return *node.net_gbps;
@@ -302,14 +311,16 @@ std::vector<NicPort> nic_ports(const topology::Topology& topology, int host,
   return ports;
 }
 
+NicAssignment judge_nics(const topology::Topology& topology, const NicProblem& problem,
+                         std::vector<ChannelNics> channels) {
+  require_some(topology, problem);
+  Ways ways(topology, problem.ports);
+  return judged(problem, ways, std::move(channels));
+}
+
 NicAssignment assign_nics(const topology::Topology& topology, const NicProblem& problem,
                           NicRule rule) {
-  if (problem.ports.empty()) {
-    throw Error(Errc::kInvalidArgument, "{}: no NIC to assign", topology.name());
-  }
-  if (problem.channels.empty()) {
-    throw Error(Errc::kInvalidArgument, "{}: no channel to assign NICs to", topology.name());
-  }
+  require_some(topology, problem);
   Ways ways(topology, problem.ports);
   std::vector<ChannelNics> channels;
   switch (rule) {

@@ -79,4 +79,9 @@ struct NicProblem {
 NicAssignment assign_nics(const topology::Topology& topology, const NicProblem& problem,
                           NicRule rule);
 
+/// The same figures for a choice that somebody else made.
+/// @throws as assign_nics()
+NicAssignment judge_nics(const topology::Topology& topology, const NicProblem& problem,
+                         std::vector<ChannelNics> channels);
+
 }  // namespace ropewalk::plan
