@@ -10,7 +10,7 @@ Example:
 The library reports failures as exceptions, all of them `ropewalk.Error`.
 """
 
-from ropewalk import schedule, settings
+from ropewalk import schedule, settings, topology
 from ropewalk.communicator import Communicator
 from ropewalk.errors import (
     ArgumentError,
@@ -45,5 +45,6 @@ __all__ = [
     "init_all",
     "schedule",
     "settings",
+    "topology",
     "unique_id",
 ]

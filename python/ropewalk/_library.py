@@ -1,4 +1,4 @@
-"""The C library: where it is, and the prototypes of ropewalk.h.
+"""The C library: where it is, and the prototypes of its public headers.
 
 ctypes releases the interpreter lock around every call, so that ranks may be threads.
 """
@@ -107,6 +107,16 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwScheduleCheck": (_TEXT, _TEXT_OUT),
     "rwScheduleAlgorithms": (_TEXT_OUT,),
     "rwCommUseSchedule": (Comm, _TEXT),
+    "rwTopologyDiscover": (_TEXT_OUT,),
+    "rwTopologyRead": (_TEXT, _TEXT, _TEXT_OUT),
+    "rwTopologySynthetic": (_TEXT, _TEXT_OUT),
+    "rwTopologyPresets": (_TEXT_OUT,),
+    "rwTopologyReplicate": (_TEXT, _INT, _INT, _TEXT_OUT),
+    "rwTopologySelect": (_TEXT, _TEXT, _INT_OUT, _INT, _TEXT_OUT),
+    "rwTopologyMatrix": (_TEXT, _INT, _TEXT_OUT),
+    "rwTopologyNcclXml": (_TEXT, _INT, _TEXT_OUT),
+    "rwTopologyPlace": (_TEXT, _INT, _INT, _TEXT_OUT),
+    "rwLaunchDescribe": (_TEXT_OUT,),
     "rwSettingSet": (_TEXT, _TEXT, _TEXT),
     "rwSettingsDescribe": (_TEXT_OUT,),
     "rwTuningDescribe": (_INT, _INT, _TEXT_OUT),

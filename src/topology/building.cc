@@ -156,8 +156,10 @@ std::string cpu_list(std::string_view cpu_mask) {
     std::uint32_t value = 0;
     std::string_view digits = group;
     if (digits.starts_with("0x")) digits.remove_prefix(2);
+    // hwloc leaves groups of zeros empty.
     const auto [end, error] =
-        std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
+        digits.empty() ? std::from_chars_result{digits.data(), std::errc()}
+                       : std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
     if (error != std::errc() || end != digits.data() + digits.size() ||
         words.size() >= kMaxCpus / 32) {
       throw Error(Errc::kInvalidArgument, "\"{}\" is no mask of CPUs", cpu_mask.substr(0, 64));

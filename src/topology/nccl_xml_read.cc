@@ -27,10 +27,6 @@ void take(Attributes& to, const pugi::xml_node& element, const std::string& pref
   }
 }
 
-bool has_class(const pugi::xml_node& pci, std::string_view prefix) {
-  return std::string_view(pci.attribute("class").value()).starts_with(prefix);
-}
-
 /// An nvlink, xgmi, c2c or pcilink element, joined when all nodes are there.
 struct Pending {
   NodeIndex from;
@@ -158,8 +154,8 @@ class Reader {
     const bool one_port = nics.size() == 1 && ports.size() <= 1;
     if (one_port) describe_nic(nics[0], ports, node);
     if (gpus.empty() && !one_port) {
-      const bool chip = below.empty() && nics.empty() && has_class(element, kSwitchClass);
-      node.kind = chip ? NodeKind::kNvSwitch : NodeKind::kPcieSwitch;
+      // Also for the PCI side of an NVSwitch: its fabric does not lead to PCIe.
+      node.kind = NodeKind::kPcieSwitch;
     }
 
     const std::string bus_id = node.bus_id;
@@ -330,11 +326,10 @@ class Reader {
   }
 
   NodeIndex switch_at(const std::string& target) {
-    if (const auto found = by_bus_id_.find(target); found != by_bus_id_.end()) {
+    if (const auto found = switches_.find(target); found != switches_.end()) {
       return found->second;
     }
-    Node node{.kind = NodeKind::kNvSwitch, .bus_id = target};
-    return by_bus_id_[target] = builder_.add(std::move(node));
+    return switches_[target] = builder_.add({.kind = NodeKind::kNvSwitch, .bus_id = target});
   }
 
   void number_gpus() {
@@ -361,6 +356,7 @@ class Reader {
   XmlFile xml_;
   Builder builder_;
   std::map<std::string, NodeIndex> by_bus_id_;
+  std::map<std::string, NodeIndex> switches_;  ///< NVSwitches
   std::set<long> numas_;
   std::vector<std::pair<NodeIndex, CpuIdentity>> cpus_;
   std::vector<std::pair<pugi::xml_node, NodeIndex>> gpus_;

@@ -243,7 +243,7 @@ class Writer {
     if (node.kind == NodeKind::kCpu || node.kind == NodeKind::kNetwork) return;
     Element element{"pci", {{"busid", bus_ids_[index]}}};
     for (const auto& [key, value] : those_of(node.attributes, "")) {
-      if (key != "net" && key != "holder") element.set(key, value);
+      if (key != "net" && key != "holder" && key != "host_bridge") element.set(key, value);
     }
     set_link(element, index);
     if (node.kind == NodeKind::kGpu) {

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ropewalk import __version__
-from ropewalk.cli import bench, config, console, microbench, schedule
+from ropewalk.cli import bench, bind, config, console, microbench, nccl, schedule, simulate, topo
 
 HELP = """
 Collectives over all the links that a set of hosts and GPUs has.
@@ -20,6 +20,10 @@ Examples:
   ropewalk schedule make all_reduce --ranks 4 --algorithm ring -o ring.txt
   ropewalk schedule draw ring.txt -o ring.svg
       make a schedule, and draw it
+  ropewalk topo
+      show what this machine is
+  mpirun -n 8 ropewalk bind -- python train.py
+      run each rank next to its GPU
   ropewalk config
       list all settings
   ropewalk --set ALGORITHM=ring bench all_reduce
@@ -59,9 +63,14 @@ def root(
 
 
 app.command(name="bench", help=bench.HELP)(bench.bench)
+app.command(name="bind", help=bind.HELP)(bind.bind)
 app.command(name="config", help=config.HELP)(config.config)
 app.command(name="microbench", help=microbench.HELP)(microbench.microbench)
+app.command(name="nccl-env", help=nccl.ENV_HELP)(nccl.nccl_env)
+app.command(name="nccl-graph", help=nccl.GRAPH_HELP)(nccl.nccl_graph)
 app.add_typer(schedule.app, name="schedule", help=schedule.HELP)
+app.command(name="simulate", help=simulate.HELP)(simulate.simulate)
+app.command(name="topo", help=topo.HELP)(topo.topo)
 
 
 def main() -> None:
