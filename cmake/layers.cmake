@@ -76,7 +76,7 @@ rw_layer(topology DEPENDS core LIBRARIES nlohmann_json::nlohmann_json PkgConfig:
 rw_layer(plan DEPENDS core topology LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(schedule DEPENDS core topology plan LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(executor DEPENDS core schedule transport LIBRARIES PkgConfig::HWY)
-rw_layer(comm DEPENDS core schedule transport executor
+rw_layer(comm DEPENDS core plan schedule transport executor
   LIBRARIES PkgConfig::SODIUM nlohmann_json::nlohmann_json)
 
 # The library: every layer behind the exported C functions.

@@ -21,6 +21,7 @@ if(RW_SIMGRID AND NOT RW_FUZZ AND NOT RW_SANITIZE)
     target_link_libraries(ropewalk-simgrid PRIVATE rw_schedule ${SIMGRID_LIBRARY})
     target_include_directories(ropewalk-simgrid SYSTEM PRIVATE
       ${SIMGRID_INCLUDE} ${Boost_INCLUDE_DIRS})
+    install(TARGETS ropewalk-simgrid RUNTIME DESTINATION bin COMPONENT simgrid)
   else()
     message(STATUS "no ropewalk-simgrid: SimGrid (Debian: libsimgrid-dev) not found, or too different")
   endif()

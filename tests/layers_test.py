@@ -22,7 +22,7 @@ BELOW: dict[str, set[str]] = {
     "schedule": {"core", "topology", "plan"},
     "simgrid": {"core", "topology", "plan", "schedule"},
     "executor": {"core", "transport", "schedule"},
-    "comm": {"core", "transport", "schedule", "executor"},
+    "comm": {"core", "plan", "transport", "schedule", "executor"},
     "capi": {"core", "topology", "plan", "transport", "schedule", "executor", "comm"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)

@@ -43,7 +43,7 @@ def simulate(
         topology: JSON of the machine; a plan can do without.
         message_bytes: size of the message, as algbw counts it.
         chunk_bytes: of pipelining; 0 lets a plan's trees have their best.
-        paced: whether a plan's trees keep to their planned rates, or share links with whoever comes.
+        paced: whether a plan's trees keep to their planned rates, or share links as they come.
         most_messages: chunks are made larger until no more are moved.
         engine: "simgrid", "builtin" (max-min fair shares), or "auto": SimGrid where it is there.
         subject_name: for messages.

@@ -31,7 +31,8 @@ double HopCost::seconds_per_byte() const {
 double pipeline_seconds(int hops, double bytes, double chunk_bytes, const HopCost& hop) {
   require_sound(hops, bytes, hop);
   require(std::isfinite(chunk_bytes) && chunk_bytes > 0, "a chunk must be positive");
-  return (hops - 1 + bytes / chunk_bytes) * (hop.alpha_s + chunk_bytes * hop.seconds_per_byte());
+  const double each = hop.alpha_s + chunk_bytes * hop.seconds_per_byte();
+  return pipelined_seconds(hops * each, bytes / chunk_bytes, each);
 }
 
 ChunkChoice best_chunk(int hops, double bytes, const HopCost& hop, double least_chunk) {

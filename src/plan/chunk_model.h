@@ -24,6 +24,13 @@ struct ChunkChoice {
   double seconds = 0;
 };
 
+/// What every pipelined operation takes: the first chunk's whole way, then one period for each
+/// chunk that follows. The runtime's cost model (comm/cost_model.h) predicts by it as well, with
+/// measured costs of the busiest rank for a period.
+inline double pipelined_seconds(double first, double chunks, double period) {
+  return first + (chunks - 1) * period;
+}
+
 /// (p - 1 + M/c) (alpha + c/beta), M/c not rounded.
 /// @throws Error kInvalidArgument unless hops >= 1, bytes and chunk are positive and finite, alpha
 ///         and gamma not negative, and beta positive

@@ -16,9 +16,10 @@ from ropewalk.cli import console, simulate_draw
 HELP = """
 Play a plan or a schedule on a described machine: time, and how busy each link is.
 
-FILE is a plan's JSON (`ropewalk plan --json`) or a schedule's text form; - is standard input. A plan
-names its links itself; a schedule needs --topology, and its messages take the ways that a library
-without a plan would take. Simulation is at the level of flows: links limit, processors do not.
+FILE is a plan's JSON (`ropewalk plan --json`) or a schedule's text form; - is standard input. A
+plan names its links itself; a schedule needs --topology, and its messages take the ways that a
+library without a plan would take. Simulation is at the level of flows: links limit, processors do
+not.
 
 With SimGrid installed its network model plays, else the built-in one (max-min fair shares).
 
@@ -29,7 +30,8 @@ Examples:
   ropewalk simulate plan.json --bytes 1G
   ropewalk simulate plan.json --topology dgx1v.json --bytes 64M --svg links.svg
       with the latencies of the file, and a picture of all links over time
-  ropewalk schedule make all_reduce --ranks 8 --algorithm ring | ropewalk simulate - --topology dgx1v
+  ropewalk schedule make all_reduce --ranks 8 -o ring.txt
+  ropewalk simulate ring.txt --topology dgx1v.json
 
 Exit status: 0, or 2 when FILE or the topology is wrong.
 """

@@ -51,7 +51,8 @@ def svg(report: dict[str, Any]) -> str:
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' "
         f"height='{height}' {_FONT}>",
         f"<rect width='{width}' height='{height}' fill='white'/>",
-        f"<text x='24' y='34' font-size='19' font-weight='bold' fill='{_INK}'>{escape(title)}</text>",
+        f"<text x='24' y='34' font-size='19' font-weight='bold' fill='{_INK}'>"
+        f"{escape(title)}</text>",
         f"<text x='24' y='58' font-size='13' fill='{_INK}'>{escape(facts)}</text>",
         f"<text x='{_LEFT + _WIDTH + 8}' y='{_HEAD - 8}' font-size='11' fill='{_INK}'>mean</text>",
     ]
