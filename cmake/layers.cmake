@@ -85,7 +85,7 @@ list(FILTER capi_sources EXCLUDE REGEX "_test\\.cc$")
 if(capi_sources)
   add_library(ropewalk SHARED ${capi_sources})
   target_compile_definitions(ropewalk PRIVATE RW_BUILDING_LIBRARY)
-  target_link_libraries(ropewalk PRIVATE rw_comm rw_topology nlohmann_json::nlohmann_json)
+  target_link_libraries(ropewalk PRIVATE rw_comm rw_plan rw_topology nlohmann_json::nlohmann_json)
   target_include_directories(ropewalk INTERFACE
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
   set_target_properties(ropewalk PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)

@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any, Callable
 
 from ropewalk import __version__, cli
-from ropewalk.cli import bench, bind, config, microbench, nccl, schedule, simulate, topo
+from ropewalk.cli import (
+    bench,
+    bind,
+    config,
+    microbench,
+    nccl,
+    plan,
+    schedule,
+    simulate,
+    topo,
+)
 from typer.models import ArgumentInfo, OptionInfo
 
 
@@ -44,6 +54,7 @@ COMMANDS = (
             "microbench",
             "nccl-env",
             "nccl-graph",
+            "plan",
             "schedule",
             "simulate",
             "topo",
@@ -55,6 +66,7 @@ COMMANDS = (
     Command(("microbench",), microbench.microbench, microbench.HELP),
     Command(("nccl-env",), nccl.nccl_env, nccl.ENV_HELP),
     Command(("nccl-graph",), nccl.nccl_graph, nccl.GRAPH_HELP),
+    Command(("plan",), plan.plan, plan.HELP),
     Command(("simulate",), simulate.simulate, simulate.HELP),
     Command(("schedule",), lambda: None, schedule.HELP, ("make", "show", "check", "draw")),
     Command(("schedule", "make"), schedule.make, schedule.MAKE_HELP),

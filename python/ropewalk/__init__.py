@@ -10,7 +10,7 @@ Example:
 The library reports failures as exceptions, all of them `ropewalk.Error`.
 """
 
-from ropewalk import schedule, settings, topology
+from ropewalk import planning, schedule, settings, topology
 from ropewalk.communicator import Communicator
 from ropewalk.errors import (
     ArgumentError,
@@ -24,6 +24,7 @@ from ropewalk.errors import (
 from ropewalk.groups import group
 from ropewalk.joining import init, init_all, unique_id
 from ropewalk.operators import PreMulSum
+from ropewalk.planning import Plan, plan
 from ropewalk.request import Handle
 
 __version__ = "0.1.0"
@@ -35,6 +36,7 @@ __all__ = [
     "Error",
     "Handle",
     "PeerLostError",
+    "Plan",
     "PreMulSum",
     "SystemCallError",
     "TimeoutError",
@@ -43,6 +45,8 @@ __all__ = [
     "group",
     "init",
     "init_all",
+    "plan",
+    "planning",
     "schedule",
     "settings",
     "topology",

@@ -44,7 +44,7 @@ Cut measure_cut(const Network& network, std::vector<bool> inside) {
   return out;
 }
 
-CutBound all_gather_bound(const Network& network) {
+CutBound all_gather_bound(const Network& network, std::vector<int> representatives) {
   const int ranks = network.num_ranks();
   CutBound best = all_but(network, 0);
   for (int rank = 1; rank < ranks; ++rank) {
@@ -53,8 +53,10 @@ CutBound all_gather_bound(const Network& network) {
       best = std::move(other);
     }
   }
-  std::vector<int> representatives(at(ranks));
-  std::iota(representatives.begin(), representatives.end(), 0);
+  if (representatives.empty()) {
+    representatives.resize(at(ranks));
+    std::iota(representatives.begin(), representatives.end(), 0);
+  }
   // A pass over all sinks without a violated cut proves the guess.
   for (std::size_t proven = 0, next = 0; proven < representatives.size();) {
     const auto scale = static_cast<Capacity>(best.rate.denominator());

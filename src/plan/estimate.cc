@@ -60,6 +60,30 @@ double latency_us(const topology::Topology& topology, const Plan& plan) {
   return out;
 }
 
+int hops(const Plan& plan) {
+  int out = 0;
+  for (const Tree& tree : plan.trees) {
+    int both = 0;
+    for (const std::vector<TreeEdge>* edges : {&tree.reduce, &tree.broadcast}) {
+      std::vector<int> depth(at(plan.num_ranks()), 0);
+      int deepest = 0;
+      const auto pass = [&](int near, int far) {
+        depth[at(far)] = depth[at(near)] + 1;
+        deepest = std::max(deepest, depth[at(far)]);
+      };
+      if (edges == &tree.broadcast) {
+        for (const TreeEdge& edge : *edges) pass(edge.source, edge.destination);
+      } else {
+        std::for_each(edges->rbegin(), edges->rend(),
+                      [&](const TreeEdge& edge) { pass(edge.destination, edge.source); });
+      }
+      both += deepest;
+    }
+    out = std::max(out, both);
+  }
+  return out;
+}
+
 double time_us(const topology::Topology& topology, const Plan& plan, double bytes) {
   double out = 0;
   const double rate = plan.algbw.to_double() * 1e3;  // bytes per microsecond

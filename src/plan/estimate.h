@@ -15,6 +15,9 @@ namespace ropewalk::plan {
 /// longest way of any tree pair, down or up and down.
 double latency_us(const topology::Topology& topology, const Plan& plan);
 
+/// Edges of the longest way in any tree, up and down together.
+int hops(const Plan& plan);
+
 /// Microseconds for `bytes`, all trees at once, each with its best chunk.
 double time_us(const topology::Topology& topology, const Plan& plan, double bytes);
 

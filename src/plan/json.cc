@@ -195,7 +195,22 @@ Bound bound_of(const topology::Topology& topology, const Value& root) {
 
 }  // namespace
 
-std::string write_json(const topology::Topology& topology, const Plan& plan) {
+std::string write_json(const topology::Topology& topology, const Bound& bound) {
+  return dump({{"bound_gbps", bound.algbw.to_double()},
+               {"bound", bound.algbw.to_string()},
+               {"bottleneck", json_of(topology, bound)}});
+}
+
+std::string write_json(const Certificate& certificate) {
+  return dump({{"valid", certificate.valid},
+               {"bound_holds", certificate.bound_holds},
+               {"optimal", certificate.optimal},
+               {"largest_load", certificate.largest_load},
+               {"defects", certificate.defects}});
+}
+
+std::string write_json(const topology::Topology& topology, const Plan& plan, bool with_trees,
+                       const Certificate* certificate) {
   const int ranks = plan.num_ranks();
   Json gpus = Json::array();
   for (const int node : plan.gpus) gpus.push_back(topology.node(at(node)).id);
@@ -214,7 +229,10 @@ std::string write_json(const topology::Topology& topology, const Plan& plan) {
                {"ratio", (plan.algbw / plan.bound.algbw).to_double()},
                {"optimal", plan.optimal},
                {"latency_us", plan.latency_us},
+               {"num_trees", plan.trees.size()},
+               {"hops", plan.hops},
                {"bottleneck", json_of(topology, plan.bound)}};
+  if (certificate != nullptr) head["certificate"] = Json::parse(write_json(*certificate));
   std::map<int, int> place;
   std::vector<Json> links;
   for (const LinkLoad& used : plan.links) {
@@ -228,6 +246,7 @@ std::string write_json(const topology::Topology& topology, const Plan& plan) {
   }
   std::vector<Json> trees;
   for (const Tree& tree : plan.trees) {
+    if (!with_trees) break;
     Json edges = Json::array();
     for (const TreeEdge& edge : tree.reduce) {
       edges.push_back(json_of(topology, edge, "reduce", place));
@@ -244,7 +263,9 @@ std::string write_json(const topology::Topology& topology, const Plan& plan) {
   for (const auto& [key, value] : head.items()) {
     out += fmt::format("\n  {}: {},", dump(Json(key)), dump(value));
   }
-  return out + fmt::format("\n  \"links\": {},\n  \"trees\": {}\n}}\n", lines(links), lines(trees));
+  out += fmt::format("\n  \"links\": {}", lines(links));
+  if (with_trees) out += fmt::format(",\n  \"trees\": {}", lines(trees));
+  return out + "\n}\n";
 }
 
 Plan read_json(std::string_view text, std::string_view origin, const topology::Topology& topology) {
@@ -297,6 +318,7 @@ Plan read_json(std::string_view text, std::string_view origin, const topology::T
   out.links = link_loads(topology, links, out.trees);
   out.optimal = is_at_bound(out);
   out.latency_us = latency_us(topology, out);
+  out.hops = hops(out);
   return out;
 }
 

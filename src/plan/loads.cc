@@ -34,7 +34,7 @@ bool is_at_bound(const Plan& plan) {
   if (plan.bound.why.prices.empty()) {
     return plan.algbw == plan.bound.algbw;
   }
-  return plan.algbw.to_double() >= plan.bound.algbw.to_double() * (1 - 1e-9);
+  return plan.algbw.to_double() >= plan.bound.algbw.to_double() * (1 - 1e-6);
 }
 
 }  // namespace ropewalk::plan

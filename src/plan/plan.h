@@ -91,12 +91,13 @@ struct Plan {
   /// Sum of the trees' weights: algbw in the limit of large messages, as nccl-tests defines it.
   Fraction algbw;
   Bound bound;
-  bool optimal = false;  ///< algbw equals bound.algbw (exactly, or within 1e-9 for price bounds)
+  bool optimal = false;  ///< algbw equals bound.algbw (exactly, or within 1e-6 for bounds by prices)
 
   /// Every link of the plane that could be used, with its load; idle ones too.
   std::vector<LinkLoad> links;
 
   double latency_us = 0;  ///< estimate for a message of no bytes: see plan/estimate.h
+  int hops = 0;           ///< ranks that the farthest data passes to, up and down one tree
 
   [[nodiscard]] int num_ranks() const { return static_cast<int>(gpus.size()); }
 };

@@ -11,7 +11,10 @@
 #include "plan/estimate.h"
 #include "plan/loads.h"
 #include "plan/optimal.h"
+#include "plan/packed.h"
 #include "plan/problem.h"
+#include "plan/ring.h"
+#include "plan/shaped_trees.h"
 
 namespace ropewalk::plan {
 
@@ -29,8 +32,8 @@ Problem make_problem(const topology::Topology& topology, const Request& request)
     throw Error(Errc::kInvalidArgument, "plans are made for all_reduce, all_gather, "
                 "reduce_scatter, broadcast and reduce, not for {}", name(request.collective));
   }
-  Problem out{topology, make_network(topology, request.selection), request.collective, 0,
-              request.trees_per_root};
+  Problem out(topology, make_network(topology, request.selection), request.collective);
+  out.trees_per_root = request.trees_per_root;
   if (request.trees_per_root < 0 || request.trees_per_root > 4096) {
     throw Error(Errc::kInvalidArgument, "trees per root: {} is not within 1 and 4096",
                 request.trees_per_root);
@@ -46,49 +49,87 @@ Problem make_problem(const topology::Topology& topology, const Request& request)
 }
 
 CutBound cut_bound(const Problem& problem, const Network& network) {
-  return has_root(problem.collective) ? broadcast_bound(network, problem.root)
-                                      : all_gather_bound(network);
+  if (has_root(problem.collective)) return broadcast_bound(network, problem.root);
+  std::vector<int> firsts = problem.symmetry().rank_class;
+  std::sort(firsts.begin(), firsts.end());
+  firsts.erase(std::unique(firsts.begin(), firsts.end()), firsts.end());
+  return all_gather_bound(network, firsts);
 }
 
-std::vector<OutTree> optimal_trees(const Problem& problem, const Network& network) {
-  if (!switches_are_balanced(network)) {
-    throw Error(Errc::kInvalidArgument,
-                "optimal: a switch of {} has more capacity in than out; trees through it cannot "
-                "reach the bound of the cuts",
-                problem.topology.name());
-  }
+/// Whether cuts bound the collective tightly: edge splitting then reaches the bound.
+bool cuts_are_tight(const Problem& problem) {
+  return problem.collective != Collective::kAllReduce && switches_are_balanced(problem.network);
+}
+
+std::vector<OutTree> splitting_trees(const Problem& problem, const Network& network) {
   const CutBound bound = cut_bound(problem, network);
-  if (problem.trees_per_root > 0) {
-    if (!is_symmetric(network)) {
-      throw Error(Errc::kInvalidArgument,
-                  "a fixed number of trees per root needs links of the same capacity both ways");
-    }
-    Supplies supplies(at(network.num_ranks()), has_root(problem.collective)
-                                                   ? 0
-                                                   : Capacity{problem.trees_per_root});
-    supplies[at(problem.root)] = problem.trees_per_root;
-    const Fraction limit = has_root(problem.collective)
-                               ? bound.rate
-                               : bound.rate * Fraction(network.num_ranks());
-    return pack_fixed(network, supplies, limit);
+  if (problem.trees_per_root == 0) {
+    return has_root(problem.collective) ? pack_broadcast(network, problem.root, bound)
+                                        : pack_all_gather(network, bound);
   }
-  return has_root(problem.collective) ? pack_broadcast(network, problem.root, bound)
-                                      : pack_all_gather(network, bound);
+  if (!is_symmetric(network)) {
+    throw Error(Errc::kInvalidArgument,
+                "a fixed number of trees per root needs links of the same capacity both ways");
+  }
+  const bool rooted = has_root(problem.collective);
+  Supplies supplies(at(network.num_ranks()), rooted ? 0 : Capacity{problem.trees_per_root});
+  supplies[at(problem.root)] = problem.trees_per_root;
+  return pack_fixed(network, supplies,
+                    rooted ? bound.rate : bound.rate * Fraction(network.num_ranks()));
+}
+
+/// The trees of the linear programme.
+std::vector<Tree> program_trees(const Problem& problem) {
+  const TreeProgramSolution& solution = problem.program();
+  std::vector<OutTree> in;
+  std::vector<OutTree> out;
+  for (std::size_t i = 0; i < solution.trees.size(); ++i) {
+    const TreePair& pair = solution.trees[i];
+    in.push_back({pair.root, solution.weights[i], pair.in});
+    out.push_back({pair.root, solution.weights[i], pair.out});
+  }
+  switch (problem.collective) {
+    case Collective::kAllReduce: return zip_trees(problem.network, in, out);
+    case Collective::kReduce:
+    case Collective::kReduceScatter: return reduce_trees(problem.network, out);
+    default: return broadcast_trees(problem.network, out);
+  }
 }
 
 std::vector<Tree> plan_optimal(const Problem& problem) {
   const Network& network = problem.network;
+  if (!switches_are_balanced(network)) {
+    if (problem.trees_per_root > 0) {
+      throw Error(Errc::kInvalidArgument,
+                  "a fixed number of trees per root needs links of the same capacity both ways");
+    }
+    return program_trees(problem);
+  }
+  // Copies of one host: a programme over classes of links, where splitting would take hours.
+  if (!has_root(problem.collective) && problem.trees_per_root == 0 &&
+      !problem.symmetry().is_trivial()) {
+    return program_trees(problem);
+  }
   switch (problem.collective) {
     case Collective::kAllGather:
     case Collective::kBroadcast:
-      return broadcast_trees(network, optimal_trees(problem, network));
+      return broadcast_trees(network, splitting_trees(problem, network));
     case Collective::kReduceScatter:
     case Collective::kReduce:
-      return reduce_trees(network, optimal_trees(problem, reversed(network)));
-    default:
-      return paired_trees(network, optimal_trees(problem, reversed(network)),
-                          optimal_trees(problem, network));
+      return reduce_trees(network, splitting_trees(problem, reversed(network)));
+    default: break;
   }
+  // Reduce-scatter and all-gather are the best all-reduce on most machines; the programme says where
+  // trees of freely chosen roots are better.
+  const Network back = reversed(network);
+  const Fraction gather = all_gather_bound(network).rate;
+  const Fraction scatter = all_gather_bound(back).rate;
+  const Fraction both = Fraction(network.num_ranks()) * gather * scatter / (gather + scatter);
+  if (problem.trees_per_root == 0 && problem.program().rate > both &&
+      problem.program().rate.to_double() > both.to_double() * (1 + 1e-7)) {
+    return program_trees(problem);
+  }
+  return paired_trees(network, splitting_trees(problem, back), splitting_trees(problem, network));
 }
 
 using Maker = std::vector<Tree> (*)(const Problem&);
@@ -100,12 +141,40 @@ struct Entry {
 
 const std::vector<Entry>& registry() {
   static const std::vector<Entry> entries = {
-      {{"optimal", "trees that reach the bound exactly", planned_collectives()}, plan_optimal},
+      {{"optimal", "trees that reach the bound (ForestColl)", planned_collectives()}, plan_optimal},
+      {{"packed", "few trees within 5% of the bound (Blink)", planned_collectives()}, plan_packed},
+      {{"one-hop", "a star around every GPU, for switches that join all", planned_collectives()},
+       plan_one_hop},
+      {{"ring", "rings as NCCL searches them", planned_collectives()}, plan_ring},
+      {{"binary-tree",
+        "double binary trees as NCCL builds them",
+        {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce}},
+       plan_binary_tree},
   };
   return entries;
 }
 
+Bound program_bound(const Problem& problem) {
+  const TreeProgramSolution& solution = problem.program();
+  Bound out;
+  out.algbw = solution.bound * problem.network.unit;
+  // Prices are per GB/s of capacity, so that sum(price x capacity) is the bound in GB/s.
+  double highest = 0;
+  for (const double price : solution.prices) highest = std::max(highest, price);
+  for (std::size_t i = 0; i < solution.prices.size(); ++i) {
+    if (solution.prices[i] > highest * 1e-9) {
+      out.why.links.push_back(problem.network.arcs[i].link);
+      out.why.prices.push_back(solution.prices[i]);
+      out.why.capacity += Fraction(problem.network.arcs[i].capacity) * problem.network.unit;
+    }
+  }
+  out.why.words = fmt::format("{} limit this: every tree needs its share of them",
+                              name_links(problem.topology, out.why.links));
+  return out;
+}
+
 Bound bound_of(const Problem& problem) {
+  if (!cuts_are_tight(problem)) return program_bound(problem);
   const bool backwards = is_backwards(problem.collective);
   const Network network = backwards ? reversed(problem.network) : problem.network;
   const CutBound found = cut_bound(problem, network);
@@ -153,39 +222,81 @@ Bound make_bound(const topology::Topology& topology, const Request& request) {
   return bound_of(make_problem(topology, request));
 }
 
-Plan make_plan(const topology::Topology& topology, const Request& request) {
-  const Problem problem = make_problem(topology, request);
-  const std::string wanted = request.algorithm == "auto" ? "optimal" : request.algorithm;
-  const auto& entries = registry();
-  const auto entry = std::find_if(entries.begin(), entries.end(),
-                                  [&](const Entry& known) { return known.info.name == wanted; });
-  if (entry == entries.end()) {
-    std::string names = "auto";
-    for (const Entry& known : entries) {
-      names += fmt::format(", {}", known.info.name);
-    }
-    throw Error(Errc::kInvalidArgument, "algorithm: unknown \"{}\"; there are {}", wanted, names);
+namespace {
+
+Plan made_by(const Problem& problem, const Entry& entry, const Bound& bound,
+             const std::string& plane) {
+  const auto& known = entry.info.collectives;
+  if (std::find(known.begin(), known.end(), problem.collective) == known.end()) {
+    throw Error(Errc::kInvalidArgument, "algorithm: {} makes no plans for {}", entry.info.name,
+                name(problem.collective));
   }
   Plan out;
-  out.collective = request.collective;
-  out.algorithm = wanted;
-  out.topology = topology.name();
-  out.plane = request.selection.plane.empty() ? "all" : request.selection.plane;
+  out.collective = problem.collective;
+  out.algorithm = entry.info.name;
+  out.topology = problem.topology.name();
+  out.plane = plane.empty() ? "all" : plane;
   out.root = problem.root;
   out.gpus = problem.network.ranks;
-  out.trees = entry->make(problem);
+  out.trees = entry.make(problem);
   for (const Tree& tree : out.trees) {
     out.algbw += tree.weight;
   }
-  out.bound = bound_of(problem);
+  out.bound = bound;
   std::vector<int> links;
   for (const Arc& arc : problem.network.arcs) {
     links.push_back(arc.link);
   }
-  out.links = link_loads(topology, std::move(links), out.trees);
+  out.links = link_loads(problem.topology, std::move(links), out.trees);
   out.optimal = is_at_bound(out);
-  out.latency_us = latency_us(topology, out);
+  out.latency_us = latency_us(problem.topology, out);
+  out.hops = hops(out);
   return out;
+}
+
+/// The best rate; of those within kNear of it the one that ends first for an empty message, then the
+/// one with fewer trees.
+Plan best_of(const Problem& problem, const Bound& bound, const std::string& plane) {
+  constexpr double kNear = 0.001;
+  std::vector<Plan> plans;
+  for (const Entry& entry : registry()) {
+    if (entry.info.name != "optimal" && entry.info.name != "one-hop") continue;
+    try {
+      plans.push_back(made_by(problem, entry, bound, plane));
+    } catch (const Error& error) {
+      if (error.code() != Errc::kInvalidArgument || entry.info.name == "optimal") throw;
+    }
+  }
+  const double best = std::max_element(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
+                        return a.algbw < b.algbw;
+                      })->algbw.to_double();
+  std::erase_if(plans, [&](const Plan& plan) {
+    return plan.algbw.to_double() < best * (1 - kNear);
+  });
+  return *std::min_element(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
+    return std::pair(a.latency_us, a.trees.size()) < std::pair(b.latency_us, b.trees.size());
+  });
+}
+
+}  // namespace
+
+Plan make_plan(const topology::Topology& topology, const Request& request) {
+  const Problem problem = make_problem(topology, request);
+  const auto& entries = registry();
+  const auto entry =
+      std::find_if(entries.begin(), entries.end(),
+                   [&](const Entry& known) { return known.info.name == request.algorithm; });
+  if (entry == entries.end() && request.algorithm != "auto") {
+    std::string names = "auto";
+    for (const Entry& known : entries) {
+      names += fmt::format(", {}", known.info.name);
+    }
+    throw Error(Errc::kInvalidArgument, "algorithm: unknown \"{}\"; there are {}",
+                request.algorithm, names);
+  }
+  const Bound bound = bound_of(problem);
+  return entry == entries.end() ? best_of(problem, bound, request.selection.plane)
+                                : made_by(problem, *entry, bound, request.selection.plane);
 }
 
 }  // namespace ropewalk::plan

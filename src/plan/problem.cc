@@ -34,6 +34,28 @@ std::vector<TreeEdge> upward(const Network& network, const OutTree& tree) {
 
 }  // namespace
 
+const TreeProgramSolution& Problem::program() const {
+  if (solved_ == nullptr) {
+    Collective shape = collective;
+    const bool backwards =
+        collective == Collective::kReduce || collective == Collective::kReduceScatter;
+    if (collective == Collective::kReduce) shape = Collective::kBroadcast;
+    if (collective == Collective::kReduceScatter) shape = Collective::kAllGather;
+    solved_ = std::make_shared<const TreeProgramSolution>(
+        solve_tree_program(backwards ? reversed(network) : network, shape, root, &symmetry()));
+  }
+  return *solved_;
+}
+
+const Symmetry& Problem::symmetry() const {
+  if (symmetry_ == nullptr) {
+    symmetry_ = std::make_shared<const Symmetry>(network.num_ranks() >= kManyRanks
+                                                     ? find_symmetry(topology, network)
+                                                     : no_symmetry(network));
+  }
+  return *symmetry_;
+}
+
 std::vector<Tree> broadcast_trees(const Network& network, const std::vector<OutTree>& trees) {
   std::vector<Tree> out;
   for (const OutTree& tree : trees) {

@@ -1,22 +1,42 @@
 // What an algorithm is given, and how its trees become the plan's.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "core/types.h"
 #include "plan/network.h"
 #include "plan/out_tree.h"
 #include "plan/plan.h"
+#include "plan/tree_program.h"
 #include "topology/topology.h"
 
 namespace ropewalk::plan {
 
+/// From so many ranks on, symmetry is made use of.
+inline constexpr int kManyRanks = 24;
+
 struct Problem {
+  Problem(const topology::Topology& machine, Network links, Collective wanted)
+      : topology(machine), network(std::move(links)), collective(wanted) {}
+
   const topology::Topology& topology;
   Network network;  ///< data flows along its arcs
   Collective collective = Collective::kAllGather;
   int root = 0;
   int trees_per_root = 0;  ///< 0: any number
+
+  /// The linear programme of all_reduce, or of the collective on a network whose switches are not
+  /// balanced (reversed for reductions). Solved when it is first asked for. One thread at a time.
+  [[nodiscard]] const TreeProgramSolution& program() const;
+
+  /// Found when it is first asked for, for machines of many GPUs; the identity for small ones, where
+  /// exact methods are quick. One thread at a time.
+  [[nodiscard]] const Symmetry& symmetry() const;
+
+ private:
+  mutable std::shared_ptr<const TreeProgramSolution> solved_;
+  mutable std::shared_ptr<const Symmetry> symmetry_;
 };
 
 /// Out-trees of the network as trees of the plan: for broadcast and all_gather.
