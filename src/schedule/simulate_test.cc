@@ -112,10 +112,10 @@ TEST(Simulate, CountsBytesAndUtilisation) {
   EXPECT_TRUE(outcome.utilisation[1].empty());  // the way back is idle
 }
 
-class Machines : public ::testing::TestWithParam<std::string> {};
+class SimulatedMachines : public ::testing::TestWithParam<std::string> {};
 
 /// Large messages: so that the latencies of filling and emptying the trees do not count.
-TEST_P(Machines, LargeMessagesReachThePlannedRate) {
+TEST_P(SimulatedMachines, LargeMessagesReachThePlannedRate) {
   const topology::Topology machine = topology::testing::machine(GetParam());
   std::vector<std::string> planes;
   for (const topology::Plane& plane : machine.planes()) planes.push_back(plane.name);
@@ -143,7 +143,7 @@ TEST_P(Machines, LargeMessagesReachThePlannedRate) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Recorded, Machines,
+INSTANTIATE_TEST_SUITE_P(Recorded, SimulatedMachines,
                          ::testing::ValuesIn(topology::testing::machine_names()),
                          [](const auto& given) {
                            std::string name = given.param;

@@ -90,3 +90,10 @@ def test_a_wrong_graph_file_is_named_with_its_line(program: Program, tmp_path: P
     assert done.returncode == 2
     assert "graph: line 2" in done.stderr
     assert program("nccl-env", PAIR, "--graph", str(tmp_path / "absent")).returncode == 2
+
+
+def test_plan_writes_the_same_file(program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "rings.xml"
+    done = program("plan", PAIR, "all_reduce", "--bound", "--nccl-graph", str(file))
+    assert done.returncode == 0, done.stderr
+    assert file.read_text() == program("nccl-graph", PAIR).stdout
