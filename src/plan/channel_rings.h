@@ -55,6 +55,7 @@ HostChannels make_channels(const topology::Topology& topology, const ChannelRequ
 /// same weight: as fast as the busiest link lets it be. Hosts follow each other by number; with
 /// mirrored channels, hosts with odd numbers exchange the two of a pair, as NCCL does, so that a
 /// NIC sends to the same NIC of the next host. NIC rates count as link rates where they are lower.
+/// The plan's bound is left at its own rate: these rings are compared with each other.
 ///
 /// @throws Error kInvalidArgument for fewer than two hosts, hosts that are not alike, and NICs of
 ///         different hosts without a way to each other

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "plan/json.h"
+#include "plan/loads.h"
+#include "plan/planner.h"
 #include "topology/replicate.h"
 
 namespace ropewalk::plan {
@@ -191,8 +193,8 @@ std::string nic_report(const topology::Topology& topology, const NicReportReques
     }
     judged.push_back(judge(machine, std::string(name(rule)), std::move(made)));
   }
-  const Judged& before = judged.front();
-  const Judged& best = judged.back();
+  const Judged before = judged.front();
+  const Judged best = judged.back();
   const NcclGraphs graph = graph_of_channels(machine, best.channels, channel_gbps(best));
   const auto words = in_words(machine, before, best);
   Json report = {{"schema", "ropewalk-nics/1"},
@@ -207,8 +209,17 @@ std::string nic_report(const topology::Topology& topology, const NicReportReques
                            channels_of_graph(machine, request.host,
                                              read_nccl_graph(request.graph, "graph"), measured)));
   }
+  // What any schedule could reach, beside what these rings do.
+  Request any;
+  any.collective = Collective::kAllGather;
+  const Bound bound = make_bound(machine, any);
   Json rules = Json::array();
-  for (const Judged& each : judged) rules.push_back(json_of(machine, each));
+  for (Judged& each : judged) {
+    each.plan.bound = bound;
+    each.plan.optimal = is_at_bound(each.plan);
+    rules.push_back(json_of(machine, each));
+  }
+  report["bound_algbw_gbps"] = bound.algbw.to_double();
   report["rules"] = std::move(rules);
   return report.dump(1);
 }
