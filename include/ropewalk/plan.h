@@ -2,11 +2,11 @@
  *
  * A plan says which trees carry which share of a collective's data over which links, at which rate,
  * and which bound no schedule can exceed. Topologies are JSON texts of the schema "gpu-topology/1"
- * (topology.h), plans of the schema "ropewalk-plan/1" (docs/planning.md). All functions are pure: no
- * device, clock or environment. What they give is the caller's, for rwFreeText.
+ * (topology.h), plans of the schema "ropewalk-plan/1" (docs/planning.md). All functions are pure:
+ * no device, clock or environment. What they give is the caller's, for rwFreeText.
  *
- * Results are those of ropewalk.h; rwInvalidArgument has a text (rwGetLastError(NULL)). Threads: any
- * number at once.
+ * Results are those of ropewalk.h; rwInvalidArgument has a text (rwGetLastError(NULL)). Threads:
+ * any number at once.
  */
 #ifndef ROPEWALK_PLAN_H_
 #define ROPEWALK_PLAN_H_
@@ -23,7 +23,7 @@ extern "C" {
  *   "gpus"            list of the topology's ranks; all GPUs when empty
  *   "root"            rank of the plan, for broadcast and reduce
  *   "algorithm"       a name that rwPlanAlgorithms lists, or "auto"
- *   "trees_per_root"  the number of trees of every root; 0 for as many as the best rate needs
+ *   "trees_per_root"  the number of trees of every root (packed: the most in all); 0 for any number
  *   "trees"           false leaves "trees" out of the result, which may be long
  *   "check"           true adds "certificate", as of rwPlanCheck */
 RW_API rwResult_t rwPlanMake(const char* topology, const char* request, char** json);
@@ -32,11 +32,12 @@ RW_API rwResult_t rwPlanMake(const char* topology, const char* request, char** j
 RW_API rwResult_t rwPlanBound(const char* topology, const char* request, char** json);
 
 /* Checks a plan's text by code that shares nothing with the planner: {"valid", "bound_holds",
- * "optimal", "largest_load", "defects"}. A plan that is wrong is a result, not an error; a text that
- * is no plan for this topology is an error. */
+ * "optimal", "largest_load", "defects"}. A plan that is wrong is a result, not an error; a text
+ * that is no plan for this topology is an error. */
 RW_API rwResult_t rwPlanCheck(const char* topology, const char* plan, char** json);
 
-/* The time of a plan for messages of sizes: a JSON list of microseconds for a JSON list of bytes. */
+/* The time of a plan for messages of sizes: a JSON list of microseconds for a JSON list of bytes.
+ */
 RW_API rwResult_t rwPlanTimes(const char* topology, const char* plan, const char* bytes,
                               char** json);
 

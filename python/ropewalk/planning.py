@@ -1,4 +1,4 @@
-"""Plans: which trees carry which share of a collective over which links, and how near the best that is.
+"""Plans: which trees carry which share of a collective over which links, and how near the best.
 
 Pure: no device, clock or environment. `plan` is the entry point:
 
@@ -111,7 +111,7 @@ def plan(
         gpus: ranks of the topology that take part, in the plan's order; all when None.
         root: rank of the plan, for broadcast and reduce.
         algorithm: see `algorithms`; auto is the best rate, then the lowest latency.
-        trees_per_root: so many for each root; 0 for as many as the best rate needs.
+        trees_per_root: so many for each root (packed: at most so many in all); 0 for any number.
         trees: False leaves the trees out, which may be long.
         check: the independent checker runs at once, so that `Plan.check` needs no trees.
 

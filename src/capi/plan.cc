@@ -81,8 +81,8 @@ RW_API rwResult_t rwPlanMake(const char* topology, const char* request, char** j
     const plan::Plan made = plan::make_plan(on, wanted.request);
     std::optional<plan::Certificate> found;
     if (wanted.check) found = plan::check(on, made);
-    *json = duplicate(
-        plan::write_json(on, made, wanted.trees, found.has_value() ? &*found : nullptr));
+    *json =
+        duplicate(plan::write_json(on, made, wanted.trees, found.has_value() ? &*found : nullptr));
   });
 }
 

@@ -1,6 +1,5 @@
 #include "plan/arborescence.h"
 
-
 #include "core/error.h"
 
 namespace ropewalk::plan {
@@ -10,10 +9,10 @@ namespace {
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 struct Arc {
-  int from;     // in this level's nodes
+  int from;  // in this level's nodes
   int to;
   double cost;
-  int id;       // the arc's place in the level below
+  int id;  // the arc's place in the level below
 };
 
 /// Best arc into every node but the root, cycles contracted and solved again. Returns the places in
@@ -69,8 +68,7 @@ std::vector<int> solve(int nodes, int root, const std::vector<Arc>& arcs) {
     if (from == to || arc.to == root) {
       continue;
     }
-    const double cost =
-        arc.cost - (in_cycle[at(arc.to)] ? arcs[at(best[at(arc.to)])].cost : 0.0);
+    const double cost = arc.cost - (in_cycle[at(arc.to)] ? arcs[at(best[at(arc.to)])].cost : 0.0);
     int& known = place[at(from) * at(groups) + at(to)];
     if (known < 0) {
       known = static_cast<int>(contracted.size());

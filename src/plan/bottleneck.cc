@@ -135,8 +135,8 @@ std::string name_links(const topology::Topology& topology, const std::vector<int
   std::vector<Group> groups;
   for (const int index : links) {
     const topology::Link& link = topology.link(at(index));
-    const int rise = height(topology.node(link.destination).kind) -
-                     height(topology.node(link.source).kind);
+    const int rise =
+        height(topology.node(link.destination).kind) - height(topology.node(link.source).kind);
     const std::string direction = link.type == LinkType::kSmp || link.type == LinkType::kNtb ||
                                           link.type == LinkType::kXgmi ||
                                           link.type == LinkType::kNvlink || rise == 0
@@ -182,10 +182,9 @@ Bottleneck describe_cut(const topology::Topology& topology, const Network& netwo
   const bool one = out.links.size() == 1;
   const std::string from = name_ranks(topology, inside, network.ranks.size());
   const std::string to = name_ranks(topology, outside, network.ranks.size());
-  out.words = fmt::format(
-      "{} limit{} this: all that goes from {} to {} passes {} ({:.6g} GB/s)",
-      name_links(topology, out.links), one ? "s" : "", backwards ? to : from, backwards ? from : to,
-      one ? "it" : "them", out.capacity.to_double());
+  out.words = fmt::format("{} limit{} this: all that goes from {} to {} passes {} ({:.6g} GB/s)",
+                          name_links(topology, out.links), one ? "s" : "", backwards ? to : from,
+                          backwards ? from : to, one ? "it" : "them", out.capacity.to_double());
   return out;
 }
 

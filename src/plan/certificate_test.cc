@@ -38,15 +38,13 @@ TEST(Certificate, FindsATreeThatMissesARank) {
 }
 
 TEST(Certificate, FindsACycle) {
-  expect_defect(Collective::kAllGather, [](Plan& plan) {
-    plan.trees[0].broadcast[1] = plan.trees[0].broadcast[0];
-  });
+  expect_defect(Collective::kAllGather,
+                [](Plan& plan) { plan.trees[0].broadcast[1] = plan.trees[0].broadcast[0]; });
 }
 
 TEST(Certificate, FindsAPathThatDoesNotJoin) {
-  expect_defect(Collective::kReduce, [](Plan& plan) {
-    plan.trees[0].reduce[0].links = plan.trees[0].reduce[1].links;
-  });
+  expect_defect(Collective::kReduce,
+                [](Plan& plan) { plan.trees[0].reduce[0].links = plan.trees[0].reduce[1].links; });
 }
 
 TEST(Certificate, FindsALinkOfAnotherPlane) {
@@ -62,8 +60,7 @@ TEST(Certificate, FindsTooMuchLoad) {
 }
 
 TEST(Certificate, FindsWeightsThatDoNotAddUp) {
-  expect_defect(Collective::kReduceScatter,
-                [](Plan& plan) { plan.algbw += Fraction(1, 1000000); });
+  expect_defect(Collective::kReduceScatter, [](Plan& plan) { plan.algbw += Fraction(1, 1000000); });
 }
 
 TEST(Certificate, FindsRootsOfUnequalWeight) {

@@ -15,7 +15,8 @@ namespace ropewalk::plan {
 class Closure {
  public:
   /// @param prices    of every arc, >= 0
-  /// @param symmetry  alike arcs must have the same price; nullptr: no arcs are alike. Must outlive this
+  /// @param symmetry  alike arcs must have the same price; nullptr: no arcs are alike. Must outlive
+  /// this
   Closure(const Network& network, const std::vector<double>& prices,
           const Symmetry* symmetry = nullptr);
 

@@ -34,7 +34,8 @@ SplitNetwork::SplitNetwork(const Network& network, const Supplies& supplies)
     direct.capacity += arc.capacity;
     direct.parts.push_back({static_cast<int>(i), -1, arc.capacity});
   }
-  // Nodes with few neighbours first: they leave fewer choices, and their going makes the rest small.
+  // Nodes with few neighbours first: they leave fewer choices, and their going makes the rest
+  // small.
   for (int left = num_nodes_ - num_ranks_; left > 0; --left) {
     int best = -1;
     int fewest = 0;
@@ -105,7 +106,8 @@ Capacity SplitNetwork::joinable(int from, int via, int to, Capacity wanted,
     wanted = std::min(wanted, graph.max_flow(from, via, total + wanted) - total);
     graph.set_capacity(tie, 0);
   }
-  // Cuts that hold the source and `via` but neither `from` nor `to` lose it, for every rank outside.
+  // Cuts that hold the source and `via` but neither `from` nor `to` lose it, for every rank
+  // outside.
   graph.set_capacity(from_source, 0);
   graph.add_arc(via, source, kUnlimited);
   for (int rank = 0; rank < num_ranks_ && wanted > 0; ++rank) {
@@ -186,8 +188,9 @@ std::vector<PathShare> SplitNetwork::take_nodes(int from, int to, Capacity amoun
       if (part.left <= 0) {
         continue;
       }
-      if (best == nullptr || (best->left < amount ? part.left > best->left
-                                                  : part.left >= amount && part.left < best->left)) {
+      if (best == nullptr ||
+          (best->left < amount ? part.left > best->left
+                               : part.left >= amount && part.left < best->left)) {
         best = &part;
       }
     }

@@ -2,8 +2,8 @@
 //
 // A switch w forwards and does nothing else, so capacity u -> w -> t is worth a direct arc u -> t,
 // as long as no rank loses: every rank must still be reached by all the data. Which amount of which
-// pair may be joined is a max-flow question; that some pair always may is a theorem for nodes with as
-// much capacity in as out (J. Bang-Jensen, A. Frank, B. Jackson, SIAM J. Discrete Math. 8, 1995,
+// pair may be joined is a max-flow question; that some pair always may is a theorem for nodes with
+// as much capacity in as out (J. Bang-Jensen, A. Frank, B. Jackson, SIAM J. Discrete Math. 8, 1995,
 // after W. Mader). The use for collectives, and the two flow tests: C. Zhao et al., "ForestColl",
 // arXiv 2402.06787.
 #pragma once
@@ -62,8 +62,8 @@ class SplitNetwork {
   std::vector<PathShare> take_nodes(int from, int to, Capacity amount);
 
   int num_ranks_ = 0;
-  int num_nodes_ = 0;            // ranks first, then the nodes to remove
-  std::vector<Pair> pairs_;      // dense: these graphs are small
+  int num_nodes_ = 0;        // ranks first, then the nodes to remove
+  std::vector<Pair> pairs_;  // dense: these graphs are small
   std::vector<bool> gone_;
 };
 

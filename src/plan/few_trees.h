@@ -10,10 +10,10 @@ namespace ropewalk::plan {
 
 /// At most `count` trees (pairs, for all_reduce) with the best weights found for them.
 ///
-/// Trees of equal weight are routed one after another by prices that grow exponentially with the load of
-/// links, then taken out and routed again while that lowers the largest load (the routing by
-/// multiplicative weights of N. Garg and J. Koenemann, FOCS 1998, with `count` steps and repair). Their
-/// weights are the optimum of the linear programme over these trees alone.
+/// Trees of equal weight are routed one after another by prices that grow exponentially with the
+/// load of links, then taken out and routed again while that lowers the largest load (the routing
+/// by multiplicative weights of N. Garg and J. Koenemann, FOCS 1998, with `count` steps and
+/// repair). Their weights are the optimum of the linear programme over these trees alone.
 ///
 /// For all_reduce and broadcast (`root`). Reduce is broadcast on the reversed network.
 struct FewTrees {

@@ -115,8 +115,7 @@ double Fraction::to_double() const {
 }
 
 std::string Fraction::to_string() const {
-  return is_whole() ? digits_of(numerator_)
-                    : digits_of(numerator_) + "/" + digits_of(denominator_);
+  return is_whole() ? digits_of(numerator_) : digits_of(numerator_) + "/" + digits_of(denominator_);
 }
 
 Integer Fraction::floor() const {
@@ -129,9 +128,9 @@ Fraction& Fraction::operator+=(const Fraction& other) {
   const Integer common = greatest_common_divisor(denominator_, other.denominator_);
   const Integer mine = other.denominator_ / common;
   const Integer theirs = denominator_ / common;
-  *this = Fraction(checked_add(checked_multiply(numerator_, mine),
-                               checked_multiply(other.numerator_, theirs)),
-                   checked_multiply(denominator_, mine));
+  *this = Fraction(
+      checked_add(checked_multiply(numerator_, mine), checked_multiply(other.numerator_, theirs)),
+      checked_multiply(denominator_, mine));
   return *this;
 }
 

@@ -185,8 +185,8 @@ Bound bound_of(const topology::Topology& topology, const Value& root) {
     if (priced) {
       out.why.prices.push_back(entry.field("price").number());
     } else {
-      out.why.capacity += Fraction::from_decimal(topology.link(at(out.why.links.back())).capacity,
-                                                 kCapacityDigits);
+      out.why.capacity +=
+          Fraction::from_decimal(topology.link(at(out.why.links.back())).capacity, kCapacityDigits);
     }
   }
   out.why.ranks_inside = why.field("ranks_inside").index(topology.gpus().size() + 1);
@@ -286,8 +286,8 @@ Plan read_json(std::string_view text, std::string_view origin, const topology::T
   Plan out;
   out.topology = root.field("topology").text();
   if (out.topology != topology.name()) {
-    root.field("topology").refuse(
-        fmt::format("is for \"{}\", not for \"{}\"", out.topology, topology.name()));
+    root.field("topology")
+        .refuse(fmt::format("is for \"{}\", not for \"{}\"", out.topology, topology.name()));
   }
   out.plane = root.field("plane").text();
   const auto collective = parse_collective(root.field("collective").text());

@@ -14,8 +14,8 @@ namespace ropewalk::plan {
 /// A longer text is refused before it is parsed.
 inline constexpr std::size_t kMaxPlanBytes = std::size_t{256} << 20;
 
-/// One tree and one link per line. Nodes are named by id, ranks by number; a tree's edges name links
-/// by their place in the list `links`.
+/// One tree and one link per line. Nodes are named by id, ranks by number; a tree's edges name
+/// links by their place in the list `links`.
 ///
 /// @param trees        false leaves the trees out; such a text cannot be read back
 /// @param certificate  what the checker found, to stand in the text; nullptr: nothing
@@ -28,8 +28,8 @@ std::string write_json(const Certificate& certificate);
 /// {"bound_gbps", "bound", "bottleneck"}
 std::string write_json(const topology::Topology& topology, const Bound& bound);
 
-/// Reads a plan back, for the topology that it was made for. Rates, loads and the verdict `optimal` are
-/// computed anew from the trees; nothing of it is a proof: see plan/certificate.h.
+/// Reads a plan back, for the topology that it was made for. Rates, loads and the verdict `optimal`
+/// are computed anew from the trees; nothing of it is a proof: see plan/certificate.h.
 ///
 /// @param origin what messages call the text, a file's name say
 /// @throws Error kInvalidArgument "ORIGIN: trees[3].weight: what is wrong"; also for nodes or links

@@ -37,8 +37,7 @@ LinkSplit split_over_classes(const std::vector<LinkClass>& classes, double bytes
     out.time_us = credit / rate;
   }
   for (std::size_t i = 0; i < classes.size(); ++i) {
-    out.bytes[i] =
-        std::max(0.0, classes[i].bytes_per_us * (out.time_us - classes[i].setup_us));
+    out.bytes[i] = std::max(0.0, classes[i].bytes_per_us * (out.time_us - classes[i].setup_us));
   }
   return out;
 }

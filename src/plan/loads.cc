@@ -1,6 +1,7 @@
 #include "plan/loads.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 
 #include "plan/network.h"
@@ -9,13 +10,14 @@ namespace ropewalk::plan {
 
 std::vector<LinkLoad> link_loads(const topology::Topology& topology, std::vector<int> links,
                                  const std::vector<Tree>& trees) {
-  std::map<int, Fraction> load;
+  // Trees of the same weight are counted together: counting is quick, fractions are not.
+  std::map<Fraction, std::vector<std::int64_t>> passes;
   for (const Tree& tree : trees) {
+    std::vector<std::int64_t>& count = passes[tree.weight];
+    count.resize(topology.links().size(), 0);
     for (const std::vector<TreeEdge>* edges : {&tree.reduce, &tree.broadcast}) {
       for (const TreeEdge& edge : *edges) {
-        for (const int link : edge.links) {
-          load[link] += tree.weight;
-        }
+        for (const int link : edge.links) ++count[static_cast<std::size_t>(link)];
       }
     }
   }
@@ -23,17 +25,16 @@ std::vector<LinkLoad> link_loads(const topology::Topology& topology, std::vector
   std::vector<LinkLoad> out;
   for (const int link : links) {
     const double capacity = topology.link(static_cast<std::size_t>(link)).capacity;
-    const auto found = load.find(link);
-    out.push_back({link, found == load.end() ? Fraction(0) : found->second,
-                   Fraction::from_decimal(capacity, kCapacityDigits)});
+    Fraction load = 0;
+    for (const auto& [weight, count] : passes) {
+      load += weight * Fraction(count[static_cast<std::size_t>(link)]);
+    }
+    out.push_back({link, load, Fraction::from_decimal(capacity, kCapacityDigits)});
   }
   return out;
 }
 
 bool is_at_bound(const Plan& plan) {
-  if (plan.bound.why.prices.empty()) {
-    return plan.algbw == plan.bound.algbw;
-  }
   return plan.algbw.to_double() >= plan.bound.algbw.to_double() * (1 - 1e-6);
 }
 

@@ -12,8 +12,8 @@ namespace ropewalk::plan {
 std::vector<LinkLoad> link_loads(const topology::Topology& topology, std::vector<int> links,
                                  const std::vector<Tree>& trees);
 
-/// Whether the plan's rate is its bound: exactly for cuts, within 1e-6 of it for prices, which are
-/// rounded numbers.
+/// Whether the plan's rate is its bound, within 1e-6 of it: plans of the linear programme are
+/// rounded.
 bool is_at_bound(const Plan& plan);
 
 }  // namespace ropewalk::plan

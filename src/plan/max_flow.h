@@ -24,7 +24,9 @@ class FlowGraph {
   /// @return the arc's number, for set_capacity
   int add_arc(int from, int to, Capacity capacity);
   void set_capacity(int arc, Capacity capacity);
-  [[nodiscard]] Capacity capacity(int arc) const { return capacities_[static_cast<std::size_t>(arc)]; }
+  [[nodiscard]] Capacity capacity(int arc) const {
+    return capacities_[static_cast<std::size_t>(arc)];
+  }
 
   /// The maximum flow from `source` to `sink`, or `enough` if it is at least that.
   /// Stopping early is what makes tests of the form "at least D?" cheap.

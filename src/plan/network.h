@@ -1,5 +1,5 @@
-// The graph that all planning algorithms work on: what a topology, a plane and a choice of GPUs leave,
-// with whole-number capacities.
+// The graph that all planning algorithms work on: what a topology, a plane and a choice of GPUs
+// leave, with whole-number capacities.
 #pragma once
 
 #include <string>

@@ -40,8 +40,7 @@ void route(SplitNetwork& split, const Batch& batch, const Fraction& unit_weight,
   for (const Capacity end : ends) {
     OutTree tree{batch.root, Fraction(end - begin) * unit_weight, {}};
     for (std::size_t i = 0; i < shares.size(); ++i) {
-      tree.edges.push_back(
-          {batch.edges[i].first, batch.edges[i].second, shares[i][place[i]].arcs});
+      tree.edges.push_back({batch.edges[i].first, batch.edges[i].second, shares[i][place[i]].arcs});
       used[i] += end - begin;
       if (used[i] == shares[i][place[i]].amount) {
         used[i] = 0;
@@ -87,7 +86,8 @@ Network scaled(const Network& network, Capacity scale) {
   return out;
 }
 
-/// The network with capacities floor(factor x b); arcs of none are gone from the flow, not the list.
+/// The network with capacities floor(factor x b); arcs of none are gone from the flow, not the
+/// list.
 Network rounded_down(const Network& network, const Fraction& factor) {
   Network out = network;
   for (Arc& arc : out.arcs) {

@@ -1,7 +1,7 @@
 // Trees that reach the bound exactly: switches removed by edge splitting, then trees packed.
 //
-// C. Zhao et al., "ForestColl: Throughput-Optimal Collective Communications on Heterogeneous Network
-// Fabrics", arXiv 2402.06787.
+// C. Zhao et al., "ForestColl: Throughput-Optimal Collective Communications on Heterogeneous
+// Network Fabrics", arXiv 2402.06787.
 #pragma once
 
 #include <vector>
@@ -22,9 +22,10 @@ std::vector<OutTree> pack_broadcast(const Network& network, int root, const CutB
 /// The best rate at which every link carries a whole number of equal trees, `supplies[r]` of them
 /// rooted at rank r. Few trees are often close to the optimum, and cheap to run.
 ///
-/// Every rank with a supply sends supplies[r] trees of the same weight. ForestColl's fixed-k variant:
-/// the smallest U such that the capacities floor(U b) still let every rank have everything. U b is
-/// whole for some link b at the optimum, so a search over the reals ends with few candidates.
+/// Every rank with a supply sends supplies[r] trees of the same weight. ForestColl's fixed-k
+/// variant: the smallest U such that the capacities floor(U b) still let every rank have
+/// everything. U b is whole for some link b at the optimum, so a search over the reals ends with
+/// few candidates.
 ///
 /// @param rate_limit the exact bound for all supplies together, in Network::unit
 /// @pre every link has a twin of the same capacity (rounding down keeps switches balanced)

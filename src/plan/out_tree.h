@@ -1,6 +1,7 @@
 // A spanning out-tree over a network: what every planning algorithm yields.
 //
-// In-trees (for reductions) are out-trees of the reversed network, so algorithms know one direction.
+// In-trees (for reductions) are out-trees of the reversed network, so algorithms know one
+// direction.
 #pragma once
 
 #include <vector>

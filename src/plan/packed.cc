@@ -49,22 +49,23 @@ FewTrees rounded(const Network& network, const FractionalPacking& packing, const
   return out;
 }
 
-/// The fewest trees found within kPackedGap of `bound`, else the best.
-FewTrees fewest(const Network& network, Collective collective, int root, double bound,
-                int most_trees) {
+/// The fewest trees found within kPackedGap of `bound`, else the best. With a limit on the number
+/// of trees (not 0) the best within it, however many.
+FewTrees fewest(const Network& network, Collective collective, int root, double bound, int limit) {
+  const int most_trees = limit > 0 ? limit : kMostTrees;
   const FractionalPacking packing = pack_by_weights(network, collective, root, kStep);
   std::optional<FewTrees> best;
   const auto offer = [&](FewTrees offered) {
     if (static_cast<int>(offered.trees.size()) > most_trees || offered.trees.empty()) return;
     const double gap = 1 - kPackedGap;
-    const bool near = offered.rate.to_double() >= gap * bound;
-    const bool had = best.has_value() && best->rate.to_double() >= gap * bound;
+    const bool near = limit == 0 && offered.rate.to_double() >= gap * bound;
+    const bool had = limit == 0 && best.has_value() && best->rate.to_double() >= gap * bound;
     const bool better =
         !best.has_value() || (near && !had) ||
-        (near == had && (near ? offered.trees.size() < best->trees.size() ||
-                                    (offered.trees.size() == best->trees.size() &&
-                                     offered.rate > best->rate)
-                              : offered.rate > best->rate));
+        (near == had &&
+         (near ? offered.trees.size() < best->trees.size() ||
+                     (offered.trees.size() == best->trees.size() && offered.rate > best->rate)
+               : offered.rate > best->rate));
     if (better) best = std::move(offered);
   };
   // Whole units of one lane: the greatest common divisor of the capacities that the trees use. An
@@ -79,12 +80,14 @@ FewTrees fewest(const Network& network, Collective collective, int root, double 
     offer(rounded(network, packing, Fraction(lane, parts)));
   }
   for (int count = 1; count <= most_trees; count += std::max(1, count / 4)) {
-    if (best.has_value() && best->rate.to_double() >= (1 - kPackedGap) * bound &&
-        count >= static_cast<int>(best->trees.size())) {
+    const double enough = limit > 0 ? 1 - 1e-9 : 1 - kPackedGap;
+    if (best.has_value() && best->rate.to_double() >= enough * bound &&
+        (limit > 0 || count >= static_cast<int>(best->trees.size()))) {
       break;
     }
     offer(few_trees(network, collective, root, count));
   }
+  if (limit > 0) offer(few_trees(network, collective, root, limit));
   RW_ASSERT(best.has_value());
   return std::move(*best);
 }
@@ -99,9 +102,9 @@ std::vector<OutTree> out_trees(const FewTrees& found, bool in_side) {
 }
 
 /// All ranks are roots at once: as many trees for each as come near the bound, all of one weight.
-std::vector<OutTree> packed_for_all(const Network& network, int most_trees) {
-  const double bound =
-      (all_gather_bound(network).rate * Fraction(network.num_ranks())).to_double();
+std::vector<OutTree> packed_for_all(const Network& network, int limit) {
+  const int most_trees = limit > 0 ? limit : kMostTrees;
+  const double bound = (all_gather_bound(network).rate * Fraction(network.num_ranks())).to_double();
   FewTrees best = few_trees_of_all(network, 1);
   for (int count = 2; count <= std::min(most_trees, 8); count *= 2) {
     if (best.rate.to_double() >= (1 - kPackedGap) * bound) break;
@@ -127,8 +130,8 @@ FractionalPacking pack_by_weights(const Network& network, Collective collective,
   for (;;) {
     const TreeFinder finder(network, lengths);
     const auto [tree, length] = collective == Collective::kBroadcast ? finder.out_tree(root)
-                                : mirrored                            ? finder.mirrored()
-                                                                      : finder.pair(root);
+                                : mirrored                           ? finder.mirrored()
+                                                                     : finder.pair(root);
     ++out.searches;
     if (length >= 1) break;
     const std::vector<std::pair<int, int>> uses = arc_uses(tree);
@@ -161,21 +164,20 @@ FractionalPacking pack_by_weights(const Network& network, Collective collective,
 
 std::vector<Tree> plan_packed(const Problem& problem) {
   const Network& network = problem.network;
-  const int most =
-      problem.trees_per_root > 0 ? std::min(problem.trees_per_root, kMostTrees) : kMostTrees;
+  const int most = std::min(problem.trees_per_root, kMostTrees);
   switch (problem.collective) {
     case Collective::kBroadcast: {
       const double bound = broadcast_bound(network, problem.root).rate.to_double();
-      return broadcast_trees(network, out_trees(fewest(network, Collective::kBroadcast,
-                                                       problem.root, bound, most),
-                                                false));
+      return broadcast_trees(
+          network,
+          out_trees(fewest(network, Collective::kBroadcast, problem.root, bound, most), false));
     }
     case Collective::kReduce: {
       const Network back = reversed(network);
       const double bound = broadcast_bound(back, problem.root).rate.to_double();
-      return reduce_trees(network, out_trees(fewest(back, Collective::kBroadcast, problem.root,
-                                                    bound, most),
-                                             false));
+      return reduce_trees(
+          network,
+          out_trees(fewest(back, Collective::kBroadcast, problem.root, bound, most), false));
     }
     case Collective::kAllGather: return broadcast_trees(network, packed_for_all(network, most));
     case Collective::kReduceScatter:

@@ -52,8 +52,8 @@ struct Tree {
 ///
 /// Cut: what the ranks inside must give to those outside passes `links`, whose capacities sum to
 /// `capacity`. How the rate follows from it is in `Bound`.
-/// Prices: for any prices of links, no plan is faster than (sum of price x capacity) / (price of the
-/// cheapest tree). Where a cut cannot say why (all-reduce; switches whose links in and out
+/// Prices: for any prices of links, no plan is faster than (sum of price x capacity) / (price of
+/// the cheapest tree). Where a cut cannot say why (all-reduce; switches whose links in and out
 /// differ), the optimal prices of the linear programme do.
 struct Bottleneck {
   std::vector<int> inside_nodes;  ///< topology nodes of the cut's source side; empty for prices
@@ -61,7 +61,7 @@ struct Bottleneck {
   std::vector<double> prices;     ///< of each of `links`; empty for a cut
   Fraction capacity;              ///< GB/s that leave the cut
   int ranks_inside = 0;
-  std::string words;              ///< "the 4 PCIe uplinks of socket 0 limit this"
+  std::string words;  ///< "the 4 PCIe uplinks of socket 0 limit this"
 };
 
 /// What no schedule can exceed on this topology: fluid limit, full duplex, switches neither copy
@@ -91,7 +91,7 @@ struct Plan {
   /// Sum of the trees' weights: algbw in the limit of large messages, as nccl-tests defines it.
   Fraction algbw;
   Bound bound;
-  bool optimal = false;  ///< algbw equals bound.algbw (exactly, or within 1e-6 for bounds by prices)
+  bool optimal = false;  ///< algbw is bound.algbw, within 1e-6 of it
 
   /// Every link of the plane that could be used, with its load; idle ones too.
   std::vector<LinkLoad> links;

@@ -29,8 +29,10 @@ bool is_backwards(Collective collective) {
 Problem make_problem(const topology::Topology& topology, const Request& request) {
   const auto& known = planned_collectives();
   if (std::find(known.begin(), known.end(), request.collective) == known.end()) {
-    throw Error(Errc::kInvalidArgument, "plans are made for all_reduce, all_gather, "
-                "reduce_scatter, broadcast and reduce, not for {}", name(request.collective));
+    throw Error(Errc::kInvalidArgument,
+                "plans are made for all_reduce, all_gather, "
+                "reduce_scatter, broadcast and reduce, not for {}",
+                name(request.collective));
   }
   Problem out(topology, make_network(topology, request.selection), request.collective);
   out.trees_per_root = request.trees_per_root;
@@ -78,22 +80,50 @@ std::vector<OutTree> splitting_trees(const Problem& problem, const Network& netw
                     rooted ? bound.rate : bound.rate * Fraction(network.num_ranks()));
 }
 
-/// The trees of the linear programme.
+/// The trees of the linear programme, each with its images.
 std::vector<Tree> program_trees(const Problem& problem) {
   const TreeProgramSolution& solution = problem.program();
-  std::vector<OutTree> in;
-  std::vector<OutTree> out;
+  const Network network =
+      is_backwards(problem.collective) ? reversed(problem.network) : problem.network;
+  std::vector<Tree> out;
+  // A rooted collective's programme has no use for symmetry: its root is not like other ranks.
+  if (problem.symmetry().is_trivial() || has_root(problem.collective)) {
+    for (std::size_t i = 0; i < solution.trees.size(); ++i) {
+      out.push_back(plan_tree(network, problem.collective, solution.trees[i], solution.weights[i]));
+    }
+    return out;
+  }
+  const ArcImages arcs(network);
+  const std::vector<std::vector<int>>& images = problem.symmetry().images;
+  const Fraction part(1, static_cast<Fraction::Integer>(images.size()));
   for (std::size_t i = 0; i < solution.trees.size(); ++i) {
-    const TreePair& pair = solution.trees[i];
-    in.push_back({pair.root, solution.weights[i], pair.in});
-    out.push_back({pair.root, solution.weights[i], pair.out});
+    for (const std::vector<int>& renaming : images) {
+      out.push_back(plan_tree(network, problem.collective,
+                              image_of(network, arcs, renaming, solution.trees[i]),
+                              solution.weights[i] * part));
+    }
   }
-  switch (problem.collective) {
-    case Collective::kAllReduce: return zip_trees(problem.network, in, out);
-    case Collective::kReduce:
-    case Collective::kReduceScatter: return reduce_trees(problem.network, out);
-    default: return broadcast_trees(problem.network, out);
+  return out;
+}
+
+/// Whether to take the programme over classes of links instead of edge splitting: always for many
+/// ranks, where splitting would take hours; for some, where its numbers are exact, since its trees
+/// are fewer and found sooner. For few ranks splitting is quick and always exact.
+bool symmetry_serves(const Problem& problem) {
+  constexpr int kFew = 8;
+  constexpr int kMany = 24;
+  const int ranks = problem.network.num_ranks();
+  if (has_root(problem.collective) || problem.trees_per_root > 0 || ranks <= kFew ||
+      problem.symmetry().is_trivial()) {
+    return false;
   }
+  if (ranks >= kMany) return true;
+  const TreeProgramSolution& solution = problem.program();
+  if (problem.collective == Collective::kAllReduce) return solution.rate == solution.bound;
+  const bool backwards = is_backwards(problem.collective);
+  const CutBound bound =
+      cut_bound(problem, backwards ? reversed(problem.network) : problem.network);
+  return solution.rate == bound.rate * Fraction(ranks);
 }
 
 std::vector<Tree> plan_optimal(const Problem& problem) {
@@ -105,22 +135,19 @@ std::vector<Tree> plan_optimal(const Problem& problem) {
     }
     return program_trees(problem);
   }
-  // Copies of one host: a programme over classes of links, where splitting would take hours.
-  if (!has_root(problem.collective) && problem.trees_per_root == 0 &&
-      !problem.symmetry().is_trivial()) {
+  if (symmetry_serves(problem)) {
     return program_trees(problem);
   }
   switch (problem.collective) {
     case Collective::kAllGather:
-    case Collective::kBroadcast:
-      return broadcast_trees(network, splitting_trees(problem, network));
+    case Collective::kBroadcast: return broadcast_trees(network, splitting_trees(problem, network));
     case Collective::kReduceScatter:
     case Collective::kReduce:
       return reduce_trees(network, splitting_trees(problem, reversed(network)));
     default: break;
   }
-  // Reduce-scatter and all-gather are the best all-reduce on most machines; the programme says where
-  // trees of freely chosen roots are better.
+  // Reduce-scatter and all-gather are the best all-reduce on most machines; the programme says
+  // where trees of freely chosen roots are better.
   const Network back = reversed(network);
   const Fraction gather = all_gather_bound(network).rate;
   const Fraction scatter = all_gather_bound(back).rate;
@@ -254,8 +281,8 @@ Plan made_by(const Problem& problem, const Entry& entry, const Bound& bound,
   return out;
 }
 
-/// The best rate; of those within kNear of it the one that ends first for an empty message, then the
-/// one with fewer trees.
+/// The best rate; of those within kNear of it the one that ends first for an empty message, then
+/// the one with fewer trees.
 Plan best_of(const Problem& problem, const Bound& bound, const std::string& plane) {
   constexpr double kNear = 0.001;
   std::vector<Plan> plans;
@@ -267,12 +294,12 @@ Plan best_of(const Problem& problem, const Bound& bound, const std::string& plan
       if (error.code() != Errc::kInvalidArgument || entry.info.name == "optimal") throw;
     }
   }
-  const double best = std::max_element(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
-                        return a.algbw < b.algbw;
-                      })->algbw.to_double();
-  std::erase_if(plans, [&](const Plan& plan) {
-    return plan.algbw.to_double() < best * (1 - kNear);
-  });
+  const double best =
+      std::max_element(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
+        return a.algbw < b.algbw;
+      })->algbw.to_double();
+  std::erase_if(plans,
+                [&](const Plan& plan) { return plan.algbw.to_double() < best * (1 - kNear); });
   return *std::min_element(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
     return std::pair(a.latency_us, a.trees.size()) < std::pair(b.latency_us, b.trees.size());
   });
@@ -283,9 +310,9 @@ Plan best_of(const Problem& problem, const Bound& bound, const std::string& plan
 Plan make_plan(const topology::Topology& topology, const Request& request) {
   const Problem problem = make_problem(topology, request);
   const auto& entries = registry();
-  const auto entry =
-      std::find_if(entries.begin(), entries.end(),
-                   [&](const Entry& known) { return known.info.name == request.algorithm; });
+  const auto entry = std::find_if(entries.begin(), entries.end(), [&](const Entry& known) {
+    return known.info.name == request.algorithm;
+  });
   if (entry == entries.end() && request.algorithm != "auto") {
     std::string names = "auto";
     for (const Entry& known : entries) {

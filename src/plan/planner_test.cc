@@ -110,7 +110,8 @@ TEST(Planner, RefusesPlansThatAreNone) {
   EXPECT_THAT(spoilt("ropewalk-plan/1", "ropewalk-plan/9"), HasSubstr("p: schema"));
   EXPECT_THAT(spoilt("\"weight\":\"", "\"weight\":\"-"), HasSubstr("trees[0].weight"));
   EXPECT_THAT(spoilt("\"gpu1\"", "\"gpu7\""), HasSubstr("has no node \"gpu7\""));
-  EXPECT_THAT(spoilt("\"type\":\"nvlink\"", "\"type\":\"string\""), HasSubstr("unknown \"string\""));
+  EXPECT_THAT(spoilt("\"type\":\"nvlink\"", "\"type\":\"string\""),
+              HasSubstr("unknown \"string\""));
   EXPECT_THAT(spoilt("\"trees\": [", "\"woods\": ["), HasSubstr("\"trees\" is missing"));
   EXPECT_THAT(spoilt("{", "["), HasSubstr("p: "));
 }

@@ -49,9 +49,7 @@ const TreeProgramSolution& Problem::program() const {
 
 const Symmetry& Problem::symmetry() const {
   if (symmetry_ == nullptr) {
-    symmetry_ = std::make_shared<const Symmetry>(network.num_ranks() >= kManyRanks
-                                                     ? find_symmetry(topology, network)
-                                                     : no_symmetry(network));
+    symmetry_ = std::make_shared<const Symmetry>(find_symmetry(topology, network));
   }
   return *symmetry_;
 }
@@ -68,6 +66,20 @@ std::vector<Tree> reduce_trees(const Network& network, const std::vector<OutTree
   std::vector<Tree> out;
   for (const OutTree& tree : trees) {
     out.push_back({tree.root, tree.weight * network.unit, upward(network, tree), {}});
+  }
+  return out;
+}
+
+Tree plan_tree(const Network& network, Collective collective, const TreePair& pair,
+               const Fraction& weight) {
+  Tree out{pair.root, weight * network.unit, {}, {}};
+  if (collective == Collective::kReduce || collective == Collective::kReduceScatter) {
+    out.reduce = upward(network, {pair.root, weight, pair.out});
+    return out;
+  }
+  out.broadcast = downward(network, {pair.root, weight, pair.out});
+  if (collective == Collective::kAllReduce) {
+    out.reduce = upward(network, {pair.root, weight, pair.in});
   }
   return out;
 }

@@ -13,9 +13,6 @@
 
 namespace ropewalk::plan {
 
-/// From so many ranks on, symmetry is made use of.
-inline constexpr int kManyRanks = 24;
-
 struct Problem {
   Problem(const topology::Topology& machine, Network links, Collective wanted)
       : topology(machine), network(std::move(links)), collective(wanted) {}
@@ -30,8 +27,8 @@ struct Problem {
   /// balanced (reversed for reductions). Solved when it is first asked for. One thread at a time.
   [[nodiscard]] const TreeProgramSolution& program() const;
 
-  /// Found when it is first asked for, for machines of many GPUs; the identity for small ones, where
-  /// exact methods are quick. One thread at a time.
+  /// Found when it is first asked for, for machines of many GPUs; the identity for small ones,
+  /// where exact methods are quick. One thread at a time.
   [[nodiscard]] const Symmetry& symmetry() const;
 
  private:
@@ -47,12 +44,17 @@ std::vector<Tree> broadcast_trees(const Network& network, const std::vector<OutT
 std::vector<Tree> reduce_trees(const Network& network, const std::vector<OutTree>& trees);
 
 /// All-reduce as a reduce-scatter and an all-gather that run at once, pipelined: in-trees and
-/// out-trees of the same root in pairs. The two are slowed down so that together they keep within the
-/// links: with rates R and A alone, the pair has 1/(1/R + 1/A).
+/// out-trees of the same root in pairs. The two are slowed down so that together they keep within
+/// the links: with rates R and A alone, the pair has 1/(1/R + 1/A).
 ///
 /// @pre every root has the same share of either forest's weight
 std::vector<Tree> paired_trees(const Network& network, const std::vector<OutTree>& reversed_trees,
                                const std::vector<OutTree>& trees);
+
+/// One tree of the linear programme as the plan's; `weight` in Network::unit. For reduce and
+/// reduce_scatter the tree is one of the reversed network.
+Tree plan_tree(const Network& network, Collective collective, const TreePair& pair,
+               const Fraction& weight);
 
 /// Pairs in-trees with out-trees of the same root; both forests have the same weight at every root.
 std::vector<Tree> zip_trees(const Network& network, const std::vector<OutTree>& reversed_trees,

@@ -16,11 +16,11 @@ std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 constexpr int kStepsPerRing = 1 << 14;
 constexpr int kMaxRings = 32;
-/// Speeds per channel that NCCL tries, GB/s, from its lists for one and several nodes. The capacities
-/// of the machine's own lanes are tried as well.
-constexpr std::array kSpeeds = {60.0, 50.0, 48.0, 40.0, 30.0, 28.0, 25.0, 24.0, 20.0, 18.0,
-                                15.0, 12.0, 11.0, 10.0, 9.0,  7.0,  6.0,  5.0,  4.0,  3.0,
-                                2.4,  1.2,  0.24, 0.12};
+/// Speeds per channel that NCCL tries, GB/s, from its lists for one and several nodes. The
+/// capacities of the machine's own lanes are tried as well.
+constexpr std::array kSpeeds = {60.0, 50.0, 48.0, 40.0, 30.0, 28.0, 25.0, 24.0,
+                                20.0, 18.0, 15.0, 12.0, 11.0, 10.0, 9.0,  7.0,
+                                6.0,  5.0,  4.0,  3.0,  2.4,  1.2,  0.24, 0.12};
 
 struct Hop {
   std::vector<int> arcs;
@@ -218,8 +218,7 @@ RingSearch search_rings(const Network& network) {
 std::vector<Tree> plan_ring(const Problem& problem) {
   const Network& network = problem.network;
   const RingSearch found = search_rings(network);
-  const Fraction speed =
-      Fraction::from_decimal(found.speed_gbps, kCapacityDigits) / network.unit;
+  const Fraction speed = Fraction::from_decimal(found.speed_gbps, kCapacityDigits) / network.unit;
   const int ranks = network.num_ranks();
   std::vector<OutTree> forward;
   std::vector<OutTree> back;

@@ -93,8 +93,7 @@ OutTree routed(const Problem& problem, const Closure& ways, const std::vector<in
     for (std::size_t rank = 0; rank < parents.size(); ++rank) {
       if (parents[rank] != order[i]) continue;
       const int child = static_cast<int>(rank);
-      const double cost =
-          reversed ? ways.costs()(child, order[i]) : ways.costs()(order[i], child);
+      const double cost = reversed ? ways.costs()(child, order[i]) : ways.costs()(order[i], child);
       if (cost >= CostMatrix::kNoWay) {
         const std::vector<int>& nodes = problem.network.ranks;
         throw Error(Errc::kInvalidArgument,

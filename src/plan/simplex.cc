@@ -13,15 +13,15 @@ std::size_t at(int index) { return static_cast<std::size_t>(index); }
 constexpr double kWorth = 1e-10;  // a column must be worth this much more than it costs, relative
 constexpr double kPivot = 1e-7;   // smaller entries are rounding
 constexpr double kPerturbation = 1e-7;
-constexpr int kRenewAfter = 40;   // pivots between fresh inverses: rounding adds up
+constexpr int kRenewAfter = 40;  // pivots between fresh inverses: rounding adds up
 
 class Simplex {
  public:
   explicit Simplex(const std::vector<double>& limits)
       : rows_(static_cast<int>(limits.size())), limits_(limits), perturbed_(limits) {
-    // Many rows become tight at once in symmetric programmes, and simplex would turn on the spot. Rows
-    // get limits that differ by a little, in a fixed but irregular way. Prices do not depend on
-    // limits, so what they prove is unharmed; amounts are computed from the real limits.
+    // Many rows become tight at once in symmetric programmes, and simplex would turn on the spot.
+    // Rows get limits that differ by a little, in a fixed but irregular way. Prices do not depend
+    // on limits, so what they prove is unharmed; amounts are computed from the real limits.
     std::uint64_t state = 0x9e3779b97f4a7c15ULL;
     for (double& limit : perturbed_) {
       state = state * 6364136223846793005ULL + 1442695040888963407ULL;
@@ -54,7 +54,8 @@ class Simplex {
         price = std::max(price, 0.0);
       }
       std::optional<Column> column = make(prices);
-      if (!column.has_value() || gain(*column, prices) <= kWorth * std::fabs(column->value) + 1e-13) {
+      if (!column.has_value() ||
+          gain(*column, prices) <= kWorth * std::fabs(column->value) + 1e-13) {
         out.proven = true;
         break;
       }
@@ -73,7 +74,8 @@ class Simplex {
   }
 
  private:
-  /// Nothing seems to limit a column only when rounding has spoilt the inverse: try once with a new one.
+  /// Nothing seems to limit a column only when rounding has spoilt the inverse: try once with a new
+  /// one.
   bool retry() {
     const bool spoilt = since_renewal_ > 0;
     renew();
@@ -185,8 +187,8 @@ class Simplex {
     ++since_renewal_;
   }
 
-  /// With the real limits some amounts may be below zero. Dual simplex steps (C. E. Lemke 1954) over
-  /// the columns that there are mend that and keep the prices optimal.
+  /// With the real limits some amounts may be below zero. Dual simplex steps (C. E. Lemke 1954)
+  /// over the columns that there are mend that and keep the prices optimal.
   void mend() {
     perturbed_ = limits_;
     renew();
@@ -195,8 +197,8 @@ class Simplex {
       if (since_renewal_ >= kRenewAfter) {
         renew();
       }
-      const int leaving = static_cast<int>(std::min_element(amounts_.begin(), amounts_.end()) -
-                                           amounts_.begin());
+      const int leaving =
+          static_cast<int>(std::min_element(amounts_.begin(), amounts_.end()) - amounts_.begin());
       if (amounts_[at(leaving)] > -1e-11) {
         return;
       }

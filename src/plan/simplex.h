@@ -1,5 +1,5 @@
-// Linear programmes whose columns are too many to write down: maximise value, rows within limits, columns
-// made on demand.
+// Linear programmes whose columns are too many to write down: maximise value, rows within limits,
+// columns made on demand.
 //
 // Primal simplex with a dense basis inverse (G. B. Dantzig 1947) and delayed columns (P. C. Gilmore
 // and R. E. Gomory, Operations Research 9, 1961): each round asks the caller for the column that is

@@ -1,5 +1,6 @@
-// All graphs of up to four GPUs with capacities 0 to 2, and many of five: bounds against enumeration of
-// all cuts, plans against the bounds and the independent check.
+// All graphs of up to four GPUs with capacities 0 to 2, and many of five: bounds against
+// enumeration of all cuts, plans against the bounds and the independent check.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -23,7 +24,7 @@ topology::Topology graph_of(int n, const std::vector<int>& capacity) {
   out.name = "small";
   for (int i = 0; i < n; ++i) {
     topology::Node node;
-    node.id = "g" + std::to_string(i);
+    node.id = fmt::format("g{}", i);
     node.rank = i;
     out.nodes.push_back(node);
   }
@@ -86,8 +87,11 @@ void compare(int n, const std::vector<int>& capacity, bool with_plans) {
     const Certificate found = check(machine, plan);
     ASSERT_TRUE(found.valid && found.bound_holds && found.optimal && found.defects.empty())
         << name(collective) << ": " << (found.defects.empty() ? "" : found.defects[0]);
-    if (collective == Collective::kAllGather) ASSERT_EQ(plan.algbw, wanted.gather * Fraction(n));
-    if (collective == Collective::kBroadcast) ASSERT_EQ(plan.algbw, wanted.broadcast);
+    if (collective == Collective::kAllGather) {
+      ASSERT_EQ(plan.algbw, wanted.gather * Fraction(n));
+    } else if (collective == Collective::kBroadcast) {
+      ASSERT_EQ(plan.algbw, wanted.broadcast);
+    }
   }
 }
 

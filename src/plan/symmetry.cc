@@ -19,7 +19,8 @@ bool keeps(const Network& network, const ArcImages& arcs, const Renaming& renami
   std::vector<bool> hit(network.arcs.size(), false);
   for (std::size_t i = 0; i < network.arcs.size(); ++i) {
     const int image = arcs.image(renaming, static_cast<int>(i));
-    if (image < 0 || hit[at(image)] || network.arcs[at(image)].capacity != network.arcs[i].capacity) {
+    if (image < 0 || hit[at(image)] ||
+        network.arcs[at(image)].capacity != network.arcs[i].capacity) {
       return false;
     }
     hit[at(image)] = true;
@@ -33,7 +34,8 @@ std::optional<std::vector<std::vector<int>>> alike_hosts(const topology::Topolog
   std::vector<std::vector<int>> hosts(at(topology.hosts()));
   for (std::size_t i = 0; i < topology.nodes().size(); ++i) {
     const topology::Node& node = topology.node(i);
-    if (node.kind != topology::NodeKind::kNetwork) hosts[at(node.host)].push_back(static_cast<int>(i));
+    if (node.kind != topology::NodeKind::kNetwork)
+      hosts[at(node.host)].push_back(static_cast<int>(i));
   }
   for (const std::vector<int>& host : hosts) {
     if (host.size() != hosts[0].size()) return std::nullopt;
@@ -46,8 +48,8 @@ std::optional<std::vector<std::vector<int>>> alike_hosts(const topology::Topolog
   return hosts;
 }
 
-/// Permutations of 0..n-1 that move blocks of equal size as wholes and rotate within them, one for every
-/// number; and the exclusive-or with every number where n is a power of two.
+/// Permutations of 0..n-1 that move blocks of equal size as wholes and rotate within them, one for
+/// every number; and the exclusive-or with every number where n is a power of two.
 std::vector<std::vector<std::vector<int>>> candidate_groups(int n) {
   std::vector<std::vector<std::vector<int>>> out;
   if ((n & (n - 1)) == 0) {
@@ -256,14 +258,14 @@ Symmetry find_symmetry(const topology::Topology& topology, const Network& networ
         const int node = (*hosts)[at(host)][i];
         // Where `first` takes it within its host, then to the other host.
         const std::vector<int>& home = (*hosts)[at(host)];
-        const auto place = std::lower_bound(home.begin(), home.end(), first[at(node)]) - home.begin();
+        const auto place =
+            std::lower_bound(home.begin(), home.end(), first[at(node)]) - home.begin();
         out[at(node)] = (*hosts)[at((host + shift) % num_hosts)][static_cast<std::size_t>(place)];
       }
     }
     return out;
   };
-  const bool hosts_alike =
-      num_hosts > 1 && keeps(network, arcs, rotated(identity(network), 1));
+  const bool hosts_alike = num_hosts > 1 && keeps(network, arcs, rotated(identity(network), 1));
 
   // GPUs of the first host that take part, by place.
   std::vector<int> gpus;

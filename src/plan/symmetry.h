@@ -1,5 +1,5 @@
-// Ways to rename a network's nodes that leave it as it is. Clusters are copies of one host, and hosts
-// have GPUs that are all alike: what is planned for one serves all.
+// Ways to rename a network's nodes that leave it as it is. Clusters are copies of one host, and
+// hosts have GPUs that are all alike: what is planned for one serves all.
 #pragma once
 
 #include <vector>

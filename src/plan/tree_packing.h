@@ -15,8 +15,8 @@ struct Batch {
   std::vector<std::pair<int, int>> edges;  ///< (from rank, to rank), parents before children
 };
 
-/// Trees with supplies[r] units rooted at rank r, each spanning all ranks, that together keep within the
-/// capacities of `network`.
+/// Trees with supplies[r] units rooted at rank r, each spanning all ranks, that together keep
+/// within the capacities of `network`.
 ///
 /// K. Berczi and A. Frank, "Packing arborescences", RIMS Kokyuroku Bessatsu B23 (2010), as used by
 /// ForestColl (arXiv 2402.06787): batches of equal partial trees grow by one edge at a time; a

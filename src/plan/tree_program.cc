@@ -78,24 +78,6 @@ std::vector<std::pair<int, int>> row_uses(const TreePair& tree, const Symmetry* 
   return {uses.begin(), uses.end()};
 }
 
-/// A tree under a renaming of the nodes.
-TreePair image_of(const Network& network, const ArcImages& arcs, const std::vector<int>& renaming,
-                  const TreePair& tree) {
-  const auto rank = [&](int from) {
-    return network.rank_of_node[at(renaming[at(network.ranks[at(from)])])];
-  };
-  TreePair out = tree;
-  out.root = rank(tree.root);
-  for (std::vector<RoutedEdge>* edges : {&out.in, &out.out}) {
-    for (RoutedEdge& edge : *edges) {
-      edge.parent = rank(edge.parent);
-      edge.child = rank(edge.child);
-      for (int& arc : edge.arcs) arc = arcs.image(renaming, arc);
-    }
-  }
-  return out;
-}
-
 /// Takes off what rounding left the trees of some roots above the others: all_gather needs the same
 /// rate for every root.
 void level_roots(const std::vector<TreePair>& trees, const std::vector<int>& root_class,
@@ -293,8 +275,8 @@ std::vector<double> best_weights(const Network& network, const std::vector<TreeP
     columns.push_back(std::move(column));
   }
   std::vector<int> made;
-  const LinearSolution solution = maximise(
-      limits, [&](const std::vector<double>& prices) -> std::optional<Column> {
+  const LinearSolution solution =
+      maximise(limits, [&](const std::vector<double>& prices) -> std::optional<Column> {
         int best = -1;
         double gain = 1e-10;
         for (std::size_t i = 0; i < columns.size(); ++i) {
@@ -316,6 +298,23 @@ std::vector<double> best_weights(const Network& network, const std::vector<TreeP
   std::vector<double> out(trees.size(), 0.0);
   for (std::size_t i = 0; i < solution.amounts.size(); ++i) {
     out[at(made[i])] += solution.amounts[i];
+  }
+  return out;
+}
+
+TreePair image_of(const Network& network, const ArcImages& arcs, const std::vector<int>& renaming,
+                  const TreePair& tree) {
+  const auto rank = [&](int from) {
+    return network.rank_of_node[at(renaming[at(network.ranks[at(from)])])];
+  };
+  TreePair out = tree;
+  out.root = rank(tree.root);
+  for (std::vector<RoutedEdge>* edges : {&out.in, &out.out}) {
+    for (RoutedEdge& edge : *edges) {
+      edge.parent = rank(edge.parent);
+      edge.child = rank(edge.child);
+      for (int& arc : edge.arcs) arc = arcs.image(renaming, arc);
+    }
   }
   return out;
 }
@@ -349,7 +348,8 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
     const int row = symmetry != nullptr ? symmetry->arc_class[at(arc)] : arc;
     limits[at(row)] += static_cast<double>(network.arcs[at(arc)].capacity) / scale;
   }
-  // All-gather: one more row per class of ranks holds their common rate below the sum of their trees.
+  // All-gather: one more row per class of ranks holds their common rate below the sum of their
+  // trees.
   limits.resize(at(rows + (gather ? ranks : 0)), 0.0);
 
   std::vector<TreePair> trees;
@@ -399,8 +399,8 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
   // Any prices prove a bound, once the cheapest tree at them is known: keep the best of all rounds.
   double best_bound = 1e300;
   std::vector<double> best_prices;
-  const LinearSolution solution = maximise(
-      limits, [&](const std::vector<double>& prices) -> std::optional<Column> {
+  const LinearSolution solution =
+      maximise(limits, [&](const std::vector<double>& prices) -> std::optional<Column> {
         if (gather && tree_of_column.empty()) {
           Column rate{{}, static_cast<double>(ranks)};
           for (int rank = 0; rank < ranks; ++rank) {
@@ -410,8 +410,8 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
           return rate;
         }
         auto [tree, gain] = cheapest(prices);
-        if (!gather && gain < 1 && (mirrored || collective == Collective::kBroadcast ||
-                                    gain <= kBreak)) {
+        if (!gather && gain < 1 &&
+            (mirrored || collective == Collective::kBroadcast || gain <= kBreak)) {
           double value = 0;
           for (int row = 0; row < rows; ++row) {
             value += prices[at(row)] * limits[at(row)];
@@ -490,20 +490,6 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
     out.rate += weight;
   }
   out.bound = simplest_near(bound, 1e-8);
-  if (symmetry != nullptr) {
-    const ArcImages images(network);
-    const Fraction part(1, static_cast<Fraction::Integer>(symmetry->images.size()));
-    std::vector<TreePair> all;
-    std::vector<Fraction> weights;
-    for (std::size_t i = 0; i < out.trees.size(); ++i) {
-      for (const std::vector<int>& renaming : symmetry->images) {
-        all.push_back(image_of(network, images, renaming, out.trees[i]));
-        weights.push_back(out.weights[i] * part);
-      }
-    }
-    out.trees = std::move(all);
-    out.weights = std::move(weights);
-  }
   return out;
 }
 

@@ -22,7 +22,7 @@ namespace ropewalk::plan {
 /// An out-tree of the network, an in-tree (as out-tree of the reversed network), or both.
 struct TreePair {
   int root = 0;
-  std::vector<RoutedEdge> in;   ///< over the reversed network
+  std::vector<RoutedEdge> in;  ///< over the reversed network
   std::vector<RoutedEdge> out;
 };
 
@@ -30,8 +30,8 @@ struct TreeProgramSolution {
   std::vector<TreePair> trees;
   std::vector<Fraction> weights;  ///< of each tree, in Network::unit; all above zero
   Fraction rate;                  ///< their sum: algbw
-  /// No weights of any trees sum to more than `bound`: prices of arcs >= 0 such that every tree costs
-  /// at least 1 (all_gather: the cheapest trees of all ranks cost 1 on average).
+  /// No weights of any trees sum to more than `bound`: prices of arcs >= 0 such that every tree
+  /// costs at least 1 (all_gather: the cheapest trees of all ranks cost 1 on average).
   Fraction bound;
   std::vector<double> prices;  ///< of every arc
 };
@@ -39,14 +39,19 @@ struct TreeProgramSolution {
 /// All-reduce by pairs with any roots; all-gather with the same rate for every rank; broadcast from
 /// `root`. Reduce-scatter and reduce are those of the reversed network.
 ///
-/// On networks with twin links both trees of an all-reduce pair are the same tree both ways: reversing
-/// a solution is a solution, so nothing is lost, and the root is free to be its middle.
+/// On networks with twin links both trees of an all-reduce pair are the same tree both ways:
+/// reversing a solution is a solution, so nothing is lost, and the root is free to be its middle.
 ///
-/// With a symmetry there is one row per class of links, and a tree stands for all its images, each with
-/// an equal part of the weight: the mean of a solution over its images is a solution of the same rate,
-/// so nothing is lost. The result has all images. Not for broadcast, whose root is not like others.
+/// With a symmetry there is one row per class of links, and a tree stands for all its images, each
+/// with an equal part of the weight: the mean of a solution over its images is a solution of the
+/// same rate, so nothing is lost. The result has all images. Not for broadcast, whose root is not
+/// like others.
 TreeProgramSolution solve_tree_program(const Network& network, Collective collective, int root,
                                        const Symmetry* symmetry = nullptr);
+
+/// A tree under a renaming of the nodes.
+TreePair image_of(const Network& network, const ArcImages& arcs, const std::vector<int>& renaming,
+                  const TreePair& tree);
 
 /// The best weights of given trees alone. Weights may be zero.
 std::vector<double> best_weights(const Network& network, const std::vector<TreePair>& trees);

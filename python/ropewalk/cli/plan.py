@@ -1,4 +1,4 @@
-"""`ropewalk plan`: which trees carry a collective over a machine, and how near the bound that is."""
+"""`ropewalk plan`: which trees carry a collective over a machine, how near the bound that is."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Plan a collective on a machine: trees over its links, their rate, and the bound.
 
 TOPOLOGY is a file (JSON, NCCL's topology XML, hwloc's XML), a short description as
 "2x(8gpu nvswitch) 8nic", or "here" for this host. OP is all_reduce, all_gather, reduce_scatter,
-broadcast or reduce. Rates are the limit for large messages, from the capacities that TOPOLOGY gives; no
-schedule can exceed the bound. Every plan is checked by code that shares nothing with the planner.
+broadcast or reduce. Rates are the limit for large messages, from TOPOLOGY's capacities; no schedule
+can exceed the bound. Every plan is checked by code that shares nothing with the planner.
 
 Examples:
 
@@ -65,7 +65,11 @@ def plan(
         ),
     ] = "auto",
     trees_per_root: Annotated[
-        int, typer.Option("--trees-per-root", help="So many trees for each root; 0: any number.")
+        int,
+        typer.Option(
+            "--trees-per-root",
+            help="So many trees for each root (packed: at most so many in all); 0: any.",
+        ),
     ] = 0,
     compare: Annotated[
         bool, typer.Option("--compare", help="Show all algorithms side by side.")
@@ -136,7 +140,7 @@ def _machine(source: str) -> Topology:
 
 
 def _gpu_list(text: Optional[str]) -> Optional[list[int]]:
-    """ "0,1,4-6" as numbers."""
+    """The numbers of a list such as 0,1,4-6."""
     if text is None:
         return None
     found: list[int] = []
