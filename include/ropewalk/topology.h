@@ -42,7 +42,8 @@ RW_API rwResult_t rwTopologySelect(const char* topology, const char* plane, cons
 
 /* The matrix of `nvidia-smi topo -m` for one host, or for all (`host` -1):
  * {"devices": [{"id", "label", "cpus", "numa"}], "cells": [["X", "NV18", ...], ...]}. Cells are X,
- * NV<lanes>, XG<lanes> (xGMI), PIX, PXB, PHB, NODE, SYS, NET, and - for no way. */
+ * NV<lanes>, XG<lanes> (xGMI), PIX, PXB, PHB, NODE, SYS, NET, and - for no way but
+ * through another GPU. */
 RW_API rwResult_t rwTopologyMatrix(const char* topology, int host, char** json);
 
 /* One host as a file for NCCL_TOPO_FILE: {"text", "notes"}, notes being what was invented or cannot

@@ -20,7 +20,7 @@ enum class PathClass {
   kNode,    ///< two host bridges of one NUMA node (known for discovered machines only, else PHB)
   kSys,     ///< between NUMA nodes
   kNet,     ///< another host
-  kNone,    ///< no way
+  kNone,    ///< no way, or through other GPUs only
 };
 
 /// "X", "NV" (without lanes), "PIX", ..., "NET", "-".

@@ -20,7 +20,9 @@ constexpr std::string_view kCpuClass = "0x068001";
 void take(Attributes& to, const pugi::xml_node& element, const std::string& prefix,
           std::initializer_list<std::string_view> but = {}) {
   for (const pugi::xml_attribute& each : element.attributes()) {
-    const bool wanted = std::find(but.begin(), but.end(), each.name()) == but.end();
+    // A dot in a name would make it that of an element inside.
+    const bool wanted = std::find(but.begin(), but.end(), each.name()) == but.end() &&
+                        std::string_view(each.name()).find('.') == std::string_view::npos;
     if (wanted && find_attribute(to, prefix + each.name()) == nullptr) {
       to.emplace_back(prefix + each.name(), each.value());
     }

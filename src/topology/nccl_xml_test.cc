@@ -39,8 +39,8 @@ std::string meaning(const std::string& text) {
 }
 
 std::vector<std::string> dumps() {
-  return {"dgx-a100.xml", "dgx1v-dual-port.xml", "gh200.xml", "mi250-part.xml",
-          "pcie-4gpu-4nic.xml"};
+  return {"dgx-a100.xml",  "dgx1v-dual-port.xml", "gh200.xml",
+          "h200-2gpu.xml", "mi250-part.xml",      "pcie-4gpu-4nic.xml"};
 }
 
 Topology dump(const std::string& file) {

@@ -138,19 +138,24 @@ class Assembly {
     if (device.nvlinks.empty()) return;
     const LaneRates lane = nvlink_lane(device.compute_capability);
     const NodeIndex from = by_bus_id_.at(device.bus_id);
+    std::map<std::pair<bool, std::string>, int> lanes;
     for (const ScannedDevice::Nvlink& each : device.nvlinks) {
-      Link link{.source = from, .type = LinkType::kNvlink, .capacity = lane.capacity};
-      link.effective = lane.effective;
-      link.lanes = 1;
-      if (each.to_switch) {
-        link.destination = switch_at(each.remote);
+      ++lanes[{each.to_switch, each.remote}];
+    }
+    for (const auto& [end, count] : lanes) {
+      const auto& [to_switch, remote] = end;
+      Link link{.source = from, .type = LinkType::kNvlink, .capacity = lane.capacity * count};
+      link.effective = lane.effective * count;
+      link.lanes = count;
+      if (to_switch) {
+        link.destination = switch_at(remote);
         builder_.join(link);
         continue;
       }
-      const auto found = by_bus_id_.find(each.remote);
+      const auto found = by_bus_id_.find(remote);
       if (found == by_bus_id_.end() || found->second == from) {
-        builder_.note(fmt::format("an NVLink of {} leads to {}, which was not seen: left out",
-                                  device.bus_id, each.remote));
+        builder_.note(fmt::format("{} NVLinks of {} lead to {}, which was not seen: left out",
+                                  count, device.bus_id, remote));
         continue;
       }
       link.destination = found->second;
