@@ -133,6 +133,8 @@ TEST_P(SimulatedMachines, LargeMessagesReachThePlannedRate) {
       const plan::Plan plan = plan::make_plan(machine, request);
       TrafficOptions options;
       options.bytes = plan.algbw.to_double() * 1e9;  // one second's worth
+      // Trees of depth 26 need many chunks before filling them no longer counts.
+      if (machine.gpus().size() > 16) options.most_messages = 1.6e6;
       const Outcome outcome = run(machine, traffic_of(machine, plan, options));
       EXPECT_NEAR(outcome.seconds, 1, 0.05) << outcome.messages;
       for (const plan::LinkLoad& link : plan.links) {
@@ -151,14 +153,14 @@ INSTANTIATE_TEST_SUITE_P(Recorded, SimulatedMachines,
                            return name;
                          });
 
-TEST(Simulate, ThousandsOfRanksBroadcast) {
-  const topology::Topology machine = topology::synthetic("256x(8gpu nvswitch) 8nic");
-  const Schedule schedule = compile("binary_tree", {Collective::kBroadcast, 2048, 0, 1});
+TEST(Simulate, AThousandRanksBroadcast) {
+  const topology::Topology machine = topology::synthetic("128x(8gpu nvswitch) 8nic");
+  const Schedule schedule = compile("binary_tree", {Collective::kBroadcast, 1024, 0, 1});
   TrafficOptions options;
   options.bytes = 1e9;
   options.most_messages = 2e4;
   const Outcome outcome = run(machine, traffic_of(machine, schedule, {}, options));
-  EXPECT_GE(outcome.messages, 2047);
+  EXPECT_GE(outcome.messages, 1023);
   EXPECT_GT(outcome.seconds, 1e9 / 450e9);
 }
 
@@ -210,7 +212,8 @@ TEST(Simulate, RefusesWhatCannotBePlayed) {
         r.subject = print(compile("ring", {Collective::kAllReduce, 4, 0, 1}));
       },
       "has 2 GPUs, the schedule 4 ranks");
-  says([](auto& r) { r.topology = "{\"schema\": 3}"; }, "topology");
+  says([](auto& r) { r.topology = "{\"schema\": 3}", r.topology_name = "m.json"; },
+       "m.json: schema");
 }
 
 }  // namespace
