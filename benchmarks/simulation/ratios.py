@@ -1,7 +1,7 @@
 """Simulated against analytic rate for every described machine, and balanced against default NICs.
 
-Usage: python benchmarks/simulation/ratios.py [OUTPUT]. Needs the installed package and, for SimGrid's
-column, ropewalk-simgrid on the path.
+Usage: python benchmarks/simulation/ratios.py [OUTPUT]. Needs the installed package and, for
+SimGrid's column, ropewalk-simgrid on the path.
 """
 
 from __future__ import annotations

@@ -226,9 +226,9 @@ RW_API rwResult_t rwScheduleFromPlan(const char* plan, char** text);
  * (docs/simulation.md has the fields of both). */
 RW_API rwResult_t rwSimulate(const char* request, char** report);
 /* Which NIC serves which channel of a topology (JSON): the published rules and the balanced one,
- * what each reaches, the graph file for NCCL, the environment to set. `request` is JSON: {"host": N,
- * "measured": {NIC: GB/s}, "channels": N, "one_rail": BOOL, "graph": TEXT}, all optional; the report
- * too (docs/nic-balance.md has the fields). */
+ * what each reaches, the graph file for NCCL, the environment to set. `request` is JSON:
+ * {"host": N, "measured": {NIC: GB/s}, "channels": N, "one_rail": BOOL, "graph": TEXT}, all
+ * optional; the report too (docs/nic-balance.md has the fields). */
 RW_API rwResult_t rwNicReport(const char* topology, const char* request, char** report);
 /* Parses and checks. *report is JSON: accepted, defects[], in_place, links[], longest_path, and the
  * schedule itself. A refused schedule is a result, not an error; unreadable text is an error. */

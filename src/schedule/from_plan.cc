@@ -156,7 +156,8 @@ class Compiler {
         }
         break;
       default:
-        if (!every_rank_roots_alike()) refuse(plan_, "not every rank roots trees of the same weight");
+        if (!every_rank_roots_alike())
+          refuse(plan_, "not every rank roots trees of the same weight");
         one_channel_per_piece();
         break;
     }
