@@ -96,10 +96,10 @@ rw_layer(transport DEPENDS core)
 rw_layer(topology DEPENDS core LIBRARIES nlohmann_json::nlohmann_json PkgConfig::PUGIXML
   ${CMAKE_DL_LIBS})
 rw_layer(plan DEPENDS core topology LIBRARIES nlohmann_json::nlohmann_json)
-rw_layer(schedule DEPENDS core LIBRARIES nlohmann_json::nlohmann_json)
+rw_layer(schedule DEPENDS core topology plan LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(executor DEPENDS core schedule transport
   LIBRARIES PkgConfig::HWY $<$<BOOL:${RW_HAVE_CUDA}>:CUDA::cudart_static>)
-rw_layer(comm DEPENDS core schedule transport executor
+rw_layer(comm DEPENDS core plan schedule transport executor
   LIBRARIES PkgConfig::SODIUM nlohmann_json::nlohmann_json)
 
 # The library: every layer behind the exported C functions.

@@ -19,9 +19,10 @@ BELOW: dict[str, set[str]] = {
     "topology": {"core"},
     "transport": {"core"},
     "plan": {"core", "topology"},
-    "schedule": {"core"},
+    "schedule": {"core", "topology", "plan"},
+    "simgrid": {"core", "topology", "plan", "schedule"},
     "executor": {"core", "transport", "schedule"},
-    "comm": {"core", "transport", "schedule", "executor"},
+    "comm": {"core", "plan", "transport", "schedule", "executor"},
     "capi": {"core", "topology", "plan", "transport", "schedule", "executor", "comm"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)

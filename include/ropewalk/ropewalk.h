@@ -229,6 +229,24 @@ RW_API void rwFreeText(char* text);
 /* The text form of the schedule of a collective ("all_reduce") by an algorithm ("ring"). */
 RW_API rwResult_t rwScheduleMake(const char* collective, const char* algorithm, int nranks,
                                  int root, int channels, char** text);
+/* The text form of a micro-benchmark: `pattern` is "chain", "fan-in", "fan-out", "mimo" or
+ * "multi-chain", `test` is "forward", "reduce-forward" or "reduce-broadcast". `width` counts
+ * sources, sinks, leaves or chains, `length` the ranks of a chain; what a pattern does not use is
+ * ignored. */
+RW_API rwResult_t rwScheduleMicrobench(const char* pattern, const char* test, int width, int length,
+                                       char** text);
+/* The text form of the schedule that a plan's JSON ("ropewalk-plan/1") describes: its trees become
+ * channels by weight. */
+RW_API rwResult_t rwScheduleFromPlan(const char* plan, char** text);
+/* How long a plan (JSON) or a schedule (text form) takes on a topology, by the built-in flow-level
+ * engine. `request` is JSON: {"subject": TEXT, "topology": TEXT, "bytes": N, ...}; the report too
+ * (docs/simulation.md has the fields of both). */
+RW_API rwResult_t rwSimulate(const char* request, char** report);
+/* Which NIC serves which channel of a topology (JSON): the published rules and the balanced one,
+ * what each reaches, the graph file for NCCL, the environment to set. `request` is JSON:
+ * {"host": N, "measured": {NIC: GB/s}, "channels": N, "one_rail": BOOL, "graph": TEXT}, all
+ * optional; the report too (docs/nic-balance.md has the fields). */
+RW_API rwResult_t rwNicReport(const char* topology, const char* request, char** report);
 /* Parses and checks. *report is JSON: accepted, defects[], in_place, links[], longest_path, and the
  * schedule itself. A refused schedule is a result, not an error; unreadable text is an error. */
 RW_API rwResult_t rwScheduleCheck(const char* text, char** report);

@@ -276,7 +276,7 @@ Plan read_json(std::string_view text, std::string_view origin, const topology::T
   Json json;
   try {
     json = Json::parse(text);
-  } catch (const Json::parse_error& error) {
+  } catch (const Json::exception& error) {  // numbers that are out of range, too
     throw Error(Errc::kInvalidArgument, "{}: {}", origin, error.what());
   }
   const Value root(json, origin, "");

@@ -7,7 +7,18 @@ from typing import Annotated
 import typer
 
 from ropewalk import __version__
-from ropewalk.cli import bench, bind, config, console, plan, schedule, topo
+from ropewalk.cli import (
+    bench,
+    bind,
+    config,
+    console,
+    microbench,
+    nccl,
+    plan,
+    schedule,
+    simulate,
+    topo,
+)
 
 HELP = """
 Collectives over all the links that a set of hosts and GPUs has.
@@ -67,8 +78,12 @@ def root(
 app.command(name="bench", help=bench.HELP)(bench.bench)
 app.command(name="bind", help=bind.HELP)(bind.bind)
 app.command(name="config", help=config.HELP)(config.config)
+app.command(name="microbench", help=microbench.HELP)(microbench.microbench)
+app.command(name="nccl-env", help=nccl.ENV_HELP)(nccl.nccl_env)
+app.command(name="nccl-graph", help=nccl.GRAPH_HELP)(nccl.nccl_graph)
 app.command(name="plan", help=plan.HELP)(plan.plan)
 app.add_typer(schedule.app, name="schedule", help=schedule.HELP)
+app.command(name="simulate", help=simulate.HELP)(simulate.simulate)
 app.command(name="topo", help=topo.HELP)(topo.topo)
 
 

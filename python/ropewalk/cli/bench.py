@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
 from ropewalk import joining
-from ropewalk.cli import bench_run, console, launch
+from ropewalk.cli import bench_run, bench_schedule, console, launch
 from ropewalk.cli.bench_plan import OPERATIONS, OPERATORS, TYPES, Options, find_type
 from ropewalk.communicator import Communicator
 
@@ -48,6 +49,8 @@ Examples:
       ranks started by a launcher
   ropewalk bench all_reduce --set ALGORITHM=ring --pin
       a fixed algorithm, each rank bound to a core
+  ropewalk bench --schedule ring.txt -b 1M -e 64M -f 2
+      a schedule from `ropewalk schedule make`, or your own; its file says the number of ranks
 
 Exit status: 0 when all results are right, 1 when one is wrong, 2 for a wrong command line, another
 value when a rank failed or was killed.
@@ -82,13 +85,35 @@ def _only(flag: str, value: int, accepted: int, why: str) -> None:
         console.fail(f"{flag} {value}: {why}", console.USAGE)
 
 
+def _of_schedule(
+    given: bench_schedule.Given, operation: Optional[str], ranks: Optional[int], root: int
+) -> tuple[str, int, int]:
+    """Operation, ranks and root of a schedule; what the command line says must agree."""
+    named = None if operation is None else operation.replace("-", "_")
+    for what, wanted, own in (
+        ("OP", named, given.collective),
+        ("--ranks", ranks, given.ranks),
+        ("-r", root or None, given.root),
+    ):
+        if wanted is not None and wanted != own:
+            console.fail(f"{what} {wanted}: {given.name} is for {own}", console.USAGE)
+    return given.collective, given.ranks, given.root
+
+
 def bench(
     operation: Annotated[
-        str, typer.Argument(metavar="OP", help="The operation: " + ", ".join(OPERATIONS) + ".")
-    ],
+        Optional[str],
+        typer.Argument(metavar="[OP]", help="The operation: " + ", ".join(OPERATIONS) + "."),
+    ] = None,
     ranks: Annotated[
         Optional[int],
         typer.Option("--ranks", help=f"Start this many local ranks ({DEFAULT_RANKS})."),
+    ] = None,
+    schedule: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--schedule", help="Run this schedule; operation, ranks and root are its own."
+        ),
     ] = None,
     pin: Annotated[
         bool, typer.Option("--pin", help="Bind each local rank to one core, in turns.")
@@ -209,6 +234,11 @@ def bench(
     set_: console.SettingOption = None,
 ) -> None:
     """See HELP."""
+    given_schedule = None if schedule is None else bench_schedule.Given.read(schedule)
+    if given_schedule is not None:
+        operation, ranks, root = _of_schedule(given_schedule, operation, ranks, root)
+    if operation is None:
+        console.fail("OP is missing: which operation? For example: bench all_reduce", console.USAGE)
     wanted = {"alltoall": "all_to_all"}.get(operation, operation.replace("-", "_"))
     if wanted not in OPERATIONS:
         known = ", ".join(OPERATIONS)
@@ -277,13 +307,23 @@ def bench(
     given = list(set_ or [])
     if timeout >= 0:
         given.append(f"TIMEOUT={timeout}s")
+    if given_schedule is not None:
+        given = [*given_schedule.settings(), *given]
 
     def body(comm: Communicator) -> int:
         if options.root >= comm.size:
             console.fail(f"-r {root}: there are {comm.size} ranks", console.USAGE)
-        return bench_run.run(comm, chosen, options, outputs)
+        if given_schedule is None:
+            return bench_run.run(comm, chosen, options, outputs)
+        use = given_schedule.use(comm)
+        if use.status != console.OK:
+            return use.status
+        as_given = replace(chosen, in_place=chosen.in_place and use.in_place)
+        return bench_run.run(comm, as_given, options, outputs)
 
     launched = launch.launched_ranks()
+    if launched > 1 and given_schedule is not None and ranks == launched:
+        ranks = None  # the schedule's number, and the launcher's
     if launched > 1 and ranks is not None:
         console.fail(f"--ranks: a launcher started {launched} ranks already", console.USAGE)
     # One rank by a launcher may be a batch job's shell, from which --ranks starts local ranks.

@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 import typer
 from rich.table import Table
 
-from ropewalk import errors, planning, topology
+from ropewalk import errors, nics, planning, topology
 from ropewalk.cli import console
 from ropewalk.cli.machine_source import gpu_list
 from ropewalk.drawing import plan as plan_drawing
@@ -39,6 +39,8 @@ Examples:
       all algorithms side by side, with the sizes for which each is best
   ropewalk plan dgx-h100.json all_reduce --bound
       the bound alone
+  ropewalk plan cluster.json all_reduce --nccl-graph rings.xml
+      also a file for NCCL_GRAPH_FILE; see `ropewalk nccl-env`
 
 Exit status: 0, 1 when a plan fails its check, or 2 when the request cannot be served.
 """
@@ -78,6 +80,12 @@ def plan(
         bool, typer.Option("--json", help="Print JSON of the schema ropewalk-plan/1.")
     ] = False,
     svg: Annotated[bool, typer.Option("--svg", help="Draw the plan.")] = False,
+    nccl_graph: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--nccl-graph", help="Write a graph file for NCCL or RCCL that uses all NICs, too."
+        ),
+    ] = None,
     output: Annotated[
         Optional[Path], typer.Option("-o", "--output", help="Write to this file.")
     ] = None,
@@ -90,6 +98,9 @@ def plan(
     with console.reported():
         machine = _machine(source)
         chosen = gpu_list(gpus)
+        if nccl_graph is not None:
+            part = machine if chosen is None else machine.select(gpus=chosen)
+            _write(nics.nic_report(part)["graph"], nccl_graph)
         if bound:
             found = planning.bound(machine, operation, plane=plane, gpus=chosen, root=root)
             words = f"bound {_rate(found['bound_gbps'])}\n{found['bottleneck']['words']}\n"
