@@ -19,10 +19,10 @@ CXX_FILES = $(shell git ls-files --cached --others --exclude-standard \
 PYTHON_FILES := $(shell find python -name '*.py' -o -name py.typed)
 CPP_FILES := $(shell find src include cmake -type f) CMakeLists.txt
 
-.PHONY: help bench test build wheel install lint tidy format asan tsan fuzz clean docs
+.PHONY: help bench test test-gpu build wheel install lint tidy format asan tsan fuzz clean docs
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 16
 
 bench: install ## set up, build, install, then time and verify all-reduce over 4 and 2 local ranks
 	$(BIN)/ropewalk bench all_reduce --ranks 4 -b 8 -e 64M -f 2
@@ -31,6 +31,9 @@ bench: install ## set up, build, install, then time and verify all-reduce over 4
 test: install $(VENV)/.ready-test ## set up, build, install, then run all tests
 	ninja -C $(BUILD)
 	dev/run-tests $(BUILD) $(BIN)/python $(JOBS)
+
+test-gpu: install $(VENV)/.ready-test ## the tests that need GPUs (see docs/gpu.md)
+	RW_BUILD_DIR=$(BUILD) $(BIN)/python -m pytest tests/gpu
 
 build: $(BUILD)/build.ninja ## the C++ library and its unit tests
 	ninja -C $(BUILD)
@@ -66,7 +69,7 @@ $(VENV)/.ready-test: pyproject.toml $(VENV)/.ready
 # The library is built first by ninja itself, so that a compiler's message is not buried in pip's.
 build/.wheel: $(PYTHON_FILES) $(CPP_FILES) pyproject.toml README.md dev/wheel_hook.py \
   $(VENV)/.ready $(BUILD)/build.ninja
-	ninja -C $(BUILD) ropewalk
+	ninja -C $(BUILD) runtime
 	rm -rf dist
 	RW_BUILD_DIR=$(BUILD) $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \
 	  --no-deps --no-build-isolation --wheel-dir dist .
