@@ -36,6 +36,8 @@ def measure(
     iterations: int = 20,
     check_rounds: int = 1,
     blocking: bool = False,
+    device: bool = False,
+    graphs: int = 0,
 ) -> Measured:
     """Runs a collective `iterations` times and verifies it. All ranks call alike.
 
@@ -51,6 +53,9 @@ def measure(
         iterations: timed iterations.
         check_rounds: verified rounds after the timed loop.
         blocking: a barrier after every iteration.
+        device: in the memory of the rank's GPU, not of the host.
+        graphs: with `device`: the iterations are captured in a CUDA graph, which is launched so
+            many times; 0 enqueues each.
     """
     spec = MeasureSpec(
         size=ctypes.sizeof(MeasureSpec),
@@ -64,6 +69,8 @@ def measure(
         iterations=iterations,
         check=check_rounds,
         blocking=int(blocking),
+        device=int(device),
+        graphs=graphs,
     )
     result = MeasureResult()
     check(

@@ -42,6 +42,8 @@ RW_API rwResult_t rwMeasure(rwComm_t comm, const rwMeasureSpec_t* spec, rwMeasur
     wanted.iterations = given.iterations;
     wanted.check = given.check != 0;
     wanted.blocking = given.blocking != 0;
+    wanted.on_device = given.device != 0;
+    wanted.graphs = given.graphs;
     const comm::MeasureResult measured = comm::measure(*checked(comm, "comm").comm, wanted);
     rwMeasureResult_t out{};
     out.seconds_avg = measured.seconds_avg;

@@ -19,7 +19,9 @@ struct MeasureSpec {
   int warmup = 0;
   int iterations = 1;
   bool check = true;
-  bool blocking = false;  ///< a barrier after each iteration
+  bool blocking = false;   ///< a barrier after each iteration
+  bool on_device = false;  ///< in the memory of the rank's GPU
+  int graphs = 0;          ///< on_device: launches of a graph of `iterations` calls; 0: no graph
 };
 
 struct MeasureResult {
@@ -31,7 +33,8 @@ struct MeasureResult {
 };
 
 /// Collective: all ranks call with equal specs and get the same result.
-/// @throws Error kInvalidArgument for an in-place form that does not exist; as Communicator::run
+/// @throws Error kInvalidArgument for an in-place form that does not exist; kInvalidUsage for a
+/// rank without a GPU, and for graphs on host memory; as Communicator::run
 MeasureResult measure(Communicator& comm, const MeasureSpec& spec);
 
 }  // namespace ropewalk::comm

@@ -586,6 +586,10 @@ std::string why_no_device() {
   const cudaError_t result = cudaGetDeviceCount(&count);
   if (result != cudaSuccess) {
     cudaGetLastError();
+    int driver = 0;
+    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
+      return "no NVIDIA driver is installed";
+    }
     return fmt::format("CUDA: {}", cudaGetErrorString(result));
   }
   return count == 0 ? "there is no GPU" : "";
