@@ -41,6 +41,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
     def __init__(self, store: Any, rank: int, size: int) -> None:
         """Joins the ranks of `store`. All must come."""
         super().__init__(rank, size)
+        self._name = self._description = ""
         self._store = store
         self._rank, self._size = rank, size
         self._on_host = _join(store, "all", rank, size)
@@ -54,6 +55,29 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
     def getBackendName(self) -> str:  # noqa: N802
         """The name under which the backend is registered."""
         return "ropewalk"
+
+    # PyTorch keeps names in a group's C++ backends, of which there are none here.
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        """Notes the name that torch.distributed gives the group."""
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """That name."""
+        return self._name
+
+    @property
+    def group_name(self) -> str:
+        """That name."""
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        """Notes what the group is for."""
+        self._description = description
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        """What the group is for."""
+        return self._description
 
     # ---- how operations run
 
