@@ -31,7 +31,7 @@ from ropewalk.errors import ArgumentError, UsageError
 from ropewalk.torch_tensors import Staged, flat, flat_bytes, reduced
 from ropewalk.torch_work import Work, Worker, settle
 
-Tensor = torch.Tensor
+Tensor = Any  # torch.Tensor; the type checker does not read PyTorch
 Body = Callable[[Communicator], None]
 
 

@@ -1,4 +1,4 @@
-"""`torch.distributed` over Ropewalk on the CPU, in processes of their own; skipped without PyTorch."""
+"""`torch.distributed` over Ropewalk on the CPU, in processes; skipped without PyTorch."""
 
 from __future__ import annotations
 

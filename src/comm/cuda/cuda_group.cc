@@ -405,6 +405,7 @@ void CudaGroup::launch(const CollectiveCall& call, bool in_place, const executor
                        DeviceStream stream) {
   if (call.count == 0) return;
   const CurrentDevice current(device_);
+  const RelaxedCapture relaxed;
   Way& way = way_of(call, in_place);
   check_buffer(call.input, way.input_bytes, "sendbuf");
   check_buffer(call.output, way.args.output_bytes, "recvbuf");
@@ -457,6 +458,7 @@ void CudaGroup::start(const void* kernel, unsigned blocks, int threads, void* ar
 
 void CudaGroup::launch(const std::vector<PointToPointCall>& calls, DeviceStream stream) {
   const CurrentDevice current(device_);
+  const RelaxedCapture relaxed;
   const auto on = static_cast<cudaStream_t>(stream);
   // To and from this rank itself: pairs in order.
   std::vector<const PointToPointCall*> own_sends;
