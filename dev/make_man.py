@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from ropewalk import __version__, cli
-from ropewalk.cli import bench, config, schedule
+from ropewalk.cli import bench, config, p2p, schedule
 from typer.models import ArgumentInfo, OptionInfo
 
 
@@ -33,9 +33,10 @@ class Command:
 
 
 COMMANDS = (
-    Command((), cli.root, cli.HELP, ("bench", "config", "schedule")),
+    Command((), cli.root, cli.HELP, ("bench", "config", "p2p", "schedule")),
     Command(("bench",), bench.bench, bench.HELP),
     Command(("config",), config.config, config.HELP),
+    Command(("p2p",), p2p.p2p, p2p.HELP),
     Command(("schedule",), lambda: None, schedule.HELP, ("make", "show", "check", "draw")),
     Command(("schedule", "make"), schedule.make, schedule.MAKE_HELP),
     Command(("schedule", "show"), schedule.show, schedule.SHOW_HELP),

@@ -288,6 +288,12 @@ typedef struct {
  * are small integers, so that every order of reduction gives the same bits. */
 RW_API rwResult_t rwMeasure(rwComm_t comm, const rwMeasureSpec_t* spec, rwMeasureResult_t* result);
 
+/* Bandwidth and latency between all GPUs that this process sees, and between each and the host, as
+ * JSON: gpus[], peer_access[][], matrices[], host[]. Copies are of `bytes`, a multiple of 16, and
+ * timed over `repetitions`. Switches peer access on and off: for processes in which no communicator
+ * has a GPU. */
+RW_API rwResult_t rwMeasurePeers(size_t bytes, int repetitions, char** json);
+
 #ifdef __cplusplus
 }
 #endif

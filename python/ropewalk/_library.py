@@ -114,6 +114,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwSettingSet": (_TEXT, _TEXT, _TEXT),
     "rwSettingsDescribe": (_TEXT_OUT,),
     "rwTuningDescribe": (_INT, _INT, _TEXT_OUT),
+    "rwMeasurePeers": (_SIZE, _INT, _TEXT_OUT),
     "rwMeasure": (Comm, ctypes.POINTER(MeasureSpec), ctypes.POINTER(MeasureResult)),
 }
 

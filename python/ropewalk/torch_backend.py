@@ -341,7 +341,7 @@ class _Channel:
         self._device = device
         self._comm: Optional[Communicator] = None
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._join = lambda: _join(store, name, rank, 2)
+        self._join: Callable[[], Communicator] = lambda: _join(store, name, rank, 2)
 
     def run(self, tensors: list[Tensor], body: Body) -> Work:
         """Runs `body` on the channel's communicator, in order."""

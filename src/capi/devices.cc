@@ -5,6 +5,7 @@
 #include "capi/handles.h"
 #include "comm/device_group.h"
 #include "comm/group.h"
+#include "comm/peer_matrix.h"
 #include "comm/stream_mark.h"
 
 using namespace ropewalk;        // NOLINT: this file is the edge
@@ -68,6 +69,12 @@ RW_API rwResult_t rwStreamMark(int device, rwStream_t stream, rwRequest_t* reque
     auto handle = std::make_unique<rwRequest>();
     handle->on_stream = comm::mark_stream(device, stream);
     *request = handle.release();
+  });
+}
+
+RW_API rwResult_t rwMeasurePeers(size_t bytes, int repetitions, char** json) {
+  return guarded("rwMeasurePeers", [&] {
+    checked(json, "json") = duplicate(comm::measure_peers(bytes, repetitions));
   });
 }
 

@@ -1,6 +1,7 @@
 // What a build without CUDA has in place of src/comm/cuda.
 #include "comm/device_group.h"
 #include "comm/measure_site.h"
+#include "comm/peer_matrix.h"
 #include "comm/stream_mark.h"
 
 namespace ropewalk::comm {
@@ -22,6 +23,10 @@ std::unique_ptr<StreamMark> mark_stream(int /*device*/, DeviceStream /*stream*/)
 }
 
 std::unique_ptr<MeasureSite> device_site(Communicator& /*comm*/) {
+  throw Error(Errc::kInvalidUsage, why_no_device());
+}
+
+std::string measure_peers(std::size_t /*bytes*/, int /*repetitions*/) {
   throw Error(Errc::kInvalidUsage, why_no_device());
 }
 

@@ -48,6 +48,7 @@ def check(
 
         got: Any
         wanted: Any
+        whole: Any
         if operation == "all_reduce":
             wanted = combine(given, op)
             got = comm.all_reduce(mine, op, out=None if in_place else empty(count))

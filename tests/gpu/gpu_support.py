@@ -63,9 +63,8 @@ def to_host(tensor: Any, like: np.ndarray[Any, Any]) -> Any:
 
 
 def type_name(array: np.ndarray[Any, Any]) -> str:
-    return {"float8_e4m3fn": "float8e4m3", "float8_e5m2": "float8e5m2"}.get(
-        array.dtype.name, array.dtype.name
-    )
+    name: str = array.dtype.name
+    return {"float8_e4m3fn": "float8e4m3", "float8_e5m2": "float8e5m2"}.get(name, name)
 
 
 @contextmanager

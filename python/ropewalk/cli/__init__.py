@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ropewalk import __version__
-from ropewalk.cli import bench, config, console, schedule
+from ropewalk.cli import bench, config, console, p2p, schedule
 
 HELP = """
 Collectives over all the links that a set of hosts and GPUs has.
@@ -20,6 +20,8 @@ Examples:
   ropewalk schedule make all_reduce --ranks 4 --algorithm ring -o ring.txt
   ropewalk schedule draw ring.txt -o ring.svg
       make a schedule, and draw it
+  ropewalk p2p
+      bandwidth and latency between the GPUs of this host
   ropewalk config
       list all settings
   ropewalk --set ALGORITHM=ring bench all_reduce
@@ -59,6 +61,7 @@ def root(
 
 
 app.command(name="bench", help=bench.HELP)(bench.bench)
+app.command(name="p2p", help=p2p.HELP)(p2p.p2p)
 app.command(name="config", help=config.HELP)(config.config)
 app.add_typer(schedule.app, name="schedule", help=schedule.HELP)
 

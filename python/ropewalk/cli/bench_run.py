@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import os
 import socket
 import sys
@@ -203,10 +204,10 @@ def _devices(comm: Communicator) -> list[Device]:
         pid, hostname, number, bus, info = raw.rstrip(b"\0").decode("utf-8", "replace").split("\n")
         index = on_host.get(hostname, 0)
         on_host[hostname] = index + 1
-        given = {"device_hex": bus} if bus else {}
-        devices.append(
-            Device(rank, int(pid), hostname, int(number) if number else index, info, **given)
-        )
+        device = Device(rank, int(pid), hostname, index, info)
+        if number:
+            device = dataclasses.replace(device, device=int(number), device_hex=bus)
+        devices.append(device)
     return devices
 
 

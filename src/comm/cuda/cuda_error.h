@@ -34,8 +34,8 @@ class CurrentDevice {
   bool changed_ = false;
 };
 
-/// Lets this thread take memory and copy while it captures a graph, while it lives: what a call needs
-/// when it is made for the first time is made at once, and is no part of the graph.
+/// Lets this thread take memory and copy while it captures a graph, while it lives: what a call
+/// needs when it is made for the first time is made at once, and is no part of the graph.
 class RelaxedCapture {
  public:
   RelaxedCapture() {
