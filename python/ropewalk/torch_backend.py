@@ -18,7 +18,9 @@ complex numbers by sum and average; everything can be moved.
 from __future__ import annotations
 
 import socket
+import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Optional
 
 import torch
@@ -29,7 +31,7 @@ from ropewalk import joining
 from ropewalk.communicator import Communicator
 from ropewalk.errors import ArgumentError, UsageError
 from ropewalk.torch_tensors import Staged, flat, flat_bytes, reduced
-from ropewalk.torch_work import Work, Worker, settle
+from ropewalk.torch_work import Work, settle
 
 Tensor = Any  # torch.Tensor; the type checker does not read PyTorch
 Body = Callable[[Communicator], None]
@@ -45,7 +47,8 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._store = store
         self._rank, self._size = rank, size
         self._on_host = _join(store, "all", rank, size)
-        self._worker = Worker("ropewalk")
+        # One thread each, which ends when its jobs are done and the group or the program ends.
+        self._worker = ThreadPoolExecutor(1, "ropewalk")
         self._gpu, self._why_no_gpu = _attach(self._on_host)
         self._stream: Any = None
         if self._gpu is not None:
@@ -337,7 +340,7 @@ class _Channel:
 
     def __init__(self, store: Any, name: str, rank: int, device: Any) -> None:
         """The sender is rank 0. Joins in the thread: the partner may come later."""
-        self._worker = Worker(f"ropewalk {name}")
+        self._worker = ThreadPoolExecutor(1, f"ropewalk {name}")
         self._device = device
         self._comm: Optional[Communicator] = None
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -405,8 +408,22 @@ def _join(store: Any, name: str, rank: int, size: int) -> Communicator:
         made = ropewalk.unique_id()
         store.set(key, made.hex())
     else:
-        made = bytes.fromhex(store.get(key).decode())
+        made = bytes.fromhex(_await(store, key).decode())
     return ropewalk.init(unique_id=made, rank=rank, size=size)
+
+
+def _await(store: Any, key: str) -> bytes:
+    """What rank 0 puts into the store; raises TimeoutError after the store's timeout."""
+    # Store.get would hold a lock of the store meanwhile, and with it other threads' set.
+    until = time.monotonic() + store.timeout.total_seconds()
+    nap = 0.001
+    while not store.check([key]):
+        if time.monotonic() > until:
+            raise ropewalk.TimeoutError(f"no rank put {key} into the store")
+        time.sleep(nap)
+        nap = min(2 * nap, 0.05)
+    value: bytes = store.get(key)
+    return value
 
 
 def _own_gpu(rank: int) -> int:

@@ -1,10 +1,7 @@
-"""What the process group of `ropewalk.torch_backend` returns, and its threads."""
+"""What the process group of `ropewalk.torch_backend` returns, and how its threads end it."""
 
 from __future__ import annotations
 
-import queue
-import threading
-import weakref
 from datetime import timedelta
 from typing import Any, Callable, Optional
 
@@ -73,23 +70,3 @@ def settle(future: Any, body: Job, result: Any) -> None:
         future.set_exception(error)
     else:
         future.set_result(result)
-
-
-class Worker:
-    """A thread that runs jobs in order. It ends with this object, or with the program."""
-
-    def __init__(self, name: str) -> None:
-        """Starts the thread."""
-        self._jobs: queue.SimpleQueue[Optional[Job]] = queue.SimpleQueue()
-        threading.Thread(target=_run_jobs, args=(self._jobs,), name=name, daemon=True).start()
-        weakref.finalize(self, self._jobs.put, None)
-
-    def submit(self, job: Job) -> None:
-        """Runs `job` after those before it. It must not raise."""
-        self._jobs.put(job)
-
-
-def _run_jobs(jobs: queue.SimpleQueue[Optional[Job]]) -> None:
-    while (job := jobs.get()) is not None:
-        job()
-        del job  # what it holds must not live until the next one comes

@@ -292,7 +292,7 @@ def bench(
         _number("--ranks", local, 1, 4096)
     site = bench_device.choose(device, local)
     if graphs and not site.gpus:
-        console.fail(f"-G {graphs}: captures GPU work, and {site.why_host}", console.USAGE)
+        console.fail(f"-G {graphs}: needs CUDA; {site.why_host}", console.USAGE)
     if site.note:
         print(f"# {site.note}", file=sys.stderr)
     count = local or site.gpus or DEFAULT_RANKS
