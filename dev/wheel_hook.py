@@ -29,6 +29,20 @@ SYSTEM_LIBRARIES = (
     "linux-vdso",
 )
 
+# Opened at run time where they are there: no link names them.
+OPENED_LIBRARIES = ("libhwloc.so.15",)
+
+
+def opened_libraries() -> list[Path]:
+    """The files of libraries that are opened at run time, as far as this system has them."""
+    cache = subprocess.run(["/sbin/ldconfig", "-p"], check=False, capture_output=True, text=True)
+    found = []
+    for line in cache.stdout.splitlines():
+        name, _, path = line.strip().partition(" => ")
+        if name.split(" ")[0] in OPENED_LIBRARIES:
+            found += [Path(path), *needed_libraries(Path(path))]
+    return found
+
 
 def needed_libraries(library: Path) -> list[Path]:
     """The files of the shared libraries that `library` loads and that the wheel must bring."""
@@ -72,7 +86,7 @@ class RopewalkBuildHook(BuildHookInterface[Any]):
         root = Path(self.root)
         folder = Path(os.environ.get("RW_BUILD_DIR", root / "build" / "wheel"))
         library = build(root, folder, folder / "wheel-stage")
-        for path in (library, *needed_libraries(library)):
+        for path in (library, *needed_libraries(library), *opened_libraries()):
             # The file itself under the name that the loader asks for; wheels hold no links.
             build_data["force_include"][str(path.resolve())] = f"ropewalk/lib/{path.name}"
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")

@@ -183,7 +183,12 @@ RW_API rwResult_t rwStreamMark(int device, rwStream_t stream, rwRequest_t* reque
 /* recvbuf = combination over all ranks of sendbuf; both hold `count` elements. */
 RW_API rwResult_t rwAllReduce(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
                               rwRedOp_t op, rwComm_t comm, rwStream_t stream, rwRequest_t* request);
-/* recvbuf on every rank = sendbuf of `root`; `count` elements. */
+/* recvbuf on every rank = sendbuf of `root`; `count` elements.
+ *
+ * Here and in rwScatter a root waits for nobody when the data is short: two ranks that each give
+ * their own number as root may both return. One of them, at least, learns of it, by rank and field
+ * (rwInvalidUsage), in its next operation that uses a link between the two, or in rwCommFinalize at
+ * the latest when both are on one host. Data too long for a link's slots is missed at once. */
 RW_API rwResult_t rwBroadcast(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
                               int root, rwComm_t comm, rwStream_t stream, rwRequest_t* request);
 /* recvbuf on `root` = combination over all ranks of sendbuf; `count` elements. */
@@ -237,6 +242,24 @@ RW_API void rwFreeText(char* text);
 /* The text form of the schedule of a collective ("all_reduce") by an algorithm ("ring"). */
 RW_API rwResult_t rwScheduleMake(const char* collective, const char* algorithm, int nranks,
                                  int root, int channels, char** text);
+/* The text form of a micro-benchmark: `pattern` is "chain", "fan-in", "fan-out", "mimo" or
+ * "multi-chain", `test` is "forward", "reduce-forward" or "reduce-broadcast". `width` counts
+ * sources, sinks, leaves or chains, `length` the ranks of a chain; what a pattern does not use is
+ * ignored. */
+RW_API rwResult_t rwScheduleMicrobench(const char* pattern, const char* test, int width, int length,
+                                       char** text);
+/* The text form of the schedule that a plan's JSON ("ropewalk-plan/1") describes: its trees become
+ * channels by weight. */
+RW_API rwResult_t rwScheduleFromPlan(const char* plan, char** text);
+/* How long a plan (JSON) or a schedule (text form) takes on a topology, by the built-in flow-level
+ * engine. `request` is JSON: {"subject": TEXT, "topology": TEXT, "bytes": N, ...}; the report too
+ * (docs/simulation.md has the fields of both). */
+RW_API rwResult_t rwSimulate(const char* request, char** report);
+/* Which NIC serves which channel of a topology (JSON): the published rules and the balanced one,
+ * what each reaches, the graph file for NCCL, the environment to set. `request` is JSON:
+ * {"host": N, "measured": {NIC: GB/s}, "channels": N, "one_rail": BOOL, "graph": TEXT}, all
+ * optional; the report too (docs/nic-balance.md has the fields). */
+RW_API rwResult_t rwNicReport(const char* topology, const char* request, char** report);
 /* Parses and checks. *report is JSON: accepted, defects[], in_place, links[], longest_path, and the
  * schedule itself. A refused schedule is a result, not an error; unreadable text is an error. */
 RW_API rwResult_t rwScheduleCheck(const char* text, char** report);
@@ -269,19 +292,25 @@ typedef struct {
   int in_place;
   int warmup;     /* iterations before */
   int iterations; /* timed */
-  int check;      /* verify the result after the timed loop, with fresh data */
-  int blocking;   /* a barrier after each iteration */
-  int device;     /* 0: host memory; 1: memory of the rank's GPU, on a stream of its own */
-  int graphs;     /* with `device`: capture `iterations` calls in a CUDA graph and time this many
-                   * launches of it; 0: enqueue each call */
+  int operations; /* in each iteration, one after the other; 0 is 1 */
+  int check;      /* so many verified rounds after the timed loop, with fresh data */
+  int barrier; /* 1: after each operation, its time counts; 3: after each iteration, its time does
+                  not count (nccl-tests' -z) */
+  size_t unalign;            /* buffers begin so many elements after the start of a page */
+  double* iteration_seconds; /* NULL, or takes `iterations` numbers: the seconds per operation in
+                                each iteration of this rank */
+  int device; /* 0: host memory; 1: memory of the rank's GPU, on a stream of its own */
+  int graphs; /* with `device`: capture all iterations in a CUDA graph and time this many launches
+               * of it; 0: enqueue each operation */
 } rwMeasureSpec_t;
 
 typedef struct {
   double seconds_avg; /* per operation: mean over iterations, then mean over ranks */
   double seconds_min; /* smallest and largest mean of a rank */
   double seconds_max;
-  uint64_t wrong;     /* elements that differ from the expected value, over all ranks */
-  char algorithm[32]; /* what ran */
+  double seconds_rank0; /* mean of rank 0 */
+  uint64_t wrong;       /* elements that differ from the expected value, over all ranks */
+  char algorithm[32];   /* what ran */
 } rwMeasureResult_t;
 
 /* Collective: all ranks of `comm` call with equal specs. Every rank gets the same result. Inputs

@@ -1,4 +1,4 @@
-"""The C library: where it is, and the prototypes of ropewalk.h.
+"""The C library: where it is, and the prototypes of its public headers.
 
 ctypes releases the interpreter lock around every call, so that ranks may be threads.
 """
@@ -40,8 +40,11 @@ class MeasureSpec(ctypes.Structure):
         ("in_place", ctypes.c_int),
         ("warmup", ctypes.c_int),
         ("iterations", ctypes.c_int),
+        ("operations", ctypes.c_int),
         ("check", ctypes.c_int),
-        ("blocking", ctypes.c_int),
+        ("barrier", ctypes.c_int),
+        ("unalign", ctypes.c_size_t),
+        ("iteration_seconds", ctypes.POINTER(ctypes.c_double)),
         ("device", ctypes.c_int),
         ("graphs", ctypes.c_int),
     ]
@@ -54,6 +57,7 @@ class MeasureResult(ctypes.Structure):
         ("seconds_avg", ctypes.c_double),
         ("seconds_min", ctypes.c_double),
         ("seconds_max", ctypes.c_double),
+        ("seconds_rank0", ctypes.c_double),
         ("wrong", ctypes.c_uint64),
         ("algorithm", ctypes.c_char * 32),
     ]
@@ -108,9 +112,29 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwGroupStart": (),
     "rwGroupEnd": (),
     "rwScheduleMake": (_TEXT, _TEXT, _INT, _INT, _INT, _TEXT_OUT),
+    "rwScheduleMicrobench": (_TEXT, _TEXT, _INT, _INT, _TEXT_OUT),
+    "rwScheduleFromPlan": (_TEXT, _TEXT_OUT),
+    "rwSimulate": (_TEXT, _TEXT_OUT),
+    "rwNicReport": (_TEXT, _TEXT, _TEXT_OUT),
     "rwScheduleCheck": (_TEXT, _TEXT_OUT),
     "rwScheduleAlgorithms": (_TEXT_OUT,),
     "rwCommUseSchedule": (Comm, _TEXT),
+    "rwTopologyDiscover": (_TEXT_OUT,),
+    "rwTopologyRead": (_TEXT, _TEXT, _TEXT_OUT),
+    "rwTopologySynthetic": (_TEXT, _TEXT_OUT),
+    "rwTopologyPresets": (_TEXT_OUT,),
+    "rwTopologyReplicate": (_TEXT, _INT, _INT, _TEXT_OUT),
+    "rwTopologySelect": (_TEXT, _TEXT, _INT_OUT, _INT, _TEXT_OUT),
+    "rwTopologyMatrix": (_TEXT, _INT, _TEXT_OUT),
+    "rwTopologyNcclXml": (_TEXT, _INT, _TEXT_OUT),
+    "rwTopologyPlace": (_TEXT, _INT, _INT, _TEXT_OUT),
+    "rwLaunchDescribe": (_TEXT_OUT,),
+    "rwPlanMake": (_TEXT, _TEXT, _TEXT_OUT),
+    "rwPlanBound": (_TEXT, _TEXT, _TEXT_OUT),
+    "rwPlanCheck": (_TEXT, _TEXT, _TEXT_OUT),
+    "rwPlanTimes": (_TEXT, _TEXT, _TEXT, _TEXT_OUT),
+    "rwPlanAlgorithms": (_TEXT_OUT,),
+    "rwPlanSplit": (_TEXT, ctypes.c_double, _TEXT_OUT),
     "rwSettingSet": (_TEXT, _TEXT, _TEXT),
     "rwSettingsDescribe": (_TEXT_OUT,),
     "rwTuningDescribe": (_INT, _INT, _TEXT_OUT),

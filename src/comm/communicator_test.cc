@@ -287,6 +287,43 @@ TEST(Communicator, ReportsADifferentRoot) {
   EXPECT_TRUE(named) << errors[0].second << " / " << errors[1].second;
 }
 
+// Without a further call: whoever leaves last finds what the other sent.
+TEST(Communicator, ReportsADifferentRootWhenARankLeaves) {
+  for (const Collective collective : {Collective::kBroadcast, Collective::kScatter}) {
+    for (const int size : {2, 4}) {
+      Runtime runtime;
+      quiet(runtime);
+      const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+      std::vector<std::pair<Errc, std::string>> errors(static_cast<std::size_t>(size));
+      std::vector<std::thread> threads;
+      for (int r = 0; r < size; ++r) {
+        threads.emplace_back([&, r] {
+          // A rank that left by the error may break others that are not yet done joining.
+          errors[static_cast<std::size_t>(r)] = error_of([&] {
+            const std::unique_ptr<Communicator> comm = Communicator::join(id, r, size, runtime);
+            std::vector<float> in(8, 1.0F);
+            std::vector<float> out(32);
+            CollectiveCall call = all_reduce(out, in);
+            call.count = 8;
+            call.collective = collective;
+            call.root = r == 1 ? 1 : 0;
+            comm->run(call);
+            comm->finalize();
+          });
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      bool named = false;
+      for (const auto& [code, text] : errors) {
+        named |= code == Errc::kInvalidUsage && text.find("(root)") != std::string::npos &&
+                 text.find("rank 1 call 1") != std::string::npos;
+      }
+      EXPECT_TRUE(named) << name(collective) << " of " << size << ": " << errors[0].second << " / "
+                         << errors[1].second;
+    }
+  }
+}
+
 TEST(Communicator, ReportsRootsThatMakeAllRanksReceive) {
   const auto errors = called_differently([](Communicator& comm) {
     std::vector<float> data(8, 1.0F);

@@ -5,13 +5,13 @@
 
 #include <atomic>
 #include <functional>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "comm/bootstrap/monitor.h"
 #include "core/error.h"
+#include "core/mutex.h"
 
 namespace ropewalk::comm {
 
@@ -46,12 +46,12 @@ class Fate : public Observer {
   [[noreturn]] void raise() const;
 
   std::atomic<bool> broken_{false};
-  mutable std::mutex mutex_;  // guards all below
-  Errc code_ = Errc::kInternal;
-  std::string text_;
-  std::set<int> suspected_;
-  std::set<int> left_;
-  std::function<void()> hook_;
+  mutable Mutex mutex_;
+  Errc code_ RW_GUARDED_BY(mutex_) = Errc::kInternal;
+  std::string text_ RW_GUARDED_BY(mutex_);
+  std::set<int> suspected_ RW_GUARDED_BY(mutex_);
+  std::set<int> left_ RW_GUARDED_BY(mutex_);
+  std::function<void()> hook_ RW_GUARDED_BY(mutex_);
 };
 
 }  // namespace ropewalk::comm

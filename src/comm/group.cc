@@ -1,11 +1,11 @@
 #include "comm/group.h"
 
 #include <exception>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "core/error.h"
+#include "core/mutex.h"
 
 namespace ropewalk::comm {
 
@@ -69,7 +69,7 @@ void Group::enqueue() {
 }
 
 void Group::run_joins() {
-  std::mutex mutex;
+  Mutex mutex;
   std::exception_ptr first;
   std::vector<std::thread> threads;
   for (const std::function<void()>& join : std::exchange(joins_, {})) {
@@ -77,7 +77,7 @@ void Group::run_joins() {
       try {
         join();
       } catch (...) {
-        const std::lock_guard lock(mutex);
+        const Lock lock(mutex);
         if (!first) first = std::current_exception();
       }
     });

@@ -14,6 +14,10 @@
 namespace ropewalk::comm {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kMaxUnalign = std::size_t{1} << 20;
+
 struct Buffers {
   std::byte* output = nullptr;  // in place: the larger of both
   std::byte* input_at = nullptr;
@@ -48,12 +52,13 @@ Buffers make_buffers(MeasureSite& site, const MeasureSpec& spec, int rank, int n
   Buffers buffers;
   const std::size_t inputs = most(schedule::input_units);
   const std::size_t outputs = most(schedule::output_units);
+  const std::size_t offset = spec.unalign * size_of(spec.type);
   if (!spec.in_place) {
-    buffers.input_at = site.take(inputs);
-    buffers.output_at = buffers.output = site.take(outputs);
+    buffers.input_at = site.take(inputs, offset);
+    buffers.output_at = buffers.output = site.take(outputs, offset);
     return buffers;
   }
-  buffers.output = site.take(std::max(inputs, outputs));
+  buffers.output = site.take(std::max(inputs, outputs), offset);
   buffers.input_at = buffers.output_at = buffers.output;
   return buffers;
 }
@@ -74,6 +79,58 @@ void place_in(Buffers& buffers, const MeasureSpec& spec, int root, int rank, int
   }
 }
 
+// Seconds per operation of this rank. Fills `each` where the spec wants it.
+double timed_iterations(Communicator& comm, MeasureSite& site, const MeasureSpec& spec,
+                        const auto& run_iteration, std::vector<double>& each) {
+  const auto per_operation = [&](Clock::duration time) {
+    return std::chrono::duration<double>(time).count() / spec.operations;
+  };
+  const bool apart = spec.barrier == MeasureBarrier::kIteration;
+  if (spec.per_iteration) each.reserve(static_cast<std::size_t>(spec.iterations));
+  comm.barrier();
+  Clock::duration counted{};
+  Clock::time_point begin = Clock::now();
+  for (int i = 0; i < spec.iterations; ++i) {
+    run_iteration();
+    if (!apart && !spec.per_iteration && i + 1 < spec.iterations) continue;
+    site.finish();
+    const Clock::time_point end = Clock::now();
+    counted += end - begin;
+    if (spec.per_iteration) each.push_back(per_operation(end - begin));
+    begin = end;
+    if (apart) {
+      comm.barrier();
+      begin = Clock::now();
+    }
+  }
+  return per_operation(counted) / spec.iterations;
+}
+
+// The same by launches of a graph that holds all iterations.
+double timed_graphs(Communicator& comm, MeasureSite& site, const MeasureSpec& spec,
+                    const auto& run_iteration) {
+  site.capture([&] {
+    for (int i = 0; i < spec.iterations; ++i) run_iteration();
+  });
+  site.replay();  // the first launch of a graph is no measure of the others
+  site.finish();
+  comm.barrier();
+  Clock::duration counted{};
+  Clock::time_point begin = Clock::now();
+  for (int i = 0; i < spec.graphs; ++i) {
+    site.replay();
+    const bool waits = spec.barrier != MeasureBarrier::kNone;
+    if (!waits && i + 1 < spec.graphs) continue;
+    site.finish();
+    if (spec.barrier == MeasureBarrier::kOperation) comm.barrier();
+    counted += Clock::now() - begin;
+    if (spec.barrier == MeasureBarrier::kIteration) comm.barrier();
+    begin = Clock::now();
+  }
+  return std::chrono::duration<double>(counted).count() / spec.graphs / spec.iterations /
+         spec.operations;
+}
+
 }  // namespace
 
 MeasureResult measure(Communicator& comm, const MeasureSpec& spec) {
@@ -82,15 +139,23 @@ MeasureResult measure(Communicator& comm, const MeasureSpec& spec) {
   if (spec.in_place && !schedule::in_place_input_offset(spec.collective, rank).has_value()) {
     throw Error(Errc::kInvalidArgument, "{} has no in-place form", name(spec.collective));
   }
-  if (spec.iterations < 1 || spec.warmup < 0) {
-    throw Error(Errc::kInvalidArgument, "iterations: {} and warmup: {} must be positive",
-                spec.iterations, spec.warmup);
+  if (spec.iterations < 1 || spec.operations < 1 || spec.warmup < 0) {
+    throw Error(Errc::kInvalidArgument,
+                "iterations: {}, operations: {} and warmup: {} must be positive", spec.iterations,
+                spec.operations, spec.warmup);
+  }
+  if (spec.unalign > kMaxUnalign) {
+    throw Error(Errc::kInvalidArgument, "unalign: {} is more than {} elements", spec.unalign,
+                kMaxUnalign);
   }
   if (spec.root < -1 || spec.root >= n) {
     throw Error(Errc::kInvalidArgument, "root: {} is outside -1 to {}", spec.root, n - 1);
   }
-  if (spec.graphs < 0) {
-    throw Error(Errc::kInvalidArgument, "graphs: {} must not be negative", spec.graphs);
+  if (spec.graphs < 0 || (spec.graphs > 0 && spec.per_iteration)) {
+    throw Error(
+        Errc::kInvalidArgument,
+        "graphs: {} must not be negative; and in a graph iterations have no times of their own",
+        spec.graphs);
   }
   const std::unique_ptr<MeasureSite> site = spec.on_device ? device_site(comm) : host_site(comm);
   Buffers buffers = make_buffers(*site, spec, rank, n);
@@ -124,40 +189,26 @@ MeasureResult measure(Communicator& comm, const MeasureSpec& spec) {
   // Small integers also while timing: denormals and infinities would slow the arithmetic down.
   call_with(first_root);
   fill(first_root);
-  const auto run = [&](int iteration) {
-    site->run(calls[static_cast<std::size_t>(iteration) % calls.size()]);
-    if (spec.blocking && spec.graphs == 0) {
-      site->finish();
-      comm.barrier();
+  std::size_t next = 0;
+  const auto run_iteration = [&] {
+    for (int i = 0; i < spec.operations; ++i) {
+      site->run(calls[next]);
+      if (++next == calls.size()) next = 0;
+      if (spec.barrier == MeasureBarrier::kOperation && spec.graphs == 0) {
+        site->finish();
+        comm.barrier();
+      }
     }
   };
-  for (int i = 0; i < spec.warmup; ++i) run(i);
+  for (int i = 0; i < spec.warmup; ++i) run_iteration();
   site->finish();
-  if (spec.graphs > 0) {
-    site->capture([&] {
-      for (int i = 0; i < spec.iterations; ++i) run(i);
-    });
-    site->replay();  // the first launch of a graph is no measure of the others
-    site->finish();
-  }
-  comm.barrier();
-  const auto start = std::chrono::steady_clock::now();
-  if (spec.graphs > 0) {
-    for (int i = 0; i < spec.graphs; ++i) {
-      site->replay();
-      if (!spec.blocking) continue;
-      site->finish();
-      comm.barrier();
-    }
-  } else {
-    for (int i = 0; i < spec.iterations; ++i) run(i);
-  }
-  site->finish();
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  const double operations = static_cast<double>(spec.iterations) * std::max(1, spec.graphs);
+  MeasureResult result;
+  const double seconds = spec.graphs > 0 ? timed_graphs(comm, *site, spec, run_iteration)
+                                         : timed_iterations(comm, *site, spec, run_iteration,
+                                                            result.iteration_seconds);
 
   std::uint64_t wrong = 0;
-  if (spec.check) {
+  for (int round = 0; round < spec.check; ++round) {
     for (std::size_t k = 0; k < calls.size(); ++k) {
       const int root = root_of(static_cast<int>(k));
       const CollectiveCall call = call_with(root);
@@ -176,10 +227,9 @@ MeasureResult measure(Communicator& comm, const MeasureSpec& spec) {
     std::uint64_t wrong;
   };
   std::vector<Report> reports(static_cast<std::size_t>(n));
-  reports[static_cast<std::size_t>(rank)] = {elapsed.count() / operations, wrong};
+  reports[static_cast<std::size_t>(rank)] = {seconds, wrong};
   comm.exchange(std::as_writable_bytes(std::span(reports)), sizeof(Report));
-  MeasureResult result;
-  result.seconds_min = reports.front().seconds;
+  result.seconds_rank0 = result.seconds_min = reports.front().seconds;
   for (const Report& report : reports) {
     result.seconds_avg += report.seconds / n;
     result.seconds_min = std::min(result.seconds_min, report.seconds);

@@ -16,11 +16,11 @@ class HostSite final : public MeasureSite {
  public:
   explicit HostSite(Communicator& comm) : comm_(comm) {}
 
-  std::byte* take(std::size_t bytes) override {
+  std::byte* take(std::size_t bytes, std::size_t offset) override {
     buffers_.emplace_back(static_cast<std::byte*>(
-        ::operator new (std::max<std::size_t>(bytes, 1), std::align_val_t{kPageBytes})));
-    std::memset(buffers_.back().get(), 0x5a, bytes);
-    return buffers_.back().get();
+        ::operator new (std::max<std::size_t>(offset + bytes, 1), std::align_val_t{kPageBytes})));
+    std::memset(buffers_.back().get(), 0x5a, offset + bytes);
+    return buffers_.back().get() + offset;
   }
   void write(std::byte* to, std::span<const std::byte> from) override {
     if (!from.empty()) std::memcpy(to, from.data(), from.size());

@@ -15,9 +15,10 @@ class MeasureSite {
  public:
   virtual ~MeasureSite() = default;
 
-  /// Memory for a buffer, aligned to a page, every byte written; lives as long as this.
+  /// Memory for a buffer, `offset` bytes after the start of a page (of a host; of what CUDA aligns
+  /// to on a GPU), every byte written; lives as long as this.
   /// @throws Error kSystem, kCuda
-  virtual std::byte* take(std::size_t bytes) = 0;
+  virtual std::byte* take(std::size_t bytes, std::size_t offset) = 0;
   virtual void write(std::byte* to, std::span<const std::byte> from) = 0;
   virtual void read(std::span<std::byte> to, const std::byte* from) = 0;
 

@@ -24,6 +24,8 @@ struct Call {
   bool in_place = false;
   bool check_tags = true;
   std::size_t address_bytes = ~std::size_t{0};  ///< smallest chunk that goes by address
+  /// Smallest such chunk that its sender may help to copy.
+  std::size_t share_bytes = ~std::size_t{0};
   CallTag tag;
 };
 
@@ -31,7 +33,8 @@ struct Call {
 struct Source {
   const std::byte* data = nullptr;
   std::uint64_t remote = 0;
-  int process = 0;         ///< 0: `data` counts; else `remote` in the process of this pid
+  int process = 0;                   ///< 0: `data` counts; else `remote` in the process of this pid
+  const ReceiveEnd* link = nullptr;  ///< where a chunk came from; host teams only
   std::uint32_t flag = 0;  ///< protocol ll: what stands beside every four bytes when they are there
 };
 

@@ -4,9 +4,13 @@
 // threads of a CUDA block. It offers the primitives:
 //
 //   bool all(n, ready)                ready(k) for k < n, each by one thread of the team; true when
-//                                     all of them are. All of the team see what was waited for
-//   void each(n, body)                body(k) for k < n, each by one thread of the team
+//                                     all of them are. All of the team see what was waited for. (A
+//                                     team whose data carries its flags waits later, in describe()
+//                                     and transfer().)
+//   void each(n, body)                body(k) for k < n, each by one thread of the team, always the
+//                                     same one for one k
 //   void sync()                       all of the team see what each other's bodies did
+//   void end_step()                   the same, for what publish() and release() did
 //
 // called by all of the team, and within their bodies, by one thread for one link:
 //
@@ -21,7 +25,8 @@
 //                                     prepares the next chunk; where its data goes, nowhere when it
 //                                     is `given` by address
 //   void publish(SendEnd&)            make the filled slot visible (release), count it
-//   void release(ReceiveEnd&)         hand the read slot back to the writer (release), count it
+//   void release(ReceiveEnd&, const Source&)
+//                                     hand the read slot back to the writer (release), count it
 //
 // and by all of the team again:
 //
@@ -182,9 +187,9 @@ RW_HOST_DEVICE void run_step(Team& team, Strand& strand, const Call& call, const
   });
   team.each(step.num_operands, [&](std::uint32_t k) {
     const std::int32_t operand = strand.operand(step.first_operand + k);
-    if (operand >= 0) team.release(strand.receive_end(operand));
+    if (operand >= 0) team.release(strand.receive_end(operand), strand.sources[k]);
   });
-  team.sync();
+  team.end_step();
 }
 
 /// Goes on with a strand as far as it can. @return true when it is done: the output is complete and

@@ -7,7 +7,19 @@ from typing import Annotated
 import typer
 
 from ropewalk import __version__
-from ropewalk.cli import bench, config, console, p2p, schedule
+from ropewalk.cli import (
+    bench,
+    bind,
+    config,
+    console,
+    microbench,
+    nccl,
+    p2p,
+    plan,
+    schedule,
+    simulate,
+    topo,
+)
 
 HELP = """
 Collectives over all the links that a set of hosts and GPUs has.
@@ -22,6 +34,12 @@ Examples:
       make a schedule, and draw it
   ropewalk p2p
       bandwidth and latency between the GPUs of this host
+  ropewalk topo
+      show what this machine is
+  mpirun -n 8 ropewalk bind -- python train.py
+      run each rank next to its GPU
+  ropewalk plan dgx-h100 all_reduce
+      the best trees on a machine, and what limits them
   ropewalk config
       list all settings
   ropewalk --set ALGORITHM=ring bench all_reduce
@@ -61,9 +79,16 @@ def root(
 
 
 app.command(name="bench", help=bench.HELP)(bench.bench)
-app.command(name="p2p", help=p2p.HELP)(p2p.p2p)
+app.command(name="bind", help=bind.HELP)(bind.bind)
 app.command(name="config", help=config.HELP)(config.config)
+app.command(name="microbench", help=microbench.HELP)(microbench.microbench)
+app.command(name="nccl-env", help=nccl.ENV_HELP)(nccl.nccl_env)
+app.command(name="nccl-graph", help=nccl.GRAPH_HELP)(nccl.nccl_graph)
+app.command(name="p2p", help=p2p.HELP)(p2p.p2p)
+app.command(name="plan", help=plan.HELP)(plan.plan)
 app.add_typer(schedule.app, name="schedule", help=schedule.HELP)
+app.command(name="simulate", help=simulate.HELP)(simulate.simulate)
+app.command(name="topo", help=topo.HELP)(topo.topo)
 
 
 def main() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
 from ropewalk import joining
-from ropewalk.cli import bench_device, bench_run, console, launch
+from ropewalk.cli import bench_device, bench_run, bench_schedule, console, launch
 from ropewalk.cli.bench_plan import OPERATIONS, OPERATORS, TYPES, Options, find_type
 from ropewalk.communicator import Communicator
 
@@ -43,12 +44,16 @@ Examples:
       also as JSON and as a picture
   ropewalk bench broadcast -r -1 -n 100 -w 10
       every rank as root in turn, 100 iterations after 10 to warm up
+  ropewalk bench all_reduce -b 64K -e 64K -n 1000 -I 1 -z 3
+      each iteration timed, and started by all ranks together
   mpirun -n 8 ropewalk bench all_to_all -e 1M -b 8 -f 2
       ranks started by a launcher
   ropewalk bench all_reduce --set ALGORITHM=ring --pin
       a fixed algorithm, each rank bound to a core
   ropewalk bench all_reduce --device cuda --graph -b 8 -e 64K -f 2
       on GPUs, 20 operations in one CUDA graph
+  ropewalk bench --schedule ring.txt -b 1M -e 64M -f 2
+      a schedule from `ropewalk schedule make`, or your own; its file says the number of ranks
 
 Exit status: 0 when all results are right, 1 when one is wrong, 2 for a wrong command line, another
 value when a rank failed or was killed.
@@ -83,10 +88,26 @@ def _only(flag: str, value: int, accepted: int, why: str) -> None:
         console.fail(f"{flag} {value}: {why}", console.USAGE)
 
 
+def _of_schedule(
+    given: bench_schedule.Given, operation: Optional[str], ranks: Optional[int], root: int
+) -> tuple[str, int, int]:
+    """Operation, ranks and root of a schedule; what the command line says must agree."""
+    named = None if operation is None else operation.replace("-", "_")
+    for what, wanted, own in (
+        ("OP", named, given.collective),
+        ("--ranks", ranks, given.ranks),
+        ("-r", root or None, given.root),
+    ):
+        if wanted is not None and wanted != own:
+            console.fail(f"{what} {wanted}: {given.name} is for {own}", console.USAGE)
+    return given.collective, given.ranks, given.root
+
+
 def bench(
     operation: Annotated[
-        str, typer.Argument(metavar="OP", help="The operation: " + ", ".join(OPERATIONS) + ".")
-    ],
+        Optional[str],
+        typer.Argument(metavar="[OP]", help="The operation: " + ", ".join(OPERATIONS) + "."),
+    ] = None,
     ranks: Annotated[
         Optional[int],
         typer.Option(
@@ -100,6 +121,12 @@ def bench(
     graph: Annotated[
         bool, typer.Option("--graph", help="Capture the iterations in a CUDA graph; as -G 1.")
     ] = False,
+    schedule: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--schedule", help="Run this schedule; operation, ranks and root are its own."
+        ),
+    ] = None,
     pin: Annotated[
         bool, typer.Option("--pin", help="Bind each local rank to one core, in turns.")
     ] = False,
@@ -140,11 +167,17 @@ def bench(
     ] = 0,
     blocking: Annotated[
         int,
-        typer.Option("-z", "--blocking", help="1: a barrier after each operation; 2: none."),
+        typer.Option(
+            "-z",
+            "--blocking",
+            help="1: a barrier after each operation; 2: none; 3: after each iteration, untimed.",
+        ),
     ] = 0,
     average: Annotated[
         int,
-        typer.Option("-a", "--average", help="Time shown: 1 mean, 2 least, 3 most of ranks."),
+        typer.Option(
+            "-a", "--average", help="Time shown: 0 of rank 0, 1 mean, 2 least, 3 most of ranks."
+        ),
     ] = 1,
     timeout: Annotated[
         int, typer.Option("-T", "--timeout", help="Seconds that an operation may take; 0: ever.")
@@ -200,17 +233,27 @@ def bench(
     ] = -1,
     memory: Annotated[int, typer.Option("-M", "--memory", help="GPU memory report; only 0.")] = 0,
     unalign: Annotated[
-        int, typer.Option("-u", "--unalign", help="Misaligned buffers; only 0.")
+        int,
+        typer.Option("-u", "--unalign", help="Elements by which buffers are off a page's start."),
     ] = 0,
     per_iter_timing: Annotated[
-        int, typer.Option("-I", "--per_iter_timing", help="Timing of each operation; only 0.")
+        int,
+        typer.Option(
+            "-I", "--per_iter_timing", help="1: also least, most and spread of the iterations."
+        ),
     ] = 0,
     per_iter_skip: Annotated[
-        int, typer.Option("-K", "--per_iter_skip", help="Belongs to -I; only 0.")
+        int,
+        typer.Option("-K", "--per_iter_skip", help="First iterations that -I's figures leave out."),
     ] = 0,
     set_: console.SettingOption = None,
 ) -> None:
     """See HELP."""
+    given_schedule = None if schedule is None else bench_schedule.Given.read(schedule)
+    if given_schedule is not None:
+        operation, ranks, root = _of_schedule(given_schedule, operation, ranks, root)
+    if operation is None:
+        console.fail("OP is missing: which operation? For example: bench all_reduce", console.USAGE)
     wanted = {"alltoall": "all_to_all"}.get(operation, operation.replace("-", "_"))
     if wanted not in OPERATIONS:
         known = ", ".join(OPERATIONS)
@@ -223,18 +266,18 @@ def bench(
     _only("-D", device_implementation, 0, ncclish)
     _only("-V", device_cta_count, -1, ncclish)
     _only("-M", memory, 0, "no memory report by this version; ROPEWALK_DEBUG=INFO tells it")
-    _only("-I", per_iter_timing, 0, "operations are not timed one by one by this version")
-    _only("-K", per_iter_skip, 0, "belongs to -I")
     _only("-y", stream_null, 0, "the default stream is not measured by this version")
     if device not in (None, "host", "cuda"):
         console.fail(f'--device "{device}": known are host, cuda', console.USAGE)
     graphs = max(_number("-G", cudagraph, 0), int(graph))
-    _only("-u", unalign, 0, "misaligned buffers are not measured by this version")
-    if blocking == 3:
-        console.fail("-z 3: barriers outside the timing are not there yet; use 1", console.USAGE)
-    if average == 0:
-        console.fail("-a 0: the time of rank 0 alone is not kept; use 1, 2 or 3", console.USAGE)
+    if graphs and per_iter_timing:
+        console.fail("-I 1: iterations in a graph (-G) have no times of their own", console.USAGE)
+    if per_iter_skip != 0:
+        if not per_iter_timing:
+            console.fail(f"-K {per_iter_skip}: belongs to -I 1", console.USAGE)
+        _number("-K", per_iter_skip, 0, iters - 1)
     for flag, value, high in (
+        ("-I", per_iter_timing, 1),
         ("-C", report_cputime, 1),
         ("-S", report_timestamps, 1),
         ("-p", parallel_init, 1),
@@ -259,8 +302,11 @@ def bench(
         op=op,
         datatype=type_name,
         root=_number("-r", root, -1),
-        blocking=_number("-z", blocking, 0, 2),
-        average=_number("-a", average, 1, 3),
+        blocking=_number("-z", blocking, 0, 3),
+        average=_number("-a", average, 0, 3),
+        unalign=_number("-u", unalign, 0, 1 << 20),
+        per_iter_timing=bool(per_iter_timing),
+        per_iter_skip=per_iter_skip,
         parallel_init=bool(parallel_init),
         report_cputime=bool(report_cputime),
         report_timestamps=bool(report_timestamps),
@@ -281,8 +327,12 @@ def bench(
     given = list(set_ or [])
     if timeout >= 0:
         given.append(f"TIMEOUT={timeout}s")
+    if given_schedule is not None:
+        given = [*given_schedule.settings(), *given]
 
     launched = launch.launched_ranks()
+    if launched > 1 and given_schedule is not None and ranks == launched:
+        ranks = None  # the schedule's number, and the launcher's
     if launched > 1 and ranks is not None:
         console.fail(f"--ranks: a launcher started {launched} ranks already", console.USAGE)
     # One rank by a launcher may be a batch job's shell, from which --ranks starts local ranks.
@@ -290,6 +340,10 @@ def bench(
     local = launch.ranks_here() if by_launcher else ranks
     if local is not None:
         _number("--ranks", local, 1, 4096)
+    if given_schedule is not None:
+        if device == "cuda":
+            console.fail("--schedule: a given schedule runs on host memory", console.USAGE)
+        device = "host"
     site = bench_device.choose(device, local)
     if graphs and not site.gpus:
         console.fail(f"-G {graphs}: needs CUDA; {site.why_host}", console.USAGE)
@@ -302,7 +356,13 @@ def bench(
             console.fail(f"-r {root}: there are {comm.size} ranks", console.USAGE)
         if site.gpus:
             comm.attach(joining.device_number("cuda", comm.rank))
-        return bench_run.run(comm, chosen, options, outputs)
+        if given_schedule is None:
+            return bench_run.run(comm, chosen, options, outputs)
+        use = given_schedule.use(comm)
+        if use.status != console.OK:
+            return use.status
+        as_given = replace(chosen, in_place=chosen.in_place and use.in_place)
+        return bench_run.run(comm, as_given, options, outputs)
 
     if by_launcher:
         console.apply_settings(given)

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ropewalk import _library
 from ropewalk.cli import bench_table, console
+from ropewalk.cli.bench_iterations import summarize
 from ropewalk.cli.bench_json import Report, create
 from ropewalk.cli.bench_plan import Case, Cases, Operation, Options, data_type
 from ropewalk.cli.bench_table import Device, Line, Timing
@@ -110,17 +111,28 @@ def _measure_case(comm: Communicator, operation: Operation, options: Options, ca
             root=max(case.root, 0),
             in_place=in_place,
             warmup=options.warmup_iters,
-            iterations=options.iters * options.agg_iters,
+            iterations=options.iters,
+            operations=options.agg_iters,
             check_rounds=options.check,
-            blocking=options.blocking == 1,
+            barrier=options.blocking if options.blocking in (1, 3) else 0,
+            unalign=options.unalign,
+            per_iteration=options.per_iter_timing,
             device=comm.device is not None,
             graphs=options.graphs,
         )
-        seconds = {1: found.seconds_avg, 2: found.seconds_min, 3: found.seconds_max}[
-            options.average
-        ]
+        seconds = {
+            0: found.seconds_rank0,
+            1: found.seconds_avg,
+            2: found.seconds_min,
+            3: found.seconds_max,
+        }[options.average]
         algbw, busbw = operation.bandwidths(count, element.size, seconds, comm.size)
-        return Timing(seconds * 1e6, algbw, busbw, found.wrong if options.check else None)
+        iterations = None
+        if options.per_iter_timing:
+            per_rank = _of_all_ranks(comm, [time * 1e6 for time in found.iteration_seconds])
+            iterations = summarize(per_rank, options.per_iter_skip)
+        wrong = found.wrong if options.check else None
+        return Timing(seconds * 1e6, algbw, busbw, wrong, iterations)
 
     return Line(
         operation.bytes(count, element.size, comm.size),
@@ -131,6 +143,14 @@ def _measure_case(comm: Communicator, operation: Operation, options: Options, ca
         half(False),
         half(True) if operation.in_place else None,
     )
+
+
+def _of_all_ranks(comm: Communicator, numbers: list[float]) -> list[list[float]]:
+    """The numbers of each rank; every rank gives as many."""
+    mine: Any = (ctypes.c_double * len(numbers))(*numbers)
+    whole: Any = (ctypes.c_double * (len(numbers) * comm.size))()
+    comm.all_gather(mine, out=whole)
+    return [list(whole[i : i + len(numbers)]) for i in range(0, len(whole), len(numbers))]
 
 
 @contextlib.contextmanager

@@ -1,16 +1,18 @@
 #include "comm/cuda/cuda_group.h"
 
+#include <cuda.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <mutex>
 #include <span>
 #include <utility>
 
 #include "comm/cuda/cuda_error.h"
 #include "comm/scaling.h"
 #include "core/log.h"
+#include "core/mutex.h"
 #include "executor/block/pack.h"
 #include "executor/call_history.h"
 #include "executor/cuda/kernel.h"
@@ -26,10 +28,12 @@ using executor::Message;
 using executor::MessageArgs;
 using executor::Protocol;
 
-constexpr int kChannels = 32;
+constexpr int kChannels = 64;
 constexpr std::size_t kGranuleBytes = 128;
-// LL serves short data: more slots than are ever on their way cost nothing but memory.
-constexpr executor::FifoShape kLlShape{.headers = 4, .slots = 4, .slot_bytes = 8192};
+constexpr std::uint32_t kFlaggedSlots = 4;
+constexpr std::size_t kLlSlot = 8192;
+// Of ll128, with one peer; more peers share it. A multiple of a line's 120 bytes.
+constexpr std::size_t kLl128Slot = std::size_t{512} * 8 * executor::kLineWords;
 constexpr std::uint32_t kSimpleSlots = 4;
 constexpr std::size_t kLargestSlot = std::size_t{512} << 10;
 constexpr std::size_t kKeptWays = 16;
@@ -57,19 +61,19 @@ class Windows {
     return *windows;
   }
   void add(const std::shared_ptr<DeviceMemory>& window) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     windows_[reinterpret_cast<std::uint64_t>(window->data())] = window;
   }
   std::shared_ptr<DeviceMemory> find(std::uint64_t address) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     std::shared_ptr<DeviceMemory> window = windows_[address].lock();
     RW_ASSERT(window != nullptr);
     return window;
   }
 
  private:
-  std::mutex mutex_;
-  std::map<std::uint64_t, std::weak_ptr<DeviceMemory>> windows_;  // guarded by mutex_
+  Mutex mutex_;
+  std::map<std::uint64_t, std::weak_ptr<DeviceMemory>> windows_ RW_GUARDED_BY(mutex_);
 };
 
 std::size_t index(Protocol protocol) { return static_cast<std::size_t>(protocol); }
@@ -85,16 +89,53 @@ executor::FifoShape simple_shape(std::size_t budget, int ranks) {
   return shape;
 }
 
-template <typename T>
-void upload(DeviceMemory& memory, const std::vector<T>& values) {
-  check_cuda(
-      cudaMemcpy(memory.data(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice),
-      "writing to device memory");
+executor::FifoShape flagged_shape(std::size_t slot_bytes) {
+  executor::FifoShape shape;
+  shape.headers = kFlaggedSlots;
+  shape.slots = kFlaggedSlots;
+  shape.slot_bytes = static_cast<std::uint32_t>(slot_bytes);
+  return shape;
 }
+
+std::size_t ll128_slot(int ranks) {
+  constexpr std::size_t kLine = 8 * executor::kLineWords;
+  const auto peers = static_cast<std::size_t>(std::max(1, ranks - 1));
+  return std::max(kLl128Slot / kLine / peers, std::size_t{16}) * kLine;
+}
+
+// Lets this thread take memory and copy while one of its streams captures: what is set up here is
+// no part of any graph.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
 
 bool same_way(const CollectiveCall& a, const CollectiveCall& b) {
   return a.collective == b.collective && a.count == b.count && a.type == b.type && a.op == b.op &&
          a.root == b.root && a.scalar == b.scalar;
+}
+
+// Whether lines of 128 bytes arrive whole from every rank's GPU: over NVLink, which also carries
+// atomics, and PCIe does not.
+bool has_whole_lines(const std::vector<Record>& records, int device) {
+  return std::all_of(records.begin(), records.end(), [&](const Record& record) {
+    int theirs = -1;
+    if (cudaDeviceGetByPCIBusId(&theirs, record.bus_id) != cudaSuccess) {
+      cudaGetLastError();
+      return false;  // hidden from this process: nothing is known
+    }
+    if (theirs == device) return true;
+    int atomics = 0;
+    return cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, device,
+                                     theirs) == cudaSuccess &&
+           atomics != 0;
+  });
 }
 
 }  // namespace
@@ -103,7 +144,10 @@ CudaGroup::CudaGroup(Bootstrap& bootstrap, const Config& config, Runtime& runtim
     : device_(device),
       rank_(bootstrap.rank()),
       size_(bootstrap.size()),
-      direct_(config.flag(Setting::kDirectBuffers)),
+      direct_(config.text(Setting::kDirectBuffers) == "off"  ? Direct::kOff
+              : config.text(Setting::kDirectBuffers) == "on" ? Direct::kOn
+                                                             : Direct::kAuto),
+      check_pointers_(config.flag(Setting::kCheckPointers)),
       check_calls_(config.flag(Setting::kCheckCalls)),
       timeout_ns_(static_cast<std::uint64_t>(config.duration(Setting::kTimeout).count())),
       schedules_(runtime.schedules()) {
@@ -114,9 +158,14 @@ CudaGroup::CudaGroup(Bootstrap& bootstrap, const Config& config, Runtime& runtim
   const CurrentDevice current(device_);
   layout_.ranks = size_;
   layout_.channels = kChannels;
-  layout_.shapes[index(Protocol::kLl)] = kLlShape;
+  layout_.shapes[index(Protocol::kLl)] = flagged_shape(kLlSlot);
+  layout_.shapes[index(Protocol::kLl128)] = flagged_shape(ll128_slot(size_));
   layout_.shapes[index(Protocol::kSimple)] =
       simple_shape(config.bytes(Setting::kDeviceWindow), size_);
+  int capability = 0;
+  check_cuda(cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device_),
+             "asking for the compute capability");
+  can_overlap_ = capability >= 9 && config.flag(Setting::kOverlapLaunches);
   void* control = nullptr;
   check_cuda(cudaHostAlloc(&control, sizeof(executor::Control), cudaHostAllocMapped),
              "taking pinned memory");
@@ -124,18 +173,22 @@ CudaGroup::CudaGroup(Bootstrap& bootstrap, const Config& config, Runtime& runtim
   void* mapped = nullptr;
   check_cuda(cudaHostGetDevicePointer(&mapped, control, 0), "mapping pinned memory");
   control_on_device_ = static_cast<executor::Control*>(mapped);
+  check_cuda(cudaStreamCreateWithFlags(&setup_stream_, cudaStreamNonBlocking), "making a stream");
   check_cuda(cudaEventCreateWithFlags(&last_event_, cudaEventDisableTiming), "making an event");
 
   window_ = std::make_shared<DeviceMemory>(layout_.bytes());
   Windows::of_process().add(window_);
-  // The clearing is done before any peer is told where the window is.
-  check_cuda(cudaDeviceSynchronize(), "clearing the window");
+  // Done before any peer is told where the window is.
+  check_cuda(cudaMemsetAsync(window_->data(), 0, window_->bytes(), setup_stream_),
+             "clearing the window");
+  check_cuda(cudaStreamSynchronize(setup_stream_), "clearing the window");
   meet_peers(bootstrap, runtime);
   lay_links();
   bootstrap.barrier(deadline_of(config));
 
   DeviceTuner::Limits limits;
   limits.channels = kChannels;
+  limits.whole_lines = whole_lines_;
   for (std::size_t p = 0; p < kNumProtocols; ++p) {
     limits.slot_bytes[p] = layout_.shapes[p].slot_bytes;
   }
@@ -152,7 +205,9 @@ CudaGroup::~CudaGroup() {
   cudaDeviceSynchronize();
   prepared_.clear();
   peers_.clear();
+  ways_.clear();
   if (last_event_ != nullptr) cudaEventDestroy(last_event_);
+  if (setup_stream_ != nullptr) cudaStreamDestroy(setup_stream_);
   if (control_ != nullptr) cudaFreeHost(control_);
   for (auto* ends : {&send_ends_, &receive_ends_}) {
     for (DeviceMemory& memory : *ends) memory = DeviceMemory();
@@ -217,20 +272,35 @@ void CudaGroup::meet_peers(Bootstrap& bootstrap, Runtime& runtime) {
     fault = error.what();
   }
   struct Verdict {
-    char text[240];
+    bool whole_lines = false;
+    char text[240] = {};
   };
-  std::vector<Verdict> verdicts(static_cast<std::size_t>(size_), Verdict{});
+  std::vector<Verdict> verdicts(static_cast<std::size_t>(size_));
+  verdicts[static_cast<std::size_t>(rank_)].whole_lines = has_whole_lines(records, device_);
   fault.copy(verdicts[static_cast<std::size_t>(rank_)].text, sizeof(Verdict::text) - 1);
   bootstrap.all_gather(std::as_writable_bytes(std::span(verdicts)), sizeof(Verdict), kNoDeadline);
+  whole_lines_ = true;
   for (int r = 0; r < size_; ++r) {
+    whole_lines_ = whole_lines_ && verdicts[static_cast<std::size_t>(r)].whole_lines;
     const char* text = verdicts[static_cast<std::size_t>(r)].text;
     if (text[0] != '\0') throw Error(Errc::kInvalidUsage, "rank {}: {}", r, text);
   }
 }
 
+template <typename T>
+DeviceMemory CudaGroup::device_copy(const std::vector<T>& values) {
+  const RelaxedCapture relaxed;
+  DeviceMemory memory(values.size() * sizeof(T));
+  check_cuda(cudaMemcpyAsync(memory.data(), values.data(), memory.bytes(), cudaMemcpyHostToDevice,
+                             setup_stream_),
+             "writing to device memory");
+  check_cuda(cudaStreamSynchronize(setup_stream_), "writing to device memory");
+  return memory;
+}
+
 void CudaGroup::lay_links() {
   const auto n = static_cast<std::size_t>(kChannels * size_);
-  for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl}) {
+  for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
     std::vector<executor::BlockSendEnd> sends(n);
     std::vector<executor::BlockReceiveEnd> receives(n);
     for (int c = 0; c < kChannels; ++c) {
@@ -249,10 +319,8 @@ void CudaGroup::lay_links() {
         receives[i].shape = sends[i].shape;
       }
     }
-    send_ends_[index(protocol)] = DeviceMemory(n * sizeof(executor::BlockSendEnd));
-    receive_ends_[index(protocol)] = DeviceMemory(n * sizeof(executor::BlockReceiveEnd));
-    upload(send_ends_[index(protocol)], sends);
-    upload(receive_ends_[index(protocol)], receives);
+    send_ends_[index(protocol)] = device_copy(sends);
+    receive_ends_[index(protocol)] = device_copy(receives);
   }
 }
 
@@ -289,8 +357,7 @@ CudaGroup::Prepared& CudaGroup::prepared(const CollectiveCall& call, const Devic
     programs.push_back(executor::make_program(checked->schedule(), checked->report(), rank_, c));
   }
   const executor::PackedPrograms packed = executor::pack(programs);
-  entry.programs = DeviceMemory(packed.bytes.size());
-  upload(entry.programs, packed.bytes);
+  entry.programs = device_copy(packed.bytes);
   entry.program_bytes = packed.stride;
   entry.max_operands = packed.max_operands;
   entry.max_sends = packed.max_sends;
@@ -339,18 +406,35 @@ CudaGroup::Way& CudaGroup::way_of(const CollectiveCall& call, bool in_place) {
   walker.divisor = scaling.divisor;
   walker.in_place = in_place;
   walker.check_tags = check_calls_;
-  walker.address_bytes = direct_ ? kAddressBytes : ~std::size_t{0};
+  // Reading a peer's memory while it reads this one's is slower than both writing; one way only, it
+  // saves a copy.
+  way->direct = choice.protocol == Protocol::kSimple && direct_ != Direct::kOff &&
+                (direct_ == Direct::kOn || has_root(call.collective));
+  walker.address_bytes = way->direct ? kAddressBytes : ~std::size_t{0};
   const std::size_t granule = std::max<std::size_t>(1, kGranuleBytes / walker.element_bytes);
   const int channels = schedule.num_channels();
   RW_ASSERT(channels <= static_cast<int>(executor::kMaxBlocks) && channels <= kChannels);
-  for (int c = 0; c < channels; ++c) {
-    args.begins[c] =
-        schedule::channel_range(walker.count, schedule.weight.data(), channels, c, granule).begin;
+  const auto up = [](std::size_t a, std::size_t b) { return (a + b - 1) / b; };
+  const auto parts = static_cast<std::size_t>(schedule.parts);
+  const bool even = std::all_of(schedule.weight.begin(), schedule.weight.end(),
+                                [&](int weight) { return weight == schedule.weight.front(); });
+  args.share = up(up(walker.count, static_cast<std::size_t>(channels)), granule) * granule;
+  if (!even) {
+    std::vector<std::uint64_t> begins;
+    args.share = 0;
+    for (int c = 0; c < channels; ++c) {
+      const schedule::Range range =
+          schedule::channel_range(walker.count, schedule.weight.data(), channels, c, granule);
+      begins.push_back(range.begin);
+      args.share = std::max(args.share, range.count);
+    }
+    begins.push_back(walker.count);
+    way->begins = device_copy(begins);
+    args.begins = reinterpret_cast<const std::uint64_t*>(way->begins.data());
   }
-  args.begins[channels] = walker.count;
+  args.part_length = up(up(args.share, parts), granule) * granule;
   args.chunk_length = std::max<std::size_t>(1, choice.chunk_bytes / walker.element_bytes);
-  args.parts = static_cast<std::uint32_t>(schedule.parts);
-  args.granule = static_cast<std::uint32_t>(granule);
+  args.rounds = static_cast<std::uint32_t>(up(args.part_length, args.chunk_length));
   args.program_bytes = program.program_bytes;
   args.max_operands = program.max_operands;
   args.max_sends = program.max_sends;
@@ -360,7 +444,9 @@ CudaGroup::Way& CudaGroup::way_of(const CollectiveCall& call, bool in_place) {
   args.output_bytes = units(schedule::output_units(call.collective, size_, call.root, rank_));
   way->kernel = executor::cuda_kernel(choice.protocol, call.type, call.op, combines);
   way->shared_bytes = executor::shared_bytes(args);
-  way->choice.channels = channels;
+  way->choice.channels =
+      even ? static_cast<int>(std::min(up(walker.count, args.share), std::size_t(channels)))
+           : channels;
   if (ways_.size() == kKeptWays) ways_.pop_back();
   ways_.insert(ways_.begin(), std::move(way));
   return *ways_.front();
@@ -380,24 +466,32 @@ void CudaGroup::check_buffer(const void* buffer, std::size_t bytes, const char* 
 }
 
 bool CudaGroup::visible_to_peers(const void* buffer) const {
-  // Peer access covers what cudaMalloc gave; memory of the virtual memory functions asks for a
-  // permission of its own.
+  // Peer access covers what cudaMalloc gave, which is also what CUDA IPC can share; memory of the
+  // virtual memory functions and of pools asks for a permission of its own.
   if (buffer == nullptr) return true;
-  cudaPointerAttributes attributes{};
-  check_cuda(cudaPointerGetAttributes(&attributes, buffer), "looking at a buffer");
-  if (attributes.type != cudaMemoryTypeDevice) return false;
-  cudaIpcMemHandle_t handle;
-  if (cudaIpcGetMemHandle(&handle, const_cast<void*>(buffer)) == cudaSuccess) return true;
-  cudaGetLastError();
-  return false;
+  using Ask = CUresult (*)(void*, CUpointer_attribute, CUdeviceptr);
+  static const auto ask = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    check_cuda(cudaGetDriverEntryPointByVersion("cuPointerGetAttribute", &function, 12000,
+                                                cudaEnableDefault, &found),
+               "looking up cuPointerGetAttribute");
+    return reinterpret_cast<Ask>(function);
+  }();
+  int capable = 0;
+  return ask != nullptr &&
+         ask(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+             reinterpret_cast<CUdeviceptr>(buffer)) == CUDA_SUCCESS &&
+         capable != 0;
 }
 
 void CudaGroup::fill_reach(Way& way, const CollectiveCall& call) const {
-  if (!direct_ || way.choice.protocol != Protocol::kSimple) return;
+  if (!way.direct) return;
   const bool visible = (way.input_bytes == 0 || visible_to_peers(call.input)) &&
                        (way.args.output_bytes == 0 || visible_to_peers(call.output));
-  for (int r = 0; r < size_; ++r) {
-    way.args.reach[r].visible = visible && peers_[static_cast<std::size_t>(r)].same_process;
+  way.args.visible = 0;
+  for (int r = 0; visible && r < size_; ++r) {
+    if (peers_[static_cast<std::size_t>(r)].same_process) way.args.visible |= 1U << r;
   }
 }
 
@@ -407,12 +501,19 @@ void CudaGroup::launch(const CollectiveCall& call, bool in_place, const executor
   const CurrentDevice current(device_);
   const RelaxedCapture relaxed;
   Way& way = way_of(call, in_place);
-  check_buffer(call.input, way.input_bytes, "sendbuf");
-  check_buffer(call.output, way.args.output_bytes, "recvbuf");
-  way.args.call.input = static_cast<const std::byte*>(call.input);
-  way.args.call.output = static_cast<std::byte*>(call.output);
+  // Repeated calls with the same buffers are the common case.
+  if (call.input != way.checked_input || call.output != way.checked_output) {
+    if (check_pointers_) {
+      check_buffer(call.input, way.input_bytes, "sendbuf");
+      check_buffer(call.output, way.args.output_bytes, "recvbuf");
+    }
+    fill_reach(way, call);
+    way.args.call.input = static_cast<const std::byte*>(call.input);
+    way.args.call.output = static_cast<std::byte*>(call.output);
+    way.checked_input = call.input;
+    way.checked_output = call.output;
+  }
   way.args.call.tag = tag;
-  fill_reach(way, call);
   start(way.kernel, static_cast<unsigned>(way.choice.channels), way.choice.threads, &way.args,
         way.shared_bytes, static_cast<cudaStream_t>(stream));
 }
@@ -420,7 +521,8 @@ void CudaGroup::launch(const CollectiveCall& call, bool in_place, const executor
 std::string CudaGroup::describe_way(const CollectiveCall& call) {
   const CurrentDevice current(device_);
   const DeviceChoice& choice = way_of(call, false).choice;
-  return choice.algorithm;
+  return fmt::format("{} {} {}x{} chunk {}", choice.algorithm, executor::name(choice.protocol),
+                     choice.channels, choice.threads, choice.chunk_bytes);
 }
 
 void CudaGroup::follow_last(cudaStream_t stream) {
@@ -448,10 +550,19 @@ void CudaGroup::start(const void* kernel, unsigned blocks, int threads, void* ar
                                     static_cast<int>(shared)),
                "asking for shared memory");
   }
+  // The next launch may begin while this one ends (CudaBlock::prologue()).
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = can_overlap_ ? 1 : 0;
   void* parameters[] = {args};
-  check_cuda(cudaLaunchKernel(kernel, dim3(blocks), dim3(static_cast<unsigned>(threads)),
-                              parameters, shared, stream),
-             "starting a kernel");
+  check_cuda(cudaLaunchKernelExC(&config, kernel, parameters), "starting a kernel");
 }
 
 // ---- messages ---------------------------------------------------------------------------
@@ -492,7 +603,7 @@ void CudaGroup::launch(const std::vector<PointToPointCall>& calls, DeviceStream 
     for (std::size_t p = 0; p < kNumProtocols; ++p) {
       args.links[p] = links_of(static_cast<Protocol>(p));
     }
-    args.address_bytes = direct_ ? kAddressBytes : ~std::size_t{0};
+    args.address_bytes = direct_ == Direct::kOff ? ~std::size_t{0} : kAddressBytes;
     args.check_tags = check_calls_;
     unsigned blocks = 0;
     int threads = 0;
@@ -508,9 +619,11 @@ void CudaGroup::launch(const std::vector<PointToPointCall>& calls, DeviceStream 
       message.sends = call.sends;
       message.data = call.sends ? static_cast<std::byte*>(const_cast<void*>(call.input))
                                 : static_cast<std::byte*>(call.output);
-      check_buffer(message.data, message.bytes, call.sends ? "sendbuf" : "recvbuf");
-      message.visible = direct_ && choice.protocol == Protocol::kSimple && call.sends &&
-                        message.bytes > 0 &&
+      if (check_pointers_) {
+        check_buffer(message.data, message.bytes, call.sends ? "sendbuf" : "recvbuf");
+      }
+      message.visible = direct_ == Direct::kOn && choice.protocol == Protocol::kSimple &&
+                        call.sends && message.bytes > 0 &&
                         peers_[static_cast<std::size_t>(call.peer)].same_process &&
                         visible_to_peers(message.data);
       blocks += static_cast<unsigned>(choice.channels);

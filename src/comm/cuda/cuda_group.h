@@ -57,13 +57,21 @@ class CudaGroup final : public DeviceGroup {
     bool in_place = false;
     DeviceChoice choice;
     executor::LaunchArgs args;
+    DeviceMemory begins;  // where the channels' shares differ
     const void* kernel = nullptr;
     std::size_t shared_bytes = 0;
     std::size_t input_bytes = 0;
+    bool direct = false;  // buffers may be given by address
+    // What was looked at last.
+    const void* checked_input = nullptr;
+    const void* checked_output = nullptr;
   };
 
   void meet_peers(Bootstrap& bootstrap, Runtime& runtime);
   void lay_links();
+  // Device memory with `values`, also while a stream of this thread captures.
+  template <typename T>
+  DeviceMemory device_copy(const std::vector<T>& values);
   [[nodiscard]] executor::LaunchLinks links_of(executor::Protocol protocol) const;
   Prepared& prepared(const CollectiveCall& call, const DeviceChoice& choice);
   Way& way_of(const CollectiveCall& call, bool in_place);
@@ -79,7 +87,11 @@ class CudaGroup final : public DeviceGroup {
   int device_;
   int rank_;
   int size_;
-  bool direct_ = true;
+  enum class Direct : std::uint8_t { kOff, kAuto, kOn };
+  Direct direct_ = Direct::kAuto;
+  bool check_pointers_ = true;
+  bool whole_lines_ = false;  // every two ranks' GPUs write each other lines of 128 bytes whole
+  bool can_overlap_ = false;
   bool check_calls_ = true;
   std::uint64_t timeout_ns_ = 0;
   WindowLayout layout_;
@@ -93,6 +105,7 @@ class CudaGroup final : public DeviceGroup {
   schedule::CheckedSchedules& schedules_;
   std::map<std::tuple<std::string, Collective, int, int>, Prepared> prepared_;
   std::vector<std::unique_ptr<Way>> ways_;  // the most recently used first
+  cudaStream_t setup_stream_ = nullptr;     // apart from the user's streams
   cudaEvent_t last_event_ = nullptr;
   cudaStream_t last_stream_ = nullptr;
   bool launched_ = false;

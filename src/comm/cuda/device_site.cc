@@ -23,11 +23,11 @@ class DeviceSite final : public MeasureSite {
   DeviceSite(const DeviceSite&) = delete;
   DeviceSite& operator=(const DeviceSite&) = delete;
 
-  std::byte* take(std::size_t bytes) override {
-    buffers_.emplace_back(std::max<std::size_t>(bytes, 1));
-    check_cuda(cudaMemset(buffers_.back().data(), 0x5a, bytes), "clearing device memory");
+  std::byte* take(std::size_t bytes, std::size_t offset) override {
+    buffers_.emplace_back(std::max<std::size_t>(offset + bytes, 1));
+    check_cuda(cudaMemset(buffers_.back().data(), 0x5a, offset + bytes), "clearing device memory");
     check_cuda(cudaDeviceSynchronize(), "clearing device memory");
-    return buffers_.back().data();
+    return buffers_.back().data() + offset;
   }
   void write(std::byte* to, std::span<const std::byte> from) override {
     copy(to, from.data(), from.size());

@@ -17,10 +17,10 @@ namespace {
 using executor::Protocol;
 
 // A block of its own pays from this much data on: less is there sooner than a second block helps.
-constexpr std::size_t kBlockBytes[executor::kNumProtocols] = {std::size_t{32} << 10, 2048};
+constexpr std::size_t kBlockBytes[executor::kNumProtocols] = {std::size_t{32} << 10, 2048, 8192};
 constexpr int kWarp = 32;
 // Chunks per slot-sized share: a few on their way hide the latency of a hop.
-constexpr std::size_t kLeastChunk = std::size_t{16} << 10;
+constexpr std::size_t kLeastChunk = std::size_t{128} << 10;
 
 std::size_t index(Protocol protocol) { return static_cast<std::size_t>(protocol); }
 
@@ -33,9 +33,18 @@ DeviceTuner::DeviceTuner(const Config& config, int num_ranks, const Limits& limi
       constants_(constants),
       schedules_(schedules),
       forced_(forced_algorithms(config.text(Setting::kAlgorithm))),
-      forced_protocol_(config.text(Setting::kProtocol)),
       forced_channels_(static_cast<int>(config.integer(Setting::kChannels))),
-      forced_threads_(static_cast<int>(config.integer(Setting::kDeviceThreads))) {}
+      forced_threads_(static_cast<int>(config.integer(Setting::kDeviceThreads))) {
+  const std::string& forced = config.text(Setting::kProtocol);
+  for (const Protocol protocol : {Protocol::kLl, Protocol::kLl128, Protocol::kSimple}) {
+    if (protocol == Protocol::kLl128 && !limits.whole_lines) continue;
+    if (forced == "auto" || forced == executor::name(protocol)) protocols_.push_back(protocol);
+  }
+  if (protocols_.empty()) {
+    throw Error(Errc::kInvalidUsage,
+                "setting ROPEWALK_PROTOCOL: {} needs GPUs that are joined by NVLink", forced);
+  }
+}
 
 const DeviceTuner::Load& DeviceTuner::load_of(const std::string& algorithm, Collective collective,
                                               int root) {
@@ -51,7 +60,17 @@ const DeviceTuner::Load& DeviceTuner::load_of(const std::string& algorithm, Coll
     out[static_cast<std::size_t>(link.source)] += link.units;
     in[static_cast<std::size_t>(link.destination)] += link.units;
   }
-  for (std::size_t r = 0; r < out.size(); ++r) load.units = std::max({load.units, out[r], in[r]});
+  for (std::size_t r = 0; r < out.size(); ++r) {
+    load.units = std::max({load.units, out[r], in[r]});
+    double work = 0;
+    for (const schedule::StepList& steps : checked->schedule().programs[r]) {
+      for (const schedule::Step& step : steps) {
+        work += static_cast<double>(step.operands.size() + step.send.size()) +
+                (step.write_output ? 1 : 0);
+      }
+    }
+    load.work = std::max(load.work, work / (load.parts * checked->schedule().num_channels()));
+  }
   return loads_[key] = load;
 }
 
@@ -69,24 +88,28 @@ DeviceChoice DeviceTuner::shape(const std::string& algorithm, const Load& load, 
   // What a channel moves of each part.
   const std::size_t part =
       std::max<std::size_t>(1, unit_bytes / static_cast<std::size_t>(load.parts * choice.channels));
-  if (protocol == Protocol::kLl) {
-    const std::size_t words = (part + 7) / 8;
-    choice.threads = std::clamp(static_cast<int>((words + kWarp - 1) / kWarp) * kWarp, 2 * kWarp,
+  if (protocol == Protocol::kSimple) {
+    choice.threads = static_cast<int>(executor::kMaxThreads);
+    choice.chunk_bytes =
+        std::clamp(part / 4, std::min(kLeastChunk, limits_.slot_bytes[p]), limits_.slot_bytes[p]);
+  } else {
+    // A thread for each word, or each two of ll128.
+    const std::size_t per_thread = protocol == Protocol::kLl ? 8 : 15;
+    const std::size_t threads = (part + per_thread - 1) / per_thread;
+    choice.threads = std::clamp(static_cast<int>((threads + kWarp - 1) / kWarp) * kWarp, 2 * kWarp,
                                 static_cast<int>(executor::kMaxThreads));
     choice.chunk_bytes = limits_.slot_bytes[p];
-  } else {
-    choice.threads = static_cast<int>(executor::kMaxThreads);
-    choice.chunk_bytes = std::clamp(part / 4, kLeastChunk, limits_.slot_bytes[p]);
   }
   if (forced_threads_ > 0) choice.threads = std::max(kWarp, forced_threads_ / kWarp * kWarp);
-  // LL's lines carry as many flags as data.
-  const double wire = protocol == Protocol::kLl ? 2 * moved : moved;
+  const double flags[executor::kNumProtocols] = {1, 2, 16.0 / 15};
+  const double wire = moved * flags[p];
   const double rate = std::min(constants_.link_rate, choice.channels * constants_.block_rate[p]);
   const double chunks =
       std::ceil(static_cast<double>(part) / static_cast<double>(choice.chunk_bytes));
   const double fill = chunks > 1 ? (load.hops - 1) / chunks : 0;
-  choice.predicted_seconds =
-      constants_.launch + load.hops * constants_.hop[p] + wire / rate * (1 + std::max(0.0, fill));
+  choice.predicted_seconds = constants_.launch[p] + load.hops * constants_.hop[p] +
+                             wire / rate * (1 + std::max(0.0, fill)) +
+                             load.work * static_cast<double>(unit_bytes) / constants_.memory_rate;
   return choice;
 }
 
@@ -103,10 +126,7 @@ DeviceChoice DeviceTuner::choose(Collective collective, int root, std::size_t un
   best.predicted_seconds = std::numeric_limits<double>::infinity();
   for (const std::string& algorithm : candidates) {
     const Load& load = load_of(algorithm, collective, root);
-    for (const Protocol protocol : {Protocol::kLl, Protocol::kSimple}) {
-      if (forced_protocol_ != "auto" && (forced_protocol_ == "ll") != (protocol == Protocol::kLl)) {
-        continue;
-      }
+    for (const Protocol protocol : protocols_) {
       DeviceChoice choice = shape(algorithm, load, protocol, unit_bytes);
       if (choice.predicted_seconds < best.predicted_seconds) best = std::move(choice);
     }
@@ -115,13 +135,10 @@ DeviceChoice DeviceTuner::choose(Collective collective, int root, std::size_t un
 }
 
 DeviceChoice DeviceTuner::choose_message(std::size_t bytes) const {
-  const Load load{1, 1, 1};
+  const Load load{1, 1, 1, 2};
   DeviceChoice best;
   best.predicted_seconds = std::numeric_limits<double>::infinity();
-  for (const Protocol protocol : {Protocol::kLl, Protocol::kSimple}) {
-    if (forced_protocol_ != "auto" && (forced_protocol_ == "ll") != (protocol == Protocol::kLl)) {
-      continue;
-    }
+  for (const Protocol protocol : protocols_) {
     DeviceChoice choice = shape("message", load, protocol, bytes);
     if (choice.predicted_seconds < best.predicted_seconds) best = std::move(choice);
   }

@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "comm/bootstrap/bootstrap.h"
 #include "core/settings.h"
@@ -18,12 +19,16 @@
 
 namespace ropewalk::comm {
 
-/// Seconds, bytes per second. The defaults are of GPUs that NVLink joins, measured on two H200.
+/// Seconds, bytes per second. The defaults are of GPUs that NVLink joins: fitted to sweeps over two
+/// H200 (benchmarks/device), within a quarter of all of them.
 struct DeviceConstants {
-  double launch = 2.2e-6;
-  double hop[executor::kNumProtocols] = {2.4e-6, 0.9e-6};
-  double link_rate = 340e9;                                   ///< one direction, what kernels reach
-  double block_rate[executor::kNumProtocols] = {14e9, 12e9};  ///< of one block, flags included
+  /// By protocol: simple, ll, ll128.
+  double launch[executor::kNumProtocols] = {6.3e-6, 2.5e-6, 6.5e-6};
+  double hop[executor::kNumProtocols] = {3.9e-6, 1.6e-6, 1.4e-6};
+  double link_rate = 350e9;  ///< one direction, what kernels reach
+  /// Of one block, flags included.
+  double block_rate[executor::kNumProtocols] = {9.3e9, 4.3e9, 4e9};
+  double memory_rate = 3.7e12;  ///< of all that a rank reads and writes, beyond what links hide
 };
 
 struct DeviceChoice {
@@ -40,6 +45,7 @@ class DeviceTuner {
  public:
   struct Limits {
     int channels = 32;
+    bool whole_lines = false;  ///< ll128 works between all ranks
     std::size_t slot_bytes[executor::kNumProtocols] = {0, 0};
   };
   DeviceTuner(const Config& config, int num_ranks, const Limits& limits,
@@ -56,6 +62,7 @@ class DeviceTuner {
     int hops = 0;
     int parts = 1;
     double units = 0;  // sent or received, whichever is more
+    double work = 0;   // units read and written
   };
   const Load& load_of(const std::string& algorithm, Collective collective, int root);
   [[nodiscard]] DeviceChoice shape(const std::string& algorithm, const Load& load,
@@ -66,7 +73,7 @@ class DeviceTuner {
   DeviceConstants constants_;
   schedule::CheckedSchedules& schedules_;
   std::map<Collective, std::string> forced_;
-  std::string forced_protocol_;
+  std::vector<executor::Protocol> protocols_;  // that may be chosen
   int forced_channels_ = 0;
   int forced_threads_ = 0;
   std::map<std::tuple<std::string, Collective, int>, Load> loads_;

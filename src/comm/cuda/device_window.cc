@@ -64,7 +64,6 @@ DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
   }
   check_cuda(result, "taking device memory");
   data_ = static_cast<std::byte*>(memory);
-  check_cuda(cudaMemset(data_, 0, bytes), "clearing device memory");
 }
 
 DeviceMemory::~DeviceMemory() {

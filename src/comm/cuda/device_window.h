@@ -33,7 +33,7 @@ struct WindowLayout {
   [[nodiscard]] std::size_t counters_bytes() const noexcept;
 };
 
-/// Device memory of the current device; zeroed.
+/// Device memory of the current device.
 class DeviceMemory {
  public:
   DeviceMemory() = default;

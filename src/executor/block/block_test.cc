@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/testing/share.h"
 #include "executor/block/host_block.h"
 #include "executor/block/pack.h"
 #include "executor/block/team.h"
@@ -32,7 +33,7 @@ struct Case {
   std::size_t count = 0;
   DataType type = DataType::kFloat32;
   RedOp op = RedOp::kSum;
-  FifoShape shape{4, 2, 256};
+  FifoShape shape{4, 2, 240};
   std::size_t chunk = 16;
   bool by_address = false;
   bool in_place = false;
@@ -95,10 +96,16 @@ void run_block(const LaunchArgs& args, Protocol protocol, std::uint32_t channel,
     threads.emplace_back([&args, protocol, channel, t, group = blocks.back().get(),
                           memory = reinterpret_cast<std::byte*>(shared.back().data())] {
       HostBlock block(*group, t, args.links);
-      if (protocol == Protocol::kSimple) {
-        run_channel<Protocol::kSimple, Element, kOp>(block, args, channel, memory);
-      } else {
-        run_channel<Protocol::kLl, Element, kOp>(block, args, channel, memory);
+      switch (protocol) {
+        case Protocol::kSimple:
+          run_channel<Protocol::kSimple, Element, kOp>(block, args, channel, memory);
+          break;
+        case Protocol::kLl:
+          run_channel<Protocol::kLl, Element, kOp>(block, args, channel, memory);
+          break;
+        case Protocol::kLl128:
+          run_channel<Protocol::kLl128, Element, kOp>(block, args, channel, memory);
+          break;
       }
     });
   }
@@ -113,14 +120,13 @@ LaunchArgs make_args(const Case& test, const PackedPrograms& programs, Machine& 
   args.call.element_bytes = size_of(test.type);
   args.call.op = test.op;
   args.call.address_bytes = test.by_address ? 1 : ~std::size_t{0};
-  for (int c = 0; c < s.num_channels(); ++c) {
-    args.begins[c] =
-        schedule::channel_range(test.count, s.weight.data(), s.num_channels(), c, kGranule).begin;
-  }
-  args.begins[s.num_channels()] = test.count;
+  const std::size_t channels = static_cast<std::size_t>(s.num_channels());
+  const auto up = [](std::size_t a, std::size_t b) { return (a + b - 1) / b; };
+  args.share = up(up(test.count, channels), kGranule) * kGranule;
+  args.part_length = up(up(args.share, static_cast<std::size_t>(s.parts)), kGranule) * kGranule;
   args.chunk_length = test.chunk;
-  args.parts = static_cast<std::uint32_t>(s.parts);
-  args.granule = kGranule;
+  args.rounds = static_cast<std::uint32_t>(up(args.part_length, test.chunk));
+  args.visible = ~0U;
   args.links.num_ranks = static_cast<std::uint32_t>(s.num_ranks);
   args.program_bytes = programs.stride;
   args.max_operands = programs.max_operands;
@@ -130,7 +136,6 @@ LaunchArgs make_args(const Case& test, const PackedPrograms& programs, Machine& 
   args.links.receives = machine.receives(static_cast<std::size_t>(rank));
   args.links.control = &control;
   args.links.timeout_ns = 60'000'000'000;
-  for (Reach& reach : args.reach) reach.visible = true;
   return args;
 }
 
@@ -176,10 +181,11 @@ std::uint64_t run(const Case& test) {
       if (test.in_place) {
         const int offset = *schedule::in_place_input_offset(s.collective, r);
         if (outputs[i].size() >= inputs[i].size()) {
-          input = output + unit * static_cast<std::size_t>(
-                                      outputs[i].size() > inputs[i].size() ? offset : 0);
+          input = output + unit * static_cast<std::size_t>(outputs[i].size() > inputs[i].size()
+                                                               ? std::max(0, offset)
+                                                               : 0);
         } else {
-          output = input + unit * static_cast<std::size_t>(-offset);
+          output = input + unit * static_cast<std::size_t>(std::max(0, -offset));
         }
         call.in_place = true;
       } else {
@@ -215,11 +221,12 @@ std::string describe(const Case& test) {
   const schedule::Schedule& s = test.schedule;
   return fmt::format("{} {} ranks {} root {} channels {} count {} {}{}{}", name(s.collective),
                      s.algorithm, s.num_ranks, s.root, s.num_channels(), test.count,
-                     test.protocol == Protocol::kLl ? "ll" : "simple",
-                     test.by_address ? " by address" : "", test.in_place ? " in place" : "");
+                     name(test.protocol), test.by_address ? " by address" : "",
+                     test.in_place ? " in place" : "");
 }
 
 TEST(Block, RunsEveryScheduleRight) {
+  ropewalk::testing::Share share;
   using Float = ElementOf<DataType::kFloat32>;
   for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
     for (int c = 0; c < kNumCollectives; ++c) {
@@ -237,8 +244,9 @@ TEST(Block, RunsEveryScheduleRight) {
             if (in_place && !in_place_form) continue;
             test.in_place = in_place;
             for (const auto& [protocol, by_address] :
-                 {std::pair{Protocol::kLl, false}, std::pair{Protocol::kSimple, false},
-                  std::pair{Protocol::kSimple, true}}) {
+                 {std::pair{Protocol::kLl, false}, std::pair{Protocol::kLl128, false},
+                  std::pair{Protocol::kSimple, false}, std::pair{Protocol::kSimple, true}}) {
+              if (!share.next()) continue;
               test.protocol = protocol;
               test.by_address = by_address;
               const std::uint64_t wrong = run<Float, RedOp::kSum>(test);
@@ -260,7 +268,7 @@ void expect_right() {
   test.count = 61;
   for (const std::size_t shift : {std::size_t{0}, std::size_t{1}}) {
     test.misaligned = shift * size_of(kType);
-    for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl}) {
+    for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
       test.protocol = protocol;
       const std::uint64_t wrong = run<ElementOf<kType>, kOp>(test);
       EXPECT_EQ(wrong, 0U) << name(kType) << " " << name(kOp) << " shift " << shift << " "
@@ -294,7 +302,7 @@ TEST(Block, CombinesEveryTypeByEveryOperator) {
 
 // Two ranks exchange `bytes`, over both channels.
 std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address) {
-  Machine machine(2, 2, protocol, FifoShape{4, 2, 256});
+  Machine machine(2, 2, protocol, FifoShape{4, 2, 240});
   Control control;
   std::vector<std::vector<std::byte>> out(2);
   std::vector<std::vector<std::byte>> in(2);
@@ -348,6 +356,7 @@ std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address
 TEST(Block, CarriesMessages) {
   for (const std::size_t bytes : {0, 1, 15, 16, 17, 1000, 4099}) {
     EXPECT_EQ(exchange_wrong(Protocol::kLl, bytes, false), 0U) << bytes;
+    EXPECT_EQ(exchange_wrong(Protocol::kLl128, bytes, false), 0U) << bytes;
     EXPECT_EQ(exchange_wrong(Protocol::kSimple, bytes, false), 0U) << bytes;
     EXPECT_EQ(exchange_wrong(Protocol::kSimple, bytes, true), 0U) << bytes;
   }

@@ -51,19 +51,53 @@ class HostBlock {
   }
   void store(Pack* to, const Pack& pack) const { *to = pack; }
 
-  bool load_line(const std::byte* line, std::uint32_t flag, std::uint64_t& word) {
-    std::uint64_t halves[2];
-    const bool there = wait([&] {
-      for (int i = 0; i < 2; ++i) halves[i] = load_acquire(half(line, i));
-      return halves[0] >> 32U == flag && halves[1] >> 32U == flag;
+  template <int kLines>
+  bool load_lines(const std::byte* first, std::size_t stride, std::uint32_t flag,
+                  std::uint64_t (&words)[kLines]) {
+    return wait([&] {
+      for (int i = 0; i < kLines; ++i) {
+        const std::byte* line = first + static_cast<std::size_t>(i) * stride;
+        const std::uint64_t low = load_acquire(half(line, 0));
+        const std::uint64_t high = load_acquire(half(line, 1));
+        if (low >> 32U != flag || high >> 32U != flag) return false;
+        words[i] = (low & 0xffffffffU) | high << 32U;
+      }
+      return true;
     });
-    word = (halves[0] & 0xffffffffU) | halves[1] << 32U;
-    return there;
   }
   void store_line(std::byte* line, std::uint32_t flag, std::uint64_t word) const {
     store_release(half(line, 0), (word & 0xffffffffU) | std::uint64_t{flag} << 32U);
     store_release(half(line, 1), (word >> 32U) | std::uint64_t{flag} << 32U);
   }
+
+  static constexpr int kPieces = 8;
+  static std::size_t first_piece() { return 0; }
+  [[nodiscard]] std::size_t group_first_line() const noexcept { return thread_; }
+  template <int kLines>
+  bool load_pieces(const std::byte* slot, std::size_t first, std::size_t stride, std::size_t lines,
+                   std::uint32_t flag, std::uint64_t (&words)[kLines][2 * kPieces]) {
+    return wait([&] {
+      for (std::size_t i = 0; i < kLines && first + i * stride < lines; ++i) {
+        const std::byte* line = slot + (first + i * stride) * kLine128Bytes;
+        if (load_acquire(half(line, kLineWords)) != flag) return false;
+        for (int k = 0; k < 2 * kPieces; ++k) words[i][k] = load_acquire(half(line, k));
+      }
+      return true;
+    });
+  }
+  template <int kLines>
+  void store_pieces(std::byte* slot, std::size_t first, std::size_t stride, std::size_t lines,
+                    std::uint32_t flag, const std::uint64_t (&words)[kLines][2 * kPieces]) const {
+    for (std::size_t i = 0; i < kLines && first + i * stride < lines; ++i) {
+      const std::byte* line = slot + (first + i * stride) * kLine128Bytes;
+      for (std::size_t k = 0; k < kLineWords; ++k) {
+        store_release(half(line, static_cast<int>(k)), words[i][k]);
+      }
+      store_release(half(line, kLineWords), flag);
+    }
+  }
+
+  static void prologue() {}
 
   std::uint64_t load_acquire(const std::uint64_t* from) const {
     return std::atomic_ref(*const_cast<std::uint64_t*>(from)).load(std::memory_order_acquire);

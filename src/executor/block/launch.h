@@ -35,12 +35,12 @@ struct PackedProgram {
   }
 };
 
-/// How a peer sees this rank's buffers of this call.
-struct Reach {
-  std::int64_t input_shift = 0;  ///< peer's address minus own
-  std::int64_t output_shift = 0;
-  bool visible = false;  ///< both buffers
+/// What must be added to the addresses of this rank's buffers, for a peer of another process.
+struct Shift {
+  std::int64_t input = 0;
+  std::int64_t output = 0;
 };
+inline constexpr std::uint32_t kMaxShifted = 8;  ///< peers that may have one
 
 /// Why a block stopped. Written by the first that does, read by the host.
 enum class StopReason : std::uint32_t { kNone, kAborted, kTimeout, kMismatch, kWrongSize };
@@ -69,21 +69,26 @@ struct LaunchLinks {
   std::uint32_t num_ranks = 0;
 };
 
-/// A collective: block b runs channel b.
+/// A collective: block b runs channel b. Divisions are made on the host: they take a GPU long.
 struct LaunchArgs {
   LaunchLinks links;
   Call call;
-  std::size_t output_bytes = 0;        ///< of the whole output buffer
-  std::size_t begins[kMaxBlocks + 1];  ///< of each channel's range; [channels] is the count
-  std::size_t chunk_length = 0;        ///< elements
-  std::uint32_t parts = 1;
-  std::uint32_t granule = 1;        ///< elements; parts begin at multiples of it
+  std::size_t output_bytes = 0;  ///< of the whole output buffer
+  /// Channel c carries elements [c * share, (c + 1) * share) of each unit...
+  std::size_t share = 0;
+  /// ...or, where this is not null, [begins[c], begins[c + 1]). In device memory.
+  const std::uint64_t* begins = nullptr;
+  std::size_t part_length = 0;   ///< elements of a part, of every channel
+  std::size_t chunk_length = 0;  ///< elements
+  std::uint32_t rounds = 0;
   std::uint32_t program_bytes = 0;  ///< of the largest program, a multiple of 16
   std::uint32_t max_operands = 0;
   std::uint32_t max_sends = 0;
   const std::byte* programs = nullptr;  ///< one each program_bytes
-  Reach reach[kMaxPeers];
+  std::uint32_t visible = 0;            ///< bit r: rank r sees both buffers
+  Shift shifts[kMaxShifted];            ///< of the first ranks; the others have none
 };
+static_assert(kMaxPeers <= 32);
 // Kernel parameters may take 4 KiB on every device.
 static_assert(sizeof(LaunchArgs) <= 4096);
 

@@ -9,10 +9,12 @@
 //   unsigned thread(), size()         this thread's number, and how many there are
 //   void sync(), bool sync_or(bool)   barrier; with the disjunction of all threads' values
 //   load(const T*), store(Pack*)      of data that another GPU may have written
-//   load_line(), store_line()         a line of an ll link; the former waits
-//   load_acquire, store_release, store_relaxed, fence     of counters, system-wide
-//   bool wait(condition)              false when the block must stop: aborted, or out of time
-//   void stop(StopRecord)             tells the host, and makes all further waits fail
+//   load_lines(), store_line()        lines of an ll link; the former waits
+//   first_piece(), kPieces            which of the eight pieces of a line of ll128 are this
+//   thread's load_pieces(), store_pieces()     these; the former waits prologue() before what an
+//   earlier launch wrote is read load_acquire, store_release, store_relaxed, fence     of counters,
+//   system-wide bool wait(condition)              false when the block must stop: aborted, or out
+//   of time void stop(StopRecord)             tells the host, and makes all further waits fail
 #pragma once
 
 #include <cstddef>
@@ -63,7 +65,8 @@ struct BlockStrand {
   }
 };
 
-/// What both protocols share.
+/// What both protocols share. A thread that must stop (stopped_) walks on with the others to the
+/// end of the list, but waits for nothing and moves nothing: so all pass the same barriers.
 template <typename Block>
 class BlockTeam {
  public:
@@ -71,25 +74,15 @@ class BlockTeam {
   RW_HOST_DEVICE BlockTeam(Block& block, std::size_t output_bytes)
       : block_(block), output_bytes_(output_bytes) {}
 
-  template <typename Ready>
-  RW_HOST_DEVICE bool all(std::uint32_t n, Ready&& ready) {
-    for (std::uint32_t k = block_.thread(); k < n && !stopped_; k += block_.size()) {
-      if (!ready(k)) stopped_ = true;
-    }
-    sync();
-    return !stopped_;
-  }
   template <typename Body>
   RW_HOST_DEVICE void each(std::uint32_t n, Body&& body) {
     for (std::uint32_t k = block_.thread(); k < n; k += block_.size()) body(k);
   }
-  /// Also agrees on whether any thread must stop.
-  RW_HOST_DEVICE void sync() { stopped_ = block_.sync_or(stopped_); }
-
   RW_HOST_DEVICE bool wait_consumed(BlockSendEnd& link, std::uint64_t number) {
     if (link.consumed_seen >= number) return true;
-    return block_.wait(
-        [&] { return (link.consumed_seen = block_.load_acquire(link.consumed_at)) >= number; });
+    return !stopped_ && block_.wait([&] {
+      return (link.consumed_seen = block_.load_acquire(link.consumed_at)) >= number;
+    });
   }
 
   RW_HOST_DEVICE void mismatch(int peer, const CallTag& theirs, const Call& call) {
@@ -123,14 +116,84 @@ class BlockTeam {
   bool stopped_ = false;
 };
 
+/// Lines that carry their flags: nothing is waited for but the data itself, and a step takes two
+/// barriers. So chunks are counted when a step begins, and a Source remembers its number.
 template <Protocol kProtocol, typename Block, typename Element, RedOp kOp>
-class ProtocolTeam;
+class ProtocolTeam : public BlockTeam<Block> {
+ public:
+  using BlockTeam<Block>::BlockTeam;
+
+  template <typename Ready>
+  RW_HOST_DEVICE bool all(std::uint32_t /*n*/, Ready&& /*ready*/) {
+    return true;
+  }
+  RW_HOST_DEVICE void sync() {
+    if constexpr (kProtocol == Protocol::kLl128) {
+      // The threads of a line go together, so all must know whether one has to stop.
+      this->stopped_ = this->block_.sync_or(this->stopped_);
+    } else {
+      this->block_.sync();
+    }
+  }
+  RW_HOST_DEVICE void end_step() {}
+
+  RW_HOST_DEVICE bool wait_arrival(BlockReceiveEnd& /*link*/, std::size_t /*bytes*/) {
+    return true;
+  }
+  RW_HOST_DEVICE bool wait_room(BlockSendEnd& /*link*/, std::size_t /*bytes*/) { return true; }
+  RW_HOST_DEVICE Source arrived(BlockReceiveEnd& link, const Call& /*call*/,
+                                std::size_t /*bytes*/) {
+    const std::uint64_t chunk = ++link.received;
+    Source source;
+    source.data = flagged_slot(kProtocol, link.memory, link.shape, chunk);
+    source.remote = chunk;
+    source.flag = flag_of(chunk);
+    return source;
+  }
+  RW_HOST_DEVICE Destination describe(BlockSendEnd& link, const Call& /*call*/, std::size_t bytes,
+                                      const std::byte* /*given*/) {
+    if (bytes > link.shape.slot_bytes) this->wrong_size(link.peer, bytes, link.shape.slot_bytes);
+    if (!this->wait_window(link, link.shape.slots)) this->stopped_ = true;
+    const std::uint64_t chunk = ++link.published;
+    // One that must stop has no room to write to.
+    if (this->stopped_) return Destination{};
+    return Destination{flagged_slot(kProtocol, link.memory, link.shape, chunk), flag_of(chunk)};
+  }
+  RW_HOST_DEVICE void publish(BlockSendEnd& /*link*/) {}
+  RW_HOST_DEVICE void release(BlockReceiveEnd& link, const Source& source) {
+    // The writer wants room now and then: told of half the slots at once, it never waits in vain.
+    // Relaxed: what was read has been used by its readers before the barrier.
+    if (!this->stopped_ && (source.remote & (link.shape.slots / 2 - 1)) == 0) {
+      this->block_.store_relaxed(link.consumed_at, source.remote);
+    }
+  }
+  RW_HOST_DEVICE void transfer(BlockStrand& strand, const Call& call, const Transfer& transfer) {
+    if (this->stopped_) return;
+    const BlockTransfer all{strand.sources, strand.destinations, transfer, call.scalar};
+    const bool done = kProtocol == Protocol::kLl ? transfer_ll<Element, kOp>(this->block_, all)
+                                                 : transfer_ll128<Element, kOp>(this->block_, all);
+    if (!done) this->stopped_ = true;
+  }
+};
 
 /// Headers and slots; data, fence, flag.
 template <typename Block, typename Element, RedOp kOp>
 class ProtocolTeam<Protocol::kSimple, Block, Element, kOp> : public BlockTeam<Block> {
  public:
   using BlockTeam<Block>::BlockTeam;
+
+  template <typename Ready>
+  RW_HOST_DEVICE bool all(std::uint32_t n, Ready&& ready) {
+    for (std::uint32_t k = this->block_.thread(); k < n && !this->stopped_;
+         k += this->block_.size()) {
+      if (!ready(k)) this->stopped_ = true;
+    }
+    sync();
+    return true;
+  }
+  /// Also agrees on whether any thread must stop.
+  RW_HOST_DEVICE void sync() { this->stopped_ = this->block_.sync_or(this->stopped_); }
+  RW_HOST_DEVICE void end_step() { sync(); }
 
   RW_HOST_DEVICE bool wait_arrival(BlockReceiveEnd& link, std::size_t /*bytes*/) {
     const std::uint64_t next = link.received + 1;
@@ -141,10 +204,12 @@ class ProtocolTeam<Protocol::kSimple, Block, Element, kOp> : public BlockTeam<Bl
     return this->wait_window(link, bytes > kInlineBytes ? link.shape.slots : link.shape.headers);
   }
   RW_HOST_DEVICE Source arrived(BlockReceiveEnd& link, const Call& call, std::size_t bytes) {
+    if (this->stopped_) return Source{};
     return arrived_chunk(*this, link, call, bytes);
   }
   RW_HOST_DEVICE Destination describe(BlockSendEnd& link, const Call& call, std::size_t bytes,
                                       const std::byte* given) {
+    if (this->stopped_) return Destination{};
     if (given != nullptr) {
       // Addresses are given as the peer sees them.
       const bool is_output = given >= call.output && given < call.output + this->output_bytes_;
@@ -153,11 +218,13 @@ class ProtocolTeam<Protocol::kSimple, Block, Element, kOp> : public BlockTeam<Bl
     return describe_chunk(*this, link, call, bytes, given);
   }
   RW_HOST_DEVICE void publish(BlockSendEnd& link) {
+    if (this->stopped_) return;
     const std::uint64_t next = ++link.published;
     // The whole block's stores come before the barrier that this thread has passed.
     this->block_.store_release(&link.header(next)->sequence, next);
   }
-  RW_HOST_DEVICE void release(BlockReceiveEnd& link) {
+  RW_HOST_DEVICE void release(BlockReceiveEnd& link, const Source& /*source*/) {
+    if (this->stopped_) return;
     const std::uint64_t chunk = ++link.received;
     // Relaxed: what was read has been stored elsewhere by its readers before the barrier.
     this->block_.store_relaxed(link.consumed_at, chunk);
@@ -166,47 +233,6 @@ class ProtocolTeam<Protocol::kSimple, Block, Element, kOp> : public BlockTeam<Bl
     if (this->stopped_) return;
     const BlockTransfer all{strand.sources, strand.destinations, transfer, call.scalar};
     transfer_plain<Element, kOp>(this->block_, all);
-  }
-};
-
-/// Lines that carry their flags: nothing is waited for but the data itself.
-template <typename Block, typename Element, RedOp kOp>
-class ProtocolTeam<Protocol::kLl, Block, Element, kOp> : public BlockTeam<Block> {
- public:
-  using BlockTeam<Block>::BlockTeam;
-
-  RW_HOST_DEVICE bool wait_arrival(BlockReceiveEnd& /*link*/, std::size_t /*bytes*/) {
-    return true;
-  }
-  RW_HOST_DEVICE bool wait_room(BlockSendEnd& link, std::size_t /*bytes*/) {
-    return this->wait_window(link, link.shape.slots);
-  }
-  RW_HOST_DEVICE Source arrived(BlockReceiveEnd& link, const Call& /*call*/,
-                                std::size_t /*bytes*/) {
-    const std::uint64_t chunk = link.received + 1;
-    Source source;
-    source.data = ll_slot(link.memory, link.shape, chunk);
-    source.flag = ll_flag(chunk);
-    return source;
-  }
-  RW_HOST_DEVICE Destination describe(BlockSendEnd& link, const Call& /*call*/, std::size_t bytes,
-                                      const std::byte* /*given*/) {
-    if (bytes > link.shape.slot_bytes) this->wrong_size(link.peer, bytes, link.shape.slot_bytes);
-    const std::uint64_t chunk = link.published + 1;
-    return Destination{ll_slot(link.memory, link.shape, chunk), ll_flag(chunk)};
-  }
-  RW_HOST_DEVICE void publish(BlockSendEnd& link) { ++link.published; }
-  RW_HOST_DEVICE void release(BlockReceiveEnd& link) {
-    const std::uint64_t chunk = ++link.received;
-    // The writer wants room now and then: told of half the slots at once, it never waits in vain.
-    if ((chunk & (link.shape.slots / 2 - 1)) == 0) {
-      this->block_.store_relaxed(link.consumed_at, chunk);
-    }
-  }
-  RW_HOST_DEVICE void transfer(BlockStrand& strand, const Call& call, const Transfer& transfer) {
-    if (this->stopped_) return;
-    const BlockTransfer all{strand.sources, strand.destinations, transfer, call.scalar};
-    if (!transfer_ll<Element, kOp>(this->block_, all)) this->stopped_ = true;
   }
 };
 
@@ -238,30 +264,39 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
   };
   BlockSendEnd* sends = args.links.sends + std::size_t{channel} * n;
   BlockReceiveEnd* receives = args.links.receives + std::size_t{channel} * n;
+  fetch(program, args.programs + std::size_t{channel} * args.program_bytes, args.program_bytes);
+  block.prologue();
   fetch(strand.sends, sends, n * sizeof(BlockSendEnd));
   fetch(strand.receives, receives, n * sizeof(BlockReceiveEnd));
-  fetch(program, args.programs + std::size_t{channel} * args.program_bytes, args.program_bytes);
-  block.sync();
-  for (std::uint32_t k = block.thread(); k < n; k += block.size()) {
-    strand.sends[k].address_allowed = args.reach[k].visible;
-    strand.sends[k].input_shift = args.reach[k].input_shift;
-    strand.sends[k].output_shift = args.reach[k].output_shift;
+  if (args.begins != nullptr) {
+    strand.begin = args.begins[channel];
+    strand.length = args.begins[channel + 1] - strand.begin;
+  } else {
+    const std::size_t begin = args.share * channel;
+    strand.begin = begin < args.call.count ? begin : args.call.count;
+    const std::size_t left = args.call.count - strand.begin;
+    strand.length = left < args.share ? left : args.share;
   }
+  strand.part_length = args.part_length;
+  strand.chunk_length = args.chunk_length;
+  strand.rounds = args.rounds;
+  block.sync();
   strand.steps = program->steps();
   strand.operands = program->operands();
   strand.send_records = program->sends();
   strand.num_records = program->num_steps;
-  strand.begin = args.begins[channel];
-  strand.length = args.begins[channel + 1] - strand.begin;
-  // As schedule/layout.h's part_range().
-  const std::size_t even = (strand.length + args.parts - 1) / args.parts;
-  strand.part_length = (even + args.granule - 1) / args.granule * args.granule;
-  strand.chunk_length = args.chunk_length;
-  strand.rounds = (strand.part_length + strand.chunk_length - 1) / strand.chunk_length;
-  block.sync();
+  if constexpr (kProtocol == Protocol::kSimple) {
+    for (std::uint32_t k = block.thread(); k < n; k += block.size()) {
+      strand.sends[k].address_allowed = (args.visible >> k & 1U) != 0;
+      strand.sends[k].input_shift = k < kMaxShifted ? args.shifts[k].input : 0;
+      strand.sends[k].output_shift = k < kMaxShifted ? args.shifts[k].output : 0;
+    }
+    block.sync();
+  }
 
   ProtocolTeam<kProtocol, Block, Element, kOp> team(block, args.output_bytes);
   walk(team, strand, args.call);
+  block.sync();
   for (std::uint32_t k = block.thread(); k < n; k += block.size()) {
     sends[k].published = strand.sends[k].published;
     sends[k].consumed_seen = strand.sends[k].consumed_seen;
@@ -299,6 +334,7 @@ RW_HOST_DEVICE void run_message_by(Block& block, const MessageArgs& args, const 
   strand.num_links = message.sends ? 1 : 0;
   const std::size_t place =
       std::size_t{channel} * links.num_ranks + static_cast<std::size_t>(message.peer);
+  block.prologue();
   if (block.thread() == 0) {
     shared.step = StepRecord{};
     shared.step.num_operands = 1;
@@ -338,6 +374,7 @@ RW_HOST_DEVICE void run_message_by(Block& block, const MessageArgs& args, const 
   block.sync();
   ProtocolTeam<kProtocol, Block, CopiedElement, RedOp::kSum> team(block, 0);
   walk(team, strand, call);
+  block.sync();
   if (block.thread() == 0) {
     if (message.sends) {
       links.sends[place] = shared.send_end;
@@ -355,10 +392,14 @@ RW_HOST_DEVICE void run_message(Block& block, const MessageArgs& args, std::uint
   while (m + 1 < args.num_messages && args.messages[m + 1].first_block <= number) ++m;
   const Message& message = args.messages[m];
   const std::uint32_t channel = number - message.first_block;
-  if (message.protocol == Protocol::kLl) {
-    run_message_by<Protocol::kLl>(block, args, message, channel, shared);
-  } else {
-    run_message_by<Protocol::kSimple>(block, args, message, channel, shared);
+  switch (message.protocol) {
+    case Protocol::kSimple:
+      run_message_by<Protocol::kSimple>(block, args, message, channel, shared);
+      break;
+    case Protocol::kLl: run_message_by<Protocol::kLl>(block, args, message, channel, shared); break;
+    case Protocol::kLl128:
+      run_message_by<Protocol::kLl128>(block, args, message, channel, shared);
+      break;
   }
 }
 

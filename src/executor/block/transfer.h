@@ -100,7 +100,9 @@ template <typename Element, RedOp kOp, typename Block>
 RW_HOST_DEVICE void combine_packs(Block& block, const BlockTransfer& transfer, std::size_t packs) {
   constexpr std::size_t kPerPack = sizeof(Pack) / sizeof(typename Element::Stored);
   // Sums of small types are wider than their packs, and registers are few.
-  constexpr std::size_t kAtOnce = sizeof(typename Element::Stored) == 1 ? 2 : 4;
+  constexpr std::size_t kAtOnce = sizeof(typename Element::Stored) >= 4   ? 8
+                                  : sizeof(typename Element::Stored) == 2 ? 4
+                                                                          : 2;
   const Arithmetic<Element, kOp> arithmetic(transfer);
   const std::size_t stride = block.size();
   for (std::size_t first = block.thread(); first < packs; first += kAtOnce * stride) {
@@ -257,42 +259,200 @@ RW_HOST_DEVICE inline void store_word(std::byte* data, std::size_t w, std::size_
   }
 }
 
-/// @return false when the block was told to stop
-template <typename Element, RedOp kOp, typename Block>
-RW_HOST_DEVICE bool transfer_ll(Block& block, const BlockTransfer& transfer) {
+/// `kAtOnce` words of each thread, `stride` apart. @return false when the block was told to stop
+template <typename Element, RedOp kOp, int kAtOnce, typename Block>
+RW_HOST_DEVICE bool transfer_words(Block& block, const BlockTransfer& transfer, std::size_t first,
+                                   std::size_t stride, std::size_t bytes) {
   constexpr std::size_t kPerWord = sizeof(std::uint64_t) / sizeof(typename Element::Stored);
   const Transfer& what = transfer.what;
   const bool copies = kOnlyCopied<Element> || is_copy(what);
-  const std::size_t bytes = what.count * sizeof(typename Element::Stored);
-  const std::size_t words = (bytes + 7) / 8;
   const Arithmetic<Element, kOp> arithmetic(transfer);
-  for (std::size_t w = block.thread(); w < words; w += block.size()) {
-    WordOf<Element> value{};
-    typename Element::Compute sums[kPerWord] = {};
-    for (std::uint32_t s = 0; s < what.num_sources; ++s) {
-      const Source& source = transfer.sources[s];
-      if (source.flag == 0) {
-        value.word = load_word(block, source.data, w, bytes);
-      } else if (!block.load_line(source.data + 16 * w, source.flag, value.word)) {
+  WordOf<Element> values[kAtOnce] = {};
+  typename Element::Compute sums[kAtOnce][kPerWord] = {};
+  for (std::uint32_t s = 0; s < what.num_sources; ++s) {
+    const Source source = transfer.sources[s];
+    if (source.flag == 0) {
+      RW_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        values[u].word = load_word(block, source.data, first + u * stride, bytes);
+      }
+    } else {
+      std::uint64_t words[kAtOnce];
+      if (!block.template load_lines<kAtOnce>(source.data + 16 * first, 16 * stride, source.flag,
+                                              words)) {
         return false;
       }
-      if (copies) break;
       RW_UNROLL
-      for (std::size_t e = 0; e < kPerWord; ++e) arithmetic.take(sums[e], s, value.elements[e]);
+      for (int u = 0; u < kAtOnce; ++u) values[u].word = words[u];
     }
-    if (!copies) {
-      RW_UNROLL
-      for (std::size_t e = 0; e < kPerWord; ++e) value.elements[e] = arithmetic.finish(sums[e]);
-    }
-    for (std::uint32_t d = 0; d < what.num_destinations; ++d) {
-      const Destination& destination = transfer.destinations[d];
-      if (destination.data == nullptr) continue;
-      if (destination.flag == 0) {
-        store_word(destination.data, w, bytes, value.word);
-      } else {
-        block.store_line(destination.data + 16 * w, destination.flag, value.word);
+    if constexpr (!kOnlyCopied<Element>) {
+      if (!copies) {
+        RW_UNROLL
+        for (int u = 0; u < kAtOnce; ++u) {
+          RW_UNROLL
+          for (std::size_t e = 0; e < kPerWord; ++e) {
+            arithmetic.take(sums[u][e], s, values[u].elements[e]);
+          }
+        }
       }
     }
+  }
+  if constexpr (!kOnlyCopied<Element>) {
+    if (!copies) {
+      RW_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        RW_UNROLL
+        for (std::size_t e = 0; e < kPerWord; ++e) {
+          values[u].elements[e] = arithmetic.finish(sums[u][e]);
+        }
+      }
+    }
+  }
+  for (std::uint32_t d = 0; d < what.num_destinations; ++d) {
+    const Destination destination = transfer.destinations[d];
+    if (destination.data == nullptr) continue;
+    RW_UNROLL
+    for (int u = 0; u < kAtOnce; ++u) {
+      const std::size_t w = first + u * stride;
+      if (destination.flag == 0) {
+        store_word(destination.data, w, bytes, values[u].word);
+      } else {
+        block.store_line(destination.data + 16 * w, destination.flag, values[u].word);
+      }
+    }
+  }
+  return true;
+}
+
+/// One line of each of `kAtOnce` (lines `stride` apart; those beyond `lines` are nothing). The
+/// threads of a line go together. @return false when the block was told to stop
+template <typename Element, RedOp kOp, int kAtOnce, typename Block>
+RW_HOST_DEVICE bool transfer_lines(Block& block, const BlockTransfer& transfer, std::size_t first,
+                                   std::size_t stride, std::size_t lines, std::size_t bytes) {
+  constexpr int kWords = 2 * Block::kPieces;  // of this thread, of a line
+  constexpr std::size_t kPerWord = sizeof(std::uint64_t) / sizeof(typename Element::Stored);
+  const Transfer& what = transfer.what;
+  const bool copies = kOnlyCopied<Element> || is_copy(what);
+  const Arithmetic<Element, kOp> arithmetic(transfer);
+  const std::size_t words = (bytes + 7) / 8;
+  const std::size_t own = 2 * block.first_piece();
+  // This thread's word `k` of line `u`, or past the end for the flag's place and what is no data.
+  const auto word_of = [&](int u, int k) {
+    const std::size_t in_line = own + static_cast<std::size_t>(k);
+    if (in_line >= kLineWords) return words;
+    return (first + static_cast<std::size_t>(u) * stride) * kLineWords + in_line;
+  };
+  WordOf<Element> values[kAtOnce][kWords] = {};
+  typename Element::Compute sums[kAtOnce][kWords][kPerWord] = {};
+  for (std::uint32_t s = 0; s < what.num_sources; ++s) {
+    const Source source = transfer.sources[s];
+    if (source.flag == 0) {
+      RW_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        RW_UNROLL
+        for (int k = 0; k < kWords; ++k) {
+          const std::size_t w = word_of(u, k);
+          if (w < words) values[u][k].word = load_word(block, source.data, w, bytes);
+        }
+      }
+    } else {
+      std::uint64_t in[kAtOnce][kWords];
+      if (!block.template load_pieces<kAtOnce>(source.data, first, stride, lines, source.flag,
+                                               in)) {
+        return false;
+      }
+      RW_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        RW_UNROLL
+        for (int k = 0; k < kWords; ++k) values[u][k].word = in[u][k];
+      }
+    }
+    if constexpr (!kOnlyCopied<Element>) {
+      if (!copies) {
+        RW_UNROLL
+        for (int u = 0; u < kAtOnce; ++u) {
+          RW_UNROLL
+          for (int k = 0; k < kWords; ++k) {
+            RW_UNROLL
+            for (std::size_t e = 0; e < kPerWord; ++e) {
+              arithmetic.take(sums[u][k][e], s, values[u][k].elements[e]);
+            }
+          }
+        }
+      }
+    }
+  }
+  if constexpr (!kOnlyCopied<Element>) {
+    if (!copies) {
+      RW_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        RW_UNROLL
+        for (int k = 0; k < kWords; ++k) {
+          RW_UNROLL
+          for (std::size_t e = 0; e < kPerWord; ++e) {
+            values[u][k].elements[e] = arithmetic.finish(sums[u][k][e]);
+          }
+        }
+      }
+    }
+  }
+  for (std::uint32_t d = 0; d < what.num_destinations; ++d) {
+    const Destination destination = transfer.destinations[d];
+    if (destination.data == nullptr) continue;
+    if (destination.flag != 0) {
+      std::uint64_t out[kAtOnce][kWords];
+      RW_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        RW_UNROLL
+        for (int k = 0; k < kWords; ++k) out[u][k] = values[u][k].word;
+      }
+      block.template store_pieces<kAtOnce>(destination.data, first, stride, lines, destination.flag,
+                                           out);
+      continue;
+    }
+    RW_UNROLL
+    for (int u = 0; u < kAtOnce; ++u) {
+      RW_UNROLL
+      for (int k = 0; k < kWords; ++k) {
+        const std::size_t w = word_of(u, k);
+        if (w < words) store_word(destination.data, w, bytes, values[u][k].word);
+      }
+    }
+  }
+  return true;
+}
+
+/// @return false when the block was told to stop
+template <typename Element, RedOp kOp, typename Block>
+RW_HOST_DEVICE bool transfer_ll128(Block& block, const BlockTransfer& transfer) {
+  constexpr int kAtOnce = sizeof(typename Element::Stored) == 1 && !kOnlyCopied<Element> ? 2 : 4;
+  const std::size_t bytes = transfer.what.count * sizeof(typename Element::Stored);
+  const std::size_t lines = (bytes + 8 * kLineWords - 1) / (8 * kLineWords);
+  // What votes together goes together: a group of threads begins with the line of its first one.
+  const std::size_t stride = block.size() * Block::kPieces / 8;
+  for (std::size_t base = 0; base < lines; base += kAtOnce * stride) {
+    const std::size_t first = base + block.thread() * Block::kPieces / 8;
+    if (base + block.group_first_line() >= lines) break;
+    if (!transfer_lines<Element, kOp, kAtOnce>(block, transfer, first, stride, lines, bytes)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// @return false when the block was told to stop
+template <typename Element, RedOp kOp, typename Block>
+RW_HOST_DEVICE bool transfer_ll(Block& block, const BlockTransfer& transfer) {
+  constexpr int kAtOnce = 4;
+  const std::size_t bytes = transfer.what.count * sizeof(typename Element::Stored);
+  const std::size_t words = (bytes + 7) / 8;
+  const std::size_t stride = block.size();
+  std::size_t w = block.thread();
+  for (; w + (kAtOnce - 1) * stride < words; w += kAtOnce * stride) {
+    if (!transfer_words<Element, kOp, kAtOnce>(block, transfer, w, stride, bytes)) return false;
+  }
+  for (; w < words; w += stride) {
+    if (!transfer_words<Element, kOp, 1>(block, transfer, w, stride, bytes)) return false;
   }
   return true;
 }

@@ -40,20 +40,82 @@ class CudaBlock {
   }
 
   // ---- ll lines ----
-  __device__ bool load_line(const std::byte* line, std::uint32_t flag, std::uint64_t& word) {
-    Pack pack;
-    const bool there = wait([&] {
-      pack = load(reinterpret_cast<const Pack*>(line));
-      return pack.words[1] == flag && pack.words[3] == flag;
+  /// The words of `kLines` lines, `stride` bytes apart. @return false when the block must stop
+  template <int kLines>
+  __device__ bool load_lines(const std::byte* first, std::size_t stride, std::uint32_t flag,
+                             std::uint64_t (&words)[kLines]) {
+    return wait([&] {
+      Pack packs[kLines];
+      RW_UNROLL
+      for (int i = 0; i < kLines; ++i) {
+        packs[i] = load(reinterpret_cast<const Pack*>(first + i * stride));
+      }
+      bool all = true;
+      RW_UNROLL
+      for (int i = 0; i < kLines; ++i) {
+        all = all && packs[i].words[1] == flag && packs[i].words[3] == flag;
+        words[i] = packs[i].words[0] | std::uint64_t{packs[i].words[2]} << 32U;
+      }
+      return all;
     });
-    word = pack.words[0] | std::uint64_t{pack.words[2]} << 32U;
-    return there;
   }
   __device__ void store_line(std::byte* line, std::uint32_t flag, std::uint64_t word) const {
     asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(line),
                  "r"(static_cast<std::uint32_t>(word)), "r"(flag),
                  "r"(static_cast<std::uint32_t>(word >> 32U)), "r"(flag)
                  : "memory");
+  }
+
+  // ---- lines of ll128: a piece of sixteen bytes for each of eight threads, a warp votes ----
+  static constexpr int kPieces = 1;
+  __device__ std::size_t first_piece() const { return threadIdx.x % 8; }
+  /// The first line of this thread's warp, in a round of lines.
+  __device__ std::size_t group_first_line() const { return threadIdx.x / 32 * 4; }
+  template <int kLines>
+  __device__ bool load_pieces(const std::byte* slot, std::size_t first, std::size_t stride,
+                              std::size_t lines, std::uint32_t flag,
+                              std::uint64_t (&words)[kLines][2]) {
+    const bool has_flag = first_piece() == 7;
+    return wait_together([&] {
+      Pack packs[kLines];
+      RW_UNROLL
+      for (int i = 0; i < kLines; ++i) {
+        const std::size_t line = first + i * stride;
+        if (line < lines) packs[i] = load(piece(slot, line));
+      }
+      bool there = true;
+      RW_UNROLL
+      for (int i = 0; i < kLines; ++i) {
+        if (has_flag && first + i * stride < lines) there = there && packs[i].words[2] == flag;
+        words[i][0] = packs[i].words[0] | std::uint64_t{packs[i].words[1]} << 32U;
+        words[i][1] = packs[i].words[2] | std::uint64_t{packs[i].words[3]} << 32U;
+      }
+      return __all_sync(0xffffffffU, there) != 0;
+    });
+  }
+  template <int kLines>
+  __device__ void store_pieces(std::byte* slot, std::size_t first, std::size_t stride,
+                               std::size_t lines, std::uint32_t flag,
+                               const std::uint64_t (&words)[kLines][2]) const {
+    __syncwarp();  // the eight threads of a line store at once
+    RW_UNROLL
+    for (int i = 0; i < kLines; ++i) {
+      const std::size_t line = first + i * stride;
+      if (line >= lines) continue;
+      const std::uint64_t second = first_piece() == 7 ? flag : words[i][1];
+      asm volatile("st.volatile.global.v2.u64 [%0], {%1,%2};" ::"l"(piece(slot, line)),
+                   "l"(words[i][0]), "l"(second)
+                   : "memory");
+    }
+  }
+
+  /// A launch may begin while the one before it ends (start() of comm/cuda): what that one wrote is
+  /// there only after this.
+  __device__ static void prologue() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
   }
 
   // ---- counters ----
@@ -83,6 +145,18 @@ class CudaBlock {
       if (must_stop(begin)) return condition();
     }
   }
+  /// As wait(), of a whole warp with a condition that its threads agree on.
+  template <typename Condition>
+  __device__ bool wait_together(Condition&& condition) {
+    if (condition()) return true;
+    std::uint64_t begin = 0;
+    while (true) {
+      for (int turn = 0; turn < 4096; ++turn) {
+        if (condition()) return true;
+      }
+      if (__any_sync(0xffffffffU, must_stop(begin)) != 0) return false;
+    }
+  }
   __device__ void stop(const StopRecord& record) {
     StopRecord* place = &links_.control->stop;
     if (atomicCAS_system(&place->reason, 0U, static_cast<std::uint32_t>(StopReason::kAborted)) !=
@@ -101,6 +175,9 @@ class CudaBlock {
   }
 
  private:
+  __device__ static const Pack* piece(const std::byte* slot, std::size_t line) {
+    return reinterpret_cast<const Pack*>(slot + line * kLine128Bytes) + threadIdx.x % 8;
+  }
   __device__ static std::uint64_t now_ns() {
     std::uint64_t time;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));

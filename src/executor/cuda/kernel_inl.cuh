@@ -24,7 +24,8 @@ KernelRow kernel_row() {
   const auto add = [&]<RedOp kOp>(std::integral_constant<RedOp, kOp>) {
     row[static_cast<std::size_t>(kOp)] = {
         reinterpret_cast<const void*>(&walk_channels<Protocol::kSimple, kType, kOp>),
-        reinterpret_cast<const void*>(&walk_channels<Protocol::kLl, kType, kOp>)};
+        reinterpret_cast<const void*>(&walk_channels<Protocol::kLl, kType, kOp>),
+        reinterpret_cast<const void*>(&walk_channels<Protocol::kLl128, kType, kOp>)};
   };
   add(std::integral_constant<RedOp, RedOp::kSum>{});
   add(std::integral_constant<RedOp, RedOp::kProd>{});

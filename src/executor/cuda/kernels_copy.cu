@@ -25,7 +25,8 @@ const void* message_kernel() { return reinterpret_cast<const void*>(&carry_messa
 
 std::array<const void*, kNumProtocols> copy_kernels() {
   return {reinterpret_cast<const void*>(&copy_channels<Protocol::kSimple>),
-          reinterpret_cast<const void*>(&copy_channels<Protocol::kLl>)};
+          reinterpret_cast<const void*>(&copy_channels<Protocol::kLl>),
+          reinterpret_cast<const void*>(&copy_channels<Protocol::kLl128>)};
 }
 
 }  // namespace ropewalk::executor
