@@ -5,13 +5,14 @@ Arrays on GPUs are stood in for by objects that only describe one; nothing touch
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, Optional
 
 import numpy as np
 import pytest
 import ropewalk
 from conftest import Program, Worlds, run_ranks
-from ropewalk import device_arrays, joining
+from ropewalk import _library, device_arrays, joining
 from ropewalk.arrays import UNKNOWN_DEVICE, buffer_of
 from ropewalk.communicator import Communicator
 
@@ -146,6 +147,25 @@ def test_without_gpus_everything_says_why() -> None:
     with pytest.raises(ropewalk.UsageError) as raised:
         peers.measure_peers()
     assert reason in str(raised.value)
+
+
+@needs_no_gpu
+def test_the_c_api_says_why_it_cannot() -> None:
+    library = _library.library()
+    request, text, count = _library.Request(), ctypes.c_void_p(), ctypes.c_int(5)
+    for result in (
+        library.rwStreamMark(0, None, ctypes.byref(request)),
+        library.rwDeviceDescribe(0, ctypes.byref(text)),
+        library.rwMeasurePeers(1 << 20, 1, ctypes.byref(text)),
+    ):
+        with pytest.raises(ropewalk.UsageError):
+            _library.check(result)
+    assert not request
+    assert not text
+    _library.check(library.rwDeviceCount(ctypes.byref(count)))
+    assert count.value == 0
+    with pytest.raises(ropewalk.ArgumentError, match="count: NULL"):
+        _library.check(library.rwDeviceCount(None))
 
 
 @needs_no_gpu
