@@ -11,7 +11,8 @@ JOBS ?= $(shell nproc)
 BUILD := build/release
 VENV := .venv
 BIN := $(VENV)/bin
-CCACHE := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+CCACHE := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache \
+  -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
 CONFIGURE := cmake -G Ninja $(CCACHE)
 FUZZ_SECONDS ?= 20
 CXX_FILES = $(shell git ls-files --cached --others --exclude-standard \
@@ -45,7 +46,8 @@ build/.system: dev/setup
 	dev/setup build
 	@mkdir -p build && touch $@
 
-$(BUILD)/build.ninja: CMakeLists.txt cmake/layers.cmake cmake/simgrid.cmake cmake/install.cmake \
+$(BUILD)/build.ninja: CMakeLists.txt cmake/layers.cmake cmake/cuda.cmake cmake/simgrid.cmake \
+  cmake/install.cmake \
   | build/.system $(if $(filter test,$(MAKECMDGOALS)),build/.system-simgrid)
 	$(CONFIGURE) -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release
 	@touch $@
