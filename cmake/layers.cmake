@@ -6,10 +6,13 @@
 add_library(rw_options INTERFACE)
 target_include_directories(rw_options INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
-target_compile_options(rw_options INTERFACE -Wall -Wextra -Wshadow -Wconversion
-  $<$<BOOL:${RW_WERROR}>:-Werror>)
-# A product fused with a sum rounds once: results would differ between CPUs.
-target_compile_options(rw_options INTERFACE -ffp-contract=off)
+target_compile_options(rw_options INTERFACE
+  $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-Wall -Wextra -Wshadow -Wconversion
+  $<$<BOOL:${RW_WERROR}>:-Werror>>)
+# A product fused with a sum rounds once: results would differ between processors.
+target_compile_options(rw_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --fmad=false>
+  $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-ffp-contract=off>)
 target_link_libraries(rw_options INTERFACE Threads::Threads fmt::fmt)
 if(RW_SANITIZE)
   target_compile_options(rw_options INTERFACE -fsanitize=${RW_SANITIZE} -fno-omit-frame-pointer -g
@@ -36,6 +39,15 @@ function(rw_layer name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*.cc)
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${folder}/*_test.cc)
   file(GLOB_RECURSE fuzzers CONFIGURE_DEPENDS ${folder}/*_fuzz.cc)
+  # Folders called cuda/ are for builds that have it.
+  if(RW_HAVE_CUDA)
+    file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${folder}/*.cu)
+    list(APPEND sources ${kernels})
+    list(FILTER sources EXCLUDE REGEX "/no_cuda\\.cc$")
+  else()
+    list(FILTER sources EXCLUDE REGEX "/cuda/")
+    list(FILTER tests EXCLUDE REGEX "/cuda/")
+  endif()
   if(tests)
     list(REMOVE_ITEM sources ${tests})
   endif()
@@ -72,7 +84,8 @@ endfunction()
 rw_layer(core)
 rw_layer(transport DEPENDS core)
 rw_layer(schedule DEPENDS core LIBRARIES nlohmann_json::nlohmann_json)
-rw_layer(executor DEPENDS core schedule transport LIBRARIES PkgConfig::HWY)
+rw_layer(executor DEPENDS core schedule transport
+  LIBRARIES PkgConfig::HWY $<$<BOOL:${RW_HAVE_CUDA}>:CUDA::cudart_static>)
 rw_layer(comm DEPENDS core schedule transport executor
   LIBRARIES PkgConfig::SODIUM nlohmann_json::nlohmann_json)
 

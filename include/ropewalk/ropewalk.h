@@ -132,9 +132,21 @@ RW_API rwResult_t rwCommGetAsyncError(rwComm_t comm, rwResult_t* error);
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
-/* Where an operation's memory is worked on. NULL: host memory. CUDA streams come with the CUDA
- * executor; until then another value is rwInvalidUsage. */
+/* Where an operation's memory is worked on. NULL: host memory. Else a cudaStream_t on which the
+ * operation is enqueued, for communicators with a GPU (rwCommAttachDevice); CUDA's default stream,
+ * which is 0 to CUDA, is RW_STREAM_LEGACY here (as cudaStreamLegacy). */
 typedef struct rwStreamOpaque* rwStream_t;
+#define RW_STREAM_LEGACY ((rwStream_t)0x1)
+#define RW_STREAM_PER_THREAD ((rwStream_t)0x2)
+
+/* Gives this rank the GPU `device` (CUDA's number; -1: the current one). All ranks of `comm` call,
+ * each with a GPU; then operations may work on GPU memory. Several ranks in one thread call between
+ * rwGroupStart and rwGroupEnd. */
+RW_API rwResult_t rwCommAttachDevice(rwComm_t comm, int device);
+/* Why GPUs cannot be used here, "" when they can. Valid until the thread's next call. */
+RW_API const char* rwWhyNoDevice(void);
+/* Bytes of device memory that `comm` holds. */
+RW_API rwResult_t rwCommDeviceMemory(rwComm_t comm, size_t* bytes);
 
 /* An operation that was started. Every collective takes `request`: NULL blocks until the operation
  * is done; else *request is set and the call returns at once. Operations of a communicator run in

@@ -172,7 +172,8 @@ RW_API rwResult_t rwCommAbort(rwComm_t comm) {
 
 RW_API rwResult_t rwCommGetAsyncError(rwComm_t comm, rwResult_t* error) {
   return guarded("rwCommGetAsyncError", [&] {
-    const comm::Fate& fate = checked(comm, "comm").comm->fate();
+    checked(comm, "comm").comm->look_at_device();
+    const comm::Fate& fate = comm->comm->fate();
     checked(error, "error") = fate.broken() ? to_result(fate.error().code()) : rwSuccess;
   });
 }

@@ -99,6 +99,7 @@ Communicator::~Communicator() {
   while (running_.load(std::memory_order_acquire)) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
+  fate_.when_broken(nullptr);
   bootstrap_->watch(nullptr);
   if (!finalized_) bootstrap_->abort("the communicator was destroyed without being finalized");
 }
@@ -439,6 +440,43 @@ void Communicator::barrier() {
   run(call);
 }
 
+// ---- on GPU memory ----------------------------------------------------------------------
+
+void Communicator::attach_device(int device) {
+  fate_.check();
+  drain_queue();
+  const std::lock_guard lock(engine_mutex_);
+  if (device_ != nullptr) {
+    throw Error(Errc::kInvalidUsage, "rank {} has GPU {} already", rank(), device_->device());
+  }
+  device_ = comm::attach_device(*bootstrap_, config_, runtime_, facts_, device);
+  fate_.when_broken([group = device_.get()] { group->abort(); });
+}
+
+void Communicator::look_at_device() {
+  if (device_ == nullptr || fate_.broken()) return;
+  const std::optional<Error> stopped = device_->stopped();
+  if (!stopped.has_value()) return;
+  fate_.fail(stopped->code(), stopped->what());
+  bootstrap_->abort(stopped->what());
+}
+
+void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
+  look_at_device();
+  fate_.check();
+  if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
+  const Validated valid = validate(call, rank(), size());
+  device_->launch(call, valid.in_place, tag_of(call, next_number()), stream);
+}
+
+void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStream stream) {
+  look_at_device();
+  fate_.check();
+  if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
+  for (const PointToPointCall& call : calls) validate(call, size());
+  device_->launch(calls, stream);
+}
+
 void Communicator::exchange(std::span<std::byte> all, std::size_t bytes_each) {
   fate_.check();
   drain_queue();
@@ -531,6 +569,10 @@ void Communicator::finalize() {
   for (const Links::Untaken& chunk : links_->untaken()) {
     log::warn("rank {} leaves, and has not received what rank {} sent it (call {})", rank(),
               chunk.peer, chunk.tag.call);
+  }
+  if (device_ != nullptr) {
+    device_->finish(*bootstrap_);
+    look_at_device();
   }
   finalized_ = true;
   bootstrap_->leave();

@@ -20,6 +20,7 @@
 
 #include "comm/bootstrap/bootstrap.h"
 #include "comm/collective_call.h"
+#include "comm/device_group.h"
 #include "comm/fate.h"
 #include "comm/links.h"
 #include "comm/prepared.h"
@@ -79,6 +80,18 @@ class Communicator final : public executor::WaitHook {
   static void run_together(std::vector<Work> work);
 
   void barrier();
+
+  // ---- on GPU memory --------------------------------------------------------------------
+
+  /// Gives this rank the GPU `device`. All ranks call. @throws Error as attach_device()
+  void attach_device(int device);
+  /// nullptr before attach_device().
+  [[nodiscard]] DeviceGroup* device() noexcept { return device_.get(); }
+  /// Enqueues on `stream`; the operation runs there. Errors as above, also of earlier kernels.
+  void enqueue(const CollectiveCall& call, DeviceStream stream);
+  void enqueue(const std::vector<PointToPointCall>& calls, DeviceStream stream);
+  /// Breaks the communicator if a kernel of this rank ended badly.
+  void look_at_device();
 
   /// Waits for all started operations, tells the others, and leaves.
   void finalize();
@@ -155,6 +168,7 @@ class Communicator final : public executor::WaitHook {
   GroupFacts facts_;
   std::unique_ptr<Links> links_;
   std::unique_ptr<Tuner> tuner_;
+  std::unique_ptr<DeviceGroup> device_;
   std::map<Key, std::unique_ptr<PreparedCollective>> prepared_;
   std::vector<PreparedCollective*> by_choice_;  // by Choice::index
   std::map<Collective, std::shared_ptr<const schedule::Checked>> chosen_by_user_;

@@ -1,5 +1,7 @@
 #include "comm/fate.h"
 
+#include <utility>
+
 namespace ropewalk::comm {
 
 void Fate::fail(Errc code, const std::string& text) {
@@ -8,6 +10,13 @@ void Fate::fail(Errc code, const std::string& text) {
   code_ = code;
   text_ = text;
   broken_.store(true, std::memory_order_release);
+  if (hook_) hook_();
+}
+
+void Fate::when_broken(std::function<void()> hook) {
+  const std::lock_guard lock(mutex_);
+  hook_ = std::move(hook);
+  if (hook_ && broken()) hook_();
 }
 
 Error Fate::error() const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <string>
@@ -19,6 +20,10 @@ class Fate : public Observer {
  public:
   /// Breaks the communicator unless it is broken already.
   void fail(Errc code, const std::string& text);
+
+  /// Calls `hook` once, when the communicator breaks (or now, if it is broken), by the thread that
+  /// breaks it. nullptr forgets it; it is not running then.
+  void when_broken(std::function<void()> hook);
 
   /// Cheap enough for every turn of a wait.
   [[nodiscard]] bool broken() const noexcept { return broken_.load(std::memory_order_acquire); }
@@ -46,6 +51,7 @@ class Fate : public Observer {
   std::string text_;
   std::set<int> suspected_;
   std::set<int> left_;
+  std::function<void()> hook_;
 };
 
 }  // namespace ropewalk::comm

@@ -42,6 +42,32 @@ void Group::add(Communicator& comm, const PointToPointCall& call,
   }
 }
 
+void Group::add_on_stream(Communicator& comm, const CollectiveCall& call, DeviceStream stream) {
+  validate(call, comm.rank(), comm.size());
+  on_device_.push_back({&comm, stream, {}, call});
+}
+
+void Group::add_on_stream(Communicator& comm, const PointToPointCall& call, DeviceStream stream) {
+  validate(call, comm.size());
+  for (OnDevice& item : on_device_) {
+    if (item.comm == &comm && item.stream == stream && !item.sends_and_receives.empty()) {
+      item.sends_and_receives.push_back(call);
+      return;
+    }
+  }
+  on_device_.push_back({&comm, stream, {call}, {}});
+}
+
+void Group::enqueue() {
+  for (const OnDevice& item : std::exchange(on_device_, {})) {
+    if (item.sends_and_receives.empty()) {
+      item.comm->enqueue(item.collective, item.stream);
+    } else {
+      item.comm->enqueue(item.sends_and_receives, item.stream);
+    }
+  }
+}
+
 void Group::run_joins() {
   std::mutex mutex;
   std::exception_ptr first;
@@ -65,6 +91,7 @@ void Group::end() {
   if (--depth_ > 0) return;
   std::vector<Entry> entries = std::exchange(entries_, {});
   run_joins();
+  enqueue();
 
   // Communicators whose calls all have requests go to their workers; the others run here, together.
   std::vector<Communicator::Work> here;

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
+#include "comm/scaling.h"
 #include "core/error.h"
-#include "core/small_float.h"
 #include "schedule/layout.h"
 
 namespace ropewalk::comm {
@@ -14,19 +13,6 @@ namespace {
 // Parts begin at cache lines (of two, for the adjacent-line prefetcher), so that no two ranks write
 // one line.
 constexpr std::size_t kGranuleBytes = 128;
-
-// 1 / num_ranks as one element of a floating type, which kAvg multiplies each input by (as NCCL).
-std::uint64_t reciprocal(DataType type, int num_ranks) {
-  const double value = 1.0 / num_ranks;
-  const auto single = static_cast<float>(value);
-  std::uint64_t bits = 0;
-  switch (type) {
-    case DataType::kFloat64: std::memcpy(&bits, &value, sizeof value); break;
-    case DataType::kFloat32: std::memcpy(&bits, &single, sizeof single); break;
-    default: bits = encode_small_float(type, single); break;
-  }
-  return bits;
-}
 
 }  // namespace
 
@@ -91,22 +77,10 @@ void PreparedCollective::set_arithmetic(const CollectiveCall& call, int num_rank
   call_.type = call.type;
   call_.element_bytes = size_of(call.type);
   call_.op = call.op;
-  call_.scaled = false;
-  call_.scalar = 0;
-  call_.divisor = 1;
-  if (reduces(call.collective)) {
-    if (call.op == RedOp::kPreMulSum) {
-      call_.scaled = true;
-      call_.scalar = call.scalar;
-    } else if (call.op == RedOp::kAvg && num_ranks > 1) {
-      if (is_float(call.type)) {
-        call_.scaled = true;
-        call_.scalar = reciprocal(call.type, num_ranks);
-      } else {
-        call_.divisor = static_cast<std::uint32_t>(num_ranks);
-      }
-    }
-  }
+  const Scaling scaling = scaling_of(call, num_ranks);
+  call_.scaled = scaling.scaled;
+  call_.scalar = scaling.scalar;
+  call_.divisor = scaling.divisor;
 }
 
 void PreparedCollective::cut(const CollectiveCall& call, const Choice& choice) {

@@ -48,7 +48,6 @@ class PreparedCollective {
     for (executor::Strand& strand : strands_) {
       strand.round = 0;
       strand.step = 0;
-      strand.drained = 0;
     }
   }
   void set_arithmetic(const CollectiveCall& call, int num_ranks);

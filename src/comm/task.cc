@@ -169,7 +169,7 @@ std::vector<int> blocking_peers(executor::Strand& strand, const executor::HostTe
     }
     for (std::uint32_t k = 0; k < step.num_sends; ++k) {
       executor::SendEnd& link = *strand.sends[program.sends[step.first_send + k].end];
-      if (!team.wait_room(link, true)) peers.push_back(link.peer);
+      if (!team.wait_room(link, executor::kInlineBytes + 1)) peers.push_back(link.peer);
     }
   } else {
     for (executor::SendEnd* link : strand.sends) {

@@ -24,6 +24,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/host_device.h"
+
 namespace ropewalk::executor {
 
 inline constexpr std::size_t kLineBytes = 64;
@@ -72,20 +74,20 @@ struct FifoShape {
   /// one piece.
   bool interleaved = false;
 
-  [[nodiscard]] std::size_t header_stride() const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE std::size_t header_stride() const noexcept {
     return interleaved ? sizeof(SlotHeader) + slot_bytes : sizeof(SlotHeader);
   }
-  [[nodiscard]] std::size_t header_offset(std::uint64_t chunk) const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE std::size_t header_offset(std::uint64_t chunk) const noexcept {
     const std::uint64_t index = (chunk - 1) & (headers - 1);
     // Spelled out, because a product with a constant is a shift.
     if (!interleaved) return 2 * kLineBytes + index * sizeof(SlotHeader);
     return 2 * kLineBytes + index * header_stride();
   }
-  [[nodiscard]] std::size_t data_offset(std::uint64_t chunk) const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE std::size_t data_offset(std::uint64_t chunk) const noexcept {
     if (interleaved) return header_offset(chunk) + sizeof(SlotHeader);
     return 2 * kLineBytes + headers * sizeof(SlotHeader) + ((chunk - 1) & (slots - 1)) * slot_bytes;
   }
-  [[nodiscard]] std::size_t bytes() const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE std::size_t bytes() const noexcept {
     return 2 * kLineBytes + headers * sizeof(SlotHeader) + std::size_t{slots} * slot_bytes;
   }
 };
@@ -104,13 +106,13 @@ struct SendEnd {
   std::uint64_t consumed_seen = 0;  ///< last known value of `consumed`
   std::uint64_t drain_to = 0;       ///< the last chunk that must be consumed before the call ends
 
-  [[nodiscard]] std::uint64_t* consumed() const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE std::uint64_t* consumed() const noexcept {
     return reinterpret_cast<std::uint64_t*>(memory);
   }
-  [[nodiscard]] SlotHeader* header(std::uint64_t chunk) const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE SlotHeader* header(std::uint64_t chunk) const noexcept {
     return reinterpret_cast<SlotHeader*>(memory + shape.header_offset(chunk));
   }
-  [[nodiscard]] std::byte* data(std::uint64_t chunk) const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE std::byte* data(std::uint64_t chunk) const noexcept {
     return memory + shape.data_offset(chunk);
   }
 };
@@ -124,13 +126,13 @@ struct ReceiveEnd {
   std::uint64_t received = 0;  ///< chunks consumed so far
   bool waited = false;         ///< the next chunk was looked for before it was there
 
-  [[nodiscard]] std::uint64_t* consumed() const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE std::uint64_t* consumed() const noexcept {
     return reinterpret_cast<std::uint64_t*>(memory);
   }
-  [[nodiscard]] SlotHeader* header(std::uint64_t chunk) const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE SlotHeader* header(std::uint64_t chunk) const noexcept {
     return reinterpret_cast<SlotHeader*>(memory + shape.header_offset(chunk));
   }
-  [[nodiscard]] std::byte* data(std::uint64_t chunk) const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE std::byte* data(std::uint64_t chunk) const noexcept {
     return memory + shape.data_offset(chunk);
   }
 };

@@ -32,7 +32,15 @@ void HostTeam::wrong_size(int peer, std::size_t got, std::size_t expected) const
               peer, expected);
 }
 
-void HostTeam::transfer_any(Strand& strand, const Call& call, const Transfer& transfer) {
+void HostTeam::transfer_any(Strand& strand, const Call& call, Transfer transfer) {
+  std::uint32_t places = 0;
+  for (std::uint32_t d = 0; d < transfer.num_destinations; ++d) {
+    if (strand.destinations[d].data != nullptr) {
+      strand.destinations[places++] = strand.destinations[d];
+    }
+  }
+  if (places == 0) return;
+  transfer.num_destinations = places;
   for (std::uint32_t s = 0; s < transfer.num_sources; ++s) {
     if (strand.sources[s].process != 0) {
       transfer_remote(strand, call, transfer);
@@ -50,7 +58,7 @@ void HostTeam::transfer_local(Strand& strand, const Call& call, const Transfer& 
     const std::byte* source = strand.sources[0].data + offset_bytes;
     piece_destinations_.clear();
     for (std::uint32_t d = 0; d < transfer.num_destinations; ++d) {
-      std::byte* destination = strand.destinations[d] + offset_bytes;
+      std::byte* destination = strand.destinations[d].data + offset_bytes;
       if (destination == source) continue;  // in place
       piece_destinations_.push_back(destination);
     }
@@ -63,7 +71,7 @@ void HostTeam::transfer_local(Strand& strand, const Call& call, const Transfer& 
     piece_sources_.push_back(strand.sources[s].data + offset_bytes);
   }
   for (std::uint32_t d = 0; d < transfer.num_destinations; ++d) {
-    piece_destinations_.push_back(strand.destinations[d] + offset_bytes);
+    piece_destinations_.push_back(strand.destinations[d].data + offset_bytes);
   }
   CombineArgs args;
   args.type = call.type;
@@ -89,17 +97,17 @@ void HostTeam::transfer_remote(Strand& strand, const Call& call, const Transfer&
     // copies already, and a rank that copied for another would only move lines between caches.
     if (whole >= call.share_bytes && is_shared_copy(whole) && strand.sends.empty() &&
         transfer.num_destinations == 1) {
-      copy_with_writer(source, strand.destinations[0], whole);
+      copy_with_writer(source, strand.destinations[0].data, whole);
       return;
     }
     for (std::size_t offset = 0; offset < transfer.count; offset += piece_count) {
       const std::size_t count = std::min(piece_count, transfer.count - offset);
       const std::size_t offset_bytes = offset * call.element_bytes;
-      std::byte* first = strand.destinations[0] + offset_bytes;
+      std::byte* first = strand.destinations[0].data + offset_bytes;
       const std::size_t bytes = count * call.element_bytes;
       read_process(source.process, first, source.remote + offset_bytes, bytes);
       for (std::uint32_t d = 1; d < transfer.num_destinations; ++d) {
-        std::memcpy(strand.destinations[d] + offset_bytes, first, bytes);
+        std::memcpy(strand.destinations[d].data + offset_bytes, first, bytes);
       }
     }
     return;

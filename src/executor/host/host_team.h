@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "executor/call_history.h"
+#include "executor/chunk.h"
 #include "executor/host/shared_copy.h"
 #include "executor/host/waiter.h"
 #include "executor/walker.h"
@@ -30,6 +31,20 @@ class HostTeam {
 
   /// The rank whose part of a shared copy is waited for now, or -1.
   [[nodiscard]] int sharing_with() const noexcept { return sharing_with_; }
+  template <typename Ready>
+  bool all(std::uint32_t n, Ready&& ready) const {
+    for (std::uint32_t k = 0; k < n; ++k) {
+      if (!ready(k)) return false;
+    }
+    return true;
+  }
+
+  template <typename Body>
+  void each(std::uint32_t n, Body&& body) const {
+    for (std::uint32_t k = 0; k < n; ++k) body(k);
+  }
+
+  void sync() const noexcept {}
 
   bool wait_arrival(ReceiveEnd& link, std::size_t bytes) const noexcept {
     const std::uint64_t next = link.received + 1;
@@ -46,8 +61,8 @@ class HostTeam {
     return there;
   }
 
-  bool wait_room(SendEnd& link, bool staged) const noexcept {
-    const std::uint64_t window = staged ? link.shape.slots : link.shape.headers;
+  bool wait_room(SendEnd& link, std::size_t bytes) const noexcept {
+    const std::uint64_t window = bytes > kInlineBytes ? link.shape.slots : link.shape.headers;
     if (link.published - link.consumed_seen < window) return true;
     link.consumed_seen = std::atomic_ref(*link.consumed()).load(std::memory_order_acquire);
     return link.published - link.consumed_seen < window;
@@ -57,6 +72,17 @@ class HostTeam {
     if (link.consumed_seen >= number) return true;
     link.consumed_seen = std::atomic_ref(*link.consumed()).load(std::memory_order_acquire);
     return link.consumed_seen >= number;
+  }
+
+  Source arrived(const ReceiveEnd& link, const Call& call, std::size_t bytes) const {
+    Source source = arrived_chunk(*this, link, call, bytes);
+    source.link = &link;
+    return source;
+  }
+
+  Destination describe(SendEnd& link, const Call& call, std::size_t bytes,
+                       const std::byte* given) const {
+    return describe_chunk(*this, link, call, bytes, given);
   }
 
   /// Copies or combines. Data in another process is pulled piece by piece through a scratch buffer
@@ -72,8 +98,10 @@ class HostTeam {
       return;
     }
     for (std::uint32_t d = 0; d < transfer.num_destinations; ++d) {
-      std::byte* destination = strand.destinations[d];
-      if (destination != source.data) copy_short(destination, source.data, bytes);
+      std::byte* destination = strand.destinations[d].data;
+      if (destination != nullptr && destination != source.data) {
+        copy_short(destination, source.data, bytes);
+      }
     }
   }
 
@@ -122,9 +150,10 @@ class HostTeam {
     if (two_lines) __builtin_prefetch(later->inline_data + kFirstLineBytes);
   }
 
-  /// @throws Error kInvalidUsage naming both ranks and the fields that differ
+  /// For chunk.h. @throws Error kInvalidUsage naming both ranks and the fields that differ
   [[noreturn]] void mismatch(int peer, const CallTag& theirs, const Call& call) const;
 
+  /// For chunk.h. @throws Error kInternal
   [[noreturn]] void wrong_size(int peer, std::size_t got, std::size_t expected) const;
 
   /// Chunks sent and received so far: a waiting thread sees by it whether anything moves.
@@ -189,7 +218,7 @@ class HostTeam {
     }
   }
 
-  void transfer_any(Strand& strand, const Call& call, const Transfer& transfer);
+  void transfer_any(Strand& strand, const Call& call, Transfer transfer);
   void transfer_local(Strand& strand, const Call& call, const Transfer& transfer,
                       std::size_t offset, std::size_t count);
   void transfer_remote(Strand& strand, const Call& call, const Transfer& transfer);
