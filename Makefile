@@ -11,7 +11,8 @@ JOBS ?= $(shell nproc)
 BUILD := build/release
 VENV := .venv
 BIN := $(VENV)/bin
-CCACHE := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+CCACHE := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache \
+  -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
 CONFIGURE := cmake -G Ninja $(CCACHE)
 FUZZ_SECONDS ?= 20
 CXX_FILES = $(shell git ls-files --cached --others --exclude-standard \
@@ -45,7 +46,9 @@ build/.system: dev/setup
 	dev/setup build
 	@mkdir -p build && touch $@
 
-$(BUILD)/build.ninja: CMakeLists.txt cmake/layers.cmake cmake/install.cmake | build/.system
+$(BUILD)/build.ninja: CMakeLists.txt cmake/layers.cmake cmake/cuda.cmake cmake/simgrid.cmake \
+  cmake/install.cmake \
+  | build/.system $(if $(filter test,$(MAKECMDGOALS)),build/.system-simgrid)
 	$(CONFIGURE) -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release
 	@touch $@
 
@@ -79,6 +82,11 @@ $(VENV)/.installed: build/.wheel
 	  dist/ropewalk-*.whl
 	@touch $@
 
+# Optional: without it there is no ropewalk-simgrid, and its tests are skipped.
+build/.system-simgrid: dev/setup | build/.system
+	dev/setup simgrid || echo "going on without SimGrid"
+	@mkdir -p build && touch $@
+
 build/.system-%: dev/setup
 	dev/setup $*
 	@mkdir -p build && touch $@
@@ -104,7 +112,8 @@ docs: install ## man pages and docs/settings.md from the program itself
 	$(BIN)/python dev/make_settings_page.py
 
 # Clang, so that the tree is built by a second compiler, which also checks what mutexes guard.
-CONFIGURE_CLANG := $(CONFIGURE) -DCMAKE_BUILD_TYPE=None \
+# Without CUDA: nvcc takes neither these sanitizers nor, everywhere, this compiler beside it.
+CONFIGURE_CLANG := $(CONFIGURE) -DCMAKE_BUILD_TYPE=None -DRW_CUDA=OFF \
   -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
 
 # The fuzzers need the same sanitizers: one tree serves both.

@@ -93,10 +93,13 @@ endfunction()
 
 rw_layer(core)
 rw_layer(transport DEPENDS core)
-rw_layer(schedule DEPENDS core LIBRARIES nlohmann_json::nlohmann_json)
+rw_layer(topology DEPENDS core LIBRARIES nlohmann_json::nlohmann_json PkgConfig::PUGIXML
+  ${CMAKE_DL_LIBS})
+rw_layer(plan DEPENDS core topology LIBRARIES nlohmann_json::nlohmann_json)
+rw_layer(schedule DEPENDS core topology plan LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(executor DEPENDS core schedule transport
   LIBRARIES PkgConfig::HWY $<$<BOOL:${RW_HAVE_CUDA}>:CUDA::cudart_static>)
-rw_layer(comm DEPENDS core schedule transport executor
+rw_layer(comm DEPENDS core plan schedule transport executor
   LIBRARIES PkgConfig::SODIUM nlohmann_json::nlohmann_json)
 
 # The library: every layer behind the exported C functions.
@@ -105,7 +108,7 @@ list(FILTER capi_sources EXCLUDE REGEX "_test\\.cc$")
 if(capi_sources)
   add_library(ropewalk SHARED ${capi_sources})
   target_compile_definitions(ropewalk PRIVATE RW_BUILDING_LIBRARY)
-  target_link_libraries(ropewalk PRIVATE rw_comm nlohmann_json::nlohmann_json)
+  target_link_libraries(ropewalk PRIVATE rw_comm rw_plan rw_topology nlohmann_json::nlohmann_json)
   target_include_directories(ropewalk INTERFACE
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
   set_target_properties(ropewalk PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)

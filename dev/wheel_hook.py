@@ -31,6 +31,20 @@ SYSTEM_LIBRARIES = (
     "linux-vdso",
 )
 
+# Opened at run time where they are there: no link names them.
+OPENED_LIBRARIES = ("libhwloc.so.15",)
+
+
+def opened_libraries() -> list[Path]:
+    """The files of libraries that are opened at run time, as far as this system has them."""
+    cache = subprocess.run(["/sbin/ldconfig", "-p"], check=False, capture_output=True, text=True)
+    found = []
+    for line in cache.stdout.splitlines():
+        name, _, path = line.strip().partition(" => ")
+        if name.split(" ")[0] in OPENED_LIBRARIES:
+            found += [Path(path), *needed_libraries(Path(path))]
+    return found
+
 
 def needed_libraries(library: Path) -> list[Path]:
     """The files of the shared libraries that `library` loads and that the wheel must bring."""
@@ -78,7 +92,7 @@ class RopewalkBuildHook(BuildHookInterface[Any]):
         folder = Path(os.environ.get("RW_BUILD_DIR", root / "build" / "wheel"))
         libraries = build(root, folder, folder / "wheel-stage")
         needed = [path for library in libraries for path in needed_libraries(library)]
-        for path in (*libraries, *needed):
+        for path in (*libraries, *needed, *opened_libraries()):
             # The file itself under the name that the loader asks for; wheels hold no links.
             build_data["force_include"][str(path.resolve())] = f"ropewalk/lib/{path.name}"
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")

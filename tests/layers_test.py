@@ -16,11 +16,14 @@ ROOT = Path(__file__).resolve().parent.parent
 # What each layer may include besides itself.
 BELOW: dict[str, set[str]] = {
     "core": set(),
+    "topology": {"core"},
     "transport": {"core"},
-    "schedule": {"core"},
+    "plan": {"core", "topology"},
+    "schedule": {"core", "topology", "plan"},
+    "simgrid": {"core", "topology", "plan", "schedule"},
     "executor": {"core", "transport", "schedule"},
-    "comm": {"core", "transport", "schedule", "executor"},
-    "capi": {"core", "transport", "schedule", "executor", "comm"},
+    "comm": {"core", "plan", "transport", "schedule", "executor"},
+    "capi": {"core", "topology", "plan", "transport", "schedule", "executor", "comm"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 SUFFIXES = {".h", ".cc", ".inc", ".cu", ".cuh"}

@@ -1,284 +1,99 @@
-"""libnccl.so.2 without a GPU: its names, its structures, and errors instead of crashes."""
+"""`ropewalk nccl-graph` and `ropewalk nccl-env`."""
 
 from __future__ import annotations
 
-import ctypes
+import json
 import re
-import struct
-import subprocess
-import sys
+import xml.etree.ElementTree
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import Program
-from ropewalk import _library
-from ropewalk.cli.run import environment_with, nccl_library
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-LIBRARY = nccl_library()
-SUCCESS, CUDA_ERROR, ARGUMENT, USAGE = 0, 1, 4, 5
-
-needs_library = pytest.mark.skipif(
-    not LIBRARY.exists(), reason="libnccl.so.2 was not built: there is no CUDA"
-)
+MACHINES = Path(__file__).resolve().parent.parent / "topologies"
+PAIR = str(MACHINES / "rccl-4gpu-4nic-x2.json")
 
 
-def has_driver() -> bool:
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
-
-
-needs_no_driver = pytest.mark.skipif(has_driver(), reason="there is a CUDA driver here")
-
-
-class UniqueId(ctypes.Structure):
-    _fields_ = [("internal", ctypes.c_byte * 128)]
-
-
-@pytest.fixture
-def nccl() -> Any:
-    library = ctypes.CDLL(str(LIBRARY))
-    for name in ("ncclGetErrorString", "ncclGetLastError"):
-        getattr(library, name).restype = ctypes.c_char_p
-    return library
-
-
-def last_error(nccl: Any) -> str:
-    return str(nccl.ncclGetLastError(None).decode())
-
-
-def exported() -> set[str]:
-    listing = subprocess.run(
-        ["nm", "-D", "--defined-only", str(LIBRARY)], check=True, capture_output=True, text=True
-    )
-    return {line.split()[-1] for line in listing.stdout.splitlines()}
-
-
-@needs_library
-def test_every_function_of_nccl_is_exported_and_nothing_else() -> None:
-    """nccl_symbols.txt: what libnccl.so.2 2.28.9 exports, save one internal name."""
-    wanted = set((HERE / "nccl_symbols.txt").read_text().split())
-    there = exported()
-    assert wanted - there == set()
-    assert {name for name in there if not re.match("p?nccl[A-Z]", name)} == set()
-    for name in there:
-        assert name.removeprefix("p") in there
-        assert "p" + name.removeprefix("p") in there
-
-
-@needs_library
-def test_the_library_has_nccls_name() -> None:
-    listing = subprocess.run(
-        ["readelf", "-d", str(LIBRARY)], check=True, capture_output=True, text=True
-    )
-    assert "Library soname: [libnccl.so.2]" in listing.stdout
-    # The driver is looked for at run time: without one the library loads all the same.
-    assert "libcuda" not in listing.stdout
-
-
-@needs_library
-def test_version_and_texts(nccl: Any) -> None:
-    version = ctypes.c_int()
-    assert nccl.ncclGetVersion(ctypes.byref(version)) == SUCCESS
-    assert version.value == 22809
-    texts = [nccl.ncclGetErrorString(code) for code in range(8)]
-    assert len(set(texts)) == 8
-    assert nccl.ncclGetErrorString(1000) == b"unknown result code"
-    assert nccl.ncclGetErrorString(-1) == b"unknown result code"
-
-
-@needs_library
-def test_unique_ids_differ(nccl: Any) -> None:
-    first, second = UniqueId(), UniqueId()
-    assert nccl.ncclGetUniqueId(ctypes.byref(first)) == SUCCESS
-    assert nccl.ncclGetUniqueId(ctypes.byref(second)) == SUCCESS
-    assert bytes(first) != bytes(second)
-
-
-@needs_library
-def test_what_is_not_offered_says_so(nccl: Any) -> None:
-    for name in ("ncclCommRevoke", "ncclDevCommCreate", "pncclDevCommDestroy", "ncclPutSignal"):
-        assert getattr(nccl, name)(None, None, None) == USAGE
-        assert name.removeprefix("p") in last_error(nccl)
-        assert "does not offer" in last_error(nccl)
-
-
-@needs_library
-def test_groups(nccl: Any) -> None:
-    assert nccl.ncclGroupEnd() == USAGE
-    assert nccl.ncclGroupStart() == SUCCESS
-    assert nccl.ncclGroupStart() == SUCCESS
-    assert nccl.ncclGroupEnd() == SUCCESS
-    assert nccl.ncclAllReduce(None, None, ctypes.c_size_t(1), 7, 0, None, None) == ARGUMENT
-    # The outermost end tells the group's first error, and the group is closed.
-    assert nccl.ncclGroupEnd() == ARGUMENT
-    assert nccl.ncclGroupEnd() == USAGE
-    assert nccl.ncclGroupStart() == SUCCESS
-    assert nccl.ncclGroupSimulateEnd(None) == SUCCESS
-    assert nccl.ncclGroupSimulateEnd(None) == USAGE
-    info = ctypes.create_string_buffer(struct.pack("=QIIf4x", 24, 0x74685283, 22809, 5.0))
-    assert nccl.ncclGroupStart() == SUCCESS
-    assert nccl.ncclGroupSimulateEnd(info) == SUCCESS
-    assert struct.unpack_from("=f", info.raw, 16)[0] == -1.0
-
-
-def config(size: int = 80, magic: int = 0xCAFEBEEF, blocking: int = 1, rest: int = -(2**31)) -> Any:
-    """ncclConfig_t's bytes, with room for fields of later versions."""
-    packed = struct.pack(
-        "=QIIiiiiQiiQiiiiii",
-        size,
-        magic,
-        22809,
-        blocking,
-        *[rest] * 3,
-        0,
-        *[rest] * 2,
-        0,
-        *[rest] * 6,
-    )
-    return ctypes.create_string_buffer(packed + b"\xff" * 64)
-
-
-@needs_library
-@needs_no_driver
-def test_configurations(nccl: Any) -> None:
-    """What is wrong is told before the driver is missed."""
-
-    def init(given: Any) -> int:
-        comm = ctypes.c_void_p()
-        result = int(nccl.ncclCommInitRankConfig(ctypes.byref(comm), 2, UniqueId(), 0, given))
-        assert comm.value is None
-        return result
-
-    for good in (config(), config(size=20), config(size=120), config(blocking=0), None):
-        assert init(good) == CUDA_ERROR, last_error(nccl)
-    for bad in (config(magic=1), config(size=8), config(blocking=2), config(rest=-7)):
-        assert init(bad) == ARGUMENT
-        assert "config" in last_error(nccl)
-
-
-@needs_library
-@needs_no_driver
-def test_without_a_driver_every_function_gives_an_error() -> None:
-    """One process for all: a crash of one is seen by the missing rest."""
-    script = f"""
-import ctypes
-nccl = ctypes.CDLL({str(LIBRARY)!r})
-size, place = ctypes.c_size_t(4), ctypes.c_void_p()
-out = ctypes.byref(place)
-class Id(ctypes.Structure):
-    _fields_ = [("internal", ctypes.c_byte * 128)]
-calls = {{
-    "CommInitRank": (out, 1, Id(), 0), "CommInitRankConfig": (out, 1, Id(), 0, None),
-    "CommInitRankScalable": (out, 1, 0, 1, out, None), "CommInitAll": (out, 1, None),
-    "CommSplit": (None, 0, 0, out, None), "CommShrink": (None, None, 0, out, None, 0),
-    "CommFinalize": (None,), "CommRevoke": (None, 0), "CommGetAsyncError": (None, out),
-    "CommCount": (None, out), "CommCuDevice": (None, out), "CommUserRank": (None, out),
-    "MemAlloc": (out, size), "MemFree": (ctypes.c_void_p(64),),
-    "CommRegister": (None, out, size, out), "CommDeregister": (None, None),
-    "CommWindowRegister": (None, out, size, out, 0), "CommWindowDeregister": (None, None),
-    "RedOpCreatePreMulSum": (out, out, 7, 1, None), "RedOpDestroy": (5, None),
-    "AllReduce": (out, out, size, 7, 0, None, None),
-    "Reduce": (out, out, size, 7, 0, 0, None, None),
-    "ReduceScatter": (out, out, size, 7, 0, None, None), "Bcast": (out, size, 7, 0, None, None),
-    "Broadcast": (out, out, size, 7, 0, None, None), "AllGather": (out, out, size, 7, None, None),
-    "AlltoAll": (out, out, size, 7, None, None), "Gather": (out, out, size, 7, 0, None, None),
-    "Scatter": (out, out, size, 7, 0, None, None), "Send": (out, size, 7, 0, None, None),
-    "Recv": (out, size, 7, 0, None, None), "GetVersion": (None,), "GetUniqueId": (None,),
-}}
-no_comm = ctypes.create_string_buffer(256)
-for prefix in ("nccl", "pnccl"):
-    for name, arguments in calls.items():
-        assert getattr(nccl, prefix + name)(*arguments) != 0, name
-    for name in ("CommCount", "CommFinalize", "CommDestroy", "CommAbort"):
-        assert getattr(nccl, prefix + name)(no_comm, out) == {ARGUMENT}, name
-    # Nothing to do is no error.
-    assert getattr(nccl, prefix + "CommDestroy")(None) == 0
-    assert getattr(nccl, prefix + "CommAbort")(None) == 0
-assert place.value is None
-nccl.ncclResetDebugInit()
-print("all done")
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
-    )
+def test_the_file_is_as_every_release_reads_it(program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "rings.xml"
+    done = program("nccl-graph", PAIR, "-o", str(file))
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "all done\n"
-    assert done.stderr == "", "without NCCL_DEBUG nothing is logged"
+    text = file.read_text()
+    assert "<?xml" not in text
+    assert "\t" not in text
+    assert all(re.fullmatch(r' *<[^<>"]*("[^"]*"[^<>"]*)*>', line) for line in text.splitlines())
+    root = xml.etree.ElementTree.fromstring(text)
+    assert root.attrib == {"version": "1"}
+    rings, trees = root
+    assert (rings.get("id"), rings.get("pattern"), rings.get("crossnic")) == ("0", "4", "2")
+    assert trees.get("id") == "1"
+    assert rings.get("nchannels") == trees.get("nchannels") == str(len(rings)) == str(len(trees))
+    for graph in (rings, trees):
+        for channel in graph:
+            tags = [each.tag for each in channel]
+            assert tags == ["net", "gpu", "gpu", "gpu", "gpu", "net"]
+            assert all(each.get("dev", "").startswith("0x") for each in channel)
+            assert len({each.get("dev") for each in channel if each.tag == "gpu"}) == 4
+    assert sorted(channel[0].get("dev", "") for channel in rings) == ["0x0", "0x1", "0x2", "0x3"]
+    assert sorted(channel[-1].get("dev", "") for channel in rings) == ["0x0", "0x1", "0x2", "0x3"]
 
 
-@needs_library
-@pytest.mark.parametrize("level", ["WARN", "INFO"])
-def test_nccl_debug(level: str) -> None:
-    script = f"import ctypes; ctypes.CDLL({str(LIBRARY)!r}).ncclCommRevoke(None, 0)"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={"NCCL_DEBUG": level, "NCCL_DEBUG_SUBSYS": "INIT,NVLS,COLL"},
-    )
-    assert re.search(r"^\S+:\d+:\d+ \[\d+\] ROPEWALK WARN ncclCommRevoke: ", done.stderr), (
-        done.stderr
-    )
+def test_words_name_what_idled_and_what_to_expect(program: Program, tmp_path: Path) -> None:
+    done = program("nccl-env", PAIR)
+    assert done.returncode == 0, done.stderr
+    assert "2 of 4 NICs are idle" in done.stdout
+    assert "1.92 times" in done.stdout
+    assert "NCCL_GRAPH_FILE=FILE" in done.stdout
+    file = tmp_path / "rings.xml"
+    done = program("nccl-env", PAIR, "--export", str(file))
+    assert f"export NCCL_GRAPH_FILE={file}" in done.stdout
+    assert all(line.startswith("export NCCL_") for line in done.stdout.splitlines())
+    done = program("nccl-env", PAIR, "--graph", str(file), "--json")
+    report = json.loads(done.stdout)
+    assert [rule["name"] for rule in report["rules"]][-1] == "given"
+    assert report["rules"][-1]["busbw_gbps"] == report["rules"][-2]["busbw_gbps"]
+    assert report["ratio"] >= 1.51
 
 
-@needs_library
-def test_run_gives_a_program_the_library(program: Program) -> None:
-    script = "import ctypes; print(ctypes.CDLL(None).ncclGroupStart())"
-    done = program("run", "--", sys.executable, "-c", script)
-    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
-    done = program("run", "--", sys.executable, "-c", "raise SystemExit(7)")
-    assert done.returncode == 7
-    # Its own options are the program's.
-    done = program("run", sys.executable, "-c", "import sys; print(sys.argv[1:])", "--help")
-    assert done.stdout == "['--help']\n"
+def test_a_measured_nic_takes_its_share(program: Program) -> None:
+    report = json.loads(program("nccl-env", PAIR, "--nic-rate", "h0.nic2=3.125", "--json").stdout)
+    slow = next(nic for nic in report["rules"][2]["nics"] if nic["id"] == "h0.nic2")
+    fast = next(nic for nic in report["rules"][2]["nics"] if nic["id"] == "h0.nic0")
+    assert slow["gbps"] == 3.125
+    assert 0 < slow["in_gbps"] < fast["in_gbps"]
 
 
-@needs_library
-def test_run_passes_settings_on(program: Program) -> None:
-    script = "import os; print(os.environ['ROPEWALK_TIMEOUT'])"
-    done = program("run", "--set", "timeout=7s", "--", sys.executable, "-c", script)
-    assert done.stdout == "7s\n", done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((str(MACHINES / "h200-2gpu.json"),), "no NIC"),
+        ((PAIR, "--host", "7"), "has 2 hosts"),
+        ((PAIR, "--nic-rate", "h0.nic0"), "is not NIC=GB/s"),
+        ((PAIR, "--nic-rate", "h0.nic9=1"), 'no NIC "h0.nic9"'),
+        ((PAIR, "--nic-rate", "h0.nic0=-1"), "-1 GB/s"),
+        ((PAIR, "--channels", "99"), "99 channels"),
+        (("absent.json",), "absent.json"),
+    ],
+)
+def test_what_is_wrong_is_named(program: Program, arguments: tuple[str, ...], said: str) -> None:
+    for command in ("nccl-graph", "nccl-env"):
+        done = program(command, *arguments)
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
 
 
-@needs_library
-def test_run_of_what_is_no_program(program: Program, tmp_path: Path) -> None:
-    assert program("run", "--", str(tmp_path / "none")).returncode == 127
-    (tmp_path / "text").write_text("no program")
-    assert program("run", "--", str(tmp_path / "text")).returncode == 126
-
-
-def test_run_without_the_library_says_why(program: Program, tmp_path: Path) -> None:
-    copy = tmp_path / "libropewalk.so.0"
-    real = Path(_library.path()).resolve()
-    copy.write_bytes(real.read_bytes())
-    done = program(
-        "run",
-        "--",
-        "true",
-        env={"ROPEWALK_LIBRARY": str(copy), "LD_LIBRARY_PATH": str(real.parent)},
-    )
+def test_a_wrong_graph_file_is_named_with_its_line(program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "bad.xml"
+    file.write_text('<graphs version="1">\n  <graph id="0"/>\n</graphs>\n')
+    done = program("nccl-env", PAIR, "--graph", str(file))
     assert done.returncode == 2
-    assert "built without CUDA" in done.stderr
+    assert "graph: line 2" in done.stderr
+    assert program("nccl-env", PAIR, "--graph", str(tmp_path / "absent")).returncode == 2
 
 
-def test_preloading_keeps_what_was_preloaded() -> None:
-    library = Path("/x/libnccl.so.2")
-    assert environment_with(library, {})["LD_PRELOAD"] == "/x/libnccl.so.2"
-    before = environment_with(library, {"LD_PRELOAD": "/y.so", "A": "b"})
-    assert before == {"LD_PRELOAD": "/x/libnccl.so.2:/y.so", "A": "b"}
-
-
-def test_benchmark_declares_what_the_library_has() -> None:
-    """Every function that nccl_compare loads is one of NCCL's."""
-    text = (ROOT / "benchmarks" / "nccl_compare" / "nccl_functions.h").read_text()
-    known = set((HERE / "nccl_symbols.txt").read_text().split())
-    loaded = re.findall(r"LOAD\((\w+)\);", text)
-    assert len(loaded) > 10
-    assert {"nccl" + name for name in loaded} <= known
+def test_plan_writes_the_same_file(program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "rings.xml"
+    done = program("plan", PAIR, "all_reduce", "--bound", "--nccl-graph", str(file))
+    assert done.returncode == 0, done.stderr
+    assert file.read_text() == program("nccl-graph", PAIR).stdout

@@ -499,6 +499,7 @@ void CudaGroup::launch(const CollectiveCall& call, bool in_place, const executor
                        DeviceStream stream) {
   if (call.count == 0) return;
   const CurrentDevice current(device_);
+  const RelaxedCapture relaxed;
   Way& way = way_of(call, in_place);
   // Repeated calls with the same buffers are the common case.
   if (call.input != way.checked_input || call.output != way.checked_output) {
@@ -568,6 +569,7 @@ void CudaGroup::start(const void* kernel, unsigned blocks, int threads, void* ar
 
 void CudaGroup::launch(const std::vector<PointToPointCall>& calls, DeviceStream stream) {
   const CurrentDevice current(device_);
+  const RelaxedCapture relaxed;
   const auto on = static_cast<cudaStream_t>(stream);
   // To and from this rank itself: pairs in order.
   std::vector<const PointToPointCall*> own_sends;
@@ -699,6 +701,10 @@ std::string why_no_device() {
   const cudaError_t result = cudaGetDeviceCount(&count);
   if (result != cudaSuccess) {
     cudaGetLastError();
+    int driver = 0;
+    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
+      return "no NVIDIA driver is installed";
+    }
     return fmt::format("CUDA: {}", cudaGetErrorString(result));
   }
   return count == 0 ? "there is no GPU" : "";
