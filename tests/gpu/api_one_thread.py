@@ -16,7 +16,7 @@ streams = [torch.cuda.Stream(device=g) for g in range(n)]
 
 
 def tensors(length: int, scale: float = 1) -> list[torch.Tensor]:
-    made = [torch.full((length,), (g + 1) * scale, device=f"cuda:{g}") for g in range(n)]
+    made = [torch.full((length,), (g + 1.0) * scale, device=f"cuda:{g}") for g in range(n)]
     for g in range(n):
         torch.cuda.synchronize(g)
     return made
