@@ -47,24 +47,26 @@ def run(
     script: str,
     *arguments: str,
     limit_s: float = 240,
-    environment: dict[str, str] | None = None,
+    ours: bool = True,
 ) -> list[Ended]:
     """Runs `script` of this folder in `ranks` processes with torchrun's variables.
+
+    Without `ours` they run on the library that they find by themselves.
 
     What has not ended after `limit_s` is killed, and so is the rest once a process has failed for
     20 s.
     """
     common = {
         **os.environ,
-        "LD_PRELOAD": str(library()),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "PYTHONUNBUFFERED": "1",
         "RW_NCCL_LIBRARY": str(library()),
-        **(environment or {}),
     }
+    if ours:
+        common["LD_PRELOAD"] = str(library())
     processes = [
         subprocess.Popen(
             [sys.executable, str(HERE / script), *arguments],

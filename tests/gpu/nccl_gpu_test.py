@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
+from pathlib import Path
 
 import launcher
 import pytest
@@ -61,6 +62,22 @@ def test_torch(part: str) -> None:
 @needs("torch")
 def test_torch_with_eager_communicators() -> None:
     run(gpus(), "torch_ranks.py", "eager", "groups")
+
+
+@needs("torch")
+def test_training_gives_the_same_bits_and_what_nvidias_library_gives(tmp_path: Path) -> None:
+    import torch
+
+    kept = []
+    for number, ours in enumerate((True, True, False)):
+        target = tmp_path / str(number)
+        for ended in launcher.run(gpus(), "torch_training.py", str(target), ours=ours):
+            assert ended.status == 0, ended.output
+        kept.append(torch.load(target))
+    assert len(kept[0]) == 8
+    for name, value in kept[0].items():
+        assert torch.equal(value, kept[1][name]), name
+        torch.testing.assert_close(value, kept[2][name], rtol=1e-4, atol=1e-5)
 
 
 @needs("cupy")
