@@ -72,13 +72,13 @@ COMMANDS = (
     Command(("nccl-graph",), nccl.nccl_graph, nccl.GRAPH_HELP),
     Command(("p2p",), p2p.p2p, p2p.HELP),
     Command(("plan",), plan.plan, plan.HELP),
-    Command(("simulate",), simulate.simulate, simulate.HELP),
     Command(("run",), run.run, run.HELP),
     Command(("schedule",), lambda: None, schedule.HELP, ("make", "show", "check", "draw")),
     Command(("schedule", "make"), schedule.make, schedule.MAKE_HELP),
     Command(("schedule", "show"), schedule.show, schedule.SHOW_HELP),
     Command(("schedule", "check"), schedule.check, schedule.CHECK_HELP),
     Command(("schedule", "draw"), schedule.draw, schedule.DRAW_HELP),
+    Command(("simulate",), simulate.simulate, simulate.HELP),
     Command(("topo",), topo.topo, topo.HELP),
 )
 

@@ -9,8 +9,6 @@
 
 namespace ropewalk::comm {
 
-int num_devices();
-
 /// Memory of the current GPU, which its peers may be given access to. nullptr for 0 bytes.
 void* take_device_memory(std::size_t bytes);
 void give_device_memory(void* memory);

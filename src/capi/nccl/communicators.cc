@@ -117,7 +117,7 @@ ncclResult_t init_all(ncclComm_t* comms, int count, const int* devices) {
   checked(comms, "comm");
   if (count < 1) throw Error(Errc::kInvalidArgument, "ndev: {} is not positive", count);
   require_devices();
-  const int there = comm::num_devices();
+  const int there = comm::device_count();
   std::vector<int> chosen;
   for (int rank = 0; rank < count; ++rank) {
     const int device = devices == nullptr ? rank : devices[rank];

@@ -4,12 +4,6 @@
 
 namespace ropewalk::comm {
 
-int num_devices() {
-  int count = 0;
-  check_cuda(cudaGetDeviceCount(&count), "counting GPUs");
-  return count;
-}
-
 void* take_device_memory(std::size_t bytes) {
   void* memory = nullptr;
   if (bytes == 0) return memory;
