@@ -130,12 +130,15 @@ class Worker {
       CHECK_CUDA(cudaStreamBeginCapture(gpu.stream, cudaStreamCaptureModeThreadLocal));
     }
     for (int i = 0; i < kCallsPerGraph; ++i) enqueue(operation, count);
-    for (Gpu& gpu : gpus_) {
-      cudaGraph_t graph = nullptr;
-      CHECK_CUDA(cudaStreamEndCapture(gpu.stream, &graph));
-      CHECK_CUDA(cudaSetDevice(gpu.device));
-      CHECK_CUDA(cudaGraphInstantiate(&gpu.graph, graph, 0));
-      CHECK_CUDA(cudaGraphDestroy(graph));
+    // All captures end first: none may be open in this thread when a graph is instantiated.
+    std::vector<cudaGraph_t> graphs(gpus_.size());
+    for (std::size_t g = 0; g < gpus_.size(); ++g) {
+      CHECK_CUDA(cudaStreamEndCapture(gpus_[g].stream, &graphs[g]));
+    }
+    for (std::size_t g = 0; g < gpus_.size(); ++g) {
+      CHECK_CUDA(cudaSetDevice(gpus_[g].device));
+      CHECK_CUDA(cudaGraphInstantiate(&gpus_[g].graph, graphs[g], 0));
+      CHECK_CUDA(cudaGraphDestroy(graphs[g]));
     }
   }
 

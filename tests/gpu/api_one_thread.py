@@ -8,7 +8,7 @@ from typing import Callable
 
 import nccl
 import torch
-from nccl import AVG, FLOAT32, SUM, Comm, Config, Nccl, SimInfo, UniqueId
+from nccl import AVG, BFLOAT16, FLOAT32, SUM, Comm, Config, Nccl, SimInfo, UniqueId
 
 api = Nccl(nccl.load())
 n = torch.cuda.device_count()
@@ -123,6 +123,24 @@ for residence in (0, 1):
     for op, comm in zip(ops, comms):
         api.RedOpDestroy(op, comm)
         assert api.result("RedOpDestroy", op, comm) == nccl.ARGUMENT
+        assert api.result("AllReduce", None, None, 0, FLOAT32, op, comm, None) == nccl.ARGUMENT
+# 0.5 in bfloat16, for the two bytes of that type.
+half = ctypes.c_uint16(0x3F00)
+ops = []
+for comm in comms:
+    created = ctypes.c_int()
+    api.RedOpCreatePreMulSum(ctypes.byref(created), ctypes.addressof(half), BFLOAT16, 1, comm)
+    ops.append(created.value)
+short = [tensor.bfloat16() for tensor in tensors(1001)]
+for g in range(n):
+    torch.cuda.synchronize(g)
+grouped(
+    lambda g, comm, s: api.AllReduce(
+        short[g].data_ptr(), short[g].data_ptr(), 1001, BFLOAT16, ops[g], comm, s
+    ),
+    comms,
+)
+expect(short, total * 0.5)
 print("pre-multiplied sums: ok")
 
 # Split inside a group: each rank alone, all reversed, and no colour.

@@ -12,7 +12,7 @@ from typing import Any
 
 SUCCESS, CUDA_ERROR, ARGUMENT, USAGE, REMOTE, IN_PROGRESS = 0, 1, 4, 5, 6, 7
 SUM, PROD, MAX, MIN, AVG = range(5)
-FLOAT32, FLOAT64, INT32 = 7, 8, 2
+FLOAT32, BFLOAT16 = 7, 9
 UNDEF = -(2**31)
 
 Comm = ctypes.c_void_p
