@@ -94,8 +94,8 @@ def reductions() -> None:
             tensor = of_rank(rank, length, kind) * size
             dist.all_reduce(tensor, dist.ReduceOp.AVG)
             equal(tensor, all_.sum(0), f"all_reduce avg {kind} {length}")
-        # Not bfloat16: PyTorch 2.11 hands a float's bytes over as its factor. (api_one_thread.py has
-        # that type.)
+        # Not bfloat16: PyTorch hands a float32 over as the factor, of which NCCL reads two bytes.
+        # api_one_thread.py has that type.
         if kind in (torch.float16, torch.float32, torch.float64):
             tensor = of_rank(rank, length, kind)
             dist.all_reduce(tensor, dist._make_nccl_premul_sum(0.5))
