@@ -56,12 +56,12 @@ def test_a_killed_rank_is_told_and_kernels_end() -> None:
 @needs("torch")
 @pytest.mark.parametrize("part", ["reductions", "movements", "groups", "graph", "storm=10000"])
 def test_torch(part: str) -> None:
-    run(gpus(), "torch_ranks.py", part)
+    run(gpus(), "nccl_torch_ranks.py", part)
 
 
 @needs("torch")
 def test_torch_with_eager_communicators() -> None:
-    run(gpus(), "torch_ranks.py", "eager", "groups")
+    run(gpus(), "nccl_torch_ranks.py", "eager", "groups")
 
 
 @needs("torch")
@@ -71,7 +71,7 @@ def test_training_gives_the_same_bits_and_what_nvidias_library_gives(tmp_path: P
     kept = []
     for number, ours in enumerate((True, True, False)):
         target = tmp_path / str(number)
-        for ended in launcher.run(gpus(), "torch_training.py", str(target), ours=ours):
+        for ended in launcher.run(gpus(), "nccl_training.py", str(target), ours=ours):
             assert ended.status == 0, ended.output
         kept.append(torch.load(target))
     assert len(kept[0]) == 8
