@@ -468,7 +468,9 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
   fate_.check();
   if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
   const Validated valid = validate(call, rank(), size());
-  device_->launch(call, valid.in_place, tag_of(call, next_number()), stream);
+  // A call that is refused here is none: the other ranks do not count it either.
+  device_->launch(call, valid.in_place, tag_of(call, calls_ + 1), stream);
+  next_number();
 }
 
 void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStream stream) {
