@@ -71,7 +71,7 @@ $(VENV)/.ready-test: pyproject.toml $(VENV)/.ready
 # The library is built first by ninja itself, so that a compiler's message is not buried in pip's.
 build/.wheel: $(PYTHON_FILES) $(CPP_FILES) pyproject.toml README.md dev/wheel_hook.py \
   $(VENV)/.ready $(BUILD)/build.ninja
-	ninja -C $(BUILD) ropewalk
+	ninja -C $(BUILD) runtime
 	rm -rf dist
 	RW_BUILD_DIR=$(BUILD) $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \
 	  --no-deps --no-build-isolation --wheel-dir dist .

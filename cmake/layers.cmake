@@ -117,3 +117,16 @@ if(capi_sources)
     target_link_options(ropewalk PRIVATE -Wl,--no-undefined)
   endif()
 endif()
+
+# NCCL's API over the same layers, where GPUs can be used: a library that takes the place of
+# NVIDIA's under programs that were linked with it.
+if(RW_HAVE_CUDA)
+  file(GLOB nccl_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/capi/nccl/*.cc)
+  list(FILTER nccl_sources EXCLUDE REGEX "_test\\.cc$")
+  set(nccl_exports ${PROJECT_SOURCE_DIR}/src/capi/nccl/exports.map)
+  add_library(nccl SHARED ${nccl_sources})
+  target_link_libraries(nccl PRIVATE rw_comm)
+  set_target_properties(nccl PROPERTIES SOVERSION 2 LINK_DEPENDS ${nccl_exports})
+  target_link_options(nccl PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL
+    -Wl,--version-script=${nccl_exports})
+endif()

@@ -22,6 +22,7 @@ constexpr std::chrono::milliseconds kLeftGrace{200};
 // A rank that has waited this long asks those it waits for whether they were called alike.
 constexpr std::chrono::milliseconds kCompareAfter{100};
 constexpr std::uint32_t kCallTag = 0x43000000;
+constexpr std::uint32_t kShrinkTag = 0x45000000;
 
 // Calls of which no chunk is long enough to be copied by two ranks at once.
 constexpr std::size_t kShortCallBytes = std::size_t{32} << 10U;
@@ -157,6 +158,29 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   const auto place = std::find(members.begin(), members.end(), rank()) - members.begin();
   return join(ids[static_cast<std::size_t>(members.front())], static_cast<int>(place),
               static_cast<int>(members.size()), runtime_);
+}
+
+std::unique_ptr<Communicator> Communicator::shrink(const std::set<int>& excluded) {
+  fate_.check();
+  drain_queue();
+  const std::lock_guard lock(engine_mutex_);
+  std::vector<int> members;
+  for (int r = 0; r < size(); ++r) {
+    if (!excluded.contains(r)) members.push_back(r);
+  }
+  const auto own = std::find(members.begin(), members.end(), rank());
+  if (own == members.end()) {
+    throw Error(Errc::kInvalidArgument, "rank {} is excluded, and calls all the same", rank());
+  }
+  UniqueId id;
+  if (own == members.begin()) {
+    id = make_unique_id(config_, runtime_.context());
+    for (const int peer : std::span(members).subspan(1)) bootstrap_->send(peer, kShrinkTag, id);
+  } else {
+    bootstrap_->recv(members.front(), kShrinkTag, id, deadline_of(config_));
+  }
+  return join(id, static_cast<int>(own - members.begin()), static_cast<int>(members.size()),
+              runtime_);
 }
 
 // ---- operations -------------------------------------------------------------------------
@@ -468,8 +492,8 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
   fate_.check();
   if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
   const Validated valid = validate(call, rank(), size());
-  // A call that is refused here is none: the other ranks do not count it either.
   device_->launch(call, valid.in_place, tag_of(call, calls_ + 1), stream);
+  // Only now: a call that was refused leaves this rank in step with the others.
   next_number();
 }
 

@@ -52,6 +52,9 @@ class Communicator final : public executor::WaitHook {
   /// Ranks with equal non-negative `color` form a new communicator, by `key`, then rank. All ranks
   /// call. @return nullptr for a negative color
   std::unique_ptr<Communicator> split(int color, int key);
+  /// The ranks outside `excluded` form a new communicator, in their order. They call, the others do
+  /// not. @throws Error as the operations; a communicator that is broken cannot be shrunk
+  std::unique_ptr<Communicator> shrink(const std::set<int>& excluded);
 
   // ---- operations -----------------------------------------------------------------------
   //

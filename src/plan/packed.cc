@@ -18,7 +18,8 @@ namespace {
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 constexpr Capacity kMostEqualTrees = 24;
-constexpr double kStep = 0.2;   // of the multiplicative weights: within some percent of the bound
+constexpr double kStep = 0.2;  // of the multiplicative weights: within some percent of the bound
+constexpr int kMostRanks = 64;
 constexpr int kMostTrees = 64;  // more are never "few"
 
 /// Whole units greedily: the trees with the largest weights first, each as many units as still fit.
@@ -222,6 +223,10 @@ FractionalPacking pack_by_weights(const Network& network, Collective collective,
 
 std::vector<Tree> plan_packed(const Problem& problem) {
   const Network& network = problem.network;
+  if (network.num_ranks() > kMostRanks) {
+    throw Error(Errc::kInvalidArgument, "packed: {} GPUs; {} is the limit of the search",
+                network.num_ranks(), kMostRanks);
+  }
   const int most = std::min(problem.trees_per_root, kMostTrees);
   switch (problem.collective) {
     case Collective::kBroadcast: {

@@ -64,11 +64,10 @@ class SimgridEngine : public schedule::FlowEngine {
   static sg4::Engine& started() {
     static std::string name = "ropewalk-simgrid";
     static std::string options[] = {
-        "--cfg=network/model:CM02",         "--cfg=network/crosstraffic:0",
-        "--cfg=network/TCP-gamma:0",        "--cfg=network/bandwidth-factor:1",
-        "--cfg=network/latency-factor:1",   "--cfg=network/weight-S:0",
-        "--cfg=network/loopback-lat:0",     "--log=root.threshold:error",
-        "--cfg=precision/work-amount:1e-3", "--cfg=precision/timing:1e-12",
+        "--cfg=network/model:CM02",       "--cfg=network/crosstraffic:0",
+        "--cfg=network/TCP-gamma:0",      "--cfg=network/bandwidth-factor:1",
+        "--cfg=network/latency-factor:1", "--cfg=network/weight-S:0",
+        "--cfg=network/loopback-lat:0",   "--log=root.threshold:error",
     };
     static char* arguments[1 + std::size(options) + 1] = {};
     static int count = 1 + static_cast<int>(std::size(options));

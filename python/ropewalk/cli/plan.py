@@ -62,7 +62,8 @@ def plan(
     algorithm: Annotated[
         str,
         typer.Option(
-            "--algorithm", help="ring, binary-tree, packed, optimal, one-hop, or auto: the best."
+            "--algorithm",
+            help="optimal, packed, one-hop, rail-chain, ring, binary-tree, or auto: the best.",
         ),
     ] = "auto",
     trees_per_root: Annotated[

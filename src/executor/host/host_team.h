@@ -101,8 +101,9 @@ class HostTeam {
     }
     for (std::uint32_t d = 0; d < transfer.num_destinations; ++d) {
       std::byte* destination = strand.destinations[d].data;
-      if (destination != nullptr && destination != source.data)
+      if (destination != nullptr && destination != source.data) {
         copy_short(destination, source.data, bytes);
+      }
     }
   }
 
