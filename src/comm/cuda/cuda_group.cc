@@ -103,19 +103,6 @@ std::size_t ll128_slot(int ranks) {
   return std::max(kLl128Slot / kLine / peers, std::size_t{16}) * kLine;
 }
 
-// Lets this thread take memory and copy while one of its streams captures: what is set up here is
-// no part of any graph.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 bool same_way(const CollectiveCall& a, const CollectiveCall& b) {
   return a.collective == b.collective && a.count == b.count && a.type == b.type && a.op == b.op &&
          a.root == b.root && a.scalar == b.scalar;
