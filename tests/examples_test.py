@@ -60,10 +60,15 @@ def run_ranks(command: list[str], size: int, extra: Optional[dict[str, str]] = N
             "2 ranks: average 1.5, meanwhile 21065.83",
         ),
         ("torch_tensors", "1 ranks: sum 1, rows [0.0]", "2 ranks: sum 3, rows [0.0, 1.0]"),
+        (
+            "torch_distributed",
+            "1 ranks: gradients equal: True",
+            "2 ranks: gradients equal: True",
+        ),
     ],
 )
 def test_python_examples(name: str, alone: str, two: str) -> None:
-    if name == "torch_tensors":
+    if name.startswith("torch"):
         pytest.importorskip("torch")
     command = [sys.executable, str(ROOT / "examples" / "python" / f"{name}.py")]
     assert run_ranks(command, 1).strip() == alone

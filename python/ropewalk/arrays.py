@@ -74,7 +74,7 @@ def buffer_of(
         found = _from_dlpack(array, name)
     else:
         found = _from_buffer_protocol(array, name)
-    if writable and not found.writable:
+    if writable and (not found.writable or device_arrays.of_jax(array)):
         raise ArgumentError(f"{name} is read-only, and the operation writes it")
     if found.count and found.address % found.type.size:
         raise ArgumentError(

@@ -50,10 +50,15 @@ def current_stream(array: Any, device: int) -> int:
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(array, cupy.ndarray):
         return int(cupy.cuda.get_current_stream().ptr) or LEGACY_STREAM
-    if type(array).__module__.split(".")[0] in ("jax", "jaxlib"):
+    if of_jax(array):
         return LEGACY_STREAM  # JAX does not show its streams; DLPack orders this one after them
     interface = getattr(array, "__cuda_array_interface__", None)
     return int((interface or {}).get("stream") or LEGACY_STREAM)
+
+
+def of_jax(array: Any) -> bool:
+    """Whether it is an array of JAX, which must never change, whatever its DLPack capsule says."""
+    return type(array).__module__.split(".")[0] in ("jax", "jaxlib")
 
 
 def on_gpu(array: Any) -> bool:

@@ -63,6 +63,14 @@ def test_host_and_freed_pointers_are_found() -> None:
         torch.cuda.empty_cache()
         with pytest.raises(ropewalk.ArgumentError, match="no GPU can reach"):
             comms[0].all_reduce(Claims(address))
+        # What one rank was refused is no call: the ranks are still in step.
+        tensors = [torch.ones(8, device=f"cuda:{i}") for i in range(2)]
+        for comm, tensor in zip(comms, tensors):
+            comm.all_reduce(tensor)
+        for i, tensor in enumerate(tensors):
+            torch.cuda.synchronize(i)
+            comms[i].check()
+            assert (tensor == 2).all()
 
 
 def test_attaching_what_is_not_there() -> None:

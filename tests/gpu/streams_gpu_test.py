@@ -156,6 +156,8 @@ def test_jax_arrays_are_inputs(comms: list[Communicator]) -> None:
         comm.all_reduce(array, out=out)
         torch.cuda.synchronize(comm.device)
         assert (out == ranks_sum(comm)).all()
+        with pytest.raises(ropewalk.ArgumentError, match="read-only"):
+            comm.all_reduce(array)
         assert (array == comm.rank).all()
 
     run_ranks(comms, body)

@@ -11,7 +11,7 @@ from gpu_support import DEADLINE_SECONDS, need_gpus
 
 need_gpus(2)
 
-PROGRAM = Path(__file__).parent.parent / "python" / "torch_ranks.py"
+PROGRAM = Path(__file__).parent.parent / "python" / "process_group_rank.py"
 
 
 @pytest.mark.parametrize("case", ["operations", "point_to_point", "training", "errors"])

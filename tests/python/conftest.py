@@ -80,7 +80,8 @@ def program() -> Program:
     """Runs `ropewalk ARGUMENTS` with its output in pipes."""
 
     def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, **options.pop("env", {})}
+        # Host memory, also where there are GPUs: tests/gpu is for those.
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **options.pop("env", {})}
         return subprocess.run(
             [sys.executable, "-m", "ropewalk", *arguments],
             capture_output=True,

@@ -74,6 +74,17 @@ def test_bad_arrays_on_gpus_are_refused(over: dict[str, Any], words: str) -> Non
         buffer_of(OnGpu(**over), "array", writable=True)
 
 
+def test_arrays_of_jax_are_never_written() -> None:
+    class Frozen(np.ndarray[Any, Any]):
+        pass
+
+    Frozen.__module__ = "jaxlib._jax"
+    array = np.zeros(3).view(Frozen)
+    assert buffer_of(array, "array", writable=False).count == 3
+    with pytest.raises(ropewalk.ArgumentError, match="read-only"):
+        buffer_of(array, "array", writable=True)
+
+
 def test_dlpack_orders_the_stream_that_will_work() -> None:
     array = Dlpack()
     found = buffer_of(array, "array", writable=False)

@@ -12,11 +12,11 @@ pytest.importorskip("torch.distributed")
 
 RANKS = 2
 DEADLINE_SECONDS = 120
-PROGRAM = Path(__file__).parent / "torch_ranks.py"
+PROGRAM = Path(__file__).parent / "process_group_rank.py"
 
 
 def run(tmp_path: Path, case: str) -> None:
-    """Runs `case` of torch_ranks.py on RANKS processes; fails with the first one's words."""
+    """Runs `case` of process_group_rank.py on RANKS processes; fails with the first one's words."""
     store = tmp_path / "store"
     processes = [
         subprocess.Popen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import sys
 from typing import Any, Callable
 
@@ -214,6 +215,8 @@ def main() -> None:
     case, store, rank, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     device = sys.argv[5] if len(sys.argv) > 5 else "cpu"
     if device == "cuda":
+        # NCCL is the reference there. Some machines cannot take its use of NVLink multicast.
+        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
         device = f"cuda:{rank}"
         torch.cuda.set_device(rank)
     torch.set_num_threads(1)
