@@ -11,7 +11,8 @@ JOBS ?= $(shell nproc)
 BUILD := build/release
 VENV := .venv
 BIN := $(VENV)/bin
-CCACHE := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+CCACHE := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache \
+  -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
 CONFIGURE := cmake -G Ninja $(CCACHE)
 FUZZ_SECONDS ?= 20
 CXX_FILES = $(shell git ls-files --cached --others --exclude-standard \
@@ -19,10 +20,10 @@ CXX_FILES = $(shell git ls-files --cached --others --exclude-standard \
 PYTHON_FILES := $(shell find python -name '*.py' -o -name py.typed)
 CPP_FILES := $(shell find src include cmake -type f) CMakeLists.txt
 
-.PHONY: help bench test build wheel install lint tidy format asan tsan fuzz clean docs
+.PHONY: help bench test test-gpu build wheel install lint tidy format asan tsan fuzz clean docs
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 16
 
 bench: install ## set up, build, install, then time and verify all-reduce over 4 and 2 local ranks
 	$(BIN)/ropewalk bench all_reduce --ranks 4 -b 8 -e 64M -f 2
@@ -31,6 +32,9 @@ bench: install ## set up, build, install, then time and verify all-reduce over 4
 test: install $(VENV)/.ready-test ## set up, build, install, then run all tests
 	ninja -C $(BUILD)
 	dev/run-tests $(BUILD) $(BIN)/python $(JOBS)
+
+test-gpu: install $(VENV)/.ready-test ## the tests that need GPUs (see docs/gpu.md)
+	RW_BUILD_DIR=$(BUILD) $(BIN)/python -m pytest tests/gpu
 
 build: $(BUILD)/build.ninja ## the C++ library and its unit tests
 	ninja -C $(BUILD)
@@ -42,7 +46,9 @@ build/.system: dev/setup
 	dev/setup build
 	@mkdir -p build && touch $@
 
-$(BUILD)/build.ninja: CMakeLists.txt cmake/layers.cmake cmake/install.cmake | build/.system
+$(BUILD)/build.ninja: CMakeLists.txt cmake/layers.cmake cmake/cuda.cmake cmake/simgrid.cmake \
+  cmake/install.cmake \
+  | build/.system $(if $(filter test,$(MAKECMDGOALS)),build/.system-simgrid)
 	$(CONFIGURE) -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release
 	@touch $@
 
@@ -65,7 +71,7 @@ $(VENV)/.ready-test: pyproject.toml $(VENV)/.ready
 # The library is built first by ninja itself, so that a compiler's message is not buried in pip's.
 build/.wheel: $(PYTHON_FILES) $(CPP_FILES) pyproject.toml README.md dev/wheel_hook.py \
   $(VENV)/.ready $(BUILD)/build.ninja
-	ninja -C $(BUILD) ropewalk
+	ninja -C $(BUILD) runtime
 	rm -rf dist
 	RW_BUILD_DIR=$(BUILD) $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \
 	  --no-deps --no-build-isolation --wheel-dir dist .
@@ -75,6 +81,11 @@ $(VENV)/.installed: build/.wheel
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
 	  dist/ropewalk-*.whl
 	@touch $@
+
+# Optional: without it there is no ropewalk-simgrid, and its tests are skipped.
+build/.system-simgrid: dev/setup | build/.system
+	dev/setup simgrid || echo "going on without SimGrid"
+	@mkdir -p build && touch $@
 
 build/.system-%: dev/setup
 	dev/setup $*
@@ -101,7 +112,8 @@ docs: install ## man pages and docs/settings.md from the program itself
 	$(BIN)/python dev/make_settings_page.py
 
 # Clang, so that the tree is built by a second compiler, which also checks what mutexes guard.
-CONFIGURE_CLANG := $(CONFIGURE) -DCMAKE_BUILD_TYPE=None \
+# Without CUDA: nvcc takes neither these sanitizers nor, everywhere, this compiler beside it.
+CONFIGURE_CLANG := $(CONFIGURE) -DCMAKE_BUILD_TYPE=None -DRW_CUDA=OFF \
   -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
 
 # The fuzzers need the same sanitizers: one tree serves both.

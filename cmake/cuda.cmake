@@ -17,6 +17,13 @@ if(NOT RW_CUDA STREQUAL "OFF")
     enable_language(CUDA)
     # What the host's compiler searches anyway must not be named: that would change the order.
     list(APPEND CMAKE_CUDA_IMPLICIT_INCLUDE_DIRECTORIES ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})
+    # FindCUDAToolkit asks for libcudart.so, which the packages on PyPI have under its full name only.
+    get_filename_component(toolkit ${CMAKE_CUDA_COMPILER}/../.. ABSOLUTE)
+    file(GLOB shared_runtime ${toolkit}/lib/libcudart.so.*)
+    if(shared_runtime AND NOT EXISTS ${toolkit}/lib/libcudart.so)
+      list(GET shared_runtime 0 shared_runtime)
+      set(CUDA_CUDART ${shared_runtime} CACHE FILEPATH "The shared CUDA runtime, which is not linked")
+    endif()
     find_package(CUDAToolkit)
     if(TARGET CUDA::cudart_static)
       set(RW_HAVE_CUDA TRUE)

@@ -95,10 +95,11 @@ rw_layer(core)
 rw_layer(transport DEPENDS core)
 rw_layer(topology DEPENDS core LIBRARIES nlohmann_json::nlohmann_json PkgConfig::PUGIXML
   ${CMAKE_DL_LIBS})
-rw_layer(schedule DEPENDS core LIBRARIES nlohmann_json::nlohmann_json)
+rw_layer(plan DEPENDS core topology LIBRARIES nlohmann_json::nlohmann_json)
+rw_layer(schedule DEPENDS core topology plan LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(executor DEPENDS core schedule transport
   LIBRARIES PkgConfig::HWY $<$<BOOL:${RW_HAVE_CUDA}>:CUDA::cudart_static>)
-rw_layer(comm DEPENDS core schedule transport executor
+rw_layer(comm DEPENDS core plan schedule transport executor
   LIBRARIES PkgConfig::SODIUM nlohmann_json::nlohmann_json)
 
 # The library: every layer behind the exported C functions.
@@ -107,7 +108,7 @@ list(FILTER capi_sources EXCLUDE REGEX "_test\\.cc$")
 if(capi_sources)
   add_library(ropewalk SHARED ${capi_sources})
   target_compile_definitions(ropewalk PRIVATE RW_BUILDING_LIBRARY)
-  target_link_libraries(ropewalk PRIVATE rw_comm rw_topology nlohmann_json::nlohmann_json)
+  target_link_libraries(ropewalk PRIVATE rw_comm rw_plan rw_topology nlohmann_json::nlohmann_json)
   target_include_directories(ropewalk INTERFACE
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
   set_target_properties(ropewalk PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
@@ -115,4 +116,17 @@ if(capi_sources)
   if(NOT RW_SANITIZE)  # whose functions are in the program
     target_link_options(ropewalk PRIVATE -Wl,--no-undefined)
   endif()
+endif()
+
+# NCCL's API over the same layers, where GPUs can be used: a library that takes the place of
+# NVIDIA's under programs that were linked with it.
+if(RW_HAVE_CUDA)
+  file(GLOB nccl_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/capi/nccl/*.cc)
+  list(FILTER nccl_sources EXCLUDE REGEX "_test\\.cc$")
+  set(nccl_exports ${PROJECT_SOURCE_DIR}/src/capi/nccl/exports.map)
+  add_library(nccl SHARED ${nccl_sources})
+  target_link_libraries(nccl PRIVATE rw_comm)
+  set_target_properties(nccl PROPERTIES SOVERSION 2 LINK_DEPENDS ${nccl_exports})
+  target_link_options(nccl PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL
+    -Wl,--version-script=${nccl_exports})
 endif()

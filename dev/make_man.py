@@ -13,7 +13,19 @@ from pathlib import Path
 from typing import Any, Callable
 
 from ropewalk import __version__, cli
-from ropewalk.cli import bench, bind, config, schedule, topo
+from ropewalk.cli import (
+    bench,
+    bind,
+    config,
+    microbench,
+    nccl,
+    p2p,
+    plan,
+    run,
+    schedule,
+    simulate,
+    topo,
+)
 from typer.models import ArgumentInfo, OptionInfo
 
 
@@ -33,10 +45,35 @@ class Command:
 
 
 COMMANDS = (
-    Command((), cli.root, cli.HELP, ("bench", "bind", "config", "schedule", "topo")),
+    Command(
+        (),
+        cli.root,
+        cli.HELP,
+        (
+            "bench",
+            "bind",
+            "config",
+            "microbench",
+            "nccl-env",
+            "nccl-graph",
+            "p2p",
+            "plan",
+            "run",
+            "schedule",
+            "simulate",
+            "topo",
+        ),
+    ),
     Command(("bench",), bench.bench, bench.HELP),
     Command(("bind",), bind.bind, bind.HELP),
     Command(("config",), config.config, config.HELP),
+    Command(("microbench",), microbench.microbench, microbench.HELP),
+    Command(("nccl-env",), nccl.nccl_env, nccl.ENV_HELP),
+    Command(("nccl-graph",), nccl.nccl_graph, nccl.GRAPH_HELP),
+    Command(("p2p",), p2p.p2p, p2p.HELP),
+    Command(("plan",), plan.plan, plan.HELP),
+    Command(("simulate",), simulate.simulate, simulate.HELP),
+    Command(("run",), run.run, run.HELP),
     Command(("schedule",), lambda: None, schedule.HELP, ("make", "show", "check", "draw")),
     Command(("schedule", "make"), schedule.make, schedule.MAKE_HELP),
     Command(("schedule", "show"), schedule.show, schedule.SHOW_HELP),

@@ -18,10 +18,12 @@ BELOW: dict[str, set[str]] = {
     "core": set(),
     "topology": {"core"},
     "transport": {"core"},
-    "schedule": {"core"},
+    "plan": {"core", "topology"},
+    "schedule": {"core", "topology", "plan"},
+    "simgrid": {"core", "topology", "plan", "schedule"},
     "executor": {"core", "transport", "schedule"},
-    "comm": {"core", "transport", "schedule", "executor"},
-    "capi": {"core", "topology", "transport", "schedule", "executor", "comm"},
+    "comm": {"core", "plan", "transport", "schedule", "executor"},
+    "capi": {"core", "topology", "plan", "transport", "schedule", "executor", "comm"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 SUFFIXES = {".h", ".cc", ".inc", ".cu", ".cuh"}

@@ -145,6 +145,13 @@ typedef struct rwStreamOpaque* rwStream_t;
 RW_API rwResult_t rwCommAttachDevice(rwComm_t comm, int device);
 /* Why GPUs cannot be used here, "" when they can. Valid until the thread's next call. */
 RW_API const char* rwWhyNoDevice(void);
+/* GPUs that this process sees; 0 where none can be used. */
+RW_API rwResult_t rwDeviceCount(int* count);
+/* JSON of one GPU: device, name, bus_id, capability, total_bytes, free_bytes. Freed with
+ * rwFreeText. */
+RW_API rwResult_t rwDeviceDescribe(int device, char** json);
+/* This rank's GPU, -1 when it has none. */
+RW_API rwResult_t rwCommDevice(rwComm_t comm, int* device);
 /* Bytes of device memory that `comm` holds. */
 RW_API rwResult_t rwCommDeviceMemory(rwComm_t comm, size_t* bytes);
 
@@ -160,6 +167,12 @@ RW_API rwResult_t rwRequestWait(rwRequest_t request, int64_t timeout_us);
 RW_API const char* rwRequestError(rwRequest_t request);
 /* Frees. An operation that still runs goes on, and its buffers must stay. NULL is fine. */
 RW_API rwResult_t rwRequestFree(rwRequest_t request);
+
+/* A request that ends when all that was enqueued on `stream` of GPU `device` until now has run. For
+ * operations on streams, which take no request of their own. That the operation ended well is
+ * another question: rwCommGetAsyncError. A stream that is being captured has no such end:
+ * rwInvalidUsage. */
+RW_API rwResult_t rwStreamMark(int device, rwStream_t stream, rwRequest_t* request);
 
 /* ---- collectives ---------------------------------------------------------------------------- */
 
@@ -229,6 +242,24 @@ RW_API void rwFreeText(char* text);
 /* The text form of the schedule of a collective ("all_reduce") by an algorithm ("ring"). */
 RW_API rwResult_t rwScheduleMake(const char* collective, const char* algorithm, int nranks,
                                  int root, int channels, char** text);
+/* The text form of a micro-benchmark: `pattern` is "chain", "fan-in", "fan-out", "mimo" or
+ * "multi-chain", `test` is "forward", "reduce-forward" or "reduce-broadcast". `width` counts
+ * sources, sinks, leaves or chains, `length` the ranks of a chain; what a pattern does not use is
+ * ignored. */
+RW_API rwResult_t rwScheduleMicrobench(const char* pattern, const char* test, int width, int length,
+                                       char** text);
+/* The text form of the schedule that a plan's JSON ("ropewalk-plan/1") describes: its trees become
+ * channels by weight. */
+RW_API rwResult_t rwScheduleFromPlan(const char* plan, char** text);
+/* How long a plan (JSON) or a schedule (text form) takes on a topology, by the built-in flow-level
+ * engine. `request` is JSON: {"subject": TEXT, "topology": TEXT, "bytes": N, ...}; the report too
+ * (docs/simulation.md has the fields of both). */
+RW_API rwResult_t rwSimulate(const char* request, char** report);
+/* Which NIC serves which channel of a topology (JSON): the published rules and the balanced one,
+ * what each reaches, the graph file for NCCL, the environment to set. `request` is JSON:
+ * {"host": N, "measured": {NIC: GB/s}, "channels": N, "one_rail": BOOL, "graph": TEXT}, all
+ * optional; the report too (docs/nic-balance.md has the fields). */
+RW_API rwResult_t rwNicReport(const char* topology, const char* request, char** report);
 /* Parses and checks. *report is JSON: accepted, defects[], in_place, links[], longest_path, and the
  * schedule itself. A refused schedule is a result, not an error; unreadable text is an error. */
 RW_API rwResult_t rwScheduleCheck(const char* text, char** report);
@@ -268,6 +299,9 @@ typedef struct {
   size_t unalign;            /* buffers begin so many elements after the start of a page */
   double* iteration_seconds; /* NULL, or takes `iterations` numbers: the seconds per operation in
                                 each iteration of this rank */
+  int device; /* 0: host memory; 1: memory of the rank's GPU, on a stream of its own */
+  int graphs; /* with `device`: capture all iterations in a CUDA graph and time this many launches
+               * of it; 0: enqueue each operation */
 } rwMeasureSpec_t;
 
 typedef struct {
@@ -282,6 +316,12 @@ typedef struct {
 /* Collective: all ranks of `comm` call with equal specs. Every rank gets the same result. Inputs
  * are small integers, so that every order of reduction gives the same bits. */
 RW_API rwResult_t rwMeasure(rwComm_t comm, const rwMeasureSpec_t* spec, rwMeasureResult_t* result);
+
+/* Bandwidth and latency between all GPUs that this process sees, and between each and the host, as
+ * JSON: gpus[], peer_access[][], matrices[], host[]. Copies are of `bytes`, a multiple of 16, and
+ * timed over `repetitions`. Switches peer access on and off: for processes in which no communicator
+ * has a GPU. */
+RW_API rwResult_t rwMeasurePeers(size_t bytes, int repetitions, char** json);
 
 #ifdef __cplusplus
 }

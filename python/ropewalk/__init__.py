@@ -10,7 +10,7 @@ Example:
 The library reports failures as exceptions, all of them `ropewalk.Error`.
 """
 
-from ropewalk import schedule, settings, topology
+from ropewalk import planning, schedule, settings, topology
 from ropewalk.communicator import Communicator
 from ropewalk.errors import (
     ArgumentError,
@@ -22,8 +22,9 @@ from ropewalk.errors import (
     UsageError,
 )
 from ropewalk.groups import group
-from ropewalk.joining import init, init_all, unique_id
+from ropewalk.joining import device_count, init, init_all, unique_id, why_no_device
 from ropewalk.operators import PreMulSum
+from ropewalk.planning import Plan, plan
 from ropewalk.request import Handle
 
 __version__ = "0.1.0"
@@ -35,16 +36,21 @@ __all__ = [
     "Error",
     "Handle",
     "PeerLostError",
+    "Plan",
     "PreMulSum",
     "SystemCallError",
     "TimeoutError",
     "UsageError",
     "__version__",
+    "device_count",
     "group",
     "init",
     "init_all",
+    "plan",
+    "planning",
     "schedule",
     "settings",
     "topology",
     "unique_id",
+    "why_no_device",
 ]

@@ -45,6 +45,8 @@ class MeasureSpec(ctypes.Structure):
         ("barrier", ctypes.c_int),
         ("unalign", ctypes.c_size_t),
         ("iteration_seconds", ctypes.POINTER(ctypes.c_double)),
+        ("device", ctypes.c_int),
+        ("graphs", ctypes.c_int),
     ]
 
 
@@ -87,6 +89,12 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwCommDestroy": (Comm,),
     "rwCommAbort": (Comm,),
     "rwCommGetAsyncError": (Comm, _INT_OUT),
+    "rwCommAttachDevice": (Comm, _INT),
+    "rwCommDevice": (Comm, _INT_OUT),
+    "rwCommDeviceMemory": (Comm, ctypes.POINTER(ctypes.c_size_t)),
+    "rwDeviceCount": (_INT_OUT,),
+    "rwDeviceDescribe": (_INT, _TEXT_OUT),
+    "rwStreamMark": (_INT, Stream, _REQUEST_OUT),
     "rwRequestWait": (Request, ctypes.c_int64),
     "rwRequestFree": (Request,),
     "rwAllReduce": (_POINTER, _POINTER, _SIZE, _INT, _INT, *_START),
@@ -104,6 +112,10 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwGroupStart": (),
     "rwGroupEnd": (),
     "rwScheduleMake": (_TEXT, _TEXT, _INT, _INT, _INT, _TEXT_OUT),
+    "rwScheduleMicrobench": (_TEXT, _TEXT, _INT, _INT, _TEXT_OUT),
+    "rwScheduleFromPlan": (_TEXT, _TEXT_OUT),
+    "rwSimulate": (_TEXT, _TEXT_OUT),
+    "rwNicReport": (_TEXT, _TEXT, _TEXT_OUT),
     "rwScheduleCheck": (_TEXT, _TEXT_OUT),
     "rwScheduleAlgorithms": (_TEXT_OUT,),
     "rwCommUseSchedule": (Comm, _TEXT),
@@ -117,9 +129,16 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwTopologyNcclXml": (_TEXT, _INT, _TEXT_OUT),
     "rwTopologyPlace": (_TEXT, _INT, _INT, _TEXT_OUT),
     "rwLaunchDescribe": (_TEXT_OUT,),
+    "rwPlanMake": (_TEXT, _TEXT, _TEXT_OUT),
+    "rwPlanBound": (_TEXT, _TEXT, _TEXT_OUT),
+    "rwPlanCheck": (_TEXT, _TEXT, _TEXT_OUT),
+    "rwPlanTimes": (_TEXT, _TEXT, _TEXT, _TEXT_OUT),
+    "rwPlanAlgorithms": (_TEXT_OUT,),
+    "rwPlanSplit": (_TEXT, ctypes.c_double, _TEXT_OUT),
     "rwSettingSet": (_TEXT, _TEXT, _TEXT),
     "rwSettingsDescribe": (_TEXT_OUT,),
     "rwTuningDescribe": (_INT, _INT, _TEXT_OUT),
+    "rwMeasurePeers": (_SIZE, _INT, _TEXT_OUT),
     "rwMeasure": (Comm, ctypes.POINTER(MeasureSpec), ctypes.POINTER(MeasureResult)),
 }
 
@@ -158,6 +177,8 @@ def library() -> ctypes.CDLL:
     loaded.rwGetLastError.restype = ctypes.c_char_p
     loaded.rwRequestError.argtypes = (Request,)
     loaded.rwRequestError.restype = ctypes.c_char_p
+    loaded.rwWhyNoDevice.argtypes = ()
+    loaded.rwWhyNoDevice.restype = ctypes.c_char_p
     loaded.rwFreeText.argtypes = (ctypes.c_void_p,)
     loaded.rwFreeText.restype = None
     return loaded

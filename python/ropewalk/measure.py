@@ -42,6 +42,8 @@ def measure(
     barrier: int = 0,
     unalign: int = 0,
     per_iteration: bool = False,
+    device: bool = False,
+    graphs: int = 0,
 ) -> Measured:
     """Runs a collective `iterations` times and verifies it. All ranks call alike.
 
@@ -60,6 +62,9 @@ def measure(
         barrier: 1: after every operation, timed; 3: after every iteration, not timed.
         unalign: elements by which the buffers are off the start of a page.
         per_iteration: whether the time of each iteration is kept.
+        device: in the memory of the rank's GPU, not of the host.
+        graphs: with `device`: the iterations are captured in a CUDA graph, which is launched so
+            many times; 0 enqueues each.
     """
     each = (ctypes.c_double * iterations)() if per_iteration else None
     spec = MeasureSpec(
@@ -77,6 +82,8 @@ def measure(
         barrier=barrier,
         unalign=unalign,
         iteration_seconds=each,
+        device=int(device),
+        graphs=graphs,
     )
     result = MeasureResult()
     check(

@@ -19,6 +19,33 @@ def make(collective: str, algorithm: str, ranks: int, *, root: int = 0, channels
     )
 
 
+def from_plan(plan: str) -> str:
+    """The text form of the schedule that a plan describes.
+
+    Args:
+        plan: the plan's JSON, as `ropewalk plan --json` prints it.
+
+    Raises:
+        ArgumentError: the text is no plan; names the place in the JSON.
+    """
+    return text_of(library().rwScheduleFromPlan, plan.encode())
+
+
+def microbench(pattern: str, test: str, *, width: int = 1, length: int = 2) -> str:
+    """The text form of a micro-benchmark (src/schedule/microbench.h has the patterns).
+
+    Args:
+        pattern: "chain", "fan-in", "fan-out", "mimo" or "multi-chain".
+        test: "forward", "reduce-forward" or "reduce-broadcast".
+        width: sources, sinks, leaves or chains.
+        length: ranks of a chain.
+
+    Raises:
+        ArgumentError: unknown names, or a test that the pattern has not.
+    """
+    return text_of(library().rwScheduleMicrobench, pattern.encode(), test.encode(), width, length)
+
+
 def check(text: str) -> dict[str, Any]:
     """Runs the checker on a text form.
 

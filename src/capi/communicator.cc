@@ -190,6 +190,10 @@ RW_API rwResult_t rwRequestWait(rwRequest_t request, int64_t timeout_us) {
   bool ended = false;
   const rwResult_t result = guarded("rwRequestWait", [&] {
     rwRequest& handle = checked(request, "request");
+    if (handle.on_stream != nullptr) {
+      ended = comm::wait(*handle.on_stream, std::chrono::microseconds(timeout_us));
+      return;
+    }
     ended = handle.request->wait(std::chrono::microseconds(timeout_us));
     if (!ended) return;
     if (const std::optional<Error> error = handle.request->error()) {

@@ -5,6 +5,8 @@
 #include "capi/handles.h"
 #include "comm/device_group.h"
 #include "comm/group.h"
+#include "comm/peer_matrix.h"
+#include "comm/stream_mark.h"
 
 using namespace ropewalk;        // NOLINT: this file is the edge
 using namespace ropewalk::capi;  // NOLINT
@@ -35,6 +37,45 @@ RW_API const char* rwWhyNoDevice(void) {
     reason = error.what();
   }
   return reason.c_str();
+}
+
+RW_API rwResult_t rwDeviceCount(int* count) {
+  return guarded("rwDeviceCount", [&] {
+    int& place = checked(count, "count");
+    place = comm::why_no_device().empty() ? comm::device_count() : 0;
+  });
+}
+
+RW_API rwResult_t rwDeviceDescribe(int device, char** json) {
+  return guarded("rwDeviceDescribe", [&] {
+    char*& place = checked(json, "json");
+    if (const std::string reason = comm::why_no_device(); !reason.empty()) {
+      throw Error(Errc::kInvalidUsage, reason);
+    }
+    place = duplicate(comm::describe_device(device));
+  });
+}
+
+RW_API rwResult_t rwCommDevice(rwComm_t comm, int* device) {
+  return guarded("rwCommDevice", [&] {
+    const comm::DeviceGroup* group = checked(comm, "comm").comm->device();
+    checked(device, "device") = group == nullptr ? -1 : group->device();
+  });
+}
+
+RW_API rwResult_t rwStreamMark(int device, rwStream_t stream, rwRequest_t* request) {
+  return guarded("rwStreamMark", [&] {
+    checked(request, "request");
+    auto handle = std::make_unique<rwRequest>();
+    handle->on_stream = comm::mark_stream(device, stream);
+    *request = handle.release();
+  });
+}
+
+RW_API rwResult_t rwMeasurePeers(size_t bytes, int repetitions, char** json) {
+  return guarded("rwMeasurePeers", [&] {
+    checked(json, "json") = duplicate(comm::measure_peers(bytes, repetitions));
+  });
 }
 
 RW_API rwResult_t rwCommDeviceMemory(rwComm_t comm, size_t* bytes) {

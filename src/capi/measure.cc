@@ -52,6 +52,8 @@ RW_API rwResult_t rwMeasure(rwComm_t comm, const rwMeasureSpec_t* spec, rwMeasur
         throw Error(Errc::kInvalidArgument, "spec.barrier: {} is none of 0, 1 and 3",
                     given.barrier);
     }
+    wanted.on_device = given.device != 0;
+    wanted.graphs = given.graphs;
     const comm::MeasureResult measured = comm::measure(*checked(comm, "comm").comm, wanted);
     rwMeasureResult_t out{};
     out.seconds_avg = measured.seconds_avg;

@@ -22,6 +22,25 @@ constexpr std::chrono::milliseconds kLeftGrace{200};
 // A rank that has waited this long asks those it waits for whether they were called alike.
 constexpr std::chrono::milliseconds kCompareAfter{100};
 constexpr std::uint32_t kCallTag = 0x43000000;
+constexpr std::uint32_t kShrinkTag = 0x45000000;
+
+// Calls of which no chunk is long enough to be copied by two ranks at once.
+constexpr std::size_t kShortCallBytes = std::size_t{32} << 10U;
+static_assert(!executor::is_shared_copy(kShortCallBytes));
+
+// Says for the time of a scope that a call is at work.
+class Running {
+ public:
+  explicit Running(std::atomic<bool>& flag) : flag_(flag) {
+    flag_.store(true, std::memory_order_relaxed);
+  }
+  ~Running() { flag_.store(false, std::memory_order_release); }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  std::atomic<bool>& flag_;
+};
 
 std::string list(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
@@ -59,6 +78,8 @@ Communicator::Communicator(std::unique_ptr<Bootstrap> bootstrap, const Config& c
     : runtime_(runtime),
       config_(config),
       bootstrap_(std::move(bootstrap)),
+      rank_(bootstrap_->rank()),
+      size_(bootstrap_->size()),
       check_calls_(config.flag(Setting::kCheckCalls)),
       team_(bootstrap_->rank()),
       timeout_(config.duration(Setting::kTimeout)) {
@@ -76,6 +97,9 @@ Communicator::~Communicator() {
   }
   // Another thread may be on its way out of an operation that abort() ended.
   { const Lock wait(engine_mutex_); }
+  while (running_.load(std::memory_order_acquire)) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
   fate_.when_broken(nullptr);
   bootstrap_->watch(nullptr);
   if (!finalized_) bootstrap_->abort("the communicator was destroyed without being finalized");
@@ -96,6 +120,7 @@ void Communicator::connect() {
   policy.spin = config_.duration(Setting::kSpin);
   if (facts_.max_ranks_per_host > facts_.min_cores_per_host) policy.spin = {};
   waiter_ = std::make_unique<executor::Waiter>(policy, *this);
+  team_.wait_with(waiter_.get());
   log::info(log::kInit, "rank {} of {} joined: {} host(s), {} local rank(s), {}", rank(), size(),
             facts_.num_hosts, facts_.max_ranks_per_host,
             facts_.all_by_address ? "single copy" : "staged copies");
@@ -135,17 +160,44 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
               static_cast<int>(members.size()), runtime_);
 }
 
+std::unique_ptr<Communicator> Communicator::shrink(const std::set<int>& excluded) {
+  fate_.check();
+  drain_queue();
+  const std::lock_guard lock(engine_mutex_);
+  std::vector<int> members;
+  for (int r = 0; r < size(); ++r) {
+    if (!excluded.contains(r)) members.push_back(r);
+  }
+  const auto own = std::find(members.begin(), members.end(), rank());
+  if (own == members.end()) {
+    throw Error(Errc::kInvalidArgument, "rank {} is excluded, and calls all the same", rank());
+  }
+  UniqueId id;
+  if (own == members.begin()) {
+    id = make_unique_id(config_, runtime_.context());
+    for (const int peer : std::span(members).subspan(1)) bootstrap_->send(peer, kShrinkTag, id);
+  } else {
+    bootstrap_->recv(members.front(), kShrinkTag, id, deadline_of(config_));
+  }
+  return join(id, static_cast<int>(own - members.begin()), static_cast<int>(members.size()),
+              runtime_);
+}
+
 // ---- operations -------------------------------------------------------------------------
 
-std::pair<const Choice*, PreparedCollective*> Communicator::way_of(const CollectiveCall& call) {
-  const std::size_t bytes = call.count * size_of(call.type);
-  Way& last = last_way_;
-  if (last.prepared == nullptr || last.bytes != bytes || last.collective != call.collective ||
-      last.root != call.root) {
-    const Choice& choice = tuner_->choose(call.collective, call.root, bytes);
-    last = {call.collective, call.root, bytes, &choice, &prepared(call, choice)};
+const Communicator::Way& Communicator::way_of(const CollectiveCall& call) {
+  const std::size_t place = call.count + static_cast<std::size_t>(call.collective) +
+                            static_cast<std::size_t>(static_cast<unsigned>(call.root));
+  Way& way = ways_[place % ways_.size()];
+  if (way.prepared == nullptr || way.count != call.count || way.type != call.type ||
+      way.collective != call.collective || way.root != call.root) {
+    const Extent extent = extent_of(call, rank(), size());
+    const Choice& choice =
+        tuner_->choose(call.collective, call.root, call.count * extent.element_bytes);
+    way = {call.collective,        call.type, call.root, call.count, extent, &choice,
+           &prepared(call, choice)};
   }
-  return {last.choice, last.prepared};
+  return way;
 }
 
 PreparedCollective& Communicator::prepared(const CollectiveCall& call, const Choice& choice) {
@@ -185,7 +237,8 @@ void Communicator::use_schedule(std::shared_ptr<const schedule::Checked> checked
   const Lock lock(engine_mutex_);
   chosen_by_user_[schedule.collective] = std::move(checked);
   by_choice_.clear();
-  last_way_ = {};
+  ways_ = {};
+  last_ = {};
   std::erase_if(prepared_, [](const auto& entry) { return entry.first.algorithm == "(given)"; });
 }
 
@@ -194,7 +247,8 @@ void Communicator::forget_schedules() {
   const Lock lock(engine_mutex_);
   chosen_by_user_.clear();
   by_choice_.clear();
-  last_way_ = {};
+  ways_ = {};
+  last_ = {};
 }
 
 std::unique_ptr<Task> Communicator::make_task(const CollectiveCall& call) {
@@ -211,11 +265,42 @@ std::unique_ptr<Task> Communicator::make_task(std::vector<PointToPointCall> call
 
 void Communicator::run(const CollectiveCall& call) {
   fate_.check();
-  const Validated valid = validate(call, rank(), size());
-  CollectiveTask task(*this, call, valid.in_place, tag_of(call, next_number()));
-  drain_queue();
-  const Lock lock(engine_mutex_);
+  if (!has_worker_ && last_.prepared != nullptr && last_.call == call) {
+    last_.prepared->arm_again(next_number());
+  } else if (!arm_short(call)) {
+    const Validated valid = validate(call, rank(), size());
+    CollectiveTask task(*this, call, valid.in_place, tag_of(call, next_number()));
+    drain_queue();
+    const Lock lock(engine_mutex_);
+    execute(task);
+    return;
+  }
+  const Running running(running_);
+  PreparedCollective& prepared = *last_.prepared;
+  team_.history().record(prepared.call().tag);
+  try {
+    if (executor::walk(team_, prepared.strands().front(), prepared.call())) return;
+  } catch (const Error& error) {
+    broke(error);
+  }
+  CollectiveTask task(*this, call, prepared);
   execute(task);
+}
+
+bool Communicator::arm_short(const CollectiveCall& call) {
+  last_.prepared = nullptr;
+  if (has_worker_) return false;
+  const Way& way = way_of(call);
+  PreparedCollective& prepared = *way.prepared;
+  // Long calls may wait within a transfer, which takes a task for its deadline.
+  if (way.extent.input_bytes + way.extent.output_bytes > kShortCallBytes || !prepared.connected() ||
+      prepared.strands().size() != 1) {
+    return false;
+  }
+  const bool in_place = validate_buffers(call, way.extent, rank()).in_place;
+  prepared.arm(call, in_place, tag_of(call, next_number()), *way.choice, size(), check_calls_);
+  last_ = {call, &prepared};
+  return true;
 }
 
 void Communicator::run(const std::vector<PointToPointCall>& calls) {
@@ -407,7 +492,9 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
   fate_.check();
   if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
   const Validated valid = validate(call, rank(), size());
-  device_->launch(call, valid.in_place, tag_of(call, next_number()), stream);
+  device_->launch(call, valid.in_place, tag_of(call, calls_ + 1), stream);
+  // Only now: a call that was refused leaves this rank in step with the others.
+  next_number();
 }
 
 void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStream stream) {
@@ -426,14 +513,15 @@ void Communicator::exchange(std::span<std::byte> all, std::size_t bytes_each) {
 }
 
 std::string Communicator::algorithm_of(const CollectiveCall& call) {
-  return way_of(call).second->checked().schedule().algorithm;
+  return way_of(call).prepared->checked().schedule().algorithm;
 }
 
 // ---- waiting ----------------------------------------------------------------------------
 
 bool Communicator::poll() {
   fate_.check();
-  return links_->poll();
+  const bool helped = team_.help();
+  return links_->poll() || helped;
 }
 
 void Communicator::stalled(std::chrono::nanoseconds since_progress) {
@@ -455,6 +543,7 @@ void Communicator::stalled(std::chrono::nanoseconds since_progress) {
   }
   if (timeout_.count() > 0 && since_progress > timeout_) {
     waiting = current_->waiting_for(team_);
+    if (team_.sharing_with() >= 0) waiting.push_back(team_.sharing_with());
     make_unique(waiting);
     const std::vector<int> silent = fate_.suspected();
     throw Error(

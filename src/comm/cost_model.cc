@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "plan/chunk_model.h"
 #include "schedule/layout.h"
 
 namespace ropewalk::comm {
@@ -83,7 +84,7 @@ double predict(const ScheduleShape& shape, const CostContext& context, std::size
   double hop = (context.network ? machine.network_latency : machine.hop_latency) +
                shape.channels * (send + (combines ? combine_in : copy_in));
   if (context.ranks_per_core > 1) hop += machine.switch_cost;
-  return std::max(shape.longest_path * hop, work) + (rounds - 1) * work;
+  return plan::pipelined_seconds(std::max(shape.longest_path * hop, work), rounds, work);
 }
 
 }  // namespace ropewalk::comm

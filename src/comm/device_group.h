@@ -60,6 +60,13 @@ std::unique_ptr<DeviceGroup> attach_device(Bootstrap& bootstrap, const Config& c
 /// Why GPUs cannot be used here; empty when they can.
 std::string why_no_device();
 
+/// GPUs that this process sees, where why_no_device() is empty. @throws Error kCuda
+int device_count();
+
+/// One GPU as JSON: device, name, bus_id, capability, total_bytes, free_bytes.
+/// @throws Error kInvalidArgument for a number that no GPU has; kCuda
+std::string describe_device(int device);
+
 /// The calling thread's current device. @throws Error kCuda
 int current_device();
 

@@ -86,6 +86,13 @@ void Group::run_joins() {
   if (first) std::rethrow_exception(first);
 }
 
+void Group::discard() noexcept {
+  depth_ = 0;
+  entries_.clear();
+  on_device_.clear();
+  joins_.clear();
+}
+
 void Group::end() {
   if (depth_ == 0) throw Error(Errc::kInvalidUsage, "rwGroupEnd without rwGroupStart");
   if (--depth_ > 0) return;

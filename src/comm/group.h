@@ -34,6 +34,8 @@ class Group {
 
   /// @throws Error kInvalidUsage without start(); the first error of any call of the group
   void end();
+  /// Ends the group, and all that it is nested in, without running anything.
+  void discard() noexcept;
 
  private:
   struct Entry {

@@ -37,6 +37,7 @@ executor::SendEnd* Links::send_end(int channel, int peer) {
       made->shape = shape_;
       made->peer = peer;
       made->address_allowed = reach.by_address;
+      if (reach.by_address) made->process = reach.process;
       end = std::move(made);
     }
     return end.get();

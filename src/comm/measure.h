@@ -31,6 +31,8 @@ struct MeasureSpec {
   int check = 1;            ///< verified rounds, with fresh data, after the timed loop
   MeasureBarrier barrier = MeasureBarrier::kNone;
   bool per_iteration = false;  ///< keep the time of each iteration
+  bool on_device = false;      ///< in the memory of the rank's GPU
+  int graphs = 0;              ///< on_device: launches of a graph of all iterations; 0: no graph
 };
 
 struct MeasureResult {
@@ -45,7 +47,8 @@ struct MeasureResult {
 };
 
 /// Collective: all ranks call with equal specs and get the same result.
-/// @throws Error kInvalidArgument for an in-place form that does not exist; as Communicator::run
+/// @throws Error kInvalidArgument for an in-place form that does not exist; kInvalidUsage for a
+/// rank without a GPU, and for graphs on host memory; as Communicator::run
 MeasureResult measure(Communicator& comm, const MeasureSpec& spec);
 
 }  // namespace ropewalk::comm

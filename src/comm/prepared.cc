@@ -35,8 +35,7 @@ PreparedCollective::PreparedCollective(std::shared_ptr<const schedule::Checked> 
   }
 }
 
-bool PreparedCollective::connect(Links& links) {
-  if (connected_) return true;
+bool PreparedCollective::connect_more(Links& links) {
   bool all = true;
   for (executor::Strand& strand : strands_) {
     for (std::size_t k = 0; k < strand.receives.size(); ++k) {
@@ -58,31 +57,30 @@ bool PreparedCollective::connect(Links& links) {
 void PreparedCollective::arm(const CollectiveCall& call, bool in_place,
                              const executor::CallTag& tag, const Choice& choice, int num_ranks,
                              bool check_tags) {
-  const std::size_t element = size_of(call.type);
+  // Repeated calls of one shape are the common case: all but the buffers is still right.
+  const Shape shape{call.count, call.scalar, &choice, call.type, call.op};
+  if (shape_ != shape) {
+    set_arithmetic(call, num_ranks);
+    cut(call, choice);
+    shape_ = shape;
+  }
   call_.input = static_cast<const std::byte*>(call.input);
   call_.output = static_cast<std::byte*>(call.output);
+  call_.in_place = in_place;
+  call_.check_tags = check_tags;
+  call_.tag = tag;
+  restart();
+}
+
+void PreparedCollective::set_arithmetic(const CollectiveCall& call, int num_ranks) {
   call_.count = call.count;
   call_.type = call.type;
-  call_.element_bytes = element;
+  call_.element_bytes = size_of(call.type);
   call_.op = call.op;
   const Scaling scaling = scaling_of(call, num_ranks);
   call_.scaled = scaling.scaled;
   call_.scalar = scaling.scalar;
   call_.divisor = scaling.divisor;
-  call_.in_place = in_place;
-  call_.check_tags = check_tags;
-  call_.tag = tag;
-
-  // Repeated calls of one shape are the common case: their cut is still right.
-  if (cut_ != Cut{call.count, call.type, call_.scaled, &choice}) {
-    cut(call, choice);
-    cut_ = {call.count, call.type, call_.scaled, &choice};
-  }
-  call_.address_bytes = address_bytes_;
-  for (executor::Strand& strand : strands_) {
-    strand.round = 0;
-    strand.step = 0;
-  }
 }
 
 void PreparedCollective::cut(const CollectiveCall& call, const Choice& choice) {
@@ -90,11 +88,12 @@ void PreparedCollective::cut(const CollectiveCall& call, const Choice& choice) {
   const std::size_t granule = std::max<std::size_t>(1, kGranuleBytes / element);
   const schedule::Schedule& schedule = checked_->schedule();
   std::size_t chunk_bytes = choice.chunk_bytes;
-  address_bytes_ = choice.address_bytes;
+  call_.address_bytes = choice.address_bytes;
+  call_.share_bytes = choice.share_bytes;
   // A scaled input is not what lies in the user's buffer, so it cannot go by address.
   if (choice.address_chunk_bytes > chunk_bytes && all_by_address_ && !call_.scaled) {
     chunk_bytes = choice.address_chunk_bytes;
-    address_bytes_ = std::min(choice.address_bytes, choice.chunk_bytes);
+    call_.address_bytes = std::min(choice.address_bytes, choice.chunk_bytes);
   }
   for (std::size_t c = 0; c < strands_.size(); ++c) {
     executor::Strand& strand = strands_[c];

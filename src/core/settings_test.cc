@@ -38,7 +38,7 @@ TEST(Settings, NamesWhatIsWrong) {
             std::string::npos);
   EXPECT_NE(message_of([&] { config.set("SLOTZ", "8", "API"); }).find("SLOTZ"), std::string::npos);
   EXPECT_NE(message_of([&] { config.set("SLOTS", "9", "API"); }).find("2|4|8"), std::string::npos);
-  EXPECT_NE(message_of([&] { config.set("CHANNELS", "99", "API"); }).find("CHANNELS"),
+  EXPECT_NE(message_of([&] { config.set("CHANNELS", "1025", "API"); }).find("CHANNELS"),
             std::string::npos);
   EXPECT_NE(message_of([&] { config.set("SLOT_BYTES", "-1K", "API"); }).find("negative"),
             std::string::npos);

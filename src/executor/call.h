@@ -24,6 +24,7 @@ struct Call {
   bool in_place = false;
   bool check_tags = true;
   std::size_t address_bytes = ~std::size_t{0};  ///< smallest chunk that goes by address
+  std::size_t share_bytes = ~std::size_t{0};    ///< smallest such chunk that both ends may copy
   CallTag tag;
 };
 
@@ -33,6 +34,7 @@ struct Source {
   std::uint64_t remote = 0;
   int process = 0;         ///< 0: `data` counts; else `remote` in the process of this pid
   std::uint32_t flag = 0;  ///< protocol ll: what stands beside every four bytes when they are there
+  const ReceiveEnd* link = nullptr;  ///< host: where it came from, for what is `remote`
 };
 
 /// Where a transfer's result goes; nowhere when `data` is null.

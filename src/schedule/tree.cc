@@ -139,6 +139,36 @@ void add_tree_all_reduce(Schedule& schedule, int channel, const Tree& tree,
   }
 }
 
+void add_tree_pair_all_reduce(Schedule& schedule, int channel, const Tree& up,
+                              const std::vector<int>& up_order, const Tree& down,
+                              const std::vector<int>& down_order) {
+  const Seats above(up, up_order);
+  const Seats below(down, down_order);
+  const int parts = schedule.parts;
+  for (int place = 0; place < up.size(); ++place) {
+    const int rank = above.rank(place);
+    const int down_place = static_cast<int>(std::find(down_order.begin(), down_order.end(), rank) -
+                                            down_order.begin());
+    StepList& steps = above.steps(schedule, place, channel);
+    if (above.is_root(place)) {
+      for (int part = 0; part < parts; ++part) {
+        steps.push_back(finish(part, above.own_and_children(place), below.children(down_place)));
+      }
+      continue;
+    }
+    // b - a of the header: the way up and the way down.
+    const int lag = std::min(parts, up.depth[static_cast<std::size_t>(place)] +
+                                        down.depth[static_cast<std::size_t>(down_place)]);
+    const Operand from = Operand::link(below.parent(down_place));
+    for (int i = 0; i < parts + lag; ++i) {
+      if (i < parts) {
+        steps.push_back(send(i, above.own_and_children(place), {above.parent(place)}));
+      }
+      if (i >= lag) steps.push_back(write(i - lag, {from}, below.children(down_place)));
+    }
+  }
+}
+
 int tree_all_reduce_parts(int height) { return std::clamp(4 * height, 1, kMostParts); }
 
 }  // namespace ropewalk::schedule

@@ -46,6 +46,15 @@ void add_tree_reduce(Schedule& schedule, int channel, const Tree& tree,
 void add_tree_all_reduce(Schedule& schedule, int channel, const Tree& tree,
                          const std::vector<int>& order);
 
+/// The same along two trees with the same root: up the in-tree (given as the out-tree of its
+/// reversal), down the out-tree. Places of the two are unrelated. At time t a rank sends up part
+/// t - a and down part t - b, where a is how much nearer than the deepest rank it is to the root,
+/// and b is when that part's sum can have come back to it. Every receive is one time after its
+/// send, so FIFOs of 2 chunks are enough, also where a link serves both trees.
+void add_tree_pair_all_reduce(Schedule& schedule, int channel, const Tree& up,
+                              const std::vector<int>& up_order, const Tree& down,
+                              const std::vector<int>& down_order);
+
 /// Parts for add_tree_all_reduce on trees of that height: enough that filling and draining the
 /// lag costs at most about a fifth, few enough that the lists stay short.
 int tree_all_reduce_parts(int height);

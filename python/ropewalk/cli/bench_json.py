@@ -65,7 +65,7 @@ class Report:
             "iterations": options.iters,
             "aggregated_iterations": options.agg_iters,
             "validation": options.check,
-            "graph": 0,
+            "graph": options.graphs,
             "blocking_collectives": _truth(bool(options.blocking)),
             "per_iter_timing": _truth(options.per_iter_timing),
             "per_iter_skip": options.per_iter_skip,

@@ -120,6 +120,7 @@ class Options:
     parallel_init: bool = False
     report_cputime: bool = False
     report_timestamps: bool = False
+    graphs: int = 0
 
     def sizes(self) -> Iterator[int]:
         """Sizes in bytes, in order."""

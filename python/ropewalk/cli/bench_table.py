@@ -1,7 +1,7 @@
 """The text of `ropewalk bench`: nccl-tests 2.19's header, columns and footer, to the byte.
 
-Scripts that read nccl-tests' output read this. Devices are ranks on host memory: the device number
-is the rank's number on its host, and the place of the PCI address holds zeros.
+Scripts that read nccl-tests' output read this. Of ranks on host memory, the device number is the
+rank's number on its host, and the place of the PCI address holds zeros.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def head(program: str, version_code: int, options: Options) -> list[str]:
         f"# nThread 1 nGpus 1 minBytes {options.minbytes} maxBytes {options.maxbytes} "
         f"step: {step}({'factor' if by_factor else 'bytes'}) warmup iters: {options.warmup_iters} "
         f"iters: {options.iters} agg iters: {options.agg_iters} validation: {options.check} "
-        f"graph: 0 unalign: {options.unalign}",
+        f"graph: {options.graphs} unalign: {options.unalign}",
     ]
     if options.blocking == 1:
         lines.append("# Blocking Enabled: wait and barrier after each inner iteration (-m) ")

@@ -49,6 +49,10 @@ _LAUNCHERS: Final = (
 )
 
 
+# The same of ranks on this host: torchrun, Open MPI, MPICH.
+_LOCAL_SIZES: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+
 def launched_ranks() -> int:
     """How many ranks a launcher started, this process among them; 0 without a launcher."""
     for rank, size in _LAUNCHERS:
@@ -56,6 +60,14 @@ def launched_ranks() -> int:
             # What is no number is the library's to refuse, in joining.init.
             return int(os.environ[size]) if os.environ[size].isdigit() else 1
     return 0
+
+
+def ranks_here() -> int:
+    """How many of the launcher's ranks are on this host; all of them where it does not tell."""
+    for name in _LOCAL_SIZES:
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return launched_ranks()
 
 
 def pin(index: int) -> None:

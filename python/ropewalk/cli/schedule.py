@@ -42,6 +42,9 @@ Examples:
       to the terminal
   ropewalk schedule make reduce --ranks 6 --algorithm binary_tree --root 2 -o reduce.txt
       into a file
+  ropewalk plan dgx1v.json all_gather --json > plan.json
+  ropewalk schedule make --plan plan.json -o plan.txt
+      the schedule of a plan: operation, ranks and root are the plan's
   ropewalk schedule make --list
       the algorithms, and the operations that each can do
 
@@ -138,10 +141,20 @@ def make(
     output: Annotated[
         Optional[Path], typer.Option("-o", "--output", help="Write to this file.")
     ] = None,
+    plan: Annotated[
+        Optional[str],
+        typer.Option("--plan", metavar="FILE", help="Compile this plan; - is standard input."),
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the algorithms.")] = False,
 ) -> None:
     """See MAKE_HELP."""
     console.apply_settings(None)
+    if plan is not None:
+        if operation is not None:
+            console.fail("make: a plan has its own operation; leave OP out", console.USAGE)
+        with console.reported():
+            _write(schedule.from_plan(_read(plan)), output)
+        return
     with console.reported():
         if list_:
             _print_algorithms(schedule.algorithms())

@@ -103,19 +103,6 @@ std::size_t ll128_slot(int ranks) {
   return std::max(kLl128Slot / kLine / peers, std::size_t{16}) * kLine;
 }
 
-// Lets this thread take memory and copy while one of its streams captures: what is set up here is
-// no part of any graph.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 bool same_way(const CollectiveCall& a, const CollectiveCall& b) {
   return a.collective == b.collective && a.count == b.count && a.type == b.type && a.op == b.op &&
          a.root == b.root && a.scalar == b.scalar;
@@ -499,6 +486,7 @@ void CudaGroup::launch(const CollectiveCall& call, bool in_place, const executor
                        DeviceStream stream) {
   if (call.count == 0) return;
   const CurrentDevice current(device_);
+  const RelaxedCapture relaxed;
   Way& way = way_of(call, in_place);
   // Repeated calls with the same buffers are the common case.
   if (call.input != way.checked_input || call.output != way.checked_output) {
@@ -568,6 +556,7 @@ void CudaGroup::start(const void* kernel, unsigned blocks, int threads, void* ar
 
 void CudaGroup::launch(const std::vector<PointToPointCall>& calls, DeviceStream stream) {
   const CurrentDevice current(device_);
+  const RelaxedCapture relaxed;
   const auto on = static_cast<cudaStream_t>(stream);
   // To and from this rank itself: pairs in order.
   std::vector<const PointToPointCall*> own_sends;
@@ -699,6 +688,10 @@ std::string why_no_device() {
   const cudaError_t result = cudaGetDeviceCount(&count);
   if (result != cudaSuccess) {
     cudaGetLastError();
+    int driver = 0;
+    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
+      return "no NVIDIA driver is installed";
+    }
     return fmt::format("CUDA: {}", cudaGetErrorString(result));
   }
   return count == 0 ? "there is no GPU" : "";

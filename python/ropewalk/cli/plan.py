@@ -1,0 +1,285 @@
+"""`ropewalk plan`: which trees carry a collective over a machine, how near the bound that is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.table import Table
+
+from ropewalk import errors, nics, planning, topology
+from ropewalk.cli import console
+from ropewalk.cli.machine_source import gpu_list
+from ropewalk.drawing import plan as plan_drawing
+from ropewalk.topology import Topology
+
+HELP = """
+Plan a collective on a machine: trees over its links, their rate, and the bound.
+
+TOPOLOGY is a file (JSON, NCCL's topology XML, hwloc's XML), a short description as
+"2x(8gpu nvswitch) 8nic", or "here" for this host. OP is all_reduce, all_gather, reduce_scatter,
+broadcast or reduce. Rates are the limit for large messages, from TOPOLOGY's capacities; no schedule
+can exceed the bound. Every plan is checked by code that shares nothing with the planner.
+
+Examples:
+
+\b
+  ropewalk plan dgx1v.json broadcast --plane nvlink
+      the best trees, and what limits them
+  ropewalk plan dgx1v.json all_reduce --gpus 0,1,4 --algorithm packed
+      few trees for three of the GPUs
+  ropewalk plan dgx-h100 all_gather --json -o plan.json
+      for `ropewalk schedule make --plan plan.json`
+  ropewalk plan dgx1v.json all_reduce --svg -o plan.svg
+      trees in colours over the machine
+  ropewalk plan dgx-h100.json all_reduce --compare
+      all algorithms side by side, with the sizes for which each is best
+  ropewalk plan dgx-h100.json all_reduce --bound
+      the bound alone
+  ropewalk plan cluster.json all_reduce --nccl-graph rings.xml
+      also a file for NCCL_GRAPH_FILE; see `ropewalk nccl-env`
+
+Exit status: 0, 1 when a plan fails its check, or 2 when the request cannot be served.
+"""
+
+_MOST_SHOWN = 64
+_SIZES = [1 << shift for shift in range(3, 35)]
+
+
+def plan(
+    source: Annotated[str, typer.Argument(metavar="TOPOLOGY", help="The machine.")],
+    operation: Annotated[str, typer.Argument(metavar="OP", help="The operation, as all_reduce.")],
+    plane: Annotated[
+        Optional[str], typer.Option("--plane", help="Only the links of this plane.")
+    ] = None,
+    root: Annotated[int, typer.Option("--root", help="Root of broadcast and reduce.")] = 0,
+    gpus: Annotated[
+        Optional[str], typer.Option("--gpus", metavar="LIST", help="Only these GPUs, as 0,1,4-6.")
+    ] = None,
+    algorithm: Annotated[
+        str,
+        typer.Option(
+            "--algorithm",
+            help="optimal, packed, one-hop, rail-chain, ring, binary-tree, or auto: the best.",
+        ),
+    ] = "auto",
+    trees_per_root: Annotated[
+        int,
+        typer.Option(
+            "--trees-per-root",
+            help="So many trees for each root (packed: at most so many in all); 0: any.",
+        ),
+    ] = 0,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Show all algorithms side by side.")
+    ] = False,
+    bound: Annotated[bool, typer.Option("--bound", help="Only the bound, without trees.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON of the schema ropewalk-plan/1.")
+    ] = False,
+    svg: Annotated[bool, typer.Option("--svg", help="Draw the plan.")] = False,
+    nccl_graph: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--nccl-graph", help="Write a graph file for NCCL or RCCL that uses all NICs, too."
+        ),
+    ] = None,
+    output: Annotated[
+        Optional[Path], typer.Option("-o", "--output", help="Write to this file.")
+    ] = None,
+) -> None:
+    """See HELP."""
+    console.apply_settings(None)
+    if sum((compare, bound, svg)) > 1 or (svg and as_json):
+        console.fail("--compare, --bound, --svg, --json: one of them", console.USAGE)
+    operation = operation.replace("-", "_")
+    with console.reported():
+        machine = _machine(source)
+        chosen = gpu_list(gpus)
+        if nccl_graph is not None:
+            part = machine if chosen is None else machine.select(gpus=chosen)
+            _write(nics.nic_report(part)["graph"], nccl_graph)
+        if bound:
+            found = planning.bound(machine, operation, plane=plane, gpus=chosen, root=root)
+            words = f"bound {_rate(found['bound_gbps'])}\n{found['bottleneck']['words']}\n"
+            _write(json.dumps(found, indent=2) + "\n" if as_json else words, output)
+            return
+        if compare:
+            _compare(machine, operation, plane, chosen, root, trees_per_root, as_json)
+            return
+        # As text, the trees of large machines are not shown, and not needed for the check.
+        many = sum(node.kind == "gpu" for node in machine.nodes) > _MOST_SHOWN
+        made = planning.plan(
+            machine,
+            operation,
+            plane=plane,
+            gpus=chosen,
+            root=root,
+            algorithm=algorithm,
+            trees_per_root=trees_per_root,
+            trees=as_json or svg or not many,
+            check=True,
+        )
+        if as_json:
+            _write(made.to_json(), output)
+            return
+        if svg:
+            _write(plan_drawing.svg(made), output)
+            return
+        checked = made.check()
+        _write(_text(made, checked), output)
+    if not checked.valid or not checked.bound_holds:
+        raise typer.Exit(console.WRONG)
+
+
+def _machine(source: str) -> Topology:
+    if source == "-":
+        return Topology.from_json(sys.stdin.read(), "standard input")
+    return topology.load(source)
+
+
+def _write(text: str, output: Optional[Path]) -> None:
+    if output is None or str(output) == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        output.write_text(text)
+    except OSError as error:
+        console.fail(f"{output}: {error.strerror}", console.USAGE)
+
+
+def _rate(gbps: float) -> str:
+    return f"{gbps:.5g} GB/s"
+
+
+def _text(made: planning.Plan, checked: planning.Certificate) -> str:
+    ranks = len(made.gpus)
+    lines = [
+        f"{made.collective} over {ranks} GPUs of {made.topology.name}, plane {made.plane}, "
+        f"by {made.algorithm}",
+        "",
+        f"algbw       {_rate(made.rate_gbps)}",
+        f"busbw       {_rate(made.busbw_gbps)}",
+        f"bound       {_rate(made.bound_gbps)} ({made.ratio:.2%} reached"
+        + (", no schedule can exceed it)" if made.optimal else ")"),
+        f"why         {made.bottleneck['words']}",
+        f"trees       {made.num_trees}, at most {made.hops} hops from rank to rank",
+        f"latency     {made.latency_us:.3g} us (estimate)",
+    ]
+    used = [link for link in made.links if link["load"] > 0]
+    full = [link for link in used if link["load"] >= link["capacity"] * (1 - 1e-9)]
+    kinds = {node.id: node.kind for node in made.topology.nodes}
+    nics = sorted(
+        {end for link in made.links for end in (link["source"], link["destination"])}
+        & {id for id, kind in kinds.items() if kind == "nic"}
+    )
+    busy = {end for link in used for end in (link["source"], link["destination"])}
+    lines.append(
+        f"links       {len(used)} of {len(made.links)} used, {len(full)} of them full, "
+        f"{len(made.links) - len(used)} idle"
+    )
+    if nics:
+        idle = [nic for nic in nics if nic not in busy]
+        lines.append(
+            f"NICs        {len(nics) - len(idle)} of {len(nics)} used"
+            + (f"; idle: {', '.join(idle[:8])}" if idle else "")
+        )
+    verdict = "holds" if checked.valid and checked.bound_holds else "FAILS"
+    lines.append(f"certificate {verdict}; largest load {checked.largest_load:.6g} of capacity")
+    lines += [f"            {defect}" for defect in checked.defects]
+    if "trees" not in made.fields:
+        return "\n".join(lines) + "\n"
+    lines += ["", "trees by weight:"]
+    heaviest = sorted(made.trees, key=lambda tree: -float(tree["weight_gbps"]))
+    for tree in heaviest[:16]:
+        edges = [edge for edge in tree["edges"] if edge["phase"] == tree["edges"][-1]["phase"]]
+        shown = " ".join(f"{edge['source']}>{edge['destination']}" for edge in edges[:15])
+        more = " ..." if len(edges) > 15 else ""
+        lines.append(f"  {_rate(tree['weight_gbps']):>14}  root {tree['root']:<3} {shown}{more}")
+    if len(heaviest) > 16:
+        lines.append(f"  and {len(heaviest) - 16} more (--json has all)")
+    return "\n".join(lines) + "\n"
+
+
+def _best_sizes(plans: list[planning.Plan]) -> dict[int, tuple[int, int]]:
+    """For each plan that is the quickest somewhere, the least and largest such size."""
+    times = [made.times_us(_SIZES) for made in plans]
+    found: dict[int, tuple[int, int]] = {}
+    for place, size in enumerate(_SIZES):
+        best = min(range(len(plans)), key=lambda index: times[index][place])
+        found[best] = (found.get(best, (size, size))[0], size)
+    return found
+
+
+def _bytes(size: int) -> str:
+    for unit, shift in (("G", 30), ("M", 20), ("K", 10)):
+        if size >= 1 << shift:
+            return f"{size >> shift}{unit}"
+    return str(size)
+
+
+def _compare(
+    machine: Topology,
+    operation: str,
+    plane: Optional[str],
+    gpus: Optional[list[int]],
+    root: int,
+    trees_per_root: int,
+    as_json: bool,
+) -> None:
+    plans: list[planning.Plan] = []
+    refused: list[tuple[str, str]] = []
+    for entry in planning.algorithms():
+        try:
+            plans.append(
+                planning.plan(
+                    machine,
+                    operation,
+                    plane=plane,
+                    gpus=gpus,
+                    root=root,
+                    algorithm=entry["name"],
+                    trees_per_root=trees_per_root,
+                )
+            )
+        except errors.ArgumentError as error:
+            refused.append((entry["name"], str(error)))
+    if not plans:
+        console.fail(refused[0][1], console.USAGE)
+    best = _best_sizes(plans)
+    rows = [
+        {
+            "algorithm": made.algorithm,
+            "rate_gbps": made.rate_gbps,
+            "ratio": made.ratio,
+            "trees": made.num_trees,
+            "latency_us": made.latency_us,
+            "best_bytes": list(best[index]) if index in best else None,
+        }
+        for index, made in enumerate(plans)
+    ]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    out = console.output()
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("algorithm")
+    for name in ("algbw", "of the bound", "trees", "latency us", "best for bytes"):
+        table.add_column(name, justify="right")
+    for row, (index, made) in zip(rows, enumerate(plans)):
+        sizes = "-" if index not in best else f"{_bytes(best[index][0])}..{_bytes(best[index][1])}"
+        table.add_row(
+            made.algorithm,
+            f"{made.rate_gbps:.5g}",
+            f"{made.ratio:.2%}",
+            str(made.num_trees),
+            f"{row['latency_us']:.3g}",
+            sizes,
+        )
+    out.print(f"bound {_rate(plans[0].bound_gbps)}: {plans[0].bottleneck['words']}")
+    out.print(table)
+    for name, why in refused:
+        out.print(f"{name}: {why}")

@@ -1,0 +1,121 @@
+"""Plans as SVG: the machine as in `machine`, its trees in colours along the links."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Final
+
+from ropewalk.drawing import machine
+from ropewalk.drawing.layout import Layout, arrange
+from ropewalk.drawing.shapes import INK, PALETTE, SOFT, Canvas
+from ropewalk.planning import Plan
+
+_MOST_LINES: Final = 6
+"""trees drawn beside each other on one link; more are drawn as one grey line"""
+_ROW: Final = 18.0
+_MOST_ROWS: Final = 12
+
+
+def svg(plan: Plan) -> str:
+    """The picture: colours are trees (or roots, when there are many trees), widths are load."""
+    topology = plan.topology
+    layout = arrange(topology)
+    groups = _groups(plan)
+    rows = min(len(groups), _MOST_ROWS) + 4
+    canvas = Canvas(layout.width, layout.height + 40 + rows * _ROW, f"{plan.collective} plan")
+    title = f"{plan.collective} on {topology.name}, by {plan.algorithm}"
+    machine.draw(canvas, topology, layout, faint=True, title=title)
+    for index, group in enumerate(groups):
+        canvas.raw(
+            f"<marker id='tip{index}' viewBox='0 0 8 8' refX='7' refY='4' markerWidth='4.5' "
+            f"markerHeight='4.5' orient='auto'><path d='M0 0L8 4L0 8z' fill='{group['colour']}'/>"
+            "</marker>"
+        )
+    _draw_links(canvas, layout, plan, groups)
+    machine.draw_nodes(canvas, topology, layout)
+    _draw_legend(canvas, layout, plan, groups)
+    return canvas.svg()
+
+
+def _groups(plan: Plan) -> list[dict[str, Any]]:
+    """Trees that share a colour: each its own when they are few, else those of one root."""
+    trees = plan.trees
+    single = len(trees) <= len(PALETTE)
+    found: dict[int, dict[str, Any]] = {}
+    for index, tree in enumerate(trees):
+        key = index if single else tree["root"]
+        if key not in found:
+            words = f"tree {index}, root rank {tree['root']}" if single else f"root rank {key}"
+            found[key] = {"words": words, "weight": 0.0, "trees": 0, "loads": defaultdict(float)}
+        group = found[key]
+        group["weight"] += tree["weight_gbps"]
+        group["trees"] += 1
+        for edge in tree["edges"]:
+            for link in edge["links"]:
+                group["loads"][link] += tree["weight_gbps"]
+    out = list(found.values())
+    for index, group in enumerate(out):
+        group["colour"] = PALETTE[index % len(PALETTE)]
+    return out
+
+
+def _draw_links(canvas: Canvas, layout: Layout, plan: Plan, groups: list[dict[str, Any]]) -> None:
+    heaviest = max((max(group["loads"].values(), default=0) for group in groups), default=1)
+    for place, link in enumerate(plan.links):
+        using = [
+            (index, group, group["loads"][place])
+            for index, group in enumerate(groups)
+            if group["loads"].get(place, 0) > 0
+        ]
+        if len(using) > _MOST_LINES:
+            total = sum(load for _, _, load in using)
+            way = layout.way(link["source"], link["destination"], 2.0)
+            if way is not None:
+                canvas.curve(way, stroke=SOFT, stroke_width=2 + 4 * total / link["capacity"])
+            continue
+        # Both directions share a line: each keeps to its own side of it.
+        side = 1 if link["source"] < link["destination"] else -1
+        for position, (index, group, load) in enumerate(using):
+            way = layout.way(link["source"], link["destination"], side * (2.5 + 3.6 * position))
+            if way is not None:
+                canvas.curve(
+                    way,
+                    stroke=group["colour"],
+                    stroke_width=1.2 + 2.2 * load / heaviest,
+                    opacity=0.9,
+                    marker=f"url(#tip{index})",
+                )
+
+
+def _draw_legend(canvas: Canvas, layout: Layout, plan: Plan, groups: list[dict[str, Any]]) -> None:
+    y = layout.height + 12
+    verdict = "no schedule can exceed this" if plan.optimal else f"{plan.ratio:.1%} of the bound"
+    line = f"{plan.rate_gbps:.4g} GB/s of {plan.bound_gbps:.4g}: {verdict}"
+    canvas.text(28, y, line, size=14, fill=INK, weight="bold", anchor="start")
+    words = plan.bottleneck["words"]
+    longest = max(int((layout.width - 56) / 6.2), 30)
+    canvas.text(
+        28,
+        y + _ROW,
+        words if len(words) <= longest else words[: longest - 1] + "…",
+        size=11.5,
+        fill=SOFT,
+        anchor="start",
+    )
+    for row, group in enumerate(groups[:_MOST_ROWS]):
+        line_y = y + (row + 2.2) * _ROW
+        canvas.curve(
+            f"M28 {line_y - 4:.1f}L70 {line_y - 4:.1f}", stroke=group["colour"], stroke_width=3.2
+        )
+        many = f", {group['trees']} trees" if group["trees"] > 1 else ""
+        canvas.text(
+            82, line_y, f"{group['words']}: {group['weight']:.4g} GB/s{many}", anchor="start"
+        )
+    if len(groups) > _MOST_ROWS:
+        canvas.text(
+            28,
+            y + (_MOST_ROWS + 2.2) * _ROW,
+            f"and {len(groups) - _MOST_ROWS} more in the same colours",
+            fill=SOFT,
+            anchor="start",
+        )

@@ -1,0 +1,33 @@
+// Ways between devices of one host: the cheapest path, its class, and its price as a NIC choice
+// weighs it.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "topology/distance.h"
+#include "topology/topology.h"
+
+namespace ropewalk::plan {
+
+/// A way from one device to another of the same host.
+struct DevicePath {
+  /// One for a PCIe (or chip-to-chip) link, 10 more for a CPU on the way, 100 for a link between
+  /// sockets. So any way through PCIe switches is nearer than one through a CPU, and that nearer
+  /// than one to another socket: PIX < PXB < PHB < SYS.
+  int distance = 0;
+  topology::PathClass path = topology::PathClass::kSelf;
+  std::vector<int> links;  ///< indices into Topology::links, in the order of travel
+};
+
+/// The nearest way over PCIe and between sockets; among equals the one with the wider narrowest
+/// link. GPUs and NICs on the way do not forward. Nothing when there is none.
+std::optional<DevicePath> nearest_over_pcie(const topology::Topology& topology,
+                                            topology::NodeIndex from, topology::NodeIndex to);
+
+/// GPU to GPU: the widest direct NVLink or xGMI link, else through one NVSwitch, else
+/// nearest_over_pcie().
+std::optional<DevicePath> nearest_between_gpus(const topology::Topology& topology,
+                                               topology::NodeIndex from, topology::NodeIndex to);
+
+}  // namespace ropewalk::plan

@@ -1,0 +1,100 @@
+#include "plan/estimate.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ropewalk::plan {
+
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+/// The longest way from the root to a rank, or from a rank to the root.
+struct Way {
+  double us = 0;
+  int hops = 0;
+};
+
+double hop_us(const topology::Topology& topology, const TreeEdge& edge) {
+  double sum = 0;
+  for (const int link : edge.links) {
+    sum += topology::latency_us(topology.link(at(link)));
+  }
+  return sum;
+}
+
+Way longest(const topology::Topology& topology, const std::vector<TreeEdge>& edges, int num_ranks,
+            bool towards_root) {
+  std::vector<Way> way(at(num_ranks));
+  Way out;
+  const auto pass = [&](const TreeEdge& edge) {
+    const int near = towards_root ? edge.destination : edge.source;
+    const int far = towards_root ? edge.source : edge.destination;
+    way[at(far)] = {way[at(near)].us + hop_us(topology, edge), way[at(near)].hops + 1};
+    if (way[at(far)].us > out.us) {
+      out = way[at(far)];
+    }
+  };
+  // From the root outwards, whichever way the data goes.
+  if (towards_root) {
+    std::for_each(edges.rbegin(), edges.rend(), pass);
+  } else {
+    std::for_each(edges.begin(), edges.end(), pass);
+  }
+  return out;
+}
+
+Way whole_way(const topology::Topology& topology, const Plan& plan, const Tree& tree) {
+  const Way up = longest(topology, tree.reduce, plan.num_ranks(), true);
+  const Way down = longest(topology, tree.broadcast, plan.num_ranks(), false);
+  return {up.us + down.us, up.hops + down.hops};
+}
+
+}  // namespace
+
+double latency_us(const topology::Topology& topology, const Plan& plan) {
+  double out = 0;
+  for (const Tree& tree : plan.trees) {
+    out = std::max(out, whole_way(topology, plan, tree).us);
+  }
+  return out;
+}
+
+int hops(const Plan& plan) {
+  int out = 0;
+  for (const Tree& tree : plan.trees) {
+    int both = 0;
+    for (const std::vector<TreeEdge>* edges : {&tree.reduce, &tree.broadcast}) {
+      std::vector<int> depth(at(plan.num_ranks()), 0);
+      int deepest = 0;
+      const auto pass = [&](int near, int far) {
+        depth[at(far)] = depth[at(near)] + 1;
+        deepest = std::max(deepest, depth[at(far)]);
+      };
+      if (edges == &tree.broadcast) {
+        for (const TreeEdge& edge : *edges) pass(edge.source, edge.destination);
+      } else {
+        std::for_each(edges->rbegin(), edges->rend(),
+                      [&](const TreeEdge& edge) { pass(edge.destination, edge.source); });
+      }
+      both += deepest;
+    }
+    out = std::max(out, both);
+  }
+  return out;
+}
+
+double time_us(const topology::Topology& topology, const Plan& plan, double bytes) {
+  double out = 0;
+  const double rate = plan.algbw.to_double() * 1e3;  // bytes per microsecond
+  for (const Tree& tree : plan.trees) {
+    const Way way = whole_way(topology, plan, tree);
+    const double hop = way.us / std::max(way.hops, 1);
+    // Every tree's share takes as long as the whole message at the whole rate.
+    const double fill = std::sqrt((way.hops - 1) * hop) + std::sqrt(bytes / rate);
+    out = std::max(out, fill * fill + hop);
+  }
+  return out;
+}
+
+}  // namespace ropewalk::plan

@@ -1,0 +1,24 @@
+// How long a plan takes for a message of some size: a first estimate from latencies and rates.
+//
+// Every hop of a tree costs its links' latencies, once per chunk that passes; chunks follow each
+// other through the tree. For a path of p hops of latency a each, rate r and M bytes, the best
+// chunk gives (sqrt((p-1) a) + sqrt(M/r))^2 + a: the textbook result for pipelined chains (S. L.
+// Johnsson and C.-T. Ho, IEEE Trans. Computers 38, 1989).
+#pragma once
+
+#include "plan/plan.h"
+#include "topology/topology.h"
+
+namespace ropewalk::plan {
+
+/// Microseconds from the first byte's start to the last rank's end for a message of no bytes: the
+/// longest way of any tree pair, down or up and down.
+double latency_us(const topology::Topology& topology, const Plan& plan);
+
+/// Edges of the longest way in any tree, up and down together.
+int hops(const Plan& plan);
+
+/// Microseconds for `bytes`, all trees at once, each with its best chunk.
+double time_us(const topology::Topology& topology, const Plan& plan, double bytes);
+
+}  // namespace ropewalk::plan

@@ -1,0 +1,256 @@
+#include "plan/packed.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <optional>
+
+#include "core/error.h"
+#include "plan/bounds.h"
+#include "plan/few_trees.h"
+#include "plan/optimal.h"
+
+namespace ropewalk::plan {
+
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+constexpr Capacity kMostEqualTrees = 24;
+constexpr double kStep = 0.2;  // of the multiplicative weights: within some percent of the bound
+constexpr int kMostRanks = 64;
+constexpr int kMostTrees = 64;  // more are never "few"
+
+/// Whole units greedily: the trees with the largest weights first, each as many units as still fit.
+/// @param unit  of one tree
+FewTrees rounded(const Network& network, const FractionalPacking& packing, const Fraction& unit) {
+  std::vector<std::size_t> order(packing.trees.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return packing.weights[a] > packing.weights[b];
+  });
+  std::vector<Fraction> left;
+  for (const Arc& arc : network.arcs) left.emplace_back(arc.capacity);
+  FewTrees out;
+  for (const std::size_t i : order) {
+    std::optional<Fraction::Integer> fits;
+    for (const auto& [arc, times] : arc_uses(packing.trees[i])) {
+      const Fraction::Integer here = (left[at(arc)] / (unit * Fraction(times))).floor();
+      fits = fits.has_value() ? std::min(*fits, here) : here;
+    }
+    if (!fits.has_value() || *fits <= 0) continue;
+    const Fraction weight = unit * Fraction(*fits);
+    for (const auto& [arc, times] : arc_uses(packing.trees[i])) {
+      left[at(arc)] -= weight * Fraction(times);
+    }
+    out.trees.push_back(packing.trees[i]);
+    out.weights.push_back(weight);
+    out.rate += weight;
+  }
+  return out;
+}
+
+/// Exact packings with few trees, where there are such: they serve machines with many like
+/// switches, among whose ways prices cannot choose. Needs links alike both ways.
+std::vector<FewTrees> whole_numbers(const Network& network, Collective collective, int root) {
+  std::vector<FewTrees> out;
+  if (!is_symmetric(network)) return out;
+  if (collective == Collective::kBroadcast) {
+    // The fewest equal trees whose rate is near the bound, and the trees of the bound itself.
+    const CutBound bound = broadcast_bound(network, root);
+    const auto keep = [&](std::vector<OutTree> trees) {
+      FewTrees found;
+      for (OutTree& tree : trees) {
+        found.rate += tree.weight;
+        found.weights.push_back(tree.weight);
+        found.trees.push_back({root, {}, std::move(tree.edges)});
+      }
+      out.push_back(std::move(found));
+    };
+    Supplies supplies(at(network.num_ranks()), 0);
+    for (Capacity count = 1; count <= kMostEqualTrees; ++count) {
+      supplies[at(root)] = count;
+      if (fixed_rate(network, supplies, bound.rate).to_double() >=
+          (1 - kPackedGap) * bound.rate.to_double()) {
+        keep(pack_fixed(network, supplies, bound.rate));
+        break;
+      }
+    }
+    keep(pack_broadcast(network, root, bound));
+    return out;
+  }
+  const Network back = reversed(network);
+  const Fraction limit = all_gather_bound(network).rate * Fraction(network.num_ranks());
+  for (const Capacity per_root : {1, 2}) {
+    const Supplies supplies(at(network.num_ranks()), per_root);
+    std::vector<OutTree> down = pack_fixed(network, supplies, limit);
+    std::vector<OutTree> up = pack_fixed(back, supplies, limit);
+    // Both have the same number of equal units for every root: by root, then unit by unit.
+    const auto by_root = [](const OutTree& a, const OutTree& b) { return a.root < b.root; };
+    std::stable_sort(down.begin(), down.end(), by_root);
+    std::stable_sort(up.begin(), up.end(), by_root);
+    FewTrees found;
+    for (std::size_t a = 0, b = 0; a < up.size() && b < down.size();) {
+      const Fraction both = std::min(up[a].weight, down[b].weight);
+      found.trees.push_back({up[a].root, up[a].edges, down[b].edges});
+      found.weights.push_back(both / 2);
+      found.rate += both / 2;
+      up[a].weight -= both;
+      down[b].weight -= both;
+      a += up[a].weight == Fraction(0) ? 1 : 0;
+      b += down[b].weight == Fraction(0) ? 1 : 0;
+    }
+    out.push_back(std::move(found));
+  }
+  return out;
+}
+
+/// The fewest trees found within kPackedGap of `bound`, else the best. With a limit on the number
+/// of trees (not 0) the best within it, however many.
+FewTrees fewest(const Network& network, Collective collective, int root, double bound, int limit) {
+  const int most_trees = limit > 0 ? limit : kMostTrees;
+  const FractionalPacking packing = pack_by_weights(network, collective, root, kStep);
+  std::optional<FewTrees> best;
+  const auto offer = [&](FewTrees offered) {
+    if (static_cast<int>(offered.trees.size()) > most_trees || offered.trees.empty()) return;
+    const double gap = 1 - kPackedGap;
+    const bool near = limit == 0 && offered.rate.to_double() >= gap * bound;
+    const bool had = limit == 0 && best.has_value() && best->rate.to_double() >= gap * bound;
+    const bool better =
+        !best.has_value() || (near && !had) ||
+        (near == had &&
+         (near ? offered.trees.size() < best->trees.size() ||
+                     (offered.trees.size() == best->trees.size() && offered.rate > best->rate)
+               : offered.rate > best->rate));
+    if (better) best = std::move(offered);
+  };
+  // Whole units of one lane: the greatest common divisor of the capacities that the trees use. An
+  // all-reduce pair needs parts of a lane, as undirected trees do not pack whole lanes well.
+  Fraction::Integer lane = 0;
+  for (const TreePair& tree : packing.trees) {
+    for (const auto& [arc, times] : arc_uses(tree)) {
+      lane = greatest_common_divisor(lane, network.arcs[at(arc)].capacity);
+    }
+  }
+  for (const int parts : {1, 2, 3, 5, 7}) {
+    offer(rounded(network, packing, Fraction(lane, parts)));
+  }
+  for (FewTrees& whole : whole_numbers(network, collective, root)) offer(std::move(whole));
+  for (const int count : {1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64}) {
+    const double enough = limit > 0 ? 1 - 1e-9 : 1 - kPackedGap;
+    const bool near = best.has_value() && best->rate.to_double() >= enough * bound;
+    if (count > most_trees ||
+        (near && (limit > 0 || count >= static_cast<int>(best->trees.size())))) {
+      break;
+    }
+    offer(few_trees(network, collective, root, count));
+  }
+  if (limit > 0) offer(few_trees(network, collective, root, limit, true));
+  RW_ASSERT(best.has_value());
+  return std::move(*best);
+}
+
+std::vector<OutTree> out_trees(const FewTrees& found, bool in_side) {
+  std::vector<OutTree> out;
+  for (std::size_t i = 0; i < found.trees.size(); ++i) {
+    const TreePair& pair = found.trees[i];
+    out.push_back({pair.root, found.weights[i], in_side ? pair.in : pair.out});
+  }
+  return out;
+}
+
+/// All ranks are roots at once: as many trees for each as come near the bound, all of one weight.
+std::vector<OutTree> packed_for_all(const Network& network, int limit) {
+  const int most_trees = limit > 0 ? limit : kMostTrees;
+  const double bound = (all_gather_bound(network).rate * Fraction(network.num_ranks())).to_double();
+  FewTrees best = few_trees_of_all(network, 1);
+  for (int count = 2; count <= std::min(most_trees, 8); count *= 2) {
+    if (best.rate.to_double() >= (1 - kPackedGap) * bound) break;
+    FewTrees more = few_trees_of_all(network, count);
+    if (more.rate > best.rate) best = std::move(more);
+  }
+  return out_trees(best, false);
+}
+
+}  // namespace
+
+FractionalPacking pack_by_weights(const Network& network, Collective collective, int root,
+                                  double epsilon) {
+  const auto arcs = static_cast<double>(network.arcs.size());
+  // Lengths start at delta / capacity and grow by 1 + epsilon where a tree fills an arc; when the
+  // cheapest tree has length 1, every tree that matters has been used enough.
+  const double delta = (1 + epsilon) * std::pow((1 + epsilon) * arcs, -1 / epsilon);
+  std::vector<double> lengths;
+  for (const Arc& arc : network.arcs) lengths.push_back(delta / static_cast<double>(arc.capacity));
+  FractionalPacking out;
+  std::map<std::vector<std::pair<int, int>>, std::size_t> known;
+  const bool mirrored = collective == Collective::kAllReduce && is_symmetric(network);
+  for (;;) {
+    const TreeFinder finder(network, lengths);
+    const auto [tree, length] = collective == Collective::kBroadcast ? finder.out_tree(root)
+                                : mirrored                           ? finder.mirrored()
+                                                                     : finder.pair(root);
+    ++out.searches;
+    if (length >= 1) break;
+    const std::vector<std::pair<int, int>> uses = arc_uses(tree);
+    double narrow = 1e300;
+    for (const auto& [arc, times] : uses) {
+      narrow = std::min(narrow, static_cast<double>(network.arcs[at(arc)].capacity) / times);
+    }
+    for (const auto& [arc, times] : uses) {
+      lengths[at(arc)] *=
+          1 + epsilon * narrow * times / static_cast<double>(network.arcs[at(arc)].capacity);
+    }
+    const auto [place, fresh] = known.emplace(uses, out.trees.size());
+    if (fresh) {
+      out.trees.push_back(tree);
+      out.weights.push_back(0);
+    }
+    out.weights[place->second] += narrow;
+  }
+  // All weights over the largest relative load: never less than the textbook factor.
+  std::vector<double> load(network.arcs.size(), 0.0);
+  for (std::size_t i = 0; i < out.trees.size(); ++i) {
+    for (const auto& [arc, times] : arc_uses(out.trees[i])) {
+      load[at(arc)] += out.weights[i] * times / static_cast<double>(network.arcs[at(arc)].capacity);
+    }
+  }
+  const double worst = *std::max_element(load.begin(), load.end());
+  for (double& weight : out.weights) weight /= worst;
+  return out;
+}
+
+std::vector<Tree> plan_packed(const Problem& problem) {
+  const Network& network = problem.network;
+  if (network.num_ranks() > kMostRanks) {
+    throw Error(Errc::kInvalidArgument, "packed: {} GPUs; {} is the limit of the search",
+                network.num_ranks(), kMostRanks);
+  }
+  const int most = std::min(problem.trees_per_root, kMostTrees);
+  switch (problem.collective) {
+    case Collective::kBroadcast: {
+      const double bound = broadcast_bound(network, problem.root).rate.to_double();
+      return broadcast_trees(
+          network,
+          out_trees(fewest(network, Collective::kBroadcast, problem.root, bound, most), false));
+    }
+    case Collective::kReduce: {
+      const Network back = reversed(network);
+      const double bound = broadcast_bound(back, problem.root).rate.to_double();
+      return reduce_trees(
+          network,
+          out_trees(fewest(back, Collective::kBroadcast, problem.root, bound, most), false));
+    }
+    case Collective::kAllGather: return broadcast_trees(network, packed_for_all(network, most));
+    case Collective::kReduceScatter:
+      return reduce_trees(network, packed_for_all(reversed(network), most));
+    default: {
+      const double bound = problem.program().bound.to_double();
+      const FewTrees found = fewest(network, Collective::kAllReduce, problem.root, bound, most);
+      return zip_trees(network, out_trees(found, true), out_trees(found, false));
+    }
+  }
+}
+
+}  // namespace ropewalk::plan

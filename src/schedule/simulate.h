@@ -1,0 +1,71 @@
+// Simulation: how long traffic takes on a topology, and how busy every link is meanwhile.
+//
+// Flow level: a chunk on its way is a flow over all links of its path at once, delayed by their
+// latencies; what flows share a link share its rate. Who shares how is the engine's business:
+// FairShareEngine here, SimGrid's network models in the program `ropewalk-simgrid`. Copies, adds
+// and the ranks' own work cost no time: the result says what links allow, not what processors do.
+//
+// Threads: one at a time per object. No clock, no device.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan/plan.h"
+#include "schedule/traffic.h"
+#include "topology/topology.h"
+
+namespace ropewalk::schedule {
+
+/// Moves flows over links and tells when they arrive.
+class FlowEngine {
+ public:
+  FlowEngine() = default;
+  FlowEngine(const FlowEngine&) = delete;
+  FlowEngine& operator=(const FlowEngine&) = delete;
+  virtual ~FlowEngine() = default;
+
+  /// Starts `bytes` on path `path` of the traffic as flow `flow`, which is not under way; no faster
+  /// than `gbps` unless that is 0.
+  virtual void start(int flow, int path, double bytes, double gbps) = 0;
+
+  /// Runs until no flow is left. Calls `arrived(flow, seconds)` at each arrival, in the order of
+  /// time; it may start flows.
+  virtual void run(const std::function<void(int, double)>& arrived) = 0;
+};
+
+/// Makes an engine for a topology and the paths that will be used.
+using EngineFactory = std::function<std::unique_ptr<FlowEngine>(
+    const topology::Topology&, const std::vector<std::vector<int>>& paths)>;
+
+struct Outcome {
+  double seconds = 0;
+  double messages = 0;
+  std::vector<double> link_bytes;  ///< by index into Topology::links
+  double bin_seconds = 0;
+  /// [link][bin]: share of the link's capacity in use; empty for links that carried nothing.
+  std::vector<std::vector<double>> utilisation;
+};
+
+/// Plays the traffic.
+/// @throws Error kInternal when strands are stuck, which the checker excludes for schedules
+Outcome play(const topology::Topology& topology, const Traffic& traffic, FlowEngine& engine);
+
+struct SimulationRequest {
+  std::string subject;       ///< JSON of a plan, or text form of a schedule
+  std::string subject_name;  ///< for messages
+  std::string topology;      ///< JSON; may be "" for a plan, which names its links itself
+  std::string topology_name;
+  TrafficOptions options;
+};
+
+/// Plays a plan or a schedule. @return JSON (docs/simulation.md has every field)
+/// @throws Error kInvalidArgument for what the readers refuse, for bytes or chunks that are not
+///         positive and finite; kInvalidUsage for a schedule that the checker refuses
+std::string simulate(const SimulationRequest& request, std::string_view engine_name,
+                     const EngineFactory& engine);
+
+}  // namespace ropewalk::schedule

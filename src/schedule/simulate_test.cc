@@ -1,0 +1,220 @@
+#include "schedule/simulate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/error.h"
+#include "plan/chunk_model.h"
+#include "plan/json.h"
+#include "plan/planner.h"
+#include "schedule/compile.h"
+#include "schedule/fair_share.h"
+#include "schedule/microbench.h"
+#include "schedule/text.h"
+#include "topology/json.h"
+#include "topology/synthetic.h"
+#include "topology/testing/recorded.h"
+
+namespace ropewalk::schedule {
+namespace {
+
+/// A row of GPUs, each joined to the next both ways at 10 GB/s and 2 us.
+topology::Topology row(int gpus) {
+  topology::Description machine;
+  machine.name = "row";
+  for (int g = 0; g < gpus; ++g) {
+    topology::Node node;
+    node.id = "g" + std::to_string(g);
+    node.rank = g;
+    machine.nodes.push_back(node);
+  }
+  for (std::size_t g = 0; g + 1 < static_cast<std::size_t>(gpus); ++g) {
+    for (const bool forward : {true, false}) {
+      topology::Link link;
+      link.source = forward ? g : g + 1;
+      link.destination = forward ? g + 1 : g;
+      link.type = topology::LinkType::kNvlink;
+      link.capacity = 10;
+      link.latency_us = 2;
+      machine.links.push_back(link);
+    }
+  }
+  return topology::Topology(std::move(machine));
+}
+
+plan::Plan planned(const topology::Topology& machine, Collective collective,
+                   const std::string& plane = "") {
+  plan::Request request;
+  request.collective = collective;
+  request.selection.plane = plane;
+  return plan::make_plan(machine, request);
+}
+
+Outcome run(const topology::Topology& machine, const Traffic& traffic) {
+  const auto engine = make_fair_share_engine(machine, traffic.paths);
+  return play(machine, traffic, *engine);
+}
+
+TEST(Simulate, AChainTakesWhatTheChunkModelSays) {
+  const topology::Topology machine = row(5);
+  const plan::Plan plan = planned(machine, Collective::kBroadcast);
+  for (const double chunk : {1e5, 5e5, 2.5e6}) {
+    TrafficOptions options;
+    options.bytes = 1e7;
+    options.chunk_bytes = chunk;
+    const Traffic traffic = traffic_of(machine, plan, options);
+    const double expected = plan::pipeline_seconds(4, 1e7, chunk, {2e-6, 10e9, 0, true});
+    EXPECT_NEAR(run(machine, traffic).seconds, expected, expected * 1e-6);
+  }
+}
+
+TEST(Simulate, FlowsShareALinkMaxMinFairly) {
+  // Two streams through one link of 10 GB/s, one of which also passes a link of 4 GB/s.
+  topology::Description machine = row(4).description();
+  machine.links[4].capacity = 4;  // g2 -> g3
+  const topology::Topology uneven(machine);
+  const auto path = [&](std::vector<int> links) { return links; };
+  const std::vector<std::vector<int>> paths = {path({2}), path({2, 4}), path({0, 2})};
+  const auto engine = make_fair_share_engine(uneven, paths);
+  engine->start(0, 0, 6e6, 0);
+  engine->start(1, 1, 4e6, 0);
+  engine->start(2, 2, 1e6, 1);  // never faster than 1 GB/s
+  std::map<int, double> ends;
+  engine->run([&](int flow, double now) { ends[flow] = now; });
+  // After the latencies: flow 2 has 1, flow 1 its 4, flow 0 the rest, 5, then 6 when flow 1 and 2
+  // are done at 1 ms: 6e6 - 5e6 left at 10 GB/s.
+  EXPECT_NEAR(ends[1], 1.004e-3, 4e-6);
+  EXPECT_NEAR(ends[2], 1.004e-3, 4e-6);
+  EXPECT_NEAR(ends[0], 1.1e-3, 6e-6);
+}
+
+TEST(Simulate, CountsBytesAndUtilisation) {
+  const topology::Topology machine = row(3);
+  TrafficOptions options;
+  options.bytes = 1e8;
+  const Outcome outcome =
+      run(machine, traffic_of(machine, planned(machine, Collective::kBroadcast), options));
+  const int root_link = 0;
+  EXPECT_NEAR(outcome.link_bytes[root_link], 1e8, 1);
+  double carried = 0;
+  for (std::size_t bin = 0; bin < outcome.utilisation[root_link].size(); ++bin) {
+    const double begin = static_cast<double>(bin) * outcome.bin_seconds;
+    const double span = std::min(outcome.bin_seconds, outcome.seconds - begin);
+    EXPECT_LE(outcome.utilisation[root_link][bin], 1 + 1e-6);
+    carried += outcome.utilisation[root_link][bin] * span * 10e9;
+  }
+  EXPECT_NEAR(carried, 1e8, 1e3);
+  EXPECT_TRUE(outcome.utilisation[1].empty());  // the way back is idle
+}
+
+class SimulatedMachines : public ::testing::TestWithParam<std::string> {};
+
+/// Large messages: so that the latencies of filling and emptying the trees do not count.
+TEST_P(SimulatedMachines, LargeMessagesReachThePlannedRate) {
+  const topology::Topology machine = topology::testing::machine(GetParam());
+  std::vector<std::string> planes;
+  for (const topology::Plane& plane : machine.planes()) planes.push_back(plane.name);
+  if (planes.empty()) planes.emplace_back();
+  for (const std::string& plane : planes) {
+    for (const Collective collective : {Collective::kBroadcast, Collective::kAllGather}) {
+      SCOPED_TRACE(plane + " " + std::string(name(collective)));
+      plan::Request request;
+      request.collective = collective;
+      request.selection.plane = plane;
+      // Many trees of many GPUs take long to plan, and say no more here.
+      if (machine.gpus().size() > 16 && collective == Collective::kAllGather) {
+        request.trees_per_root = 1;
+      }
+      const plan::Plan plan = plan::make_plan(machine, request);
+      TrafficOptions options;
+      options.bytes = plan.algbw.to_double() * 1e9;  // one second's worth
+      // Trees of depth 26 need many chunks before filling them no longer counts.
+      if (machine.gpus().size() > 16) options.most_messages = 1.6e6;
+      const Outcome outcome = run(machine, traffic_of(machine, plan, options));
+      EXPECT_NEAR(outcome.seconds, 1, 0.05) << outcome.messages;
+      for (const plan::LinkLoad& link : plan.links) {
+        EXPECT_NEAR(outcome.link_bytes[static_cast<std::size_t>(link.link)],
+                    link.load.to_double() * 1e9, 1e3);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Recorded, SimulatedMachines,
+                         ::testing::ValuesIn(topology::testing::machine_names()),
+                         [](const auto& given) {
+                           std::string name = given.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(Simulate, AThousandRanksBroadcast) {
+  const topology::Topology machine = topology::synthetic("128x(8gpu nvswitch) 8nic");
+  const Schedule schedule = compile("binary_tree", {Collective::kBroadcast, 1024, 0, 1});
+  TrafficOptions options;
+  options.bytes = 1e9;
+  options.most_messages = 2e4;
+  const Outcome outcome = run(machine, traffic_of(machine, schedule, {}, options));
+  EXPECT_GE(outcome.messages, 1023);
+  EXPECT_GT(outcome.seconds, 1e9 / 450e9);
+}
+
+TEST(Simulate, SchedulesTakeAtLeastWhatTheirBusiestLinkNeeds) {
+  const topology::Topology machine = topology::testing::machine("dgx1v");
+  for (const char* algorithm : {"ring", "chain", "double_binary_tree", "two_shot"}) {
+    SimulationRequest request;
+    request.subject = print(compile(algorithm, {Collective::kAllReduce, 8, 0, 1}));
+    request.topology = topology::write_json(machine);
+    request.options.bytes = 1e8;
+    const auto report = nlohmann::json::parse(simulate(request, "builtin", make_fair_share_engine));
+    EXPECT_GT(report["ratio"].get<double>(), 0.1) << algorithm;
+    EXPECT_LE(report["ratio"].get<double>(), 1 + 1e-9) << algorithm;
+  }
+}
+
+std::string message_of(const SimulationRequest& request) {
+  try {
+    simulate(request, "builtin", make_fair_share_engine);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Simulate, RefusesWhatCannotBePlayed) {
+  const topology::Topology machine = topology::testing::machine("h200-2gpu");
+  SimulationRequest good;
+  good.subject = plan::write_json(machine, planned(machine, Collective::kAllGather));
+  good.subject_name = "p.json";
+  EXPECT_EQ(message_of(good), "nothing was thrown");  // without any topology
+  const auto says = [&](auto&& spoil, const std::string& part) {
+    SimulationRequest bad = good;
+    spoil(bad);
+    const std::string message = message_of(bad);
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
+  says([](auto& r) { r.options.bytes = 0; }, "of 0 bytes");
+  says([](auto& r) { r.options.bytes = std::numeric_limits<double>::quiet_NaN(); }, "bytes");
+  says([](auto& r) { r.options.chunk_bytes = -1; }, "chunks of -1");
+  says([](auto& r) { r.options.most_messages = 0; }, "at most 0");
+  says([](auto& r) { r.subject = "{}"; }, "p.json");
+  says([](auto& r) { r.subject = "hello"; }, "needs a topology");
+  const std::string two = topology::write_json(machine);
+  says([&](auto& r) { r.subject = "hello", r.topology = two; }, "line 1");
+  says(
+      [&](auto& r) {
+        r.topology = two;
+        r.subject = print(compile("ring", {Collective::kAllReduce, 4, 0, 1}));
+      },
+      "has 2 GPUs, the schedule 4 ranks");
+  says([](auto& r) { r.topology = "{\"schema\": 3}", r.topology_name = "m.json"; },
+       "m.json: schema");
+}
+
+}  // namespace
+}  // namespace ropewalk::schedule

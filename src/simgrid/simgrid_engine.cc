@@ -1,0 +1,92 @@
+#include "simgrid/simgrid_engine.h"
+
+#include <fmt/format.h>
+
+#include <simgrid/s4u.hpp>
+#include <unordered_map>
+#include <utility>
+
+namespace ropewalk::simgrid {
+namespace {
+
+namespace sg4 = ::simgrid::s4u;
+
+constexpr double kAnySpeed = 1e9;  // hosts do not compute here
+
+class SimgridEngine : public schedule::FlowEngine {
+ public:
+  SimgridEngine(const topology::Topology& topology, const std::vector<std::vector<int>>& paths)
+      : engine_(started()) {
+    sg4::NetZone* machine = sg4::create_full_zone("machine");
+    std::vector<sg4::Link*> links;
+    for (std::size_t i = 0; i < topology.links().size(); ++i) {
+      const topology::Link& link = topology.link(i);
+      sg4::Link* made = machine->create_link(fmt::format("link{}", i), link.capacity * 1e9);
+      made->set_latency(topology::latency_us(link) * 1e-6);
+      links.push_back(made->seal());
+    }
+    for (std::size_t p = 0; p < paths.size(); ++p) {
+      sg4::NetZone* zone = sg4::create_full_zone(fmt::format("path{}", p))->set_parent(machine);
+      sg4::Host* from = zone->create_host(fmt::format("from{}", p), kAnySpeed)->seal();
+      sg4::Host* to = zone->create_host(fmt::format("to{}", p), kAnySpeed)->seal();
+      std::vector<sg4::LinkInRoute> route;
+      for (const int link : paths[p]) route.emplace_back(links[static_cast<std::size_t>(link)]);
+      zone->add_route(from->get_netpoint(), to->get_netpoint(), nullptr, nullptr, route,
+                      /*symmetrical=*/false);
+      zone->seal();
+      ends_.emplace_back(from, to);
+    }
+    machine->seal();
+  }
+
+  void start(int flow, int path, double bytes, double gbps) override {
+    const auto& [from, to] = ends_[static_cast<std::size_t>(path)];
+    sg4::CommPtr comm = sg4::Comm::sendto_init(from, to);
+    // SimGrid counts whole bytes.
+    comm->set_payload_size(std::max<std::uint64_t>(1, static_cast<std::uint64_t>(bytes + 0.5)));
+    if (gbps > 0) comm->set_rate(gbps * 1e9);
+    under_way_.emplace(comm.get(), std::pair(flow, comm));
+    comm->start();
+  }
+
+  void run(const std::function<void(int, double)>& arrived) override {
+    sg4::Activity::on_completion_cb([&](const sg4::Activity& activity) {
+      const auto found = under_way_.find(&activity);
+      if (found == under_way_.end()) return;
+      const auto [flow, comm] = found->second;  // keeps it alive until the end of this call
+      under_way_.erase(found);
+      arrived(flow, sg4::Engine::get_clock());
+    });
+    engine_.run();
+  }
+
+ private:
+  static sg4::Engine& started() {
+    static std::string name = "ropewalk-simgrid";
+    static std::string options[] = {
+        "--cfg=network/model:CM02",       "--cfg=network/crosstraffic:0",
+        "--cfg=network/TCP-gamma:0",      "--cfg=network/bandwidth-factor:1",
+        "--cfg=network/latency-factor:1", "--cfg=network/weight-S:0",
+        "--cfg=network/loopback-lat:0",   "--log=root.threshold:error",
+    };
+    static char* arguments[1 + std::size(options) + 1] = {};
+    static int count = 1 + static_cast<int>(std::size(options));
+    arguments[0] = name.data();
+    for (std::size_t i = 0; i < std::size(options); ++i) arguments[i + 1] = options[i].data();
+    static sg4::Engine engine(&count, arguments);
+    return engine;
+  }
+
+  sg4::Engine& engine_;
+  std::vector<std::pair<sg4::Host*, sg4::Host*>> ends_;
+  std::unordered_map<const void*, std::pair<int, sg4::CommPtr>> under_way_;
+};
+
+}  // namespace
+
+std::unique_ptr<schedule::FlowEngine> make_simgrid_engine(
+    const topology::Topology& topology, const std::vector<std::vector<int>>& paths) {
+  return std::make_unique<SimgridEngine>(topology, paths);
+}
+
+}  // namespace ropewalk::simgrid

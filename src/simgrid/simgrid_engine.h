@@ -1,0 +1,22 @@
+// SimGrid's flow-level network model as a FlowEngine.
+//
+// H. Casanova, A. Giersch, A. Legrand, M. Quinson, F. Suter, "Versatile, scalable, and accurate
+// simulation of distributed applications and platforms", J. Parallel Distrib. Comput. 74 (2014).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "schedule/simulate.h"
+
+namespace ropewalk::simgrid {
+
+/// The model is CM02 (max-min fair) without the corrections for TCP: no window limit, no share of
+/// the way back, bandwidths and latencies as the topology has them. Every path becomes a zone of
+/// two hosts with one route over shared links.
+///
+/// SimGrid keeps its state in globals: one engine per process.
+std::unique_ptr<schedule::FlowEngine> make_simgrid_engine(
+    const topology::Topology& topology, const std::vector<std::vector<int>>& paths);
+
+}  // namespace ropewalk::simgrid
