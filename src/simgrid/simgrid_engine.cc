@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <simgrid/s4u.hpp>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -41,10 +45,13 @@ class SimgridEngine : public schedule::FlowEngine {
 
   void start(int flow, int path, double bytes, double gbps) override {
     const auto& [from, to] = ends_[static_cast<std::size_t>(path)];
-    sg4::CommPtr comm = sg4::Comm::sendto_init(from, to);
+    // The ends come last: with both of them known, no rate may be set any more.
+    sg4::CommPtr comm = sg4::Comm::sendto_init();
     // SimGrid counts whole bytes.
     comm->set_payload_size(std::max<std::uint64_t>(1, static_cast<std::uint64_t>(bytes + 0.5)));
     if (gbps > 0) comm->set_rate(gbps * 1e9);
+    comm->set_source(from);
+    comm->set_destination(to);
     under_way_.emplace(comm.get(), std::pair(flow, comm));
     comm->start();
   }
