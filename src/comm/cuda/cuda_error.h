@@ -34,4 +34,19 @@ class CurrentDevice {
   bool changed_ = false;
 };
 
+/// Lets this thread take memory and copy while it captures a graph, while it lives: what a call
+/// needs when it is made for the first time is made at once, and is no part of the graph.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() {
+    check_cuda(cudaThreadExchangeStreamCaptureMode(&mode_), "changing the capture mode");
+  }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 }  // namespace ropewalk::comm

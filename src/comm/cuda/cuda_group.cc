@@ -512,26 +512,32 @@ std::string CudaGroup::describe_way(const CollectiveCall& call) {
                      choice.channels, choice.threads, choice.chunk_bytes);
 }
 
-void CudaGroup::follow_last(cudaStream_t stream) {
-  if (launched_ && stream != last_stream_) {
-    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-    check_cuda(cudaStreamIsCapturing(stream, &capturing), "asking a stream whether it captures");
+bool CudaGroup::follow_last(cudaStream_t stream) {
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(stream, &capturing), "asking a stream whether it captures");
+  if (capturing != cudaStreamCaptureStatusNone) {
     // A graph's own order holds within it; what ran before was not captured.
-    if (capturing == cudaStreamCaptureStatusNone) {
-      if (cudaEventRecord(last_event_, last_stream_) == cudaSuccess) {
-        check_cuda(cudaStreamWaitEvent(stream, last_event_, 0), "ordering two streams");
-      } else {
-        cudaGetLastError();  // the other stream is gone or captures: what it ran is done or later
-      }
-    }
+    captured_ = true;
+    return false;
   }
-  last_stream_ = stream;
+  // The last stream itself may be gone by now, and another one have its address.
+  unsigned long long id = 0;
+  check_cuda(cudaStreamGetId(stream, &id), "asking for a stream's number");
+  if (launched_ && id != last_stream_) {
+    check_cuda(cudaStreamWaitEvent(stream, last_event_, 0), "ordering two streams");
+  }
+  last_stream_ = id;
+  return true;
+}
+
+void CudaGroup::mark_last(cudaStream_t stream) {
+  check_cuda(cudaEventRecord(last_event_, stream), "marking a stream");
   launched_ = true;
 }
 
 void CudaGroup::start(const void* kernel, unsigned blocks, int threads, void* args,
                       std::size_t shared, cudaStream_t stream) {
-  follow_last(stream);
+  const bool ordered = follow_last(stream);
   if (shared > std::size_t{48} << 10) {
     check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(shared)),
@@ -550,6 +556,7 @@ void CudaGroup::start(const void* kernel, unsigned blocks, int threads, void* ar
   config.numAttrs = can_overlap_ ? 1 : 0;
   void* parameters[] = {args};
   check_cuda(cudaLaunchKernelExC(&config, kernel, parameters), "starting a kernel");
+  if (ordered) mark_last(stream);
 }
 
 // ---- messages ---------------------------------------------------------------------------
@@ -580,7 +587,7 @@ void CudaGroup::launch(const std::vector<PointToPointCall>& calls, DeviceStream 
   for (std::size_t i = 0; i < own_sends.size(); ++i) {
     const std::size_t bytes = own_sends[i]->count * size_of(own_sends[i]->type);
     if (bytes == 0) continue;
-    follow_last(on);
+    const bool ordered = follow_last(on);
     check_cuda(
         cudaMemcpyAsync(own_receives[i]->output, own_sends[i]->input, bytes, cudaMemcpyDefault, on),
         "copying a message to this rank itself");
@@ -650,10 +657,9 @@ std::optional<Error> CudaGroup::stopped() const {
 }
 
 void CudaGroup::finish(Bootstrap& bootstrap) {
-  if (launched_) {
-    const CurrentDevice current(device_);
-    check_cuda(cudaStreamSynchronize(last_stream_), "waiting for a stream");
-  }
+  const CurrentDevice current(device_);
+  if (launched_) check_cuda(cudaEventSynchronize(last_event_), "waiting for the last operation");
+  if (captured_) check_cuda(cudaDeviceSynchronize(), "waiting for graphs");
   // A peer's kernels may still write here. Ranks of this process share the window's ownership;
   // those of other processes say when they are done.
   for (int r = 0; r < size_; ++r) {

@@ -80,7 +80,9 @@ class CudaGroup final : public DeviceGroup {
   void check_buffer(const void* buffer, std::size_t bytes, const char* name) const;
   [[nodiscard]] bool visible_to_peers(const void* buffer) const;
   // Operations of one communicator run in the order of their calls, on whatever stream.
-  void follow_last(cudaStream_t stream);
+  // @return false when `stream` captures: then it is not marked as the last
+  bool follow_last(cudaStream_t stream);
+  void mark_last(cudaStream_t stream);
   void start(const void* kernel, unsigned blocks, int threads, void* args, std::size_t shared,
              cudaStream_t stream);
 
@@ -107,8 +109,9 @@ class CudaGroup final : public DeviceGroup {
   std::vector<std::unique_ptr<Way>> ways_;  // the most recently used first
   cudaStream_t setup_stream_ = nullptr;     // apart from the user's streams
   cudaEvent_t last_event_ = nullptr;
-  cudaStream_t last_stream_ = nullptr;
-  bool launched_ = false;
+  unsigned long long last_stream_ = 0;  // its number: streams may be gone when the next is used
+  bool launched_ = false;               // last_event_ is recorded
+  bool captured_ = false;               // operations went into graphs
 };
 
 }  // namespace ropewalk::comm
