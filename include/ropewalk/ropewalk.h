@@ -133,8 +133,7 @@ RW_API rwResult_t rwCommGetAsyncError(rwComm_t comm, rwResult_t* error);
 /* ---- requests ------------------------------------------------------------------------------- */
 
 /* Where an operation's memory is worked on. NULL: host memory. Else a cudaStream_t on which the
- * operation is enqueued, for communicators with a GPU (rwCommAttachDevice). The stream of a
- * communicator's last operation must exist until its next one, or its end. CUDA's default stream,
+ * operation is enqueued, for communicators with a GPU (rwCommAttachDevice); CUDA's default stream,
  * which is 0 to CUDA, is RW_STREAM_LEGACY here (as cudaStreamLegacy). */
 typedef struct rwStreamOpaque* rwStream_t;
 #define RW_STREAM_LEGACY ((rwStream_t)0x1)

@@ -1,8 +1,5 @@
 // MeasureSite on the memory of a GPU.
 #include <algorithm>
-#include <map>
-#include <mutex>
-#include <utility>
 #include <vector>
 
 #include "comm/cuda/cuda_error.h"
@@ -12,27 +9,16 @@
 namespace ropewalk::comm {
 namespace {
 
-// The stream on which a communicator is measured. It is never destroyed: the communicator orders
-// its next operation, on whatever stream, after the last one (CudaGroup::follow_last).
-cudaStream_t stream_of(const Communicator& comm, int device) {
-  static auto* mutex = new std::mutex;
-  static auto* streams = new std::map<std::pair<const Communicator*, int>, cudaStream_t>;
-  const std::lock_guard lock(*mutex);
-  cudaStream_t& stream = (*streams)[{&comm, device}];
-  if (stream == nullptr) {
-    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
-  }
-  return stream;
-}
-
 class DeviceSite final : public MeasureSite {
  public:
-  DeviceSite(Communicator& comm, int device)
-      : comm_(comm), current_(device), stream_(stream_of(comm, device)) {}
+  DeviceSite(Communicator& comm, int device) : comm_(comm), current_(device) {
+    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+  }
   ~DeviceSite() override {
     forget_graph();
     // What still runs uses the buffers that are freed next.
     cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
   }
   DeviceSite(const DeviceSite&) = delete;
   DeviceSite& operator=(const DeviceSite&) = delete;
@@ -97,7 +83,7 @@ class DeviceSite final : public MeasureSite {
 
   Communicator& comm_;
   CurrentDevice current_;
-  cudaStream_t stream_;
+  cudaStream_t stream_ = nullptr;
   cudaGraphExec_t graph_ = nullptr;
   std::vector<DeviceMemory> buffers_;
 };
