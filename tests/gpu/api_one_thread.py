@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from typing import Callable
+from typing import Any, Callable
 
 import nccl
 import torch
@@ -113,12 +113,11 @@ for residence in (0, 1):
         api.RedOpCreatePreMulSum(ctypes.byref(created), pointer, FLOAT32, residence, comm)
         ops.append(created.value)
     data = tensors(100)
-    grouped(
-        lambda g, comm, s, data=data, ops=ops: api.AllReduce(
-            data[g].data_ptr(), data[g].data_ptr(), 100, FLOAT32, ops[g], comm, s
-        ),
-        comms,
-    )
+
+    def scaled(g: int, comm: Any, s: Any, data: Any = data, ops: Any = ops) -> None:
+        api.AllReduce(data[g].data_ptr(), data[g].data_ptr(), 100, FLOAT32, ops[g], comm, s)
+
+    grouped(scaled, comms)
     expect(data, total * 0.5)
     for op, comm in zip(ops, comms):
         api.RedOpDestroy(op, comm)
