@@ -591,6 +591,7 @@ void CudaGroup::launch(const std::vector<PointToPointCall>& calls, DeviceStream 
     check_cuda(
         cudaMemcpyAsync(own_receives[i]->output, own_sends[i]->input, bytes, cudaMemcpyDefault, on),
         "copying a message to this rank itself");
+    if (ordered) mark_last(on);
   }
   for (const std::vector<PointToPointCall>& wave : waves) {
     MessageArgs args{};
