@@ -33,8 +33,8 @@ class Buffer:
     owner: Any
     device: Optional[int] = None
     """the GPU's number; None: host memory"""
-    stream: int = 0
-    """of a buffer on a GPU: its framework's current stream, as an rwStream_t"""
+    stream: device_arrays.Stream = None
+    """of a buffer on a GPU: its framework's current stream, or the one that was given"""
 
     @property
     def nbytes(self) -> int:
@@ -101,10 +101,10 @@ def _data_type(name: str, given: str) -> DataType:
 
 
 def _from_torch(tensor: Any, name: str) -> Buffer:
-    device, stream = None, 0
+    device, on = None, None
     if tensor.device.type == "cuda":
         device = int(tensor.device.index)
-        stream = device_arrays.current_stream(tensor, device)
+        on = device_arrays.current_stream(tensor, device)
     elif tensor.device.type != "cpu":
         raise ArgumentError(f"{name} is on {tensor.device}, neither on the CPU nor on a CUDA GPU")
     if str(tensor.layout) != "torch.strided" or not tensor.is_contiguous():
@@ -112,19 +112,16 @@ def _from_torch(tensor: Any, name: str) -> Buffer:
     if tensor.is_neg():
         raise ArgumentError(f"{name} is a lazily negated view; pass tensor.resolve_neg()")
     data_type = _data_type(name, str(tensor.dtype).replace("torch.", ""))
-    return Buffer(tensor.data_ptr(), tensor.numel(), data_type, True, tensor, device, stream)
+    return Buffer(tensor.data_ptr(), tensor.numel(), data_type, True, tensor, device, on)
 
 
 def _from_gpu(array: Any, name: str, stream: Any, device: Optional[int]) -> Buffer:
     if hasattr(array, "__dlpack__"):
         # The producer lets `on` wait for what it still does to the array.
         number = int(array.__dlpack_device__()[1])
-        on = (
-            device_arrays.current_stream(array, number)
-            if stream is None
-            else device_arrays.stream_handle(stream)
-        )
-        return dataclasses.replace(_from_dlpack(array, name, on), device=number, stream=on)
+        on = device_arrays.current_stream(array, number) if stream is None else stream
+        found = _from_dlpack(array, name, device_arrays.stream_handle(on))
+        return dataclasses.replace(found, device=number, stream=on)
     interface, told = device_arrays.interface_of(array, name)
     found = _from_interface(array, name, interface, "a contiguous copy")
     on = device_arrays.current_stream(array, told or 0)

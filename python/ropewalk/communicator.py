@@ -73,6 +73,7 @@ class Communicator:
         """Takes over a C communicator. Use `ropewalk.init`."""
         self._address: Optional[int] = handle.value
         self._device: Optional[int] = None
+        self._last_stream: Stream = None
         rank, size = ctypes.c_int(), ctypes.c_int()
         check(library().rwCommUserRank(handle, ctypes.byref(rank)), handle.value)
         check(library().rwCommCount(handle, ctypes.byref(size)), handle.value)
@@ -754,7 +755,7 @@ class Communicator:
             return both, both
         receive = self._buffer(out, "out", writable=writes, stream=stream)
         # The input's framework lets the stream that will run the operation wait for the input.
-        on = (receive.stream or None) if stream is None else stream
+        on = receive.stream if stream is None else stream
         send = self._buffer(array, "array", writable=False, stream=on)
         if send.device != receive.device:
             raise ArgumentError(
@@ -799,7 +800,9 @@ class Communicator:
             raise ArgumentError(
                 f"array is {_place(device)}; this communicator works on GPU {self._device}"
             )
-        return buffers[-1].stream if stream is None else stream_handle(stream)
+        # Kept: the library orders the next operation after this one, also on another stream.
+        self._last_stream = buffers[-1].stream if stream is None else stream
+        return stream_handle(self._last_stream)
 
     def _start(
         self,

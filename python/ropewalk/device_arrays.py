@@ -42,14 +42,14 @@ def stream_handle(stream: Stream) -> int:
     )
 
 
-def current_stream(array: Any, device: int) -> int:
-    """The stream on which the framework of `array` works now, as an rwStream_t."""
+def current_stream(array: Any, device: int) -> Stream:
+    """The stream on which the framework of `array` works now: its own object where it has one."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
-        return int(torch.cuda.current_stream(device).cuda_stream) or LEGACY_STREAM
+        return torch.cuda.current_stream(device)
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(array, cupy.ndarray):
-        return int(cupy.cuda.get_current_stream().ptr) or LEGACY_STREAM
+        return cupy.cuda.get_current_stream()
     if of_jax(array):
         return LEGACY_STREAM  # JAX does not show its streams; DLPack orders this one after them
     interface = getattr(array, "__cuda_array_interface__", None)

@@ -133,9 +133,11 @@ def point_to_point(rank: int, size: int, device: str) -> None:
         for work in dist.batch_isend_irecv(operations_):
             work.wait()
         equal(got, left)
+    # Messages of two tags pass each other.
     if rank == 0:
-        dist.send(torch.tensor([1.0], device=device), 1, tag=1)
-        dist.send(torch.tensor([2.0], device=device), 1, tag=2)
+        sent = [dist.isend(torch.tensor([float(tag)], device=device), 1, tag=tag) for tag in (1, 2)]
+        for work in sent:
+            work.wait()
     elif rank == 1:
         second, first = torch.zeros(1, device=device), torch.zeros(1, device=device)
         dist.recv(second, 0, tag=2)
