@@ -50,10 +50,11 @@ class SimgridEngine : public schedule::FlowEngine {
     // SimGrid counts whole bytes.
     comm->set_payload_size(std::max<std::uint64_t>(1, static_cast<std::uint64_t>(bytes + 0.5)));
     if (gbps > 0) comm->set_rate(gbps * 1e9);
+    under_way_.emplace(comm.get(), std::pair(flow, comm));
     comm->set_source(from);
     comm->set_destination(to);
-    under_way_.emplace(comm.get(), std::pair(flow, comm));
-    comm->start();
+    // Knowing both ends has started it, as an activity that waits for nothing.
+    if (comm->get_state() != sg4::Activity::State::STARTED) comm->start();
   }
 
   void run(const std::function<void(int, double)>& arrived) override {
