@@ -9,6 +9,8 @@ namespace ropewalk::plan {
 
 namespace {
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+constexpr int kMostNodes = 400;  // some ten seconds; time grows with more than the third power
 }  // namespace
 
 SplitNetwork::SplitNetwork(const Network& network, const Supplies& supplies)
@@ -25,6 +27,12 @@ SplitNetwork::SplitNetwork(const Network& network, const Supplies& supplies)
         place[at(node)] = num_nodes_++;
       }
     }
+  }
+  if (num_nodes_ > kMostNodes) {
+    throw Error(Errc::kInvalidArgument,
+                "edge splitting: {} nodes; {} is the limit for exact trees on a machine (or an "
+                "operation with a root) that is not alike everywhere",
+                num_nodes_, kMostNodes);
   }
   pairs_.resize(at(num_nodes_) * at(num_nodes_));
   gone_.assign(at(num_nodes_), false);

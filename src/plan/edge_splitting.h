@@ -25,6 +25,7 @@ class SplitNetwork {
  public:
   /// Splits off every node that is no rank.
   ///
+  /// @throws Error kInvalidArgument for more than 400 nodes
   /// @pre every rank can get all supplies (max-flow), and switches_are_balanced(network)
   SplitNetwork(const Network& network, const Supplies& supplies);
 

@@ -114,7 +114,7 @@ TEST_P(ExpectedBounds, PackedIsNearWithFewTrees) {
     if (values()["gpus"] > 16) continue;
     const Plan plan = checked_plan(wanted);
     EXPECT_GE(plan.algbw.to_double(), plan.bound.algbw.to_double() * 0.95) << name(collective);
-    EXPECT_LE(plan.trees.size(), 32U) << name(collective);
+    EXPECT_LE(plan.trees.size(), plan.gpus.size() * 4) << name(collective);
   }
 }
 
@@ -136,7 +136,7 @@ std::string case_name(const testing::TestParamInfo<Case>& tested) {
 
 INSTANTIATE_TEST_SUITE_P(Machines, ExpectedBounds, testing::ValuesIn(cases()), case_name);
 
-TEST(Dgx1, BroadcastTakesSixTreesOfOneLane) {
+TEST(Dgx1, BroadcastTakesAtMostSixTreesOfWholeLanes) {
   const topology::Topology machine = topology::testing::machine("dgx1v");
   Request wanted;
   wanted.collective = Collective::kBroadcast;
@@ -146,8 +146,8 @@ TEST(Dgx1, BroadcastTakesSixTreesOfOneLane) {
     wanted.root = root;
     const Plan plan = make_plan(machine, wanted);
     EXPECT_EQ(plan.algbw, Fraction(150));
-    EXPECT_EQ(plan.trees.size(), 6U);
-    for (const Tree& tree : plan.trees) EXPECT_EQ(tree.weight, Fraction(25));
+    EXPECT_LE(plan.trees.size(), 6U);
+    for (const Tree& tree : plan.trees) EXPECT_TRUE((tree.weight / Fraction(25)).is_whole());
   }
 }
 

@@ -11,6 +11,7 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
+constexpr int kQuickRepairs = 4;
 constexpr int kRepairs = 12;  // times that every tree is routed again; gains end well before
 
 /// Trees of weight 1 and what they put on arcs.
@@ -99,18 +100,21 @@ double rate_of(const Network& network, const std::vector<TreePair>& trees,
 
 }  // namespace
 
-FewTrees few_trees(const Network& network, Collective collective, int root, int count) {
+FewTrees few_trees(const Network& network, Collective collective, int root, int count,
+                   bool thorough) {
   std::vector<TreePair> best;
   std::vector<double> best_weights_found;
   double best_rate = -1;
-  for (const double steepness : {2.0, 5.0, 12.0}) {
+  const std::vector<double> steps = thorough ? std::vector{2.0, 5.0, 12.0} : std::vector{5.0};
+  const int repairs = thorough ? kRepairs : kQuickRepairs;
+  for (const double steepness : steps) {
     Routing routing(network, collective, root);
     std::vector<TreePair> trees;
     for (int i = 0; i < count; ++i) {
       trees.push_back(routing.route(steepness));
       routing.add(trees.back(), 1);
     }
-    for (int repair = 0; repair < kRepairs; ++repair) {
+    for (int repair = 0; repair < repairs; ++repair) {
       bool changed = false;
       for (TreePair& tree : trees) {
         routing.add(tree, -1);

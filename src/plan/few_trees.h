@@ -21,7 +21,10 @@ struct FewTrees {
   std::vector<Fraction> weights;
   Fraction rate;
 };
-FewTrees few_trees(const Network& network, Collective collective, int root, int count);
+///
+/// @param thorough  tries more, for a few percent and ten times the time
+FewTrees few_trees(const Network& network, Collective collective, int root, int count,
+                   bool thorough = false);
 
 /// For all_gather: `per_root` trees of every rank, all of the same weight.
 FewTrees few_trees_of_all(const Network& network, int per_root);

@@ -151,8 +151,17 @@ Network make_network(const topology::Topology& topology, const Selection& select
     arc.capacity = static_cast<Capacity>((exact * Fraction(scale)).numerator());
     common = greatest_common_divisor(common, arc.capacity);
   }
+  Fraction::Integer total = 0;
   for (Arc& arc : out.arcs) {
     arc.capacity /= static_cast<Capacity>(common);
+    total += arc.capacity;
+  }
+  // Flows are scaled by up to the number of ranks, and must stay below "unlimited".
+  if (total * out.num_ranks() * 4 > kUnlimited) {
+    throw Error(Errc::kInvalidArgument,
+                "{}: capacities are too large and too fine together for exact planning: give them "
+                "with fewer digits",
+                topology.name());
   }
   out.unit = Fraction(common, scale);
   return out;

@@ -110,31 +110,18 @@ bool feasible(const Network& network, const Supplies& supplies) {
                      [&](int sink) { return graph.max_flow(source, sink, total) >= total; });
 }
 
-}  // namespace
-
-std::vector<OutTree> pack_all_gather(const Network& network, const CutBound& bound) {
-  const auto scale = static_cast<Capacity>(bound.rate.denominator());
-  const auto trees = static_cast<Capacity>(bound.rate.numerator());
-  return pack(scaled(network, scale), Supplies(at(network.num_ranks()), trees), Fraction(1, scale));
-}
-
-std::vector<OutTree> pack_broadcast(const Network& network, int root, const CutBound& bound) {
-  Supplies supplies(at(network.num_ranks()), 0);
-  supplies[at(root)] = static_cast<Capacity>(bound.rate.numerator());
-  return pack(network, supplies, 1);
-}
-
-std::vector<OutTree> pack_fixed(const Network& network, const Supplies& supplies,
-                                const Fraction& rate_limit) {
+/// Trees per unit of capacity: the least number for which the supplies fit whole.
+Fraction least_factor(const Network& network, const Supplies& supplies,
+                      const Fraction& rate_limit) {
   const Fraction total = std::accumulate(supplies.begin(), supplies.end(), Capacity{0});
   std::set<Capacity> capacities;
   for (const Arc& arc : network.arcs) {
     capacities.insert(arc.capacity);
   }
-  // Trees per unit of capacity: `low` is too few (or exactly the bound), `high` is enough.
+  // `low` is too few (or exactly the bound), `high` is enough.
   Fraction low = total / rate_limit;
   if (feasible(rounded_down(network, low), supplies)) {
-    return pack(rounded_down(network, low), supplies, Fraction(1) / low);
+    return low;
   }
   Fraction high = low * 2;
   while (!feasible(rounded_down(network, high), supplies)) {
@@ -158,12 +145,36 @@ std::vector<OutTree> pack_fixed(const Network& network, const Supplies& supplies
     }
   }
   for (const Fraction& candidate : candidates) {
-    const Network whole = rounded_down(network, candidate);
-    if (feasible(whole, supplies)) {
-      return pack(whole, supplies, Fraction(1) / candidate);
+    if (feasible(rounded_down(network, candidate), supplies)) {
+      return candidate;
     }
   }
-  return pack(rounded_down(network, high), supplies, Fraction(1) / high);
+  return high;
+}
+
+}  // namespace
+
+std::vector<OutTree> pack_all_gather(const Network& network, const CutBound& bound) {
+  const auto scale = static_cast<Capacity>(bound.rate.denominator());
+  const auto trees = static_cast<Capacity>(bound.rate.numerator());
+  return pack(scaled(network, scale), Supplies(at(network.num_ranks()), trees), Fraction(1, scale));
+}
+
+std::vector<OutTree> pack_broadcast(const Network& network, int root, const CutBound& bound) {
+  Supplies supplies(at(network.num_ranks()), 0);
+  supplies[at(root)] = static_cast<Capacity>(bound.rate.numerator());
+  return pack(network, supplies, 1);
+}
+
+std::vector<OutTree> pack_fixed(const Network& network, const Supplies& supplies,
+                                const Fraction& rate_limit) {
+  const Fraction factor = least_factor(network, supplies, rate_limit);
+  return pack(rounded_down(network, factor), supplies, Fraction(1) / factor);
+}
+
+Fraction fixed_rate(const Network& network, const Supplies& supplies, const Fraction& rate_limit) {
+  const Fraction total = std::accumulate(supplies.begin(), supplies.end(), Capacity{0});
+  return total / least_factor(network, supplies, rate_limit);
 }
 
 bool is_symmetric(const Network& network) {

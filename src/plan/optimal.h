@@ -32,6 +32,9 @@ std::vector<OutTree> pack_broadcast(const Network& network, int root, const CutB
 std::vector<OutTree> pack_fixed(const Network& network, const Supplies& supplies,
                                 const Fraction& rate_limit);
 
+/// The rate of pack_fixed, without packing: sum of supplies / U.
+Fraction fixed_rate(const Network& network, const Supplies& supplies, const Fraction& rate_limit);
+
 /// Whether every arc has arcs of the same total capacity in the other direction.
 bool is_symmetric(const Network& network);
 

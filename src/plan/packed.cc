@@ -17,7 +17,9 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-constexpr double kStep = 0.1;   // of the multiplicative weights: within some percent of the bound
+constexpr Capacity kMostEqualTrees = 24;
+constexpr double kStep = 0.2;  // of the multiplicative weights: within some percent of the bound
+constexpr int kMostRanks = 64;
 constexpr int kMostTrees = 64;  // more are never "few"
 
 /// Whole units greedily: the trees with the largest weights first, each as many units as still fit.
@@ -45,6 +47,61 @@ FewTrees rounded(const Network& network, const FractionalPacking& packing, const
     out.trees.push_back(packing.trees[i]);
     out.weights.push_back(weight);
     out.rate += weight;
+  }
+  return out;
+}
+
+/// Exact packings with few trees, where there are such: they serve machines with many like
+/// switches, among whose ways prices cannot choose. Needs links alike both ways.
+std::vector<FewTrees> whole_numbers(const Network& network, Collective collective, int root) {
+  std::vector<FewTrees> out;
+  if (!is_symmetric(network)) return out;
+  if (collective == Collective::kBroadcast) {
+    // The fewest equal trees whose rate is near the bound, and the trees of the bound itself.
+    const CutBound bound = broadcast_bound(network, root);
+    const auto keep = [&](std::vector<OutTree> trees) {
+      FewTrees found;
+      for (OutTree& tree : trees) {
+        found.rate += tree.weight;
+        found.weights.push_back(tree.weight);
+        found.trees.push_back({root, {}, std::move(tree.edges)});
+      }
+      out.push_back(std::move(found));
+    };
+    Supplies supplies(at(network.num_ranks()), 0);
+    for (Capacity count = 1; count <= kMostEqualTrees; ++count) {
+      supplies[at(root)] = count;
+      if (fixed_rate(network, supplies, bound.rate).to_double() >=
+          (1 - kPackedGap) * bound.rate.to_double()) {
+        keep(pack_fixed(network, supplies, bound.rate));
+        break;
+      }
+    }
+    keep(pack_broadcast(network, root, bound));
+    return out;
+  }
+  const Network back = reversed(network);
+  const Fraction limit = all_gather_bound(network).rate * Fraction(network.num_ranks());
+  for (const Capacity per_root : {1, 2}) {
+    const Supplies supplies(at(network.num_ranks()), per_root);
+    std::vector<OutTree> down = pack_fixed(network, supplies, limit);
+    std::vector<OutTree> up = pack_fixed(back, supplies, limit);
+    // Both have the same number of equal units for every root: by root, then unit by unit.
+    const auto by_root = [](const OutTree& a, const OutTree& b) { return a.root < b.root; };
+    std::stable_sort(down.begin(), down.end(), by_root);
+    std::stable_sort(up.begin(), up.end(), by_root);
+    FewTrees found;
+    for (std::size_t a = 0, b = 0; a < up.size() && b < down.size();) {
+      const Fraction both = std::min(up[a].weight, down[b].weight);
+      found.trees.push_back({up[a].root, up[a].edges, down[b].edges});
+      found.weights.push_back(both / 2);
+      found.rate += both / 2;
+      up[a].weight -= both;
+      down[b].weight -= both;
+      a += up[a].weight == Fraction(0) ? 1 : 0;
+      b += down[b].weight == Fraction(0) ? 1 : 0;
+    }
+    out.push_back(std::move(found));
   }
   return out;
 }
@@ -79,15 +136,17 @@ FewTrees fewest(const Network& network, Collective collective, int root, double 
   for (const int parts : {1, 2, 3, 5, 7}) {
     offer(rounded(network, packing, Fraction(lane, parts)));
   }
-  for (int count = 1; count <= most_trees; count += std::max(1, count / 4)) {
+  for (FewTrees& whole : whole_numbers(network, collective, root)) offer(std::move(whole));
+  for (const int count : {1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64}) {
     const double enough = limit > 0 ? 1 - 1e-9 : 1 - kPackedGap;
-    if (best.has_value() && best->rate.to_double() >= enough * bound &&
-        (limit > 0 || count >= static_cast<int>(best->trees.size()))) {
+    const bool near = best.has_value() && best->rate.to_double() >= enough * bound;
+    if (count > most_trees ||
+        (near && (limit > 0 || count >= static_cast<int>(best->trees.size())))) {
       break;
     }
     offer(few_trees(network, collective, root, count));
   }
-  if (limit > 0) offer(few_trees(network, collective, root, limit));
+  if (limit > 0) offer(few_trees(network, collective, root, limit, true));
   RW_ASSERT(best.has_value());
   return std::move(*best);
 }
@@ -164,6 +223,10 @@ FractionalPacking pack_by_weights(const Network& network, Collective collective,
 
 std::vector<Tree> plan_packed(const Problem& problem) {
   const Network& network = problem.network;
+  if (network.num_ranks() > kMostRanks) {
+    throw Error(Errc::kInvalidArgument, "packed: {} GPUs; {} is the limit of the search",
+                network.num_ranks(), kMostRanks);
+  }
   const int most = std::min(problem.trees_per_root, kMostTrees);
   switch (problem.collective) {
     case Collective::kBroadcast: {

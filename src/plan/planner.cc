@@ -173,6 +173,10 @@ const std::vector<Entry>& registry() {
       {{"one-hop", "a star around every GPU, for switches that join all", planned_collectives()},
        plan_one_hop},
       {{"ring", "rings as NCCL searches them", planned_collectives()}, plan_ring},
+      {{"rail-chain",
+        "chains over hosts, one for each GPU of a host",
+        {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce}},
+       plan_rail_chain},
       {{"binary-tree",
         "double binary trees as NCCL builds them",
         {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce}},
@@ -286,14 +290,29 @@ Plan made_by(const Problem& problem, const Entry& entry, const Bound& bound,
 Plan best_of(const Problem& problem, const Bound& bound, const std::string& plane) {
   constexpr double kNear = 0.001;
   std::vector<Plan> plans;
-  for (const Entry& entry : registry()) {
-    if (entry.info.name != "optimal" && entry.info.name != "one-hop") continue;
+  std::optional<Error> refusal;
+  // Trees by edge splitting take long on large machines: they come last, and only where they may
+  // still be better.
+  constexpr int kMany = 24;
+  for (const std::string_view wanted : {"one-hop", "rail-chain", "optimal"}) {
+    const Entry& entry = *std::find_if(registry().begin(), registry().end(),
+                                       [&](const Entry& each) { return each.info.name == wanted; });
+    const auto& known = entry.info.collectives;
+    const bool done =
+        problem.network.num_ranks() >= kMany &&
+        std::any_of(plans.begin(), plans.end(), [](const Plan& plan) { return plan.optimal; });
+    if (std::find(known.begin(), known.end(), problem.collective) == known.end() ||
+        (done && has_root(problem.collective))) {
+      continue;
+    }
     try {
       plans.push_back(made_by(problem, entry, bound, plane));
     } catch (const Error& error) {
-      if (error.code() != Errc::kInvalidArgument || entry.info.name == "optimal") throw;
+      if (error.code() != Errc::kInvalidArgument) throw;
+      refusal = error;
     }
   }
+  if (plans.empty()) throw Error(*refusal);
   const double best =
       std::max_element(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
         return a.algbw < b.algbw;

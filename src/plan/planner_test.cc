@@ -89,6 +89,22 @@ TEST(Planner, ManyHostsAreOptimalBySymmetry) {
   }
 }
 
+TEST(Planner, AllNicsOfManyHostsWorkForOneRoot) {
+  const topology::Topology machine =
+      topology::replicate(topology::testing::machine("dgx-h100"), 16, topology::Fabric::kOne);
+  for (const Collective collective : {Collective::kBroadcast, Collective::kReduce}) {
+    Request request;
+    request.collective = collective;
+    request.root = 13;
+    const Plan plan = make_plan(machine, request);
+    EXPECT_EQ(plan.algorithm, "rail-chain");
+    const Certificate found = check(machine, plan);
+    EXPECT_TRUE(found.optimal) << (found.defects.empty() ? "" : found.defects[0]);
+    request.algorithm = "optimal";
+    EXPECT_THAT(refusal(machine, request), HasSubstr("is the limit"));
+  }
+}
+
 TEST(Planner, RefusesPlansThatAreNone) {
   const topology::Topology machine = topology::testing::machine("h200-2gpu");
   Request request;

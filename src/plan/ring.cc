@@ -14,7 +14,9 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-constexpr int kStepsPerRing = 1 << 14;
+constexpr int kHopsPerRing = 1 << 17;  // hops looked at before a search gives up
+constexpr int kHopsInAll = 1 << 20;
+constexpr int kMostRanks = 256;
 constexpr int kMaxRings = 32;
 /// Speeds per channel that NCCL tries, GB/s, from its lists for one and several nodes. The
 /// capacities of the machine's own lanes are tried as well.
@@ -29,8 +31,9 @@ struct Hop {
 
 class Search {
  public:
-  Search(const Network& network, double speed)
-      : network_(network), speed_(speed), leaving_(at(network.num_nodes)) {
+  /// @param hops_left  that may still be looked at over all searches; counts down
+  Search(const Network& network, double speed, int& hops_left)
+      : network_(network), speed_(speed), hops_left_(hops_left), leaving_(at(network.num_nodes)) {
     for (std::size_t i = 0; i < network.arcs.size(); ++i) {
       left_.push_back(static_cast<double>(network.arcs[i].capacity));
       leaving_[at(network.arcs[i].from)].push_back(static_cast<int>(i));
@@ -41,11 +44,13 @@ class Search {
     std::vector<Ring> out;
     while (static_cast<int>(out.size()) < kMaxRings) {
       Ring ring;
-      // First the order of the channel before (all ranks in order for the first), then free search.
+      // First the order of the channel before (all ranks in order for the first), then that order
+      // backwards, which uses the other direction of its links; then free search.
       std::vector<int> order;
       for (int rank = 0; rank < network_.num_ranks(); ++rank) order.push_back(rank);
       if (!out.empty()) order = out.back().ranks;
-      if (!place(order, ring)) {
+      const std::vector<int> backwards_order(order.rbegin(), order.rend());
+      if (!place(order, ring) && !place(backwards_order, ring)) {
         ring = Ring{{0}, {}};
         visited_.assign(at(network_.num_ranks()), false);
         visited_[0] = true;
@@ -119,7 +124,7 @@ class Search {
   }
 
   bool extend(Ring& ring) {
-    if (++steps_ > kStepsPerRing) return false;
+    if (steps_ > kHopsPerRing || hops_left_ <= 0) return false;
     const int from = ring.ranks.back();
     if (ring.ranks.size() == at(network_.num_ranks())) {
       Hop last = hop(from, ring.ranks[0]);
@@ -131,6 +136,8 @@ class Search {
     std::vector<std::pair<int, Hop>> candidates;
     for (int to = 0; to < network_.num_ranks(); ++to) {
       if (visited_[at(to)]) continue;
+      ++steps_;
+      --hops_left_;
       Hop found = hop(from, to);
       if (!found.arcs.empty()) candidates.emplace_back(to, std::move(found));
     }
@@ -155,6 +162,7 @@ class Search {
 
   const Network& network_;
   double speed_;
+  int& hops_left_;
   std::vector<double> left_;
   std::vector<std::vector<int>> leaving_;
   std::vector<bool> visited_;
@@ -189,6 +197,10 @@ Ring backwards(const Ring& ring) {
 }  // namespace
 
 RingSearch search_rings(const Network& network) {
+  if (network.num_ranks() > kMostRanks) {
+    throw Error(Errc::kInvalidArgument, "ring: {} GPUs; {} is the limit of the search",
+                network.num_ranks(), kMostRanks);
+  }
   std::vector<double> speeds;
   const double unit = network.unit.to_double();
   for (const double speed : kSpeeds) speeds.push_back(speed / unit);
@@ -201,8 +213,9 @@ RingSearch search_rings(const Network& network) {
   speeds.erase(std::unique(speeds.begin(), speeds.end()), speeds.end());
   RingSearch best;
   double best_rate = 0;
+  int hops_left = kHopsInAll;
   for (const double speed : speeds) {
-    std::vector<Ring> rings = Search(network, speed).run();
+    std::vector<Ring> rings = Search(network, speed, hops_left).run();
     const double rate = speed * static_cast<double>(rings.size());
     if (rate > best_rate * (1 + 1e-9)) {
       best_rate = rate;

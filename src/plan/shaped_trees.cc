@@ -15,12 +15,12 @@ namespace {
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// The way between two ranks that costs the links least time: wide links are cheap.
-Closure widest_ways(const Network& network) {
+Closure widest_ways(const Problem& problem) {
   std::vector<double> prices;
-  for (const Arc& arc : network.arcs) {
+  for (const Arc& arc : problem.network.arcs) {
     prices.push_back(1.0 / static_cast<double>(arc.capacity));
   }
-  return Closure(network, prices);
+  return Closure(problem.network, prices, &problem.symmetry());
 }
 
 /// Equal weights as large as the links allow. `up` are the same trees over the reversed network.
@@ -133,7 +133,7 @@ std::vector<Tree> plan_binary_tree(const Problem& problem) {
     for (auto& [host, members] : hosts) groups.push_back(members);
   }
   const int nodes = static_cast<int>(groups.size());
-  const Closure ways = widest_ways(network);
+  const Closure ways = widest_ways(problem);
   std::vector<OutTree> up;
   std::vector<OutTree> down;
   int chain_start = 0;
@@ -169,7 +169,7 @@ std::vector<Tree> plan_binary_tree(const Problem& problem) {
 std::vector<Tree> plan_one_hop(const Problem& problem) {
   const Network& network = problem.network;
   const int ranks = network.num_ranks();
-  const Closure ways = widest_ways(network);
+  const Closure ways = widest_ways(problem);
   std::vector<OutTree> up;
   std::vector<OutTree> down;
   for (int centre = 0; centre < ranks; ++centre) {
@@ -181,6 +181,53 @@ std::vector<Tree> plan_one_hop(const Problem& problem) {
       // A star around the root would send everything out of it once for each rank.
       if (centre == root && ranks > 2) continue;
       parents = hung_at(parents, root);
+    }
+    if (goes_up(problem.collective)) up.push_back(routed(problem, ways, parents, root, true));
+    if (goes_down(problem.collective)) down.push_back(routed(problem, ways, parents, root, false));
+  }
+  return weighed(problem, std::move(up), std::move(down));
+}
+
+std::vector<Tree> plan_rail_chain(const Problem& problem) {
+  const Network& network = problem.network;
+  const int ranks = network.num_ranks();
+  std::map<int, std::vector<int>> by_host;
+  for (int rank = 0; rank < ranks; ++rank) {
+    by_host[problem.topology.node(at(network.ranks[at(rank)])).host].push_back(rank);
+  }
+  // The root's host comes first.
+  std::vector<std::vector<int>> hosts;
+  std::size_t rails = 0;
+  for (auto& [host, members] : by_host) {
+    rails = std::max(rails, members.size());
+    hosts.push_back(members);
+    if (std::find(members.begin(), members.end(), problem.root) != members.end()) {
+      std::rotate(hosts.begin(), hosts.end() - 1, hosts.end());
+    }
+  }
+  const bool rooted = has_root(problem.collective);
+  const Closure ways = widest_ways(problem);
+  std::vector<OutTree> up;
+  std::vector<OutTree> down;
+  for (std::size_t rail = 0; rail < rails; ++rail) {
+    std::vector<int> parents(at(ranks), -1);
+    int root = hosts[0][rail % hosts[0].size()];
+    int before = -1;  // the GPU of the host before that is on this rail
+    if (rooted) {
+      before = root == problem.root ? -1 : problem.root;
+      root = problem.root;
+    }
+    for (const std::vector<int>& members : hosts) {
+      const std::size_t first = rail % members.size();
+      int last = members[first];
+      parents[at(last)] = before;
+      before = last;
+      for (std::size_t i = 1; i < members.size(); ++i) {
+        const int next = members[(first + i) % members.size()];
+        if (next == root) continue;  // has the data already
+        parents[at(next)] = last;
+        last = next;
+      }
     }
     if (goes_up(problem.collective)) up.push_back(routed(problem, ways, parents, root, true));
     if (goes_down(problem.collective)) down.push_back(routed(problem, ways, parents, root, false));

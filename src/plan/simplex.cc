@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "core/error.h"
+
 namespace ropewalk::plan {
 
 namespace {
@@ -12,6 +14,7 @@ std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 constexpr double kWorth = 1e-10;  // a column must be worth this much more than it costs, relative
 constexpr double kPivot = 1e-7;   // smaller entries are rounding
+constexpr std::size_t kMostRows = 2000;  // its inverse is dense
 constexpr double kPerturbation = 1e-7;
 constexpr int kRenewAfter = 40;  // pivots between fresh inverses: rounding adds up
 
@@ -338,6 +341,11 @@ LinearSolution maximise(
     const std::vector<double>& limits,
     const std::function<std::optional<Column>(const std::vector<double>& prices)>& make_column,
     int max_rounds) {
+  if (limits.size() > kMostRows) {
+    throw Error(Errc::kInvalidArgument,
+                "linear programme: {} links that are not alike; {} is the limit", limits.size(),
+                kMostRows);
+  }
   return Simplex(limits).run(make_column, max_rounds);
 }
 

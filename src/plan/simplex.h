@@ -33,6 +33,7 @@ struct LinearSolution {
 /// @param make_column  the column worth most over its cost at these prices (or any one worth more
 ///        than its cost; nullopt if there is none). It must return the same for the same prices.
 /// @param max_rounds   the most pivots
+/// @throws Error kInvalidArgument for more than 2000 rows
 LinearSolution maximise(
     const std::vector<double>& limits,
     const std::function<std::optional<Column>(const std::vector<double>& prices)>& make_column,

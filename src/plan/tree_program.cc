@@ -350,7 +350,11 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
   }
   // All-gather: one more row per class of ranks holds their common rate below the sum of their
   // trees.
-  limits.resize(at(rows + (gather ? ranks : 0)), 0.0);
+  limits.resize(at(rows) + (gather ? roots.size() : 0), 0.0);
+  const auto rate_row = [&](int rank) {
+    const auto place = std::lower_bound(roots.begin(), roots.end(), root_class[at(rank)]);
+    return rows + static_cast<int>(place - roots.begin());
+  };
 
   std::vector<TreePair> trees;
   std::vector<int> tree_of_column;
@@ -384,7 +388,7 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
         const int place = (favourite + step) % count;
         const int tried = roots[at(place)];
         if (gather) {
-          offer(finder.out_tree(tried), prices[at(rows + tried)]);
+          offer(finder.out_tree(tried), prices[at(rate_row(tried))]);
         } else {
           offer(finder.pair(tried), 1);
         }
@@ -404,7 +408,7 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
         if (gather && tree_of_column.empty()) {
           Column rate{{}, static_cast<double>(ranks)};
           for (int rank = 0; rank < ranks; ++rank) {
-            rate.entries.emplace_back(rows + root_class[at(rank)], 1.0);
+            rate.entries.emplace_back(rate_row(rank), 1.0);
           }
           tree_of_column.push_back(-1);
           return rate;
@@ -429,7 +433,7 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
           column.entries.emplace_back(row, times);
         }
         if (gather) {
-          column.entries.emplace_back(rows + tree.root, -1.0);
+          column.entries.emplace_back(rate_row(tree.root), -1.0);
         }
         tree_of_column.push_back(static_cast<int>(trees.size()));
         trees.push_back(std::move(tree));

@@ -26,8 +26,11 @@ struct CloseLibrary {
 
 class Hwloc {
  public:
-  explicit Hwloc(const std::string& library)
-      : handle_(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+  explicit Hwloc(const std::string& library) {
+    // hwloc needs it, and would look for it in the system's folders only; the wheel has it beside
+    // this library. Never closed: it is only there to be found.
+    dlopen("libudev.so.1", RTLD_LAZY | RTLD_LOCAL);
+    handle_.reset(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL));
     if (!handle_) throw Error(Errc::kSystem, "{} is not there", library);
     load(version_, "hwloc_get_api_version");
     load(init_, "hwloc_topology_init");

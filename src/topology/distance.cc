@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/error.h"
 #include "topology/building.h"
 
 namespace ropewalk::topology {
@@ -107,6 +108,12 @@ Distances::Distances(const Topology& topology)
   for (NodeIndex i = 0; i < host_.size(); ++i) {
     host_[i] = topology.node(i).host;
     place_[i] = count[static_cast<std::size_t>(host_[i] + 1)]++;
+  }
+  std::size_t pairs = 0;
+  for (const std::size_t size : count) pairs += size * size;
+  if (pairs > kMaxPairs) {
+    throw Error(Errc::kInvalidArgument, "{}: {} nodes of one host are too many for distances",
+                topology.name(), *std::max_element(count.begin(), count.end()));
   }
   std::vector<std::vector<NodeIndex>> cpus(count.size());
   for (const NodeIndex cpu : topology.nodes_of(NodeKind::kCpu)) {
@@ -246,6 +253,10 @@ DistanceMatrix distance_matrix(const Topology& topology, const Distances& distan
   }
   const std::vector<NodeIndex> nics = topology.nodes_of(NodeKind::kNic);
   for (std::size_t i = 0; i < nics.size(); ++i) add(nics[i], fmt::format("NIC{}", i));
+  if (matrix.devices.size() > kMaxMatrixDevices) {
+    throw Error(Errc::kInvalidArgument, "{}: a matrix of {} devices; {} is the limit",
+                topology.name(), matrix.devices.size(), kMaxMatrixDevices);
+  }
   for (const auto& from : matrix.devices) {
     std::vector<std::string>& row = matrix.cells.emplace_back();
     for (const auto& to : matrix.devices) {

@@ -37,12 +37,18 @@ struct Path {
   bool operator==(const Path&) const = default;
 };
 
+/// What keeps a description from taking all memory.
+inline constexpr std::size_t kMaxPairs = std::size_t{1} << 24;
+inline constexpr std::size_t kMaxMatrixDevices = 2048;
+
 /// Distances of one machine. Computed when made; keeps no reference to the Topology.
 ///
 /// Only NVLink and xGMI hops without another GPU between count as fabric, as in nvidia-smi: a GPU
 /// that must relay does not make two GPUs near.
 class Distances {
  public:
+  /// @throws Error kInvalidArgument when the pairs of nodes of a host are more than kMaxPairs, over
+  ///         all hosts
   explicit Distances(const Topology& topology);
 
   /// From one node to another, GPU fabric first.
@@ -89,6 +95,7 @@ struct DistanceMatrix {
   std::vector<std::vector<std::string>> cells;  ///< by row, by column
 };
 /// @param host only its devices; -1: of all hosts
+/// @throws Error kInvalidArgument for more than kMaxMatrixDevices devices
 DistanceMatrix distance_matrix(const Topology& topology, const Distances& distances, int host = -1);
 
 }  // namespace ropewalk::topology

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/error.h"
 #include "topology/nccl_xml.h"
 #include "topology/synthetic.h"
 #include "topology/testing/recorded.h"
@@ -83,6 +84,13 @@ TEST(Distance, AThousandGpusTakeLittle) {
   const Distances distances(topology);
   EXPECT_EQ(distances.between(topology.gpus()[0], topology.gpus()[1023]).text(), "NET");
   EXPECT_EQ(distances.between(topology.gpus()[1016], topology.gpus()[1023]).text(), "NV18");
+}
+
+TEST(Distance, HugeMachinesAreRefused) {
+  EXPECT_THROW(Distances(synthetic("60000gpu")), Error);
+  const Topology many = synthetic("3000gpu");
+  const Distances distances(many);
+  EXPECT_THROW((void)distance_matrix(many, distances), Error);
 }
 
 }  // namespace

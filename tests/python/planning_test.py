@@ -121,7 +121,7 @@ def gather_rate_is(gpus: int, links: dict[tuple[int, int], float], rate: Fractio
     for gpu in range(gpus):
         graph["all"][gpu]["capacity"] += 1
     more = gpus * (each.numerator * 10**6 + 1)
-    return min(networkx.maximum_flow_value(graph, "all", v) for v in range(gpus)) < more
+    return bool(min(networkx.maximum_flow_value(graph, "all", v) for v in range(gpus)) < more)
 
 
 @QUICK
@@ -244,7 +244,7 @@ def test_every_algorithm_makes_valid_plans(
         try:
             made = ropewalk.plan(machine, op, algorithm=entry["name"])
         except ropewalk.ArgumentError:
-            assert entry["name"] in ("ring", "one-hop", "binary-tree")
+            assert entry["name"] in ("ring", "one-hop", "binary-tree", "rail-chain")
             continue
         found = made.check()
         assert found.valid and found.bound_holds and not found.defects

@@ -110,7 +110,7 @@ def test_widths_follow_capacity() -> None:
 
 
 def test_pictures_in_docs_are_current() -> None:
-    for name in ("dgx1v", "dgx-a100-x2"):
+    for name in ("dgx1v", "dgx2", "dgx-a100-x2"):
         kept = (MACHINES.parent.parent / "docs" / "pictures" / f"{name}.svg").read_text()
         assert kept == machine.svg(recorded(name)), "make it anew: ropewalk topo --svg"
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ropewalk import errors, nics, planning, topology
 from ropewalk.cli import console
+from ropewalk.cli.machine_source import gpu_list
 from ropewalk.drawing import plan as plan_drawing
 from ropewalk.topology import Topology
 
@@ -61,7 +62,8 @@ def plan(
     algorithm: Annotated[
         str,
         typer.Option(
-            "--algorithm", help="ring, binary-tree, packed, optimal, one-hop, or auto: the best."
+            "--algorithm",
+            help="optimal, packed, one-hop, rail-chain, ring, binary-tree, or auto: the best.",
         ),
     ] = "auto",
     trees_per_root: Annotated[
@@ -96,7 +98,7 @@ def plan(
     operation = operation.replace("-", "_")
     with console.reported():
         machine = _machine(source)
-        chosen = _gpu_list(gpus)
+        chosen = gpu_list(gpus)
         if nccl_graph is not None:
             part = machine if chosen is None else machine.select(gpus=chosen)
             _write(nics.nic_report(part)["graph"], nccl_graph)
@@ -137,22 +139,6 @@ def _machine(source: str) -> Topology:
     if source == "-":
         return Topology.from_json(sys.stdin.read(), "standard input")
     return topology.load(source)
-
-
-def _gpu_list(text: Optional[str]) -> Optional[list[int]]:
-    """The numbers of a list such as 0,1,4-6."""
-    if text is None:
-        return None
-    found: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        try:
-            found += range(int(first), int(last if dash else first) + 1)
-        except ValueError:
-            console.fail(f'--gpus "{text}" is no list of numbers, as 0,1,4', console.USAGE)
-        if len(found) > 65536:
-            console.fail(f'--gpus "{text}" names too many', console.USAGE)
-    return found
 
 
 def _write(text: str, output: Optional[Path]) -> None:

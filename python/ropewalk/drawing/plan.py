@@ -23,7 +23,7 @@ def svg(plan: Plan) -> str:
     groups = _groups(plan)
     rows = min(len(groups), _MOST_ROWS) + 4
     canvas = Canvas(layout.width, layout.height + 40 + rows * _ROW, f"{plan.collective} plan")
-    title = f"{plan.collective} by {plan.algorithm} on {topology.title or topology.name}"
+    title = f"{plan.collective} on {topology.name}, by {plan.algorithm}"
     machine.draw(canvas, topology, layout, faint=True, title=title)
     for index, group in enumerate(groups):
         canvas.raw(
