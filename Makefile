@@ -11,7 +11,8 @@ JOBS ?= $(shell nproc)
 BUILD := build/release
 VENV := .venv
 BIN := $(VENV)/bin
-CCACHE := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+CCACHE := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache \
+  -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
 CONFIGURE := cmake -G Ninja $(CCACHE)
 FUZZ_SECONDS ?= 20
 CXX_FILES = $(shell git ls-files --cached --others --exclude-standard \
@@ -19,10 +20,10 @@ CXX_FILES = $(shell git ls-files --cached --others --exclude-standard \
 PYTHON_FILES := $(shell find python -name '*.py' -o -name py.typed)
 CPP_FILES := $(shell find src include cmake -type f) CMakeLists.txt
 
-.PHONY: help bench test build wheel install lint format asan tsan fuzz clean docs
+.PHONY: help bench test test-gpu build wheel install lint tidy format asan tsan fuzz clean docs
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 16
 
 bench: install ## set up, build, install, then time and verify all-reduce over 4 and 2 local ranks
 	$(BIN)/ropewalk bench all_reduce --ranks 4 -b 8 -e 64M -f 2
@@ -31,6 +32,9 @@ bench: install ## set up, build, install, then time and verify all-reduce over 4
 test: install $(VENV)/.ready-test ## set up, build, install, then run all tests
 	ninja -C $(BUILD)
 	dev/run-tests $(BUILD) $(BIN)/python $(JOBS)
+
+test-gpu: install $(VENV)/.ready-test ## the tests that need GPUs (see docs/gpu.md)
+	RW_BUILD_DIR=$(BUILD) $(BIN)/python -m pytest tests/gpu
 
 build: $(BUILD)/build.ninja ## the C++ library and its unit tests
 	ninja -C $(BUILD)
@@ -42,7 +46,8 @@ build/.system: dev/setup
 	dev/setup build
 	@mkdir -p build && touch $@
 
-$(BUILD)/build.ninja: CMakeLists.txt cmake/layers.cmake cmake/simgrid.cmake cmake/install.cmake \
+$(BUILD)/build.ninja: CMakeLists.txt cmake/layers.cmake cmake/cuda.cmake cmake/simgrid.cmake \
+  cmake/install.cmake \
   | build/.system $(if $(filter test,$(MAKECMDGOALS)),build/.system-simgrid)
 	$(CONFIGURE) -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release
 	@touch $@
@@ -66,7 +71,7 @@ $(VENV)/.ready-test: pyproject.toml $(VENV)/.ready
 # The library is built first by ninja itself, so that a compiler's message is not buried in pip's.
 build/.wheel: $(PYTHON_FILES) $(CPP_FILES) pyproject.toml README.md dev/wheel_hook.py \
   $(VENV)/.ready $(BUILD)/build.ninja
-	ninja -C $(BUILD) ropewalk
+	ninja -C $(BUILD) runtime
 	rm -rf dist
 	RW_BUILD_DIR=$(BUILD) $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \
 	  --no-deps --no-build-isolation --wheel-dir dist .
@@ -86,14 +91,19 @@ build/.system-%: dev/setup
 	dev/setup $*
 	@mkdir -p build && touch $@
 
-lint: $(VENV)/.ready-test build/.system-lint ## clang-format, ruff, mypy
-	@echo clang-format --dry-run --Werror; clang-format --dry-run --Werror $(CXX_FILES)
+lint: $(VENV)/.ready-test ## clang-format, ruff, mypy
+	@echo clang-format --dry-run --Werror; $(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: $(VENV)/.ready-test build/.system-lint ## lay out all sources
-	@echo clang-format -i; clang-format -i $(CXX_FILES)
+# Takes a quarter of an hour, so that it is no part of lint. TIDY_FILES: the sources to look at.
+TIDY_FILES ?= $(shell git ls-files 'src/*.cc' 'tests/*.cc')
+tidy: build/asan/build.ninja build/.system-tidy ## clang-tidy over TIDY_FILES, all by default
+	@printf '%s\n' $(TIDY_FILES) | xargs -P $(JOBS) -n 1 clang-tidy -p build/asan --quiet
+
+format: $(VENV)/.ready-test ## lay out all sources
+	@echo clang-format -i; $(BIN)/clang-format -i $(CXX_FILES)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -101,20 +111,32 @@ docs: install ## man pages and docs/settings.md from the program itself
 	$(BIN)/python dev/make_man.py
 	$(BIN)/python dev/make_settings_page.py
 
-asan: build/.system ## unit tests under address and undefined behaviour sanitizers
-	$(CONFIGURE) -S . -B build/asan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DRW_SANITIZE=address,undefined
+# Clang, so that the tree is built by a second compiler, which also checks what mutexes guard.
+# Without CUDA: nvcc takes neither these sanitizers nor, everywhere, this compiler beside it.
+CONFIGURE_CLANG := $(CONFIGURE) -DCMAKE_BUILD_TYPE=None -DRW_CUDA=OFF \
+  -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
+
+# The fuzzers need the same sanitizers: one tree serves both.
+build/asan/build.ninja: CMakeLists.txt cmake/layers.cmake | build/.system build/.system-clang
+	$(CONFIGURE_CLANG) -S . -B build/asan -DRW_SANITIZE=address,undefined -DRW_FUZZ=ON
+	@touch $@
+
+build/tsan/build.ninja: CMakeLists.txt cmake/layers.cmake | build/.system build/.system-clang
+	$(CONFIGURE_CLANG) -S . -B build/tsan -DRW_SANITIZE=thread
+	@touch $@
+
+asan: build/asan/build.ninja ## all unit tests under address and undefined behaviour sanitizers
 	ninja -C build/asan
-	ctest --test-dir build/asan --output-on-failure --no-tests=error -j $(JOBS)
+	dev/run-sanitized build/asan $(JOBS)
 
-tsan: build/.system ## unit tests under the thread sanitizer
-	$(CONFIGURE) -S . -B build/tsan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DRW_SANITIZE=thread
-	ninja -C build/tsan
-	ctest --test-dir build/tsan --output-on-failure --no-tests=error -j $(JOBS)
+# TSAN_TESTS: the test programs to build and run; all when empty.
+TSAN_TESTS ?=
+tsan: build/tsan/build.ninja ## all unit tests under the thread sanitizer
+	ninja -C build/tsan $(TSAN_TESTS)
+	dev/run-sanitized build/tsan $(JOBS)
 
-fuzz: build/.system build/.system-fuzz ## every fuzzer for FUZZ_SECONDS
-	$(CONFIGURE) -S . -B build/fuzz -DCMAKE_BUILD_TYPE=RelWithDebInfo -DRW_FUZZ=ON -DRW_TESTS=OFF \
-	  -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
-	dev/run-fuzzers build/fuzz $(FUZZ_SECONDS)
+fuzz: build/asan/build.ninja ## every fuzzer for FUZZ_SECONDS
+	dev/run-fuzzers build/asan $(FUZZ_SECONDS)
 
 clean: ## remove what was built; .venv stays
 	rm -rf build dist

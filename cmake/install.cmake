@@ -12,6 +12,15 @@ if(TARGET ropewalk)
     NAMELINK_COMPONENT development)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ropewalk
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
+  # NCCL's API has a folder of its own: beside the system's libraries it would take the place of
+  # NVIDIA's under programs that did not ask for it.
+  add_custom_target(runtime DEPENDS ropewalk)
+  if(TARGET nccl)
+    add_dependencies(runtime nccl)
+    set_target_properties(nccl PROPERTIES INSTALL_RPATH "$ORIGIN:$ORIGIN/..")
+    install(TARGETS nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ropewalk COMPONENT runtime
+      NAMELINK_SKIP)
+  endif()
   install(EXPORT ropewalk-targets NAMESPACE ropewalk::
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/ropewalk COMPONENT development)
 

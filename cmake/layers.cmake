@@ -6,28 +6,37 @@
 add_library(rw_options INTERFACE)
 target_include_directories(rw_options INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
-target_compile_options(rw_options INTERFACE -Wall -Wextra -Wshadow -Wconversion
-  $<$<BOOL:${RW_WERROR}>:-Werror>)
-# A product fused with a sum rounds once: results would differ between CPUs.
-target_compile_options(rw_options INTERFACE -ffp-contract=off)
+target_compile_options(rw_options INTERFACE
+  $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-Wall -Wextra -Wshadow -Wconversion
+  $<$<BOOL:${RW_WERROR}>:-Werror>>)
+# A product fused with a sum rounds once: results would differ between processors.
+target_compile_options(rw_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --fmad=false>
+  $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-ffp-contract=off>)
 target_link_libraries(rw_options INTERFACE Threads::Threads fmt::fmt)
+# Clang checks what the mutexes guard (core/mutex.h).
+target_compile_options(rw_options INTERFACE $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
+if(RW_FUZZ AND NOT RW_SANITIZE)
+  set(RW_SANITIZE address,undefined)
+endif()
 if(RW_SANITIZE)
-  target_compile_options(rw_options INTERFACE -fsanitize=${RW_SANITIZE} -fno-omit-frame-pointer -g
-    -fno-sanitize-recover=all)
+  # -O1 and line numbers: more of either costs more to compile than the tests gain. One vector
+  # target for the same reason: the others differ in instructions, not in what they touch.
+  target_compile_options(rw_options INTERFACE -fsanitize=${RW_SANITIZE} -fno-sanitize-recover=all
+    -fno-omit-frame-pointer -O1 -g1)
+  target_compile_definitions(rw_options INTERFACE HWY_COMPILE_ONLY_STATIC)
   target_link_options(rw_options INTERFACE -fsanitize=${RW_SANITIZE})
 endif()
 if(RW_FUZZ)
-  target_compile_options(rw_options INTERFACE -fsanitize=fuzzer-no-link,address,undefined -g)
-  target_link_options(rw_options INTERFACE -fsanitize=address,undefined)
+  target_compile_options(rw_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# Vector code is hundreds of small inlined functions, which take compilers many minutes each to
-# instrument for addresses. Its memory is its callers', and its test guards that with pages that may
-# not be touched.
+# Vector code is hundreds of small inlined functions: optimized, they take Clang and GCC many minutes
+# each to instrument for addresses, and seconds as they stand.
 file(GLOB vector_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/executor/host/kernels_*.cc)
 list(FILTER vector_sources EXCLUDE REGEX "_test\\.cc$")
-if(RW_FUZZ OR RW_SANITIZE MATCHES address)
-  set_source_files_properties(${vector_sources} PROPERTIES COMPILE_OPTIONS -fno-sanitize=all)
+if(RW_SANITIZE MATCHES address)
+  set_source_files_properties(${vector_sources} PROPERTIES COMPILE_OPTIONS -O0)
 endif()
 
 function(rw_layer name)
@@ -36,6 +45,15 @@ function(rw_layer name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*.cc)
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${folder}/*_test.cc)
   file(GLOB_RECURSE fuzzers CONFIGURE_DEPENDS ${folder}/*_fuzz.cc)
+  # Folders called cuda/ are for builds that have it.
+  if(RW_HAVE_CUDA)
+    file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${folder}/*.cu)
+    list(APPEND sources ${kernels})
+    list(FILTER sources EXCLUDE REGEX "/no_cuda\\.cc$")
+  else()
+    list(FILTER sources EXCLUDE REGEX "/cuda/")
+    list(FILTER tests EXCLUDE REGEX "/cuda/")
+  endif()
   if(tests)
     list(REMOVE_ITEM sources ${tests})
   endif()
@@ -57,6 +75,10 @@ function(rw_layer name)
     target_link_libraries(${name}_test PRIVATE rw_${name} GTest::gtest GTest::gmock
       GTest::gtest_main)
     target_compile_definitions(${name}_test PRIVATE RW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+    if(RW_SANITIZE)
+      # As with vector code. By source, since a target's own options come before those it inherits.
+      set_source_files_properties(${tests} PROPERTIES COMPILE_OPTIONS -O0)
+    endif()
     gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
   endif()
   if(RW_FUZZ)
@@ -75,7 +97,8 @@ rw_layer(topology DEPENDS core LIBRARIES nlohmann_json::nlohmann_json PkgConfig:
   ${CMAKE_DL_LIBS})
 rw_layer(plan DEPENDS core topology LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(schedule DEPENDS core topology plan LIBRARIES nlohmann_json::nlohmann_json)
-rw_layer(executor DEPENDS core schedule transport LIBRARIES PkgConfig::HWY)
+rw_layer(executor DEPENDS core schedule transport
+  LIBRARIES PkgConfig::HWY $<$<BOOL:${RW_HAVE_CUDA}>:CUDA::cudart_static>)
 rw_layer(comm DEPENDS core plan schedule transport executor
   LIBRARIES PkgConfig::SODIUM nlohmann_json::nlohmann_json)
 
@@ -89,5 +112,21 @@ if(capi_sources)
   target_include_directories(ropewalk INTERFACE
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
   set_target_properties(ropewalk PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
-  target_link_options(ropewalk PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
+  target_link_options(ropewalk PRIVATE -Wl,--exclude-libs,ALL)
+  if(NOT RW_SANITIZE)  # whose functions are in the program
+    target_link_options(ropewalk PRIVATE -Wl,--no-undefined)
+  endif()
+endif()
+
+# NCCL's API over the same layers, where GPUs can be used: a library that takes the place of
+# NVIDIA's under programs that were linked with it.
+if(RW_HAVE_CUDA)
+  file(GLOB nccl_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/capi/nccl/*.cc)
+  list(FILTER nccl_sources EXCLUDE REGEX "_test\\.cc$")
+  set(nccl_exports ${PROJECT_SOURCE_DIR}/src/capi/nccl/exports.map)
+  add_library(nccl SHARED ${nccl_sources})
+  target_link_libraries(nccl PRIVATE rw_comm)
+  set_target_properties(nccl PROPERTIES SOVERSION 2 LINK_DEPENDS ${nccl_exports})
+  target_link_options(nccl PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL
+    -Wl,--version-script=${nccl_exports})
 endif()

@@ -1,4 +1,6 @@
-"""Builds libropewalk.so and puts it, with the libraries it needs, into the wheel.
+"""Builds the libraries and puts them, with those that they need, into the wheel.
+
+They are libropewalk.so and, where there is CUDA, libnccl.so.2.
 
 The package is pure Python over ctypes, so that one wheel per platform serves every Python version.
 RW_BUILD_DIR names a build folder to use, as the Makefile does; otherwise build/wheel is made. (Not
@@ -58,20 +60,23 @@ def needed_libraries(library: Path) -> list[Path]:
     return found
 
 
-def build(root: Path, folder: Path, stage: Path) -> Path:
-    """Configures where needed, builds and installs the library; returns its file."""
+def build(root: Path, folder: Path, stage: Path) -> list[Path]:
+    """Configures where needed, builds and installs the libraries; returns their files."""
     if not (folder / "build.ninja").exists():
         options = ["-DCMAKE_BUILD_TYPE=Release", "-DRW_TESTS=OFF"]
         subprocess.run(
             ["cmake", "-S", str(root), "-B", str(folder), "-G", "Ninja", *options], check=True
         )
-    subprocess.run(["ninja", "-C", str(folder), "ropewalk"], check=True)
+    subprocess.run(["ninja", "-C", str(folder), "runtime"], check=True)
     shutil.rmtree(stage, ignore_errors=True)
     subprocess.run(
         ["cmake", "--install", str(folder), "--prefix", str(stage), "--component", "runtime"],
         check=True,
     )
-    return next(path for path in stage.rglob("libropewalk.so.0"))
+    libraries = [*stage.rglob("libropewalk.so.0"), *stage.rglob("libnccl.so.2")]
+    if not libraries:
+        raise FileNotFoundError(f"nothing was installed into {stage}")
+    return libraries
 
 
 class RopewalkBuildHook(BuildHookInterface[Any]):
@@ -85,8 +90,9 @@ class RopewalkBuildHook(BuildHookInterface[Any]):
             return
         root = Path(self.root)
         folder = Path(os.environ.get("RW_BUILD_DIR", root / "build" / "wheel"))
-        library = build(root, folder, folder / "wheel-stage")
-        for path in (library, *needed_libraries(library), *opened_libraries()):
+        libraries = build(root, folder, folder / "wheel-stage")
+        needed = [path for library in libraries for path in needed_libraries(library)]
+        for path in (*libraries, *needed, *opened_libraries()):
             # The file itself under the name that the loader asks for; wheels hold no links.
             build_data["force_include"][str(path.resolve())] = f"ropewalk/lib/{path.name}"
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")

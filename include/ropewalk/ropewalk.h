@@ -132,9 +132,28 @@ RW_API rwResult_t rwCommGetAsyncError(rwComm_t comm, rwResult_t* error);
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
-/* Where an operation's memory is worked on. NULL: host memory. CUDA streams come with the CUDA
- * executor; until then another value is rwInvalidUsage. */
+/* Where an operation's memory is worked on. NULL: host memory. Else a cudaStream_t on which the
+ * operation is enqueued, for communicators with a GPU (rwCommAttachDevice); CUDA's default stream,
+ * which is 0 to CUDA, is RW_STREAM_LEGACY here (as cudaStreamLegacy). */
 typedef struct rwStreamOpaque* rwStream_t;
+#define RW_STREAM_LEGACY ((rwStream_t)0x1)
+#define RW_STREAM_PER_THREAD ((rwStream_t)0x2)
+
+/* Gives this rank the GPU `device` (CUDA's number; -1: the current one). All ranks of `comm` call,
+ * each with a GPU; then operations may work on GPU memory. Several ranks in one thread call between
+ * rwGroupStart and rwGroupEnd. */
+RW_API rwResult_t rwCommAttachDevice(rwComm_t comm, int device);
+/* Why GPUs cannot be used here, "" when they can. Valid until the thread's next call. */
+RW_API const char* rwWhyNoDevice(void);
+/* GPUs that this process sees; 0 where none can be used. */
+RW_API rwResult_t rwDeviceCount(int* count);
+/* JSON of one GPU: device, name, bus_id, capability, total_bytes, free_bytes. Freed with
+ * rwFreeText. */
+RW_API rwResult_t rwDeviceDescribe(int device, char** json);
+/* This rank's GPU, -1 when it has none. */
+RW_API rwResult_t rwCommDevice(rwComm_t comm, int* device);
+/* Bytes of device memory that `comm` holds. */
+RW_API rwResult_t rwCommDeviceMemory(rwComm_t comm, size_t* bytes);
 
 /* An operation that was started. Every collective takes `request`: NULL blocks until the operation
  * is done; else *request is set and the call returns at once. Operations of a communicator run in
@@ -149,6 +168,12 @@ RW_API const char* rwRequestError(rwRequest_t request);
 /* Frees. An operation that still runs goes on, and its buffers must stay. NULL is fine. */
 RW_API rwResult_t rwRequestFree(rwRequest_t request);
 
+/* A request that ends when all that was enqueued on `stream` of GPU `device` until now has run. For
+ * operations on streams, which take no request of their own. That the operation ended well is
+ * another question: rwCommGetAsyncError. A stream that is being captured has no such end:
+ * rwInvalidUsage. */
+RW_API rwResult_t rwStreamMark(int device, rwStream_t stream, rwRequest_t* request);
+
 /* ---- collectives ---------------------------------------------------------------------------- */
 
 /* Counts are in elements of `type`. Buffers are aligned to the element. sendbuf == recvbuf (shifted
@@ -158,7 +183,12 @@ RW_API rwResult_t rwRequestFree(rwRequest_t request);
 /* recvbuf = combination over all ranks of sendbuf; both hold `count` elements. */
 RW_API rwResult_t rwAllReduce(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
                               rwRedOp_t op, rwComm_t comm, rwStream_t stream, rwRequest_t* request);
-/* recvbuf on every rank = sendbuf of `root`; `count` elements. */
+/* recvbuf on every rank = sendbuf of `root`; `count` elements.
+ *
+ * Here and in rwScatter a root waits for nobody when the data is short: two ranks that each give
+ * their own number as root may both return. One of them, at least, learns of it, by rank and field
+ * (rwInvalidUsage), in its next operation that uses a link between the two, or in rwCommFinalize at
+ * the latest when both are on one host. Data too long for a link's slots is missed at once. */
 RW_API rwResult_t rwBroadcast(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
                               int root, rwComm_t comm, rwStream_t stream, rwRequest_t* request);
 /* recvbuf on `root` = combination over all ranks of sendbuf; `count` elements. */
@@ -262,21 +292,36 @@ typedef struct {
   int in_place;
   int warmup;     /* iterations before */
   int iterations; /* timed */
-  int check;      /* verify the result after the timed loop, with fresh data */
-  int blocking;   /* a barrier after each iteration */
+  int operations; /* in each iteration, one after the other; 0 is 1 */
+  int check;      /* so many verified rounds after the timed loop, with fresh data */
+  int barrier; /* 1: after each operation, its time counts; 3: after each iteration, its time does
+                  not count (nccl-tests' -z) */
+  size_t unalign;            /* buffers begin so many elements after the start of a page */
+  double* iteration_seconds; /* NULL, or takes `iterations` numbers: the seconds per operation in
+                                each iteration of this rank */
+  int device; /* 0: host memory; 1: memory of the rank's GPU, on a stream of its own */
+  int graphs; /* with `device`: capture all iterations in a CUDA graph and time this many launches
+               * of it; 0: enqueue each operation */
 } rwMeasureSpec_t;
 
 typedef struct {
   double seconds_avg; /* per operation: mean over iterations, then mean over ranks */
   double seconds_min; /* smallest and largest mean of a rank */
   double seconds_max;
-  uint64_t wrong;     /* elements that differ from the expected value, over all ranks */
-  char algorithm[32]; /* what ran */
+  double seconds_rank0; /* mean of rank 0 */
+  uint64_t wrong;       /* elements that differ from the expected value, over all ranks */
+  char algorithm[32];   /* what ran */
 } rwMeasureResult_t;
 
 /* Collective: all ranks of `comm` call with equal specs. Every rank gets the same result. Inputs
  * are small integers, so that every order of reduction gives the same bits. */
 RW_API rwResult_t rwMeasure(rwComm_t comm, const rwMeasureSpec_t* spec, rwMeasureResult_t* result);
+
+/* Bandwidth and latency between all GPUs that this process sees, and between each and the host, as
+ * JSON: gpus[], peer_access[][], matrices[], host[]. Copies are of `bytes`, a multiple of 16, and
+ * timed over `repetitions`. Switches peer access on and off: for processes in which no communicator
+ * has a GPU. */
+RW_API rwResult_t rwMeasurePeers(size_t bytes, int repetitions, char** json);
 
 #ifdef __cplusplus
 }

@@ -31,12 +31,12 @@ RW_API rwResult_t rwTopologySynthetic(const char* description, char** json);
 /* The machines that have names: [{"name", "parts", "help"}]. */
 RW_API rwResult_t rwTopologyPresets(char** json);
 
-/* `hosts` copies of a one-host machine, their NICs joined by one network, or by one network for each
- * NIC place (`rails` not 0). */
+/* `hosts` copies of a one-host machine, their NICs joined by one network, or by one network for
+ * each NIC place (`rails` not 0). */
 RW_API rwResult_t rwTopologyReplicate(const char* topology, int hosts, int rails, char** json);
 
-/* The machine with the links of one plane only (`plane` NULL: all), and without GPUs that are not in
- * `ranks` (NULL: all); ranks[i] becomes rank i. */
+/* The machine with the links of one plane only (`plane` NULL: all), and without GPUs that are not
+ * in `ranks` (NULL: all); ranks[i] becomes rank i. */
 RW_API rwResult_t rwTopologySelect(const char* topology, const char* plane, const int* ranks,
                                    int nranks, char** json);
 

@@ -22,7 +22,7 @@ from ropewalk.errors import (
     UsageError,
 )
 from ropewalk.groups import group
-from ropewalk.joining import init, init_all, unique_id
+from ropewalk.joining import device_count, init, init_all, unique_id, why_no_device
 from ropewalk.operators import PreMulSum
 from ropewalk.planning import Plan, plan
 from ropewalk.request import Handle
@@ -42,6 +42,7 @@ __all__ = [
     "TimeoutError",
     "UsageError",
     "__version__",
+    "device_count",
     "group",
     "init",
     "init_all",
@@ -51,4 +52,5 @@ __all__ = [
     "settings",
     "topology",
     "unique_id",
+    "why_no_device",
 ]

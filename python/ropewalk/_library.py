@@ -40,8 +40,13 @@ class MeasureSpec(ctypes.Structure):
         ("in_place", ctypes.c_int),
         ("warmup", ctypes.c_int),
         ("iterations", ctypes.c_int),
+        ("operations", ctypes.c_int),
         ("check", ctypes.c_int),
-        ("blocking", ctypes.c_int),
+        ("barrier", ctypes.c_int),
+        ("unalign", ctypes.c_size_t),
+        ("iteration_seconds", ctypes.POINTER(ctypes.c_double)),
+        ("device", ctypes.c_int),
+        ("graphs", ctypes.c_int),
     ]
 
 
@@ -52,6 +57,7 @@ class MeasureResult(ctypes.Structure):
         ("seconds_avg", ctypes.c_double),
         ("seconds_min", ctypes.c_double),
         ("seconds_max", ctypes.c_double),
+        ("seconds_rank0", ctypes.c_double),
         ("wrong", ctypes.c_uint64),
         ("algorithm", ctypes.c_char * 32),
     ]
@@ -83,6 +89,12 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwCommDestroy": (Comm,),
     "rwCommAbort": (Comm,),
     "rwCommGetAsyncError": (Comm, _INT_OUT),
+    "rwCommAttachDevice": (Comm, _INT),
+    "rwCommDevice": (Comm, _INT_OUT),
+    "rwCommDeviceMemory": (Comm, ctypes.POINTER(ctypes.c_size_t)),
+    "rwDeviceCount": (_INT_OUT,),
+    "rwDeviceDescribe": (_INT, _TEXT_OUT),
+    "rwStreamMark": (_INT, Stream, _REQUEST_OUT),
     "rwRequestWait": (Request, ctypes.c_int64),
     "rwRequestFree": (Request,),
     "rwAllReduce": (_POINTER, _POINTER, _SIZE, _INT, _INT, *_START),
@@ -126,6 +138,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwSettingSet": (_TEXT, _TEXT, _TEXT),
     "rwSettingsDescribe": (_TEXT_OUT,),
     "rwTuningDescribe": (_INT, _INT, _TEXT_OUT),
+    "rwMeasurePeers": (_SIZE, _INT, _TEXT_OUT),
     "rwMeasure": (Comm, ctypes.POINTER(MeasureSpec), ctypes.POINTER(MeasureResult)),
 }
 
@@ -164,6 +177,8 @@ def library() -> ctypes.CDLL:
     loaded.rwGetLastError.restype = ctypes.c_char_p
     loaded.rwRequestError.argtypes = (Request,)
     loaded.rwRequestError.restype = ctypes.c_char_p
+    loaded.rwWhyNoDevice.argtypes = ()
+    loaded.rwWhyNoDevice.restype = ctypes.c_char_p
     loaded.rwFreeText.argtypes = (ctypes.c_void_p,)
     loaded.rwFreeText.restype = None
     return loaded

@@ -1,18 +1,24 @@
 """From an array of any library to address, count and type. Nothing is copied.
 
-Accepted: NumPy arrays and whatever has `__array_interface__`, PyTorch tensors on the CPU, whatever
-has `__dlpack__`, whatever has the buffer protocol. Elements must lie one behind the other.
+Accepted: NumPy arrays and whatever has `__array_interface__`, PyTorch tensors on the CPU and on
+CUDA GPUs, whatever has `__dlpack__` (CuPy, JAX), `__cuda_array_interface__` or the buffer protocol.
+Elements must lie one behind the other.
 """
 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import sys
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Optional
 
+from ropewalk import device_arrays
 from ropewalk.errors import ArgumentError
 from ropewalk.types import DATA_TYPES, FOREIGN_NAMES, DataType
+
+UNKNOWN_DEVICE = -1
+"""of an array that does not tell its GPU, where the communicator has none either"""
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,10 @@ class Buffer:
     type: DataType
     writable: bool
     owner: Any
+    device: Optional[int] = None
+    """the GPU's number; None: host memory"""
+    stream: int = 0
+    """of a buffer on a GPU: its framework's current stream, as an rwStream_t"""
 
     @property
     def nbytes(self) -> int:
@@ -32,21 +42,32 @@ class Buffer:
         return self.count * self.type.size
 
 
-def buffer_of(array: Any, name: str, *, writable: bool) -> Buffer:
+def buffer_of(
+    array: Any,
+    name: str,
+    *,
+    writable: bool,
+    stream: device_arrays.Stream = None,
+    device: Optional[int] = None,
+) -> Buffer:
     """The memory of `array`.
 
     Args:
         array: see the module.
         name: what the caller calls it, for messages.
         writable: whether the operation writes it.
+        stream: the stream that will work on it, where it is on a GPU; None: its framework's.
+        device: the GPU of an array that does not tell its own.
 
     Raises:
-        ArgumentError: not such an array, not contiguous, read-only but to be written, not on the
-            CPU, or of a type that collectives do not know.
+        ArgumentError: not such an array, not contiguous, read-only but to be written, neither in
+            host memory nor on a GPU of CUDA, or of a type that collectives do not know.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
         found = _from_torch(array, name)
+    elif device_arrays.on_gpu(array):
+        found = _from_gpu(array, name, stream, device)
     elif hasattr(array, "__array_interface__"):
         found = _from_array_interface(array, name)
     elif hasattr(array, "__dlpack__"):
@@ -80,14 +101,35 @@ def _data_type(name: str, given: str) -> DataType:
 
 
 def _from_torch(tensor: Any, name: str) -> Buffer:
-    if tensor.device.type != "cpu":
-        raise ArgumentError(f"{name} is on {tensor.device}; this version takes tensors on the CPU")
+    device, stream = None, 0
+    if tensor.device.type == "cuda":
+        device = int(tensor.device.index)
+        stream = device_arrays.current_stream(tensor, device)
+    elif tensor.device.type != "cpu":
+        raise ArgumentError(f"{name} is on {tensor.device}, neither on the CPU nor on a CUDA GPU")
     if str(tensor.layout) != "torch.strided" or not tensor.is_contiguous():
         _not_contiguous(name, "tensor.contiguous()")
     if tensor.is_neg():
         raise ArgumentError(f"{name} is a lazily negated view; pass tensor.resolve_neg()")
     data_type = _data_type(name, str(tensor.dtype).replace("torch.", ""))
-    return Buffer(tensor.data_ptr(), tensor.numel(), data_type, True, tensor)
+    return Buffer(tensor.data_ptr(), tensor.numel(), data_type, True, tensor, device, stream)
+
+
+def _from_gpu(array: Any, name: str, stream: Any, device: Optional[int]) -> Buffer:
+    if hasattr(array, "__dlpack__"):
+        # The producer lets `on` wait for what it still does to the array.
+        number = int(array.__dlpack_device__()[1])
+        on = (
+            device_arrays.current_stream(array, number)
+            if stream is None
+            else device_arrays.stream_handle(stream)
+        )
+        return dataclasses.replace(_from_dlpack(array, name, on), device=number, stream=on)
+    interface, told = device_arrays.interface_of(array, name)
+    found = _from_interface(array, name, interface, "a contiguous copy")
+    on = device_arrays.current_stream(array, told or 0)
+    number = next((known for known in (told, device) if known is not None), UNKNOWN_DEVICE)
+    return dataclasses.replace(found, device=number, stream=on)
 
 
 _ARRAY_KINDS = {"i": "int", "u": "uint", "f": "float"}
@@ -95,6 +137,13 @@ _ARRAY_KINDS = {"i": "int", "u": "uint", "f": "float"}
 
 def _from_array_interface(array: Any, name: str) -> Buffer:
     interface = array.__array_interface__
+    if interface.get("data") is None:  # memory comes by the buffer protocol
+        return _from_buffer_protocol(array, name)
+    return _from_interface(array, name, interface, "numpy.ascontiguousarray(array)")
+
+
+def _from_interface(array: Any, name: str, interface: Any, remedy: str) -> Buffer:
+    """From `__array_interface__` or `__cuda_array_interface__`."""
     kind = interface["typestr"]
     foreign = getattr(getattr(array, "dtype", None), "name", "")
     if foreign in ("bfloat16", *FOREIGN_NAMES):  # ml_dtypes: only the name tells them apart
@@ -107,9 +156,7 @@ def _from_array_interface(array: Any, name: str) -> Buffer:
         data_type = _data_type(name, f"{_ARRAY_KINDS[kind[1]]}{int(kind[2:]) * 8}")
     shape = tuple(interface["shape"])
     if not _contiguous(shape, interface.get("strides"), data_type.size):
-        _not_contiguous(name, "numpy.ascontiguousarray(array)")
-    if interface.get("data") is None:  # memory comes by the buffer protocol
-        return _from_buffer_protocol(array, name)
+        _not_contiguous(name, remedy)
     address, read_only = interface["data"]
     return Buffer(address, _product(shape), data_type, not read_only, (array, interface))
 
@@ -180,14 +227,18 @@ _DL_TYPES = {
 }
 
 
-def _from_dlpack(array: Any, name: str) -> Buffer:
+def _from_dlpack(array: Any, name: str, stream: Optional[int] = None) -> Buffer:
+    """`stream`: of arrays on GPUs, the stream that will work on it."""
     device = int(array.__dlpack_device__()[0])
-    if device not in _DL_DEVICES:
-        raise ArgumentError(f"{name} is on DLPack device type {device}, not in host memory")
+    if device not in (_DL_DEVICES if stream is None else device_arrays.DLPACK_DEVICES):
+        raise ArgumentError(
+            f"{name} is on DLPack device type {device}, neither in host memory nor on a CUDA GPU"
+        )
+    given = {} if stream is None else {"stream": stream}
     try:
-        capsule = array.__dlpack__(max_version=(1, 0), copy=False)
+        capsule = array.__dlpack__(**given, max_version=(1, 0), copy=False)
     except TypeError:  # a producer older than DLPack 1.0
-        capsule = array.__dlpack__()
+        capsule = array.__dlpack__(**given)
     api = ctypes.pythonapi
     api.PyCapsule_GetName.restype = ctypes.c_char_p
     api.PyCapsule_GetName.argtypes = (ctypes.py_object,)

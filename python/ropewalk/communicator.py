@@ -6,16 +6,23 @@ import contextlib
 import ctypes
 import weakref
 from types import TracebackType
-from typing import Any, Literal, Optional, TypeVar, Union, overload
+from typing import Any, Callable, Literal, Optional, TypeVar, Union, overload
 
 from ropewalk import groups, request
 from ropewalk._library import Comm, check, library
-from ropewalk.arrays import Buffer, buffer_of
+from ropewalk.arrays import UNKNOWN_DEVICE, Buffer, buffer_of
+from ropewalk.device_arrays import Stream, stream_handle
 from ropewalk.errors import ArgumentError, UsageError
 from ropewalk.operators import Operator, PreMulSum, number_of
 from ropewalk.request import Handle
 
 Array = TypeVar("Array")
+
+
+def _place(device: Optional[int]) -> str:
+    if device is None:
+        return "in host memory"
+    return "on a GPU" if device == UNKNOWN_DEVICE else f"on GPU {device}"
 
 
 def _destroy(address: int) -> None:
@@ -26,14 +33,23 @@ def _destroy(address: int) -> None:
 class Communicator:
     """An ordered set of ranks that run collectives together. Made by `ropewalk.init`.
 
-    Arrays may be NumPy arrays, PyTorch CPU tensors, or anything with the buffer, DLPack or
-    `__array_interface__` protocol. They are used where they lie, never copied, must be contiguous,
-    and any shape will do: counts are in elements. All ranks of an operation must call it with equal
-    element type, count, operator and root.
+    Arrays may be NumPy arrays, PyTorch tensors, CuPy arrays, or anything with the buffer, DLPack,
+    `__array_interface__` or `__cuda_array_interface__` protocol. They are used where they lie,
+    never copied, must be contiguous, and any shape will do: counts are in elements. All ranks of
+    an operation must call it with equal element type, count, operator and root.
 
     Every operation takes `blocking`. True waits and returns the array that holds the result. False
     starts the operation and returns a `Handle` at once, whose `wait` returns that array; until then
     the arrays must not be touched. Operations run in the order in which they were started.
+
+    Arrays on GPUs need a communicator with a GPU (`device`), and all arrays of an operation are on
+    that GPU. The operation is enqueued on `stream` and runs there, as the frameworks' own
+    operations do: with `blocking` True the call returns when it is enqueued, and what is enqueued
+    on that stream later sees the result; with False the handle's `wait` returns when it has run. A
+    stream is an int (cudaStream_t) or a stream of PyTorch or CuPy; None is the array's framework's
+    current stream. Arrays must live until the operation has run; the frameworks see to that for
+    arrays of the stream's own. What goes wrong on the GPU is raised by the next call, `wait` or
+    `check`.
 
     Every operation may raise:
         ArgumentError: an array, count, type, operator, root or peer that cannot be right. Nothing
@@ -56,6 +72,7 @@ class Communicator:
     def __init__(self, handle: Comm) -> None:
         """Takes over a C communicator. Use `ropewalk.init`."""
         self._address: Optional[int] = handle.value
+        self._device: Optional[int] = None
         rank, size = ctypes.c_int(), ctypes.c_int()
         check(library().rwCommUserRank(handle, ctypes.byref(rank)), handle.value)
         check(library().rwCommCount(handle, ctypes.byref(size)), handle.value)
@@ -73,6 +90,38 @@ class Communicator:
     def size(self) -> int:
         """Number of ranks."""
         return self._size
+
+    @property
+    def device(self) -> Optional[int]:
+        """The GPU of this rank, as CUDA numbers it; None: only host memory."""
+        return self._device
+
+    @property
+    def device_memory(self) -> int:
+        """Bytes of the GPU's memory that the communicator itself holds."""
+        held = ctypes.c_size_t()
+        check(library().rwCommDeviceMemory(self.c_handle, ctypes.byref(held)), self.c_handle)
+        return held.value
+
+    def attach(self, device: int) -> None:
+        """Gives this rank a GPU, as `ropewalk.init(device=...)` does. All ranks must call.
+
+        Several ranks of one thread call within a `group`.
+
+        Args:
+            device: the GPU, as CUDA numbers it.
+
+        Raises:
+            UsageError: there are no GPUs here, the ranks' GPUs cannot reach each other, or this
+                rank has one already.
+        """
+        if device < 0:
+            raise ArgumentError(f"device {device} is negative")
+
+        def note() -> None:
+            self._device = device
+
+        self._call(lambda: check(library().rwCommAttachDevice(self.c_handle, device)), note)
 
     @property
     def closed(self) -> bool:
@@ -142,6 +191,7 @@ class Communicator:
         op: Operator = ...,
         *,
         out: Optional[Array] = ...,
+        stream: Stream = ...,
         blocking: Literal[True] = ...,
     ) -> Array: ...
     @overload
@@ -151,6 +201,7 @@ class Communicator:
         op: Operator = ...,
         *,
         out: Optional[Array] = ...,
+        stream: Stream = ...,
         blocking: Literal[False],
     ) -> Handle[Array]: ...
     def all_reduce(
@@ -159,6 +210,7 @@ class Communicator:
         op: Operator = "sum",
         *,
         out: Optional[Array] = None,
+        stream: Stream = None,
         blocking: bool = True,
     ) -> Union[Array, Handle[Array]]:
         """Combines `array` of all ranks; every rank gets the result.
@@ -167,10 +219,11 @@ class Communicator:
             array: `count` elements, the same on all ranks. Overwritten when there is no `out`.
             op: "sum", "prod", "max", "min", "avg", or what `pre_mul_sum` returned.
             out: `count` elements for the result.
+            stream: see the class.
             blocking: see the class.
         """
         target = array if out is None else out
-        send, receive = self._pair(array, target, 1, 1)
+        send, receive = self._pair(array, target, 1, 1, stream)
         number = number_of(op, self, send.type)
         return self._start(
             "rwAllReduce",
@@ -178,6 +231,7 @@ class Communicator:
             target,
             (send, receive),
             blocking,
+            stream,
         )
 
     @overload
@@ -187,14 +241,27 @@ class Communicator:
         root: int = ...,
         *,
         out: Optional[Array] = ...,
+        stream: Stream = ...,
         blocking: Literal[True] = ...,
     ) -> Array: ...
     @overload
     def broadcast(
-        self, array: Array, root: int = ..., *, out: Optional[Array] = ..., blocking: Literal[False]
+        self,
+        array: Array,
+        root: int = ...,
+        *,
+        out: Optional[Array] = ...,
+        stream: Stream = ...,
+        blocking: Literal[False],
     ) -> Handle[Array]: ...
     def broadcast(
-        self, array: Array, root: int = 0, *, out: Optional[Array] = None, blocking: bool = True
+        self,
+        array: Array,
+        root: int = 0,
+        *,
+        out: Optional[Array] = None,
+        stream: Stream = None,
+        blocking: bool = True,
     ) -> Union[Array, Handle[Array]]:
         """Every rank gets `array` of `root`.
 
@@ -203,11 +270,12 @@ class Communicator:
                 ranks; with `out` it is not read there.
             root: the sending rank.
             out: `count` elements for the result.
+            stream: see the class.
             blocking: see the class.
         """
         target = array if out is None else out
         send, receive = self._pair(
-            array, target, 1, 1, writes=self._rank != root or out is not None
+            array, target, 1, 1, stream, writes=self._rank != root or out is not None
         )
         return self._start(
             "rwBroadcast",
@@ -215,6 +283,7 @@ class Communicator:
             target,
             (send, receive),
             blocking,
+            stream,
         )
 
     @overload
@@ -225,6 +294,7 @@ class Communicator:
         root: int = ...,
         *,
         out: Optional[Array] = ...,
+        stream: Stream = ...,
         blocking: Literal[True] = ...,
     ) -> Array: ...
     @overload
@@ -235,6 +305,7 @@ class Communicator:
         root: int = ...,
         *,
         out: Optional[Array] = ...,
+        stream: Stream = ...,
         blocking: Literal[False],
     ) -> Handle[Array]: ...
     def reduce(
@@ -244,6 +315,7 @@ class Communicator:
         root: int = 0,
         *,
         out: Optional[Array] = None,
+        stream: Stream = None,
         blocking: bool = True,
     ) -> Union[Array, Handle[Array]]:
         """Combines `array` of all ranks; `root` gets the result.
@@ -254,11 +326,14 @@ class Communicator:
             op: as in `all_reduce`.
             root: the rank that gets the result.
             out: `count` elements for the result; the other ranks may leave it out.
+            stream: see the class.
             blocking: see the class.
         """
         target = array if out is None else out
         is_root = self._rank == root
-        send, receive = self._pair(array, target if is_root else array, 1, 1, writes=is_root)
+        send, receive = self._pair(
+            array, target if is_root else array, 1, 1, stream, writes=is_root
+        )
         number = number_of(op, self, send.type)
         return self._start(
             "rwReduce",
@@ -273,18 +348,34 @@ class Communicator:
             target,
             (send, receive),
             blocking,
+            stream,
         )
 
     @overload
     def all_gather(
-        self, array: Array, *, out: Optional[Array] = ..., blocking: Literal[True] = ...
+        self,
+        array: Array,
+        *,
+        out: Optional[Array] = ...,
+        stream: Stream = ...,
+        blocking: Literal[True] = ...,
     ) -> Array: ...
     @overload
     def all_gather(
-        self, array: Array, *, out: Optional[Array] = ..., blocking: Literal[False]
+        self,
+        array: Array,
+        *,
+        out: Optional[Array] = ...,
+        stream: Stream = ...,
+        blocking: Literal[False],
     ) -> Handle[Array]: ...
     def all_gather(
-        self, array: Array, *, out: Optional[Array] = None, blocking: bool = True
+        self,
+        array: Array,
+        *,
+        out: Optional[Array] = None,
+        stream: Stream = None,
+        blocking: bool = True,
     ) -> Union[Array, Handle[Array]]:
         """Every rank gets the blocks of all ranks, in rank order.
 
@@ -292,16 +383,17 @@ class Communicator:
             array: this rank's block of `count` elements. Without `out`: the whole, `size * count`
                 elements, with this rank's block at its place.
             out: `size * count` elements for the result.
+            stream: see the class.
             blocking: see the class.
         """
         target = array if out is None else out
         if out is None:
-            receive = buffer_of(array, "array", writable=True)
+            receive = self._buffer(array, "array", writable=True, stream=stream)
             count = self._block(receive, "array")
             send_address = receive.address + self._rank * count * receive.type.size
             send = receive
         else:
-            send, receive = self._pair(array, out, 1, self._size)
+            send, receive = self._pair(array, out, 1, self._size, stream)
             count, send_address = send.count, send.address
         return self._start(
             "rwAllGather",
@@ -309,6 +401,7 @@ class Communicator:
             target,
             (send, receive),
             blocking,
+            stream,
         )
 
     @overload
@@ -318,6 +411,7 @@ class Communicator:
         op: Operator = ...,
         *,
         out: Optional[Array] = ...,
+        stream: Stream = ...,
         blocking: Literal[True] = ...,
     ) -> Array: ...
     @overload
@@ -327,6 +421,7 @@ class Communicator:
         op: Operator = ...,
         *,
         out: Optional[Array] = ...,
+        stream: Stream = ...,
         blocking: Literal[False],
     ) -> Handle[Array]: ...
     def reduce_scatter(
@@ -335,6 +430,7 @@ class Communicator:
         op: Operator = "sum",
         *,
         out: Optional[Array] = None,
+        stream: Stream = None,
         blocking: bool = True,
     ) -> Union[Array, Handle[Array]]:
         """Combines `array` of all ranks; each rank gets its own block of the result.
@@ -344,16 +440,17 @@ class Communicator:
                 of it (the other blocks keep no defined value).
             op: as in `all_reduce`.
             out: `count` elements for the result.
+            stream: see the class.
             blocking: see the class.
         """
         target = array if out is None else out
         if out is None:
-            send = buffer_of(array, "array", writable=True)
+            send = self._buffer(array, "array", writable=True, stream=stream)
             count = self._block(send, "array")
             address = send.address + self._rank * count * send.type.size
             receive = send
         else:
-            send, receive = self._pair(array, out, self._size, 1)
+            send, receive = self._pair(array, out, self._size, 1, stream)
             count, address = receive.count, receive.address
         number = number_of(op, self, send.type)
         return self._start(
@@ -362,23 +459,29 @@ class Communicator:
             target,
             (send, receive),
             blocking,
+            stream,
         )
 
     @overload
-    def all_to_all(self, array: Any, out: Array, *, blocking: Literal[True] = ...) -> Array: ...
-    @overload
-    def all_to_all(self, array: Any, out: Array, *, blocking: Literal[False]) -> Handle[Array]: ...
     def all_to_all(
-        self, array: Any, out: Array, *, blocking: bool = True
+        self, array: Any, out: Array, *, stream: Stream = ..., blocking: Literal[True] = ...
+    ) -> Array: ...
+    @overload
+    def all_to_all(
+        self, array: Any, out: Array, *, stream: Stream = ..., blocking: Literal[False]
+    ) -> Handle[Array]: ...
+    def all_to_all(
+        self, array: Any, out: Array, *, stream: Stream = None, blocking: bool = True
     ) -> Union[Array, Handle[Array]]:
         """Block j of `array` goes to rank j, which puts it into block i (the sender) of its `out`.
 
         Args:
             array: `size * count` elements.
             out: `size * count` elements; not the same memory.
+            stream: see the class.
             blocking: see the class.
         """
-        send, receive = self._pair(array, out, 1, 1)
+        send, receive = self._pair(array, out, 1, 1, stream)
         count = self._block(send, "array")
         return self._start(
             "rwAllToAll",
@@ -386,6 +489,7 @@ class Communicator:
             out,
             (send, receive),
             blocking,
+            stream,
         )
 
     @overload
@@ -395,14 +499,27 @@ class Communicator:
         root: int = ...,
         *,
         out: Optional[Array] = ...,
+        stream: Stream = ...,
         blocking: Literal[True] = ...,
     ) -> Array: ...
     @overload
     def gather(
-        self, array: Array, root: int = ..., *, out: Optional[Array] = ..., blocking: Literal[False]
+        self,
+        array: Array,
+        root: int = ...,
+        *,
+        out: Optional[Array] = ...,
+        stream: Stream = ...,
+        blocking: Literal[False],
     ) -> Handle[Array]: ...
     def gather(
-        self, array: Array, root: int = 0, *, out: Optional[Array] = None, blocking: bool = True
+        self,
+        array: Array,
+        root: int = 0,
+        *,
+        out: Optional[Array] = None,
+        stream: Stream = None,
+        blocking: bool = True,
     ) -> Union[Array, Handle[Array]]:
         """`root` gets the blocks of all ranks, in rank order.
 
@@ -411,20 +528,21 @@ class Communicator:
                 `size * count` elements, with its own block at its place.
             root: the rank that gets the blocks.
             out: `size * count` elements for the result on `root`; the other ranks leave it out.
+            stream: see the class.
             blocking: see the class.
         """
         if self._rank != root:
-            send = buffer_of(array, "array", writable=False)
+            send = self._buffer(array, "array", writable=False, stream=stream)
             arguments = (send.address, None, send.count, send.type.number, root)
-            return self._start("rwGather", arguments, array, send, blocking)
+            return self._start("rwGather", arguments, array, (send,), blocking, stream)
         target = array if out is None else out
         if out is None:
-            receive = buffer_of(array, "array", writable=True)
+            receive = self._buffer(array, "array", writable=True, stream=stream)
             count = self._block(receive, "array")
             send_address = receive.address + root * count * receive.type.size
             send = receive
         else:
-            send, receive = self._pair(array, out, 1, self._size)
+            send, receive = self._pair(array, out, 1, self._size, stream)
             count, send_address = send.count, send.address
         return self._start(
             "rwGather",
@@ -432,6 +550,7 @@ class Communicator:
             target,
             (send, receive),
             blocking,
+            stream,
         )
 
     @overload
@@ -441,14 +560,27 @@ class Communicator:
         root: int = ...,
         *,
         out: Optional[Array] = ...,
+        stream: Stream = ...,
         blocking: Literal[True] = ...,
     ) -> Array: ...
     @overload
     def scatter(
-        self, array: Array, root: int = ..., *, out: Optional[Array] = ..., blocking: Literal[False]
+        self,
+        array: Array,
+        root: int = ...,
+        *,
+        out: Optional[Array] = ...,
+        stream: Stream = ...,
+        blocking: Literal[False],
     ) -> Handle[Array]: ...
     def scatter(
-        self, array: Array, root: int = 0, *, out: Optional[Array] = None, blocking: bool = True
+        self,
+        array: Array,
+        root: int = 0,
+        *,
+        out: Optional[Array] = None,
+        stream: Stream = None,
+        blocking: bool = True,
     ) -> Union[Array, Handle[Array]]:
         """Each rank gets its own block of `array` of `root`.
 
@@ -458,20 +590,23 @@ class Communicator:
                 used (None is fine).
             root: the sending rank.
             out: `count` elements for the result.
+            stream: see the class.
             blocking: see the class.
         """
         target = array if out is None else out
         if self._rank != root:
-            receive = buffer_of(target, "array" if out is None else "out", writable=True)
+            receive = self._buffer(
+                target, "array" if out is None else "out", writable=True, stream=stream
+            )
             arguments = (None, receive.address, receive.count, receive.type.number, root)
-            return self._start("rwScatter", arguments, target, receive, blocking)
+            return self._start("rwScatter", arguments, target, (receive,), blocking, stream)
         if out is None:
-            send = buffer_of(array, "array", writable=False)
+            send = self._buffer(array, "array", writable=False, stream=stream)
             count = self._block(send, "array")
             address = send.address + root * count * send.type.size
             receive = send
         else:
-            send, receive = self._pair(array, out, self._size, 1)
+            send, receive = self._pair(array, out, self._size, 1, stream)
             count, address = receive.count, receive.address
         return self._start(
             "rwScatter",
@@ -479,29 +614,36 @@ class Communicator:
             target,
             (send, receive),
             blocking,
+            stream,
         )
 
     @overload
-    def sendrecv(self, array: Any, out: Array, *, blocking: Literal[True] = ...) -> Array: ...
-    @overload
-    def sendrecv(self, array: Any, out: Array, *, blocking: Literal[False]) -> Handle[Array]: ...
     def sendrecv(
-        self, array: Any, out: Array, *, blocking: bool = True
+        self, array: Any, out: Array, *, stream: Stream = ..., blocking: Literal[True] = ...
+    ) -> Array: ...
+    @overload
+    def sendrecv(
+        self, array: Any, out: Array, *, stream: Stream = ..., blocking: Literal[False]
+    ) -> Handle[Array]: ...
+    def sendrecv(
+        self, array: Any, out: Array, *, stream: Stream = None, blocking: bool = True
     ) -> Union[Array, Handle[Array]]:
         """Every rank sends to the next rank and receives from the previous one, in a circle.
 
         Args:
             array: `count` elements to send.
             out: `count` elements to receive; not the same memory.
+            stream: see the class.
             blocking: see the class.
         """
-        send, receive = self._pair(array, out, 1, 1)
+        send, receive = self._pair(array, out, 1, 1, stream)
         return self._start(
             "rwSendRecv",
             (send.address, receive.address, send.count, send.type.number),
             out,
             (send, receive),
             blocking,
+            stream,
         )
 
     def barrier(self) -> None:
@@ -511,36 +653,46 @@ class Communicator:
     # ---- point to point
 
     @overload
-    def send(self, array: Array, peer: int, *, blocking: Literal[True] = ...) -> Array: ...
-    @overload
-    def send(self, array: Array, peer: int, *, blocking: Literal[False]) -> Handle[Array]: ...
     def send(
-        self, array: Array, peer: int, *, blocking: bool = True
+        self, array: Array, peer: int, *, stream: Stream = ..., blocking: Literal[True] = ...
+    ) -> Array: ...
+    @overload
+    def send(
+        self, array: Array, peer: int, *, stream: Stream = ..., blocking: Literal[False]
+    ) -> Handle[Array]: ...
+    def send(
+        self, array: Array, peer: int, *, stream: Stream = None, blocking: bool = True
     ) -> Union[Array, Handle[Array]]:
         """Sends `array` to rank `peer`, which must `recv` as many elements of the same type.
 
         Sends and receives between two ranks match in order. Exchanges belong into a `group`.
         """
-        send = buffer_of(array, "array", writable=False)
+        send = self._buffer(array, "array", writable=False, stream=stream)
         arguments = (send.address, send.count, send.type.number, peer)
-        return self._start("rwSend", arguments, array, send, blocking)
+        return self._start("rwSend", arguments, array, (send,), blocking, stream)
 
     @overload
-    def recv(self, array: Array, peer: int, *, blocking: Literal[True] = ...) -> Array: ...
-    @overload
-    def recv(self, array: Array, peer: int, *, blocking: Literal[False]) -> Handle[Array]: ...
     def recv(
-        self, array: Array, peer: int, *, blocking: bool = True
+        self, array: Array, peer: int, *, stream: Stream = ..., blocking: Literal[True] = ...
+    ) -> Array: ...
+    @overload
+    def recv(
+        self, array: Array, peer: int, *, stream: Stream = ..., blocking: Literal[False]
+    ) -> Handle[Array]: ...
+    def recv(
+        self, array: Array, peer: int, *, stream: Stream = None, blocking: bool = True
     ) -> Union[Array, Handle[Array]]:
         """Receives from rank `peer` into `array`. See `send`."""
-        receive = buffer_of(array, "array", writable=True)
+        receive = self._buffer(array, "array", writable=True, stream=stream)
         arguments = (receive.address, receive.count, receive.type.number, peer)
-        return self._start("rwRecv", arguments, array, receive, blocking)
+        return self._start("rwRecv", arguments, array, (receive,), blocking, stream)
 
     # ---- more
 
     def split(self, color: Optional[int], key: int = 0) -> Optional[Communicator]:
         """A new communicator of the ranks that give the same `color`. All ranks must call.
+
+        It works on the same GPUs as this one.
 
         Args:
             color: 0 or more; None takes part and gets None.
@@ -551,7 +703,12 @@ class Communicator:
         made = Comm()
         number = -1 if color is None else color
         check(library().rwCommSplit(self.c_handle, number, key, ctypes.byref(made)), self.c_handle)
-        return Communicator(made) if made else None
+        if not made:
+            return None
+        smaller = Communicator(made)
+        if self._device is not None:
+            smaller.attach(self._device)
+        return smaller
 
     def group(self) -> contextlib.AbstractContextManager[None]:
         """As `ropewalk.group`."""
@@ -578,15 +735,32 @@ class Communicator:
 
     # ---- common parts
 
+    def _buffer(self, array: Any, name: str, *, writable: bool, stream: Stream) -> Buffer:
+        return buffer_of(array, name, writable=writable, stream=stream, device=self._device)
+
     def _pair(
-        self, array: Any, out: Any, send_blocks: int, receive_blocks: int, *, writes: bool = True
+        self,
+        array: Any,
+        out: Any,
+        send_blocks: int,
+        receive_blocks: int,
+        stream: Stream,
+        *,
+        writes: bool = True,
     ) -> tuple[Buffer, Buffer]:
         """Buffers of input and output, of one type, whose counts are as send_ to receive_blocks."""
         if out is array:
-            both = buffer_of(array, "array", writable=writes)
+            both = self._buffer(array, "array", writable=writes, stream=stream)
             return both, both
-        send = buffer_of(array, "array", writable=False)
-        receive = buffer_of(out, "out", writable=writes)
+        receive = self._buffer(out, "out", writable=writes, stream=stream)
+        # The input's framework lets the stream that will run the operation wait for the input.
+        on = (receive.stream or None) if stream is None else stream
+        send = self._buffer(array, "array", writable=False, stream=on)
+        if send.device != receive.device:
+            raise ArgumentError(
+                f"array is {_place(send.device)}, out {_place(receive.device)}; both must be on "
+                "one GPU, or in host memory"
+            )
         if send.type != receive.type:
             raise ArgumentError(f"array holds {send.type.name}, out holds {receive.type.name}")
         if send.count * receive_blocks != receive.count * send_blocks:
@@ -609,24 +783,65 @@ class Communicator:
             )
         return count
 
+    def _stream_of(self, buffers: tuple[Buffer, ...], stream: Stream) -> Optional[int]:
+        """Where to work: an rwStream_t, None for host memory."""
+        device = buffers[0].device
+        if device is None:
+            if stream is not None:
+                raise ArgumentError("stream is for arrays on GPUs; these are in host memory")
+            return None
+        if self._device is None:
+            raise UsageError(
+                f"array is {_place(device)}, and this communicator has no GPU; "
+                'make it by ropewalk.init(device="cuda")'
+            )
+        if device != self._device:
+            raise ArgumentError(
+                f"array is {_place(device)}; this communicator works on GPU {self._device}"
+            )
+        return buffers[-1].stream if stream is None else stream_handle(stream)
+
     def _start(
-        self, function: str, arguments: tuple[Any, ...], result: Array, owners: Any, blocking: bool
+        self,
+        function: str,
+        arguments: tuple[Any, ...],
+        result: Array,
+        buffers: tuple[Buffer, ...],
+        blocking: bool,
+        stream: Stream,
     ) -> Union[Array, Handle[Array]]:
         call = getattr(library(), function)
         comm = self.c_handle
-        if blocking:
-            # `owners` stays in the closure: in a group the call comes later.
-            def run(_keep: Any = owners) -> None:
-                check(call(*arguments, comm, None, None), comm)
+        on = self._stream_of(buffers, stream)
 
+        # `buffers` stay in the closure: in a group the call comes later.
+        def run(_keep: Any = buffers) -> None:
+            check(call(*arguments, comm, on, None), comm)
+
+        if blocking:
             self._call(run)
             return result
         request.sweep()
-        handle: Handle[Array] = Handle(result, (self, owners))
-        self._call(lambda: check(call(*arguments, comm, None, handle._slot()), comm))
-        return handle
+        if on is None:
+            handle: Handle[Array] = Handle(result, (self, buffers))
+            self._call(lambda: check(call(*arguments, comm, None, handle._slot()), comm))
+            return handle
+        marked: Handle[Array] = Handle(result, (self, buffers), self._check_if_open)
+
+        def mark() -> None:
+            check(library().rwStreamMark(self._device, on, marked._slot()))
+
+        self._call(run, mark)
+        return marked
+
+    def _check_if_open(self) -> None:
+        if not self.closed:
+            self.check()
 
     @staticmethod
-    def _call(call: Any) -> None:
-        if not groups.defer(call):
-            call()
+    def _call(call: Callable[[], None], then: Optional[Callable[[], None]] = None) -> None:
+        if groups.defer(call, then):
+            return
+        call()
+        if then is not None:
+            then()

@@ -16,16 +16,22 @@ from ropewalk._library import check, library
 
 class _Open(threading.local):
     calls: Optional[list[Callable[[], None]]] = None
+    afterwards: list[Callable[[], None]]
 
 
 _open = _Open()
 
 
-def defer(call: Callable[[], None]) -> bool:
-    """Notes `call` when this thread has an open group; False when there is none."""
+def defer(call: Callable[[], None], then: Optional[Callable[[], None]] = None) -> bool:
+    """Notes `call` when this thread has an open group; False when there is none.
+
+    `then` is called when the operations of the group have been started.
+    """
     if _open.calls is None:
         return False
     _open.calls.append(call)
+    if then is not None:
+        _open.afterwards.append(then)
     return True
 
 
@@ -48,10 +54,10 @@ def group() -> Iterator[None]:
     if _open.calls is not None:
         yield
         return
-    _open.calls = []
+    _open.calls, _open.afterwards = [], []
     try:
         yield
-        calls = _open.calls
+        calls, afterwards = _open.calls, _open.afterwards
     finally:
         _open.calls = None
     check(library().rwGroupStart())
@@ -60,3 +66,5 @@ def group() -> Iterator[None]:
             call()
     finally:
         check(library().rwGroupEnd())
+    for then in afterwards:
+        then()

@@ -3,11 +3,68 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Optional
+import os
+import re
+from typing import Optional, Union
 
 from ropewalk._library import UNIQUE_ID_BYTES, Comm, UniqueIdStruct, check, library
 from ropewalk.communicator import Communicator
-from ropewalk.errors import ArgumentError
+from ropewalk.errors import ArgumentError, UsageError
+from ropewalk.groups import group
+
+Device = Union[str, int, None]
+"""A GPU: its number, "cuda:1", or "cuda" for one by the rank; None: host memory only."""
+
+# The launchers' names of a rank's number on its host: torchrun, Open MPI, MPICH, Slurm.
+_LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+
+
+def device_count() -> int:
+    """GPUs that this process sees; 0 where none can be used."""
+    count = ctypes.c_int()
+    check(library().rwDeviceCount(ctypes.byref(count)))
+    return count.value
+
+
+def why_no_device() -> str:
+    """Why GPUs cannot be used here; "" when they can."""
+    return (library().rwWhyNoDevice() or b"").decode("utf-8", "replace")
+
+
+def device_number(device: Union[str, int], rank: int) -> int:
+    """CUDA's number of `device`.
+
+    Args:
+        device: see `Device`.
+        rank: decides "cuda" where no launcher tells this rank's number on its host.
+
+    Raises:
+        UsageError: there is no GPU to use.
+        ArgumentError: it names no GPU.
+    """
+    if isinstance(device, int):
+        return device
+    match = re.fullmatch(r"cuda(?::(\d+))?", str(device))  # a torch.device too
+    if match is None:
+        raise ArgumentError(f'device "{device}" is neither "cuda" nor "cuda:" and a number')
+    if match.group(1) is not None:
+        return int(match.group(1))
+    count = device_count()
+    if count == 0:
+        raise UsageError(f'device "cuda": {why_no_device()}')
+    told = next((os.environ[name] for name in _LOCAL_RANKS if name in os.environ), "")
+    return (int(told) if told.isdigit() else rank) % count
+
+
+def _with_device(comm: Communicator, device: Device) -> Communicator:
+    if device is None:
+        return comm
+    try:
+        comm.attach(device_number(device, comm.rank))
+    except BaseException:
+        comm.abort()  # the others must not wait for this rank
+        raise
+    return comm
 
 
 def unique_id() -> bytes:
@@ -25,6 +82,7 @@ def init(
     unique_id: Optional[bytes] = None,
     rank: Optional[int] = None,
     size: Optional[int] = None,
+    device: Device = None,
 ) -> Communicator:
     """Joins the job and returns its communicator, when all ranks have joined.
 
@@ -36,8 +94,11 @@ def init(
         unique_id: from `ropewalk.unique_id`, the same on all ranks.
         rank: this rank, from 0 to size - 1.
         size: number of ranks.
+        device: the GPU that this rank works on besides host memory: "cuda:1", or 1. "cuda" takes
+            the one of this rank's number on its host, in turns. All ranks must give one, or none.
 
     Raises:
+        UsageError: there is no GPU to use; the text says why.
         ArgumentError: only some arguments were given, or they contradict each other or other ranks.
         TimeoutError: not all ranks came within the setting TIMEOUT.
         SystemCallError: the first rank cannot be reached.
@@ -45,7 +106,7 @@ def init(
     comm = Comm()
     if unique_id is None and rank is None and size is None:
         check(library().rwCommInitEnv(ctypes.byref(comm)))
-        return Communicator(comm)
+        return _with_device(Communicator(comm), device)
     if unique_id is None or rank is None or size is None:
         raise ArgumentError("unique_id, rank and size go together: give all three or none")
     if len(unique_id) != UNIQUE_ID_BYTES:
@@ -54,16 +115,25 @@ def init(
         )
     raw = UniqueIdStruct.from_buffer_copy(unique_id)
     check(library().rwCommInitRank(ctypes.byref(comm), size, raw, rank))
-    return Communicator(comm)
+    return _with_device(Communicator(comm), device)
 
 
-def init_all(size: int) -> list[Communicator]:
+def init_all(size: int, *, device: Device = None) -> list[Communicator]:
     """`size` communicators of one new job, all in this process; number i is rank i.
 
     Each may be used by its own thread, or all by one thread within a `group`.
+
+    Args:
+        size: number of ranks.
+        device: "cuda" gives each rank a GPU, in turns; see `init`.
     """
     if size < 1:
         raise ArgumentError(f"size {size} is not positive")
     comms = (Comm * size)()
     check(library().rwCommInitAll(comms, size))
-    return [Communicator(Comm(address)) for address in comms]
+    made = [Communicator(Comm(address)) for address in comms]
+    if device is not None:
+        with group():
+            for comm in made:
+                comm.attach(device_number(device, comm.rank))
+    return made

@@ -19,8 +19,11 @@ class Measured(NamedTuple):
     seconds_avg: float
     seconds_min: float
     seconds_max: float
+    seconds_rank0: float
     wrong: int
     algorithm: str
+    iteration_seconds: list[float]
+    """of each iteration of this rank; empty unless they were asked for"""
 
 
 def measure(
@@ -34,8 +37,13 @@ def measure(
     in_place: bool = False,
     warmup: int = 1,
     iterations: int = 20,
+    operations: int = 1,
     check_rounds: int = 1,
-    blocking: bool = False,
+    barrier: int = 0,
+    unalign: int = 0,
+    per_iteration: bool = False,
+    device: bool = False,
+    graphs: int = 0,
 ) -> Measured:
     """Runs a collective `iterations` times and verifies it. All ranks call alike.
 
@@ -49,9 +57,16 @@ def measure(
         in_place: whether input and output share memory.
         warmup: iterations that are not timed.
         iterations: timed iterations.
+        operations: operations in one iteration.
         check_rounds: verified rounds after the timed loop.
-        blocking: a barrier after every iteration.
+        barrier: 1: after every operation, timed; 3: after every iteration, not timed.
+        unalign: elements by which the buffers are off the start of a page.
+        per_iteration: whether the time of each iteration is kept.
+        device: in the memory of the rank's GPU, not of the host.
+        graphs: with `device`: the iterations are captured in a CUDA graph, which is launched so
+            many times; 0 enqueues each.
     """
+    each = (ctypes.c_double * iterations)() if per_iteration else None
     spec = MeasureSpec(
         size=ctypes.sizeof(MeasureSpec),
         collective=collective.encode(),
@@ -62,8 +77,13 @@ def measure(
         in_place=int(in_place),
         warmup=warmup,
         iterations=iterations,
+        operations=operations,
         check=check_rounds,
-        blocking=int(blocking),
+        barrier=barrier,
+        unalign=unalign,
+        iteration_seconds=each,
+        device=int(device),
+        graphs=graphs,
     )
     result = MeasureResult()
     check(
@@ -73,6 +93,8 @@ def measure(
         result.seconds_avg,
         result.seconds_min,
         result.seconds_max,
+        result.seconds_rank0,
         result.wrong,
         result.algorithm.decode(),
+        list(each) if each is not None else [],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from typing import Any, Generic, Optional, TypeVar
+from typing import Any, Callable, Generic, Optional, TypeVar
 
 from ropewalk import errors
 from ropewalk._library import Request, check_request, library
@@ -33,11 +33,19 @@ def sweep() -> None:
 class Handle(Generic[Result]):
     """An operation that was started with `blocking=False`. Keeps its arrays alive.
 
+    Of an operation on a GPU: it is done when its stream has come past it.
+
     Threads: one at a time.
     """
 
-    def __init__(self, result: Result, owners: Any) -> None:
-        """Made by the operations of a Communicator."""
+    def __init__(
+        self, result: Result, owners: Any, at_end: Optional[Callable[[], None]] = None
+    ) -> None:
+        """Made by the operations of a Communicator.
+
+        `at_end` raises what a stream cannot tell: that the operation ended badly.
+        """
+        self._at_end = at_end
         self._request = Request()
         self._started = False
         self._finished = False
@@ -85,6 +93,8 @@ class Handle(Generic[Result]):
         self._owners = None
         try:
             check_request(result, self._request.value)
+            if self._at_end is not None:
+                self._at_end()
             self._finished = True
         finally:
             library().rwRequestFree(self._request)

@@ -172,7 +172,8 @@ RW_API rwResult_t rwCommAbort(rwComm_t comm) {
 
 RW_API rwResult_t rwCommGetAsyncError(rwComm_t comm, rwResult_t* error) {
   return guarded("rwCommGetAsyncError", [&] {
-    const comm::Fate& fate = checked(comm, "comm").comm->fate();
+    checked(comm, "comm").comm->look_at_device();
+    const comm::Fate& fate = comm->comm->fate();
     checked(error, "error") = fate.broken() ? to_result(fate.error().code()) : rwSuccess;
   });
 }
@@ -189,6 +190,10 @@ RW_API rwResult_t rwRequestWait(rwRequest_t request, int64_t timeout_us) {
   bool ended = false;
   const rwResult_t result = guarded("rwRequestWait", [&] {
     rwRequest& handle = checked(request, "request");
+    if (handle.on_stream != nullptr) {
+      ended = comm::wait(*handle.on_stream, std::chrono::microseconds(timeout_us));
+      return;
+    }
     ended = handle.request->wait(std::chrono::microseconds(timeout_us));
     if (!ended) return;
     if (const std::optional<Error> error = handle.request->error()) {

@@ -7,6 +7,7 @@
 
 #include "comm/communicator.h"
 #include "comm/request.h"
+#include "comm/stream_mark.h"
 
 struct rwComm {
   std::unique_ptr<ropewalk::comm::Communicator> comm;
@@ -21,6 +22,7 @@ struct rwComm {
 };
 
 struct rwRequest {
-  std::shared_ptr<ropewalk::comm::Request> request;
+  std::shared_ptr<ropewalk::comm::Request> request;       // of an operation on host memory, or
+  std::unique_ptr<ropewalk::comm::StreamMark> on_stream;  // a place in a stream
   std::string error;
 };

@@ -40,16 +40,31 @@ RW_API rwResult_t rwMeasure(rwComm_t comm, const rwMeasureSpec_t* spec, rwMeasur
     wanted.in_place = given.in_place != 0;
     wanted.warmup = given.warmup;
     wanted.iterations = given.iterations;
-    wanted.check = given.check != 0;
-    wanted.blocking = given.blocking != 0;
+    wanted.operations = given.operations == 0 ? 1 : given.operations;
+    wanted.check = given.check;
+    wanted.unalign = given.unalign;
+    wanted.per_iteration = given.iteration_seconds != nullptr;
+    switch (given.barrier) {
+      case 0: wanted.barrier = comm::MeasureBarrier::kNone; break;
+      case 1: wanted.barrier = comm::MeasureBarrier::kOperation; break;
+      case 3: wanted.barrier = comm::MeasureBarrier::kIteration; break;
+      default:
+        throw Error(Errc::kInvalidArgument, "spec.barrier: {} is none of 0, 1 and 3",
+                    given.barrier);
+    }
+    wanted.on_device = given.device != 0;
+    wanted.graphs = given.graphs;
     const comm::MeasureResult measured = comm::measure(*checked(comm, "comm").comm, wanted);
     rwMeasureResult_t out{};
     out.seconds_avg = measured.seconds_avg;
     out.seconds_min = measured.seconds_min;
     out.seconds_max = measured.seconds_max;
+    out.seconds_rank0 = measured.seconds_rank0;
     out.wrong = measured.wrong;
     const std::size_t length = std::min(measured.algorithm.size(), sizeof out.algorithm - 1);
     std::copy_n(measured.algorithm.begin(), length, static_cast<char*>(out.algorithm));
+    std::copy(measured.iteration_seconds.begin(), measured.iteration_seconds.end(),
+              given.iteration_seconds);
     *result = out;
   });
 }

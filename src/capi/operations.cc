@@ -38,17 +38,24 @@ void set_operator(CollectiveCall& call, const rwComm& comm, rwRedOp_t op) {
   call.scalar = made->second.scalar;
 }
 
-void require_host_memory(rwStream_t stream) {
-  if (stream != nullptr) {
-    throw Error(Errc::kInvalidUsage, "stream: this build works on host memory; pass NULL");
-  }
-}
-
 // Runs now, starts, or joins the open group, as `request` and the group say.
 template <typename Call>
 void perform(rwComm& comm, const Call& call, rwStream_t stream, rwRequest_t* request) {
-  require_host_memory(stream);
   Group& group = Group::of_thread();
+  if (stream != nullptr) {
+    if (request != nullptr) {
+      throw Error(Errc::kInvalidUsage,
+                  "request: an operation on a stream is waited for by its stream; pass NULL");
+    }
+    if (group.open()) {
+      group.add_on_stream(*comm.comm, call, stream);
+    } else if constexpr (std::is_same_v<Call, PointToPointCall>) {
+      comm.comm->enqueue(std::vector<PointToPointCall>{call}, stream);
+    } else {
+      comm.comm->enqueue(call, stream);
+    }
+    return;
+  }
   if (request == nullptr) {
     if (group.open()) {
       group.add(*comm.comm, call, nullptr);

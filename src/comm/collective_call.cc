@@ -35,6 +35,14 @@ void require_buffer(const void* buffer, std::string_view name, std::size_t bytes
   }
 }
 
+// What require_buffer() refuses, without the words: most calls are right.
+bool usable(const void* buffer, std::size_t bytes, std::size_t element_bytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(buffer);
+  const bool there = buffer != nullptr && (address & (element_bytes - 1)) == 0 &&
+                     address <= std::numeric_limits<std::uintptr_t>::max() - bytes;
+  return there || bytes == 0;
+}
+
 bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
   const auto a_begin = reinterpret_cast<std::uintptr_t>(a);
   const auto b_begin = reinterpret_cast<std::uintptr_t>(b);
@@ -43,7 +51,7 @@ bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_by
 
 }  // namespace
 
-Validated validate(const CollectiveCall& call, int rank, int num_ranks) {
+Extent extent_of(const CollectiveCall& call, int rank, int num_ranks) {
   if (has_root(call.collective) && (call.root < 0 || call.root >= num_ranks)) {
     throw Error(Errc::kInvalidArgument, "root: {} is outside 0 to {}", call.root, num_ranks - 1);
   }
@@ -52,10 +60,16 @@ Validated validate(const CollectiveCall& call, int rank, int num_ranks) {
   const int outputs = schedule::output_units(call.collective, num_ranks, call.root, rank);
   require_count(call.count, element, num_ranks);
   const std::size_t unit_bytes = call.count * element;
-  const std::size_t input_bytes = unit_bytes * static_cast<std::size_t>(inputs);
-  const std::size_t output_bytes = unit_bytes * static_cast<std::size_t>(outputs);
-  require_buffer(call.input, "sendbuf", input_bytes, element);
-  require_buffer(call.output, "recvbuf", output_bytes, element);
+  return {unit_bytes * static_cast<std::size_t>(inputs),
+          unit_bytes * static_cast<std::size_t>(outputs), element};
+}
+
+Validated validate_buffers(const CollectiveCall& call, const Extent& extent, int rank) {
+  const auto [input_bytes, output_bytes, element] = extent;
+  if (!usable(call.input, input_bytes, element) || !usable(call.output, output_bytes, element)) {
+    require_buffer(call.input, "sendbuf", input_bytes, element);
+    require_buffer(call.output, "recvbuf", output_bytes, element);
+  }
   if (input_bytes == 0 || output_bytes == 0) return {};
   if (!overlap(call.input, input_bytes, call.output, output_bytes)) return {};
 
@@ -65,7 +79,7 @@ Validated validate(const CollectiveCall& call, int rank, int num_ranks) {
                 name(call.collective));
   }
   // The offset counts in units from the start of the larger buffer to the smaller one.
-  const auto shift = static_cast<std::intptr_t>(unit_bytes) * *offset;
+  const auto shift = static_cast<std::intptr_t>(call.count * element) * *offset;
   const auto expected = reinterpret_cast<std::intptr_t>(call.output) + shift;
   if (reinterpret_cast<std::intptr_t>(call.input) != expected) {
     throw Error(Errc::kInvalidArgument,
@@ -73,6 +87,10 @@ Validated validate(const CollectiveCall& call, int rank, int num_ranks) {
                 name(call.collective), rank);
   }
   return {true};
+}
+
+Validated validate(const CollectiveCall& call, int rank, int num_ranks) {
+  return validate_buffers(call, extent_of(call, rank, num_ranks), rank);
 }
 
 void validate(const PointToPointCall& call, int num_ranks) {

@@ -20,6 +20,7 @@ struct CollectiveCall {
   RedOp op = RedOp::kSum;
   std::uint64_t scalar = 0;  ///< kPreMulSum: one element, in the low bytes
   int root = 0;
+  friend bool operator==(const CollectiveCall&, const CollectiveCall&) = default;
 };
 
 /// A send or a receive.
@@ -36,9 +37,24 @@ struct Validated {
   bool in_place = false;
 };
 
-/// Checks everything that this rank alone can know: ranges, sizes that overflow, null and
-/// misaligned buffers, buffers that overlap without being in place.
+/// What a rank's buffers of a call must hold. Follows from the call's collective, root, count and
+/// type, so that repeated calls need not work it out again.
+struct Extent {
+  std::size_t input_bytes = 0;
+  std::size_t output_bytes = 0;
+  std::size_t element_bytes = 1;  ///< a power of two
+};
+
+/// Checks all but the buffers: the root's range, sizes that overflow.
 /// @throws Error kInvalidArgument naming the argument and its value
+Extent extent_of(const CollectiveCall& call, int rank, int num_ranks);
+
+/// Checks the buffers: null, misaligned, past the end of the address space, overlapping without
+/// being in place. @pre `extent` is extent_of(call, rank, ...)
+/// @throws Error kInvalidArgument naming the argument and its value
+Validated validate_buffers(const CollectiveCall& call, const Extent& extent, int rank);
+
+/// Both: everything that this rank alone can know.
 Validated validate(const CollectiveCall& call, int rank, int num_ranks);
 void validate(const PointToPointCall& call, int num_ranks);
 

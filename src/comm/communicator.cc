@@ -22,6 +22,25 @@ constexpr std::chrono::milliseconds kLeftGrace{200};
 // A rank that has waited this long asks those it waits for whether they were called alike.
 constexpr std::chrono::milliseconds kCompareAfter{100};
 constexpr std::uint32_t kCallTag = 0x43000000;
+constexpr std::uint32_t kShrinkTag = 0x45000000;
+
+// Calls of which no chunk is long enough to be copied by two ranks at once.
+constexpr std::size_t kShortCallBytes = std::size_t{32} << 10U;
+static_assert(!executor::is_shared_copy(kShortCallBytes));
+
+// Says for the time of a scope that a call is at work.
+class Running {
+ public:
+  explicit Running(std::atomic<bool>& flag) : flag_(flag) {
+    flag_.store(true, std::memory_order_relaxed);
+  }
+  ~Running() { flag_.store(false, std::memory_order_release); }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  std::atomic<bool>& flag_;
+};
 
 std::string list(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
@@ -59,6 +78,8 @@ Communicator::Communicator(std::unique_ptr<Bootstrap> bootstrap, const Config& c
     : runtime_(runtime),
       config_(config),
       bootstrap_(std::move(bootstrap)),
+      rank_(bootstrap_->rank()),
+      size_(bootstrap_->size()),
       check_calls_(config.flag(Setting::kCheckCalls)),
       team_(bootstrap_->rank()),
       timeout_(config.duration(Setting::kTimeout)) {
@@ -68,14 +89,18 @@ Communicator::Communicator(std::unique_ptr<Bootstrap> bootstrap, const Config& c
 Communicator::~Communicator() {
   if (worker_.joinable()) {
     {
-      const std::lock_guard lock(queue_mutex_);
+      const Lock lock(queue_mutex_);
       stop_ = true;
     }
     queue_changed_.notify_all();
     worker_.join();
   }
   // Another thread may be on its way out of an operation that abort() ended.
-  { const std::lock_guard wait(engine_mutex_); }
+  { const Lock wait(engine_mutex_); }
+  while (running_.load(std::memory_order_acquire)) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  fate_.when_broken(nullptr);
   bootstrap_->watch(nullptr);
   if (!finalized_) bootstrap_->abort("the communicator was destroyed without being finalized");
 }
@@ -95,6 +120,7 @@ void Communicator::connect() {
   policy.spin = config_.duration(Setting::kSpin);
   if (facts_.max_ranks_per_host > facts_.min_cores_per_host) policy.spin = {};
   waiter_ = std::make_unique<executor::Waiter>(policy, *this);
+  team_.wait_with(waiter_.get());
   log::info(log::kInit, "rank {} of {} joined: {} host(s), {} local rank(s), {}", rank(), size(),
             facts_.num_hosts, facts_.max_ranks_per_host,
             facts_.all_by_address ? "single copy" : "staged copies");
@@ -109,7 +135,7 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   };
   fate_.check();
   drain_queue();
-  const std::lock_guard lock(engine_mutex_);
+  const Lock lock(engine_mutex_);
   const Deadline deadline = deadline_of(config_);
   const auto n = static_cast<std::size_t>(size());
   std::vector<Wish> wishes(n);
@@ -134,17 +160,44 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
               static_cast<int>(members.size()), runtime_);
 }
 
+std::unique_ptr<Communicator> Communicator::shrink(const std::set<int>& excluded) {
+  fate_.check();
+  drain_queue();
+  const std::lock_guard lock(engine_mutex_);
+  std::vector<int> members;
+  for (int r = 0; r < size(); ++r) {
+    if (!excluded.contains(r)) members.push_back(r);
+  }
+  const auto own = std::find(members.begin(), members.end(), rank());
+  if (own == members.end()) {
+    throw Error(Errc::kInvalidArgument, "rank {} is excluded, and calls all the same", rank());
+  }
+  UniqueId id;
+  if (own == members.begin()) {
+    id = make_unique_id(config_, runtime_.context());
+    for (const int peer : std::span(members).subspan(1)) bootstrap_->send(peer, kShrinkTag, id);
+  } else {
+    bootstrap_->recv(members.front(), kShrinkTag, id, deadline_of(config_));
+  }
+  return join(id, static_cast<int>(own - members.begin()), static_cast<int>(members.size()),
+              runtime_);
+}
+
 // ---- operations -------------------------------------------------------------------------
 
-std::pair<const Choice*, PreparedCollective*> Communicator::way_of(const CollectiveCall& call) {
-  const std::size_t bytes = call.count * size_of(call.type);
-  Way& last = last_way_;
-  if (last.prepared == nullptr || last.bytes != bytes || last.collective != call.collective ||
-      last.root != call.root) {
-    const Choice& choice = tuner_->choose(call.collective, call.root, bytes);
-    last = {call.collective, call.root, bytes, &choice, &prepared(call, choice)};
+const Communicator::Way& Communicator::way_of(const CollectiveCall& call) {
+  const std::size_t place = call.count + static_cast<std::size_t>(call.collective) +
+                            static_cast<std::size_t>(static_cast<unsigned>(call.root));
+  Way& way = ways_[place % ways_.size()];
+  if (way.prepared == nullptr || way.count != call.count || way.type != call.type ||
+      way.collective != call.collective || way.root != call.root) {
+    const Extent extent = extent_of(call, rank(), size());
+    const Choice& choice =
+        tuner_->choose(call.collective, call.root, call.count * extent.element_bytes);
+    way = {call.collective,        call.type, call.root, call.count, extent, &choice,
+           &prepared(call, choice)};
   }
-  return {last.choice, last.prepared};
+  return way;
 }
 
 PreparedCollective& Communicator::prepared(const CollectiveCall& call, const Choice& choice) {
@@ -181,19 +234,21 @@ void Communicator::use_schedule(std::shared_ptr<const schedule::Checked> checked
                 schedule.num_channels(), point_to_point_channel_);
   }
   drain_queue();
-  const std::lock_guard lock(engine_mutex_);
+  const Lock lock(engine_mutex_);
   chosen_by_user_[schedule.collective] = std::move(checked);
   by_choice_.clear();
-  last_way_ = {};
+  ways_ = {};
+  last_ = {};
   std::erase_if(prepared_, [](const auto& entry) { return entry.first.algorithm == "(given)"; });
 }
 
 void Communicator::forget_schedules() {
   drain_queue();
-  const std::lock_guard lock(engine_mutex_);
+  const Lock lock(engine_mutex_);
   chosen_by_user_.clear();
   by_choice_.clear();
-  last_way_ = {};
+  ways_ = {};
+  last_ = {};
 }
 
 std::unique_ptr<Task> Communicator::make_task(const CollectiveCall& call) {
@@ -210,17 +265,48 @@ std::unique_ptr<Task> Communicator::make_task(std::vector<PointToPointCall> call
 
 void Communicator::run(const CollectiveCall& call) {
   fate_.check();
-  const Validated valid = validate(call, rank(), size());
-  CollectiveTask task(*this, call, valid.in_place, tag_of(call, next_number()));
-  drain_queue();
-  const std::lock_guard lock(engine_mutex_);
+  if (!has_worker_ && last_.prepared != nullptr && last_.call == call) {
+    last_.prepared->arm_again(next_number());
+  } else if (!arm_short(call)) {
+    const Validated valid = validate(call, rank(), size());
+    CollectiveTask task(*this, call, valid.in_place, tag_of(call, next_number()));
+    drain_queue();
+    const Lock lock(engine_mutex_);
+    execute(task);
+    return;
+  }
+  const Running running(running_);
+  PreparedCollective& prepared = *last_.prepared;
+  team_.history().record(prepared.call().tag);
+  try {
+    if (executor::walk(team_, prepared.strands().front(), prepared.call())) return;
+  } catch (const Error& error) {
+    broke(error);
+  }
+  CollectiveTask task(*this, call, prepared);
   execute(task);
+}
+
+bool Communicator::arm_short(const CollectiveCall& call) {
+  last_.prepared = nullptr;
+  if (has_worker_) return false;
+  const Way& way = way_of(call);
+  PreparedCollective& prepared = *way.prepared;
+  // Long calls may wait within a transfer, which takes a task for its deadline.
+  if (way.extent.input_bytes + way.extent.output_bytes > kShortCallBytes || !prepared.connected() ||
+      prepared.strands().size() != 1) {
+    return false;
+  }
+  const bool in_place = validate_buffers(call, way.extent, rank()).in_place;
+  prepared.arm(call, in_place, tag_of(call, next_number()), *way.choice, size(), check_calls_);
+  last_ = {call, &prepared};
+  return true;
 }
 
 void Communicator::run(const std::vector<PointToPointCall>& calls) {
   const std::unique_ptr<Task> task = make_task(calls);
   drain_queue();
-  const std::lock_guard lock(engine_mutex_);
+  const Lock lock(engine_mutex_);
   execute(*task);
 }
 
@@ -235,7 +321,7 @@ void Communicator::start(std::vector<PointToPointCall> calls, std::shared_ptr<Re
 void Communicator::start(std::unique_ptr<Task> task,
                          std::vector<std::shared_ptr<Request>> requests) {
   {
-    const std::lock_guard lock(queue_mutex_);
+    const Lock lock(queue_mutex_);
     queue_.push_back({std::move(task), std::move(requests)});
     if (!has_worker_) {
       worker_ = std::thread([this] { worker(); });
@@ -276,14 +362,16 @@ void Communicator::broke(const Error& error) {
 void Communicator::drain_queue() {
   // Nothing was ever started: the common case, and worth no lock.
   if (!has_worker_) return;
-  std::unique_lock lock(queue_mutex_);
-  queue_changed_.wait(lock, [this] { return queue_.empty() && !working_; });
+  Lock lock(queue_mutex_);
+  lock.wait(queue_changed_,
+            [this]() RW_REQUIRES(queue_mutex_) { return queue_.empty() && !working_; });
 }
 
 void Communicator::worker() {
-  std::unique_lock lock(queue_mutex_);
+  Lock lock(queue_mutex_);
   while (true) {
-    queue_changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    lock.wait(queue_changed_,
+              [this]() RW_REQUIRES(queue_mutex_) { return stop_ || !queue_.empty(); });
     if (queue_.empty()) return;
     Queued next = std::move(queue_.front());
     queue_.pop_front();
@@ -291,7 +379,7 @@ void Communicator::worker() {
     lock.unlock();
     try {
       fate_.check();
-      const std::lock_guard engine(engine_mutex_);
+      const Lock engine(engine_mutex_);
       execute(*next.task);
       for (const std::shared_ptr<Request>& request : next.requests) request->finish();
     } catch (const Error& error) {
@@ -320,11 +408,11 @@ void Communicator::run_together(std::vector<Work> work) {
   if (work.size() == 1) {
     Communicator& comm = *work.front().comm;
     comm.drain_queue();
-    const std::lock_guard lock(comm.engine_mutex_);
+    const Lock lock(comm.engine_mutex_);
     for (const std::unique_ptr<Task>& task : work.front().tasks) comm.execute(*task);
     return;
   }
-  std::vector<std::unique_lock<std::mutex>> locks;
+  std::vector<std::unique_lock<Mutex>> locks;
   for (Work& item : work) {
     item.comm->drain_queue();
     locks.emplace_back(item.comm->engine_mutex_);
@@ -378,22 +466,62 @@ void Communicator::barrier() {
   run(call);
 }
 
+// ---- on GPU memory ----------------------------------------------------------------------
+
+void Communicator::attach_device(int device) {
+  fate_.check();
+  drain_queue();
+  const Lock lock(engine_mutex_);
+  if (device_ != nullptr) {
+    throw Error(Errc::kInvalidUsage, "rank {} has GPU {} already", rank(), device_->device());
+  }
+  device_ = comm::attach_device(*bootstrap_, config_, runtime_, facts_, device);
+  fate_.when_broken([group = device_.get()] { group->abort(); });
+}
+
+void Communicator::look_at_device() {
+  if (device_ == nullptr || fate_.broken()) return;
+  const std::optional<Error> stopped = device_->stopped();
+  if (!stopped.has_value()) return;
+  fate_.fail(stopped->code(), stopped->what());
+  bootstrap_->abort(stopped->what());
+}
+
+void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
+  look_at_device();
+  fate_.check();
+  if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
+  const Validated valid = validate(call, rank(), size());
+  device_->launch(call, valid.in_place, tag_of(call, calls_ + 1), stream);
+  // Only now: a call that was refused leaves this rank in step with the others.
+  next_number();
+}
+
+void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStream stream) {
+  look_at_device();
+  fate_.check();
+  if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
+  for (const PointToPointCall& call : calls) validate(call, size());
+  device_->launch(calls, stream);
+}
+
 void Communicator::exchange(std::span<std::byte> all, std::size_t bytes_each) {
   fate_.check();
   drain_queue();
-  const std::lock_guard lock(engine_mutex_);
+  const Lock lock(engine_mutex_);
   bootstrap_->all_gather(all, bytes_each, deadline_of(config_));
 }
 
 std::string Communicator::algorithm_of(const CollectiveCall& call) {
-  return way_of(call).second->checked().schedule().algorithm;
+  return way_of(call).prepared->checked().schedule().algorithm;
 }
 
 // ---- waiting ----------------------------------------------------------------------------
 
 bool Communicator::poll() {
   fate_.check();
-  return links_->poll();
+  const bool helped = team_.help();
+  return links_->poll() || helped;
 }
 
 void Communicator::stalled(std::chrono::nanoseconds since_progress) {
@@ -415,6 +543,7 @@ void Communicator::stalled(std::chrono::nanoseconds since_progress) {
   }
   if (timeout_.count() > 0 && since_progress > timeout_) {
     waiting = current_->waiting_for(team_);
+    if (team_.sharing_with() >= 0) waiting.push_back(team_.sharing_with());
     make_unique(waiting);
     const std::vector<int> silent = fate_.suspected();
     throw Error(
@@ -464,10 +593,25 @@ void Communicator::finalize() {
     bootstrap_->abort("its communicator was broken");
     return;
   }
-  const std::lock_guard lock(engine_mutex_);
-  for (const Links::Untaken& chunk : links_->untaken()) {
+  const Lock lock(engine_mutex_);
+  // A root that only sent has not heard from the others: what they were called with may lie unread.
+  const bool rooted = team_.history().any_of([](const executor::CallTag& tag) {
+    return tag.collective < kNumCollectives && has_root(static_cast<Collective>(tag.collective));
+  });
+  for (const Links::Untaken& chunk : links_->untaken(check_calls_ && rooted)) {
+    const std::optional<executor::CallTag> ours = team_.history().find(chunk.tag.call);
+    if (check_calls_ && ours.has_value() && !(*ours == chunk.tag)) {
+      finalized_ = true;
+      broke(Error(
+          Errc::kInvalidUsage, "{}",
+          executor::describe_difference(rank(), *ours, team_.history(), chunk.peer, chunk.tag)));
+    }
     log::warn("rank {} leaves, and has not received what rank {} sent it (call {})", rank(),
               chunk.peer, chunk.tag.call);
+  }
+  if (device_ != nullptr) {
+    device_->finish(*bootstrap_);
+    look_at_device();
   }
   finalized_ = true;
   bootstrap_->leave();

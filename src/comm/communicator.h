@@ -5,12 +5,12 @@
 // the calling thread, or by the communicator's worker thread for calls with a request.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <span>
 #include <string>
@@ -19,6 +19,7 @@
 
 #include "comm/bootstrap/bootstrap.h"
 #include "comm/collective_call.h"
+#include "comm/device_group.h"
 #include "comm/fate.h"
 #include "comm/links.h"
 #include "comm/prepared.h"
@@ -26,6 +27,7 @@
 #include "comm/runtime.h"
 #include "comm/task.h"
 #include "comm/tuner.h"
+#include "core/mutex.h"
 #include "executor/host/host_team.h"
 #include "executor/host/waiter.h"
 
@@ -42,14 +44,17 @@ class Communicator final : public executor::WaitHook {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  [[nodiscard]] int rank() const noexcept { return bootstrap_->rank(); }
-  [[nodiscard]] int size() const noexcept { return bootstrap_->size(); }
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
   [[nodiscard]] const Config& config() const noexcept { return config_; }
   [[nodiscard]] Runtime& runtime() noexcept { return runtime_; }
 
   /// Ranks with equal non-negative `color` form a new communicator, by `key`, then rank. All ranks
   /// call. @return nullptr for a negative color
   std::unique_ptr<Communicator> split(int color, int key);
+  /// The ranks outside `excluded` form a new communicator, in their order. They call, the others do
+  /// not. @throws Error as the operations; a communicator that is broken cannot be shrunk
+  std::unique_ptr<Communicator> shrink(const std::set<int>& excluded);
 
   // ---- operations -----------------------------------------------------------------------
   //
@@ -79,6 +84,18 @@ class Communicator final : public executor::WaitHook {
 
   void barrier();
 
+  // ---- on GPU memory --------------------------------------------------------------------
+
+  /// Gives this rank the GPU `device`. All ranks call. @throws Error as attach_device()
+  void attach_device(int device);
+  /// nullptr before attach_device().
+  [[nodiscard]] DeviceGroup* device() noexcept { return device_.get(); }
+  /// Enqueues on `stream`; the operation runs there. Errors as above, also of earlier kernels.
+  void enqueue(const CollectiveCall& call, DeviceStream stream);
+  void enqueue(const std::vector<PointToPointCall>& calls, DeviceStream stream);
+  /// Breaks the communicator if a kernel of this rank ended badly.
+  void look_at_device();
+
   /// Waits for all started operations, tells the others, and leaves.
   void finalize();
   /// Ends everything here with kAborted and tells the others. Does not wait.
@@ -101,8 +118,20 @@ class Communicator final : public executor::WaitHook {
   // ---- for tasks ------------------------------------------------------------------------
 
   Links& links() noexcept { return *links_; }
-  /// What the call runs with.
-  std::pair<const Choice*, PreparedCollective*> way_of(const CollectiveCall& call);
+  /// What calls of one shape run with.
+  struct Way {
+    Collective collective = Collective::kAllReduce;
+    DataType type = DataType::kInt8;
+    int root = 0;
+    std::size_t count = 0;
+    Extent extent;
+    const Choice* choice = nullptr;
+    PreparedCollective* prepared = nullptr;
+  };
+  /// The reference holds until the next call of this function. @throws Error as extent_of()
+  const Way& way_of(const CollectiveCall& call);
+  /// Before a task arms anything.
+  void forget_last() noexcept { last_.prepared = nullptr; }
   Tuner& tuner() noexcept { return *tuner_; }
   [[nodiscard]] int point_to_point_channel() const noexcept { return point_to_point_channel_; }
   [[nodiscard]] const GroupFacts& facts() const noexcept { return facts_; }
@@ -113,6 +142,8 @@ class Communicator final : public executor::WaitHook {
   void connect();
 
   void execute(Task& task);
+  // Arms a call that needs no task unless it must wait, as last_. @return false when it does
+  bool arm_short(const CollectiveCall& call);
   // Tells the ranks waited for what this rank was called with, and looks at what they told.
   void compare_calls();
   [[noreturn]] void broke(const Error& error);
@@ -121,15 +152,6 @@ class Communicator final : public executor::WaitHook {
   std::uint32_t next_number() noexcept { return ++calls_; }
 
   PreparedCollective& prepared(const CollectiveCall& call, const Choice& choice);
-
-  // The way of the last call: repeated calls of one shape are the common case.
-  struct Way {
-    Collective collective = Collective::kAllReduce;
-    int root = 0;
-    std::size_t bytes = 0;
-    const Choice* choice = nullptr;
-    PreparedCollective* prepared = nullptr;
-  };
 
   struct Key {
     Collective collective;
@@ -144,13 +166,24 @@ class Communicator final : public executor::WaitHook {
   Fate fate_;
   // Destroyed bottom up: links use the bootstrap, tasks use the links.
   std::unique_ptr<Bootstrap> bootstrap_;
+  int rank_ = 0;
+  int size_ = 1;
   GroupFacts facts_;
   std::unique_ptr<Links> links_;
   std::unique_ptr<Tuner> tuner_;
+  std::unique_ptr<DeviceGroup> device_;
   std::map<Key, std::unique_ptr<PreparedCollective>> prepared_;
   std::vector<PreparedCollective*> by_choice_;  // by Choice::index
   std::map<Collective, std::shared_ptr<const schedule::Checked>> chosen_by_user_;
-  Way last_way_;
+  // The ways of the last calls: a few shapes that come again and again are the common case.
+  std::array<Way, 8> ways_;
+  // The last call, while `prepared` is still armed for it and nothing else: the same call again,
+  // with the same buffers, has little to do before its steps.
+  struct Last {
+    CollectiveCall call;
+    PreparedCollective* prepared = nullptr;
+  };
+  Last last_;
   int point_to_point_channel_ = 0;
   bool check_calls_ = true;
   std::uint32_t calls_ = 0;
@@ -167,14 +200,17 @@ class Communicator final : public executor::WaitHook {
     std::unique_ptr<Task> task;
     std::vector<std::shared_ptr<Request>> requests;
   };
+  // A blocking call is at work in the thread that uses the communicator, which has no worker: what
+  // engine_mutex_ says otherwise, without its price.
+  std::atomic<bool> running_{false};
   bool has_worker_ = false;  // by the thread that uses the communicator
-  std::mutex engine_mutex_;  // held by the thread that runs a task
-  std::mutex queue_mutex_;   // guards all below
+  Mutex engine_mutex_;       // held by the thread that runs a task
+  Mutex queue_mutex_;
   std::condition_variable queue_changed_;
-  std::deque<Queued> queue_;
-  bool working_ = false;  // the worker holds a task
-  bool stop_ = false;
-  std::thread worker_;
+  std::deque<Queued> queue_ RW_GUARDED_BY(queue_mutex_);
+  bool working_ RW_GUARDED_BY(queue_mutex_) = false;  // the worker holds a task
+  bool stop_ RW_GUARDED_BY(queue_mutex_) = false;
+  std::thread worker_;  // by the thread that uses the communicator
 };
 
 }  // namespace ropewalk::comm

@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <numeric>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -82,6 +85,63 @@ TEST(Communicator, MeasuresEveryCollectiveRight) {
       }
     });
   }
+}
+
+// What a communicator keeps from call to call must not show in the next one.
+TEST(Communicator, CallsThatDifferInOneThingFromTheLast) {
+  Runtime runtime;
+  quiet(runtime);
+  with_ranks(2, runtime, [&](Communicator& comm) {
+    std::vector<std::vector<float>> inputs(2, std::vector<float>(20'000));
+    std::vector<std::vector<float>> outputs(2, std::vector<float>(20'000));
+    std::minstd_rand random(11);  // alike on both ranks
+    const auto any = [&](unsigned n) { return static_cast<std::size_t>(random() % n); };
+    std::size_t buffer = 0;
+    std::size_t output = 0;
+    CollectiveCall call;
+    call.count = 1;
+    bool in_place = false;
+    for (int turn = 0; turn < 600; ++turn) {
+      switch (any(8)) {
+        case 0: buffer = any(2); break;
+        case 1: output = any(2); break;
+        case 2: call.op = any(2) == 0 ? RedOp::kSum : RedOp::kMax; break;
+        case 3: call.count = std::array<std::size_t, 4>{1, 7, 2000, 20'000}[any(4)]; break;
+        case 4: in_place = any(2) == 0; break;
+        case 5:
+          call.collective = any(2) == 0 ? Collective::kAllReduce : Collective::kBroadcast;
+          break;
+        case 6: call.root = static_cast<int>(any(2)); break;
+        default: break;  // the same once more
+      }
+      const auto value = [&](int rank) {
+        return static_cast<float>((rank + 1) * 100 + turn + static_cast<int>(buffer) * 7);
+      };
+      std::fill(inputs[buffer].begin(), inputs[buffer].end(), value(comm.rank()));
+      std::fill(outputs[output].begin(), outputs[output].end(), -1.0F);
+      std::vector<float>& result = in_place ? inputs[buffer] : outputs[output];
+      call.input = inputs[buffer].data();
+      call.output = result.data();
+      if (turn % 7 == 3) {
+        Group::of_thread().start();
+        Group::of_thread().add(comm, call, nullptr);
+        Group::of_thread().end();
+      } else if (turn > 400 && turn % 5 == 0) {
+        const auto request = std::make_shared<Request>();
+        comm.start(call, request);
+        ASSERT_TRUE(request->wait(std::chrono::seconds(60)));
+      } else {
+        comm.run(call);
+      }
+      const float expected = call.collective == Collective::kBroadcast ? value(call.root)
+                             : call.op == RedOp::kMax                  ? value(1)
+                                                                       : value(0) + value(1);
+      for (std::size_t i = 0; i < call.count; ++i) ASSERT_EQ(result[i], expected) << turn;
+      if (call.count < result.size()) {
+        ASSERT_EQ(result[call.count], in_place ? value(comm.rank()) : -1.0F) << turn;
+      }
+    }
+  });
 }
 
 TEST(Communicator, OverNetworkLinks) {
@@ -285,6 +345,43 @@ TEST(Communicator, ReportsADifferentRoot) {
   bool named = false;
   for (const auto& [code, text] : errors) named |= text.find("root") != std::string::npos;
   EXPECT_TRUE(named) << errors[0].second << " / " << errors[1].second;
+}
+
+// Without a further call: whoever leaves last finds what the other sent.
+TEST(Communicator, ReportsADifferentRootWhenARankLeaves) {
+  for (const Collective collective : {Collective::kBroadcast, Collective::kScatter}) {
+    for (const int size : {2, 4}) {
+      Runtime runtime;
+      quiet(runtime);
+      const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+      std::vector<std::pair<Errc, std::string>> errors(static_cast<std::size_t>(size));
+      std::vector<std::thread> threads;
+      for (int r = 0; r < size; ++r) {
+        threads.emplace_back([&, r] {
+          // A rank that left by the error may break others that are not yet done joining.
+          errors[static_cast<std::size_t>(r)] = error_of([&] {
+            const std::unique_ptr<Communicator> comm = Communicator::join(id, r, size, runtime);
+            std::vector<float> in(8, 1.0F);
+            std::vector<float> out(32);
+            CollectiveCall call = all_reduce(out, in);
+            call.count = 8;
+            call.collective = collective;
+            call.root = r == 1 ? 1 : 0;
+            comm->run(call);
+            comm->finalize();
+          });
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      bool named = false;
+      for (const auto& [code, text] : errors) {
+        named |= code == Errc::kInvalidUsage && text.find("(root)") != std::string::npos &&
+                 text.find("rank 1 call 1") != std::string::npos;
+      }
+      EXPECT_TRUE(named) << name(collective) << " of " << size << ": " << errors[0].second << " / "
+                         << errors[1].second;
+    }
+  }
 }
 
 TEST(Communicator, ReportsRootsThatMakeAllRanksReceive) {

@@ -1,29 +1,38 @@
 #include "comm/fate.h"
 
+#include <utility>
+
 namespace ropewalk::comm {
 
 void Fate::fail(Errc code, const std::string& text) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (broken_.load(std::memory_order_relaxed)) return;
   code_ = code;
   text_ = text;
   broken_.store(true, std::memory_order_release);
+  if (hook_) hook_();
+}
+
+void Fate::when_broken(std::function<void()> hook) {
+  const Lock lock(mutex_);
+  hook_ = std::move(hook);
+  if (hook_ && broken()) hook_();
 }
 
 Error Fate::error() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return {code_, text_};
 }
 
 void Fate::raise() const { throw error(); }
 
 std::vector<int> Fate::suspected() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return {suspected_.begin(), suspected_.end()};
 }
 
 std::vector<int> Fate::left() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return {left_.begin(), left_.end()};
 }
 
@@ -32,7 +41,7 @@ void Fate::on_lost(int rank, const std::string& reason) {
 }
 
 void Fate::on_suspect(int rank, bool suspected) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (suspected) {
     suspected_.insert(rank);
   } else {
@@ -42,7 +51,7 @@ void Fate::on_suspect(int rank, bool suspected) {
 
 void Fate::on_left(int rank) {
   // Not an error: what it sent before may still be on its way.
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   left_.insert(rank);
 }
 

@@ -4,13 +4,14 @@
 #pragma once
 
 #include <atomic>
-#include <mutex>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "comm/bootstrap/monitor.h"
 #include "core/error.h"
+#include "core/mutex.h"
 
 namespace ropewalk::comm {
 
@@ -19,6 +20,10 @@ class Fate : public Observer {
  public:
   /// Breaks the communicator unless it is broken already.
   void fail(Errc code, const std::string& text);
+
+  /// Calls `hook` once, when the communicator breaks (or now, if it is broken), by the thread that
+  /// breaks it. nullptr forgets it; it is not running then.
+  void when_broken(std::function<void()> hook);
 
   /// Cheap enough for every turn of a wait.
   [[nodiscard]] bool broken() const noexcept { return broken_.load(std::memory_order_acquire); }
@@ -41,11 +46,12 @@ class Fate : public Observer {
   [[noreturn]] void raise() const;
 
   std::atomic<bool> broken_{false};
-  mutable std::mutex mutex_;  // guards all below
-  Errc code_ = Errc::kInternal;
-  std::string text_;
-  std::set<int> suspected_;
-  std::set<int> left_;
+  mutable Mutex mutex_;
+  Errc code_ RW_GUARDED_BY(mutex_) = Errc::kInternal;
+  std::string text_ RW_GUARDED_BY(mutex_);
+  std::set<int> suspected_ RW_GUARDED_BY(mutex_);
+  std::set<int> left_ RW_GUARDED_BY(mutex_);
+  std::function<void()> hook_ RW_GUARDED_BY(mutex_);
 };
 
 }  // namespace ropewalk::comm

@@ -1,11 +1,11 @@
 #include "comm/group.h"
 
 #include <exception>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "core/error.h"
+#include "core/mutex.h"
 
 namespace ropewalk::comm {
 
@@ -42,8 +42,34 @@ void Group::add(Communicator& comm, const PointToPointCall& call,
   }
 }
 
+void Group::add_on_stream(Communicator& comm, const CollectiveCall& call, DeviceStream stream) {
+  validate(call, comm.rank(), comm.size());
+  on_device_.push_back({&comm, stream, {}, call});
+}
+
+void Group::add_on_stream(Communicator& comm, const PointToPointCall& call, DeviceStream stream) {
+  validate(call, comm.size());
+  for (OnDevice& item : on_device_) {
+    if (item.comm == &comm && item.stream == stream && !item.sends_and_receives.empty()) {
+      item.sends_and_receives.push_back(call);
+      return;
+    }
+  }
+  on_device_.push_back({&comm, stream, {call}, {}});
+}
+
+void Group::enqueue() {
+  for (const OnDevice& item : std::exchange(on_device_, {})) {
+    if (item.sends_and_receives.empty()) {
+      item.comm->enqueue(item.collective, item.stream);
+    } else {
+      item.comm->enqueue(item.sends_and_receives, item.stream);
+    }
+  }
+}
+
 void Group::run_joins() {
-  std::mutex mutex;
+  Mutex mutex;
   std::exception_ptr first;
   std::vector<std::thread> threads;
   for (const std::function<void()>& join : std::exchange(joins_, {})) {
@@ -51,7 +77,7 @@ void Group::run_joins() {
       try {
         join();
       } catch (...) {
-        const std::lock_guard lock(mutex);
+        const Lock lock(mutex);
         if (!first) first = std::current_exception();
       }
     });
@@ -60,11 +86,19 @@ void Group::run_joins() {
   if (first) std::rethrow_exception(first);
 }
 
+void Group::discard() noexcept {
+  depth_ = 0;
+  entries_.clear();
+  on_device_.clear();
+  joins_.clear();
+}
+
 void Group::end() {
   if (depth_ == 0) throw Error(Errc::kInvalidUsage, "rwGroupEnd without rwGroupStart");
   if (--depth_ > 0) return;
   std::vector<Entry> entries = std::exchange(entries_, {});
   run_joins();
+  enqueue();
 
   // Communicators whose calls all have requests go to their workers; the others run here, together.
   std::vector<Communicator::Work> here;

@@ -25,11 +25,17 @@ class Group {
   /// @throws Error kInvalidArgument as Communicator::run
   void add(Communicator& comm, const CollectiveCall& call, std::shared_ptr<Request> request);
   void add(Communicator& comm, const PointToPointCall& call, std::shared_ptr<Request> request);
+  /// Adds a call on GPU memory; end() enqueues it on `stream`, sends and receives of one stream and
+  /// communicator together.
+  void add_on_stream(Communicator& comm, const CollectiveCall& call, DeviceStream stream);
+  void add_on_stream(Communicator& comm, const PointToPointCall& call, DeviceStream stream);
   /// Adds a joining; end() runs all of a group at once, each in a thread of its own.
   void add_join(std::function<void()> join) { joins_.push_back(std::move(join)); }
 
   /// @throws Error kInvalidUsage without start(); the first error of any call of the group
   void end();
+  /// Ends the group, and all that it is nested in, without running anything.
+  void discard() noexcept;
 
  private:
   struct Entry {
@@ -45,9 +51,18 @@ class Group {
   };
   Entry& entry(Communicator& comm);
   void run_joins();
+  void enqueue();
+
+  struct OnDevice {
+    Communicator* comm = nullptr;
+    DeviceStream stream = nullptr;
+    std::vector<PointToPointCall> sends_and_receives;  // or
+    CollectiveCall collective;
+  };
 
   int depth_ = 0;
   std::vector<Entry> entries_;
+  std::vector<OnDevice> on_device_;
   std::vector<std::function<void()>> joins_;
 };
 

@@ -1,5 +1,7 @@
 #include "comm/host_segment.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "core/error.h"
@@ -25,7 +27,7 @@ HostSegment::HostSegment(const Layout& layout, SharedMemory memory)
   RW_ASSERT(memory_.size() >= layout_.bytes());
 }
 
-std::byte* HostSegment::link(int channel, int source, int destination) {
+std::size_t HostSegment::offset_of(int channel, int source, int destination) const {
   RW_ASSERT(channel >= 0 && channel < layout_.channels);
   RW_ASSERT(source >= 0 && source < layout_.ranks);
   RW_ASSERT(destination >= 0 && destination < layout_.ranks);
@@ -33,10 +35,22 @@ std::byte* HostSegment::link(int channel, int source, int destination) {
   const std::size_t index =
       (static_cast<std::size_t>(channel) * n + static_cast<std::size_t>(source)) * n +
       static_cast<std::size_t>(destination);
-  const std::size_t offset = index * layout_.link_stride();
+  return index * layout_.link_stride();
+}
+
+std::byte* HostSegment::link(int channel, int source, int destination) {
+  const std::size_t offset = offset_of(channel, source, destination);
   // Both ends reserve: whichever comes first pays, and neither can touch memory that is not there.
   memory_.reserve(offset, layout_.link_stride());
   return memory_.data() + offset;
+}
+
+bool HostSegment::peek(int channel, int source, int destination, std::size_t offset,
+                       std::span<std::byte> to) {
+  RW_ASSERT(offset + to.size() <= layout_.link_stride());
+  const std::size_t place = offset_of(channel, source, destination) + offset;
+  const ssize_t got = pread(memory_.fd(), to.data(), to.size(), static_cast<off_t>(place));
+  return got >= 0 && static_cast<std::size_t>(got) == to.size();
 }
 
 }  // namespace ropewalk::comm

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <span>
 #include <string>
 
 #include "core/shared_memory.h"
@@ -31,10 +32,16 @@ class HostSegment {
   /// @throws Error kSystem when there is no memory for it
   std::byte* link(int channel, int source, int destination);
 
+  /// Copies some of that link's memory, from `offset` on. A link that nobody has used reads as
+  /// zeros and takes no memory. @return false if it could not be read
+  bool peek(int channel, int source, int destination, std::size_t offset, std::span<std::byte> to);
+
   [[nodiscard]] int fd() const noexcept { return memory_.fd(); }
   [[nodiscard]] const Layout& layout() const noexcept { return layout_; }
 
  private:
+  [[nodiscard]] std::size_t offset_of(int channel, int source, int destination) const;
+
   Layout layout_;
   SharedMemory memory_;
 };

@@ -37,6 +37,7 @@ executor::SendEnd* Links::send_end(int channel, int peer) {
       made->shape = shape_;
       made->peer = peer;
       made->address_allowed = reach.by_address;
+      if (reach.by_address) made->process = reach.process;
       end = std::move(made);
     }
     return end.get();
@@ -103,7 +104,7 @@ bool Links::poll() {
   return moved;
 }
 
-std::vector<Links::Untaken> Links::untaken() {
+std::vector<Links::Untaken> Links::untaken(bool unasked) {
   std::vector<Untaken> found;
   const auto look = [&](executor::ReceiveEnd& end) {
     executor::SlotHeader* slot = end.header(end.received + 1);
@@ -113,6 +114,23 @@ std::vector<Links::Untaken> Links::untaken() {
   };
   for (auto& [key, end] : memory_receives_) look(*end);
   for (auto& [key, receiver] : network_receives_) look(receiver->end());
+  if (!unasked || segment_ == nullptr) return found;
+  const int self = reach_[static_cast<std::size_t>(bootstrap_.rank())].local_rank;
+  for (int peer = 0; peer < static_cast<int>(reach_.size()); ++peer) {
+    const int source = reach_[static_cast<std::size_t>(peer)].local_rank;
+    if (source < 0 || source == self) continue;
+    for (int channel = 0; channel < segment_->layout().channels; ++channel) {
+      if (memory_receives_.contains({channel, peer})) continue;
+      // The first chunk stays where it is until it is taken. Twice: the number says that the rest
+      // is there, as with an end of the link.
+      executor::SlotHeader slot{};
+      const auto bytes = std::as_writable_bytes(std::span(&slot, 1));
+      const std::size_t offset = shape_.header_offset(1);
+      if (!segment_->peek(channel, source, self, offset, bytes) || slot.sequence != 1) continue;
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (segment_->peek(channel, source, self, offset, bytes)) found.push_back({peer, slot.tag});
+    }
+  }
   return found;
 }
 

@@ -35,6 +35,8 @@ class Links {
   Links(Bootstrap& bootstrap, std::vector<PeerReach> reach, std::shared_ptr<HostSegment> segment,
         std::unique_ptr<transport::Transport> transport, const executor::FifoShape& shape);
   ~Links();
+  Links(const Links&) = delete;
+  Links& operator=(const Links&) = delete;
 
   /// The end of the link to (from) `peer` on `channel`, or nullptr while it connects.
   /// @throws Error kSystem when memory or sockets are short, kPeerLost when the peer is gone
@@ -44,12 +46,14 @@ class Links {
   /// Moves the network links. @return true when anything moved
   bool poll();
 
-  /// A chunk that arrived on a link of this rank and was not taken, if any: its peer and tag.
+  /// A chunk that arrived at this rank and was not taken: its peer and tag.
   struct Untaken {
     int peer = -1;
     executor::CallTag tag;
   };
-  [[nodiscard]] std::vector<Untaken> untaken();
+  /// Of every link that this rank receives from; also of those from ranks of this host that it
+  /// never asked for, where `unasked` says so (a system call for each).
+  [[nodiscard]] std::vector<Untaken> untaken(bool unasked);
 
  private:
   using Key = std::pair<int, int>;  // channel, peer

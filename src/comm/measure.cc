@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <memory>
-#include <new>
 #include <span>
+#include <vector>
 
+#include "comm/measure_site.h"
 #include "core/error.h"
 #include "schedule/layout.h"
 #include "schedule/pattern.h"
@@ -14,37 +14,31 @@
 namespace ropewalk::comm {
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;
+using Clock = std::chrono::steady_clock;
 
-// Page-aligned memory, every page touched.
-class Buffer {
- public:
-  explicit Buffer(std::size_t bytes)
-      : data_(static_cast<std::byte*>(
-            ::operator new (std::max<std::size_t>(bytes, 1), std::align_val_t{kPageBytes}))) {
-    std::memset(data_.get(), 0x5a, bytes);
-  }
-  [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
-
- private:
-  struct Free {
-    void operator()(std::byte* data) const noexcept {
-      ::operator delete (data, std::align_val_t{kPageBytes});
-    }
-  };
-  std::unique_ptr<std::byte, Free> data_;
-};
+constexpr std::size_t kMaxUnalign = std::size_t{1} << 20;
 
 struct Buffers {
-  std::unique_ptr<Buffer> output;
-  std::unique_ptr<Buffer> input;  // null in place
-  std::size_t input_bytes = 0;
-  std::size_t output_bytes = 0;
+  std::byte* output = nullptr;  // in place: the larger of both
   std::byte* input_at = nullptr;
   std::byte* output_at = nullptr;
 };
 
-Buffers make_buffers(const MeasureSpec& spec, int rank, int num_ranks) {
+std::size_t input_bytes(const MeasureSpec& spec, int root, int rank, int num_ranks) {
+  return spec.count * size_of(spec.type) *
+         static_cast<std::size_t>(schedule::input_units(spec.collective, num_ranks, root, rank));
+}
+
+std::size_t output_bytes(const MeasureSpec& spec, int root, int rank, int num_ranks) {
+  return spec.count * size_of(spec.type) *
+         static_cast<std::size_t>(schedule::output_units(spec.collective, num_ranks, root, rank));
+}
+
+schedule::TestPattern pattern_of(const MeasureSpec& spec, int num_ranks, int root) {
+  return {spec.collective, spec.type, spec.op, num_ranks, root, spec.count};
+}
+
+Buffers make_buffers(MeasureSite& site, const MeasureSpec& spec, int rank, int num_ranks) {
   const std::size_t unit = spec.count * size_of(spec.type);
   // With changing roots every rank needs room for the largest part.
   const auto most = [&](auto&& units_of) {
@@ -56,17 +50,16 @@ Buffers make_buffers(const MeasureSpec& spec, int rank, int num_ranks) {
     return unit * static_cast<std::size_t>(units);
   };
   Buffers buffers;
-  buffers.input_bytes = most(schedule::input_units);
-  buffers.output_bytes = most(schedule::output_units);
+  const std::size_t inputs = most(schedule::input_units);
+  const std::size_t outputs = most(schedule::output_units);
+  const std::size_t offset = spec.unalign * size_of(spec.type);
   if (!spec.in_place) {
-    buffers.input = std::make_unique<Buffer>(buffers.input_bytes);
-    buffers.output = std::make_unique<Buffer>(buffers.output_bytes);
-    buffers.input_at = buffers.input->data();
-    buffers.output_at = buffers.output->data();
+    buffers.input_at = site.take(inputs, offset);
+    buffers.output_at = buffers.output = site.take(outputs, offset);
     return buffers;
   }
-  buffers.output = std::make_unique<Buffer>(std::max(buffers.input_bytes, buffers.output_bytes));
-  buffers.input_at = buffers.output_at = buffers.output->data();
+  buffers.output = site.take(std::max(inputs, outputs), offset);
+  buffers.input_at = buffers.output_at = buffers.output;
   return buffers;
 }
 
@@ -74,7 +67,7 @@ Buffers make_buffers(const MeasureSpec& spec, int rank, int num_ranks) {
 void place_in(Buffers& buffers, const MeasureSpec& spec, int root, int rank, int num_ranks) {
   if (!spec.in_place) return;
   const std::size_t unit = spec.count * size_of(spec.type);
-  std::byte* whole = buffers.output->data();
+  std::byte* whole = buffers.output;
   buffers.input_at = buffers.output_at = whole;
   const int offset = *schedule::in_place_input_offset(spec.collective, rank);
   const int inputs = schedule::input_units(spec.collective, num_ranks, root, rank);
@@ -86,6 +79,58 @@ void place_in(Buffers& buffers, const MeasureSpec& spec, int root, int rank, int
   }
 }
 
+// Seconds per operation of this rank. Fills `each` where the spec wants it.
+double timed_iterations(Communicator& comm, MeasureSite& site, const MeasureSpec& spec,
+                        const auto& run_iteration, std::vector<double>& each) {
+  const auto per_operation = [&](Clock::duration time) {
+    return std::chrono::duration<double>(time).count() / spec.operations;
+  };
+  const bool apart = spec.barrier == MeasureBarrier::kIteration;
+  if (spec.per_iteration) each.reserve(static_cast<std::size_t>(spec.iterations));
+  comm.barrier();
+  Clock::duration counted{};
+  Clock::time_point begin = Clock::now();
+  for (int i = 0; i < spec.iterations; ++i) {
+    run_iteration();
+    if (!apart && !spec.per_iteration && i + 1 < spec.iterations) continue;
+    site.finish();
+    const Clock::time_point end = Clock::now();
+    counted += end - begin;
+    if (spec.per_iteration) each.push_back(per_operation(end - begin));
+    begin = end;
+    if (apart) {
+      comm.barrier();
+      begin = Clock::now();
+    }
+  }
+  return per_operation(counted) / spec.iterations;
+}
+
+// The same by launches of a graph that holds all iterations.
+double timed_graphs(Communicator& comm, MeasureSite& site, const MeasureSpec& spec,
+                    const auto& run_iteration) {
+  site.capture([&] {
+    for (int i = 0; i < spec.iterations; ++i) run_iteration();
+  });
+  site.replay();  // the first launch of a graph is no measure of the others
+  site.finish();
+  comm.barrier();
+  Clock::duration counted{};
+  Clock::time_point begin = Clock::now();
+  for (int i = 0; i < spec.graphs; ++i) {
+    site.replay();
+    const bool waits = spec.barrier != MeasureBarrier::kNone;
+    if (!waits && i + 1 < spec.graphs) continue;
+    site.finish();
+    if (spec.barrier == MeasureBarrier::kOperation) comm.barrier();
+    counted += Clock::now() - begin;
+    if (spec.barrier == MeasureBarrier::kIteration) comm.barrier();
+    begin = Clock::now();
+  }
+  return std::chrono::duration<double>(counted).count() / spec.graphs / spec.iterations /
+         spec.operations;
+}
+
 }  // namespace
 
 MeasureResult measure(Communicator& comm, const MeasureSpec& spec) {
@@ -94,14 +139,26 @@ MeasureResult measure(Communicator& comm, const MeasureSpec& spec) {
   if (spec.in_place && !schedule::in_place_input_offset(spec.collective, rank).has_value()) {
     throw Error(Errc::kInvalidArgument, "{} has no in-place form", name(spec.collective));
   }
-  if (spec.iterations < 1 || spec.warmup < 0) {
-    throw Error(Errc::kInvalidArgument, "iterations: {} and warmup: {} must be positive",
-                spec.iterations, spec.warmup);
+  if (spec.iterations < 1 || spec.operations < 1 || spec.warmup < 0) {
+    throw Error(Errc::kInvalidArgument,
+                "iterations: {}, operations: {} and warmup: {} must be positive", spec.iterations,
+                spec.operations, spec.warmup);
+  }
+  if (spec.unalign > kMaxUnalign) {
+    throw Error(Errc::kInvalidArgument, "unalign: {} is more than {} elements", spec.unalign,
+                kMaxUnalign);
   }
   if (spec.root < -1 || spec.root >= n) {
     throw Error(Errc::kInvalidArgument, "root: {} is outside -1 to {}", spec.root, n - 1);
   }
-  Buffers buffers = make_buffers(spec, rank, n);
+  if (spec.graphs < 0 || (spec.graphs > 0 && spec.per_iteration)) {
+    throw Error(
+        Errc::kInvalidArgument,
+        "graphs: {} must not be negative; and in a graph iterations have no times of their own",
+        spec.graphs);
+  }
+  const std::unique_ptr<MeasureSite> site = spec.on_device ? device_site(comm) : host_site(comm);
+  Buffers buffers = make_buffers(*site, spec, rank, n);
   const auto call_with = [&](int root) {
     place_in(buffers, spec, root, rank, n);
     CollectiveCall call;
@@ -112,8 +169,7 @@ MeasureResult measure(Communicator& comm, const MeasureSpec& spec) {
     call.type = spec.type;
     call.op = spec.op;
     call.root = root;
-    call.scalar = schedule::TestPattern(spec.collective, spec.type, spec.op, n, root, spec.count)
-                      .scalar(rank);
+    call.scalar = pattern_of(spec, n, root).scalar(rank);
     return call;
   };
   const int first_root = std::max(0, spec.root);
@@ -121,33 +177,48 @@ MeasureResult measure(Communicator& comm, const MeasureSpec& spec) {
     return spec.root >= 0 || !has_root(spec.collective) ? first_root : iteration % n;
   };
 
-  // Small integers also while timing: denormals and infinities would slow the arithmetic down.
-  schedule::TestPattern(spec.collective, spec.type, spec.op, n, first_root, spec.count)
-      .fill_input(rank, call_with(first_root).input == nullptr ? nullptr : buffers.input_at);
+  const auto fill = [&](int root) {
+    std::vector<std::byte> input(input_bytes(spec, root, rank, n));
+    pattern_of(spec, n, root).fill_input(rank, input.data());
+    site->write(buffers.input_at, input);
+  };
   std::vector<CollectiveCall> calls;
   for (int root = 0; root < (spec.root < 0 && has_root(spec.collective) ? n : 1); ++root) {
     calls.push_back(call_with(root_of(root)));
   }
-  const auto run = [&](int iteration) {
-    comm.run(calls[static_cast<std::size_t>(iteration) % calls.size()]);
-    if (spec.blocking) comm.barrier();
+  // Small integers also while timing: denormals and infinities would slow the arithmetic down.
+  call_with(first_root);
+  fill(first_root);
+  std::size_t next = 0;
+  const auto run_iteration = [&] {
+    for (int i = 0; i < spec.operations; ++i) {
+      site->run(calls[next]);
+      if (++next == calls.size()) next = 0;
+      if (spec.barrier == MeasureBarrier::kOperation && spec.graphs == 0) {
+        site->finish();
+        comm.barrier();
+      }
+    }
   };
-  for (int i = 0; i < spec.warmup; ++i) run(i);
-  comm.barrier();
-  const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < spec.iterations; ++i) run(i);
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  for (int i = 0; i < spec.warmup; ++i) run_iteration();
+  site->finish();
+  MeasureResult result;
+  const double seconds = spec.graphs > 0 ? timed_graphs(comm, *site, spec, run_iteration)
+                                         : timed_iterations(comm, *site, spec, run_iteration,
+                                                            result.iteration_seconds);
 
   std::uint64_t wrong = 0;
-  if (spec.check) {
+  for (int round = 0; round < spec.check; ++round) {
     for (std::size_t k = 0; k < calls.size(); ++k) {
       const int root = root_of(static_cast<int>(k));
-      const schedule::TestPattern pattern(spec.collective, spec.type, spec.op, n, root, spec.count);
       const CollectiveCall call = call_with(root);
-      if (!spec.in_place) std::memset(buffers.output->data(), 0x5a, buffers.output_bytes);
-      pattern.fill_input(rank, buffers.input_at);
-      comm.run(call);
-      wrong += pattern.count_wrong(rank, buffers.output_at);
+      std::vector<std::byte> output(output_bytes(spec, root, rank, n), std::byte{0x5a});
+      if (!spec.in_place) site->write(buffers.output_at, output);
+      fill(root);
+      site->run(call);
+      site->finish();
+      site->read(output, buffers.output_at);
+      wrong += pattern_of(spec, n, root).count_wrong(rank, output.data());
     }
   }
 
@@ -156,17 +227,16 @@ MeasureResult measure(Communicator& comm, const MeasureSpec& spec) {
     std::uint64_t wrong;
   };
   std::vector<Report> reports(static_cast<std::size_t>(n));
-  reports[static_cast<std::size_t>(rank)] = {elapsed.count() / spec.iterations, wrong};
+  reports[static_cast<std::size_t>(rank)] = {seconds, wrong};
   comm.exchange(std::as_writable_bytes(std::span(reports)), sizeof(Report));
-  MeasureResult result;
-  result.seconds_min = reports.front().seconds;
+  result.seconds_rank0 = result.seconds_min = reports.front().seconds;
   for (const Report& report : reports) {
     result.seconds_avg += report.seconds / n;
     result.seconds_min = std::min(result.seconds_min, report.seconds);
     result.seconds_max = std::max(result.seconds_max, report.seconds);
     result.wrong += report.wrong;
   }
-  result.algorithm = comm.algorithm_of(calls.front());
+  result.algorithm = site->algorithm_of(calls.front());
   return result;
 }
 

@@ -4,10 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "comm/communicator.h"
 
 namespace ropewalk::comm {
+
+/// Where ranks wait for each other in the timed loop, besides in the collective itself.
+enum class MeasureBarrier {
+  kNone,
+  kOperation,  ///< after each operation; its time counts
+  kIteration,  ///< after each iteration; its time does not count
+};
 
 struct MeasureSpec {
   Collective collective = Collective::kAllReduce;
@@ -18,20 +26,29 @@ struct MeasureSpec {
   bool in_place = false;
   int warmup = 0;
   int iterations = 1;
-  bool check = true;
-  bool blocking = false;  ///< a barrier after each iteration
+  int operations = 1;       ///< in each iteration
+  std::size_t unalign = 0;  ///< elements by which buffers are off the start of a page
+  int check = 1;            ///< verified rounds, with fresh data, after the timed loop
+  MeasureBarrier barrier = MeasureBarrier::kNone;
+  bool per_iteration = false;  ///< keep the time of each iteration
+  bool on_device = false;      ///< in the memory of the rank's GPU
+  int graphs = 0;              ///< on_device: launches of a graph of all iterations; 0: no graph
 };
 
 struct MeasureResult {
   double seconds_avg = 0;  ///< per operation: mean over iterations, then over ranks
   double seconds_min = 0;
   double seconds_max = 0;
+  double seconds_rank0 = 0;
   std::uint64_t wrong = 0;  ///< elements that differ, over all ranks
   std::string algorithm;
+  /// Per operation, of each iteration of this rank; empty unless they were asked for.
+  std::vector<double> iteration_seconds;
 };
 
 /// Collective: all ranks call with equal specs and get the same result.
-/// @throws Error kInvalidArgument for an in-place form that does not exist; as Communicator::run
+/// @throws Error kInvalidArgument for an in-place form that does not exist; kInvalidUsage for a
+/// rank without a GPU, and for graphs on host memory; as Communicator::run
 MeasureResult measure(Communicator& comm, const MeasureSpec& spec);
 
 }  // namespace ropewalk::comm

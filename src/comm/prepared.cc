@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
+#include "comm/scaling.h"
 #include "core/error.h"
-#include "core/small_float.h"
 #include "schedule/layout.h"
 
 namespace ropewalk::comm {
@@ -14,19 +13,6 @@ namespace {
 // Parts begin at cache lines (of two, for the adjacent-line prefetcher), so that no two ranks write
 // one line.
 constexpr std::size_t kGranuleBytes = 128;
-
-// 1 / num_ranks as one element of a floating type, which kAvg multiplies each input by (as NCCL).
-std::uint64_t reciprocal(DataType type, int num_ranks) {
-  const double value = 1.0 / num_ranks;
-  const auto single = static_cast<float>(value);
-  std::uint64_t bits = 0;
-  switch (type) {
-    case DataType::kFloat64: std::memcpy(&bits, &value, sizeof value); break;
-    case DataType::kFloat32: std::memcpy(&bits, &single, sizeof single); break;
-    default: bits = encode_small_float(type, single); break;
-  }
-  return bits;
-}
 
 }  // namespace
 
@@ -49,8 +35,7 @@ PreparedCollective::PreparedCollective(std::shared_ptr<const schedule::Checked> 
   }
 }
 
-bool PreparedCollective::connect(Links& links) {
-  if (connected_) return true;
+bool PreparedCollective::connect_more(Links& links) {
   bool all = true;
   for (executor::Strand& strand : strands_) {
     for (std::size_t k = 0; k < strand.receives.size(); ++k) {
@@ -72,44 +57,30 @@ bool PreparedCollective::connect(Links& links) {
 void PreparedCollective::arm(const CollectiveCall& call, bool in_place,
                              const executor::CallTag& tag, const Choice& choice, int num_ranks,
                              bool check_tags) {
-  const std::size_t element = size_of(call.type);
+  // Repeated calls of one shape are the common case: all but the buffers is still right.
+  const Shape shape{call.count, call.scalar, &choice, call.type, call.op};
+  if (shape_ != shape) {
+    set_arithmetic(call, num_ranks);
+    cut(call, choice);
+    shape_ = shape;
+  }
   call_.input = static_cast<const std::byte*>(call.input);
   call_.output = static_cast<std::byte*>(call.output);
-  call_.count = call.count;
-  call_.type = call.type;
-  call_.element_bytes = element;
-  call_.op = call.op;
-  call_.scaled = false;
-  call_.scalar = 0;
-  call_.divisor = 1;
-  if (reduces(call.collective)) {
-    if (call.op == RedOp::kPreMulSum) {
-      call_.scaled = true;
-      call_.scalar = call.scalar;
-    } else if (call.op == RedOp::kAvg && num_ranks > 1) {
-      if (is_float(call.type)) {
-        call_.scaled = true;
-        call_.scalar = reciprocal(call.type, num_ranks);
-      } else {
-        call_.divisor = static_cast<std::uint32_t>(num_ranks);
-      }
-    }
-  }
   call_.in_place = in_place;
   call_.check_tags = check_tags;
   call_.tag = tag;
+  restart();
+}
 
-  // Repeated calls of one shape are the common case: their cut is still right.
-  if (cut_ != Cut{call.count, call.type, call_.scaled, &choice}) {
-    cut(call, choice);
-    cut_ = {call.count, call.type, call_.scaled, &choice};
-  }
-  call_.address_bytes = address_bytes_;
-  for (executor::Strand& strand : strands_) {
-    strand.round = 0;
-    strand.step = 0;
-    strand.drained = 0;
-  }
+void PreparedCollective::set_arithmetic(const CollectiveCall& call, int num_ranks) {
+  call_.count = call.count;
+  call_.type = call.type;
+  call_.element_bytes = size_of(call.type);
+  call_.op = call.op;
+  const Scaling scaling = scaling_of(call, num_ranks);
+  call_.scaled = scaling.scaled;
+  call_.scalar = scaling.scalar;
+  call_.divisor = scaling.divisor;
 }
 
 void PreparedCollective::cut(const CollectiveCall& call, const Choice& choice) {
@@ -117,11 +88,12 @@ void PreparedCollective::cut(const CollectiveCall& call, const Choice& choice) {
   const std::size_t granule = std::max<std::size_t>(1, kGranuleBytes / element);
   const schedule::Schedule& schedule = checked_->schedule();
   std::size_t chunk_bytes = choice.chunk_bytes;
-  address_bytes_ = choice.address_bytes;
+  call_.address_bytes = choice.address_bytes;
+  call_.share_bytes = choice.share_bytes;
   // A scaled input is not what lies in the user's buffer, so it cannot go by address.
   if (choice.address_chunk_bytes > chunk_bytes && all_by_address_ && !call_.scaled) {
     chunk_bytes = choice.address_chunk_bytes;
-    address_bytes_ = std::min(choice.address_bytes, choice.chunk_bytes);
+    call_.address_bytes = std::min(choice.address_bytes, choice.chunk_bytes);
   }
   for (std::size_t c = 0; c < strands_.size(); ++c) {
     executor::Strand& strand = strands_[c];

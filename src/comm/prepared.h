@@ -22,11 +22,19 @@ class PreparedCollective {
   PreparedCollective(std::shared_ptr<const schedule::Checked> checked, int rank);
 
   /// Asks for the links. @return true when all are connected; call again otherwise
-  bool connect(Links& links);
+  bool connect(Links& links) { return connected_ || connect_more(links); }
 
-  /// Sets the strands to the start of a call. @pre connect() returned true
+  [[nodiscard]] bool connected() const noexcept { return connected_; }
+
+  /// Sets the strands to the start of a call. @pre connected()
   void arm(const CollectiveCall& call, bool in_place, const executor::CallTag& tag,
            const Choice& choice, int num_ranks, bool check_tags);
+
+  /// The same call once more. @pre arm() was for the last call
+  void arm_again(std::uint32_t number) noexcept {
+    call_.tag.call = number;
+    restart();
+  }
 
   [[nodiscard]] executor::Call& call() noexcept { return call_; }
   [[nodiscard]] std::vector<executor::Strand>& strands() noexcept { return strands_; }
@@ -35,22 +43,30 @@ class PreparedCollective {
   [[nodiscard]] bool all_by_address() const noexcept { return all_by_address_; }
 
  private:
+  bool connect_more(Links& links);
+  void restart() noexcept {
+    for (executor::Strand& strand : strands_) {
+      strand.round = 0;
+      strand.step = 0;
+    }
+  }
+  void set_arithmetic(const CollectiveCall& call, int num_ranks);
   void cut(const CollectiveCall& call, const Choice& choice);
 
   std::shared_ptr<const schedule::Checked> checked_;
   std::vector<executor::Program> programs_;  // per channel; not resized once strands point into it
   std::vector<executor::Strand> strands_;    // the same order
   executor::Call call_;
-  // What the strands' lengths were computed for.
-  struct Cut {
+  // What `call_` and the strands' lengths were last set for.
+  struct Shape {
     std::size_t count = 0;
-    DataType type = DataType::kInt8;
-    bool scaled = false;
+    std::uint64_t scalar = 0;
     const Choice* choice = nullptr;
-    friend bool operator==(const Cut&, const Cut&) = default;
+    DataType type = DataType::kInt8;
+    RedOp op = RedOp::kSum;
+    friend bool operator==(const Shape&, const Shape&) = default;
   };
-  Cut cut_;
-  std::size_t address_bytes_ = 0;
+  Shape shape_;
   bool connected_ = false;
   bool all_by_address_ = false;
 };

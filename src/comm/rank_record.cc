@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 
+#include "core/descriptor_server.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/process_memory.h"

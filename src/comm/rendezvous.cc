@@ -11,7 +11,6 @@
 #include <condition_variable>
 #include <cstring>
 #include <fstream>
-#include <mutex>
 #include <set>
 #include <thread>
 
@@ -22,6 +21,7 @@
 #include "comm/launch.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/mutex.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -415,12 +415,12 @@ Socket listen_here(const SocketAddress& address, Deadline deadline) {
 
 /// One attempt to fetch. Service thread, with its result for the caller's thread.
 struct Fetch {
-  std::mutex mutex;
+  Mutex mutex;
   std::condition_variable changed;
-  bool done = false;  // guarded by mutex, as the next four
-  std::uint8_t status = 0;
-  UniqueId id{};
-  std::string text;
+  bool done RW_GUARDED_BY(mutex) = false;
+  std::uint8_t status RW_GUARDED_BY(mutex) = 0;
+  UniqueId id RW_GUARDED_BY(mutex){};
+  std::string text RW_GUARDED_BY(mutex);
   std::unique_ptr<Connection> connection;  // service thread
 };
 
@@ -452,7 +452,7 @@ Meeting meet_by_tcp(const LaunchEnvironment& environment, const std::string& whe
     service->post([&service = *service, fetch, address, secret, claims] {
       const auto finish = [&service, fetch](std::uint8_t status, const UniqueId& id,
                                             const std::string& text) {
-        const std::lock_guard lock(fetch->mutex);
+        const Lock lock(fetch->mutex);
         if (fetch->done) return;
         fetch->done = true;
         fetch->status = status;
@@ -481,8 +481,9 @@ Meeting meet_by_tcp(const LaunchEnvironment& environment, const std::string& whe
       }
     });
     {
-      std::unique_lock lock(fetch->mutex);
-      fetch->changed.wait(lock, [&] { return fetch->done; });  // kProofTime at most
+      Lock lock(fetch->mutex);
+      // kProofTime at most
+      lock.wait(fetch->changed, [&]() RW_REQUIRES(fetch->mutex) { return fetch->done; });
       if (fetch->status == 1) return Meeting(fetch->id);
       if (fetch->status == 2) throw Error(Errc::kInvalidArgument, "{}", fetch->text);
       problem = fetch->text;

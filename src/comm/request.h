@@ -1,12 +1,13 @@
 // An operation that was started and not waited for.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <mutex>
 #include <optional>
 
 #include "core/error.h"
+#include "core/mutex.h"
 
 namespace ropewalk::comm {
 
@@ -19,23 +20,26 @@ class Request {
   /// @return true when the operation ended (see error()), false when `timeout` passed first;
   ///         a negative timeout waits for ever
   bool wait(std::chrono::microseconds timeout) {
-    std::unique_lock lock(mutex_);
+    const auto done = [this]() RW_REQUIRES(mutex_) { return done_; };
+    Lock lock(mutex_);
     if (timeout.count() < 0) {
-      ended_.wait(lock, [this] { return done_; });
+      lock.wait(ended_, done);
       return true;
     }
-    return ended_.wait_for(lock, timeout, [this] { return done_; });
+    // A century: sums of longer times with the clock would overflow.
+    const auto most = std::min<std::chrono::microseconds>(timeout, std::chrono::years(100));
+    return lock.wait_until(ended_, std::chrono::steady_clock::now() + most, done);
   }
 
   [[nodiscard]] std::optional<Error> error() const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return error_;
   }
 
  private:
   void end(std::optional<Error> error) {
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       if (done_) return;
       done_ = true;
       error_ = std::move(error);
@@ -43,10 +47,10 @@ class Request {
     ended_.notify_all();
   }
 
-  mutable std::mutex mutex_;  // guards all below
+  mutable Mutex mutex_;
   std::condition_variable ended_;
-  bool done_ = false;
-  std::optional<Error> error_;
+  bool done_ RW_GUARDED_BY(mutex_) = false;
+  std::optional<Error> error_ RW_GUARDED_BY(mutex_);
 };
 
 }  // namespace ropewalk::comm

@@ -16,7 +16,7 @@ Runtime& Runtime::process() {
 }
 
 Config Runtime::config() {
-  const std::lock_guard lock(config_mutex_);
+  const Lock lock(config_mutex_);
   if (config_ == nullptr) {
     auto loaded = std::make_unique<Config>(Config::load());
     log::configure(loaded->text(Setting::kDebug), loaded->text(Setting::kDebugSubsys),
@@ -31,7 +31,7 @@ void Runtime::set(std::string_view name, std::string_view value, std::string_vie
   changed.set(name, value, source);
   log::configure(changed.text(Setting::kDebug), changed.text(Setting::kDebugSubsys),
                  changed.text(Setting::kDebugFile));
-  const std::lock_guard lock(config_mutex_);
+  const Lock lock(config_mutex_);
   *config_ = std::move(changed);
 }
 

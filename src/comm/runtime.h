@@ -3,11 +3,11 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "comm/bootstrap/context.h"
 #include "comm/host_segment.h"
+#include "core/mutex.h"
 #include "core/settings.h"
 #include "schedule/checked.h"
 
@@ -34,7 +34,7 @@ class Runtime {
   /// The segment called `name`, made by `make` when no communicator of this process has it open.
   template <typename Make>
   std::shared_ptr<HostSegment> segment(const std::string& name, Make&& make) {
-    const std::lock_guard lock(segments_mutex_);
+    const Lock lock(segments_mutex_);
     if (std::shared_ptr<HostSegment> open = segments_[name].lock()) return open;
     std::shared_ptr<HostSegment> made = make();
     segments_[name] = made;
@@ -42,13 +42,13 @@ class Runtime {
   }
 
  private:
-  std::mutex config_mutex_;  // guards config_
-  std::unique_ptr<Config> config_;
+  Mutex config_mutex_;
+  std::unique_ptr<Config> config_ RW_GUARDED_BY(config_mutex_);
   Context context_;
   schedule::CheckedSchedules schedules_;
   std::uint64_t token_ = 0;
-  std::mutex segments_mutex_;  // guards segments_, and lets one rank of a process open a segment
-  std::map<std::string, std::weak_ptr<HostSegment>> segments_;
+  Mutex segments_mutex_;  // also held while a rank opens a segment: one of a process does
+  std::map<std::string, std::weak_ptr<HostSegment>> segments_ RW_GUARDED_BY(segments_mutex_);
 };
 
 }  // namespace ropewalk::comm

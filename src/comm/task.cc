@@ -1,7 +1,6 @@
 #include "comm/task.h"
 
 #include <algorithm>
-#include <tuple>
 
 #include "comm/communicator.h"
 #include "core/error.h"
@@ -10,13 +9,22 @@ namespace ropewalk::comm {
 
 bool CollectiveTask::begin(executor::HostTeam& team) {
   if (armed_) return true;
-  if (prepared_ == nullptr) std::tie(choice_, prepared_) = comm_.way_of(call_);
+  if (prepared_ == nullptr) {
+    const Communicator::Way& way = comm_.way_of(call_);
+    choice_ = way.choice;
+    prepared_ = way.prepared;
+  }
   if (!prepared_->connect(comm_.links())) return false;
+  comm_.forget_last();
   prepared_->arm(call_, in_place_, tag_, *choice_, comm_.size(), comm_.check_calls());
   team.history().record(tag_);
+  set_armed();
+  return true;
+}
+
+void CollectiveTask::set_armed() {
   if (prepared_->strands().size() > 1) strand_done_.assign(prepared_->strands().size(), false);
   armed_ = true;
-  return true;
 }
 
 bool CollectiveTask::advance(executor::HostTeam& team) {
@@ -60,6 +68,7 @@ PointToPointTask::PointToPointTask(Communicator& comm, std::vector<PointToPointC
     : comm_(comm), items_(calls.size()) {
   for (std::size_t i = 0; i < calls.size(); ++i) {
     items_[i].call = calls[i];
+    sends_ |= calls[i].sends;
     for (std::size_t before = i; before-- > 0;) {
       if (calls[before].peer == calls[i].peer && calls[before].sends == calls[i].sends) {
         items_[i].after = static_cast<int>(before);
@@ -95,8 +104,9 @@ bool PointToPointTask::start(Item& item) {
   walker_call.type = call.type;
   walker_call.element_bytes = size_of(call.type);
   walker_call.check_tags = comm_.check_calls();
+  const Choice& choice = comm_.tuner().point_to_point();
   walker_call.tag = tag_of(call);
-  const Choice choice = comm_.tuner().point_to_point();
+  if (!sends_) walker_call.share_bytes = choice.share_bytes;
   std::size_t chunk_bytes = choice.chunk_bytes;
   walker_call.address_bytes = choice.address_bytes;
   if (choice.address_chunk_bytes > chunk_bytes) {
@@ -159,7 +169,7 @@ std::vector<int> blocking_peers(executor::Strand& strand, const executor::HostTe
     }
     for (std::uint32_t k = 0; k < step.num_sends; ++k) {
       executor::SendEnd& link = *strand.sends[program.sends[step.first_send + k].end];
-      if (!team.wait_room(link, true)) peers.push_back(link.peer);
+      if (!team.wait_room(link, executor::kInlineBytes + 1)) peers.push_back(link.peer);
     }
   } else {
     for (executor::SendEnd* link : strand.sends) {

@@ -38,6 +38,15 @@ class CollectiveTask final : public Task {
   CollectiveTask(Communicator& comm, const CollectiveCall& call, bool in_place,
                  const executor::CallTag& tag)
       : comm_(comm), call_(call), in_place_(in_place), tag_(tag) {}
+  /// A call that has begun: `prepared` is armed for it.
+  CollectiveTask(Communicator& comm, const CollectiveCall& call, PreparedCollective& prepared)
+      : comm_(comm),
+        call_(call),
+        in_place_(prepared.call().in_place),
+        tag_(prepared.call().tag),
+        prepared_(&prepared) {
+    set_armed();
+  }
   bool advance(executor::HostTeam& team) override;
   [[nodiscard]] std::vector<int> waiting_for(const executor::HostTeam& team) override;
   [[nodiscard]] std::string describe() const override;
@@ -45,6 +54,7 @@ class CollectiveTask final : public Task {
 
  private:
   bool begin(executor::HostTeam& team);
+  void set_armed();
 
   Communicator& comm_;
   CollectiveCall call_;
@@ -78,6 +88,7 @@ class PointToPointTask final : public Task {
 
   Communicator& comm_;
   std::vector<Item> items_;
+  bool sends_ = false;  // any of them
 };
 
 /// Ranks whose links keep a strand from going on.

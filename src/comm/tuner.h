@@ -35,6 +35,7 @@ struct Choice {
   std::size_t chunk_bytes = 0;          ///< largest chunk that is staged; at most a slot
   std::size_t address_bytes = 0;        ///< smallest chunk that goes by address
   std::size_t address_chunk_bytes = 0;  ///< chunk where every chunk of a call goes by address
+  std::size_t share_bytes = 0;          ///< smallest chunk that its sender may help to copy
   double predicted_seconds = 0;
 };
 

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <climits>
-#include <mutex>
 #include <string>
 
 #include "core/error.h"

@@ -1,25 +1,18 @@
 #include "core/shared_memory.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "core/error.h"
 #include "core/log.h"
-#include "core/random.h"
 #include "core/units.h"
 
 namespace ropewalk {
@@ -92,121 +85,7 @@ bool sealed_against_shrinking(int fd) noexcept {
   return seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
 }
 
-constexpr std::size_t kNameLetters = 32;
-
-std::string random_name() {
-  std::array<std::byte, kNameLetters / 2> secret;
-  fill_random(secret);
-  std::string name;
-  for (const std::byte byte : secret) name += fmt::format("{:02x}", std::to_integer<int>(byte));
-  return name;
-}
-
-struct UnixAddress {
-  sockaddr_un address{};
-  socklen_t bytes = 0;
-  [[nodiscard]] const sockaddr* get() const noexcept {
-    return reinterpret_cast<const sockaddr*>(&address);
-  }
-};
-
-// A leading zero byte makes the name abstract: no file, gone with the last descriptor.
-UnixAddress abstract_address(std::string_view name) {
-  const std::string path = fmt::format("ropewalk-{}", name);
-  UnixAddress result;
-  if (path.size() + 1 > sizeof result.address.sun_path) {
-    throw Error(Errc::kInvalidArgument, "descriptor server name '{}' is too long", name);
-  }
-  result.address.sun_family = AF_UNIX;
-  std::memcpy(result.address.sun_path + 1, path.data(), path.size());
-  result.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + path.size());
-  return result;
-}
-
-bool peer_is_same_user(int socket) {
-  ucred peer{};
-  socklen_t bytes = sizeof peer;
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
-    throw system_error(errno, "SO_PEERCRED of a descriptor socket");
-  }
-  return peer.uid == geteuid();
-}
-
-int milliseconds_left(std::chrono::steady_clock::time_point deadline) {
-  const auto left =
-      std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1'000'000));
-}
-
-bool wait_readable(int socket, std::chrono::steady_clock::time_point deadline) {
-  for (;;) {
-    pollfd entry{socket, POLLIN, 0};
-    const int left = milliseconds_left(deadline);
-    const int ready = poll(&entry, 1, left);
-    if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) throw system_error(errno, "poll of a descriptor socket");
-    if (ready == 0 && left == 0) return false;
-  }
-}
-
-bool send_descriptor(int socket, int fd) noexcept {
-  char payload = 'F';
-  iovec range{&payload, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &range;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof fd);
-  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  ssize_t sent = 0;
-  do {
-    sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (sent < 0 && errno == EINTR);
-  return sent == 1;
-}
-
-FileDescriptor receive_descriptor(int socket) {
-  char payload = 0;
-  iovec range{&payload, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &range;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  ssize_t received = 0;
-  do {
-    received = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-  } while (received < 0 && errno == EINTR);
-  if (received < 0) throw system_error(errno, "receiving a descriptor");
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (received == 0 || header == nullptr || header->cmsg_type != SCM_RIGHTS ||
-      header->cmsg_len != CMSG_LEN(sizeof(int))) {
-    throw Error(Errc::kSystem, "receiving a descriptor: the server closed without sending one");
-  }
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-  return FileDescriptor(fd);
-}
-
 }  // namespace
-
-FileDescriptor::FileDescriptor(FileDescriptor&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)) {}
-
-FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-FileDescriptor::~FileDescriptor() {
-  if (fd_ >= 0) close(fd_);
-}
 
 ShmBacking parse_shm_backing(std::string_view text) {
   if (text == "auto") return ShmBacking::kAuto;
@@ -309,75 +188,6 @@ void SharedMemory::reserve(std::size_t offset, std::size_t bytes) {
       reserved_[at / 64].fetch_or(std::uint64_t{1} << (at % 64), std::memory_order_relaxed);
     }
   }
-}
-
-DescriptorServer::DescriptorServer()
-    : name_(random_name()),
-      socket_(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
-  if (!socket_) throw system_error(errno, "socket for descriptors");
-  const UnixAddress address = abstract_address(name_);
-  if (bind(socket_.get(), address.get(), address.bytes) != 0) {
-    throw system_error(errno, "bind of a descriptor socket");
-  }
-  if (listen(socket_.get(), SOMAXCONN) != 0) {
-    throw system_error(errno, "listen of a descriptor socket");
-  }
-}
-
-DescriptorServer::~DescriptorServer() = default;
-
-int DescriptorServer::serve(int fd) {
-  int served = 0;
-  for (;;) {
-    const FileDescriptor receiver(
-        accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!receiver) {
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return served;
-      throw system_error(errno, "accept on a descriptor socket");
-    }
-    if (!peer_is_same_user(receiver.get())) {
-      log::warn("refused to hand shared memory to a process of another user");
-      continue;
-    }
-    if (send_descriptor(receiver.get(), fd)) ++served;
-  }
-}
-
-void DescriptorServer::serve(int fd, int receivers,
-                             std::chrono::steady_clock::time_point deadline) {
-  int served = 0;
-  for (;;) {
-    served += serve(fd);
-    if (served >= receivers) return;
-    if (!wait_readable(socket_.get(), deadline)) {
-      throw Error(Errc::kTimeout, "only {} of {} processes fetched their shared memory in time",
-                  served, receivers);
-    }
-  }
-}
-
-FileDescriptor fetch_descriptor(std::string_view name,
-                                std::chrono::steady_clock::time_point deadline) {
-  // Not blocking: connect would else wait, without limit, for room in the server's queue.
-  const FileDescriptor receiver(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!receiver) throw system_error(errno, "socket for descriptors");
-  const UnixAddress address = abstract_address(name);
-  while (connect(receiver.get(), address.get(), address.bytes) != 0) {
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN) throw system_error(errno, "connecting to a peer's descriptor socket");
-    if (milliseconds_left(deadline) == 0) {
-      throw Error(Errc::kTimeout, "connecting to a peer's descriptor socket: its queue is full");
-    }
-    poll(nullptr, 0, 1);  // the queue is full: nothing to wait on but time
-  }
-  if (!peer_is_same_user(receiver.get())) {
-    throw Error(Errc::kSystem, "a process of another user owns the peer's descriptor socket");
-  }
-  if (!wait_readable(receiver.get(), deadline)) {
-    throw Error(Errc::kTimeout, "a peer did not hand over its shared memory in time");
-  }
-  return receive_descriptor(receiver.get());
 }
 
 }  // namespace ropewalk

@@ -1,38 +1,20 @@
 // Memory shared between the processes of one host, without a name in any file system.
 //
 // A segment is an anonymous file (memfd), or an unnamed file in /dev/shm (O_TMPFILE): a killed job
-// leaves nothing behind. It is handed to other processes as a file descriptor, over an abstract
-// Unix socket with an unguessable name (SCM_RIGHTS); both ends check that the other has their user
-// id. A segment is sparse: memory is taken by reserve(), which fails with an error where the first
-// touch would have killed the process.
+// leaves nothing behind. It is handed to other processes as a file descriptor
+// (core/descriptor_server.h). A segment is sparse: memory is taken by reserve(), which fails with
+// an error where the first touch would have killed the process.
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <string_view>
 
+#include "core/file_descriptor.h"
+
 namespace ropewalk {
-
-/// Owns a file descriptor.
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int fd) noexcept : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept;
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  ~FileDescriptor();
-  [[nodiscard]] int get() const noexcept { return fd_; }
-  [[nodiscard]] explicit operator bool() const noexcept { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
 
 /// Where a segment's memory comes from (setting SHM_BACKING). kAuto: memfd, else /dev/shm.
 enum class ShmBacking { kAuto, kMemfd, kDevShm };
@@ -70,32 +52,5 @@ class SharedMemory {
   bool dev_shm_ = false;
   std::unique_ptr<std::atomic<std::uint64_t>[]> reserved_;  // a bit per page
 };
-
-/// Hands a file descriptor to other processes of this host and user.
-class DescriptorServer {
- public:
-  /// Listens on an abstract Unix socket with a random name.
-  DescriptorServer();
-  ~DescriptorServer();
-  DescriptorServer(const DescriptorServer&) = delete;
-  DescriptorServer& operator=(const DescriptorServer&) = delete;
-
-  /// 32 hexadecimal letters; hand it to the receivers by a private way.
-  [[nodiscard]] const std::string& name() const noexcept { return name_; }
-
-  /// Serves waiting receivers without blocking. @return how many were served by this call
-  int serve(int fd);
-
-  /// Serves until `receivers` were served in all. @throws Error kTimeout
-  void serve(int fd, int receivers, std::chrono::steady_clock::time_point deadline);
-
- private:
-  std::string name_;
-  FileDescriptor socket_;
-};
-
-/// Fetches the descriptor from the server called `name`. @throws Error kTimeout, kSystem
-FileDescriptor fetch_descriptor(std::string_view name,
-                                std::chrono::steady_clock::time_point deadline);
 
 }  // namespace ropewalk

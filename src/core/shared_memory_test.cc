@@ -5,9 +5,7 @@
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,46 +17,18 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/testing/in_child.h"
 
 namespace ropewalk {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-constexpr auto kPatience = std::chrono::seconds(30);
-
-constexpr int kSkipped = 77;
-
-// Runs `body` in a forked child; 0 is success. Its words for a failure go to standard error.
-int in_child(const std::function<int()>& body) {
-  const pid_t pid = fork();
-  if (pid == 0) {
-    int status = 99;
-    try {
-      status = body();
-    } catch (const std::exception& error) {
-      fprintf(stderr, "child: %s\n", error.what());
-    }
-    _exit(status);
-  }
-  int status = 0;
-  waitpid(pid, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-std::string message_of(const std::function<void()>& body, Errc expected) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), expected) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return {};
-}
+using testing::in_child;
+using testing::kSkipped;
+using testing::message_of;
 
 FileDescriptor duplicate(int fd) { return FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
 
-class Backings : public testing::TestWithParam<ShmBacking> {
+class Backings : public ::testing::TestWithParam<ShmBacking> {
  protected:
   // Nothing when this system has no such backing.
   static std::optional<SharedMemory> create(std::size_t bytes) {
@@ -151,8 +121,8 @@ TEST_P(Backings, MovesLeaveNothingTwice) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Backings,
-                         testing::Values(ShmBacking::kAuto, ShmBacking::kMemfd,
-                                         ShmBacking::kDevShm),
+                         ::testing::Values(ShmBacking::kAuto, ShmBacking::kMemfd,
+                                           ShmBacking::kDevShm),
                          [](const auto& param_info) {
                            switch (param_info.param) {
                              case ShmBacking::kAuto: return "Auto";
@@ -217,110 +187,9 @@ TEST(SharedMemory, FileSizeLimitIsAnError) {
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return kSkipped;
     message_of([] { SharedMemory::create(std::size_t{2} << 20, ShmBacking::kMemfd); },
                Errc::kSystem);
-    return testing::Test::HasFailure() ? 1 : 0;
+    return ::testing::Test::HasFailure() ? 1 : 0;
   });
   if (status == kSkipped) GTEST_SKIP() << "setrlimit is not permitted here";
-  EXPECT_EQ(status, 0);
-}
-
-TEST(DescriptorServer, NamesAreRandom) {
-  const DescriptorServer a;
-  const DescriptorServer b;
-  EXPECT_EQ(a.name().size(), 32U);
-  EXPECT_EQ(a.name().find_first_not_of("0123456789abcdef"), std::string::npos);
-  EXPECT_NE(a.name(), b.name());
-}
-
-TEST(DescriptorServer, ServesSeveralProcesses) {
-  SharedMemory memory = SharedMemory::create(4096, ShmBacking::kAuto);
-  DescriptorServer server;
-  EXPECT_EQ(server.serve(memory.fd()), 0);
-  constexpr int kReceivers = 5;
-  std::vector<pid_t> children;
-  for (int i = 0; i < kReceivers; ++i) {
-    const pid_t pid = fork();
-    if (pid == 0) {
-      int status = 1;
-      try {
-        SharedMemory seen =
-            SharedMemory::map(fetch_descriptor(server.name(), Clock::now() + kPatience), 4096);
-        seen.data()[i] = static_cast<std::byte>(i + 1);
-        status = (fcntl(seen.fd(), F_GETFD) & FD_CLOEXEC) != 0 ? 0 : 2;
-      } catch (const std::exception& error) {
-        fprintf(stderr, "child: %s\n", error.what());
-      }
-      _exit(status);
-    }
-    children.push_back(pid);
-  }
-  server.serve(memory.fd(), kReceivers, Clock::now() + kPatience);
-  for (const pid_t pid : children) {
-    int status = 0;
-    waitpid(pid, &status, 0);
-    EXPECT_EQ(status, 0);
-  }
-  for (int i = 0; i < kReceivers; ++i) EXPECT_EQ(memory.data()[i], static_cast<std::byte>(i + 1));
-}
-
-TEST(DescriptorServer, Deadlines) {
-  const SharedMemory memory = SharedMemory::create(4096, ShmBacking::kAuto);
-  DescriptorServer server;
-  message_of([&] { server.serve(memory.fd(), 1, Clock::now()); }, Errc::kTimeout);
-  message_of([&] { fetch_descriptor(server.name(), Clock::now() + std::chrono::milliseconds(20)); },
-             Errc::kTimeout);
-}
-
-TEST(DescriptorServer, NoServerIsAnError) {
-  const std::string words = message_of(
-      [] { fetch_descriptor("00000000000000000000000000000000", Clock::now() + kPatience); },
-      Errc::kSystem);
-  EXPECT_NE(words.find("Connection refused"), std::string::npos) << words;
-  message_of([] { fetch_descriptor(std::string(200, 'a'), Clock::now() + kPatience); },
-             Errc::kInvalidArgument);
-}
-
-TEST(DescriptorServer, OtherUsersGetNothing) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
-  const SharedMemory memory = SharedMemory::create(4096, ShmBacking::kAuto);
-  DescriptorServer server;
-  // The child is refused by its own check of the server and, past that, by the server's.
-  EXPECT_EQ(in_child([&] {
-              if (setresuid(65534, 65534, 65534) != 0) return 2;
-              const std::string words =
-                  message_of([&] { fetch_descriptor(server.name(), Clock::now() + kPatience); },
-                             Errc::kSystem);
-              return words.find("another user") != std::string::npos ? 0 : 1;
-            }),
-            0);
-  int ready[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ready), 0);
-  const FileDescriptor ours(ready[0]);
-  FileDescriptor theirs(ready[1]);
-  const pid_t pid = fork();
-  if (pid == 0) {
-    int status = 1;
-    if (setresuid(65534, 65534, 65534) == 0) {
-      const int stranger = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-      sockaddr_un address{};
-      address.sun_family = AF_UNIX;
-      const std::string path = "ropewalk-" + server.name();
-      std::memcpy(address.sun_path + 1, path.data(), path.size());
-      const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + path.size());
-      char byte = 'x';
-      if (connect(stranger, reinterpret_cast<sockaddr*>(&address), bytes) == 0 &&
-          write(theirs.get(), &byte, 1) == 1) {
-        status = read(stranger, &byte, 1) == 1 ? 3 : 0;  // nothing but the end may come
-      }
-    }
-    _exit(status);
-  }
-  theirs = FileDescriptor();
-  char byte = 0;
-  EXPECT_EQ(read(ours.get(), &byte, 1), 1);
-  // The first stranger was taken off the queue too: neither counts.
-  EXPECT_EQ(server.serve(memory.fd()), 0);
-  int status = 0;
-  waitpid(pid, &status, 0);
   EXPECT_EQ(status, 0);
 }
 

@@ -5,6 +5,7 @@
 // says what this rank did in the call that the chunk is of.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +26,12 @@ class CallHistory {
     const CallTag& tag = tags_[call % tags_.size()];
     if (call == 0 || tag.call != call) return std::nullopt;
     return tag;
+  }
+
+  /// Whether this is so of one of the last calls.
+  [[nodiscard]] bool any_of(auto&& condition) const {
+    return std::any_of(tags_.begin(), tags_.end(),
+                       [&](const CallTag& tag) { return tag.call != 0 && condition(tag); });
   }
 
  private:

@@ -8,7 +8,7 @@
 // Memory of a link, in lines of 64 bytes:
 //
 //   line 0            `consumed`: chunks that the reader is done with; written by the reader only
-//   line 1            unused, keeps the neighbours' prefetchers apart
+//   line 1            the desk of host/shared_copy.h
 //   headers           a SlotHeader each, two lines
 //   slots             slot_bytes of data each
 //
@@ -23,6 +23,8 @@
 
 #include <cstddef>
 #include <cstdint>
+
+#include "core/host_device.h"
 
 namespace ropewalk::executor {
 
@@ -72,17 +74,20 @@ struct FifoShape {
   /// one piece.
   bool interleaved = false;
 
-  [[nodiscard]] std::size_t header_stride() const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE std::size_t header_stride() const noexcept {
     return interleaved ? sizeof(SlotHeader) + slot_bytes : sizeof(SlotHeader);
   }
-  [[nodiscard]] std::size_t header_offset(std::uint64_t chunk) const noexcept {
-    return 2 * kLineBytes + ((chunk - 1) & (headers - 1)) * header_stride();
+  [[nodiscard]] RW_HOST_DEVICE std::size_t header_offset(std::uint64_t chunk) const noexcept {
+    const std::uint64_t index = (chunk - 1) & (headers - 1);
+    // Spelled out, because a product with a constant is a shift.
+    if (!interleaved) return 2 * kLineBytes + index * sizeof(SlotHeader);
+    return 2 * kLineBytes + index * header_stride();
   }
-  [[nodiscard]] std::size_t data_offset(std::uint64_t chunk) const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE std::size_t data_offset(std::uint64_t chunk) const noexcept {
     if (interleaved) return header_offset(chunk) + sizeof(SlotHeader);
     return 2 * kLineBytes + headers * sizeof(SlotHeader) + ((chunk - 1) & (slots - 1)) * slot_bytes;
   }
-  [[nodiscard]] std::size_t bytes() const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE std::size_t bytes() const noexcept {
     return 2 * kLineBytes + headers * sizeof(SlotHeader) + std::size_t{slots} * slot_bytes;
   }
 };
@@ -94,18 +99,20 @@ struct SendEnd {
   FifoShape shape;
   int peer = -1;
   bool address_allowed = false;     ///< the reader can reach this rank's memory
+  int process = 0;                  ///< the reader's pid, if this rank may write its memory; else 0
+  bool offered = false;             ///< chunks that this rank may help to copy are on their way
   bool drain_all = false;           ///< a call ends only when every chunk is consumed (network)
   std::uint64_t published = 0;      ///< chunks written so far
   std::uint64_t consumed_seen = 0;  ///< last known value of `consumed`
   std::uint64_t drain_to = 0;       ///< the last chunk that must be consumed before the call ends
 
-  [[nodiscard]] std::uint64_t* consumed() const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE std::uint64_t* consumed() const noexcept {
     return reinterpret_cast<std::uint64_t*>(memory);
   }
-  [[nodiscard]] SlotHeader* header(std::uint64_t chunk) const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE SlotHeader* header(std::uint64_t chunk) const noexcept {
     return reinterpret_cast<SlotHeader*>(memory + shape.header_offset(chunk));
   }
-  [[nodiscard]] std::byte* data(std::uint64_t chunk) const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE std::byte* data(std::uint64_t chunk) const noexcept {
     return memory + shape.data_offset(chunk);
   }
 };
@@ -117,14 +124,15 @@ struct ReceiveEnd {
   int peer = -1;
   int process = 0;             ///< writer's process for kAddress: 0 is this process, else its pid
   std::uint64_t received = 0;  ///< chunks consumed so far
+  bool waited = false;         ///< the next chunk was looked for before it was there
 
-  [[nodiscard]] std::uint64_t* consumed() const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE std::uint64_t* consumed() const noexcept {
     return reinterpret_cast<std::uint64_t*>(memory);
   }
-  [[nodiscard]] SlotHeader* header(std::uint64_t chunk) const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE SlotHeader* header(std::uint64_t chunk) const noexcept {
     return reinterpret_cast<SlotHeader*>(memory + shape.header_offset(chunk));
   }
-  [[nodiscard]] std::byte* data(std::uint64_t chunk) const noexcept {
+  [[nodiscard]] RW_HOST_DEVICE std::byte* data(std::uint64_t chunk) const noexcept {
     return memory + shape.data_offset(chunk);
   }
 };

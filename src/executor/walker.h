@@ -1,75 +1,58 @@
 // The step walker: the one loop that runs every schedule, on host threads and on CUDA blocks.
 //
 // A *Team* is the group of threads that does the work of one strand: one host thread, or the
-// threads of a CUDA block. It offers the primitives; all of the team calls each of them:
+// threads of a CUDA block. It offers the primitives:
+//
+//   bool all(n, ready)                ready(k) for k < n, each by one thread of the team; true when
+//                                     all of them are. All of the team see what was waited for. (A
+//                                     team whose data carries its flags waits later, in describe()
+//                                     and transfer().)
+//   void each(n, body)                body(k) for k < n, each by one thread of the team, always the
+//                                     same one for one k
+//   void sync()                       all of the team see what each other's bodies did
+//   void end_step()                   the same, for what publish() and release() did
+//
+// called by all of the team, and within their bodies, by one thread for one link:
 //
 //   bool wait_arrival(ReceiveEnd&, std::size_t bytes)
 //                                     the next chunk of the link, of that size, is there (acquire)
-//   bool wait_room(SendEnd&, bool staged)
-//                                     the next header, and slot if staged, is free (acquire)
+//   bool wait_room(SendEnd&, std::size_t bytes)
+//                                     there is room for the next chunk, of that size (acquire)
 //   bool wait_consumed(SendEnd&, n)   the reader is done with chunk n (acquire)
+//   Source arrived(ReceiveEnd&, const Call&, std::size_t bytes)
+//                                     where the chunk's data is; compares the two ends' calls
+//   Destination describe(SendEnd&, const Call&, std::size_t bytes, const std::byte* given)
+//                                     prepares the next chunk; where its data goes, nowhere when it
+//                                     is `given` by address
+//   void publish(SendEnd&)            make the filled slot visible (release), count it
+//   void release(ReceiveEnd&, const Source&)
+//                                     hand the read slot back to the writer (release), count it
+//
+// and by all of the team again:
+//
 //   void transfer(Strand&, const Call&, const Transfer&)
 //                                     copy or combine the sources into the destinations
-//   void publish(SendEnd&)              make the filled slot visible (release), count it
-//   void release(ReceiveEnd&)         hand the read slot back to the writer (release), count it
-//   void mismatch(...)                the two ends were called differently; does not return
-//   void wrong_size(...)              a chunk has another size than expected, or than a slot
-//                                     holds; does not return
 //
 // A wait returns true when its condition holds. On a GPU it spins until then, or until the abort
 // flag; a host team may return false at once: walk() then returns, and is called again later to go
 // on from the same place. So one host thread can drive many strands, and a strand never blocks.
+//
+// A *Strand* (host: below; CUDA: block/strand.h) is a program at work: it gives the program's
+// records, the ends of its links, room for the operands of a step, and remembers how far it is.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "core/types.h"
+#include "core/host_device.h"
+#include "executor/call.h"
 #include "executor/fifo.h"
 #include "executor/program.h"
 
-#ifdef __CUDACC__
-#define RW_HOST_DEVICE __host__ __device__
-#else
-#define RW_HOST_DEVICE
-#endif
-
 namespace ropewalk::executor {
 
-/// What one call asks for; the same for all its strands.
-struct Call {
-  const std::byte* input = nullptr;
-  std::byte* output = nullptr;
-  std::size_t count = 0;  ///< elements of a unit (schedule/layout.h)
-  DataType type = DataType::kFloat32;
-  std::size_t element_bytes = 4;
-  RedOp op = RedOp::kSum;
-  bool scaled = false;        ///< multiply this rank's input by `scalar`
-  std::uint64_t scalar = 0;   ///< one element, in the low bytes
-  std::uint32_t divisor = 1;  ///< applied to finished values
-  bool in_place = false;
-  bool check_tags = true;
-  std::size_t address_bytes = ~std::size_t{0};  ///< smallest chunk that goes by address
-  CallTag tag;
-};
-
-/// One operand of a transfer: memory of this process, or of another one.
-struct Source {
-  const std::byte* data = nullptr;
-  std::uint64_t remote = 0;
-  int process = 0;  ///< 0: `data` counts; else `remote` in the process of this pid
-};
-
-struct Transfer {
-  std::uint32_t num_sources = 0;
-  std::uint32_t num_destinations = 0;
-  std::int32_t scaled_source = -1;
-  std::uint32_t divisor = 1;
-  std::size_t count = 0;  ///< elements
-};
-
-/// A program at work: its links, its share of the data, and how far it is.
+/// A program at work on the host: its links, its share of the data, and how far it is.
 struct Strand {
   const Program* program = nullptr;
   std::vector<SendEnd*> sends;        ///< in the order of Program::send_peers
@@ -82,10 +65,27 @@ struct Strand {
   // Progress.
   std::size_t round = 0;
   std::size_t step = 0;
-  std::size_t drained = 0;
   // Scratch of the step at work.
   std::vector<Source> sources;
-  std::vector<std::byte*> destinations;
+  std::vector<Destination> destinations;
+
+  [[nodiscard]] std::size_t num_steps() const noexcept { return program->steps.size(); }
+  [[nodiscard]] const StepRecord& step_record(std::size_t s) const noexcept {
+    return program->steps[s];
+  }
+  [[nodiscard]] std::int32_t operand(std::uint32_t k) const noexcept {
+    return program->operands[k];
+  }
+  [[nodiscard]] const SendRecord& send_record(std::uint32_t k) const noexcept {
+    return program->sends[k];
+  }
+  [[nodiscard]] std::uint32_t num_sends() const noexcept {
+    return static_cast<std::uint32_t>(sends.size());
+  }
+  [[nodiscard]] SendEnd& send_end(std::uint32_t end) const noexcept { return *sends[end]; }
+  [[nodiscard]] ReceiveEnd& receive_end(std::int32_t end) const noexcept {
+    return *receives[static_cast<std::size_t>(end)];
+  }
 };
 
 struct Slice {
@@ -94,6 +94,7 @@ struct Slice {
 };
 
 /// The elements of `part` that round `round` moves; empty for parts that have no more.
+template <typename Strand>
 RW_HOST_DEVICE inline Slice slice_of(const Strand& strand, std::int32_t part, std::size_t round) {
   const std::size_t part_begin = strand.part_length * static_cast<std::size_t>(part);
   if (part_begin >= strand.length) return {0, 0};
@@ -107,127 +108,98 @@ RW_HOST_DEVICE inline Slice slice_of(const Strand& strand, std::int32_t part, st
 }
 
 /// True when all links of the step are ready.
-template <typename Team>
+template <typename Team, typename Strand>
 RW_HOST_DEVICE bool step_ready(Team& team, Strand& strand, const StepRecord& step,
                                std::size_t bytes) {
-  const Program& program = *strand.program;
-  for (std::uint32_t k = 0; k < step.num_operands; ++k) {
-    const std::int32_t operand = program.operands[step.first_operand + k];
-    if (operand < 0) continue;
-    if (!team.wait_arrival(*strand.receives[static_cast<std::size_t>(operand)], bytes))
-      return false;
-  }
-  for (std::uint32_t k = 0; k < step.num_sends; ++k) {
-    SendEnd& link = *strand.sends[program.sends[step.first_send + k].end];
-    if (!team.wait_room(link, bytes > kInlineBytes)) return false;
-  }
-  return true;
+  return team.all(step.num_operands + step.num_sends, [&](std::uint32_t k) {
+    if (k >= step.num_operands) {
+      const SendRecord& send = strand.send_record(step.first_send + k - step.num_operands);
+      return team.wait_room(strand.send_end(send.end), bytes);
+    }
+    const std::int32_t operand = strand.operand(step.first_operand + k);
+    return operand < 0 || team.wait_arrival(strand.receive_end(operand), bytes);
+  });
 }
 
 /// Runs one step on one slice. @pre step_ready()
-template <typename Team>
+template <typename Team, typename Strand>
 RW_HOST_DEVICE void run_step(Team& team, Strand& strand, const Call& call, const StepRecord& step,
                              Slice slice) {
-  const Program& program = *strand.program;
   const std::size_t bytes = slice.count * call.element_bytes;
   const auto place = [&](std::int32_t index) {
     return (static_cast<std::size_t>(index) * call.count + slice.begin) * call.element_bytes;
+  };
+  // What may go by address: this rank's input or output as it is, and what is written to the output
+  // (schedule/check.h, DirectSend). The former is there already: its readers can start before this
+  // rank has made its own copy.
+  const std::int32_t only =
+      step.num_operands == 1 ? strand.operand(step.first_operand) : std::int32_t{0};
+  const std::byte* input = call.input + (step.input_index < 0 ? 0 : place(step.input_index));
+  std::byte* output = call.output + (step.output_index < 0 ? 0 : place(step.output_index));
+  const bool is_there = (only == kOwnInput && !call.scaled) || only == kOwnOutput;
+  const std::byte* given = step.write_output ? output : nullptr;
+  if (is_there) given = only == kOwnInput ? input : output;
+  const auto by_address = [&](const SendRecord& send, const auto& link) {
+    return given != nullptr && bytes >= call.address_bytes && link.address_allowed &&
+           (call.in_place ? send.address_in_place : send.address_out_of_place);
   };
 
   Transfer transfer;
   transfer.count = slice.count;
   transfer.num_sources = step.num_operands;
+  transfer.num_destinations = step.num_sends + 1;
   if (step.finished) transfer.divisor = call.divisor;
-  for (std::uint32_t k = 0; k < step.num_operands; ++k) {
-    const std::int32_t operand = program.operands[step.first_operand + k];
-    Source& source = strand.sources[k];
-    source = Source{};
-    if (operand == kOwnInput) {
-      source.data = call.input + place(step.input_index);
-      if (call.scaled) transfer.scaled_source = static_cast<std::int32_t>(k);
-    } else if (operand == kOwnOutput) {
-      source.data = call.output + place(step.output_index);
-    } else {
-      ReceiveEnd& link = *strand.receives[static_cast<std::size_t>(operand)];
-      const std::uint64_t chunk = link.received + 1;
-      SlotHeader* slot = link.header(chunk);
-      if (call.check_tags && !(slot->tag == call.tag)) team.mismatch(link.peer, slot->tag, call);
-      if (slot->bytes != bytes) team.wrong_size(link.peer, slot->bytes, bytes);
-      switch (slot->kind) {
-        case SlotKind::kInline: source.data = slot->inline_data; break;
-        case SlotKind::kStaged: source.data = link.data(chunk); break;
-        case SlotKind::kAddress:
-          if (link.process == 0) {
-            source.data = reinterpret_cast<const std::byte*>(slot->address);
-          } else {
-            source.remote = slot->address;
-            source.process = link.process;
-          }
-          break;
+  if (call.scaled) {
+    for (std::uint32_t k = 0; k < step.num_operands; ++k) {
+      if (strand.operand(step.first_operand + k) == kOwnInput) {
+        transfer.scaled_source = static_cast<std::int32_t>(k);
       }
     }
   }
-
-  // What may go by address: this rank's input or output as it is, and what is written to the output
-  // (schedule/check.h, DirectSend). The former is there already: its readers can start before this
-  // rank has made its own copy.
-  const std::int32_t only =
-      step.num_operands == 1 ? program.operands[step.first_operand] : std::int32_t{0};
-  const bool is_there = (only == kOwnInput && !call.scaled) || only == kOwnOutput;
-  const std::byte* given = is_there ? strand.sources[0].data : nullptr;
-  if (step.write_output) {
-    std::byte* output = call.output + place(step.output_index);
-    strand.destinations[transfer.num_destinations++] = output;
-    if (!is_there) given = output;
-  }
-  const auto by_address = [&](const SendRecord& send, const SendEnd& link) {
-    return given != nullptr && bytes >= call.address_bytes && link.address_allowed &&
-           (call.in_place ? send.address_in_place : send.address_out_of_place);
-  };
-  for (std::uint32_t k = 0; k < step.num_sends; ++k) {
-    const SendRecord& send = program.sends[step.first_send + k];
-    SendEnd& link = *strand.sends[send.end];
-    const std::uint64_t chunk = link.published + 1;
-    SlotHeader* slot = link.header(chunk);
-    slot->tag = call.tag;
-    slot->bytes = static_cast<std::uint32_t>(bytes);
-    if (link.drain_all) link.drain_to = chunk;
-    if (by_address(send, link)) {
-      slot->kind = SlotKind::kAddress;
-      slot->address = reinterpret_cast<std::uint64_t>(given);
-      link.drain_to = chunk;
-      if (is_there) team.publish(link);
-    } else if (bytes <= kInlineBytes) {
-      slot->kind = SlotKind::kInline;
-      strand.destinations[transfer.num_destinations++] = slot->inline_data;
+  team.each(step.num_operands, [&](std::uint32_t k) {
+    const std::int32_t operand = strand.operand(step.first_operand + k);
+    Source& source = strand.sources[k];
+    if (operand >= 0) {
+      source = team.arrived(strand.receive_end(operand), call, bytes);
     } else {
-      // Chunks that are larger than a slot are cut only where all go by address.
-      if (bytes > link.shape.slot_bytes) team.wrong_size(link.peer, bytes, link.shape.slot_bytes);
-      slot->kind = SlotKind::kStaged;
-      strand.destinations[transfer.num_destinations++] = link.data(chunk);
+      source = Source{};
+      source.data = operand == kOwnInput ? input : output;
     }
-  }
-
-  if (transfer.num_destinations > 0) team.transfer(strand, call, transfer);
-  for (std::uint32_t k = 0; k < step.num_sends; ++k) {
-    const SendRecord& send = program.sends[step.first_send + k];
-    SendEnd& link = *strand.sends[send.end];
+  });
+  team.each(step.num_sends + 1, [&](std::uint32_t k) {
+    if (k == 0) {
+      strand.destinations[0] = Destination{step.write_output ? output : nullptr};
+      return;
+    }
+    const SendRecord& send = strand.send_record(step.first_send + k - 1);
+    auto& link = strand.send_end(send.end);
+    const bool gives = by_address(send, link);
+    strand.destinations[k] = team.describe(link, call, bytes, gives ? given : nullptr);
+    if (gives && is_there) team.publish(link);
+  });
+  team.sync();
+  team.transfer(strand, call, transfer);
+  team.sync();
+  team.each(step.num_sends, [&](std::uint32_t k) {
+    const SendRecord& send = strand.send_record(step.first_send + k);
+    auto& link = strand.send_end(send.end);
     if (!(is_there && by_address(send, link))) team.publish(link);
-  }
-  for (std::uint32_t k = 0; k < step.num_operands; ++k) {
-    const std::int32_t operand = program.operands[step.first_operand + k];
-    if (operand >= 0) team.release(*strand.receives[static_cast<std::size_t>(operand)]);
-  }
+  });
+  team.each(step.num_operands, [&](std::uint32_t k) {
+    const std::int32_t operand = strand.operand(step.first_operand + k);
+    if (operand >= 0) team.release(strand.receive_end(operand), strand.sources[k]);
+  });
+  team.end_step();
 }
 
 /// Goes on with a strand as far as it can. @return true when it is done: the output is complete and
 /// no peer needs this rank's buffers any more
-template <typename Team>
+template <typename Team, typename Strand>
 RW_HOST_DEVICE bool walk(Team& team, Strand& strand, const Call& call) {
-  const std::size_t num_steps = strand.program->steps.size();
-  for (; strand.round < strand.rounds; ++strand.round) {
-    for (; strand.step < num_steps; ++strand.step) {
-      const StepRecord& step = strand.program->steps[strand.step];
+  const std::size_t num_steps = strand.num_steps();
+  for (; strand.rounds > strand.round; ++strand.round) {
+    for (; num_steps > strand.step; ++strand.step) {
+      const StepRecord& step = strand.step_record(strand.step);
       // All ranks cut a block alike, so sender and receiver skip the same empty chunks.
       const Slice slice = slice_of(strand, step.part, strand.round);
       if (slice.count == 0) continue;
@@ -236,12 +208,13 @@ RW_HOST_DEVICE bool walk(Team& team, Strand& strand, const Call& call) {
     }
     strand.step = 0;
   }
-  for (; strand.drained < strand.sends.size(); ++strand.drained) {
-    SendEnd& link = *strand.sends[strand.drained];
-    if (link.drain_to != 0 && !team.wait_consumed(link, link.drain_to)) return false;
+  return team.all(strand.num_sends(), [&](std::uint32_t k) {
+    auto& link = strand.send_end(k);
+    if (link.drain_to == 0) return true;
+    if (!team.wait_consumed(link, link.drain_to)) return false;
     link.drain_to = 0;
-  }
-  return true;
+    return true;
+  });
 }
 
 }  // namespace ropewalk::executor

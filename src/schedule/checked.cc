@@ -30,7 +30,7 @@ std::shared_ptr<const Checked> CheckedSchedules::get(std::string_view algorithm,
                 request.channels, slots);
   std::shared_ptr<Entry> entry;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     std::shared_ptr<Entry>& place = entries_[key];
     if (place == nullptr) place = std::make_shared<Entry>();
     place->last_use = ++uses_;
@@ -38,7 +38,7 @@ std::shared_ptr<const Checked> CheckedSchedules::get(std::string_view algorithm,
     if (entries_.size() > capacity_) evict_oldest();
   }
   // When making fails, the entry stays empty and the next caller tries again.
-  const std::lock_guard lock(entry->making);
+  const Lock lock(entry->making);
   if (entry->checked == nullptr) {
     entry->checked =
         std::make_shared<const Checked>(Checked::from(compile(algorithm, request), slots));
@@ -47,7 +47,7 @@ std::shared_ptr<const Checked> CheckedSchedules::get(std::string_view algorithm,
 }
 
 std::size_t CheckedSchedules::size() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return entries_.size();
 }
 

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <tuple>
 
+#include "core/mutex.h"
 #include "schedule/check.h"
 #include "schedule/compile.h"
 #include "schedule/schedule.h"
@@ -56,16 +56,16 @@ class CheckedSchedules {
  private:
   using Key = std::tuple<std::string, Collective, int, int, int, int>;
   struct Entry {
-    std::mutex making;                       // held while the schedule is made
-    std::shared_ptr<const Checked> checked;  // guarded by making
-    std::uint64_t last_use = 0;              // guarded by mutex_
+    Mutex making;  // held while the schedule is made
+    std::shared_ptr<const Checked> checked RW_GUARDED_BY(making);
+    std::uint64_t last_use = 0;  // guarded by mutex_ of the cache
   };
-  void evict_oldest();
+  void evict_oldest() RW_REQUIRES(mutex_);
 
   const std::size_t capacity_;
-  mutable std::mutex mutex_;
-  std::map<Key, std::shared_ptr<Entry>> entries_;  // guarded by mutex_
-  std::uint64_t uses_ = 0;                         // guarded by mutex_
+  mutable Mutex mutex_;
+  std::map<Key, std::shared_ptr<Entry>> entries_ RW_GUARDED_BY(mutex_);
+  std::uint64_t uses_ RW_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace ropewalk::schedule

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/testing/share.h"
 #include "schedule/check.h"
 #include "schedule/compile.h"
 #include "schedule/layout.h"
@@ -173,13 +174,13 @@ std::string reason(const CheckReport& report) {
 }
 
 TEST(Mutation, TheCheckerRefusesEveryDefectWithAWrongEffect) {
-  constexpr int kMutants = 10000;
+  const int num_mutants = 10000 / ropewalk::testing::share();
   int mutants = 0;
   int wrong = 0;
   int harmless_refused = 0;
   std::map<std::string, int> why_refused;
   std::map<std::string, std::pair<int, int>> kinds;  // all, wrong
-  for (std::uint64_t seed = 1; mutants < kMutants; ++seed) {
+  for (std::uint64_t seed = 1; mutants < num_mutants; ++seed) {
     Mutator mutator(seed);
     const auto all = algorithms();
     const Algorithm& algorithm =
@@ -226,8 +227,8 @@ TEST(Mutation, TheCheckerRefusesEveryDefectWithAWrongEffect) {
   // rank only hands chunks of equal length on.
   for (const auto& [why, times] : why_refused) fmt::print("  harmless: {} x {}\n", times, why);
   // The test itself must bite: most defects matter, and some do not.
-  EXPECT_GT(wrong, kMutants / 2);
-  EXPECT_GT(mutants - wrong, kMutants / 50);
+  EXPECT_GT(wrong, num_mutants / 2);
+  EXPECT_GT(mutants - wrong, num_mutants / 50);
 }
 
 }  // namespace

@@ -95,7 +95,9 @@ class Reader {
     const long numa = xml_.integer(element, "numaid");
     if (numa < -1 || numa > 65535) xml_.refuse(element, fmt::format("numaid {}", numa));
     node.numa = static_cast<int>(numa);
-    if (!numas_.insert(numa).second) xml_.refuse(element, fmt::format("numaid {} twice", numa));
+    if (!numas_.insert(numa).second)
+      xml_.refuse(element,
+                  fmt::format("numaid {} twice; files of several hosts are not read", numa));
     if (const char* mask = element.attribute("affinity").value(); *mask != '\0') {
       try {
         node.cpus = cpu_list(mask);

@@ -297,24 +297,14 @@ class Writer {
   Element gpu_element(NodeIndex index) {
     const Node& node = topology_.node(index);
     Element element{"gpu", those_of(node.attributes, "gpu.")};
-    const bool xgmi = has_xgmi(index);
+    // What is not known stays out: NCCL fills it in from the GPU, and believes what is there.
     if (find_attribute(element.attributes, "dev") == nullptr) {
       element.set("dev", fmt::format("{}", place_among_gpus(index)));
     }
-    if (find_attribute(element.attributes, "sm") == nullptr) {
+    if (find_attribute(element.attributes, "gcn") == nullptr) {
       const std::optional<int> known = compute_capability(node.model);
-      if (!known) {
-        note(xgmi ? "gcn, arch and sm of AMD GPUs are not described: gfx90a, 1 and 104 are assumed"
-                  : fmt::format("compute capability of \"{}\" is not known: 8.0 is assumed",
-                                node.model));
-      }
-      if (xgmi) {
-        element.set("gcn", "gfx90a");
-        element.set("arch", "1");
-      }
-      element.set("sm", fmt::format("{}", known.value_or(xgmi ? 104 : 80)));
+      if (known) element.set("sm", fmt::format("{}", *known));
     }
-    element.set("gdr", "1");
     for (const LinkIndex l : topology_.links_from(index)) add_gpu_link(element, topology_.link(l));
     for (const std::string prefix : {"nvlink.", "xgmi."}) {
       for (const auto& [target, value] : those_of(node.attributes, prefix)) {
@@ -381,13 +371,12 @@ class Writer {
     if (none != nullptr && *none == "none") return element;
     Element net{"net", {{"name", node.device.empty() ? node.id : node.device}}};
     for (const auto& [key, value] : those_of(node.attributes, "net.")) net.set(key, value);
-    if (those_of(node.attributes, "net.").empty()) {
+    if (find_attribute(net.attributes, "dev") == nullptr) {
       const int place = place_among_nics(index);
       net.set("dev", fmt::format("{}", place));
       if (node.net_gbps) net.set("speed", fmt::format("{:.0f}", *node.net_gbps * 8000));
       net.set("port", "1");
       net.set("guid", fmt::format("{:#x}", 0xa0 + place));
-      net.set("gdr", "1");
     }
     element.children.push_back(std::move(net));
     return element;
@@ -408,12 +397,6 @@ class Writer {
       if (here(i) && topology_.node(i).kind == NodeKind::kNic) ++place;
     }
     return place;
-  }
-
-  [[nodiscard]] bool has_xgmi(NodeIndex gpu) const {
-    const std::vector<LinkIndex>& links = topology_.links_from(gpu);
-    return std::any_of(links.begin(), links.end(),
-                       [&](LinkIndex l) { return topology_.link(l).type == LinkType::kXgmi; });
   }
 
   void note_what_is_lost() {

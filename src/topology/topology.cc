@@ -205,17 +205,17 @@ std::string_view name(LinkType type) noexcept {
 }
 
 const std::vector<NodeKind>& all_node_kinds() {
-  static const std::vector<NodeKind> kinds{NodeKind::kGpu,        NodeKind::kNvSwitch,
-                                           NodeKind::kPcieSwitch, NodeKind::kCpu,
-                                           NodeKind::kNic,        NodeKind::kNetwork};
-  return kinds;
+  static const std::vector<NodeKind> kKinds{NodeKind::kGpu,        NodeKind::kNvSwitch,
+                                            NodeKind::kPcieSwitch, NodeKind::kCpu,
+                                            NodeKind::kNic,        NodeKind::kNetwork};
+  return kKinds;
 }
 
 const std::vector<LinkType>& all_link_types() {
-  static const std::vector<LinkType> types{LinkType::kNvlink, LinkType::kXgmi,    LinkType::kC2c,
-                                           LinkType::kPcie,   LinkType::kSmp,     LinkType::kNet,
-                                           LinkType::kNtb,    LinkType::kEthernet};
-  return types;
+  static const std::vector<LinkType> kTypes{LinkType::kNvlink, LinkType::kXgmi,    LinkType::kC2c,
+                                            LinkType::kPcie,   LinkType::kSmp,     LinkType::kNet,
+                                            LinkType::kNtb,    LinkType::kEthernet};
+  return kTypes;
 }
 
 std::optional<NodeKind> parse_node_kind(std::string_view word) noexcept {

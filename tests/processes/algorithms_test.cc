@@ -5,6 +5,7 @@
 #include <string>
 
 #include "comm/measure.h"
+#include "core/testing/share.h"
 #include "processes/rank_processes.h"
 #include "schedule/checked.h"
 #include "schedule/compile.h"
@@ -16,6 +17,7 @@ namespace {
 // The measurements that went wrong, in words; "" when all is right.
 std::string wrong_results(comm::Communicator& comm) {
   std::string wrong;
+  Share share;  // equal on all ranks
   for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
     for (int c = 0; c < kNumCollectives; ++c) {
       const auto collective = static_cast<Collective>(c);
@@ -28,6 +30,7 @@ std::string wrong_results(comm::Communicator& comm) {
       for (const std::size_t count : {1UL, 25UL, 8193UL, 100'003UL, 600'001UL}) {
         for (const bool in_place : {false, true}) {
           if (in_place && !schedule::in_place_input_offset(collective, 0).has_value()) continue;
+          if (!share.next()) continue;
           comm::MeasureSpec spec;
           spec.collective = collective;
           spec.count = count;

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/testing/share.h"
 #include "processes/rank_processes.h"
 
 namespace ropewalk::testing {
@@ -58,7 +59,7 @@ unsigned seed() {
 void kill_at_random_moments(int times, const RankOptions& options, std::mt19937& random) {
   const std::set<std::string> before = shared_memory_names();
   std::vector<double> delays_ms;
-  for (int turn = 0; turn < times; ++turn) {
+  for (int turn = 0; turn < std::max(1, times / share()); ++turn) {
     const int size = 2 + static_cast<int>(random() % 3);
     const int victim = static_cast<int>(random() % static_cast<unsigned>(size));
     // Joining takes a few milliseconds: some kills come before it, some within, most after.

@@ -1,6 +1,6 @@
 """The table is nccl-tests 2.19's, to the byte.
 
-golden/table.txt was written with C's printf from that format's definition.
+golden/*.txt were written with C's printf from that format's definition.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from ropewalk.cli import bench_table
+from ropewalk.cli.bench_iterations import summarize
 from ropewalk.cli.bench_plan import Options
 from ropewalk.cli.bench_table import Device, Line, Timing
 
 GOLDEN = Path(__file__).parent / "golden" / "table.txt"
+PER_ITERATION = GOLDEN.with_name("table_per_iter.txt")
 
 
 def test_every_line_is_as_in_the_golden_file() -> None:
@@ -49,6 +51,46 @@ def test_every_line_is_as_in_the_golden_file() -> None:
         *bench_table.footer("all_reduce_perf", 2, 1.23456789),
     ]
     assert text == GOLDEN.read_text().split("\n")[:-1]
+
+
+def test_per_iteration_columns_are_as_in_the_golden_file() -> None:
+    options = Options(
+        minbytes=8,
+        maxbytes=8,
+        stepfactor=2,
+        iters=5,
+        blocking=3,
+        unalign=3,
+        per_iter_timing=True,
+        per_iter_skip=1,
+    )
+    # The slowest ranks take 9, 2, 4, 5 and 6; the first does not count.
+    spread = summarize([[9.0, 1.0, 4.0, 5.0, 2.0], [8.0, 2.0, 3.0, 1.0, 6.0]], 1)
+    still = summarize([[7.0] * 5], 1)
+    left = Timing(4.25, 0.01, 0.02, 0, spread)
+    right = Timing(12.5, 0.1, 0.2, None, still)
+    text = [
+        *bench_table.head("all_reduce_perf", 100, options),
+        *bench_table.columns(options),
+        bench_table.line_text(Line(8, 2, "float", "sum", -1, left, right), options),
+    ]
+    golden = PER_ITERATION.read_text().split("\n")[:-1]
+    assert text == golden
+    # Columns stay where they are when there is no in-place form, but for nccl-tests' short N/A.
+    missing = bench_table.line_text(Line(8, 2, "float", "sum", -1, left, None), options)
+    assert len(missing.split()) == len(text[-1].split())
+    assert len(missing) == len(text[-1])
+
+
+def test_figures_over_iterations() -> None:
+    rank = [float(time) for time in range(200, 0, -1)]
+    found = summarize([rank, [0.0] * 200], 100)
+    assert found.times_us == rank
+    assert (found.skipped, found.min_us, found.max_us, found.avg_us) == (100, 1.0, 100.0, 50.5)
+    # Nearest rank: 95 of 100 values are at most 95. The median is the upper one.
+    assert (found.p50_us, found.p95_us, found.p99_us) == (51.0, 95.0, 99.0)
+    assert found.stdev_us == pytest.approx(28.866, abs=1e-3)
+    assert found.cv_percent == pytest.approx(57.16, abs=1e-2)
 
 
 def test_no_in_place_form_fills_the_same_columns() -> None:

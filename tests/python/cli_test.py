@@ -53,6 +53,47 @@ def test_bench_every_operation(program: Program, operation: str) -> None:
         assert wrong == ("0", "N/A" if operation in ("all_to_all", "sendrecv") else "0")
 
 
+def test_bench_per_iteration(program: Program, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    done = program(
+        "bench", "all_reduce", "--ranks", "3", "-b", "64", "-e", "64", "-n", "6", "-m", "2",
+        "-z", "3", "-a", "0", "-u", "1", "-c", "2", "-I", "1", "-K", "2", "-J", str(path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [len(row) for row in rows(done.stdout)] == [21]
+    document = json.loads(path.read_text())
+    assert (document["config"]["per_iter_timing"], document["config"]["per_iter_skip"]) == (
+        "true",
+        2,
+    )
+    result = document["results"][0]
+    assert list(result)[5:9] == [
+        "out_of_place",
+        "out_of_place_per_iter",
+        "in_place",
+        "in_place_per_iter",
+    ]
+    each = result["in_place_per_iter"]
+    assert each["skipped_iterations"] == 2
+    assert len(each["times_us"]) == 6
+    assert [len(times) for times in each["per_process_max_times_us"]] == [6, 6, 6]
+    assert each["min_us"] == min(each["times_us"][2:])
+    # -z 3 counts the iterations alone, and -a 0 rank 0 alone.
+    mean = sum(each["per_process_max_times_us"][0]) / 6
+    assert result["in_place"]["time"] == pytest.approx(mean, abs=1e-3)
+
+
+@pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter", "scatter", "sendrecv"])
+def test_bench_misaligned_buffers(program: Program, operation: str) -> None:
+    done = program(
+        "bench", operation, "--ranks", "2", "-b", "1K", "-e", "64K", "-f", "8", "-n", "2",
+        "-u", "3", "-d", "half",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "unalign: 3" in done.stdout
+    assert {row[8] for row in rows(done.stdout)} == {"0"}
+
+
 def test_bench_types_operators_and_roots(program: Program) -> None:
     done = program(
         "bench", "reduce", "--ranks", "2", "-b", "64", "-e", "64", "-n", "2",
@@ -170,6 +211,11 @@ def test_bench_plot(program: Program, tmp_path: Path, suffix: str) -> None:
         (("bench", "all_reduce", "-o", "median"), 'unknown operator "median"'),
         (("bench", "all_reduce", "-G", "1"), "needs CUDA"),
         (("bench", "all_reduce", "-g", "2"), "--ranks"),
+        (("bench", "all_reduce", "-I", "2"), "-I 2"),
+        (("bench", "all_reduce", "-K", "1"), "-I 1"),
+        (("bench", "all_reduce", "-I", "1", "-K", "20"), "-K 20"),
+        (("bench", "all_reduce", "-u", "-1"), "-u -1"),
+        (("bench", "all_reduce", "-z", "4"), "-z 4"),
         (("bench", "all_reduce", "-J", "x.txt"), ".json"),
         (("bench", "all_reduce", "-J", "/nonexistent/x.json"), "cannot write into"),
         (("bench", "all_reduce", "--plot", "x.gif"), ".svg"),
@@ -276,6 +322,42 @@ def test_a_killed_rank_is_named() -> None:
         assert gone(pids)
     finally:
         running.kill()
+
+
+def test_a_rank_killed_before_it_joins_is_not_waited_for() -> None:
+    # Run as a program of its own: forking this one, with its threads, would not be the real thing.
+    program = """
+import os, signal, sys
+from ropewalk.cli import launch
+
+def prepare():
+    # In a child, the list holds those that were started before it: as many as its rank.
+    if len(started) == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+started = []
+fork = os.fork
+def noted_fork():
+    pid = fork()
+    if pid != 0:
+        started.append(pid)
+    return pid
+os.fork = noted_fork
+sys.exit(launch.run_local(3, lambda comm: 0, prepare=prepare, pinned=False))
+"""
+    for killed in ("0", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, killed],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            env={**os.environ, "ROPEWALK_TIMEOUT": "1h"},
+        )
+        assert done.returncode == 128 + signal.SIGKILL, done.stderr
+        assert f"rank {killed} (process " in done.stderr
+        assert "was killed by SIGKILL" in done.stderr
+        if killed == "2":  # without rank 0 there is no unique id, so none of the others waits
+            assert "ending rank 0, 1: rank 2 ended before it had joined" in done.stderr
 
 
 def test_a_launcher_needs_no_flag(tmp_path: Path) -> None:

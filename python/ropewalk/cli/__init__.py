@@ -14,7 +14,9 @@ from ropewalk.cli import (
     console,
     microbench,
     nccl,
+    p2p,
     plan,
+    run,
     schedule,
     simulate,
     topo,
@@ -31,6 +33,8 @@ Examples:
   ropewalk schedule make all_reduce --ranks 4 --algorithm ring -o ring.txt
   ropewalk schedule draw ring.txt -o ring.svg
       make a schedule, and draw it
+  ropewalk p2p
+      bandwidth and latency between the GPUs of this host
   ropewalk topo
       show what this machine is
   mpirun -n 8 ropewalk bind -- python train.py
@@ -39,6 +43,8 @@ Examples:
       the best trees on a machine, and what limits them
   ropewalk config
       list all settings
+  ropewalk run -- python train.py
+      run a program that uses NCCL on Ropewalk instead
   ropewalk --set ALGORITHM=ring bench all_reduce
       set one for this run
 
@@ -81,7 +87,14 @@ app.command(name="config", help=config.HELP)(config.config)
 app.command(name="microbench", help=microbench.HELP)(microbench.microbench)
 app.command(name="nccl-env", help=nccl.ENV_HELP)(nccl.nccl_env)
 app.command(name="nccl-graph", help=nccl.GRAPH_HELP)(nccl.nccl_graph)
+app.command(name="p2p", help=p2p.HELP)(p2p.p2p)
 app.command(name="plan", help=plan.HELP)(plan.plan)
+# What follows the program's name is the program's.
+app.command(
+    name="run",
+    help=run.HELP,
+    context_settings={"allow_interspersed_args": False},
+)(run.run)
 app.add_typer(schedule.app, name="schedule", help=schedule.HELP)
 app.command(name="simulate", help=simulate.HELP)(simulate.simulate)
 app.command(name="topo", help=topo.HELP)(topo.topo)

@@ -11,7 +11,7 @@ from typing import Annotated, Optional
 import typer
 
 from ropewalk import joining
-from ropewalk.cli import bench_run, bench_schedule, console, launch
+from ropewalk.cli import bench_device, bench_run, bench_schedule, console, launch
 from ropewalk.cli.bench_plan import OPERATIONS, OPERATORS, TYPES, Options, find_type
 from ropewalk.communicator import Communicator
 
@@ -21,20 +21,21 @@ HELP = """
 Time a collective operation and verify its result.
 
 The flags, the table and the JSON are those of nccl-tests 2.19, so that scripts which read one read
-the other. Memory is host memory: no GPU is needed.
+the other. The memory is that of GPUs where there is one for each rank, else host memory; --device
+chooses.
 
 \b
 Operations: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather, scatter,
 sendrecv.
 
-Without a launcher, --ranks N starts N local processes. Under torchrun, mpirun or srun each process
-is one rank, and --ranks is not given.
+Without a launcher, --ranks N starts N local processes, one for each GPU when N is not given. Under
+torchrun, mpirun or srun each process is one rank, and --ranks is not given.
 
 Examples:
 
 \b
   ropewalk bench all_reduce
-      32 MiB over 2 local ranks
+      32 MiB over all GPUs of this host, or over 2 local ranks on host memory
   ropewalk bench all_reduce --ranks 4 -b 8 -e 64M -f 2
       8 B to 64 MiB, doubling, over 4 local ranks
   ropewalk bench reduce_scatter -d bfloat16 -o max -b 1K -e 1M -f 4
@@ -43,10 +44,14 @@ Examples:
       also as JSON and as a picture
   ropewalk bench broadcast -r -1 -n 100 -w 10
       every rank as root in turn, 100 iterations after 10 to warm up
+  ropewalk bench all_reduce -b 64K -e 64K -n 1000 -I 1 -z 3
+      each iteration timed, and started by all ranks together
   mpirun -n 8 ropewalk bench all_to_all -e 1M -b 8 -f 2
       ranks started by a launcher
   ropewalk bench all_reduce --set ALGORITHM=ring --pin
       a fixed algorithm, each rank bound to a core
+  ropewalk bench all_reduce --device cuda --graph -b 8 -e 64K -f 2
+      on GPUs, 20 operations in one CUDA graph
   ropewalk bench --schedule ring.txt -b 1M -e 64M -f 2
       a schedule from `ropewalk schedule make`, or your own; its file says the number of ranks
 
@@ -105,8 +110,17 @@ def bench(
     ] = None,
     ranks: Annotated[
         Optional[int],
-        typer.Option("--ranks", help=f"Start this many local ranks ({DEFAULT_RANKS})."),
+        typer.Option(
+            "--ranks", help=f"Start this many local ranks (one per GPU; {DEFAULT_RANKS} on hosts)."
+        ),
     ] = None,
+    device: Annotated[
+        Optional[str],
+        typer.Option("--device", help="Memory to work on: host or cuda (cuda where it can)."),
+    ] = None,
+    graph: Annotated[
+        bool, typer.Option("--graph", help="Capture the iterations in a CUDA graph; as -G 1.")
+    ] = False,
     schedule: Annotated[
         Optional[Path],
         typer.Option(
@@ -153,11 +167,17 @@ def bench(
     ] = 0,
     blocking: Annotated[
         int,
-        typer.Option("-z", "--blocking", help="1: a barrier after each operation; 2: none."),
+        typer.Option(
+            "-z",
+            "--blocking",
+            help="1: a barrier after each operation; 2: none; 3: after each iteration, untimed.",
+        ),
     ] = 0,
     average: Annotated[
         int,
-        typer.Option("-a", "--average", help="Time shown: 1 mean, 2 least, 3 most of ranks."),
+        typer.Option(
+            "-a", "--average", help="Time shown: 0 of rank 0, 1 mean, 2 least, 3 most of ranks."
+        ),
     ] = 1,
     timeout: Annotated[
         int, typer.Option("-T", "--timeout", help="Seconds that an operation may take; 0: ever.")
@@ -184,13 +204,11 @@ def bench(
         int, typer.Option("-p", "--parallel_init", help="Ranks always join at once; 0 or 1.")
     ] = 0,
     stream_null: Annotated[
-        int, typer.Option("-y", "--stream_null", help="No streams on host memory; 0 or 1.")
+        int, typer.Option("-y", "--stream_null", help="GPUs work on a stream of their own; only 0.")
     ] = 0,
     local_register: Annotated[
         int,
-        typer.Option(
-            "-R", "--local_register", help="Host memory needs no registration; 0, 1 or 2."
-        ),
+        typer.Option("-R", "--local_register", help="Memory needs no registration; 0, 1 or 2."),
     ] = 0,
     nthreads: Annotated[
         int, typer.Option("-t", "--nthreads", help="Threads per process: 1; use --ranks.")
@@ -198,25 +216,35 @@ def bench(
     ngpus: Annotated[
         int, typer.Option("-g", "--ngpus", help="Ranks per thread: 1; use --ranks.")
     ] = 1,
-    cudagraph: Annotated[int, typer.Option("-G", "--cudagraph", help="Needs CUDA; only 0.")] = 0,
+    cudagraph: Annotated[
+        int,
+        typer.Option(
+            "-G", "--cudagraph", help="Capture the iterations in a CUDA graph, launched N times."
+        ),
+    ] = 0,
     cta_policy: Annotated[
-        int, typer.Option("-x", "--cta_policy", help="Needs CUDA; not given.")
+        int, typer.Option("-x", "--cta_policy", help="NCCL's own; not given.")
     ] = -1,
     device_implementation: Annotated[
-        int, typer.Option("-D", "--device_implementation", help="Needs CUDA; only 0.")
+        int, typer.Option("-D", "--device_implementation", help="NCCL's own; only 0.")
     ] = 0,
     device_cta_count: Annotated[
-        int, typer.Option("-V", "--device_cta_count", help="Needs CUDA; not given.")
+        int, typer.Option("-V", "--device_cta_count", help="NCCL's own; not given.")
     ] = -1,
     memory: Annotated[int, typer.Option("-M", "--memory", help="GPU memory report; only 0.")] = 0,
     unalign: Annotated[
-        int, typer.Option("-u", "--unalign", help="Misaligned buffers; only 0.")
+        int,
+        typer.Option("-u", "--unalign", help="Elements by which buffers are off a page's start."),
     ] = 0,
     per_iter_timing: Annotated[
-        int, typer.Option("-I", "--per_iter_timing", help="Timing by CUDA events; only 0.")
+        int,
+        typer.Option(
+            "-I", "--per_iter_timing", help="1: also least, most and spread of the iterations."
+        ),
     ] = 0,
     per_iter_skip: Annotated[
-        int, typer.Option("-K", "--per_iter_skip", help="Belongs to -I; only 0.")
+        int,
+        typer.Option("-K", "--per_iter_skip", help="First iterations that -I's figures leave out."),
     ] = 0,
     set_: console.SettingOption = None,
 ) -> None:
@@ -233,24 +261,26 @@ def bench(
     use_ranks = "one process is one rank here; use --ranks N, or a launcher"
     _only("-t", nthreads, 1, use_ranks)
     _only("-g", ngpus, 1, use_ranks)
-    needs_cuda = "needs CUDA; these ranks work on host memory"
-    _only("-G", cudagraph, 0, needs_cuda)
-    _only("-x", cta_policy, -1, needs_cuda)
-    _only("-D", device_implementation, 0, needs_cuda)
-    _only("-V", device_cta_count, -1, needs_cuda)
-    _only("-M", memory, 0, "reports GPU memory; these ranks work on host memory")
-    _only("-I", per_iter_timing, 0, "times by CUDA events; these ranks work on host memory")
-    _only("-K", per_iter_skip, 0, "belongs to -I, which needs CUDA")
-    _only("-u", unalign, 0, "misaligned buffers are not measured by this version")
-    if blocking == 3:
-        console.fail("-z 3: barriers outside the timing are not there yet; use 1", console.USAGE)
-    if average == 0:
-        console.fail("-a 0: the time of rank 0 alone is not kept; use 1, 2 or 3", console.USAGE)
+    ncclish = "chooses among NCCL's own kernels; see `ropewalk config` for the settings here"
+    _only("-x", cta_policy, -1, ncclish)
+    _only("-D", device_implementation, 0, ncclish)
+    _only("-V", device_cta_count, -1, ncclish)
+    _only("-M", memory, 0, "no memory report by this version; ROPEWALK_DEBUG=INFO tells it")
+    _only("-y", stream_null, 0, "the default stream is not measured by this version")
+    if device not in (None, "host", "cuda"):
+        console.fail(f'--device "{device}": known are host, cuda', console.USAGE)
+    graphs = max(_number("-G", cudagraph, 0), int(graph))
+    if graphs and per_iter_timing:
+        console.fail("-I 1: iterations in a graph (-G) have no times of their own", console.USAGE)
+    if per_iter_skip != 0:
+        if not per_iter_timing:
+            console.fail(f"-K {per_iter_skip}: belongs to -I 1", console.USAGE)
+        _number("-K", per_iter_skip, 0, iters - 1)
     for flag, value, high in (
+        ("-I", per_iter_timing, 1),
         ("-C", report_cputime, 1),
         ("-S", report_timestamps, 1),
         ("-p", parallel_init, 1),
-        ("-y", stream_null, 1),
         ("-R", local_register, 2),
     ):
         _number(flag, value, 0, high)
@@ -272,11 +302,15 @@ def bench(
         op=op,
         datatype=type_name,
         root=_number("-r", root, -1),
-        blocking=_number("-z", blocking, 0, 2),
-        average=_number("-a", average, 1, 3),
+        blocking=_number("-z", blocking, 0, 3),
+        average=_number("-a", average, 0, 3),
+        unalign=_number("-u", unalign, 0, 1 << 20),
+        per_iter_timing=bool(per_iter_timing),
+        per_iter_skip=per_iter_skip,
         parallel_init=bool(parallel_init),
         report_cputime=bool(report_cputime),
         report_timestamps=bool(report_timestamps),
+        graphs=graphs,
     )
     if options.minbytes > options.maxbytes:
         console.fail(f"-b {minbytes} is larger than -e {maxbytes}", console.USAGE)
@@ -296,9 +330,32 @@ def bench(
     if given_schedule is not None:
         given = [*given_schedule.settings(), *given]
 
+    launched = launch.launched_ranks()
+    if launched > 1 and given_schedule is not None and ranks == launched:
+        ranks = None  # the schedule's number, and the launcher's
+    if launched > 1 and ranks is not None:
+        console.fail(f"--ranks: a launcher started {launched} ranks already", console.USAGE)
+    # One rank by a launcher may be a batch job's shell, from which --ranks starts local ranks.
+    by_launcher = launched > 0 and ranks is None
+    local = launch.ranks_here() if by_launcher else ranks
+    if local is not None:
+        _number("--ranks", local, 1, 4096)
+    if given_schedule is not None:
+        if device == "cuda":
+            console.fail("--schedule: a given schedule runs on host memory", console.USAGE)
+        device = "host"
+    site = bench_device.choose(device, local)
+    if graphs and not site.gpus:
+        console.fail(f"-G {graphs}: needs CUDA; {site.why_host}", console.USAGE)
+    if site.note:
+        print(f"# {site.note}", file=sys.stderr)
+    count = local or site.gpus or DEFAULT_RANKS
+
     def body(comm: Communicator) -> int:
         if options.root >= comm.size:
             console.fail(f"-r {root}: there are {comm.size} ranks", console.USAGE)
+        if site.gpus:
+            comm.attach(joining.device_number("cuda", comm.rank))
         if given_schedule is None:
             return bench_run.run(comm, chosen, options, outputs)
         use = given_schedule.use(comm)
@@ -307,20 +364,13 @@ def bench(
         as_given = replace(chosen, in_place=chosen.in_place and use.in_place)
         return bench_run.run(comm, as_given, options, outputs)
 
-    launched = launch.launched_ranks()
-    if launched > 1 and given_schedule is not None and ranks == launched:
-        ranks = None  # the schedule's number, and the launcher's
-    if launched > 1 and ranks is not None:
-        console.fail(f"--ranks: a launcher started {launched} ranks already", console.USAGE)
-    # One rank by a launcher may be a batch job's shell, from which --ranks starts local ranks.
-    if launched > 0 and ranks is None:
+    if by_launcher:
         console.apply_settings(given)
         with console.reported(), joining.init() as comm:
             if pin:
                 launch.pin(comm.rank)
             status = body(comm)
     else:
-        count = _number("--ranks", DEFAULT_RANKS if ranks is None else ranks, 1, 4096)
         status = launch.run_local(
             count, body, prepare=lambda: console.apply_settings(given), pinned=pin
         )

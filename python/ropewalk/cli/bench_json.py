@@ -65,10 +65,10 @@ class Report:
             "iterations": options.iters,
             "aggregated_iterations": options.agg_iters,
             "validation": options.check,
-            "graph": 0,
+            "graph": options.graphs,
             "blocking_collectives": _truth(bool(options.blocking)),
-            "per_iter_timing": _truth(False),
-            "per_iter_skip": 0,
+            "per_iter_timing": _truth(options.per_iter_timing),
+            "per_iter_skip": options.per_iter_skip,
             "parallel_init": _truth(options.parallel_init),
             "devices": [
                 {
@@ -94,7 +94,9 @@ class Report:
                 "redop": line.op_name,
                 "root": f"{line.root:6d}",
                 "out_of_place": _half(line.out_of_place, options),
+                **_per_iteration("out_of_place_per_iter", line.out_of_place),
                 "in_place": _half(line.in_place, options),
+                **_per_iteration("in_place_per_iter", line.in_place),
                 "actual_iterations": options.iters,
                 "experiment_name": "",
             }
@@ -127,6 +129,28 @@ def _half(timing: Optional[Timing], options: Options) -> Optional[dict[str, Any]
         "bus_bw": round(timing.busbw, 6),
         "nwrong": None if timing.wrong is None else float(timing.wrong),
     }
+
+
+def _per_iteration(key: str, timing: Optional[Timing]) -> dict[str, Any]:
+    """The key that -I adds, or nothing."""
+    each = None if timing is None else timing.iterations
+    if each is None:
+        return {}
+    figures: dict[str, Any] = {
+        "skipped_iterations": each.skipped,
+        "min_us": each.min_us,
+        "max_us": each.max_us,
+        "avg_us": each.avg_us,
+        "p50_us": each.p50_us,
+        "p95_us": each.p95_us,
+        "p99_us": each.p99_us,
+        "stdev_us": each.stdev_us,
+        "cv_pct": each.cv_percent,
+        "times_us": each.times_us,
+    }
+    if len(each.per_rank_us) > 1:
+        figures["per_process_max_times_us"] = each.per_rank_us
+    return {key: figures}
 
 
 def _environment() -> list[str]:

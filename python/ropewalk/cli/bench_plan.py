@@ -114,9 +114,13 @@ class Options:
     root: int = 0
     blocking: int = 0
     average: int = 1
+    unalign: int = 0
+    per_iter_timing: bool = False
+    per_iter_skip: int = 0
     parallel_init: bool = False
     report_cputime: bool = False
     report_timestamps: bool = False
+    graphs: int = 0
 
     def sizes(self) -> Iterator[int]:
         """Sizes in bytes, in order."""

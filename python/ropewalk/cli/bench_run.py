@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import os
 import socket
 import sys
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ropewalk import _library
 from ropewalk.cli import bench_table, console
+from ropewalk.cli.bench_iterations import summarize
 from ropewalk.cli.bench_json import Report, create
 from ropewalk.cli.bench_plan import Case, Cases, Operation, Options, data_type
 from ropewalk.cli.bench_table import Device, Line, Timing
@@ -109,15 +111,28 @@ def _measure_case(comm: Communicator, operation: Operation, options: Options, ca
             root=max(case.root, 0),
             in_place=in_place,
             warmup=options.warmup_iters,
-            iterations=options.iters * options.agg_iters,
+            iterations=options.iters,
+            operations=options.agg_iters,
             check_rounds=options.check,
-            blocking=options.blocking == 1,
+            barrier=options.blocking if options.blocking in (1, 3) else 0,
+            unalign=options.unalign,
+            per_iteration=options.per_iter_timing,
+            device=comm.device is not None,
+            graphs=options.graphs,
         )
-        seconds = {1: found.seconds_avg, 2: found.seconds_min, 3: found.seconds_max}[
-            options.average
-        ]
+        seconds = {
+            0: found.seconds_rank0,
+            1: found.seconds_avg,
+            2: found.seconds_min,
+            3: found.seconds_max,
+        }[options.average]
         algbw, busbw = operation.bandwidths(count, element.size, seconds, comm.size)
-        return Timing(seconds * 1e6, algbw, busbw, found.wrong if options.check else None)
+        iterations = None
+        if options.per_iter_timing:
+            per_rank = _of_all_ranks(comm, [time * 1e6 for time in found.iteration_seconds])
+            iterations = summarize(per_rank, options.per_iter_skip)
+        wrong = found.wrong if options.check else None
+        return Timing(seconds * 1e6, algbw, busbw, wrong, iterations)
 
     return Line(
         operation.bytes(count, element.size, comm.size),
@@ -128,6 +143,14 @@ def _measure_case(comm: Communicator, operation: Operation, options: Options, ca
         half(False),
         half(True) if operation.in_place else None,
     )
+
+
+def _of_all_ranks(comm: Communicator, numbers: list[float]) -> list[list[float]]:
+    """The numbers of each rank; every rank gives as many."""
+    mine: Any = (ctypes.c_double * len(numbers))(*numbers)
+    whole: Any = (ctypes.c_double * (len(numbers) * comm.size))()
+    comm.all_gather(mine, out=whole)
+    return [list(whole[i : i + len(numbers)]) for i in range(0, len(whole), len(numbers))]
 
 
 @contextlib.contextmanager
@@ -175,10 +198,21 @@ def _cpu_name() -> str:
     return os.uname().machine
 
 
+def _gpu(device: int) -> dict[str, Any]:
+    described: dict[str, Any] = _library.json_of(_library.library().rwDeviceDescribe, device)
+    return described
+
+
 def _devices(comm: Communicator) -> list[Device]:
     """Where all ranks run; every rank gets the list."""
     whole = bytearray(_DEVICE_BYTES * comm.size)
-    mine = f"{os.getpid()}\n{socket.gethostname().partition('.')[0]}\n{_cpu_name()}".encode()
+    parts = [str(os.getpid()), socket.gethostname().partition(".")[0]]
+    if comm.device is None:
+        parts += ["", "", f"{_cpu_name()}, host memory"]
+    else:
+        gpu = _gpu(comm.device)
+        parts += [str(comm.device), gpu["bus_id"].lower()[:10], gpu["name"]]
+    mine = "\n".join(parts).encode()
     begin = comm.rank * _DEVICE_BYTES
     mine = mine[:_DEVICE_BYTES]
     whole[begin : begin + len(mine)] = mine
@@ -187,10 +221,13 @@ def _devices(comm: Communicator) -> list[Device]:
     on_host: dict[str, int] = {}
     for rank in range(comm.size):
         raw = bytes(whole[rank * _DEVICE_BYTES : (rank + 1) * _DEVICE_BYTES])
-        pid, hostname, cpu = raw.rstrip(b"\0").decode("utf-8", "replace").split("\n")
+        pid, hostname, number, bus, info = raw.rstrip(b"\0").decode("utf-8", "replace").split("\n")
         index = on_host.get(hostname, 0)
         on_host[hostname] = index + 1
-        devices.append(Device(rank, int(pid), hostname, index, f"{cpu}, host memory"))
+        device = Device(rank, int(pid), hostname, index, info)
+        if number:
+            device = dataclasses.replace(device, device=int(number), device_hex=bus)
+        devices.append(device)
     return devices
 
 
@@ -200,7 +237,11 @@ def _within_memory(
     """Lowers the largest size to what the hosts can hold: input, output and expected value."""
     here = devices[comm.rank].hostname
     neighbours = sum(1 for device in devices if device.hostname == here)
-    limit: Any = (ctypes.c_int64 * 1)(_available_bytes() // neighbours // 4)
+    room = _available_bytes() // neighbours // 4
+    if comm.device is not None:
+        # As nccl-tests has it: the rest is for the library, and for what the driver holds back.
+        room = min(room, int(_gpu(comm.device)["free_bytes"] * 0.9) // 2)
+    limit: Any = (ctypes.c_int64 * 1)(room)
     comm.all_reduce(limit, "min")
     largest = max(int(limit[0]), 1)
     if options.maxbytes <= largest:

@@ -1,7 +1,7 @@
 """The text of `ropewalk bench`: nccl-tests 2.19's header, columns and footer, to the byte.
 
-Scripts that read nccl-tests' output read this. Devices are ranks on host memory: the device number
-is the rank's number on its host, and the place of the PCI address holds zeros.
+Scripts that read nccl-tests' output read this. Of ranks on host memory, the device number is the
+rank's number on its host, and the place of the PCI address holds zeros.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Final, Optional
 
+from ropewalk.cli.bench_iterations import Iterations
 from ropewalk.cli.bench_plan import Options
 
 NCCL_TESTS_VERSION: Final = "2.19.6"  # whose format this is
@@ -47,6 +48,8 @@ class Timing:
     busbw: float
     wrong: Optional[int]
     """None: not checked"""
+    iterations: Optional[Iterations] = None
+    """None: not asked for"""
 
 
 @dataclass(frozen=True)
@@ -81,12 +84,24 @@ def head(program: str, version_code: int, options: Options) -> list[str]:
         f"# nThread 1 nGpus 1 minBytes {options.minbytes} maxBytes {options.maxbytes} "
         f"step: {step}({'factor' if by_factor else 'bytes'}) warmup iters: {options.warmup_iters} "
         f"iters: {options.iters} agg iters: {options.agg_iters} validation: {options.check} "
-        "graph: 0 unalign: 0",
+        f"graph: {options.graphs} unalign: {options.unalign}",
     ]
     if options.blocking == 1:
         lines.append("# Blocking Enabled: wait and barrier after each inner iteration (-m) ")
     if options.blocking == 2:
         lines.append("# Blocking Enabled: wait after each inner iteration (-m), no barrier ")
+    if options.blocking == 3:
+        lines.append(
+            "# Blocking Enabled: wait and barrier after each outer iteration (-n); "
+            "time excludes barrier "
+        )
+    if options.per_iter_timing:
+        # nccl-tests says "CUDA event timing" here; these times are the calling threads'.
+        skips = f"; summary skips first {options.per_iter_skip} iterations"
+        lines.append(
+            "# Per-Iteration Report: host timing; i_* uses max over process rows"
+            f"{skips if options.per_iter_skip else ''} "
+        )
     if options.parallel_init:
         lines.append("# Parallel Init Enabled: threads call into NcclInitRank concurrently ")
     return [*lines, "#", "# Using devices"]
@@ -97,17 +112,25 @@ def columns(options: Options) -> list[str]:
     seconds = "cputime" if options.report_cputime else "time"
     left = f"# {'':>10}  {'':>12}  {'':>8}  {'':>6}  {'':>6}"
     stamps = options.report_timestamps
+    titles = "           out-of-place                       in-place          "
+    if options.per_iter_timing:
+        titles = f"{'':14}out-of-place (+ per-iteration){'':32}in-place (+ per-iteration)"
+    names: tuple[str, ...] = (seconds, "algbw", "busbw", "#wrong")
+    units: tuple[str, ...] = ("(us)", "(GB/s)", "(GB/s)", "")
+    if options.per_iter_timing:
+        names += ("i_min", "i_max", "i_p99", "i_cv%")
+        units += ("(us)", "(us)", "(us)", "(%)")
     return [
         "#",
-        left + "           out-of-place                       in-place          ",
+        left + titles,
         _column_line(
             ("size", "count", "type", "redop", "root"),
-            (seconds, "algbw", "busbw", "#wrong"),
+            names,
             f"{'timestamp':>19}" if stamps else "",
         ),
         _column_line(
             ("(B)", "(elements)", "", "", ""),
-            ("(us)", "(GB/s)", "(GB/s)", ""),
+            units,
             f"{TIME_FORMAT:>19}" if stamps else "",
         ),
     ]
@@ -115,8 +138,8 @@ def columns(options: Options) -> list[str]:
 
 def _column_line(left: tuple[str, ...], half: tuple[str, ...], stamp: str) -> str:
     size, count, kind, op, root = left
-    seconds, algbw, busbw, wrong = half
-    halves = f"  {seconds:>7}  {algbw:>6}  {busbw:>6}  {wrong:>6}" * 2
+    widths = (7, 6, 6, 6, 7, 7, 7, 7)
+    halves = "".join(f"  {text:>{width}}" for text, width in zip(half, widths)) * 2
     return f"# {size:>10}  {count:>12}  {kind:>8}  {op:>6}  {root:>6}{halves} {stamp}"
 
 
@@ -124,22 +147,29 @@ def line_text(line: Line, options: Options) -> str:
     """One line of the table."""
     text = (
         f"{line.size:12d}  {line.count:12d}  {line.type_name:>8}  {line.op_name:>6}  "
-        f"{line.root:6d}{_half(line.out_of_place)}{_half(line.in_place)}"
+        f"{line.root:6d}"
+        f"{_half(line.out_of_place, options)}{_half(line.in_place, options)}"
     )
     if options.report_timestamps:
         text += f"{time.strftime(TIME_FORMAT):>21}"
     return text
 
 
-def _half(timing: Optional[Timing]) -> str:
+def _half(timing: Optional[Timing], options: Options) -> str:
     if timing is None:
-        return f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>5}"
+        missing = f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>5}"
+        return missing + f"  {'N/A':>7}" * (4 if options.per_iter_timing else 0)
     # One column short: so it is in nccl-tests.
     wrong = "  N/A" if timing.wrong is None else f"{float(timing.wrong):6g}"
-    return (
+    text = (
         f"  {number(timing.time_us, 7)}  {number(timing.algbw, 6)}  {number(timing.busbw, 6)}"
         f"  {wrong}"
     )
+    each = timing.iterations
+    if each is None:
+        return text
+    figures = (each.min_us, each.max_us, each.p99_us, each.cv_percent)
+    return text + "".join(f"  {number(figure, 7)}" for figure in figures)
 
 
 def footer(program: str, failures: int, average_busbw: float) -> list[str]:

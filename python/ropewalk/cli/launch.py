@@ -5,7 +5,9 @@ second copy of the command line. Rank 0 makes the unique id and hands it to the 
 pipe: it is never in an environment or a command line that others can read.
 
 No process stays behind: the kernel kills the ranks when this process dies (PR_SET_PDEATHSIG), this
-process kills them when it is told to end, or when one of them fails.
+process kills them when it is told to end, or when one of them fails. A rank that ends before it has
+connected to any other is missed by none of them before the joining deadline; so each rank tells
+this process when it has joined, and this process ends those that wait for one that never will.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ import contextlib
 import ctypes
 import os
 import signal
+import struct
 import sys
 import time
 import traceback
 from collections.abc import Iterator
-from typing import Callable, Final, NoReturn
+from typing import Callable, Final, NoReturn, Optional
 
 import typer
 
@@ -31,6 +34,10 @@ _PR_SET_PDEATHSIG: Final = 1
 # A rank whose peer died learns so within the setting PEER_LOSS_TIME, one second; the rest is for
 # its message and a loaded machine. Then it is killed.
 _GRACE_SECONDS: Final = 10.0
+# The same after a rank that had not joined: the others may have nothing to learn it by.
+_JOINING_GRACE_SECONDS: Final = 2.0
+# What a rank writes into the pipe when it has joined: its number.
+_JOINED: Final = struct.Struct("=i")
 
 # The variables by which launchers say that this process is a rank (comm/launch.h).
 _LAUNCHERS: Final = (
@@ -42,6 +49,10 @@ _LAUNCHERS: Final = (
 )
 
 
+# The same of ranks on this host: torchrun, Open MPI, MPICH.
+_LOCAL_SIZES: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+
 def launched_ranks() -> int:
     """How many ranks a launcher started, this process among them; 0 without a launcher."""
     for rank, size in _LAUNCHERS:
@@ -49,6 +60,14 @@ def launched_ranks() -> int:
             # What is no number is the library's to refuse, in joining.init.
             return int(os.environ[size]) if os.environ[size].isdigit() else 1
     return 0
+
+
+def ranks_here() -> int:
+    """How many of the launcher's ranks are on this host; all of them where it does not tell."""
+    for name in _LOCAL_SIZES:
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return launched_ranks()
 
 
 def pin(index: int) -> None:
@@ -74,7 +93,8 @@ def run_local(
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    reader, writer = os.pipe()
+    id_pipe, joined_pipe = os.pipe(), os.pipe()
+    os.set_blocking(joined_pipe[0], False)
     pids: dict[int, int] = {}
     parent = os.getpid()
     with _signals_raise():
@@ -82,14 +102,16 @@ def run_local(
             for rank in range(ranks):
                 pid = os.fork()
                 if pid == 0:
-                    _child(rank, ranks, prepare, body, (reader, writer), parent, pinned)
+                    os.close(joined_pipe[0])
+                    _child(rank, ranks, prepare, body, id_pipe, joined_pipe[1], parent, pinned)
                 pids[pid] = rank
-            os.close(reader)
-            os.close(writer)
-            return _wait(pids)
+            for end in (*id_pipe, joined_pipe[1]):
+                os.close(end)
+            return _wait(pids, joined_pipe[0])
         finally:
             _kill(pids, signal.SIGKILL)
             _reap(pids)
+            os.close(joined_pipe[0])
 
 
 def _child(
@@ -97,7 +119,8 @@ def _child(
     ranks: int,
     prepare: Callable[[], None],
     body: Callable[[Communicator], int],
-    pipe: tuple[int, int],
+    id_pipe: tuple[int, int],
+    joined: int,
     parent: int,
     pinned: bool,
 ) -> NoReturn:
@@ -114,7 +137,9 @@ def _child(
             pin(rank)
         with console.reported():
             prepare()
-            comm = joining.init(unique_id=_share_id(rank, ranks, *pipe), rank=rank, size=ranks)
+            comm = joining.init(unique_id=_share_id(rank, ranks, *id_pipe), rank=rank, size=ranks)
+            os.write(joined, _JOINED.pack(rank))
+            os.close(joined)
             with comm:
                 status = body(comm)
     except typer.Exit as ended:
@@ -146,9 +171,23 @@ def _share_id(rank: int, ranks: int, reader: int, writer: int) -> bytes:
     return got
 
 
-def _wait(pids: dict[int, int]) -> int:
-    """Waits for all ranks. When one dies by a signal or fails, the others get a while to end."""
+def _ranks_joined(reader: int) -> set[int]:
+    """The ranks that have written that they joined since the last call."""
+    joined: set[int] = set()
+    with contextlib.suppress(BlockingIOError):
+        while raw := os.read(reader, 1024 * _JOINED.size):
+            joined.update(rank for (rank,) in _JOINED.iter_unpack(raw))
+    return joined
+
+
+def _wait(pids: dict[int, int], joined_reader: int) -> int:
+    """Waits for all ranks. When one dies by a signal or fails, the others get a while to end.
+
+    The caller ends those that are left in `pids`.
+    """
     worst, deadline = console.OK, float("inf")
+    joined: set[int] = set()
+    missing: Optional[int] = None
     while pids:
         if deadline == float("inf"):
             pid, raw = os.waitpid(-1, 0)
@@ -157,9 +196,12 @@ def _wait(pids: dict[int, int]) -> int:
             if pid == 0:
                 if time.monotonic() > deadline:
                     names = ", ".join(str(rank) for rank in sorted(pids.values()))
-                    print(
-                        f"ropewalk: ending rank {names}, which did not end itself", file=sys.stderr
+                    why = (
+                        "it did not end itself"
+                        if missing is None
+                        else f"rank {missing} ended before it had joined"
                     )
+                    print(f"ropewalk: ending rank {names}: {why}", file=sys.stderr)
                     return worst
                 time.sleep(0.01)
                 continue
@@ -175,7 +217,11 @@ def _wait(pids: dict[int, int]) -> int:
             status = os.WEXITSTATUS(raw)
         worst = max(worst, status)
         if status not in (console.OK, console.WRONG):
-            deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+            joined |= _ranks_joined(joined_reader)
+            if rank not in joined and missing is None:
+                missing = rank
+            grace = _GRACE_SECONDS if rank in joined else _JOINING_GRACE_SECONDS
+            deadline = min(deadline, time.monotonic() + grace)
     return worst
 
 

@@ -239,8 +239,7 @@ class _Host:
             taken = [self.x[c] for c in self._above(at)]
             for i, nic in enumerate(nics):
                 place = first + (i + 0.5) * (last - first + 1) / len(nics) - 0.5
-                if not below:
-                    place = first + i
+                place = max(place, begin) if below else first + i
                 # Its line down must not run through the CPU above the middle.
                 if node.kind != "cpu" and abs(place - self._column_of_cpu(at)) < 0.5:
                     place = self._column_of_cpu(at) + 0.95

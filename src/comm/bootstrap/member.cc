@@ -59,13 +59,14 @@ void Member::join() {
     self->service_.keep(self);
     self->start();
   });
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   const Deadline last = later(options_.join_deadline, 2 * kRootSlack);
-  const auto done = [this] { return phase_ != Phase::kJoining || join_failed_; };
+  const auto done = [this]()
+                        RW_REQUIRES(mutex_) { return phase_ != Phase::kJoining || join_failed_; };
   // The service thread has the deadlines; this one is for the case that it is held up.
   if (last == kNoDeadline) {
-    changed_.wait(lock, done);
-  } else if (!changed_.wait_until(lock, last, done)) {
+    lock.wait(changed_, done);
+  } else if (!lock.wait_until(changed_, last, done)) {
     join_failed_ = true;
     join_error_ = Errc::kTimeout;
     join_text_ = "the service thread did not answer";
@@ -197,7 +198,7 @@ void Member::on_root_closed(const Closing& closing) {
 void Member::fail_join(Errc code, const std::string& text) {
   if (phase_ != Phase::kJoining || closed_) return;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     join_failed_ = true;
     join_error_ = code;
     join_text_ = fmt::format("joining as rank {} of {} through {}: {}", options_.rank,
@@ -235,7 +236,7 @@ void Member::on_go() {
   for (const Service::TimerKey& key : timers_) service_.cancel(key);
   timers_.clear();
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     phase_ = Phase::kJoined;
   }
   changed_.notify_all();
@@ -366,7 +367,7 @@ void Member::on_link_message(LinkPlace link, std::vector<std::byte>& message) {
       const std::size_t header = message.size() - in.rest().size();
       message.erase(message.begin(), message.begin() + static_cast<std::ptrdiff_t>(header));
       {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         inbox_[{link->peer, channel, tag}].push_back(std::move(message));
       }
       changed_.notify_all();
@@ -509,7 +510,7 @@ void Member::suspect(int peer, bool suspected) {
   Notice notice;
   bool changed = false;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     changed = membership_.set_suspected(peer, suspected, &notice);
   }
   if (!changed) return;
@@ -524,7 +525,7 @@ void Member::tell_suspicion(int rank, bool before) {
   const bool now = membership_.suspected(rank);
   if (now == before || rank == options_.rank) return;
   if (state_of(rank) != Membership::State::kAlive) return;
-  const std::lock_guard watching(watch_mutex_);
+  const Lock watching(watch_mutex_);
   history_.push_back({now ? Notice::Kind::kSuspected : Notice::Kind::kCleared, rank, {}});
   if (observer_ != nullptr && phase_ != Phase::kLeaving) observer_->on_suspect(rank, now);
 }
@@ -538,7 +539,7 @@ void Member::take_news(const Notice& notice, const Link* from) {
   if (notice.subject == options_.rank && !suspicion && phase_ != Phase::kLeaving) return;
   const bool was_suspected = membership_.suspected(notice.subject);
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (!membership_.merge(notice)) return;
   }
   for (Link& link : links_) {
@@ -563,7 +564,7 @@ void Member::take_news(const Notice& notice, const Link* from) {
                                                  : "aborted",
             notice.reason.empty() ? "" : ": ", notice.reason);
   {
-    const std::lock_guard watching(watch_mutex_);
+    const Lock watching(watch_mutex_);
     history_.push_back({notice.kind, notice.subject, notice.reason});
     // Who leaves does not ask any more.
     if (observer_ != nullptr && phase_ != Phase::kLeaving) {
@@ -673,7 +674,7 @@ void Member::begin_leaving(Notice::Kind kind, const std::string& reason) {
     return;
   }
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     phase_ = Phase::kLeaving;
   }
   // Giving up is urgent for the caller, and says so by itself if the process ends.
@@ -766,7 +767,7 @@ void Member::close_all() {
   links->splice(links->end(), links_);
   service_.defer([root, listener, links] {});
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     phase_ = Phase::kClosed;
   }
   changed_.notify_all();
@@ -801,7 +802,7 @@ void Member::send(int peer, Channel channel, std::uint32_t tag, std::span<const 
                 data.size(), peer, Bootstrap::kMaxMessageBytes);
   }
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (aborted_here_) throw Error(Errc::kAborted, "aborted: {}", abort_reason_);
     if (left_here_) throw Error(Errc::kInvalidUsage, "this rank has left the communicator");
     std::string why;
@@ -846,7 +847,7 @@ std::optional<std::vector<std::byte>> Member::take(int peer, Channel channel, st
 std::optional<std::vector<std::byte>> Member::try_receive(int peer, Channel channel,
                                                           std::uint32_t tag,
                                                           std::string_view what) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return take(peer, channel, tag, what);
 }
 
@@ -855,23 +856,23 @@ std::vector<std::byte> Member::receive(int peer, Channel channel, std::uint32_t 
   if (peer < 0 || peer >= options_.size) {
     throw Error(Errc::kInvalidArgument, "{} from rank {} of {}", what, peer, options_.size);
   }
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   for (;;) {
     if (std::optional<std::vector<std::byte>> message = take(peer, channel, tag, what)) {
       return *std::move(message);
     }
     if (deadline == kNoDeadline) {
-      changed_.wait(lock);
+      lock.wait(changed_);
     } else if (Clock::now() >= deadline) {
       throw Error(Errc::kTimeout, "{}: rank {} did not answer in time", what, peer);
     } else {
-      changed_.wait_until(lock, deadline);
+      lock.wait_until(changed_, deadline);
     }
   }
 }
 
 void Member::watch(Observer* observer) {
-  const std::lock_guard watching(watch_mutex_);
+  const Lock watching(watch_mutex_);
   observer_ = observer;
   if (observer == nullptr) return;
   for (const Event& event : history_) {
@@ -887,7 +888,7 @@ void Member::watch(Observer* observer) {
 
 void Member::leave() {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (aborted_here_ || left_here_) return;
     left_here_ = true;
   }
@@ -898,7 +899,7 @@ void Member::leave() {
 
 void Member::abort(std::string_view reason) {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (aborted_here_ || left_here_) return;
     aborted_here_ = true;
     abort_reason_ = reason.substr(0, Notice::kMaxReasonBytes);
@@ -910,9 +911,9 @@ void Member::abort(std::string_view reason) {
 }
 
 void Member::wait_closed() {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   // The service thread closes after PEER_LOSS_TIME at the latest.
-  changed_.wait(lock, [this] { return phase_ == Phase::kClosed; });
+  lock.wait(changed_, [this] { return phase_ == Phase::kClosed; });
 }
 
 }  // namespace ropewalk::comm

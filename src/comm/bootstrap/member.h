@@ -18,7 +18,6 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -29,6 +28,7 @@
 #include "comm/bootstrap/join_protocol.h"
 #include "comm/bootstrap/listener.h"
 #include "comm/bootstrap/monitor.h"
+#include "core/mutex.h"
 
 namespace ropewalk::comm {
 
@@ -75,9 +75,9 @@ class Member : public std::enable_shared_from_this<Member> {
   }
 
  private:
-  // The oldest such message, if any; throws when none can come. Holding mutex_.
+  // The oldest such message, if any; throws when none can come.
   std::optional<std::vector<std::byte>> take(int peer, Channel channel, std::uint32_t tag,
-                                             std::string_view what);
+                                             std::string_view what) RW_REQUIRES(mutex_);
   enum class Phase : std::uint8_t { kJoining, kJoined, kLeaving, kClosed };
 
   struct Link {
@@ -155,23 +155,25 @@ class Member : public std::enable_shared_from_this<Member> {
   Service& service_;
   const Options options_;
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_. membership_ is changed by the service thread only, which therefore reads it
-  // without the lock.
+  // These two are written by the service thread only, holding mutex_; it therefore reads them
+  // without, others holding it. The analysis has no words for that.
   Phase phase_ = Phase::kJoining;
-  bool join_failed_ = false;
-  Errc join_error_ = Errc::kInternal;
-  std::string join_text_;
-  bool aborted_here_ = false;
-  bool left_here_ = false;
-  std::string abort_reason_;
   Membership membership_;
-  std::map<std::tuple<int, Channel, std::uint32_t>, std::deque<std::vector<std::byte>>> inbox_;
+  bool join_failed_ RW_GUARDED_BY(mutex_) = false;
+  Errc join_error_ RW_GUARDED_BY(mutex_) = Errc::kInternal;
+  std::string join_text_ RW_GUARDED_BY(mutex_);
+  bool aborted_here_ RW_GUARDED_BY(mutex_) = false;
+  bool left_here_ RW_GUARDED_BY(mutex_) = false;
+  std::string abort_reason_ RW_GUARDED_BY(mutex_);
+  std::map<std::tuple<int, Channel, std::uint32_t>, std::deque<std::vector<std::byte>>> inbox_
+      RW_GUARDED_BY(mutex_);
 
-  std::mutex watch_mutex_;        // held while the observer is called; before mutex_
-  Observer* observer_ = nullptr;  // guarded by watch_mutex_
-  std::vector<Event> history_;    // guarded by watch_mutex_
+  // Held while the observer is called; taken before mutex_.
+  Mutex watch_mutex_ RW_ACQUIRED_BEFORE(mutex_);
+  Observer* observer_ RW_GUARDED_BY(watch_mutex_) = nullptr;
+  std::vector<Event> history_ RW_GUARDED_BY(watch_mutex_);
 
   // Written by the service thread before phase_ becomes kJoined, constant afterwards.
   std::vector<RankRecord> table_;

@@ -34,7 +34,7 @@ Service::Service() {
 
 Service::~Service() {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     stopping_ = true;
     const std::uint64_t one = 1;
     if (running_) (void)!::write(wake_.get(), &one, sizeof one);
@@ -43,7 +43,7 @@ Service::~Service() {
 }
 
 void Service::post(Task task) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   posted_.push_back(std::move(task));
   if (running_) {
     const std::uint64_t one = 1;
@@ -160,7 +160,7 @@ void Service::run() noexcept {
     std::vector<Task> tasks;
     bool stopping = false;
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       tasks.swap(posted_);
       stopping = stopping_;
       if (tasks.empty() && (stopping || kept_.empty())) {
@@ -184,12 +184,13 @@ void Service::run() noexcept {
         epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), wait_ms());
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events[static_cast<std::size_t>(i)];
-      if (event.data.u64 == 0) {
+      const std::uint64_t key = event.data.u64;  // a copy: the event is packed, its parts unaligned
+      if (key == 0) {
         std::uint64_t value = 0;
         (void)!::read(wake_.get(), &value, sizeof value);
         continue;
       }
-      const auto found = handlers_.find(event.data.u64);
+      const auto found = handlers_.find(key);
       if (found == handlers_.end()) continue;  // forgotten by an earlier event of this batch
       const std::shared_ptr<Handler> handler = found->second;
       guarded([&] { (*handler)(event.events); });

@@ -13,13 +13,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "comm/bootstrap/socket.h"
+#include "core/mutex.h"
 
 namespace ropewalk::comm {
 
@@ -73,11 +73,11 @@ class Service {
   Socket epoll_;
   Socket wake_;
 
-  std::mutex mutex_;  // guards the next four
-  std::vector<Task> posted_;
-  bool running_ = false;
-  bool stopping_ = false;
-  std::thread thread_;
+  Mutex mutex_;
+  std::vector<Task> posted_ RW_GUARDED_BY(mutex_);
+  bool running_ RW_GUARDED_BY(mutex_) = false;
+  bool stopping_ RW_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // made and detached holding mutex_; joined once no other thread is left
 
   // Service thread only.
   std::uint64_t next_key_ = 1;

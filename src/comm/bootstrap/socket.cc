@@ -8,11 +8,11 @@
 
 #include <array>
 #include <cerrno>
-#include <mutex>
 #include <system_error>
 #include <unordered_set>
 
 #include "core/error.h"
+#include "core/mutex.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -20,16 +20,18 @@ namespace {
 // Fork handlers are process-wide, and so must be the list that they work on. Never destroyed:
 // sockets may be closed while static objects are being destroyed.
 struct OpenSockets {
-  std::mutex mutex;
-  std::unordered_set<int> fds;                 // guarded by mutex
-  std::array<void (*)(), 8> child_handlers{};  // guarded by mutex
+  Mutex mutex;
+  std::unordered_set<int> fds RW_GUARDED_BY(mutex);
+  std::array<void (*)(), 8> child_handlers RW_GUARDED_BY(mutex){};
 };
 
 OpenSockets& open_sockets() {
   static OpenSockets* sockets = [] {
     auto* made = new OpenSockets;
-    pthread_atfork([] { open_sockets().mutex.lock(); }, [] { open_sockets().mutex.unlock(); },
-                   [] {
+    // Locked in one function and unlocked in another, which the analysis does not follow.
+    pthread_atfork([]() RW_NO_THREAD_ANALYSIS { open_sockets().mutex.lock(); },
+                   []() RW_NO_THREAD_ANALYSIS { open_sockets().mutex.unlock(); },
+                   []() RW_NO_THREAD_ANALYSIS {
                      OpenSockets& all = open_sockets();
                      for (const int fd : all.fds) ::close(fd);
                      all.fds.clear();
@@ -54,7 +56,7 @@ void no_delay(int fd) {
 Socket::Socket(int fd) : fd_(fd) {
   if (fd_ < 0) return;
   OpenSockets& all = open_sockets();
-  const std::lock_guard lock(all.mutex);
+  const Lock lock(all.mutex);
   all.fds.insert(fd_);
 }
 
@@ -73,7 +75,7 @@ Socket::~Socket() { close(); }
 void Socket::close() noexcept {
   if (fd_ < 0) return;
   OpenSockets& all = open_sockets();
-  const std::lock_guard lock(all.mutex);
+  const Lock lock(all.mutex);
   // Not in the list: this is a forked child, and the number may be another file's by now.
   if (all.fds.erase(fd_) != 0) ::close(fd_);
   fd_ = -1;
@@ -81,7 +83,7 @@ void Socket::close() noexcept {
 
 void call_in_forked_child(void (*handler)()) {
   OpenSockets& all = open_sockets();
-  const std::lock_guard lock(all.mutex);
+  const Lock lock(all.mutex);
   for (auto*& place : all.child_handlers) {
     if (place == handler) return;
     if (place == nullptr) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <thread>
 
 #include "core/error.h"
 #include "core/process_memory.h"
@@ -31,7 +32,15 @@ void HostTeam::wrong_size(int peer, std::size_t got, std::size_t expected) const
               peer, expected);
 }
 
-void HostTeam::transfer(Strand& strand, const Call& call, const Transfer& transfer) {
+void HostTeam::transfer_any(Strand& strand, const Call& call, Transfer transfer) {
+  std::uint32_t places = 0;
+  for (std::uint32_t d = 0; d < transfer.num_destinations; ++d) {
+    if (strand.destinations[d].data != nullptr) {
+      strand.destinations[places++] = strand.destinations[d];
+    }
+  }
+  if (places == 0) return;
+  transfer.num_destinations = places;
   for (std::uint32_t s = 0; s < transfer.num_sources; ++s) {
     if (strand.sources[s].process != 0) {
       transfer_remote(strand, call, transfer);
@@ -49,13 +58,9 @@ void HostTeam::transfer_local(Strand& strand, const Call& call, const Transfer& 
     const std::byte* source = strand.sources[0].data + offset_bytes;
     piece_destinations_.clear();
     for (std::uint32_t d = 0; d < transfer.num_destinations; ++d) {
-      std::byte* destination = strand.destinations[d] + offset_bytes;
+      std::byte* destination = strand.destinations[d].data + offset_bytes;
       if (destination == source) continue;  // in place
-      if (bytes <= kInlineBytes) {
-        std::memcpy(destination, source, bytes);
-      } else {
-        piece_destinations_.push_back(destination);
-      }
+      piece_destinations_.push_back(destination);
     }
     if (!piece_destinations_.empty()) copy(piece_destinations_, source, bytes);
     return;
@@ -66,7 +71,7 @@ void HostTeam::transfer_local(Strand& strand, const Call& call, const Transfer& 
     piece_sources_.push_back(strand.sources[s].data + offset_bytes);
   }
   for (std::uint32_t d = 0; d < transfer.num_destinations; ++d) {
-    piece_destinations_.push_back(strand.destinations[d] + offset_bytes);
+    piece_destinations_.push_back(strand.destinations[d].data + offset_bytes);
   }
   CombineArgs args;
   args.type = call.type;
@@ -87,14 +92,22 @@ void HostTeam::transfer_remote(Strand& strand, const Call& call, const Transfer&
   const std::size_t piece_count = std::max<std::size_t>(1, piece_bytes / call.element_bytes);
   if (plain) {
     const Source source = strand.sources[0];
+    const std::size_t whole = transfer.count * call.element_bytes;
+    // A rank that also sends is read by another one at this time, or by the same: then every core
+    // copies already, and a rank that copied for another would only move lines between caches.
+    if (whole >= call.share_bytes && is_shared_copy(whole) && strand.sends.empty() &&
+        transfer.num_destinations == 1) {
+      copy_with_writer(source, strand.destinations[0].data, whole);
+      return;
+    }
     for (std::size_t offset = 0; offset < transfer.count; offset += piece_count) {
       const std::size_t count = std::min(piece_count, transfer.count - offset);
       const std::size_t offset_bytes = offset * call.element_bytes;
-      std::byte* first = strand.destinations[0] + offset_bytes;
+      std::byte* first = strand.destinations[0].data + offset_bytes;
       const std::size_t bytes = count * call.element_bytes;
       read_process(source.process, first, source.remote + offset_bytes, bytes);
       for (std::uint32_t d = 1; d < transfer.num_destinations; ++d) {
-        std::memcpy(strand.destinations[d] + offset_bytes, first, bytes);
+        std::memcpy(strand.destinations[d].data + offset_bytes, first, bytes);
       }
     }
     return;
@@ -118,6 +131,44 @@ void HostTeam::transfer_remote(Strand& strand, const Call& call, const Transfer&
     }
     transfer_local(strand, call, transfer, offset, count);
   }
+}
+
+void HostTeam::copy_with_writer(const Source& source, std::byte* destination, std::size_t bytes) {
+  SharedCopy copy(*source.link, destination, bytes);
+  const auto read = [&](SharedCopy::Range range) {
+    // Pieces bound the time between two looks at the abort flag.
+    read_process(source.process, destination + range.begin, source.remote + range.begin,
+                 range.bytes);
+  };
+  for (SharedCopy::Range range = copy.claim(); range.bytes > 0; range = copy.claim()) read(range);
+  sharing_with_ = source.link->peer;
+  while (copy.rest() == SharedCopy::Rest::kPending) {
+    if (waiter_ != nullptr) {
+      waiter_->idle(moves_);
+    } else {
+      std::this_thread::yield();
+    }
+  }
+  sharing_with_ = -1;
+  if (copy.rest() == SharedCopy::Rest::kFailed) read(copy.writers_part());
+}
+
+bool HostTeam::help_readers() {
+  bool helped = false;
+  for (std::size_t k = 0; k < offers_.size();) {
+    SendEnd& link = *offers_[k];
+    // All that was offered is consumed; or writing failed, and the reader copies alone.
+    if (link.consumed_seen == link.published || link.process == 0) {
+      link.offered = false;
+      offers_[k] = offers_.back();
+      offers_.pop_back();
+      continue;
+    }
+    helped |= help_copying(link);
+    ++k;
+  }
+  if (helped) ++moves_;
+  return helped;
 }
 
 }  // namespace ropewalk::executor

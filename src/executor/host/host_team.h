@@ -3,9 +3,14 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "executor/call_history.h"
+#include "executor/chunk.h"
+#include "executor/host/shared_copy.h"
+#include "executor/host/waiter.h"
 #include "executor/walker.h"
 
 namespace ropewalk::executor {
@@ -17,6 +22,32 @@ class HostTeam {
   /// `rank` is only for messages.
   explicit HostTeam(int rank) : rank_(rank) {}
 
+  template <typename Ready>
+  bool all(std::uint32_t n, Ready&& ready) const {
+    for (std::uint32_t k = 0; k < n; ++k) {
+      if (!ready(k)) return false;
+    }
+    return true;
+  }
+
+  template <typename Body>
+  void each(std::uint32_t n, Body&& body) const {
+    for (std::uint32_t k = 0; k < n; ++k) body(k);
+  }
+
+  void sync() const noexcept {}
+  void end_step() const noexcept {}
+
+  /// How to wait within a transfer, for a peer that shares it. Without, it spins and yields.
+  void wait_with(Waiter* waiter) noexcept { waiter_ = waiter; }
+
+  /// Takes part in the copies that readers of this rank's buffers make now. For threads that wait
+  /// for anything. @return true when it copied @throws Error kPeerLost when a reader is gone
+  bool help() { return !offers_.empty() && help_readers(); }
+
+  /// The rank whose part of a shared copy is waited for now, or -1.
+  [[nodiscard]] int sharing_with() const noexcept { return sharing_with_; }
+
   bool wait_arrival(ReceiveEnd& link, std::size_t bytes) const noexcept {
     const std::uint64_t next = link.received + 1;
     // The data's first lines are asked for together with the flag's, or they would be a second miss
@@ -26,11 +57,14 @@ class HostTeam {
     } else if (bytes > kFirstLineBytes) {
       __builtin_prefetch(link.header(next)->inline_data + kFirstLineBytes);
     }
-    return std::atomic_ref(link.header(next)->sequence).load(std::memory_order_acquire) == next;
+    const bool there =
+        std::atomic_ref(link.header(next)->sequence).load(std::memory_order_acquire) == next;
+    link.waited |= !there;
+    return there;
   }
 
-  bool wait_room(SendEnd& link, bool staged) const noexcept {
-    const std::uint64_t window = staged ? link.shape.slots : link.shape.headers;
+  bool wait_room(SendEnd& link, std::size_t bytes) const noexcept {
+    const std::uint64_t window = bytes > kInlineBytes ? link.shape.slots : link.shape.headers;
     if (link.published - link.consumed_seen < window) return true;
     link.consumed_seen = std::atomic_ref(*link.consumed()).load(std::memory_order_acquire);
     return link.published - link.consumed_seen < window;
@@ -42,22 +76,61 @@ class HostTeam {
     return link.consumed_seen >= number;
   }
 
+  Source arrived(const ReceiveEnd& link, const Call& call, std::size_t bytes) const {
+    Source source = arrived_chunk(*this, link, call, bytes);
+    source.link = &link;
+    return source;
+  }
+
+  Destination describe(SendEnd& link, const Call& call, std::size_t bytes,
+                       const std::byte* given) const {
+    return describe_chunk(*this, link, call, bytes, given);
+  }
+
   /// Copies or combines. Data in another process is pulled piece by piece through a scratch buffer
   /// that stays in the core's cache, or straight into the destination when nothing is combined.
   /// @throws Error kPeerLost when the other process is gone
-  void transfer(Strand& strand, const Call& call, const Transfer& transfer);
+  void transfer(Strand& strand, const Call& call, const Transfer& transfer) {
+    const Source& source = strand.sources[0];
+    const std::size_t bytes = transfer.count * call.element_bytes;
+    const bool plain = transfer.num_sources == 1 && transfer.scaled_source < 0 &&
+                       transfer.divisor == 1 && source.process == 0;
+    if (!plain || bytes > kInlineBytes) {
+      transfer_any(strand, call, transfer);
+      return;
+    }
+    for (std::uint32_t d = 0; d < transfer.num_destinations; ++d) {
+      std::byte* destination = strand.destinations[d].data;
+      if (destination != nullptr && destination != source.data) {
+        copy_short(destination, source.data, bytes);
+      }
+    }
+  }
 
   void publish(SendEnd& link) noexcept {
     const std::uint64_t next = ++link.published;
     SlotHeader* header = link.header(next);
+    const bool shared =
+        header->kind == SlotKind::kAddress && link.process != 0 && is_shared_copy(header->bytes);
+    if (shared && !link.offered) {
+      offers_.push_back(&link);
+      link.offered = true;
+    }
     std::atomic_ref(header->sequence).store(next, std::memory_order_release);
     ++moves_;
     if (header->kind == SlotKind::kStaged && header->bytes <= kPrefetchBytes) {
       own_next_lines(link, next + 1, header->bytes);
     }
+    // Two lines to own for each chunk are what holds back a writer that runs ahead. One line is
+    // not, and where the two ranks wait for each other it is better left with the reader.
+    if (header->kind == SlotKind::kInline && header->bytes > kFirstLineBytes) {
+      auto* later = reinterpret_cast<std::byte*>(link.header(next + kOwnAhead));
+      prefetch_for_writing(later);
+      prefetch_for_writing(later + kLineBytes);
+    }
   }
 
-  void release(ReceiveEnd& link) noexcept {
+  void release(ReceiveEnd& link, const Source& /*source*/) noexcept {
     const std::uint64_t chunk = ++link.received;
     ++moves_;
     // The writer waits for this chunk itself only when it gave an address. Otherwise it wants room
@@ -69,15 +142,20 @@ class HostTeam {
     if (wanted || (chunk & (link.shape.slots / 2 - 1)) == 0) {
       std::atomic_ref(*link.consumed()).store(chunk, std::memory_order_release);
     }
-    // A writer that runs ahead has filled the next header already, with a chunk like this one.
-    const SlotHeader* next = link.header(chunk + 1);
-    __builtin_prefetch(next);
-    if (two_lines) __builtin_prefetch(next->inline_data + kFirstLineBytes);
+    // A writer that runs ahead has filled later headers already, with chunks like this one. Those
+    // of a writer that was waited for are its own still, and better left to it.
+    const bool waited = link.waited;
+    link.waited = false;
+    if (waited) return;
+    const SlotHeader* later = link.header(chunk + kReadAhead);
+    __builtin_prefetch(later);
+    if (two_lines) __builtin_prefetch(later->inline_data + kFirstLineBytes);
   }
 
-  /// @throws Error kInvalidUsage naming both ranks and the fields that differ
+  /// For chunk.h. @throws Error kInvalidUsage naming both ranks and the fields that differ
   [[noreturn]] void mismatch(int peer, const CallTag& theirs, const Call& call) const;
 
+  /// For chunk.h. @throws Error kInternal
   [[noreturn]] void wrong_size(int peer, std::size_t got, std::size_t expected) const;
 
   /// Chunks sent and received so far: a waiting thread sees by it whether anything moves.
@@ -88,6 +166,9 @@ class HostTeam {
  private:
   // Up to here latency counts and not bandwidth, so cache lines are asked for ahead.
   static constexpr std::size_t kPrefetchBytes = 512;
+  // How many chunks ahead: a call takes less time than a line takes to come from another core.
+  static constexpr std::uint64_t kReadAhead = 4;
+  static constexpr std::uint64_t kOwnAhead = 8;
   // Inline data that lies in the flag's own line.
   static constexpr std::size_t kFirstLineBytes = 32;
 
@@ -113,12 +194,44 @@ class HostTeam {
     for (std::size_t line = 0; line < bytes; line += kLineBytes) __builtin_prefetch(data + line);
   }
 
+  // Without a call: most of the time of a copy of some bytes would be the way to memcpy.
+  static void copy_short(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+    const auto whole = [&](auto word) {
+      constexpr std::size_t kWord = sizeof word;
+      // The last word may overlap the one before it.
+      for (std::size_t at = 0; at + kWord <= bytes; at += kWord) {
+        std::memcpy(&word, from + at, kWord);
+        std::memcpy(to + at, &word, kWord);
+      }
+      std::memcpy(&word, from + bytes - kWord, kWord);
+      std::memcpy(to + bytes - kWord, &word, kWord);
+    };
+    struct Pair {
+      std::uint64_t words[2];
+    };
+    if (bytes >= sizeof(Pair)) {
+      whole(Pair{});
+    } else if (bytes >= 8) {
+      whole(std::uint64_t{});
+    } else if (bytes >= 4) {
+      whole(std::uint32_t{});
+    } else {
+      for (std::size_t at = 0; at < bytes; ++at) to[at] = from[at];
+    }
+  }
+
+  void transfer_any(Strand& strand, const Call& call, Transfer transfer);
   void transfer_local(Strand& strand, const Call& call, const Transfer& transfer,
                       std::size_t offset, std::size_t count);
   void transfer_remote(Strand& strand, const Call& call, const Transfer& transfer);
+  void copy_with_writer(const Source& source, std::byte* destination, std::size_t bytes);
+  bool help_readers();
 
   int rank_;
   std::uint64_t moves_ = 0;
+  Waiter* waiter_ = nullptr;
+  int sharing_with_ = -1;
+  std::vector<SendEnd*> offers_;
   CallHistory history_;
   std::vector<std::byte> scratch_;
   std::vector<const void*> piece_sources_;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/shared_memory.h"
 #include "transport/window/mailbox.h"
 #include "transport/window/shm/rendezvous.h"
 #include "transport/window/shm/shm.h"

@@ -16,48 +16,6 @@ constexpr std::size_t kCopyLimitBytes = std::size_t{1} << 20;
 
 }  // namespace
 
-class WindowReceiveRequest final : public Request {
- public:
-  WindowReceiveRequest(WindowReceiver& receiver, std::span<const ReceiveBuffer> buffers)
-      : receiver_(receiver), posted_(buffers.size()), sizes_(buffers.size()) {
-    ++receiver_.active_;
-    for (std::size_t i = 0; i < buffers.size(); ++i) {
-      posted_[i].buffer = buffers[i];
-      receiver_.post(posted_[i]);
-    }
-  }
-  WindowReceiveRequest(const WindowReceiveRequest&) = delete;
-  WindowReceiveRequest& operator=(const WindowReceiveRequest&) = delete;
-  ~WindowReceiveRequest() override {
-    --receiver_.active_;
-    for (WindowReceiver::Posted& posted : posted_) {
-      if (!posted.finished) receiver_.withdraw(posted);
-    }
-  }
-  std::optional<std::size_t> test() override {
-    if (!finished()) {
-      receiver_.progress();
-      if (!finished()) {
-        receiver_.mailbox_.throw_if_failed();
-        return std::nullopt;
-      }
-    }
-    std::size_t total = 0;
-    for (std::size_t i = 0; i < posted_.size(); ++i) total += sizes_[i] = posted_[i].bytes;
-    return total;
-  }
-  [[nodiscard]] std::span<const std::size_t> sizes() const override { return sizes_; }
-
- private:
-  [[nodiscard]] bool finished() const {
-    return std::all_of(posted_.begin(), posted_.end(),
-                       [](const WindowReceiver::Posted& posted) { return posted.finished; });
-  }
-  WindowReceiver& receiver_;
-  std::vector<WindowReceiver::Posted> posted_;
-  std::vector<std::size_t> sizes_;
-};
-
 WindowReceiver::WindowReceiver(std::unique_ptr<Path> path, Driver& driver, int device,
                                const Options& options)
     : mailbox_(std::move(path), driver.name() + " connection to a sender"),
@@ -80,7 +38,7 @@ std::unique_ptr<Request> WindowReceiver::receive(std::span<const ReceiveBuffer> 
     progress();
     return nullptr;
   }
-  return std::make_unique<WindowReceiveRequest>(*this, buffers);
+  return std::make_unique<ReceiveRequest<WindowReceiver>>(*this, buffers);
 }
 
 std::unique_ptr<Request> WindowReceiver::flush(std::span<const ReceiveBuffer> buffers) {
@@ -244,12 +202,15 @@ void WindowReceiver::pull_pieces() {
   set_pulling(true);
   // On the way out, also by an error, the word is cleared unless a queue is still reading.
   struct Clear {
-    WindowReceiver& receiver;
+    explicit Clear(WindowReceiver& from) : receiver(from) {}
+    Clear(const Clear&) = delete;
+    Clear& operator=(const Clear&) = delete;
     ~Clear() {
       if (!receiver.reading()) receiver.set_pulling(false);
     }
+    WindowReceiver& receiver;
   };
-  const Clear clear{*this};
+  const Clear clear(*this);
   if (abandoned()) return;
   for (bool moved = true; moved && copied_ < kCopyLimitBytes;) {
     moved = false;

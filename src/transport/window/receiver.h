@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/receive_request.h"
 #include "transport/transport.h"
 #include "transport/window/driver.h"
 #include "transport/window/mailbox.h"
@@ -15,19 +16,19 @@
 
 namespace ropewalk::transport::window {
 
-class WindowReceiveRequest;
-
 class WindowReceiver final : public ReceiveConnection {
  public:
   WindowReceiver(std::unique_ptr<Path> path, Driver& driver, int device, const Options& options);
   ~WindowReceiver() override;
+  WindowReceiver(const WindowReceiver&) = delete;
+  WindowReceiver& operator=(const WindowReceiver&) = delete;
   std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                 MemoryKind kind) override;
   std::unique_ptr<Request> receive(std::span<const ReceiveBuffer> buffers) override;
   std::unique_ptr<Request> flush(std::span<const ReceiveBuffer> buffers) override;
 
  private:
-  friend class WindowReceiveRequest;
+  friend class ReceiveRequest<WindowReceiver>;
   struct Posted {
     ReceiveBuffer buffer;
     std::uint64_t id = 0;
@@ -47,6 +48,7 @@ class WindowReceiver final : public ReceiveConnection {
   };
 
   void progress();
+  void throw_if_failed() const { mailbox_.throw_if_failed(); }
   void read_mailbox(std::size_t limit_bytes);
   void on_entry(const Entry& entry);
   void on_verify(const Entry& entry);

@@ -29,6 +29,8 @@ class WindowSender final : public SendConnection {
  public:
   WindowSender(std::unique_ptr<Path> path, Driver& driver, int device, const Options& options);
   ~WindowSender() override;
+  WindowSender(const WindowSender&) = delete;
+  WindowSender& operator=(const WindowSender&) = delete;
   std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                 MemoryKind kind) override;
   std::unique_ptr<Request> send(const void* data, std::size_t bytes, std::uint32_t tag,

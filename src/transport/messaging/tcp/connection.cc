@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "transport/checksum.h"
+#include "transport/receive_request.h"
 #include "transport/simple_requests.h"
 
 namespace ropewalk::transport::tcp {
@@ -280,48 +281,6 @@ void TcpSender::abandon(Message* message) {
 
 // ---- receiving -----------------------------------------------------------------------------
 
-class TcpReceiveRequest final : public Request {
- public:
-  TcpReceiveRequest(TcpReceiver& receiver, std::span<const ReceiveBuffer> buffers)
-      : receiver_(receiver), posted_(buffers.size()), sizes_(buffers.size()) {
-    ++receiver_.active_;
-    for (std::size_t i = 0; i < buffers.size(); ++i) {
-      posted_[i].buffer = buffers[i];
-      receiver_.post(posted_[i]);
-    }
-  }
-  TcpReceiveRequest(const TcpReceiveRequest&) = delete;
-  TcpReceiveRequest& operator=(const TcpReceiveRequest&) = delete;
-  ~TcpReceiveRequest() override {
-    --receiver_.active_;
-    for (TcpReceiver::Posted& posted : posted_) {
-      if (!posted.finished) receiver_.withdraw(posted);
-    }
-  }
-  std::optional<std::size_t> test() override {
-    if (!finished()) {
-      receiver_.progress();
-      if (!finished()) {
-        receiver_.connection_.throw_if_failed();
-        return std::nullopt;
-      }
-    }
-    std::size_t total = 0;
-    for (std::size_t i = 0; i < posted_.size(); ++i) total += sizes_[i] = posted_[i].bytes;
-    return total;
-  }
-  [[nodiscard]] std::span<const std::size_t> sizes() const override { return sizes_; }
-
- private:
-  [[nodiscard]] bool finished() const {
-    return std::all_of(posted_.begin(), posted_.end(),
-                       [](const TcpReceiver::Posted& posted) { return posted.finished; });
-  }
-  TcpReceiver& receiver_;
-  std::vector<TcpReceiver::Posted> posted_;
-  std::vector<std::size_t> sizes_;
-};
-
 TcpReceiver::TcpReceiver(std::vector<Stream> streams, std::string peer, bool checksums,
                          Linger& linger)
     : connection_(std::move(streams), std::move(peer), checksums, linger),
@@ -343,7 +302,7 @@ std::unique_ptr<Request> TcpReceiver::receive(std::span<const ReceiveBuffer> buf
     progress();
     return nullptr;
   }
-  auto request = std::make_unique<TcpReceiveRequest>(*this, buffers);
+  auto request = std::make_unique<ReceiveRequest<TcpReceiver>>(*this, buffers);
   const bool large = std::any_of(buffers.begin(), buffers.end(), [](const ReceiveBuffer& buffer) {
     return buffer.bytes > kEagerBytes;
   });

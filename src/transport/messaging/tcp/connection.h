@@ -42,6 +42,7 @@
 
 #include "core/error.h"
 #include "transport/messaging/tcp/stream.h"
+#include "transport/receive_request.h"
 #include "transport/transport.h"
 
 namespace ropewalk::transport::tcp {
@@ -88,7 +89,6 @@ class Connection {
 };
 
 class TcpSendRequest;
-class TcpReceiveRequest;
 
 class TcpSender final : public SendConnection, private FrameSink {
  public:
@@ -157,7 +157,7 @@ class TcpReceiver final : public ReceiveConnection, private FrameSink {
   std::unique_ptr<Request> flush(std::span<const ReceiveBuffer> buffers) override;
 
  private:
-  friend class TcpReceiveRequest;
+  friend class ReceiveRequest<TcpReceiver>;
   struct Posted {
     ReceiveBuffer buffer;
     std::uint64_t id = 0;
@@ -178,6 +178,7 @@ class TcpReceiver final : public ReceiveConnection, private FrameSink {
   [[nodiscard]] bool broken() const override { return connection_.failed(); }
 
   void progress();
+  void throw_if_failed() const { connection_.throw_if_failed(); }
   void read_stream(std::size_t index);
   void post(Posted& posted);
   void withdraw(Posted& posted);

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/shared_memory.h"
+#include "core/file_descriptor.h"
 #include "transport/messaging/tcp/frame.h"
 
 namespace ropewalk::transport::tcp {

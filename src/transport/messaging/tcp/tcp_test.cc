@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/shared_memory.h"
+#include "core/file_descriptor.h"
 #include "transport/checksum.h"
 #include "transport/messaging/tcp/handshake.h"
 

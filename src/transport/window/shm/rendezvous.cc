@@ -1,11 +1,10 @@
 #include "transport/window/shm/rendezvous.h"
 
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/random.h"
+#include "core/unix_socket.h"
 
 namespace ropewalk::transport::window {
 namespace {
@@ -34,15 +34,10 @@ struct HandleLayout {
 };
 static_assert(sizeof(HandleLayout) <= kHandleBytes);
 
-// A leading zero byte makes the name abstract: no file, gone with the last descriptor.
-std::pair<sockaddr_un, socklen_t> address_of(const Secret& name) {
+UnixAddress address_of(const Secret& name) {
   std::string text = "ropewalk-shm-";
   for (const std::byte byte : name) text += fmt::format("{:02x}", std::to_integer<int>(byte));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  RW_ASSERT(text.size() + 1 <= sizeof address.sun_path);
-  std::memcpy(address.sun_path + 1, text.data(), text.size());
-  return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size())};
+  return abstract_address(text);
 }
 
 FileDescriptor make_socket() {
@@ -81,48 +76,23 @@ Greeting make_greeting(const Secret& secret, const ProbeAddress& probe) {
 }
 
 void send_greeting(int socket, const Greeting& greeting, int window) {
-  iovec range{const_cast<Greeting*>(&greeting), sizeof greeting};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &range;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof window);
-  std::memcpy(CMSG_DATA(header), &window, sizeof window);
-  ssize_t sent = 0;
-  do {
-    sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (sent < 0 && errno == EINTR);
-  if (sent < 0) throw lost(system_error(errno, "sending a greeting").what());
+  if (!send_with_descriptor(socket, std::as_bytes(std::span(&greeting, 1)), window)) {
+    throw lost(system_error(errno, "sending a greeting").what());
+  }
 }
 
 std::optional<Received> receive_greeting(int socket) {
   Received received;
-  iovec range{&received.greeting, sizeof received.greeting};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &range;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (got < 0) {
-    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return std::nullopt;
-    throw lost(system_error(errno, "receiving a greeting").what());
+  std::optional<WithDescriptor> got;
+  try {
+    got = receive_with_descriptor(socket, std::as_writable_bytes(std::span(&received.greeting, 1)));
+  } catch (const Error& error) {
+    throw lost(error.what());
   }
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
-      header->cmsg_len == CMSG_LEN(sizeof(int))) {
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-    received.window = FileDescriptor(fd);
-  }
-  if (got == 0) throw lost("the other end closed before it was connected");
-  if (got != sizeof received.greeting || (message.msg_flags & MSG_TRUNC) != 0 ||
+  if (!got) return std::nullopt;
+  if (got->bytes == 0) throw lost("the other end closed before it was connected");
+  received.window = std::move(got->descriptor);
+  if (got->bytes != sizeof received.greeting || got->truncated ||
       received.greeting.magic != kGreetingMagic || !received.window) {
     throw lost("what came is no greeting");
   }
@@ -130,20 +100,16 @@ std::optional<Received> receive_greeting(int socket) {
 }
 
 pid_t checked_peer(int socket) {
-  ucred peer{};
-  socklen_t bytes = sizeof peer;
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
-    throw system_error(errno, "SO_PEERCRED of a Unix socket");
-  }
-  if (peer.uid != geteuid()) throw lost("the other end belongs to another user");
+  const UnixPeer peer = peer_of(socket);
+  if (!peer.same_user) throw lost("the other end belongs to another user");
   return peer.pid;
 }
 
 MeetingPoint::MeetingPoint() : socket_(make_socket()) {
   fill_random(place_.name);
   fill_random(place_.secret);
-  const auto [address, bytes] = address_of(place_.name);
-  if (bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0) {
+  const UnixAddress address = address_of(place_.name);
+  if (bind(socket_.get(), address.get(), address.bytes) != 0) {
     throw system_error(errno, "bind of a Unix socket for shared memory");
   }
   if (listen(socket_.get(), SOMAXCONN) != 0) {
@@ -188,10 +154,10 @@ std::optional<MeetingPoint::Guest> MeetingPoint::accept() {
 
 FileDescriptor call(const MeetingPlace& place) {
   FileDescriptor made = make_socket();
-  const auto [address, bytes] = address_of(place.name);
+  const UnixAddress address = address_of(place.name);
   int result = 0;
   do {
-    result = connect(made.get(), reinterpret_cast<const sockaddr*>(&address), bytes);
+    result = connect(made.get(), address.get(), address.bytes);
   } while (result != 0 && errno == EINTR);
   if (result != 0) throw lost(system_error(errno, "connecting to the listener").what());
   return made;

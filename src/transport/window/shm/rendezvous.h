@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "core/file_descriptor.h"
 #include "core/process_memory.h"
-#include "core/shared_memory.h"
 #include "transport/transport.h"
 
 namespace ropewalk::transport::window {

@@ -1,0 +1,36 @@
+# CUDA, where nvcc is found: RW_CUDA says whether. The runtime is linked statically and finds the
+# driver when it is first used, so the library loads on machines without one.
+set(RW_CUDA AUTO CACHE STRING "Build for GPUs: AUTO (when nvcc is found), ON or OFF")
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  # 90 without a suffix: code for it, and PTX for what comes after.
+  set(CMAKE_CUDA_ARCHITECTURES "80-real;90")
+endif()
+set(RW_HAVE_CUDA FALSE)
+if(NOT RW_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    # CMake before 3.26 does not know how nvcc is told the language's year.
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+    set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # named where it is linked
+    enable_language(CUDA)
+    # What the host's compiler searches anyway must not be named: that would change the order.
+    list(APPEND CMAKE_CUDA_IMPLICIT_INCLUDE_DIRECTORIES ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})
+    # FindCUDAToolkit asks for libcudart.so, which the packages on PyPI have under its full name only.
+    get_filename_component(toolkit ${CMAKE_CUDA_COMPILER}/../.. ABSOLUTE)
+    file(GLOB shared_runtime ${toolkit}/lib/libcudart.so.*)
+    if(shared_runtime AND NOT EXISTS ${toolkit}/lib/libcudart.so)
+      list(GET shared_runtime 0 shared_runtime)
+      set(CUDA_CUDART ${shared_runtime} CACHE FILEPATH "The shared CUDA runtime, which is not linked")
+    endif()
+    find_package(CUDAToolkit)
+    if(TARGET CUDA::cudart_static)
+      set(RW_HAVE_CUDA TRUE)
+    endif()
+  endif()
+  if(RW_CUDA STREQUAL "ON" AND NOT RW_HAVE_CUDA)
+    message(FATAL_ERROR "RW_CUDA is ON, but nvcc with the static CUDA runtime was not found")
+  endif()
+endif()
+message(STATUS "CUDA: ${RW_HAVE_CUDA}")

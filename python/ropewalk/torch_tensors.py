@@ -1,0 +1,87 @@
+"""Tensors as a communicator's operations take them: contiguous, of a type that they know."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Optional, Union
+
+import torch
+import torch.distributed as dist
+
+from ropewalk.communicator import Communicator
+from ropewalk.errors import ArgumentError
+from ropewalk.operators import PreMulSum
+
+Tensor = Any  # torch.Tensor; the type checker does not read PyTorch
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """All elements in one row; a copy only where they do not lie so."""
+    return tensor.detach().contiguous().view(-1)
+
+
+def flat_bytes(tensor: Tensor) -> Tensor:
+    """As `flat`, as bytes: what is only moved has no type."""
+    return flat(tensor).view(torch.uint8)
+
+
+class Staged:
+    """A tensor to be written, or a contiguous stand-in that is copied back at the end."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        """`tensor` is what to work on."""
+        self._given = tensor.detach()
+        self.tensor = self._given.contiguous()
+
+    def put_back(self) -> None:
+        """Copies the stand-in back, where there is one."""
+        if self.tensor.data_ptr() != self._given.data_ptr():
+            self._given.copy_(self.tensor)
+
+    def __enter__(self) -> Staged:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        """Puts back what was written, unless it failed."""
+        if kind is None:
+            self.put_back()
+
+
+def _named() -> list[tuple[Any, str, str]]:
+    """PyTorch's operator, ours, and ours for booleans as bytes of 0 and 1."""
+    ops = dist.ReduceOp
+    return [
+        (ops.SUM, "sum", "max"),
+        (ops.AVG, "avg", ""),
+        (ops.PRODUCT, "prod", "min"),
+        (ops.MIN, "min", "min"),
+        (ops.MAX, "max", "max"),
+        (ops.BAND, "", "min"),
+        (ops.BOR, "", "max"),
+    ]
+
+
+def reduced(tensor: Tensor, op: Any, comm: Communicator) -> tuple[Tensor, Union[str, PreMulSum]]:
+    """The view of a contiguous tensor that `op` can work on, and our operator.
+
+    Raises:
+        ArgumentError: the operator does not exist here for this type.
+    """
+    row = flat(tensor)
+    if op == dist.ReduceOp.PREMUL_SUM:
+        factor = op.factor if hasattr(op, "factor") else op.__getstate__()[1]
+        return row, comm.pre_mul_sum(float(factor), str(row.dtype).replace("torch.", ""))
+    ours, logical = next(((name, other) for one, name, other in _named() if op == one), ("", ""))
+    if row.dtype == torch.bool and logical:
+        return row.view(torch.uint8), logical
+    if row.is_complex() and ours in ("sum", "avg"):
+        return torch.view_as_real(row).view(-1), ours
+    if row.dtype == torch.bool or row.is_complex() or not ours:
+        raise ArgumentError(f"{op} of {row.dtype} is not offered by Ropewalk")
+    return row, ours

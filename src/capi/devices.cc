@@ -1,0 +1,88 @@
+// Communicators with GPUs.
+#include <string>
+
+#include "capi/guard.h"
+#include "capi/handles.h"
+#include "comm/device_group.h"
+#include "comm/group.h"
+#include "comm/peer_matrix.h"
+#include "comm/stream_mark.h"
+
+using namespace ropewalk;        // NOLINT: this file is the edge
+using namespace ropewalk::capi;  // NOLINT
+
+extern "C" {
+
+RW_API rwResult_t rwCommAttachDevice(rwComm_t comm, int device) {
+  return guarded("rwCommAttachDevice", [&] {
+    comm::Communicator* communicator = checked(comm, "comm").comm.get();
+    if (const std::string reason = comm::why_no_device(); !reason.empty()) {
+      throw Error(Errc::kInvalidUsage, reason);
+    }
+    const int chosen = device < 0 ? comm::current_device() : device;
+    comm::Group& group = comm::Group::of_thread();
+    if (group.open()) {
+      group.add_join([=] { communicator->attach_device(chosen); });
+    } else {
+      communicator->attach_device(chosen);
+    }
+  });
+}
+
+RW_API const char* rwWhyNoDevice(void) {
+  thread_local std::string reason;
+  try {
+    reason = comm::why_no_device();
+  } catch (const std::exception& error) {
+    reason = error.what();
+  }
+  return reason.c_str();
+}
+
+RW_API rwResult_t rwDeviceCount(int* count) {
+  return guarded("rwDeviceCount", [&] {
+    int& place = checked(count, "count");
+    place = comm::why_no_device().empty() ? comm::device_count() : 0;
+  });
+}
+
+RW_API rwResult_t rwDeviceDescribe(int device, char** json) {
+  return guarded("rwDeviceDescribe", [&] {
+    char*& place = checked(json, "json");
+    if (const std::string reason = comm::why_no_device(); !reason.empty()) {
+      throw Error(Errc::kInvalidUsage, reason);
+    }
+    place = duplicate(comm::describe_device(device));
+  });
+}
+
+RW_API rwResult_t rwCommDevice(rwComm_t comm, int* device) {
+  return guarded("rwCommDevice", [&] {
+    const comm::DeviceGroup* group = checked(comm, "comm").comm->device();
+    checked(device, "device") = group == nullptr ? -1 : group->device();
+  });
+}
+
+RW_API rwResult_t rwStreamMark(int device, rwStream_t stream, rwRequest_t* request) {
+  return guarded("rwStreamMark", [&] {
+    checked(request, "request");
+    auto handle = std::make_unique<rwRequest>();
+    handle->on_stream = comm::mark_stream(device, stream);
+    *request = handle.release();
+  });
+}
+
+RW_API rwResult_t rwMeasurePeers(size_t bytes, int repetitions, char** json) {
+  return guarded("rwMeasurePeers", [&] {
+    checked(json, "json") = duplicate(comm::measure_peers(bytes, repetitions));
+  });
+}
+
+RW_API rwResult_t rwCommDeviceMemory(rwComm_t comm, size_t* bytes) {
+  return guarded("rwCommDeviceMemory", [&] {
+    comm::DeviceGroup* device = checked(comm, "comm").comm->device();
+    checked(bytes, "bytes") = device == nullptr ? 0 : device->memory_bytes();
+  });
+}
+
+}  // extern "C"

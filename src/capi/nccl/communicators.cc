@@ -1,0 +1,319 @@
+// Unique ids and communicators.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <set>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "capi/nccl/config.h"
+#include "capi/nccl/group.h"
+#include "capi/nccl/guard.h"
+#include "capi/nccl/handle.h"
+#include "comm/bootstrap/unique_id.h"
+#include "comm/device_memory.h"
+#include "comm/runtime.h"
+#include "core/log.h"
+
+namespace ropewalk::nccl {
+namespace {
+
+using comm::Communicator;
+using comm::Runtime;
+using comm::UniqueId;
+using Make = std::function<std::unique_ptr<Communicator>()>;
+
+static_assert(sizeof(ncclUniqueId) == sizeof(UniqueId));
+
+UniqueId from_c(const ncclUniqueId& id) {
+  UniqueId bytes;
+  std::memcpy(bytes.data(), id.internal, bytes.size());
+  return bytes;
+}
+
+void require_devices() {
+  const std::string reason = comm::why_no_device();
+  if (!reason.empty()) throw Error(Errc::kCuda, "{}", reason);
+}
+
+void require_rank(int rank, int size) {
+  if (size < 1) throw Error(Errc::kInvalidArgument, "nranks: {} is not positive", size);
+  if (rank < 0 || rank >= size) {
+    throw Error(Errc::kInvalidArgument, "rank: {} is outside 0 to {}", rank, size - 1);
+  }
+}
+
+// Puts a new handle into `place` and has its communicator made, with `parent` busy meanwhile.
+ncclResult_t make_into(ncclComm_t* place, int device, bool blocking, Make make,
+                       std::shared_ptr<Core> parent = nullptr) {
+  if (parent != nullptr) parent->begin();
+  auto core = std::make_shared<Core>(device, blocking);
+  auto handle = std::make_unique<ncclComm>(core);
+  Job job;
+  job.blocking = blocking;
+  job.work = [core, parent, device, make = std::move(make)] {
+    std::unique_ptr<Communicator> made = make();
+    if (made != nullptr) made->attach_device(device);
+    core->end(std::move(made));
+    if (parent != nullptr) parent->end(nullptr);
+  };
+  job.failed = [core, parent, blocking, place, raw = handle.get()](const Error& error) {
+    core->fail(error);
+    // The parent says by itself whether it is broken.
+    if (parent != nullptr) parent->end(nullptr);
+    if (blocking) {
+      *place = nullptr;
+      delete raw;
+    }
+  };
+  *place = handle.release();
+  return Group::of_thread().run(std::move(job));
+}
+
+// Something that an existing communicator does, and is busy with.
+ncclResult_t run_on(const std::shared_ptr<Core>& core, std::function<void()> work) {
+  core->begin();
+  Job job;
+  job.blocking = core->blocking;
+  job.work = [core, work = std::move(work)] {
+    work();
+    core->end(nullptr);
+  };
+  // Whether it is broken, it says itself.
+  job.failed = [core](const Error& /*error*/) { core->end(nullptr); };
+  return Group::of_thread().run(std::move(job));
+}
+
+ncclResult_t init(ncclComm_t* place, int size, const ncclUniqueId& id, int rank, int device,
+                  const CommConfig& config) {
+  checked(place, "comm");
+  require_rank(rank, size);
+  const UniqueId bytes = from_c(id);
+  return make_into(place, device, config.blocking, [bytes, rank, size] {
+    if (rank == 0) log_version();
+    return Communicator::join(bytes, rank, size, Runtime::process());
+  });
+}
+
+ncclResult_t init_here(ncclComm_t* place, int size, const ncclUniqueId& id, int rank,
+                       const ncclConfig_t* config) {
+  const CommConfig read = read_config(config, {});
+  checked(place, "comm");
+  require_rank(rank, size);
+  require_devices();
+  return init(place, size, id, rank, comm::current_device(), read);
+}
+
+ncclUniqueId make_id() {
+  Runtime& runtime = Runtime::process();
+  const UniqueId made = comm::make_unique_id(runtime.config(), runtime.context());
+  ncclUniqueId id;
+  std::memcpy(id.internal, made.data(), made.size());
+  return id;
+}
+
+ncclResult_t init_all(ncclComm_t* comms, int count, const int* devices) {
+  checked(comms, "comm");
+  if (count < 1) throw Error(Errc::kInvalidArgument, "ndev: {} is not positive", count);
+  require_devices();
+  const int there = comm::num_devices();
+  std::vector<int> chosen;
+  for (int rank = 0; rank < count; ++rank) {
+    const int device = devices == nullptr ? rank : devices[rank];
+    if (device < 0 || device >= there) {
+      throw Error(Errc::kInvalidArgument, "devlist: rank {} is to have GPU {}, and there are {}",
+                  rank, device, there);
+    }
+    if (std::find(chosen.begin(), chosen.end(), device) != chosen.end()) {
+      throw Error(Errc::kInvalidUsage, "devlist: GPU {} is named twice", device);
+    }
+    chosen.push_back(device);
+  }
+  const ncclUniqueId id = make_id();
+  Group& group = Group::of_thread();
+  group.start();
+  for (int rank = 0; rank < count; ++rank) {
+    init(comms + rank, count, id, rank, chosen[static_cast<std::size_t>(rank)], {});
+  }
+  try {
+    return group.end();
+  } catch (...) {
+    // All or none.
+    for (int rank = 0; rank < count; ++rank) delete std::exchange(comms[rank], nullptr);
+    throw;
+  }
+}
+
+ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
+                   const ncclConfig_t* config) {
+  checked(newcomm, "newcomm");
+  if (color < 0 && color != kNcclNoColor) {
+    throw Error(Errc::kInvalidArgument, "color: {} is negative", color);
+  }
+  Core& parent = ready(comm);
+  const CommConfig read = read_config(config, {parent.blocking});
+  Communicator* whole = parent.comm.get();
+  if (color != kNcclNoColor) {
+    return make_into(
+        newcomm, parent.device, read.blocking,
+        [whole, color, key] { return whole->split(color, key); }, comm->core);
+  }
+  // No communicator for this rank, which takes part in the parting all the same.
+  *newcomm = nullptr;
+  return run_on(comm->core, [core = comm->core, key] { core->comm->split(kNcclNoColor, key); });
+}
+
+ncclResult_t shrink(ncclComm_t comm, const int* excluded, int num_excluded, ncclComm_t* newcomm,
+                    const ncclConfig_t* config) {
+  checked(newcomm, "newcomm");
+  Core& parent = ready(comm);
+  Communicator* whole = parent.comm.get();
+  if (num_excluded < 1) {
+    throw Error(Errc::kInvalidArgument, "excludeRanksCount: {} is not positive", num_excluded);
+  }
+  checked(excluded, "excludeRanksList");
+  std::set<int> out;
+  for (int i = 0; i < num_excluded; ++i) {
+    if (excluded[i] < 0 || excluded[i] >= whole->size()) {
+      throw Error(Errc::kInvalidArgument, "excludeRanksList: {} is outside 0 to {}", excluded[i],
+                  whole->size() - 1);
+    }
+    out.insert(excluded[i]);
+  }
+  if (out.contains(whole->rank())) {
+    throw Error(Errc::kInvalidArgument, "excludeRanksList: holds the calling rank, {}",
+                whole->rank());
+  }
+  const CommConfig read = read_config(config, {parent.blocking});
+  return make_into(
+      newcomm, parent.device, read.blocking, [whole, out] { return whole->shrink(out); },
+      comm->core);
+}
+
+// Waits for a thread that still works for a handle that is about to go.
+void wait_until_idle(Core& core) {
+  while (core.state.load(std::memory_order_acquire) == Core::State::kBusy) {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
+ncclResult_t finalize(ncclComm_t comm) {
+  ready(comm);
+  return run_on(comm->core, [core = comm->core] { core->comm->finalize(); });
+}
+
+void destroy(ncclComm_t comm) {
+  if (comm == nullptr) return;
+  wait_until_idle(core_of(comm));
+  const std::unique_ptr<ncclComm> owned(comm);
+  if (comm->core->comm != nullptr) comm->core->comm->finalize();
+}
+
+void abort(ncclComm_t comm) {
+  if (comm == nullptr) return;
+  core_of(comm);
+  const std::unique_ptr<ncclComm> owned(comm);
+  Core& core = *comm->core;
+  const std::lock_guard lock(core.mutex);
+  // A thread that is joining holds the core, and finds this when it is done.
+  core.abandoned = true;
+  if (core.comm != nullptr) core.comm->abort("ncclCommAbort was called");
+}
+
+ncclResult_t async_error(ncclComm_t comm) {
+  Core& core = core_of(comm);
+  switch (core.state.load(std::memory_order_acquire)) {
+    case Core::State::kBusy: return ncclInProgress;
+    case Core::State::kFailed: {
+      const std::lock_guard lock(core.mutex);
+      return to_nccl(core.error->code());
+    }
+    case Core::State::kReady: break;
+  }
+  if (core.comm == nullptr) return ncclSuccess;
+  core.comm->look_at_device();
+  const comm::Fate& fate = core.comm->fate();
+  return fate.broken() ? to_nccl(fate.error().code()) : ncclSuccess;
+}
+
+}  // namespace
+}  // namespace ropewalk::nccl
+
+using namespace ropewalk;        // NOLINT: this file is the edge
+using namespace ropewalk::nccl;  // NOLINT
+
+RW_NCCL_API(ncclResult_t, ncclGetUniqueId, ncclUniqueId* id) {
+  return guarded("ncclGetUniqueId", [&] { checked(id, "uniqueId") = make_id(); });
+}
+
+RW_NCCL_API(ncclResult_t, ncclCommInitRank, ncclComm_t* comm, int nranks, ncclUniqueId id,
+            int rank) {
+  return guarded("ncclCommInitRank", [&] { return init_here(comm, nranks, id, rank, nullptr); });
+}
+
+RW_NCCL_API(ncclResult_t, ncclCommInitRankConfig, ncclComm_t* comm, int nranks, ncclUniqueId id,
+            int rank, ncclConfig_t* config) {
+  return guarded("ncclCommInitRankConfig",
+                 [&] { return init_here(comm, nranks, id, rank, config); });
+}
+
+// One id is enough: all ranks meet at the first one.
+RW_NCCL_API(ncclResult_t, ncclCommInitRankScalable, ncclComm_t* comm, int nranks, int rank,
+            int num_ids, ncclUniqueId* ids, ncclConfig_t* config) {
+  return guarded("ncclCommInitRankScalable", [&] {
+    if (num_ids < 1 || num_ids > nranks) {
+      throw Error(Errc::kInvalidArgument, "nId: {} is outside 1 to {}", num_ids, nranks);
+    }
+    return init_here(comm, nranks, checked(ids, "commIds"), rank, config);
+  });
+}
+
+RW_NCCL_API(ncclResult_t, ncclCommInitAll, ncclComm_t* comms, int num_devices, const int* devices) {
+  return guarded("ncclCommInitAll", [&] { return init_all(comms, num_devices, devices); });
+}
+
+RW_NCCL_API(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
+            ncclConfig_t* config) {
+  return guarded("ncclCommSplit", [&] { return split(comm, color, key, newcomm, config); });
+}
+
+// NCCL_SHRINK_ABORT as NCCL_SHRINK_DEFAULT: a communicator that has lost a rank cannot be shrunk.
+RW_NCCL_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int* excluded, int num_excluded,
+            ncclComm_t* newcomm, ncclConfig_t* config, int flags) {
+  return guarded("ncclCommShrink", [&] {
+    if (flags != kNcclShrinkDefault && flags != kNcclShrinkAbort) {
+      throw Error(Errc::kInvalidArgument, "shrinkFlags: {} is neither 0 nor 1", flags);
+    }
+    return shrink(comm, excluded, num_excluded, newcomm, config);
+  });
+}
+
+RW_NCCL_API(ncclResult_t, ncclCommFinalize, ncclComm_t comm) {
+  return guarded("ncclCommFinalize", [&] { return finalize(comm); });
+}
+
+RW_NCCL_API(ncclResult_t, ncclCommDestroy, ncclComm_t comm) {
+  return guarded("ncclCommDestroy", [&] { destroy(comm); });
+}
+
+RW_NCCL_API(ncclResult_t, ncclCommAbort, ncclComm_t comm) {
+  return guarded("ncclCommAbort", [&] { abort(comm); });
+}
+
+RW_NCCL_API(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t* error) {
+  return guarded("ncclCommGetAsyncError",
+                 [&] { checked(error, "asyncError") = async_error(comm); });
+}
+
+RW_NCCL_API(ncclResult_t, ncclCommCount, const ncclComm_t comm, int* count) {
+  return guarded("ncclCommCount", [&] { checked(count, "count") = ready(comm).comm->size(); });
+}
+
+RW_NCCL_API(ncclResult_t, ncclCommCuDevice, const ncclComm_t comm, int* device) {
+  return guarded("ncclCommCuDevice", [&] { checked(device, "device") = ready(comm).device; });
+}
+
+RW_NCCL_API(ncclResult_t, ncclCommUserRank, const ncclComm_t comm, int* rank) {
+  return guarded("ncclCommUserRank", [&] { checked(rank, "rank") = ready(comm).comm->rank(); });
+}

@@ -1,0 +1,48 @@
+// NCCL's groups, over comm/group.h.
+//
+// What they add to it: a group with a call that failed starts nothing and ends with that call's
+// error; communicators that are made in a group are made at once; those that do not block go on in
+// threads of their own.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "capi/nccl/guard.h"
+#include "core/error.h"
+
+namespace ropewalk::nccl {
+
+/// Something that waits for other ranks: joining, splitting, leaving.
+struct Job {
+  bool blocking = true;                      ///< else it runs in a thread of its own
+  std::function<void()> work;                ///< throws what failed
+  std::function<void(const Error&)> failed;  ///< after that, or when the group is given up
+};
+
+/// The group of a thread.
+class Group {
+ public:
+  static Group& of_thread();
+
+  [[nodiscard]] bool open() const noexcept { return depth_ > 0; }
+  void start();
+  /// Remembers the group's first error.
+  void note(ncclResult_t result) noexcept;
+  /// Runs the job now, or at the end of the open group.
+  /// @return ncclInProgress when it goes on in a thread
+  ncclResult_t run(Job job);
+  ncclResult_t end();
+  /// Ends the group and forgets its calls.
+  ncclResult_t forget();
+
+ private:
+  ncclResult_t run_jobs(std::vector<Job> jobs);
+  void clear() noexcept;
+
+  int depth_ = 0;
+  ncclResult_t first_error_ = ncclSuccess;
+  std::vector<Job> jobs_;
+};
+
+}  // namespace ropewalk::nccl

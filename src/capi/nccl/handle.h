@@ -1,0 +1,85 @@
+// What an ncclComm_t points to.
+//
+// A communicator of NCCL may be in the making: of a group until its end, of a non-blocking
+// communicator until its thread is done. The handle exists from the first call on, its Communicator
+// from the moment when joining succeeded.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+
+#include "capi/nccl/nccl_api.h"
+#include "comm/communicator.h"
+
+namespace ropewalk::nccl {
+
+/// An operator of ncclRedOpCreatePreMulSum.
+struct PreMulSum {
+  DataType type;
+  std::uint64_t scalar = 0;         // one element, in the low bytes; or
+  const void* on_device = nullptr;  // where it is read when an operation is enqueued
+};
+
+/// Registered memory: ncclCommRegister's handle, and an ncclWindow_t.
+struct Registration {
+  void* buffer;
+  std::size_t bytes;
+};
+
+/// Shared by the handle and a thread that works for it, so that ncclCommAbort need not wait for it.
+///
+/// Threads: `state` and what asks it, any; the rest as Communicator.
+struct Core {
+  Core(int gpu, bool blocks) : device(gpu), blocking(blocks) {}
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  const int device;
+  const bool blocking;
+  std::unique_ptr<comm::Communicator> comm;  // while `state` is not kBusy
+  std::map<int, PreMulSum> operators;        // by the number that was given out
+  int next_operator = ncclNumOps;
+  std::set<Registration*> registrations;
+
+  enum class State { kBusy, kReady, kFailed };
+  std::atomic<State> state{State::kBusy};
+  std::mutex mutex;            // guards all below, and changes of `state`
+  std::optional<Error> error;  // of kFailed
+  bool abandoned = false;      // ncclCommAbort came while it was busy
+
+  ~Core();
+
+  /// Busy again, for a thread that works on it. @throws Error as ready()
+  void begin();
+  /// The thread is done; `made` is the new Communicator, or nullptr to keep the old one.
+  void end(std::unique_ptr<comm::Communicator> made);
+  void fail(const Error& reason);
+};
+
+}  // namespace ropewalk::nccl
+
+struct ncclComm {
+  explicit ncclComm(std::shared_ptr<ropewalk::nccl::Core> shared) : core(std::move(shared)) {}
+  ~ncclComm() { mark = 0; }
+  ncclComm(const ncclComm&) = delete;
+  ncclComm& operator=(const ncclComm&) = delete;
+
+  static constexpr std::uint64_t kMark = 0x6b6c6177'65706f72;
+  std::uint64_t mark = kMark;  // tells a handle from other memory, and from one that was destroyed
+  std::shared_ptr<ropewalk::nccl::Core> core;
+};
+
+namespace ropewalk::nccl {
+
+/// @throws Error kInvalidArgument for NULL and for what is no communicator
+Core& core_of(ncclComm_t comm);
+/// The communicator behind a handle. @throws Error kInvalidArgument while it is in the making; the
+/// reason why that failed
+Core& ready(ncclComm_t comm);
+
+}  // namespace ropewalk::nccl

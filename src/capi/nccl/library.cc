@@ -1,0 +1,60 @@
+// The library itself: version, texts of errors, logging.
+#include "capi/nccl/guard.h"
+#include "capi/nccl/handle.h"
+#include "core/log.h"
+#include "ropewalk/ropewalk.h"
+
+using namespace ropewalk;        // NOLINT: this file is the edge
+using namespace ropewalk::nccl;  // NOLINT
+
+namespace ropewalk::nccl {
+
+void log_version() noexcept {
+  if (!log::enabled(log::Level::kVersion, log::kAll)) return;
+  try {
+    log::write(log::Level::kVersion, fmt::format("NCCL version 2.28.9, by Ropewalk {}.{}.{}",
+                                                 RW_MAJOR, RW_MINOR, RW_PATCH));
+  } catch (...) {
+  }
+}
+
+}  // namespace ropewalk::nccl
+
+RW_NCCL_API(ncclResult_t, ncclGetVersion, int* version) {
+  return guarded("ncclGetVersion", [&] { checked(version, "version") = kNcclVersion; });
+}
+
+RW_NCCL_API(const char*, ncclGetErrorString, ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess: return "no error";
+    case ncclUnhandledCudaError: return "unhandled cuda error";
+    case ncclSystemError: return "unhandled system error";
+    case ncclInternalError: return "internal error";
+    case ncclInvalidArgument: return "invalid argument";
+    case ncclInvalidUsage: return "invalid usage";
+    case ncclRemoteError: return "another rank ended, was lost or did not answer in time";
+    case ncclInProgress: return "operation in progress";
+  }
+  return "unknown result code";
+}
+
+// What broke `comm`; else what went wrong last in this process, as with NCCL.
+RW_NCCL_API(const char*, ncclGetLastError, ncclComm_t comm) {
+  read_environment();
+  try {
+    if (comm != nullptr) {
+      const Core& core = core_of(comm);
+      if (core.state.load(std::memory_order_acquire) == Core::State::kReady &&
+          core.comm != nullptr && core.comm->fate().broken()) {
+        thread_local std::string text;
+        text = core.comm->fate().error().what();
+        return text.c_str();
+      }
+    }
+  } catch (const std::exception& error) {
+    report("ncclGetLastError", error.what());
+  }
+  return last_error();
+}
+
+RW_NCCL_API(void, ncclResetDebugInit) { reread_environment(); }

@@ -1,0 +1,65 @@
+// Memory for communication, and its registration.
+//
+// Any memory of the GPU will do for every operation, so registering makes nothing possible that was
+// not before: it is remembered, and given back as a handle.
+#include <memory>
+
+#include "capi/nccl/guard.h"
+#include "capi/nccl/handle.h"
+#include "comm/device_memory.h"
+
+namespace ropewalk::nccl {
+namespace {
+
+Registration* remember(Core& core, void* buffer, std::size_t bytes) {
+  if (buffer == nullptr) throw Error(Errc::kInvalidArgument, "buff: NULL");
+  if (bytes == 0) throw Error(Errc::kInvalidArgument, "size: 0");
+  auto made = std::make_unique<Registration>(Registration{buffer, bytes});
+  core.registrations.insert(made.get());
+  return made.release();
+}
+
+void forget(Core& core, void* handle, const char* name) {
+  auto* registration = static_cast<Registration*>(handle);
+  if (core.registrations.erase(registration) == 0) {
+    throw Error(Errc::kInvalidArgument, "{}: {} is not registered with this communicator", name,
+                handle);
+  }
+  delete registration;
+}
+
+}  // namespace
+}  // namespace ropewalk::nccl
+
+using namespace ropewalk;        // NOLINT: this file is the edge
+using namespace ropewalk::nccl;  // NOLINT
+
+RW_NCCL_API(ncclResult_t, ncclMemAlloc, void** pointer, std::size_t bytes) {
+  return guarded("ncclMemAlloc",
+                 [&] { checked(pointer, "ptr") = comm::take_device_memory(bytes); });
+}
+
+RW_NCCL_API(ncclResult_t, ncclMemFree, void* pointer) {
+  return guarded("ncclMemFree", [&] { comm::give_device_memory(pointer); });
+}
+
+RW_NCCL_API(ncclResult_t, ncclCommRegister, const ncclComm_t comm, void* buffer, std::size_t bytes,
+            void** handle) {
+  return guarded("ncclCommRegister",
+                 [&] { checked(handle, "handle") = remember(ready(comm), buffer, bytes); });
+}
+
+RW_NCCL_API(ncclResult_t, ncclCommDeregister, const ncclComm_t comm, void* handle) {
+  return guarded("ncclCommDeregister", [&] { forget(ready(comm), handle, "handle"); });
+}
+
+RW_NCCL_API(ncclResult_t, ncclCommWindowRegister, ncclComm_t comm, void* buffer, std::size_t bytes,
+            ncclWindow_t* window, int /*flags*/) {
+  return guarded("ncclCommWindowRegister", [&] {
+    checked(window, "win") = reinterpret_cast<ncclWindow_t>(remember(ready(comm), buffer, bytes));
+  });
+}
+
+RW_NCCL_API(ncclResult_t, ncclCommWindowDeregister, ncclComm_t comm, ncclWindow_t window) {
+  return guarded("ncclCommWindowDeregister", [&] { forget(ready(comm), window, "win"); });
+}

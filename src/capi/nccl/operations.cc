@@ -1,0 +1,206 @@
+// Operators and operations.
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "capi/nccl/group.h"
+#include "capi/nccl/guard.h"
+#include "capi/nccl/handle.h"
+#include "comm/device_memory.h"
+#include "comm/group.h"
+
+namespace ropewalk::nccl {
+namespace {
+
+using comm::CollectiveCall;
+using comm::PointToPointCall;
+
+DataType type_of(ncclDataType_t type) {
+  if (static_cast<int>(type) < 0 || static_cast<int>(type) >= kNumDataTypes) {
+    throw Error(Errc::kInvalidArgument, "datatype: {} is none", static_cast<int>(type));
+  }
+  return static_cast<DataType>(type);
+}
+
+// The operator may read its scalar on `stream`.
+void set_operator(CollectiveCall& call, Core& core, ncclRedOp_t op, ncclStream_t stream) {
+  const int number = static_cast<int>(op);
+  if (number >= 0 && number < ncclNumOps) {
+    call.op = static_cast<RedOp>(number);
+    return;
+  }
+  const auto made = core.operators.find(number);
+  if (made == core.operators.end()) {
+    throw Error(Errc::kInvalidArgument, "op: {} is not an operator of this communicator", number);
+  }
+  const PreMulSum& product = made->second;
+  if (product.type != call.type) {
+    throw Error(Errc::kInvalidArgument, "op: the operator was made for {}, the call is for {}",
+                name(product.type), name(call.type));
+  }
+  call.op = RedOp::kPreMulSum;
+  call.scalar = product.scalar;
+  if (product.on_device != nullptr) {
+    comm::read_in_order(&call.scalar, product.on_device, size_of(product.type), core.device,
+                        stream);
+  }
+}
+
+template <typename Call>
+void perform(Core& core, const Call& call, ncclStream_t stream) {
+  if (Group::of_thread().open()) {
+    comm::Group::of_thread().add_on_stream(*core.comm, call, stream);
+  } else if constexpr (std::is_same_v<Call, PointToPointCall>) {
+    core.comm->enqueue(std::vector<PointToPointCall>{call}, stream);
+  } else {
+    core.comm->enqueue(call, stream);
+  }
+}
+
+CollectiveCall make(Collective collective, const void* input, void* output, std::size_t count,
+                    ncclDataType_t type, int root = 0) {
+  CollectiveCall call;
+  call.collective = collective;
+  call.input = input;
+  call.output = output;
+  call.count = count;
+  call.type = type_of(type);
+  call.root = root;
+  return call;
+}
+
+// What moves data only.
+ncclResult_t moving(const char* entry, Collective collective, const void* input, void* output,
+                    std::size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                    ncclStream_t stream) noexcept {
+  return guarded(entry, [&] {
+    perform(ready(comm), make(collective, input, output, count, type, root), stream);
+  });
+}
+
+ncclResult_t reducing(const char* entry, Collective collective, const void* input, void* output,
+                      std::size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                      ncclComm_t comm, ncclStream_t stream) noexcept {
+  return guarded(entry, [&] {
+    Core& core = ready(comm);
+    CollectiveCall call = make(collective, input, output, count, type, root);
+    set_operator(call, core, op, stream);
+    perform(core, call, stream);
+  });
+}
+
+ncclResult_t message(const char* entry, bool sends, const void* input, void* output,
+                     std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                     ncclStream_t stream) noexcept {
+  return guarded(entry, [&] {
+    PointToPointCall call;
+    call.sends = sends;
+    call.input = input;
+    call.output = output;
+    call.count = count;
+    call.type = type_of(type);
+    call.peer = peer;
+    perform(ready(comm), call, stream);
+  });
+}
+
+}  // namespace
+}  // namespace ropewalk::nccl
+
+using namespace ropewalk;        // NOLINT: this file is the edge
+using namespace ropewalk::nccl;  // NOLINT
+
+// A scalar on the device is read when an operation is enqueued, after what its stream holds; that
+// waits for the stream, and cannot be captured.
+RW_NCCL_API(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t* op, void* scalar,
+            ncclDataType_t type, ncclScalarResidence_t residence, ncclComm_t comm) {
+  return guarded("ncclRedOpCreatePreMulSum", [&] {
+    checked(op, "op");
+    if (scalar == nullptr) throw Error(Errc::kInvalidArgument, "scalar: NULL");
+    Core& core = ready(comm);
+    PreMulSum made{type_of(type)};
+    if (residence == ncclScalarHostImmediate) {
+      std::memcpy(&made.scalar, scalar, size_of(made.type));
+    } else if (residence == ncclScalarDevice) {
+      made.on_device = scalar;
+    } else {
+      throw Error(Errc::kInvalidArgument, "residence: {} is none", static_cast<int>(residence));
+    }
+    core.operators[core.next_operator] = made;
+    *op = static_cast<ncclRedOp_t>(core.next_operator++);
+  });
+}
+
+RW_NCCL_API(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
+  return guarded("ncclRedOpDestroy", [&] {
+    if (ready(comm).operators.erase(static_cast<int>(op)) == 0) {
+      throw Error(Errc::kInvalidArgument, "op: {} is not an operator of this communicator",
+                  static_cast<int>(op));
+    }
+  });
+}
+
+RW_NCCL_API(ncclResult_t, ncclAllReduce, const void* sendbuf, void* recvbuf, std::size_t count,
+            ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, ncclStream_t stream) {
+  return reducing("ncclAllReduce", Collective::kAllReduce, sendbuf, recvbuf, count, type, op, 0,
+                  comm, stream);
+}
+
+RW_NCCL_API(ncclResult_t, ncclReduce, const void* sendbuf, void* recvbuf, std::size_t count,
+            ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t comm, ncclStream_t stream) {
+  return reducing("ncclReduce", Collective::kReduce, sendbuf, recvbuf, count, type, op, root, comm,
+                  stream);
+}
+
+RW_NCCL_API(ncclResult_t, ncclReduceScatter, const void* sendbuf, void* recvbuf,
+            std::size_t recvcount, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+            ncclStream_t stream) {
+  return reducing("ncclReduceScatter", Collective::kReduceScatter, sendbuf, recvbuf, recvcount,
+                  type, op, 0, comm, stream);
+}
+
+RW_NCCL_API(ncclResult_t, ncclBcast, void* buffer, std::size_t count, ncclDataType_t type, int root,
+            ncclComm_t comm, ncclStream_t stream) {
+  return moving("ncclBcast", Collective::kBroadcast, buffer, buffer, count, type, root, comm,
+                stream);
+}
+
+RW_NCCL_API(ncclResult_t, ncclBroadcast, const void* sendbuf, void* recvbuf, std::size_t count,
+            ncclDataType_t type, int root, ncclComm_t comm, ncclStream_t stream) {
+  return moving("ncclBroadcast", Collective::kBroadcast, sendbuf, recvbuf, count, type, root, comm,
+                stream);
+}
+
+RW_NCCL_API(ncclResult_t, ncclAllGather, const void* sendbuf, void* recvbuf, std::size_t sendcount,
+            ncclDataType_t type, ncclComm_t comm, ncclStream_t stream) {
+  return moving("ncclAllGather", Collective::kAllGather, sendbuf, recvbuf, sendcount, type, 0, comm,
+                stream);
+}
+
+RW_NCCL_API(ncclResult_t, ncclAlltoAll, const void* sendbuf, void* recvbuf, std::size_t count,
+            ncclDataType_t type, ncclComm_t comm, ncclStream_t stream) {
+  return moving("ncclAlltoAll", Collective::kAllToAll, sendbuf, recvbuf, count, type, 0, comm,
+                stream);
+}
+
+RW_NCCL_API(ncclResult_t, ncclGather, const void* sendbuf, void* recvbuf, std::size_t count,
+            ncclDataType_t type, int root, ncclComm_t comm, ncclStream_t stream) {
+  return moving("ncclGather", Collective::kGather, sendbuf, recvbuf, count, type, root, comm,
+                stream);
+}
+
+RW_NCCL_API(ncclResult_t, ncclScatter, const void* sendbuf, void* recvbuf, std::size_t count,
+            ncclDataType_t type, int root, ncclComm_t comm, ncclStream_t stream) {
+  return moving("ncclScatter", Collective::kScatter, sendbuf, recvbuf, count, type, root, comm,
+                stream);
+}
+
+RW_NCCL_API(ncclResult_t, ncclSend, const void* sendbuf, std::size_t count, ncclDataType_t type,
+            int peer, ncclComm_t comm, ncclStream_t stream) {
+  return message("ncclSend", true, sendbuf, nullptr, count, type, peer, comm, stream);
+}
+
+RW_NCCL_API(ncclResult_t, ncclRecv, void* recvbuf, std::size_t count, ncclDataType_t type, int peer,
+            ncclComm_t comm, ncclStream_t stream) {
+  return message("ncclRecv", false, nullptr, recvbuf, count, type, peer, comm, stream);
+}

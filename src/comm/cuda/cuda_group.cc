@@ -1,0 +1,706 @@
+#include "comm/cuda/cuda_group.h"
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "comm/cuda/cuda_error.h"
+#include "comm/scaling.h"
+#include "core/log.h"
+#include "core/mutex.h"
+#include "executor/block/pack.h"
+#include "executor/call_history.h"
+#include "executor/cuda/kernel.h"
+#include "executor/program.h"
+#include "schedule/layout.h"
+
+namespace ropewalk::comm {
+namespace {
+
+using executor::kNumProtocols;
+using executor::LaunchArgs;
+using executor::Message;
+using executor::MessageArgs;
+using executor::Protocol;
+
+constexpr int kChannels = 64;
+constexpr std::size_t kGranuleBytes = 128;
+constexpr std::uint32_t kFlaggedSlots = 4;
+constexpr std::size_t kLlSlot = 8192;
+// Of ll128, with one peer; more peers share it. A multiple of a line's 120 bytes.
+constexpr std::size_t kLl128Slot = std::size_t{512} * 8 * executor::kLineWords;
+constexpr std::uint32_t kSimpleSlots = 4;
+constexpr std::size_t kLargestSlot = std::size_t{512} << 10;
+constexpr std::size_t kKeptWays = 16;
+// Shorter chunks are better staged: reading through a given address waits for the reader's answer.
+constexpr std::size_t kAddressBytes = std::size_t{16} << 10;
+
+// What a rank tells the others.
+struct Record {
+  std::uint64_t process = 0;  // Runtime::token()
+  std::uint64_t window = 0;   // address in its process
+  std::uint64_t window_bytes = 0;
+  cudaIpcMemHandle_t handle{};
+  std::int32_t device = -1;
+  char bus_id[20] = {};
+};
+
+constexpr std::uint32_t kFarewellTag = 0x44000000;
+constexpr std::chrono::seconds kFarewellPatience{2};
+
+// The windows of this process's ranks, by address.
+class Windows {
+ public:
+  static Windows& of_process() {
+    static auto* windows = new Windows;  // used by threads that outlive main()
+    return *windows;
+  }
+  void add(const std::shared_ptr<DeviceMemory>& window) {
+    const Lock lock(mutex_);
+    windows_[reinterpret_cast<std::uint64_t>(window->data())] = window;
+  }
+  std::shared_ptr<DeviceMemory> find(std::uint64_t address) {
+    const Lock lock(mutex_);
+    std::shared_ptr<DeviceMemory> window = windows_[address].lock();
+    RW_ASSERT(window != nullptr);
+    return window;
+  }
+
+ private:
+  Mutex mutex_;
+  std::map<std::uint64_t, std::weak_ptr<DeviceMemory>> windows_ RW_GUARDED_BY(mutex_);
+};
+
+std::size_t index(Protocol protocol) { return static_cast<std::size_t>(protocol); }
+
+executor::FifoShape simple_shape(std::size_t budget, int ranks) {
+  executor::FifoShape shape;
+  shape.headers = 2 * kSimpleSlots;
+  shape.slots = kSimpleSlots;
+  const std::size_t each =
+      budget / (static_cast<std::size_t>(kChannels * std::max(1, ranks - 1)) * kSimpleSlots);
+  shape.slot_bytes = static_cast<std::uint32_t>(std::clamp<std::size_t>(each, 4096, kLargestSlot) /
+                                                kGranuleBytes * kGranuleBytes);
+  return shape;
+}
+
+executor::FifoShape flagged_shape(std::size_t slot_bytes) {
+  executor::FifoShape shape;
+  shape.headers = kFlaggedSlots;
+  shape.slots = kFlaggedSlots;
+  shape.slot_bytes = static_cast<std::uint32_t>(slot_bytes);
+  return shape;
+}
+
+std::size_t ll128_slot(int ranks) {
+  constexpr std::size_t kLine = 8 * executor::kLineWords;
+  const auto peers = static_cast<std::size_t>(std::max(1, ranks - 1));
+  return std::max(kLl128Slot / kLine / peers, std::size_t{16}) * kLine;
+}
+
+bool same_way(const CollectiveCall& a, const CollectiveCall& b) {
+  return a.collective == b.collective && a.count == b.count && a.type == b.type && a.op == b.op &&
+         a.root == b.root && a.scalar == b.scalar;
+}
+
+// Whether lines of 128 bytes arrive whole from every rank's GPU: over NVLink, which also carries
+// atomics, and PCIe does not.
+bool has_whole_lines(const std::vector<Record>& records, int device) {
+  return std::all_of(records.begin(), records.end(), [&](const Record& record) {
+    int theirs = -1;
+    if (cudaDeviceGetByPCIBusId(&theirs, record.bus_id) != cudaSuccess) {
+      cudaGetLastError();
+      return false;  // hidden from this process: nothing is known
+    }
+    if (theirs == device) return true;
+    int atomics = 0;
+    return cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, device,
+                                     theirs) == cudaSuccess &&
+           atomics != 0;
+  });
+}
+
+}  // namespace
+
+CudaGroup::CudaGroup(Bootstrap& bootstrap, const Config& config, Runtime& runtime, int device)
+    : device_(device),
+      rank_(bootstrap.rank()),
+      size_(bootstrap.size()),
+      direct_(config.text(Setting::kDirectBuffers) == "off"  ? Direct::kOff
+              : config.text(Setting::kDirectBuffers) == "on" ? Direct::kOn
+                                                             : Direct::kAuto),
+      check_pointers_(config.flag(Setting::kCheckPointers)),
+      check_calls_(config.flag(Setting::kCheckCalls)),
+      timeout_ns_(static_cast<std::uint64_t>(config.duration(Setting::kTimeout).count())),
+      schedules_(runtime.schedules()) {
+  if (size_ > static_cast<int>(executor::kMaxPeers)) {
+    throw Error(Errc::kInvalidUsage, "{} ranks with GPUs on one host; at most {} are supported",
+                size_, executor::kMaxPeers);
+  }
+  const CurrentDevice current(device_);
+  layout_.ranks = size_;
+  layout_.channels = kChannels;
+  layout_.shapes[index(Protocol::kLl)] = flagged_shape(kLlSlot);
+  layout_.shapes[index(Protocol::kLl128)] = flagged_shape(ll128_slot(size_));
+  layout_.shapes[index(Protocol::kSimple)] =
+      simple_shape(config.bytes(Setting::kDeviceWindow), size_);
+  int capability = 0;
+  check_cuda(cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device_),
+             "asking for the compute capability");
+  can_overlap_ = capability >= 9 && config.flag(Setting::kOverlapLaunches);
+  void* control = nullptr;
+  check_cuda(cudaHostAlloc(&control, sizeof(executor::Control), cudaHostAllocMapped),
+             "taking pinned memory");
+  control_ = new (control) executor::Control;
+  void* mapped = nullptr;
+  check_cuda(cudaHostGetDevicePointer(&mapped, control, 0), "mapping pinned memory");
+  control_on_device_ = static_cast<executor::Control*>(mapped);
+  check_cuda(cudaStreamCreateWithFlags(&setup_stream_, cudaStreamNonBlocking), "making a stream");
+  check_cuda(cudaEventCreateWithFlags(&last_event_, cudaEventDisableTiming), "making an event");
+
+  window_ = std::make_shared<DeviceMemory>(layout_.bytes());
+  Windows::of_process().add(window_);
+  // Done before any peer is told where the window is.
+  check_cuda(cudaMemsetAsync(window_->data(), 0, window_->bytes(), setup_stream_),
+             "clearing the window");
+  check_cuda(cudaStreamSynchronize(setup_stream_), "clearing the window");
+  meet_peers(bootstrap, runtime);
+  lay_links();
+  bootstrap.barrier(deadline_of(config));
+
+  DeviceTuner::Limits limits;
+  limits.channels = kChannels;
+  limits.whole_lines = whole_lines_;
+  for (std::size_t p = 0; p < kNumProtocols; ++p) {
+    limits.slot_bytes[p] = layout_.shapes[p].slot_bytes;
+  }
+  tuner_ = std::make_unique<DeviceTuner>(config, size_, limits, DeviceConstants{}, schedules_);
+  log::info(log::kInit, "rank {} of {} works on GPU {}: {} MiB of device memory", rank_, size_,
+            device_, memory_bytes() >> 20);
+}
+
+CudaGroup::~CudaGroup() {
+  abort();
+  int before = 0;
+  cudaGetDevice(&before);
+  cudaSetDevice(device_);
+  cudaDeviceSynchronize();
+  prepared_.clear();
+  peers_.clear();
+  ways_.clear();
+  if (last_event_ != nullptr) cudaEventDestroy(last_event_);
+  if (setup_stream_ != nullptr) cudaStreamDestroy(setup_stream_);
+  if (control_ != nullptr) cudaFreeHost(control_);
+  for (auto* ends : {&send_ends_, &receive_ends_}) {
+    for (DeviceMemory& memory : *ends) memory = DeviceMemory();
+  }
+  window_.reset();
+  cudaSetDevice(before);
+}
+
+void CudaGroup::meet_peers(Bootstrap& bootstrap, Runtime& runtime) {
+  std::vector<Record> records(static_cast<std::size_t>(size_));
+  Record& own = records[static_cast<std::size_t>(rank_)];
+  own.process = runtime.token();
+  own.window = reinterpret_cast<std::uint64_t>(window_->data());
+  own.window_bytes = layout_.bytes();
+  own.device = device_;
+  check_cuda(cudaIpcGetMemHandle(&own.handle, window_->data()), "sharing the window");
+  check_cuda(cudaDeviceGetPCIBusId(own.bus_id, sizeof own.bus_id, device_), "naming the GPU");
+  bootstrap.all_gather(std::as_writable_bytes(std::span(records)), sizeof(Record), kNoDeadline);
+
+  // Each rank finds its own faults; then all hear of the first.
+  std::string fault;
+  peers_.resize(static_cast<std::size_t>(size_));
+  try {
+    for (int r = 0; r < size_; ++r) {
+      const Record& record = records[static_cast<std::size_t>(r)];
+      Peer& peer = peers_[static_cast<std::size_t>(r)];
+      peer.same_process = record.process == own.process;
+      if (r == rank_) {
+        peer.window = window_->data();
+        continue;
+      }
+      if (record.window_bytes != own.window_bytes) {
+        throw Error(
+            Errc::kInvalidUsage,
+            "rank {} has a window of {} bytes, rank {} of {}: ROPEWALK_DEVICE_WINDOW differs", r,
+            record.window_bytes, rank_, own.window_bytes);
+      }
+      if (peer.same_process) {
+        if (record.device != device_) {
+          int can = 0;
+          check_cuda(cudaDeviceCanAccessPeer(&can, device_, record.device),
+                     "asking for peer access");
+          if (can == 0) {
+            throw Error(Errc::kInvalidUsage, "GPU {} cannot access the memory of GPU {}", device_,
+                        record.device);
+          }
+          const cudaError_t enabled = cudaDeviceEnablePeerAccess(record.device, 0);
+          if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
+            cudaGetLastError();
+          } else {
+            check_cuda(enabled, "enabling peer access");
+          }
+        }
+        peer.shared = Windows::of_process().find(record.window);
+        peer.window = peer.shared->data();
+      } else {
+        peer.opened = OpenedMemory(record.handle);
+        peer.window = peer.opened.data();
+      }
+    }
+  } catch (const Error& error) {
+    fault = error.what();
+  }
+  struct Verdict {
+    bool whole_lines = false;
+    char text[240] = {};
+  };
+  std::vector<Verdict> verdicts(static_cast<std::size_t>(size_));
+  verdicts[static_cast<std::size_t>(rank_)].whole_lines = has_whole_lines(records, device_);
+  fault.copy(verdicts[static_cast<std::size_t>(rank_)].text, sizeof(Verdict::text) - 1);
+  bootstrap.all_gather(std::as_writable_bytes(std::span(verdicts)), sizeof(Verdict), kNoDeadline);
+  whole_lines_ = true;
+  for (int r = 0; r < size_; ++r) {
+    whole_lines_ = whole_lines_ && verdicts[static_cast<std::size_t>(r)].whole_lines;
+    const char* text = verdicts[static_cast<std::size_t>(r)].text;
+    if (text[0] != '\0') throw Error(Errc::kInvalidUsage, "rank {}: {}", r, text);
+  }
+}
+
+template <typename T>
+DeviceMemory CudaGroup::device_copy(const std::vector<T>& values) {
+  const RelaxedCapture relaxed;
+  DeviceMemory memory(values.size() * sizeof(T));
+  check_cuda(cudaMemcpyAsync(memory.data(), values.data(), memory.bytes(), cudaMemcpyHostToDevice,
+                             setup_stream_),
+             "writing to device memory");
+  check_cuda(cudaStreamSynchronize(setup_stream_), "writing to device memory");
+  return memory;
+}
+
+void CudaGroup::lay_links() {
+  const auto n = static_cast<std::size_t>(kChannels * size_);
+  for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
+    std::vector<executor::BlockSendEnd> sends(n);
+    std::vector<executor::BlockReceiveEnd> receives(n);
+    for (int c = 0; c < kChannels; ++c) {
+      for (int r = 0; r < size_; ++r) {
+        const auto i = static_cast<std::size_t>(c * size_ + r);
+        sends[i].peer = receives[i].peer = r;
+        if (r == rank_) continue;
+        std::byte* theirs = peers_[static_cast<std::size_t>(r)].window;
+        sends[i].memory = theirs + layout_.link_offset(protocol, c, r, rank_);
+        sends[i].consumed_at = reinterpret_cast<std::uint64_t*>(
+            window_->data() + layout_.counter_offset(protocol, c, r));
+        sends[i].shape = layout_.shapes[index(protocol)];
+        receives[i].memory = window_->data() + layout_.link_offset(protocol, c, rank_, r);
+        receives[i].consumed_at =
+            reinterpret_cast<std::uint64_t*>(theirs + layout_.counter_offset(protocol, c, rank_));
+        receives[i].shape = sends[i].shape;
+      }
+    }
+    send_ends_[index(protocol)] = device_copy(sends);
+    receive_ends_[index(protocol)] = device_copy(receives);
+  }
+}
+
+executor::LaunchLinks CudaGroup::links_of(Protocol protocol) const {
+  executor::LaunchLinks links;
+  links.sends = reinterpret_cast<executor::BlockSendEnd*>(send_ends_[index(protocol)].data());
+  links.receives =
+      reinterpret_cast<executor::BlockReceiveEnd*>(receive_ends_[index(protocol)].data());
+  links.control = control_on_device_;
+  links.timeout_ns = timeout_ns_;
+  links.num_ranks = static_cast<std::uint32_t>(size_);
+  return links;
+}
+
+std::size_t CudaGroup::memory_bytes() const noexcept {
+  std::size_t total = window_->bytes();
+  for (const auto* ends : {&send_ends_, &receive_ends_}) {
+    for (const DeviceMemory& memory : *ends) total += memory.bytes();
+  }
+  for (const auto& [key, prepared] : prepared_) total += prepared.programs.bytes();
+  return total;
+}
+
+// ---- collectives ------------------------------------------------------------------------
+
+CudaGroup::Prepared& CudaGroup::prepared(const CollectiveCall& call, const DeviceChoice& choice) {
+  const int root = has_root(call.collective) ? call.root : 0;
+  Prepared& entry = prepared_[{choice.algorithm, call.collective, root, choice.channels}];
+  if (entry.checked != nullptr) return entry;
+  auto checked = schedules_.get(choice.algorithm, {call.collective, size_, root, choice.channels});
+  const int channels = checked->schedule().num_channels();
+  std::vector<executor::Program> programs;
+  for (int c = 0; c < channels; ++c) {
+    programs.push_back(executor::make_program(checked->schedule(), checked->report(), rank_, c));
+  }
+  const executor::PackedPrograms packed = executor::pack(programs);
+  entry.programs = device_copy(packed.bytes);
+  entry.program_bytes = packed.stride;
+  entry.max_operands = packed.max_operands;
+  entry.max_sends = packed.max_sends;
+  entry.checked = std::move(checked);
+  return entry;
+}
+
+CudaGroup::Way& CudaGroup::way_of(const CollectiveCall& call, bool in_place) {
+  for (std::size_t i = 0; i < ways_.size(); ++i) {
+    if (same_way(ways_[i]->call, call) && ways_[i]->in_place == in_place) {
+      if (i > 0)
+        std::rotate(ways_.begin(), ways_.begin() + static_cast<long>(i),
+                    ways_.begin() + static_cast<long>(i) + 1);
+      return *ways_.front();
+    }
+  }
+  auto way = std::make_unique<Way>();
+  way->call = call;
+  way->call.input = nullptr;
+  way->call.output = nullptr;
+  way->in_place = in_place;
+  const std::size_t element = size_of(call.type);
+  way->choice = tuner_->choose(call.collective, has_root(call.collective) ? call.root : 0,
+                               call.count * element);
+  const DeviceChoice& choice = way->choice;
+  Prepared& program = prepared(call, choice);
+  const schedule::Schedule& schedule = program.checked->schedule();
+  if (in_place && !program.checked->report().in_place) {
+    throw Error(Errc::kInvalidUsage, "{} by {} cannot work in place", name(call.collective),
+                choice.algorithm);
+  }
+
+  LaunchArgs& args = way->args;
+  args = LaunchArgs{};
+  args.links = links_of(choice.protocol);
+  const bool combines = reduces(call.collective);
+  const Scaling scaling = scaling_of(call, size_);
+  executor::Call& walker = args.call;
+  // What is only moved is moved as bytes.
+  walker.type = combines ? call.type : DataType::kUint8;
+  walker.element_bytes = combines ? element : 1;
+  walker.count = combines ? call.count : call.count * element;
+  walker.op = call.op;
+  walker.scaled = scaling.scaled;
+  walker.scalar = scaling.scalar;
+  walker.divisor = scaling.divisor;
+  walker.in_place = in_place;
+  walker.check_tags = check_calls_;
+  // Reading a peer's memory while it reads this one's is slower than both writing; one way only, it
+  // saves a copy.
+  way->direct = choice.protocol == Protocol::kSimple && direct_ != Direct::kOff &&
+                (direct_ == Direct::kOn || has_root(call.collective));
+  walker.address_bytes = way->direct ? kAddressBytes : ~std::size_t{0};
+  const std::size_t granule = std::max<std::size_t>(1, kGranuleBytes / walker.element_bytes);
+  const int channels = schedule.num_channels();
+  RW_ASSERT(channels <= static_cast<int>(executor::kMaxBlocks) && channels <= kChannels);
+  const auto up = [](std::size_t a, std::size_t b) { return (a + b - 1) / b; };
+  const auto parts = static_cast<std::size_t>(schedule.parts);
+  const bool even = std::all_of(schedule.weight.begin(), schedule.weight.end(),
+                                [&](int weight) { return weight == schedule.weight.front(); });
+  args.share = up(up(walker.count, static_cast<std::size_t>(channels)), granule) * granule;
+  if (!even) {
+    std::vector<std::uint64_t> begins;
+    args.share = 0;
+    for (int c = 0; c < channels; ++c) {
+      const schedule::Range range =
+          schedule::channel_range(walker.count, schedule.weight.data(), channels, c, granule);
+      begins.push_back(range.begin);
+      args.share = std::max(args.share, range.count);
+    }
+    begins.push_back(walker.count);
+    way->begins = device_copy(begins);
+    args.begins = reinterpret_cast<const std::uint64_t*>(way->begins.data());
+  }
+  args.part_length = up(up(args.share, parts), granule) * granule;
+  args.chunk_length = std::max<std::size_t>(1, choice.chunk_bytes / walker.element_bytes);
+  args.rounds = static_cast<std::uint32_t>(up(args.part_length, args.chunk_length));
+  args.program_bytes = program.program_bytes;
+  args.max_operands = program.max_operands;
+  args.max_sends = program.max_sends;
+  args.programs = program.programs.data();
+  const auto units = [&](int n) { return static_cast<std::size_t>(n) * call.count * element; };
+  way->input_bytes = units(schedule::input_units(call.collective, size_, call.root, rank_));
+  args.output_bytes = units(schedule::output_units(call.collective, size_, call.root, rank_));
+  way->kernel = executor::cuda_kernel(choice.protocol, call.type, call.op, combines);
+  way->shared_bytes = executor::shared_bytes(args);
+  way->choice.channels =
+      even ? static_cast<int>(std::min(up(walker.count, args.share), std::size_t(channels)))
+           : channels;
+  if (ways_.size() == kKeptWays) ways_.pop_back();
+  ways_.insert(ways_.begin(), std::move(way));
+  return *ways_.front();
+}
+
+void CudaGroup::check_buffer(const void* buffer, std::size_t bytes, const char* name) const {
+  if (bytes == 0) return;
+  cudaPointerAttributes attributes{};
+  check_cuda(cudaPointerGetAttributes(&attributes, buffer), "looking at a buffer");
+  if (attributes.type == cudaMemoryTypeUnregistered) {
+    throw Error(Errc::kInvalidArgument, "{}: {} is memory that no GPU can reach", name, buffer);
+  }
+  if (attributes.type == cudaMemoryTypeDevice && attributes.device != device_) {
+    throw Error(Errc::kInvalidArgument, "{}: {} is on GPU {}, the communicator works on GPU {}",
+                name, buffer, attributes.device, device_);
+  }
+}
+
+bool CudaGroup::visible_to_peers(const void* buffer) const {
+  // Peer access covers what cudaMalloc gave, which is also what CUDA IPC can share; memory of the
+  // virtual memory functions and of pools asks for a permission of its own.
+  if (buffer == nullptr) return true;
+  using Ask = CUresult (*)(void*, CUpointer_attribute, CUdeviceptr);
+  static const auto ask = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    check_cuda(cudaGetDriverEntryPointByVersion("cuPointerGetAttribute", &function, 12000,
+                                                cudaEnableDefault, &found),
+               "looking up cuPointerGetAttribute");
+    return reinterpret_cast<Ask>(function);
+  }();
+  int capable = 0;
+  return ask != nullptr &&
+         ask(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+             reinterpret_cast<CUdeviceptr>(buffer)) == CUDA_SUCCESS &&
+         capable != 0;
+}
+
+void CudaGroup::fill_reach(Way& way, const CollectiveCall& call) const {
+  if (!way.direct) return;
+  const bool visible = (way.input_bytes == 0 || visible_to_peers(call.input)) &&
+                       (way.args.output_bytes == 0 || visible_to_peers(call.output));
+  way.args.visible = 0;
+  for (int r = 0; visible && r < size_; ++r) {
+    if (peers_[static_cast<std::size_t>(r)].same_process) way.args.visible |= 1U << r;
+  }
+}
+
+void CudaGroup::launch(const CollectiveCall& call, bool in_place, const executor::CallTag& tag,
+                       DeviceStream stream) {
+  if (call.count == 0) return;
+  const CurrentDevice current(device_);
+  const RelaxedCapture relaxed;
+  Way& way = way_of(call, in_place);
+  // Repeated calls with the same buffers are the common case.
+  if (call.input != way.checked_input || call.output != way.checked_output) {
+    if (check_pointers_) {
+      check_buffer(call.input, way.input_bytes, "sendbuf");
+      check_buffer(call.output, way.args.output_bytes, "recvbuf");
+    }
+    fill_reach(way, call);
+    way.args.call.input = static_cast<const std::byte*>(call.input);
+    way.args.call.output = static_cast<std::byte*>(call.output);
+    way.checked_input = call.input;
+    way.checked_output = call.output;
+  }
+  way.args.call.tag = tag;
+  start(way.kernel, static_cast<unsigned>(way.choice.channels), way.choice.threads, &way.args,
+        way.shared_bytes, static_cast<cudaStream_t>(stream));
+}
+
+std::string CudaGroup::describe_way(const CollectiveCall& call) {
+  const CurrentDevice current(device_);
+  const DeviceChoice& choice = way_of(call, false).choice;
+  return fmt::format("{} {} {}x{} chunk {}", choice.algorithm, executor::name(choice.protocol),
+                     choice.channels, choice.threads, choice.chunk_bytes);
+}
+
+void CudaGroup::follow_last(cudaStream_t stream) {
+  if (launched_ && stream != last_stream_) {
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    check_cuda(cudaStreamIsCapturing(stream, &capturing), "asking a stream whether it captures");
+    // A graph's own order holds within it; what ran before was not captured.
+    if (capturing == cudaStreamCaptureStatusNone) {
+      if (cudaEventRecord(last_event_, last_stream_) == cudaSuccess) {
+        check_cuda(cudaStreamWaitEvent(stream, last_event_, 0), "ordering two streams");
+      } else {
+        cudaGetLastError();  // the other stream is gone or captures: what it ran is done or later
+      }
+    }
+  }
+  last_stream_ = stream;
+  launched_ = true;
+}
+
+void CudaGroup::start(const void* kernel, unsigned blocks, int threads, void* args,
+                      std::size_t shared, cudaStream_t stream) {
+  follow_last(stream);
+  if (shared > std::size_t{48} << 10) {
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(shared)),
+               "asking for shared memory");
+  }
+  // The next launch may begin while this one ends (CudaBlock::prologue()).
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = can_overlap_ ? 1 : 0;
+  void* parameters[] = {args};
+  check_cuda(cudaLaunchKernelExC(&config, kernel, parameters), "starting a kernel");
+}
+
+// ---- messages ---------------------------------------------------------------------------
+
+void CudaGroup::launch(const std::vector<PointToPointCall>& calls, DeviceStream stream) {
+  const CurrentDevice current(device_);
+  const RelaxedCapture relaxed;
+  const auto on = static_cast<cudaStream_t>(stream);
+  // To and from this rank itself: pairs in order.
+  std::vector<const PointToPointCall*> own_sends;
+  std::vector<const PointToPointCall*> own_receives;
+  // All others in waves of one message for each peer and direction.
+  std::vector<std::vector<PointToPointCall>> waves;
+  std::map<std::pair<int, bool>, std::size_t> next_wave;
+  for (const PointToPointCall& call : calls) {
+    if (call.peer == rank_) {
+      (call.sends ? own_sends : own_receives).push_back(&call);
+      continue;
+    }
+    const std::size_t wave = next_wave[{call.peer, call.sends}]++;
+    if (wave == waves.size()) waves.emplace_back();
+    waves[wave].push_back(call);
+  }
+  if (own_sends.size() != own_receives.size()) {
+    throw Error(Errc::kInvalidUsage, "rank {} sends itself {} messages and receives {}", rank_,
+                own_sends.size(), own_receives.size());
+  }
+  for (std::size_t i = 0; i < own_sends.size(); ++i) {
+    const std::size_t bytes = own_sends[i]->count * size_of(own_sends[i]->type);
+    if (bytes == 0) continue;
+    follow_last(on);
+    check_cuda(
+        cudaMemcpyAsync(own_receives[i]->output, own_sends[i]->input, bytes, cudaMemcpyDefault, on),
+        "copying a message to this rank itself");
+  }
+  for (const std::vector<PointToPointCall>& wave : waves) {
+    MessageArgs args{};
+    for (std::size_t p = 0; p < kNumProtocols; ++p) {
+      args.links[p] = links_of(static_cast<Protocol>(p));
+    }
+    args.address_bytes = direct_ == Direct::kOff ? ~std::size_t{0} : kAddressBytes;
+    args.check_tags = check_calls_;
+    unsigned blocks = 0;
+    int threads = 0;
+    for (const PointToPointCall& call : wave) {
+      Message& message = args.messages[args.num_messages++];
+      message.bytes = call.count * size_of(call.type);
+      const DeviceChoice choice = tuner_->choose_message(message.bytes);
+      message.chunk_bytes = choice.chunk_bytes;
+      message.peer = call.peer;
+      message.first_block = static_cast<std::uint16_t>(blocks);
+      message.channels = static_cast<std::uint16_t>(choice.channels);
+      message.protocol = choice.protocol;
+      message.sends = call.sends;
+      message.data = call.sends ? static_cast<std::byte*>(const_cast<void*>(call.input))
+                                : static_cast<std::byte*>(call.output);
+      if (check_pointers_) {
+        check_buffer(message.data, message.bytes, call.sends ? "sendbuf" : "recvbuf");
+      }
+      message.visible = direct_ == Direct::kOn && choice.protocol == Protocol::kSimple &&
+                        call.sends && message.bytes > 0 &&
+                        peers_[static_cast<std::size_t>(call.peer)].same_process &&
+                        visible_to_peers(message.data);
+      blocks += static_cast<unsigned>(choice.channels);
+      threads = std::max(threads, choice.threads);
+    }
+    start(executor::cuda_message_kernel(), blocks, threads, &args, 0, on);
+  }
+}
+
+// ---- faults -----------------------------------------------------------------------------
+
+void CudaGroup::abort() noexcept {
+  if (control_ != nullptr) std::atomic_ref(control_->abort).store(1);
+}
+
+std::optional<Error> CudaGroup::stopped() const {
+  using executor::StopReason;
+  const std::uint32_t reason = std::atomic_ref(control_->stop.reason).load();
+  if (reason == 0 || reason == static_cast<std::uint32_t>(StopReason::kAborted)) return {};
+  const executor::StopRecord& stop = control_->stop;
+  switch (static_cast<StopReason>(reason)) {
+    case StopReason::kTimeout:
+      return Error(Errc::kTimeout, "a kernel of rank {} waited longer than ROPEWALK_TIMEOUT",
+                   rank_);
+    case StopReason::kMismatch:
+      return Error(Errc::kInvalidUsage, "{}",
+                   executor::describe_difference(rank_, stop.own, executor::CallHistory(),
+                                                 stop.peer, stop.theirs));
+    case StopReason::kWrongSize:
+      return Error(Errc::kInternal,
+                   "rank {} has a chunk of {} bytes for or from rank {}, where {} is right", rank_,
+                   stop.got, stop.peer, stop.expected);
+    case StopReason::kNone:
+    case StopReason::kAborted: break;
+  }
+  return {};
+}
+
+void CudaGroup::finish(Bootstrap& bootstrap) {
+  if (launched_) {
+    const CurrentDevice current(device_);
+    check_cuda(cudaStreamSynchronize(last_stream_), "waiting for a stream");
+  }
+  // A peer's kernels may still write here. Ranks of this process share the window's ownership;
+  // those of other processes say when they are done.
+  for (int r = 0; r < size_; ++r) {
+    if (!peers_[static_cast<std::size_t>(r)].same_process) bootstrap.send(r, kFarewellTag, {});
+  }
+  const Deadline patience = deadline_after(kFarewellPatience);
+  for (int r = 0; r < size_; ++r) {
+    if (peers_[static_cast<std::size_t>(r)].same_process) continue;
+    try {
+      bootstrap.recv(r, kFarewellTag, patience);
+    } catch (const Error&) {
+      // It may be busy leaving another communicator first. Its writes fail at worst.
+      log::warn("rank {} frees its window before rank {} has said that it is done", rank_, r);
+      return;
+    }
+  }
+}
+
+// ---- making one -------------------------------------------------------------------------
+
+std::unique_ptr<DeviceGroup> attach_device(Bootstrap& bootstrap, const Config& config,
+                                           Runtime& runtime, const GroupFacts& facts, int device) {
+  if (facts.num_hosts > 1) {
+    throw Error(Errc::kInvalidUsage, "the ranks' GPUs are on {} hosts; one is supported",
+                facts.num_hosts);
+  }
+  return std::make_unique<CudaGroup>(bootstrap, config, runtime, device);
+}
+
+std::string why_no_device() {
+  int count = 0;
+  const cudaError_t result = cudaGetDeviceCount(&count);
+  if (result != cudaSuccess) {
+    cudaGetLastError();
+    int driver = 0;
+    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
+      return "no NVIDIA driver is installed";
+    }
+    return fmt::format("CUDA: {}", cudaGetErrorString(result));
+  }
+  return count == 0 ? "there is no GPU" : "";
+}
+
+int current_device() {
+  int device = 0;
+  check_cuda(cudaGetDevice(&device), "asking for the current device");
+  return device;
+}
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,114 @@
+// DeviceGroup by CUDA.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "comm/cuda/device_tuner.h"
+#include "comm/cuda/device_window.h"
+#include "comm/device_group.h"
+#include "executor/block/launch.h"
+#include "schedule/checked.h"
+
+namespace ropewalk::comm {
+
+class CudaGroup final : public DeviceGroup {
+ public:
+  CudaGroup(Bootstrap& bootstrap, const Config& config, Runtime& runtime, int device);
+  ~CudaGroup() override;
+  CudaGroup(const CudaGroup&) = delete;
+  CudaGroup& operator=(const CudaGroup&) = delete;
+
+  void launch(const CollectiveCall& call, bool in_place, const executor::CallTag& tag,
+              DeviceStream stream) override;
+  void launch(const std::vector<PointToPointCall>& calls, DeviceStream stream) override;
+  void abort() noexcept override;
+  [[nodiscard]] std::optional<Error> stopped() const override;
+  void finish(Bootstrap& bootstrap) override;
+  [[nodiscard]] int device() const noexcept override { return device_; }
+  [[nodiscard]] std::size_t memory_bytes() const noexcept override;
+  [[nodiscard]] std::string describe_way(const CollectiveCall& call) override;
+
+ private:
+  // How a peer's memory is reached.
+  struct Peer {
+    bool same_process = false;
+    std::byte* window = nullptr;           // as this process sees it
+    std::shared_ptr<DeviceMemory> shared;  // of a rank of this process
+    OpenedMemory opened;                   // of another one
+  };
+  // A checked schedule of this rank in device memory.
+  struct Prepared {
+    std::shared_ptr<const schedule::Checked> checked;
+    DeviceMemory programs;
+    std::uint32_t program_bytes = 0;
+    std::uint32_t max_operands = 0;
+    std::uint32_t max_sends = 0;
+  };
+  // All of a launch but the buffers, for calls like the last one.
+  struct Way {
+    CollectiveCall call;  // without buffers
+    bool in_place = false;
+    DeviceChoice choice;
+    executor::LaunchArgs args;
+    DeviceMemory begins;  // where the channels' shares differ
+    const void* kernel = nullptr;
+    std::size_t shared_bytes = 0;
+    std::size_t input_bytes = 0;
+    bool direct = false;  // buffers may be given by address
+    // What was looked at last.
+    const void* checked_input = nullptr;
+    const void* checked_output = nullptr;
+  };
+
+  void meet_peers(Bootstrap& bootstrap, Runtime& runtime);
+  void lay_links();
+  // Device memory with `values`, also while a stream of this thread captures.
+  template <typename T>
+  DeviceMemory device_copy(const std::vector<T>& values);
+  [[nodiscard]] executor::LaunchLinks links_of(executor::Protocol protocol) const;
+  Prepared& prepared(const CollectiveCall& call, const DeviceChoice& choice);
+  Way& way_of(const CollectiveCall& call, bool in_place);
+  void fill_reach(Way& way, const CollectiveCall& call) const;
+  // Both ends of the buffer are in memory of this GPU, or of the host and mapped.
+  void check_buffer(const void* buffer, std::size_t bytes, const char* name) const;
+  [[nodiscard]] bool visible_to_peers(const void* buffer) const;
+  // Operations of one communicator run in the order of their calls, on whatever stream.
+  void follow_last(cudaStream_t stream);
+  void start(const void* kernel, unsigned blocks, int threads, void* args, std::size_t shared,
+             cudaStream_t stream);
+
+  int device_;
+  int rank_;
+  int size_;
+  enum class Direct : std::uint8_t { kOff, kAuto, kOn };
+  Direct direct_ = Direct::kAuto;
+  bool check_pointers_ = true;
+  bool whole_lines_ = false;  // every two ranks' GPUs write each other lines of 128 bytes whole
+  bool can_overlap_ = false;
+  bool check_calls_ = true;
+  std::uint64_t timeout_ns_ = 0;
+  WindowLayout layout_;
+  std::shared_ptr<DeviceMemory> window_;  // ranks of this process keep it while they use it
+  std::array<DeviceMemory, executor::kNumProtocols> send_ends_;
+  std::array<DeviceMemory, executor::kNumProtocols> receive_ends_;
+  std::vector<Peer> peers_;
+  executor::Control* control_ = nullptr;  // in pinned memory
+  executor::Control* control_on_device_ = nullptr;
+  std::unique_ptr<DeviceTuner> tuner_;
+  schedule::CheckedSchedules& schedules_;
+  std::map<std::tuple<std::string, Collective, int, int>, Prepared> prepared_;
+  std::vector<std::unique_ptr<Way>> ways_;  // the most recently used first
+  cudaStream_t setup_stream_ = nullptr;     // apart from the user's streams
+  cudaEvent_t last_event_ = nullptr;
+  cudaStream_t last_stream_ = nullptr;
+  bool launched_ = false;
+};
+
+}  // namespace ropewalk::comm

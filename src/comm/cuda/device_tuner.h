@@ -1,0 +1,82 @@
+// Which algorithm, protocol, number of blocks and chunk a call on GPU memory runs with.
+//
+// A cost model in the manner of cost_model.h: a launch, a latency for every hop, and the bytes that
+// the busiest rank moves, at the rate of its link or of the blocks that move them, whichever is
+// less. All ranks know the same facts, so they choose alike.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "comm/bootstrap/bootstrap.h"
+#include "core/settings.h"
+#include "core/types.h"
+#include "executor/block/links.h"
+#include "schedule/checked.h"
+
+namespace ropewalk::comm {
+
+/// Seconds, bytes per second. The defaults are of GPUs that NVLink joins: fitted to sweeps over two
+/// H200 (benchmarks/device), within a quarter of all of them.
+struct DeviceConstants {
+  /// By protocol: simple, ll, ll128.
+  double launch[executor::kNumProtocols] = {6.3e-6, 2.5e-6, 6.5e-6};
+  double hop[executor::kNumProtocols] = {3.9e-6, 1.6e-6, 1.4e-6};
+  double link_rate = 350e9;  ///< one direction, what kernels reach
+  /// Of one block, flags included.
+  double block_rate[executor::kNumProtocols] = {9.3e9, 4.3e9, 4e9};
+  double memory_rate = 3.7e12;  ///< of all that a rank reads and writes, beyond what links hide
+};
+
+struct DeviceChoice {
+  std::string algorithm;
+  executor::Protocol protocol = executor::Protocol::kSimple;
+  int channels = 1;
+  int threads = 512;
+  std::size_t chunk_bytes = 0;
+  double predicted_seconds = 0;
+};
+
+/// Threads: one at a time.
+class DeviceTuner {
+ public:
+  struct Limits {
+    int channels = 32;
+    bool whole_lines = false;  ///< ll128 works between all ranks
+    std::size_t slot_bytes[executor::kNumProtocols] = {0, 0};
+  };
+  DeviceTuner(const Config& config, int num_ranks, const Limits& limits,
+              const DeviceConstants& constants, schedule::CheckedSchedules& schedules);
+
+  /// For units of `unit_bytes`. @throws Error kInvalidArgument when a setting forces what cannot be
+  DeviceChoice choose(Collective collective, int root, std::size_t unit_bytes);
+  /// For a message between two ranks.
+  [[nodiscard]] DeviceChoice choose_message(std::size_t bytes) const;
+
+ private:
+  // What a schedule asks of its busiest rank, per unit.
+  struct Load {
+    int hops = 0;
+    int parts = 1;
+    double units = 0;  // sent or received, whichever is more
+    double work = 0;   // units read and written
+  };
+  const Load& load_of(const std::string& algorithm, Collective collective, int root);
+  [[nodiscard]] DeviceChoice shape(const std::string& algorithm, const Load& load,
+                                   executor::Protocol protocol, std::size_t unit_bytes) const;
+
+  int num_ranks_;
+  Limits limits_;
+  DeviceConstants constants_;
+  schedule::CheckedSchedules& schedules_;
+  std::map<Collective, std::string> forced_;
+  std::vector<executor::Protocol> protocols_;  // that may be chosen
+  int forced_channels_ = 0;
+  int forced_threads_ = 0;
+  std::map<std::tuple<std::string, Collective, int>, Load> loads_;
+};
+
+}  // namespace ropewalk::comm

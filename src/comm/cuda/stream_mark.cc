@@ -1,0 +1,55 @@
+// StreamMark by a CUDA event.
+#include "comm/stream_mark.h"
+
+#include "comm/cuda/cuda_error.h"
+
+namespace ropewalk::comm {
+namespace {
+
+class EventMark final : public StreamMark {
+ public:
+  EventMark(int device, cudaStream_t stream) : device_(device) {
+    const CurrentDevice current(device_);
+    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event");
+    if (const cudaError_t result = cudaEventRecord(event_, stream); result != cudaSuccess) {
+      cudaEventDestroy(event_);
+      check_cuda(result, "marking a stream");
+    }
+  }
+  ~EventMark() override { cudaEventDestroy(event_); }
+  EventMark(const EventMark&) = delete;
+  EventMark& operator=(const EventMark&) = delete;
+
+  bool passed() override {
+    const CurrentDevice current(device_);
+    const cudaError_t result = cudaEventQuery(event_);
+    if (result == cudaErrorNotReady) {
+      cudaGetLastError();
+      return false;
+    }
+    check_cuda(result, "waiting for a stream");
+    return true;
+  }
+
+ private:
+  int device_;
+  cudaEvent_t event_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<StreamMark> mark_stream(int device, DeviceStream stream) {
+  if (const std::string reason = why_no_device(); !reason.empty()) {
+    throw Error(Errc::kInvalidUsage, reason);
+  }
+  const auto on = static_cast<cudaStream_t>(stream);
+  const CurrentDevice current(device);
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(on, &capturing), "asking a stream whether it captures");
+  if (capturing != cudaStreamCaptureStatusNone) {
+    throw Error(Errc::kInvalidUsage, "the stream is being captured: wait for the graph's launch");
+  }
+  return std::make_unique<EventMark>(device, on);
+}
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,73 @@
+// The part of a communicator that works on the memory of GPUs.
+//
+// One GPU per rank. Ranks of one host write each other's windows by peer access, in one process or
+// over CUDA IPC. Operations are enqueued on a stream and run there in order; nothing on the host
+// takes part in them, so they may be captured in CUDA graphs.
+//
+// A build without CUDA has none: attach_device() says so.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/bootstrap/bootstrap.h"
+#include "comm/collective_call.h"
+#include "comm/runtime.h"
+#include "comm/tuner.h"
+#include "core/error.h"
+
+namespace ropewalk::comm {
+
+/// A cudaStream_t.
+using DeviceStream = void*;
+
+/// Threads: one at a time, except abort().
+class DeviceGroup {
+ public:
+  virtual ~DeviceGroup() = default;
+
+  /// Enqueues. The call is validated. @throws Error kCuda, kInvalidArgument for a buffer that this
+  /// GPU cannot reach
+  virtual void launch(const CollectiveCall& call, bool in_place, const executor::CallTag& tag,
+                      DeviceStream stream) = 0;
+  /// Enqueues sends and receives that run all at once; several with one peer run in order.
+  virtual void launch(const std::vector<PointToPointCall>& calls, DeviceStream stream) = 0;
+
+  /// Makes the kernels of this rank end soon. Any thread, any time.
+  virtual void abort() noexcept = 0;
+  /// What a kernel of this rank ended with, if not well.
+  [[nodiscard]] virtual std::optional<Error> stopped() const = 0;
+  /// Waits until all kernels of this rank have ended, and tells the other ranks that it needs their
+  /// windows no more. The last thing to do before the communicator is left in order.
+  virtual void finish(Bootstrap& bootstrap) = 0;
+
+  [[nodiscard]] virtual int device() const noexcept = 0;
+  /// Device memory that the communicator holds.
+  [[nodiscard]] virtual std::size_t memory_bytes() const noexcept = 0;
+  /// "one_shot ll 8 channels": what the call runs with.
+  [[nodiscard]] virtual std::string describe_way(const CollectiveCall& call) = 0;
+};
+
+/// Collective over all ranks: each with the GPU `device`, as the CUDA runtime numbers them.
+/// @throws Error kCuda, kInvalidUsage when the ranks' GPUs cannot reach each other, or this build
+/// has no CUDA
+std::unique_ptr<DeviceGroup> attach_device(Bootstrap& bootstrap, const Config& config,
+                                           Runtime& runtime, const GroupFacts& facts, int device);
+
+/// Why GPUs cannot be used here; empty when they can.
+std::string why_no_device();
+
+/// GPUs that this process sees, where why_no_device() is empty. @throws Error kCuda
+int device_count();
+
+/// One GPU as JSON: device, name, bus_id, capability, total_bytes, free_bytes.
+/// @throws Error kInvalidArgument for a number that no GPU has; kCuda
+std::string describe_device(int device);
+
+/// The calling thread's current device. @throws Error kCuda
+int current_device();
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,44 @@
+// Where a measurement works: host memory, or the memory of the rank's GPU.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "comm/communicator.h"
+
+namespace ropewalk::comm {
+
+/// Memory, and calls upon it. Threads: one at a time. Lifetime: within the communicator's.
+class MeasureSite {
+ public:
+  virtual ~MeasureSite() = default;
+
+  /// Memory for a buffer, `offset` bytes after the start of a page (of a host; of what CUDA aligns
+  /// to on a GPU), every byte written; lives as long as this.
+  /// @throws Error kSystem, kCuda
+  virtual std::byte* take(std::size_t bytes, std::size_t offset) = 0;
+  virtual void write(std::byte* to, std::span<const std::byte> from) = 0;
+  virtual void read(std::span<std::byte> to, const std::byte* from) = 0;
+
+  /// Runs or enqueues.
+  virtual void run(const CollectiveCall& call) = 0;
+  /// Returns when all that was run is done. @throws Error as Communicator::run
+  virtual void finish() = 0;
+
+  /// Notes the calls that `enqueue` runs, without running them. @throws Error kInvalidUsage where
+  /// that cannot be
+  virtual void capture(const std::function<void()>& enqueue) = 0;
+  /// Enqueues what was captured.
+  virtual void replay() = 0;
+
+  /// What the call runs with.
+  [[nodiscard]] virtual std::string algorithm_of(const CollectiveCall& call) = 0;
+};
+
+std::unique_ptr<MeasureSite> host_site(Communicator& comm);
+/// On a stream of its own. @throws Error kInvalidUsage when the rank has no GPU; kCuda
+std::unique_ptr<MeasureSite> device_site(Communicator& comm);
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,32 @@
+#include "comm/stream_mark.h"
+
+#include <algorithm>
+#include <thread>
+
+namespace ropewalk::comm {
+namespace {
+
+// Short operations are waited for awake; longer ones may end this much later.
+constexpr std::chrono::microseconds kAwake{50};
+constexpr std::chrono::microseconds kLongestSleep{200};
+
+}  // namespace
+
+bool wait(StreamMark& mark, std::chrono::microseconds timeout) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  std::chrono::microseconds nap{10};
+  while (!mark.passed()) {
+    const auto waited = Clock::now() - begin;
+    if (timeout.count() >= 0 && waited >= timeout) return false;
+    if (waited < kAwake) {
+      std::this_thread::yield();
+      continue;
+    }
+    std::this_thread::sleep_for(nap);
+    nap = std::min(2 * nap, kLongestSleep);
+  }
+  return true;
+}
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,79 @@
+// A mutex that says what it guards, which Clang checks (-Wthread-safety).
+//
+//   Mutex mutex_;
+//   int count_ RW_GUARDED_BY(mutex_) = 0;   // every use outside a Lock is an error
+//   void grow() RW_REQUIRES(mutex_);        // callers hold it
+//
+// The annotations are those of Clang's Thread Safety Analysis; other compilers see nothing. The
+// standard's own mutex and locks carry none with libstdc++, hence these thin forms of them.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#if defined(__clang__)
+#define RW_THREAD_ANNOTATION(x) __attribute__((x))
+#else
+#define RW_THREAD_ANNOTATION(x)
+#endif
+#define RW_GUARDED_BY(mutex) RW_THREAD_ANNOTATION(guarded_by(mutex))
+#define RW_REQUIRES(mutex) RW_THREAD_ANNOTATION(requires_capability(mutex))
+#define RW_ACQUIRED_BEFORE(mutex) RW_THREAD_ANNOTATION(acquired_before(mutex))
+#define RW_NO_THREAD_ANALYSIS RW_THREAD_ANNOTATION(no_thread_safety_analysis)
+
+namespace ropewalk {
+
+/// A std::mutex. It may be locked by Lock, or where that does not fit by the standard's locks,
+/// which the analysis does not see.
+class RW_THREAD_ANNOTATION(capability("mutex")) Mutex {
+ public:
+  Mutex() = default;
+  ~Mutex() = default;
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+  void lock() RW_THREAD_ANNOTATION(acquire_capability()) { mutex_.lock(); }
+  void unlock() RW_THREAD_ANNOTATION(release_capability()) { mutex_.unlock(); }
+
+ private:
+  friend class Lock;
+  std::mutex mutex_;
+};
+
+/// Holds a mutex from here to the end of the block.
+///
+/// A predicate of wait() reads what the mutex guards and says so:
+/// `lock.wait(changed_, [this]() RW_REQUIRES(mutex_) { return done_; })`.
+class RW_THREAD_ANNOTATION(scoped_lockable) Lock {
+ public:
+  explicit Lock(Mutex& mutex) RW_THREAD_ANNOTATION(acquire_capability(mutex))
+      : lock_(mutex.mutex_) {}
+  // Not defaulted: the annotation belongs to a body.
+  ~Lock() RW_THREAD_ANNOTATION(release_capability()) {}  // NOLINT(modernize-use-equals-default)
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+  void unlock() RW_THREAD_ANNOTATION(release_capability()) { lock_.unlock(); }
+  void lock() RW_THREAD_ANNOTATION(acquire_capability()) { lock_.lock(); }
+
+  /// Give the mutex up while they wait, as std::condition_variable does.
+  void wait(std::condition_variable& changed) { changed.wait(lock_); }
+  template <typename Predicate>
+  void wait(std::condition_variable& changed, Predicate done) {
+    changed.wait(lock_, std::move(done));
+  }
+  template <typename TimePoint>
+  void wait_until(std::condition_variable& changed, const TimePoint& deadline) {
+    changed.wait_until(lock_, deadline);
+  }
+  /// @return false if the deadline passed first
+  template <typename TimePoint, typename Predicate>
+  bool wait_until(std::condition_variable& changed, const TimePoint& deadline, Predicate done) {
+    return changed.wait_until(lock_, deadline, std::move(done));
+  }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
+
+}  // namespace ropewalk

@@ -1,0 +1,50 @@
+// What tests of several processes, or of errors, have in common.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <string>
+
+#include "core/error.h"
+
+namespace ropewalk::testing {
+
+/// What a body returns where the system does not permit the test.
+constexpr int kSkipped = 77;
+
+/// Runs `body` in a forked child and returns its result, 128 and the signal's number when one ended
+/// it, or 99 after an exception, whose words go to standard error.
+inline int in_child(const std::function<int()>& body) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    int status = 99;
+    try {
+      status = body();
+    } catch (const std::exception& error) {
+      fprintf(stderr, "child: %s\n", error.what());
+    }
+    _exit(status);
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// The words of the error that `body` throws, which must have the code `expected`.
+inline std::string message_of(const std::function<void()>& body, Errc expected) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), expected) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+}  // namespace ropewalk::testing

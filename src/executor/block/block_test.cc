@@ -1,0 +1,413 @@
+// The code of CUDA blocks on threads of the host: every schedule by both protocols, by address and
+// staged, and every way to stop.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "core/error.h"
+#include "core/testing/share.h"
+#include "executor/block/host_block.h"
+#include "executor/block/pack.h"
+#include "executor/block/team.h"
+#include "executor/program.h"
+#include "schedule/check.h"
+#include "schedule/compile.h"
+#include "schedule/layout.h"
+#include "schedule/pattern.h"
+
+namespace ropewalk::executor {
+namespace {
+
+constexpr std::uint32_t kGranule = 4;
+constexpr unsigned kThreads = 3;
+
+struct Case {
+  schedule::Schedule schedule;
+  Protocol protocol = Protocol::kSimple;
+  std::size_t count = 0;
+  DataType type = DataType::kFloat32;
+  RedOp op = RedOp::kSum;
+  FifoShape shape{4, 2, 240};
+  std::size_t chunk = 16;
+  bool by_address = false;
+  bool in_place = false;
+  std::size_t misaligned = 0;  // bytes
+};
+
+// The windows and ends of all ranks, as a GPU's memory holds them.
+class Machine {
+ public:
+  Machine(int ranks, int channels, Protocol protocol, const FifoShape& shape)
+      : ranks_(static_cast<std::size_t>(ranks)), sends_(ranks_), receives_(ranks_) {
+    const std::size_t bytes = (link_bytes(protocol, shape) + 127) / 128 * 128;
+    const auto n = static_cast<std::size_t>(channels) * ranks_;
+    for (std::size_t r = 0; r < ranks_; ++r) {
+      sends_[r].resize(n);
+      receives_[r].resize(n);
+    }
+    for (std::size_t c = 0; c < static_cast<std::size_t>(channels); ++c) {
+      for (std::size_t from = 0; from < ranks_; ++from) {
+        for (std::size_t to = 0; to < ranks_; ++to) {
+          links_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(128, bytes)));
+          std::memset(links_.back().get(), 0, bytes);
+          counters_.push_back(std::make_unique<std::uint64_t>(0));
+          BlockSendEnd& send = sends_[from][c * ranks_ + to];
+          send.memory = links_.back().get();
+          send.consumed_at = counters_.back().get();
+          send.shape = shape;
+          send.peer = static_cast<int>(to);
+          BlockReceiveEnd& receive = receives_[to][c * ranks_ + from];
+          receive.memory = send.memory;
+          receive.consumed_at = counters_.back().get();
+          receive.shape = shape;
+          receive.peer = static_cast<int>(from);
+        }
+      }
+    }
+  }
+  BlockSendEnd* sends(std::size_t rank) { return sends_[rank].data(); }
+  BlockReceiveEnd* receives(std::size_t rank) { return receives_[rank].data(); }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  std::size_t ranks_;
+  std::vector<std::unique_ptr<std::byte, Free>> links_;
+  std::vector<std::unique_ptr<std::uint64_t>> counters_;
+  std::vector<std::vector<BlockSendEnd>> sends_;
+  std::vector<std::vector<BlockReceiveEnd>> receives_;
+};
+
+template <typename Element, RedOp kOp>
+void run_block(const LaunchArgs& args, Protocol protocol, std::uint32_t channel,
+               std::vector<std::thread>& threads,
+               std::vector<std::unique_ptr<HostBlockShared>>& blocks,
+               std::vector<std::vector<Pack>>& shared) {
+  blocks.push_back(std::make_unique<HostBlockShared>(kThreads));
+  shared.emplace_back(shared_bytes(args) / sizeof(Pack) + 1);
+  for (unsigned t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&args, protocol, channel, t, group = blocks.back().get(),
+                          memory = reinterpret_cast<std::byte*>(shared.back().data())] {
+      HostBlock block(*group, t, args.links);
+      switch (protocol) {
+        case Protocol::kSimple:
+          run_channel<Protocol::kSimple, Element, kOp>(block, args, channel, memory);
+          break;
+        case Protocol::kLl:
+          run_channel<Protocol::kLl, Element, kOp>(block, args, channel, memory);
+          break;
+        case Protocol::kLl128:
+          run_channel<Protocol::kLl128, Element, kOp>(block, args, channel, memory);
+          break;
+      }
+    });
+  }
+}
+
+LaunchArgs make_args(const Case& test, const PackedPrograms& programs, Machine& machine, int rank,
+                     Control& control) {
+  const schedule::Schedule& s = test.schedule;
+  LaunchArgs args{};
+  args.call.count = test.count;
+  args.call.type = test.type;
+  args.call.element_bytes = size_of(test.type);
+  args.call.op = test.op;
+  args.call.address_bytes = test.by_address ? 1 : ~std::size_t{0};
+  const std::size_t channels = static_cast<std::size_t>(s.num_channels());
+  const auto up = [](std::size_t a, std::size_t b) { return (a + b - 1) / b; };
+  args.share = up(up(test.count, channels), kGranule) * kGranule;
+  args.part_length = up(up(args.share, static_cast<std::size_t>(s.parts)), kGranule) * kGranule;
+  args.chunk_length = test.chunk;
+  args.rounds = static_cast<std::uint32_t>(up(args.part_length, test.chunk));
+  args.visible = ~0U;
+  args.links.num_ranks = static_cast<std::uint32_t>(s.num_ranks);
+  args.program_bytes = programs.stride;
+  args.max_operands = programs.max_operands;
+  args.max_sends = programs.max_sends;
+  args.programs = programs.bytes.data();
+  args.links.sends = machine.sends(static_cast<std::size_t>(rank));
+  args.links.receives = machine.receives(static_cast<std::size_t>(rank));
+  args.links.control = &control;
+  args.links.timeout_ns = 60'000'000'000;
+  return args;
+}
+
+// Runs the case twice over the same links and returns the wrong elements over all ranks.
+template <typename Element, RedOp kOp>
+std::uint64_t run(const Case& test) {
+  const schedule::Schedule& s = test.schedule;
+  const schedule::CheckReport report = schedule::check(s);
+  EXPECT_TRUE(report.accepted);
+  if (!report.accepted) return 1;
+  const schedule::TestPattern pattern(s.collective, test.type, test.op, s.num_ranks, s.root,
+                                      test.count);
+  Machine machine(s.num_ranks, s.num_channels(), test.protocol, test.shape);
+  const std::size_t unit = test.count * size_of(test.type);
+  const auto n = static_cast<std::size_t>(s.num_ranks);
+  std::vector<PackedPrograms> programs(n);
+  std::vector<std::vector<std::byte>> inputs(n);
+  std::vector<std::vector<std::byte>> outputs(n);
+  Control control;
+  for (int r = 0; r < s.num_ranks; ++r) {
+    std::vector<Program> lists;
+    for (int c = 0; c < s.num_channels(); ++c) lists.push_back(make_program(s, report, r, c));
+    programs[static_cast<std::size_t>(r)] = pack(lists);
+    const auto units = [&](int k) { return unit * static_cast<std::size_t>(k) + 64; };
+    inputs[static_cast<std::size_t>(r)].resize(
+        units(schedule::input_units(s.collective, s.num_ranks, s.root, r)));
+    outputs[static_cast<std::size_t>(r)].resize(
+        units(schedule::output_units(s.collective, s.num_ranks, s.root, r)));
+  }
+  std::uint64_t wrong = 0;
+  for (int turn = 0; turn < 2; ++turn) {
+    std::vector<LaunchArgs> args(n);
+    std::vector<std::byte*> results(n);
+    std::vector<std::thread> threads;
+    std::vector<std::unique_ptr<HostBlockShared>> blocks;
+    std::vector<std::vector<Pack>> shared;
+    for (int r = 0; r < s.num_ranks; ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      args[i] = make_args(test, programs[i], machine, r, control);
+      Call& call = args[i].call;
+      std::byte* input = inputs[i].data() + test.misaligned;
+      std::byte* output = outputs[i].data() + test.misaligned;
+      if (test.in_place) {
+        const int offset = *schedule::in_place_input_offset(s.collective, r);
+        if (outputs[i].size() >= inputs[i].size()) {
+          input = output + unit * static_cast<std::size_t>(outputs[i].size() > inputs[i].size()
+                                                               ? std::max(0, offset)
+                                                               : 0);
+        } else {
+          output = input + unit * static_cast<std::size_t>(std::max(0, -offset));
+        }
+        call.in_place = true;
+      } else {
+        std::memset(output, 0x5a, outputs[i].size() - 64);
+      }
+      pattern.fill_input(r, input);
+      call.input = input;
+      call.output = results[i] = output;
+      args[i].output_bytes = unit * static_cast<std::size_t>(schedule::output_units(
+                                        s.collective, s.num_ranks, s.root, r));
+      if (test.op == RedOp::kPreMulSum) {
+        call.scaled = true;
+        call.scalar = pattern.scalar(r);
+      }
+      call.tag.call = static_cast<std::uint32_t>(turn);
+    }
+    for (std::size_t r = 0; r < n; ++r) {
+      for (int c = 0; c < s.num_channels(); ++c) {
+        run_block<Element, kOp>(args[r], test.protocol, static_cast<std::uint32_t>(c), threads,
+                                blocks, shared);
+      }
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(control.abort, 0U) << "stopped for reason " << control.stop.reason;
+    for (int r = 0; r < s.num_ranks; ++r) {
+      wrong += pattern.count_wrong(r, results[static_cast<std::size_t>(r)]);
+    }
+  }
+  return wrong;
+}
+
+std::string describe(const Case& test) {
+  const schedule::Schedule& s = test.schedule;
+  return fmt::format("{} {} ranks {} root {} channels {} count {} {}{}{}", name(s.collective),
+                     s.algorithm, s.num_ranks, s.root, s.num_channels(), test.count,
+                     name(test.protocol), test.by_address ? " by address" : "",
+                     test.in_place ? " in place" : "");
+}
+
+TEST(Block, RunsEveryScheduleRight) {
+  ropewalk::testing::Share share;
+  using Float = ElementOf<DataType::kFloat32>;
+  for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
+    for (int c = 0; c < kNumCollectives; ++c) {
+      for (const int ranks : {1, 2, 3}) {
+        const auto collective = static_cast<Collective>(c);
+        const schedule::Request request{collective, ranks, has_root(collective) ? ranks - 1 : 0, 2};
+        if (!algorithm.supports(request)) continue;
+        Case test;
+        test.schedule = schedule::compile(algorithm.name, request);
+        const bool in_place_form = schedule::in_place_input_offset(collective, 0).has_value() &&
+                                   schedule::check(test.schedule).in_place;
+        for (const std::size_t count : {std::size_t{1}, std::size_t{67}}) {
+          test.count = count;
+          for (const bool in_place : {false, true}) {
+            if (in_place && !in_place_form) continue;
+            test.in_place = in_place;
+            for (const auto& [protocol, by_address] :
+                 {std::pair{Protocol::kLl, false}, std::pair{Protocol::kLl128, false},
+                  std::pair{Protocol::kSimple, false}, std::pair{Protocol::kSimple, true}}) {
+              if (!share.next()) continue;
+              test.protocol = protocol;
+              test.by_address = by_address;
+              const std::uint64_t wrong = run<Float, RedOp::kSum>(test);
+              ASSERT_EQ(wrong, 0U) << describe(test);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+template <DataType kType, RedOp kOp>
+void expect_right() {
+  Case test;
+  test.schedule = schedule::compile("one_shot", {Collective::kAllReduce, 3, 0, 1});
+  test.type = kType;
+  test.op = kOp;
+  test.count = 61;
+  for (const std::size_t shift : {std::size_t{0}, std::size_t{1}}) {
+    test.misaligned = shift * size_of(kType);
+    for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
+      test.protocol = protocol;
+      const std::uint64_t wrong = run<ElementOf<kType>, kOp>(test);
+      EXPECT_EQ(wrong, 0U) << name(kType) << " " << name(kOp) << " shift " << shift << " "
+                           << describe(test);
+    }
+  }
+}
+
+template <DataType kType>
+void expect_operators_right() {
+  expect_right<kType, RedOp::kSum>();
+  expect_right<kType, RedOp::kProd>();
+  expect_right<kType, RedOp::kMax>();
+  expect_right<kType, RedOp::kMin>();
+}
+
+TEST(Block, CombinesEveryTypeByEveryOperator) {
+  expect_operators_right<DataType::kInt8>();
+  expect_operators_right<DataType::kUint8>();
+  expect_operators_right<DataType::kInt32>();
+  expect_operators_right<DataType::kUint32>();
+  expect_operators_right<DataType::kInt64>();
+  expect_operators_right<DataType::kUint64>();
+  expect_operators_right<DataType::kFloat16>();
+  expect_operators_right<DataType::kFloat32>();
+  expect_operators_right<DataType::kFloat64>();
+  expect_operators_right<DataType::kBfloat16>();
+  expect_operators_right<DataType::kFloat8e4m3>();
+  expect_operators_right<DataType::kFloat8e5m2>();
+}
+
+// Two ranks exchange `bytes`, over both channels.
+std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address) {
+  Machine machine(2, 2, protocol, FifoShape{4, 2, 240});
+  Control control;
+  std::vector<std::vector<std::byte>> out(2);
+  std::vector<std::vector<std::byte>> in(2);
+  std::vector<MessageArgs> args(2);
+  for (std::size_t r = 0; r < 2; ++r) {
+    for (std::size_t i = 0; i < bytes; ++i) {
+      out[r].push_back(static_cast<std::byte>(i * 7 + i / 256 + r));
+    }
+    in[r].resize(bytes);
+    MessageArgs& a = args[r];
+    for (LaunchLinks& links : a.links) {
+      links = {machine.sends(r), machine.receives(r), &control, 60'000'000'000, 2};
+    }
+    a.address_bytes = by_address ? 1 : ~std::size_t{0};
+    a.num_messages = 2;
+    for (std::uint16_t m = 0; m < 2; ++m) {
+      Message& message = a.messages[m];
+      message.data = m == 0 ? in[r].data() : out[r].data();
+      message.bytes = bytes;
+      message.chunk_bytes = 200;
+      message.peer = static_cast<int>(1 - r);
+      message.first_block = static_cast<std::uint16_t>(2 * m);
+      message.channels = 2;
+      message.protocol = protocol;
+      message.sends = message.visible = m == 1;
+    }
+  }
+  std::vector<std::thread> threads;
+  std::vector<std::unique_ptr<HostBlockShared>> blocks;
+  std::vector<std::unique_ptr<MessageShared>> shared;
+  for (std::size_t r = 0; r < 2; ++r) {
+    for (std::uint32_t b = 0; b < 4; ++b) {
+      blocks.push_back(std::make_unique<HostBlockShared>(kThreads));
+      shared.push_back(std::make_unique<MessageShared>());
+      for (unsigned t = 0; t < kThreads; ++t) {
+        threads.emplace_back(
+            [&a = args[r], b, t, group = blocks.back().get(), memory = shared.back().get()] {
+              HostBlock block(*group, t, a.links[0]);
+              run_message(block, a, b, *memory);
+            });
+      }
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(control.abort, 0U);
+  std::size_t wrong = 0;
+  for (std::size_t r = 0; r < 2; ++r) wrong += in[r] == out[1 - r] ? 0 : 1;
+  return wrong;
+}
+
+TEST(Block, CarriesMessages) {
+  for (const std::size_t bytes : {0, 1, 15, 16, 17, 1000, 4099}) {
+    EXPECT_EQ(exchange_wrong(Protocol::kLl, bytes, false), 0U) << bytes;
+    EXPECT_EQ(exchange_wrong(Protocol::kLl128, bytes, false), 0U) << bytes;
+    EXPECT_EQ(exchange_wrong(Protocol::kSimple, bytes, false), 0U) << bytes;
+    EXPECT_EQ(exchange_wrong(Protocol::kSimple, bytes, true), 0U) << bytes;
+  }
+}
+
+// One rank of two, alone or with a peer that was called otherwise.
+StopRecord stop_of(bool with_peer, std::uint64_t timeout_ns, bool abort) {
+  using Float = ElementOf<DataType::kFloat32>;
+  Case test;
+  test.schedule = schedule::compile("two_shot", {Collective::kAllReduce, 2, 0, 1});
+  test.count = 8;
+  Machine machine(2, 1, test.protocol, test.shape);
+  Control control;
+  const schedule::CheckReport report = schedule::check(test.schedule);
+  std::vector<float> buffers(64);
+  std::vector<PackedPrograms> programs;
+  std::vector<LaunchArgs> args;
+  std::vector<std::thread> threads;
+  std::vector<std::unique_ptr<HostBlockShared>> blocks;
+  std::vector<std::vector<Pack>> shared;
+  programs.reserve(2);
+  args.reserve(2);
+  for (int r = 0; r < (with_peer ? 2 : 1); ++r) {
+    programs.push_back(pack({make_program(test.schedule, report, r, 0)}));
+    args.push_back(make_args(test, programs.back(), machine, r, control));
+    args.back().call.input = reinterpret_cast<std::byte*>(buffers.data() + 32 * r);
+    args.back().call.output = reinterpret_cast<std::byte*>(buffers.data() + 32 * r + 16);
+    args.back().call.tag.root = static_cast<std::uint16_t>(r);
+    args.back().links.timeout_ns = timeout_ns;
+    run_block<Float, RedOp::kSum>(args.back(), test.protocol, 0, threads, blocks, shared);
+  }
+  if (abort) std::atomic_ref(control.abort).store(1);
+  for (std::thread& thread : threads) thread.join();
+  return control.stop;
+}
+
+TEST(Block, StopsWhenToldTo) {
+  EXPECT_EQ(stop_of(false, 0, true).reason, static_cast<std::uint32_t>(StopReason::kNone));
+}
+
+TEST(Block, StopsWhenTimeIsUp) {
+  EXPECT_EQ(stop_of(false, 1'000'000, false).reason,
+            static_cast<std::uint32_t>(StopReason::kTimeout));
+}
+
+TEST(Block, TellsWhoWasCalledOtherwise) {
+  const StopRecord stop = stop_of(true, 0, false);
+  EXPECT_EQ(stop.reason, static_cast<std::uint32_t>(StopReason::kMismatch));
+  EXPECT_NE(stop.own.root, stop.theirs.root);
+  EXPECT_EQ(stop.peer, stop.theirs.root);
+}
+
+}  // namespace
+}  // namespace ropewalk::executor

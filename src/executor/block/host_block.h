@@ -1,0 +1,153 @@
+// Threads of the host that stand in for a CUDA block (block/team.h): the same walker, teams and
+// transfers run under sanitizers, without a GPU.
+#pragma once
+
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+
+#include "executor/block/launch.h"
+#include "executor/block/transfer.h"
+
+namespace ropewalk::executor {
+
+/// What the threads of a block share.
+class HostBlockShared {
+ public:
+  explicit HostBlockShared(unsigned size) : size_(size), barrier_(size) {}
+  [[nodiscard]] unsigned size() const noexcept { return size_; }
+
+ private:
+  friend class HostBlock;
+  unsigned size_;
+  std::barrier<> barrier_;
+  std::atomic<bool> any_{false};
+};
+
+/// One thread of the block. Threads: the one that is `thread`.
+class HostBlock {
+ public:
+  HostBlock(HostBlockShared& shared, unsigned thread, const LaunchLinks& links)
+      : shared_(shared), thread_(thread), links_(links) {}
+
+  [[nodiscard]] unsigned thread() const noexcept { return thread_; }
+  [[nodiscard]] unsigned size() const noexcept { return shared_.size_; }
+  void sync() { shared_.barrier_.arrive_and_wait(); }
+  bool sync_or(bool value) {
+    if (value) shared_.any_ = true;
+    sync();
+    // Only ever set: a block that was told to stop does not go on.
+    const bool any = shared_.any_;
+    sync();
+    return any;
+  }
+
+  template <typename T>
+  T load(const T* from) const {
+    return *from;
+  }
+  void store(Pack* to, const Pack& pack) const { *to = pack; }
+
+  template <int kLines>
+  bool load_lines(const std::byte* first, std::size_t stride, std::uint32_t flag,
+                  std::uint64_t (&words)[kLines]) {
+    return wait([&] {
+      for (int i = 0; i < kLines; ++i) {
+        const std::byte* line = first + static_cast<std::size_t>(i) * stride;
+        const std::uint64_t low = load_acquire(half(line, 0));
+        const std::uint64_t high = load_acquire(half(line, 1));
+        if (low >> 32U != flag || high >> 32U != flag) return false;
+        words[i] = (low & 0xffffffffU) | high << 32U;
+      }
+      return true;
+    });
+  }
+  void store_line(std::byte* line, std::uint32_t flag, std::uint64_t word) const {
+    store_release(half(line, 0), (word & 0xffffffffU) | std::uint64_t{flag} << 32U);
+    store_release(half(line, 1), (word >> 32U) | std::uint64_t{flag} << 32U);
+  }
+
+  static constexpr int kPieces = 8;
+  static std::size_t first_piece() { return 0; }
+  [[nodiscard]] std::size_t group_first_line() const noexcept { return thread_; }
+  template <int kLines>
+  bool load_pieces(const std::byte* slot, std::size_t first, std::size_t stride, std::size_t lines,
+                   std::uint32_t flag, std::uint64_t (&words)[kLines][2 * kPieces]) {
+    return wait([&] {
+      for (std::size_t i = 0; i < kLines && first + i * stride < lines; ++i) {
+        const std::byte* line = slot + (first + i * stride) * kLine128Bytes;
+        if (load_acquire(half(line, kLineWords)) != flag) return false;
+        for (int k = 0; k < 2 * kPieces; ++k) words[i][k] = load_acquire(half(line, k));
+      }
+      return true;
+    });
+  }
+  template <int kLines>
+  void store_pieces(std::byte* slot, std::size_t first, std::size_t stride, std::size_t lines,
+                    std::uint32_t flag, const std::uint64_t (&words)[kLines][2 * kPieces]) const {
+    for (std::size_t i = 0; i < kLines && first + i * stride < lines; ++i) {
+      const std::byte* line = slot + (first + i * stride) * kLine128Bytes;
+      for (std::size_t k = 0; k < kLineWords; ++k) {
+        store_release(half(line, static_cast<int>(k)), words[i][k]);
+      }
+      store_release(half(line, kLineWords), flag);
+    }
+  }
+
+  static void prologue() {}
+
+  std::uint64_t load_acquire(const std::uint64_t* from) const {
+    return std::atomic_ref(*const_cast<std::uint64_t*>(from)).load(std::memory_order_acquire);
+  }
+  void store_release(std::uint64_t* to, std::uint64_t value) const {
+    std::atomic_ref(*to).store(value, std::memory_order_release);
+  }
+  /// A release here: nothing else orders a host thread's reads before it.
+  void store_relaxed(std::uint64_t* to, std::uint64_t value) const { store_release(to, value); }
+
+  template <typename Condition>
+  bool wait(Condition&& condition) {
+    const auto begin = std::chrono::steady_clock::now();
+    while (!condition()) {
+      if (std::atomic_ref(links_.control->abort).load() != 0) return false;
+      const auto waited = std::chrono::steady_clock::now() - begin;
+      if (links_.timeout_ns != 0 && waited > std::chrono::nanoseconds(links_.timeout_ns)) {
+        StopRecord record;
+        record.reason = static_cast<std::uint32_t>(StopReason::kTimeout);
+        stop(record);
+        return false;
+      }
+      std::this_thread::yield();
+    }
+    return true;
+  }
+  void stop(const StopRecord& record) {
+    std::uint32_t none = 0;
+    StopRecord& place = links_.control->stop;
+    if (!std::atomic_ref(place.reason)
+             .compare_exchange_strong(none, static_cast<std::uint32_t>(StopReason::kAborted))) {
+      return;  // another thread was first
+    }
+    place.peer = record.peer;
+    place.own = record.own;
+    place.theirs = record.theirs;
+    place.got = record.got;
+    place.expected = record.expected;
+    std::atomic_ref(place.reason).store(record.reason);
+    std::atomic_ref(links_.control->abort).store(1);
+  }
+
+ private:
+  static std::uint64_t* half(const std::byte* line, int i) {
+    return reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(line)) + i;
+  }
+
+  HostBlockShared& shared_;
+  unsigned thread_;
+  const LaunchLinks& links_;
+};
+
+}  // namespace ropewalk::executor

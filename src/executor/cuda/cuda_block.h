@@ -1,0 +1,201 @@
+// The threads of a CUDA block as a Block (block/team.h).
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "executor/block/launch.h"
+#include "executor/block/transfer.h"
+
+namespace ropewalk::executor {
+
+class CudaBlock {
+ public:
+  __device__ explicit CudaBlock(const LaunchLinks& links) : links_(links) {}
+
+  __device__ unsigned thread() const { return threadIdx.x; }
+  __device__ unsigned size() const { return blockDim.x; }
+  __device__ void sync() const { __syncthreads(); }
+  __device__ bool sync_or(bool value) const { return __syncthreads_or(value) != 0; }
+
+  // ---- data. Volatile: another GPU may have written it, and L1 caches do not hear of that. ----
+  template <typename T>
+  __device__ T load(const T* from) const {
+    return *const_cast<const volatile T*>(from);
+  }
+  __device__ Pack load(const Pack* from) const {
+    Pack pack;
+    asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(pack.words[0]), "=r"(pack.words[1]), "=r"(pack.words[2]),
+                   "=r"(pack.words[3])
+                 : "l"(from));
+    return pack;
+  }
+  __device__ void store(Pack* to, const Pack& pack) const {
+    asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(pack.words[0]),
+                 "r"(pack.words[1]), "r"(pack.words[2]), "r"(pack.words[3])
+                 : "memory");
+  }
+
+  // ---- ll lines ----
+  /// The words of `kLines` lines, `stride` bytes apart. @return false when the block must stop
+  template <int kLines>
+  __device__ bool load_lines(const std::byte* first, std::size_t stride, std::uint32_t flag,
+                             std::uint64_t (&words)[kLines]) {
+    return wait([&] {
+      Pack packs[kLines];
+      RW_UNROLL
+      for (int i = 0; i < kLines; ++i) {
+        packs[i] = load(reinterpret_cast<const Pack*>(first + i * stride));
+      }
+      bool all = true;
+      RW_UNROLL
+      for (int i = 0; i < kLines; ++i) {
+        all = all && packs[i].words[1] == flag && packs[i].words[3] == flag;
+        words[i] = packs[i].words[0] | std::uint64_t{packs[i].words[2]} << 32U;
+      }
+      return all;
+    });
+  }
+  __device__ void store_line(std::byte* line, std::uint32_t flag, std::uint64_t word) const {
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(line),
+                 "r"(static_cast<std::uint32_t>(word)), "r"(flag),
+                 "r"(static_cast<std::uint32_t>(word >> 32U)), "r"(flag)
+                 : "memory");
+  }
+
+  // ---- lines of ll128: a piece of sixteen bytes for each of eight threads, a warp votes ----
+  static constexpr int kPieces = 1;
+  __device__ std::size_t first_piece() const { return threadIdx.x % 8; }
+  /// The first line of this thread's warp, in a round of lines.
+  __device__ std::size_t group_first_line() const { return threadIdx.x / 32 * 4; }
+  template <int kLines>
+  __device__ bool load_pieces(const std::byte* slot, std::size_t first, std::size_t stride,
+                              std::size_t lines, std::uint32_t flag,
+                              std::uint64_t (&words)[kLines][2]) {
+    const bool has_flag = first_piece() == 7;
+    return wait_together([&] {
+      Pack packs[kLines];
+      RW_UNROLL
+      for (int i = 0; i < kLines; ++i) {
+        const std::size_t line = first + i * stride;
+        if (line < lines) packs[i] = load(piece(slot, line));
+      }
+      bool there = true;
+      RW_UNROLL
+      for (int i = 0; i < kLines; ++i) {
+        if (has_flag && first + i * stride < lines) there = there && packs[i].words[2] == flag;
+        words[i][0] = packs[i].words[0] | std::uint64_t{packs[i].words[1]} << 32U;
+        words[i][1] = packs[i].words[2] | std::uint64_t{packs[i].words[3]} << 32U;
+      }
+      return __all_sync(0xffffffffU, there) != 0;
+    });
+  }
+  template <int kLines>
+  __device__ void store_pieces(std::byte* slot, std::size_t first, std::size_t stride,
+                               std::size_t lines, std::uint32_t flag,
+                               const std::uint64_t (&words)[kLines][2]) const {
+    __syncwarp();  // the eight threads of a line store at once
+    RW_UNROLL
+    for (int i = 0; i < kLines; ++i) {
+      const std::size_t line = first + i * stride;
+      if (line >= lines) continue;
+      const std::uint64_t second = first_piece() == 7 ? flag : words[i][1];
+      asm volatile("st.volatile.global.v2.u64 [%0], {%1,%2};" ::"l"(piece(slot, line)),
+                   "l"(words[i][0]), "l"(second)
+                   : "memory");
+    }
+  }
+
+  /// A launch may begin while the one before it ends (start() of comm/cuda): what that one wrote is
+  /// there only after this.
+  __device__ static void prologue() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+  }
+
+  // ---- counters ----
+  __device__ std::uint64_t load_acquire(const std::uint64_t* from) const {
+    std::uint64_t value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+    return value;
+  }
+  __device__ void store_release(std::uint64_t* to, std::uint64_t value) const {
+    asm volatile("fence.acq_rel.sys; st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value)
+                 : "memory");
+  }
+  __device__ void store_relaxed(std::uint64_t* to, std::uint64_t value) const {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+  }
+
+  // ---- waiting ----
+  template <typename Condition>
+  __device__ bool wait(Condition&& condition) {
+    if (condition()) return true;
+    std::uint64_t begin = 0;
+    while (true) {
+      // A look at the host's memory takes microseconds: once in so many turns.
+      for (int turn = 0; turn < 4096; ++turn) {
+        if (condition()) return true;
+      }
+      if (must_stop(begin)) return condition();
+    }
+  }
+  /// As wait(), of a whole warp with a condition that its threads agree on.
+  template <typename Condition>
+  __device__ bool wait_together(Condition&& condition) {
+    if (condition()) return true;
+    std::uint64_t begin = 0;
+    while (true) {
+      for (int turn = 0; turn < 4096; ++turn) {
+        if (condition()) return true;
+      }
+      if (__any_sync(0xffffffffU, must_stop(begin)) != 0) return false;
+    }
+  }
+  __device__ void stop(const StopRecord& record) {
+    StopRecord* place = &links_.control->stop;
+    if (atomicCAS_system(&place->reason, 0U, static_cast<std::uint32_t>(StopReason::kAborted)) !=
+        0U) {
+      return;  // another thread was first
+    }
+    place->peer = record.peer;
+    place->own = record.own;
+    place->theirs = record.theirs;
+    place->got = record.got;
+    place->expected = record.expected;
+    __threadfence_system();
+    *const_cast<volatile std::uint32_t*>(&place->reason) = record.reason;
+    *const_cast<volatile std::uint32_t*>(&links_.control->abort) = 1;
+    __threadfence_system();
+  }
+
+ private:
+  __device__ static const Pack* piece(const std::byte* slot, std::size_t line) {
+    return reinterpret_cast<const Pack*>(slot + line * kLine128Bytes) + threadIdx.x % 8;
+  }
+  __device__ static std::uint64_t now_ns() {
+    std::uint64_t time;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+    return time;
+  }
+  __device__ bool must_stop(std::uint64_t& begin) {
+    if (*const_cast<const volatile std::uint32_t*>(&links_.control->abort) != 0) return true;
+    if (links_.timeout_ns == 0) return false;
+    const std::uint64_t now = now_ns();
+    if (begin == 0) begin = now;
+    if (now - begin < links_.timeout_ns) return false;
+    StopRecord record;
+    record.reason = static_cast<std::uint32_t>(StopReason::kTimeout);
+    stop(record);
+    return true;
+  }
+
+  const LaunchLinks& links_;
+};
+
+}  // namespace ropewalk::executor

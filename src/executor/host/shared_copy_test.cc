@@ -1,0 +1,205 @@
+#include "executor/host/shared_copy.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "core/process_memory.h"
+
+namespace ropewalk::executor {
+namespace {
+
+constexpr std::size_t kBytes = (std::size_t{3} << 20U) + 12345;
+
+// Both ends of a link, and a chunk that was given by address. The writer writes into this process:
+// the system lets a process do to itself what it does to others.
+class SharedCopyTest : public ::testing::Test {
+ protected:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+
+  SharedCopyTest()
+      : memory_(static_cast<std::byte*>(std::aligned_alloc(4096, kLinkBytes))),
+        source_(kBytes),
+        destination_(kBytes) {
+    std::memset(memory_.get(), 0, kLinkBytes);
+    send_.memory = receive_.memory = memory_.get();
+    send_.shape = receive_.shape = shape_;
+    send_.process = getpid();
+  }
+
+  void SetUp() override {
+    const ProcessProbe probe;
+    const std::string reason = try_single_copy(probe.address());
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+
+  // Publishes the next chunk, with fresh content.
+  void give(std::size_t bytes) {
+    for (std::size_t i = 0; i < source_.size(); ++i) {
+      source_[i] = static_cast<unsigned char>(i * 7 + i / 4096 + send_.published);
+    }
+    std::fill(destination_.begin(), destination_.end(), 0);
+    SlotHeader* header = send_.header(++send_.published);
+    header->kind = SlotKind::kAddress;
+    header->bytes = static_cast<std::uint32_t>(bytes);
+    header->address = reinterpret_cast<std::uint64_t>(source_.data());
+  }
+
+  SharedCopy post(std::size_t bytes) {
+    return {receive_, reinterpret_cast<std::byte*>(destination_.data()), bytes};
+  }
+
+  void read(SharedCopy::Range range) {
+    std::memcpy(destination_.data() + range.begin, source_.data() + range.begin, range.bytes);
+  }
+
+  [[nodiscard]] bool right(std::size_t bytes) const {
+    return std::memcmp(source_.data(), destination_.data(), bytes) == 0;
+  }
+
+  static constexpr std::size_t kLinkBytes = std::size_t{1} << 20U;
+  const FifoShape shape_{16, 2, 4096};
+  std::unique_ptr<std::byte, Free> memory_;
+  SendEnd send_;
+  ReceiveEnd receive_;
+  std::vector<unsigned char> source_;
+  std::vector<unsigned char> destination_;
+};
+
+TEST_F(SharedCopyTest, BothSidesTogetherCopyEachByteOnce) {
+  std::size_t by_reader = 0;
+  std::size_t by_writer = 0;
+  for (int turn = 0; turn < 30; ++turn) {
+    const std::size_t bytes = turn % 3 == 0 ? kBytes : (std::size_t{64} << 10U) + 1000U * turn;
+    give(bytes);
+    std::atomic<bool> done{false};
+    std::thread writer([&] {
+      while (!done.load()) help_copying(send_);
+    });
+    std::size_t read_bytes = 0;
+    {
+      SharedCopy copy = post(bytes);
+      std::size_t expected_begin = 0;
+      for (SharedCopy::Range range = copy.claim(); range.bytes > 0; range = copy.claim()) {
+        EXPECT_EQ(range.begin, expected_begin);
+        expected_begin += range.bytes;
+        read(range);
+        read_bytes += range.bytes;
+        if (turn % 2 == 0) std::this_thread::yield();  // lets the writer have some
+      }
+      while (copy.rest() == SharedCopy::Rest::kPending) std::this_thread::yield();
+      EXPECT_EQ(copy.rest(), SharedCopy::Rest::kWritten);
+      EXPECT_TRUE(right(bytes)) << "turn " << turn;
+    }
+    done = true;
+    writer.join();
+    ++receive_.received;
+    by_reader += read_bytes;
+    by_writer += bytes - read_bytes;
+  }
+  EXPECT_GT(by_reader, 0U);
+  EXPECT_GT(by_writer, 0U);
+}
+
+TEST_F(SharedCopyTest, WriterThatNeverComesLeavesAllToTheReader) {
+  give(kBytes);
+  SharedCopy copy = post(kBytes);
+  for (SharedCopy::Range range = copy.claim(); range.bytes > 0; range = copy.claim()) read(range);
+  EXPECT_EQ(copy.rest(), SharedCopy::Rest::kWritten);
+  EXPECT_TRUE(right(kBytes));
+}
+
+TEST_F(SharedCopyTest, WriterTakesFromTheBack) {
+  give(kBytes);
+  SharedCopy copy = post(kBytes);
+  const SharedCopy::Range first = copy.claim();
+  read(first);
+  EXPECT_TRUE(help_copying(send_));
+  EXPECT_EQ(copy.claim().bytes, 0U);
+  EXPECT_EQ(copy.rest(), SharedCopy::Rest::kWritten);
+  EXPECT_EQ(copy.writers_part().begin, first.begin + first.bytes);
+  EXPECT_EQ(copy.writers_part().begin + copy.writers_part().bytes, kBytes);
+  EXPECT_TRUE(right(kBytes));
+}
+
+TEST_F(SharedCopyTest, NothingIsWrittenBeforeThePostOrAfterIt) {
+  give(kBytes);
+  EXPECT_FALSE(help_copying(send_));
+  {
+    SharedCopy copy = post(kBytes);
+    copy.claim();
+  }  // given up: an exception passed
+  EXPECT_FALSE(help_copying(send_));
+  EXPECT_EQ(std::count(destination_.begin(), destination_.end(), 0),
+            static_cast<std::ptrdiff_t>(destination_.size()));
+}
+
+TEST_F(SharedCopyTest, ReaderCopiesWhatTheWriterMayNotWrite) {
+  give(kBytes);
+  const pid_t other = fork();
+  if (other == 0) {
+    for (;;) pause();
+  }
+  // Mapped after the fork: the other process has nothing there.
+  void* room = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(room, MAP_FAILED);
+  send_.process = other;
+  {
+    SharedCopy copy(receive_, static_cast<std::byte*>(room), kBytes);
+    const SharedCopy::Range first = copy.claim();
+    EXPECT_FALSE(help_copying(send_));
+    EXPECT_EQ(send_.process, 0);  // never again on this link
+    std::size_t reader_end = first.bytes;
+    for (SharedCopy::Range range = copy.claim(); range.bytes > 0; range = copy.claim()) {
+      reader_end = range.begin + range.bytes;
+    }
+    EXPECT_EQ(copy.rest(), SharedCopy::Rest::kFailed);
+    EXPECT_EQ(copy.writers_part().begin, reader_end);
+    EXPECT_EQ(copy.writers_part().begin + copy.writers_part().bytes, kBytes);
+  }
+  munmap(room, kBytes);
+  kill(other, SIGKILL);
+  waitpid(other, nullptr, 0);
+}
+
+TEST_F(SharedCopyTest, ReaderThatIsGoneIsAnError) {
+  give(kBytes);
+  const pid_t other = fork();
+  if (other == 0) _exit(0);
+  waitpid(other, nullptr, 0);
+  send_.process = other;
+  SharedCopy copy = post(kBytes);
+  try {
+    help_copying(send_);
+    ADD_FAILURE() << "wrote to a process that has ended";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kPeerLost);
+  }
+}
+
+TEST_F(SharedCopyTest, NumbersOfChunksMayPassTwoToTheThirtyTwo) {
+  send_.published = receive_.received = 0xffff'ffff;
+  give(kBytes);
+  ASSERT_EQ(send_.published, std::uint64_t{1} << 32U);
+  SharedCopy copy = post(kBytes);
+  EXPECT_TRUE(help_copying(send_));
+  EXPECT_EQ(copy.claim().bytes, 0U);
+  EXPECT_EQ(copy.rest(), SharedCopy::Rest::kWritten);
+  EXPECT_TRUE(right(kBytes));
+}
+
+}  // namespace
+}  // namespace ropewalk::executor

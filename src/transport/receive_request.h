@@ -1,0 +1,65 @@
+// The request of a receive, grouped or not, which the providers' receiving ends have in common.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "transport/transport.h"
+
+namespace ropewalk::transport {
+
+/// Receives posted together at one receiving end, which finishes each by itself.
+///
+/// `Receiver` has a type Posted with `buffer`, `bytes` (of the message) and `finished`; the
+/// functions post(Posted&), withdraw(Posted&) for one that is given up unfinished, progress(), and
+/// throw_if_failed(); and the number of requests, `active_`. Posted objects do not move.
+///
+/// Threads: those of the receiver. Lifetime: must not outlive the receiver.
+template <typename Receiver>
+class ReceiveRequest final : public Request {
+ public:
+  ReceiveRequest(Receiver& receiver, std::span<const ReceiveBuffer> buffers)
+      : receiver_(receiver), posted_(buffers.size()), sizes_(buffers.size()) {
+    ++receiver_.active_;
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      posted_[i].buffer = buffers[i];
+      receiver_.post(posted_[i]);
+    }
+  }
+  ReceiveRequest(const ReceiveRequest&) = delete;
+  ReceiveRequest& operator=(const ReceiveRequest&) = delete;
+  ~ReceiveRequest() override {
+    --receiver_.active_;
+    for (Posted& posted : posted_) {
+      if (!posted.finished) receiver_.withdraw(posted);
+    }
+  }
+  std::optional<std::size_t> test() override {
+    if (!finished()) {
+      receiver_.progress();
+      if (!finished()) {
+        receiver_.throw_if_failed();
+        return std::nullopt;
+      }
+    }
+    std::size_t total = 0;
+    for (std::size_t i = 0; i < posted_.size(); ++i) total += sizes_[i] = posted_[i].bytes;
+    return total;
+  }
+  [[nodiscard]] std::span<const std::size_t> sizes() const override { return sizes_; }
+
+ private:
+  using Posted = typename Receiver::Posted;
+  [[nodiscard]] bool finished() const {
+    return std::all_of(posted_.begin(), posted_.end(),
+                       [](const Posted& posted) { return posted.finished; });
+  }
+  Receiver& receiver_;
+  std::vector<Posted> posted_;
+  std::vector<std::size_t> sizes_;
+};
+
+}  // namespace ropewalk::transport

@@ -1,0 +1,247 @@
+"""NCCL's API in one process with all GPUs: groups, splits, operators, graphs, errors."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+
+import nccl
+import torch
+from nccl import AVG, FLOAT32, SUM, Comm, Config, Nccl, SimInfo, UniqueId
+
+api = Nccl(nccl.load())
+n = torch.cuda.device_count()
+streams = [torch.cuda.Stream(device=g) for g in range(n)]
+
+
+def tensors(length: int, scale: float = 1) -> list[torch.Tensor]:
+    made = [torch.full((length,), (g + 1) * scale, device=f"cuda:{g}") for g in range(n)]
+    for g in range(n):
+        torch.cuda.synchronize(g)
+    return made
+
+
+def synchronize() -> None:
+    for stream in streams:
+        stream.synchronize()
+
+
+def grouped(call, comms) -> None:
+    api.GroupStart()
+    for g, comm in enumerate(comms):
+        call(g, comm, streams[g].cuda_stream)
+    api.GroupEnd()
+    synchronize()
+
+
+def all_reduce(comms, op: int = SUM, length: int = 1000) -> list[torch.Tensor]:
+    data = tensors(length)
+    grouped(
+        lambda g, comm, stream: api.AllReduce(
+            data[g].data_ptr(), data[g].data_ptr(), length, FLOAT32, op, comm, stream
+        ),
+        comms,
+    )
+    return data
+
+
+def expect(data: list[torch.Tensor], value: float) -> None:
+    for tensor in data:
+        assert bool((tensor == value).all()), (tensor, value)
+
+
+def init_all() -> list[Comm]:
+    comms = (ctypes.c_void_p * n)()
+    api.CommInitAll(ctypes.addressof(comms), n, None)
+    return [Comm(value) for value in comms]
+
+
+total = n * (n + 1) / 2
+comms = init_all()
+for g, comm in enumerate(comms):
+    for name, right in (("Count", n), ("UserRank", g), ("CuDevice", g)):
+        value = ctypes.c_int()
+        getattr(api, "Comm" + name)(comm, ctypes.byref(value))
+        assert value.value == right, (name, value.value)
+for length in (1, 1000, 1 << 20, 1 << 24):
+    expect(all_reduce(comms, SUM, length), total)
+expect(all_reduce(comms, AVG), total / n)
+print("all_reduce: ok")
+
+data = tensors(64)
+grouped(lambda g, comm, s: api.Bcast(data[g].data_ptr(), 64, FLOAT32, n - 1, comm, s), comms)
+expect(data, n)
+sent, received = tensors(64 * n), tensors(64 * n)
+grouped(
+    lambda g, comm, s: api.AlltoAll(
+        sent[g].data_ptr(), received[g].data_ptr(), 64, FLOAT32, comm, s
+    ),
+    comms,
+)
+for tensor in received:
+    assert tensor.view(n, 64)[:, 0].tolist() == [r + 1.0 for r in range(n)]
+print("bcast, all_to_all: ok")
+
+# Sends and receives of one thread, both ways.
+sent, received = tensors(5000), tensors(5000)
+api.GroupStart()
+for g, comm in enumerate(comms):
+    s = streams[g].cuda_stream
+    api.Send(sent[g].data_ptr(), 5000, FLOAT32, (g + 1) % n, comm, s)
+    api.Recv(received[g].data_ptr(), 5000, FLOAT32, (g - 1) % n, comm, s)
+api.GroupEnd()
+synchronize()
+for g in range(n):
+    expect([received[g]], (g - 1) % n + 1)
+print("send, recv: ok")
+
+# Operators with scalars on the host and on the device.
+for residence in (0, 1):
+    ops = []
+    scalars = []
+    for g, comm in enumerate(comms):
+        if residence == 1:
+            scalar = ctypes.c_float(0.5)
+            pointer = ctypes.addressof(scalar)
+        else:
+            scalar = torch.full((1,), 0.5, device=f"cuda:{g}")
+            torch.cuda.synchronize(g)
+            pointer = scalar.data_ptr()
+        scalars.append(scalar)
+        op = ctypes.c_int()
+        api.RedOpCreatePreMulSum(ctypes.byref(op), pointer, FLOAT32, residence, comm)
+        ops.append(op.value)
+    data = tensors(100)
+    grouped(
+        lambda g, comm, s, data=data, ops=ops: api.AllReduce(
+            data[g].data_ptr(), data[g].data_ptr(), 100, FLOAT32, ops[g], comm, s
+        ),
+        comms,
+    )
+    expect(data, total * 0.5)
+    for op, comm in zip(ops, comms):
+        api.RedOpDestroy(op, comm)
+        assert api.result("RedOpDestroy", op, comm) == nccl.ARGUMENT
+print("pre-multiplied sums: ok")
+
+# Split inside a group: each rank alone, all reversed, and no colour.
+for color, size in ((lambda g: g, 1), (lambda g: 0, n), (lambda g: -1, 0)):
+    parts = [Comm() for _ in range(n)]
+    api.GroupStart()
+    for g, comm in enumerate(comms):
+        api.CommSplit(comm, color(g), -g, ctypes.addressof(parts[g]), None)
+    api.GroupEnd()
+    if size == 0:
+        assert not any(parts)
+        continue
+    rank = ctypes.c_int()
+    api.CommUserRank(parts[0], ctypes.byref(rank))
+    assert rank.value == size - 1
+    data = all_reduce(parts)
+    expect(data, total) if size == n else [expect([data[g]], g + 1) for g in range(n)]
+    for part in parts:
+        api.CommDestroy(part)
+print("split: ok")
+
+# Memory and registration.
+for g, comm in enumerate(comms):
+    torch.cuda.set_device(g)
+    memory, handle, window = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    api.MemAlloc(ctypes.byref(memory), 1 << 20)
+    api.CommRegister(comm, memory, 1 << 20, ctypes.byref(handle))
+    api.CommWindowRegister(comm, memory, 1 << 20, ctypes.byref(window), 1)
+    assert handle.value and window.value
+    api.CommDeregister(comm, handle)
+    api.CommWindowDeregister(comm, window)
+    api.MemFree(memory)
+print("registration: ok")
+
+# Errors leave the communicator whole.
+host = torch.zeros(10)
+s = streams[0].cuda_stream
+device0 = tensors(10)[0]
+assert api.result("AllReduce", None, None, 10, FLOAT32, SUM, comms[0], s) == nccl.ARGUMENT
+assert api.result(
+    "AllReduce", device0.data_ptr(), device0.data_ptr(), 10, 99, SUM, comms[0], s
+) == (nccl.ARGUMENT)
+assert api.result("AllReduce", host.data_ptr(), host.data_ptr(), 10, FLOAT32, SUM, comms[0], s) in (
+    nccl.ARGUMENT,
+    nccl.CUDA_ERROR,
+)
+assert b"sendbuf" in api.library.ncclGetLastError(None), api.library.ncclGetLastError(None)
+api.GroupStart()
+assert api.result("Reduce", None, None, 10, FLOAT32, SUM, n, comms[0], s) == nccl.ARGUMENT
+assert api.result("GroupEnd") == nccl.ARGUMENT
+info = SimInfo(ctypes.sizeof(SimInfo), 0x74685283, 22809, 0)
+api.GroupStart()
+for comm in comms:
+    api.AllReduce(device0.data_ptr(), device0.data_ptr(), 10, FLOAT32, SUM, comm, s)
+api.GroupSimulateEnd(ctypes.byref(info))
+expect(all_reduce(comms), total)
+print("errors: ok")
+
+# Destroyed one after the other in one thread, with operations under way.
+data = tensors(1 << 22)
+api.GroupStart()
+for g, comm in enumerate(comms):
+    api.AllReduce(
+        data[g].data_ptr(), data[g].data_ptr(), 1 << 22, FLOAT32, SUM, comm, streams[g].cuda_stream
+    )
+api.GroupEnd()
+for comm in comms:
+    begin = time.monotonic()
+    api.CommDestroy(comm)
+    assert time.monotonic() - begin < 10
+synchronize()
+expect(data, total)
+print("destroy: ok")
+
+# Not blocking, in a group.
+unique = UniqueId()
+api.GetUniqueId(ctypes.byref(unique))
+config = Config(blocking=0)
+comms = [Comm() for _ in range(n)]
+api.GroupStart()
+for g in range(n):
+    torch.cuda.set_device(g)
+    api.CommInitRankConfig(ctypes.addressof(comms[g]), n, unique, g, ctypes.byref(config))
+assert api.result("GroupEnd") in (nccl.SUCCESS, nccl.IN_PROGRESS)
+for comm in comms:
+    api.wait(comm)
+expect(all_reduce(comms), total)
+for comm in comms:
+    assert api.result("CommFinalize", comm) in (nccl.SUCCESS, nccl.IN_PROGRESS)
+for comm in comms:
+    api.wait(comm)
+    api.CommDestroy(comm)
+print("not blocking: ok")
+
+# A rank that nobody joins can be given up.
+if n > 1:
+    lonely = Comm()
+    api.GetUniqueId(ctypes.byref(unique))
+    torch.cuda.set_device(0)
+    result = api.result(
+        "CommInitRankConfig", ctypes.addressof(lonely), 2, unique, 0, ctypes.byref(config)
+    )
+    assert result == nccl.IN_PROGRESS, result
+    assert api.async_error(lonely) == nccl.IN_PROGRESS
+    begin = time.monotonic()
+    api.CommAbort(lonely)
+    assert time.monotonic() - begin < 5
+
+    # An operation that waits for another rank ends by an abort.
+    comms = init_all()
+    torch.cuda.set_device(0)
+    data = tensors(100)
+    api.AllReduce(data[0].data_ptr(), data[0].data_ptr(), 100, FLOAT32, SUM, comms[0], s)
+    time.sleep(0.2)
+    begin = time.monotonic()
+    api.CommAbort(comms[0])
+    streams[0].synchronize()
+    assert time.monotonic() - begin < 10
+    api.CommAbort(comms[1])
+    for comm in comms[2:]:
+        api.CommAbort(comm)
+    print("abort: ok")
+print("all done")

@@ -1,0 +1,79 @@
+"""What tests on GPUs share. `make test-gpu` runs them; they skip where there are too few GPUs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import ropewalk
+from ropewalk.communicator import Communicator
+
+DEADLINE_SECONDS = 120
+
+torch = pytest.importorskip("torch")
+
+
+@functools.cache
+def num_gpus() -> int:
+    return ropewalk.device_count()
+
+
+def need_gpus(count: int = 2) -> None:
+    """Skips the calling module."""
+    if num_gpus() < count:
+        reason = ropewalk.why_no_device() or f"there are {num_gpus()} GPUs, {count} are needed"
+        pytest.skip(reason, allow_module_level=True)
+
+
+TORCH_TYPES: dict[str, Any] = {
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "int32": torch.int32,
+    "uint32": getattr(torch, "uint32", None),
+    "int64": torch.int64,
+    "uint64": getattr(torch, "uint64", None),
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float8e4m3": torch.float8_e4m3fn,
+    "float8e5m2": torch.float8_e5m2,
+}
+"""Where PyTorch has it. Data goes there as bytes: it does not compute in all of them."""
+
+
+def to_gpu(array: np.ndarray[Any, Any], device: int, shift: int = 0) -> Any:
+    """A tensor with the array's bits, `shift` elements after the start of an allocation."""
+    kind = TORCH_TYPES[type_name(array)]
+    whole = torch.empty(array.size + shift, dtype=kind, device=f"cuda:{device}")
+    view = whole[shift:]
+    raw = torch.from_numpy(np.ascontiguousarray(array).view(np.uint8).reshape(-1).copy())
+    view.view(torch.uint8).copy_(raw)
+    return view
+
+
+def to_host(tensor: Any, like: np.ndarray[Any, Any]) -> Any:
+    """Its bits as an array of the type of `like`."""
+    raw: Any = tensor.contiguous().view(-1).view(torch.uint8).cpu().numpy()
+    return raw.view(like.dtype)
+
+
+def type_name(array: np.ndarray[Any, Any]) -> str:
+    name: str = array.dtype.name
+    return {"float8_e4m3fn": "float8e4m3", "float8_e5m2": "float8e5m2"}.get(name, name)
+
+
+@contextmanager
+def on_gpus(size: int) -> Iterator[list[Communicator]]:
+    """One rank per GPU, in this process; aborted at the end if a test broke them."""
+    comms = ropewalk.init_all(size, device="cuda")
+    try:
+        yield comms
+    finally:
+        for comm in comms:
+            if not comm.closed:
+                comm.abort()

@@ -1,0 +1,73 @@
+"""Programs that were written for NCCL, on Ropewalk's libnccl.so.2 and this machine's GPUs.
+
+`make test-gpu` runs them; a plain test run leaves this folder out.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+
+import launcher
+import pytest
+
+
+def gpus() -> int:
+    try:
+        listing = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return len(listing.stdout.splitlines())
+
+
+pytestmark = [
+    pytest.mark.skipif(gpus() == 0, reason="there is no NVIDIA GPU"),
+    pytest.mark.skipif(not launcher.library().exists(), reason="libnccl.so.2 was not built"),
+]
+needs_two = pytest.mark.skipif(gpus() < 2, reason="needs 2 GPUs")
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    there = importlib.util.find_spec(package) is not None
+    return pytest.mark.skipif(not there, reason=f"{package} is not installed")
+
+
+def run(ranks: int, script: str, *arguments: str, may_fail: tuple[int, ...] = ()) -> None:
+    for ended in launcher.run(ranks, script, *arguments):
+        if ended.rank not in may_fail:
+            assert ended.status == 0, f"rank {ended.rank}:\n{ended.output}"
+            assert "all done" in ended.output
+
+
+@needs("torch")
+def test_all_gpus_in_one_thread() -> None:
+    run(1, "api_one_thread.py")
+
+
+@needs("torch")
+@needs_two
+def test_a_killed_rank_is_told_and_kernels_end() -> None:
+    run(2, "api_kill.py", may_fail=(1,))
+
+
+@needs("torch")
+@pytest.mark.parametrize("part", ["reductions", "movements", "groups", "graph", "storm=10000"])
+def test_torch(part: str) -> None:
+    run(gpus(), "torch_ranks.py", part)
+
+
+@needs("torch")
+def test_torch_with_eager_communicators() -> None:
+    run(gpus(), "torch_ranks.py", "eager", "groups")
+
+
+@needs("cupy")
+def test_cupy() -> None:
+    run(1, "cupy_nccl.py")
+
+
+@needs("jax")
+def test_jax() -> None:
+    run(1, "jax_pmap.py")
