@@ -229,8 +229,8 @@ class FairShare : public FlowEngine {
 }  // namespace
 
 std::unique_ptr<FlowEngine> make_fair_share_engine(const topology::Topology& topology,
-                                                   const std::vector<std::vector<int>>& paths) {
-  return std::make_unique<FairShare>(topology, paths);
+                                                   const Traffic& traffic) {
+  return std::make_unique<FairShare>(topology, traffic.paths);
 }
 
 }  // namespace ropewalk::schedule

@@ -16,6 +16,6 @@ namespace ropewalk::schedule {
 /// with it by shared links are computed anew at each start and arrival: fine for some hundred flows
 /// at a time.
 std::unique_ptr<FlowEngine> make_fair_share_engine(const topology::Topology& topology,
-                                                   const std::vector<std::vector<int>>& paths);
+                                                   const Traffic& traffic);
 
 }  // namespace ropewalk::schedule

@@ -296,7 +296,7 @@ std::string simulate(const SimulationRequest& request, std::string_view engine_n
     ranks = checked.schedule().num_ranks;
     algorithm = checked.schedule().algorithm;
   }
-  const auto made = engine(topology, traffic.paths);
+  const auto made = engine(topology, traffic);
   const Outcome outcome = play(topology, traffic, *made);
   const double rate = outcome.seconds > 0 ? request.options.bytes / outcome.seconds / 1e9 : 0;
   const double analytic = predicted > 0 ? request.options.bytes / predicted / 1e9 : 0;

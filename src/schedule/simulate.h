@@ -37,9 +37,9 @@ class FlowEngine {
   virtual void run(const std::function<void(int, double)>& arrived) = 0;
 };
 
-/// Makes an engine for a topology and the paths that will be used.
-using EngineFactory = std::function<std::unique_ptr<FlowEngine>(
-    const topology::Topology&, const std::vector<std::vector<int>>& paths)>;
+/// Makes an engine for a topology and what will be played on it, which outlives the engine.
+using EngineFactory =
+    std::function<std::unique_ptr<FlowEngine>(const topology::Topology&, const Traffic&)>;
 
 struct Outcome {
   double seconds = 0;

@@ -56,7 +56,7 @@ plan::Plan planned(const topology::Topology& machine, Collective collective,
 }
 
 Outcome run(const topology::Topology& machine, const Traffic& traffic) {
-  const auto engine = make_fair_share_engine(machine, traffic.paths);
+  const auto engine = make_fair_share_engine(machine, traffic);
   return play(machine, traffic, *engine);
 }
 
@@ -78,9 +78,9 @@ TEST(Simulate, FlowsShareALinkMaxMinFairly) {
   topology::Description machine = row(4).description();
   machine.links[4].capacity = 4;  // g2 -> g3
   const topology::Topology uneven(machine);
-  const auto path = [&](std::vector<int> links) { return links; };
-  const std::vector<std::vector<int>> paths = {path({2}), path({2, 4}), path({0, 2})};
-  const auto engine = make_fair_share_engine(uneven, paths);
+  Traffic traffic;
+  traffic.paths = {{2}, {2, 4}, {0, 2}};
+  const auto engine = make_fair_share_engine(uneven, traffic);
   engine->start(0, 0, 6e6, 0);
   engine->start(1, 1, 4e6, 0);
   engine->start(2, 2, 1e6, 1);  // never faster than 1 GB/s

@@ -19,7 +19,7 @@ constexpr double kAnySpeed = 1e9;  // hosts do not compute here
 
 class SimgridEngine : public schedule::FlowEngine {
  public:
-  SimgridEngine(const topology::Topology& topology, const std::vector<std::vector<int>>& paths)
+  SimgridEngine(const topology::Topology& topology, const schedule::Traffic& traffic)
       : engine_(started()) {
     sg4::NetZone* machine = sg4::create_full_zone("machine");
     std::vector<sg4::Link*> links;
@@ -29,12 +29,19 @@ class SimgridEngine : public schedule::FlowEngine {
       made->set_latency(topology::latency_us(link) * 1e-6);
       links.push_back(made->seal());
     }
+    const std::vector<std::vector<int>>& paths = traffic.paths;
+    const std::vector<double> pace = pace_of_paths(traffic);
     for (std::size_t p = 0; p < paths.size(); ++p) {
       sg4::NetZone* zone = sg4::create_full_zone(fmt::format("path{}", p))->set_parent(machine);
       sg4::Host* from = zone->create_host(fmt::format("from{}", p), kAnySpeed)->seal();
       sg4::Host* to = zone->create_host(fmt::format("to{}", p), kAnySpeed)->seal();
       std::vector<sg4::LinkInRoute> route;
       for (const int link : paths[p]) route.emplace_back(links[static_cast<std::size_t>(link)]);
+      if (pace[p] > 0) {
+        // A flow between hosts takes no rate of its own in 3.32; a link of its own does that.
+        sg4::Link* own = zone->create_link(fmt::format("pace{}", p), pace[p] * 1e9);
+        route.emplace_back(own->set_latency(0.0)->seal());
+      }
       zone->add_route(from->get_netpoint(), to->get_netpoint(), nullptr, nullptr, route,
                       /*symmetrical=*/false);
       zone->seal();
@@ -43,17 +50,16 @@ class SimgridEngine : public schedule::FlowEngine {
     machine->seal();
   }
 
-  void start(int flow, int path, double bytes, double gbps) override {
+  void start(int flow, int path, double bytes, double /*gbps: see pace_of_paths*/) override {
     const auto& [from, to] = ends_[static_cast<std::size_t>(path)];
-    // The ends come last: with both of them known, no rate may be set any more.
     sg4::CommPtr comm = sg4::Comm::sendto_init();
     // SimGrid counts whole bytes.
     comm->set_payload_size(std::max<std::uint64_t>(1, static_cast<std::uint64_t>(bytes + 0.5)));
-    if (gbps > 0) comm->set_rate(gbps * 1e9);
+    under_way_.emplace(comm.get(), std::pair(flow, comm));
     comm->set_source(from);
     comm->set_destination(to);
-    under_way_.emplace(comm.get(), std::pair(flow, comm));
-    comm->start();
+    // Knowing both ends has started it, as an activity that waits for nothing.
+    if (comm->get_state() != sg4::Activity::State::STARTED) comm->start();
   }
 
   void run(const std::function<void(int, double)>& arrived) override {
@@ -68,11 +74,25 @@ class SimgridEngine : public schedule::FlowEngine {
   }
 
  private:
+  /// GB/s by path: that of the pipes that use it, 0 where they have none.
+  static std::vector<double> pace_of_paths(const schedule::Traffic& traffic) {
+    std::vector<double> pace(traffic.paths.size(), 0);
+    for (const schedule::Traffic::Strand& strand : traffic.strands) {
+      for (const schedule::Traffic::Step& step : strand.steps) {
+        for (const schedule::Traffic::Send& send : step.send) {
+          pace[static_cast<std::size_t>(send.path)] =
+              traffic.pipes[static_cast<std::size_t>(send.pipe)].gbps;
+        }
+      }
+    }
+    return pace;
+  }
+
   static sg4::Engine& started() {
     static std::string name = "ropewalk-simgrid";
     static std::string options[] = {
         "--cfg=network/model:CM02",       "--cfg=network/crosstraffic:0",
-        "--cfg=network/TCP-gamma:0",      "--cfg=network/bandwidth-factor:1",
+        "--cfg=network/TCP-gamma:1e15",   "--cfg=network/bandwidth-factor:1",
         "--cfg=network/latency-factor:1", "--cfg=network/weight-S:0",
         "--cfg=network/loopback-lat:0",   "--log=root.threshold:error",
     };
@@ -91,9 +111,9 @@ class SimgridEngine : public schedule::FlowEngine {
 
 }  // namespace
 
-std::unique_ptr<schedule::FlowEngine> make_simgrid_engine(
-    const topology::Topology& topology, const std::vector<std::vector<int>>& paths) {
-  return std::make_unique<SimgridEngine>(topology, paths);
+std::unique_ptr<schedule::FlowEngine> make_simgrid_engine(const topology::Topology& topology,
+                                                          const schedule::Traffic& traffic) {
+  return std::make_unique<SimgridEngine>(topology, traffic);
 }
 
 }  // namespace ropewalk::simgrid

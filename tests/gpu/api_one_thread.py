@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from typing import Any, Callable
+from typing import Callable
 
 import nccl
 import torch
@@ -35,14 +35,18 @@ def grouped(call: Callable[[int, Comm, int], None], comms: list[Comm]) -> None:
     synchronize()
 
 
-def all_reduce(comms: list[Comm], op: int = SUM, length: int = 1000) -> list[torch.Tensor]:
-    data = tensors(length)
+def reduce_in_place(data: list[torch.Tensor], kind: int, ops: list[int], comms: list[Comm]) -> None:
     grouped(
         lambda g, comm, stream: api.AllReduce(
-            data[g].data_ptr(), data[g].data_ptr(), length, FLOAT32, op, comm, stream
+            data[g].data_ptr(), data[g].data_ptr(), data[g].numel(), kind, ops[g], comm, stream
         ),
         comms,
     )
+
+
+def all_reduce(comms: list[Comm], op: int = SUM, length: int = 1000) -> list[torch.Tensor]:
+    data = tensors(length)
+    reduce_in_place(data, FLOAT32, [op] * n, comms)
     return data
 
 
@@ -113,11 +117,7 @@ for residence in (0, 1):
         api.RedOpCreatePreMulSum(ctypes.byref(created), pointer, FLOAT32, residence, comm)
         ops.append(created.value)
     data = tensors(100)
-
-    def scaled(g: int, comm: Any, s: Any, data: Any = data, ops: Any = ops) -> None:
-        api.AllReduce(data[g].data_ptr(), data[g].data_ptr(), 100, FLOAT32, ops[g], comm, s)
-
-    grouped(scaled, comms)
+    reduce_in_place(data, FLOAT32, ops, comms)
     expect(data, total * 0.5)
     for op, comm in zip(ops, comms):
         api.RedOpDestroy(op, comm)
@@ -133,12 +133,7 @@ for comm in comms:
 short = [tensor.bfloat16() for tensor in tensors(1001)]
 for g in range(n):
     torch.cuda.synchronize(g)
-grouped(
-    lambda g, comm, s: api.AllReduce(
-        short[g].data_ptr(), short[g].data_ptr(), 1001, BFLOAT16, ops[g], comm, s
-    ),
-    comms,
-)
+reduce_in_place(short, BFLOAT16, ops, comms)
 expect(short, total * 0.5)
 print("pre-multiplied sums: ok")
 
