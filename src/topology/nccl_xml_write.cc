@@ -155,6 +155,16 @@ class Writer {
     std::set<std::string> taken;
     for (const Node& node : topology_.nodes()) taken.insert(node.bus_id);
     bus_ids_.resize(topology_.nodes().size());
+    std::set<std::string> mine;
+    for (NodeIndex i = 0; i < topology_.nodes().size(); ++i) {
+      const Node& node = topology_.node(i);
+      // NVSwitches may bear the address of their own PCI side.
+      if (!here(i) || node.bus_id.empty() || node.kind == NodeKind::kNvSwitch) continue;
+      if (!mine.insert(node.bus_id).second) {
+        throw Error(Errc::kInvalidArgument, "{}: bus id {} is of two devices", topology_.name(),
+                    node.bus_id);
+      }
+    }
     int next = 1;
     for (NodeIndex i = 0; i < topology_.nodes().size(); ++i) {
       const NodeKind kind = topology_.node(i).kind;
