@@ -183,6 +183,19 @@ TEST(NcclXml, RefusesMoreThanReadersTake) {
   }
 }
 
+TEST(NcclXml, RefusesABusIdOfTwoDevices) {
+  Description description = testing::machine("h200-2gpu").description();
+  for (Node& node : description.nodes) {
+    if (node.kind == NodeKind::kGpu) node.bus_id = "0000:01:00.0";
+  }
+  try {
+    (void)write_nccl_xml(Topology(description), 0);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("bus id 0000:01:00.0 is of two devices"));
+  }
+}
+
 TEST(NcclXml, NamesFileAndLineOfWhatIsWrong) {
   const std::string good = R"(<system version="1">
 <cpu numaid="0" arch="x86_64">

@@ -155,6 +155,16 @@ class Writer {
     std::set<std::string> taken;
     for (const Node& node : topology_.nodes()) taken.insert(node.bus_id);
     bus_ids_.resize(topology_.nodes().size());
+    std::set<std::string> mine;
+    for (NodeIndex i = 0; i < topology_.nodes().size(); ++i) {
+      const Node& node = topology_.node(i);
+      // NVSwitches may bear the address of their own PCI side.
+      if (!here(i) || node.bus_id.empty() || node.kind == NodeKind::kNvSwitch) continue;
+      if (!mine.insert(node.bus_id).second) {
+        throw Error(Errc::kInvalidArgument, "{}: bus id {} is of two devices", topology_.name(),
+                    node.bus_id);
+      }
+    }
     int next = 1;
     for (NodeIndex i = 0; i < topology_.nodes().size(); ++i) {
       const NodeKind kind = topology_.node(i).kind;
@@ -297,9 +307,10 @@ class Writer {
   Element gpu_element(NodeIndex index) {
     const Node& node = topology_.node(index);
     Element element{"gpu", those_of(node.attributes, "gpu.")};
+    const std::string number = free_number(index);  // also finds numbers that are there twice
     // What is not known stays out: NCCL fills it in from the GPU, and believes what is there.
     if (find_attribute(element.attributes, "dev") == nullptr) {
-      element.set("dev", fmt::format("{}", place_among_gpus(index)));
+      element.set("dev", number);
     }
     if (find_attribute(element.attributes, "gcn") == nullptr) {
       const std::optional<int> known = compute_capability(node.model);
@@ -382,13 +393,26 @@ class Writer {
     return element;
   }
 
-  [[nodiscard]] int place_among_gpus(NodeIndex gpu) const {
-    int place = 0;
+  /// The number of a GPU that has none: the first that no other has, in the order of ranks.
+  [[nodiscard]] std::string free_number(NodeIndex gpu) const {
+    std::set<std::string> taken;
+    std::vector<NodeIndex> without;
     for (const NodeIndex other : topology_.gpus()) {
-      if (other == gpu) break;
-      if (here(other)) ++place;
+      if (!here(other)) continue;
+      const std::string* dev = find_attribute(topology_.node(other).attributes, "gpu.dev");
+      if (dev == nullptr) {
+        without.push_back(other);
+      } else if (!taken.insert(*dev).second) {
+        throw Error(Errc::kInvalidArgument, "{}: two GPUs have number {}", topology_.name(), *dev);
+      }
     }
-    return place;
+    int number = -1;
+    for (const NodeIndex other : without) {
+      do ++number;
+      while (taken.contains(fmt::format("{}", number)));
+      if (other == gpu) break;
+    }
+    return fmt::format("{}", number);
   }
 
   [[nodiscard]] int place_among_nics(NodeIndex nic) const {
