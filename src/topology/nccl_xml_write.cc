@@ -251,6 +251,11 @@ class Writer {
       return;
     }
     if (node.kind == NodeKind::kCpu || node.kind == NodeKind::kNetwork) return;
+    const bool device = node.kind == NodeKind::kGpu || node.kind == NodeKind::kNic;
+    if (device && !children_[index].empty()) {
+      throw Error(Errc::kInvalidArgument, "{}: devices hang below {} by PCIe", topology_.name(),
+                  node.id);
+    }
     Element element{"pci", {{"busid", bus_ids_[index]}}};
     for (const auto& [key, value] : those_of(node.attributes, "")) {
       if (key != "net" && key != "holder" && key != "host_bridge") element.set(key, value);
