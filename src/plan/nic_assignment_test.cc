@@ -42,7 +42,10 @@ TEST(NicAssignment, AgreesWithTheReferenceOnEveryMachine) {
   for (const auto& [name, choice] : expected["nic_choice"]["values"].items()) {
     SCOPED_TRACE(name);
     const topology::Topology machine = topology::testing::machine(name);
-    for (const auto& [id, gbps] : choice["nic_speed_gbps"].items()) {
+    for (const auto& item : choice["nic_speed_gbps"].items()) {
+      // Not a structured binding: Clang before 16 gives lambdas none of those.
+      const std::string& id = item.key();
+      const auto& gbps = item.value();
       const auto ports = nic_ports(machine, machine.node(machine.at(id)).host);
       const auto port = std::find_if(ports.begin(), ports.end(), [&](const NicPort& p) {
         return machine.node(p.node).id == id;

@@ -354,7 +354,7 @@ std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address
 }
 
 TEST(Block, CarriesMessages) {
-  for (const std::size_t bytes : {0, 1, 15, 16, 17, 1000, 4099}) {
+  for (const std::size_t bytes : std::initializer_list<std::size_t>{0, 1, 15, 16, 17, 1000, 4099}) {
     EXPECT_EQ(exchange_wrong(Protocol::kLl, bytes, false), 0U) << bytes;
     EXPECT_EQ(exchange_wrong(Protocol::kLl128, bytes, false), 0U) << bytes;
     EXPECT_EQ(exchange_wrong(Protocol::kSimple, bytes, false), 0U) << bytes;

@@ -274,7 +274,8 @@ RW_HOST_DEVICE bool transfer_words(Block& block, const BlockTransfer& transfer, 
     if (source.flag == 0) {
       RW_UNROLL
       for (int u = 0; u < kAtOnce; ++u) {
-        values[u].word = load_word(block, source.data, first + u * stride, bytes);
+        values[u].word =
+            load_word(block, source.data, first + static_cast<std::size_t>(u) * stride, bytes);
       }
     } else {
       std::uint64_t words[kAtOnce];
@@ -313,7 +314,7 @@ RW_HOST_DEVICE bool transfer_words(Block& block, const BlockTransfer& transfer, 
     if (destination.data == nullptr) continue;
     RW_UNROLL
     for (int u = 0; u < kAtOnce; ++u) {
-      const std::size_t w = first + u * stride;
+      const std::size_t w = first + static_cast<std::size_t>(u) * stride;
       if (destination.flag == 0) {
         store_word(destination.data, w, bytes, values[u].word);
       } else {
@@ -448,7 +449,7 @@ RW_HOST_DEVICE bool transfer_ll(Block& block, const BlockTransfer& transfer) {
   const std::size_t words = (bytes + 7) / 8;
   const std::size_t stride = block.size();
   std::size_t w = block.thread();
-  for (; w + (kAtOnce - 1) * stride < words; w += kAtOnce * stride) {
+  for (; w + std::size_t{kAtOnce - 1} * stride < words; w += kAtOnce * stride) {
     if (!transfer_words<Element, kOp, kAtOnce>(block, transfer, w, stride, bytes)) return false;
   }
   for (; w < words; w += stride) {

@@ -83,7 +83,8 @@ TEST_F(SharedCopyTest, BothSidesTogetherCopyEachByteOnce) {
   std::size_t by_reader = 0;
   std::size_t by_writer = 0;
   for (int turn = 0; turn < 30; ++turn) {
-    const std::size_t bytes = turn % 3 == 0 ? kBytes : (std::size_t{64} << 10U) + 1000U * turn;
+    const std::size_t bytes =
+        turn % 3 == 0 ? kBytes : (std::size_t{64} << 10U) + 1000U * static_cast<unsigned>(turn);
     give(bytes);
     std::atomic<bool> done{false};
     std::thread writer([&] {
