@@ -106,7 +106,7 @@ DeviceChoice DeviceTuner::shape(const std::string& algorithm, const Load& load, 
   const double rate = std::min(constants_.link_rate, choice.channels * constants_.block_rate[p]);
   const double chunks =
       std::ceil(static_cast<double>(part) / static_cast<double>(choice.chunk_bytes));
-  const double fill = chunks > 1 ? (load.hops - 1) / chunks : 0;
+  const double fill = chunks > 1 ? constants_.fill * (load.hops - 1) / chunks : 0;
   choice.predicted_seconds = constants_.launch[p] + load.hops * constants_.hop[p] +
                              wire / rate * (1 + std::max(0.0, fill)) +
                              load.work * static_cast<double>(unit_bytes) / constants_.memory_rate;

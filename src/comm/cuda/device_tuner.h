@@ -23,12 +23,14 @@ namespace ropewalk::comm {
 /// H200 (benchmarks/device), within a quarter of all of them.
 struct DeviceConstants {
   /// By protocol: simple, ll, ll128.
-  double launch[executor::kNumProtocols] = {6.3e-6, 2.5e-6, 6.5e-6};
-  double hop[executor::kNumProtocols] = {3.9e-6, 1.6e-6, 1.4e-6};
+  double launch[executor::kNumProtocols] = {5e-6, 2.5e-6, 5.2e-6};
+  double hop[executor::kNumProtocols] = {3.5e-6, 1.6e-6, 1.4e-6};
   double link_rate = 350e9;  ///< one direction, what kernels reach
   /// Of one block, flags included.
-  double block_rate[executor::kNumProtocols] = {9.3e9, 4.3e9, 4e9};
-  double memory_rate = 3.7e12;  ///< of all that a rank reads and writes, beyond what links hide
+  double block_rate[executor::kNumProtocols] = {9.3e9, 3.9e9, 4.3e9};
+  double memory_rate = 6e12;  ///< of all that a rank reads and writes, beyond what links hide
+  /// Of the time that a pipeline takes to fill: the rest is hidden by blocks that are further.
+  double fill = 0.1;
 };
 
 struct DeviceChoice {
