@@ -125,15 +125,17 @@ build/tsan/build.ninja: CMakeLists.txt cmake/layers.cmake | build/.system build/
 	$(CONFIGURE_CLANG) -S . -B build/tsan -DRW_SANITIZE=thread
 	@touch $@
 
+# SKIP_TESTS: a regular expression of tests to leave out.
+SKIP_TESTS ?=
 asan: build/asan/build.ninja ## all unit tests under address and undefined behaviour sanitizers
 	ninja -C build/asan
-	dev/run-sanitized build/asan $(JOBS)
+	dev/run-sanitized build/asan $(JOBS) '$(SKIP_TESTS)'
 
 # TSAN_TESTS: the test programs to build and run; all when empty.
 TSAN_TESTS ?=
 tsan: build/tsan/build.ninja ## all unit tests under the thread sanitizer
 	ninja -C build/tsan $(TSAN_TESTS)
-	dev/run-sanitized build/tsan $(JOBS)
+	dev/run-sanitized build/tsan $(JOBS) '$(SKIP_TESTS)'
 
 fuzz: build/asan/build.ninja ## every fuzzer for FUZZ_SECONDS
 	dev/run-fuzzers build/asan $(FUZZ_SECONDS)
