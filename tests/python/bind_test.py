@@ -82,15 +82,16 @@ def test_bind_runs_the_program_bound(program: Program) -> None:
     here = min(os.sched_getaffinity(0))
     script = (
         "import os; print(sorted(os.sched_getaffinity(0)), os.environ['LOCAL_RANK'],"
-        " os.environ['CUDA_DEVICE_ORDER'], os.environ.get('CUDA_VISIBLE_DEVICES'))"
+        " os.environ['CUDA_DEVICE_ORDER'], repr(os.environ.get('CUDA_VISIBLE_DEVICES')))"
     )
-    environment = {**MPI, "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    # What the user chose is left alone.
+    environment = {**MPI, "CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "7,3"}
     done = program("bind", "--cpus", "share", "--", "python3", "-c", script, env=environment)
     assert done.returncode == 0, done.stderr
     cpus, rest = done.stdout.strip().split("] ")
     assert len(json.loads(cpus + "]")) >= 1
     assert here >= 0
-    assert rest == "3 FASTEST_FIRST None"
+    assert rest == "3 FASTEST_FIRST '7,3'"
     assert "ropewalk: local rank 3 of 8: " in done.stderr
 
 
