@@ -1,7 +1,7 @@
 # CUDA, where nvcc is found: RW_CUDA says whether. The runtime is linked statically and finds the
 # driver when it is first used, so the library loads on machines without one.
 set(RW_CUDA AUTO CACHE STRING "Build for GPUs: AUTO (when nvcc is found), ON or OFF")
-if(NOT CMAKE_CUDA_ARCHITECTURES)
+if(NOT CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
   # 90 without a suffix: code for it, and PTX for what comes after.
   set(CMAKE_CUDA_ARCHITECTURES "80-real;90")
 endif()
