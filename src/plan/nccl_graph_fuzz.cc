@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/testing/edited.h"
 #include "plan/nccl_graph.h"
 
 namespace {
@@ -27,28 +28,11 @@ std::string real_graph() {
   return plan::write_nccl_graph({ring, tree});
 }
 
-/// Every three bytes overwrite a byte of the file, delete one, or double one.
-std::string edited(std::string text, const std::uint8_t* data, std::size_t size) {
-  for (std::size_t i = 0; i + 2 < size && !text.empty(); i += 3) {
-    const std::size_t at = (data[i] * 256U + data[i + 1]) % text.size();
-    if (data[i + 2] == 0) {
-      text.erase(at, 1);
-    } else if (data[i + 2] == 1) {
-      text.insert(at, 1, text[at]);
-    } else {
-      text[at] = static_cast<char>(data[i + 2]);
-    }
-  }
-  return text;
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const std::string kGraph = real_graph();
-  const bool edits = size > 0 && data[0] % 2 == 1;
-  const std::string text = edits ? edited(kGraph, data + 1, size - 1)
-                                 : std::string(reinterpret_cast<const char*>(data), size);
+  const std::string text = testing::edited_or_raw(kGraph, data, size);
   try {
     const plan::NcclGraphs graphs = plan::read_nccl_graph(text, "graph");
     std::string written;

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/testing/edited.h"
 #include "plan/json.h"
 #include "plan/named_machine.h"
 #include "plan/planner.h"
@@ -43,28 +44,11 @@ std::string real_plan() {
   return plan::write_json(made, plan::make_plan(made, request));
 }
 
-/// Every three bytes overwrite a byte of the plan, delete one, or double one.
-std::string edited(std::string text, const std::uint8_t* data, std::size_t size) {
-  for (std::size_t i = 0; i + 2 < size && !text.empty(); i += 3) {
-    const std::size_t at = (data[i] * 256U + data[i + 1]) % text.size();
-    if (data[i + 2] == 0) {
-      text.erase(at, 1);
-    } else if (data[i + 2] == 1) {
-      text.insert(at, 1, text[at]);
-    } else {
-      text[at] = static_cast<char>(data[i + 2]);
-    }
-  }
-  return text;
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const std::string kPlan = real_plan();
-  const bool edits = size > 0 && data[0] % 2 == 1;
-  const std::string text = edits ? edited(kPlan, data + 1, size - 1)
-                                 : std::string(reinterpret_cast<const char*>(data), size);
+  const std::string text = testing::edited_or_raw(kPlan, data, size);
   try {
     const topology::Topology machine = plan::machine_named_in(text, "plan");
     const plan::Plan made = plan::read_json(text, "plan", machine);

@@ -11,6 +11,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from ropewalk.cli.schedule_text import Message, Run, Schedule, Step, run
+from ropewalk.drawing.shapes import FAINT, FONT, INK, PALETTE
 
 _COLUMN: Final = 76
 _WIDEST_COLUMN: Final = 150
@@ -21,27 +22,13 @@ _HEAD: Final = 74
 _PANEL_HEAD: Final = 46
 _RADIUS: Final = 14
 _LEGEND_BLOCKS: Final = 24
-_INK: Final = "#1f2933"
-_FAINT: Final = "#c8d0d8"
-_FONT: Final = "font-family='DejaVu Sans, Helvetica, Arial, sans-serif'"
-
-# Told apart at a glance, also in grey and by most colour-blind readers (after Okabe and Ito).
-_PALETTE: Final = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#b5568f",
-    "#8a6d00",
-    "#4b3f9e",
-    "#2f8fbf",
-    "#7a4b2a",
-)
+_FONT: Final = f"font-family='{FONT}'"
 
 
 def colour(block: int, blocks: int) -> str:
     """A block's colour: from the palette while it lasts, else evenly around the circle."""
-    if blocks <= len(_PALETTE):
-        return _PALETTE[block]
+    if blocks <= len(PALETTE):
+        return PALETTE[block]
     red, green, blue = colorsys.hls_to_rgb(block / blocks, 0.40, 0.70)
     return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
 
@@ -88,9 +75,9 @@ def svg(schedule: Schedule) -> str:
         ),
         "</defs>",
         f"<rect width='{width}' height='{height}' fill='white'/>",
-        f"<text x='24' y='34' font-size='19' font-weight='bold' fill='{_INK}'>"
+        f"<text x='24' y='34' font-size='19' font-weight='bold' fill='{INK}'>"
         f"{escape(title)}</text>",
-        f"<text x='24' y='57' font-size='13' fill='{_INK}'>{escape(_subtitle(schedule, runs))}"
+        f"<text x='24' y='57' font-size='13' fill='{INK}'>{escape(_subtitle(schedule, runs))}"
         "</text>",
     ]
     for channel, found in zip(channels, runs):
@@ -120,7 +107,7 @@ def _panel(
     if len(schedule.weights) > 1:
         share = schedule.weights[channel] / sum(schedule.weights)
         parts.append(
-            f"<text x='24' y='{top + 20}' font-size='14' font-weight='bold' fill='{_INK}'>"
+            f"<text x='24' y='{top + 20}' font-size='14' font-weight='bold' fill='{INK}'>"
             f"channel {channel}, {share:.0%} of the data</text>"
         )
     rows = [top + _PANEL_HEAD + _ROW // 2 + rank * _ROW for rank in range(schedule.ranks)]
@@ -134,9 +121,9 @@ def _panel(
         )
     for rank, y in enumerate(rows):
         parts.append(
-            f"<line x1='{_LEFT - 10}' x2='{grid.width - 16}' y1='{y}' y2='{y}' stroke='{_FAINT}' "
+            f"<line x1='{_LEFT - 10}' x2='{grid.width - 16}' y1='{y}' y2='{y}' stroke='{FAINT}' "
             f"stroke-width='1.5'/>"
-            f"<text x='{_LEFT - 20}' y='{y + 5}' font-size='14' text-anchor='end' fill='{_INK}'>"
+            f"<text x='{_LEFT - 20}' y='{y + 5}' font-size='14' text-anchor='end' fill='{INK}'>"
             f"rank {rank}</text>"
         )
     for message in found.messages:
@@ -185,7 +172,7 @@ def _node(step: Step, rank: int, index: int, x: float, y: float, num_blocks: int
 def _glyph(step: Step, x: float, y: float, ink: str, label: str) -> str:
     """Circle: combines; square: moves. Filled: writes the output. Thick rim: complete."""
     filled = step.writes_output
-    rim = f"stroke='{_INK if step.finished else ink}' stroke-width='{3 if step.finished else 2}'"
+    rim = f"stroke='{INK if step.finished else ink}' stroke-width='{3 if step.finished else 2}'"
     paint = f"fill='{ink if filled else 'white'}' {rim}"
     if len(step.operands) > 1:
         shape = f"<circle cx='{x}' cy='{y}' r='{_RADIUS}' {paint}/>"
@@ -218,9 +205,7 @@ def _legend(blocks: list[int], num_blocks: int, top: float, width: int) -> list[
     x = 36.0
     for step, words in samples:
         parts.append(_glyph(step, x, top, "#6b7785", ""))
-        parts.append(
-            f"<text x='{x + 22}' y='{top + 5}' font-size='13' fill='{_INK}'>{words}</text>"
-        )
+        parts.append(f"<text x='{x + 22}' y='{top + 5}' font-size='13' fill='{INK}'>{words}</text>")
         x += 60 + 7.4 * len(words)
     per_row = max(1, (width - 48) // 92)
     shown = blocks[:_LEGEND_BLOCKS]
@@ -229,13 +214,13 @@ def _legend(blocks: list[int], num_blocks: int, top: float, width: int) -> list[
         parts.append(
             f"<rect x='{bx}' y='{by - 1}' width='18' height='7' rx='2' "
             f"fill='{colour(block, num_blocks)}'/>"
-            f"<text x='{bx + 25}' y='{by + 7}' font-size='12' fill='{_INK}'>block {block}</text>"
+            f"<text x='{bx + 25}' y='{by + 7}' font-size='12' fill='{INK}'>block {block}</text>"
         )
     if len(blocks) > len(shown):
         place = len(shown)
         bx, by = 24 + place % per_row * 92, top + 30 + place // per_row * 24
         parts.append(
-            f"<text x='{bx}' y='{by + 7}' font-size='12' fill='{_INK}'>"
+            f"<text x='{bx}' y='{by + 7}' font-size='12' fill='{INK}'>"
             f"and {len(blocks) - len(shown)} more</text>"
         )
     return parts
