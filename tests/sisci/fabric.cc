@@ -60,19 +60,24 @@ Fabric::Fabric(std::string path, unsigned host) : path_(std::move(path)) {
 }
 
 Fabric::~Fabric() {
-  bool last = true;
+  leave();
+  munmap(state_, sizeof(State));
+  close(file_);
+}
+
+void Fabric::leave() noexcept {
   flock(file_, LOCK_EX);
   {
     const Lock lock(*this);
-    reclaim_process(process_);
+    if (process_ != kNobody) reclaim_process(process_);
+    process_ = kNobody;
     reclaim();
+    bool last = true;
     for (const ProcessEntry& entry : state_->processes) last = last && entry.pid == 0;
+    if (last) unlink(path_.c_str());
   }
-  if (last) unlink(path_.c_str());
-  announce();
   flock(file_, LOCK_UN);
-  munmap(state_, sizeof(State));
-  close(file_);
+  announce();
 }
 
 void Fabric::open_file() {

@@ -112,6 +112,9 @@ class Fabric {
   Fabric(const Fabric&) = delete;
   Fabric& operator=(const Fabric&) = delete;
 
+  /// Takes this process out, and the file away after the last one. The tables stay readable.
+  void leave() noexcept;
+
   class Lock {
    public:
     explicit Lock(Fabric& fabric);

@@ -27,6 +27,11 @@ std::atomic<Library*> current{nullptr};
 // are, unused.
 void forget_in_child() { current = nullptr; }
 
+// A process that ends without SCITerminate. Its other threads may still be at work here.
+__attribute__((destructor)) void leave_at_exit() {
+  if (Library* const mine = current; mine != nullptr) mine->fabric().leave();
+}
+
 std::int64_t modified(const std::string& path) {
   struct stat status {};
   if (path.empty() || stat(path.c_str(), &status) != 0) return 0;

@@ -239,16 +239,34 @@ void WindowSender::copy_pieces() {
     moved = false;
     for (std::size_t q = 0; q < queues_.size(); ++q) {
       Piece& piece = queues_[q];
-      if (piece.message != nullptr) {
-        if (!mailbox_.path().copy_done(static_cast<int>(q))) continue;
-        notify(piece);
-        copied += piece.bytes;
-        piece.message = nullptr;
-        moved = true;
+      if (piece.message != nullptr && !piece.copied) {
+        piece.copied = mailbox_.path().copy_done(static_cast<int>(q));
+        if (!piece.copied) continue;
+        moved |= notify_copied(copied);
       }
-      moved |= start_piece(static_cast<int>(q));
+      if (piece.message == nullptr) moved |= start_piece(static_cast<int>(q));
     }
   }
+}
+
+// Tells of what is copied, as far as its turn has come. @return whether there was any
+bool WindowSender::notify_copied(std::size_t& copied) {
+  bool any = false;
+  const auto tell = [&](Piece& piece) {
+    notify(piece);
+    copied += piece.bytes;
+    piece.message = nullptr;
+    piece.copied = false;
+    any = true;
+  };
+  for (Piece& piece : queues_) {
+    if (piece.copied && piece.message->target.region != 0) tell(piece);
+  }
+  while (!ring_order_.empty() && queues_[ring_order_.front()].copied) {
+    tell(queues_[ring_order_.front()]);
+    ring_order_.pop_front();
+  }
+  return any;
 }
 
 bool WindowSender::start_piece(int queue) {
@@ -266,6 +284,7 @@ bool WindowSender::start_piece(int queue) {
   if (!position) return false;
   piece.message = &message;
   piece.position = *position;
+  ring_order_.push_back(static_cast<std::size_t>(queue));
   message.next_offset += piece.bytes;
   if (message.next_offset == message.bytes) bouncing_.pop_front();
   mailbox_.path().start_write(queue,
@@ -300,7 +319,8 @@ void WindowSender::abandon(Message* message) {
     } catch (const Error& error) {
       log::warn("{}", error.what());
     }
-    queues_[q].message = nullptr;
+    queues_[q] = {};
+    std::erase(ring_order_, q);
   }
   if (message->target.region != 0 && --writing_ == 0) set_writing(false);
   // The receiver looks at the word after it copied, so it never takes for a message what was

@@ -62,6 +62,7 @@ class WindowSender final : public SendConnection {
     std::size_t offset = 0;
     std::size_t bytes = 0;
     std::uint64_t position = 0;
+    bool copied = false;  // and not yet notified
   };
   enum class State { kJoining, kVerifying, kAwaitingReady, kOpen };
 
@@ -72,6 +73,7 @@ class WindowSender final : public SendConnection {
   void on_ready(const Entry& entry);
   void copy_pieces();
   bool start_piece(int queue);
+  bool notify_copied(std::size_t& copied);
   void notify(const Piece& piece);
   // Direct writes (sender_direct.cc).
   [[nodiscard]] bool may_write(const Requested& request, const Message& message);
@@ -100,6 +102,9 @@ class WindowSender final : public SendConnection {
   std::size_t writing_ = 0;        // messages that are written directly
   std::deque<Message*> bouncing_;  // with pieces left to start
   std::vector<Piece> queues_;
+  // Queues with pieces of the bounce ring, in its order: copies end in any order, and the receiver is
+  // to free the ring in its own.
+  std::deque<std::size_t> ring_order_;
 };
 
 }  // namespace ropewalk::transport::window

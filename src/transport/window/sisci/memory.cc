@@ -20,7 +20,7 @@ std::shared_ptr<Region> Region::make(Context& context, unsigned adapter, std::by
   made->descriptor_ = OpenDescriptor::open(context);
   const char* what = "SCICreateSegment";
   Status status = create_segment(library, made->descriptor_->get(), bytes, library.flags().empty,
-                                 made->segment_, made->id_);
+                                 nullptr, made->segment_, made->id_);
   if (status == Status::kOk) {
     status = Status::kUnset;
     if (kind == MemoryKind::kCuda) {

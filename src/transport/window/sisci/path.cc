@@ -231,7 +231,12 @@ bool SisciPath::call() {
 }
 
 bool SisciPath::answered() {
+  const bool left = own_->left();  // before the answer is looked at, which may have come first
   if (own_word(kReplyOffset) != nonce_) {
+    if (left) {
+      throw Error(Errc::kPeerLost, "{}: the accepting end could not connect back; its log says why",
+                  to_peer());
+    }
     look_at_listener();
     return false;
   }
@@ -448,6 +453,9 @@ unsigned SisciPath::judge_trial() {
         "it is pinned for each transfer instead",
         to_peer(), kMemoryCause));
   }
+  log::info(log::kNet, "{}: registered memory is {}written directly{}", to_peer(),
+            ways == 0 ? "not " : "",
+            ways == kFromPlain ? " from memory that is pinned each time" : "");
   trial_.reset();
   ways_ = ways;
   return ways;

@@ -46,6 +46,14 @@ CallbackAction on_remote_event(void* arg, RemoteSegment /*segment*/, Reason reas
   return CallbackAction::kContinue;
 }
 
+CallbackAction on_local_event(void* arg, LocalSegment /*segment*/, Reason reason, unsigned /*node*/,
+                              unsigned /*adapter*/, Status /*status*/) {
+  if (reason == Reason::kDisconnect || reason == Reason::kLost) {
+    *static_cast<std::atomic<bool>*>(arg) = true;
+  }
+  return CallbackAction::kContinue;
+}
+
 // A step is tried again only while the object is busy; anything else that goes wrong is said once.
 template <typename Call>
 CleanUpStep step(std::shared_ptr<const Library> library, const char* what, Call body) {
@@ -88,13 +96,15 @@ OpenDescriptor::~OpenDescriptor() {
 }
 
 Status create_segment(const Library& library, Descriptor descriptor, std::size_t bytes,
-                      unsigned flags, LocalSegment& made, unsigned& id) {
+                      unsigned flags, std::atomic<bool>* left, LocalSegment& made, unsigned& id) {
+  if (left != nullptr) flags |= library.flags().use_callback;
   // Ids are 32 bits for a whole node: random ones are hard to guess and seldom taken.
   Status status = Status::kUnset;
   for (int i = 0; i < kIdTries; ++i) {
     fill_random(std::as_writable_bytes(std::span(&id, 1)));
     status = Status::kUnset;
-    library->CreateSegment(descriptor, &made, id, bytes, nullptr, nullptr, flags, &status);
+    library->CreateSegment(descriptor, &made, id, bytes, left == nullptr ? nullptr : on_local_event,
+                           left, flags, &status);
     if (status != Status::kSegmentIdUsed) break;
   }
   return status;
@@ -149,7 +159,8 @@ Status OwnWindow::make(std::size_t bytes, std::size_t piece_bytes) {
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t size = std::min(piece_bytes, bytes - i * piece_bytes);
     Piece piece;
-    Status status = create_segment(library, descriptor_->get(), size, 0, piece.segment, piece.id);
+    Status status =
+        create_segment(library, descriptor_->get(), size, 0, left_.get(), piece.segment, piece.id);
     if (status != Status::kOk) return status;
     pieces_.push_back(piece);
     status = Status::kUnset;

@@ -48,8 +48,10 @@ class OpenDescriptor {
 };
 
 /// Makes a local segment of a random id, which nobody else has. @return how it went
+/// @param left set by the library when a connected end disconnects or ends; lives as long as the
+///        segment; may be null
 Status create_segment(const Library& library, Descriptor descriptor, std::size_t bytes,
-                      unsigned flags, LocalSegment& made, unsigned& id);
+                      unsigned flags, std::atomic<bool>* left, LocalSegment& made, unsigned& id);
 
 /// Cuts off whoever is connected to a segment. @return the step that gives it back
 CleanUpStep remove_segment_step(const std::shared_ptr<const Library>& library, LocalSegment segment,
@@ -70,6 +72,8 @@ class OwnWindow {
   /// What the other end connects to; the rest it finds in the window itself.
   [[nodiscard]] unsigned first_id() const noexcept { return pieces_.front().id; }
   [[nodiscard]] std::size_t pieces() const noexcept { return pieces_.size(); }
+  /// Whether an end that was connected is so no more.
+  [[nodiscard]] bool left() const noexcept { return *left_; }
 
  private:
   struct Piece {
@@ -86,6 +90,7 @@ class OwnWindow {
   unsigned adapter_;
   std::vector<Piece> pieces_;
   std::byte* data_ = nullptr;
+  std::shared_ptr<std::atomic<bool>> left_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 /// What the library has told about a connected segment, from its own thread.
