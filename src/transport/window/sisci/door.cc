@@ -75,10 +75,18 @@ void SisciDoor::take_greetings() {
                 options_.adapter);
     } else if (!equal(greeting.secret, place_.secret)) {
       log::warn("sisci: node {} does not know the handle's secret", greeting.node);
+      refuse(greeting);
     } else {
       guests_.push_back({greeting, std::chrono::steady_clock::now()});
     }
   }
+}
+
+// A segment that was connected and is so no more tells its owner that there will be no answer.
+void SisciDoor::refuse(const Greeting& greeting) {
+  Status status = Status::kUnset;
+  (void)RemoteRegion::connect(context_, descriptor_, options_.adapter, greeting.node,
+                              greeting.segment, status);
 }
 
 std::unique_ptr<Path> SisciDoor::accept() {

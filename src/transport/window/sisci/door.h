@@ -27,6 +27,7 @@ class SisciDoor final : public Door {
     std::chrono::steady_clock::time_point since;
   };
   void take_greetings();
+  void refuse(const Greeting& greeting);
   std::unique_ptr<Path> let_in(const Guest& guest, bool& keep);
 
   Context& context_;

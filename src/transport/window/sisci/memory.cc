@@ -46,7 +46,12 @@ std::shared_ptr<Region> Region::make(Context& context, unsigned adapter, std::by
     made->segment_ = nullptr;
   }
   if (status == Status::kOk) return made;
-  why_not = fmt::format("{}: {}", what, library.words(status));
+  why_not = fmt::format("{}: {}{}", what, library.words(status),
+                        status == Status::kNotSupported
+                            ? ", as without an IOMMU"
+                            : (out_of_space(status) ? ", so a limit is reached: of segments, or of "
+                                                      "locked memory (ulimit -l)"
+                                                    : ""));
   return nullptr;
 }
 
@@ -116,10 +121,8 @@ std::shared_ptr<Region> Regions::find_or_make(std::byte* begin, std::size_t byte
   if (region) {
     known_.emplace(begin, region);
   } else if (!std::exchange(said_why_not_, true)) {
-    log::warn(
-        "sisci: adapter {}: memory cannot be registered ({}), because there is no IOMMU or the "
-        "limit of locked memory is low (ulimit -l); messages go through the driver's own segments",
-        adapter_, why_not);
+    log::warn("sisci: adapter {}: memory cannot be registered: {}; messages go through windows",
+              adapter_, why_not);
   }
   return region;
 }

@@ -234,7 +234,8 @@ bool SisciPath::answered() {
   const bool left = own_->left();  // before the answer is looked at, which may have come first
   if (own_word(kReplyOffset) != nonce_) {
     if (left) {
-      throw Error(Errc::kPeerLost, "{}: the accepting end could not connect back; its log says why",
+      throw Error(Errc::kPeerLost,
+                  "{}: the accepting end refused or could not connect back; its log says why",
                   to_peer());
     }
     look_at_listener();
