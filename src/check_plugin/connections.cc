@@ -9,8 +9,8 @@ constexpr std::byte kUncleared{0xa5};
 
 // Polls all until each has its comm. Before version 5 a call of connect does all of it, and accept
 // may wait: so connections are made first, as NCCL did.
-void establish(Session& session, std::vector<Connecting>& connecting,
-               std::vector<Accepting>& accepting) {
+void establish_all(Session& session, std::vector<Connecting>& connecting,
+                   std::vector<Accepting>& accepting) {
   const auto all = [](auto& pending) {
     bool done = true;
     for (auto& each : pending) {
@@ -87,6 +87,14 @@ bool Accepting::step() {
   return comm_ != nullptr;
 }
 
+void establish(Session& session, Connecting& connecting, Accepting& accepting) {
+  session.wait("connect and accept come to their end", [&] {
+    const bool connected = connecting.comm() != nullptr || connecting.step();
+    const bool accepted = accepting.comm() != nullptr || accepting.step();
+    return connected && accepted;
+  });
+}
+
 Comms connect_processes(Session& session, int outgoing, int incoming) {
   std::vector<Listening> listening;
   listening.reserve(static_cast<std::size_t>(incoming));
@@ -107,7 +115,7 @@ Comms connect_processes(Session& session, int outgoing, int incoming) {
   std::vector<Accepting> accepting;
   accepting.reserve(listening.size());
   for (const Listening& each : listening) accepting.emplace_back(session, each.comm());
-  establish(session, connecting, accepting);
+  establish_all(session, connecting, accepting);
   Comms comms = finish(connecting, accepting, listening);
   session.meet();  // the mail may be written again
   return comms;
@@ -127,7 +135,7 @@ Comms connect_self(Session& session, void* context, int count) {
     connecting.emplace_back(session, context, added.handle());
     accepting.emplace_back(session, added.comm());
   }
-  establish(session, connecting, accepting);
+  establish_all(session, connecting, accepting);
   return finish(connecting, accepting, listening);
 }
 

@@ -67,6 +67,9 @@ class Accepting {
   void* comm_ = nullptr;
 };
 
+/// Polls both ends, which are in this process, until both have their comm. @throws Failed
+void establish(Session& session, Connecting& connecting, Accepting& accepting);
+
 /// Comms of this process: sends[i] belongs to the other end's receives[i].
 struct Comms {
   std::vector<void*> sends;

@@ -341,11 +341,12 @@ class VersionInterface final : public Interface {
         mhandles[i] = parts[i].mhandle;
       }
     }
-    std::array<void*, kMostParts> data{};
-    std::array<std::size_t, kMostParts> bytes{};
-    std::array<int, kMostParts> sizes{};
-    std::array<int, kMostParts> tags{};
-    std::array<void*, kMostParts> mhandles{};
+    // Not cleared: what latency is measured with has no time for it.
+    std::array<void*, kMostParts> data;
+    std::array<std::size_t, kMostParts> bytes;
+    std::array<int, kMostParts> sizes;
+    std::array<int, kMostParts> tags;
+    std::array<void*, kMostParts> mhandles;
   };
 
   Net* net_;

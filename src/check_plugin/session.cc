@@ -48,11 +48,15 @@ void Session::load() {
   }
 }
 
+abi::Result Session::init(void** context) {
+  // Any number, the same in all processes of a communicator.
+  constexpr std::uint64_t kFirstCommunicator = 0x726f706577616c6bULL;
+  return plugin_->init(context, kFirstCommunicator + contexts_++, &take_log);
+}
+
 void* Session::new_context() {
-  // Not NULL: a plugin need not write it, but most do.
   void* context = nullptr;
-  const std::uint64_t id = 0x726f706577616c6bULL + ++contexts_;
-  expect(plugin_->init(&context, id, &take_log), Call::kInit);
+  expect(init(&context), Call::kInit);
   return context;
 }
 

@@ -72,6 +72,8 @@ class Session {
   [[nodiscard]] int device() const noexcept { return options_.device; }
   [[nodiscard]] int device_count() const noexcept { return device_count_; }
   [[nodiscard]] const Properties& properties() const noexcept { return properties_; }
+  /// One call of init, whose result is the caller's to judge.
+  abi::Result init(void** context);
   /// Another context of this process, for versions that have them; else the first.
   void* new_context();
   void end_context(void* context);
