@@ -23,6 +23,7 @@ BELOW: dict[str, set[str]] = {
     "simgrid": {"core", "topology", "plan", "schedule"},
     "executor": {"core", "transport", "schedule"},
     "comm": {"core", "plan", "transport", "schedule", "executor"},
+    "netplugin": {"core", "transport"},
     "capi": {"core", "topology", "plan", "transport", "schedule", "executor", "comm"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
