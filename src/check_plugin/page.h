@@ -70,7 +70,8 @@ struct ProcessPage {
 };
 
 struct Page {
-  std::atomic<bool> stop;  ///< a child has failed: the other need not wait for it
+  std::atomic<bool> stop;          ///< a child has failed: the other need not wait for it
+  std::atomic<int> first_failed;   ///< 1 + the number of the child that failed first; 0: none
   std::array<ProcessPage, kMostProcesses> processes;
 };
 

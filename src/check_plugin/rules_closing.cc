@@ -128,7 +128,7 @@ void* connected_pair(Session& session, Comms& comms) {
   session.start();
   comms = connect_one_way(session);
   void* comm = session.sender() ? comms.sends[0] : comms.receives[0];
-  transfer(session, comm, {{0, kMessage, 0}, {0, 8, 0}}, 220, 1);
+  transfer(session, comm, {{0, kMessage, 0}, {kMessage, 8, 0}}, 220, 1);
   session.meet();
   return comm;
 }

@@ -37,7 +37,7 @@ void transfer_between_gpus(Session& session, int gpu, void* comm,
   for (const Message& message : messages) bytes = std::max(bytes, message.offset + message.bytes);
   Region region(bytes, gpu);
   void* mhandle = region.register_on(session, comm);
-  Session::in_thread([&] {
+  session.in_thread([&] {
     // NCCL's progress thread has the device set, without which no plugin could copy.
     Gpus::use(gpu);
     if (session.sender()) {

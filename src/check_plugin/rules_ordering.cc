@@ -56,7 +56,7 @@ void check_both_ways(Session& session) {
   }
   void* from_handle = from.register_on(session, comms.sends[0]);
   void* to_handle = to.register_on(session, comms.receives[0]);
-  Session::in_thread([&] {
+  session.in_thread([&] {
     Sends sends(session, comms.sends[0], from, from_handle, messages);
     Receives receives(session, comms.receives[0], to, to_handle, single_slots(messages));
     receives.on_done = [&](std::size_t i) {
@@ -180,7 +180,7 @@ void check_late_writes(Session& session) {
   for (std::size_t i = 0; i < kRounds; ++i) {
     messages.push_back({i % kSlots * kSlot, i % 5 == 0 ? kSlot : 64 + i % 1000, 0});
   }
-  Session::in_thread([&] {
+  session.in_thread([&] {
     if (session.sender()) {
       Sends sends(session, way.comm, region, mhandle, messages, kSlots);
       std::size_t written = 0;
@@ -275,7 +275,7 @@ void check_lines(Session& session, std::size_t slot_bytes) {
     return;
   }
   std::atomic<std::size_t> read{0};  // rounds that the poller has seen
-  Session::in_threads({
+  session.in_threads({
       [&] {
         // A slot is posted again when the poller is through with it.
         std::size_t completed = 0;
@@ -339,7 +339,7 @@ void check_fairness(Session& session) {
   }
   std::size_t least = kMessages;  // of the others when the first has all
   bool first_ended = false;
-  Session::in_thread([&] {
+  session.in_thread([&] {
     session.wait("messages over all connections complete", [&] {
       bool done = true;
       for (std::size_t c = 0; c < kConnections; ++c) {

@@ -92,12 +92,12 @@ void check_register_meanwhile(Session& session) {
   const Comms comms = connect_one_way(session);
   void* comm = session.sender() ? comms.sends[0] : comms.receives[0];
   std::vector<Message> messages;
-  for (std::size_t i = 0; i < 400; ++i) messages.push_back({i % 16 * 20'000, 15'000, 0});
+  for (std::size_t i = 0; i < 400; ++i) messages.push_back({i * 20'000, 15'000, 0});
   std::atomic<bool> ended{false};
-  Session::in_threads({
+  session.in_threads({
       [&] {
         try {
-          transfer(session, comm, messages, 5, kSteps);
+          for (std::uint64_t round = 0; round < 3; ++round) transfer(session, comm, messages, round);
         } catch (...) {
           ended = true;
           throw;

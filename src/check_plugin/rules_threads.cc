@@ -49,7 +49,7 @@ void check_threads(Session& session) {
       }
     });
   }
-  Session::in_threads(bodies);
+  session.in_threads(bodies);
   session.end_context(session.context());
 }
 
@@ -66,7 +66,7 @@ void check_parallel(Session& session) {
                10'000 * t);
     });
   }
-  Session::in_threads(bodies);
+  session.in_threads(bodies);
   close_comms(session, comms);
 }
 

@@ -56,7 +56,7 @@ void check_offsets(Session& session) {
   const auto bytes = [](std::size_t i) { return 1 + (i * 7919) % (kSlot - 200); };
   std::vector<Message> messages;
   for (std::size_t i = 0; i < kRounds; ++i) messages.push_back({place(i), bytes(i), 0});
-  Session::in_thread([&] {
+  session.in_thread([&] {
     if (session.sender()) {
       Sends sends(session, comm, region, mhandle, messages, kSteps / 2);
       sends.may_post = [&](std::size_t i) {
@@ -138,7 +138,7 @@ void check_outputs(Session& session) {
   const Comms comms = connect_one_way(session);
   void* comm = session.sender() ? comms.sends[0] : comms.receives[0];
   std::vector<Message> messages;
-  for (std::size_t i = 0; i < 200; ++i) messages.push_back({i % 32 * 40'000, 37 + i * 100, 0});
+  for (std::size_t i = 0; i < 200; ++i) messages.push_back({i * 20'100, 37 + i * 100, 0});
   transfer(session, comm, messages, 50, session.plugin().most_requests());
 }
 
@@ -241,14 +241,14 @@ void check_groups(Session& session) {
     for (const Message& message : messages) {
       region.fill(message.offset, message.bytes, message.offset);
     }
-    Session::in_thread([&] {
+    session.in_thread([&] {
       Sends sends(session, comms.sends[0], region, mhandle, messages);
       run(session, "all sends to grouped receives complete", sends);
     });
     return;
   }
   void* mhandle = region.register_on(session, comms.receives[0]);
-  Session::in_thread([&] {
+  session.in_thread([&] {
     Receives receives(session, comms.receives[0], region, mhandle, groups, 4);
     receives.on_done = [&](std::size_t number) {
       for (const Slot& slot : groups[number]) {

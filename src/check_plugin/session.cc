@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <thread>
 
 #include "core/error.h"
@@ -81,7 +82,7 @@ void Session::expect(abi::Result result, Call call) const {
 }
 
 void Session::check_stopped() const {
-  if (page_.stop.load(std::memory_order_relaxed)) throw Stopped{};
+  if (page_.stop.load(std::memory_order_relaxed) || thread_failed_.load()) throw Stopped{};
 }
 
 void Session::give_way(std::string_view expected, Clock::time_point deadline) const {
@@ -113,22 +114,23 @@ std::span<const std::byte> Session::heard(std::size_t bytes) {
 void Session::in_thread(const std::function<void()>& body) { in_threads({body}); }
 
 void Session::in_threads(const std::vector<std::function<void()>>& bodies) {
-  std::vector<std::exception_ptr> errors(bodies.size());
+  std::exception_ptr first;
+  std::mutex guard;
   std::vector<std::thread> threads;
   threads.reserve(bodies.size());
-  for (std::size_t i = 0; i < bodies.size(); ++i) {
-    threads.emplace_back([&bodies, &errors, i] {
+  for (const std::function<void()>& body : bodies) {
+    threads.emplace_back([this, &body, &first, &guard] {
       try {
-        bodies[i]();
+        body();
       } catch (...) {
-        errors[i] = std::current_exception();
+        const std::lock_guard lock(guard);
+        if (!first) first = std::current_exception();
+        thread_failed_.store(true);
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  if (first) std::rethrow_exception(first);
 }
 
 }  // namespace ropewalk::check_plugin

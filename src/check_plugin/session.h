@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -113,9 +114,10 @@ class Session {
 
   /// Runs `body` in a thread of its own, as NCCL moves data by another thread than it connects, and
   /// passes on what it throws.
-  static void in_thread(const std::function<void()>& body);
-  /// All at the same time; passes on the first error.
-  static void in_threads(const std::vector<std::function<void()>>& bodies);
+  void in_thread(const std::function<void()>& body);
+  /// All at the same time. When one throws, the others need not wait for it: the first error is
+  /// passed on.
+  void in_threads(const std::vector<std::function<void()>>& bodies);
 
  private:
   void check_stopped() const;
@@ -125,7 +127,8 @@ class Session {
   Page& page_;
   int process_;
   bool strict_ = false;
-  std::uint64_t contexts_ = 0;
+  std::atomic<bool> thread_failed_{false};
+  std::atomic<std::uint64_t> contexts_{0};
   std::unique_ptr<Plugin> plugin_;
   void* context_ = nullptr;
   int device_count_ = 0;

@@ -25,10 +25,13 @@ struct Child {
   int status = 0;
 };
 
-void fail(Page& page, ProcessPage& own, const std::string& expected, const std::string& came) {
+void fail(Page& page, int process, const std::string& expected, const std::string& came) {
+  ProcessPage& own = page.processes[static_cast<std::size_t>(process)];
   put_text(own.expected, expected);
   put_text(own.came, came);
   own.state.store(State::kFailed);
+  int none = 0;
+  page.first_failed.compare_exchange_strong(none, process + 1);
   page.stop.store(true);
 }
 
@@ -41,7 +44,7 @@ void child_main(const Options& options, Page& page, int process,
     body(session);
     own.state.store(State::kPassed);
   } catch (const Failed& failed) {
-    fail(page, own, failed.expected, failed.came);
+    fail(page, process, failed.expected, failed.came);
   } catch (const Skipped& skipped) {
     put_text(own.expected, skipped.missing);
     own.state.store(State::kSkipped);
@@ -49,7 +52,7 @@ void child_main(const Options& options, Page& page, int process,
   } catch (const Stopped&) {
     own.state.store(State::kStopped);
   } catch (const std::exception& error) {
-    fail(page, own, "the check can be made", error.what());
+    fail(page, process, "the check can be made", error.what());
   }
 }
 
@@ -140,26 +143,27 @@ Verdict Supervisor::run(int processes, std::chrono::milliseconds limit,
       found.state = State::kPassed;
     } else if (own.crashed.load() || (!hung && WIFSIGNALED(child.status))) {
       const Call call = own.crashed_in.load();
-      found_weight = 5;
+      found_weight = 6;
       found.call = name(call);
       found.expected = call == Call::kNone ? "no crash" : fmt::format("{} returns", name(call));
       found.came = fmt::format("the process crashed {}: {}", where(call),
                                strsignal(WTERMSIG(child.status)));
     } else if (!hung && state == State::kRunning) {
-      found_weight = 5;
+      found_weight = 6;
       found.call = name(calls[i]);
       found.expected = "the plugin does not end the process";
       found.came = fmt::format("it ended {} with status {}", where(calls[i]),
                                WEXITSTATUS(child.status));
     } else if (hung && calls[i] != Call::kNone) {
-      found_weight = 4;
+      found_weight = 5;
       found.call = name(calls[i]);
       found.expected = fmt::format("{} returns", found.call);
       found.came = fmt::format(
           "it hung: still in {} after {:.1f} s", found.call,
           std::chrono::duration<double>(Clock::now() - begin).count());
     } else if (state == State::kFailed) {
-      found_weight = 3;
+      // The other may have failed only because this one was gone.
+      found_weight = page.first_failed.load() == static_cast<int>(i) + 1 ? 4 : 3;
       found.expected = own.expected.data();
       found.came = own.came.data();
     } else if (hung && !stopping) {

@@ -154,7 +154,7 @@ void transfer(Session& session, void* comm, const std::vector<Message>& messages
   }
   Region region(bytes);
   void* mhandle = region.register_on(session, comm);
-  Session::in_thread([&] {
+  session.in_thread([&] {
     if (session.sender()) {
       for (std::size_t i = 0; i < messages.size(); ++i) {
         region.fill(messages[i].offset, messages[i].bytes, seed + i);
