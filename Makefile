@@ -110,6 +110,7 @@ format: $(VENV)/.ready-test ## lay out all sources
 docs: install ## man pages and docs/settings.md from the program itself
 	$(BIN)/python dev/make_man.py
 	$(BIN)/python dev/make_settings_page.py
+	$(BIN)/python dev/make_rules_page.py
 
 # Clang, so that the tree is built by a second compiler, which also checks what mutexes guard.
 # Without CUDA: nvcc takes neither these sanitizers nor, everywhere, this compiler beside it.

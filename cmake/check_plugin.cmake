@@ -4,5 +4,5 @@ file(GLOB check_plugin_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/check
 add_executable(ropewalk-check-plugin ${check_plugin_sources})
 target_link_libraries(ropewalk-check-plugin PRIVATE rw_core nlohmann_json::nlohmann_json
   ${CMAKE_DL_LIBS})
-# Beside the library, where the Python package looks for it.
+# The wheel puts the libraries that it needs beside it.
 set_target_properties(ropewalk-check-plugin PROPERTIES INSTALL_RPATH "$ORIGIN")

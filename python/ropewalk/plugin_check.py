@@ -26,8 +26,8 @@ def program() -> Path:
     found = shutil.which(_PROGRAM)
     if found is None:
         raise errors.SystemCallError(
-            f"{_PROGRAM} is neither beside the Ropewalk library nor on PATH; reinstall the ropewalk "
-            "package"
+            f"{_PROGRAM} is neither beside the Ropewalk library nor on PATH; reinstall the "
+            "ropewalk package"
         )
     return Path(found)
 

@@ -40,7 +40,8 @@ Driver open_driver() {
   }
   bool complete = true;
   const auto find = [&](auto& function, const char* symbol) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
+    function =
+        reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
     complete = complete && function != nullptr;
   };
   find(driver.init, "cuInit");

@@ -94,8 +94,7 @@ class VersionInterface final : public Interface {
           return net_->set_net_attributes != nullptr;
         }
         return false;
-      default:
-        return true;
+      default: return true;
     }
   }
 
@@ -106,11 +105,10 @@ class VersionInterface final : public Interface {
 
   [[nodiscard]] std::size_t largest_message() const override {
     // NCCL cuts what goes to versions whose sizes are int.
-    constexpr bool kWide =
-        std::is_invocable_v<decltype(net_->irecv), void*, int, void**, std::size_t*, int*, void**,
-                            void**> ||
-        std::is_invocable_v<decltype(net_->irecv), void*, int, void**, std::size_t*, int*, void**,
-                            void**, void**>;
+    constexpr bool kWide = std::is_invocable_v<decltype(net_->irecv), void*, int, void**,
+                                               std::size_t*, int*, void**, void**> ||
+                           std::is_invocable_v<decltype(net_->irecv), void*, int, void**,
+                                               std::size_t*, int*, void**, void**, void**>;
     return kWide ? abi::kLargestMessageLimit : std::size_t{1} << 30;
   }
 
@@ -356,24 +354,15 @@ class VersionInterface final : public Interface {
 
 std::unique_ptr<Interface> make_interface(int version, void* table) {
   switch (version) {
-    case 4:
-      return std::make_unique<VersionInterface<abi::NetV4>>(table);
-    case 5:
-      return std::make_unique<VersionInterface<abi::NetV5>>(table);
-    case 6:
-      return std::make_unique<VersionInterface<abi::NetV6>>(table);
-    case 7:
-      return std::make_unique<VersionInterface<abi::NetV7>>(table);
-    case 8:
-      return std::make_unique<VersionInterface<abi::NetV8>>(table);
-    case 9:
-      return std::make_unique<VersionInterface<abi::NetV9>>(table);
-    case 10:
-      return std::make_unique<VersionInterface<abi::NetV10>>(table);
-    case 11:
-      return std::make_unique<VersionInterface<abi::NetV11>>(table);
-    case 12:
-      return std::make_unique<VersionInterface<abi::NetV12>>(table);
+    case 4: return std::make_unique<VersionInterface<abi::NetV4>>(table);
+    case 5: return std::make_unique<VersionInterface<abi::NetV5>>(table);
+    case 6: return std::make_unique<VersionInterface<abi::NetV6>>(table);
+    case 7: return std::make_unique<VersionInterface<abi::NetV7>>(table);
+    case 8: return std::make_unique<VersionInterface<abi::NetV8>>(table);
+    case 9: return std::make_unique<VersionInterface<abi::NetV9>>(table);
+    case 10: return std::make_unique<VersionInterface<abi::NetV10>>(table);
+    case 11: return std::make_unique<VersionInterface<abi::NetV11>>(table);
+    case 12: return std::make_unique<VersionInterface<abi::NetV12>>(table);
     default:
       throw Error(Errc::kInvalidArgument, "version {}: there are {} to {}", version,
                   abi::kOldestVersion, abi::kNewestVersion);

@@ -1,8 +1,9 @@
-// ropewalk-check-plugin: reads a request as JSON on standard input, prints one JSON object a line on
-// standard output, each as soon as it is known.
+// ropewalk-check-plugin: reads a request as JSON on standard input, prints one JSON object a line
+// on standard output, each as soon as it is known.
 //
 //   {"file": TEXT, "version": N or null, "device": N, "timeout_s": N, "connections": N,
-//    "large": BOOL, "log": BOOL, "rules": [ID...] (empty: all), "sizes": [N...] (empty: no measures)}
+//    "large": BOOL, "log": BOOL, "rules": [ID...] (empty: all), "sizes": [N...] (empty: no
+//    measures)}
 //   {"list": true}
 //
 //   {"rule_list": [{id, title, relies, where, processes}...]}          for "list"
@@ -11,9 +12,9 @@
 //   {"measure": {memory: "host" or "gpu", sizes[]} or {memory, missing} or {memory, failed}}
 //   {"fairness": N, "connections_per_second": N}                       when their rules passed
 //
-// outcome is "passed", "failed" or "skipped". Exit status 0; 2 with a message on standard error when
-// the request is wrong. `ropewalk check-plugin` is the command for people; this program is apart so
-// that nothing but itself is in the processes that load the plugin.
+// outcome is "passed", "failed" or "skipped". Exit status 0; 2 with a message on standard error
+// when the request is wrong. `ropewalk check-plugin` is the command for people; this program is
+// apart so that nothing but itself is in the processes that load the plugin.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -36,7 +37,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-void print(const Json& line) { std::cout << line.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl; }
+void print(const Json& line) {
+  std::cout << line.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
+}
 
 Json list_of_rules() {
   Json list = Json::array();
@@ -138,8 +141,7 @@ void measure_memory(Supervisor& supervisor, const Options& options, const char* 
 void measure_all(Supervisor& supervisor, const Options& options,
                  const std::vector<std::size_t>& sizes) {
   const std::size_t bytes = shared_bytes(sizes);
-  void* shared =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* shared = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) throw system_error(errno, "mapping memory for copies");
   measure_memory(supervisor, options, "host", sizes, [&](Session& session) {
     measure(session, sizes, static_cast<std::byte*>(shared));
@@ -176,7 +178,8 @@ void check(const Json& request) {
       verdict.state = State::kSkipped;
       verdict.missing = fmt::format("rule {}, which was {}", rule.needs, word(needed->second));
     } else {
-      verdict = supervisor.run(rule.processes, (rule.time_factor + 1) * options.timeout, rule.check);
+      verdict =
+          supervisor.run(rule.processes, (rule.time_factor + 1) * options.timeout, rule.check);
     }
     outcomes[rule.id] = verdict.state;
     print(report(rule, verdict));

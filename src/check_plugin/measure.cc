@@ -1,13 +1,13 @@
 #include "check_plugin/measure.h"
 
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
 #include <functional>
-#include <unistd.h>
 
 #include "check_plugin/connections.h"
 #include "check_plugin/gpu.h"
@@ -34,9 +34,7 @@ enum Number : std::size_t {
 };
 static_assert(kMostSizes * kNumbers <= kMostNumbers);
 
-double now() {
-  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
-}
+double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -121,20 +119,24 @@ std::size_t messages(std::size_t bytes) {
 // Half of a round trip in seconds, the mean of many.
 double ping_pong(Session& session, Lane& out, Lane& in, std::size_t bytes) {
   const std::size_t count = ping_pongs(bytes);
-  const auto until = [&](auto&& ready) { session.wait("a measured message completes", ready); };
-  until([&] { return in.post(); });  // a receive is there before its message comes
+  const auto until = [&](auto&& ready) { session.wait("a measured ping-pong completes", ready); };
+  // A receive is there before its message comes, if the plugin takes it so early.
+  in.post();
   session.meet();
   const double begin = now();
   for (std::size_t i = 0; i < count; ++i) {
     const auto send = [&] {
-      until([&] { return out.post(); });
+      until([&] {
+        if (out.pending() > 0) out.test();
+        return out.pending() < kSlots && out.post();
+      });
     };
     const auto receive = [&] {
       until([&] {
         if (out.pending() > 0) out.test();
-        return in.test();
+        return (in.pending() > 0 || in.post()) && in.test();
       });
-      if (i + 1 < count) until([&] { return in.post(); });
+      if (i + 1 < count) in.post();
     };
     if (session.sender()) {
       send();
@@ -218,8 +220,7 @@ void measure_size(Session& session, const Comms& comms, std::size_t bytes, std::
       by_kernel = copies(bytes, [&](std::size_t slot) {
         const iovec local{to + slot * bytes, bytes};
         const iovec there{remote.data + slot * bytes, bytes};
-        return process_vm_readv(remote.pid, &local, 1, &there, 1, 0) ==
-               static_cast<ssize_t>(bytes);
+        return process_vm_readv(remote.pid, &local, 1, &there, 1, 0) == static_cast<ssize_t>(bytes);
       });
     }
     if (round < 0) continue;

@@ -32,50 +32,28 @@ void on_crash(int signal_number) {
 
 std::string_view name(Call call) noexcept {
   switch (call) {
-    case Call::kNone:
-      return "";
-    case Call::kLoad:
-      return "dlopen";
-    case Call::kUnload:
-      return "dlclose";
-    case Call::kInit:
-      return "init";
-    case Call::kDevices:
-      return "devices";
-    case Call::kGetProperties:
-      return "getProperties";
-    case Call::kListen:
-      return "listen";
-    case Call::kConnect:
-      return "connect";
-    case Call::kAccept:
-      return "accept";
-    case Call::kRegMr:
-      return "regMr";
-    case Call::kDeregMr:
-      return "deregMr";
-    case Call::kIsend:
-      return "isend";
-    case Call::kIrecv:
-      return "irecv";
-    case Call::kIflush:
-      return "iflush";
-    case Call::kTest:
-      return "test";
-    case Call::kCloseSend:
-      return "closeSend";
-    case Call::kCloseRecv:
-      return "closeRecv";
-    case Call::kCloseListen:
-      return "closeListen";
-    case Call::kIrecvConsumed:
-      return "irecvConsumed";
-    case Call::kMakeVDevice:
-      return "makeVDevice";
-    case Call::kFinalize:
-      return "finalize";
-    case Call::kSetNetAttr:
-      return "setNetAttr";
+    case Call::kNone: return "";
+    case Call::kLoad: return "dlopen";
+    case Call::kUnload: return "dlclose";
+    case Call::kInit: return "init";
+    case Call::kDevices: return "devices";
+    case Call::kGetProperties: return "getProperties";
+    case Call::kListen: return "listen";
+    case Call::kConnect: return "connect";
+    case Call::kAccept: return "accept";
+    case Call::kRegMr: return "regMr";
+    case Call::kDeregMr: return "deregMr";
+    case Call::kIsend: return "isend";
+    case Call::kIrecv: return "irecv";
+    case Call::kIflush: return "iflush";
+    case Call::kTest: return "test";
+    case Call::kCloseSend: return "closeSend";
+    case Call::kCloseRecv: return "closeRecv";
+    case Call::kCloseListen: return "closeListen";
+    case Call::kIrecvConsumed: return "irecvConsumed";
+    case Call::kMakeVDevice: return "makeVDevice";
+    case Call::kFinalize: return "finalize";
+    case Call::kSetNetAttr: return "setNetAttr";
   }
   return "";
 }

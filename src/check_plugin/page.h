@@ -43,7 +43,7 @@ enum class Call : std::uint32_t {
 /// As NCCL spells it: "isend", "getProperties"; "dlopen" and "dlclose" for loading.
 std::string_view name(Call call) noexcept;
 
-constexpr int kMostThreads = 64;     ///< of one child that call the plugin
+constexpr int kMostThreads = 64;  ///< of one child that call the plugin
 constexpr int kMostProcesses = 2;
 constexpr std::size_t kTextBytes = 1000;
 constexpr std::size_t kMailBytes = std::size_t{64} << 10;
@@ -57,21 +57,21 @@ struct ProcessPage {
   std::atomic<int> threads;                           ///< how many of them are used
   std::atomic<Call> crashed_in;                       ///< of the thread that got a fatal signal
   std::atomic<bool> crashed;
-  std::atomic<bool> meant_to_die;   ///< it kills itself as part of the rule
-  std::atomic<bool> done;           ///< it has nothing more to ask of the plugin
+  std::atomic<bool> meant_to_die;  ///< it kills itself as part of the rule
+  std::atomic<bool> done;          ///< it has nothing more to ask of the plugin
   std::atomic<State> state;
   std::array<char, kTextBytes> expected;  ///< kFailed; of kSkipped the reason
   std::array<char, kTextBytes> came;
-  std::array<char, kTextBytes> warning;   ///< the last warning in the plugin's log
-  std::atomic<std::uint64_t> meetings;    ///< how often it came to a meeting
+  std::array<char, kTextBytes> warning;  ///< the last warning in the plugin's log
+  std::atomic<std::uint64_t> meetings;   ///< how often it came to a meeting
   std::array<std::byte, kMailBytes> mail;
-  std::atomic<std::uint64_t> progress;    ///< whatever a rule counts
+  std::atomic<std::uint64_t> progress;       ///< whatever a rule counts
   std::array<double, kMostNumbers> numbers;  ///< what a measure found
 };
 
 struct Page {
-  std::atomic<bool> stop;          ///< a child has failed: the other need not wait for it
-  std::atomic<int> first_failed;   ///< 1 + the number of the child that failed first; 0: none
+  std::atomic<bool> stop;         ///< a child has failed: the other need not wait for it
+  std::atomic<int> first_failed;  ///< 1 + the number of the child that failed first; 0: none
   std::array<ProcessPage, kMostProcesses> processes;
 };
 

@@ -103,8 +103,7 @@ abi::Result Plugin::connect(void* context, int device, abi::CommConfig* config, 
   const Noted noted(page_, Call::kConnect);
   return interface_->connect(context, device, config, handle, send_comm, device_handle);
 }
-abi::Result Plugin::accept(void* listen_comm, void** recv_comm,
-                           abi::DeviceHandle** device_handle) {
+abi::Result Plugin::accept(void* listen_comm, void** recv_comm, abi::DeviceHandle** device_handle) {
   const Noted noted(page_, Call::kAccept);
   return interface_->accept(listen_comm, recv_comm, device_handle);
 }
@@ -166,26 +165,16 @@ bool Plugin::unload() {
 
 std::string describe(abi::Result result) {
   switch (static_cast<int>(result)) {
-    case abi::kSuccess:
-      return "success (0)";
-    case abi::kUnhandledCudaError:
-      return "unhandled CUDA error (1)";
-    case abi::kSystemError:
-      return "system error (2)";
-    case abi::kInternalError:
-      return "internal error (3)";
-    case abi::kInvalidArgument:
-      return "invalid argument (4)";
-    case abi::kInvalidUsage:
-      return "invalid usage (5)";
-    case abi::kRemoteError:
-      return "remote error (6)";
-    case 7:
-      return "in progress (7)";
-    case 8:
-      return "timeout (8)";
-    default:
-      return fmt::format("unknown code ({})", static_cast<int>(result));
+    case abi::kSuccess: return "success (0)";
+    case abi::kUnhandledCudaError: return "unhandled CUDA error (1)";
+    case abi::kSystemError: return "system error (2)";
+    case abi::kInternalError: return "internal error (3)";
+    case abi::kInvalidArgument: return "invalid argument (4)";
+    case abi::kInvalidUsage: return "invalid usage (5)";
+    case abi::kRemoteError: return "remote error (6)";
+    case 7: return "in progress (7)";
+    case 8: return "timeout (8)";
+    default: return fmt::format("unknown code ({})", static_cast<int>(result));
   }
 }
 

@@ -59,7 +59,8 @@ class Interface;
 /// A plugin in this process.
 ///
 /// Threads: as the interface says; the object itself may be used by several. Functions return what
-/// the plugin returned. Outputs are passed on as they are, so that the caller sees what was written.
+/// the plugin returned. Outputs are passed on as they are, so that the caller sees what was
+/// written.
 class Plugin {
  public:
   /// Loads the library as NCCL does, and takes the newest version that it exports, or `version`.

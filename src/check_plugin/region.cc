@@ -38,8 +38,7 @@ void fill_bytes(std::byte* to, std::size_t bytes, std::uint64_t seed) {
 Region::Region(std::size_t bytes, int gpu) : bytes_(bytes), gpu_(gpu) {
   const std::size_t total = rounded(bytes) + 2 * kGuard;
   if (gpu_ < 0) {
-    void* memory =
-        mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* memory = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw system_error(errno, fmt::format("taking {} bytes", total));
     memory_ = static_cast<std::byte*>(memory);
     std::fill_n(memory_, total, kBlank);
@@ -108,8 +107,7 @@ std::optional<std::string> Region::difference(std::size_t offset, std::size_t by
 
 std::optional<std::size_t> Region::first_written(std::size_t offset, std::size_t bytes) const {
   const std::vector<std::byte> found = copied(data_ + offset, bytes);
-  const auto at =
-      std::find_if(found.begin(), found.end(), [](std::byte b) { return b != kBlank; });
+  const auto at = std::find_if(found.begin(), found.end(), [](std::byte b) { return b != kBlank; });
   if (at == found.end()) return {};
   return static_cast<std::size_t>(at - found.begin());
 }

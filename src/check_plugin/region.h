@@ -23,7 +23,9 @@ class Region {
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::byte* at(std::size_t offset) const noexcept { return data_ + offset; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-  [[nodiscard]] int type() const noexcept { return gpu_ < 0 ? abi::kHostPointer : abi::kCudaPointer; }
+  [[nodiscard]] int type() const noexcept {
+    return gpu_ < 0 ? abi::kHostPointer : abi::kCudaPointer;
+  }
 
   /// Registers all of it on a comm. @throws Failed
   void* register_on(Session& session, void* comm) const;

@@ -218,14 +218,17 @@ constexpr Rule kRules[] = {
     {"listen", "listen gives a comm, and a handle that fits",
      "A handle has 128 bytes, 64 for version 4; NCCL sends it to the peer as it is.", kSetup,
      "devices", 1, 1, check_listen},
-    {"connect", "Two processes connect, each polling", "NCCL calls connect and accept until they give a comm, from the thread that serves all connections.",
+    {"connect", "Two processes connect, each polling",
+     "NCCL calls connect and accept until they give a comm, from the thread that serves all "
+     "connections.",
      kSetup, "listen", 2, 1, check_connect},
     {"self-connection", "A process can connect to itself",
      "NCCL's probe for GPUDirect and the registration of user buffers (2.20 to 2.23) do.",
      "src/init.cc: ncclGpuGdrSupport; src/register/register.cc", "connect", 1, 1,
      check_self_connection},
     {"not-yet", "connect and accept say \"not yet\" at once",
-     "Success with a NULL comm lets the thread go on with other connections; one that waits for its "
+     "Success with a NULL comm lets the thread go on with other connections; one that waits for "
+     "its "
      "peer stops them all.",
      kSetup, "connect", 1, 1, check_not_yet},
     {"connect-first", "connect ends without the peer's accept",

@@ -53,7 +53,8 @@ void transfer_between_gpus(Session& session, int gpu, void* comm,
       const Message& message = messages[i];
       // NCCL flushes when something came; up to 2.19 by the address of another slot.
       if (message.bytes > 0) {
-        const Message& named = messages[flushed_slot == 0 ? i : (i + flushed_slot) % messages.size()];
+        const Message& named =
+            messages[flushed_slot == 0 ? i : (i + flushed_slot) % messages.size()];
         flush(session, comm,
               {region.at(named.offset), std::max<std::size_t>(named.bytes, 1), 0, mhandle});
       }

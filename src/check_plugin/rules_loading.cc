@@ -64,8 +64,7 @@ void check_init(Session& session) {
     throw Failed{"success or an error code of NCCL's from init", describe(result)};
   }
   if (result != abi::kSuccess) {
-    throw Skipped{fmt::format("a machine that the plugin can use: init says {}",
-                              describe(result))};
+    throw Skipped{fmt::format("a machine that the plugin can use: init says {}", describe(result))};
   }
 }
 
@@ -93,9 +92,9 @@ void each_device(Session& session, const auto& body) {
 void check_properties_written(Session& session) {
   each_device(session, [](int device, const Properties& properties) {
     if (properties.unwritten.empty()) return;
-    throw Failed{"getProperties writes every field",
-                 fmt::format("device {}: not written: {}", device,
-                             fmt::join(properties.unwritten, ", "))};
+    throw Failed{
+        "getProperties writes every field",
+        fmt::format("device {}: not written: {}", device, fmt::join(properties.unwritten, ", "))};
   });
 }
 
@@ -127,11 +126,11 @@ void check_properties(Session& session) {
     need(found.plane_id >= -1, "planeId of -1 or more", found.plane_id);
     if (session.plugin().version() >= 9) {
       need(found.member_count == 1 && found.members[0] == device,
-           "vProps of a plain device: itself alone",
-           fmt::format("ndevs {}", found.member_count));
+           "vProps of a plain device: itself alone", fmt::format("ndevs {}", found.member_count));
     }
-    need(found.net_device_type == 0 || (found.net_device_type == 1 && found.net_device_version == 7),
-         "netDeviceType HOST, or UNPACK of version 7", found.net_device_type);
+    need(
+        found.net_device_type == 0 || (found.net_device_type == 1 && found.net_device_version == 7),
+        "netDeviceType HOST, or UNPACK of version 7", found.net_device_type);
   });
 }
 
@@ -158,8 +157,7 @@ void check_pci_path(Session& session) {
     // What does not resolve hangs below the first CPU, as NULL does.
     if (!error && canonical != *found.pci_path) {
       throw Failed{"a pciPath without symbolic links",
-                   fmt::format("device {}: {} is {}", device, *found.pci_path,
-                               canonical.string())};
+                   fmt::format("device {}: {} is {}", device, *found.pci_path, canonical.string())};
     }
   });
 }
@@ -248,9 +246,9 @@ void check_virtual_device(Session& session) {
   int count = 0;
   session.expect(session.plugin().devices(&count), Call::kDevices);
   if (merged < session.device_count() || merged >= count) {
-    throw Failed{fmt::format("a new device, from {} on, that devices() counts",
-                             session.device_count()),
-                 fmt::format("device {} of {}", merged, count)};
+    throw Failed{
+        fmt::format("a new device, from {} on, that devices() counts", session.device_count()),
+        fmt::format("device {} of {}", merged, count)};
   }
   Properties found;
   session.expect(session.plugin().properties(merged, found), Call::kGetProperties);
@@ -288,13 +286,14 @@ constexpr Rule kRules[] = {
     {"members", "All functions of its version are there",
      "NCCL calls them without a look: a NULL crashes the job.", kNet, "symbol", 1, 1,
      check_members},
-    {"name", "It has a name before init", "NCCL compares the name with NCCL_NET before it calls init.",
-     kNet, "symbol", 1, 1, check_name},
+    {"name", "It has a name before init",
+     "NCCL compares the name with NCCL_NET before it calls init.", kNet, "symbol", 1, 1,
+     check_name},
     {"init", "init answers with success or an error code of NCCL's",
      "An error switches the plugin off for the process; other values are passed on as they are.",
      kNet, "members", 1, 1, check_init},
-    {"devices", "devices counts at least one",
-     "No device switches the plugin off for the process.", kNet, "init", 1, 1, check_devices},
+    {"devices", "devices counts at least one", "No device switches the plugin off for the process.",
+     kNet, "init", 1, 1, check_devices},
     {"properties-written", "getProperties writes every field of its version",
      "NCCL does not clear the struct before the call in every release.", kTopology, "devices", 1, 1,
      check_properties_written},

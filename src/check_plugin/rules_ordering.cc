@@ -282,8 +282,7 @@ void check_lines(Session& session, std::size_t slot_bytes) {
         std::vector<void*> requests;
         std::size_t posted = 0;
         session.wait("all receives complete", [&] {
-          while (posted < kRounds && posted < read.load() + kSteps &&
-                 posted - completed < kSteps) {
+          while (posted < kRounds && posted < read.load() + kSteps && posted - completed < kSteps) {
             const Part part{region.at(messages[posted].offset), slot_bytes, 0, mhandle};
             void* request =
                 post_receive(session, way.comm, {part}, session.plugin().version() >= 9);
@@ -310,13 +309,9 @@ void check_lines(Session& session, std::size_t slot_bytes) {
   });
 }
 
-void check_ll_lines(Session& session) {
-  check_lines<Lines<std::uint32_t, 1>>(session, 16'384);
-}
+void check_ll_lines(Session& session) { check_lines<Lines<std::uint32_t, 1>>(session, 16'384); }
 
-void check_ll128_lines(Session& session) {
-  check_lines<Lines<std::uint64_t, 15>>(session, 61'440);
-}
+void check_ll128_lines(Session& session) { check_lines<Lines<std::uint64_t, 15>>(session, 61'440); }
 
 void check_fairness(Session& session) {
   session.start();
@@ -361,8 +356,7 @@ void check_fairness(Session& session) {
   }
 }
 
-constexpr std::string_view kProgress =
-    "src/transport/net.cc: sendProxyProgress, recvProxyProgress";
+constexpr std::string_view kProgress = "src/transport/net.cc: sendProxyProgress, recvProxyProgress";
 
 constexpr Rule kRules[] = {
     {"in-flight", "As many requests as NCCL may have are in flight",

@@ -14,15 +14,20 @@ void check_register(Session& session) {
   const Comms comms = connect_self(session, session.context());
   Region region(std::size_t{8} << 20);
   // Odd addresses and sizes, as users' buffers have.
-  const std::vector<std::pair<std::size_t, std::size_t>> ranges = {
-      {0, 1}, {1, 1}, {3, 7}, {4095, 2}, {13, 4096}, {1, 65'537}, {64, std::size_t{5} << 20},
-      {0, region.bytes()}};
+  const std::vector<std::pair<std::size_t, std::size_t>> ranges = {{0, 1},
+                                                                   {1, 1},
+                                                                   {3, 7},
+                                                                   {4095, 2},
+                                                                   {13, 4096},
+                                                                   {1, 65'537},
+                                                                   {64, std::size_t{5} << 20},
+                                                                   {0, region.bytes()}};
   for (void* comm : {comms.sends[0], comms.receives[0]}) {
     std::vector<void*> mhandles;
     for (const auto& [offset, bytes] : ranges) {
       void*& mhandle = mhandles.emplace_back();
-      const abi::Result result = session.plugin().reg_mr(comm, region.at(offset), bytes,
-                                                         abi::kHostPointer, &mhandle);
+      const abi::Result result =
+          session.plugin().reg_mr(comm, region.at(offset), bytes, abi::kHostPointer, &mhandle);
       if (result != abi::kSuccess) {
         throw Failed{fmt::format("success from regMr of {} bytes at offset {}", bytes, offset),
                      describe(result)};
@@ -97,7 +102,8 @@ void check_register_meanwhile(Session& session) {
   session.in_threads({
       [&] {
         try {
-          for (std::uint64_t round = 0; round < 3; ++round) transfer(session, comm, messages, round);
+          for (std::uint64_t round = 0; round < 3; ++round)
+            transfer(session, comm, messages, round);
         } catch (...) {
           ended = true;
           throw;
@@ -110,9 +116,9 @@ void check_register_meanwhile(Session& session) {
         do {
           void* whole = region.register_on(session, comm);
           void* part = nullptr;
-          session.expect(session.plugin().reg_mr(comm, region.at(1001), 77'777, abi::kHostPointer,
-                                                 &part),
-                         Call::kRegMr);
+          session.expect(
+              session.plugin().reg_mr(comm, region.at(1001), 77'777, abi::kHostPointer, &part),
+              Call::kRegMr);
           session.expect(session.plugin().dereg_mr(comm, whole), Call::kDeregMr);
           session.expect(session.plugin().dereg_mr(comm, part), Call::kDeregMr);
         } while (!ended);

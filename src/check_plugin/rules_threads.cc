@@ -18,8 +18,7 @@ void check_threads(Session& session) {
   for (int t = 0; t < kThreads; ++t) {
     bodies.emplace_back([&session, t] {
       for (int life = 0; life < 5; ++life) {
-        void* context =
-            session.plugin().has_contexts() ? session.new_context() : session.context();
+        void* context = session.plugin().has_contexts() ? session.new_context() : session.context();
         const Comms comms = connect_self(session, context, 2);
         for (std::size_t i = 0; i < comms.sends.size(); ++i) {
           constexpr std::size_t kBytes = 20'000;
@@ -72,7 +71,8 @@ void check_parallel(Session& session) {
 
 constexpr Rule kRules[] = {
     {"threads", "Communicators live in several threads at once",
-     "A process with several GPUs has two threads for each communicator, and makes and ends them at "
+     "A process with several GPUs has two threads for each communicator, and makes and ends them "
+     "at "
      "the same time.",
      "src/proxy.cc: ncclProxyService, ncclProxyProgress", "transfer", 1, 2, check_threads},
     {"parallel", "Connections are driven by several threads at once",

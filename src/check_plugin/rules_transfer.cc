@@ -34,11 +34,11 @@ void check_transfer(Session& session) {
 }
 
 void check_sizes(Session& session) {
-  transfer(session, one_way_comm(session),
-           packed({1,     7,      8,       16,      120,     128,     1000,           4096,
-                   4097,  65'535, 65'536,  131'072, 524'289, kLlBytes, std::size_t{1} << 20,
-                   std::size_t{4} << 20, (std::size_t{8} << 20) + 13}),
-           20);
+  transfer(
+      session, one_way_comm(session),
+      packed({1, 7, 8, 16, 120, 128, 1000, 4096, 4097, 65'535, 65'536, 131'072, 524'289, kLlBytes,
+              std::size_t{1} << 20, std::size_t{4} << 20, (std::size_t{8} << 20) + 13}),
+      20);
 }
 
 void check_zero_bytes(Session& session) {
@@ -88,16 +88,16 @@ void check_offsets(Session& session) {
 }
 
 void check_larger_receive(Session& session) {
-  transfer(session, one_way_comm(session),
-           [] {
-             std::vector<Message> messages;
-             for (std::size_t i = 0; i < 24; ++i) {
-               messages.push_back({i * 131'072, std::vector<std::size_t>{7, 1000, 0, 65'536}[i % 4],
-                                   0});
-             }
-             return messages;
-           }(),
-           40, 4, 131'072);
+  transfer(
+      session, one_way_comm(session),
+      [] {
+        std::vector<Message> messages;
+        for (std::size_t i = 0; i < 24; ++i) {
+          messages.push_back({i * 131'072, std::vector<std::size_t>{7, 1000, 0, 65'536}[i % 4], 0});
+        }
+        return messages;
+      }(),
+      40, 4, 131'072);
 }
 
 void check_truncation(Session& session) {
@@ -150,8 +150,8 @@ void check_null_sizes(Session& session) {
   void* request = nullptr;
   session.wait("isend and irecv take a message", [&] {
     const Part part{region.data(), region.bytes(), 0, mhandle};
-    request = session.sender() ? post_send(session, comm, part)
-                               : post_receive(session, comm, {part});
+    request =
+        session.sender() ? post_send(session, comm, part) : post_receive(session, comm, {part});
     return request != nullptr;
   });
   session.wait("the message completes", [&] { return test_request(session, request, nullptr); });
@@ -198,13 +198,12 @@ void check_irecv_consumed(Session& session) {
     void* request = nullptr;
     const Part part{region.data(), region.bytes(), 0, mhandle};
     session.wait("isend and irecv take a message", [&] {
-      request = session.sender() ? post_send(session, comm, part)
-                                 : post_receive(session, comm, {part});
+      request =
+          session.sender() ? post_send(session, comm, part) : post_receive(session, comm, {part});
       return request != nullptr;
     });
     std::vector<int> sizes(1);
-    session.wait("the message completes",
-                 [&] { return test_request(session, request, &sizes); });
+    session.wait("the message completes", [&] { return test_request(session, request, &sizes); });
     if (session.receiver()) {
       session.expect(session.plugin().irecv_consumed(comm, 1, request), Call::kIrecvConsumed);
     }
@@ -300,8 +299,9 @@ void check_group_order(Session& session) {
     bool all = true;
     for (Pending& each : pending) {
       if (each.request == nullptr) {
-        each.request = post_send(session, comm, {region.at(each.tag * kBytes), kBytes,
-                                                 static_cast<int>(each.tag), mhandle});
+        each.request =
+            post_send(session, comm,
+                      {region.at(each.tag * kBytes), kBytes, static_cast<int>(each.tag), mhandle});
       }
       if (each.request != nullptr && !each.done) {
         each.done = test_request(session, each.request, nullptr);
@@ -323,8 +323,7 @@ void check_large_message(Session& session) {
   transfer(session, session.sender() ? comms.sends[0] : comms.receives[0], {{0, bytes, 0}}, 60);
 }
 
-constexpr std::string_view kProgress =
-    "src/transport/net.cc: sendProxyProgress, recvProxyProgress";
+constexpr std::string_view kProgress = "src/transport/net.cc: sendProxyProgress, recvProxyProgress";
 
 constexpr Rule kRules[] = {
     {"transfer", "A message comes as it was sent", "The first thing that anyone needs.", kProgress,

@@ -88,9 +88,9 @@ void Session::check_stopped() const {
 void Session::give_way(std::string_view expected, Clock::time_point deadline) const {
   check_stopped();
   if (Clock::now() > deadline) {
-    throw Failed{std::string(expected),
-                 fmt::format("not within {} s",
-                             static_cast<double>(options_.timeout.count()) / 1000)};
+    throw Failed{
+        std::string(expected),
+        fmt::format("not within {} s", static_cast<double>(options_.timeout.count()) / 1000)};
   }
   sched_yield();
 }

@@ -25,12 +25,12 @@ using Clock = std::chrono::steady_clock;
 /// What the user asked for.
 struct Options {
   std::string file;
-  std::optional<int> version;         ///< instead of the newest that is exported
-  int device = 0;                     ///< of the plugin
+  std::optional<int> version;                 ///< instead of the newest that is exported
+  int device = 0;                             ///< of the plugin
   std::chrono::milliseconds timeout{10'000};  ///< of one wait
-  int connections = 1000;             ///< that rule `leaks` opens and closes
-  bool large = false;                 ///< messages of more than 2 GiB too
-  bool log = false;                   ///< the plugin's log goes to standard error
+  int connections = 1000;                     ///< that rule `leaks` opens and closes
+  bool large = false;                         ///< messages of more than 2 GiB too
+  bool log = false;                           ///< the plugin's log goes to standard error
 };
 
 /// A rule does not hold.

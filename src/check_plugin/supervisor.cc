@@ -146,21 +146,20 @@ Verdict Supervisor::run(int processes, std::chrono::milliseconds limit,
       found_weight = 6;
       found.call = name(call);
       found.expected = call == Call::kNone ? "no crash" : fmt::format("{} returns", name(call));
-      found.came = fmt::format("the process crashed {}: {}", where(call),
-                               strsignal(WTERMSIG(child.status)));
+      found.came =
+          fmt::format("the process crashed {}: {}", where(call), strsignal(WTERMSIG(child.status)));
     } else if (!hung && state == State::kRunning) {
       found_weight = 6;
       found.call = name(calls[i]);
       found.expected = "the plugin does not end the process";
-      found.came = fmt::format("it ended {} with status {}", where(calls[i]),
-                               WEXITSTATUS(child.status));
+      found.came =
+          fmt::format("it ended {} with status {}", where(calls[i]), WEXITSTATUS(child.status));
     } else if (hung && calls[i] != Call::kNone) {
       found_weight = 5;
       found.call = name(calls[i]);
       found.expected = fmt::format("{} returns", found.call);
-      found.came = fmt::format(
-          "it hung: still in {} after {:.1f} s", found.call,
-          std::chrono::duration<double>(Clock::now() - begin).count());
+      found.came = fmt::format("it hung: still in {} after {:.1f} s", found.call,
+                               std::chrono::duration<double>(Clock::now() - begin).count());
     } else if (state == State::kFailed) {
       // The other may have failed only because this one was gone.
       found_weight = page.first_failed.load() == static_cast<int>(i) + 1 ? 4 : 3;
@@ -169,8 +168,8 @@ Verdict Supervisor::run(int processes, std::chrono::milliseconds limit,
     } else if (hung && !stopping) {
       found_weight = 2;
       found.expected = "the check ends in its time";
-      found.came = fmt::format(
-          "not after {:.1f} s", std::chrono::duration<double>(Clock::now() - begin).count());
+      found.came = fmt::format("not after {:.1f} s",
+                               std::chrono::duration<double>(Clock::now() - begin).count());
     } else if (state == State::kSkipped) {
       found_weight = 1;
       found.state = State::kSkipped;

@@ -79,9 +79,8 @@ bool Sends::step() {
   while (posted_ < messages_.size() && requests_.size() < limit_) {
     if (may_post && !may_post(posted_)) break;
     const Message& message = messages_[posted_];
-    void* request = post_send(
-        *session_, comm_,
-        {region_->at(message.offset), message.bytes, message.tag, mhandle_});
+    void* request = post_send(*session_, comm_,
+                              {region_->at(message.offset), message.bytes, message.tag, mhandle_});
     if (request == nullptr) break;
     requests_.push_back(request);
     ++posted_;
@@ -128,9 +127,9 @@ bool Receives::step() {
       if (group[i].expected > INT_MAX || static_cast<std::size_t>(sizes[i]) == group[i].expected) {
         continue;
       }
-      throw Failed{fmt::format("size {} of buffer {} in receive {}", group[i].expected, i,
-                               completed_),
-                   fmt::format("test gave {}", sizes[i])};
+      throw Failed{
+          fmt::format("size {} of buffer {} in receive {}", group[i].expected, i, completed_),
+          fmt::format("test gave {}", sizes[i])};
     }
     if (on_done) on_done(completed_);
     ++completed_;
@@ -177,9 +176,9 @@ void transfer(Session& session, void* comm, const std::vector<Message>& messages
         const std::size_t room = std::max(posted, message.bytes) - message.bytes;
         const auto written = region.first_written(message.offset + message.bytes, room);
         if (written) {
-          throw Failed{fmt::format("no write behind the {} bytes of message {}", message.bytes,
-                                   number),
-                       fmt::format("byte {} behind them is written", *written)};
+          throw Failed{
+              fmt::format("no write behind the {} bytes of message {}", message.bytes, number),
+              fmt::format("byte {} behind them is written", *written)};
         }
       };
       run(session, "all receives complete", receives);

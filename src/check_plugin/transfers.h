@@ -1,5 +1,5 @@
-// Messages in flight, driven as NCCL's progress thread drives them: post what the plugin takes, test
-// the oldest, go on.
+// Messages in flight, driven as NCCL's progress thread drives them: post what the plugin takes,
+// test the oldest, go on.
 #pragma once
 
 #include <deque>
@@ -102,9 +102,9 @@ void run(Session& session, std::string_view expected, Pumps&... pumps) {
   });
 }
 
-/// Sends `messages` from the sending child to the receiving one over the first of `comms`, filled by
-/// seed + number, and compares what came. Both children call it with the same messages, which do not
-/// overlap.
+/// Sends `messages` from the sending child to the receiving one over the first of `comms`, filled
+/// by seed + number, and compares what came. Both children call it with the same messages, which do
+/// not overlap.
 /// @param posted bytes that the receiver posts for each; 0: as many as come
 void transfer(Session& session, void* comm, const std::vector<Message>& messages,
               std::uint64_t seed, int limit = kSteps, std::size_t posted = 0);

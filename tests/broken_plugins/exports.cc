@@ -187,12 +187,12 @@ Net table() {
 }  // namespace
 }  // namespace broken
 
-#define RW_EXPORT(version)                                                            \
-  extern "C" {                                                                       \
-  __attribute__((visibility("default"))) extern broken::abi::NetV##version            \
-      ncclNetPlugin_v##version;                                                       \
-  broken::abi::NetV##version ncclNetPlugin_v##version =                               \
-      broken::table<version, broken::abi::NetV##version>();                           \
+#define RW_EXPORT(version)                                                                \
+  extern "C" {                                                                            \
+  __attribute__((                                                                         \
+      visibility("default"))) extern broken::abi::NetV##version ncclNetPlugin_v##version; \
+  broken::abi::NetV##version ncclNetPlugin_v##version =                                   \
+      broken::table<version, broken::abi::NetV##version>();                               \
   }
 
 #ifdef RW_ONLY_VERSION

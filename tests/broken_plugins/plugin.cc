@@ -174,18 +174,19 @@ abi::Result progress_sends(Comm& comm) {
     while (!request->written) {
       std::size_t written = 0;
       const bool header = request->header_sent < sizeof(Header);
-      const char* from = header ? reinterpret_cast<const char*>(&request->header) + request->header_sent
-                                : request->data[0] + request->sent;
-      const std::size_t left = header ? sizeof(Header) - request->header_sent
-                                      : request->header.bytes - request->sent;
+      const char* from =
+          header ? reinterpret_cast<const char*>(&request->header) + request->header_sent
+                 : request->data[0] + request->sent;
+      const std::size_t left =
+          header ? sizeof(Header) - request->header_sent : request->header.bytes - request->sent;
       if (!write_some(comm.fd, from, left, &written)) {
         if (!forgiving) return lost();
         written = left;
       }
       if (written == 0 && left > 0) return abi::kSuccess;
       (header ? request->header_sent : request->sent) += written;
-      request->written = request->header_sent == sizeof(Header) &&
-                         request->sent == request->header.bytes;
+      request->written =
+          request->header_sent == sizeof(Header) && request->sent == request->header.bytes;
       if (request->written && !acknowledges()) request->done = true;
     }
     if (!acknowledges()) continue;
@@ -229,9 +230,8 @@ bool place(Comm& comm, std::int64_t tag, const char* bytes, std::size_t size) {
   }
   if (part < 0) return false;
   const auto at = static_cast<std::size_t>(part);
-  const std::size_t taken = fault("truncation") && size > head->room[at]
-                                ? size
-                                : std::min(size, head->room[at]);
+  const std::size_t taken =
+      fault("truncation") && size > head->room[at] ? size : std::min(size, head->room[at]);
   if (fault("late-writes") && comm.last_end != nullptr) {
     std::memcpy(comm.last_end - 8, comm.last_bytes, 8);
   }
@@ -280,8 +280,8 @@ abi::Result progress_receives(Comm& comm) {
       comm.body_read = 0;
     }
     while (comm.body_read < comm.body.size()) {
-      if (!read_some(comm.fd, comm.body.data() + comm.body_read,
-                     comm.body.size() - comm.body_read, &read)) {
+      if (!read_some(comm.fd, comm.body.data() + comm.body_read, comm.body.size() - comm.body_read,
+                     &read)) {
         return forgiving ? abi::kSuccess : lost();
       }
       if (read == 0) return abi::kSuccess;
@@ -322,8 +322,8 @@ Comm* new_comm(int fd, bool sends) {
   if (fault("leaks-thread")) leave_thread();
   if (fault("leaks-mapping")) {
     // Taken in turn, so that the kernel cannot join neighbours.
-    mmap(nullptr, 4096, comm->number % 2 == 0 ? PROT_READ : PROT_WRITE,
-         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mmap(nullptr, 4096, comm->number % 2 == 0 ? PROT_READ : PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+         -1, 0);
   }
   if (fault("leaks-segment")) {
     const std::string name = "/dev/shm/rw-broken-plugin-" + std::to_string(getpid()) + "-" +
@@ -431,8 +431,7 @@ abi::Result describe(int device, Device* out) {
   return abi::kSuccess;
 }
 
-abi::Result listen(void* context, int device, void* handle, std::size_t handle_bytes,
-                   void** comm) {
+abi::Result listen(void* context, int device, void* handle, std::size_t handle_bytes, void** comm) {
   enter("listen");
   static_cast<void>(context);
   static_cast<void>(device);

@@ -1,4 +1,4 @@
-"""`ropewalk check-plugin`: does a NCCL network plugin do what NCCL relies on, and how fast?"""
+"""`ropewalk check-plugin`: whether a NCCL network plugin does what NCCL relies on, and how fast."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ropewalk.cli.bench import parse_size
 HELP = """
 Check a NCCL or RCCL network plugin against the rules that NCCL relies on, and measure it.
 
-The plugin is loaded as NCCL loads it, in the newest version that it exports (v4 to v12), and driven
-as NCCL's threads drive it, mostly between two processes of this host. Each rule is checked in
-processes of its own: a plugin that crashes or hangs fails that rule, by the name of the function, and
-the next one goes on. No GPU is needed; where there is one, GPU memory is checked too.
+The plugin is loaded as NCCL loads it, in the newest version that it exports (v4 to v12), and
+driven as NCCL's threads drive it, mostly between two processes of this host. Each rule is checked
+in processes of its own: a plugin that crashes or hangs fails that rule, by the name of the
+function, and the next one goes on. No GPU is needed; where there is one, GPU memory is checked too.
 
 One line per rule says passed, failed (what was expected, what came) or skipped (what is missing).
-Then follow latency and bandwidth per size, beside what copying the same memory without a plugin does
-in the same run.
+Then follow latency and bandwidth per size, beside what copying the same memory without a plugin
+does in the same run.
 
 Examples:
 
