@@ -14,10 +14,10 @@
 namespace ropewalk::plan {
 
 /// Broadcast has the last two phases, with the root in place of its host's local roots; reduce the
-/// first two. Every GPU with a way to other hosts that passes no other GPU is a local root, and for
-/// all_reduce every host is the one that adds up, each for its part of the partitions. Within hosts
-/// there are stars where switches join all, and few packed trees (plan/few_trees.h); weights are
-/// the best for these trees. Problem::trees_per_root is then the most packed trees of a host.
+/// first two. Every GPU with a way to other hosts that passes no other GPU may be a local root, and
+/// for all_reduce any host may add up, each for its part of the partitions. Within hosts there are
+/// stars where switches join all, else few packed trees (plan/few_trees.h); weights are the best
+/// for all of these trees. Problem::trees_per_root is then the most packed trees of a host.
 ///
 /// @throws Error kInvalidArgument when all GPUs are on one host, or a host's GPUs have no way to
 ///         each other inside it, or none of them has one to other hosts that passes no GPU; and for

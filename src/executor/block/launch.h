@@ -18,11 +18,10 @@ inline constexpr std::uint32_t kMaxPeers = 32;   ///< ranks of a communicator on
 
 /// A Program as one piece of memory: this header, StepRecords, operands, SendRecords. `end` and the
 /// operands name links by the peer's rank.
-struct PackedProgram {
+struct alignas(16) PackedProgram {
   std::uint32_t num_steps = 0;
   std::uint32_t num_operands = 0;
   std::uint32_t num_sends = 0;
-  std::uint32_t bytes = 0;  ///< of the whole, a multiple of 16
 
   [[nodiscard]] RW_HOST_DEVICE const StepRecord* steps() const noexcept {
     return reinterpret_cast<const StepRecord*>(this + 1);

@@ -30,7 +30,6 @@ PackedPrograms pack(const std::vector<Program>& programs) {
     header.num_steps = static_cast<std::uint32_t>(program.steps.size());
     header.num_operands = static_cast<std::uint32_t>(program.operands.size());
     header.num_sends = static_cast<std::uint32_t>(program.sends.size());
-    header.bytes = packed.stride;
     const auto put = [&](const void* from, std::size_t bytes) {
       if (bytes > 0) std::memcpy(to, from, bytes);
       to += bytes;
