@@ -103,7 +103,8 @@ FewTrees whole_numbers(const Network& network, Collective collective, int root, 
   }
   // An all-reduce of pairs of a tree and itself upside down.
   const std::vector<int> twins = twin_arcs(network);
-  for (OutTree& tree : equal_trees_of_all(network, limit > 0 ? 2 : 0)) {
+  const int for_each = limit > 0 ? std::max(1, limit / network.num_ranks()) : 0;
+  for (OutTree& tree : equal_trees_of_all(network, for_each)) {
     out.rate += tree.weight / 2;
     out.weights.push_back(tree.weight / 2);
     TreePair pair{tree.root, tree.edges, std::move(tree.edges)};
@@ -135,10 +136,10 @@ FewTrees fewest(const Network& network, Collective collective, int root, double 
   offer(whole_numbers(network, collective, root, limit));
   // Whole units of one lane: the greatest common divisor of the capacities that the trees use. An
   // all-reduce pair needs parts of a lane, as undirected trees do not pack whole lanes well.
-  const std::size_t most_distinct = kMostSearchWork / network.arcs.size() + 1;
+  const std::size_t most_distinct = limit > 0 ? 0 : kMostSearchWork / network.arcs.size() + 1;
   const FractionalPacking packing =
       pack_by_weights(network, collective, root, kStep, most_distinct);
-  if (packing.trees.size() < most_distinct) {
+  if (most_distinct == 0 || packing.trees.size() < most_distinct) {
     Fraction::Integer lane = 0;
     for (const TreePair& tree : packing.trees) {
       for (const auto& [arc, times] : arc_uses(tree)) {
