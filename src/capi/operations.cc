@@ -95,9 +95,8 @@ RW_API rwResult_t rwRedOpCreatePreMulSum(rwRedOp_t* op, const void* scalar, rwDa
 }
 
 RW_API rwResult_t rwRedOpDestroy(rwRedOp_t op, rwComm_t comm) {
-  return guarded("rwRedOpDestroy", [&] {
-    checked(comm, "comm").operators.remove(static_cast<int>(op));
-  });
+  return guarded("rwRedOpDestroy",
+                 [&] { checked(comm, "comm").operators.remove(static_cast<int>(op)); });
 }
 
 RW_API rwResult_t rwAllReduce(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,

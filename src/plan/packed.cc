@@ -56,8 +56,8 @@ FewTrees rounded(const Network& network, const FractionalPacking& packing, const
 }
 
 /// The best packing of whole numbers of equal trees, `supplies` of them for each number: the least
-/// number that comes near `bound`; with a limit on the number (not 0) the best within it. Links must
-/// be alike both ways.
+/// number that comes near `bound`; with a limit on the number (not 0) the best within it. Links
+/// must be alike both ways.
 std::vector<OutTree> equal_trees(const Network& network,
                                  const std::function<Supplies(Capacity)>& supplies,
                                  const Fraction& bound, int limit) {
@@ -126,11 +126,10 @@ FewTrees fewest(const Network& network, Collective collective, int root, double 
   const auto offer = [&](FewTrees offered) {
     if (static_cast<int>(offered.trees.size()) > most_trees || offered.trees.empty()) return;
     const bool both_near = limit == 0 && near(offered) && best.has_value() && near(*best);
-    const bool better =
-        !best.has_value() ||
-        (both_near ? std::pair(offered.trees.size(), best->rate) <
-                         std::pair(best->trees.size(), offered.rate)
-                   : offered.rate > best->rate && !(limit == 0 && near(*best)));
+    const bool better = !best.has_value() ||
+                        (both_near ? std::pair(offered.trees.size(), best->rate) <
+                                         std::pair(best->trees.size(), offered.rate)
+                                   : offered.rate > best->rate && !(limit == 0 && near(*best)));
     if (better) best = std::move(offered);
   };
   offer(whole_numbers(network, collective, root, limit));

@@ -201,8 +201,7 @@ class LocalTrees {
     std::vector<LocalTree> out;
     if (stars) {
       const std::vector<int> unused(network.arcs.size(), 0);
-      std::vector<RoutedEdge> edges =
-          star(ways_beside(network, unused), root, network.num_ranks());
+      std::vector<RoutedEdge> edges = star(ways_beside(network, unused), root, network.num_ranks());
       if (!edges.empty()) out.push_back({std::move(edges), 1});
     } else if (both_ways_) {
       if (!mirrored_[host].has_value()) {
@@ -210,8 +209,8 @@ class LocalTrees {
       }
       const FewTrees& found = *mirrored_[host];
       for (std::size_t i = 0; i < found.trees.size(); ++i) {
-        out.push_back(
-            {hung_at(ways_of(found.trees[i]), root, up), (found.weights[i] / found.rate).to_double()});
+        out.push_back({hung_at(ways_of(found.trees[i]), root, up),
+                       (found.weights[i] / found.rate).to_double()});
       }
     } else {
       const FewTrees found = few_trees(network, Collective::kBroadcast, root, most_);

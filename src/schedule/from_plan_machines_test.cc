@@ -83,9 +83,8 @@ TEST_P(SeveralHosts, SchedulesOfThreePhasesCarryWhatThePlansPromise) {
 
 std::vector<std::string> names_of_several_hosts() {
   std::vector<std::string> names = topology::testing::machine_names();
-  std::erase_if(names, [](const std::string& name) {
-    return topology::testing::machine(name).hosts() == 1;
-  });
+  std::erase_if(
+      names, [](const std::string& name) { return topology::testing::machine(name).hosts() == 1; });
   return names;
 }
 

@@ -163,8 +163,8 @@ Traffic traffic_of(const topology::Topology& topology, const plan::Plan& plan,
   // Filling a tree takes as many of its chunks as it is deep. Where there may be fewer chunks than
   // the best number, deep trees have more of them, so that filling costs all trees the same share.
   const auto rounds = [](const TreeTraffic::Wish& wish, double chunks_per_hop) {
-    return std::clamp(static_cast<int>(std::min<double>(wish.hops * chunks_per_hop, kMostRounds)), 1,
-                      wish.rounds);
+    return std::clamp(static_cast<int>(std::min<double>(wish.hops * chunks_per_hop, kMostRounds)),
+                      1, wish.rounds);
   };
   const auto messages = [&](double chunks_per_hop) {
     double sum = 0;

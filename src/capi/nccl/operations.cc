@@ -118,9 +118,7 @@ RW_NCCL_API(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t* op, void* scala
 }
 
 RW_NCCL_API(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
-  return guarded("ncclRedOpDestroy", [&] {
-    ready(comm).operators.remove(static_cast<int>(op));
-  });
+  return guarded("ncclRedOpDestroy", [&] { ready(comm).operators.remove(static_cast<int>(op)); });
 }
 
 RW_NCCL_API(ncclResult_t, ncclAllReduce, const void* sendbuf, void* recvbuf, std::size_t count,
