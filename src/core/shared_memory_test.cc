@@ -37,10 +37,11 @@ class Backings : public ::testing::TestWithParam<ShmBacking> {
   }
 };
 
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a name cannot stand in them
 #define CREATE_OR_SKIP(memory, bytes)                \
   std::optional<SharedMemory> made = create(bytes);  \
   if (!made) GTEST_SKIP() << "no writable /dev/shm"; \
-  SharedMemory&(memory) = *made
+  SharedMemory& memory = *made
 
 TEST_P(Backings, IsZeroedSparseAndWholePages) {
   CREATE_OR_SKIP(memory, (std::size_t{1} << 34) + 1);
