@@ -9,6 +9,8 @@
 //    <-       pieces copied to the bounce ring in the receiver's window, SEND_NOTIFIED for each
 //    <-       SEND_NOTIFIED with the address of the message         where the path can pull, above
 //                                                                   SINGLE_COPY_BYTES
+//    <-       pieces copied to the receiver's memory, SEND_NOTIFIED where the path can write that,
+//                                                                   and the request named it
 //   receiver  copies the message out in pieces, COMPLETED        ->
 //
 // All receives are requested ahead, so in a steady state a request costs nothing; send() returns
@@ -21,7 +23,7 @@
 // Verified connections (setting VERIFY). Before its first message the sender moves a random pattern
 // through everything that it will use (mailbox, bounce ring, pull), and the receiver compares. A
 // way that fails is not used, and the log says why; when none is left, the connection fails by
-// name. VERIFY=all adds a checksum to every message. (That of a pulled message is made at once in
+// name. The sender closes the exchange by OPEN, from which on both ends' ready() is true. VERIFY=all adds a checksum to every message. (That of a pulled message is made at once in
 // send(), which then takes as long as reading it.)
 //
 // A request that is destroyed unfinished breaks the connection.

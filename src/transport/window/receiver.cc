@@ -31,6 +31,12 @@ std::unique_ptr<Registration> WindowReceiver::register_memory(void* data, std::s
   return driver_.register_memory(device_, data, bytes, kind);
 }
 
+bool WindowReceiver::ready() {
+  if (!open_) progress();
+  mailbox_.throw_if_failed();
+  return open_;
+}
+
 std::unique_ptr<Request> WindowReceiver::receive(std::span<const ReceiveBuffer> buffers) {
   check_buffers(buffers, kMaxGroup, kMaxMessageBytes);
   mailbox_.throw_if_failed();
@@ -53,6 +59,7 @@ void WindowReceiver::post(Posted& posted) {
   entry.tag = posted.buffer.tag;
   entry.id = posted.id;
   entry.bytes = posted.buffer.bytes;
+  state_target(posted, entry);
   mailbox_.write(entry);
 }
 
@@ -68,6 +75,7 @@ void WindowReceiver::withdraw(Posted& posted) {
     queues_[q].posted = nullptr;
   }
   std::erase(posted_, &posted);
+  if (posted.target) end_direct_writes(posted);
   if (!reading()) set_pulling(false);
   mailbox_.fail(Errc::kAborted, "a receive was given up before it was finished");
 }
@@ -114,6 +122,10 @@ void WindowReceiver::finish(Posted& posted) {
 
 void WindowReceiver::on_entry(const Entry& entry) {
   if (entry.command == Command::kVerify) return on_verify(entry);
+  if (entry.command == Command::kOpen) {
+    open_ = true;
+    return;
+  }
   Posted* posted = by_id(entry.id);
   if (posted == nullptr) return senseless();
   if (entry.command == Command::kTooLong) {
@@ -129,6 +141,7 @@ void WindowReceiver::on_entry(const Entry& entry) {
   switch (entry.command) {
     case Command::kSendInline: return on_inline(entry, *posted);
     case Command::kSendPiece: return on_piece(entry, *posted);
+    case Command::kSendDirect: return on_direct(entry, *posted);
     case Command::kSendPull:
       if (posted->started || entry.bytes == 0 || !mailbox_.path().capabilities().pull) break;
       posted->started = true;
@@ -140,7 +153,8 @@ void WindowReceiver::on_entry(const Entry& entry) {
     case Command::kReady:
     case Command::kRecvRequested:
     case Command::kCompleted:
-    case Command::kTooLong: break;
+    case Command::kTooLong:
+    case Command::kOpen: break;
   }
   senseless();
 }

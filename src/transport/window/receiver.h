@@ -24,6 +24,7 @@ class WindowReceiver final : public ReceiveConnection {
   WindowReceiver& operator=(const WindowReceiver&) = delete;
   std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                 MemoryKind kind) override;
+  bool ready() override;
   std::unique_ptr<Request> receive(std::span<const ReceiveBuffer> buffers) override;
   std::unique_ptr<Request> flush(std::span<const ReceiveBuffer> buffers) override;
 
@@ -36,6 +37,7 @@ class WindowReceiver final : public ReceiveConnection {
     std::size_t arrived = 0;  // of them, by pieces or pulls
     bool started = false;     // the message's size is known
     bool finished = false;
+    bool target = false;  // the sender may write it directly
     // Of a message that is pulled.
     std::uint64_t source = 0;
     std::uint64_t checksum = 0;
@@ -56,6 +58,10 @@ class WindowReceiver final : public ReceiveConnection {
   void on_inline(const Entry& entry, Posted& posted);
   void on_piece(const Entry& entry, Posted& posted);
   void pull_pieces();
+  // Direct writes (receiver_direct.cc).
+  void state_target(Posted& posted, Entry& entry);
+  void on_direct(const Entry& entry, Posted& posted);
+  void end_direct_writes(const Posted& posted);
   void post(Posted& posted);
   void withdraw(Posted& posted);
   void finish(Posted& posted);
@@ -76,6 +82,7 @@ class WindowReceiver final : public ReceiveConnection {
   std::vector<Pull> queues_;
   // While a connection is verified: the sender's entry, and what its pull brought.
   bool verifying_ = false;
+  bool open_ = false;  // the sender has accepted what this end found
   Entry verify_;
   std::string bounce_failure_;
   std::vector<std::byte> pulled_pattern_;
