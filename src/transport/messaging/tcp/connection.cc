@@ -64,6 +64,8 @@ class TcpSendRequest final : public Request {
     --sender_.active_;
     if (!message.finished()) sender_.abandon(&message);
   }
+  TcpSendRequest(const TcpSendRequest&) = delete;
+  TcpSendRequest& operator=(const TcpSendRequest&) = delete;
   std::optional<std::size_t> test() override {
     if (!message.finished()) {
       sender_.progress();
