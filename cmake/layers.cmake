@@ -93,6 +93,7 @@ endfunction()
 
 rw_layer(core)
 rw_layer(transport DEPENDS core)
+rw_layer(netplugin DEPENDS core transport)
 rw_layer(topology DEPENDS core LIBRARIES nlohmann_json::nlohmann_json PkgConfig::PUGIXML
   ${CMAKE_DL_LIBS})
 rw_layer(plan DEPENDS core topology LIBRARIES nlohmann_json::nlohmann_json)
@@ -101,6 +102,22 @@ rw_layer(executor DEPENDS core schedule transport
   LIBRARIES PkgConfig::HWY $<$<BOOL:${RW_HAVE_CUDA}>:CUDA::cudart_static>)
 rw_layer(comm DEPENDS core plan schedule transport executor
   LIBRARIES PkgConfig::SODIUM nlohmann_json::nlohmann_json)
+
+# The network plugin for NCCL and RCCL, a module under the names that each looks for. Its tables are
+# compiled into the module itself: nothing refers to them, so an archive would not give them out.
+set(plugin_exports ${PROJECT_SOURCE_DIR}/src/netplugin/exports.map)
+add_library(nccl_net_ropewalk MODULE $<TARGET_OBJECTS:rw_netplugin>)
+target_link_libraries(nccl_net_ropewalk PRIVATE rw_transport)
+set_target_properties(nccl_net_ropewalk PROPERTIES OUTPUT_NAME nccl-net-ropewalk
+  LINK_DEPENDS ${plugin_exports})
+target_link_options(nccl_net_ropewalk PRIVATE -Wl,--exclude-libs,ALL
+  -Wl,--version-script=${plugin_exports})
+if(NOT RW_SANITIZE)
+  target_link_options(nccl_net_ropewalk PRIVATE -Wl,--no-undefined)
+endif()
+add_custom_command(TARGET nccl_net_ropewalk POST_BUILD
+  COMMAND ${CMAKE_COMMAND} -E create_symlink libnccl-net-ropewalk.so
+    $<TARGET_FILE_DIR:nccl_net_ropewalk>/librccl-net-ropewalk.so)
 
 # The library: every layer behind the exported C functions.
 file(GLOB capi_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/capi/*.cc)

@@ -20,9 +20,11 @@ BELOW: dict[str, set[str]] = {
     "transport": {"core"},
     "plan": {"core", "topology"},
     "schedule": {"core", "topology", "plan"},
+    "check_plugin": {"core", "netplugin"},
     "simgrid": {"core", "topology", "plan", "schedule"},
     "executor": {"core", "transport", "schedule"},
     "comm": {"core", "plan", "transport", "schedule", "executor"},
+    "netplugin": {"core", "transport"},
     "capi": {"core", "topology", "plan", "transport", "schedule", "executor", "comm"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)

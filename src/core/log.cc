@@ -17,6 +17,7 @@ struct State {
   std::atomic<int> level{static_cast<int>(Level::kVersion)};
   std::atomic<std::uint32_t> subsystems{kInit | kBootstrap | kEnv};
   std::atomic<int> fd{STDERR_FILENO};
+  std::atomic<Sink> sink{nullptr};
 };
 
 // The one process-wide value: a log line has no communicator to belong to.
@@ -130,13 +131,20 @@ void configure(std::string_view level, std::string_view subsystems, std::string_
   state().subsystems = new_subsystems;
 }
 
+void set_sink(Sink sink) noexcept { state().sink = sink; }
+
 bool enabled(Level level, std::uint32_t subsystem) noexcept {
+  if (state().sink.load(std::memory_order_relaxed) != nullptr) return level <= Level::kInfo;
   if (static_cast<int>(level) > state().level.load(std::memory_order_relaxed)) return false;
   return level <= Level::kWarn || (subsystem & state().subsystems.load(std::memory_order_relaxed));
 }
 
-void write(Level level, std::string_view text) noexcept {
+void write(Level level, std::uint32_t subsystem, std::string_view text) noexcept {
   try {
+    if (const Sink sink = state().sink.load(std::memory_order_relaxed)) {
+      sink(level, subsystem, std::string(text).c_str());
+      return;
+    }
     static const std::string host = host_name();
     const std::string line = fmt::format("{}:{}:{} [0] ROPEWALK {} {}\n", host, getpid(),
                                          syscall(SYS_gettid), name(level), text);

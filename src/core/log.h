@@ -31,23 +31,29 @@ enum Subsystem : std::uint32_t {
   kAll = ~0U,
 };
 
+/// Takes lines in place of the file: another library's log, which chooses among them itself.
+using Sink = void (*)(Level level, std::uint32_t subsystem, const char* text);
+/// From here on every line up to INFO goes to `sink`; nullptr brings the file back. Threads: a line
+/// that is being written may still go to the old place.
+void set_sink(Sink sink) noexcept;
+
 /// Settings as `core/settings.h` reads them. Throws Error(kInvalidArgument) for an unknown level,
 /// subsystem or an unwritable file. May be called again; later lines use the new values.
 void configure(std::string_view level, std::string_view subsystems, std::string_view file);
 
 bool enabled(Level level, std::uint32_t subsystem) noexcept;
-void write(Level level, std::string_view text) noexcept;
+void write(Level level, std::uint32_t subsystem, std::string_view text) noexcept;
 
 template <typename... Args>
 void warn(fmt::format_string<Args...> format, Args&&... args) {
   if (enabled(Level::kWarn, kAll)) {
-    write(Level::kWarn, fmt::format(format, std::forward<Args>(args)...));
+    write(Level::kWarn, kAll, fmt::format(format, std::forward<Args>(args)...));
   }
 }
 template <typename... Args>
 void info(Subsystem subsystem, fmt::format_string<Args...> format, Args&&... args) {
   if (enabled(Level::kInfo, subsystem)) {
-    write(Level::kInfo, fmt::format(format, std::forward<Args>(args)...));
+    write(Level::kInfo, subsystem, fmt::format(format, std::forward<Args>(args)...));
   }
 }
 

@@ -120,6 +120,10 @@ class FaultySender final : public SendConnection {
                                                 MemoryKind kind) override {
     return inner_->register_memory(data, bytes, kind);
   }
+  bool ready() override {
+    throw_if_broken(line_);
+    return inner_->ready();
+  }
   std::unique_ptr<Request> send(const void* data, std::size_t bytes, std::uint32_t tag,
                                 Registration* registration) override {
     throw_if_broken(line_);
@@ -138,6 +142,10 @@ class FaultyReceiver final : public ReceiveConnection {
   std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                 MemoryKind kind) override {
     return inner_->register_memory(data, bytes, kind);
+  }
+  bool ready() override {
+    throw_if_broken(line_);
+    return inner_->ready();
   }
   std::unique_ptr<Request> receive(std::span<const ReceiveBuffer> buffers) override {
     throw_if_broken(line_);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "transport/auto/auto.h"
 #include "transport/faulty.h"
 #include "transport/messaging/tcp/tcp.h"
 #include "transport/window/shm/shm.h"
@@ -18,6 +19,7 @@ struct Provider {
 };
 
 constexpr std::array kProviders = {
+    Provider{"auto", make_auto_transport},
     Provider{"shm", window::make_shm_transport},
     Provider{"sisci", window::make_sisci_transport},
     Provider{"tcp", tcp::make_transport},
@@ -31,14 +33,17 @@ std::vector<std::string_view> compiled_providers() {
   return names;
 }
 
-std::unique_ptr<Transport> make_transport(std::string_view name, const Config& config) {
+std::unique_ptr<Transport> make_plain_transport(std::string_view name, const Config& config) {
   for (const Provider& provider : kProviders) {
-    if (provider.name != name) continue;
-    const std::string& faults = config.text(Setting::kFaulty);
-    std::unique_ptr<Transport> made = provider.make(config);
-    return faults.empty() ? std::move(made) : make_faulty(std::move(made), parse_faults(faults));
+    if (provider.name == name) return provider.make(config);
   }
-  throw Error(Errc::kInvalidArgument, "there is no transport '{}'", name);
+  throw Error(Errc::kInvalidArgument, "there is no transport '{}' in this build", name);
+}
+
+std::unique_ptr<Transport> make_transport(std::string_view name, const Config& config) {
+  std::unique_ptr<Transport> made = make_plain_transport(name, config);
+  const std::string& faults = config.text(Setting::kFaulty);
+  return faults.empty() ? std::move(made) : make_faulty(std::move(made), parse_faults(faults));
 }
 
 }  // namespace ropewalk::transport

@@ -17,4 +17,7 @@ std::vector<std::string_view> compiled_providers();
 /// @throws Error kInvalidArgument for an unknown name; whatever the provider throws
 std::unique_ptr<Transport> make_transport(std::string_view name, const Config& config);
 
+/// As make_transport(), without the setting FAULTY: for a provider made of others.
+std::unique_ptr<Transport> make_plain_transport(std::string_view name, const Config& config);
+
 }  // namespace ropewalk::transport

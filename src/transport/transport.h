@@ -5,8 +5,9 @@
 // both sit on this interface, and one contract suite (contract_test.cc) runs over every provider.
 //
 // Order: messages with equal tags on one connection match in the order in which they were started;
-// completions may come in any order. Threads: an object is used by one thread at a time; different
-// objects of one Transport may be used by different threads at once.
+// completions may come in any order. Threads: an object is used by one thread at a time, save that
+// register_memory() may be called, and a registration that no request uses destroyed, by another
+// thread meanwhile; different objects of one Transport may be used by different threads at once.
 // Lifetime: a Transport outlives its listeners and connections, a connection its requests and
 // registrations.
 #pragma once
@@ -67,6 +68,9 @@ class Request {
 class SendConnection {
  public:
   virtual ~SendConnection() = default;
+  /// Drives the connection until it has been verified and messages can pass.
+  /// @throws Error when it broke; before true was returned, no message has passed
+  [[nodiscard]] virtual bool ready() { return true; }
   virtual std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                         MemoryKind kind) = 0;
   /// Starts a send. `data` must stay unchanged until the request is finished.
@@ -89,6 +93,8 @@ struct ReceiveBuffer {
 class ReceiveConnection {
  public:
   virtual ~ReceiveConnection() = default;
+  /// As SendConnection::ready(). The sender must call its own, or send(), for it to become true.
+  [[nodiscard]] virtual bool ready() { return true; }
   virtual std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                         MemoryKind kind) = 0;
   /// Starts a receive of one message per buffer, at most max_grouped_receives of them.

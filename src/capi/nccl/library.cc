@@ -12,7 +12,7 @@ namespace ropewalk::nccl {
 void log_version() noexcept {
   if (!log::enabled(log::Level::kVersion, log::kAll)) return;
   try {
-    log::write(log::Level::kVersion, fmt::format("NCCL version 2.28.9, by Ropewalk {}.{}.{}",
+    log::write(log::Level::kVersion, log::kAll, fmt::format("NCCL version 2.28.9, by Ropewalk {}.{}.{}",
                                                  RW_MAJOR, RW_MINOR, RW_PATCH));
   } catch (...) {
   }

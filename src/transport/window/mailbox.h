@@ -18,12 +18,12 @@ inline constexpr std::size_t kMaxRequests = 32;
 inline constexpr std::size_t kMaxGroup = 8;
 
 // The most entries that can be unread: every receive's request, a COMPLETED of every send and READY
-// one way; a SEND_NOTIFIED of every receive, all pieces in the bounce ring and VERIFY the other.
+// one way; a SEND_NOTIFIED of every receive, all pieces in the bounce ring, VERIFY and OPEN the other.
 inline constexpr std::size_t kRingEntries = 512;
 inline constexpr std::size_t kBounceBytes = 512 << 10;
 inline constexpr std::size_t kBouncePieceBytes = 64 << 10;
 static_assert(kRingEntries >
-              kMaxRequests * kMaxGroup + kMaxRequests + kBounceBytes / kBouncePieceBytes + 1);
+              kMaxRequests * kMaxGroup + kMaxRequests + kBounceBytes / kBouncePieceBytes + 2);
 
 inline constexpr std::size_t kEntryBytes = 64;
 
@@ -47,6 +47,7 @@ enum class Command : std::uint32_t {
   kCompleted,      ///< receiver: id of the message that was pulled
   kTooLong,        ///< sender: id, bytes; the message does not fit
   kSendDirect,     ///< sender: id, bytes, which are in the target; payload = {0, 0, 0, checksum}
+  kOpen,           ///< sender: it has accepted READY
 };
 
 struct Entry {

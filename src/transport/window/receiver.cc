@@ -31,6 +31,12 @@ std::unique_ptr<Registration> WindowReceiver::register_memory(void* data, std::s
   return driver_.register_memory(device_, data, bytes, kind);
 }
 
+bool WindowReceiver::ready() {
+  if (!open_) progress();
+  mailbox_.throw_if_failed();
+  return open_;
+}
+
 std::unique_ptr<Request> WindowReceiver::receive(std::span<const ReceiveBuffer> buffers) {
   check_buffers(buffers, kMaxGroup, kMaxMessageBytes);
   mailbox_.throw_if_failed();
@@ -116,6 +122,10 @@ void WindowReceiver::finish(Posted& posted) {
 
 void WindowReceiver::on_entry(const Entry& entry) {
   if (entry.command == Command::kVerify) return on_verify(entry);
+  if (entry.command == Command::kOpen) {
+    open_ = true;
+    return;
+  }
   Posted* posted = by_id(entry.id);
   if (posted == nullptr) return senseless();
   if (entry.command == Command::kTooLong) {
@@ -143,7 +153,8 @@ void WindowReceiver::on_entry(const Entry& entry) {
     case Command::kReady:
     case Command::kRecvRequested:
     case Command::kCompleted:
-    case Command::kTooLong: break;
+    case Command::kTooLong:
+    case Command::kOpen: break;
   }
   senseless();
 }

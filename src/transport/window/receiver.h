@@ -24,6 +24,7 @@ class WindowReceiver final : public ReceiveConnection {
   WindowReceiver& operator=(const WindowReceiver&) = delete;
   std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                 MemoryKind kind) override;
+  bool ready() override;
   std::unique_ptr<Request> receive(std::span<const ReceiveBuffer> buffers) override;
   std::unique_ptr<Request> flush(std::span<const ReceiveBuffer> buffers) override;
 
@@ -81,6 +82,7 @@ class WindowReceiver final : public ReceiveConnection {
   std::vector<Pull> queues_;
   // While a connection is verified: the sender's entry, and what its pull brought.
   bool verifying_ = false;
+  bool open_ = false;  // the sender has accepted what this end found
   Entry verify_;
   std::string bounce_failure_;
   std::vector<std::byte> pulled_pattern_;

@@ -65,6 +65,12 @@ std::unique_ptr<Registration> WindowSender::register_memory(void* data, std::siz
   return driver_.register_memory(device_, data, bytes, kind);
 }
 
+bool WindowSender::ready() {
+  if (state_ != State::kOpen) progress();
+  mailbox_.throw_if_failed();
+  return state_ == State::kOpen;
+}
+
 std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes, std::uint32_t tag,
                                             Registration* registration) {
   check_buffer(data, bytes, kMaxMessageBytes);
@@ -206,7 +212,8 @@ void WindowSender::on_entry(const Entry& entry) {
     case Command::kSendPiece:
     case Command::kSendPull:
     case Command::kSendDirect:
-    case Command::kTooLong: break;
+    case Command::kTooLong:
+    case Command::kOpen: break;
   }
   mailbox_.fail(Errc::kPeerLost, "the receiver wrote a mailbox entry that makes no sense");
 }
@@ -220,6 +227,9 @@ void WindowSender::on_ready(const Entry& entry) {
   may_bounce_ = entry.payload[1] != 0;
   pattern_ = {};
   state_ = State::kOpen;
+  Entry opened;
+  opened.command = Command::kOpen;
+  mailbox_.write(opened);
 }
 
 // @return the position of `bytes` contiguous bytes in the bounce ring, when there is room

@@ -33,6 +33,7 @@ class WindowSender final : public SendConnection {
   WindowSender& operator=(const WindowSender&) = delete;
   std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                 MemoryKind kind) override;
+  bool ready() override;
   std::unique_ptr<Request> send(const void* data, std::size_t bytes, std::uint32_t tag,
                                 Registration* registration) override;
 

@@ -28,11 +28,11 @@ constexpr auto kGatherTime = std::chrono::seconds(30);
 // New sockets taken by one accept(): keeps the call short while a stranger floods the port.
 constexpr int kMaxAcceptsPerCall = 64;
 
-constexpr std::array<char, 8> kHandleMagic = {'R', 'W', 'T', 'C', 'P', 'h', '1', 0};
+constexpr std::array<char, 4> kHandleMagic = {'R', 'W', 't', '2'};
 
 // What a handle holds, as it lies in it.
 struct HandleLayout {
-  std::array<char, 8> magic;
+  std::array<char, 4> magic;
   std::uint16_t family;
   std::uint16_t port;  // network order, as in a sockaddr
   std::uint32_t zone;  // of a link-local address, on the listener's host
@@ -41,6 +41,8 @@ struct HandleLayout {
   Token reply;
 };
 static_assert(sizeof(HandleLayout) <= kHandleBytes);
+// Old releases of NCCL carry 64 bytes, of which the network plugin wants some for itself.
+static_assert(sizeof(HandleLayout) <= 60);
 static_assert(std::is_trivially_copyable_v<HandleLayout>);
 
 void set_option(int socket, int level, int option, int value) {

@@ -1,0 +1,154 @@
+#include "transport/auto/auto.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "transport/auto/ends.h"
+#include "transport/auto/offers.h"
+#include "transport/registry.h"
+
+namespace ropewalk::transport {
+namespace choosing {
+namespace {
+
+class AutoListener final : public Listener {
+ public:
+  AutoListener(std::shared_ptr<Doors> doors, std::chrono::nanoseconds peer_loss_time)
+      : doors_(std::move(doors)), peer_loss_time_(peer_loss_time) {}
+  [[nodiscard]] const Handle& handle() const override { return doors_->handle(); }
+  std::unique_ptr<ReceiveConnection> accept() override {
+    std::optional<Doors::Arrival> arrival = doors_->take_new();
+    if (!arrival) return nullptr;
+    return std::make_unique<AutoReceiver>(doors_, std::move(*arrival), peer_loss_time_);
+  }
+
+ private:
+  std::shared_ptr<Doors> doors_;
+  const std::chrono::nanoseconds peer_loss_time_;
+};
+
+class AutoConnector final : public Connector {
+ public:
+  explicit AutoConnector(std::unique_ptr<AutoSender> sender) : sender_(std::move(sender)) {}
+  std::unique_ptr<SendConnection> poll() override {
+    if (!sender_) {
+      throw Error(Errc::kInvalidUsage, "poll of a connector that has handed out its connection");
+    }
+    return sender_->joined() ? std::move(sender_) : nullptr;
+  }
+
+ private:
+  std::unique_ptr<AutoSender> sender_;
+};
+
+class Auto final : public Transport {
+ public:
+  explicit Auto(const Config& config) : peer_loss_time_(config.duration(Setting::kPeerLossTime)) {
+    // One of the first two: with GPUs the first does all that the second does.
+    if (!add(Way::kCudaIpc, config)) add(Way::kShm, config);
+    add(Way::kSisci, config);
+    add(Way::kTcp, config);
+    if (members_.empty()) throw Error(Errc::kSystem, "auto: no provider can be used here");
+  }
+
+  [[nodiscard]] std::string name() const override { return "auto"; }
+  [[nodiscard]] int num_devices() const override {
+    const Member* bridge = member(Way::kSisci);
+    return bridge == nullptr ? 1 : bridge->transport->num_devices();
+  }
+
+  [[nodiscard]] DeviceProperties properties(int device) const override {
+    check(device);
+    const Member* bridge = member(Way::kSisci);
+    DeviceProperties properties = bridge == nullptr ? members_.front().transport->properties(0)
+                                                    : bridge->transport->properties(device);
+    for (const Member& each : members_) {
+      const DeviceProperties of = each.transport->properties(device_of(each, device));
+      properties.max_message_bytes = std::min(properties.max_message_bytes, of.max_message_bytes);
+      properties.max_requests = std::min(properties.max_requests, of.max_requests);
+      properties.max_grouped_receives =
+          std::min(properties.max_grouped_receives, of.max_grouped_receives);
+      // TCP is what is left when all else fails: it does not keep the others from GPU memory.
+      if (each.way != Way::kTcp) properties.memory_kinds &= of.memory_kinds;
+    }
+    return properties;
+  }
+
+  std::unique_ptr<Listener> listen(int device) override {
+    check(device);
+    return std::make_unique<AutoListener>(std::make_shared<Doors>(providers(device), device),
+                                          peer_loss_time_);
+  }
+
+  std::unique_ptr<Connector> connect(int device, const Handle& handle) override {
+    check(device);
+    std::optional<std::vector<Offer>> offers = decode_offers(handle);
+    if (!offers) {
+      throw Error(Errc::kInvalidArgument, "auto: this is no handle of a listener of `auto`");
+    }
+    return std::make_unique<AutoConnector>(
+        std::make_unique<AutoSender>(providers(device), std::move(*offers)));
+  }
+
+ private:
+  struct Member {
+    Way way;
+    std::unique_ptr<Transport> transport;
+  };
+
+  bool add(Way way, const Config& config) {
+    const std::string_view wanted = transport::name(way);
+    const std::vector<std::string_view> known = compiled_providers();
+    if (std::find(known.begin(), known.end(), wanted) == known.end()) return false;
+    try {
+      std::unique_ptr<Transport> made = make_plain_transport(wanted, config);
+      if (made->num_devices() == 0) {
+        log::info(log::kInit, "auto: {} has no device", wanted);
+        return false;
+      }
+      members_.push_back({way, std::move(made)});
+      return true;
+    } catch (const Error& error) {
+      log::info(log::kInit, "auto: {} is not used: {}", wanted, error.what());
+      return false;
+    }
+  }
+
+  [[nodiscard]] const Member* member(Way way) const {
+    for (const Member& each : members_) {
+      if (each.way == way) return &each;
+    }
+    return nullptr;
+  }
+  static int device_of(const Member& member, int device) {
+    return member.way == Way::kSisci ? device : 0;
+  }
+  [[nodiscard]] std::vector<Provider> providers(int device) const {
+    std::vector<Provider> all;
+    for (const Member& each : members_) {
+      all.push_back({each.way, each.transport.get(), device_of(each, device)});
+    }
+    return all;
+  }
+  void check(int device) const {
+    if (device < 0 || device >= num_devices()) {
+      throw Error(Errc::kInvalidArgument, "auto: device {} of {}", device, num_devices());
+    }
+  }
+
+  const std::chrono::nanoseconds peer_loss_time_;
+  std::vector<Member> members_;  // the best first
+};
+
+}  // namespace
+}  // namespace choosing
+
+std::unique_ptr<Transport> make_auto_transport(const Config& config) {
+  return std::make_unique<choosing::Auto>(config);
+}
+
+}  // namespace ropewalk::transport

@@ -1,0 +1,35 @@
+// The best path for each connection: the provider `auto`.
+//
+// Where both ends are on one host: CUDA memory handles if there are GPUs, else shared memory.
+// Between hosts: a PCIe bridge if there is one, else TCP. A listener opens a door for each; its
+// handle holds as many of their handles as fit, the best first. The connecting end tries them in
+// that order. A path that does not pass verification is given up by both ends with one line in the
+// log, and TCP takes its place; no message has passed by then. Until a path is decided on, send()
+// and receive() return nullptr.
+//
+// Devices: those of the PCIe bridge, otherwise one that stands for the host.
+//
+//   sender                                   receiver
+//   connect to the first door that answers   accept: a connection, not yet decided
+//   ready(): the path's own verification     ready(): the same
+//   it fails: connect to the TCP door,       it fails: wait for what comes through the TCP door
+//   first message "in place of another"      with that message
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "core/settings.h"
+#include "transport/transport.h"
+
+namespace ropewalk::transport {
+
+/// @throws Error kSystem when no provider is there at all
+std::unique_ptr<Transport> make_auto_transport(const Config& config);
+
+/// A handle that says all it can in its first `room` bytes; the rest is zero. Of a handle of `auto`
+/// the paths that do not fit are left out.
+/// @throws Error kInvalidUsage when the handle needs more
+Handle shortened(const Handle& handle, std::size_t room);
+
+}  // namespace ropewalk::transport

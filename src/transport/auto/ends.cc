@@ -1,0 +1,393 @@
+#include "transport/auto/ends.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/log.h"
+#include "transport/simple_requests.h"
+
+namespace ropewalk::transport::choosing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A sender that sees its path refused connects again at once; it may have to be scheduled first.
+constexpr auto kReplacementTime = std::chrono::seconds(10);
+
+constexpr std::uint32_t kGreetingTag = 0x52576175;
+constexpr std::array<std::byte, 7> kGreeting = {std::byte{'R'}, std::byte{'W'}, std::byte{'a'},
+                                                std::byte{'u'}, std::byte{'t'}, std::byte{'o'},
+                                                std::byte{'1'}};
+
+// A mistake of the caller would be one over any path.
+bool is_of_path(const Error& error) {
+  return error.code() != Errc::kInvalidArgument && error.code() != Errc::kInvalidUsage;
+}
+
+template <typename Connection>
+std::unique_ptr<Registration> register_with(void* connection, void* data, std::size_t bytes,
+                                            MemoryKind kind) {
+  return static_cast<Connection*>(connection)->register_memory(data, bytes, kind);
+}
+
+}  // namespace
+
+// ---- registrations -------------------------------------------------------------------------
+
+class Registrations::Entry final : public Registration {
+ public:
+  Entry(Registrations& owner, void* at, std::size_t size, MemoryKind of_kind)
+      : data(at), bytes(size), kind(of_kind), owner_(owner) {}
+  ~Entry() override { owner_.forget(this); }
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+
+  void* const data;
+  const std::size_t bytes;
+  const MemoryKind kind;
+  std::unique_ptr<Registration> inner;
+
+ private:
+  Registrations& owner_;
+};
+
+std::unique_ptr<Registration> Registrations::add(void* data, std::size_t bytes, MemoryKind kind) {
+  auto entry = std::make_unique<Entry>(*this, data, bytes, kind);
+  // Without a path its turn comes in move_to(). What can never be right is refused now.
+  if (data == nullptr && bytes > 0) {
+    throw Error(Errc::kInvalidArgument, "registration of {} bytes at a null pointer", bytes);
+  }
+  // Not under the lock if it throws: the entry's destructor takes it too.
+  const Lock lock(mutex_);
+  register_one(*entry);
+  entries_.push_back(entry.get());
+  return entry;
+}
+
+void Registrations::register_one(Entry& entry) {
+  if (connection_ == nullptr) return;
+  try {
+    entry.inner = how_(connection_, entry.data, entry.bytes, entry.kind);
+  } catch (const Error& error) {
+    if (entry.kind == MemoryKind::kHost) throw;
+    throw Error(error.code(),
+                "{}: {}. The path that this connection can take has no use for GPU memory; with "
+                "NCCL_NET_GDR_LEVEL=LOC NCCL gives it host memory",
+                name_, error.what());
+  }
+}
+
+void Registrations::move_to(void* connection, Register how, std::string_view name) {
+  const Lock lock(mutex_);
+  connection_ = connection;
+  how_ = how;
+  name_ = name;
+  for (Entry* entry : entries_) {
+    entry->inner.reset();
+    register_one(*entry);
+  }
+}
+
+Registration* Registrations::of_path(Registration* registration) noexcept {
+  return registration == nullptr ? nullptr : static_cast<Entry*>(registration)->inner.get();
+}
+
+void Registrations::forget(Entry* entry) {
+  const Lock lock(mutex_);
+  std::erase(entries_, entry);
+}
+
+// ---- doors ---------------------------------------------------------------------------------
+
+Doors::Doors(const std::vector<Provider>& providers, int device) {
+  const Lock lock(mutex_);
+  std::vector<Offer> offers;
+  std::string failures;
+  for (const Provider& provider : providers) {
+    try {
+      auto listener = provider.transport->listen(provider.device);
+      offers.push_back({provider.way, listener->handle()});
+      doors_.push_back({provider.way, std::move(listener)});
+    } catch (const Error& error) {
+      log::warn("auto: no listener over {}: {}", name(provider.way), error.what());
+      failures +=
+          fmt::format("{}{}: {}", failures.empty() ? "" : "; ", name(provider.way), error.what());
+    }
+  }
+  if (doors_.empty()) {
+    throw Error(Errc::kSystem, "auto: device {}: no way to listen: {}", device, failures);
+  }
+  handle_ = encode(offers);
+}
+
+void Doors::poll() {
+  for (Door& door : doors_) {
+    try {
+      auto connection = door.listener->accept();
+      if (!connection) continue;
+      if (door.way == Way::kTcp) {
+        greetings_.push_back(
+            {std::move(connection), std::make_unique<std::array<std::byte, 8>>(), nullptr});
+      } else {
+        new_.push_back({std::move(connection), door.way});
+      }
+    } catch (const Error& error) {
+      // The peer sees it fail too, and comes through the next door.
+      log::warn("auto: a connection over {} could not be taken: {}", name(door.way), error.what());
+    }
+  }
+  greet();
+}
+
+void Doors::greet() {
+  std::erase_if(greetings_, [&](Greeting& entry) RW_NO_THREAD_ANALYSIS {
+    try {
+      if (!entry.request) {
+        const ReceiveBuffer buffer{entry.message->data(), entry.message->size(), kGreetingTag,
+                                   nullptr};
+        entry.request = entry.connection->receive({&buffer, 1});
+        if (!entry.request) return false;
+      }
+      if (!entry.request->test()) return false;
+      entry.request.reset();
+      if (!std::equal(kGreeting.begin(), kGreeting.end(), entry.message->begin())) {
+        throw Error(Errc::kPeerLost, "its first message is not the one that it should be");
+      }
+      if (entry.message->back() != std::byte{0}) {
+        replacements_.push_back(std::move(entry.connection));
+      } else {
+        new_.push_back({std::move(entry.connection), Way::kTcp});
+      }
+    } catch (const Error& error) {
+      log::info(log::kNet, "auto: a connection over tcp ended early: {}", error.what());
+      entry.request.reset();
+    }
+    return true;
+  });
+}
+
+std::optional<Doors::Arrival> Doors::take_new() {
+  const Lock lock(mutex_);
+  poll();
+  if (!new_.empty()) {
+    Arrival arrival = std::move(new_.front());
+    new_.pop_front();
+    return arrival;
+  }
+  // More replacements than connections that could want one: what was to be replaced failed before
+  // it was handed out.
+  if (replacements_.size() > static_cast<std::size_t>(undecided_)) {
+    Arrival arrival{std::move(replacements_.front()), Way::kTcp};
+    replacements_.pop_front();
+    return arrival;
+  }
+  return std::nullopt;
+}
+
+std::unique_ptr<ReceiveConnection> Doors::take_replacement() {
+  const Lock lock(mutex_);
+  poll();
+  if (replacements_.empty()) return nullptr;
+  auto taken = std::move(replacements_.front());
+  replacements_.pop_front();
+  return taken;
+}
+
+void Doors::count_undecided(int change) {
+  const Lock lock(mutex_);
+  undecided_ += change;
+}
+
+// ---- the sending end -----------------------------------------------------------------------
+
+AutoSender::AutoSender(const std::vector<Provider>& providers, std::vector<Offer> offers)
+    : providers_(providers), offers_(offers.begin(), offers.end()) {
+  next_path();
+}
+
+AutoSender::~AutoSender() = default;
+
+void AutoSender::next_path() {
+  while (!offers_.empty()) {
+    const Offer offer = offers_.front();
+    offers_.pop_front();
+    const auto provider =
+        std::find_if(providers_.begin(), providers_.end(),
+                     [&](const Provider& known) { return known.way == offer.way; });
+    try {
+      if (provider == providers_.end()) throw Error(Errc::kSystem, "not there at this end");
+      // Only TCP stands in for another path: its first message says so.
+      if (replaces_ && offer.way != Way::kTcp) continue;
+      way_ = offer.way;
+      connector_ = provider->transport->connect(provider->device, offer.handle);
+      connection_ = connector_->poll();
+      if (connection_) {
+        connector_.reset();
+        registrations_.move_to(connection_.get(), register_with<SendConnection>, name(way_));
+      }
+      return;
+    } catch (const Error& error) {
+      connector_.reset();
+      connection_.reset();
+      failures_ +=
+          fmt::format("{}{}: {}", failures_.empty() ? "" : "; ", name(offer.way), error.what());
+      // On another host shared memory is refused as a matter of course.
+      log::info(log::kNet, "auto: no connection over {}: {}", name(offer.way), error.what());
+    }
+  }
+  throw Error(Errc::kPeerLost, "no path to the listener: {}", failures_);
+}
+
+void AutoSender::lost_path(const Error& error) {
+  if (!is_of_path(error) || offers_.empty()) throw error;
+  log::warn("auto: {} is not used for this connection, another path is tried: {}", name(way_),
+            error.what());
+  failures_ += fmt::format("{}{}: {}", failures_.empty() ? "" : "; ", name(way_), error.what());
+  replaces_ = replaces_ || way_ != Way::kTcp;
+  registrations_.move_to(nullptr, nullptr, {});
+  greeting_.reset();
+  connector_.reset();
+  connection_.reset();
+  next_path();
+}
+
+void AutoSender::greet() {
+  if (!greeting_ && !greeted_) {
+    std::copy(kGreeting.begin(), kGreeting.end(), message_.begin());
+    message_.back() = std::byte{replaces_};
+    greeting_ = connection_->send(message_.data(), message_.size(), kGreetingTag, nullptr);
+    greeted_ = greeting_ != nullptr;
+  }
+  if (greeting_ && greeting_->test()) greeting_.reset();
+}
+
+void AutoSender::advance() {
+  try {
+    if (!connection_) {
+      connection_ = connector_->poll();
+      if (!connection_) return;
+      connector_.reset();
+      registrations_.move_to(connection_.get(), register_with<SendConnection>, name(way_));
+    }
+    if (!connection_->ready()) return;
+    if (way_ == Way::kTcp) {
+      greet();
+      if (greeting_ || !greeted_) return;
+    }
+    decided_ = true;
+    log::info(log::kNet, "auto: a connection sends over {}", name(way_));
+  } catch (const Error& error) {
+    lost_path(error);
+  }
+}
+
+bool AutoSender::joined() {
+  if (!connection_ || way_ == Way::kTcp) advance();
+  return decided_ || (connection_ && way_ != Way::kTcp);
+}
+
+bool AutoSender::ready() {
+  if (!decided_) advance();
+  return decided_;
+}
+
+std::unique_ptr<Registration> AutoSender::register_memory(void* data, std::size_t bytes,
+                                                          MemoryKind kind) {
+  return registrations_.add(data, bytes, kind);
+}
+
+std::unique_ptr<Request> AutoSender::send(const void* data, std::size_t bytes, std::uint32_t tag,
+                                          Registration* registration) {
+  if (!decided_) {
+    check_buffer(data, bytes, ~std::size_t{0});
+    if (!ready()) return nullptr;
+  }
+  return connection_->send(data, bytes, tag, Registrations::of_path(registration));
+}
+
+// ---- the receiving end ---------------------------------------------------------------------
+
+AutoReceiver::AutoReceiver(std::shared_ptr<Doors> doors, Doors::Arrival arrival,
+                           std::chrono::nanoseconds peer_loss_time)
+    : doors_(std::move(doors)),
+      peer_loss_time_(peer_loss_time),
+      way_(arrival.way),
+      connection_(std::move(arrival.connection)) {
+  doors_->count_undecided(1);
+  registrations_.move_to(connection_.get(), register_with<ReceiveConnection>, name(way_));
+  if (way_ == Way::kTcp) decide();
+}
+
+AutoReceiver::~AutoReceiver() {
+  if (!decided_) doors_->count_undecided(-1);
+}
+
+void AutoReceiver::decide() {
+  decided_ = true;
+  doors_->count_undecided(-1);
+  doors_.reset();
+  log::info(log::kNet, "auto: a connection receives over {}", name(way_));
+}
+
+void AutoReceiver::lost_path(const Error& error) {
+  if (!is_of_path(error)) throw error;
+  log::warn("auto: {} is not used for this connection, another path is awaited: {}", name(way_),
+            error.what());
+  failure_ = error;
+  // A peer that is gone does not come again; one that only closed does so at once.
+  give_up_at_ = Clock::now() + (error.code() == Errc::kPeerLost
+                                    ? std::chrono::duration_cast<Clock::duration>(peer_loss_time_)
+                                    : Clock::duration(kReplacementTime));
+  registrations_.move_to(nullptr, nullptr, {});
+  connection_.reset();
+}
+
+bool AutoReceiver::ready() {
+  if (decided_) return true;
+  if (connection_) {
+    try {
+      if (connection_->ready()) decide();
+    } catch (const Error& error) {
+      lost_path(error);
+    }
+    return decided_;
+  }
+  connection_ = doors_->take_replacement();
+  if (connection_) {
+    way_ = Way::kTcp;
+    registrations_.move_to(connection_.get(), register_with<ReceiveConnection>, name(way_));
+    decide();
+  } else if (Clock::now() > give_up_at_) {
+    throw Error(*failure_);
+  }
+  return decided_;
+}
+
+std::unique_ptr<Registration> AutoReceiver::register_memory(void* data, std::size_t bytes,
+                                                            MemoryKind kind) {
+  return registrations_.add(data, bytes, kind);
+}
+
+std::unique_ptr<Request> AutoReceiver::receive(std::span<const ReceiveBuffer> buffers) {
+  // Bad arguments are refused whether a path is there or not.
+  check_buffers(buffers, kMostGrouped, ~std::size_t{0});
+  if (!ready()) return nullptr;
+  std::array<ReceiveBuffer, kMostGrouped> mapped;
+  std::copy(buffers.begin(), buffers.end(), mapped.begin());
+  for (ReceiveBuffer& buffer : mapped) {
+    buffer.registration = Registrations::of_path(buffer.registration);
+  }
+  return connection_->receive(std::span(mapped).first(buffers.size()));
+}
+
+std::unique_ptr<Request> AutoReceiver::flush(std::span<const ReceiveBuffer> buffers) {
+  if (!ready()) return std::make_unique<FinishedRequest>(std::vector<std::size_t>(buffers.size()));
+  std::vector<ReceiveBuffer> mapped(buffers.begin(), buffers.end());
+  for (ReceiveBuffer& buffer : mapped) {
+    buffer.registration = Registrations::of_path(buffer.registration);
+  }
+  return connection_->flush(mapped);
+}
+
+}  // namespace ropewalk::transport::choosing

@@ -1,0 +1,27 @@
+// What a handle of `auto` says: the handles of several providers, the best first.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "transport/transport.h"
+
+namespace ropewalk::transport {
+
+/// Providers by the numbers that handles carry.
+enum class Way : std::uint8_t { kShm = 1, kCudaIpc, kSisci, kTcp };
+std::string_view name(Way way) noexcept;
+
+struct Offer {
+  Way way;
+  Handle handle;
+};
+
+/// As many of the offers as fit, in their order.
+Handle encode(const std::vector<Offer>& offers);
+/// @return nothing when this is no handle of `auto`
+std::optional<std::vector<Offer>> decode_offers(const Handle& handle);
+
+}  // namespace ropewalk::transport
