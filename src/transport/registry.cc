@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "transport/faulty.h"
 #include "transport/messaging/tcp/tcp.h"
+#include "transport/window/cuda_ipc/cuda_ipc.h"
 #include "transport/window/shm/shm.h"
 
 namespace ropewalk::transport {
@@ -18,6 +19,7 @@ struct Provider {
 
 constexpr std::array kProviders = {
     Provider{"shm", window::make_shm_transport},
+    Provider{"cuda_ipc", window::make_cuda_ipc_transport},
     Provider{"tcp", tcp::make_transport},
 };
 

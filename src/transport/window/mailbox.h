@@ -16,13 +16,14 @@ namespace ropewalk::transport::window {
 inline constexpr std::size_t kMaxRequests = 32;
 inline constexpr std::size_t kMaxGroup = 8;
 
-// The most entries that can be unread: every receive's request, a COMPLETED of every send and READY
-// one way; a SEND_NOTIFIED of every receive, all pieces in the bounce ring and VERIFY the other.
+// The most entries that can be unread: every receive's request, a COMPLETED of every send, READY
+// and ANSWER one way; a SEND_NOTIFIED of every receive, all pieces in the bounce ring, VERIFY and
+// OFFER the other.
 inline constexpr std::size_t kRingEntries = 512;
 inline constexpr std::size_t kBounceBytes = 512 << 10;
 inline constexpr std::size_t kBouncePieceBytes = 64 << 10;
 static_assert(kRingEntries >
-              kMaxRequests * kMaxGroup + kMaxRequests + kBounceBytes / kBouncePieceBytes + 1);
+              kMaxRequests * kMaxGroup + kMaxRequests + kBounceBytes / kBouncePieceBytes + 2);
 
 inline constexpr std::size_t kEntryBytes = 64;
 
@@ -38,12 +39,17 @@ inline constexpr std::size_t kReceiverWindowBytes = kBounceOffset + kBounceBytes
 enum class Command : std::uint32_t {
   kVerify = 1,     ///< sender: payload = {check, pattern's address, its checksum, a random word}
   kReady,          ///< receiver: payload = {may pull, may bounce, 0, the random word}
-  kRecvRequested,  ///< receiver: id, tag, bytes = room
+  kRecvRequested,  ///< receiver: id, tag, bytes = room; payload = {place}
   kSendInline,     ///< sender: id, bytes; payload = the message
-  kSendPiece,      ///< sender: id, bytes of all; payload = {offset, bytes, position, checksum}
-  kSendPull,       ///< sender: id, bytes; payload = {address, 0, 0, checksum}
+  kSendPiece,      ///< sender: id, bytes of all, tag = skipped bytes of the ring before it;
+                   ///< payload = {offset, bytes, position, checksum}
+  kSendPull,       ///< sender: id, bytes; payload = {address or offset, key or 0, 0, checksum}
   kCompleted,      ///< receiver: id of the message that was pulled
   kTooLong,        ///< sender: id, bytes; the message does not fit
+  kOffer,          ///< sender: id = places (its own above), bytes of a pattern in the ring, tag =
+                   ///< skipped before it;
+                   ///< payload = {key or 0, pattern's key or 0, position, checksum}
+  kAnswer,         ///< receiver: id as in the offer; payload = {key, may pull, may stage}
 };
 
 struct Entry {

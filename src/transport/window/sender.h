@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transport/transport.h"
@@ -42,15 +43,25 @@ class WindowSender final : public SendConnection {
     const std::byte* data = nullptr;
     std::size_t bytes = 0;
     std::uint64_t id = 0;
-    std::size_t next_offset = 0;  // of the first byte not given to a queue
-    std::size_t notified = 0;     // bytes that the receiver was told of
-    bool pulled = false;          // ends with COMPLETED
+    std::size_t next_offset = 0;           // of the first byte not given to a queue
+    std::size_t notified = 0;              // bytes that the receiver was told of
+    const Registration* device = nullptr;  // of device memory; else the CPU's
+    bool pulled = false;                   // ends with COMPLETED
     bool finished = false;
   };
   struct Requested {
     std::uint32_t tag;
     std::uint64_t id;
     std::uint64_t room;
+    std::uint32_t place;
+  };
+  // How messages go from an offered registration (key 0: from the CPU's memory) to a place.
+  struct Way {
+    std::uint64_t key = 0;
+    std::uint32_t place = 0;
+    bool answered = false;
+    bool may_pull = false;
+    bool may_stage = false;
   };
   // A bounce piece on a copy queue.
   struct Piece {
@@ -58,6 +69,7 @@ class WindowSender final : public SendConnection {
     std::size_t offset = 0;
     std::size_t bytes = 0;
     std::uint64_t position = 0;
+    std::uint32_t skipped = 0;  // bytes of the ring before it that nothing uses
   };
   enum class State { kJoining, kVerifying, kAwaitingReady, kOpen };
 
@@ -67,9 +79,19 @@ class WindowSender final : public SendConnection {
   void on_entry(const Entry& entry);
   void on_ready(const Entry& entry);
   void copy_pieces();
-  bool start_piece(int queue);
+  bool start_piece(std::size_t queue);
+  [[nodiscard]] bool queue_done(std::size_t queue);
   void notify(const Piece& piece);
-  std::optional<std::uint64_t> take_bounce(std::size_t bytes);
+  bool take_bounce(std::size_t bytes, Piece& piece);
+  [[nodiscard]] std::uint64_t sum_of(const Message& message, std::size_t offset,
+                                     std::size_t bytes) const;
+
+  // sender_device.cc
+  [[nodiscard]] std::uint32_t place_of(const Registration* registration, const void* data,
+                                       std::size_t bytes) const;
+  const Way* way(const Registration* source, std::uint32_t source_place, std::uint32_t place);
+  bool start_offer(Way& way, const Registration* source, std::uint32_t source_place);
+  bool on_answer(const Entry& entry);
   void abandon(Message* message);
   void wait_for_pull() const;
 
@@ -88,7 +110,11 @@ class WindowSender final : public SendConnection {
   std::deque<Requested> requested_;
   std::vector<Message*> pulled_;   // waiting for COMPLETED
   std::deque<Message*> bouncing_;  // with pieces left to start
-  std::vector<Piece> queues_;
+  std::vector<Piece> queues_;      // the path's, then those for device memory
+  std::size_t path_queues_ = 0;
+  std::vector<Way> ways_;
+  bool offering_ = false;                                         // an offer is not answered
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> checked_;  // places that a pattern joined
 };
 
 }  // namespace ropewalk::transport::window
