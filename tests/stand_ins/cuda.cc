@@ -211,10 +211,11 @@ struct State {
 };
 
 // Never destroyed: streams' threads may outlive main.
-State& state() {
-  static State* const made = new State;
-  return *made;
+State*& the_state() {
+  static State* made = new State;
+  return made;
 }
+State& state() { return *the_state(); }
 
 thread_local std::vector<Context*> current;
 
@@ -403,6 +404,8 @@ EXPORT void stand_in_cuda_configure(const char* text) {
   const std::lock_guard lock(state().mutex);
   configure(text);
 }
+/// Forgets everything, as if this process had never used CUDA: for a child that was forked.
+EXPORT void stand_in_cuda_restart() { the_state() = new State; }
 /// Ranges of device memory that this process has made, mapped or opened.
 EXPORT int stand_in_cuda_ranges() {
   const std::lock_guard lock(state().mutex);

@@ -84,8 +84,14 @@ bool WindowSender::start_offer(Way& way, const Registration* source, std::uint32
   const bool check =
       options_.verify && std::find(checked_.begin(), checked_.end(), places) == checked_.end();
   if (check) {
-    const Registration* pattern = source_place != 0 ? &device.pattern_memory(*source) : nullptr;
-    if (entry.payload[0] != 0) {
+    const Registration* pattern = nullptr;
+    try {
+      if (source_place != 0) pattern = &device.pattern_memory(*source);
+    } catch (const Error& error) {
+      // Out of device memory, say. No pull is tried then, and the receiver's half of staging is.
+      log::info(log::kNet, "{}: no memory for a pattern: {}", driver_.name(), error.what());
+    }
+    if (entry.payload[0] != 0 && pattern != nullptr) {
       const std::optional<std::string> refused = device.offer(*pattern);
       if (!refused) return false;
       if (refused->empty()) entry.payload[1] = device.key(*pattern);
