@@ -89,7 +89,8 @@ void WindowReceiver::progress() {
     if (!mailbox_.failed()) copy_device_pieces();
     if (!mailbox_.failed() && copied_ == 0 && mailbox_.idle_and_lost()) {
       read_mailbox(~std::size_t{0});  // its last words were written before it went
-      mailbox_.fail(Errc::kPeerLost, mailbox_.lost());
+      // So were the pieces that are still on their way to device memory.
+      if (!staging()) mailbox_.fail(Errc::kPeerLost, mailbox_.lost());
     }
   } catch (const Error& error) {
     mailbox_.fail(error.code(), error.what());

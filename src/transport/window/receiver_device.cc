@@ -27,6 +27,13 @@ void WindowReceiver::copy_device_pieces() {
   }
 }
 
+// Whether pieces in this end's window are on their way to device memory.
+bool WindowReceiver::staging() const {
+  return !staged_.empty() ||
+         std::any_of(device_queues_.begin(), device_queues_.end(),
+                     [](const DeviceCopy& copy) { return copy.staged.has_value(); });
+}
+
 // @return whether the queue is idle now
 bool WindowReceiver::finish_device_copy(std::size_t queue) {
   DeviceCopy& copy = device_queues_[queue];
