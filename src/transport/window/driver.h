@@ -46,6 +46,10 @@ struct Capabilities {
 class DeviceCopies {
  public:
   virtual ~DeviceCopies() = default;
+  /// Takes what messages of a new registration will need, so that none of them has to: to take
+  /// pinned or device memory may wait for kernels, which may wait for messages. Any thread, at any
+  /// time; what fails is tried again when it is needed.
+  virtual void prepare(const Registration& registration, bool receives) noexcept = 0;
   [[nodiscard]] virtual int queues() const = 0;
   [[nodiscard]] virtual std::size_t piece_bytes() const = 0;
   /// @throws Error kInvalidArgument when it is no registration of device memory of this driver, or

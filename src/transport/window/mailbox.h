@@ -46,10 +46,10 @@ enum class Command : std::uint32_t {
   kSendPull,       ///< sender: id, bytes; payload = {address or offset, key or 0, 0, checksum}
   kCompleted,      ///< receiver: id of the message that was pulled
   kTooLong,        ///< sender: id, bytes; the message does not fit
-  kOffer,          ///< sender: id = places (its own above), bytes of a pattern in the ring, tag =
-                   ///< skipped before it;
-                   ///< payload = {key or 0, pattern's key or 0, position, checksum}
-  kAnswer,         ///< receiver: id as in the offer; payload = {key, may pull, may stage}
+  kOffer,   ///< sender: id = places (its own above), bytes of a pattern or 0. To pull: payload
+            ///< = {key, pattern's key, 0, checksum}. To stage: tag = skipped before the
+            ///< pattern in the ring, payload = {0, 0, position, checksum}
+  kAnswer,  ///< receiver: id as in the offer; payload = {key, yes or no}
 };
 
 struct Entry {

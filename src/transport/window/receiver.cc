@@ -31,7 +31,10 @@ WindowReceiver::~WindowReceiver() = default;
 
 std::unique_ptr<Registration> WindowReceiver::register_memory(void* data, std::size_t bytes,
                                                               MemoryKind kind) {
-  return driver_.register_memory(device_, data, bytes, kind);
+  std::unique_ptr<Registration> made = driver_.register_memory(device_, data, bytes, kind);
+  DeviceCopies* copies = mailbox_.path().device_copies();
+  if (copies != nullptr && made->kind() != MemoryKind::kHost) copies->prepare(*made, true);
+  return made;
 }
 
 std::unique_ptr<Request> WindowReceiver::receive(std::span<const ReceiveBuffer> buffers) {
@@ -99,7 +102,7 @@ void WindowReceiver::progress() {
 
 void WindowReceiver::read_mailbox(std::size_t limit_bytes) {
   if (verifying_) answer_verify();
-  if (offer_) answer_offer();
+  if (offer_) answer_pull();
   while (!mailbox_.failed() && copied_ < limit_bytes) {
     const std::optional<Entry> entry = mailbox_.read();
     if (!entry) return;

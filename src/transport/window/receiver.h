@@ -4,9 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -70,12 +72,6 @@ class WindowReceiver final : public ReceiveConnection {
     std::size_t bytes = 0;
     std::optional<StagedPiece> staged;
   };
-  // What a pattern has shown about the ways from a place of the sender to one of this end.
-  struct Verdict {
-    std::uint64_t places = 0;
-    std::string pull_failure;
-    std::string stage_failure;
-  };
 
   void progress();
   void throw_if_failed() const { mailbox_.throw_if_failed(); }
@@ -107,9 +103,11 @@ class WindowReceiver final : public ReceiveConnection {
   bool start_device_copy(std::size_t queue);
   void withdraw_device(const Posted& posted);
   void on_offer(const Entry& entry);
-  void answer_offer();
-  std::optional<std::string> open_offered(std::uint64_t key, std::uint32_t place);
-  Verdict judge(const Entry& offer, std::uint32_t place, const std::string& unopened);
+  void answer_pull();
+  void answer_stage(const Entry& offer);
+  void answer(const Entry& offer, bool yes);
+  static std::string try_pattern(const Entry& offer,
+                                 const std::function<void(std::span<std::byte>)>& copy);
 
   Mailbox mailbox_;
   Driver& driver_;
@@ -133,8 +131,9 @@ class WindowReceiver final : public ReceiveConnection {
   std::deque<Posted*> device_pulls_;  // with pieces left to start
   std::deque<StagedPiece> staged_;
   std::vector<DeviceCopy> device_queues_;
-  std::optional<Entry> offer_;  // not answered
-  std::vector<Verdict> verdicts_;
+  std::optional<Entry> offer_;                          // not answered
+  std::map<std::uint64_t, std::string> pull_verdicts_;  // by places: what a pattern showed
+  std::string pull_failure_;                            // the last
 };
 
 }  // namespace ropewalk::transport::window

@@ -2,6 +2,8 @@
 // the sender offered, and the answers to its offers. See engine.h.
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -110,94 +112,78 @@ void WindowReceiver::on_offer(const Entry& entry) {
   if (offer_ || mailbox_.path().device_copies() == nullptr || entry.bytes > kPatternBytes) {
     return senseless();
   }
-  const auto position = static_cast<std::size_t>(entry.payload[2] % kBounceBytes);
-  if (position + entry.bytes > kBounceBytes) return senseless();
+  if (entry.payload[0] == 0) return answer_stage(entry);
+  if (static_cast<std::uint32_t>(entry.id) == 0) return senseless();
   offer_ = entry;
-  answer_offer();
+  answer_pull();
 }
 
-// @return nothing when it takes longer; else why not, empty for success
-std::optional<std::string> WindowReceiver::open_offered(std::uint64_t key, std::uint32_t place) {
-  if (key == 0) return "it was not offered";
-  return mailbox_.path().device_copies()->open(key, place);
-}
-
-void WindowReceiver::answer_offer() {
-  const Entry offer = *offer_;
-  const std::uint64_t key = offer.payload[0];
-  const auto place = static_cast<std::uint32_t>(offer.id);
-  const std::optional<std::string> why_not = open_offered(key, place);
-  if (!why_not) return;
-  std::string no_pattern = "its memory was not offered";
-  if (offer.bytes > 0 && key != 0 && offer.payload[1] != 0) {
-    const std::optional<std::string> pattern = open_offered(offer.payload[1], place);
-    if (!pattern) return;
-    no_pattern = *pattern;
-  }
-  offer_.reset();
-  auto known = std::find_if(verdicts_.begin(), verdicts_.end(),
-                            [&](const Verdict& verdict) { return verdict.places == offer.id; });
-  if (offer.bytes > 0) {
-    if (known != verdicts_.end()) verdicts_.erase(known);
-    verdicts_.push_back(judge(offer, place, no_pattern));
-    known = std::prev(verdicts_.end());
-    const std::uint64_t position = offer.payload[2];
-    free_ring({position - offer.tag, position + (offer.bytes + 63) / 64 * 64});
-  }
-  const Verdict verdict = known != verdicts_.end() ? *known : Verdict{};
-  const bool may_pull = key != 0 && why_not->empty() && verdict.pull_failure.empty();
-  const bool may_stage = verdict.stage_failure.empty();
-  const std::string& pull_failure = !why_not->empty() ? *why_not : verdict.pull_failure;
-  if (!may_pull && !may_stage) {
-    mailbox_.fail(Errc::kSystem, "verification of device memory failed: staged: " +
-                                     verdict.stage_failure + "; pulled: " + pull_failure);
-    return;
-  }
-  if (!may_stage)
-    log::warn("{}: GPU memory is not staged: {}", driver_.name(), verdict.stage_failure);
-  if (!may_pull && key != 0) {
-    log::warn("{}: GPU memory is staged through host memory: {}", driver_.name(), pull_failure);
-  }
+void WindowReceiver::answer(const Entry& offer, bool yes) {
   Entry entry;
   entry.command = Command::kAnswer;
   entry.id = offer.id;
-  entry.payload = {key, may_pull ? 1U : 0U, may_stage ? 1U : 0U, 0};
+  entry.payload = {offer.payload[0], yes ? 1U : 0U, 0, 0};
   mailbox_.write(entry);
 }
 
-// Compares what comes to this end's memory, by each way, with the pattern.
-WindowReceiver::Verdict WindowReceiver::judge(const Entry& offer, std::uint32_t place,
-                                              const std::string& unopened) {
+// Opening takes a while: called until it is over.
+void WindowReceiver::answer_pull() {
+  const Entry offer = *offer_;
   DeviceCopies& device = *mailbox_.path().device_copies();
-  const std::size_t offset =
-      kBounceOffset + static_cast<std::size_t>(offer.payload[2] % kBounceBytes);
-  std::vector<std::byte> seen(offer.bytes);
-  const auto failure = [&](const auto& copy) -> std::string {
-    try {
-      std::fill(seen.begin(), seen.end(), std::byte{});
-      copy();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return checksum(seen.data(), seen.size()) == offer.payload[3]
-               ? ""
-               : "a copy reported success, but the pattern did not come";
-  };
-  Verdict verdict;
-  verdict.places = offer.id;
-  verdict.stage_failure = failure([&] {
+  const auto place = static_cast<std::uint32_t>(offer.id);
+  const std::optional<std::string> opened = device.open(offer.payload[0], place);
+  if (!opened) return;
+  if (offer.bytes > 0) {
+    const std::optional<std::string> pattern = device.open(offer.payload[1], place);
+    if (!pattern) return;
+    pull_verdicts_[offer.id] =
+        !pattern->empty() ? *pattern : try_pattern(offer, [&](std::span<std::byte> seen) {
+          device.pull_pattern(offer.payload[1], place, seen);
+        });
+  }
+  offer_.reset();
+  std::string failure = *opened;
+  // What a pattern has shown holds for all memory of these places.
+  const auto verdict = pull_verdicts_.find(offer.id);
+  if (failure.empty() && verdict != pull_verdicts_.end()) failure = verdict->second;
+  if (!failure.empty()) {
+    log::warn("{}: GPU memory is staged through host memory: {}", driver_.name(), failure);
+    pull_failure_ = failure;
+  }
+  answer(offer, failure.empty());
+}
+
+void WindowReceiver::answer_stage(const Entry& offer) {
+  const std::uint64_t position = offer.payload[2];
+  const auto in_ring = static_cast<std::size_t>(position % kBounceBytes);
+  if (offer.bytes == 0 || in_ring + offer.bytes > kBounceBytes) return senseless();
+  const std::size_t offset = kBounceOffset + in_ring;
+  const auto place = static_cast<std::uint32_t>(offer.id);
+  const std::string failure = try_pattern(offer, [&](std::span<std::byte> seen) {
     if (place != 0) {
-      device.read_pattern(offset, place, seen);
+      mailbox_.path().device_copies()->read_pattern(offset, place, seen);
     } else {
       std::memcpy(seen.data(), mailbox_.path().window() + offset, seen.size());
     }
   });
-  if (offer.payload[0] == 0) return verdict;
-  verdict.pull_failure = unopened;
-  if (unopened.empty()) {
-    verdict.pull_failure = failure([&] { device.pull_pattern(offer.payload[1], place, seen); });
+  free_ring({position - offer.tag, position + (offer.bytes + 63) / 64 * 64});
+  if (failure.empty()) return answer(offer, true);
+  mailbox_.fail(Errc::kSystem, "verification of device memory failed: staged: " + failure +
+                                   (pull_failure_.empty() ? "" : "; pulled: " + pull_failure_));
+}
+
+// Compares what `copy` brings with the pattern. @return why it failed, empty for success
+std::string WindowReceiver::try_pattern(const Entry& offer,
+                                        const std::function<void(std::span<std::byte>)>& copy) {
+  std::vector<std::byte> seen(offer.bytes);
+  try {
+    copy(seen);
+  } catch (const Error& error) {
+    return error.what();
   }
-  return verdict;
+  return checksum(seen.data(), seen.size()) == offer.payload[3]
+             ? ""
+             : "a copy reported success, but the pattern did not come";
 }
 
 }  // namespace ropewalk::transport::window

@@ -62,7 +62,10 @@ WindowSender::~WindowSender() = default;
 
 std::unique_ptr<Registration> WindowSender::register_memory(void* data, std::size_t bytes,
                                                             MemoryKind kind) {
-  return driver_.register_memory(device_, data, bytes, kind);
+  std::unique_ptr<Registration> made = driver_.register_memory(device_, data, bytes, kind);
+  DeviceCopies* copies = mailbox_.path().device_copies();
+  if (copies != nullptr && made->kind() != MemoryKind::kHost) copies->prepare(*made, false);
+  return made;
 }
 
 std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes, std::uint32_t tag,
@@ -84,11 +87,12 @@ std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes,
   }
   const Requested request = *match;
   const bool device = (place != 0 || request.place != 0) && bytes > 0 && bytes <= request.room;
-  const Way* const taken = device ? way(registration, place, request.place) : nullptr;
-  if (device && taken == nullptr) {
+  const Way taken = device ? way(registration, place, request.place) : Way::kUnknown;
+  if (device && taken == Way::kUnknown) {
     mailbox_.throw_if_failed();
     return nullptr;  // until the receiver has answered how
   }
+  if (device) (void)find();  // more requests may have come meanwhile
   requested_.erase(match);
 
   Entry entry;
@@ -112,7 +116,7 @@ std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes,
 
   const std::size_t inline_bytes = kInlineBytes - (options_.checksums ? sizeof(std::uint64_t) : 0);
   if (device
-          ? taken->may_pull
+          ? taken == Way::kPulled
           : bytes > inline_bytes && may_pull_ && (bytes >= options_.pull_bytes || !may_bounce_)) {
     entry.command = Command::kSendPull;
     if (device) {

@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "transport/transport.h"
@@ -55,13 +54,13 @@ class WindowSender final : public SendConnection {
     std::uint64_t room;
     std::uint32_t place;
   };
-  // How messages go from an offered registration (key 0: from the CPU's memory) to a place.
-  struct Way {
+  // How a message goes that is not from the CPU's memory into the CPU's.
+  enum class Way { kUnknown, kPulled, kStaged };
+  // Whether memory can be pulled into a place, or (key 0) messages staged between two.
+  struct Question {
     std::uint64_t key = 0;
-    std::uint32_t place = 0;
-    bool answered = false;
-    bool may_pull = false;
-    bool may_stage = false;
+    std::uint64_t places = 0;  // this end's, shifted by 32, and the other's
+    std::optional<bool> answer;
   };
   // A bounce piece on a copy queue.
   struct Piece {
@@ -89,8 +88,10 @@ class WindowSender final : public SendConnection {
   // sender_device.cc
   [[nodiscard]] std::uint32_t place_of(const Registration* registration, const void* data,
                                        std::size_t bytes) const;
-  const Way* way(const Registration* source, std::uint32_t source_place, std::uint32_t place);
-  bool start_offer(Way& way, const Registration* source, std::uint32_t source_place);
+  Way way(const Registration* source, std::uint32_t source_place, std::uint32_t place);
+  std::optional<bool> ask(std::uint64_t key, const Registration* source, std::uint64_t places);
+  bool offer_pull(Question& question, const Registration& source);
+  bool offer_stage(Question& question, const Registration* source);
   bool on_answer(const Entry& entry);
   void abandon(Message* message);
   void wait_for_pull() const;
@@ -112,9 +113,9 @@ class WindowSender final : public SendConnection {
   std::deque<Message*> bouncing_;  // with pieces left to start
   std::vector<Piece> queues_;      // the path's, then those for device memory
   std::size_t path_queues_ = 0;
-  std::vector<Way> ways_;
-  bool offering_ = false;                                         // an offer is not answered
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> checked_;  // places that a pattern joined
+  std::vector<Question> questions_;
+  bool offering_ = false;               // an offer is not answered
+  std::vector<std::uint64_t> checked_;  // places between which a pattern was sent to be pulled
 };
 
 }  // namespace ropewalk::transport::window

@@ -32,105 +32,123 @@ std::uint32_t WindowSender::place_of(const Registration* registration, const voi
   return device->place(*registration, data, bytes);
 }
 
-// @return null when it is not known yet: to be asked again
-const WindowSender::Way* WindowSender::way(const Registration* source, std::uint32_t source_place,
-                                           std::uint32_t place) {
+// Pulled where that may be, else staged. Each is asked about when it is needed: so most connections
+// never try the other.
+WindowSender::Way WindowSender::way(const Registration* source, std::uint32_t source_place,
+                                    std::uint32_t place) {
   DeviceCopies* device = mailbox_.path().device_copies();
   if (device == nullptr) {
     mailbox_.fail(Errc::kPeerLost, "the receiver asks for device memory, which this end has not");
-    return nullptr;
+    return Way::kUnknown;
   }
-  const std::uint64_t key = source_place != 0 ? device->key(*source) : 0;
-  const auto known = std::find_if(ways_.begin(), ways_.end(), [&](const Way& entry) {
-    return entry.key == key && entry.place == place;
-  });
-  if (known != ways_.end() && known->answered) return &*known;
-  progress();
-  if (mailbox_.failed() || offering_) return nullptr;
-  Way made;
-  made.key = key;
-  made.place = place;
-  try {
-    if (start_offer(made, source, source_place)) {
-      std::erase_if(ways_,
-                    [&](const Way& entry) { return entry.key != 0 && device->ended(entry.key); });
-      ways_.push_back(made);
-      offering_ = true;
-    }
-  } catch (const Error& error) {
-    mailbox_.fail(error.code(), error.what());
+  const std::uint64_t places = (std::uint64_t{source_place} << 32) | place;
+  if (source_place != 0 && place != 0) {
+    const std::optional<bool> pulls = ask(device->key(*source), source, places);
+    if (!pulls) return Way::kUnknown;
+    if (*pulls) return Way::kPulled;
   }
-  return nullptr;
+  return ask(0, source, places).value_or(false) ? Way::kStaged : Way::kUnknown;
 }
 
-// @return whether it went; otherwise there is no room for it now
-bool WindowSender::start_offer(Way& way, const Registration* source, std::uint32_t source_place) {
-  Path& path = mailbox_.path();
-  DeviceCopies& device = *path.device_copies();
+// @return nothing when it is not known yet: to be asked again
+std::optional<bool> WindowSender::ask(std::uint64_t key, const Registration* source,
+                                      std::uint64_t places) {
+  const auto known = std::find_if(questions_.begin(), questions_.end(), [&](const Question& entry) {
+    return entry.key == key && entry.places == places;
+  });
+  if (known != questions_.end() && known->answer) return known->answer;
+  progress();
+  if (mailbox_.failed() || offering_) return std::nullopt;
+  try {
+    Question made{key, places, std::nullopt};
+    if (!(key != 0 ? offer_pull(made, *source) : offer_stage(made, source))) return std::nullopt;
+    const DeviceCopies& device = *mailbox_.path().device_copies();
+    std::erase_if(questions_,
+                  [&](const Question& entry) { return entry.key != 0 && device.ended(entry.key); });
+    questions_.push_back(made);
+    offering_ = !made.answer;
+    return made.answer;
+  } catch (const Error& error) {
+    mailbox_.fail(error.code(), error.what());
+    return std::nullopt;
+  }
+}
+
+// @return whether it went, or is known by now; otherwise there is no room for it
+bool WindowSender::offer_pull(Question& question, const Registration& source) {
+  DeviceCopies& device = *mailbox_.path().device_copies();
+  const auto refuse = [&](const std::string& why) {
+    log::info(log::kNet, "{}: GPU memory is staged: {}", driver_.name(), why);
+    question.answer = false;
+    return true;
+  };
+  const std::optional<std::string> refused = device.offer(source);
+  if (!refused) return false;
+  if (!refused->empty()) return refuse(*refused);
   Entry entry;
   entry.command = Command::kOffer;
-  entry.id = (std::uint64_t{source_place} << 32) | way.place;
-  // A pull is from device memory into device memory.
-  if (source_place != 0 && way.place != 0) {
-    const std::optional<std::string> refused = device.offer(*source);
-    if (!refused) return false;
-    if (refused->empty()) {
-      entry.payload[0] = way.key;
-    } else {
-      log::info(log::kNet, "{}: GPU memory is staged: {}", driver_.name(), *refused);
-    }
-  }
-  const std::pair places{source_place, way.place};
-  const bool check =
-      options_.verify && std::find(checked_.begin(), checked_.end(), places) == checked_.end();
-  if (check) {
-    const Registration* pattern = nullptr;
+  entry.id = question.places;
+  entry.payload[0] = question.key;
+  if (options_.verify &&
+      std::find(checked_.begin(), checked_.end(), question.places) == checked_.end()) {
     try {
-      if (source_place != 0) pattern = &device.pattern_memory(*source);
-    } catch (const Error& error) {
-      // Out of device memory, say. No pull is tried then, and the receiver's half of staging is.
-      log::info(log::kNet, "{}: no memory for a pattern: {}", driver_.name(), error.what());
-    }
-    if (entry.payload[0] != 0 && pattern != nullptr) {
-      const std::optional<std::string> refused = device.offer(*pattern);
-      if (!refused) return false;
-      if (refused->empty()) entry.payload[1] = device.key(*pattern);
+      const Registration& pattern = device.pattern_memory(source);
+      const std::optional<std::string> no_pattern = device.offer(pattern);
+      if (!no_pattern) return false;
+      if (!no_pattern->empty()) return refuse(*no_pattern);
+      entry.payload[1] = device.key(pattern);
+    } catch (const Error& error) {  // out of device memory, say
+      return refuse(error.what());
     }
     const std::span<const std::byte> bytes = device.pattern();
-    Piece piece;
-    if (!take_bounce(bytes.size(), piece)) return false;
-    const std::size_t offset =
-        kBounceOffset + static_cast<std::size_t>(piece.position % kBounceBytes);
     entry.bytes = bytes.size();
-    entry.tag = piece.skipped;
-    entry.payload[2] = piece.position;
     entry.payload[3] = checksum(bytes.data(), bytes.size());
-    if (pattern == nullptr) {
-      path.put(offset, bytes.data(), bytes.size());
-    } else {
-      try {
-        device.write_pattern(*pattern, offset);
-      } catch (const Error& error) {
-        // The receiver will not find the pattern there, and say what that means.
-        log::info(log::kNet, "{}: a pattern could not be staged: {}", driver_.name(), error.what());
-      }
-    }
-    checked_.push_back(places);
+    checked_.push_back(question.places);
   }
   mailbox_.write(entry);
   return true;
 }
 
-bool WindowSender::on_answer(const Entry& entry) {
-  const auto asked = std::find_if(ways_.begin(), ways_.end(), [&](const Way& way) {
-    return !way.answered && way.place == static_cast<std::uint32_t>(entry.id);
-  });
-  if (!offering_ || asked == ways_.end() || (entry.payload[1] == 0 && entry.payload[2] == 0)) {
-    return false;
+bool WindowSender::offer_stage(Question& question, const Registration* source) {
+  if (!options_.verify) {
+    question.answer = true;
+    return true;
   }
-  asked->answered = true;
-  asked->may_pull = entry.payload[1] != 0;
-  asked->may_stage = entry.payload[2] != 0;
+  Path& path = mailbox_.path();
+  DeviceCopies& device = *path.device_copies();
+  const std::span<const std::byte> bytes = device.pattern();
+  Piece piece;
+  if (!take_bounce(bytes.size(), piece)) return false;
+  const std::size_t offset =
+      kBounceOffset + static_cast<std::size_t>(piece.position % kBounceBytes);
+  if (question.places >> 32 == 0) {
+    path.put(offset, bytes.data(), bytes.size());
+  } else {
+    try {
+      device.write_pattern(device.pattern_memory(*source), offset);
+    } catch (const Error& error) {
+      // The receiver will not find the pattern there, and says what that means.
+      log::warn("{}: a pattern could not be staged: {}", driver_.name(), error.what());
+    }
+  }
+  Entry entry;
+  entry.command = Command::kOffer;
+  entry.id = question.places;
+  entry.bytes = bytes.size();
+  entry.tag = piece.skipped;
+  entry.payload[2] = piece.position;
+  entry.payload[3] = checksum(bytes.data(), bytes.size());
+  mailbox_.write(entry);
+  return true;
+}
+
+bool WindowSender::on_answer(const Entry& entry) {
+  const auto asked =
+      std::find_if(questions_.begin(), questions_.end(), [&](const Question& question) {
+        return !question.answer && question.key == entry.payload[0] && question.places == entry.id;
+      });
+  if (!offering_ || asked == questions_.end()) return false;
+  asked->answer = entry.payload[1] != 0;
   offering_ = false;
   return true;
 }

@@ -56,7 +56,7 @@ class CudaIpcPath final : public Path {
   DeviceCopies* device_copies() override { return device_ ? &*device_ : nullptr; }
   std::optional<std::string> peer_lost() override {
     std::optional<std::string> lost = host_->peer_lost();
-    if (device_ && host_->ready() && !lost) device_->read_offers();
+    if (device_ && !lost) device_->close_withdrawn();
     return lost;
   }
   void disconnect() noexcept override { host_->disconnect(); }

@@ -339,9 +339,26 @@ TEST_F(CudaIpc, PullsWhereStagingFails) {
 }
 
 TEST_F(CudaIpc, FailsByNameWhenNothingWorks) {
-  for (const char* faults : {"lose=dtoh", "no_peer,refuse=cuMemHostRegister_v2:800", "lose=htod"}) {
+  for (const char* faults : {"lose=dtoh", "no_peer,refuse=cuMemHostRegister_v2:800"}) {
     open();
     const std::string words = failure(Memory::kVirtual, Memory::kAllocator, faults);
+    EXPECT_NE(words.find("verification of device memory failed: staged: "), std::string::npos)
+        << faults << ": " << words;
+    EXPECT_NE(words.find("; pulled: "), std::string::npos) << faults << ": " << words;
+  }
+}
+
+TEST_F(CudaIpc, FailsByNameWhereOnlyStagingIsPossible) {
+  for (const char* faults : {"lose=htod", "refuse=cuMemcpyHtoDAsync_v2:1"}) {
+    open();
+    const auto to = destination(Memory::kAllocator);
+    const std::vector<char> out(1000);
+    stand_in_.configure(faults);
+    const ReceiveBuffer buffer{to->data(), out.size(), 0, to->registration()};
+    const auto receive = receiver_->receive({&buffer, 1});
+    const std::string words =
+        message_of([&] { finish(out.data(), out.size(), nullptr, *receive); }, Errc::kSystem);
+    stand_in_.configure("");
     EXPECT_NE(words.find("verification of device memory failed: staged: "), std::string::npos)
         << faults << ": " << words;
   }

@@ -42,6 +42,33 @@ const DeviceRegistration& Patterns::at(const DeviceMemory& like) {
   return *source.registration;
 }
 
+void Patterns::prepare(Gpu& gpu) {
+  const Lock lock(mutex_);
+  (void)destination_on(gpu);
+}
+
+CuPointer Patterns::destination_on(Gpu& gpu) {
+  std::unique_ptr<DeviceBuffer>& made = destinations_[&gpu];
+  if (!made) {
+    made = std::make_unique<DeviceBuffer>(gpu, bytes_.size(), DeviceBuffer::From::kAllocator);
+    clear(gpu, made->data());  // so that what this needs is there, too
+  }
+  return made->data();
+}
+
+// What an earlier try left must not pass for the next one's.
+void Patterns::clear(Gpu& gpu, CuPointer destination) const {
+  const std::vector<std::byte> blank(bytes_.size());
+  gpu.fill(destination, blank.data(), blank.size());
+  std::vector<std::byte> seen(bytes_.size(), std::byte{1});
+  gpu.fetch(seen.data(), destination, seen.size());
+  if (seen != blank) {
+    throw Error(Errc::kCuda,
+                "copies from the host to {} and back report success and change nothing",
+                gpu.name());
+  }
+}
+
 DeviceSide::DeviceSide(CudaShared& shared, HostPath& host, WindowSizes sizes)
     : shared_(shared),
       host_(host),
@@ -50,6 +77,7 @@ DeviceSide::DeviceSide(CudaShared& shared, HostPath& host, WindowSizes sizes)
 
 DeviceSide::~DeviceSide() {
   if (line_) line_->close();
+  const Lock lock(mutex_);
   if (pinning_ == nullptr) return;
   try {
     const CurrentContext current(shared_.cuda, pinning_->context());
@@ -85,33 +113,62 @@ std::uint64_t DeviceSide::offset(const Registration& registration, const void* d
   return address(data) - memory_of(registration).data;
 }
 
-std::byte* DeviceSide::pinned(std::byte* window, std::size_t bytes, Gpu& gpu, bool& pinned) {
-  if (!pinned) {
-    const CurrentContext current(shared_.cuda, gpu.context());
-    shared_.cuda.check(
-        shared_.cuda.host_register(window, bytes, kCuHostPortable | kCuHostDeviceMap),
-        "pinning the bounce ring (cuMemHostRegister)");
-    pinned = true;
-    if (pinning_ == nullptr) pinning_ = &gpu;
+void DeviceSide::prepare(const Registration& registration, bool receives) noexcept {
+  try {
+    Gpu& gpu = *memory_of(registration).gpu;
+    if (receives) {
+      (void)pinned_own(gpu);
+      shared_.patterns.prepare(gpu);
+      const Lock lock(mutex_);
+      for (int queue = 0; queue < kQueues; ++queue) (void)queue_on(queue, gpu);
+    } else {
+      (void)pattern_memory(registration);
+    }
+  } catch (const Error& error) {
+    log::info(log::kNet, "cuda_ipc: preparing for GPU memory: {}", error.what());
   }
-  return window;
+}
+
+void DeviceSide::pin(std::byte* window, std::size_t bytes, Gpu& gpu) {
+  const CurrentContext current(shared_.cuda, gpu.context());
+  shared_.cuda.check(shared_.cuda.host_register(window, bytes, kCuHostPortable | kCuHostDeviceMap),
+                     "pinning the bounce ring (cuMemHostRegister)");
+  if (pinning_ == nullptr) pinning_ = &gpu;
+}
+
+std::byte* DeviceSide::pinned_own(Gpu& gpu) {
+  const Lock lock(mutex_);
+  if (!own_pinned_) pin(host_.window(), sizes_.own, gpu);
+  own_pinned_ = true;
+  return host_.window();
+}
+
+std::byte* DeviceSide::pinned_other(Gpu& gpu) {
+  const Lock lock(mutex_);
+  if (!other_pinned_) pin(host_.other_window(), sizes_.other, gpu);
+  other_pinned_ = true;
+  return host_.other_window();
+}
+
+CopyQueue& DeviceSide::queue_on(int queue, Gpu& gpu) {
+  std::vector<std::unique_ptr<CopyQueue>>& made = queues_.at(static_cast<std::size_t>(queue));
+  for (const std::unique_ptr<CopyQueue>& one : made) {
+    if (&one->gpu() == &gpu) return *one;
+  }
+  made.push_back(std::make_unique<CopyQueue>(gpu, first_stream_ + static_cast<std::size_t>(queue)));
+  return *made.back();
 }
 
 CopyQueue& DeviceSide::start(int queue, Gpu& gpu) {
-  Slot& slot = slots_.at(static_cast<std::size_t>(queue));
-  RW_ASSERT(slot.busy == nullptr);
-  for (const std::unique_ptr<CopyQueue>& made : slot.queues) {
-    if (&made->gpu() == &gpu) return *made;
-  }
-  slot.queues.push_back(
-      std::make_unique<CopyQueue>(gpu, first_stream_ + static_cast<std::size_t>(queue)));
-  return *slot.queues.back();
+  RW_ASSERT(slots_.at(static_cast<std::size_t>(queue)).busy == nullptr);
+  const Lock lock(mutex_);
+  return queue_on(queue, gpu);
 }
 
 void DeviceSide::start_write(int queue, std::size_t offset, const void* source,
                              const Registration& registration, std::size_t bytes) {
   Gpu& gpu = *memory_of(registration).gpu;
-  std::byte* window = pinned(host_.other_window(), sizes_.other, gpu, other_pinned_);
+  std::byte* window = pinned_other(gpu);
   CopyQueue& chosen = start(queue, gpu);
   chosen.to_host(window + offset, address(source), bytes);
   slots_.at(static_cast<std::size_t>(queue)).busy = &chosen;
@@ -120,7 +177,7 @@ void DeviceSide::start_write(int queue, std::size_t offset, const void* source,
 void DeviceSide::start_read(int queue, void* destination, const Registration& registration,
                             std::size_t offset, std::size_t bytes) {
   Gpu& gpu = *memory_of(registration).gpu;
-  const std::byte* window = pinned(host_.window(), sizes_.own, gpu, own_pinned_);
+  const std::byte* window = pinned_own(gpu);
   CopyQueue& chosen = start(queue, gpu);
   chosen.to_device(address(destination), window + offset, bytes);
   slots_.at(static_cast<std::size_t>(queue)).busy = &chosen;
@@ -164,6 +221,10 @@ void DeviceSide::read_offers() {
   }
 }
 
+void DeviceSide::close_withdrawn() {
+  if (!openings_.empty()) read_offers();
+}
+
 std::optional<std::string> DeviceSide::open(std::uint64_t key, std::uint32_t place) {
   read_offers();
   const int ordinal = ordinal_of(place);
@@ -203,7 +264,7 @@ const Registration& DeviceSide::pattern_memory(const Registration& like) {
 
 void DeviceSide::write_pattern(const Registration& pattern_memory, std::size_t offset) {
   const DeviceMemory& memory = memory_of(pattern_memory);
-  std::byte* window = pinned(host_.other_window(), sizes_.other, *memory.gpu, other_pinned_);
+  std::byte* window = pinned_other(*memory.gpu);
   memory.gpu->now("staging a pattern", [&](CuStream stream) {
     return shared_.cuda.copy_to_host(window + offset, memory.data, memory.bytes, stream);
   });
@@ -228,7 +289,7 @@ void DeviceSide::pull_pattern(std::uint64_t key, std::uint32_t place, std::span<
 
 void DeviceSide::read_pattern(std::size_t offset, std::uint32_t place, std::span<std::byte> seen) {
   Gpu& gpu = shared_.gpus.at(ordinal_of(place));
-  const std::byte* window = pinned(host_.window(), sizes_.own, gpu, own_pinned_);
+  const std::byte* window = pinned_own(gpu);
   shared_.patterns.try_copy(gpu, seen, [&](CuPointer destination) {
     gpu.now("reading a staged pattern", [&](CuStream stream) {
       return shared_.cuda.copy_to_device(destination, window + offset, seen.size(), stream);

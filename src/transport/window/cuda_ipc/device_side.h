@@ -32,19 +32,16 @@ class Patterns {
   Patterns(Registrations& registrations, Gpus& gpus);
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
   const DeviceRegistration& at(const DeviceMemory& like);
+  /// Takes the memory that copies to that GPU will need.
+  void prepare(Gpu& gpu);
   /// Runs `copy(destination)` and fetches what it brought. One at a time.
   template <typename Copy>
   void try_copy(Gpu& gpu, std::span<std::byte> seen, Copy copy) {
     const Lock lock(mutex_);
-    std::unique_ptr<DeviceBuffer>& made = destinations_[&gpu];
-    if (!made) {
-      made = std::make_unique<DeviceBuffer>(gpu, bytes_.size(), DeviceBuffer::From::kAllocator);
-    }
-    // Whatever an earlier try left must not pass for this one's.
-    const std::vector<std::byte> blank(seen.size());
-    gpu.fill(made->data(), blank.data(), blank.size());
-    copy(made->data());
-    gpu.fetch(seen.data(), made->data(), seen.size());
+    const CuPointer destination = destination_on(gpu);
+    clear(gpu, destination);
+    copy(destination);
+    gpu.fetch(seen.data(), destination, seen.size());
   }
 
  private:
@@ -52,6 +49,9 @@ class Patterns {
     std::unique_ptr<DeviceBuffer> buffer;
     std::unique_ptr<DeviceRegistration> registration;
   };
+  CuPointer destination_on(Gpu& gpu) RW_REQUIRES(mutex_);
+  void clear(Gpu& gpu, CuPointer destination) const;
+
   Registrations& registrations_;
   Gpus& gpus_;
   std::vector<std::byte> bytes_;
@@ -78,6 +78,7 @@ class DeviceSide final : public DeviceCopies {
   DeviceSide(const DeviceSide&) = delete;
   DeviceSide& operator=(const DeviceSide&) = delete;
 
+  void prepare(const Registration& registration, bool receives) noexcept override;
   [[nodiscard]] int queues() const override { return kQueues; }
   [[nodiscard]] std::size_t piece_bytes() const override { return kPieceBytes; }
   [[nodiscard]] std::uint32_t place(const Registration& registration, const void* data,
@@ -106,7 +107,7 @@ class DeviceSide final : public DeviceCopies {
              std::size_t bytes) override;
 
   /// Closes what the other end has withdrawn.
-  void read_offers();
+  void close_withdrawn();
 
  private:
   // Two copies for each of four engines: one moves while the next waits for it.
@@ -115,24 +116,29 @@ class DeviceSide final : public DeviceCopies {
   static constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 
   struct Slot {
-    std::vector<std::unique_ptr<CopyQueue>> queues;  // one for each GPU that it served
     CopyQueue* busy = nullptr;
     std::shared_ptr<const OpenedMemory> source;  // of the copy under way
   };
+  void read_offers();
   CopyQueue& start(int queue, Gpu& gpu);
+  CopyQueue& queue_on(int queue, Gpu& gpu) RW_REQUIRES(mutex_);
   const std::shared_ptr<const OpenedMemory>* find_opened(std::uint64_t key,
                                                          std::uint32_t place) const;
   // This end's window and the other's, which copy engines read and write, are pinned at first use.
-  std::byte* pinned(std::byte* window, std::size_t bytes, Gpu& gpu, bool& pinned);
+  std::byte* pinned_own(Gpu& gpu);
+  std::byte* pinned_other(Gpu& gpu);
+  void pin(std::byte* window, std::size_t bytes, Gpu& gpu) RW_REQUIRES(mutex_);
 
   CudaShared& shared_;
   HostPath& host_;
   const WindowSizes sizes_;
   const std::size_t first_stream_;
   std::array<Slot, kQueues> slots_;
-  bool own_pinned_ = false;
-  bool other_pinned_ = false;
-  Gpu* pinning_ = nullptr;
+  Mutex mutex_;  // of what prepare() makes
+  std::array<std::vector<std::unique_ptr<CopyQueue>>, kQueues> queues_ RW_GUARDED_BY(mutex_);
+  bool own_pinned_ RW_GUARDED_BY(mutex_) = false;
+  bool other_pinned_ RW_GUARDED_BY(mutex_) = false;
+  Gpu* pinning_ RW_GUARDED_BY(mutex_) = nullptr;
   std::shared_ptr<OfferLine> line_;  // made with the first offer
   OfferReader offers_;
   std::map<std::pair<std::uint64_t, int>, std::shared_ptr<Opening>> openings_;  // key, ordinal
