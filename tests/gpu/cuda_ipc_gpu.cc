@@ -307,7 +307,8 @@ class RunningCheck {
                      "taking pinned memory");
     flags_ = static_cast<std::atomic<std::uint32_t>*>(page);
     gpu.cuda().check(gpu.cuda().host_pointer(&device_flags_, page, 0), "pinned memory's address");
-    gpu.cuda().check(gpu.cuda().stream_create(&stream_, kCuStreamNonBlocking), "making a stream");
+    gpu.cuda().check(gpu.cuda().stream_create(&stream_, kCuStreamNonBlocking, 0),
+                     "making a stream");
   }
   [[nodiscard]] bool possible() const { return launch_ != nullptr; }
   void start(CuPointer data, std::size_t count, std::uint32_t seed) {

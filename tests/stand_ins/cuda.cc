@@ -608,8 +608,13 @@ EXPORT Result cuMemcpyPeerAsync(Pointer destination, Context* destination_contex
   return start_copy("dtod", {true, destination, destination_context},
                     {true, source, source_context}, bytes, stream);
 }
-EXPORT Result cuStreamCreate(Stream** stream, unsigned flags) {
-  ENTER("cuStreamCreate");
+EXPORT Result cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return kOk;
+}
+EXPORT Result cuStreamCreateWithPriority(Stream** stream, unsigned flags, int /*priority*/) {
+  ENTER("cuStreamCreateWithPriority");
   if (current_context() == nullptr) return kInvalidContext;
   if (flags != 1) return kInvalidValue;  // the driver's streams must wait for no other
   *stream = new Stream(current_context());

@@ -58,7 +58,8 @@ CudaApi::CudaApi(const std::string& library) {
   need(copy_to_host, "cuMemcpyDtoHAsync_v2");
   need(copy_on_device, "cuMemcpyDtoDAsync_v2");
   need(copy_peer, "cuMemcpyPeerAsync");
-  need(stream_create, "cuStreamCreate");
+  need(stream_priorities, "cuCtxGetStreamPriorityRange");
+  need(stream_create, "cuStreamCreateWithPriority");
   need(stream_destroy, "cuStreamDestroy_v2");
   need(stream_query, "cuStreamQuery");
   need(event_create, "cuEventCreate");

@@ -57,6 +57,7 @@ static_assert(sizeof(CuAccess) == 12);
 inline constexpr CuResult kCuSuccess = 0;
 inline constexpr CuResult kCuInvalidValue = 1;
 inline constexpr CuResult kCuOutOfMemory = 2;
+inline constexpr CuResult kCuInvalidContext = 201;
 inline constexpr CuResult kCuNotReady = 600;
 inline constexpr CuResult kCuPeerAccessAlreadyEnabled = 704;
 inline constexpr CuResult kCuNotSupported = 801;
@@ -125,7 +126,8 @@ class CudaApi {
   CuResult (*copy_on_device)(CuPointer, CuPointer, std::size_t, CuStream) = nullptr;
   CuResult (*copy_peer)(CuPointer, CuContext, CuPointer, CuContext, std::size_t,
                         CuStream) = nullptr;
-  CuResult (*stream_create)(CuStream*, unsigned) = nullptr;
+  CuResult (*stream_priorities)(int* least, int* greatest) = nullptr;
+  CuResult (*stream_create)(CuStream*, unsigned, int priority) = nullptr;
   CuResult (*stream_destroy)(CuStream) = nullptr;
   CuResult (*stream_query)(CuStream) = nullptr;
   CuResult (*event_create)(CuEvent*, unsigned) = nullptr;

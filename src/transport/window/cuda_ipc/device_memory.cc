@@ -1,6 +1,7 @@
 #include "transport/window/cuda_ipc/device_memory.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "core/error.h"
@@ -59,11 +60,15 @@ DeviceMemory describe(Gpus& gpus, std::uint64_t key, void* data, std::size_t byt
     throw Error(Errc::kInvalidArgument, "registration of {} bytes at a null pointer", bytes);
   }
   if (gpus.count() == 0) throw Error(Errc::kInvalidArgument, "{}", "there is no GPU");
-  // The attributes can be asked for without a context.
   const CudaApi& cuda = gpus.cuda();
   unsigned type = 0;
   int ordinal = -1;
-  const CuResult known = cuda.pointer_attribute(&type, kCuPointerMemoryType, memory.data);
+  CuResult known = cuda.pointer_attribute(&type, kCuPointerMemoryType, memory.data);
+  std::optional<CurrentContext> any;  // where a thread without a context may not ask
+  if (known == kCuInvalidContext) {
+    any.emplace(cuda, gpus.at(0).context());
+    known = cuda.pointer_attribute(&type, kCuPointerMemoryType, memory.data);
+  }
   if (known != kCuSuccess || type != kCuMemoryIsDevice ||
       cuda.pointer_attribute(&ordinal, kCuPointerOrdinal, memory.data) != kCuSuccess) {
     throw Error(Errc::kInvalidArgument, "registration of {} bytes at {}: this is no GPU memory",

@@ -50,7 +50,10 @@ CuStream Gpu::stream(std::size_t number) {
   CuStream& stream = streams_[number == kStreams ? kStreams : number % kStreams];
   if (stream == nullptr) {
     const CurrentContext current(cuda_, context_);
-    cuda_.check(cuda_.stream_create(&stream, kCuStreamNonBlocking), "making a stream");
+    int least = 0;
+    int greatest = 0;
+    cuda_.check(cuda_.stream_priorities(&least, &greatest), "asking for streams' priorities");
+    cuda_.check(cuda_.stream_create(&stream, kCuStreamNonBlocking, greatest), "making a stream");
   }
   return stream;
 }

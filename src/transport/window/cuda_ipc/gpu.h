@@ -42,7 +42,9 @@ class Gpu {
   /// Whether a stream can write a mark by itself; else completion is told by events.
   [[nodiscard]] bool writes_marks() const noexcept { return writes_marks_; }
 
-  /// A stream that waits for no other (kCuStreamNonBlocking). `number` is taken modulo their count.
+  /// A stream that waits for no other (kCuStreamNonBlocking), and has the highest priority: kernels
+  /// may be waiting for its copies, and a program's copies that wait for those kernels must not
+  /// stand before them in one queue of the GPU. `number` is taken modulo the streams' count.
   [[nodiscard]] CuStream stream(std::size_t number);
   MarkWord take_mark();
   void give_mark(MarkWord mark);
