@@ -227,11 +227,13 @@ void WindowReceiver::free_ring(const RingRange& range) {
 
 bool WindowReceiver::reading() const {
   return std::any_of(queues_.begin(), queues_.end(),
-                     [](const Pull& pull) { return pull.posted != nullptr; });
+                     [](const Pull& pull) { return pull.posted != nullptr; }) ||
+         std::any_of(device_queues_.begin(), device_queues_.end(),
+                     [](const DeviceCopy& copy) { return copy.posted != nullptr && !copy.staged; });
 }
 
 void WindowReceiver::set_pulling(bool pulling) {
-  if (!mailbox_.path().capabilities().pull_needs_owner) return;
+  if (!mailbox_.path().capabilities().pull_needs_owner && device_queues_.empty()) return;
   mailbox_.path().put_word(kPullingWord, pulling ? 1 : 0);
   mailbox_.path().order_puts_before_reads();  // see WindowSender::wait_for_pull
 }

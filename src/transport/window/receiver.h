@@ -98,6 +98,7 @@ class WindowReceiver final : public ReceiveConnection {
   // receiver_device.cc
   [[nodiscard]] std::uint32_t place_of(const ReceiveBuffer& buffer) const;
   void copy_device_pieces();
+  void advance_device_queues();
   [[nodiscard]] bool staging() const;
   bool finish_device_copy(std::size_t queue);
   bool start_device_copy(std::size_t queue);

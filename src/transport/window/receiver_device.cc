@@ -23,6 +23,13 @@ std::uint32_t WindowReceiver::place_of(const ReceiveBuffer& buffer) const {
 }
 
 void WindowReceiver::copy_device_pieces() {
+  const bool pulls = !device_pulls_.empty() || reading();
+  if (pulls) set_pulling(true);
+  if (device_pulls_.empty() || !abandoned()) advance_device_queues();
+  if (pulls && !reading()) set_pulling(false);
+}
+
+void WindowReceiver::advance_device_queues() {
   for (std::size_t q = 0; q < device_queues_.size(); ++q) {
     if (device_queues_[q].posted != nullptr && !finish_device_copy(q)) continue;
     if (mailbox_.failed() || !start_device_copy(q)) continue;
@@ -77,7 +84,6 @@ bool WindowReceiver::start_device_copy(std::size_t queue) {
   }
   if (device_pulls_.empty()) return false;
   Posted& posted = *device_pulls_.front();
-  if (posted.next_offset == 0 && abandoned()) return false;
   const std::size_t bytes = std::min(device.piece_bytes(), posted.bytes - posted.next_offset);
   device.start_pull(
       static_cast<int>(queue), static_cast<std::byte*>(posted.buffer.data) + posted.next_offset,

@@ -1,6 +1,7 @@
 #include "transport/window/sender.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -15,6 +16,8 @@ namespace ropewalk::transport::window {
 namespace {
 
 constexpr std::size_t kCopyLimitBytes = std::size_t{1} << 20;
+// The copies that a receiver has under way take a fraction of it.
+constexpr auto kDevicePullTime = std::chrono::milliseconds(20);
 
 std::size_t whole_lines(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -342,17 +345,24 @@ void WindowSender::abandon(Message* message) {
   // written to this memory later.
   if (message->pulled) {
     path.put_word(kAbandonedWord, 1);
-    // Device memory that another process opened lives until that closes it.
-    if (message->device == nullptr && path.capabilities().pull_needs_owner) wait_for_pull();
+    // Device memory that another end opened lives until that closes it, so it need not be waited
+    // for when that end stands still.
+    if (message->device != nullptr) {
+      wait_for_pull(kDevicePullTime);
+    } else if (path.capabilities().pull_needs_owner) {
+      wait_for_pull(std::nullopt);
+    }
   }
   mailbox_.fail(Errc::kAborted, "a send was given up before it was finished");
 }
 
-void WindowSender::wait_for_pull() const {
+void WindowSender::wait_for_pull(std::optional<std::chrono::milliseconds> longest) const {
   // The receiver says that it begins before it looks at kAbandonedWord; this end set that word
   // before it looks here. So one of the two sees the other.
   mailbox_.path().order_puts_before_reads();
+  const auto start = std::chrono::steady_clock::now();
   while (mailbox_.path().read_word(kPullingWord) != 0 && !mailbox_.path().peer_lost()) {
+    if (longest && std::chrono::steady_clock::now() - start > *longest) return;
     std::this_thread::yield();
   }
 }

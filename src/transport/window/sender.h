@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -94,7 +95,7 @@ class WindowSender final : public SendConnection {
   bool offer_stage(Question& question, const Registration* source);
   bool on_answer(const Entry& entry);
   void abandon(Message* message);
-  void wait_for_pull() const;
+  void wait_for_pull(std::optional<std::chrono::milliseconds> longest) const;
 
   Mailbox mailbox_;
   Driver& driver_;

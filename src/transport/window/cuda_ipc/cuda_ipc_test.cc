@@ -524,48 +524,59 @@ class OtherProcess : public CudaIpc {
   pid_t child_ = -1;
 };
 
-TEST_F(OtherProcess, MayNumberGpusOtherwise) {
-  for (const Memory memory : {Memory::kAllocator, Memory::kVirtual}) {
-    // Its first is the other one here; this process's second GPU, and then the same one.
-    for (const int mine : {1, 0}) {
-      start("1", memory);
-      const auto to = std::make_unique<GuardedBuffer>(gpus_.gpus.at(mine), kLarge,
-                                                      Memory::kAllocator, *receiver_);
-      EXPECT_TRUE(receive_one(*to));
-      EXPECT_TRUE(receive_one(*to));
-      end_child();
-    }
-  }
+struct OtherCase {
+  const char* name;
+  Memory memory;
+  int gpu;  // of this process
+  const char* faults;
+};
+
+class OtherNumbers : public OtherProcess, public ::testing::WithParamInterface<OtherCase> {};
+
+// The child's first GPU is the second one here: the messages come from there, and to either.
+TEST_P(OtherNumbers, AndFaults) {
+  start("1", GetParam().memory);
+  const auto to = std::make_unique<GuardedBuffer>(gpus_.gpus.at(GetParam().gpu), kLarge,
+                                                  Memory::kAllocator, *receiver_);
+  stand_in_.configure(GetParam().faults);
+  EXPECT_TRUE(receive_one(*to));
+  EXPECT_TRUE(receive_one(*to));
+  stand_in_.configure("");
 }
 
-TEST_F(OtherProcess, WhenItIsKilledItsMemoryIsClosed) {
-  for (const Memory memory : {Memory::kAllocator, Memory::kVirtual}) {
-    start(nullptr, memory);
-    auto to = destination(Memory::kAllocator);
-    ASSERT_TRUE(receive_one(*to));
-    end_child();
-    message_of(
-        [&] {
-          for (;;) (void)receive_one(*to);
-        },
-        Errc::kPeerLost);
-    to.reset();
-    close();
-    EXPECT_EQ(stand_in_.ranges(), 0);
-  }
+INSTANTIATE_TEST_SUITE_P(
+    Gpus, OtherNumbers,
+    ::testing::Values(OtherCase{"OtherGpu", Memory::kAllocator, 0, ""},
+                      OtherCase{"SameGpu", Memory::kAllocator, 1, ""},
+                      OtherCase{"OtherGpuVirtual", Memory::kVirtual, 0, ""},
+                      OtherCase{"SameGpuVirtual", Memory::kVirtual, 1, ""},
+                      OtherCase{"CannotOpen", Memory::kAllocator, 0,
+                                "refuse=cuIpcOpenMemHandle_v2:2"},
+                      OtherCase{"NoPeerAccess", Memory::kAllocator, 0, "no_peer"},
+                      OtherCase{"NothingMoves", Memory::kAllocator, 0, "lose=dtod"}),
+    [](const auto& of) { return of.param.name; });
+
+class Killed : public OtherProcess, public ::testing::WithParamInterface<Memory> {};
+
+TEST_P(Killed, ItsMemoryIsClosed) {
+  start(nullptr, GetParam());
+  auto to = destination(Memory::kAllocator);
+  ASSERT_TRUE(receive_one(*to));
+  end_child();
+  message_of(
+      [&] {
+        for (;;) (void)receive_one(*to);
+      },
+      Errc::kPeerLost);
+  to.reset();
+  close();
+  EXPECT_EQ(stand_in_.ranges(), 0);
 }
 
-TEST_F(OtherProcess, WhoseMemoryCannotBeOpenedStages) {
-  for (const char* faults : {"refuse=cuIpcOpenMemHandle_v2:2", "no_peer", "lose=dtod"}) {
-    start("1", Memory::kAllocator);
-    const auto to =
-        std::make_unique<GuardedBuffer>(gpus_.gpus.at(0), kLarge, Memory::kAllocator, *receiver_);
-    stand_in_.configure(faults);
-    EXPECT_TRUE(receive_one(*to)) << faults;
-    stand_in_.configure("");
-    end_child();
-  }
-}
+INSTANTIATE_TEST_SUITE_P(Peers, Killed, ::testing::Values(Memory::kAllocator, Memory::kVirtual),
+                         [](const auto& of) {
+                           return of.param == Memory::kVirtual ? "Virtual" : "Allocator";
+                         });
 
 }  // namespace
 }  // namespace ropewalk::transport::window

@@ -117,6 +117,8 @@ class OnDeviceRequest final : public Request {
   OnDeviceRequest& operator=(const OnDeviceRequest&) = delete;
   ~OnDeviceRequest() override {
     inner_.reset();
+    // The peer's copy engine may still read what was given up; freeing it waits for that.
+    if (!fetched_) return;
     for (Part& part : parts_) pool_.give(std::move(part.buffer));
   }
   std::optional<std::size_t> test() override {
