@@ -62,7 +62,7 @@ FileDescriptor open_pidfd(pid_t pid) {
   return FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }
 
-class ShmPath final : public Path {
+class ShmPath final : public HostPath {
  public:
   // The connecting end; it becomes ready when the other end's greeting comes.
   ShmPath(FileDescriptor socket, SharedMemory window, const Secret& secret,
@@ -115,6 +115,8 @@ class ShmPath final : public Path {
 
   [[nodiscard]] const Capabilities& capabilities() const override { return capabilities_; }
   [[nodiscard]] std::byte* window() const override { return window_.data(); }
+  [[nodiscard]] std::byte* other_window() const override { return remote_data_; }
+  [[nodiscard]] int socket() const override { return socket_.get(); }
 
   void put(std::size_t offset, const void* data, std::size_t bytes) override {
     std::memcpy(remote_data_ + offset, data, bytes);
