@@ -109,6 +109,43 @@ def test_few_descriptors_are_found() -> None:
     assert "ulimit -n" in check["cause"]
 
 
+BUILD = os.environ.get("RW_BUILD_DIR")
+
+
+@pytest.mark.skipif(BUILD is None, reason="RW_BUILD_DIR names no build folder; `make test` does")
+@pytest.mark.parametrize(
+    ("settings", "what", "outcome", "words"),
+    [
+        ("adapters 2\n", "adapter 1 (node ", "passed", "link up"),
+        ("driver no\n", "library and driver", "failed", "modprobe"),
+        ("adapters 0\n", "adapters", "failed", "lspci"),
+        ("link_down 0 0\n", "adapter 0 (node ", "failed", "no cable"),
+    ],
+)
+def test_pcie_bridges(
+    program: Program, tmp_path: Path, settings: str, what: str, outcome: str, words: str
+) -> None:
+    path = tmp_path / "sisci.txt"
+    path.write_text(settings)
+    environment = {
+        "ROPEWALK_SISCI_LIBRARY": str(Path(BUILD or "", "sisci", "libsisci.so").resolve()),
+        "SOFTWARE_SISCI_SETTINGS": str(path),
+    }
+    done = program("doctor", "--only", "sisci", "--json", env=environment)
+    checks = by_title(json.loads(done.stdout))["PCIe bridges (SISCI)"]
+    (check,) = [each for name, each in checks.items() if name.startswith(what)]
+    assert check["outcome"] == outcome, check
+    assert words in check["found"] + check["cause"]
+    assert done.returncode == (1 if outcome == "failed" else 0)
+
+
+def test_no_pcie_bridges_are_no_failure(program: Program) -> None:
+    environment = {"ROPEWALK_SISCI_LIBRARY": "/nonexistent/libsisci.so"}
+    done = program("doctor", "--only", "sisci", env=environment)
+    assert done.returncode == 0
+    assert "skipped   library and driver: /nonexistent/libsisci.so" in done.stdout
+
+
 CHILD = """
 import json, os, signal, sys, time
 for request in json.load(sys.stdin):

@@ -45,6 +45,10 @@ Checks interface(const std::string& interface_name);
 /// Ports of RDMA adapters, by what their driver says.
 Checks rdma();
 
+/// Adapters of PCIe bridges: whether libsisci and its driver are there, links, and messages of this
+/// host to itself over each adapter.
+Checks sisci_adapters();
+
 /// One GPU with the host: copies both ways, a kernel that exchanges flags and data with the host
 /// while it runs. @throws Error kInvalidUsage without GPUs
 Checks gpu(int device);
@@ -52,9 +56,9 @@ Checks gpu(int device);
 /// and the way through the host.
 Checks gpu_pair(int first, int second);
 
-/// The request {"path": "shared-memory" | "interface" | "rdma" | "gpu" | "gpu-pair", "name": TEXT,
-/// "devices": [N...]} as JSON: {"checks": [{what, outcome, found, cause, gbps, latency_us}...]};
-/// for
+/// The request {"path": "shared-memory" | "interface" | "rdma" | "sisci" | "gpu" | "gpu-pair",
+/// "name": TEXT, "devices": [N...]} as JSON: {"checks": [{what, outcome, found, cause, gbps,
+/// latency_us}...]}; for
 /// {"path": "list"} {"interfaces": [...], "gpus": [...], "why_no_gpu": TEXT}.
 /// @throws Error kInvalidArgument for another request
 std::string run(std::string_view request);
