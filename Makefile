@@ -107,9 +107,12 @@ format: $(VENV)/.ready-test ## lay out all sources
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: install ## man pages and docs/settings.md from the program itself
+docs: install ## man pages, docs/settings.md, docs/faults.md and the rules from the programs themselves
 	$(BIN)/python dev/make_man.py
 	$(BIN)/python dev/make_settings_page.py
+	ninja -C $(BUILD) fault_table
+	$(BUILD)/tests/sisci/fault_table --write docs/faults.md
+	$(BIN)/python dev/make_rules_page.py
 
 # Clang, so that the tree is built by a second compiler, which also checks what mutexes guard.
 # Without CUDA: nvcc takes neither these sanitizers nor, everywhere, this compiler beside it.

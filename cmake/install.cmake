@@ -21,6 +21,9 @@ if(TARGET ropewalk)
     install(TARGETS nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ropewalk COMPONENT runtime
       NAMELINK_SKIP)
   endif()
+  # What `ropewalk check-plugin` runs; in the wheel it lies beside the library.
+  add_dependencies(runtime ropewalk-check-plugin)
+  install(TARGETS ropewalk-check-plugin RUNTIME DESTINATION bin COMPONENT runtime)
   install(EXPORT ropewalk-targets NAMESPACE ropewalk::
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/ropewalk COMPONENT development)
 

@@ -16,6 +16,7 @@ from ropewalk import __version__, cli
 from ropewalk.cli import (
     bench,
     bind,
+    check_plugin,
     config,
     microbench,
     nccl,
@@ -52,6 +53,7 @@ COMMANDS = (
         (
             "bench",
             "bind",
+            "check-plugin",
             "config",
             "microbench",
             "nccl-env",
@@ -66,6 +68,7 @@ COMMANDS = (
     ),
     Command(("bench",), bench.bench, bench.HELP),
     Command(("bind",), bind.bind, bind.HELP),
+    Command(("check-plugin",), check_plugin.check_plugin, check_plugin.HELP),
     Command(("config",), config.config, config.HELP),
     Command(("microbench",), microbench.microbench, microbench.HELP),
     Command(("nccl-env",), nccl.nccl_env, nccl.ENV_HELP),

@@ -1,6 +1,6 @@
 """Builds the libraries and puts them, with those that they need, into the wheel.
 
-They are libropewalk.so and, where there is CUDA, libnccl.so.2.
+They are libropewalk.so, the program ropewalk-check-plugin and, where there is CUDA, libnccl.so.2.
 
 The package is pure Python over ctypes, so that one wheel per platform serves every Python version.
 RW_BUILD_DIR names a build folder to use, as the Makefile does; otherwise build/wheel is made. (Not
@@ -73,7 +73,8 @@ def build(root: Path, folder: Path, stage: Path) -> list[Path]:
         ["cmake", "--install", str(folder), "--prefix", str(stage), "--component", "runtime"],
         check=True,
     )
-    libraries = [*stage.rglob("libropewalk.so.0"), *stage.rglob("libnccl.so.2")]
+    names = ("libropewalk.so.0", "libnccl.so.2", "ropewalk-check-plugin")
+    libraries = [path for name in names for path in stage.rglob(name)]
     if not libraries:
         raise FileNotFoundError(f"nothing was installed into {stage}")
     return libraries

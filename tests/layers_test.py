@@ -20,6 +20,7 @@ BELOW: dict[str, set[str]] = {
     "transport": {"core"},
     "plan": {"core", "topology"},
     "schedule": {"core", "topology", "plan"},
+    "check_plugin": {"core", "netplugin"},
     "simgrid": {"core", "topology", "plan", "schedule"},
     "executor": {"core", "transport", "schedule"},
     "comm": {"core", "plan", "transport", "schedule", "executor"},

@@ -28,6 +28,7 @@
 #include "core/settings.h"
 #include "transport/registry.h"
 #include "transport/transport.h"
+#include "transport/window/sisci/testing/fabric.h"
 
 namespace ropewalk::transport {
 namespace {
@@ -69,12 +70,28 @@ std::vector<Case> cases() {
                      "shm",
                      {{"SINGLE_COPY", "off"}, {"VERIFY", "all"}, {"SHM_BACKING", "dev_shm"}}});
       all.push_back({"ShmUnverified", "shm", {{"VERIFY", "off"}, {"SINGLE_COPY_BYTES", "1K"}}});
+    } else if (provider == "sisci") {
+      const std::pair<std::string, std::string> library = {"SISCI_LIBRARY", RW_SOFTWARE_SISCI};
+      all.push_back({"Sisci", "sisci", {library}});
+      all.push_back({"SisciLateAndOutOfOrder",
+                     "sisci",
+                     {library, {"FAULTY", "delay=100us,reorder=0.2"}}});
+      all.push_back({"SisciWithoutDma", "sisci", {library, {"SISCI_PIO_BYTES", "1G"}}});
+      all.push_back(
+          {"SisciChecksums", "sisci", {library, {"SISCI_PIO_BYTES", "1"}, {"VERIFY", "all"}}});
+      all.push_back({"SisciUnverified", "sisci", {library, {"VERIFY", "off"}}});
     } else {
       all.push_back({provider, provider, {}});
     }
   }
   return all;
 }
+
+// The PCIe bridges of this process and its children.
+class Fabric : public testing::Environment {
+  SoftwareFabric fabric_;
+};
+[[maybe_unused]] const auto* const kFabric = testing::AddGlobalTestEnvironment(new Fabric);
 
 Config config_of(const Case& chosen) {
   Config config;

@@ -8,6 +8,7 @@
 #include "transport/faulty.h"
 #include "transport/messaging/tcp/tcp.h"
 #include "transport/window/shm/shm.h"
+#include "transport/window/sisci/sisci.h"
 
 namespace ropewalk::transport {
 namespace {
@@ -20,6 +21,7 @@ struct Provider {
 constexpr std::array kProviders = {
     Provider{"auto", make_auto_transport},
     Provider{"shm", window::make_shm_transport},
+    Provider{"sisci", window::make_sisci_transport},
     Provider{"tcp", tcp::make_transport},
 };
 

@@ -49,6 +49,7 @@ using Handle = std::array<std::byte, kHandleBytes>;
 class Registration {
  public:
   virtual ~Registration() = default;
+  [[nodiscard]] virtual MemoryKind kind() const noexcept { return MemoryKind::kHost; }
 };
 
 /// One started send or receive. Destroying an unfinished request closes the connection's use of

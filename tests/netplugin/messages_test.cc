@@ -48,7 +48,8 @@ TEST_P(EveryVersion, StatesItsDevices) {
 TEST_P(EveryVersion, MovesMessages) {
   Net net(library_.api(GetParam().version));
   Loop loop(net);
-  for (const std::size_t bytes : {0, 1, 7, 8, 16, 120, 128, 4096, 65536, 614400, 1 << 20}) {
+  for (const std::size_t bytes :
+       {0UL, 1UL, 7UL, 8UL, 16UL, 120UL, 128UL, 4096UL, 65536UL, 614400UL, 1UL << 20}) {
     SCOPED_TRACE(bytes);
     exchange(loop, bytes, bytes, bytes + 1);
     exchange(loop, bytes, bytes + 1000, bytes + 2);

@@ -27,7 +27,7 @@ TEST_F(Misuse, OfHandles) {
   HandleBytes handle;
   void* listener = net.listen(handle);
   void* comm = nullptr;
-  for (const std::size_t place : {0, 5, 30, 60, 100}) {
+  for (const std::size_t place : {0UL, 5UL, 30UL, 60UL, 100UL}) {
     HandleBytes corrupt = handle;
     corrupt.bytes[place] ^= 1;
     expect_refused(net.api->connect(net.context, 0, corrupt.bytes.data(), &comm),

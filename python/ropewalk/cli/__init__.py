@@ -10,6 +10,7 @@ from ropewalk import __version__
 from ropewalk.cli import (
     bench,
     bind,
+    check_plugin,
     config,
     console,
     microbench,
@@ -41,6 +42,8 @@ Examples:
       run each rank next to its GPU
   ropewalk plan dgx-h100 all_reduce
       the best trees on a machine, and what limits them
+  ropewalk check-plugin libnccl-net-mine.so
+      does a network plugin do what NCCL relies on
   ropewalk config
       list all settings
   ropewalk run -- python train.py
@@ -83,6 +86,7 @@ def root(
 
 app.command(name="bench", help=bench.HELP)(bench.bench)
 app.command(name="bind", help=bind.HELP)(bind.bind)
+app.command(name="check-plugin", help=check_plugin.HELP)(check_plugin.check_plugin)
 app.command(name="config", help=config.HELP)(config.config)
 app.command(name="microbench", help=microbench.HELP)(microbench.microbench)
 app.command(name="nccl-env", help=nccl.ENV_HELP)(nccl.nccl_env)

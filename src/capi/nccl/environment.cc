@@ -62,6 +62,11 @@ void apply() noexcept {
       take("NCCL_DEBUG_SUBSYS", Setting::kDebugSubsys, "DEBUG_SUBSYS", known_subsystems(*given));
     }
     take("NCCL_DEBUG_FILE", Setting::kDebugFile, "DEBUG_FILE", environment("NCCL_DEBUG_FILE"));
+    // A level of distance there; only "never" has a counterpart.
+    if (environment("NCCL_P2P_DISABLE") == "1" || environment("NCCL_P2P_LEVEL") == "LOC" ||
+        environment("NCCL_P2P_LEVEL") == "0") {
+      take("NCCL_P2P_DISABLE", Setting::kPeerAccess, "PEER_ACCESS", "0");
+    }
     take("NCCL_SOCKET_IFNAME", Setting::kSocketIfname, "SOCKET_IFNAME",
          environment("NCCL_SOCKET_IFNAME"));
   } catch (const std::exception& error) {

@@ -22,6 +22,7 @@
 namespace ropewalk::comm {
 namespace {
 
+using executor::kFlaggedSlots;
 using executor::kNumProtocols;
 using executor::LaunchArgs;
 using executor::Message;
@@ -30,51 +31,18 @@ using executor::Protocol;
 
 constexpr int kChannels = 64;
 constexpr std::size_t kGranuleBytes = 128;
-constexpr std::uint32_t kFlaggedSlots = 4;
 constexpr std::size_t kLlSlot = 8192;
 // Of ll128, with one peer; more peers share it. A multiple of a line's 120 bytes.
 constexpr std::size_t kLl128Slot = std::size_t{512} * 8 * executor::kLineWords;
 constexpr std::uint32_t kSimpleSlots = 4;
 constexpr std::size_t kLargestSlot = std::size_t{512} << 10;
 constexpr std::size_t kKeptWays = 16;
+constexpr std::size_t kHostWindowShare = 4;
 // Shorter chunks are better staged: reading through a given address waits for the reader's answer.
 constexpr std::size_t kAddressBytes = std::size_t{16} << 10;
 
-// What a rank tells the others.
-struct Record {
-  std::uint64_t process = 0;  // Runtime::token()
-  std::uint64_t window = 0;   // address in its process
-  std::uint64_t window_bytes = 0;
-  cudaIpcMemHandle_t handle{};
-  std::int32_t device = -1;
-  char bus_id[20] = {};
-};
-
 constexpr std::uint32_t kFarewellTag = 0x44000000;
 constexpr std::chrono::seconds kFarewellPatience{2};
-
-// The windows of this process's ranks, by address.
-class Windows {
- public:
-  static Windows& of_process() {
-    static auto* windows = new Windows;  // used by threads that outlive main()
-    return *windows;
-  }
-  void add(const std::shared_ptr<DeviceMemory>& window) {
-    const Lock lock(mutex_);
-    windows_[reinterpret_cast<std::uint64_t>(window->data())] = window;
-  }
-  std::shared_ptr<DeviceMemory> find(std::uint64_t address) {
-    const Lock lock(mutex_);
-    std::shared_ptr<DeviceMemory> window = windows_[address].lock();
-    RW_ASSERT(window != nullptr);
-    return window;
-  }
-
- private:
-  Mutex mutex_;
-  std::map<std::uint64_t, std::weak_ptr<DeviceMemory>> windows_ RW_GUARDED_BY(mutex_);
-};
 
 std::size_t index(Protocol protocol) { return static_cast<std::size_t>(protocol); }
 
@@ -108,23 +76,6 @@ bool same_way(const CollectiveCall& a, const CollectiveCall& b) {
          a.root == b.root && a.scalar == b.scalar;
 }
 
-// Whether lines of 128 bytes arrive whole from every rank's GPU: over NVLink, which also carries
-// atomics, and PCIe does not.
-bool has_whole_lines(const std::vector<Record>& records, int device) {
-  return std::all_of(records.begin(), records.end(), [&](const Record& record) {
-    int theirs = -1;
-    if (cudaDeviceGetByPCIBusId(&theirs, record.bus_id) != cudaSuccess) {
-      cudaGetLastError();
-      return false;  // hidden from this process: nothing is known
-    }
-    if (theirs == device) return true;
-    int atomics = 0;
-    return cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, device,
-                                     theirs) == cudaSuccess &&
-           atomics != 0;
-  });
-}
-
 }  // namespace
 
 CudaGroup::CudaGroup(Bootstrap& bootstrap, const Config& config, Runtime& runtime, int device)
@@ -146,9 +97,12 @@ CudaGroup::CudaGroup(Bootstrap& bootstrap, const Config& config, Runtime& runtim
   layout_.ranks = size_;
   layout_.channels = kChannels;
   layout_.shapes[index(Protocol::kLl)] = flagged_shape(kLlSlot);
-  layout_.shapes[index(Protocol::kLl128)] = flagged_shape(ll128_slot(size_));
-  layout_.shapes[index(Protocol::kSimple)] =
-      simple_shape(config.bytes(Setting::kDeviceWindow), size_);
+  peers_ = std::make_unique<DevicePeers>(bootstrap, config, runtime, device_);
+  // Without lines that arrive whole there is no ll128. Pinned memory is dearer than that of a GPU.
+  layout_.shapes[index(Protocol::kLl128)] =
+      flagged_shape(peers_->whole_lines() ? ll128_slot(size_) : 0);
+  layout_.shapes[index(Protocol::kSimple)] = simple_shape(
+      config.bytes(Setting::kDeviceWindow) / (peers_->peer_access() ? 1 : kHostWindowShare), size_);
   int capability = 0;
   check_cuda(cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device_),
              "asking for the compute capability");
@@ -163,23 +117,19 @@ CudaGroup::CudaGroup(Bootstrap& bootstrap, const Config& config, Runtime& runtim
   check_cuda(cudaStreamCreateWithFlags(&setup_stream_, cudaStreamNonBlocking), "making a stream");
   check_cuda(cudaEventCreateWithFlags(&last_event_, cudaEventDisableTiming), "making an event");
 
-  window_ = std::make_shared<DeviceMemory>(layout_.bytes());
-  Windows::of_process().add(window_);
-  // Done before any peer is told where the window is.
-  check_cuda(cudaMemsetAsync(window_->data(), 0, window_->bytes(), setup_stream_),
-             "clearing the window");
-  check_cuda(cudaStreamSynchronize(setup_stream_), "clearing the window");
-  meet_peers(bootstrap, runtime);
+  peers_->open_windows(bootstrap, layout_.bytes(), setup_stream_, deadline_of(config));
+  if (!peers_->peer_access()) direct_ = Direct::kOff;
   lay_links();
   bootstrap.barrier(deadline_of(config));
 
   DeviceTuner::Limits limits;
   limits.channels = kChannels;
-  limits.whole_lines = whole_lines_;
+  limits.whole_lines = peers_->whole_lines();
   for (std::size_t p = 0; p < kNumProtocols; ++p) {
     limits.slot_bytes[p] = layout_.shapes[p].slot_bytes;
   }
-  tuner_ = std::make_unique<DeviceTuner>(config, size_, limits, DeviceConstants{}, schedules_);
+  tuner_ = std::make_unique<DeviceTuner>(
+      config, size_, limits, peers_->peer_access() ? DeviceConstants{} : host_path(), schedules_);
   log::info(log::kInit, "rank {} of {} works on GPU {}: {} MiB of device memory", rank_, size_,
             device_, memory_bytes() >> 20);
 }
@@ -191,7 +141,6 @@ CudaGroup::~CudaGroup() {
   cudaSetDevice(device_);
   cudaDeviceSynchronize();
   prepared_.clear();
-  peers_.clear();
   ways_.clear();
   if (last_event_ != nullptr) cudaEventDestroy(last_event_);
   if (setup_stream_ != nullptr) cudaStreamDestroy(setup_stream_);
@@ -199,79 +148,9 @@ CudaGroup::~CudaGroup() {
   for (auto* ends : {&send_ends_, &receive_ends_}) {
     for (DeviceMemory& memory : *ends) memory = DeviceMemory();
   }
-  window_.reset();
+  boards_ = DeviceMemory();
+  peers_.reset();
   cudaSetDevice(before);
-}
-
-void CudaGroup::meet_peers(Bootstrap& bootstrap, Runtime& runtime) {
-  std::vector<Record> records(static_cast<std::size_t>(size_));
-  Record& own = records[static_cast<std::size_t>(rank_)];
-  own.process = runtime.token();
-  own.window = reinterpret_cast<std::uint64_t>(window_->data());
-  own.window_bytes = layout_.bytes();
-  own.device = device_;
-  check_cuda(cudaIpcGetMemHandle(&own.handle, window_->data()), "sharing the window");
-  check_cuda(cudaDeviceGetPCIBusId(own.bus_id, sizeof own.bus_id, device_), "naming the GPU");
-  bootstrap.all_gather(std::as_writable_bytes(std::span(records)), sizeof(Record), kNoDeadline);
-
-  // Each rank finds its own faults; then all hear of the first.
-  std::string fault;
-  peers_.resize(static_cast<std::size_t>(size_));
-  try {
-    for (int r = 0; r < size_; ++r) {
-      const Record& record = records[static_cast<std::size_t>(r)];
-      Peer& peer = peers_[static_cast<std::size_t>(r)];
-      peer.same_process = record.process == own.process;
-      if (r == rank_) {
-        peer.window = window_->data();
-        continue;
-      }
-      if (record.window_bytes != own.window_bytes) {
-        throw Error(
-            Errc::kInvalidUsage,
-            "rank {} has a window of {} bytes, rank {} of {}: ROPEWALK_DEVICE_WINDOW differs", r,
-            record.window_bytes, rank_, own.window_bytes);
-      }
-      if (peer.same_process) {
-        if (record.device != device_) {
-          int can = 0;
-          check_cuda(cudaDeviceCanAccessPeer(&can, device_, record.device),
-                     "asking for peer access");
-          if (can == 0) {
-            throw Error(Errc::kInvalidUsage, "GPU {} cannot access the memory of GPU {}", device_,
-                        record.device);
-          }
-          const cudaError_t enabled = cudaDeviceEnablePeerAccess(record.device, 0);
-          if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
-            cudaGetLastError();
-          } else {
-            check_cuda(enabled, "enabling peer access");
-          }
-        }
-        peer.shared = Windows::of_process().find(record.window);
-        peer.window = peer.shared->data();
-      } else {
-        peer.opened = OpenedMemory(record.handle);
-        peer.window = peer.opened.data();
-      }
-    }
-  } catch (const Error& error) {
-    fault = error.what();
-  }
-  struct Verdict {
-    bool whole_lines = false;
-    char text[240] = {};
-  };
-  std::vector<Verdict> verdicts(static_cast<std::size_t>(size_));
-  verdicts[static_cast<std::size_t>(rank_)].whole_lines = has_whole_lines(records, device_);
-  fault.copy(verdicts[static_cast<std::size_t>(rank_)].text, sizeof(Verdict::text) - 1);
-  bootstrap.all_gather(std::as_writable_bytes(std::span(verdicts)), sizeof(Verdict), kNoDeadline);
-  whole_lines_ = true;
-  for (int r = 0; r < size_; ++r) {
-    whole_lines_ = whole_lines_ && verdicts[static_cast<std::size_t>(r)].whole_lines;
-    const char* text = verdicts[static_cast<std::size_t>(r)].text;
-    if (text[0] != '\0') throw Error(Errc::kInvalidUsage, "rank {}: {}", r, text);
-  }
 }
 
 template <typename T>
@@ -295,12 +174,12 @@ void CudaGroup::lay_links() {
         const auto i = static_cast<std::size_t>(c * size_ + r);
         sends[i].peer = receives[i].peer = r;
         if (r == rank_) continue;
-        std::byte* theirs = peers_[static_cast<std::size_t>(r)].window;
+        std::byte* theirs = peers_->window(r);
         sends[i].memory = theirs + layout_.link_offset(protocol, c, r, rank_);
         sends[i].consumed_at = reinterpret_cast<std::uint64_t*>(
-            window_->data() + layout_.counter_offset(protocol, c, r));
+            peers_->window(rank_) + layout_.counter_offset(protocol, c, r));
         sends[i].shape = layout_.shapes[index(protocol)];
-        receives[i].memory = window_->data() + layout_.link_offset(protocol, c, rank_, r);
+        receives[i].memory = peers_->window(rank_) + layout_.link_offset(protocol, c, rank_, r);
         receives[i].consumed_at =
             reinterpret_cast<std::uint64_t*>(theirs + layout_.counter_offset(protocol, c, rank_));
         receives[i].shape = sends[i].shape;
@@ -309,6 +188,11 @@ void CudaGroup::lay_links() {
     send_ends_[index(protocol)] = device_copy(sends);
     receive_ends_[index(protocol)] = device_copy(receives);
   }
+  std::vector<std::byte*> boards;
+  for (int r = 0; r < size_; ++r) {
+    boards.push_back(peers_->window(r) + layout_.board_offset(rank_));
+  }
+  boards_ = device_copy(boards);
 }
 
 executor::LaunchLinks CudaGroup::links_of(Protocol protocol) const {
@@ -318,12 +202,16 @@ executor::LaunchLinks CudaGroup::links_of(Protocol protocol) const {
       reinterpret_cast<executor::BlockReceiveEnd*>(receive_ends_[index(protocol)].data());
   links.control = control_on_device_;
   links.timeout_ns = timeout_ns_;
+  links.boards = reinterpret_cast<executor::CallTag* const*>(boards_.data());
+  links.board =
+      reinterpret_cast<const executor::CallTag*>(peers_->window(rank_) + layout_.board_offset(0));
   links.num_ranks = static_cast<std::uint32_t>(size_);
+  links.rank = static_cast<std::uint32_t>(rank_);
   return links;
 }
 
 std::size_t CudaGroup::memory_bytes() const noexcept {
-  std::size_t total = window_->bytes();
+  std::size_t total = peers_->device_bytes();
   for (const auto* ends : {&send_ends_, &receive_ends_}) {
     for (const DeviceMemory& memory : *ends) total += memory.bytes();
   }
@@ -335,7 +223,8 @@ std::size_t CudaGroup::memory_bytes() const noexcept {
 
 CudaGroup::Prepared& CudaGroup::prepared(const CollectiveCall& call, const DeviceChoice& choice) {
   const int root = has_root(call.collective) ? call.root : 0;
-  Prepared& entry = prepared_[{choice.algorithm, call.collective, root, choice.channels}];
+  const bool flagged = choice.protocol != Protocol::kSimple;
+  Prepared& entry = prepared_[{choice.algorithm, call.collective, root, choice.channels, flagged}];
   if (entry.checked != nullptr) return entry;
   auto checked = schedules_.get(choice.algorithm, {call.collective, size_, root, choice.channels});
   const int channels = checked->schedule().num_channels();
@@ -343,11 +232,15 @@ CudaGroup::Prepared& CudaGroup::prepared(const CollectiveCall& call, const Devic
   for (int c = 0; c < channels; ++c) {
     programs.push_back(executor::make_program(checked->schedule(), checked->report(), rank_, c));
   }
-  const executor::PackedPrograms packed = executor::pack(programs);
+  const executor::PackedPrograms packed =
+      flagged ? executor::pack_flagged(programs) : executor::pack(programs);
   entry.programs = device_copy(packed.bytes);
   entry.program_bytes = packed.stride;
   entry.max_operands = packed.max_operands;
   entry.max_sends = packed.max_sends;
+  entry.max_steps = packed.max_steps;
+  entry.max_places = packed.max_places;
+  entry.max_chunks = packed.max_chunks;
   entry.checked = std::move(checked);
   return entry;
 }
@@ -421,16 +314,27 @@ CudaGroup::Way& CudaGroup::way_of(const CollectiveCall& call, bool in_place) {
   }
   args.part_length = up(up(args.share, parts), granule) * granule;
   args.chunk_length = std::max<std::size_t>(1, choice.chunk_bytes / walker.element_bytes);
+  if (choice.protocol != Protocol::kSimple) {
+    args.chunk_length = std::min(args.chunk_length, std::max<std::size_t>(1, args.part_length));
+    const std::size_t whole = choice.protocol == Protocol::kLl ? 8 : 8 * executor::kLineWords;
+    args.chunk_stride = static_cast<std::uint32_t>(executor::flagged_bytes(
+        choice.protocol, up(args.chunk_length * walker.element_bytes, whole) * whole));
+    args.slot_stride = static_cast<std::uint32_t>(executor::flagged_bytes(
+        choice.protocol, layout_.shapes[index(choice.protocol)].slot_bytes));
+    RW_ASSERT(args.chunk_stride * program.max_chunks <= args.slot_stride);
+  }
   args.rounds = static_cast<std::uint32_t>(up(args.part_length, args.chunk_length));
   args.program_bytes = program.program_bytes;
   args.max_operands = program.max_operands;
   args.max_sends = program.max_sends;
+  args.max_steps = program.max_steps;
+  args.max_places = program.max_places;
   args.programs = program.programs.data();
   const auto units = [&](int n) { return static_cast<std::size_t>(n) * call.count * element; };
   way->input_bytes = units(schedule::input_units(call.collective, size_, call.root, rank_));
   args.output_bytes = units(schedule::output_units(call.collective, size_, call.root, rank_));
   way->kernel = executor::cuda_kernel(choice.protocol, call.type, call.op, combines);
-  way->shared_bytes = executor::shared_bytes(args);
+  way->shared_bytes = executor::shared_bytes(args, choice.protocol);
   way->choice.channels =
       even ? static_cast<int>(std::min(up(walker.count, args.share), std::size_t(channels)))
            : channels;
@@ -478,7 +382,7 @@ void CudaGroup::fill_reach(Way& way, const CollectiveCall& call) const {
                        (way.args.output_bytes == 0 || visible_to_peers(call.output));
   way.args.visible = 0;
   for (int r = 0; visible && r < size_; ++r) {
-    if (peers_[static_cast<std::size_t>(r)].same_process) way.args.visible |= 1U << r;
+    if (peers_->same_process(r)) way.args.visible |= 1U << r;
   }
 }
 
@@ -618,8 +522,7 @@ void CudaGroup::launch(const std::vector<PointToPointCall>& calls, DeviceStream 
         check_buffer(message.data, message.bytes, call.sends ? "sendbuf" : "recvbuf");
       }
       message.visible = direct_ == Direct::kOn && choice.protocol == Protocol::kSimple &&
-                        call.sends && message.bytes > 0 &&
-                        peers_[static_cast<std::size_t>(call.peer)].same_process &&
+                        call.sends && message.bytes > 0 && peers_->same_process(call.peer) &&
                         visible_to_peers(message.data);
       blocks += static_cast<unsigned>(choice.channels);
       threads = std::max(threads, choice.threads);
@@ -664,11 +567,11 @@ void CudaGroup::finish(Bootstrap& bootstrap) {
   // A peer's kernels may still write here. Ranks of this process share the window's ownership;
   // those of other processes say when they are done.
   for (int r = 0; r < size_; ++r) {
-    if (!peers_[static_cast<std::size_t>(r)].same_process) bootstrap.send(r, kFarewellTag, {});
+    if (!peers_->same_process(r)) bootstrap.send(r, kFarewellTag, {});
   }
   const Deadline patience = deadline_after(kFarewellPatience);
   for (int r = 0; r < size_; ++r) {
-    if (peers_[static_cast<std::size_t>(r)].same_process) continue;
+    if (peers_->same_process(r)) continue;
     try {
       bootstrap.recv(r, kFarewellTag, patience);
     } catch (const Error&) {

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "comm/cuda/device_peers.h"
 #include "comm/cuda/device_tuner.h"
 #include "comm/cuda/device_window.h"
 #include "comm/device_group.h"
@@ -36,13 +37,6 @@ class CudaGroup final : public DeviceGroup {
   [[nodiscard]] std::string describe_way(const CollectiveCall& call) override;
 
  private:
-  // How a peer's memory is reached.
-  struct Peer {
-    bool same_process = false;
-    std::byte* window = nullptr;           // as this process sees it
-    std::shared_ptr<DeviceMemory> shared;  // of a rank of this process
-    OpenedMemory opened;                   // of another one
-  };
   // A checked schedule of this rank in device memory.
   struct Prepared {
     std::shared_ptr<const schedule::Checked> checked;
@@ -50,6 +44,9 @@ class CudaGroup final : public DeviceGroup {
     std::uint32_t program_bytes = 0;
     std::uint32_t max_operands = 0;
     std::uint32_t max_sends = 0;
+    std::uint32_t max_steps = 0;
+    std::uint32_t max_places = 0;
+    std::uint32_t max_chunks = 0;
   };
   // All of a launch but the buffers, for calls like the last one.
   struct Way {
@@ -67,7 +64,6 @@ class CudaGroup final : public DeviceGroup {
     const void* checked_output = nullptr;
   };
 
-  void meet_peers(Bootstrap& bootstrap, Runtime& runtime);
   void lay_links();
   // Device memory with `values`, also while a stream of this thread captures.
   template <typename T>
@@ -92,20 +88,19 @@ class CudaGroup final : public DeviceGroup {
   enum class Direct : std::uint8_t { kOff, kAuto, kOn };
   Direct direct_ = Direct::kAuto;
   bool check_pointers_ = true;
-  bool whole_lines_ = false;  // every two ranks' GPUs write each other lines of 128 bytes whole
   bool can_overlap_ = false;
   bool check_calls_ = true;
   std::uint64_t timeout_ns_ = 0;
   WindowLayout layout_;
-  std::shared_ptr<DeviceMemory> window_;  // ranks of this process keep it while they use it
   std::array<DeviceMemory, executor::kNumProtocols> send_ends_;
   std::array<DeviceMemory, executor::kNumProtocols> receive_ends_;
-  std::vector<Peer> peers_;
+  DeviceMemory boards_;  // addresses of this rank's tags in all windows
+  std::unique_ptr<DevicePeers> peers_;
   executor::Control* control_ = nullptr;  // in pinned memory
   executor::Control* control_on_device_ = nullptr;
   std::unique_ptr<DeviceTuner> tuner_;
   schedule::CheckedSchedules& schedules_;
-  std::map<std::tuple<std::string, Collective, int, int>, Prepared> prepared_;
+  std::map<std::tuple<std::string, Collective, int, int, bool>, Prepared> prepared_;
   std::vector<std::unique_ptr<Way>> ways_;  // the most recently used first
   cudaStream_t setup_stream_ = nullptr;     // apart from the user's streams
   cudaEvent_t last_event_ = nullptr;

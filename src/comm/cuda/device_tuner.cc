@@ -17,7 +17,8 @@ namespace {
 using executor::Protocol;
 
 // A block of its own pays from this much data on: less is there sooner than a second block helps.
-constexpr std::size_t kBlockBytes[executor::kNumProtocols] = {std::size_t{32} << 10, 2048, 8192};
+constexpr std::size_t kBlockBytes[executor::kNumProtocols] = {std::size_t{32} << 10, 2048,
+                                                              64 * 8 * executor::kLineWords};
 constexpr int kWarp = 32;
 // Chunks per slot-sized share: a few on their way hide the latency of a hop.
 constexpr std::size_t kLeastChunk = std::size_t{128} << 10;
@@ -25,6 +26,18 @@ constexpr std::size_t kLeastChunk = std::size_t{128} << 10;
 std::size_t index(Protocol protocol) { return static_cast<std::size_t>(protocol); }
 
 }  // namespace
+
+DeviceConstants host_path() {
+  DeviceConstants constants;
+  constants.launch[index(Protocol::kSimple)] = 5e-6;
+  constants.launch[index(Protocol::kLl)] = 2.5e-6;
+  constants.hop[index(Protocol::kSimple)] = 7e-6;
+  constants.hop[index(Protocol::kLl)] = 2e-6;
+  constants.link_rate = 45e9;
+  constants.block_rate[index(Protocol::kSimple)] = 4e9;
+  constants.block_rate[index(Protocol::kLl)] = 2e9;
+  return constants;
+}
 
 DeviceTuner::DeviceTuner(const Config& config, int num_ranks, const Limits& limits,
                          const DeviceConstants& constants, schedule::CheckedSchedules& schedules)
@@ -57,6 +70,7 @@ const DeviceTuner::Load& DeviceTuner::load_of(const std::string& algorithm, Coll
   std::vector<double> out(static_cast<std::size_t>(num_ranks_));
   std::vector<double> in(out.size());
   for (const schedule::LinkLoad& link : checked->report().links) {
+    load.chunks = std::max(load.chunks, link.messages);
     out[static_cast<std::size_t>(link.source)] += link.units;
     in[static_cast<std::size_t>(link.destination)] += link.units;
   }
@@ -98,18 +112,28 @@ DeviceChoice DeviceTuner::shape(const std::string& algorithm, const Load& load, 
     const std::size_t threads = (part + per_thread - 1) / per_thread;
     choice.threads = std::clamp(static_cast<int>((threads + kWarp - 1) / kWarp) * kWarp, 2 * kWarp,
                                 static_cast<int>(executor::kMaxThreads));
-    choice.chunk_bytes = limits_.slot_bytes[p];
+    // A slot takes all that a round sends over a link.
+    const std::size_t whole = protocol == Protocol::kLl ? 8 : 8 * executor::kLineWords;
+    const std::size_t most =
+        limits_.slot_bytes[p] / static_cast<std::size_t>(load.chunks) / whole * whole;
+    if (most > 0) {
+      // Rounds of one size.
+      const std::size_t rounds = (part + most - 1) / most;
+      choice.chunk_bytes =
+          std::min(most, ((part + rounds - 1) / rounds + whole - 1) / whole * whole);
+    }
   }
   if (forced_threads_ > 0) choice.threads = std::max(kWarp, forced_threads_ / kWarp * kWarp);
   const double flags[executor::kNumProtocols] = {1, 2, 16.0 / 15};
   const double wire = moved * flags[p];
-  const double rate = std::min(constants_.link_rate, choice.channels * constants_.block_rate[p]);
+  const double moving =
+      std::max(wire / constants_.link_rate, load.work * static_cast<double>(unit_bytes) /
+                                                (choice.channels * constants_.block_rate[p]));
   const double chunks =
       std::ceil(static_cast<double>(part) / static_cast<double>(choice.chunk_bytes));
   const double fill = chunks > 1 ? constants_.fill * (load.hops - 1) / chunks : 0;
-  choice.predicted_seconds = constants_.launch[p] + load.hops * constants_.hop[p] +
-                             wire / rate * (1 + std::max(0.0, fill)) +
-                             load.work * static_cast<double>(unit_bytes) / constants_.memory_rate;
+  choice.predicted_seconds =
+      constants_.launch[p] + load.hops * constants_.hop[p] + moving * (1 + std::max(0.0, fill));
   return choice;
 }
 
@@ -128,6 +152,7 @@ DeviceChoice DeviceTuner::choose(Collective collective, int root, std::size_t un
     const Load& load = load_of(algorithm, collective, root);
     for (const Protocol protocol : protocols_) {
       DeviceChoice choice = shape(algorithm, load, protocol, unit_bytes);
+      if (choice.chunk_bytes == 0) continue;
       if (choice.predicted_seconds < best.predicted_seconds) best = std::move(choice);
     }
   }
@@ -135,7 +160,7 @@ DeviceChoice DeviceTuner::choose(Collective collective, int root, std::size_t un
 }
 
 DeviceChoice DeviceTuner::choose_message(std::size_t bytes) const {
-  const Load load{1, 1, 1, 2};
+  const Load load{1, 1, 1, 1, 2};
   DeviceChoice best;
   best.predicted_seconds = std::numeric_limits<double>::infinity();
   for (const Protocol protocol : protocols_) {

@@ -1,8 +1,9 @@
 // Which algorithm, protocol, number of blocks and chunk a call on GPU memory runs with.
 //
-// A cost model in the manner of cost_model.h: a launch, a latency for every hop, and the bytes that
-// the busiest rank moves, at the rate of its link or of the blocks that move them, whichever is
-// less. All ranks know the same facts, so they choose alike.
+// A cost model in the manner of cost_model.h: a launch, a latency for every hop, and then whatever
+// takes longer: the bytes that the busiest rank sends or receives, at the rate of its link, or all
+// that it reads and writes, at the rate of its blocks. All ranks know the same facts, so they
+// choose alike.
 #pragma once
 
 #include <cstddef>
@@ -23,15 +24,17 @@ namespace ropewalk::comm {
 /// H200 (benchmarks/device), within a quarter of all of them.
 struct DeviceConstants {
   /// By protocol: simple, ll, ll128.
-  double launch[executor::kNumProtocols] = {5e-6, 2.5e-6, 5.2e-6};
-  double hop[executor::kNumProtocols] = {3.5e-6, 1.6e-6, 1.4e-6};
+  double launch[executor::kNumProtocols] = {4e-6, 1.75e-6, 2.7e-6};
+  double hop[executor::kNumProtocols] = {3.5e-6, 0.8e-6, 0.7e-6};
   double link_rate = 350e9;  ///< one direction, what kernels reach
-  /// Of one block, flags included.
-  double block_rate[executor::kNumProtocols] = {9.3e9, 3.9e9, 4.3e9};
-  double memory_rate = 6e12;  ///< of all that a rank reads and writes, beyond what links hide
+  /// What one block reads and writes, its operands and its results.
+  double block_rate[executor::kNumProtocols] = {22.6e9, 7.8e9, 18.7e9};
   /// Of the time that a pipeline takes to fill: the rest is hidden by blocks that are further.
   double fill = 0.1;
 };
+
+/// Of GPUs that reach each other only through the host's memory.
+DeviceConstants host_path();
 
 struct DeviceChoice {
   std::string algorithm;
@@ -63,6 +66,7 @@ class DeviceTuner {
   struct Load {
     int hops = 0;
     int parts = 1;
+    int chunks = 1;    // of the busiest link, in a round
     double units = 0;  // sent or received, whichever is more
     double work = 0;   // units read and written
   };

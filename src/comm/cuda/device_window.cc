@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "comm/cuda/cuda_error.h"
+#include "executor/block/launch.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -10,6 +11,7 @@ namespace {
 constexpr std::size_t kAlign = 128;
 // A counter each sector: two peers' writes do not meet in one.
 constexpr std::size_t kCounterBytes = 32;
+constexpr std::size_t kBoardBytes = executor::kBoardTags * sizeof(executor::CallTag);
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -24,11 +26,19 @@ std::size_t WindowLayout::counters_bytes() const noexcept {
                  kCounterBytes);
 }
 
+std::size_t WindowLayout::board_offset(int rank) const noexcept {
+  return counters_bytes() + static_cast<std::size_t>(rank) * kBoardBytes;
+}
+
+std::size_t WindowLayout::boards_bytes() const noexcept {
+  return aligned(static_cast<std::size_t>(ranks) * kBoardBytes);
+}
+
 std::size_t WindowLayout::link_offset(executor::Protocol protocol, int channel, int rank,
                                       int source) const noexcept {
   const int others = ranks - 1;
   const int place = channel * others + (source < rank ? source : source - 1);
-  std::size_t offset = counters_bytes();
+  std::size_t offset = counters_bytes() + boards_bytes();
   for (int p = 0; p < static_cast<int>(protocol); ++p) {
     offset +=
         stride(static_cast<executor::Protocol>(p)) * static_cast<std::size_t>(channels * others);
@@ -43,7 +53,7 @@ std::size_t WindowLayout::counter_offset(executor::Protocol protocol, int channe
 }
 
 std::size_t WindowLayout::bytes() const noexcept {
-  std::size_t total = counters_bytes();
+  std::size_t total = counters_bytes() + boards_bytes();
   for (int p = 0; p < executor::kNumProtocols; ++p) {
     total += stride(static_cast<executor::Protocol>(p)) *
              static_cast<std::size_t>(channels * (ranks - 1));
@@ -78,6 +88,25 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
   std::swap(bytes_, other.bytes_);
   return *this;
 }
+
+PinnedMemory::PinnedMemory(SharedMemory memory) : memory_(std::move(memory)) {
+  const cudaError_t pinned = cudaHostRegister(memory_.data(), memory_.size(),
+                                              cudaHostRegisterPortable | cudaHostRegisterMapped);
+  if (pinned != cudaSuccess) {
+    cudaGetLastError();
+    throw Error(Errc::kCuda, "pinning {} bytes of the host's memory: {}", memory_.size(),
+                cudaGetErrorString(pinned));
+  }
+  void* mapped = nullptr;
+  const cudaError_t seen = cudaHostGetDevicePointer(&mapped, memory_.data(), 0);
+  if (seen != cudaSuccess) {
+    cudaHostUnregister(memory_.data());
+    check_cuda(seen, "mapping pinned memory");
+  }
+  on_device_ = static_cast<std::byte*>(mapped);
+}
+
+PinnedMemory::~PinnedMemory() { cudaHostUnregister(memory_.data()); }
 
 OpenedMemory::OpenedMemory(const cudaIpcMemHandle_t& handle) {
   void* memory = nullptr;

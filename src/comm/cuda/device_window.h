@@ -1,8 +1,9 @@
 // A rank's window: the device memory that the other ranks of its communicator write.
 //
-// It holds, for every peer and channel, the link from that peer in both protocols, and for every
-// link to a peer the counter of what the peer has consumed (executor/block/links.h). The layout is
-// arithmetic, so ranks exchange nothing but the window's address.
+// It holds, for every peer and channel, the link from that peer in each protocol, for every link to
+// a peer the counter of what the peer has consumed (executor/block/links.h), and the peers' tags
+// (executor/block/launch.h). The layout is arithmetic, so ranks exchange nothing but the window's
+// address.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/shared_memory.h"
 #include "executor/block/links.h"
 
 namespace ropewalk::comm {
@@ -26,11 +28,14 @@ struct WindowLayout {
   /// Of the counter of the link to `destination` in the window of `rank`.
   [[nodiscard]] std::size_t counter_offset(executor::Protocol protocol, int channel,
                                            int destination) const noexcept;
+  /// Of the tags that `rank` leaves.
+  [[nodiscard]] std::size_t board_offset(int rank) const noexcept;
   [[nodiscard]] std::size_t bytes() const noexcept;
 
  private:
   [[nodiscard]] std::size_t stride(executor::Protocol protocol) const noexcept;
   [[nodiscard]] std::size_t counters_bytes() const noexcept;
+  [[nodiscard]] std::size_t boards_bytes() const noexcept;
 };
 
 /// Device memory of the current device.
@@ -48,6 +53,21 @@ class DeviceMemory {
  private:
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
+};
+
+/// Memory of the host, shared between processes, that the current device reaches.
+class PinnedMemory {
+ public:
+  /// @throws Error kCuda with what was asked for
+  explicit PinnedMemory(SharedMemory memory);
+  ~PinnedMemory();
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+  [[nodiscard]] std::byte* on_device() const noexcept { return on_device_; }
+
+ private:
+  SharedMemory memory_;
+  std::byte* on_device_ = nullptr;
 };
 
 /// Another process's device memory, opened by CUDA IPC.

@@ -14,7 +14,7 @@
 #include "core/testing/share.h"
 #include "executor/block/host_block.h"
 #include "executor/block/pack.h"
-#include "executor/block/team.h"
+#include "executor/block/run.h"
 #include "executor/program.h"
 #include "schedule/check.h"
 #include "schedule/compile.h"
@@ -33,12 +33,16 @@ struct Case {
   std::size_t count = 0;
   DataType type = DataType::kFloat32;
   RedOp op = RedOp::kSum;
-  FifoShape shape{4, 2, 240};
+  FifoShape shape{4, 4, 1920};
   std::size_t chunk = 16;
   bool by_address = false;
   bool in_place = false;
   std::size_t misaligned = 0;  // bytes
 };
+
+PackedPrograms pack_for(Protocol protocol, const std::vector<Program>& programs) {
+  return protocol == Protocol::kSimple ? pack(programs) : pack_flagged(programs);
+}
 
 // The windows and ends of all ranks, as a GPU's memory holds them.
 class Machine {
@@ -50,6 +54,11 @@ class Machine {
     for (std::size_t r = 0; r < ranks_; ++r) {
       sends_[r].resize(n);
       receives_[r].resize(n);
+    }
+    boards_.assign(ranks_, std::vector<CallTag>(ranks_ * kBoardTags));
+    addresses_.resize(ranks_);
+    for (std::size_t r = 0; r < ranks_; ++r) {
+      for (auto& board : boards_) addresses_[r].push_back(board.data() + r * kBoardTags);
     }
     for (std::size_t c = 0; c < static_cast<std::size_t>(channels); ++c) {
       for (std::size_t from = 0; from < ranks_; ++from) {
@@ -71,6 +80,11 @@ class Machine {
       }
     }
   }
+  // Gives the links of a rank its boards.
+  void lend_boards(LaunchLinks& links) {
+    links.board = boards_[links.rank].data();
+    links.boards = addresses_[links.rank].data();
+  }
   BlockSendEnd* sends(std::size_t rank) { return sends_[rank].data(); }
   BlockReceiveEnd* receives(std::size_t rank) { return receives_[rank].data(); }
 
@@ -83,6 +97,8 @@ class Machine {
   std::vector<std::unique_ptr<std::uint64_t>> counters_;
   std::vector<std::vector<BlockSendEnd>> sends_;
   std::vector<std::vector<BlockReceiveEnd>> receives_;
+  std::vector<std::vector<CallTag>> boards_;      // [rank][peer * kBoardTags + call]
+  std::vector<std::vector<CallTag*>> addresses_;  // [rank][peer]: where the peer has its tags
 };
 
 template <typename Element, RedOp kOp>
@@ -91,11 +107,11 @@ void run_block(const LaunchArgs& args, Protocol protocol, std::uint32_t channel,
                std::vector<std::unique_ptr<HostBlockShared>>& blocks,
                std::vector<std::vector<Pack>>& shared) {
   blocks.push_back(std::make_unique<HostBlockShared>(kThreads));
-  shared.emplace_back(shared_bytes(args) / sizeof(Pack) + 1);
+  shared.emplace_back(shared_bytes(args, protocol) / sizeof(Pack) + 1);
   for (unsigned t = 0; t < kThreads; ++t) {
     threads.emplace_back([&args, protocol, channel, t, group = blocks.back().get(),
                           memory = reinterpret_cast<std::byte*>(shared.back().data())] {
-      HostBlock block(*group, t, args.links);
+      HostBlock block(*group, t, args.links, &args.call.tag);
       switch (protocol) {
         case Protocol::kSimple:
           run_channel<Protocol::kSimple, Element, kOp>(block, args, channel, memory);
@@ -131,11 +147,23 @@ LaunchArgs make_args(const Case& test, const PackedPrograms& programs, Machine& 
   args.program_bytes = programs.stride;
   args.max_operands = programs.max_operands;
   args.max_sends = programs.max_sends;
+  args.max_steps = programs.max_steps;
+  args.max_places = programs.max_places;
+  if (test.protocol != Protocol::kSimple) {
+    const std::size_t whole = test.protocol == Protocol::kLl ? 8 : 8 * kLineWords;
+    args.chunk_stride = static_cast<std::uint32_t>(
+        flagged_bytes(test.protocol, up(test.chunk * args.call.element_bytes, whole) * whole));
+    args.slot_stride =
+        static_cast<std::uint32_t>(flagged_bytes(test.protocol, test.shape.slot_bytes));
+    EXPECT_LE(args.chunk_stride * programs.max_chunks, args.slot_stride);
+  }
   args.programs = programs.bytes.data();
   args.links.sends = machine.sends(static_cast<std::size_t>(rank));
   args.links.receives = machine.receives(static_cast<std::size_t>(rank));
   args.links.control = &control;
   args.links.timeout_ns = 60'000'000'000;
+  args.links.rank = static_cast<std::uint32_t>(rank);
+  machine.lend_boards(args.links);
   return args;
 }
 
@@ -158,7 +186,7 @@ std::uint64_t run(const Case& test) {
   for (int r = 0; r < s.num_ranks; ++r) {
     std::vector<Program> lists;
     for (int c = 0; c < s.num_channels(); ++c) lists.push_back(make_program(s, report, r, c));
-    programs[static_cast<std::size_t>(r)] = pack(lists);
+    programs[static_cast<std::size_t>(r)] = pack_for(test.protocol, lists);
     const auto units = [&](int k) { return unit * static_cast<std::size_t>(k) + 64; };
     inputs[static_cast<std::size_t>(r)].resize(
         units(schedule::input_units(s.collective, s.num_ranks, s.root, r)));
@@ -302,7 +330,7 @@ TEST(Block, CombinesEveryTypeByEveryOperator) {
 
 // Two ranks exchange `bytes`, over both channels.
 std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address) {
-  Machine machine(2, 2, protocol, FifoShape{4, 2, 240});
+  Machine machine(2, 2, protocol, FifoShape{4, 4, 240});
   Control control;
   std::vector<std::vector<std::byte>> out(2);
   std::vector<std::vector<std::byte>> in(2);
@@ -314,7 +342,12 @@ std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address
     in[r].resize(bytes);
     MessageArgs& a = args[r];
     for (LaunchLinks& links : a.links) {
-      links = {machine.sends(r), machine.receives(r), &control, 60'000'000'000, 2};
+      links.sends = machine.sends(r);
+      links.receives = machine.receives(r);
+      links.control = &control;
+      links.timeout_ns = 60'000'000'000;
+      links.num_ranks = 2;
+      links.rank = static_cast<std::uint32_t>(r);
     }
     a.address_bytes = by_address ? 1 : ~std::size_t{0};
     a.num_messages = 2;
@@ -363,15 +396,17 @@ TEST(Block, CarriesMessages) {
 }
 
 // One rank of two, alone or with a peer that was called otherwise.
-StopRecord stop_of(bool with_peer, std::uint64_t timeout_ns, bool abort) {
+StopRecord stop_of(bool with_peer, std::uint64_t timeout_ns, bool abort,
+                   Protocol protocol = Protocol::kSimple) {
   using Float = ElementOf<DataType::kFloat32>;
   Case test;
   test.schedule = schedule::compile("two_shot", {Collective::kAllReduce, 2, 0, 1});
   test.count = 8;
+  test.protocol = protocol;
   Machine machine(2, 1, test.protocol, test.shape);
   Control control;
   const schedule::CheckReport report = schedule::check(test.schedule);
-  std::vector<float> buffers(64);
+  std::vector<float> buffers(4 * 64);
   std::vector<PackedPrograms> programs;
   std::vector<LaunchArgs> args;
   std::vector<std::thread> threads;
@@ -380,11 +415,19 @@ StopRecord stop_of(bool with_peer, std::uint64_t timeout_ns, bool abort) {
   programs.reserve(2);
   args.reserve(2);
   for (int r = 0; r < (with_peer ? 2 : 1); ++r) {
-    programs.push_back(pack({make_program(test.schedule, report, r, 0)}));
+    programs.push_back(pack_for(test.protocol, {make_program(test.schedule, report, r, 0)}));
     args.push_back(make_args(test, programs.back(), machine, r, control));
-    args.back().call.input = reinterpret_cast<std::byte*>(buffers.data() + 32 * r);
-    args.back().call.output = reinterpret_cast<std::byte*>(buffers.data() + 32 * r + 16);
+    args.back().call.input = reinterpret_cast<std::byte*>(buffers.data() + 128 * r);
+    args.back().call.output = reinterpret_cast<std::byte*>(buffers.data() + 128 * r + 64);
     args.back().call.tag.root = static_cast<std::uint16_t>(r);
+    args.back().call.tag.count = 8;
+    if (protocol != Protocol::kSimple) {
+      // The first rank has less to send than the second one waits for.
+      args.back().call.count = r == 0 ? 8 : 60;
+      args.back().share = args.back().part_length = args.back().chunk_length =
+          args.back().call.count;
+      args.back().chunk_stride = 512;
+    }
     args.back().links.timeout_ns = timeout_ns;
     run_block<Float, RedOp::kSum>(args.back(), test.protocol, 0, threads, blocks, shared);
   }
@@ -407,6 +450,36 @@ TEST(Block, TellsWhoWasCalledOtherwise) {
   EXPECT_EQ(stop.reason, static_cast<std::uint32_t>(StopReason::kMismatch));
   EXPECT_NE(stop.own.root, stop.theirs.root);
   EXPECT_EQ(stop.peer, stop.theirs.root);
+}
+
+TEST(Block, TellsSoThoughDataCarriesNoTags) {
+  for (const Protocol protocol : {Protocol::kLl, Protocol::kLl128}) {
+    const StopRecord stop = stop_of(true, 0, false, protocol);
+    EXPECT_EQ(stop.reason, static_cast<std::uint32_t>(StopReason::kMismatch));
+    EXPECT_NE(stop.own.root, stop.theirs.root);
+    EXPECT_EQ(stop.peer, stop.theirs.root);
+  }
+}
+
+TEST(Block, PackingCountsTheChunksOfEachLink) {
+  const schedule::Schedule s = schedule::compile("two_shot", {Collective::kAllReduce, 3, 0, 1});
+  const schedule::CheckReport report = schedule::check(s);
+  const PackedPrograms packed = pack_flagged({make_program(s, report, 0, 0)});
+  const auto* program = reinterpret_cast<const FlaggedProgram*>(packed.bytes.data());
+  EXPECT_EQ(program->sends_to, 0b110U);
+  EXPECT_EQ(program->receives_from, 0b110U);
+  EXPECT_EQ(packed.max_chunks, 2U);  // a part to be reduced, and one that was
+  std::map<std::pair<int, bool>, std::uint16_t> chunks;
+  for (std::uint32_t j = 0; j < program->num_places; ++j) {
+    const FlaggedPlaceRecord& place = program->places()[j];
+    if (place.peer < 0) continue;
+    const std::uint16_t expected = chunks[std::pair{place.peer, place.sends}]++;
+    EXPECT_EQ(place.chunk, expected);
+    const FlaggedStepRecord& step = program->steps()[place.step];
+    EXPECT_GE(j, step.first_place);
+    EXPECT_LT(j, std::uint32_t{step.first_place} + step.num_sources + step.num_destinations);
+  }
+  EXPECT_EQ(chunks.size(), 4U);
 }
 
 }  // namespace

@@ -2,15 +2,17 @@
 // transfers run under sanitizers, without a GPU.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <barrier>
+#include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <thread>
 
+#include "executor/block/arithmetic.h"
 #include "executor/block/launch.h"
-#include "executor/block/transfer.h"
 
 namespace ropewalk::executor {
 
@@ -30,8 +32,9 @@ class HostBlockShared {
 /// One thread of the block. Threads: the one that is `thread`.
 class HostBlock {
  public:
-  HostBlock(HostBlockShared& shared, unsigned thread, const LaunchLinks& links)
-      : shared_(shared), thread_(thread), links_(links) {}
+  HostBlock(HostBlockShared& shared, unsigned thread, const LaunchLinks& links,
+            const CallTag* tag = nullptr)
+      : shared_(shared), thread_(thread), links_(links), tag_(tag) {}
 
   [[nodiscard]] unsigned thread() const noexcept { return thread_; }
   [[nodiscard]] unsigned size() const noexcept { return shared_.size_; }
@@ -49,20 +52,33 @@ class HostBlock {
   T load(const T* from) const {
     return *from;
   }
+  template <typename T>
+  T load_own(const T* from) const {
+    return *from;
+  }
+  static void fetch_ahead(const std::byte* /*from*/) {}
   void store(Pack* to, const Pack& pack) const { *to = pack; }
 
-  template <int kLines>
-  bool load_lines(const std::byte* first, std::size_t stride, std::uint32_t flag,
-                  std::uint64_t (&words)[kLines]) {
+  // The half with the call's number comes last.
+  [[nodiscard]] CallTag load_tag(const CallTag* from) const {
+    const auto* words = reinterpret_cast<const std::uint64_t*>(from);
+    const std::uint64_t last = load_acquire(words + 1);
+    const std::array<std::uint64_t, 2> both = {load_acquire(words), last};
+    return std::bit_cast<CallTag>(both);
+  }
+  void store_tag(CallTag* to, const CallTag& tag) const {
+    const auto both = std::bit_cast<std::array<std::uint64_t, 2>>(tag);
+    auto* words = reinterpret_cast<std::uint64_t*>(to);
+    store_release(words, both[0]);
+    store_release(words + 1, both[1]);
+  }
+
+  bool load_line(const std::byte* line, std::uint32_t flag, std::uint64_t& word) {
     return wait([&] {
-      for (int i = 0; i < kLines; ++i) {
-        const std::byte* line = first + static_cast<std::size_t>(i) * stride;
-        const std::uint64_t low = load_acquire(half(line, 0));
-        const std::uint64_t high = load_acquire(half(line, 1));
-        if (low >> 32U != flag || high >> 32U != flag) return false;
-        words[i] = (low & 0xffffffffU) | high << 32U;
-      }
-      return true;
+      const std::uint64_t low = load_acquire(half(line, 0));
+      const std::uint64_t high = load_acquire(half(line, 1));
+      word = (low & 0xffffffffU) | high << 32U;
+      return low >> 32U == flag && high >> 32U == flag;
     });
   }
   void store_line(std::byte* line, std::uint32_t flag, std::uint64_t word) const {
@@ -71,27 +87,29 @@ class HostBlock {
   }
 
   static constexpr int kPieces = 8;
-  static std::size_t first_piece() { return 0; }
-  [[nodiscard]] std::size_t group_first_line() const noexcept { return thread_; }
+  static unsigned first_piece() { return 0; }
+  [[nodiscard]] unsigned group_first_line() const noexcept { return thread_; }
   template <int kLines>
-  bool load_pieces(const std::byte* slot, std::size_t first, std::size_t stride, std::size_t lines,
-                   std::uint32_t flag, std::uint64_t (&words)[kLines][2 * kPieces]) {
+  bool load_pieces(const std::byte* slot, std::uint32_t first, std::uint32_t stride,
+                   std::uint32_t lines, std::uint32_t flag,
+                   std::uint64_t (&words)[kLines * 2 * kPieces]) {
     return wait([&] {
       for (std::size_t i = 0; i < kLines && first + i * stride < lines; ++i) {
         const std::byte* line = slot + (first + i * stride) * kLine128Bytes;
         if (load_acquire(half(line, kLineWords)) != flag) return false;
-        for (int k = 0; k < 2 * kPieces; ++k) words[i][k] = load_acquire(half(line, k));
+        for (int k = 0; k < 2 * kPieces; ++k)
+          words[i * 2 * kPieces + static_cast<std::size_t>(k)] = load_acquire(half(line, k));
       }
       return true;
     });
   }
   template <int kLines>
-  void store_pieces(std::byte* slot, std::size_t first, std::size_t stride, std::size_t lines,
-                    std::uint32_t flag, const std::uint64_t (&words)[kLines][2 * kPieces]) const {
+  void store_pieces(std::byte* slot, std::uint32_t first, std::uint32_t stride, std::uint32_t lines,
+                    std::uint32_t flag, const std::uint64_t (&words)[kLines * 2 * kPieces]) const {
     for (std::size_t i = 0; i < kLines && first + i * stride < lines; ++i) {
       const std::byte* line = slot + (first + i * stride) * kLine128Bytes;
       for (std::size_t k = 0; k < kLineWords; ++k) {
-        store_release(half(line, static_cast<int>(k)), words[i][k]);
+        store_release(half(line, static_cast<int>(k)), words[i * 2 * kPieces + k]);
       }
       store_release(half(line, kLineWords), flag);
     }
@@ -102,6 +120,8 @@ class HostBlock {
   std::uint64_t load_acquire(const std::uint64_t* from) const {
     return std::atomic_ref(*const_cast<std::uint64_t*>(from)).load(std::memory_order_acquire);
   }
+  /// An acquire here: nothing else orders a host thread's writes after it.
+  std::uint64_t load_relaxed(const std::uint64_t* from) const { return load_acquire(from); }
   void store_release(std::uint64_t* to, std::uint64_t value) const {
     std::atomic_ref(*to).store(value, std::memory_order_release);
   }
@@ -113,9 +133,13 @@ class HostBlock {
     const auto begin = std::chrono::steady_clock::now();
     while (!condition()) {
       if (std::atomic_ref(links_.control->abort).load() != 0) return false;
+      StopRecord record;
+      if (called_otherwise(*this, links_, tag_, record)) {
+        stop(record);
+        return false;
+      }
       const auto waited = std::chrono::steady_clock::now() - begin;
       if (links_.timeout_ns != 0 && waited > std::chrono::nanoseconds(links_.timeout_ns)) {
-        StopRecord record;
         record.reason = static_cast<std::uint32_t>(StopReason::kTimeout);
         stop(record);
         return false;
@@ -148,6 +172,7 @@ class HostBlock {
   HostBlockShared& shared_;
   unsigned thread_;
   const LaunchLinks& links_;
+  const CallTag* tag_;
 };
 
 }  // namespace ropewalk::executor

@@ -22,7 +22,7 @@ struct PackedProgram {
   std::uint32_t num_steps = 0;
   std::uint32_t num_operands = 0;
   std::uint32_t num_sends = 0;
-  std::uint32_t bytes = 0;  ///< of the whole, a multiple of 16
+  std::uint32_t padding = 0;
 
   [[nodiscard]] RW_HOST_DEVICE const StepRecord* steps() const noexcept {
     return reinterpret_cast<const StepRecord*>(this + 1);
@@ -32,6 +32,43 @@ struct PackedProgram {
   }
   [[nodiscard]] RW_HOST_DEVICE const SendRecord* sends() const noexcept {
     return reinterpret_cast<const SendRecord*>(operands() + num_operands);
+  }
+};
+
+/// A step as FlaggedWalk reads it. Its places follow each other: its operands, its output, then the
+/// links that it sends to.
+struct FlaggedStepRecord {
+  std::int32_t part = 0;
+  std::int32_t input_index = kNowhere;  ///< as StepRecord's
+  std::int32_t output_index = kNowhere;
+  std::uint16_t first_place = 0;
+  std::uint16_t num_sources = 0;
+  std::uint16_t num_destinations = 0;
+  std::int16_t own_input = -1;  ///< which of the operands is this rank's input, or -1
+  bool finished = false;
+};
+/// Where a step's data comes from, or goes to.
+struct FlaggedPlaceRecord {
+  static constexpr std::int16_t kInput = -1;
+  static constexpr std::int16_t kOutput = -2;
+  static constexpr std::int16_t kNone = -3;
+  std::uint16_t step = 0;
+  std::int16_t peer = kNone;  ///< a rank, or one of the above
+  std::uint16_t chunk = 0;    ///< of the chunks that the link carries in a round
+  bool sends = false;
+};
+/// A Program for links whose data carries its flags: this header, the steps, the places.
+struct FlaggedProgram {
+  std::uint32_t num_steps = 0;
+  std::uint32_t num_places = 0;
+  std::uint32_t sends_to = 0;       ///< bit r: to rank r
+  std::uint32_t receives_from = 0;  ///< bit r: from rank r
+
+  [[nodiscard]] RW_HOST_DEVICE const FlaggedStepRecord* steps() const noexcept {
+    return reinterpret_cast<const FlaggedStepRecord*>(this + 1);
+  }
+  [[nodiscard]] RW_HOST_DEVICE const FlaggedPlaceRecord* places() const noexcept {
+    return reinterpret_cast<const FlaggedPlaceRecord*>(steps() + num_steps);
   }
 };
 
@@ -60,14 +97,39 @@ struct Control {
   StopRecord stop;
 };
 
+/// Tags of a rank's last collectives that its peers remember, for when they wait long: call n's is
+/// in entry n % kBoardTags. A tag of no elements is none.
+inline constexpr std::uint32_t kBoardTags = 8;
+
 /// What every launch needs to reach the other ranks.
 struct LaunchLinks {
   BlockSendEnd* sends = nullptr;        ///< [channel][rank]
   BlockReceiveEnd* receives = nullptr;  ///< [channel][rank]
   Control* control = nullptr;
-  std::uint64_t timeout_ns = 0;  ///< longest wait; 0 is for ever
+  CallTag* const* boards = nullptr;  ///< by rank: where it remembers this rank's tags; or null
+  const CallTag* board = nullptr;    ///< [rank][kBoardTags]: the others' tags
+  std::uint64_t timeout_ns = 0;      ///< longest wait; 0 is for ever
   std::uint32_t num_ranks = 0;
+  std::uint32_t rank = 0;
 };
+
+/// Looks whether a peer was called otherwise than by `own`, and says how. For a block that waits.
+template <typename Block>
+RW_HOST_DEVICE bool called_otherwise(const Block& block, const LaunchLinks& links,
+                                     const CallTag* own, StopRecord& record) {
+  if (links.board == nullptr || own == nullptr) return false;
+  for (std::uint32_t r = 0; r < links.num_ranks; ++r) {
+    if (r == links.rank) continue;
+    const CallTag theirs = block.load_tag(links.board + r * kBoardTags + own->call % kBoardTags);
+    if (theirs.count == 0 || theirs.call != own->call || theirs == *own) continue;
+    record.reason = static_cast<std::uint32_t>(StopReason::kMismatch);
+    record.peer = static_cast<std::int32_t>(r);
+    record.own = *own;
+    record.theirs = theirs;
+    return true;
+  }
+  return false;
+}
 
 /// A collective: block b runs channel b. Divisions are made on the host: they take a GPU long.
 struct LaunchArgs {
@@ -82,8 +144,14 @@ struct LaunchArgs {
   std::size_t chunk_length = 0;  ///< elements
   std::uint32_t rounds = 0;
   std::uint32_t program_bytes = 0;  ///< of the largest program, a multiple of 16
+  // Of protocol simple.
   std::uint32_t max_operands = 0;
   std::uint32_t max_sends = 0;
+  // Of the others.
+  std::uint32_t max_steps = 0;
+  std::uint32_t max_places = 0;
+  std::uint32_t slot_stride = 0;        ///< bytes from slot to slot
+  std::uint32_t chunk_stride = 0;       ///< bytes from chunk to chunk in a slot
   const std::byte* programs = nullptr;  ///< one each program_bytes
   std::uint32_t visible = 0;            ///< bit r: rank r sees both buffers
   Shift shifts[kMaxShifted];            ///< of the first ranks; the others have none
@@ -92,11 +160,36 @@ static_assert(kMaxPeers <= 32);
 // Kernel parameters may take 4 KiB on every device.
 static_assert(sizeof(LaunchArgs) <= 4096);
 
+/// A place of a round as it is: of this rank's memory, or of a slot's, with what stands beside its
+/// data.
+struct alignas(16) FlaggedPlace {
+  std::byte* data = nullptr;  ///< null: nowhere
+  std::uint32_t flag = 0;     ///< 0: this rank's memory
+};
+/// What a place of a link is made of in each round.
+struct alignas(16) FlaggedOrigin {
+  const std::uint64_t* rounds =
+      nullptr;                  ///< the link's counter of rounds before this launch, or null
+  std::byte* memory = nullptr;  ///< the chunk's in slot 0
+};
+struct alignas(16) FlaggedShape {
+  std::uint32_t bytes = 0;
+  std::uint16_t first_place = 0;
+  std::uint16_t num_sources = 0;
+  std::uint16_t num_destinations = 0;
+  std::int16_t scaled_source = -1;
+  std::uint32_t divisor = 1;
+};
+
 /// Memory that the threads of a block share.
-RW_HOST_DEVICE inline std::size_t shared_bytes(const LaunchArgs& args) {
-  return args.program_bytes +
-         args.links.num_ranks * (sizeof(BlockSendEnd) + sizeof(BlockReceiveEnd)) +
-         args.max_operands * sizeof(Source) + (args.max_sends + 1) * sizeof(Destination);
+RW_HOST_DEVICE inline std::size_t shared_bytes(const LaunchArgs& args, Protocol protocol) {
+  const std::size_t ends =
+      args.program_bytes + args.links.num_ranks * (sizeof(BlockSendEnd) + sizeof(BlockReceiveEnd));
+  if (protocol != Protocol::kSimple) {
+    return ends + args.max_steps * sizeof(FlaggedShape) +
+           args.max_places * (sizeof(FlaggedPlace) + sizeof(FlaggedOrigin));
+  }
+  return ends + args.max_operands * sizeof(Source) + (args.max_sends + 1) * sizeof(Destination);
 }
 
 /// A send to, or a receive from, one peer. Both ends choose the protocol, the channels and the

@@ -32,7 +32,9 @@ constexpr const char* name(Protocol protocol) {
   return kNames[static_cast<std::size_t>(protocol)];
 }
 
-inline constexpr std::size_t kLineWords = 15;  ///< of eight bytes, in a line of ll128
+/// Slots of a link whose data carries its flags (flagged_walk.h says why this many).
+inline constexpr std::uint32_t kFlaggedSlots = 4;
+inline constexpr std::uint32_t kLineWords = 15;  ///< of eight bytes, in a line of ll128
 inline constexpr std::size_t kLine128Bytes = 128;
 
 /// Bytes that a slot of `slot_bytes` of data takes in a link's memory. For ll128, slot_bytes is a
@@ -47,16 +49,9 @@ RW_HOST_DEVICE constexpr std::size_t link_bytes(Protocol protocol, const FifoSha
                                        : shape.slots * flagged_bytes(protocol, shape.slot_bytes);
 }
 
-/// Where chunk `chunk` lies in the memory of a link whose data carries its flags.
-RW_HOST_DEVICE inline std::byte* flagged_slot(Protocol protocol, std::byte* memory,
-                                              const FifoShape& shape, std::uint64_t chunk) {
-  return memory + ((chunk - 1) & (shape.slots - 1)) * flagged_bytes(protocol, shape.slot_bytes);
-}
-/// What stands beside its data; never 0. Slots are used again only after `slots` chunks, so a flag
-/// from an earlier turn is another number.
-RW_HOST_DEVICE inline std::uint32_t flag_of(std::uint64_t chunk) {
-  return static_cast<std::uint32_t>(chunk) | 0x80000000U;
-}
+/// What stands beside the data of round `round` of a link; never 0. Slots are used again only after
+/// kFlaggedSlots rounds, so a flag from an earlier turn is another number.
+RW_HOST_DEVICE constexpr std::uint32_t flag_of(std::uint32_t round) { return round | 0x80000000U; }
 
 /// The writer's end; the names are SendEnd's.
 struct alignas(16) BlockSendEnd {
@@ -66,7 +61,7 @@ struct alignas(16) BlockSendEnd {
   std::int32_t peer = -1;
   bool address_allowed = false;
   bool drain_all = false;
-  std::uint64_t published = 0;
+  std::uint64_t published = 0;  ///< chunks; rounds, where data carries its flags
   std::uint64_t consumed_seen = 0;
   std::uint64_t drain_to = 0;
   // Of the call at work, as Reach has them.
@@ -88,7 +83,7 @@ struct alignas(16) BlockReceiveEnd {
   FifoShape shape;
   std::int32_t peer = -1;
   std::int32_t process = 0;  ///< addresses are translated by the writer: always as in this process
-  std::uint64_t received = 0;
+  std::uint64_t received = 0;  ///< the same
 
   [[nodiscard]] RW_HOST_DEVICE SlotHeader* header(std::uint64_t chunk) const noexcept {
     return reinterpret_cast<SlotHeader*>(memory + shape.header_offset(chunk));

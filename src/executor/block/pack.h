@@ -10,13 +10,21 @@
 
 namespace ropewalk::executor {
 
-/// Packs the programs of all channels of one rank, each `stride` bytes.
+/// The programs of all channels of one rank, each `stride` bytes.
 struct PackedPrograms {
   std::vector<std::byte> bytes;
-  std::uint32_t stride = 0;        ///< LaunchArgs::program_bytes
+  std::uint32_t stride = 0;  ///< LaunchArgs::program_bytes
+  // Of PackedPrograms.
   std::uint32_t max_operands = 0;  ///< of any step
   std::uint32_t max_sends = 0;
+  // Of FlaggedPrograms.
+  std::uint32_t max_steps = 0;   ///< of any program
+  std::uint32_t max_places = 0;  ///< of any program
+  std::uint32_t max_chunks = 0;  ///< of any link in a round
 };
+/// PackedPrograms, for protocol simple.
 PackedPrograms pack(const std::vector<Program>& programs);
+/// FlaggedPrograms, for the others.
+PackedPrograms pack_flagged(const std::vector<Program>& programs);
 
 }  // namespace ropewalk::executor

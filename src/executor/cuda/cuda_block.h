@@ -6,14 +6,15 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "executor/block/arithmetic.h"
 #include "executor/block/launch.h"
-#include "executor/block/transfer.h"
 
 namespace ropewalk::executor {
 
 class CudaBlock {
  public:
-  __device__ explicit CudaBlock(const LaunchLinks& links) : links_(links) {}
+  /// `tag`: of the collective, for peers that wait; a message has none.
+  __device__ CudaBlock(const LaunchLinks& links, const CallTag* tag) : links_(links), tag_(tag) {}
 
   __device__ unsigned thread() const { return threadIdx.x; }
   __device__ unsigned size() const { return blockDim.x; }
@@ -33,6 +34,15 @@ class CudaBlock {
                  : "l"(from));
     return pack;
   }
+  template <typename T>
+  __device__ T load_own(const T* from) const {
+    return *from;
+  }
+  /// A load that nobody waits for.
+  __device__ void fetch_ahead(const std::byte* from) const {
+    [[maybe_unused]] std::uint32_t none;
+    asm volatile("ld.global.u8 %0, [%1];" : "=r"(none) : "l"(from));
+  }
   __device__ void store(Pack* to, const Pack& pack) const {
     asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(pack.words[0]),
                  "r"(pack.words[1]), "r"(pack.words[2]), "r"(pack.words[3])
@@ -40,23 +50,12 @@ class CudaBlock {
   }
 
   // ---- ll lines ----
-  /// The words of `kLines` lines, `stride` bytes apart. @return false when the block must stop
-  template <int kLines>
-  __device__ bool load_lines(const std::byte* first, std::size_t stride, std::uint32_t flag,
-                             std::uint64_t (&words)[kLines]) {
+  /// The word of a line, once it is there. @return false when the block must stop
+  __device__ bool load_line(const std::byte* line, std::uint32_t flag, std::uint64_t& word) {
     return wait([&] {
-      Pack packs[kLines];
-      RW_UNROLL
-      for (int i = 0; i < kLines; ++i) {
-        packs[i] = load(reinterpret_cast<const Pack*>(first + i * stride));
-      }
-      bool all = true;
-      RW_UNROLL
-      for (int i = 0; i < kLines; ++i) {
-        all = all && packs[i].words[1] == flag && packs[i].words[3] == flag;
-        words[i] = packs[i].words[0] | std::uint64_t{packs[i].words[2]} << 32U;
-      }
-      return all;
+      const Pack pack = load(reinterpret_cast<const Pack*>(line));
+      word = pack.words[0] | std::uint64_t{pack.words[2]} << 32U;
+      return pack.words[1] == flag && pack.words[3] == flag;
     });
   }
   __device__ void store_line(std::byte* line, std::uint32_t flag, std::uint64_t word) const {
@@ -68,43 +67,43 @@ class CudaBlock {
 
   // ---- lines of ll128: a piece of sixteen bytes for each of eight threads, a warp votes ----
   static constexpr int kPieces = 1;
-  __device__ std::size_t first_piece() const { return threadIdx.x % 8; }
+  __device__ unsigned first_piece() const { return threadIdx.x % 8; }
   /// The first line of this thread's warp, in a round of lines.
-  __device__ std::size_t group_first_line() const { return threadIdx.x / 32 * 4; }
+  __device__ unsigned group_first_line() const { return threadIdx.x / 32 * 4; }
   template <int kLines>
-  __device__ bool load_pieces(const std::byte* slot, std::size_t first, std::size_t stride,
-                              std::size_t lines, std::uint32_t flag,
-                              std::uint64_t (&words)[kLines][2]) {
+  __device__ bool load_pieces(const std::byte* slot, std::uint32_t first, std::uint32_t stride,
+                              std::uint32_t lines, std::uint32_t flag,
+                              std::uint64_t (&words)[2 * kLines]) {
     const bool has_flag = first_piece() == 7;
     return wait_together([&] {
       Pack packs[kLines];
       RW_UNROLL
       for (int i = 0; i < kLines; ++i) {
-        const std::size_t line = first + i * stride;
+        const std::uint32_t line = first + i * stride;
         if (line < lines) packs[i] = load(piece(slot, line));
       }
       bool there = true;
       RW_UNROLL
       for (int i = 0; i < kLines; ++i) {
         if (has_flag && first + i * stride < lines) there = there && packs[i].words[2] == flag;
-        words[i][0] = packs[i].words[0] | std::uint64_t{packs[i].words[1]} << 32U;
-        words[i][1] = packs[i].words[2] | std::uint64_t{packs[i].words[3]} << 32U;
+        words[2 * i] = packs[i].words[0] | std::uint64_t{packs[i].words[1]} << 32U;
+        words[2 * i + 1] = packs[i].words[2] | std::uint64_t{packs[i].words[3]} << 32U;
       }
       return __all_sync(0xffffffffU, there) != 0;
     });
   }
   template <int kLines>
-  __device__ void store_pieces(std::byte* slot, std::size_t first, std::size_t stride,
-                               std::size_t lines, std::uint32_t flag,
-                               const std::uint64_t (&words)[kLines][2]) const {
+  __device__ void store_pieces(std::byte* slot, std::uint32_t first, std::uint32_t stride,
+                               std::uint32_t lines, std::uint32_t flag,
+                               const std::uint64_t (&words)[2 * kLines]) const {
     __syncwarp();  // the eight threads of a line store at once
     RW_UNROLL
     for (int i = 0; i < kLines; ++i) {
-      const std::size_t line = first + i * stride;
+      const std::uint32_t line = first + i * stride;
       if (line >= lines) continue;
-      const std::uint64_t second = first_piece() == 7 ? flag : words[i][1];
+      const std::uint64_t second = first_piece() == 7 ? flag : words[2 * i + 1];
       asm volatile("st.volatile.global.v2.u64 [%0], {%1,%2};" ::"l"(piece(slot, line)),
-                   "l"(words[i][0]), "l"(second)
+                   "l"(words[2 * i]), "l"(second)
                    : "memory");
     }
   }
@@ -113,8 +112,8 @@ class CudaBlock {
   /// there only after this.
   __device__ static void prologue() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
     asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;");
 #endif
   }
 
@@ -122,6 +121,11 @@ class CudaBlock {
   __device__ std::uint64_t load_acquire(const std::uint64_t* from) const {
     std::uint64_t value;
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+    return value;
+  }
+  __device__ std::uint64_t load_relaxed(const std::uint64_t* from) const {
+    std::uint64_t value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
     return value;
   }
   __device__ void store_release(std::uint64_t* to, std::uint64_t value) const {
@@ -132,32 +136,47 @@ class CudaBlock {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
   }
 
+  // ---- tags: sixteen bytes that move at once ----
+  __device__ CallTag load_tag(const CallTag* from) const {
+    union {
+      Pack pack;
+      CallTag tag;
+    } both = {load(reinterpret_cast<const Pack*>(from))};
+    return both.tag;
+  }
+  __device__ void store_tag(CallTag* to, const CallTag& tag) const {
+    static_assert(sizeof(CallTag) == sizeof(Pack));
+    union {
+      CallTag tag;
+      Pack pack;
+    } both = {tag};
+    store(reinterpret_cast<Pack*>(to), both.pack);
+  }
+
   // ---- waiting ----
   template <typename Condition>
   __device__ bool wait(Condition&& condition) {
-    if (condition()) return true;
-    std::uint64_t begin = 0;
-    while (true) {
+    std::uint64_t since = 0;
+    RW_ROLLED
+    for (unsigned turn = 1; !condition(); ++turn) {
       // A look at the host's memory takes microseconds: once in so many turns.
-      for (int turn = 0; turn < 4096; ++turn) {
-        if (condition()) return true;
-      }
-      if (must_stop(begin)) return condition();
+      if (turn % kTurns == 0 && (since = look_round(since)) == kStop) return condition();
     }
+    return true;
   }
   /// As wait(), of a whole warp with a condition that its threads agree on.
   template <typename Condition>
   __device__ bool wait_together(Condition&& condition) {
-    if (condition()) return true;
-    std::uint64_t begin = 0;
-    while (true) {
-      for (int turn = 0; turn < 4096; ++turn) {
-        if (condition()) return true;
-      }
-      if (__any_sync(0xffffffffU, must_stop(begin)) != 0) return false;
+    std::uint64_t since = 0;
+    RW_ROLLED
+    for (unsigned turn = 1; !condition(); ++turn) {
+      if (turn % kTurns != 0) continue;
+      since = look_round(since);
+      if (__any_sync(0xffffffffU, since == kStop) != 0) return false;
     }
+    return true;
   }
-  __device__ void stop(const StopRecord& record) {
+  RW_NOINLINE __device__ void stop(const StopRecord& record) {
     StopRecord* place = &links_.control->stop;
     if (atomicCAS_system(&place->reason, 0U, static_cast<std::uint32_t>(StopReason::kAborted)) !=
         0U) {
@@ -175,7 +194,7 @@ class CudaBlock {
   }
 
  private:
-  __device__ static const Pack* piece(const std::byte* slot, std::size_t line) {
+  __device__ static const Pack* piece(const std::byte* slot, std::uint32_t line) {
     return reinterpret_cast<const Pack*>(slot + line * kLine128Bytes) + threadIdx.x % 8;
   }
   __device__ static std::uint64_t now_ns() {
@@ -183,19 +202,28 @@ class CudaBlock {
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
     return time;
   }
-  __device__ bool must_stop(std::uint64_t& begin) {
-    if (*const_cast<const volatile std::uint32_t*>(&links_.control->abort) != 0) return true;
-    if (links_.timeout_ns == 0) return false;
-    const std::uint64_t now = now_ns();
-    if (begin == 0) begin = now;
-    if (now - begin < links_.timeout_ns) return false;
+  // For a thread that has waited since `since` (0: not for long): kStop when it must not go on,
+  // else since when it waits.
+  RW_NOINLINE __device__ std::uint64_t look_round(std::uint64_t since) {
+    if (*const_cast<const volatile std::uint32_t*>(&links_.control->abort) != 0) return kStop;
     StopRecord record;
+    if (called_otherwise(*this, links_, tag_, record)) {
+      stop(record);
+      return kStop;
+    }
+    const std::uint64_t now = now_ns();
+    if (links_.timeout_ns == 0 || since == 0) return now;
+    if (now - since < links_.timeout_ns) return since;
     record.reason = static_cast<std::uint32_t>(StopReason::kTimeout);
     stop(record);
-    return true;
+    return kStop;
   }
 
+  static constexpr unsigned kTurns = 4096;
+  static constexpr std::uint64_t kStop = ~std::uint64_t{0};
+
   const LaunchLinks& links_;
+  const CallTag* tag_;
 };
 
 }  // namespace ropewalk::executor

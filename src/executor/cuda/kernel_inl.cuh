@@ -4,7 +4,7 @@
 #include <array>
 #include <type_traits>
 
-#include "executor/block/team.h"
+#include "executor/block/run.h"
 #include "executor/cuda/cuda_block.h"
 #include "executor/cuda/kernel_table.h"
 
@@ -14,7 +14,7 @@ template <Protocol kProtocol, DataType kType, RedOp kOp>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     walk_channels(const __grid_constant__ LaunchArgs args) {
   extern __shared__ __align__(16) std::byte shared[];
-  CudaBlock block(args.links);
+  CudaBlock block(args.links, &args.call.tag);
   run_channel<kProtocol, ElementOf<kType>, kOp>(block, args, blockIdx.x, shared);
 }
 

@@ -171,9 +171,10 @@ std::optional<Doors::Arrival> Doors::take_new() {
   // only where a connection may want one of these in place of its own.
   const auto replacements = std::count_if(over_tcp_.begin(), over_tcp_.end(),
                                           [](const Arrival& a) { return a.greeted && a.replaces; });
+  const int undecided = undecided_;
   const auto found = std::find_if(over_tcp_.begin(), over_tcp_.end(), [&](const Arrival& arrival) {
-    if (undecided_ == 0) return true;
-    return arrival.greeted && (!arrival.replaces || replacements > undecided_);
+    if (undecided == 0) return true;
+    return arrival.greeted && (!arrival.replaces || replacements > undecided);
   });
   if (found == over_tcp_.end()) return std::nullopt;
   Arrival taken = std::move(*found);

@@ -29,6 +29,40 @@ struct Capabilities {
   /// Pulls touch the sender's memory in a way that is unsafe once that is freed (a memcpy within
   /// one process, a DMA engine). Then the sender waits for a pull under way before it lets go.
   bool pull_needs_owner = false;
+  /// put_word() may be seen before what it was to follow: mailbox entries are checked for being
+  /// whole.
+  bool puts_may_tear = false;
+};
+
+/// Registered memory of the end that states it, which the other end may write. Plain bytes.
+struct Target {
+  std::uint64_t region = 0;  ///< 0: none
+  std::uint64_t offset = 0;
+};
+
+/// The part of a path that writes registered memory of the other end, past the windows. Optional.
+///
+/// A path states a target only for memory that it has seen to be reached. Threads: the path's.
+class DirectWrites {
+ public:
+  [[nodiscard]] virtual std::size_t direct_piece_bytes() const = 0;
+  /// Shorter messages are better off in the window.
+  [[nodiscard]] virtual std::size_t smallest_direct() const = 0;
+  /// What the other end calls this end's memory. @return none where it cannot be written from there
+  [[nodiscard]] virtual Target target_of(const void* data, std::size_t bytes,
+                                         const Registration& registration) = 0;
+  /// Whether start_direct() works, to that target and out of that registration or none.
+  [[nodiscard]] virtual bool reach(const Target& target, const void* source,
+                                   const Registration* registration) = 0;
+  /// Starts a copy of at most direct_piece_bytes on an idle queue, as Path's copies; copy_done()
+  /// tells when it has arrived.
+  virtual void start_direct(int queue, const Target& target, const void* source,
+                            const Registration* registration, std::size_t bytes) = 0;
+  /// Returns when the other end writes that memory no more, ever.
+  virtual void revoke(Registration& registration) = 0;
+
+ protected:
+  ~DirectWrites() = default;
 };
 
 /// One end of a path. Threads: one at a time.
@@ -69,6 +103,9 @@ class Path {
                           std::size_t bytes) = 0;
   /// @throws Error when the copy failed
   [[nodiscard]] virtual bool copy_done(int queue) = 0;
+
+  /// Null where only windows are written.
+  [[nodiscard]] virtual DirectWrites* direct_writes() { return nullptr; }
 
   /// Why the other end is gone, if it is. What it wrote before stays readable in window().
   [[nodiscard]] virtual std::optional<std::string> peer_lost() = 0;

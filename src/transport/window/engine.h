@@ -9,6 +9,8 @@
 //    <-       pieces copied to the bounce ring in the receiver's window, SEND_NOTIFIED for each
 //    <-       SEND_NOTIFIED with the address of the message         where the path can pull, above
 //                                                                   SINGLE_COPY_BYTES
+//    <-       pieces copied to the receiver's memory, SEND_NOTIFIED where the path can write that,
+//                                                                   and the request named it
 //   receiver  copies the message out in pieces, COMPLETED        ->
 //
 // All receives are requested ahead, so in a steady state a request costs nothing; send() returns

@@ -35,7 +35,8 @@ struct Mischief {
   bool words_change = false;    // of entries that carry VERIFY
   std::size_t good_writes = 0;  // so many writes are right before mischief begins
   std::size_t good_pulls = 0;
-  int slow = 0;  // copies are done after so many polls
+  int slow = 0;         // copies are done after so many polls
+  bool uneven = false;  // some of them earlier than others that began before
   int queues = 1;
   std::size_t writes = 0;  // counted
   std::size_t pulls = 0;
@@ -110,12 +111,13 @@ class BadPath final : public Path {
   void start(int queue, std::function<void()> copy) {
     Job& job = jobs_[static_cast<std::size_t>(queue)];
     if (job.copy) throw std::logic_error("a copy was started on a busy queue");
-    job.polls_left = mischief_.slow;
+    job.polls_left = mischief_.uneven ? static_cast<int>(++started_ * 7 % 11) : mischief_.slow;
     job.copy = std::move(copy);
   }
   std::unique_ptr<Path> inner_;
   Mischief& mischief_;
   mutable Capabilities capabilities_;
+  unsigned started_ = 0;
   std::array<Job, 8> jobs_;
 };
 
@@ -304,6 +306,13 @@ TEST_F(Engine, CopyQueuesMayBeSlowAndMany) {
       EXPECT_TRUE(exchange(bytes)) << bytes;
     }
   }
+}
+
+TEST_F(Engine, CopyQueuesMayOvertakeEachOther) {
+  mischief_.uneven = true;
+  mischief_.queues = 4;
+  open({{"SINGLE_COPY", "off"}, {"VERIFY", "all"}});
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(exchange(kLarge)) << i;
 }
 
 TEST_F(Engine, SlowCopiesEndBeforeTheirMemoryGoes) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,6 +31,7 @@ inline constexpr std::size_t kEntryBytes = 64;
 inline constexpr std::size_t kAbandonedWord = 0;  ///< the other end let go of its memory
 inline constexpr std::size_t kFreedWord = 64;     ///< sender's: bounce bytes that were copied out
 inline constexpr std::size_t kPullingWord = 128;  ///< sender's: the receiver is in a pull
+inline constexpr std::size_t kWritingWord = 192;  ///< receiver's: the sender is in a direct write
 inline constexpr std::size_t kRingOffset = 4096;
 inline constexpr std::size_t kBounceOffset = kRingOffset + kRingEntries * kEntryBytes;
 inline constexpr std::size_t kSenderWindowBytes = kBounceOffset;
@@ -38,12 +40,13 @@ inline constexpr std::size_t kReceiverWindowBytes = kBounceOffset + kBounceBytes
 enum class Command : std::uint32_t {
   kVerify = 1,     ///< sender: payload = {check, pattern's address, its checksum, a random word}
   kReady,          ///< receiver: payload = {may pull, may bounce, 0, the random word}
-  kRecvRequested,  ///< receiver: id, tag, bytes = room
+  kRecvRequested,  ///< receiver: id, tag, bytes = room; payload[1..2] = target of direct writes
   kSendInline,     ///< sender: id, bytes; payload = the message
   kSendPiece,      ///< sender: id, bytes of all; payload = {offset, bytes, position, checksum}
   kSendPull,       ///< sender: id, bytes; payload = {address, 0, 0, checksum}
   kCompleted,      ///< receiver: id of the message that was pulled
   kTooLong,        ///< sender: id, bytes; the message does not fit
+  kSendDirect,     ///< sender: id, bytes, which are in the target; payload = {0, 0, 0, checksum}
   kOpen,           ///< sender: it has accepted READY
 };
 
@@ -80,8 +83,12 @@ class Mailbox {
   [[nodiscard]] const std::string& lost() const noexcept { return lost_; }
 
  private:
+  [[nodiscard]] std::uint64_t last_word(const Entry& entry, std::uint64_t number) const;
+  bool whole(const Entry& entry, std::uint64_t word);
+
   std::unique_ptr<Path> path_;
   std::string name_;
+  std::optional<std::chrono::steady_clock::time_point> torn_since_;  // the next entry is not whole
   std::uint64_t written_ = 0;
   std::uint64_t read_ = 0;
   unsigned idle_ = 0;

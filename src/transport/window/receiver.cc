@@ -59,6 +59,7 @@ void WindowReceiver::post(Posted& posted) {
   entry.tag = posted.buffer.tag;
   entry.id = posted.id;
   entry.bytes = posted.buffer.bytes;
+  state_target(posted, entry);
   mailbox_.write(entry);
 }
 
@@ -74,6 +75,7 @@ void WindowReceiver::withdraw(Posted& posted) {
     queues_[q].posted = nullptr;
   }
   std::erase(posted_, &posted);
+  if (posted.target) end_direct_writes(posted);
   if (!reading()) set_pulling(false);
   mailbox_.fail(Errc::kAborted, "a receive was given up before it was finished");
 }
@@ -139,6 +141,7 @@ void WindowReceiver::on_entry(const Entry& entry) {
   switch (entry.command) {
     case Command::kSendInline: return on_inline(entry, *posted);
     case Command::kSendPiece: return on_piece(entry, *posted);
+    case Command::kSendDirect: return on_direct(entry, *posted);
     case Command::kSendPull:
       if (posted->started || entry.bytes == 0 || !mailbox_.path().capabilities().pull) break;
       posted->started = true;

@@ -37,6 +37,7 @@ class WindowReceiver final : public ReceiveConnection {
     std::size_t arrived = 0;  // of them, by pieces or pulls
     bool started = false;     // the message's size is known
     bool finished = false;
+    bool target = false;  // the sender may write it directly
     // Of a message that is pulled.
     std::uint64_t source = 0;
     std::uint64_t checksum = 0;
@@ -57,6 +58,10 @@ class WindowReceiver final : public ReceiveConnection {
   void on_inline(const Entry& entry, Posted& posted);
   void on_piece(const Entry& entry, Posted& posted);
   void pull_pieces();
+  // Direct writes (receiver_direct.cc).
+  void state_target(Posted& posted, Entry& entry);
+  void on_direct(const Entry& entry, Posted& posted);
+  void end_direct_writes(const Posted& posted);
   void post(Posted& posted);
   void withdraw(Posted& posted);
   void finish(Posted& posted);

@@ -105,6 +105,7 @@ std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes,
   message.data = static_cast<const std::byte*>(data);
   message.bytes = bytes;
   message.id = request.id;
+  message.registration = registration;
   auto started = std::make_unique<WindowSendRequest>(*this, message);
   Message& mine = started->message;
 
@@ -124,6 +125,11 @@ std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes,
     pulled_.push_back(&mine);
     mailbox_.write(entry);
   } else {
+    if (may_write(request, mine)) {
+      mine.target = request.target;
+      start_direct(mine);
+      mailbox_.throw_if_failed();
+    }
     bouncing_.push_back(&mine);
     copy_pieces();
   }
@@ -187,7 +193,8 @@ void WindowSender::on_entry(const Entry& entry) {
     case Command::kReady: on_ready(entry); return;
     case Command::kRecvRequested:
       if (requested_.size() < kMaxRequests * kMaxGroup) {
-        requested_.push_back({entry.tag, entry.id, entry.bytes});
+        requested_.push_back(
+            {entry.tag, entry.id, entry.bytes, Target{entry.payload[1], entry.payload[2]}});
         return;
       }
       break;
@@ -204,6 +211,7 @@ void WindowSender::on_entry(const Entry& entry) {
     case Command::kSendInline:
     case Command::kSendPiece:
     case Command::kSendPull:
+    case Command::kSendDirect:
     case Command::kTooLong:
     case Command::kOpen: break;
   }
@@ -241,21 +249,43 @@ void WindowSender::copy_pieces() {
     moved = false;
     for (std::size_t q = 0; q < queues_.size(); ++q) {
       Piece& piece = queues_[q];
-      if (piece.message != nullptr) {
-        if (!mailbox_.path().copy_done(static_cast<int>(q))) continue;
-        notify(piece);
-        copied += piece.bytes;
-        piece.message = nullptr;
-        moved = true;
+      if (piece.message != nullptr && !piece.copied) {
+        piece.copied = mailbox_.path().copy_done(static_cast<int>(q));
+        if (!piece.copied) continue;
+        moved |= notify_copied(copied);
       }
-      moved |= start_piece(static_cast<int>(q));
+      if (piece.message == nullptr) moved |= start_piece(static_cast<int>(q));
     }
   }
+}
+
+// Tells of what is copied, as far as its turn has come. @return whether there was any
+bool WindowSender::notify_copied(std::size_t& copied) {
+  bool any = false;
+  const auto tell = [&](Piece& piece) {
+    notify(piece);
+    copied += piece.bytes;
+    piece.message = nullptr;
+    piece.copied = false;
+    any = true;
+  };
+  for (Piece& piece : queues_) {
+    if (piece.copied && piece.message->target.region != 0) tell(piece);
+  }
+  while (!ring_order_.empty() && queues_[ring_order_.front()].copied) {
+    tell(queues_[ring_order_.front()]);
+    ring_order_.pop_front();
+  }
+  return any;
 }
 
 bool WindowSender::start_piece(int queue) {
   if (bouncing_.empty()) return false;
   Message& message = *bouncing_.front();
+  if (message.target.region != 0) {
+    start_direct_piece(queue);
+    return true;
+  }
   Piece& piece = queues_[static_cast<std::size_t>(queue)];
   const std::size_t limit = std::min(kBouncePieceBytes, mailbox_.path().capabilities().piece_bytes);
   piece.offset = message.next_offset;
@@ -264,6 +294,7 @@ bool WindowSender::start_piece(int queue) {
   if (!position) return false;
   piece.message = &message;
   piece.position = *position;
+  ring_order_.push_back(static_cast<std::size_t>(queue));
   message.next_offset += piece.bytes;
   if (message.next_offset == message.bytes) bouncing_.pop_front();
   mailbox_.path().start_write(queue,
@@ -274,6 +305,7 @@ bool WindowSender::start_piece(int queue) {
 
 void WindowSender::notify(const Piece& piece) {
   Message& message = *piece.message;
+  if (message.target.region != 0) return notify_direct(piece);
   Entry entry;
   entry.command = Command::kSendPiece;
   entry.id = message.id;
@@ -297,8 +329,10 @@ void WindowSender::abandon(Message* message) {
     } catch (const Error& error) {
       log::warn("{}", error.what());
     }
-    queues_[q].message = nullptr;
+    queues_[q] = {};
+    std::erase(ring_order_, q);
   }
+  if (message->target.region != 0 && --writing_ == 0) set_writing(false);
   // The receiver looks at the word after it copied, so it never takes for a message what was
   // written to this memory later.
   if (message->pulled) {

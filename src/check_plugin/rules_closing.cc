@@ -1,0 +1,302 @@
+// Rules about ends: closing in any order, peers that are gone, what is left behind.
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): raise of SIGKILL
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "check_plugin/connections.h"
+#include "check_plugin/rules.h"
+#include "check_plugin/transfers.h"
+#include "check_plugin/usage.h"
+
+namespace ropewalk::check_plugin {
+namespace {
+
+constexpr std::size_t kMessage = 100'000;
+
+void check_close_null(Session& session) {
+  session.start();
+  const auto need = [](abi::Result result, Call call) {
+    if (result == abi::kSuccess) return;
+    throw Failed{fmt::format("success from {}(NULL)", name(call)), describe(result)};
+  };
+  need(session.plugin().close_send(nullptr), Call::kCloseSend);
+  need(session.plugin().close_recv(nullptr), Call::kCloseRecv);
+  need(session.plugin().close_listen(nullptr), Call::kCloseListen);
+}
+
+void check_close_order(Session& session) {
+  session.start();
+  // Once the sender closes first, once the receiver; the other goes on a while later.
+  for (const bool sender_first : {true, false}) {
+    const Comms comms = connect_one_way(session);
+    void* comm = session.sender() ? comms.sends[0] : comms.receives[0];
+    transfer(session, comm, {{0, kMessage, 0}}, 200);
+    session.meet();
+    if (session.sender() == sender_first) close_comms(session, comms);
+    session.meet();
+    if (session.sender() != sender_first) {
+      Region region(1000);
+      void* mhandle = nullptr;
+      // The registration may fail now; ending one, and closing, may not.
+      if (session.plugin().reg_mr(comm, region.data(), region.bytes(), region.type(), &mhandle) ==
+          abi::kSuccess) {
+        session.expect(session.plugin().dereg_mr(comm, mhandle), Call::kDeregMr);
+      }
+      close_comms(session, comms);
+    }
+    session.meet();
+  }
+  // And a new connection works.
+  const Comms comms = connect_one_way(session);
+  transfer(session, session.sender() ? comms.sends[0] : comms.receives[0], {{0, kMessage, 0}}, 201);
+  close_comms(session, comms);
+}
+
+void check_close_pending(Session& session) {
+  session.start();
+  const Comms comms = connect_one_way(session);
+  void* comm = session.sender() ? comms.sends[0] : comms.receives[0];
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  Region region(4 * kBytes);
+  void* mhandle = region.register_on(session, comm);
+  void* first = nullptr;
+  for (std::size_t i = 0; i < 4; ++i) {
+    const Part part{region.at(i * kBytes), kBytes, 0, mhandle};
+    void* request =
+        session.sender() ? post_send(session, comm, part) : post_receive(session, comm, {part});
+    if (i == 0) first = request;
+  }
+  // Underway, but not to the end.
+  if (first != nullptr) test_request(session, first, nullptr);
+  session.meet();
+  // As after an abort: nobody tests any more.
+  session.expect(session.plugin().dereg_mr(comm, mhandle), Call::kDeregMr);
+  close_comms(session, comms);
+  session.meet();
+  region.blank(0, region.bytes());
+  const Comms next = connect_one_way(session);
+  transfer(session, session.sender() ? next.sends[0] : next.receives[0],
+           {{0, kMessage, 0}, {kMessage, kMessage, 0}}, 210);
+  if (const auto at = region.first_written(0, region.bytes())) {
+    throw Failed{"no write into memory that is no longer registered",
+                 fmt::format("byte {} was written after the close", *at)};
+  }
+  close_comms(session, next);
+  session.end_context(session.context());
+}
+
+void check_close_connecting(Session& session) {
+  session.start();
+  {
+    Listening listening(session, session.context());
+    if (session.plugin().polls_connections()) {
+      Connecting connecting(session, session.context(), listening.handle());
+      for (int i = 0; i < 3 && connecting.comm() == nullptr; ++i) connecting.step();
+      listening.close();
+      // Errors are right now; nobody closes what is half made.
+      for (int i = 0; i < 100 && connecting.comm() == nullptr; ++i) {
+        if (connecting.call() != abi::kSuccess) break;
+      }
+      if (connecting.comm() != nullptr) {
+        session.expect(session.plugin().close_send(connecting.comm()), Call::kCloseSend);
+      }
+    } else {
+      listening.close();
+    }
+  }
+  close_comms(session, connect_self(session, session.context()));
+  session.end_context(session.context());
+}
+
+[[noreturn]] void die(Session& session) {
+  session.own().meant_to_die.store(true);
+  kill(getpid(), SIGKILL);
+  for (;;) pause();
+}
+
+// Both ends move a few messages first, so that the connection is whole.
+void* connected_pair(Session& session, Comms& comms) {
+  session.start();
+  comms = connect_one_way(session);
+  void* comm = session.sender() ? comms.sends[0] : comms.receives[0];
+  transfer(session, comm, {{0, kMessage, 0}, {kMessage, 8, 0}}, 220, 1);
+  session.meet();
+  return comm;
+}
+
+// Clean-up after a lost peer: an error would leave the rest of it undone.
+void close_after_loss(Session& session, const Comms& comms, void* comm, void* mhandle) {
+  const abi::Result result = session.plugin().dereg_mr(comm, mhandle);
+  if (result != abi::kSuccess) {
+    throw Failed{"success from deregMr after the peer is gone", describe(result)};
+  }
+  const abi::Result closed = session.sender() ? session.plugin().close_send(comms.sends[0])
+                                              : session.plugin().close_recv(comms.receives[0]);
+  if (closed != abi::kSuccess) {
+    throw Failed{"success from close after the peer is gone", describe(closed)};
+  }
+  session.end_context(session.context());
+}
+
+void check_lost_sender(Session& session) {
+  Comms comms;
+  void* comm = connected_pair(session, comms);
+  if (session.sender()) die(session);
+  Region region(kMessage);
+  void* mhandle = region.register_on(session, comm);
+  // A send that the dead peer's system still had underway may come; an error must follow.
+  session.wait("an error from irecv or test after the sender was killed", [&] {
+    void* request = nullptr;
+    const Part part{region.data(), region.bytes(), 0, mhandle};
+    if (session.plugin().irecv(comm, {part}, &request) != abi::kSuccess) return true;
+    if (request == nullptr) return false;
+    bool lost = false;
+    session.wait("an error from test after the sender was killed", [&] {
+      int done = 0;
+      std::vector<int> sizes(64);
+      lost = session.plugin().test(request, &done, sizes.data()) != abi::kSuccess;
+      return lost || done != 0;
+    });
+    return lost;
+  });
+  close_after_loss(session, comms, comm, mhandle);
+}
+
+void check_lost_receiver(Session& session) {
+  Comms comms;
+  void* comm = connected_pair(session, comms);
+  if (session.receiver()) die(session);
+  Region region(kMessage);
+  void* mhandle = region.register_on(session, comm);
+  // Sends may complete into buffers for a while; not for ever.
+  session.wait("an error from isend or test after the receiver was killed", [&] {
+    void* request = nullptr;
+    const Part part{region.data(), region.bytes(), 0, mhandle};
+    if (session.plugin().isend(comm, part, &request) != abi::kSuccess) return true;
+    if (request == nullptr) return false;
+    bool lost = false;
+    session.wait("an error from test after the receiver was killed", [&] {
+      int done = 0;
+      std::vector<int> sizes(64);
+      lost = session.plugin().test(request, &done, sizes.data()) != abi::kSuccess;
+      return lost || done != 0;
+    });
+    return lost;
+  });
+  close_after_loss(session, comms, comm, mhandle);
+}
+
+// The peer listened, gave its handle, and died.
+void check_lost_listener(Session& session) {
+  session.start();
+  if (session.receiver()) {
+    const Listening listening(session, session.context());
+    session.tell(listening.handle());
+    session.meet();
+    die(session);
+  }
+  session.meet();
+  std::vector<std::byte> handle(session.plugin().handle_bytes());
+  const auto heard = session.heard(handle.size());
+  std::copy(heard.begin(), heard.end(), handle.begin());
+  session.wait("the listener is gone", [&] { return session.other().meant_to_die.load(); });
+  Connecting connecting(session, session.context(), handle);
+  // An error, or "not yet" for as long as NCCL cares to ask; no hang, no crash.
+  abi::Result result = abi::kSuccess;
+  const int polls = session.plugin().polls_connections() ? 1000 : 1;
+  for (int i = 0; i < polls && result == abi::kSuccess && connecting.comm() == nullptr; ++i) {
+    result = connecting.call();
+    usleep(100);
+  }
+  if (result != abi::kSuccess && connecting.comm() != nullptr) {
+    throw Failed{"a NULL comm with an error from connect", "a comm"};
+  }
+  if (connecting.comm() != nullptr) {
+    session.expect(session.plugin().close_send(connecting.comm()), Call::kCloseSend);
+  }
+  session.end_context(session.context());
+}
+
+void check_leaks(Session& session) {
+  session.start();
+  constexpr int kBatch = 20;
+  const auto batch = [&] {
+    const Comms comms = connect_one_way(session, kBatch);
+    for (void* comm : session.sender() ? comms.sends : comms.receives) {
+      transfer(session, comm, {{0, 5000, 0}}, 230);
+    }
+    close_comms(session, comms);
+    session.meet();
+  };
+  // What is made once, and caches, are there after a few.
+  for (int i = 0; i < 5; ++i) batch();
+  const Usage before = usage_now();
+  const int batches = std::max(1, session.options().connections / kBatch);
+  const Clock::time_point begin = Clock::now();
+  for (int i = 0; i < batches; ++i) batch();
+  session.own().numbers[0] =
+      batches * kBatch / std::chrono::duration<double>(Clock::now() - begin).count();
+  const auto settled = [&] {
+    const Usage now = usage_now();
+    return now.threads <= before.threads && now.descriptors <= before.descriptors;
+  };
+  static_cast<void>(session.within(std::chrono::seconds(2), settled));
+  const Usage after = usage_now();
+  const auto count = static_cast<std::size_t>(batches * kBatch);
+  const auto need = [&](std::string_view what, std::size_t was, std::size_t is, std::size_t room) {
+    if (is <= was + room) return;
+    throw Failed{fmt::format("no {} left by {} connections", what, count),
+                 fmt::format("{} before, {} after", was, is)};
+  };
+  need("thread", before.threads, after.threads, 2);
+  need("descriptor", before.descriptors, after.descriptors, 8);
+  need("mapping", before.mappings, after.mappings, 16 + count / 10);
+  need("byte of the heap", before.heap_bytes, after.heap_bytes,
+       (std::size_t{64} << 10) + 32 * count);
+  need("byte of memory", before.resident_bytes, after.resident_bytes,
+       (std::size_t{2} << 20) + 1024 * count);
+  // Names there are of all processes of the machine.
+  need("segment in /dev/shm", before.segments, after.segments, 64 + count / 4);
+}
+
+constexpr std::string_view kFree = "src/transport/net.cc: sendProxyFree, recvProxyFree";
+constexpr std::string_view kAbort = "src/proxy.cc: ncclProxyStop; src/init.cc: commFree";
+constexpr std::string_view kProgressErrors =
+    "src/proxy.cc: ncclProxyProgress; src/transport/net.cc: recvProxyProgress";
+
+constexpr Rule kRules[] = {
+    {"close-null", "closeSend, closeRecv and closeListen take NULL",
+     "After an error NCCL closes what it has, and closes it again at the end.", kFree, "devices", 1,
+     1, check_close_null},
+    {"close-order", "Either end may close first",
+     "Sender and receiver end at different times; a failing close leaves the rest undone.", kFree,
+     "transfer", 2, 1, check_close_order},
+    {"close-pending", "A connection can be closed with requests in flight",
+     "After an abort NCCL stops testing, ends the registrations and closes.", kAbort, "transfer", 2,
+     1, check_close_pending},
+    {"close-connecting", "A listen comm can be closed while someone connects",
+     "When set-up is aborted half-way nobody closes what is pending.", kAbort, "self-connection", 1,
+     1, check_close_connecting},
+    {"lost-sender", "A killed sender becomes an error of the receiver, who can still clean up",
+     "NCCL has no limit of its own here: without an error the job hangs.", kProgressErrors,
+     "transfer", 2, 2, check_lost_sender},
+    {"lost-receiver", "A killed receiver becomes an error of the sender, who can still clean up",
+     "As with a killed sender.", kProgressErrors, "transfer", 2, 2, check_lost_receiver},
+    {"lost-listener", "A listener that was killed hangs nobody who connects",
+     "connect is polled by the thread that serves all connections.", kAbort, "connect", 2, 1,
+     check_lost_listener},
+    {"leaks", "Many connections leave nothing behind",
+     "Jobs that run for weeks make and end communicators: memory, descriptors, threads and "
+     "segments "
+     "must come back.",
+     kFree, "transfer", 2, 12, check_leaks},
+};
+
+}  // namespace
+
+std::span<const Rule> closing_rules() { return kRules; }
+
+}  // namespace ropewalk::check_plugin

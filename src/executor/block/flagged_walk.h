@@ -1,0 +1,199 @@
+// The walk of a block over links whose data carries its flags: made for the least latency.
+//
+// Such data needs no waiting but for itself: a word is there when its flag is. So in each round all
+// places of all steps are made ready at once, a thread each, and after one barrier the words of all
+// steps are moved with no barrier between: a thread has the same words of a block in every step. A
+// slot takes all chunks that a round sends over a link (pack.h), so within a round nobody waits for
+// room, and a schedule that the checker has accepted for bounded FIFOs cannot block. Before a round
+// the writer waits until the reader has begun the round kFlaggedSlots - 1 before it, which it can
+// without the writer's help.
+//
+// Counters of links count rounds. All that does not depend on them is done before the prologue,
+// while an earlier launch is at work. The writer hears what was read in one round at the start of
+// the next: a launch does not end with something under way.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/host_device.h"
+#include "executor/block/flagged_transfer.h"
+#include "executor/block/launch.h"
+#include "executor/walker.h"
+
+namespace ropewalk::executor {
+
+/// A FlaggedProgram at work in a block. Arrays are shared by the block, numbers are this thread's
+/// copy: all threads go the same way.
+struct FlaggedStrand {
+  const FlaggedStepRecord* steps = nullptr;
+  const FlaggedPlaceRecord* places = nullptr;
+  std::uint32_t num_steps = 0;
+  std::uint32_t num_places = 0;
+  std::uint32_t sends_to = 0;
+  std::uint32_t receives_from = 0;
+  // The ends of links, by rank (of a message: the only one): a copy of what launches do not change,
+  // and the ends themselves in device memory.
+  const BlockSendEnd* sends = nullptr;
+  const BlockReceiveEnd* receives = nullptr;
+  BlockSendEnd* kept_sends = nullptr;
+  BlockReceiveEnd* kept_receives = nullptr;
+  std::uint32_t num_links = 0;  ///< at most the threads of the block
+  // Room for the round at work.
+  FlaggedShape* shapes = nullptr;    ///< by step
+  FlaggedPlace* at = nullptr;        ///< by place
+  FlaggedOrigin* origins = nullptr;  ///< by place
+  std::uint32_t slot_stride = 0;
+  std::uint32_t chunk_stride = 0;
+  std::size_t begin = 0;  ///< as Strand's
+  std::size_t length = 0;
+  std::size_t part_length = 0;
+  std::size_t chunk_length = 0;
+  std::uint32_t rounds = 0;
+};
+
+template <Protocol kProtocol, typename Element, RedOp kOp, typename Block>
+class FlaggedWalk {
+ public:
+  RW_HOST_DEVICE FlaggedWalk(Block& block, const FlaggedStrand& strand, const Call& call)
+      : block_(block), strand_(strand), call_(call), link_(block.size() - 1 - block.thread()) {
+    if (link_ >= strand.num_links) return;
+    sends_ = (strand.sends_to >> link_ & 1U) != 0;
+    receives_ = (strand.receives_from >> link_ & 1U) != 0;
+  }
+
+  /// Lays out the round at work, as far as the links' counters do not matter.
+  RW_HOST_DEVICE void lay_out() {
+    const unsigned thread = block_.thread();
+    RW_ROLLED
+    for (std::uint32_t j = thread; j < strand_.num_places; j += block_.size()) {
+      const FlaggedPlaceRecord& record = strand_.places[j];
+      FlaggedPlace place;
+      FlaggedOrigin origin;
+      if (record.peer >= 0) {
+        origin.rounds = record.sends ? &strand_.kept_sends[record.peer].published
+                                     : &strand_.kept_receives[record.peer].received;
+        origin.memory = (record.sends ? strand_.sends[record.peer].memory
+                                      : strand_.receives[record.peer].memory) +
+                        std::size_t{record.chunk} * strand_.chunk_stride;
+      } else if (record.peer != FlaggedPlaceRecord::kNone) {
+        const FlaggedStepRecord& step = strand_.steps[record.step];
+        const Slice slice = slice_of(strand_, step.part, round_);
+        const bool is_input = record.peer == FlaggedPlaceRecord::kInput;
+        const auto index =
+            static_cast<std::size_t>(is_input ? step.input_index : step.output_index);
+        place.data = (is_input ? const_cast<std::byte*>(call_.input) : call_.output) +
+                     (index * call_.count + slice.begin) * call_.element_bytes;
+      }
+      strand_.at[j] = place;
+      strand_.origins[j] = origin;
+    }
+    if (strand_.steps[0].own_input >= 0) {
+      const FlaggedStepRecord& step = strand_.steps[0];
+      const Slice slice = slice_of(strand_, step.part, round_);
+      const std::size_t offset = std::size_t{thread} * kSectorBytes;
+      ahead_ = offset < slice.count * call_.element_bytes
+                   ? call_.input + offset +
+                         (static_cast<std::size_t>(step.input_index) * call_.count + slice.begin) *
+                             call_.element_bytes
+                   : nullptr;
+    }
+    RW_ROLLED
+    for (std::uint32_t s = block_.size() - 1 - thread; s < strand_.num_steps; s += block_.size()) {
+      const FlaggedStepRecord& step = strand_.steps[s];
+      FlaggedShape shape;
+      shape.bytes = static_cast<std::uint32_t>(slice_of(strand_, step.part, round_).count *
+                                               call_.element_bytes);
+      shape.first_place = step.first_place;
+      shape.num_sources = step.num_sources;
+      shape.num_destinations = step.num_destinations;
+      if (call_.scaled) shape.scaled_source = step.own_input;
+      if (step.finished) shape.divisor = call_.divisor;
+      strand_.shapes[s] = shape;
+    }
+  }
+
+  /// All rounds, of which the first is laid out. Returns when the output is complete, or the block
+  /// was told to stop.
+  RW_HOST_DEVICE void run() {
+    RW_ROLLED
+    while (strand_.rounds > round_) {
+      // On its way to this processor's cache, while counters are on theirs.
+      if (ahead_ != nullptr) block_.fetch_ahead(ahead_);
+      find_slots();
+      // The threads of a line of ll128 go together, so all must know whether one has to stop.
+      stopped_ = block_.sync_or(stopped_);
+      if (stopped_) return;
+      keep_counters();
+      RW_ROLLED
+      for (std::uint32_t s = 0; s < strand_.num_steps; ++s) {
+        const FlaggedShape shape = strand_.shapes[s];
+        if (shape.bytes == 0 || stopped_) continue;
+        const FlaggedPlace* places = strand_.at + shape.first_place;
+        stopped_ = kProtocol == Protocol::kLl
+                       ? !transfer_ll<Element, kOp>(block_, shape, places, call_.scalar)
+                       : !transfer_ll128<Element, kOp>(block_, shape, places, call_.scalar);
+      }
+      if (++round_ == strand_.rounds) return;
+      block_.sync();
+      lay_out();
+    }
+  }
+
+ private:
+  // The places' slots, by a thread each; and by one for each link, that there is room.
+  RW_HOST_DEVICE void find_slots() {
+    if (sends_) {
+      const BlockSendEnd& end = strand_.sends[link_];
+      const std::uint64_t turn = block_.load(&strand_.kept_sends[link_].published) + 1 + round_;
+      std::uint64_t consumed = block_.load_relaxed(end.consumed_at);
+      sent_ = turn;
+      if (consumed + kFlaggedSlots < turn) {
+        const bool has_room = block_.wait([&] {
+          consumed = block_.load_acquire(end.consumed_at);
+          return consumed + kFlaggedSlots >= turn;
+        });
+        if (!has_room) stopped_ = true;
+      }
+    }
+    if (receives_) received_ = block_.load(&strand_.kept_receives[link_].received) + 1 + round_;
+    RW_ROLLED
+    for (std::uint32_t j = block_.thread(); j < strand_.num_places; j += block_.size()) {
+      const FlaggedOrigin origin = strand_.origins[j];
+      if (origin.rounds == nullptr) continue;
+      const auto turn = static_cast<std::uint32_t>(block_.load(origin.rounds)) + 1 + round_;
+      FlaggedPlace place;
+      place.data = origin.memory + std::size_t{(turn - 1) % kFlaggedSlots} * strand_.slot_stride;
+      place.flag = flag_of(turn);
+      strand_.at[j] = place;
+    }
+  }
+
+  // Nobody reads the counters after the barrier of the last round.
+  RW_HOST_DEVICE void keep_counters() {
+    const bool last = round_ + 1 == strand_.rounds;
+    if (receives_) {
+      // Relaxed: what was read before has been used by its readers before a barrier.
+      block_.store_relaxed(strand_.receives[link_].consumed_at, received_ - 1);
+      if (last) strand_.kept_receives[link_].received = received_;
+    }
+    if (sends_ && last) strand_.kept_sends[link_].published = sent_;
+  }
+
+  static constexpr std::size_t kSectorBytes = 32;  // what a memory access brings
+
+  Block& block_;
+  const FlaggedStrand& strand_;
+  const Call& call_;
+  std::uint32_t round_ = 0;
+  bool stopped_ = false;
+  const std::byte* ahead_ = nullptr;  // where this thread's part of the first step's input begins
+  // The link that this thread keeps the counters of, if any.
+  std::uint32_t link_;
+  bool sends_ = false;
+  bool receives_ = false;
+  std::uint64_t sent_ = 0;
+  std::uint64_t received_ = 0;
+};
+
+}  // namespace ropewalk::executor

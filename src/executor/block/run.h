@@ -1,0 +1,336 @@
+// What a block does in a launch: a channel of a collective, or of a message.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/host_device.h"
+#include "executor/block/flagged_walk.h"
+#include "executor/block/launch.h"
+#include "executor/block/strand.h"
+#include "executor/block/team.h"
+#include "executor/walker.h"
+
+namespace ropewalk::executor {
+
+/// Where protocol simple's counters stand, which an earlier launch has kept.
+template <typename Block>
+RW_HOST_DEVICE void read_counters(const Block& block, const BlockStrand& strand,
+                                  const LaunchArgs& args) {
+  for (std::uint32_t k = block.thread(); k < strand.num_links; k += block.size()) {
+    BlockSendEnd& send = strand.sends[k];
+    const BlockSendEnd& kept = strand.kept_sends[k];
+    // Not what a cache may have of them from before the prologue.
+    send.published = block.load(&kept.published);
+    send.consumed_seen = block.load(&kept.consumed_seen);
+    send.drain_to = block.load(&kept.drain_to);
+    strand.receives[k].received = block.load(&strand.kept_receives[k].received);
+    send.address_allowed = (args.visible >> k & 1U) != 0;
+    send.input_shift = k < kMaxShifted ? args.shifts[k].input : 0;
+    send.output_shift = k < kMaxShifted ? args.shifts[k].output : 0;
+  }
+}
+template <typename Block>
+RW_HOST_DEVICE void keep_counters(const Block& block, const BlockStrand& strand) {
+  for (std::uint32_t k = block.thread(); k < strand.num_links; k += block.size()) {
+    strand.kept_sends[k].published = strand.sends[k].published;
+    strand.kept_sends[k].consumed_seen = strand.sends[k].consumed_seen;
+    strand.kept_sends[k].drain_to = strand.sends[k].drain_to;
+    strand.kept_receives[k].received = strand.receives[k].received;
+  }
+}
+
+/// Lets the peers know what this rank was called with, should they wait for it in vain.
+template <typename Block>
+RW_HOST_DEVICE void leave_tag(const Block& block, const LaunchArgs& args, std::uint32_t channel) {
+  if (channel != 0 || args.links.boards == nullptr || !args.call.check_tags) return;
+  // The last threads: the first ones have links to make ready.
+  const unsigned thread = block.size() - 1 - block.thread();
+  for (std::uint32_t k = thread; k < args.links.num_ranks; k += block.size()) {
+    if (k == args.links.rank) continue;
+    block.store_tag(args.links.boards[k] + args.call.tag.call % kBoardTags, args.call.tag);
+  }
+}
+
+/// The elements of a channel.
+template <typename Strand>
+RW_HOST_DEVICE void lay_share(Strand& strand, const LaunchArgs& args, std::uint32_t channel) {
+  if (args.begins != nullptr) {
+    strand.begin = args.begins[channel];
+    strand.length = args.begins[channel + 1] - strand.begin;
+  } else {
+    const std::size_t begin = args.share * channel;
+    strand.begin = begin < args.call.count ? begin : args.call.count;
+    const std::size_t left = args.call.count - strand.begin;
+    strand.length = left < args.share ? left : args.share;
+  }
+  strand.part_length = args.part_length;
+  strand.chunk_length = args.chunk_length;
+  strand.rounds = args.rounds;
+}
+
+/// One channel of a collective, from the first load to the last store. `shared` is
+/// shared_bytes(args, kProtocol) of memory of this block, aligned to 16. A block has at least as
+/// many threads as there are ranks.
+template <Protocol kProtocol, typename Element, RedOp kOp, typename Block>
+RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint32_t channel,
+                                std::byte* shared) {
+  const std::uint32_t n = args.links.num_ranks;
+  std::byte* room = shared;
+  const auto take = [&](std::size_t bytes) {
+    std::byte* place = room;
+    room += bytes;
+    return place;
+  };
+  std::byte* program = take(args.program_bytes);
+  auto* sends = reinterpret_cast<BlockSendEnd*>(take(n * sizeof(BlockSendEnd)));
+  auto* receives = reinterpret_cast<BlockReceiveEnd*>(take(n * sizeof(BlockReceiveEnd)));
+  // All of these are on their way at once, while an earlier launch may still be at work; what it
+  // may change, the ends' counters, comes after the prologue.
+  const auto fetch = [&](void* to, const void* from, std::size_t bytes) {
+    RW_ROLLED
+    for (std::size_t i = block.thread(); i < bytes / sizeof(Pack); i += block.size()) {
+      static_cast<Pack*>(to)[i] = static_cast<const Pack*>(from)[i];
+    }
+  };
+  BlockSendEnd* kept_sends = args.links.sends + std::size_t{channel} * n;
+  BlockReceiveEnd* kept_receives = args.links.receives + std::size_t{channel} * n;
+  fetch(program, args.programs + std::size_t{channel} * args.program_bytes, args.program_bytes);
+  fetch(sends, kept_sends, n * sizeof(BlockSendEnd));
+  fetch(receives, kept_receives, n * sizeof(BlockReceiveEnd));
+  leave_tag(block, args, channel);
+  block.sync();
+
+  if constexpr (kProtocol == Protocol::kSimple) {
+    const auto* packed = reinterpret_cast<const PackedProgram*>(program);
+    BlockStrand strand;
+    lay_share(strand, args, channel);
+    strand.steps = packed->steps();
+    strand.operands = packed->operands();
+    strand.send_records = packed->sends();
+    strand.num_records = packed->num_steps;
+    strand.sends = sends;
+    strand.receives = receives;
+    strand.kept_sends = kept_sends;
+    strand.kept_receives = kept_receives;
+    strand.sources = reinterpret_cast<Source*>(take(args.max_operands * sizeof(Source)));
+    strand.destinations = reinterpret_cast<Destination*>(room);
+    strand.num_links = n;
+    block.prologue();
+    read_counters(block, strand, args);
+    block.sync();
+    SimpleTeam<Block, Element, kOp> team(block, args.output_bytes);
+    walk(team, strand, args.call);
+    block.sync();
+    keep_counters(block, strand);
+  } else {
+    const auto* packed = reinterpret_cast<const FlaggedProgram*>(program);
+    FlaggedStrand strand;
+    lay_share(strand, args, channel);
+    strand.steps = packed->steps();
+    strand.places = packed->places();
+    strand.num_steps = packed->num_steps;
+    strand.num_places = packed->num_places;
+    strand.sends_to = packed->sends_to;
+    strand.receives_from = packed->receives_from;
+    strand.sends = sends;
+    strand.receives = receives;
+    strand.kept_sends = kept_sends;
+    strand.kept_receives = kept_receives;
+    strand.num_links = n;
+    strand.shapes = reinterpret_cast<FlaggedShape*>(take(args.max_steps * sizeof(FlaggedShape)));
+    strand.at = reinterpret_cast<FlaggedPlace*>(take(args.max_places * sizeof(FlaggedPlace)));
+    strand.origins = reinterpret_cast<FlaggedOrigin*>(room);
+    strand.slot_stride = args.slot_stride;
+    strand.chunk_stride = args.chunk_stride;
+    FlaggedWalk<kProtocol, Element, kOp, Block> walk(block, strand, args.call);
+    walk.lay_out();
+    block.prologue();
+    walk.run();
+  }
+}
+
+/// What the threads of a block share while it carries a message.
+struct MessageShared {
+  BlockSendEnd send_end;
+  BlockReceiveEnd receive_end;
+  // Of protocol simple.
+  StepRecord step;
+  std::int32_t operand = 0;
+  SendRecord send;
+  Source source;
+  Destination destinations[2];
+  // Of the others.
+  FlaggedStepRecord flagged_step;
+  FlaggedPlaceRecord places[3];
+  FlaggedShape shape;
+  FlaggedPlace at[3];
+  FlaggedOrigin origins[3];
+};
+
+/// Bytes [begin, begin + length) of a message: of one of its channels.
+struct MessageShare {
+  std::size_t begin = 0;
+  std::size_t length = 0;
+};
+RW_HOST_DEVICE inline MessageShare share_of(const Message& message, std::uint32_t channel) {
+  // Shares of whole packs.
+  const std::size_t packs = (message.bytes + sizeof(Pack) - 1) / sizeof(Pack);
+  const std::size_t share = (packs + message.channels - 1) / message.channels * sizeof(Pack);
+  const std::size_t begin = share * channel;
+  MessageShare own;
+  own.begin = begin < message.bytes ? begin : message.bytes;
+  own.length = message.bytes - own.begin < share ? message.bytes - own.begin : share;
+  return own;
+}
+
+RW_HOST_DEVICE inline Call call_of(const Message& message, const MessageArgs& args) {
+  Call call;
+  call.input = message.data;
+  call.output = message.data;
+  call.count = message.bytes;
+  call.element_bytes = 1;
+  call.address_bytes = args.address_bytes;
+  call.check_tags = args.check_tags;
+  call.tag.count = message.bytes;
+  call.tag.collective = kPointToPoint;
+  return call;
+}
+
+/// One channel of one message by protocol simple: a program of one step, as executor/program.h's
+/// make_send_program() and make_receive_program().
+template <typename Block>
+RW_HOST_DEVICE void run_simple_message(Block& block, const MessageArgs& args,
+                                       const Message& message, std::uint32_t channel,
+                                       MessageShared& shared) {
+  const LaunchLinks& links = args.links[static_cast<std::size_t>(Protocol::kSimple)];
+  const std::size_t end =
+      std::size_t{channel} * links.num_ranks + static_cast<std::size_t>(message.peer);
+  BlockStrand strand;
+  strand.steps = &shared.step;
+  strand.operands = &shared.operand;
+  strand.send_records = &shared.send;
+  strand.num_records = 1;
+  strand.sends = &shared.send_end;
+  strand.receives = &shared.receive_end;
+  strand.sources = &shared.source;
+  strand.destinations = shared.destinations;
+  strand.num_links = message.sends ? 1 : 0;
+  block.prologue();
+  if (block.thread() == 0) {
+    shared.step = StepRecord{};
+    shared.step.num_operands = 1;
+    shared.send = SendRecord{0, true, true};
+    if (message.sends) {
+      shared.step.input_index = 0;
+      shared.step.num_sends = 1;
+      shared.operand = kOwnInput;
+      shared.send_end = links.sends[end];
+      shared.send_end.address_allowed = message.visible;
+      shared.send_end.input_shift = message.shift;
+    } else {
+      shared.step.output_index = 0;
+      shared.step.write_output = true;
+      shared.operand = 0;
+      shared.receive_end = links.receives[end];
+    }
+  }
+  const MessageShare share = share_of(message, channel);
+  strand.begin = share.begin;
+  strand.length = strand.part_length = share.length;
+  strand.chunk_length = message.chunk_bytes;
+  strand.rounds = (strand.length + message.chunk_bytes - 1) / message.chunk_bytes;
+  block.sync();
+  SimpleTeam<Block, CopiedElement, RedOp::kSum> team(block, 0);
+  walk(team, strand, call_of(message, args));
+  block.sync();
+  if (block.thread() == 0) {
+    if (message.sends) {
+      links.sends[end] = shared.send_end;
+    } else {
+      links.receives[end] = shared.receive_end;
+    }
+  }
+}
+
+/// The same by the other protocols.
+template <Protocol kProtocol, typename Block>
+RW_HOST_DEVICE void run_flagged_message(Block& block, const MessageArgs& args,
+                                        const Message& message, std::uint32_t channel,
+                                        MessageShared& shared) {
+  const LaunchLinks& links = args.links[static_cast<std::size_t>(kProtocol)];
+  const std::size_t end =
+      std::size_t{channel} * links.num_ranks + static_cast<std::size_t>(message.peer);
+  FlaggedStrand strand;
+  strand.steps = &shared.flagged_step;
+  strand.places = shared.places;
+  strand.num_steps = 1;
+  strand.num_places = message.sends ? 3 : 2;
+  strand.sends_to = message.sends ? 1 : 0;
+  strand.receives_from = message.sends ? 0 : 1;
+  strand.sends = &shared.send_end;
+  strand.receives = &shared.receive_end;
+  strand.kept_sends = links.sends + end;
+  strand.kept_receives = links.receives + end;
+  strand.num_links = 1;
+  strand.shapes = &shared.shape;
+  strand.at = shared.at;
+  strand.origins = shared.origins;
+  if (block.thread() == 0) {
+    FlaggedStepRecord step;
+    step.num_sources = 1;
+    step.num_destinations = message.sends ? 2 : 1;
+    if (message.sends) {
+      step.input_index = 0;
+      shared.send_end = links.sends[end];
+    } else {
+      step.output_index = 0;
+      shared.receive_end = links.receives[end];
+    }
+    shared.flagged_step = step;
+    FlaggedPlaceRecord place;
+    place.peer = message.sends ? FlaggedPlaceRecord::kInput : std::int16_t{0};
+    shared.places[0] = place;
+    place.peer = message.sends ? FlaggedPlaceRecord::kNone : FlaggedPlaceRecord::kOutput;
+    shared.places[1] = place;
+    place.peer = 0;
+    place.sends = true;
+    shared.places[2] = place;
+  }
+  const MessageShare share = share_of(message, channel);
+  strand.begin = share.begin;
+  strand.length = strand.part_length = share.length;
+  strand.chunk_length = message.chunk_bytes;
+  strand.rounds =
+      static_cast<std::uint32_t>((share.length + message.chunk_bytes - 1) / message.chunk_bytes);
+  block.sync();
+  strand.slot_stride = static_cast<std::uint32_t>(
+      flagged_bytes(kProtocol, message.sends ? shared.send_end.shape.slot_bytes
+                                             : shared.receive_end.shape.slot_bytes));
+  const Call call = call_of(message, args);
+  FlaggedWalk<kProtocol, CopiedElement, RedOp::kSum, Block> walk(block, strand, call);
+  walk.lay_out();
+  block.prologue();
+  walk.run();
+}
+
+/// What block `number` of a launch of messages does.
+template <typename Block>
+RW_HOST_DEVICE void run_message(Block& block, const MessageArgs& args, std::uint32_t number,
+                                MessageShared& shared) {
+  std::uint32_t m = 0;
+  while (m + 1 < args.num_messages && args.messages[m + 1].first_block <= number) ++m;
+  const Message& message = args.messages[m];
+  const std::uint32_t channel = number - message.first_block;
+  switch (message.protocol) {
+    case Protocol::kSimple: run_simple_message(block, args, message, channel, shared); break;
+    case Protocol::kLl:
+      run_flagged_message<Protocol::kLl>(block, args, message, channel, shared);
+      break;
+    case Protocol::kLl128:
+      run_flagged_message<Protocol::kLl128>(block, args, message, channel, shared);
+      break;
+  }
+}
+
+}  // namespace ropewalk::executor

@@ -1,0 +1,54 @@
+// A program at work in a block of threads, over links of protocol simple.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/host_device.h"
+#include "executor/block/launch.h"
+#include "executor/call.h"
+#include "executor/program.h"
+
+namespace ropewalk::executor {
+
+/// A program at work in a block: the walker's Strand. All arrays are shared by the block.
+struct BlockStrand {
+  const StepRecord* steps = nullptr;
+  const std::int32_t* operands = nullptr;
+  const SendRecord* send_records = nullptr;
+  BlockSendEnd* sends = nullptr;        ///< by rank (of a message: the only one)
+  BlockReceiveEnd* receives = nullptr;  ///< the same
+  // Where these are kept between launches, in device memory.
+  BlockSendEnd* kept_sends = nullptr;
+  BlockReceiveEnd* kept_receives = nullptr;
+  Source* sources = nullptr;
+  Destination* destinations = nullptr;
+  std::uint32_t num_links = 0;  ///< sends to drain at the end
+  std::size_t num_records = 0;
+  // This thread's copy: all threads go the same way.
+  std::size_t begin = 0;
+  std::size_t length = 0;
+  std::size_t part_length = 0;
+  std::size_t chunk_length = 0;
+  std::size_t rounds = 0;
+  std::size_t round = 0;
+  std::size_t step = 0;
+
+  [[nodiscard]] RW_HOST_DEVICE std::size_t num_steps() const { return num_records; }
+  [[nodiscard]] RW_HOST_DEVICE const StepRecord& step_record(std::size_t s) const {
+    return steps[s];
+  }
+  [[nodiscard]] RW_HOST_DEVICE std::int32_t operand(std::uint32_t k) const { return operands[k]; }
+  [[nodiscard]] RW_HOST_DEVICE const SendRecord& send_record(std::uint32_t k) const {
+    return send_records[k];
+  }
+  [[nodiscard]] RW_HOST_DEVICE std::uint32_t num_sends() const { return num_links; }
+  [[nodiscard]] RW_HOST_DEVICE BlockSendEnd& send_end(std::uint32_t peer) const {
+    return sends[peer];
+  }
+  [[nodiscard]] RW_HOST_DEVICE BlockReceiveEnd& receive_end(std::int32_t peer) const {
+    return receives[peer];
+  }
+};
+
+}  // namespace ropewalk::executor

@@ -1,0 +1,40 @@
+// Objects of the library that could not be given back at once.
+//
+// The library says BUSY while something hangs on an object: a peer that is still connected, a
+// transfer under way. Nobody waits for that: the steps that are left are kept here and tried again
+// at later calls of the driver, and at its end for a bounded time. A process that ends gives all
+// back in any case.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "core/mutex.h"
+
+namespace ropewalk::transport::window::sisci {
+
+/// A step gives one thing back. @return false when it is busy, and to be tried again
+using CleanUpStep = std::function<bool()>;
+
+/// Threads: any.
+class CleanUp {
+ public:
+  CleanUp() = default;
+  CleanUp(const CleanUp&) = delete;
+  CleanUp& operator=(const CleanUp&) = delete;
+  ~CleanUp();
+
+  /// Takes steps that are made in their order, and makes those that can be made now.
+  void add(std::deque<CleanUpStep> steps);
+  /// Tries what is left.
+  void sweep();
+
+ private:
+  Mutex mutex_;
+  std::vector<std::deque<CleanUpStep>> left_ RW_GUARDED_BY(mutex_);
+  bool ended_ RW_GUARDED_BY(mutex_) = false;  // what comes now is left to the end of the process
+};
+
+}  // namespace ropewalk::transport::window::sisci

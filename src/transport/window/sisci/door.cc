@@ -1,0 +1,130 @@
+#include "transport/window/sisci/door.h"
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/random.h"
+
+namespace ropewalk::transport::window::sisci {
+namespace {
+
+constexpr auto kGreetingTime = std::chrono::seconds(10);
+constexpr std::size_t kMaxGuests = 128;
+// More than libraries are known to carry.
+constexpr std::size_t kMessageBytes = 256;
+
+bool equal(const Secret& a, const Secret& b) noexcept {
+  std::byte difference{};
+  for (std::size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
+  return difference == std::byte{};
+}
+
+}  // namespace
+
+SisciDoor::SisciDoor(Context& context, Regions& regions, const PathOptions& options,
+                     WindowSizes sizes)
+    : context_(context),
+      regions_(regions),
+      options_(options),
+      sizes_(sizes),
+      descriptor_(OpenDescriptor::open(context)) {
+  const Library& library = *context.library;
+  Status status = Status::kUnset;
+  unsigned number = 0;
+  library->CreateDataInterrupt(descriptor_->get(), &interrupt_, options.adapter, &number, nullptr,
+                               nullptr, 0, &status);
+  if (status != Status::kOk) {
+    throw Error(Errc::kSystem, "sisci: adapter {}: SCICreateDataInterrupt: {}", options.adapter,
+                library.words(status));
+  }
+  place_.adapter = options.adapter;
+  place_.node = options.node;
+  place_.interrupt = number;
+  fill_random(place_.secret);
+  handle_ = encode(place_);
+}
+
+SisciDoor::~SisciDoor() {
+  context_.clean_up.add(
+      {[interrupt = interrupt_, library = context_.library, descriptor = descriptor_] {
+        Status status = Status::kUnset;
+        (*library)->RemoveDataInterrupt(interrupt, 0, &status);
+        return status != Status::kBusy;
+      }});
+}
+
+void SisciDoor::take_greetings() {
+  const Library& library = *context_.library;
+  while (guests_.size() < kMaxGuests) {
+    std::array<std::byte, kMessageBytes> message{};
+    unsigned length = kMessageBytes;
+    Status status = Status::kUnset;
+    library->WaitForDataInterrupt(interrupt_, message.data(), &length, 0, 0, &status);
+    if (status == Status::kTimeout) return;
+    if (status != Status::kOk) {
+      throw Error(Errc::kSystem, "sisci: SCIWaitForDataInterrupt: {}", library.words(status));
+    }
+    Greeting greeting;
+    if (length == sizeof greeting) std::memcpy(&greeting, message.data(), sizeof greeting);
+    // Any node may trigger an interrupt with anything.
+    if (length != sizeof greeting || !is_greeting(greeting)) {
+      log::warn("sisci: {} bytes that came to a listener on adapter {} are no greeting", length,
+                options_.adapter);
+    } else if (!equal(greeting.secret, place_.secret)) {
+      log::warn("sisci: node {} does not know the handle's secret", greeting.node);
+      refuse(greeting);
+    } else {
+      guests_.push_back({greeting, std::chrono::steady_clock::now()});
+    }
+  }
+}
+
+// A segment that was connected and is so no more tells its owner that there will be no answer.
+void SisciDoor::refuse(const Greeting& greeting) {
+  Status status = Status::kUnset;
+  (void)RemoteRegion::connect(context_, descriptor_, options_.adapter, greeting.node,
+                              greeting.segment, status);
+}
+
+std::unique_ptr<Path> SisciDoor::accept() {
+  context_.clean_up.sweep();
+  take_greetings();
+  std::unique_ptr<Path> path;
+  std::erase_if(guests_, [&](const Guest& guest) {
+    if (path) return false;
+    bool keep = false;
+    path = let_in(guest, keep);
+    return !keep;
+  });
+  return path;
+}
+
+std::unique_ptr<Path> SisciDoor::let_in(const Guest& guest, bool& keep) {
+  try {
+    std::shared_ptr<OpenDescriptor> descriptor = OpenDescriptor::open(context_);
+    Status status = Status::kUnset;
+    std::unique_ptr<PeerWindow> peer =
+        PeerWindow::connect(context_, descriptor, options_.adapter, guest.greeting.node,
+                            guest.greeting.segment, status);
+    if (peer) {
+      return std::make_unique<SisciPath>(context_, regions_, options_, std::move(descriptor),
+                                         std::move(peer), guest.greeting, sizes_);
+    }
+    // Its segment was there before it greeted: without it, it has gone.
+    keep = may_pass(status) && status != Status::kNoSuchSegment &&
+           std::chrono::steady_clock::now() - guest.since < kGreetingTime;
+    if (!keep) {
+      log::warn("sisci: adapter {}: node {} greeted, but its window cannot be connected: {}",
+                options_.adapter, guest.greeting.node, context_.library->words(status));
+    }
+  } catch (const Error& error) {
+    // That peer sees that its listener does not answer; other peers are not to suffer.
+    log::warn("sisci: a connection could not be made: {}", error.what());
+  }
+  return nullptr;
+}
+
+}  // namespace ropewalk::transport::window::sisci

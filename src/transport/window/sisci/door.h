@@ -1,0 +1,44 @@
+// A listener on an adapter: a data interrupt, through which connecting ends greet.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "transport/window/driver.h"
+#include "transport/window/sisci/path.h"
+
+namespace ropewalk::transport::window::sisci {
+
+class SisciDoor final : public Door {
+ public:
+  /// @throws Error kSystem
+  SisciDoor(Context& context, Regions& regions, const PathOptions& options, WindowSizes sizes);
+  ~SisciDoor() override;
+  SisciDoor(const SisciDoor&) = delete;
+  SisciDoor& operator=(const SisciDoor&) = delete;
+  [[nodiscard]] const Handle& handle() const override { return handle_; }
+  std::unique_ptr<Path> accept() override;
+
+ private:
+  // Whoever has greeted, until its window is connected.
+  struct Guest {
+    Greeting greeting;
+    std::chrono::steady_clock::time_point since;
+  };
+  void take_greetings();
+  void refuse(const Greeting& greeting);
+  std::unique_ptr<Path> let_in(const Guest& guest, bool& keep);
+
+  Context& context_;
+  Regions& regions_;
+  const PathOptions options_;
+  const WindowSizes sizes_;
+  std::shared_ptr<OpenDescriptor> descriptor_;
+  LocalDataInterrupt interrupt_ = nullptr;
+  MeetingPlace place_;
+  Handle handle_{};
+  std::vector<Guest> guests_;
+};
+
+}  // namespace ropewalk::transport::window::sisci

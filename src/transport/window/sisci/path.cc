@@ -1,0 +1,649 @@
+#include "transport/window/sisci/path.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/random.h"
+#include "transport/checksum.h"
+
+namespace ropewalk::transport::window::sisci {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::array<char, 4> kHandleMagic = {'R', 'W', 's', '1'};
+constexpr std::uint32_t kGreetingMagic = 0x31677352;
+
+// For an answer that comes at once, or never: a segment of the peer, a trial's transfer.
+constexpr auto kPatience = std::chrono::seconds(10);
+constexpr auto kListenerLook = std::chrono::milliseconds(20);
+constexpr std::size_t kWindowPieceBytes = 64 << 10;
+// Large enough to hide the start of a transfer, small enough for all queues to have work.
+constexpr std::size_t kDirectPieceBytes = 512 << 10;
+constexpr std::size_t kMaxReached = 128;
+
+// In the answer and in the word of a trial: that it is there.
+constexpr std::uint64_t kTrialTold = 0x747269656421;
+
+// A target's region: a segment id, and the ways to write it above.
+constexpr unsigned kWayShift = 32;
+std::uint32_t id_of(const Target& target) { return static_cast<std::uint32_t>(target.region); }
+unsigned ways_of(const Target& target) { return static_cast<unsigned>(target.region >> kWayShift); }
+
+struct HandleLayout {
+  std::array<char, 4> magic;
+  MeetingPlace place;
+};
+// Old releases of NCCL carry 64 bytes, of which the network plugin wants some for itself.
+static_assert(sizeof(HandleLayout) <= 60 && sizeof(HandleLayout) <= kHandleBytes);
+
+std::uint32_t sum_of(Greeting greeting) {
+  greeting.checksum = 0;
+  return static_cast<std::uint32_t>(checksum(&greeting, sizeof greeting));
+}
+
+const SisciRegistration* ours(const Registration* registration) {
+  return dynamic_cast<const SisciRegistration*>(registration);
+}
+
+std::uint64_t random_word() {
+  std::uint64_t word = 0;
+  fill_random(std::as_writable_bytes(std::span(&word, 1)));
+  return word | 1;
+}
+
+constexpr const char* kMemoryCause =
+    "the IOMMU is off or broken there, or PCIe access control services turn the writes away";
+
+}  // namespace
+
+Handle encode(const MeetingPlace& place) {
+  const HandleLayout layout{kHandleMagic, place};
+  Handle handle{};
+  std::memcpy(handle.data(), &layout, sizeof layout);
+  return handle;
+}
+
+std::optional<MeetingPlace> decode_meeting_place(const Handle& handle) {
+  HandleLayout layout{};
+  std::memcpy(&layout, handle.data(), sizeof layout);
+  if (layout.magic != kHandleMagic) return std::nullopt;
+  return layout.place;
+}
+
+Greeting make_greeting(unsigned node, unsigned segment, std::uint64_t nonce, const Secret& secret) {
+  Greeting greeting;
+  greeting.magic = kGreetingMagic;
+  greeting.node = node;
+  greeting.segment = segment;
+  greeting.nonce = nonce;
+  greeting.secret = secret;
+  greeting.checksum = sum_of(greeting);
+  return greeting;
+}
+
+bool is_greeting(const Greeting& greeting) {
+  return greeting.magic == kGreetingMagic && greeting.checksum == sum_of(greeting);
+}
+
+SisciPath::SisciPath(Context& context, Regions& regions, const PathOptions& options,
+                     const MeetingPlace& place, WindowSizes sizes)
+    : context_(context),
+      regions_(regions),
+      options_(options),
+      descriptor_(OpenDescriptor::open(context)),
+      peer_node_(place.node),
+      own_(std::make_unique<OwnWindow>(context, descriptor_, options.adapter, sizes.own)),
+      state_(State::kCalling),
+      deadline_(Clock::now() + kPatience),
+      place_(place),
+      nonce_(random_word()) {
+  capabilities_.queues = static_cast<int>(options.queues);
+  capabilities_.piece_bytes = kWindowPieceBytes;
+  capabilities_.why_no_pull = "only a sender copies";
+  capabilities_.puts_may_tear = true;
+  (void)step();
+}
+
+SisciPath::SisciPath(Context& context, Regions& regions, const PathOptions& options,
+                     std::shared_ptr<OpenDescriptor> descriptor, std::unique_ptr<PeerWindow> peer,
+                     const Greeting& greeting, WindowSizes sizes)
+    : context_(context),
+      regions_(regions),
+      options_(options),
+      descriptor_(std::move(descriptor)),
+      peer_node_(greeting.node),
+      own_(std::make_unique<OwnWindow>(context, descriptor_, options.adapter, sizes.own)),
+      peer_(std::move(peer)) {
+  capabilities_.piece_bytes = kWindowPieceBytes;
+  capabilities_.why_no_pull = "a sender writes, over a bridge that is the faster way";
+  capabilities_.puts_may_tear = true;
+  std::uint32_t trial_segment = 0;
+  if (options_.verify) {
+    trial_ = std::make_unique<Trial>(regions_);
+    if (trial_->region() != nullptr) trial_segment = trial_->region()->id();
+  } else {
+    ways_ = kFromRegistered | kFromPlain;
+  }
+  // The answer: the nonce last, which makes it valid.
+  peer_->put_word(kReplyOffset + 8, own_->first_id() | std::uint64_t{trial_segment} << 32);
+  peer_->flush();
+  peer_->put_word(kReplyOffset, greeting.nonce);
+  peer_->flush();
+}
+
+SisciPath::~SisciPath() {
+  copies_.clear();  // ends transfers, which use all that follows
+  reached_.clear();
+  trial_region_.reset();
+  trial_.reset();
+  peer_.reset();
+  own_.reset();
+}
+
+std::string SisciPath::to_peer() const {
+  return fmt::format("sisci: adapter {} to node {}", options_.adapter, peer_node_);
+}
+
+std::uint64_t SisciPath::own_word(std::size_t offset) const {
+  return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(own_->data() + offset))
+      .load(std::memory_order_acquire);
+}
+
+// ---- meeting -------------------------------------------------------------------------------
+
+bool SisciPath::ready() {
+  while (state_ != State::kReady) {
+    if (!step()) return false;
+  }
+  return true;
+}
+
+// @return whether the next state was reached
+bool SisciPath::step() {
+  switch (state_) {
+    case State::kCalling:
+      if (!call()) return false;
+      state_ = State::kAwaitingAnswer;
+      return true;
+    case State::kAwaitingAnswer:
+      if (!answered()) return false;
+      state_ = State::kJoining;
+      deadline_ = Clock::now() + kPatience;
+      return true;
+    case State::kJoining:
+      if (!join()) return false;
+      state_ = State::kTryingWindow;
+      return true;
+    case State::kTryingWindow:
+      if (!try_window()) return false;
+      state_ = State::kTryingMemory;
+      return true;
+    case State::kTryingMemory:
+      if (!try_memory()) return false;
+      state_ = State::kReady;
+      return true;
+    case State::kReady: return true;
+  }
+  return true;
+}
+
+void SisciPath::check_deadline(Status status, const char* what) const {
+  const bool final_now = !may_pass(status) && !out_of_space(status);
+  if (!final_now && Clock::now() < deadline_) return;
+  const bool link = status == Status::kNoLinkAccess || status == Status::kNoRemoteLinkAccess;
+  throw Error(Errc::kPeerLost, "{}: {}: {}{}", to_peer(), what, context_.library->words(status),
+              link ? ": the link is down, look at cable and switch" : "");
+}
+
+bool SisciPath::call() {
+  const Library& library = *context_.library;
+  RemoteDataInterrupt interrupt = nullptr;
+  Status status = Status::kUnset;
+  library->ConnectDataInterrupt(descriptor_->get(), &interrupt, place_.node, options_.adapter,
+                                place_.interrupt, library.flags().infinite_timeout, 0, &status);
+  // The handle exists, so the interrupt did: its listener has gone.
+  if (status == Status::kNoSuchSegment) {
+    throw Error(Errc::kPeerLost, "{}: its listener is gone", to_peer());
+  }
+  if (status != Status::kOk) {
+    check_deadline(status, "SCIConnectDataInterrupt");
+    return false;
+  }
+  Greeting greeting = make_greeting(options_.node, own_->first_id(), nonce_, place_.secret);
+  status = Status::kUnset;
+  library->TriggerDataInterrupt(interrupt, &greeting, sizeof greeting, 0, &status);
+  Status ignored = Status::kUnset;
+  library->DisconnectDataInterrupt(interrupt, 0, &ignored);
+  if (status == Status::kOk) return true;
+  // The listener has not fetched earlier ones; that it may take long to do.
+  if (out_of_space(status)) {
+    deadline_ = Clock::now() + kPatience;
+  } else {
+    check_deadline(status, "SCITriggerDataInterrupt");
+  }
+  return false;
+}
+
+bool SisciPath::answered() {
+  const bool left = own_->left();  // before the answer is looked at, which may have come first
+  if (own_word(kReplyOffset) != nonce_) {
+    if (left) {
+      throw Error(Errc::kPeerLost,
+                  "{}: the accepting end refused or could not connect back; its log says why",
+                  to_peer());
+    }
+    look_at_listener();
+    return false;
+  }
+  const std::uint64_t answer = own_word(kReplyOffset + 8);
+  answer_segment_ = static_cast<std::uint32_t>(answer);
+  answer_trial_ = static_cast<std::uint32_t>(answer >> 32);
+  return true;
+}
+
+void SisciPath::look_at_listener() {
+  const Clock::time_point now = Clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + kListenerLook;
+  context_.clean_up.sweep();
+  const Library& library = *context_.library;
+  RemoteDataInterrupt interrupt = nullptr;
+  Status status = Status::kUnset;
+  library->ConnectDataInterrupt(descriptor_->get(), &interrupt, place_.node, options_.adapter,
+                                place_.interrupt, library.flags().infinite_timeout, 0, &status);
+  if (status == Status::kOk) {
+    deadline_ = now + kPatience;
+    library->DisconnectDataInterrupt(interrupt, 0, &status);
+    return;
+  }
+  if (own_word(kReplyOffset) == nonce_) return;  // it answered, and then went
+  if (status == Status::kNoSuchSegment) {
+    throw Error(Errc::kPeerLost, "{}: its listener is gone", to_peer());
+  }
+  check_deadline(status, "SCIConnectDataInterrupt");
+}
+
+bool SisciPath::join() {
+  Status status = Status::kUnset;
+  peer_ = PeerWindow::connect(context_, descriptor_, options_.adapter, peer_node_, answer_segment_,
+                              status);
+  if (!peer_) {
+    // It was available before it was named, so it is gone.
+    if (status == Status::kNoSuchSegment) {
+      throw Error(Errc::kPeerLost, "{}: the accepting end is gone", to_peer());
+    }
+    check_deadline(status, "connecting to its window");
+    return false;
+  }
+  make_queues();
+  return true;
+}
+
+void SisciPath::make_queues() {
+  Status status = Status::kOk;
+  for (std::size_t i = 0; i < options_.queues; ++i) {
+    Copy copy;
+    copy.queue = Queue::create(context_, descriptor_, options_.adapter, status);
+    if (!copy.queue) break;
+    copies_.push_back(std::move(copy));
+  }
+  if (copies_.size() < options_.queues) {
+    context_.warn_once(fmt::format("sisci: adapter {}: a connection has {} of {} DMA queues: {}{}",
+                                   options_.adapter, copies_.size(), options_.queues,
+                                   context_.library->words(status),
+                                   copies_.empty() ? "; the CPU copies instead" : ""));
+  }
+  if (copies_.empty()) {
+    use_dma_ = false;
+    copies_.emplace_back();
+  }
+  capabilities_.queues = static_cast<int>(copies_.size());
+}
+
+// ---- trials --------------------------------------------------------------------------------
+
+bool SisciPath::try_window() {
+  if (!options_.verify || !use_dma_) return true;
+  Copy& copy = copies_.front();
+  const auto give_up = [&](const std::string& why) {
+    use_dma_ = false;
+    copy.posted = false;
+    context_.warn_once(
+        fmt::format("{}: DMA into its window {}; the CPU copies instead", to_peer(), why));
+    return true;
+  };
+  if (!copy.posted) {
+    trial_seed_ = random_word();
+    trial_ = std::make_unique<Trial>(regions_);
+    const std::span<std::byte> page = trial_->page(kFromPlain).first(kScratchBytes);
+    fill_pattern(page, trial_seed_, kFromPlain);
+    const PeerWindow::Place place = peer_->place(kScratchOffset);
+    const Status status = copy.queue->start(page.data(), place.segment, place.offset, page.size());
+    if (status != Status::kOk) return give_up("cannot start: " + context_.library->words(status));
+    copy.posted = true;
+    deadline_ = Clock::now() + kPatience;
+  }
+  const Queue::Progress progress = copy.queue->progress();
+  if (progress == Queue::Progress::kRunning) {
+    if (Clock::now() < deadline_) return false;
+    return give_up("does not end");
+  }
+  if (progress == Queue::Progress::kFailed) return give_up("failed: " + copy.queue->why());
+  copy.posted = false;
+  std::vector<std::byte> seen(kScratchBytes);
+  peer_->get(kScratchOffset, seen.data(), seen.size());
+  if (!is_pattern(seen, trial_seed_, kFromPlain)) {
+    if (std::optional<std::string> reason = peer_->gone()) {
+      throw Error(Errc::kPeerLost, "{}: {}", to_peer(), *reason);
+    }
+    return give_up("reported success and did not bring the data");
+  }
+  return true;
+}
+
+// Both ways in turn. What can be started is told, and the other end says what arrived.
+bool SisciPath::try_memory() {
+  if (!options_.verify || !use_dma_) {
+    trial_.reset();
+    if (options_.verify) tell_trial();
+    return true;
+  }
+  if (trial_way_ == 0) {
+    if (answer_trial_ != 0) {
+      Status status = Status::kUnset;
+      trial_region_ = RemoteRegion::connect(context_, descriptor_, options_.adapter, peer_node_,
+                                            answer_trial_, status);
+      if (!trial_region_) {
+        log::info(log::kNet, "{}: its registered memory cannot be connected: {}", to_peer(),
+                  context_.library->words(status));
+      }
+    }
+    trial_way_ = kFromRegistered;
+    if (!start_memory_trial(trial_way_)) trial_way_ = kFromPlain << 1;
+  }
+  while (trial_way_ <= kFromPlain) {
+    Copy& copy = copies_.front();
+    if (copy.posted) {
+      const Queue::Progress progress = copy.queue->progress();
+      if (progress == Queue::Progress::kRunning && Clock::now() < deadline_) return false;
+      copy.posted = false;
+      if (progress == Queue::Progress::kDone) {
+        tried_ |= trial_way_;
+      } else {
+        context_.warn_once(fmt::format(
+            "{}: DMA into its registered memory {}; messages go through its window", to_peer(),
+            progress == Queue::Progress::kRunning ? "does not end"
+                                                  : "failed: " + copy.queue->why()));
+        Status status = Status::kUnset;
+        copy.queue = Queue::create(context_, descriptor_, options_.adapter, status);
+        if (!copy.queue) use_dma_ = false;
+        break;
+      }
+    }
+    trial_way_ <<= 1;
+    if (trial_way_ <= kFromPlain) (void)start_memory_trial(trial_way_);
+  }
+  trial_region_.reset();
+  trial_.reset();
+  tell_trial();
+  return true;
+}
+
+// @return whether the region of the other end is there at all
+bool SisciPath::start_memory_trial(unsigned way) {
+  if (!trial_region_) return false;
+  const Region* const from = trial_->region();
+  if (way == kFromRegistered && from == nullptr) return true;  // not this way
+  const std::span<std::byte> page = trial_->page(way);
+  fill_pattern(page, trial_seed_, way);
+  Queue& queue = *copies_.front().queue;
+  const std::size_t offset = way == kFromRegistered ? 0 : kTrialPage;
+  const Status status =
+      way == kFromRegistered
+          ? queue.start(from->segment(), offset, trial_region_->get(), offset, page.size())
+          : queue.start(page.data(), trial_region_->get(), offset, page.size());
+  if (status != Status::kOk) {
+    context_.warn_once(
+        fmt::format("{}: DMA into its registered memory cannot start: {}; messages "
+                    "go through its window",
+                    to_peer(), context_.library->words(status)));
+    return true;
+  }
+  copies_.front().posted = true;
+  deadline_ = Clock::now() + kPatience;
+  return true;
+}
+
+void SisciPath::tell_trial() {
+  peer_->put_word(kTrialOffset + 8, trial_seed_);
+  peer_->put_word(kTrialOffset + 16, tried_);
+  peer_->flush();
+  peer_->put_word(kTrialOffset, kTrialTold);
+  peer_->flush();
+}
+
+unsigned SisciPath::judge_trial() {
+  if (ways_) return *ways_;
+  if (own_word(kTrialOffset) != kTrialTold) return 0;
+  const std::uint64_t seed = own_word(kTrialOffset + 8);
+  const auto tried = static_cast<unsigned>(own_word(kTrialOffset + 16));
+  unsigned ways = 0;
+  bool lost = false;
+  for (const unsigned way : {kFromRegistered, kFromPlain}) {
+    if ((tried & way) == 0 || trial_->region() == nullptr) continue;
+    if (is_pattern(trial_->page(way), seed, way)) {
+      ways |= way;
+    } else {
+      lost = true;
+    }
+  }
+  if (lost && ways == 0) {
+    context_.warn_once(fmt::format(
+        "{}: DMA into registered memory of this end reports success and moves nothing: {}; "
+        "messages go through windows",
+        to_peer(), kMemoryCause));
+  } else if (lost) {
+    context_.warn_once(fmt::format(
+        "{}: DMA out of registered memory of the other end reports success and moves nothing: {}; "
+        "it is pinned for each transfer instead",
+        to_peer(), kMemoryCause));
+  }
+  log::info(log::kNet, "{}: registered memory is {}written directly{}", to_peer(),
+            ways == 0 ? "not " : "",
+            ways == kFromPlain ? " from memory that is pinned each time" : "");
+  trial_.reset();
+  ways_ = ways;
+  return ways;
+}
+
+// ---- words and copies ----------------------------------------------------------------------
+
+void SisciPath::put(std::size_t offset, const void* data, std::size_t bytes) {
+  peer_->put(kHeaderBytes + offset, data, bytes);
+}
+
+// The first flush orders, the second keeps the word from waiting in the CPU.
+void SisciPath::put_word(std::size_t offset, std::uint64_t value) {
+  peer_->flush();
+  peer_->put_word(kHeaderBytes + offset, value);
+  peer_->flush();
+}
+
+std::uint64_t SisciPath::read_word(std::size_t offset) const {
+  return own_word(kHeaderBytes + offset);
+}
+
+// A load from the other end follows the stores on their way, so they have arrived when it is done.
+void SisciPath::order_puts_before_reads() {
+  std::uint64_t word = 0;
+  peer_->get(kHeaderBytes, &word, sizeof word);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+std::uint64_t SisciPath::address_of(const void* data, Registration* /*registration*/) const {
+  return reinterpret_cast<std::uint64_t>(data);
+}
+
+bool SisciPath::aligned(std::size_t offset, const void* source, std::size_t bytes) const {
+  return ((offset | reinterpret_cast<std::uintptr_t>(source) | bytes) % options_.alignment) == 0;
+}
+
+void SisciPath::start_write(int queue, std::size_t offset, const void* source, std::size_t bytes) {
+  Copy& copy = copies_[static_cast<std::size_t>(queue)];
+  copy.direct = false;
+  const PeerWindow::Place place = peer_->place(kHeaderBytes + offset);
+  if (use_dma_ && copy.queue && bytes >= options_.pio_bytes && bytes <= place.room &&
+      aligned(offset, source, bytes)) {
+    const Status status = copy.queue->start(source, place.segment, place.offset, bytes);
+    if (status == Status::kOk) {
+      copy.posted = true;
+      copy.offset = offset;
+      copy.source = source;
+      copy.bytes = bytes;
+      return;
+    }
+    context_.warn_once(fmt::format("{}: DMA into its window cannot start: {}; the CPU copies",
+                                   to_peer(), context_.library->words(status)));
+  }
+  put(offset, source, bytes);
+}
+
+void SisciPath::start_pull(int /*queue*/, void* /*destination*/, std::uint64_t /*source*/,
+                           std::size_t /*bytes*/) {
+  throw Error(Errc::kInternal, "{}: nothing is pulled over a bridge", to_peer());
+}
+
+bool SisciPath::copy_done(int queue) {
+  Copy& copy = copies_[static_cast<std::size_t>(queue)];
+  if (!copy.posted) return true;
+  const Queue::Progress progress = copy.queue->progress();
+  if (progress == Queue::Progress::kRunning) return false;
+  copy.posted = false;
+  if (progress == Queue::Progress::kDone) return true;
+  const std::string why = copy.queue->why();
+  // What failed is not started again.
+  Status status = Status::kUnset;
+  copy.queue = Queue::create(context_, descriptor_, options_.adapter, status);
+  if (std::optional<std::string> reason = peer_lost()) {
+    throw Error(Errc::kPeerLost, "{}", *reason);
+  }
+  if (copy.direct) {
+    throw Error(Errc::kPeerLost, "{}: DMA into its registered memory: {}", to_peer(), why);
+  }
+  context_.warn_once(
+      fmt::format("{}: DMA into its window: {}; the CPU copies again", to_peer(), why));
+  put(copy.offset, copy.source, copy.bytes);
+  return true;
+}
+
+// ---- registered memory of the other end ----------------------------------------------------
+
+std::size_t SisciPath::direct_piece_bytes() const { return kDirectPieceBytes; }
+
+Target SisciPath::target_of(const void* data, std::size_t bytes, const Registration& registration) {
+  const SisciRegistration* const mine = ours(&registration);
+  if (mine == nullptr || !mine->region() || mine->region()->revoked() ||
+      !mine->region()->holds(data, bytes)) {
+    return {};
+  }
+  const unsigned ways = judge_trial();
+  if (ways == 0) return {};
+  return {mine->region()->id() | std::uint64_t{ways} << kWayShift, mine->region()->offset(data)};
+}
+
+RemoteRegion* SisciPath::reached(std::uint32_t id) {
+  auto found = std::find_if(reached_.begin(), reached_.end(),
+                            [&](const Reached& entry) { return entry.id == id; });
+  if (found != reached_.end() && found->region && found->region->lost()) {
+    reached_.erase(found);
+    found = reached_.end();
+  }
+  if (found == reached_.end()) {
+    Reached made;
+    made.id = id;
+    Status status = Status::kUnset;
+    made.region =
+        RemoteRegion::connect(context_, descriptor_, options_.adapter, peer_node_, id, status);
+    if (!made.region) {
+      context_.warn_once(fmt::format("{}: its registered memory cannot be connected: {}", to_peer(),
+                                     context_.library->words(status)));
+    }
+    reached_.push_front(std::move(made));
+    // Transfers may be using the latest ones, at most one for each queue.
+    if (reached_.size() > kMaxReached) reached_.pop_back();
+    return reached_.front().region.get();
+  }
+  reached_.splice(reached_.begin(), reached_, found);
+  return found->region.get();
+}
+
+bool SisciPath::reach(const Target& target, const void* source, const Registration* registration) {
+  if (!use_dma_ || target.region == 0) return false;
+  if (!std::all_of(copies_.begin(), copies_.end(),
+                   [](const Copy& copy) { return copy.queue != nullptr; })) {
+    return false;
+  }
+  const SisciRegistration* const mine = ours(registration);
+  const bool registered =
+      mine != nullptr && mine->region() && (ways_of(target) & kFromRegistered) != 0;
+  if (!registered && (ways_of(target) & kFromPlain) == 0) return false;
+  if (!aligned(static_cast<std::size_t>(target.offset), source, 0)) return false;
+  return reached(id_of(target)) != nullptr;
+}
+
+void SisciPath::start_direct(int queue, const Target& target, const void* source,
+                             const Registration* registration, std::size_t bytes) {
+  Copy& copy = copies_[static_cast<std::size_t>(queue)];
+  const RemoteRegion* const region = reached(id_of(target));
+  const auto fail = [&](const std::string& why) {
+    throw Error(Errc::kPeerLost, "{}: DMA into its registered memory cannot start: {}", to_peer(),
+                why);
+  };
+  if (region == nullptr) fail("it is not connected any more");
+  if (!copy.queue) fail("there is no DMA queue left");
+  const SisciRegistration* const mine = ours(registration);
+  const bool registered = mine != nullptr && mine->region() &&
+                          mine->region()->holds(source, bytes) &&
+                          (ways_of(target) & kFromRegistered) != 0;
+  const auto offset = static_cast<std::size_t>(target.offset);
+  const Status status =
+      registered ? copy.queue->start(mine->region()->segment(), mine->region()->offset(source),
+                                     region->get(), offset, bytes)
+                 : copy.queue->start(source, region->get(), offset, bytes);
+  if (status != Status::kOk) fail(context_.library->words(status));
+  copy.posted = true;
+  copy.direct = true;
+}
+
+void SisciPath::revoke(Registration& registration) {
+  const SisciRegistration* const mine = ours(&registration);
+  if (mine != nullptr && mine->region()) mine->region()->revoke();
+}
+
+// ---- the end -------------------------------------------------------------------------------
+
+std::optional<std::string> SisciPath::peer_lost() {
+  if (!peer_) return std::nullopt;
+  if (own_word(kGoodbyeOffset) != 0) return "it closed the connection";
+  if (std::optional<std::string> reason = peer_->gone()) return reason;
+  return peer_->stores_lost();
+}
+
+void SisciPath::disconnect() noexcept {
+  if (!peer_ || std::exchange(disconnected_, true)) return;
+  try {
+    peer_->flush();
+    peer_->put_word(kGoodbyeOffset, 1);
+    peer_->flush();
+  } catch (const std::exception& error) {
+    log::info(log::kNet, "{}", error.what());
+  }
+}
+
+}  // namespace ropewalk::transport::window::sisci

@@ -1,0 +1,174 @@
+// A path over an adapter: two windows, stores of the CPU, DMA queues, and writes straight into
+// memory that the other end registered.
+//
+// Meeting. The listener's handle names its node, a data interrupt and a secret. The connecting end
+// makes its window and triggers the interrupt with the secret and its window's segment. The
+// accepting end connects to that, makes its own window, and writes its segment into the other's.
+//
+// Trials (setting VERIFY). A transfer that reports success has not always moved something: without
+// a working IOMMU, registered memory is not reached. So the connecting end writes a pattern into
+// the other window by DMA and reads it back, and writes patterns into registered memory of the
+// other end, from registered memory and from plain memory, which the other end compares. What
+// failed is not used: stores of the CPU take the place of DMA, the window that of registered
+// memory. The log says so once, with the likely cause.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transport/window/driver.h"
+#include "transport/window/sisci/memory.h"
+#include "transport/window/sisci/queue.h"
+#include "transport/window/sisci/segment.h"
+#include "transport/window/sisci/trial.h"
+
+namespace ropewalk::transport::window::sisci {
+
+using Secret = std::array<std::byte, 16>;
+
+/// What a handle says.
+struct MeetingPlace {
+  std::uint32_t adapter = 0;
+  std::uint32_t node = 0;
+  std::uint32_t interrupt = 0;
+  Secret secret{};
+};
+Handle encode(const MeetingPlace& place);
+std::optional<MeetingPlace> decode_meeting_place(const Handle& handle);
+
+/// What the connecting end says first, through the data interrupt.
+struct Greeting {
+  std::uint32_t magic = 0;
+  std::uint32_t node = 0;
+  std::uint32_t segment = 0;
+  std::uint32_t checksum = 0;  ///< of the rest, against a foreign sender's bytes
+  std::uint64_t nonce = 0;     ///< comes back with the answer
+  Secret secret{};
+};
+static_assert(sizeof(Greeting) <= 64);  // what any library takes
+Greeting make_greeting(unsigned node, unsigned segment, std::uint64_t nonce, const Secret& secret);
+bool is_greeting(const Greeting& greeting);
+
+/// What a driver's paths have in common.
+struct PathOptions {
+  unsigned adapter = 0;
+  unsigned node = 0;  ///< this end's
+  std::size_t queues = 4;
+  std::size_t pio_bytes = 0;  ///< copies below are made by the CPU
+  std::size_t alignment = 1;  ///< of transfers
+  bool verify = true;
+};
+
+class SisciPath final : public Path, private DirectWrites {
+ public:
+  /// The connecting end.
+  SisciPath(Context& context, Regions& regions, const PathOptions& options,
+            const MeetingPlace& place, WindowSizes sizes);
+  /// The accepting end, of which the greeting came and `peer` is connected.
+  SisciPath(Context& context, Regions& regions, const PathOptions& options,
+            std::shared_ptr<OpenDescriptor> descriptor, std::unique_ptr<PeerWindow> peer,
+            const Greeting& greeting, WindowSizes sizes);
+  ~SisciPath() override;
+  SisciPath(const SisciPath&) = delete;
+  SisciPath& operator=(const SisciPath&) = delete;
+
+  bool ready() override;
+  [[nodiscard]] const Capabilities& capabilities() const override { return capabilities_; }
+  [[nodiscard]] std::byte* window() const override { return own_->data() + kHeaderBytes; }
+  void put(std::size_t offset, const void* data, std::size_t bytes) override;
+  void put_word(std::size_t offset, std::uint64_t value) override;
+  [[nodiscard]] std::uint64_t read_word(std::size_t offset) const override;
+  void order_puts_before_reads() override;
+  std::uint64_t address_of(const void* data, Registration* registration) const override;
+  void start_write(int queue, std::size_t offset, const void* source, std::size_t bytes) override;
+  void start_pull(int queue, void* destination, std::uint64_t source, std::size_t bytes) override;
+  bool copy_done(int queue) override;
+  DirectWrites* direct_writes() override { return this; }
+  std::optional<std::string> peer_lost() override;
+  void disconnect() noexcept override;
+
+ private:
+  // DirectWrites
+  [[nodiscard]] std::size_t direct_piece_bytes() const override;
+  [[nodiscard]] std::size_t smallest_direct() const override { return options_.pio_bytes; }
+  [[nodiscard]] Target target_of(const void* data, std::size_t bytes,
+                                 const Registration& registration) override;
+  bool reach(const Target& target, const void* source, const Registration* registration) override;
+  void start_direct(int queue, const Target& target, const void* source,
+                    const Registration* registration, std::size_t bytes) override;
+  void revoke(Registration& registration) override;
+
+  // Of the connecting end, in order.
+  enum class State { kCalling, kAwaitingAnswer, kJoining, kTryingWindow, kTryingMemory, kReady };
+  bool step();
+  bool call();
+  bool answered();
+  bool join();
+  bool try_window();
+  bool try_memory();
+  bool start_memory_trial(unsigned way);
+  void tell_trial();
+  // While the other end has not answered: whether it still listens.
+  void look_at_listener();
+  // Of the accepting end: what the other end's trial came to, once it is told.
+  unsigned judge_trial();
+  [[nodiscard]] std::uint64_t own_word(std::size_t offset) const;
+  void check_deadline(Status status, const char* what) const;
+  void make_queues();
+  [[nodiscard]] bool aligned(std::size_t offset, const void* source, std::size_t bytes) const;
+  [[nodiscard]] std::string to_peer() const;
+
+  struct Copy {
+    std::unique_ptr<Queue> queue;  // null: none left, the CPU copies
+    bool posted = false;
+    bool direct = false;
+    // To be made again by the CPU, if the transfer fails.
+    std::size_t offset = 0;
+    const void* source = nullptr;
+    std::size_t bytes = 0;
+  };
+
+  // A region of the other end that this end writes.
+  struct Reached {
+    std::uint32_t id = 0;
+    std::unique_ptr<RemoteRegion> region;  // null: it cannot be connected
+  };
+  RemoteRegion* reached(std::uint32_t id);
+
+  Context& context_;
+  Regions& regions_;
+  const PathOptions options_;
+  std::shared_ptr<OpenDescriptor> descriptor_;
+  unsigned peer_node_ = 0;
+  std::unique_ptr<OwnWindow> own_;
+  std::unique_ptr<PeerWindow> peer_;
+  Capabilities capabilities_;
+  State state_ = State::kReady;
+  std::chrono::steady_clock::time_point deadline_;
+  std::chrono::steady_clock::time_point next_look_;
+  MeetingPlace place_;
+  std::uint64_t nonce_ = 0;
+  std::uint32_t answer_segment_ = 0;
+  std::uint32_t answer_trial_ = 0;
+  bool use_dma_ = true;
+  std::vector<Copy> copies_;
+  std::list<Reached> reached_;  // the latest used first
+  // The trial of registered memory: at the accepting end what is written, until it is judged; at
+  // the connecting end what it is written from.
+  std::unique_ptr<Trial> trial_;
+  std::unique_ptr<RemoteRegion> trial_region_;
+  std::uint64_t trial_seed_ = 0;
+  unsigned trial_way_ = 0;  // under way
+  unsigned tried_ = 0;
+  std::optional<unsigned> ways_;  // how the other end may write registered memory, once known
+  bool disconnected_ = false;
+};
+
+}  // namespace ropewalk::transport::window::sisci

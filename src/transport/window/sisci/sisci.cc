@@ -1,0 +1,110 @@
+#include "transport/window/sisci/sisci.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "transport/window/engine.h"
+#include "transport/window/sisci/adapter.h"
+#include "transport/window/sisci/door.h"
+#include "transport/window/sisci/memory.h"
+#include "transport/window/sisci/path.h"
+
+namespace ropewalk::transport::window {
+namespace {
+
+using namespace sisci;  // NOLINT(google-build-using-namespace): the driver's own parts
+
+// A bridge's store and a load through it; it only orders devices.
+constexpr double kLatencyUs = 1.0;
+
+class SisciDriver final : public Driver {
+ public:
+  explicit SisciDriver(const Config& config) {
+    context_.loss_time = config.duration(Setting::kPeerLossTime);
+    Library::Found found = Library::open(config.text(Setting::kSisciLibrary));
+    if (!found.library) {
+      log::info(log::kNet, "sisci: no devices: {}", found.why_not);
+      return;
+    }
+    context_.library = std::move(found.library);
+    std::vector<Adapter> adapters = find_adapters(*context_.library);
+    if (adapters.empty()) log::info(log::kNet, "sisci: no devices: the library knows no adapter");
+    for (Adapter& adapter : adapters) {
+      if (!adapter.link) {
+        log::warn("sisci: adapter {} (node {}) has no link: it is not used", adapter.number,
+                  adapter.node);
+        continue;
+      }
+      devices_.push_back(std::make_unique<Device>(context_, std::move(adapter), config));
+    }
+  }
+
+  [[nodiscard]] std::string name() const override { return "sisci"; }
+  [[nodiscard]] int num_devices() const override { return static_cast<int>(devices_.size()); }
+
+  [[nodiscard]] DeviceProperties properties(int device) const override {
+    const Adapter& adapter = at(device).adapter;
+    DeviceProperties properties;
+    properties.name = fmt::format("sisci{}", adapter.number);
+    properties.pci_path = adapter.pci_path;
+    properties.guid = std::uint64_t{adapter.serial} << 32 | adapter.node;
+    properties.speed_mbps = adapter.speed_mbps;
+    properties.latency_us = kLatencyUs;
+    return properties;
+  }
+
+  std::unique_ptr<Registration> register_memory(int device, void* data, std::size_t bytes,
+                                                MemoryKind kind) override {
+    return at(device).regions.add(data, bytes, kind);
+  }
+
+  std::unique_ptr<Door> open_door(int device, WindowSizes sizes) override {
+    context_.clean_up.sweep();
+    return std::make_unique<SisciDoor>(context_, at(device).regions, at(device).options, sizes);
+  }
+
+  std::unique_ptr<Path> connect(int device, const Handle& handle, WindowSizes sizes) override {
+    const std::optional<MeetingPlace> place = decode_meeting_place(handle);
+    if (!place) throw Error(Errc::kInvalidArgument, "sisci: this is no handle of a sisci listener");
+    context_.clean_up.sweep();
+    return std::make_unique<SisciPath>(context_, at(device).regions, at(device).options, *place,
+                                       sizes);
+  }
+
+ private:
+  struct Device {
+    Device(Context& context, Adapter found, const Config& config)
+        : adapter(std::move(found)), regions(context, adapter.number, nullptr) {
+      options.adapter = adapter.number;
+      options.node = adapter.node;
+      options.queues = static_cast<std::size_t>(config.integer(Setting::kSisciQueues));
+      options.pio_bytes = config.bytes(Setting::kSisciPioBytes);
+      options.alignment = context.library->dma_alignment(adapter.number);
+      options.verify = config.text(Setting::kVerify) != "off";
+    }
+    Adapter adapter;
+    Regions regions;
+    PathOptions options;
+  };
+  [[nodiscard]] Device& at(int device) const {
+    return *devices_.at(static_cast<std::size_t>(device));
+  }
+
+  Context context_;
+  std::vector<std::unique_ptr<Device>> devices_;
+};
+
+}  // namespace
+
+std::unique_ptr<Driver> make_sisci_driver(const Config& config) {
+  return std::make_unique<SisciDriver>(config);
+}
+
+std::unique_ptr<Transport> make_sisci_transport(const Config& config) {
+  return make_transport(make_sisci_driver(config), config);
+}
+
+}  // namespace ropewalk::transport::window

@@ -1,0 +1,24 @@
+// PCIe bridges: the window driver for two hosts, or two processes of one, over adapters that
+// libsisci drives.
+//
+// The library is found at run time (setting SISCI_LIBRARY). Without it, without its driver, or
+// without an adapter that has a link, there is no device, which the log says and which is no error.
+//
+// Each adapter with a link is a device. What a connection is made of, and how it finds out which of
+// its ways work, is in path.h; what registration does, in memory.h.
+#pragma once
+
+#include <memory>
+
+#include "core/settings.h"
+#include "transport/transport.h"
+#include "transport/window/driver.h"
+
+namespace ropewalk::transport::window {
+
+std::unique_ptr<Driver> make_sisci_driver(const Config& config);
+
+/// The engine over that driver.
+std::unique_ptr<Transport> make_sisci_transport(const Config& config);
+
+}  // namespace ropewalk::transport::window

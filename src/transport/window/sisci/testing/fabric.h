@@ -1,0 +1,44 @@
+// A fabric of software PCIe bridges for tests (tests/sisci): for this process and the children that
+// it forks later.
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+
+namespace ropewalk::transport {
+
+/// Makes a folder with a settings file, to which the environment points while this lives.
+class SoftwareFabric {
+ public:
+  explicit SoftwareFabric(const std::string& settings = "") {
+    std::string pattern = (std::filesystem::temp_directory_path() / "rw-sisci-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    folder_ = pattern;
+    write(settings);
+    setenv("SOFTWARE_SISCI_SETTINGS", file().c_str(), 1);
+  }
+  ~SoftwareFabric() {
+    unsetenv("SOFTWARE_SISCI_SETTINGS");
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  SoftwareFabric(const SoftwareFabric&) = delete;
+  SoftwareFabric& operator=(const SoftwareFabric&) = delete;
+
+  /// New settings. Processes that run see them within some 10 ms.
+  void write(const std::string& settings) const {
+    // By a rename, so that nobody reads half of it.
+    std::ofstream(folder_ / "new") << settings << "# the rest is as it is by default\n";
+    std::filesystem::rename(folder_ / "new", file());
+  }
+  [[nodiscard]] std::string file() const { return (folder_ / "sisci.conf").string(); }
+  [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+}  // namespace ropewalk::transport

@@ -1,0 +1,67 @@
+#include "transport/window/sisci/trial.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace ropewalk::transport::window::sisci {
+namespace {
+
+constexpr std::size_t kBytes = 2 * kTrialPage;
+
+std::uint64_t next(std::uint64_t& state) {
+  state += 0x9e3779b97f4a7c15;
+  std::uint64_t mixed = (state ^ state >> 30) * 0xbf58476d1ce4e5b9;
+  mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111eb;
+  return mixed ^ mixed >> 31;
+}
+
+}  // namespace
+
+void fill_pattern(std::span<std::byte> page, std::uint64_t seed, unsigned way) {
+  std::uint64_t state = seed + way;
+  for (std::size_t at = 0; at + sizeof state <= page.size(); at += sizeof state) {
+    const std::uint64_t word = next(state);
+    std::memcpy(page.data() + at, &word, sizeof word);
+  }
+}
+
+bool is_pattern(std::span<const std::byte> page, std::uint64_t seed, unsigned way) {
+  std::uint64_t state = seed + way;
+  for (std::size_t at = 0; at + sizeof state <= page.size(); at += sizeof state) {
+    const std::uint64_t word = next(state);
+    if (std::memcmp(page.data() + at, &word, sizeof word) != 0) return false;
+  }
+  return true;
+}
+
+Trial::Trial(Regions& regions) {
+  void* mapped = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (mapped == MAP_FAILED) throw system_error(errno, "memory for a trial");
+  data_ = static_cast<std::byte*>(mapped);
+  try {
+    registration_ = regions.add(data_, kBytes, MemoryKind::kHost);
+  } catch (...) {
+    munmap(data_, kBytes);
+    throw;
+  }
+}
+
+Trial::~Trial() {
+  registration_.reset();
+  munmap(data_, kBytes);
+}
+
+std::span<std::byte> Trial::page(unsigned way) const {
+  return {data_ + (way == kFromRegistered ? 0 : kTrialPage), kTrialPage};
+}
+
+const Region* Trial::region() const {
+  return static_cast<const SisciRegistration&>(*registration_).region().get();
+}
+
+}  // namespace ropewalk::transport::window::sisci

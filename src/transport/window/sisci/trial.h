@@ -1,0 +1,41 @@
+// Patterns that show whether a transfer moved what it said.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "transport/window/sisci/memory.h"
+
+namespace ropewalk::transport::window::sisci {
+
+inline constexpr std::size_t kTrialPage = 4096;
+/// Ways to write registered memory, as bits: from registered memory, and from any.
+inline constexpr unsigned kFromRegistered = 1;
+inline constexpr unsigned kFromPlain = 2;
+
+/// A page of each way, of which the pattern depends, so that no old one is taken for a new one.
+void fill_pattern(std::span<std::byte> page, std::uint64_t seed, unsigned way);
+bool is_pattern(std::span<const std::byte> page, std::uint64_t seed, unsigned way);
+
+/// Two pages of this end, registered if that is possible: to be written by the other end, or to be
+/// written from.
+class Trial {
+ public:
+  explicit Trial(Regions& regions);
+  ~Trial();
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
+  /// Of kFromRegistered or kFromPlain.
+  [[nodiscard]] std::span<std::byte> page(unsigned way) const;
+  /// Null where memory cannot be registered.
+  [[nodiscard]] const Region* region() const;
+
+ private:
+  std::byte* data_ = nullptr;
+  std::unique_ptr<Registration> registration_;
+};
+
+}  // namespace ropewalk::transport::window::sisci

@@ -1,0 +1,259 @@
+"""check-plugin: a plugin that keeps all rules, one that breaks each, and Ropewalk's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Program
+from ropewalk import plugin_check
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BUILD = os.environ.get("RW_BUILD_DIR")
+
+pytestmark = pytest.mark.skipif(
+    BUILD is None, reason="RW_BUILD_DIR names no build folder; `make test` does"
+)
+
+# What a fault does not show by the plugin that has all versions: its library, else the rest's.
+OF_VERSION = {"connect-first": 6, "null-config": 10, "truncation": 8}
+# Faults with the name of a rule are one each; these break it in another way.
+MORE_FAULTS = [
+    "outputs-request",
+    "outputs-sizes",
+    "leaks-thread",
+    "leaks-mapping",
+    "leaks-memory",
+    "leaks-segment",
+]
+# Waits of a plugin that hangs; long enough for one that does not, on a busy machine.
+SHORT = 3.0
+
+
+def library(name: str = "broken_plugin") -> str:
+    return str(Path(BUILD or "", "broken_plugins", f"lib{name}.so").resolve())
+
+
+def checked(file: str, fault: str = "", **options: Any) -> dict[str, dict[str, Any]]:
+    """The rules' outcomes by id."""
+    os.environ["RW_BROKEN_PLUGIN"] = fault
+    options.setdefault("connections", 100)
+    options.setdefault("timeout", 30)
+    try:
+        parts = list(plugin_check.check(file, **options))
+    finally:
+        del os.environ["RW_BROKEN_PLUGIN"]
+        for left in Path("/dev/shm").glob("rw-broken-plugin-*"):
+            left.unlink()
+    return {part["rule"]["id"]: part["rule"] for part in parts if "rule" in part}
+
+
+def rule_ids() -> list[str]:
+    if BUILD is None:
+        return []
+    return [rule["id"] for rule in plugin_check.rules()]
+
+
+def outcomes(rules: dict[str, dict[str, Any]], outcome: str) -> dict[str, str]:
+    return {
+        name: rule["missing"] or f"{rule['expected']}; {rule['came']}"
+        for name, rule in rules.items()
+        if rule["outcome"] == outcome
+    }
+
+
+@pytest.mark.parametrize("version", [4, 5, 6, 7, 8, 9, 10, 11, 12])
+def test_a_plugin_that_keeps_all_rules(version: int) -> None:
+    rules = checked(library(f"broken_plugin_v{version}"))
+    assert outcomes(rules, "failed") == {}
+    skipped = set(outcomes(rules, "skipped"))
+    expected = {"large-message", "truncation", "gpu-transfer", "gpu-flush", "gpu-and-host"}
+    expected |= {"connect-first"} if version > 6 else set()
+    expected |= {"null-config"} if version != 10 else set()
+    expected |= {"contexts", "finalize-null", "attributes"} if version < 11 else set()
+    expected |= {"virtual-device", "optional-completion"} if version < 9 else set()
+    expected |= {"null-device-handle"} if version < 7 else set()
+    expected |= {"groups", "group-order", "not-yet"} if version < 5 else set()
+    assert skipped == expected
+    assert list(rules) == rule_ids()
+
+
+def test_the_newest_version_is_taken_and_another_can_be() -> None:
+    newest = next(iter(plugin_check.check(library(), only=["name"])))["plugin"]
+    assert (newest["version"], newest["versions"]) == (12, list(range(12, 3, -1)))
+    older = next(iter(plugin_check.check(library(), only=["name"], version=8)))["plugin"]
+    assert (older["version"], older["name"]) == (8, "broken")
+    only = next(iter(plugin_check.check(library("broken_plugin_v4"), only=["name"])))["plugin"]
+    assert only["versions"] == [4]
+
+
+def rules_by_fault() -> list[str]:
+    by_library = {"library", "symbol"}
+    other = {"large-message", "gpu-transfer", "gpu-flush", "gpu-and-host"}
+    return [name for name in rule_ids() if name not in by_library | other]
+
+
+@pytest.mark.parametrize("fault", rules_by_fault() + MORE_FAULTS)
+def test_each_rule_is_seen_to_fail(fault: str) -> None:
+    rule = max((name for name in rule_ids() if fault.startswith(name)), key=len)
+    version = OF_VERSION.get(rule)
+    name = "broken_plugin" if version is None else f"broken_plugin_v{version}"
+    found = checked(library(name), fault, only=[rule], timeout=SHORT, connections=200)
+    assert found[rule]["outcome"] == "failed", found[rule]
+    assert found[rule]["expected"]
+    assert found[rule]["came"]
+    # It is the rule that fails, not one that it needs.
+    assert set(outcomes(found, "failed")) == {rule}
+
+
+def test_cut_messages_pass_where_a_plugin_cuts_them() -> None:
+    found = checked(library("broken_plugin_v8"), "reg-is-global", only=["truncation"])
+    assert found["truncation"]["outcome"] == "passed", found["truncation"]
+
+
+def available_gib() -> float:
+    text = Path("/proc/meminfo").read_text()
+    found = re.search(r"MemAvailable: +(\d+) kB", text)
+    return int(found[1]) / 2**20 if found else 0
+
+
+@pytest.mark.skipif(available_gib() < 10, reason="needs 10 GiB of free memory")
+def test_large_messages() -> None:
+    found = checked(library(), only=["large-message"], large=True, timeout=60)
+    assert found["large-message"]["outcome"] == "passed", found["large-message"]
+    found = checked(library(), "large-message", only=["large-message"], large=True, timeout=60)
+    assert found["large-message"]["outcome"] == "failed"
+
+
+def test_libraries_that_are_no_plugins() -> None:
+    found = checked(library("broken_plugin_unresolved"))
+    assert found["library"]["outcome"] == "failed"
+    assert "rw_in_no_library" in found["library"]["came"]
+    assert set(outcomes(found, "failed")) == {"library"}
+    found = checked(library("broken_plugin_no_symbol"))
+    assert found["library"]["outcome"] == "passed"
+    assert found["symbol"]["outcome"] == "failed"
+    assert "ncclNetPlugin_v4" in found["symbol"]["came"]
+    found = checked(str(ROOT / "README.md"))
+    assert set(outcomes(found, "failed")) == {"library"}
+    found = checked(library("broken_plugin_v4"), version=12)
+    assert "there is v4" in found["symbol"]["came"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule", "call", "words"),
+    [
+        ("crash-init", "init", "init", "crashed in init: Segmentation fault"),
+        ("crash-isend", "transfer", "isend", "crashed in isend"),
+        ("crash-closeRecv", "close-order", "closeRecv", "crashed in closeRecv"),
+        ("hang-getProperties", "properties-written", "getProperties", "still in getProperties"),
+        ("hang-accept", "connect", "accept", "still in accept"),
+        ("hang-test", "transfer", "test", "still in test"),
+        ("hang-finalize", "devices", "finalize", "still in finalize"),
+        ("exit-listen", "listen", "listen", "ended in listen with status 3"),
+        ("thread-crash", "not-yet", "", "crashed outside the plugin's functions"),
+    ],
+)
+def test_crashes_and_hangs_are_named(fault: str, rule: str, call: str, words: str) -> None:
+    found = checked(library(), fault, only=[rule], timeout=1)
+    if fault == "thread-crash":
+        # Whichever rule runs long enough.
+        found = checked(library(), fault, only=["threads", "leaks"], timeout=5)
+        crashed = [each for each in found.values() if words in each["came"]]
+        assert crashed, found
+        return
+    assert found[rule]["outcome"] == "failed", found[rule]
+    assert words in found[rule]["came"]
+    assert found[rule]["call"] == call
+
+
+def test_one_that_cannot_be_used_here_is_not_broken(program: Program) -> None:
+    for fault, rule in (("none", "devices"), ("unavailable", "init")):
+        done = program("check-plugin", library(), env={"RW_BROKEN_PLUGIN": fault})
+        assert done.returncode == 3, done.stdout
+        assert re.search(rf"^skipped +{rule} ", done.stdout, flags=re.M)
+        assert "failed  " not in done.stdout
+
+
+def test_the_command(program: Program, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    arguments = ("--connections", "40", "-b", "8", "-e", "64K", "-f", "16", "-J", str(path))
+    done = program("check-plugin", library(), *arguments, "--timeout", "30")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "# broken: " in done.stdout
+    assert "skipped  gpu-transfer " in done.stdout
+    assert re.search(r"^# \d+ passed, 0 failed, \d+ skipped$", done.stdout, flags=re.M)
+    report = json.loads(path.read_text())
+    assert [row["bytes"] for row in report["measures"][0]["sizes"]] == [8, 128, 2048, 32768]
+    for row in report["measures"][0]["sizes"]:
+        assert 0 < row["latency_us"]["min"] <= row["latency_us"]["median"]
+        assert 0 < row["bandwidth"]["median"] <= row["bandwidth"]["max"]
+        assert row["of_memcpy"] > 0
+    assert "missing" in report["measures"][1]
+    assert 0 < report["fairness"] <= 1
+    assert report["connections_per_second"] > 0
+
+
+def test_a_failure_is_told(program: Program) -> None:
+    environment = {"RW_BROKEN_PLUGIN": "zero-bytes"}
+    only = ("--only", "zero-bytes")
+    done = program("check-plugin", library(), *only, env=environment)
+    assert done.returncode == 1
+    assert re.search(
+        r"^failed +zero-bytes .*\n +receiver: expected: .+\n +came: .+$", done.stdout, flags=re.M
+    )
+    done = program("check-plugin", library(), *only, "--json", env=environment)
+    assert done.returncode == 1
+    report = json.loads(done.stdout)
+    assert report["rules"][-1]["outcome"] == "failed"
+    assert report["measures"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ((), "FILE is missing"),
+        (("x.so", "--only", "no-such"), 'there is no rule "no-such"'),
+        (("x.so", "-f", "1"), "-f 1"),
+        (("x.so", "-b", "8", "-e", "4"), "-b 8 -e 4"),
+        (("x.so", "--timeout", "0"), "--timeout 0"),
+        (("x.so", "--connections", "0"), "--connections 0"),
+    ],
+)
+def test_wrong_command_lines(program: Program, arguments: tuple[str, ...], reason: str) -> None:
+    done = program("check-plugin", *arguments)
+    assert done.returncode == 2
+    assert reason in done.stderr
+
+
+def test_the_list_of_rules_is_on_the_page(program: Program) -> None:
+    spec = importlib.util.spec_from_file_location(
+        "make_rules_page", ROOT / "dev" / "make_rules_page.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = module.PAGE.read_text()
+    assert module.page(text) == text, "docs/check-plugin.md is old; run `make docs`"
+    listed = program("check-plugin", "--list").stdout
+    for rule in plugin_check.rules():
+        assert rule["title"] in listed
+
+
+def own_plugin() -> Path:
+    return Path(BUILD or "", "libnccl-net-ropewalk.so").resolve()
+
+
+@pytest.mark.parametrize("version", [4, 5, 6, 8, 10, 11, 12])
+def test_ropewalks_own_plugin(version: int) -> None:
+    if not own_plugin().exists():
+        pytest.skip("libnccl-net-ropewalk.so is not built")
+    rules = checked(str(own_plugin()), version=version)
+    assert outcomes(rules, "failed") == {}
+    assert "passed" in {rules["transfer"]["outcome"]}

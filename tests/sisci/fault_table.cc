@@ -1,0 +1,499 @@
+// The table of faults: what each transport does about each thing that goes wrong, as it is seen.
+//
+// fault_table --write FILE     tries everything and writes the page
+// fault_table --check FILE     tries everything and compares with the page
+//
+// A case is two processes on two hosts of a software fabric: the receiving one listens, the sending
+// one connects, and messages of several sizes go over registered memory. Each reports how it ended;
+// what hangs is killed and reported so.
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/settings.h"
+#include "transport/registry.h"
+#include "transport/window/sisci/testing/fabric.h"
+
+namespace ropewalk::transport {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+constexpr auto kPatience = std::chrono::seconds(40);
+constexpr std::array<std::size_t, 4> kSizes = {8, 5'000, 100'000, 1'500'000};
+constexpr int kRounds = 4;
+
+// When something happens to a case.
+enum class Step { kNever, kBeforeAccept, kConnected, kTransfer };
+
+struct Fault {
+  std::string title{};
+  std::string fabric{};  // settings of the software bridges
+  Settings settings{};   // of both ends
+  std::string driver{};  // empty: every transport
+  Step receiver_killed = Step::kNever;
+  Step sender_killed = Step::kNever;
+  std::string fabric_later{};  // while messages go
+  int senders = 1;
+  std::function<void(Handle&)> handle{};  // done to it on its way
+  bool quoted = false;                    // the errors' words are the same each time
+  bool too_long = false;                  // messages, for their receives
+};
+
+std::vector<Fault> faults() {
+  const std::string sisci = "sisci";
+  std::vector<Fault> all;
+  const auto add = [&](Fault fault) { all.push_back(std::move(fault)); };
+  add({.title = "nothing"});
+  add({.title = "the library is not there",
+       .settings = {{"SISCI_LIBRARY", "libno-such-sisci.so"}},
+       .driver = sisci});
+  add({.title = "the library is there, its driver is not",
+       .fabric = "driver no\n",
+       .driver = sisci});
+  add({.title = "the adapter has no link",
+       .fabric = "link_down 0 0\nlink_down 1 0\n",
+       .driver = sisci});
+  add({.title = "no IOMMU: registering memory is refused",
+       .fabric = "iommu absent\n",
+       .driver = sisci});
+  add({.title = "broken IOMMU: registering succeeds, DMA moves nothing",
+       .fabric = "iommu broken\n",
+       .driver = sisci});
+  add({.title = "DMA from plain memory is not supported",
+       .fabric = "transfer_from_memory no\n",
+       .driver = sisci});
+  add({.title = "DMA reports success and never moves anything",
+       .fabric = "lose_transfer 1\nlose_all_transfers yes\n",
+       .driver = sisci});
+  add({.title = "one transfer is lost later, VERIFY=connect",
+       .fabric = "lose_transfer 5\n",
+       .driver = sisci});
+  add({.title = "one transfer is lost later, VERIFY=all",
+       .fabric = "lose_transfer 5\n",
+       .settings = {{"VERIFY", "all"}},
+       .driver = sisci,
+       .quoted = true});
+  add({.title = "one transfer into a window ends in an error",
+       .fabric = "iommu absent\nfail_transfer 3\n",
+       .driver = sisci});
+  add({.title = "one transfer into registered memory ends in an error",
+       .fabric = "fail_transfer 6\n",
+       .driver = sisci,
+       .quoted = true});
+  add({.title = "stores are late and torn",
+       .fabric = "delayed_stores yes\ntorn_flush 3\n",
+       .driver = sisci});
+  add({.title = "stores are lost",
+       .fabric = "delayed_stores yes\nlost_flush 25\n",
+       .driver = sisci});
+  add({.title = "slow link: 300 MB/s, 200 us",
+       .fabric = "megabytes_per_second 300\nlatency_us 200\n",
+       .driver = sisci});
+  add({.title = "the link goes down during a transfer",
+       .settings = {{"PEER_LOSS_TIME", "200ms"}},
+       .driver = sisci,
+       .fabric_later = "link_down 0 0\n"});
+  add({.title = "one segment for each host and no more",
+       .fabric = "max_segments 1\n",
+       .driver = sisci});
+  add({.title = "no contiguous memory",
+       .fabric = "max_contiguous 1\n",
+       .driver = sisci,
+       .quoted = true});
+  add({.title = "no large piece of contiguous memory",
+       .fabric = "max_contiguous 100000\n",
+       .driver = sisci});
+  add({.title = "no room to map the other end's window",
+       .fabric = "max_mapped 10000\n",
+       .driver = sisci,
+       .quoted = true});
+  add({.title = "no DMA queue left",
+       .fabric = "max_dma_queues 1\n",
+       .settings = {{"SISCI_QUEUES", "3"}},
+       .driver = sisci});
+  add({.title = "the sender is killed before it is accepted",
+       .sender_killed = Step::kBeforeAccept});
+  add({.title = "the sender is killed when it is connected", .sender_killed = Step::kConnected});
+  add({.title = "the sender is killed in a transfer", .sender_killed = Step::kTransfer});
+  add({.title = "the receiver is killed before it accepts",
+       .receiver_killed = Step::kBeforeAccept});
+  add({.title = "the receiver is killed when it is connected",
+       .receiver_killed = Step::kConnected});
+  add({.title = "the receiver is killed in a transfer", .receiver_killed = Step::kTransfer});
+  add({.title = "two senders for one handle", .senders = 2});
+  add({.title = "a handle of zeros", .handle = [](Handle& handle) { handle = {}; }});
+  add({.title = "a handle of something else",
+       .handle = [](Handle& handle) { handle.fill(std::byte{0xa5}); }});
+  const auto change_secret = [](Handle& handle) { handle[31] ^= std::byte{1}; };
+  add({.title = "a handle whose secret was changed",
+       .driver = sisci,
+       .handle = change_secret,
+       .quoted = true});
+  add({.title = "a handle whose secret was changed",
+       .driver = "shm",
+       .handle = change_secret,
+       .quoted = true});
+  add({.title = "a message that is longer than its receive", .quoted = true, .too_long = true});
+  return all;
+}
+
+std::string_view words(Errc code) {
+  switch (code) {
+    case Errc::kInvalidArgument: return "refuses it (invalid argument)";
+    case Errc::kInvalidUsage: return "fails: invalid usage";
+    case Errc::kSystem: return "fails: system error";
+    case Errc::kCuda: return "fails: CUDA error";
+    case Errc::kPeerLost: return "fails: peer lost";
+    case Errc::kTimeout: return "fails: timeout";
+    case Errc::kAborted: return "fails: aborted";
+    case Errc::kInternal: return "fails: internal error";
+  }
+  return "";
+}
+
+struct NoDevice {};
+
+template <typename Try>
+auto until(Try attempt) {
+  const Clock::time_point end = Clock::now() + kPatience;
+  for (;;) {
+    auto result = attempt();
+    if (result) return result;
+    if (Clock::now() > end) throw std::runtime_error("hangs");
+  }
+}
+
+// What one process does, with a deadline that only the other process's silence can reach.
+class Actor {
+ public:
+  Actor(const Fault& fault, const std::string& provider, const std::string& log) : fault_(fault) {
+    log::configure("INFO", "NET", log);
+    Config config;
+    config.set("SISCI_LIBRARY", RW_SOFTWARE_SISCI, "test");
+    config.set("SOCKET_IFNAME", "=lo", "test");
+    for (const auto& [name, value] : fault.settings) config.set(name, value, "test");
+    transport_ = make_transport(provider, config);
+    if (transport_->num_devices() == 0) throw NoDevice();
+  }
+
+  void receive(int socket) {
+    const auto listener = transport_->listen(0);
+    Handle handle = listener->handle();
+    if (fault_.handle) fault_.handle(handle);
+    for (int i = 0; i < fault_.senders; ++i) write_all(socket, handle.data(), handle.size());
+    if (fault_.sender_killed == Step::kBeforeAccept) {
+      read_all(socket, handle.data(), 1);
+      read_all(socket, handle.data(), 1);                           // until its end is closed
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // until the bridges noticed
+    }
+    if (fault_.receiver_killed == Step::kBeforeAccept) raise(SIGKILL);
+    std::vector<std::unique_ptr<ReceiveConnection>> connections;
+    const Clock::time_point end =
+        Clock::now() + (fault_.handle || fault_.sender_killed == Step::kBeforeAccept
+                            ? std::chrono::seconds(1)
+                            : kPatience);
+    while (connections.size() < static_cast<std::size_t>(fault_.senders)) {
+      if (auto connection = listener->accept()) connections.push_back(std::move(connection));
+      if (Clock::now() > end) throw std::runtime_error("is asked by nobody");
+      char refused = 0;
+      if (recv(socket, &refused, 1, MSG_DONTWAIT | MSG_PEEK) == 1) {
+        throw std::runtime_error("is asked by nobody");
+      }
+      std::this_thread::yield();
+    }
+    if (fault_.receiver_killed == Step::kConnected) raise(SIGKILL);
+    std::vector<std::string> in(connections.size(), std::string(kSizes.back(), 0));
+    std::vector<std::unique_ptr<Registration>> memory;
+    for (std::size_t c = 0; c < connections.size(); ++c) {
+      memory.push_back(
+          connections[c]->register_memory(in[c].data(), in[c].size(), MemoryKind::kHost));
+    }
+    int turn = 0;
+    for (int round = 0; round < kRounds; ++round) {
+      for (const std::size_t bytes : kSizes) {
+        if (fault_.receiver_killed == Step::kTransfer && round == kRounds - 1) raise(SIGKILL);
+        for (std::size_t c = 0; c < connections.size(); ++c) {
+          std::fill(in[c].begin(), in[c].end(), 0);
+          const std::size_t room = fault_.too_long ? bytes - 1 : bytes;
+          const ReceiveBuffer buffer{in[c].data(), room, 0, memory[c].get()};
+          auto request = until([&] { return connections[c]->receive({&buffer, 1}); });
+          until([&] { return request->test().has_value(); });
+          if (std::string_view(in[c]).substr(0, bytes) != text(turn, bytes)) {
+            throw std::runtime_error("gets wrong data and does not notice");
+          }
+        }
+        ++turn;
+      }
+    }
+    write_all(socket, "d", 1);
+  }
+
+  void send(int socket, const SoftwareFabric& fabric) {
+    Handle handle{};
+    read_all(socket, handle.data(), handle.size());
+    std::unique_ptr<SendConnection> connection;
+    try {
+      const auto connector = transport_->connect(0, handle);
+      connection = until([&] { return connector->poll(); });
+    } catch (const Error&) {
+      write_all(socket, "r", 1);
+      throw;
+    }
+    if (fault_.sender_killed == Step::kBeforeAccept) {
+      write_all(socket, "k", 1);
+      raise(SIGKILL);
+    }
+    std::string out(kSizes.back(), 0);
+    const auto memory = connection->register_memory(out.data(), out.size(), MemoryKind::kHost);
+    int turn = 0;
+    try {
+      for (int round = 0; round < kRounds; ++round) {
+        for (const std::size_t bytes : kSizes) {
+          if (fault_.sender_killed == Step::kTransfer && round == kRounds - 1) raise(SIGKILL);
+          if (!fault_.fabric_later.empty() && round == 2) fabric.write(fault_.fabric_later);
+          const std::string message = text(turn++, bytes);
+          std::copy(message.begin(), message.end(), out.begin());
+          auto request =
+              until([&] { return connection->send(out.data(), bytes, 0, memory.get()); });
+          if (fault_.sender_killed == Step::kConnected) raise(SIGKILL);
+          until([&] { return request->test().has_value(); });
+        }
+      }
+    } catch (const Error&) {
+      write_all(socket, "r", 1);
+      throw;
+    }
+    char done = 0;
+    read_all(socket, &done, 1);
+  }
+
+ private:
+  static std::string text(int turn, std::size_t bytes) {
+    std::string made(bytes, 0);
+    for (std::size_t i = 0; i < bytes; ++i) {
+      made[i] = static_cast<char>(i * 31 + i / 251 + static_cast<std::size_t>(turn) * 7 + 1);
+    }
+    return made;
+  }
+  static void write_all(int socket, const void* data, std::size_t bytes) {
+    (void)::send(socket, data, bytes, MSG_NOSIGNAL);
+  }
+  static void read_all(int socket, void* data, std::size_t bytes) {
+    (void)recv(socket, data, bytes, MSG_WAITALL);
+  }
+
+  const Fault& fault_;
+  std::unique_ptr<Transport> transport_;
+};
+
+std::string outcome(bool quoted, const std::function<void()>& body) {
+  try {
+    body();
+    return "works";
+  } catch (const NoDevice&) {
+    return "has no device";
+  } catch (const Error& error) {
+    const std::string_view code = words(error.code());
+    return quoted ? fmt::format("{}: `{}`", code, error.what()) : std::string(code);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+// A process that reports one line through a pipe.
+struct Process {
+  pid_t pid = -1;
+  int report = -1;
+};
+
+Process start(bool quoted, const std::function<void()>& before, const std::function<void()>& body) {
+  int ends[2];
+  if (pipe(ends) != 0) throw std::runtime_error("no pipe");
+  Process process{fork(), ends[0]};
+  if (process.pid == 0) {
+    close(ends[0]);
+    before();
+    const std::string line = outcome(quoted, body);
+    (void)!write(ends[1], line.data(), line.size());
+    _exit(0);
+  }
+  close(ends[1]);
+  return process;
+}
+
+std::string finish(Process process, Clock::time_point end) {
+  std::string line;
+  std::array<char, 256> part{};
+  for (;;) {
+    pollfd entry{process.report, POLLIN, 0};
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+    if (left.count() <= 0 || poll(&entry, 1, static_cast<int>(left.count())) <= 0) {
+      kill(process.pid, SIGKILL);
+      line = "hangs";
+      break;
+    }
+    const ssize_t got = read(process.report, part.data(), part.size());
+    if (got <= 0) break;
+    line.append(part.data(), static_cast<std::size_t>(got));
+  }
+  int status = 0;
+  waitpid(process.pid, &status, 0);
+  close(process.report);
+  if (line.empty() && WIFSIGNALED(status)) {
+    return WTERMSIG(status) == SIGKILL ? "is killed"
+                                       : fmt::format("crashes ({})", WTERMSIG(status));
+  }
+  return line;
+}
+
+// Without what differs from run to run, and from machine to machine.
+std::string steady(std::string text) {
+  const std::array<std::pair<const char*, const char*>, 4> replaced = {{
+      {"process [0-9]+", "process N"},
+      {" \\(libno[^)]*\\)", ""},
+      {"/[^ ]*/libsisci", "libsisci"},
+      {"127\\.0\\.0\\.1:[0-9]+", "127.0.0.1"},
+  }};
+  for (const auto& [from, to] : replaced) text = std::regex_replace(text, std::regex(from), to);
+  return text;
+}
+
+// The lines that say what is wrong.
+std::string log_lines(const std::string& path) {
+  std::ifstream file(path);
+  std::set<std::string> lines;
+  std::string line;
+  while (std::getline(file, line)) {
+    std::size_t at = line.find(" WARN ");
+    const bool warning = at != std::string::npos;
+    if (!warning) at = line.find(" INFO ");
+    if (at == std::string::npos) continue;
+    const std::string text = line.substr(at + 6);
+    if (!warning && text.find("no devices") == std::string::npos &&
+        text.find(" segments") == std::string::npos) {
+      continue;
+    }
+    lines.insert(steady(text));
+  }
+  std::string all;
+  for (const std::string& one : lines) all += (all.empty() ? "`" : "<br>`") + one + "`";
+  return all;
+}
+
+std::string row(const Fault& fault, const std::string& provider) {
+  const SoftwareFabric fabric(fault.fabric);
+  const std::string log = (fabric.folder() / "log").string();
+  // All senders share the receiver's socket, which is enough for a handle each.
+  std::array<int, 2> ends{};
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) abort();
+  const Process receiver = start(
+      fault.quoted,
+      [&] {
+        close(ends[1]);
+        setenv("SOFTWARE_SISCI_HOST", "0", 1);
+      },
+      [&] { Actor(fault, provider, log).receive(ends[0]); });
+  std::vector<Process> senders;
+  for (int i = 0; i < fault.senders; ++i) {
+    senders.push_back(start(
+        fault.quoted,
+        [&] {
+          close(ends[0]);
+          setenv("SOFTWARE_SISCI_HOST", "1", 1);
+        },
+        [&] { Actor(fault, provider, log).send(ends[1], fabric); }));
+  }
+  close(ends[0]);
+  close(ends[1]);
+  const Clock::time_point end = Clock::now() + kPatience;
+  std::set<std::string> sent;
+  for (const Process& sender : senders) sent.insert(steady(finish(sender, end)));
+  const std::string received = steady(finish(receiver, end));
+  // What a survivor still says of one that is killed in the middle depends on the moment.
+  const bool logs = fault.sender_killed <= Step::kBeforeAccept &&
+                    fault.receiver_killed == Step::kNever && fault.fabric_later.empty();
+  std::string sending;
+  for (const std::string& one : sent) sending += (sending.empty() ? "" : "; ") + one;
+  return fmt::format("| {} | {} | {} | {} | {} |\n", fault.title, provider, sending, received,
+                     logs ? log_lines(log) : "");
+}
+
+std::string page() {
+  std::string text =
+      "# Faults\n\n"
+      "What each transport does about each thing that goes wrong. This page is made by a program "
+      "that "
+      "tries it\n(`tests/sisci/fault_table.cc`), and a test holds that it is right. Two processes, "
+      "on "
+      "two hosts of a\nsoftware fabric, send each other messages of 8 bytes to 1.5 MB over "
+      "registered "
+      "memory, and compare them.\n`works` means that all data came and was right; nothing ever "
+      "hangs, "
+      "or the page would say so.\n\n"
+      "| what is wrong | transport | the sender | the receiver | the log |\n"
+      "| --- | --- | --- | --- | --- |\n";
+  for (const Fault& fault : faults()) {
+    for (const char* provider : {"sisci", "shm", "tcp"}) {
+      if (fault.driver.empty() || fault.driver == provider) text += row(fault, provider);
+    }
+  }
+  return text;
+}
+
+int compare(const std::string& path, const std::string& made) {
+  std::ifstream file(path);
+  const std::string there{std::istreambuf_iterator<char>(file), {}};
+  if (there == made) return 0;
+  std::istringstream a(there);
+  std::istringstream b(made);
+  std::string page_line;
+  std::string made_line;
+  for (;;) {
+    const bool more_page = static_cast<bool>(std::getline(a, page_line));
+    const bool more_made = static_cast<bool>(std::getline(b, made_line));
+    if (!more_page && !more_made) break;
+    if (more_page && more_made && page_line == made_line) continue;
+    if (more_page) fmt::print("- {}\n", page_line);
+    if (more_made) fmt::print("+ {}\n", made_line);
+  }
+  fmt::print("{} does not say what happens; `make docs` writes it anew\n", path);
+  return 1;
+}
+
+}  // namespace
+}  // namespace ropewalk::transport
+
+int main(int argc, char** argv) {
+  using namespace ropewalk::transport;
+  const std::string_view what = argc == 3 ? argv[1] : "";
+  if (what == "--write") {
+    std::ofstream(argv[2]) << page();
+    return 0;
+  }
+  if (what == "--check") return compare(argv[2], page());
+  fmt::print(stderr, "usage: {} --write|--check FILE\n", argv[0]);
+  return 2;
+}

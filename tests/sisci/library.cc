@@ -1,0 +1,262 @@
+#include "library.h"
+
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+
+namespace software_sisci {
+namespace {
+
+// How long the engine leaves a posted transfer to whoever polls for it, and how long it goes on
+// looking for new ones before it sleeps.
+constexpr auto kEngineTurn = std::chrono::microseconds(200);
+constexpr auto kEngineAwake = std::chrono::milliseconds(20);
+constexpr std::size_t kEngineBytes = 1 << 20;
+
+constexpr int kEventMilliseconds = 10;
+
+std::mutex start_lock;
+std::atomic<Library*> current{nullptr};
+
+// The child has neither the threads nor the entry of its parent; the parent's objects stay as they
+// are, unused.
+void forget_in_child() { current = nullptr; }
+
+// A process that ends without SCITerminate. Its other threads may still be at work here.
+__attribute__((destructor)) void leave_at_exit() {
+  if (Library* const mine = current; mine != nullptr) mine->fabric().leave();
+}
+
+std::int64_t modified(const std::string& path) {
+  struct stat status {};
+  if (path.empty() || stat(path.c_str(), &status) != 0) return 0;
+  return status.st_mtim.tv_sec * 1'000'000'000LL + status.st_mtim.tv_nsec;
+}
+
+std::string text_of(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+Library* Library::get() noexcept { return current; }
+
+void Library::start() {
+  const std::lock_guard lock(start_lock);
+  if (current != nullptr) return;
+  static const int registered = pthread_atfork(nullptr, nullptr, forget_in_child);
+  (void)registered;
+  try {
+    current = new Library();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "software SISCI: %s\n", error.what());
+    throw Failure{SCI_ERR_SYSTEM};
+  }
+}
+
+void Library::stop() {
+  const std::lock_guard lock(start_lock);
+  delete current.exchange(nullptr);
+}
+
+Library::Library() : settings_path_(text_of("SOFTWARE_SISCI_SETTINGS")) {
+  const std::string host = text_of("SOFTWARE_SISCI_HOST");
+  host_ = static_cast<unsigned>(std::strtoul(host.c_str(), nullptr, 10));
+  auto settings = std::make_shared<Settings>();
+  settings_time_ = modified(settings_path_);
+  std::string why;
+  if (!settings_path_.empty() && !read_settings(settings_path_, *settings, why)) {
+    throw std::runtime_error(why);
+  }
+  if (settings->adapters > kMaxAdapters || host_ >= settings->hosts) {
+    throw std::runtime_error("host " + std::to_string(host_) + " or its adapters are not possible");
+  }
+  settings_ = std::move(settings);
+  fabric_ = std::make_unique<Fabric>(settings_path_.empty()
+                                         ? "/dev/shm/software-sisci-" + std::to_string(getuid())
+                                         : settings_path_ + ".state",
+                                     host_);
+  engine_ = std::thread([this] { run_engine(); });
+  events_ = std::thread([this] { run_events(); });
+}
+
+Library::~Library() {
+  stopping_ = true;
+  {
+    const std::lock_guard lock(posted_lock_);
+    posted_changed_.notify_all();
+  }
+  fabric_->announce();
+  engine_.join();
+  events_.join();
+}
+
+std::shared_ptr<const Settings> Library::settings() const {
+  const std::lock_guard lock(settings_lock_);
+  return settings_;
+}
+
+void Library::read_settings_if_changed() {
+  const std::int64_t time = modified(settings_path_);
+  if (time == 0 || time == settings_time_) return;
+  settings_time_ = time;
+  auto settings = std::make_shared<Settings>();
+  std::string why;
+  if (!read_settings(settings_path_, *settings, why)) {
+    std::fprintf(stderr, "software SISCI: %s\n", why.c_str());
+    return;
+  }
+  const std::lock_guard lock(settings_lock_);
+  settings_ = std::move(settings);
+}
+
+std::optional<unsigned> Library::host_of(unsigned adapter, unsigned node) const {
+  const auto now = settings();
+  if (node == SCI_LOCAL_HOST) return host_;
+  for (unsigned host = 0; host < now->hosts; ++host) {
+    if (now->node_id(host, adapter) == node) return host;
+  }
+  return std::nullopt;
+}
+
+void Library::check_adapter(unsigned adapter) const {
+  require(adapter < 16, SCI_ERR_ILLEGAL_ADAPTERNO);
+  require(adapter < settings()->adapters, SCI_ERR_NO_SUCH_ADAPTERNO);
+}
+
+unsigned Library::reach(unsigned adapter, unsigned node) const {
+  check_adapter(adapter);
+  const std::optional<unsigned> host = host_of(adapter, node);
+  require(host.has_value(), SCI_ERR_NO_SUCH_NODEID);
+  require(settings()->link_up(host_, adapter), SCI_ERR_NO_LINK_ACCESS);
+  require(settings()->link_up(*host, adapter), SCI_ERR_NO_REMOTE_LINK_ACCESS);
+  return *host;
+}
+
+Clock::time_point Library::end_of_transfer(unsigned adapter, std::size_t bytes) {
+  const auto now_set = settings();
+  if (now_set->megabytes_per_second <= 0 && now_set->latency_us <= 0) return {};
+  const std::lock_guard lock(link_lock_);
+  Clock::time_point& free = link_free_[adapter];
+  free = std::max(free, Clock::now());
+  if (now_set->megabytes_per_second > 0) {
+    free += std::chrono::nanoseconds(static_cast<std::int64_t>(static_cast<double>(bytes) * 1000.0 /
+                                                               now_set->megabytes_per_second));
+  }
+  return free + std::chrono::nanoseconds(static_cast<std::int64_t>(now_set->latency_us * 1000.0));
+}
+
+// ---- the engine ----------------------------------------------------------------------------
+
+void Library::posted(sci_dma_queue& queue) {
+  const std::lock_guard lock(posted_lock_);
+  posted_.push_back(&queue);
+  posted_changed_.notify_one();
+}
+
+void Library::withdraw(sci_dma_queue& queue) {
+  std::unique_lock lock(posted_lock_);
+  std::erase(posted_, &queue);
+}
+
+void Library::run_engine() {
+  std::unique_lock lock(posted_lock_);
+  Clock::time_point last_work = Clock::now();
+  while (!stopping_) {
+    if (posted_.empty() && Clock::now() - last_work > kEngineAwake) {
+      posted_changed_.wait(lock, [this] { return stopping_ || !posted_.empty(); });
+    }
+    if (!posted_.empty()) last_work = Clock::now();
+    lock.unlock();
+    std::this_thread::sleep_for(kEngineTurn);
+    lock.lock();
+    const std::vector<sci_dma_queue*> now = posted_;
+    for (sci_dma_queue* queue : now) {
+      if (std::find(posted_.begin(), posted_.end(), queue) == posted_.end()) continue;
+      // A queue that is posted is not removed, and one that is being worked on stays posted.
+      std::unique_lock work(queue->lock, std::try_to_lock);
+      if (!work) continue;
+      lock.unlock();
+      queue->progress(*this, kEngineBytes);
+      work.unlock();
+      lock.lock();
+    }
+  }
+}
+
+// ---- events --------------------------------------------------------------------------------
+
+void Library::watch(Watched& object) {
+  const std::lock_guard lock(watched_lock_);
+  watched_.insert(&object);
+}
+
+void Library::forget(Watched& object) {
+  std::unique_lock lock(watched_lock_);
+  watched_.erase(&object);
+  if (std::this_thread::get_id() == events_.get_id()) return;
+  unpinned_.wait(lock, [&] { return pinned_ != &object; });
+}
+
+void Library::map_made(sci_map& map) {
+  const std::lock_guard lock(delayed_lock_);
+  delayed_.insert(&map);
+}
+
+void Library::map_gone(sci_map& map) {
+  const std::lock_guard lock(delayed_lock_);
+  delayed_.erase(&map);
+}
+
+void Library::run_events() {
+  Clock::time_point last_survey{};
+  while (!stopping_) {
+    const std::uint32_t seen = fabric_->state().change;
+    if (Clock::now() - last_survey > std::chrono::milliseconds(kEventMilliseconds)) {
+      last_survey = Clock::now();
+      read_settings_if_changed();
+      bool found = false;
+      {
+        const Fabric::Lock lock(*fabric_);
+        found = fabric_->reclaim();
+      }
+      if (found) fabric_->announce();
+      const std::lock_guard lock(delayed_lock_);
+      for (sci_map* map : delayed_) flush_map(*this, *map, false);
+    }
+    std::vector<Watched*> objects;
+    {
+      const std::lock_guard lock(watched_lock_);
+      objects.assign(watched_.begin(), watched_.end());
+    }
+    bool again = false;
+    for (Watched* object : objects) {
+      {
+        const std::lock_guard lock(watched_lock_);
+        if (!watched_.contains(object)) continue;
+        pinned_ = object;
+      }
+      const Looked looked = object->look(*this);
+      again = again || looked == Looked::kCalled;
+      const std::lock_guard lock(watched_lock_);
+      if (looked == Looked::kCancelled) watched_.erase(object);
+      pinned_ = nullptr;
+      unpinned_.notify_all();
+    }
+    if (!again) fabric_->wait_for_change(seen, kEventMilliseconds);
+  }
+}
+
+Library& library() {
+  Library* mine = Library::get();
+  require(mine != nullptr, SCI_ERR_NOT_INITIALIZED);
+  return *mine;
+}
+
+}  // namespace software_sisci

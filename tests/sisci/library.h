@@ -1,0 +1,366 @@
+// The software library within one process: what its handles point at, and its two threads.
+//
+// The engine thread copies what DMA queues have posted; whoever asks for a queue's state copies
+// too, so that a program which polls is not slowed by a thread that waits for its core. The event
+// thread calls callbacks, notices links, ended processes and new settings. Callbacks may call the
+// API.
+//
+// A forked child starts with nothing: its first SCIInitialize makes a new Library.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "fabric.h"
+#include "settings.h"
+#include "sisci_api.h"
+
+namespace software_sisci {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kGpuPage = 64 << 10;
+constexpr std::size_t kMaxTransfer = std::size_t{1} << 31;
+
+/// Counts what hangs below a handle, so that it cannot be closed before.
+struct Counted {
+  std::atomic<int> children{0};
+};
+
+/// A reference of a child to what it hangs below.
+class Below {
+ public:
+  explicit Below(Counted& parent) : parent_(&parent) { ++parent.children; }
+  ~Below() { --parent_->children; }
+  Below(const Below&) = delete;
+  Below& operator=(const Below&) = delete;
+
+ private:
+  Counted* parent_;
+};
+
+class Library;
+
+/// What the event thread found: whether to look again at once, or never.
+enum class Looked { kNothing, kCalled, kCancelled };
+inline Looked called(sci_callback_action_t action) {
+  return action == SCI_CALLBACK_CANCEL ? Looked::kCancelled : Looked::kCalled;
+}
+
+/// Objects that the event thread looks at.
+class Watched {
+ public:
+  virtual ~Watched() = default;
+  /// Called by the event thread without any lock. Calls at most one callback, last: that may have
+  /// destroyed the object.
+  virtual Looked look(Library& library) = 0;
+};
+
+}  // namespace software_sisci
+
+struct sci_desc : software_sisci::Counted {};
+
+struct sci_local_segment final : software_sisci::Counted, software_sisci::Watched {
+  explicit sci_local_segment(sci_desc& desc) : below(desc) {}
+  software_sisci::Looked look(software_sisci::Library& library) override;
+
+  software_sisci::Below below;
+  software_sisci::SegmentEntry* entry = nullptr;
+  std::uint64_t generation = 0;
+  unsigned id = 0;
+  std::size_t bytes = 0;
+  bool owner = true;  // false: attached from another process of the host
+  bool private_ = false;
+  int file = -1;
+  std::byte* memory = nullptr;  // null while an empty segment has none
+  software_sisci::Backing backing = software_sisci::Backing::kNone;
+  std::uint64_t events_read = 0;
+  sci_cb_local_segment_t callback = nullptr;
+  void* arg = nullptr;
+};
+
+struct sci_remote_segment final : software_sisci::Counted, software_sisci::Watched {
+  explicit sci_remote_segment(sci_desc& desc) : below(desc) {}
+  software_sisci::Looked look(software_sisci::Library& library) override;
+
+  software_sisci::Below below;
+  software_sisci::ConnectionEntry* connection = nullptr;
+  software_sisci::SegmentEntry* entry = nullptr;
+  std::uint64_t generation = 0;
+  unsigned node = 0;
+  unsigned host = 0;
+  unsigned id = 0;
+  unsigned adapter = 0;
+  std::size_t bytes = 0;
+  software_sisci::Backing backing = software_sisci::Backing::kNone;
+  int file = -1;
+  std::byte* memory = nullptr;  // of kLibrary: mapped for the engine
+  pid_t pid = 0;                // of kUser and kGpu: where `address` is
+  std::uint64_t address = 0;
+  std::atomic<bool> lost{false};
+  std::atomic<bool> operational{true};
+  std::mutex events_lock;
+  std::deque<sci_segment_cb_reason_t> events;
+  sci_cb_remote_segment_t callback = nullptr;
+  void* arg = nullptr;
+  std::mutex maps_lock;
+  std::set<sci_map*> maps;
+};
+
+struct sci_map final : software_sisci::Counted {
+  explicit sci_map(software_sisci::Counted& parent) : below(parent) {}
+  software_sisci::Below below;
+  sci_remote_segment* remote = nullptr;  // null: of a local segment
+  sci_local_segment* local = nullptr;
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+  std::byte* pointer = nullptr;
+  bool fixed = false;  // the address was the program's
+  bool dead = false;   // shows ones, keeps nothing
+  // With delayed stores the program writes into `pointer`, and a flush carries on what differs from
+  // `sent` to `target`.
+  std::mutex lock;
+  std::byte* target = nullptr;
+  std::vector<std::byte> sent;
+  std::uint64_t flushes = 0;
+  bool store_lost = false;
+};
+
+struct sci_sequence {
+  explicit sci_sequence(sci_map& of) : below(of), map(of) {}
+  software_sisci::Below below;
+  sci_map& map;
+  bool broken = false;
+};
+
+struct sci_dma_queue final : software_sisci::Counted, software_sisci::Watched {
+  explicit sci_dma_queue(sci_desc& desc) : below(desc) {}
+  software_sisci::Looked look(software_sisci::Library& library) override;
+  /// Copies up to `limit` bytes; finishes when all is copied and the time has come.
+  void progress(software_sisci::Library& library, std::size_t limit);
+
+  struct Piece {
+    std::byte* local = nullptr;
+    std::size_t remote_offset = 0;
+    std::size_t bytes = 0;
+  };
+
+  software_sisci::Below below;
+  unsigned adapter = 0;
+  unsigned max_entries = 0;
+  std::atomic<sci_dma_queue_state_t> state{SCI_DMAQUEUE_IDLE};
+  std::mutex lock;
+  std::condition_variable ended;
+  // Of the posted transfer.
+  sci_remote_segment* remote = nullptr;
+  std::optional<software_sisci::Below> uses_remote;
+  std::optional<software_sisci::Below> uses_local;
+  std::vector<Piece> pieces;
+  std::size_t piece = 0;
+  std::size_t copied = 0;  // of that piece
+  bool read = false;
+  bool moves_nothing = false;
+  bool fails = false;
+  software_sisci::Clock::time_point due;
+  sci_cb_dma_t callback = nullptr;
+  void* arg = nullptr;
+  std::atomic<bool> callback_due{false};
+};
+
+struct sci_dma_channel : software_sisci::Counted {
+  explicit sci_dma_channel(sci_desc& desc) : below(desc) {}
+  software_sisci::Below below;
+};
+
+namespace software_sisci {
+
+/// Both kinds of local interrupts.
+struct LocalInterrupt : Watched {
+  explicit LocalInterrupt(sci_desc& desc) : below(desc) {}
+  Looked look(Library& library) override;
+  Below below;
+  InterruptEntry* entry = nullptr;
+  std::uint64_t generation = 0;
+  unsigned number = 0;
+  bool data = false;
+  sci_cb_interrupt_t callback = nullptr;
+  sci_cb_data_interrupt_t data_callback = nullptr;
+  void* arg = nullptr;
+};
+
+struct RemoteInterrupt {
+  explicit RemoteInterrupt(sci_desc& desc) : below(desc) {}
+  Below below;
+  InterruptEntry* entry = nullptr;
+  std::uint64_t generation = 0;
+  unsigned host = 0;
+  unsigned adapter = 0;
+};
+
+}  // namespace software_sisci
+
+struct sci_local_interrupt final : software_sisci::LocalInterrupt {
+  using LocalInterrupt::LocalInterrupt;
+};
+struct sci_local_data_interrupt final : software_sisci::LocalInterrupt {
+  using LocalInterrupt::LocalInterrupt;
+};
+struct sci_remote_interrupt final : software_sisci::RemoteInterrupt {
+  using RemoteInterrupt::RemoteInterrupt;
+};
+struct sci_remote_data_interrupt final : software_sisci::RemoteInterrupt {
+  using RemoteInterrupt::RemoteInterrupt;
+};
+
+namespace software_sisci {
+
+/// A call's failure, turned into its error code where it leaves the library.
+struct Failure {
+  sci_error_t code;
+};
+
+class Library {
+ public:
+  /// This process's, or null before SCIInitialize.
+  static Library* get() noexcept;
+  /// Makes it. @throws Failure
+  static void start();
+  static void stop();
+
+  [[nodiscard]] std::shared_ptr<const Settings> settings() const;
+  [[nodiscard]] unsigned host() const noexcept { return host_; }
+  Fabric& fabric() noexcept { return *fabric_; }
+
+  /// The host with that node id on the fabric of an adapter.
+  [[nodiscard]] std::optional<unsigned> host_of(unsigned adapter, unsigned node) const;
+  /// @throws Failure when the number is no adapter's
+  void check_adapter(unsigned adapter) const;
+  /// @throws Failure when a link between is down or the node does not answer
+  [[nodiscard]] unsigned reach(unsigned adapter, unsigned node) const;
+
+  void watch(Watched& object);
+  /// Returns when no callback of it runs, unless it is called by one.
+  void forget(Watched& object);
+
+  void posted(sci_dma_queue& queue);
+  void withdraw(sci_dma_queue& queue);
+  void wake_events() { fabric_->announce(); }
+
+  /// Number of a transfer, from 1.
+  std::uint64_t next_transfer() { return ++transfers_; }
+  /// When a transfer of `bytes` ends on a link of limited speed.
+  Clock::time_point end_of_transfer(unsigned adapter, std::size_t bytes);
+
+  void map_made(sci_map& map);
+  void map_gone(sci_map& map);
+
+  std::atomic<std::size_t> mapped{0};
+  std::atomic<std::size_t> queues{0};
+
+ private:
+  Library();
+  ~Library();
+  void read_settings_if_changed();
+  void run_engine();
+  void run_events();
+
+  std::string settings_path_;
+  std::int64_t settings_time_ = 0;
+  mutable std::mutex settings_lock_;
+  std::shared_ptr<const Settings> settings_;
+  unsigned host_ = 0;
+  std::unique_ptr<Fabric> fabric_;
+  std::atomic<std::uint64_t> transfers_{0};
+
+  std::mutex link_lock_;
+  std::array<Clock::time_point, kMaxAdapters> link_free_{};
+
+  std::mutex watched_lock_;
+  std::condition_variable unpinned_;
+  std::set<Watched*> watched_;
+  Watched* pinned_ = nullptr;  // its callback may be running
+
+  std::mutex posted_lock_;
+  std::condition_variable posted_changed_;
+  std::vector<sci_dma_queue*> posted_;
+  sci_dma_queue* in_engine_ = nullptr;
+
+  std::mutex delayed_lock_;
+  std::set<sci_map*> delayed_;
+
+  std::atomic<bool> stopping_{false};
+  std::thread engine_;
+  std::thread events_;
+};
+
+/// The library of this process. @throws Failure when it was not initialized
+Library& library();
+
+/// Carries on what was stored into a map (with delayed stores). `tear` counts flushes for faults.
+void flush_map(Library& library, sci_map& map, bool asked);
+
+/// Runs `body` for a call of the API and writes *error.
+template <typename Body>
+auto call(sci_error_t* error, Body&& body) -> decltype(body()) {
+  using Result = decltype(body());
+  sci_error_t code = SCI_ERR_OK;
+  if constexpr (std::is_void_v<Result>) {
+    try {
+      body();
+    } catch (const Failure& failure) {
+      code = failure.code;
+    } catch (...) {
+      code = SCI_ERR_SYSTEM;
+    }
+    if (error != nullptr) *error = code;
+  } else {
+    Result result{};
+    try {
+      result = body();
+    } catch (const Failure& failure) {
+      code = failure.code;
+    } catch (...) {
+      code = SCI_ERR_SYSTEM;
+    }
+    if (error != nullptr) *error = code;
+    return result;
+  }
+}
+
+inline void require(bool condition, sci_error_t code) {
+  if (!condition) throw Failure{code};
+}
+
+/// Waits for `ready` as long as a timeout in milliseconds says. @return whether it became true
+template <typename Ready>
+bool wait_for(Library& library, unsigned timeout, Ready ready) {
+  const Clock::time_point end = Clock::now() + std::chrono::milliseconds(timeout);
+  for (;;) {
+    const std::uint32_t seen = library.fabric().state().change;
+    if (ready()) return true;
+    if (timeout != SCI_INFINITE_TIMEOUT && Clock::now() >= end) return false;
+    library.fabric().wait_for_change(seen, 5);
+  }
+}
+
+}  // namespace software_sisci
+
+/// Exports a function under its other prefix, too.
+#define SISCI_EXPORT(name)                                                           \
+  extern "C" __attribute__((                                                         \
+      visibility("default"),                                                         \
+      alias("_SISCI_PUBLIC_FUNC_ST_" #name))) decltype(_SISCI_PUBLIC_FUNC_ST_##name) \
+      _SISCI_PUBLIC_FUNC_MT_##name
