@@ -164,6 +164,7 @@ def draw(result: dict[str, Any], target: Path) -> None:
         grid[1][column].set_yscale("log")
         for axes in grid[:, column]:
             axes.set_xscale("log", base=2)
+            axes.set_xticks(sorted({x for line in axes.lines for x in line.get_xdata()}))
             axes.xaxis.set_minor_locator(NullLocator())
             axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: size_text(int(size))))
             axes.tick_params(axis="x", labelrotation=45, labelsize=8)
@@ -177,7 +178,7 @@ def draw(result: dict[str, Any], target: Path) -> None:
     for axes in grid.flat:
         for line, label in zip(*axes.get_legend_handles_labels()):
             names.setdefault(label, line)
-    figure.legend(names.values(), names.keys(), loc="outside upper center", ncols=3, frameon=False)
+    figure.legend(names.values(), names.keys(), loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(f"{result['gpus']} x {result['gpu']}, NCCL over the network", fontsize=10)
     figure.savefig(target)
     pyplot.close(figure)

@@ -73,9 +73,8 @@ std::vector<Case> cases() {
     } else if (provider == "sisci") {
       const std::pair<std::string, std::string> library = {"SISCI_LIBRARY", RW_SOFTWARE_SISCI};
       all.push_back({"Sisci", "sisci", {library}});
-      all.push_back({"SisciLateAndOutOfOrder",
-                     "sisci",
-                     {library, {"FAULTY", "delay=100us,reorder=0.2"}}});
+      all.push_back(
+          {"SisciLateAndOutOfOrder", "sisci", {library, {"FAULTY", "delay=100us,reorder=0.2"}}});
       all.push_back({"SisciWithoutDma", "sisci", {library, {"SISCI_PIO_BYTES", "1G"}}});
       all.push_back(
           {"SisciChecksums", "sisci", {library, {"SISCI_PIO_BYTES", "1"}, {"VERIFY", "all"}}});
@@ -765,6 +764,29 @@ TEST_P(Contract, SenderMayCloseWhenItsSendsAreDone) {
     // What will never come is an error, not a hang.
     EXPECT_EQ(code_of([&] { finish({second.get()}); }), Errc::kPeerLost);
   }
+}
+
+TEST_P(Contract, WhatCameBeforeTheEndCanStillBeReceived) {
+  Pair pair = connected();
+  exchange(pair, 10, 10, 1);
+  const Bytes out = numbered(100, 2);
+  auto send = pair.sender->send(out.data(), out.size(), 7, nullptr);
+  if (!send) GTEST_SKIP() << "nothing is sent before it is asked for";
+  finish({send.get()});
+  send.reset();
+  pair.sender.reset();
+  EXPECT_EQ(code_of([&] {
+              Bytes never(10);
+              auto receive = start_receive(*pair.receiver, never.data(), never.size(), 99);
+              finish({receive.get()});
+            }),
+            Errc::kPeerLost);
+  Bytes in(100);
+  auto receive = start_receive(*pair.receiver, in.data(), in.size(), 7);
+  finish({receive.get()});
+  EXPECT_EQ(in, out);
+  EXPECT_EQ(code_of([&] { (void)start_receive(*pair.receiver, in.data(), in.size(), 7); }),
+            Errc::kPeerLost);
 }
 
 TEST_P(Contract, ReceiverMayCloseWhenItsReceivesAreDone) {
