@@ -66,6 +66,7 @@ std::vector<Case> cases() {
       all.push_back({"ShmLateAndOutOfOrder", "shm", {{"FAULTY", "delay=100us,reorder=0.2"}}});
       all.push_back({"ShmBounceRing", "shm", {{"SINGLE_COPY", "off"}}});
       all.push_back({"ShmChecksums", "shm", {{"VERIFY", "all"}}});
+      all.push_back({"ShmCopyThreads", "shm", {{"COPY_THREADS", "4"}}});
       all.push_back({"ShmBounceRingChecksums",
                      "shm",
                      {{"SINGLE_COPY", "off"}, {"VERIFY", "all"}, {"SHM_BACKING", "dev_shm"}}});
