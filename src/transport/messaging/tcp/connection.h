@@ -181,6 +181,8 @@ class TcpReceiver final : public ReceiveConnection, private FrameSink {
   void end_frame(const Frame& frame, const std::byte* payload) override;
   [[nodiscard]] bool broken() const override { return connection_.failed(); }
 
+  /// Whether messages for all of these have come whole.
+  [[nodiscard]] bool held(std::span<const ReceiveBuffer> buffers) const;
   void progress();
   void throw_if_failed() const { connection_.throw_if_failed(); }
   void read_stream(std::size_t index);
