@@ -155,10 +155,12 @@ def _child(
 def _share_id(rank: int, ranks: int, reader: int, writer: int) -> bytes:
     """Rank 0 makes the unique id and writes it once for each of the others."""
     if rank == 0:
-        os.close(reader)
         made = joining.unique_id()
+        # Its own reading end stays open meanwhile: a rank that was killed reads nothing, and when
+        # the others have read theirs, a write without any reader would be an error.
         for _ in range(ranks - 1):
             os.write(writer, made)
+        os.close(reader)
         os.close(writer)
         return made
     # Reads of a pipe are atomic among readers, and all writes are this long: each reader gets
@@ -226,7 +228,8 @@ def _wait(pids: dict[int, int], joined_reader: int) -> int:
 
 
 def _kill(pids: dict[int, int], number: signal.Signals) -> None:
-    for pid in pids:
+    # Rank 0 last: the others may be joining through it, and would say that it is gone.
+    for pid in reversed(pids):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 

@@ -16,9 +16,14 @@ Listener::Listener(Service& service, Socket socket, const Secret& secret, const 
   key_ = service_.add(socket_.get(), EPOLLIN, [this](std::uint32_t) { on_ready(); });
 }
 
-Listener::~Listener() {
+Listener::~Listener() { stop(); }
+
+void Listener::stop() {
+  if (key_ == 0) return;
   if (paused_) service_.cancel(resume_);
   service_.forget(key_, socket_.get());
+  key_ = 0;
+  pending_.clear();
 }
 
 void Listener::on_ready() {

@@ -27,6 +27,10 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
+  /// Ends the connections that are not established, and takes no more: `accepted` is not called
+  /// again, even for what the thread has been told of already. May be called from `accepted`.
+  void stop();
+
   static constexpr std::size_t kMaxPending = 512;
   static constexpr std::chrono::seconds kProofTime{5};
 

@@ -338,7 +338,7 @@ void Member::on_link_established(LinkPlace link) {
     link->connection->send(out.bytes());
   }
   link->news = membership_.snapshot();
-  if (!link->news.empty()) flush_soon();
+  flush_soon();  // acknowledgements, too, may have waited for this link
   const auto waiting = waiting_.find(peer);
   if (waiting != waiting_.end()) {
     Link& first = *find_link(peer);
@@ -358,7 +358,6 @@ void Member::on_link_message(LinkPlace link, std::vector<std::byte>& message) {
     case Frame::kHeartbeat: return;
     case Frame::kSync:
       ++link->frames_received;
-      link->owes_acknowledgement = true;
       flush_soon();
       return;
     case Frame::kData: {
@@ -379,7 +378,6 @@ void Member::on_link_message(LinkPlace link, std::vector<std::byte>& message) {
       const std::vector<Notice> notices = decode_notices(in.rest(), options_.size);
       if (!notices.empty()) {
         ++link->frames_received;
-        link->owes_acknowledgement = true;
         flush_soon();
         for (const Notice& notice : notices) take_news(notice, &*link);
       }
@@ -438,6 +436,7 @@ void Member::on_cannot_connect(int peer, const Closing& closing) {
     return;
   }
   unreachable_.insert(peer);
+  flush_soon();  // acknowledgements may have waited for a link to it
   if (closing.refused || closing.code == Errc::kInvalidUsage ||
       process_ended(table_[static_cast<std::size_t>(peer)])) {
     // Nobody listens there any more. If it left in order the news of that are on their way, for it
@@ -597,17 +596,39 @@ void Member::flush_news() {
   flush_planned_ = false;
   if (closed_) return;
   for (Link& link : links_) {
-    if (!link.established || (link.news.empty() && !link.owes_acknowledgement)) continue;
-    WireWriter out;
-    out.number(static_cast<std::uint8_t>(Frame::kNews));
-    out.number(link.frames_received);
-    out.raw(encode_notices(link.news));
-    if (!link.news.empty()) ++link.frames_sent;
-    link.news.clear();
-    link.owes_acknowledgement = false;
-    link.connection->send(out.bytes());
+    if (!link.established || link.news.empty()) continue;
+    ++link.frames_sent;
+    send_news(link);
+  }
+  // Only now: who left may end with the acknowledgement, and this rank be killed at any time.
+  for (Link& link : links_) {
+    if (!link.established || link.frames_confirmed == link.frames_received) continue;
+    if (!can_pass_on(link)) continue;
+    link.frames_confirmed = link.frames_received;
+    send_news(link);
   }
   check_left();
+}
+
+void Member::send_news(Link& link) {
+  WireWriter out;
+  out.number(static_cast<std::uint8_t>(Frame::kNews));
+  out.number(link.frames_confirmed);
+  out.raw(encode_notices(link.news));
+  link.news.clear();
+  link.connection->send(out.bytes());
+}
+
+// Not while the ring is being repaired and no other link is there: what came over `from` is then
+// with this rank alone. Who leaves hands it on before it goes.
+bool Member::can_pass_on(const Link& from) const {
+  if (phase_ != Phase::kJoined) return true;
+  const int next = successor();
+  if (next < 0 || next == from.peer) return true;
+  return std::any_of(links_.begin(), links_.end(), [&](const Link& link) {
+    return link.established && link.peer != from.peer &&
+           state_of(link.peer) == Membership::State::kAlive;
+  });
 }
 
 void Member::keep_ring() {
@@ -756,6 +777,9 @@ void Member::close_all() {
   for (const auto& [peer, key] : gone_) service_.cancel(key);
   gone_.clear();
   waiting_.clear();
+  // At once: a rank that got its proof now would never be told that this one leaves, and would take
+  // it for lost.
+  if (listener_) listener_->stop();
   // Deferred: this may run within a call of one of these.
   std::shared_ptr<Connection> root = std::move(root_);
   std::shared_ptr<Listener> listener = std::move(listener_);

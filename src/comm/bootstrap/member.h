@@ -8,7 +8,8 @@
 // Leaving: a rank that leaves or gives up floods that, and closes its links only when every notice
 // it sent or passed on was acknowledged by the link's other end, and by one at least that does not
 // leave itself, as far as is known (or all have left). So news are never only with ranks that are
-// gone, however many leave at once, and no survivor takes a leaver for dead.
+// gone, however many leave at once, and no survivor takes a leaver for dead. A rank that stays
+// acknowledges only what it has sent on: when it is killed next, the news have left it already.
 #pragma once
 
 #include <condition_variable>
@@ -90,7 +91,7 @@ class Member : public std::enable_shared_from_this<Member> {
     std::uint32_t frames_sent = 0;  // with notices
     std::uint32_t frames_acknowledged = 0;
     std::uint32_t frames_received = 0;
-    bool owes_acknowledgement = false;
+    std::uint32_t frames_confirmed = 0;  // of those received, as told to the peer
     bool carried_data = false;  // from this rank, since the last kSync frame
   };
   using LinkPlace = std::list<Link>::iterator;
@@ -132,6 +133,8 @@ class Member : public std::enable_shared_from_this<Member> {
   void take_news(const Notice& notice, const Link* from);
   void tell_suspicion(int rank, bool before);
   void flush_news();
+  void send_news(Link& link);
+  [[nodiscard]] bool can_pass_on(const Link& from) const;
   void flush_soon();
   void keep_ring();
   [[nodiscard]] int successor() const;  // the next living, reachable rank, or -1
