@@ -10,6 +10,8 @@
 // leave itself, as far as is known (or all have left). So news are never only with ranks that are
 // gone, however many leave at once, and no survivor takes a leaver for dead. A rank that stays
 // acknowledges only what it has sent on: when it is killed next, the news have left it already.
+// Only when all ranks that the news have reached are killed with it are they lost; the others then
+// find that nobody listens at the leaver's address, and take it for dead.
 #pragma once
 
 #include <condition_variable>

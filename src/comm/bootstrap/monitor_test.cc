@@ -233,6 +233,21 @@ TEST(Monitor, AllButOneLeaveAtOnce) {
   ranks.expect_all(0, leaving, {"lost"});
 }
 
+TEST(Monitor, ADepartureOutlivesTheNeighbourThatWasToldOfIt) {
+  constexpr int kSize = 6;
+  for (const int victim : {1, 3}) {
+    Processes ranks(kSize, short_config("5s"), obey);
+    all_joined(ranks, kSize);
+    ranks.command(2, 'q');
+    ranks.expect(2, "gone", {"lost"});
+    ranks.signal(victim, SIGKILL);
+    for (int rank = 0; rank < kSize; ++rank) {
+      if (rank == 2 || rank == victim) continue;
+      ranks.expect_all(rank, {"left 2", "lost " + std::to_string(victim)}, {"lost 2"});
+    }
+  }
+}
+
 TEST(Monitor, GivingUpIsToldWithItsReason) {
   Processes ranks(4, short_config("5s"), obey);
   all_joined(ranks, 4);
@@ -297,19 +312,28 @@ TEST(Monitor, RandomDeathsAndDeparturesAreToldApart) {
     }
     std::shuffle(order.begin(), order.end(), random);
     std::vector<std::string> refused;
+    bool departed = false;  // since the survivor was asked last
     for (const int rank : order) {
       switch (random() % 3) {
         case 0:
+          if (departed) {
+            // All that the news of a departure have reached so far may be killed next, and the news
+            // with them.
+            ranks.expect_all(survivor, wanted, refused);
+            wanted.clear();
+            departed = false;
+          }
           ranks.signal(rank, SIGKILL);
           wanted.push_back("lost " + std::to_string(rank));
           refused.push_back("left " + std::to_string(rank));
           break;
         case 1:
+          // Those that were killed may still be dying, and the ring not be repaired.
           ranks.command(rank, 'q');
-          // Wait, or a neighbour's death may take the news with it.
           ranks.expect(rank, "gone");
           wanted.push_back("left " + std::to_string(rank));
           refused.push_back("lost " + std::to_string(rank));
+          departed = true;
           break;
         default: break;  // lives
       }
