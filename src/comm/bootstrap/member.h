@@ -94,7 +94,7 @@ class Member : public std::enable_shared_from_this<Member> {
     std::uint32_t frames_acknowledged = 0;
     std::uint32_t frames_received = 0;
     std::uint32_t frames_confirmed = 0;  // of those received, as told to the peer
-    bool carried_data = false;  // from this rank, since the last kSync frame
+    bool carried_data = false;           // from this rank, since the last kSync frame
   };
   using LinkPlace = std::list<Link>::iterator;
 
