@@ -92,7 +92,7 @@ function(rw_layer name)
 endfunction()
 
 rw_layer(core)
-rw_layer(transport DEPENDS core)
+rw_layer(transport DEPENDS core LIBRARIES ${CMAKE_DL_LIBS})
 rw_layer(netplugin DEPENDS core transport)
 rw_layer(topology DEPENDS core LIBRARIES nlohmann_json::nlohmann_json PkgConfig::PUGIXML
   ${CMAKE_DL_LIBS})

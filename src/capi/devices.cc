@@ -37,7 +37,7 @@ RW_API const char* rwWhyNoDevice(void) {
   } catch (const std::exception& error) {
     reason = error.what();
   }
-  return reason.c_str();
+  return reason.c_str();  // NOLINT(clang-analyzer-cplusplus.InnerPointer): lives with the thread
 }
 
 RW_API rwResult_t rwDeviceCount(int* count) {

@@ -7,6 +7,7 @@
 #include "transport/auto/auto.h"
 #include "transport/faulty.h"
 #include "transport/messaging/tcp/tcp.h"
+#include "transport/window/cuda_ipc/cuda_ipc.h"
 #include "transport/window/shm/shm.h"
 #include "transport/window/sisci/sisci.h"
 
@@ -21,6 +22,7 @@ struct Provider {
 constexpr std::array kProviders = {
     Provider{"auto", make_auto_transport},
     Provider{"shm", window::make_shm_transport},
+    Provider{"cuda_ipc", window::make_cuda_ipc_transport},
     Provider{"sisci", window::make_sisci_transport},
     Provider{"tcp", tcp::make_transport},
 };

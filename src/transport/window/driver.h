@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "transport/transport.h"
@@ -65,6 +66,74 @@ class DirectWrites {
   ~DirectWrites() = default;
 };
 
+/// The part of a path that moves registered device memory, which the CPU cannot touch. Optional.
+///
+/// There are two ways for such a message. Staged: a copy from the sender's memory into the bounce
+/// ring of the receiver's window, and one from there. Pulled: the sender offers its memory to the
+/// other end once, over the driver's own channel, and the receiver copies straight out of it.
+///
+/// A *place* names a kind of memory at one end: 0 is the CPU's, others are the driver's to choose,
+/// such that what works for one registration of a place works for all. A *key* names a
+/// registration; no two of a process have had the same.
+///
+/// Threads: one at a time, and the path's. Nothing waits but what says so, and that not for ever.
+class DeviceCopies {
+ public:
+  virtual ~DeviceCopies() = default;
+  /// Takes what messages of a new registration will need, so that none of them has to: to take
+  /// pinned or device memory may wait for kernels, which may wait for messages. Any thread, at any
+  /// time; what fails is tried again when it is needed.
+  virtual void prepare(const Registration& registration, bool receives) noexcept = 0;
+  [[nodiscard]] virtual int queues() const = 0;
+  [[nodiscard]] virtual std::size_t piece_bytes() const = 0;
+  /// @throws Error kInvalidArgument when it is no registration of device memory of this driver, or
+  ///         `data` and `bytes` are not within it
+  [[nodiscard]] virtual std::uint32_t place(const Registration& registration, const void* data,
+                                            std::size_t bytes) const = 0;
+  [[nodiscard]] virtual std::uint64_t key(const Registration& registration) const = 0;
+  /// What the other end calls `data` in start_pull().
+  [[nodiscard]] virtual std::uint64_t offset(const Registration& registration,
+                                             const void* data) const = 0;
+
+  /// Start a copy of at most piece_bytes on an idle queue: from this end's device memory into the
+  /// other end's window, from this end's window into its device memory, and out of device memory
+  /// that the other end offered. When done() is true, kernels that run already see what was copied.
+  virtual void start_write(int queue, std::size_t offset, const void* source,
+                           const Registration& registration, std::size_t bytes) = 0;
+  virtual void start_read(int queue, void* destination, const Registration& registration,
+                          std::size_t offset, std::size_t bytes) = 0;
+  virtual void start_pull(int queue, void* destination, const Registration& registration,
+                          std::uint64_t key, std::uint64_t offset, std::size_t bytes) = 0;
+  /// @throws Error kCuda when the copy failed
+  [[nodiscard]] virtual bool done(int queue) = 0;
+
+  /// Hands memory to the other end, once however often it is called.
+  /// @return nothing when that is not possible just now; else why not, empty for success
+  virtual std::optional<std::string> offer(const Registration& registration) = 0;
+  /// Whether a registration was ended.
+  [[nodiscard]] virtual bool ended(std::uint64_t key) const = 0;
+  /// Makes offered memory ready for start_pull() into a place of this end.
+  /// @return nothing when that takes longer; else why not, empty for success
+  virtual std::optional<std::string> open(std::uint64_t key, std::uint32_t place) = 0;
+  /// @return the bytes of an open registration; nothing when it is not open for that place
+  [[nodiscard]] virtual std::optional<std::uint64_t> opened(std::uint64_t key,
+                                                            std::uint32_t place) const = 0;
+
+  // Verification. These wait for their copies.
+  /// A random pattern, and memory of the place of `like` that holds it.
+  [[nodiscard]] virtual std::span<const std::byte> pattern() const = 0;
+  [[nodiscard]] virtual const Registration& pattern_memory(const Registration& like) = 0;
+  /// Writes the pattern from `pattern_memory` into the other end's window.
+  virtual void write_pattern(const Registration& pattern_memory, std::size_t offset) = 0;
+  /// Copy a pattern into memory of `place`, by a pull or from this end's window, and from there to
+  /// the CPU's.
+  virtual void pull_pattern(std::uint64_t key, std::uint32_t place, std::span<std::byte> seen) = 0;
+  virtual void read_pattern(std::size_t offset, std::uint32_t place, std::span<std::byte> seen) = 0;
+  /// Copies device memory to the CPU's, for checksums.
+  virtual void fetch(void* destination, const void* source, const Registration& registration,
+                     std::size_t bytes) = 0;
+};
+
 /// One end of a path. Threads: one at a time.
 class Path {
  public:
@@ -106,6 +175,8 @@ class Path {
 
   /// Null where only windows are written.
   [[nodiscard]] virtual DirectWrites* direct_writes() { return nullptr; }
+  /// Null where memory is the CPU's alone.
+  [[nodiscard]] virtual DeviceCopies* device_copies() { return nullptr; }
 
   /// Why the other end is gone, if it is. What it wrote before stays readable in window().
   [[nodiscard]] virtual std::optional<std::string> peer_lost() = 0;

@@ -18,13 +18,26 @@
 // the memory of a connection is its two windows. The protocol bounds the entries that may be
 // unread (kRingEntries), so mailboxes need no flow control of their own.
 //
-// Copies go in pieces, at most about 1 MiB per call, so no call takes long.
+// Copies by the CPU go in pieces, at most about 1 MiB per call, so no call takes long.
+//
+// Device memory (driver.h, DeviceCopies). A request says in which memory its buffer lies. Before
+// the first message from or to such memory the sender asks how it goes:
+//
+//   sender    OFFER of memory to pull from, which the driver hands over, or of staging; with a
+//             pattern                                            ->
+//    <-       ANSWER: yes or no                            receiver
+//
+// From device memory into device memory it is then a pull, where that may be, however short the
+// message; all else is staged: it goes through the bounce ring, to and from which both ends'
+// devices copy. The CPU touches no device memory, so nothing of it is in a mailbox.
 //
 // Verified connections (setting VERIFY). Before its first message the sender moves a random pattern
 // through everything that it will use (mailbox, bounce ring, pull), and the receiver compares. A
 // way that fails is not used, and the log says why; when none is left, the connection fails by
-// name. The sender closes the exchange by OPEN, from which on both ends' ready() is true. VERIFY=all adds a checksum to every message. (That of a pulled message is made at once in
-// send(), which then takes as long as reading it.)
+// name. The sender closes the exchange by OPEN, from which on both ends' ready() is true. Device
+// memory's ways are tried when they are first asked for, once for each pair of places. VERIFY=all
+// adds a checksum to every message. (That of a pulled message is made at once in send(), which then
+// takes as long as reading it.)
 //
 // A request that is destroyed unfinished breaks the connection.
 #pragma once

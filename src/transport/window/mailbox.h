@@ -17,13 +17,14 @@ namespace ropewalk::transport::window {
 inline constexpr std::size_t kMaxRequests = 32;
 inline constexpr std::size_t kMaxGroup = 8;
 
-// The most entries that can be unread: every receive's request, a COMPLETED of every send and READY
-// one way; a SEND_NOTIFIED of every receive, all pieces in the bounce ring, VERIFY and OPEN the other.
+// The most entries that can be unread: every receive's request, a COMPLETED of every send, READY
+// and ANSWER one way; a SEND_NOTIFIED of every receive, all pieces in the bounce ring, VERIFY, OPEN
+// and OFFER the other.
 inline constexpr std::size_t kRingEntries = 512;
 inline constexpr std::size_t kBounceBytes = 512 << 10;
 inline constexpr std::size_t kBouncePieceBytes = 64 << 10;
 static_assert(kRingEntries >
-              kMaxRequests * kMaxGroup + kMaxRequests + kBounceBytes / kBouncePieceBytes + 2);
+              kMaxRequests * kMaxGroup + kMaxRequests + kBounceBytes / kBouncePieceBytes + 3);
 
 inline constexpr std::size_t kEntryBytes = 64;
 
@@ -40,14 +41,19 @@ inline constexpr std::size_t kReceiverWindowBytes = kBounceOffset + kBounceBytes
 enum class Command : std::uint32_t {
   kVerify = 1,     ///< sender: payload = {check, pattern's address, its checksum, a random word}
   kReady,          ///< receiver: payload = {may pull, may bounce, 0, the random word}
-  kRecvRequested,  ///< receiver: id, tag, bytes = room; payload[1..2] = target of direct writes
+  kRecvRequested,  ///< receiver: id, tag, bytes = room; payload = {place, target of direct writes}
   kSendInline,     ///< sender: id, bytes; payload = the message
-  kSendPiece,      ///< sender: id, bytes of all; payload = {offset, bytes, position, checksum}
-  kSendPull,       ///< sender: id, bytes; payload = {address, 0, 0, checksum}
+  kSendPiece,      ///< sender: id, bytes of all, tag = skipped bytes of the ring before it;
+                   ///< payload = {offset, bytes, position, checksum}
+  kSendPull,       ///< sender: id, bytes; payload = {address or offset, key or 0, 0, checksum}
   kCompleted,      ///< receiver: id of the message that was pulled
   kTooLong,        ///< sender: id, bytes; the message does not fit
   kSendDirect,     ///< sender: id, bytes, which are in the target; payload = {0, 0, 0, checksum}
   kOpen,           ///< sender: it has accepted READY
+  kOffer,   ///< sender: id = places (its own above), bytes of a pattern or 0. To pull: payload
+            ///< = {key, pattern's key, 0, checksum}. To stage: tag = skipped before the
+            ///< pattern in the ring, payload = {0, 0, position, checksum}
+  kAnswer,  ///< receiver: id as in the offer; payload = {key, yes or no}
 };
 
 struct Entry {

@@ -22,13 +22,19 @@ WindowReceiver::WindowReceiver(std::unique_ptr<Path> path, Driver& driver, int d
       driver_(driver),
       device_(device),
       options_(options),
-      queues_(static_cast<std::size_t>(mailbox_.path().capabilities().queues)) {}
+      queues_(static_cast<std::size_t>(mailbox_.path().capabilities().queues)) {
+  const DeviceCopies* copies = mailbox_.path().device_copies();
+  if (copies != nullptr) device_queues_.resize(static_cast<std::size_t>(copies->queues()));
+}
 
 WindowReceiver::~WindowReceiver() = default;
 
 std::unique_ptr<Registration> WindowReceiver::register_memory(void* data, std::size_t bytes,
                                                               MemoryKind kind) {
-  return driver_.register_memory(device_, data, bytes, kind);
+  std::unique_ptr<Registration> made = driver_.register_memory(device_, data, bytes, kind);
+  DeviceCopies* copies = mailbox_.path().device_copies();
+  if (copies != nullptr && made->kind() != MemoryKind::kHost) copies->prepare(*made, true);
+  return made;
 }
 
 bool WindowReceiver::ready() {
@@ -39,11 +45,15 @@ bool WindowReceiver::ready() {
 
 std::unique_ptr<Request> WindowReceiver::receive(std::span<const ReceiveBuffer> buffers) {
   check_buffers(buffers, kMaxGroup, kMaxMessageBytes);
+  // A caller may post receives for long before it tests one: meanwhile the sender must get its turn.
+  if (!open_) progress();
   mailbox_.throw_if_failed();
   if (active_ >= kMaxRequests) {
     progress();
     return nullptr;
   }
+  for (const ReceiveBuffer& buffer : buffers)
+    (void)place_of(buffer);  // throws before any is posted
   return std::make_unique<ReceiveRequest<WindowReceiver>>(*this, buffers);
 }
 
@@ -53,12 +63,14 @@ std::unique_ptr<Request> WindowReceiver::flush(std::span<const ReceiveBuffer> bu
 
 void WindowReceiver::post(Posted& posted) {
   posted.id = next_id_++;
+  posted.place = place_of(posted.buffer);
   posted_.push_back(&posted);
   Entry entry;
   entry.command = Command::kRecvRequested;
   entry.tag = posted.buffer.tag;
   entry.id = posted.id;
   entry.bytes = posted.buffer.bytes;
+  entry.payload[0] = posted.place;
   state_target(posted, entry);
   mailbox_.write(entry);
 }
@@ -74,6 +86,7 @@ void WindowReceiver::withdraw(Posted& posted) {
     }
     queues_[q].posted = nullptr;
   }
+  withdraw_device(posted);
   std::erase(posted_, &posted);
   if (posted.target) end_direct_writes(posted);
   if (!reading()) set_pulling(false);
@@ -86,9 +99,11 @@ void WindowReceiver::progress() {
     copied_ = 0;
     read_mailbox(kCopyLimitBytes);
     if (!mailbox_.failed()) pull_pieces();
+    if (!mailbox_.failed()) copy_device_pieces();
     if (!mailbox_.failed() && copied_ == 0 && mailbox_.idle_and_lost()) {
       read_mailbox(~std::size_t{0});  // its last words were written before it went
-      mailbox_.fail(Errc::kPeerLost, mailbox_.lost());
+      // So were the pieces that are still on their way to device memory.
+      if (!staging()) mailbox_.fail(Errc::kPeerLost, mailbox_.lost());
     }
   } catch (const Error& error) {
     mailbox_.fail(error.code(), error.what());
@@ -97,6 +112,7 @@ void WindowReceiver::progress() {
 
 void WindowReceiver::read_mailbox(std::size_t limit_bytes) {
   if (verifying_) answer_verify();
+  if (offer_) answer_pull();
   while (!mailbox_.failed() && copied_ < limit_bytes) {
     const std::optional<Entry> entry = mailbox_.read();
     if (!entry) return;
@@ -126,6 +142,7 @@ void WindowReceiver::on_entry(const Entry& entry) {
     open_ = true;
     return;
   }
+  if (entry.command == Command::kOffer) return on_offer(entry);
   Posted* posted = by_id(entry.id);
   if (posted == nullptr) return senseless();
   if (entry.command == Command::kTooLong) {
@@ -143,25 +160,36 @@ void WindowReceiver::on_entry(const Entry& entry) {
     case Command::kSendPiece: return on_piece(entry, *posted);
     case Command::kSendDirect: return on_direct(entry, *posted);
     case Command::kSendPull:
-      if (posted->started || entry.bytes == 0 || !mailbox_.path().capabilities().pull) break;
+      if (posted->started || entry.bytes == 0) break;
+      if (posted->place == 0 && !mailbox_.path().capabilities().pull) break;
+      if ((entry.payload[1] != 0) != (posted->place != 0)) break;
+      if (posted->place != 0) {
+        const std::optional<std::uint64_t> room =
+            mailbox_.path().device_copies()->opened(entry.payload[1], posted->place);
+        if (!room || entry.payload[0] > *room || entry.bytes > *room - entry.payload[0]) break;
+      }
       posted->started = true;
       posted->source = entry.payload[0];
+      posted->key = entry.payload[1];
       posted->checksum = entry.payload[3];
-      pulls_.push_back(posted);
+      (posted->place != 0 ? device_pulls_ : pulls_).push_back(posted);
       return;
     case Command::kVerify:
     case Command::kReady:
     case Command::kRecvRequested:
     case Command::kCompleted:
     case Command::kTooLong:
-    case Command::kOpen: break;
+    case Command::kOpen:
+    case Command::kOffer:
+    case Command::kAnswer: break;
   }
   senseless();
 }
 
 void WindowReceiver::on_inline(const Entry& entry, Posted& posted) {
   const bool checked = entry.tag != 0;
-  if (posted.started || entry.bytes > kInlineBytes - (checked ? sizeof(std::uint64_t) : 0)) {
+  if (posted.started || (posted.place != 0 && entry.bytes > 0) ||
+      entry.bytes > kInlineBytes - (checked ? sizeof(std::uint64_t) : 0)) {
     return senseless();
   }
   if (entry.bytes > 0) std::memcpy(posted.buffer.data, entry.payload.data(), entry.bytes);
@@ -180,9 +208,14 @@ void WindowReceiver::on_piece(const Entry& entry, Posted& posted) {
     return senseless();
   }
   posted.started = true;
+  const RingRange range{position - entry.tag, position + (bytes + 63) / 64 * 64};
+  if (posted.place != 0) {
+    staged_.push_back({&posted, offset, bytes, place, range, sum});
+    return;
+  }
   auto* destination = static_cast<std::byte*>(posted.buffer.data) + offset;
   std::memcpy(destination, mailbox_.path().window() + kBounceOffset + place, bytes);
-  mailbox_.path().put_word(kFreedWord, position + (bytes + 63) / 64 * 64);
+  free_ring(range);
   copied_ += bytes;
   if (sum != 0 && wire_checksum(destination, bytes) != sum) {
     return mailbox_.fail(
@@ -194,25 +227,67 @@ void WindowReceiver::on_piece(const Entry& entry, Posted& posted) {
   if (posted.arrived == posted.bytes) finish(posted);
 }
 
+// Pieces are copied out in any order; their room is given back in the ring's.
+void WindowReceiver::free_ring(const RingRange& range) {
+  if (range.begin != freed_) {
+    freed_early_.emplace(range.begin, range.end);
+    return;
+  }
+  freed_ = range.end;
+  while (!freed_early_.empty() && freed_early_.begin()->first == freed_) {
+    freed_ = freed_early_.begin()->second;
+    freed_early_.erase(freed_early_.begin());
+  }
+  mailbox_.path().put_word(kFreedWord, freed_);
+}
+
 bool WindowReceiver::reading() const {
   return std::any_of(queues_.begin(), queues_.end(),
-                     [](const Pull& pull) { return pull.posted != nullptr; });
+                     [](const Pull& pull) { return pull.posted != nullptr; }) ||
+         std::any_of(device_queues_.begin(), device_queues_.end(),
+                     [](const DeviceCopy& copy) { return copy.posted != nullptr && !copy.staged; });
 }
 
 void WindowReceiver::set_pulling(bool pulling) {
-  if (!mailbox_.path().capabilities().pull_needs_owner) return;
+  if (!mailbox_.path().capabilities().pull_needs_owner && device_queues_.empty()) return;
   mailbox_.path().put_word(kPullingWord, pulling ? 1 : 0);
   mailbox_.path().order_puts_before_reads();  // see WindowSender::wait_for_pull
+}
+
+bool WindowReceiver::abandoned() {
+  if (mailbox_.path().read_word(kAbandonedWord) == 0) return false;
+  mailbox_.fail(Errc::kPeerLost, "the sender gave up a message before it was copied");
+  return true;
+}
+
+// All of a message is here: looks whether it is right, and tells the sender.
+void WindowReceiver::finish_pull(Posted& posted) {
+  // Memory that the sender gave up may have been anything by the time it was read.
+  if (abandoned()) return;
+  if (posted.checksum != 0 && sum_of(posted, 0, posted.bytes) != posted.checksum) {
+    mailbox_.fail(
+        Errc::kPeerLost,
+        fmt::format("a message of {} bytes was pulled with a wrong checksum", posted.bytes));
+    return;
+  }
+  Entry entry;
+  entry.command = Command::kCompleted;
+  entry.id = posted.id;
+  mailbox_.write(entry);
+  finish(posted);
+}
+
+std::uint64_t WindowReceiver::sum_of(const Posted& posted, std::size_t offset,
+                                     std::size_t bytes) const {
+  const std::byte* data = static_cast<const std::byte*>(posted.buffer.data) + offset;
+  if (posted.place == 0) return wire_checksum(data, bytes);
+  return device_checksum(*mailbox_.path().device_copies(), data, *posted.buffer.registration,
+                         bytes);
 }
 
 void WindowReceiver::pull_pieces() {
   if (verifying_ || (pulls_.empty() && !reading())) return;
   Path& path = mailbox_.path();
-  const auto abandoned = [&] {
-    if (path.read_word(kAbandonedWord) == 0) return false;
-    mailbox_.fail(Errc::kPeerLost, "the sender gave up a message before it was copied");
-    return true;
-  };
   set_pulling(true);
   // On the way out, also by an error, the word is cleared unless a queue is still reading.
   struct Clear {
@@ -237,22 +312,8 @@ void WindowReceiver::pull_pieces() {
         moved = true;
         copied_ += pull.bytes;
         posted.arrived += pull.bytes;
-        if (posted.arrived == posted.bytes) {
-          // Memory that the sender gave up may have been anything by the time it was read.
-          if (abandoned()) return;
-          if (posted.checksum != 0 &&
-              wire_checksum(posted.buffer.data, posted.bytes) != posted.checksum) {
-            mailbox_.fail(Errc::kPeerLost,
-                          fmt::format("a message of {} bytes was pulled with a wrong checksum",
-                                      posted.bytes));
-            return;
-          }
-          Entry entry;
-          entry.command = Command::kCompleted;
-          entry.id = posted.id;
-          mailbox_.write(entry);
-          finish(posted);
-        }
+        if (posted.arrived == posted.bytes) finish_pull(posted);
+        if (mailbox_.failed()) return;
       }
       if (pulls_.empty()) continue;
       Posted& posted = *pulls_.front();

@@ -4,7 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,9 +41,11 @@ class WindowReceiver final : public ReceiveConnection {
     std::size_t arrived = 0;  // of them, by pieces or pulls
     bool started = false;     // the message's size is known
     bool finished = false;
-    bool target = false;  // the sender may write it directly
+    bool target = false;      // the sender may write it directly
+    std::uint32_t place = 0;  // of the buffer
     // Of a message that is pulled.
     std::uint64_t source = 0;
+    std::uint64_t key = 0;  // of the sender's registration; 0: the CPU's memory
     std::uint64_t checksum = 0;
     std::size_t next_offset = 0;
   };
@@ -47,6 +53,26 @@ class WindowReceiver final : public ReceiveConnection {
   struct Pull {
     Posted* posted = nullptr;  // null: the queue is idle
     std::size_t bytes = 0;
+  };
+  // A range of the bounce ring's positions: with what was skipped before it, and after it.
+  struct RingRange {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+  };
+  // A piece in the bounce ring that goes to device memory.
+  struct StagedPiece {
+    Posted* posted = nullptr;
+    std::size_t offset = 0;  // in the message
+    std::size_t bytes = 0;
+    std::size_t place = 0;  // in the ring
+    RingRange range;
+    std::uint64_t checksum = 0;
+  };
+  // A copy on a queue for device memory: of a staged piece, or of a part of a pulled message.
+  struct DeviceCopy {
+    Posted* posted = nullptr;  // null: the queue is idle
+    std::size_t bytes = 0;
+    std::optional<StagedPiece> staged;
   };
 
   void progress();
@@ -69,6 +95,26 @@ class WindowReceiver final : public ReceiveConnection {
   [[nodiscard]] bool reading() const;
   Posted* by_id(std::uint64_t id);
   void senseless();
+  void free_ring(const RingRange& range);
+  void finish_pull(Posted& posted);
+  bool abandoned();
+  [[nodiscard]] std::uint64_t sum_of(const Posted& posted, std::size_t offset,
+                                     std::size_t bytes) const;
+
+  // receiver_device.cc
+  [[nodiscard]] std::uint32_t place_of(const ReceiveBuffer& buffer) const;
+  void copy_device_pieces();
+  void advance_device_queues();
+  [[nodiscard]] bool staging() const;
+  bool finish_device_copy(std::size_t queue);
+  bool start_device_copy(std::size_t queue);
+  void withdraw_device(const Posted& posted);
+  void on_offer(const Entry& entry);
+  void answer_pull();
+  void answer_stage(const Entry& offer);
+  void answer(const Entry& offer, bool yes);
+  static std::string try_pattern(const Entry& offer,
+                                 const std::function<void(std::span<std::byte>)>& copy);
 
   Mailbox mailbox_;
   Driver& driver_;
@@ -86,6 +132,16 @@ class WindowReceiver final : public ReceiveConnection {
   Entry verify_;
   std::string bounce_failure_;
   std::vector<std::byte> pulled_pattern_;
+  // The bounce ring: up to where it was copied out, and ranges beyond that (begin, end).
+  std::uint64_t freed_ = 0;
+  std::map<std::uint64_t, std::uint64_t> freed_early_;
+  // Device memory.
+  std::deque<Posted*> device_pulls_;  // with pieces left to start
+  std::deque<StagedPiece> staged_;
+  std::vector<DeviceCopy> device_queues_;
+  std::optional<Entry> offer_;                          // not answered
+  std::map<std::uint64_t, std::string> pull_verdicts_;  // by places: what a pattern showed
+  std::string pull_failure_;                            // the last
 };
 
 }  // namespace ropewalk::transport::window

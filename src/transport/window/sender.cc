@@ -1,6 +1,7 @@
 #include "transport/window/sender.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -15,6 +16,8 @@ namespace ropewalk::transport::window {
 namespace {
 
 constexpr std::size_t kCopyLimitBytes = std::size_t{1} << 20;
+// The copies that a receiver has under way take a fraction of it.
+constexpr auto kDevicePullTime = std::chrono::milliseconds(20);
 
 std::size_t whole_lines(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -62,7 +65,10 @@ WindowSender::~WindowSender() = default;
 
 std::unique_ptr<Registration> WindowSender::register_memory(void* data, std::size_t bytes,
                                                             MemoryKind kind) {
-  return driver_.register_memory(device_, data, bytes, kind);
+  std::unique_ptr<Registration> made = driver_.register_memory(device_, data, bytes, kind);
+  DeviceCopies* copies = mailbox_.path().device_copies();
+  if (copies != nullptr && made->kind() != MemoryKind::kHost) copies->prepare(*made, false);
+  return made;
 }
 
 bool WindowSender::ready() {
@@ -75,6 +81,7 @@ std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes,
                                             Registration* registration) {
   check_buffer(data, bytes, kMaxMessageBytes);
   mailbox_.throw_if_failed();
+  const std::uint32_t place = place_of(registration, data, bytes);
   auto match = requested_.end();
   const auto find = [&] {
     if (state_ != State::kOpen) return false;
@@ -88,6 +95,13 @@ std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes,
     if (active_ >= kMaxRequests || !find()) return nullptr;
   }
   const Requested request = *match;
+  const bool device = (place != 0 || request.place != 0) && bytes > 0 && bytes <= request.room;
+  const Way taken = device ? way(registration, place, request.place) : Way::kUnknown;
+  if (device && taken == Way::kUnknown) {
+    mailbox_.throw_if_failed();
+    return nullptr;  // until the receiver has answered how
+  }
+  if (device) (void)find();  // more requests may have come meanwhile
   requested_.erase(match);
 
   Entry entry;
@@ -106,26 +120,35 @@ std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes,
   message.bytes = bytes;
   message.id = request.id;
   message.registration = registration;
+  message.device = place != 0 ? registration : nullptr;
   auto started = std::make_unique<WindowSendRequest>(*this, message);
   Message& mine = started->message;
 
   const std::size_t inline_bytes = kInlineBytes - (options_.checksums ? sizeof(std::uint64_t) : 0);
-  if (bytes <= inline_bytes) {
+  if (device
+          ? taken == Way::kPulled
+          : bytes > inline_bytes && may_pull_ && (bytes >= options_.pull_bytes || !may_bounce_)) {
+    entry.command = Command::kSendPull;
+    if (device) {
+      DeviceCopies& copies = *mailbox_.path().device_copies();
+      entry.payload[0] = copies.offset(*registration, data);
+      entry.payload[1] = copies.key(*registration);
+    } else {
+      entry.payload[0] = mailbox_.path().address_of(data, registration);
+    }
+    if (options_.checksums) entry.payload[3] = sum_of(mine, 0, bytes);
+    mine.pulled = true;
+    pulled_.push_back(&mine);
+    mailbox_.write(entry);
+  } else if (!device && bytes <= inline_bytes) {
     entry.command = Command::kSendInline;
     if (bytes > 0) std::memcpy(entry.payload.data(), data, bytes);
     if (options_.checksums) entry.payload[3] = wire_checksum(data, bytes);
     entry.tag = options_.checksums ? 1 : 0;
     mailbox_.write(entry);
     mine.finished = true;
-  } else if (may_pull_ && (bytes >= options_.pull_bytes || !may_bounce_)) {
-    entry.command = Command::kSendPull;
-    entry.payload[0] = mailbox_.path().address_of(data, registration);
-    if (options_.checksums) entry.payload[3] = wire_checksum(data, bytes);
-    mine.pulled = true;
-    pulled_.push_back(&mine);
-    mailbox_.write(entry);
   } else {
-    if (may_write(request, mine)) {
+    if (!device && may_write(request, mine)) {
       mine.target = request.target;
       start_direct(mine);
       mailbox_.throw_if_failed();
@@ -165,7 +188,10 @@ void WindowSender::join() {
   Path& path = mailbox_.path();
   if (state_ == State::kJoining) {
     if (!path.ready()) return;
-    queues_.resize(static_cast<std::size_t>(path.capabilities().queues));
+    path_queues_ = static_cast<std::size_t>(path.capabilities().queues);
+    const DeviceCopies* device = path.device_copies();
+    queues_.resize(path_queues_ +
+                   (device != nullptr ? static_cast<std::size_t>(device->queues()) : 0));
     fill_random(std::as_writable_bytes(std::span(&secret_, 1)));
     pattern_.resize(kPatternBytes);
     fill_random(pattern_);
@@ -191,10 +217,14 @@ void WindowSender::join() {
 void WindowSender::on_entry(const Entry& entry) {
   switch (entry.command) {
     case Command::kReady: on_ready(entry); return;
+    case Command::kAnswer:
+      if (on_answer(entry)) return;
+      break;
     case Command::kRecvRequested:
       if (requested_.size() < kMaxRequests * kMaxGroup) {
-        requested_.push_back(
-            {entry.tag, entry.id, entry.bytes, Target{entry.payload[1], entry.payload[2]}});
+        requested_.push_back({entry.tag, entry.id, entry.bytes,
+                              static_cast<std::uint32_t>(entry.payload[0]),
+                              Target{entry.payload[1], entry.payload[2]}});
         return;
       }
       break;
@@ -213,7 +243,8 @@ void WindowSender::on_entry(const Entry& entry) {
     case Command::kSendPull:
     case Command::kSendDirect:
     case Command::kTooLong:
-    case Command::kOpen: break;
+    case Command::kOpen:
+    case Command::kOffer: break;
   }
   mailbox_.fail(Errc::kPeerLost, "the receiver wrote a mailbox entry that makes no sense");
 }
@@ -232,15 +263,17 @@ void WindowSender::on_ready(const Entry& entry) {
   mailbox_.write(opened);
 }
 
-// @return the position of `bytes` contiguous bytes in the bounce ring, when there is room
-std::optional<std::uint64_t> WindowSender::take_bounce(std::size_t bytes) {
+// Finds `bytes` contiguous bytes in the bounce ring. @return false when there is no room
+bool WindowSender::take_bounce(std::size_t bytes, Piece& piece) {
   const std::size_t needed = whole_lines(bytes);
   std::uint64_t position = bounce_taken_;
   const std::uint64_t to_end = kBounceBytes - position % kBounceBytes;
   if (needed > to_end) position += to_end;
-  if (position + needed - mailbox_.path().read_word(kFreedWord) > kBounceBytes) return std::nullopt;
+  if (position + needed - mailbox_.path().read_word(kFreedWord) > kBounceBytes) return false;
+  piece.position = position;
+  piece.skipped = static_cast<std::uint32_t>(position - bounce_taken_);
   bounce_taken_ = position + needed;
-  return position;
+  return true;
 }
 
 void WindowSender::copy_pieces() {
@@ -249,58 +282,58 @@ void WindowSender::copy_pieces() {
     moved = false;
     for (std::size_t q = 0; q < queues_.size(); ++q) {
       Piece& piece = queues_[q];
-      if (piece.message != nullptr && !piece.copied) {
-        piece.copied = mailbox_.path().copy_done(static_cast<int>(q));
-        if (!piece.copied) continue;
-        moved |= notify_copied(copied);
+      if (piece.message != nullptr) {
+        if (!queue_done(q)) continue;
+        notify(piece);
+        copied += piece.bytes;
+        piece.message = nullptr;
+        moved = true;
       }
-      if (piece.message == nullptr) moved |= start_piece(static_cast<int>(q));
+      moved |= start_piece(q);
     }
   }
 }
 
-// Tells of what is copied, as far as its turn has come. @return whether there was any
-bool WindowSender::notify_copied(std::size_t& copied) {
-  bool any = false;
-  const auto tell = [&](Piece& piece) {
-    notify(piece);
-    copied += piece.bytes;
-    piece.message = nullptr;
-    piece.copied = false;
-    any = true;
-  };
-  for (Piece& piece : queues_) {
-    if (piece.copied && piece.message->target.region != 0) tell(piece);
-  }
-  while (!ring_order_.empty() && queues_[ring_order_.front()].copied) {
-    tell(queues_[ring_order_.front()]);
-    ring_order_.pop_front();
-  }
-  return any;
+bool WindowSender::queue_done(std::size_t queue) {
+  Path& path = mailbox_.path();
+  return queue < path_queues_ ? path.copy_done(static_cast<int>(queue))
+                              : path.device_copies()->done(static_cast<int>(queue - path_queues_));
 }
 
-bool WindowSender::start_piece(int queue) {
+bool WindowSender::start_piece(std::size_t queue) {
   if (bouncing_.empty()) return false;
   Message& message = *bouncing_.front();
+  const bool device = message.device != nullptr;
+  if (device != (queue >= path_queues_)) return false;
   if (message.target.region != 0) {
     start_direct_piece(queue);
     return true;
   }
-  Piece& piece = queues_[static_cast<std::size_t>(queue)];
+  Piece& piece = queues_[queue];
   const std::size_t limit = std::min(kBouncePieceBytes, mailbox_.path().capabilities().piece_bytes);
   piece.offset = message.next_offset;
   piece.bytes = std::min(limit, message.bytes - message.next_offset);
-  const std::optional<std::uint64_t> position = take_bounce(piece.bytes);
-  if (!position) return false;
+  if (!take_bounce(piece.bytes, piece)) return false;
   piece.message = &message;
-  piece.position = *position;
-  ring_order_.push_back(static_cast<std::size_t>(queue));
   message.next_offset += piece.bytes;
   if (message.next_offset == message.bytes) bouncing_.pop_front();
-  mailbox_.path().start_write(queue,
-                              kBounceOffset + static_cast<std::size_t>(*position % kBounceBytes),
-                              message.data + piece.offset, piece.bytes);
+  const std::size_t place = kBounceOffset + static_cast<std::size_t>(piece.position % kBounceBytes);
+  const std::byte* source = message.data + piece.offset;
+  Path& path = mailbox_.path();
+  if (device) {
+    path.device_copies()->start_write(static_cast<int>(queue - path_queues_), place, source,
+                                      *message.device, piece.bytes);
+  } else {
+    path.start_write(static_cast<int>(queue), place, source, piece.bytes);
+  }
   return true;
+}
+
+std::uint64_t WindowSender::sum_of(const Message& message, std::size_t offset,
+                                   std::size_t bytes) const {
+  const std::byte* data = message.data + offset;
+  if (message.device == nullptr) return wire_checksum(data, bytes);
+  return device_checksum(*mailbox_.path().device_copies(), data, *message.device, bytes);
 }
 
 void WindowSender::notify(const Piece& piece) {
@@ -310,9 +343,9 @@ void WindowSender::notify(const Piece& piece) {
   entry.command = Command::kSendPiece;
   entry.id = message.id;
   entry.bytes = message.bytes;
-  entry.payload = {
-      piece.offset, piece.bytes, piece.position,
-      options_.checksums ? wire_checksum(message.data + piece.offset, piece.bytes) : 0};
+  entry.tag = piece.skipped;
+  entry.payload = {piece.offset, piece.bytes, piece.position,
+                   options_.checksums ? sum_of(message, piece.offset, piece.bytes) : 0};
   mailbox_.write(entry);
   message.notified += piece.bytes;
   message.finished = message.notified == message.bytes;
@@ -325,28 +358,35 @@ void WindowSender::abandon(Message* message) {
   for (std::size_t q = 0; q < queues_.size(); ++q) {
     if (queues_[q].message != message) continue;
     try {
-      while (!path.copy_done(static_cast<int>(q))) std::this_thread::yield();
+      while (!queue_done(q)) std::this_thread::yield();
     } catch (const Error& error) {
       log::warn("{}", error.what());
     }
-    queues_[q] = {};
-    std::erase(ring_order_, q);
+    queues_[q].message = nullptr;
   }
   if (message->target.region != 0 && --writing_ == 0) set_writing(false);
   // The receiver looks at the word after it copied, so it never takes for a message what was
   // written to this memory later.
   if (message->pulled) {
     path.put_word(kAbandonedWord, 1);
-    if (path.capabilities().pull_needs_owner) wait_for_pull();
+    // Device memory that another end opened lives until that closes it, so it need not be waited
+    // for when that end stands still.
+    if (message->device != nullptr) {
+      wait_for_pull(kDevicePullTime);
+    } else if (path.capabilities().pull_needs_owner) {
+      wait_for_pull(std::nullopt);
+    }
   }
   mailbox_.fail(Errc::kAborted, "a send was given up before it was finished");
 }
 
-void WindowSender::wait_for_pull() const {
+void WindowSender::wait_for_pull(std::optional<std::chrono::milliseconds> longest) const {
   // The receiver says that it begins before it looks at kAbandonedWord; this end set that word
   // before it looks here. So one of the two sees the other.
   mailbox_.path().order_puts_before_reads();
+  const auto start = std::chrono::steady_clock::now();
   while (mailbox_.path().read_word(kPullingWord) != 0 && !mailbox_.path().peer_lost()) {
+    if (longest && std::chrono::steady_clock::now() - start > *longest) return;
     std::this_thread::yield();
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -45,6 +46,7 @@ class WindowSender final : public SendConnection {
     std::uint64_t id = 0;
     std::size_t next_offset = 0;                 // of the first byte not given to a queue
     std::size_t notified = 0;                    // bytes that the receiver was told of
+    const Registration* device = nullptr;        // of device memory; else the CPU's
     bool pulled = false;                         // ends with COMPLETED
     Target target;                               // where it is written directly
     const Registration* registration = nullptr;  // for that
@@ -55,7 +57,16 @@ class WindowSender final : public SendConnection {
     std::uint32_t tag;
     std::uint64_t id;
     std::uint64_t room;
+    std::uint32_t place;
     Target target;
+  };
+  // How a message goes that is not from the CPU's memory into the CPU's.
+  enum class Way { kUnknown, kPulled, kStaged };
+  // Whether memory can be pulled into a place, or (key 0) messages staged between two.
+  struct Question {
+    std::uint64_t key = 0;
+    std::uint64_t places = 0;  // this end's, shifted by 32, and the other's
+    std::optional<bool> answer;
   };
   // A piece on a copy queue, for the bounce ring or for the message's target.
   struct Piece {
@@ -63,7 +74,7 @@ class WindowSender final : public SendConnection {
     std::size_t offset = 0;
     std::size_t bytes = 0;
     std::uint64_t position = 0;
-    bool copied = false;  // and not yet notified
+    std::uint32_t skipped = 0;  // bytes of the ring before it that nothing uses
   };
   enum class State { kJoining, kVerifying, kAwaitingReady, kOpen };
 
@@ -73,18 +84,30 @@ class WindowSender final : public SendConnection {
   void on_entry(const Entry& entry);
   void on_ready(const Entry& entry);
   void copy_pieces();
-  bool start_piece(int queue);
-  bool notify_copied(std::size_t& copied);
+  bool start_piece(std::size_t queue);
+  [[nodiscard]] bool queue_done(std::size_t queue);
   void notify(const Piece& piece);
+  bool take_bounce(std::size_t bytes, Piece& piece);
+  [[nodiscard]] std::uint64_t sum_of(const Message& message, std::size_t offset,
+                                     std::size_t bytes) const;
+
   // Direct writes (sender_direct.cc).
   [[nodiscard]] bool may_write(const Requested& request, const Message& message);
   void start_direct(Message& message);
-  void start_direct_piece(int queue);
+  void start_direct_piece(std::size_t queue);
   void notify_direct(const Piece& piece);
   void set_writing(bool writing);
-  std::optional<std::uint64_t> take_bounce(std::size_t bytes);
+
+  // sender_device.cc
+  [[nodiscard]] std::uint32_t place_of(const Registration* registration, const void* data,
+                                       std::size_t bytes) const;
+  Way way(const Registration* source, std::uint32_t source_place, std::uint32_t place);
+  std::optional<bool> ask(std::uint64_t key, const Registration* source, std::uint64_t places);
+  bool offer_pull(Question& question, const Registration& source);
+  bool offer_stage(Question& question, const Registration* source);
+  bool on_answer(const Entry& entry);
   void abandon(Message* message);
-  void wait_for_pull() const;
+  void wait_for_pull(std::optional<std::chrono::milliseconds> longest) const;
 
   Mailbox mailbox_;
   Driver& driver_;
@@ -102,10 +125,11 @@ class WindowSender final : public SendConnection {
   std::vector<Message*> pulled_;   // waiting for COMPLETED
   std::size_t writing_ = 0;        // messages that are written directly
   std::deque<Message*> bouncing_;  // with pieces left to start
-  std::vector<Piece> queues_;
-  // Queues with pieces of the bounce ring, in its order: copies end in any order, and the receiver is
-  // to free the ring in its own.
-  std::deque<std::size_t> ring_order_;
+  std::vector<Piece> queues_;      // the path's, then those for device memory
+  std::size_t path_queues_ = 0;
+  std::vector<Question> questions_;
+  bool offering_ = false;               // an offer is not answered
+  std::vector<std::uint64_t> checked_;  // places between which a pattern was sent to be pulled
 };
 
 }  // namespace ropewalk::transport::window

@@ -30,15 +30,15 @@ void WindowSender::set_writing(bool writing) {
   if (writing) mailbox_.path().order_puts_before_reads();
 }
 
-void WindowSender::start_direct_piece(int queue) {
+void WindowSender::start_direct_piece(std::size_t queue) {
   Message& message = *bouncing_.front();
   DirectWrites& direct = *mailbox_.path().direct_writes();
   const std::size_t bytes =
       std::min(direct.direct_piece_bytes(), message.bytes - message.next_offset);
   const Target target{message.target.region, message.target.offset + message.next_offset};
-  direct.start_direct(queue, target, message.data + message.next_offset, message.registration,
-                      bytes);
-  Piece& piece = queues_[static_cast<std::size_t>(queue)];
+  direct.start_direct(static_cast<int>(queue), target, message.data + message.next_offset,
+                      message.registration, bytes);
+  Piece& piece = queues_[queue];
   piece.message = &message;
   piece.offset = message.next_offset;
   piece.bytes = bytes;

@@ -24,4 +24,11 @@ inline std::uint64_t wire_checksum(const void* data, std::size_t bytes) noexcept
   return sum == 0 ? 1 : sum;
 }
 
+inline constexpr std::size_t kChecksumPieceBytes = std::size_t{1} << 20;
+
+/// The same of device memory: of what is no longer than a piece it is wire_checksum's, so that one
+/// end may lie in the CPU's memory; of more, the checksum of the pieces' checksums.
+std::uint64_t device_checksum(DeviceCopies& device, const void* data,
+                              const Registration& registration, std::size_t bytes);
+
 }  // namespace ropewalk::transport::window

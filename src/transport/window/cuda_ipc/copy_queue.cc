@@ -1,0 +1,85 @@
+#include "transport/window/cuda_ipc/copy_queue.h"
+
+#include "core/error.h"
+
+namespace ropewalk::transport::window {
+namespace {
+
+// A copy that fails never writes its mark: now and then the stream itself is asked.
+constexpr unsigned kPollsPerQuery = 1 << 14;
+
+}  // namespace
+
+CopyQueue::CopyQueue(Gpu& gpu, std::size_t number) : gpu_(gpu), stream_(gpu.stream(number)) {
+  if (gpu.writes_marks()) {
+    mark_ = gpu.take_mark();
+    // A word that served before has its old value.
+    base_ = mark_.host->load(std::memory_order_relaxed);
+    return;
+  }
+  const CurrentContext current(gpu.cuda(), gpu.context());
+  gpu.cuda().check(gpu.cuda().event_create(&event_, kCuEventNoTiming), "making an event");
+}
+
+CopyQueue::~CopyQueue() {
+  if (event_ != nullptr) {
+    gpu_.cuda().warn(gpu_.cuda().event_destroy(event_), "destroying an event");
+  }
+  // A mark that a stream has yet to write belongs to nobody else.
+  if (mark_.host != nullptr && marked()) gpu_.give_mark(mark_);
+}
+
+void CopyQueue::to_device(CuPointer destination, const void* source, std::size_t bytes) {
+  const CurrentContext current(gpu_.cuda(), gpu_.context());
+  mark(gpu_.cuda().copy_to_device(destination, source, bytes, stream_), "copying to a GPU");
+}
+
+void CopyQueue::to_host(void* destination, CuPointer source, std::size_t bytes) {
+  const CurrentContext current(gpu_.cuda(), gpu_.context());
+  mark(gpu_.cuda().copy_to_host(destination, source, bytes, stream_), "copying from a GPU");
+}
+
+void CopyQueue::on_device(CuPointer destination, CuPointer source, CuContext source_context,
+                          std::size_t bytes) {
+  const CurrentContext current(gpu_.cuda(), gpu_.context());
+  const CuResult started = source_context == nullptr
+                               ? gpu_.cuda().copy_on_device(destination, source, bytes, stream_)
+                               : gpu_.cuda().copy_peer(destination, gpu_.context(), source,
+                                                       source_context, bytes, stream_);
+  mark(started, "copying between GPUs");
+}
+
+void CopyQueue::mark(CuResult started, const char* what) {
+  gpu_.cuda().check(started, what);
+  ++started_;
+  polls_ = 0;
+  gpu_.cuda().check(event_ != nullptr
+                        ? gpu_.cuda().event_record(event_, stream_)
+                        : gpu_.cuda().stream_write64(stream_, mark_.device, base_ + started_, 0),
+                    "marking a copy's end");
+}
+
+bool CopyQueue::marked() const {
+  return mark_.host->load(std::memory_order_acquire) == base_ + started_;
+}
+
+bool CopyQueue::done() {
+  const CudaApi& cuda = gpu_.cuda();
+  if (event_ != nullptr) {
+    const CuResult result = cuda.event_query(event_);
+    if (result == kCuNotReady) return false;
+    cuda.check(result, "a copy on a GPU");
+    return true;
+  }
+  if (marked()) return true;
+  if (++polls_ % kPollsPerQuery != 0) return false;
+  const CuResult result = cuda.stream_query(stream_);
+  if (result == kCuNotReady) return false;
+  cuda.check(result, "a copy on a GPU");
+  if (!marked()) {
+    throw Error(Errc::kCuda, "a copy on {} ended, but its mark was not written", gpu_.name());
+  }
+  return true;
+}
+
+}  // namespace ropewalk::transport::window

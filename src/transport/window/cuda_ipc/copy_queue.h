@@ -1,0 +1,57 @@
+// A copy at a time on a GPU's copy engines, and whether it is done.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/window/cuda_ipc/gpu.h"
+
+namespace ropewalk::transport::window {
+
+/// A queue of one copy. Threads: one at a time.
+///
+/// What done() reports is visible to kernels that already run and that learn of it from this
+/// process, which is all that NCCL's flush asks for: the copy is complete before the operation
+/// after it in the stream begins, and that is the write of the mark, which makes what came before
+/// visible to the whole system first unless told otherwise (CUDA Driver API, cuStreamWriteValue64
+/// and CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER). Both the copy engine's writes and the loads of
+/// NCCL's kernels, which are volatile, meet in the GPU's L2 cache. Unlike the writes of a NIC they
+/// do not cross PCIe after their completion was told over it. An event that was reached says the
+/// same.
+///
+/// The mark is read like any memory: asking the driver (cuEventQuery) takes its locks, and each
+/// poll would stand in the way of threads that launch kernels.
+class CopyQueue {
+ public:
+  /// `number` picks among the GPU's streams.
+  CopyQueue(Gpu& gpu, std::size_t number);
+  ~CopyQueue();
+  CopyQueue(const CopyQueue&) = delete;
+  CopyQueue& operator=(const CopyQueue&) = delete;
+
+  [[nodiscard]] const Gpu& gpu() const noexcept { return gpu_; }
+
+  /// Start a copy; host memory must be pinned. @throws Error kCuda
+  void to_device(CuPointer destination, const void* source, std::size_t bytes);
+  void to_host(void* destination, CuPointer source, std::size_t bytes);
+  /// `source_context`: that of memory which another GPU's context of this process owns, else null.
+  void on_device(CuPointer destination, CuPointer source, CuContext source_context,
+                 std::size_t bytes);
+
+  /// @throws Error kCuda when the copy failed
+  [[nodiscard]] bool done();
+
+ private:
+  void mark(CuResult started, const char* what);
+  [[nodiscard]] bool marked() const;
+
+  Gpu& gpu_;
+  const CuStream stream_;
+  MarkWord mark_;
+  CuEvent event_ = nullptr;
+  std::uint64_t started_ = 0;
+  std::uint64_t base_ = 0;
+  unsigned polls_ = 0;
+};
+
+}  // namespace ropewalk::transport::window

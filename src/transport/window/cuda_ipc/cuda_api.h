@@ -1,0 +1,179 @@
+// The functions of NVIDIA's driver library that device memory needs, found at run time.
+//
+// Nothing is linked and no toolkit is needed to build: the types and signatures below are those of
+// CUDA 12's documented driver interface, under the versioned names that fix their shapes. The
+// library's name is the setting CUDA_LIBRARY.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace ropewalk::transport::window {
+
+using CuResult = int;
+using CuDevice = int;
+using CuContext = struct CuContextObject*;
+using CuStream = struct CuStreamObject*;
+using CuEvent = struct CuEventObject*;
+using CuPointer = std::uint64_t;     ///< an address in device memory
+using CuAllocation = std::uint64_t;  ///< a handle of virtual-memory management
+
+struct CuUuid {
+  std::array<unsigned char, 16> bytes{};
+  bool operator==(const CuUuid&) const = default;
+};
+static_assert(sizeof(CuUuid) == 16);
+
+struct CuIpcHandle {
+  std::array<unsigned char, 64> bytes{};
+};
+static_assert(sizeof(CuIpcHandle) == 64);
+
+struct CuLocation {
+  int type = 0;
+  int id = 0;
+};
+struct CuAllocationProperties {
+  int type = 0;
+  int handle_types = 0;
+  CuLocation location;
+  void* windows_only = nullptr;
+  unsigned char compression = 0;
+  unsigned char rdma_capable = 0;
+  unsigned short usage = 0;
+  std::array<unsigned char, 4> reserved{};
+};
+static_assert(sizeof(CuAllocationProperties) == 32);
+static_assert(offsetof(CuAllocationProperties, location) == 8);
+static_assert(offsetof(CuAllocationProperties, rdma_capable) == 25);
+struct CuAccess {
+  CuLocation location;
+  int flags = 0;
+};
+static_assert(sizeof(CuAccess) == 12);
+
+inline constexpr CuResult kCuSuccess = 0;
+inline constexpr CuResult kCuInvalidValue = 1;
+inline constexpr CuResult kCuOutOfMemory = 2;
+inline constexpr CuResult kCuInvalidContext = 201;
+inline constexpr CuResult kCuNotReady = 600;
+inline constexpr CuResult kCuPeerAccessAlreadyEnabled = 704;
+inline constexpr CuResult kCuNotSupported = 801;
+
+inline constexpr int kCuAttributeWrite64 = 122;  ///< of a device: 64-bit stream memory operations
+inline constexpr int kCuPointerContext = 1;      ///< attributes of a pointer
+inline constexpr int kCuPointerMemoryType = 2;
+inline constexpr int kCuPointerOrdinal = 9;
+inline constexpr unsigned kCuMemoryIsDevice = 2;
+inline constexpr int kCuLocationDevice = 1;
+inline constexpr int kCuAllocationPinned = 1;
+inline constexpr int kCuHandleFileDescriptor = 1;
+inline constexpr int kCuAccessReadWrite = 3;
+inline constexpr int kCuGranularityMinimum = 0;
+inline constexpr unsigned kCuIpcLazyPeerAccess = 1;
+inline constexpr unsigned kCuHostPortable = 1;
+inline constexpr unsigned kCuHostDeviceMap = 2;
+inline constexpr unsigned kCuStreamNonBlocking = 1;
+inline constexpr unsigned kCuEventNoTiming = 2;
+inline constexpr int kCuCaptureRelaxed = 2;
+
+/// The library, open. Threads: any; the functions are thread-safe as CUDA documents them.
+class CudaApi {
+ public:
+  /// Opens `library` and initializes it.
+  /// @throws Error kCuda in words: not there, functions missing, no driver, no GPU
+  explicit CudaApi(const std::string& library);
+  // The library stays open: it has threads and exit handlers of its own.
+  ~CudaApi() = default;
+  CudaApi(const CudaApi&) = delete;
+  CudaApi& operator=(const CudaApi&) = delete;
+
+  /// @throws Error kCuda: "`tried`: CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
+  void check(CuResult result, const char* tried) const;
+  /// "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
+  [[nodiscard]] std::string words(CuResult result) const;
+  /// For destructors: logs what failed, unless the process is ending anyway.
+  void warn(CuResult result, const char* tried) const noexcept;
+
+  CuResult (*init)(unsigned) = nullptr;
+  CuResult (*error_name)(CuResult, const char**) = nullptr;
+  CuResult (*error_string)(CuResult, const char**) = nullptr;
+  CuResult (*device_count)(int*) = nullptr;
+  CuResult (*device_get)(CuDevice*, int) = nullptr;
+  CuResult (*device_name)(char*, int, CuDevice) = nullptr;
+  CuResult (*device_uuid)(CuUuid*, CuDevice) = nullptr;
+  CuResult (*device_attribute)(int*, int, CuDevice) = nullptr;
+  CuResult (*primary_retain)(CuContext*, CuDevice) = nullptr;
+  CuResult (*primary_release)(CuDevice) = nullptr;
+  CuResult (*context_current)(CuContext*) = nullptr;
+  CuResult (*context_push)(CuContext) = nullptr;
+  CuResult (*context_pop)(CuContext*) = nullptr;
+  CuResult (*enable_peer)(CuContext, unsigned) = nullptr;
+  CuResult (*exchange_capture_mode)(int*) = nullptr;
+  CuResult (*pointer_attribute)(void*, int, CuPointer) = nullptr;
+  CuResult (*address_range)(CuPointer*, std::size_t*, CuPointer) = nullptr;
+  CuResult (*allocate)(CuPointer*, std::size_t) = nullptr;
+  CuResult (*free)(CuPointer) = nullptr;
+  CuResult (*host_allocate)(void**, std::size_t, unsigned) = nullptr;
+  CuResult (*host_free)(void*) = nullptr;
+  CuResult (*host_register)(void*, std::size_t, unsigned) = nullptr;
+  CuResult (*host_unregister)(void*) = nullptr;
+  CuResult (*host_pointer)(CuPointer*, void*, unsigned) = nullptr;
+  CuResult (*copy_to_device)(CuPointer, const void*, std::size_t, CuStream) = nullptr;
+  CuResult (*copy_to_host)(void*, CuPointer, std::size_t, CuStream) = nullptr;
+  CuResult (*copy_on_device)(CuPointer, CuPointer, std::size_t, CuStream) = nullptr;
+  CuResult (*copy_peer)(CuPointer, CuContext, CuPointer, CuContext, std::size_t,
+                        CuStream) = nullptr;
+  CuResult (*stream_priorities)(int* least, int* greatest) = nullptr;
+  CuResult (*stream_create)(CuStream*, unsigned, int priority) = nullptr;
+  CuResult (*stream_destroy)(CuStream) = nullptr;
+  CuResult (*stream_query)(CuStream) = nullptr;
+  CuResult (*event_create)(CuEvent*, unsigned) = nullptr;
+  CuResult (*event_destroy)(CuEvent) = nullptr;
+  CuResult (*event_record)(CuEvent, CuStream) = nullptr;
+  CuResult (*event_query)(CuEvent) = nullptr;
+  CuResult (*ipc_export)(CuIpcHandle*, CuPointer) = nullptr;
+  CuResult (*ipc_open)(CuPointer*, CuIpcHandle, unsigned) = nullptr;
+  CuResult (*ipc_close)(CuPointer) = nullptr;
+  // Not in every library; null where they are missing.
+  CuResult (*stream_write64)(CuStream, CuPointer, std::uint64_t, unsigned) = nullptr;
+  CuResult (*retain_allocation)(CuAllocation*, void*) = nullptr;
+  CuResult (*release_allocation)(CuAllocation) = nullptr;
+  CuResult (*allocation_properties)(CuAllocationProperties*, CuAllocation) = nullptr;
+  CuResult (*export_allocation)(void*, CuAllocation, int, unsigned long long) = nullptr;
+  CuResult (*import_allocation)(CuAllocation*, void*, int) = nullptr;
+  CuResult (*reserve_addresses)(CuPointer*, std::size_t, std::size_t, CuPointer,
+                                unsigned long long) = nullptr;
+  CuResult (*free_addresses)(CuPointer, std::size_t) = nullptr;
+  CuResult (*map)(CuPointer, std::size_t, std::size_t, CuAllocation, unsigned long long) = nullptr;
+  CuResult (*unmap)(CuPointer, std::size_t) = nullptr;
+  CuResult (*set_access)(CuPointer, std::size_t, const CuAccess*, std::size_t) = nullptr;
+  CuResult (*create_allocation)(CuAllocation*, std::size_t, const CuAllocationProperties*,
+                                unsigned long long) = nullptr;
+  CuResult (*granularity)(std::size_t*, const CuAllocationProperties*, int) = nullptr;
+
+  /// Whether virtual-memory management is there as a whole.
+  [[nodiscard]] bool has_virtual_memory() const noexcept { return virtual_memory_; }
+
+ private:
+  bool virtual_memory_ = false;
+};
+
+/// Makes `context` current in this thread while it lives, and lets the thread call what a stream
+/// capture under way in another thread would forbid: nothing here belongs to the program's graphs.
+class CurrentContext {
+ public:
+  CurrentContext(const CudaApi& cuda, CuContext context);
+  ~CurrentContext();
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+
+ private:
+  const CudaApi& cuda_;
+  bool pushed_ = false;
+  int capture_mode_ = kCuCaptureRelaxed;
+};
+
+}  // namespace ropewalk::transport::window

@@ -1,0 +1,82 @@
+// Device memory that this process registered, in the form in which other processes can open it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/file_descriptor.h"
+#include "core/mutex.h"
+#include "transport/transport.h"
+#include "transport/window/cuda_ipc/gpu.h"
+
+namespace ropewalk::transport::window {
+
+/// A whole allocation. Memory of the ordinary allocator has a handle that travels as bytes; memory
+/// of virtual-memory management, which NCCL uses from 2.19 on, a descriptor.
+struct Segment {
+  CuPointer base = 0;
+  std::size_t bytes = 0;
+  CuIpcHandle handle;
+  FileDescriptor descriptor;
+};
+
+/// A range of device memory. Threads: any, it does not change.
+struct DeviceMemory {
+  std::uint64_t key = 0;
+  Gpu* gpu = nullptr;
+  CuPointer data = 0;
+  std::size_t bytes = 0;
+  bool virtual_memory = false;
+  std::vector<Segment> segments;  ///< that `data` and `bytes` lie in, ascending, without gaps
+  std::string why_not_offered;    ///< empty: other processes can open it
+
+  [[nodiscard]] std::uint32_t place() const noexcept {
+    return 1 + 2 * static_cast<std::uint32_t>(gpu->ordinal()) + (virtual_memory ? 1 : 0);
+  }
+};
+/// The GPU of a place.
+constexpr int ordinal_of(std::uint32_t place) noexcept { return static_cast<int>((place - 1) / 2); }
+
+/// Finds out what memory that is. Memory that cannot be handed to other processes is accepted.
+/// @throws Error kInvalidArgument when it is no device memory, not of a primary context, or not all
+///         of it is there
+DeviceMemory describe(Gpus& gpus, std::uint64_t key, void* data, std::size_t bytes);
+
+class OfferLine;
+
+/// The registrations of a driver that live, and the lines on which they were offered. Threads: any.
+class Registrations {
+ public:
+  std::uint64_t add();
+  /// Ends a registration, and tells all whom it was offered.
+  void end(std::uint64_t key);
+  [[nodiscard]] bool ended(std::uint64_t key) const;
+  void add_line(const std::shared_ptr<OfferLine>& line);
+
+ private:
+  mutable Mutex mutex_;
+  std::uint64_t last_ RW_GUARDED_BY(mutex_) = 0;
+  std::set<std::uint64_t> live_ RW_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<OfferLine>> lines_ RW_GUARDED_BY(mutex_);
+};
+
+class DeviceRegistration final : public Registration {
+ public:
+  DeviceRegistration(Registrations& registrations, Gpus& gpus, void* data, std::size_t bytes);
+  ~DeviceRegistration() override;
+  DeviceRegistration(const DeviceRegistration&) = delete;
+  DeviceRegistration& operator=(const DeviceRegistration&) = delete;
+  [[nodiscard]] MemoryKind kind() const noexcept override { return MemoryKind::kCuda; }
+  [[nodiscard]] const DeviceMemory& memory() const noexcept { return memory_; }
+
+ private:
+  Registrations& registrations_;
+  const std::uint64_t key_;
+  DeviceMemory memory_;
+};
+
+}  // namespace ropewalk::transport::window

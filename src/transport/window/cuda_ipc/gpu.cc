@@ -1,0 +1,214 @@
+#include "transport/window/cuda_ipc/gpu.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <thread>
+
+#include "core/error.h"
+
+namespace ropewalk::transport::window {
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(10);
+constexpr std::size_t kPageBytes = 4096;
+// A cache line each: what one queue's stream writes disturbs nobody who looks at another.
+constexpr std::size_t kMarkBytes = 64;
+
+}  // namespace
+
+Gpu::Gpu(const CudaApi& cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {
+  cuda.check(cuda.device_get(&device_, ordinal), "finding a GPU");
+  cuda.check(cuda.device_uuid(&uuid_, device_), "asking for a GPU's UUID");
+  std::array<char, 96> name{};
+  if (cuda.device_name(name.data(), static_cast<int>(name.size()) - 1, device_) != kCuSuccess) {
+    std::strcpy(name.data(), "unnamed");
+  }
+  name_ = fmt::format("GPU {} ({})", ordinal, name.data());
+  int writes = 0;
+  if (cuda.device_attribute(&writes, kCuAttributeWrite64, device_) != kCuSuccess) writes = 0;
+  writes_marks_ = writes != 0 && cuda.stream_write64 != nullptr;
+  cuda.check(cuda.primary_retain(&context_, device_), "retaining a GPU's primary context");
+}
+
+Gpu::~Gpu() {
+  CuContext popped = nullptr;
+  if (cuda_.context_push(context_) == kCuSuccess) {
+    for (CuStream stream : streams_) {
+      if (stream != nullptr) cuda_.warn(cuda_.stream_destroy(stream), "destroying a stream");
+    }
+    for (void* page : pages_) cuda_.warn(cuda_.host_free(page), "freeing pinned memory");
+    if (staging_ != nullptr) cuda_.warn(cuda_.host_free(staging_), "freeing pinned memory");
+    cuda_.context_pop(&popped);
+  }
+  cuda_.warn(cuda_.primary_release(device_), "releasing a primary context");
+}
+
+CuStream Gpu::stream(std::size_t number) {
+  const Lock lock(mutex_);
+  CuStream& stream = streams_[number == kStreams ? kStreams : number % kStreams];
+  if (stream == nullptr) {
+    const CurrentContext current(cuda_, context_);
+    int least = 0;
+    int greatest = 0;
+    cuda_.check(cuda_.stream_priorities(&least, &greatest), "asking for streams' priorities");
+    cuda_.check(cuda_.stream_create(&stream, kCuStreamNonBlocking, greatest), "making a stream");
+  }
+  return stream;
+}
+
+MarkWord Gpu::take_mark() {
+  const Lock lock(mutex_);
+  if (marks_.empty()) {
+    const CurrentContext current(cuda_, context_);
+    void* page = nullptr;
+    cuda_.check(cuda_.host_allocate(&page, kPageBytes, kCuHostPortable | kCuHostDeviceMap),
+                "taking pinned memory");
+    pages_.push_back(page);
+    std::memset(page, 0, kPageBytes);
+    CuPointer device = 0;
+    cuda_.check(cuda_.host_pointer(&device, page, 0), "asking for pinned memory's address");
+    for (std::size_t offset = 0; offset < kPageBytes; offset += kMarkBytes) {
+      auto* word = new (static_cast<std::byte*>(page) + offset) std::atomic<std::uint64_t>(0);
+      marks_.push_back({word, device + offset});
+    }
+  }
+  const MarkWord mark = marks_.back();
+  marks_.pop_back();
+  return mark;
+}
+
+void Gpu::give_mark(MarkWord mark) {
+  const Lock lock(mutex_);
+  marks_.push_back(mark);
+}
+
+void Gpu::wait(CuStream stream, const char* what) const {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  for (;;) {
+    const CuResult result = cuda_.stream_query(stream);
+    if (result == kCuSuccess) return;
+    if (result != kCuNotReady) cuda_.check(result, what);
+    if (std::chrono::steady_clock::now() > deadline) {
+      throw Error(Errc::kTimeout, "{} on {} did not end within 10 s", what, name_);
+    }
+    std::this_thread::yield();
+  }
+}
+
+std::byte* Gpu::staging() {
+  if (staging_ == nullptr) {
+    const CurrentContext current(cuda_, context_);
+    void* made = nullptr;
+    cuda_.check(cuda_.host_allocate(&made, kStagingBytes, kCuHostPortable), "taking pinned memory");
+    staging_ = static_cast<std::byte*>(made);
+  }
+  return staging_;
+}
+
+void Gpu::fetch(void* host, CuPointer source, std::size_t bytes) {
+  const Lock lock(staging_mutex_);
+  std::byte* pinned = staging();
+  for (std::size_t offset = 0; offset < bytes; offset += kStagingBytes) {
+    const std::size_t piece = std::min(kStagingBytes, bytes - offset);
+    now("copying from a GPU", [&](CuStream stream) {
+      return cuda_.copy_to_host(pinned, source + offset, piece, stream);
+    });
+    std::memcpy(static_cast<std::byte*>(host) + offset, pinned, piece);
+  }
+}
+
+void Gpu::fill(CuPointer destination, const void* host, std::size_t bytes) {
+  const Lock lock(staging_mutex_);
+  std::byte* pinned = staging();
+  for (std::size_t offset = 0; offset < bytes; offset += kStagingBytes) {
+    const std::size_t piece = std::min(kStagingBytes, bytes - offset);
+    std::memcpy(pinned, static_cast<const std::byte*>(host) + offset, piece);
+    now("copying to a GPU", [&](CuStream stream) {
+      return cuda_.copy_to_device(destination + offset, pinned, piece, stream);
+    });
+  }
+}
+
+Gpus::Gpus(const CudaApi& cuda) : cuda_(cuda) {
+  int count = 0;
+  cuda.check(cuda.device_count(&count), "counting the GPUs");
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    CuDevice device = 0;
+    CuUuid uuid;
+    cuda.check(cuda.device_get(&device, ordinal), "finding a GPU");
+    cuda.check(cuda.device_uuid(&uuid, device), "asking for a GPU's UUID");
+    uuids_.push_back(uuid);
+  }
+  gpus_.resize(uuids_.size());
+}
+
+Gpu& Gpus::at(int ordinal) {
+  const auto place = static_cast<std::size_t>(ordinal);
+  if (ordinal < 0 || place >= uuids_.size()) {
+    throw Error(Errc::kInvalidArgument, "GPU {} of {}", ordinal, uuids_.size());
+  }
+  const Lock lock(mutex_);
+  if (!gpus_[place]) gpus_[place] = std::make_unique<Gpu>(cuda_, ordinal);
+  return *gpus_[place];
+}
+
+Gpu* Gpus::find(const CuUuid& uuid) {
+  const auto found = std::find(uuids_.begin(), uuids_.end(), uuid);
+  return found == uuids_.end() ? nullptr : &at(static_cast<int>(found - uuids_.begin()));
+}
+
+DeviceBuffer::DeviceBuffer(Gpu& gpu, std::size_t bytes, From from) : gpu_(gpu), from_(from) {
+  const CudaApi& cuda = gpu.cuda();
+  const CurrentContext current(cuda, gpu.context());
+  if (from == From::kAllocator) {
+    cuda.check(cuda.allocate(&data_, bytes), "taking device memory");
+    return;
+  }
+  if (!cuda.has_virtual_memory()) throw Error(Errc::kCuda, "{}", "no virtual-memory management");
+  CuAllocationProperties properties;
+  properties.type = kCuAllocationPinned;
+  properties.handle_types = kCuHandleFileDescriptor;
+  properties.location = {kCuLocationDevice, gpu.ordinal()};
+  std::size_t granularity = 0;
+  cuda.check(cuda.granularity(&granularity, &properties, kCuGranularityMinimum),
+             "asking for the granularity of device memory");
+  const std::size_t size = (bytes + granularity - 1) / granularity * granularity;
+  CuAllocation allocation = 0;
+  cuda.check(cuda.create_allocation(&allocation, size, &properties, 0), "taking device memory");
+  CuResult result = cuda.reserve_addresses(&data_, size, 0, 0, 0);
+  if (result == kCuSuccess) {
+    reserved_ = size;
+    result = cuda.map(data_, size, 0, allocation, 0);
+    mapped_ = result == kCuSuccess;
+  }
+  if (result == kCuSuccess) {
+    const CuAccess access{properties.location, kCuAccessReadWrite};
+    result = cuda.set_access(data_, size, &access, 1);
+  }
+  // The mapping keeps the memory; the handle has done its work.
+  cuda.release_allocation(allocation);
+  if (result != kCuSuccess) {
+    if (mapped_) cuda.unmap(data_, size);
+    if (reserved_ != 0) cuda.free_addresses(data_, size);
+    cuda.check(result, "mapping device memory");
+  }
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  const CudaApi& cuda = gpu_.cuda();
+  try {
+    const CurrentContext current(cuda, gpu_.context());
+    if (from_ == From::kAllocator) {
+      cuda.warn(cuda.free(data_), "freeing device memory");
+    } else {
+      cuda.warn(cuda.unmap(data_, reserved_), "unmapping device memory");
+      cuda.warn(cuda.free_addresses(data_, reserved_), "freeing addresses");
+    }
+  } catch (const Error&) {
+    // CUDA has ended before this did, and the memory with it.
+  }
+}
+
+}  // namespace ropewalk::transport::window
