@@ -15,6 +15,12 @@ if(TARGET ropewalk)
   # NCCL's API has a folder of its own: beside the system's libraries it would take the place of
   # NVIDIA's under programs that did not ask for it.
   add_custom_target(runtime DEPENDS ropewalk)
+  # NCCL and RCCL open the network plugin by these names; programs do not link with it.
+  add_dependencies(runtime nccl_net_ropewalk)
+  set_target_properties(nccl_net_ropewalk PROPERTIES INSTALL_RPATH "$ORIGIN")
+  install(TARGETS nccl_net_ropewalk LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
+  install(FILES ${PROJECT_BINARY_DIR}/librccl-net-ropewalk.so
+    DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
   if(TARGET nccl)
     add_dependencies(runtime nccl)
     set_target_properties(nccl PROPERTIES INSTALL_RPATH "$ORIGIN:$ORIGIN/..")

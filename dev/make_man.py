@@ -8,25 +8,13 @@ from __future__ import annotations
 
 import sys
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
+import typer
 from ropewalk import __version__, cli
-from ropewalk.cli import (
-    bench,
-    bind,
-    check_plugin,
-    config,
-    microbench,
-    nccl,
-    p2p,
-    plan,
-    run,
-    schedule,
-    simulate,
-    topo,
-)
 from typer.models import ArgumentInfo, OptionInfo
 
 
@@ -45,45 +33,30 @@ class Command:
         return "-".join(("ropewalk", *self.words))
 
 
-COMMANDS = (
-    Command(
-        (),
-        cli.root,
-        cli.HELP,
-        (
-            "bench",
-            "bind",
-            "check-plugin",
-            "config",
-            "microbench",
-            "nccl-env",
-            "nccl-graph",
-            "p2p",
-            "plan",
-            "run",
-            "schedule",
-            "simulate",
-            "topo",
-        ),
-    ),
-    Command(("bench",), bench.bench, bench.HELP),
-    Command(("bind",), bind.bind, bind.HELP),
-    Command(("check-plugin",), check_plugin.check_plugin, check_plugin.HELP),
-    Command(("config",), config.config, config.HELP),
-    Command(("microbench",), microbench.microbench, microbench.HELP),
-    Command(("nccl-env",), nccl.nccl_env, nccl.ENV_HELP),
-    Command(("nccl-graph",), nccl.nccl_graph, nccl.GRAPH_HELP),
-    Command(("p2p",), p2p.p2p, p2p.HELP),
-    Command(("plan",), plan.plan, plan.HELP),
-    Command(("run",), run.run, run.HELP),
-    Command(("schedule",), lambda: None, schedule.HELP, ("make", "show", "check", "draw")),
-    Command(("schedule", "make"), schedule.make, schedule.MAKE_HELP),
-    Command(("schedule", "show"), schedule.show, schedule.SHOW_HELP),
-    Command(("schedule", "check"), schedule.check, schedule.CHECK_HELP),
-    Command(("schedule", "draw"), schedule.draw, schedule.DRAW_HELP),
-    Command(("simulate",), simulate.simulate, simulate.HELP),
-    Command(("topo",), topo.topo, topo.HELP),
-)
+def commands(app: typer.Typer, help_text: str, words: tuple[str, ...] = ()) -> Iterator[Command]:
+    """What the program offers, in the order of the alphabet: the app itself, then its commands."""
+    named = {
+        info.name or str(getattr(info.callback, "__name__", "")): info
+        for info in app.registered_commands
+    }
+    groups = {str(info.name): info for info in app.registered_groups}
+    callback = app.registered_callback
+    function = callback.callback if callback is not None else None
+    # Groups are written in the order of their file, which is that of work.
+    order = sorted([*named, *groups]) if not words else list(named)
+    yield Command(words, function or (lambda: None), help_text, tuple(order))
+    for name in order:
+        if name in groups:
+            group = groups[name]
+            assert group.typer_instance is not None
+            yield from commands(group.typer_instance, str(group.help), (*words, name))
+        else:
+            info = named[name]
+            assert info.callback is not None
+            yield Command((*words, name), info.callback, str(info.help))
+
+
+COMMANDS = tuple(commands(cli.app, cli.HELP))
 
 
 def parameters(function: Callable[..., None]) -> list[tuple[str, str, bool]]:

@@ -1,6 +1,7 @@
 """Builds the libraries and puts them, with those that they need, into the wheel.
 
-They are libropewalk.so, the program ropewalk-check-plugin and, where there is CUDA, libnccl.so.2.
+They are libropewalk.so, the network plugin libnccl-net-ropewalk.so, the program
+ropewalk-check-plugin and, where there is CUDA, libnccl.so.2.
 
 The package is pure Python over ctypes, so that one wheel per platform serves every Python version.
 RW_BUILD_DIR names a build folder to use, as the Makefile does; otherwise build/wheel is made. (Not
@@ -73,7 +74,12 @@ def build(root: Path, folder: Path, stage: Path) -> list[Path]:
         ["cmake", "--install", str(folder), "--prefix", str(stage), "--component", "runtime"],
         check=True,
     )
-    names = ("libropewalk.so.0", "libnccl.so.2", "ropewalk-check-plugin")
+    names = (
+        "libropewalk.so.0",
+        "libnccl-net-ropewalk.so",
+        "libnccl.so.2",
+        "ropewalk-check-plugin",
+    )
     libraries = [path for name in names for path in stage.rglob(name)]
     if not libraries:
         raise FileNotFoundError(f"nothing was installed into {stage}")

@@ -78,14 +78,16 @@ class Crew {
     }
   }
 
-  /// The leading process: has a command carried out. @return false when a worker has ended
-  bool carry_out(const Command& command) {
+  /// The leading process: has a command carried out, during which `losses` workers end.
+  /// @return false when more have ended
+  bool carry_out(const Command& command, int losses = 0) {
     shared_->command = command;
     for (Outcome& outcome : shared_->outcomes) outcome = Outcome{};
     shared_->done.store(0);
     shared_->number.fetch_add(1);
-    while (shared_->done.load() < workers_) {
-      if (waitpid(-1, nullptr, WNOHANG) > 0) return false;
+    int left = losses;
+    while (shared_->done.load() < workers_ - losses) {
+      if (waitpid(-1, nullptr, WNOHANG) > 0 && --left < 0) return false;
       usleep(100);
     }
     return true;

@@ -27,7 +27,17 @@ class Outcome:
 class Loop:
     """A running nccl_loop. Started at the first command, and anew after a failure."""
 
-    def __init__(self, program: Path, library: Path, mode: str, gpus: int, max_bytes: int) -> None:
+    def __init__(
+        self,
+        program: Path,
+        library: Path,
+        mode: str,
+        gpus: int,
+        max_bytes: int,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        """`environment` is put on top of this process's."""
+        self._environment = environment or {}
         self._command = [str(program), str(library), mode, str(gpus), str(max_bytes)]
         self._process: subprocess.Popen[str] | None = None
         self.version = 0
@@ -38,6 +48,14 @@ class Loop:
         if self._process is None:
             self._start()
         return self._ask(f"{operation} {size} {launch} {iterations}", ANSWER_LIMIT_S)
+
+    def lose_rank(self, size: int, iterations: int) -> Outcome:
+        """Kills the last rank, and ends. `wrong` is the error that the others' library reports."""
+        if self._process is None:
+            self._start()
+        outcome = self._ask(f"lose_rank {size} stream {iterations}", ANSWER_LIMIT_S)
+        self.close()
+        return outcome
 
     def close(self) -> None:
         """Ends the program in order: communicators are destroyed."""
@@ -50,7 +68,7 @@ class Loop:
             self._kill(process)
 
     def _start(self) -> None:
-        environment = {"NCCL_NVLS_ENABLE": "0", **os.environ}
+        environment = {"NCCL_NVLS_ENABLE": "0", **os.environ, **self._environment}
         self._process = subprocess.Popen(
             self._command,
             env=environment,

@@ -20,6 +20,8 @@ struct NcclFunctions {
     LOAD(CommInitRank);
     LOAD(CommInitAll);
     LOAD(CommDestroy);
+    LOAD(CommAbort);
+    LOAD(CommGetAsyncError);
     LOAD(GroupStart);
     LOAD(GroupEnd);
     LOAD(AllReduce);
@@ -27,10 +29,11 @@ struct NcclFunctions {
     LOAD(ReduceScatter);
     LOAD(Broadcast);
     LOAD(Reduce);
-    LOAD(AlltoAll);
     LOAD(Send);
     LOAD(Recv);
 #undef LOAD
+    // Not in versions before 2.28.
+    AlltoAll = reinterpret_cast<decltype(AlltoAll)>(dlsym(library_, "ncclAlltoAll"));
   }
 
   void check(ncclResult_t result, const char* what) const {
@@ -46,6 +49,8 @@ struct NcclFunctions {
   decltype(&ncclCommInitRank) CommInitRank = nullptr;
   decltype(&ncclCommInitAll) CommInitAll = nullptr;
   decltype(&ncclCommDestroy) CommDestroy = nullptr;
+  decltype(&ncclCommAbort) CommAbort = nullptr;
+  decltype(&ncclCommGetAsyncError) CommGetAsyncError = nullptr;
   decltype(&ncclGroupStart) GroupStart = nullptr;
   decltype(&ncclGroupEnd) GroupEnd = nullptr;
   decltype(&ncclAllReduce) AllReduce = nullptr;

@@ -1,10 +1,13 @@
-// Times operations of one libnccl.so.2, in one thread with all GPUs or one process per GPU.
+// Times operations of one libnccl.so.2, in one thread with all GPUs or one process per GPU; in the
+// mode `hosts` each process tells NCCL that it is another host.
 //
-//   nccl_loop LIBRARY thread|process GPUS MAX_BYTES
+//   nccl_loop LIBRARY thread|process|hosts GPUS MAX_BYTES
 //
 // Reads commands from standard input, one a line: OPERATION BYTES stream|graph ITERATIONS. Answers
 // each by a line: the microseconds of one operation and the number of wrong elements, or "error"
-// and why. The first line out tells the version of the library and the seconds that starting took.
+// and why. The operation lose_rank kills the last rank's process in the middle of all-reduces of
+// BYTES: the answer is the time until all others' NCCL says so, and its error code; it is the last
+// command. The first line out tells the version of the library and the seconds that starting took.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -28,6 +31,8 @@ double seconds_since(Clock::time_point begin) {
 constexpr int kWarmups = 5;
 // Calls in one graph: one replay is then long against its own launch.
 constexpr int kCallsPerGraph = 20;
+// A rank's death must be known to the others by then.
+constexpr double kLossLimitS = 20;
 
 struct Gpu {
   int device = 0;  // and rank
@@ -96,6 +101,31 @@ class Worker {
     crew_.barrier();
     outcome.wrong = check(operation, count);
     release_graphs();
+  }
+
+  /// The last rank's process dies while all-reduces are under way.
+  void lose_rank(const Command& command, Outcome& outcome) {
+    const std::size_t count = std::max<std::size_t>(1, command.bytes / sizeof(float));
+    enqueue(Operation::kAllReduce, count);
+    synchronize();
+    crew_.barrier();
+    for (int i = 0; i < command.iterations; ++i) enqueue(Operation::kAllReduce, count);
+    const Gpu& gpu = gpus_.front();
+    if (gpu.device == ranks_ - 1) {
+      usleep(2000);
+      kill(getpid(), SIGKILL);
+    }
+    const auto begin = Clock::now();
+    ncclResult_t state = ncclSuccess;
+    while (state == ncclSuccess || state == ncclInProgress) {
+      nccl_.check(nccl_.CommGetAsyncError(gpu.comm, &state), "CommGetAsyncError");
+      if (seconds_since(begin) > kLossLimitS) throw std::runtime_error("NCCL reports no error");
+      usleep(1000);
+    }
+    outcome.seconds = seconds_since(begin);
+    outcome.wrong = static_cast<unsigned long long>(state);
+    nccl_.check(nccl_.CommAbort(gpu.comm), "CommAbort");
+    synchronize();
   }
 
   void destroy() {
@@ -187,6 +217,8 @@ class Worker {
   std::vector<Gpu> gpus_;
 };
 
+bool is_loss(const Command& command) { return std::strcmp(command.operation, "lose_rank") == 0; }
+
 void note_error(Outcome& outcome, const char* text) {
   std::strncpy(outcome.error, text, sizeof outcome.error - 1);
   for (char& c : outcome.error) {
@@ -195,12 +227,14 @@ void note_error(Outcome& outcome, const char* text) {
 }
 
 // A worker that has failed is out of step with the others: it says why and takes no more commands.
-void work(Crew& crew, int number, const char* library, int ranks, std::size_t max_bytes) {
+void work(Crew& crew, int number, const char* library, bool hosts, int ranks,
+          std::size_t max_bytes) {
   Shared& shared = crew.shared();
   Outcome& outcome = shared.outcomes[number];
   const int own = ranks / crew.workers();
   int commands = 0;
   try {
+    if (hosts) setenv("NCCL_HOSTID", ("host-" + std::to_string(number)).c_str(), 1);
     crew.next(commands);
     const auto begin = Clock::now();
     Worker worker(crew, library, number * own, own, ranks, max_bytes);
@@ -210,6 +244,11 @@ void work(Crew& crew, int number, const char* library, int ranks, std::size_t ma
     while (true) {
       crew.next(commands);
       if (shared.command.operation[0] == '\0') break;
+      if (is_loss(shared.command)) {
+        worker.lose_rank(shared.command, outcome);
+        shared.done.fetch_add(1);
+        return;
+      }
       worker.carry_out(shared.command, outcome);
       shared.done.fetch_add(1);
     }
@@ -251,10 +290,11 @@ bool print_outcome(Crew& crew, bool alive) {
 
 int main(int argc, char** argv) {
   if (argc != 5) {
-    std::fprintf(stderr, "usage: nccl_loop LIBRARY thread|process GPUS MAX_BYTES\n");
+    std::fprintf(stderr, "usage: nccl_loop LIBRARY thread|process|hosts GPUS MAX_BYTES\n");
     return 2;
   }
-  const bool processes = std::strcmp(argv[2], "process") == 0;
+  const bool hosts = std::strcmp(argv[2], "hosts") == 0;
+  const bool processes = hosts || std::strcmp(argv[2], "process") == 0;
   const int ranks = std::atoi(argv[3]);
   const std::size_t max_bytes = std::strtoull(argv[4], nullptr, 10);
   if (ranks < 1 || ranks > kMaxWorkers) {
@@ -262,7 +302,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   Crew crew(processes ? ranks : 1);
-  crew.start([&](int worker) { work(crew, worker, argv[1], ranks, max_bytes); });
+  crew.start([&](int worker) { work(crew, worker, argv[1], hosts, ranks, max_bytes); });
   // The first command is to start. Its answer holds the version.
   Command command{};
   bool whole = print_outcome(crew, crew.carry_out(command));
@@ -280,7 +320,9 @@ int main(int argc, char** argv) {
     }
     std::strcpy(command.operation, operation.c_str());
     command.graph = launch == "graph";
-    whole = print_outcome(crew, crew.carry_out(command));
+    const bool loss = is_loss(command);
+    whole = print_outcome(crew, crew.carry_out(command, loss ? 1 : 0));
+    if (loss) return whole ? 0 : 1;
   }
   if (whole) {
     const Command end{};

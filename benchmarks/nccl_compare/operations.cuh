@@ -57,6 +57,7 @@ inline void call(const NcclFunctions& nccl, Operation operation, const float* in
       nccl.check(nccl.Reduce(in, out, count, ncclFloat32, ncclSum, 0, comm, stream), "Reduce");
       break;
     case Operation::kAllToAll:
+      if (nccl.AlltoAll == nullptr) throw std::runtime_error("this NCCL has no ncclAlltoAll");
       nccl.check(nccl.AlltoAll(in, out, count, ncclFloat32, comm, stream), "AlltoAll");
       break;
     case Operation::kSendRecv:

@@ -139,6 +139,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwSettingsDescribe": (_TEXT_OUT,),
     "rwTuningDescribe": (_INT, _INT, _TEXT_OUT),
     "rwMeasurePeers": (_SIZE, _INT, _TEXT_OUT),
+    "rwProbe": (_TEXT, _TEXT_OUT),
     "rwMeasure": (Comm, ctypes.POINTER(MeasureSpec), ctypes.POINTER(MeasureResult)),
 }
 

@@ -6,6 +6,7 @@
 #include "comm/device_group.h"
 #include "comm/group.h"
 #include "comm/peer_matrix.h"
+#include "comm/probe/probe.h"
 #include "comm/stream_mark.h"
 
 using namespace ropewalk;        // NOLINT: this file is the edge
@@ -36,7 +37,7 @@ RW_API const char* rwWhyNoDevice(void) {
   } catch (const std::exception& error) {
     reason = error.what();
   }
-  return reason.c_str();
+  return reason.c_str();  // NOLINT(clang-analyzer-cplusplus.InnerPointer): lives with the thread
 }
 
 RW_API rwResult_t rwDeviceCount(int* count) {
@@ -75,6 +76,12 @@ RW_API rwResult_t rwStreamMark(int device, rwStream_t stream, rwRequest_t* reque
 RW_API rwResult_t rwMeasurePeers(size_t bytes, int repetitions, char** json) {
   return guarded("rwMeasurePeers", [&] {
     checked(json, "json") = duplicate(comm::measure_peers(bytes, repetitions));
+  });
+}
+
+RW_API rwResult_t rwProbe(const char* request, char** json) {
+  return guarded("rwProbe", [&] {
+    checked(json, "json") = duplicate(comm::probe::run(&checked(request, "request")));
   });
 }
 

@@ -1,24 +1,18 @@
 // What the C API's handles point to.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <string>
 
 #include "comm/communicator.h"
+#include "comm/made_operators.h"
 #include "comm/request.h"
 #include "comm/stream_mark.h"
 
 struct rwComm {
   std::unique_ptr<ropewalk::comm::Communicator> comm;
   std::string last_error;  // holds the text that rwGetLastError(comm) returned
-
-  struct PreMulSum {
-    ropewalk::DataType type;
-    std::uint64_t scalar;
-  };
-  std::map<int, PreMulSum> operators;  // by the number that rwRedOpCreatePreMulSum gave
-  int next_operator = rwNumOps;
+  ropewalk::comm::MadeOperators operators;
 };
 
 struct rwRequest {

@@ -12,30 +12,14 @@ using comm::CollectiveCall;
 using comm::Group;
 using comm::PointToPointCall;
 
+static_assert(comm::MadeOperators::kFirst == rwNumOps);
+
 DataType type_of(rwDataType_t type) {
   const auto number = static_cast<long>(type);
   if (number < 0 || number >= kNumDataTypes) {
     throw Error(Errc::kInvalidArgument, "type: {} is not a data type", number);
   }
   return static_cast<DataType>(number);
-}
-
-void set_operator(CollectiveCall& call, const rwComm& comm, rwRedOp_t op) {
-  const auto number = static_cast<int>(op);
-  if (number >= rwSum && number < rwNumOps) {
-    call.op = static_cast<RedOp>(number);
-    return;
-  }
-  const auto made = comm.operators.find(number);
-  if (made == comm.operators.end()) {
-    throw Error(Errc::kInvalidArgument, "op: {} is not an operator of this communicator", number);
-  }
-  if (made->second.type != call.type) {
-    throw Error(Errc::kInvalidArgument, "op: the operator was made for {}, the call is for {}",
-                name(made->second.type), name(call.type));
-  }
-  call.op = RedOp::kPreMulSum;
-  call.scalar = made->second.scalar;
 }
 
 // Runs now, starts, or joins the open group, as `request` and the group say.
@@ -104,20 +88,15 @@ RW_API rwResult_t rwRedOpCreatePreMulSum(rwRedOp_t* op, const void* scalar, rwDa
     checked(op, "op");
     if (scalar == nullptr) throw Error(Errc::kInvalidArgument, "scalar: NULL");
     rwComm& handle = checked(comm, "comm");
-    rwComm::PreMulSum made{type_of(type), 0};
+    comm::PreMulSum made{type_of(type)};
     std::memcpy(&made.scalar, scalar, size_of(made.type));
-    handle.operators[handle.next_operator] = made;
-    *op = static_cast<rwRedOp_t>(handle.next_operator++);
+    *op = static_cast<rwRedOp_t>(handle.operators.add(made));
   });
 }
 
 RW_API rwResult_t rwRedOpDestroy(rwRedOp_t op, rwComm_t comm) {
-  return guarded("rwRedOpDestroy", [&] {
-    if (checked(comm, "comm").operators.erase(static_cast<int>(op)) == 0) {
-      throw Error(Errc::kInvalidArgument, "op: {} is not an operator of this communicator",
-                  static_cast<int>(op));
-    }
-  });
+  return guarded("rwRedOpDestroy",
+                 [&] { checked(comm, "comm").operators.remove(static_cast<int>(op)); });
 }
 
 RW_API rwResult_t rwAllReduce(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
@@ -126,7 +105,7 @@ RW_API rwResult_t rwAllReduce(const void* sendbuf, void* recvbuf, size_t count, 
   return guarded("rwAllReduce", [&] {
     rwComm& handle = checked(comm, "comm");
     CollectiveCall call = make(Collective::kAllReduce, sendbuf, recvbuf, count, type);
-    set_operator(call, handle, op);
+    handle.operators.set(call, static_cast<int>(op));
     perform(handle, call, stream, request);
   });
 }
@@ -145,7 +124,7 @@ RW_API rwResult_t rwReduce(const void* sendbuf, void* recvbuf, size_t count, rwD
   return guarded("rwReduce", [&] {
     rwComm& handle = checked(comm, "comm");
     CollectiveCall call = make(Collective::kReduce, sendbuf, recvbuf, count, type, root);
-    set_operator(call, handle, op);
+    handle.operators.set(call, static_cast<int>(op));
     perform(handle, call, stream, request);
   });
 }
@@ -165,7 +144,7 @@ RW_API rwResult_t rwReduceScatter(const void* sendbuf, void* recvbuf, size_t rec
   return guarded("rwReduceScatter", [&] {
     rwComm& handle = checked(comm, "comm");
     CollectiveCall call = make(Collective::kReduceScatter, sendbuf, recvbuf, recvcount, type);
-    set_operator(call, handle, op);
+    handle.operators.set(call, static_cast<int>(op));
     perform(handle, call, stream, request);
   });
 }

@@ -28,7 +28,7 @@ std::vector<Message> equal_messages(std::size_t count, std::size_t bytes) {
 void check_in_flight(Session& session) {
   const OneWay way(session);
   const int most = session.plugin().most_requests();
-  transfer(session, way.comm, equal_messages(static_cast<std::size_t>(8 * most), 4096), 100, most);
+  transfer(session, way.comm, equal_messages(8 * static_cast<std::size_t>(most), 4096), 100, most);
 }
 
 void check_order(Session& session) {
@@ -47,9 +47,11 @@ void check_order(Session& session) {
 void check_both_ways(Session& session) {
   session.start();
   const Comms comms = connect_processes(session, 1, 1);
-  const std::vector<Message> messages = equal_messages(64, 100'000);
-  Region from(64 * 100'000);
-  Region to(64 * 100'000);
+  constexpr std::size_t kCount = 64;
+  constexpr std::size_t kBytes = 100'000;
+  const std::vector<Message> messages = equal_messages(kCount, kBytes);
+  Region from(kCount * kBytes);
+  Region to(kCount * kBytes);
   const std::uint64_t mine = session.sender() ? 1000 : 2000;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     from.fill(messages[i].offset, messages[i].bytes, mine + i);

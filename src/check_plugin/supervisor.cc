@@ -82,8 +82,75 @@ Call present_call(const ProcessPage& page) {
   return Call::kNone;
 }
 
+// How a child came to its end.
+struct Ending {
+  bool hung;     // it was killed
+  bool stopped;  // the other had failed before
+  int status;    // as waitpid gives it
+  Call call;     // that it was in
+  bool failed_first;
+  double seconds;
+};
+
+// What one child says. The verdict that weighs most is the rule's: a crash, then a hang in a call,
+// then what a child found.
+struct Judged {
+  Verdict verdict;
+  int weight = 0;
+};
+
 std::string where(Call call) {
   return call == Call::kNone ? "outside the plugin's functions" : fmt::format("in {}", name(call));
+}
+
+Judged failed(int weight, std::string expected, std::string came, Call call = Call::kNone) {
+  Verdict verdict;
+  verdict.state = State::kFailed;
+  verdict.expected = std::move(expected);
+  verdict.came = std::move(came);
+  verdict.call = name(call);
+  return {std::move(verdict), weight};
+}
+
+Judged judge(const ProcessPage& own, const Ending& ending) {
+  Verdict passed;
+  passed.state = State::kPassed;
+  if (own.meant_to_die.load()) return {passed, 0};
+  const State state = own.state.load();
+  if (own.crashed.load() || (!ending.hung && WIFSIGNALED(ending.status))) {
+    const Call call = own.crashed_in.load();
+    return failed(
+        6, call == Call::kNone ? "no crash" : fmt::format("{} returns", name(call)),
+        fmt::format("the process crashed {}: {}", where(call), strsignal(WTERMSIG(ending.status))),
+        call);
+  }
+  if (!ending.hung && state == State::kRunning) {
+    return failed(
+        6, "the plugin does not end the process",
+        fmt::format("it ended {} with status {}", where(ending.call), WEXITSTATUS(ending.status)),
+        ending.call);
+  }
+  if (ending.hung && ending.call != Call::kNone) {
+    return failed(
+        5, fmt::format("{} returns", name(ending.call)),
+        fmt::format("it hung: still in {} after {:.1f} s", name(ending.call), ending.seconds),
+        ending.call);
+  }
+  if (state == State::kFailed) {
+    // The other may have failed only because this one was gone.
+    return failed(ending.failed_first ? 4 : 3, own.expected.data(), own.came.data());
+  }
+  if (ending.hung && !ending.stopped) {
+    return failed(2, "the check ends in its time",
+                  fmt::format("not after {:.1f} s", ending.seconds));
+  }
+  if (state == State::kSkipped) {
+    Verdict skipped;
+    skipped.state = State::kSkipped;
+    skipped.missing = own.expected.data();
+    return {skipped, 1};
+  }
+  return {passed, 0};
 }
 
 }  // namespace
@@ -94,6 +161,7 @@ Verdict Supervisor::run(int processes, std::chrono::milliseconds limit,
   Page& page = page_.get();
   const Clock::time_point begin = Clock::now();
   std::vector<Child> children;
+  children.reserve(static_cast<std::size_t>(processes));
   for (int i = 0; i < processes; ++i) children.push_back(start(options_, page, i, body));
 
   Clock::time_point deadline = begin + limit;
@@ -129,60 +197,24 @@ Verdict Supervisor::run(int processes, std::chrono::milliseconds limit,
 
   Verdict verdict;
   verdict.state = State::kPassed;
-  // What says most wins: a crash, then a hang in a call, then what a child found.
   int weight = 0;
   for (std::size_t i = 0; i < children.size(); ++i) {
     Child& child = children[i];
     const bool hung = !child.ended;
     if (hung) waitpid(child.pid, &child.status, 0);
     ProcessPage& own = page.processes[i];
-    Verdict found;
-    int found_weight = 0;
-    const State state = own.state.load();
-    if (own.meant_to_die.load()) {
-      found.state = State::kPassed;
-    } else if (own.crashed.load() || (!hung && WIFSIGNALED(child.status))) {
-      const Call call = own.crashed_in.load();
-      found_weight = 6;
-      found.call = name(call);
-      found.expected = call == Call::kNone ? "no crash" : fmt::format("{} returns", name(call));
-      found.came =
-          fmt::format("the process crashed {}: {}", where(call), strsignal(WTERMSIG(child.status)));
-    } else if (!hung && state == State::kRunning) {
-      found_weight = 6;
-      found.call = name(calls[i]);
-      found.expected = "the plugin does not end the process";
-      found.came =
-          fmt::format("it ended {} with status {}", where(calls[i]), WEXITSTATUS(child.status));
-    } else if (hung && calls[i] != Call::kNone) {
-      found_weight = 5;
-      found.call = name(calls[i]);
-      found.expected = fmt::format("{} returns", found.call);
-      found.came = fmt::format("it hung: still in {} after {:.1f} s", found.call,
-                               std::chrono::duration<double>(Clock::now() - begin).count());
-    } else if (state == State::kFailed) {
-      // The other may have failed only because this one was gone.
-      found_weight = page.first_failed.load() == static_cast<int>(i) + 1 ? 4 : 3;
-      found.expected = own.expected.data();
-      found.came = own.came.data();
-    } else if (hung && !stopping) {
-      found_weight = 2;
-      found.expected = "the check ends in its time";
-      found.came = fmt::format("not after {:.1f} s",
-                               std::chrono::duration<double>(Clock::now() - begin).count());
-    } else if (state == State::kSkipped) {
-      found_weight = 1;
-      found.state = State::kSkipped;
-      found.missing = own.expected.data();
-    } else {
-      found.state = State::kPassed;
-    }
-    if (found_weight > weight) {
-      weight = found_weight;
-      verdict = std::move(found);
-      verdict.warning = own.warning.data();
-      if (processes > 1 && verdict.state == State::kFailed) verdict.side = kSides[i];
-    }
+    const Ending ending{hung,
+                        stopping,
+                        child.status,
+                        calls[i],
+                        page.first_failed.load() == static_cast<int>(i) + 1,
+                        std::chrono::duration<double>(Clock::now() - begin).count()};
+    Judged judged = judge(own, ending);
+    if (judged.weight <= weight) continue;
+    weight = judged.weight;
+    verdict = std::move(judged.verdict);
+    verdict.warning = own.warning.data();
+    if (processes > 1 && verdict.state == State::kFailed) verdict.side = kSides[i];
   }
   verdict.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   return verdict;

@@ -55,6 +55,13 @@ Extent extent_of(const CollectiveCall& call, int rank, int num_ranks);
 Validated validate_buffers(const CollectiveCall& call, const Extent& extent, int rank);
 
 /// Both: everything that this rank alone can know.
+/// An all-to-all whose blocks are to be replaced by those that come: no schedule does that without
+/// memory of its own.
+inline bool exchanges_in_place(const CollectiveCall& call) {
+  return call.collective == Collective::kAllToAll && call.input == call.output &&
+         call.input != nullptr;
+}
+
 Validated validate(const CollectiveCall& call, int rank, int num_ranks);
 void validate(const PointToPointCall& call, int num_ranks);
 

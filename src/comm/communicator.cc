@@ -491,8 +491,12 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
   look_at_device();
   fate_.check();
   if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
-  const Validated valid = validate(call, rank(), size());
-  device_->launch(call, valid.in_place, tag_of(call, calls_ + 1), stream);
+  if (exchanges_in_place(call)) {
+    device_->launch_copied(call, extent_of(call, rank(), size()), tag_of(call, calls_ + 1), stream);
+  } else {
+    const Validated valid = validate(call, rank(), size());
+    device_->launch(call, valid.in_place, tag_of(call, calls_ + 1), stream);
+  }
   // Only now: a call that was refused leaves this rank in step with the others.
   next_number();
 }

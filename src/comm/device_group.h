@@ -33,6 +33,9 @@ class DeviceGroup {
   /// GPU cannot reach
   virtual void launch(const CollectiveCall& call, bool in_place, const executor::CallTag& tag,
                       DeviceStream stream) = 0;
+  /// The same for exchanges_in_place(): the input is copied first, in the order of the stream.
+  virtual void launch_copied(const CollectiveCall& call, const Extent& extent,
+                             const executor::CallTag& tag, DeviceStream stream) = 0;
   /// Enqueues sends and receives that run all at once; several with one peer run in order.
   virtual void launch(const std::vector<PointToPointCall>& calls, DeviceStream stream) = 0;
 

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/error.h"
+#include "core/guarded_write.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -37,7 +38,7 @@ executor::SendEnd* Links::send_end(int channel, int peer) {
       made->shape = shape_;
       made->peer = peer;
       made->address_allowed = reach.by_address;
-      if (reach.by_address) made->process = reach.process;
+      if (reach.by_address && can_guard_writes()) made->process = reach.process;
       end = std::move(made);
     }
     return end.get();

@@ -2,6 +2,7 @@
 #include "comm/device_group.h"
 #include "comm/measure_site.h"
 #include "comm/peer_matrix.h"
+#include "comm/probe/probe.h"
 #include "comm/stream_mark.h"
 
 namespace ropewalk::comm {
@@ -27,6 +28,12 @@ std::unique_ptr<MeasureSite> device_site(Communicator& /*comm*/) {
 }
 
 std::string measure_peers(std::size_t /*bytes*/, int /*repetitions*/) {
+  throw Error(Errc::kInvalidUsage, why_no_device());
+}
+
+probe::Checks probe::gpu(int /*device*/) { throw Error(Errc::kInvalidUsage, why_no_device()); }
+
+probe::Checks probe::gpu_pair(int /*first*/, int /*second*/) {
   throw Error(Errc::kInvalidUsage, why_no_device());
 }
 

@@ -5,8 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <span>
+#include <system_error>
 
 #include "core/error.h"
 #include "core/random.h"
@@ -17,19 +21,22 @@ namespace {
 // The kernel moves at most 2 GiB less a page per call; whole GiB keep the pieces aligned.
 constexpr std::size_t kLargestCopyBytes = std::size_t{1} << 30;
 
-using CopyFunction = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
-                                 unsigned long);
+// A guarded write ends its look at the guard with each call; a call of this size takes a
+// millisecond.
+constexpr std::size_t kGuardedCopyBytes = std::size_t{4} << 20;
 
-// Copies all of it, or says which errno ended it; 0 is success.
-int copy_all(CopyFunction copy, pid_t pid, void* local, std::uint64_t remote,
+// Copies all of it by `copy(local, remote)`, in calls of at most `most`, or says which errno ended
+// it; 0 is success.
+template <typename Copy>
+int copy_all(Copy&& copy, std::size_t most, void* local, std::uint64_t remote,
              std::size_t bytes) noexcept {
   auto* here = static_cast<std::byte*>(local);
   while (bytes > 0) {
-    const std::size_t piece = std::min(bytes, kLargestCopyBytes);
+    const std::size_t piece = std::min(bytes, most);
     const iovec local_range{here, piece};
     // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of another process
     const iovec remote_range{reinterpret_cast<void*>(remote), piece};
-    const ssize_t moved = copy(pid, &local_range, 1, &remote_range, 1, 0);
+    const ssize_t moved = copy(local_range, remote_range);
     if (moved < 0) {
       if (errno == EINTR) continue;
       return errno;
@@ -41,6 +48,12 @@ int copy_all(CopyFunction copy, pid_t pid, void* local, std::uint64_t remote,
     bytes -= static_cast<std::size_t>(moved);
   }
   return 0;
+}
+
+int read_all(pid_t pid, void* local, std::uint64_t remote, std::size_t bytes) noexcept {
+  return copy_all([&](const iovec& here,
+                      const iovec& there) { return process_vm_readv(pid, &here, 1, &there, 1, 0); },
+                  kLargestCopyBytes, local, remote, bytes);
 }
 
 void check(int saved_errno, const char* call, pid_t pid, std::size_t bytes) {
@@ -64,8 +77,8 @@ ProbeAddress ProcessProbe::address() const noexcept {
 
 std::string try_single_copy(const ProbeAddress& peer) {
   std::array<std::byte, 32> seen{};
-  const int failure = copy_all(process_vm_readv, static_cast<pid_t>(peer.pid), seen.data(),
-                               peer.address, seen.size());
+  const int failure =
+      read_all(static_cast<pid_t>(peer.pid), seen.data(), peer.address, seen.size());
   if (failure != 0) {
     return system_error(failure, fmt::format("process_vm_readv of process {}", peer.pid)).what();
   }
@@ -75,14 +88,37 @@ std::string try_single_copy(const ProbeAddress& peer) {
 }
 
 void read_process(pid_t pid, void* destination, std::uint64_t source, std::size_t bytes) {
-  check(copy_all(process_vm_readv, pid, destination, source, bytes), "process_vm_readv", pid,
-        bytes);
+  check(read_all(pid, destination, source, bytes), "process_vm_readv", pid, bytes);
 }
 
-void write_process(pid_t pid, std::uint64_t destination, const void* source, std::size_t bytes) {
+bool write_process(pid_t pid, std::uint64_t destination, const void* source, std::size_t bytes,
+                   const WriteGuard& guard) {
   // process_vm_writev takes the local range as writable but only reads it.
-  check(copy_all(process_vm_writev, pid, const_cast<void*>(source), destination, bytes),
-        "process_vm_writev", pid, bytes);
+  const int failure =
+      copy_all([&](const iovec& here,
+                   const iovec& there) { return guarded_writev(pid, here, there, guard); },
+               kGuardedCopyBytes, const_cast<void*>(source), destination, bytes);
+  if (failure == ECANCELED) return false;
+  check(failure, "process_vm_writev", pid, bytes);
+  return true;
+}
+
+bool is_stopped(pid_t pid) {
+  if (kill(pid, 0) != 0 && errno == ESRCH) return true;
+  std::error_code failure;
+  std::filesystem::directory_iterator threads(fmt::format("/proc/{}/task", pid), failure);
+  if (failure) return false;
+  for (const std::filesystem::directory_entry& thread : threads) {
+    std::ifstream file(thread.path() / "stat");
+    std::string line;
+    if (!std::getline(file, line)) return false;
+    // "number (name) state ...": the name may hold anything, the state follows the last bracket.
+    const std::size_t bracket = line.rfind(')');
+    if (bracket == std::string::npos || bracket + 2 >= line.size()) return false;
+    const char state = line[bracket + 2];
+    if (state != 'T' && state != 'Z' && state != 'X') return false;
+  }
+  return true;
 }
 
 }  // namespace ropewalk

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <string>
 
+#include "core/guarded_write.h"
+
 namespace ropewalk {
 
 /// What a process publishes so that others can try to read its memory. Plain bytes, sent as they
@@ -36,8 +38,18 @@ class ProcessProbe {
 /// namespace")
 std::string try_single_copy(const ProbeAddress& peer);
 
-/// Copies from (to) another process. @throws Error kPeerLost when the process is gone, kSystem else
+/// Copies from another process. @throws Error kPeerLost when the process is gone, kSystem else
 void read_process(pid_t pid, void* destination, std::uint64_t source, std::size_t bytes);
-void write_process(pid_t pid, std::uint64_t destination, const void* source, std::size_t bytes);
+
+/// Copies to another process, while the guard holds.
+/// @return false when it did not; what was left then is not written, now or later
+/// @throws Error kPeerLost when the process is gone, kSystem else
+/// @pre can_guard_writes()
+bool write_process(pid_t pid, std::uint64_t destination, const void* source, std::size_t bytes,
+                   const WriteGuard& guard);
+
+/// Whether all threads of a process are stopped (SIGSTOP) or gone, so that none is inside a system
+/// call. False where that cannot be seen.
+bool is_stopped(pid_t pid);
 
 }  // namespace ropewalk

@@ -100,13 +100,29 @@ TEST(ProcessMemory, ReadsAndWritesAnotherProcess) {
   std::vector<std::uint8_t> seen(data.size());
   read_process(child.pid(), seen.data(), address_of(data.data()), seen.size());
   EXPECT_EQ(seen, original);
-  write_process(child.pid(), address_of(data.data()) + 3, changed.data() + 3, changed.size() - 5);
+  read_process(child.pid(), nullptr, 0, 0);  // nothing to move, nothing touched
+  if (!can_guard_writes()) GTEST_SKIP() << "writes cannot be guarded";
+  const std::uint64_t word = 1;
+  EXPECT_FALSE(write_process(child.pid(), address_of(data.data()), changed.data(), 1, {&word, 2}));
+  EXPECT_TRUE(write_process(child.pid(), address_of(data.data()) + 3, changed.data() + 3,
+                            changed.size() - 5, {&word, 1}));
   read_process(child.pid(), seen.data(), address_of(data.data()), seen.size());
   EXPECT_EQ(std::vector<std::uint8_t>(seen.begin() + 3, seen.end() - 2),
             std::vector<std::uint8_t>(changed.begin() + 3, changed.end() - 2));
   EXPECT_EQ(seen[2], original[2]);
   EXPECT_EQ(seen[seen.size() - 2], original[seen.size() - 2]);
-  read_process(child.pid(), nullptr, 0, 0);  // nothing to move, nothing touched
+}
+
+TEST(ProcessMemory, SeesWhetherAProcessIsStopped) {
+  SleepingChild child;
+  EXPECT_FALSE(is_stopped(child.pid()));
+  kill(child.pid(), SIGSTOP);
+  int status = 0;
+  waitpid(child.pid(), &status, WUNTRACED);
+  EXPECT_TRUE(is_stopped(child.pid()));
+  const pid_t gone = child.pid();
+  child.end();
+  EXPECT_TRUE(is_stopped(gone));
 }
 
 TEST(ProcessMemory, LengthsBeyondOneCallOfTheKernel) {
@@ -167,7 +183,9 @@ TEST(ProcessMemory, DeadProcessIsPeerLost) {
   for (const bool writing : {false, true}) {
     try {
       if (writing) {
-        write_process(gone, address_of(&byte), &byte, 1);
+        if (!can_guard_writes()) continue;
+        const std::uint64_t word = 1;
+        write_process(gone, address_of(&byte), &byte, 1, {&word, 1});
       } else {
         read_process(gone, &byte, address_of(&byte), 1);
       }

@@ -37,6 +37,7 @@ class Backings : public ::testing::TestWithParam<ShmBacking> {
   }
 };
 
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a name cannot stand in them
 #define CREATE_OR_SKIP(memory, bytes)                \
   std::optional<SharedMemory> made = create(bytes);  \
   if (!made) GTEST_SKIP() << "no writable /dev/shm"; \

@@ -287,17 +287,17 @@ __attribute__((destructor)) void at_unload() {
 // The symbols that NCCL looks for. get_device_mr and irecv_consumed are for plugins that GPUs
 // drive; nothing here gains by file descriptors of GPU memory or by merging devices.
 extern "C" {
-#define RW_PLUGIN __attribute__((visibility("default"))) extern const
+#define RW_TABLE __attribute__((visibility("default"))) extern const
 
-RW_PLUGIN abi::NetV4 ncclNetPlugin_v4;
-RW_PLUGIN abi::NetV5 ncclNetPlugin_v5;
-RW_PLUGIN abi::NetV6 ncclNetPlugin_v6;
-RW_PLUGIN abi::NetV7 ncclNetPlugin_v7;
-RW_PLUGIN abi::NetV8 ncclNetPlugin_v8;
-RW_PLUGIN abi::NetV9 ncclNetPlugin_v9;
-RW_PLUGIN abi::NetV10 ncclNetPlugin_v10;
-RW_PLUGIN abi::NetV11 ncclNetPlugin_v11;
-RW_PLUGIN abi::NetV12 ncclNetPlugin_v12;
+RW_TABLE abi::NetV4 ncclNetPlugin_v4;
+RW_TABLE abi::NetV5 ncclNetPlugin_v5;
+RW_TABLE abi::NetV6 ncclNetPlugin_v6;
+RW_TABLE abi::NetV7 ncclNetPlugin_v7;
+RW_TABLE abi::NetV8 ncclNetPlugin_v8;
+RW_TABLE abi::NetV9 ncclNetPlugin_v9;
+RW_TABLE abi::NetV10 ncclNetPlugin_v10;
+RW_TABLE abi::NetV11 ncclNetPlugin_v11;
+RW_TABLE abi::NetV12 ncclNetPlugin_v12;
 
 const abi::NetV4 ncclNetPlugin_v4 = {
     .name = kName,
@@ -497,7 +497,7 @@ const abi::NetV12 ncclNetPlugin_v12 = {
     .set_net_attributes = set_net_attributes,
 };
 
-#undef RW_PLUGIN
+#undef RW_TABLE
 }
 
 }  // namespace ropewalk::netplugin

@@ -108,10 +108,10 @@ TEST_P(ExpectedBounds, FixedNumbersOfTreesPerRoot) {
 }
 
 TEST_P(ExpectedBounds, PackedIsNearWithFewTrees) {
-  for (const Collective collective : {Collective::kBroadcast, Collective::kAllReduce}) {
+  if (values()["gpus"] > 16) GTEST_SKIP() << "within 5% is asked for up to 16 GPUs";
+  for (const Collective collective : planned_collectives()) {
     Request wanted = request(collective);
     wanted.algorithm = "packed";
-    if (values()["gpus"] > 16) continue;
     const Plan plan = checked_plan(wanted);
     EXPECT_GE(plan.algbw.to_double(), plan.bound.algbw.to_double() * 0.95) << name(collective);
     EXPECT_LE(plan.trees.size(), plan.gpus.size() * 4) << name(collective);

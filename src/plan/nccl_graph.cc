@@ -52,7 +52,7 @@ class Reader {
   }
 
   std::string path_type(const pugi::xml_node& element, const char* name) {
-    const std::string type = xml_.required(element, name);
+    std::string type = xml_.required(element, name);
     if (std::find(std::begin(kNcclPathTypes), std::end(kNcclPathTypes), type) ==
         std::end(kNcclPathTypes)) {
       xml_.refuse(element, fmt::format("{} names no path type", name));

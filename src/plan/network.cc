@@ -1,7 +1,9 @@
 #include "plan/network.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <tuple>
 
 #include "core/error.h"
 
@@ -171,6 +173,23 @@ Network reversed(const Network& network) {
   Network out = network;
   for (Arc& arc : out.arcs) {
     std::swap(arc.from, arc.to);
+  }
+  return out;
+}
+
+std::vector<int> twin_arcs(const Network& network) {
+  std::map<std::tuple<int, int, Capacity>, std::vector<int>> by_ends;
+  for (std::size_t i = 0; i < network.arcs.size(); ++i) {
+    const Arc& arc = network.arcs[i];
+    by_ends[{arc.from, arc.to, arc.capacity}].push_back(static_cast<int>(i));
+  }
+  std::vector<int> out(network.arcs.size(), -1);
+  for (const auto& [ends, arcs] : by_ends) {
+    const auto back = by_ends.find({std::get<1>(ends), std::get<0>(ends), std::get<2>(ends)});
+    if (back == by_ends.end()) continue;
+    for (std::size_t i = 0; i < std::min(arcs.size(), back->second.size()); ++i) {
+      out[at(arcs[i])] = back->second[i];
+    }
   }
   return out;
 }

@@ -55,6 +55,10 @@ Network make_network(const topology::Topology& topology, const Selection& select
 /// The same with every arc turned round: reduce-scatter is all-gather on it, reduce is broadcast.
 Network reversed(const Network& network);
 
+/// Of every arc the place of one that leads back with the same capacity, each once; -1: there is
+/// none.
+std::vector<int> twin_arcs(const Network& network);
+
 /// Whether what enters every node that is no rank may also leave it (capacity in = capacity out),
 /// as full duplex links have it. Edge splitting needs this.
 bool switches_are_balanced(const Network& network);

@@ -178,15 +178,8 @@ Fraction fixed_rate(const Network& network, const Supplies& supplies, const Frac
 }
 
 bool is_symmetric(const Network& network) {
-  // Arc by arc, not in sum: each is rounded down alone.
-  std::map<std::pair<int, int>, std::multiset<Capacity>> sizes;
-  for (const Arc& arc : network.arcs) {
-    sizes[{arc.from, arc.to}].insert(arc.capacity);
-  }
-  return std::all_of(sizes.begin(), sizes.end(), [&](const auto& entry) {
-    const auto twin = sizes.find({entry.first.second, entry.first.first});
-    return twin != sizes.end() && twin->second == entry.second;
-  });
+  const std::vector<int> twins = twin_arcs(network);
+  return std::find(twins.begin(), twins.end(), -1) == twins.end();
 }
 
 }  // namespace ropewalk::plan

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -19,6 +20,9 @@ std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 constexpr Capacity kMostEqualTrees = 24;
 constexpr double kStep = 0.2;  // of the multiplicative weights: within some percent of the bound
+// Where searches find ever new trees, their weights cannot be rounded to few: they end when so many
+// trees were found, times the number of arcs that a search looks at.
+constexpr std::size_t kMostSearchWork = 120'000;
 constexpr int kMostRanks = 64;
 constexpr int kMostTrees = 64;  // more are never "few"
 
@@ -51,57 +55,63 @@ FewTrees rounded(const Network& network, const FractionalPacking& packing, const
   return out;
 }
 
+/// The best packing of whole numbers of equal trees, `supplies` of them for each number: the least
+/// number that comes near `bound`; with a limit on the number (not 0) the best within it. Links
+/// must be alike both ways.
+std::vector<OutTree> equal_trees(const Network& network,
+                                 const std::function<Supplies(Capacity)>& supplies,
+                                 const Fraction& bound, int limit) {
+  const Capacity most = limit > 0 ? std::min<Capacity>(limit, kMostEqualTrees) : kMostEqualTrees;
+  const double enough = (limit > 0 ? 1 - 1e-9 : 1 - kPackedGap) * bound.to_double();
+  Capacity chosen = 1;
+  Fraction best = 0;
+  for (Capacity count = 1; count <= most; ++count) {
+    const Fraction rate = fixed_rate(network, supplies(count), bound);
+    if (rate <= best) continue;
+    best = rate;
+    chosen = count;
+    if (rate.to_double() >= enough) break;
+  }
+  return pack_fixed(network, supplies(chosen), bound);
+}
+
+/// The same number of trees for every rank.
+std::vector<OutTree> equal_trees_of_all(const Network& network, int limit) {
+  const auto supplies = [&](Capacity count) { return Supplies(at(network.num_ranks()), count); };
+  return equal_trees(network, supplies,
+                     all_gather_bound(network).rate * Fraction(network.num_ranks()), limit);
+}
+
 /// Exact packings with few trees, where there are such: they serve machines with many like
 /// switches, among whose ways prices cannot choose. Needs links alike both ways.
-std::vector<FewTrees> whole_numbers(const Network& network, Collective collective, int root) {
-  std::vector<FewTrees> out;
+FewTrees whole_numbers(const Network& network, Collective collective, int root, int limit) {
+  FewTrees out;
   if (!is_symmetric(network)) return out;
   if (collective == Collective::kBroadcast) {
-    // The fewest equal trees whose rate is near the bound, and the trees of the bound itself.
-    const CutBound bound = broadcast_bound(network, root);
-    const auto keep = [&](std::vector<OutTree> trees) {
-      FewTrees found;
-      for (OutTree& tree : trees) {
-        found.rate += tree.weight;
-        found.weights.push_back(tree.weight);
-        found.trees.push_back({root, {}, std::move(tree.edges)});
-      }
-      out.push_back(std::move(found));
+    const auto supplies = [&](Capacity count) {
+      Supplies of_root(at(network.num_ranks()), 0);
+      of_root[at(root)] = count;
+      return of_root;
     };
-    Supplies supplies(at(network.num_ranks()), 0);
-    for (Capacity count = 1; count <= kMostEqualTrees; ++count) {
-      supplies[at(root)] = count;
-      if (fixed_rate(network, supplies, bound.rate).to_double() >=
-          (1 - kPackedGap) * bound.rate.to_double()) {
-        keep(pack_fixed(network, supplies, bound.rate));
-        break;
-      }
+    for (OutTree& tree :
+         equal_trees(network, supplies, broadcast_bound(network, root).rate, limit)) {
+      out.rate += tree.weight;
+      out.weights.push_back(tree.weight);
+      out.trees.push_back({root, {}, std::move(tree.edges)});
     }
-    keep(pack_broadcast(network, root, bound));
     return out;
   }
-  const Network back = reversed(network);
-  const Fraction limit = all_gather_bound(network).rate * Fraction(network.num_ranks());
-  for (const Capacity per_root : {1, 2}) {
-    const Supplies supplies(at(network.num_ranks()), per_root);
-    std::vector<OutTree> down = pack_fixed(network, supplies, limit);
-    std::vector<OutTree> up = pack_fixed(back, supplies, limit);
-    // Both have the same number of equal units for every root: by root, then unit by unit.
-    const auto by_root = [](const OutTree& a, const OutTree& b) { return a.root < b.root; };
-    std::stable_sort(down.begin(), down.end(), by_root);
-    std::stable_sort(up.begin(), up.end(), by_root);
-    FewTrees found;
-    for (std::size_t a = 0, b = 0; a < up.size() && b < down.size();) {
-      const Fraction both = std::min(up[a].weight, down[b].weight);
-      found.trees.push_back({up[a].root, up[a].edges, down[b].edges});
-      found.weights.push_back(both / 2);
-      found.rate += both / 2;
-      up[a].weight -= both;
-      down[b].weight -= both;
-      a += up[a].weight == Fraction(0) ? 1 : 0;
-      b += down[b].weight == Fraction(0) ? 1 : 0;
+  // An all-reduce of pairs of a tree and itself upside down.
+  const std::vector<int> twins = twin_arcs(network);
+  const int for_each = limit > 0 ? std::max(1, limit / network.num_ranks()) : 0;
+  for (OutTree& tree : equal_trees_of_all(network, for_each)) {
+    out.rate += tree.weight / 2;
+    out.weights.push_back(tree.weight / 2);
+    TreePair pair{tree.root, tree.edges, std::move(tree.edges)};
+    for (RoutedEdge& edge : pair.in) {
+      for (int& arc : edge.arcs) arc = twins[at(arc)];
     }
-    out.push_back(std::move(found));
+    out.trees.push_back(std::move(pair));
   }
   return out;
 }
@@ -110,41 +120,49 @@ std::vector<FewTrees> whole_numbers(const Network& network, Collective collectiv
 /// of trees (not 0) the best within it, however many.
 FewTrees fewest(const Network& network, Collective collective, int root, double bound, int limit) {
   const int most_trees = limit > 0 ? limit : kMostTrees;
-  const FractionalPacking packing = pack_by_weights(network, collective, root, kStep);
+  const double enough = (limit > 0 ? 1 - 1e-9 : 1 - kPackedGap) * bound;
   std::optional<FewTrees> best;
+  const auto near = [&](const FewTrees& trees) { return trees.rate.to_double() >= enough; };
   const auto offer = [&](FewTrees offered) {
     if (static_cast<int>(offered.trees.size()) > most_trees || offered.trees.empty()) return;
-    const double gap = 1 - kPackedGap;
-    const bool near = limit == 0 && offered.rate.to_double() >= gap * bound;
-    const bool had = limit == 0 && best.has_value() && best->rate.to_double() >= gap * bound;
-    const bool better =
-        !best.has_value() || (near && !had) ||
-        (near == had &&
-         (near ? offered.trees.size() < best->trees.size() ||
-                     (offered.trees.size() == best->trees.size() && offered.rate > best->rate)
-               : offered.rate > best->rate));
+    const bool both_near = limit == 0 && near(offered) && best.has_value() && near(*best);
+    const bool better = !best.has_value() ||
+                        (both_near ? std::pair(offered.trees.size(), best->rate) <
+                                         std::pair(best->trees.size(), offered.rate)
+                                   : offered.rate > best->rate && !(limit == 0 && near(*best)));
     if (better) best = std::move(offered);
   };
+  offer(whole_numbers(network, collective, root, limit));
   // Whole units of one lane: the greatest common divisor of the capacities that the trees use. An
   // all-reduce pair needs parts of a lane, as undirected trees do not pack whole lanes well.
-  Fraction::Integer lane = 0;
-  for (const TreePair& tree : packing.trees) {
-    for (const auto& [arc, times] : arc_uses(tree)) {
-      lane = greatest_common_divisor(lane, network.arcs[at(arc)].capacity);
+  const std::size_t most_distinct = limit > 0 ? 0 : kMostSearchWork / network.arcs.size() + 1;
+  const FractionalPacking packing =
+      pack_by_weights(network, collective, root, kStep, most_distinct);
+  if (most_distinct == 0 || packing.trees.size() < most_distinct) {
+    Fraction::Integer lane = 0;
+    for (const TreePair& tree : packing.trees) {
+      for (const auto& [arc, times] : arc_uses(tree)) {
+        lane = greatest_common_divisor(lane, network.arcs[at(arc)].capacity);
+      }
+    }
+    for (const int parts : {1, 2, 3, 5, 7}) {
+      offer(rounded(network, packing, Fraction(lane, parts)));
     }
   }
-  for (const int parts : {1, 2, 3, 5, 7}) {
-    offer(rounded(network, packing, Fraction(lane, parts)));
-  }
-  for (FewTrees& whole : whole_numbers(network, collective, root)) offer(std::move(whole));
+  double most_for_each = 0;  // of the numbers of trees that were tried
   for (const int count : {1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64}) {
-    const double enough = limit > 0 ? 1 - 1e-9 : 1 - kPackedGap;
-    const bool near = best.has_value() && best->rate.to_double() >= enough * bound;
+    const bool had = best.has_value() && near(*best);
     if (count > most_trees ||
-        (near && (limit > 0 || count >= static_cast<int>(best->trees.size())))) {
+        (had && (limit > 0 || count >= static_cast<int>(best->trees.size())))) {
       break;
     }
-    offer(few_trees(network, collective, root, count));
+    // Twice as many trees carry about twice as much, until links are full: numbers that are far too
+    // small are not worth a search.
+    constexpr double kHope = 1.5;
+    if (limit == 0 && count > 4 && kHope * most_for_each * count < enough) continue;
+    FewTrees found = few_trees(network, collective, root, count);
+    most_for_each = std::max(most_for_each, found.rate.to_double() / count);
+    offer(std::move(found));
   }
   if (limit > 0) offer(few_trees(network, collective, root, limit, true));
   RW_ASSERT(best.has_value());
@@ -162,6 +180,7 @@ std::vector<OutTree> out_trees(const FewTrees& found, bool in_side) {
 
 /// All ranks are roots at once: as many trees for each as come near the bound, all of one weight.
 std::vector<OutTree> packed_for_all(const Network& network, int limit) {
+  if (is_symmetric(network)) return equal_trees_of_all(network, limit);
   const int most_trees = limit > 0 ? limit : kMostTrees;
   const double bound = (all_gather_bound(network).rate * Fraction(network.num_ranks())).to_double();
   FewTrees best = few_trees_of_all(network, 1);
@@ -176,7 +195,7 @@ std::vector<OutTree> packed_for_all(const Network& network, int limit) {
 }  // namespace
 
 FractionalPacking pack_by_weights(const Network& network, Collective collective, int root,
-                                  double epsilon) {
+                                  double epsilon, std::size_t most_trees) {
   const auto arcs = static_cast<double>(network.arcs.size());
   // Lengths start at delta / capacity and grow by 1 + epsilon where a tree fills an arc; when the
   // cheapest tree has length 1, every tree that matters has been used enough.
@@ -192,7 +211,7 @@ FractionalPacking pack_by_weights(const Network& network, Collective collective,
                                 : mirrored                           ? finder.mirrored()
                                                                      : finder.pair(root);
     ++out.searches;
-    if (length >= 1) break;
+    if (length >= 1 || (most_trees > 0 && out.trees.size() >= most_trees)) break;
     const std::vector<std::pair<int, int>> uses = arc_uses(tree);
     double narrow = 1e300;
     for (const auto& [arc, times] : uses) {

@@ -15,6 +15,7 @@
 #include "plan/problem.h"
 #include "plan/ring.h"
 #include "plan/shaped_trees.h"
+#include "plan/three_phase.h"
 
 namespace ropewalk::plan {
 
@@ -173,6 +174,10 @@ const std::vector<Entry>& registry() {
       {{"one-hop", "a star around every GPU, for switches that join all", planned_collectives()},
        plan_one_hop},
       {{"ring", "rings as NCCL searches them", planned_collectives()}, plan_ring},
+      {{"three-phase",
+        "reduce within hosts, exchange between them, broadcast within (Blink)",
+        {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce}},
+       plan_three_phase},
       {{"rail-chain",
         "chains over hosts, one for each GPU of a host",
         {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce}},

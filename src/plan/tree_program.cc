@@ -445,17 +445,10 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
   if (mirrored) {
     // Reversing is a symmetry of the programme, so the mean of the prices both ways is as good, and
     // prices pairs of different trees rightly as well.
-    std::map<std::pair<std::pair<int, int>, Capacity>, std::vector<std::size_t>> by_ends;
-    for (std::size_t i = 0; i < network.arcs.size(); ++i) {
-      const Arc& arc = network.arcs[i];
-      by_ends[{{arc.from, arc.to}, arc.capacity}].push_back(i);
-    }
+    const std::vector<int> twins = twin_arcs(network);
     const std::vector<double> one_way = out.prices;
-    for (const auto& [key, members] : by_ends) {
-      const auto& twins = by_ends.at({{key.first.second, key.first.first}, key.second});
-      for (std::size_t i = 0; i < members.size(); ++i) {
-        out.prices[members[i]] = (one_way[members[i]] + one_way[twins[i]]) / 2;
-      }
+    for (std::size_t i = 0; i < one_way.size(); ++i) {
+      out.prices[i] = (one_way[i] + one_way[at(twins[i])]) / 2;
     }
   }
   // The cheapest trees set the scale of the prices.

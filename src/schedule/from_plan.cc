@@ -1,6 +1,7 @@
 #include "schedule/from_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <set>
 #include <string>
@@ -122,7 +123,7 @@ std::vector<int> whole_weights(const std::vector<Fraction>& shares) {
   }
   const double scale = kMaxWeight / largest.to_double();
   for (const Fraction& share : shares) {
-    weights.push_back(std::max(1, static_cast<int>(share.to_double() * scale + 0.5)));
+    weights.push_back(std::max(1, static_cast<int>(std::lround(share.to_double() * scale))));
   }
   return weights;
 }

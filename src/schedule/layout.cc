@@ -132,7 +132,7 @@ Range channel_range(std::size_t count, const int* weight, int num_channels, int 
   const std::size_t after = before + static_cast<std::size_t>(weight[channel]);
   // 128-bit, so that count times weight cannot overflow.
   const auto boundary = [&](std::size_t sum) -> std::size_t {
-    if (sum == total) return count;
+    if (sum == total || total == 0) return count;
     const auto exact =
         static_cast<std::size_t>(static_cast<unsigned __int128>(count) * sum / total);
     return std::min(count, round_up(exact, granule));

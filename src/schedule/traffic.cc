@@ -54,10 +54,27 @@ class TreeTraffic {
               const TrafficOptions& options, Traffic& traffic)
       : topology_(topology), plan_(plan), options_(options), traffic_(traffic) {}
 
-  void add(const plan::Tree& tree) {
-    const double bytes = options_.bytes * (tree.weight / plan_.algbw).to_double();
+  /// What a tree asks for: chunks of the best size for its deepest way, or of the size given.
+  struct Wish {
+    int hops = 0;
+    int rounds = 1;
+    double messages_per_round = 0;
+  };
+  [[nodiscard]] Wish wish(const plan::Tree& tree) const {
+    const double bytes = bytes_of(tree);
+    const auto [hops, hop] = deepest(tree);
+    Wish out;
+    out.hops = hops;
+    out.messages_per_round = static_cast<double>(tree.reduce.size() + tree.broadcast.size());
+    out.rounds = rounds_for(bytes, options_.chunk_bytes > 0
+                                       ? options_.chunk_bytes
+                                       : plan::best_chunk(hops, bytes, hop).chunk_bytes);
+    return out;
+  }
+
+  void add(const plan::Tree& tree, int rounds) {
+    const double bytes = bytes_of(tree);
     const double rate = tree.weight.to_double();
-    const int rounds = rounds_for(bytes, chunk_of(tree, bytes, rate * 1e9));
     const auto n = static_cast<std::size_t>(plan_.num_ranks());
     std::vector<Traffic::Step> up(n);
     std::vector<Traffic::Step> down(n);
@@ -88,11 +105,14 @@ class TreeTraffic {
     steps[static_cast<std::size_t>(edge.destination)].receive.push_back(pipe);
   }
 
-  /// The chunk that is best for the tree's deepest way.
-  double chunk_of(const plan::Tree& tree, double bytes, double rate) const {
-    if (options_.chunk_bytes > 0) return options_.chunk_bytes;
+  [[nodiscard]] double bytes_of(const plan::Tree& tree) const {
+    return options_.bytes * (tree.weight / plan_.algbw).to_double();
+  }
+
+  /// Hops of the tree's deepest way, and one of them.
+  [[nodiscard]] std::pair<int, plan::HopCost> deepest(const plan::Tree& tree) const {
     std::vector<std::pair<int, double>> depth(static_cast<std::size_t>(plan_.num_ranks()), {0, 0});
-    const auto deepest = [&](const std::vector<plan::TreeEdge>& edges, bool reversed) {
+    const auto way = [&](const std::vector<plan::TreeEdge>& edges, bool reversed) {
       std::pair<int, double> most{0, 0};
       std::fill(depth.begin(), depth.end(), std::pair(0, 0.0));
       const auto visit = [&](const plan::TreeEdge& edge) {
@@ -109,11 +129,11 @@ class TreeTraffic {
       }
       return most;
     };
-    const auto up = deepest(tree.reduce, true);
-    const auto down = deepest(tree.broadcast, false);
+    const auto up = way(tree.reduce, true);
+    const auto down = way(tree.broadcast, false);
     const int hops = up.first + down.first;
     const double alpha = hops > 0 ? (up.second + down.second) / hops : 0;
-    return plan::best_chunk(hops, bytes, {alpha, rate, 0}).chunk_bytes;
+    return {hops, {alpha, tree.weight.to_double() * 1e9, 0}};
   }
 
   const topology::Topology& topology_;
@@ -137,10 +157,34 @@ double Traffic::messages() const {
 Traffic traffic_of(const topology::Topology& topology, const plan::Plan& plan,
                    const TrafficOptions& options) {
   Traffic traffic;
-  for (const plan::Tree& tree : plan.trees) {
-    TreeTraffic(topology, plan, options, traffic).add(tree);
+  TreeTraffic trees(topology, plan, options, traffic);
+  std::vector<TreeTraffic::Wish> wishes;
+  for (const plan::Tree& tree : plan.trees) wishes.push_back(trees.wish(tree));
+  // Filling a tree takes as many of its chunks as it is deep. Where there may be fewer chunks than
+  // the best number, deep trees have more of them, so that filling costs all trees the same share.
+  const auto rounds = [](const TreeTraffic::Wish& wish, double chunks_per_hop) {
+    return std::clamp(static_cast<int>(std::min<double>(wish.hops * chunks_per_hop, kMostRounds)),
+                      1, wish.rounds);
+  };
+  const auto messages = [&](double chunks_per_hop) {
+    double sum = 0;
+    for (const TreeTraffic::Wish& wish : wishes) {
+      sum += rounds(wish, chunks_per_hop) * wish.messages_per_round;
+    }
+    return sum;
+  };
+  double chunks_per_hop = kMostRounds;
+  if (messages(chunks_per_hop) > options.most_messages) {
+    double low = 0;
+    for (int step = 0; step < 60; ++step) {
+      const double middle = (low + chunks_per_hop) / 2;
+      (messages(middle) > options.most_messages ? chunks_per_hop : low) = middle;
+    }
+    chunks_per_hop = low;
   }
-  limit_messages(traffic, options.most_messages);
+  for (std::size_t i = 0; i < plan.trees.size(); ++i) {
+    trees.add(plan.trees[i], rounds(wishes[i], chunks_per_hop));
+  }
   return traffic;
 }
 

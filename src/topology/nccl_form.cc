@@ -73,7 +73,7 @@ class Scanner {
   std::string word() {
     const std::size_t begin = at_;
     while (is_name_character(peek())) ++at_;
-    const std::string found(text_.substr(begin, at_ - begin));
+    std::string found(text_.substr(begin, at_ - begin));
     if (found.empty()) refuse("a name is missing, or <? or a tab stands where one should");
     if (found.size() > limits_.text_bytes) refuse("a name is too long");
     return found;

@@ -26,8 +26,10 @@ struct Element {
 
 void print(const Element& element, int depth, std::string& out) {
   out.append(static_cast<std::size_t>(depth) * 2, ' ');
-  out += '<' + element.name;
-  for (const auto& [key, value] : element.attributes) out += ' ' + key + "=\"" + value + '"';
+  out.append("<").append(element.name);
+  for (const auto& [key, value] : element.attributes) {
+    out.append(" ").append(key).append("=\"").append(value).append("\"");
+  }
   if (element.children.empty()) {
     out += "/>\n";
     return;

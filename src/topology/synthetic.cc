@@ -454,7 +454,7 @@ Topology synthetic(std::string_view text) {
   Parser parser(text);
   const Parsed parsed = parser.run();
   HostBuilder builder(parser, parsed.parts, text);
-  const Topology host = builder.run();
+  Topology host = builder.run();
   if (parsed.hosts > 1 && !builder.has_nics()) parser.refuse(1, "several hosts need NICs");
   if (parsed.hosts == 1 && !(builder.wants_network() && builder.has_nics())) return host;
   Description description =

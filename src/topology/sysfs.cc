@@ -49,7 +49,9 @@ bool is_bus_id(std::string_view text) {
 }
 
 /// "0x10de" -> "10de".
-std::string digits(std::string text) { return text.starts_with("0x") ? text.substr(2) : text; }
+std::string digits(const std::string& text) {
+  return text.starts_with("0x") ? text.substr(2) : text;
+}
 
 struct Shape {
   int gen = 0;

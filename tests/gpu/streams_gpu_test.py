@@ -75,6 +75,19 @@ def test_groups_of_sends_and_receives(comms: list[Communicator]) -> None:
     run_ranks(comms, body)
 
 
+def test_all_to_all_in_place() -> None:
+    with on_gpus(2) as comms:
+        tensors = [
+            torch.arange(8, device=f"cuda:{comm.rank}") + 100 * comm.rank for comm in comms
+        ]
+        with ropewalk.group():
+            for comm, tensor in zip(comms, tensors, strict=True):
+                comm.all_to_all(tensor, out=tensor)
+        torch.cuda.synchronize()
+        assert tensors[0].tolist() == [0, 1, 2, 3, 100, 101, 102, 103]
+        assert tensors[1].tolist() == [4, 5, 6, 7, 104, 105, 106, 107]
+
+
 def test_one_thread_drives_all_gpus(comms: list[Communicator]) -> None:
     tensors = [torch.full((70001,), comm.rank + 1.0, device=f"cuda:{comm.rank}") for comm in comms]
     for i in range(len(comms)):

@@ -99,7 +99,7 @@ void run_rank(int rank, int size, const RankOptions& options, const std::vector<
 }  // namespace
 
 RankProcesses::RankProcesses(int size, const RankOptions& options,
-                             std::function<std::string(comm::Communicator&)> body) {
+                             const std::function<std::string(comm::Communicator&)>& body) {
   std::vector<Pipe> ids(static_cast<std::size_t>(size));
   for (Pipe& id : ids) id = make_pipe();
   for (int r = 0; r < size; ++r) {

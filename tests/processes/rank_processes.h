@@ -35,7 +35,7 @@ class RankProcesses {
  public:
   /// Starts `size` processes; each joins and runs `body`, whose text it reports.
   RankProcesses(int size, const RankOptions& options,
-                std::function<std::string(comm::Communicator&)> body);
+                const std::function<std::string(comm::Communicator&)>& body);
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;

@@ -31,6 +31,7 @@ MORE_FAULTS = [
     "leaks-memory",
     "leaks-segment",
 ]
+GPU_RULES = ("gpu-transfer", "gpu-flush", "gpu-and-host")
 # Waits of a plugin that hangs; long enough for one that does not, on a busy machine.
 SHORT = 3.0
 
@@ -39,15 +40,25 @@ def library(name: str = "broken_plugin") -> str:
     return str(Path(BUILD or "", "broken_plugins", f"lib{name}.so").resolve())
 
 
-def checked(file: str, fault: str = "", **options: Any) -> dict[str, dict[str, Any]]:
-    """The rules' outcomes by id."""
+def checked(
+    file: str, fault: str = "", *, gpu: bool = False, **options: Any
+) -> dict[str, dict[str, Any]]:
+    """The rules' outcomes by id. With `gpu` there is a stand-in for GPUs."""
+    before = dict(os.environ)
     os.environ["RW_BROKEN_PLUGIN"] = fault
+    # Without: also where there are GPUs.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if gpu:
+        os.environ["RW_BROKEN_PLUGIN_GPU"] = "1"
+        stand_in = Path(BUILD or "", "broken_plugins", "host_cuda").resolve()
+        os.environ["LD_LIBRARY_PATH"] = f"{stand_in}:{before.get('LD_LIBRARY_PATH', '')}"
     options.setdefault("connections", 100)
     options.setdefault("timeout", 30)
     try:
         parts = list(plugin_check.check(file, **options))
     finally:
-        del os.environ["RW_BROKEN_PLUGIN"]
+        os.environ.clear()
+        os.environ.update(before)
         for left in Path("/dev/shm").glob("rw-broken-plugin-*"):
             left.unlink()
     return {part["rule"]["id"]: part["rule"] for part in parts if "rule" in part}
@@ -94,7 +105,7 @@ def test_the_newest_version_is_taken_and_another_can_be() -> None:
 
 def rules_by_fault() -> list[str]:
     by_library = {"library", "symbol"}
-    other = {"large-message", "gpu-transfer", "gpu-flush", "gpu-and-host"}
+    other = {"large-message", *GPU_RULES}
     return [name for name in rule_ids() if name not in by_library | other]
 
 
@@ -114,6 +125,18 @@ def test_each_rule_is_seen_to_fail(fault: str) -> None:
 def test_cut_messages_pass_where_a_plugin_cuts_them() -> None:
     found = checked(library("broken_plugin_v8"), "reg-is-global", only=["truncation"])
     assert found["truncation"]["outcome"] == "passed", found["truncation"]
+
+
+def test_gpu_memory_of_a_plugin_that_keeps_all_rules() -> None:
+    for version in (4, 7, 12):
+        found = checked(library(f"broken_plugin_v{version}"), gpu=True, only=GPU_RULES)
+        assert [found[rule]["outcome"] for rule in GPU_RULES] == ["passed"] * 3, found
+
+
+@pytest.mark.parametrize("fault", GPU_RULES)
+def test_each_rule_about_gpu_memory_is_seen_to_fail(fault: str) -> None:
+    found = checked(library(), fault, gpu=True, only=[fault], timeout=SHORT)
+    assert set(outcomes(found, "failed")) == {fault}, found[fault]
 
 
 def available_gib() -> float:

@@ -56,16 +56,30 @@ def run(comm: Communicator, operation: str, inputs: list[Array], root: int) -> A
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("channels_setting")
 def test_every_plan_computes_its_operation(name: str) -> None:
+    run_plans(name, "auto", OPERATIONS)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("-x2")])
+@pytest.mark.usefixtures("channels_setting")
+def test_three_phases_compute_their_operation(name: str) -> None:
+    run_plans(name, "three-phase", ("broadcast", "reduce", "all_reduce"))
+
+
+def run_plans(name: str, algorithm: str, operations: tuple[str, ...]) -> None:
+    """Plans, compiles and runs the operations with a thread for each rank."""
     machine = topology.read(MACHINES / f"{name}.json")
     ranks = len(machine.gpus)
     root = ranks // 2
     texts = {
         operation: schedule.from_plan(
             planning.plan(
-                machine, operation, root=root if operation in ("broadcast", "reduce") else 0
+                machine,
+                operation,
+                root=root if operation in ("broadcast", "reduce") else 0,
+                algorithm=algorithm,
             ).to_json()
         )
-        for operation in OPERATIONS
+        for operation in operations
     }
     settings.set("CHANNELS", max(text.count("\nchannel ") for text in texts.values()))
     comms = ropewalk.init_all(ranks)

@@ -13,6 +13,7 @@ from ropewalk.cli import (
     check_plugin,
     config,
     console,
+    doctor,
     microbench,
     nccl,
     p2p,
@@ -44,6 +45,8 @@ Examples:
       the best trees on a machine, and what limits them
   ropewalk check-plugin libnccl-net-mine.so
       does a network plugin do what NCCL relies on
+  ropewalk doctor
+      try every path of this machine
   ropewalk config
       list all settings
   ropewalk run -- python train.py
@@ -88,6 +91,7 @@ app.command(name="bench", help=bench.HELP)(bench.bench)
 app.command(name="bind", help=bind.HELP)(bind.bind)
 app.command(name="check-plugin", help=check_plugin.HELP)(check_plugin.check_plugin)
 app.command(name="config", help=config.HELP)(config.config)
+app.command(name="doctor", help=doctor.HELP)(doctor.doctor)
 app.command(name="microbench", help=microbench.HELP)(microbench.microbench)
 app.command(name="nccl-env", help=nccl.ENV_HELP)(nccl.nccl_env)
 app.command(name="nccl-graph", help=nccl.GRAPH_HELP)(nccl.nccl_graph)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Final, NoReturn, Optional
 
 import typer
@@ -45,6 +46,22 @@ def output() -> Console:
 def note() -> Console:
     """Standard error, for messages and progress."""
     return Console(stderr=True, highlight=False)
+
+
+def write(text: str, path: Optional[Path]) -> None:
+    """Writes to a file; to standard output for None and "-"."""
+    if path is None or str(path) == "-":
+        sys.stdout.write(text)
+    else:
+        write_file(text, path)
+
+
+def write_file(text: str, path: Path) -> None:
+    """Writes to a file; ends the command when that fails."""
+    try:
+        path.write_text(text)
+    except OSError as error:
+        fail(f"{path}: {error.strerror}", USAGE)
 
 
 def fail(message: str, status: int = FAILURE) -> NoReturn:

@@ -81,13 +81,6 @@ def _rates(given: Optional[list[str]]) -> dict[str, float]:
     return rates
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        console.fail(f"{path}: {error.strerror}", console.USAGE)
-
-
 def nccl_graph(
     machine: MachineArgument,
     output: Annotated[
@@ -111,7 +104,7 @@ def nccl_graph(
     if output is None:
         print(report["graph"], end="")
     else:
-        _write(output, report["graph"])
+        console.write_file(report["graph"], output)
 
 
 def nccl_env(
@@ -150,7 +143,7 @@ def nccl_env(
     if as_json:
         print(json.dumps(report, indent=2))
     elif export is not None:
-        _write(export, report["graph"])
+        console.write_file(report["graph"], export)
         for each in _lasting(report["environment"]):
             value = str(export.absolute()) if each["value"] == "FILE" else each["value"]
             print(f"export {each['name']}={shlex.quote(value)}")

@@ -98,8 +98,5 @@ def p2p(
     with console.reported():
         found = peers.measure_peers(size, iters)
     if output_file is not None:
-        try:
-            output_file.write_text(json.dumps(found, indent=1) + "\n")
-        except OSError as error:
-            console.fail(f"-J {output_file}: {error.strerror}", console.USAGE)
+        console.write_file(json.dumps(found, indent=1) + "\n", output_file)
     print(json.dumps(found) if as_json else "\n".join(text(found)))

@@ -63,7 +63,8 @@ def plan(
         str,
         typer.Option(
             "--algorithm",
-            help="optimal, packed, one-hop, rail-chain, ring, binary-tree, or auto: the best.",
+            help="optimal, packed, one-hop, three-phase, rail-chain, ring, binary-tree, or auto: "
+            "the best.",
         ),
     ] = "auto",
     trees_per_root: Annotated[
@@ -101,11 +102,11 @@ def plan(
         chosen = gpu_list(gpus)
         if nccl_graph is not None:
             part = machine if chosen is None else machine.select(gpus=chosen)
-            _write(nics.nic_report(part)["graph"], nccl_graph)
+            console.write(nics.nic_report(part)["graph"], nccl_graph)
         if bound:
             found = planning.bound(machine, operation, plane=plane, gpus=chosen, root=root)
             words = f"bound {_rate(found['bound_gbps'])}\n{found['bottleneck']['words']}\n"
-            _write(json.dumps(found, indent=2) + "\n" if as_json else words, output)
+            console.write(json.dumps(found, indent=2) + "\n" if as_json else words, output)
             return
         if compare:
             _compare(machine, operation, plane, chosen, root, trees_per_root, as_json)
@@ -124,13 +125,13 @@ def plan(
             check=True,
         )
         if as_json:
-            _write(made.to_json(), output)
+            console.write(made.to_json(), output)
             return
         if svg:
-            _write(plan_drawing.svg(made), output)
+            console.write(plan_drawing.svg(made), output)
             return
         checked = made.check()
-        _write(_text(made, checked), output)
+        console.write(_text(made, checked), output)
     if not checked.valid or not checked.bound_holds:
         raise typer.Exit(console.WRONG)
 
@@ -139,16 +140,6 @@ def _machine(source: str) -> Topology:
     if source == "-":
         return Topology.from_json(sys.stdin.read(), "standard input")
     return topology.load(source)
-
-
-def _write(text: str, output: Optional[Path]) -> None:
-    if output is None or str(output) == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        output.write_text(text)
-    except OSError as error:
-        console.fail(f"{output}: {error.strerror}", console.USAGE)
 
 
 def _rate(gbps: float) -> str:

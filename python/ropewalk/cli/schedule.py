@@ -115,16 +115,6 @@ def _read(file: str) -> str:
         console.fail(f"{file}: {reason}", console.USAGE)
 
 
-def _write(text: str, output: Optional[Path]) -> None:
-    if output is None or str(output) == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        output.write_text(text)
-    except OSError as error:
-        console.fail(f"{output}: {error.strerror}", console.USAGE)
-
-
 @app.command(help=MAKE_HELP)
 def make(
     operation: Annotated[
@@ -153,7 +143,7 @@ def make(
         if operation is not None:
             console.fail("make: a plan has its own operation; leave OP out", console.USAGE)
         with console.reported():
-            _write(schedule.from_plan(_read(plan)), output)
+            console.write(schedule.from_plan(_read(plan)), output)
         return
     with console.reported():
         if list_:
@@ -162,7 +152,7 @@ def make(
         if operation is None:
             console.fail("make: which operation? For example: make all_reduce", console.USAGE)
         text = schedule.make(operation, algorithm, ranks, root=root, channels=channels)
-        _write(text, output)
+        console.write(text, output)
 
 
 def _print_algorithms(found: list[dict[str, Any]]) -> None:
@@ -286,4 +276,4 @@ def draw(
     text = _read(file)
     with console.reported():
         schedule.check(text)  # its parser names line and column of what is wrong
-    _write(schedule_draw.svg(schedule_text.read(text)), output)
+    console.write(schedule_draw.svg(schedule_text.read(text)), output)

@@ -104,10 +104,7 @@ def simulate(
             topology_name=machine or "topology",
         )
     if svg is not None:
-        try:
-            svg.write_text(simulate_draw.svg(report))
-        except OSError as error:
-            console.fail(f"{svg}: {error.strerror}", console.USAGE)
+        console.write_file(simulate_draw.svg(report), svg)
     if as_json:
         print(json.dumps(report, indent=2))
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
@@ -31,11 +33,34 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} us"
 
 
+def _bytes(count: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.4g} {unit}"
+    return f"{count:.4g} bytes"
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    """A name to sort by, so that gpu2 comes before gpu10."""
+    return [(text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", name)]
+
+
+def _round_step(most: float) -> float:
+    """1, 2 or 5 times a power of ten: the least that divides `most` into six parts or fewer."""
+    power = 10.0 ** math.floor(math.log10(most / 6))
+    return next(power * factor for factor in (1, 2, 5, 10) if most / (power * factor) <= 6)
+
+
 def svg(report: dict[str, Any]) -> str:
     """The picture of a simulation's report: its busiest links, busiest first."""
     links = sorted(
         report["links"],
-        key=lambda link: (-round(link["utilisation"], 4), link["source"], link["destination"]),
+        key=lambda link: (
+            -round(link["utilisation"], 2),
+            link["type"],
+            _natural(link["source"]),
+            _natural(link["destination"]),
+        ),
     )
     left_out = max(0, len(links) - _ROWS)
     links = links[:_ROWS]
@@ -43,7 +68,7 @@ def svg(report: dict[str, Any]) -> str:
     width = _LEFT + _WIDTH + _RIGHT
     title = f"{report['collective']} by {report['algorithm']} on {report['topology']}"
     facts = (
-        f"{report['bytes']:.4g} bytes over {report['ranks']} ranks in {_time(report['seconds'])}: "
+        f"{_bytes(report['bytes'])} over {report['ranks']} ranks in {_time(report['seconds'])}: "
         f"{report['algbw_gbps']:.2f} GB/s, {report['ratio']:.1%} of the analytic rate "
         f"({report['engine']})"
     )
@@ -67,9 +92,11 @@ def svg(report: dict[str, Any]) -> str:
         for place, share in enumerate(link["over_time"]):
             begin = place * report["bin_seconds"] / span * _WIDTH
             end = min((place + 1) * report["bin_seconds"] / span, 1.0) * _WIDTH
+            last = min(max(end, begin) + 0.5, _WIDTH)
             parts.append(
-                f"<rect x='{_LEFT + begin:.1f}' y='{y}' width='{max(end - begin, 0):.1f}' "
-                f"height='{_ROW - 3}' fill='{colour(share)}'/>"
+                # Half a point under the next one: no seams between bins.
+                f"<rect x='{_LEFT + begin:.1f}' y='{y}' width='{last - begin:.1f}' "
+                f"height='{_ROW - 3}' fill='{colour(share)}' shape-rendering='crispEdges'/>"
             )
         parts.append(
             f"<rect x='{_LEFT}' y='{y}' width='{_WIDTH}' height='{_ROW - 3}' fill='none' "
@@ -78,12 +105,13 @@ def svg(report: dict[str, Any]) -> str:
             f"{link['utilisation']:.0%}</text>"
         )
     bottom = _HEAD + _ROW * len(links)
-    for quarter in range(5):
-        x = _LEFT + _WIDTH * quarter / 4
+    step = _round_step(span)
+    for tick in range(int(span / step) + 1):
+        x = _LEFT + _WIDTH * tick * step / span
         parts.append(
-            f"<line x1='{x}' x2='{x}' y1='{bottom}' y2='{bottom + 5}' stroke='{_INK}'/>"
-            f"<text x='{x}' y='{bottom + 19}' font-size='11' text-anchor='middle' fill='{_INK}'>"
-            f"{_time(report['seconds'] * quarter / 4) if quarter else '0'}</text>"
+            f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{bottom}' y2='{bottom + 5}' stroke='{_INK}'/>"
+            f"<text x='{x:.1f}' y='{bottom + 19}' font-size='11' text-anchor='middle' "
+            f"fill='{_INK}'>{_time(tick * step) if tick else '0'}</text>"
         )
     parts += _legend(bottom + 40, left_out)
     parts.append("</svg>")
@@ -101,6 +129,6 @@ def _legend(y: int, left_out: int) -> list[str]:
     if left_out:
         parts.append(
             f"<text x='{_LEFT + 270}' y='{y + 11}' font-size='11' fill='{_INK}'>"
-            f"{left_out} links that carry less are not shown</text>"
+            f"{left_out} more links, no busier than these, are not shown</text>"
         )
     return parts

@@ -91,32 +91,22 @@ def topo(
         if plane is not None or gpus is not None:
             shown = shown.select(plane=plane, gpus=gpu_list(gpus))
         if as_json:
-            _write(shown.to_json(), output)
+            console.write(shown.to_json(), output)
         elif svg:
-            _write(machine_drawing.svg(shown), output)
+            console.write(machine_drawing.svg(shown), output)
         elif nccl_xml:
             text, notes = shown.nccl_xml(host or 0)
             _tell(notes)
-            _write(text, output)
+            console.write(text, output)
         elif tree:
-            _write(_tree(shown), output)
+            console.write(_tree(shown), output)
         else:
-            _write(_matrix(shown, -1 if host is None else host), output)
+            console.write(_matrix(shown, -1 if host is None else host), output)
 
 
 def _tell(notes: list[str]) -> None:
     for note in notes:
         print(f"ropewalk: {note}", file=sys.stderr)
-
-
-def _write(text: str, output: Optional[Path]) -> None:
-    if output is None or str(output) == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        output.write_text(text)
-    except OSError as error:
-        console.fail(f"{output}: {error.strerror}", console.USAGE)
 
 
 def _matrix(shown: Topology, host: int) -> str:

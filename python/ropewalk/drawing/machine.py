@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import Final, Optional
 
 from ropewalk.drawing.layout import Layout, arrange
@@ -47,6 +48,8 @@ _STROKES: Final = {
 }
 _WIDEST: Final = 9.0
 _LEGEND_ROW: Final = 24.0
+_LETTER: Final = 0.66
+"""width of a bold letter by its size, on the whole"""
 
 
 def stroke_width(capacity: float, largest: float) -> float:
@@ -127,11 +130,16 @@ def draw_nodes(canvas: Canvas, topology: Topology, layout: Layout) -> None:
 
 
 def draw_title(canvas: Canvas, title: str, below: str) -> None:
-    """Two lines at the upper left."""
-    longest = int((canvas.width - 48) / 11)
-    shown = title if len(title) <= longest else title[: longest - 1] + "…"
-    canvas.text(24, 34, shown, size=18, weight="bold", anchor="start")
-    canvas.text(24, 56, below, size=12.5, fill=SOFT, anchor="start")
+    """At the upper left: the title in one line, or in two smaller ones, and what is below it."""
+    room = canvas.width - 48
+    lines, size, y = [title], 18.0, 34.0
+    if len(title) * size * _LETTER > room:
+        size, y = 15.0, 28.0
+        lines = textwrap.wrap(title, int(room / (size * _LETTER)), max_lines=2, placeholder="…")
+    for line in lines:
+        canvas.text(24, y, line, size=size, weight="bold", anchor="start")
+        y += size + 4
+    canvas.text(24, y, below, size=12.5, fill=SOFT, anchor="start")
 
 
 def summary(topology: Topology) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
 from typing import Any, Final
 
@@ -21,8 +22,12 @@ def svg(plan: Plan) -> str:
     topology = plan.topology
     layout = arrange(topology)
     groups = _groups(plan)
-    rows = min(len(groups), _MOST_ROWS) + 4
-    canvas = Canvas(layout.width, layout.height + 40 + rows * _ROW, f"{plan.collective} plan")
+    shared = any(len(_users(groups, place)) > _MOST_LINES for place in range(len(plan.links)))
+    rows = min(len(groups), _MOST_ROWS) + (len(groups) > _MOST_ROWS) + shared
+    rows += len(_reason(plan, layout)) - 1
+    canvas = Canvas(
+        layout.width, layout.height + 24 + (rows + 2.2) * _ROW, f"{plan.collective} plan"
+    )
     title = f"{plan.collective} on {topology.name}, by {plan.algorithm}"
     machine.draw(canvas, topology, layout, faint=True, title=title)
     for index, group in enumerate(groups):
@@ -33,7 +38,7 @@ def svg(plan: Plan) -> str:
         )
     _draw_links(canvas, layout, plan, groups)
     machine.draw_nodes(canvas, topology, layout)
-    _draw_legend(canvas, layout, plan, groups)
+    _draw_legend(canvas, layout, plan, groups, shared=shared)
     return canvas.svg()
 
 
@@ -59,22 +64,27 @@ def _groups(plan: Plan) -> list[dict[str, Any]]:
     return out
 
 
+def _users(groups: list[dict[str, Any]], place: int) -> list[tuple[int, dict[str, Any], float]]:
+    """Which colours are on a link: number, group, load."""
+    return [
+        (index, group, group["loads"][place])
+        for index, group in enumerate(groups)
+        if group["loads"].get(place, 0) > 0
+    ]
+
+
 def _draw_links(canvas: Canvas, layout: Layout, plan: Plan, groups: list[dict[str, Any]]) -> None:
     heaviest = max((max(group["loads"].values(), default=0) for group in groups), default=1)
     for place, link in enumerate(plan.links):
-        using = [
-            (index, group, group["loads"][place])
-            for index, group in enumerate(groups)
-            if group["loads"].get(place, 0) > 0
-        ]
-        if len(using) > _MOST_LINES:
-            total = sum(load for _, _, load in using)
-            way = layout.way(link["source"], link["destination"], 2.0)
-            if way is not None:
-                canvas.curve(way, stroke=SOFT, stroke_width=2 + 4 * total / link["capacity"])
-            continue
+        using = _users(groups, place)
         # Both directions share a line: each keeps to its own side of it.
         side = 1 if link["source"] < link["destination"] else -1
+        if len(using) > _MOST_LINES:
+            total = sum(load for _, _, load in using)
+            way = layout.way(link["source"], link["destination"], side * 3.4)
+            if way is not None:
+                canvas.curve(way, stroke=SOFT, stroke_width=_shared_width(total / link["capacity"]))
+            continue
         for position, (index, group, load) in enumerate(using):
             way = layout.way(link["source"], link["destination"], side * (2.5 + 3.6 * position))
             if way is not None:
@@ -87,21 +97,26 @@ def _draw_links(canvas: Canvas, layout: Layout, plan: Plan, groups: list[dict[st
                 )
 
 
-def _draw_legend(canvas: Canvas, layout: Layout, plan: Plan, groups: list[dict[str, Any]]) -> None:
+def _reason(plan: Plan, layout: Layout) -> list[str]:
+    """What limits the plan, in lines."""
+    return textwrap.wrap(plan.bottleneck["words"], max(int((layout.width - 56) / 6.2), 30))
+
+
+def _shared_width(share: float) -> float:
+    return 1.6 + 4 * share
+
+
+def _draw_legend(
+    canvas: Canvas, layout: Layout, plan: Plan, groups: list[dict[str, Any]], *, shared: bool
+) -> None:
     y = layout.height + 12
     verdict = "no schedule can exceed this" if plan.optimal else f"{plan.ratio:.1%} of the bound"
     line = f"{plan.rate_gbps:.4g} GB/s of {plan.bound_gbps:.4g}: {verdict}"
     canvas.text(28, y, line, size=14, fill=INK, weight="bold", anchor="start")
-    words = plan.bottleneck["words"]
-    longest = max(int((layout.width - 56) / 6.2), 30)
-    canvas.text(
-        28,
-        y + _ROW,
-        words if len(words) <= longest else words[: longest - 1] + "…",
-        size=11.5,
-        fill=SOFT,
-        anchor="start",
-    )
+    for words in _reason(plan, layout):
+        y += _ROW
+        canvas.text(28, y, words, size=11.5, fill=SOFT, anchor="start")
+    y -= _ROW
     for row, group in enumerate(groups[:_MOST_ROWS]):
         line_y = y + (row + 2.2) * _ROW
         canvas.curve(
@@ -111,11 +126,15 @@ def _draw_legend(canvas: Canvas, layout: Layout, plan: Plan, groups: list[dict[s
         canvas.text(
             82, line_y, f"{group['words']}: {group['weight']:.4g} GB/s{many}", anchor="start"
         )
+    row = min(len(groups), _MOST_ROWS)
     if len(groups) > _MOST_ROWS:
-        canvas.text(
-            28,
-            y + (_MOST_ROWS + 2.2) * _ROW,
-            f"and {len(groups) - _MOST_ROWS} more in the same colours",
-            fill=SOFT,
-            anchor="start",
+        words = f"and {len(groups) - _MOST_ROWS} more in the same colours"
+        canvas.text(28, y + (row + 2.2) * _ROW, words, fill=SOFT, anchor="start")
+        row += 1
+    if shared:
+        line_y = y + (row + 2.2) * _ROW
+        canvas.curve(
+            f"M28 {line_y - 4:.1f}L70 {line_y - 4:.1f}", stroke=SOFT, stroke_width=_shared_width(1)
         )
+        words = f"more than {_MOST_LINES} of these on one link; this wide where they fill it"
+        canvas.text(82, line_y, words, anchor="start")

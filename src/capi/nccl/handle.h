@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,15 +14,9 @@
 
 #include "capi/nccl/nccl_api.h"
 #include "comm/communicator.h"
+#include "comm/made_operators.h"
 
 namespace ropewalk::nccl {
-
-/// An operator of ncclRedOpCreatePreMulSum.
-struct PreMulSum {
-  DataType type;
-  std::uint64_t scalar = 0;         // one element, in the low bytes; or
-  const void* on_device = nullptr;  // where it is read when an operation is enqueued
-};
 
 /// Registered memory: ncclCommRegister's handle, and an ncclWindow_t.
 struct Registration {
@@ -42,8 +35,7 @@ struct Core {
   const int device;
   const bool blocking;
   std::unique_ptr<comm::Communicator> comm;  // while `state` is not kBusy
-  std::map<int, PreMulSum> operators;        // by the number that was given out
-  int next_operator = ncclNumOps;
+  comm::MadeOperators operators;
   std::set<Registration*> registrations;
 
   enum class State { kBusy, kReady, kFailed };

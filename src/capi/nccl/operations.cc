@@ -15,6 +15,8 @@ namespace {
 using comm::CollectiveCall;
 using comm::PointToPointCall;
 
+static_assert(comm::MadeOperators::kFirst == ncclNumOps);
+
 DataType type_of(ncclDataType_t type) {
   if (static_cast<int>(type) < 0 || static_cast<int>(type) >= kNumDataTypes) {
     throw Error(Errc::kInvalidArgument, "datatype: {} is none", static_cast<int>(type));
@@ -24,24 +26,9 @@ DataType type_of(ncclDataType_t type) {
 
 // The operator may read its scalar on `stream`.
 void set_operator(CollectiveCall& call, Core& core, ncclRedOp_t op, ncclStream_t stream) {
-  const int number = static_cast<int>(op);
-  if (number >= 0 && number < ncclNumOps) {
-    call.op = static_cast<RedOp>(number);
-    return;
-  }
-  const auto made = core.operators.find(number);
-  if (made == core.operators.end()) {
-    throw Error(Errc::kInvalidArgument, "op: {} is not an operator of this communicator", number);
-  }
-  const PreMulSum& product = made->second;
-  if (product.type != call.type) {
-    throw Error(Errc::kInvalidArgument, "op: the operator was made for {}, the call is for {}",
-                name(product.type), name(call.type));
-  }
-  call.op = RedOp::kPreMulSum;
-  call.scalar = product.scalar;
-  if (product.on_device != nullptr) {
-    comm::read_in_order(&call.scalar, product.on_device, size_of(product.type), core.device,
+  const comm::PreMulSum* product = core.operators.set(call, static_cast<int>(op));
+  if (product != nullptr && product->on_device != nullptr) {
+    comm::read_in_order(&call.scalar, product->on_device, size_of(product->type), core.device,
                         stream);
   }
 }
@@ -118,7 +105,7 @@ RW_NCCL_API(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t* op, void* scala
     checked(op, "op");
     if (scalar == nullptr) throw Error(Errc::kInvalidArgument, "scalar: NULL");
     Core& core = ready(comm);
-    PreMulSum made{type_of(type)};
+    comm::PreMulSum made{type_of(type)};
     if (residence == ncclScalarHostImmediate) {
       std::memcpy(&made.scalar, scalar, size_of(made.type));
     } else if (residence == ncclScalarDevice) {
@@ -126,18 +113,12 @@ RW_NCCL_API(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t* op, void* scala
     } else {
       throw Error(Errc::kInvalidArgument, "residence: {} is none", static_cast<int>(residence));
     }
-    core.operators[core.next_operator] = made;
-    *op = static_cast<ncclRedOp_t>(core.next_operator++);
+    *op = static_cast<ncclRedOp_t>(core.operators.add(made));
   });
 }
 
 RW_NCCL_API(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
-  return guarded("ncclRedOpDestroy", [&] {
-    if (ready(comm).operators.erase(static_cast<int>(op)) == 0) {
-      throw Error(Errc::kInvalidArgument, "op: {} is not an operator of this communicator",
-                  static_cast<int>(op));
-    }
-  });
+  return guarded("ncclRedOpDestroy", [&] { ready(comm).operators.remove(static_cast<int>(op)); });
 }
 
 RW_NCCL_API(ncclResult_t, ncclAllReduce, const void* sendbuf, void* recvbuf, std::size_t count,

@@ -49,6 +49,8 @@ void Root::set_deadline(Service::Clock::time_point deadline) {
   });
 }
 
+// A copy: what set_owner() replaces may have held the last other one.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 void Root::refuse(std::shared_ptr<Connection> connection, Errc code, const std::string& text) {
   Connection* key = connection.get();
   connection->set_owner({{}, {}, [this, key](const Closing&) {

@@ -51,7 +51,9 @@ class Service {
   void forget(std::uint64_t key, int fd);
 
   TimerKey at(Clock::time_point when, Task task);
-  TimerKey after(Clock::duration delay, Task task) { return at(Clock::now() + delay, task); }
+  TimerKey after(Clock::duration delay, Task task) {
+    return at(Clock::now() + delay, std::move(task));
+  }
   void cancel(const TimerKey& timer);
 
   /// Runs `task` after the events at hand.

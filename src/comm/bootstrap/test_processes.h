@@ -83,7 +83,7 @@ class Processes {
     for (;;) {
       const std::size_t end = process.text.find('\n');
       if (end != std::string::npos) {
-        const std::string line = process.text.substr(0, end);
+        std::string line = process.text.substr(0, end);
         process.text.erase(0, end + 1);
         return line;
       }
@@ -102,7 +102,7 @@ class Processes {
                      const std::vector<std::string>& refused = {}) {
     std::string seen;
     for (;;) {
-      const std::string next = line(rank);
+      std::string next = line(rank);
       if (next.starts_with(wanted)) return next;
       seen += " \"" + next + "\"";
       bool bad = next.empty();

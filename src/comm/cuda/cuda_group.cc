@@ -315,10 +315,14 @@ CudaGroup::Way& CudaGroup::way_of(const CollectiveCall& call, bool in_place) {
   args.part_length = up(up(args.share, parts), granule) * granule;
   args.chunk_length = std::max<std::size_t>(1, choice.chunk_bytes / walker.element_bytes);
   if (choice.protocol != Protocol::kSimple) {
-    args.chunk_length = std::min(args.chunk_length, std::max<std::size_t>(1, args.part_length));
-    const std::size_t whole = choice.protocol == Protocol::kLl ? 8 : 8 * executor::kLineWords;
+    // Rounds of one size, each a whole number of what the protocol moves at once.
+    const std::size_t rounds = up(args.part_length, args.chunk_length);
+    const std::size_t at_once = choice.protocol == Protocol::kLl ? 8 : 8 * executor::kLineWords;
+    const std::size_t chunk_bytes =
+        up(up(args.part_length, rounds) * walker.element_bytes, at_once) * at_once;
+    args.chunk_length = std::min(args.chunk_length, chunk_bytes / walker.element_bytes);
     args.chunk_stride = static_cast<std::uint32_t>(executor::flagged_bytes(
-        choice.protocol, up(args.chunk_length * walker.element_bytes, whole) * whole));
+        choice.protocol, up(args.chunk_length * walker.element_bytes, at_once) * at_once));
     args.slot_stride = static_cast<std::uint32_t>(executor::flagged_bytes(
         choice.protocol, layout_.shapes[index(choice.protocol)].slot_bytes));
     RW_ASSERT(args.chunk_stride * program.max_chunks <= args.slot_stride);
@@ -407,6 +411,28 @@ void CudaGroup::launch(const CollectiveCall& call, bool in_place, const executor
   way.args.call.tag = tag;
   start(way.kernel, static_cast<unsigned>(way.choice.channels), way.choice.threads, &way.args,
         way.shared_bytes, static_cast<cudaStream_t>(stream));
+}
+
+void CudaGroup::launch_copied(const CollectiveCall& call, const Extent& extent,
+                              const executor::CallTag& tag, DeviceStream stream) {
+  if (extent.input_bytes == 0) return;
+  const CurrentDevice current(device_);
+  const auto on = static_cast<cudaStream_t>(stream);
+  if (check_pointers_) check_buffer(call.input, extent.input_bytes, "sendbuf");
+  void* copy = nullptr;
+  check_cuda(cudaMallocAsync(&copy, extent.input_bytes, on), "taking memory for a copy of sendbuf");
+  const cudaError_t copied =
+      cudaMemcpyAsync(copy, call.input, extent.input_bytes, cudaMemcpyDefault, on);
+  CollectiveCall from_copy = call;
+  from_copy.input = copy;
+  try {
+    check_cuda(copied, "copying sendbuf");
+    launch(from_copy, false, tag, stream);
+  } catch (const Error&) {
+    cudaFreeAsync(copy, on);
+    throw;
+  }
+  check_cuda(cudaFreeAsync(copy, on), "freeing the copy of sendbuf");
 }
 
 std::string CudaGroup::describe_way(const CollectiveCall& call) {

@@ -28,6 +28,8 @@ class CudaGroup final : public DeviceGroup {
 
   void launch(const CollectiveCall& call, bool in_place, const executor::CallTag& tag,
               DeviceStream stream) override;
+  void launch_copied(const CollectiveCall& call, const Extent& extent, const executor::CallTag& tag,
+                     DeviceStream stream) override;
   void launch(const std::vector<PointToPointCall>& calls, DeviceStream stream) override;
   void abort() noexcept override;
   [[nodiscard]] std::optional<Error> stopped() const override;

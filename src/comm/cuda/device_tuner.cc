@@ -33,9 +33,9 @@ DeviceConstants host_path() {
   constants.launch[index(Protocol::kLl)] = 2.5e-6;
   constants.hop[index(Protocol::kSimple)] = 7e-6;
   constants.hop[index(Protocol::kLl)] = 2e-6;
-  constants.link_rate = 45e9;
-  constants.block_rate[index(Protocol::kSimple)] = 4e9;
-  constants.block_rate[index(Protocol::kLl)] = 2e9;
+  constants.link_rate = 39e9;
+  constants.block_rate[index(Protocol::kSimple)] = 4.1e9;
+  constants.block_rate[index(Protocol::kLl)] = 1.17e9;
   return constants;
 }
 
@@ -114,14 +114,8 @@ DeviceChoice DeviceTuner::shape(const std::string& algorithm, const Load& load, 
                                 static_cast<int>(executor::kMaxThreads));
     // A slot takes all that a round sends over a link.
     const std::size_t whole = protocol == Protocol::kLl ? 8 : 8 * executor::kLineWords;
-    const std::size_t most =
+    choice.chunk_bytes =
         limits_.slot_bytes[p] / static_cast<std::size_t>(load.chunks) / whole * whole;
-    if (most > 0) {
-      // Rounds of one size.
-      const std::size_t rounds = (part + most - 1) / most;
-      choice.chunk_bytes =
-          std::min(most, ((part + rounds - 1) / rounds + whole - 1) / whole * whole);
-    }
   }
   if (forced_threads_ > 0) choice.threads = std::max(kWarp, forced_threads_ / kWarp * kWarp);
   const double flags[executor::kNumProtocols] = {1, 2, 16.0 / 15};

@@ -10,6 +10,7 @@
 
 #include "comm/cuda/cuda_error.h"
 #include "comm/cuda/device_window.h"
+#include "comm/cuda/owned.h"
 #include "comm/cuda/peer_kernels.h"
 #include "comm/device_group.h"
 
@@ -26,45 +27,6 @@ constexpr int kLatencyCopies = 100;
 constexpr std::uint32_t kStride = 1024;
 constexpr std::uint32_t kPlaces = 512;
 constexpr int kHops = 2000;
-
-class Stream {
- public:
-  Stream() { check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream"); }
-  ~Stream() { cudaStreamDestroy(stream_); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  [[nodiscard]] cudaStream_t get() const noexcept { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-class Event {
- public:
-  Event() { check_cuda(cudaEventCreate(&event_), "making an event"); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  [[nodiscard]] cudaEvent_t get() const noexcept { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
-class PinnedMemory {
- public:
-  explicit PinnedMemory(std::size_t bytes) {
-    check_cuda(cudaHostAlloc(&data_, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
-               "taking pinned memory");
-  }
-  ~PinnedMemory() { cudaFreeHost(data_); }
-  PinnedMemory(const PinnedMemory&) = delete;
-  PinnedMemory& operator=(const PinnedMemory&) = delete;
-  [[nodiscard]] void* data() const noexcept { return data_; }
-
- private:
-  void* data_ = nullptr;
-};
 
 // What one GPU has. Members live and die with it current.
 struct Gpu {

@@ -134,7 +134,7 @@ void HostTeam::transfer_remote(Strand& strand, const Call& call, const Transfer&
 }
 
 void HostTeam::copy_with_writer(const Source& source, std::byte* destination, std::size_t bytes) {
-  SharedCopy copy(*source.link, destination, bytes);
+  SharedCopy copy(*source.link, source.process, destination, bytes);
   const auto read = [&](SharedCopy::Range range) {
     // Pieces bound the time between two looks at the abort flag.
     read_process(source.process, destination + range.begin, source.remote + range.begin,

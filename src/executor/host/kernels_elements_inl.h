@@ -64,7 +64,8 @@ class Divisor {
 
   HWY_INLINE T divide_one(T value) const {
     const bool negative = value < 0;
-    const auto wide = static_cast<std::uint64_t>(value);
+    // With its sign, modulo 2^64.
+    const auto wide = static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
     const std::uint64_t n = negative ? 0 - wide : wide;
     const auto high = static_cast<std::uint64_t>((static_cast<Wide>(multiplier_) * n) >> 64);
     const std::uint64_t quotient = (high + ((n - high) >> 1)) >> shift_;

@@ -196,7 +196,8 @@ double measure_line(int first, int second, Seconds budget) {
 std::vector<LineLatency> measure_lines(const std::vector<int>& cores, Seconds budget) {
   std::vector<LineLatency> latencies;
   const std::size_t num = std::min<std::size_t>(cores.size(), 8);
-  const auto pairs = static_cast<double>(num * (num - 1) / 2);
+  const std::size_t num_pairs = num * (num - 1) / 2;
+  const auto pairs = static_cast<double>(num_pairs);
   for (std::size_t a = 0; a < num; ++a) {
     for (std::size_t b = a + 1; b < num; ++b) {
       latencies.push_back({cores[a], cores[b], measure_line(cores[a], cores[b], budget / pairs)});

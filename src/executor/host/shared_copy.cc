@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::size_t kPieceBytes = std::size_t{32} << 10U;
 constexpr std::uint32_t kWriteFailed = ~std::uint32_t{0};
-constexpr std::chrono::milliseconds kPatience{100};
+constexpr std::chrono::seconds kPatience{1};
+constexpr std::chrono::microseconds kLookAgain{200};
 
 struct Claims {
   std::uint32_t chunk = 0;
@@ -45,8 +46,10 @@ CopyDesk& desk_of(std::byte* memory) { return *reinterpret_cast<CopyDesk*>(memor
 
 // ---- the reader -------------------------------------------------------------------------
 
-SharedCopy::SharedCopy(const ReceiveEnd& link, std::byte* destination, std::size_t bytes)
+SharedCopy::SharedCopy(const ReceiveEnd& link, int writer, std::byte* destination,
+                       std::size_t bytes)
     : desk_(desk_of(link.memory)),
+      writer_(writer),
       chunk_(static_cast<std::uint32_t>(link.received + 1)),
       bytes_(bytes),
       pieces_(pieces_of(bytes)),
@@ -61,6 +64,8 @@ SharedCopy::SharedCopy(const ReceiveEnd& link, std::byte* destination, std::size
 
 SharedCopy::~SharedCopy() {
   if (claimed_ && rest() != Rest::kPending) return;
+  // Before the look at the writer's state below: one that is stopped now sees it when it goes on.
+  std::atomic_ref(desk_.destination).store(0, std::memory_order_seq_cst);
   if (!claimed_) {
     const std::uint64_t seen =
         std::atomic_ref(desk_.claims)
@@ -68,8 +73,9 @@ SharedCopy::~SharedCopy() {
     writer_begin_ = Claims::of(seen).last;
   }
   const auto patience = std::chrono::steady_clock::now() + kPatience;
-  while (rest() == Rest::kPending && std::chrono::steady_clock::now() < patience) {
-    std::this_thread::yield();
+  while (rest() == Rest::kPending && !is_stopped(writer_) &&
+         std::chrono::steady_clock::now() < patience) {
+    std::this_thread::sleep_for(kLookAgain);
   }
 }
 
@@ -127,6 +133,7 @@ bool help_copying(SendEnd& link) {
     const SlotHeader* header = link.header(chunk);
     const std::uint64_t destination =
         std::atomic_ref(desk.destination).load(std::memory_order_relaxed);
+    if (destination == 0) return wrote;  // given up
     const std::uint32_t pieces = pieces_of(header->bytes);
     Claims left = free;
     left.last -= share(free);
@@ -136,9 +143,13 @@ bool help_copying(SendEnd& link) {
     const std::size_t end = std::min<std::size_t>(free.last * kPieceBytes, header->bytes);
     std::uint32_t count = pieces - left.last;
     try {
-      write_process(link.process, destination + begin,
-                    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of this process
-                    reinterpret_cast<const std::byte*>(header->address) + begin, end - begin);
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of this process
+      const auto* source = reinterpret_cast<const std::byte*>(header->address) + begin;
+      if (!write_process(link.process, destination + begin, source, end - begin,
+                         {&desk.destination, destination})) {
+        count = kWriteFailed;  // the reader has given up
+        link.process = 0;
+      }
     } catch (const Error& error) {
       if (error.code() == Errc::kPeerLost) throw;
       log::info(log::kShm, "rank {} copies alone: {}", link.peer, error.what());

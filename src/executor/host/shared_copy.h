@@ -8,9 +8,12 @@
 //
 // The post is the CopyDesk in a link's memory (executor/fifo.h). A claim of pieces and the end of
 // the post are one word, changed by compare-and-swap, so the writer writes nothing that it has not
-// claimed, and the reader returns only when all that was claimed is written. What this cannot hold
-// is a writer stopped (SIGSTOP) between its claim and its system call: when the reader gives up
-// waiting for it, by deadline or abort, those pieces are still written once the writer goes on.
+// claimed, and the reader returns only when all that was claimed is written. A writer may be
+// stopped (SIGSTOP) between its claim and its system call, and the reader give up waiting for it,
+// by deadline or abort: the reader then takes back the destination, and a writer that goes on looks
+// at it before each call in a way that leaves no gap (core/guarded_write.h). A call that the system
+// has begun is waited for, as the system does not stop within it. A link whose copy was given up is
+// not used again.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +31,8 @@ struct CopyDesk {
   /// The chunk's number modulo 2^32, then how many pieces from the back are written, or
   /// kWriteFailed. Changed by the writer.
   std::uint64_t written;
-  std::uint64_t destination;  ///< in the reader's address space; changed by the reader
+  /// In the reader's address space; changed by the reader. 0: given up, nothing may be written.
+  std::uint64_t destination;
 };
 static_assert(sizeof(CopyDesk) <= kLineBytes);
 
@@ -43,11 +47,13 @@ constexpr bool is_shared_copy(std::size_t bytes) noexcept {
 /// Threads: one.
 class SharedCopy {
  public:
-  /// Posts the chunk that the reader is about to take from `link`.
+  /// Posts the chunk that the reader is about to take from `link`; `writer` is its other end's
+  /// process.
   /// @pre is_shared_copy(bytes)
-  SharedCopy(const ReceiveEnd& link, std::byte* destination, std::size_t bytes);
-  /// Ends the post. When the copy was given up (an exception), waits for what the writer has
-  /// claimed, at most 0.1 s.
+  SharedCopy(const ReceiveEnd& link, int writer, std::byte* destination, std::size_t bytes);
+  /// Ends the post. When the copy was given up (an exception) nothing is written after this: it
+  /// waits until the writer has written, refused to, was stopped or is gone. Only a writer that the
+  /// system keeps inside its call for more than a second may be later than this.
   ~SharedCopy();
   SharedCopy(const SharedCopy&) = delete;
   SharedCopy& operator=(const SharedCopy&) = delete;
@@ -68,6 +74,7 @@ class SharedCopy {
   [[nodiscard]] Range range(std::uint32_t first, std::uint32_t last) const noexcept;
 
   CopyDesk& desk_;
+  int writer_;
   std::uint32_t chunk_;
   std::size_t bytes_;
   std::uint32_t pieces_;
@@ -78,6 +85,7 @@ class SharedCopy {
 /// The writer's side: takes what is free of the chunk that the reader of `link` copies now, until
 /// nothing is. Does not wait. @return true when it wrote anything
 /// @throws Error kPeerLost when the reader is gone
+/// @pre can_guard_writes()
 bool help_copying(SendEnd& link);
 
 }  // namespace ropewalk::executor

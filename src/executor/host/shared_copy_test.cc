@@ -44,6 +44,7 @@ class SharedCopyTest : public ::testing::Test {
     const ProcessProbe probe;
     const std::string reason = try_single_copy(probe.address());
     if (!reason.empty()) GTEST_SKIP() << reason;
+    if (!can_guard_writes()) GTEST_SKIP() << "writes cannot be guarded";
   }
 
   // Publishes the next chunk, with fresh content.
@@ -59,7 +60,7 @@ class SharedCopyTest : public ::testing::Test {
   }
 
   SharedCopy post(std::size_t bytes) {
-    return {receive_, reinterpret_cast<std::byte*>(destination_.data()), bytes};
+    return {receive_, getpid(), reinterpret_cast<std::byte*>(destination_.data()), bytes};
   }
 
   void read(SharedCopy::Range range) {
@@ -148,6 +149,33 @@ TEST_F(SharedCopyTest, NothingIsWrittenBeforeThePostOrAfterIt) {
             static_cast<std::ptrdiff_t>(destination_.size()));
 }
 
+TEST_F(SharedCopyTest, AWriterStoppedWithAClaimWritesNothingWhenItGoesOn) {
+  give(kBytes);
+  const pid_t stopped = fork();
+  if (stopped == 0) {
+    for (;;) pause();
+  }
+  kill(stopped, SIGSTOP);
+  waitpid(stopped, nullptr, WUNTRACED);
+  auto& desk = *reinterpret_cast<CopyDesk*>(memory_.get() + kLineBytes);
+  const auto destination = reinterpret_cast<std::uint64_t>(destination_.data());
+  {
+    SharedCopy copy(receive_, stopped, reinterpret_cast<std::byte*>(destination_.data()), kBytes);
+    EXPECT_EQ(desk.destination, destination);
+    desk.claims -= 10;    // the writer takes the last ten pieces, and is stopped
+  }                       // the reader gives up
+  std::thread late([&] {  // the writer goes on with its claim
+    EXPECT_FALSE(write_process(getpid(), destination, source_.data(), kBytes,
+                               {&desk.destination, destination}));
+    EXPECT_FALSE(help_copying(send_));
+  });
+  late.join();
+  EXPECT_EQ(std::count(destination_.begin(), destination_.end(), 0),
+            static_cast<std::ptrdiff_t>(destination_.size()));
+  kill(stopped, SIGKILL);
+  waitpid(stopped, nullptr, 0);
+}
+
 TEST_F(SharedCopyTest, ReaderCopiesWhatTheWriterMayNotWrite) {
   give(kBytes);
   const pid_t other = fork();
@@ -159,7 +187,7 @@ TEST_F(SharedCopyTest, ReaderCopiesWhatTheWriterMayNotWrite) {
   ASSERT_NE(room, MAP_FAILED);
   send_.process = other;
   {
-    SharedCopy copy(receive_, static_cast<std::byte*>(room), kBytes);
+    SharedCopy copy(receive_, other, static_cast<std::byte*>(room), kBytes);
     const SharedCopy::Range first = copy.claim();
     EXPECT_FALSE(help_copying(send_));
     EXPECT_EQ(send_.process, 0);  // never again on this link

@@ -121,76 +121,83 @@ Doors::Doors(const std::vector<Provider>& providers, int device) {
   handle_ = encode(offers);
 }
 
-void Doors::poll() {
-  for (Door& door : doors_) {
-    try {
-      auto connection = door.listener->accept();
-      if (!connection) continue;
-      if (door.way == Way::kTcp) {
-        greetings_.push_back(
-            {std::move(connection), std::make_unique<std::array<std::byte, 8>>(), nullptr});
-      } else {
-        new_.push_back({std::move(connection), door.way});
-      }
-    } catch (const Error& error) {
-      // The peer sees it fail too, and comes through the next door.
-      log::warn("auto: a connection over {} could not be taken: {}", name(door.way), error.what());
-    }
+bool Doors::Arrival::read_greeting() {
+  if (greeted) return true;
+  if (!request) {
+    if (!message) message = std::make_unique<std::array<std::byte, 8>>();
+    const ReceiveBuffer buffer{message->data(), message->size(), kGreetingTag, nullptr};
+    request = connection->receive({&buffer, 1});
   }
-  greet();
+  if (!request || !request->test()) return false;
+  request.reset();
+  if (!std::equal(kGreeting.begin(), kGreeting.end(), message->begin())) {
+    throw Error(Errc::kPeerLost, "the first message over tcp is not what it should be");
+  }
+  replaces = message->back() != std::byte{0};
+  greeted = true;
+  return true;
 }
 
-void Doors::greet() {
-  std::erase_if(greetings_, [&](Greeting& entry) RW_NO_THREAD_ANALYSIS {
+void Doors::poll() {
+  std::erase_if(over_tcp_, [](Arrival& arrival) {
     try {
-      if (!entry.request) {
-        const ReceiveBuffer buffer{entry.message->data(), entry.message->size(), kGreetingTag,
-                                   nullptr};
-        entry.request = entry.connection->receive({&buffer, 1});
-        if (!entry.request) return false;
-      }
-      if (!entry.request->test()) return false;
-      entry.request.reset();
-      if (!std::equal(kGreeting.begin(), kGreeting.end(), entry.message->begin())) {
-        throw Error(Errc::kPeerLost, "its first message is not the one that it should be");
-      }
-      if (entry.message->back() != std::byte{0}) {
-        replacements_.push_back(std::move(entry.connection));
-      } else {
-        new_.push_back({std::move(entry.connection), Way::kTcp});
-      }
+      (void)arrival.read_greeting();
+      return false;
     } catch (const Error& error) {
       log::info(log::kNet, "auto: a connection over tcp ended early: {}", error.what());
-      entry.request.reset();
+      arrival.request.reset();
+      return true;
     }
-    return true;
   });
 }
 
 std::optional<Doors::Arrival> Doors::take_new() {
   const Lock lock(mutex_);
+  for (Door& door : doors_) {
+    try {
+      Arrival arrival;
+      arrival.way = door.way;
+      arrival.connection = door.listener->accept();
+      if (!arrival.connection) continue;
+      if (door.way != Way::kTcp) return arrival;
+      over_tcp_.push_back(std::move(arrival));
+    } catch (const Error& error) {
+      // The peer sees it fail too, and comes through the next door.
+      log::warn("auto: a connection over {} could not be taken: {}", name(door.way), error.what());
+    }
+  }
   poll();
-  if (!new_.empty()) {
-    Arrival arrival = std::move(new_.front());
-    new_.pop_front();
-    return arrival;
-  }
-  // More replacements than connections that could want one: what was to be replaced failed before
-  // it was handed out.
-  if (replacements_.size() > static_cast<std::size_t>(undecided_)) {
-    Arrival arrival{std::move(replacements_.front()), Way::kTcp};
-    replacements_.pop_front();
-    return arrival;
-  }
-  return std::nullopt;
+  // The senders may not go on before this end has accepted, so their first messages are waited for
+  // only where a connection may want one of these in place of its own.
+  const auto replacements = std::count_if(over_tcp_.begin(), over_tcp_.end(),
+                                          [](const Arrival& a) { return a.greeted && a.replaces; });
+  const int undecided = undecided_;
+  const auto found = std::find_if(over_tcp_.begin(), over_tcp_.end(), [&](const Arrival& arrival) {
+    if (undecided == 0) return true;
+    return arrival.greeted && (!arrival.replaces || replacements > undecided);
+  });
+  if (found == over_tcp_.end()) return std::nullopt;
+  Arrival taken = std::move(*found);
+  over_tcp_.erase(found);
+  return taken;
 }
 
-std::unique_ptr<ReceiveConnection> Doors::take_replacement() {
+std::optional<Doors::Arrival> Doors::take_replacement() {
   const Lock lock(mutex_);
+  for (Door& door : doors_) {
+    if (door.way != Way::kTcp) continue;
+    Arrival arrival;
+    arrival.way = door.way;
+    arrival.connection = door.listener->accept();
+    if (arrival.connection) over_tcp_.push_back(std::move(arrival));
+  }
   poll();
-  if (replacements_.empty()) return nullptr;
-  auto taken = std::move(replacements_.front());
-  replacements_.pop_front();
+  const auto found = std::find_if(over_tcp_.begin(), over_tcp_.end(), [](const Arrival& arrival) {
+    return arrival.greeted && arrival.replaces;
+  });
+  if (found == over_tcp_.end()) return std::nullopt;
+  Arrival taken = std::move(*found);
+  over_tcp_.erase(found);
   return taken;
 }
 
@@ -283,8 +290,8 @@ void AutoSender::advance() {
 }
 
 bool AutoSender::joined() {
-  if (!connection_ || way_ == Way::kTcp) advance();
-  return decided_ || (connection_ && way_ != Way::kTcp);
+  if (!connection_) advance();
+  return connection_ != nullptr;
 }
 
 bool AutoSender::ready() {
@@ -310,58 +317,59 @@ std::unique_ptr<Request> AutoSender::send(const void* data, std::size_t bytes, s
 
 AutoReceiver::AutoReceiver(std::shared_ptr<Doors> doors, Doors::Arrival arrival,
                            std::chrono::nanoseconds peer_loss_time)
-    : doors_(std::move(doors)),
-      peer_loss_time_(peer_loss_time),
-      way_(arrival.way),
-      connection_(std::move(arrival.connection)) {
-  doors_->count_undecided(1);
-  registrations_.move_to(connection_.get(), register_with<ReceiveConnection>, name(way_));
-  if (way_ == Way::kTcp) decide();
+    : doors_(std::move(doors)), peer_loss_time_(peer_loss_time) {
+  if (arrival.way != Way::kTcp) {
+    doors_->count_undecided(1);
+  } else {
+    doors_.reset();  // there is nothing that could take its place
+  }
+  take(std::move(arrival));
 }
 
 AutoReceiver::~AutoReceiver() {
-  if (!decided_) doors_->count_undecided(-1);
+  if (doors_) doors_->count_undecided(-1);
 }
 
-void AutoReceiver::decide() {
-  decided_ = true;
-  doors_->count_undecided(-1);
-  doors_.reset();
-  log::info(log::kNet, "auto: a connection receives over {}", name(way_));
+void AutoReceiver::take(Doors::Arrival arrival) {
+  path_ = std::move(arrival);
+  registrations_.move_to(path_.connection.get(), register_with<ReceiveConnection>, name(path_.way));
 }
 
 void AutoReceiver::lost_path(const Error& error) {
-  if (!is_of_path(error)) throw error;
-  log::warn("auto: {} is not used for this connection, another path is awaited: {}", name(way_),
-            error.what());
+  if (!doors_ || !is_of_path(error)) throw error;
+  log::warn("auto: {} is not used for this connection, another path is awaited: {}",
+            name(path_.way), error.what());
   failure_ = error;
   // A peer that is gone does not come again; one that only closed does so at once.
   give_up_at_ = Clock::now() + (error.code() == Errc::kPeerLost
                                     ? std::chrono::duration_cast<Clock::duration>(peer_loss_time_)
                                     : Clock::duration(kReplacementTime));
   registrations_.move_to(nullptr, nullptr, {});
-  connection_.reset();
+  path_.connection.reset();
 }
 
 bool AutoReceiver::ready() {
   if (decided_) return true;
-  if (connection_) {
-    try {
-      if (connection_->ready()) decide();
-    } catch (const Error& error) {
-      lost_path(error);
+  if (!path_.connection) {
+    std::optional<Doors::Arrival> arrival = doors_->take_replacement();
+    if (!arrival) {
+      if (Clock::now() > give_up_at_) throw Error(*failure_);
+      return false;
     }
-    return decided_;
+    doors_->count_undecided(-1);
+    doors_.reset();
+    take(std::move(*arrival));
   }
-  connection_ = doors_->take_replacement();
-  if (connection_) {
-    way_ = Way::kTcp;
-    registrations_.move_to(connection_.get(), register_with<ReceiveConnection>, name(way_));
-    decide();
-  } else if (Clock::now() > give_up_at_) {
-    throw Error(*failure_);
+  try {
+    decided_ = path_.way == Way::kTcp ? path_.read_greeting() : path_.connection->ready();
+  } catch (const Error& error) {
+    lost_path(error);
   }
-  return decided_;
+  if (!decided_) return false;
+  if (doors_) doors_->count_undecided(-1);
+  doors_.reset();
+  log::info(log::kNet, "auto: a connection receives over {}", name(path_.way));
+  return true;
 }
 
 std::unique_ptr<Registration> AutoReceiver::register_memory(void* data, std::size_t bytes,
@@ -375,10 +383,10 @@ std::unique_ptr<Request> AutoReceiver::receive(std::span<const ReceiveBuffer> bu
   if (!ready()) return nullptr;
   std::array<ReceiveBuffer, kMostGrouped> mapped;
   std::copy(buffers.begin(), buffers.end(), mapped.begin());
-  for (ReceiveBuffer& buffer : mapped) {
+  for (ReceiveBuffer& buffer : std::span(mapped).first(buffers.size())) {
     buffer.registration = Registrations::of_path(buffer.registration);
   }
-  return connection_->receive(std::span(mapped).first(buffers.size()));
+  return path_.connection->receive(std::span(mapped).first(buffers.size()));
 }
 
 std::unique_ptr<Request> AutoReceiver::flush(std::span<const ReceiveBuffer> buffers) {
@@ -387,7 +395,7 @@ std::unique_ptr<Request> AutoReceiver::flush(std::span<const ReceiveBuffer> buff
   for (ReceiveBuffer& buffer : mapped) {
     buffer.registration = Registrations::of_path(buffer.registration);
   }
-  return connection_->flush(mapped);
+  return path_.connection->flush(mapped);
 }
 
 }  // namespace ropewalk::transport::choosing

@@ -63,15 +63,24 @@ class Doors {
 
   /// A connection that came through a door.
   struct Arrival {
+    Way way{};
     std::unique_ptr<ReceiveConnection> connection;
-    Way way;
+    // Through the TCP door: the first message says whether it comes in place of another.
+    std::unique_ptr<std::array<std::byte, 8>> message;
+    std::unique_ptr<Request> request;
+    bool greeted = false;
+    bool replaces = false;
+
+    /// Reads the first message as far as it came. @return greeted
+    /// @throws Error when the connection broke
+    bool read_greeting();
   };
   /// @return one that replaces no other, for the listener's owner
   std::optional<Arrival> take_new();
   /// @return one that comes in place of another that failed
-  std::unique_ptr<ReceiveConnection> take_replacement();
+  std::optional<Arrival> take_replacement();
 
-  /// A connection that was handed out is (is not any more) without a path decided on.
+  /// A connection that was handed out may (cannot any more) lose its path and want another.
   void count_undecided(int change);
 
  private:
@@ -79,20 +88,11 @@ class Doors {
     Way way;
     std::unique_ptr<Listener> listener;
   };
-  // Came through the TCP door; its first message says what it is.
-  struct Greeting {
-    std::unique_ptr<ReceiveConnection> connection;
-    std::unique_ptr<std::array<std::byte, 8>> message;
-    std::unique_ptr<Request> request;
-  };
   void poll() RW_REQUIRES(mutex_);
-  void greet() RW_REQUIRES(mutex_);
 
   Mutex mutex_;
   std::vector<Door> doors_ RW_GUARDED_BY(mutex_);
-  std::vector<Greeting> greetings_ RW_GUARDED_BY(mutex_);
-  std::deque<Arrival> new_ RW_GUARDED_BY(mutex_);
-  std::deque<std::unique_ptr<ReceiveConnection>> replacements_ RW_GUARDED_BY(mutex_);
+  std::vector<Arrival> over_tcp_ RW_GUARDED_BY(mutex_);
   int undecided_ RW_GUARDED_BY(mutex_) = 0;
   Handle handle_{};
 };
@@ -149,14 +149,13 @@ class AutoReceiver final : public ReceiveConnection {
   std::unique_ptr<Request> flush(std::span<const ReceiveBuffer> buffers) override;
 
  private:
-  void decide();
+  void take(Doors::Arrival arrival);
   void lost_path(const Error& error);
 
   std::shared_ptr<Doors> doors_;  // none once decided
   const std::chrono::nanoseconds peer_loss_time_;
   Registrations registrations_;
-  Way way_;
-  std::unique_ptr<ReceiveConnection> connection_;
+  Doors::Arrival path_;
   bool decided_ = false;
   std::optional<Error> failure_;
   std::chrono::steady_clock::time_point give_up_at_;

@@ -64,6 +64,8 @@ class TcpSendRequest final : public Request {
     --sender_.active_;
     if (!message.finished()) sender_.abandon(&message);
   }
+  TcpSendRequest(const TcpSendRequest&) = delete;
+  TcpSendRequest& operator=(const TcpSendRequest&) = delete;
   std::optional<std::size_t> test() override {
     if (!message.finished()) {
       sender_.progress();
@@ -297,7 +299,8 @@ std::unique_ptr<Registration> TcpReceiver::register_memory(void* data, std::size
 
 std::unique_ptr<Request> TcpReceiver::receive(std::span<const ReceiveBuffer> buffers) {
   check_buffers(buffers, kMaxGroup, kMaxMessageBytes);
-  connection_.throw_if_failed();
+  // What had come whole before the connection ended can still be received.
+  if (connection_.failed() && !held(buffers)) connection_.throw_if_failed();
   if (active_ >= kMaxRequests) {
     progress();
     return nullptr;
@@ -308,6 +311,17 @@ std::unique_ptr<Request> TcpReceiver::receive(std::span<const ReceiveBuffer> buf
   });
   if (large || queued_controls_ >= kControlBatch) flush_control();
   return request;
+}
+
+bool TcpReceiver::held(std::span<const ReceiveBuffer> buffers) const {
+  return std::all_of(buffers.begin(), buffers.end(), [&](const ReceiveBuffer& buffer) {
+    const auto wanted = std::count_if(buffers.begin(), buffers.end(),
+                                      [&](const ReceiveBuffer& b) { return b.tag == buffer.tag; });
+    const auto whole = std::count_if(arrivals_.begin(), arrivals_.end(), [&](const Arrival& entry) {
+      return entry.complete && entry.receive == nullptr && entry.frame.tag == buffer.tag;
+    });
+    return whole >= wanted;
+  });
 }
 
 std::unique_ptr<Request> TcpReceiver::flush(std::span<const ReceiveBuffer> buffers) {
@@ -529,7 +543,7 @@ void TcpReceiver::queue_control(Frame frame) {
 
 void TcpReceiver::flush_control() {
   queued_controls_ = 0;
-  connection_.streams.front().flush();
+  if (!connection_.failed()) connection_.streams.front().flush();
 }
 
 }  // namespace ropewalk::transport::tcp

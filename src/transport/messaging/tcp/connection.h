@@ -96,6 +96,8 @@ class TcpSender final : public SendConnection, private FrameSink {
   TcpSender(std::vector<Stream> streams, std::string peer, const Token& reply, bool checksums,
             Linger& linger);
   ~TcpSender() override;
+  TcpSender(const TcpSender&) = delete;
+  TcpSender& operator=(const TcpSender&) = delete;
   std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                 MemoryKind kind) override;
   std::unique_ptr<Request> send(const void* data, std::size_t bytes, std::uint32_t tag,
@@ -151,6 +153,8 @@ class TcpReceiver final : public ReceiveConnection, private FrameSink {
  public:
   TcpReceiver(std::vector<Stream> streams, std::string peer, bool checksums, Linger& linger);
   ~TcpReceiver() override;
+  TcpReceiver(const TcpReceiver&) = delete;
+  TcpReceiver& operator=(const TcpReceiver&) = delete;
   std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                 MemoryKind kind) override;
   std::unique_ptr<Request> receive(std::span<const ReceiveBuffer> buffers) override;
@@ -177,6 +181,8 @@ class TcpReceiver final : public ReceiveConnection, private FrameSink {
   void end_frame(const Frame& frame, const std::byte* payload) override;
   [[nodiscard]] bool broken() const override { return connection_.failed(); }
 
+  /// Whether messages for all of these have come whole.
+  [[nodiscard]] bool held(std::span<const ReceiveBuffer> buffers) const;
   void progress();
   void throw_if_failed() const { connection_.throw_if_failed(); }
   void read_stream(std::size_t index);

@@ -12,10 +12,12 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/mutex.h"
 #include "core/process_memory.h"
 #include "core/shared_memory.h"
 #include "transport/simple_requests.h"
 #include "transport/window/engine.h"
+#include "transport/window/shm/copy_pool.h"
 #include "transport/window/shm/rendezvous.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -34,6 +36,8 @@ namespace {
 
 // Copies by the kernel: large enough to hide the system call, small enough to be a short wait.
 constexpr std::size_t kPieceBytes = 256 << 10;
+// Smaller ones are copied before another thread would have woken up.
+constexpr std::size_t kLeastForThread = 128 << 10;
 // A core's copy bandwidth and the time of a cache line between cores; they only order devices.
 constexpr double kSpeedMbps = 80'000;
 constexpr double kLatencyUs = 0.3;
@@ -78,7 +82,7 @@ class ShmPath final : public HostPath {
 
   // The accepting end.
   ShmPath(MeetingPoint::Guest guest, SharedMemory window, const Secret& secret,
-          std::size_t remote_bytes, SingleCopy single_copy)
+          std::size_t remote_bytes, SingleCopy single_copy, CopyPool* pool)
       : socket_(std::move(guest.socket)),
         window_(std::move(window)),
         remote_bytes_(remote_bytes),
@@ -99,6 +103,12 @@ class ShmPath final : public HostPath {
     }
     capabilities_.pull = capabilities_.why_no_pull.empty();
     capabilities_.pull_needs_owner = same_process_;
+    if (capabilities_.pull && !same_process_ && pool != nullptr) {
+      pool_ = pool;
+      // The last queue is the calling thread itself.
+      capabilities_.queues = pool->threads() + 1;
+      jobs_ = std::make_unique<CopyJob[]>(static_cast<std::size_t>(pool->threads()));
+    }
   }
 
   ~ShmPath() override = default;
@@ -140,21 +150,26 @@ class ShmPath final : public HostPath {
     return reinterpret_cast<std::uint64_t>(data);
   }
 
-  // The calling CPU is the copy engine: a copy is done when it was started.
+  // The calling CPU is the copy engine: a copy is done when it was started. Long pulls have threads
+  // beside it.
   void start_write(int /*queue*/, std::size_t offset, const void* source,
                    std::size_t bytes) override {
     put(offset, source, bytes);
   }
-  void start_pull(int /*queue*/, void* destination, std::uint64_t source,
-                  std::size_t bytes) override {
-    if (same_process_) {
+  void start_pull(int queue, void* destination, std::uint64_t source, std::size_t bytes) override {
+    if (pool_ != nullptr && queue < pool_->threads() && bytes >= kLeastForThread) {
+      pool_->submit(jobs_[static_cast<std::size_t>(queue)], peer_, destination, source, bytes);
+    } else if (same_process_) {
       // NOLINTNEXTLINE(performance-no-int-to-ptr): made by address_of in this process
       std::memcpy(destination, reinterpret_cast<const void*>(source), bytes);
     } else {
       read_process(peer_, destination, source, bytes);
     }
   }
-  bool copy_done(int /*queue*/) override { return true; }
+  bool copy_done(int queue) override {
+    return pool_ == nullptr || queue >= pool_->threads() ||
+           jobs_[static_cast<std::size_t>(queue)].done();
+  }
 
   std::optional<std::string> peer_lost() override {
     std::array<pollfd, 2> entries = {pollfd{socket_.get(), POLLIN | POLLRDHUP, 0},
@@ -186,6 +201,8 @@ class ShmPath final : public HostPath {
   ProbeAddress peer_probe_;
   bool same_process_ = false;
   Capabilities capabilities_;
+  CopyPool* pool_ = nullptr;
+  std::unique_ptr<CopyJob[]> jobs_;  // one for each of the pool's queues
 };
 
 SharedMemory make_window(std::size_t bytes, ShmBacking backing) {
@@ -197,10 +214,11 @@ SharedMemory make_window(std::size_t bytes, ShmBacking backing) {
 
 class ShmDoor final : public Door {
  public:
-  ShmDoor(WindowSizes sizes, ShmBacking backing, SingleCopy single_copy)
+  ShmDoor(WindowSizes sizes, ShmBacking backing, SingleCopy single_copy, CopyPool* pool)
       : sizes_(sizes),
         backing_(backing),
         single_copy_(single_copy),
+        pool_(pool),
         handle_(encode(point_.place())) {}
   [[nodiscard]] const Handle& handle() const override { return handle_; }
   std::unique_ptr<Path> accept() override {
@@ -209,7 +227,7 @@ class ShmDoor final : public Door {
     SharedMemory window = make_window(sizes_.own, backing_);
     try {
       return std::make_unique<ShmPath>(std::move(*guest), std::move(window), point_.place().secret,
-                                       sizes_.other, single_copy_);
+                                       sizes_.other, single_copy_, pool_);
     } catch (const Error& error) {
       // That peer's connection ends with its socket; other peers are not to suffer.
       log::warn("a connection over shared memory could not be made: {}", error.what());
@@ -221,6 +239,7 @@ class ShmDoor final : public Door {
   const WindowSizes sizes_;
   const ShmBacking backing_;
   const SingleCopy single_copy_;
+  CopyPool* const pool_;
   MeetingPoint point_;
   const Handle handle_;
 };
@@ -233,6 +252,8 @@ class ShmDriver final : public Driver {
     single_copy_ = single_copy == "off"  ? SingleCopy::kOff
                    : single_copy == "on" ? SingleCopy::kOn
                                          : SingleCopy::kAuto;
+    const auto wanted = static_cast<int>(config.integer(Setting::kCopyThreads));
+    copy_threads_ = wanted == 0 ? default_copy_threads() : wanted;
   }
   [[nodiscard]] std::string name() const override { return "shm"; }
   [[nodiscard]] int num_devices() const override { return 1; }
@@ -248,7 +269,7 @@ class ShmDriver final : public Driver {
     return HostRegistration::make(data, bytes, kind);
   }
   std::unique_ptr<Door> open_door(int /*device*/, WindowSizes sizes) override {
-    return std::make_unique<ShmDoor>(sizes, backing_, single_copy_);
+    return std::make_unique<ShmDoor>(sizes, backing_, single_copy_, pool());
   }
   std::unique_ptr<Path> connect(int /*device*/, const Handle& handle, WindowSizes sizes) override {
     const std::optional<MeetingPlace> place = decode_meeting_place(handle);
@@ -258,8 +279,19 @@ class ShmDriver final : public Driver {
   }
 
  private:
+  // The threads begin with the first listener, so that a process may fork before.
+  CopyPool* pool() {
+    if (copy_threads_ <= 1 || single_copy_ == SingleCopy::kOff) return nullptr;
+    const Lock lock(mutex_);
+    if (!pool_) pool_ = std::make_unique<CopyPool>(copy_threads_ - 1);
+    return pool_.get();
+  }
+
   const ShmBacking backing_;
   SingleCopy single_copy_ = SingleCopy::kAuto;
+  int copy_threads_ = 1;
+  Mutex mutex_;
+  std::unique_ptr<CopyPool> pool_ RW_GUARDED_BY(mutex_);
 };
 
 }  // namespace

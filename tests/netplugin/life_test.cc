@@ -1,0 +1,105 @@
+// What the network plugin leaves behind: after many connections, an aborted set-up, unloading.
+#include <dlfcn.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
+#include "netplugin/harness.h"
+
+namespace ropewalk::netplugin::testing {
+namespace {
+
+std::size_t mappings() {
+  std::ifstream maps("/proc/self/maps");
+  return static_cast<std::size_t>(std::count(std::istreambuf_iterator<char>(maps), {}, '\n'));
+}
+
+struct Holdings {
+  std::size_t descriptors = count_entries("/proc/self/fd");
+  std::size_t threads = count_entries("/proc/self/task");
+  std::size_t shared_files = count_entries("/dev/shm");
+  std::size_t maps = mappings();
+  std::size_t heap = mallinfo2().uordblks;
+};
+
+TEST_F(PluginTest, AThousandConnectionsLeaveNothing) {
+  for (const char* kind : {"shm", "tcp", "auto"}) {
+    SCOPED_TRACE(kind);
+    use(kind);
+    Net net(library_.api(12));
+    {
+      Loop warm(net);
+      exchange(warm, 100, 100, 1);
+    }
+    const Holdings before;
+    for (int i = 0; i < 1000; ++i) {
+      Loop loop(net);
+      exchange(loop, 100, 100, static_cast<std::uint64_t>(i));
+    }
+    // Closed sockets may keep their last bytes for the peer for a moment.
+    poll_until([&] { return Holdings().descriptors <= before.descriptors; }, "descriptors");
+    const Holdings after;
+    EXPECT_EQ(after.descriptors, before.descriptors);
+    EXPECT_EQ(after.threads, before.threads);
+    EXPECT_EQ(after.shared_files, before.shared_files);
+    EXPECT_LE(after.maps, before.maps + 2);
+    EXPECT_LE(after.heap, before.heap + (64 << 10));
+  }
+}
+
+TEST_F(PluginTest, ManyConnectionsAtOnce) {
+  Net net(library_.api(12));
+  std::vector<std::unique_ptr<Loop>> loops;
+  for (int i = 0; i < 100; ++i) loops.push_back(std::make_unique<Loop>(net));
+  for (std::size_t i = 0; i < loops.size(); ++i) exchange(*loops[i], 1000 + i, 2000, i);
+}
+
+TEST_F(PluginTest, FinalizeClosesWhatWasLeftOpen) {
+  // Another communicator keeps the plugin alive.
+  Net other(library_.api(12));
+  const Holdings before;
+  {
+    Net net(library_.api(12));
+    HandleBytes handle;
+    void* listener = net.listen(handle);
+    void* sender = net.connect(handle);
+    ASSERT_NE(net.accept(listener), nullptr);
+    Bytes data(10);
+    net.register_memory(sender, data.data(), data.size());
+  }
+  EXPECT_EQ(Holdings().descriptors, before.descriptors);
+  EXPECT_TRUE(take_lines().empty());
+}
+
+TEST(PluginLife, IsLoadedAndUnloadedAgainAndAgain) {
+  setenv("ROPEWALK_NET", "auto", 1);
+  std::vector<Holdings> seen;
+  for (int round = 0; round < 4; ++round) {
+    {
+      const Library library(RW_PLUGIN);
+      for (const int version : {4, 8, 11, 12}) {
+        Net net(library.api(version));
+        Loop loop(net);
+        exchange(loop, 100'000, 100'000, 1);
+      }
+      {
+        // An aborted set-up of a version without contexts.
+        Net net(library.api(8));
+        HandleBytes handle;
+        net.listen(handle);
+      }
+    }
+    seen.emplace_back();
+  }
+  unsetenv("ROPEWALK_NET");
+  void* still = dlopen(RW_PLUGIN, RTLD_NOW | RTLD_NOLOAD);
+  EXPECT_EQ(still, nullptr) << "the library is still loaded";
+  EXPECT_EQ(seen.back().descriptors, seen.front().descriptors);
+  EXPECT_EQ(seen.back().threads, seen.front().threads);
+  EXPECT_LE(seen.back().maps, seen.front().maps + 1);
+}
+
+}  // namespace
+}  // namespace ropewalk::netplugin::testing

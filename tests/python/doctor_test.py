@@ -1,0 +1,268 @@
+"""doctor: what a machine has and lacks, crashes and hangs, rates that links should give."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import DEADLINE_SECONDS, Program
+from ropewalk import doctor, errors, topology
+
+
+def by_title(document: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    return {
+        report["title"]: {check["what"]: check for check in report["checks"]}
+        for report in document["paths"]
+    }
+
+
+def test_text_and_json(program: Program, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    done = program("doctor", "-J", str(path))
+    document = json.loads(path.read_text())
+    failed = [
+        check
+        for report in document["paths"]
+        for check in report["checks"]
+        if check["outcome"] == "failed"
+    ]
+    assert done.returncode == (1 if failed else 0), done.stdout
+    assert document["healthy"] == (not failed)
+    paths = by_title(document)
+    memory = paths["shared memory"]
+    assert set(memory) == {
+        "anonymous memory",
+        "/dev/shm",
+        "memory shared by two processes",
+        "kernel-assisted copy",
+        "open files",
+    }
+    assert memory["anonymous memory"]["outcome"] == "passed"
+    shared = memory["memory shared by two processes"]
+    assert shared["outcome"] == "passed"
+    assert shared["gbps"] > 0
+    assert shared["latency_us"] > 0
+    loopback = paths["interface lo"]["messages"]
+    assert loopback["outcome"] == "passed", loopback
+    assert loopback["gbps"] > 0
+    assert re.search(r"^# \d+ passed, \d+ degraded, \d+ failed, \d+ skipped$", done.stdout, re.M)
+    again = program("doctor", "--json", "--only", "shared-memory")
+    assert list(by_title(json.loads(again.stdout))) == ["shared memory"]
+
+
+def in_namespace(script: str, *flags: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """Runs `script`, then doctor, in new namespaces, which needs the right to make them."""
+    unshare = shutil.which("unshare")
+    if unshare is None or os.geteuid() != 0:
+        pytest.skip("needs root and unshare")
+    if subprocess.run([unshare, *flags, "true"], capture_output=True).returncode != 0:
+        pytest.skip("namespaces are not permitted here")
+    command = f"{script} && exec {sys.executable} -m ropewalk doctor --json --only "
+    kinds = "interfaces" if "--net" in flags else "shared-memory"
+    done = subprocess.run(
+        [unshare, *flags, "sh", "-c", command + kinds],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+    )
+    if not done.stdout:
+        pytest.skip(f"the namespace could not be set up: {done.stderr}")
+    return by_title(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(("size", "outcome"), [("16m", "failed"), ("200m", "degraded")])
+def test_a_small_dev_shm_is_found(size: str, outcome: str) -> None:
+    script = f"mount -t tmpfs -o size={size},mode=1777 tmpfs /dev/shm"
+    check = in_namespace(script, "--mount")["shared memory"]["/dev/shm"]
+    assert check["outcome"] == outcome
+    assert f"{size[:-1]} MiB" in check["found"]
+    assert "--shm-size" in check["cause"]
+
+
+def test_a_dev_shm_for_one_user_is_found() -> None:
+    script = "mount -t tmpfs -o size=2g,mode=700 tmpfs /dev/shm"
+    check = in_namespace(script, "--mount")["shared memory"]["/dev/shm"]
+    assert check["outcome"] == "degraded"
+    assert "chmod 1777" in check["cause"]
+
+
+def test_loopback_that_is_down_is_found() -> None:
+    check = in_namespace("true", "--net")["interface lo"]["messages"]
+    assert check["outcome"] == "failed"
+    assert "ip link set lo up" in check["cause"]
+
+
+def test_few_descriptors_are_found() -> None:
+    command = f"ulimit -n 200; exec {sys.executable} -m ropewalk doctor --json --only shared-memory"
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, timeout=DEADLINE_SECONDS
+    )
+    check = by_title(json.loads(done.stdout))["shared memory"]["open files"]
+    assert check["outcome"] == "degraded"
+    assert "ulimit -n" in check["cause"]
+
+
+BUILD = os.environ.get("RW_BUILD_DIR")
+
+
+@pytest.mark.skipif(BUILD is None, reason="RW_BUILD_DIR names no build folder; `make test` does")
+@pytest.mark.parametrize(
+    ("settings", "what", "outcome", "words"),
+    [
+        ("adapters 2\n", "adapter 1 (node ", "passed", "link up"),
+        ("driver no\n", "library and driver", "failed", "modprobe"),
+        ("adapters 0\n", "adapters", "failed", "lspci"),
+        ("link_down 0 0\n", "adapter 0 (node ", "failed", "no cable"),
+    ],
+)
+def test_pcie_bridges(
+    program: Program, tmp_path: Path, settings: str, what: str, outcome: str, words: str
+) -> None:
+    path = tmp_path / "sisci.txt"
+    path.write_text(settings)
+    environment = {
+        "ROPEWALK_SISCI_LIBRARY": str(Path(BUILD or "", "sisci", "libsisci.so").resolve()),
+        "SOFTWARE_SISCI_SETTINGS": str(path),
+    }
+    done = program("doctor", "--only", "sisci", "--json", env=environment)
+    checks = by_title(json.loads(done.stdout))["PCIe bridges (SISCI)"]
+    (check,) = [each for name, each in checks.items() if name.startswith(what)]
+    assert check["outcome"] == outcome, check
+    assert words in check["found"] + check["cause"]
+    assert done.returncode == (1 if outcome == "failed" else 0)
+
+
+def test_no_pcie_bridges_are_no_failure(program: Program) -> None:
+    environment = {"ROPEWALK_SISCI_LIBRARY": "/nonexistent/libsisci.so"}
+    done = program("doctor", "--only", "sisci", env=environment)
+    assert done.returncode == 0
+    assert "skipped   library and driver: /nonexistent/libsisci.so" in done.stdout
+
+
+CHILD = """
+import json, os, signal, sys, time
+for request in json.load(sys.stdin):
+    name = request.get("name")
+    if request["path"] == "list":
+        names = ["lo", "hangs", "crashes", "errs", "slow", "fine"]
+        gpus = [{"device": 0, "name": "one", "bus_id": "0000:13:00.0"},
+                {"device": 1, "name": "two", "bus_id": "00000000:14:00.0"}]
+        print(json.dumps({"interfaces": names, "gpus": gpus, "why_no_gpu": ""}), flush=True)
+        continue
+    if name == "hangs":
+        time.sleep(1000)
+    if name == "crashes":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if name == "errs":
+        print(json.dumps({"error": "no such luck"}), flush=True)
+        continue
+    what = {"gpu": "host to GPU", "gpu-pair": "copy from GPU 0 to GPU 1"}.get(request["path"], "it")
+    check = {"what": what, "outcome": "passed", "found": "works", "cause": "",
+             "gbps": 10.0, "latency_us": 1.0}
+    print(json.dumps({"checks": [check]}), flush=True)
+"""
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_CHILD", (sys.executable, "-c", CHILD))
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_crashes_and_hangs_fail_their_path_alone() -> None:
+    found = {report.title: report.checks[0] for report in doctor.examine(["interfaces"], timeout=2)}
+    assert [check.outcome for check in found.values()] == [
+        "passed", "failed", "failed", "failed", "passed", "passed",
+    ]  # fmt: skip
+    assert "hung" in found["interface hangs"].found
+    assert "SIGSEGV" in found["interface crashes"].found
+    assert found["interface errs"].found == "no such luck"
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_links_that_give_too_little_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = topology.synthetic("dgx1v")
+    text = machine.to_json()
+    for node, bus in zip(machine.gpus, ("0000:13:00.0", "0000:14:00.0")):
+        text = re.sub(
+            rf'("id": "{node.id}",)(?![^\n]*"bus_id")', rf'\1 "bus_id": "{bus}",', text, count=1
+        )
+        if f'"bus_id": "{bus}"' not in text:
+            pytest.skip("the machine names its own addresses")
+    named = topology.Topology.from_json(text)
+    monkeypatch.setattr(doctor, "discover", lambda: named)
+    expected = doctor.pair_gbps(named, machine.gpus[0].id, machine.gpus[1].id)
+    assert expected is not None
+
+    def outcome(share: float) -> str:
+        reports = {report.path: report for report in doctor.examine(["gpus"], share=share)}
+        (check,) = reports["gpu-pair"].checks
+        assert check.expected_gbps == expected
+        return check.outcome
+
+    assert outcome(10 / expected * 0.99) == "passed"
+    assert outcome(min(1, 10 / expected * 1.01)) == ("failed" if expected > 10 else "passed")
+
+
+@pytest.mark.parametrize(
+    ("machine", "low", "high"),
+    [
+        ("dgx-h100", 300, 460),  # 18 NVLinks of generation 4, by switches
+        ("dgx1v", 20, 30),  # one NVLink of generation 2 between GPU 0 and GPU 1
+    ],
+)
+def test_what_two_gpus_should_give(machine: str, low: float, high: float) -> None:
+    graph = topology.synthetic(machine)
+    gbps = doctor.pair_gbps(graph, graph.gpus[0].id, graph.gpus[1].id)
+    if gbps is None:
+        pytest.skip("the links of this machine are assumed")
+    assert low <= gbps <= high
+
+
+def test_what_gpu_and_host_should_give() -> None:
+    graph = topology.synthetic("dgx1v")
+    gbps = doctor.host_gbps(graph, graph.gpus[0].id)
+    assert gbps is None or 8 <= gbps <= 16  # PCIe generation 3
+
+
+def test_gpus_that_cannot_be_used_are_no_absence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    device = tmp_path / "sys/bus/pci/devices/0000:13:00.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("0x10de\n")
+    (device / "class").write_text("0x030200\n")
+    assert doctor.nvidia_gpus(tmp_path) == 1
+    assert doctor.nvidia_gpus(tmp_path / "elsewhere") == 0
+    child = CHILD.replace('"gpus": gpus', '"gpus": []').replace('""}', '"no driver"}')
+    monkeypatch.setattr(doctor, "_CHILD", (sys.executable, "-c", child))
+    monkeypatch.setattr(doctor, "nvidia_gpus", lambda: 1)
+    (report,) = doctor.examine(["gpus"])
+    assert report.checks[0].outcome == "failed"
+    assert "no driver" in report.checks[0].found
+
+
+def test_a_library_that_does_not_load_is_a_failure(program: Program) -> None:
+    done = program("doctor", "--only", "shared-memory", env={"ROPEWALK_LIBRARY": "/nonexistent.so"})
+    assert done.returncode == 1
+    assert "nonexistent" in done.stdout
+
+
+def test_wrong_command_lines(program: Program) -> None:
+    for arguments, reason in (
+        (("--only", "disks"), '"disks": known are'),
+        (("--timeout", "0"), "--timeout 0"),
+        (("--share", "2"), "--share 2"),
+    ):
+        done = program("doctor", *arguments)
+        assert done.returncode == 2
+        assert reason in done.stderr
+    with pytest.raises(errors.ArgumentError):
+        next(doctor.examine(["disks"]))
