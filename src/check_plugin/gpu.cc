@@ -65,8 +65,8 @@ Driver open_driver() {
 }
 
 const Driver& driver() {
-  static const Driver opened = open_driver();
-  return opened;
+  static const Driver kOpened = open_driver();
+  return kOpened;
 }
 
 Address address(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }

@@ -57,6 +57,7 @@ struct ProcessPage {
   std::atomic<int> threads;                           ///< how many of them are used
   std::atomic<Call> crashed_in;                       ///< of the thread that got a fatal signal
   std::atomic<bool> crashed;
+  std::atomic<int> pid;
   std::atomic<bool> meant_to_die;  ///< it kills itself as part of the rule
   std::atomic<bool> done;          ///< it has nothing more to ask of the plugin
   std::atomic<State> state;

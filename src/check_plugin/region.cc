@@ -30,7 +30,7 @@ void fill_bytes(std::byte* to, std::size_t bytes, std::uint64_t seed) {
     std::memcpy(to + i, &state, sizeof state);
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;
   }
-  std::memcpy(to + i, &state, bytes - i);
+  if (i < bytes) std::memcpy(to + i, &state, bytes - i);
 }
 
 }  // namespace

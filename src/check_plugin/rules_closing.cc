@@ -202,7 +202,10 @@ void check_lost_listener(Session& session) {
   std::vector<std::byte> handle(session.plugin().handle_bytes());
   const auto heard = session.heard(handle.size());
   std::copy(heard.begin(), heard.end(), handle.begin());
-  session.wait("the listener is gone", [&] { return session.other().meant_to_die.load(); });
+  // Until the checker has buried it, whatever it listened at may still take connections.
+  session.wait("the listener is gone", [&] {
+    return session.other().meant_to_die.load() && kill(session.other().pid.load(), 0) != 0;
+  });
   Connecting connecting(session, session.context(), handle);
   // An error, or "not yet" for as long as NCCL cares to ask; no hang, no crash.
   abi::Result result = abi::kSuccess;

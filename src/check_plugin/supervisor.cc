@@ -38,6 +38,7 @@ void fail(Page& page, int process, const std::string& expected, const std::strin
 void child_main(const Options& options, Page& page, int process,
                 const std::function<void(Session&)>& body) {
   ProcessPage& own = page.processes[static_cast<std::size_t>(process)];
+  own.pid.store(getpid());
   note_crashes(own);
   try {
     Session session(options, page, process);

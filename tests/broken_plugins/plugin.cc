@@ -134,7 +134,7 @@ void copy_up(char* to, const char* from, std::size_t bytes) {
       std::atomic_ref(*reinterpret_cast<std::uint64_t*>(to + i)).store(word);
     }
   }
-  std::memcpy(to + i, from + i, bytes - i);
+  if (i < bytes) std::memcpy(to + i, from + i, bytes - i);
 }
 
 void deliver(char* to, const char* from, std::size_t bytes, std::size_t room) {

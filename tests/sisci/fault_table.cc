@@ -106,8 +106,9 @@ std::vector<Fault> faults() {
   add({.title = "stores are late and torn",
        .fabric = "delayed_stores yes\ntorn_flush 3\n",
        .driver = sisci});
-  add({.title = "stores are lost",
+  add({.title = "stores are lost, VERIFY=all",
        .fabric = "delayed_stores yes\nlost_flush 25\n",
+       .settings = {{"VERIFY", "all"}},
        .driver = sisci});
   add({.title = "slow link: 300 MB/s, 200 us",
        .fabric = "megabytes_per_second 300\nlatency_us 200\n",

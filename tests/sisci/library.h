@@ -296,7 +296,6 @@ class Library {
   std::mutex posted_lock_;
   std::condition_variable posted_changed_;
   std::vector<sci_dma_queue*> posted_;
-  sci_dma_queue* in_engine_ = nullptr;
 
   std::mutex delayed_lock_;
   std::set<sci_map*> delayed_;

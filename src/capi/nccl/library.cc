@@ -12,8 +12,9 @@ namespace ropewalk::nccl {
 void log_version() noexcept {
   if (!log::enabled(log::Level::kVersion, log::kAll)) return;
   try {
-    log::write(log::Level::kVersion, log::kAll, fmt::format("NCCL version 2.28.9, by Ropewalk {}.{}.{}",
-                                                 RW_MAJOR, RW_MINOR, RW_PATCH));
+    log::write(
+        log::Level::kVersion, log::kAll,
+        fmt::format("NCCL version 2.28.9, by Ropewalk {}.{}.{}", RW_MAJOR, RW_MINOR, RW_PATCH));
   } catch (...) {
   }
 }

@@ -37,6 +37,8 @@ constexpr std::size_t kLl128Slot = std::size_t{512} * 8 * executor::kLineWords;
 constexpr std::uint32_t kSimpleSlots = 4;
 constexpr std::size_t kLargestSlot = std::size_t{512} << 10;
 constexpr std::size_t kKeptWays = 16;
+// Of all peers together, unless one of them was given more.
+constexpr std::size_t kMostWindowBytes = std::size_t{256} << 20;
 constexpr std::size_t kHostWindowShare = 4;
 // Shorter chunks are better staged: reading through a given address waits for the reader's answer.
 constexpr std::size_t kAddressBytes = std::size_t{16} << 10;
@@ -101,8 +103,11 @@ CudaGroup::CudaGroup(Bootstrap& bootstrap, const Config& config, Runtime& runtim
   // Without lines that arrive whole there is no ll128. Pinned memory is dearer than that of a GPU.
   layout_.shapes[index(Protocol::kLl128)] =
       flagged_shape(peers_->whole_lines() ? ll128_slot(size_) : 0);
-  layout_.shapes[index(Protocol::kSimple)] = simple_shape(
-      config.bytes(Setting::kDeviceWindow) / (peers_->peer_access() ? 1 : kHostWindowShare), size_);
+  std::size_t budget = config.bytes(Setting::kDeviceWindow);
+  const auto others = static_cast<std::size_t>(std::max(1, size_ - 1));
+  budget = std::min(budget * others, std::max(budget, kMostWindowBytes));
+  if (!peers_->peer_access()) budget /= kHostWindowShare;
+  layout_.shapes[index(Protocol::kSimple)] = simple_shape(budget, size_);
   int capability = 0;
   check_cuda(cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device_),
              "asking for the compute capability");

@@ -126,8 +126,9 @@ DeviceChoice DeviceTuner::shape(const std::string& algorithm, const Load& load, 
   const double chunks =
       std::ceil(static_cast<double>(part) / static_cast<double>(choice.chunk_bytes));
   const double fill = chunks > 1 ? constants_.fill * (load.hops - 1) / chunks : 0;
-  choice.predicted_seconds =
-      constants_.launch[p] + load.hops * constants_.hop[p] + moving * (1 + std::max(0.0, fill));
+  choice.predicted_seconds = constants_.launch[p] + load.hops * constants_.hop[p] +
+                             std::max(0.0, load.units - 1) * constants_.fan[p] +
+                             moving * (1 + std::max(0.0, fill));
   return choice;
 }
 

@@ -26,6 +26,9 @@ struct DeviceConstants {
   /// By protocol: simple, ll, ll128.
   double launch[executor::kNumProtocols] = {4e-6, 1.75e-6, 2.7e-6};
   double hop[executor::kNumProtocols] = {3.5e-6, 0.8e-6, 0.7e-6};
+  /// What each further unit that a rank sends adds to the latency: its words are waited for in
+  /// turn.
+  double fan[executor::kNumProtocols] = {0, 0.45e-6, 0.05e-6};
   double link_rate = 350e9;  ///< one direction, what kernels reach
   /// What one block reads and writes, its operands and its results.
   double block_rate[executor::kNumProtocols] = {22.6e9, 7.8e9, 18.7e9};

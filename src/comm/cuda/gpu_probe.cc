@@ -187,7 +187,7 @@ Check kernels(const std::string& what, const Gpu& first, const Gpu& second, Inbo
               Inbox* second_inbox) {
   Check check{.what = what};
   try {
-    const PinnedMemory memory(2 * sizeof(ExchangeResult));
+    const PinnedBuffer memory(2 * sizeof(ExchangeResult));
     auto* results = new (memory.data()) ExchangeResult[2]{};
     load_kernel(first, &results[0]);
     load_kernel(second, &results[1]);
@@ -226,7 +226,7 @@ Check kernels(const std::string& what, const Gpu& first, const Gpu& second, Inbo
 Check kernel_and_host(const Gpu& gpu) {
   Check check{.what = "flags and data between a kernel and the host"};
   try {
-    const PinnedMemory memory(2 * sizeof(Inbox) + sizeof(ExchangeResult));
+    const PinnedBuffer memory(2 * sizeof(Inbox) + sizeof(ExchangeResult));
     auto* inboxes = new (memory.data()) Inbox[2]{};
     auto* result = new (inboxes + 2) ExchangeResult{};
     load_kernel(gpu, result);
@@ -317,7 +317,7 @@ Check peer_access(int first, int second) {
 }
 
 Check through_host(const Gpu& from, const Gpu& to, const std::vector<std::uint32_t>& sent,
-                   const PinnedMemory& stage) {
+                   const PinnedBuffer& stage) {
   return copies(
       fmt::format("GPU {} to host to GPU {}", from.device(), to.device()), to, sent,
       [&](cudaStream_t stream) {
@@ -336,7 +336,7 @@ Checks gpu(int device) {
   const Gpu tried(device);
   Checks checks;
   const std::vector<std::uint32_t> sent = pattern(static_cast<std::uint32_t>(device) + 7);
-  const PinnedMemory host(kBytes);
+  const PinnedBuffer host(kBytes);
   fill(tried, sent);
   std::memcpy(host.data(), sent.data(), kBytes);
   // Each way is read back by the other, so that one that does nothing shows.
@@ -397,10 +397,10 @@ Checks gpu_pair(int first, int second) {
   }
   fill(a, from_a);
   fill(b, from_b);
-  const PinnedMemory stage(kBytes);
+  const PinnedBuffer stage(kBytes);
   checks.push_back(through_host(a, b, from_a, stage));
   checks.push_back(through_host(b, a, from_b, stage));
-  const PinnedMemory inboxes(2 * sizeof(Inbox));
+  const PinnedBuffer inboxes(2 * sizeof(Inbox));
   auto* in_host = new (inboxes.data()) Inbox[2]{};
   checks.push_back(kernels("kernels that exchange flags and data through the host", a, b,
                            &in_host[0], &in_host[1]));

@@ -35,15 +35,15 @@ class Event {
 };
 
 /// Host memory that all GPUs see at its own address.
-class PinnedMemory {
+class PinnedBuffer {
  public:
-  explicit PinnedMemory(std::size_t bytes) {
+  explicit PinnedBuffer(std::size_t bytes) {
     check_cuda(cudaHostAlloc(&data_, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
                "taking pinned memory");
   }
-  ~PinnedMemory() { cudaFreeHost(data_); }
-  PinnedMemory(const PinnedMemory&) = delete;
-  PinnedMemory& operator=(const PinnedMemory&) = delete;
+  ~PinnedBuffer() { cudaFreeHost(data_); }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
   [[nodiscard]] void* data() const noexcept { return data_; }
 
  private:

@@ -310,9 +310,9 @@ class Bench {
 
   std::size_t bytes_;
   int repetitions_;
-  PinnedMemory host_;
-  PinnedMemory chain_;
-  PinnedMemory flag_;
+  PinnedBuffer host_;
+  PinnedBuffer chain_;
+  PinnedBuffer flag_;
   std::vector<std::unique_ptr<Gpu>> gpus_;
 };
 

@@ -48,7 +48,8 @@ class AutoConnector final : public Connector {
 class Auto final : public Transport {
  public:
   explicit Auto(const Config& config) : peer_loss_time_(config.duration(Setting::kPeerLossTime)) {
-    // One of the first two: with GPUs the first does all that the second does.
+    // One of the first two: with GPUs the first does all that the second does, without it is the
+    // second under another name.
     if (!add(Way::kCudaIpc, config)) add(Way::kShm, config);
     add(Way::kSisci, config);
     add(Way::kTcp, config);
@@ -110,6 +111,8 @@ class Auto final : public Transport {
         log::info(log::kInit, "auto: {} has no device", wanted);
         return false;
       }
+      const unsigned gpu = static_cast<unsigned>(MemoryKind::kCuda);
+      if (way == Way::kCudaIpc && (made->properties(0).memory_kinds & gpu) == 0) return false;
       members_.push_back({way, std::move(made)});
       return true;
     } catch (const Error& error) {

@@ -180,6 +180,8 @@ class Path {
 
   /// Why the other end is gone, if it is. What it wrote before stays readable in window().
   [[nodiscard]] virtual std::optional<std::string> peer_lost() = 0;
+  /// Whether words and puts since the last call were lost on their way, and why; may take a while.
+  [[nodiscard]] virtual std::optional<std::string> stores_lost() { return std::nullopt; }
   /// Lets the other end know that this one is gone. Called once, last.
   virtual void disconnect() noexcept = 0;
 };

@@ -146,7 +146,8 @@ std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes,
     if (options_.checksums) entry.payload[3] = wire_checksum(data, bytes);
     entry.tag = options_.checksums ? 1 : 0;
     mailbox_.write(entry);
-    mine.finished = true;
+    finish(mine);
+    mailbox_.throw_if_failed();
   } else {
     if (!device && may_write(request, mine)) {
       mine.target = request.target;
@@ -348,7 +349,19 @@ void WindowSender::notify(const Piece& piece) {
                    options_.checksums ? sum_of(message, piece.offset, piece.bytes) : 0};
   mailbox_.write(entry);
   message.notified += piece.bytes;
-  message.finished = message.notified == message.bytes;
+  if (message.notified == message.bytes) finish(message);
+}
+
+// With checksums of every message, what is told as sent has also left this end: nobody may look
+// again.
+void WindowSender::finish(Message& message) {
+  if (options_.checksums) {
+    if (const std::optional<std::string> lost = mailbox_.path().stores_lost()) {
+      mailbox_.fail(Errc::kPeerLost, *lost);
+      return;
+    }
+  }
+  message.finished = true;
 }
 
 void WindowSender::abandon(Message* message) {

@@ -87,6 +87,7 @@ class WindowSender final : public SendConnection {
   bool start_piece(std::size_t queue);
   [[nodiscard]] bool queue_done(std::size_t queue);
   void notify(const Piece& piece);
+  void finish(Message& message);
   bool take_bounce(std::size_t bytes, Piece& piece);
   [[nodiscard]] std::uint64_t sum_of(const Message& message, std::size_t offset,
                                      std::size_t bytes) const;

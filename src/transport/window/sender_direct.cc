@@ -56,8 +56,8 @@ void WindowSender::notify_direct(const Piece& piece) {
   entry.bytes = message.bytes;
   entry.payload[3] = message.checksum;
   mailbox_.write(entry);
-  message.finished = true;
-  if (--writing_ == 0) set_writing(false);
+  finish(message);
+  if (message.finished && --writing_ == 0) set_writing(false);
 }
 
 }  // namespace ropewalk::transport::window

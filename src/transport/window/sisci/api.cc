@@ -59,7 +59,6 @@ std::string Library::load() {
   RW_LOAD(RemoveSegment);
   RW_LOAD(MapLocalSegment);
   RW_LOAD(RegisterSegmentMemory);
-  RW_LOAD(AttachPhysicalMemory);
   RW_LOAD(ConnectSegment);
   RW_LOAD(DisconnectSegment);
   RW_LOAD(MapRemoteSegment);
@@ -92,7 +91,6 @@ std::string Library::load() {
   load_flag(flags_.use_callback, "SCI_FLAG_USE_CALLBACK");
   load_flag(flags_.empty, "SCI_FLAG_EMPTY");
   load_flag(flags_.lock_user_memory, "SCI_FLAG_LOCK_USER_MEM");
-  load_flag(flags_.cuda_buffer, "SCI_FLAG_CUDA_BUFFER");
   load_flag(flags_.fixed_map_address, "SCI_FLAG_FIXED_MAP_ADDR");
   load_flag(flags_.force_disconnect, "SCI_FLAG_FORCE_DISCONNECT");
   load_flag(flags_.force_remove, "SCI_FLAG_FORCE_REMOVE");

@@ -104,8 +104,6 @@ struct Functions {
                            unsigned flags, Status*);
   void (*RegisterSegmentMemory)(void* address, std::size_t bytes, LocalSegment, unsigned flags,
                                 Status*);
-  void (*AttachPhysicalMemory)(std::uint64_t io_address, void* address, unsigned bus,
-                               std::size_t bytes, LocalSegment, unsigned flags, Status*);
   void (*ConnectSegment)(Descriptor, RemoteSegment*, unsigned node, unsigned id, unsigned adapter,
                          RemoteCallback, void* arg, unsigned timeout, unsigned flags, Status*);
   void (*DisconnectSegment)(RemoteSegment, unsigned flags, Status*);
@@ -148,7 +146,6 @@ struct Flags {
   unsigned use_callback = 0x1;
   unsigned empty = 0x2;
   unsigned lock_user_memory = 0x400;
-  unsigned cuda_buffer = 0x2000;
   unsigned fixed_map_address = 0x1;
   unsigned force_disconnect = 0;  // not known: then nothing is forced
   unsigned force_remove = 0x20;

@@ -14,7 +14,7 @@ constexpr std::uintptr_t kHostPage = 4096;
 }  // namespace
 
 std::shared_ptr<Region> Region::make(Context& context, unsigned adapter, std::byte* begin,
-                                     std::size_t bytes, MemoryKind kind, std::string& why_not) {
+                                     std::size_t bytes, std::string& why_not) {
   const Library& library = *context.library;
   std::shared_ptr<Region> made(new Region(context, adapter, begin, bytes));
   made->descriptor_ = OpenDescriptor::open(context);
@@ -23,15 +23,9 @@ std::shared_ptr<Region> Region::make(Context& context, unsigned adapter, std::by
                                  nullptr, made->segment_, made->id_);
   if (status == Status::kOk) {
     status = Status::kUnset;
-    if (kind == MemoryKind::kCuda) {
-      what = "SCIAttachPhysicalMemory";
-      library->AttachPhysicalMemory(0, begin, 0, bytes, made->segment_, library.flags().cuda_buffer,
-                                    &status);
-    } else {
-      what = "SCIRegisterSegmentMemory";
-      library->RegisterSegmentMemory(begin, bytes, made->segment_, library.flags().lock_user_memory,
-                                     &status);
-    }
+    what = "SCIRegisterSegmentMemory";
+    library->RegisterSegmentMemory(begin, bytes, made->segment_, library.flags().lock_user_memory,
+                                   &status);
     if (status == Status::kOk) {
       what = "SCIPrepareSegment";
       status = Status::kUnset;
@@ -80,36 +74,21 @@ void Region::revoke() {
 
 std::unique_ptr<Registration> Regions::add(void* data, std::size_t bytes, MemoryKind kind) {
   context_.clean_up.sweep();
-  if (kind == MemoryKind::kDmaBuf || (kind == MemoryKind::kCuda && gpu_ == nullptr)) {
+  if (kind != MemoryKind::kHost) {
     throw Error(Errc::kInvalidArgument, "sisci: this device takes host memory only");
   }
   if (data == nullptr && bytes > 0) {
     throw Error(Errc::kInvalidArgument, "registration of {} bytes at a null pointer", bytes);
   }
-  if (bytes == 0) return std::make_unique<SisciRegistration>(nullptr, kind);
-  auto* begin = static_cast<std::byte*>(data);
-  std::size_t size = bytes;
-  std::string why_not;
-  if (kind == MemoryKind::kCuda) {
-    const std::optional<Gpu::Allocation> around = gpu_->allocation(data, why_not);
-    if (!around) throw Error(Errc::kInvalidArgument, "sisci: {}", why_not);
-    const std::size_t before = reinterpret_cast<std::uintptr_t>(around->begin) % Gpu::kPage;
-    begin = around->begin - before;
-    size = (before + around->bytes + Gpu::kPage - 1) / Gpu::kPage * Gpu::kPage;
-  } else {
-    const std::size_t before = reinterpret_cast<std::uintptr_t>(data) % kHostPage;
-    begin -= before;
-    size = (before + bytes + kHostPage - 1) / kHostPage * kHostPage;
-  }
-  std::shared_ptr<Region> region = find_or_make(begin, size, kind, why_not);
-  if (!region && kind == MemoryKind::kCuda) {
-    throw Error(Errc::kSystem, "sisci: {} bytes of a GPU cannot be registered: {}", bytes, why_not);
-  }
-  return std::make_unique<SisciRegistration>(std::move(region), kind);
+  if (bytes == 0) return std::make_unique<SisciRegistration>(nullptr);
+  const std::size_t before = reinterpret_cast<std::uintptr_t>(data) % kHostPage;
+  return std::make_unique<SisciRegistration>(
+      find_or_make(static_cast<std::byte*>(data) - before,
+                   (before + bytes + kHostPage - 1) / kHostPage * kHostPage));
 }
 
-std::shared_ptr<Region> Regions::find_or_make(std::byte* begin, std::size_t bytes, MemoryKind kind,
-                                              std::string& why_not) {
+std::shared_ptr<Region> Regions::find_or_make(std::byte* begin, std::size_t bytes) {
+  std::string why_not;
   const Lock lock(mutex_);
   std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
   for (const auto& [start, known] : known_) {
@@ -117,7 +96,7 @@ std::shared_ptr<Region> Regions::find_or_make(std::byte* begin, std::size_t byte
     std::shared_ptr<Region> region = known.lock();
     if (region && !region->revoked() && region->holds(begin, bytes)) return region;
   }
-  std::shared_ptr<Region> region = Region::make(context_, adapter_, begin, bytes, kind, why_not);
+  std::shared_ptr<Region> region = Region::make(context_, adapter_, begin, bytes, why_not);
   if (region) {
     known_.emplace(begin, region);
   } else if (!std::exchange(said_why_not_, true)) {

@@ -9,17 +9,16 @@
 
 #include "core/mutex.h"
 #include "transport/transport.h"
-#include "transport/window/sisci/gpu.h"
 #include "transport/window/sisci/segment.h"
 
 namespace ropewalk::transport::window::sisci {
 
-/// A segment around whole pages of host memory, or around an allocation of a GPU's.
+/// A segment around whole pages of host memory.
 class Region {
  public:
   /// @return null, with the reason in words, where the library does not take it
   static std::shared_ptr<Region> make(Context& context, unsigned adapter, std::byte* begin,
-                                      std::size_t bytes, MemoryKind kind, std::string& why_not);
+                                      std::size_t bytes, std::string& why_not);
   /// Returns when no other end reaches the memory any more.
   ~Region();
   Region(const Region&) = delete;
@@ -51,32 +50,25 @@ class Region {
 /// A registration of the driver's. Without a region the CPU copies, through windows.
 class SisciRegistration final : public Registration {
  public:
-  SisciRegistration(std::shared_ptr<Region> region, MemoryKind kind)
-      : region_(std::move(region)), kind_(kind) {}
+  explicit SisciRegistration(std::shared_ptr<Region> region) : region_(std::move(region)) {}
   [[nodiscard]] const std::shared_ptr<Region>& region() const noexcept { return region_; }
-  [[nodiscard]] MemoryKind kind() const noexcept override { return kind_; }
 
  private:
   std::shared_ptr<Region> region_;
-  MemoryKind kind_;
 };
 
-/// The regions of an adapter. Registrations within the same pages or the same allocation share one:
-/// two segments around the same page of a GPU are more than drivers can take. Threads: any.
+/// The regions of an adapter. Registrations within the same pages share one. Threads: any.
 class Regions {
  public:
-  Regions(Context& context, unsigned adapter, const Gpu* gpu)
-      : context_(context), adapter_(adapter), gpu_(gpu) {}
+  Regions(Context& context, unsigned adapter) : context_(context), adapter_(adapter) {}
   /// Host memory always can be registered; whether it has a region depends on the library.
-  /// @throws Error kSystem for a GPU's memory that the library does not take
+  /// @throws Error kInvalidArgument for memory of another kind
   std::unique_ptr<Registration> add(void* data, std::size_t bytes, MemoryKind kind);
 
  private:
-  std::shared_ptr<Region> find_or_make(std::byte* begin, std::size_t bytes, MemoryKind kind,
-                                       std::string& why_not);
+  std::shared_ptr<Region> find_or_make(std::byte* begin, std::size_t bytes);
   Context& context_;
   const unsigned adapter_;
-  const Gpu* const gpu_;
   Mutex mutex_;
   std::multimap<const std::byte*, std::weak_ptr<Region>> known_ RW_GUARDED_BY(mutex_);
   bool said_why_not_ RW_GUARDED_BY(mutex_) = false;

@@ -92,6 +92,7 @@ class SisciPath final : public Path, private DirectWrites {
   bool copy_done(int queue) override;
   DirectWrites* direct_writes() override { return this; }
   std::optional<std::string> peer_lost() override;
+  std::optional<std::string> stores_lost() override { return peer_->stores_lost(); }
   void disconnect() noexcept override;
 
  private:

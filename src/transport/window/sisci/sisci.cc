@@ -77,7 +77,7 @@ class SisciDriver final : public Driver {
  private:
   struct Device {
     Device(Context& context, Adapter found, const Config& config)
-        : adapter(std::move(found)), regions(context, adapter.number, nullptr) {
+        : adapter(std::move(found)), regions(context, adapter.number) {
       options.adapter = adapter.number;
       options.node = adapter.node;
       options.queues = static_cast<std::size_t>(config.integer(Setting::kSisciQueues));

@@ -348,7 +348,7 @@ TEST(Sisci, StoresMayBeDelayedAndTorn) {
 
 TEST(Sisci, LostStoresAreNoticed) {
   alone("delayed_stores yes\nlost_flush 40\n", [](const SoftwareFabric& fabric) {
-    Ends ends(fabric);
+    Ends ends(fabric, {{"VERIFY", "all"}});
     const std::string words = words_of(
         [&] {
           ends.connect();

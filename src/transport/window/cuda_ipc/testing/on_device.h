@@ -143,6 +143,7 @@ class OnDeviceSender final : public SendConnection {
  public:
   OnDeviceSender(std::unique_ptr<SendConnection> inner, Gpu& gpu, Memory memory)
       : inner_(std::move(inner)), pool_(gpu, memory, *inner_) {}
+  bool ready() override { return inner_->ready(); }
   std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                 MemoryKind kind) override {
     return inner_->register_memory(data, bytes, kind);
@@ -178,6 +179,7 @@ class OnDeviceReceiver final : public ReceiveConnection {
  public:
   OnDeviceReceiver(std::unique_ptr<ReceiveConnection> inner, Gpu& gpu, Memory memory)
       : inner_(std::move(inner)), pool_(gpu, memory, *inner_) {}
+  bool ready() override { return inner_->ready(); }
   std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                 MemoryKind kind) override {
     return inner_->register_memory(data, bytes, kind);
