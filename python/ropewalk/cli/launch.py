@@ -109,7 +109,7 @@ def run_local(
                 os.close(end)
             return _wait(pids, joined_pipe[0])
         finally:
-            _kill(pids, signal.SIGKILL)
+            _kill(pids)
             _reap(pids)
             os.close(joined_pipe[0])
 
@@ -227,11 +227,12 @@ def _wait(pids: dict[int, int], joined_reader: int) -> int:
     return worst
 
 
-def _kill(pids: dict[int, int], number: signal.Signals) -> None:
-    # Rank 0 last: the others may be joining through it, and would say that it is gone.
-    for pid in reversed(pids):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
+def _kill(pids: dict[int, int]) -> None:
+    # All are stopped first: none must see another's end, and report that instead of the cause.
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 def _reap(pids: dict[int, int]) -> None:
