@@ -324,10 +324,11 @@ RW_API rwResult_t rwMeasure(rwComm_t comm, const rwMeasureSpec_t* spec, rwMeasur
 RW_API rwResult_t rwMeasurePeers(size_t bytes, int repetitions, char** json);
 
 /* Tries one path of this machine by moving data over it. `request` is JSON: {"path": "list"}, which
- * gives interfaces[], gpus[] and why_no_gpu, or {"path": PATH, "name": TEXT, "devices": [N...]} with
- * PATH one of shared-memory, interface (name), rdma, sisci, gpu (one device), gpu-pair (two), which gives
- * checks[]: what, outcome (passed, degraded, failed, skipped), found, cause, gbps, latency_us. Forks,
- * and a broken driver may hold it for ever: for a process of its own, of one thread. */
+ * gives interfaces[], gpus[] and why_no_gpu, or {"path": PATH, "name": TEXT, "devices": [N...]}
+ * with PATH one of shared-memory, interface (name), rdma, sisci, gpu (one device), gpu-pair (two),
+ * which gives checks[]: what, outcome (passed, degraded, failed, skipped), found, cause, gbps,
+ * latency_us. Forks, and a broken driver may hold it for ever: for a process of its own, of one
+ * thread. */
 RW_API rwResult_t rwProbe(const char* request, char** json);
 
 #ifdef __cplusplus

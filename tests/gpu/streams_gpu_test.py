@@ -77,9 +77,7 @@ def test_groups_of_sends_and_receives(comms: list[Communicator]) -> None:
 
 def test_all_to_all_in_place() -> None:
     with on_gpus(2) as comms:
-        tensors = [
-            torch.arange(8, device=f"cuda:{comm.rank}") + 100 * comm.rank for comm in comms
-        ]
+        tensors = [torch.arange(8, device=f"cuda:{comm.rank}") + 100 * comm.rank for comm in comms]
         with ropewalk.group():
             for comm, tensor in zip(comms, tensors, strict=True):
                 comm.all_to_all(tensor, out=tensor)

@@ -45,7 +45,8 @@ bool WindowReceiver::ready() {
 
 std::unique_ptr<Request> WindowReceiver::receive(std::span<const ReceiveBuffer> buffers) {
   check_buffers(buffers, kMaxGroup, kMaxMessageBytes);
-  // A caller may post receives for long before it tests one: meanwhile the sender must get its turn.
+  // A caller may post receives for long before it tests one: meanwhile the sender must get its
+  // turn.
   if (!open_) progress();
   mailbox_.throw_if_failed();
   if (active_ >= kMaxRequests) {
