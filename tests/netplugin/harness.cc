@@ -74,7 +74,9 @@ std::ostream& operator<<(std::ostream& out, const Setup& setup) {
 }
 
 std::string case_name(const ::testing::TestParamInfo<Setup>& tested) {
-  return "v" + std::to_string(tested.param.version) + "_" + tested.param.net;
+  std::string name = "v";
+  name += std::to_string(tested.param.version);
+  return name + "_" + tested.param.net;
 }
 
 std::size_t count_entries(const char* folder) {
