@@ -146,6 +146,7 @@ int main(int argc, char** argv) {
   OK("SCIRemoveSegment");
   SCIClose(sd, 0, &error);
   OK("SCIClose");
+  free(plain);
   SCITerminate();
   return 0;
 }
