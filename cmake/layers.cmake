@@ -24,6 +24,9 @@ if(RW_SANITIZE)
   # target for the same reason: the others differ in instructions, not in what they touch.
   target_compile_options(rw_options INTERFACE -fsanitize=${RW_SANITIZE} -fno-sanitize-recover=all
     -fno-omit-frame-pointer -O1 -g1)
+  # Libraries that are found at run time are called by declarations of our own, whose types have other
+  # names than the libraries'.
+  target_compile_options(rw_options INTERFACE $<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function>)
   target_compile_definitions(rw_options INTERFACE HWY_COMPILE_ONLY_STATIC)
   target_link_options(rw_options INTERFACE -fsanitize=${RW_SANITIZE})
 endif()
