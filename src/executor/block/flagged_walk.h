@@ -88,16 +88,6 @@ class FlaggedWalk {
       strand_.at[j] = place;
       strand_.origins[j] = origin;
     }
-    if (strand_.steps[0].own_input >= 0) {
-      const FlaggedStepRecord& step = strand_.steps[0];
-      const Slice slice = slice_of(strand_, step.part, round_);
-      const std::size_t offset = std::size_t{thread} * kSectorBytes;
-      ahead_ = offset < slice.count * call_.element_bytes
-                   ? call_.input + offset +
-                         (static_cast<std::size_t>(step.input_index) * call_.count + slice.begin) *
-                             call_.element_bytes
-                   : nullptr;
-    }
     RW_ROLLED
     for (std::uint32_t s = block_.size() - 1 - thread; s < strand_.num_steps; s += block_.size()) {
       const FlaggedStepRecord& step = strand_.steps[s];
@@ -118,8 +108,6 @@ class FlaggedWalk {
   RW_HOST_DEVICE void run() {
     RW_ROLLED
     while (strand_.rounds > round_) {
-      // On its way to this processor's cache, while counters are on theirs.
-      if (ahead_ != nullptr) block_.fetch_ahead(ahead_);
       find_slots();
       // The threads of a line of ll128 go together, so all must know whether one has to stop.
       stopped_ = block_.sync_or(stopped_);
@@ -180,14 +168,11 @@ class FlaggedWalk {
     if (sends_ && last) strand_.kept_sends[link_].published = sent_;
   }
 
-  static constexpr std::size_t kSectorBytes = 32;  // what a memory access brings
-
   Block& block_;
   const FlaggedStrand& strand_;
   const Call& call_;
   std::uint32_t round_ = 0;
   bool stopped_ = false;
-  const std::byte* ahead_ = nullptr;  // where this thread's part of the first step's input begins
   // The link that this thread keeps the counters of, if any.
   std::uint32_t link_;
   bool sends_ = false;

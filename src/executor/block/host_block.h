@@ -56,7 +56,6 @@ class HostBlock {
   T load_own(const T* from) const {
     return *from;
   }
-  static void fetch_ahead(const std::byte* /*from*/) {}
   void store(Pack* to, const Pack& pack) const { *to = pack; }
 
   // The half with the call's number comes last.

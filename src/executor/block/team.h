@@ -11,7 +11,6 @@
 //   void sync(), bool sync_or(bool)   barrier; with the disjunction of all threads' values
 //   load(const T*), store(Pack*)      of data that another GPU may have written
 //   load_own(const T*)                of data that this block wrote, or a launch before it
-//   fetch_ahead(const std::byte*)     that such data will be loaded soon
 //   load_line(), store_line()         a line of an ll link; the former waits
 //   first_piece(), kPieces            which of the eight pieces of a line of ll128 are this
 //                                     thread's

@@ -38,11 +38,6 @@ class CudaBlock {
   __device__ T load_own(const T* from) const {
     return *from;
   }
-  /// A load that nobody waits for.
-  __device__ void fetch_ahead(const std::byte* from) const {
-    [[maybe_unused]] std::uint32_t none;
-    asm volatile("ld.global.u8 %0, [%1];" : "=r"(none) : "l"(from));
-  }
   __device__ void store(Pack* to, const Pack& pack) const {
     asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(pack.words[0]),
                  "r"(pack.words[1]), "r"(pack.words[2]), "r"(pack.words[3])
