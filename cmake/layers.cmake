@@ -20,10 +20,11 @@ if(RW_FUZZ AND NOT RW_SANITIZE)
   set(RW_SANITIZE address,undefined)
 endif()
 if(RW_SANITIZE)
-  # -O1 and line numbers: more of either costs more to compile than the tests gain. One vector
-  # target for the same reason: the others differ in instructions, not in what they touch.
+  # -O1 and line numbers, tests as they stand: more of either costs more to compile than the tests
+  # gain. One vector target for the same reason: the others differ in instructions, not in what they
+  # touch.
   target_compile_options(rw_options INTERFACE -fsanitize=${RW_SANITIZE} -fno-sanitize-recover=all
-    -fno-omit-frame-pointer -O1 -g1)
+    -fno-omit-frame-pointer -O$<IF:$<BOOL:$<TARGET_PROPERTY:RW_UNOPTIMIZED>>,0,1> -g1)
   # Libraries that are found at run time are called by declarations of our own, whose types have other
   # names than the libraries'.
   target_compile_options(rw_options INTERFACE $<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function>)
@@ -39,8 +40,11 @@ endif()
 file(GLOB vector_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/executor/host/kernels_*.cc)
 list(FILTER vector_sources EXCLUDE REGEX "_test\\.cc$")
 if(RW_SANITIZE MATCHES address)
-  set_source_files_properties(${vector_sources} PROPERTIES COMPILE_OPTIONS -O0)
+  set_source_files_properties(${vector_sources} PROPERTIES COMPILE_OPTIONS -O0
+    SKIP_PRECOMPILE_HEADERS ON)
 endif()
+
+include(cmake/precompiled.cmake)
 
 function(rw_layer name)
   cmake_parse_arguments(LAYER "" "" "DEPENDS;LIBRARIES" ${ARGN})
@@ -68,6 +72,7 @@ function(rw_layer name)
   endif()
   add_library(rw_${name} STATIC ${sources})
   target_link_libraries(rw_${name} PUBLIC rw_options ${LAYER_LIBRARIES})
+  rw_precompile(rw_${name} library)
   foreach(below IN LISTS LAYER_DEPENDS)
     if(TARGET rw_${below})
       target_link_libraries(rw_${name} PUBLIC rw_${below})
@@ -78,10 +83,8 @@ function(rw_layer name)
     target_link_libraries(${name}_test PRIVATE rw_${name} GTest::gtest GTest::gmock
       GTest::gtest_main)
     target_compile_definitions(${name}_test PRIVATE RW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-    if(RW_SANITIZE)
-      # As with vector code. By source, since a target's own options come before those it inherits.
-      set_source_files_properties(${tests} PROPERTIES COMPILE_OPTIONS -O0)
-    endif()
+    set_target_properties(${name}_test PROPERTIES RW_UNOPTIMIZED ON)
+    rw_precompile(${name}_test test)
     gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
   endif()
   if(RW_FUZZ)

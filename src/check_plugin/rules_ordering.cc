@@ -47,8 +47,9 @@ void check_order(Session& session) {
 void check_both_ways(Session& session) {
   session.start();
   const Comms comms = connect_processes(session, 1, 1);
-  constexpr std::size_t kCount = 64;
-  constexpr std::size_t kBytes = 100'000;
+  // More than are in flight at once, so that each way has to go on while the other does.
+  constexpr std::size_t kCount = 160;
+  constexpr std::size_t kBytes = 50'000;
   const std::vector<Message> messages = equal_messages(kCount, kBytes);
   Region from(kCount * kBytes);
   Region to(kCount * kBytes);

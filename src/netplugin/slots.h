@@ -109,7 +109,7 @@ class Slots {
     remove_if([](const T&) { return true; });
     const Lock lock(mutex_);
     for (std::atomic<Slot*>& chunk : chunks_) delete[] chunk.exchange(nullptr);
-    free_ = {};
+    std::vector<std::uint64_t>().swap(free_);  // an assignment would keep its memory
     places_ = 0;
   }
 

@@ -156,37 +156,60 @@ TEST(Join, ARootThatDoesNotAnswerIsATimeout) {
   EXPECT_NE(outcome.second.find(address.text()), std::string::npos) << outcome.second;
 }
 
+/// A rank as bytes: proves the secret, then its socket closes.
+void come_and_die(const UniqueId& id, int rank, int size) {
+  const UniqueIdParts parts = decode_unique_id(id);
+  Socket socket = stranger(id);
+  Claims claims;
+  claims.rank = rank;
+  claims.size = size;
+  Session session = Session::client(parts.secret, parts.service, claims);
+  while (!session.established()) {
+    pollfd waiting{socket.get(), POLLIN, 0};
+    ASSERT_EQ(poll(&waiting, 1, 30'000), 1);
+    std::array<std::byte, 256> buffer{};
+    const ssize_t got = recv(socket.get(), buffer.data(), buffer.size(), 0);
+    ASSERT_GT(got, 0);
+    session.feed(std::span(buffer).first(static_cast<std::size_t>(got)));
+    while (!session.output().empty()) {
+      const ssize_t sent =
+          send(socket.get(), session.output().data(), session.output().size(), MSG_NOSIGNAL);
+      ASSERT_GT(sent, 0);
+      session.consume(static_cast<std::size_t>(sent));
+    }
+  }
+}
+
 TEST(Join, ARankThatDiesWhileJoiningIsNamed) {
   Context context;
   const UniqueId id = make_unique_id(quiet_config(), context);
   Outcome outcome;
   std::thread rank0([&] { outcome = join_all(id, {{0, 3}}, soon(), context)[0]; });
-  {
-    // Rank 2 as bytes: proves the secret, then its socket closes.
-    const UniqueIdParts parts = decode_unique_id(id);
-    Socket socket = stranger(id);
-    Claims claims;
-    claims.rank = 2;
-    claims.size = 3;
-    Session session = Session::client(parts.secret, parts.service, claims);
-    while (!session.established()) {
-      pollfd waiting{socket.get(), POLLIN, 0};
-      ASSERT_EQ(poll(&waiting, 1, 30'000), 1);
-      std::array<std::byte, 256> buffer{};
-      const ssize_t got = recv(socket.get(), buffer.data(), buffer.size(), 0);
-      ASSERT_GT(got, 0);
-      session.feed(std::span(buffer).first(static_cast<std::size_t>(got)));
-      while (!session.output().empty()) {
-        const ssize_t sent =
-            send(socket.get(), session.output().data(), session.output().size(), MSG_NOSIGNAL);
-        ASSERT_GT(sent, 0);
-        session.consume(static_cast<std::size_t>(sent));
-      }
-    }
-  }
+  come_and_die(id, 2, 3);
   rank0.join();
   EXPECT_EQ(outcome.first, Errc::kPeerLost);
   EXPECT_NE(outcome.second.find("rank 2 of 3 died"), std::string::npos) << outcome.second;
+}
+
+TEST(Join, ARankThatComesAfterThatLearnsItAlthoughTheMakerOfTheIdEnds) {
+  auto maker = std::make_unique<Context>();
+  const UniqueId id = make_unique_id(quiet_config(), *maker);
+  Outcome first;
+  std::thread rank0([&] {
+    first = join_all(id, {{0, 3}}, soon(), *maker)[0];
+    maker.reset();
+  });
+  // So that the root knows that it is in its process.
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  come_and_die(id, 2, 3);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  Context context;
+  const Outcome late = join_all(id, {{1, 3}}, soon(), context)[0];
+  rank0.join();
+  for (const Outcome& outcome : {first, late}) {
+    EXPECT_EQ(outcome.first, Errc::kPeerLost);
+    EXPECT_NE(outcome.second.find("rank 2 of 3 died"), std::string::npos) << outcome.second;
+  }
 }
 
 TEST(Join, TheMakerOfTheIdEndingIsAnError) {

@@ -11,6 +11,8 @@ namespace {
 
 // How long a failed join still answers: ranks that come later learn why instead of finding nobody.
 constexpr std::chrono::milliseconds kFailureStay{10'000};
+// How long the ranks of this process wait for that, as nobody answers any more when it ends.
+constexpr std::chrono::milliseconds kOwnWait{500};
 // How long a finished one waits for its last messages to be read.
 constexpr std::chrono::milliseconds kSuccessStay{5'000};
 
@@ -60,6 +62,7 @@ void Root::refuse(std::shared_ptr<Connection> connection, Errc code, const std::
                              service_.defer([gone = entry] {});
                              return true;
                            });
+                           tell_own(false);
                          }});
   refused_.push_back(connection);
   connection->send(failure_message(code, text));
@@ -73,6 +76,7 @@ void Root::on_guest(std::unique_ptr<Connection> made) {
     return;
   }
   if (stage_ == Stage::kFailed) {
+    late_.insert(claims.rank);
     refuse(connection, failure_code_, failure_);
     return;
   }
@@ -160,6 +164,7 @@ void Root::on_closed(int rank) {
          fmt::format("rank {} of {} died while the communicator was joining", rank, size_));
     return;
   }
+  tell_own(false);
   for (const auto& [other, entry] : guests_) {
     if (entry.connection) return;
   }
@@ -198,8 +203,33 @@ void Root::fail(Errc code, const std::string& text) {
   failure_ = text;
   log::info(log::kBootstrap, "bootstrap: joining failed: {}", text);
   const std::vector<std::byte> message = failure_message(code, text);
+  // Who comes after a deadline finds nobody anyway.
+  own_waits_ = code != Errc::kTimeout;
   for (const auto& [rank, guest] : guests_) {
-    if (guest.connection) guest.connection->send(message);
+    if (guest.connection && !(own_waits_ && is_own(guest))) guest.connection->send(message);
+  }
+  finish_soon(own_waits_ ? kOwnWait : kFailureStay);
+  tell_own(false);
+}
+
+bool Root::is_own(const Guest& guest) const {
+  return guest.record && guest.record->service == service_.token();
+}
+
+void Root::tell_own(bool too_late) {
+  if (!own_waits_) return;
+  if (!too_late) {
+    std::set<int> came = late_;
+    for (const auto& [rank, guest] : guests_) {
+      if (guest.connection && !is_own(guest)) return;
+      came.insert(rank);
+    }
+    if (!refused_.empty() || std::ssize(came) < size_) return;
+  }
+  own_waits_ = false;
+  const std::vector<std::byte> message = failure_message(failure_code_, failure_);
+  for (const auto& [rank, guest] : guests_) {
+    if (guest.connection && is_own(guest)) guest.connection->send(message);
   }
   finish_soon(kFailureStay);
 }
@@ -233,7 +263,11 @@ void Root::finish_soon(std::chrono::milliseconds delay) {
   if (timer_) service_.cancel(*timer_);
   timer_ = service_.after(delay, [this] {
     timer_.reset();
-    finish();
+    if (own_waits_) {
+      tell_own(true);
+    } else {
+      finish();
+    }
   });
 }
 

@@ -1,13 +1,15 @@
 // The root service of one unique id: brings the ranks of one communicator together.
 //
 // Collects one record of each rank, sends all records to all, waits until all have linked, and lets
-// all go; or tells all that are there, and those that come within a while, why it failed.
+// all go; or tells all that are there, and those that come within a while, why it failed. The ranks
+// of the process that it runs in hear of a failure last: the process may end upon it.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,6 +43,10 @@ class Root {
   /// Tells one connection why it cannot join, and closes it when it was told.
   void refuse(std::shared_ptr<Connection> connection, Errc code, const std::string& text);
   void fail(Errc code, const std::string& text);
+  /// Of the process that this runs in.
+  bool is_own(const Guest& guest) const;
+  /// Tells the own ranks why the join failed, once all others have read it or it is too late.
+  void tell_own(bool too_late);
   void send_table();
   void let_go();
   void on_deadline();
@@ -56,6 +62,8 @@ class Root {
   int num_ready_ = 0;
   std::map<int, Guest> guests_;
   std::vector<std::shared_ptr<Connection>> refused_;
+  std::set<int> late_;      // ranks that came after the failure
+  bool own_waits_ = false;  // the own ranks have not been told
   Errc failure_code_ = Errc::kInternal;
   std::string failure_;
   Service::Clock::time_point started_;
