@@ -13,7 +13,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 CCACHE := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache \
   -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
-CONFIGURE := cmake -G Ninja $(CCACHE)
+# CMAKE_ARGS: further ones, as -DRW_PRECOMPILED=ON, with which a whole build takes less time.
+CMAKE_ARGS ?=
+CONFIGURE := cmake -G Ninja $(CCACHE) $(CMAKE_ARGS)
 FUZZ_SECONDS ?= 20
 CXX_FILES = $(shell git ls-files --cached --others --exclude-standard \
   '*.cc' '*.h' '*.c' '*.inc' ':!:**/settings_table.inc')

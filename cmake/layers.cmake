@@ -20,11 +20,11 @@ if(RW_FUZZ AND NOT RW_SANITIZE)
   set(RW_SANITIZE address,undefined)
 endif()
 if(RW_SANITIZE)
-  # -O1 and line numbers, tests as they stand: more of either costs more to compile than the tests
-  # gain. One vector target for the same reason: the others differ in instructions, not in what they
-  # touch.
+  # As it stands, with line numbers: more of either costs more to compile than the tests gain, vector
+  # code above all. One vector target for the same reason: the others differ in instructions, not in
+  # what they touch.
   target_compile_options(rw_options INTERFACE -fsanitize=${RW_SANITIZE} -fno-sanitize-recover=all
-    -fno-omit-frame-pointer -O$<IF:$<BOOL:$<TARGET_PROPERTY:RW_UNOPTIMIZED>>,0,1> -g1)
+    -fno-omit-frame-pointer -O0 -g1)
   # Libraries that are found at run time are called by declarations of our own, whose types have other
   # names than the libraries'.
   target_compile_options(rw_options INTERFACE $<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function>)
@@ -33,15 +33,6 @@ if(RW_SANITIZE)
 endif()
 if(RW_FUZZ)
   target_compile_options(rw_options INTERFACE -fsanitize=fuzzer-no-link)
-endif()
-
-# Vector code is hundreds of small inlined functions: optimized, they take Clang and GCC many minutes
-# each to instrument for addresses, and seconds as they stand.
-file(GLOB vector_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/executor/host/kernels_*.cc)
-list(FILTER vector_sources EXCLUDE REGEX "_test\\.cc$")
-if(RW_SANITIZE MATCHES address)
-  set_source_files_properties(${vector_sources} PROPERTIES COMPILE_OPTIONS -O0
-    SKIP_PRECOMPILE_HEADERS ON)
 endif()
 
 include(cmake/precompiled.cmake)
@@ -83,7 +74,7 @@ function(rw_layer name)
     target_link_libraries(${name}_test PRIVATE rw_${name} GTest::gtest GTest::gmock
       GTest::gtest_main)
     target_compile_definitions(${name}_test PRIVATE RW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-    set_target_properties(${name}_test PROPERTIES RW_UNOPTIMIZED ON)
+    rw_test_options(${name}_test)
     rw_precompile(${name}_test test)
     gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
   endif()
@@ -132,6 +123,7 @@ if(capi_sources)
   add_library(ropewalk SHARED ${capi_sources})
   target_compile_definitions(ropewalk PRIVATE RW_BUILDING_LIBRARY)
   target_link_libraries(ropewalk PRIVATE rw_comm rw_plan rw_topology nlohmann_json::nlohmann_json)
+  rw_precompile(ropewalk library)
   target_include_directories(ropewalk INTERFACE
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
   set_target_properties(ropewalk PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
@@ -149,6 +141,7 @@ if(RW_HAVE_CUDA)
   set(nccl_exports ${PROJECT_SOURCE_DIR}/src/capi/nccl/exports.map)
   add_library(nccl SHARED ${nccl_sources})
   target_link_libraries(nccl PRIVATE rw_comm)
+  rw_precompile(nccl library)
   set_target_properties(nccl PROPERTIES SOVERSION 2 LINK_DEPENDS ${nccl_exports})
   target_link_options(nccl PRIVATE -Wl,--exclude-libs,ALL -Wl,--version-script=${nccl_exports})
   if(NOT RW_SANITIZE)

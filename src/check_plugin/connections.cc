@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "check_plugin/gpu.h"
+
 namespace ropewalk::check_plugin {
 namespace {
 
@@ -34,6 +36,17 @@ Comms finish(const std::vector<Connecting>& connecting, const std::vector<Accept
 }
 
 }  // namespace
+
+int start_with_gpu(Session& session) {
+  session.start();
+  if ((session.properties().ptr_support & abi::kCudaPointer) == 0) {
+    throw Skipped{"GPU memory: ptrSupport lacks CUDA"};
+  }
+  if (!Gpus::why_none().empty()) throw Skipped{Gpus::why_none()};
+  const int gpu = session.sender() ? 0 : std::min(1, Gpus::count() - 1);
+  Gpus::use(gpu);
+  return gpu;
+}
 
 Listening::Listening(Session& session, void* context)
     : session_(&session), bytes_(session.plugin().handle_bytes()) {

@@ -9,6 +9,11 @@
 
 namespace ropewalk::check_plugin {
 
+/// session.start() for what is about GPU memory.
+/// @return the GPU of this child: another than the other child's where there are two
+/// @throws Skipped when the plugin takes no GPU memory, or there is no GPU
+int start_with_gpu(Session& session);
+
 /// A listen comm with its handle, and guard bytes behind it.
 class Listening {
  public:

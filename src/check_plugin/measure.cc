@@ -264,13 +264,7 @@ void measure(Session& session, const std::vector<std::size_t>& sizes, std::byte*
 }
 
 void measure_gpu(Session& session, const std::vector<std::size_t>& sizes) {
-  session.start();
-  if ((session.properties().ptr_support & abi::kCudaPointer) == 0) {
-    throw Skipped{"GPU memory: ptrSupport lacks CUDA"};
-  }
-  if (!Gpus::why_none().empty()) throw Skipped{Gpus::why_none()};
-  const int gpu = session.sender() ? 0 : std::min(1, Gpus::count() - 1);
-  Gpus::use(gpu);
+  const int gpu = start_with_gpu(session);
   measure_all(session, sizes, nullptr, gpu);
 }
 

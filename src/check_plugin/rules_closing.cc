@@ -141,23 +141,29 @@ void close_after_loss(Session& session, const Comms& comms, void* comm, void* mh
   session.end_context(session.context());
 }
 
-void check_lost_sender(Session& session) {
+// Sends into buffers, and receives of what was still underway, may complete after the death of the
+// other end; not for ever.
+void check_lost(Session& session, bool victim) {
   Comms comms;
   void* comm = connected_pair(session, comms);
-  if (session.sender()) die(session);
+  if (victim) die(session);
+  const bool sends = session.sender();
+  const std::string after = fmt::format("after the {} was killed", sends ? "receiver" : "sender");
   Region region(kMessage);
   void* mhandle = region.register_on(session, comm);
-  // A send that the dead peer's system still had underway may come; an error must follow.
-  session.wait("an error from irecv or test after the sender was killed", [&] {
+  const Part part{region.data(), region.bytes(), 0, mhandle};
+  session.wait(fmt::format("an error from {} or test {}", sends ? "isend" : "irecv", after), [&] {
     void* request = nullptr;
-    const Part part{region.data(), region.bytes(), 0, mhandle};
-    if (session.plugin().irecv(comm, {part}, &request) != abi::kSuccess) return true;
+    Plugin& plugin = session.plugin();
+    const abi::Result posted =
+        sends ? plugin.isend(comm, part, &request) : plugin.irecv(comm, {part}, &request);
+    if (posted != abi::kSuccess) return true;
     if (request == nullptr) return false;
     bool lost = false;
-    session.wait("an error from test after the sender was killed", [&] {
+    session.wait("an error from test " + after, [&] {
       int done = 0;
       std::vector<int> sizes(64);
-      lost = session.plugin().test(request, &done, sizes.data()) != abi::kSuccess;
+      lost = plugin.test(request, &done, sizes.data()) != abi::kSuccess;
       return lost || done != 0;
     });
     return lost;
@@ -165,29 +171,8 @@ void check_lost_sender(Session& session) {
   close_after_loss(session, comms, comm, mhandle);
 }
 
-void check_lost_receiver(Session& session) {
-  Comms comms;
-  void* comm = connected_pair(session, comms);
-  if (session.receiver()) die(session);
-  Region region(kMessage);
-  void* mhandle = region.register_on(session, comm);
-  // Sends may complete into buffers for a while; not for ever.
-  session.wait("an error from isend or test after the receiver was killed", [&] {
-    void* request = nullptr;
-    const Part part{region.data(), region.bytes(), 0, mhandle};
-    if (session.plugin().isend(comm, part, &request) != abi::kSuccess) return true;
-    if (request == nullptr) return false;
-    bool lost = false;
-    session.wait("an error from test after the receiver was killed", [&] {
-      int done = 0;
-      std::vector<int> sizes(64);
-      lost = session.plugin().test(request, &done, sizes.data()) != abi::kSuccess;
-      return lost || done != 0;
-    });
-    return lost;
-  });
-  close_after_loss(session, comms, comm, mhandle);
-}
+void check_lost_sender(Session& session) { check_lost(session, session.sender()); }
+void check_lost_receiver(Session& session) { check_lost(session, session.receiver()); }
 
 // The peer listened, gave its handle, and died.
 void check_lost_listener(Session& session) {

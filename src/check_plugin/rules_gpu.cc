@@ -10,18 +10,6 @@
 namespace ropewalk::check_plugin {
 namespace {
 
-// The GPU of this child: another than the other child's where there are two.
-int start_with_gpu(Session& session) {
-  session.start();
-  if ((session.properties().ptr_support & abi::kCudaPointer) == 0) {
-    throw Skipped{"GPU memory: ptrSupport lacks CUDA"};
-  }
-  if (!Gpus::why_none().empty()) throw Skipped{Gpus::why_none()};
-  const int gpu = session.sender() ? 0 : std::min(1, Gpus::count() - 1);
-  Gpus::use(gpu);
-  return gpu;
-}
-
 // Flushes what was received, as NCCL does before the GPU may read it.
 void flush(Session& session, void* comm, const Part& part) {
   void* request = nullptr;

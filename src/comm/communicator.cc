@@ -288,8 +288,8 @@ void Communicator::run(const CollectiveCall& call) {
 }
 
 bool Communicator::arm_short(const CollectiveCall& call) {
+  if (has_worker_) return false;  // whose tasks forget what was last, too
   last_.prepared = nullptr;
-  if (has_worker_) return false;
   const Way& way = way_of(call);
   PreparedCollective& prepared = *way.prepared;
   // Long calls may wait within a transfer, which takes a task for its deadline.

@@ -29,6 +29,13 @@ T& out(T* target) {
   return *target;
 }
 
+// Writes what `make` returns. The place is looked at first: what was made must not be lost.
+template <typename T, typename Make>
+void give(T* target, Make make) {
+  T& place = out(target);
+  place = make();
+}
+
 template <typename T>
 void clear(T* target) noexcept {
   if (target != nullptr) *target = T{};
@@ -62,7 +69,8 @@ Result init_context(void** context, std::uint64_t comm_id, abi::CommConfig* /*co
                     abi::Logger logger, abi::ProfilerCallback /*profiler*/) noexcept {
   // 2.28.3 to 2.29.3 finalize even what init refused.
   clear(context);
-  return guarded("init", [&] { out(context) = plugin().open_context(logger, comm_id); });
+  return guarded("init",
+                 [&] { give(context, [&] { return plugin().open_context(logger, comm_id); }); });
 }
 
 Result finalize(void* context) noexcept {
@@ -77,7 +85,7 @@ Result set_net_attributes(void* /*context*/, abi::NetAttributes* /*attributes*/)
 
 Result devices(int* count) noexcept {
   clear(count);
-  return guarded("devices", [&] { out(count) = plugin().num_devices(); });
+  return guarded("devices", [&] { give(count, [&] { return plugin().num_devices(); }); });
 }
 
 template <typename Properties>
@@ -121,7 +129,7 @@ Result listen_with(void* context, int device, HandleSize size, void* handle,
   clear(listener);
   return guarded("listen", [&] {
     out(static_cast<std::byte*>(handle));
-    out(listener) = plugin().listen(context, device, size, handle);
+    give(listener, [&] { return plugin().listen(context, device, size, handle); });
   });
 }
 Result listen_short(int device, void* handle, void** listener) noexcept {
@@ -140,14 +148,14 @@ Result connect_context(void* context, int device, void* handle, void** comm,
   clear(device_handle);
   return guarded("connect", [&] {
     out(static_cast<std::byte*>(handle));
-    out(comm) = plugin().connect(context, device, HandleSize::kFull, handle);
+    give(comm, [&] { return plugin().connect(context, device, HandleSize::kFull, handle); });
   });
 }
 Result connect_and_wait(int device, void* handle, void** comm) noexcept {
   clear(comm);
   return guarded("connect", [&] {
     out(static_cast<std::byte*>(handle));
-    out(comm) = plugin().connect_or_wait(device, HandleSize::kShort, handle);
+    give(comm, [&] { return plugin().connect_or_wait(device, HandleSize::kShort, handle); });
   });
 }
 Result connect(int device, void* handle, void** comm) noexcept {
@@ -165,14 +173,14 @@ Result connect_config(int device, abi::CommConfig* /*config*/, void* handle, voi
 Result accept_device(void* listener, void** comm, abi::DeviceHandle** device_handle) noexcept {
   clear(comm);
   clear(device_handle);
-  return guarded("accept", [&] { out(comm) = plugin().accept(listener); });
+  return guarded("accept", [&] { give(comm, [&] { return plugin().accept(listener); }); });
 }
 Result accept(void* listener, void** comm) noexcept {
   return accept_device(listener, comm, nullptr);
 }
 Result accept_and_wait(void* listener, void** comm) noexcept {
   clear(comm);
-  return guarded("accept", [&] { out(comm) = plugin().accept_or_wait(listener); });
+  return guarded("accept", [&] { give(comm, [&] { return plugin().accept_or_wait(listener); }); });
 }
 
 Result close_send(void* comm) noexcept {
@@ -190,8 +198,9 @@ Result close_listen(void* listener) noexcept {
 template <typename Size>
 Result reg_mr(void* comm, void* data, Size size, int type, void** memory) noexcept {
   clear(memory);
-  return guarded("regMr",
-                 [&] { out(memory) = plugin().register_memory(comm, data, length(size), type); });
+  return guarded("regMr", [&] {
+    give(memory, [&] { return plugin().register_memory(comm, data, length(size), type); });
+  });
 }
 Result dereg_mr(void* comm, void* memory) noexcept {
   return guarded("deregMr", [&] { plugin().deregister(comm, memory); });
@@ -204,8 +213,10 @@ Result isend_tagged(void* comm, void* data, Size size, int tag, void* memory,
                     void** request) noexcept {
   clear(request);
   return guarded("isend", [&] {
-    out(request) =
-        plugin().comm(comm).send({data, length(size), static_cast<std::uint32_t>(tag), memory});
+    give(request, [&] {
+      return plugin().comm(comm).send(
+          {data, length(size), static_cast<std::uint32_t>(tag), memory});
+    });
   });
 }
 Result isend_untagged(void* comm, void* data, int size, void* memory, void** request) noexcept {
@@ -243,7 +254,9 @@ Result irecv_grouped(void* comm, int n, void** data, Size* sizes, int* tags, voi
   clear(request);
   return guarded("irecv", [&] {
     std::array<Part, 8> parts;
-    out(request) = plugin().comm(comm).receive(parts_of(parts, n, data, sizes, tags, memories));
+    give(request, [&] {
+      return plugin().comm(comm).receive(parts_of(parts, n, data, sizes, tags, memories));
+    });
   });
 }
 Result irecv_single(void* comm, void* data, int size, void* memory, void** request) noexcept {
@@ -259,7 +272,9 @@ Result iflush_grouped(void* comm, int n, void** data, int* sizes, void** memorie
   clear(request);
   return guarded("iflush", [&] {
     std::array<Part, 8> parts;
-    out(request) = plugin().comm(comm).flush(parts_of(parts, n, data, sizes, nullptr, memories));
+    give(request, [&] {
+      return plugin().comm(comm).flush(parts_of(parts, n, data, sizes, nullptr, memories));
+    });
   });
 }
 Result iflush_single(void* comm, void* data, int size, void* memory, void** request) noexcept {

@@ -8,20 +8,13 @@
 #include <fstream>
 #include <system_error>
 
+#include "core/first_line.h"
 #include "topology/building.h"
 
 namespace ropewalk::topology {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A file's first line without its end; "" where it cannot be read.
-std::string line_of(const fs::path& file) {
-  std::ifstream in(file);
-  std::string text;
-  std::getline(in, text);
-  return text;
-}
 
 /// Entries of a folder by name, sorted; none where it cannot be read.
 std::vector<std::string> entries(const fs::path& folder) {
@@ -63,10 +56,11 @@ Shape shape_of(const fs::path& function) {
   Shape shape;
   for (const char* which : {"max_link", "current_link"}) {
     if (shape.gen == 0) {
-      shape.gen = pcie_gen(line_of(function / fmt::format("{}_speed", which))).value_or(0);
+      shape.gen = pcie_gen(first_line(function / fmt::format("{}_speed", which))).value_or(0);
     }
     if (shape.width == 0) {
-      const int width = number_of(line_of(function / fmt::format("{}_width", which))).value_or(0);
+      const int width =
+          number_of(first_line(function / fmt::format("{}_width", which))).value_or(0);
       if (width > 0 && width <= 64) shape.width = width;
     }
   }
@@ -88,7 +82,7 @@ Shape link_above(const fs::path& function, const fs::path& port) {
 Attributes identity(const fs::path& function, const Shape& shape) {
   Attributes found;
   for (const char* name : {"class", "vendor", "device", "subsystem_vendor", "subsystem_device"}) {
-    if (std::string value = line_of(function / name); !value.empty()) {
+    if (std::string value = first_line(function / name); !value.empty()) {
       found.emplace_back(name, std::move(value));
     }
   }
@@ -108,13 +102,13 @@ void add_nic(ScannedDevice& nic, const fs::path& function) {
   for (const std::string& verbs : entries(function / "infiniband")) {
     nic.device = verbs;
     const fs::path device = function / "infiniband" / verbs;
-    if (std::string guid = line_of(device / "node_guid"); !guid.empty()) {
+    if (std::string guid = first_line(device / "node_guid"); !guid.empty()) {
       std::erase(guid, ':');
       nic.attributes.emplace_back("net.guid", "0x" + guid);
     }
     for (const std::string& port : entries(device / "ports")) {
       // "200 Gb/sec (4X HDR)"
-      const std::string rate = line_of(device / "ports" / port / "rate");
+      const std::string rate = first_line(device / "ports" / port / "rate");
       const double gigabits = std::strtod(rate.c_str(), nullptr);
       if (gigabits > 0) {
         nic.net_gbps = gigabits / 8;
@@ -126,7 +120,7 @@ void add_nic(ScannedDevice& nic, const fs::path& function) {
   }
   for (const std::string& interface : entries(function / "net")) {
     if (nic.device.empty()) nic.device = interface;
-    const int megabits = number_of(line_of(function / "net" / interface / "speed")).value_or(0);
+    const int megabits = number_of(first_line(function / "net" / interface / "speed")).value_or(0);
     if (!nic.net_gbps && megabits > 0) nic.net_gbps = megabits / 8000.0;
   }
   // virtio's network interface is one folder further down.
@@ -166,11 +160,11 @@ void scan_cpus(Scan& scan, const fs::path& root) {
   for (const std::string& entry : entries(root / "sys/devices/system/node")) {
     if (!entry.starts_with("node")) continue;
     const std::optional<int> number = number_of(std::string_view(entry).substr(4));
-    const std::string cpus = line_of(root / "sys/devices/system/node" / entry / "cpulist");
+    const std::string cpus = first_line(root / "sys/devices/system/node" / entry / "cpulist");
     if (number && !cpus.empty()) scan.cpus.push_back({*number, cpus, identity});
   }
   if (!scan.cpus.empty()) return;
-  const std::string online = line_of(root / "sys/devices/system/cpu/online");
+  const std::string online = first_line(root / "sys/devices/system/cpu/online");
   scan.notes.push_back("NUMA nodes are not told by /sys: all CPUs are taken for one");
   scan.cpus.push_back({0, online, identity});
 }
@@ -190,13 +184,14 @@ Scan scan_sysfs(const fs::path& root) {
   for (const std::string& bus_id : entries(functions)) {
     const fs::path folder = folder_of(root, bus_id);
     if (folder.empty()) continue;
-    const std::string vendor = digits(line_of(folder / "vendor"));
-    const std::optional<NodeKind> kind = kind_of_pci(digits(line_of(folder / "class")), vendor);
+    const std::string vendor = digits(first_line(folder / "vendor"));
+    const std::optional<NodeKind> kind = kind_of_pci(digits(first_line(folder / "class")), vendor);
     if (!kind) continue;
     ScannedDevice device{.kind = *kind, .bus_id = normal_bus_id(bus_id), .vendor = vendor};
-    const int numa = number_of(line_of(folder / "numa_node")).value_or(-1);
+    const int numa = number_of(first_line(folder / "numa_node")).value_or(-1);
     if (numa >= 0) device.numa = numa;
-    if (*kind == NodeKind::kGpu) device.model = vendor + ":" + digits(line_of(folder / "device"));
+    if (*kind == NodeKind::kGpu)
+      device.model = vendor + ":" + digits(first_line(folder / "device"));
     for (fs::path above = folder.parent_path(); above.has_filename(); above = above.parent_path()) {
       const std::string name = above.filename();
       if (is_bus_id(name)) {
@@ -228,7 +223,7 @@ void add_sysfs(Scan& scan, const fs::path& root) {
     if (shape.gen > 0) device.gen = shape.gen;
     if (shape.width > 0) device.width = shape.width;
     device.attributes = identity(folder, {device.gen, device.width});
-    if (const int numa = number_of(line_of(folder / "numa_node")).value_or(-1); numa >= 0) {
+    if (const int numa = number_of(first_line(folder / "numa_node")).value_or(-1); numa >= 0) {
       device.numa = numa;
     }
     if (device.kind == NodeKind::kNic) add_nic(device, folder);
@@ -241,7 +236,7 @@ void add_sysfs(Scan& scan, const fs::path& root) {
       bridge.attributes = identity(port, {bridge.gen, bridge.width});
     }
   }
-  const std::string offline = line_of(root / "sys/devices/system/cpu/offline");
+  const std::string offline = first_line(root / "sys/devices/system/cpu/offline");
   if (!offline.empty()) scan.notes.push_back(fmt::format("CPUs {} are offline", offline));
 }
 

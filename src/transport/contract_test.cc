@@ -3,11 +3,10 @@
 // Peers are objects of one thread that are polled in turn, threads, or forked processes. A
 // provider joins by a case in cases().
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstring>
@@ -26,6 +25,7 @@
 
 #include "core/error.h"
 #include "core/settings.h"
+#include "core/testing/child_process.h"
 #include "transport/registry.h"
 #include "transport/transport.h"
 #include "transport/window/cuda_ipc/testing/on_device.h"
@@ -36,6 +36,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using Bytes = std::vector<std::uint8_t>;
+using ropewalk::testing::Child;
+using ropewalk::testing::read_all;
+using ropewalk::testing::write_all;
 using window::testing::Memory;
 
 // Only ends a test that hangs; never a measure of speed.
@@ -116,10 +119,10 @@ std::vector<Case> cases() {
 }
 
 // The PCIe bridges of this process and its children.
-class Fabric : public testing::Environment {
+class Fabric : public ::testing::Environment {
   SoftwareFabric fabric_;
 };
-[[maybe_unused]] const auto* const kFabric = testing::AddGlobalTestEnvironment(new Fabric);
+[[maybe_unused]] const auto* const kFabric = ::testing::AddGlobalTestEnvironment(new Fabric);
 
 Config config_of(const Case& chosen) {
   Config config;
@@ -259,63 +262,7 @@ Errc code_of(const std::function<void()>& body) {
   return Errc::kInternal;
 }
 
-// A forked process that runs `body` and hands `kHandleBytes` and single bytes to and fro.
-class Child {
- public:
-  explicit Child(const std::function<int(int socket)>& body) {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) abort();
-    pid_ = fork();
-    if (pid_ == 0) {
-      close(ends[0]);
-      int status = 99;
-      try {
-        status = body(ends[1]);
-      } catch (const std::exception& error) {
-        fprintf(stderr, "child: %s\n", error.what());
-      }
-      _exit(status);
-    }
-    close(ends[1]);
-    socket_ = ends[0];
-  }
-  ~Child() {
-    if (pid_ > 0) {
-      ::kill(pid_, SIGKILL);
-      waitpid(pid_, nullptr, 0);
-    }
-    close(socket_);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  int wait() {
-    int status = 0;
-    waitpid(std::exchange(pid_, -1), &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-  }
-  void kill() {
-    ::kill(pid_, SIGKILL);
-    wait();
-  }
-  [[nodiscard]] int socket() const { return socket_; }
-
- private:
-  pid_t pid_ = -1;
-  int socket_ = -1;
-};
-
-void write_all(int socket, const void* data, std::size_t bytes) {
-  if (write(socket, data, bytes) != static_cast<ssize_t>(bytes)) {
-    throw std::runtime_error("the other process is gone");
-  }
-}
-void read_all(int socket, void* data, std::size_t bytes) {
-  if (recv(socket, data, bytes, MSG_WAITALL) != static_cast<ssize_t>(bytes)) {
-    throw std::runtime_error("the other process is gone");
-  }
-}
-
-class Contract : public testing::TestWithParam<Case> {
+class Contract : public ::testing::TestWithParam<Case> {
  protected:
   Contract() : transport_(make(GetParam())) {}
   Pair connected() {
@@ -1077,10 +1024,14 @@ TEST_P(Contract, BetweenProcesses) {
 // The peer is killed while this process sends to it (or receives from it), at several states.
 class KilledPeer : public Contract {};
 
+// The other process of each is forked before this one has threads, whose locks it would take over.
+constexpr std::array<std::size_t, 2> kKilledSizes = {10, 5'000'000};
+
 TEST_P(KilledPeer, IsLostToItsReceiver) {
   const Case chosen = GetParam();
-  for (const std::size_t bytes : {10UL, 5'000'000UL}) {
-    Child child([&](int socket) {
+  std::deque<Child> children;
+  for (const std::size_t bytes : kKilledSizes) {
+    children.emplace_back([&, bytes](int socket) {
       const auto transport = make(chosen);
       Handle theirs{};
       read_all(socket, theirs.data(), theirs.size());
@@ -1093,6 +1044,9 @@ TEST_P(KilledPeer, IsLostToItsReceiver) {
       }
       return 1;
     });
+  }
+  for (const std::size_t bytes : kKilledSizes) {
+    Child& child = children[bytes == kKilledSizes[0] ? 0 : 1];
     const auto listener = transport_->listen(0);
     write_all(child.socket(), listener->handle().data(), kHandleBytes);
     const auto receiver = poll_until([&] { return listener->accept(); }, "accept");
@@ -1116,8 +1070,9 @@ TEST_P(KilledPeer, IsLostToItsReceiver) {
 
 TEST_P(KilledPeer, IsLostToItsSender) {
   const Case chosen = GetParam();
-  for (const std::size_t bytes : {10UL, 5'000'000UL}) {
-    Child child([&](int socket) {
+  std::deque<Child> children;
+  for (const std::size_t bytes : kKilledSizes) {
+    children.emplace_back([&, bytes](int socket) {
       const auto transport = make(chosen);
       const auto listener = transport->listen(0);
       write_all(socket, listener->handle().data(), kHandleBytes);
@@ -1129,6 +1084,9 @@ TEST_P(KilledPeer, IsLostToItsSender) {
       }
       return 1;
     });
+  }
+  for (const std::size_t bytes : kKilledSizes) {
+    Child& child = children[bytes == kKilledSizes[0] ? 0 : 1];
     Handle theirs{};
     read_all(child.socket(), theirs.data(), theirs.size());
     const auto connector = transport_->connect(0, theirs);
@@ -1179,10 +1137,12 @@ TEST_P(KilledPeer, IsLostToItsConnector) {
             Errc::kPeerLost);
 }
 
-std::string label(const testing::TestParamInfo<Case>& param_info) { return param_info.param.label; }
+std::string label(const ::testing::TestParamInfo<Case>& param_info) {
+  return param_info.param.label;
+}
 
-INSTANTIATE_TEST_SUITE_P(Providers, Contract, testing::ValuesIn(cases()), label);
-INSTANTIATE_TEST_SUITE_P(Providers, KilledPeer, testing::ValuesIn(cases()), label);
+INSTANTIATE_TEST_SUITE_P(Providers, Contract, ::testing::ValuesIn(cases()), label);
+INSTANTIATE_TEST_SUITE_P(Providers, KilledPeer, ::testing::ValuesIn(cases()), label);
 
 }  // namespace
 }  // namespace ropewalk::transport

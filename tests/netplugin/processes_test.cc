@@ -1,73 +1,19 @@
 // The network plugin between processes: messages, the death of either, another user.
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstring>
 #include <functional>
 
+#include "core/testing/child_process.h"
 #include "netplugin/harness.h"
 
 namespace ropewalk::netplugin::testing {
 namespace {
 
-// A forked process that runs `body` with a socket to this one.
-class Child {
- public:
-  explicit Child(const std::function<void(int socket)>& body) {
-    std::array<int, 2> ends{};
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) abort();
-    pid_ = fork();
-    if (pid_ == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      close(ends[0]);
-      int status = 0;
-      try {
-        body(ends[1]);
-      } catch (const std::exception& error) {
-        fprintf(stderr, "child: %s\n", error.what());
-        status = 1;
-      }
-      _exit(status);
-    }
-    close(ends[1]);
-    socket_ = ends[0];
-  }
-  ~Child() {
-    kill();
-    close(socket_);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  int wait() {
-    int status = 0;
-    waitpid(std::exchange(pid_, -1), &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-  }
-  void kill() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    wait();
-  }
-  [[nodiscard]] int socket() const { return socket_; }
-
- private:
-  pid_t pid_ = -1;
-  int socket_ = -1;
-};
-
-void write_all(int socket, const void* data, std::size_t bytes) {
-  if (write(socket, data, bytes) != static_cast<ssize_t>(bytes)) {
-    throw std::runtime_error("the other process is gone");
-  }
-}
-void read_all(int socket, void* data, std::size_t bytes) {
-  if (recv(socket, data, bytes, MSG_WAITALL) != static_cast<ssize_t>(bytes)) {
-    throw std::runtime_error("the other process is gone");
-  }
-}
+using ropewalk::testing::Child;
+using ropewalk::testing::read_all;
+using ropewalk::testing::write_all;
 
 class TwoProcesses : public PluginTest, public ::testing::WithParamInterface<Setup> {
  protected:
@@ -119,6 +65,7 @@ TEST_P(TwoProcesses, MoveMessagesBothWays) {
     stream(net, receiver, false, kCount);
     check(net.api->close_send(sender), "closeSend");
     check(net.api->close_recv(receiver), "closeRecv");
+    return 0;
   });
   Net net(library_.api(GetParam().version));
   HandleBytes mine;
@@ -176,7 +123,7 @@ TEST_P(TwoProcesses, LoseTheReceiver) {
         stream(net, receiver, false, messages);
       }
       write_all(socket, "x", 1);
-      pause();
+      return pause();
     });
     Net net(library_.api(GetParam().version));
     HandleBytes theirs;
@@ -201,7 +148,7 @@ TEST_P(TwoProcesses, LoseTheSender) {
       void* sender = net.connect(theirs);
       stream(net, sender, true, messages);
       write_all(socket, "x", 1);
-      pause();
+      return pause();
     });
     Net net(library_.api(GetParam().version));
     HandleBytes mine;
@@ -241,6 +188,7 @@ TEST_F(PluginTest, AnotherUserCannotAttach) {
     if (lines.size() != 1 || lines[0].find("another user") == std::string::npos) {
       throw std::runtime_error(::testing::PrintToString(lines));
     }
+    return 0;
   });
   EXPECT_EQ(child.wait(), 0);
   void* comm = nullptr;

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import struct
 import sys
@@ -97,7 +98,7 @@ def run_local(
     os.set_blocking(joined_pipe[0], False)
     pids: dict[int, int] = {}
     parent = os.getpid()
-    with _signals_raise():
+    with _signals_raise() as signalled:
         try:
             for rank in range(ranks):
                 pid = os.fork()
@@ -107,7 +108,7 @@ def run_local(
                 pids[pid] = rank
             for end in (*id_pipe, joined_pipe[1]):
                 os.close(end)
-            return _wait(pids, joined_pipe[0])
+            return _wait(pids, joined_pipe[0], signalled)
         finally:
             _kill(pids)
             _reap(pids)
@@ -128,7 +129,8 @@ def _child(
     status = console.FAILURE
     try:
         # Default actions: a library call that waits would hold Python's own handlers back.
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it died before prctl
@@ -182,31 +184,31 @@ def _ranks_joined(reader: int) -> set[int]:
     return joined
 
 
-def _wait(pids: dict[int, int], joined_reader: int) -> int:
+def _wait(pids: dict[int, int], joined_reader: int, signalled: int) -> int:
     """Waits for all ranks. When one dies by a signal or fails, the others get a while to end.
 
-    The caller ends those that are left in `pids`.
+    The caller ends those that are left in `pids`. `signalled` can be read after every signal.
     """
     worst, deadline = console.OK, float("inf")
     joined: set[int] = set()
     missing: Optional[int] = None
     while pids:
-        if deadline == float("inf"):
-            pid, raw = os.waitpid(-1, 0)
-        else:
-            pid, raw = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                if time.monotonic() > deadline:
-                    names = ", ".join(str(rank) for rank in sorted(pids.values()))
-                    why = (
-                        "it did not end itself"
-                        if missing is None
-                        else f"rank {missing} ended before it had joined"
-                    )
-                    print(f"ropewalk: ending rank {names}: {why}", file=sys.stderr)
-                    return worst
-                time.sleep(0.01)
-                continue
+        pid, raw = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            left = deadline - time.monotonic()
+            if left < 0:
+                names = ", ".join(str(rank) for rank in sorted(pids.values()))
+                why = (
+                    "it did not end itself"
+                    if missing is None
+                    else f"rank {missing} ended before it had joined"
+                )
+                print(f"ropewalk: ending rank {names}: {why}", file=sys.stderr)
+                return worst
+            # Not waitpid(): a signal that comes just before it would not end it.
+            if select.select([signalled], [], [], None if left == float("inf") else left)[0]:
+                os.read(signalled, 4096)
+            continue
         if pid not in pids:
             continue
         rank = pids.pop(pid)
@@ -242,17 +244,31 @@ def _reap(pids: dict[int, int]) -> None:
 
 
 @contextlib.contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Lets SIGTERM and SIGHUP unwind as Ctrl-C does, so that the ranks are ended."""
+def _signals_raise() -> Iterator[int]:
+    """Lets SIGTERM and SIGHUP unwind as Ctrl-C does, so that the ranks are ended.
+
+    Yields a descriptor that can be read when these, or the end of a child, were signalled.
+    """
 
     def end(number: int, _frame: object) -> None:
         raise typer.Exit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    def note(_number: int, _frame: object) -> None:
+        pass
+
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    actions = {signal.SIGTERM: end, signal.SIGHUP: end, signal.SIGCHLD: note}
+    before = {number: signal.signal(number, action) for number, action in actions.items()}
     try:
-        yield
+        yield reader
     except KeyboardInterrupt:
         raise typer.Exit(128 + signal.SIGINT) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup)
+        os.close(reader)
+        os.close(writer)

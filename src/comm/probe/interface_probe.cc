@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <vector>
 
 #include "comm/probe/probe.h"
 #include "comm/probe/self_messages.h"
 #include "core/error.h"
+#include "core/first_line.h"
 #include "core/settings.h"
 #include "transport/registry.h"
 #include "transport/transport.h"
@@ -19,12 +19,6 @@ namespace ropewalk::comm::probe {
 namespace {
 
 namespace fs = std::filesystem;
-std::string first_line(const fs::path& file) {
-  std::ifstream stream(file);
-  std::string line;
-  std::getline(stream, line);
-  return line;
-}
 
 // The flags and whether there is an address that connections can use.
 struct State {

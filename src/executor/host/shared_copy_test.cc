@@ -16,9 +16,14 @@
 
 #include "core/error.h"
 #include "core/process_memory.h"
+#include "core/testing/child_process.h"
 
 namespace ropewalk::executor {
 namespace {
+
+using testing::Child;
+using testing::read_all;
+using testing::write_all;
 
 constexpr std::size_t kBytes = (std::size_t{3} << 20U) + 12345;
 
@@ -178,16 +183,18 @@ TEST_F(SharedCopyTest, AWriterStoppedWithAClaimWritesNothingWhenItGoesOn) {
 
 TEST_F(SharedCopyTest, ReaderCopiesWhatTheWriterMayNotWrite) {
   give(kBytes);
-  const pid_t other = fork();
-  if (other == 0) {
-    for (;;) pause();
-  }
-  // Mapped after the fork: the other process has nothing there.
   void* room = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(room, MAP_FAILED);
-  send_.process = other;
+  const Child other([&](int socket) {
+    munmap(room, kBytes);
+    write_all(socket, "x", 1);
+    return pause();
+  });
+  char nothing_there = 0;
+  read_all(other.socket(), &nothing_there, 1);
+  send_.process = other.pid();
   {
-    SharedCopy copy(receive_, other, static_cast<std::byte*>(room), kBytes);
+    SharedCopy copy(receive_, other.pid(), static_cast<std::byte*>(room), kBytes);
     const SharedCopy::Range first = copy.claim();
     EXPECT_FALSE(help_copying(send_));
     EXPECT_EQ(send_.process, 0);  // never again on this link
@@ -200,8 +207,6 @@ TEST_F(SharedCopyTest, ReaderCopiesWhatTheWriterMayNotWrite) {
     EXPECT_EQ(copy.writers_part().begin + copy.writers_part().bytes, kBytes);
   }
   munmap(room, kBytes);
-  kill(other, SIGKILL);
-  waitpid(other, nullptr, 0);
 }
 
 TEST_F(SharedCopyTest, ReaderThatIsGoneIsAnError) {

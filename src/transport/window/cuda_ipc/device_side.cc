@@ -1,11 +1,12 @@
 #include "transport/window/cuda_ipc/device_side.h"
 
-#include <unistd.h>
+#include <chrono>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/log.h"
 #include "core/random.h"
-#include "core/unix_socket.h"
 #include "transport/window/verify.h"
 
 namespace ropewalk::transport::window {
@@ -18,6 +19,9 @@ const DeviceMemory& memory_of(const Registration& registration) {
   }
   return device->memory();
 }
+
+// How long a registration waits for the other end to open it.
+constexpr std::chrono::milliseconds kPatience{2000};
 
 CuPointer address(const void* pointer) { return reinterpret_cast<CuPointer>(pointer); }
 
@@ -76,8 +80,9 @@ DeviceSide::DeviceSide(CudaShared& shared, HostPath& host, WindowSizes sizes)
       first_stream_(shared.connections.fetch_add(1, std::memory_order_relaxed) * 3) {}
 
 DeviceSide::~DeviceSide() {
-  if (line_) line_->close();
   const Lock lock(mutex_);
+  if (line_) line_->close();
+  if (openings_) openings_->close();
   if (pinning_ == nullptr) return;
   try {
     const CurrentContext current(shared_.cuda, pinning_->context());
@@ -121,8 +126,9 @@ void DeviceSide::prepare(const Registration& registration, bool receives) noexce
       shared_.patterns.prepare(gpu);
       const Lock lock(mutex_);
       for (int queue = 0; queue < kQueues; ++queue) (void)queue_on(queue, gpu);
+      if (host_.other_window() != nullptr) openings().expect(gpu);
     } else {
-      (void)pattern_memory(registration);
+      offer_early(registration);
     }
   } catch (const Error& error) {
     log::info(log::kNet, "cuda_ipc: preparing for GPU memory: {}", error.what());
@@ -186,15 +192,15 @@ void DeviceSide::start_read(int queue, void* destination, const Registration& re
 void DeviceSide::start_pull(int queue, void* destination, const Registration& registration,
                             std::uint64_t key, std::uint64_t offset, std::size_t bytes) {
   const DeviceMemory& memory = memory_of(registration);
-  const std::shared_ptr<const OpenedMemory>* source = find_opened(key, memory.place());
-  if (source == nullptr) {
+  std::shared_ptr<const OpenedMemory> source = find_opened(key, memory.place());
+  if (!source) {
     throw Error(Errc::kPeerLost, "{}", "the sender withdrew memory before it was copied");
   }
   CopyQueue& chosen = start(queue, *memory.gpu);
-  chosen.on_device(address(destination), (*source)->data() + offset, (*source)->context(), bytes);
+  chosen.on_device(address(destination), source->data() + offset, source->context(), bytes);
   Slot& slot = slots_.at(static_cast<std::size_t>(queue));
   slot.busy = &chosen;
-  slot.source = *source;
+  slot.source = std::move(source);
 }
 
 bool DeviceSide::done(int queue) {
@@ -205,55 +211,61 @@ bool DeviceSide::done(int queue) {
   return true;
 }
 
-std::optional<std::string> DeviceSide::offer(const Registration& registration) {
+OfferLine& DeviceSide::line() {
   if (!line_) {
     line_ = std::make_shared<OfferLine>(host_.socket());
     shared_.registrations.add_line(line_);
   }
-  return line_->offer(memory_of(registration));
+  return *line_;
+}
+
+Openings& DeviceSide::openings() {
+  if (!openings_) {
+    openings_ = std::make_shared<Openings>(shared_.worker, shared_.gpus, host_.socket());
+  }
+  return *openings_;
+}
+
+// Also the pattern, by which the way of the first message is verified.
+void DeviceSide::offer_early(const Registration& registration) {
+  const Registration& pattern = pattern_memory(registration);
+  if (host_.other_window() == nullptr) return;
+  const Lock lock(mutex_);
+  std::vector<std::uint64_t> offered;
+  for (const Registration* each : {&pattern, &registration}) {
+    const DeviceMemory& memory = memory_of(*each);
+    if (line().offer(memory) == "") offered.push_back(memory.key);
+  }
+  line().await(offered, kPatience);
+}
+
+std::optional<std::string> DeviceSide::offer(const Registration& registration) {
+  const Lock lock(mutex_);
+  return line().offer(memory_of(registration));
 }
 
 bool DeviceSide::ended(std::uint64_t key) const { return shared_.registrations.ended(key); }
 
-void DeviceSide::read_offers() {
-  for (const std::uint64_t key : offers_.read(host_.socket())) {
-    std::erase_if(openings_, [&](const auto& entry) { return entry.first.first == key; });
-  }
-}
-
 void DeviceSide::close_withdrawn() {
-  if (!openings_.empty()) read_offers();
+  const Lock lock(mutex_);
+  if (openings_) openings_->read();
 }
 
 std::optional<std::string> DeviceSide::open(std::uint64_t key, std::uint32_t place) {
-  read_offers();
-  const int ordinal = ordinal_of(place);
-  std::shared_ptr<Opening>& opening = openings_[{key, ordinal}];
-  if (!opening) {
-    // The offer was sent before this end was asked to open it.
-    std::shared_ptr<const OfferedMemory> offer = offers_.find(key);
-    if (!offer) return "the offer of memory did not come";
-    opening = start_opening(shared_.worker, shared_.gpus, shared_.gpus.at(ordinal),
-                            std::move(offer), peer_of(host_.socket()).pid == getpid());
-  }
-  if (!opening->finished.load(std::memory_order_acquire)) return std::nullopt;
-  return opening->why_not;
+  const Lock lock(mutex_);
+  return openings().open(key, ordinal_of(place));
 }
 
-const std::shared_ptr<const OpenedMemory>* DeviceSide::find_opened(std::uint64_t key,
-                                                                   std::uint32_t place) const {
-  const auto found = openings_.find({key, ordinal_of(place)});
-  if (found == openings_.end() || !found->second ||
-      !found->second->finished.load(std::memory_order_acquire) || !found->second->memory) {
-    return nullptr;
-  }
-  return &found->second->memory;
+std::shared_ptr<const OpenedMemory> DeviceSide::find_opened(std::uint64_t key,
+                                                            std::uint32_t place) const {
+  const Lock lock(mutex_);
+  return openings_ ? openings_->find(key, ordinal_of(place)) : nullptr;
 }
 
 std::optional<std::uint64_t> DeviceSide::opened(std::uint64_t key, std::uint32_t place) const {
-  const std::shared_ptr<const OpenedMemory>* found = find_opened(key, place);
-  if (found == nullptr) return std::nullopt;
-  return (*found)->bytes();
+  const std::shared_ptr<const OpenedMemory> found = find_opened(key, place);
+  if (!found) return std::nullopt;
+  return found->bytes();
 }
 
 std::span<const std::byte> DeviceSide::pattern() const { return shared_.patterns.bytes(); }
@@ -271,14 +283,14 @@ void DeviceSide::write_pattern(const Registration& pattern_memory, std::size_t o
 }
 
 void DeviceSide::pull_pattern(std::uint64_t key, std::uint32_t place, std::span<std::byte> seen) {
-  const std::shared_ptr<const OpenedMemory>* source = find_opened(key, place);
-  if (source == nullptr || (*source)->bytes() < seen.size()) {
+  const std::shared_ptr<const OpenedMemory> source = find_opened(key, place);
+  if (!source || source->bytes() < seen.size()) {
     throw Error(Errc::kPeerLost, "{}", "the sender's pattern is not there");
   }
   Gpu& gpu = shared_.gpus.at(ordinal_of(place));
   shared_.patterns.try_copy(gpu, seen, [&](CuPointer destination) {
     gpu.now("pulling a pattern", [&](CuStream stream) {
-      const OpenedMemory& from = **source;
+      const OpenedMemory& from = *source;
       return from.context() == nullptr
                  ? shared_.cuda.copy_on_device(destination, from.data(), seen.size(), stream)
                  : shared_.cuda.copy_peer(destination, gpu.context(), from.data(), from.context(),

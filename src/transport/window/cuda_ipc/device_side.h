@@ -19,6 +19,7 @@
 #include "transport/window/cuda_ipc/gpu.h"
 #include "transport/window/cuda_ipc/offers.h"
 #include "transport/window/cuda_ipc/opened_memory.h"
+#include "transport/window/cuda_ipc/openings.h"
 #include "transport/window/cuda_ipc/worker.h"
 #include "transport/window/driver.h"
 #include "transport/window/shm/shm.h"
@@ -119,11 +120,12 @@ class DeviceSide final : public DeviceCopies {
     CopyQueue* busy = nullptr;
     std::shared_ptr<const OpenedMemory> source;  // of the copy under way
   };
-  void read_offers();
+  OfferLine& line() RW_REQUIRES(mutex_);
+  Openings& openings() RW_REQUIRES(mutex_);
+  void offer_early(const Registration& registration);
   CopyQueue& start(int queue, Gpu& gpu);
   CopyQueue& queue_on(int queue, Gpu& gpu) RW_REQUIRES(mutex_);
-  const std::shared_ptr<const OpenedMemory>* find_opened(std::uint64_t key,
-                                                         std::uint32_t place) const;
+  std::shared_ptr<const OpenedMemory> find_opened(std::uint64_t key, std::uint32_t place) const;
   // This end's window and the other's, which copy engines read and write, are pinned at first use.
   std::byte* pinned_own(Gpu& gpu);
   std::byte* pinned_other(Gpu& gpu);
@@ -134,14 +136,13 @@ class DeviceSide final : public DeviceCopies {
   const WindowSizes sizes_;
   const std::size_t first_stream_;
   std::array<Slot, kQueues> slots_;
-  Mutex mutex_;  // of what prepare() makes
+  mutable Mutex mutex_;  // of what prepare() makes
   std::array<std::vector<std::unique_ptr<CopyQueue>>, kQueues> queues_ RW_GUARDED_BY(mutex_);
   bool own_pinned_ RW_GUARDED_BY(mutex_) = false;
   bool other_pinned_ RW_GUARDED_BY(mutex_) = false;
   Gpu* pinning_ RW_GUARDED_BY(mutex_) = nullptr;
-  std::shared_ptr<OfferLine> line_;  // made with the first offer
-  OfferReader offers_;
-  std::map<std::pair<std::uint64_t, int>, std::shared_ptr<Opening>> openings_;  // key, ordinal
+  std::shared_ptr<OfferLine> line_ RW_GUARDED_BY(mutex_);     // of a sender
+  std::shared_ptr<Openings> openings_ RW_GUARDED_BY(mutex_);  // of a receiver
 };
 
 }  // namespace ropewalk::transport::window

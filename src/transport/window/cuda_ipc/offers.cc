@@ -1,7 +1,9 @@
 #include "transport/window/cuda_ipc/offers.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <span>
@@ -16,6 +18,7 @@ namespace ropewalk::transport::window {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'R', 'W', 'C', 'U', 'D', 'A', 'o', '1'};
+constexpr std::array<char, 8> kAnswerMagic = {'R', 'W', 'C', 'U', 'D', 'A', 'a', '1'};
 constexpr std::size_t kMaxOffers = 65536;
 
 // A part of an offer, or the withdrawal of one.
@@ -34,6 +37,15 @@ struct Packet {
   CuIpcHandle handle;
 };
 static_assert(std::is_trivially_copyable_v<Packet>);
+
+// What goes back.
+struct AnswerPacket {
+  std::array<char, 8> magic = kAnswerMagic;
+  Answer answer{};
+  std::uint32_t unused = 0;
+  std::uint64_t key = 0;
+};
+static_assert(std::is_trivially_copyable_v<AnswerPacket>);
 
 enum class Sent { kYes, kNoRoom, kLost };
 
@@ -86,8 +98,50 @@ std::optional<std::string> OfferLine::offer(const DeviceMemory& memory) {
   return "";
 }
 
+void send_answer(int socket, Answer answer, std::uint64_t key) {
+  AnswerPacket packet;
+  packet.answer = answer;
+  packet.key = key;
+  (void)::send(socket, &packet, sizeof packet, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void OfferLine::read_answers() {
+  AnswerPacket packet;
+  while (::recv(socket_, &packet, sizeof packet, MSG_DONTWAIT) ==
+         static_cast<ssize_t>(sizeof packet)) {
+    if (packet.magic != kAnswerMagic) continue;
+    answers_ = true;
+    if (packet.answer == Answer::kOpened && offered_.contains(packet.key)) {
+      opened_.insert(packet.key);
+    }
+  }
+}
+
+void OfferLine::await(std::span<const std::uint64_t> keys, std::chrono::milliseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    pollfd entry{-1, POLLIN, 0};
+    {
+      const Lock lock(mutex_);
+      if (socket_ < 0) return;
+      read_answers();
+      const auto open = [&](std::uint64_t key)
+                            RW_REQUIRES(mutex_) { return opened_.contains(key); };
+      if (!answers_ || std::all_of(keys.begin(), keys.end(), open)) return;
+      entry.fd = socket_;
+    }
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0 || ::poll(&entry, 1, static_cast<int>(left.count())) <= 0) break;
+    if ((entry.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) return;
+  }
+  log::info(log::kNet, "cuda_ipc: the receiver has not opened GPU memory within {} ms",
+            patience.count());
+}
+
 void OfferLine::withdraw(std::uint64_t key) {
   const Lock lock(mutex_);
+  opened_.erase(key);
   if (socket_ < 0 || (offered_.erase(key) == 0 && partly_ != key)) return;
   withdrawn_.push_back(key);
   flush();
@@ -110,8 +164,8 @@ bool OfferLine::flush() {
   return true;
 }
 
-std::vector<std::uint64_t> OfferReader::read(int socket) {
-  std::vector<std::uint64_t> withdrawn;
+OfferReader::Came OfferReader::read(int socket) {
+  Came came;
   for (;;) {
     Packet packet;
     std::optional<WithDescriptor> got;
@@ -127,7 +181,8 @@ std::vector<std::uint64_t> OfferReader::read(int socket) {
     }
     if (packet.withdrawn != 0) {
       offers_.erase(packet.key);
-      withdrawn.push_back(packet.key);
+      std::erase(came.offered, packet.key);
+      came.withdrawn.push_back(packet.key);
       continue;
     }
     std::shared_ptr<OfferedMemory>& offer = offers_[packet.key];
@@ -154,8 +209,17 @@ std::vector<std::uint64_t> OfferReader::read(int socket) {
     segment.handle = packet.handle;
     segment.descriptor = std::move(got->descriptor);
     offer->segments.push_back(std::move(segment));
+    if (offer->segments.size() == offer->num_segments) came.offered.push_back(packet.key);
   }
-  return withdrawn;
+  return came;
+}
+
+std::vector<std::uint64_t> OfferReader::keys() const {
+  std::vector<std::uint64_t> keys;
+  for (const auto& [key, offer] : offers_) {
+    if (find(key)) keys.push_back(key);
+  }
+  return keys;
 }
 
 std::shared_ptr<const OfferedMemory> OfferReader::find(std::uint64_t key) const {

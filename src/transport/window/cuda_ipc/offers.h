@@ -1,6 +1,8 @@
-// How device memory is handed to the other end of a connection: packets over its Unix socket.
+// How device memory is handed to the other end of a connection: packets over its Unix socket, and
+// answers on the same way back.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -8,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,12 +23,22 @@ namespace ropewalk::transport::window {
 /// Parts of a registration. PyTorch's expandable segments are of 20 MiB.
 inline constexpr std::size_t kMaxSegments = 1024;
 
-/// The sending end's. Threads: offer() by one, the others by any. Nothing waits.
+/// What the receiving end says.
+enum class Answer : std::uint32_t {
+  kTakesDeviceMemory = 1,  ///< it opens what is offered when that comes
+  kOpened = 2,             ///< what was offered under a key is open, or cannot be opened
+};
+/// Never waits: an answer for which there is no room is lost, and whoever waited for it goes on.
+void send_answer(int socket, Answer answer, std::uint64_t key = 0);
+
+/// The sending end's. Threads: offer() by one at a time, the others by any. Only await() waits.
 class OfferLine {
  public:
   explicit OfferLine(int socket) : socket_(socket) {}
   /// As DeviceCopies::offer().
   std::optional<std::string> offer(const DeviceMemory& memory);
+  /// Waits until the other end has answered for `keys`, if it is one that does; `patience` at most.
+  void await(std::span<const std::uint64_t> keys, std::chrono::milliseconds patience);
   /// Tells the other end to close what was offered under `key`, if it was.
   void withdraw(std::uint64_t key);
   /// The socket is about to be closed.
@@ -33,6 +46,7 @@ class OfferLine {
 
  private:
   bool flush() RW_REQUIRES(mutex_);
+  void read_answers() RW_REQUIRES(mutex_);
 
   Mutex mutex_;
   int socket_ RW_GUARDED_BY(mutex_);
@@ -41,6 +55,8 @@ class OfferLine {
   std::uint64_t partly_ RW_GUARDED_BY(mutex_) = 0;
   std::size_t sent_ RW_GUARDED_BY(mutex_) = 0;
   std::deque<std::uint64_t> withdrawn_ RW_GUARDED_BY(mutex_);  // not told yet
+  bool answers_ RW_GUARDED_BY(mutex_) = false;
+  std::set<std::uint64_t> opened_ RW_GUARDED_BY(mutex_);
 };
 
 /// What an offer says, at the receiving end.
@@ -57,8 +73,15 @@ struct OfferedMemory {
 /// The receiving end's. Threads: one at a time.
 class OfferReader {
  public:
-  /// Reads what has come. @return keys whose offers were withdrawn
-  std::vector<std::uint64_t> read(int socket);
+  /// Keys of offers that are complete now, and of those that were withdrawn.
+  struct Came {
+    std::vector<std::uint64_t> offered;
+    std::vector<std::uint64_t> withdrawn;
+  };
+  /// Reads what has come.
+  Came read(int socket);
+  /// Of the complete offers.
+  [[nodiscard]] std::vector<std::uint64_t> keys() const;
   /// Null until all of it has come.
   [[nodiscard]] std::shared_ptr<const OfferedMemory> find(std::uint64_t key) const;
 
