@@ -228,13 +228,14 @@ void Communicator::use_schedule(std::shared_ptr<const schedule::Checked> checked
     throw Error(Errc::kInvalidArgument, "the schedule is for {} ranks, the communicator has {}",
                 schedule.num_ranks, size());
   }
-  if (schedule.num_channels() > point_to_point_channel_) {
+  if (device_ == nullptr && schedule.num_channels() > point_to_point_channel_) {
     throw Error(Errc::kInvalidArgument,
                 "the schedule has {} channels, the communicator {}; set ROPEWALK_CHANNELS",
                 schedule.num_channels(), point_to_point_channel_);
   }
   drain_queue();
   const Lock lock(engine_mutex_);
+  if (device_ != nullptr) device_->use_schedule(checked);
   chosen_by_user_[schedule.collective] = std::move(checked);
   by_choice_.clear();
   ways_ = {};
@@ -245,6 +246,7 @@ void Communicator::use_schedule(std::shared_ptr<const schedule::Checked> checked
 void Communicator::forget_schedules() {
   drain_queue();
   const Lock lock(engine_mutex_);
+  if (device_ != nullptr) device_->forget_schedules();
   chosen_by_user_.clear();
   by_choice_.clear();
   ways_ = {};
@@ -476,6 +478,7 @@ void Communicator::attach_device(int device) {
     throw Error(Errc::kInvalidUsage, "rank {} has GPU {} already", rank(), device_->device());
   }
   device_ = comm::attach_device(*bootstrap_, config_, runtime_, facts_, device);
+  for (const auto& [collective, checked] : chosen_by_user_) device_->use_schedule(checked);
   fate_.when_broken([group = device_.get()] { group->abort(); });
 }
 

@@ -18,6 +18,7 @@
 #include "comm/runtime.h"
 #include "comm/tuner.h"
 #include "core/error.h"
+#include "schedule/checked.h"
 
 namespace ropewalk::comm {
 
@@ -39,6 +40,11 @@ class DeviceGroup {
   /// Enqueues sends and receives that run all at once; several with one peer run in order.
   virtual void launch(const std::vector<PointToPointCall>& calls, DeviceStream stream) = 0;
 
+  /// Calls of the schedule's collective (and root) run with it from now on; all ranks call alike.
+  /// @throws Error kInvalidArgument for too many channels
+  virtual void use_schedule(std::shared_ptr<const schedule::Checked> checked) = 0;
+  virtual void forget_schedules() = 0;
+
   /// Makes the kernels of this rank end soon. Any thread, any time.
   virtual void abort() noexcept = 0;
   /// What a kernel of this rank ended with, if not well.
@@ -50,7 +56,7 @@ class DeviceGroup {
   [[nodiscard]] virtual int device() const noexcept = 0;
   /// Device memory that the communicator holds.
   [[nodiscard]] virtual std::size_t memory_bytes() const noexcept = 0;
-  /// "one_shot ll 8 channels": what the call runs with.
+  /// "one_shot ll 8x256 chunk 4096": what the call runs with; "nothing" for no elements.
   [[nodiscard]] virtual std::string describe_way(const CollectiveCall& call) = 0;
 };
 

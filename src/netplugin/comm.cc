@@ -5,12 +5,18 @@
 #include <bit>
 #include <utility>
 
+#include "core/log.h"
+
 namespace ropewalk::netplugin {
 namespace {
 
 // A request's number: its kind, a generation of 32 bits, its place in the connection (8 bits), and
 // the connection's place in the table.
 constexpr unsigned kRequestPlaceBits = 8;
+
+// NCCL waits as long as a rank computes: this only says where a job stands that hangs.
+constexpr std::chrono::seconds kLongWait{10};
+constexpr unsigned kWaitsPerLook = 4096;
 
 std::uint32_t generation_of(const void* request) noexcept {
   return static_cast<std::uint32_t>(number_of(request) >> (kPlaceBits + kRequestPlaceBits));
@@ -114,6 +120,24 @@ void Comm::broke(const Error& error) {
   throw Error(named);
 }
 
+void Comm::moved() {
+  waiting_since_.reset();
+  told_ = false;
+}
+
+void Comm::waits() {
+  // A clock is read now and then only: NCCL asks millions of times a second.
+  if (++waits_ % kWaitsPerLook != 0 || told_) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (!waiting_since_) {
+    waiting_since_ = now;
+  } else if (now - *waiting_since_ > kLongWait) {
+    told_ = true;
+    log::info(log::kNet, "{}: nothing has moved for {} s: {}", name_, kLongWait.count(),
+              std::visit([](const auto& end) { return end->describe(); }, connection_));
+  }
+}
+
 void* Comm::keep(std::unique_ptr<transport::Request> request, bool receive,
                  std::span<Memory* const> memories) {
   const auto place = static_cast<std::size_t>(std::countr_zero(free_));
@@ -152,7 +176,12 @@ void* Comm::send(const Part& part) {
   try {
     auto request = (*sender)->send(part.data, part.bytes, part.tag,
                                    memory == nullptr ? nullptr : memory->registration.get());
-    return request ? keep(std::move(request), false, {&memory, 1}) : nullptr;
+    if (!request) {
+      waits();
+      return nullptr;
+    }
+    moved();
+    return keep(std::move(request), false, {&memory, 1});
   } catch (const Error& error) {
     broke(error);
   }
@@ -221,7 +250,11 @@ Outcome Comm::test(void* request) {
   } catch (const Error& error) {
     broke(error);
   }
-  if (!outcome.done) return outcome;
+  if (!outcome.done) {
+    waits();
+    return outcome;
+  }
+  moved();
   outcome.receive = entry.receive;
   const std::span<const std::size_t> sizes = entry.request->sizes();
   outcome.count = std::min(sizes.size(), outcome.bytes.size());

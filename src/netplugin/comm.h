@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -96,6 +97,9 @@ class Comm {
   void release(std::size_t place) RW_REQUIRES(mutex_);
   void throw_if_broken() RW_REQUIRES(mutex_);
   [[noreturn]] void broke(const Error& error) RW_REQUIRES(mutex_);
+  // A message was started or has arrived, or (waits) one could not be, or has not.
+  void moved() RW_REQUIRES(mutex_);
+  void waits() RW_REQUIRES(mutex_);
   [[nodiscard]] bool full() const RW_REQUIRES(mutex_) { return free_ == 0; }
 
   Connection connection_;
@@ -108,6 +112,9 @@ class Comm {
   std::uint64_t free_ RW_GUARDED_BY(mutex_) = ~std::uint64_t{0};  // a bit per place
   std::vector<void*> memories_ RW_GUARDED_BY(mutex_);
   std::optional<Error> broken_ RW_GUARDED_BY(mutex_);
+  std::optional<std::chrono::steady_clock::time_point> waiting_since_ RW_GUARDED_BY(mutex_);
+  unsigned waits_ RW_GUARDED_BY(mutex_) = 0;
+  bool told_ RW_GUARDED_BY(mutex_) = false;
 };
 using Comms = Slots<Comm, Kind::kComm>;
 

@@ -1,7 +1,9 @@
 #include "plan/estimate.h"
 
 #include <algorithm>
-#include <cmath>
+#include <vector>
+
+#include "plan/chunk_model.h"
 
 namespace ropewalk::plan {
 
@@ -86,13 +88,14 @@ int hops(const Plan& plan) {
 
 double time_us(const topology::Topology& topology, const Plan& plan, double bytes) {
   double out = 0;
+  if (bytes <= 0) return latency_us(topology, plan);
   const double rate = plan.algbw.to_double() * 1e3;  // bytes per microsecond
   for (const Tree& tree : plan.trees) {
     const Way way = whole_way(topology, plan, tree);
-    const double hop = way.us / std::max(way.hops, 1);
     // Every tree's share takes as long as the whole message at the whole rate.
-    const double fill = std::sqrt((way.hops - 1) * hop) + std::sqrt(bytes / rate);
-    out = std::max(out, fill * fill + hop);
+    const HopCost hop{.alpha_s = way.us / std::max(way.hops, 1) * 1e-6,
+                      .beta_bytes_per_s = rate * 1e6};
+    out = std::max(out, best_chunk(std::max(way.hops, 1), bytes, hop, 1).seconds * 1e6);
   }
   return out;
 }

@@ -1,9 +1,7 @@
 // How long a plan takes for a message of some size: a first estimate from latencies and rates.
 //
 // Every hop of a tree costs its links' latencies, once per chunk that passes; chunks follow each
-// other through the tree. For a path of p hops of latency a each, rate r and M bytes, the best
-// chunk gives (sqrt((p-1) a) + sqrt(M/r))^2 + a: the textbook result for pipelined chains (S. L.
-// Johnsson and C.-T. Ho, IEEE Trans. Computers 38, 1989).
+// other through the tree, as large as is best for its longest path (chunk_model.h).
 #pragma once
 
 #include "plan/plan.h"

@@ -352,6 +352,18 @@ TEST_P(Contract, Sizes) {
   }
 }
 
+TEST_P(Contract, SaysWhatItWaitsFor) {
+  Pair pair = connected();
+  Bytes in(100);
+  const auto receive = start_receive(*pair.receiver, in.data(), in.size(), 3);
+  const std::string waits = pair.receiver->describe();
+  const Bytes out = numbered(100, 1);
+  const auto send = start_send(*pair.sender, out.data(), out.size(), 3, {receive.get()});
+  finish({receive.get(), send.get()});
+  if (waits.empty()) return;  // one that cannot say
+  EXPECT_NE(waits, pair.receiver->describe());
+}
+
 TEST_P(Contract, LargeMessages) {
   Pair pair = connected();
   exchange(pair, std::size_t{64} << 20, std::size_t{64} << 20, 5);

@@ -79,6 +79,8 @@ class SendConnection {
   [[nodiscard]] virtual std::unique_ptr<Request> send(const void* data, std::size_t bytes,
                                                       std::uint32_t tag,
                                                       Registration* registration) = 0;
+  /// What it waits for, in words for a log; empty where it cannot say.
+  [[nodiscard]] virtual std::string describe() const { return {}; }
 };
 
 struct ReceiveBuffer {
@@ -104,6 +106,8 @@ class ReceiveConnection {
   /// Starts making received data visible to the memory's device. Host memory needs nothing: the
   /// request is finished at once.
   [[nodiscard]] virtual std::unique_ptr<Request> flush(std::span<const ReceiveBuffer> buffers) = 0;
+  /// As SendConnection::describe().
+  [[nodiscard]] virtual std::string describe() const { return {}; }
 };
 
 class Listener {

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from gpu_support import DEADLINE_SECONDS, need_gpus
+from gpu_support import DEADLINE_SECONDS, need_gpus, num_gpus
 from ropewalk.cli.bench_plan import OPERATIONS
 
 need_gpus(2)
 
 
-def bench(*arguments: str) -> str:
+def ropewalk(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "ropewalk", "bench", *arguments],
+        [sys.executable, "-m", "ropewalk", *arguments],
         capture_output=True,
         text=True,
         timeout=DEADLINE_SECONDS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def bench(*arguments: str) -> str:
+    return ropewalk("bench", *arguments)
 
 
 @pytest.mark.parametrize("flags", [[], ["--graph"]], ids=["stream", "graph"])
@@ -39,3 +45,31 @@ def test_all_types_and_operators() -> None:
 def test_every_root() -> None:
     for operation in ("broadcast", "reduce", "gather", "scatter"):
         assert ": 0 OK" in bench(operation, "-b", "64K", "-e", "64K", "-r", "-1", "-n", "2")
+
+
+def test_nothing_at_all() -> None:
+    # 8 bytes for two ranks are no whole element for each.
+    for operation in ("all_to_all", "all_reduce"):
+        assert ": 0 OK" in bench(operation, "--device", "cuda", "-b", "1", "-e", "8", "-f", "8")
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "double_binary_tree"])
+def test_a_given_schedule(algorithm: str, tmp_path: Path) -> None:
+    ranks = str(num_gpus())
+    file = tmp_path / "schedule.txt"
+    text = ropewalk("schedule", "make", "all_reduce", "--ranks", ranks, "--algorithm", algorithm)
+    file.write_text(text)
+    said = bench("--schedule", str(file), "--device", "cuda", "-b", "8", "-e", "16M", "-f", "64")
+    assert "# Out of bounds values : 0 OK" in said
+    assert "NVIDIA" in said
+
+
+def test_microbench() -> None:
+    said = ropewalk("microbench", "chain", "--ranks", "2", "--device", "cuda", "--json")
+    results = json.loads(said)
+    assert {result["test"] for result in results} == {
+        "forward",
+        "reduce-forward",
+        "reduce-broadcast",
+    }
+    assert all(result["wrong"] == 0 for result in results)

@@ -327,8 +327,6 @@ def bench(
     given = list(set_ or [])
     if timeout >= 0:
         given.append(f"TIMEOUT={timeout}s")
-    if given_schedule is not None:
-        given = [*given_schedule.settings(), *given]
 
     launched = launch.launched_ranks()
     if launched > 1 and given_schedule is not None and ranks == launched:
@@ -340,11 +338,11 @@ def bench(
     local = launch.ranks_here() if by_launcher else ranks
     if local is not None:
         _number("--ranks", local, 1, 4096)
-    if given_schedule is not None:
-        if device == "cuda":
-            console.fail("--schedule: a given schedule runs on host memory", console.USAGE)
-        device = "host"
+    if given_schedule is not None and device is None:
+        device = "host"  # what its file describes are ranks, not GPUs
     site = bench_device.choose(device, local)
+    if given_schedule is not None and not site.gpus:
+        given = [*given_schedule.settings(), *given]
     if graphs and not site.gpus:
         console.fail(f"-G {graphs}: needs CUDA; {site.why_host}", console.USAGE)
     if site.note:

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from ropewalk import joining, schedule
-from ropewalk.cli import bench_schedule, console, launch
+from ropewalk.cli import bench_device, bench_schedule, console, launch
 from ropewalk.cli.bench import parse_size
 from ropewalk.communicator import Communicator
 from ropewalk.measure import measure
@@ -55,6 +55,8 @@ Examples:
   ropewalk microbench fan-in --width 1:3 -b 1M -e 64M -f 4
   ropewalk microbench mimo --width 2 --test forward --json
   ropewalk microbench multi-chain --width 2 --length 2 --test reduce-forward
+  ropewalk microbench chain --ranks 2 --device cuda -b 64M -e 256M
+      between GPUs
 
 Exit status: 0 when all results are right, 1 when one is wrong, 2 for a wrong command line, another
 value when a rank failed or was killed.
@@ -146,6 +148,8 @@ def _run_case(comm: Communicator, case: Case, sizes: list[int], options: dict[st
             warmup=options["warmup"],
             iterations=options["iters"],
             check_rounds=options["check"],
+            device=comm.device is not None,
+            graphs=options["graphs"] if comm.device is not None else 0,
         )
         rate = count * 4 / found.seconds_avg / 1e9 if found.seconds_avg > 0 else 0.0
         wrong = found.wrong if options["check"] else None
@@ -234,6 +238,16 @@ def microbench(
     check: Annotated[
         int, typer.Option("-c", "--check", help="Verified rounds per line; 0 verifies nothing.")
     ] = 1,
+    device: Annotated[
+        Optional[str],
+        typer.Option(
+            "--device", metavar="WHERE", help="host (the default) or cuda: a GPU for each rank."
+        ),
+    ] = None,
+    graphs: Annotated[
+        int,
+        typer.Option("-G", "--cudagraph", help="With cuda: launches of a graph of all iterations."),
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     pin: Annotated[
         bool, typer.Option("--pin", help="Bind each local rank to one core, in turns.")
@@ -244,13 +258,15 @@ def microbench(
     if pattern not in PATTERNS:
         known = ", ".join(PATTERNS)
         console.fail(f'unknown pattern "{pattern}"; known are {known}', console.USAGE)
+    if device not in (None, "host", "cuda"):
+        console.fail(f'--device "{device}": known are host, cuda', console.USAGE)
     if test != "all" and test not in PATTERNS[pattern]:
         known = ", ".join(PATTERNS[pattern])
         console.fail(f'{pattern} has no test "{test}"; it has {known}', console.USAGE)
     for flag, value, low in (("-f", stepfactor, 2), ("-n", iters, 1), ("--length", length, 1)):
         if value < low:
             console.fail(f"{flag} {value}: must be {low} or more", console.USAGE)
-    for flag, value in (("-w", warmup_iters), ("-c", check)):
+    for flag, value in (("-w", warmup_iters), ("-c", check), ("-G", graphs)):
         if value < 0:
             console.fail(f"{flag} {value}: must be 0 or more", console.USAGE)
     sizes = list(_sizes(parse_size(minbytes, "-b"), parse_size(maxbytes, "-e"), stepfactor))
@@ -259,10 +275,16 @@ def microbench(
     tests = PATTERNS[pattern] if test == "all" else (test,)
     cases = _cases(pattern, tests, _span("--ranks", ranks, 2), _span("--width", width, 1), length)
     most = max(case.ranks for case in cases)
-    options = {"warmup": warmup_iters, "iters": iters, "check": check}
+    options = {"warmup": warmup_iters, "iters": iters, "check": check, "graphs": graphs}
+    launched = launch.launched_ranks()
+    site = bench_device.choose(device or "host", launch.ranks_here() if launched > 1 else most)
+    if graphs and not site.gpus:
+        console.fail(f"-G {graphs}: needs --device cuda", console.USAGE)
 
     def body(comm: Communicator) -> int:
         results: list[Result] = []
+        if site.gpus:
+            comm.attach(joining.device_number("cuda", comm.rank))
         for case in cases:
             part = comm.split(0 if comm.rank < case.ranks else None)
             if part is None:
@@ -276,7 +298,6 @@ def microbench(
             _print(results, as_json)
         return console.WRONG if any(result.wrong for result in results) else console.OK
 
-    launched = launch.launched_ranks()
     if launched > 1:
         if launched < most:
             console.fail(f"{pattern}: needs {most} ranks, there are {launched}", console.USAGE)

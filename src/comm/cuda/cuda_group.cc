@@ -18,6 +18,7 @@
 #include "executor/cuda/kernel.h"
 #include "executor/program.h"
 #include "schedule/layout.h"
+#include "schedule/repeat.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -226,12 +227,59 @@ std::size_t CudaGroup::memory_bytes() const noexcept {
 
 // ---- collectives ------------------------------------------------------------------------
 
-CudaGroup::Prepared& CudaGroup::prepared(const CollectiveCall& call, const DeviceChoice& choice) {
+void CudaGroup::use_schedule(std::shared_ptr<const schedule::Checked> checked) {
+  const schedule::Schedule& schedule = checked->schedule();
+  if (schedule.num_channels() > kChannels) {
+    throw Error(Errc::kInvalidArgument, "the schedule has {} channels; GPUs have {}",
+                schedule.num_channels(), kChannels);
+  }
+  drop_given();
+  given_[schedule.collective] = std::move(checked);
+}
+
+void CudaGroup::forget_schedules() {
+  drop_given();
+  given_.clear();
+}
+
+void CudaGroup::drop_given() {
+  while (!ways_.empty()) drop_last_way();
+  for (auto entry = prepared_.begin(); entry != prepared_.end();) {
+    const auto next = std::next(entry);
+    if (std::get<0>(entry->first) == kGivenSchedule) {
+      retired_.push_back(std::move(entry->second.programs));
+      prepared_.erase(entry);
+    }
+    entry = next;
+  }
+}
+
+void CudaGroup::drop_last_way() {
+  retired_.push_back(std::move(ways_.back()->begins));
+  ways_.pop_back();
+}
+
+const schedule::Checked* CudaGroup::given_for(const CollectiveCall& call) const {
+  const auto found = given_.find(call.collective);
+  if (found == given_.end()) return nullptr;
+  const schedule::Checked& given = *found->second;
+  return has_root(call.collective) && given.schedule().root != call.root ? nullptr : &given;
+}
+
+CudaGroup::Prepared& CudaGroup::prepared(const CollectiveCall& call, const DeviceChoice& choice,
+                                         const schedule::Checked* given) {
   const int root = has_root(call.collective) ? call.root : 0;
   const bool flagged = choice.protocol != Protocol::kSimple;
   Prepared& entry = prepared_[{choice.algorithm, call.collective, root, choice.channels, flagged}];
   if (entry.checked != nullptr) return entry;
-  auto checked = schedules_.get(choice.algorithm, {call.collective, size_, root, choice.channels});
+  std::shared_ptr<const schedule::Checked> checked;
+  if (given != nullptr) {
+    const schedule::Schedule& one = given->schedule();
+    checked = std::make_shared<const schedule::Checked>(schedule::Checked::from(
+        schedule::repeated(one, choice.channels / one.num_channels()), given->slots()));
+  } else {
+    checked = schedules_.get(choice.algorithm, {call.collective, size_, root, choice.channels});
+  }
   const int channels = checked->schedule().num_channels();
   std::vector<executor::Program> programs;
   for (int c = 0; c < channels; ++c) {
@@ -265,10 +313,14 @@ CudaGroup::Way& CudaGroup::way_of(const CollectiveCall& call, bool in_place) {
   way->call.output = nullptr;
   way->in_place = in_place;
   const std::size_t element = size_of(call.type);
-  way->choice = tuner_->choose(call.collective, has_root(call.collective) ? call.root : 0,
-                               call.count * element);
+  const schedule::Checked* given = given_for(call);
+  const std::size_t unit_bytes = call.count * element;
+  way->choice =
+      given != nullptr
+          ? tuner_->choose_given(*given, unit_bytes)
+          : tuner_->choose(call.collective, has_root(call.collective) ? call.root : 0, unit_bytes);
   const DeviceChoice& choice = way->choice;
-  Prepared& program = prepared(call, choice);
+  Prepared& program = prepared(call, choice, given);
   const schedule::Schedule& schedule = program.checked->schedule();
   if (in_place && !program.checked->report().in_place) {
     throw Error(Errc::kInvalidUsage, "{} by {} cannot work in place", name(call.collective),
@@ -347,7 +399,7 @@ CudaGroup::Way& CudaGroup::way_of(const CollectiveCall& call, bool in_place) {
   way->choice.channels =
       even ? static_cast<int>(std::min(up(walker.count, args.share), std::size_t(channels)))
            : channels;
-  if (ways_.size() == kKeptWays) ways_.pop_back();
+  if (ways_.size() == kKeptWays) drop_last_way();
   ways_.insert(ways_.begin(), std::move(way));
   return *ways_.front();
 }
@@ -441,6 +493,7 @@ void CudaGroup::launch_copied(const CollectiveCall& call, const Extent& extent,
 }
 
 std::string CudaGroup::describe_way(const CollectiveCall& call) {
+  if (call.count == 0) return "nothing";
   const CurrentDevice current(device_);
   const DeviceChoice& choice = way_of(call, false).choice;
   return fmt::format("{} {} {}x{} chunk {}", choice.algorithm, executor::name(choice.protocol),

@@ -31,6 +31,8 @@ class CudaGroup final : public DeviceGroup {
   void launch_copied(const CollectiveCall& call, const Extent& extent, const executor::CallTag& tag,
                      DeviceStream stream) override;
   void launch(const std::vector<PointToPointCall>& calls, DeviceStream stream) override;
+  void use_schedule(std::shared_ptr<const schedule::Checked> checked) override;
+  void forget_schedules() override;
   void abort() noexcept override;
   [[nodiscard]] std::optional<Error> stopped() const override;
   void finish(Bootstrap& bootstrap) override;
@@ -71,7 +73,12 @@ class CudaGroup final : public DeviceGroup {
   template <typename T>
   DeviceMemory device_copy(const std::vector<T>& values);
   [[nodiscard]] executor::LaunchLinks links_of(executor::Protocol protocol) const;
-  Prepared& prepared(const CollectiveCall& call, const DeviceChoice& choice);
+  Prepared& prepared(const CollectiveCall& call, const DeviceChoice& choice,
+                     const schedule::Checked* given);
+  // Null when the tuner chooses.
+  [[nodiscard]] const schedule::Checked* given_for(const CollectiveCall& call) const;
+  void drop_given();
+  void drop_last_way();
   Way& way_of(const CollectiveCall& call, bool in_place);
   void fill_reach(Way& way, const CollectiveCall& call) const;
   // Both ends of the buffer are in memory of this GPU, or of the host and mapped.
@@ -103,6 +110,9 @@ class CudaGroup final : public DeviceGroup {
   std::unique_ptr<DeviceTuner> tuner_;
   schedule::CheckedSchedules& schedules_;
   std::map<std::tuple<std::string, Collective, int, int, bool>, Prepared> prepared_;
+  std::map<Collective, std::shared_ptr<const schedule::Checked>> given_;  // by the user
+  // Of ways and schedules that are not used any more: kernels and graphs may still read it.
+  std::vector<DeviceMemory> retired_;
   std::vector<std::unique_ptr<Way>> ways_;  // the most recently used first
   cudaStream_t setup_stream_ = nullptr;     // apart from the user's streams
   cudaEvent_t last_event_ = nullptr;

@@ -9,6 +9,7 @@
 #include "comm/forced_algorithms.h"
 #include "core/error.h"
 #include "executor/cuda/kernel_table.h"
+#include "plan/chunk_model.h"
 #include "schedule/compile.h"
 
 namespace ropewalk::comm {
@@ -63,13 +64,16 @@ const DeviceTuner::Load& DeviceTuner::load_of(const std::string& algorithm, Coll
                                               int root) {
   const auto key = std::make_tuple(algorithm, collective, root);
   if (const auto known = loads_.find(key); known != loads_.end()) return known->second;
-  const auto checked = schedules_.get(algorithm, {collective, num_ranks_, root, 1});
+  return loads_[key] = load_of(*schedules_.get(algorithm, {collective, num_ranks_, root, 1}));
+}
+
+DeviceTuner::Load DeviceTuner::load_of(const schedule::Checked& checked) const {
   Load load;
-  load.hops = checked->report().longest_path;
-  load.parts = checked->schedule().parts;
+  load.hops = checked.report().longest_path;
+  load.parts = checked.schedule().parts;
   std::vector<double> out(static_cast<std::size_t>(num_ranks_));
   std::vector<double> in(out.size());
-  for (const schedule::LinkLoad& link : checked->report().links) {
+  for (const schedule::LinkLoad& link : checked.report().links) {
     load.chunks = std::max(load.chunks, link.messages);
     out[static_cast<std::size_t>(link.source)] += link.units;
     in[static_cast<std::size_t>(link.destination)] += link.units;
@@ -77,19 +81,19 @@ const DeviceTuner::Load& DeviceTuner::load_of(const std::string& algorithm, Coll
   for (std::size_t r = 0; r < out.size(); ++r) {
     load.units = std::max({load.units, out[r], in[r]});
     double work = 0;
-    for (const schedule::StepList& steps : checked->schedule().programs[r]) {
+    for (const schedule::StepList& steps : checked.schedule().programs[r]) {
       for (const schedule::Step& step : steps) {
         work += static_cast<double>(step.operands.size() + step.send.size()) +
                 (step.write_output ? 1 : 0);
       }
     }
-    load.work = std::max(load.work, work / (load.parts * checked->schedule().num_channels()));
+    load.work = std::max(load.work, work / (load.parts * checked.schedule().num_channels()));
   }
-  return loads_[key] = load;
+  return load;
 }
 
 DeviceChoice DeviceTuner::shape(const std::string& algorithm, const Load& load, Protocol protocol,
-                                std::size_t unit_bytes) const {
+                                std::size_t unit_bytes, int multiple) const {
   const std::size_t p = index(protocol);
   DeviceChoice choice;
   choice.algorithm = algorithm;
@@ -99,6 +103,9 @@ DeviceChoice DeviceTuner::shape(const std::string& algorithm, const Load& load, 
       std::clamp(static_cast<int>(std::ceil(moved / static_cast<double>(kBlockBytes[p]))), 1,
                  limits_.channels);
   if (forced_channels_ > 0) choice.channels = std::min(forced_channels_, limits_.channels);
+  choice.channels = std::min((choice.channels + multiple - 1) / multiple,
+                             std::max(1, limits_.channels / multiple)) *
+                    multiple;
   // What a channel moves of each part.
   const std::size_t part =
       std::max<std::size_t>(1, unit_bytes / static_cast<std::size_t>(load.parts * choice.channels));
@@ -123,12 +130,14 @@ DeviceChoice DeviceTuner::shape(const std::string& algorithm, const Load& load, 
   const double moving =
       std::max(wire / constants_.link_rate, load.work * static_cast<double>(unit_bytes) /
                                                 (choice.channels * constants_.block_rate[p]));
+  if (choice.chunk_bytes == 0) return choice;
   const double chunks =
       std::ceil(static_cast<double>(part) / static_cast<double>(choice.chunk_bytes));
-  const double fill = chunks > 1 ? constants_.fill * (load.hops - 1) / chunks : 0;
+  const double period = moving / chunks;
+  const double filled = chunks > 1 ? 1 + constants_.fill * std::max(0, load.hops - 1) : 1;
   choice.predicted_seconds = constants_.launch[p] + load.hops * constants_.hop[p] +
                              std::max(0.0, load.units - 1) * constants_.fan[p] +
-                             moving * (1 + std::max(0.0, fill));
+                             plan::pipelined_seconds(filled * period, chunks, period);
   return choice;
 }
 
@@ -144,25 +153,32 @@ DeviceChoice DeviceTuner::choose(Collective collective, int root, std::size_t un
   DeviceChoice best;
   best.predicted_seconds = std::numeric_limits<double>::infinity();
   for (const std::string& algorithm : candidates) {
-    const Load& load = load_of(algorithm, collective, root);
-    for (const Protocol protocol : protocols_) {
-      DeviceChoice choice = shape(algorithm, load, protocol, unit_bytes);
-      if (choice.chunk_bytes == 0) continue;
-      if (choice.predicted_seconds < best.predicted_seconds) best = std::move(choice);
-    }
+    DeviceChoice choice =
+        best_protocol(algorithm, load_of(algorithm, collective, root), unit_bytes, 1);
+    if (choice.predicted_seconds < best.predicted_seconds) best = std::move(choice);
   }
   return best;
 }
 
-DeviceChoice DeviceTuner::choose_message(std::size_t bytes) const {
-  const Load load{1, 1, 1, 1, 2};
+DeviceChoice DeviceTuner::best_protocol(const std::string& algorithm, const Load& load,
+                                        std::size_t unit_bytes, int multiple) const {
   DeviceChoice best;
   best.predicted_seconds = std::numeric_limits<double>::infinity();
   for (const Protocol protocol : protocols_) {
-    DeviceChoice choice = shape("message", load, protocol, bytes);
+    DeviceChoice choice = shape(algorithm, load, protocol, unit_bytes, multiple);
+    if (choice.chunk_bytes == 0) continue;
     if (choice.predicted_seconds < best.predicted_seconds) best = std::move(choice);
   }
   return best;
+}
+
+DeviceChoice DeviceTuner::choose_given(const schedule::Checked& given,
+                                       std::size_t unit_bytes) const {
+  return best_protocol(kGivenSchedule, load_of(given), unit_bytes, given.schedule().num_channels());
+}
+
+DeviceChoice DeviceTuner::choose_message(std::size_t bytes) const {
+  return best_protocol("message", {1, 1, 1, 1, 2}, bytes, 1);
 }
 
 }  // namespace ropewalk::comm

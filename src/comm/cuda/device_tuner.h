@@ -39,6 +39,9 @@ struct DeviceConstants {
 /// Of GPUs that reach each other only through the host's memory.
 DeviceConstants host_path();
 
+/// What a choice has for the algorithm's name where the user gave the schedule.
+inline constexpr const char* kGivenSchedule = "(given)";
+
 struct DeviceChoice {
   std::string algorithm;
   executor::Protocol protocol = executor::Protocol::kSimple;
@@ -61,6 +64,9 @@ class DeviceTuner {
 
   /// For units of `unit_bytes`. @throws Error kInvalidArgument when a setting forces what cannot be
   DeviceChoice choose(Collective collective, int root, std::size_t unit_bytes);
+  /// For a schedule that the user gave: channels in a multiple of its own.
+  [[nodiscard]] DeviceChoice choose_given(const schedule::Checked& given,
+                                          std::size_t unit_bytes) const;
   /// For a message between two ranks.
   [[nodiscard]] DeviceChoice choose_message(std::size_t bytes) const;
 
@@ -73,9 +79,14 @@ class DeviceTuner {
     double units = 0;  // sent or received, whichever is more
     double work = 0;   // units read and written
   };
+  [[nodiscard]] Load load_of(const schedule::Checked& checked) const;
   const Load& load_of(const std::string& algorithm, Collective collective, int root);
+  /// @param multiple what the number of channels is a multiple of
   [[nodiscard]] DeviceChoice shape(const std::string& algorithm, const Load& load,
-                                   executor::Protocol protocol, std::size_t unit_bytes) const;
+                                   executor::Protocol protocol, std::size_t unit_bytes,
+                                   int multiple) const;
+  [[nodiscard]] DeviceChoice best_protocol(const std::string& algorithm, const Load& load,
+                                           std::size_t unit_bytes, int multiple) const;
 
   int num_ranks_;
   Limits limits_;

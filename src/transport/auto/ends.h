@@ -113,6 +113,9 @@ class AutoSender final : public SendConnection {
   bool ready() override;
   std::unique_ptr<Request> send(const void* data, std::size_t bytes, std::uint32_t tag,
                                 Registration* registration) override;
+  [[nodiscard]] std::string describe() const override {
+    return decided_ && connection_ ? connection_->describe() : "a path is being chosen";
+  }
 
  private:
   void advance();
@@ -147,6 +150,9 @@ class AutoReceiver final : public ReceiveConnection {
   bool ready() override;
   std::unique_ptr<Request> receive(std::span<const ReceiveBuffer> buffers) override;
   std::unique_ptr<Request> flush(std::span<const ReceiveBuffer> buffers) override;
+  [[nodiscard]] std::string describe() const override {
+    return decided_ && path_.connection ? path_.connection->describe() : "a path is being chosen";
+  }
 
  private:
   void take(Doors::Arrival arrival);

@@ -37,6 +37,19 @@ std::unique_ptr<Registration> WindowReceiver::register_memory(void* data, std::s
   return made;
 }
 
+std::string WindowReceiver::describe() const {
+  if (!open_) return "it is being verified";
+  const auto started = std::count_if(posted_.begin(), posted_.end(),
+                                     [](const Posted* posted) { return posted->started; });
+  const auto copying = std::count_if(device_queues_.begin(), device_queues_.end(),
+                                     [](const DeviceCopy& copy) { return copy.posted != nullptr; });
+  return fmt::format(
+      "{} receives are posted, {} of them with a message that has begun; {} copies by GPUs under "
+      "way, {} pieces and {} pulls waiting for one{}",
+      posted_.size(), started, copying, staged_.size(), device_pulls_.size(),
+      offer_ ? "; the sender's memory is being opened" : "");
+}
+
 bool WindowReceiver::ready() {
   if (!open_) progress();
   mailbox_.throw_if_failed();

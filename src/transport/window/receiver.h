@@ -32,6 +32,8 @@ class WindowReceiver final : public ReceiveConnection {
   std::unique_ptr<Request> receive(std::span<const ReceiveBuffer> buffers) override;
   std::unique_ptr<Request> flush(std::span<const ReceiveBuffer> buffers) override;
 
+  [[nodiscard]] std::string describe() const override;
+
  private:
   friend class ReceiveRequest<WindowReceiver>;
   struct Posted {

@@ -77,6 +77,20 @@ bool WindowSender::ready() {
   return state_ == State::kOpen;
 }
 
+std::string WindowSender::describe() const {
+  if (state_ != State::kOpen) return "it is being verified";
+  const auto asked = std::count_if(questions_.begin(), questions_.end(),
+                                   [](const Question& question) { return !question.answer; });
+  return fmt::format(
+      "{} messages under way, {} of them to be pulled and {} with pieces to copy; the receiver "
+      "waits for {} more, {} of them into device memory; {} of {} questions about ways not "
+      "answered",
+      active_, pulled_.size(), bouncing_.size(), requested_.size(),
+      std::count_if(requested_.begin(), requested_.end(),
+                    [](const Requested& request) { return request.place != 0; }),
+      asked, questions_.size());
+}
+
 std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes, std::uint32_t tag,
                                             Registration* registration) {
   check_buffer(data, bytes, kMaxMessageBytes);

@@ -38,6 +38,8 @@ class WindowSender final : public SendConnection {
   std::unique_ptr<Request> send(const void* data, std::size_t bytes, std::uint32_t tag,
                                 Registration* registration) override;
 
+  [[nodiscard]] std::string describe() const override;
+
  private:
   friend class WindowSendRequest;
   struct Message {

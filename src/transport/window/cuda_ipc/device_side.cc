@@ -121,6 +121,7 @@ std::uint64_t DeviceSide::offset(const Registration& registration, const void* d
 void DeviceSide::prepare(const Registration& registration, bool receives) noexcept {
   try {
     Gpu& gpu = *memory_of(registration).gpu;
+    gpu.warm_up();
     if (receives) {
       (void)pinned_own(gpu);
       shared_.patterns.prepare(gpu);

@@ -40,6 +40,7 @@ Gpu::~Gpu() {
     }
     for (void* page : pages_) cuda_.warn(cuda_.host_free(page), "freeing pinned memory");
     if (staging_ != nullptr) cuda_.warn(cuda_.host_free(staging_), "freeing pinned memory");
+    if (scratch_ != 0) cuda_.warn(cuda_.free(scratch_), "freeing device memory");
     cuda_.context_pop(&popped);
   }
   cuda_.warn(cuda_.primary_release(device_), "releasing a primary context");
@@ -105,6 +106,50 @@ std::byte* Gpu::staging() {
     staging_ = static_cast<std::byte*>(made);
   }
   return staging_;
+}
+
+CuPointer Gpu::scratch() {
+  if (scratch_ == 0) {
+    const CurrentContext current(cuda_, context_);
+    cuda_.check(cuda_.allocate(&scratch_, kScratchBytes), "taking device memory");
+  }
+  return scratch_;
+}
+
+void Gpu::warm_up() {
+  const Lock lock(staging_mutex_);
+  if (warm_) return;
+  std::byte* pinned = staging();
+  const CuPointer to = scratch();
+  const MarkWord mark = writes_marks_ ? take_mark() : MarkWord{};
+  const CurrentContext current(cuda_, context_);
+  constexpr std::size_t kHalf = kScratchBytes / 2;
+  constexpr const char* kWhat = "a first copy";
+  for (std::size_t number = 0; number < kStreams; ++number) {
+    const CuStream on = stream(number);
+    cuda_.check(cuda_.copy_to_device(to, pinned, kHalf, on), kWhat);
+    cuda_.check(cuda_.copy_on_device(to + kHalf, to, kHalf, on), kWhat);
+    cuda_.check(cuda_.copy_to_host(pinned, to + kHalf, kHalf, on), kWhat);
+    if (writes_marks_) cuda_.check(cuda_.stream_write64(on, mark.device, 0, 0), kWhat);
+  }
+  for (std::size_t number = 0; number < kStreams; ++number) wait(stream(number), kWhat);
+  if (writes_marks_) give_mark(mark);
+  warm_ = true;
+}
+
+void Gpu::touch(CuPointer source, CuContext context, std::size_t bytes) {
+  const Lock lock(staging_mutex_);
+  const CuPointer to = scratch();
+  const std::size_t some = std::min(bytes, kScratchBytes);
+  const CurrentContext current(cuda_, context_);
+  constexpr const char* kWhat = "a first copy between GPUs";
+  for (std::size_t number = 0; number < kStreams; ++number) {
+    const CuStream on = stream(number);
+    cuda_.check(context == nullptr ? cuda_.copy_on_device(to, source, some, on)
+                                   : cuda_.copy_peer(to, context_, source, context, some, on),
+                kWhat);
+  }
+  for (std::size_t number = 0; number < kStreams; ++number) wait(stream(number), kWhat);
 }
 
 void Gpu::fetch(void* host, CuPointer source, std::size_t bytes) {

@@ -46,6 +46,12 @@ class Gpu {
   /// may be waiting for its copies, and a program's copies that wait for those kernels must not
   /// stand before them in one queue of the GPU. `number` is taken modulo the streams' count.
   [[nodiscard]] CuStream stream(std::size_t number);
+  /// Runs a copy of each kind, and a mark, on each stream, once. The first of its kind has the
+  /// driver take memory and lay channels, which may wait for kernels; later ones do not.
+  void warm_up();
+  /// The same for copies out of another GPU's memory that has just been opened. Waits as fetch().
+  /// @param context of that memory, null when it is mapped for this GPU
+  void touch(CuPointer source, CuContext context, std::size_t bytes);
   MarkWord take_mark();
   void give_mark(MarkWord mark);
 
@@ -64,8 +70,10 @@ class Gpu {
  private:
   static constexpr std::size_t kStreams = 8;
   static constexpr std::size_t kStagingBytes = 256 << 10;
+  static constexpr std::size_t kScratchBytes = 4096;
   void wait(CuStream stream, const char* what) const;
   std::byte* staging() RW_REQUIRES(staging_mutex_);
+  CuPointer scratch() RW_REQUIRES(staging_mutex_);
 
   const CudaApi& cuda_;
   const int ordinal_;
@@ -81,6 +89,8 @@ class Gpu {
   std::vector<MarkWord> marks_ RW_GUARDED_BY(mutex_);  // that are free
   Mutex staging_mutex_;
   std::byte* staging_ RW_GUARDED_BY(staging_mutex_) = nullptr;
+  CuPointer scratch_ RW_GUARDED_BY(staging_mutex_) = 0;
+  bool warm_ RW_GUARDED_BY(staging_mutex_) = false;
 };
 
 /// All GPUs that this process sees, made when they are first used. Threads: any.

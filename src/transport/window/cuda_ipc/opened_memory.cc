@@ -17,9 +17,17 @@ OpenedMemory::OpenedMemory(Gpus& gpus, Gpu& gpu, const OfferedMemory& offer, boo
   } else {
     open_handle(offer);
   }
+  try {
+    gpu.touch(data_, context_, bytes_);
+  } catch (const Error&) {
+    close();
+    throw;
+  }
 }
 
-OpenedMemory::~OpenedMemory() {
+OpenedMemory::~OpenedMemory() { close(); }
+
+void OpenedMemory::close() noexcept {
   try {
     const CurrentContext current(gpu_.cuda(), gpu_.context());
     if (handle_ != 0) gpu_.cuda().warn(gpu_.cuda().ipc_close(handle_), "cuIpcCloseMemHandle");

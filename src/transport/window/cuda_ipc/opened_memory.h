@@ -31,6 +31,7 @@ class OpenedMemory {
   void open_handle(const OfferedMemory& offer);
   void map_descriptors(const OfferedMemory& offer);
   void unmap() noexcept;
+  void close() noexcept;
 
   Gpu& gpu_;
   CuPointer data_ = 0;

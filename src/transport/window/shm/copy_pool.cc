@@ -64,7 +64,7 @@ void CopyPool::work() {
 int default_copy_threads() noexcept {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 1;
-  return std::clamp(CPU_COUNT(&allowed) / 16 + 1, 1, 4);
+  return std::clamp(CPU_COUNT(&allowed) / 4, 1, 8);
 }
 
 }  // namespace ropewalk::transport::window

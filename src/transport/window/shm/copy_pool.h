@@ -59,7 +59,7 @@ class CopyPool {
 };
 
 /// How many threads copy at once, the calling one included, when the setting COPY_THREADS is 0:
-/// one, and one more for each 16 CPUs that this process may use, but at most 4.
+/// one for each 4 CPUs that this process may use, at least one and at most 8.
 int default_copy_threads() noexcept;
 
 }  // namespace ropewalk::transport::window

@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <cstring>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -13,6 +12,7 @@
 #include "core/log.h"
 #include "core/random.h"
 #include "core/unix_socket.h"
+#include "transport/window/handle_of.h"
 
 namespace ropewalk::transport::window {
 namespace {
@@ -27,12 +27,6 @@ static_assert(std::is_trivially_copyable_v<Greeting>);
 constexpr auto kGreetingTime = std::chrono::seconds(10);
 constexpr std::size_t kMaxWaiting = 128;
 constexpr int kMaxAcceptsPerCall = 64;
-
-struct HandleLayout {
-  std::array<char, 8> magic;
-  MeetingPlace place;
-};
-static_assert(sizeof(HandleLayout) <= kHandleBytes);
 
 UnixAddress address_of(const Secret& name) {
   std::string text = "ropewalk-shm-";
@@ -57,18 +51,10 @@ Error lost(std::string_view what) { return Error(Errc::kPeerLost, "shared memory
 
 }  // namespace
 
-Handle encode(const MeetingPlace& place) {
-  const HandleLayout layout{kHandleMagic, place};
-  Handle handle{};
-  std::memcpy(handle.data(), &layout, sizeof layout);
-  return handle;
-}
+Handle encode(const MeetingPlace& place) { return encode_handle(kHandleMagic, place); }
 
 std::optional<MeetingPlace> decode_meeting_place(const Handle& handle) {
-  HandleLayout layout{};
-  std::memcpy(&layout, handle.data(), sizeof layout);
-  if (layout.magic != kHandleMagic) return std::nullopt;
-  return layout.place;
+  return decode_handle<MeetingPlace>(kHandleMagic, handle);
 }
 
 Greeting make_greeting(const Secret& secret, const ProbeAddress& probe) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <span>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "core/log.h"
 #include "core/random.h"
 #include "transport/checksum.h"
+#include "transport/window/handle_of.h"
 
 namespace ropewalk::transport::window::sisci {
 namespace {
@@ -35,12 +35,8 @@ constexpr unsigned kWayShift = 32;
 std::uint32_t id_of(const Target& target) { return static_cast<std::uint32_t>(target.region); }
 unsigned ways_of(const Target& target) { return static_cast<unsigned>(target.region >> kWayShift); }
 
-struct HandleLayout {
-  std::array<char, 4> magic;
-  MeetingPlace place;
-};
 // Old releases of NCCL carry 64 bytes, of which the network plugin wants some for itself.
-static_assert(sizeof(HandleLayout) <= 60 && sizeof(HandleLayout) <= kHandleBytes);
+static_assert(sizeof(HandleOf<MeetingPlace, kHandleMagic.size()>) <= 60);
 
 std::uint32_t sum_of(Greeting greeting) {
   greeting.checksum = 0;
@@ -62,18 +58,10 @@ constexpr const char* kMemoryCause =
 
 }  // namespace
 
-Handle encode(const MeetingPlace& place) {
-  const HandleLayout layout{kHandleMagic, place};
-  Handle handle{};
-  std::memcpy(handle.data(), &layout, sizeof layout);
-  return handle;
-}
+Handle encode(const MeetingPlace& place) { return encode_handle(kHandleMagic, place); }
 
 std::optional<MeetingPlace> decode_meeting_place(const Handle& handle) {
-  HandleLayout layout{};
-  std::memcpy(&layout, handle.data(), sizeof layout);
-  if (layout.magic != kHandleMagic) return std::nullopt;
-  return layout.place;
+  return decode_handle<MeetingPlace>(kHandleMagic, handle);
 }
 
 Greeting make_greeting(unsigned node, unsigned segment, std::uint64_t nonce, const Secret& secret) {
