@@ -266,7 +266,8 @@ RW_API rwResult_t rwScheduleCheck(const char* text, char** report);
 /* JSON list of the algorithms: name, help, collectives. */
 RW_API rwResult_t rwScheduleAlgorithms(char** json);
 /* From now on `comm` runs this schedule for its collective, on all ranks alike. The checker must
- * accept it. NULL text goes back to the tuner's choice for all collectives. */
+ * accept it. NULL text goes back to the tuner's choice for all collectives. Holds for memory of the
+ * host and of GPUs; at most 64 channels there. */
 RW_API rwResult_t rwCommUseSchedule(rwComm_t comm, const char* text);
 
 /* ---- settings ------------------------------------------------------------------------------- */

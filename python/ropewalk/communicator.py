@@ -727,6 +727,9 @@ class Communicator:
     def use_schedule(self, text: Optional[str]) -> None:
         """Runs this schedule for its collective from now on; all ranks alike.
 
+        On GPUs as well, each channel repeated over as many blocks as a call's size deserves. CUDA
+        graphs that were captured before go on with what they captured.
+
         Args:
             text: the text form (`ropewalk.schedule.make`), which the checker must accept. None goes
                 back to the tuner's choice for all collectives.
