@@ -33,6 +33,7 @@
 #include "core/log.h"
 #include "core/settings.h"
 #include "transport/registry.h"
+#include "transport/window/cuda_ipc/testing/on_device.h"
 #include "transport/window/sisci/testing/fabric.h"
 
 namespace ropewalk::transport {
@@ -51,6 +52,7 @@ enum class Step { kNever, kBeforeAccept, kConnected, kTransfer };
 struct Fault {
   std::string title{};
   std::string fabric{};  // settings of the software bridges
+  std::string gpus{};    // of the stand-in for CUDA
   Settings settings{};   // of both ends
   std::string driver{};  // empty: every transport
   Step receiver_killed = Step::kNever;
@@ -135,6 +137,27 @@ std::vector<Fault> faults() {
        .fabric = "max_dma_queues 1\n",
        .settings = {{"SISCI_QUEUES", "3"}},
        .driver = sisci});
+  const std::string cuda = "cuda_ipc";
+  add({.title = "CUDA's library is not there: messages in host memory",
+       .settings = {{"CUDA_LIBRARY", "libno-such-cuda.so"}},
+       .driver = cuda});
+  add({.title = "copies between GPUs report success and move nothing",
+       .gpus = "lose=dtod",
+       .driver = cuda});
+  add({.title = "a GPU's memory cannot be handed out",
+       .gpus = "refuse=cuMemExportToShareableHandle:800",
+       .driver = cuda});
+  add({.title = "a GPU's memory cannot be opened",
+       .gpus = "refuse=cuMemImportFromShareableHandle:801",
+       .driver = cuda});
+  add({.title = "no GPU reaches another's memory", .gpus = "no_peer", .driver = cuda});
+  add({.title = "the window cannot be pinned, GPUs reach each other",
+       .gpus = "refuse=cuMemHostRegister_v2:800",
+       .driver = cuda});
+  add({.title = "the window cannot be pinned, and no GPU reaches another's memory",
+       .gpus = "no_peer,refuse=cuMemHostRegister_v2:800",
+       .driver = cuda});
+  add({.title = "streams cannot write marks", .gpus = "no_marks", .driver = cuda});
   add({.title = "the sender is killed before it is accepted",
        .sender_killed = Step::kBeforeAccept});
   add({.title = "the sender is killed when it is connected", .sender_killed = Step::kConnected});
@@ -194,10 +217,16 @@ class Actor {
     log::configure("INFO", "NET", log);
     Config config;
     config.set("SISCI_LIBRARY", RW_SOFTWARE_SISCI, "test");
+    config.set("CUDA_LIBRARY", RW_STAND_IN_CUDA, "test");
     config.set("SOCKET_IFNAME", "=lo", "test");
     for (const auto& [name, value] : fault.settings) config.set(name, value, "test");
     transport_ = make_transport(provider, config);
     if (transport_->num_devices() == 0) throw NoDevice();
+    if ((transport_->properties(0).memory_kinds & static_cast<unsigned>(MemoryKind::kCuda)) != 0) {
+      transport_ = std::make_unique<window::testing::OnDevice>(
+          std::move(transport_), config.text(Setting::kCudaLibrary),
+          window::testing::Memory::kVirtual, window::testing::Memory::kAllocator);
+    }
   }
 
   void receive(int socket) {
@@ -372,10 +401,11 @@ std::string finish(Process process, Clock::time_point end) {
 
 // Without what differs from run to run, and from machine to machine.
 std::string steady(std::string text) {
-  const std::array<std::pair<const char*, const char*>, 4> replaced = {{
+  const std::array<std::pair<const char*, const char*>, 5> replaced = {{
       {"process [0-9]+", "process N"},
       {" \\(libno[^)]*\\)", ""},
       {"/[^ ]*/libsisci", "libsisci"},
+      {"[^ ]*libno-such-cuda[^;]*", "its library was not found"},
       {"127\\.0\\.0\\.1:[0-9]+", "127.0.0.1"},
   }};
   for (const auto& [from, to] : replaced) text = std::regex_replace(text, std::regex(from), to);
@@ -408,6 +438,7 @@ std::string row(const Fault& fault, const std::string& provider) {
   const SoftwareFabric fabric(fault.fabric);
   const std::string log = (fabric.folder() / "log").string();
   // All senders share the receiver's socket, which is enough for a handle each.
+  setenv("RW_STAND_IN_CUDA", fault.gpus.c_str(), 1);
   std::array<int, 2> ends{};
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) abort();
   const Process receiver = start(
@@ -453,11 +484,12 @@ std::string page() {
       "registered "
       "memory, and compare them.\n`works` means that all data came and was right; nothing ever "
       "hangs, "
-      "or the page would say so.\n\n"
+      "or the page would say so.\n`cuda_ipc` moves them between two GPUs of a stand-in for CUDA's "
+      "library.\n\n"
       "| what is wrong | transport | the sender | the receiver | the log |\n"
       "| --- | --- | --- | --- | --- |\n";
   for (const Fault& fault : faults()) {
-    for (const char* provider : {"sisci", "shm", "tcp"}) {
+    for (const char* provider : {"sisci", "cuda_ipc", "shm", "tcp"}) {
       if (fault.driver.empty() || fault.driver == provider) text += row(fault, provider);
     }
   }
