@@ -202,7 +202,8 @@ TEST(Join, ARankThatComesAfterThatLearnsItAlthoughTheMakerOfTheIdEnds) {
   // So that the root knows that it is in its process.
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   come_and_die(id, 2, 3);
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  // So that the maker of the id would have ended, were it told at once.
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
   Context context;
   const Outcome late = join_all(id, {{1, 3}}, soon(), context)[0];
   rank0.join();
