@@ -130,14 +130,15 @@ build/tsan/build.ninja: CMakeLists.txt cmake/layers.cmake | build/.system build/
 	$(CONFIGURE_CLANG) -S . -B build/tsan -DRW_SANITIZE=thread
 	@touch $@
 
-# SKIP_TESTS: a regular expression of tests to leave out.
+# SKIP_TESTS: a regular expression of tests to leave out. ASAN_TESTS, TSAN_TESTS: the test programs to
+# build and run; all when empty.
 SKIP_TESTS ?=
+ASAN_TESTS ?=
+TSAN_TESTS ?=
 asan: build/asan/build.ninja ## all unit tests under address and undefined behaviour sanitizers
-	ninja -C build/asan
+	ninja -C build/asan $(ASAN_TESTS)
 	dev/run-sanitized build/asan $(JOBS) '$(SKIP_TESTS)'
 
-# TSAN_TESTS: the test programs to build and run; all when empty.
-TSAN_TESTS ?=
 tsan: build/tsan/build.ninja ## all unit tests under the thread sanitizer
 	ninja -C build/tsan $(TSAN_TESTS)
 	dev/run-sanitized build/tsan $(JOBS) '$(SKIP_TESTS)'
