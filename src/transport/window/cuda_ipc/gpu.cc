@@ -131,8 +131,8 @@ void Gpu::warm_up() {
     cuda_.check(cuda_.copy_on_device(to + kHalf, to, kHalf, on), kWhat);
     cuda_.check(cuda_.copy_to_host(pinned, to + kHalf, kHalf, on), kWhat);
     if (writes_marks_) cuda_.check(cuda_.stream_write64(on, mark.device, 0, 0), kWhat);
+    wait(on, kWhat);  // the next one writes the same memory
   }
-  for (std::size_t number = 0; number < kStreams; ++number) wait(stream(number), kWhat);
   if (writes_marks_) give_mark(mark);
   warm_ = true;
 }
@@ -148,8 +148,8 @@ void Gpu::touch(CuPointer source, CuContext context, std::size_t bytes) {
     cuda_.check(context == nullptr ? cuda_.copy_on_device(to, source, some, on)
                                    : cuda_.copy_peer(to, context_, source, context, some, on),
                 kWhat);
+    wait(on, kWhat);  // as above
   }
-  for (std::size_t number = 0; number < kStreams; ++number) wait(stream(number), kWhat);
 }
 
 void Gpu::fetch(void* host, CuPointer source, std::size_t bytes) {
