@@ -347,8 +347,9 @@ void Communicator::execute(Task& task) {
 }
 
 void Communicator::broke(const Error& error) {
-  if (error.code() == Errc::kPeerLost && !fate_.broken()) {
-    // A link that broke says little; the watch over the ranks will soon know who died and how.
+  // A link that broke says little; the watch over the ranks will soon know who died and how. The
+  // system may call the memory of a process that is ending a bad address.
+  if ((error.code() == Errc::kPeerLost || error.code() == Errc::kSystem) && !fate_.broken()) {
     const Deadline patience = deadline_after(config_.duration(Setting::kPeerLossTime));
     while (!fate_.broken() && std::chrono::steady_clock::now() < patience) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

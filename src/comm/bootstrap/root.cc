@@ -12,7 +12,7 @@ namespace {
 // How long a failed join still answers: ranks that come later learn why instead of finding nobody.
 constexpr std::chrono::milliseconds kFailureStay{10'000};
 // How long the ranks of this process wait for that, as nobody answers any more when it ends.
-constexpr std::chrono::milliseconds kOwnWait{1'000};
+constexpr std::chrono::milliseconds kOwnWait{500};
 // How long a finished one waits for its last messages to be read.
 constexpr std::chrono::milliseconds kSuccessStay{5'000};
 

@@ -137,10 +137,11 @@ void Registrations::add_line(const std::shared_ptr<OfferLine>& line) {
 }
 
 DeviceRegistration::DeviceRegistration(Registrations& registrations, Gpus& gpus, void* data,
-                                       std::size_t bytes)
+                                       std::size_t bytes, bool constant)
     : registrations_(registrations), key_(registrations.add()) {
   try {
     memory_ = describe(gpus, key_, data, bytes);
+    memory_.constant = constant;
   } catch (...) {
     registrations_.end(key_);
     throw;

@@ -31,6 +31,7 @@ struct DeviceMemory {
   CuPointer data = 0;
   std::size_t bytes = 0;
   bool virtual_memory = false;
+  bool constant = false;          ///< nobody writes it while it is registered
   std::vector<Segment> segments;  ///< that `data` and `bytes` lie in, ascending, without gaps
   std::string why_not_offered;    ///< empty: other processes can open it
 
@@ -66,7 +67,8 @@ class Registrations {
 
 class DeviceRegistration final : public Registration {
  public:
-  DeviceRegistration(Registrations& registrations, Gpus& gpus, void* data, std::size_t bytes);
+  DeviceRegistration(Registrations& registrations, Gpus& gpus, void* data, std::size_t bytes,
+                     bool constant = false);
   ~DeviceRegistration() override;
   DeviceRegistration(const DeviceRegistration&) = delete;
   DeviceRegistration& operator=(const DeviceRegistration&) = delete;

@@ -41,7 +41,7 @@ const DeviceRegistration& Patterns::at(const DeviceMemory& like) {
         like.virtual_memory ? DeviceBuffer::From::kVirtualMemory : DeviceBuffer::From::kAllocator);
     like.gpu->fill(source.buffer->data(), bytes_.data(), bytes_.size());
     source.registration = std::make_unique<DeviceRegistration>(
-        registrations_, gpus_, source.buffer->pointer(), bytes_.size());
+        registrations_, gpus_, source.buffer->pointer(), bytes_.size(), true);
   }
   return *source.registration;
 }

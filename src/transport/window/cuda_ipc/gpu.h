@@ -49,7 +49,8 @@ class Gpu {
   /// Runs a copy of each kind, and a mark, on each stream, once. The first of its kind has the
   /// driver take memory and lay channels, which may wait for kernels; later ones do not.
   void warm_up();
-  /// The same for copies out of another GPU's memory that has just been opened. Waits as fetch().
+  /// The same for copies out of another GPU's memory that has just been opened, and that nobody
+  /// writes. Waits as fetch().
   /// @param context of that memory, null when it is mapped for this GPU
   void touch(CuPointer source, CuContext context, std::size_t bytes);
   MarkWord take_mark();

@@ -25,7 +25,8 @@ constexpr std::size_t kMaxOffers = 65536;
 struct Packet {
   std::array<char, 8> magic = kMagic;
   std::uint32_t withdrawn = 0;
-  std::uint32_t virtual_memory = 0;
+  std::uint16_t virtual_memory = 0;
+  std::uint16_t constant = 0;
   std::uint64_t key = 0;
   std::uint64_t address = 0;
   std::uint64_t offset = 0;
@@ -79,6 +80,7 @@ std::optional<std::string> OfferLine::offer(const DeviceMemory& memory) {
     const Segment& segment = memory.segments[sent_];
     Packet packet;
     packet.virtual_memory = memory.virtual_memory ? 1 : 0;
+    packet.constant = memory.constant ? 1 : 0;
     packet.key = memory.key;
     packet.address = memory.data;
     packet.offset = memory.data - memory.segments[0].base;
@@ -190,6 +192,7 @@ OfferReader::Came OfferReader::read(int socket) {
       offer = std::make_shared<OfferedMemory>();
       offer->gpu = packet.gpu;
       offer->virtual_memory = packet.virtual_memory != 0;
+      offer->constant = packet.constant != 0;
       offer->address = packet.address;
       offer->offset = packet.offset;
       offer->bytes = packet.bytes;

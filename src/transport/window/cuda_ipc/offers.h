@@ -63,6 +63,7 @@ class OfferLine {
 struct OfferedMemory {
   CuUuid gpu;
   bool virtual_memory = false;
+  bool constant = false;   ///< nobody writes it
   CuPointer address = 0;   ///< in the sender's process
   std::size_t offset = 0;  ///< in the first segment
   std::size_t bytes = 0;

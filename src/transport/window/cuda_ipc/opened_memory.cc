@@ -17,6 +17,8 @@ OpenedMemory::OpenedMemory(Gpus& gpus, Gpu& gpu, const OfferedMemory& offer, boo
   } else {
     open_handle(offer);
   }
+  // One such memory of each GPU and kind is offered before any other.
+  if (!offer.constant) return;
   try {
     gpu.touch(data_, context_, bytes_);
   } catch (const Error&) {
