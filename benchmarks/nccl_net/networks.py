@@ -12,7 +12,12 @@ NETWORKS = ("socket", "shm", "cuda_ipc")
 
 def environment_of(network: str, plugin: Path) -> dict[str, str]:
     """What makes NCCL take `network` for all that it moves between GPUs."""
-    forced = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}
+    forced = {
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1",
+        "NCCL_NVLS_ENABLE": "0",
+        "CUDA_MODULE_LOADING": "EAGER",  # or cuda_ipc takes no GPU memory
+    }
     if network == "socket":
         return {**forced, "NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
     return {

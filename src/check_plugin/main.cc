@@ -200,6 +200,8 @@ void check(const Json& request) {
 
 int main() {
   using namespace ropewalk::check_plugin;  // NOLINT: the program's own
+  // Plugins that copy by the GPU ask for it; nothing here launches kernels of its own.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
   try {
     const nlohmann::json request = nlohmann::json::parse(text);

@@ -1,6 +1,5 @@
 #include "netplugin/plugin.h"
 
-#include <cstdlib>
 #include <ctime>
 #include <new>
 #include <utility>
@@ -8,23 +7,13 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "netplugin/report.h"
+#include "netplugin/tuning.h"
 #include "transport/registry.h"
 
 namespace ropewalk::netplugin {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// NCCL lets GPUs and a network exchange data without a stop in host memory only where they are
-// close by PCIe; the devices here have no place there, and reach all GPUs of the host.
-void allow_gpu_memory() {
-  constexpr const char* kVariable = "NCCL_NET_GDR_LEVEL";
-  if (std::getenv(kVariable) != nullptr) return;
-  if (setenv(kVariable, "SYS", 0) == 0) {
-    log::info(log::kNet, "{}=SYS, so that GPU memory is used directly (LOC turns that off)",
-              kVariable);
-  }
-}
 
 template <typename Step>
 void* wait_for(Step step, const Config& config, const char* what) {
@@ -71,7 +60,7 @@ void Plugin::open_session() {
   const bool gpu = (kinds & static_cast<unsigned>(transport::MemoryKind::kCuda)) != 0;
   log::info(log::kInit, "{} over {}{}", made->transport->name(),
             names.empty() ? "no device" : names, gpu ? ", also for GPU memory" : "");
-  if (gpu) allow_gpu_memory();
+  set_variables(made->config.text(Setting::kNet), gpu);
   session_ = std::move(made);
 }
 
@@ -143,6 +132,11 @@ void Plugin::check_context(const void* context) const {
   if (context != nullptr && contexts_.find(context) == nullptr) {
     throw Error(Errc::kInvalidArgument, "{} is no open context", context);
   }
+}
+
+std::string Plugin::network() {
+  const Lock lock(mutex_);
+  return session_ ? session_->config.text(Setting::kNet) : "";
 }
 
 // ---- devices -------------------------------------------------------------------------------

@@ -44,6 +44,8 @@ class Plugin {
   /// Closes all that was made with the context and is still open.
   void close_context(void* context);
 
+  /// The setting NET of what is open; empty when nothing is.
+  [[nodiscard]] std::string network();
   [[nodiscard]] int num_devices();
   /// @throws Error kInvalidArgument when there is no such device
   [[nodiscard]] const Device& device(int number);

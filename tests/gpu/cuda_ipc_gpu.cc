@@ -533,4 +533,7 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace ropewalk::transport::window
 
-int main(int argc, char** argv) { return ropewalk::transport::window::run(argc, argv); }
+int main(int argc, char** argv) {
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);  // or cuda_ipc takes no GPU memory
+  return ropewalk::transport::window::run(argc, argv);
+}

@@ -141,6 +141,9 @@ std::vector<Fault> faults() {
   add({.title = "CUDA's library is not there: messages in host memory",
        .settings = {{"CUDA_LIBRARY", "libno-such-cuda.so"}},
        .driver = cuda});
+  add({.title = "kernels are loaded at their first launch: messages in host memory",
+       .gpus = "lazy",
+       .driver = cuda});
   add({.title = "copies between GPUs report success and move nothing",
        .gpus = "lose=dtod",
        .driver = cuda});

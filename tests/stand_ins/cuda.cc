@@ -19,6 +19,7 @@
 //   refuse=NAME:CODE    that function returns that code
 //   no_peer             no GPU reaches another's memory
 //   no_marks            streams cannot write 64-bit values
+//   lazy                kernels are loaded at their first launch
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -113,6 +114,7 @@ struct Faults {
   long fail = 0;
   bool no_peer = false;
   bool no_marks = false;
+  bool lazy = false;
 };
 
 // A mapped range of device memory.
@@ -242,6 +244,8 @@ void configure(const std::string& text) {
       faults.no_peer = true;
     else if (name == "no_marks")
       faults.no_marks = true;
+    else if (name == "lazy")
+      faults.lazy = true;
     else if (name == "refuse")
       faults.refuse[value.substr(0, value.find(':'))] =
           std::stoi(value.substr(value.find(':') + 1));
@@ -423,6 +427,10 @@ EXPORT Result cuInit(unsigned flags) {
   }
   const auto refused = s.faults.refuse.find("cuInit");
   return refused != s.faults.refuse.end() ? refused->second : kOk;
+}
+EXPORT Result cuModuleGetLoadingMode(int* mode) {
+  *mode = state().faults.lazy ? 2 : 1;
+  return kOk;
 }
 EXPORT Result cuGetErrorName(Result error, const char** name) {
   *name = error == kOk               ? "CUDA_SUCCESS"

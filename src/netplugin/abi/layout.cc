@@ -2,6 +2,7 @@
 #include "netplugin/abi/common.h"
 #include "netplugin/abi/properties.h"
 #include "netplugin/abi/tables.h"
+#include "netplugin/abi/tuner.h"
 
 namespace ropewalk::netplugin::abi {
 namespace {
@@ -172,6 +173,25 @@ RW_WORDS_FROM_V7(NetV12);
 RW_WORD(NetV12, make_virtual_device, 19);
 RW_WORD(NetV12, finalize, 20);
 RW_WORD(NetV12, set_net_attributes, 21);
+
+// ---- tuner -----------------------------------------------------------------------------------
+
+#define RW_TUNER_WORDS(type) \
+  RW_WORD(type, name, 0);    \
+  RW_WORD(type, init, 1);    \
+  RW_WORD(type, get_coll_info, 2)
+
+static_assert(sizeof(TunerV3) == 32 && sizeof(TunerV4) == 32 && sizeof(TunerV5) == 32);
+RW_TUNER_WORDS(TunerV3);
+RW_WORD(TunerV3, destroy, 3);
+RW_TUNER_WORDS(TunerV4);
+RW_WORD(TunerV4, destroy, 3);
+RW_TUNER_WORDS(TunerV5);
+RW_WORD(TunerV5, finalize, 3);
+static_assert(sizeof(TunerV6) == 40);
+RW_TUNER_WORDS(TunerV6);
+RW_WORD(TunerV6, finalize, 3);
+RW_WORD(TunerV6, get_chunk_size, 4);
 
 }  // namespace
 }  // namespace ropewalk::netplugin::abi

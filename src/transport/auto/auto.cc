@@ -48,8 +48,9 @@ class AutoConnector final : public Connector {
 class Auto final : public Transport {
  public:
   explicit Auto(const Config& config) : peer_loss_time_(config.duration(Setting::kPeerLossTime)) {
-    // Not cuda_ipc: under NVIDIA's NCCL it did not go on after the first messages on two H200, for
-    // reasons not found yet. NET=cuda_ipc takes it.
+    // Not cuda_ipc, which is taken by NET=cuda_ipc: the copies of a GPU, which NCCL's kernels wait
+    // for, stand still while the program loads a kernel, frees or registers memory. Only who knows
+    // the program can say that it does neither during a collective.
     add(Way::kShm, config);
     add(Way::kSisci, config);
     add(Way::kTcp, config);

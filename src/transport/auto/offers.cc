@@ -50,7 +50,6 @@ Handle encode_within(const std::vector<Offer>& offers, std::size_t room) {
 std::string_view name(Way way) noexcept {
   switch (way) {
     case Way::kShm: return "shm";
-    case Way::kCudaIpc: return "cuda_ipc";
     case Way::kSisci: return "sisci";
     case Way::kTcp: return "tcp";
   }

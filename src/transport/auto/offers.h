@@ -11,7 +11,7 @@
 namespace ropewalk::transport {
 
 /// Providers by the numbers that handles carry.
-enum class Way : std::uint8_t { kShm = 1, kCudaIpc, kSisci, kTcp };
+enum class Way : std::uint8_t { kShm = 1, kSisci, kTcp };
 std::string_view name(Way way) noexcept;
 
 struct Offer {

@@ -45,9 +45,10 @@ std::string WindowReceiver::describe() const {
                                      [](const DeviceCopy& copy) { return copy.posted != nullptr; });
   return fmt::format(
       "{} receives are posted, {} of them with a message that has begun; {} copies by GPUs under "
-      "way, {} pieces and {} pulls waiting for one{}",
-      posted_.size(), started, copying, staged_.size(), device_pulls_.size(),
-      offer_ ? "; the sender's memory is being opened" : "");
+      "way{}, {} pieces and {} pulls waiting for one{}",
+      posted_.size(), started, copying,
+      copying > 0 ? " (the program may be loading a kernel, or freeing or registering memory)" : "",
+      staged_.size(), device_pulls_.size(), offer_ ? "; the sender's memory is being opened" : "");
 }
 
 bool WindowReceiver::ready() {

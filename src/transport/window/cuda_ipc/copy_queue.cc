@@ -8,9 +8,14 @@ namespace {
 // A copy that fails never writes its mark: now and then the stream itself is asked.
 constexpr unsigned kPollsPerQuery = 1 << 14;
 
+constexpr const char* kWhyLate =
+    "a GPU starts no copies while the program frees or registers memory, or loads a kernel, until "
+    "the kernels before have ended, and they may wait for the copy";
+
 }  // namespace
 
-CopyQueue::CopyQueue(Gpu& gpu, std::size_t number) : gpu_(gpu), stream_(gpu.stream(number)) {
+CopyQueue::CopyQueue(Gpu& gpu, std::size_t number, std::chrono::nanoseconds limit)
+    : gpu_(gpu), stream_(gpu.stream(number)), limit_(limit) {
   if (gpu.writes_marks()) {
     mark_ = gpu.take_mark();
     // A word that served before has its old value.
@@ -53,6 +58,7 @@ void CopyQueue::mark(CuResult started, const char* what) {
   gpu_.cuda().check(started, what);
   ++started_;
   polls_ = 0;
+  start_ = Clock::now();
   gpu_.cuda().check(event_ != nullptr
                         ? gpu_.cuda().event_record(event_, stream_)
                         : gpu_.cuda().stream_write64(stream_, mark_.device, base_ + started_, 0),
@@ -63,20 +69,24 @@ bool CopyQueue::marked() const {
   return mark_.host->load(std::memory_order_acquire) == base_ + started_;
 }
 
+void CopyQueue::throw_if_late() const {
+  if (limit_.count() == 0 || Clock::now() - start_ < limit_) return;
+  throw Error(Errc::kTimeout, "a copy on {} has not ended for {} s (setting TIMEOUT): {}",
+              gpu_.name(), std::chrono::duration<double>(limit_).count(), kWhyLate);
+}
+
 bool CopyQueue::done() {
   const CudaApi& cuda = gpu_.cuda();
-  if (event_ != nullptr) {
-    const CuResult result = cuda.event_query(event_);
-    if (result == kCuNotReady) return false;
-    cuda.check(result, "a copy on a GPU");
-    return true;
+  if (event_ == nullptr && marked()) return true;
+  const bool looks = ++polls_ % kPollsPerQuery == 0;
+  if (event_ == nullptr && !looks) return false;
+  const CuResult result = event_ != nullptr ? cuda.event_query(event_) : cuda.stream_query(stream_);
+  if (result == kCuNotReady) {
+    if (looks) throw_if_late();
+    return false;
   }
-  if (marked()) return true;
-  if (++polls_ % kPollsPerQuery != 0) return false;
-  const CuResult result = cuda.stream_query(stream_);
-  if (result == kCuNotReady) return false;
   cuda.check(result, "a copy on a GPU");
-  if (!marked()) {
+  if (event_ == nullptr && !marked()) {
     throw Error(Errc::kCuda, "a copy on {} ended, but its mark was not written", gpu_.name());
   }
   return true;

@@ -1,6 +1,7 @@
 // A copy at a time on a GPU's copy engines, and whether it is done.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -24,7 +25,8 @@ namespace ropewalk::transport::window {
 class CopyQueue {
  public:
   /// `number` picks among the GPU's streams.
-  CopyQueue(Gpu& gpu, std::size_t number);
+  /// @param limit how long a copy may take; 0 is for ever
+  CopyQueue(Gpu& gpu, std::size_t number, std::chrono::nanoseconds limit);
   ~CopyQueue();
   CopyQueue(const CopyQueue&) = delete;
   CopyQueue& operator=(const CopyQueue&) = delete;
@@ -38,19 +40,23 @@ class CopyQueue {
   void on_device(CuPointer destination, CuPointer source, CuContext source_context,
                  std::size_t bytes);
 
-  /// @throws Error kCuda when the copy failed
+  /// @throws Error kCuda when the copy failed, kTimeout
   [[nodiscard]] bool done();
 
  private:
   void mark(CuResult started, const char* what);
   [[nodiscard]] bool marked() const;
+  void throw_if_late() const;
 
+  using Clock = std::chrono::steady_clock;
   Gpu& gpu_;
   const CuStream stream_;
   MarkWord mark_;
   CuEvent event_ = nullptr;
   std::uint64_t started_ = 0;
   std::uint64_t base_ = 0;
+  const std::chrono::nanoseconds limit_;
+  Clock::time_point start_;
   unsigned polls_ = 0;
 };
 

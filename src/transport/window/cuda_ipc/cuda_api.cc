@@ -70,6 +70,7 @@ CudaApi::CudaApi(const std::string& library) {
   need(ipc_open, "cuIpcOpenMemHandle_v2");
   need(ipc_close, "cuIpcCloseMemHandle");
   find(handle, stream_write64, "cuStreamWriteValue64_v2");
+  find(handle, loading_mode, "cuModuleGetLoadingMode");
   virtual_memory_ = find(handle, retain_allocation, "cuMemRetainAllocationHandle") &&
                     find(handle, release_allocation, "cuMemRelease") &&
                     find(handle, allocation_properties, "cuMemGetAllocationPropertiesFromHandle") &&
@@ -82,6 +83,11 @@ CudaApi::CudaApi(const std::string& library) {
                     find(handle, create_allocation, "cuMemCreate") &&
                     find(handle, granularity, "cuMemGetAllocationGranularity");
   check(init(0), "starting CUDA");
+}
+
+bool CudaApi::loads_lazily() const noexcept {
+  int mode = 0;
+  return loading_mode != nullptr && loading_mode(&mode) == kCuSuccess && mode == kCuLazyLoading;
 }
 
 std::string CudaApi::words(CuResult result) const {

@@ -78,6 +78,7 @@ inline constexpr unsigned kCuHostDeviceMap = 2;
 inline constexpr unsigned kCuStreamNonBlocking = 1;
 inline constexpr unsigned kCuEventNoTiming = 2;
 inline constexpr int kCuCaptureRelaxed = 2;
+inline constexpr int kCuLazyLoading = 2;
 
 /// The library, open. Threads: any; the functions are thread-safe as CUDA documents them.
 class CudaApi {
@@ -139,6 +140,7 @@ class CudaApi {
   CuResult (*ipc_close)(CuPointer) = nullptr;
   // Not in every library; null where they are missing.
   CuResult (*stream_write64)(CuStream, CuPointer, std::uint64_t, unsigned) = nullptr;
+  CuResult (*loading_mode)(int*) = nullptr;
   CuResult (*retain_allocation)(CuAllocation*, void*) = nullptr;
   CuResult (*release_allocation)(CuAllocation) = nullptr;
   CuResult (*allocation_properties)(CuAllocationProperties*, CuAllocation) = nullptr;
@@ -156,6 +158,8 @@ class CudaApi {
 
   /// Whether virtual-memory management is there as a whole.
   [[nodiscard]] bool has_virtual_memory() const noexcept { return virtual_memory_; }
+  /// Whether a kernel's code comes to the GPU at its first launch, and not with its module.
+  [[nodiscard]] bool loads_lazily() const noexcept;
 
  private:
   bool virtual_memory_ = false;

@@ -20,6 +20,10 @@ namespace {
 constexpr double kSpeedMbps = 2'400'000;
 constexpr double kLatencyUs = 5;
 
+constexpr const char* kWhyNotLazily =
+    "kernels are loaded at their first launch, which stops the copies that a collective waits for; "
+    "start the program with CUDA_MODULE_LOADING=EAGER";
+
 // A handle is one of shared memory under another name, so that neither is taken for the other.
 constexpr std::array<char, 8> kHandleMagic = {'R', 'W', 'C', 'U', 'D', 'A', 'h', '1'};
 
@@ -90,12 +94,21 @@ class CudaIpcDriver final : public Driver {
  public:
   explicit CudaIpcDriver(const Config& config) : host_(make_shm_driver(config)) {
     try {
-      shared_ = std::make_unique<CudaShared>(config.text(Setting::kCudaLibrary));
+      shared_ = std::make_unique<CudaShared>(config.text(Setting::kCudaLibrary),
+                                             config.duration(Setting::kTimeout));
       if (shared_->gpus.count() == 0) throw Error(Errc::kCuda, "{}", "no CUDA: there is no GPU");
     } catch (const Error& error) {
       shared_.reset();
       why_no_cuda_ = error.what();
       log::info(log::kNet, "cuda_ipc: host memory only: {}", why_no_cuda_);
+      return;
+    }
+    // A GPU that loads a kernel starts no copy until all kernels before it have ended, and NCCL's
+    // wait for the copies.
+    if (shared_->cuda.loads_lazily()) {
+      shared_.reset();
+      why_no_cuda_ = kWhyNotLazily;
+      log::warn("cuda_ipc: host memory only: {}", why_no_cuda_);
     }
   }
   [[nodiscard]] std::string name() const override { return "cuda_ipc"; }

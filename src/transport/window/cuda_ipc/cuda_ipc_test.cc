@@ -165,6 +165,19 @@ TEST_F(CudaIpc, WithoutCudaTakesHostMemory) {
   EXPECT_NE(words.find("libnone.so"), std::string::npos) << words;
 }
 
+TEST_F(CudaIpc, WhereKernelsAreLoadedLazilyTakesHostMemory) {
+  Config config;
+  config.set("CUDA_LIBRARY", RW_STAND_IN_CUDA, "test");
+  stand_in_.configure("lazy");
+  const auto transport = make_cuda_ipc_transport(config);
+  EXPECT_EQ(transport->properties(0).memory_kinds, static_cast<unsigned>(MemoryKind::kHost));
+  const auto listener = transport->listen(0);
+  const auto sender = transport->connect(0, listener->handle())->poll();
+  const std::string words = message_of(
+      [&] { (void)sender->register_memory(this, 1, MemoryKind::kCuda); }, Errc::kInvalidArgument);
+  EXPECT_NE(words.find("CUDA_MODULE_LOADING=EAGER"), std::string::npos) << words;
+}
+
 // What is opened is closed when the registration ends, while the connection lives.
 TEST_F(CudaIpc, ClosesWhatIsDeregistered) {
   open();
@@ -422,6 +435,30 @@ TEST_F(CudaIpc, CompletesByEventsToo) {
     return 0;
   });
   EXPECT_EQ(status, 0);
+}
+
+TEST_F(CudaIpc, ACopyThatStandsStillEndsTheConnection) {
+  for (const char* settings : {"", "no_marks,"}) {
+    const int status = in_child([&] {
+      stand_in_.restart();
+      setenv("RW_STAND_IN_CUDA", settings, 1);
+      TestGpus gpus(RW_STAND_IN_CUDA);
+      open({{"TIMEOUT", "200ms"}});
+      GuardedBuffer from(gpus.gpus.at(0), kLarge, Memory::kVirtual, *sender_);
+      GuardedBuffer to(gpus.gpus.at(1), kLarge, Memory::kVirtual, *receiver_);
+      if (!exchange(from, to, 1000, settings)) return 1;
+      std::string words = "no error";
+      try {
+        exchange(from, to, kLarge, (std::string(settings) + "delay_us=1500000").c_str());
+      } catch (const Error& error) {
+        words = error.what();
+      }
+      if (words.find("has not ended for 0.2 s") != std::string::npos) return 0;
+      fprintf(stderr, "%s\n", words.c_str());
+      return 2;
+    });
+    EXPECT_EQ(status, 0) << settings;
+  }
 }
 
 TEST_F(CudaIpc, SlowCopiesEndBeforeTheirMemoryGoes) {

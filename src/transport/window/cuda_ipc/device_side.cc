@@ -162,7 +162,8 @@ CopyQueue& DeviceSide::queue_on(int queue, Gpu& gpu) {
   for (const std::unique_ptr<CopyQueue>& one : made) {
     if (&one->gpu() == &gpu) return *one;
   }
-  made.push_back(std::make_unique<CopyQueue>(gpu, first_stream_ + static_cast<std::size_t>(queue)));
+  made.push_back(std::make_unique<CopyQueue>(gpu, first_stream_ + static_cast<std::size_t>(queue),
+                                             shared_.copy_limit));
   return *made.back();
 }
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -63,13 +64,15 @@ class Patterns {
 
 /// What the connections of a driver share. Threads: any.
 struct CudaShared {
-  explicit CudaShared(const std::string& library) : cuda(library), gpus(cuda) {}
+  CudaShared(const std::string& library, std::chrono::nanoseconds limit)
+      : cuda(library), gpus(cuda), copy_limit(limit) {}
   CudaApi cuda;
   Gpus gpus;
   Registrations registrations;
   Patterns patterns{registrations, gpus};
   std::atomic<std::size_t> connections = 0;
-  Worker worker;  // ends first: its errands close memory of the GPUs
+  const std::chrono::nanoseconds copy_limit;  // 0 is none
+  Worker worker;                              // ends first: its errands close memory of the GPUs
 };
 
 class DeviceSide final : public DeviceCopies {
