@@ -7,6 +7,7 @@
 #include <string>
 
 #include "check_plugin/connections.h"
+#include "check_plugin/gpu.h"
 #include "check_plugin/rules.h"
 #include "check_plugin/transfers.h"
 #include "check_plugin/usage.h"
@@ -208,6 +209,8 @@ bool threads_gone(Session& session, std::size_t before) {
 }
 
 void check_unload(Session& session) {
+  // CUDA keeps what it opened until the process ends, whoever started it.
+  (void)Gpus::why_none();
   const Usage before = usage_now();
   session.start();
   const bool has_contexts = session.plugin().has_contexts();

@@ -140,14 +140,22 @@ void check_any_request(Session& session) {
     }
     return requests.size() == kCount;
   });
-  // Both ends must have posted equally many.
+  // Both ends must have posted equally many. A send may be taken only after the receiver did
+  // something, and tests are what it does.
+  bool done = false;
+  const auto test_last = [&] {
+    return done = done || test_request(session, requests.back(), nullptr);
+  };
   session.own().progress.store(requests.size());
-  session.meet();
+  session.wait("isend and irecv take messages at the other end", [&] {
+    test_last();
+    return session.other().progress.load() > 0;
+  });
+  session.meet();  // neither closes while the other looks
   if (session.other().progress.load() != requests.size()) {
     throw Skipped{"as many requests at once at both ends"};
   }
-  session.wait("the last request completes while only it is tested",
-               [&] { return test_request(session, requests.back(), nullptr); });
+  session.wait("the last request completes while only it is tested", test_last);
   requests.pop_back();
   for (void* request : requests) {
     session.wait("the requests before it complete",

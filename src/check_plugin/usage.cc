@@ -4,37 +4,18 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string>
 
 namespace ropewalk::check_plugin {
 namespace {
 
-using Entry = std::filesystem::directory_entry;
-
-// But those of which `left_out` is true.
-template <typename LeftOut>
-std::size_t entries(const char* folder, LeftOut left_out) {
+std::size_t entries(const char* folder) {
   std::error_code error;
-  std::size_t count = 0;
-  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end;
-       it.increment(error)) {
-    if (!left_out(*it)) ++count;
-  }
-  return count;
-}
-
-// CUDA's driver library keeps a thread and its devices open until the process ends, whoever used
-// it first.
-bool is_thread_of_driver(const Entry& task) {
-  std::ifstream stream(task.path() / "comm");
-  std::string name;
-  return std::getline(stream, name) && name.starts_with("cuda");
-}
-bool is_of_driver(const Entry& descriptor) {
-  std::error_code error;
-  const std::filesystem::path target = std::filesystem::read_symlink(descriptor.path(), error);
-  return !error && target.native().starts_with("/dev/nvidia");
+  std::filesystem::directory_iterator first(folder, error);
+  if (error) return 0;
+  return static_cast<std::size_t>(std::distance(first, {}));
 }
 
 std::size_t lines(const char* file) {
@@ -61,12 +42,12 @@ std::size_t resident() {
 
 Usage usage_now() {
   Usage usage;
-  usage.descriptors = entries("/proc/self/fd", is_of_driver);
-  usage.threads = entries("/proc/self/task", is_thread_of_driver);
+  usage.descriptors = entries("/proc/self/fd");
+  usage.threads = entries("/proc/self/task");
   usage.mappings = lines("/proc/self/maps");
   usage.heap_bytes = mallinfo2().uordblks;
   usage.resident_bytes = resident();
-  usage.segments = entries("/dev/shm", [](const Entry&) { return false; });
+  usage.segments = entries("/dev/shm");
   return usage;
 }
 

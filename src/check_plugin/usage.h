@@ -7,7 +7,7 @@
 namespace ropewalk::check_plugin {
 
 struct Usage {
-  std::size_t descriptors = 0;  ///< without those of the CUDA driver, as `threads`
+  std::size_t descriptors = 0;
   std::size_t threads = 0;
   std::size_t mappings = 0;
   std::size_t heap_bytes = 0;      ///< in use, of malloc
