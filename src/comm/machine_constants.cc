@@ -1,18 +1,12 @@
 #include "comm/machine_constants.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <array>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <system_error>
 #include <utility>
 
+#include "comm/tuning_store.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "executor/host/limits.h"
@@ -41,20 +35,10 @@ json to_json(const MachineConstants& constants) {
   return object;
 }
 
-// A kept file is of this machine only: home directories are shared between machines.
-std::string machine_name() {
-  std::array<char, 65> host{};
-  gethostname(host.data(), host.size() - 1);
-  return fmt::format("{}/{}", host.data(), sysconf(_SC_NPROCESSORS_ONLN));
-}
-
 std::optional<MachineConstants> read(const std::string& path) {
-  std::ifstream file(path);
-  if (!file.good()) return std::nullopt;
+  const std::optional<json> mine = read_tuning(path, machine_name());
+  if (!mine) return std::nullopt;
   try {
-    const json all = json::parse(file);
-    const auto mine = all.find(machine_name());
-    if (mine == all.end()) return std::nullopt;
     MachineConstants constants;
     for (const auto& [key, member] : kFields) {
       const double value = mine->at(key).get<double>();
@@ -66,29 +50,6 @@ std::optional<MachineConstants> read(const std::string& path) {
     log::warn("the tuning file {} is unusable ({}); measuring again", path, error.what());
     return std::nullopt;
   }
-}
-
-void write(const std::string& path, const MachineConstants& constants) {
-  std::error_code ignored;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  json all = json::object();
-  if (std::ifstream file(path); file.good()) {
-    all = json::parse(file, nullptr, false);
-    if (!all.is_object()) all = json::object();
-  }
-  all[machine_name()] = to_json(constants);
-  // Written beside and renamed, so that a reader sees the old file or the new one.
-  const std::string beside = fmt::format("{}.{}", path, getpid());
-  {
-    std::ofstream out(beside);
-    out << all.dump(2) << '\n';
-    if (!out.good()) {
-      log::warn("cannot write the tuning file {}", beside);
-      return;
-    }
-  }
-  std::filesystem::rename(beside, path, ignored);
-  if (ignored) log::warn("cannot write the tuning file {}: {}", path, ignored.message());
 }
 
 MachineConstants measured() {
@@ -127,7 +88,7 @@ MachineConstants machine_constants(const Config& config) {
   const std::string path = tuning_file(config);
   if (const std::optional<MachineConstants> kept = read(path)) return *kept;
   const MachineConstants constants = measured();
-  write(path, constants);
+  write_tuning(path, machine_name(), to_json(constants));
   log::info(log::kTuning, "measured this machine's constants into {}", path);
   return constants;
 }
@@ -150,6 +111,7 @@ std::string describe_constants(const Config& config, bool measure) {
     object["source"] = "built in (not measured yet)";
     object["constants"] = to_json({});
   }
+  object["gpus"] = tuning_within(path, machine_name());
   return object.dump();
 }
 

@@ -134,8 +134,8 @@ CudaGroup::CudaGroup(Bootstrap& bootstrap, const Config& config, Runtime& runtim
   for (std::size_t p = 0; p < kNumProtocols; ++p) {
     limits.slot_bytes[p] = layout_.shapes[p].slot_bytes;
   }
-  tuner_ = std::make_unique<DeviceTuner>(
-      config, size_, limits, peers_->peer_access() ? DeviceConstants{} : host_path(), schedules_);
+  tuner_ = std::make_unique<DeviceTuner>(config, size_, limits,
+                                         constants(bootstrap, config, limits), schedules_);
   log::info(log::kInit, "rank {} of {} works on GPU {}: {} MiB of device memory", rank_, size_,
             device_, memory_bytes() >> 20);
 }

@@ -13,6 +13,7 @@
 #include "comm/cuda/device_peers.h"
 #include "comm/cuda/device_tuner.h"
 #include "comm/cuda/device_window.h"
+#include "comm/device_constants.h"
 #include "comm/device_group.h"
 #include "executor/block/launch.h"
 #include "schedule/checked.h"
@@ -69,6 +70,12 @@ class CudaGroup final : public DeviceGroup {
   };
 
   void lay_links();
+  // Of the cost model: kept ones, or measured now. Collective.
+  DeviceConstants constants(Bootstrap& bootstrap, const Config& config,
+                            const DeviceTuner::Limits& limits);
+  DeviceTimes measure(const Config& config, const DeviceTuner::Limits& limits);
+  double seconds_of(Collective collective, std::size_t unit_bytes, std::byte* buffer,
+                    cudaStream_t stream);
   // Device memory with `values`, also while a stream of this thread captures.
   template <typename T>
   DeviceMemory device_copy(const std::vector<T>& values);
@@ -118,7 +125,8 @@ class CudaGroup final : public DeviceGroup {
   cudaEvent_t last_event_ = nullptr;
   unsigned long long last_stream_ = 0;  // its number: streams may be gone when the next is used
   bool launched_ = false;               // last_event_ is recorded
-  bool captured_ = false;               // operations went into graphs
+  std::uint32_t measured_calls_ = 0;
+  bool captured_ = false;  // operations went into graphs
 };
 
 }  // namespace ropewalk::comm

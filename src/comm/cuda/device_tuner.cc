@@ -28,18 +28,6 @@ std::size_t index(Protocol protocol) { return static_cast<std::size_t>(protocol)
 
 }  // namespace
 
-DeviceConstants host_path() {
-  DeviceConstants constants;
-  constants.launch[index(Protocol::kSimple)] = 5e-6;
-  constants.launch[index(Protocol::kLl)] = 2.5e-6;
-  constants.hop[index(Protocol::kSimple)] = 7e-6;
-  constants.hop[index(Protocol::kLl)] = 2e-6;
-  constants.link_rate = 39e9;
-  constants.block_rate[index(Protocol::kSimple)] = 4.1e9;
-  constants.block_rate[index(Protocol::kLl)] = 1.17e9;
-  return constants;
-}
-
 DeviceTuner::DeviceTuner(const Config& config, int num_ranks, const Limits& limits,
                          const DeviceConstants& constants, schedule::CheckedSchedules& schedules)
     : num_ranks_(num_ranks),

@@ -12,32 +12,13 @@
 #include <tuple>
 #include <vector>
 
-#include "comm/bootstrap/bootstrap.h"
+#include "comm/device_constants.h"
 #include "core/settings.h"
 #include "core/types.h"
 #include "executor/block/links.h"
 #include "schedule/checked.h"
 
 namespace ropewalk::comm {
-
-/// Seconds, bytes per second. The defaults are of GPUs that NVLink joins: fitted to sweeps over two
-/// H200 (benchmarks/device), within a quarter of all of them.
-struct DeviceConstants {
-  /// By protocol: simple, ll, ll128.
-  double launch[executor::kNumProtocols] = {4e-6, 1.75e-6, 2.7e-6};
-  double hop[executor::kNumProtocols] = {3.5e-6, 0.8e-6, 0.7e-6};
-  /// What each further unit that a rank sends adds to the latency: its words are waited for in
-  /// turn.
-  double fan[executor::kNumProtocols] = {0, 0.45e-6, 0.05e-6};
-  double link_rate = 350e9;  ///< one direction, what kernels reach
-  /// What one block reads and writes, its operands and its results.
-  double block_rate[executor::kNumProtocols] = {22.6e9, 7.8e9, 18.7e9};
-  /// Of the time that a pipeline takes to fill: the rest is hidden by blocks that are further.
-  double fill = 0.1;
-};
-
-/// Of GPUs that reach each other only through the host's memory.
-DeviceConstants host_path();
 
 /// What a choice has for the algorithm's name where the user gave the schedule.
 inline constexpr const char* kGivenSchedule = "(given)";

@@ -1,0 +1,150 @@
+// Times a few operations of a communicator that has just been made, for the cost model.
+#include <algorithm>
+#include <chrono>
+#include <span>
+#include <vector>
+
+#include "comm/cuda/cuda_error.h"
+#include "comm/cuda/cuda_group.h"
+#include "comm/device_constants.h"
+#include "comm/machine_constants.h"
+#include "comm/tuning_store.h"
+#include "core/log.h"
+
+namespace ropewalk::comm {
+namespace {
+
+using executor::kNumProtocols;
+using executor::Protocol;
+
+// Operations in a graph, and its launches that are timed.
+constexpr int kOperations = 20;
+constexpr int kLaunches = 3;
+// Numbers that the communicator's own calls reach last.
+constexpr std::uint32_t kFirstCall = 0x80000000;
+
+struct Graph {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  ~Graph() {
+    if (exec != nullptr) cudaGraphExecDestroy(exec);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+  }
+};
+
+std::string name_of(int device, int ranks, bool peer_access) {
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, device), "asking for a GPU's properties");
+  return fmt::format("{}/{} x {}{}", machine_name(), properties.name, ranks,
+                     peer_access ? "" : ", no peer access");
+}
+
+}  // namespace
+
+// Every rank calls with the same; each has its own time.
+double CudaGroup::seconds_of(Collective collective, std::size_t unit_bytes, std::byte* buffer,
+                             cudaStream_t stream) {
+  CollectiveCall call;
+  call.collective = collective;
+  call.type = DataType::kFloat32;
+  call.count = unit_bytes / sizeof(float);
+  call.input = buffer;
+  call.output = buffer + DeviceTimes::kLinkBytes;
+  executor::CallTag tag;
+  tag.count = call.count;
+  tag.collective = static_cast<std::uint8_t>(collective);
+  const auto enqueue = [&] {
+    tag.call = kFirstCall + measured_calls_++;
+    launch(call, false, tag, stream);
+  };
+  enqueue();
+  check_cuda(cudaStreamSynchronize(stream), "measuring");
+  Graph graph;
+  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "measuring");
+  for (int i = 0; i < kOperations; ++i) enqueue();
+  check_cuda(cudaStreamEndCapture(stream, &graph.graph), "measuring");
+  check_cuda(cudaGraphInstantiate(&graph.exec, graph.graph, 0), "measuring");
+  check_cuda(cudaGraphLaunch(graph.exec, stream), "measuring");
+  check_cuda(cudaStreamSynchronize(stream), "measuring");
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < kLaunches; ++i) {
+    check_cuda(cudaGraphLaunch(graph.exec, stream), "measuring");
+  }
+  check_cuda(cudaStreamSynchronize(stream), "measuring");
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+  return passed.count() / (kLaunches * kOperations);
+}
+
+DeviceTimes CudaGroup::measure(const Config& config, const DeviceTuner::Limits& limits) {
+  DeviceMemory buffer(static_cast<std::size_t>(size_ + 1) * DeviceTimes::kLinkBytes);
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+  const auto time = [&](Protocol protocol, const char* channels, Collective collective,
+                        std::size_t bytes) {
+    Config forced = config;
+    forced.set("ALGORITHM", "ring", "measuring");
+    forced.set("PROTOCOL", executor::name(protocol), "measuring");
+    forced.set("CHANNELS", channels, "measuring");
+    tuner_ = std::make_unique<DeviceTuner>(
+        forced, size_, limits, device_base(peers_->peer_access()).constants, schedules_);
+    while (!ways_.empty()) drop_last_way();
+    return seconds_of(collective, bytes, buffer.data(), stream);
+  };
+  DeviceTimes times;
+  for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
+    if (protocol == Protocol::kLl128 && !limits.whole_lines) continue;
+    const auto p = static_cast<std::size_t>(protocol);
+    times.gather[p] = time(protocol, "1", Collective::kAllGather, DeviceTimes::kShortBytes);
+    times.reduce[p] = time(protocol, "1", Collective::kAllReduce, DeviceTimes::kShortBytes);
+    times.block[p] = time(protocol, "1", Collective::kAllGather, DeviceTimes::kBlockBytes[p]);
+  }
+  times.link = time(Protocol::kSimple, "0", Collective::kAllGather, DeviceTimes::kLinkBytes);
+  while (!ways_.empty()) drop_last_way();
+  captured_ = false;  // the graphs are gone
+  launched_ = false;
+  check_cuda(cudaStreamDestroy(stream), "destroying a stream");
+  return times;
+}
+
+DeviceConstants CudaGroup::constants(Bootstrap& bootstrap, const Config& config,
+                                     const DeviceTuner::Limits& limits) {
+  const DeviceBase base = device_base(peers_->peer_access());
+  if (size_ < 2 || !config.flag(Setting::kTune)) return base.constants;
+  const Deadline deadline = deadline_of(config);
+  const std::string file = tuning_file(config);
+  const std::string name = name_of(device_, size_, peers_->peer_access());
+  // The first rank's word holds for all: ranks that choose differently do not understand each
+  // other.
+  struct Known {
+    bool known = false;
+    DeviceConstants constants;
+  } known;
+  if (rank_ == 0) {
+    if (const auto entry = read_tuning(file, name)) {
+      if (const auto kept = device_constants_of(*entry)) known = {true, *kept};
+    }
+  }
+  bootstrap.broadcast(std::as_writable_bytes(std::span(&known, 1)), 0, deadline);
+  if (known.known) return known.constants;
+  std::vector<DeviceTimes> all(static_cast<std::size_t>(size_));
+  all[static_cast<std::size_t>(rank_)] = measure(config, limits);
+  bootstrap.all_gather(std::as_writable_bytes(std::span(all)), sizeof(DeviceTimes), deadline);
+  DeviceTimes slowest = all[0];
+  const auto slower = [](double& mine, double other) { mine = std::max(mine, other); };
+  for (const DeviceTimes& each : all) {
+    for (std::size_t p = 0; p < kNumProtocols; ++p) {
+      slower(slowest.gather[p], each.gather[p]);
+      slower(slowest.reduce[p], each.reduce[p]);
+      slower(slowest.block[p], each.block[p]);
+    }
+    slower(slowest.link, each.link);
+  }
+  const DeviceConstants result = scaled(base, slowest, size_);
+  if (rank_ == 0) {
+    write_tuning(file, name, to_json(result));
+    log::info(log::kTuning, "measured the GPUs' constants into {}: {}", file, describe(slowest));
+  }
+  return result;
+}
+
+}  // namespace ropewalk::comm
