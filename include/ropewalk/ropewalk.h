@@ -143,12 +143,12 @@ typedef struct rwStreamOpaque* rwStream_t;
  * each with a GPU; then operations may work on GPU memory. Several ranks in one thread call between
  * rwGroupStart and rwGroupEnd. */
 RW_API rwResult_t rwCommAttachDevice(rwComm_t comm, int device);
-/* Lets the GPUs of other processes read `bytes` at `buffer`, in the memory of this rank's GPU, where
- * they lie, instead of having them copied into a window of theirs first. All ranks of `comm` call,
- * in the same order, each with a buffer, whose sizes may differ; several ranks in one thread call
- * between rwGroupStart and rwGroupEnd, where *window is set. Operations look by themselves whether
- * their buffers lie in what is registered; nothing else changes, and any other memory works as
- * before. Memory that cudaMalloc did not give (of CUDA's virtual memory functions, of pools) is
+/* Lets the GPUs of other processes read `bytes` at `buffer`, in the memory of this rank's GPU,
+ * where they lie, instead of having them copied into a window of theirs first. All ranks of `comm`
+ * call, in the same order, each with a buffer, whose sizes may differ; several ranks in one thread
+ * call between rwGroupStart and rwGroupEnd, where *window is set. Operations look by themselves
+ * whether their buffers lie in what is registered; nothing else changes, and any other memory works
+ * as before. Memory that cudaMalloc did not give (of CUDA's virtual memory functions, of pools) is
  * accepted and stays staged.
  *
  * A buffer that cannot be right (NULL, 0 bytes, on the host, on another GPU) is an error on all
@@ -322,6 +322,7 @@ typedef struct {
   int device; /* 0: host memory; 1: memory of the rank's GPU, on a stream of its own */
   int graphs; /* with `device`: capture all iterations in a CUDA graph and time this many launches
                * of it; 0: enqueue each operation */
+  int registered; /* with `device`: 1 registers input and output first (rwCommWindowRegister) */
 } rwMeasureSpec_t;
 
 typedef struct {

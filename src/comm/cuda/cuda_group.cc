@@ -430,13 +430,19 @@ void CudaGroup::fill_reach(Way& way, const CollectiveCall& call) const {
   };
   const bool in_process = visible_here(input) && visible_here(output);
   way.args.visible = 0;
+  int elsewhere = 0;
   for (int r = 0; r < size_; ++r) {
     if (peers_->same_process(r)) {
       if (in_process) way.args.visible |= 1U << r;
     } else if (const auto shift = buffers_->seen_by(r, input, output)) {
       way.args.visible |= 1U << r;
       way.args.shifts[r] = *shift;
+      ++elsewhere;
     }
+  }
+  if (elsewhere > 0) {
+    log::info(log::kColl, "rank {}: {} of {} bytes: {} rank(s) of other processes read the buffers",
+              rank_, name(call.collective), std::max(input.bytes, output.bytes), elsewhere);
   }
 }
 
@@ -450,6 +456,8 @@ void CudaGroup::show(Message& message) const {
   } else if (const auto shift = buffers_->seen_by(message.peer, {message.data, message.bytes})) {
     message.visible = true;
     message.shift = *shift;
+    log::info(log::kP2p, "rank {}: send of {} bytes: rank {}, of another process, reads the buffer",
+              rank_, message.bytes, message.peer);
   }
 }
 
