@@ -441,7 +441,7 @@ void CudaGroup::fill_reach(Way& way, const CollectiveCall& call) const {
     }
   }
   if (elsewhere > 0) {
-    log::info(log::kColl, "rank {}: {} of {} bytes: {} rank(s) of other processes read the buffers",
+    log::info(log::kColl, "rank {}: {} of {} bytes: {} rank(s) of other processes may read them",
               rank_, name(call.collective), std::max(input.bytes, output.bytes), elsewhere);
   }
 }
@@ -456,7 +456,7 @@ void CudaGroup::show(Message& message) const {
   } else if (const auto shift = buffers_->seen_by(message.peer, {message.data, message.bytes})) {
     message.visible = true;
     message.shift = *shift;
-    log::info(log::kP2p, "rank {}: send of {} bytes: rank {}, of another process, reads the buffer",
+    log::info(log::kP2p, "rank {}: send of {} bytes: rank {}, of another process, may read them",
               rank_, message.bytes, message.peer);
   }
 }
