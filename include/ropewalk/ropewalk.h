@@ -156,11 +156,13 @@ RW_API rwResult_t rwCommAttachDevice(rwComm_t comm, int device);
 typedef struct rwWindowOpaque* rwWindow_t;
 RW_API rwResult_t rwCommWindowRegister(rwComm_t comm, void* buffer, size_t bytes,
                                        rwWindow_t* window);
-/* Ends that, and waits until this rank's operations have run. Local: the others need not call, or
- * not now. The memory may be freed; the GPU has it back when the other processes have closed it:
- * when they register or deregister something, between operations after they have deregistered their
- * part, or when they leave `comm`, which also closes what was never deregistered. CUDA graphs that
- * were captured with the buffer must not be launched any more. */
+/* Ends that. Local: the others need not call, or not now. Does not wait: operations that were
+ * called go on, and until they have run the memory must stay. When it is freed then, the GPU has it
+ * back when the other processes have closed it: when they register or deregister something, between
+ * operations after they have deregistered their part, or when they leave `comm`, which also closes
+ * what was never deregistered. CUDA graphs that were captured with the buffer must not be launched
+ * any more; where graphs have captured operations of `comm`, closing waits for the next
+ * registration, or the end. */
 RW_API rwResult_t rwCommWindowDeregister(rwComm_t comm, rwWindow_t window);
 /* Why GPUs cannot be used here, "" when they can. Valid until the thread's next call. */
 RW_API const char* rwWhyNoDevice(void);

@@ -36,13 +36,13 @@ class Registration:
         return not self._window or self._comm.closed
 
     def close(self) -> None:
-        """Ends the registration, when this rank's operations have run; more than once is fine.
+        """Ends the registration; more than once is fine.
 
-        Local: the other ranks need not close theirs, or not now. Operations on the array work as
-        before, staged. CUDA graphs that were captured with it must not be launched any more. Memory
-        that is freed comes back to the GPU when the other processes have closed it: when they
-        register or close something, between operations after they have closed their part, or at the
-        communicator's end.
+        Local: the other ranks need not close theirs, or not now. Does not wait: operations that
+        were called go on, and later ones on the array work as before, staged. CUDA graphs that were
+        captured with it must not be launched any more. Memory that is freed comes back to the GPU
+        when the other processes have closed it: when they register or close something, between
+        operations after they have closed their part, or at the communicator's end.
         """
         window, self._window = self._window, Window()
         self._owner = None

@@ -525,8 +525,8 @@ std::uint64_t Communicator::register_buffer(const void* buffer, std::size_t byte
   try {
     return device_->register_buffer(buffer, bytes, deadline_of(config_));
   } catch (const Error& error) {
-    if (error.code() == Errc::kInvalidArgument || error.code() == Errc::kCuda) throw;
-    // The ranks may be out of step.
+    if (error.code() == Errc::kInvalidArgument) throw;  // on all ranks
+    // They may be out of step.
     broke(error);
   }
 }

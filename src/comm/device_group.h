@@ -50,8 +50,8 @@ class DeviceGroup {
   /// @return its number, from 1 @throws Error as RegisteredBuffers::add
   virtual std::uint64_t register_buffer(const void* buffer, std::size_t bytes,
                                         Deadline deadline) = 0;
-  /// Local. Waits until this rank's operations have run. Graphs that were captured with the buffer
-  /// must not be launched any more. @throws Error kInvalidArgument for an unknown number; kCuda
+  /// Local, and waits for nothing. Graphs that were captured with the buffer must not be launched
+  /// any more. @throws Error kInvalidArgument for an unknown number; kCuda
   virtual void deregister_buffer(std::uint64_t number) = 0;
 
   /// Makes the kernels of this rank end soon. Any thread, any time.

@@ -20,7 +20,7 @@ std::uint64_t address_of(const void* place) { return reinterpret_cast<std::uint6
 
 // What a rank tells the others of its buffer.
 struct RegisteredBuffers::Offer {
-  std::uint64_t removed = 0;  // buffers that it has removed before
+  std::uint64_t told = 0;  // removals that it has told of before
   MemorySharing::Place place;
   bool shared = false;
   std::int32_t code = 0;  // Errc, of a fault
@@ -37,7 +37,7 @@ RegisteredBuffers::RegisteredBuffers(Bootstrap& bootstrap, std::unique_ptr<Memor
 
 RegisteredBuffers::Offer RegisteredBuffers::offer_of(const BufferRange& buffer) {
   Offer offer;
-  offer.removed = removed_;
+  offer.told = told_;
   try {
     if (buffer.begin == nullptr) throw Error(Errc::kInvalidArgument, "buffer: NULL");
     if (buffer.bytes == 0) throw Error(Errc::kInvalidArgument, "buffer: 0 bytes");
@@ -110,7 +110,7 @@ std::uint64_t RegisteredBuffers::add(const BufferRange& buffer, Deadline deadlin
   std::vector<std::uint64_t> seen(n * n, 0);
   for (std::size_t r = 0; r < n; ++r) {
     if (!elsewhere_[r]) continue;
-    await_removals(r, offers[r].removed, deadline);
+    await_removals(r, offers[r].told, deadline);
     opened[r] = opened_from(r, offers[r]);
     seen[rank * n + r] = address_of(opened[r].get());
   }
@@ -132,36 +132,32 @@ void RegisteredBuffers::remove(std::uint64_t number) {
     throw Error(Errc::kInvalidArgument, "{} is not registered with this communicator", number);
   }
   if (opened_.contains(number)) awaited_.insert(number);
-  ++removed_;
-  for (std::size_t r = 0; r < elsewhere_.size(); ++r) {
-    if (!elsewhere_[r]) continue;
-    try {
-      bootstrap_.send(static_cast<int>(r), kRemovedTag, std::as_bytes(std::span(&number, 1)));
-    } catch (const Error&) {
-      // A rank that is lost reads nothing any more.
-    }
-  }
-  close_removed();
+  untold_.push_back(number);
 }
 
-void RegisteredBuffers::close_removed() noexcept {
+void RegisteredBuffers::settle() noexcept {
+  told_ += untold_.size();
   for (std::size_t r = 0; r < elsewhere_.size(); ++r) {
     if (!elsewhere_[r]) continue;
+    const int rank = static_cast<int>(r);
     try {
-      while (const std::optional<std::vector<std::byte>> message =
-                 bootstrap_.try_recv(static_cast<int>(r), kRemovedTag)) {
-        note_removal(r, *message);
+      for (const std::uint64_t number : untold_) {
+        bootstrap_.send(rank, kRemovedTag, std::as_bytes(std::span(&number, 1)));
       }
+      while (const auto message = bootstrap_.try_recv(rank, kRemovedTag)) note_removal(r, *message);
     } catch (const Error&) {
-      // A lost rank's memory stays open to the end: a kernel here may be reading it.
+      // A rank that is lost reads nothing any more. Its own memory stays open to the end: a kernel
+      // here may be reading it.
     }
   }
+  untold_.clear();
 }
 
 void RegisteredBuffers::close_all() noexcept {
   own_.clear();
   opened_.clear();
   awaited_.clear();
+  untold_.clear();
 }
 
 std::optional<std::int64_t> RegisteredBuffers::seen_by(int peer,

@@ -7,10 +7,11 @@
 // address is the writer's choice for each peer, so ranks need not agree on what is visible: a
 // buffer that a rank could not open is staged to that rank, as any other memory is.
 //
-// Deregistering is local, as with NCCL's windows: from then on this rank gives no address in the
-// buffer. The others close it when they hear of that: when they register or deregister something
-// themselves, when they are between operations, or when they leave. CUDA keeps the memory until
-// then, also after its owner has freed it.
+// Deregistering is local and waits for nothing, as with NCCL's windows: from then on this rank
+// gives no address in the buffer. It tells the others when its operations have run, since they may
+// be reading it until then, and they close it when they hear of that: when they register or
+// deregister something themselves, when they are between operations, or when they leave. CUDA keeps
+// the memory until then, also after its owner has freed it.
 #pragma once
 
 #include <array>
@@ -75,16 +76,16 @@ class RegisteredBuffers {
   std::uint64_t add(const BufferRange& buffer, Deadline deadline);
 
   /// No address in the buffer is given from now on. Local.
-  ///
-  /// @pre no kernel of this rank is at work that may have given one: each ends only when what it
-  /// gave has been read
   /// @throws Error kInvalidArgument for a number that is not registered
   void remove(std::uint64_t number);
-
-  /// Closes what its owners have removed. They do so when nobody reads it any more.
-  void close_removed() noexcept;
-  /// This rank has removed buffers of which others' parts are still open here.
-  [[nodiscard]] bool awaits_removal() const noexcept { return !awaited_.empty(); }
+  /// Tells the others what this rank has removed, and closes what they have. Does not wait.
+  ///
+  /// @pre no kernel of this rank is at work that may have given an address in what it has removed:
+  /// a kernel ends only when what it gave has been read
+  void settle() noexcept;
+  /// settle() has something to do, or will have: what this rank has removed is open elsewhere, or
+  /// the others' parts of it are open here.
+  [[nodiscard]] bool unsettled() const noexcept { return !untold_.empty() || !awaited_.empty(); }
   /// Before the communicator is left. @pre no kernel of this rank is at work
   void close_all() noexcept;
 
@@ -109,7 +110,7 @@ class RegisteredBuffers {
   [[nodiscard]] Offer offer_of(const BufferRange& buffer);
   // This rank's place in an offered buffer; null when it cannot open it.
   std::shared_ptr<std::byte> opened_from(std::size_t rank, const Offer& offer);
-  // Closes all that `rank` had removed when it made its offer, before anything is opened: memory
+  // Closes all that `rank` had told of when it made its offer, before anything is opened: memory
   // that was freed and taken again may have the address of what is still open.
   void await_removals(std::size_t rank, std::uint64_t count, Deadline deadline);
   void note_removal(std::size_t rank, const std::vector<std::byte>& message);
@@ -121,9 +122,10 @@ class RegisteredBuffers {
   std::uint64_t last_number_ = 0;
   std::map<std::uint64_t, Own> own_;
   std::map<std::uint64_t, Opened> opened_;
-  std::set<std::uint64_t> awaited_;   // of opened_: those that this rank has removed
-  std::uint64_t removed_ = 0;         // by this rank, so far
-  std::vector<std::uint64_t> heard_;  // by rank: removals that it has told of
+  std::set<std::uint64_t> awaited_;    // of opened_: those that this rank has removed
+  std::vector<std::uint64_t> untold_;  // removals
+  std::uint64_t told_ = 0;             // removals that this rank has told of, so far
+  std::vector<std::uint64_t> heard_;   // by rank: the same of the others
 };
 
 }  // namespace ropewalk::comm

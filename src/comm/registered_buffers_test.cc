@@ -221,30 +221,54 @@ TEST(RegisteredBuffers, RemovingIsLocalAndTheOthersCloseWhenTheyHear) {
     Rank rank(bootstrap, driver);
     const int peer = 1 - rank.number;
     const std::uint64_t number = rank.buffers->add(rank.own(0, 64), soon());
+    EXPECT_FALSE(rank.buffers->unsettled());
     bootstrap.barrier(soon());
     EXPECT_EQ(driver.open_now, 2);
     bootstrap.barrier(soon());
     if (rank.number == 0) {
       rank.buffers->remove(number);
       EXPECT_FALSE(rank.buffers->seen_by(peer, rank.own(0, 64)).has_value());
-      EXPECT_TRUE(rank.buffers->awaits_removal()) << "rank 1 may still give addresses to this one";
-      EXPECT_EQ(driver.open_now, 2);
+      EXPECT_TRUE(rank.buffers->unsettled());
     }
+    bootstrap.barrier(soon());
+    rank.buffers->settle();
     bootstrap.barrier(soon());
     if (rank.number == 1) {
       EXPECT_TRUE(rank.buffers->seen_by(peer, rank.own(0, 64)).has_value());
-      while (driver.open_now == 2) rank.buffers->close_removed();
-      EXPECT_FALSE(rank.buffers->awaits_removal());
+      while (driver.open_now == 2) rank.buffers->settle();
+      EXPECT_FALSE(rank.buffers->unsettled());
       rank.buffers->remove(number);
-      EXPECT_FALSE(rank.buffers->awaits_removal());
-    } else {
-      while (rank.buffers->awaits_removal()) rank.buffers->close_removed();
+      EXPECT_TRUE(rank.buffers->unsettled()) << "rank 0 has not been told";
+      rank.buffers->settle();
     }
+    // Rank 1 might have given addresses to rank 0 until it removed its part.
+    while (rank.buffers->unsettled()) rank.buffers->settle();
     bootstrap.barrier(soon());
     EXPECT_EQ(driver.open_now, 0);
     const auto [code, text] = error_of([&] { rank.buffers->remove(number); });
     EXPECT_EQ(code, Errc::kInvalidArgument);
     EXPECT_NE(text.find("1 is not registered"), std::string::npos) << text;
+    bootstrap.barrier(soon());
+  });
+}
+
+TEST(RegisteredBuffers, WhatWasNotToldIsOpenUntilItIs) {
+  Driver driver;
+  run_ranks(2, [&](Bootstrap& bootstrap) {
+    Rank rank(bootstrap, driver);
+    for (std::uint64_t number = 1; number <= 3; ++number) {
+      // As if a kernel was at work all the time.
+      EXPECT_EQ(rank.buffers->add(rank.own(0, 64), soon()), number);
+      rank.buffers->remove(number);
+    }
+    bootstrap.barrier(soon());
+    EXPECT_EQ(driver.open_now, 6);
+    bootstrap.barrier(soon());
+    rank.buffers->settle();
+    // Nothing that was told before is open after the next registration.
+    rank.buffers->add(rank.own(0, 64, 1), soon());
+    bootstrap.barrier(soon());
+    EXPECT_EQ(driver.open_now, 2);
     bootstrap.barrier(soon());
   });
 }
@@ -258,6 +282,7 @@ TEST(RegisteredBuffers, MemoryThatWasFreedIsClosedBeforeTheNextIsOpened) {
       EXPECT_LE(driver.open_now, 6);
       EXPECT_TRUE(rank.buffers->seen_by((rank.number + 1) % 3, rank.own(0, 64)).has_value());
       rank.buffers->remove(round);
+      rank.buffers->settle();
     }
     bootstrap.barrier(soon());
   });

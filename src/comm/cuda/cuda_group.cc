@@ -528,13 +528,13 @@ bool CudaGroup::follow_last(cudaStream_t stream) {
   if (launched_ && id != last_stream_) {
     check_cuda(cudaStreamWaitEvent(stream, last_event_, 0), "ordering two streams");
   }
-  // Closing may wait for the GPU, where an operation may wait for another rank of this thread.
-  if (buffers_->awaits_removal() && idle()) buffers_->close_removed();
+  if (buffers_->unsettled() && idle()) buffers_->settle();
   last_stream_ = id;
   return true;
 }
 
 bool CudaGroup::idle() const {
+  if (captured_) return false;
   if (!launched_) return true;
   const cudaError_t ended = cudaEventQuery(last_event_);
   if (ended != cudaSuccess) cudaGetLastError();
@@ -580,6 +580,10 @@ void CudaGroup::start(const void* kernel, unsigned blocks, int threads, void* ar
 std::uint64_t CudaGroup::register_buffer(const void* buffer, std::size_t bytes, Deadline deadline) {
   const CurrentDevice current(device_);
   const RelaxedCapture relaxed;
+  if (buffers_->unsettled()) {
+    wait_until_idle();
+    buffers_->settle();
+  }
   const std::uint64_t number = buffers_->add({buffer, bytes}, deadline);
   forget_buffers();
   return number;
@@ -588,9 +592,11 @@ std::uint64_t CudaGroup::register_buffer(const void* buffer, std::size_t bytes, 
 void CudaGroup::deregister_buffer(std::uint64_t number) {
   const CurrentDevice current(device_);
   const RelaxedCapture relaxed;
-  wait_until_idle();
   buffers_->remove(number);
   forget_buffers();
+  // Closing memory may wait for the GPU, where an operation may wait for a rank of this thread that
+  // has not been called yet.
+  if (idle()) buffers_->settle();
 }
 
 void CudaGroup::forget_buffers() noexcept {

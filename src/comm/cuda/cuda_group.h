@@ -94,7 +94,7 @@ class CudaGroup final : public DeviceGroup {
   // @return false when `stream` captures: then it is not marked as the last
   bool follow_last(cudaStream_t stream);
   void mark_last(cudaStream_t stream);
-  // Every operation has run; those of graphs are not asked for.
+  // Every operation has run. False when graphs have some, of which nothing is known.
   [[nodiscard]] bool idle() const;
   void wait_until_idle() const;
   void start(const void* kernel, unsigned blocks, int threads, void* args, std::size_t shared,
