@@ -152,7 +152,8 @@ RW_API rwResult_t rwCommAttachDevice(rwComm_t comm, int device);
  * accepted and stays staged.
  *
  * A buffer that cannot be right (NULL, 0 bytes, on the host, on another GPU) is an error on all
- * ranks that names its rank, with nothing registered. rwInvalidUsage without a GPU. */
+ * ranks that names its rank, with nothing registered. A rank that does not call is a timeout of the
+ * others, and breaks `comm`. rwInvalidUsage without a GPU. */
 typedef struct rwWindowOpaque* rwWindow_t;
 RW_API rwResult_t rwCommWindowRegister(rwComm_t comm, void* buffer, size_t bytes,
                                        rwWindow_t* window);
