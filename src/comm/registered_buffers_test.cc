@@ -22,7 +22,6 @@ class Driver {
 };
 
 constexpr std::uint64_t kMapped = 0x7000'0000'0000;
-constexpr std::uint64_t kAllocationBytes = 0x10000;
 
 std::uint64_t allocation_of(int rank, int which = 0) {
   return 0x1000'0000 + static_cast<std::uint64_t>(rank) * 0x100'0000 +
