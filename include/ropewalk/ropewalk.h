@@ -143,6 +143,28 @@ typedef struct rwStreamOpaque* rwStream_t;
  * each with a GPU; then operations may work on GPU memory. Several ranks in one thread call between
  * rwGroupStart and rwGroupEnd. */
 RW_API rwResult_t rwCommAttachDevice(rwComm_t comm, int device);
+/* Lets the GPUs of other processes read `bytes` at `buffer`, in the memory of this rank's GPU,
+ * where they lie, instead of having them copied into a window of theirs first. All ranks of `comm`
+ * call, in the same order, each with a buffer, whose sizes may differ; several ranks in one thread
+ * call between rwGroupStart and rwGroupEnd, where *window is set. Operations look by themselves
+ * whether their buffers lie in what is registered; nothing else changes, and any other memory works
+ * as before. Memory that cudaMalloc did not give (of CUDA's virtual memory functions, of pools) is
+ * accepted and stays staged.
+ *
+ * A buffer that cannot be right (NULL, 0 bytes, on the host, on another GPU) is an error on all
+ * ranks that names its rank, with nothing registered. A rank that does not call is a timeout of the
+ * others, and breaks `comm`. rwInvalidUsage without a GPU. */
+typedef struct rwWindowOpaque* rwWindow_t;
+RW_API rwResult_t rwCommWindowRegister(rwComm_t comm, void* buffer, size_t bytes,
+                                       rwWindow_t* window);
+/* Ends that. Local: the others need not call, or not now. Does not wait: operations that were
+ * called go on, and until they have run the memory must stay. When it is freed then, the GPU has it
+ * back when the other processes have closed it: when they register or deregister something, between
+ * operations after they have deregistered their part, or when they leave `comm`, which also closes
+ * what was never deregistered. CUDA graphs that were captured with the buffer must not be launched
+ * any more; where graphs have captured operations of `comm`, closing waits for the next
+ * registration, or the end. */
+RW_API rwResult_t rwCommWindowDeregister(rwComm_t comm, rwWindow_t window);
 /* Why GPUs cannot be used here, "" when they can. Valid until the thread's next call. */
 RW_API const char* rwWhyNoDevice(void);
 /* GPUs that this process sees; 0 where none can be used. */
@@ -303,6 +325,7 @@ typedef struct {
   int device; /* 0: host memory; 1: memory of the rank's GPU, on a stream of its own */
   int graphs; /* with `device`: capture all iterations in a CUDA graph and time this many launches
                * of it; 0: enqueue each operation */
+  int registered; /* with `device`: 1 registers input and output first (rwCommWindowRegister) */
 } rwMeasureSpec_t;
 
 typedef struct {

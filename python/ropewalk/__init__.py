@@ -25,6 +25,7 @@ from ropewalk.groups import group
 from ropewalk.joining import device_count, init, init_all, unique_id, why_no_device
 from ropewalk.operators import PreMulSum
 from ropewalk.planning import Plan, plan
+from ropewalk.registration import Registration
 from ropewalk.request import Handle
 
 __version__ = "0.1.0"
@@ -38,6 +39,7 @@ __all__ = [
     "PeerLostError",
     "Plan",
     "PreMulSum",
+    "Registration",
     "SystemCallError",
     "TimeoutError",
     "UsageError",

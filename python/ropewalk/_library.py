@@ -19,6 +19,7 @@ UNIQUE_ID_BYTES = 128
 Comm = ctypes.c_void_p
 Request = ctypes.c_void_p
 Stream = ctypes.c_void_p
+Window = ctypes.c_void_p
 
 
 class UniqueIdStruct(ctypes.Structure):
@@ -47,6 +48,7 @@ class MeasureSpec(ctypes.Structure):
         ("iteration_seconds", ctypes.POINTER(ctypes.c_double)),
         ("device", ctypes.c_int),
         ("graphs", ctypes.c_int),
+        ("registered", ctypes.c_int),
     ]
 
 
@@ -90,6 +92,8 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwCommAbort": (Comm,),
     "rwCommGetAsyncError": (Comm, _INT_OUT),
     "rwCommAttachDevice": (Comm, _INT),
+    "rwCommWindowRegister": (Comm, _POINTER, _SIZE, ctypes.POINTER(Window)),
+    "rwCommWindowDeregister": (Comm, Window),
     "rwCommDevice": (Comm, _INT_OUT),
     "rwCommDeviceMemory": (Comm, ctypes.POINTER(ctypes.c_size_t)),
     "rwDeviceCount": (_INT_OUT,),

@@ -14,6 +14,7 @@ from ropewalk.arrays import UNKNOWN_DEVICE, Buffer, buffer_of
 from ropewalk.device_arrays import Stream, stream_handle
 from ropewalk.errors import ArgumentError, UsageError
 from ropewalk.operators import Operator, PreMulSum, number_of
+from ropewalk.registration import Registration
 from ropewalk.request import Handle
 
 Array = TypeVar("Array")
@@ -74,6 +75,7 @@ class Communicator:
         self._address: Optional[int] = handle.value
         self._device: Optional[int] = None
         self._last_stream: Stream = None
+        self._registered: set[Registration] = set()  # whose arrays must stay
         rank, size = ctypes.c_int(), ctypes.c_int()
         check(library().rwCommUserRank(handle, ctypes.byref(rank)), handle.value)
         check(library().rwCommCount(handle, ctypes.byref(size)), handle.value)
@@ -146,6 +148,7 @@ class Communicator:
     def finalize(self) -> None:
         """Waits for this rank's operations, tells the others that it leaves, and closes."""
         address, self._address = self.c_handle, None
+        self._registered.clear()
         self._destroy.detach()
         finalized = library().rwCommFinalize(address)
         try:
@@ -156,6 +159,7 @@ class Communicator:
     def abort(self) -> None:
         """Ends every operation of this rank with an error, tells the others, and closes."""
         address, self._address = self.c_handle, None
+        self._registered.clear()
         self._destroy.detach()
         check(library().rwCommAbort(address))
 
@@ -710,6 +714,39 @@ class Communicator:
         if self._device is not None:
             smaller.attach(self._device)
         return smaller
+
+    def register(self, array: Any) -> Registration:
+        """Lets the GPUs of other processes read `array` where it lies. All ranks must call.
+
+        Without it, long data for GPUs of other processes is copied into memory of theirs first.
+        Operations look by themselves whether their arrays lie within registered ones; docs/gpu.md
+        says which of them gain. Ranks register in the same order, and sizes may differ. Several
+        ranks of one thread call within a `group`.
+
+        Memory that did not come from cudaMalloc (PyTorch's expandable segments, pools) is accepted
+        and stays staged.
+
+        Args:
+            array: on this rank's GPU.
+
+        Raises:
+            ArgumentError: the array of a rank is not on its GPU, or is empty. All ranks get it,
+                with the rank's number, and nothing is registered.
+            UsageError: this communicator has no GPU; memory of the host needs no registration.
+        """
+        buffer = self._buffer(array, "array", writable=False, stream=None)
+        comm = self.c_handle
+        made = Registration(self, buffer)
+
+        def run() -> None:
+            call = library().rwCommWindowRegister
+            check(call(comm, buffer.address, buffer.nbytes, made._slot()), comm)
+
+        self._call(run, lambda: self._registered.add(made))
+        return made
+
+    def _forget(self, registration: Registration) -> None:
+        self._registered.discard(registration)
 
     def group(self) -> contextlib.AbstractContextManager[None]:
         """As `ropewalk.group`."""

@@ -44,6 +44,7 @@ def measure(
     per_iteration: bool = False,
     device: bool = False,
     graphs: int = 0,
+    registered: bool = False,
 ) -> Measured:
     """Runs a collective `iterations` times and verifies it. All ranks call alike.
 
@@ -65,6 +66,7 @@ def measure(
         device: in the memory of the rank's GPU, not of the host.
         graphs: with `device`: the iterations are captured in a CUDA graph, which is launched so
             many times; 0 enqueues each.
+        registered: with `device`: the buffers are registered first (`Communicator.register`).
     """
     each = (ctypes.c_double * iterations)() if per_iteration else None
     spec = MeasureSpec(
@@ -84,6 +86,7 @@ def measure(
         iteration_seconds=each,
         device=int(device),
         graphs=graphs,
+        registered=int(registered),
     )
     result = MeasureResult()
     check(

@@ -1,4 +1,5 @@
 // Communicators with GPUs.
+#include <cstdint>
 #include <string>
 
 #include "capi/guard.h"
@@ -23,10 +24,33 @@ RW_API rwResult_t rwCommAttachDevice(rwComm_t comm, int device) {
     const int chosen = device < 0 ? comm::current_device() : device;
     comm::Group& group = comm::Group::of_thread();
     if (group.open()) {
-      group.add_join([=] { communicator->attach_device(chosen); });
+      group.add_join([=] { communicator->attach_device(chosen); }, communicator);
     } else {
       communicator->attach_device(chosen);
     }
+  });
+}
+
+RW_API rwResult_t rwCommWindowRegister(rwComm_t comm, void* buffer, size_t bytes,
+                                       rwWindow_t* window) {
+  return guarded("rwCommWindowRegister", [&] {
+    comm::Communicator* communicator = checked(comm, "comm").comm.get();
+    rwWindow_t* place = &checked(window, "window");
+    const auto work = [=] {
+      *place = reinterpret_cast<rwWindow_t>(communicator->register_buffer(buffer, bytes));
+    };
+    comm::Group& group = comm::Group::of_thread();
+    if (group.open()) {
+      group.add_join(work, communicator);
+    } else {
+      work();
+    }
+  });
+}
+
+RW_API rwResult_t rwCommWindowDeregister(rwComm_t comm, rwWindow_t window) {
+  return guarded("rwCommWindowDeregister", [&] {
+    checked(comm, "comm").comm->deregister_buffer(reinterpret_cast<std::uint64_t>(window));
   });
 }
 

@@ -54,6 +54,7 @@ RW_API rwResult_t rwMeasure(rwComm_t comm, const rwMeasureSpec_t* spec, rwMeasur
     }
     wanted.on_device = given.device != 0;
     wanted.graphs = given.graphs;
+    wanted.registered = given.registered != 0;
     const comm::MeasureResult measured = comm::measure(*checked(comm, "comm").comm, wanted);
     rwMeasureResult_t out{};
     out.seconds_avg = measured.seconds_avg;

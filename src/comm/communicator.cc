@@ -513,6 +513,31 @@ void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStr
   device_->launch(calls, stream);
 }
 
+std::uint64_t Communicator::register_buffer(const void* buffer, std::size_t bytes) {
+  look_at_device();
+  fate_.check();
+  if (device_ == nullptr) {
+    throw Error(Errc::kInvalidUsage,
+                "rank {} has no GPU, and memory of the host needs no registration", rank());
+  }
+  drain_queue();
+  const Lock lock(engine_mutex_);
+  try {
+    return device_->register_buffer(buffer, bytes, deadline_of(config_));
+  } catch (const Error& error) {
+    if (error.code() == Errc::kInvalidArgument) throw;  // on all ranks
+    // They may be out of step.
+    broke(error);
+  }
+}
+
+void Communicator::deregister_buffer(std::uint64_t number) {
+  if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
+  drain_queue();
+  const Lock lock(engine_mutex_);
+  device_->deregister_buffer(number);
+}
+
 void Communicator::exchange(std::span<std::byte> all, std::size_t bytes_each) {
   fate_.check();
   drain_queue();

@@ -93,6 +93,15 @@ class Communicator final : public executor::WaitHook {
   /// Enqueues on `stream`; the operation runs there. Errors as above, also of earlier kernels.
   void enqueue(const CollectiveCall& call, DeviceStream stream);
   void enqueue(const std::vector<PointToPointCall>& calls, DeviceStream stream);
+  /// Lets the GPUs of other processes read `bytes` at `buffer`, in the memory of this rank's GPU,
+  /// where they lie. All ranks call, in the same order; sizes may differ.
+  /// @return a number for deregister_buffer(), from 1
+  /// @throws Error kInvalidUsage without a GPU; kInvalidArgument on all ranks, naming the one whose
+  /// buffer cannot be right: the communicator stays whole. Others break it
+  std::uint64_t register_buffer(const void* buffer, std::size_t bytes);
+  /// Local: the other ranks need not call, or not now. Does not wait: operations go on.
+  /// @throws Error kInvalidArgument for a number that is not registered
+  void deregister_buffer(std::uint64_t number);
   /// Breaks the communicator if a kernel of this rank ended badly.
   void look_at_device();
 

@@ -535,5 +535,43 @@ TEST(Communicator, LeavingWhileAnotherWaitsIsAnError) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST(Group, WhatOneCommunicatorJoinsInRunsInOrder) {
+  Runtime runtime;
+  quiet(runtime);
+  with_ranks(1, runtime, [&](Communicator& comm) {
+    std::vector<int> order;
+    std::atomic<bool> other{false};
+    Group group;
+    group.start();
+    for (int i = 0; i < 3; ++i) {
+      group.add_join(
+          [&, i] {
+            // Another one does not wait for these.
+            while (!other) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            order.push_back(i);
+          },
+          &comm);
+    }
+    group.add_join([&] { other = true; });
+    group.end();
+    EXPECT_EQ(order, (std::vector<int>{0, 1, 2}));
+  });
+}
+
+TEST(Communicator, RegistersNothingWithoutAGpu) {
+  Runtime runtime;
+  quiet(runtime);
+  with_ranks(2, runtime, [&](Communicator& comm) {
+    std::vector<float> in(100, 1.0F);
+    std::vector<float> out(100);
+    const auto [code, text] = error_of([&] { comm.register_buffer(in.data(), 400); });
+    EXPECT_EQ(code, Errc::kInvalidUsage);
+    EXPECT_NE(text.find("has no GPU"), std::string::npos) << text;
+    EXPECT_EQ(error_of([&] { comm.deregister_buffer(1); }).first, Errc::kInvalidUsage);
+    comm.run(all_reduce(in, out));
+    EXPECT_EQ(out.front(), 2.0F);
+  });
+}
+
 }  // namespace
 }  // namespace ropewalk::comm

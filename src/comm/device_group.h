@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,6 +45,14 @@ class DeviceGroup {
   /// @throws Error kInvalidArgument for too many channels
   virtual void use_schedule(std::shared_ptr<const schedule::Checked> checked) = 0;
   virtual void forget_schedules() = 0;
+
+  /// Collective: lets ranks of other processes read this buffer where it lies. Sizes may differ.
+  /// @return its number, from 1 @throws Error as RegisteredBuffers::add
+  virtual std::uint64_t register_buffer(const void* buffer, std::size_t bytes,
+                                        Deadline deadline) = 0;
+  /// Local, and waits for nothing. Graphs that were captured with the buffer must not be launched
+  /// any more. @throws Error kInvalidArgument for an unknown number; kCuda
+  virtual void deregister_buffer(std::uint64_t number) = 0;
 
   /// Makes the kernels of this rank end soon. Any thread, any time.
   virtual void abort() noexcept = 0;

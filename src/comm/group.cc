@@ -68,14 +68,24 @@ void Group::enqueue() {
   }
 }
 
+void Group::add_join(std::function<void()> join, const Communicator* comm) {
+  for (Joins& joins : joins_) {
+    if (comm != nullptr && joins.comm == comm) {
+      joins.in_order.push_back(std::move(join));
+      return;
+    }
+  }
+  joins_.push_back({comm, {std::move(join)}});
+}
+
 void Group::run_joins() {
   Mutex mutex;
   std::exception_ptr first;
   std::vector<std::thread> threads;
-  for (const std::function<void()>& join : std::exchange(joins_, {})) {
-    threads.emplace_back([&mutex, &first, join] {
+  for (const Joins& joins : std::exchange(joins_, {})) {
+    threads.emplace_back([&mutex, &first, in_order = joins.in_order] {
       try {
-        join();
+        for (const std::function<void()>& join : in_order) join();
       } catch (...) {
         const Lock lock(mutex);
         if (!first) first = std::current_exception();

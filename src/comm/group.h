@@ -29,8 +29,9 @@ class Group {
   /// communicator together.
   void add_on_stream(Communicator& comm, const CollectiveCall& call, DeviceStream stream);
   void add_on_stream(Communicator& comm, const PointToPointCall& call, DeviceStream stream);
-  /// Adds a joining; end() runs all of a group at once, each in a thread of its own.
-  void add_join(std::function<void()> join) { joins_.push_back(std::move(join)); }
+  /// Adds something that waits for other ranks, as joining does; end() runs all of a group at once,
+  /// each in a thread of its own. Those of one communicator, where there is one, run in order.
+  void add_join(std::function<void()> join, const Communicator* comm = nullptr);
 
   /// @throws Error kInvalidUsage without start(); the first error of any call of the group
   void end();
@@ -49,6 +50,10 @@ class Group {
     std::vector<Collective> collectives;
     bool blocking = false;
   };
+  struct Joins {
+    const Communicator* comm = nullptr;
+    std::vector<std::function<void()>> in_order;
+  };
   Entry& entry(Communicator& comm);
   void run_joins();
   void enqueue();
@@ -63,7 +68,7 @@ class Group {
   int depth_ = 0;
   std::vector<Entry> entries_;
   std::vector<OnDevice> on_device_;
-  std::vector<std::function<void()>> joins_;
+  std::vector<Joins> joins_;
 };
 
 }  // namespace ropewalk::comm

@@ -159,6 +159,7 @@ MeasureResult measure(Communicator& comm, const MeasureSpec& spec) {
   }
   const std::unique_ptr<MeasureSite> site = spec.on_device ? device_site(comm) : host_site(comm);
   Buffers buffers = make_buffers(*site, spec, rank, n);
+  if (spec.registered) site->register_buffers();
   const auto call_with = [&](int root) {
     place_in(buffers, spec, root, rank, n);
     CollectiveCall call;

@@ -33,6 +33,7 @@ struct MeasureSpec {
   bool per_iteration = false;  ///< keep the time of each iteration
   bool on_device = false;      ///< in the memory of the rank's GPU
   int graphs = 0;              ///< on_device: launches of a graph of all iterations; 0: no graph
+  bool registered = false;     ///< on_device: the buffers are registered first
 };
 
 struct MeasureResult {
@@ -48,7 +49,7 @@ struct MeasureResult {
 
 /// Collective: all ranks call with equal specs and get the same result.
 /// @throws Error kInvalidArgument for an in-place form that does not exist; kInvalidUsage for a
-/// rank without a GPU, and for graphs on host memory; as Communicator::run
+/// rank without a GPU, and for graphs and registered buffers on host memory; as Communicator::run
 MeasureResult measure(Communicator& comm, const MeasureSpec& spec);
 
 }  // namespace ropewalk::comm

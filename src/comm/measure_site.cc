@@ -22,6 +22,9 @@ class HostSite final : public MeasureSite {
     std::memset(buffers_.back().get(), 0x5a, offset + bytes);
     return buffers_.back().get() + offset;
   }
+  void register_buffers() override {
+    throw Error(Errc::kInvalidUsage, "registered: memory of the host needs no registration");
+  }
   void write(std::byte* to, std::span<const std::byte> from) override {
     if (!from.empty()) std::memcpy(to, from.data(), from.size());
   }

@@ -19,6 +19,10 @@ class MeasureSite {
   /// to on a GPU), every byte written; lives as long as this.
   /// @throws Error kSystem, kCuda
   virtual std::byte* take(std::size_t bytes, std::size_t offset) = 0;
+  /// Collective: lets the other ranks read all memory taken so far where it lies, while this lives.
+  /// @throws Error kInvalidUsage on the host, which needs no such thing; as
+  /// Communicator::register_buffer
+  virtual void register_buffers() = 0;
   virtual void write(std::byte* to, std::span<const std::byte> from) = 0;
   virtual void read(std::span<std::byte> to, const std::byte* from) = 0;
 

@@ -160,15 +160,43 @@ print("split: ok")
 # Memory and registration.
 for g, comm in enumerate(comms):
     torch.cuda.set_device(g)
-    memory, handle, window = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    memory, handle = ctypes.c_void_p(), ctypes.c_void_p()
     api.MemAlloc(ctypes.byref(memory), 1 << 20)
     api.CommRegister(comm, memory, 1 << 20, ctypes.byref(handle))
-    api.CommWindowRegister(comm, memory, 1 << 20, ctypes.byref(window), 1)
-    assert handle.value and window.value
+    assert handle.value
     api.CommDeregister(comm, handle)
-    api.CommWindowDeregister(comm, window)
     api.MemFree(memory)
 print("registration: ok")
+
+# Windows are registered by all ranks together: two in one group, for all ranks of this thread.
+data = tensors(1 << 22)
+windows = [[ctypes.c_void_p(), ctypes.c_void_p()] for _ in range(n)]
+api.GroupStart()
+for g, comm in enumerate(comms):
+    window_bytes = data[g].numel() * 2
+    for k in range(2):
+        place = data[g].data_ptr() + k * window_bytes
+        api.CommWindowRegister(comm, place, window_bytes, ctypes.addressof(windows[g][k]), 1)
+    assert not windows[g][0]
+    assert api.result("AllReduce", None, None, 0, FLOAT32, SUM, comm, None) == nccl.ARGUMENT
+assert api.result("GroupEnd") == nccl.ARGUMENT
+assert not any(window for pair in windows for window in pair), "a group that failed makes nothing"
+api.GroupStart()
+for g, comm in enumerate(comms):
+    for k in range(2):
+        place = data[g].data_ptr() + k * window_bytes
+        api.CommWindowRegister(comm, place, window_bytes, ctypes.addressof(windows[g][k]), 1)
+api.GroupEnd()
+assert all(pair[0].value and pair[1].value != pair[0].value for pair in windows)
+reduce_in_place(data, FLOAT32, [SUM] * n, comms)
+expect(data, total)
+# Deregistering is local: one after the other, and at once.
+for comm, pair in zip(comms, windows):
+    for window in pair:
+        api.CommWindowDeregister(comm, window)
+        assert api.result("CommWindowDeregister", comm, window) == nccl.ARGUMENT
+    api.CommWindowDeregister(comm, None)
+print("windows: ok")
 
 # Errors leave the communicator whole.
 host = torch.zeros(10)

@@ -37,6 +37,14 @@ def test_bench(operation: str, flags: list[str]) -> None:
     assert "host memory" not in said
 
 
+@pytest.mark.parametrize("flags", [[], ["--graph"]], ids=["stream", "graph"])
+@pytest.mark.parametrize("operation", sorted(OPERATIONS))
+def test_registered_buffers(operation: str, flags: list[str]) -> None:
+    said = bench(operation, "-R", "2", "-b", "64", "-e", "64M", "-f", "32", "-n", "3", *flags)
+    assert "# Out of bounds values : 0 OK" in said
+    assert "host memory" not in said
+
+
 def test_all_types_and_operators() -> None:
     said = bench("all_reduce", "-b", "4K", "-e", "4K", "-n", "2", "-d", "all", "-o", "all")
     assert "# Out of bounds values : 0 OK" in said

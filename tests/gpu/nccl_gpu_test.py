@@ -49,6 +49,13 @@ def test_all_gpus_in_one_thread() -> None:
 
 @needs("torch")
 @needs_two
+@pytest.mark.parametrize("blocking", ["blocking", "non-blocking"])
+def test_windows_of_processes(blocking: str) -> None:
+    run(2, "api_windows.py", blocking)
+
+
+@needs("torch")
+@needs_two
 def test_a_killed_rank_is_told_and_kernels_end() -> None:
     run(2, "api_kill.py", may_fail=(1,))
 

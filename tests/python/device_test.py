@@ -15,6 +15,8 @@ from conftest import Program, Worlds, run_ranks
 from ropewalk import _library, device_arrays, joining
 from ropewalk.arrays import UNKNOWN_DEVICE, buffer_of
 from ropewalk.communicator import Communicator
+from ropewalk.measure import measure
+from ropewalk.types import DATA_TYPES
 
 needs_no_gpu = pytest.mark.skipif(ropewalk.device_count() > 0, reason="this machine has GPUs")
 
@@ -194,6 +196,39 @@ def test_all_ranks_hear_that_there_is_no_gpu() -> None:
     run_ranks(comms, body)
 
 
+def test_registering_needs_a_gpu(worlds: Worlds) -> None:
+    def body(comm: Communicator) -> None:
+        array = np.ones(4)
+        with pytest.raises(ropewalk.UsageError, match="memory of the host needs no registration"):
+            comm.register(array)
+        with pytest.raises(ropewalk.UsageError, match="has no GPU"):
+            _library.check(_library.library().rwCommWindowDeregister(comm.c_handle, 1))
+        comm.all_reduce(array)
+        assert (array == 2).all()
+
+    comms = worlds(2)
+    run_ranks(comms, body)
+    with pytest.raises(ropewalk.UsageError, match="has no GPU"), ropewalk.group():
+        made = [comm.register(np.ones(4)) for comm in comms]
+        assert all(one.closed for one in made), "not before the group's end"
+    for one in made:
+        one.close()
+        assert one.closed
+    library = _library.library()
+    with pytest.raises(ropewalk.ArgumentError, match="window: NULL"):
+        _library.check(library.rwCommWindowRegister(comms[0].c_handle, None, 0, None))
+    with pytest.raises(ropewalk.ArgumentError, match="comm: NULL"):
+        _library.check(library.rwCommWindowDeregister(None, 1))
+
+
+def test_a_measurement_on_the_host_registers_nothing(worlds: Worlds) -> None:
+    def body(comm: Communicator) -> None:
+        with pytest.raises(ropewalk.UsageError, match="needs no registration"):
+            measure(comm, "all_reduce", 4, DATA_TYPES["float32"], registered=True)
+
+    run_ranks(worlds(2), body)
+
+
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "host"])
 def test_names_that_are_no_gpu(device: str) -> None:
     with pytest.raises(ropewalk.ArgumentError, match='neither "cuda" nor'):
@@ -222,6 +257,13 @@ def test_bench_says_why_it_cannot(program: Program) -> None:
     done = program("bench", "all_reduce", "--device", "host", "-b", "64", "-e", "64", "-n", "2")
     assert done.returncode == 0, done.stderr
     assert "host memory" in done.stdout
+    short = ("bench", "all_reduce", "--device", "host", "-b", "64", "-e", "64", "-n", "2")
+    for number, words in (("0", ""), ("1", "changes nothing"), ("2", "needs no registration")):
+        done = program(*short, "-R", number)
+        assert done.returncode == 0, done.stderr
+        assert words in done.stderr
+        assert done.stderr.count("\n") == (words != "")
+    assert program(*short, "-R", "3").returncode == 2
     done = program("bench", "all_reduce", "--device", "fpga")
     assert done.returncode == 2
     assert "host, cuda" in done.stderr

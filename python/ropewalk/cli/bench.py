@@ -208,7 +208,9 @@ def bench(
     ] = 0,
     local_register: Annotated[
         int,
-        typer.Option("-R", "--local_register", help="Memory needs no registration; 0, 1 or 2."),
+        typer.Option(
+            "-R", "--local_register", help="2: register buffers on GPUs first; 1 changes nothing."
+        ),
     ] = 0,
     nthreads: Annotated[
         int, typer.Option("-t", "--nthreads", help="Threads per process: 1; use --ranks.")
@@ -311,6 +313,7 @@ def bench(
         report_cputime=bool(report_cputime),
         report_timestamps=bool(report_timestamps),
         graphs=graphs,
+        registered=local_register == 2,
     )
     if options.minbytes > options.maxbytes:
         console.fail(f"-b {minbytes} is larger than -e {maxbytes}", console.USAGE)
@@ -345,6 +348,14 @@ def bench(
         given = [*given_schedule.settings(), *given]
     if graphs and not site.gpus:
         console.fail(f"-G {graphs}: needs CUDA; {site.why_host}", console.USAGE)
+    if local_register == 1:
+        print(
+            "# -R 1: a buffer that only its own rank registers changes nothing here; see -R 2",
+            file=sys.stderr,
+        )
+    if options.registered and not site.gpus:
+        print("# -R 2: memory of the host needs no registration", file=sys.stderr)
+        options = replace(options, registered=False)
     if site.note:
         print(f"# {site.note}", file=sys.stderr)
     count = local or site.gpus or DEFAULT_RANKS

@@ -121,6 +121,7 @@ class Options:
     report_cputime: bool = False
     report_timestamps: bool = False
     graphs: int = 0
+    registered: bool = False
 
     def sizes(self) -> Iterator[int]:
         """Sizes in bytes, in order."""

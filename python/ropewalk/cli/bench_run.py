@@ -119,6 +119,7 @@ def _measure_case(comm: Communicator, operation: Operation, options: Options, ca
             per_iteration=options.per_iter_timing,
             device=comm.device is not None,
             graphs=options.graphs,
+            registered=options.registered,
         )
         seconds = {
             0: found.seconds_rank0,
@@ -241,6 +242,8 @@ def _within_memory(
     if comm.device is not None:
         # As nccl-tests has it: the rest is for the library, and for what the driver holds back.
         room = min(room, int(_gpu(comm.device)["free_bytes"] * 0.9) // 2)
+        if options.registered:
+            room //= 2  # the others may hold the buffers of the size before until the next are made
     limit: Any = (ctypes.c_int64 * 1)(room)
     comm.all_reduce(limit, "min")
     largest = max(int(limit[0]), 1)

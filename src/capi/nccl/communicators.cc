@@ -71,20 +71,6 @@ ncclResult_t make_into(ncclComm_t* place, int device, bool blocking, Make make,
   return Group::of_thread().run(std::move(job));
 }
 
-// Something that an existing communicator does, and is busy with.
-ncclResult_t run_on(const std::shared_ptr<Core>& core, std::function<void()> work) {
-  core->begin();
-  Job job;
-  job.blocking = core->blocking;
-  job.work = [core, work = std::move(work)] {
-    work();
-    core->end(nullptr);
-  };
-  // Whether it is broken, it says itself.
-  job.failed = [core](const Error& /*error*/) { core->end(nullptr); };
-  return Group::of_thread().run(std::move(job));
-}
-
 ncclResult_t init(ncclComm_t* place, int size, const ncclUniqueId& id, int rank, int device,
                   const CommConfig& config) {
   checked(place, "comm");

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "capi/nccl/handle.h"
 #include "comm/group.h"
 
 namespace ropewalk::nccl {
@@ -16,6 +17,8 @@ std::optional<Error> perform(const Job& job) noexcept {
   std::optional<Error> error;
   try {
     job.work();
+    for (const std::function<void()>& work : job.more) work();
+    if (job.done) job.done();
   } catch (const Error& thrown) {
     error = thrown;
   } catch (const std::exception& thrown) {
@@ -55,6 +58,13 @@ ncclResult_t Group::run(Job job) {
   std::vector<Job> one;
   one.push_back(std::move(job));
   return run_jobs(std::move(one));
+}
+
+Job* Group::job_of(const Core& core) noexcept {
+  for (Job& job : jobs_) {
+    if (job.core == &core) return &job;
+  }
+  return nullptr;
 }
 
 ncclResult_t Group::run_jobs(std::vector<Job> jobs) {
@@ -116,6 +126,22 @@ ncclResult_t Group::forget() {
   const ncclResult_t error = std::exchange(first_error_, ncclSuccess);
   clear();
   return error;
+}
+
+ncclResult_t run_on(const std::shared_ptr<Core>& core, std::function<void()> work) {
+  if (Job* job = Group::of_thread().job_of(*core)) {
+    job->more.push_back(std::move(work));
+    return ncclSuccess;
+  }
+  core->begin();
+  Job job;
+  job.blocking = core->blocking;
+  job.work = std::move(work);
+  job.done = [core] { core->end(nullptr); };
+  // Whether it is broken, it says itself.
+  job.failed = [core](const Error& /*error*/) { core->end(nullptr); };
+  job.core = core.get();
+  return Group::of_thread().run(std::move(job));
 }
 
 }  // namespace ropewalk::nccl

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "capi/nccl/guard.h"
@@ -13,11 +14,16 @@
 
 namespace ropewalk::nccl {
 
-/// Something that waits for other ranks: joining, splitting, leaving.
+struct Core;
+
+/// Something that waits for other ranks: joining, splitting, registering, leaving.
 struct Job {
   bool blocking = true;                      ///< else it runs in a thread of its own
   std::function<void()> work;                ///< throws what failed
   std::function<void(const Error&)> failed;  ///< after that, or when the group is given up
+  const Core* core = nullptr;                ///< of run_on(), else null
+  std::vector<std::function<void()>> more;   ///< what `core` does in the same group, after `work`
+  std::function<void()> done;                ///< after all of it; or null
 };
 
 /// The group of a thread.
@@ -32,6 +38,8 @@ class Group {
   /// Runs the job now, or at the end of the open group.
   /// @return ncclInProgress when it goes on in a thread
   ncclResult_t run(Job job);
+  /// The open group's job of a core that is busy with it; else nullptr.
+  [[nodiscard]] Job* job_of(const Core& core) noexcept;
   ncclResult_t end();
   /// Ends the group and forgets its calls.
   ncclResult_t forget();
@@ -44,5 +52,10 @@ class Group {
   ncclResult_t first_error_ = ncclSuccess;
   std::vector<Job> jobs_;
 };
+
+/// Has an existing communicator do something that waits for its other ranks, now or at the end of
+/// the open group, and be busy meanwhile. What it does in one group, it does in order.
+/// @return ncclInProgress when it goes on in a thread @throws Error as ready()
+ncclResult_t run_on(const std::shared_ptr<Core>& core, std::function<void()> work);
 
 }  // namespace ropewalk::nccl

@@ -18,7 +18,7 @@
 
 namespace ropewalk::nccl {
 
-/// Registered memory: ncclCommRegister's handle, and an ncclWindow_t.
+/// Registered memory: ncclCommRegister's handle.
 struct Registration {
   void* buffer;
   std::size_t bytes;

@@ -1,7 +1,5 @@
 #include "comm/cuda/cuda_group.h"
 
-#include <cuda.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "comm/cuda/cuda_error.h"
+#include "comm/cuda/ipc_sharing.h"
 #include "comm/scaling.h"
 #include "core/log.h"
 #include "core/mutex.h"
@@ -125,6 +124,10 @@ CudaGroup::CudaGroup(Bootstrap& bootstrap, const Config& config, Runtime& runtim
 
   peers_->open_windows(bootstrap, layout_.bytes(), setup_stream_, deadline_of(config));
   if (!peers_->peer_access()) direct_ = Direct::kOff;
+  std::vector<bool> elsewhere;
+  for (int r = 0; r < size_; ++r) elsewhere.push_back(!peers_->same_process(r));
+  buffers_ = std::make_unique<RegisteredBuffers>(bootstrap, std::make_unique<IpcSharing>(device_),
+                                                 std::move(elsewhere), direct_ != Direct::kOff);
   lay_links();
   bootstrap.barrier(deadline_of(config));
 
@@ -155,6 +158,7 @@ CudaGroup::~CudaGroup() {
     for (DeviceMemory& memory : *ends) memory = DeviceMemory();
   }
   boards_ = DeviceMemory();
+  buffers_.reset();
   peers_.reset();
   cudaSetDevice(before);
 }
@@ -417,33 +421,43 @@ void CudaGroup::check_buffer(const void* buffer, std::size_t bytes, const char* 
   }
 }
 
-bool CudaGroup::visible_to_peers(const void* buffer) const {
-  // Peer access covers what cudaMalloc gave, which is also what CUDA IPC can share; memory of the
-  // virtual memory functions and of pools asks for a permission of its own.
-  if (buffer == nullptr) return true;
-  using Ask = CUresult (*)(void*, CUpointer_attribute, CUdeviceptr);
-  static const auto ask = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    check_cuda(cudaGetDriverEntryPointByVersion("cuPointerGetAttribute", &function, 12000,
-                                                cudaEnableDefault, &found),
-               "looking up cuPointerGetAttribute");
-    return reinterpret_cast<Ask>(function);
-  }();
-  int capable = 0;
-  return ask != nullptr &&
-         ask(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-             reinterpret_cast<CUdeviceptr>(buffer)) == CUDA_SUCCESS &&
-         capable != 0;
-}
-
 void CudaGroup::fill_reach(Way& way, const CollectiveCall& call) const {
   if (!way.direct) return;
-  const bool visible = (way.input_bytes == 0 || visible_to_peers(call.input)) &&
-                       (way.args.output_bytes == 0 || visible_to_peers(call.output));
+  const BufferRange input{call.input, way.input_bytes};
+  const BufferRange output{call.output, way.args.output_bytes};
+  const auto visible_here = [](const BufferRange& range) {
+    return range.bytes == 0 || range.begin == nullptr || from_cuda_malloc(range.begin);
+  };
+  const bool in_process = visible_here(input) && visible_here(output);
   way.args.visible = 0;
-  for (int r = 0; visible && r < size_; ++r) {
-    if (peers_->same_process(r)) way.args.visible |= 1U << r;
+  int elsewhere = 0;
+  for (int r = 0; r < size_; ++r) {
+    if (peers_->same_process(r)) {
+      if (in_process) way.args.visible |= 1U << r;
+    } else if (const auto shift = buffers_->seen_by(r, input, output)) {
+      way.args.visible |= 1U << r;
+      way.args.shifts[r] = *shift;
+      ++elsewhere;
+    }
+  }
+  if (elsewhere > 0) {
+    log::info(log::kColl, "rank {}: {} of {} bytes: {} rank(s) of other processes may read them",
+              rank_, name(call.collective), std::max(input.bytes, output.bytes), elsewhere);
+  }
+}
+
+void CudaGroup::show(Message& message) const {
+  if (direct_ != Direct::kOn || message.protocol != Protocol::kSimple || !message.sends ||
+      message.bytes == 0) {
+    return;
+  }
+  if (peers_->same_process(message.peer)) {
+    message.visible = from_cuda_malloc(message.data);
+  } else if (const auto shift = buffers_->seen_by(message.peer, {message.data, message.bytes})) {
+    message.visible = true;
+    message.shift = *shift;
+    log::info(log::kP2p, "rank {}: send of {} bytes: rank {}, of another process, may read them",
+              rank_, message.bytes, message.peer);
   }
 }
 
@@ -514,8 +528,22 @@ bool CudaGroup::follow_last(cudaStream_t stream) {
   if (launched_ && id != last_stream_) {
     check_cuda(cudaStreamWaitEvent(stream, last_event_, 0), "ordering two streams");
   }
+  if (buffers_->unsettled() && idle()) buffers_->settle();
   last_stream_ = id;
   return true;
+}
+
+bool CudaGroup::idle() const {
+  if (captured_) return false;
+  if (!launched_) return true;
+  const cudaError_t ended = cudaEventQuery(last_event_);
+  if (ended != cudaSuccess) cudaGetLastError();
+  return ended == cudaSuccess;
+}
+
+void CudaGroup::wait_until_idle() const {
+  if (launched_) check_cuda(cudaEventSynchronize(last_event_), "waiting for the last operation");
+  if (captured_) check_cuda(cudaDeviceSynchronize(), "waiting for graphs");
 }
 
 void CudaGroup::mark_last(cudaStream_t stream) {
@@ -545,6 +573,37 @@ void CudaGroup::start(const void* kernel, unsigned blocks, int threads, void* ar
   void* parameters[] = {args};
   check_cuda(cudaLaunchKernelExC(&config, kernel, parameters), "starting a kernel");
   if (ordered) mark_last(stream);
+}
+
+// ---- registered buffers -----------------------------------------------------------------
+
+std::uint64_t CudaGroup::register_buffer(const void* buffer, std::size_t bytes, Deadline deadline) {
+  const CurrentDevice current(device_);
+  const RelaxedCapture relaxed;
+  if (buffers_->unsettled()) {
+    wait_until_idle();
+    buffers_->settle();
+  }
+  const std::uint64_t number = buffers_->add({buffer, bytes}, deadline);
+  forget_buffers();
+  return number;
+}
+
+void CudaGroup::deregister_buffer(std::uint64_t number) {
+  const CurrentDevice current(device_);
+  const RelaxedCapture relaxed;
+  buffers_->remove(number);
+  forget_buffers();
+  // Closing memory may wait for the GPU, where an operation may wait for a rank of this thread that
+  // has not been called yet.
+  if (idle()) buffers_->settle();
+}
+
+void CudaGroup::forget_buffers() noexcept {
+  for (const std::unique_ptr<Way>& way : ways_) {
+    way->checked_input = way->checked_output = nullptr;
+    way->args.visible = 0;
+  }
 }
 
 // ---- messages ---------------------------------------------------------------------------
@@ -605,9 +664,7 @@ void CudaGroup::launch(const std::vector<PointToPointCall>& calls, DeviceStream 
       if (check_pointers_) {
         check_buffer(message.data, message.bytes, call.sends ? "sendbuf" : "recvbuf");
       }
-      message.visible = direct_ == Direct::kOn && choice.protocol == Protocol::kSimple &&
-                        call.sends && message.bytes > 0 && peers_->same_process(call.peer) &&
-                        visible_to_peers(message.data);
+      show(message);
       blocks += static_cast<unsigned>(choice.channels);
       threads = std::max(threads, choice.threads);
     }
@@ -646,8 +703,9 @@ std::optional<Error> CudaGroup::stopped() const {
 
 void CudaGroup::finish(Bootstrap& bootstrap) {
   const CurrentDevice current(device_);
-  if (launched_) check_cuda(cudaEventSynchronize(last_event_), "waiting for the last operation");
-  if (captured_) check_cuda(cudaDeviceSynchronize(), "waiting for graphs");
+  wait_until_idle();
+  // Before the others hear of it: who has left may free its memory.
+  buffers_->close_all();
   // A peer's kernels may still write here. Ranks of this process share the window's ownership;
   // those of other processes say when they are done.
   for (int r = 0; r < size_; ++r) {

@@ -15,6 +15,7 @@
 #include "comm/cuda/device_window.h"
 #include "comm/device_constants.h"
 #include "comm/device_group.h"
+#include "comm/registered_buffers.h"
 #include "executor/block/launch.h"
 #include "schedule/checked.h"
 
@@ -34,6 +35,8 @@ class CudaGroup final : public DeviceGroup {
   void launch(const std::vector<PointToPointCall>& calls, DeviceStream stream) override;
   void use_schedule(std::shared_ptr<const schedule::Checked> checked) override;
   void forget_schedules() override;
+  std::uint64_t register_buffer(const void* buffer, std::size_t bytes, Deadline deadline) override;
+  void deregister_buffer(std::uint64_t number) override;
   void abort() noexcept override;
   [[nodiscard]] std::optional<Error> stopped() const override;
   void finish(Bootstrap& bootstrap) override;
@@ -87,14 +90,20 @@ class CudaGroup final : public DeviceGroup {
   void drop_given();
   void drop_last_way();
   Way& way_of(const CollectiveCall& call, bool in_place);
+  // Which ranks see the call's buffers, and where.
   void fill_reach(Way& way, const CollectiveCall& call) const;
+  void show(executor::Message& message) const;
+  // What was looked at last may be seen otherwise now.
+  void forget_buffers() noexcept;
   // Both ends of the buffer are in memory of this GPU, or of the host and mapped.
   void check_buffer(const void* buffer, std::size_t bytes, const char* name) const;
-  [[nodiscard]] bool visible_to_peers(const void* buffer) const;
   // Operations of one communicator run in the order of their calls, on whatever stream.
   // @return false when `stream` captures: then it is not marked as the last
   bool follow_last(cudaStream_t stream);
   void mark_last(cudaStream_t stream);
+  // Every operation has run. False when graphs have some, of which nothing is known.
+  [[nodiscard]] bool idle() const;
+  void wait_until_idle() const;
   void start(const void* kernel, unsigned blocks, int threads, void* args, std::size_t shared,
              cudaStream_t stream);
 
@@ -112,6 +121,7 @@ class CudaGroup final : public DeviceGroup {
   std::array<DeviceMemory, executor::kNumProtocols> receive_ends_;
   DeviceMemory boards_;  // addresses of this rank's tags in all windows
   std::unique_ptr<DevicePeers> peers_;
+  std::unique_ptr<RegisteredBuffers> buffers_;
   executor::Control* control_ = nullptr;  // in pinned memory
   executor::Control* control_on_device_ = nullptr;
   std::unique_ptr<DeviceTuner> tuner_;

@@ -1,10 +1,12 @@
 // MeasureSite on the memory of a GPU.
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "comm/cuda/cuda_error.h"
 #include "comm/cuda/device_window.h"
 #include "comm/measure_site.h"
+#include "core/log.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -18,6 +20,13 @@ class DeviceSite final : public MeasureSite {
     forget_graph();
     // What still runs uses the buffers that are freed next.
     cudaStreamSynchronize(stream_);
+    for (const std::uint64_t number : registered_) {
+      try {
+        comm_.deregister_buffer(number);
+      } catch (const Error& error) {
+        log::warn("deregistering a measured buffer: {}", error.what());
+      }
+    }
     cudaStreamDestroy(stream_);
   }
   DeviceSite(const DeviceSite&) = delete;
@@ -28,6 +37,11 @@ class DeviceSite final : public MeasureSite {
     check_cuda(cudaMemset(buffers_.back().data(), 0x5a, offset + bytes), "clearing device memory");
     check_cuda(cudaDeviceSynchronize(), "clearing device memory");
     return buffers_.back().data() + offset;
+  }
+  void register_buffers() override {
+    for (const DeviceMemory& buffer : buffers_) {
+      registered_.push_back(comm_.register_buffer(buffer.data(), buffer.bytes()));
+    }
   }
   void write(std::byte* to, std::span<const std::byte> from) override {
     copy(to, from.data(), from.size());
@@ -86,6 +100,7 @@ class DeviceSite final : public MeasureSite {
   cudaStream_t stream_ = nullptr;
   cudaGraphExec_t graph_ = nullptr;
   std::vector<DeviceMemory> buffers_;
+  std::vector<std::uint64_t> registered_;
 };
 
 }  // namespace

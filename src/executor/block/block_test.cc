@@ -1,7 +1,9 @@
 // The code of CUDA blocks on threads of the host: every schedule by both protocols, by address and
 // staged, and every way to stop.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/shared_memory.h"
 #include "core/testing/share.h"
 #include "executor/block/host_block.h"
 #include "executor/block/pack.h"
@@ -36,8 +39,29 @@ struct Case {
   FifoShape shape{4, 4, 1920};
   std::size_t chunk = 16;
   bool by_address = false;
+  bool elsewhere = false;  // the other ranks see a rank's buffers at other addresses
   bool in_place = false;
   std::size_t misaligned = 0;  // bytes
+};
+
+// Memory at two places: its owner's, and where the other ranks see it.
+class TwiceMapped {
+ public:
+  explicit TwiceMapped(std::size_t bytes)
+      : own_(SharedMemory::create(bytes, ShmBacking::kMemfd)),
+        elsewhere_(SharedMemory::map(FileDescriptor(::dup(own_.fd())), bytes)) {}
+  [[nodiscard]] std::byte* data() const noexcept { return own_.data(); }
+  [[nodiscard]] std::int64_t shift() const noexcept { return elsewhere_.data() - own_.data(); }
+  [[nodiscard]] bool holds(const std::byte* place) const noexcept {
+    return place >= own_.data() && place < own_.data() + own_.size();
+  }
+  [[nodiscard]] bool shows(std::uint64_t address) const noexcept {
+    return holds(reinterpret_cast<const std::byte*>(address - static_cast<std::uint64_t>(shift())));
+  }
+
+ private:
+  SharedMemory own_;
+  SharedMemory elsewhere_;
 };
 
 PackedPrograms pack_for(Protocol protocol, const std::vector<Program>& programs) {
@@ -84,6 +108,21 @@ class Machine {
   void lend_boards(LaunchLinks& links) {
     links.board = boards_[links.rank].data();
     links.boards = addresses_[links.rank].data();
+  }
+  // Of the chunks that were given by address and are still described in a link of protocol simple.
+  [[nodiscard]] std::vector<std::uint64_t> given_addresses() const {
+    std::vector<std::uint64_t> found;
+    for (const std::vector<BlockSendEnd>& ends : sends_) {
+      for (const BlockSendEnd& end : ends) {
+        for (std::uint64_t chunk = 1; chunk <= end.shape.headers; ++chunk) {
+          const SlotHeader& header = *end.header(chunk);
+          if (header.sequence != 0 && header.kind == SlotKind::kAddress) {
+            found.push_back(header.address);
+          }
+        }
+      }
+    }
+    return found;
   }
   BlockSendEnd* sends(std::size_t rank) { return sends_[rank].data(); }
   BlockReceiveEnd* receives(std::size_t rank) { return receives_[rank].data(); }
@@ -167,9 +206,10 @@ LaunchArgs make_args(const Case& test, const PackedPrograms& programs, Machine& 
   return args;
 }
 
-// Runs the case twice over the same links and returns the wrong elements over all ranks.
+// Runs the case twice over the same links and returns the wrong elements over all ranks. Counts the
+// chunks that it finds given by address to ranks elsewhere.
 template <typename Element, RedOp kOp>
-std::uint64_t run(const Case& test) {
+std::uint64_t run(const Case& test, std::size_t* given = nullptr) {
   const schedule::Schedule& s = test.schedule;
   const schedule::CheckReport report = schedule::check(s);
   EXPECT_TRUE(report.accepted);
@@ -182,6 +222,8 @@ std::uint64_t run(const Case& test) {
   std::vector<PackedPrograms> programs(n);
   std::vector<std::vector<std::byte>> inputs(n);
   std::vector<std::vector<std::byte>> outputs(n);
+  std::vector<TwiceMapped> mapped_inputs;
+  std::vector<TwiceMapped> mapped_outputs;
   Control control;
   for (int r = 0; r < s.num_ranks; ++r) {
     std::vector<Program> lists;
@@ -192,6 +234,10 @@ std::uint64_t run(const Case& test) {
         units(schedule::input_units(s.collective, s.num_ranks, s.root, r)));
     outputs[static_cast<std::size_t>(r)].resize(
         units(schedule::output_units(s.collective, s.num_ranks, s.root, r)));
+    if (test.elsewhere) {
+      mapped_inputs.emplace_back(inputs[static_cast<std::size_t>(r)].size());
+      mapped_outputs.emplace_back(outputs[static_cast<std::size_t>(r)].size());
+    }
   }
   std::uint64_t wrong = 0;
   for (int turn = 0; turn < 2; ++turn) {
@@ -204,8 +250,10 @@ std::uint64_t run(const Case& test) {
       const auto i = static_cast<std::size_t>(r);
       args[i] = make_args(test, programs[i], machine, r, control);
       Call& call = args[i].call;
-      std::byte* input = inputs[i].data() + test.misaligned;
-      std::byte* output = outputs[i].data() + test.misaligned;
+      std::byte* input =
+          (test.elsewhere ? mapped_inputs[i].data() : inputs[i].data()) + test.misaligned;
+      std::byte* output =
+          (test.elsewhere ? mapped_outputs[i].data() : outputs[i].data()) + test.misaligned;
       if (test.in_place) {
         const int offset = *schedule::in_place_input_offset(s.collective, r);
         if (outputs[i].size() >= inputs[i].size()) {
@@ -228,6 +276,12 @@ std::uint64_t run(const Case& test) {
         call.scaled = true;
         call.scalar = pattern.scalar(r);
       }
+      if (test.elsewhere) {
+        const auto shift_of = [&](const std::byte* place) {
+          return (mapped_inputs[i].holds(place) ? mapped_inputs : mapped_outputs)[i].shift();
+        };
+        for (Shift& shift : args[i].shifts) shift = {shift_of(input), shift_of(output)};
+      }
       call.tag.call = static_cast<std::uint32_t>(turn);
     }
     for (std::size_t r = 0; r < n; ++r) {
@@ -242,6 +296,16 @@ std::uint64_t run(const Case& test) {
       wrong += pattern.count_wrong(r, results[static_cast<std::size_t>(r)]);
     }
   }
+  if (test.elsewhere) {
+    for (const std::uint64_t address : machine.given_addresses()) {
+      ++*given;
+      const auto shows = [&](const TwiceMapped& memory) { return memory.shows(address); };
+      if (std::none_of(mapped_inputs.begin(), mapped_inputs.end(), shows) &&
+          std::none_of(mapped_outputs.begin(), mapped_outputs.end(), shows)) {
+        ADD_FAILURE() << "an address that its reader does not see";
+      }
+    }
+  }
   return wrong;
 }
 
@@ -251,6 +315,31 @@ std::string describe(const Case& test) {
                      s.algorithm, s.num_ranks, s.root, s.num_channels(), test.count,
                      name(test.protocol), test.by_address ? " by address" : "",
                      test.in_place ? " in place" : "");
+}
+
+TEST(Block, GivesAddressesAsTheReaderSeesThem) {
+  std::map<std::string, std::size_t> given;
+  for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
+    for (int c = 0; c < kNumCollectives; ++c) {
+      const auto collective = static_cast<Collective>(c);
+      const schedule::Request request{collective, 3, has_root(collective) ? 1 : 0, 2};
+      if (!algorithm.supports(request)) continue;
+      Case test;
+      test.schedule = schedule::compile(algorithm.name, request);
+      test.count = 67;
+      test.by_address = test.elsewhere = true;
+      const bool in_place_form = schedule::in_place_input_offset(collective, 0).has_value() &&
+                                 schedule::check(test.schedule).in_place;
+      for (const bool in_place : {false, true}) {
+        if (in_place && !in_place_form) continue;
+        test.in_place = in_place;
+        const std::uint64_t wrong = run<ElementOf<DataType::kFloat32>, RedOp::kSum>(
+            test, &given[std::string(name(collective))]);
+        ASSERT_EQ(wrong, 0U) << describe(test);
+      }
+    }
+  }
+  for (const auto& [collective, chunks] : given) EXPECT_GT(chunks, 0U) << collective;
 }
 
 TEST(Block, RunsEveryScheduleRight) {
@@ -334,12 +423,15 @@ std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address
   Control control;
   std::vector<std::vector<std::byte>> out(2);
   std::vector<std::vector<std::byte>> in(2);
+  std::vector<TwiceMapped> mapped;
   std::vector<MessageArgs> args(2);
   for (std::size_t r = 0; r < 2; ++r) {
     for (std::size_t i = 0; i < bytes; ++i) {
       out[r].push_back(static_cast<std::byte>(i * 7 + i / 256 + r));
     }
     in[r].resize(bytes);
+    mapped.emplace_back(std::max<std::size_t>(bytes, 1));
+    std::copy(out[r].begin(), out[r].end(), mapped[r].data());
     MessageArgs& a = args[r];
     for (LaunchLinks& links : a.links) {
       links.sends = machine.sends(r);
@@ -353,7 +445,8 @@ std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address
     a.num_messages = 2;
     for (std::uint16_t m = 0; m < 2; ++m) {
       Message& message = a.messages[m];
-      message.data = m == 0 ? in[r].data() : out[r].data();
+      message.data = m == 0 ? in[r].data() : mapped[r].data();
+      message.shift = mapped[r].shift();
       message.bytes = bytes;
       message.chunk_bytes = 200;
       message.peer = static_cast<int>(1 - r);
@@ -383,6 +476,10 @@ std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address
   EXPECT_EQ(control.abort, 0U);
   std::size_t wrong = 0;
   for (std::size_t r = 0; r < 2; ++r) wrong += in[r] == out[1 - r] ? 0 : 1;
+  if (protocol != Protocol::kSimple) return wrong;
+  for (const std::uint64_t address : machine.given_addresses()) {
+    EXPECT_TRUE(mapped[0].shows(address) || mapped[1].shows(address));
+  }
   return wrong;
 }
 
