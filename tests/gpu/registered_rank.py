@@ -167,6 +167,7 @@ def operations(comm: Communicator) -> None:
                         assert told == direct, (where, case.operation, case.count, told)
     # Input and output in windows of their own.
     first, second = memory(LARGEST), memory(LARGEST)
+    log.direct()  # what the last cases said
     with comm.register(first):
         comm.broadcast(first, out=second)
         assert not log.direct()
