@@ -61,9 +61,11 @@ struct Frame {
 };
 inline constexpr std::size_t kFrameBytes = 56;
 
-/// Larger messages wait for their receive; smaller ones are held by the receiver, if need be.
-inline constexpr std::size_t kEagerBytes = 16 << 10;
-/// Eager messages that may be on their way or held by the receiver: at most 512 KiB.
+/// Larger messages wait for their receive; smaller ones are held by the receiver, if need be. A
+/// chunk of a collective, which is 32 KiB over a network, goes at once with what stands before it:
+/// waiting for the receiver's word takes broadcasts and gathers twice as long.
+inline constexpr std::size_t kEagerBytes = 33 << 10;
+/// Eager messages that may be on their way or held by the receiver: at most 1 MiB.
 inline constexpr std::uint64_t kEagerCredits = 32;
 /// Larger messages are cut into pieces of this size, which may take different streams.
 inline constexpr std::size_t kPieceBytes = 256 << 10;
