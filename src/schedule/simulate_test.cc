@@ -23,6 +23,27 @@
 namespace ropewalk::schedule {
 namespace {
 
+TEST(Simulate, LeavesToOthersWhatTakesItsEngineLong) {
+  SimulationRequest request;
+  request.subject = print(compile("ring", {Collective::kAllReduce, 4, 0, 1}));
+  request.topology = topology::write_json(topology::synthetic("4gpu nvswitch"));
+  request.engine_seconds = 10;
+  double said = 11;
+  const auto played = [&] {
+    return simulate(request, "slow", make_fair_share_engine,
+                    [&](const Traffic& traffic) { return traffic.messages() > 0 ? said : 0; });
+  };
+  try {
+    played();
+    ADD_FAILURE() << "was played";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kTimeout);
+    EXPECT_NE(std::string(error.what()).find("would take slow some 11 s"), std::string::npos);
+  }
+  said = 9;
+  EXPECT_NO_THROW(played());
+}
+
 /// A row of GPUs, each joined to the next both ways at 10 GB/s and 2 us.
 topology::Topology row(int gpus) {
   topology::Description machine;

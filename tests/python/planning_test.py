@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import resource
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -298,12 +301,33 @@ def test_command_tells_rate_bound_and_why(program: Program) -> None:
     assert json.loads(only.stdout)["bound_gbps"] == pytest.approx(92.571429)
 
 
+def test_memory_that_runs_out_is_said(tmp_path: Path) -> None:
+    gpus = 2800
+    ring = topology_of(gpus, 0, {(i, (i + 1) % gpus): 10.0 for i in range(gpus)})
+    file = tmp_path / "ring.json"
+    file.write_text(ring.to_json())
+    done = subprocess.run(
+        [sys.executable, "-m", "ropewalk", "plan", str(file), "all_reduce"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (10**9, 10**9)),
+    )
+    assert done.returncode == 3
+    assert "memory ran out for a plan of all_reduce over 2800 GPUs" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--gpus", "0"], "at least 2 GPUs"),
         (["--gpus", "0,9"], "no GPU 9"),
         (["--gpus", "0,x"], "no list of numbers"),
+        (["--gpus", "0-1000000000"], "no GPU 1000000000: dgx1v has 8 GPUs, 0 to 7"),
+        (["--gpus", "0-7,0-7"], "twice"),
+        (["--gpus", "3-1"], "runs backwards"),
         (["--plane", "nvlink", "--gpus", "0,5,6"], "gpu5, gpu6"),
         (["--algorithm", "magic"], "unknown"),
         (["--plane", "warp"], "no plane"),

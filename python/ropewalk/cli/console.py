@@ -90,6 +90,8 @@ def reported() -> Iterator[None]:
         fail(str(error), USAGE)
     except errors.Error as error:
         fail(str(error))
+    except MemoryError:
+        fail("memory ran out: the machine or the plan is too large for it")
     except BrokenPipeError:
         # The reader (head, less) has seen enough. Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -99,7 +99,7 @@ def plan(
     operation = operation.replace("-", "_")
     with console.reported():
         machine = _machine(source)
-        chosen = gpu_list(gpus)
+        chosen = gpu_list(gpus, machine)
         if nccl_graph is not None:
             part = machine if chosen is None else machine.select(gpus=chosen)
             console.write(nics.nic_report(part)["graph"], nccl_graph)

@@ -89,7 +89,7 @@ def topo(
         if hosts != 1 or rails:
             shown = shown.replicate(hosts, rails=rails)
         if plane is not None or gpus is not None:
-            shown = shown.select(plane=plane, gpus=gpu_list(gpus))
+            shown = shown.select(plane=plane, gpus=gpu_list(gpus, shown))
         if as_json:
             console.write(shown.to_json(), output)
         elif svg:
