@@ -97,7 +97,7 @@ def simulate(
     if engine != "builtin":
         try:
             report = _by_simgrid({**request, "engine_seconds": PATIENCE_SECONDS})
-        except _NotSuited as reason:
+        except _UnsuitedError as reason:
             if engine == "simgrid" and reason.there:
                 note(f"{reason}; --engine builtin takes less")
                 report = _by_simgrid(request)
@@ -122,7 +122,7 @@ def simulate(
     return report
 
 
-class _NotSuited(Exception):
+class _UnsuitedError(Exception):
     """SimGrid is not there, or this is too much for it."""
 
     def __init__(self, words: str, *, there: bool) -> None:
@@ -133,7 +133,7 @@ class _NotSuited(Exception):
 def _by_simgrid(request: dict[str, Any]) -> dict[str, Any]:
     program = simgrid_program()
     if program is None:
-        raise _NotSuited(
+        raise _UnsuitedError(
             f"{_PROGRAM} is not there: it is built where SimGrid is installed (Debian: "
             "libsimgrid-dev)",
             there=False,
@@ -143,15 +143,15 @@ def _by_simgrid(request: dict[str, Any]) -> dict[str, Any]:
             [str(program)], input=json.dumps(request), capture_output=True, text=True, check=False
         )
     except OSError as error:
-        raise _NotSuited(f"{program} cannot be run: {error.strerror}", there=False) from error
+        raise _UnsuitedError(f"{program} cannot be run: {error.strerror}", there=False) from error
     words = done.stderr.strip() or f"{program} ended with {done.returncode}"
     if done.returncode == _NOT_LOADED:
-        raise _NotSuited(
+        raise _UnsuitedError(
             f"{program} finds a library of SimGrid's no more (Debian: libsimgrid3.32): {words}",
             there=False,
         )
     if done.returncode == _NOT_FOR_THIS_ENGINE:
-        raise _NotSuited(words, there="engine_seconds" in request)
+        raise _UnsuitedError(words, there="engine_seconds" in request)
     if done.returncode != 0:
         raise errors.ArgumentError(words)
     parsed: dict[str, Any] = json.loads(done.stdout)

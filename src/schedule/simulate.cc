@@ -267,6 +267,17 @@ std::string simulate(const SimulationRequest& request, std::string_view engine_n
                 request.options.most_messages);
   }
   const std::size_t start = request.subject.find_first_not_of(" \t\r\n");
+  // A comment or the first word of the text form; JSON is a plan.
+  const auto begins = [&](std::string_view words) {
+    return start != std::string::npos &&
+           std::string_view(request.subject).substr(start).starts_with(words);
+  };
+  if (!begins("{") && !begins("#") && !begins("ropewalk-schedule")) {
+    throw Error(Errc::kInvalidArgument,
+                "{}: neither a plan (JSON of the schema ropewalk-plan/1) nor a schedule (text that "
+                "begins with \"ropewalk-schedule 1\")",
+                request.subject_name);
+  }
   const bool is_plan = start != std::string::npos && request.subject[start] == '{';
   if (!is_plan && request.topology.empty()) {
     throw Error(Errc::kInvalidArgument, "{}: a schedule needs a topology to run on",

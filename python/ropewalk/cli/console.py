@@ -64,6 +64,12 @@ def write_file(text: str, path: Path) -> None:
         fail(f"{path}: {error.strerror}", USAGE)
 
 
+def tell(notes: list[str]) -> None:
+    """One line each on standard error."""
+    for each in notes:
+        print(f"ropewalk: {each}", file=sys.stderr)
+
+
 def fail(message: str, status: int = FAILURE) -> NoReturn:
     """Ends the command with a message on standard error."""
     sys.stdout.flush()

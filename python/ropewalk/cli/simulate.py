@@ -21,11 +21,11 @@ plan names its links itself; a schedule needs --topology, and its messages take 
 library without a plan would take. Simulation is at the level of flows: links limit, processors do
 not.
 
-With SimGrid installed its network model plays, else the built-in one (max-min fair shares). That one
-also plays what SimGrid would need long for. Which it was, and why, is said.
+With SimGrid installed its network model plays, else the built-in one (max-min fair shares). That
+one also plays what SimGrid would need long for. Which it was, and why, is said.
 
-Chunks are made larger until no more than --most-messages are moved: a message then takes longer to
-fill its trees than it would, and the ratio falls. With --chunk the size is kept up to 10^8 messages.
+Chunks are made larger until no more than --most-messages are moved: a message then takes longer
+to fill its trees, and the ratio falls. With --chunk the size is kept up to 10^8 messages.
 
 Examples:
 
