@@ -6,8 +6,8 @@
 //
 // The report is that of schedule/simulate.h. Exit status 0; 2 with a message on standard error when
 // the request is wrong; 3 when it is right but not for this engine: it would take longer than
-// engine_seconds, or more memory than there is. `ropewalk simulate` is the command for people; this program is apart so
-// that the library does not need SimGrid.
+// engine_seconds, or more memory than there is. `ropewalk simulate` is the command for people; this
+// program is apart so that the library does not need SimGrid.
 #include <cstdio>
 #include <iostream>
 #include <iterator>
