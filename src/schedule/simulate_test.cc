@@ -224,9 +224,11 @@ TEST(Simulate, RefusesWhatCannotBePlayed) {
   says([](auto& r) { r.options.chunk_bytes = -1; }, "chunks of -1");
   says([](auto& r) { r.options.most_messages = 0; }, "at most 0");
   says([](auto& r) { r.subject = "{}"; }, "p.json");
-  says([](auto& r) { r.subject = "hello"; }, "needs a topology");
+  says([](auto& r) { r.subject = "hello"; }, "p.json: neither a plan");
+  const std::string no_schedule = "ropewalk-schedule 7";
+  says([&](auto& r) { r.subject = no_schedule; }, "needs a topology");
   const std::string two = topology::write_json(machine);
-  says([&](auto& r) { r.subject = "hello", r.topology = two; }, "line 1");
+  says([&](auto& r) { r.subject = no_schedule, r.topology = two; }, "line 1");
   says(
       [&](auto& r) {
         r.topology = two;
