@@ -69,7 +69,7 @@ using EngineCost = std::function<double(const Traffic&)>;
 /// Plays a plan or a schedule. @return JSON (docs/simulation.md has every field)
 /// @throws Error kInvalidArgument for what the readers refuse, for bytes or chunks that are not
 ///         positive and finite; kInvalidUsage for a schedule that the checker refuses
-/// @throws Error kTimeout before it starts when `cost` says more than SimulationRequest::engine_seconds
+/// @throws Error kTimeout before it starts when `cost` says more than engine_seconds
 std::string simulate(const SimulationRequest& request, std::string_view engine_name,
                      const EngineFactory& engine, const EngineCost& cost = {});
 
