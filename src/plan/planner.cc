@@ -24,8 +24,8 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-/// Edges of one tree for each rank as a root, or ways between all pairs: what memory must hold, some
-/// 100 bytes each and about as much again on the way there.
+/// Edges of one tree for each rank as a root, or ways between all pairs: what memory must hold,
+/// some 100 bytes each and about as much again on the way there.
 double least_edges(Collective collective, int num_ranks) {
   const double ranks = num_ranks;
   return ranks * (ranks - 1) * (collective == Collective::kAllReduce ? 2 : 1);
