@@ -30,6 +30,10 @@ if(TARGET ropewalk)
   # What `ropewalk check-plugin` runs; in the wheel it lies beside the library.
   add_dependencies(runtime ropewalk-check-plugin)
   install(TARGETS ropewalk-check-plugin RUNTIME DESTINATION bin COMPONENT runtime)
+  # A component of its own: it needs SimGrid, which few systems have. The wheel takes it, too.
+  if(TARGET ropewalk-simgrid)
+    add_dependencies(runtime ropewalk-simgrid)
+  endif()
   install(EXPORT ropewalk-targets NAMESPACE ropewalk::
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/ropewalk COMPONENT development)
 

@@ -21,6 +21,8 @@ if(RW_SIMGRID AND NOT RW_FUZZ AND NOT RW_SANITIZE)
     target_link_libraries(ropewalk-simgrid PRIVATE rw_schedule ${SIMGRID_LIBRARY})
     target_include_directories(ropewalk-simgrid SYSTEM PRIVATE
       ${SIMGRID_INCLUDE} ${Boost_INCLUDE_DIRS})
+    # In the wheel it lies beside the library, with what they both need; SimGrid is the system's.
+    set_target_properties(ropewalk-simgrid PROPERTIES INSTALL_RPATH "$ORIGIN")
     install(TARGETS ropewalk-simgrid RUNTIME DESTINATION bin COMPONENT simgrid)
   else()
     message(STATUS "no ropewalk-simgrid: SimGrid (Debian: libsimgrid-dev) not found, or too different")

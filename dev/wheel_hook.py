@@ -1,7 +1,9 @@
 """Builds the libraries and puts them, with those that they need, into the wheel.
 
 They are libropewalk.so, the network plugin libnccl-net-ropewalk.so, the program
-ropewalk-check-plugin and, where there is CUDA, libnccl.so.2.
+ropewalk-check-plugin and, where there is CUDA, libnccl.so.2. Where SimGrid is, ropewalk-simgrid
+comes too, but not SimGrid itself: it would be the largest part of the wheel by far, for one command
+that does without.
 
 The package is pure Python over ctypes, so that one wheel per platform serves every Python version.
 RW_BUILD_DIR names a build folder to use, as the Makefile does; otherwise build/wheel is made. (Not
@@ -34,6 +36,9 @@ SYSTEM_LIBRARIES = (
 
 # Opened at run time where they are there: no link names them.
 OPENED_LIBRARIES = ("libhwloc.so.15",)
+
+# What it needs is in the wheel for the library's sake, but for SimGrid.
+SIMGRID_PROGRAM = "ropewalk-simgrid"
 
 
 def opened_libraries() -> list[Path]:
@@ -70,15 +75,17 @@ def build(root: Path, folder: Path, stage: Path) -> list[Path]:
         )
     subprocess.run(["ninja", "-C", str(folder), "runtime"], check=True)
     shutil.rmtree(stage, ignore_errors=True)
-    subprocess.run(
-        ["cmake", "--install", str(folder), "--prefix", str(stage), "--component", "runtime"],
-        check=True,
-    )
+    for component in ("runtime", "simgrid"):
+        subprocess.run(
+            ["cmake", "--install", str(folder), "--prefix", str(stage), "--component", component],
+            check=True,
+        )
     names = (
         "libropewalk.so.0",
         "libnccl-net-ropewalk.so",
         "libnccl.so.2",
         "ropewalk-check-plugin",
+        SIMGRID_PROGRAM,
     )
     libraries = [path for name in names for path in stage.rglob(name)]
     if not libraries:
@@ -98,7 +105,12 @@ class RopewalkBuildHook(BuildHookInterface[Any]):
         root = Path(self.root)
         folder = Path(os.environ.get("RW_BUILD_DIR", root / "build" / "wheel"))
         libraries = build(root, folder, folder / "wheel-stage")
-        needed = [path for library in libraries for path in needed_libraries(library)]
+        needed = [
+            path
+            for library in libraries
+            if library.name != SIMGRID_PROGRAM
+            for path in needed_libraries(library)
+        ]
         for path in (*libraries, *needed, *opened_libraries()):
             # The file itself under the name that the loader asks for; wheels hold no links.
             build_data["force_include"][str(path.resolve())] = f"ropewalk/lib/{path.name}"

@@ -52,7 +52,7 @@ def local_rank() -> tuple[Optional[int], Optional[int]]:
     """Number among the ranks of this host, and their number, as far as the launcher tells."""
     found = json_of(library().rwLaunchDescribe)
     if found["launcher"] == "none":
-        return None, None
+        return _told_in_part(os.environ)
     rank, size = found["local_rank"], found["local_size"]
     if rank < 0:
         raise errors.UsageError(
@@ -60,6 +60,27 @@ def local_rank() -> tuple[Optional[int], Optional[int]]:
             "--local-size"
         )
     return rank, size if size > 0 else None
+
+
+def _told_in_part(environment: Mapping[str, str]) -> tuple[Optional[int], Optional[int]]:
+    """As `local_rank`, from what is set without the variables that name a job of several ranks."""
+    pairs = (("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"))
+    for rank_name, size_name in pairs:
+        if rank_name not in environment:
+            continue
+        rank = _number(environment, rank_name)
+        size = _number(environment, size_name) if size_name in environment else None
+        if size is None and rank_name == "SLURM_LOCALID" and environment.get("SLURM_NNODES") == "1":
+            size = _number(environment, "SLURM_NTASKS") if "SLURM_NTASKS" in environment else None
+        return rank, size
+    return None, None
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    text = environment[name]
+    if not (text.isascii() and text.isdigit()):
+        raise errors.ArgumentError(f'{name}="{text[:64]}" is no number')
+    return int(text)
 
 
 def choose(

@@ -6,13 +6,24 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Final, Optional
+from typing import Any, Callable, Final, Optional
 
 from ropewalk import _library, errors
 from ropewalk._library import json_of, library
 
 ENGINES: Final = ("auto", "simgrid", "builtin")
 _PROGRAM: Final = "ropewalk-simgrid"
+# Exit status of the program: it serves such requests, but not this one.
+_NOT_FOR_THIS_ENGINE: Final = 3
+# That of the loader when a library is not there.
+_NOT_LOADED: Final = 127
+
+MOST_MESSAGES: Final = 4e5
+"""chunks grow until no more are moved, unless the caller names a size for them"""
+MOST_MESSAGES_OF_A_SIZE: Final = 1e8
+"""the same where the caller does"""
+PATIENCE_SECONDS: Final = 15
+"""what SimGrid may need longer for goes to the built-in engine, unless SimGrid is asked for"""
 
 
 def simgrid_program() -> Optional[Path]:
@@ -31,10 +42,11 @@ def simulate(
     message_bytes: float = 1e9,
     chunk_bytes: float = 0,
     paced: bool = True,
-    most_messages: float = 4e5,
+    most_messages: Optional[float] = None,
     engine: str = "auto",
     subject_name: str = "subject",
     topology_name: str = "topology",
+    tell: Optional[Callable[[str], None]] = None,
 ) -> dict[str, Any]:
     """Plays a plan or a schedule.
 
@@ -44,10 +56,13 @@ def simulate(
         message_bytes: size of the message, as algbw counts it.
         chunk_bytes: of pipelining; 0 lets a plan's trees have their best.
         paced: whether a plan's trees keep to their planned rates, or share links as they come.
-        most_messages: chunks are made larger until no more are moved.
-        engine: "simgrid", "builtin" (max-min fair shares), or "auto": SimGrid where it is there.
+        most_messages: chunks are made larger until no more are moved; None is MOST_MESSAGES, or
+            MOST_MESSAGES_OF_A_SIZE with `chunk_bytes`.
+        engine: "simgrid", "builtin" (max-min fair shares), or "auto": SimGrid where it is there and
+            needs no more than PATIENCE_SECONDS.
         subject_name: for messages.
         topology_name: for messages.
+        tell: called at once with each of the report's notes.
 
     Returns:
         seconds, algbw_gbps, analytic_gbps, links with their utilisation over time, and more:
@@ -57,6 +72,10 @@ def simulate(
         ArgumentError: what is wrong with the plan, the schedule, the topology or the numbers.
         UsageError: the checker refuses the schedule, or SimGrid is asked for and not there.
     """
+    if engine not in ENGINES:
+        raise errors.ArgumentError(f'engine "{engine}": known are {", ".join(ENGINES)}')
+    if most_messages is None:
+        most_messages = MOST_MESSAGES_OF_A_SIZE if chunk_bytes else MOST_MESSAGES
     request = {
         "subject": subject,
         "subject_name": subject_name,
@@ -67,22 +86,73 @@ def simulate(
         "most_messages": most_messages,
         "paced": paced,
     }
-    if engine not in ENGINES:
-        raise errors.ArgumentError(f'engine "{engine}": known are {", ".join(ENGINES)}')
-    program = None if engine == "builtin" else simgrid_program()
+    notes: list[str] = []
+
+    def note(words: str) -> None:
+        notes.append(words)
+        if tell is not None:
+            tell(words)
+
+    report: Optional[dict[str, Any]] = None
+    if engine != "builtin":
+        try:
+            report = _by_simgrid({**request, "engine_seconds": PATIENCE_SECONDS})
+        except _UnsuitedError as reason:
+            if engine == "simgrid" and reason.there:
+                note(f"{reason}; --engine builtin takes less")
+                report = _by_simgrid(request)
+            elif engine == "simgrid":
+                raise errors.UsageError(str(reason)) from None
+            else:
+                note(f"the built-in engine plays: {reason}")
+    if report is None:
+        report = json_of(library().rwSimulate, json.dumps(request).encode())
+    if chunk_bytes and report["chunk_bytes"] > chunk_bytes * 1.001:
+        note(
+            f"chunks are {report['chunk_bytes']:.4g} bytes instead of {chunk_bytes:.4g}: otherwise "
+            f"more than {most_messages:.4g} messages, or 2^20 of one tree, would be moved"
+        )
+    elif report["messages"] < report["wished_messages"] * 0.999:
+        note(
+            f"chunks are larger than is best, which costs time: {report['messages']:.4g} messages "
+            f"of up to {report['chunk_bytes']:.4g} bytes are moved instead of "
+            f"{report['wished_messages']:.4g} (see --most-messages)"
+        )
+    report["notes"] = notes
+    return report
+
+
+class _UnsuitedError(Exception):
+    """SimGrid is not there, or this is too much for it."""
+
+    def __init__(self, words: str, *, there: bool) -> None:
+        super().__init__(words)
+        self.there = there
+
+
+def _by_simgrid(request: dict[str, Any]) -> dict[str, Any]:
+    program = simgrid_program()
     if program is None:
-        if engine == "simgrid":
-            raise errors.UsageError(
-                f"{_PROGRAM} is not there: it is built where SimGrid is installed (Debian: "
-                "libsimgrid-dev)"
-            )
-        report: dict[str, Any] = json_of(library().rwSimulate, json.dumps(request).encode())
-        return report
-    done = subprocess.run(
-        [str(program)], input=json.dumps(request), capture_output=True, text=True, check=False
-    )
+        raise _UnsuitedError(
+            f"{_PROGRAM} is not there: it is built where SimGrid is installed (Debian: "
+            "libsimgrid-dev)",
+            there=False,
+        )
+    try:
+        done = subprocess.run(
+            [str(program)], input=json.dumps(request), capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise _UnsuitedError(f"{program} cannot be run: {error.strerror}", there=False) from error
+    words = done.stderr.strip() or f"{program} ended with {done.returncode}"
+    if done.returncode == _NOT_LOADED:
+        raise _UnsuitedError(
+            f"{program} finds a library of SimGrid's no more (Debian: libsimgrid3.32): {words}",
+            there=False,
+        )
+    if done.returncode == _NOT_FOR_THIS_ENGINE:
+        raise _UnsuitedError(words, there="engine_seconds" in request)
     if done.returncode != 0:
-        words = done.stderr.strip() or f"{program} ended with {done.returncode}"
         raise errors.ArgumentError(words)
     parsed: dict[str, Any] = json.loads(done.stdout)
     return parsed

@@ -216,6 +216,8 @@ def load(source: str) -> Topology:
         return discover()
     if Path(source).is_file():
         return read(source)
+    if Path(source).is_dir():
+        raise errors.ArgumentError(f"{source}: a folder, not a file")
     if source.endswith((".json", ".xml")) or "/" in source:
         raise errors.ArgumentError(f"{source}: no such file")
     return synthetic(source)

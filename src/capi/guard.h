@@ -1,6 +1,7 @@
 // The edge of the C API: no exception passes it, and every error leaves its text.
 #pragma once
 
+#include <new>
 #include <string>
 #include <utility>
 
@@ -25,6 +26,9 @@ rwResult_t guarded(const char* entry, Body&& body) noexcept {
   } catch (const Error& error) {
     report(entry, error.what());
     return to_result(error.code());
+  } catch (const std::bad_alloc&) {
+    report(entry, "memory ran out");
+    return rwSystemError;
   } catch (const std::exception& error) {
     report(entry, error.what());
   } catch (...) {

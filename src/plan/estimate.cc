@@ -1,6 +1,7 @@
 #include "plan/estimate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "plan/chunk_model.h"
@@ -82,6 +83,25 @@ int hops(const Plan& plan) {
       both += deepest;
     }
     out = std::max(out, both);
+  }
+  return out;
+}
+
+std::vector<double> bytes_for_shares(const topology::Topology& topology, const Plan& plan,
+                                     const std::vector<double>& shares) {
+  std::vector<double> out(shares.size(), 0);
+  const double rate = plan.algbw.to_double() * 1e3;  // bytes per microsecond
+  for (const Tree& tree : plan.trees) {
+    const Way way = whole_way(topology, plan, tree);
+    const int hops = std::max(way.hops, 1);
+    const double alpha = way.us / hops;
+    // x^2 microseconds at the whole rate take (x + sqrt((p-1) a))^2 with the best chunks, over one
+    // hop x^2 + a: the x for which that is x^2 / share.
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      const double x = hops > 1 ? std::sqrt((hops - 1) * alpha) / (1 / std::sqrt(shares[i]) - 1)
+                                : std::sqrt(alpha / (1 / shares[i] - 1));
+      out[i] = std::max(out[i], rate * x * x);
+    }
   }
   return out;
 }

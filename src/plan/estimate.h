@@ -4,6 +4,8 @@
 // other through the tree, as large as is best for its longest path (chunk_model.h).
 #pragma once
 
+#include <vector>
+
 #include "plan/plan.h"
 #include "topology/topology.h"
 
@@ -15,6 +17,11 @@ double latency_us(const topology::Topology& topology, const Plan& plan);
 
 /// Edges of the longest way in any tree, up and down together.
 int hops(const Plan& plan);
+
+/// Bytes from which on a message has `share` (above 0, below 1) of the plan's rate, for each of
+/// `shares`, by the same estimate as time_us(): 0 where links have no latency.
+std::vector<double> bytes_for_shares(const topology::Topology& topology, const Plan& plan,
+                                     const std::vector<double>& shares);
 
 /// Microseconds for `bytes`, all trees at once, each with its best chunk.
 double time_us(const topology::Topology& topology, const Plan& plan, double bytes);

@@ -3,19 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/error.h"
+#include "plan/bottleneck.h"
 #include "plan/estimate.h"
 #include "plan/loads.h"
 #include "plan/network.h"
+#include "topology/json_text.h"
 
 namespace ropewalk::plan {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
+using topology::parse_error_words;
 
 constexpr std::string_view kSchema = "ropewalk-plan/1";
 
@@ -66,6 +71,37 @@ Json json_of(const topology::Topology& topology, const Bound& bound) {
           {"capacity_gbps", bound.why.capacity.to_double()},
           {"ranks_inside", bound.why.ranks_inside},
           {"inside", std::move(inside)},
+          {"links", std::move(links)}};
+}
+
+/// What limits the plan itself, which may stay below the bound: its busiest links.
+Json limit_of(const topology::Topology& topology, const Plan& plan,
+              const std::map<int, int>& place) {
+  Fraction largest = 0;
+  for (const LinkLoad& each : plan.links) largest = std::max(largest, each.load / each.capacity);
+  std::vector<int> busiest;
+  Json links = Json::array();
+  for (const LinkLoad& each : plan.links) {
+    if (each.load == Fraction(0) || each.load / each.capacity != largest) continue;
+    busiest.push_back(each.link);
+    links.push_back(place.at(each.link));
+  }
+  const bool one = busiest.size() == 1;
+  std::set<double> capacities;
+  for (const int link : busiest) capacities.insert(topology.link(at(link)).capacity);
+  const std::string each =
+      capacities.size() == 1
+          ? fmt::format(" ({:.6g} GB/s{})", *capacities.begin(), one ? "" : " each")
+          : "";
+  std::string words =
+      largest >= Fraction(1)
+          ? fmt::format("{}{} limit{} this plan", name_links(topology, busiest), each,
+                        one ? "s" : "")
+          : fmt::format("the choice of trees limits this plan: {}{} {} busiest, {:.3g}% full",
+                        name_links(topology, busiest), each, one ? "is" : "are",
+                        largest.to_double() * 100);
+  return {{"words", std::move(words)},
+          {"largest_load", largest.to_double()},
           {"links", std::move(links)}};
 }
 
@@ -154,6 +190,14 @@ Tree tree_of(const Value& value, int num_ranks, const std::vector<int>& links) {
   out.root = value.field("root").index(at(num_ranks));
   out.weight = value.field("weight").fraction();
   if (out.weight <= Fraction(0)) value.field("weight").refuse("must be above zero");
+  if (value.has("weight_gbps")) {
+    const double told = value.field("weight_gbps").number();
+    const double exact = out.weight.to_double();
+    if (!(std::abs(told - exact) <= 1e-6 * exact)) {
+      value.field("weight_gbps")
+          .refuse(fmt::format("is {}, but \"weight\" is {:.9g}", told, exact));
+    }
+  }
   for (const Value& entry : value.field("edges").elements()) {
     TreeEdge edge{entry.field("source").index(at(num_ranks)),
                   entry.field("destination").index(at(num_ranks)),
@@ -233,6 +277,9 @@ std::string write_json(const topology::Topology& topology, const Plan& plan, boo
                {"hops", plan.hops},
                {"bottleneck", json_of(topology, plan.bound)}};
   if (certificate != nullptr) head["certificate"] = Json::parse(write_json(*certificate));
+  const std::vector<double> sizes = bytes_for_shares(topology, plan, {0.5, 0.9});
+  head["bytes_for_half"] = sizes[0];
+  head["bytes_for_90_percent"] = sizes[1];
   std::map<int, int> place;
   std::vector<Json> links;
   for (const LinkLoad& used : plan.links) {
@@ -244,6 +291,7 @@ std::string write_json(const topology::Topology& topology, const Plan& plan, boo
                      {"capacity", used.capacity.to_double()},
                      {"load", used.load.to_double()}});
   }
+  head["limit"] = limit_of(topology, plan, place);
   std::vector<Json> trees;
   for (const Tree& tree : plan.trees) {
     if (!with_trees) break;
@@ -277,7 +325,7 @@ Plan read_json(std::string_view text, std::string_view origin, const topology::T
   try {
     json = Json::parse(text);
   } catch (const Json::exception& error) {  // numbers that are out of range, too
-    throw Error(Errc::kInvalidArgument, "{}: {}", origin, error.what());
+    throw Error(Errc::kInvalidArgument, "{}: {}", origin, parse_error_words(text, error.what()));
   }
   const Value root(json, origin, "");
   if (root.field("schema").text() != kSchema) {

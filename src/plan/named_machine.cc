@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "plan/json.h"
+#include "topology/json_text.h"
 
 namespace ropewalk::plan {
 namespace {
@@ -99,7 +100,8 @@ topology::Topology machine_named_in(std::string_view plan_json, std::string_view
   try {
     json = Json::parse(plan_json);
   } catch (const Json::exception& error) {  // also numbers that are out of range
-    throw Error(Errc::kInvalidArgument, "{}: {}", origin, error.what());
+    throw Error(Errc::kInvalidArgument, "{}: {}", origin,
+                topology::parse_error_words(plan_json, error.what()));
   }
   Collector found;
   for (const Json& gpu : list_at(json, "gpus")) {

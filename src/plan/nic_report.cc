@@ -124,22 +124,29 @@ std::vector<std::string> in_words(const topology::Topology& machine, const Judge
   std::vector<std::string> words;
   const std::size_t nics = best.channels.ports.size();
   if (before.idle.empty()) {
-    words.push_back(
-        fmt::format("With one ring's NICs for all channels, all {} NICs work, too.", nics));
+    words.push_back(fmt::format(
+        "With one ring's NICs for all channels (RCCL 2.18's rule), all {} NICs work, too.", nics));
   } else {
-    words.push_back(fmt::format("With one ring's NICs for all channels, {} of {} NICs {} idle: {}.",
-                                before.idle.size(), nics, before.idle.size() == 1 ? "is" : "are",
-                                fmt::join(before.idle, ", ")));
+    words.push_back(
+        fmt::format("With one ring's NICs for all channels (RCCL 2.18's rule), {} of {} NICs "
+                    "{} idle: {}.",
+                    before.idle.size(), nics, before.idle.size() == 1 ? "is" : "are",
+                    fmt::join(before.idle, ", ")));
   }
   words.push_back(fmt::format(
       "Balanced: {} channels over {} NICs; the busiest NIC has {:.3g} channels per GB/s of its "
-      "speed, before it had {:.3g}; the farthest NIC is {} from its GPU.",
+      "speed, by RCCL 2.18's rule {:.3g}; the farthest NIC is {} from its GPU.",
       best.channels.channels.size(), nics - best.idle.size(), best.channels.assignment.largest_load,
       before.channels.assignment.largest_load,
       topology::name(best.channels.assignment.worst_path)));
-  words.push_back(
-      fmt::format("Expect {} (busbw, large messages) where {} was possible: {:.2f} times.",
-                  gbps(busbw(best)), gbps(busbw(before)), busbw(best) / busbw(before)));
+  words.push_back(fmt::format(
+      "Expect {} (busbw, large messages), where RCCL 2.18's rule allows {}: {:.2f} times.",
+      gbps(busbw(best)), gbps(busbw(before)), busbw(best) / busbw(before)));
+  if (best.channels.gpus.size() > 1) {
+    words.push_back(
+        "NCCL's own search spreads channels over NICs, so with NCCL expect less of a gain, or none "
+        "where it finds all of them: NCCL_DEBUG_SUBSYS=GRAPH shows what it uses.");
+  }
   for (const LinkLoad& load : best.plan.links) {
     if (load.load != load.capacity) continue;
     const topology::Link& link = machine.link(static_cast<std::size_t>(load.link));

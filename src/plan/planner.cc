@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <optional>
 
 #include "core/error.h"
@@ -22,6 +23,25 @@ namespace ropewalk::plan {
 namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+/// Edges of one tree for each rank as a root, or ways between all pairs: what memory must hold,
+/// some 100 bytes each and about as much again on the way there.
+double least_edges(Collective collective, int num_ranks) {
+  const double ranks = num_ranks;
+  return ranks * (ranks - 1) * (collective == Collective::kAllReduce ? 2 : 1);
+}
+
+/// Refuses what cannot be held, before anything grows with the square of the ranks.
+void require_size(const Problem& problem) {
+  const int ranks = problem.network.num_ranks();
+  const double edges = least_edges(problem.collective, ranks);
+  if (edges <= kMostTreeEdges) return;
+  throw Error(Errc::kInvalidArgument,
+              "{}: {} over {} GPUs is too large to be held in memory: at least {:.3g} tree edges, "
+              "where {:.3g} is the limit, which {} GPUs keep to",
+              problem.topology.name(), name(problem.collective), ranks, edges, kMostTreeEdges,
+              most_ranks(problem.collective));
+}
 
 bool is_backwards(Collective collective) {
   return collective == Collective::kReduceScatter || collective == Collective::kReduce;
@@ -47,6 +67,8 @@ Problem make_problem(const topology::Topology& topology, const Request& request)
                   request.root, out.network.num_ranks() - 1);
     }
     out.root = request.root;
+  } else {
+    require_size(out);
   }
   return out;
 }
@@ -225,6 +247,12 @@ Bound bound_of(const Problem& problem) {
 
 }  // namespace
 
+int most_ranks(Collective collective) {
+  int ranks = 2;
+  while (least_edges(collective, ranks + 1) <= kMostTreeEdges) ++ranks;
+  return ranks;
+}
+
 const std::vector<Collective>& planned_collectives() {
   static const std::vector<Collective> known = {Collective::kAllReduce, Collective::kAllGather,
                                                 Collective::kReduceScatter, Collective::kBroadcast,
@@ -252,10 +280,6 @@ double bus_factor(Collective collective, int num_ranks) {
     case Collective::kAllToAll: return (ranks - 1) / ranks;
     default: return 1;
   }
-}
-
-Bound make_bound(const topology::Topology& topology, const Request& request) {
-  return bound_of(make_problem(topology, request));
 }
 
 namespace {
@@ -331,8 +355,28 @@ Plan best_of(const Problem& problem, const Bound& bound, const std::string& plan
 
 }  // namespace
 
-Plan make_plan(const topology::Topology& topology, const Request& request) {
+namespace {
+
+/// Runs `body`; says for what memory ran out.
+template <typename Body>
+auto within_memory(const topology::Topology& topology, const Request& request, const char* what,
+                   Body&& body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    const std::size_t gpus =
+        request.selection.gpus.empty() ? topology.gpus().size() : request.selection.gpus.size();
+    throw Error(Errc::kSystem,
+                "memory ran out for {} of {} over {} GPUs of {} ({} nodes, {} links): choose "
+                "fewer GPUs, or allow more memory",
+                what, name(request.collective), gpus, topology.name(), topology.nodes().size(),
+                topology.links().size());
+  }
+}
+
+Plan planned(const topology::Topology& topology, const Request& request) {
   const Problem problem = make_problem(topology, request);
+  require_size(problem);  // with a root, too: bounds of those need less
   const auto& entries = registry();
   const auto entry = std::find_if(entries.begin(), entries.end(), [&](const Entry& known) {
     return known.info.name == request.algorithm;
@@ -348,6 +392,17 @@ Plan make_plan(const topology::Topology& topology, const Request& request) {
   const Bound bound = bound_of(problem);
   return entry == entries.end() ? best_of(problem, bound, request.selection.plane)
                                 : made_by(problem, *entry, bound, request.selection.plane);
+}
+
+}  // namespace
+
+Bound make_bound(const topology::Topology& topology, const Request& request) {
+  return within_memory(topology, request, "the bound",
+                       [&] { return bound_of(make_problem(topology, request)); });
+}
+
+Plan make_plan(const topology::Topology& topology, const Request& request) {
+  return within_memory(topology, request, "a plan", [&] { return planned(topology, request); });
 }
 
 }  // namespace ropewalk::plan

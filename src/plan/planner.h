@@ -24,6 +24,12 @@ struct Request {
   int trees_per_root = 0;  ///< 0: as many as the best rate needs
 };
 
+/// Plans keep below so many tree edges, which need some 4 GiB with all that leads to them.
+inline constexpr double kMostTreeEdges = 1 << 24;
+
+/// The most GPUs that plans of a collective may have for that: 2896 for all_reduce, else 4096.
+int most_ranks(Collective collective);
+
 /// One algorithm, as `ropewalk plan --algorithm` names it.
 struct AlgorithmInfo {
   std::string_view name;
@@ -39,8 +45,9 @@ const std::vector<AlgorithmInfo>& algorithms();
 const std::vector<Collective>& planned_collectives();
 
 /// @throws Error kInvalidArgument for what make_network refuses, for unknown algorithms, operations
-///         without plans, roots that are not there, and algorithms that cannot serve the request
-///         (the message says why)
+///         without plans, roots that are not there, more than most_ranks() GPUs, and algorithms
+///         that cannot serve the request (the message says why)
+/// @throws Error kSystem when memory runs out; the message says for what
 Plan make_plan(const topology::Topology& topology, const Request& request);
 
 /// The bound of a request alone, without any trees: fast also for thousands of GPUs.

@@ -27,6 +27,33 @@ std::string refusal(const topology::Topology& machine, const Request& request) {
   return "";
 }
 
+TEST(Planner, RefusesWhatMemoryCannotHold) {
+  topology::Description ring;
+  ring.name = "ring";
+  const int gpus = 5000;
+  for (int i = 0; i < gpus; ++i) {
+    topology::Node node;
+    node.id = "g" + std::to_string(i);
+    node.rank = i;
+    ring.nodes.push_back(node);
+    topology::Link link;
+    link.source = static_cast<std::size_t>(i);
+    link.destination = static_cast<std::size_t>((i + 1) % gpus);
+    link.capacity = 10;
+    ring.links.push_back(link);
+  }
+  const topology::Topology machine(std::move(ring));
+  Request request;
+  for (const Collective collective :
+       {Collective::kAllReduce, Collective::kAllGather, Collective::kBroadcast}) {
+    request.collective = collective;
+    EXPECT_THAT(refusal(machine, request), HasSubstr("over 5000 GPUs is too large"));
+    EXPECT_THAT(refusal(machine, request), HasSubstr(std::to_string(most_ranks(collective))));
+  }
+  EXPECT_EQ(most_ranks(Collective::kAllReduce), 2896);
+  EXPECT_EQ(most_ranks(Collective::kBroadcast), 4096);
+}
+
 TEST(Planner, RefusesWhatCannotBe) {
   const topology::Topology machine = topology::testing::machine("dgx1v");
   Request request;

@@ -1,6 +1,7 @@
 #include "schedule/fair_share.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -125,11 +126,19 @@ class FairShare : public FlowEngine {
 
   void set_rate(int flow, double rate) {
     Flow& changed = at(flow);
+    // Its arrival is in the queue already. Where many flows share, most keep their rates.
+    if (changed.rate > 0 && std::abs(changed.rate - rate) <= 1e-12 * rate) return;
     changed.left = std::max(0.0, changed.left - changed.rate * (now_ - changed.since));
     changed.since = now_;
     changed.rate = rate;
     events_.emplace(now_ + (changed.left > 0 ? changed.left / rate : 0), ++sequence_, flow,
                     ++changed.version);
+    // What is out of date would otherwise stay until its time: for N flows that share, N for each
+    // of N arrivals.
+    if (events_.size() > 4 * flows_.size() + 1024) {
+      events_.erase_if(
+          [&](const Event& each) { return at(std::get<2>(each)).version != std::get<3>(each); });
+    }
   }
 
   /// Shares anew among all flows that are connected with `flow` through links that do not fit all.
@@ -221,7 +230,14 @@ class FairShare : public FlowEngine {
   std::vector<std::size_t> place_;
   // time, order of making, flow, version
   using Event = std::tuple<double, std::uint64_t, int, std::uint64_t>;
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  struct Queue : std::priority_queue<Event, std::vector<Event>, std::greater<>> {
+    template <typename Predicate>
+    void erase_if(Predicate&& predicate) {
+      std::erase_if(c, predicate);
+      std::make_heap(c.begin(), c.end(), comp);
+    }
+  };
+  Queue events_;
   std::uint64_t sequence_ = 0;
   double now_ = 0;
 };

@@ -253,7 +253,7 @@ Outcome play(const topology::Topology& topology, const Traffic& traffic, FlowEng
 }
 
 std::string simulate(const SimulationRequest& request, std::string_view engine_name,
-                     const EngineFactory& engine) {
+                     const EngineFactory& engine, const EngineCost& cost) {
   const auto positive = [](double value) { return std::isfinite(value) && value > 0; };
   if (!positive(request.options.bytes) || request.options.bytes > 1e18) {
     throw Error(Errc::kInvalidArgument, "simulation of {} bytes", request.options.bytes);
@@ -267,6 +267,17 @@ std::string simulate(const SimulationRequest& request, std::string_view engine_n
                 request.options.most_messages);
   }
   const std::size_t start = request.subject.find_first_not_of(" \t\r\n");
+  // A comment or the first word of the text form; JSON is a plan.
+  const auto begins = [&](std::string_view words) {
+    return start != std::string::npos &&
+           std::string_view(request.subject).substr(start).starts_with(words);
+  };
+  if (!begins("{") && !begins("#") && !begins("ropewalk-schedule")) {
+    throw Error(Errc::kInvalidArgument,
+                "{}: neither a plan (JSON of the schema ropewalk-plan/1) nor a schedule (text that "
+                "begins with \"ropewalk-schedule 1\")",
+                request.subject_name);
+  }
   const bool is_plan = start != std::string::npos && request.subject[start] == '{';
   if (!is_plan && request.topology.empty()) {
     throw Error(Errc::kInvalidArgument, "{}: a schedule needs a topology to run on",
@@ -296,6 +307,14 @@ std::string simulate(const SimulationRequest& request, std::string_view engine_n
     ranks = checked.schedule().num_ranks;
     algorithm = checked.schedule().algorithm;
   }
+  if (cost && request.engine_seconds > 0) {
+    const double seconds = cost(traffic);
+    if (seconds > request.engine_seconds) {
+      throw Error(Errc::kTimeout, "{:.3g} messages over {:.3g} paths would take {} some {:.0f} s",
+                  traffic.messages(), static_cast<double>(traffic.paths.size()), engine_name,
+                  seconds);
+    }
+  }
   const auto made = engine(topology, traffic);
   const Outcome outcome = play(topology, traffic, *made);
   const double rate = outcome.seconds > 0 ? request.options.bytes / outcome.seconds / 1e9 : 0;
@@ -310,6 +329,8 @@ std::string simulate(const SimulationRequest& request, std::string_view engine_n
                        {"bytes", request.options.bytes},
                        {"paced", is_plan && request.options.paced},
                        {"messages", outcome.messages},
+                       {"wished_messages", traffic.wished_messages},
+                       {"chunk_bytes", traffic.largest_chunk()},
                        {"seconds", outcome.seconds},
                        {"algbw_gbps", rate},
                        {"analytic_seconds", predicted},

@@ -60,12 +60,17 @@ struct SimulationRequest {
   std::string topology;      ///< JSON; may be "" for a plan, which names its links itself
   std::string topology_name;
   TrafficOptions options;
+  double engine_seconds = 0;  ///< refuse what the engine may need longer for; 0: any time
 };
+
+/// How long an engine needs to play the traffic, roughly, in seconds.
+using EngineCost = std::function<double(const Traffic&)>;
 
 /// Plays a plan or a schedule. @return JSON (docs/simulation.md has every field)
 /// @throws Error kInvalidArgument for what the readers refuse, for bytes or chunks that are not
 ///         positive and finite; kInvalidUsage for a schedule that the checker refuses
+/// @throws Error kTimeout before it starts when `cost` says more than engine_seconds
 std::string simulate(const SimulationRequest& request, std::string_view engine_name,
-                     const EngineFactory& engine);
+                     const EngineFactory& engine, const EngineCost& cost = {});
 
 }  // namespace ropewalk::schedule

@@ -23,6 +23,27 @@
 namespace ropewalk::schedule {
 namespace {
 
+TEST(Simulate, LeavesToOthersWhatTakesItsEngineLong) {
+  SimulationRequest request;
+  request.subject = print(compile("ring", {Collective::kAllReduce, 4, 0, 1}));
+  request.topology = topology::write_json(topology::synthetic("4gpu nvswitch"));
+  request.engine_seconds = 10;
+  double said = 11;
+  const auto played = [&] {
+    return simulate(request, "slow", make_fair_share_engine,
+                    [&](const Traffic& traffic) { return traffic.messages() > 0 ? said : 0; });
+  };
+  try {
+    played();
+    ADD_FAILURE() << "was played";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kTimeout);
+    EXPECT_NE(std::string(error.what()).find("would take slow some 11 s"), std::string::npos);
+  }
+  said = 9;
+  EXPECT_NO_THROW(played());
+}
+
 /// A row of GPUs, each joined to the next both ways at 10 GB/s and 2 us.
 topology::Topology row(int gpus) {
   topology::Description machine;
@@ -203,9 +224,11 @@ TEST(Simulate, RefusesWhatCannotBePlayed) {
   says([](auto& r) { r.options.chunk_bytes = -1; }, "chunks of -1");
   says([](auto& r) { r.options.most_messages = 0; }, "at most 0");
   says([](auto& r) { r.subject = "{}"; }, "p.json");
-  says([](auto& r) { r.subject = "hello"; }, "needs a topology");
+  says([](auto& r) { r.subject = "hello"; }, "p.json: neither a plan");
+  const std::string no_schedule = "ropewalk-schedule 7";
+  says([&](auto& r) { r.subject = no_schedule; }, "needs a topology");
   const std::string two = topology::write_json(machine);
-  says([&](auto& r) { r.subject = "hello", r.topology = two; }, "line 1");
+  says([&](auto& r) { r.subject = no_schedule, r.topology = two; }, "line 1");
   says(
       [&](auto& r) {
         r.topology = two;

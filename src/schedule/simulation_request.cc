@@ -28,6 +28,8 @@ SimulationRequest simulation_request(std::string_view json) {
         request.options.chunk_bytes = value.get<double>();
       } else if (key == "most_messages") {
         request.options.most_messages = value.get<double>();
+      } else if (key == "engine_seconds") {
+        request.engine_seconds = value.get<double>();
       } else if (key == "paced") {
         request.options.paced = value.get<bool>();
       } else {

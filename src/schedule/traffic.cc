@@ -154,6 +154,16 @@ double Traffic::messages() const {
   return messages;
 }
 
+double Traffic::largest_chunk() const {
+  double bytes = 0;
+  for (const Strand& strand : strands) {
+    for (const Step& step : strand.steps) {
+      if (!step.send.empty()) bytes = std::max(bytes, step.bytes);
+    }
+  }
+  return bytes;
+}
+
 Traffic traffic_of(const topology::Topology& topology, const plan::Plan& plan,
                    const TrafficOptions& options) {
   Traffic traffic;
@@ -174,6 +184,7 @@ Traffic traffic_of(const topology::Topology& topology, const plan::Plan& plan,
     return sum;
   };
   double chunks_per_hop = kMostRounds;
+  traffic.wished_messages = messages(chunks_per_hop);
   if (messages(chunks_per_hop) > options.most_messages) {
     double low = 0;
     for (int step = 0; step < 60; ++step) {
@@ -246,6 +257,7 @@ Traffic traffic_of(const topology::Topology& topology, const Schedule& schedule,
       if (!strand.steps.empty()) traffic.strands.push_back(std::move(strand));
     }
   }
+  traffic.wished_messages = traffic.messages();
   limit_messages(traffic, options.most_messages);
   return traffic;
 }

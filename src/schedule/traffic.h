@@ -39,9 +39,12 @@ struct Traffic {
   std::vector<std::vector<int>> paths;  ///< indices into Topology::links
   std::vector<Strand> strands;
   int slots = 2;
+  double wished_messages = 0;  ///< what there would be without a limit on their number
 
   /// Chunks that will be moved.
   [[nodiscard]] double messages() const;
+  /// Bytes.
+  [[nodiscard]] double largest_chunk() const;
 };
 
 struct TrafficOptions {

@@ -20,4 +20,7 @@ namespace ropewalk::simgrid {
 std::unique_ptr<schedule::FlowEngine> make_simgrid_engine(const topology::Topology& topology,
                                                           const schedule::Traffic& traffic);
 
+/// Roughly how long that engine needs to play it.
+double simgrid_seconds(const schedule::Traffic& traffic);
+
 }  // namespace ropewalk::simgrid

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <initializer_list>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
 
 #include "core/error.h"
+#include "topology/json_text.h"
 
 namespace ropewalk::topology {
 namespace {
@@ -121,19 +124,43 @@ class Value {
   std::string path_;
 };
 
+/// Reads a text and counts what is read, so that the parser's callback knows where it is.
+struct CountedRead {
+  using difference_type = std::ptrdiff_t;
+  using value_type = char;
+  using pointer = const char*;
+  using reference = const char&;
+  using iterator_category = std::input_iterator_tag;
+
+  reference operator*() const { return *at; }
+  CountedRead& operator++() {
+    ++at;
+    ++*read;
+    return *this;
+  }
+  friend bool operator==(const CountedRead& a, const CountedRead& b) { return a.at == b.at; }
+  friend bool operator!=(const CountedRead& a, const CountedRead& b) { return a.at != b.at; }
+
+  const char* at;
+  std::size_t* read;
+};
+
 /// Parses, and refuses what the parser would let pass: deep nesting, a key twice in one object.
 Json parse(std::string_view text, std::string_view origin) {
   if (text.size() > kMaxFileBytes) {
     throw Error(Errc::kInvalidArgument, "{}: {} bytes; {} MiB is the limit", origin, text.size(),
                 kMaxFileBytes >> 20);
   }
+  std::size_t read = 0;
+  const auto here = [&] { return place_in(text, read > 0 ? read - 1 : 0); };
   std::vector<std::set<std::string>> keys;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
     switch (event) {
       case Json::parse_event_t::object_start:
       case Json::parse_event_t::array_start:
         if (depth >= kMaxDepth) {
-          throw Error(Errc::kInvalidArgument, "{}: nested deeper than {}", origin, kMaxDepth);
+          throw Error(Errc::kInvalidArgument, "{}: {}: nested deeper than {}", origin, here(),
+                      kMaxDepth);
         }
         keys.emplace_back();
         break;
@@ -144,8 +171,8 @@ Json parse(std::string_view text, std::string_view origin) {
       case Json::parse_event_t::key: {
         const auto& key = parsed.get_ref<const std::string&>();
         if (!keys.empty() && !keys.back().insert(key).second) {
-          throw Error(Errc::kInvalidArgument, "{}: field \"{}\" twice in one object", origin,
-                      key.substr(0, 64));
+          throw Error(Errc::kInvalidArgument, "{}: {}: field \"{}\" twice in one object", origin,
+                      here(), key.substr(0, 64));
         }
         break;
       }
@@ -154,14 +181,10 @@ Json parse(std::string_view text, std::string_view origin) {
     return true;
   };
   try {
-    return Json::parse(text.begin(), text.end(), watch);
+    return Json::parse(CountedRead{text.data(), &read},
+                       CountedRead{text.data() + text.size(), &read}, watch);
   } catch (const Json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 3, column 5: ..."
-    std::string_view words = error.what();
-    if (const std::size_t end = words.find("] "); end != std::string_view::npos) {
-      words.remove_prefix(end + 2);
-    }
-    throw Error(Errc::kInvalidArgument, "{}: {}", origin, words);
+    throw Error(Errc::kInvalidArgument, "{}: {}", origin, parse_error_words(text, error.what()));
   }
 }
 
@@ -372,7 +395,17 @@ Topology read_json(std::string_view text, std::string_view origin) {
   try {
     Topology topology(std::move(description));
     if (top.optional_boolean("symmetric").value_or(false) && !topology.symmetric()) {
-      top.field("symmetric").refuse("a link has no twin of the same type and capacity");
+      const auto& links = topology.links();
+      const Link& alone = *std::find_if(links.begin(), links.end(), [&](const Link& link) {
+        const auto twin = topology.find_link(link.destination, link.source, link.type);
+        return !twin.has_value() || topology.link(*twin).capacity != link.capacity;
+      });
+      top.field("symmetric")
+          .refuse(fmt::format(
+              "is true, but the {} link from {} to {} ({} GB/s) has no twin of the same type and "
+              "capacity",
+              name(alone.type), topology.node(alone.source).id, topology.node(alone.destination).id,
+              alone.capacity));
     }
     return topology;
   } catch (const Error& error) {

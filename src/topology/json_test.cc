@@ -90,7 +90,8 @@ TEST(TopologyJson, NamesFileLineAndPathOfWhatIsWrong) {
       {"\"capacity\": 25.0}", "\"capacity\": -1}", "two.json: links[0].capacity: -1 is not"},
       {"\"capacity\": 25.0}", "\"capacity\": 0}", "two.json: links[0].capacity: 0 is not"},
       {"\"capacity\": 25.0}", "\"capacity\": 1e300}", "two.json: links[0].capacity: 1e+300 is not"},
-      {"\"capacity\": 25.0}", "\"capacity\": 1e999}", "two.json: number overflow"},
+      {"\"capacity\": 25.0}", "\"capacity\": 1e999}",
+       "two.json: line 5, column 67: the number 1e999 is too large"},
       {"\"capacity\": 25.0}", "\"capacity\": NaN}", "two.json: parse error at line 5, column"},
       {"\"capacity\": 25.0}", "\"capacity\": Infinity}", "two.json: parse error at line 5"},
       {"\"capacity\": 25.0}", "\"capacity\": \"x\"}",
@@ -119,11 +120,13 @@ TEST(TopologyJson, NamesFileLineAndPathOfWhatIsWrong) {
       {"[\"nvlink\"]", "[\"nvlink\", \"nvlink\"]",
        "two.json: planes.nvlink: has a link type twice"},
       {"\"nvlink\": [\"nvlink\"]", "\"p\": [\"nvlink\"], \"p\": [\"pcie\"]",
-       "two.json: field \"p\" twice in one object"},
+       "two.json: line 2, column 32: field \"p\" twice in one object"},
       {"topology/1", "topology/2", "two.json: schema: must be \"gpu-topology/1\""},
-      {"\"name\": \"two\"", "\"name\": [[[[[[[]]]]]]]", "two.json: nested deeper than"},
+      {"\"name\": \"two\"", "\"name\": [[[[[[[]]]]]]]",
+       "two.json: line 1, column 43: nested deeper than"},
       {"25.0},", "25.0}", "two.json: parse error at line 6, column"},
-      {"25.0}]}", "24.0}]}", "two.json: symmetric: a link has no twin"},
+      {"25.0}]}", "24.0}]}",
+       "two.json: symmetric: is true, but the nvlink link from a to b (25 GB/s) has no twin"},
   };
   for (const auto& each : cases) {
     SCOPED_TRACE(each.other);

@@ -126,12 +126,22 @@ class Reader {
             static_cast<int>(xml_.integer(element, "modelid", 0))};
   }
 
+  std::optional<int> speed_of(const pugi::xml_node& element) {
+    const std::string_view speed = element.attribute("link_speed").value();
+    const std::optional<int> gen = pcie_gen(speed);
+    if (!speed.empty() && !gen.has_value()) {
+      builder_.note(fmt::format("line {}: link_speed \"{}\" is no speed of PCIe: taken for gen 3",
+                                xml_.line_of(element), speed.substr(0, 64)));
+    }
+    return gen;
+  }
+
   void read_pci(const pugi::xml_node& element, NodeIndex above, NodeIndex cpu, int depth) {
     if (depth > kMaxDepth) xml_.refuse(element, fmt::format("deeper than {}", kMaxDepth));
     Node node;
     node.bus_id = xml_.required(element, "busid");
     node.numa = builder_.node(cpu).numa;
-    const std::optional<int> gen = pcie_gen(element.attribute("link_speed").value());
+    const std::optional<int> gen = speed_of(element);
     const long width = xml_.integer(element, "link_width", 0);
     if (width < 0 || width > 64) xml_.refuse(element, fmt::format("link_width {}", width));
     take(node.attributes, element, "", {"busid"});
@@ -316,7 +326,7 @@ class Reader {
     if (found->second == each.from) xml_.refuse(each.element, "leads to its own switch");
     Link link{.source = each.from, .destination = found->second, .type = LinkType::kPcie};
     const pugi::xml_node pci = each.element.parent();
-    link.gen = pcie_gen(pci.attribute("link_speed").value()).value_or(3);
+    link.gen = speed_of(pci).value_or(3);
     link.width = static_cast<int>(xml_.integer(pci, "link_width", 0));
     if (*link.width == 0) link.width = 16;
     link.capacity = pcie_capacity(*link.gen, *link.width);

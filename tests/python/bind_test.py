@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
+from typing import Optional
 
 import pytest
 import ropewalk
@@ -148,7 +150,7 @@ def test_topo_shows_every_form(program: Program, tmp_path: Path) -> None:
         (["--synthetic", "8gpu", "--from", "x"], "one of them"),
         (["--synthetic", "8gpu", "--json", "--svg"], "one of them"),
         (["--synthetic", "8gpu", "--gpus", "a"], '--gpus "a" is no list'),
-        (["--synthetic", "8gpu", "--gpus", "0-8"], "GPU 8 is asked for"),
+        (["--synthetic", "8gpu", "--gpus", "0-8"], "no GPU 8: synthetic has 8 GPUs, 0 to 7"),
         (["--synthetic", "8gpu", "--host", "1"], "host 1: synthetic has 1 hosts"),
         (["--synthetic", "8gpu", "--hosts", "2"], "no NIC to join hosts by"),
     ],
@@ -158,6 +160,45 @@ def test_topo_refuses(program: Program, arguments: list[str], message: str) -> N
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"SLURM_LOCALID": "2", "SLURM_PROCID": "2", "SLURM_NTASKS": "4"}, (2, None)),
+        ({"SLURM_LOCALID": "2", "SLURM_NTASKS": "4", "SLURM_NNODES": "1"}, (2, 4)),
+        ({"SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "8"}, (1, 8)),
+        ({"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}, (3, 8)),
+        ({}, (None, None)),
+    ],
+)
+def test_a_rank_without_a_job_is_that_rank(
+    monkeypatch: pytest.MonkeyPatch,
+    told: dict[str, str],
+    expected: tuple[Optional[int], Optional[int]],
+) -> None:
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    assert placement.local_rank() == expected
+
+
+@pytest.mark.parametrize("name", ["LOCAL_RANK", "SLURM_LOCALID"])
+def test_a_rank_that_is_no_number_is_refused(program: Program, name: str) -> None:
+    done = program("bind", "--dry-run", env={name: "abc"})
+    assert done.returncode == 2
+    assert f'{name}="abc" is no number' in done.stderr
+
+
+def test_what_a_file_leaves_open_is_said(program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "x.xml"
+    made = program("topo", "--synthetic", "2gpu nvswitch", "--nccl-xml").stdout
+    speed = re.search('link_speed="[^"]*"', made)
+    assert speed is not None
+    file.write_text(made.replace(speed.group(), 'link_speed="banana"', 1))
+    for arguments in (["topo", "--from", str(file)], ["plan", str(file), "all_reduce"]):
+        done = program(*arguments)
+        assert done.returncode == 0
+        assert re.search('line [0-9]+: link_speed "banana" is no speed of PCIe', done.stderr)
 
 
 def test_launcher_without_a_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:

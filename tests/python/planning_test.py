@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import resource
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -298,12 +301,94 @@ def test_command_tells_rate_bound_and_why(program: Program) -> None:
     assert json.loads(only.stdout)["bound_gbps"] == pytest.approx(92.571429)
 
 
+def test_command_tells_sizes_idle_links_and_what_limits_the_plan(program: Program) -> None:
+    machine = str(MACHINES / "dgx1v.json")
+    ring = program("plan", machine, "all_gather", "--plane", "pcie", "--algorithm", "ring").stdout
+    assert "limit       the 2 socket links (10.3 GB/s each) limit this plan" in ring
+    assert "half of that rate from" in ring
+    made = ropewalk.plan(load("dgx1v"), "all_gather", plane="pcie", algorithm="ring")
+    for size, share in ((made.bytes_for_half, 0.5), (made.bytes_for_90_percent, 0.9)):
+        rate = size / made.times_us([size])[0] / 1e3
+        assert rate == pytest.approx(share * made.rate_gbps, rel=1e-3)
+    busiest = [made.links[place] for place in made.limit["links"]]
+    assert {(link["type"], link["capacity"]) for link in busiest} == {("smp", 10.3)}
+    best = program("plan", machine, "broadcast").stdout
+    assert "limit       " not in best.replace("limits", "")
+    assert "  idle nvlink   gpu1>gpu0, gpu2>gpu0, gpu3>gpu0, gpu4>gpu0\n" in best
+
+
+def test_a_graph_file_comes_with_its_explanation(program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "g.xml"
+    pair = str(MACHINES / "dgx-h100-x2.json")
+    done = program("plan", pair, "all_gather", "--nccl-graph", str(file))
+    assert done.returncode == 0 and file.read_text().startswith("<graphs")
+    for words in (
+        "6 of 8 NICs are idle",
+        "Expect 384 GB/s",
+        "RCCL 2.18's rule",
+        "NCCL's own search",
+    ):
+        assert words in done.stderr
+    alone = str(MACHINES / "dgx1v.json")
+    done = program("plan", alone, "all_gather", "--plane", "nvlink", "--nccl-graph", str(file))
+    assert done.returncode == 2
+    assert "no NICs" in done.stderr
+
+
+def test_files_are_named_with_what_is_wrong(program: Program, tmp_path: Path) -> None:
+    machine = str(MACHINES / "dgx1v.json")
+    garbage = tmp_path / "garbage.json"
+    garbage.write_text("nonsense")
+    bare = json.loads(Path(machine).read_text())
+    bare["nodes"] = [node for node in bare["nodes"] if node["kind"] == "cpu"]
+    bare["links"], bare["planes"] = [], {}
+    no_gpu = tmp_path / "no_gpu.json"
+    no_gpu.write_text(json.dumps(bare))
+    plan = json.loads(program("plan", machine, "all_gather", "--json").stdout)
+    plan["trees"][0]["weight_gbps"] = -1
+    negative = tmp_path / "negative.json"
+    negative.write_text(json.dumps(plan))
+    for arguments, words in (
+        (["plan", str(no_gpu), "all_reduce"], f"{no_gpu}: a collective needs at least 2 GPUs"),
+        (["plan", machine, "all_reduce", "--plane", "nvlink", "--gpus", "0,5"], f"{machine}: "),
+        (["schedule", "make", "--plan", str(garbage)], f"{garbage}: parse error at line 1"),
+        (["simulate", str(garbage)], f"{garbage}: neither a plan"),
+        (["simulate", str(negative)], f"{negative}: trees[0].weight_gbps: is -1"),
+        (["schedule", "make", "--plan", str(negative)], f"{negative}: trees[0].weight_gbps: is -1"),
+    ):
+        done = program(*arguments)
+        assert done.returncode == 2
+        assert words in done.stderr
+        assert "json.exception" not in done.stderr
+
+
+def test_memory_that_runs_out_is_said(tmp_path: Path) -> None:
+    gpus = 2800
+    ring = topology_of(gpus, 0, {(i, (i + 1) % gpus): 10.0 for i in range(gpus)})
+    file = tmp_path / "ring.json"
+    file.write_text(ring.to_json())
+    done = subprocess.run(
+        [sys.executable, "-m", "ropewalk", "plan", str(file), "all_reduce"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (10**9, 10**9)),
+    )
+    assert done.returncode == 3
+    assert "memory ran out for a plan of all_reduce over 2800 GPUs" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--gpus", "0"], "at least 2 GPUs"),
         (["--gpus", "0,9"], "no GPU 9"),
         (["--gpus", "0,x"], "no list of numbers"),
+        (["--gpus", "0-1000000000"], "no GPU 1000000000: dgx1v has 8 GPUs, 0 to 7"),
+        (["--gpus", "0-7,0-7"], "twice"),
+        (["--gpus", "3-1"], "runs backwards"),
         (["--plane", "nvlink", "--gpus", "0,5,6"], "gpu5, gpu6"),
         (["--algorithm", "magic"], "unknown"),
         (["--plane", "warp"], "no plane"),

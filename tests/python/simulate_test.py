@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import xml.etree.ElementTree
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import ropewalk
 from conftest import Program
-from ropewalk import nics, schedule, simulation, topology
+from ropewalk import _library, nics, schedule, simulation, topology
 
 MACHINES = Path(__file__).resolve().parent.parent / "topologies"
 
@@ -129,6 +130,82 @@ def test_a_wrong_command_line_is_named(
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """A program in the place of ropewalk-simgrid."""
+    file = tmp_path / "ropewalk-simgrid"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    monkeypatch.setattr(simulation, "simgrid_program", lambda: file)
+
+
+def test_without_simgrid_the_builtin_engine_plays_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = schedule.make("all_reduce", "ring", 8)
+    monkeypatch.setattr(simulation, "simgrid_program", lambda: None)
+    report = simulation.simulate(ring, machine("dgx1v"))
+    assert report["engine"] == "builtin"
+    assert "ropewalk-simgrid is not there" in report["notes"][0]
+    lost = "libsimgrid.so.3.32: cannot open shared object file"
+    stand_in(tmp_path, monkeypatch, f"echo {lost} >&2; exit 127")
+    told: list[str] = []
+    report = simulation.simulate(ring, machine("dgx1v"), tell=told.append)
+    assert report["engine"] == "builtin"
+    assert lost in report["notes"][0] and told == report["notes"]
+    with pytest.raises(ropewalk.UsageError, match="cannot open shared object"):
+        simulation.simulate(ring, machine("dgx1v"), engine="simgrid")
+
+
+def test_what_takes_simgrid_long_goes_to_the_builtin_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(
+        tmp_path,
+        monkeypatch,
+        "if grep -q engine_seconds; then echo would take long >&2; exit 3; fi\n"
+        'echo \'{"engine": "simgrid", "messages": 1, "wished_messages": 1, "chunk_bytes": 1}\'',
+    )
+    ring = schedule.make("all_reduce", "ring", 8)
+    report = simulation.simulate(ring, machine("dgx1v"))
+    assert (report["engine"], report["notes"]) == (
+        "builtin",
+        ["the built-in engine plays: would take long"],
+    )
+    report = simulation.simulate(ring, machine("dgx1v"), engine="simgrid")
+    assert report["engine"] == "simgrid"
+    assert "would take long; --engine builtin" in report["notes"][0]
+
+
+@needs_simgrid
+def test_simgrid_says_what_takes_it_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulation, "PATIENCE_SECONDS", 1e-6)
+    report = simulation.simulate(schedule.make("all_reduce", "ring", 8), machine("dgx1v"))
+    assert report["engine"] == "builtin"
+    assert "over 8 paths would take simgrid some" in report["notes"][0]
+
+
+def test_chunks_have_the_size_that_was_asked_for() -> None:
+    text = plan("rccl-4gpu-4nic-x2")
+    options: dict[str, Any] = {"message_bytes": 1e9, "engine": "builtin"}
+    asked = simulation.simulate(text, chunk_bytes=1e4, **options)
+    assert asked["messages"] > simulation.MOST_MESSAGES
+    assert asked["chunk_bytes"] <= 1e4 and asked["notes"] == []
+    fewer = simulation.simulate(text, chunk_bytes=1e4, most_messages=1e4, **options)
+    assert fewer["messages"] <= 1e4
+    assert "instead of 1e+04" in fewer["notes"][0]
+    best = simulation.simulate(text, most_messages=1e3, **options)
+    assert "larger than is best" in best["notes"][0]
+
+
+@pytest.mark.skipif(
+    not Path(os.environ.get("RW_BUILD_DIR", ""), "ropewalk-simgrid").is_file(),
+    reason="RW_BUILD_DIR names no build folder with ropewalk-simgrid",
+)
+def test_what_was_built_is_in_the_package() -> None:
+    # Not by way of PATH: an installed package has it beside its library.
+    assert (Path(_library.path()).parent / "ropewalk-simgrid").is_file()
 
 
 def test_a_refused_schedule_is_not_played() -> None:

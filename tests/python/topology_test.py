@@ -149,6 +149,22 @@ def test_what_is_no_machine_is_named(tmp_path: Path) -> None:
     assert complaint(b"") == "x.json: empty"
     assert complaint(b"\0") == "x.json: not a text file"
     assert complaint(b"{\n1}").startswith("x.json: parse error at line 2, column 1")
+    assert complaint(
+        b'{"a": 1,\n "b": 1e999}'
+    ) == "x.json: line 2, column 7: the number 1e999 is " + ("too large")
+    assert (
+        complaint(b'{"a": 1,\n "a": 2}')
+        == 'x.json: line 2, column 4: field "a" twice in one object'
+    )
+    assert complaint(b'{\n"a": [[[[[[[1]]]]]]]}').startswith("x.json: line 2, column 11: nested")
+    alone = json.loads(topology.synthetic("2gpu nvmesh").to_json())
+    alone["links"] = alone["links"][:1]
+    assert re.search(
+        "the pcie link from gpu0 to cpu0 .48 GB/s. has no twin",
+        complaint(json.dumps(alone).encode()),
+    )
+    with pytest.raises(ropewalk.ArgumentError, match="a folder, not a file"):
+        topology.load(str(tmp_path))
     assert complaint(b"\xff\xfe").startswith("x.json: line 1: neither a topology in JSON nor")
     assert complaint(b'{"schema": "\xff"}').startswith("x.json: parse error at line 1")
     with pytest.raises(ropewalk.ArgumentError, match="no such file"):

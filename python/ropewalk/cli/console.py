@@ -64,6 +64,12 @@ def write_file(text: str, path: Path) -> None:
         fail(f"{path}: {error.strerror}", USAGE)
 
 
+def tell(notes: list[str]) -> None:
+    """One line each on standard error."""
+    for each in notes:
+        print(f"ropewalk: {each}", file=sys.stderr)
+
+
 def fail(message: str, status: int = FAILURE) -> NoReturn:
     """Ends the command with a message on standard error."""
     sys.stdout.flush()
@@ -90,6 +96,8 @@ def reported() -> Iterator[None]:
         fail(str(error), USAGE)
     except errors.Error as error:
         fail(str(error))
+    except MemoryError:
+        fail("memory ran out: the machine or the plan is too large for it")
     except BrokenPipeError:
         # The reader (head, less) has seen enough. Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -43,17 +43,33 @@ def machine(from_file: Optional[str], synthetic: Optional[str]) -> Topology:
     return topology.discover()
 
 
-def gpu_list(text: Optional[str]) -> Optional[list[int]]:
-    """The numbers of a list such as 0,1,4-6."""
+def gpu_list(text: Optional[str], of: Topology) -> Optional[list[int]]:
+    """The numbers of a list such as 0,1,4-6, all of them GPUs of the machine."""
     if text is None:
         return None
     found: list[int] = []
+    there = len(of.gpus)
     for part in text.split(","):
         first, dash, last = part.partition("-")
         try:
-            found += range(int(first), int(last if dash else first) + 1)
+            ends = int(first), int(last if dash else first)
         except ValueError:
-            console.fail(f'--gpus "{text}" is no list of numbers, as 0,1,4', console.USAGE)
-        if len(found) > 65536:
-            console.fail(f'--gpus "{text}" names too many', console.USAGE)
+            console.fail(f'--gpus "{_short(text)}" is no list of numbers, as 0,1,4', console.USAGE)
+        # Before the range is written out: it may name a thousand million.
+        absent = next((end for end in ends if end >= there), None)
+        if absent is not None:
+            span = f"0 to {there - 1}" if there > 0 else "which are none"
+            console.fail(
+                f"--gpus: there is no GPU {absent}: {of.name} has {there} GPUs, {span}",
+                console.USAGE,
+            )
+        if ends[0] > ends[1]:
+            console.fail(f'--gpus: the range "{_short(part)}" runs backwards', console.USAGE)
+        found += range(ends[0], ends[1] + 1)
+        if len(found) > there:
+            console.fail(f'--gpus "{_short(text)}" names a GPU twice', console.USAGE)
     return found
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 64 else text[:61] + "..."

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -97,12 +99,11 @@ def plan(
     if sum((compare, bound, svg)) > 1 or (svg and as_json):
         console.fail("--compare, --bound, --svg, --json: one of them", console.USAGE)
     operation = operation.replace("-", "_")
-    with console.reported():
+    with console.reported(), _file_named(source):
         machine = _machine(source)
-        chosen = gpu_list(gpus)
+        chosen = gpu_list(gpus, machine)
         if nccl_graph is not None:
-            part = machine if chosen is None else machine.select(gpus=chosen)
-            console.write(nics.nic_report(part)["graph"], nccl_graph)
+            _write_graph(machine, plane, chosen, nccl_graph)
         if bound:
             found = planning.bound(machine, operation, plane=plane, gpus=chosen, root=root)
             words = f"bound {_rate(found['bound_gbps'])}\n{found['bottleneck']['words']}\n"
@@ -136,10 +137,44 @@ def plan(
         raise typer.Exit(console.WRONG)
 
 
+@contextlib.contextmanager
+def _file_named(source: str) -> Iterator[None]:
+    """What is wrong with a machine is said of its name; a person knows the file."""
+    try:
+        yield
+    except errors.ArgumentError as error:
+        if not Path(source).is_file() or str(error).startswith(f"{source}:"):
+            raise
+        raise errors.ArgumentError(f"{source}: {error}") from None
+
+
 def _machine(source: str) -> Topology:
     if source == "-":
-        return Topology.from_json(sys.stdin.read(), "standard input")
-    return topology.load(source)
+        found = Topology.from_json(sys.stdin.read(), "standard input")
+    else:
+        found = topology.load(source)
+    # Those of this host, and what a file's reader left out or took for granted.
+    if source == topology.HERE or source.endswith(".xml"):
+        console.tell(found.assumptions)
+    return found
+
+
+def _write_graph(
+    machine: Topology, plane: Optional[str], gpus: Optional[list[int]], file: Path
+) -> None:
+    """The file of `nccl-graph`, and on standard error the words of `nccl-env`."""
+    if plane is not None:
+        types = {link.type for link in machine.select(plane=plane).links}
+        if "net" not in types:
+            console.fail(
+                f"--nccl-graph: plane {plane} has no NICs and no network; leave --plane out, or "
+                "name one that has",
+                console.USAGE,
+            )
+    report = nics.nic_report(machine if gpus is None else machine.select(gpus=gpus))
+    console.write(report["graph"], file)
+    console.tell([f"{file}: {sentence}" for sentence in report["words"]])
+    console.tell([f"{file}: see `ropewalk nccl-env` for what else to set"])
 
 
 def _rate(gbps: float) -> str:
@@ -157,8 +192,12 @@ def _text(made: planning.Plan, checked: planning.Certificate) -> str:
         f"bound       {_rate(made.bound_gbps)} ({made.ratio:.2%} reached"
         + (", no schedule can exceed it)" if made.optimal else ")"),
         f"why         {made.bottleneck['words']}",
+        *([] if made.optimal else [f"limit       {made.limit['words']}"]),
         f"trees       {made.num_trees}, at most {made.hops} hops from rank to rank",
         f"latency     {made.latency_us:.3g} us (estimate)",
+        "sizes       half of that rate from "
+        f"{_decimal(made.bytes_for_half)}, 90% from {_decimal(made.bytes_for_90_percent)} "
+        "(estimate; --compare: against other algorithms)",
     ]
     used = [link for link in made.links if link["load"] > 0]
     full = [link for link in used if link["load"] >= link["capacity"] * (1 - 1e-9)]
@@ -172,11 +211,13 @@ def _text(made: planning.Plan, checked: planning.Certificate) -> str:
         f"links       {len(used)} of {len(made.links)} used, {len(full)} of them full, "
         f"{len(made.links) - len(used)} idle"
     )
+    lines += _idle(made)
     if nics:
         idle = [nic for nic in nics if nic not in busy]
         lines.append(
             f"NICs        {len(nics) - len(idle)} of {len(nics)} used"
             + (f"; idle: {', '.join(idle[:8])}" if idle else "")
+            + (f" and {len(idle) - 8} more" if len(idle) > 8 else "")
         )
     verdict = "holds" if checked.valid and checked.bound_holds else "FAILS"
     lines.append(f"certificate {verdict}; largest load {checked.largest_load:.6g} of capacity")
@@ -193,6 +234,27 @@ def _text(made: planning.Plan, checked: planning.Certificate) -> str:
     if len(heaviest) > 16:
         lines.append(f"  and {len(heaviest) - 16} more (--json has all)")
     return "\n".join(lines) + "\n"
+
+
+def _idle(made: planning.Plan) -> list[str]:
+    """The idle links, the first few of each type."""
+    by_type: dict[str, list[str]] = {}
+    for link in made.links:
+        if link["load"] <= 0:
+            by_type.setdefault(link["type"], []).append(f"{link['source']}>{link['destination']}")
+    lines = []
+    for kind, names in by_type.items():
+        more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+        lines.append(f"  idle {kind:<9}{', '.join(names[:6])}{more}")
+    return lines
+
+
+def _decimal(size: float) -> str:
+    """Bytes with three digits, in powers of 1000."""
+    for unit, power in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= power:
+            return f"{size / power:.3g} {unit}"
+    return f"{size:.3g} bytes"
 
 
 def _best_sizes(plans: list[planning.Plan]) -> dict[int, tuple[int, int]]:

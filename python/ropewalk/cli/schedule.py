@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from ropewalk import schedule
+from ropewalk import errors, schedule
 from ropewalk.cli import console, schedule_draw, schedule_text
 
 HELP = """
@@ -143,7 +143,12 @@ def make(
         if operation is not None:
             console.fail("make: a plan has its own operation; leave OP out", console.USAGE)
         with console.reported():
-            console.write(schedule.from_plan(_read(plan)), output)
+            try:
+                made = schedule.from_plan(_read(plan))
+            except errors.ArgumentError as error:
+                # "plan: where and what": the file in place of the word.
+                raise errors.ArgumentError(f"{plan}: {str(error).removeprefix('plan: ')}") from None
+            console.write(made, output)
         return
     with console.reported():
         if list_:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -84,29 +83,25 @@ def topo(
                 print("\t".join((preset["name"], preset["help"], preset["parts"])))
             return
         shown = machine(from_file, synthetic)
-        if from_file is None and synthetic is None:
-            _tell(shown.assumptions)
+        # Those of this host, and what a file's reader left out or took for granted.
+        if synthetic is None and (from_file is None or from_file.endswith(".xml")):
+            console.tell(shown.assumptions)
         if hosts != 1 or rails:
             shown = shown.replicate(hosts, rails=rails)
         if plane is not None or gpus is not None:
-            shown = shown.select(plane=plane, gpus=gpu_list(gpus))
+            shown = shown.select(plane=plane, gpus=gpu_list(gpus, shown))
         if as_json:
             console.write(shown.to_json(), output)
         elif svg:
             console.write(machine_drawing.svg(shown), output)
         elif nccl_xml:
             text, notes = shown.nccl_xml(host or 0)
-            _tell(notes)
+            console.tell(notes)
             console.write(text, output)
         elif tree:
             console.write(_tree(shown), output)
         else:
             console.write(_matrix(shown, -1 if host is None else host), output)
-
-
-def _tell(notes: list[str]) -> None:
-    for note in notes:
-        print(f"ropewalk: {note}", file=sys.stderr)
 
 
 def _matrix(shown: Topology, host: int) -> str:
