@@ -118,7 +118,11 @@ void Communicator::connect() {
 
   executor::Waiter::Policy policy;
   policy.spin = config_.duration(Setting::kSpin);
-  if (facts_.max_ranks_per_host > facts_.min_cores_per_host) policy.spin = {};
+  // A wait for the network is much longer than a turn of the scheduler; and a wake-up by a socket
+  // may bring two ranks onto one core, of which one waits until the other has spun.
+  if (facts_.num_hosts > 1 || facts_.max_ranks_per_host > facts_.min_cores_per_host) {
+    policy.spin = {};
+  }
   waiter_ = std::make_unique<executor::Waiter>(policy, *this);
   team_.wait_with(waiter_.get());
   log::info(log::kInit, "rank {} of {} joined: {} host(s), {} local rank(s), {}", rank(), size(),
