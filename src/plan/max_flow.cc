@@ -27,21 +27,22 @@ int FlowGraph::add_arc(int from, int to, Capacity capacity) {
 
 void FlowGraph::set_capacity(int arc, Capacity capacity) { capacities_[at(arc)] = capacity; }
 
+// From the sink: so every node that push() enters leads there, until its arcs are full.
 bool FlowGraph::layer(int source, int sink) {
   layer_.assign(leaving_.size(), -1);
-  layer_[at(source)] = 0;
+  layer_[at(sink)] = 0;
   queue_.clear();
-  queue_.push_back(source);
+  queue_.push_back(sink);
   for (std::size_t head = 0; head < queue_.size(); ++head) {
     const int node = queue_[head];
     for (const int half : leaving_[at(node)]) {
-      const Arc& arc = halves_[at(half)];
-      if (arc.left > 0 && layer_[at(arc.to)] < 0) {
-        layer_[at(arc.to)] = layer_[at(node)] + 1;
-        if (arc.to == sink) {
+      const int from = halves_[at(half)].to;
+      if (halves_[at(half ^ 1)].left > 0 && layer_[at(from)] < 0) {
+        layer_[at(from)] = layer_[at(node)] + 1;
+        if (from == source) {
           return true;
         }
-        queue_.push_back(arc.to);
+        queue_.push_back(from);
       }
     }
   }
@@ -52,11 +53,12 @@ Capacity FlowGraph::push(int node, int sink, Capacity limit) {
   if (node == sink) {
     return limit;
   }
+  const int next_layer = layer_[at(node)] - 1;
   Capacity sent = 0;
   for (std::size_t& i = next_[at(node)]; i < leaving_[at(node)].size(); ++i) {
     const int half = leaving_[at(node)][i];
     Arc& arc = halves_[at(half)];
-    if (arc.left <= 0 || layer_[at(arc.to)] != layer_[at(node)] + 1) {
+    if (arc.left <= 0 || layer_[at(arc.to)] != next_layer) {
       continue;
     }
     const Capacity pushed = push(arc.to, sink, std::min(limit - sent, arc.left));

@@ -139,7 +139,6 @@ struct CountedRead {
     return *this;
   }
   friend bool operator==(const CountedRead& a, const CountedRead& b) { return a.at == b.at; }
-  friend bool operator!=(const CountedRead& a, const CountedRead& b) { return a.at != b.at; }
 
   const char* at;
   std::size_t* read;
