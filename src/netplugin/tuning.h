@@ -22,7 +22,6 @@ struct Tuning {
   std::size_t channel_bytes = 0;  ///< r * c of above
   int fewest_channels = 1;
   int most_channels = 1;
-  friend bool operator==(const Tuning&, const Tuning&) = default;
 };
 
 /// @param network a value of the setting NET; nothing for those that are best left to NCCL

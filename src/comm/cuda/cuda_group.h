@@ -76,7 +76,8 @@ class CudaGroup final : public DeviceGroup {
   // Of the cost model: kept ones, or measured now. Collective.
   DeviceConstants constants(Bootstrap& bootstrap, const Config& config,
                             const DeviceTuner::Limits& limits);
-  DeviceTimes measure(const Config& config, const DeviceTuner::Limits& limits);
+  DeviceTimes measure(const Config& config, const DeviceTuner::Limits& limits,
+                      const DeviceConstants& constants);
   double seconds_of(Collective collective, std::size_t unit_bytes, std::byte* buffer,
                     cudaStream_t stream);
   // Device memory with `values`, also while a stream of this thread captures.

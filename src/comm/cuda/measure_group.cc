@@ -6,6 +6,7 @@
 
 #include "comm/cuda/cuda_error.h"
 #include "comm/cuda/cuda_group.h"
+#include "comm/cuda/owned.h"
 #include "comm/device_constants.h"
 #include "comm/machine_constants.h"
 #include "comm/tuning_store.h"
@@ -75,20 +76,19 @@ double CudaGroup::seconds_of(Collective collective, std::size_t unit_bytes, std:
   return passed.count() / (kLaunches * kOperations);
 }
 
-DeviceTimes CudaGroup::measure(const Config& config, const DeviceTuner::Limits& limits) {
+DeviceTimes CudaGroup::measure(const Config& config, const DeviceTuner::Limits& limits,
+                               const DeviceConstants& constants) {
   DeviceMemory buffer(static_cast<std::size_t>(size_ + 1) * DeviceTimes::kLinkBytes);
-  cudaStream_t stream = nullptr;
-  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+  const Stream stream;
   const auto time = [&](Protocol protocol, const char* channels, Collective collective,
                         std::size_t bytes) {
     Config forced = config;
     forced.set("ALGORITHM", "ring", "measuring");
     forced.set("PROTOCOL", executor::name(protocol), "measuring");
     forced.set("CHANNELS", channels, "measuring");
-    tuner_ = std::make_unique<DeviceTuner>(
-        forced, size_, limits, device_base(peers_->peer_access()).constants, schedules_);
+    tuner_ = std::make_unique<DeviceTuner>(forced, size_, limits, constants, schedules_);
     while (!ways_.empty()) drop_last_way();
-    return seconds_of(collective, bytes, buffer.data(), stream);
+    return seconds_of(collective, bytes, buffer.data(), stream.get());
   };
   DeviceTimes times;
   for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
@@ -102,7 +102,6 @@ DeviceTimes CudaGroup::measure(const Config& config, const DeviceTuner::Limits& 
   while (!ways_.empty()) drop_last_way();
   captured_ = false;  // the graphs are gone
   launched_ = false;
-  check_cuda(cudaStreamDestroy(stream), "destroying a stream");
   return times;
 }
 
@@ -112,14 +111,15 @@ DeviceConstants CudaGroup::constants(Bootstrap& bootstrap, const Config& config,
   if (size_ < 2 || !config.flag(Setting::kTune)) return base.constants;
   const Deadline deadline = deadline_of(config);
   const std::string file = tuning_file(config);
-  const std::string name = name_of(device_, size_, peers_->peer_access());
   // The first rank's word holds for all: ranks that choose differently do not understand each
   // other.
   struct Known {
     bool known = false;
     DeviceConstants constants;
   } known;
+  std::string name;
   if (rank_ == 0) {
+    name = name_of(device_, size_, peers_->peer_access());
     if (const auto entry = read_tuning(file, name)) {
       if (const auto kept = device_constants_of(*entry)) known = {true, *kept};
     }
@@ -127,7 +127,7 @@ DeviceConstants CudaGroup::constants(Bootstrap& bootstrap, const Config& config,
   bootstrap.broadcast(std::as_writable_bytes(std::span(&known, 1)), 0, deadline);
   if (known.known) return known.constants;
   std::vector<DeviceTimes> all(static_cast<std::size_t>(size_));
-  all[static_cast<std::size_t>(rank_)] = measure(config, limits);
+  all[static_cast<std::size_t>(rank_)] = measure(config, limits, base.constants);
   bootstrap.all_gather(std::as_writable_bytes(std::span(all)), sizeof(DeviceTimes), deadline);
   DeviceTimes slowest = all[0];
   const auto slower = [](double& mine, double other) { mine = std::max(mine, other); };
