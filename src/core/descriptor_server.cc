@@ -23,6 +23,7 @@ namespace {
 constexpr std::array kPayload = {std::byte{'F'}};
 
 constexpr std::size_t kNameLetters = 32;
+constexpr std::chrono::milliseconds kLookPeriod{100};
 
 std::string random_name() {
   std::array<std::byte, kNameLetters / 2> secret;
@@ -88,13 +89,21 @@ int DescriptorServer::serve(int fd) {
   }
 }
 
-void DescriptorServer::serve(int fd, int receivers,
-                             std::chrono::steady_clock::time_point deadline) {
+void DescriptorServer::serve(int fd, int receivers, std::chrono::steady_clock::time_point deadline,
+                             const std::function<void()>& meanwhile) {
+  using Clock = std::chrono::steady_clock;
   int served = 0;
+  Clock::time_point look = Clock::now() + kLookPeriod;
   for (;;) {
     served += serve(fd);
     if (served >= receivers) return;
-    if (!wait_readable(socket_.get(), deadline)) {
+    wait_readable(socket_.get(), std::min(look, deadline));
+    const Clock::time_point now = Clock::now();
+    if (now >= look) {
+      meanwhile();
+      look = now + kLookPeriod;
+    }
+    if (now >= deadline) {
       throw Error(Errc::kTimeout, "only {} of {} processes fetched their shared memory in time",
                   served, receivers);
     }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -27,8 +28,10 @@ class DescriptorServer {
   /// Serves waiting receivers without blocking. @return how many were served by this call
   int serve(int fd);
 
-  /// Serves until `receivers` were served in all. @throws Error kTimeout
-  void serve(int fd, int receivers, std::chrono::steady_clock::time_point deadline);
+  /// Serves until `receivers` were served in all. `meanwhile` is called some ten times a second,
+  /// and may throw to end the wait: a receiver may have died. @throws Error kTimeout
+  void serve(int fd, int receivers, std::chrono::steady_clock::time_point deadline,
+             const std::function<void()>& meanwhile);
 
  private:
   std::string name_;

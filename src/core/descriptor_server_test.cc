@@ -55,7 +55,7 @@ TEST(DescriptorServer, ServesSeveralProcesses) {
     }
     children.push_back(pid);
   }
-  server.serve(memory.fd(), kReceivers, Clock::now() + kPatience);
+  server.serve(memory.fd(), kReceivers, Clock::now() + kPatience, [] {});
   for (const pid_t pid : children) {
     int status = 0;
     waitpid(pid, &status, 0);
@@ -67,9 +67,25 @@ TEST(DescriptorServer, ServesSeveralProcesses) {
 TEST(DescriptorServer, Deadlines) {
   const SharedMemory memory = SharedMemory::create(4096, ShmBacking::kAuto);
   DescriptorServer server;
-  message_of([&] { server.serve(memory.fd(), 1, Clock::now()); }, Errc::kTimeout);
+  message_of([&] { server.serve(memory.fd(), 1, Clock::now(), [] {}); }, Errc::kTimeout);
   message_of([&] { fetch_descriptor(server.name(), Clock::now() + std::chrono::milliseconds(20)); },
              Errc::kTimeout);
+}
+
+TEST(DescriptorServer, TheWaitEndsByWhatHappensMeanwhile) {
+  const SharedMemory memory = SharedMemory::create(4096, ShmBacking::kMemfd);
+  DescriptorServer server;
+  const auto begin = Clock::now();
+  int looks = 0;
+  const std::string words = message_of(
+      [&] {
+        server.serve(memory.fd(), 1, Clock::now() + kPatience, [&] {
+          if (++looks == 3) throw Error(Errc::kPeerLost, "rank 7 died");
+        });
+      },
+      Errc::kPeerLost);
+  EXPECT_EQ(words, "rank 7 died");
+  EXPECT_LT(Clock::now() - begin, kPatience / 2);
 }
 
 TEST(DescriptorServer, NoServerIsAnError) {

@@ -28,7 +28,7 @@
 #include "core/testing/child_process.h"
 #include "transport/registry.h"
 #include "transport/transport.h"
-#include "transport/window/cuda_ipc/testing/on_device.h"
+#include "transport/window/device/testing/on_device.h"
 #include "transport/window/sisci/testing/fabric.h"
 
 namespace ropewalk::transport {
@@ -51,6 +51,9 @@ struct Case {
   // Where the messages lie, on providers that take GPU memory.
   Memory sends = Memory::kHost;
   Memory receives = Memory::kHost;
+  std::string fabric{};  // what the software PCIe bridges cannot do
+
+  [[nodiscard]] bool on_gpus() const { return sends != Memory::kHost || receives != Memory::kHost; }
 };
 
 // The stand-in for CUDA, or the library named by ROPEWALK_TEST_CUDA. (CUDA itself does not survive
@@ -95,6 +98,21 @@ std::vector<Case> cases() {
       all.push_back(
           {"SisciChecksums", "sisci", {library, {"SISCI_PIO_BYTES", "1"}, {"VERIFY", "all"}}});
       all.push_back({"SisciUnverified", "sisci", {library, {"VERIFY", "off"}}});
+      const std::pair<std::string, std::string> cuda{"CUDA_LIBRARY", cuda_library()};
+      const auto add = [&](const char* name_of, Memory sends, Memory receives,
+                           const std::string& fabric = "", const std::string& verify = "connect") {
+        all.push_back(
+            {name_of, provider, {library, cuda, {"VERIFY", verify}}, sends, receives, fabric});
+      };
+      add("SisciGpu", Memory::kAllocator, Memory::kAllocator);
+      add("SisciGpuVirtualMemory", Memory::kVirtual, Memory::kVirtual);
+      add("SisciGpuToHost", Memory::kVirtual, Memory::kHost);
+      add("SisciGpuFromHost", Memory::kHost, Memory::kAllocator);
+      add("SisciGpuChecksums", Memory::kAllocator, Memory::kVirtual, "", "all");
+      add("SisciGpuUnverified", Memory::kAllocator, Memory::kVirtual, "", "off");
+      add("SisciGpuStaged", Memory::kAllocator, Memory::kVirtual, "gpu_memory no\n");
+      add("SisciGpuStagedToHost", Memory::kAllocator, Memory::kHost, "iommu absent\n");
+      add("SisciGpuStagedFromHost", Memory::kHost, Memory::kVirtual, "iommu broken\n", "all");
     } else if (provider == "cuda_ipc") {
       const std::pair<std::string, std::string> cuda{"CUDA_LIBRARY", cuda_library()};
       const auto add = [&](const char* name_of, Memory sends, Memory receives,
@@ -120,9 +138,23 @@ std::vector<Case> cases() {
 
 // The PCIe bridges of this process and its children.
 class Fabric : public ::testing::Environment {
-  SoftwareFabric fabric_;
+ public:
+  /// What they cannot do from now on.
+  void become(const std::string& faults) {
+    if (faults == faults_) return;
+    faults_ = faults;
+    fabric_.write(text());
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));  // until it is seen
+  }
+
+ private:
+  [[nodiscard]] std::string text() const {
+    return "cuda_library " + cuda_library() + "\n" + faults_;
+  }
+  std::string faults_;
+  SoftwareFabric fabric_{text()};
 };
-[[maybe_unused]] const auto* const kFabric = ::testing::AddGlobalTestEnvironment(new Fabric);
+auto* const kFabric = static_cast<Fabric*>(::testing::AddGlobalTestEnvironment(new Fabric));
 
 Config config_of(const Case& chosen) {
   Config config;
@@ -131,8 +163,9 @@ Config config_of(const Case& chosen) {
 }
 
 std::unique_ptr<Transport> make(const Case& chosen) {
+  if (chosen.provider == "sisci") kFabric->become(chosen.fabric);
   auto made = make_transport(chosen.provider, config_of(chosen));
-  if (chosen.sends == Memory::kHost && chosen.receives == Memory::kHost) return made;
+  if (!chosen.on_gpus()) return made;
   return std::make_unique<window::testing::OnDevice>(std::move(made), cuda_library(), chosen.sends,
                                                      chosen.receives);
 }
@@ -375,6 +408,67 @@ TEST_P(Contract, ReceiveMayBeLarger) {
   for (const std::size_t bytes : {0UL, 1UL, 100UL, 20'000UL, 300'000UL}) {
     exchange(pair, bytes, bytes + 1, bytes);
     exchange(pair, bytes, bytes + 600'000, bytes);
+  }
+}
+
+// Sends `head` + `rest` bytes from two places, and asks for the last `wanted` of them elsewhere
+// than in the buffer.
+void exchange_split(Pair& pair, std::size_t head, std::size_t rest, std::size_t wanted,
+                    std::size_t messages) {
+  constexpr std::uint32_t kTag = 9;
+  const std::size_t bytes = head + rest;
+  std::vector<Bytes> outs;
+  std::vector<Bytes> buffers(messages, Bytes(bytes + 1, 0xee));
+  std::vector<Bytes> places(messages, Bytes(wanted + 1, 0xdd));
+  std::vector<std::unique_ptr<Request>> receives;
+  std::vector<std::unique_ptr<Request>> sends;
+  std::vector<Request*> all;
+  for (std::size_t i = 0; i < messages; ++i) {
+    outs.push_back(numbered(bytes, i));
+    receives.push_back(start_receive(*pair.receiver, buffers[i].data(), bytes, kTag));
+    receives.back()->place_rest(bytes - wanted, places[i].data(), wanted);
+    if (i % 3 == 2) receives.back()->place_rest(0, nullptr, 0);
+    all.push_back(receives.back().get());
+  }
+  for (const Bytes& out : outs) {
+    Bytes copied(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(head));
+    sends.push_back(poll_until(
+        [&] {
+          auto request = pair.sender->send_split(std::as_bytes(std::span(copied)),
+                                                 out.data() + head, rest, kTag);
+          if (!request) (void)receives.front()->test();
+          return request;
+        },
+        "send_split"));
+    std::fill(copied.begin(), copied.end(), 0);
+    all.push_back(sends.back().get());
+  }
+  for (const std::size_t size : finish(all)) EXPECT_EQ(size, bytes);
+  for (std::size_t i = 0; i < messages; ++i) {
+    const bool placed = receives[i]->placed();
+    EXPECT_FALSE(placed && i % 3 == 2);
+    const std::size_t apart = placed ? wanted : 0;
+    EXPECT_EQ(differs(buffers[i].data(), outs[i].data(), bytes - apart), 0) << i;
+    EXPECT_EQ(differs(places[i].data(), outs[i].data() + bytes - apart, apart), 0) << i;
+    EXPECT_EQ(buffers[i][bytes - apart], 0xee) << i;
+    EXPECT_EQ(places[i][apart], 0xdd) << i;
+  }
+}
+
+TEST_P(Contract, MessagesInTwoPlaces) {
+  Pair pair = connected();
+  if (!transport_->properties(0).splits_messages) {
+    EXPECT_EQ(code_of([&] { (void)pair.sender->send_split({}, nullptr, 0, 1); }),
+              Errc::kInvalidUsage);
+    return;
+  }
+  for (const std::size_t head : {std::size_t{0}, std::size_t{1}, kMaxHeadBytes}) {
+    for (const std::size_t rest : {0UL, 1UL, 5000UL, 100'000UL, 262'144UL, 700'000UL}) {
+      SCOPED_TRACE(fmt::format("{} and {} bytes", head, rest));
+      exchange_split(pair, head, rest, rest, 5);
+      exchange_split(pair, head, rest, (head + rest) / 2, 2);
+      if (HasFailure()) return;
+    }
   }
 }
 
@@ -745,7 +839,9 @@ TEST_P(Contract, SenderMayCloseWhenItsSendsAreDone) {
     poll_until(
         [&] {
           // What is short ends without the receiver, except where a GPU of its must be asked about.
-          if (bytes > 100 || GetParam().provider == "cuda_ipc") (void)receive->test();
+          if (bytes > 100 || GetParam().provider == "cuda_ipc" || GetParam().on_gpus()) {
+            (void)receive->test();
+          }
           return send->test();
         },
         "send");

@@ -87,6 +87,10 @@ class FaultyRequest final : public Request {
     return result_;
   }
   [[nodiscard]] std::span<const std::size_t> sizes() const override { return inner_->sizes(); }
+  void place_rest(std::size_t offset, void* data, std::size_t bytes) override {
+    inner_->place_rest(offset, data, bytes);
+  }
+  [[nodiscard]] bool placed() const override { return inner_->placed(); }
 
  private:
   std::unique_ptr<Request> inner_;
@@ -128,6 +132,11 @@ class FaultySender final : public SendConnection {
                                 Registration* registration) override {
     throw_if_broken(line_);
     return wrap(inner_->send(data, bytes, tag, registration), line_);
+  }
+  std::unique_ptr<Request> send_split(std::span<const std::byte> head, const void* data,
+                                      std::size_t bytes, std::uint32_t tag) override {
+    throw_if_broken(line_);
+    return wrap(inner_->send_split(head, data, bytes, tag), line_);
   }
 
  private:

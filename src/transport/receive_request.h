@@ -13,9 +13,10 @@ namespace ropewalk::transport {
 
 /// Receives posted together at one receiving end, which finishes each by itself.
 ///
-/// `Receiver` has a type Posted with `buffer`, `bytes` (of the message) and `finished`; the
-/// functions post(Posted&), withdraw(Posted&) for one that is given up unfinished, progress(), and
-/// throw_if_failed(); and the number of requests, `active_`. Posted objects do not move.
+/// `Receiver` has a type Posted with `buffer`, `bytes` (of the message) and `finished`, and where
+/// it can put a message's rest elsewhere, `rest` and `placed`; the functions post(Posted&),
+/// withdraw(Posted&) for one that is given up unfinished, progress(), and throw_if_failed(); and
+/// the number of requests, `active_`. Posted objects do not move.
 ///
 /// Threads: those of the receiver. Lifetime: must not outlive the receiver.
 template <typename Receiver>
@@ -49,10 +50,19 @@ class ReceiveRequest final : public Request {
     for (std::size_t i = 0; i < posted_.size(); ++i) total += sizes_[i] = posted_[i].bytes;
     return total;
   }
+  [[nodiscard]] bool at_hand() const override { return finished(); }
   [[nodiscard]] std::span<const std::size_t> sizes() const override { return sizes_; }
+  void place_rest(std::size_t offset, void* data, std::size_t bytes) override {
+    if constexpr (kPlaces) posted_.front().rest = {offset, static_cast<std::byte*>(data), bytes};
+  }
+  [[nodiscard]] bool placed() const override {
+    if constexpr (kPlaces) return posted_.front().placed;
+    return false;
+  }
 
  private:
   using Posted = typename Receiver::Posted;
+  static constexpr bool kPlaces = requires(Posted & posted) { posted.placed; };
   [[nodiscard]] bool finished() const {
     return std::all_of(posted_.begin(), posted_.end(),
                        [](const Posted& posted) { return posted.finished; });

@@ -39,6 +39,7 @@ struct DeviceProperties {
   int max_grouped_receives = 1;
   unsigned memory_kinds = static_cast<unsigned>(MemoryKind::kHost);
   bool registration_is_global = true;  ///< registered memory serves every connection of the device
+  bool splits_messages = false;        ///< send_split() and Request::place_rest() work
 };
 
 /// What a listener hands to the connecting side, by any means the caller has. Opaque.
@@ -60,9 +61,20 @@ class Request {
   /// Drives progress. @return the bytes moved (for grouped receives see sizes()), once finished
   /// @throws Error kPeerLost when the connection broke
   [[nodiscard]] virtual std::optional<std::size_t> test() = 0;
+  /// False when test() would first have to drive progress, which may be a system call in vain.
+  [[nodiscard]] virtual bool at_hand() const { return true; }
   /// After test() returned a value: the bytes of each message of a grouped receive.
   [[nodiscard]] virtual std::span<const std::size_t> sizes() const = 0;
+  /// Of an unfinished receive of one buffer: should its message have exactly `offset` + `bytes`
+  /// bytes, of which none has come, then those from `offset` on may go to `data` instead of the
+  /// buffer. The last call holds; with no `data`, all go to the buffer again.
+  virtual void place_rest(std::size_t /*offset*/, void* /*data*/, std::size_t /*bytes*/) {}
+  /// After test() returned a value: whether they did.
+  [[nodiscard]] virtual bool placed() const { return false; }
 };
+
+/// Room for what a message begins with, where it lies in two places.
+inline constexpr std::size_t kMaxHeadBytes = 128;
 
 /// The sending end.
 class SendConnection {
@@ -79,6 +91,11 @@ class SendConnection {
   [[nodiscard]] virtual std::unique_ptr<Request> send(const void* data, std::size_t bytes,
                                                       std::uint32_t tag,
                                                       Registration* registration) = 0;
+  /// As send(), of a message that lies in two places: `head`, which is copied at once, before
+  /// `data`. @pre DeviceProperties::splits_messages, and at most kMaxHeadBytes of `head`
+  [[nodiscard]] virtual std::unique_ptr<Request> send_split(std::span<const std::byte> head,
+                                                            const void* data, std::size_t bytes,
+                                                            std::uint32_t tag);
   /// What it waits for, in words for a log; empty where it cannot say.
   [[nodiscard]] virtual std::string describe() const { return {}; }
 };

@@ -18,13 +18,16 @@ namespace ropewalk::testing {
 constexpr int kSkipped = 77;
 
 /// Runs `body` in a forked child and returns its result, 128 and the signal's number when one ended
-/// it, or 99 after an exception, whose words go to standard error.
+/// it, 99 after an exception, whose words go to standard error, or 98 where an expectation failed
+/// in the child alone, which this process would not know of.
 inline int in_child(const std::function<int()>& body) {
+  const bool failed_before = ::testing::Test::HasFailure();
   const pid_t pid = fork();
   if (pid == 0) {
     int status = 99;
     try {
       status = body();
+      if (status == 0 && ::testing::Test::HasFailure() && !failed_before) status = 98;
     } catch (const std::exception& error) {
       fprintf(stderr, "child: %s\n", error.what());
     }

@@ -15,7 +15,13 @@ namespace {
 
 // Half of the credits would do; a quarter leaves the sender room while the credits travel.
 constexpr std::uint64_t kCreditBatch = kEagerCredits / 4;
-constexpr std::size_t kControlBatch = 16;
+constexpr std::size_t kControlBatch = 64;
+// A sender whose credits become few looks for more once in so many messages: each look is a system
+// call.
+constexpr std::uint64_t kLookPeriod = 16;
+// Longer eager messages are held back until the sender looks after them: what one system call more
+// costs is little beside them, and much beside shorter ones.
+constexpr std::size_t kAtOnceBytes = 4096;
 // A sender's streams end together; when one has ended, the others get this long.
 constexpr auto kEndTogether = std::chrono::seconds(1);
 
@@ -56,8 +62,8 @@ void Connection::throw_if_failed() const {
 
 class TcpSendRequest final : public Request {
  public:
-  explicit TcpSendRequest(TcpSender& sender, const TcpSender::Message& started)
-      : sender_(sender), message(started), sizes_{started.bytes} {
+  TcpSendRequest(TcpSender& sender, std::size_t bytes) : sender_(sender), sizes_{bytes} {
+    message.bytes = bytes;
     ++sender_.active_;
   }
   ~TcpSendRequest() override {
@@ -67,6 +73,7 @@ class TcpSendRequest final : public Request {
   TcpSendRequest(const TcpSendRequest&) = delete;
   TcpSendRequest& operator=(const TcpSendRequest&) = delete;
   std::optional<std::size_t> test() override {
+    if (!message.finished()) sender_.write_held_back();
     if (!message.finished()) {
       sender_.progress();
       if (!message.finished()) {
@@ -130,22 +137,44 @@ bool TcpSender::answered() {
 std::unique_ptr<Request> TcpSender::send(const void* data, std::size_t bytes, std::uint32_t tag,
                                          Registration* /*registration*/) {
   check_buffer(data, bytes, kMaxMessageBytes);
+  // What is short goes behind its frame, so that the system is given one range.
+  if (bytes <= kMaxHeadBytes && !connection_.checksums) {
+    return start({static_cast<const std::byte*>(data), bytes}, nullptr, 0, tag);
+  }
+  return start({}, data, bytes, tag);
+}
+
+std::unique_ptr<Request> TcpSender::send_split(std::span<const std::byte> head, const void* data,
+                                               std::size_t bytes, std::uint32_t tag) {
+  if (connection_.checksums) return SendConnection::send_split(head, data, bytes, tag);
+  check_buffer(data, bytes, kMaxMessageBytes - kMaxHeadBytes);
+  return start(head, data, bytes, tag);
+}
+
+std::unique_ptr<Request> TcpSender::start(std::span<const std::byte> head, const void* data,
+                                          std::size_t rest_bytes, std::uint32_t tag) {
+  const std::size_t bytes = head.size() + rest_bytes;
+  RW_ASSERT(head.size() <= kMaxHeadBytes);
   connection_.throw_if_failed();
   // Eager messages alone need no look at the socket while there are credits enough.
   const bool eager_size = bytes <= kEagerBytes;
-  if (unanswered_ > 0 || !eager_size || credits_ <= kEagerCredits / 2 || active_ >= kMaxRequests) {
+  const bool short_of_credits =
+      credits_ < credits_of(bytes) || (credits_ <= kEagerCredits / 2 && number_ % kLookPeriod == 0);
+  if (unanswered_ > 0 || !eager_size || short_of_credits || active_ >= kMaxRequests) {
     progress();
     connection_.throw_if_failed();
     if (unanswered_ > 0 || active_ >= kMaxRequests) return nullptr;
   }
-  Message message;
-  message.data = static_cast<const std::byte*>(data);
-  message.bytes = bytes;
-  auto request = std::make_unique<TcpSendRequest>(*this, message);
+  auto request = std::make_unique<TcpSendRequest>(*this, bytes);
   Message& started = request->message;
+  started.data = static_cast<const std::byte*>(data);
   Stream& first = connection_.streams.front();
 
-  const bool eager = eager_size && credits_ > 0;
+  const bool eager = eager_size && credits_ >= credits_of(bytes);
+  if (!eager) {
+    std::copy(head.begin(), head.end(), started.head.begin());
+    started.head_bytes = head.size();
+  }
   const std::optional<Announced> announced = take_announcement(tag);
   if (!eager && announced && bytes <= announced->capacity) {
     started.receive = announced->receive;
@@ -159,22 +188,28 @@ std::unique_ptr<Request> TcpSender::send(const void* data, std::size_t bytes, st
     frame.number = started.number;
     frame.bytes = bytes;
     if (eager) {
-      --credits_;
+      credits_ -= credits_of(bytes);
       frame.type = FrameType::kEager;
       frame.piece = bytes;
       if (connection_.checksums) frame.checksum = wire_checksum(started.data, bytes);
       started.unsent = kFrameBytes + bytes;
       started.handed_out = true;
-      first.queue(frame, bytes > 0 ? started.data : nullptr, &started.unsent);
-      if (!first.flush()) progress();  // finds out why, and fails the connection
+      first.queue(frame, head, rest_bytes > 0 ? started.data : nullptr, &started.unsent);
+      held_back_ = true;
+      if (bytes <= kAtOnceBytes) write_held_back();
       return request;
     }
     frame.type = FrameType::kRequest;
-    first.queue(frame, nullptr, nullptr);
+    first.queue(frame, {}, nullptr, nullptr);
     waiting_.push_back(&started);
   }
   progress();
   return request;
+}
+
+void TcpSender::write_held_back() {
+  if (!std::exchange(held_back_, false) || connection_.failed()) return;
+  if (!connection_.streams.front().flush()) progress();  // finds out why, and fails the connection
 }
 
 void TcpSender::progress() {
@@ -213,7 +248,13 @@ void TcpSender::queue_piece(Message& message, Stream& stream) {
   frame.bytes = message.bytes;
   frame.offset = message.next_offset;
   frame.piece = std::min(kPieceBytes, message.bytes - message.next_offset);
-  const std::byte* payload = message.data + message.next_offset;
+  std::span<const std::byte> head;
+  const std::byte* payload = message.data;
+  if (message.next_offset == 0) {
+    head = {message.head.data(), message.head_bytes};
+  } else {
+    payload += message.next_offset - message.head_bytes;
+  }
   if (connection_.checksums) frame.checksum = wire_checksum(payload, frame.piece);
   message.next_offset += frame.piece;
   message.unsent += kFrameBytes + frame.piece;
@@ -221,7 +262,7 @@ void TcpSender::queue_piece(Message& message, Stream& stream) {
     message.handed_out = true;
     std::erase(large_, &message);
   }
-  stream.queue(frame, frame.piece > 0 ? payload : nullptr, &message.unsent);
+  stream.queue(frame, head, frame.piece > head.size() ? payload : nullptr, &message.unsent);
 }
 
 std::optional<TcpSender::Announced> TcpSender::take_announcement(std::uint32_t tag) {
@@ -237,9 +278,9 @@ void TcpSender::seen(std::uint64_t number) {
   while (!unseen_.empty() && unseen_.front().number <= number) unseen_.pop_front();
 }
 
-std::byte* TcpSender::begin_frame(const Frame& /*frame*/) { return nullptr; }
+Place TcpSender::begin_frame(const Frame& /*frame*/) { return {}; }
 
-void TcpSender::end_frame(const Frame& frame, const std::byte* /*payload*/) {
+void TcpSender::end_frame(const Frame& frame, const Place& /*payload*/) {
   if (frame.type == FrameType::kBroken) {
     connection_.fail(Errc::kPeerLost,
                      fmt::format("a message of {} bytes was sent for a receive of {} bytes",
@@ -381,7 +422,7 @@ bool TcpReceiver::take_message(Posted& posted, std::size_t bytes) {
     frame.type = FrameType::kBroken;
     frame.bytes = bytes;
     frame.offset = posted.buffer.bytes;
-    connection_.streams.front().queue(frame, nullptr, nullptr);
+    connection_.streams.front().queue(frame, {}, nullptr, nullptr);
     flush_control();
     connection_.fail(Errc::kInvalidUsage,
                      fmt::format("a message of {} bytes (tag {}) came for a receive of {} bytes",
@@ -400,54 +441,63 @@ void TcpReceiver::finish(Posted& posted) {
   std::erase(posted_, &posted);
 }
 
-std::byte* TcpReceiver::begin_frame(const Frame& frame) {
+Place TcpReceiver::place_of(Posted& posted, const Frame& frame) {
+  auto* const buffer = static_cast<std::byte*>(posted.buffer.data) + frame.offset;
+  const bool whole = frame.piece == frame.bytes;
+  posted.placed = posted.rest.data != nullptr && whole && frame.checksum == 0 &&
+                  frame.bytes == posted.rest.offset + posted.rest.bytes;
+  if (!posted.placed) return {nullptr, 0, buffer};
+  return {buffer, posted.rest.offset, posted.rest.data};
+}
+
+Place TcpReceiver::begin_frame(const Frame& frame) {
   if (frame.type == FrameType::kData) {
     Posted* posted = by_id(frame.id);
     if (posted == nullptr || (posted->matched && posted->bytes != frame.bytes)) {
       senseless();
-      return nullptr;
+      return {};
     }
-    if (!posted->matched && !take_message(*posted, frame.bytes)) return nullptr;
+    if (!posted->matched && !take_message(*posted, frame.bytes)) return {};
     if (frame.piece > posted->bytes - posted->arrived) {
       senseless();
-      return nullptr;
+      return {};
     }
-    return static_cast<std::byte*>(posted->buffer.data) + frame.offset;
+    return place_of(*posted, frame);
   }
   if (current_stream_ != 0) {
     senseless();
-    return nullptr;
+    return {};
   }
   seen_ = frame.number;
   Posted* posted = first_unmatched(frame.tag);
   if (frame.type == FrameType::kRequest) {
     if (posted != nullptr) {
       match_request(frame, *posted);
-      return nullptr;
+      return {};
     }
   } else if (posted != nullptr) {
-    if (!take_message(*posted, frame.bytes)) return nullptr;
+    if (!take_message(*posted, frame.bytes)) return {};
     eager_target_ = posted;
-    return static_cast<std::byte*>(posted->buffer.data);
+    return place_of(*posted, frame);
   }
   if (arrivals_.size() >= kEagerCredits + kMaxRequests) {
     senseless();
-    return nullptr;
+    return {};
   }
   Arrival& arrival = arrivals_.emplace_back();
   arrival.frame = frame;
   if (frame.type == FrameType::kRequest) {
     arrival.complete = true;
-    return nullptr;
+    return {};
   }
   arrival.payload = std::make_unique<std::byte[]>(frame.piece);
   reading_ = &arrival;
-  return arrival.payload.get();
+  return {nullptr, 0, arrival.payload.get()};
 }
 
-void TcpReceiver::end_frame(const Frame& frame, const std::byte* payload) {
+void TcpReceiver::end_frame(const Frame& frame, const Place& payload) {
   if (frame.type == FrameType::kRequest) return;
-  if (frame.checksum != 0 && wire_checksum(payload, frame.piece) != frame.checksum) {
+  if (frame.checksum != 0 && wire_checksum(payload.rest, frame.piece) != frame.checksum) {
     connection_.fail(Errc::kPeerLost,
                      fmt::format("a piece of {} bytes arrived with a wrong checksum", frame.piece));
     return;
@@ -461,7 +511,7 @@ void TcpReceiver::end_frame(const Frame& frame, const std::byte* payload) {
   }
   if (Posted* posted = std::exchange(eager_target_, nullptr); posted != nullptr) {
     finish(*posted);
-    return_credit();
+    return_credits(frame.bytes);
     return;
   }
   Arrival& arrival = *std::exchange(reading_, nullptr);
@@ -471,7 +521,7 @@ void TcpReceiver::end_frame(const Frame& frame, const std::byte* payload) {
   if (frame.piece > 0) std::memcpy(posted.buffer.data, arrival.payload.get(), frame.piece);
   finish(posted);
   arrivals_.remove_if([&](const Arrival& other) { return &other == &arrival; });
-  return_credit();
+  return_credits(frame.bytes);
 }
 
 void TcpReceiver::match_request(const Frame& request, Posted& posted) {
@@ -491,6 +541,7 @@ void TcpReceiver::post(Posted& posted) {
     return entry.receive == nullptr && entry.frame.tag == posted.buffer.tag;
   });
   if (waiting == arrivals_.end()) {
+    if (find_in_left_over(posted)) return;
     Frame frame;
     frame.type = FrameType::kAnnounce;
     frame.tag = posted.buffer.tag;
@@ -514,7 +565,15 @@ void TcpReceiver::post(Posted& posted) {
   if (posted.bytes > 0) std::memcpy(posted.buffer.data, waiting->payload.get(), posted.bytes);
   finish(posted);
   arrivals_.erase(waiting);
-  return_credit();
+  return_credits(posted.bytes);
+}
+
+bool TcpReceiver::find_in_left_over(const Posted& posted) {
+  // While another receive waits, nothing is left over.
+  if (posted_.size() > 1 || connection_.failed()) return false;
+  current_stream_ = 0;
+  if (!connection_.streams.front().read_left_over(*this)) senseless();
+  return posted.matched;
 }
 
 void TcpReceiver::withdraw(Posted& posted) {
@@ -526,8 +585,9 @@ void TcpReceiver::withdraw(Posted& posted) {
   }
 }
 
-void TcpReceiver::return_credit() {
-  if (++owed_credits_ < kCreditBatch) return;
+void TcpReceiver::return_credits(std::uint64_t message_bytes) {
+  owed_credits_ += credits_of(message_bytes);
+  if (owed_credits_ < kCreditBatch) return;
   Frame frame;
   frame.type = FrameType::kCredit;
   frame.number = seen_;
@@ -537,7 +597,7 @@ void TcpReceiver::return_credit() {
 
 void TcpReceiver::queue_control(Frame frame) {
   frame.piece = std::exchange(owed_credits_, 0);
-  connection_.streams.front().queue(frame, nullptr, nullptr);
+  connection_.streams.front().queue(frame, {}, nullptr, nullptr);
   ++queued_controls_;
 }
 

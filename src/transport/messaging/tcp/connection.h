@@ -1,9 +1,10 @@
 // The two ends of a TCP connection: matching, eager and large messages, completion.
 //
-// Small messages (up to kEagerBytes) are sent at once and cost one system call; the receiver holds
-// at most kEagerCredits of them until their receives are posted. A larger message waits in the
-// sender until the receiver has room for it, so nothing is ever buffered without bound and no
-// message stands in the way of another of a different tag:
+// Small messages (up to kEagerBytes) are sent at once and cost one system call, as many as
+// kEagerCredits permit before their receives are posted. Until a receive is posted they stay in the
+// stream and the socket; the receiver holds those that another receive's message is behind. A
+// larger message waits in the sender until the receiver has room for it, so nothing is ever
+// buffered without bound and no message stands in the way of another of a different tag:
 //
 //   receiver  posts a receive that nothing has come for        ->  kAnnounce(receive, tag)
 //   sender    has an announcement for the tag                  ->  kData pieces for that receive
@@ -23,6 +24,9 @@
 // first piece of a large message goes on stream 0, before the sender's later messages, so that the
 // receiver knows the receive is taken when they come.
 //
+// Longer eager messages are held back until the sender's next test(), so that several that are sent
+// together are one system call.
+//
 // Pieces of kPieceBytes are handed to whichever stream is idle. Payloads go from the user's memory
 // to the socket and from the socket to the user's memory; only up to kEagerBytes at the start of a
 // piece, and eager messages, pass through a buffer.
@@ -30,6 +34,7 @@
 // A request that is destroyed unfinished breaks the connection.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -102,11 +107,15 @@ class TcpSender final : public SendConnection, private FrameSink {
                                                 MemoryKind kind) override;
   std::unique_ptr<Request> send(const void* data, std::size_t bytes, std::uint32_t tag,
                                 Registration* registration) override;
+  std::unique_ptr<Request> send_split(std::span<const std::byte> head, const void* data,
+                                      std::size_t bytes, std::uint32_t tag) override;
 
  private:
   friend class TcpSendRequest;
   struct Message {
-    const std::byte* data = nullptr;
+    std::array<std::byte, kMaxHeadBytes> head{};
+    std::size_t head_bytes = 0;
+    const std::byte* data = nullptr;  // behind the head
     std::size_t bytes = 0;
     std::uint64_t receive = 0;    // its receive, for a large one
     std::uint64_t number = 0;     // of an eager message or request
@@ -124,11 +133,15 @@ class TcpSender final : public SendConnection, private FrameSink {
     std::uint32_t tag;
     std::uint64_t number;
   };
-  std::byte* begin_frame(const Frame& frame) override;
-  void end_frame(const Frame& frame, const std::byte* payload) override;
+  Place begin_frame(const Frame& frame) override;
+  void end_frame(const Frame& frame, const Place& payload) override;
   [[nodiscard]] bool broken() const override { return connection_.failed(); }
+  [[nodiscard]] bool wants_frames() const override { return true; }
 
+  std::unique_ptr<Request> start(std::span<const std::byte> head, const void* data,
+                                 std::size_t rest_bytes, std::uint32_t tag);
   void progress();
+  void write_held_back();
   bool answered();
   void hand_out_pieces();
   void queue_piece(Message& message, Stream& stream);
@@ -143,6 +156,7 @@ class TcpSender final : public SendConnection, private FrameSink {
   std::uint64_t number_ = 0;
   std::uint64_t credits_ = kEagerCredits;
   std::size_t active_ = 0;
+  bool held_back_ = false;  // messages that no system call was made for yet
   std::deque<Announced> announced_;
   std::deque<Unseen> unseen_;
   std::vector<Message*> waiting_;  // for a grant
@@ -169,6 +183,12 @@ class TcpReceiver final : public ReceiveConnection, private FrameSink {
     std::size_t arrived = 0;  // of them
     bool matched = false;
     bool finished = false;
+    struct {
+      std::size_t offset = 0;
+      std::byte* data = nullptr;
+      std::size_t bytes = 0;
+    } rest;  // where the message's end is wanted, if it has that size
+    bool placed = false;
   };
   // An eager message or a request that came before its receive.
   struct Arrival {
@@ -177,9 +197,12 @@ class TcpReceiver final : public ReceiveConnection, private FrameSink {
     bool complete = false;
     Posted* receive = nullptr;  // matched before it was complete
   };
-  std::byte* begin_frame(const Frame& frame) override;
-  void end_frame(const Frame& frame, const std::byte* payload) override;
+  Place begin_frame(const Frame& frame) override;
+  void end_frame(const Frame& frame, const Place& payload) override;
   [[nodiscard]] bool broken() const override { return connection_.failed(); }
+  // Messages that come early stay where they are, if not one is waited for that may be behind them,
+  // and while the connection lasts.
+  [[nodiscard]] bool wants_frames() const override { return !posted_.empty() || end_deadline_; }
 
   /// Whether messages for all of these have come whole.
   [[nodiscard]] bool held(std::span<const ReceiveBuffer> buffers) const;
@@ -190,10 +213,14 @@ class TcpReceiver final : public ReceiveConnection, private FrameSink {
   void withdraw(Posted& posted);
   bool take_message(Posted& posted, std::size_t bytes);
   void finish(Posted& posted);
+  /// Looks for the message of a receive in what stream 0 has left over. @return whether it is there
+  bool find_in_left_over(const Posted& posted);
   Posted* first_unmatched(std::uint32_t tag);
+  /// Where the payload of a message's frame goes; notes whether its rest is placed apart.
+  static Place place_of(Posted& posted, const Frame& frame);
   Posted* by_id(std::uint64_t id);
   void match_request(const Frame& request, Posted& posted);
-  void return_credit();
+  void return_credits(std::uint64_t message_bytes);
   void queue_control(Frame frame);
   void flush_control();
   void senseless();

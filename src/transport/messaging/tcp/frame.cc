@@ -9,8 +9,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "frames are written as they lie");
 
-constexpr std::array<char, 8> kHelloMagic = {'R', 'W', 'T', 'C', 'P', 'v', '1', '>'};
-constexpr std::array<char, 8> kReplyMagic = {'R', 'W', 'T', 'C', 'P', 'v', '1', '<'};
+constexpr std::array<char, 8> kHelloMagic = {'R', 'W', 'T', 'C', 'P', 'v', '2', '>'};
+constexpr std::array<char, 8> kReplyMagic = {'R', 'W', 'T', 'C', 'P', 'v', '2', '<'};
 
 // Appends values to a buffer of known size, or takes them from one.
 class Writer {

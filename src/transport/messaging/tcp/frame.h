@@ -62,11 +62,13 @@ struct Frame {
 inline constexpr std::size_t kFrameBytes = 56;
 
 /// Larger messages wait for their receive; smaller ones are held by the receiver, if need be. A
-/// chunk of a collective, which is 32 KiB over a network, goes at once with what stands before it:
+/// chunk of a collective, which is 64 KiB over a network, goes at once with what stands before it:
 /// waiting for the receiver's word takes broadcasts and gathers twice as long.
-inline constexpr std::size_t kEagerBytes = 33 << 10;
-/// Eager messages that may be on their way or held by the receiver: at most 1 MiB.
-inline constexpr std::uint64_t kEagerCredits = 32;
+inline constexpr std::size_t kEagerBytes = 65 << 10;
+/// Credits bound the eager messages that are on their way or held by the receiver: to 2 MiB. That
+/// is many short ones: ranks that share cores then take turns of many messages each.
+inline constexpr std::uint64_t kEagerCredits = 4096;
+constexpr std::uint64_t credits_of(std::uint64_t message_bytes) { return 1 + message_bytes / 512; }
 /// Larger messages are cut into pieces of this size, which may take different streams.
 inline constexpr std::size_t kPieceBytes = 256 << 10;
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 40;

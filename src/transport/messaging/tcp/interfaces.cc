@@ -70,6 +70,18 @@ std::uint16_t Address::port() const noexcept {
                                     : reinterpret_cast<const sockaddr_in&>(storage).sin_port);
 }
 
+bool Address::same_host(const Address& other) const noexcept {
+  if (family() != other.family()) return false;
+  if (family() == AF_INET6) {
+    const auto& own = reinterpret_cast<const sockaddr_in6&>(storage);
+    const auto& others = reinterpret_cast<const sockaddr_in6&>(other.storage);
+    return IN6_ARE_ADDR_EQUAL(&own.sin6_addr, &others.sin6_addr) &&
+           own.sin6_scope_id == others.sin6_scope_id;
+  }
+  return reinterpret_cast<const sockaddr_in&>(storage).sin_addr.s_addr ==
+         reinterpret_cast<const sockaddr_in&>(other.storage).sin_addr.s_addr;
+}
+
 std::string Address::text() const {
   std::array<char, INET6_ADDRSTRLEN> buffer{};
   if (family() == AF_INET) {

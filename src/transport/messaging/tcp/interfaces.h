@@ -19,6 +19,8 @@ struct Address {
   [[nodiscard]] const sockaddr* get() const noexcept;
   [[nodiscard]] std::string text() const;  ///< "10.0.0.1:4000", "[fe80::1%eth0]:4000"
   [[nodiscard]] std::uint16_t port() const noexcept;
+  /// The same but for the port.
+  [[nodiscard]] bool same_host(const Address& other) const noexcept;
 };
 
 struct Interface {

@@ -1,7 +1,6 @@
 #include "transport/messaging/tcp/stream.h"
 
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,12 +13,41 @@ namespace ropewalk::transport::tcp {
 namespace {
 
 constexpr std::size_t kMaxRanges = 32;
+// Queued frames that the socket took, before their place is used again.
+constexpr std::size_t kMostThrough = 64;
 constexpr std::size_t kReadLimitBytes = std::size_t{1} << 20;
-// Room for several eager messages, so that a burst of small ones is one system call.
-constexpr std::size_t kReceiverBufferBytes = 2 * (kFrameBytes + kEagerBytes);
+// A burst of small messages is one system call.
+constexpr std::size_t kReceiverBufferBytes = std::size_t{64} << 10;
 constexpr std::size_t kSenderBufferBytes = 32 * kFrameBytes;
+// From here on a system call to learn of a message costs less than to copy it once more.
+constexpr std::size_t kBulkBytes = std::size_t{16} << 10;
 
 bool try_later(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+msghdr message_of(std::span<iovec> ranges) {
+  msghdr message{};
+  message.msg_iov = ranges.data();
+  message.msg_iovlen = ranges.size();
+  return message;
+}
+
+// One range needs no list of them, which the system would have to fetch and check.
+ssize_t send_ranges(int socket, std::span<iovec> ranges) {
+  constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
+  if (ranges.size() == 1) {
+    return ::send(socket, ranges.front().iov_base, ranges.front().iov_len, kFlags);
+  }
+  const msghdr message = message_of(ranges);
+  return sendmsg(socket, &message, kFlags);
+}
+
+ssize_t receive_ranges(int socket, std::span<iovec> ranges) {
+  if (ranges.size() == 1) {
+    return ::recv(socket, ranges.front().iov_base, ranges.front().iov_len, MSG_DONTWAIT);
+  }
+  msghdr message = message_of(ranges);
+  return recvmsg(socket, &message, MSG_DONTWAIT);
+}
 
 }  // namespace
 
@@ -28,25 +56,46 @@ Stream::Stream(FileDescriptor socket, Reader reader)
       reader_(reader),
       buffer_(reader == Reader::kReceiver ? kReceiverBufferBytes : kSenderBufferBytes) {}
 
+// In a vector, and not in a deque, which takes memory for every other one.
+Stream::Outgoing& Stream::add_outgoing() {
+  if (out_first_ > kMostThrough) {
+    out_.erase(out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(out_first_));
+    out_first_ = 0;
+  }
+  return out_.emplace_back();
+}
+
+void Stream::drop_outgoing() noexcept {
+  if (++out_first_ < out_.size()) return;
+  out_.clear();
+  out_first_ = 0;
+}
+
 void Stream::queue_raw(std::span<const std::byte> bytes) {
-  Outgoing entry{};
+  Outgoing& entry = add_outgoing();
   RW_ASSERT(bytes.size() <= entry.header.size());
   std::copy(bytes.begin(), bytes.end(), entry.header.begin());
   entry.header_bytes = bytes.size();
-  out_.push_back(entry);
 }
 
-void Stream::queue(const Frame& frame, const std::byte* payload, std::size_t* unsent) {
-  Outgoing entry{encode(frame), kFrameBytes, payload, 0, 0, unsent};
-  if (payload != nullptr) entry.payload_bytes = frame.piece;
-  out_.push_back(entry);
+void Stream::queue(const Frame& frame, std::span<const std::byte> head, const std::byte* payload,
+                   std::size_t* unsent) {
+  Outgoing& entry = add_outgoing();
+  const std::array<std::byte, kFrameBytes> encoded = encode(frame);
+  RW_ASSERT(kFrameBytes + head.size() <= entry.header.size());
+  std::copy(head.begin(), head.end(),
+            std::copy(encoded.begin(), encoded.end(), entry.header.begin()));
+  entry.header_bytes = kFrameBytes + head.size();
+  entry.payload = payload;
+  if (payload != nullptr) entry.payload_bytes = frame.piece - head.size();
+  entry.unsent = unsent;
 }
 
 bool Stream::flush() {
-  while (!out_.empty()) {
-    std::array<iovec, kMaxRanges> ranges{};
+  while (!idle()) {
+    std::array<iovec, kMaxRanges> ranges;
     std::size_t used = 0;
-    for (Outgoing& entry : out_) {
+    for (Outgoing& entry : std::span(out_).subspan(out_first_)) {
       if (used + 2 > ranges.size()) break;
       std::size_t skip = entry.sent;
       if (skip < entry.header_bytes) {
@@ -58,37 +107,30 @@ bool Stream::flush() {
         ranges[used++] = {const_cast<std::byte*>(entry.payload) + skip, entry.payload_bytes - skip};
       }
     }
-    msghdr message{};
-    message.msg_iov = ranges.data();
-    message.msg_iovlen = used;
-    const ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = send_ranges(socket_.get(), std::span(ranges).first(used));
     if (sent < 0) {
       if (try_later(errno)) return true;
       reason_ = system_error(errno, "send").what();
       return false;
     }
     auto left = static_cast<std::size_t>(sent);
-    while (!out_.empty()) {
-      Outgoing& entry = out_.front();
+    while (!idle()) {
+      Outgoing& entry = out_[out_first_];
       const std::size_t rest = entry.header_bytes + entry.payload_bytes - entry.sent;
       if (left < rest) {
         entry.sent += left;
         break;
       }
       left -= rest;
-      if (entry.unsent != nullptr) *entry.unsent -= kFrameBytes + entry.payload_bytes;
-      out_.pop_front();
+      if (entry.unsent != nullptr) *entry.unsent -= entry.header_bytes + entry.payload_bytes;
+      drop_outgoing();
     }
   }
   return true;
 }
 
-std::optional<std::size_t> Stream::receive(std::span<std::byte> into, std::span<std::byte> then) {
-  std::array<iovec, 2> ranges = {iovec{into.data(), into.size()}, iovec{then.data(), then.size()}};
-  msghdr message{};
-  message.msg_iov = ranges.data();
-  message.msg_iovlen = then.empty() ? 1 : 2;
-  const ssize_t got = recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+std::optional<std::size_t> Stream::receive(std::span<iovec> into) {
+  const ssize_t got = receive_ranges(socket_.get(), into);
   if (got > 0) return static_cast<std::size_t>(got);
   if (got < 0 && try_later(errno)) return 0;
   reason_ = got == 0 ? "it closed the connection" : system_error(errno, "receive").what();
@@ -98,7 +140,11 @@ std::optional<std::size_t> Stream::receive(std::span<std::byte> into, std::span<
 bool Stream::consume(FrameSink& sink) {
   while (!sink.broken()) {
     if (!frame_) {
-      if (end_ - begin_ < kFrameBytes) return true;
+      if (!frame_left()) return true;
+      if (!sink.wants_frames()) {
+        enough_ = true;
+        return true;
+      }
       frame_ =
           decode(std::span<const std::byte, kFrameBytes>(&buffer_[begin_], kFrameBytes), reader_);
       begin_ += kFrameBytes;
@@ -107,36 +153,57 @@ bool Stream::consume(FrameSink& sink) {
         return false;
       }
       done_ = 0;
-      destination_ = sink.begin_frame(*frame_);
+      place_ = sink.begin_frame(*frame_);
       if (sink.broken()) return true;
     }
     if (reader_ == Reader::kReceiver) {
-      bulk_ = frame_->piece > kEagerBytes;
-      const std::size_t ready = std::min<std::size_t>(frame_->piece - done_, end_ - begin_);
-      if (ready > 0) std::memcpy(destination_ + done_, &buffer_[begin_], ready);
-      begin_ += ready;
-      done_ += ready;
+      bulk_ = frame_->piece >= kBulkBytes;
+      for (const std::span<std::byte> part : missing()) {
+        const std::size_t ready = std::min(part.size(), end_ - begin_);
+        if (ready > 0) std::memcpy(part.data(), &buffer_[begin_], ready);
+        begin_ += ready;
+        done_ += ready;
+      }
       if (done_ < frame_->piece) return true;
     }
     const Frame finished = *std::exchange(frame_, std::nullopt);
-    sink.end_frame(finished, destination_);
+    sink.end_frame(finished, place_);
+    if (bulk_ && finished.type == FrameType::kEager) {
+      enough_ = true;
+      return true;
+    }
   }
   return true;
 }
 
+std::array<std::span<std::byte>, 2> Stream::missing() const {
+  const std::size_t rest_bytes = frame_->piece - place_.head_bytes;
+  if (done_ >= place_.head_bytes) {
+    const std::size_t done = done_ - place_.head_bytes;
+    return {std::span<std::byte>{}, {place_.rest + done, rest_bytes - done}};
+  }
+  return {std::span{place_.head + done_, place_.head_bytes - done_},
+          std::span{place_.rest, rest_bytes}};
+}
+
 bool Stream::read(FrameSink& sink) {
   std::size_t taken = 0;
-  while (taken < kReadLimitBytes && !sink.broken()) {
+  enough_ = false;
+  if (frame_left() && !consume(sink)) return false;
+  while (taken < kReadLimitBytes && !enough_ && !sink.broken()) {
     std::optional<std::size_t> got;
     std::size_t asked = 0;
     if (frame_) {  // the buffer is empty: consume() used it up for the payload
       begin_ = end_ = 0;
-      const std::size_t rest = frame_->piece - done_;
+      const auto [head, rest] = missing();
       const std::size_t ahead = bulk_ ? kFrameBytes : buffer_.size();
-      got = receive({destination_ + done_, rest}, {buffer_.data(), ahead});
+      std::array<iovec, 3> ranges = {iovec{head.data(), head.size()},
+                                     iovec{rest.data(), rest.size()},
+                                     {buffer_.data(), ahead}};
+      got = receive(ranges);
       if (!got) return false;
-      asked = rest + ahead;
-      const std::size_t direct = std::min(*got, rest);
+      asked = head.size() + rest.size() + ahead;
+      const std::size_t direct = std::min(*got, head.size() + rest.size());
       done_ += direct;
       end_ = *got - direct;
     } else {
@@ -146,7 +213,8 @@ bool Stream::read(FrameSink& sink) {
         begin_ = 0;
       }
       asked = (bulk_ ? kFrameBytes : buffer_.size()) - end_;
-      got = receive({buffer_.data() + end_, asked}, {});
+      std::array<iovec, 1> range = {iovec{buffer_.data() + end_, asked}};
+      got = receive(range);
       if (!got) return false;
       end_ += *got;
     }
@@ -160,7 +228,8 @@ bool Stream::read(FrameSink& sink) {
 }
 
 Stream::Answer Stream::read_reply(const Token& token) {
-  const std::optional<std::size_t> got = receive({buffer_.data() + end_, kReplyBytes - end_}, {});
+  std::array<iovec, 1> range = {iovec{buffer_.data() + end_, kReplyBytes - end_}};
+  const std::optional<std::size_t> got = receive(range);
   if (!got) return Answer::kEnded;
   end_ += *got;
   if (end_ < kReplyBytes) return Answer::kNotYet;
@@ -172,6 +241,7 @@ Stream::Answer Stream::read_reply(const Token& token) {
 
 void Stream::shut_down() noexcept {
   out_.clear();
+  out_first_ = 0;
   frame_.reset();
   if (socket_) shutdown(socket_.get(), SHUT_RDWR);
 }

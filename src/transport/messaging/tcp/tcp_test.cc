@@ -7,10 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <thread>
 #include <vector>
 
@@ -148,6 +150,32 @@ TEST(TcpInterfaces, FilterThatLeavesNothingIsAnError) {
     EXPECT_EQ(error.code(), Errc::kInvalidArgument);
     EXPECT_NE(std::string(error.what()).find("SOCKET_IFNAME '=nosuch0'"), std::string::npos);
   }
+}
+
+TEST(TcpAddress, TellsHostsApart) {
+  const auto v4 = [](const char* text, std::uint16_t port) {
+    sockaddr_in four{};
+    four.sin_family = AF_INET;
+    four.sin_port = htons(port);
+    inet_pton(AF_INET, text, &four.sin_addr);
+    Address address;
+    std::memcpy(&address.storage, &four, sizeof four);
+    return address;
+  };
+  const auto v6 = [](const char* text, std::uint32_t zone) {
+    sockaddr_in6 six{};
+    six.sin6_family = AF_INET6;
+    six.sin6_scope_id = zone;
+    inet_pton(AF_INET6, text, &six.sin6_addr);
+    Address address;
+    std::memcpy(&address.storage, &six, sizeof six);
+    return address;
+  };
+  EXPECT_TRUE(v4("127.0.0.1", 1).same_host(v4("127.0.0.1", 2)));
+  EXPECT_FALSE(v4("127.0.0.1", 1).same_host(v4("127.0.0.2", 1)));
+  EXPECT_TRUE(v6("fe80::1", 1).same_host(v6("fe80::1", 1)));
+  EXPECT_FALSE(v6("fe80::1", 1).same_host(v6("fe80::1", 2)));
+  EXPECT_FALSE(v6("::1", 0).same_host(v4("127.0.0.1", 1)));
 }
 
 TEST(TcpHandle, KeepsBothFamilies) {
@@ -318,6 +346,70 @@ TEST(TcpConnection, NonsenseEndsTheConnection) {
     ASSERT_GT(send(peer.get(), payload, sizeof payload, 0), 0);
     EXPECT_THROW(poll_until([&] { return receive->test().has_value(); }), Error);
     EXPECT_EQ(std::count(in.begin(), in.end(), 0), 100);
+  }
+}
+
+// One stream of a sender ends while the other still has messages, which the receiver takes its time
+// to ask for.
+TEST(TcpConnection, MessagesBeforeTheEndOutliveTheWaitForAllStreamsToEnd) {
+  const auto transport = make_transport(loopback());
+  const auto listener = transport->listen(0);
+  const Target target = *decode_handle(listener->handle());
+  Hello hello;
+  hello.token = target.proof;
+  hello.streams = 2;
+  FileDescriptor streams[2];
+  for (FileDescriptor& stream : streams) {
+    stream = call(target);
+    const auto greeting = encode(hello);
+    ASSERT_EQ(send(stream.get(), greeting.data(), greeting.size(), 0), 48);
+    ++hello.stream;
+  }
+  std::unique_ptr<ReceiveConnection> receiver;
+  poll_until([&] { return (receiver = listener->accept()) != nullptr; });
+  const auto write = [&](std::initializer_list<Frame> frames) {
+    std::vector<std::byte> bytes;
+    for (const Frame& frame : frames) {
+      const auto header = encode(frame);
+      bytes.insert(bytes.end(), header.begin(), header.end());
+      bytes.insert(bytes.end(), frame.piece, std::byte{7});
+    }
+    ASSERT_EQ(send(streams[0].get(), bytes.data(), bytes.size(), 0),
+              static_cast<ssize_t>(bytes.size()));
+  };
+
+  // Within a message of several pieces the receiver looks at both streams, and sees the end of one.
+  std::vector<std::byte> large(kPieceBytes + 1);
+  const ReceiveBuffer whole{large.data(), large.size(), 0, nullptr};
+  auto receive = receiver->receive({&whole, 1});
+  Frame piece;
+  piece.type = FrameType::kData;
+  piece.id = 1;
+  piece.bytes = large.size();
+  piece.piece = 1;
+  write({piece});
+  streams[1] = FileDescriptor();
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_FALSE(receive->test().has_value());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  piece.offset = 1;
+  piece.piece = kPieceBytes;
+  std::thread rest([&] { write({piece}); });
+  poll_until([&] { return receive->test().has_value(); });
+  rest.join();
+
+  std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  Frame eager;
+  eager.bytes = eager.piece = 8;
+  write({eager, eager, eager});
+  for (int i = 0; i < 3; ++i) {
+    SCOPED_TRACE(i);
+    std::array<std::byte, 8> in{};
+    const ReceiveBuffer buffer{in.data(), in.size(), 0, nullptr};
+    receive = receiver->receive({&buffer, 1});
+    poll_until([&] { return receive->test().has_value(); });
+    EXPECT_EQ(in.back(), std::byte{7});
   }
 }
 

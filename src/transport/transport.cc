@@ -1,0 +1,13 @@
+#include "transport/transport.h"
+
+#include "core/error.h"
+
+namespace ropewalk::transport {
+
+std::unique_ptr<Request> SendConnection::send_split(std::span<const std::byte> /*head*/,
+                                                    const void* /*data*/, std::size_t /*bytes*/,
+                                                    std::uint32_t /*tag*/) {
+  throw Error(Errc::kInvalidUsage, "this transport sends messages that lie in one place");
+}
+
+}  // namespace ropewalk::transport
