@@ -32,6 +32,44 @@ bool copy_process(pid_t pid, std::uint64_t address, std::byte* local, std::size_
   return moved == static_cast<ssize_t>(bytes);
 }
 
+// ---- the two sides of a transfer, where one of them is GPU memory
+
+bool local_side(const sci_dma_queue& queue, const sci_dma_queue::Piece& piece, std::byte* host,
+                std::size_t bytes, bool get) {
+  std::byte* const local = piece.local + queue.copied;
+  if (queue.local_gpu) {
+    const auto offset = static_cast<std::size_t>(local - queue.local_begin);
+    return get ? queue.local_gpu->read(offset, host, bytes)
+               : queue.local_gpu->write(offset, host, bytes);
+  }
+  std::memcpy(get ? host : local, get ? local : host, bytes);
+  return true;
+}
+
+bool remote_side(const sci_dma_queue& queue, const sci_dma_queue::Piece& piece, std::byte* host,
+                 std::size_t bytes, bool get) {
+  const sci_remote_segment& remote = *queue.remote;
+  const std::size_t offset = piece.remote_offset + queue.copied;
+  if (remote.gpu) {
+    return get ? remote.gpu->read(offset, host, bytes) : remote.gpu->write(offset, host, bytes);
+  }
+  if (remote.backing == Backing::kUser) {
+    return copy_process(remote.pid, remote.address + offset, host, bytes, get);
+  }
+  std::byte* const other = remote.memory + offset;
+  std::memcpy(get ? host : other, get ? other : host, bytes);
+  return true;
+}
+
+bool copy_by_bounce(const sci_dma_queue& queue, const sci_dma_queue::Piece& piece,
+                    std::size_t bytes) {
+  std::vector<std::byte> bounce(bytes);
+  return queue.read ? remote_side(queue, piece, bounce.data(), bytes, true) &&
+                          local_side(queue, piece, bounce.data(), bytes, false)
+                    : local_side(queue, piece, bounce.data(), bytes, true) &&
+                          remote_side(queue, piece, bounce.data(), bytes, false);
+}
+
 // @return false when the other side cannot be reached any more
 bool copy_slice(sci_dma_queue& queue, const sci_dma_queue::Piece& piece, std::size_t bytes) {
   sci_remote_segment& remote = *queue.remote;
@@ -43,7 +81,9 @@ bool copy_slice(sci_dma_queue& queue, const sci_dma_queue::Piece& piece, std::si
   if (!connection.cut && remote.entry->generation == remote.generation) {
     std::byte* const local = piece.local + queue.copied;
     const std::size_t offset = piece.remote_offset + queue.copied;
-    if (remote.backing == Backing::kLibrary) {
+    if (queue.local_gpu || remote.gpu) {
+      copied = copy_by_bounce(queue, piece, bytes);
+    } else if (remote.backing == Backing::kLibrary) {
       std::byte* const other = remote.memory + offset;
       std::memcpy(queue.read ? local : other, queue.read ? other : local, bytes);
       copied = true;
@@ -59,6 +99,7 @@ void finish(Library& mine, sci_dma_queue& queue, sci_dma_queue_state_t state) {
   queue.uses_remote.reset();
   queue.uses_local.reset();
   queue.remote = nullptr;
+  queue.local_gpu.reset();
   mine.withdraw(queue);
   const bool calls = queue.callback != nullptr;
   queue.callback_due = calls;
@@ -172,19 +213,27 @@ void start(sci_dma_queue& queue, sci_local_segment* local, sci_remote_segment& r
   require(total <= kMaxTransfer, SCI_ERR_OUT_OF_RANGE);
 
   const Backing here = local == nullptr ? Backing::kLibrary : local->backing;
-  const bool gpu = here == Backing::kGpu || remote.backing == Backing::kGpu;
+  const bool gpu_here = here == Backing::kGpu;
+  const bool gpu_there = remote.backing == Backing::kGpu;
   const bool user = here == Backing::kUser || remote.backing == Backing::kUser;
-  require(!gpu || (!settings->attach_error && settings->iommu != Iommu::kBroken),
-          SCI_ERR_TRANSFER_FAILED);
+  require(!(gpu_here || gpu_there) || !settings->attach_error, SCI_ERR_TRANSFER_FAILED);
   const std::uint64_t number = mine.next_transfer();
-  queue.moves_nothing = (user && settings->iommu == Iommu::kBroken) ||
+  const bool reads = (flags & SCI_FLAG_DMA_READ) != 0;
+  const bool from_gpu = reads ? gpu_there : gpu_here;
+  const bool into_gpu = reads ? gpu_here : gpu_there;
+  queue.moves_nothing = ((user || from_gpu || into_gpu) && settings->iommu == Iommu::kBroken) ||
+                        (from_gpu && !into_gpu && settings->lose_gpu_reads && !reads) ||
+                        (into_gpu && !from_gpu && settings->lose_gpu_writes) ||
+                        (from_gpu && into_gpu && settings->lose_gpu_to_gpu) ||
                         number == settings->lose_transfer ||
                         (settings->lose_all_transfers && number >= settings->lose_transfer);
   queue.fails = number == settings->fail_transfer;
   queue.pieces = std::move(pieces);
   queue.piece = 0;
   queue.copied = 0;
-  queue.read = (flags & SCI_FLAG_DMA_READ) != 0;
+  queue.read = reads;
+  queue.local_gpu = local == nullptr ? nullptr : local->gpu;
+  queue.local_begin = local == nullptr ? nullptr : local->memory;
   queue.callback = calls ? callback.function : nullptr;
   queue.arg = callback.arg;
   queue.callback_due = false;

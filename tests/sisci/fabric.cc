@@ -23,7 +23,7 @@
 namespace software_sisci {
 namespace {
 
-constexpr std::uint64_t kReady = 0x534f465453434932;  // of this layout
+constexpr std::uint64_t kReady = 0x534f465453434933;  // of this layout
 
 // When a process began, in the kernel's ticks: with its number, that names it for good.
 std::uint64_t start_time(pid_t pid) {
@@ -52,7 +52,7 @@ Fabric::Fabric(std::string path, unsigned host) : path_(std::move(path)) {
   for (unsigned i = 0; i < kMaxProcesses; ++i) {
     ProcessEntry& entry = state_->processes[i];
     if (entry.pid != 0) continue;
-    entry = {getpid(), start_time(getpid()), host};
+    entry = {getpid(), start_time(getpid()), host, false};
     process_ = i;
     return;
   }

@@ -36,9 +36,23 @@ struct ProcessEntry {
   pid_t pid = 0;  // 0: free
   std::uint64_t started = 0;
   unsigned host = 0;
+  bool gpu = false;  // it has attached or reached GPU memory
 };
 
 enum class Backing : std::uint32_t { kNone, kLibrary, kUser, kGpu };
+
+// How other processes open GPU memory.
+struct GpuShare {
+  bool shared = false;  // whether they can
+  bool virtual_memory = false;
+  int descriptor = -1;  // in the owner's process
+  std::array<unsigned char, 16> gpu{};
+  std::array<unsigned char, 64> handle{};
+  std::uint64_t allocation_bytes = 0;
+  std::uint64_t offset = 0;   // of the segment in the allocation
+  std::uint64_t address = 0;  // in the owner's process
+  std::uint64_t bytes = 0;
+};
 
 struct SegmentEvent {
   std::uint32_t reason = 0;
@@ -58,6 +72,9 @@ struct SegmentEntry {
   std::array<bool, kMaxAdapters> prepared{};
   std::array<bool, kMaxAdapters> available{};
   bool shared = false;
+  bool ready = false;  // it was available on some adapter
+  GpuShare gpu;
+  std::array<std::atomic<std::uint64_t>, kMaxProcesses / 64> opened;  // by whom, of GPU memory
   std::uint32_t connections = 0;
   std::uint64_t events_written = 0;
   std::array<SegmentEvent, kSegmentEvents> events{};

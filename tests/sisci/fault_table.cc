@@ -33,7 +33,7 @@
 #include "core/log.h"
 #include "core/settings.h"
 #include "transport/registry.h"
-#include "transport/window/cuda_ipc/testing/on_device.h"
+#include "transport/window/device/testing/on_device.h"
 #include "transport/window/sisci/testing/fabric.h"
 
 namespace ropewalk::transport {
@@ -62,6 +62,7 @@ struct Fault {
   std::function<void(Handle&)> handle{};  // done to it on its way
   bool quoted = false;                    // the errors' words are the same each time
   bool too_long = false;                  // messages, for their receives
+  bool gpu_memory = false;                // what they lie in over `sisci`, too
 };
 
 std::vector<Fault> faults() {
@@ -137,6 +138,37 @@ std::vector<Fault> faults() {
        .fabric = "max_dma_queues 1\n",
        .settings = {{"SISCI_QUEUES", "3"}},
        .driver = sisci});
+  const auto add_gpu = [&](Fault fault) {
+    fault.driver = sisci;
+    fault.gpu_memory = true;
+    add(std::move(fault));
+  };
+  add_gpu({.title = "nothing"});
+  add_gpu({.title = "CUDA's library is not there: messages in host memory",
+           .settings = {{"CUDA_LIBRARY", "libno-such-cuda.so"}}});
+  add_gpu({.title = "kernels are loaded at their first launch: messages in host memory",
+           .gpus = "lazy"});
+  add_gpu({.title = "no peer-memory interface: attaching GPU memory is refused",
+           .fabric = "gpu_memory no\n"});
+  add_gpu({.title = "no IOMMU: attaching GPU memory is refused", .fabric = "iommu absent\n"});
+  add_gpu(
+      {.title = "broken IOMMU: attaching succeeds, DMA moves nothing", .fabric = "iommu broken\n"});
+  add_gpu({.title = "broken IOMMU: attaching succeeds, DMA on GPU memory cannot be started",
+           .fabric = "attach_error yes\n"});
+  add_gpu({.title = "DMA between GPUs alone moves nothing", .fabric = "lose_gpu_to_gpu yes\n"});
+  add_gpu({.title = "SYNC_MEMOPS cannot be set", .gpus = "refuse=cuPointerSetAttribute:801"});
+  add_gpu({.title = "one transfer is lost later, VERIFY=all",
+           .fabric = "lose_transfer 12\n",
+           .settings = {{"VERIFY", "all"}},
+           .quoted = true});
+  add_gpu({.title = "one transfer into GPU memory ends in an error",
+           .fabric = "fail_transfer 12\n",
+           .quoted = true});
+  add_gpu({.title = "no DMA queue left",
+           .fabric = "max_dma_queues 1\n",
+           .settings = {{"SISCI_QUEUES", "3"}}});
+  add_gpu({.title = "the sender is killed in a transfer", .sender_killed = Step::kTransfer});
+  add_gpu({.title = "the receiver is killed in a transfer", .receiver_killed = Step::kTransfer});
   const std::string cuda = "cuda_ipc";
   add({.title = "CUDA's library is not there: messages in host memory",
        .settings = {{"CUDA_LIBRARY", "libno-such-cuda.so"}},
@@ -220,7 +252,8 @@ class Actor {
     log::configure("INFO", "NET", log);
     Config config;
     config.set("SISCI_LIBRARY", RW_SOFTWARE_SISCI, "test");
-    config.set("CUDA_LIBRARY", RW_STAND_IN_CUDA, "test");
+    const bool gpus = provider != "sisci" || fault.gpu_memory;
+    config.set("CUDA_LIBRARY", gpus ? RW_STAND_IN_CUDA : "libnone.so", "test");
     config.set("SOCKET_IFNAME", "=lo", "test");
     for (const auto& [name, value] : fault.settings) config.set(name, value, "test");
     transport_ = make_transport(provider, config);
@@ -438,7 +471,8 @@ std::string log_lines(const std::string& path) {
 }
 
 std::string row(const Fault& fault, const std::string& provider) {
-  const SoftwareFabric fabric(fault.fabric);
+  const std::string gpus = fmt::format("cuda_library {}\n", RW_STAND_IN_CUDA);
+  const SoftwareFabric fabric(gpus + fault.fabric);
   const std::string log = (fabric.folder() / "log").string();
   // All senders share the receiver's socket, which is enough for a handle each.
   setenv("RW_STAND_IN_CUDA", fault.gpus.c_str(), 1);
@@ -472,7 +506,8 @@ std::string row(const Fault& fault, const std::string& provider) {
                     fault.receiver_killed == Step::kNever && fault.fabric_later.empty();
   std::string sending;
   for (const std::string& one : sent) sending += (sending.empty() ? "" : "; ") + one;
-  return fmt::format("| {} | {} | {} | {} | {} |\n", fault.title, provider, sending, received,
+  return fmt::format("| {} | {}{} | {} | {} | {} |\n", fault.title, provider,
+                     fault.gpu_memory ? ", GPU memory" : "", sending, received,
                      logs ? log_lines(log) : "");
 }
 
@@ -488,7 +523,7 @@ std::string page() {
       "memory, and compare them.\n`works` means that all data came and was right; nothing ever "
       "hangs, "
       "or the page would say so.\n`cuda_ipc` moves them between two GPUs of a stand-in for CUDA's "
-      "library.\n\n"
+      "library; so does `sisci`\nwhere GPU memory is named.\n\n"
       "| what is wrong | transport | the sender | the receiver | the log |\n"
       "| --- | --- | --- | --- | --- |\n";
   for (const Fault& fault : faults()) {

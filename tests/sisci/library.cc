@@ -152,6 +152,20 @@ Clock::time_point Library::end_of_transfer(unsigned adapter, std::size_t bytes) 
   return free + std::chrono::nanoseconds(static_cast<std::int64_t>(now_set->latency_us * 1000.0));
 }
 
+GpuMemory& Library::gpu_memory() {
+  const std::lock_guard lock(gpu_lock_);
+  if (!gpu_) {
+    try {
+      gpu_ = std::make_unique<GpuMemory>(settings()->cuda_library, *fabric_);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "software SISCI: %s\n", error.what());
+      throw Failure{SCI_ERR_HW_NOSPC};
+    }
+    gpu_there_ = gpu_.get();
+  }
+  return *gpu_;
+}
+
 // ---- the engine ----------------------------------------------------------------------------
 
 void Library::posted(sci_dma_queue& queue) {
@@ -230,6 +244,7 @@ void Library::run_events() {
       const std::lock_guard lock(delayed_lock_);
       for (sci_map* map : delayed_) flush_map(*this, *map, false);
     }
+    if (GpuMemory* const gpu = gpu_there_; gpu != nullptr) gpu->survey();
     std::vector<Watched*> objects;
     {
       const std::lock_guard lock(watched_lock_);

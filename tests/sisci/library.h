@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "fabric.h"
+#include "gpu.h"
 #include "settings.h"
 #include "sisci_api.h"
 
@@ -87,6 +88,7 @@ struct sci_local_segment final : software_sisci::Counted, software_sisci::Watche
   int file = -1;
   std::byte* memory = nullptr;  // null while an empty segment has none
   software_sisci::Backing backing = software_sisci::Backing::kNone;
+  std::shared_ptr<const software_sisci::GpuView> gpu;  // of kGpu
   std::uint64_t events_read = 0;
   sci_cb_local_segment_t callback = nullptr;
   void* arg = nullptr;
@@ -107,8 +109,9 @@ struct sci_remote_segment final : software_sisci::Counted, software_sisci::Watch
   std::size_t bytes = 0;
   software_sisci::Backing backing = software_sisci::Backing::kNone;
   int file = -1;
-  std::byte* memory = nullptr;  // of kLibrary: mapped for the engine
-  pid_t pid = 0;                // of kUser and kGpu: where `address` is
+  std::byte* memory = nullptr;                         // of kLibrary: mapped for the engine
+  std::shared_ptr<const software_sisci::GpuView> gpu;  // of kGpu
+  pid_t pid = 0;                                       // of kUser: where `address` is
   std::uint64_t address = 0;
   std::atomic<bool> lost{false};
   std::atomic<bool> operational{true};
@@ -168,6 +171,8 @@ struct sci_dma_queue final : software_sisci::Counted, software_sisci::Watched {
   sci_remote_segment* remote = nullptr;
   std::optional<software_sisci::Below> uses_remote;
   std::optional<software_sisci::Below> uses_local;
+  std::shared_ptr<const software_sisci::GpuView> local_gpu;  // that `local` of the pieces is in
+  std::byte* local_begin = nullptr;                          // its address
   std::vector<Piece> pieces;
   std::size_t piece = 0;
   std::size_t copied = 0;  // of that piece
@@ -267,6 +272,9 @@ class Library {
   void map_made(sci_map& map);
   void map_gone(sci_map& map);
 
+  /// CUDA, opened when it is first asked for. @throws Failure where there is none
+  GpuMemory& gpu_memory();
+
   std::atomic<std::size_t> mapped{0};
   std::atomic<std::size_t> queues{0};
 
@@ -299,6 +307,10 @@ class Library {
 
   std::mutex delayed_lock_;
   std::set<sci_map*> delayed_;
+
+  std::mutex gpu_lock_;
+  std::unique_ptr<GpuMemory> gpu_;
+  std::atomic<GpuMemory*> gpu_there_{nullptr};
 
   std::atomic<bool> stopping_{false};
   std::thread engine_;

@@ -311,28 +311,136 @@ TEST_F(SoftwareSisci, IommusMayBeAbsentOrBroken) {
   EXPECT_EQ(memory[0], std::byte{9});
 }
 
-TEST_F(SoftwareSisci, GpuMemoryMayBeAttached) {
+// Memory of a stand-in for CUDA, as a program takes it.
+class GpuPages {
+ public:
+  explicit GpuPages(std::size_t bytes) : library_(dlopen(RW_STAND_IN_CUDA, RTLD_NOW)) {
+    void* context = nullptr;
+    EXPECT_EQ(call<int(unsigned)>("cuInit", 0U), 0);
+    EXPECT_EQ((call<int(void**, int)>("cuDevicePrimaryCtxRetain", &context, 0)), 0);
+    EXPECT_EQ(call<int(void*)>("cuCtxPushCurrent_v2", context), 0);
+    EXPECT_EQ((call<int(std::uint64_t*, std::size_t)>("cuMemAlloc_v2", &address_, bytes)), 0);
+  }
+  ~GpuPages() { call<int(std::uint64_t)>("cuMemFree_v2", address_); }
+  GpuPages(const GpuPages&) = delete;
+  GpuPages& operator=(const GpuPages&) = delete;
+  [[nodiscard]] std::byte* data() const {
+    return reinterpret_cast<std::byte*>(address_);  // NOLINT(performance-no-int-to-ptr)
+  }
+
+ private:
+  template <typename Function, typename... Arguments>
+  int call(const char* name, Arguments... arguments) {
+    return reinterpret_cast<Function*>(dlsym(library_, name))(arguments...);
+  }
+  void* library_;
+  std::uint64_t address_ = 0;
+};
+
+class SoftwareSisciGpu : public SoftwareSisci {
+ protected:
+  static constexpr std::size_t kGpuBytes = std::size_t{2} << 20;
+  void with(const std::string& settings = "") {
+    set(std::string("cuda_library ") + RW_STAND_IN_CUDA + "\n" + settings);
+  }
+  sci_local_segment_t attached(unsigned id, std::byte* memory) {
+    sci_local_segment_t segment = create(id, kGpuBytes, SCI_FLAG_EMPTY);
+    SCIAttachPhysicalMemory(0, memory, 0, kGpuBytes, segment, SCI_FLAG_CUDA_BUFFER, &error_);
+    EXPECT_EQ(error_, SCI_ERR_OK);
+    SCIPrepareSegment(segment, 0, 0, &error_);
+    SCISetSegmentAvailable(segment, 0, 0, &error_);
+    EXPECT_EQ(error_, SCI_ERR_OK);
+    return segment;
+  }
+};
+
+TEST_F(SoftwareSisciGpu, MemoryIsAttachedByItsPages) {
+  with("gpu_memory no\n");
+  const GpuPages gpu(kGpuBytes);
+  std::byte* memory = gpu.data();
   sci_local_segment_t segment = create(1, 64 << 10, SCI_FLAG_EMPTY);
-  std::byte* memory = pages(128 << 10);
-  memory += (64 << 10) - reinterpret_cast<std::uintptr_t>(memory) % (64 << 10);
-  SCIAttachPhysicalMemory(0, memory, 0, 64 << 10, segment, SCI_FLAG_CUDA_BUFFER, &error_);
-  EXPECT_EQ(error_, SCI_ERR_HW_NOSPC);
-  set("gpu_memory yes\n");
-  SCIAttachPhysicalMemory(0, memory + kPage, 0, 64 << 10, segment, SCI_FLAG_CUDA_BUFFER, &error_);
-  EXPECT_EQ(error_, SCI_ERR_ILLEGAL_ADDRESS);
-  SCIAttachPhysicalMemory(0, memory, 0, 64 << 10, segment, SCI_FLAG_CUDA_BUFFER, &error_);
-  EXPECT_EQ(error_, SCI_ERR_OK);
-  SCIPrepareSegment(segment, 0, 0, &error_);
-  (void)available(2);
-  sci_remote_segment_t remote = connect(2);
+  const auto attach = [&](std::byte* at) {
+    SCIAttachPhysicalMemory(0, at, 0, 64 << 10, segment, SCI_FLAG_CUDA_BUFFER, &error_);
+    return error_;
+  };
+  EXPECT_EQ(attach(memory), SCI_ERR_HW_NOSPC);
+  with("iommu absent\n");
+  EXPECT_EQ(attach(memory), SCI_ERR_NOT_SUPPORTED);
+  set("cuda_library libnone.so\n");
+  EXPECT_EQ(attach(memory), SCI_ERR_HW_NOSPC);
+  with();
+  EXPECT_EQ(attach(memory + kPage), SCI_ERR_ILLEGAL_ADDRESS);
+  std::byte* host = pages(128 << 10);
+  host += (64 << 10) - reinterpret_cast<std::uintptr_t>(host) % (64 << 10);
+  EXPECT_EQ(attach(host), SCI_ERR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(attach(memory), SCI_ERR_OK);
+}
+
+TEST_F(SoftwareSisciGpu, TransfersReachItAndReadItBack) {
+  with();
+  const GpuPages gpu(kGpuBytes);
+  sci_local_segment_t on_gpu = attached(1, gpu.data());
+  sci_local_segment_t on_host = available(2);
+  std::byte* memory = local_memory(on_host);
+  sci_remote_segment_t to_gpu = connect(1);
+  sci_remote_segment_t to_host = connect(2);
+  ASSERT_EQ(error_, SCI_ERR_OK);
+  sci_map_t map = nullptr;
+  (void)SCIMapRemoteSegment(to_gpu, &map, 0, kPage, nullptr, 0, &error_);
+  EXPECT_EQ(error_, SCI_ERR_NOT_SUPPORTED);
   sci_dma_queue_t dma = queue();
-  set("gpu_memory yes\nattach_error yes\n");
-  SCIStartDmaTransfer(dma, segment, remote, 0, 100, 0, nullptr, nullptr, 0, &error_);
-  EXPECT_EQ(error_, SCI_ERR_TRANSFER_FAILED);
-  set("gpu_memory yes\n");
-  SCIStartDmaTransfer(dma, segment, remote, 0, 100, 0, nullptr, nullptr, 0, &error_);
-  EXPECT_EQ(error_, SCI_ERR_OK);
+  std::vector<std::byte> source(10'000);
+  for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i * 7);
+  SCIStartDmaTransferMem(dma, source.data(), to_gpu, source.size(), 777, nullptr, nullptr, 0,
+                         &error_);
   EXPECT_EQ(moved(dma), SCI_DMAQUEUE_DONE);
+  // By the same engine the other way.
+  SCIStartDmaTransfer(dma, on_host, to_gpu, 100, source.size(), 777, nullptr, nullptr,
+                      SCI_FLAG_DMA_READ, &error_);
+  EXPECT_EQ(moved(dma), SCI_DMAQUEUE_DONE);
+  EXPECT_EQ(std::memcmp(memory + 100, source.data(), source.size()), 0);
+  std::memset(memory, 0, kBytes);
+  SCIStartDmaTransfer(dma, on_gpu, to_host, 777, source.size(), 3, nullptr, nullptr, 0, &error_);
+  EXPECT_EQ(moved(dma), SCI_DMAQUEUE_DONE);
+  EXPECT_EQ(std::memcmp(memory + 3, source.data(), source.size()), 0);
+}
+
+TEST_F(SoftwareSisciGpu, WhatIsBrokenMovesNothing) {
+  with();
+  const GpuPages gpu(kGpuBytes);
+  sci_local_segment_t on_gpu = attached(1, gpu.data());
+  sci_local_segment_t on_host = available(2);
+  std::byte* memory = local_memory(on_host);
+  sci_remote_segment_t to_gpu = connect(1);
+  sci_remote_segment_t to_host = connect(2);
+  sci_dma_queue_t dma = queue();
+  const auto write = [&](std::byte value) {
+    memory[0] = value;
+    SCIStartDmaTransfer(dma, on_host, to_gpu, 0, 1, 0, nullptr, nullptr, 0, &error_);
+    return error_ == SCI_ERR_OK && moved(dma) == SCI_DMAQUEUE_DONE;
+  };
+  const auto read = [&] {
+    memory[9] = std::byte{0};
+    SCIStartDmaTransfer(dma, on_gpu, to_host, 0, 1, 9, nullptr, nullptr, 0, &error_);
+    return error_ == SCI_ERR_OK && moved(dma) == SCI_DMAQUEUE_DONE ? memory[9] : std::byte{0xff};
+  };
+  EXPECT_TRUE(write(std::byte{1}));
+  EXPECT_EQ(read(), std::byte{1});
+  with("iommu broken\n");
+  EXPECT_TRUE(write(std::byte{2}));
+  EXPECT_EQ(read(), std::byte{0});
+  with("lose_gpu_writes yes\n");
+  EXPECT_TRUE(write(std::byte{3}));
+  EXPECT_EQ(read(), std::byte{1});
+  with("lose_gpu_reads yes\n");
+  EXPECT_TRUE(write(std::byte{4}));
+  EXPECT_EQ(read(), std::byte{0});
+  with("attach_error yes\n");
+  EXPECT_FALSE(write(std::byte{5}));
+  EXPECT_EQ(read(), std::byte{0xff});
+  with("lose_gpu_to_gpu yes\n");
+  EXPECT_TRUE(write(std::byte{6}));
+  EXPECT_EQ(read(), std::byte{6});
 }
 
 TEST_F(SoftwareSisci, TransfersMayFailOrBeLost) {

@@ -170,14 +170,15 @@ void SCIUnmapSegment(sci_map_t map, unsigned int /*flags*/, sci_error_t* error) 
     require(gone.children == 0, SCI_ERR_BUSY);
     Library& mine = library();
     if (gone.remote != nullptr) {
+      // First of all: the event thread writes into the maps of a segment that it finds lost.
+      {
+        const std::lock_guard lock(gone.remote->maps_lock);
+        gone.remote->maps.erase(&gone);
+      }
       if (gone.target != nullptr) {
         flush_map(mine, gone, true);
         mine.map_gone(gone);
         munmap(gone.target, rounded(gone.bytes));
-      }
-      {
-        const std::lock_guard lock(gone.remote->maps_lock);
-        gone.remote->maps.erase(&gone);
       }
       mine.mapped -= gone.bytes;
       munmap(gone.pointer, rounded(gone.bytes));

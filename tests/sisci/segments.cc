@@ -59,6 +59,9 @@ SegmentEntry& take_entry(Library& mine, const sci_local_segment& segment) {
   entry.prepared = {};
   entry.available = {};
   entry.shared = false;
+  entry.ready = false;
+  entry.gpu = {};
+  for (auto& word : entry.opened) word = 0;
   entry.connections = 0;
   entry.events_written = 0;
   ++entry.generation;
@@ -68,21 +71,36 @@ SegmentEntry& take_entry(Library& mine, const sci_local_segment& segment) {
 void check_handle(const void* handle) { require(handle != nullptr, SCI_ERR_ILLEGAL_PARAMETER); }
 
 // Memory of the program's behind an empty segment.
-void attach(sci_local_segment& segment, void* address, std::size_t bytes, Backing backing,
-            std::size_t page) {
+void check_attach(const sci_local_segment& segment, void* address, std::size_t bytes,
+                  std::size_t page) {
   require(segment.owner && segment.backing == Backing::kNone, SCI_ERR_ILLEGAL_OPERATION);
   require(address != nullptr && whole_pages(reinterpret_cast<std::size_t>(address), page),
           SCI_ERR_ILLEGAL_ADDRESS);
   require(bytes > 0 && whole_pages(bytes, page), SCI_ERR_SIZE_ALIGNMENT);
   require(bytes <= segment.bytes, SCI_ERR_OUT_OF_RANGE);
+}
+
+void attach_host(sci_local_segment& segment, void* address, std::size_t bytes) {
+  check_attach(segment, address, bytes, kPage);
   // As locking the pages would find out.
   std::vector<unsigned char> resident(bytes / kPage);
   require(mincore(address, bytes, resident.data()) == 0, SCI_ERR_ILLEGAL_ADDRESS);
-  segment.backing = backing;
+  segment.backing = Backing::kUser;
   segment.memory = static_cast<std::byte*>(address);
   const Fabric::Lock lock(library().fabric());
-  segment.entry->backing = backing;
+  segment.entry->backing = Backing::kUser;
   segment.entry->address = reinterpret_cast<std::uint64_t>(address);
+}
+
+void attach_gpu(sci_local_segment& segment, void* address, std::size_t bytes) {
+  check_attach(segment, address, bytes, kGpuPage);
+  GpuShare share;
+  segment.gpu = library().gpu_memory().attach(address, bytes, share);
+  segment.backing = Backing::kGpu;
+  segment.memory = static_cast<std::byte*>(address);
+  const Fabric::Lock lock(library().fabric());
+  segment.entry->backing = Backing::kGpu;
+  segment.entry->gpu = share;
 }
 
 // Waits until no transfer of another process touches a segment whose connections were cut.
@@ -240,8 +258,10 @@ void SCISetSegmentAvailable(sci_local_segment_t segment, unsigned int adapter,
       const Fabric::Lock lock(mine.fabric());
       require(segment->entry->prepared[adapter], SCI_ERR_SEGMENT_NOT_PREPARED);
       segment->entry->available[adapter] = true;
+      segment->entry->ready = true;
     }
     mine.fabric().announce();
+    if (segment->backing == Backing::kGpu) mine.gpu_memory().settle(*segment->entry);
   });
 }
 SISCI_EXPORT(SCISetSegmentAvailable);
@@ -292,7 +312,7 @@ void SCIRegisterSegmentMemory(void* address, size_t size, sci_local_segment_t se
   call(error, [&] {
     check_handle(segment);
     require(library().settings()->iommu != Iommu::kAbsent, SCI_ERR_NOT_SUPPORTED);
-    attach(*segment, address, size, Backing::kUser, kPage);
+    attach_host(*segment, address, size);
   });
 }
 SISCI_EXPORT(SCIRegisterSegmentMemory);
@@ -306,7 +326,7 @@ void SCIAttachPhysicalMemory(sci_ioaddr_t /*ioaddress*/, void* address, unsigned
     require((flags & SCI_FLAG_CUDA_BUFFER) != 0, SCI_ERR_ACCESS);
     require(settings->gpu_memory, SCI_ERR_HW_NOSPC);
     require(settings->iommu != Iommu::kAbsent, SCI_ERR_NOT_SUPPORTED);
-    attach(*segment, address, size, Backing::kGpu, kGpuPage);
+    attach_gpu(*segment, address, size);
   });
 }
 SISCI_EXPORT(SCIAttachPhysicalMemory);
@@ -431,6 +451,7 @@ void SCIConnectSegment(sci_desc_t sd, sci_remote_segment_t* segment, unsigned in
     made->callback = calls ? callback : nullptr;
     made->arg = arg;
     const unsigned own_node = mine.settings()->node_id(mine.host(), adapter);
+    GpuShare share;
     {
       const Fabric::Lock lock(mine.fabric());
       State& state = mine.fabric().state();
@@ -465,9 +486,19 @@ void SCIConnectSegment(sci_desc_t sd, sci_remote_segment_t* segment, unsigned in
         throw;
       }
       ++entry->connections;
+      share = entry->gpu;
       mine.fabric().add_event(*entry, {SCI_CB_CONNECT, own_node, adapter});
     }
     mine.fabric().announce();
+    if (made->backing == Backing::kGpu) {
+      try {
+        made->gpu = mine.gpu_memory().connect(made->connection->segment, made->generation,
+                                              made->pid, share);
+      } catch (...) {
+        disconnect(mine, *made);
+        throw;
+      }
+    }
     *segment = made.release();
     mine.watch(**segment);
   });

@@ -52,6 +52,10 @@ bool link_down(Line& line, Settings& settings) {
   return true;
 }
 
+bool cuda_library(Line& line, Settings& settings) {
+  return static_cast<bool>(line >> settings.cuda_library);
+}
+
 bool bus(Line& line, Settings& settings) {
   return static_cast<bool>(line >> std::hex >> settings.bus);
 }
@@ -66,11 +70,15 @@ const std::map<std::string, Reader>& readers() {
       {"link_generation", number(&Settings::link_generation)},
       {"driver", yes_or_no(&Settings::driver)},
       {"gpu_memory", yes_or_no(&Settings::gpu_memory)},
+      {"cuda_library", cuda_library},
       {"iommu", iommu},
       {"link_down", link_down},
       {"attach_error", yes_or_no(&Settings::attach_error)},
       {"lose_transfer", number(&Settings::lose_transfer)},
       {"lose_all_transfers", yes_or_no(&Settings::lose_all_transfers)},
+      {"lose_gpu_reads", yes_or_no(&Settings::lose_gpu_reads)},
+      {"lose_gpu_writes", yes_or_no(&Settings::lose_gpu_writes)},
+      {"lose_gpu_to_gpu", yes_or_no(&Settings::lose_gpu_to_gpu)},
       {"fail_transfer", number(&Settings::fail_transfer)},
       {"transfer_from_memory", yes_or_no(&Settings::transfer_from_memory)},
       {"delayed_stores", yes_or_no(&Settings::delayed_stores)},

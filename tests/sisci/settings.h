@@ -16,7 +16,7 @@ namespace software_sisci {
 enum class Iommu {
   kWorking,
   kAbsent,  // registering memory is refused
-  kBroken,  // registering memory succeeds, transfers from and to it move nothing
+  kBroken,  // registering and attaching memory succeeds, transfers from and to it move nothing
 };
 
 struct Settings {
@@ -29,8 +29,9 @@ struct Settings {
   unsigned link_width = 8;
   unsigned link_generation = 3;
 
-  bool driver = true;       // false: initializing works, opening does not
-  bool gpu_memory = false;  // host memory may be attached as if it were a GPU's
+  bool driver = true;      // false: initializing works, opening does not
+  bool gpu_memory = true;  // false: attaching it is refused, as without the peer-memory interface
+  std::string cuda_library = "libcuda.so.1";
   Iommu iommu = Iommu::kWorking;
   std::set<std::pair<unsigned, unsigned>> links_down;  // host, adapter
 
@@ -38,6 +39,9 @@ struct Settings {
   bool attach_error = false;  // a transfer from or to attached memory fails when it is started
   std::uint64_t lose_transfer = 0;   // this one reports success and moves nothing
   bool lose_all_transfers = false;   // and all after it
+  bool lose_gpu_reads = false;       // so do all from GPU memory that are not into it,
+  bool lose_gpu_writes = false;      // all into GPU memory that are not from it,
+  bool lose_gpu_to_gpu = false;      // all from GPU memory into GPU memory
   std::uint64_t fail_transfer = 0;   // this one ends in the state ERROR
   bool transfer_from_memory = true;  // false: transfers from plain memory are not supported
 

@@ -89,6 +89,7 @@ struct FileName {
   int pid;
   int descriptor;
   std::uint64_t bytes;
+  std::uint64_t number;  // descriptors are used again
   int gpu;
 };
 constexpr std::uint64_t kMagic = 0x5354414e44494e31;
@@ -129,6 +130,7 @@ struct Range {
   Allocation allocation = 0;   // of virtual memory
   std::string ipc_name;        // opened by a handle
   int opened = 0;              // so many times
+  std::uint64_t number = 0;    // no other allocation has had it
 };
 
 struct Physical {
@@ -208,8 +210,9 @@ struct State {
   std::map<Pointer, std::size_t> reserved;
   std::map<Allocation, Physical> allocations;
   Allocation last_allocation = 0;
+  std::uint64_t last_number = 0;
   std::map<Pointer, std::size_t> pinned;
-  std::set<Stream*> streams;
+  std::map<Stream*, std::shared_ptr<Stream>> streams;
 };
 
 // Never destroyed: streams' threads may outlive main.
@@ -292,6 +295,18 @@ void* reserve(std::size_t bytes) {
   return made == MAP_FAILED ? nullptr : made;
 }
 
+// Large allocations have blocks of their own, as CUDA's have; small ones lie anywhere.
+void* reserve_aligned(std::size_t bytes) {
+  if (bytes < kGranularity / 2) return reserve(bytes);
+  void* made = reserve(bytes + kGranularity);
+  if (made == nullptr) return nullptr;
+  const auto begin = reinterpret_cast<Pointer>(made);
+  const Pointer base = up(begin, kGranularity);
+  if (base > begin) munmap(made, base - begin);
+  munmap(reinterpret_cast<void*>(base + bytes), begin + kGranularity - base);
+  return reinterpret_cast<void*>(base);
+}
+
 int make_file(std::size_t bytes, int gpu, int handle_types) {
   const int made = memfd_create("stand-in-gpu", MFD_CLOEXEC);
   if (made < 0 || ftruncate(made, static_cast<off_t>(bytes + kPage)) != 0) return -1;
@@ -351,11 +366,7 @@ struct Side {
   const Context* context;  // whose access counts; null: anyone's
 };
 
-Result start_copy(const char* kind, Side destination, Side source, std::size_t bytes,
-                  Stream* stream) {
-  if (stream == nullptr) return kInvalidHandle;
-  if (current_context() != stream->context) return kInvalidContext;
-  std::vector<Move> moves;
+bool find_moves(Side destination, Side source, std::size_t bytes, std::vector<Move>& moves) {
   for (std::size_t done = 0; done < bytes;) {
     std::size_t now = bytes - done;
     const auto side = [&](const Side& of) {
@@ -364,10 +375,27 @@ Result start_copy(const char* kind, Side destination, Side source, std::size_t b
     };
     std::byte* to = side(destination);
     const std::byte* from = side(source);
-    if (to == nullptr || from == nullptr) return kInvalidValue;
+    if (to == nullptr || from == nullptr) return false;
     moves.push_back({to, from, now});
     done += now;
   }
+  return true;
+}
+
+Result copy_now(Side destination, Side source, std::size_t bytes) {
+  if (current_context() == nullptr) return kInvalidContext;
+  std::vector<Move> moves;
+  if (!find_moves(destination, source, bytes, moves)) return kInvalidValue;
+  for (const Move& move : moves) std::memcpy(move.destination, move.source, move.bytes);
+  return kOk;
+}
+
+Result start_copy(const char* kind, Side destination, Side source, std::size_t bytes,
+                  Stream* stream) {
+  if (stream == nullptr) return kInvalidHandle;
+  if (current_context() != stream->context) return kInvalidContext;
+  std::vector<Move> moves;
+  if (!find_moves(destination, source, bytes, moves)) return kInvalidValue;
   State& s = state();
   const bool lost = s.faults.lose.contains(kind);
   const long delay_us = s.faults.delay_us;
@@ -385,9 +413,10 @@ Result start_copy(const char* kind, Side destination, Side source, std::size_t b
 
 // What frees memory waits for all streams first.
 void drain_all(std::unique_lock<std::mutex>& lock) {
-  const std::vector<Stream*> streams(state().streams.begin(), state().streams.end());
+  // Shared: another thread may destroy one meanwhile.
+  const std::map<Stream*, std::shared_ptr<Stream>> streams = state().streams;
   lock.unlock();
-  for (Stream* stream : streams) stream->drain();
+  for (const auto& [handle, stream] : streams) stream->drain();
   lock.lock();
 }
 
@@ -495,6 +524,17 @@ EXPORT Result cuCtxPopCurrent_v2(Context** context) {
   current.pop_back();
   return kOk;
 }
+EXPORT Result cuCtxSetCurrent(Context* context) {
+  current.clear();
+  if (context != nullptr) current.push_back(context);
+  return kOk;
+}
+EXPORT Result cuCtxSynchronize() {
+  Result refused_ = kOk;
+  auto lock = enter("cuCtxSynchronize", refused_);
+  if (refused_ == kOk) drain_all(lock);
+  return refused_;
+}
 EXPORT Result cuCtxEnablePeerAccess(Context* peer, unsigned /*flags*/) {
   ENTER("cuCtxEnablePeerAccess");
   if (current_context() == nullptr || peer == nullptr) return kInvalidContext;
@@ -517,6 +557,10 @@ EXPORT Result cuPointerGetAttribute(void* value, int attribute, Pointer address)
   switch (attribute) {
     case 1: *static_cast<Context**>(value) = range->context; return kOk;
     case 2: *static_cast<unsigned*>(value) = 2; return kOk;
+    case 7:
+      if (range->number == 0) return kInvalidValue;
+      *static_cast<std::uint64_t*>(value) = range->number;
+      return kOk;
     case 9:
       for (const auto& context : state().contexts) {
         if (range->context == context.get() || (!range->context && range->gpu == context->gpu)) {
@@ -527,6 +571,11 @@ EXPORT Result cuPointerGetAttribute(void* value, int attribute, Pointer address)
       return kInvalidValue;
     default: return kInvalidValue;
   }
+}
+EXPORT Result cuPointerSetAttribute(const void* value, int attribute, Pointer address) {
+  ENTER("cuPointerSetAttribute");
+  if (find_range(address) == nullptr || attribute != 6) return kInvalidValue;
+  return *static_cast<const unsigned*>(value) <= 1 ? kOk : kInvalidValue;
 }
 EXPORT Result cuMemGetAddressRange_v2(Pointer* base, std::size_t* bytes, Pointer address) {
   ENTER("cuMemGetAddressRange_v2");
@@ -548,7 +597,8 @@ EXPORT Result cuMemAlloc_v2(Pointer* address, std::size_t bytes) {
   range.descriptor = make_file(range.bytes, range.gpu, 0);
   if (range.descriptor < 0) return kOutOfMemory;
   range.alias = alias_of(range.descriptor, range.bytes);
-  range.base = reinterpret_cast<Pointer>(reserve(range.bytes));
+  range.base = reinterpret_cast<Pointer>(reserve_aligned(range.bytes));
+  range.number = ++state().last_number;
   *address = range.base;
   state().ranges[range.base] = range;
   return kOk;
@@ -616,6 +666,16 @@ EXPORT Result cuMemcpyPeerAsync(Pointer destination, Context* destination_contex
   return start_copy("dtod", {true, destination, destination_context},
                     {true, source, source_context}, bytes, stream);
 }
+EXPORT Result cuMemcpyHtoD_v2(Pointer destination, const void* source, std::size_t bytes) {
+  ENTER("cuMemcpyHtoD_v2");
+  return copy_now({true, destination, current_context()},
+                  {false, reinterpret_cast<Pointer>(source), nullptr}, bytes);
+}
+EXPORT Result cuMemcpyDtoH_v2(void* destination, Pointer source, std::size_t bytes) {
+  ENTER("cuMemcpyDtoH_v2");
+  return copy_now({false, reinterpret_cast<Pointer>(destination), nullptr},
+                  {true, source, current_context()}, bytes);
+}
 EXPORT Result cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
   *greatest = -5;
@@ -625,16 +685,18 @@ EXPORT Result cuStreamCreateWithPriority(Stream** stream, unsigned flags, int /*
   ENTER("cuStreamCreateWithPriority");
   if (current_context() == nullptr) return kInvalidContext;
   if (flags != 1) return kInvalidValue;  // the driver's streams must wait for no other
-  *stream = new Stream(current_context());
-  state().streams.insert(*stream);
+  const auto made = std::make_shared<Stream>(current_context());
+  state().streams[made.get()] = made;
+  *stream = made.get();
   return kOk;
 }
 EXPORT Result cuStreamDestroy_v2(Stream* stream) {
-  {
-    ENTER("cuStreamDestroy_v2");
-    if (state().streams.erase(stream) == 0) return kInvalidHandle;
-  }
-  delete stream;
+  std::shared_ptr<Stream> last;  // ends without the lock
+  ENTER("cuStreamDestroy_v2");
+  const auto found = state().streams.find(stream);
+  if (found == state().streams.end()) return kInvalidHandle;
+  last = found->second;
+  state().streams.erase(found);
   return kOk;
 }
 EXPORT Result cuStreamQuery(Stream* stream) {
@@ -683,7 +745,7 @@ EXPORT Result cuIpcGetMemHandle(IpcHandle* handle, Pointer address) {
   ENTER("cuIpcGetMemHandle");
   const Range* range = find_range(address);
   if (range == nullptr || range->allocation != 0 || range->opened > 0) return kInvalidValue;
-  const FileName name{kMagic, getpid(), range->descriptor, range->bytes, range->gpu};
+  const FileName name{kMagic, getpid(), range->descriptor, range->bytes, range->number, range->gpu};
   std::memset(handle, 0, sizeof *handle);
   std::memcpy(handle->bytes, &name, sizeof name);
   return kOk;
@@ -699,7 +761,8 @@ EXPORT Result cuIpcOpenMemHandle_v2(Pointer* address, IpcHandle handle, unsigned
   if (name.gpu != context->gpu && state().faults.no_peer) return kPeerUnsupported;
   const std::string path =
       "/proc/" + std::to_string(name.pid) + "/fd/" + std::to_string(name.descriptor);
-  const std::string key = path + " " + std::to_string(context->ordinal);
+  const std::string key =
+      path + " " + std::to_string(name.number) + " " + std::to_string(context->ordinal);
   for (auto& [base, range] : state().ranges) {
     if (range.ipc_name != key) continue;
     ++range.opened;
@@ -810,7 +873,7 @@ EXPORT Result cuMemAddressReserve(Pointer* address, std::size_t bytes, std::size
                                   Pointer /*at*/, unsigned long long /*flags*/) {
   ENTER("cuMemAddressReserve");
   if (bytes % kGranularity != 0) return kInvalidValue;
-  *address = reinterpret_cast<Pointer>(reserve(bytes));
+  *address = reinterpret_cast<Pointer>(reserve_aligned(bytes));
   if (*address == 0) return kOutOfMemory;
   state().reserved[*address] = bytes;
   return kOk;

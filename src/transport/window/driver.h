@@ -43,70 +43,57 @@ struct Target {
 
 /// The part of a path that writes registered memory of the other end, past the windows. Optional.
 ///
-/// A path states a target only for memory that it has seen to be reached. Threads: the path's.
+/// A path states a target in the CPU's memory only where it has seen that to be reached. Between
+/// places (see DeviceCopies) of which one is device memory the sender tries it first: a pattern
+/// goes to memory that the receiver names, and the receiver compares. Threads: the path's.
 class DirectWrites {
  public:
   [[nodiscard]] virtual std::size_t direct_piece_bytes() const = 0;
-  /// Shorter messages are better off in the window.
+  /// Shorter messages into the CPU's memory are better off in the window.
   [[nodiscard]] virtual std::size_t smallest_direct() const = 0;
   /// What the other end calls this end's memory. @return none where it cannot be written from there
   [[nodiscard]] virtual Target target_of(const void* data, std::size_t bytes,
                                          const Registration& registration) = 0;
   /// Whether start_direct() works, to that target and out of that registration or none.
-  [[nodiscard]] virtual bool reach(const Target& target, const void* source,
+  [[nodiscard]] virtual bool reach(const Target& target, const void* source, std::size_t bytes,
                                    const Registration* registration) = 0;
   /// Starts a copy of at most direct_piece_bytes on an idle queue, as Path's copies; copy_done()
-  /// tells when it has arrived.
+  /// tells when it has arrived. In device memory, kernels that run already see it then.
   virtual void start_direct(int queue, const Target& target, const void* source,
                             const Registration* registration, std::size_t bytes) = 0;
   /// Returns when the other end writes that memory no more, ever.
   virtual void revoke(Registration& registration) = 0;
 
+  // Trials. `places` has the sender's above, the receiver's below. These wait for their copies.
+  /// Memory of this end to which the other end may write a pattern; it holds another.
+  /// @return none where that cannot be
+  [[nodiscard]] virtual Target trial_target(std::uint64_t places) = 0;
+  /// Writes DeviceCopies' pattern to a trial target of the other end, on an idle queue.
+  /// @return why that failed, empty for success
+  [[nodiscard]] virtual std::string try_direct(int queue, const Target& target,
+                                               std::uint64_t places) = 0;
+  /// Copies what came to this end's trial target.
+  virtual void fetch_trial(std::uint64_t places, std::span<std::byte> seen) = 0;
+  /// What a trial came to, for the log: why it failed, empty for success.
+  virtual void tried(std::uint64_t places, const std::string& why_not) = 0;
+
  protected:
   ~DirectWrites() = default;
 };
 
-/// The part of a path that moves registered device memory, which the CPU cannot touch. Optional.
-///
-/// There are two ways for such a message. Staged: a copy from the sender's memory into the bounce
-/// ring of the receiver's window, and one from there. Pulled: the sender offers its memory to the
-/// other end once, over the driver's own channel, and the receiver copies straight out of it.
-///
-/// A *place* names a kind of memory at one end: 0 is the CPU's, others are the driver's to choose,
-/// such that what works for one registration of a place works for all. A *key* names a
-/// registration; no two of a process have had the same.
-///
-/// Threads: one at a time, and the path's. Nothing waits but what says so, and that not for ever.
-class DeviceCopies {
+/// The part of a path that copies straight out of device memory which the other end offered, once,
+/// over the driver's own channel. Optional. Threads: as DeviceCopies.
+class DevicePulls {
  public:
-  virtual ~DeviceCopies() = default;
-  /// Takes what messages of a new registration will need, so that none of them has to: to take
-  /// pinned or device memory may wait for kernels, which may wait for messages. Any thread, at any
-  /// time; what fails is tried again when it is needed.
-  virtual void prepare(const Registration& registration, bool receives) noexcept = 0;
-  [[nodiscard]] virtual int queues() const = 0;
   [[nodiscard]] virtual std::size_t piece_bytes() const = 0;
-  /// @throws Error kInvalidArgument when it is no registration of device memory of this driver, or
-  ///         `data` and `bytes` are not within it
-  [[nodiscard]] virtual std::uint32_t place(const Registration& registration, const void* data,
-                                            std::size_t bytes) const = 0;
+  /// Names a registration; no two of a process have had the same. Neither 0 nor all ones.
   [[nodiscard]] virtual std::uint64_t key(const Registration& registration) const = 0;
   /// What the other end calls `data` in start_pull().
   [[nodiscard]] virtual std::uint64_t offset(const Registration& registration,
                                              const void* data) const = 0;
-
-  /// Start a copy of at most piece_bytes on an idle queue: from this end's device memory into the
-  /// other end's window, from this end's window into its device memory, and out of device memory
-  /// that the other end offered. When done() is true, kernels that run already see what was copied.
-  virtual void start_write(int queue, std::size_t offset, const void* source,
-                           const Registration& registration, std::size_t bytes) = 0;
-  virtual void start_read(int queue, void* destination, const Registration& registration,
-                          std::size_t offset, std::size_t bytes) = 0;
+  /// Starts a copy of at most piece_bytes on an idle queue of DeviceCopies.
   virtual void start_pull(int queue, void* destination, const Registration& registration,
                           std::uint64_t key, std::uint64_t offset, std::size_t bytes) = 0;
-  /// @throws Error kCuda when the copy failed
-  [[nodiscard]] virtual bool done(int queue) = 0;
-
   /// Hands memory to the other end, once however often it is called.
   /// @return nothing when that is not possible just now; else why not, empty for success
   virtual std::optional<std::string> offer(const Registration& registration) = 0;
@@ -118,6 +105,48 @@ class DeviceCopies {
   /// @return the bytes of an open registration; nothing when it is not open for that place
   [[nodiscard]] virtual std::optional<std::uint64_t> opened(std::uint64_t key,
                                                             std::uint32_t place) const = 0;
+  /// Verification: copies a pattern into memory of `place`, and from there to the CPU's. Waits.
+  virtual void pull_pattern(std::uint64_t key, std::uint32_t place, std::span<std::byte> seen) = 0;
+
+ protected:
+  ~DevicePulls() = default;
+};
+
+/// The part of a path that moves registered device memory, which the CPU cannot touch. Optional.
+///
+/// There are three ways for such a message. Staged: a copy from the sender's memory into the bounce
+/// ring of the receiver's window, and one from there. Pulled: by DevicePulls, where they are.
+/// Direct: by DirectWrites, where the path has them.
+///
+/// A *place* names a kind of memory at one end: 0 is the CPU's, others are the driver's to choose,
+/// such that what works for one registration of a place works for all.
+///
+/// Threads: one at a time, and the path's. Nothing waits but what says so, and that not for ever.
+class DeviceCopies {
+ public:
+  virtual ~DeviceCopies() = default;
+  /// Takes what messages of a new registration will need, so that none of them has to: to take
+  /// pinned or device memory may wait for kernels, which may wait for messages. Any thread, at any
+  /// time; what fails is tried again when it is needed.
+  virtual void prepare(const Registration& registration, bool receives) noexcept = 0;
+  [[nodiscard]] virtual int queues() const = 0;
+  /// @throws Error kInvalidArgument when it is no registration of device memory of this driver, or
+  ///         `data` and `bytes` are not within it
+  [[nodiscard]] virtual std::uint32_t place(const Registration& registration, const void* data,
+                                            std::size_t bytes) const = 0;
+
+  /// Start a copy of at most a piece of the bounce ring on an idle queue: from this end's device
+  /// memory into the other end's window, and from this end's window into its device memory. When
+  /// done() is true, kernels that run already see what was copied.
+  virtual void start_write(int queue, std::size_t offset, const void* source,
+                           const Registration& registration, std::size_t bytes) = 0;
+  virtual void start_read(int queue, void* destination, const Registration& registration,
+                          std::size_t offset, std::size_t bytes) = 0;
+  /// @throws Error kCuda when the copy failed
+  [[nodiscard]] virtual bool done(int queue) = 0;
+
+  /// Null where device memory is not pulled.
+  [[nodiscard]] virtual DevicePulls* pulls() { return nullptr; }
 
   // Verification. These wait for their copies.
   /// A random pattern, and memory of the place of `like` that holds it.
@@ -125,9 +154,7 @@ class DeviceCopies {
   [[nodiscard]] virtual const Registration& pattern_memory(const Registration& like) = 0;
   /// Writes the pattern from `pattern_memory` into the other end's window.
   virtual void write_pattern(const Registration& pattern_memory, std::size_t offset) = 0;
-  /// Copy a pattern into memory of `place`, by a pull or from this end's window, and from there to
-  /// the CPU's.
-  virtual void pull_pattern(std::uint64_t key, std::uint32_t place, std::span<std::byte> seen) = 0;
+  /// Copies a pattern from this end's window into memory of `place`, and from there to the CPU's.
   virtual void read_pattern(std::size_t offset, std::uint32_t place, std::span<std::byte> seen) = 0;
   /// Copies device memory to the CPU's, for checksums.
   virtual void fetch(void* destination, const void* source, const Registration& registration,

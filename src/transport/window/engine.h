@@ -23,13 +23,17 @@
 // Device memory (driver.h, DeviceCopies). A request says in which memory its buffer lies. Before
 // the first message from or to such memory the sender asks how it goes:
 //
+//   sender    TRY: would write such memory directly              ->
+//    <-       TARGET for a pattern                         receiver
+//   sender    writes the pattern there, TRIED                    ->
 //   sender    OFFER of memory to pull from, which the driver hands over, or of staging; with a
 //             pattern                                            ->
 //    <-       ANSWER: yes or no                            receiver
 //
-// From device memory into device memory it is then a pull, where that may be, however short the
-// message; all else is staged: it goes through the bounce ring, to and from which both ends'
-// devices copy. The CPU touches no device memory, so nothing of it is in a mailbox.
+// Where the path writes registered memory and the request named it, the message goes so, if the
+// trial was right; from device memory into device memory it is a pull, where that may be; both
+// however short the message. All else is staged: it goes through the bounce ring, to and from which
+// both ends' devices copy. The CPU touches no device memory, so nothing of it is in a mailbox.
 //
 // Verified connections (setting VERIFY). Before its first message the sender moves a random pattern
 // through everything that it will use (mailbox, bounce ring, pull), and the receiver compares. A

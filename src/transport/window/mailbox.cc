@@ -9,8 +9,8 @@
 namespace ropewalk::transport::window {
 namespace {
 
-// Looking costs a system call, so it is done once in so many idle polls.
-constexpr unsigned kIdlePolls = 256;
+// Looking costs a system call.
+constexpr std::chrono::milliseconds kLookPeriod{1};
 
 // Stores that are under way arrive much sooner.
 constexpr auto kTornTime = std::chrono::seconds(2);
@@ -22,7 +22,7 @@ std::size_t slot_offset(std::uint64_t number) {
 }  // namespace
 
 Mailbox::Mailbox(std::unique_ptr<Path> path, std::string name)
-    : path_(std::move(path)), name_(std::move(name)) {}
+    : path_(std::move(path)), name_(std::move(name)), looks_(kLookPeriod) {}
 
 Mailbox::~Mailbox() {
   if (!failed()) path_->disconnect();
@@ -44,7 +44,7 @@ std::optional<Entry> Mailbox::read() {
   std::memcpy(&entry, path_->window() + offset, sizeof entry);
   if (path_->capabilities().puts_may_tear && !whole(entry, word)) return std::nullopt;
   ++read_;
-  idle_ = 0;
+  looks_.hold_off();
   return entry;
 }
 
@@ -75,7 +75,7 @@ bool Mailbox::whole(const Entry& entry, std::uint64_t word) {
 
 bool Mailbox::idle_and_lost() {
   if (!lost_.empty()) return true;
-  if (++idle_ % kIdlePolls != 0) return false;
+  if (!looks_.due()) return false;
   if (std::optional<std::string> reason = path_->peer_lost()) lost_ = std::move(*reason);
   return !lost_.empty();
 }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/pacer.h"
 #include "transport/window/driver.h"
 
 namespace ropewalk::transport::window {
@@ -18,8 +19,8 @@ inline constexpr std::size_t kMaxRequests = 32;
 inline constexpr std::size_t kMaxGroup = 8;
 
 // The most entries that can be unread: every receive's request, a COMPLETED of every send, READY
-// and ANSWER one way; a SEND_NOTIFIED of every receive, all pieces in the bounce ring, VERIFY, OPEN
-// and OFFER the other.
+// and ANSWER or TARGET one way; a SEND_NOTIFIED of every receive, all pieces in the bounce ring,
+// VERIFY, OPEN, and OFFER, TRY or TRIED the other.
 inline constexpr std::size_t kRingEntries = 512;
 inline constexpr std::size_t kBounceBytes = 512 << 10;
 inline constexpr std::size_t kBouncePieceBytes = 64 << 10;
@@ -54,6 +55,9 @@ enum class Command : std::uint32_t {
             ///< = {key, pattern's key, 0, checksum}. To stage: tag = skipped before the
             ///< pattern in the ring, payload = {0, 0, position, checksum}
   kAnswer,  ///< receiver: id as in the offer; payload = {key, yes or no}
+  kTry,     ///< sender: id = places, between which it would write directly
+  kTarget,  ///< receiver: id as in TRY; payload = {0, target of the pattern}
+  kTried,   ///< sender: id, bytes of the pattern; payload = {kWriting, 0, 0, checksum}; is answered
 };
 
 struct Entry {
@@ -63,6 +67,9 @@ struct Entry {
   std::uint64_t bytes = 0;
   std::array<std::uint64_t, 4> payload{};
 };
+/// What an answer is about, where not a key of DevicePulls: staging, writing directly.
+inline constexpr std::uint64_t kStaging = 0;
+inline constexpr std::uint64_t kWriting = ~std::uint64_t{0};
 inline constexpr std::size_t kInlineBytes = sizeof(Entry::payload);
 static_assert(sizeof(Entry) == kEntryBytes - sizeof(std::uint64_t));
 
@@ -97,7 +104,7 @@ class Mailbox {
   std::optional<std::chrono::steady_clock::time_point> torn_since_;  // the next entry is not whole
   std::uint64_t written_ = 0;
   std::uint64_t read_ = 0;
-  unsigned idle_ = 0;
+  Pacer looks_;  // at the other end
   std::string lost_;
   std::optional<Error> error_;
 };

@@ -158,6 +158,8 @@ void WindowReceiver::on_entry(const Entry& entry) {
     return;
   }
   if (entry.command == Command::kOffer) return on_offer(entry);
+  if (entry.command == Command::kTry) return on_try(entry);
+  if (entry.command == Command::kTried) return on_tried(entry);
   Posted* posted = by_id(entry.id);
   if (posted == nullptr) return senseless();
   if (entry.command == Command::kTooLong) {
@@ -179,8 +181,9 @@ void WindowReceiver::on_entry(const Entry& entry) {
       if (posted->place == 0 && !mailbox_.path().capabilities().pull) break;
       if ((entry.payload[1] != 0) != (posted->place != 0)) break;
       if (posted->place != 0) {
+        if (device_pulling() == nullptr) break;
         const std::optional<std::uint64_t> room =
-            mailbox_.path().device_copies()->opened(entry.payload[1], posted->place);
+            device_pulling()->opened(entry.payload[1], posted->place);
         if (!room || entry.payload[0] > *room || entry.bytes > *room - entry.payload[0]) break;
       }
       posted->started = true;
@@ -196,7 +199,10 @@ void WindowReceiver::on_entry(const Entry& entry) {
     case Command::kTooLong:
     case Command::kOpen:
     case Command::kOffer:
-    case Command::kAnswer: break;
+    case Command::kAnswer:
+    case Command::kTry:
+    case Command::kTarget:
+    case Command::kTried: break;
   }
   senseless();
 }
@@ -264,7 +270,7 @@ bool WindowReceiver::reading() const {
 }
 
 void WindowReceiver::set_pulling(bool pulling) {
-  if (!mailbox_.path().capabilities().pull_needs_owner && device_queues_.empty()) return;
+  if (!mailbox_.path().capabilities().pull_needs_owner && device_pulling() == nullptr) return;
   mailbox_.path().put_word(kPullingWord, pulling ? 1 : 0);
   mailbox_.path().order_puts_before_reads();  // see WindowSender::wait_for_pull
 }
@@ -295,7 +301,7 @@ void WindowReceiver::finish_pull(Posted& posted) {
 std::uint64_t WindowReceiver::sum_of(const Posted& posted, std::size_t offset,
                                      std::size_t bytes) const {
   const std::byte* data = static_cast<const std::byte*>(posted.buffer.data) + offset;
-  if (posted.place == 0) return wire_checksum(data, bytes);
+  if (posted.place == 0) return host_checksum(data, bytes);
   return device_checksum(*mailbox_.path().device_copies(), data, *posted.buffer.registration,
                          bytes);
 }

@@ -90,6 +90,8 @@ class WindowReceiver final : public ReceiveConnection {
   void state_target(Posted& posted, Entry& entry);
   void on_direct(const Entry& entry, Posted& posted);
   void end_direct_writes(const Posted& posted);
+  void on_try(const Entry& entry);
+  void on_tried(const Entry& entry);
   void post(Posted& posted);
   void withdraw(Posted& posted);
   void finish(Posted& posted);
@@ -105,6 +107,7 @@ class WindowReceiver final : public ReceiveConnection {
 
   // receiver_device.cc
   [[nodiscard]] std::uint32_t place_of(const ReceiveBuffer& buffer) const;
+  [[nodiscard]] DevicePulls* device_pulling() const;
   void copy_device_pieces();
   void advance_device_queues();
   [[nodiscard]] bool staging() const;

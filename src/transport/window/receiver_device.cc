@@ -22,6 +22,11 @@ std::uint32_t WindowReceiver::place_of(const ReceiveBuffer& buffer) const {
   return device->place(*buffer.registration, buffer.data, buffer.bytes);
 }
 
+DevicePulls* WindowReceiver::device_pulling() const {
+  DeviceCopies* device = mailbox_.path().device_copies();
+  return device == nullptr ? nullptr : device->pulls();
+}
+
 void WindowReceiver::copy_device_pieces() {
   const bool pulls = !device_pulls_.empty() || reading();
   if (pulls) set_pulling(true);
@@ -84,8 +89,9 @@ bool WindowReceiver::start_device_copy(std::size_t queue) {
   }
   if (device_pulls_.empty()) return false;
   Posted& posted = *device_pulls_.front();
-  const std::size_t bytes = std::min(device.piece_bytes(), posted.bytes - posted.next_offset);
-  device.start_pull(
+  DevicePulls& pulls = *device.pulls();
+  const std::size_t bytes = std::min(pulls.piece_bytes(), posted.bytes - posted.next_offset);
+  pulls.start_pull(
       static_cast<int>(queue), static_cast<std::byte*>(posted.buffer.data) + posted.next_offset,
       *posted.buffer.registration, posted.key, posted.source + posted.next_offset, bytes);
   copy.posted = &posted;
@@ -118,8 +124,8 @@ void WindowReceiver::on_offer(const Entry& entry) {
   if (offer_ || mailbox_.path().device_copies() == nullptr || entry.bytes > kPatternBytes) {
     return senseless();
   }
-  if (entry.payload[0] == 0) return answer_stage(entry);
-  if (static_cast<std::uint32_t>(entry.id) == 0) return senseless();
+  if (entry.payload[0] == kStaging) return answer_stage(entry);
+  if (static_cast<std::uint32_t>(entry.id) == 0 || device_pulling() == nullptr) return senseless();
   offer_ = entry;
   answer_pull();
 }
@@ -135,7 +141,7 @@ void WindowReceiver::answer(const Entry& offer, bool yes) {
 // Opening takes a while: called until it is over.
 void WindowReceiver::answer_pull() {
   const Entry offer = *offer_;
-  DeviceCopies& device = *mailbox_.path().device_copies();
+  DevicePulls& device = *device_pulling();
   const auto place = static_cast<std::uint32_t>(offer.id);
   const std::optional<std::string> opened = device.open(offer.payload[0], place);
   if (!opened) return;

@@ -16,8 +16,8 @@ constexpr auto kEndTime = std::chrono::milliseconds(20);
 void WindowReceiver::state_target(Posted& posted, Entry& entry) {
   DirectWrites* const direct = mailbox_.path().direct_writes();
   const ReceiveBuffer& buffer = posted.buffer;
-  if (direct == nullptr || buffer.registration == nullptr ||
-      buffer.bytes < direct->smallest_direct()) {
+  if (direct == nullptr || buffer.registration == nullptr || buffer.bytes == 0 ||
+      (posted.place == 0 && buffer.bytes < direct->smallest_direct())) {
     return;
   }
   const Target target = direct->target_of(buffer.data, buffer.bytes, *buffer.registration);
@@ -28,7 +28,7 @@ void WindowReceiver::state_target(Posted& posted, Entry& entry) {
 
 void WindowReceiver::on_direct(const Entry& entry, Posted& posted) {
   if (!posted.target || posted.started || entry.bytes == 0) return senseless();
-  if (entry.payload[3] != 0 && wire_checksum(posted.buffer.data, entry.bytes) != entry.payload[3]) {
+  if (entry.payload[3] != 0 && sum_of(posted, 0, entry.bytes) != entry.payload[3]) {
     return mailbox_.fail(
         Errc::kPeerLost,
         fmt::format("a message of {} bytes was written into registered memory with a wrong "
@@ -51,6 +51,26 @@ void WindowReceiver::end_direct_writes(const Posted& posted) {
     }
     std::this_thread::yield();
   }
+}
+
+void WindowReceiver::on_try(const Entry& entry) {
+  DirectWrites* const direct = mailbox_.path().direct_writes();
+  if (direct == nullptr) return senseless();
+  const Target target = direct->trial_target(entry.id);
+  Entry answer;
+  answer.command = Command::kTarget;
+  answer.id = entry.id;
+  answer.payload = {0, target.region, target.offset, 0};
+  mailbox_.write(answer);
+}
+
+void WindowReceiver::on_tried(const Entry& entry) {
+  DirectWrites* const direct = mailbox_.path().direct_writes();
+  if (direct == nullptr || entry.bytes > kPatternBytes) return senseless();
+  const std::string failure =
+      try_pattern(entry, [&](std::span<std::byte> seen) { direct->fetch_trial(entry.id, seen); });
+  if (!failure.empty()) direct->tried(entry.id, failure);
+  answer(entry, failure.empty());
 }
 
 }  // namespace ropewalk::transport::window

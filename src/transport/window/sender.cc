@@ -110,7 +110,7 @@ std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes,
   }
   const Requested request = *match;
   const bool device = (place != 0 || request.place != 0) && bytes > 0 && bytes <= request.room;
-  const Way taken = device ? way(registration, place, request.place) : Way::kUnknown;
+  const Way taken = device ? way(request, data, bytes, place, registration) : Way::kUnknown;
   if (device && taken == Way::kUnknown) {
     mailbox_.throw_if_failed();
     return nullptr;  // until the receiver has answered how
@@ -144,9 +144,9 @@ std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes,
           : bytes > inline_bytes && may_pull_ && (bytes >= options_.pull_bytes || !may_bounce_)) {
     entry.command = Command::kSendPull;
     if (device) {
-      DeviceCopies& copies = *mailbox_.path().device_copies();
-      entry.payload[0] = copies.offset(*registration, data);
-      entry.payload[1] = copies.key(*registration);
+      DevicePulls& pulls = *mailbox_.path().device_copies()->pulls();
+      entry.payload[0] = pulls.offset(*registration, data);
+      entry.payload[1] = pulls.key(*registration);
     } else {
       entry.payload[0] = mailbox_.path().address_of(data, registration);
     }
@@ -163,7 +163,7 @@ std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes,
     finish(mine);
     mailbox_.throw_if_failed();
   } else {
-    if (!device && may_write(request, mine)) {
+    if (device ? taken == Way::kDirect : may_write(request, data, bytes, registration)) {
       mine.target = request.target;
       start_direct(mine);
       mailbox_.throw_if_failed();
@@ -185,6 +185,7 @@ void WindowSender::progress() {
       mailbox_.fail(Errc::kPeerLost, mailbox_.lost());
     }
     if (mailbox_.failed()) return;
+    if (offering_) try_direct();
     copy_pieces();
   } catch (const Error& error) {
     mailbox_.fail(error.code(), error.what());
@@ -235,6 +236,9 @@ void WindowSender::on_entry(const Entry& entry) {
     case Command::kAnswer:
       if (on_answer(entry)) return;
       break;
+    case Command::kTarget:
+      if (on_target(entry)) return;
+      break;
     case Command::kRecvRequested:
       if (requested_.size() < kMaxRequests * kMaxGroup) {
         requested_.push_back({entry.tag, entry.id, entry.bytes,
@@ -259,7 +263,9 @@ void WindowSender::on_entry(const Entry& entry) {
     case Command::kSendDirect:
     case Command::kTooLong:
     case Command::kOpen:
-    case Command::kOffer: break;
+    case Command::kOffer:
+    case Command::kTry:
+    case Command::kTried: break;
   }
   mailbox_.fail(Errc::kPeerLost, "the receiver wrote a mailbox entry that makes no sense");
 }
@@ -318,7 +324,7 @@ bool WindowSender::queue_done(std::size_t queue) {
 bool WindowSender::start_piece(std::size_t queue) {
   if (bouncing_.empty()) return false;
   Message& message = *bouncing_.front();
-  const bool device = message.device != nullptr;
+  const bool device = message.device != nullptr && message.target.region == 0;
   if (device != (queue >= path_queues_)) return false;
   if (message.target.region != 0) {
     start_direct_piece(queue);
@@ -347,7 +353,7 @@ bool WindowSender::start_piece(std::size_t queue) {
 std::uint64_t WindowSender::sum_of(const Message& message, std::size_t offset,
                                    std::size_t bytes) const {
   const std::byte* data = message.data + offset;
-  if (message.device == nullptr) return wire_checksum(data, bytes);
+  if (message.device == nullptr) return host_checksum(data, bytes);
   return device_checksum(*mailbox_.path().device_copies(), data, *message.device, bytes);
 }
 

@@ -63,11 +63,12 @@ class WindowSender final : public SendConnection {
     Target target;
   };
   // How a message goes that is not from the CPU's memory into the CPU's.
-  enum class Way { kUnknown, kPulled, kStaged };
-  // Whether memory can be pulled into a place, or (key 0) messages staged between two.
+  enum class Way { kUnknown, kDirect, kPulled, kStaged };
+  // Whether memory can be pulled into a place, or messages staged or written between two.
   struct Question {
-    std::uint64_t key = 0;
-    std::uint64_t places = 0;  // this end's, shifted by 32, and the other's
+    std::uint64_t key = kStaging;
+    std::uint64_t places = 0;      // this end's, shifted by 32, and the other's
+    std::optional<Target> target;  // of a pattern, until that is written
     std::optional<bool> answer;
   };
   // A piece on a copy queue, for the bounce ring or for the message's target.
@@ -95,7 +96,8 @@ class WindowSender final : public SendConnection {
                                      std::size_t bytes) const;
 
   // Direct writes (sender_direct.cc).
-  [[nodiscard]] bool may_write(const Requested& request, const Message& message);
+  [[nodiscard]] bool may_write(const Requested& request, const void* data, std::size_t bytes,
+                               const Registration* registration);
   void start_direct(Message& message);
   void start_direct_piece(std::size_t queue);
   void notify_direct(const Piece& piece);
@@ -104,11 +106,17 @@ class WindowSender final : public SendConnection {
   // sender_device.cc
   [[nodiscard]] std::uint32_t place_of(const Registration* registration, const void* data,
                                        std::size_t bytes) const;
-  Way way(const Registration* source, std::uint32_t source_place, std::uint32_t place);
+  Way way(const Requested& request, const void* data, std::size_t bytes, std::uint32_t place,
+          const Registration* registration);
   std::optional<bool> ask(std::uint64_t key, const Registration* source, std::uint64_t places);
+  Question* question(std::uint64_t key, std::uint64_t places);
+  bool offer(Question& question, const Registration* source);
   bool offer_pull(Question& question, const Registration& source);
   bool offer_stage(Question& question, const Registration* source);
+  bool offer_direct(Question& question);
+  void try_direct();
   bool on_answer(const Entry& entry);
+  bool on_target(const Entry& entry);
   void abandon(Message* message);
   void wait_for_pull(std::optional<std::chrono::milliseconds> longest) const;
 
@@ -131,7 +139,7 @@ class WindowSender final : public SendConnection {
   std::vector<Piece> queues_;      // the path's, then those for device memory
   std::size_t path_queues_ = 0;
   std::vector<Question> questions_;
-  bool offering_ = false;               // an offer is not answered
+  bool offering_ = false;               // a question is not answered
   std::vector<std::uint64_t> checked_;  // places between which a pattern was sent to be pulled
 };
 

@@ -1,7 +1,9 @@
 // The sending end's part for device memory: how messages go, asked of the receiver once for every
 // registration. See engine.h.
 #include <algorithm>
+#include <cstddef>
 #include <span>
+#include <utility>
 
 #include "core/log.h"
 #include "transport/window/sender.h"
@@ -9,17 +11,35 @@
 
 namespace ropewalk::transport::window {
 
-std::uint64_t device_checksum(DeviceCopies& device, const void* data,
-                              const Registration& registration, std::size_t bytes) {
-  std::vector<std::byte> piece(std::min(bytes, kChecksumPieceBytes));
+namespace {
+
+// `piece_at(offset, bytes)` says where the CPU finds that piece.
+template <typename PieceAt>
+std::uint64_t checksum_of_pieces(std::size_t bytes, PieceAt piece_at) {
   std::vector<std::uint64_t> sums;
-  for (std::size_t offset = 0; offset < bytes; offset += piece.size()) {
-    const std::size_t now = std::min(piece.size(), bytes - offset);
-    device.fetch(piece.data(), static_cast<const std::byte*>(data) + offset, registration, now);
-    sums.push_back(wire_checksum(piece.data(), now));
+  for (std::size_t offset = 0; offset < bytes; offset += kChecksumPieceBytes) {
+    const std::size_t now = std::min(kChecksumPieceBytes, bytes - offset);
+    sums.push_back(wire_checksum(piece_at(offset, now), now));
   }
   if (sums.size() == 1) return sums[0];
   return wire_checksum(sums.data(), sums.size() * sizeof(sums[0]));
+}
+
+}  // namespace
+
+std::uint64_t host_checksum(const void* data, std::size_t bytes) {
+  return checksum_of_pieces(bytes, [&](std::size_t offset, std::size_t /*bytes*/) {
+    return static_cast<const std::byte*>(data) + offset;
+  });
+}
+
+std::uint64_t device_checksum(DeviceCopies& device, const void* data,
+                              const Registration& registration, std::size_t bytes) {
+  std::vector<std::byte> piece(std::min(bytes, kChecksumPieceBytes));
+  return checksum_of_pieces(bytes, [&](std::size_t offset, std::size_t now) {
+    device.fetch(piece.data(), static_cast<const std::byte*>(data) + offset, registration, now);
+    return piece.data();
+  });
 }
 
 std::uint32_t WindowSender::place_of(const Registration* registration, const void* data,
@@ -32,39 +52,55 @@ std::uint32_t WindowSender::place_of(const Registration* registration, const voi
   return device->place(*registration, data, bytes);
 }
 
-// Pulled where that may be, else staged. Each is asked about when it is needed: so most connections
-// never try the other.
-WindowSender::Way WindowSender::way(const Registration* source, std::uint32_t source_place,
-                                    std::uint32_t place) {
+// Written directly or pulled where that may be, else staged. Each is asked about when it is needed:
+// so most connections never try the others.
+WindowSender::Way WindowSender::way(const Requested& request, const void* data, std::size_t bytes,
+                                    std::uint32_t place, const Registration* registration) {
   DeviceCopies* device = mailbox_.path().device_copies();
   if (device == nullptr) {
     mailbox_.fail(Errc::kPeerLost, "the receiver asks for device memory, which this end has not");
     return Way::kUnknown;
   }
-  const std::uint64_t places = (std::uint64_t{source_place} << 32) | place;
-  if (source_place != 0 && place != 0) {
-    const std::optional<bool> pulls = ask(device->key(*source), source, places);
+  const std::uint64_t places = (std::uint64_t{place} << 32) | request.place;
+  const Registration* const source = place != 0 ? registration : nullptr;
+  const Target target = request.target;  // asking may bring more requests
+  DirectWrites* direct = mailbox_.path().direct_writes();
+  if (direct != nullptr && target.region != 0 && direct->reach(target, data, bytes, registration)) {
+    const std::optional<bool> writes = ask(kWriting, source, places);
+    if (!writes) return Way::kUnknown;
+    if (*writes) return Way::kDirect;
+  }
+  if (place != 0 && static_cast<std::uint32_t>(places) != 0 && device->pulls() != nullptr) {
+    const std::optional<bool> pulls = ask(device->pulls()->key(*source), source, places);
     if (!pulls) return Way::kUnknown;
     if (*pulls) return Way::kPulled;
   }
-  return ask(0, source, places).value_or(false) ? Way::kStaged : Way::kUnknown;
+  return ask(kStaging, source, places).value_or(false) ? Way::kStaged : Way::kUnknown;
+}
+
+WindowSender::Question* WindowSender::question(std::uint64_t key, std::uint64_t places) {
+  const auto found = std::find_if(questions_.begin(), questions_.end(), [&](const Question& each) {
+    return each.key == key && each.places == places;
+  });
+  return found == questions_.end() ? nullptr : &*found;
 }
 
 // @return nothing when it is not known yet: to be asked again
 std::optional<bool> WindowSender::ask(std::uint64_t key, const Registration* source,
                                       std::uint64_t places) {
-  const auto known = std::find_if(questions_.begin(), questions_.end(), [&](const Question& entry) {
-    return entry.key == key && entry.places == places;
-  });
-  if (known != questions_.end() && known->answer) return known->answer;
+  const Question* known = question(key, places);
+  if (known != nullptr && known->answer) return known->answer;
   progress();
-  if (mailbox_.failed() || offering_) return std::nullopt;
+  if (mailbox_.failed()) return std::nullopt;
   try {
-    Question made{key, places, std::nullopt};
-    if (!(key != 0 ? offer_pull(made, *source) : offer_stage(made, source))) return std::nullopt;
-    const DeviceCopies& device = *mailbox_.path().device_copies();
-    std::erase_if(questions_,
-                  [&](const Question& entry) { return entry.key != 0 && device.ended(entry.key); });
+    if (const Question* asked = question(key, places)) return asked->answer;
+    if (offering_) return std::nullopt;
+    Question made{key, places, std::nullopt, std::nullopt};
+    if (!offer(made, source)) return std::nullopt;
+    const DevicePulls* pulls = mailbox_.path().device_copies()->pulls();
+    std::erase_if(questions_, [&](const Question& each) {
+      return each.key != kStaging && each.key != kWriting && pulls->ended(each.key);
+    });
     questions_.push_back(made);
     offering_ = !made.answer;
     return made.answer;
@@ -74,15 +110,22 @@ std::optional<bool> WindowSender::ask(std::uint64_t key, const Registration* sou
   }
 }
 
-// @return whether it went, or is known by now; otherwise there is no room for it
+// @return whether it went, or is known by now; otherwise it is not possible just now
+bool WindowSender::offer(Question& question, const Registration* source) {
+  if (question.key == kStaging) return offer_stage(question, source);
+  if (question.key == kWriting) return offer_direct(question);
+  return offer_pull(question, *source);
+}
+
 bool WindowSender::offer_pull(Question& question, const Registration& source) {
   DeviceCopies& device = *mailbox_.path().device_copies();
+  DevicePulls& pulls = *device.pulls();
   const auto refuse = [&](const std::string& why) {
     log::info(log::kNet, "{}: GPU memory is staged: {}", driver_.name(), why);
     question.answer = false;
     return true;
   };
-  const std::optional<std::string> refused = device.offer(source);
+  const std::optional<std::string> refused = pulls.offer(source);
   if (!refused) return false;
   if (!refused->empty()) return refuse(*refused);
   Entry entry;
@@ -93,10 +136,10 @@ bool WindowSender::offer_pull(Question& question, const Registration& source) {
       std::find(checked_.begin(), checked_.end(), question.places) == checked_.end()) {
     try {
       const Registration& pattern = device.pattern_memory(source);
-      const std::optional<std::string> no_pattern = device.offer(pattern);
+      const std::optional<std::string> no_pattern = pulls.offer(pattern);
       if (!no_pattern) return false;
       if (!no_pattern->empty()) return refuse(*no_pattern);
-      entry.payload[1] = device.key(pattern);
+      entry.payload[1] = pulls.key(pattern);
     } catch (const Error& error) {  // out of device memory, say
       return refuse(error.what());
     }
@@ -142,14 +185,68 @@ bool WindowSender::offer_stage(Question& question, const Registration* source) {
   return true;
 }
 
+bool WindowSender::offer_direct(Question& question) {
+  if (!options_.verify) {
+    question.answer = true;
+    return true;
+  }
+  Entry entry;
+  entry.command = Command::kTry;
+  entry.id = question.places;
+  mailbox_.write(entry);
+  return true;
+}
+
+// If the receiver has named memory for a pattern.
+void WindowSender::try_direct() {
+  const auto asked = std::find_if(questions_.begin(), questions_.end(),
+                                  [](const Question& each) { return each.target.has_value(); });
+  if (asked == questions_.end()) return;
+  const auto idle =
+      std::find_if(queues_.begin(), queues_.begin() + static_cast<std::ptrdiff_t>(path_queues_),
+                   [](const Piece& piece) { return piece.message == nullptr; });
+  const auto queue = static_cast<std::size_t>(idle - queues_.begin());
+  if (queue == path_queues_) return;  // until one is
+  Path& path = mailbox_.path();
+  const Target target = *std::exchange(asked->target, std::nullopt);
+  const std::string why_not =
+      path.direct_writes()->try_direct(static_cast<int>(queue), target, asked->places);
+  if (!why_not.empty()) {
+    path.direct_writes()->tried(asked->places, why_not);
+    asked->answer = false;
+    offering_ = false;
+    return;
+  }
+  const std::span<const std::byte> bytes = path.device_copies()->pattern();
+  Entry entry;
+  entry.command = Command::kTried;
+  entry.id = asked->places;
+  entry.bytes = bytes.size();
+  entry.payload[0] = kWriting;
+  entry.payload[3] = checksum(bytes.data(), bytes.size());
+  mailbox_.write(entry);
+}
+
+bool WindowSender::on_target(const Entry& entry) {
+  Question* const asked = question(kWriting, entry.id);
+  if (!offering_ || asked == nullptr || asked->answer) return false;
+  if (entry.payload[1] != 0) {
+    asked->target = Target{entry.payload[1], entry.payload[2]};
+  } else {
+    asked->answer = false;
+    offering_ = false;
+  }
+  return true;
+}
+
 bool WindowSender::on_answer(const Entry& entry) {
-  const auto asked =
-      std::find_if(questions_.begin(), questions_.end(), [&](const Question& question) {
-        return !question.answer && question.key == entry.payload[0] && question.places == entry.id;
-      });
-  if (!offering_ || asked == questions_.end()) return false;
+  Question* const asked = question(entry.payload[0], entry.id);
+  if (!offering_ || asked == nullptr || asked->answer) return false;
   asked->answer = entry.payload[1] != 0;
   offering_ = false;
+  if (asked->key == kWriting && *asked->answer) {
+    mailbox_.path().direct_writes()->tried(asked->places, "");
+  }
   return true;
 }
 

@@ -10,15 +10,15 @@
 
 namespace ropewalk::transport::window {
 
-bool WindowSender::may_write(const Requested& request, const Message& message) {
+bool WindowSender::may_write(const Requested& request, const void* data, std::size_t bytes,
+                             const Registration* registration) {
   DirectWrites* const direct = mailbox_.path().direct_writes();
-  return direct != nullptr && request.target.region != 0 &&
-         message.bytes >= direct->smallest_direct() &&
-         direct->reach(request.target, message.data, message.registration);
+  return direct != nullptr && request.target.region != 0 && bytes >= direct->smallest_direct() &&
+         direct->reach(request.target, data, bytes, registration);
 }
 
 void WindowSender::start_direct(Message& message) {
-  if (options_.checksums) message.checksum = wire_checksum(message.data, message.bytes);
+  if (options_.checksums) message.checksum = sum_of(message, 0, message.bytes);
   if (writing_++ == 0) set_writing(true);
   if (mailbox_.path().read_word(kAbandonedWord) != 0) {
     mailbox_.fail(Errc::kPeerLost, "the receiver gave up a message before it was written");

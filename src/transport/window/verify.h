@@ -26,8 +26,9 @@ inline std::uint64_t wire_checksum(const void* data, std::size_t bytes) noexcept
 
 inline constexpr std::size_t kChecksumPieceBytes = std::size_t{1} << 20;
 
-/// The same of device memory: of what is no longer than a piece it is wire_checksum's, so that one
-/// end may lie in the CPU's memory; of more, the checksum of the pieces' checksums.
+/// A checksum of what may lie in the CPU's memory at one end and in a device's at the other: of
+/// what is no longer than a piece wire_checksum's; of more, that of the pieces' checksums.
+std::uint64_t host_checksum(const void* data, std::size_t bytes);
 std::uint64_t device_checksum(DeviceCopies& device, const void* data,
                               const Registration& registration, std::size_t bytes);
 

@@ -20,10 +20,6 @@ namespace {
 constexpr double kSpeedMbps = 2'400'000;
 constexpr double kLatencyUs = 5;
 
-constexpr const char* kWhyNotLazily =
-    "kernels are loaded at their first launch, which stops the copies that a collective waits for; "
-    "start the program with CUDA_MODULE_LOADING=EAGER";
-
 // A handle is one of shared memory under another name, so that neither is taken for the other.
 constexpr std::array<char, 8> kHandleMagic = {'R', 'W', 'C', 'U', 'D', 'A', 'h', '1'};
 
@@ -96,7 +92,6 @@ class CudaIpcDriver final : public Driver {
     try {
       shared_ = std::make_unique<CudaShared>(config.text(Setting::kCudaLibrary),
                                              config.duration(Setting::kTimeout));
-      if (shared_->gpus.count() == 0) throw Error(Errc::kCuda, "{}", "no CUDA: there is no GPU");
     } catch (const Error& error) {
       shared_.reset();
       why_no_cuda_ = error.what();

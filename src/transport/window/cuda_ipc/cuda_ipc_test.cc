@@ -2,7 +2,6 @@
 // suite (contract_test.cc) has the rest.
 #include "transport/window/cuda_ipc/cuda_ipc.h"
 
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -22,7 +21,8 @@
 #include "core/error.h"
 #include "core/testing/in_child.h"
 #include "transport/window/cuda_ipc/device_memory.h"
-#include "transport/window/cuda_ipc/testing/on_device.h"
+#include "transport/window/device/testing/on_device.h"
+#include "transport/window/device/testing/stand_in.h"
 #include "transport/window/shm/shm.h"
 
 namespace ropewalk::transport::window {
@@ -32,30 +32,13 @@ using ropewalk::testing::in_child;
 using ropewalk::testing::message_of;
 using testing::GuardedBuffer;
 using testing::Memory;
+using testing::numbered;
+using testing::StandIn;
 using testing::TestGpus;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPatience = std::chrono::seconds(30);
 constexpr std::size_t kLarge = 9'000'001;
-
-/// The stand-in's own functions.
-class StandIn {
- public:
-  StandIn() : library_(dlopen(RW_STAND_IN_CUDA, RTLD_NOW)) {
-    if (library_ == nullptr) abort();
-  }
-  void configure(const char* text) const {
-    reinterpret_cast<void (*)(const char*)>(find("stand_in_cuda_configure"))(text);
-  }
-  [[nodiscard]] int ranges() const {
-    return reinterpret_cast<int (*)()>(find("stand_in_cuda_ranges"))();
-  }
-  void restart() const { reinterpret_cast<void (*)()>(find("stand_in_cuda_restart"))(); }
-
- private:
-  void* find(const char* name) const { return dlsym(library_, name); }
-  void* library_;
-};
 
 template <typename Condition>
 void wait_for(const char* what, Condition condition) {
@@ -64,12 +47,6 @@ void wait_for(const char* what, Condition condition) {
     if (Clock::now() > deadline) throw std::runtime_error(std::string("hangs: ") + what);
     std::this_thread::yield();
   }
-}
-
-std::vector<char> numbered(std::size_t bytes, std::size_t seed) {
-  std::vector<char> data(bytes);
-  for (std::size_t i = 0; i < bytes; ++i) data[i] = static_cast<char>(i * 7 + i / 251 + seed);
-  return data;
 }
 
 class CudaIpc : public ::testing::Test {

@@ -1,7 +1,5 @@
 #include "transport/window/cuda_ipc/device_memory.h"
 
-#include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "core/error.h"
@@ -10,28 +8,8 @@
 namespace ropewalk::transport::window {
 namespace {
 
-// Closes what a call of virtual-memory management gave.
-class Retained {
- public:
-  Retained(const CudaApi& cuda, CuPointer address) : cuda_(cuda) {
-    void* pointer = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
-    held_ = cuda.has_virtual_memory() && cuda.retain_allocation(&handle_, pointer) == kCuSuccess;
-  }
-  ~Retained() {
-    if (held_) cuda_.release_allocation(handle_);
-  }
-  Retained(const Retained&) = delete;
-  Retained& operator=(const Retained&) = delete;
-  [[nodiscard]] bool held() const noexcept { return held_; }
-  [[nodiscard]] CuAllocation handle() const noexcept { return handle_; }
-
- private:
-  const CudaApi& cuda_;
-  CuAllocation handle_ = 0;
-  bool held_ = false;
-};
-
-std::string export_segment(const CudaApi& cuda, const Retained& retained, Segment& segment) {
+std::string export_segment(const CudaApi& cuda, const RetainedAllocation& retained,
+                           Segment& segment) {
   if (!retained.held()) {
     const CuResult result = cuda.ipc_export(&segment.handle, segment.base);
     return result == kCuSuccess ? "" : "cuIpcGetMemHandle: " + cuda.words(result);
@@ -52,57 +30,18 @@ std::string export_segment(const CudaApi& cuda, const Retained& retained, Segmen
 }  // namespace
 
 DeviceMemory describe(Gpus& gpus, std::uint64_t key, void* data, std::size_t bytes) {
-  DeviceMemory memory;
-  memory.key = key;
-  memory.data = reinterpret_cast<CuPointer>(data);
-  memory.bytes = bytes;
-  if (data == nullptr) {
-    throw Error(Errc::kInvalidArgument, "registration of {} bytes at a null pointer", bytes);
-  }
-  if (gpus.count() == 0) throw Error(Errc::kInvalidArgument, "{}", "there is no GPU");
+  DeviceMemory memory{find_gpu_memory(gpus, data, bytes), key, false, {}, {}};
+  if (memory.allocations.size() > kMaxSegments) memory.why_not_offered = "it has too many parts";
   const CudaApi& cuda = gpus.cuda();
-  unsigned type = 0;
-  int ordinal = -1;
-  CuResult known = cuda.pointer_attribute(&type, kCuPointerMemoryType, memory.data);
-  std::optional<CurrentContext> any;  // where a thread without a context may not ask
-  if (known == kCuInvalidContext) {
-    any.emplace(cuda, gpus.at(0).context());
-    known = cuda.pointer_attribute(&type, kCuPointerMemoryType, memory.data);
-  }
-  if (known != kCuSuccess || type != kCuMemoryIsDevice ||
-      cuda.pointer_attribute(&ordinal, kCuPointerOrdinal, memory.data) != kCuSuccess) {
-    throw Error(Errc::kInvalidArgument, "registration of {} bytes at {}: this is no GPU memory",
-                bytes, data);
-  }
-  Gpu& gpu = gpus.at(ordinal);
-  memory.gpu = &gpu;
-  CuContext owner = nullptr;  // none has virtual memory
-  if (cuda.pointer_attribute(&owner, kCuPointerContext, memory.data) == kCuSuccess &&
-      owner != nullptr && owner != gpu.context()) {
-    throw Error(Errc::kInvalidArgument,
-                "registration of {} bytes at {}: it belongs to a CUDA context which is not the "
-                "primary one of {}",
-                bytes, data, gpu.name());
-  }
-  const CurrentContext current(cuda, gpu.context());
-  const CuPointer end = memory.data + std::max(bytes, std::size_t{1});
-  for (CuPointer at = memory.data; at < end;) {
+  const CurrentContext current(cuda, memory.gpu->context());
+  for (const Allocation& allocation : memory.allocations) {
+    if (!memory.why_not_offered.empty()) break;
     Segment segment;
-    const Retained retained(cuda, at);
-    if (cuda.address_range(&segment.base, &segment.bytes, at) != kCuSuccess || segment.bytes == 0 ||
-        (at != memory.data && retained.held() != memory.virtual_memory) ||
-        (at != memory.data && !retained.held())) {
-      throw Error(Errc::kInvalidArgument,
-                  "registration of {} bytes at {}: only {} of them are there", bytes, data,
-                  at - memory.data);
-    }
-    memory.virtual_memory = retained.held();
-    if (memory.why_not_offered.empty()) {
-      memory.why_not_offered = export_segment(cuda, retained, segment);
-    }
-    if (memory.segments.size() == kMaxSegments) memory.why_not_offered = "it has too many parts";
-    at = segment.base + segment.bytes;
-    if (memory.segments.size() < kMaxSegments) memory.segments.push_back(std::move(segment));
+    segment.base = allocation.base;
+    segment.bytes = allocation.bytes;
+    const RetainedAllocation retained(cuda, segment.base);
+    memory.why_not_offered = export_segment(cuda, retained, segment);
+    memory.segments.push_back(std::move(segment));
   }
   return memory;
 }

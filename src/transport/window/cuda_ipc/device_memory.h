@@ -11,7 +11,7 @@
 #include "core/file_descriptor.h"
 #include "core/mutex.h"
 #include "transport/transport.h"
-#include "transport/window/cuda_ipc/gpu.h"
+#include "transport/window/device/gpu_memory.h"
 
 namespace ropewalk::transport::window {
 
@@ -24,27 +24,16 @@ struct Segment {
   FileDescriptor descriptor;
 };
 
-/// A range of device memory. Threads: any, it does not change.
-struct DeviceMemory {
+/// Registered memory. Threads: any, it does not change.
+struct DeviceMemory : GpuMemory {
   std::uint64_t key = 0;
-  Gpu* gpu = nullptr;
-  CuPointer data = 0;
-  std::size_t bytes = 0;
-  bool virtual_memory = false;
   bool constant = false;          ///< nobody writes it while it is registered
-  std::vector<Segment> segments;  ///< that `data` and `bytes` lie in, ascending, without gaps
+  std::vector<Segment> segments;  ///< of its allocations
   std::string why_not_offered;    ///< empty: other processes can open it
-
-  [[nodiscard]] std::uint32_t place() const noexcept {
-    return 1 + 2 * static_cast<std::uint32_t>(gpu->ordinal()) + (virtual_memory ? 1 : 0);
-  }
 };
-/// The GPU of a place.
-constexpr int ordinal_of(std::uint32_t place) noexcept { return static_cast<int>((place - 1) / 2); }
 
 /// Finds out what memory that is. Memory that cannot be handed to other processes is accepted.
-/// @throws Error kInvalidArgument when it is no device memory, not of a primary context, or not all
-///         of it is there
+/// @throws as find_gpu_memory()
 DeviceMemory describe(Gpus& gpus, std::uint64_t key, void* data, std::size_t bytes);
 
 class OfferLine;

@@ -77,7 +77,8 @@ DeviceSide::DeviceSide(CudaShared& shared, HostPath& host, WindowSizes sizes)
     : shared_(shared),
       host_(host),
       sizes_(sizes),
-      first_stream_(shared.connections.fetch_add(1, std::memory_order_relaxed) * 3) {}
+      queues_(kQueues, shared.connections.fetch_add(1, std::memory_order_relaxed) * 3,
+              shared.copy_limit) {}
 
 DeviceSide::~DeviceSide() {
   const Lock lock(mutex_);
@@ -100,13 +101,7 @@ DeviceSide::~DeviceSide() {
 std::uint32_t DeviceSide::place(const Registration& registration, const void* data,
                                 std::size_t bytes) const {
   const DeviceMemory& memory = memory_of(registration);
-  const CuPointer begin = address(data);
-  if (begin < memory.data || begin - memory.data > memory.bytes ||
-      bytes > memory.bytes - (begin - memory.data)) {
-    throw Error(Errc::kInvalidArgument,
-                "{} bytes at {} are not within the registration of {} bytes at {:#x}", bytes, data,
-                memory.bytes, memory.data);
-  }
+  memory.check_holds(data, bytes);
   return memory.place();
 }
 
@@ -125,8 +120,8 @@ void DeviceSide::prepare(const Registration& registration, bool receives) noexce
     if (receives) {
       (void)pinned_own(gpu);
       shared_.patterns.prepare(gpu);
+      queues_.prepare(gpu);
       const Lock lock(mutex_);
-      for (int queue = 0; queue < kQueues; ++queue) (void)queue_on(queue, gpu);
       if (host_.other_window() != nullptr) openings().expect(gpu);
     } else {
       offer_early(registration);
@@ -157,20 +152,9 @@ std::byte* DeviceSide::pinned_other(Gpu& gpu) {
   return host_.other_window();
 }
 
-CopyQueue& DeviceSide::queue_on(int queue, Gpu& gpu) {
-  std::vector<std::unique_ptr<CopyQueue>>& made = queues_.at(static_cast<std::size_t>(queue));
-  for (const std::unique_ptr<CopyQueue>& one : made) {
-    if (&one->gpu() == &gpu) return *one;
-  }
-  made.push_back(std::make_unique<CopyQueue>(gpu, first_stream_ + static_cast<std::size_t>(queue),
-                                             shared_.copy_limit));
-  return *made.back();
-}
-
 CopyQueue& DeviceSide::start(int queue, Gpu& gpu) {
   RW_ASSERT(slots_.at(static_cast<std::size_t>(queue)).busy == nullptr);
-  const Lock lock(mutex_);
-  return queue_on(queue, gpu);
+  return queues_.on(queue, gpu);
 }
 
 void DeviceSide::start_write(int queue, std::size_t offset, const void* source,

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -15,13 +13,14 @@
 #include <vector>
 
 #include "core/mutex.h"
-#include "transport/window/cuda_ipc/copy_queue.h"
 #include "transport/window/cuda_ipc/device_memory.h"
-#include "transport/window/cuda_ipc/gpu.h"
 #include "transport/window/cuda_ipc/offers.h"
 #include "transport/window/cuda_ipc/opened_memory.h"
 #include "transport/window/cuda_ipc/openings.h"
 #include "transport/window/cuda_ipc/worker.h"
+#include "transport/window/device/copy_queue.h"
+#include "transport/window/device/driver_cuda.h"
+#include "transport/window/device/gpu.h"
 #include "transport/window/driver.h"
 #include "transport/window/shm/shm.h"
 
@@ -63,19 +62,14 @@ class Patterns {
 };
 
 /// What the connections of a driver share. Threads: any.
-struct CudaShared {
-  CudaShared(const std::string& library, std::chrono::nanoseconds limit)
-      : cuda(library), gpus(cuda), copy_limit(limit) {}
-  CudaApi cuda;
-  Gpus gpus;
+struct CudaShared : DriverCuda {
+  using DriverCuda::DriverCuda;
   Registrations registrations;
   Patterns patterns{registrations, gpus};
-  std::atomic<std::size_t> connections = 0;
-  const std::chrono::nanoseconds copy_limit;  // 0 is none
-  Worker worker;                              // ends first: its errands close memory of the GPUs
+  Worker worker;  // ends first: its errands close memory of the GPUs
 };
 
-class DeviceSide final : public DeviceCopies {
+class DeviceSide final : public DeviceCopies, private DevicePulls {
  public:
   DeviceSide(CudaShared& shared, HostPath& host, WindowSizes sizes);
   ~DeviceSide() override;
@@ -84,28 +78,17 @@ class DeviceSide final : public DeviceCopies {
 
   void prepare(const Registration& registration, bool receives) noexcept override;
   [[nodiscard]] int queues() const override { return kQueues; }
-  [[nodiscard]] std::size_t piece_bytes() const override { return kPieceBytes; }
   [[nodiscard]] std::uint32_t place(const Registration& registration, const void* data,
                                     std::size_t bytes) const override;
-  [[nodiscard]] std::uint64_t key(const Registration& registration) const override;
-  [[nodiscard]] std::uint64_t offset(const Registration& registration,
-                                     const void* data) const override;
   void start_write(int queue, std::size_t offset, const void* source,
                    const Registration& registration, std::size_t bytes) override;
   void start_read(int queue, void* destination, const Registration& registration,
                   std::size_t offset, std::size_t bytes) override;
-  void start_pull(int queue, void* destination, const Registration& registration, std::uint64_t key,
-                  std::uint64_t offset, std::size_t bytes) override;
   bool done(int queue) override;
-  std::optional<std::string> offer(const Registration& registration) override;
-  [[nodiscard]] bool ended(std::uint64_t key) const override;
-  std::optional<std::string> open(std::uint64_t key, std::uint32_t place) override;
-  [[nodiscard]] std::optional<std::uint64_t> opened(std::uint64_t key,
-                                                    std::uint32_t place) const override;
+  DevicePulls* pulls() override { return this; }
   [[nodiscard]] std::span<const std::byte> pattern() const override;
   const Registration& pattern_memory(const Registration& like) override;
   void write_pattern(const Registration& pattern_memory, std::size_t offset) override;
-  void pull_pattern(std::uint64_t key, std::uint32_t place, std::span<std::byte> seen) override;
   void read_pattern(std::size_t offset, std::uint32_t place, std::span<std::byte> seen) override;
   void fetch(void* destination, const void* source, const Registration& registration,
              std::size_t bytes) override;
@@ -119,6 +102,20 @@ class DeviceSide final : public DeviceCopies {
   // NVLink is full well below that, and giving up a message waits for no longer than a piece.
   static constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 
+  // DevicePulls
+  [[nodiscard]] std::size_t piece_bytes() const override { return kPieceBytes; }
+  [[nodiscard]] std::uint64_t key(const Registration& registration) const override;
+  [[nodiscard]] std::uint64_t offset(const Registration& registration,
+                                     const void* data) const override;
+  void start_pull(int queue, void* destination, const Registration& registration, std::uint64_t key,
+                  std::uint64_t offset, std::size_t bytes) override;
+  std::optional<std::string> offer(const Registration& registration) override;
+  [[nodiscard]] bool ended(std::uint64_t key) const override;
+  std::optional<std::string> open(std::uint64_t key, std::uint32_t place) override;
+  [[nodiscard]] std::optional<std::uint64_t> opened(std::uint64_t key,
+                                                    std::uint32_t place) const override;
+  void pull_pattern(std::uint64_t key, std::uint32_t place, std::span<std::byte> seen) override;
+
   struct Slot {
     CopyQueue* busy = nullptr;
     std::shared_ptr<const OpenedMemory> source;  // of the copy under way
@@ -127,7 +124,6 @@ class DeviceSide final : public DeviceCopies {
   Openings& openings() RW_REQUIRES(mutex_);
   void offer_early(const Registration& registration);
   CopyQueue& start(int queue, Gpu& gpu);
-  CopyQueue& queue_on(int queue, Gpu& gpu) RW_REQUIRES(mutex_);
   std::shared_ptr<const OpenedMemory> find_opened(std::uint64_t key, std::uint32_t place) const;
   // This end's window and the other's, which copy engines read and write, are pinned at first use.
   std::byte* pinned_own(Gpu& gpu);
@@ -137,10 +133,9 @@ class DeviceSide final : public DeviceCopies {
   CudaShared& shared_;
   HostPath& host_;
   const WindowSizes sizes_;
-  const std::size_t first_stream_;
+  CopyQueues queues_;
   std::array<Slot, kQueues> slots_;
   mutable Mutex mutex_;  // of what prepare() makes
-  std::array<std::vector<std::unique_ptr<CopyQueue>>, kQueues> queues_ RW_GUARDED_BY(mutex_);
   bool own_pinned_ RW_GUARDED_BY(mutex_) = false;
   bool other_pinned_ RW_GUARDED_BY(mutex_) = false;
   Gpu* pinning_ RW_GUARDED_BY(mutex_) = nullptr;

@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "transport/window/cuda_ipc/gpu.h"
 #include "transport/window/cuda_ipc/offers.h"
 #include "transport/window/cuda_ipc/worker.h"
+#include "transport/window/device/gpu.h"
 
 namespace ropewalk::transport::window {
 

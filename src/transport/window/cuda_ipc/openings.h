@@ -15,10 +15,10 @@
 #include <utility>
 
 #include "core/mutex.h"
-#include "transport/window/cuda_ipc/gpu.h"
 #include "transport/window/cuda_ipc/offers.h"
 #include "transport/window/cuda_ipc/opened_memory.h"
 #include "transport/window/cuda_ipc/worker.h"
+#include "transport/window/device/gpu.h"
 
 namespace ropewalk::transport::window {
 

@@ -82,8 +82,9 @@ std::string Library::load() {
   RW_LOAD(ConnectDataInterrupt);
   RW_LOAD(DisconnectDataInterrupt);
   RW_LOAD(TriggerDataInterrupt);
-#undef RW_LOAD
   if (!missing.empty()) return missing;
+  RW_LOAD(AttachPhysicalMemory);  // is not needed
+#undef RW_LOAD
 
   const auto load_flag = [&](unsigned& flag, std::string_view name) {
     flag = constant(name).value_or(flag);
@@ -91,6 +92,8 @@ std::string Library::load() {
   load_flag(flags_.use_callback, "SCI_FLAG_USE_CALLBACK");
   load_flag(flags_.empty, "SCI_FLAG_EMPTY");
   load_flag(flags_.lock_user_memory, "SCI_FLAG_LOCK_USER_MEM");
+  load_flag(flags_.cuda_buffer, "SCI_FLAG_CUDA_BUFFER");
+  load_flag(flags_.dma_read, "SCI_FLAG_DMA_READ");
   load_flag(flags_.fixed_map_address, "SCI_FLAG_FIXED_MAP_ADDR");
   load_flag(flags_.force_disconnect, "SCI_FLAG_FORCE_DISCONNECT");
   load_flag(flags_.force_remove, "SCI_FLAG_FORCE_REMOVE");
@@ -98,18 +101,29 @@ std::string Library::load() {
   load_flag(flags_.flush_cpu_buffers_only, "SCI_FLAG_FLUSH_CPU_BUFFERS_ONLY");
   load_flag(flags_.infinite_timeout, "SCI_INFINITE_TIMEOUT");
 
-  Status status = Status::kUnset;
+  // Once per process, and the program, or this plugin before it was unloaded, may have done it.
+  Status status = opens();
+  if (status == Status::kOk) return {};
+  status = Status::kUnset;
   functions_.Initialize(0, &status);
   if (status != Status::kOk) return fmt::format("SCIInitialize: {}", words(status));
   // Initializing may succeed where there is no driver; opening does not.
-  Descriptor descriptor = nullptr;
-  status = Status::kUnset;
-  functions_.Open(&descriptor, 0, &status);
+  status = opens();
   if (status != Status::kOk) {
     return fmt::format("SCIOpen: {}; is the driver of the adapters loaded?", words(status));
   }
-  functions_.Close(descriptor, 0, &status);
   return {};
+}
+
+Status Library::opens() const {
+  Descriptor descriptor = nullptr;
+  Status status = Status::kUnset;
+  functions_.Open(&descriptor, 0, &status);
+  if (status == Status::kOk) {
+    Status closed = Status::kUnset;
+    functions_.Close(descriptor, 0, &closed);
+  }
+  return status;
 }
 
 Library::Found Library::open(const std::string& file) {
@@ -121,7 +135,9 @@ Library::Found Library::open(const std::string& file) {
   if (known.pid == getpid()) {
     if (std::shared_ptr<const Library> library = known.library.lock()) return {library, {}};
   }
-  void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  // It stays: it may have threads of its own, and is never terminated, which would end it for
+  // others that use it in this process.
+  void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr) {
     const char* reason = dlerror();
     return {nullptr, fmt::format("{} was not found ({})", file,

@@ -104,6 +104,9 @@ struct Functions {
                            unsigned flags, Status*);
   void (*RegisterSegmentMemory)(void* address, std::size_t bytes, LocalSegment, unsigned flags,
                                 Status*);
+  /// Null in libraries that cannot attach what is not the host's memory.
+  void (*AttachPhysicalMemory)(std::uint64_t bus_address, void* address, unsigned bus,
+                               std::size_t bytes, LocalSegment, unsigned flags, Status*);
   void (*ConnectSegment)(Descriptor, RemoteSegment*, unsigned node, unsigned id, unsigned adapter,
                          RemoteCallback, void* arg, unsigned timeout, unsigned flags, Status*);
   void (*DisconnectSegment)(RemoteSegment, unsigned flags, Status*);
@@ -146,6 +149,8 @@ struct Flags {
   unsigned use_callback = 0x1;
   unsigned empty = 0x2;
   unsigned lock_user_memory = 0x400;
+  unsigned cuda_buffer = 0x2000;
+  unsigned dma_read = 0x10;
   unsigned fixed_map_address = 0x1;
   unsigned force_disconnect = 0;  // not known: then nothing is forced
   unsigned force_remove = 0x20;
@@ -184,6 +189,7 @@ class Library {
  private:
   explicit Library(void* handle) : handle_(handle) {}
   std::string load();
+  [[nodiscard]] Status opens() const;
 
   void* handle_;
   Functions functions_{};

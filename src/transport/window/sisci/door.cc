@@ -24,10 +24,10 @@ bool equal(const Secret& a, const Secret& b) noexcept {
 
 }  // namespace
 
-SisciDoor::SisciDoor(Context& context, Regions& regions, const PathOptions& options,
+SisciDoor::SisciDoor(Context& context, Memory& memory, const PathOptions& options,
                      WindowSizes sizes)
     : context_(context),
-      regions_(regions),
+      memory_(memory),
       options_(options),
       sizes_(sizes),
       descriptor_(OpenDescriptor::open(context)) {
@@ -110,7 +110,7 @@ std::unique_ptr<Path> SisciDoor::let_in(const Guest& guest, bool& keep) {
         PeerWindow::connect(context_, descriptor, options_.adapter, guest.greeting.node,
                             guest.greeting.segment, status);
     if (peer) {
-      return std::make_unique<SisciPath>(context_, regions_, options_, std::move(descriptor),
+      return std::make_unique<SisciPath>(context_, memory_, options_, std::move(descriptor),
                                          std::move(peer), guest.greeting, sizes_);
     }
     // Its segment was there before it greeted: without it, it has gone.

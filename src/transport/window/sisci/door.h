@@ -13,7 +13,7 @@ namespace ropewalk::transport::window::sisci {
 class SisciDoor final : public Door {
  public:
   /// @throws Error kSystem
-  SisciDoor(Context& context, Regions& regions, const PathOptions& options, WindowSizes sizes);
+  SisciDoor(Context& context, Memory& memory, const PathOptions& options, WindowSizes sizes);
   ~SisciDoor() override;
   SisciDoor(const SisciDoor&) = delete;
   SisciDoor& operator=(const SisciDoor&) = delete;
@@ -31,7 +31,7 @@ class SisciDoor final : public Door {
   std::unique_ptr<Path> let_in(const Guest& guest, bool& keep);
 
   Context& context_;
-  Regions& regions_;
+  Memory& memory_;
   const PathOptions options_;
   const WindowSizes sizes_;
   std::shared_ptr<OpenDescriptor> descriptor_;

@@ -23,17 +23,9 @@ constexpr std::uint32_t kGreetingMagic = 0x31677352;
 constexpr auto kPatience = std::chrono::seconds(10);
 constexpr auto kListenerLook = std::chrono::milliseconds(20);
 constexpr std::size_t kWindowPieceBytes = 64 << 10;
-// Large enough to hide the start of a transfer, small enough for all queues to have work.
-constexpr std::size_t kDirectPieceBytes = 512 << 10;
-constexpr std::size_t kMaxReached = 128;
 
 // In the answer and in the word of a trial: that it is there.
 constexpr std::uint64_t kTrialTold = 0x747269656421;
-
-// A target's region: a segment id, and the ways to write it above.
-constexpr unsigned kWayShift = 32;
-std::uint32_t id_of(const Target& target) { return static_cast<std::uint32_t>(target.region); }
-unsigned ways_of(const Target& target) { return static_cast<unsigned>(target.region >> kWayShift); }
 
 // Old releases of NCCL carry 64 bytes, of which the network plugin wants some for itself.
 static_assert(sizeof(HandleOf<MeetingPlace, kHandleMagic.size()>) <= 60);
@@ -41,10 +33,6 @@ static_assert(sizeof(HandleOf<MeetingPlace, kHandleMagic.size()>) <= 60);
 std::uint32_t sum_of(Greeting greeting) {
   greeting.checksum = 0;
   return static_cast<std::uint32_t>(checksum(&greeting, sizeof greeting));
-}
-
-const SisciRegistration* ours(const Registration* registration) {
-  return dynamic_cast<const SisciRegistration*>(registration);
 }
 
 std::uint64_t random_word() {
@@ -79,10 +67,10 @@ bool is_greeting(const Greeting& greeting) {
   return greeting.magic == kGreetingMagic && greeting.checksum == sum_of(greeting);
 }
 
-SisciPath::SisciPath(Context& context, Regions& regions, const PathOptions& options,
+SisciPath::SisciPath(Context& context, Memory& memory, const PathOptions& options,
                      const MeetingPlace& place, WindowSizes sizes)
     : context_(context),
-      regions_(regions),
+      memory_(memory),
       options_(options),
       descriptor_(OpenDescriptor::open(context)),
       peer_node_(place.node),
@@ -90,7 +78,8 @@ SisciPath::SisciPath(Context& context, Regions& regions, const PathOptions& opti
       state_(State::kCalling),
       deadline_(Clock::now() + kPatience),
       place_(place),
-      nonce_(random_word()) {
+      nonce_(random_word()),
+      gpu_side_(memory.cuda, memory.trials, *this, static_cast<int>(options.queues)) {
   capabilities_.queues = static_cast<int>(options.queues);
   capabilities_.piece_bytes = kWindowPieceBytes;
   capabilities_.why_no_pull = "only a sender copies";
@@ -98,22 +87,23 @@ SisciPath::SisciPath(Context& context, Regions& regions, const PathOptions& opti
   (void)step();
 }
 
-SisciPath::SisciPath(Context& context, Regions& regions, const PathOptions& options,
+SisciPath::SisciPath(Context& context, Memory& memory, const PathOptions& options,
                      std::shared_ptr<OpenDescriptor> descriptor, std::unique_ptr<PeerWindow> peer,
                      const Greeting& greeting, WindowSizes sizes)
     : context_(context),
-      regions_(regions),
+      memory_(memory),
       options_(options),
       descriptor_(std::move(descriptor)),
       peer_node_(greeting.node),
       own_(std::make_unique<OwnWindow>(context, descriptor_, options.adapter, sizes.own)),
-      peer_(std::move(peer)) {
+      peer_(std::move(peer)),
+      gpu_side_(memory.cuda, memory.trials, *this, static_cast<int>(options.queues)) {
   capabilities_.piece_bytes = kWindowPieceBytes;
   capabilities_.why_no_pull = "a sender writes, over a bridge that is the faster way";
   capabilities_.puts_may_tear = true;
   std::uint32_t trial_segment = 0;
   if (options_.verify) {
-    trial_ = std::make_unique<Trial>(regions_);
+    trial_ = std::make_unique<Trial>(memory_.regions);
     if (trial_->region() != nullptr) trial_segment = trial_->region()->id();
   } else {
     ways_ = kFromRegistered | kFromPlain;
@@ -127,9 +117,11 @@ SisciPath::SisciPath(Context& context, Regions& regions, const PathOptions& opti
 
 SisciPath::~SisciPath() {
   copies_.clear();  // ends transfers, which use all that follows
+  staged_copies_.clear();
   reached_.clear();
   trial_region_.reset();
   trial_.reset();
+  host_trial_.reset();
   peer_.reset();
   own_.reset();
 }
@@ -308,7 +300,7 @@ bool SisciPath::try_window() {
   };
   if (!copy.posted) {
     trial_seed_ = random_word();
-    trial_ = std::make_unique<Trial>(regions_);
+    trial_ = std::make_unique<Trial>(memory_.regions);
     const std::span<std::byte> page = trial_->page(kFromPlain).first(kScratchBytes);
     fill_pattern(page, trial_seed_, kFromPlain);
     const PeerWindow::Place place = peer_->place(kScratchOffset);
@@ -482,8 +474,21 @@ bool SisciPath::aligned(std::size_t offset, const void* source, std::size_t byte
   return ((offset | reinterpret_cast<std::uintptr_t>(source) | bytes) % options_.alignment) == 0;
 }
 
+// Those for what is staged are made when they are needed.
+SisciPath::Copy& SisciPath::copy_of(int queue) {
+  const auto number = static_cast<std::size_t>(queue);
+  if (number < options_.queues) return copies_[number];
+  while (staged_copies_.size() <= number - options_.queues) {
+    Copy made;
+    Status status = Status::kUnset;
+    if (use_dma_) made.queue = Queue::create(context_, descriptor_, options_.adapter, status);
+    staged_copies_.push_back(std::move(made));
+  }
+  return staged_copies_[number - options_.queues];
+}
+
 void SisciPath::start_write(int queue, std::size_t offset, const void* source, std::size_t bytes) {
-  Copy& copy = copies_[static_cast<std::size_t>(queue)];
+  Copy& copy = copy_of(queue);
   copy.direct = false;
   const PeerWindow::Place place = peer_->place(kHeaderBytes + offset);
   if (use_dma_ && copy.queue && bytes >= options_.pio_bytes && bytes <= place.room &&
@@ -508,12 +513,13 @@ void SisciPath::start_pull(int /*queue*/, void* /*destination*/, std::uint64_t /
 }
 
 bool SisciPath::copy_done(int queue) {
-  Copy& copy = copies_[static_cast<std::size_t>(queue)];
+  Copy& copy = copy_of(queue);
   if (!copy.posted) return true;
   const Queue::Progress progress = copy.queue->progress();
   if (progress == Queue::Progress::kRunning) return false;
   copy.posted = false;
-  if (progress == Queue::Progress::kDone) return true;
+  if (progress == Queue::Progress::kDone) return !start_read_back(queue, copy);
+  copy.read_back.reset();
   const std::string why = copy.queue->why();
   // What failed is not started again.
   Status status = Status::kUnset;
@@ -528,90 +534,6 @@ bool SisciPath::copy_done(int queue) {
       fmt::format("{}: DMA into its window: {}; the CPU copies again", to_peer(), why));
   put(copy.offset, copy.source, copy.bytes);
   return true;
-}
-
-// ---- registered memory of the other end ----------------------------------------------------
-
-std::size_t SisciPath::direct_piece_bytes() const { return kDirectPieceBytes; }
-
-Target SisciPath::target_of(const void* data, std::size_t bytes, const Registration& registration) {
-  const SisciRegistration* const mine = ours(&registration);
-  if (mine == nullptr || !mine->region() || mine->region()->revoked() ||
-      !mine->region()->holds(data, bytes)) {
-    return {};
-  }
-  const unsigned ways = judge_trial();
-  if (ways == 0) return {};
-  return {mine->region()->id() | std::uint64_t{ways} << kWayShift, mine->region()->offset(data)};
-}
-
-RemoteRegion* SisciPath::reached(std::uint32_t id) {
-  auto found = std::find_if(reached_.begin(), reached_.end(),
-                            [&](const Reached& entry) { return entry.id == id; });
-  if (found != reached_.end() && found->region && found->region->lost()) {
-    reached_.erase(found);
-    found = reached_.end();
-  }
-  if (found == reached_.end()) {
-    Reached made;
-    made.id = id;
-    Status status = Status::kUnset;
-    made.region =
-        RemoteRegion::connect(context_, descriptor_, options_.adapter, peer_node_, id, status);
-    if (!made.region) {
-      context_.warn_once(fmt::format("{}: its registered memory cannot be connected: {}", to_peer(),
-                                     context_.library->words(status)));
-    }
-    reached_.push_front(std::move(made));
-    // Transfers may be using the latest ones, at most one for each queue.
-    if (reached_.size() > kMaxReached) reached_.pop_back();
-    return reached_.front().region.get();
-  }
-  reached_.splice(reached_.begin(), reached_, found);
-  return found->region.get();
-}
-
-bool SisciPath::reach(const Target& target, const void* source, const Registration* registration) {
-  if (!use_dma_ || target.region == 0) return false;
-  if (!std::all_of(copies_.begin(), copies_.end(),
-                   [](const Copy& copy) { return copy.queue != nullptr; })) {
-    return false;
-  }
-  const SisciRegistration* const mine = ours(registration);
-  const bool registered =
-      mine != nullptr && mine->region() && (ways_of(target) & kFromRegistered) != 0;
-  if (!registered && (ways_of(target) & kFromPlain) == 0) return false;
-  if (!aligned(static_cast<std::size_t>(target.offset), source, 0)) return false;
-  return reached(id_of(target)) != nullptr;
-}
-
-void SisciPath::start_direct(int queue, const Target& target, const void* source,
-                             const Registration* registration, std::size_t bytes) {
-  Copy& copy = copies_[static_cast<std::size_t>(queue)];
-  const RemoteRegion* const region = reached(id_of(target));
-  const auto fail = [&](const std::string& why) {
-    throw Error(Errc::kPeerLost, "{}: DMA into its registered memory cannot start: {}", to_peer(),
-                why);
-  };
-  if (region == nullptr) fail("it is not connected any more");
-  if (!copy.queue) fail("there is no DMA queue left");
-  const SisciRegistration* const mine = ours(registration);
-  const bool registered = mine != nullptr && mine->region() &&
-                          mine->region()->holds(source, bytes) &&
-                          (ways_of(target) & kFromRegistered) != 0;
-  const auto offset = static_cast<std::size_t>(target.offset);
-  const Status status =
-      registered ? copy.queue->start(mine->region()->segment(), mine->region()->offset(source),
-                                     region->get(), offset, bytes)
-                 : copy.queue->start(source, region->get(), offset, bytes);
-  if (status != Status::kOk) fail(context_.library->words(status));
-  copy.posted = true;
-  copy.direct = true;
-}
-
-void SisciPath::revoke(Registration& registration) {
-  const SisciRegistration* const mine = ours(&registration);
-  if (mine != nullptr && mine->region()) mine->region()->revoke();
 }
 
 // ---- the end -------------------------------------------------------------------------------

@@ -11,6 +11,14 @@
 // other end, from registered memory and from plain memory, which the other end compares. What
 // failed is not used: stores of the CPU take the place of DMA, the window that of registered
 // memory. The log says so once, with the likely cause.
+//
+// GPU memory. Where its pages are attached (memory.h), the sending end writes it, and writes from
+// it, as it does registered host memory. Stores and copies into a GPU and into host memory take
+// different ways, so that word of a message could overtake it: after each piece the sending end
+// reads the last bytes back, on the same queue, and that read pushes all writes before it into the
+// GPU (PCI Express's order). The trials are the engine's (DirectWrites), for each pair of host and
+// GPU memory on its own, when a first message wants that way: it must bring a pattern there, and
+// the read must bring it back. All else is staged (gpu_side.h).
 #pragma once
 
 #include <array>
@@ -20,10 +28,13 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "transport/window/driver.h"
+#include "transport/window/sisci/gpu_side.h"
+#include "transport/window/sisci/gpu_trials.h"
 #include "transport/window/sisci/memory.h"
 #include "transport/window/sisci/queue.h"
 #include "transport/window/sisci/segment.h"
@@ -66,13 +77,22 @@ struct PathOptions {
   bool verify = true;
 };
 
+/// What a device's connections share for registered memory. Outlives them.
+struct Memory {
+  Memory(Context& context, unsigned adapter, DriverCuda* cuda_or_null)
+      : cuda(cuda_or_null), regions(context, adapter, cuda), trials(cuda, regions) {}
+  DriverCuda* const cuda;
+  Regions regions;
+  GpuTrials trials;
+};
+
 class SisciPath final : public Path, private DirectWrites {
  public:
   /// The connecting end.
-  SisciPath(Context& context, Regions& regions, const PathOptions& options,
-            const MeetingPlace& place, WindowSizes sizes);
+  SisciPath(Context& context, Memory& memory, const PathOptions& options, const MeetingPlace& place,
+            WindowSizes sizes);
   /// The accepting end, of which the greeting came and `peer` is connected.
-  SisciPath(Context& context, Regions& regions, const PathOptions& options,
+  SisciPath(Context& context, Memory& memory, const PathOptions& options,
             std::shared_ptr<OpenDescriptor> descriptor, std::unique_ptr<PeerWindow> peer,
             const Greeting& greeting, WindowSizes sizes);
   ~SisciPath() override;
@@ -91,20 +111,26 @@ class SisciPath final : public Path, private DirectWrites {
   void start_pull(int queue, void* destination, std::uint64_t source, std::size_t bytes) override;
   bool copy_done(int queue) override;
   DirectWrites* direct_writes() override { return this; }
+  DeviceCopies* device_copies() override { return &gpu_side_; }
   std::optional<std::string> peer_lost() override;
   std::optional<std::string> stores_lost() override { return peer_->stores_lost(); }
   void disconnect() noexcept override;
 
  private:
-  // DirectWrites
+  // DirectWrites (path_direct.cc)
   [[nodiscard]] std::size_t direct_piece_bytes() const override;
   [[nodiscard]] std::size_t smallest_direct() const override { return options_.pio_bytes; }
   [[nodiscard]] Target target_of(const void* data, std::size_t bytes,
                                  const Registration& registration) override;
-  bool reach(const Target& target, const void* source, const Registration* registration) override;
+  bool reach(const Target& target, const void* source, std::size_t bytes,
+             const Registration* registration) override;
   void start_direct(int queue, const Target& target, const void* source,
                     const Registration* registration, std::size_t bytes) override;
   void revoke(Registration& registration) override;
+  Target trial_target(std::uint64_t places) override;
+  std::string try_direct(int queue, const Target& target, std::uint64_t places) override;
+  void fetch_trial(std::uint64_t places, std::span<std::byte> seen) override;
+  void tried(std::uint64_t places, const std::string& why_not) override;
 
   // Of the connecting end, in order.
   enum class State { kCalling, kAwaitingAnswer, kJoining, kTryingWindow, kTryingMemory, kReady };
@@ -130,6 +156,10 @@ class SisciPath final : public Path, private DirectWrites {
     std::unique_ptr<Queue> queue;  // null: none left, the CPU copies
     bool posted = false;
     bool direct = false;
+    // Of a direct write into GPU memory: its last bytes, which are read back when it is done.
+    std::shared_ptr<const RemoteRegion> read_back;
+    std::size_t read_back_offset = 0;
+    std::size_t read_back_bytes = 0;
     // To be made again by the CPU, if the transfer fails.
     std::size_t offset = 0;
     const void* source = nullptr;
@@ -139,12 +169,21 @@ class SisciPath final : public Path, private DirectWrites {
   // A region of the other end that this end writes.
   struct Reached {
     std::uint32_t id = 0;
-    std::unique_ptr<RemoteRegion> region;  // null: it cannot be connected
+    std::shared_ptr<const RemoteRegion> region;  // null: it cannot be connected
   };
-  RemoteRegion* reached(std::uint32_t id);
+  std::shared_ptr<const RemoteRegion> reached(std::uint32_t id);
+  Copy& copy_of(int queue);
+  bool start_read_back(int queue, Copy& copy);
+  [[nodiscard]] std::byte* read_back_line(int queue) const;
+  [[nodiscard]] std::size_t read_back_bytes() const;
+  std::string post_direct(int queue, const Target& target, const void* source,
+                          const Registration* registration, std::size_t bytes);
+  std::string try_direct_from(int queue, const Target& target, const void* data,
+                              const Registration& registration);
+  unsigned trial_ways(std::uint32_t place);
 
   Context& context_;
-  Regions& regions_;
+  Memory& memory_;
   const PathOptions options_;
   std::shared_ptr<OpenDescriptor> descriptor_;
   unsigned peer_node_ = 0;
@@ -160,7 +199,8 @@ class SisciPath final : public Path, private DirectWrites {
   std::uint32_t answer_trial_ = 0;
   bool use_dma_ = true;
   std::vector<Copy> copies_;
-  std::list<Reached> reached_;  // the latest used first
+  std::vector<Copy> staged_copies_;  // of GpuSide
+  std::list<Reached> reached_;       // the latest used first
   // The trial of registered memory: at the accepting end what is written, until it is judged; at
   // the connecting end what it is written from.
   std::unique_ptr<Trial> trial_;
@@ -168,8 +208,10 @@ class SisciPath final : public Path, private DirectWrites {
   std::uint64_t trial_seed_ = 0;
   unsigned trial_way_ = 0;  // under way
   unsigned tried_ = 0;
-  std::optional<unsigned> ways_;  // how the other end may write registered memory, once known
+  std::optional<unsigned> ways_;       // how the other end may write registered memory, once known
+  std::unique_ptr<Trial> host_trial_;  // of host memory, from GPU memory of the other end
   bool disconnected_ = false;
+  GpuSide gpu_side_;
 };
 
 }  // namespace ropewalk::transport::window::sisci

@@ -7,7 +7,6 @@ namespace {
 
 // A transfer of a piece takes milliseconds on the slowest of links; what takes longer never ends.
 constexpr auto kLongest = std::chrono::seconds(20);
-constexpr unsigned kPollsPerLook = 1024;  // at the clock
 
 }  // namespace
 
@@ -21,6 +20,9 @@ std::unique_ptr<Queue> Queue::create(Context& context, std::shared_ptr<OpenDescr
   made->handle_ = nullptr;
   return nullptr;
 }
+
+Queue::Queue(Context& context, std::shared_ptr<OpenDescriptor> descriptor)
+    : context_(context), descriptor_(std::move(descriptor)), lateness_(kLongest) {}
 
 Queue::~Queue() {
   if (handle_ == nullptr) return;
@@ -38,8 +40,7 @@ Queue::~Queue() {
 }
 
 Status Queue::started(Status status) {
-  since_ = std::chrono::steady_clock::now();
-  polls_ = 0;
+  lateness_.restart();
   return status;
 }
 
@@ -60,6 +61,15 @@ Status Queue::start(LocalSegment from, std::size_t from_offset, RemoteSegment to
   return started(status);
 }
 
+Status Queue::start_read(LocalSegment to, std::size_t to_offset, RemoteSegment from,
+                         std::size_t offset, std::size_t bytes) {
+  Status status = Status::kUnset;
+  (*context_.library)
+      ->StartDmaTransfer(handle_, to, from, to_offset, bytes, offset, nullptr, nullptr,
+                         context_.library->flags().dma_read, &status);
+  return started(status);
+}
+
 Queue::Progress Queue::progress() {
   const QueueState state = (*context_.library)->DMAQueueState(handle_);
   switch (state) {
@@ -70,7 +80,7 @@ Queue::Progress Queue::progress() {
     case QueueState::kAborted: why_ = "the transfer was aborted"; return Progress::kFailed;
     case QueueState::kError: why_ = "the transfer ended in an error"; return Progress::kFailed;
   }
-  if (++polls_ % kPollsPerLook == 0 && std::chrono::steady_clock::now() - since_ > kLongest) {
+  if (lateness_.due()) {
     why_ = "the transfer does not end";
     return Progress::kFailed;
   }

@@ -1,12 +1,12 @@
 // A DMA queue of the library: one transfer at a time.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "core/pacer.h"
 #include "transport/window/sisci/segment.h"
 
 namespace ropewalk::transport::window::sisci {
@@ -27,21 +27,23 @@ class Queue {
   [[nodiscard]] Status start(LocalSegment from, std::size_t from_offset, RemoteSegment to,
                              std::size_t offset, std::size_t bytes);
 
+  /// Starts a transfer the other way, into a segment of this end.
+  [[nodiscard]] Status start_read(LocalSegment to, std::size_t to_offset, RemoteSegment from,
+                                  std::size_t offset, std::size_t bytes);
+
   enum class Progress { kRunning, kDone, kFailed };
   /// After kFailed, why() has the reason, and the queue may not be used again.
   [[nodiscard]] Progress progress();
   [[nodiscard]] const std::string& why() const noexcept { return why_; }
 
  private:
-  Queue(Context& context, std::shared_ptr<OpenDescriptor> descriptor)
-      : context_(context), descriptor_(std::move(descriptor)) {}
+  Queue(Context& context, std::shared_ptr<OpenDescriptor> descriptor);
   Status started(Status status);
 
   Context& context_;
   std::shared_ptr<OpenDescriptor> descriptor_;
   DmaQueue handle_ = nullptr;
-  std::chrono::steady_clock::time_point since_;
-  unsigned polls_ = 0;
+  Pacer lateness_;
   std::string why_;
 };
 

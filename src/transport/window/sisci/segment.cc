@@ -18,6 +18,7 @@ constexpr std::size_t kPage = 4096;
 constexpr std::size_t kSmallestPiece = 16 << 10;
 constexpr std::size_t kMaxPieces = 128;
 constexpr int kIdTries = 64;
+constexpr std::size_t kMostQueues = 32;  // as the setting SISCI_QUEUES permits
 
 // What the first piece tells of all, at kTableOffset.
 struct Table {
@@ -26,7 +27,9 @@ struct Table {
   std::array<std::uint32_t, kMaxPieces> ids{};
 };
 static_assert(kTableOffset + sizeof(Table) <= kScratchOffset);
-static_assert(kScratchOffset + kScratchBytes <= kHeaderBytes && kHeaderBytes <= kSmallestPiece);
+static_assert(kScratchOffset + kScratchBytes <= kReadBackOffset);
+static_assert(kReadBackOffset + kMostQueues * kReadBackLine <= kHeaderBytes);
+static_assert(kHeaderBytes <= kSmallestPiece);
 
 std::int64_t now_ns() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);

@@ -72,6 +72,8 @@ class OwnWindow {
   /// What the other end connects to; the rest it finds in the window itself.
   [[nodiscard]] unsigned first_id() const noexcept { return pieces_.front().id; }
   [[nodiscard]] std::size_t pieces() const noexcept { return pieces_.size(); }
+  /// That which begins with data().
+  [[nodiscard]] LocalSegment first_segment() const noexcept { return pieces_.front().segment; }
   /// Whether an end that was connected is so no more.
   [[nodiscard]] bool left() const noexcept { return *left_; }
 
@@ -190,5 +192,8 @@ inline constexpr std::size_t kTableOffset = 1024;
 /// ... and room for a pattern.
 inline constexpr std::size_t kScratchOffset = 4096;
 inline constexpr std::size_t kScratchBytes = 2048;
+/// Where this end reads back what it wrote into GPU memory of the other end, a line for each queue.
+inline constexpr std::size_t kReadBackOffset = 6144;
+inline constexpr std::size_t kReadBackLine = 64;
 
 }  // namespace ropewalk::transport::window::sisci

@@ -6,10 +6,10 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "transport/window/device/driver_cuda.h"
 #include "transport/window/engine.h"
 #include "transport/window/sisci/adapter.h"
 #include "transport/window/sisci/door.h"
-#include "transport/window/sisci/memory.h"
 #include "transport/window/sisci/path.h"
 
 namespace ropewalk::transport::window {
@@ -32,13 +32,16 @@ class SisciDriver final : public Driver {
     context_.library = std::move(found.library);
     std::vector<Adapter> adapters = find_adapters(*context_.library);
     if (adapters.empty()) log::info(log::kNet, "sisci: no devices: the library knows no adapter");
+    std::erase_if(adapters, [](const Adapter& adapter) {
+      if (adapter.link) return false;
+      log::warn("sisci: adapter {} (node {}) has no link: it is not used", adapter.number,
+                adapter.node);
+      return true;
+    });
+    if (!adapters.empty()) open_cuda(config);
     for (Adapter& adapter : adapters) {
-      if (!adapter.link) {
-        log::warn("sisci: adapter {} (node {}) has no link: it is not used", adapter.number,
-                  adapter.node);
-        continue;
-      }
-      devices_.push_back(std::make_unique<Device>(context_, std::move(adapter), config));
+      devices_.push_back(
+          std::make_unique<Device>(context_, std::move(adapter), cuda_.get(), config));
     }
   }
 
@@ -53,31 +56,35 @@ class SisciDriver final : public Driver {
     properties.guid = std::uint64_t{adapter.serial} << 32 | adapter.node;
     properties.speed_mbps = adapter.speed_mbps;
     properties.latency_us = kLatencyUs;
+    if (cuda_) properties.memory_kinds |= static_cast<unsigned>(MemoryKind::kCuda);
     return properties;
   }
 
   std::unique_ptr<Registration> register_memory(int device, void* data, std::size_t bytes,
                                                 MemoryKind kind) override {
-    return at(device).regions.add(data, bytes, kind);
+    if (kind == MemoryKind::kCuda && !cuda_) {
+      throw Error(Errc::kInvalidArgument, "sisci: {}", why_no_cuda_);
+    }
+    return at(device).memory.regions.add(data, bytes, kind);
   }
 
   std::unique_ptr<Door> open_door(int device, WindowSizes sizes) override {
     context_.clean_up.sweep();
-    return std::make_unique<SisciDoor>(context_, at(device).regions, at(device).options, sizes);
+    return std::make_unique<SisciDoor>(context_, at(device).memory, at(device).options, sizes);
   }
 
   std::unique_ptr<Path> connect(int device, const Handle& handle, WindowSizes sizes) override {
     const std::optional<MeetingPlace> place = decode_meeting_place(handle);
     if (!place) throw Error(Errc::kInvalidArgument, "sisci: this is no handle of a sisci listener");
     context_.clean_up.sweep();
-    return std::make_unique<SisciPath>(context_, at(device).regions, at(device).options, *place,
+    return std::make_unique<SisciPath>(context_, at(device).memory, at(device).options, *place,
                                        sizes);
   }
 
  private:
   struct Device {
-    Device(Context& context, Adapter found, const Config& config)
-        : adapter(std::move(found)), regions(context, adapter.number) {
+    Device(Context& context, Adapter found, DriverCuda* cuda, const Config& config)
+        : adapter(std::move(found)), memory(context, adapter.number, cuda) {
       options.adapter = adapter.number;
       options.node = adapter.node;
       options.queues = static_cast<std::size_t>(config.integer(Setting::kSisciQueues));
@@ -86,14 +93,32 @@ class SisciDriver final : public Driver {
       options.verify = config.text(Setting::kVerify) != "off";
     }
     Adapter adapter;
-    Regions regions;
+    Memory memory;
     PathOptions options;
   };
+  // What messages from and to GPU memory need in any case: any of them may have to be staged, which
+  // is known of each connection when it is there, and NCCL asks before. So GPU memory is taken
+  // where staging may be, though DMA would do without: a GPU that loads a kernel starts no copy
+  // until all kernels before it have ended, and NCCL's wait for the copies.
+  void open_cuda(const Config& config) {
+    try {
+      cuda_ = std::make_unique<DriverCuda>(config.text(Setting::kCudaLibrary),
+                                           config.duration(Setting::kTimeout));
+      if (!cuda_->cuda.loads_lazily()) return;
+      cuda_.reset();
+      why_no_cuda_ = kWhyNotLazily;
+    } catch (const Error& error) {
+      why_no_cuda_ = error.what();
+    }
+    log::info(log::kNet, "sisci: host memory only: {}", why_no_cuda_);
+  }
   [[nodiscard]] Device& at(int device) const {
     return *devices_.at(static_cast<std::size_t>(device));
   }
 
   Context context_;
+  std::unique_ptr<DriverCuda> cuda_;  // null where GPU memory is not taken
+  std::string why_no_cuda_;
   std::vector<std::unique_ptr<Device>> devices_;
 };
 

@@ -15,6 +15,9 @@ inline constexpr std::size_t kTrialPage = 4096;
 /// Ways to write registered memory, as bits: from registered memory, and from any.
 inline constexpr unsigned kFromRegistered = 1;
 inline constexpr unsigned kFromPlain = 2;
+/// And, after a trial of its own: from GPU memory; and that it is GPU memory which is written.
+inline constexpr unsigned kFromGpu = 4;
+inline constexpr unsigned kIntoGpu = 8;
 
 /// A page of each way, of which the pattern depends, so that no old one is taken for a new one.
 void fill_pattern(std::span<std::byte> page, std::uint64_t seed, unsigned way);
@@ -32,6 +35,7 @@ class Trial {
   [[nodiscard]] std::span<std::byte> page(unsigned way) const;
   /// Null where memory cannot be registered.
   [[nodiscard]] const Region* region() const;
+  [[nodiscard]] const Registration& registration() const { return *registration_; }
 
  private:
   std::byte* data_ = nullptr;

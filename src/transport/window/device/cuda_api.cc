@@ -1,4 +1,4 @@
-#include "transport/window/cuda_ipc/cuda_api.h"
+#include "transport/window/device/cuda_api.h"
 
 #include <dlfcn.h>
 
@@ -71,6 +71,7 @@ CudaApi::CudaApi(const std::string& library) {
   need(ipc_close, "cuIpcCloseMemHandle");
   find(handle, stream_write64, "cuStreamWriteValue64_v2");
   find(handle, loading_mode, "cuModuleGetLoadingMode");
+  find(handle, set_pointer_attribute, "cuPointerSetAttribute");
   virtual_memory_ = find(handle, retain_allocation, "cuMemRetainAllocationHandle") &&
                     find(handle, release_allocation, "cuMemRelease") &&
                     find(handle, allocation_properties, "cuMemGetAllocationPropertiesFromHandle") &&

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "transport/transport.h"
-#include "transport/window/cuda_ipc/gpu.h"
+#include "transport/window/device/gpu.h"
 
 namespace ropewalk::transport::window::testing {
 
@@ -33,11 +33,15 @@ class GuardedBuffer {
   GuardedBuffer(Gpu& gpu, std::size_t room, Memory memory, Connection& connection)
       : gpu_(gpu),
         room_(room),
-        buffer_(gpu, room + 2 * kGuard + kMaxShift,
+        // Blocks of its own, which an adapter may be given.
+        buffer_(gpu, (room + 2 * kGuard + kMaxShift + kBlock - 1) / kBlock * kBlock,
                 memory == Memory::kVirtual ? DeviceBuffer::From::kVirtualMemory
                                            : DeviceBuffer::From::kAllocator),
         registration_(connection.register_memory(buffer_.pointer(), room + 2 * kGuard + kMaxShift,
-                                                 MemoryKind::kCuda)) {}
+                                                 MemoryKind::kCuda)) {
+    const std::vector<std::byte> all(room + 2 * kGuard, kFill);
+    gpu_.fill(buffer_.data(), all.data(), all.size());
+  }
 
   [[nodiscard]] std::size_t room() const { return room_; }
   [[nodiscard]] Registration* registration() const { return registration_.get(); }
@@ -63,6 +67,7 @@ class GuardedBuffer {
  private:
   static constexpr std::ptrdiff_t kGuard = 256;
   static constexpr std::size_t kMaxShift = 16;
+  static constexpr std::size_t kBlock = std::size_t{2} << 20;
   static constexpr std::byte kFill{0xd7};
   Gpu& gpu_;
   const std::size_t room_;

@@ -1,4 +1,4 @@
-#include "transport/window/cuda_ipc/gpu.h"
+#include "transport/window/device/gpu.h"
 
 #include <algorithm>
 #include <chrono>
@@ -204,6 +204,22 @@ Gpu* Gpus::find(const CuUuid& uuid) {
   return found == uuids_.end() ? nullptr : &at(static_cast<int>(found - uuids_.begin()));
 }
 
+PinnedBuffer::PinnedBuffer(Gpu& gpu, std::size_t bytes) : gpu_(gpu) {
+  const CurrentContext current(gpu.cuda(), gpu.context());
+  void* made = nullptr;
+  gpu.cuda().check(gpu.cuda().host_allocate(&made, bytes, kCuHostPortable), "taking pinned memory");
+  data_ = static_cast<std::byte*>(made);
+}
+
+PinnedBuffer::~PinnedBuffer() {
+  try {
+    const CurrentContext current(gpu_.cuda(), gpu_.context());
+    gpu_.cuda().warn(gpu_.cuda().host_free(data_), "freeing pinned memory");
+  } catch (const Error&) {
+    // CUDA has ended before this did, and the memory with it.
+  }
+}
+
 DeviceBuffer::DeviceBuffer(Gpu& gpu, std::size_t bytes, From from) : gpu_(gpu), from_(from) {
   const CudaApi& cuda = gpu.cuda();
   const CurrentContext current(cuda, gpu.context());
@@ -216,6 +232,11 @@ DeviceBuffer::DeviceBuffer(Gpu& gpu, std::size_t bytes, From from) : gpu_(gpu), 
   properties.type = kCuAllocationPinned;
   properties.handle_types = kCuHandleFileDescriptor;
   properties.location = {kCuLocationDevice, gpu.ordinal()};
+  int rdma = 0;
+  if (cuda.device_attribute(&rdma, kCuAttributeVirtualRdma, gpu.device()) == kCuSuccess &&
+      rdma != 0) {
+    properties.rdma_capable = 1;
+  }
   std::size_t granularity = 0;
   cuda.check(cuda.granularity(&granularity, &properties, kCuGranularityMinimum),
              "asking for the granularity of device memory");

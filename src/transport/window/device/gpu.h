@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/mutex.h"
-#include "transport/window/cuda_ipc/cuda_api.h"
+#include "transport/window/device/cuda_api.h"
 
 namespace ropewalk::transport::window {
 
@@ -35,6 +35,7 @@ class Gpu {
 
   [[nodiscard]] const CudaApi& cuda() const noexcept { return cuda_; }
   [[nodiscard]] int ordinal() const noexcept { return ordinal_; }
+  [[nodiscard]] CuDevice device() const noexcept { return device_; }
   [[nodiscard]] const CuUuid& uuid() const noexcept { return uuid_; }
   [[nodiscard]] CuContext context() const noexcept { return context_; }
   /// "GPU 0 (NVIDIA H200)"
@@ -113,6 +114,21 @@ class Gpus {
   std::vector<CuUuid> uuids_;
   Mutex mutex_;
   std::vector<std::unique_ptr<Gpu>> gpus_;  // elements guarded by mutex_, their number is not
+};
+
+/// Pinned host memory, which copies of all GPUs may read and write.
+class PinnedBuffer {
+ public:
+  /// @throws Error kCuda
+  PinnedBuffer(Gpu& gpu, std::size_t bytes);
+  ~PinnedBuffer();
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+
+ private:
+  Gpu& gpu_;
+  std::byte* data_ = nullptr;
 };
 
 /// Device memory of one's own, from either allocator.

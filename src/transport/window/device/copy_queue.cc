@@ -1,4 +1,4 @@
-#include "transport/window/cuda_ipc/copy_queue.h"
+#include "transport/window/device/copy_queue.h"
 
 #include "core/error.h"
 
@@ -6,7 +6,7 @@ namespace ropewalk::transport::window {
 namespace {
 
 // A copy that fails never writes its mark: now and then the stream itself is asked.
-constexpr unsigned kPollsPerQuery = 1 << 14;
+constexpr std::chrono::milliseconds kQueryPeriod{5};
 
 constexpr const char* kWhyLate =
     "a GPU starts no copies while the program frees or registers memory, or loads a kernel, until "
@@ -15,7 +15,7 @@ constexpr const char* kWhyLate =
 }  // namespace
 
 CopyQueue::CopyQueue(Gpu& gpu, std::size_t number, std::chrono::nanoseconds limit)
-    : gpu_(gpu), stream_(gpu.stream(number)), limit_(limit) {
+    : gpu_(gpu), stream_(gpu.stream(number)), limit_(limit), looks_(kQueryPeriod) {
   if (gpu.writes_marks()) {
     mark_ = gpu.take_mark();
     // A word that served before has its old value.
@@ -57,8 +57,8 @@ void CopyQueue::on_device(CuPointer destination, CuPointer source, CuContext sou
 void CopyQueue::mark(CuResult started, const char* what) {
   gpu_.cuda().check(started, what);
   ++started_;
-  polls_ = 0;
-  start_ = Clock::now();
+  looks_.restart();
+  start_ = looks_.last();
   gpu_.cuda().check(event_ != nullptr
                         ? gpu_.cuda().event_record(event_, stream_)
                         : gpu_.cuda().stream_write64(stream_, mark_.device, base_ + started_, 0),
@@ -70,7 +70,7 @@ bool CopyQueue::marked() const {
 }
 
 void CopyQueue::throw_if_late() const {
-  if (limit_.count() == 0 || Clock::now() - start_ < limit_) return;
+  if (limit_.count() == 0 || looks_.last() - start_ < limit_) return;
   throw Error(Errc::kTimeout, "a copy on {} has not ended for {} s (setting TIMEOUT): {}",
               gpu_.name(), std::chrono::duration<double>(limit_).count(), kWhyLate);
 }
@@ -78,7 +78,7 @@ void CopyQueue::throw_if_late() const {
 bool CopyQueue::done() {
   const CudaApi& cuda = gpu_.cuda();
   if (event_ == nullptr && marked()) return true;
-  const bool looks = ++polls_ % kPollsPerQuery == 0;
+  const bool looks = looks_.due();
   if (event_ == nullptr && !looks) return false;
   const CuResult result = event_ != nullptr ? cuda.event_query(event_) : cuda.stream_query(stream_);
   if (result == kCuNotReady) {
@@ -90,6 +90,24 @@ bool CopyQueue::done() {
     throw Error(Errc::kCuda, "a copy on {} ended, but its mark was not written", gpu_.name());
   }
   return true;
+}
+
+CopyQueues::CopyQueues(std::size_t count, std::size_t first_stream, std::chrono::nanoseconds limit)
+    : first_stream_(first_stream), limit_(limit), made_(count) {}
+
+CopyQueue& CopyQueues::on(int queue, Gpu& gpu) {
+  const auto number = static_cast<std::size_t>(queue);
+  const Lock lock(mutex_);
+  std::vector<std::unique_ptr<CopyQueue>>& made = made_.at(number);
+  for (const std::unique_ptr<CopyQueue>& one : made) {
+    if (&one->gpu() == &gpu) return *one;
+  }
+  made.push_back(std::make_unique<CopyQueue>(gpu, first_stream_ + number, limit_));
+  return *made.back();
+}
+
+void CopyQueues::prepare(Gpu& gpu) {
+  for (int queue = 0; queue < count(); ++queue) (void)on(queue, gpu);
 }
 
 }  // namespace ropewalk::transport::window

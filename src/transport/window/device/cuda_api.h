@@ -63,8 +63,11 @@ inline constexpr CuResult kCuPeerAccessAlreadyEnabled = 704;
 inline constexpr CuResult kCuNotSupported = 801;
 
 inline constexpr int kCuAttributeWrite64 = 122;  ///< of a device: 64-bit stream memory operations
-inline constexpr int kCuPointerContext = 1;      ///< attributes of a pointer
+inline constexpr int kCuAttributeVirtualRdma = 110;  ///< virtual memory for other PCIe devices
+inline constexpr int kCuPointerContext = 1;          ///< attributes of a pointer
 inline constexpr int kCuPointerMemoryType = 2;
+inline constexpr int kCuPointerSyncMemops = 6;
+inline constexpr int kCuPointerBufferId = 7;
 inline constexpr int kCuPointerOrdinal = 9;
 inline constexpr unsigned kCuMemoryIsDevice = 2;
 inline constexpr int kCuLocationDevice = 1;
@@ -141,6 +144,7 @@ class CudaApi {
   // Not in every library; null where they are missing.
   CuResult (*stream_write64)(CuStream, CuPointer, std::uint64_t, unsigned) = nullptr;
   CuResult (*loading_mode)(int*) = nullptr;
+  CuResult (*set_pointer_attribute)(const void*, int, CuPointer) = nullptr;
   CuResult (*retain_allocation)(CuAllocation*, void*) = nullptr;
   CuResult (*release_allocation)(CuAllocation) = nullptr;
   CuResult (*allocation_properties)(CuAllocationProperties*, CuAllocation) = nullptr;

@@ -4,8 +4,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
-#include "transport/window/cuda_ipc/gpu.h"
+#include "core/mutex.h"
+#include "core/pacer.h"
+#include "transport/window/device/gpu.h"
 
 namespace ropewalk::transport::window {
 
@@ -31,7 +35,7 @@ class CopyQueue {
   CopyQueue(const CopyQueue&) = delete;
   CopyQueue& operator=(const CopyQueue&) = delete;
 
-  [[nodiscard]] const Gpu& gpu() const noexcept { return gpu_; }
+  [[nodiscard]] Gpu& gpu() const noexcept { return gpu_; }
 
   /// Start a copy; host memory must be pinned. @throws Error kCuda
   void to_device(CuPointer destination, const void* source, std::size_t bytes);
@@ -48,7 +52,6 @@ class CopyQueue {
   [[nodiscard]] bool marked() const;
   void throw_if_late() const;
 
-  using Clock = std::chrono::steady_clock;
   Gpu& gpu_;
   const CuStream stream_;
   MarkWord mark_;
@@ -56,8 +59,28 @@ class CopyQueue {
   std::uint64_t started_ = 0;
   std::uint64_t base_ = 0;
   const std::chrono::nanoseconds limit_;
-  Clock::time_point start_;
-  unsigned polls_ = 0;
+  Pacer::Clock::time_point start_;
+  Pacer looks_;  // at the stream itself
+};
+
+/// The copy queues of one end of a connection: each has one on every GPU that it came to. Threads:
+/// any; a copy queue itself is used by one at a time.
+class CopyQueues {
+ public:
+  /// @param first_stream picks among a GPU's streams, so that connections use all of them
+  CopyQueues(std::size_t count, std::size_t first_stream, std::chrono::nanoseconds limit);
+  [[nodiscard]] int count() const noexcept { return static_cast<int>(made_.size()); }
+  /// @throws Error kCuda
+  CopyQueue& on(int queue, Gpu& gpu);
+  /// Makes all of that GPU.
+  void prepare(Gpu& gpu);
+
+ private:
+  const std::size_t first_stream_;
+  const std::chrono::nanoseconds limit_;
+  Mutex mutex_;
+  // Elements are guarded by the mutex, their number is not.
+  std::vector<std::vector<std::unique_ptr<CopyQueue>>> made_;
 };
 
 }  // namespace ropewalk::transport::window
