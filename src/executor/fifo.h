@@ -7,10 +7,11 @@
 //
 // Memory of a link, in lines of 64 bytes:
 //
-//   line 0            `consumed`: chunks that the reader is done with; written by the reader only
-//   line 1            the desk of host/shared_copy.h
-//   headers           a SlotHeader each, two lines
-//   slots             slot_bytes of data each
+// - line 0: `consumed`, the chunks that the reader is done with, which only the reader writes, and
+//   the reader's word of host/lending.h
+// - line 1: the desk of host/shared_copy.h; in its last word the writer's of host/lending.h
+// - headers: a SlotHeader each, two lines
+// - slots: slot_bytes of data each
 //
 // Chunk n (counted from 1 over the life of the link) is described by header (n - 1) % headers;
 // where it is staged, its data is in slot (n - 1) % slots. The writer fills both, then stores
@@ -125,6 +126,10 @@ struct ReceiveEnd {
   int process = 0;             ///< writer's process for kAddress: 0 is this process, else its pid
   std::uint64_t received = 0;  ///< chunks consumed so far
   bool waited = false;         ///< the next chunk was looked for before it was there
+  /// Where the next chunk's data is wanted, if it is staged and has this size: what moves a network
+  /// link may put it there at once, and say so by kAddress. Null: in its slot.
+  std::byte* place = nullptr;
+  std::size_t place_bytes = 0;
 
   [[nodiscard]] RW_HOST_DEVICE std::uint64_t* consumed() const noexcept {
     return reinterpret_cast<std::uint64_t*>(memory);

@@ -66,6 +66,11 @@ Program make_program(const schedule::Schedule& schedule, const schedule::CheckRe
   return program;
 }
 
+void set_lags(Program& program, const std::vector<std::uint32_t>& lags) {
+  RW_ASSERT(lags.size() == program.steps.size());
+  for (std::size_t s = 0; s < lags.size(); ++s) program.steps[s].lag = lags[s];
+}
+
 Program make_send_program() {
   Program program;
   StepRecord step;

@@ -25,6 +25,7 @@ struct StepRecord {
   std::uint32_t num_operands = 0;
   std::uint32_t first_send = 0;
   std::uint32_t num_sends = 0;
+  std::uint32_t lag = 0;  ///< rounds (schedule/lags.h); host threads run round by round
   bool write_output = false;
   bool finished = false;
 };
@@ -52,6 +53,9 @@ struct Program {
 /// @pre `report` is check(schedule)'s and accepts
 Program make_program(const schedule::Schedule& schedule, const schedule::CheckReport& report,
                      int rank, int channel);
+
+/// `lags`: one for each step.
+void set_lags(Program& program, const std::vector<std::uint32_t>& lags);
 
 /// The program of one send to, or one receive from, one peer.
 Program make_send_program();

@@ -1,18 +1,8 @@
-// The step walker: the one loop that runs every schedule, on host threads and on CUDA blocks.
+// The step walker: what a step is, for host threads and CUDA blocks alike, and the loop by which
+// host threads run every schedule. A block has a loop of its own (block/staged_walk.h), since its
+// threads share out the parts of a step, and those of several steps.
 //
-// A *Team* is the group of threads that does the work of one strand: one host thread, or the
-// threads of a CUDA block. It offers the primitives:
-//
-//   bool all(n, ready)                ready(k) for k < n, each by one thread of the team; true when
-//                                     all of them are. All of the team see what was waited for. (A
-//                                     team whose data carries its flags waits later, in describe()
-//                                     and transfer().)
-//   void each(n, body)                body(k) for k < n, each by one thread of the team, always the
-//                                     same one for one k
-//   void sync()                       all of the team see what each other's bodies did
-//   void end_step()                   the same, for what publish() and release() did
-//
-// called by all of the team, and within their bodies, by one thread for one link:
+// A *Team* is what a host thread works with, or a test's stand-in. It offers the primitives:
 //
 //   bool wait_arrival(ReceiveEnd&, std::size_t bytes)
 //                                     the next chunk of the link, of that size, is there (acquire)
@@ -27,15 +17,16 @@
 //   void publish(SendEnd&)            make the filled slot visible (release), count it
 //   void release(ReceiveEnd&, const Source&)
 //                                     hand the read slot back to the writer (release), count it
-//
-// and by all of the team again:
-//
 //   void transfer(Strand&, const Call&, const Transfer&)
 //                                     copy or combine the sources into the destinations
 //
-// A wait returns true when its condition holds. On a GPU it spins until then, or until the abort
-// flag; a host team may return false at once: walk() then returns, and is called again later to go
-// on from the same place. So one host thread can drive many strands, and a strand never blocks.
+// and perhaps
+//
+//   void expect(Strand&, const Call&, const StepRecord&, Slice)
+//                                     this step comes next, and is not ready
+//
+// A wait never blocks: it tells whether its condition holds. Where one does not, walk() returns,
+// and is called again later to go on from the same place. So one thread can drive many strands.
 //
 // A *Strand* (host: below; CUDA: block/strand.h) is a program at work: it gives the program's
 // records, the ends of its links, room for the operands of a step, and remembers how far it is.
@@ -107,44 +98,57 @@ RW_HOST_DEVICE inline Slice slice_of(const Strand& strand, std::int32_t part, st
           rest < strand.chunk_length ? rest : strand.chunk_length};
 }
 
-/// True when all links of the step are ready.
-template <typename Team, typename Strand>
-RW_HOST_DEVICE bool step_ready(Team& team, Strand& strand, const StepRecord& step,
-                               std::size_t bytes) {
-  return team.all(step.num_operands + step.num_sends, [&](std::uint32_t k) {
-    if (k >= step.num_operands) {
-      const SendRecord& send = strand.send_record(step.first_send + k - step.num_operands);
-      return team.wait_room(strand.send_end(send.end), bytes);
-    }
-    const std::int32_t operand = strand.operand(step.first_operand + k);
-    return operand < 0 || team.wait_arrival(strand.receive_end(operand), bytes);
-  });
+/// Where a slice of the unit `index` begins, in bytes from the start of the input or output.
+RW_HOST_DEVICE inline std::size_t place_of(const Call& call, std::int32_t index, Slice slice) {
+  return (static_cast<std::size_t>(index) * call.count + slice.begin) * call.element_bytes;
 }
 
-/// Runs one step on one slice. @pre step_ready()
+/// True when all links of the step are ready.
 template <typename Team, typename Strand>
-RW_HOST_DEVICE void run_step(Team& team, Strand& strand, const Call& call, const StepRecord& step,
-                             Slice slice) {
-  const std::size_t bytes = slice.count * call.element_bytes;
-  const auto place = [&](std::int32_t index) {
-    return (static_cast<std::size_t>(index) * call.count + slice.begin) * call.element_bytes;
-  };
+bool step_ready(Team& team, Strand& strand, const StepRecord& step, std::size_t bytes) {
+  for (std::uint32_t k = 0; k < step.num_operands; ++k) {
+    const std::int32_t operand = strand.operand(step.first_operand + k);
+    if (operand >= 0 && !team.wait_arrival(strand.receive_end(operand), bytes)) return false;
+  }
+  for (std::uint32_t k = 0; k < step.num_sends; ++k) {
+    const SendRecord& send = strand.send_record(step.first_send + k);
+    if (!team.wait_room(strand.send_end(send.end), bytes)) return false;
+  }
+  return true;
+}
+
+/// A step on one slice: what moves, from where and to where.
+struct StepAtWork {
+  Transfer transfer;
+  std::size_t bytes = 0;  ///< of a chunk
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
   // What may go by address: this rank's input or output as it is, and what is written to the output
   // (schedule/check.h, DirectSend). The former is there already: its readers can start before this
   // rank has made its own copy.
+  const std::byte* given = nullptr;
+  bool is_there = false;
+  bool is_input = false;  ///< is_there, and nothing in this call has written it
+};
+
+template <typename Strand>
+RW_HOST_DEVICE StepAtWork at_work(const Strand& strand, const Call& call, const StepRecord& step,
+                                  Slice slice) {
   const std::int32_t only =
       step.num_operands == 1 ? strand.operand(step.first_operand) : std::int32_t{0};
-  const std::byte* input = call.input + (step.input_index < 0 ? 0 : place(step.input_index));
-  std::byte* output = call.output + (step.output_index < 0 ? 0 : place(step.output_index));
-  const bool is_there = (only == kOwnInput && !call.scaled) || only == kOwnOutput;
-  const std::byte* given = step.write_output ? output : nullptr;
-  if (is_there) given = only == kOwnInput ? input : output;
-  const auto by_address = [&](const SendRecord& send, const auto& link) {
-    return given != nullptr && bytes >= call.address_bytes && link.address_allowed &&
-           (call.in_place ? send.address_in_place : send.address_out_of_place);
+  StepAtWork work;
+  work.bytes = slice.count * call.element_bytes;
+  const auto place = [&](std::int32_t index) {
+    return index < 0 ? 0 : place_of(call, index, slice);
   };
+  work.input = call.input + place(step.input_index);
+  work.output = call.output + place(step.output_index);
+  work.is_input = only == kOwnInput && !call.scaled && !call.in_place;
+  work.is_there = (only == kOwnInput && !call.scaled) || only == kOwnOutput;
+  work.given = step.write_output ? work.output : nullptr;
+  if (work.is_there) work.given = only == kOwnInput ? work.input : work.output;
 
-  Transfer transfer;
+  Transfer& transfer = work.transfer;
   transfer.count = slice.count;
   transfer.num_sources = step.num_operands;
   transfer.num_destinations = step.num_sends + 1;
@@ -156,46 +160,58 @@ RW_HOST_DEVICE void run_step(Team& team, Strand& strand, const Call& call, const
       }
     }
   }
-  team.each(step.num_operands, [&](std::uint32_t k) {
+  return work;
+}
+
+/// Whether a chunk of the step goes by address over a link.
+template <typename SendEnd>
+RW_HOST_DEVICE bool goes_by_address(const StepAtWork& work, const Call& call,
+                                    const SendRecord& send, const SendEnd& link) {
+  return work.given != nullptr && work.bytes >= call.address_bytes && link.address_allowed &&
+         (call.in_place ? send.address_in_place : send.address_out_of_place);
+}
+
+/// An operand that is this rank's own memory.
+RW_HOST_DEVICE inline Source own_source(const StepAtWork& work, std::int32_t operand) {
+  Source source;
+  source.data = operand == kOwnInput ? work.input : work.output;
+  return source;
+}
+
+/// Runs one step on one slice. @pre step_ready()
+template <typename Team, typename Strand>
+void run_step(Team& team, Strand& strand, const Call& call, const StepRecord& step, Slice slice) {
+  const StepAtWork work = at_work(strand, call, step, slice);
+  for (std::uint32_t k = 0; k < step.num_operands; ++k) {
     const std::int32_t operand = strand.operand(step.first_operand + k);
-    Source& source = strand.sources[k];
-    if (operand >= 0) {
-      source = team.arrived(strand.receive_end(operand), call, bytes);
-    } else {
-      source = Source{};
-      source.data = operand == kOwnInput ? input : output;
-    }
-  });
-  team.each(step.num_sends + 1, [&](std::uint32_t k) {
-    if (k == 0) {
-      strand.destinations[0] = Destination{step.write_output ? output : nullptr};
-      return;
-    }
-    const SendRecord& send = strand.send_record(step.first_send + k - 1);
-    auto& link = strand.send_end(send.end);
-    const bool gives = by_address(send, link);
-    strand.destinations[k] = team.describe(link, call, bytes, gives ? given : nullptr);
-    if (gives && is_there) team.publish(link);
-  });
-  team.sync();
-  team.transfer(strand, call, transfer);
-  team.sync();
-  team.each(step.num_sends, [&](std::uint32_t k) {
+    strand.sources[k] = operand >= 0 ? team.arrived(strand.receive_end(operand), call, work.bytes)
+                                     : own_source(work, operand);
+  }
+  strand.destinations[0] = Destination{step.write_output ? work.output : nullptr};
+  for (std::uint32_t k = 0; k < step.num_sends; ++k) {
     const SendRecord& send = strand.send_record(step.first_send + k);
     auto& link = strand.send_end(send.end);
-    if (!(is_there && by_address(send, link))) team.publish(link);
-  });
-  team.each(step.num_operands, [&](std::uint32_t k) {
+    const bool gives = goes_by_address(work, call, send, link);
+    strand.destinations[k + 1] =
+        team.describe(link, call, work.bytes, gives ? work.given : nullptr);
+    if (gives && work.is_there) team.publish(link);
+  }
+  team.transfer(strand, call, work.transfer);
+  for (std::uint32_t k = 0; k < step.num_sends; ++k) {
+    const SendRecord& send = strand.send_record(step.first_send + k);
+    auto& link = strand.send_end(send.end);
+    if (!(work.is_there && goes_by_address(work, call, send, link))) team.publish(link);
+  }
+  for (std::uint32_t k = 0; k < step.num_operands; ++k) {
     const std::int32_t operand = strand.operand(step.first_operand + k);
     if (operand >= 0) team.release(strand.receive_end(operand), strand.sources[k]);
-  });
-  team.end_step();
+  }
 }
 
 /// Goes on with a strand as far as it can. @return true when it is done: the output is complete and
 /// no peer needs this rank's buffers any more
 template <typename Team, typename Strand>
-RW_HOST_DEVICE bool walk(Team& team, Strand& strand, const Call& call) {
+bool walk(Team& team, Strand& strand, const Call& call) {
   const std::size_t num_steps = strand.num_steps();
   for (; strand.rounds > strand.round; ++strand.round) {
     for (; num_steps > strand.step; ++strand.step) {
@@ -203,18 +219,23 @@ RW_HOST_DEVICE bool walk(Team& team, Strand& strand, const Call& call) {
       // All ranks cut a block alike, so sender and receiver skip the same empty chunks.
       const Slice slice = slice_of(strand, step.part, strand.round);
       if (slice.count == 0) continue;
-      if (!step_ready(team, strand, step, slice.count * call.element_bytes)) return false;
+      if (!step_ready(team, strand, step, slice.count * call.element_bytes)) {
+        if constexpr (requires { team.expect(strand, call, step, slice); }) {
+          team.expect(strand, call, step, slice);
+        }
+        return false;
+      }
       run_step(team, strand, call, step, slice);
     }
     strand.step = 0;
   }
-  return team.all(strand.num_sends(), [&](std::uint32_t k) {
+  for (std::uint32_t k = 0; k < strand.num_sends(); ++k) {
     auto& link = strand.send_end(k);
-    if (link.drain_to == 0) return true;
+    if (link.drain_to == 0) continue;
     if (!team.wait_consumed(link, link.drain_to)) return false;
     link.drain_to = 0;
-    return true;
-  });
+  }
+  return true;
 }
 
 }  // namespace ropewalk::executor

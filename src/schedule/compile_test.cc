@@ -38,7 +38,8 @@ std::string describe(const Algorithm& algorithm, const Request& request) {
 
 TEST(Compile, EveryScheduleIsAcceptedAlsoInPlace) {
   int checked = 0;
-  for_every_request(9, [&](const Request& request) {
+  const bool all = ropewalk::testing::share() == 1;
+  for_every_request(all ? 9 : 6, [&](const Request& request) {
     for (const Algorithm& algorithm : algorithms()) {
       if (!algorithm.supports(request)) continue;
       SCOPED_TRACE(describe(algorithm, request));
@@ -52,7 +53,7 @@ TEST(Compile, EveryScheduleIsAcceptedAlsoInPlace) {
       ++checked;
     }
   });
-  EXPECT_GT(checked, 2000);
+  EXPECT_GT(checked, all ? 2000 : 500);
 }
 
 TEST(Compile, EveryCollectiveHasAnAlgorithmForEveryNumberOfRanksAndRoot) {

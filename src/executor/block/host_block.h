@@ -1,4 +1,4 @@
-// Threads of the host that stand in for a CUDA block (block/team.h): the same walker, teams and
+// Threads of the host that stand in for a CUDA block (block/staged_walk.h): the same walks and
 // transfers run under sanitizers, without a GPU.
 #pragma once
 
@@ -9,23 +9,33 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "executor/block/arithmetic.h"
 #include "executor/block/launch.h"
+#include "executor/block/stage.h"
 
 namespace ropewalk::executor {
 
 /// What the threads of a block share.
 class HostBlockShared {
  public:
-  explicit HostBlockShared(unsigned size) : size_(size), barrier_(size) {}
+  /// At least three threads: a mover, a maker and a teller (staged_walk.h).
+  explicit HostBlockShared(unsigned size) : size_(size), barrier_(size) {
+    for (std::uint32_t i = 0; i < kStageBarriers; ++i) {
+      // The last third is between makers and tellers.
+      some_.push_back(std::make_unique<std::barrier<>>(i < 2 * kStages ? size - 1 : 2));
+    }
+  }
   [[nodiscard]] unsigned size() const noexcept { return size_; }
 
  private:
   friend class HostBlock;
   unsigned size_;
   std::barrier<> barrier_;
+  std::vector<std::unique_ptr<std::barrier<>>> some_;
   std::atomic<bool> any_{false};
 };
 
@@ -47,6 +57,11 @@ class HostBlock {
     sync();
     return any;
   }
+
+  static constexpr unsigned kWarp = 1;
+  void sync_some(std::uint32_t id, unsigned /*threads*/) { shared_.some_[id]->arrive_and_wait(); }
+  void arrive_some(std::uint32_t id, unsigned /*threads*/) { (void)shared_.some_[id]->arrive(); }
+  static bool any_of_warp(bool value) { return value; }
 
   template <typename T>
   T load(const T* from) const {

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "executor/block/links.h"
+#include "executor/block/stage.h"
 #include "executor/call.h"
 #include "executor/program.h"
 
@@ -22,7 +23,7 @@ struct PackedProgram {
   std::uint32_t num_steps = 0;
   std::uint32_t num_operands = 0;
   std::uint32_t num_sends = 0;
-  std::uint32_t padding = 0;
+  std::uint32_t last_lag = 0;  ///< the largest one
 
   [[nodiscard]] RW_HOST_DEVICE const StepRecord* steps() const noexcept {
     return reinterpret_cast<const StepRecord*>(this + 1);
@@ -189,7 +190,7 @@ RW_HOST_DEVICE inline std::size_t shared_bytes(const LaunchArgs& args, Protocol 
     return ends + args.max_steps * sizeof(FlaggedShape) +
            args.max_places * (sizeof(FlaggedPlace) + sizeof(FlaggedOrigin));
   }
-  return ends + args.max_operands * sizeof(Source) + (args.max_sends + 1) * sizeof(Destination);
+  return ends + stage_bytes(args.max_operands, args.max_sends);
 }
 
 /// A send to, or a receive from, one peer. Both ends choose the protocol, the channels and the

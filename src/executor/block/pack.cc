@@ -133,6 +133,9 @@ PackedPrograms pack(const std::vector<Program>& programs) {
     header.num_steps = static_cast<std::uint32_t>(program.steps.size());
     header.num_operands = static_cast<std::uint32_t>(operands.size());
     header.num_sends = static_cast<std::uint32_t>(sends.size());
+    for (const StepRecord& step : program.steps) {
+      header.last_lag = std::max(header.last_lag, step.lag);
+    }
     Piece& piece = pieces.emplace_back();
     piece.put(&header, 1);
     piece.put(program.steps.data(), program.steps.size());

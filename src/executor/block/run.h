@@ -7,8 +7,8 @@
 #include "core/host_device.h"
 #include "executor/block/flagged_walk.h"
 #include "executor/block/launch.h"
+#include "executor/block/staged_walk.h"
 #include "executor/block/strand.h"
-#include "executor/block/team.h"
 #include "executor/walker.h"
 
 namespace ropewalk::executor {
@@ -109,18 +109,19 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
     strand.operands = packed->operands();
     strand.send_records = packed->sends();
     strand.num_records = packed->num_steps;
+    strand.last_lag = packed->last_lag;
     strand.sends = sends;
     strand.receives = receives;
     strand.kept_sends = kept_sends;
     strand.kept_receives = kept_receives;
-    strand.sources = reinterpret_cast<Source*>(take(args.max_operands * sizeof(Source)));
-    strand.destinations = reinterpret_cast<Destination*>(room);
+    strand.stages = reinterpret_cast<BlockStage*>(room);
+    if (block.thread() == 0) (void)lay_stages(room, args.max_operands, args.max_sends);
     strand.num_links = n;
     block.prologue();
     read_counters(block, strand, args);
     block.sync();
-    SimpleTeam<Block, Element, kOp> team(block, args.output_bytes);
-    walk(team, strand, args.call);
+    StagedWalk<Block, Element, kOp> walk(block, strand, args.call, args.output_bytes);
+    walk.run();
     block.sync();
     keep_counters(block, strand);
   } else {
@@ -158,8 +159,7 @@ struct MessageShared {
   StepRecord step;
   std::int32_t operand = 0;
   SendRecord send;
-  Source source;
-  Destination destinations[2];
+  alignas(16) std::byte stages[stage_bytes(1, 1)];
   // Of the others.
   FlaggedStepRecord flagged_step;
   FlaggedPlaceRecord places[3];
@@ -213,11 +213,11 @@ RW_HOST_DEVICE void run_simple_message(Block& block, const MessageArgs& args,
   strand.num_records = 1;
   strand.sends = &shared.send_end;
   strand.receives = &shared.receive_end;
-  strand.sources = &shared.source;
-  strand.destinations = shared.destinations;
+  strand.stages = reinterpret_cast<BlockStage*>(shared.stages);
   strand.num_links = message.sends ? 1 : 0;
   block.prologue();
   if (block.thread() == 0) {
+    (void)lay_stages(shared.stages, 1, 1);
     shared.step = StepRecord{};
     shared.step.num_operands = 1;
     shared.send = SendRecord{0, true, true};
@@ -241,8 +241,9 @@ RW_HOST_DEVICE void run_simple_message(Block& block, const MessageArgs& args,
   strand.chunk_length = message.chunk_bytes;
   strand.rounds = (strand.length + message.chunk_bytes - 1) / message.chunk_bytes;
   block.sync();
-  SimpleTeam<Block, CopiedElement, RedOp::kSum> team(block, 0);
-  walk(team, strand, call_of(message, args));
+  const Call call = call_of(message, args);
+  StagedWalk<Block, CopiedElement, RedOp::kSum> walk(block, strand, call, 0);
+  walk.run();
   block.sync();
   if (block.thread() == 0) {
     if (message.sends) {

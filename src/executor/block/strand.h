@@ -6,6 +6,7 @@
 
 #include "core/host_device.h"
 #include "executor/block/launch.h"
+#include "executor/block/stage.h"
 #include "executor/call.h"
 #include "executor/program.h"
 
@@ -21,8 +22,7 @@ struct BlockStrand {
   // Where these are kept between launches, in device memory.
   BlockSendEnd* kept_sends = nullptr;
   BlockReceiveEnd* kept_receives = nullptr;
-  Source* sources = nullptr;
-  Destination* destinations = nullptr;
+  BlockStage* stages = nullptr;
   std::uint32_t num_links = 0;  ///< sends to drain at the end
   std::size_t num_records = 0;
   // This thread's copy: all threads go the same way.
@@ -31,8 +31,7 @@ struct BlockStrand {
   std::size_t part_length = 0;
   std::size_t chunk_length = 0;
   std::size_t rounds = 0;
-  std::size_t round = 0;
-  std::size_t step = 0;
+  std::size_t last_lag = 0;
 
   [[nodiscard]] RW_HOST_DEVICE std::size_t num_steps() const { return num_records; }
   [[nodiscard]] RW_HOST_DEVICE const StepRecord& step_record(std::size_t s) const {

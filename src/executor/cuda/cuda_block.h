@@ -1,4 +1,4 @@
-// The threads of a CUDA block as a Block (block/team.h).
+// The threads of a CUDA block as a Block (block/staged_walk.h).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,6 +20,16 @@ class CudaBlock {
   __device__ unsigned size() const { return blockDim.x; }
   __device__ void sync() const { __syncthreads(); }
   __device__ bool sync_or(bool value) const { return __syncthreads_or(value) != 0; }
+  static constexpr unsigned kWarp = 32;
+  __device__ void sync_some(std::uint32_t id, unsigned threads) const {
+    __syncwarp();
+    asm volatile("barrier.sync %0, %1;" ::"r"(id + 1), "r"(threads) : "memory");
+  }
+  __device__ void arrive_some(std::uint32_t id, unsigned threads) const {
+    __syncwarp();
+    asm volatile("barrier.arrive %0, %1;" ::"r"(id + 1), "r"(threads) : "memory");
+  }
+  __device__ static bool any_of_warp(bool value) { return __any_sync(0xffffffffU, value) != 0; }
 
   // ---- data. Volatile: another GPU may have written it, and L1 caches do not hear of that. ----
   template <typename T>

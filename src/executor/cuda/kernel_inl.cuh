@@ -11,7 +11,7 @@
 namespace ropewalk::executor {
 
 template <Protocol kProtocol, DataType kType, RedOp kOp>
-__global__ void __launch_bounds__(kMaxThreads, 1)
+__global__ void __launch_bounds__(launch_threads(kProtocol, kMaxThreads), 1)
     walk_channels(const __grid_constant__ LaunchArgs args) {
   extern __shared__ __align__(16) std::byte shared[];
   CudaBlock block(args.links, &args.call.tag);

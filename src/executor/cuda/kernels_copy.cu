@@ -5,14 +5,14 @@ namespace ropewalk::executor {
 namespace {
 
 template <Protocol kProtocol>
-__global__ void __launch_bounds__(kMaxThreads, 1)
+__global__ void __launch_bounds__(launch_threads(kProtocol, kMaxThreads), 1)
     copy_channels(const __grid_constant__ LaunchArgs args) {
   extern __shared__ __align__(16) std::byte shared[];
   CudaBlock block(args.links, &args.call.tag);
   run_channel<kProtocol, CopiedElement, RedOp::kSum>(block, args, blockIdx.x, shared);
 }
 
-__global__ void __launch_bounds__(kMaxThreads, 1)
+__global__ void __launch_bounds__(launch_threads(Protocol::kSimple, kMaxThreads), 1)
     carry_messages(const __grid_constant__ MessageArgs args) {
   __shared__ MessageShared shared;
   CudaBlock block(args.links[0], nullptr);

@@ -32,6 +32,11 @@ void HostTeam::wrong_size(int peer, std::size_t got, std::size_t expected) const
               peer, expected);
 }
 
+void HostTeam::taken_back(const ReceiveEnd& link) {
+  give_back(link);
+  throw Error(Errc::kPeerLost, "rank {} ended its call while its buffer was read", link.peer);
+}
+
 void HostTeam::transfer_any(Strand& strand, const Call& call, Transfer transfer) {
   std::uint32_t places = 0;
   for (std::uint32_t d = 0; d < transfer.num_destinations; ++d) {

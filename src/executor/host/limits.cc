@@ -276,7 +276,12 @@ bool send_all(int fd, const void* data, std::size_t bytes) {
   return sent == static_cast<ssize_t>(bytes);  // 8 bytes go at once
 }
 
-std::optional<double> measure_tcp(const std::vector<int>& cores, Seconds budget) {
+struct TcpTimes {
+  double latency;  // one way
+  double message;  // at both ends, by one core
+};
+
+std::optional<TcpTimes> measure_tcp(const std::vector<int>& cores, Seconds budget) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -304,6 +309,12 @@ std::optional<double> measure_tcp(const std::vector<int>& cores, Seconds budget)
   setsockopt(server.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 
   if (!cores.empty()) pin_to(cores.front());
+  bool works = true;
+  const double both_ends = smallest_seconds(budget * 0.2, [&] {
+    std::uint64_t words = 1;
+    works = works && send_all(client.get(), &words, sizeof words) &&
+            receive_all(server.get(), &words, sizeof words);
+  });
   std::thread echo([&] {
     if (cores.size() > 1) pin_to(cores[1]);
     std::uint64_t message = 0;
@@ -312,15 +323,14 @@ std::optional<double> measure_tcp(const std::vector<int>& cores, Seconds budget)
     }
     shutdown(server.get(), SHUT_RDWR);
   });
-  bool works = true;
-  const double round = smallest_seconds(budget, [&] {
+  const double round = smallest_seconds(budget * 0.8, [&] {
     std::uint64_t message = 1;
     works = works && send_all(client.get(), &message, sizeof message) &&
             receive_all(client.get(), &message, sizeof message);
   });
   shutdown(client.get(), SHUT_RDWR);
   echo.join();
-  return works ? std::optional(round / 2) : std::nullopt;
+  return works ? std::optional(TcpTimes{round / 2, both_ends}) : std::nullopt;
 }
 
 }  // namespace
@@ -353,7 +363,10 @@ Limits path_costs(Seconds budget) {
   limits.cores = usable_cores();
   if (!limits.cores.empty()) pin_to(limits.cores.front());
   limits.process_read = measure_process_read(budget * 0.5);
-  limits.tcp_latency_seconds = measure_tcp(limits.cores, budget * 0.5);
+  if (const std::optional<TcpTimes> tcp = measure_tcp(limits.cores, budget * 0.5)) {
+    limits.tcp_latency_seconds = tcp->latency;
+    limits.tcp_message_seconds = tcp->message;
+  }
   return limits;
 }
 

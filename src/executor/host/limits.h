@@ -47,6 +47,8 @@ struct Limits {
   std::optional<ProcessRead> process_read;
   /// One-way time of 8 bytes through a TCP connection over loopback; nothing where there is none.
   std::optional<double> tcp_latency_seconds;
+  /// What a short message over loopback costs a core that both sends and receives it.
+  std::optional<double> tcp_message_seconds;
 
   /// The smallest line latency; nothing with one core.
   [[nodiscard]] std::optional<double> best_line_latency_seconds() const;
@@ -63,7 +65,7 @@ struct Limits {
 Limits measure_limits(std::chrono::milliseconds budget);
 
 /// The part of it that the cost model asks for, and a process's first join waits for: cores,
-/// process_read and tcp_latency_seconds. The others stay empty: they touch much memory.
+/// process_read and the times of TCP. The others stay empty: they touch much memory.
 Limits measure_path_costs(std::chrono::milliseconds budget);
 
 }  // namespace ropewalk::executor

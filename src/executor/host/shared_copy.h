@@ -34,7 +34,7 @@ struct CopyDesk {
   /// In the reader's address space; changed by the reader. 0: given up, nothing may be written.
   std::uint64_t destination;
 };
-static_assert(sizeof(CopyDesk) <= kLineBytes);
+static_assert(sizeof(CopyDesk) <= kLineBytes - sizeof(std::uint64_t));  // host/lending.h
 
 /// Whether copies of this size are shared: from here on the second core saves more than its claims
 /// cost, and a desk's words can count so many pieces.

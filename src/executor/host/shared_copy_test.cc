@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "core/process_memory.h"
 #include "core/testing/child_process.h"
+#include "core/testing/share.h"
 
 namespace ropewalk::executor {
 namespace {
@@ -88,7 +89,8 @@ class SharedCopyTest : public ::testing::Test {
 TEST_F(SharedCopyTest, BothSidesTogetherCopyEachByteOnce) {
   std::size_t by_reader = 0;
   std::size_t by_writer = 0;
-  for (int turn = 0; turn < 30; ++turn) {
+  const int turns = testing::share() > 1 ? 8 : 30;
+  for (int turn = 0; turn < turns; ++turn) {
     const std::size_t bytes =
         turn % 3 == 0 ? kBytes : (std::size_t{64} << 10U) + 1000U * static_cast<unsigned>(turn);
     give(bytes);

@@ -20,10 +20,6 @@ void cpu_relax() noexcept {
 #endif
 }
 
-// Turns without a look at the clock: a short wait, as for a peer that is just a cache line away,
-// must not pay for reading it. No pause either: on recent x86 cores one takes 40 to 140 cycles, as
-// long as the line takes to arrive.
-constexpr std::uint64_t kBareTurns = 256;
 constexpr std::chrono::milliseconds kStalledPeriod{1};
 
 }  // namespace
@@ -38,12 +34,12 @@ void Waiter::idle(std::uint64_t moves) {
     return;
   }
   ++turns_;
-  const bool impatient = policy_.spin.count() == 0;
-  if (turns_ < (impatient ? kBareTurns / 8 : kBareTurns)) return;
-  if (turns_ == (impatient ? kBareTurns / 8 : kBareTurns)) {
+  // No pause in between: on recent x86 cores one takes 40 to 140 cycles, as long as a line takes to
+  // arrive.
+  if (turns_ <= policy_.bare_turns) return;
+  if (turns_ == policy_.bare_turns + 1) {
     since_ = std::chrono::steady_clock::now();
     last_stalled_ = since_;
-    return;
   }
   // Reading the clock each turn costs about as much as a pause.
   const auto now = std::chrono::steady_clock::now();

@@ -21,6 +21,10 @@ class WaitHook {
 class Waiter {
  public:
   struct Policy {
+    /// Turns before the first yield and the first look at the clock: a short wait, as for a peer
+    /// that is just a cache line away, must not pay for either. 0 where a turn is dear itself, as
+    /// one that asks a socket is.
+    std::uint64_t bare_turns = 256;
     /// Spinning time before the first yield. 0 where ranks outnumber cores: a spinning rank would
     /// only keep the one it waits for from running.
     std::chrono::nanoseconds spin{50'000};

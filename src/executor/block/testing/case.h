@@ -1,0 +1,322 @@
+// Schedules run by the code of CUDA blocks on threads of the host, over links in the host's memory.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "core/shared_memory.h"
+#include "executor/block/host_block.h"
+#include "executor/block/pack.h"
+#include "executor/block/run.h"
+#include "executor/program.h"
+#include "schedule/check.h"
+#include "schedule/lags.h"
+#include "schedule/layout.h"
+#include "schedule/pattern.h"
+
+namespace ropewalk::executor::testing {
+
+inline constexpr std::uint32_t kGranule = 4;
+inline constexpr unsigned kThreads = 4;  // two of them move data
+
+struct Case {
+  schedule::Schedule schedule;
+  Protocol protocol = Protocol::kSimple;
+  std::size_t count = 0;
+  DataType type = DataType::kFloat32;
+  RedOp op = RedOp::kSum;
+  FifoShape shape{4, 4, 1920};
+  std::size_t chunk = 16;
+  bool by_address = false;
+  bool elsewhere = false;  // the other ranks see a rank's buffers at other addresses
+  bool in_place = false;
+  std::size_t misaligned = 0;  // bytes
+};
+
+// Memory at two places: its owner's, and where the other ranks see it.
+class TwiceMapped {
+ public:
+  explicit TwiceMapped(std::size_t bytes)
+      : own_(SharedMemory::create(bytes, ShmBacking::kMemfd)),
+        elsewhere_(SharedMemory::map(FileDescriptor(::dup(own_.fd())), bytes)) {}
+  [[nodiscard]] std::byte* data() const noexcept { return own_.data(); }
+  [[nodiscard]] std::int64_t shift() const noexcept { return elsewhere_.data() - own_.data(); }
+  [[nodiscard]] bool holds(const std::byte* place) const noexcept {
+    return place >= own_.data() && place < own_.data() + own_.size();
+  }
+  [[nodiscard]] bool shows(std::uint64_t address) const noexcept {
+    return holds(reinterpret_cast<const std::byte*>(address - static_cast<std::uint64_t>(shift())));
+  }
+
+ private:
+  SharedMemory own_;
+  SharedMemory elsewhere_;
+};
+
+inline PackedPrograms pack_for(Protocol protocol, const std::vector<Program>& programs) {
+  return protocol == Protocol::kSimple ? pack(programs) : pack_flagged(programs);
+}
+
+// The windows and ends of all ranks, as a GPU's memory holds them.
+class Machine {
+ public:
+  Machine(int ranks, int channels, Protocol protocol, const FifoShape& shape)
+      : ranks_(static_cast<std::size_t>(ranks)), sends_(ranks_), receives_(ranks_) {
+    const std::size_t bytes = (link_bytes(protocol, shape) + 127) / 128 * 128;
+    const auto n = static_cast<std::size_t>(channels) * ranks_;
+    for (std::size_t r = 0; r < ranks_; ++r) {
+      sends_[r].resize(n);
+      receives_[r].resize(n);
+    }
+    boards_.assign(ranks_, std::vector<CallTag>(ranks_ * kBoardTags));
+    addresses_.resize(ranks_);
+    for (std::size_t r = 0; r < ranks_; ++r) {
+      for (auto& board : boards_) addresses_[r].push_back(board.data() + r * kBoardTags);
+    }
+    for (std::size_t c = 0; c < static_cast<std::size_t>(channels); ++c) {
+      for (std::size_t from = 0; from < ranks_; ++from) {
+        for (std::size_t to = 0; to < ranks_; ++to) {
+          links_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(128, bytes)));
+          std::memset(links_.back().get(), 0, bytes);
+          counters_.push_back(std::make_unique<std::uint64_t>(0));
+          BlockSendEnd& send = sends_[from][c * ranks_ + to];
+          send.memory = links_.back().get();
+          send.consumed_at = counters_.back().get();
+          send.shape = shape;
+          send.peer = static_cast<int>(to);
+          BlockReceiveEnd& receive = receives_[to][c * ranks_ + from];
+          receive.memory = send.memory;
+          receive.consumed_at = counters_.back().get();
+          receive.shape = shape;
+          receive.peer = static_cast<int>(from);
+        }
+      }
+    }
+  }
+  // Gives the links of a rank its boards.
+  void lend_boards(LaunchLinks& links) {
+    links.board = boards_[links.rank].data();
+    links.boards = addresses_[links.rank].data();
+  }
+  // Of the chunks that were given by address and are still described in a link of protocol simple.
+  [[nodiscard]] std::vector<std::uint64_t> given_addresses() const {
+    std::vector<std::uint64_t> found;
+    for (const std::vector<BlockSendEnd>& ends : sends_) {
+      for (const BlockSendEnd& end : ends) {
+        for (std::uint64_t chunk = 1; chunk <= end.shape.headers; ++chunk) {
+          const SlotHeader& header = *end.header(chunk);
+          if (header.sequence != 0 && header.kind == SlotKind::kAddress) {
+            found.push_back(header.address);
+          }
+        }
+      }
+    }
+    return found;
+  }
+  BlockSendEnd* sends(std::size_t rank) { return sends_[rank].data(); }
+  BlockReceiveEnd* receives(std::size_t rank) { return receives_[rank].data(); }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  std::size_t ranks_;
+  std::vector<std::unique_ptr<std::byte, Free>> links_;
+  std::vector<std::unique_ptr<std::uint64_t>> counters_;
+  std::vector<std::vector<BlockSendEnd>> sends_;
+  std::vector<std::vector<BlockReceiveEnd>> receives_;
+  std::vector<std::vector<CallTag>> boards_;      // [rank][peer * kBoardTags + call]
+  std::vector<std::vector<CallTag*>> addresses_;  // [rank][peer]: where the peer has its tags
+};
+
+template <typename Element, RedOp kOp>
+void run_block(const LaunchArgs& args, Protocol protocol, std::uint32_t channel,
+               std::vector<std::thread>& threads,
+               std::vector<std::unique_ptr<HostBlockShared>>& blocks,
+               std::vector<std::vector<Pack>>& shared) {
+  blocks.push_back(std::make_unique<HostBlockShared>(kThreads));
+  shared.emplace_back(shared_bytes(args, protocol) / sizeof(Pack) + 1);
+  for (unsigned t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&args, protocol, channel, t, group = blocks.back().get(),
+                          memory = reinterpret_cast<std::byte*>(shared.back().data())] {
+      HostBlock block(*group, t, args.links, &args.call.tag);
+      switch (protocol) {
+        case Protocol::kSimple:
+          run_channel<Protocol::kSimple, Element, kOp>(block, args, channel, memory);
+          break;
+        case Protocol::kLl:
+          run_channel<Protocol::kLl, Element, kOp>(block, args, channel, memory);
+          break;
+        case Protocol::kLl128:
+          run_channel<Protocol::kLl128, Element, kOp>(block, args, channel, memory);
+          break;
+      }
+    });
+  }
+}
+
+inline LaunchArgs make_args(const Case& test, const PackedPrograms& programs, Machine& machine,
+                            int rank, Control& control) {
+  const schedule::Schedule& s = test.schedule;
+  LaunchArgs args{};
+  args.call.count = test.count;
+  args.call.type = test.type;
+  args.call.element_bytes = size_of(test.type);
+  args.call.op = test.op;
+  args.call.address_bytes = test.by_address ? 1 : ~std::size_t{0};
+  const std::size_t channels = static_cast<std::size_t>(s.num_channels());
+  const auto up = [](std::size_t a, std::size_t b) { return (a + b - 1) / b; };
+  args.share = up(up(test.count, channels), kGranule) * kGranule;
+  args.part_length = up(up(args.share, static_cast<std::size_t>(s.parts)), kGranule) * kGranule;
+  args.chunk_length = test.chunk;
+  args.rounds = static_cast<std::uint32_t>(up(args.part_length, test.chunk));
+  args.visible = ~0U;
+  args.links.num_ranks = static_cast<std::uint32_t>(s.num_ranks);
+  args.program_bytes = programs.stride;
+  args.max_operands = programs.max_operands;
+  args.max_sends = programs.max_sends;
+  args.max_steps = programs.max_steps;
+  args.max_places = programs.max_places;
+  if (test.protocol != Protocol::kSimple) {
+    const std::size_t whole = test.protocol == Protocol::kLl ? 8 : 8 * kLineWords;
+    args.chunk_stride = static_cast<std::uint32_t>(
+        flagged_bytes(test.protocol, up(test.chunk * args.call.element_bytes, whole) * whole));
+    args.slot_stride =
+        static_cast<std::uint32_t>(flagged_bytes(test.protocol, test.shape.slot_bytes));
+    EXPECT_LE(args.chunk_stride * programs.max_chunks, args.slot_stride);
+  }
+  args.programs = programs.bytes.data();
+  args.links.sends = machine.sends(static_cast<std::size_t>(rank));
+  args.links.receives = machine.receives(static_cast<std::size_t>(rank));
+  args.links.control = &control;
+  args.links.timeout_ns = 60'000'000'000;
+  args.links.rank = static_cast<std::uint32_t>(rank);
+  machine.lend_boards(args.links);
+  return args;
+}
+
+// Runs the case twice over the same links and returns the wrong elements over all ranks. Counts the
+// chunks that it finds given by address to ranks elsewhere.
+template <typename Element, RedOp kOp>
+std::uint64_t run(const Case& test, std::size_t* given = nullptr) {
+  const schedule::Schedule& s = test.schedule;
+  const schedule::CheckReport report = schedule::check(s);
+  EXPECT_TRUE(report.accepted);
+  if (!report.accepted) return 1;
+  const schedule::TestPattern pattern(s.collective, test.type, test.op, s.num_ranks, s.root,
+                                      test.count);
+  Machine machine(s.num_ranks, s.num_channels(), test.protocol, test.shape);
+  const std::size_t unit = test.count * size_of(test.type);
+  const auto n = static_cast<std::size_t>(s.num_ranks);
+  std::vector<PackedPrograms> programs(n);
+  std::vector<std::vector<std::byte>> inputs(n);
+  std::vector<std::vector<std::byte>> outputs(n);
+  std::vector<TwiceMapped> mapped_inputs;
+  std::vector<TwiceMapped> mapped_outputs;
+  Control control;
+  for (int r = 0; r < s.num_ranks; ++r) {
+    std::vector<Program> lists;
+    for (int c = 0; c < s.num_channels(); ++c) {
+      lists.push_back(make_program(s, report, r, c));
+      const auto lags = schedule::find_lags(s, c, test.shape.slots);
+      set_lags(lists.back(), lags[static_cast<std::size_t>(r)]);
+    }
+    programs[static_cast<std::size_t>(r)] = pack_for(test.protocol, lists);
+    const auto units = [&](int k) { return unit * static_cast<std::size_t>(k) + 64; };
+    inputs[static_cast<std::size_t>(r)].resize(
+        units(schedule::input_units(s.collective, s.num_ranks, s.root, r)));
+    outputs[static_cast<std::size_t>(r)].resize(
+        units(schedule::output_units(s.collective, s.num_ranks, s.root, r)));
+    if (test.elsewhere) {
+      mapped_inputs.emplace_back(inputs[static_cast<std::size_t>(r)].size());
+      mapped_outputs.emplace_back(outputs[static_cast<std::size_t>(r)].size());
+    }
+  }
+  std::uint64_t wrong = 0;
+  for (int turn = 0; turn < 2; ++turn) {
+    std::vector<LaunchArgs> args(n);
+    std::vector<std::byte*> results(n);
+    std::vector<std::thread> threads;
+    std::vector<std::unique_ptr<HostBlockShared>> blocks;
+    std::vector<std::vector<Pack>> shared;
+    for (int r = 0; r < s.num_ranks; ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      args[i] = make_args(test, programs[i], machine, r, control);
+      Call& call = args[i].call;
+      std::byte* input =
+          (test.elsewhere ? mapped_inputs[i].data() : inputs[i].data()) + test.misaligned;
+      std::byte* output =
+          (test.elsewhere ? mapped_outputs[i].data() : outputs[i].data()) + test.misaligned;
+      if (test.in_place) {
+        const int offset = *schedule::in_place_input_offset(s.collective, r);
+        if (outputs[i].size() >= inputs[i].size()) {
+          input = output + unit * static_cast<std::size_t>(outputs[i].size() > inputs[i].size()
+                                                               ? std::max(0, offset)
+                                                               : 0);
+        } else {
+          output = input + unit * static_cast<std::size_t>(std::max(0, -offset));
+        }
+        call.in_place = true;
+      } else {
+        std::memset(output, 0x5a, outputs[i].size() - 64);
+      }
+      pattern.fill_input(r, input);
+      call.input = input;
+      call.output = results[i] = output;
+      args[i].output_bytes = unit * static_cast<std::size_t>(schedule::output_units(
+                                        s.collective, s.num_ranks, s.root, r));
+      if (test.op == RedOp::kPreMulSum) {
+        call.scaled = true;
+        call.scalar = pattern.scalar(r);
+      }
+      if (test.elsewhere) {
+        const auto shift_of = [&](const std::byte* place) {
+          return (mapped_inputs[i].holds(place) ? mapped_inputs : mapped_outputs)[i].shift();
+        };
+        for (Shift& shift : args[i].shifts) shift = {shift_of(input), shift_of(output)};
+      }
+      call.tag.call = static_cast<std::uint32_t>(turn);
+    }
+    for (std::size_t r = 0; r < n; ++r) {
+      for (int c = 0; c < s.num_channels(); ++c) {
+        run_block<Element, kOp>(args[r], test.protocol, static_cast<std::uint32_t>(c), threads,
+                                blocks, shared);
+      }
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(control.abort, 0U) << "stopped for reason " << control.stop.reason;
+    for (int r = 0; r < s.num_ranks; ++r) {
+      wrong += pattern.count_wrong(r, results[static_cast<std::size_t>(r)]);
+    }
+  }
+  if (test.elsewhere) {
+    for (const std::uint64_t address : machine.given_addresses()) {
+      ++*given;
+      const auto shows = [&](const TwiceMapped& memory) { return memory.shows(address); };
+      if (std::none_of(mapped_inputs.begin(), mapped_inputs.end(), shows) &&
+          std::none_of(mapped_outputs.begin(), mapped_outputs.end(), shows)) {
+        ADD_FAILURE() << "an address that its reader does not see";
+      }
+    }
+  }
+  return wrong;
+}
+
+inline std::string describe(const Case& test) {
+  const schedule::Schedule& s = test.schedule;
+  return fmt::format("{} {} ranks {} root {} channels {} count {} {}{}{}", name(s.collective),
+                     s.algorithm, s.num_ranks, s.root, s.num_channels(), test.count,
+                     name(test.protocol), test.by_address ? " by address" : "",
+                     test.in_place ? " in place" : "");
+}
+
+}  // namespace ropewalk::executor::testing
