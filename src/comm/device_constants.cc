@@ -66,7 +66,7 @@ DeviceConstants host_path() {
   constants.hop[kSimple] = 7e-6;
   constants.hop[kLl] = 2e-6;
   constants.link_rate = 39e9;
-  constants.block_rate[kSimple] = 4.1e9;
+  constants.block_rate[kSimple] = 6.9e9;
   constants.block_rate[kLl] = 1.17e9;
   return constants;
 }
@@ -132,16 +132,16 @@ std::optional<DeviceConstants> device_constants_of(const json& entry) {
 DeviceBase device_base(bool peer_access) {
   if (peer_access) {
     return {DeviceConstants{},
-            {.gather = {6.99e-6, 2.58e-6, 2.56e-6},
-             .reduce = {12.3e-6, 3.90e-6, 3.94e-6},
-             .block = {86.9e-6, 24.3e-6, 41.2e-6},
-             .link = 66.6e-6}};
+            {.gather = {7.29e-6, 2.60e-6, 2.61e-6},
+             .reduce = {12.0e-6, 3.80e-6, 3.84e-6},
+             .block = {70.7e-6, 24.3e-6, 41.5e-6},
+             .link = 60.2e-6}};
   }
   return {host_path(),
-          {.gather = {10.3e-6, 4.56e-6, 0},
-           .reduce = {18.8e-6, 6.79e-6, 0},
-           .block = {215.5e-6, 47.8e-6, 0},
-           .link = 523e-6}};
+          {.gather = {10.6e-6, 4.56e-6, 0},
+           .reduce = {18.7e-6, 6.72e-6, 0},
+           .block = {131.8e-6, 47.9e-6, 0},
+           .link = 508e-6}};
 }
 
 }  // namespace ropewalk::comm

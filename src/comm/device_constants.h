@@ -26,7 +26,7 @@ struct DeviceConstants {
   double fan[executor::kNumProtocols] = {0, 0.45e-6, 0.05e-6};
   double link_rate = 350e9;  ///< one direction, what kernels reach
   /// What one block reads and writes, its operands and its results.
-  double block_rate[executor::kNumProtocols] = {22.6e9, 7.8e9, 18.7e9};
+  double block_rate[executor::kNumProtocols] = {24e9, 7.8e9, 18.7e9};
   /// Of the time that a pipeline takes to fill: the rest is hidden by blocks that are further.
   double fill = 0.1;
 };

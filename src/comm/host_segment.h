@@ -5,10 +5,8 @@
 // is first used.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <span>
-#include <string>
 
 #include "core/shared_memory.h"
 #include "executor/fifo.h"

@@ -6,12 +6,15 @@
 
 #include "core/error.h"
 #include "core/guarded_write.h"
+#include "executor/host/lending.h"
 
 namespace ropewalk::comm {
 namespace {
 
 // Handles of links travel over the bootstrap under a tag per channel.
 constexpr std::uint32_t kHandleTag = 0x4c000000;
+
+constexpr std::uint64_t kTurnsPerLook = 4;
 
 }  // namespace
 
@@ -58,7 +61,8 @@ executor::SendEnd* Links::send_end(int channel, int peer) {
   }
   std::unique_ptr<transport::SendConnection> connection = connector->poll();
   if (connection == nullptr) return nullptr;
-  auto sender = std::make_unique<NetworkSender>(shape_, peer, std::move(connection));
+  auto sender = std::make_unique<NetworkSender>(
+      shape_, peer, transport_->properties(0).splits_messages, std::move(connection));
   executor::SendEnd* end = &sender->end();
   network_sends_[key] = std::move(sender);
   pending_sends_.erase(key);
@@ -101,8 +105,26 @@ executor::ReceiveEnd* Links::receive_end(int channel, int peer) {
 bool Links::poll() {
   bool moved = false;
   for (auto& [key, sender] : network_sends_) moved |= sender->poll();
-  for (auto& [key, receiver] : network_receives_) moved |= receiver->poll();
+  // Often that is all that the call waited for: a rank that only sends asks nobody.
+  if (moved) return true;
+  // To ask a link is a system call, so the ones that a strand waits for are asked at each turn. The
+  // others only now and then: what comes over them is wanted later, but their writers may wait for
+  // room in their sockets.
+  const bool all = ++turns_ % kTurnsPerLook == 0;
+  for (auto& [key, receiver] : network_receives_) {
+    if (all || receiver->end().waited) moved |= receiver->poll();
+  }
   return moved;
+}
+
+void Links::give_back_buffers() noexcept {
+  for (const auto& [key, end] : memory_receives_) executor::give_back(*end);
+}
+
+void Links::take_back_buffers() noexcept {
+  for (const auto& [key, end] : memory_sends_) {
+    if (reach_[static_cast<std::size_t>(end->peer)].process == 0) executor::take_back(*end);
+  }
 }
 
 std::vector<Links::Untaken> Links::untaken(bool unasked) {

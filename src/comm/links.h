@@ -46,6 +46,13 @@ class Links {
   /// Moves the network links. @return true when anything moved
   bool poll();
 
+  /// After an error: stops reading buffers of other ranks of this process, whatever was begun.
+  void give_back_buffers() noexcept;
+  /// After an error, before it is returned: until then other ranks of this process may read buffers
+  /// of this one. Waits for those that read now, a chunk at most.
+  /// @pre give_back_buffers() was called, also for the other ranks that this thread drives
+  void take_back_buffers() noexcept;
+
   /// A chunk that arrived at this rank and was not taken: its peer and tag.
   struct Untaken {
     int peer = -1;
@@ -69,6 +76,7 @@ class Links {
   std::map<Key, std::unique_ptr<transport::Listener>> pending_receives_;
   std::map<Key, std::unique_ptr<NetworkSender>> network_sends_;
   std::map<Key, std::unique_ptr<NetworkReceiver>> network_receives_;
+  std::uint64_t turns_ = 0;  // of poll()
 };
 
 }  // namespace ropewalk::comm

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "comm/processors.h"
 #include "comm/tuning_store.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -18,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 // One row per constant: its key in the file and its member.
-constexpr std::array<std::pair<const char*, double MachineConstants::*>, 9> kFields = {
+constexpr std::array<std::pair<const char*, double MachineConstants::*>, 10> kFields = {
     {{"hop_latency_s", &MachineConstants::hop_latency},
      {"chunk_cost_s", &MachineConstants::chunk_cost},
      {"copy_rate_Bps", &MachineConstants::copy_rate},
@@ -27,7 +28,8 @@ constexpr std::array<std::pair<const char*, double MachineConstants::*>, 9> kFie
      {"address_rate_Bps", &MachineConstants::address_rate},
      {"switch_cost_s", &MachineConstants::switch_cost},
      {"network_latency_s", &MachineConstants::network_latency},
-     {"network_rate_Bps", &MachineConstants::network_rate}}};
+     {"network_rate_Bps", &MachineConstants::network_rate},
+     {"network_message_s", &MachineConstants::network_message}}};
 
 json to_json(const MachineConstants& constants) {
   json object;
@@ -53,6 +55,7 @@ std::optional<MachineConstants> read(const std::string& path) {
 }
 
 MachineConstants measured() {
+  const OnAllProcessors free;
   const executor::Limits limits = executor::measure_path_costs(std::chrono::milliseconds(75));
   MachineConstants constants;
   const auto take = [](double& constant, double measured) {
@@ -69,6 +72,7 @@ MachineConstants measured() {
     take(constants.address_rate, limits.process_read->small_bytes_per_second);
   }
   take(constants.network_latency, limits.tcp_latency_seconds.value_or(0));
+  take(constants.network_message, limits.tcp_message_seconds.value_or(0));
   return constants;
 }
 

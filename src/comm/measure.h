@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,7 @@ struct MeasureResult {
   double seconds_rank0 = 0;
   std::uint64_t wrong = 0;  ///< elements that differ, over all ranks
   std::string algorithm;
-  /// Per operation, of each iteration of this rank; empty unless they were asked for.
+  /// Per operation, of each iteration of this thread's ranks; empty unless they were asked for.
   std::vector<double> iteration_seconds;
 };
 
@@ -51,5 +52,11 @@ struct MeasureResult {
 /// @throws Error kInvalidArgument for an in-place form that does not exist; kInvalidUsage for a
 /// rank without a GPU, and for graphs and registered buffers on host memory; as Communicator::run
 MeasureResult measure(Communicator& comm, const MeasureSpec& spec);
+
+/// The same for several ranks of one communicator, of which this thread makes each call in one
+/// group. Other threads and processes call for theirs, with however many.
+/// @throws Error as above; kInvalidArgument for `comms` that are not different ranks of one. What
+/// is wrong with `comms` or the spec changes nothing; after any other error all of them are broken
+MeasureResult measure(std::span<Communicator* const> comms, const MeasureSpec& spec);
 
 }  // namespace ropewalk::comm

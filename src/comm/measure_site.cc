@@ -32,10 +32,14 @@ class HostSite final : public MeasureSite {
     if (!to.empty()) std::memcpy(to.data(), from, to.size());
   }
   void run(const CollectiveCall& call) override { comm_.run(call); }
+  void add(const CollectiveCall& call, Group& group) override { group.add(comm_, call, nullptr); }
+  bool finished() override { return true; }
   void finish() override {}
-  void capture(const std::function<void()>& /*enqueue*/) override {
+  void begin_capture() override {
     throw Error(Errc::kInvalidUsage, "graphs: operations on host memory are not captured");
   }
+  void end_capture() override {}
+  void load_captured() override {}
   void replay() override {}
   std::string algorithm_of(const CollectiveCall& call) override { return comm_.algorithm_of(call); }
 

@@ -2,15 +2,16 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <span>
 
 #include "comm/communicator.h"
+#include "comm/group.h"
 
 namespace ropewalk::comm {
 
-/// Memory, and calls upon it. Threads: one at a time. Lifetime: within the communicator's.
+/// Memory, and calls upon it. Threads: one at a time. Lifetime: within the communicator's; a thread
+/// that has several destroys the last made first.
 class MeasureSite {
  public:
   virtual ~MeasureSite() = default;
@@ -28,12 +29,19 @@ class MeasureSite {
 
   /// Runs or enqueues.
   virtual void run(const CollectiveCall& call) = 0;
-  /// Returns when all that was run is done. @throws Error as Communicator::run
+  /// Adds the call to a group, whose end runs or enqueues it.
+  virtual void add(const CollectiveCall& call, Group& group) = 0;
+  /// Whether all that was run is done. Does not wait. @throws Error as Communicator::run
+  [[nodiscard]] virtual bool finished() = 0;
+  /// Returns when finished(). @throws Error as Communicator::run
   virtual void finish() = 0;
 
-  /// Notes the calls that `enqueue` runs, without running them. @throws Error kInvalidUsage where
-  /// that cannot be
-  virtual void capture(const std::function<void()>& enqueue) = 0;
+  /// Notes the calls from here to end_capture(), without running them. Several sites of a thread
+  /// may capture at once. @throws Error kInvalidUsage where that cannot be
+  virtual void begin_capture() = 0;
+  virtual void end_capture() = 0;
+  /// Makes what was captured ready, when no site of this thread captures any more.
+  virtual void load_captured() = 0;
   /// Enqueues what was captured.
   virtual void replay() = 0;
 

@@ -6,6 +6,9 @@
 // receiving rank's: it posts receives into free slots and publishes them when they are filled. On
 // the wire a chunk is its slot without the sequence number, which each end keeps itself.
 //
+// Where the transport can, data that is given by address is sent from there, and data of a chunk
+// that the receiving rank waits for already is received straight into its place.
+//
 // Threads: poll() by one thread at a time, the one that waits on the communicator.
 #pragma once
 
@@ -13,29 +16,31 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <vector>
 
 #include "executor/fifo.h"
 #include "transport/transport.h"
 
 namespace ropewalk::comm {
 
-/// Page-aligned, zeroed memory of one link end.
+/// Page-aligned, zeroed memory of one link end. The system gives a page when it is first used.
 class FifoMemory {
  public:
   explicit FifoMemory(const executor::FifoShape& shape);
-  [[nodiscard]] std::byte* data() const noexcept { return aligned_; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::byte* data() const noexcept { return memory_.get(); }
+  [[nodiscard]] std::size_t bytes() const noexcept { return memory_.get_deleter().bytes; }
 
  private:
-  std::vector<std::byte> storage_;
-  std::byte* aligned_ = nullptr;
-  std::size_t bytes_ = 0;
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(std::byte* memory) const noexcept;
+  };
+  std::unique_ptr<std::byte, Unmap> memory_;
 };
 
 class NetworkSender {
  public:
-  NetworkSender(const executor::FifoShape& shape, int peer,
+  /// `splits`: DeviceProperties::splits_messages of the connection's device.
+  NetworkSender(const executor::FifoShape& shape, int peer, bool splits,
                 std::unique_ptr<transport::SendConnection> connection);
 
   /// Moves what can be moved. @return true when anything moved
@@ -44,6 +49,8 @@ class NetworkSender {
   [[nodiscard]] executor::SendEnd& end() noexcept { return end_; }
 
  private:
+  std::unique_ptr<transport::Request> send(executor::SlotHeader& slot);
+
   FifoMemory memory_;
   executor::SendEnd end_;
   std::unique_ptr<transport::SendConnection> connection_;

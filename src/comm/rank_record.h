@@ -28,8 +28,8 @@ struct Neighbourhood {
 Neighbourhood exchange_records(Bootstrap& bootstrap, const Config& config, Runtime& runtime,
                                Deadline deadline);
 
-/// Cores that this process may run on.
-int usable_cores();
+/// A slot's size between ranks that share memory, where the setting SLOT_BYTES gives none.
+inline constexpr std::uint32_t kSlotBytes = 32 << 10;
 
 /// Identity of this host for the question who shares memory: boot id and network namespace, or the
 /// setting HOST_ID. Two namespaces on one machine count as two hosts.

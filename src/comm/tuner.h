@@ -22,9 +22,9 @@ struct GroupFacts {
   int num_ranks = 1;
   int num_hosts = 1;
   int max_ranks_per_host = 1;
-  int min_cores_per_host = 1;
-  bool all_by_address = false;  ///< every pair of ranks can copy from each other's memory
-  bool same_process = false;    ///< all ranks are threads of one process
+  double ranks_per_processor = 1;  ///< at the most crowded place; at most 1: none is shared
+  bool all_by_address = false;     ///< every pair of ranks can copy from each other's memory
+  bool same_process = false;       ///< all ranks are threads of one process
   std::size_t slot_bytes = 32768;
 };
 

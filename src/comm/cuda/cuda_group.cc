@@ -15,7 +15,9 @@
 #include "executor/block/pack.h"
 #include "executor/call_history.h"
 #include "executor/cuda/kernel.h"
+#include "executor/cuda/kernel_table.h"
 #include "executor/program.h"
+#include "schedule/lags.h"
 #include "schedule/layout.h"
 #include "schedule/repeat.h"
 
@@ -39,7 +41,7 @@ constexpr std::size_t kLargestSlot = std::size_t{512} << 10;
 constexpr std::size_t kKeptWays = 16;
 // Of all peers together, unless one of them was given more.
 constexpr std::size_t kMostWindowBytes = std::size_t{256} << 20;
-constexpr std::size_t kHostWindowShare = 4;
+constexpr std::size_t kHostWindowShare = 2;
 // Shorter chunks are better staged: reading through a given address waits for the reader's answer.
 constexpr std::size_t kAddressBytes = std::size_t{16} << 10;
 
@@ -71,6 +73,16 @@ std::size_t ll128_slot(int ranks) {
   constexpr std::size_t kLine = 8 * executor::kLineWords;
   const auto peers = static_cast<std::size_t>(std::max(1, ranks - 1));
   return std::max(kLl128Slot / kLine / peers, std::size_t{16}) * kLine;
+}
+
+// Collective.
+int fewest_multiprocessors(Bootstrap& bootstrap, int device, Deadline deadline) {
+  std::vector<int> all(static_cast<std::size_t>(bootstrap.size()));
+  int& own = all[static_cast<std::size_t>(bootstrap.rank())];
+  check_cuda(cudaDeviceGetAttribute(&own, cudaDevAttrMultiProcessorCount, device),
+             "asking for the number of multiprocessors");
+  bootstrap.all_gather(std::as_writable_bytes(std::span(all)), sizeof own, deadline);
+  return *std::min_element(all.begin(), all.end());
 }
 
 bool same_way(const CollectiveCall& a, const CollectiveCall& b) {
@@ -131,8 +143,13 @@ CudaGroup::CudaGroup(Bootstrap& bootstrap, const Config& config, Runtime& runtim
   lay_links();
   bootstrap.barrier(deadline_of(config));
 
+  // Blocks wait for their peers' ones: all of a launch must be on the GPU at once, one on each
+  // multiprocessor, on the smallest GPU of all. A launch of messages has up to two for each peer.
+  const int blocks = fewest_multiprocessors(bootstrap, device_, deadline_of(config));
+  max_channels_ = std::min(kChannels, blocks);
   DeviceTuner::Limits limits;
-  limits.channels = kChannels;
+  limits.channels = max_channels_;
+  limits.message_channels = std::clamp(blocks / (2 * std::max(1, size_ - 1)), 1, max_channels_);
   limits.whole_lines = peers_->whole_lines();
   for (std::size_t p = 0; p < kNumProtocols; ++p) {
     limits.slot_bytes[p] = layout_.shapes[p].slot_bytes;
@@ -233,9 +250,9 @@ std::size_t CudaGroup::memory_bytes() const noexcept {
 
 void CudaGroup::use_schedule(std::shared_ptr<const schedule::Checked> checked) {
   const schedule::Schedule& schedule = checked->schedule();
-  if (schedule.num_channels() > kChannels) {
-    throw Error(Errc::kInvalidArgument, "the schedule has {} channels; GPUs have {}",
-                schedule.num_channels(), kChannels);
+  if (schedule.num_channels() > max_channels_) {
+    throw Error(Errc::kInvalidArgument, "the schedule has {} channels; these GPUs have {}",
+                schedule.num_channels(), max_channels_);
   }
   drop_given();
   given_[schedule.collective] = std::move(checked);
@@ -288,6 +305,9 @@ CudaGroup::Prepared& CudaGroup::prepared(const CollectiveCall& call, const Devic
   std::vector<executor::Program> programs;
   for (int c = 0; c < channels; ++c) {
     programs.push_back(executor::make_program(checked->schedule(), checked->report(), rank_, c));
+    if (flagged) continue;
+    const auto lags = schedule::find_lags(checked->schedule(), c, kSimpleSlots);
+    executor::set_lags(programs.back(), lags[static_cast<std::size_t>(rank_)]);
   }
   const executor::PackedPrograms packed =
       flagged ? executor::pack_flagged(programs) : executor::pack(programs);
@@ -480,8 +500,9 @@ void CudaGroup::launch(const CollectiveCall& call, bool in_place, const executor
     way.checked_output = call.output;
   }
   way.args.call.tag = tag;
-  start(way.kernel, static_cast<unsigned>(way.choice.channels), way.choice.threads, &way.args,
-        way.shared_bytes, static_cast<cudaStream_t>(stream));
+  start(way.kernel, static_cast<unsigned>(way.choice.channels),
+        executor::launch_threads(way.choice.protocol, static_cast<unsigned>(way.choice.threads)),
+        &way.args, way.shared_bytes, static_cast<cudaStream_t>(stream));
 }
 
 void CudaGroup::launch_copied(const CollectiveCall& call, const Extent& extent,
@@ -551,7 +572,7 @@ void CudaGroup::mark_last(cudaStream_t stream) {
   launched_ = true;
 }
 
-void CudaGroup::start(const void* kernel, unsigned blocks, int threads, void* args,
+void CudaGroup::start(const void* kernel, unsigned blocks, unsigned threads, void* args,
                       std::size_t shared, cudaStream_t stream) {
   const bool ordered = follow_last(stream);
   if (shared > std::size_t{48} << 10) {
@@ -565,7 +586,7 @@ void CudaGroup::start(const void* kernel, unsigned blocks, int threads, void* ar
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks);
-  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared;
   config.stream = stream;
   config.attrs = &overlap;
@@ -648,7 +669,7 @@ void CudaGroup::launch(const std::vector<PointToPointCall>& calls, DeviceStream 
     args.address_bytes = direct_ == Direct::kOff ? ~std::size_t{0} : kAddressBytes;
     args.check_tags = check_calls_;
     unsigned blocks = 0;
-    int threads = 0;
+    unsigned threads = 0;
     for (const PointToPointCall& call : wave) {
       Message& message = args.messages[args.num_messages++];
       message.bytes = call.count * size_of(call.type);
@@ -666,7 +687,8 @@ void CudaGroup::launch(const std::vector<PointToPointCall>& calls, DeviceStream 
       }
       show(message);
       blocks += static_cast<unsigned>(choice.channels);
-      threads = std::max(threads, choice.threads);
+      threads = std::max(threads, executor::launch_threads(choice.protocol,
+                                                           static_cast<unsigned>(choice.threads)));
     }
     start(executor::cuda_message_kernel(), blocks, threads, &args, 0, on);
   }

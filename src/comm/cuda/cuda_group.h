@@ -105,7 +105,7 @@ class CudaGroup final : public DeviceGroup {
   // Every operation has run. False when graphs have some, of which nothing is known.
   [[nodiscard]] bool idle() const;
   void wait_until_idle() const;
-  void start(const void* kernel, unsigned blocks, int threads, void* args, std::size_t shared,
+  void start(const void* kernel, unsigned blocks, unsigned threads, void* args, std::size_t shared,
              cudaStream_t stream);
 
   int device_;
@@ -117,6 +117,7 @@ class CudaGroup final : public DeviceGroup {
   bool can_overlap_ = false;
   bool check_calls_ = true;
   std::uint64_t timeout_ns_ = 0;
+  int max_channels_ = 1;
   WindowLayout layout_;
   std::array<DeviceMemory, executor::kNumProtocols> send_ends_;
   std::array<DeviceMemory, executor::kNumProtocols> receive_ends_;

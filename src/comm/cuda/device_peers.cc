@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <span>
 #include <string>
 
 #include "comm/cuda/cuda_error.h"
-#include "core/descriptor_server.h"
+#include "comm/memory_handover.h"
 #include "core/log.h"
 #include "core/mutex.h"
 
@@ -210,11 +211,13 @@ void DevicePeers::open_host_windows(Bootstrap& bootstrap, std::size_t bytes, Dea
   if (rank_ == 0) {
     SharedMemory memory = SharedMemory::create(total, backing_);
     memory.reserve(0, total);
-    server->serve(memory.fd(), size_ - 1, deadline);
+    std::vector<int> others(static_cast<std::size_t>(size_ - 1));
+    std::iota(others.begin(), others.end(), 1);
+    hand_over(*server, memory.fd(), size_ - 1, others, bootstrap, deadline);
     host_ = std::make_unique<PinnedMemory>(std::move(memory));
   } else {
     host_ = std::make_unique<PinnedMemory>(
-        SharedMemory::map(fetch_descriptor(offers[0].server, deadline), total));
+        SharedMemory::map(descriptor_of(0, offers[0].server, deadline), total));
   }
   for (std::size_t r = 0; r < peers_.size(); ++r) peers_[r].window = host_->on_device() + r * bytes;
   log::info(log::kInit,

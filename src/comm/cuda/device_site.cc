@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "comm/cuda/captured_graph.h"
 #include "comm/cuda/cuda_error.h"
 #include "comm/cuda/device_window.h"
+#include "comm/cuda/owned.h"
 #include "comm/measure_site.h"
 #include "core/log.h"
 
@@ -13,13 +15,11 @@ namespace {
 
 class DeviceSite final : public MeasureSite {
  public:
-  DeviceSite(Communicator& comm, int device) : comm_(comm), current_(device) {
-    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
-  }
+  DeviceSite(Communicator& comm, int device) : comm_(comm), device_(device), current_(device) {}
   ~DeviceSite() override {
-    forget_graph();
+    graph_.forget();  // while it captures, a stream cannot be waited for
     // What still runs uses the buffers that are freed next.
-    cudaStreamSynchronize(stream_);
+    cudaStreamSynchronize(stream_.get());
     for (const std::uint64_t number : registered_) {
       try {
         comm_.deregister_buffer(number);
@@ -27,12 +27,12 @@ class DeviceSite final : public MeasureSite {
         log::warn("deregistering a measured buffer: {}", error.what());
       }
     }
-    cudaStreamDestroy(stream_);
   }
   DeviceSite(const DeviceSite&) = delete;
   DeviceSite& operator=(const DeviceSite&) = delete;
 
   std::byte* take(std::size_t bytes, std::size_t offset) override {
+    const CurrentDevice current(device_);
     buffers_.emplace_back(std::max<std::size_t>(offset + bytes, 1));
     check_cuda(cudaMemset(buffers_.back().data(), 0x5a, offset + bytes), "clearing device memory");
     check_cuda(cudaDeviceSynchronize(), "clearing device memory");
@@ -49,36 +49,43 @@ class DeviceSite final : public MeasureSite {
   void read(std::span<std::byte> to, const std::byte* from) override {
     copy(to.data(), from, to.size());
   }
-  void run(const CollectiveCall& call) override { comm_.enqueue(call, stream_); }
+  void run(const CollectiveCall& call) override { comm_.enqueue(call, stream_.get()); }
+  void add(const CollectiveCall& call, Group& group) override {
+    group.add_on_stream(comm_, call, stream_.get());
+  }
 
+  bool finished() override {
+    const cudaError_t state = cudaStreamQuery(stream_.get());
+    if (state == cudaErrorNotReady) {
+      cudaGetLastError();  // which holds this, too, though it is no error
+      return false;
+    }
+    check_cuda(state, "waiting for a stream");
+    look();
+    return true;
+  }
   void finish() override {
     // A kernel whose peer is lost is ended by the communicator's abort flag; then this returns.
-    check_cuda(cudaStreamSynchronize(stream_), "waiting for a stream");
-    comm_.look_at_device();
-    comm_.fate().check();
+    check_cuda(cudaStreamSynchronize(stream_.get()), "waiting for a stream");
+    look();
   }
 
-  void capture(const std::function<void()>& enqueue) override {
-    forget_graph();
-    check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
-               "starting to capture");
-    cudaGraph_t graph = nullptr;
-    try {
-      enqueue();
-    } catch (...) {
-      cudaStreamEndCapture(stream_, &graph);
-      if (graph != nullptr) cudaGraphDestroy(graph);
-      cudaGetLastError();
-      throw;
-    }
-    check_cuda(cudaStreamEndCapture(stream_, &graph), "ending to capture");
-    const cudaError_t made = cudaGraphInstantiate(&graph_, graph, 0);
-    cudaGraphDestroy(graph);
-    check_cuda(made, "making a graph");
-    check_cuda(cudaGraphUpload(graph_, stream_), "loading a graph");
-    check_cuda(cudaStreamSynchronize(stream_), "loading a graph");
+  void begin_capture() override {
+    const CurrentDevice current(device_);
+    graph_.begin();
   }
-  void replay() override { check_cuda(cudaGraphLaunch(graph_, stream_), "starting a graph"); }
+  void end_capture() override {
+    const CurrentDevice current(device_);
+    graph_.end();
+  }
+  void load_captured() override {
+    const CurrentDevice current(device_);
+    graph_.load();
+  }
+  void replay() override {
+    const CurrentDevice current(device_);
+    graph_.launch();
+  }
 
   std::string algorithm_of(const CollectiveCall& call) override {
     return comm_.device()->describe_way(call);
@@ -87,18 +94,23 @@ class DeviceSite final : public MeasureSite {
  private:
   void copy(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
-    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "copying");
-    check_cuda(cudaStreamSynchronize(stream_), "copying");
+    const CurrentDevice current(device_);
+    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_.get()), "copying");
+    check_cuda(cudaStreamSynchronize(stream_.get()), "copying");
   }
-  void forget_graph() noexcept {
-    if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
-    graph_ = nullptr;
+
+  void look() {
+    comm_.look_at_device();
+    comm_.fate().check();
   }
 
   Communicator& comm_;
+  int device_;
+  // While this lives, so that the calls of a thread with one site need not change it. Where there
+  // are several, it is that of the last made.
   CurrentDevice current_;
-  cudaStream_t stream_ = nullptr;
-  cudaGraphExec_t graph_ = nullptr;
+  Stream stream_;
+  CapturedGraph graph_{stream_.get()};
   std::vector<DeviceMemory> buffers_;
   std::vector<std::uint64_t> registered_;
 };

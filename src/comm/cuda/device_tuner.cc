@@ -81,19 +81,18 @@ DeviceTuner::Load DeviceTuner::load_of(const schedule::Checked& checked) const {
 }
 
 DeviceChoice DeviceTuner::shape(const std::string& algorithm, const Load& load, Protocol protocol,
-                                std::size_t unit_bytes, int multiple) const {
+                                std::size_t unit_bytes, Channels channels) const {
   const std::size_t p = index(protocol);
   DeviceChoice choice;
   choice.algorithm = algorithm;
   choice.protocol = protocol;
   const double moved = std::max(load.units, 1.0) * static_cast<double>(unit_bytes);
-  choice.channels =
-      std::clamp(static_cast<int>(std::ceil(moved / static_cast<double>(kBlockBytes[p]))), 1,
-                 limits_.channels);
-  if (forced_channels_ > 0) choice.channels = std::min(forced_channels_, limits_.channels);
-  choice.channels = std::min((choice.channels + multiple - 1) / multiple,
-                             std::max(1, limits_.channels / multiple)) *
-                    multiple;
+  choice.channels = std::clamp(
+      static_cast<int>(std::ceil(moved / static_cast<double>(kBlockBytes[p]))), 1, channels.most);
+  if (forced_channels_ > 0) choice.channels = std::min(forced_channels_, channels.most);
+  choice.channels = std::min((choice.channels + channels.multiple - 1) / channels.multiple,
+                             std::max(1, channels.most / channels.multiple)) *
+                    channels.multiple;
   // What a channel moves of each part.
   const std::size_t part =
       std::max<std::size_t>(1, unit_bytes / static_cast<std::size_t>(load.parts * choice.channels));
@@ -141,19 +140,19 @@ DeviceChoice DeviceTuner::choose(Collective collective, int root, std::size_t un
   DeviceChoice best;
   best.predicted_seconds = std::numeric_limits<double>::infinity();
   for (const std::string& algorithm : candidates) {
-    DeviceChoice choice =
-        best_protocol(algorithm, load_of(algorithm, collective, root), unit_bytes, 1);
+    DeviceChoice choice = best_protocol(algorithm, load_of(algorithm, collective, root), unit_bytes,
+                                        {limits_.channels, 1});
     if (choice.predicted_seconds < best.predicted_seconds) best = std::move(choice);
   }
   return best;
 }
 
 DeviceChoice DeviceTuner::best_protocol(const std::string& algorithm, const Load& load,
-                                        std::size_t unit_bytes, int multiple) const {
+                                        std::size_t unit_bytes, Channels channels) const {
   DeviceChoice best;
   best.predicted_seconds = std::numeric_limits<double>::infinity();
   for (const Protocol protocol : protocols_) {
-    DeviceChoice choice = shape(algorithm, load, protocol, unit_bytes, multiple);
+    DeviceChoice choice = shape(algorithm, load, protocol, unit_bytes, channels);
     if (choice.chunk_bytes == 0) continue;
     if (choice.predicted_seconds < best.predicted_seconds) best = std::move(choice);
   }
@@ -162,11 +161,12 @@ DeviceChoice DeviceTuner::best_protocol(const std::string& algorithm, const Load
 
 DeviceChoice DeviceTuner::choose_given(const schedule::Checked& given,
                                        std::size_t unit_bytes) const {
-  return best_protocol(kGivenSchedule, load_of(given), unit_bytes, given.schedule().num_channels());
+  return best_protocol(kGivenSchedule, load_of(given), unit_bytes,
+                       {limits_.channels, given.schedule().num_channels()});
 }
 
 DeviceChoice DeviceTuner::choose_message(std::size_t bytes) const {
-  return best_protocol("message", {1, 1, 1, 1, 2}, bytes, 1);
+  return best_protocol("message", {1, 1, 1, 1, 2}, bytes, {limits_.message_channels, 1});
 }
 
 }  // namespace ropewalk::comm

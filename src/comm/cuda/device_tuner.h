@@ -36,8 +36,9 @@ struct DeviceChoice {
 class DeviceTuner {
  public:
   struct Limits {
-    int channels = 32;
-    bool whole_lines = false;  ///< ll128 works between all ranks
+    int channels = 32;          ///< of a collective
+    int message_channels = 16;  ///< of a message to one peer
+    bool whole_lines = false;   ///< ll128 works between all ranks
     std::size_t slot_bytes[executor::kNumProtocols] = {0, 0};
   };
   DeviceTuner(const Config& config, int num_ranks, const Limits& limits,
@@ -62,12 +63,16 @@ class DeviceTuner {
   };
   [[nodiscard]] Load load_of(const schedule::Checked& checked) const;
   const Load& load_of(const std::string& algorithm, Collective collective, int root);
-  /// @param multiple what the number of channels is a multiple of
+  /// How many channels there may be, and what their number is a multiple of.
+  struct Channels {
+    int most = 1;
+    int multiple = 1;
+  };
   [[nodiscard]] DeviceChoice shape(const std::string& algorithm, const Load& load,
                                    executor::Protocol protocol, std::size_t unit_bytes,
-                                   int multiple) const;
+                                   Channels channels) const;
   [[nodiscard]] DeviceChoice best_protocol(const std::string& algorithm, const Load& load,
-                                           std::size_t unit_bytes, int multiple) const;
+                                           std::size_t unit_bytes, Channels channels) const;
 
   int num_ranks_;
   Limits limits_;

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "comm/cuda/captured_graph.h"
 #include "comm/cuda/cuda_error.h"
 #include "comm/cuda/cuda_group.h"
 #include "comm/cuda/owned.h"
@@ -23,15 +24,6 @@ constexpr int kOperations = 20;
 constexpr int kLaunches = 3;
 // Numbers that the communicator's own calls reach last.
 constexpr std::uint32_t kFirstCall = 0x80000000;
-
-struct Graph {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t exec = nullptr;
-  ~Graph() {
-    if (exec != nullptr) cudaGraphExecDestroy(exec);
-    if (graph != nullptr) cudaGraphDestroy(graph);
-  }
-};
 
 std::string name_of(int device, int ranks, bool peer_access) {
   cudaDeviceProp properties{};
@@ -60,17 +52,15 @@ double CudaGroup::seconds_of(Collective collective, std::size_t unit_bytes, std:
   };
   enqueue();
   check_cuda(cudaStreamSynchronize(stream), "measuring");
-  Graph graph;
-  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "measuring");
+  CapturedGraph graph(stream);
+  graph.begin();
   for (int i = 0; i < kOperations; ++i) enqueue();
-  check_cuda(cudaStreamEndCapture(stream, &graph.graph), "measuring");
-  check_cuda(cudaGraphInstantiate(&graph.exec, graph.graph, 0), "measuring");
-  check_cuda(cudaGraphLaunch(graph.exec, stream), "measuring");
+  graph.end();
+  graph.load();
+  graph.launch();
   check_cuda(cudaStreamSynchronize(stream), "measuring");
   const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < kLaunches; ++i) {
-    check_cuda(cudaGraphLaunch(graph.exec, stream), "measuring");
-  }
+  for (int i = 0; i < kLaunches; ++i) graph.launch();
   check_cuda(cudaStreamSynchronize(stream), "measuring");
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
   return passed.count() / (kLaunches * kOperations);
