@@ -109,6 +109,9 @@ RW_API rwResult_t rwCommInitRank(rwComm_t* comm, int nranks, rwUniqueId id, int 
  * ROPEWALK_RANK, ROPEWALK_WORLD_SIZE and ROPEWALK_RENDEZVOUS. Alone (no launcher) it makes a
  * communicator of one rank. */
 RW_API rwResult_t rwCommInitEnv(rwComm_t* comm);
+/* The same with `nranks` ranks in each of the launcher's processes, which all call with the same
+ * number: comms[i] of process p is rank p * nranks + i. */
+RW_API rwResult_t rwCommInitEnvRanks(rwComm_t* comms, int nranks);
 
 /* `nranks` communicators of one new group, all in this process; comms[i] is rank i. */
 RW_API rwResult_t rwCommInitAll(rwComm_t* comms, int nranks);
@@ -340,6 +343,12 @@ typedef struct {
 /* Collective: all ranks of `comm` call with equal specs. Every rank gets the same result. Inputs
  * are small integers, so that every order of reduction gives the same bits. */
 RW_API rwResult_t rwMeasure(rwComm_t comm, const rwMeasureSpec_t* spec, rwMeasureResult_t* result);
+/* The same for `ncomms` different ranks of one communicator, of which this thread makes each call
+ * in one group. Other threads and processes call for theirs, with however many. iteration_seconds
+ * are those of the group. What is wrong with `comms` or `spec` changes nothing; after any other
+ * error all of `comms` are broken, so that none waits for another. */
+RW_API rwResult_t rwMeasureGroup(const rwComm_t* comms, int ncomms, const rwMeasureSpec_t* spec,
+                                 rwMeasureResult_t* result);
 
 /* Bandwidth and latency between all GPUs that this process sees, and between each and the host, as
  * JSON: gpus[], peer_access[][], matrices[], host[]. Copies are of `bytes`, a multiple of 16, and

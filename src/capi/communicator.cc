@@ -1,5 +1,7 @@
 // Communicators, unique ids, groups and requests.
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <thread>
 #include <vector>
@@ -31,6 +33,40 @@ void join_into(rwComm_t* place, const UniqueId& id, int rank, int size) {
   auto handle = std::make_unique<rwComm>();
   handle->comm = Communicator::join(id, rank, size, Runtime::process());
   *place = handle.release();
+}
+
+// Ranks `first` and those after it into `comms`, all or none.
+void join_together(std::span<rwComm_t> comms, const UniqueId& id, int first, int size) {
+  std::vector<rwComm_t> made(comms.size(), nullptr);
+  Group group;
+  group.start();
+  for (rwComm_t& place : made) {
+    group.add_join([&id, &place, rank = first++, size] { join_into(&place, id, rank, size); });
+  }
+  try {
+    group.end();
+  } catch (...) {
+    for (const rwComm_t one : made) delete one;
+    throw;
+  }
+  std::copy(made.begin(), made.end(), comms.begin());
+}
+
+// As many ranks of this process as there is room for, and of each of the launcher's others.
+void join_by_launcher(std::span<rwComm_t> comms) {
+  Runtime& runtime = Runtime::process();
+  const Config config = runtime.config();
+  const comm::LaunchEnvironment environment = comm::detect();
+  const std::size_t each = comms.size();
+  if (each > static_cast<std::size_t>(std::numeric_limits<int>::max() / environment.size)) {
+    throw Error(Errc::kInvalidArgument, "nranks: {} in each of {} processes", each,
+                environment.size);
+  }
+  // The meeting place must stay until all ranks of this process have joined.
+  const comm::Meeting meeting =
+      comm::rendezvous(environment, config, comm::deadline_of(config), runtime.context());
+  const int count = static_cast<int>(each);
+  join_together(comms, meeting.id(), environment.rank * count, environment.size * count);
 }
 
 }  // namespace
@@ -93,15 +129,14 @@ RW_API rwResult_t rwCommInitRank(rwComm_t* comm, int nranks, rwUniqueId id, int 
 }
 
 RW_API rwResult_t rwCommInitEnv(rwComm_t* comm) {
-  return guarded("rwCommInitEnv", [&] {
-    rwComm_t* place = &checked(comm, "comm");
-    Runtime& runtime = Runtime::process();
-    const Config config = runtime.config();
-    const comm::LaunchEnvironment environment = comm::detect();
-    // The meeting place must stay until this rank has joined.
-    const comm::Meeting meeting =
-        comm::rendezvous(environment, config, comm::deadline_of(config), runtime.context());
-    join_into(place, meeting.id(), environment.rank, environment.size);
+  return guarded("rwCommInitEnv", [&] { join_by_launcher(std::span(&checked(comm, "comm"), 1)); });
+}
+
+RW_API rwResult_t rwCommInitEnvRanks(rwComm_t* comms, int nranks) {
+  return guarded("rwCommInitEnvRanks", [&] {
+    checked(comms, "comms");
+    if (nranks < 1) throw Error(Errc::kInvalidArgument, "nranks: {} is not positive", nranks);
+    join_by_launcher(std::span(comms, static_cast<std::size_t>(nranks)));
   });
 }
 
@@ -111,20 +146,7 @@ RW_API rwResult_t rwCommInitAll(rwComm_t* comms, int nranks) {
     if (nranks < 1) throw Error(Errc::kInvalidArgument, "nranks: {} is not positive", nranks);
     Runtime& runtime = Runtime::process();
     const UniqueId id = comm::make_unique_id(runtime.config(), runtime.context());
-    std::vector<rwComm_t> made(static_cast<std::size_t>(nranks), nullptr);
-    Group group;
-    group.start();
-    for (int rank = 0; rank < nranks; ++rank) {
-      rwComm_t* place = &made[static_cast<std::size_t>(rank)];
-      group.add_join([=] { join_into(place, id, rank, nranks); });
-    }
-    try {
-      group.end();
-    } catch (...) {
-      for (const rwComm_t one : made) delete one;
-      throw;
-    }
-    std::copy(made.begin(), made.end(), comms);
+    join_together(std::span(comms, static_cast<std::size_t>(nranks)), id, 0, nranks);
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include "capi/guard.h"
 #include "comm/machine_constants.h"
+#include "comm/processors.h"
 #include "comm/rank_record.h"
 #include "comm/runtime.h"
 #include "comm/tuner.h"
@@ -17,9 +18,10 @@ nlohmann::json choices(const Config& config, int nranks) {
   comm::GroupFacts facts;
   facts.num_ranks = nranks;
   facts.max_ranks_per_host = nranks;
-  facts.min_cores_per_host = comm::usable_cores();
+  facts.ranks_per_processor = static_cast<double>(nranks) / comm::Processors::usable().count();
   facts.all_by_address = config.text(Setting::kSingleCopy) != "off";
-  facts.slot_bytes = config.bytes(Setting::kSlotBytes);
+  const std::size_t slot_bytes = config.bytes(Setting::kSlotBytes);
+  facts.slot_bytes = slot_bytes > 0 ? slot_bytes : comm::kSlotBytes;
   comm::Tuner tuner(config, facts, comm::machine_constants(config),
                     comm::Runtime::process().schedules());
   nlohmann::json all = nlohmann::json::object();

@@ -48,19 +48,23 @@ void Plugin::open_session() {
   auto made = std::make_unique<Session>();
   made->config = Config::load();
   made->transport = transport::make_transport(made->config.text(Setting::kNet), made->config);
-  unsigned kinds = 0;
+  bool gpu = false;
+  bool placeless = false;  // GPU memory is taken by a device that is nowhere on PCIe
   std::string names;
   for (int i = 0; i < made->transport->num_devices(); ++i) {
     Device device{made->transport->properties(i), {}};
     device.name = device.properties.name;
-    kinds |= device.properties.memory_kinds;
+    if ((device.properties.memory_kinds & static_cast<unsigned>(transport::MemoryKind::kCuda)) !=
+        0) {
+      gpu = true;
+      placeless = placeless || device.properties.pci_path.empty();
+    }
     names += (i == 0 ? "" : ", ") + device.name;
     made->devices.push_back(std::move(device));
   }
-  const bool gpu = (kinds & static_cast<unsigned>(transport::MemoryKind::kCuda)) != 0;
   log::info(log::kInit, "{} over {}{}", made->transport->name(),
             names.empty() ? "no device" : names, gpu ? ", also for GPU memory" : "");
-  set_variables(made->config.text(Setting::kNet), gpu);
+  set_variables(made->config.text(Setting::kNet), placeless);
   session_ = std::move(made);
 }
 

@@ -31,13 +31,17 @@ constexpr Variable kLongMessages[] = {{"NCCL_BUFFSIZE", "16777216"},
 
 std::optional<Tuning> tuning_of(std::string_view network) {
   if (network == "cuda_ipc") return Tuning{4 << 10, std::size_t{1} << 20, 2, 12};
+  // An adapter is what NCCL takes it for; but neither its DMA nor copies of what is staged promise
+  // that lines of 128 bytes arrive in order.
+  if (network == "sisci") return Tuning{0, 0, 0, 0};
   if (network == "shm" || network == "auto") return Tuning{4 << 10, 64 << 10, 2, 8};
   return std::nullopt;
 }
 
 int apply(const Tuning& tuning, std::size_t bytes, std::size_t ranks, std::span<float> times,
           std::size_t protocols) {
-  const bool is_long = bytes > tuning.flagged_bytes * std::max<std::size_t>(1, ranks);
+  const bool is_long =
+      tuning.most_channels > 0 && bytes > tuning.flagged_bytes * std::max<std::size_t>(1, ranks);
   bool simple = false;
   for (std::size_t row = 0; row + protocols <= times.size(); row += protocols) {
     const auto can = [&](std::size_t protocol) {
@@ -58,17 +62,18 @@ int apply(const Tuning& tuning, std::size_t bytes, std::size_t ranks, std::span<
   return static_cast<int>(std::clamp<double>(best, tuning.fewest_channels, tuning.most_channels));
 }
 
-void set_variables(std::string_view network, bool gpu) {
+void set_variables(std::string_view network, bool placeless) {
   std::string made;
   const auto want = [&](const char* name, const char* value) {
     if (std::getenv(name) != nullptr || setenv(name, value, 1) != 0) return;
     made += std::string(made.empty() ? "" : " ") + name + "=" + value;
   };
-  if (gpu) want(kGpuMemory.name, kGpuMemory.value);
-  if (const std::optional<Tuning> tuning = tuning_of(network)) {
+  if (placeless) want(kGpuMemory.name, kGpuMemory.value);
+  if (const std::optional<Tuning> tuning = tuning_of(network);
+      tuning && tuning->most_channels > 0) {
     want("NCCL_MIN_NCHANNELS", std::to_string(tuning->most_channels).c_str());
   }
-  if (gpu && network == "cuda_ipc") {
+  if (placeless && network == "cuda_ipc") {
     for (const Variable& variable : kLongMessages) want(variable.name, variable.value);
   }
   if (!made.empty()) log::info(log::kNet, "set, as they were not: {}", made);

@@ -21,7 +21,7 @@ struct Tuning {
   std::size_t flagged_bytes = 0;  ///< of a rank's share: the most that LL is good for
   std::size_t channel_bytes = 0;  ///< r * c of above
   int fewest_channels = 1;
-  int most_channels = 1;
+  int most_channels = 1;  ///< 0: LL and channels are left to NCCL
 };
 
 /// @param network a value of the setting NET; nothing for those that are best left to NCCL
@@ -36,7 +36,7 @@ int apply(const Tuning& tuning, std::size_t bytes, std::size_t ranks, std::span<
 
 /// Sets those of NCCL's variables that `network` needs and the user has not set. They are read
 /// when a communicator is made, after its network.
-/// @param gpu the network takes GPU memory
-void set_variables(std::string_view network, bool gpu);
+/// @param placeless the network takes GPU memory, and has no place on PCIe
+void set_variables(std::string_view network, bool placeless);
 
 }  // namespace ropewalk::netplugin
