@@ -84,6 +84,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwCommInitRank": (_COMM_OUT, _INT, UniqueIdStruct, _INT),
     "rwCommInitEnv": (_COMM_OUT,),
     "rwCommInitAll": (_COMM_OUT, _INT),
+    "rwCommInitEnvRanks": (_COMM_OUT, _INT),
     "rwCommSplit": (Comm, _INT, _INT, _COMM_OUT),
     "rwCommCount": (Comm, _INT_OUT),
     "rwCommUserRank": (Comm, _INT_OUT),
@@ -144,7 +145,12 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwTuningDescribe": (_INT, _INT, _TEXT_OUT),
     "rwMeasurePeers": (_SIZE, _INT, _TEXT_OUT),
     "rwProbe": (_TEXT, _TEXT_OUT),
-    "rwMeasure": (Comm, ctypes.POINTER(MeasureSpec), ctypes.POINTER(MeasureResult)),
+    "rwMeasureGroup": (
+        _COMM_OUT,
+        _INT,
+        ctypes.POINTER(MeasureSpec),
+        ctypes.POINTER(MeasureResult),
+    ),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Optional, Union
 
 from ropewalk._library import UNIQUE_ID_BYTES, Comm, UniqueIdStruct, check, library
 from ropewalk.communicator import Communicator
-from ropewalk.errors import ArgumentError, UsageError
+from ropewalk.errors import SUCCESS, ArgumentError, UsageError
 from ropewalk.groups import group
 
 Device = Union[str, int, None]
@@ -29,6 +29,12 @@ def device_count() -> int:
 def why_no_device() -> str:
     """Why GPUs cannot be used here; "" when they can."""
     return (library().rwWhyNoDevice() or b"").decode("utf-8", "replace")
+
+
+def local_number(otherwise: int) -> int:
+    """This process's number among the launcher's on this host; `otherwise` if it does not tell."""
+    told = next((os.environ[name] for name in _LOCAL_RANKS if name in os.environ), "")
+    return int(told) if told.isdigit() else otherwise
 
 
 def device_number(device: Union[str, int], rank: int) -> int:
@@ -52,8 +58,7 @@ def device_number(device: Union[str, int], rank: int) -> int:
     count = device_count()
     if count == 0:
         raise UsageError(f'device "cuda": {why_no_device()}')
-    told = next((os.environ[name] for name in _LOCAL_RANKS if name in os.environ), "")
-    return (int(told) if told.isdigit() else rank) % count
+    return local_number(rank) % count
 
 
 def _with_device(comm: Communicator, device: Device) -> Communicator:
@@ -137,3 +142,38 @@ def init_all(size: int, *, device: Device = None) -> list[Communicator]:
             for comm in made:
                 comm.attach(device_number(device, comm.rank))
     return made
+
+
+def init_ranks(
+    count: int, *, unique_id: Optional[bytes] = None, process: int = 0, processes: int = 1
+) -> list[Communicator]:
+    """Joins a job whose processes have `count` ranks each; those of this one, in rank order.
+
+    Each may be used by its own thread, or several by one thread within a `group`.
+
+    Args:
+        count: ranks in each process, the same in all.
+        unique_id: from `ropewalk.unique_id`, the same in all processes; None: the launcher's
+            environment tells of the processes, as in `init`.
+        process: with `unique_id`: this process's number. It has rank `process * count` and those
+            that follow.
+        processes: with `unique_id`: how many there are.
+    """
+    if count < 1:
+        raise ArgumentError(f"count {count} is not positive")
+    if unique_id is None:
+        joined = (Comm * count)()
+        check(library().rwCommInitEnvRanks(joined, count))
+        return [Communicator(Comm(address)) for address in joined]
+    comms = [Comm() for _ in range(count)]
+    raw = UniqueIdStruct.from_buffer_copy(unique_id)
+    size, first = processes * count, process * count
+    check(library().rwGroupStart())
+    for i, comm in enumerate(comms):
+        check(library().rwCommInitRank(ctypes.byref(comm), size, raw, first + i))
+    result = library().rwGroupEnd()
+    if result != SUCCESS:
+        for comm in filter(None, comms):  # those that joined before another one failed
+            library().rwCommAbort(comm)
+    check(result)
+    return [Communicator(comm) for comm in comms]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Union
 
-from ropewalk._library import MeasureResult, MeasureSpec, check, library
+from ropewalk._library import Comm, MeasureResult, MeasureSpec, check, library
 from ropewalk.communicator import Communicator
 from ropewalk.types import OPERATORS, DataType
 
@@ -23,11 +24,11 @@ class Measured(NamedTuple):
     wrong: int
     algorithm: str
     iteration_seconds: list[float]
-    """of each iteration of this rank; empty unless they were asked for"""
+    """of each iteration of the ranks given; empty unless they were asked for"""
 
 
 def measure(
-    comm: Communicator,
+    comm: Union[Communicator, Sequence[Communicator]],
     collective: str,
     count: int,
     data_type: DataType,
@@ -49,7 +50,8 @@ def measure(
     """Runs a collective `iterations` times and verifies it. All ranks call alike.
 
     Args:
-        comm: where.
+        comm: this rank; or several ranks of one communicator, of which this thread makes each call
+            in one group.
         collective: "all_reduce" and so on.
         count: elements, as in the collective's C call.
         data_type: of the elements.
@@ -88,10 +90,10 @@ def measure(
         graphs=graphs,
         registered=int(registered),
     )
+    comms = [comm] if isinstance(comm, Communicator) else comm
+    handles = (Comm * len(comms))(*(each.c_handle for each in comms))
     result = MeasureResult()
-    check(
-        library().rwMeasure(comm.c_handle, ctypes.byref(spec), ctypes.byref(result)), comm.c_handle
-    )
+    check(library().rwMeasureGroup(handles, len(comms), ctypes.byref(spec), ctypes.byref(result)))
     return Measured(
         result.seconds_avg,
         result.seconds_min,

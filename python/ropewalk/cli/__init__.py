@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Annotated, Final, NamedTuple, Optional
 
 import typer
 
 from ropewalk import __version__
-from ropewalk.cli import (
-    bench,
-    bind,
-    check_plugin,
-    config,
-    console,
-    doctor,
-    microbench,
-    nccl,
-    p2p,
-    plan,
-    run,
-    schedule,
-    simulate,
-    topo,
-)
+from ropewalk.cli import console
 
 HELP = """
 Collectives over all the links that a set of hosts and GPUs has.
@@ -57,14 +45,55 @@ Examples:
 `ropewalk COMMAND --help` tells more, with examples.
 """
 
-app = typer.Typer(
-    name="ropewalk",
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+
+class _Place(NamedTuple):
+    """Where a command is: a module beside this one, and what it calls the command and its help."""
+
+    module: str
+    function: str  # or the app of a group
+    help: str = "HELP"
+
+
+COMMANDS: Final = {
+    "bench": _Place("bench", "bench"),
+    "bind": _Place("bind", "bind"),
+    "check-plugin": _Place("check_plugin", "check_plugin"),
+    "config": _Place("config", "config"),
+    "doctor": _Place("doctor", "doctor"),
+    "microbench": _Place("microbench", "microbench"),
+    "nccl-env": _Place("nccl", "nccl_env", "ENV_HELP"),
+    "nccl-graph": _Place("nccl", "nccl_graph", "GRAPH_HELP"),
+    "p2p": _Place("p2p", "p2p"),
+    "plan": _Place("plan", "plan"),
+    "run": _Place("run", "run"),
+    "schedule": _Place("schedule", "app"),
+    "simulate": _Place("simulate", "simulate"),
+    "topo": _Place("topo", "topo"),
+}
+
+
+def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The program with the commands called `names`, all by default."""
+    app = typer.Typer(
+        name="ropewalk",
+        add_completion=False,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback(help=HELP)(_root)
+    for name in names:
+        place = COMMANDS[name]
+        module = import_module(f"{__name__}.{place.module}")
+        found = getattr(module, place.function)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name, help=getattr(module, place.help))
+            continue
+        # What follows the program's name is the program's.
+        context = {"allow_interspersed_args": False} if name == "run" else None
+        app.command(name=name, help=getattr(module, place.help), context_settings=context)(found)
+    return app
 
 
 def _print_version(wanted: bool) -> None:
@@ -73,8 +102,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(help=HELP)
-def root(
+def _root(
     version: Annotated[
         bool,
         typer.Option(
@@ -87,27 +115,20 @@ def root(
     console.pending_settings = list(set_ or [])
 
 
-app.command(name="bench", help=bench.HELP)(bench.bench)
-app.command(name="bind", help=bind.HELP)(bind.bind)
-app.command(name="check-plugin", help=check_plugin.HELP)(check_plugin.check_plugin)
-app.command(name="config", help=config.HELP)(config.config)
-app.command(name="doctor", help=doctor.HELP)(doctor.doctor)
-app.command(name="microbench", help=microbench.HELP)(microbench.microbench)
-app.command(name="nccl-env", help=nccl.ENV_HELP)(nccl.nccl_env)
-app.command(name="nccl-graph", help=nccl.GRAPH_HELP)(nccl.nccl_graph)
-app.command(name="p2p", help=p2p.HELP)(p2p.p2p)
-app.command(name="plan", help=plan.HELP)(plan.plan)
-# What follows the program's name is the program's.
-app.command(
-    name="run",
-    help=run.HELP,
-    context_settings={"allow_interspersed_args": False},
-)(run.run)
-app.add_typer(schedule.app, name="schedule", help=schedule.HELP)
-app.command(name="simulate", help=simulate.HELP)(simulate.simulate)
-app.command(name="topo", help=topo.HELP)(topo.topo)
+def _command_in(arguments: Sequence[str]) -> Optional[str]:
+    """The command that is called, if no more than settings stand before it."""
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--set":
+            next(rest, None)
+        elif not argument.startswith("--set="):
+            return argument if argument in COMMANDS else None
+    return None
 
 
 def main() -> None:
     """The program `ropewalk`."""
+    # To read and import the commands that are not called takes longer than most that are.
+    command = _command_in(sys.argv[1:])
+    app = make_app(COMMANDS if command is None else [command])
     app()

@@ -11,11 +11,17 @@ from typing import Annotated, Optional
 import typer
 
 from ropewalk import joining
-from ropewalk.cli import bench_device, bench_run, bench_schedule, console, launch
+from ropewalk.cli import (
+    bench_device,
+    bench_ranks,
+    bench_run,
+    bench_schedule,
+    console,
+    launch,
+    process_ranks,
+)
 from ropewalk.cli.bench_plan import OPERATIONS, OPERATORS, TYPES, Options, find_type
 from ropewalk.communicator import Communicator
-
-DEFAULT_RANKS = 2
 
 HELP = """
 Time a collective operation and verify its result.
@@ -29,13 +35,17 @@ Operations: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_al
 sendrecv.
 
 Without a launcher, --ranks N starts N local processes, one for each GPU when N is not given. Under
-torchrun, mpirun or srun each process is one rank, and --ranks is not given.
+torchrun, mpirun or srun the processes are the launcher's, and --ranks is not given. Each process is
+one rank; with -t T and -g G it has T threads, each of which drives G ranks by one group call for
+each operation. Then there is one process, unless --ranks or a launcher says otherwise.
 
 Examples:
 
 \b
   ropewalk bench all_reduce
       32 MiB over all GPUs of this host, or over 2 local ranks on host memory
+  ropewalk bench all_reduce -g 8 -b 8 -e 128M -f 2
+      8 B to 128 MiB, doubling, over 8 GPUs that one thread of one process drives
   ropewalk bench all_reduce --ranks 4 -b 8 -e 64M -f 2
       8 B to 64 MiB, doubling, over 4 local ranks
   ropewalk bench reduce_scatter -d bfloat16 -o max -b 1K -e 1M -f 4
@@ -89,18 +99,14 @@ def _only(flag: str, value: int, accepted: int, why: str) -> None:
 
 
 def _of_schedule(
-    given: bench_schedule.Given, operation: Optional[str], ranks: Optional[int], root: int
-) -> tuple[str, int, int]:
-    """Operation, ranks and root of a schedule; what the command line says must agree."""
+    given: bench_schedule.Given, operation: Optional[str], root: int
+) -> tuple[str, int]:
+    """Operation and root of a schedule; what the command line says must agree."""
     named = None if operation is None else operation.replace("-", "_")
-    for what, wanted, own in (
-        ("OP", named, given.collective),
-        ("--ranks", ranks, given.ranks),
-        ("-r", root or None, given.root),
-    ):
+    for what, wanted, own in (("OP", named, given.collective), ("-r", root or None, given.root)):
         if wanted is not None and wanted != own:
             console.fail(f"{what} {wanted}: {given.name} is for {own}", console.USAGE)
-    return given.collective, given.ranks, given.root
+    return given.collective, given.root
 
 
 def bench(
@@ -111,7 +117,8 @@ def bench(
     ranks: Annotated[
         Optional[int],
         typer.Option(
-            "--ranks", help=f"Start this many local ranks (one per GPU; {DEFAULT_RANKS} on hosts)."
+            "--ranks",
+            help=f"Start this many local processes (one per GPU; {bench_ranks.DEFAULT} on hosts).",
         ),
     ] = None,
     device: Annotated[
@@ -128,7 +135,7 @@ def bench(
         ),
     ] = None,
     pin: Annotated[
-        bool, typer.Option("--pin", help="Bind each local rank to one core, in turns.")
+        bool, typer.Option("--pin", help="Bind each thread with ranks to one core, in turns.")
     ] = False,
     minbytes: Annotated[
         str, typer.Option("-b", "--minbytes", help="Smallest size in bytes.")
@@ -213,11 +220,13 @@ def bench(
         ),
     ] = 0,
     nthreads: Annotated[
-        int, typer.Option("-t", "--nthreads", help="Threads per process: 1; use --ranks.")
-    ] = 1,
+        Optional[int],
+        typer.Option("-t", "--nthreads", help="Threads in each process; 1 unless given."),
+    ] = None,
     ngpus: Annotated[
-        int, typer.Option("-g", "--ngpus", help="Ranks per thread: 1; use --ranks.")
-    ] = 1,
+        Optional[int],
+        typer.Option("-g", "--ngpus", help="Ranks of each thread, a GPU for each; 1 unless given."),
+    ] = None,
     cudagraph: Annotated[
         int,
         typer.Option(
@@ -253,22 +262,20 @@ def bench(
     """See HELP."""
     given_schedule = None if schedule is None else bench_schedule.Given.read(schedule)
     if given_schedule is not None:
-        operation, ranks, root = _of_schedule(given_schedule, operation, ranks, root)
+        operation, root = _of_schedule(given_schedule, operation, root)
     if operation is None:
         console.fail("OP is missing: which operation? For example: bench all_reduce", console.USAGE)
     wanted = {"alltoall": "all_to_all"}.get(operation, operation.replace("-", "_"))
     if wanted not in OPERATIONS:
         known = ", ".join(OPERATIONS)
         console.fail(f'unknown operation "{operation}"; known are {known}', console.USAGE)
-    use_ranks = "one process is one rank here; use --ranks N, or a launcher"
-    _only("-t", nthreads, 1, use_ranks)
-    _only("-g", ngpus, 1, use_ranks)
     ncclish = "chooses among NCCL's own kernels; see `ropewalk config` for the settings here"
     _only("-x", cta_policy, -1, ncclish)
     _only("-D", device_implementation, 0, ncclish)
     _only("-V", device_cta_count, -1, ncclish)
     _only("-M", memory, 0, "no memory report by this version; ROPEWALK_DEBUG=INFO tells it")
     _only("-y", stream_null, 0, "the default stream is not measured by this version")
+    ranks_of = bench_ranks.find(ranks, nthreads, ngpus, given_schedule)
     if device not in (None, "host", "cuda"):
         console.fail(f'--device "{device}": known are host, cuda', console.USAGE)
     graphs = max(_number("-G", cudagraph, 0), int(graph))
@@ -292,6 +299,8 @@ def bench(
     if op not in OPERATORS and op != "all":
         console.fail(f'-o: unknown operator "{op}"; known: {", ".join(OPERATORS)}', console.USAGE)
     options = Options(
+        nthreads=ranks_of.threads,
+        ngpus=ranks_of.per_thread,
         minbytes=parse_size(minbytes, "-b"),
         maxbytes=parse_size(maxbytes, "-e"),
         stepbytes=parse_size(stepbytes, "-i"),
@@ -331,19 +340,9 @@ def bench(
     if timeout >= 0:
         given.append(f"TIMEOUT={timeout}s")
 
-    launched = launch.launched_ranks()
-    if launched > 1 and given_schedule is not None and ranks == launched:
-        ranks = None  # the schedule's number, and the launcher's
-    if launched > 1 and ranks is not None:
-        console.fail(f"--ranks: a launcher started {launched} ranks already", console.USAGE)
-    # One rank by a launcher may be a batch job's shell, from which --ranks starts local ranks.
-    by_launcher = launched > 0 and ranks is None
-    local = launch.ranks_here() if by_launcher else ranks
-    if local is not None:
-        _number("--ranks", local, 1, 4096)
     if given_schedule is not None and device is None:
         device = "host"  # what its file describes are ranks, not GPUs
-    site = bench_device.choose(device, local)
+    site = bench_device.choose(device, ranks_of.here, ranks_of.describe())
     if given_schedule is not None and not site.gpus:
         given = [*given_schedule.settings(), *given]
     if graphs and not site.gpus:
@@ -358,29 +357,43 @@ def bench(
         options = replace(options, registered=False)
     if site.note:
         print(f"# {site.note}", file=sys.stderr)
-    count = local or site.gpus or DEFAULT_RANKS
+    processes = ranks_of.processes or site.gpus or bench_ranks.DEFAULT
+    if options.root >= processes * ranks_of.each:
+        console.fail(f"-r {root}: there are {processes * ranks_of.each} ranks", console.USAGE)
 
-    def body(comm: Communicator) -> int:
-        if options.root >= comm.size:
-            console.fail(f"-r {root}: there are {comm.size} ranks", console.USAGE)
+    def body(comms: list[Communicator]) -> int:
         if site.gpus:
-            comm.attach(joining.device_number("cuda", comm.rank))
-        if given_schedule is None:
-            return bench_run.run(comm, chosen, options, outputs)
-        use = given_schedule.use(comm)
-        if use.status != console.OK:
-            return use.status
-        as_given = replace(chosen, in_place=chosen.in_place and use.in_place)
-        return bench_run.run(comm, as_given, options, outputs)
+            ranks_of.attach(comms)
+        operation = chosen
+        if given_schedule is not None:
+            use = given_schedule.use(comms)
+            if use.status != console.OK:
+                return use.status
+            operation = replace(chosen, in_place=chosen.in_place and use.in_place)
+        return process_ranks.in_threads(
+            comms,
+            ranks_of.threads,
+            lambda driven: bench_run.run(driven, operation, options, outputs),
+            pinned=pin,
+        )
 
-    if by_launcher:
+    if ranks_of.by_launcher:
         console.apply_settings(given)
-        with console.reported(), joining.init() as comm:
-            if pin:
-                launch.pin(comm.rank)
-            status = body(comm)
+        with console.reported():
+            comms = joining.init_ranks(ranks_of.each)
+            with process_ranks.leaving(comms):
+                if pin:
+                    process_ranks.pin(
+                        comms[0].rank // ranks_of.each * ranks_of.threads, ranks_of.threads
+                    )
+                status = body(comms)
     else:
         status = launch.run_local(
-            count, body, prepare=lambda: console.apply_settings(given), pinned=pin
+            processes,
+            body,
+            prepare=lambda: console.apply_settings(given),
+            pinned=pin,
+            ranks_each=ranks_of.each,
+            threads_each=ranks_of.threads,
         )
     raise typer.Exit(status)

@@ -41,18 +41,19 @@ def count_gpus() -> tuple[int, str]:
     return int(count), reason
 
 
-def choose(device: Optional[str], ranks: Optional[int]) -> Site:
+def choose(device: Optional[str], ranks: Optional[int], how: str = "") -> Site:
     """The memory to work on.
 
     Args:
         device: what the user asked for: "host", "cuda", or None.
         ranks: ranks on this host; None: as many as there are GPUs.
+        how: where they come from, in words.
     """
     if device == "host":
         return Site(0, "--device host was given")
     gpus, reason = count_gpus()
     if gpus and ranks is not None and ranks > gpus:
-        reason = f"there are {gpus} GPUs for {ranks} ranks"
+        reason = f"there are {gpus} GPUs for {ranks} ranks{how and f' ({how})'}"
     if not reason and gpus:
         return Site(gpus)
     if device == "cuda":

@@ -20,8 +20,8 @@ class Iterations:
     stdev_us: float
     times_us: list[float]
     """of each iteration, the time of the slowest rank"""
-    per_rank_us: list[list[float]]
-    """of each rank, of each iteration"""
+    per_process_us: list[list[float]]
+    """of each process, of each iteration, the time of its slowest rank"""
 
     @property
     def cv_percent(self) -> float:
@@ -29,9 +29,19 @@ class Iterations:
         return self.stdev_us / self.avg_us * 100 if self.avg_us > 0 else 0.0
 
 
-def summarize(per_rank_us: list[list[float]], skipped: int) -> Iterations:
-    """Figures over the iterations after the first `skipped`; percentiles by nearest rank."""
-    slowest = [max(times) for times in zip(*per_rank_us)]
+def summarize(per_rank_us: list[list[float]], skipped: int, ranks_each: int = 1) -> Iterations:
+    """Figures over the iterations after the first `skipped`; percentiles by nearest rank.
+
+    Args:
+        per_rank_us: of each rank, of each iteration.
+        skipped: how many.
+        ranks_each: ranks in each process.
+    """
+    per_process_us = [
+        _slowest(per_rank_us[first : first + ranks_each])
+        for first in range(0, len(per_rank_us), ranks_each)
+    ]
+    slowest = _slowest(per_process_us)
     counted = sorted(slowest[skipped:])
     total = len(counted)
     mean = sum(counted) / total
@@ -50,5 +60,10 @@ def summarize(per_rank_us: list[list[float]], skipped: int) -> Iterations:
         percentile(99),
         math.sqrt(sum((time - mean) ** 2 for time in counted) / total),
         slowest,
-        per_rank_us,
+        per_process_us,
     )
+
+
+def _slowest(times: list[list[float]]) -> list[float]:
+    """Of each iteration, the longest."""
+    return [max(iteration) for iteration in zip(*times)]

@@ -56,8 +56,8 @@ class Report:
             else {"step_bytes": options.stepbytes}
         )
         self._document["config"] = {
-            "nthreads": 1,
-            "ngpus": 1,
+            "nthreads": options.nthreads,
+            "ngpus": options.ngpus,
             "minimum_bytes": options.minbytes,
             "maximum_bytes": options.maxbytes,
             **step,
@@ -148,8 +148,8 @@ def _per_iteration(key: str, timing: Optional[Timing]) -> dict[str, Any]:
         "cv_pct": each.cv_percent,
         "times_us": each.times_us,
     }
-    if len(each.per_rank_us) > 1:
-        figures["per_process_max_times_us"] = each.per_rank_us
+    if len(each.per_process_us) > 1:
+        figures["per_process_max_times_us"] = each.per_process_us
     return {key: figures}
 
 

@@ -100,6 +100,8 @@ OPERATIONS: Final = {operation.name: operation for operation in _ALL}
 class Options:
     """The flags, parsed. Names and defaults are nccl-tests'."""
 
+    nthreads: int = 1
+    ngpus: int = 1
     minbytes: int = 32 << 20
     maxbytes: int = 32 << 20
     stepbytes: int = 1 << 20
@@ -122,6 +124,11 @@ class Options:
     report_timestamps: bool = False
     graphs: int = 0
     registered: bool = False
+
+    @property
+    def ranks_each(self) -> int:
+        """Ranks in each process."""
+        return self.nthreads * self.ngpus
 
     def sizes(self) -> Iterator[int]:
         """Sizes in bytes, in order."""

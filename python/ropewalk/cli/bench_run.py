@@ -1,4 +1,4 @@
-"""What a rank does in `ropewalk bench`: measures case by case; rank 0 reports."""
+"""What a thread does with its ranks in `ropewalk bench`: measures case by case; rank 0 reports."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ropewalk.cli.bench_json import Report, create
 from ropewalk.cli.bench_plan import Case, Cases, Operation, Options, data_type
 from ropewalk.cli.bench_table import Device, Line, Timing
 from ropewalk.communicator import Communicator
+from ropewalk.groups import group
 from ropewalk.measure import measure
 
 _DEVICE_BYTES = 512  # room for one rank's line in the exchange of devices
@@ -38,9 +39,12 @@ class Outputs:
         self.arguments = arguments
 
 
-def run(comm: Communicator, operation: Operation, options: Options, outputs: Outputs) -> int:
-    """Runs all cases. Every rank calls; rank 0 prints. Returns the exit status."""
-    prints = comm.rank == 0
+def run(comms: list[Communicator], operation: Operation, options: Options, outputs: Outputs) -> int:
+    """Runs all cases on ranks of one communicator. Returns the exit status.
+
+    Every thread of every process calls for its own ranks; that of rank 0 prints.
+    """
+    size, prints = comms[0].size, comms[0].rank == 0
     major, minor, patch = _library.version()
     version_code = major * 10000 + minor * 100 + patch
     report, stream = None, None
@@ -52,8 +56,8 @@ def run(comm: Communicator, operation: Operation, options: Options, outputs: Out
         report = Report(outputs.arguments, version_code)
         _say(f"# Writing JSON output to {path}")
 
-    devices = _devices(comm)
-    options, reduced = _within_memory(comm, devices, options)
+    devices = _devices(comms)
+    options, reduced = _within_memory(comms, devices, options)
     if prints:
         for text in bench_table.head(operation.program, version_code, options):
             _say(text)
@@ -68,10 +72,10 @@ def run(comm: Communicator, operation: Operation, options: Options, outputs: Out
             report.configure(options, devices)
 
     lines: list[Line] = []
-    planned = Cases(operation, options, comm.size)
+    planned = Cases(operation, options, size)
     with _progress(operation.name, len(planned), shown=prints) as advance:
         for case in planned:
-            line = _measure_case(comm, operation, options, case)
+            line = _measure_case(comms, operation, options, case)
             lines.append(line)
             if prints:
                 advance(bench_table.line_text(line, options))
@@ -89,7 +93,7 @@ def run(comm: Communicator, operation: Operation, options: Options, outputs: Out
         if outputs.plot_path is not None:
             from ropewalk.cli import bench_plot  # Matplotlib takes a second to load
 
-            bench_plot.draw(operation, lines, comm.size, outputs.plot_path)
+            bench_plot.draw(operation, lines, size, outputs.plot_path)
     return console.WRONG if failures else console.OK
 
 
@@ -97,13 +101,16 @@ def _say(text: str) -> None:
     print(text, flush=True)  # flushed: a reader sees each line when it is measured
 
 
-def _measure_case(comm: Communicator, operation: Operation, options: Options, case: Case) -> Line:
+def _measure_case(
+    comms: list[Communicator], operation: Operation, options: Options, case: Case
+) -> Line:
     element = data_type(case.type_name)
-    count = operation.elements(case.size, element.size, comm.size)
+    size = comms[0].size
+    count = operation.elements(case.size, element.size, size)
 
     def half(in_place: bool) -> Timing:
         found = measure(
-            comm,
+            comms,
             operation.name,
             count,
             element,
@@ -117,7 +124,7 @@ def _measure_case(comm: Communicator, operation: Operation, options: Options, ca
             barrier=options.blocking if options.blocking in (1, 3) else 0,
             unalign=options.unalign,
             per_iteration=options.per_iter_timing,
-            device=comm.device is not None,
+            device=comms[0].device is not None,
             graphs=options.graphs,
             registered=options.registered,
         )
@@ -127,16 +134,16 @@ def _measure_case(comm: Communicator, operation: Operation, options: Options, ca
             2: found.seconds_min,
             3: found.seconds_max,
         }[options.average]
-        algbw, busbw = operation.bandwidths(count, element.size, seconds, comm.size)
+        algbw, busbw = operation.bandwidths(count, element.size, seconds, size)
         iterations = None
         if options.per_iter_timing:
-            per_rank = _of_all_ranks(comm, [time * 1e6 for time in found.iteration_seconds])
-            iterations = summarize(per_rank, options.per_iter_skip)
+            per_rank = _of_all_ranks(comms, [time * 1e6 for time in found.iteration_seconds])
+            iterations = summarize(per_rank, options.per_iter_skip, options.ranks_each)
         wrong = found.wrong if options.check else None
         return Timing(seconds * 1e6, algbw, busbw, wrong, iterations)
 
     return Line(
-        operation.bytes(count, element.size, comm.size),
+        operation.bytes(count, element.size, size),
         count,
         case.type_name,
         case.op_name,
@@ -146,11 +153,14 @@ def _measure_case(comm: Communicator, operation: Operation, options: Options, ca
     )
 
 
-def _of_all_ranks(comm: Communicator, numbers: list[float]) -> list[list[float]]:
-    """The numbers of each rank; every rank gives as many."""
+def _of_all_ranks(comms: list[Communicator], numbers: list[float]) -> list[list[float]]:
+    """The numbers of each rank; those of a thread have the same, and every rank as many."""
     mine: Any = (ctypes.c_double * len(numbers))(*numbers)
-    whole: Any = (ctypes.c_double * (len(numbers) * comm.size))()
-    comm.all_gather(mine, out=whole)
+    wholes: list[Any] = [(ctypes.c_double * (len(numbers) * comm.size))() for comm in comms]
+    with group():
+        for comm, whole in zip(comms, wholes):
+            comm.all_gather(mine, out=whole)
+    whole = wholes[0]
     return [list(whole[i : i + len(numbers)]) for i in range(0, len(whole), len(numbers))]
 
 
@@ -204,24 +214,31 @@ def _gpu(device: int) -> dict[str, Any]:
     return described
 
 
-def _devices(comm: Communicator) -> list[Device]:
-    """Where all ranks run; every rank gets the list."""
-    whole = bytearray(_DEVICE_BYTES * comm.size)
+def _place(comm: Communicator) -> bytes:
+    """Where a rank runs: process, host, and number, bus and name of its device."""
     parts = [str(os.getpid()), socket.gethostname().partition(".")[0]]
     if comm.device is None:
         parts += ["", "", f"{_cpu_name()}, host memory"]
     else:
         gpu = _gpu(comm.device)
         parts += [str(comm.device), gpu["bus_id"].lower()[:10], gpu["name"]]
-    mine = "\n".join(parts).encode()
-    begin = comm.rank * _DEVICE_BYTES
-    mine = mine[:_DEVICE_BYTES]
-    whole[begin : begin + len(mine)] = mine
-    comm.all_gather(whole)
+    return "\n".join(parts).encode()[:_DEVICE_BYTES]
+
+
+def _devices(comms: list[Communicator]) -> list[Device]:
+    """Where all ranks run; every thread gets the list."""
+    wholes = [bytearray(_DEVICE_BYTES * comm.size) for comm in comms]
+    for comm, whole in zip(comms, wholes):
+        mine = _place(comm)
+        begin = comm.rank * _DEVICE_BYTES
+        whole[begin : begin + len(mine)] = mine
+    with group():
+        for comm, whole in zip(comms, wholes):
+            comm.all_gather(whole)
     devices: list[Device] = []
     on_host: dict[str, int] = {}
-    for rank in range(comm.size):
-        raw = bytes(whole[rank * _DEVICE_BYTES : (rank + 1) * _DEVICE_BYTES])
+    for rank in range(comms[0].size):
+        raw = bytes(wholes[0][rank * _DEVICE_BYTES : (rank + 1) * _DEVICE_BYTES])
         pid, hostname, number, bus, info = raw.rstrip(b"\0").decode("utf-8", "replace").split("\n")
         index = on_host.get(hostname, 0)
         on_host[hostname] = index + 1
@@ -233,20 +250,25 @@ def _devices(comm: Communicator) -> list[Device]:
 
 
 def _within_memory(
-    comm: Communicator, devices: list[Device], options: Options
+    comms: list[Communicator], devices: list[Device], options: Options
 ) -> tuple[Options, bool]:
     """Lowers the largest size to what the hosts can hold: input, output and expected value."""
-    here = devices[comm.rank].hostname
+    here = devices[comms[0].rank].hostname
     neighbours = sum(1 for device in devices if device.hostname == here)
-    room = _available_bytes() // neighbours // 4
-    if comm.device is not None:
-        # As nccl-tests has it: the rest is for the library, and for what the driver holds back.
-        room = min(room, int(_gpu(comm.device)["free_bytes"] * 0.9) // 2)
-        if options.registered:
-            room //= 2  # the others may hold the buffers of the size before until the next are made
-    limit: Any = (ctypes.c_int64 * 1)(room)
-    comm.all_reduce(limit, "min")
-    largest = max(int(limit[0]), 1)
+    limits: list[Any] = []
+    for comm in comms:
+        room = _available_bytes() // neighbours // 4
+        if comm.device is not None:
+            # As nccl-tests has it: the rest is for the library, and for what the driver holds back.
+            room = min(room, int(_gpu(comm.device)["free_bytes"] * 0.9) // 2)
+            if options.registered:
+                # The others may hold the buffers of the size before until the next are made.
+                room //= 2
+        limits.append((ctypes.c_int64 * 1)(room))
+    with group():
+        for comm, limit in zip(comms, limits):
+            comm.all_reduce(limit, "min")
+    largest = max(int(limits[0][0]), 1)
     if options.maxbytes <= largest:
         return options, False
     values = {**vars(options), "maxbytes": largest, "minbytes": min(options.minbytes, largest)}

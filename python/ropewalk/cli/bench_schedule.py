@@ -74,23 +74,25 @@ class Given:
         """What --set must say so that the communicator has the channels."""
         return [f"CHANNELS={self.channels}"] if self.channels > _CHANNELS_ALWAYS_THERE else []
 
-    def use(self, comm: Communicator) -> Use:
-        """Makes `comm` run it; all ranks call.
+    def use(self, comms: list[Communicator]) -> Use:
+        """Makes `comms`, ranks of one communicator, run it; all ranks call.
 
         All ranks find out alike what the checker says; rank 0 tells the user.
         """
+        prints = comms[0].rank == 0
         try:
             report = schedule.check(self.text)
         except errors.ArgumentError as error:
-            self._tell(comm, str(error))
+            self._tell(str(error), prints)
             return Use(console.USAGE, in_place=False)
         if not report["accepted"]:
             defects = "".join(f"\n  {defect}" for defect in report["defects"])
-            self._tell(comm, f"refused by the checker{defects}")
+            self._tell(f"refused by the checker{defects}", prints)
             return Use(console.WRONG, in_place=False)
-        comm.use_schedule(self.text)
+        for comm in comms:
+            comm.use_schedule(self.text)
         return Use(console.OK, in_place=bool(report["in_place"]))
 
-    def _tell(self, comm: Communicator, message: str) -> None:
-        if comm.rank == 0:
+    def _tell(self, message: str, prints: bool) -> None:
+        if prints:
             print(f"ropewalk: {self.name}: {message}", file=sys.stderr, flush=True)

@@ -81,7 +81,8 @@ def head(program: str, version_code: int, options: Options) -> list[str]:
         f"# nccl-tests version {NCCL_TESTS_VERSION} nccl-headers={version_code} "
         f"nccl-library={version_code}",
         f"# Collective test starting: {program}",
-        f"# nThread 1 nGpus 1 minBytes {options.minbytes} maxBytes {options.maxbytes} "
+        f"# nThread {options.nthreads} nGpus {options.ngpus} "
+        f"minBytes {options.minbytes} maxBytes {options.maxbytes} "
         f"step: {step}({'factor' if by_factor else 'bytes'}) warmup iters: {options.warmup_iters} "
         f"iters: {options.iters} agg iters: {options.agg_iters} validation: {options.check} "
         f"graph: {options.graphs} unalign: {options.unalign}",

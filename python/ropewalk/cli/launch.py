@@ -1,19 +1,20 @@
-"""Local ranks: N processes of this one, for `ropewalk bench --ranks N`.
+"""Local ranks: N processes of this one, for `ropewalk bench --ranks N`, with one rank or more each.
 
-The ranks are forked before the library is loaded, so that they start in milliseconds and need no
-second copy of the command line. Rank 0 makes the unique id and hands it to the others through a
+They are forked before the library is loaded, so that they start in milliseconds and need no
+second copy of the command line. The first makes the unique id and hands it to the others through a
 pipe: it is never in an environment or a command line that others can read.
 
-No process stays behind: the kernel kills the ranks when this process dies (PR_SET_PDEATHSIG), this
-process kills them when it is told to end, or when one of them fails. A rank that ends before it has
-connected to any other is missed by none of them before the joining deadline; so each rank tells
-this process when it has joined, and this process ends those that wait for one that never will.
+No process stays behind: the kernel kills them when this process dies (PR_SET_PDEATHSIG), this
+process kills them when it is told to end, or when one of them fails. One that ends before it has
+connected to any other is missed by none of them before the joining deadline; so each tells this
+process when it has joined, and this process ends those that wait for one that never will.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import select
 import signal
@@ -28,7 +29,7 @@ import typer
 
 from ropewalk import joining
 from ropewalk._library import UNIQUE_ID_BYTES
-from ropewalk.cli import console
+from ropewalk.cli import console, process_ranks
 from ropewalk.communicator import Communicator
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -37,10 +38,10 @@ _PR_SET_PDEATHSIG: Final = 1
 _GRACE_SECONDS: Final = 10.0
 # The same after a rank that had not joined: the others may have nothing to learn it by.
 _JOINING_GRACE_SECONDS: Final = 2.0
-# What a rank writes into the pipe when it has joined: its number.
+# What a process writes into the pipe when its ranks have joined: its number.
 _JOINED: Final = struct.Struct("=i")
 
-# The variables by which launchers say that this process is a rank (comm/launch.h).
+# The variables by which launchers say which process this is of how many (comm/launch.h).
 _LAUNCHERS: Final = (
     ("ROPEWALK_RANK", "ROPEWALK_WORLD_SIZE"),
     ("RANK", "WORLD_SIZE"),  # torchrun
@@ -50,12 +51,12 @@ _LAUNCHERS: Final = (
 )
 
 
-# The same of ranks on this host: torchrun, Open MPI, MPICH.
+# The same of processes on this host: torchrun, Open MPI, MPICH.
 _LOCAL_SIZES: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
-def launched_ranks() -> int:
-    """How many ranks a launcher started, this process among them; 0 without a launcher."""
+def launched_processes() -> int:
+    """How many processes a launcher started, this one among them; 0 without a launcher."""
     for rank, size in _LAUNCHERS:
         if rank in os.environ and size in os.environ:
             # What is no number is the library's to refuse, in joining.init.
@@ -63,34 +64,32 @@ def launched_ranks() -> int:
     return 0
 
 
-def ranks_here() -> int:
-    """How many of the launcher's ranks are on this host; all of them where it does not tell."""
+def processes_here() -> int:
+    """How many of the launcher's are on this host; all of them where it does not tell."""
     for name in _LOCAL_SIZES:
         if os.environ.get(name, "").isdigit():
             return int(os.environ[name])
-    return launched_ranks()
-
-
-def pin(index: int) -> None:
-    """Binds this process to one core: the index-th of those it may use, in turns."""
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[index % len(cores)]})
+    return launched_processes()
 
 
 def run_local(
-    ranks: int,
-    body: Callable[[Communicator], int],
+    processes: int,
+    body: Callable[[list[Communicator]], int],
     *,
     prepare: Callable[[], None],
     pinned: bool,
+    ranks_each: int = 1,
+    threads_each: int = 1,
 ) -> int:
-    """Runs `body` in `ranks` new processes and returns the worst exit status.
+    """Runs `body` in new processes and returns the worst exit status.
 
     Args:
-        ranks: how many.
-        body: what each rank does with its communicator; returns its exit status.
-        prepare: what each rank does before it joins.
-        pinned: whether rank i is bound to core i.
+        processes: how many.
+        body: what each does with the communicators of its ranks; returns its exit status.
+        prepare: what each does before it joins.
+        pinned: whether each is bound to as many cores as it has threads, in turns.
+        ranks_each: ranks in each process.
+        threads_each: threads that drive them.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -98,34 +97,42 @@ def run_local(
     os.set_blocking(joined_pipe[0], False)
     pids: dict[int, int] = {}
     parent = os.getpid()
+
+    def join_and_run(process: int) -> int:
+        if pinned:
+            process_ranks.pin(process * threads_each, threads_each)
+        with console.reported():
+            prepare()
+            comms = joining.init_ranks(
+                ranks_each,
+                unique_id=_share_id(process, processes, *id_pipe),
+                process=process,
+                processes=processes,
+            )
+            os.write(joined_pipe[1], _JOINED.pack(process))
+            os.close(joined_pipe[1])
+            with process_ranks.leaving(comms):
+                return body(comms)
+
     with _signals_raise() as signalled:
         try:
-            for rank in range(ranks):
+            for process in range(processes):
                 pid = os.fork()
                 if pid == 0:
                     os.close(joined_pipe[0])
-                    _child(rank, ranks, prepare, body, id_pipe, joined_pipe[1], parent, pinned)
-                pids[pid] = rank
+                    _child(functools.partial(join_and_run, process), parent)
+                pids[pid] = process
             for end in (*id_pipe, joined_pipe[1]):
                 os.close(end)
-            return _wait(pids, joined_pipe[0], signalled)
+            return _wait(pids, joined_pipe[0], signalled, ranks_each)
         finally:
             _kill(pids)
             _reap(pids)
             os.close(joined_pipe[0])
 
 
-def _child(
-    rank: int,
-    ranks: int,
-    prepare: Callable[[], None],
-    body: Callable[[Communicator], int],
-    id_pipe: tuple[int, int],
-    joined: int,
-    parent: int,
-    pinned: bool,
-) -> NoReturn:
-    """A rank, from fork to exit."""
+def _child(work: Callable[[], int], parent: int) -> NoReturn:
+    """A process, from fork to exit."""
     status = console.FAILURE
     try:
         # Default actions: a library call that waits would hold Python's own handlers back.
@@ -135,15 +142,7 @@ def _child(
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it died before prctl
             os._exit(console.FAILURE)
-        if pinned:
-            pin(rank)
-        with console.reported():
-            prepare()
-            comm = joining.init(unique_id=_share_id(rank, ranks, *id_pipe), rank=rank, size=ranks)
-            os.write(joined, _JOINED.pack(rank))
-            os.close(joined)
-            with comm:
-                status = body(comm)
+        status = work()
     except typer.Exit as ended:
         status = ended.exit_code
     except BaseException:
@@ -154,56 +153,66 @@ def _child(
     os._exit(status)  # not sys.exit: the parent's clean-up is not this process's
 
 
-def _share_id(rank: int, ranks: int, reader: int, writer: int) -> bytes:
-    """Rank 0 makes the unique id and writes it once for each of the others."""
-    if rank == 0:
+def _share_id(process: int, processes: int, reader: int, writer: int) -> bytes:
+    """The first process makes the unique id and writes it once for each of the others."""
+    if process == 0:
         made = joining.unique_id()
-        # Its own reading end stays open meanwhile: a rank that was killed reads nothing, and when
+        # Its own reading end stays open meanwhile: one that was killed reads nothing, and when
         # the others have read theirs, a write without any reader would be an error.
-        for _ in range(ranks - 1):
+        for _ in range(processes - 1):
             os.write(writer, made)
         os.close(reader)
         os.close(writer)
         return made
     # Reads of a pipe are atomic among readers, and all writes are this long: each reader gets
-    # one whole id. Without the own writing end, the end of file tells that rank 0 is gone.
+    # one whole id. Without the own writing end, the end of file tells that the first is gone.
     os.close(writer)
     got = os.read(reader, UNIQUE_ID_BYTES)
     os.close(reader)
     if len(got) != UNIQUE_ID_BYTES:
-        console.fail(f"rank {rank}: rank 0 ended before it made the unique id")
+        console.fail(f"process {process}: the first ended before it made the unique id")
     return got
 
 
-def _ranks_joined(reader: int) -> set[int]:
-    """The ranks that have written that they joined since the last call."""
+def _processes_joined(reader: int) -> set[int]:
+    """Those that have written that they joined since the last call."""
     joined: set[int] = set()
     with contextlib.suppress(BlockingIOError):
         while raw := os.read(reader, 1024 * _JOINED.size):
-            joined.update(rank for (rank,) in _JOINED.iter_unpack(raw))
+            joined.update(process for (process,) in _JOINED.iter_unpack(raw))
     return joined
 
 
-def _wait(pids: dict[int, int], joined_reader: int, signalled: int) -> int:
-    """Waits for all ranks. When one dies by a signal or fails, the others get a while to end.
+def _ranks_of(processes: list[int], ranks_each: int) -> str:
+    """Names them: "rank 0, 1", or "ranks 0 to 3, 8 to 11" of processes with several."""
+    if ranks_each == 1:
+        return "rank " + ", ".join(str(process) for process in sorted(processes))
+    spans = [
+        (process * ranks_each, (process + 1) * ranks_each - 1) for process in sorted(processes)
+    ]
+    return "ranks " + ", ".join(f"{first} to {last}" for first, last in spans)
+
+
+def _wait(pids: dict[int, int], joined_reader: int, signalled: int, ranks_each: int) -> int:
+    """Waits for all. When one dies by a signal or fails, the others get a while to end.
 
     The caller ends those that are left in `pids`. `signalled` can be read after every signal.
     """
     worst, deadline = console.OK, float("inf")
     joined: set[int] = set()
     missing: Optional[int] = None
+    one = ranks_each == 1
     while pids:
         pid, raw = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             left = deadline - time.monotonic()
             if left < 0:
-                names = ", ".join(str(rank) for rank in sorted(pids.values()))
-                why = (
-                    "it did not end itself"
-                    if missing is None
-                    else f"rank {missing} ended before it had joined"
-                )
-                print(f"ropewalk: ending rank {names}: {why}", file=sys.stderr)
+                why = "it did not end itself" if one else "they did not end themselves"
+                if missing is not None:
+                    who = _ranks_of([missing], ranks_each)
+                    why = f"{who} ended before {'it' if one else 'they'} had joined"
+                names = _ranks_of(list(pids.values()), ranks_each)
+                print(f"ropewalk: ending {names}: {why}", file=sys.stderr)
                 return worst
             # Not waitpid(): a signal that comes just before it would not end it.
             if select.select([signalled], [], [], None if left == float("inf") else left)[0]:
@@ -211,20 +220,23 @@ def _wait(pids: dict[int, int], joined_reader: int, signalled: int) -> int:
             continue
         if pid not in pids:
             continue
-        rank = pids.pop(pid)
+        process = pids.pop(pid)
         if os.WIFSIGNALED(raw):
             number = os.WTERMSIG(raw)
-            name = signal.Signals(number).name
-            print(f"ropewalk: rank {rank} (process {pid}) was killed by {name}", file=sys.stderr)
+            print(
+                f"ropewalk: {_ranks_of([process], ranks_each)} (process {pid}) "
+                f"{'was' if one else 'were'} killed by {signal.Signals(number).name}",
+                file=sys.stderr,
+            )
             status = 128 + number
         else:
             status = os.WEXITSTATUS(raw)
         worst = max(worst, status)
         if status not in (console.OK, console.WRONG):
-            joined |= _ranks_joined(joined_reader)
-            if rank not in joined and missing is None:
-                missing = rank
-            grace = _GRACE_SECONDS if rank in joined else _JOINING_GRACE_SECONDS
+            joined |= _processes_joined(joined_reader)
+            if process not in joined and missing is None:
+                missing = process
+            grace = _GRACE_SECONDS if process in joined else _JOINING_GRACE_SECONDS
             deadline = min(deadline, time.monotonic() + grace)
     return worst
 

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from ropewalk import joining, schedule
-from ropewalk.cli import bench_device, bench_schedule, console, launch
+from ropewalk.cli import bench_device, bench_schedule, console, launch, process_ranks
 from ropewalk.cli.bench import parse_size
 from ropewalk.communicator import Communicator
 from ropewalk.measure import measure
@@ -133,7 +133,7 @@ def _run_case(comm: Communicator, case: Case, sizes: list[int], options: dict[st
     """This rank's part; a list of results, or an exit status."""
     text = schedule.microbench(case.pattern, case.test, width=case.width, length=case.length)
     given = bench_schedule.Given.of(f"{case.pattern}.{case.test}", text)
-    use = given.use(comm)
+    use = given.use([comm])
     if use.status != console.OK:
         return use.status
     results = []
@@ -276,8 +276,8 @@ def microbench(
     cases = _cases(pattern, tests, _span("--ranks", ranks, 2), _span("--width", width, 1), length)
     most = max(case.ranks for case in cases)
     options = {"warmup": warmup_iters, "iters": iters, "check": check, "graphs": graphs}
-    launched = launch.launched_ranks()
-    site = bench_device.choose(device or "host", launch.ranks_here() if launched > 1 else most)
+    launched = launch.launched_processes()
+    site = bench_device.choose(device or "host", launch.processes_here() if launched > 1 else most)
     if graphs and not site.gpus:
         console.fail(f"-G {graphs}: needs --device cuda", console.USAGE)
 
@@ -304,12 +304,15 @@ def microbench(
         console.apply_settings(set_)
         with console.reported(), joining.init() as comm:
             if pin:
-                launch.pin(comm.rank)
+                process_ranks.pin(comm.rank)
             status = body(comm)
     else:
         if most > 4096:
             console.fail(f"{pattern}: {most} ranks; at most 4096 start here", console.USAGE)
         status = launch.run_local(
-            most, body, prepare=lambda: console.apply_settings(set_), pinned=pin
+            most,
+            lambda comms: body(comms[0]),
+            prepare=lambda: console.apply_settings(set_),
+            pinned=pin,
         )
     raise typer.Exit(status)

@@ -15,6 +15,7 @@ from rich.table import Table
 from ropewalk import errors, nics, planning, topology
 from ropewalk.cli import console
 from ropewalk.cli.machine_source import gpu_list
+from ropewalk.cli.quantities import decimal_bytes
 from ropewalk.drawing import plan as plan_drawing
 from ropewalk.topology import Topology
 
@@ -195,8 +196,8 @@ def _text(made: planning.Plan, checked: planning.Certificate) -> str:
         *([] if made.optimal else [f"limit       {made.limit['words']}"]),
         f"trees       {made.num_trees}, at most {made.hops} hops from rank to rank",
         f"latency     {made.latency_us:.3g} us (estimate)",
-        "sizes       half of that rate from "
-        f"{_decimal(made.bytes_for_half)}, 90% from {_decimal(made.bytes_for_90_percent)} "
+        f"sizes       half of that rate from {decimal_bytes(made.bytes_for_half)}, "
+        f"90% from {decimal_bytes(made.bytes_for_90_percent)} "
         "(estimate; --compare: against other algorithms)",
     ]
     used = [link for link in made.links if link["load"] > 0]
@@ -247,14 +248,6 @@ def _idle(made: planning.Plan) -> list[str]:
         more = f" and {len(names) - 6} more" if len(names) > 6 else ""
         lines.append(f"  idle {kind:<9}{', '.join(names[:6])}{more}")
     return lines
-
-
-def _decimal(size: float) -> str:
-    """Bytes with three digits, in powers of 1000."""
-    for unit, power in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= power:
-            return f"{size / power:.3g} {unit}"
-    return f"{size:.3g} bytes"
 
 
 def _best_sizes(plans: list[planning.Plan]) -> dict[int, tuple[int, int]]:

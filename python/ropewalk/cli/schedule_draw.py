@@ -7,8 +7,8 @@ its block. One panel per channel.
 from __future__ import annotations
 
 import colorsys
+from html import escape
 from typing import Final
-from xml.sax.saxutils import escape
 
 from ropewalk.cli.schedule_text import Message, Run, Schedule, Step, run
 from ropewalk.drawing.shapes import FAINT, FONT, INK, PALETTE

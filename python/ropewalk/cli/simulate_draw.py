@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from html import escape
 from typing import Any, Final
-from xml.sax.saxutils import escape
+
+from ropewalk.cli.quantities import decimal_bytes
 
 _ROWS: Final = 64
 _LEFT: Final = 250
@@ -31,13 +33,6 @@ def _time(seconds: float) -> str:
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"
     return f"{seconds * 1e6:.3g} us"
-
-
-def _bytes(count: float) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.4g} {unit}"
-    return f"{count:.4g} bytes"
 
 
 def _natural(name: str) -> list[tuple[str, int]]:
@@ -68,7 +63,8 @@ def svg(report: dict[str, Any]) -> str:
     width = _LEFT + _WIDTH + _RIGHT
     title = f"{report['collective']} by {report['algorithm']} on {report['topology']}"
     facts = (
-        f"{_bytes(report['bytes'])} over {report['ranks']} ranks in {_time(report['seconds'])}: "
+        f"{decimal_bytes(report['bytes'])} over {report['ranks']} ranks "
+        f"in {_time(report['seconds'])}: "
         f"{report['algbw_gbps']:.2f} GB/s, {report['ratio']:.1%} of the analytic rate "
         f"({report['engine']})"
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Final, Union
-from xml.sax.saxutils import escape, quoteattr
 
 INK: Final = "#1f2933"
 SOFT: Final = "#52606d"
@@ -44,7 +44,7 @@ class Canvas:
         """An element; underscores in the names of attributes become hyphens."""
         written = " ".join(
             f"{key.rstrip('_').replace('_', '-')}="
-            + quoteattr(number(value) if isinstance(value, float) else str(value))
+            f'"{escape(number(value) if isinstance(value, float) else str(value))}"'
             for key, value in attributes.items()
         )
         inner = f">{escape(text)}</{element}>" if text else "/>"
