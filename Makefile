@@ -8,6 +8,8 @@ SHELL := bash
 
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
+# Many tests wait for something.
+TEST_JOBS ?= $(shell echo $$(($(JOBS) < 16 ? 2 * $(JOBS) : $(JOBS))))
 BUILD := build/release
 VENV := .venv
 BIN := $(VENV)/bin
@@ -33,7 +35,7 @@ bench: install ## set up, build, install, then time and verify all-reduce over 4
 
 test: install $(VENV)/.ready-test ## set up, build, install, then run all tests
 	ninja -C $(BUILD)
-	dev/run-tests $(BUILD) $(BIN)/python $(JOBS)
+	dev/run-tests $(BUILD) $(BIN)/python $(TEST_JOBS)
 
 test-gpu: install $(VENV)/.ready-test ## the tests that need GPUs (see docs/gpu.md)
 	RW_BUILD_DIR=$(BUILD) $(BIN)/python -m pytest tests/gpu

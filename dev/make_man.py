@@ -56,7 +56,7 @@ def commands(app: typer.Typer, help_text: str, words: tuple[str, ...] = ()) -> I
             yield Command((*words, name), info.callback, str(info.help))
 
 
-COMMANDS = tuple(commands(cli.app, cli.HELP))
+COMMANDS = tuple(commands(cli.make_app(), cli.HELP))
 
 
 def parameters(function: Callable[..., None]) -> list[tuple[str, str, bool]]:

@@ -387,7 +387,7 @@ abi::Result init(void** context) {
   const int count = ++inits;
   if (fault("init-again") && (finalized || count > 1)) return abi::kInternalError;
   finalized = fault("contexts") ? finalized.load() : false;
-  if (fault("unload") && count == 1) leave_thread();
+  if (fault("unload")) leave_thread();
   if (fault("thread-crash") && count == 1) {
     pthread_t thread{};
     pthread_create(&thread, nullptr, crash, nullptr);

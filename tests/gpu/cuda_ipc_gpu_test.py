@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 NO_GPU = 77
-PROGRAM = Path(os.environ.get("RW_BUILD_DIR", "build/release")).resolve() / "tests/cuda_ipc_gpu"
+PROGRAM = Path(os.environ.get("RW_BUILD_DIR", "build/release")).resolve() / "tests/gpu_messages"
 
 
 @pytest.mark.parametrize("gpus", ["0,0", "0,1"])

@@ -59,7 +59,10 @@ unsigned seed() {
 void kill_at_random_moments(int times, const RankOptions& options, std::mt19937& random) {
   const std::set<std::string> before = shared_memory_names();
   std::vector<double> delays_ms;
-  for (int turn = 0; turn < std::max(1, times / share()); ++turn) {
+  const int turns = std::max(1, times / share());
+  // A rank that is killed before it has joined is missed at the deadline: that tells nothing of how
+  // soon a death is heard of.
+  for (int turn = 0; turn < turns || (delays_ms.empty() && turn < turns + 20); ++turn) {
     const int size = 2 + static_cast<int>(random() % 3);
     const int victim = static_cast<int>(random() % static_cast<unsigned>(size));
     // Joining takes a few milliseconds: some kills come before it, some within, most after.

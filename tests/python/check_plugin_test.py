@@ -273,6 +273,28 @@ def own_plugin() -> Path:
     return Path(BUILD or "", "libnccl-net-ropewalk.so").resolve()
 
 
+@pytest.mark.parametrize("settings", ["", "gpu_memory no\n", "lose_gpu_to_gpu yes\n"])
+def test_gpu_memory_of_ropewalks_own_plugin_over_bridges(
+    settings: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Software bridges, and the C++ tests' stand-in for CUDA."""
+    build = Path(BUILD or "").resolve()
+    stand_in = build / "tests" / "stand_in_cuda.dir"
+    if not own_plugin().exists() or not stand_in.exists():
+        pytest.skip("libnccl-net-ropewalk.so or the stand-in for CUDA is not built")
+    (tmp_path / "sisci.conf").write_text(settings + "# the rest is as it is by default\n")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{stand_in}:{os.environ.get('LD_LIBRARY_PATH', '')}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("ROPEWALK_NET", "sisci")
+    monkeypatch.setenv("ROPEWALK_SISCI_LIBRARY", str(build / "sisci" / "libsisci.so"))
+    monkeypatch.setenv("SOFTWARE_SISCI_SETTINGS", str(tmp_path / "sisci.conf"))
+    found = list(plugin_check.check(str(own_plugin()), only=GPU_RULES, sizes=[8, 1 << 20]))
+    rules = {part["rule"]["id"]: part["rule"] for part in found if "rule" in part}
+    assert [rules[rule]["outcome"] for rule in GPU_RULES] == ["passed"] * 3, rules
+    measured = [part["measure"] for part in found if "measure" in part]
+    assert [each["memory"] for each in measured if "sizes" in each] == ["host", "gpu"], measured
+
+
 @pytest.mark.parametrize("version", [4, 5, 6, 8, 10, 11, 12])
 def test_ropewalks_own_plugin(version: int) -> None:
     if not own_plugin().exists():

@@ -9,12 +9,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import DEADLINE_SECONDS, Program
+from ropewalk import cli
+from running import end_with, kill_rank, rows
 
 OPERATIONS = [
     "all_reduce",
@@ -31,10 +32,6 @@ QUICK = ["-b", "64", "-e", "4K", "-f", "8", "-n", "3", "-w", "1"]
 ROW = re.compile(
     r"^ {0,11}\d+  .{12}  .{8}  .{6}  .{6}(  .{7}  .{6}  .{6}  .{6}){1}  .{7}  .{6}  .{6}  .{5,6}$"
 )
-
-
-def rows(text: str) -> list[list[str]]:
-    return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -210,7 +207,7 @@ def test_bench_plot(program: Program, tmp_path: Path, suffix: str) -> None:
         (("bench", "all_reduce", "-d", "quad"), 'unknown type "quad"'),
         (("bench", "all_reduce", "-o", "median"), 'unknown operator "median"'),
         (("bench", "all_reduce", "-G", "1"), "needs CUDA"),
-        (("bench", "all_reduce", "-g", "2"), "--ranks"),
+        (("bench", "all_reduce", "-g", "0"), "-g 0"),
         (("bench", "all_reduce", "-I", "2"), "-I 2"),
         (("bench", "all_reduce", "-K", "1"), "-I 1"),
         (("bench", "all_reduce", "-I", "1", "-K", "20"), "-K 20"),
@@ -234,6 +231,31 @@ def test_a_wrong_command_line(program: Program, arguments: tuple[str, ...], reas
     done = program(*arguments)
     assert done.returncode == 2, (done.stdout, done.stderr)
     assert reason in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "imported"),
+    [
+        (["config"], {"config"}),
+        (["--set", "DEBUG=NONE", "--set=ALGORITHM=ring", "schedule", "-h"], {"schedule"}),
+        (["--set", "config", "topo"], {"topo"}),
+        (["--help", "config"], set(cli.COMMANDS)),
+        (["confi"], set(cli.COMMANDS)),
+        ([], set(cli.COMMANDS)),
+    ],
+)
+def test_only_the_called_command_is_imported(arguments: list[str], imported: set[str]) -> None:
+    modules = {name: f"ropewalk.cli.{place.module}" for name, place in cli.COMMANDS.items()}
+    main = "import sys; from ropewalk import cli\ntry: cli.main()\nfinally: print('', *sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", main, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    there = done.stdout.rpartition("\n ")[2].split()
+    assert {name for name, module in modules.items() if module in there} == imported
 
 
 def test_help_of_every_command_teaches_by_example(program: Program) -> None:
@@ -261,69 +283,17 @@ def test_version(program: Program) -> None:
 # ---- ranks as processes
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "ropewalk", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Ignored where the tests themselves run in the background.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-
-
 LONG = ("bench", "all_reduce", "--ranks", "3", "-b", "8", "-e", "8", "-n", "1000", "-N", "1000000")
-
-
-def rank_processes(running: subprocess.Popen[str]) -> list[int]:
-    """The ranks' process ids, from the table's header; returns when the table has begun."""
-    assert running.stdout is not None
-    pids: list[int] = []
-    for line in running.stdout:
-        found = re.match(r"#  Rank .* Pid +(\d+) on", line)
-        if found:
-            pids.append(int(found.group(1)))
-        if not line.startswith("#"):
-            return pids
-    raise AssertionError(f"no table: {running.stderr and running.stderr.read()}")
-
-
-def gone(pids: list[int]) -> bool:
-    """Whether the processes end within the deadline."""
-    until = time.monotonic() + DEADLINE_SECONDS
-    while time.monotonic() < until:
-        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_rank_outlives_the_parent(number: signal.Signals) -> None:
-    running = start(*LONG)
-    try:
-        pids = rank_processes(running)
-        assert len(pids) == 3
-        running.send_signal(number)
-        running.communicate(timeout=DEADLINE_SECONDS)
-        wanted = -number if number == signal.SIGKILL else 128 + number
-        assert running.returncode == wanted
-        assert gone(pids)
-    finally:
-        running.kill()
+    assert len(end_with(number, *LONG)) == 3
 
 
 def test_a_killed_rank_is_named() -> None:
-    running = start(*LONG)
-    try:
-        pids = rank_processes(running)
-        os.kill(pids[1], signal.SIGKILL)
-        _, said = running.communicate(timeout=DEADLINE_SECONDS)
-        assert running.returncode == 128 + signal.SIGKILL
-        assert f"rank 1 (process {pids[1]}) was killed by SIGKILL" in said
-        assert gone(pids)
-    finally:
-        running.kill()
+    pid, said = kill_rank(1, *LONG)
+    assert f"rank 1 (process {pid}) was killed by SIGKILL" in said
 
 
 def test_a_rank_killed_before_it_joins_is_not_waited_for() -> None:

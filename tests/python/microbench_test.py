@@ -95,7 +95,7 @@ def test_a_communicator_runs_what_bench_runs() -> None:
     given = bench_schedule.Given.of("x", schedule.make("all_reduce", "ring", 2, channels=2))
 
     def body(comm: ropewalk.Communicator) -> bytes:
-        assert given.use(comm).in_place
+        assert given.use([comm]).in_place
         data = bytearray([comm.rank + 1] * 100)
         comm.all_reduce(data)
         return bytes(data)

@@ -1,12 +1,15 @@
-// Moves messages between two processes by the transport cuda_ipc: verified, then latency and
-// bandwidth for each size. Needs a machine with GPUs, and no CUDA to build.
+// Moves messages between two processes by a transport that takes GPU memory: verified, then latency
+// and bandwidth for each size. Needs a machine with GPUs, and no CUDA to build.
 //
-//   cuda_ipc_gpu [--gpus A,B] [--memory LIST] [--max BYTES] [--connections N] [--library NAME]
+//   gpu_messages [--transport cuda_ipc|sisci] [--gpus A,B] [--memory LIST] [--max BYTES]
+//                [--connections N] [--library NAME]
 //
-// A and B are the processes' GPUs (0,1; both the same where there is one). LIST is of FROM-TO with
-// alloc (cuMemAlloc), virtual (cuMemCreate) and host. Before each table, kernels that are already
-// running at the receiver look at what came as soon as they are told that it came.
-// Exit status: 0 when all was right, 1 when not, 77 without a GPU.
+// Over sisci (settings SISCI_LIBRARY, and SOFTWARE_SISCI_SETTINGS of the software library) the
+// processes are hosts 0 and 1 of the software bridges. A and B are the processes' GPUs (0,1; both
+// the same where there is one). LIST is of FROM-TO with alloc (cuMemAlloc), virtual (cuMemCreate)
+// and host. Before each table, kernels that are already running at the receiver look at what came
+// as soon as they are told that it came. Exit status: 0 when all was right, 1 when not, 77 without
+// a GPU.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <getopt.h>
@@ -33,9 +36,9 @@
 #include "core/log.h"
 #include "core/settings.h"
 #include "core/units.h"
+#include "transport/registry.h"
 #include "transport/transport.h"
-#include "transport/window/cuda_ipc/cuda_ipc.h"
-#include "transport/window/cuda_ipc/gpu.h"
+#include "transport/window/device/gpu.h"
 
 namespace ropewalk::transport::window {
 namespace {
@@ -53,6 +56,7 @@ struct Options {
   std::size_t max_bytes = std::size_t{512} << 20;
   std::size_t connections = 1;
   std::string library = "libcuda.so.1";
+  std::string transport = "cuda_ipc";
 };
 
 double seconds_since(Clock::time_point start) {
@@ -448,6 +452,7 @@ bool measure(Transport& transport, const Other& other, int rank, Gpu& gpu, const
 
 int process(int rank, int socket, const Options& options) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  setenv("SOFTWARE_SISCI_HOST", std::to_string(rank).c_str(), 1);
   const Other other(socket);
   try {
     const CudaApi cuda(options.library);
@@ -462,7 +467,12 @@ int process(int rank, int socket, const Options& options) {
     }
     Config config = Config::load();
     config.set("CUDA_LIBRARY", options.library, "command line");
-    const auto transport = make_cuda_ipc_transport(config);
+    log::configure(config.text(Setting::kDebug), config.text(Setting::kDebugSubsys),
+                   config.text(Setting::kDebugFile));
+    const auto transport = make_transport(options.transport, config);
+    if (transport->num_devices() == 0) {
+      throw Error(Errc::kSystem, "{} has no device", options.transport);
+    }
     bool right = true;
     for (const std::string& kinds : options.memory) {
       right = measure(*transport, other, rank, gpu, kinds, options) && right;
@@ -485,7 +495,8 @@ std::vector<std::string> split(const std::string& text) {
 
 int run(int argc, char** argv) {
   Options options;
-  const std::array<option, 6> known = {option{"gpus", required_argument, nullptr, 'g'},
+  const std::array<option, 7> known = {option{"transport", required_argument, nullptr, 't'},
+                                       option{"gpus", required_argument, nullptr, 'g'},
                                        option{"memory", required_argument, nullptr, 'm'},
                                        option{"max", required_argument, nullptr, 'x'},
                                        option{"connections", required_argument, nullptr, 'c'},
@@ -498,6 +509,7 @@ int run(int argc, char** argv) {
         options.gpus = {std::stoi(both.at(0)), std::stoi(both.at(1))};
         break;
       }
+      case 't': options.transport = optarg; break;
       case 'm': options.memory = split(optarg); break;
       case 'x': options.max_bytes = parse_bytes(optarg); break;
       case 'c': options.connections = static_cast<std::size_t>(std::stoi(optarg)); break;
@@ -534,6 +546,6 @@ int run(int argc, char** argv) {
 }  // namespace ropewalk::transport::window
 
 int main(int argc, char** argv) {
-  setenv("CUDA_MODULE_LOADING", "EAGER", 0);  // or cuda_ipc takes no GPU memory
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);  // or no GPU memory is taken
   return ropewalk::transport::window::run(argc, argv);
 }

@@ -1,0 +1,89 @@
+"""The program as a child process that goes on, and what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from conftest import DEADLINE_SECONDS
+
+
+def rows(text: str) -> list[list[str]]:
+    """The words of each line of the table."""
+    return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ropewalk", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Ignored where the tests themselves run in the background.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        **options,
+    )
+
+
+def rank_processes(running: subprocess.Popen[str]) -> list[int]:
+    """The ranks' process ids, from the table's header; returns when the table has begun."""
+    assert running.stdout is not None
+    pids: list[int] = []
+    for line in running.stdout:
+        found = re.match(r"#  Rank .* Pid +(\d+) on", line)
+        if found:
+            pids.append(int(found.group(1)))
+        if not line.startswith("#"):
+            return pids
+    raise AssertionError(f"no table: {running.stderr and running.stderr.read()}")
+
+
+def gone(pids: list[int]) -> bool:
+    """Whether the processes end within the deadline."""
+    until = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < until:
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def end_with(number: signal.Signals, *arguments: str) -> list[int]:
+    """Signals the program while it runs: it ends by that, and all its ranks do.
+
+    Returns the process ids of its ranks.
+    """
+    running = start(*arguments)
+    try:
+        pids = rank_processes(running)
+        running.send_signal(number)
+        running.communicate(timeout=DEADLINE_SECONDS)
+        wanted = -number if number == signal.SIGKILL else 128 + number
+        assert running.returncode == wanted
+        assert gone(pids)
+        return pids
+    finally:
+        running.kill()
+
+
+def kill_rank(rank: int, *arguments: str) -> tuple[int, str]:
+    """Kills a rank's process while the program runs: it ends by that, and all its ranks do.
+
+    Returns the killed process's id, and what the program said.
+    """
+    running = start(*arguments)
+    try:
+        pids = rank_processes(running)
+        os.kill(pids[rank], signal.SIGKILL)
+        _, said = running.communicate(timeout=DEADLINE_SECONDS)
+        assert running.returncode == 128 + signal.SIGKILL
+        assert gone(pids)
+        return pids[rank], said
+    finally:
+        running.kill()
