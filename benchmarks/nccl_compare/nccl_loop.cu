@@ -234,7 +234,10 @@ void work(Crew& crew, int number, const char* library, bool hosts, int ranks,
   const int own = ranks / crew.workers();
   int commands = 0;
   try {
-    if (hosts) setenv("NCCL_HOSTID", ("host-" + std::to_string(number)).c_str(), 1);
+    if (hosts) {
+      setenv("NCCL_HOSTID", ("host-" + std::to_string(number)).c_str(), 1);
+      setenv("SOFTWARE_SISCI_HOST", std::to_string(number).c_str(), 1);  // of software PCIe bridges
+    }
     crew.next(commands);
     const auto begin = Clock::now();
     Worker worker(crew, library, number * own, own, ranks, max_bytes);

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import machine
 
-NETWORKS = ("socket", "shm", "cuda_ipc")
+NETWORKS = ("socket", "shm", "cuda_ipc", "sisci")
+# Those that a machine has without more.
+USUAL = NETWORKS[:3]
 
 
 def environment_of(network: str, plugin: Path) -> dict[str, str]:
@@ -16,10 +19,14 @@ def environment_of(network: str, plugin: Path) -> dict[str, str]:
         "NCCL_P2P_DISABLE": "1",
         "NCCL_SHM_DISABLE": "1",
         "NCCL_NVLS_ENABLE": "0",
-        "CUDA_MODULE_LOADING": "EAGER",  # or cuda_ipc takes no GPU memory
+        "CUDA_MODULE_LOADING": "EAGER",  # or cuda_ipc and sisci take no GPU memory
     }
     if network == "socket":
         return {**forced, "NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
+    if network == "sisci":
+        # The software bridges of the build that the plugin is of, unless the user names a library.
+        software = plugin.parent / "sisci" / "libsisci.so"
+        forced["ROPEWALK_SISCI_LIBRARY"] = os.environ.get("ROPEWALK_SISCI_LIBRARY", str(software))
     return {
         **forced,
         "NCCL_NET_PLUGIN": str(plugin),

@@ -9,8 +9,13 @@ from typing import Any
 from networks import NETWORKS
 from table import size_text, summary
 
-COLOURS = {"socket": "#009E73", "shm": "#0072B2", "cuda_ipc": "#D55E00"}
-TITLES = {"socket": "NCCL's sockets", "shm": "Ropewalk shm", "cuda_ipc": "Ropewalk cuda_ipc"}
+COLOURS = {"socket": "#009E73", "shm": "#0072B2", "cuda_ipc": "#D55E00", "sisci": "#CC79A7"}
+TITLES = {
+    "socket": "NCCL's sockets",
+    "shm": "Ropewalk shm",
+    "cuda_ipc": "Ropewalk cuda_ipc",
+    "sisci": "Ropewalk sisci",
+}
 SMALL = 1 << 18
 
 

@@ -19,6 +19,9 @@ HERE = Path(__file__).resolve().parent
 TITLES = {"openmpi": "Open MPI", "mpich": "MPICH", "gloo": "Gloo", "ropewalk": "Ropewalk"}
 PEERS = ("openmpi", "mpich", "gloo")
 
+# How the ranks' times become one: its key in a row of mpi_bench and gloo_bench, and `bench -a`.
+OVER_RANKS = {"mean": ("avg_us", "1"), "max": ("max_us", "3")}
+
 # Open MPI refuses to start as root, which containers are, unless told twice.
 OPENMPI_ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -74,7 +77,13 @@ class Loop:
     operation: str
     sizes: tuple[SizePlan, ...]
     blocking: bool
+    over_ranks: str  # of OVER_RANKS
     limit_s: float  # per size, of a library that collapses
+
+    @property
+    def time_key(self) -> str:
+        """Of a row."""
+        return OVER_RANKS[self.over_ranks][0]
 
 
 def settings_of(library: str, scenario: Scenario) -> list[Setting]:
@@ -181,8 +190,9 @@ class Libraries:
     def measure(
         self, setting: Setting, scenario: Scenario, loop: Loop, factor: int
     ) -> tuple[list[dict[str, float]], str]:
-        """One launch: a row {size, iterations, avg_us, wrong} for each size, and what went wrong.
+        """One launch: a row for each size, and what went wrong.
 
+        A row is {size, iterations, avg_us or max_us, or both, wrong}.
         Rows that were complete before a failure count; "" when nothing failed.
         """
         cpus = ",".join(str(cpu) for cpu in scenario.cpus)
@@ -234,6 +244,7 @@ class Libraries:
                 command += ["-n", str(run[0].iterations), "-w", str(run[0].warmup)]
                 command += ["-z", str(int(loop.blocking)), "-c", "1", "-d", "float", "-o", "sum"]
                 command += ["-r", "0", "-J", str(file)]
+                command += ["-a", OVER_RANKS[loop.over_ranks][1]]
                 try:
                     run_program(command, setting.environment, 120)
                     results = json.loads(file.read_text())["results"]
@@ -246,7 +257,7 @@ class Libraries:
                     {
                         "size": int(result["size"]),
                         "iterations": run[0].iterations,
-                        "avg_us": time_us,
+                        loop.time_key: time_us,
                         "wrong": int(float(timed["nwrong"] or 0)),
                     }
                 )

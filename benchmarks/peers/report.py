@@ -7,10 +7,10 @@ from limits import Limits, bound_us
 from results import Place, Results
 
 NOTES = """\
-Times in microseconds per operation: mean over iterations, then over ranks, then the {statistic} of
-{rounds} rounds in which the libraries took turns. Float32, sum, root 0, out of place where the
-library has that form (broadcast: in place everywhere). bytes as in nccl-tests: the larger of what
-a rank sends and receives. {loop}
+Times in microseconds per operation: mean over iterations, then {over_ranks}, then the
+{statistic} of {rounds} rounds in which the libraries took turns. Float32, sum, root 0, out of
+place where the library has that form (broadcast: in place everywhere). bytes as in nccl-tests: the
+larger of what a rank sends and receives. {loop}
 Of several settings of a library the best at each size stands here; the JSON has all.
 Gloo (through PyTorch, the loop in Python) has TCP only: its column is the same in both media.
 limit: what this machine's cores and memory allow any library (hops, bytes over bandwidth); it
@@ -78,7 +78,10 @@ def _heading(results: Results, limits: Limits) -> list[str]:
     loop = "Iterations back to back."
     if document["blocking"]:
         loop = "A barrier after each iteration."
-    notes = NOTES.format(statistic=results.statistic, rounds=document["rounds"], loop=loop)
+    over_ranks = "that of the last rank" if document.get("over_ranks") == "max" else "over ranks"
+    notes = NOTES.format(
+        statistic=results.statistic, rounds=document["rounds"], over_ranks=over_ranks, loop=loop
+    )
     return lines + [f"# {line}" for line in notes.splitlines()]
 
 
