@@ -115,13 +115,21 @@ bool in_state(const sci_dma_queue& queue, sci_dma_queue_state_t state) {
 }  // namespace
 
 // With the lock of the queue.
-void sci_dma_queue::progress(Library& mine, std::size_t limit) {
-  if (state != SCI_DMAQUEUE_POSTED || (due != Clock::time_point{} && Clock::now() < due)) return;
-  if (fails) return finish(mine, *this, SCI_DMAQUEUE_ERROR);
+bool sci_dma_queue::progress(Library& mine, std::size_t limit) {
+  if (state != SCI_DMAQUEUE_POSTED || (due != Clock::time_point{} && Clock::now() < due)) {
+    return false;
+  }
+  if (fails) {
+    finish(mine, *this, SCI_DMAQUEUE_ERROR);
+    return false;
+  }
   for (std::size_t moved = 0; piece < pieces.size() && moved < limit;) {
     const Piece& now = pieces[piece];
     const std::size_t bytes = std::min(kSliceBytes, now.bytes - copied);
-    if (!copy_slice(*this, now, bytes)) return finish(mine, *this, SCI_DMAQUEUE_ERROR);
+    if (!copy_slice(*this, now, bytes)) {
+      finish(mine, *this, SCI_DMAQUEUE_ERROR);
+      return false;
+    }
     moved += bytes;
     copied += bytes;
     if (copied == now.bytes) {
@@ -129,7 +137,9 @@ void sci_dma_queue::progress(Library& mine, std::size_t limit) {
       copied = 0;
     }
   }
-  if (piece == pieces.size()) finish(mine, *this, SCI_DMAQUEUE_DONE);
+  if (piece != pieces.size()) return true;
+  finish(mine, *this, SCI_DMAQUEUE_DONE);
+  return false;
 }
 
 Looked sci_dma_queue::look(Library& /*library*/) {

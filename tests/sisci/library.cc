@@ -8,13 +8,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
+#include <utility>
 
 namespace software_sisci {
 namespace {
 
-// How long the engine leaves a posted transfer to whoever polls for it, and how long it goes on
-// looking for new ones before it sleeps.
-constexpr auto kEngineTurn = std::chrono::microseconds(200);
+// The engine leaves a posted transfer to whoever polls for it, for one of its turns at least; a
+// turn is short while somebody waits to be called. And how long it goes on looking for new ones
+// before it sleeps.
+constexpr auto kEngineTurn = std::chrono::milliseconds(2);
+constexpr auto kEngineShortTurn = std::chrono::microseconds(200);
 constexpr auto kEngineAwake = std::chrono::milliseconds(20);
 constexpr std::size_t kEngineBytes = 1 << 20;
 
@@ -170,8 +173,11 @@ GpuMemory& Library::gpu_memory() {
 
 void Library::posted(sci_dma_queue& queue) {
   const std::lock_guard lock(posted_lock_);
+  queue.seen_by_engine = false;
   posted_.push_back(&queue);
-  posted_changed_.notify_one();
+  if (queue.callback != nullptr) engine_wanted_ = true;
+  // To wake a thread costs more than most transfers.
+  if (engine_sleeps_ || engine_wanted_) posted_changed_.notify_one();
 }
 
 void Library::withdraw(sci_dma_queue& queue) {
@@ -184,24 +190,38 @@ void Library::run_engine() {
   Clock::time_point last_work = Clock::now();
   while (!stopping_) {
     if (posted_.empty() && Clock::now() - last_work > kEngineAwake) {
+      engine_sleeps_ = true;
       posted_changed_.wait(lock, [this] { return stopping_ || !posted_.empty(); });
+      engine_sleeps_ = false;
     }
     if (!posted_.empty()) last_work = Clock::now();
-    lock.unlock();
-    std::this_thread::sleep_for(kEngineTurn);
-    lock.lock();
-    const std::vector<sci_dma_queue*> now = posted_;
-    for (sci_dma_queue* queue : now) {
-      if (std::find(posted_.begin(), posted_.end(), queue) == posted_.end()) continue;
-      // A queue that is posted is not removed, and one that is being worked on stays posted.
-      std::unique_lock work(queue->lock, std::try_to_lock);
-      if (!work) continue;
-      lock.unlock();
-      queue->progress(*this, kEngineBytes);
-      work.unlock();
-      lock.lock();
+    const bool awaited = std::any_of(posted_.begin(), posted_.end(),
+                                     [](const auto* queue) { return queue->callback != nullptr; });
+    const Clock::duration turn = awaited ? Clock::duration(kEngineShortTurn) : kEngineTurn;
+    posted_changed_.wait_for(lock, turn, [this] { return stopping_ || engine_wanted_; });
+    engine_wanted_ = false;
+    while (carry_on(lock)) {
     }
   }
+}
+
+// Copies of each transfer that was left to others for a turn, or has nobody who polls.
+// @return whether there is more to copy
+bool Library::carry_on(std::unique_lock<std::mutex>& lock) {
+  const std::vector<sci_dma_queue*> now = posted_;
+  bool more = false;
+  for (sci_dma_queue* queue : now) {
+    if (std::find(posted_.begin(), posted_.end(), queue) == posted_.end()) continue;
+    if (queue->callback == nullptr && !std::exchange(queue->seen_by_engine, true)) continue;
+    // A queue that is posted is not removed, and one that is being worked on stays posted.
+    std::unique_lock work(queue->lock, std::try_to_lock);
+    if (!work) continue;
+    lock.unlock();
+    more = queue->progress(*this, kEngineBytes) || more;
+    work.unlock();
+    lock.lock();
+  }
+  return more && !stopping_;
 }
 
 // ---- events --------------------------------------------------------------------------------

@@ -153,7 +153,8 @@ struct sci_dma_queue final : software_sisci::Counted, software_sisci::Watched {
   explicit sci_dma_queue(sci_desc& desc) : below(desc) {}
   software_sisci::Looked look(software_sisci::Library& library) override;
   /// Copies up to `limit` bytes; finishes when all is copied and the time has come.
-  void progress(software_sisci::Library& library, std::size_t limit);
+  /// @return whether there is more to copy at once
+  bool progress(software_sisci::Library& library, std::size_t limit);
 
   struct Piece {
     std::byte* local = nullptr;
@@ -183,6 +184,7 @@ struct sci_dma_queue final : software_sisci::Counted, software_sisci::Watched {
   sci_cb_dma_t callback = nullptr;
   void* arg = nullptr;
   std::atomic<bool> callback_due{false};
+  bool seen_by_engine = false;  // with the lock of what is posted
 };
 
 struct sci_dma_channel : software_sisci::Counted {
@@ -283,6 +285,7 @@ class Library {
   ~Library();
   void read_settings_if_changed();
   void run_engine();
+  bool carry_on(std::unique_lock<std::mutex>& lock);
   void run_events();
 
   std::string settings_path_;
@@ -304,6 +307,8 @@ class Library {
   std::mutex posted_lock_;
   std::condition_variable posted_changed_;
   std::vector<sci_dma_queue*> posted_;
+  bool engine_sleeps_ = false;  // until something is posted
+  bool engine_wanted_ = false;  // before its turn
 
   std::mutex delayed_lock_;
   std::set<sci_map*> delayed_;
