@@ -92,6 +92,7 @@ std::vector<Case> cases() {
     } else if (provider == "sisci") {
       const std::pair<std::string, std::string> library = {"SISCI_LIBRARY", RW_SOFTWARE_SISCI};
       all.push_back({"Sisci", "sisci", {library}});
+      all.push_back({"SisciDma", "sisci", {library, {"SISCI_PIO_BYTES", "8K"}}});
       all.push_back(
           {"SisciLateAndOutOfOrder", "sisci", {library, {"FAULTY", "delay=100us,reorder=0.2"}}});
       all.push_back({"SisciWithoutDma", "sisci", {library, {"SISCI_PIO_BYTES", "1G"}}});

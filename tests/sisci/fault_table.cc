@@ -255,6 +255,7 @@ class Actor {
     const bool gpus = provider != "sisci" || fault.gpu_memory;
     config.set("CUDA_LIBRARY", gpus ? RW_STAND_IN_CUDA : "libnone.so", "test");
     config.set("SOCKET_IFNAME", "=lo", "test");
+    config.set("SISCI_PIO_BYTES", "8K", "test");  // transfers are counted
     for (const auto& [name, value] : fault.settings) config.set(name, value, "test");
     transport_ = make_transport(provider, config);
     if (transport_->num_devices() == 0) throw NoDevice();

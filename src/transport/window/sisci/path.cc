@@ -79,6 +79,8 @@ SisciPath::SisciPath(Context& context, Memory& memory, const PathOptions& option
       deadline_(Clock::now() + kPatience),
       place_(place),
       nonce_(random_word()),
+      window_bytes_(sizes.other),
+      transfer_from_(options.pio_bytes != 0 ? options.pio_bytes : kUsualCrossover),
       gpu_side_(memory.cuda, memory.trials, *this, static_cast<int>(options.queues)) {
   capabilities_.queues = static_cast<int>(options.queues);
   capabilities_.piece_bytes = kWindowPieceBytes;
@@ -97,13 +99,16 @@ SisciPath::SisciPath(Context& context, Memory& memory, const PathOptions& option
       peer_node_(greeting.node),
       own_(std::make_unique<OwnWindow>(context, descriptor_, options.adapter, sizes.own)),
       peer_(std::move(peer)),
+      window_bytes_(sizes.other),
+      transfer_from_(options.pio_bytes != 0 ? options.pio_bytes : kTimedSizes.front()),
       gpu_side_(memory.cuda, memory.trials, *this, static_cast<int>(options.queues)) {
   capabilities_.piece_bytes = kWindowPieceBytes;
   capabilities_.why_no_pull = "a sender writes, over a bridge that is the faster way";
   capabilities_.puts_may_tear = true;
   std::uint32_t trial_segment = 0;
   if (options_.verify) {
-    trial_ = std::make_unique<Trial>(memory_.regions);
+    // Whether the other end will time its copies is not known here.
+    trial_ = std::make_unique<Trial>(memory_.regions, kTimedSizes.back());
     if (trial_->region() != nullptr) trial_segment = trial_->region()->id();
   } else {
     ways_ = kFromRegistered | kFromPlain;
@@ -300,7 +305,7 @@ bool SisciPath::try_window() {
   };
   if (!copy.posted) {
     trial_seed_ = random_word();
-    trial_ = std::make_unique<Trial>(memory_.regions);
+    trial_ = std::make_unique<Trial>(memory_.regions, times_copies() ? kTimedSizes.back() : 0);
     const std::span<std::byte> page = trial_->page(kFromPlain).first(kScratchBytes);
     fill_pattern(page, trial_seed_, kFromPlain);
     const PeerWindow::Place place = peer_->place(kScratchOffset);
@@ -369,6 +374,7 @@ bool SisciPath::try_memory() {
     trial_way_ <<= 1;
     if (trial_way_ <= kFromPlain) (void)start_memory_trial(trial_way_);
   }
+  time_copies();
   trial_region_.reset();
   trial_.reset();
   tell_trial();
@@ -491,7 +497,7 @@ void SisciPath::start_write(int queue, std::size_t offset, const void* source, s
   Copy& copy = copy_of(queue);
   copy.direct = false;
   const PeerWindow::Place place = peer_->place(kHeaderBytes + offset);
-  if (use_dma_ && copy.queue && bytes >= options_.pio_bytes && bytes <= place.room &&
+  if (use_dma_ && copy.queue && bytes >= transfer_from_ && bytes <= place.room &&
       aligned(offset, source, bytes)) {
     const Status status = copy.queue->start(source, place.segment, place.offset, bytes);
     if (status == Status::kOk) {

@@ -12,6 +12,10 @@
 // failed is not used: stores of the CPU take the place of DMA, the window that of registered
 // memory. The log says so once, with the likely cause.
 //
+// Stores or DMA. Which is faster for how many bytes is timed after the trials, by the connecting
+// end of the first connection over an adapter (setting SISCI_PIO_BYTES). The accepting end names
+// its memory for all that could be a transfer.
+//
 // GPU memory. Where its pages are attached (memory.h), the sending end writes it, and writes from
 // it, as it does registered host memory. Stores and copies into a GPU and into host memory take
 // different ways, so that word of a message could overtake it: after each piece the sending end
@@ -22,6 +26,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -33,6 +38,7 @@
 #include <vector>
 
 #include "transport/window/driver.h"
+#include "transport/window/sisci/crossover.h"
 #include "transport/window/sisci/gpu_side.h"
 #include "transport/window/sisci/gpu_trials.h"
 #include "transport/window/sisci/memory.h"
@@ -72,7 +78,7 @@ struct PathOptions {
   unsigned adapter = 0;
   unsigned node = 0;  ///< this end's
   std::size_t queues = 4;
-  std::size_t pio_bytes = 0;  ///< copies below are made by the CPU
+  std::size_t pio_bytes = 0;  ///< copies below are made by the CPU; 0: as measured
   std::size_t alignment = 1;  ///< of transfers
   bool verify = true;
 };
@@ -84,6 +90,8 @@ struct Memory {
   DriverCuda* const cuda;
   Regions regions;
   GpuTrials trials;
+  /// From which size on transfers are faster than stores, as the first connection found; 0 before.
+  std::atomic<std::size_t> crossover{0};
 };
 
 class SisciPath final : public Path, private DirectWrites {
@@ -119,7 +127,7 @@ class SisciPath final : public Path, private DirectWrites {
  private:
   // DirectWrites (path_direct.cc)
   [[nodiscard]] std::size_t direct_piece_bytes() const override;
-  [[nodiscard]] std::size_t smallest_direct() const override { return options_.pio_bytes; }
+  [[nodiscard]] std::size_t smallest_direct() const override { return transfer_from_; }
   [[nodiscard]] Target target_of(const void* data, std::size_t bytes,
                                  const Registration& registration) override;
   bool reach(const Target& target, const void* source, std::size_t bytes,
@@ -142,6 +150,11 @@ class SisciPath final : public Path, private DirectWrites {
   bool try_memory();
   bool start_memory_trial(unsigned way);
   void tell_trial();
+  // path_timing.cc: sets transfer_from_ at the connecting end.
+  [[nodiscard]] bool times_copies() const;
+  void time_copies();
+  double time_transfer(std::size_t bytes, unsigned way);
+  double time_stores(std::size_t window_offset, std::span<const std::byte> source);
   // While the other end has not answered: whether it still listens.
   void look_at_listener();
   // Of the accepting end: what the other end's trial came to, once it is told.
@@ -198,6 +211,8 @@ class SisciPath final : public Path, private DirectWrites {
   std::uint32_t answer_segment_ = 0;
   std::uint32_t answer_trial_ = 0;
   bool use_dma_ = true;
+  std::size_t window_bytes_;   // of the other end's window
+  std::size_t transfer_from_;  // copies of fewer bytes are made by the CPU
   std::vector<Copy> copies_;
   std::vector<Copy> staged_copies_;  // of GpuSide
   std::list<Reached> reached_;       // the latest used first

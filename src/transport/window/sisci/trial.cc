@@ -10,8 +10,6 @@
 namespace ropewalk::transport::window::sisci {
 namespace {
 
-constexpr std::size_t kBytes = 2 * kTrialPage;
-
 std::uint64_t next(std::uint64_t& state) {
   state += 0x9e3779b97f4a7c15;
   std::uint64_t mixed = (state ^ state >> 30) * 0xbf58476d1ce4e5b9;
@@ -38,23 +36,25 @@ bool is_pattern(std::span<const std::byte> page, std::uint64_t seed, unsigned wa
   return true;
 }
 
-Trial::Trial(Regions& regions) {
-  void* mapped = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+Trial::Trial(Regions& regions, std::size_t timed_bytes) : bytes_(kTimedOffset + timed_bytes) {
+  void* mapped = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (mapped == MAP_FAILED) throw system_error(errno, "memory for a trial");
   data_ = static_cast<std::byte*>(mapped);
   try {
-    registration_ = regions.add(data_, kBytes, MemoryKind::kHost);
+    registration_ = regions.add(data_, bytes_, MemoryKind::kHost);
   } catch (...) {
-    munmap(data_, kBytes);
+    munmap(data_, bytes_);
     throw;
   }
 }
 
 Trial::~Trial() {
   registration_.reset();
-  munmap(data_, kBytes);
+  munmap(data_, bytes_);
 }
+
+std::span<std::byte> Trial::timed() const { return std::span(data_, bytes_).subspan(kTimedOffset); }
 
 std::span<std::byte> Trial::page(unsigned way) const {
   return {data_ + (way == kFromRegistered ? 0 : kTrialPage), kTrialPage};

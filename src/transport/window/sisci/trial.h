@@ -24,20 +24,23 @@ void fill_pattern(std::span<std::byte> page, std::uint64_t seed, unsigned way);
 bool is_pattern(std::span<const std::byte> page, std::uint64_t seed, unsigned way);
 
 /// Two pages of this end, registered if that is possible: to be written by the other end, or to be
-/// written from.
+/// written from. Behind them there may be more, for transfers that are timed.
 class Trial {
  public:
-  explicit Trial(Regions& regions);
+  static constexpr std::size_t kTimedOffset = 2 * kTrialPage;
+  explicit Trial(Regions& regions, std::size_t timed_bytes = 0);
   ~Trial();
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
   /// Of kFromRegistered or kFromPlain.
   [[nodiscard]] std::span<std::byte> page(unsigned way) const;
+  [[nodiscard]] std::span<std::byte> timed() const;
   /// Null where memory cannot be registered.
   [[nodiscard]] const Region* region() const;
   [[nodiscard]] const Registration& registration() const { return *registration_; }
 
  private:
+  std::size_t bytes_;
   std::byte* data_ = nullptr;
   std::unique_ptr<Registration> registration_;
 };

@@ -44,6 +44,7 @@ class Ends {
     Config config;
     config.set("SISCI_LIBRARY", RW_SOFTWARE_SISCI, "test");
     config.set("CUDA_LIBRARY", "libnone.so", "test");
+    config.set("SISCI_PIO_BYTES", "8K", "test");  // transfers are counted
     for (const auto& [name, value] : settings) config.set(name, value, "test");
     transport_ = make_transport("sisci", config);
   }
