@@ -163,8 +163,12 @@ Config config_of(const Case& chosen) {
   return config;
 }
 
-std::unique_ptr<Transport> make(const Case& chosen) {
+void prepare(const Case& chosen) {
   if (chosen.provider == "sisci") kFabric->become(chosen.fabric);
+}
+
+// After prepare().
+std::unique_ptr<Transport> make(const Case& chosen) {
   auto made = make_transport(chosen.provider, config_of(chosen));
   if (!chosen.on_gpus()) return made;
   return std::make_unique<window::testing::OnDevice>(std::move(made), cuda_library(), chosen.sends,
@@ -296,14 +300,30 @@ Errc code_of(const std::function<void()>& body) {
   return Errc::kInternal;
 }
 
+// Made when it is first used: its threads may hold locks, which a process that is forked beside
+// them would find held for ever.
+class MadeAtUse {
+ public:
+  explicit MadeAtUse(Case chosen) : case_(std::move(chosen)) {}
+  Transport& operator*() {
+    if (!made_) made_ = make(case_);
+    return *made_;
+  }
+  Transport* operator->() { return &**this; }
+
+ private:
+  Case case_;
+  std::unique_ptr<Transport> made_;
+};
+
 class Contract : public ::testing::TestWithParam<Case> {
  protected:
-  Contract() : transport_(make(GetParam())) {}
+  Contract() : transport_(GetParam()) { prepare(GetParam()); }
   Pair connected() {
     const auto listener = transport_->listen(0);
     return connect_pair(*transport_, *transport_, *listener);
   }
-  std::unique_ptr<Transport> transport_;
+  MadeAtUse transport_;
 };
 
 TEST_P(Contract, StatesItsDevices) {
