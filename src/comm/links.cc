@@ -33,18 +33,17 @@ executor::SendEnd* Links::send_end(int channel, int peer) {
   const Key key{channel, peer};
   const PeerReach& reach = reach_[static_cast<std::size_t>(peer)];
   if (reach.local_rank >= 0) {
-    std::unique_ptr<executor::SendEnd>& end = memory_sends_[key];
-    if (end == nullptr) {
-      const int self = reach_[static_cast<std::size_t>(bootstrap_.rank())].local_rank;
-      auto made = std::make_unique<executor::SendEnd>();
-      made->memory = segment_->link(channel, self, reach.local_rank);
-      made->shape = shape_;
-      made->peer = peer;
-      made->address_allowed = reach.by_address;
-      if (reach.by_address && can_guard_writes()) made->process = reach.process;
-      end = std::move(made);
+    if (const auto there = memory_sends_.find(key); there != memory_sends_.end()) {
+      return there->second.get();
     }
-    return end.get();
+    const int self = reach_[static_cast<std::size_t>(bootstrap_.rank())].local_rank;
+    auto made = std::make_unique<executor::SendEnd>();
+    made->memory = segment_->link(channel, self, reach.local_rank);
+    made->shape = shape_;
+    made->peer = peer;
+    made->address_allowed = reach.by_address;
+    if (reach.by_address && can_guard_writes()) made->process = reach.process;
+    return (memory_sends_[key] = std::move(made)).get();
   }
   if (const auto made = network_sends_.find(key); made != network_sends_.end()) {
     return &made->second->end();
@@ -73,17 +72,16 @@ executor::ReceiveEnd* Links::receive_end(int channel, int peer) {
   const Key key{channel, peer};
   const PeerReach& reach = reach_[static_cast<std::size_t>(peer)];
   if (reach.local_rank >= 0) {
-    std::unique_ptr<executor::ReceiveEnd>& end = memory_receives_[key];
-    if (end == nullptr) {
-      const int self = reach_[static_cast<std::size_t>(bootstrap_.rank())].local_rank;
-      auto made = std::make_unique<executor::ReceiveEnd>();
-      made->memory = segment_->link(channel, reach.local_rank, self);
-      made->shape = shape_;
-      made->peer = peer;
-      made->process = reach.process;
-      end = std::move(made);
+    if (const auto there = memory_receives_.find(key); there != memory_receives_.end()) {
+      return there->second.get();
     }
-    return end.get();
+    const int self = reach_[static_cast<std::size_t>(bootstrap_.rank())].local_rank;
+    auto made = std::make_unique<executor::ReceiveEnd>();
+    made->memory = segment_->link(channel, reach.local_rank, self);
+    made->shape = shape_;
+    made->peer = peer;
+    made->process = reach.process;
+    return (memory_receives_[key] = std::move(made)).get();
   }
   if (const auto made = network_receives_.find(key); made != network_receives_.end()) {
     return &made->second->end();

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import os
 import re
+import shutil
+import subprocess
+import sys
 from typing import Any, Callable
 
 import numpy as np
@@ -21,6 +25,22 @@ def test_the_class_tree() -> None:
     for name in ("ArgumentError", "UsageError", "SystemCallError", "CudaError", "PeerLostError"):
         assert issubclass(getattr(ropewalk, name), ropewalk.Error)
     assert str(ropewalk.SystemCallError("words")) == "words"
+
+
+def test_a_dev_shm_that_is_too_small_is_named_with_its_size() -> None:
+    unshare = shutil.which("unshare")
+    if unshare is None or os.geteuid() != 0:
+        pytest.skip("needs root and unshare")
+    if subprocess.run([unshare, "--mount", "true"], capture_output=True).returncode != 0:
+        pytest.skip("namespaces are not permitted here")
+    bench = "bench all_reduce --ranks 2 -b 1M -e 1M -n 2 --set SHM_BACKING=dev_shm"
+    script = f"mount -t tmpfs -o size=64k tmpfs /dev/shm && exec {sys.executable} -m ropewalk "
+    done = subprocess.run(
+        [unshare, "--mount", "sh", "-c", script + bench], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode not in (0, 1)
+    assert "SIG" not in done.stderr
+    assert re.search(r"/dev/shm is 64 KiB with \d+ KiB free; \d+ KiB were needed", done.stderr)
 
 
 @pytest.fixture
