@@ -1,4 +1,9 @@
 // How a host thread spends the time while nothing moves: spin, then yield, then sleep.
+//
+// A scheduler may put two ranks onto one core while others are idle, and leave them there for as
+// long as each waits for the other. Then spinning only keeps the one from running that is waited
+// for. So the first yield of a wait is timed, now and then: one that takes long has let another
+// thread run. From then on waits yield at once, until several yields in a row came back at once.
 #pragma once
 
 #include <chrono>
@@ -44,9 +49,13 @@ class Waiter {
 
  private:
   void pause_or_sleep(std::chrono::nanoseconds waited);
+  [[nodiscard]] bool crowded() const noexcept { return yields_to_time_ > 0; }
+  void timed_yield(std::chrono::steady_clock::time_point now);
 
   Policy policy_;
   WaitHook& hook_;
+  int yields_to_time_ = 0;  // quick ones, until nobody else is taken to run on this core
+  std::chrono::steady_clock::time_point last_timed_{};
   std::uint64_t turns_ = 0;
   std::uint64_t last_moves_ = ~std::uint64_t{0};
   std::chrono::steady_clock::time_point since_{};
