@@ -18,6 +18,17 @@ void require_count(std::size_t count, std::size_t element_bytes, int units) {
   }
 }
 
+// How far a program's memory reaches: 2^47 or 2^48 bytes, or 2^57 where pages have five levels and
+// the program asked for addresses beyond the first 2^47.
+constexpr std::uintptr_t last_address(std::uintptr_t of) {
+  return std::uintptr_t{1} << (of >> 48 == 0 ? 48 : 57);
+}
+
+bool fits(std::uintptr_t address, std::size_t bytes) {
+  const std::uintptr_t last = last_address(address);
+  return bytes <= last && address <= last - bytes;
+}
+
 void require_buffer(const void* buffer, std::string_view name, std::size_t bytes,
                     std::size_t element_bytes) {
   if (bytes == 0) return;
@@ -29,7 +40,7 @@ void require_buffer(const void* buffer, std::string_view name, std::size_t bytes
     throw Error(Errc::kInvalidArgument, "{}: {} is not aligned to the element's {} bytes", name,
                 fmt::ptr(buffer), element_bytes);
   }
-  if (address > std::numeric_limits<std::uintptr_t>::max() - bytes) {
+  if (!fits(address, bytes)) {
     throw Error(Errc::kInvalidArgument, "{}: {} bytes at {} leave the address space", name, bytes,
                 fmt::ptr(buffer));
   }
@@ -38,8 +49,8 @@ void require_buffer(const void* buffer, std::string_view name, std::size_t bytes
 // What require_buffer() refuses, without the words: most calls are right.
 bool usable(const void* buffer, std::size_t bytes, std::size_t element_bytes) {
   const auto address = reinterpret_cast<std::uintptr_t>(buffer);
-  const bool there = buffer != nullptr && (address & (element_bytes - 1)) == 0 &&
-                     address <= std::numeric_limits<std::uintptr_t>::max() - bytes;
+  const bool there =
+      buffer != nullptr && (address & (element_bytes - 1)) == 0 && fits(address, bytes);
   return there || bytes == 0;
 }
 

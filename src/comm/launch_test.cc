@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -325,6 +326,31 @@ TEST(Rendezvous, DifferentSizesAreToldToBoth) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Rendezvous, TwoProcessesOfOneRankAreNamed) {
+  LaunchEnvironment environment = named(own_name("twice"));
+  environment.size = 3;
+  environment.rank = 1;
+  std::vector<pid_t> asking;
+  for (int i = 0; i < 2; ++i) {
+    asking.push_back(fork());
+    if (asking.back() != 0) continue;
+    Context context;
+    (void)error_of([&] { (void)rendezvous(environment, quiet_config(), soon(), context); });
+    pause();  // one of them got its answer, and is alive
+  }
+  environment.rank = 0;
+  Context context;
+  const auto [code, text] =
+      error_of([&] { (void)rendezvous(environment, quiet_config(), soon(), context); });
+  EXPECT_EQ(code, Errc::kInvalidArgument);
+  EXPECT_NE(text.find("two processes are rank 1 of 3"), std::string::npos) << text;
+  for (const pid_t pid : asking) {
+    EXPECT_NE(text.find(std::to_string(pid)), std::string::npos) << text;
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
 }
 
 TEST(Rendezvous, UnknownWaysAreRefused) {

@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
+#include <csignal>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -84,14 +86,21 @@ struct LocalName {
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
-/// The user at the other end.
-uid_t peer_user(const Socket& socket) {
+/// Who is at the other end.
+ucred peer_of(const Socket& socket) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
   if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
     throw system_error(errno, "getsockopt SO_PEERCRED");
   }
-  return credentials.uid;
+  return credentials;
+}
+
+uid_t peer_user(const Socket& socket) { return peer_of(socket).uid; }
+
+/// Whether two processes have asked as one rank. 0: a process that cannot be seen from here.
+bool is_another(pid_t first, pid_t second) {
+  return first > 0 && second > 0 && first != second && kill(first, 0) == 0;
 }
 
 /// Waits for the whole of `data`; false when the other end closed or the time is over.
@@ -138,7 +147,12 @@ void serve_local(const LaunchEnvironment& environment, const UniqueId& id, const
   if (::listen(listener.get(), 4096) != 0) throw system_error(errno, "listen");
 
   std::set<int> served = {0};
+  std::map<int, pid_t> process_of;
   std::vector<Socket> asking;
+  const auto refuse = [&asking](const std::string& text) {
+    for (const Socket& socket : asking) answer(socket, 2, {}, text);
+    throw Error(Errc::kInvalidArgument, text);
+  };
   while (served.size() < static_cast<std::size_t>(environment.size)) {
     std::vector<pollfd> waiting = {{listener.get(), POLLIN, 0}};
     for (const Socket& socket : asking) waiting.push_back({socket.get(), POLLIN, 0});
@@ -158,11 +172,14 @@ void serve_local(const LaunchEnvironment& environment, const UniqueId& id, const
       if (whole && question.magic == LocalQuestion{}.magic) {
         if (question.size != environment.size || question.rank <= 0 ||
             question.rank >= environment.size) {
-          const std::string text =
-              fmt::format("rendezvous: rank {} counts {} ranks, rank 0 counts {}", question.rank,
-                          question.size, environment.size);
-          for (const Socket& socket : asking) answer(socket, 2, {}, text);
-          throw Error(Errc::kInvalidArgument, text);
+          refuse(fmt::format("rendezvous: rank {} counts {} ranks, rank 0 counts {}", question.rank,
+                             question.size, environment.size));
+        }
+        const pid_t process = peer_of(asking[i]).pid;
+        const pid_t before = process_of.try_emplace(question.rank, process).first->second;
+        if (is_another(before, process)) {
+          refuse(fmt::format("rendezvous: two processes are rank {} of {}: {} and {}",
+                             question.rank, environment.size, before, process));
         }
         // Served before: it comes for the next communicator already.
         const bool fresh = served.insert(question.rank).second;
