@@ -65,6 +65,6 @@ def number_of(operator: Operator, comm: Communicator, data_type: DataType) -> in
     """The C API's number of an operator. Raises ArgumentError for an unknown name."""
     if isinstance(operator, PreMulSum):
         return operator.number_for(comm, data_type)
-    if operator not in OPERATORS:
+    if not isinstance(operator, str) or operator not in OPERATORS:
         raise ArgumentError(f'unknown operator "{operator}"; known are {", ".join(OPERATORS)}')
     return OPERATORS[operator]

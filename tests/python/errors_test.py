@@ -53,6 +53,7 @@ def alone() -> Any:
     ("call", "reason"),
     [
         (lambda comm: comm.all_reduce(np.ones(3), "median"), 'unknown operator "median"'),
+        (lambda comm: comm.all_reduce(np.ones(3), np.ones(3)), "unknown operator"),
         (lambda comm: comm.all_reduce(np.ones(3), out=np.ones(4)), "3 elements and out 4"),
         (
             lambda comm: comm.all_reduce(np.ones(3), out=np.ones(3, np.float32)),
