@@ -13,6 +13,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <ostream>
 #include <random>
@@ -301,18 +302,19 @@ Errc code_of(const std::function<void()>& body) {
 }
 
 // Made when it is first used: its threads may hold locks, which a process that is forked beside
-// them would find held for ever.
+// them would find held for ever. Threads: any.
 class MadeAtUse {
  public:
   explicit MadeAtUse(Case chosen) : case_(std::move(chosen)) {}
   Transport& operator*() {
-    if (!made_) made_ = make(case_);
+    std::call_once(once_, [this] { made_ = make(case_); });
     return *made_;
   }
   Transport* operator->() { return &**this; }
 
  private:
   Case case_;
+  std::once_flag once_;
   std::unique_ptr<Transport> made_;
 };
 
