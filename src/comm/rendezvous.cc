@@ -13,7 +13,6 @@
 #include <cstring>
 #include <fstream>
 #include <map>
-#include <set>
 #include <thread>
 
 #include "comm/bootstrap/handshake.h"
@@ -49,7 +48,7 @@ std::string hash_text(std::string_view text) {
   return hex.data();
 }
 
-std::vector<int> without(int size, const std::set<int>& there) {
+std::vector<int> without(int size, const std::map<int, pid_t>& there) {
   std::vector<int> missing;
   for (int rank = 0; rank < size; ++rank) {
     if (!there.contains(rank)) missing.push_back(rank);
@@ -146,23 +145,20 @@ void serve_local(const LaunchEnvironment& environment, const UniqueId& id, const
   }
   if (::listen(listener.get(), 4096) != 0) throw system_error(errno, "listen");
 
-  std::set<int> served = {0};
-  std::map<int, pid_t> process_of;
+  std::map<int, pid_t> served = {{0, getpid()}};  // ranks, and who asked first
   std::vector<Socket> asking;
-  const auto refuse = [&asking](const std::string& text) {
+  const auto give_up = [&asking](Errc code, const std::string& text) {
     for (const Socket& socket : asking) answer(socket, 2, {}, text);
-    throw Error(Errc::kInvalidArgument, text);
+    throw Error(code, text);
   };
   while (served.size() < static_cast<std::size_t>(environment.size)) {
     std::vector<pollfd> waiting = {{listener.get(), POLLIN, 0}};
     for (const Socket& socket : asking) waiting.push_back({socket.get(), POLLIN, 0});
     (void)poll(waiting.data(), waiting.size(), poll_ms(deadline));
     if (passed(deadline)) {
-      const std::string text =
-          fmt::format("rendezvous: {} of {} did not come",
-                      rank_list(without(environment.size, served)), environment.size);
-      for (const Socket& socket : asking) answer(socket, 2, {}, text);
-      throw Error(Errc::kTimeout, text);
+      give_up(Errc::kTimeout,
+              fmt::format("rendezvous: {} of {} did not come",
+                          rank_list(without(environment.size, served)), environment.size));
     }
     for (std::size_t i = asking.size(); i-- > 0;) {
       if (waiting[i + 1].revents == 0) continue;
@@ -172,17 +168,18 @@ void serve_local(const LaunchEnvironment& environment, const UniqueId& id, const
       if (whole && question.magic == LocalQuestion{}.magic) {
         if (question.size != environment.size || question.rank <= 0 ||
             question.rank >= environment.size) {
-          refuse(fmt::format("rendezvous: rank {} counts {} ranks, rank 0 counts {}", question.rank,
-                             question.size, environment.size));
+          give_up(Errc::kInvalidArgument,
+                  fmt::format("rendezvous: rank {} counts {} ranks, rank 0 counts {}",
+                              question.rank, question.size, environment.size));
         }
         const pid_t process = peer_of(asking[i]).pid;
-        const pid_t before = process_of.try_emplace(question.rank, process).first->second;
-        if (is_another(before, process)) {
-          refuse(fmt::format("rendezvous: two processes are rank {} of {}: {} and {}",
-                             question.rank, environment.size, before, process));
+        const auto [first, fresh] = served.try_emplace(question.rank, process);
+        if (is_another(first->second, process)) {
+          give_up(Errc::kInvalidArgument,
+                  fmt::format("rendezvous: two processes are rank {} of {}: {} and {}",
+                              question.rank, environment.size, first->second, process));
         }
         // Served before: it comes for the next communicator already.
-        const bool fresh = served.insert(question.rank).second;
         answer(asking[i], fresh ? 1 : 0, id, {});
       }
       asking.erase(asking.begin() + static_cast<std::ptrdiff_t>(i));

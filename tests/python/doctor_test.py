@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from conftest import DEADLINE_SECONDS, Program
 from ropewalk import doctor, errors, topology
+from running import unshare
 
 
 def by_title(document: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -59,15 +59,10 @@ def test_text_and_json(program: Program, tmp_path: Path) -> None:
 
 def in_namespace(script: str, *flags: str) -> dict[str, dict[str, dict[str, Any]]]:
     """Runs `script`, then doctor, in new namespaces, which needs the right to make them."""
-    unshare = shutil.which("unshare")
-    if unshare is None or os.geteuid() != 0:
-        pytest.skip("needs root and unshare")
-    if subprocess.run([unshare, *flags, "true"], capture_output=True).returncode != 0:
-        pytest.skip("namespaces are not permitted here")
     command = f"{script} && exec {sys.executable} -m ropewalk doctor --json --only "
     kinds = "interfaces" if "--net" in flags else "shared-memory"
     done = subprocess.run(
-        [unshare, *flags, "sh", "-c", command + kinds],
+        [*unshare(*flags), "sh", "-c", command + kinds],
         capture_output=True,
         text=True,
         timeout=DEADLINE_SECONDS,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import builtins
-import os
 import re
-import shutil
 import subprocess
 import sys
 from typing import Any, Callable
@@ -15,6 +13,7 @@ import pytest
 import ropewalk
 from conftest import run_ranks
 from ropewalk.communicator import Communicator
+from running import unshare
 
 
 def test_the_class_tree() -> None:
@@ -28,15 +27,13 @@ def test_the_class_tree() -> None:
 
 
 def test_a_dev_shm_that_is_too_small_is_named_with_its_size() -> None:
-    unshare = shutil.which("unshare")
-    if unshare is None or os.geteuid() != 0:
-        pytest.skip("needs root and unshare")
-    if subprocess.run([unshare, "--mount", "true"], capture_output=True).returncode != 0:
-        pytest.skip("namespaces are not permitted here")
     bench = "bench all_reduce --ranks 2 -b 1M -e 1M -n 2 --set SHM_BACKING=dev_shm"
     script = f"mount -t tmpfs -o size=64k tmpfs /dev/shm && exec {sys.executable} -m ropewalk "
     done = subprocess.run(
-        [unshare, "--mount", "sh", "-c", script + bench], capture_output=True, text=True, timeout=60
+        [*unshare("--mount"), "sh", "-c", script + bench],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode not in (0, 1)
     assert "SIG" not in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import DEADLINE_SECONDS
 
 
@@ -29,6 +31,16 @@ def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         **options,
     )
+
+
+def unshare(*flags: str) -> list[str]:
+    """The command that runs another one in new namespaces; skips the test where it cannot."""
+    program = shutil.which("unshare")
+    if program is None or os.geteuid() != 0:
+        pytest.skip("needs root and unshare")
+    if subprocess.run([program, *flags, "true"], capture_output=True).returncode != 0:
+        pytest.skip("namespaces are not permitted here")
+    return [program, *flags]
 
 
 def rank_processes(running: subprocess.Popen[str]) -> list[int]:

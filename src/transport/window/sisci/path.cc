@@ -384,16 +384,10 @@ bool SisciPath::try_memory() {
 // @return whether the region of the other end is there at all
 bool SisciPath::start_memory_trial(unsigned way) {
   if (!trial_region_) return false;
-  const Region* const from = trial_->region();
-  if (way == kFromRegistered && from == nullptr) return true;  // not this way
+  if (way == kFromRegistered && trial_->region() == nullptr) return true;  // not this way
   const std::span<std::byte> page = trial_->page(way);
   fill_pattern(page, trial_seed_, way);
-  Queue& queue = *copies_.front().queue;
-  const std::size_t offset = way == kFromRegistered ? 0 : kTrialPage;
-  const Status status =
-      way == kFromRegistered
-          ? queue.start(from->segment(), offset, trial_region_->get(), offset, page.size())
-          : queue.start(page.data(), trial_region_->get(), offset, page.size());
+  const Status status = start_from_trial(way, page);
   if (status != Status::kOk) {
     context_.warn_once(
         fmt::format("{}: DMA into its registered memory cannot start: {}; messages "
@@ -404,6 +398,16 @@ bool SisciPath::start_memory_trial(unsigned way) {
   copies_.front().posted = true;
   deadline_ = Clock::now() + kPatience;
   return true;
+}
+
+// Part of this end's trial, to the same place of the other's.
+Status SisciPath::start_from_trial(unsigned way, std::span<const std::byte> part) {
+  Queue& queue = *copies_.front().queue;
+  const std::size_t offset = trial_->offset(part);
+  return way == kFromRegistered
+             ? queue.start(trial_->region()->segment(), offset, trial_region_->get(), offset,
+                           part.size())
+             : queue.start(part.data(), trial_region_->get(), offset, part.size());
 }
 
 void SisciPath::tell_trial() {

@@ -149,6 +149,7 @@ class SisciPath final : public Path, private DirectWrites {
   bool try_window();
   bool try_memory();
   bool start_memory_trial(unsigned way);
+  Status start_from_trial(unsigned way, std::span<const std::byte> part);
   void tell_trial();
   // path_timing.cc: sets transfer_from_ at the connecting end.
   [[nodiscard]] bool times_copies() const;

@@ -77,12 +77,7 @@ double SisciPath::time_transfer(std::size_t bytes, unsigned way) {
   Copy& copy = copies_.front();
   if (!copy.queue) return kNever;
   const Clock::time_point begin = Clock::now();
-  const Status status = way == kFromRegistered
-                            ? copy.queue->start(trial_->region()->segment(), Trial::kTimedOffset,
-                                                trial_region_->get(), Trial::kTimedOffset, bytes)
-                            : copy.queue->start(trial_->timed().data(), trial_region_->get(),
-                                                Trial::kTimedOffset, bytes);
-  if (status != Status::kOk) return kNever;
+  if (start_from_trial(way, trial_->timed().first(bytes)) != Status::kOk) return kNever;
   Queue::Progress progress = copy.queue->progress();
   while (progress == Queue::Progress::kRunning && Clock::now() - begin < kLongest) {
     progress = copy.queue->progress();

@@ -35,6 +35,10 @@ class Trial {
   /// Of kFromRegistered or kFromPlain.
   [[nodiscard]] std::span<std::byte> page(unsigned way) const;
   [[nodiscard]] std::span<std::byte> timed() const;
+  /// Of a part of its memory.
+  [[nodiscard]] std::size_t offset(std::span<const std::byte> part) const {
+    return static_cast<std::size_t>(part.data() - data_);
+  }
   /// Null where memory cannot be registered.
   [[nodiscard]] const Region* region() const;
   [[nodiscard]] const Registration& registration() const { return *registration_; }
