@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import numbers
 from collections import deque
-from typing import Any, Callable, Generic, Optional, TypeVar
+from typing import Any, Callable, Final, Generic, Optional, TypeVar
 
 from ropewalk import errors
 from ropewalk._library import Request, check_request, library
 
 Result = TypeVar("Result")
+
+# rwRequestWait's word for as long as it takes; also for what does not fit its microseconds.
+_FOR_EVER: Final = -1
+_LONGEST_SECONDS: Final = 1e12
 
 # Requests whose handle was dropped while the operation ran: their buffers must stay. Swept when
 # the next request is started, by any thread: a deque's append and popleft need no lock, which
@@ -28,6 +34,17 @@ def sweep() -> None:
             _orphans.append(orphan)
         else:
             library().rwRequestFree(orphan[0])
+
+
+def _microseconds(timeout: Optional[float]) -> int:
+    """What rwRequestWait takes for `timeout` seconds."""
+    if timeout is None:
+        return _FOR_EVER
+    if not isinstance(timeout, numbers.Real) or math.isnan(timeout):
+        raise errors.ArgumentError(f"timeout of {timeout!r} is no number of seconds")
+    if timeout < 0:
+        raise errors.ArgumentError(f"timeout of {timeout} s is negative")
+    return int(timeout * 1e6) if timeout < _LONGEST_SECONDS else _FOR_EVER
 
 
 class Handle(Generic[Result]):
@@ -64,14 +81,13 @@ class Handle(Generic[Result]):
             timeout: seconds, or None to wait as long as it takes.
 
         Raises:
+            ArgumentError: `timeout` is no number of seconds.
             TimeoutError: `timeout` passed first. The operation goes on; wait again.
             Error: the operation failed.
         """
-        if not self._finished:
-            if timeout is not None and timeout < 0:
-                raise errors.ArgumentError(f"timeout of {timeout} s is negative")
-            if not self._poll(-1 if timeout is None else int(timeout * 1e6)):
-                raise errors.TimeoutError(f"the operation is not done after {timeout} s")
+        microseconds = _microseconds(timeout)
+        if not self._finished and not self._poll(microseconds):
+            raise errors.TimeoutError(f"the operation is not done after {timeout} s")
         return self._result
 
     def done(self) -> bool:

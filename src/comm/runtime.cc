@@ -2,10 +2,22 @@
 
 #include <span>
 
+#include "comm/forced_algorithms.h"
 #include "core/log.h"
 #include "core/random.h"
 
 namespace ropewalk::comm {
+
+namespace {
+
+// Puts into force what is for the whole process, and refuses what no communicator will take.
+void apply(const Config& config) {
+  (void)forced_algorithms(config.text(Setting::kAlgorithm));
+  log::configure(config.text(Setting::kDebug), config.text(Setting::kDebugSubsys),
+                 config.text(Setting::kDebugFile));
+}
+
+}  // namespace
 
 Runtime::Runtime() { fill_random(std::as_writable_bytes(std::span(&token_, 1))); }
 
@@ -19,8 +31,7 @@ Config Runtime::config() {
   const Lock lock(config_mutex_);
   if (config_ == nullptr) {
     auto loaded = std::make_unique<Config>(Config::load());
-    log::configure(loaded->text(Setting::kDebug), loaded->text(Setting::kDebugSubsys),
-                   loaded->text(Setting::kDebugFile));
+    apply(*loaded);
     config_ = std::move(loaded);
   }
   return *config_;
@@ -29,8 +40,7 @@ Config Runtime::config() {
 void Runtime::set(std::string_view name, std::string_view value, std::string_view source) {
   Config changed = config();
   changed.set(name, value, source);
-  log::configure(changed.text(Setting::kDebug), changed.text(Setting::kDebugSubsys),
-                 changed.text(Setting::kDebugFile));
+  apply(changed);
   const Lock lock(config_mutex_);
   *config_ = std::move(changed);
 }

@@ -221,6 +221,8 @@ def test_bench_plot(program: Program, tmp_path: Path, suffix: str) -> None:
         (("bench", "all_reduce", "--set", "SLOTS"), "NAME=VALUE"),
         (("bench", "all_reduce", "--set", "NO_SUCH=1"), "NO_SUCH"),
         (("--set", "SLOTS=1", "config"), "SLOTS"),
+        (("config", "--set", "ALGORITHM=zigzag"), 'unknown algorithm "zigzag"'),
+        (("config", "--set", "ALGORITHM=all_mend=ring"), 'unknown operation "all_mend"'),
         (("schedule", "show", "/nonexistent"), "No such file"),
         (("schedule", "make", "all_reduce", "--algorithm", "zigzag"), "zigzag"),
         (("schedule", "make"), "which operation"),
@@ -488,6 +490,12 @@ def test_config(program: Program, tmp_path: Path) -> None:
     plain = program("config").stdout
     assert "\x1b" not in plain
     assert len(plain.splitlines()) == len(table)
+
+
+def test_a_wrong_setting_of_the_environment(program: Program) -> None:
+    done = program("config", env={"ROPEWALK_ALGORITHM": "all_reduce=zigzag"})
+    assert done.returncode == 2
+    assert 'ROPEWALK_ALGORITHM: unknown algorithm "zigzag"' in done.stderr
 
 
 def test_config_tuning(program: Program, tmp_path: Path) -> None:

@@ -79,6 +79,15 @@ def test_arguments(
     assert alone.all_reduce(np.ones(2)).tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("timeout", ["1", -0.5, float("nan"), [1]])
+def test_a_timeout_that_is_no_time(alone: Communicator, timeout: Any) -> None:
+    array = np.ones(2)
+    handle = alone.all_reduce(array, blocking=False)
+    with pytest.raises(ropewalk.ArgumentError, match="timeout of "):
+        handle.wait(timeout)
+    assert handle.wait(np.float64(1e300)) is array
+
+
 def test_joining_arguments() -> None:
     with pytest.raises(ropewalk.ArgumentError, match="all three or none"):
         ropewalk.init(rank=0)
