@@ -13,9 +13,9 @@ using namespace software_sisci;
 namespace {
 
 // Between two looks at whether the segment is still there.
-constexpr std::size_t kSliceBytes = 256 << 10;
+constexpr std::size_t kSliceBytes = 512 << 10;
 // What a program that asks for a queue's state does of its transfer meanwhile.
-constexpr std::size_t kPollBytes = 256 << 10;
+constexpr std::size_t kPollBytes = 512 << 10;
 
 // Memory of another process that registered it.
 bool copy_process(pid_t pid, std::uint64_t address, std::byte* local, std::size_t bytes,
