@@ -58,7 +58,8 @@ ncclResult_t make_into(ncclComm_t* place, int device, bool blocking, Make make,
     core->end(std::move(made));
     if (parent != nullptr) parent->end(nullptr);
   };
-  job.failed = [core, parent, blocking, place, raw = handle.get()](const Error& error) {
+  job.failed = [core, parent = std::move(parent), blocking, place,
+                raw = handle.get()](const Error& error) {
     core->fail(error);
     // The parent says by itself whether it is broken.
     if (parent != nullptr) parent->end(nullptr);

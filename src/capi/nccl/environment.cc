@@ -40,7 +40,7 @@ void take(const char* variable, Setting setting, std::string_view name,
   if (!value.has_value()) return;
   comm::Runtime& runtime = comm::Runtime::process();
   const Config config = runtime.config();
-  const std::string source(config.source(setting));
+  const std::string& source = config.source(setting);
   if (source != "default" && !source.starts_with("NCCL_")) return;
   runtime.set(name, *value, variable);
 }

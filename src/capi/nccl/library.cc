@@ -49,7 +49,7 @@ RW_NCCL_API(const char*, ncclGetLastError, ncclComm_t comm) {
           core.comm != nullptr && core.comm->fate().broken()) {
         thread_local std::string text;
         text = core.comm->fate().error().what();
-        return text.c_str();
+        return text.c_str();  // NOLINT(clang-analyzer-cplusplus.InnerPointer): the thread has it
       }
     }
   } catch (const std::exception& error) {

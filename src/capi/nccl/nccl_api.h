@@ -11,6 +11,7 @@
 #include <climits>
 #include <cstddef>
 
+// NOLINTBEGIN(readability-identifier-naming): the names are NVIDIA's
 extern "C" {
 
 struct ncclComm;
@@ -194,3 +195,4 @@ ncclResult_t ncclGroupEnd();
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* info);
 
 }  // extern "C"
+// NOLINTEND(readability-identifier-naming)
