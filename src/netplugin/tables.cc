@@ -301,6 +301,7 @@ __attribute__((destructor)) void at_unload() {
 
 // The symbols that NCCL looks for. get_device_mr and irecv_consumed are for plugins that GPUs
 // drive; nothing here gains by file descriptors of GPU memory or by merging devices.
+// NOLINTBEGIN(readability-identifier-naming): the names are NVIDIA's
 extern "C" {
 #define RW_TABLE __attribute__((visibility("default"))) extern const
 
@@ -513,6 +514,7 @@ const abi::NetV12 ncclNetPlugin_v12 = {
 };
 
 #undef RW_TABLE
-}
+}  // extern "C"
+// NOLINTEND(readability-identifier-naming)
 
 }  // namespace ropewalk::netplugin

@@ -81,6 +81,7 @@ Result destroy(void* context) noexcept {
 
 }  // namespace
 
+// NOLINTBEGIN(readability-identifier-naming): the names are NVIDIA's
 extern "C" {
 #define RW_TABLE __attribute__((visibility("default"))) extern const
 
@@ -104,6 +105,7 @@ const abi::TunerV6 ncclTunerPlugin_v6 = {.name = kName,
                                          .get_chunk_size = nullptr};
 
 #undef RW_TABLE
-}
+}  // extern "C"
+// NOLINTEND(readability-identifier-naming)
 
 }  // namespace ropewalk::netplugin

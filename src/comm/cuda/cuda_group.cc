@@ -70,7 +70,7 @@ executor::FifoShape flagged_shape(std::size_t slot_bytes) {
 }
 
 std::size_t ll128_slot(int ranks) {
-  constexpr std::size_t kLine = 8 * executor::kLineWords;
+  constexpr std::size_t kLine = std::size_t{8} * executor::kLineWords;
   const auto peers = static_cast<std::size_t>(std::max(1, ranks - 1));
   return std::max(kLl128Slot / kLine / peers, std::size_t{16}) * kLine;
 }

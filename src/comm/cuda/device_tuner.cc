@@ -18,8 +18,8 @@ namespace {
 using executor::Protocol;
 
 // A block of its own pays from this much data on: less is there sooner than a second block helps.
-constexpr std::size_t kBlockBytes[executor::kNumProtocols] = {std::size_t{32} << 10, 2048,
-                                                              64 * 8 * executor::kLineWords};
+constexpr std::size_t kBlockBytes[executor::kNumProtocols] = {
+    std::size_t{32} << 10, 2048, std::size_t{64} * 8 * executor::kLineWords};
 constexpr int kWarp = 32;
 // Chunks per slot-sized share: a few on their way hide the latency of a hop.
 constexpr std::size_t kLeastChunk = std::size_t{128} << 10;

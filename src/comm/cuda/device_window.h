@@ -46,6 +46,8 @@ class DeviceMemory {
   ~DeviceMemory();
   DeviceMemory(DeviceMemory&& other) noexcept;
   DeviceMemory& operator=(DeviceMemory&& other) noexcept;
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
 
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
@@ -78,6 +80,8 @@ class OpenedMemory {
   ~OpenedMemory();
   OpenedMemory(OpenedMemory&& other) noexcept;
   OpenedMemory& operator=(OpenedMemory&& other) noexcept;
+  OpenedMemory(const OpenedMemory&) = delete;
+  OpenedMemory& operator=(const OpenedMemory&) = delete;
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
 
  private:

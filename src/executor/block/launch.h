@@ -121,6 +121,7 @@ RW_HOST_DEVICE bool called_otherwise(const Block& block, const LaunchLinks& link
   if (links.board == nullptr || own == nullptr) return false;
   for (std::uint32_t r = 0; r < links.num_ranks; ++r) {
     if (r == links.rank) continue;
+    // NOLINTNEXTLINE(bugprone-implicit-widening-of-multiplication-result): some hundred tags
     const CallTag theirs = block.load_tag(links.board + r * kBoardTags + own->call % kBoardTags);
     if (theirs.count == 0 || theirs.call != own->call || theirs == *own) continue;
     record.reason = static_cast<std::uint32_t>(StopReason::kMismatch);

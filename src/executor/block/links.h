@@ -40,7 +40,8 @@ inline constexpr std::size_t kLine128Bytes = 128;
 /// Bytes that a slot of `slot_bytes` of data takes in a link's memory. For ll128, slot_bytes is a
 /// multiple of kLineWords words.
 RW_HOST_DEVICE constexpr std::size_t flagged_bytes(Protocol protocol, std::size_t slot_bytes) {
-  return protocol == Protocol::kLl ? 2 * slot_bytes : slot_bytes / (8 * kLineWords) * kLine128Bytes;
+  return protocol == Protocol::kLl ? 2 * slot_bytes
+                                   : slot_bytes / (std::size_t{8} * kLineWords) * kLine128Bytes;
 }
 
 /// Bytes of memory that a link takes in the reader's window.

@@ -8,7 +8,8 @@ namespace ropewalk::netplugin::abi {
 namespace {
 
 #define RW_AT(type, member, offset) static_assert(offsetof(type, member) == (offset))
-#define RW_WORD(type, member, number) static_assert(offsetof(type, member) == 8 * (number))
+#define RW_WORD(type, member, number) \
+  static_assert(offsetof(type, member) == std::size_t{8} * (number))
 
 static_assert(sizeof(Result) == sizeof(int));
 
