@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <iterator>
 #include <simgrid/s4u.hpp>
@@ -56,7 +57,7 @@ class SimgridEngine : public schedule::FlowEngine {
     const auto& [from, to] = ends_[static_cast<std::size_t>(path)];
     sg4::CommPtr comm = sg4::Comm::sendto_init();
     // SimGrid counts whole bytes.
-    comm->set_payload_size(std::max<std::uint64_t>(1, static_cast<std::uint64_t>(bytes + 0.5)));
+    comm->set_payload_size(static_cast<std::uint64_t>(std::max(1LL, std::llround(bytes))));
     under_way_.emplace(comm.get(), std::pair(flow, comm));
     comm->set_source(from);
     comm->set_destination(to);

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "core/error.h"
 #include "core/log.h"
 #include "transport/window/sender.h"
 #include "transport/window/verify.h"
@@ -167,6 +168,7 @@ bool WindowSender::offer_stage(Question& question, const Registration* source) {
   if (question.places >> 32 == 0) {
     path.put(offset, bytes.data(), bytes.size());
   } else {
+    RW_ASSERT(source != nullptr);  // asked for a GPU's place
     try {
       device.write_pattern(device.pattern_memory(*source), offset);
     } catch (const Error& error) {

@@ -98,7 +98,7 @@ std::shared_ptr<Opening> Openings::start(Which which) {
   if (found != openings_.end()) return found->second;
   std::shared_ptr<const OfferedMemory> offer = offers_.find(which.first);
   if (!offer) return nullptr;
-  const std::shared_ptr<Opening> opening =
+  std::shared_ptr<Opening> opening =
       start_opening(worker_, gpus_, gpus_.at(which.second), std::move(offer), same_process_);
   openings_[which] = opening;
   return opening;

@@ -22,10 +22,9 @@ Gpu::Gpu(const CudaApi& cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {
   cuda.check(cuda.device_get(&device_, ordinal), "finding a GPU");
   cuda.check(cuda.device_uuid(&uuid_, device_), "asking for a GPU's UUID");
   std::array<char, 96> name{};
-  if (cuda.device_name(name.data(), static_cast<int>(name.size()) - 1, device_) != kCuSuccess) {
-    std::strcpy(name.data(), "unnamed");
-  }
-  name_ = fmt::format("GPU {} ({})", ordinal, name.data());
+  const bool named =
+      cuda.device_name(name.data(), static_cast<int>(name.size()) - 1, device_) == kCuSuccess;
+  name_ = fmt::format("GPU {} ({})", ordinal, named ? name.data() : "unnamed");
   int writes = 0;
   if (cuda.device_attribute(&writes, kCuAttributeWrite64, device_) != kCuSuccess) writes = 0;
   writes_marks_ = writes != 0 && cuda.stream_write64 != nullptr;
