@@ -69,7 +69,7 @@ def check(
     """Checks a plugin, and yields what is found as soon as it is.
 
     Args:
-        file: the library; a name without a slash is searched as the loader does.
+        file: the library; a name without a slash that is no file here is searched as the loader does.
         version: of the interface, instead of the newest that the plugin exports.
         device: of the plugin.
         only: ids of rules; those that they need are checked too. None: all.
@@ -84,7 +84,7 @@ def check(
     """
     yield from _lines(
         {
-            "file": file,
+            "file": str(Path(file).resolve()) if Path(file).is_file() else file,
             "version": version,
             "device": device,
             "timeout_s": timeout,

@@ -1,5 +1,6 @@
 #include "core/process_memory.h"
 
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <span>
 #include <system_error>
 
@@ -85,6 +87,18 @@ std::string try_single_copy(const ProbeAddress& peer) {
   // The same number may be another process here when the peer counts in another namespace.
   if (seen != peer.pattern) return "wrong content: another process-id namespace";
   return {};
+}
+
+bool is_mapped(const void* data, std::size_t bytes) noexcept {
+  if (bytes == 0) return true;
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  if (bytes > std::numeric_limits<std::uintptr_t>::max() - begin) return false;
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const std::uintptr_t first = begin & ~(page - 1);
+  // Asynchronous, it writes nothing back: the system only looks at what is mapped there.
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of this process
+  return msync(reinterpret_cast<void*>(first), begin + bytes - first, MS_ASYNC) == 0 ||
+         errno != ENOMEM;
 }
 
 void read_process(pid_t pid, void* destination, std::uint64_t source, std::size_t bytes) {

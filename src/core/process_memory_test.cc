@@ -63,6 +63,26 @@ TEST(ProcessMemory, OwnProbeIsReadable) {
   if (!reason.empty()) GTEST_SKIP() << reason;
 }
 
+TEST(ProcessMemory, KnowsWhatIsMapped) {
+  constexpr std::size_t kPage = 4096;
+  void* const memory =
+      mmap(nullptr, 3 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  std::byte* const data = static_cast<std::byte*>(memory);
+  EXPECT_TRUE(is_mapped(data, 3 * kPage));
+  EXPECT_TRUE(is_mapped(data + 17, 1));
+  EXPECT_TRUE(is_mapped(nullptr, 0));
+  EXPECT_FALSE(is_mapped(nullptr, 1));
+  EXPECT_FALSE(is_mapped(data, std::size_t{1} << 63U));
+  EXPECT_FALSE(is_mapped(data, ~std::size_t{0}));
+  ASSERT_EQ(munmap(data + kPage, kPage), 0);
+  EXPECT_TRUE(is_mapped(data, kPage));
+  EXPECT_FALSE(is_mapped(data, kPage + 1));
+  EXPECT_FALSE(is_mapped(data, 3 * kPage));
+  EXPECT_FALSE(is_mapped(data + kPage + 5, 1));
+  munmap(data, 3 * kPage);
+}
+
 TEST(ProcessMemory, ProbesDiffer) {
   EXPECT_NE(ProcessProbe().address().pattern, ProcessProbe().address().pattern);
 }

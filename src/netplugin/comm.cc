@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/log.h"
+#include "core/process_memory.h"
 
 namespace ropewalk::netplugin {
 namespace {
@@ -60,6 +61,11 @@ Comm::~Comm() {
 }
 
 void* Comm::register_memory(void* data, std::size_t bytes, transport::MemoryKind kind) {
+  if (kind == transport::MemoryKind::kHost && !is_mapped(data, bytes)) {
+    throw Error(Errc::kInvalidArgument,
+                "{}: a registration of {} bytes at {}: that is not memory of this process", name_,
+                bytes, data);
+  }
   auto memory = std::make_unique<Memory>();
   memory->comm = handle_;
   memory->base = number_of(data);

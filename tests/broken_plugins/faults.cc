@@ -26,6 +26,7 @@ void enter(std::string_view call) {
   if (dash == std::string::npos || std::string_view(name).substr(dash + 1) != call) return;
   const std::string_view what = std::string_view(name).substr(0, dash);
   if (what == "crash") raise(SIGSEGV);
+  if (what == "kill") raise(SIGKILL);
   if (what == "exit") std::exit(3);
   while (what == "hang") pause();
 }

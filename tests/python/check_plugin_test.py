@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,8 @@ def test_libraries_that_are_no_plugins() -> None:
     ("fault", "rule", "call", "words"),
     [
         ("crash-init", "init", "init", "crashed in init: Segmentation fault"),
+        ("kill-init", "init", "init", "crashed in init: Killed"),
+        ("kill-isend", "transfer", "isend", "crashed in isend: Killed"),
         ("crash-isend", "transfer", "isend", "crashed in isend"),
         ("crash-closeRecv", "close-order", "closeRecv", "crashed in closeRecv"),
         ("hang-getProperties", "properties-written", "getProperties", "still in getProperties"),
@@ -220,6 +223,15 @@ def test_the_command(program: Program, tmp_path: Path) -> None:
     assert "missing" in report["measures"][1]
     assert 0 < report["fairness"] <= 1
     assert report["connections_per_second"] > 0
+
+
+def test_a_file_of_this_folder_needs_no_slash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(library(), tmp_path / "libmine.so")
+    monkeypatch.chdir(tmp_path)
+    found = checked("libmine.so", "zero-bytes", only=["zero-bytes"], timeout=SHORT)
+    assert found["zero-bytes"]["outcome"] == "failed"
 
 
 def test_a_failure_is_told(program: Program) -> None:

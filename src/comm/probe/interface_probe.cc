@@ -9,6 +9,7 @@
 
 #include "comm/probe/probe.h"
 #include "comm/probe/self_messages.h"
+#include "comm/runtime.h"
 #include "core/error.h"
 #include "core/first_line.h"
 #include "core/settings.h"
@@ -43,7 +44,7 @@ State state_of(const std::string& interface_name) {
 Check messages(const std::string& interface_name) {
   const std::string cause = "a firewall rule, or an address that cannot be bound";
   try {
-    Config config = Config::load();
+    Config config = Runtime::process().config();
     config.set("SOCKET_IFNAME", "=" + interface_name, "doctor");
     config.set("FAULTY", "", "doctor");
     const std::unique_ptr<transport::Transport> tcp = transport::make_transport("tcp", config);

@@ -4,6 +4,7 @@
 
 #include "comm/probe/probe.h"
 #include "comm/probe/self_messages.h"
+#include "comm/runtime.h"
 #include "core/error.h"
 #include "core/settings.h"
 #include "transport/registry.h"
@@ -28,7 +29,7 @@ int device_of(const transport::Transport& over, unsigned adapter) {
 }  // namespace
 
 Checks sisci_adapters() {
-  Config config = Config::load();
+  Config config = Runtime::process().config();
   config.set("FAULTY", "", "doctor");
   const sisci::Library::Found found = sisci::Library::open(config.text(Setting::kSisciLibrary));
   if (!found.library) {

@@ -2,6 +2,7 @@
 #include "transport/auto/auto.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 
 #include <array>
 #include <chrono>
@@ -16,7 +17,10 @@
 #include "core/settings.h"
 #include "transport/auto/ends.h"
 #include "transport/auto/offers.h"
+#include "transport/messaging/tcp/handshake.h"
 #include "transport/registry.h"
+#include "transport/window/shm/rendezvous.h"
+#include "transport/window/sisci/path.h"
 
 namespace ropewalk::transport::choosing {
 namespace {
@@ -286,6 +290,32 @@ TEST(Offers, SurviveTheWay) {
   EXPECT_EQ(shortened(other, 60), other);
   EXPECT_THROW((void)shortened(other, 59), Error);
   EXPECT_THROW((void)shortened(both, 20), Error);
+}
+
+// The longest that each can be: where a bridge fails, the network must have been offered beside it.
+TEST(Offers, OfAllProvidersFit) {
+  window::MeetingPlace shm;
+  shm.name.fill(std::byte{0xff});
+  shm.secret.fill(std::byte{0xff});
+  window::sisci::MeetingPlace sisci;
+  sisci.node = sisci.interrupt = 0xffffffff;
+  sisci.adapter = 15;
+  sisci.secret.fill(std::byte{0xff});
+  tcp::Target tcp;
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_port = 0xffff;
+  address.sin6_scope_id = 255;
+  std::memset(&address.sin6_addr, 0xff, sizeof address.sin6_addr);
+  std::memcpy(&tcp.address.storage, &address, sizeof address);
+  tcp.proof.fill(std::byte{0xff});
+  tcp.reply.fill(std::byte{0xff});
+  const std::vector<Offer> all = {
+      {Way::kShm, encode(shm)}, {Way::kSisci, encode(sisci)}, {Way::kTcp, tcp::encode(tcp)}};
+  const auto offers = decode_offers(encode(all));
+  ASSERT_TRUE(offers);
+  ASSERT_EQ(offers->size(), all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ((*offers)[i].handle, all[i].handle);
 }
 
 TEST(Offers, OfOtherBytesThereAreNone) {

@@ -95,7 +95,7 @@ class TcpSendRequest final : public Request {
   std::array<std::size_t, 1> sizes_;
 };
 
-TcpSender::TcpSender(std::vector<Stream> streams, std::string peer, const Token& reply,
+TcpSender::TcpSender(std::vector<Stream> streams, std::string peer, const Reply& reply,
                      bool checksums, Linger& linger)
     : connection_(std::move(streams), std::move(peer), checksums, linger),
       reply_(reply),

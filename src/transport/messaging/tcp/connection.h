@@ -98,7 +98,7 @@ class TcpSendRequest;
 class TcpSender final : public SendConnection, private FrameSink {
  public:
   /// The streams have their greeting queued; nothing else is sent before all answers are right.
-  TcpSender(std::vector<Stream> streams, std::string peer, const Token& reply, bool checksums,
+  TcpSender(std::vector<Stream> streams, std::string peer, const Reply& reply, bool checksums,
             Linger& linger);
   ~TcpSender() override;
   TcpSender(const TcpSender&) = delete;
@@ -150,7 +150,7 @@ class TcpSender final : public SendConnection, private FrameSink {
   void abandon(Message* message);
 
   Connection connection_;
-  Token reply_;
+  Reply reply_;
   std::vector<bool> answered_;
   std::size_t unanswered_;
   std::uint64_t number_ = 0;

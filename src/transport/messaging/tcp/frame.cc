@@ -72,13 +72,15 @@ bool valid_to_sender(const Frame& frame) {
   return false;
 }
 
-}  // namespace
-
-bool equal(const Token& a, const Token& b) noexcept {
+// In constant time, so that a stranger cannot feel its way.
+template <std::size_t kBytes>
+bool equal(const std::array<std::byte, kBytes>& a, const std::array<std::byte, kBytes>& b) {
   std::byte difference{};
-  for (std::size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
+  for (std::size_t i = 0; i < kBytes; ++i) difference |= a[i] ^ b[i];
   return difference == std::byte{};
 }
+
+}  // namespace
 
 std::array<std::byte, kHelloBytes> encode(const Hello& hello) {
   std::array<std::byte, kHelloBytes> bytes{};
@@ -109,17 +111,17 @@ HelloState judge_hello(std::span<const std::byte> bytes, const Token& token, Hel
   return sane && equal(hello.token, token) ? HelloState::kProven : HelloState::kStranger;
 }
 
-std::array<std::byte, kReplyBytes> encode_reply(const Token& token) {
+std::array<std::byte, kReplyBytes> encode(const Reply& reply) {
   std::array<std::byte, kReplyBytes> bytes{};
-  Writer(bytes.data()).put(kReplyMagic).put(token);
+  Writer(bytes.data()).put(kReplyMagic).put(reply);
   return bytes;
 }
 
-bool is_reply(std::span<const std::byte, kReplyBytes> bytes, const Token& token) {
+bool is_reply(std::span<const std::byte, kReplyBytes> bytes, const Reply& reply) {
   std::array<char, 8> magic{};
-  Token sent{};
+  Reply sent{};
   Taker(bytes.data()).take(magic).take(sent);
-  return magic == kReplyMagic && equal(sent, token);
+  return magic == kReplyMagic && equal(sent, reply);
 }
 
 std::array<std::byte, kFrameBytes> encode(const Frame& frame) {

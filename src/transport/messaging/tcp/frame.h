@@ -12,6 +12,9 @@ namespace ropewalk::transport::tcp {
 
 /// Proves that its holder was given the listener's handle.
 using Token = std::array<std::byte, 16>;
+/// Proves a listener to who connects. Half as long, as handles have little room: it is guessed at
+/// the first try or not at all.
+using Reply = std::array<std::byte, 8>;
 
 inline constexpr std::size_t kMaxStreams = 16;
 
@@ -31,13 +34,10 @@ enum class HelloState { kStranger, kIncomplete, kProven };
 /// `hello` is filled when the answer is kProven.
 HelloState judge_hello(std::span<const std::byte> bytes, const Token& token, Hello& hello);
 
-/// The listener's answer on every stream: the other token of the handle.
-inline constexpr std::size_t kReplyBytes = 24;
-std::array<std::byte, kReplyBytes> encode_reply(const Token& token);
-bool is_reply(std::span<const std::byte, kReplyBytes> bytes, const Token& token);
-
-/// In constant time, so that a stranger cannot feel its way.
-bool equal(const Token& a, const Token& b) noexcept;
+/// The listener's answer on every stream.
+inline constexpr std::size_t kReplyBytes = 16;
+std::array<std::byte, kReplyBytes> encode(const Reply& reply);
+bool is_reply(std::span<const std::byte, kReplyBytes> bytes, const Reply& reply);
 
 enum class FrameType : std::uint32_t {
   kEager = 1,  ///< to the receiver: a whole small message follows

@@ -31,17 +31,17 @@ constexpr int kMaxAcceptsPerCall = 64;
 
 constexpr int kRoomBytes = 1 << 20;
 
-constexpr std::array<char, 4> kHandleMagic = {'R', 'W', 't', '2'};
+constexpr std::array<char, 4> kHandleMagic = {'R', 'W', 't', '3'};
 
-// What a handle holds, as it lies in it.
+// What a handle holds, as it lies in it. Last what may be zero: `auto` leaves zeros at the end out.
 struct HandleLayout {
   std::array<char, 4> magic;
   std::uint16_t family;
   std::uint16_t port;  // network order, as in a sockaddr
-  std::uint32_t zone;  // of a link-local address, on the listener's host
-  std::array<std::byte, 16> address;
   Token proof;
-  Token reply;
+  Reply reply;
+  std::array<std::byte, 16> address;
+  std::uint32_t zone;  // of a link-local address, on the listener's host
 };
 static_assert(sizeof(HandleLayout) <= kHandleBytes);
 // Old releases of NCCL carry 64 bytes, of which the network plugin wants some for itself.
@@ -196,7 +196,7 @@ std::unique_ptr<ReceiveConnection> TcpListener::accept() {
     leave_unpaced(socket.get());
     make_room(socket.get());
     streams.emplace_back(std::move(socket), Reader::kReceiver);
-    streams.back().queue_raw(encode_reply(target_.reply));
+    streams.back().queue_raw(encode(target_.reply));
   }
   log::info(log::kNet, "tcp: accepted {} streams from {}", streams.size(), group.peer);
   return std::make_unique<TcpReceiver>(std::move(streams), std::move(group.peer),

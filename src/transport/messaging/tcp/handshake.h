@@ -17,7 +17,7 @@ namespace ropewalk::transport::tcp {
 struct Target {
   Address address;
   Token proof{};  ///< the connecting side sends it
-  Token reply{};  ///< the listener sends it
+  Reply reply{};  ///< the listener sends it
 };
 Handle encode(const Target& target);
 /// @return nothing when the bytes are no handle of this provider

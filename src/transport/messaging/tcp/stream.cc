@@ -227,14 +227,14 @@ bool Stream::read(FrameSink& sink) {
   return true;
 }
 
-Stream::Answer Stream::read_reply(const Token& token) {
+Stream::Answer Stream::read_reply(const Reply& reply) {
   std::array<iovec, 1> range = {iovec{buffer_.data() + end_, kReplyBytes - end_}};
   const std::optional<std::size_t> got = receive(range);
   if (!got) return Answer::kEnded;
   end_ += *got;
   if (end_ < kReplyBytes) return Answer::kNotYet;
   begin_ = end_ = 0;
-  return is_reply(std::span<const std::byte, kReplyBytes>(buffer_.data(), kReplyBytes), token)
+  return is_reply(std::span<const std::byte, kReplyBytes>(buffer_.data(), kReplyBytes), reply)
              ? Answer::kRight
              : Answer::kWrong;
 }

@@ -68,7 +68,7 @@ class Stream {
 
   /// Reads exactly the bytes of the listener's answer, before the first frame.
   enum class Answer { kNotYet, kRight, kWrong, kEnded };
-  Answer read_reply(const Token& token);
+  Answer read_reply(const Reply& reply);
 
   [[nodiscard]] bool idle() const noexcept { return out_first_ == out_.size(); }
   [[nodiscard]] int fd() const noexcept { return socket_.get(); }

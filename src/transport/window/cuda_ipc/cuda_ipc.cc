@@ -21,7 +21,8 @@ constexpr double kSpeedMbps = 2'400'000;
 constexpr double kLatencyUs = 5;
 
 // A handle is one of shared memory under another name, so that neither is taken for the other.
-constexpr std::array<char, 8> kHandleMagic = {'R', 'W', 'C', 'U', 'D', 'A', 'h', '1'};
+// In the place of the mark of shared memory.
+constexpr std::array<char, kMarkBytes> kHandleMagic = {'R', 'W', 'c', '2'};
 
 class CudaIpcPath final : public Path {
  public:

@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::array<char, 8> kHandleMagic = {'R', 'W', 'S', 'H', 'M', 'h', '1', 0};
+constexpr std::array<char, kMarkBytes> kHandleMagic = {'R', 'W', 'm', '2'};
 constexpr std::array<char, 8> kGreetingMagic = {'R', 'W', 'S', 'H', 'M', 'g', '1', 0};
 static_assert(std::is_trivially_copyable_v<Greeting>);
 
@@ -28,7 +28,7 @@ constexpr auto kGreetingTime = std::chrono::seconds(10);
 constexpr std::size_t kMaxWaiting = 128;
 constexpr int kMaxAcceptsPerCall = 64;
 
-UnixAddress address_of(const Secret& name) {
+UnixAddress address_of(const Name& name) {
   std::string text = "ropewalk-shm-";
   for (const std::byte byte : name) text += fmt::format("{:02x}", std::to_integer<int>(byte));
   return abstract_address(text);

@@ -17,11 +17,15 @@
 
 namespace ropewalk::transport::window {
 
+using Name = std::array<std::byte, 8>;
 using Secret = std::array<std::byte, 16>;
+
+/// What a handle begins with: a mark of the provider.
+inline constexpr std::size_t kMarkBytes = 4;
 
 /// What a handle says.
 struct MeetingPlace {
-  Secret name{};    ///< of the abstract socket
+  Name name{};      ///< of the abstract socket
   Secret secret{};  ///< names can be listed by anyone on the host, this cannot
 };
 Handle encode(const MeetingPlace& place);

@@ -52,10 +52,10 @@ using Secret = std::array<std::byte, 16>;
 
 /// What a handle says.
 struct MeetingPlace {
-  std::uint32_t adapter = 0;
   std::uint32_t node = 0;
   std::uint32_t interrupt = 0;
   Secret secret{};
+  std::uint32_t adapter = 0;  ///< last, as it is small: `auto` leaves zeros at the end out
 };
 Handle encode(const MeetingPlace& place);
 std::optional<MeetingPlace> decode_meeting_place(const Handle& handle);
