@@ -7,10 +7,12 @@ tried has failed; only what is not there is skipped.
 from __future__ import annotations
 
 import json
+import os
 import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -67,8 +69,10 @@ class _Child:
     """A process that tries the probes that are left."""
 
     def __init__(self, requests: Sequence[dict[str, Any]]) -> None:
+        # A file: a pipe that nobody reads would stop a child that logs much.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            _CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            _CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log
         )
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(requests).encode())
@@ -97,8 +101,7 @@ class _Child:
 
     def _crash(self) -> dict[str, Any]:
         status = self._process.wait()
-        assert self._process.stderr is not None
-        words = self._process.stderr.read().decode("utf-8", "replace").strip().splitlines()
+        words = self._logged().strip().splitlines()
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         last = f": {words[-1]}" if words else ""
         return {"error": f"the process ended with {how}{last}", "cause": "see dmesg"}
@@ -107,9 +110,16 @@ class _Child:
         """Ends it."""
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdout, self._process.stderr):
-            assert stream is not None
-            stream.close()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        if os.environ.get("ROPEWALK_DEBUG", "") in ("WARN", "INFO", "TRACE"):
+            sys.stderr.write(self._logged())
+        self._log.close()
+
+    def _logged(self) -> str:
+        """What it wrote to its standard error so far."""
+        self._log.seek(0)
+        return self._log.read().decode("utf-8", "replace")
 
 
 def _answers(requests: list[dict[str, Any]], seconds: float) -> Iterator[dict[str, Any]]:

@@ -69,7 +69,8 @@ def check(
     """Checks a plugin, and yields what is found as soon as it is.
 
     Args:
-        file: the library; a name without a slash that is no file here is searched as the loader does.
+        file: the library; a name without a slash that is no file here is searched as the loader
+            does.
         version: of the interface, instead of the newest that the plugin exports.
         device: of the plugin.
         only: ids of rules; those that they need are checked too. None: all.

@@ -18,6 +18,7 @@ struct State {
   std::atomic<std::uint32_t> subsystems{kInit | kBootstrap | kEnv};
   std::atomic<int> fd{STDERR_FILENO};
   std::atomic<Sink> sink{nullptr};
+  std::atomic<Sink> listener{nullptr};
 };
 
 // The one process-wide value: a log line has no communicator to belong to.
@@ -114,6 +115,13 @@ std::string_view name(Level level) noexcept {
   return "?";
 }
 
+// By the level and the subsystems that were asked for.
+bool shown(Level level, std::uint32_t subsystem) noexcept {
+  if (state().sink.load(std::memory_order_relaxed) != nullptr) return level <= Level::kInfo;
+  if (static_cast<int>(level) > state().level.load(std::memory_order_relaxed)) return false;
+  return level <= Level::kWarn || (subsystem & state().subsystems.load(std::memory_order_relaxed));
+}
+
 }  // namespace
 
 void configure(std::string_view level, std::string_view subsystems, std::string_view file) {
@@ -132,15 +140,23 @@ void configure(std::string_view level, std::string_view subsystems, std::string_
 }
 
 void set_sink(Sink sink) noexcept { state().sink = sink; }
+void set_listener(Sink listener) noexcept { state().listener = listener; }
 
 bool enabled(Level level, std::uint32_t subsystem) noexcept {
-  if (state().sink.load(std::memory_order_relaxed) != nullptr) return level <= Level::kInfo;
-  if (static_cast<int>(level) > state().level.load(std::memory_order_relaxed)) return false;
-  return level <= Level::kWarn || (subsystem & state().subsystems.load(std::memory_order_relaxed));
+  if (level == Level::kWarn && state().listener.load(std::memory_order_relaxed) != nullptr) {
+    return true;
+  }
+  return shown(level, subsystem);
 }
 
 void write(Level level, std::uint32_t subsystem, std::string_view text) noexcept {
   try {
+    if (level == Level::kWarn) {
+      if (const Sink listener = state().listener.load(std::memory_order_relaxed)) {
+        listener(level, subsystem, std::string(text).c_str());
+      }
+      if (!shown(level, subsystem)) return;
+    }
     if (const Sink sink = state().sink.load(std::memory_order_relaxed)) {
       sink(level, subsystem, std::string(text).c_str());
       return;

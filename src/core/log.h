@@ -37,6 +37,10 @@ using Sink = void (*)(Level level, std::uint32_t subsystem, const char* text);
 /// that is being written may still go to the old place.
 void set_sink(Sink sink) noexcept;
 
+/// Hears every warning too, shown or not: for what tells its user in words of its own. nullptr ends
+/// it. Threads: as set_sink().
+void set_listener(Sink listener) noexcept;
+
 /// Settings as `core/settings.h` reads them. Throws Error(kInvalidArgument) for an unknown level,
 /// subsystem or an unwritable file. May be called again; later lines use the new values.
 void configure(std::string_view level, std::string_view subsystems, std::string_view file);

@@ -38,7 +38,8 @@ class ProcessProbe {
 /// namespace")
 std::string try_single_copy(const ProbeAddress& peer);
 
-/// Whether all of it is memory of this process, with whatever access. True where that cannot be seen.
+/// Whether all of it is memory of this process, with whatever access. True where that cannot be
+/// seen.
 bool is_mapped(const void* data, std::size_t bytes) noexcept;
 
 /// Copies from another process. @throws Error kPeerLost when the process is gone, kSystem else

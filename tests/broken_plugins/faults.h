@@ -1,7 +1,8 @@
 // How a test breaks the plugin: the variable RW_BROKEN_PLUGIN names one fault, usually by the id of
 // the rule that it breaks. Unset or empty: a plugin that keeps all rules.
 //
-// crash-CALL, kill-CALL, hang-CALL and exit-CALL do so at the entry of that function, as NCCL spells it.
+// crash-CALL, kill-CALL, hang-CALL and exit-CALL do so at the entry of that function, as NCCL
+// spells it.
 #pragma once
 
 #include <string>

@@ -115,6 +115,12 @@ BUILD = os.environ.get("RW_BUILD_DIR")
         ("driver no\n", "library and driver", "failed", "modprobe"),
         ("adapters 0\n", "adapters", "failed", "lspci"),
         ("link_down 0 0\n", "adapter 0 (node ", "failed", "no cable"),
+        ("iommu broken\n", "adapter 0 (node ", "degraded", "reports success and moves nothing"),
+        ("iommu absent\n", "adapter 0 (node ", "degraded", "without an IOMMU"),
+        ("lose_all_transfers yes\n", "adapter 0 (node ", "degraded", "did not bring the data"),
+        ("max_dma_queues 1\n", "adapter 0 (node ", "degraded", "1 of 4 DMA queues"),
+        ("megabytes_per_second 100\n", "adapter 0 (node ", "degraded", "1% of what the link"),
+        ("max_segments 1\n", "adapter 0 (node ", "failed", "no segment for a window"),
     ],
 )
 def test_pcie_bridges(
@@ -132,6 +138,23 @@ def test_pcie_bridges(
     assert check["outcome"] == outcome, check
     assert words in check["found"] + check["cause"]
     assert done.returncode == (1 if outcome == "failed" else 0)
+
+
+def test_a_file_that_is_no_library(program: Program, tmp_path: Path) -> None:
+    path = tmp_path / "libsisci.so"
+    path.write_text("nothing of the kind")
+    done = program("doctor", "--only", "sisci", env={"ROPEWALK_SISCI_LIBRARY": str(path)})
+    assert done.returncode == 1
+    assert "SISCI_LIBRARY" in done.stdout
+
+
+def test_what_it_tries_can_be_logged(program: Program) -> None:
+    sisci = str(Path(BUILD or "", "sisci", "libsisci.so").resolve())
+    environment = {"ROPEWALK_SISCI_LIBRARY": sisci, "ROPEWALK_DEBUG": "INFO"}
+    environment["ROPEWALK_DEBUG_SUBSYS"] = "NET"
+    done = program("doctor", "--only", "sisci", env=environment)
+    assert done.returncode == 0
+    assert "ROPEWALK INFO sisci: adapter 0" in done.stderr
 
 
 def test_no_pcie_bridges_are_no_failure(program: Program) -> None:

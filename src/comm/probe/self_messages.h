@@ -9,7 +9,8 @@
 namespace ropewalk::comm::probe {
 
 /// Connects the device with itself, moves 16 MiB and compares it, then times long and short
-/// messages. Both ends are driven by the calling thread. What goes wrong is the check's outcome.
+/// messages. Both ends are driven by the calling thread. What goes wrong is the check's outcome,
+/// and what the transport warns of its cause: messages that pass all the same are a degraded path.
 ///
 /// @param found what the check says when it passes
 /// @param cause the likely reason when it does not, a lack of answers apart

@@ -252,6 +252,10 @@ Check kernel_copy() {
   if (!reaches(board.stage, 2)) {
     check.outcome = Outcome::kFailed;
     check.found = "the two processes did not answer in 10 s";
+    if (board.stage.load() == 1) {
+      check.found = "the process that was to copy ended, or stands still, in process_vm_readv";
+      check.cause = why_no_copy();
+    }
     return check;
   }
   if (board.reason[0] == '\0') {

@@ -17,6 +17,9 @@ namespace {
 
 namespace sisci = transport::window::sisci;
 
+// Of a link's rate. What a host sends itself may take the link twice, and the CPU may have to copy.
+constexpr double kLeastOfLink = 0.25;
+
 // The transport's device for an adapter: those without a link have none.
 int device_of(const transport::Transport& over, unsigned adapter) {
   const std::string name = fmt::format("sisci{}", adapter);
@@ -34,13 +37,19 @@ Checks sisci_adapters() {
   const sisci::Library::Found found = sisci::Library::open(config.text(Setting::kSisciLibrary));
   if (!found.library) {
     // Most machines have none; one that is there and does not work is another matter.
-    const bool absent = found.why_not.find("cannot open shared object file") != std::string::npos;
+    const auto says = [&](std::string_view words) {
+      return found.why_not.find(words) != std::string::npos;
+    };
+    const bool absent = says("cannot open shared object file");
+    const bool foreign = says("ELF") || says("file too short") || says("undefined symbol");
+    std::string cause =
+        "the driver of the adapters is not loaded, or does not fit the library: modprobe dis_irm "
+        "dis_sisci";
+    if (foreign) cause = "that file is no libsisci for this machine: look at SISCI_LIBRARY";
     return {{.what = "library and driver",
              .outcome = absent ? Outcome::kSkipped : Outcome::kFailed,
              .found = found.why_not,
-             .cause = absent ? ""
-                             : "the driver of the adapters is not loaded, or does not fit the "
-                               "library: modprobe dis_irm dis_sisci"}};
+             .cause = absent ? "" : cause}};
   }
   Checks checks = {{.what = "library and driver", .found = "loaded"}};
   const std::vector<sisci::Adapter> adapters = sisci::find_adapters(*found.library);
@@ -71,6 +80,15 @@ Checks sisci_adapters() {
         "DEBUG_SUBSYS=NET tells what was tried",
         "the adapter does not answer: its link or its driver");
     check.what = what;
+    const double gives = adapter.speed_mbps / 8000;
+    if (check.outcome == Outcome::kPassed && *check.gbps < kLeastOfLink * gives) {
+      check.outcome = Outcome::kDegraded;
+      check.found +=
+          fmt::format(", but at {:.0f}% of what the link gives", *check.gbps / gives * 100);
+      check.cause =
+          "the link runs with fewer lanes or an older generation than it could (lspci -vv), or "
+          "something else uses it";
+    }
     checks.push_back(std::move(check));
   }
   return checks;

@@ -412,7 +412,11 @@ void WindowReceiver::answer_verify() {
   if (!may_bounce) {
     log::warn("{}: bounce ring not used: {}", driver_.name(), bounce_failure_);
   }
-  if (!may_pull) log::info(log::kNet, "{}: single copy not used: {}", driver_.name(), why);
+  if (!may_pull && path.capabilities().pull) {
+    log::warn("{}: single copy not used, messages are copied twice: {}", driver_.name(), why);
+  } else if (!may_pull) {
+    log::info(log::kNet, "{}: single copy not used: {}", driver_.name(), why);
+  }
   Entry entry;
   entry.command = Command::kReady;
   entry.payload = {may_pull ? 1U : 0U, may_bounce ? 1U : 0U, 0, verify_.payload[3]};

@@ -66,6 +66,13 @@ FileDescriptor open_pidfd(pid_t pid) {
   return FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }
 
+// Once: what a system forbids, it forbids every connection.
+void warn_of_two_copies(const std::string& why) {
+  static std::atomic<bool> warned{false};
+  if (warned.exchange(true)) return;
+  log::warn("shm: single copy not used, messages are copied twice: {}", why);
+}
+
 class ShmPath final : public HostPath {
  public:
   // The connecting end; it becomes ready when the other end's greeting comes.
@@ -100,6 +107,7 @@ class ShmPath final : public HostPath {
       probe.pid = peer_;
       capabilities_.why_no_pull =
           peer_ > 0 ? try_single_copy(probe) : "the peer's process cannot be seen from here";
+      if (!capabilities_.why_no_pull.empty()) warn_of_two_copies(capabilities_.why_no_pull);
     }
     capabilities_.pull = capabilities_.why_no_pull.empty();
     capabilities_.pull_needs_owner = same_process_;
