@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/copy_in_order.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/mutex.h"
@@ -169,7 +170,7 @@ class ShmPath final : public HostPath {
       pool_->submit(jobs_[static_cast<std::size_t>(queue)], peer_, destination, source, bytes);
     } else if (same_process_) {
       // NOLINTNEXTLINE(performance-no-int-to-ptr): made by address_of in this process
-      std::memcpy(destination, reinterpret_cast<const void*>(source), bytes);
+      copy_in_order(destination, reinterpret_cast<const void*>(source), bytes);
     } else {
       read_process(peer_, destination, source, bytes);
     }
