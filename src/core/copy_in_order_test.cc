@@ -13,7 +13,7 @@ TEST(CopyInOrder, CopiesEveryByteAndNoOther) {
   alignas(128) std::byte to[kMost + 256];
   std::vector<std::byte> from(kMost + 64);
   for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + 1);
-  for (const std::size_t begin : {0, 1, 8, 64, 119, 120, 121, 127}) {
+  for (const std::size_t begin : {0U, 1U, 8U, 64U, 119U, 120U, 121U, 127U}) {
     for (std::size_t bytes = 0; bytes <= kMost; bytes += bytes < 300 ? 1 : 37) {
       std::memset(to, 0, sizeof to);
       copy_in_order(to + begin, from.data() + begin % 16, bytes);
