@@ -206,7 +206,8 @@ std::vector<Fault> faults() {
   add({.title = "a handle of zeros", .handle = [](Handle& handle) { handle = {}; }});
   add({.title = "a handle of something else",
        .handle = [](Handle& handle) { handle.fill(std::byte{0xa5}); }});
-  const auto change_secret = [](Handle& handle) { handle[31] ^= std::byte{1}; };
+  // Of both: 4 bytes of mark, 8 of what is no secret, 16 that are.
+  const auto change_secret = [](Handle& handle) { handle[20] ^= std::byte{1}; };
   add({.title = "a handle whose secret was changed",
        .driver = sisci,
        .handle = change_secret,
