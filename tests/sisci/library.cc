@@ -35,10 +35,12 @@ __attribute__((destructor)) void leave_at_exit() {
   if (Library* const mine = current; mine != nullptr) mine->fabric().leave();
 }
 
-std::int64_t modified(const std::string& path) {
+// Tells one version of a file from the next: two that are made within some milliseconds may have
+// one time, but the one that takes the other's place is another file.
+FileVersion version_of(const std::string& path) {
   struct stat status {};
-  if (path.empty() || stat(path.c_str(), &status) != 0) return 0;
-  return status.st_mtim.tv_sec * 1'000'000'000LL + status.st_mtim.tv_nsec;
+  if (path.empty() || stat(path.c_str(), &status) != 0) return {};
+  return {status.st_mtim.tv_sec * 1'000'000'000LL + status.st_mtim.tv_nsec, status.st_ino};
 }
 
 std::string text_of(const char* variable) {
@@ -72,7 +74,7 @@ Library::Library() : settings_path_(text_of("SOFTWARE_SISCI_SETTINGS")) {
   const std::string host = text_of("SOFTWARE_SISCI_HOST");
   host_ = static_cast<unsigned>(std::strtoul(host.c_str(), nullptr, 10));
   auto settings = std::make_shared<Settings>();
-  settings_time_ = modified(settings_path_);
+  settings_version_ = version_of(settings_path_);
   std::string why;
   if (!settings_path_.empty() && !read_settings(settings_path_, *settings, why)) {
     throw std::runtime_error(why);
@@ -106,9 +108,9 @@ std::shared_ptr<const Settings> Library::settings() const {
 }
 
 void Library::read_settings_if_changed() {
-  const std::int64_t time = modified(settings_path_);
-  if (time == 0 || time == settings_time_) return;
-  settings_time_ = time;
+  const FileVersion version = version_of(settings_path_);
+  if (version == FileVersion{} || version == settings_version_) return;
+  settings_version_ = version;
   auto settings = std::make_shared<Settings>();
   std::string why;
   if (!read_settings(settings_path_, *settings, why)) {

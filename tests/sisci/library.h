@@ -239,6 +239,13 @@ struct Failure {
   sci_error_t code;
 };
 
+/// When a file was written, and which it is.
+struct FileVersion {
+  std::int64_t nanoseconds = 0;
+  std::uint64_t inode = 0;
+  friend bool operator==(const FileVersion&, const FileVersion&) = default;
+};
+
 class Library {
  public:
   /// This process's, or null before SCIInitialize.
@@ -289,7 +296,7 @@ class Library {
   void run_events();
 
   std::string settings_path_;
-  std::int64_t settings_time_ = 0;
+  FileVersion settings_version_;
   mutable std::mutex settings_lock_;
   std::shared_ptr<const Settings> settings_;
   unsigned host_ = 0;
