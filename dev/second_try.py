@@ -21,6 +21,8 @@ import tempfile
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+from test_summary import has_failed
+
 MOST = 5
 LINES = 40
 COLUMNS = 200
@@ -28,10 +30,6 @@ REPORT = re.compile(
     r"ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|runtime error: |LeakSanitizer|UndefinedBehavior"
 )
 TESTS_FAILED = {"ctest": 8, "pytest": 1}  # the exit status that says just that
-
-
-def has_failed(case: ElementTree.Element) -> bool:
-    return case.find("failure") is not None or case.find("error") is not None
 
 
 def cases_of(junit: Path) -> tuple[ElementTree.Element, list[ElementTree.Element]]:

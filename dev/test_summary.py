@@ -7,11 +7,16 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 
+def has_failed(case: ElementTree.Element) -> bool:
+    """An error counts as a failure."""
+    return case.find("failure") is not None or case.find("error") is not None
+
+
 def counts(text: str) -> tuple[int, int, int]:
-    """Passed, failed and skipped tests of one file. An error counts as a failure."""
+    """Passed, failed and skipped tests of one file."""
     passed = failed = skipped = 0
     for case in ElementTree.fromstring(text).iter("testcase"):
-        if case.find("failure") is not None or case.find("error") is not None:
+        if has_failed(case):
             failed += 1
         elif case.find("skipped") is not None:
             skipped += 1

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "core/same_secret.h"
+
 namespace ropewalk::transport::tcp {
 namespace {
 
@@ -72,14 +74,6 @@ bool valid_to_sender(const Frame& frame) {
   return false;
 }
 
-// In constant time, so that a stranger cannot feel its way.
-template <std::size_t kBytes>
-bool equal(const std::array<std::byte, kBytes>& a, const std::array<std::byte, kBytes>& b) {
-  std::byte difference{};
-  for (std::size_t i = 0; i < kBytes; ++i) difference |= a[i] ^ b[i];
-  return difference == std::byte{};
-}
-
 }  // namespace
 
 std::array<std::byte, kHelloBytes> encode(const Hello& hello) {
@@ -108,7 +102,7 @@ HelloState judge_hello(std::span<const std::byte> bytes, const Token& token, Hel
       .take(hello.streams);
   const bool sane =
       hello.streams >= 1 && hello.streams <= kMaxStreams && hello.stream < hello.streams;
-  return sane && equal(hello.token, token) ? HelloState::kProven : HelloState::kStranger;
+  return sane && same_secret(hello.token, token) ? HelloState::kProven : HelloState::kStranger;
 }
 
 std::array<std::byte, kReplyBytes> encode(const Reply& reply) {
@@ -121,7 +115,7 @@ bool is_reply(std::span<const std::byte, kReplyBytes> bytes, const Reply& reply)
   std::array<char, 8> magic{};
   Reply sent{};
   Taker(bytes.data()).take(magic).take(sent);
-  return magic == kReplyMagic && equal(sent, reply);
+  return magic == kReplyMagic && same_secret(sent, reply);
 }
 
 std::array<std::byte, kFrameBytes> encode(const Frame& frame) {

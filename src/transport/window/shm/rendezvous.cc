@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/random.h"
+#include "core/same_secret.h"
 #include "core/unix_socket.h"
 #include "transport/window/handle_of.h"
 
@@ -39,12 +40,6 @@ FileDescriptor make_socket() {
   FileDescriptor made(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!made) throw system_error(errno, "Unix socket for shared memory");
   return made;
-}
-
-bool equal(const Secret& a, const Secret& b) noexcept {
-  std::byte difference{};
-  for (std::size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
-  return difference == std::byte{};
 }
 
 Error lost(std::string_view what) { return Error(Errc::kPeerLost, "shared memory: {}", what); }
@@ -125,7 +120,7 @@ std::optional<MeetingPoint::Guest> MeetingPoint::accept() {
     try {
       std::optional<Received> received = receive_greeting(entry.socket.get());
       if (!received) return now - entry.since > kGreetingTime;
-      if (equal(received->greeting.secret, place_.secret)) {
+      if (same_secret(received->greeting.secret, place_.secret)) {
         found = Guest{std::move(entry.socket), std::move(*received), entry.pid};
       } else {
         log::warn("shared memory: process {} does not know the handle's secret", entry.pid);

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/random.h"
+#include "core/same_secret.h"
 
 namespace ropewalk::transport::window::sisci {
 namespace {
@@ -15,12 +16,6 @@ constexpr auto kGreetingTime = std::chrono::seconds(10);
 constexpr std::size_t kMaxGuests = 128;
 // More than libraries are known to carry.
 constexpr std::size_t kMessageBytes = 256;
-
-bool equal(const Secret& a, const Secret& b) noexcept {
-  std::byte difference{};
-  for (std::size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
-  return difference == std::byte{};
-}
 
 }  // namespace
 
@@ -73,7 +68,7 @@ void SisciDoor::take_greetings() {
     if (length != sizeof greeting || !is_greeting(greeting)) {
       log::warn("sisci: {} bytes that came to a listener on adapter {} are no greeting", length,
                 options_.adapter);
-    } else if (!equal(greeting.secret, place_.secret)) {
+    } else if (!same_secret(greeting.secret, place_.secret)) {
       log::warn("sisci: node {} does not know the handle's secret", greeting.node);
       refuse(greeting);
     } else {
