@@ -27,7 +27,7 @@ MOST = 5
 LINES = 40
 COLUMNS = 200
 REPORT = re.compile(
-    r"ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|runtime error: |LeakSanitizer|UndefinedBehavior"
+    r"ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|runtime error: |UndefinedBehavior"
 )
 TESTS_FAILED = {"ctest": 8, "pytest": 1}  # the exit status that says just that
 

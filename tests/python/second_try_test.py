@@ -12,7 +12,12 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "dev" / "second_try.py"
 FAILS_ONCE = "if [ -e {0} ]; then exit 0; fi; touch {0}; echo no luck; exit 1"
-REPORTED = FAILS_ONCE.replace("no luck", "==7==ERROR: AddressSanitizer: heap-use-after-free")
+REPORTS = [
+    "==7==ERROR: AddressSanitizer: heap-use-after-free",
+    "==7==ERROR: LeakSanitizer: detected memory leaks",
+    "WARNING: ThreadSanitizer: data race - pid=7",
+    "a.cc:1:2: runtime error: signed integer overflow: 1 + 2",
+]
 
 
 def run(tmp_path: Path, tests: dict[str, str]) -> tuple[int, str, dict[str, bool], str]:
@@ -61,11 +66,21 @@ def test_what_fails_twice_has_failed(tmp_path: Path) -> None:
     assert "why" in told and "alone: bad" not in output
 
 
-def test_no_second_time_after_a_sanitizers_report(tmp_path: Path) -> None:
-    status, output, failed, told = run(tmp_path, {"reported": REPORTED})
+@pytest.mark.parametrize("report", REPORTS)
+def test_no_second_time_after_a_sanitizers_report(tmp_path: Path, report: str) -> None:
+    script = FAILS_ONCE.replace("no luck", report)
+    status, output, failed, told = run(tmp_path, {"reported": script})
     assert status == 8
     assert failed == {"reported": True}
-    assert "once more" not in output and "heap-use-after-free" in told
+    assert "once more" not in output and report in told
+
+
+def test_a_second_time_after_a_sanitizers_own_crash(tmp_path: Path) -> None:
+    crash = "==7==LeakSanitizer has encountered a fatal error."
+    status, _, failed, told = run(tmp_path, {"crashed": FAILS_ONCE.replace("no luck", crash)})
+    assert status == 0
+    assert failed == {"crashed": False}
+    assert crash in told and "unsteady" in told
 
 
 def test_no_second_time_when_many_fail(tmp_path: Path) -> None:
