@@ -40,7 +40,8 @@ typedef enum {
   rwInvalidUsage = 5,
   rwRemoteError = 6, /* another rank died, left or aborted; the text names it */
   rwInProgress = 7,  /* an asynchronous operation has not finished */
-  rwTimeout = 8      /* a deadline passed; the text names the ranks that did not answer */
+  rwTimeout = 8,     /* a deadline passed; the text names the ranks that did not answer */
+  rwInterrupted = 9  /* the program's interrupt check ended the wait (rwSetInterruptCheck) */
 } rwResult_t;
 
 /* MAJOR * 10000 + MINOR * 100 + PATCH of the library. */
@@ -133,6 +134,18 @@ RW_API rwResult_t rwCommAbort(rwComm_t comm);
 /* The error that broke the communicator, or rwSuccess. Does not block. */
 RW_API rwResult_t rwCommGetAsyncError(rwComm_t comm, rwResult_t* error);
 
+/* ---- interrupts ----------------------------------------------------------------------------- */
+
+/* Lets the calling thread's calls that wait be ended, as by a person's Ctrl-C: from now on each
+ * that has waited for 0.1 s calls `check(user)`, and so every 0.1 s. 0: it goes on. Any other
+ * value: it returns rwInterrupted. A wait for a request leaves the operation going on and may be
+ * repeated; an operation, or joining, that was interrupted breaks its communicator, and the other
+ * ranks are told.
+ *
+ * For this thread alone; NULL: nobody is asked, as in the beginning. `check` may take its time. It
+ * must not call the library with a communicator, or set a check: rwInvalidUsage. */
+RW_API rwResult_t rwSetInterruptCheck(int (*check)(void* user), void* user);
+
 /* ---- requests ------------------------------------------------------------------------------- */
 
 /* Where an operation's memory is worked on. NULL: host memory. Else a cudaStream_t on which the
@@ -188,7 +201,8 @@ typedef struct rwRequest* rwRequest_t;
 /* Waits at most `timeout_us` microseconds, for ever when negative. rwInProgress when the time
  * passed first: the operation goes on. The result of the operation otherwise. */
 RW_API rwResult_t rwRequestWait(rwRequest_t request, int64_t timeout_us);
-/* The text of the error that rwRequestWait returned; "" when none. Valid until rwRequestFree. */
+/* The text of the error that the operation ended with; "" when none, as after a wait that was
+ * interrupted. Valid until rwRequestFree. */
 RW_API const char* rwRequestError(rwRequest_t request);
 /* Frees. An operation that still runs goes on, and its buffers must stay. NULL is fine. */
 RW_API rwResult_t rwRequestFree(rwRequest_t request);

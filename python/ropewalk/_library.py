@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any, Optional
 
-from ropewalk import errors
+from ropewalk import errors, interrupts
 
 UNIQUE_ID_BYTES = 128
 
@@ -92,6 +92,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwCommDestroy": (Comm,),
     "rwCommAbort": (Comm,),
     "rwCommGetAsyncError": (Comm, _INT_OUT),
+    "rwSetInterruptCheck": (interrupts.Check, _POINTER),
     "rwCommAttachDevice": (Comm, _INT),
     "rwCommWindowRegister": (Comm, _POINTER, _SIZE, ctypes.POINTER(Window)),
     "rwCommWindowDeregister": (Comm, Window),
@@ -192,6 +193,7 @@ def library() -> ctypes.CDLL:
     loaded.rwWhyNoDevice.restype = ctypes.c_char_p
     loaded.rwFreeText.argtypes = (ctypes.c_void_p,)
     loaded.rwFreeText.restype = None
+    interrupts.enable(loaded)
     return loaded
 
 
@@ -203,6 +205,8 @@ def check(result: int, comm: Optional[int] = None) -> None:
     """Raises the exception of `result` unless it is rwSuccess."""
     if result == errors.SUCCESS:
         return
+    if result == errors.INTERRUPTED:
+        interrupts.reraise()
     text = _text(library().rwGetLastError(comm)) or _text(library().rwGetLastError(None))
     raise errors.error(result, text or _text(library().rwGetErrorString(result)))
 
@@ -211,6 +215,8 @@ def check_request(result: int, request: Optional[int]) -> None:
     """As `check`, with the text of the request."""
     if result == errors.SUCCESS:
         return
+    if result == errors.INTERRUPTED:
+        interrupts.reraise()
     text = _text(library().rwRequestError(request))
     raise errors.error(result, text or _text(library().rwGetErrorString(result)))
 

@@ -8,11 +8,11 @@ import weakref
 from types import TracebackType
 from typing import Any, Callable, Literal, Optional, TypeVar, Union, overload
 
-from ropewalk import groups, request
+from ropewalk import groups, interrupts, request
 from ropewalk._library import Comm, check, library
 from ropewalk.arrays import UNKNOWN_DEVICE, Buffer, buffer_of
 from ropewalk.device_arrays import Stream, stream_handle
-from ropewalk.errors import ArgumentError, UsageError
+from ropewalk.errors import INTERRUPTED, ArgumentError, UsageError
 from ropewalk.operators import Operator, PreMulSum, number_of
 from ropewalk.registration import Registration
 from ropewalk.request import Handle
@@ -28,7 +28,8 @@ def _place(device: Optional[int]) -> str:
 
 def _destroy(address: int) -> None:
     """Leaves in order: at the end of the program, or when the object is gone."""
-    library().rwCommDestroy(address)
+    if library().rwCommDestroy(address) == INTERRUPTED:
+        interrupts.reraise()
 
 
 class Communicator:
@@ -62,8 +63,10 @@ class Communicator:
     After the last three the communicator is broken: every later call raises the same, and what is
     left is `abort`.
 
-    A program stopped by Ctrl-C inside a blocking operation sees KeyboardInterrupt when the
-    operation ends; `handle.wait(timeout)` in a loop reacts sooner.
+    Signals in the main thread: Ctrl-C ends an operation, or `ropewalk.init`, that waits for other
+    ranks, with KeyboardInterrupt within 0.2 s; so does what any other signal's handler raises. The
+    communicator is broken then, and the other ranks are told. A handler that raises nothing runs
+    meanwhile, and the operation goes on. A handler must not use a communicator: UsageError.
 
     Threads: one at a time; `abort` and `check` by any thread at any time. As a context manager a
     communicator is finalized at the end of the block, or aborted when the block ends by an

@@ -38,10 +38,15 @@ class TimeoutError(Error, builtins.TimeoutError):
     """A deadline passed; the text names the ranks that did not answer."""
 
 
+class InterruptedError(Error, builtins.InterruptedError):
+    """A signal's handler ended an earlier operation, by raising an exception."""
+
+
 # Result codes of ropewalk.h.
 SUCCESS = 0
 INVALID_ARGUMENT = 4
 IN_PROGRESS = 7
+INTERRUPTED = 9
 
 _CLASSES: dict[int, type[Error]] = {
     1: CudaError,
@@ -51,6 +56,7 @@ _CLASSES: dict[int, type[Error]] = {
     5: UsageError,
     6: PeerLostError,
     8: TimeoutError,
+    INTERRUPTED: InterruptedError,
 }
 
 

@@ -7,6 +7,7 @@ import os
 import re
 from typing import Optional, Union
 
+from ropewalk import interrupts
 from ropewalk._library import UNIQUE_ID_BYTES, Comm, UniqueIdStruct, check, library
 from ropewalk.communicator import Communicator
 from ropewalk.errors import SUCCESS, ArgumentError, UsageError
@@ -17,6 +18,11 @@ Device = Union[str, int, None]
 
 # The launchers' names of a rank's number on its host: torchrun, Open MPI, MPICH, Slurm.
 _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+
+
+def _may_wait() -> None:
+    """Lets Ctrl-C end the joining, and what follows, also where a thread loaded the library."""
+    interrupts.enable(library())
 
 
 def device_count() -> int:
@@ -109,6 +115,7 @@ def init(
         SystemCallError: the first rank cannot be reached.
     """
     comm = Comm()
+    _may_wait()
     if unique_id is None and rank is None and size is None:
         check(library().rwCommInitEnv(ctypes.byref(comm)))
         return _with_device(Communicator(comm), device)
@@ -135,6 +142,7 @@ def init_all(size: int, *, device: Device = None) -> list[Communicator]:
     if size < 1:
         raise ArgumentError(f"size {size} is not positive")
     comms = (Comm * size)()
+    _may_wait()
     check(library().rwCommInitAll(comms, size))
     made = [Communicator(Comm(address)) for address in comms]
     if device is not None:
@@ -161,6 +169,7 @@ def init_ranks(
     """
     if count < 1:
         raise ArgumentError(f"count {count} is not positive")
+    _may_wait()
     if unique_id is None:
         joined = (Comm * count)()
         check(library().rwCommInitEnvRanks(joined, count))

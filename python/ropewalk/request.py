@@ -8,7 +8,7 @@ import numbers
 from collections import deque
 from typing import Any, Callable, Final, Generic, Optional, TypeVar
 
-from ropewalk import errors
+from ropewalk import errors, interrupts
 from ropewalk._library import Request, check_request, library
 
 Result = TypeVar("Result")
@@ -106,6 +106,8 @@ class Handle(Generic[Result]):
         result = library().rwRequestWait(self._request, timeout_us)
         if result == errors.IN_PROGRESS:
             return False
+        if result == errors.INTERRUPTED:
+            interrupts.reraise()  # the wait was; else the operation
         self._owners = None
         try:
             check_request(result, self._request.value)

@@ -12,6 +12,7 @@
 #include "comm/group.h"
 #include "comm/launch.h"
 #include "comm/runtime.h"
+#include "core/interrupt.h"
 
 namespace ropewalk::capi {
 namespace {
@@ -92,6 +93,7 @@ RW_API const char* rwGetErrorString(rwResult_t result) {
     case rwRemoteError: return "another rank was lost";
     case rwInProgress: return "operation in progress";
     case rwTimeout: return "timeout";
+    case rwInterrupted: return "interrupted";
   }
   return "unknown result";
 }
@@ -206,6 +208,10 @@ RW_API rwResult_t rwGroupStart(void) {
 
 RW_API rwResult_t rwGroupEnd(void) {
   return guarded("rwGroupEnd", [] { Group::of_thread().end(); });
+}
+
+RW_API rwResult_t rwSetInterruptCheck(int (*check)(void* user), void* user) {
+  return guarded("rwSetInterruptCheck", [&] { set_interrupt_check(check, user); });
 }
 
 RW_API rwResult_t rwRequestWait(rwRequest_t request, int64_t timeout_us) {

@@ -24,6 +24,7 @@ rwResult_t to_result(Errc code) noexcept {
     case Errc::kPeerLost: return rwRemoteError;
     case Errc::kTimeout: return rwTimeout;
     case Errc::kAborted: return rwInvalidUsage;
+    case Errc::kInterrupted: return rwInterrupted;
     case Errc::kInternal: return rwInternalError;
   }
   return rwInternalError;

@@ -8,12 +8,31 @@
 #include "comm/made_operators.h"
 #include "comm/request.h"
 #include "comm/stream_mark.h"
+#include "core/error.h"
+#include "core/interrupt.h"
 
 struct rwComm {
   std::unique_ptr<ropewalk::comm::Communicator> comm;
   std::string last_error;  // holds the text that rwGetLastError(comm) returned
   ropewalk::comm::MadeOperators operators;
 };
+
+namespace ropewalk::capi {
+
+/// A communicator that the caller must give. Not from within an interrupt check: a call of the same
+/// communicator may be what asks, and would wait for itself.
+inline rwComm& checked(rwComm* comm, const char* name) {
+  if (comm == nullptr) throw Error(Errc::kInvalidArgument, "{}: NULL", name);
+  if (in_interrupt_check()) {
+    throw Error(Errc::kInvalidUsage,
+                "{}: not from within an interrupt check, or a signal's handler that it runs; end "
+                "the call that waits first",
+                name);
+  }
+  return *comm;
+}
+
+}  // namespace ropewalk::capi
 
 struct rwRequest {
   std::shared_ptr<ropewalk::comm::Request> request;       // of an operation on host memory, or

@@ -9,6 +9,7 @@
 
 #include "comm/rank_record.h"
 #include "core/error.h"
+#include "core/interrupt.h"
 #include "core/log.h"
 #include "transport/registry.h"
 
@@ -382,8 +383,19 @@ void Communicator::drain_queue() {
   // Nothing was ever started: the common case, and worth no lock.
   if (!has_worker_) return;
   Lock lock(queue_mutex_);
-  lock.wait(queue_changed_,
-            [this]() RW_REQUIRES(queue_mutex_) { return queue_.empty() && !working_; });
+  lock.wait_until(
+      queue_changed_, kNoDeadline,
+      [this]() RW_REQUIRES(queue_mutex_) { return queue_.empty() && !working_; }, kInterruptPeriod,
+      [this] {
+        if (!interrupted()) return;
+        const Error error(Errc::kInterrupted,
+                          "rank {} was interrupted by its program while operations that it had "
+                          "started were not done",
+                          rank());
+        fate_.fail(error.code(), error.what());
+        bootstrap_->abort(error.what());
+        throw error;
+      });
 }
 
 void Communicator::worker() {
@@ -577,6 +589,7 @@ bool Communicator::poll() {
 
 void Communicator::stalled(std::chrono::nanoseconds since_progress) {
   if (current_ == nullptr) return;
+  if (since_progress > kInterruptPeriod) ask_program();
   if (since_progress > kCompareAfter) compare_calls();
   std::vector<int> waiting;
   if (since_progress > kLeftGrace) {
@@ -603,6 +616,16 @@ void Communicator::stalled(std::chrono::nanoseconds since_progress) {
         list(waiting),
         silent.empty() ? std::string() : fmt::format("; {} does not respond", list(silent)));
   }
+}
+
+void Communicator::ask_program() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_ask_) return;
+  next_ask_ = now + kInterruptPeriod;
+  if (!interrupted()) return;
+  throw Error(Errc::kInterrupted,
+              "{}: rank {} was interrupted by its program while it waited for {}",
+              current_->describe(), rank(), list(current_->waiting_for(team_)));
 }
 
 void Communicator::compare_calls() {

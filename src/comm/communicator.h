@@ -153,6 +153,8 @@ class Communicator final : public executor::WaitHook {
   void execute(Task& task);
   // Arms a call that needs no task unless it must wait, as last_. @return false when it does
   bool arm_short(const CollectiveCall& call);
+  // Throws kInterrupted when the program wants the call to end.
+  void ask_program();
   // Tells the ranks waited for what this rank was called with, and looks at what they told.
   void compare_calls();
   [[noreturn]] void broke(const Error& error);
@@ -204,6 +206,7 @@ class Communicator final : public executor::WaitHook {
   Task* current_ = nullptr;  // for stalled()
   std::set<int> told_;       // ranks that were told of the current call
   std::chrono::steady_clock::time_point next_compare_{};
+  std::chrono::steady_clock::time_point next_ask_{};
 
   struct Queued {
     std::unique_ptr<Task> task;

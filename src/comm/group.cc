@@ -1,10 +1,14 @@
 #include "comm/group.h"
 
+#include <atomic>
+#include <condition_variable>
 #include <exception>
 #include <thread>
 #include <utility>
 
+#include "comm/bootstrap/bootstrap.h"
 #include "core/error.h"
+#include "core/interrupt.h"
 #include "core/mutex.h"
 
 namespace ropewalk::comm {
@@ -79,21 +83,37 @@ void Group::add_join(std::function<void()> join, const Communicator* comm) {
 }
 
 void Group::run_joins() {
+  const std::vector<Joins> all = std::exchange(joins_, {});
   Mutex mutex;
+  std::condition_variable changed;
   std::exception_ptr first;
+  std::size_t running = all.size();
+  std::atomic<bool> stop = false;
   std::vector<std::thread> threads;
-  for (const Joins& joins : std::exchange(joins_, {})) {
-    threads.emplace_back([&mutex, &first, in_order = joins.in_order] {
+  for (const Joins& joins : all) {
+    threads.emplace_back([&, &in_order = joins.in_order] {
+      const InterruptedBy caller(stop);
+      std::exception_ptr thrown;
       try {
         for (const std::function<void()>& join : in_order) join();
       } catch (...) {
-        const Lock lock(mutex);
-        if (!first) first = std::current_exception();
+        thrown = std::current_exception();
       }
+      const Lock lock(mutex);
+      if (!first) first = thrown;
+      if (--running == 0) changed.notify_one();
     });
+  }
+  {
+    Lock lock(mutex);
+    const auto done = [&running] { return running == 0; };
+    // This thread asks; the others see what it heard.
+    const auto ask = [&stop] { stop = stop || interrupted(); };
+    lock.wait_until(changed, kNoDeadline, done, kInterruptPeriod, ask);
   }
   for (std::thread& thread : threads) thread.join();
   if (first) std::rethrow_exception(first);
+  if (stop) throw Error(Errc::kInterrupted, "joining: interrupted by the program");
 }
 
 void Group::discard() noexcept {

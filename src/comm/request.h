@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/interrupt.h"
 #include "core/mutex.h"
 
 namespace ropewalk::comm {
@@ -19,16 +20,16 @@ class Request {
 
   /// @return true when the operation ended (see error()), false when `timeout` passed first;
   ///         a negative timeout waits for ever
+  /// @throws Error kInterrupted; the operation goes on
   bool wait(std::chrono::microseconds timeout) {
+    using Clock = std::chrono::steady_clock;
     const auto done = [this]() RW_REQUIRES(mutex_) { return done_; };
-    Lock lock(mutex_);
-    if (timeout.count() < 0) {
-      lock.wait(ended_, done);
-      return true;
-    }
     // A century: sums of longer times with the clock would overflow.
     const auto most = std::min<std::chrono::microseconds>(timeout, std::chrono::years(100));
-    return lock.wait_until(ended_, std::chrono::steady_clock::now() + most, done);
+    const auto last = timeout.count() < 0 ? Clock::time_point::max() : Clock::now() + most;
+    Lock lock(mutex_);
+    return lock.wait_until(ended_, last, done, kInterruptPeriod,
+                           [] { check_interrupt("waiting for an operation"); });
   }
 
   [[nodiscard]] std::optional<Error> error() const {

@@ -13,6 +13,7 @@ std::string_view name(Errc code) noexcept {
     case Errc::kPeerLost: return "peer lost";
     case Errc::kTimeout: return "timeout";
     case Errc::kAborted: return "aborted";
+    case Errc::kInterrupted: return "interrupted";
     case Errc::kInternal: return "internal error";
   }
   return "unknown error";

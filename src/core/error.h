@@ -22,6 +22,7 @@ enum class Errc {
   kPeerLost,         ///< another rank died, left, or aborted
   kTimeout,          ///< a deadline passed
   kAborted,          ///< this communicator was aborted by its owner
+  kInterrupted,      ///< the program ended a wait (core/interrupt.h)
   kInternal,         ///< a broken invariant of Ropewalk
 };
 

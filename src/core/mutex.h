@@ -71,6 +71,21 @@ class RW_THREAD_ANNOTATION(scoped_lockable) Lock {
   bool wait_until(std::condition_variable& changed, const TimePoint& deadline, Predicate done) {
     return changed.wait_until(lock_, deadline, std::move(done));
   }
+  /// The same, and `between` is called every `period` meanwhile, with the mutex given up; when it
+  /// throws, the mutex stays so.
+  template <typename TimePoint, typename Predicate, typename Between>
+  bool wait_until(std::condition_variable& changed, const TimePoint& deadline, Predicate done,
+                  typename TimePoint::duration period, Between between) {
+    for (;;) {
+      const TimePoint now = TimePoint::clock::now();
+      const TimePoint next = deadline - now > period ? now + period : deadline;
+      if (changed.wait_until(lock_, next, done)) return true;
+      if (next == deadline) return false;
+      lock_.unlock();
+      between();
+      lock_.lock();
+    }
+  }
 
  private:
   std::unique_lock<std::mutex> lock_;

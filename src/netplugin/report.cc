@@ -39,7 +39,8 @@ abi::Result result_of(Errc code) noexcept {
     // NCCL has a number for timeouts only from 2.30.
     case Errc::kPeerLost:
     case Errc::kTimeout: return remote_error_known ? abi::kRemoteError : abi::kSystemError;
-    case Errc::kAborted: return abi::kInvalidUsage;
+    case Errc::kAborted:
+    case Errc::kInterrupted: return abi::kInvalidUsage;
     case Errc::kInternal: return abi::kInternalError;
   }
   return abi::kInternalError;

@@ -229,6 +229,7 @@ std::string_view words(Errc code) {
     case Errc::kPeerLost: return "fails: peer lost";
     case Errc::kTimeout: return "fails: timeout";
     case Errc::kAborted: return "fails: aborted";
+    case Errc::kInterrupted: return "fails: interrupted";
     case Errc::kInternal: return "fails: internal error";
   }
   return "";

@@ -29,7 +29,8 @@ ncclResult_t to_nccl(Errc code) noexcept {
     case Errc::kCuda: return ncclUnhandledCudaError;
     case Errc::kPeerLost: return ncclRemoteError;
     case Errc::kTimeout: return ncclRemoteError;
-    case Errc::kAborted: return ncclInvalidUsage;
+    case Errc::kAborted:
+    case Errc::kInterrupted: return ncclInvalidUsage;
     case Errc::kInternal: return ncclInternalError;
   }
   return ncclInternalError;

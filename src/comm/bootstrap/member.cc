@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "core/interrupt.h"
 #include "core/log.h"
 #include "core/units.h"
 
@@ -63,13 +64,17 @@ void Member::join() {
   const Deadline last = later(options_.join_deadline, 2 * kRootSlack);
   const auto done = [this]()
                         RW_REQUIRES(mutex_) { return phase_ != Phase::kJoining || join_failed_; };
+  bool given_up = false;
+  const auto ended = [&]() RW_REQUIRES(mutex_) { return given_up || done(); };
+  const auto ask = [&given_up] { given_up = interrupted(); };
   // The service thread has the deadlines; this one is for the case that it is held up.
-  if (last == kNoDeadline) {
-    lock.wait(changed_, done);
-  } else if (!lock.wait_until(changed_, last, done)) {
+  const bool in_time = lock.wait_until(changed_, last, ended, kInterruptPeriod, ask);
+  if (!in_time || given_up) {
     join_failed_ = true;
-    join_error_ = Errc::kTimeout;
-    join_text_ = "the service thread did not answer";
+    join_error_ = given_up ? Errc::kInterrupted : Errc::kTimeout;
+    join_text_ = given_up ? fmt::format("rank {} was interrupted by its program while it joined",
+                                        options_.rank)
+                          : "the service thread did not answer";
     service_.post([self = shared_from_this()] { self->close_all(); });
   }
   if (join_failed_) throw Error(join_error_, join_text_);
@@ -881,18 +886,16 @@ std::vector<std::byte> Member::receive(int peer, Channel channel, std::uint32_t 
     throw Error(Errc::kInvalidArgument, "{} from rank {} of {}", what, peer, options_.size);
   }
   Lock lock(mutex_);
-  for (;;) {
-    if (std::optional<std::vector<std::byte>> message = take(peer, channel, tag, what)) {
-      return *std::move(message);
-    }
-    if (deadline == kNoDeadline) {
-      lock.wait(changed_);
-    } else if (Clock::now() >= deadline) {
-      throw Error(Errc::kTimeout, "{}: rank {} did not answer in time", what, peer);
-    } else {
-      lock.wait_until(changed_, deadline);
-    }
+  std::optional<std::vector<std::byte>> message;
+  const auto came = [&]() RW_REQUIRES(mutex_) {
+    message = take(peer, channel, tag, what);
+    return message.has_value();
+  };
+  const auto ask = [what] { check_interrupt(what); };
+  if (!lock.wait_until(changed_, deadline, came, kInterruptPeriod, ask)) {
+    throw Error(Errc::kTimeout, "{}: rank {} did not answer in time", what, peer);
   }
+  return *std::move(message);
 }
 
 void Member::watch(Observer* observer) {
