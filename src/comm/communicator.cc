@@ -143,6 +143,14 @@ void Communicator::connect() {
 
 // ---- split ------------------------------------------------------------------------------
 
+void Communicator::all_gather(std::span<std::byte> all, std::size_t bytes_each, Deadline deadline) {
+  try {
+    bootstrap_->all_gather(all, bytes_each, deadline);
+  } catch (const Error& error) {
+    broke(error);  // the ranks may be out of step
+  }
+}
+
 std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   struct Wish {
     std::int32_t color;
@@ -155,7 +163,7 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   const auto n = static_cast<std::size_t>(size());
   std::vector<Wish> wishes(n);
   wishes[static_cast<std::size_t>(rank())] = {color, key};
-  bootstrap_->all_gather(std::as_writable_bytes(std::span(wishes)), sizeof(Wish), deadline);
+  all_gather(std::as_writable_bytes(std::span(wishes)), sizeof(Wish), deadline);
 
   std::vector<int> members;
   for (int r = 0; r < size(); ++r) {
@@ -168,7 +176,7 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   if (!members.empty() && members.front() == rank()) {
     ids[static_cast<std::size_t>(rank())] = make_unique_id(config_, runtime_.context());
   }
-  bootstrap_->all_gather(std::as_writable_bytes(std::span(ids)), sizeof(UniqueId), deadline);
+  all_gather(std::as_writable_bytes(std::span(ids)), sizeof(UniqueId), deadline);
   if (members.empty()) return nullptr;
   const auto place = std::find(members.begin(), members.end(), rank()) - members.begin();
   return join(ids[static_cast<std::size_t>(members.front())], static_cast<int>(place),
@@ -508,7 +516,13 @@ void Communicator::attach_device(int device) {
   if (device_ != nullptr) {
     throw Error(Errc::kInvalidUsage, "rank {} has GPU {} already", rank(), device_->device());
   }
-  device_ = comm::attach_device(*bootstrap_, config_, runtime_, facts_, device);
+  try {
+    device_ = comm::attach_device(*bootstrap_, config_, runtime_, facts_, device);
+  } catch (const Error& error) {
+    const bool out_of_step = error.code() == Errc::kTimeout || error.code() == Errc::kInterrupted;
+    if (out_of_step) broke(error);
+    throw;
+  }
   for (const auto& [collective, checked] : chosen_by_user_) device_->use_schedule(checked);
   fate_.when_broken([group = device_.get()] { group->abort(); });
 }
@@ -572,7 +586,7 @@ void Communicator::exchange(std::span<std::byte> all, std::size_t bytes_each) {
   fate_.check();
   drain_queue();
   const Lock lock(engine_mutex_);
-  bootstrap_->all_gather(all, bytes_each, deadline_of(config_));
+  all_gather(all, bytes_each, deadline_of(config_));
 }
 
 std::string Communicator::algorithm_of(const CollectiveCall& call) {

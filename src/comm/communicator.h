@@ -157,6 +157,8 @@ class Communicator final : public executor::WaitHook {
   void ask_program();
   // Tells the ranks waited for what this rank was called with, and looks at what they told.
   void compare_calls();
+  // By the bootstrap. Breaks the communicator when it fails.
+  void all_gather(std::span<std::byte> all, std::size_t bytes_each, Deadline deadline);
   [[noreturn]] void broke(const Error& error);
   void drain_queue();
   void worker();

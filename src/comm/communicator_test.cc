@@ -568,6 +568,24 @@ TEST(Communicator, TimesOutNamingTheRankThatDidNotCome) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST(Communicator, ASplitThatTimesOutBreaksIt) {
+  Runtime runtime;
+  quiet(runtime);
+  runtime.set("TIMEOUT", "1s", "test");
+  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+  std::thread other([&] {
+    const std::unique_ptr<Communicator> comm = Communicator::join(id, 1, 2, runtime);
+    while (!comm->fate().broken()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_NE(std::string(comm->fate().error().what()).find("rank 0"), std::string::npos);
+  });
+  const std::unique_ptr<Communicator> comm = Communicator::join(id, 0, 2, runtime);
+  const auto split = [&] { (void)comm->split(0, 0); };
+  EXPECT_EQ(error_of(split).first, Errc::kTimeout);
+  std::vector<float> data(4, 1.0F);
+  EXPECT_EQ(error_of([&] { comm->run(all_reduce(data, data)); }).first, Errc::kTimeout);
+  other.join();
+}
+
 TEST(Communicator, LeavingWhileAnotherWaitsIsAnError) {
   Runtime runtime;
   quiet(runtime);
