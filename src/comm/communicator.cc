@@ -369,8 +369,13 @@ void Communicator::execute(Task& task) {
   current_ = nullptr;
 }
 
-void Communicator::broke(const Error& error) {
+void Communicator::give_back_buffers() noexcept {
+  team_.give_up_copy();
   links_->give_back_buffers();
+}
+
+void Communicator::broke(const Error& error) {
+  give_back_buffers();
   // A link that broke says little; the watch over the ranks will soon know who died and how. The
   // system may call the memory of a process that is ending a bad address.
   if ((error.code() == Errc::kPeerLost || error.code() == Errc::kSystem) && !fate_.broken()) {
@@ -483,7 +488,7 @@ void Communicator::run_together(std::vector<Work> work) {
       if (!all_done) waiter.idle(moves);
     }
   } catch (const Error& error) {
-    for (const Work& item : work) item.comm->links_->give_back_buffers();
+    for (const Work& item : work) item.comm->give_back_buffers();
     // Every communicator that had not finished is now out of step with its other ranks.
     for (std::size_t i = 0; i < work.size(); ++i) {
       Communicator& comm = *work[i].comm;

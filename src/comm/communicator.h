@@ -159,6 +159,8 @@ class Communicator final : public executor::WaitHook {
   void compare_calls();
   // By the bootstrap. Breaks the communicator when it fails.
   void all_gather(std::span<std::byte> all, std::size_t bytes_each, Deadline deadline);
+  // The caller's buffers are its own again: nobody else touches them after this.
+  void give_back_buffers() noexcept;
   [[noreturn]] void broke(const Error& error);
   void drain_queue();
   void worker();

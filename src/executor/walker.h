@@ -24,6 +24,9 @@
 //
 //   void expect(Strand&, const Call&, const StepRecord&, Slice)
 //                                     this step comes next, and is not ready
+//   void foresee(Strand&, const Call&, const StepRecord&, Slice)
+//                                     this step comes after the one that is run now, which only
+//                                     copies in this rank's memory, and takes long
 //
 // A wait never blocks: it tells whether its condition holds. Where one does not, walk() returns,
 // and is called again later to go on from the same place. So one thread can drive many strands.
@@ -208,6 +211,24 @@ void run_step(Team& team, Strand& strand, const Call& call, const StepRecord& st
   }
 }
 
+/// Whether a step only copies, in this rank's own memory.
+template <typename Strand>
+bool is_own_copy(const Strand& strand, const StepRecord& step) {
+  return step.num_sends == 0 && step.num_operands == 1 && strand.operand(step.first_operand) < 0;
+}
+
+/// Tells the team what comes after the strand's current step in this round, if anything does.
+template <typename Team, typename Strand>
+void foresee_next(Team& team, Strand& strand, const Call& call) {
+  for (std::size_t s = strand.step + 1; s < strand.num_steps(); ++s) {
+    const StepRecord& next = strand.step_record(s);
+    const Slice slice = slice_of(strand, next.part, strand.round);
+    if (slice.count == 0) continue;
+    team.foresee(strand, call, next, slice);
+    return;
+  }
+}
+
 /// Goes on with a strand as far as it can. @return true when it is done: the output is complete and
 /// no peer needs this rank's buffers any more
 template <typename Team, typename Strand>
@@ -224,6 +245,10 @@ bool walk(Team& team, Strand& strand, const Call& call) {
           team.expect(strand, call, step, slice);
         }
         return false;
+      }
+      if constexpr (requires { team.foresee(strand, call, step, slice); }) {
+        const bool is_long = slice.count * call.element_bytes >= call.share_bytes;
+        if (is_long && is_own_copy(strand, step)) foresee_next(team, strand, call);
       }
       run_step(team, strand, call, step, slice);
     }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "core/error.h"
 #include "core/process_memory.h"
@@ -17,6 +18,11 @@ namespace {
 constexpr std::size_t kPieceBytes = std::size_t{128} << 10U;
 // What is only copied needs no cache: pieces bound the time between two looks at the abort flag.
 constexpr std::size_t kPlainPieceBytes = std::size_t{1} << 20U;
+// How often a rank that copies its own memory looks whether the next chunk has come.
+constexpr std::size_t kLookBytes = std::size_t{32} << 10U;
+// Shorter chunks are copied before the writer has seen the post.
+constexpr std::size_t kPostedAhead = std::size_t{128} << 10U;
+constexpr std::size_t kLooks = 16;
 
 }  // namespace
 
@@ -57,6 +63,7 @@ void HostTeam::transfer_any(Strand& strand, const Call& call, Transfer transfer)
 
 void HostTeam::transfer_local(Strand& strand, const Call& call, const Transfer& transfer,
                               std::size_t offset, std::size_t count) {
+  const Ahead ahead = std::exchange(ahead_, Ahead{});
   const std::size_t offset_bytes = offset * call.element_bytes;
   const std::size_t bytes = count * call.element_bytes;
   if (transfer.num_sources == 1 && transfer.scaled_source < 0 && transfer.divisor == 1) {
@@ -67,7 +74,11 @@ void HostTeam::transfer_local(Strand& strand, const Call& call, const Transfer& 
       if (destination == source) continue;  // in place
       piece_destinations_.push_back(destination);
     }
-    if (!piece_destinations_.empty()) copy(piece_destinations_, source, bytes);
+    if (ahead.link != nullptr && piece_destinations_.size() == 1) {
+      copy_looking_ahead(ahead, static_cast<std::byte*>(piece_destinations_[0]), source, bytes);
+    } else if (!piece_destinations_.empty()) {
+      copy(piece_destinations_, source, bytes);
+    }
     return;
   }
   piece_sources_.clear();
@@ -98,10 +109,7 @@ void HostTeam::transfer_remote(Strand& strand, const Call& call, const Transfer&
   if (plain) {
     const Source source = strand.sources[0];
     const std::size_t whole = transfer.count * call.element_bytes;
-    // A rank that also sends is read by another one at this time, or by the same: then every core
-    // copies already, and a rank that copied for another would only move lines between caches.
-    if (whole >= call.share_bytes && is_shared_copy(whole) && strand.sends.empty() &&
-        transfer.num_destinations == 1) {
+    if (transfer.num_destinations == 1 && is_shared(strand, call, whole)) {
       copy_with_writer(source, strand.destinations[0].data, whole);
       return;
     }
@@ -138,8 +146,58 @@ void HostTeam::transfer_remote(Strand& strand, const Call& call, const Transfer&
   }
 }
 
+void HostTeam::foresee(Strand& strand, const Call& call, const StepRecord& step,
+                       Slice slice) noexcept {
+  ahead_ = {};
+  const std::size_t bytes = slice.count * call.element_bytes;
+  if (bytes < kPostedAhead || !is_shared(strand, call, bytes) || !is_plain(step, call)) return;
+  const std::int32_t operand = strand.operand(step.first_operand);
+  if (operand < 0 || step.num_sends != 0) return;
+  ahead_ = {&strand.receive_end(operand), call.output + place_of(call, step.output_index, slice),
+            bytes};
+}
+
+void HostTeam::copy_looking_ahead(const Ahead& ahead, std::byte* destination,
+                                  const std::byte* source, std::size_t bytes) {
+  const auto apart = [&ahead](const std::byte* begin, std::size_t size) {
+    return begin + size <= ahead.destination || ahead.destination + ahead.bytes <= begin;
+  };
+  const bool may = apart(destination, bytes) && apart(source, bytes);
+  const std::size_t piece = may ? std::max(kLookBytes, bytes / kLooks) : bytes;
+  for (std::size_t done = 0; done < bytes;) {
+    const bool posted = may && post_if_there(ahead);
+    const std::size_t part = posted ? bytes - done : std::min(piece, bytes - done);
+    void* const to = destination + done;
+    copy(std::span(&to, 1), source + done, part);
+    done += part;
+  }
+}
+
+bool HostTeam::post_if_there(const Ahead& ahead) {
+  const ReceiveEnd& link = *ahead.link;
+  const std::uint64_t next = link.received + 1;
+  const SlotHeader* header = link.header(next);
+  if (std::atomic_ref(header->sequence).load(std::memory_order_acquire) != next) return false;
+  // Whether the two ends' calls fit is seen when the step is run; here only that it does no harm.
+  if (header->kind == SlotKind::kAddress && link.process != 0 && header->bytes == ahead.bytes) {
+    shared_copy_.emplace(link, link.process, ahead.destination, ahead.bytes);
+  }
+  return true;
+}
+
 void HostTeam::copy_with_writer(const Source& source, std::byte* destination, std::size_t bytes) {
-  SharedCopy copy(*source.link, source.process, destination, bytes);
+  if (!shared_copy_) shared_copy_.emplace(*source.link, source.process, destination, bytes);
+  try {
+    finish_copy(source, destination);
+  } catch (...) {
+    give_up_copy();
+    throw;
+  }
+  shared_copy_.reset();
+}
+
+void HostTeam::finish_copy(const Source& source, std::byte* destination) {
+  SharedCopy& copy = *shared_copy_;
   const auto read = [&](SharedCopy::Range range) {
     // Pieces bound the time between two looks at the abort flag.
     read_process(source.process, destination + range.begin, source.remote + range.begin,

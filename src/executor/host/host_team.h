@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "executor/call_history.h"
@@ -53,8 +54,7 @@ class HostTeam {
   void expect(Strand& strand, const Call& call, const StepRecord& step,
               Slice slice) const noexcept {
     const std::size_t bytes = slice.count * call.element_bytes;
-    const bool plain = step.num_operands == 1 && step.write_output && bytes >= kPlaceBytes &&
-                       !(step.finished && call.divisor != 1);
+    const bool plain = bytes >= kPlaceBytes && is_plain(step, call);
     for (std::uint32_t k = 0; k < step.num_operands; ++k) {
       const std::int32_t operand = strand.operand(step.first_operand + k);
       if (operand < 0) continue;
@@ -63,6 +63,13 @@ class HostTeam {
       link.place_bytes = bytes;
     }
   }
+
+  /// Where the step is a long plain receive, its writer may begin while this rank still copies.
+  void foresee(Strand& strand, const Call& call, const StepRecord& step, Slice slice) noexcept;
+
+  /// Ends the copy that is shared with a writer, if one is: nothing is written after this. For a
+  /// call that ends with an error.
+  void give_up_copy() noexcept { shared_copy_.reset(); }
 
   bool wait_room(SendEnd& link, std::size_t bytes) const noexcept {
     const std::uint64_t window = bytes > kInlineBytes ? link.shape.slots : link.shape.headers;
@@ -240,6 +247,18 @@ class HostTeam {
     }
   }
 
+  // Whether a step copies one operand, as it is, into the output.
+  static bool is_plain(const StepRecord& step, const Call& call) noexcept {
+    return step.num_operands == 1 && step.write_output && !(step.finished && call.divisor != 1);
+  }
+
+  // Whether the writer may take part in copying a chunk. A rank that also sends is read by another
+  // one at this time, or by the same: then every core copies already, and a rank that copied for
+  // another would only move lines between caches.
+  static bool is_shared(const Strand& strand, const Call& call, std::size_t bytes) noexcept {
+    return bytes >= call.share_bytes && is_shared_copy(bytes) && strand.sends.empty();
+  }
+
   // Whether a chunk is in a buffer of another rank of this process.
   static bool lent(const ReceiveEnd& link, std::uint64_t chunk) noexcept {
     return link.process == 0 && link.header(chunk)->kind == SlotKind::kAddress;
@@ -251,6 +270,18 @@ class HostTeam {
                       std::size_t offset, std::size_t count);
   void transfer_remote(Strand& strand, const Call& call, const Transfer& transfer);
   void copy_with_writer(const Source& source, std::byte* destination, std::size_t bytes);
+  void finish_copy(const Source& source, std::byte* destination);
+
+  // A receive that comes next, and where it goes.
+  struct Ahead {
+    const ReceiveEnd* link = nullptr;
+    std::byte* destination = nullptr;
+    std::size_t bytes = 0;
+  };
+  void copy_looking_ahead(const Ahead& ahead, std::byte* destination, const std::byte* source,
+                          std::size_t bytes);
+  // @return whether the chunk has come, so that there is no need to look again
+  bool post_if_there(const Ahead& ahead);
   bool help_readers();
 
   int rank_;
@@ -258,6 +289,8 @@ class HostTeam {
   Waiter* waiter_ = nullptr;
   int sharing_with_ = -1;
   std::vector<SendEnd*> offers_;
+  Ahead ahead_;                            // of the transfer at work
+  std::optional<SharedCopy> shared_copy_;  // from its post until it is complete
   CallHistory history_;
   std::vector<std::byte> scratch_;
   std::vector<const void*> piece_sources_;

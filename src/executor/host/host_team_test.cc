@@ -1,0 +1,184 @@
+// What a host thread does around a gather's own block: its writer begins meanwhile.
+#include "executor/host/host_team.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "core/error.h"
+#include "core/process_memory.h"
+#include "executor/program.h"
+#include "schedule/check.h"
+#include "schedule/compile.h"
+
+namespace ropewalk::executor {
+namespace {
+
+constexpr std::size_t kBytes = (std::size_t{1} << 20U) + 4096;
+
+// The root, with something to do once its own block is copied and before it receives.
+class Root : public HostTeam {
+ public:
+  explicit Root(HostTeam& writer) : HostTeam(0), writer_(writer) {}
+
+  void transfer(Strand& strand, const Call& call, const Transfer& transfer) {
+    HostTeam::transfer(strand, call, transfer);
+    if (transfers_++ > 0) return;
+    if (gives_up) give_up_copy();
+    helped = writer_.help();
+  }
+
+  bool gives_up = false;
+  bool helped = false;
+
+ private:
+  HostTeam& writer_;
+  int transfers_ = 0;
+};
+
+// A gather of two ranks in one thread, whose link goes between processes: the system lets a process
+// do to itself what it does to others.
+class HostTeamTest : public ::testing::Test {
+ protected:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+
+  HostTeamTest()
+      : memory_(static_cast<std::byte*>(std::aligned_alloc(4096, kLinkBytes))),
+        schedule_(schedule::compile("direct", {Collective::kGather, 2, 0, 1})),
+        report_(schedule::check(schedule_)),
+        root_program_(make_program(schedule_, report_, 0, 0)),
+        other_program_(make_program(schedule_, report_, 1, 0)),
+        own_(kBytes, std::byte{1}),
+        theirs_(kBytes),
+        output_(2 * kBytes) {
+    std::memset(memory_.get(), 0, kLinkBytes);
+    send_.memory = receive_.memory = memory_.get();
+    send_.shape = receive_.shape = shape_;
+    send_.process = receive_.process = getpid();
+    send_.peer = 0;
+    receive_.peer = 1;
+    send_.address_allowed = true;
+    for (std::size_t i = 0; i < kBytes; ++i) theirs_[i] = static_cast<std::byte>(i * 7 + i / 4096);
+  }
+
+  void SetUp() override {
+    ASSERT_LE(shape_.bytes(), kLinkBytes);
+    const ProcessProbe probe;
+    const std::string reason = try_single_copy(probe.address());
+    if (!reason.empty()) GTEST_SKIP() << reason;
+    if (!can_guard_writes()) GTEST_SKIP() << "writes cannot be guarded";
+  }
+
+  static Strand strand_of(const Program& program) {
+    Strand strand;
+    strand.program = &program;
+    strand.sources.resize(program.max_operands);
+    strand.destinations.resize(program.max_sends + 1);
+    strand.length = strand.part_length = strand.chunk_length = kBytes;
+    strand.rounds = 1;
+    return strand;
+  }
+
+  static Call call_of(const std::byte* input, std::byte* output) {
+    Call call;
+    call.input = input;
+    call.output = output;
+    call.count = kBytes;
+    call.type = DataType::kUint8;
+    call.element_bytes = 1;
+    call.address_bytes = 1;
+    call.share_bytes = std::size_t{64} << 10U;
+    return call;
+  }
+
+  // The other rank's part, as far as it goes without waiting: its block is offered.
+  void offer() {
+    Strand strand = strand_of(other_program_);
+    strand.sends.push_back(&send_);
+    EXPECT_FALSE(walk(writer_, strand, call_of(theirs_.data(), nullptr)));
+  }
+
+  bool gather(Root& root) {
+    Strand strand = strand_of(root_program_);
+    strand.receives.push_back(&receive_);
+    return walk(root, strand, call_of(own_.data(), output_.data()));
+  }
+
+  void expect_right() {
+    EXPECT_EQ(std::memcmp(output_.data(), own_.data(), kBytes), 0);
+    EXPECT_EQ(std::memcmp(output_.data() + kBytes, theirs_.data(), kBytes), 0);
+  }
+
+  static constexpr std::size_t kLinkBytes = std::size_t{1} << 20U;
+  FifoShape shape_;
+  std::unique_ptr<std::byte, Free> memory_;
+  schedule::Schedule schedule_;
+  schedule::CheckReport report_;
+  Program root_program_;
+  Program other_program_;
+  SendEnd send_;
+  ReceiveEnd receive_;
+  std::vector<std::byte> own_;
+  std::vector<std::byte> theirs_;
+  std::vector<std::byte> output_;
+  HostTeam writer_{1};
+};
+
+TEST_F(HostTeamTest, AWriterBeginsWhileTheReaderCopiesItsOwn) {
+  offer();
+  Root root(writer_);
+  EXPECT_TRUE(gather(root));
+  EXPECT_TRUE(root.helped);
+  expect_right();
+}
+
+TEST_F(HostTeamTest, ACopyThatWasGivenUpIsWrittenNoMore) {
+  offer();
+  Root root(writer_);
+  root.gives_up = true;
+  EXPECT_TRUE(gather(root));
+  EXPECT_FALSE(root.helped);
+  expect_right();
+}
+
+TEST_F(HostTeamTest, AWriterThatIsLateIsWaitedFor) {
+  Root root(writer_);
+  Strand strand = strand_of(root_program_);
+  strand.receives.push_back(&receive_);
+  const Call call = call_of(own_.data(), output_.data());
+  EXPECT_FALSE(walk(root, strand, call));
+  EXPECT_FALSE(root.helped);
+  offer();
+  EXPECT_TRUE(walk(root, strand, call));
+  expect_right();
+}
+
+// Another size than is wanted: nothing is written, and the step says what is wrong.
+TEST_F(HostTeamTest, AChunkOfAnotherSizeIsNotPosted) {
+  offer();
+  send_.header(1)->bytes -= 4096;
+  Root root(writer_);
+  EXPECT_THROW(gather(root), Error);
+  EXPECT_FALSE(root.helped);
+}
+
+TEST_F(HostTeamTest, NothingIsSharedInPlaceOfTheOwnBlock) {
+  offer();
+  Root root(writer_);
+  Strand strand = strand_of(root_program_);
+  strand.receives.push_back(&receive_);
+  std::memcpy(output_.data(), own_.data(), kBytes);
+  Call call = call_of(output_.data(), output_.data());
+  call.in_place = true;
+  EXPECT_TRUE(walk(root, strand, call));
+  expect_right();
+}
+
+}  // namespace
+}  // namespace ropewalk::executor
