@@ -11,8 +11,10 @@ namespace ropewalk::comm {
 /// Where the constants are kept: the setting TUNING_FILE, else $XDG_CACHE_HOME or ~/.cache.
 std::string tuning_file(const Config& config);
 
-/// The constants: from the file; else measured (about a tenth of a second) and written to it;
-/// else built in, when TUNE is 0. A file that cannot be read or written is logged, not an error.
+/// The constants: from the file; else measured (about a tenth of a second) and written to it; else
+/// built in, when TUNE is 0. Later jobs measure again now and then, eight times in all, and the
+/// best of each constant is kept, since the machine may have been busy. A file that cannot be read
+/// or written is logged, not an error.
 MachineConstants machine_constants(const Config& config);
 
 /// JSON of the constants and where they came from ("file", "measured", "built in").

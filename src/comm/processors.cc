@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 #include <set>
+#include <string_view>
 
 namespace ropewalk::comm {
 namespace {
@@ -55,6 +56,31 @@ std::string machine_identity() {
   std::string boot_id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
   return boot_id;
+}
+
+std::string processor_kind() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  return processor_kind(cpuinfo);
+}
+
+std::string processor_kind(std::istream& cpuinfo) {
+  // x86, then Arm.
+  static constexpr std::array<std::string_view, 7> kTelling = {
+      "vendor_id",       "cpu family",       "model",   "stepping",
+      "CPU implementer", "CPU architecture", "CPU part"};
+  std::string kind;
+  for (std::string line; std::getline(cpuinfo, line) && !line.empty();) {
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    const std::string key = line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1);
+    const std::size_t value = line.find_first_not_of(" \t", colon + 1);
+    if (value == std::string::npos) continue;
+    if (std::find(kTelling.begin(), kTelling.end(), key) == kTelling.end()) continue;
+    if (!kind.empty()) kind += '-';
+    kind += std::string_view(line).substr(value);
+  }
+  std::replace(kind.begin(), kind.end(), '/', '-');
+  return kind.empty() ? "unknown" : kind;
 }
 
 double ranks_per_processor(std::span<const Processors> each) {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <istream>
 #include <span>
 #include <string>
 
@@ -38,6 +39,12 @@ class OnAllProcessors {
 /// The machine whose kernel numbers the processors: its boot id. Containers and network namespaces
 /// of one machine have the same one.
 std::string machine_identity();
+
+/// What kind of processor this is, as the kernel tells it: vendor, family, model and stepping of
+/// the first one. "unknown" where it tells nothing.
+std::string processor_kind();
+/// The same from the text of /proc/cpuinfo.
+std::string processor_kind(std::istream& cpuinfo);
 
 /// How many of a machine's ranks have to share a processor, at its most crowded place: for any set
 /// of processors, the ranks that may run nowhere else over its size. At most 1 when each rank can

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <system_error>
 
+#include "comm/processors.h"
 #include "core/log.h"
 
 namespace ropewalk::comm {
@@ -28,7 +29,8 @@ json read_all(const std::string& path) {
 std::string machine_name() {
   std::array<char, 65> host{};
   gethostname(host.data(), host.size() - 1);
-  return fmt::format("{}/{}", host.data(), sysconf(_SC_NPROCESSORS_ONLN));
+  // The processor too: virtual machines keep their names and move, or many have the same one.
+  return fmt::format("{}/{}/{}", host.data(), sysconf(_SC_NPROCESSORS_ONLN), processor_kind());
 }
 
 std::optional<json> read_tuning(const std::string& path, const std::string& name) {
