@@ -24,7 +24,7 @@
 
 namespace ropewalk::comm {
 
-/// Measured once per machine (machine_constants.h). Seconds, bytes per second. Plain bytes: rank
+/// Measured on each machine (machine_constants.h). Seconds, bytes per second. Plain bytes: rank
 /// 0's are sent to all ranks, so that all choose alike.
 struct MachineConstants {
   double hop_latency = 1.2e-7;  ///< one way: a line written here is seen by another core
