@@ -21,6 +21,7 @@
 #include "comm/bootstrap/wire.h"
 #include "comm/launch.h"
 #include "core/error.h"
+#include "core/interrupt.h"
 #include "core/log.h"
 #include "core/mutex.h"
 
@@ -32,10 +33,23 @@ constexpr std::chrono::milliseconds kRetry{10};
 
 bool passed(Deadline deadline) { return deadline != kNoDeadline && Clock::now() >= deadline; }
 
+void ask_program() { check_interrupt("rendezvous"); }
+
+/// At each turn of a wait: whether to take one more. @throws Error kInterrupted
+bool goes_on(Deadline deadline) {
+  thread_local Clock::time_point next_ask;
+  if (const Clock::time_point now = Clock::now(); now >= next_ask) {
+    next_ask = now + kInterruptPeriod;
+    ask_program();
+  }
+  return !passed(deadline);
+}
+
 int poll_ms(Deadline deadline) {
-  if (deadline == kNoDeadline) return 1000;
+  constexpr std::int64_t kLongest = kInterruptPeriod.count();
+  if (deadline == kNoDeadline) return kLongest;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000));
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, kLongest));
 }
 
 std::string hash_text(std::string_view text) {
@@ -115,7 +129,7 @@ bool read_whole(const Socket& socket, void* data, std::size_t bytes, Deadline de
     }
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK) return false;
-    if (passed(deadline)) return false;
+    if (!goes_on(deadline)) return false;
     pollfd waiting{socket.get(), POLLIN, 0};
     (void)poll(&waiting, 1, poll_ms(deadline));
   }
@@ -137,7 +151,7 @@ void serve_local(const LaunchEnvironment& environment, const UniqueId& id, const
   Socket listener = new_socket(AF_UNIX);
   while (::bind(listener.get(), name.get(), name.length) != 0) {
     if (errno != EADDRINUSE) throw system_error(errno, "binding the rendezvous socket");
-    if (passed(deadline)) {
+    if (!goes_on(deadline)) {
       throw Error(Errc::kTimeout, "rendezvous: another process serves as rank 0 of this job ({})",
                   environment.local_job);
     }
@@ -155,7 +169,7 @@ void serve_local(const LaunchEnvironment& environment, const UniqueId& id, const
     std::vector<pollfd> waiting = {{listener.get(), POLLIN, 0}};
     for (const Socket& socket : asking) waiting.push_back({socket.get(), POLLIN, 0});
     (void)poll(waiting.data(), waiting.size(), poll_ms(deadline));
-    if (passed(deadline)) {
+    if (!goes_on(deadline)) {
       give_up(Errc::kTimeout,
               fmt::format("rendezvous: {} of {} did not come",
                           rank_list(without(environment.size, served)), environment.size));
@@ -196,7 +210,7 @@ void serve_local(const LaunchEnvironment& environment, const UniqueId& id, const
 UniqueId fetch_local(const LaunchEnvironment& environment, const LocalName& name,
                      Deadline deadline) {
   std::string problem = "nobody is there";
-  while (!passed(deadline)) {
+  while (goes_on(deadline)) {
     Socket socket = new_socket(AF_UNIX);
     if (::connect(socket.get(), name.get(), name.length) == 0) {
       if (const uid_t user = peer_user(socket); user != geteuid()) {
@@ -273,7 +287,8 @@ bool root_answers(const UniqueIdParts& id, Deadline deadline) {
       return false;
     }
     return std::memcmp(challenge.data() + 8, id.service.data(), id.service.size()) == 0;
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    if (error.code() == Errc::kInterrupted) throw;
     return false;
   }
 }
@@ -290,7 +305,7 @@ Meeting meet_by_file(const LaunchEnvironment& environment, const std::string& gi
     return Meeting(id, std::make_shared<SharedFile>(path, id));
   }
   std::string problem = "it is not there";
-  while (!passed(deadline)) {
+  while (goes_on(deadline)) {
     const Socket file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     struct stat info {};
     if (file && fstat(file.get(), &info) == 0) {
@@ -421,7 +436,7 @@ Socket listen_here(const SocketAddress& address, Deadline deadline) {
       return listen_on(address, nullptr);
     } catch (const Error&) {
       // In use: an earlier rendezvous of this job may be about to end.
-      if (passed(deadline)) throw;
+      if (!goes_on(deadline)) throw;
     }
     std::this_thread::sleep_for(kRetry);
   }
@@ -461,7 +476,7 @@ Meeting meet_by_tcp(const LaunchEnvironment& environment, const std::string& whe
   claims.rank = environment.rank;
   claims.size = environment.size;
   std::string problem;
-  while (!passed(deadline)) {
+  while (goes_on(deadline)) {
     const auto fetch = std::make_shared<Fetch>();
     service->post([&service = *service, fetch, address, secret, claims] {
       const auto finish = [&service, fetch](std::uint8_t status, const UniqueId& id,
@@ -497,7 +512,9 @@ Meeting meet_by_tcp(const LaunchEnvironment& environment, const std::string& whe
     {
       Lock lock(fetch->mutex);
       // kProofTime at most
-      lock.wait(fetch->changed, [&]() RW_REQUIRES(fetch->mutex) { return fetch->done; });
+      lock.wait_until(
+          fetch->changed, kNoDeadline, [&]() RW_REQUIRES(fetch->mutex) { return fetch->done; },
+          kInterruptPeriod, ask_program);
       if (fetch->status == 1) return Meeting(fetch->id);
       if (fetch->status == 2) throw Error(Errc::kInvalidArgument, "{}", fetch->text);
       problem = fetch->text;

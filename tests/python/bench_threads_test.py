@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +21,7 @@ from ropewalk.cli.bench_plan import OPERATIONS, Options
 from ropewalk.communicator import Communicator
 from ropewalk.measure import Measured, measure
 from ropewalk.types import DATA_TYPES
-from running import end_with, kill_rank, rank_processes, rows, start
+from running import end_with, free_port, kill_rank, rank_processes, rows, start
 
 QUICK = ("-b", "64", "-e", "4K", "-f", "8", "-n", "3", "-w", "1")
 DEVICE_LINE = re.compile(
@@ -176,13 +175,6 @@ def launched(rank: int, size: int, port: int) -> dict[str, str]:
         "MASTER_PORT": str(port),
         "CUDA_VISIBLE_DEVICES": "",
     }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.mark.parametrize(("flags", "each"), [(("-t", "2", "-g", "2"), 4), (("-g", "3"), 3)])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
+import pytest
 from conftest import DEADLINE_SECONDS
+from running import free_port
 
 # `later(f)`: f in 0.3 s, in another thread. SIGINT may be ignored where the tests run.
 COMMON = """
@@ -65,29 +69,53 @@ def test_ctrl_c_ends_an_operation() -> None:
     """)
 
 
-def test_ctrl_c_ends_joining() -> None:
-    run("""
-        later(press)
-        try:
-            ropewalk.init(unique_id=ropewalk.unique_id(), rank=0, size=2)
-            raise SystemExit("not interrupted")
-        except KeyboardInterrupt:
-            in_time()
-    """)
+LOADED_BY_A_THREAD = """
+thread = threading.Thread(target=ropewalk.unique_id)
+thread.start()
+thread.join()
+"""
+WITH_UNIQUE_ID = "unique_id=ropewalk.unique_id(), rank=0, size=2"
+# The other rank never comes.
+LAUNCHED = """
+secret = "{folder}/secret"
+with open(secret, "w") as out:
+    out.write("0123456789abcdef" * 2)
+os.chmod(secret, 0o600)
+os.environ.update(
+    ROPEWALK_RANK="{rank}", ROPEWALK_WORLD_SIZE="2", ROPEWALK_RENDEZVOUS="{where}",
+    ROPEWALK_SECRET_FILE=secret,
+)
+"""
 
 
-def test_ctrl_c_ends_joining_after_another_thread_loaded_the_library() -> None:
-    run("""
-        thread = threading.Thread(target=ropewalk.unique_id)
-        thread.start()
-        thread.join()
-        later(press)
-        try:
-            ropewalk.init(unique_id=ropewalk.unique_id(), rank=0, size=2)
-            raise SystemExit("not interrupted")
-        except KeyboardInterrupt:
-            in_time()
-    """)
+def ends_joining(before: str, arguments: str) -> None:
+    run(
+        before
+        + f"""
+later(press)
+try:
+    ropewalk.init({arguments})
+    raise SystemExit("not interrupted")
+except KeyboardInterrupt:
+    in_time()
+"""
+    )
+
+
+@pytest.mark.parametrize("before", ["", LOADED_BY_A_THREAD], ids=["", "loaded by another thread"])
+def test_ctrl_c_ends_joining(before: str) -> None:
+    ends_joining(before, WITH_UNIQUE_ID)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("kind", ["local", "file", "tcp"])
+def test_ctrl_c_ends_joining_a_launchers_job(tmp_path: Path, kind: str, rank: int) -> None:
+    where = {
+        "local": f"local:{tmp_path.name}-{os.getpid()}",
+        "file": f"file:{tmp_path}/id",
+        "tcp": f"tcp://127.0.0.1:{free_port()}",
+    }[kind]
+    ends_joining(LAUNCHED.format(folder=tmp_path, rank=rank, where=where), "")
 
 
 def test_ctrl_c_ends_a_wait_and_leaves_the_operation() -> None:
