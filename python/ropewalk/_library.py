@@ -215,8 +215,6 @@ def check_request(result: int, request: Optional[int]) -> None:
     """As `check`, with the text of the request."""
     if result == errors.SUCCESS:
         return
-    if result == errors.INTERRUPTED:
-        interrupts.reraise()
     text = _text(library().rwRequestError(request))
     raise errors.error(result, text or _text(library().rwGetErrorString(result)))
 

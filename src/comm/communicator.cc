@@ -374,6 +374,11 @@ void Communicator::give_back_buffers() noexcept {
   links_->give_back_buffers();
 }
 
+void Communicator::seal(const Error& error) {
+  fate_.fail(error.code(), error.what());
+  bootstrap_->abort(error.what());
+}
+
 void Communicator::broke(const Error& error) {
   give_back_buffers();
   // A link that broke says little; the watch over the ranks will soon know who died and how. The
@@ -384,10 +389,7 @@ void Communicator::broke(const Error& error) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
-  if (!fate_.broken()) {
-    fate_.fail(error.code(), error.what());
-    bootstrap_->abort(error.what());
-  }
+  if (!fate_.broken()) seal(error);
   links_->take_back_buffers();
   throw fate_.error();
 }
@@ -405,8 +407,7 @@ void Communicator::drain_queue() {
                           "rank {} was interrupted by its program while operations that it had "
                           "started were not done",
                           rank());
-        fate_.fail(error.code(), error.what());
-        bootstrap_->abort(error.what());
+        seal(error);
         throw error;
       });
 }
@@ -536,8 +537,7 @@ void Communicator::look_at_device() {
   if (device_ == nullptr || fate_.broken()) return;
   const std::optional<Error> stopped = device_->stopped();
   if (!stopped.has_value()) return;
-  fate_.fail(stopped->code(), stopped->what());
-  bootstrap_->abort(stopped->what());
+  seal(*stopped);
 }
 
 void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {

@@ -161,6 +161,8 @@ class Communicator final : public executor::WaitHook {
   void all_gather(std::span<std::byte> all, std::size_t bytes_each, Deadline deadline);
   // The caller's buffers are its own again: nobody else touches them after this.
   void give_back_buffers() noexcept;
+  // Breaks the communicator, and tells the others.
+  void seal(const Error& error);
   [[noreturn]] void broke(const Error& error);
   void drain_queue();
   void worker();

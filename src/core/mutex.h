@@ -56,23 +56,13 @@ class RW_THREAD_ANNOTATION(scoped_lockable) Lock {
   void unlock() RW_THREAD_ANNOTATION(release_capability()) { lock_.unlock(); }
   void lock() RW_THREAD_ANNOTATION(acquire_capability()) { lock_.lock(); }
 
-  /// Give the mutex up while they wait, as std::condition_variable does.
-  void wait(std::condition_variable& changed) { changed.wait(lock_); }
+  /// Gives the mutex up while it waits, as std::condition_variable does.
   template <typename Predicate>
   void wait(std::condition_variable& changed, Predicate done) {
     changed.wait(lock_, std::move(done));
   }
-  template <typename TimePoint>
-  void wait_until(std::condition_variable& changed, const TimePoint& deadline) {
-    changed.wait_until(lock_, deadline);
-  }
-  /// @return false if the deadline passed first
-  template <typename TimePoint, typename Predicate>
-  bool wait_until(std::condition_variable& changed, const TimePoint& deadline, Predicate done) {
-    return changed.wait_until(lock_, deadline, std::move(done));
-  }
-  /// The same, and `between` is called every `period` meanwhile, with the mutex given up; when it
-  /// throws, the mutex stays so.
+  /// The same until `deadline`; meanwhile `between` is called every `period`, with the mutex given
+  /// up, which stays so when it throws. @return false if the deadline passed first
   template <typename TimePoint, typename Predicate, typename Between>
   bool wait_until(std::condition_variable& changed, const TimePoint& deadline, Predicate done,
                   typename TimePoint::duration period, Between between) {
