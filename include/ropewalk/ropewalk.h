@@ -243,7 +243,7 @@ RW_API rwResult_t rwReduceScatter(const void* sendbuf, void* recvbuf, size_t rec
                                   rwDataType_t type, rwRedOp_t op, rwComm_t comm, rwStream_t stream,
                                   rwRequest_t* request);
 /* Element block j of sendbuf goes to block i (the sender's rank) of rank j's recvbuf; blocks of
- * `count` elements. */
+ * `count` elements. In place on GPUs alone, where the input is copied first. */
 RW_API rwResult_t rwAllToAll(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
                              rwComm_t comm, rwStream_t stream, rwRequest_t* request);
 /* recvbuf on `root` = sendbufs of all ranks, in rank order. */

@@ -485,7 +485,8 @@ class Communicator:
 
         Args:
             array: `size * count` elements.
-            out: `size * count` elements; not the same memory.
+            out: `size * count` elements; not the same memory, save that it may be `array` itself on
+                a GPU, where the input is copied first.
             stream: see the class.
             blocking: see the class.
         """

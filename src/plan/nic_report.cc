@@ -140,7 +140,7 @@ std::vector<std::string> in_words(const topology::Topology& machine, const Judge
       before.channels.assignment.largest_load,
       topology::name(best.channels.assignment.worst_path)));
   words.push_back(fmt::format(
-      "Expect {} (busbw, large messages), where RCCL 2.18's rule allows {}: {:.2f} times.",
+      "Computed, not measured: {} (busbw, large messages), by RCCL 2.18's rule {}: {:.2f} times.",
       gbps(busbw(best)), gbps(busbw(before)), busbw(best) / busbw(before)));
   if (best.channels.gpus.size() > 1) {
     words.push_back(

@@ -67,7 +67,44 @@ def test_settings_page_is_current() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == load("make_settings_page").page()
 
 
-def test_every_file_that_the_readme_links_is_there() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text()):
-        if "://" not in target:
-            assert (ROOT / target).exists(), target
+def pages() -> list[Path]:
+    found = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+    found += [*(ROOT / "benchmarks").rglob("*.md"), *(ROOT / "tests").rglob("*.md")]
+    return sorted(found)
+
+
+def text_of(page: Path) -> str:
+    """Without blocks of code, whose comments look like headings."""
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link to a heading is called."""
+    headings = re.findall(r"^#+ (.*)", text_of(page), flags=re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if "://" in link:
+            continue
+        name, _, heading = link.partition("#")
+        target = (page.parent / name) if name else page
+        assert target.exists(), link
+        assert not heading or heading in anchors(target), link
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_source_file_that_a_page_names_is_there(page: Path) -> None:
+    """By its path from one of the folders that pages begin paths with."""
+    begins = ("", "src", "src/executor", "include", "python/ropewalk")
+    for name in re.findall(r"`((?:[\w.-]+/)+[\w-]+\.(?:h|cc|cuh|inc|py|json|txt))`", text_of(page)):
+        assert any((ROOT / folder / name).exists() for folder in begins), name
+
+
+def test_kept_results_are_named_by_a_page() -> None:
+    """Nobody finds one that no page names. A table stands for the JSON and picture beside it."""
+    text = "".join(page.read_text() for page in pages())
+    tables = [path.name for path in (ROOT / "benchmarks" / "results").glob("*.txt")]
+    assert [name for name in tables if name not in text] == []

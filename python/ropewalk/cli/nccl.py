@@ -18,7 +18,8 @@ Write a graph file for NCCL or RCCL whose channels use all NICs evenly and near.
 
 MACHINE is a topology's file, "here" for this host, or a short string such as
 "2x(4gpu 4pcie 2cpu) 4nic". The file goes to standard output, or to -o; NCCL reads it as
-NCCL_GRAPH_FILE. `ropewalk nccl-env` says what it changes and what else to set.
+NCCL_GRAPH_FILE. `ropewalk nccl-env` says what it changes and what else to set. It is for hosts that
+NICs join; what it gains is computed, and was not measured on any.
 
 Examples:
 
@@ -37,7 +38,8 @@ Say in words which NICs idle under NCCL or RCCL, what a graph file changes, and 
 
 Three ways to choose NICs are compared on the described machine: one ring's NICs for all channels
 (RCCL 2.18), the least used NIC for each end (the published rewrite), and the balanced choice that
-`ropewalk nccl-graph` writes. Rates are those of an all-gather's rings with large messages.
+`ropewalk nccl-graph` writes. Rates are computed, for an all-gather's rings with large messages; no
+job was measured with such a file.
 
 Examples:
 

@@ -15,8 +15,9 @@ HELP = """
 Run a program that uses NCCL on Ropewalk's libnccl.so.2, unmodified.
 
 The program gets Ropewalk's library by LD_PRELOAD, so it needs no change and none is kept; programs
-that it starts get it too. NCCL_DEBUG, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE and NCCL_SOCKET_IFNAME
-mean what they mean to NCCL, and every setting of `ropewalk config` counts.
+that it starts get it too. A program that is statically linked with NCCL keeps NVIDIA's. NCCL_DEBUG,
+NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE and NCCL_SOCKET_IFNAME mean what they mean to NCCL, and every
+setting of `ropewalk config` counts.
 
 The exit status is the program's; 2 when Ropewalk was built without CUDA, 126 or 127 when the
 program cannot be started.
