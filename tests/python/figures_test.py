@@ -151,7 +151,7 @@ def test_releases_of_nccl() -> None:
     assert sorted(re.findall(r"[\d.]*\d", named)) == ran
     ends = (ran[0], ran[-1])
     assert sentence("README.md", r"H200 of one host, NCCL (\S+) to (\S+) ") == ends
-    assert sentence("docs/network-plugin.md", r"`shm` \| (\S+) to (\S+) on two H200") == ends
+    assert sentence("docs/network-plugin.md", r"`shm`: (\S+) to (\S+) on two H200") == ends
     assert sentence("CHANGELOG.md", r"run with six releases from (\S+) to (\S+),") == ends
     assert len(ran) == 6
 
@@ -250,7 +250,7 @@ def test_all_points_on_an_epyc() -> None:
 def test_all_points_over_tcp() -> None:
     some, all_, limit, least, most, last_least, last_most = sentence(
         "README.md",
-        r"(\d+) of (\d+) are at most ([\d.]+); the others are .*? of four ranks at ([\d.]+) to "
+        r"(\d+) of (\d+) are at most ([\d.]+\d) .*? the others are .*? of four ranks at ([\d.]+) to "
         r"([\d.]+) \(by the \S+ rank's time\]\S+ at ([\d.]+) to ([\d.]+)\)",
     )
     assert all_ == str(len(ratios("peers-tcp.txt")))
