@@ -79,6 +79,13 @@ def test_arguments(
     assert alone.all_reduce(np.ones(2)).tolist() == [1, 1]
 
 
+def test_all_to_all_in_place_is_refused_on_host_memory(alone: Communicator) -> None:
+    array = np.arange(4.0)
+    with pytest.raises(ropewalk.ArgumentError, match="all_to_all has no in-place form"):
+        alone.all_to_all(array, array)
+    assert array.tolist() == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("timeout", ["1", -0.5, float("nan"), [1]])
 def test_a_timeout_that_is_no_time(alone: Communicator, timeout: Any) -> None:
     array = np.ones(2)
