@@ -161,4 +161,9 @@ void close_comms(Session& session, const Comms& comms) {
   }
 }
 
+void meet_and_close(Session& session, const Comms& comms) {
+  session.meet();
+  close_comms(session, comms);
+}
+
 }  // namespace ropewalk::check_plugin

@@ -89,5 +89,8 @@ Comms connect_one_way(Session& session, int count = 1);
 /// This process with itself, over `context`.
 Comms connect_self(Session& session, void* context, int count = 1);
 void close_comms(Session& session, const Comms& comms);
+/// When the other child has done its part too: what a peer that closes at once does to what it sent
+/// is for one rule.
+void meet_and_close(Session& session, const Comms& comms);
 
 }  // namespace ropewalk::check_plugin

@@ -22,7 +22,23 @@ abi::Result take_profiler_event(void** /*event*/, int /*type*/, void* /*parent*/
   return abi::kSuccess;
 }
 
-// Fills `properties` twice over different bytes; a field that differs was not written.
+// getProperties is asked twice, over memory with different bytes in it: a field that holds them
+// both times was not written. That it differs says nothing, since a plugin may allocate a name each
+// time.
+constexpr int kFirstBytes = 0xa5;
+constexpr int kSecondBytes = 0x5a;
+
+template <typename Field>
+bool written(const Field& first, const Field& second) {
+  // Bytes, since what was not written has no value.
+  const auto holds = [](const Field& field, int byte) {
+    std::array<unsigned char, sizeof(Field)> bytes;
+    std::memcpy(bytes.data(), &field, sizeof(Field));
+    return std::all_of(bytes.begin(), bytes.end(), [&](unsigned char b) { return b == byte; });
+  };
+  return !holds(first, kFirstBytes) || !holds(second, kSecondBytes);
+}
+
 template <typename Raw>
 struct Asked {
   Raw first;
@@ -30,12 +46,9 @@ struct Asked {
 
   template <typename Field>
   Field take(Field Raw::*field, const char* field_name, std::vector<std::string>& unwritten) const {
-    // Bytes, since what was not written has no value. NOLINTNEXTLINE(bugprone-suspicious-memory*)
-    if (std::memcmp(&(first.*field), &(second.*field), sizeof(Field)) != 0) {
-      unwritten.emplace_back(field_name);
-      return Field{};
-    }
-    return first.*field;
+    if (written(first.*field, second.*field)) return second.*field;
+    unwritten.emplace_back(field_name);
+    return Field{};
   }
 };
 
@@ -132,8 +145,8 @@ class VersionInterface final : public Interface {
 
   abi::Result properties(int device, Properties& properties) override {
     Asked<Raw> asked;
-    std::memset(static_cast<void*>(&asked.first), 0xa5, sizeof(Raw));
-    std::memset(static_cast<void*>(&asked.second), 0x5a, sizeof(Raw));
+    std::memset(static_cast<void*>(&asked.first), kFirstBytes, sizeof(Raw));
+    std::memset(static_cast<void*>(&asked.second), kSecondBytes, sizeof(Raw));
     if (const abi::Result result = net_->get_properties(device, &asked.first);
         result != abi::kSuccess) {
       return result;
@@ -168,14 +181,13 @@ class VersionInterface final : public Interface {
       found.max_p2p_bytes = asked.take(&Raw::max_p2p_bytes, "maxP2pBytes", unwritten);
       found.max_coll_bytes = asked.take(&Raw::max_coll_bytes, "maxCollBytes", unwritten);
       // Only the members that are counted must be written.
-      found.member_count = asked.first.members.count;
-      if (asked.first.members.count != asked.second.members.count) {
+      const auto& members = asked.second.members;
+      if (!written(asked.first.members.count, members.count)) {
         unwritten.emplace_back("vProps");
-        found.member_count = 0;
       } else {
-        const auto most = static_cast<int>(std::size(asked.first.members.devices));
-        const int count = std::clamp(found.member_count, 0, most);
-        found.members.assign(asked.first.members.devices, asked.first.members.devices + count);
+        const auto most = static_cast<int>(std::size(members.devices));
+        found.member_count = members.count;
+        found.members.assign(members.devices, members.devices + std::clamp(members.count, 0, most));
       }
     }
     if constexpr (requires { asked.first.max_multi_request_size; }) {

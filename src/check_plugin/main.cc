@@ -7,14 +7,17 @@
 //   {"list": true}
 //
 //   {"rule_list": [{id, title, relies, where, processes}...]}          for "list"
-//   {"plugin": {file, name, version, versions[], devices[]}}           when it loads
-//   {"rule": {id, title, outcome, expected, came, missing, call, side, warning, seconds}}
+//   {"plugin": {file, name, version, versions[], devices[], log[]}}    when it loads
+//   {"rule": {id, title, outcome, expected, came, missing, call, side, log[], log_left_out,
+//             seconds}}
 //   {"measure": {memory: "host" or "gpu", sizes[]} or {memory, missing} or {memory, failed}}
 //   {"fairness": N, "connections_per_second": N}                       when their rules passed
 //
-// outcome is "passed", "failed" or "skipped". Exit status 0; 2 with a message on standard error
-// when the request is wrong. `ropewalk check-plugin` is the command for people; this program is
-// apart so that nothing but itself is in the processes that load the plugin.
+// outcome is "passed", "failed" or "skipped". log: warnings that the plugin logged meanwhile, as
+// {side, call, text}; those of its start stand with the plugin, not with each rule. Exit status 0;
+// 2 with a message on standard error when the request is wrong. `ropewalk check-plugin` is the
+// command for people; this program is apart so that nothing but itself is in the processes that
+// load the plugin.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -77,6 +80,14 @@ std::string_view word(State state) {
   return state == State::kPassed ? "passed" : state == State::kSkipped ? "skipped" : "failed";
 }
 
+Json log_of(const Verdict& verdict) {
+  Json log = Json::array();
+  for (const Logged& line : verdict.log) {
+    log.push_back({{"side", line.side}, {"call", line.call}, {"text", line.text}});
+  }
+  return log;
+}
+
 Json report(const Rule& rule, const Verdict& verdict) {
   return {{"rule",
            {{"id", rule.id},
@@ -87,14 +98,15 @@ Json report(const Rule& rule, const Verdict& verdict) {
             {"missing", verdict.missing},
             {"call", verdict.call},
             {"side", verdict.side},
-            {"warning", verdict.warning},
+            {"log", log_of(verdict)},
+            {"log_left_out", verdict.log_left_out},
             {"seconds", verdict.seconds}}}};
 }
 
 // What the plugin says of itself, through the page.
 void describe_plugin(Supervisor& supervisor, const Options& options) {
   const Verdict verdict = supervisor.run(1, 2 * options.timeout, [&](Session& session) {
-    session.start();
+    session.start(true);
     Json devices = Json::array();
     for (int i = 0; i < session.device_count(); ++i) {
       Properties found;
@@ -120,7 +132,9 @@ void describe_plugin(Supervisor& supervisor, const Options& options) {
   });
   if (verdict.state != State::kPassed) return;  // the rules say why
   const auto* text = reinterpret_cast<const char*>(supervisor.page().processes[0].mail.data());
-  print({{"plugin", Json::parse(text)}});
+  Json plugin = Json::parse(text);
+  plugin["log"] = log_of(verdict);
+  print({{"plugin", plugin}});
 }
 
 void measure_memory(Supervisor& supervisor, const Options& options, const char* memory,
@@ -151,7 +165,7 @@ void measure_all(Supervisor& supervisor, const Options& options,
                  [&](Session& session) { measure_gpu(session, sizes); });
 }
 
-void check(const Json& request) {
+Options options_of(const Json& request) {
   Options options;
   options.file = request.at("file").get<std::string>();
   if (!request.at("version").is_null()) options.version = request.at("version").get<int>();
@@ -161,38 +175,114 @@ void check(const Json& request) {
   options.connections = request.at("connections").get<int>();
   options.large = request.at("large").get<bool>();
   options.log = request.at("log").get<bool>();
-  const std::set<std::string_view> chosen = chosen_rules(request.at("rules"));
+  return options;
+}
+
+// Checks the rules in their order, and tells what came of each.
+class Check {
+ public:
+  Check(const Options& options, std::set<std::string_view> chosen)
+      : options_(options),
+        chosen_(std::move(chosen)),
+        resting_(options),
+        supervisor_(options, &resting_) {}
+
+  void run() {
+    // What the plugin says of itself is told first, but asked for when these have looked at all the
+    // calls that are made for it: one that hangs there would cost a second limit.
+    constexpr std::string_view kLastBefore = "properties-written";
+    for (const Rule& rule : rules()) {
+      start_beside(rule);
+      if (is_chosen(rule)) check(rule);
+      if (rule.id == kLastBefore) describe();
+    }
+    tell_measures();
+  }
+
+  [[nodiscard]] bool passed(std::string_view id) const {
+    const auto found = outcomes_.find(id);
+    return found != outcomes_.end() && found->second == State::kPassed;
+  }
+  [[nodiscard]] Supervisor& supervisor() noexcept { return supervisor_; }
+
+ private:
+  [[nodiscard]] bool is_chosen(const Rule& rule) const {
+    return chosen_.empty() || chosen_.contains(rule.id);
+  }
+  [[nodiscard]] std::chrono::milliseconds limit(const Rule& rule) const {
+    return (rule.time_factor + 1) * options_.timeout;
+  }
+
+  // Why a rule says nothing now; empty: it does.
+  [[nodiscard]] std::string obstacle(const Rule& rule) const {
+    const auto needed = outcomes_.find(rule.needs);
+    if (needed == outcomes_.end() || needed->second == State::kPassed) return "";
+    return fmt::format("rule {}, which was {}", rule.needs, word(needed->second));
+  }
+
+  // Those that run beside this rule and the ones after it.
+  void start_beside(const Rule& present) {
+    for (const Rule& rule : rules()) {
+      if (rule.beside != present.id || !is_chosen(rule) || !obstacle(rule).empty()) continue;
+      resting_.start(rule.processes, limit(rule), rule.check);
+      started_ = &rule;
+    }
+  }
+
+  void check(const Rule& rule) {
+    Verdict verdict;
+    if (const std::string missing = obstacle(rule); !missing.empty()) {
+      verdict.state = State::kSkipped;
+      verdict.missing = missing;
+    } else if (started_ == &rule) {
+      verdict = resting_.finish();
+    } else {
+      verdict = supervisor_.run(rule.processes, limit(rule), rule.check);
+    }
+    outcomes_[rule.id] = verdict.state;
+    stuck_or_gone_ = stuck_or_gone_ || !verdict.call.empty();
+    if (described_) {
+      print(report(rule, verdict));
+    } else {
+      held_.push_back(report(rule, verdict));
+    }
+    if (rule.id == "fairness") least_share_ = supervisor_.page().processes[1].numbers[0];
+    if (rule.id == "leaks") connections_per_second_ = supervisor_.page().processes[0].numbers[0];
+  }
+
+  void describe() {
+    if (!stuck_or_gone_) describe_plugin(supervisor_, options_);
+    for (const Json& line : held_) print(line);
+    described_ = true;
+  }
+
+  void tell_measures() const {
+    if (passed("fairness")) print({{"fairness", least_share_}});
+    if (passed("leaks")) print({{"connections_per_second", connections_per_second_}});
+  }
+
+  const Options& options_;
+  std::set<std::string_view> chosen_;
+  Supervisor resting_;
+  Supervisor supervisor_;
+  const Rule* started_ = nullptr;  // by resting_
+  std::map<std::string_view, State> outcomes_;
+  bool stuck_or_gone_ = false;  // a rule crashed, ended or hung in a call
+  bool described_ = false;
+  std::vector<Json> held_;  // until the plugin is described
+  double least_share_ = 0;
+  double connections_per_second_ = 0;
+};
+
+void check(const Json& request) {
+  const Options options = options_of(request);
   const auto sizes = request.at("sizes").get<std::vector<std::size_t>>();
   if (sizes.size() > kMostSizes) {
     throw Error(Errc::kInvalidArgument, "{} sizes: at most {}", sizes.size(), kMostSizes);
   }
-
-  Supervisor supervisor(options);
-  describe_plugin(supervisor, options);
-  std::map<std::string_view, State> outcomes;
-  for (const Rule& rule : rules()) {
-    if (!chosen.empty() && !chosen.contains(rule.id)) continue;
-    Verdict verdict;
-    const auto needed = outcomes.find(rule.needs);
-    if (needed != outcomes.end() && needed->second != State::kPassed) {
-      verdict.state = State::kSkipped;
-      verdict.missing = fmt::format("rule {}, which was {}", rule.needs, word(needed->second));
-    } else {
-      verdict =
-          supervisor.run(rule.processes, (rule.time_factor + 1) * options.timeout, rule.check);
-    }
-    outcomes[rule.id] = verdict.state;
-    print(report(rule, verdict));
-    if (verdict.state != State::kPassed) continue;
-    if (rule.id == "fairness") {
-      print({{"fairness", supervisor.page().processes[1].numbers[0]}});
-    } else if (rule.id == "leaks") {
-      print({{"connections_per_second", supervisor.page().processes[0].numbers[0]}});
-    }
-  }
-  if (!sizes.empty() && outcomes["transfer"] == State::kPassed) {
-    measure_all(supervisor, options, sizes);
-  }
+  Check all(options, chosen_rules(request.at("rules")));
+  all.run();
+  if (!sizes.empty() && all.passed("transfer")) measure_all(all.supervisor(), options, sizes);
 }
 
 }  // namespace

@@ -261,7 +261,7 @@ void measure_all(Session& session, const std::vector<std::size_t>& sizes, std::b
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     measure_size(session, comms, sizes[i], i, shared, gpu);
   }
-  close_comms(session, comms);
+  meet_and_close(session, comms);
 }
 
 }  // namespace

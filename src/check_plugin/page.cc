@@ -2,6 +2,7 @@
 
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): sigaction is POSIX's
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,13 +16,15 @@ namespace ropewalk::check_plugin {
 namespace {
 
 // The place of this thread's note; found at its first call.
-thread_local std::atomic<Call>* note_of_thread = nullptr;
+thread_local std::atomic<Note>* note_of_thread = nullptr;
+thread_local Note calls_of_thread = 0;
+thread_local bool checkers_thread = false;
 ProcessPage* crash_page = nullptr;
 
 void on_crash(int signal_number) {
   if (crash_page != nullptr) {
-    const std::atomic<Call>* note = note_of_thread;
-    crash_page->crashed_in.store(note == nullptr ? Call::kNone : note->load());
+    crash_page->crashed_in.store(present_call());
+    if (!checkers_thread) prctl(PR_GET_NAME, crash_page->crashed_thread.data());
     crash_page->crashed.store(true);
   }
   signal(signal_number, SIG_DFL);
@@ -75,19 +78,48 @@ void put_text(std::array<char, kTextBytes>& place, std::string_view text) noexce
   place[length] = '\0';
 }
 
+void Log::add(Call call, std::string_view text) noexcept {
+  const std::uint32_t before = count.load();
+  Line line{call, {}};
+  put_text(line.text, text);
+  const std::size_t filled = std::min<std::size_t>(before, lines.size());
+  const bool known = std::any_of(lines.begin(), lines.begin() + filled, [&](const Line& other) {
+    return other.call == line.call && other.text == line.text;
+  });
+  if (known) return;
+  lines[before < kFirst ? before : kFirst + (before - kFirst) % kLast] = line;
+  count.store(before + 1);
+}
+
+std::vector<const Log::Line*> Log::in_order() const {
+  const std::size_t total = count.load();
+  std::vector<const Line*> found;
+  for (std::size_t i = 0; i < std::min(total, kFirst); ++i) found.push_back(&lines[i]);
+  const std::size_t ring = total > lines.size() ? total - kLast : kFirst;
+  for (std::size_t i = ring; i < total; ++i) found.push_back(&lines[kFirst + (i - kFirst) % kLast]);
+  return found;
+}
+
 Noted::Noted(ProcessPage& page, Call call) noexcept {
   if (note_of_thread == nullptr) {
     const int number = std::min(page.threads.fetch_add(1), kMostThreads - 1);
-    note_of_thread = &page.calls[static_cast<std::size_t>(number)];
+    note_of_thread = &page.notes[static_cast<std::size_t>(number)];
   }
   place_ = note_of_thread;
-  place_->store(call, std::memory_order_relaxed);
+  place_->store(++calls_of_thread << 8 | static_cast<Note>(call), std::memory_order_relaxed);
 }
 
-Noted::~Noted() { place_->store(Call::kNone, std::memory_order_relaxed); }
+Noted::~Noted() { place_->store(0, std::memory_order_relaxed); }
+
+Call present_call() noexcept {
+  return note_of_thread == nullptr ? Call::kNone : call_of(note_of_thread->load());
+}
+
+void own_thread() noexcept { checkers_thread = true; }
 
 void note_crashes(ProcessPage& page) {
   crash_page = &page;
+  own_thread();
   // A stack of its own: what overflowed the thread's cannot be noted on it.
   static std::array<std::byte, std::size_t{64} << 10> stack;
   stack_t alternative{};

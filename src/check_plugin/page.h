@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace ropewalk::check_plugin {
 
@@ -51,20 +52,49 @@ constexpr std::size_t kMostNumbers = 4096;
 
 enum class State : int { kRunning, kPassed, kFailed, kSkipped, kStopped };
 
+/// What a thread is in: its call, and in the bits above how many calls it has begun, so that a
+/// thread which stays in one call is told from one that calls again and again.
+using Note = std::uint64_t;
+constexpr Call call_of(Note note) noexcept { return static_cast<Call>(note & 0xff); }
+
+/// Warnings that the plugin logged, each once: the first and the last ones, where there are more
+/// than fit.
+struct Log {
+  static constexpr std::size_t kFirst = 8;
+  static constexpr std::size_t kLast = 8;
+  struct Line {
+    Call call;  ///< of the plugin in which it was logged; kNone: by a thread of its own
+    std::array<char, kTextBytes> text;
+  };
+  std::atomic<std::uint32_t> count;  ///< of all, also those that were overwritten
+  std::array<Line, kFirst + kLast> lines;
+
+  /// One writer at a time.
+  void add(Call call, std::string_view text) noexcept;
+  void clear() noexcept { count.store(0); }
+  /// Those that are there, oldest first.
+  [[nodiscard]] std::vector<const Line*> in_order() const;
+};
+
 /// What one child says. Written by the child, read by the others and the checker.
 struct ProcessPage {
-  std::array<std::atomic<Call>, kMostThreads> calls;  ///< what each thread is in
+  std::array<std::atomic<Note>, kMostThreads> notes;  ///< what each thread is in
   std::atomic<int> threads;                           ///< how many of them are used
   std::atomic<Call> crashed_in;                       ///< of the thread that got a fatal signal
+  std::array<char, 16> crashed_thread;                ///< its name, if the plugin started it
   std::atomic<bool> crashed;
   std::atomic<int> pid;
-  std::atomic<bool> meant_to_die;  ///< it kills itself as part of the rule
-  std::atomic<bool> done;          ///< it has nothing more to ask of the plugin
+  std::atomic<bool> meant_to_die;     ///< it kills itself as part of the rule
+  std::atomic<bool> ends_alone;       ///< it ends without waiting for the other
+  std::atomic<bool> done;             ///< it has nothing more to ask of the plugin
+  std::atomic<bool> must_leave_none;  ///< processes that outlive it make the rule fail
+  std::atomic<Call> started_process;  ///< the call in which the first of them appeared
   std::atomic<State> state;
+  std::atomic<std::int64_t> ended;        ///< when it came to its end; ns of steady_clock
   std::array<char, kTextBytes> expected;  ///< kFailed; of kSkipped the reason
   std::array<char, kTextBytes> came;
-  std::array<char, kTextBytes> warning;  ///< the last warning in the plugin's log
-  std::atomic<std::uint64_t> meetings;   ///< how often it came to a meeting
+  Log log;
+  std::atomic<std::uint64_t> meetings;  ///< how often it came to a meeting
   std::array<std::byte, kMailBytes> mail;
   std::atomic<std::uint64_t> progress;       ///< whatever a rule counts
   std::array<double, kMostNumbers> numbers;  ///< what a measure found
@@ -103,10 +133,15 @@ class Noted {
   Noted& operator=(const Noted&) = delete;
 
  private:
-  std::atomic<Call>* place_;
+  std::atomic<Note>* place_;
 };
 
-/// From now on a fatal signal of this process leaves the call in the page before it ends it.
+/// The call that this thread is in.
+Call present_call() noexcept;
+
+/// From now on a fatal signal of this process leaves the call in the page before it ends it. The
+/// calling thread is one of the checker's, as are those that call own_thread().
 void note_crashes(ProcessPage& page);
+void own_thread() noexcept;
 
 }  // namespace ropewalk::check_plugin

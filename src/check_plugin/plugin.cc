@@ -178,4 +178,8 @@ std::string describe(abi::Result result) {
   }
 }
 
+std::string output(int number) {
+  return number == kUnwritten ? "not written" : fmt::format("{}", number);
+}
+
 }  // namespace ropewalk::check_plugin

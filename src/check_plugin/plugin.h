@@ -87,8 +87,10 @@ class Plugin {
   [[nodiscard]] bool polls_connections() const noexcept { return version_ >= 5; }
   /// init makes a context for each communicator, and finalize ends it.
   [[nodiscard]] bool has_contexts() const noexcept { return version_ >= 11; }
-  /// Requests that NCCL may have in flight on a connection.
-  [[nodiscard]] int most_requests() const noexcept { return version_ < 5 ? 8 : abi::kMaxRequests; }
+  /// Requests that NCCL may have in flight on a connection: NCCL_NET_MAX_REQUESTS of the net.h that
+  /// came with the version. That of version 7 (2.19) says 8, though NCCL itself has 32 from then
+  /// on. A grouped receive is one request; it meets as many sends as it has buffers.
+  [[nodiscard]] int most_requests() const noexcept { return version_ < 8 ? 8 : abi::kMaxRequests; }
   [[nodiscard]] std::size_t largest_message() const noexcept;
 
   abi::Result init(void** context, std::uint64_t comm_id, abi::Logger logger);
@@ -129,5 +131,10 @@ class Plugin {
 
 /// The result as NCCL words it, with its number: "internal error (3)".
 std::string describe(abi::Result result);
+
+/// What a number that the plugin is to write holds before.
+constexpr int kUnwritten = -0x5a5a5a5b;
+/// A number that the plugin was to write, or "not written".
+std::string output(int number);
 
 }  // namespace ropewalk::check_plugin

@@ -9,7 +9,8 @@ std::span<const Rule> rules() {
     std::vector<Rule> joined;
     for (const std::span<const Rule> part :
          {loading_rules(), connecting_rules(), life_cycle_rules(), transfer_rules(),
-          registration_rules(), ordering_rules(), thread_rules(), closing_rules(), gpu_rules()}) {
+          registration_rules(), ordering_rules(), thread_rules(), closing_rules(), gpu_rules(),
+          program_rules()}) {
       joined.insert(joined.end(), part.begin(), part.end());
     }
     return joined;

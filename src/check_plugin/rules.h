@@ -20,6 +20,9 @@ struct Rule {
   int processes;            ///< 1, or 2: the sending and the receiving child
   int time_factor;          ///< how many of the usual limits it may take
   void (*check)(Session&);  ///< run by each child; throws Failed or Skipped
+  /// The rule beside which and those after it this one runs, since it mostly rests; its outcome is
+  /// told in its turn. Empty: none.
+  std::string_view beside = {};
 };
 
 /// All, in the order in which they are checked: a rule comes after the one that it needs.
@@ -35,5 +38,6 @@ std::span<const Rule> ordering_rules();
 std::span<const Rule> thread_rules();
 std::span<const Rule> closing_rules();
 std::span<const Rule> gpu_rules();
+std::span<const Rule> program_rules();  ///< what a plugin does to the program that loads it
 
 }  // namespace ropewalk::check_plugin

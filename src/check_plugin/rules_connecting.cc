@@ -25,25 +25,6 @@ void check_connect(Session& session) {
   session.meet();
 }
 
-// One message over a comm whose ends are in this process.
-void send_to_self(Session& session, void* send, void* receive, std::uint64_t seed) {
-  constexpr std::size_t kBytes = 10'000;
-  Region from(kBytes);
-  Region to(kBytes);
-  from.fill(0, kBytes, seed);
-  void* from_handle = from.register_on(session, send);
-  void* to_handle = to.register_on(session, receive);
-  const std::vector<Message> messages = {{0, kBytes, 0}};
-  Sends sends(session, send, from, from_handle, messages);
-  Receives receives(session, receive, to, to_handle, single_slots(messages));
-  run(session, "a message to itself completes", sends, receives);
-  if (const auto wrong = to.difference(0, kBytes, seed)) {
-    throw Failed{"a message to itself as it was sent", *wrong};
-  }
-  session.expect(session.plugin().dereg_mr(send, from_handle), Call::kDeregMr);
-  session.expect(session.plugin().dereg_mr(receive, to_handle), Call::kDeregMr);
-}
-
 void check_self_connection(Session& session) {
   session.start();
   Listening listening(session, session.context());
@@ -207,8 +188,7 @@ void check_many_connections(Session& session) {
       throw Failed{fmt::format("the message of connection {} on that connection", i), *wrong};
     }
   }
-  session.meet();
-  close_comms(session, comms);
+  meet_and_close(session, comms);
 }
 
 constexpr std::string_view kSetup =

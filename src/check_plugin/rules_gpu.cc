@@ -75,7 +75,7 @@ void check_gpu_transfer(Session& session) {
   const Comms comms = connect_one_way(session);
   void* comm = session.sender() ? comms.sends[0] : comms.receives[0];
   transfer_between_gpus(session, gpu, comm, gpu_messages(), 300, 0);
-  close_comms(session, comms);
+  meet_and_close(session, comms);
 }
 
 void check_gpu_flush(Session& session) {
@@ -85,7 +85,7 @@ void check_gpu_flush(Session& session) {
   std::vector<Message> messages;
   for (std::size_t i = 0; i < 64; ++i) messages.push_back({i * 70'000, 65'536, 0});
   transfer_between_gpus(session, gpu, comm, messages, 310, 3);
-  close_comms(session, comms);
+  meet_and_close(session, comms);
 }
 
 // LL in host memory and Simple in GPU memory go over one connection.
@@ -98,7 +98,7 @@ void check_gpu_and_host(Session& session) {
     transfer_between_gpus(session, gpu, comm, {{0, 65'536, 0}, {65'536, 1 << 20, 0}}, 330 + round,
                           0);
   }
-  close_comms(session, comms);
+  meet_and_close(session, comms);
 }
 
 constexpr std::string_view kWhere = "src/transport/net.cc: recvProxyProgress";

@@ -66,7 +66,7 @@ void check_parallel(Session& session) {
     });
   }
   session.in_threads(bodies);
-  close_comms(session, comms);
+  meet_and_close(session, comms);
 }
 
 constexpr Rule kRules[] = {

@@ -1,5 +1,8 @@
 #include "check_plugin/session.h"
 
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): kill is POSIX's
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdarg>
@@ -26,7 +29,11 @@ __attribute__((format(printf, 5, 6))) void take_log(int level, unsigned long /*s
   va_start(arguments, format);
   vsnprintf(text.data(), text.size(), format, arguments);
   va_end(arguments);
-  if (level == abi::kLogWarn && log_page != nullptr) put_text(log_page->warning, text.data());
+  if (level == abi::kLogWarn && log_page != nullptr) {
+    static std::mutex guard;
+    const std::lock_guard lock(guard);
+    log_page->log.add(present_call(), text.data());
+  }
   if (log_shown) {
     fprintf(stderr, "[%d] %s:%d %s\n", level, file == nullptr ? "" : file, line, text.data());
   }
@@ -65,15 +72,17 @@ void Session::end_context(void* context) {
   if (plugin_->has_contexts()) expect(plugin_->finalize(context), Call::kFinalize);
 }
 
-void Session::start() {
+void Session::start(bool keeps_log) {
   if (plugin_ == nullptr) load();
   context_ = new_context();
+  device_count_ = kUnwritten;
   expect(plugin_->devices(&device_count_), Call::kDevices);
   if (device_count_ <= options_.device) {
     throw Failed{fmt::format("device {}", options_.device),
-                 fmt::format("devices() counts {}", device_count_)};
+                 fmt::format("the count from devices: {}", output(device_count_))};
   }
   expect(plugin_->properties(options_.device, properties_), Call::kGetProperties);
+  if (!keeps_log) own().log.clear();
 }
 
 void Session::expect(abi::Result result, Call call) const {
@@ -85,9 +94,9 @@ void Session::check_stopped() const {
   if (page_.stop.load(std::memory_order_relaxed) || thread_failed_.load()) throw Stopped{};
 }
 
-void Session::give_way(std::string_view expected, Clock::time_point deadline) const {
+void Session::give_way(std::string_view expected, Clock::time_point begin) const {
   check_stopped();
-  if (Clock::now() > deadline) {
+  if (Clock::now() - begin > options_.timeout) {
     throw Failed{
         std::string(expected),
         fmt::format("not within {} s", static_cast<double>(options_.timeout.count()) / 1000)};
@@ -97,10 +106,23 @@ void Session::give_way(std::string_view expected, Clock::time_point deadline) co
 
 void Session::meet() {
   const std::uint64_t mine = own().meetings.fetch_add(1) + 1;
-  // The other child may first have to wait for something itself: its own limit ends that.
-  const Clock::time_point deadline = Clock::now() + 2 * options_.timeout;
-  while (other().meetings.load() < mine) give_way("the other process goes on", deadline);
+  // What the other child waits for has a limit, which ends this too.
+  while (other().meetings.load() < mine) {
+    check_stopped();
+    sched_yield();
+  }
 }
+
+void Session::meet_at_end() {
+  own().done.store(true);
+  if (own().ends_alone.load()) return;
+  while (!other().done.load() && !other().meant_to_die.load()) {
+    check_stopped();
+    usleep(100);
+  }
+}
+
+bool Session::other_gone() { return kill(other().pid.load(), 0) != 0; }
 
 void Session::tell(std::span<const std::byte> bytes) {
   RW_ASSERT(bytes.size() <= kMailBytes);
@@ -120,6 +142,7 @@ void Session::in_threads(const std::vector<std::function<void()>>& bodies) {
   threads.reserve(bodies.size());
   for (const std::function<void()>& body : bodies) {
     threads.emplace_back([this, &body, &first, &guard] {
+      own_thread();
       try {
         body();
       } catch (...) {

@@ -66,8 +66,9 @@ class Session {
 
   /// Loads the plugin. @throws Failed
   void load();
-  /// load(), init, devices, properties. @throws Failed
-  void start();
+  /// load(), init, devices, properties. What the plugin logs meanwhile is forgotten unless
+  /// `keeps_log`: it says nothing about the rule. @throws Failed
+  void start(bool keeps_log = false);
   [[nodiscard]] Plugin& plugin() noexcept { return *plugin_; }
   [[nodiscard]] void* context() const noexcept { return context_; }
   [[nodiscard]] int device() const noexcept { return options_.device; }
@@ -82,6 +83,11 @@ class Session {
   void be_strict() noexcept { strict_ = true; }
   [[nodiscard]] bool strict() const noexcept { return strict_; }
 
+  /// Lets this child end when its part is done, without waiting for the other.
+  void end_alone() noexcept { own().ends_alone.store(true); }
+  /// Whether the other child has ended, and is buried.
+  [[nodiscard]] bool other_gone();
+
   /// @throws Failed unless `result` is success
   void expect(abi::Result result, Call call) const;
 
@@ -90,8 +96,8 @@ class Session {
   /// @throws Failed{expected, "..."} when the time is over; Stopped when the other child failed
   template <typename Ready>
   void wait(std::string_view expected, Ready&& ready) {
-    const Clock::time_point deadline = Clock::now() + options_.timeout;
-    while (!ready()) give_way(expected, deadline);
+    const Clock::time_point begin = Clock::now();
+    while (!ready()) give_way(expected, begin);
   }
   /// As wait(), with a limit of its own. @return false when the time is over
   template <typename Ready>
@@ -107,6 +113,9 @@ class Session {
 
   /// Waits until the other child is at the same meeting. Nothing of the plugin runs meanwhile.
   void meet();
+  /// The last meeting: neither process ends before both have done their part, as in a job of
+  /// NCCL's.
+  void meet_at_end();
   /// Puts bytes where the other child sees them after the next meeting.
   void tell(std::span<const std::byte> bytes);
   /// What the other child told before the last meeting.
@@ -121,7 +130,7 @@ class Session {
 
  private:
   void check_stopped() const;
-  void give_way(std::string_view expected, Clock::time_point deadline) const;
+  void give_way(std::string_view expected, Clock::time_point begin) const;
 
   const Options& options_;
   Page& page_;

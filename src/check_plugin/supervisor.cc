@@ -9,7 +9,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
+#include "check_plugin/processes.h"
 #include "core/error.h"
 
 namespace ropewalk::check_plugin {
@@ -18,12 +20,7 @@ namespace {
 constexpr std::array<const char*, kMostProcesses> kSides = {"sender", "receiver"};
 // For what a child still does after the other has failed.
 constexpr std::chrono::milliseconds kGrace{1500};
-
-struct Child {
-  pid_t pid = -1;
-  bool ended = false;
-  int status = 0;
-};
+constexpr useconds_t kPollUs = 300;
 
 void fail(Page& page, int process, const std::string& expected, const std::string& came) {
   ProcessPage& own = page.processes[static_cast<std::size_t>(process)];
@@ -35,7 +32,7 @@ void fail(Page& page, int process, const std::string& expected, const std::strin
   page.stop.store(true);
 }
 
-void child_main(const Options& options, Page& page, int process,
+void child_main(const Options& options, Page& page, int process, bool has_other,
                 const std::function<void(Session&)>& body) {
   ProcessPage& own = page.processes[static_cast<std::size_t>(process)];
   own.pid.store(getpid());
@@ -43,7 +40,9 @@ void child_main(const Options& options, Page& page, int process,
   try {
     Session session(options, page, process);
     body(session);
+    if (has_other) session.meet_at_end();
     own.state.store(State::kPassed);
+    own.ended.store(Clock::now().time_since_epoch().count());
   } catch (const Failed& failed) {
     fail(page, process, failed.expected, failed.came);
   } catch (const Skipped& skipped) {
@@ -57,38 +56,12 @@ void child_main(const Options& options, Page& page, int process,
   }
 }
 
-Child start(const Options& options, Page& page, int process,
-            const std::function<void(Session&)>& body) {
-  Child child;
-  child.pid = fork();
-  if (child.pid < 0) throw system_error(errno, "starting a process");
-  if (child.pid == 0) {
-    // A group of its own, so that what the plugin starts ends with it.
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    dup2(STDERR_FILENO, STDOUT_FILENO);  // standard output is for the report
-    child_main(options, page, process, body);
-    _exit(0);
-  }
-  return child;
-}
-
-// The call that some thread is in; several: the first.
-Call present_call(const ProcessPage& page) {
-  const int threads = std::min(page.threads.load(), kMostThreads);
-  for (int i = 0; i < threads; ++i) {
-    const Call call = page.calls[static_cast<std::size_t>(i)].load();
-    if (call != Call::kNone) return call;
-  }
-  return Call::kNone;
-}
-
 // How a child came to its end.
 struct Ending {
   bool hung;     // it was killed
   bool stopped;  // the other had failed before
   int status;    // as waitpid gives it
-  Call call;     // that it was in
+  Call call;     // that it was in; if it hung: that it did not come out of
   bool failed_first;
   double seconds;
 };
@@ -100,7 +73,8 @@ struct Judged {
   int weight = 0;
 };
 
-std::string where(Call call) {
+std::string where(Call call, const std::string& thread) {
+  if (!thread.empty()) return fmt::format("in a thread that the plugin started (\"{}\")", thread);
   return call == Call::kNone ? "outside the plugin's functions" : fmt::format("in {}", name(call));
 }
 
@@ -121,16 +95,16 @@ Judged judge(const ProcessPage& own, const Ending& ending) {
   if (own.crashed.load() || (!ending.hung && WIFSIGNALED(ending.status))) {
     // Some signals end a process without a word of its own.
     const Call call = own.crashed.load() ? own.crashed_in.load() : ending.call;
-    return failed(
-        6, call == Call::kNone ? "no crash" : fmt::format("{} returns", name(call)),
-        fmt::format("the process crashed {}: {}", where(call), strsignal(WTERMSIG(ending.status))),
-        call);
+    return failed(6, call == Call::kNone ? "no crash" : fmt::format("{} returns", name(call)),
+                  fmt::format("the process crashed {}: {}", where(call, own.crashed_thread.data()),
+                              strsignal(WTERMSIG(ending.status))),
+                  call);
   }
   if (!ending.hung && state == State::kRunning) {
-    return failed(
-        6, "the plugin does not end the process",
-        fmt::format("it ended {} with status {}", where(ending.call), WEXITSTATUS(ending.status)),
-        ending.call);
+    return failed(6, "the plugin does not end the process",
+                  fmt::format("it ended {} with status {}", where(ending.call, ""),
+                              WEXITSTATUS(ending.status)),
+                  ending.call);
   }
   if (ending.hung && ending.call != Call::kNone) {
     return failed(
@@ -155,71 +129,179 @@ Judged judge(const ProcessPage& own, const Ending& ending) {
   return {passed, 0};
 }
 
+void fail_for_processes(Verdict& verdict, const ProcessPage& own,
+                        const std::vector<Process>& left) {
+  std::vector<std::string> names;
+  for (const Process& process : left) {
+    names.push_back(fmt::format("{} (pid {})", process.name, process.pid));
+  }
+  const Call call = own.started_process.load();
+  verdict.state = State::kFailed;
+  verdict.call = name(call);
+  verdict.expected = "no process that outlives the program";
+  verdict.came =
+      fmt::format("{} still ran when it had ended{}", fmt::join(names, ", "),
+                  call == Call::kNone ? "" : fmt::format("; the first came in {}", name(call)));
+}
+
 }  // namespace
 
-Verdict Supervisor::run(int processes, std::chrono::milliseconds limit,
-                        const std::function<void(Session&)>& body) {
+Supervisor::Supervisor(const Options& options, const Supervisor* beside)
+    : options_(options), beside_(beside) {
+  adopt_orphans();
+}
+
+void Supervisor::start_child(int process, const std::function<void(Session&)>& body) {
+  Child& child = children_[static_cast<std::size_t>(process)];
+  child.pid = fork();
+  if (child.pid < 0) throw system_error(errno, "starting a process");
+  if (child.pid == 0) {
+    // A group of its own, so that what the plugin starts ends with it.
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    dup2(STDERR_FILENO, STDOUT_FILENO);  // standard output is for the report
+    child_main(options_, page_.get(), process, children_.size() > 1, body);
+    _exit(0);
+  }
+}
+
+void Supervisor::start(int processes, std::chrono::milliseconds limit,
+                       const std::function<void(Session&)>& body) {
   page_.clear();
-  Page& page = page_.get();
-  const Clock::time_point begin = Clock::now();
-  std::vector<Child> children;
-  children.reserve(static_cast<std::size_t>(processes));
-  for (int i = 0; i < processes; ++i) children.push_back(start(options_, page, i, body));
+  begin_ = Clock::now();
+  deadline_ = begin_ + limit;
+  stopping_ = false;
+  children_.assign(static_cast<std::size_t>(processes), {});
+  for (int i = 0; i < processes; ++i) start_child(i, body);
+}
 
-  Clock::time_point deadline = begin + limit;
-  bool stopping = false;
-  std::size_t running = children.size();
-  while (running > 0 && Clock::now() < deadline) {
-    running = 0;
-    for (std::size_t i = 0; i < children.size(); ++i) {
-      Child& child = children[i];
-      if (child.ended) continue;
-      child.ended = waitpid(child.pid, &child.status, WNOHANG) == child.pid;
-      if (!child.ended) ++running;
-      // The other need not wait for one that is gone without a word.
-      if (child.ended && page.processes[i].state.load() == State::kRunning &&
-          !page.processes[i].meant_to_die.load()) {
-        page.stop.store(true);
-      }
-    }
-    if (!stopping && page.stop.load()) {
-      stopping = true;
-      deadline = std::min(deadline, Clock::now() + kGrace);
-    }
-    if (running > 0) usleep(300);
-  }
-  // Where those that still run are, before they are ended.
-  std::vector<Call> calls;
-  for (std::size_t i = 0; i < children.size(); ++i) {
-    calls.push_back(present_call(page.processes[i]));
-    if (children[i].ended) continue;
-    kill(-children[i].pid, SIGKILL);
-    kill(children[i].pid, SIGKILL);
-  }
+// @return whether it still runs
+bool Supervisor::poll_child(std::size_t number) {
+  Child& child = children_[number];
+  if (child.ended) return false;
+  child.ended = waitpid(child.pid, &child.status, WNOHANG) == child.pid;
+  if (!child.ended) return true;
+  // The other need not wait for one that is gone without a word.
+  const ProcessPage& own = page_.get().processes[number];
+  if (own.state.load() == State::kRunning && !own.meant_to_die.load()) page_.get().stop.store(true);
+  return false;
+}
 
+// The call that a thread of a child has been in for so long; several: the first.
+Call Supervisor::stuck(std::size_t number, std::chrono::milliseconds at_least) {
+  Child& child = children_[number];
+  const ProcessPage& own = page_.get().processes[number];
+  const Clock::time_point now = Clock::now();
+  Call found = Call::kNone;
+  const int threads = std::min(own.threads.load(), kMostThreads);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(threads); ++i) {
+    const Note note = own.notes[i].load();
+    if (note != child.notes[i]) {
+      child.notes[i] = note;
+      child.since[i] = now;
+    }
+    const bool is_stuck = call_of(note) != Call::kNone && now - child.since[i] >= at_least;
+    if (is_stuck && found == Call::kNone) found = call_of(note);
+  }
+  return found;
+}
+
+bool Supervisor::anyone_stuck(std::chrono::milliseconds at_least) {
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    if (!children_[i].ended && stuck(i, at_least) != Call::kNone) return true;
+  }
+  return false;
+}
+
+void Supervisor::wait_for_children() {
+  const Page& page = page_.get();
+  // Between start() and finish() nobody looked.
+  Clock::time_point last = std::max(deadline_, Clock::now() + options_.timeout);
+  for (;;) {
+    bool running = false;
+    for (std::size_t i = 0; i < children_.size(); ++i) running = poll_child(i) || running;
+    if (!running || Clock::now() > last) return;
+    if (!stopping_ && page.stop.load()) {
+      stopping_ = true;
+      last = std::min(last, Clock::now() + kGrace);
+    }
+    // A wait of the other for as long may have ended a moment ago: then half of it is a hang too.
+    if (anyone_stuck(stopping_ ? options_.timeout / 2 : options_.timeout)) return;
+    usleep(kPollUs);
+  }
+}
+
+Verdict Supervisor::judge_children(const std::vector<Call>& calls) {
+  const Page& page = page_.get();
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
   Verdict verdict;
   verdict.state = State::kPassed;
+  std::vector<Logged> log;
+  std::size_t left_out = 0;
   int weight = 0;
-  for (std::size_t i = 0; i < children.size(); ++i) {
-    Child& child = children[i];
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    Child& child = children_[i];
     const bool hung = !child.ended;
     if (hung) waitpid(child.pid, &child.status, 0);
-    ProcessPage& own = page.processes[i];
+    const ProcessPage& own = page.processes[i];
+    const std::string side = children_.size() > 1 ? kSides[i] : "";
     const Ending ending{hung,
-                        stopping,
+                        stopping_,
                         child.status,
                         calls[i],
                         page.first_failed.load() == static_cast<int>(i) + 1,
-                        std::chrono::duration<double>(Clock::now() - begin).count()};
+                        seconds};
     Judged judged = judge(own, ending);
-    if (judged.weight <= weight) continue;
-    weight = judged.weight;
-    verdict = std::move(judged.verdict);
-    verdict.warning = own.warning.data();
-    if (processes > 1 && verdict.state == State::kFailed) verdict.side = kSides[i];
+    if (judged.weight > weight) {
+      weight = judged.weight;
+      verdict = std::move(judged.verdict);
+      if (verdict.state == State::kFailed) verdict.side = side;
+    }
+    const auto lines = own.log.in_order();
+    for (const Log::Line* line : lines) {
+      log.push_back({side, std::string(name(line->call)), line->text.data()});
+    }
+    left_out += own.log.count.load() - lines.size();
   }
-  verdict.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  verdict.log = std::move(log);
+  verdict.log_left_out = left_out;
   return verdict;
+}
+
+Verdict Supervisor::finish() {
+  wait_for_children();
+  std::vector<Call> calls;
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    const bool ended = children_[i].ended;
+    // Where it was at its end, or where it hangs.
+    calls.push_back(stuck(i, ended ? std::chrono::milliseconds(0) : options_.timeout / 2));
+    if (ended) continue;
+    kill(-children_[i].pid, SIGKILL);
+    kill(children_[i].pid, SIGKILL);
+  }
+  Verdict verdict = judge_children(calls);
+  children_.clear();
+
+  std::vector<pid_t> spared;
+  if (beside_ != nullptr) {
+    for (const Child& child : beside_->children_) spared.push_back(child.pid);
+  }
+  const std::vector<Process> left = end_orphans(spared);
+  const ProcessPage& first = page_.get().processes[0];
+  if (verdict.state == State::kPassed && first.must_leave_none.load() && !left.empty()) {
+    fail_for_processes(verdict, first, left);
+  }
+  // Of the first child where it passed: nobody may have looked for long.
+  const Clock::time_point ended{Clock::duration(first.ended.load())};
+  verdict.seconds =
+      std::chrono::duration<double>((ended > begin_ ? ended : Clock::now()) - begin_).count();
+  return verdict;
+}
+
+Verdict Supervisor::run(int processes, std::chrono::milliseconds limit,
+                        const std::function<void(Session&)>& body) {
+  start(processes, limit, body);
+  return finish();
 }
 
 }  // namespace ropewalk::check_plugin

@@ -21,8 +21,8 @@ void* post_send(Session& session, void* comm, const Part& part);
 void* post_receive(Session& session, void* comm, const std::vector<Part>& parts,
                    bool optional_completion = false);
 
-/// One test. `sizes`: NULL, or as many entries as the request has parts; more are guarded in strict
-/// sessions.
+/// One test. `sizes`: NULL, or as many entries as the request has parts, and what they hold before;
+/// more are guarded in strict sessions.
 bool test_request(Session& session, void* request, std::vector<int>* sizes);
 
 /// A message to send: a range of a region.
@@ -65,7 +65,8 @@ struct Slot {
   int tag = 0;
 };
 
-/// Receives groups in order, and checks the sizes that test gives.
+/// Receives groups in order. Sizes that test gives are not looked at, as in NCCL, but where
+/// `checks_sizes` says so.
 class Receives {
  public:
   using Groups = std::vector<std::vector<Slot>>;
@@ -74,6 +75,7 @@ class Receives {
   bool step();
   [[nodiscard]] std::size_t completed() const noexcept { return completed_; }
   std::function<void(std::size_t number)> on_done;
+  bool checks_sizes = false;
   /// Asks for early completion, as for NCCL's LL protocol.
   bool optional_completion = false;
 
@@ -108,5 +110,8 @@ void run(Session& session, std::string_view expected, Pumps&... pumps) {
 /// @param posted bytes that the receiver posts for each; 0: as many as come
 void transfer(Session& session, void* comm, const std::vector<Message>& messages,
               std::uint64_t seed, int limit = kSteps, std::size_t posted = 0);
+
+/// Sends one message over a connection whose ends are both in this process, and compares it.
+void send_to_self(Session& session, void* send, void* receive, std::uint64_t seed);
 
 }  // namespace ropewalk::check_plugin

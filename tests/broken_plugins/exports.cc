@@ -20,7 +20,7 @@ template <typename Properties>
 abi::Result get_properties(int device, Properties* out) {
   Device found{};
   if (const abi::Result result = describe(device, &found); result != abi::kSuccess) return result;
-  out->name = found.name;
+  if (found.write_name) out->name = found.name;
   out->pci_path = found.pci_path;
   out->guid = static_cast<std::uint64_t>(device) + 1;
   out->ptr_support = found.ptr_support;
@@ -61,11 +61,13 @@ abi::Result receive(void* comm, int n, void** data, const auto* sizes, const int
 // One overload for each form that a member has had; assignment picks by type.
 template <int kVersion>
 struct Member {
-  static abi::Result start(abi::Logger) { return init(nullptr); }
-  static abi::Result start(abi::Logger, abi::ProfilerCallback) { return init(nullptr); }
-  static abi::Result start(void** context, std::uint64_t, abi::CommConfig*, abi::Logger,
+  static abi::Result start(abi::Logger logger) { return init(nullptr, logger); }
+  static abi::Result start(abi::Logger logger, abi::ProfilerCallback) {
+    return init(nullptr, logger);
+  }
+  static abi::Result start(void** context, std::uint64_t, abi::CommConfig*, abi::Logger logger,
                            abi::ProfilerCallback) {
-    return init(context);
+    return init(context, logger);
   }
   static abi::Result listen_on(int device, void* handle, void** comm) {
     return listen(nullptr, device, handle, kHandle<kVersion>, comm);

@@ -4,31 +4,38 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <functional>
+#include <set>
+#include <sstream>
 
 namespace broken {
 namespace {
 
-const std::string& chosen() {
-  static const std::string name = [] {
+const std::set<std::string, std::less<>>& chosen() {
+  static const auto names = [] {
     const char* value = std::getenv("RW_BROKEN_PLUGIN");
-    return std::string(value == nullptr ? "" : value);
+    std::istringstream list(value == nullptr ? "" : value);
+    std::set<std::string, std::less<>> found;
+    for (std::string name; std::getline(list, name, ',');) found.insert(name);
+    return found;
   }();
-  return name;
+  return names;
 }
 
 }  // namespace
 
-bool fault(std::string_view name) { return chosen() == name; }
+bool fault(std::string_view name) { return chosen().contains(name); }
 
 void enter(std::string_view call) {
-  const std::string& name = chosen();
-  const std::size_t dash = name.find('-');
-  if (dash == std::string::npos || std::string_view(name).substr(dash + 1) != call) return;
-  const std::string_view what = std::string_view(name).substr(0, dash);
-  if (what == "crash") raise(SIGSEGV);
-  if (what == "kill") raise(SIGKILL);
-  if (what == "exit") std::exit(3);
-  while (what == "hang") pause();
+  for (const std::string_view name : chosen()) {
+    const std::size_t dash = name.find('-');
+    if (dash == std::string_view::npos || name.substr(dash + 1) != call) continue;
+    const std::string_view what = name.substr(0, dash);
+    if (what == "crash") raise(SIGSEGV);
+    if (what == "kill") raise(SIGKILL);
+    if (what == "exit") std::exit(3);
+    while (what == "hang") pause();
+  }
 }
 
 }  // namespace broken

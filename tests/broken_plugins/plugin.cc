@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -108,7 +109,10 @@ struct Registration {
   int type;
 };
 
+abi::Logger log_to = nullptr;
 std::atomic<int> inits{0};
+std::atomic<int> contexts{0};
+std::atomic<int> connects{0};
 std::atomic<bool> finalized{false};
 std::atomic<int> comms{0};
 std::atomic<bool> has_received{false};
@@ -147,6 +151,7 @@ void deliver(char* to, const char* from, std::size_t bytes, std::size_t room) {
     usleep(300);
   }
   copy_up(to, from, bytes);
+  if (fault("larger-receive") && room > bytes) to[bytes] = 0;
   if (fault("transfer") && bytes > 0) to[bytes / 2] ^= 1;
   if (fault("sizes") && bytes > 65'536) to[bytes - 1] ^= 1;
   if (fault("offsets")) {
@@ -243,7 +248,7 @@ bool place(Comm& comm, std::int64_t tag, const char* bytes, std::size_t size) {
     comm.last_end = head->data[at] + taken;
     std::memcpy(comm.last_bytes, comm.last_end - 8, 8);
   }
-  head->came[at] = fault("larger-receive") ? head->room[at] : taken;
+  head->came[at] = fault("received-size-posted") ? head->room[at] : taken;
   head->filled[at] = true;
   head->done = std::all_of(head->filled.begin(), head->filled.begin() + head->parts,
                            [](bool filled) { return filled; });
@@ -259,8 +264,15 @@ bool someone_waits(const Comm& comm) {
                      [](const Request* request) { return !request->done; });
 }
 
+bool hung_up(const Comm& comm) {
+  pollfd state{comm.fd, POLLIN, 0};
+  return poll(&state, 1, 0) == 1 && (state.revents & POLLHUP) != 0;
+}
+
 abi::Result progress_receives(Comm& comm) {
   const bool forgiving = fault("lost-sender");
+  // What came before is thrown away.
+  if (fault("early-end") && hung_up(comm)) return lost();
   for (;;) {
     bool placed = false;
     for (auto it = comm.stash.begin(); it != comm.stash.end() && !placed; ++it) {
@@ -378,27 +390,65 @@ void* crash(void*) {
   return nullptr;
 }
 
+void* abort_later(void*) {
+  pthread_setname_np(pthread_self(), "broken-late");
+  usleep(200'000);
+  std::abort();
+}
+
+void begin_thread(void* (*body)(void*)) {
+  pthread_t thread{};
+  pthread_create(&thread, nullptr, body, nullptr);
+}
+
+void start_daemon() {
+  const pid_t first = fork();
+  if (first == 0) {
+    setsid();
+    if (fork() == 0) {
+      // Bounded, should nobody end it.
+      alarm(60);
+      pause();
+    }
+    _exit(0);
+  }
+  waitpid(first, nullptr, 0);
+}
+
+// As programs that become daemons do.
+void close_all() {
+  for (int fd = 0; fd < 1024; ++fd) close(fd);
+}
+
 }  // namespace
 
-abi::Result init(void** context) {
+abi::Result init(void** context, abi::Logger logger) {
   enter("init");
+  log_to = logger;
+  if (fault("warns")) {
+    log_to(abi::kLogWarn, abi::kLogNet, __FILE__, __LINE__, "no %s, going on", "configuration");
+  }
+  if (fault("processes")) start_daemon();
+  if (fault("descriptors")) close_all();
   if (fault("init")) return static_cast<abi::Result>(42);
   if (fault("unavailable")) return abi::kSystemError;
   const int count = ++inits;
   if (fault("init-again") && (finalized || count > 1)) return abi::kInternalError;
   finalized = fault("contexts") ? finalized.load() : false;
   if (fault("unload")) leave_thread();
-  if (fault("thread-crash") && count == 1) {
-    pthread_t thread{};
-    pthread_create(&thread, nullptr, crash, nullptr);
-  }
-  if (context != nullptr) *context = new Context;
+  if (fault("thread-crash") && count == 1) begin_thread(crash);
+  ++contexts;
+  if (context != nullptr) *context = fault("null-context") ? nullptr : new Context;
   return abi::kSuccess;
 }
 
 abi::Result finalize(void* context) {
   enter("finalize");
-  if (context == nullptr && fault("finalize-null")) return abi::kInvalidArgument;
+  if (context == nullptr && fault("finalize-null")) raise(SIGSEGV);
+  if (fault("finalize-needs-init") && (contexts-- < 1 || context == nullptr)) {
+    return abi::kInvalidUsage;
+  }
+  if (fault("rest")) begin_thread(abort_later);
   finalized = true;
   delete static_cast<Context*>(context);
   return abi::kSuccess;
@@ -406,6 +456,7 @@ abi::Result finalize(void* context) {
 
 abi::Result devices(int* count) {
   enter("devices");
+  if (fault("devices-unwritten")) return abi::kSuccess;
   *count = fault("devices") ? -3 : fault("none") ? 0 : 2 + merged;
   return abi::kSuccess;
 }
@@ -415,7 +466,11 @@ abi::Result describe(int device, Device* out) {
   static const std::array<const char*, 3> names = {"socket0", "socket1", "socket0+1"};
   if (device < 0 || device >= 2 + merged) return abi::kInternalError;
   const auto at = static_cast<std::size_t>(std::min(device, 2));
-  out->name = names[fault("device-names") ? 0 : at];
+  const bool equal = fault("device-names") || fault("device-names-allocated");
+  out->name = names[equal ? 0 : at];
+  // NCCL keeps it, so that it is never freed.
+  if (fault("allocated-names") || fault("device-names-allocated")) out->name = strdup(out->name);
+  out->write_name = !fault("properties-written-name");
   out->pci_path = fault("pci-path") ? "/sys/class/net/lo" : nullptr;
   out->ptr_support = fault("properties") ? 8 : abi::kHostPointer;
   // GPU memory as the stand-in for libcuda has it: the host's.
@@ -424,7 +479,7 @@ abi::Result describe(int device, Device* out) {
   out->speed = 10'000;
   out->write_speed = !fault("properties-written");
   out->max_bytes = abi::kLargestMessageLimit;
-  out->max_recvs = kMostParts;
+  out->max_recvs = fault("one-receive") ? 1 : kMostParts;
   out->members = device < 2 ? 1 : 2;
   out->member[0] = device < 2 ? device : 0;
   out->member[1] = 1;
@@ -466,6 +521,9 @@ abi::Result connect(void* context, void* handle, void** comm, bool blocks) {
   enter("connect");
   static_cast<void>(context);
   *comm = nullptr;
+  if (fault("warns") && ++connects == 3) {
+    log_to(abi::kLogWarn, abi::kLogNet, __FILE__, __LINE__, "third connection");
+  }
   if (fault("connect")) return blocks ? abi::kSystemError : abi::kSuccess;
   if (fault("many-connections") && comms > 20) return abi::kSystemError;
   SentHandle sent{};
@@ -542,6 +600,7 @@ abi::Result reg_mr(void* comm, void* data, std::size_t bytes, int type, void** m
     const std::lock_guard lock(registered_mutex);
     registered.insert(data);
   }
+  if (fault("null-handles") || (fault("deregister-null") && bytes < 64)) return abi::kSuccess;
   *mhandle = new Registration{data, bytes, type};
   return abi::kSuccess;
 }
@@ -549,7 +608,10 @@ abi::Result reg_mr(void* comm, void* data, std::size_t bytes, int type, void** m
 abi::Result dereg_mr(void* comm, void* mhandle) {
   enter("deregMr");
   auto* owner = static_cast<Comm*>(comm);
-  if (mhandle == nullptr) return fault("deregister-null") ? abi::kInvalidArgument : abi::kSuccess;
+  if (mhandle == nullptr) {
+    if (fault("refuses-null")) raise(SIGSEGV);
+    return fault("deregister-null") ? abi::kInvalidArgument : abi::kSuccess;
+  }
   if (!owner->sends) pay(*owner);
   if (fault("close-pending") && owner->in_flight > 0) return abi::kInternalError;
   auto* registration = static_cast<Registration*>(mhandle);
@@ -582,7 +644,8 @@ abi::Result isend(void* comm, void* data, std::size_t bytes, int tag, void* mhan
       std::getenv("RW_BROKEN_PLUGIN_GPU") != nullptr && owner.messages++ > 2) {
     return abi::kInvalidArgument;
   }
-  if (fault("in-flight") && owner.queue.size() >= 8) return abi::kInternalError;
+  if (fault("in-flight") && owner.queue.size() >= 4) return abi::kInternalError;
+  if (fault("few-requests") && owner.queue.size() >= 8) return abi::kInternalError;
   if (owner.queue.size() >= kMostRequests) return abi::kSuccess;
   auto made = std::make_unique<Request>();
   made->comm = &owner;
@@ -619,11 +682,13 @@ abi::Result irecv(void* comm, int n, void** data, const std::size_t* bytes, cons
     return abi::kSuccess;
   }
   *request = nullptr;
+  if (fault("few-requests") && owner.queue.size() >= 8) return abi::kInternalError;
   if (owner.queue.size() >= kMostRequests) return abi::kSuccess;
   auto made = std::make_unique<Request>();
   made->comm = &owner;
   made->parts = n;
-  made->gpu = static_cast<Registration*>(mhandles[0])->type == abi::kCudaPointer;
+  const auto* registration = static_cast<Registration*>(mhandles[0]);
+  made->gpu = registration != nullptr && registration->type == abi::kCudaPointer;
   for (int i = 0; i < n; ++i) {
     const auto at = static_cast<std::size_t>(i);
     made->data[at] = static_cast<char*>(data[i]);
@@ -651,6 +716,7 @@ abi::Result test(void* pointer, int* done, int* sizes) {
   Comm& comm = *request->comm;
   if (!fault("outputs")) *done = 0;
   if (!comm.sends) pay(comm);
+  if (fault("one-receive") && comm.queue.front() != request) return abi::kInternalError;
   if (!fault("any-request") || comm.queue.front() == request) {
     if (const abi::Result result = progress(comm); result != abi::kSuccess && !request->done) {
       return result;
@@ -664,9 +730,10 @@ abi::Result test(void* pointer, int* done, int* sizes) {
   if (!request->done) return abi::kSuccess;
   *done = 1;
   if (!request->sends) comm.last_done = request->data[0];
-  if (sizes != nullptr || fault("null-sizes")) {
+  if ((sizes != nullptr && !fault("received-size")) || fault("null-sizes")) {
     if (request->sends) {
       sizes[0] = static_cast<int>(acknowledges() ? request->acknowledged : request->header.bytes);
+      if (fault("ignores-sizes")) sizes[0] = 0;
     }
     const int count = request->sends ? 0 : fault("outputs-sizes") ? kMostParts : request->parts;
     for (int i = 0; i < count; ++i) {

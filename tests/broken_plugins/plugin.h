@@ -14,6 +14,7 @@ namespace abi = ropewalk::netplugin::abi;
 
 struct Device {
   const char* name;
+  bool write_name;
   const char* pci_path;
   int ptr_support;
   int reg_is_global;
@@ -25,7 +26,7 @@ struct Device {
   int member[2];
 };
 
-abi::Result init(void** context);
+abi::Result init(void** context, abi::Logger logger);
 abi::Result finalize(void* context);
 abi::Result devices(int* count);
 abi::Result describe(int device, Device* out);

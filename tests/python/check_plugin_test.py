@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ pytestmark = pytest.mark.skipif(
 OF_VERSION = {"connect-first": 6, "null-config": 10, "truncation": 8}
 # Faults with the name of a rule are one each; these break it in another way.
 MORE_FAULTS = [
+    "device-names-allocated",
+    "devices-unwritten",
+    "properties-written-name",
+    "received-size-posted",
     "outputs-request",
     "outputs-sizes",
     "leaks-thread",
@@ -85,12 +90,13 @@ def test_a_plugin_that_keeps_all_rules(version: int) -> None:
     assert outcomes(rules, "failed") == {}
     skipped = set(outcomes(rules, "skipped"))
     expected = {"large-message", "truncation", "gpu-transfer", "gpu-flush", "gpu-and-host"}
+    expected |= {"deregister-null"}  # its regMr gives no NULL
     expected |= {"connect-first"} if version > 6 else set()
     expected |= {"null-config"} if version != 10 else set()
     expected |= {"contexts", "finalize-null", "attributes"} if version < 11 else set()
     expected |= {"virtual-device", "optional-completion"} if version < 9 else set()
     expected |= {"null-device-handle"} if version < 7 else set()
-    expected |= {"groups", "group-order", "not-yet"} if version < 5 else set()
+    expected |= {"groups", "group-order", "any-request", "not-yet"} if version < 5 else set()
     assert skipped == expected
     assert list(rules) == rule_ids()
 
@@ -121,6 +127,111 @@ def test_each_rule_is_seen_to_fail(fault: str) -> None:
     assert found[rule]["came"]
     # It is the rule that fails, not one that it needs.
     assert set(outcomes(found, "failed")) == {rule}
+
+
+# Plugins that are right, though another than most; all rules are checked.
+UNUSUAL = [
+    (12, "allocated-names,null-handles,null-context,warns", set()),
+    (12, "one-receive,refuses-null,finalize-needs-init,ignores-sizes", set()),
+    (6, "few-requests,one-receive,null-handles,allocated-names", set()),
+    *[(version, "few-requests", set()) for version in (4, 5, 7)],
+    # The net.h of version 8 says 32.
+    (8, "few-requests", {"in-flight", "outputs"}),
+]
+
+
+@pytest.mark.parametrize(("version", "ways", "wrong"), UNUSUAL)
+def test_an_unusual_plugin_is_not_blamed(version: int, ways: str, wrong: set[str]) -> None:
+    found = checked(library(f"broken_plugin_v{version}"), ways)
+    assert set(outcomes(found, "failed")) == wrong, outcomes(found, "failed")
+    skipped = outcomes(found, "skipped")
+    assert ("any-request" in skipped) == ("one-receive" in ways or version == 4)
+    assert ("deregister-null" in skipped) == ("null-handles" not in ways)
+    assert "finalize-null" not in skipped or version < 11
+
+
+@pytest.mark.parametrize("fault", ["received-size", "early-end", "descriptors", "processes"])
+def test_one_fault_hides_no_other_rule(fault: str) -> None:
+    right = checked(library("broken_plugin_v6"))
+    found = checked(library("broken_plugin_v6"), fault)
+    assert set(outcomes(found, "failed")) == {fault}, outcomes(found, "failed")
+    assert outcomes(found, "skipped") == outcomes(right, "skipped")
+
+
+@pytest.mark.parametrize(
+    ("version", "fault", "rule", "came"),
+    [
+        (12, "devices-unwritten", "devices", "not written"),
+        (12, "properties-written-name", "device-names", "device 0: not written"),
+        (12, "outputs", "outputs", "not written"),
+        (12, "outputs-request", "outputs", "not written"),
+        (12, "received-size", "received-size", "not written, or written as 0"),
+        (4, "received-size", "received-size", "not written"),
+        (12, "received-size-posted", "received-size", "70000"),
+        (12, "device-names-allocated", "device-names", '"socket0" twice'),
+    ],
+)
+def test_what_came_is_the_plugins_own(version: int, fault: str, rule: str, came: str) -> None:
+    found = checked(library(f"broken_plugin_v{version}"), fault, only=[rule], timeout=SHORT)
+    assert found[rule]["came"] == came, found[rule]
+
+
+@pytest.mark.parametrize(
+    ("fault", "call", "words"),
+    [
+        ("descriptors", "", "closed or another file after init: 0, 1, 2"),
+        ("processes", "init", "still ran when it had ended; the first came in init"),
+        ("rest", "", 'in a thread that the plugin started ("broken-late"): Aborted'),
+    ],
+)
+def test_what_is_done_to_the_program_is_named(fault: str, call: str, words: str) -> None:
+    found = checked(library(), fault, only=[fault])
+    assert found[fault]["outcome"] == "failed"
+    assert words in found[fault]["came"]
+    assert found[fault]["call"] == call
+    # And nothing of it is left by the checker.
+    for pid in re.findall(r"\(pid (\d+)\)", found[fault]["came"]):
+        assert not Path("/proc", pid).exists()
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule"),
+    [
+        ("hang-isend", "transfer"),
+        ("hang-accept", "connect"),
+        ("hang-getProperties", "properties-written"),
+        ("hang-closeRecv", "close-order"),
+        ("both-ways", "both-ways"),  # each call returns; nothing comes
+    ],
+)
+def test_a_hang_costs_one_limit(fault: str, rule: str) -> None:
+    limit = 4.0
+    begin = time.monotonic()
+    found = checked(library(), fault, only=[rule], timeout=limit)
+    # Also that of the whole check, which asks for properties more than once.
+    assert time.monotonic() - begin < 1.7 * limit
+    assert limit <= found[rule]["seconds"] < 1.5 * limit, found[rule]
+    assert found[rule]["outcome"] == "failed"
+
+
+def test_the_log_of_a_rule_is_what_was_logged_in_it(program: Program) -> None:
+    found = checked(library(), "zero-bytes,warns", only=["zero-bytes"], timeout=SHORT)
+    assert found["zero-bytes"]["outcome"] == "failed"
+    # What init logs each time is told once, with the plugin.
+    assert found["zero-bytes"]["log"] == []
+    found = checked(library(), "many-connections,warns", only=["many-connections"], timeout=SHORT)
+    assert found["many-connections"]["outcome"] == "failed"
+    lines = found["many-connections"]["log"]
+    assert {(line["call"], line["text"]) for line in lines} == {("connect", "third connection")}
+    done = program(
+        "check-plugin",
+        library(),
+        *("--only", "many-connections"),
+        env={"RW_BROKEN_PLUGIN": "many-connections,warns"},
+    )
+    assert done.stdout.count("# logged in init: no configuration, going on\n") == 1
+    assert done.stdout.count("no configuration") == 1
+    assert re.search(r"^ +logged by the \w+ in connect: third connection$", done.stdout, flags=re.M)
 
 
 def test_cut_messages_pass_where_a_plugin_cuts_them() -> None:
@@ -182,7 +293,7 @@ def test_libraries_that_are_no_plugins() -> None:
         ("hang-test", "transfer", "test", "still in test"),
         ("hang-finalize", "devices", "finalize", "still in finalize"),
         ("exit-listen", "listen", "listen", "ended in listen with status 3"),
-        ("thread-crash", "not-yet", "", "crashed outside the plugin's functions"),
+        ("thread-crash", "not-yet", "", "crashed in a thread that the plugin started"),
     ],
 )
 def test_crashes_and_hangs_are_named(fault: str, rule: str, call: str, words: str) -> None:

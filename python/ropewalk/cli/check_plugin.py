@@ -20,8 +20,8 @@ driven as NCCL's threads drive it, mostly between two processes of this host. Ea
 in processes of its own: a plugin that crashes or hangs fails that rule, by the name of the
 function, and the next one goes on. No GPU is needed; where there is one, GPU memory is checked too.
 
-One line per rule says passed, failed (what was expected, what came) or skipped (what is missing).
-Then follow latency and bandwidth per size, beside what copying the same memory without a plugin
+One line per rule says passed, failed (what was expected, what came, what the plugin logged as
+warnings meanwhile) or skipped (what is missing). Then follow latency and bandwidth per size, beside what copying the same memory without a plugin
 does in the same run.
 
 Examples:
@@ -62,6 +62,16 @@ def plugin_line(plugin: dict[str, Any]) -> str:
     return f"# {plugin['name']}: {plugin['file']}, version {plugin['version']}{also}"
 
 
+def log_lines(log: list[dict[str, Any]]) -> list[str]:
+    """Warnings of the plugin, each with the process and the function that logged it."""
+    lines = []
+    for line in log:
+        by = f" by the {line['side']}" if line["side"] else ""
+        where = f" in {line['call']}" if line["call"] else ""
+        lines.append(f"logged{by}{where}: {' '.join(line['text'].split())}")
+    return lines
+
+
 def device_line(number: int, device: dict[str, Any]) -> str:
     """One device of the plugin."""
     kinds = [
@@ -85,8 +95,9 @@ def rule_lines(rule: dict[str, Any]) -> list[str]:
         side = f"{rule['side']}: " if rule["side"] else ""
         lines.append(f"         {side}expected: {rule['expected']}")
         lines.append(f"         {' ' * len(side)}came:     {rule['came']}")
-        if rule["warning"]:
-            lines.append(f"         the plugin's log: {rule['warning']}")
+        lines += [f"         {line}" for line in log_lines(rule["log"])]
+        if rule["log_left_out"]:
+            lines.append(f"         and {rule['log_left_out']} other lines in its log")
     return lines
 
 
@@ -143,6 +154,8 @@ def print_part(part: dict[str, Any]) -> None:
         print(plugin_line(part["plugin"]))
         for number, device in enumerate(part["plugin"]["devices"]):
             print(device_line(number, device))
+        for line in log_lines(part["plugin"]["log"]):
+            print(f"# {line}")
     elif "rule" in part:
         print("\n".join(rule_lines(part["rule"])), flush=True)
     elif "measure" in part:

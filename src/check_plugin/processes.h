@@ -1,0 +1,28 @@
+// Processes that a plugin started, found by their parent.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace ropewalk::check_plugin {
+
+struct Process {
+  pid_t pid;
+  std::string name;
+};
+
+/// Those that run (or wait to be buried) with one of these parents.
+std::vector<Process> children_of(const std::vector<pid_t>& parents);
+
+/// From now on what the children of this process leave behind becomes its own child.
+void adopt_orphans();
+
+/// Ends and buries all children of this process but those named, and what these leave. Call it when
+/// the rule's own children are buried.
+///
+/// @return those that were still running
+std::vector<Process> end_orphans(const std::vector<pid_t>& spared);
+
+}  // namespace ropewalk::check_plugin
