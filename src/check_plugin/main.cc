@@ -63,13 +63,17 @@ const Rule* find_rule(std::string_view id) {
   return nullptr;
 }
 
-// Those that were asked for, and those that they need.
+// Those that were asked for, and those that they need or prefer.
 std::set<std::string_view> chosen_rules(const Json& ids) {
   std::set<std::string_view> chosen;
   for (const Json& id : ids) {
     const Rule* rule = find_rule(id.get<std::string>());
     if (rule == nullptr) {
       throw Error(Errc::kInvalidArgument, "there is no rule \"{}\"", id.get<std::string>());
+    }
+    for (const Rule* preferred = find_rule(rule->prefers); preferred != nullptr;
+         preferred = find_rule(preferred->needs)) {
+      chosen.insert(preferred->id);
     }
     for (; rule != nullptr; rule = find_rule(rule->needs)) chosen.insert(rule->id);
   }
@@ -182,10 +186,7 @@ Options options_of(const Json& request) {
 class Check {
  public:
   Check(const Options& options, std::set<std::string_view> chosen)
-      : options_(options),
-        chosen_(std::move(chosen)),
-        resting_(options),
-        supervisor_(options, &resting_) {}
+      : options_(options), chosen_(std::move(chosen)) {}
 
   void run() {
     // What the plugin says of itself is told first, but asked for when these have looked at all the
@@ -224,6 +225,7 @@ class Check {
   void start_beside(const Rule& present) {
     for (const Rule& rule : rules()) {
       if (rule.beside != present.id || !is_chosen(rule) || !obstacle(rule).empty()) continue;
+      options_.connects = passed(rule.prefers);
       resting_.start(rule.processes, limit(rule), rule.check);
       started_ = &rule;
     }
@@ -237,6 +239,7 @@ class Check {
     } else if (started_ == &rule) {
       verdict = resting_.finish();
     } else {
+      options_.connects = passed(rule.prefers);
       verdict = supervisor_.run(rule.processes, limit(rule), rule.check);
     }
     outcomes_[rule.id] = verdict.state;
@@ -261,10 +264,10 @@ class Check {
     if (passed("leaks")) print({{"connections_per_second", connections_per_second_}});
   }
 
-  const Options& options_;
+  Options options_;
   std::set<std::string_view> chosen_;
-  Supervisor resting_;
-  Supervisor supervisor_;
+  Supervisor resting_{options_};
+  Supervisor supervisor_{options_, &resting_};
   const Rule* started_ = nullptr;  // by resting_
   std::map<std::string_view, State> outcomes_;
   bool stuck_or_gone_ = false;  // a rule crashed, ended or hung in a call

@@ -23,6 +23,8 @@ struct Rule {
   /// The rule beside which and those after it this one runs, since it mostly rests; its outcome is
   /// told in its turn. Empty: none.
   std::string_view beside = {};
+  /// A rule that need not pass; but only if it does this one goes so far (Options::connects).
+  std::string_view prefers = {};
 };
 
 /// All, in the order in which they are checked: a rule comes after the one that it needs.

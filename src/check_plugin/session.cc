@@ -106,10 +106,15 @@ void Session::give_way(std::string_view expected, Clock::time_point begin) const
 
 void Session::meet() {
   const std::uint64_t mine = own().meetings.fetch_add(1) + 1;
-  // What the other child waits for has a limit, which ends this too.
-  while (other().meetings.load() < mine) {
+  // What the other child waits for has a limit, which ends this too. It may need this core.
+  constexpr int kYields = 200;
+  for (int i = 0; other().meetings.load() < mine; ++i) {
     check_stopped();
-    sched_yield();
+    if (i < kYields) {
+      sched_yield();
+    } else {
+      usleep(20);
+    }
   }
 }
 

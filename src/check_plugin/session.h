@@ -31,6 +31,7 @@ struct Options {
   int connections = 1000;                     ///< that rule `leaks` opens and closes
   bool large = false;                         ///< messages of more than 2 GiB too
   bool log = false;                           ///< the plugin's log goes to standard error
+  bool connects = false;                      ///< the rule that this one prefers has passed
 };
 
 /// A rule does not hold.

@@ -20,9 +20,9 @@ driven as NCCL's threads drive it, mostly between two processes of this host. Ea
 in processes of its own: a plugin that crashes or hangs fails that rule, by the name of the
 function, and the next one goes on. No GPU is needed; where there is one, GPU memory is checked too.
 
-One line per rule says passed, failed (what was expected, what came, what the plugin logged as
-warnings meanwhile) or skipped (what is missing). Then follow latency and bandwidth per size, beside what copying the same memory without a plugin
-does in the same run.
+One line per rule says passed, failed (what was expected, what came, which warnings the plugin
+logged meanwhile) or skipped (what is missing). Then follow latency and bandwidth per size, beside
+what copying the same memory without a plugin does in the same run.
 
 Examples:
 
