@@ -190,10 +190,8 @@ class VersionInterface final : public Interface {
         found.members.assign(members.devices, members.devices + std::clamp(members.count, 0, most));
       }
     }
-    if constexpr (requires { asked.first.max_multi_request_size; }) {
-      found.max_multi_request_size =
-          asked.take(&Raw::max_multi_request_size, "maxMultiRequestSize", unwritten);
-    }
+    // maxMultiRequestSize of version 11 and later is read by no release, nor written by NCCL's
+    // example of a plugin.
     if constexpr (requires { asked.first.rail_id; }) {
       found.rail_id = asked.take(&Raw::rail_id, "railId", unwritten);
       found.plane_id = asked.take(&Raw::plane_id, "planeId", unwritten);

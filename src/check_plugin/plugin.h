@@ -39,7 +39,6 @@ struct Properties {
   int member_count = 0;      ///< as the plugin gave it
   std::size_t max_p2p_bytes = std::size_t{1} << 30;
   std::size_t max_coll_bytes = std::size_t{1} << 29;
-  int max_multi_request_size = 1;
   int rail_id = abi::kUndefined;
   int plane_id = abi::kUndefined;
   std::vector<std::string> unwritten;  ///< fields that the plugin left as they were

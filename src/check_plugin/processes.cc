@@ -10,14 +10,11 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 
 namespace ropewalk::check_plugin {
 namespace {
 
-// A process of one that ended may need a moment to see it and end too.
-constexpr int kGraceUs = 100'000;
-constexpr int kPollUs = 5'000;
+constexpr useconds_t kPollUs = 5'000;
 
 // Of /proc/PID/stat: "pid (name) state parent ...", where the name may have anything in it.
 bool parse(const std::string& stat, pid_t& parent, std::string& name) {
@@ -45,7 +42,9 @@ std::vector<Process> children_of(const std::vector<pid_t>& parents) {
     pid_t pid = 0;
     if (std::from_chars(file.data(), file.data() + file.size(), pid).ec != std::errc{}) continue;
     std::ifstream stream(entry.path() / "stat");
-    const std::string stat{std::istreambuf_iterator<char>(stream), {}};
+    // A process may end while it is read, which getline takes for the end.
+    std::string stat;
+    std::getline(stream, stat, '\0');
     pid_t parent = 0;
     std::string name;
     if (parse(stat, parent, name) && contains(parents, parent)) found.push_back({pid, name});
@@ -55,27 +54,27 @@ std::vector<Process> children_of(const std::vector<pid_t>& parents) {
 
 void adopt_orphans() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-std::vector<Process> end_orphans(const std::vector<pid_t>& spared) {
+std::vector<Process> end_orphans(const std::vector<pid_t>& spared,
+                                 std::chrono::milliseconds grace) {
   std::vector<Process> left;
   siginfo_t info{};
   if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD) return left;
+  const auto end = std::chrono::steady_clock::now() + grace;
   // Each that is ended may leave children in turn.
-  for (int waited = 0;;) {
+  for (;;) {
+    const bool waits = std::chrono::steady_clock::now() < end;
     bool running = false;
     for (const Process& process : children_of({getpid()})) {
       if (contains(spared, process.pid)) continue;
       if (waitpid(process.pid, nullptr, WNOHANG) == process.pid) continue;
       running = true;
-      if (waited < kGraceUs) continue;
+      if (waits) continue;
       left.push_back(process);
       kill(process.pid, SIGKILL);
       waitpid(process.pid, nullptr, 0);
     }
     if (!running) return left;
-    if (waited < kGraceUs) {
-      usleep(kPollUs);
-      waited += kPollUs;
-    }
+    if (waits) usleep(kPollUs);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,8 @@ void adopt_orphans();
 /// Ends and buries all children of this process but those named, and what these leave. Call it when
 /// the rule's own children are buried.
 ///
-/// @return those that were still running
-std::vector<Process> end_orphans(const std::vector<pid_t>& spared);
+/// @param grace for those that end by themselves, as they see that the program has ended
+/// @return those that were still running after it
+std::vector<Process> end_orphans(const std::vector<pid_t>& spared, std::chrono::milliseconds grace);
 
 }  // namespace ropewalk::check_plugin

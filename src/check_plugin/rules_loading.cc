@@ -120,8 +120,6 @@ void check_properties(Session& session) {
          "maxP2pBytes of 1 to 1 TiB", found.max_p2p_bytes);
     need(found.max_coll_bytes >= 1 && found.max_coll_bytes <= abi::kLargestMessageLimit,
          "maxCollBytes of 1 to 1 TiB", found.max_coll_bytes);
-    need(found.max_multi_request_size >= 1, "maxMultiRequestSize of at least 1",
-         found.max_multi_request_size);
     need(found.rail_id >= -1, "railId of -1 or more", found.rail_id);
     need(found.plane_id >= -1, "planeId of -1 or more", found.plane_id);
     if (session.plugin().version() >= 9) {
@@ -311,7 +309,7 @@ constexpr Rule kRules[] = {
      kNet, "members", 1, 1, check_init},
     {"devices", "devices counts at least one", "No device switches the plugin off for the process.",
      kNet, "init", 1, 1, check_devices},
-    {"properties-written", "getProperties writes every field of its version",
+    {"properties-written", "getProperties writes every field of its version that NCCL reads",
      "NCCL does not clear the struct before the call in every release.", kTopology, "devices", 1, 1,
      check_properties_written},
     {"properties", "Properties are in their ranges",

@@ -130,37 +130,25 @@ void check_any_request(Session& session) {
   constexpr std::size_t kCount = 4;
   Region region(kCount * kBytes);
   void* mhandle = region.register_on(session, way.comm);
-  std::vector<void*> requests;
-  session.wait("isend and irecv take 4 messages", [&] {
-    const Part part{region.at(requests.size() * kBytes), kBytes, 0, mhandle};
-    void* request = session.sender() ? post_send(session, way.comm, part)
-                                     : post_receive(session, way.comm, {part});
-    if (request != nullptr) {
-      requests.push_back(request);
-    } else if (!requests.empty()) {
-      // It takes fewer at once; those that it took are all there is to ask.
-      return true;
+  std::vector<void*> untested;
+  void* last = nullptr;
+  std::size_t posted = 0;
+  // A plugin may take fewer at once: the next is posted when it takes it.
+  session.wait("4 messages complete while only the last request is tested", [&] {
+    if (posted < kCount) {
+      const Part part{region.at(posted * kBytes), kBytes, 0, mhandle};
+      void* request = session.sender() ? post_send(session, way.comm, part)
+                                       : post_receive(session, way.comm, {part});
+      if (request != nullptr) {
+        if (last != nullptr) untested.push_back(last);
+        last = request;
+        ++posted;
+      }
     }
-    return requests.size() == kCount;
+    if (last != nullptr && test_request(session, last, nullptr)) last = nullptr;
+    return posted == kCount && last == nullptr;
   });
-  // Both ends must have posted equally many. A send may be taken only after the receiver did
-  // something, and tests are what it does.
-  bool done = false;
-  const auto test_last = [&] {
-    return done = done || test_request(session, requests.back(), nullptr);
-  };
-  session.own().progress.store(requests.size());
-  session.wait("isend and irecv take messages at the other end", [&] {
-    test_last();
-    return session.other().progress.load() > 0;
-  });
-  session.meet();  // neither closes while the other looks
-  if (session.other().progress.load() != requests.size()) {
-    throw Skipped{"as many requests at once at both ends"};
-  }
-  session.wait("the last request completes while only it is tested", test_last);
-  requests.pop_back();
-  for (void* request : requests) {
+  for (void* request : untested) {
     session.wait("the requests before it complete",
                  [&] { return test_request(session, request, nullptr); });
   }

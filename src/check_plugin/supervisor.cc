@@ -286,9 +286,11 @@ Verdict Supervisor::finish() {
   if (beside_ != nullptr) {
     for (const Child& child : beside_->children_) spared.push_back(child.pid);
   }
-  const std::vector<Process> left = end_orphans(spared);
   const ProcessPage& first = page_.get().processes[0];
-  if (verdict.state == State::kPassed && first.must_leave_none.load() && !left.empty()) {
+  const bool must_leave_none = first.must_leave_none.load();
+  const std::vector<Process> left =
+      end_orphans(spared, std::chrono::milliseconds(must_leave_none ? 100 : 0));
+  if (verdict.state == State::kPassed && must_leave_none && !left.empty()) {
     fail_for_processes(verdict, first, left);
   }
   // Of the first child where it passed: nobody may have looked for long.

@@ -43,7 +43,9 @@ abi::Result get_properties(int device, Properties* out) {
     out->max_p2p_bytes = found.max_bytes;
     out->max_coll_bytes = found.max_bytes;
   }
-  if constexpr (requires { out->max_multi_request_size; }) out->max_multi_request_size = 1;
+  if constexpr (requires { out->max_multi_request_size; }) {
+    if (!fault("no-multi-request")) out->max_multi_request_size = 1;
+  }
   if constexpr (requires { out->rail_id; }) {
     out->rail_id = -1;
     out->plane_id = -1;

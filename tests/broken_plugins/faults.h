@@ -14,6 +14,7 @@
 //   null-context        init gives NULL, which finalize takes
 //   finalize-needs-init finalize is an error without an init before it, and so is finalize(NULL)
 //   ignores-sizes       test clears *size of sends, which NCCL does not look at
+//   no-multi-request    getProperties leaves maxMultiRequestSize as it was
 //   warns               a warning in the log at each init, and at the third connect of a process
 #pragma once
 

@@ -131,7 +131,7 @@ def test_each_rule_is_seen_to_fail(fault: str) -> None:
 
 # Plugins that are right, though another than most; all rules are checked.
 UNUSUAL = [
-    (12, "allocated-names,null-handles,null-context,warns", set()),
+    (12, "allocated-names,null-handles,null-context,no-multi-request,warns", set()),
     (12, "one-receive,refuses-null,finalize-needs-init,ignores-sizes", set()),
     (6, "few-requests,one-receive,null-handles,allocated-names", set()),
     *[(version, "few-requests", set()) for version in (4, 5, 7)],
