@@ -54,7 +54,6 @@ Extent extent_of(const CollectiveCall& call, int rank, int num_ranks);
 /// @throws Error kInvalidArgument naming the argument and its value
 Validated validate_buffers(const CollectiveCall& call, const Extent& extent, int rank);
 
-/// Both: everything that this rank alone can know.
 /// An all-to-all whose blocks are to be replaced by those that come: no schedule does that without
 /// memory of its own.
 inline bool exchanges_in_place(const CollectiveCall& call) {
@@ -62,6 +61,7 @@ inline bool exchanges_in_place(const CollectiveCall& call) {
          call.input != nullptr;
 }
 
+/// Both: everything that this rank alone can know.
 Validated validate(const CollectiveCall& call, int rank, int num_ranks);
 void validate(const PointToPointCall& call, int num_ranks);
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -142,6 +143,45 @@ TEST(Communicator, CallsThatDifferInOneThingFromTheLast) {
       for (std::size_t i = 0; i < call.count; ++i) ASSERT_EQ(result[i], expected) << turn;
       if (call.count < result.size()) {
         ASSERT_EQ(result[call.count], in_place ? value(comm.rank()) : -1.0F) << turn;
+      }
+    }
+  });
+}
+
+// A factor is part of what is prepared for a call, in each of the ways that a call can take.
+TEST(Communicator, PreMultipliedSumsThatDifferInTheFactorAlone) {
+  Runtime runtime;
+  quiet(runtime);
+  with_ranks(2, runtime, [&](Communicator& comm) {
+    for (const std::size_t count : {std::size_t{5}, std::size_t{30'000}}) {
+      std::vector<float> in(count, 1.0F);
+      std::vector<float> out(count);
+      CollectiveCall call = all_reduce(in, out);
+      call.op = RedOp::kPreMulSum;
+      const auto expect_with = [&](float factor, const std::function<void()>& run) {
+        // Another factor on each rank, as a mean by weights has.
+        const float mine = factor + static_cast<float>(comm.rank());
+        call.scalar = 0;
+        std::memcpy(&call.scalar, &mine, sizeof mine);
+        run();
+        EXPECT_EQ(out, std::vector<float>(count, 2 * factor + 1)) << count << " by " << factor;
+      };
+      for (const float factor : {2.0F, 3.0F, 3.0F, 0.5F}) {
+        expect_with(factor, [&] { comm.run(call); });
+      }
+      for (const float factor : {5.0F, 7.0F}) {
+        expect_with(factor, [&] {
+          Group::of_thread().start();
+          Group::of_thread().add(comm, call, nullptr);
+          Group::of_thread().end();
+        });
+      }
+      for (const float factor : {9.0F, 11.0F}) {
+        expect_with(factor, [&] {
+          const auto request = std::make_shared<Request>();
+          comm.start(call, request);
+          ASSERT_TRUE(request->wait(std::chrono::seconds(60)));
+        });
       }
     }
   });
@@ -628,6 +668,82 @@ TEST(Group, WhatOneCommunicatorJoinsInRunsInOrder) {
     group.end();
     EXPECT_EQ(order, (std::vector<int>{0, 1, 2}));
   });
+}
+
+// Rank 1 comes to a group late: what rank 0's end() does not wait for is not done when it returns.
+void end_group_before_the_other_comes(const std::function<void(Communicator&, Group&)>& add,
+                                      const std::function<void(Communicator&)>& check) {
+  Runtime runtime;
+  quiet(runtime);
+  std::atomic<bool> ending{false};
+  std::atomic<bool> ended{false};
+  with_ranks(2, runtime, [&](Communicator& comm) {
+    if (comm.rank() == 1) {
+      while (!ending) std::this_thread::yield();
+      const auto late = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+      while (!ended && std::chrono::steady_clock::now() < late) std::this_thread::yield();
+    }
+    Group group;
+    group.start();
+    add(comm, group);
+    if (comm.rank() == 0) ending = true;
+    group.end();
+    check(comm);
+    if (comm.rank() == 0) ended = true;
+  });
+}
+
+// A call without a request makes the outermost end() wait, whatever comes before and after it.
+TEST(Group, EndsWhenItsBlockingCallsAreDone) {
+  for (std::size_t blocking = 0; blocking < 3; ++blocking) {
+    std::array<std::array<std::vector<float>, 3>, 2> data;  // by rank and call
+    std::array<std::array<std::shared_ptr<Request>, 3>, 2> requests;
+    for (auto& of_rank : data) of_rank.fill(std::vector<float>(100, 1.0F));
+    end_group_before_the_other_comes(
+        [&](Communicator& comm, Group& group) {
+          const auto self = static_cast<std::size_t>(comm.rank());
+          for (std::size_t i = 0; i < 3; ++i) {
+            if (i != blocking) requests[self][i] = std::make_shared<Request>();
+            group.add(comm, all_reduce(data[self][i], data[self][i]), requests[self][i]);
+          }
+        },
+        [&](Communicator& comm) {
+          const auto self = static_cast<std::size_t>(comm.rank());
+          EXPECT_EQ(data[self][blocking], std::vector<float>(100, 2.0F)) << "call " << blocking;
+          for (std::size_t i = 0; i < 3; ++i) {
+            if (i == blocking) continue;
+            EXPECT_TRUE(requests[self][i]->wait(std::chrono::seconds(60)));
+            EXPECT_EQ(data[self][i], std::vector<float>(100, 2.0F));
+          }
+        });
+  }
+}
+
+TEST(Group, EndsWhenItsBlockingSendsAndReceivesAreDone) {
+  for (const int blocking : {0, 1}) {
+    std::array<std::vector<float>, 2> got = {std::vector<float>(100), std::vector<float>(100)};
+    const std::vector<float> sent(100, 3.0F);
+    const auto request = std::make_shared<Request>();
+    end_group_before_the_other_comes(
+        [&](Communicator& comm, Group& group) {
+          for (int i = 0; i < 2; ++i) {
+            PointToPointCall call;
+            call.sends = comm.rank() == 1;
+            call.input = sent.data();
+            call.output = got[static_cast<std::size_t>(i)].data();
+            call.count = 100;
+            call.peer = 1 - comm.rank();
+            group.add(comm, call, i == blocking || comm.rank() == 1 ? nullptr : request);
+          }
+        },
+        [&](Communicator& comm) {
+          if (comm.rank() == 1) return;
+          EXPECT_EQ(got[static_cast<std::size_t>(blocking)], sent);
+          EXPECT_TRUE(request->wait(std::chrono::seconds(60)));
+        });
+    EXPECT_EQ(got[0], sent);
+    EXPECT_EQ(got[1], sent);
+  }
 }
 
 TEST(Communicator, RegistersNothingWithoutAGpu) {

@@ -57,6 +57,26 @@ TEST(Membership, SuspicionsOfSeveralClearOneByOne) {
   EXPECT_FALSE(self.suspected(2));
 }
 
+// News go round the ring and over it: what came before is not forwarded once more.
+TEST(Membership, TheSameSuspicionIsNewsOnce) {
+  Membership self(0, 4);
+  const Notice doubt{Kind::kSuspected, 2, 1, 3, {}};
+  EXPECT_TRUE(self.merge(doubt));
+  EXPECT_FALSE(self.merge(doubt));
+  EXPECT_TRUE(self.suspected(2));
+  const Notice clear{Kind::kCleared, 2, 1, 4, {}};
+  EXPECT_TRUE(self.merge(clear));
+  EXPECT_FALSE(self.merge(clear));
+  EXPECT_FALSE(self.merge(doubt));
+  EXPECT_FALSE(self.suspected(2));
+  // Its own, which came back.
+  Notice own;
+  EXPECT_TRUE(self.set_suspected(3, true, &own));
+  EXPECT_FALSE(self.set_suspected(3, true, &own));
+  EXPECT_FALSE(self.merge(own));
+  EXPECT_TRUE(self.suspected(3));
+}
+
 TEST(Membership, ADeadRanksSuspicionCountsNoMore) {
   Membership self(0, 3);
   self.merge({Kind::kSuspected, 2, 1, 1, {}});
