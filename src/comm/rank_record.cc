@@ -9,13 +9,16 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 
+#include "comm/forced_algorithms.h"
 #include "comm/memory_handover.h"
 #include "comm/processors.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/process_memory.h"
 #include "core/units.h"
+#include "schedule/compile.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -37,6 +40,9 @@ struct RankRecord {
   std::uint32_t channels = 0;
   std::uint8_t single_copy = 0;  // 0 off, 1 auto, 2 on
   std::uint8_t check_calls = 0;
+  std::uint64_t single_copy_bytes = 0;
+  std::array<char, 8> protocol{};
+  std::array<std::uint8_t, kNumCollectives> algorithms{};  // that are forced, see forced_places()
   MachineConstants constants;
 };
 
@@ -52,11 +58,50 @@ struct Outcome {
   std::uint8_t single_copy_works = 0;
 };
 
-void require_equal(std::uint64_t mine, std::uint64_t theirs, const char* field, int rank,
+template <typename Value>
+void require_equal(const Value& mine, const Value& theirs, std::string_view field, int rank,
                    int peer) {
   if (mine != theirs) {
     throw Error(Errc::kInvalidUsage, "{} differs: rank {} has {}, rank {} has {}", field, rank,
                 mine, peer, theirs);
+  }
+}
+
+// By collective: 1 + the place among the algorithms of the one that is forced, 0 for none.
+std::array<std::uint8_t, kNumCollectives> forced_places(const Config& config) {
+  static_assert(sizeof(RankRecord::algorithms) == kNumCollectives);
+  std::array<std::uint8_t, kNumCollectives> places{};
+  for (const auto& [collective, name] : forced_algorithms(config.text(Setting::kAlgorithm))) {
+    std::uint8_t place = 1;
+    for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
+      if (algorithm.name == name) places[static_cast<std::size_t>(collective)] = place;
+      ++place;
+    }
+  }
+  return places;
+}
+
+std::string_view forced_name(std::uint8_t place) {
+  const std::span<const schedule::Algorithm> known = schedule::algorithms();
+  if (place == 0) return "auto";
+  return place <= known.size() ? known[place - 1U].name : "one that is not known here";
+}
+
+// What ranks choose by, each for itself, must be equal for them to choose identically.
+void require_equal_settings(const RankRecord& mine, const RankRecord& theirs, int rank, int peer) {
+  const auto require = [&](const auto& own, const auto& other, std::string_view field) {
+    require_equal(own, other, field, rank, peer);
+  };
+  require(mine.slots, theirs.slots, "setting SLOTS");
+  require(mine.slot_bytes, theirs.slot_bytes, "setting SLOT_BYTES");
+  require(mine.channels, theirs.channels, "setting CHANNELS");
+  require(mine.check_calls, theirs.check_calls, "setting CHECK_CALLS");
+  require(mine.single_copy_bytes, theirs.single_copy_bytes, "setting SINGLE_COPY_BYTES");
+  require(std::string_view(mine.protocol.data()), std::string_view(theirs.protocol.data()),
+          "setting PROTOCOL");
+  for (std::size_t c = 0; c < mine.algorithms.size(); ++c) {
+    require(forced_name(mine.algorithms[c]), forced_name(theirs.algorithms[c]),
+            fmt::format("setting ALGORITHM of {}", name(static_cast<Collective>(c))));
   }
 }
 
@@ -102,6 +147,10 @@ Neighbourhood exchange_records(Bootstrap& bootstrap, const Config& config, Runti
   const std::string& single_copy = config.text(Setting::kSingleCopy);
   mine.single_copy = single_copy == "off" ? 0 : single_copy == "on" ? 2 : 1;
   mine.check_calls = config.flag(Setting::kCheckCalls) ? 1 : 0;
+  mine.single_copy_bytes = config.bytes(Setting::kSingleCopyBytes);
+  const std::string& protocol = config.text(Setting::kProtocol);
+  std::strncpy(mine.protocol.data(), protocol.c_str(), mine.protocol.size() - 1);
+  mine.algorithms = forced_places(config);
   if (rank == 0) mine.constants = machine_constants(config);
   bootstrap.all_gather(std::as_writable_bytes(std::span(records)), sizeof(RankRecord), deadline);
 
@@ -115,11 +164,8 @@ Neighbourhood exchange_records(Bootstrap& bootstrap, const Config& config, Runti
   for (int r = 0; r < size; ++r) {
     const RankRecord& record = records[static_cast<std::size_t>(r)];
     require_equal(kRecordVersion, record.version, "version of Ropewalk", rank, r);
-    require_equal(sizeof(RankRecord), record.size, "build of Ropewalk", rank, r);
-    require_equal(mine.slots, record.slots, "setting SLOTS", rank, r);
-    require_equal(mine.slot_bytes, record.slot_bytes, "setting SLOT_BYTES", rank, r);
-    require_equal(mine.channels, record.channels, "setting CHANNELS", rank, r);
-    require_equal(mine.check_calls, record.check_calls, "setting CHECK_CALLS", rank, r);
+    require_equal(mine.size, record.size, "build of Ropewalk", rank, r);
+    require_equal_settings(mine, record, rank, r);
     hosts[record.host.data()].push_back(r);
     place.facts.same_process &= record.process_token == mine.process_token;
     // Hosts may be containers of one machine.

@@ -1,0 +1,127 @@
+// What ranks whose settings differ are told when they join.
+#include "comm/rank_record.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <barrier>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/bootstrap/test_support.h"
+#include "comm/communicator.h"
+
+namespace ropewalk::comm {
+namespace {
+
+constexpr int kRanks = 3;
+using Outcomes = std::array<std::pair<Errc, std::string>, kRanks>;
+using Settings = std::array<std::string, kRanks>;  // by rank
+
+// Runs a thread for each rank, in a runtime of its own that has `values` of the setting `name`.
+Outcomes with_settings(const std::string& name, const Settings& values,
+                       const std::function<void(const UniqueId&, int, Runtime&)>& body) {
+  Context context;
+  const UniqueId id = make_unique_id(quiet_config(), context);
+  Outcomes outcomes;
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < kRanks; ++r) {
+    threads.emplace_back([&, r] {
+      Runtime runtime;
+      runtime.set("TUNE", "0", "test");
+      runtime.set("SOCKET_IFNAME", "lo", "test");
+      runtime.set("TIMEOUT", "20s", "test");
+      runtime.set(name, values[r], "test");
+      outcomes[r] = error_of([&] { body(id, static_cast<int>(r), runtime); });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return outcomes;
+}
+
+std::string differs(const std::string& field, int rank, const std::string& mine, int peer,
+                    const std::string& theirs) {
+  return fmt::format("{} differs: rank {} has {}, rank {} has {}", field, rank, mine, peer, theirs);
+}
+
+struct Difference {
+  const char* setting;
+  const char* field;  // in the message
+  Settings given;
+  Settings said;
+};
+
+const std::vector<Difference> kDifferences = {
+    {"SLOTS", "setting SLOTS", {"16", "16", "4"}, {"16", "16", "4"}},
+    {"SLOT_BYTES", "setting SLOT_BYTES", {"0", "0", "64K"}, {"0", "0", "65536"}},
+    {"CHANNELS", "setting CHANNELS", {"2", "2", "3"}, {"2", "2", "3"}},
+    {"CHECK_CALLS", "setting CHECK_CALLS", {"1", "1", "0"}, {"1", "1", "0"}},
+    {"SINGLE_COPY_BYTES",
+     "setting SINGLE_COPY_BYTES",
+     {"1K", "1K", "1M"},
+     {"1024", "1024", "1048576"}},
+    {"PROTOCOL", "setting PROTOCOL", {"auto", "auto", "ll"}, {"auto", "auto", "ll"}},
+    {"ALGORITHM",
+     "setting ALGORITHM of all_reduce",
+     {"ring", "ring", "one_shot"},
+     {"ring", "ring", "one_shot"}},
+    {"ALGORITHM",
+     "setting ALGORITHM of broadcast",
+     {"auto", "auto", "broadcast=chain"},
+     {"auto", "auto", "chain"}},
+};
+
+// Every rank finds the difference itself, whether its own value is the larger or the smaller one.
+TEST(RankRecord, EveryRankNamesTheSettingTheRanksAndTheirValues) {
+  for (const Difference& each : kDifferences) {
+    std::barrier all_done(kRanks);  // no rank is told by another that left
+    const Outcomes outcomes = with_settings(
+        each.setting, each.given, [&](const UniqueId& id, int rank, Runtime& runtime) {
+          const Config config = runtime.config();
+          const auto self = Bootstrap::join(id, rank, kRanks, config, soon(), runtime.context());
+          const auto error =
+              error_of([&] { (void)exchange_records(*self, config, runtime, in_ms(10'000)); });
+          all_done.arrive_and_wait();
+          if (error.second != "no error") throw Error(error.first, "{}", error.second);
+        });
+    for (const int rank : {0, 1, 2}) {
+      const int peer = rank == 2 ? 0 : 2;
+      const auto& [code, text] = outcomes[static_cast<std::size_t>(rank)];
+      EXPECT_EQ(code, Errc::kInvalidUsage) << text;
+      EXPECT_EQ(text, differs(each.field, rank, each.said[static_cast<std::size_t>(rank)], peer,
+                              each.said[static_cast<std::size_t>(peer)]));
+    }
+  }
+}
+
+// What forces the same is written in several ways.
+TEST(RankRecord, AlgorithmsAreComparedByWhatTheyForce) {
+  const Outcomes outcomes =
+      with_settings("ALGORITHM",
+                    {"all_reduce=ring,broadcast=chain", "broadcast=chain,all_reduce=ring",
+                     "all_gather=auto,all_reduce=one_shot,all_reduce=ring,broadcast=chain"},
+                    [&](const UniqueId& id, int rank, Runtime& runtime) {
+                      Communicator::join(id, rank, kRanks, runtime)->finalize();
+                    });
+  for (const auto& [code, text] : outcomes) EXPECT_EQ(text, "no error");
+}
+
+// A rank may hear of it from another one before it has looked: the words are the same.
+TEST(RankRecord, JoiningFailsByThoseWordsOnEveryRank) {
+  for (const Difference& each : kDifferences) {
+    const Outcomes outcomes = with_settings(each.setting, each.given,
+                                            [&](const UniqueId& id, int rank, Runtime& runtime) {
+                                              (void)Communicator::join(id, rank, kRanks, runtime);
+                                            });
+    for (const auto& [code, text] : outcomes) {
+      EXPECT_NE(text.find(std::string(each.field) + " differs: rank "), std::string::npos) << text;
+      EXPECT_NE(text.find("rank 2 has " + each.said[2]), std::string::npos) << text;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ropewalk::comm
