@@ -75,6 +75,35 @@ TEST(Certificate, FindsACutThatDoesNotPart) {
   expect_defect(Collective::kAllGather, [](Plan& plan) { plan.bound.why.links.clear(); });
 }
 
+// What another rank sends on (or gathers) bounds no broadcast (or reduce), however right the cut
+// is.
+TEST(Certificate, FindsACutThatLacksTheRoot) {
+  for (const Collective collective : {Collective::kBroadcast, Collective::kReduce}) {
+    Plan plan = good(collective);
+    const auto node = static_cast<std::size_t>(plan.gpus[1]);
+    ASSERT_NE(plan.root, 1);
+    Bottleneck& why = plan.bound.why;
+    ASSERT_TRUE(why.prices.empty());
+    why.inside_nodes = {plan.gpus[1]};
+    why.links.clear();
+    Fraction capacity = 0;
+    const auto& all = collective == Collective::kBroadcast ? machine().links_from(node)
+                                                           : machine().links_to(node);
+    for (const topology::LinkIndex link : all) {
+      if (machine().link(link).type != topology::LinkType::kNvlink) continue;
+      why.links.push_back(static_cast<int>(link));
+      capacity += Fraction::from_decimal(machine().link(link).capacity, 6);
+    }
+    // It parts the ranks, and allows the very rate that the plan has.
+    ASSERT_EQ(capacity, plan.bound.algbw);
+    const Certificate found = check(machine(), plan);
+    EXPECT_FALSE(found.bound_holds);
+    EXPECT_FALSE(found.optimal);
+    ASSERT_FALSE(found.defects.empty());
+    EXPECT_EQ(found.defects[0], "the cut does not hold the root");
+  }
+}
+
 TEST(Certificate, FindsABoundThatIsTooLow) {
   expect_defect(Collective::kBroadcast, [](Plan& plan) {
     plan.trees.pop_back();

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "core/error.h"
 #include "topology/nccl_xml.h"
 #include "topology/synthetic.h"
@@ -77,6 +79,79 @@ TEST(Distance, PortsOfOneCardAreNear) {
   const Distances distances(topology);
   EXPECT_EQ(distances.between(nics[0], nics[1]).text(), "PIX");
   EXPECT_EQ(distances.between(topology.gpus()[0], nics[0]).text(), "PIX");
+}
+
+// Between two GPUs a description has one link of each kind: all of them count.
+TEST(Distance, ParallelLinksAddUp) {
+  Description description;
+  description.name = "pair";
+  description.nodes = {{.id = "a", .rank = 0}, {.id = "b", .rank = 1}, {.id = "c", .rank = 2}};
+  const auto join = [&](NodeIndex from, NodeIndex to, LinkType type, int lanes) {
+    for (const auto& [source, destination] : {std::pair(from, to), std::pair(to, from)}) {
+      description.links.push_back({.source = source,
+                                   .destination = destination,
+                                   .type = type,
+                                   .capacity = 10,
+                                   .lanes = lanes});
+    }
+  };
+  join(0, 1, LinkType::kNvlink, 4);
+  join(0, 2, LinkType::kNvlink, 2);
+  join(0, 1, LinkType::kXgmi, 3);
+  const Topology topology(description);
+  const Distances distances(topology);
+  for (const auto& [from, to] : {std::pair<NodeIndex, NodeIndex>(0, 1), {1, 0}}) {
+    EXPECT_EQ(distances.between(from, to).lanes, 7);
+    EXPECT_EQ(distances.between(from, to).hops, 1);
+  }
+  EXPECT_EQ(distances.between(0, 2).text(), "NV2");
+  EXPECT_EQ(distances.between(1, 2).path, PathClass::kNone);
+}
+
+TEST(Distance, TheNarrowerEndOfASwitchedPathCounts) {
+  Description description;
+  description.name = "switched";
+  description.nodes = {{.id = "a", .rank = 0},
+                       {.id = "b", .rank = 1},
+                       {.id = "s", .kind = NodeKind::kNvSwitch},
+                       {.id = "t", .kind = NodeKind::kNvSwitch}};
+  const auto join = [&](NodeIndex gpu, NodeIndex chip, int lanes) {
+    for (const auto& [from, to] : {std::pair(gpu, chip), std::pair(chip, gpu)}) {
+      description.links.push_back({.source = from,
+                                   .destination = to,
+                                   .type = LinkType::kNvlink,
+                                   .capacity = 10,
+                                   .lanes = lanes});
+    }
+  };
+  join(0, 2, 2);
+  join(0, 3, 3);
+  join(1, 2, 1);
+  join(1, 3, 1);
+  const Topology topology(description);
+  EXPECT_EQ(between(topology, "a", "b"), "NV2");
+  EXPECT_EQ(between(topology, "b", "a"), "NV2");
+}
+
+// Of CPUs that are equally near the first one is a device's, as in the description.
+TEST(Distance, TheFirstOfTheNearestCpusIsTaken) {
+  Description description;
+  description.name = "between";
+  description.nodes = {{.id = "far", .kind = NodeKind::kCpu},
+                       {.id = "first", .kind = NodeKind::kCpu, .numa = 1},
+                       {.id = "second", .kind = NodeKind::kCpu, .numa = 2},
+                       {.id = "gpu", .rank = 0}};
+  const auto join = [&](NodeIndex from, NodeIndex to, LinkType type) {
+    description.links.push_back({.source = from, .destination = to, .type = type, .capacity = 10});
+    description.links.push_back({.source = to, .destination = from, .type = type, .capacity = 10});
+  };
+  join(0, 1, LinkType::kSmp);
+  join(3, 2, LinkType::kPcie);  // found before the other
+  join(3, 1, LinkType::kPcie);
+  const Topology topology(description);
+  const Distances distances(topology);
+  EXPECT_EQ(distances.nearest_cpu(topology.at("gpu")), topology.at("first"));
+  EXPECT_EQ(distance_matrix(topology, distances).devices[0].numa, 1);
 }
 
 TEST(Distance, AThousandGpusTakeLittle) {
