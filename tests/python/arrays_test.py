@@ -92,6 +92,38 @@ def test_dlpack(versioned: bool) -> None:
         buffer_of(OnlyDlpack(given.T, versioned), "array", writable=True)
 
 
+class ShiftedDlpack(OnlyDlpack):
+    """Says that the elements begin some bytes behind the address that it gives."""
+
+    def __init__(self, inner: Any, versioned: bool, byte_offset: int) -> None:
+        super().__init__(inner, versioned)
+        self._byte_offset = byte_offset
+
+    def __dlpack__(self, **options: Any) -> Any:
+        capsule = super().__dlpack__(**options)
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype = ctypes.c_void_p
+        pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+        # DLTensor is at the start of DLManagedTensor, and behind 32 bytes in the versioned one;
+        # `byte_offset` is its last field, behind 40 bytes.
+        header = 32 if self._versioned else 0
+        address = pointer(capsule, b"dltensor_versioned" if self._versioned else b"dltensor")
+        field = ctypes.c_uint64.from_address(address + header + 40)
+        assert field.value == 0
+        field.value = self._byte_offset
+        return capsule
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+def test_dlpack_with_a_byte_offset(versioned: bool) -> None:
+    if versioned and np.lib.NumpyVersion(np.__version__) < "2.1.0":
+        pytest.skip("this NumPy makes no versioned capsules")
+    given = np.arange(8, dtype=np.float32)
+    found = buffer_of(ShiftedDlpack(given[:6], versioned, 8), "array", writable=True)
+    assert (found.address, found.count) == (given.ctypes.data + 8, 6)
+    assert list((ctypes.c_float * 6).from_address(found.address)) == [2, 3, 4, 5, 6, 7]
+
+
 def test_dlpack_keeps_the_read_only_mark() -> None:
     if np.lib.NumpyVersion(np.__version__) < "2.1.0":
         pytest.skip("this NumPy makes no versioned capsules")
