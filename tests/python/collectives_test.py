@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -299,9 +301,28 @@ def test_wait_times_out_and_may_be_repeated(worlds: Worlds) -> None:
             comm_ready.wait(60)
             comm.send(np.full(4, 5.0), peer=0)
 
-    import threading
-
     comm_ready = threading.Event()
+    run_ranks(worlds(2), body)
+
+
+def test_a_wait_ends_by_its_own_time_limit(worlds: Worlds) -> None:
+    limit = 0.05  # seconds; were it taken for another unit, the peer would come first
+    ended = threading.Event()
+
+    def body(comm: Communicator) -> None:
+        array = np.ones(4)
+        if comm.rank == 0:
+            handle = comm.recv(array, peer=1, blocking=False)
+            begin = time.monotonic()
+            with pytest.raises(TimeoutError):
+                handle.wait(limit)
+            assert time.monotonic() - begin >= limit
+            ended.set()
+            handle.wait(60)
+        else:
+            ended.wait(20)
+            comm.send(np.full(4, 5.0), peer=0)
+
     run_ranks(worlds(2), body)
 
 
