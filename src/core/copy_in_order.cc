@@ -1,6 +1,6 @@
 #include "core/copy_in_order.h"
 
-#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -11,8 +11,8 @@
 namespace ropewalk {
 namespace {
 
-constexpr std::size_t kLine = 128;
-constexpr std::size_t kData = 120;
+constexpr std::size_t kLine = kOrderedLine;
+constexpr std::size_t kData = kOrderedData;
 
 // What comes is stored after what was: no instruction on x86-64, a barrier elsewhere.
 void then() { std::atomic_thread_fence(std::memory_order_release); }
@@ -49,34 +49,29 @@ const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
 void copy_in_order(void* destination, const void* source, std::size_t bytes) noexcept {
   auto* to = static_cast<std::byte*>(destination);
   const auto* from = static_cast<const std::byte*>(source);
-  const auto copy = [&](std::size_t count) {
-    std::memcpy(to, from, count);
-    to += count;
-    from += count;
-    bytes -= count;
-    then();
+  const auto copy = [&](const std::array<std::size_t, 2>& pieces) {
+    for (const std::size_t count : pieces) {
+      if (count == 0) continue;
+      std::memcpy(to, from, count);
+      to += count;
+      from += count;
+      then();
+    }
   };
-  // To the start of a line, where its last 8 bytes are apart, too.
-  const std::size_t within = reinterpret_cast<std::uintptr_t>(to) % kLine;
-  if (within != 0) {
-    if (within < kData) copy(std::min(kData - within, bytes));
-    copy(std::min(kLine - reinterpret_cast<std::uintptr_t>(to) % kLine, bytes));
-  }
-  const std::size_t lines = bytes / kLine;
+  const OrderedPieces pieces = ordered_pieces(reinterpret_cast<std::uintptr_t>(to) % kLine, bytes);
+  copy(pieces.head);
 #ifdef __x86_64__
   if (has_avx2) {
-    copy_lines_by_32(to, from, lines);
+    copy_lines_by_32(to, from, pieces.lines);
   } else {
-    copy_lines(to, from, lines);
+    copy_lines(to, from, pieces.lines);
   }
 #else
-  copy_lines(to, from, lines);
+  copy_lines(to, from, pieces.lines);
 #endif
-  to += lines * kLine;
-  from += lines * kLine;
-  bytes -= lines * kLine;
-  if (bytes > kData) copy(kData);
-  copy(bytes);
+  to += pieces.lines * kLine;
+  from += pieces.lines * kLine;
+  copy(pieces.tail);
 }
 
 }  // namespace ropewalk
