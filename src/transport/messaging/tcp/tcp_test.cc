@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,12 +14,15 @@
 #include <cstring>
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
 #include "core/file_descriptor.h"
 #include "transport/checksum.h"
+#include "transport/messaging/tcp/connection.h"
 #include "transport/messaging/tcp/handshake.h"
 
 namespace ropewalk::transport::tcp {
@@ -411,6 +415,89 @@ TEST(TcpConnection, MessagesBeforeTheEndOutliveTheWaitForAllStreamsToEnd) {
     poll_until([&] { return receive->test().has_value(); });
     EXPECT_EQ(in.back(), std::byte{7});
   }
+}
+
+// Both ends of a connection of the system.
+struct Sockets {
+  FileDescriptor near;
+  FileDescriptor far;
+};
+Sockets joined_sockets() {
+  const FileDescriptor door(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof address;
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  Sockets made{FileDescriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), {}};
+  if (bind(door.get(), any, bytes) != 0 || listen(door.get(), 1) != 0 ||
+      getsockname(door.get(), any, &bytes) != 0 || connect(made.near.get(), any, bytes) != 0) {
+    throw system_error(errno, "joining two sockets");
+  }
+  made.far = FileDescriptor(accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  return made;
+}
+
+// What the system does not take at once is all that this writes. @return how many bytes it took
+std::size_t fill(int socket) {
+  const std::vector<char> some(10'000, 'x');
+  std::size_t total = 0;
+  for (;;) {
+    const ssize_t taken = send(socket, some.data(), some.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (taken < 0 && errno == EAGAIN) return total;
+    if (taken < 0) throw system_error(errno, "send");
+    total += static_cast<std::size_t>(taken);
+  }
+}
+
+// Reads to the end. @return how many bytes came, and how it ended: 0, or the error's number
+std::pair<std::size_t, int> read_to_end(int socket, Linger& linger) {
+  std::vector<char> buffer(10'000);
+  std::size_t total = 0;
+  std::optional<int> end;
+  poll_until([&] {
+    linger.poll();
+    const ssize_t got = recv(socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (got > 0) total += static_cast<std::size_t>(got);
+    if (got == 0) end = 0;
+    if (got < 0 && errno != EAGAIN && errno != EINTR) end = errno;
+    return end.has_value();
+  });
+  return {total, *end};
+}
+
+// The system resets a connection that is closed over unread bytes, or that gets bytes after that;
+// the peer then loses what it had not read. So the socket is kept, and what comes is taken.
+TEST(TcpLinger, LastBytesArriveWhateverThePeerWrites) {
+  for (const bool writes_later : {false, true}) {
+    SCOPED_TRACE(writes_later);
+    Linger linger;
+    Sockets sockets = joined_sockets();
+    const std::size_t sent = fill(sockets.near.get());
+    EXPECT_EQ(send(sockets.far.get(), "unread", 6, 0), 6);
+    linger.adopt(std::move(sockets.near));
+    if (writes_later) {
+      EXPECT_EQ(send(sockets.far.get(), "late", 4, MSG_NOSIGNAL), 4);
+    }
+    linger.poll();
+    EXPECT_EQ(read_to_end(sockets.far.get(), linger), std::pair(sent, 0));
+  }
+}
+
+// A peer may write much before it comes to read: it must not wait for room that nobody makes.
+TEST(TcpLinger, WhatThePeerStillWritesIsTaken) {
+  Linger linger;
+  Sockets sockets = joined_sockets();
+  const std::size_t sent = fill(sockets.near.get());
+  linger.adopt(std::move(sockets.near));
+  std::size_t left = std::size_t{32} << 20U;  // more than the system buffers
+  poll_until([&] {
+    const std::size_t taken = fill(sockets.far.get());
+    left -= std::min(left, taken);
+    linger.poll();
+    return left == 0;
+  });
+  EXPECT_EQ(read_to_end(sockets.far.get(), linger), std::pair(sent, 0));
 }
 
 }  // namespace
