@@ -74,8 +74,8 @@ class Auto final : public Transport {
       properties.max_requests = std::min(properties.max_requests, of.max_requests);
       properties.max_grouped_receives =
           std::min(properties.max_grouped_receives, of.max_grouped_receives);
-      // TCP is what is left when all else fails: it does not keep the others from GPU memory.
-      if (each.way != Way::kTcp) properties.memory_kinds &= of.memory_kinds;
+      // A connection may end on any of them.
+      properties.memory_kinds &= of.memory_kinds;
     }
     return properties;
   }

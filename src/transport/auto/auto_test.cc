@@ -19,8 +19,10 @@
 #include "transport/auto/offers.h"
 #include "transport/messaging/tcp/handshake.h"
 #include "transport/registry.h"
+#include "transport/window/device/testing/stand_in.h"
 #include "transport/window/shm/rendezvous.h"
 #include "transport/window/sisci/path.h"
+#include "transport/window/sisci/testing/ends.h"
 
 namespace ropewalk::transport::choosing {
 namespace {
@@ -84,10 +86,12 @@ class BadShm final : public Transport {
   [[nodiscard]] DeviceProperties properties(int device) const override {
     return inner_->properties(device);
   }
+  // From the next accept or connect on.
+  void fail_by(Fault fault) { fault_ = fault; }
   std::unique_ptr<Listener> listen(int device) override {
     class BadListener final : public Listener {
      public:
-      BadListener(std::unique_ptr<Listener> inner, Fault fault)
+      BadListener(std::unique_ptr<Listener> inner, const Fault& fault)
           : inner_(std::move(inner)), fault_(fault) {}
       [[nodiscard]] const Handle& handle() const override { return inner_->handle(); }
       std::unique_ptr<ReceiveConnection> accept() override {
@@ -102,7 +106,7 @@ class BadShm final : public Transport {
 
      private:
       std::unique_ptr<Listener> inner_;
-      const Fault fault_;
+      const Fault& fault_;
     };
     if (fault_ == Fault::kListen) throw refusal();
     return std::make_unique<BadListener>(inner_->listen(device), fault_);
@@ -127,7 +131,7 @@ class BadShm final : public Transport {
 
  private:
   std::unique_ptr<Transport> inner_;
-  const Fault fault_;
+  Fault fault_;
 };
 
 template <typename Step>
@@ -138,7 +142,7 @@ void poll_until(Step step, const char* what) {
   }
 }
 
-class Choosing : public testing::TestWithParam<Fault> {
+class Choosing : public ::testing::TestWithParam<Fault> {
  protected:
   Choosing() {
     config_.set("SOCKET_IFNAME", "=lo", "test");
@@ -185,7 +189,7 @@ class Choosing : public testing::TestWithParam<Fault> {
   }
 
   Config config_;
-  std::unique_ptr<Transport> shm_;
+  std::unique_ptr<BadShm> shm_;
   std::unique_ptr<Transport> tcp_;
   std::vector<Provider> providers_;
 };
@@ -196,6 +200,20 @@ TEST_P(Choosing, EndsOnAPathThatWorks) {
     SCOPED_TRACE(i);
     connect_and_exchange(doors);
   }
+}
+
+// Who has decided on a path wants no other: the next one that comes in place of another is new.
+TEST_P(Choosing, ReplacesTheSecondConnectionOfAListenerWhereTheFirstWasRight) {
+  const auto doors = std::make_shared<Doors>(providers_, 0);
+  shm_->fail_by(Fault::kNone);
+  connect_and_exchange(doors);
+  shm_->fail_by(GetParam());
+  for (int i = 0; i < 2; ++i) {
+    SCOPED_TRACE(i);
+    connect_and_exchange(doors);
+  }
+  shm_->fail_by(Fault::kNone);
+  connect_and_exchange(doors);
 }
 
 TEST_P(Choosing, NeedsNoListenerAfterAccept) {
@@ -263,9 +281,32 @@ TEST_P(Choosing, SaysWhyWhenNothingIsLeft) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, Choosing,
-                         testing::Values(Fault::kNone, Fault::kListen, Fault::kConnect,
-                                         Fault::kSenderVerifies, Fault::kReceiverVerifies,
-                                         Fault::kAccept));
+                         ::testing::Values(Fault::kNone, Fault::kListen, Fault::kConnect,
+                                           Fault::kSenderVerifies, Fault::kReceiverVerifies,
+                                           Fault::kAccept));
+
+// A bridge's connections may take GPU memory. Those of one host go over shared memory, which does
+// not, and nobody knows which of both a connection will be when NCCL asks.
+TEST(Auto, TakesWhatEachOfItsPathsTakes) {
+  window::sisci::testing::alone(
+      std::string("cuda_library ") + RW_STAND_IN_CUDA + "\n", [](const SoftwareFabric&) {
+        const window::testing::StandIn stand_in;
+        Config config;
+        config.set("SOCKET_IFNAME", "=lo", "test");
+        config.set("SISCI_LIBRARY", RW_SOFTWARE_SISCI, "test");
+        config.set("CUDA_LIBRARY", RW_STAND_IN_CUDA, "test");
+        const auto kinds = [&](const char* provider) {
+          return make_transport(provider, config)->properties(0).memory_kinds;
+        };
+        constexpr auto kHost = static_cast<unsigned>(MemoryKind::kHost);
+        constexpr auto kCuda = static_cast<unsigned>(MemoryKind::kCuda);
+        CHECK_THAT(kinds("sisci") == (kHost | kCuda));
+        CHECK_THAT(kinds("shm") == kHost);
+        CHECK_THAT(kinds("auto") == kHost);
+        CHECK_THAT(make_transport("auto", config)->num_devices() ==
+                   make_transport("sisci", config)->num_devices());
+      });
+}
 
 TEST(Offers, SurviveTheWay) {
   Handle one{};
