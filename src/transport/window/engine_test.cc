@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
@@ -40,6 +41,15 @@ struct Mischief {
   int queues = 1;
   std::size_t writes = 0;  // counted
   std::size_t pulls = 0;
+  std::function<void(Entry&)> forge;       // changes what is written into a mailbox
+  std::optional<std::string> stores_lost;  // on their way; is said once
+  // Words that are put and read, and their order; by the end that does so.
+  struct Step {
+    const Path* end;
+    std::string what;
+  };
+  std::vector<Step> steps;
+  bool records_steps = false;
 };
 
 class BadPath final : public Path {
@@ -62,15 +72,31 @@ class BadPath final : public Path {
       mischief_.words_change = false;
       return;
     }
+    if (mischief_.forge && bytes == sizeof(Entry)) {
+      Entry entry;
+      std::memcpy(&entry, data, sizeof entry);
+      mischief_.forge(entry);
+      inner_->put(offset, &entry, sizeof entry);
+      return;
+    }
     inner_->put(offset, data, bytes);
   }
   void put_word(std::size_t offset, std::uint64_t value) override {
     inner_->put_word(offset, value);
+    if (offset < kRingOffset) note("put", offset, value);
   }
   [[nodiscard]] std::uint64_t read_word(std::size_t offset) const override {
-    return inner_->read_word(offset);
+    const std::uint64_t value = inner_->read_word(offset);
+    if (offset < kRingOffset) note("read", offset, value);
+    return value;
   }
-  void order_puts_before_reads() override { inner_->order_puts_before_reads(); }
+  void order_puts_before_reads() override {
+    inner_->order_puts_before_reads();
+    if (mischief_.records_steps) mischief_.steps.push_back({this, "order"});
+  }
+  std::optional<std::string> stores_lost() override {
+    return std::exchange(mischief_.stores_lost, std::nullopt);
+  }
   std::uint64_t address_of(const void* data, Registration* registration) const override {
     return inner_->address_of(data, registration);
   }
@@ -113,6 +139,10 @@ class BadPath final : public Path {
     if (job.copy) throw std::logic_error("a copy was started on a busy queue");
     job.polls_left = mischief_.uneven ? static_cast<int>(++started_ * 7 % 11) : mischief_.slow;
     job.copy = std::move(copy);
+  }
+  void note(const char* verb, std::size_t word, std::uint64_t value) const {
+    if (!mischief_.records_steps) return;
+    mischief_.steps.push_back({this, fmt::format("{} {} {}", verb, word, value)});
   }
   std::unique_ptr<Path> inner_;
   Mischief& mischief_;
@@ -313,6 +343,145 @@ TEST_F(Engine, CopyQueuesMayOvertakeEachOther) {
   mischief_.queues = 4;
   open({{"SINGLE_COPY", "off"}, {"VERIFY", "all"}});
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(exchange(kLarge)) << i;
+}
+
+// Nothing comes after it that could notice what it lost.
+TEST_F(Engine, ALastSendOverALossyLinkFails) {
+  for (const std::size_t bytes : {0UL, 20UL, 1000UL, 200'000UL}) {
+    SCOPED_TRACE(bytes);
+    open({{"SINGLE_COPY", "off"}, {"VERIFY", "all"}});
+    EXPECT_TRUE(exchange(bytes));
+    mischief_.stores_lost = "stores were lost on purpose";
+    const std::string words = failure(bytes);
+    EXPECT_NE(words.find("stores were lost on purpose"), std::string::npos) << words;
+
+    // Who does not ask for checksums is not told.
+    open({{"SINGLE_COPY", "off"}, {"VERIFY", "connect"}});
+    mischief_.stores_lost = "stores were lost on purpose";
+    EXPECT_TRUE(exchange(bytes));
+    mischief_.stores_lost.reset();
+  }
+}
+
+struct Forgery {
+  const char* what;
+  std::size_t piece;  // that is changed: the first or the second one
+  void (*change)(Entry&);
+};
+
+// A peer that writes anything into the mailbox makes this end neither read beyond its window nor
+// write beyond the receive's buffer.
+TEST_F(Engine, PiecesThatAreNotInTheRingOrTheMessageAreRefused) {
+  constexpr std::size_t kBytes = kBouncePieceBytes + 30'000;
+  const std::vector<Forgery> forgeries = {
+      {"an empty piece", 0, [](Entry& entry) { entry.payload[1] = 0; }},
+      {"a piece that is too long", 0, [](Entry& entry) { ++entry.payload[1]; }},
+      {"a piece of any length", 0, [](Entry& entry) { entry.payload[1] = ~std::uint64_t{0}; }},
+      {"a line beyond the ring's end", 0,
+       [](Entry& entry) { entry.payload[2] = kBounceBytes - kBouncePieceBytes + 64; }},
+      {"a byte beyond the ring's end", 0,
+       [](Entry& entry) { entry.payload[2] = kBounceBytes - kBouncePieceBytes + 1; }},
+      {"all but a byte beyond the ring's end", 0,
+       [](Entry& entry) { entry.payload[2] = kBounceBytes - 1; }},
+      {"the ring's end in a later round", 0,
+       [](Entry& entry) { entry.payload[2] = 9 * kBounceBytes - 64; }},
+      {"the end of all positions", 0, [](Entry& entry) { entry.payload[2] = ~std::uint64_t{0}; }},
+      {"a byte beyond the message", 1, [](Entry& entry) { ++entry.payload[0]; }},
+      {"a place behind the message", 0, [](Entry& entry) { entry.payload[0] = entry.bytes + 1; }},
+      {"a place that wraps around", 0,
+       [](Entry& entry) { entry.payload[0] = ~std::uint64_t{0} - 100; }},
+      {"more than is left of the message", 1,
+       [](Entry& entry) {
+         entry.payload[0] = 0;
+         entry.payload[1] = kBouncePieceBytes;
+       }},
+      {"another length of the message", 1, [](Entry& entry) { --entry.bytes; }},
+      {"a message that is longer than its buffer", 0,
+       [](Entry& entry) { entry.bytes = kBytes + 1; }},
+      {"a receive that is not", 0, [](Entry& entry) { entry.id += 7; }},
+  };
+  for (const Forgery& forgery : forgeries) {
+    SCOPED_TRACE(forgery.what);
+    mischief_ = Mischief();
+    open({{"SINGLE_COPY", "off"}});
+    std::size_t piece = 0;
+    mischief_.forge = [&](Entry& entry) {
+      if (entry.command == Command::kSendPiece && piece++ == forgery.piece) forgery.change(entry);
+    };
+    std::vector<char> out(kBytes, 'o');
+    std::vector<char> in(kBytes + 4096, 'x');  // guarded
+    const ReceiveBuffer buffer{in.data(), kBytes, 0, nullptr};
+    const auto receive = receiver_->receive({&buffer, 1});
+    std::unique_ptr<Request> send;
+    std::string words;
+    const Clock::time_point deadline = Clock::now() + kPatience;
+    try {
+      while (!receive->test()) {
+        ASSERT_LT(Clock::now(), deadline);
+        if (!send) send = sender_->send(out.data(), kBytes, 0, nullptr);
+        if (send) (void)send->test();
+      }
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Errc::kPeerLost);
+      words = error.what();
+    }
+    EXPECT_NE(words.find("a mailbox entry that makes no sense"), std::string::npos) << words;
+    EXPECT_EQ(std::count(in.begin() + kBytes, in.end(), 'x'), 4096);
+  }
+}
+
+// A piece that ends where the ring ends is in it.
+TEST_F(Engine, PiecesMayFillTheRing) {
+  open({{"SINGLE_COPY", "off"}});
+  std::size_t at_end = 0;
+  mischief_.forge = [&](Entry& entry) {
+    if (entry.command != Command::kSendPiece) return;
+    at_end += entry.payload[2] % kBounceBytes + entry.payload[1] == kBounceBytes ? 1 : 0;
+  };
+  EXPECT_TRUE(exchange(3 * kBounceBytes));
+  EXPECT_GT(at_end, 0U);
+}
+
+// Each end sets one word, then reads the other's; without an order between the two both could read
+// what was before, and memory would be read after it was given up. (That a path's order is one:
+// shm_test.cc.)
+TEST_F(Engine, PullsAndTheirEndArePutInOrderBeforeTheOtherIsRead) {
+  // What an end does next after it set a word that was not set. @return how often it did so
+  const auto expect_next = [&](std::size_t set, std::size_t read) {
+    const std::vector<std::string> wanted = {"order", fmt::format("read {} 0", read)};
+    std::size_t found = 0;
+    std::string last;
+    for (std::size_t i = 0; i < mischief_.steps.size(); ++i) {
+      const Mischief::Step& step = mischief_.steps[i];
+      if (!step.what.starts_with(fmt::format("put {} ", set))) continue;
+      if (std::exchange(last, step.what) == step.what || step.what.back() != '1') continue;
+      ++found;
+      std::vector<std::string> next;
+      for (std::size_t k = i + 1; k < mischief_.steps.size() && next.size() < 2; ++k) {
+        if (mischief_.steps[k].end == step.end) next.push_back(mischief_.steps[k].what);
+      }
+      EXPECT_EQ(next, wanted);
+    }
+    return found;
+  };
+  open();
+  EXPECT_TRUE(exchange(10));
+  mischief_.records_steps = true;
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(exchange(kLarge));
+  EXPECT_GE(expect_next(kPullingWord, kAbandonedWord), 3U);
+
+  // A send is given up that the receiver has not begun to pull.
+  mischief_.steps.clear();
+  std::vector<char> out(kLarge);
+  std::vector<char> in(kLarge);
+  const ReceiveBuffer buffer{in.data(), in.size(), 0, nullptr};
+  const auto receive = receiver_->receive({&buffer, 1});
+  std::unique_ptr<Request> send;
+  while (!send) send = sender_->send(out.data(), kLarge, 0, nullptr);
+  send.reset();
+  EXPECT_EQ(expect_next(kAbandonedWord, kPullingWord), 1U);
+  EXPECT_THROW((void)receive->test(), Error);
+  EXPECT_EQ(std::count(in.begin(), in.end(), 0), static_cast<std::ptrdiff_t>(kLarge));
 }
 
 TEST_F(Engine, SlowCopiesEndBeforeTheirMemoryGoes) {
