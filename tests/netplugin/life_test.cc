@@ -3,11 +3,15 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
+#include "core/testing/in_child.h"
 #include "core/testing/share.h"
 #include "netplugin/harness.h"
+#include "transport/window/sisci/testing/fabric.h"
 
 namespace ropewalk::netplugin::testing {
 namespace {
@@ -72,6 +76,33 @@ TEST_F(PluginTest, FinalizeClosesWhatWasLeftOpen) {
   }
   EXPECT_EQ(Holdings().descriptors, before.descriptors);
   EXPECT_TRUE(take_lines().empty());
+}
+
+// What it opened of libsisci is closed, and with that what the library holds: its threads, and the
+// file by which software bridges know each other. SCITerminate would end it for others as well.
+TEST(PluginLife, LeavesNothingOfPcieBridgesWhenUnloaded) {
+  const transport::SoftwareFabric fabric;
+  // The code of libsisci stays in a process.
+  EXPECT_EQ(ropewalk::testing::in_child([&] {
+              setenv("ROPEWALK_NET", "sisci", 1);
+              setenv("ROPEWALK_SISCI_LIBRARY", RW_SOFTWARE_SISCI, 1);
+              const Holdings before;
+              for (int round = 0; round < 24; ++round) {
+                constexpr std::array kVersions = {4, 8, 11, 12};
+                {
+                  const Library library(RW_PLUGIN);
+                  Net net(library.api(kVersions[static_cast<std::size_t>(round) % 4]));
+                  Loop loop(net);
+                  exchange(loop, 100'000, 100'000, 1);
+                }
+                const Holdings after;
+                EXPECT_EQ(after.descriptors, before.descriptors) << "round " << round;
+                EXPECT_EQ(after.threads, before.threads) << "round " << round;
+                EXPECT_FALSE(std::filesystem::exists(fabric.file() + ".state"));
+              }
+              return 0;
+            }),
+            0);
 }
 
 TEST(PluginLife, IsLoadedAndUnloadedAgainAndAgain) {

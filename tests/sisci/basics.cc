@@ -1,10 +1,18 @@
 // Set-up, nodes, queries, and the names of errors.
+#include <unistd.h>
+
+#include <array>
+#include <climits>
 #include <cstring>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "library.h"
 
 using namespace software_sisci;
+
+static_assert(kMaxAdapters == DIS_MAX_NSCIS);
 
 void SCIInitialize(unsigned int /*flags*/, sci_error_t* error) {
   call(error, [] { Library::start(); });
@@ -17,8 +25,11 @@ SISCI_EXPORT(SCITerminate);
 void SCIOpen(sci_desc_t* sd, unsigned int /*flags*/, sci_error_t* error) {
   call(error, [&] {
     require(sd != nullptr, SCI_ERR_ILLEGAL_PARAMETER);
-    require(library().settings()->driver, SCI_ERR_NOT_AVAILABLE);
-    *sd = new sci_desc();
+    Library& mine = library();
+    require(mine.settings()->driver, SCI_ERR_NOT_AVAILABLE);
+    auto made = std::make_unique<sci_desc>();
+    mine.open(*made);
+    *sd = made.release();
   });
 }
 SISCI_EXPORT(SCIOpen);
@@ -27,6 +38,7 @@ void SCIClose(sci_desc_t sd, unsigned int /*flags*/, sci_error_t* error) {
   call(error, [&] {
     require(sd != nullptr, SCI_ERR_ILLEGAL_PARAMETER);
     require(sd->children == 0, SCI_ERR_BUSY);
+    if (Library* const mine = Library::get(); mine != nullptr) mine->close(*sd);
     delete sd;
   });
 }
@@ -44,21 +56,36 @@ void SCIGetLocalNodeId(unsigned int adapter, unsigned int* nodeId, unsigned int 
 }
 SISCI_EXPORT(SCIGetLocalNodeId);
 
-// Hosts are called host0, host1, ...
+namespace {
+
+// By the settings' names, by host0, host1, ..., or by the machine's own name, which is this host.
+std::optional<unsigned> host_of_name(const Library& mine, const std::string& name) {
+  const auto settings = mine.settings();
+  const auto found = settings->names.find(name);
+  if (found != settings->names.end() && found->second < settings->hosts) return found->second;
+  for (unsigned host = 0; host < settings->hosts; ++host) {
+    if (name == "host" + std::to_string(host)) return host;
+  }
+  std::array<char, HOST_NAME_MAX + 1> machine{};
+  if (gethostname(machine.data(), HOST_NAME_MAX) == 0 && name == machine.data()) return mine.host();
+  return std::nullopt;
+}
+
+}  // namespace
+
 void SCIGetNodeIdByAdapterName(char* name, dis_nodeId_list_t* nodeIds, dis_virt_adapter_t* type,
                                unsigned int /*flags*/, sci_error_t* error) {
   call(error, [&] {
     require(name != nullptr && nodeIds != nullptr, SCI_ERR_ILLEGAL_PARAMETER);
-    const auto settings = library().settings();
-    for (unsigned host = 0; host < settings->hosts; ++host) {
-      if (name != "host" + std::to_string(host)) continue;
-      for (unsigned adapter = 0; adapter < kMaxAdapters; ++adapter) {
-        (*nodeIds)[adapter] = adapter < settings->adapters ? settings->node_id(host, adapter) : 0;
-      }
-      if (type != nullptr) *type = 0;
-      return;
+    const Library& mine = library();
+    const auto settings = mine.settings();
+    const std::optional<unsigned> host = host_of_name(mine, name);
+    for (unsigned adapter = 0; adapter < DIS_MAX_NSCIS; ++adapter) {
+      const bool there = host && adapter < settings->adapters;
+      (*nodeIds)[adapter] = there ? settings->node_id(*host, adapter) : 0;
     }
-    throw Failure{SCI_ERR_NO_SUCH_NODEID};
+    if (type != nullptr) *type = 0;
+    require(host.has_value(), SCI_ERR_NO_SUCH_NODEID);
   });
 }
 SISCI_EXPORT(SCIGetNodeIdByAdapterName);
@@ -112,7 +139,9 @@ void query_adapter(const sci_query_adapter_t& query) {
              what == SCI_Q_ADAPTER_DMA_OFFSET_ALIGNMENT ||
              what == SCI_Q_ADAPTER_SUGGESTED_MIN_DMA_SIZE) {
     answer = 1;
-  } else if (what != SCI_Q_ADAPTER_LINK_PARTNER_PORT_NO && what != SCI_Q_ADAPTER_MCAST_MAX_GROUPS) {
+  } else if (what == SCI_Q_ADAPTER_MCAST_MAX_GROUPS) {
+    answer = settings->multicast_groups;
+  } else if (what != SCI_Q_ADAPTER_LINK_PARTNER_PORT_NO) {
     throw Failure{SCI_ERR_ILLEGAL_QUERY};
   }
   std::memcpy(query.data, &answer, sizeof answer);

@@ -70,12 +70,23 @@ bool copy_by_bounce(const sci_dma_queue& queue, const sci_dma_queue::Piece& piec
                           remote_side(queue, piece, bounce.data(), bytes, false);
 }
 
+// To all members of a broadcast segment's group.
+bool copy_to_group(Library& mine, const sci_dma_queue& queue, const sci_dma_queue::Piece& piece,
+                   std::size_t bytes) {
+  std::vector<std::byte> slice(bytes);
+  if (!local_side(queue, piece, slice.data(), bytes, true)) return false;
+  queue.remote->group->store(mine, piece.remote_offset + queue.copied, slice.data(), bytes);
+  return true;
+}
+
 // @return false when the other side cannot be reached any more
-bool copy_slice(sci_dma_queue& queue, const sci_dma_queue::Piece& piece, std::size_t bytes) {
+bool copy_slice(Library& mine, sci_dma_queue& queue, const sci_dma_queue::Piece& piece,
+                std::size_t bytes) {
   sci_remote_segment& remote = *queue.remote;
-  ConnectionEntry& connection = *remote.connection;
   if (remote.lost || !remote.operational) return false;
   if (queue.moves_nothing) return true;
+  if (remote.group) return copy_to_group(mine, queue, piece, bytes);
+  ConnectionEntry& connection = *remote.connection;
   ++connection.copying;
   bool copied = false;
   if (!connection.cut && remote.entry->generation == remote.generation) {
@@ -126,7 +137,7 @@ bool sci_dma_queue::progress(Library& mine, std::size_t limit) {
   for (std::size_t moved = 0; piece < pieces.size() && moved < limit;) {
     const Piece& now = pieces[piece];
     const std::size_t bytes = std::min(kSliceBytes, now.bytes - copied);
-    if (!copy_slice(*this, now, bytes)) {
+    if (!copy_slice(mine, *this, now, bytes)) {
       finish(mine, *this, SCI_DMAQUEUE_ERROR);
       return false;
     }
@@ -160,8 +171,9 @@ Looked sci_dma_queue::look(Library& /*library*/) {
 void SCICreateDMAQueue(sci_desc_t sd, sci_dma_queue_t* queue, unsigned int adapter,
                        unsigned int maxEntries, unsigned int /*flags*/, sci_error_t* error) {
   call(error, [&] {
-    require(sd != nullptr && queue != nullptr && maxEntries > 0, SCI_ERR_ILLEGAL_PARAMETER);
     Library& mine = library();
+    require(sd != nullptr && queue != nullptr, SCI_ERR_ILLEGAL_PARAMETER);
+    require(maxEntries > 0 || !mine.settings()->strict, SCI_ERR_ILLEGAL_PARAMETER);
     mine.check_adapter(adapter);
     const std::size_t most = mine.settings()->max_dma_queues;
     if (++mine.queues > most && most != 0) {
@@ -199,6 +211,21 @@ struct Callback {
   void* arg;
 };
 
+// Copies until the transfer has ended, or for `timeout` milliseconds.
+sci_dma_queue_state_t await_end(Library& mine, sci_dma_queue& queue,
+                                std::unique_lock<std::mutex>& guard, unsigned timeout) {
+  const Clock::time_point end = Clock::now() + std::chrono::milliseconds(timeout);
+  for (;;) {
+    queue.progress(mine, kPollBytes);
+    if (queue.state != SCI_DMAQUEUE_POSTED) return queue.state.load();
+    require(timeout == SCI_INFINITE_TIMEOUT || Clock::now() < end, SCI_ERR_TIMEOUT);
+    if (queue.due > Clock::now()) {
+      queue.ended.wait_until(guard,
+                             std::min(queue.due, Clock::now() + std::chrono::milliseconds(1)));
+    }
+  }
+}
+
 // Everything of a start that the three kinds have in common. `local` is null for plain memory.
 void start(sci_dma_queue& queue, sci_local_segment* local, sci_remote_segment& remote,
            std::vector<sci_dma_queue::Piece> pieces, Callback callback, unsigned flags) {
@@ -209,7 +236,8 @@ void start(sci_dma_queue& queue, sci_local_segment* local, sci_remote_segment& r
   std::unique_lock guard(queue.lock);
   require(queue.state == SCI_DMAQUEUE_IDLE || queue.state == SCI_DMAQUEUE_DONE,
           SCI_ERR_ILLEGAL_OPERATION);
-  require(pieces.size() <= std::max<std::size_t>(queue.max_entries, 1), SCI_ERR_MAX_ENTRIES);
+  const std::size_t most = settings->strict ? queue.max_entries : DIS_DMA_MAX_VECLEN;
+  require(pieces.size() <= most, SCI_ERR_MAX_ENTRIES);
   require(!remote.lost, SCI_ERR_SEGMENT_NOT_CONNECTED);
   require(remote.operational, SCI_ERR_NO_LINK_ACCESS);
   std::size_t total = 0;
@@ -227,8 +255,9 @@ void start(sci_dma_queue& queue, sci_local_segment* local, sci_remote_segment& r
   const bool gpu_there = remote.backing == Backing::kGpu;
   const bool user = here == Backing::kUser || remote.backing == Backing::kUser;
   require(!(gpu_here || gpu_there) || !settings->attach_error, SCI_ERR_TRANSFER_FAILED);
-  const std::uint64_t number = mine.next_transfer();
   const bool reads = (flags & SCI_FLAG_DMA_READ) != 0;
+  require(!reads || !remote.group, SCI_ERR_ILLEGAL_OPERATION);
+  const std::uint64_t number = mine.next_transfer();
   const bool from_gpu = reads ? gpu_there : gpu_here;
   const bool into_gpu = reads ? gpu_here : gpu_there;
   queue.moves_nothing = ((user || from_gpu || into_gpu) && settings->iommu == Iommu::kBroken) ||
@@ -253,6 +282,9 @@ void start(sci_dma_queue& queue, sci_local_segment* local, sci_remote_segment& r
   if (local != nullptr) queue.uses_local.emplace(*local);
   queue.state = SCI_DMAQUEUE_POSTED;
   mine.posted(queue);
+  if ((flags & SCI_FLAG_DMA_WAIT) == 0) return;
+  require(await_end(mine, queue, guard, SCI_INFINITE_TIMEOUT) == SCI_DMAQUEUE_DONE,
+          SCI_ERR_TRANSFER_FAILED);
 }
 
 void check_local(const sci_local_segment& local, unsigned adapter, std::size_t offset,
@@ -324,19 +356,10 @@ sci_dma_queue_state_t SCIWaitForDMAQueue(sci_dma_queue_t queue, unsigned int tim
   return call(error, [&] {
     require(queue != nullptr, SCI_ERR_ILLEGAL_PARAMETER);
     Library& mine = library();
-    const Clock::time_point end = Clock::now() + std::chrono::milliseconds(timeout);
     std::unique_lock guard(queue->lock);
     require(queue->callback == nullptr && queue->state != SCI_DMAQUEUE_IDLE,
             SCI_ERR_ILLEGAL_OPERATION);
-    for (;;) {
-      queue->progress(mine, kPollBytes);
-      if (queue->state != SCI_DMAQUEUE_POSTED) return queue->state.load();
-      require(timeout == SCI_INFINITE_TIMEOUT || Clock::now() < end, SCI_ERR_TIMEOUT);
-      if (queue->due > Clock::now()) {
-        queue->ended.wait_until(guard,
-                                std::min(queue->due, Clock::now() + std::chrono::milliseconds(1)));
-      }
-    }
+    return await_end(mine, *queue, guard, timeout);
   });
 }
 SISCI_EXPORT(SCIWaitForDMAQueue);

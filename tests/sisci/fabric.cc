@@ -23,7 +23,7 @@
 namespace software_sisci {
 namespace {
 
-constexpr std::uint64_t kReady = 0x534f465453434933;  // of this layout
+constexpr std::uint64_t kReady = 0x534f465453434934;  // of this layout
 
 // When a process began, in the kernel's ticks: with its number, that names it for good.
 std::uint64_t start_time(pid_t pid) {

@@ -72,7 +72,9 @@ struct SegmentEntry {
   std::array<bool, kMaxAdapters> prepared{};
   std::array<bool, kMaxAdapters> available{};
   bool shared = false;
-  bool ready = false;  // it was available on some adapter
+  bool ready = false;      // it was available on some adapter
+  bool broadcast = false;  // it belongs to the group of its id, at node 252
+  bool unicast = true;     // it can be connected to at its own node
   GpuShare gpu;
   std::array<std::atomic<std::uint64_t>, kMaxProcesses / 64> opened;  // by whom, of GPU memory
   std::uint32_t connections = 0;

@@ -22,17 +22,20 @@ constexpr auto kEngineAwake = std::chrono::milliseconds(20);
 constexpr std::size_t kEngineBytes = 1 << 20;
 
 constexpr int kEventMilliseconds = 10;
+// While a program stores into memory that is looked at for it.
+constexpr int kStoreMilliseconds = 1;
 
 std::mutex start_lock;
 std::atomic<Library*> current{nullptr};
+std::atomic<std::uint64_t> libraries{0};
 
 // The child has neither the threads nor the entry of its parent; the parent's objects stay as they
 // are, unused.
 void forget_in_child() { current = nullptr; }
 
-// A process that ends without SCITerminate. Its other threads may still be at work here.
+// A process that ends without SCITerminate.
 __attribute__((destructor)) void leave_at_exit() {
-  if (Library* const mine = current; mine != nullptr) mine->fabric().leave();
+  if (Library* const mine = current; mine != nullptr) mine->leave();
 }
 
 // Tells one version of a file from the next: two that are made within some milliseconds may have
@@ -70,7 +73,7 @@ void Library::stop() {
   delete current.exchange(nullptr);
 }
 
-Library::Library() : settings_path_(text_of("SOFTWARE_SISCI_SETTINGS")) {
+Library::Library() : id_(++libraries), settings_path_(text_of("SOFTWARE_SISCI_SETTINGS")) {
   const std::string host = text_of("SOFTWARE_SISCI_HOST");
   host_ = static_cast<unsigned>(std::strtoul(host.c_str(), nullptr, 10));
   auto settings = std::make_shared<Settings>();
@@ -83,15 +86,43 @@ Library::Library() : settings_path_(text_of("SOFTWARE_SISCI_SETTINGS")) {
     throw std::runtime_error("host " + std::to_string(host_) + " or its adapters are not possible");
   }
   settings_ = std::move(settings);
-  fabric_ = std::make_unique<Fabric>(settings_path_.empty()
-                                         ? "/dev/shm/software-sisci-" + std::to_string(getuid())
-                                         : settings_path_ + ".state",
-                                     host_);
+}
+
+Library::~Library() { end(); }
+
+void Library::open(sci_desc& descriptor) {
+  const std::lock_guard lock(life_lock_);
+  if (!fabric_) begin();
+  descriptor.library = id_;
+  ++descriptors_;
+}
+
+void Library::close(const sci_desc& descriptor) {
+  const std::lock_guard lock(life_lock_);
+  // One that an earlier SCITerminate survived is counted nowhere. A callback cannot end the thread
+  // that it runs in; the next one that closes does.
+  if (descriptor.library != id_ || --descriptors_ > 0) return;
+  if (std::this_thread::get_id() != events_.get_id()) end();
+}
+
+void Library::begin() {
+  try {
+    fabric_ = std::make_unique<Fabric>(settings_path_.empty()
+                                           ? "/dev/shm/software-sisci-" + std::to_string(getuid())
+                                           : settings_path_ + ".state",
+                                       host_);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "software SISCI: %s\n", error.what());
+    throw Failure{SCI_ERR_SYSTEM};
+  }
+  stopping_ = false;
+  watching_ = true;
   engine_ = std::thread([this] { run_engine(); });
   events_ = std::thread([this] { run_events(); });
 }
 
-Library::~Library() {
+void Library::end() {
+  if (!fabric_) return;
   stopping_ = true;
   {
     const std::lock_guard lock(posted_lock_);
@@ -100,14 +131,25 @@ Library::~Library() {
   fabric_->announce();
   engine_.join();
   events_.join();
+  watching_ = false;
+  gpu_there_ = nullptr;
+  gpu_.reset();
+  fabric_.reset();
+}
+
+void Library::leave() noexcept {
+  const std::unique_lock lock(life_lock_, std::try_to_lock);
+  if (lock && fabric_) fabric_->leave();
 }
 
 std::shared_ptr<const Settings> Library::settings() const {
+  if (!watching_) read_settings_if_changed();
   const std::lock_guard lock(settings_lock_);
   return settings_;
 }
 
-void Library::read_settings_if_changed() {
+void Library::read_settings_if_changed() const {
+  const std::lock_guard lock(settings_lock_);
   const FileVersion version = version_of(settings_path_);
   if (version == FileVersion{} || version == settings_version_) return;
   settings_version_ = version;
@@ -117,7 +159,6 @@ void Library::read_settings_if_changed() {
     std::fprintf(stderr, "software SISCI: %s\n", why.c_str());
     return;
   }
-  const std::lock_guard lock(settings_lock_);
   settings_ = std::move(settings);
 }
 
@@ -252,9 +293,10 @@ void Library::map_gone(sci_map& map) {
 
 void Library::run_events() {
   Clock::time_point last_survey{};
+  int pause = kEventMilliseconds;
   while (!stopping_) {
     const std::uint32_t seen = fabric_->state().change;
-    if (Clock::now() - last_survey > std::chrono::milliseconds(kEventMilliseconds)) {
+    if (Clock::now() - last_survey > std::chrono::milliseconds(pause)) {
       last_survey = Clock::now();
       read_settings_if_changed();
       bool found = false;
@@ -263,8 +305,12 @@ void Library::run_events() {
         found = fabric_->reclaim();
       }
       if (found) fabric_->announce();
-      const std::lock_guard lock(delayed_lock_);
-      for (sci_map* map : delayed_) flush_map(*this, *map, false);
+      bool stored = false;
+      {
+        const std::lock_guard lock(delayed_lock_);
+        for (sci_map* map : delayed_) stored = flush_map(*this, *map, false) || stored;
+      }
+      pause = stored ? kStoreMilliseconds : kEventMilliseconds;
     }
     if (GpuMemory* const gpu = gpu_there_; gpu != nullptr) gpu->survey();
     std::vector<Watched*> objects;
@@ -286,7 +332,7 @@ void Library::run_events() {
       pinned_ = nullptr;
       unpinned_.notify_all();
     }
-    if (!again) fabric_->wait_for_change(seen, kEventMilliseconds);
+    if (!again) fabric_->wait_for_change(seen, pause);
   }
 }
 

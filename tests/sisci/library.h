@@ -1,5 +1,9 @@
 // The software library within one process: what its handles point at, and its two threads.
 //
+// The threads, the file of the fabric and its descriptor are there while a descriptor of the API is
+// open, as the driver's work is: a plugin that is unloaded closes what it opened, and must not call
+// SCITerminate, which would end the library for others in its process.
+//
 // The engine thread copies what DMA queues have posted; whoever asks for a queue's state copies
 // too, so that a program which polls is not slowed by a thread that waits for its core. The event
 // thread calls callbacks, notices links, ended processes and new settings. Callbacks may call the
@@ -23,6 +27,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "broadcast.h"
 #include "fabric.h"
 #include "gpu.h"
 #include "settings.h"
@@ -32,6 +37,7 @@ namespace software_sisci {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::size_t kWord = 8;
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kGpuPage = 64 << 10;
 constexpr std::size_t kMaxTransfer = std::size_t{1} << 31;
@@ -72,7 +78,9 @@ class Watched {
 
 }  // namespace software_sisci
 
-struct sci_desc : software_sisci::Counted {};
+struct sci_desc : software_sisci::Counted {
+  std::uint64_t library = 0;  // which of this process's libraries counts it
+};
 
 struct sci_local_segment final : software_sisci::Counted, software_sisci::Watched {
   explicit sci_local_segment(sci_desc& desc) : below(desc) {}
@@ -85,6 +93,8 @@ struct sci_local_segment final : software_sisci::Counted, software_sisci::Watche
   std::size_t bytes = 0;
   bool owner = true;  // false: attached from another process of the host
   bool private_ = false;
+  bool broadcast = false;
+  bool unicast = true;
   int file = -1;
   std::byte* memory = nullptr;  // null while an empty segment has none
   software_sisci::Backing backing = software_sisci::Backing::kNone;
@@ -99,6 +109,7 @@ struct sci_remote_segment final : software_sisci::Counted, software_sisci::Watch
   software_sisci::Looked look(software_sisci::Library& library) override;
 
   software_sisci::Below below;
+  std::unique_ptr<software_sisci::Group> group;  // of node 252; else what follows
   software_sisci::ConnectionEntry* connection = nullptr;
   software_sisci::SegmentEntry* entry = nullptr;
   std::uint64_t generation = 0;
@@ -123,7 +134,7 @@ struct sci_remote_segment final : software_sisci::Counted, software_sisci::Watch
   std::set<sci_map*> maps;
 };
 
-struct sci_map final : software_sisci::Counted {
+struct sci_map final {
   explicit sci_map(software_sisci::Counted& parent) : below(parent) {}
   software_sisci::Below below;
   sci_remote_segment* remote = nullptr;  // null: of a local segment
@@ -134,18 +145,19 @@ struct sci_map final : software_sisci::Counted {
   bool fixed = false;  // the address was the program's
   bool dead = false;   // shows ones, keeps nothing
   // With delayed stores the program writes into `pointer`, and a flush carries on what differs from
-  // `sent` to `target`.
+  // `sent` to `target`. For a broadcast segment always, and to the members of its group.
   std::mutex lock;
   std::byte* target = nullptr;
-  std::vector<std::byte> sent;
+  std::vector<std::byte> sent;  // whole words; empty when stores arrive at once
+  std::uint64_t told = 0;       // the newest member of the group that was told of earlier stores
   std::uint64_t flushes = 0;
   bool store_lost = false;
+  std::set<sci_sequence*> sequences;
 };
 
 struct sci_sequence {
-  explicit sci_sequence(sci_map& of) : below(of), map(of) {}
-  software_sisci::Below below;
-  sci_map& map;
+  explicit sci_sequence(sci_map& of) : map(&of) {}
+  sci_map* map;  // null once it is unmapped
   bool broken = false;
 };
 
@@ -254,8 +266,16 @@ class Library {
   static void start();
   static void stop();
 
+  /// SCIOpen: the first descriptor starts the threads. @throws Failure
+  void open(sci_desc& descriptor);
+  /// SCIClose: the last one ends them.
+  void close(const sci_desc& descriptor);
+  /// At the end of the process, whose other threads may still be at work here.
+  void leave() noexcept;
+
   [[nodiscard]] std::shared_ptr<const Settings> settings() const;
   [[nodiscard]] unsigned host() const noexcept { return host_; }
+  /// While a descriptor is open.
   Fabric& fabric() noexcept { return *fabric_; }
 
   /// The host with that node id on the fabric of an adapter.
@@ -278,6 +298,7 @@ class Library {
   /// When a transfer of `bytes` ends on a link of limited speed.
   Clock::time_point end_of_transfer(unsigned adapter, std::size_t bytes);
 
+  /// Of a map that holds stores back.
   void map_made(sci_map& map);
   void map_gone(sci_map& map);
 
@@ -290,15 +311,22 @@ class Library {
  private:
   Library();
   ~Library();
-  void read_settings_if_changed();
+  void begin();
+  void end();
+  void read_settings_if_changed() const;
   void run_engine();
   bool carry_on(std::unique_lock<std::mutex>& lock);
   void run_events();
 
+  const std::uint64_t id_;
+  std::mutex life_lock_;
+  std::size_t descriptors_ = 0;
+
   std::string settings_path_;
-  FileVersion settings_version_;
   mutable std::mutex settings_lock_;
-  std::shared_ptr<const Settings> settings_;
+  mutable FileVersion settings_version_;
+  mutable std::shared_ptr<const Settings> settings_;
+  std::atomic<bool> watching_{false};  // the event thread looks for new settings
   unsigned host_ = 0;
   std::unique_ptr<Fabric> fabric_;
   std::atomic<std::uint64_t> transfers_{0};
@@ -332,8 +360,18 @@ class Library {
 /// The library of this process. @throws Failure when it was not initialized
 Library& library();
 
-/// Carries on what was stored into a map (with delayed stores). `tear` counts flushes for faults.
-void flush_map(Library& library, sci_map& map, bool asked);
+/// Carries on what was stored into a map that holds stores back.
+/// @param asked by the program: faults count such flushes
+/// @return whether there was anything
+bool flush_map(Library& library, sci_map& map, bool asked);
+
+// Memory of segments, which is an anonymous file of the owner's.
+inline std::size_t rounded(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+/// @return -1 when the process has ended or may not be looked into
+int open_file_of(pid_t process, int file);
+/// @throws Failure
+std::byte* map_file(int file, std::size_t bytes);
+void close_memory(int file, std::byte* memory, std::size_t bytes);
 
 /// Runs `body` for a call of the API and writes *error.
 template <typename Body>

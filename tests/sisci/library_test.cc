@@ -1,19 +1,23 @@
-// The software libsisci: its life cycles, error codes and faults, and programs of two processes.
+// The software libsisci: its life cycles, error codes and faults.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "fixture.h"
 #include "sisci_api.h"
 #include "transport/window/sisci/testing/fabric.h"
 
@@ -24,67 +28,9 @@ namespace {
 
 using namespace std::chrono_literals;
 using ropewalk::transport::SoftwareFabric;
-
-constexpr std::size_t kBytes = 64 << 10;
-constexpr std::size_t kPage = 4096;
-
-// One process as both ends of the fabric's adapter 0, which is node 4.
-class SoftwareSisci : public testing::Test {
- protected:
-  void SetUp() override {
-    SCIInitialize(0, &error_);
-    ASSERT_EQ(error_, SCI_ERR_OK);
-    SCIOpen(&sd_, 0, &error_);
-    ASSERT_EQ(error_, SCI_ERR_OK);
-  }
-  void TearDown() override { SCITerminate(); }
-  sci_local_segment_t create(unsigned id, std::size_t bytes = kBytes, unsigned flags = 0) {
-    sci_local_segment_t segment = nullptr;
-    SCICreateSegment(sd_, &segment, id, bytes, nullptr, nullptr, flags, &error_);
-    return segment;
-  }
-  sci_local_segment_t available(unsigned id, std::size_t bytes = kBytes) {
-    sci_local_segment_t segment = create(id, bytes);
-    SCIPrepareSegment(segment, 0, 0, &error_);
-    SCISetSegmentAvailable(segment, 0, 0, &error_);
-    EXPECT_EQ(error_, SCI_ERR_OK);
-    return segment;
-  }
-  sci_remote_segment_t connect(unsigned id, unsigned node = 4, unsigned adapter = 0) {
-    sci_remote_segment_t segment = nullptr;
-    SCIConnectSegment(sd_, &segment, node, id, adapter, nullptr, nullptr, SCI_INFINITE_TIMEOUT, 0,
-                      &error_);
-    return segment;
-  }
-  std::byte* local_memory(sci_local_segment_t segment) {
-    sci_map_t map = nullptr;
-    void* memory =
-        SCIMapLocalSegment(segment, &map, 0, SCIGetLocalSegmentSize(segment), nullptr, 0, &error_);
-    EXPECT_EQ(error_, SCI_ERR_OK);
-    return static_cast<std::byte*>(memory);
-  }
-  sci_dma_queue_t queue() {
-    sci_dma_queue_t made = nullptr;
-    SCICreateDMAQueue(sd_, &made, 0, 2, 0, &error_);
-    return made;
-  }
-  sci_dma_queue_state_t moved(sci_dma_queue_t on) {
-    return SCIWaitForDMAQueue(on, 10'000, 0, &error_);
-  }
-  // New settings, seen by the library.
-  void set(const std::string& settings) {
-    fabric_.write(settings);
-    std::this_thread::sleep_for(60ms);
-  }
-  static std::byte* pages(std::size_t bytes) {
-    return static_cast<std::byte*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
-  }
-
-  SoftwareFabric fabric_;
-  sci_desc_t sd_ = nullptr;
-  sci_error_t error_ = SCI_ERR_OK;
-};
+using software_sisci::testing::kBytes;
+using software_sisci::testing::kPage;
+using software_sisci::testing::SoftwareSisci;
 
 TEST_F(SoftwareSisci, ExportsBothKindsOfNames) {
   void* self = dlopen(RW_SOFTWARE_SISCI, RTLD_NOW | RTLD_NOLOAD);
@@ -137,6 +83,8 @@ TEST_F(SoftwareSisci, AnswersQueries) {
   char name[] = "host2";
   SCIGetNodeIdByAdapterName(name, &nodes, &type, 0, &error_);
   EXPECT_EQ(nodes[0], 12U);
+  EXPECT_EQ(nodes[1], 268U);
+  EXPECT_EQ(nodes[2], 0U);
   EXPECT_STREQ(SCIGetErrorString(SCI_ERR_BUSY), "Resource busy");
 }
 
@@ -156,8 +104,6 @@ TEST_F(SoftwareSisci, SegmentsFollowTheirLife) {
   SCISetSegmentAvailable(segment, 0, 0, &error_);
   sci_remote_segment_t remote = connect(1);
   ASSERT_EQ(error_, SCI_ERR_OK);
-  SCIRemoveSegment(segment, 0, &error_);
-  EXPECT_EQ(error_, SCI_ERR_BUSY);
   SCIClose(sd_, 0, &error_);
   EXPECT_EQ(error_, SCI_ERR_BUSY);
   SCIDisconnectSegment(remote, 0, &error_);
@@ -196,8 +142,6 @@ TEST_F(SoftwareSisci, MapsAreChecked) {
   EXPECT_EQ(SCIGetMapPointer(map), theirs);
   sci_sequence_t sequence = nullptr;
   SCICreateMapSequence(map, &sequence, 0, &error_);
-  SCIUnmapSegment(map, 0, &error_);
-  EXPECT_EQ(error_, SCI_ERR_BUSY);
   SCIDisconnectSegment(remote, 0, &error_);
   EXPECT_EQ(error_, SCI_ERR_BUSY);
   char block[64] = "block";
@@ -522,6 +466,22 @@ TEST_F(SoftwareSisci, DelayedStoresArriveAtAFlush) {
   EXPECT_EQ(mine[3], 7U);
 }
 
+// Their last bytes, too, though they are no whole word.
+TEST_F(SoftwareSisci, DelayedStoresArriveAtTheEndOfASegment) {
+  set("delayed_stores yes\n");
+  sci_local_segment_t segment = available(1, 100);
+  std::byte* mine = local_memory(segment);
+  sci_map_t map = nullptr;
+  auto* theirs = static_cast<volatile char*>(
+      SCIMapRemoteSegment(connect(1), &map, 0, 100, nullptr, 0, &error_));
+  ASSERT_EQ(error_, SCI_ERR_OK);
+  sci_sequence_t sequence = nullptr;
+  SCICreateMapSequence(map, &sequence, 0, &error_);
+  theirs[98] = 7;
+  SCIFlush(sequence, 0);
+  EXPECT_EQ(mine[98], std::byte{7});
+}
+
 TEST_F(SoftwareSisci, ResourcesMayBeFew) {
   set("max_segments 2\nmax_dma_queues 1\nmax_contiguous 100000\nmax_mapped 70000\n");
   EXPECT_EQ(create(1, 200'000), nullptr);
@@ -697,46 +657,99 @@ TEST(SoftwareSisciSettings, ADriverMayBeAbsent) {
   SCITerminate();
 }
 
-// The file that processes share goes with the last of them.
+// What a library has of a process while a descriptor is open: threads, a descriptor, a file.
+struct Held {
+  explicit Held(const SoftwareFabric& fabric)
+      : threads(entries("/proc/self/task")),
+        descriptors(entries("/proc/self/fd")),
+        file(access((fabric.file() + ".state").c_str(), F_OK) == 0) {}
+  static std::size_t entries(const char* folder) {
+    const std::filesystem::directory_iterator all(folder);
+    return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+  }
+  friend bool operator==(const Held&, const Held&) = default;
+  std::size_t threads;
+  std::size_t descriptors;
+  bool file;
+};
+
+// It goes with the last descriptor, or with SCITerminate, whichever comes first.
 TEST(SoftwareSisciSettings, NothingIsLeft) {
   const SoftwareFabric fabric;
+  const Held before(fabric);
   sci_error_t error = SCI_ERR_OK;
   SCIInitialize(0, &error);
-  EXPECT_EQ(access((fabric.file() + ".state").c_str(), F_OK), 0);
-  SCITerminate();
-  EXPECT_NE(access((fabric.file() + ".state").c_str(), F_OK), 0);
-}
-
-// Programs that know nothing of this library but its headers, on two hosts.
-class Programs : public testing::TestWithParam<const char*> {};
-
-TEST_P(Programs, Run) {
-  const auto start = [&](const char* role, const char* host, const char* own, const char* peer) {
-    const pid_t pid = fork();
-    if (pid == 0) {
-      setenv("SOFTWARE_SISCI_HOST", host, 1);
-      const std::string path = std::string(RW_SISCI_PROGRAMS) + "/" + GetParam();
-      execl(path.c_str(), GetParam(), role, own, peer, nullptr);
-      _exit(127);
-    }
-    return pid;
-  };
-  for (const char* settings : {"", "megabytes_per_second 500\nlatency_us 20\n"}) {
-    const SoftwareFabric fabric(settings);
-    const pid_t server = start("server", "1", "8", "4");
-    const pid_t client = start("client", "0", "4", "8");
-    for (const pid_t pid : {client, server}) {
-      int status = 0;
-      waitpid(pid, &status, 0);
-      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)
-          << (pid == client ? "client" : "server") << " ended with " << status;
-    }
+  EXPECT_EQ(Held(fabric), before);
+  for (int round = 0; round < 3; ++round) {
+    sci_desc_t first = nullptr;
+    sci_desc_t second = nullptr;
+    SCIOpen(&first, 0, &error);
+    SCIOpen(&second, 0, &error);
+    EXPECT_EQ(Held(fabric).threads, before.threads + 2);
+    EXPECT_TRUE(Held(fabric).file);
+    SCIClose(first, 0, &error);
+    EXPECT_TRUE(Held(fabric).file);
+    SCIClose(second, 0, &error);
+    EXPECT_EQ(error, SCI_ERR_OK);
+    EXPECT_EQ(Held(fabric), before);
   }
+  // Without any descriptor new settings are seen as well.
+  fabric.write("node 0 0 100\n");
+  unsigned node = 0;
+  SCIGetLocalNodeId(0, &node, 0, &error);
+  EXPECT_EQ(node, 100U);
+  sci_desc_t open = nullptr;
+  SCIOpen(&open, 0, &error);
+  SCITerminate();
+  EXPECT_EQ(Held(fabric), before);
+  // It counts for no later library.
+  SCIInitialize(0, &error);
+  sci_desc_t later = nullptr;
+  SCIOpen(&later, 0, &error);
+  SCIClose(open, 0, &error);
+  EXPECT_TRUE(Held(fabric).file);
+  SCIClose(later, 0, &error);
+  SCITerminate();
+  EXPECT_EQ(Held(fabric), before);
 }
 
-INSTANTIATE_TEST_SUITE_P(SoftwareSisci, Programs,
-                         testing::Values("pio_ping_pong", "dma_ping_pong", "interrupt_ping_pong",
-                                         "segment_events"),
-                         [](const auto& instance) { return std::string(instance.param); });
+sci_callback_action_t close_all(void* arg, sci_local_interrupt_t interrupt, sci_error_t) {
+  sci_error_t error = SCI_ERR_OK;
+  SCIRemoveInterrupt(interrupt, 0, &error);
+  auto& descriptor = *static_cast<std::atomic<sci_desc_t>*>(arg);
+  do {
+    SCIClose(descriptor, 0, &error);
+  } while (error == SCI_ERR_BUSY);  // until the test has disconnected
+  descriptor = nullptr;
+  return SCI_CALLBACK_CANCEL;
+}
+
+// The thread that calls back cannot wait for its own end.
+TEST(SoftwareSisciSettings, ACallbackMayCloseTheLastDescriptor) {
+  const SoftwareFabric fabric;
+  const Held before(fabric);
+  sci_error_t error = SCI_ERR_OK;
+  SCIInitialize(0, &error);
+  sci_desc_t made = nullptr;
+  SCIOpen(&made, 0, &error);
+  std::atomic<sci_desc_t> descriptor{made};
+  unsigned number = 0;
+  sci_local_interrupt_t local = nullptr;
+  SCICreateInterrupt(made, &local, 0, &number, close_all, &descriptor, SCI_FLAG_USE_CALLBACK,
+                     &error);
+  sci_remote_interrupt_t remote = nullptr;
+  SCIConnectInterrupt(made, &remote, 4, 0, number, SCI_INFINITE_TIMEOUT, 0, &error);
+  ASSERT_EQ(error, SCI_ERR_OK);
+  SCITriggerInterrupt(remote, 0, &error);
+  SCIDisconnectInterrupt(remote, 0, &error);
+  for (int i = 0; i < 5000 && descriptor != nullptr; ++i) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(descriptor, nullptr);
+  sci_desc_t next = nullptr;
+  SCIOpen(&next, 0, &error);
+  SCIClose(next, 0, &error);
+  EXPECT_EQ(error, SCI_ERR_OK);
+  EXPECT_EQ(Held(fabric), before);
+  SCITerminate();
+}
 
 }  // namespace

@@ -1,8 +1,9 @@
 // Mapped segments: what the processor reads and stores itself.
 //
-// A map is the segment's memory. With delayed stores it is a buffer of its own, and what the
-// program stored there is carried on by a flush, or by the event thread a little later: in words of
-// eight bytes, in an order that the faults of the settings decide.
+// A map is the segment's memory. With delayed stores, or of a broadcast segment, it is a buffer of
+// its own, and what the program stored there is carried on by a flush, or by the event thread a
+// little later: to one node in words of eight bytes, in an order that the faults of the settings
+// decide; to a group in blocks no larger than what changed, since other nodes store beside it.
 #include <immintrin.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,55 +20,78 @@ using namespace software_sisci;
 namespace software_sisci {
 namespace {
 
-constexpr std::size_t kWord = 8;
 constexpr auto kTornTime = std::chrono::microseconds(300);
 
-void store_word(std::byte* target, const std::byte* source) {
-  std::uint64_t word = 0;
-  std::memcpy(&word, source, kWord);
-  std::atomic_ref(*reinterpret_cast<std::uint64_t*>(target)).store(word);
+std::size_t words_of(const sci_map& map) { return map.sent.size() / kWord; }
+
+// What was stored since the last flush, and is noted as sent.
+std::vector<Block> take_stored(sci_map& map) {
+  std::vector<Block> blocks = blocks_that_differ(map.pointer, map.sent.data(), words_of(map));
+  // The program may go on storing: what was seen is what is sent.
+  for (const Block& block : blocks) {
+    std::memcpy(map.sent.data() + block.offset, map.pointer + block.offset, block.bytes);
+  }
+  return blocks;
+}
+
+// Members that came later get what was stored before: that it is stored again is not seen here.
+bool flush_to_group(Library& mine, sci_map& map) {
+  const std::vector<Block> stored = take_stored(map);
+  std::vector<Block> all;
+  map.told = map.remote->group->for_each(mine, [&](const Group::Member& member) {
+    const bool new_here = member.number > map.told;
+    if (new_here && all.empty()) {
+      all = blocks_that_differ(map.sent.data(), nullptr, words_of(map));
+    }
+    for (const Block& block : new_here ? all : stored) {
+      if (map.offset + block.offset + block.bytes > rounded(member.bytes)) break;
+      store_block(member.memory + map.offset + block.offset, map.sent.data() + block.offset,
+                  block.bytes);
+    }
+  });
+  return !stored.empty();
+}
+
+// A word of the other side, whole.
+bool flush_to_target(Library& mine, sci_map& map, bool asked) {
+  const auto settings = mine.settings();
+  std::vector<std::size_t> words;
+  for (const Block& block : take_stored(map)) words.push_back(block.offset / kWord * kWord);
+  if (words.empty()) return false;
+  const std::uint64_t number = asked ? ++map.flushes : 0;
+  const auto hit = [&](std::uint64_t every) { return asked && every != 0 && number % every == 0; };
+  const auto store = [&](std::size_t word) {
+    store_block(map.target + word, map.sent.data() + word, kWord);
+  };
+  if (hit(settings->lost_flush)) {
+    map.store_lost = true;
+    words.erase(words.begin());
+    if (words.empty()) return true;
+  }
+  if (hit(settings->torn_flush)) {
+    store(words.back());
+    usleep(static_cast<unsigned>(kTornTime.count()));
+  }
+  for (const std::size_t word : words) store(word);
+  return true;
+}
+
+// With the lock of the map.
+bool flush_locked(Library& mine, sci_map& map, bool asked) {
+  if (map.sent.empty() || map.dead) return false;
+  return map.remote->group ? flush_to_group(mine, map) : flush_to_target(mine, map, asked);
 }
 
 }  // namespace
 
-void flush_map(Library& mine, sci_map& map, bool asked) {
+bool flush_map(Library& mine, sci_map& map, bool asked) {
   const std::lock_guard lock(map.lock);
-  if (map.target == nullptr || map.dead) return;
-  const auto settings = mine.settings();
-  std::vector<std::size_t> changed;
-  for (std::size_t line = 0; line < map.bytes; line += 64) {
-    const std::size_t length = std::min<std::size_t>(64, map.bytes - line);
-    if (std::memcmp(map.pointer + line, map.sent.data() + line, length) == 0) continue;
-    for (std::size_t word = line; word + kWord <= line + length; word += kWord) {
-      if (std::memcmp(map.pointer + word, map.sent.data() + word, kWord) != 0) {
-        changed.push_back(word);
-      }
-    }
-  }
-  if (changed.empty()) return;
-  // The program may go on storing: what was seen is what is sent.
-  for (const std::size_t word : changed) {
-    std::memcpy(map.sent.data() + word, map.pointer + word, kWord);
-  }
-  const std::uint64_t number = asked ? ++map.flushes : 0;
-  const auto hit = [&](std::uint64_t every) { return asked && every != 0 && number % every == 0; };
-  if (hit(settings->lost_flush)) {
-    map.store_lost = true;
-    changed.erase(changed.begin());
-    if (changed.empty()) return;
-  }
-  if (hit(settings->torn_flush)) {
-    store_word(map.target + changed.back(), map.sent.data() + changed.back());
-    usleep(static_cast<unsigned>(kTornTime.count()));
-  }
-  for (const std::size_t word : changed) store_word(map.target + word, map.sent.data() + word);
+  return flush_locked(mine, map, asked);
 }
 
 }  // namespace software_sisci
 
 namespace {
-
-std::size_t rounded(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 void check_range(std::size_t offset, std::size_t bytes, std::size_t whole) {
   require(bytes > 0, SCI_ERR_SIZE_ALIGNMENT);
@@ -136,16 +160,20 @@ volatile void* SCIMapRemoteSegment(sci_remote_segment_t segment, sci_map_t* map,
           made->fixed = (flags & SCI_FLAG_FIXED_MAP_ADDR) != 0;
           const int protection =
               (flags & SCI_FLAG_READONLY_MAP) != 0 ? PROT_READ : PROT_READ | PROT_WRITE;
-          if (settings->delayed_stores) {
-            require(!made->fixed, SCI_ERR_FLAG_NOT_IMPLEMENTED);
-            made->target = map_at(segment->file, offset, size, nullptr, false, protection);
-            void* own = mmap(nullptr, rounded(size), PROT_READ | PROT_WRITE,
-                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+          if (segment->group || settings->delayed_stores) {
+            require(segment->group || !made->fixed, SCI_ERR_FLAG_NOT_IMPLEMENTED);
+            if (!segment->group) {
+              made->target = map_at(segment->file, offset, size, nullptr, false, protection);
+            }
+            void* own = mmap(made->fixed ? address : nullptr, rounded(size), PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | (made->fixed ? MAP_FIXED : 0), -1, 0);
             require(own != MAP_FAILED, SCI_ERR_NOSPC);
             made->pointer = static_cast<std::byte*>(own);
-            made->sent.resize(size);
-            std::memcpy(made->sent.data(), made->target, size);
-            std::memcpy(made->pointer, made->sent.data(), size);
+            made->sent.resize((size + kWord - 1) / kWord * kWord);
+            if (made->target != nullptr) {
+              std::memcpy(made->sent.data(), made->target, made->sent.size());
+              std::memcpy(made->pointer, made->sent.data(), made->sent.size());
+            }
             mine.map_made(*made);
           } else {
             made->pointer = map_at(segment->file, offset, size, address, made->fixed, protection);
@@ -167,24 +195,25 @@ SISCI_EXPORT(SCIMapRemoteSegment);
 void SCIUnmapSegment(sci_map_t map, unsigned int /*flags*/, sci_error_t* error) {
   call(error, [&] {
     sci_map& gone = checked(map);
-    require(gone.children == 0, SCI_ERR_BUSY);
     Library& mine = library();
+    require(gone.sequences.empty() || !mine.settings()->strict, SCI_ERR_BUSY);
     if (gone.remote != nullptr) {
       // First of all: the event thread writes into the maps of a segment that it finds lost.
       {
         const std::lock_guard lock(gone.remote->maps_lock);
         gone.remote->maps.erase(&gone);
       }
-      if (gone.target != nullptr) {
+      if (!gone.sent.empty()) {
         flush_map(mine, gone, true);
         mine.map_gone(gone);
-        munmap(gone.target, rounded(gone.bytes));
       }
+      if (gone.target != nullptr) munmap(gone.target, rounded(gone.bytes));
       mine.mapped -= gone.bytes;
       munmap(gone.pointer, rounded(gone.bytes));
     } else if (gone.local->backing == Backing::kLibrary) {
       munmap(gone.pointer, rounded(gone.bytes));
     }
+    for (sci_sequence* sequence : gone.sequences) sequence->map = nullptr;
     delete map;
   });
 }
@@ -202,23 +231,28 @@ SISCI_EXPORT(SCIGetMapPhysAddr);
 
 namespace {
 
+// The map of a sequence. It may be unmapped before the sequence is removed.
+sci_map& map_of(sci_sequence_t sequence) {
+  require(sequence != nullptr, SCI_ERR_ILLEGAL_PARAMETER);
+  require(sequence->map != nullptr, SCI_ERR_ILLEGAL_OPERATION);
+  return *sequence->map;
+}
+
 // A store that was lost may be made again; a link that was down has to come back first.
-sci_sequence_status_t check(sci_sequence& sequence) {
-  sci_map& map = sequence.map;
+sci_sequence_status_t check(sci_sequence_t sequence) {
+  sci_map& map = map_of(sequence);
   if (map.remote == nullptr) return SCI_SEQ_OK;
   flush_map(library(), map, true);
   if (map.remote->lost || !map.remote->operational) {
-    sequence.broken = true;
+    sequence->broken = true;
     return SCI_SEQ_NOT_RETRIABLE;
   }
   const std::lock_guard lock(map.lock);
-  if (sequence.broken || map.store_lost) {
-    sequence.broken = false;
+  if (sequence->broken || map.store_lost) {
+    sequence->broken = false;
     map.store_lost = false;
     // What was stored is sent again.
-    if (!map.sent.empty()) {
-      std::memcpy(map.sent.data(), map.target, map.bytes);
-    }
+    if (map.target != nullptr) std::memcpy(map.sent.data(), map.target, map.sent.size());
     return SCI_SEQ_RETRIABLE;
   }
   return SCI_SEQ_OK;
@@ -231,6 +265,8 @@ void SCICreateMapSequence(sci_map_t map, sci_sequence_t* sequence, unsigned int 
   call(error, [&] {
     require(sequence != nullptr, SCI_ERR_ILLEGAL_PARAMETER);
     *sequence = new sci_sequence(checked(map));
+    const std::lock_guard lock(map->lock);
+    map->sequences.insert(*sequence);
   });
 }
 SISCI_EXPORT(SCICreateMapSequence);
@@ -238,6 +274,10 @@ SISCI_EXPORT(SCICreateMapSequence);
 void SCIRemoveSequence(sci_sequence_t sequence, unsigned int /*flags*/, sci_error_t* error) {
   call(error, [&] {
     require(sequence != nullptr, SCI_ERR_ILLEGAL_PARAMETER);
+    if (sequence->map != nullptr) {
+      const std::lock_guard lock(sequence->map->lock);
+      sequence->map->sequences.erase(sequence);
+    }
     delete sequence;
   });
 }
@@ -246,8 +286,7 @@ SISCI_EXPORT(SCIRemoveSequence);
 sci_sequence_status_t SCIStartSequence(sci_sequence_t sequence, unsigned int /*flags*/,
                                        sci_error_t* error) {
   return call(error, [&] {
-    require(sequence != nullptr, SCI_ERR_ILLEGAL_PARAMETER);
-    const sci_remote_segment* remote = sequence->map.remote;
+    const sci_remote_segment* remote = map_of(sequence).remote;
     const bool reachable = remote == nullptr || (!remote->lost && remote->operational);
     sequence->broken = !reachable;
     return reachable ? SCI_SEQ_OK : SCI_SEQ_NOT_RETRIABLE;
@@ -257,17 +296,14 @@ SISCI_EXPORT(SCIStartSequence);
 
 sci_sequence_status_t SCICheckSequence(sci_sequence_t sequence, unsigned int /*flags*/,
                                        sci_error_t* error) {
-  return call(error, [&] {
-    require(sequence != nullptr, SCI_ERR_ILLEGAL_PARAMETER);
-    return check(*sequence);
-  });
+  return call(error, [&] { return check(sequence); });
 }
 SISCI_EXPORT(SCICheckSequence);
 
 void SCIStoreBarrier(sci_sequence_t sequence, unsigned int /*flags*/) {
   _mm_sfence();
-  if (sequence != nullptr && sequence->map.target != nullptr) {
-    flush_map(*Library::get(), sequence->map, true);
+  if (sequence != nullptr && sequence->map != nullptr) {
+    flush_map(*Library::get(), *sequence->map, true);
   }
 }
 SISCI_EXPORT(SCIStoreBarrier);
@@ -275,20 +311,39 @@ SISCI_EXPORT(SCIStoreBarrier);
 void SCIFlush(sci_sequence_t sequence, unsigned int flags) { SCIStoreBarrier(sequence, flags); }
 SISCI_EXPORT(SCIFlush);
 
+namespace {
+
+std::atomic<unsigned> copy_function{0};
+
+// After what was stored before. Other than a store, it is seen when it changes nothing.
+void copy_to_group(Library& mine, sci_map& map, const std::byte* data, std::size_t offset,
+                   std::size_t bytes) {
+  const std::lock_guard lock(map.lock);
+  if (map.dead) return;
+  (void)flush_locked(mine, map, false);
+  std::memcpy(map.pointer + offset, data, bytes);
+  std::memcpy(map.sent.data() + offset, data, bytes);
+  map.remote->group->store(mine, map.offset + offset, data, bytes);
+}
+
+}  // namespace
+
 void SCIMemCpy(sci_sequence_t sequence, void* memory, sci_map_t map, size_t offset, size_t size,
                unsigned int flags, sci_error_t* error) {
   call(error, [&] {
-    const sci_map& remote = checked(map);
+    sci_map& remote = checked(map);
     require(memory != nullptr, SCI_ERR_ILLEGAL_PARAMETER);
     require(offset <= remote.bytes && size <= remote.bytes - offset, SCI_ERR_OUT_OF_RANGE);
     if ((flags & SCI_FLAG_BLOCK_READ) != 0) {
       const std::byte* from = remote.target != nullptr ? remote.target : remote.pointer;
       std::memcpy(memory, from + offset, size);
+    } else if (remote.remote != nullptr && remote.remote->group) {
+      copy_to_group(library(), remote, static_cast<const std::byte*>(memory), offset, size);
     } else {
       std::memcpy(remote.pointer + offset, memory, size);
     }
     if (sequence != nullptr && (flags & SCI_FLAG_ERROR_CHECK) != 0) {
-      require(check(*sequence) == SCI_SEQ_OK, SCI_ERR_TRANSFER_FAILED);
+      require(check(sequence) == SCI_SEQ_OK, SCI_ERR_TRANSFER_FAILED);
     }
   });
 }
@@ -308,3 +363,10 @@ void SCICacheSync(sci_map_t map, void* /*address*/, size_t /*length*/, unsigned 
   call(error, [&] { (void)checked(map); });
 }
 SISCI_EXPORT(SCICacheSync);
+
+// Which of them is best is a matter of adapters: here all copy alike.
+void SetSciMemCopyFunction(unsigned int function) { copy_function = function; }
+SISCI_EXPORT(SetSciMemCopyFunction);
+
+unsigned int GetSciMemCopyFunction() { return copy_function; }
+SISCI_EXPORT(GetSciMemCopyFunction);

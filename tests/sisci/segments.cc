@@ -13,9 +13,12 @@
 
 using namespace software_sisci;
 
-namespace {
+namespace software_sisci {
 
-bool whole_pages(std::size_t value, std::size_t page) { return value % page == 0; }
+int open_file_of(pid_t process, int file) {
+  const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(file);
+  return open(path.c_str(), O_RDWR | O_CLOEXEC);
+}
 
 std::byte* map_file(int file, std::size_t bytes) {
   void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -23,12 +26,16 @@ std::byte* map_file(int file, std::size_t bytes) {
   return static_cast<std::byte*>(mapped);
 }
 
-std::size_t rounded(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-
 void close_memory(int file, std::byte* memory, std::size_t bytes) {
   if (memory != nullptr) munmap(memory, rounded(bytes));
   if (file >= 0) close(file);
 }
+
+}  // namespace software_sisci
+
+namespace {
+
+bool whole_pages(std::size_t value, std::size_t page) { return value % page == 0; }
 
 SegmentEntry& take_entry(Library& mine, const sci_local_segment& segment) {
   State& state = mine.fabric().state();
@@ -60,12 +67,18 @@ SegmentEntry& take_entry(Library& mine, const sci_local_segment& segment) {
   entry.available = {};
   entry.shared = false;
   entry.ready = false;
+  entry.broadcast = segment.broadcast;
+  entry.unicast = segment.unicast;
   entry.gpu = {};
   for (auto& word : entry.opened) word = 0;
   entry.connections = 0;
   entry.events_written = 0;
   ++entry.generation;
   return entry;
+}
+
+void check_multicast(const Library& mine) {
+  require(mine.settings()->multicast_groups > 0, SCI_ERR_FLAG_NOT_IMPLEMENTED);
 }
 
 void check_handle(const void* handle) { require(handle != nullptr, SCI_ERR_ILLEGAL_PARAMETER); }
@@ -138,14 +151,15 @@ Looked sci_local_segment::look(Library& mine) {
 
 Looked sci_remote_segment::look(Library& mine) {
   bool changed = false;
-  if (!lost && (connection->cut || entry->generation != generation)) {
+  if (!lost && !group && (connection->cut || entry->generation != generation)) {
     lost = true;
     changed = true;
     const std::lock_guard lock(events_lock);
     events.push_back(SCI_CB_LOST);
   }
   const auto settings = mine.settings();
-  const bool up = settings->link_up(mine.host(), adapter) && settings->link_up(host, adapter);
+  const bool up =
+      settings->link_up(mine.host(), adapter) && (group || settings->link_up(host, adapter));
   if (!lost && up != operational) {
     operational = up;
     changed = true;
@@ -160,6 +174,7 @@ Looked sci_remote_segment::look(Library& mine) {
       const std::lock_guard map_lock(map->lock);
       if (map->dead == dead) continue;
       map->dead = dead;
+      if (group) continue;  // reading it says nothing in any case
       std::byte* const place = map->target != nullptr ? map->target : map->pointer;
       if (dead) {
         mmap(place, rounded(map->bytes), PROT_READ | PROT_WRITE,
@@ -196,6 +211,12 @@ void SCICreateSegment(sci_desc_t sd, sci_local_segment_t* segment, unsigned int 
     made->id = id;
     made->bytes = size;
     made->private_ = (flags & SCI_FLAG_PRIVATE) != 0;
+    made->broadcast = (flags & SCI_FLAG_BROADCAST) != 0;
+    made->unicast = !made->broadcast || (flags & SCI_FLAG_ALLOW_UNICAST) != 0;
+    if (made->broadcast) {
+      check_multicast(mine);
+      require((flags & SCI_FLAG_EMPTY) == 0, SCI_ERR_FLAG_NOT_IMPLEMENTED);
+    }
     made->callback = calls ? callback : nullptr;
     made->arg = arg;
     if ((flags & SCI_FLAG_EMPTY) == 0) {
@@ -223,6 +244,8 @@ void SCICreateSegment(sci_desc_t sd, sci_local_segment_t* segment, unsigned int 
         while (mine.fabric().find_segment(mine.host(), made->id) != nullptr) ++made->id;
       }
       require(mine.fabric().find_segment(mine.host(), made->id) == nullptr, SCI_ERR_SEGMENTID_USED);
+      require(!made->broadcast || made->id < mine.settings()->multicast_groups,
+              SCI_ERR_ILLEGAL_PARAMETER);
       made->entry = &take_entry(mine, *made);
       made->generation = made->entry->generation;
     } catch (...) {
@@ -292,8 +315,8 @@ void SCIRemoveSegment(sci_local_segment_t segment, unsigned int flags, sci_error
     require(segment->children == 0, SCI_ERR_BUSY);
     if (segment->owner) {
       const Fabric::Lock lock(mine.fabric());
-      require(segment->entry->connections == 0 || (flags & SCI_FLAG_FORCE_REMOVE) != 0,
-              SCI_ERR_BUSY);
+      const bool force = !mine.settings()->strict || (flags & SCI_FLAG_FORCE_REMOVE) != 0;
+      require(segment->entry->connections == 0 || force, SCI_ERR_BUSY);
       mine.fabric().free_segment(*segment->entry);
     }
     if (segment->owner) wait_for_copies(mine, *segment->entry, segment->generation);
@@ -364,10 +387,7 @@ void SCIAttachLocalSegment(sci_desc_t sd, sci_local_segment_t* segment, unsigned
       made->bytes = entry->bytes;
       made->backing = Backing::kLibrary;
       made->events_read = entry->events_written;
-      const std::string path = "/proc/" +
-                               std::to_string(mine.fabric().state().processes[entry->process].pid) +
-                               "/fd/" + std::to_string(entry->file);
-      made->file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+      made->file = open_file_of(mine.fabric().state().processes[entry->process].pid, entry->file);
       require(made->file >= 0, SCI_ERR_ACCESS);
     }
     made->memory = map_file(made->file, rounded(made->bytes));
@@ -424,12 +444,24 @@ ConnectionEntry& take_connection(State& state) {
 }
 
 void disconnect(Library& mine, sci_remote_segment& segment) {
+  if (segment.group) return;
   {
     const Fabric::Lock lock(mine.fabric());
     mine.fabric().free_connection(*segment.connection);
   }
   mine.fabric().announce();
   close_memory(segment.file, segment.memory, segment.bytes);
+}
+
+// Joins the group of a broadcast segment, which one that is available makes.
+void join(Library& mine, sci_remote_segment& segment) {
+  mine.check_adapter(segment.adapter);
+  check_multicast(mine);
+  require(mine.settings()->link_up(mine.host(), segment.adapter), SCI_ERR_NO_LINK_ACCESS);
+  segment.group = std::make_unique<Group>(segment.id, segment.adapter);
+  segment.backing = Backing::kLibrary;
+  segment.bytes = segment.group->bytes(mine);
+  require(segment.bytes > 0, SCI_ERR_NO_SUCH_SEGMENT);
 }
 
 }  // namespace
@@ -444,19 +476,28 @@ void SCIConnectSegment(sci_desc_t sd, sci_remote_segment_t* segment, unsigned in
     const bool calls = (flags & SCI_FLAG_USE_CALLBACK) != 0;
     require(!calls || callback != nullptr, SCI_ERR_ILLEGAL_PARAMETER);
     auto made = std::make_unique<sci_remote_segment>(*sd);
-    made->host = mine.reach(adapter, nodeId);
     made->node = nodeId;
     made->id = id;
     made->adapter = adapter;
     made->callback = calls ? callback : nullptr;
     made->arg = arg;
+    const bool broadcast = (flags & SCI_FLAG_BROADCAST) != 0;
+    require(broadcast == (nodeId == DIS_BROADCAST_NODEID_GROUP_ALL), SCI_ERR_ILLEGAL_NODEID);
+    if (broadcast) {
+      join(mine, *made);
+      *segment = made.release();
+      mine.watch(**segment);
+      return;
+    }
+    made->host = mine.reach(adapter, nodeId);
     const unsigned own_node = mine.settings()->node_id(mine.host(), adapter);
     GpuShare share;
     {
       const Fabric::Lock lock(mine.fabric());
       State& state = mine.fabric().state();
       SegmentEntry* entry = mine.fabric().find_segment(made->host, id);
-      require(entry != nullptr && entry->available[adapter], SCI_ERR_NO_SUCH_SEGMENT);
+      require(entry != nullptr && entry->available[adapter] && entry->unicast,
+              SCI_ERR_NO_SUCH_SEGMENT);
       made->entry = entry;
       made->generation = entry->generation;
       made->bytes = entry->bytes;
@@ -464,9 +505,7 @@ void SCIConnectSegment(sci_desc_t sd, sci_remote_segment_t* segment, unsigned in
       made->address = entry->address;
       made->pid = state.processes[entry->process].pid;
       if (entry->backing == Backing::kLibrary) {
-        const std::string path =
-            "/proc/" + std::to_string(made->pid) + "/fd/" + std::to_string(entry->file);
-        made->file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+        made->file = open_file_of(made->pid, entry->file);
         require(made->file >= 0, SCI_ERR_CONNECTION_REFUSED);
       }
       try {

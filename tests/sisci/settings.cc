@@ -44,6 +44,14 @@ bool node(Line& line, Settings& settings) {
   return true;
 }
 
+bool name(Line& line, Settings& settings) {
+  unsigned host = 0;
+  std::string text;
+  if (!(line >> host >> text)) return false;
+  settings.names[text] = host;
+  return true;
+}
+
 bool link_down(Line& line, Settings& settings) {
   unsigned host = 0;
   unsigned adapter = 0;
@@ -65,9 +73,12 @@ const std::map<std::string, Reader>& readers() {
       {"hosts", number(&Settings::hosts)},
       {"adapters", number(&Settings::adapters)},
       {"node", node},
+      {"name", name},
       {"bus", bus},
       {"link_width", number(&Settings::link_width)},
       {"link_generation", number(&Settings::link_generation)},
+      {"multicast_groups", number(&Settings::multicast_groups)},
+      {"strict", yes_or_no(&Settings::strict)},
       {"driver", yes_or_no(&Settings::driver)},
       {"gpu_memory", yes_or_no(&Settings::gpu_memory)},
       {"cuda_library", cuda_library},

@@ -24,10 +24,17 @@ struct Settings {
   unsigned hosts = 8;
   unsigned adapters = 1;
   std::map<std::pair<unsigned, unsigned>, unsigned>
-      node_ids;         // others follow a rule, see node_id()
-  unsigned bus = 0x17;  // of adapter 0 on PCI; others follow
+      node_ids;                           // others follow a rule, see node_id()
+  std::map<std::string, unsigned> names;  // of hosts, besides host0, host1, ...
+  unsigned bus = 0x17;                    // of adapter 0 on PCI; others follow
   unsigned link_width = 8;
   unsigned link_generation = 3;
+  unsigned multicast_groups = 64;  // as PCI Express has at most; 0: adapters without multicast
+
+  // What the API's description permits and adapters do not do: SCIRemoveSegment is busy while peers
+  // are connected, SCIUnmapSegment while the map has a sequence, and a DMA queue, which must have
+  // one entry or more, takes no vector with more.
+  bool strict = false;
 
   bool driver = true;      // false: initializing works, opening does not
   bool gpu_memory = true;  // false: attaching it is refused, as without the peer-memory interface
@@ -45,7 +52,8 @@ struct Settings {
   std::uint64_t fail_transfer = 0;   // this one ends in the state ERROR
   bool transfer_from_memory = true;  // false: transfers from plain memory are not supported
 
-  // Stores into mapped remote memory are held back, and arrive at a flush or a little later.
+  // Stores into mapped remote memory are held back, and arrive at a flush or a little later. The
+  // faults of flushes are those of segments of one node.
   bool delayed_stores = false;
   std::uint64_t torn_flush = 0;  // every so many flushes, the last word arrives before the others
   std::uint64_t lost_flush = 0;  // every so many flushes, the first word never arrives

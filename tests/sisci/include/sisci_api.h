@@ -55,6 +55,8 @@
 #define SCIMemCpy SISCI_FUNCTION(SCIMemCpy)
 #define SCIMemWrite SISCI_FUNCTION(SCIMemWrite)
 #define SCICacheSync SISCI_FUNCTION(SCICacheSync)
+#define SetSciMemCopyFunction SISCI_FUNCTION(SetSciMemCopyFunction)
+#define GetSciMemCopyFunction SISCI_FUNCTION(GetSciMemCopyFunction)
 #define SCICreateDMAQueue SISCI_FUNCTION(SCICreateDMAQueue)
 #define SCIRemoveDMAQueue SISCI_FUNCTION(SCIRemoveDMAQueue)
 #define SCIStartDmaTransfer SISCI_FUNCTION(SCIStartDmaTransfer)
@@ -175,6 +177,9 @@ void SISCI_FUNCTION(SCIMemWrite)(void* memory, volatile void* remote, size_t siz
                                  unsigned int flags, sci_error_t* error);
 void SISCI_FUNCTION(SCICacheSync)(sci_map_t map, void* address, size_t length, unsigned int flags,
                                   sci_error_t* error);
+/* By which of its functions SCIMemCpy copies. */
+void SISCI_FUNCTION(SetSciMemCopyFunction)(unsigned int function);
+unsigned int SISCI_FUNCTION(GetSciMemCopyFunction)(void);
 
 void SISCI_FUNCTION(SCICreateDMAQueue)(sci_desc_t sd, sci_dma_queue_t* queue, unsigned int adapter,
                                        unsigned int maxEntries, unsigned int flags,

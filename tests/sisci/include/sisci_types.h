@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "dis_types.h"
 #include "sisci_error.h"
 
 typedef struct sci_desc* sci_desc_t;
@@ -59,9 +60,6 @@ typedef enum {
   SCI_DMA_TYPE_SYSTEM,
   SCI_DMA_TYPE_TRANSPARENT
 } sci_dma_type_t;
-
-#define DIS_BROADCAST_NODEID_GROUP_ALL 252
-#define DIS_DMA_MAX_VECLEN 256
 
 typedef struct {
   char* str;
@@ -125,9 +123,6 @@ typedef struct {
   unsigned int remote_offset;
   unsigned int flags;
 } dis_dma_vec_t;
-
-typedef unsigned int dis_nodeId_list_t[8];
-typedef unsigned int dis_virt_adapter_t;
 
 typedef sci_callback_action_t (*sci_cb_local_segment_t)(void* arg, sci_local_segment_t segment,
                                                         sci_segment_cb_reason_t reason,

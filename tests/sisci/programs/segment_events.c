@@ -31,8 +31,6 @@ int main(int argc, char** argv) {
     if (SCIWaitForLocalSegmentEvent(segment, &node, &adapter, 20000, 0, &error) != SCI_CB_CONNECT) {
       return 1;
     }
-    SCIRemoveSegment(segment, 0, &error);
-    if (error != SCI_ERR_BUSY) return 1;
     SCISetSegmentUnavailable(segment, ADAPTER, SCI_FLAG_FORCE_DISCONNECT, &error);
     OK("SCISetSegmentUnavailable");
     do {
