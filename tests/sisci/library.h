@@ -151,6 +151,7 @@ struct sci_map final {
   std::vector<std::byte> sent;  // whole words; empty when stores arrive at once
   std::uint64_t told = 0;       // the newest member of the group that was told of earlier stores
   std::uint64_t flushes = 0;
+  software_sisci::Clock::time_point flushed = software_sisci::Clock::now();
   bool store_lost = false;
   std::set<sci_sequence*> sequences;
 };

@@ -466,6 +466,25 @@ TEST_F(SoftwareSisci, DelayedStoresArriveAtAFlush) {
   EXPECT_EQ(mine[3], 7U);
 }
 
+TEST_F(SoftwareSisci, DelayedStoresMayWaitForAFlush) {
+  set("delayed_stores yes\nstore_delay_ms 100000\n");
+  sci_local_segment_t segment = available(1);
+  auto* mine = reinterpret_cast<volatile std::uint64_t*>(local_memory(segment));
+  sci_map_t map = nullptr;
+  auto* theirs = static_cast<volatile std::uint64_t*>(
+      SCIMapRemoteSegment(connect(1), &map, 0, kBytes, nullptr, 0, &error_));
+  sci_sequence_t sequence = nullptr;
+  SCICreateMapSequence(map, &sequence, 0, &error_);
+  theirs[1] = 5;
+  std::this_thread::sleep_for(100ms);
+  EXPECT_EQ(mine[1], 0U);
+  SCIFlush(sequence, 0);
+  EXPECT_EQ(mine[1], 5U);
+  theirs[2] = 6;
+  SCIUnmapSegment(map, 0, &error_);
+  EXPECT_EQ(mine[2], 6U);
+}
+
 // Their last bytes, too, though they are no whole word.
 TEST_F(SoftwareSisci, DelayedStoresArriveAtTheEndOfASegment) {
   set("delayed_stores yes\n");

@@ -55,6 +55,11 @@ bool flush_to_group(Library& mine, sci_map& map) {
 // A word of the other side, whole.
 bool flush_to_target(Library& mine, sci_map& map, bool asked) {
   const auto settings = mine.settings();
+  const Clock::time_point now = Clock::now();
+  if (!asked && now < map.flushed + std::chrono::milliseconds(settings->store_delay_ms)) {
+    return false;
+  }
+  map.flushed = now;
   std::vector<std::size_t> words;
   for (const Block& block : take_stored(map)) words.push_back(block.offset / kWord * kWord);
   if (words.empty()) return false;

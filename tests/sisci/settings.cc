@@ -93,6 +93,7 @@ const std::map<std::string, Reader>& readers() {
       {"fail_transfer", number(&Settings::fail_transfer)},
       {"transfer_from_memory", yes_or_no(&Settings::transfer_from_memory)},
       {"delayed_stores", yes_or_no(&Settings::delayed_stores)},
+      {"store_delay_ms", number(&Settings::store_delay_ms)},
       {"torn_flush", number(&Settings::torn_flush)},
       {"lost_flush", number(&Settings::lost_flush)},
       {"megabytes_per_second", number(&Settings::megabytes_per_second)},

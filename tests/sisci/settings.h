@@ -55,6 +55,7 @@ struct Settings {
   // Stores into mapped remote memory are held back, and arrive at a flush or a little later. The
   // faults of flushes are those of segments of one node.
   bool delayed_stores = false;
+  unsigned store_delay_ms = 0;   // after the last flush; 0: as soon as the library looks
   std::uint64_t torn_flush = 0;  // every so many flushes, the last word arrives before the others
   std::uint64_t lost_flush = 0;  // every so many flushes, the first word never arrives
 

@@ -245,6 +245,62 @@ TEST(Sisci, LostStoresAreNoticed) {
   });
 }
 
+// Stores that nobody flushes stay with the CPU. An end that fails says so while it is still there,
+// one that closes before its segment is gone.
+TEST(Sisci, DelayedStoresTellThatAnEndHasGone) {
+  const std::string held = "delayed_stores yes\nstore_delay_ms 600000\n";
+  alone(held + "iommu absent\nlose_transfer 9\n", [](const SoftwareFabric& fabric) {
+    Ends ends(fabric, {{"VERIFY", "all"}});
+    ends.connect();
+    const std::vector<char> out(kLarge, 'x');
+    std::vector<char> in(kLarge);
+    const ReceiveBuffer buffer{in.data(), in.size(), 0, nullptr};
+    std::unique_ptr<Request> send;
+    const auto keep_sending = [&] {
+      if (!send) {
+        send = ends.sender->send(out.data(), out.size(), 0, nullptr);
+      } else if (send->test()) {
+        send.reset();
+      }
+    };
+    std::unique_ptr<Request> receive;
+    const auto keep_receiving = [&] {
+      if (!receive || receive->test()) receive = ends.receiver->receive({&buffer, 1});
+    };
+    EXPECT_WORDS(words_of(
+                     [&] {
+                       Ends::until([&] {
+                         keep_sending();
+                         keep_receiving();
+                         return false;
+                       });
+                     },
+                     Errc::kPeerLost),
+                 "wrong checksum");
+    EXPECT_WORDS(words_of(
+                     [&] {
+                       Ends::until([&] {
+                         keep_sending();
+                         return false;
+                       });
+                     },
+                     Errc::kPeerLost),
+                 "it closed the connection");
+  });
+  alone(held, [](const SoftwareFabric& fabric) {
+    Ends ends(fabric);
+    ends.connect();
+    CHECK_THAT(ends.exchange(8));
+    char in = 0;
+    const ReceiveBuffer buffer{&in, 1, 0, nullptr};
+    const auto receive = ends.receiver->receive({&buffer, 1});
+    ends.sender.reset();
+    EXPECT_WORDS(words_of([&] { Ends::until([&] { return receive->test().has_value(); }); },
+                          Errc::kPeerLost),
+                 "it closed the connection");
+  });
+}
+
 TEST(Sisci, SlowLinksOnlyTakeTime) {
   alone("megabytes_per_second 200\nlatency_us 300\n", [](const SoftwareFabric& fabric) {
     Ends ends(fabric);
