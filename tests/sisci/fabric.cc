@@ -23,7 +23,7 @@
 namespace software_sisci {
 namespace {
 
-constexpr std::uint64_t kReady = 0x534f465453434934;  // of this layout
+constexpr std::uint64_t kReady = 0x534f465453434900 + kLayout;
 
 // When a process began, in the kernel's ticks: with its number, that names it for good.
 std::uint64_t start_time(pid_t pid) {
@@ -46,7 +46,23 @@ bool alive(const ProcessEntry& process) { return start_time(process.pid) == proc
 }  // namespace
 
 Fabric::Fabric(std::string path, unsigned host) : path_(std::move(path)) {
-  open_file();
+  try {
+    open_file();
+    enter(host);
+  } catch (...) {
+    release();
+    throw;
+  }
+  // Not before: a process that leaves would take the file for nobody's.
+  flock(file_, LOCK_UN);
+}
+
+Fabric::~Fabric() {
+  leave();
+  release();
+}
+
+void Fabric::enter(unsigned host) {
   const Lock lock(*this);
   reclaim();
   for (unsigned i = 0; i < kMaxProcesses; ++i) {
@@ -59,10 +75,9 @@ Fabric::Fabric(std::string path, unsigned host) : path_(std::move(path)) {
   throw std::runtime_error("too many processes use this fabric");
 }
 
-Fabric::~Fabric() {
-  leave();
-  munmap(state_, sizeof(State));
-  close(file_);
+void Fabric::release() noexcept {
+  if (state_ != nullptr) munmap(state_, sizeof(State));
+  if (file_ >= 0) close(file_);
 }
 
 void Fabric::leave() noexcept {
@@ -80,6 +95,7 @@ void Fabric::leave() noexcept {
   announce();
 }
 
+// Leaves it locked.
 void Fabric::open_file() {
   for (;;) {
     file_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -111,7 +127,6 @@ void Fabric::open_file() {
     state_->next_generation = 2;
     state_->ready = kReady;
   }
-  flock(file_, LOCK_UN);
 }
 
 Fabric::Lock::Lock(Fabric& fabric) : fabric_(fabric) {

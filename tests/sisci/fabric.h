@@ -2,9 +2,10 @@
 // object. There is no server.
 //
 // The file lies beside the settings file (`<settings file>.state`); without a settings file in
-// /dev/shm. It goes with the last process that uses it, however that ends: what a killed process
-// left is taken back by the others, and by the next that comes. Segments are anonymous files, which
-// others open through /proc/<pid>/fd, so they have no name and end with their last user.
+// /dev/shm, where its name tells the layout, as libraries of several builds may be in use. It goes
+// with the last process that uses it, however that ends: what a killed process left is taken back
+// by the others, and by the next that comes. Segments are anonymous files, which others open
+// through /proc/<pid>/fd, so they have no name and end with their last user.
 //
 // All tables are guarded by the lock (Fabric::Lock); what is atomic is also read without.
 #pragma once
@@ -22,6 +23,7 @@
 
 namespace software_sisci {
 
+constexpr unsigned kLayout = 5;  // of the file; raised with each change of State
 constexpr unsigned kNobody = ~0U;
 constexpr std::size_t kMaxProcesses = 256;
 constexpr std::size_t kMaxSegments = 16384;
@@ -167,6 +169,8 @@ class Fabric {
 
  private:
   void open_file();
+  void enter(unsigned host);
+  void release() noexcept;
   void reclaim_process(unsigned index);
 
   std::string path_;

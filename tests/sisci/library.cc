@@ -107,10 +107,11 @@ void Library::close(const sci_desc& descriptor) {
 
 void Library::begin() {
   try {
-    fabric_ = std::make_unique<Fabric>(settings_path_.empty()
-                                           ? "/dev/shm/software-sisci-" + std::to_string(getuid())
-                                           : settings_path_ + ".state",
-                                       host_);
+    fabric_ = std::make_unique<Fabric>(
+        settings_path_.empty()
+            ? "/dev/shm/software-sisci-" + std::to_string(kLayout) + "-" + std::to_string(getuid())
+            : settings_path_ + ".state",
+        host_);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "software SISCI: %s\n", error.what());
     throw Failure{SCI_ERR_SYSTEM};

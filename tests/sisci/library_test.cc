@@ -2,9 +2,11 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -730,6 +732,38 @@ TEST(SoftwareSisciSettings, NothingIsLeft) {
   SCIClose(later, 0, &error);
   SCITerminate();
   EXPECT_EQ(Held(fabric), before);
+}
+
+// A process that comes while another goes: they meet, or the later one makes the file anew.
+TEST(SoftwareSisciSettings, ProcessesComeAndGoAtOnce) {
+  const SoftwareFabric fabric;
+  sci_error_t error = SCI_ERR_OK;
+  std::array<pid_t, 2> others{};
+  for (pid_t& other : others) {
+    other = fork();
+    if (other != 0) continue;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    SCIInitialize(0, &error);
+    for (;;) {
+      sci_desc_t sd = nullptr;
+      SCIOpen(&sd, 0, &error);
+      SCIClose(sd, 0, &error);
+    }
+  }
+  SCIInitialize(0, &error);
+  int without_file = 0;
+  for (int i = 0; i < 1000; ++i) {
+    sci_desc_t sd = nullptr;
+    SCIOpen(&sd, 0, &error);
+    if (!Held(fabric).file) ++without_file;
+    SCIClose(sd, 0, &error);
+  }
+  EXPECT_EQ(without_file, 0);
+  for (const pid_t other : others) {
+    kill(other, SIGKILL);
+    waitpid(other, nullptr, 0);
+  }
+  SCITerminate();
 }
 
 sci_callback_action_t close_all(void* arg, sci_local_interrupt_t interrupt, sci_error_t) {

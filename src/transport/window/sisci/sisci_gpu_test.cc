@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -30,7 +31,6 @@
 namespace ropewalk::transport::window::sisci {
 namespace {
 
-using testing::alone;
 using testing::Ends;
 using testing::Settings;
 using testing::words_of;
@@ -44,6 +44,15 @@ const std::string kCuda = std::string("cuda_library ") + RW_STAND_IN_CUDA + "\n"
 constexpr std::size_t kMost = 3'000'001;
 // Ranges of GPU memory that the software bridges keep: scratch on each GPU.
 constexpr int kOfTheBridges = 2;
+
+/// Without what tests before it left in the stand-in, where they ran in this process.
+void alone(const std::string& fabric_settings,
+           const std::function<void(const SoftwareFabric&)>& body) {
+  testing::alone(fabric_settings, [&](const SoftwareFabric& fabric) {
+    StandIn().restart();
+    body(fabric);
+  });
+}
 
 const char* name_of(Memory memory) {
   return memory == Memory::kHost ? "host memory" : "GPU memory";
