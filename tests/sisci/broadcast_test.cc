@@ -296,6 +296,7 @@ TEST_F(Broadcast, LinksThatAreDownReceiveNothing) {
   set("link_down 0 0\n");
   sci_error_t status = SCI_ERR_OK;
   EXPECT_EQ(SCIWaitForRemoteSegmentEvent(all, &status, 5000, 0, &error_), SCI_CB_NOT_OPERATIONAL);
+  to_all[9] = 9;
   EXPECT_EQ(SCICheckSequence(sequence_, 0, &error_), SCI_SEQ_NOT_RETRIABLE);
   (void)join();
   EXPECT_EQ(error_, SCI_ERR_NO_LINK_ACCESS);
@@ -303,6 +304,8 @@ TEST_F(Broadcast, LinksThatAreDownReceiveNothing) {
   EXPECT_EQ(SCIWaitForRemoteSegmentEvent(all, &status, 5000, 0, &error_), SCI_CB_OPERATIONAL);
   to_all[2] = 2;
   EXPECT_TRUE(soon([&] { return one.word(2) == 2 && two.word(2) == 2; }));
+  EXPECT_EQ(one.word(9), 0U);  // what was stored meanwhile has vanished
+  EXPECT_EQ(two.word(9), 0U);
 }
 
 TEST_F(Broadcast, SegmentsMayBeOfDifferentSizes) {
@@ -338,6 +341,9 @@ TEST_F(Broadcast, WhatCannotBeIsRefused) {
   (void)member(3, SCI_FLAG_BROADCAST | SCI_FLAG_ALLOW_UNICAST);
   EXPECT_NE(join(3, 4, 0), nullptr);
   EXPECT_NE(join(3), nullptr);
+  sci_remote_data_interrupt_t interrupt = nullptr;
+  SCIConnectDataInterrupt(sd_, &interrupt, kAll, 0, 1, SCI_INFINITE_TIMEOUT, 0, &error_);
+  EXPECT_EQ(error_, SCI_ERR_NO_SUCH_NODEID);
   // Memory of other kinds, and what is no group.
   EXPECT_EQ(create(4, kBytes, SCI_FLAG_BROADCAST | SCI_FLAG_EMPTY), nullptr);
   EXPECT_EQ(error_, SCI_ERR_FLAG_NOT_IMPLEMENTED);

@@ -83,7 +83,12 @@ bool flush_to_target(Library& mine, sci_map& map, bool asked) {
 
 // With the lock of the map.
 bool flush_locked(Library& mine, sci_map& map, bool asked) {
-  if (map.sent.empty() || map.dead) return false;
+  if (map.sent.empty()) return false;
+  if (map.dead) {
+    // What is stored meanwhile vanishes. A map of one node shows that by itself.
+    if (map.remote->group) (void)take_stored(map);
+    return false;
+  }
   return map.remote->group ? flush_to_group(mine, map) : flush_to_target(mine, map, asked);
 }
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -18,10 +19,15 @@ class SoftwareFabric {
     if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
     folder_ = pattern;
     write(settings);
-    setenv("SOFTWARE_SISCI_SETTINGS", file().c_str(), 1);
+    if (const char* before = std::getenv(kVariable)) before_ = before;
+    setenv(kVariable, file().c_str(), 1);
   }
   ~SoftwareFabric() {
-    unsetenv("SOFTWARE_SISCI_SETTINGS");
+    if (before_) {
+      setenv(kVariable, before_->c_str(), 1);  // of a fabric that lives longer
+    } else {
+      unsetenv(kVariable);
+    }
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
   }
@@ -38,7 +44,9 @@ class SoftwareFabric {
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
 
  private:
+  static constexpr const char* kVariable = "SOFTWARE_SISCI_SETTINGS";
   std::filesystem::path folder_;
+  std::optional<std::string> before_;
 };
 
 }  // namespace ropewalk::transport
