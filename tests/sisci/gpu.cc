@@ -70,6 +70,9 @@ GpuMemory::GpuMemory(const std::string& library, Fabric& fabric)
   fabric_.state().processes[fabric_.process()].gpu = true;
 }
 
+// The worker closes what was opened, so it has to be there still.
+GpuMemory::~GpuMemory() { openings_.clear(); }
+
 std::shared_ptr<const GpuView> GpuMemory::attach(void* address, std::size_t bytes,
                                                  GpuShare& share) {
   return or_failure(SCI_ERR_ILLEGAL_ADDRESS, [&] {

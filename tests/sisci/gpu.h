@@ -48,6 +48,9 @@ class GpuMemory {
  public:
   /// Opens the library. @throws Failure where there is no GPU
   GpuMemory(const std::string& library, Fabric& fabric);
+  ~GpuMemory();
+  GpuMemory(const GpuMemory&) = delete;
+  GpuMemory& operator=(const GpuMemory&) = delete;
 
   /// Makes memory of this process ready for others. @param share what they need to know
   /// @throws Failure when it is no GPU memory, or several allocations
