@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -150,40 +151,43 @@ Looked sci_local_segment::look(Library& mine) {
 }
 
 Looked sci_remote_segment::look(Library& mine) {
-  bool changed = false;
+  std::optional<sci_segment_cb_reason_t> event;
   if (!lost && !group && (connection->cut || entry->generation != generation)) {
     lost = true;
-    changed = true;
-    const std::lock_guard lock(events_lock);
-    events.push_back(SCI_CB_LOST);
+    event = SCI_CB_LOST;
   }
   const auto settings = mine.settings();
   const bool up =
       settings->link_up(mine.host(), adapter) && (group || settings->link_up(host, adapter));
   if (!lost && up != operational) {
     operational = up;
-    changed = true;
-    const std::lock_guard lock(events_lock);
-    events.push_back(up ? SCI_CB_OPERATIONAL : SCI_CB_NOT_OPERATIONAL);
+    event = up ? SCI_CB_OPERATIONAL : SCI_CB_NOT_OPERATIONAL;
   }
-  if (changed) {
+  if (event) {
     // What is mapped shows ones and keeps nothing while the other side cannot be reached.
     const bool dead = lost || !operational;
-    const std::lock_guard lock(maps_lock);
-    for (sci_map* map : maps) {
-      const std::lock_guard map_lock(map->lock);
-      if (map->dead == dead) continue;
-      map->dead = dead;
-      if (group) continue;  // reading it says nothing in any case
-      std::byte* const place = map->target != nullptr ? map->target : map->pointer;
-      if (dead) {
-        mmap(place, rounded(map->bytes), PROT_READ | PROT_WRITE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-        std::memset(place, 0xff, rounded(map->bytes));
-      } else {
-        mmap(place, rounded(map->bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file,
-             static_cast<off_t>(map->offset));
+    {
+      const std::lock_guard lock(maps_lock);
+      for (sci_map* map : maps) {
+        const std::lock_guard map_lock(map->lock);
+        if (map->dead == dead) continue;
+        map->dead = dead;
+        if (group) continue;  // reading it says nothing in any case
+        std::byte* const place = map->target != nullptr ? map->target : map->pointer;
+        if (dead) {
+          mmap(place, rounded(map->bytes), PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+          std::memset(place, 0xff, rounded(map->bytes));
+        } else {
+          mmap(place, rounded(map->bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file,
+               static_cast<off_t>(map->offset));
+        }
       }
+    }
+    // Who hears of it sees it so.
+    {
+      const std::lock_guard lock(events_lock);
+      events.push_back(*event);
     }
     mine.wake_events();
   }
