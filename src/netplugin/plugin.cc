@@ -45,7 +45,7 @@ Plugin& Plugin::process() noexcept {
 void Plugin::open_session() {
   const Lock lock(mutex_);
   if (session_) return;
-  auto made = std::make_unique<Session>();
+  auto made = std::make_shared<Session>();
   made->config = Config::load();
   made->transport = transport::make_transport(made->config.text(Setting::kNet), made->config);
   bool gpu = false;
@@ -69,7 +69,7 @@ void Plugin::open_session() {
 }
 
 void Plugin::close_session() {
-  std::unique_ptr<Session> closed;
+  std::shared_ptr<Session> closed;
   const Lock lock(mutex_);
   closed = std::move(session_);
 }
@@ -115,6 +115,17 @@ void Plugin::release_if_idle() {
   // In versions without contexts what an aborted set-up left behind is not known to be so.
   if (contexts_.live() + comms_.live() + listeners_.live() + connecting_.live() > 0) return;
   release();
+}
+
+// Versions 4 to 10 have no finalize: the last close is the last call, unless there is another init.
+void Plugin::settle_if_unconnected() {
+  if (comms_.live() + listeners_.live() + connecting_.live() > 0) return;
+  std::shared_ptr<Session> open;
+  {
+    const Lock lock(mutex_);
+    open = session_;
+  }
+  if (open != nullptr) open->transport->settle();
 }
 
 void Plugin::release_at_unload() {
@@ -277,6 +288,7 @@ void Plugin::close_comm(void* handle, bool sends) {
                 sends ? "sending" : "receiving");
   }
   comms_.remove(handle);
+  settle_if_unconnected();
 }
 
 void Plugin::close_listener(void* handle) {
@@ -284,6 +296,7 @@ void Plugin::close_listener(void* handle) {
   if (listeners_.remove(handle) == nullptr) {
     throw Error(Errc::kInvalidArgument, "{} is no open listener", handle);
   }
+  settle_if_unconnected();
 }
 
 }  // namespace ropewalk::netplugin

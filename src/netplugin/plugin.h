@@ -99,13 +99,14 @@ class Plugin {
   void open_session();
   void close_session();
   void release_if_idle();
+  void settle_if_unconnected();
   void release();
   void close_all_of(const void* context);
   void* add_comm(Comm::Connection connection, int device, const char* role, const void* context);
   void check_context(const void* context) const;
 
   Mutex mutex_;
-  std::unique_ptr<Session> session_ RW_GUARDED_BY(mutex_);
+  std::shared_ptr<Session> session_ RW_GUARDED_BY(mutex_);
   std::uint64_t connections_ RW_GUARDED_BY(mutex_) = 0;
   Slots<Context, Kind::kContext> contexts_;
   Slots<Listening, Kind::kListener> listeners_;

@@ -233,6 +233,7 @@ class Faulty final : public Transport {
   std::unique_ptr<Connector> connect(int device, const Handle& handle) override {
     return std::make_unique<FaultyConnector>(inner_->connect(device, handle), lines_);
   }
+  void settle() override { inner_->settle(); }
 
  private:
   std::unique_ptr<Transport> inner_;

@@ -150,6 +150,10 @@ class Transport {
   [[nodiscard]] virtual DeviceProperties properties(int device) const = 0;
   [[nodiscard]] virtual std::unique_ptr<Listener> listen(int device) = 0;
   [[nodiscard]] virtual std::unique_ptr<Connector> connect(int device, const Handle& handle) = 0;
+  /// Gives back what closed connections still hold, such as sockets whose last bytes are under way.
+  /// For when no connection is left that could do so on its way: unlike all else here this may
+  /// wait, for a bounded time.
+  virtual void settle() {}
 };
 
 }  // namespace ropewalk::transport

@@ -96,6 +96,10 @@ class Auto final : public Transport {
         std::make_unique<AutoSender>(providers(device), std::move(*offers)));
   }
 
+  void settle() override {
+    for (const Member& each : members_) each.transport->settle();
+  }
+
  private:
   struct Member {
     Way way;

@@ -61,11 +61,14 @@ inline constexpr std::size_t kMaxGroup = 8;
 class Linger {
  public:
   Linger();
-  ~Linger();  ///< waits for a bounded time
+  ~Linger();  ///< settles
   Linger(const Linger&) = delete;
   Linger& operator=(const Linger&) = delete;
   void adopt(FileDescriptor socket);
+  /// Closes those that are through.
   void poll();
+  /// Polls until none is left, for a bounded time. What is not through then stays.
+  void settle();
 
  private:
   struct State;

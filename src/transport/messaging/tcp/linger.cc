@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <utility>
@@ -21,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 // A peer that does not take our last bytes for this long has lost them.
 constexpr auto kPatience = std::chrono::seconds(30);
-// The owner waits at most this long for all connections, when it is destroyed.
+// settle() waits at most this long for all of them.
 constexpr auto kLastPatience = std::chrono::seconds(2);
 
 // @return true when the socket can be closed without losing anything that could still be saved
@@ -30,13 +31,15 @@ bool through(int socket) {
   // (MSG_TRUNC with no buffer would take it without a copy; the thread sanitizer, which sees a
   // write of all those bytes, would report it.)
   std::array<std::byte, 4096> unread;
-  while (recv(socket, unread.data(), unread.size(), MSG_DONTWAIT) > 0) {
-  }
+  ssize_t got = 0;
+  do {
+    got = recv(socket, unread.data(), unread.size(), MSG_DONTWAIT);
+  } while (got > 0 || (got < 0 && errno == EINTR));
+  // After the peer's end nothing can come any more that resets the connection, and the system
+  // delivers what was written. After an error there is nothing left to save.
+  if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) return true;
   int unacknowledged = 0;
   if (ioctl(socket, SIOCOUTQ, &unacknowledged) != 0) return true;
-  int error = 0;
-  socklen_t bytes = sizeof error;
-  if (getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0 || error != 0) return true;
   return unacknowledged == 0;
 }
 
@@ -54,7 +57,9 @@ struct Linger::State {
 
 Linger::Linger() : state_(std::make_unique<State>()) {}
 
-Linger::~Linger() {
+Linger::~Linger() { settle(); }
+
+void Linger::settle() {
   const Clock::time_point deadline = Clock::now() + kLastPatience;
   for (poll(); state_->count > 0 && Clock::now() < deadline; poll()) ::poll(nullptr, 0, 1);
 }

@@ -49,6 +49,8 @@ class Tcp final : public Transport {
     return std::make_unique<TcpConnector>(interface(device), *target, options_, linger_);
   }
 
+  void settle() override { linger_.settle(); }
+
  private:
   [[nodiscard]] const Interface& interface(int device) const {
     if (device < 0 || device >= num_devices()) {
