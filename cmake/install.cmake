@@ -17,10 +17,13 @@ if(TARGET ropewalk)
   add_custom_target(runtime DEPENDS ropewalk)
   # NCCL and RCCL open the network plugin by these names; programs do not link with it.
   add_dependencies(runtime nccl_net_ropewalk)
-  set_target_properties(nccl_net_ropewalk PROPERTIES INSTALL_RPATH "$ORIGIN")
+  # In the wheel it is also a file in a folder below the libraries.
+  set_target_properties(nccl_net_ropewalk PROPERTIES INSTALL_RPATH "$ORIGIN:$ORIGIN/..")
   install(TARGETS nccl_net_ropewalk LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
   install(FILES ${PROJECT_BINARY_DIR}/librccl-net-ropewalk.so
     DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
+  install(FILES ${RW_PLUGIN_DEFAULT_NAMES}
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/ropewalk/nccl-net COMPONENT runtime)
   if(TARGET nccl)
     add_dependencies(runtime nccl)
     set_target_properties(nccl PROPERTIES INSTALL_RPATH "$ORIGIN:$ORIGIN/..")

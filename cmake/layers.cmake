@@ -115,9 +115,18 @@ target_link_options(nccl_net_ropewalk PRIVATE -Wl,--exclude-libs,ALL
 if(NOT RW_SANITIZE)
   target_link_options(nccl_net_ropewalk PRIVATE -Wl,--no-undefined)
 endif()
+# Under a name without "ropewalk" it is what every NCCL or RCCL that finds it takes, asked for or not:
+# those names lie in a folder of their own, at the place that they have when installed.
+set(RW_PLUGIN_DEFAULT_NAMES ropewalk/nccl-net/libnccl-net.so ropewalk/nccl-net/librccl-net.so)
+list(TRANSFORM RW_PLUGIN_DEFAULT_NAMES PREPEND ${PROJECT_BINARY_DIR}/)
 add_custom_command(TARGET nccl_net_ropewalk POST_BUILD
   COMMAND ${CMAKE_COMMAND} -E create_symlink libnccl-net-ropewalk.so
-    $<TARGET_FILE_DIR:nccl_net_ropewalk>/librccl-net-ropewalk.so)
+    ${PROJECT_BINARY_DIR}/librccl-net-ropewalk.so
+  COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/ropewalk/nccl-net)
+foreach(name IN LISTS RW_PLUGIN_DEFAULT_NAMES)
+  add_custom_command(TARGET nccl_net_ropewalk POST_BUILD
+    COMMAND ${CMAKE_COMMAND} -E create_symlink ../../libnccl-net-ropewalk.so ${name})
+endforeach()
 
 # The library: every layer behind the exported C functions.
 file(GLOB capi_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/capi/*.cc)

@@ -1,6 +1,6 @@
 """Builds the libraries and puts them, with those that they need, into the wheel.
 
-They are libropewalk.so, the network plugin libnccl-net-ropewalk.so, the program
+They are libropewalk.so, the network plugin libnccl-net-ropewalk.so under all of its names, the program
 ropewalk-check-plugin and, where there is CUDA, libnccl.so.2. Where SimGrid is, ropewalk-simgrid
 comes too, but not SimGrid itself: it would be the largest part of the wheel by far, for one command
 that does without.
@@ -36,6 +36,14 @@ SYSTEM_LIBRARIES = (
 
 # Opened at run time where they are there: no link names them.
 OPENED_LIBRARIES = ("libhwloc.so.15",)
+
+# Other names of the network plugin, and the folder below lib/ that each is in: what is called
+# libnccl-net.so is taken by every NCCL that finds it, asked for or not.
+PLUGIN_LINKS = {
+    "librccl-net-ropewalk.so": "",
+    "libnccl-net.so": "nccl-net/",
+    "librccl-net.so": "nccl-net/",
+}
 
 # What it needs is in the wheel for the library's sake, but for SimGrid.
 SIMGRID_PROGRAM = "ropewalk-simgrid"
@@ -86,8 +94,14 @@ def build(root: Path, folder: Path, stage: Path) -> list[Path]:
         "libnccl.so.2",
         "ropewalk-check-plugin",
         SIMGRID_PROGRAM,
+        *PLUGIN_LINKS,
     )
     libraries = [path for name in names for path in stage.rglob(name)]
+    for path in libraries:
+        if path.name in PLUGIN_LINKS:  # wheels hold no links
+            target = path.resolve()
+            path.unlink()
+            shutil.copy2(target, path)
     if not libraries:
         raise FileNotFoundError(f"nothing was installed into {stage}")
     return libraries
@@ -112,8 +126,9 @@ class RopewalkBuildHook(BuildHookInterface[Any]):
             for path in needed_libraries(library)
         ]
         for path in (*libraries, *needed, *opened_libraries()):
-            # The file itself under the name that the loader asks for; wheels hold no links.
-            build_data["force_include"][str(path.resolve())] = f"ropewalk/lib/{path.name}"
+            # The file itself under the name that the loader asks for.
+            place = f"ropewalk/lib/{PLUGIN_LINKS.get(path.name, '')}{path.name}"
+            build_data["force_include"][str(path.resolve())] = place
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{platform}"
         build_data["pure_python"] = False
