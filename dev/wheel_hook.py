@@ -1,6 +1,7 @@
 """Builds the libraries and puts them, with those that they need, into the wheel.
 
-They are libropewalk.so, the network plugin libnccl-net-ropewalk.so under all of its names, the program
+They are libropewalk.so, the network plugin libnccl-net-ropewalk.so under all of its names, the
+program
 ropewalk-check-plugin and, where there is CUDA, libnccl.so.2. Where SimGrid is, ropewalk-simgrid
 comes too, but not SimGrid itself: it would be the largest part of the wheel by far, for one command
 that does without.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <numeric>
 #include <span>
@@ -66,6 +67,7 @@ std::unique_ptr<Communicator> Communicator::join(const UniqueId& id, int rank, i
       Bootstrap::join(id, rank, size, config, deadline_of(config), runtime.context());
   // make_unique cannot reach the private constructor.
   std::unique_ptr<Communicator> comm(new Communicator(std::move(bootstrap), config, runtime));
+  comm->identity_ = std::bit_cast<std::uint64_t>(decode_unique_id(id).service);
   try {
     comm->connect();
   } catch (const Error& error) {
@@ -204,6 +206,40 @@ std::unique_ptr<Communicator> Communicator::shrink(const std::set<int>& excluded
   }
   return join(id, static_cast<int>(own - members.begin()), static_cast<int>(members.size()),
               runtime_);
+}
+
+std::unique_ptr<Communicator> Communicator::grow(const std::optional<UniqueId>& id, int num_ranks) {
+  struct Wish {
+    std::int32_t num_ranks;
+    std::int32_t gives_id;
+    UniqueId id;
+  };
+  fate_.check();
+  drain_queue();
+  const Lock lock(engine_mutex_);
+  std::vector<Wish> wishes(static_cast<std::size_t>(size()));
+  wishes[static_cast<std::size_t>(rank())] = {num_ranks, id.has_value() ? 1 : 0,
+                                              id.value_or(UniqueId{})};
+  all_gather(std::as_writable_bytes(std::span(wishes)), sizeof(Wish), deadline_of(config_));
+  const Wish* given = nullptr;
+  int givers = 0;
+  for (std::size_t r = 0; r < wishes.size(); ++r) {
+    if (wishes[r].num_ranks != wishes[0].num_ranks) {
+      throw Error(Errc::kInvalidArgument, "rank 0 grows to {} ranks, rank {} to {}",
+                  wishes[0].num_ranks, r, wishes[r].num_ranks);
+    }
+    if (wishes[r].gives_id == 0) continue;
+    given = &wishes[r];
+    ++givers;
+  }
+  if (num_ranks <= size()) {
+    throw Error(Errc::kInvalidArgument, "{} ranks cannot grow to {}", size(), num_ranks);
+  }
+  if (givers != 1) {
+    throw Error(Errc::kInvalidArgument, "{} of {} ranks gave a unique id to grow with; one must",
+                givers, size());
+  }
+  return join(given->id, rank(), num_ranks, runtime_);
 }
 
 // ---- operations -------------------------------------------------------------------------

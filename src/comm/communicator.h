@@ -11,6 +11,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -46,6 +47,8 @@ class Communicator final : public executor::WaitHook {
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
+  /// A random number that is the same on all ranks, and tells communicators apart. Public.
+  [[nodiscard]] std::uint64_t identity() const noexcept { return identity_; }
   [[nodiscard]] const Config& config() const noexcept { return config_; }
   [[nodiscard]] Runtime& runtime() noexcept { return runtime_; }
 
@@ -55,6 +58,12 @@ class Communicator final : public executor::WaitHook {
   /// The ranks outside `excluded` form a new communicator, in their order. They call, the others do
   /// not. @throws Error as the operations; a communicator that is broken cannot be shrunk
   std::unique_ptr<Communicator> shrink(const std::set<int>& excluded);
+  /// These ranks, which keep their numbers, and new ones, which join() with `id` and a rank from
+  /// size() on, form a communicator of `num_ranks`. All ranks call; one gives the id, which
+  /// make_unique_id() made, the others nothing.
+  /// @throws Error on all ranks, with this communicator whole: kInvalidArgument for another number
+  /// of ids than one, and for numbers of ranks that differ or are no more than size()
+  std::unique_ptr<Communicator> grow(const std::optional<UniqueId>& id, int num_ranks);
 
   // ---- operations -----------------------------------------------------------------------
   //
@@ -185,6 +194,7 @@ class Communicator final : public executor::WaitHook {
   std::unique_ptr<Bootstrap> bootstrap_;
   int rank_ = 0;
   int size_ = 1;
+  std::uint64_t identity_ = 0;
   GroupFacts facts_;
   std::unique_ptr<Links> links_;
   std::unique_ptr<Tuner> tuner_;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "comm/bootstrap/bootstrap.h"
+#include "comm/buffer_range.h"
 #include "comm/collective_call.h"
 #include "comm/runtime.h"
 #include "comm/tuner.h"
@@ -53,6 +54,14 @@ class DeviceGroup {
   /// Local, and waits for nothing. Graphs that were captured with the buffer must not be launched
   /// any more. @throws Error kInvalidArgument for an unknown number; kCuda
   virtual void deregister_buffer(std::uint64_t number) = 0;
+
+  /// By rank: where this rank's GPU reaches the buffers of one registration; of no bytes where it
+  /// does not. An owner's part holds until that rank deregisters it.
+  /// @throws Error kInvalidArgument for an unknown number
+  [[nodiscard]] virtual const std::vector<BufferRange>& reached_buffers(
+      std::uint64_t number) const = 0;
+  /// The GPUs of all ranks reach each other's memory. The same on all ranks.
+  [[nodiscard]] virtual bool reaches_all() const noexcept = 0;
 
   /// Makes the kernels of this rank end soon. Any thread, any time.
   virtual void abort() noexcept = 0;

@@ -15,12 +15,21 @@ namespace {
 constexpr std::uint32_t kRemovedTag = 0x46000000;
 
 std::uint64_t address_of(const void* place) { return reinterpret_cast<std::uint64_t>(place); }
+const void* pointer_to(std::uint64_t address) {
+  return reinterpret_cast<const void*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+Error not_registered(std::uint64_t number) {
+  return {Errc::kInvalidArgument, "{} is not registered with this communicator", number};
+}
 
 }  // namespace
 
 // What a rank tells the others of its buffer.
 struct RegisteredBuffers::Offer {
   std::uint64_t told = 0;  // removals that it has told of before
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;
   MemorySharing::Place place;
   bool shared = false;
   std::int32_t code = 0;  // Errc, of a fault
@@ -38,6 +47,8 @@ RegisteredBuffers::RegisteredBuffers(Bootstrap& bootstrap, std::unique_ptr<Memor
 RegisteredBuffers::Offer RegisteredBuffers::offer_of(const BufferRange& buffer) {
   Offer offer;
   offer.told = told_;
+  offer.begin = address_of(buffer.begin);
+  offer.bytes = buffer.bytes;
   try {
     if (buffer.begin == nullptr) throw Error(Errc::kInvalidArgument, "buffer: NULL");
     if (buffer.bytes == 0) throw Error(Errc::kInvalidArgument, "buffer: 0 bytes");
@@ -119,7 +130,13 @@ std::uint64_t RegisteredBuffers::add(const BufferRange& buffer, Deadline deadlin
   Own own;
   own.begin = address_of(buffer.begin);
   own.bytes = buffer.bytes;
-  for (std::size_t r = 0; r < n; ++r) own.seen_at.push_back(seen[r * n + rank]);
+  for (std::size_t r = 0; r < n; ++r) {
+    own.seen_at.push_back(seen[r * n + rank]);
+    // Ranks of one process have the same addresses.
+    const bool here = r == rank || (!elsewhere_[r] && opens_ && offers[r].shared);
+    const void* begin = here ? pointer_to(offers[r].begin) : opened[r].get();
+    own.reached.push_back({begin, begin == nullptr ? 0 : offers[r].bytes});
+  }
   own_[number] = std::move(own);
   if (std::any_of(opened.begin(), opened.end(), [](const auto& one) { return one != nullptr; })) {
     opened_[number] = std::move(opened);
@@ -127,10 +144,14 @@ std::uint64_t RegisteredBuffers::add(const BufferRange& buffer, Deadline deadlin
   return number;
 }
 
+const std::vector<BufferRange>& RegisteredBuffers::reached(std::uint64_t number) const {
+  const auto found = own_.find(number);
+  if (found == own_.end()) throw not_registered(number);
+  return found->second.reached;
+}
+
 void RegisteredBuffers::remove(std::uint64_t number) {
-  if (own_.erase(number) == 0) {
-    throw Error(Errc::kInvalidArgument, "{} is not registered with this communicator", number);
-  }
+  if (own_.erase(number) == 0) throw not_registered(number);
   if (opened_.contains(number)) awaited_.insert(number);
   untold_.push_back(number);
 }

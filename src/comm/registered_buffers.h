@@ -24,15 +24,10 @@
 #include <vector>
 
 #include "comm/bootstrap/bootstrap.h"
+#include "comm/buffer_range.h"
 #include "executor/block/launch.h"
 
 namespace ropewalk::comm {
-
-/// Memory that a call uses; of no bytes when it uses none.
-struct BufferRange {
-  const void* begin = nullptr;
-  std::size_t bytes = 0;
-};
 
 /// How the memory of one process's GPU comes into another process.
 class MemorySharing {
@@ -75,6 +70,11 @@ class RegisteredBuffers {
   /// out of step
   std::uint64_t add(const BufferRange& buffer, Deadline deadline);
 
+  /// By rank: where this rank reaches the buffers of one registration; of no bytes where it does
+  /// not. An owner's part holds until that rank removes it.
+  /// @throws Error kInvalidArgument for a number that is not registered
+  [[nodiscard]] const std::vector<BufferRange>& reached(std::uint64_t number) const;
+
   /// No address in the buffer is given from now on. Local.
   /// @throws Error kInvalidArgument for a number that is not registered
   void remove(std::uint64_t number);
@@ -102,6 +102,7 @@ class RegisteredBuffers {
     std::uint64_t begin = 0;
     std::uint64_t bytes = 0;
     std::vector<std::uint64_t> seen_at;  // by rank: its address there; 0: not seen
+    std::vector<BufferRange> reached;
   };
   // By rank; null where nothing was opened.
   using Opened = std::vector<std::shared_ptr<std::byte>>;

@@ -170,6 +170,47 @@ TEST(RegisteredBuffers, RanksOfOneProcessOpenNothing) {
   EXPECT_EQ(driver.opened_ever, 4);
 }
 
+TEST(RegisteredBuffers, ReachesThePeersOwnPlaces) {
+  Driver driver;
+  run_ranks(4, [&](Bootstrap& bootstrap) {
+    // Ranks 0 and 1 share a process; rank 3's memory cannot be shared.
+    const bool pair = bootstrap.rank() < 2;
+    const int self = bootstrap.rank();
+    Rank rank(bootstrap, driver, true, {!pair, !pair, self != 2, self != 3});
+    rank.sharing->shares = self != 3;
+    const auto bytes_of = [](int r) { return 0x1000 + static_cast<std::size_t>(r); };
+    const std::uint64_t number = rank.buffers->add(rank.own(0x40, bytes_of(self)), soon());
+    const std::vector<BufferRange> reached = rank.buffers->reached(number);
+    ASSERT_EQ(reached.size(), 4U);
+    for (int r = 0; r < 4; ++r) {
+      SCOPED_TRACE(std::to_string(self) + " reaches " + std::to_string(r));
+      const BufferRange& range = reached[static_cast<std::size_t>(r)];
+      const bool here = r == self || (pair && r < 2);
+      const bool seen = here || r != 3;
+      EXPECT_EQ(range.bytes, seen ? bytes_of(r) : 0);
+      const std::uint64_t there = allocation_of(r) + 0x40;
+      EXPECT_EQ(range.begin, !seen ? nullptr : at(here ? there : mapped(self, there)));
+    }
+    EXPECT_THROW((void)rank.buffers->reached(number + 1), Error);
+    bootstrap.barrier(soon());
+    rank.buffers->remove(number);
+    EXPECT_THROW((void)rank.buffers->reached(number), Error);
+    bootstrap.barrier(soon());
+  });
+}
+
+TEST(RegisteredBuffers, ARankThatOpensNothingReachesItsOwnOnly) {
+  Driver driver;
+  run_ranks(2, [&](Bootstrap& bootstrap) {
+    Rank rank(bootstrap, driver, false, {false, false});
+    const std::uint64_t number = rank.buffers->add(rank.own(0, 0x1000), soon());
+    const auto& reached = rank.buffers->reached(number);
+    EXPECT_EQ(reached[static_cast<std::size_t>(rank.number)].bytes, 0x1000U);
+    EXPECT_EQ(reached[static_cast<std::size_t>(1 - rank.number)].bytes, 0U);
+    bootstrap.barrier(soon());
+  });
+}
+
 TEST(RegisteredBuffers, WhatCannotBeSharedOrOpenedIsStaged) {
   Driver driver;
   run_ranks(3, [&](Bootstrap& bootstrap) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -178,6 +179,25 @@ ncclResult_t shrink(ncclComm_t comm, const int* excluded, int num_excluded, nccl
       comm->core);
 }
 
+// Existing ranks give their communicator and no rank, one of them the id; new ranks give the id and
+// their rank.
+ncclResult_t grow(ncclComm_t comm, int size, const ncclUniqueId* id, int rank, ncclComm_t* newcomm,
+                  const ncclConfig_t* config) {
+  checked(newcomm, "newcomm");
+  if (comm == nullptr) return init_here(newcomm, size, checked(id, "uniqueId"), rank, config);
+  if (rank != -1) {
+    throw Error(Errc::kInvalidArgument,
+                "rank: {}, and -1 is for a rank that is in the communicator already", rank);
+  }
+  Core& parent = ready(comm);
+  const CommConfig read = read_config(config, {parent.blocking});
+  std::optional<UniqueId> given;
+  if (id != nullptr) given = from_c(*id);
+  return make_into(
+      newcomm, parent.device, read.blocking,
+      [whole = parent.comm.get(), given, size] { return whole->grow(given, size); }, comm->core);
+}
+
 // Waits for a thread that still works for a handle that is about to go.
 void wait_until_idle(Core& core) {
   while (core.state.load(std::memory_order_acquire) == Core::State::kBusy) {
@@ -186,7 +206,13 @@ void wait_until_idle(Core& core) {
 }
 
 ncclResult_t finalize(ncclComm_t comm) {
-  ready(comm);
+  Core& core = ready(comm);
+  {
+    const std::lock_guard lock(core.mutex);
+    if (core.revoked) {
+      throw Error(Errc::kInvalidUsage, "comm: it was revoked: ncclCommDestroy is what is left");
+    }
+  }
   return run_on(comm->core, [core = comm->core] { core->comm->finalize(); });
 }
 
@@ -197,15 +223,30 @@ void destroy(ncclComm_t comm) {
   if (comm->core->comm != nullptr) comm->core->comm->finalize();
 }
 
+// Ends all that is under way, here and on the other ranks, which are told.
+void give_up(Core& core, const char* reason) {
+  // A thread that is joining holds the core, and finds this when it is done.
+  core.abandoned = true;
+  if (core.comm != nullptr) core.comm->abort(reason);
+}
+
 void abort(ncclComm_t comm) {
   if (comm == nullptr) return;
   core_of(comm);
   const std::unique_ptr<ncclComm> owned(comm);
-  Core& core = *comm->core;
+  const std::lock_guard lock(comm->core->mutex);
+  give_up(*comm->core, "ncclCommAbort was called");
+}
+
+void revoke(ncclComm_t comm, int flags) {
+  Core& core = core_of(comm);
+  if (flags != kNcclRevokeDefault) {
+    throw Error(Errc::kInvalidArgument, "revokeFlags: {} is not 0", flags);
+  }
   const std::lock_guard lock(core.mutex);
-  // A thread that is joining holds the core, and finds this when it is done.
-  core.abandoned = true;
-  if (core.comm != nullptr) core.comm->abort("ncclCommAbort was called");
+  if (core.revoked) return;
+  core.revoked = true;
+  give_up(core, "ncclCommRevoke was called");
 }
 
 ncclResult_t async_error(ncclComm_t comm) {
@@ -219,6 +260,11 @@ ncclResult_t async_error(ncclComm_t comm) {
     case Core::State::kReady: break;
   }
   if (core.comm == nullptr) return ncclSuccess;
+  {
+    // Nothing is under way any more, and what there was is known.
+    const std::lock_guard lock(core.mutex);
+    if (core.revoked) return ncclSuccess;
+  }
   core.comm->look_at_device();
   const comm::Fate& fate = core.comm->fate();
   return fate.broken() ? to_nccl(fate.error().code()) : ncclSuccess;
@@ -274,6 +320,24 @@ RW_NCCL_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int* excluded, int nu
     }
     return shrink(comm, excluded, num_excluded, newcomm, config);
   });
+}
+
+RW_NCCL_API(ncclResult_t, ncclCommGetUniqueId, ncclComm_t comm, ncclUniqueId* id) {
+  return guarded("ncclCommGetUniqueId", [&] {
+    ready(comm);
+    checked(id, "uniqueId") = make_id();
+  });
+}
+
+RW_NCCL_API(ncclResult_t, ncclCommGrow, ncclComm_t comm, int nranks, const ncclUniqueId* id,
+            int rank, ncclComm_t* newcomm, ncclConfig_t* config) {
+  return guarded("ncclCommGrow", [&] { return grow(comm, nranks, id, rank, newcomm, config); });
+}
+
+// Not only here: the other ranks' calls end too, since they wait for this one. They revoke it as
+// well for the same state.
+RW_NCCL_API(ncclResult_t, ncclCommRevoke, ncclComm_t comm, int flags) {
+  return guarded("ncclCommRevoke", [&] { revoke(comm, flags); });
 }
 
 RW_NCCL_API(ncclResult_t, ncclCommFinalize, ncclComm_t comm) {

@@ -1,52 +1,93 @@
 #include "capi/nccl/config.h"
 
-#include <algorithm>
-#include <cstring>
-#include <limits>
-
-#include "core/error.h"
+#include "capi/nccl/structures.h"
 
 namespace ropewalk::nccl {
 namespace {
 
-void require(int value, int low, int high, const char* field) {
-  if (value == kNcclUndefInt || (value >= low && value <= high)) return;
-  throw Error(Errc::kInvalidArgument, "config: {} is {}, outside {} to {}", field, value, low,
-              high);
+// As NCCL_CONFIG_INITIALIZER leaves it.
+ncclConfig_t undefined_config() {
+  ncclConfig_t config{};
+  for (int* field : {&config.blocking,
+                     &config.cgaClusterSize,
+                     &config.minCTAs,
+                     &config.maxCTAs,
+                     &config.splitShare,
+                     &config.trafficClass,
+                     &config.collnetEnable,
+                     &config.CTAPolicy,
+                     &config.shrinkShare,
+                     &config.nvlsCTAs,
+                     &config.nChannelsPerNetPeer,
+                     &config.nvlinkCentricSched,
+                     &config.graphUsageMode,
+                     &config.numRmaCtx,
+                     &config.maxP2pPeers,
+                     &config.graphStreamOrdering,
+                     &config.launchOrderImplicit,
+                     &config.numRmaSig,
+                     &config.rmaEagerInit,
+                     &config.hostCftMode,
+                     &config.nvlsHostMode}) {
+    *field = kNcclUndefInt;
+  }
+  return config;
+}
+
+// A structure's last bytes may be padding, where a later version has a field: what the caller's
+// version did not know is undefined, whatever is there.
+ncclConfig_t read_fields(const ncclConfig_t& given) {
+  // The first configurations, of 2.14, ended after `blocking`.
+  constexpr std::size_t kSmallest = offsetof(ncclConfig_t, blocking) + sizeof(int);
+  ncclConfig_t config =
+      copy_known(given, undefined_config(), kSmallest, "config", "NCCL_CONFIG_INITIALIZER");
+  const ncclConfig_t undefined = undefined_config();
+  if (config.version < 21700) {
+    config.cgaClusterSize = undefined.cgaClusterSize;
+    config.minCTAs = undefined.minCTAs;
+    config.maxCTAs = undefined.maxCTAs;
+  }
+  if (config.version < 22700) config.shrinkShare = undefined.shrinkShare;
+  return config;
 }
 
 }  // namespace
 
 CommConfig read_config(const ncclConfig_t* config, const CommConfig& inherited) {
   if (config == nullptr) return inherited;
-  if (config->magic != kNcclMagic) {
-    throw Error(Errc::kInvalidArgument, "config: not made by NCCL_CONFIG_INITIALIZER");
-  }
-  // The first configurations, of 2.14, ended after `blocking`.
-  constexpr std::size_t kSmallest = offsetof(ncclConfig_t, blocking) + sizeof(int);
-  if (config->size < kSmallest) {
-    throw Error(Errc::kInvalidArgument, "config: a size of {} bytes is too small", config->size);
-  }
-  ncclConfig_t own;
-  for (int* field : {&own.blocking, &own.cgaClusterSize, &own.minCTAs, &own.maxCTAs,
-                     &own.splitShare, &own.shrinkShare}) {
-    *field = kNcclUndefInt;
-  }
-  std::memcpy(&own, config, std::min(config->size, sizeof own));
-  constexpr int kMany = std::numeric_limits<int>::max();
-  require(own.blocking, 0, 1, "blocking");
-  require(own.cgaClusterSize, 0, 8, "cgaClusterSize");
-  require(own.minCTAs, 1, kMany, "minCTAs");
-  require(own.maxCTAs, 1, kMany, "maxCTAs");
-  require(own.splitShare, 0, 1, "splitShare");
-  require(own.shrinkShare, 0, 1, "shrinkShare");
-  if (own.minCTAs != kNcclUndefInt && own.maxCTAs != kNcclUndefInt && own.minCTAs > own.maxCTAs) {
-    throw Error(Errc::kInvalidArgument, "config: minCTAs is {}, more than maxCTAs, {}", own.minCTAs,
-                own.maxCTAs);
-  }
+  const ncclConfig_t own = read_fields(*config);
+  require_within(own.blocking, 0, 1, "config", "blocking");
+  require_within(own.cgaClusterSize, 0, 8, "config", "cgaClusterSize");
+  require_bounds(own.minCTAs, own.maxCTAs, "config");
+  require_within(own.splitShare, 0, 1, "config", "splitShare");
+  require_within(own.shrinkShare, 0, 1, "config", "shrinkShare");
   CommConfig result = inherited;
   if (own.blocking != kNcclUndefInt) result.blocking = own.blocking == 1;
   return result;
+}
+
+void check_config(const ncclCollConfig_t* config) {
+  if (config == nullptr) return;
+  ncclCollConfig_t defaults{};
+  defaults.minCTAs = defaults.maxCTAs = defaults.cgaClusterSize = kNcclUndefInt;
+  defaults.forceAlgSelection = 1;
+  // 2.31, the first version, ended before the event.
+  constexpr std::size_t kSmallest = offsetof(ncclCollConfig_t, launchCompletionEvent);
+  const ncclCollConfig_t own =
+      copy_known(*config, defaults, kSmallest, "config", "NCCL_COLLCONFIG_INITIALIZER");
+  require_bounds(own.minCTAs, own.maxCTAs, "config");
+  require_within(own.cgaClusterSize, 0, 8, "config", "cgaClusterSize");
+  require_within(own.forceAlgSelection, 0, 1, "config", "forceAlgSelection");
+  if (own.algSelection != nullptr && *own.algSelection != '\0' && own.forceAlgSelection != 0) {
+    throw Error(Errc::kInvalidUsage,
+                "config: algSelection is \"{}\", and Ropewalk has algorithms of its own, which its "
+                "setting ALGORITHM names; with forceAlgSelection = 0 it chooses one",
+                own.algSelection);
+  }
+  if (own.launchCompletionEvent != nullptr) {
+    throw Error(Errc::kInvalidUsage,
+                "config: launchCompletionEvent is given, which Ropewalk does not record");
+  }
 }
 
 }  // namespace ropewalk::nccl

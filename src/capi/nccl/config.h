@@ -1,4 +1,4 @@
-// ncclConfig_t of any version.
+// The wishes of a caller of any version: ncclConfig_t, ncclCollConfig_t.
 #pragma once
 
 #include "capi/nccl/nccl_api.h"
@@ -14,5 +14,10 @@ struct CommConfig {
 /// `config` may be nullptr: then `inherited`, which also fills fields that are undefined.
 /// @throws Error kInvalidArgument naming the field
 CommConfig read_config(const ncclConfig_t* config, const CommConfig& inherited);
+
+/// Of one operation: all hints but what cannot be left out. `config` may be nullptr.
+/// @throws Error kInvalidArgument naming the field; kInvalidUsage for a demand that Ropewalk cannot
+/// meet: an algorithm of NVIDIA's by force, an event
+void check_config(const ncclCollConfig_t* config);
 
 }  // namespace ropewalk::nccl

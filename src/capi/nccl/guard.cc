@@ -55,10 +55,10 @@ const char* last_error() noexcept {
   return copy.c_str();  // NOLINT(clang-analyzer-cplusplus.InnerPointer): the thread has it
 }
 
-ncclResult_t not_offered(const char* entry) noexcept {
-  read_environment();
-  report(entry, "Ropewalk does not offer this function");
-  return ncclInvalidUsage;
+ncclResult_t not_offered(const char* entry, const char* reason) noexcept {
+  return guarded(entry, [&] {
+    throw Error(Errc::kInvalidUsage, "Ropewalk does not offer this function: {}", reason);
+  });
 }
 
 ncclResult_t report_current(const char* entry) noexcept {

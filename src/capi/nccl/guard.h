@@ -33,8 +33,8 @@ const char* last_error() noexcept;
 /// The line that NCCL_DEBUG=VERSION asks for.
 void log_version() noexcept;
 
-/// Logs that `entry` is not offered. @return ncclInvalidUsage
-ncclResult_t not_offered(const char* entry) noexcept;
+/// Reports that `entry` is not offered, and why. @return ncclInvalidUsage
+ncclResult_t not_offered(const char* entry, const char* reason) noexcept;
 
 /// The exception being handled, reported.
 ncclResult_t report_current(const char* entry) noexcept;

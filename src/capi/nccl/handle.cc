@@ -1,5 +1,7 @@
 #include "capi/nccl/handle.h"
 
+#include "capi/nccl/windows.h"
+
 namespace ropewalk::nccl {
 namespace {
 
@@ -19,6 +21,7 @@ void require_ready(Core& core) {
 
 Core::~Core() {
   for (Registration* registration : registrations) delete registration;
+  remove_windows_of(*this);
 }
 
 void Core::begin() {

@@ -42,7 +42,8 @@ struct Core {
   std::atomic<State> state{State::kBusy};
   std::mutex mutex;            // guards all below, and changes of `state`
   std::optional<Error> error;  // of kFailed
-  bool abandoned = false;      // ncclCommAbort came while it was busy
+  bool abandoned = false;      // ncclCommAbort or ncclCommRevoke came while it was busy
+  bool revoked = false;        // by ncclCommRevoke
 
   ~Core();
 

@@ -1,6 +1,7 @@
 // The library itself: version, texts of errors, logging.
 #include "capi/nccl/guard.h"
 #include "capi/nccl/handle.h"
+#include "capi/nccl/structures.h"
 #include "core/log.h"
 #include "ropewalk/ropewalk.h"
 
@@ -35,6 +36,7 @@ RW_NCCL_API(const char*, ncclGetErrorString, ncclResult_t result) {
     case ncclInvalidUsage: return "invalid usage";
     case ncclRemoteError: return "another rank ended, was lost or did not answer in time";
     case ncclInProgress: return "operation in progress";
+    case ncclTimeout: return "timeout";
   }
   return "unknown result code";
 }
@@ -59,3 +61,23 @@ RW_NCCL_API(const char*, ncclGetLastError, ncclComm_t comm) {
 }
 
 RW_NCCL_API(void, ncclResetDebugInit) { reread_environment(); }
+
+// The same; NVIDIA's library has it under this name alone.
+extern "C" __attribute__((visibility("default"))) void ncclResetDebugInitInternal() {
+  reread_environment();
+}
+
+RW_NCCL_API(ncclResult_t, ncclSetEncryption, const ncclEncryptionConfig_t* config) {
+  return guarded("ncclSetEncryption", [&] {
+    const ncclEncryptionConfig_t known = copy_known(
+        checked(config, "config"), ncclEncryptionConfig_t{}, offsetof(ncclEncryptionConfig_t, psk),
+        "config", "NCCL_ENCRYPTION_CONFIG_INITIALIZER");
+    if (known.mode == kNcclEncryptionNone) return;
+    if (known.mode != kNcclEncryptionPsk) {
+      throw Error(Errc::kInvalidArgument, "config: mode is {}, neither 0 nor 1", known.mode);
+    }
+    throw Error(Errc::kInvalidUsage,
+                "config: mode is 1 (PSK). Ropewalk's sockets prove that both ends know the "
+                "communicator's secret, and encrypt nothing");
+  });
+}

@@ -1,13 +1,10 @@
 // Memory for communication, and its registration.
 //
-// Any memory of the GPU will do for every operation. Windows, which all ranks register together,
-// are read by the GPUs of other processes where they lie. ncclCommRegister is local: a rank cannot
-// open what another one registers without hearing of it, so the buffer is remembered, and given
-// back as a handle.
-#include <cstdint>
+// Any memory of the GPU will do for every operation. What all ranks register together are windows
+// (windows.cc). ncclCommRegister is local: a rank cannot open what another one registers without
+// hearing of it, so the buffer is remembered, and given back as a handle.
 #include <memory>
 
-#include "capi/nccl/group.h"
 #include "capi/nccl/guard.h"
 #include "capi/nccl/handle.h"
 #include "comm/device_memory.h"
@@ -30,22 +27,6 @@ void forget(Core& core, void* handle) {
                 handle);
   }
   delete registration;
-}
-
-// A window is the number of its registration.
-ncclResult_t register_window(ncclComm_t comm, void* buffer, std::size_t bytes,
-                             ncclWindow_t* window) {
-  checked(window, "win");
-  core_of(comm);
-  return run_on(comm->core, [core = comm->core, buffer, bytes, window] {
-    *window = reinterpret_cast<ncclWindow_t>(core->comm->register_buffer(buffer, bytes));
-  });
-}
-
-void deregister_window(ncclComm_t comm, ncclWindow_t window) {
-  Core& core = ready(comm);
-  // NVIDIA's library gives NULL for what it could not make a window of.
-  if (window != nullptr) core.comm->deregister_buffer(reinterpret_cast<std::uint64_t>(window));
 }
 
 }  // namespace
@@ -71,15 +52,4 @@ RW_NCCL_API(ncclResult_t, ncclCommRegister, const ncclComm_t comm, void* buffer,
 
 RW_NCCL_API(ncclResult_t, ncclCommDeregister, const ncclComm_t comm, void* handle) {
   return guarded("ncclCommDeregister", [&] { forget(ready(comm), handle); });
-}
-
-// The flags (NCCL_WIN_COLL_SYMMETRIC) choose among NVIDIA's own algorithms.
-RW_NCCL_API(ncclResult_t, ncclCommWindowRegister, ncclComm_t comm, void* buffer, std::size_t bytes,
-            ncclWindow_t* window, int /*flags*/) {
-  return guarded("ncclCommWindowRegister",
-                 [&] { return register_window(comm, buffer, bytes, window); });
-}
-
-RW_NCCL_API(ncclResult_t, ncclCommWindowDeregister, ncclComm_t comm, ncclWindow_t window) {
-  return guarded("ncclCommWindowDeregister", [&] { deregister_window(comm, window); });
 }

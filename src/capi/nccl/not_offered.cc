@@ -1,58 +1,53 @@
-// Functions that Ropewalk does not offer: they exist, so that every program that names them loads,
-// and say so. Of 2.28: nccl.h and the host part of the device API (nccl_device/); of later
-// versions: what nccl.h of 2.32 adds.
+// Functions that Ropewalk does not offer: they exist, so that every program that names them loads
+// (Python binds all names of an extension at once), and say what is missing.
 //
 // Their arguments are not looked at, so none are named: the calling conventions of Linux (System V
-// on x86-64, AAPCS64 on arm64) let a function ignore what it was passed.
+// on x86-64, AAPCS64 on arm64) let a function ignore what it was passed. docs/nccl.md has the list.
 #include "capi/nccl/guard.h"
 
 using namespace ropewalk::nccl;  // NOLINT: this file is the edge
 
-#define RW_NCCL_NOT_OFFERED(name) \
-  RW_NCCL_API(ncclResult_t, name) { return not_offered(#name); }
+#define RW_NCCL_NOT_OFFERED(name, reason) \
+  RW_NCCL_API(ncclResult_t, name) { return not_offered(#name, reason); }
+// For those that return no result: what is no slot and no team.
+#define RW_NCCL_NO_VALUE(type, name, value, reason) \
+  RW_NCCL_API(type, name) {                         \
+    not_offered(#name, reason);                     \
+    return value;                                   \
+  }
 
-// Declared in nccl_api.h with its arguments, as part of nccl.h of 2.28.
-RW_NCCL_API(ncclResult_t, ncclCommRevoke, ncclComm_t /*comm*/, int /*flags*/) {
-  return not_offered("ncclCommRevoke");
-}
+namespace {
 
-RW_NCCL_NOT_OFFERED(ncclDevCommCreate)
-RW_NCCL_NOT_OFFERED(ncclDevCommDestroy)
-RW_NCCL_NOT_OFFERED(ncclGinBarrierCreateRequirement)
-RW_NCCL_NOT_OFFERED(ncclLsaBarrierCreateRequirement)
-RW_NCCL_NOT_OFFERED(ncclLLA2ACreateRequirement)
+constexpr const char* kNoDeviceApi =
+    "a program's kernels cannot take part in its communication: there are no device communicators";
+constexpr const char* kNoOneSided =
+    "there are no one-sided operations; ncclSend and ncclRecv move data between two ranks";
+constexpr const char* kNoMulticast = "windows have no multicast memory";
+constexpr const char* kNoEndpoints = "windows have no logical endpoints (CFT)";
+constexpr const char* kKeepsMemory =
+    "a communicator keeps its memory until it is destroyed (ncclCommMemStats: how much)";
 
-RW_NCCL_NOT_OFFERED(ncclCommGetUniqueId)
-RW_NCCL_NOT_OFFERED(ncclCommGrow)
-RW_NCCL_NOT_OFFERED(ncclCommSuspend)
-RW_NCCL_NOT_OFFERED(ncclCommResume)
-RW_NCCL_NOT_OFFERED(ncclCommMemStats)
-RW_NCCL_NOT_OFFERED(ncclPutSignal)
-RW_NCCL_NOT_OFFERED(ncclSignal)
-RW_NCCL_NOT_OFFERED(ncclWaitSignal)
+}  // namespace
 
-// Those of the device API that return no result.
-RW_NCCL_API(int, ncclLLA2ACalcSlots) {
-  not_offered("ncclLLA2ACalcSlots");
-  return 0;
-}
-RW_NCCL_API(int, ncclTeamRankToWorld) {
-  not_offered("ncclTeamRankToWorld");
-  return -1;
-}
-RW_NCCL_API(int, ncclTeamRankToLsa) {
-  not_offered("ncclTeamRankToLsa");
-  return -1;
-}
-RW_NCCL_API(ncclTeam_t, ncclTeamWorld) {
-  not_offered("ncclTeamWorld");
-  return {0, -1, 0};
-}
-RW_NCCL_API(ncclTeam_t, ncclTeamLsa) {
-  not_offered("ncclTeamLsa");
-  return {0, -1, 0};
-}
-RW_NCCL_API(ncclTeam_t, ncclTeamRail) {
-  not_offered("ncclTeamRail");
-  return {0, -1, 0};
-}
+RW_NCCL_NOT_OFFERED(ncclDevCommCreate, kNoDeviceApi)
+RW_NCCL_NOT_OFFERED(ncclDevCommDestroy, kNoDeviceApi)
+RW_NCCL_NOT_OFFERED(ncclLsaBarrierCreateRequirement, kNoDeviceApi)
+RW_NCCL_NOT_OFFERED(ncclGinBarrierCreateRequirement, kNoDeviceApi)
+RW_NCCL_NOT_OFFERED(ncclGinInboxA2ACreateRequirement, kNoDeviceApi)
+RW_NCCL_NOT_OFFERED(ncclGinOutboxCreateRequirement, kNoDeviceApi)
+RW_NCCL_NOT_OFFERED(ncclLLA2ACreateRequirement, kNoDeviceApi)
+RW_NCCL_NO_VALUE(int, ncclLLA2ACalcSlots, 0, kNoDeviceApi)
+
+RW_NCCL_NOT_OFFERED(ncclPutSignal, kNoOneSided)
+RW_NCCL_NOT_OFFERED(ncclSignal, kNoOneSided)
+RW_NCCL_NOT_OFFERED(ncclWaitSignal, kNoOneSided)
+
+RW_NCCL_NOT_OFFERED(ncclCommSuspend, kKeepsMemory)
+RW_NCCL_NOT_OFFERED(ncclCommResume, kKeepsMemory)
+
+RW_NCCL_NOT_OFFERED(ncclGetMultimemDevicePointer, kNoMulticast)
+RW_NCCL_NOT_OFFERED(ncclGetMultimemDeviceLeInfo, kNoEndpoints)
+RW_NCCL_NOT_OFFERED(ncclGetCftDeviceLeInfo, kNoEndpoints)
+RW_NCCL_NOT_OFFERED(ncclGetPeerDeviceLeInfo, kNoEndpoints)
+RW_NCCL_NO_VALUE(ncclTeam_t, ncclTeamCft, (ncclTeam_t{0, -1, 0}), kNoEndpoints)
+RW_NCCL_NO_VALUE(ncclTeam_t, ncclTeamCftMultimem, (ncclTeam_t{0, -1, 0}), kNoEndpoints)

@@ -3,6 +3,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "capi/nccl/config.h"
 #include "capi/nccl/group.h"
 #include "capi/nccl/guard.h"
 #include "capi/nccl/handle.h"
@@ -59,16 +60,19 @@ CollectiveCall make(Collective collective, const void* input, void* output, std:
 // What moves data only.
 ncclResult_t moving(const char* entry, Collective collective, const void* input, void* output,
                     std::size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                    ncclStream_t stream) noexcept {
+                    ncclStream_t stream, const ncclCollConfig_t* config = nullptr) noexcept {
   return guarded(entry, [&] {
+    check_config(config);
     perform(ready(comm), make(collective, input, output, count, type, root), stream);
   });
 }
 
 ncclResult_t reducing(const char* entry, Collective collective, const void* input, void* output,
                       std::size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
-                      ncclComm_t comm, ncclStream_t stream) noexcept {
+                      ncclComm_t comm, ncclStream_t stream,
+                      const ncclCollConfig_t* config = nullptr) noexcept {
   return guarded(entry, [&] {
+    check_config(config);
     Core& core = ready(comm);
     CollectiveCall call = make(collective, input, output, count, type, root);
     set_operator(call, core, op, stream);
@@ -184,4 +188,62 @@ RW_NCCL_API(ncclResult_t, ncclSend, const void* sendbuf, std::size_t count, nccl
 RW_NCCL_API(ncclResult_t, ncclRecv, void* recvbuf, std::size_t count, ncclDataType_t type, int peer,
             ncclComm_t comm, ncclStream_t stream) {
   return message("ncclRecv", false, nullptr, recvbuf, count, type, peer, comm, stream);
+}
+
+// ---- with wishes ------------------------------------------------------------------------
+
+RW_NCCL_API(ncclResult_t, ncclAllReduceConfig, const void* sendbuf, void* recvbuf,
+            std::size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+            ncclStream_t stream, const ncclCollConfig_t* config) {
+  return reducing("ncclAllReduceConfig", Collective::kAllReduce, sendbuf, recvbuf, count, type, op,
+                  0, comm, stream, config);
+}
+
+RW_NCCL_API(ncclResult_t, ncclReduceConfig, const void* sendbuf, void* recvbuf, std::size_t count,
+            ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t comm, ncclStream_t stream,
+            const ncclCollConfig_t* config) {
+  return reducing("ncclReduceConfig", Collective::kReduce, sendbuf, recvbuf, count, type, op, root,
+                  comm, stream, config);
+}
+
+RW_NCCL_API(ncclResult_t, ncclReduceScatterConfig, const void* sendbuf, void* recvbuf,
+            std::size_t recvcount, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+            ncclStream_t stream, const ncclCollConfig_t* config) {
+  return reducing("ncclReduceScatterConfig", Collective::kReduceScatter, sendbuf, recvbuf,
+                  recvcount, type, op, 0, comm, stream, config);
+}
+
+RW_NCCL_API(ncclResult_t, ncclBroadcastConfig, const void* sendbuf, void* recvbuf,
+            std::size_t count, ncclDataType_t type, int root, ncclComm_t comm, ncclStream_t stream,
+            const ncclCollConfig_t* config) {
+  return moving("ncclBroadcastConfig", Collective::kBroadcast, sendbuf, recvbuf, count, type, root,
+                comm, stream, config);
+}
+
+RW_NCCL_API(ncclResult_t, ncclAllGatherConfig, const void* sendbuf, void* recvbuf,
+            std::size_t sendcount, ncclDataType_t type, ncclComm_t comm, ncclStream_t stream,
+            const ncclCollConfig_t* config) {
+  return moving("ncclAllGatherConfig", Collective::kAllGather, sendbuf, recvbuf, sendcount, type, 0,
+                comm, stream, config);
+}
+
+RW_NCCL_API(ncclResult_t, ncclAlltoAllConfig, const void* sendbuf, void* recvbuf, std::size_t count,
+            ncclDataType_t type, ncclComm_t comm, ncclStream_t stream,
+            const ncclCollConfig_t* config) {
+  return moving("ncclAlltoAllConfig", Collective::kAllToAll, sendbuf, recvbuf, count, type, 0, comm,
+                stream, config);
+}
+
+RW_NCCL_API(ncclResult_t, ncclGatherConfig, const void* sendbuf, void* recvbuf, std::size_t count,
+            ncclDataType_t type, int root, ncclComm_t comm, ncclStream_t stream,
+            const ncclCollConfig_t* config) {
+  return moving("ncclGatherConfig", Collective::kGather, sendbuf, recvbuf, count, type, root, comm,
+                stream, config);
+}
+
+RW_NCCL_API(ncclResult_t, ncclScatterConfig, const void* sendbuf, void* recvbuf, std::size_t count,
+            ncclDataType_t type, int root, ncclComm_t comm, ncclStream_t stream,
+            const ncclCollConfig_t* config) {
+  return moving("ncclScatterConfig", Collective::kScatter, sendbuf, recvbuf, count, type, root,
+                comm, stream, config);
 }

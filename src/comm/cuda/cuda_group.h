@@ -37,6 +37,11 @@ class CudaGroup final : public DeviceGroup {
   void forget_schedules() override;
   std::uint64_t register_buffer(const void* buffer, std::size_t bytes, Deadline deadline) override;
   void deregister_buffer(std::uint64_t number) override;
+  [[nodiscard]] const std::vector<BufferRange>& reached_buffers(
+      std::uint64_t number) const override {
+    return buffers_->reached(number);
+  }
+  [[nodiscard]] bool reaches_all() const noexcept override { return direct_ != Direct::kOff; }
   void abort() noexcept override;
   [[nodiscard]] std::optional<Error> stopped() const override;
   void finish(Bootstrap& bootstrap) override;

@@ -1,0 +1,176 @@
+#include "capi/nccl/windows.h"
+
+#include <map>
+#include <utility>
+
+#include "capi/nccl/group.h"
+#include "capi/nccl/guard.h"
+#include "capi/nccl/handle.h"
+#include "core/mutex.h"
+
+namespace ropewalk::nccl {
+namespace {
+
+// Bits that an address of no processor and no GPU has together.
+constexpr std::uint64_t kFirstHandle = 0x5257'0000'0000'0001;
+
+struct Table {
+  Mutex mutex;
+  std::uint64_t next RW_GUARDED_BY(mutex) = kFirstHandle;
+  std::map<std::uint64_t, std::shared_ptr<const Window>> windows RW_GUARDED_BY(mutex);
+};
+
+Table& table() {
+  static auto* windows = new Table;  // used by threads that outlive main()
+  return *windows;
+}
+
+std::uint64_t number_of(ncclWindow_t handle) { return reinterpret_cast<std::uint64_t>(handle); }
+
+ncclResult_t register_window(ncclComm_t comm, void* buffer, std::size_t bytes,
+                             ncclWindow_t* window) {
+  checked(window, "win");
+  core_of(comm);
+  return run_on(comm->core, [core = comm->core, buffer, bytes, window] {
+    Window made;
+    made.core = core.get();
+    made.number = core->comm->register_buffer(buffer, bytes);
+    made.buffer = buffer;
+    made.rank = core->comm->rank();
+    made.all_load_store = core->comm->device()->reaches_all();
+    made.reached = core->comm->device()->reached_buffers(made.number);
+    *window = add_window(std::move(made));
+  });
+}
+
+std::shared_ptr<const Window> own_window(const Core& core, ncclWindow_t handle) {
+  std::shared_ptr<const Window> window = window_of(handle);
+  if (window->core != &core) {
+    throw Error(Errc::kInvalidArgument, "win: {} is of another communicator",
+                static_cast<const void*>(handle));
+  }
+  return window;
+}
+
+void deregister_window(ncclComm_t comm, ncclWindow_t handle) {
+  Core& core = ready(comm);
+  // NVIDIA's library gives NULL for what it could not make a window of.
+  if (handle == nullptr) return;
+  core.comm->deregister_buffer(own_window(core, handle)->number);
+  remove_window(handle);
+}
+
+void* user_pointer(ncclComm_t comm, ncclWindow_t handle) {
+  return own_window(core_of(comm), handle)->buffer;
+}
+
+// nullptr where this rank does not reach it.
+void* pointer_at(const Window& window, int rank, std::size_t offset, const char* argument) {
+  if (rank < 0 || static_cast<std::size_t>(rank) >= window.reached.size()) {
+    throw Error(Errc::kInvalidArgument, "{}: {} is outside 0 to {}", argument, rank,
+                window.reached.size() - 1);
+  }
+  const comm::BufferRange& range = window.reached[static_cast<std::size_t>(rank)];
+  if (range.begin == nullptr) return nullptr;
+  if (offset > range.bytes) {
+    throw Error(Errc::kInvalidArgument, "offset: {} is beyond the {} bytes of rank {}", offset,
+                range.bytes, rank);
+  }
+  return static_cast<std::byte*>(const_cast<void*>(range.begin)) + offset;
+}
+
+// Of a rank of the team that ncclTeamLsa names: all ranks, or this one alone.
+void* load_store_pointer(const Window& window, int lsa_rank, std::size_t offset) {
+  if (!window.all_load_store && lsa_rank != 0) {
+    throw Error(Errc::kInvalidArgument, "lsaRank: {}, and this rank reaches its own memory alone",
+                lsa_rank);
+  }
+  const int rank = window.all_load_store ? lsa_rank : window.rank;
+  void* pointer = pointer_at(window, rank, offset, "lsaRank");
+  if (pointer == nullptr) {
+    throw Error(Errc::kInvalidUsage,
+                "lsaRank: rank {} registered memory that others cannot open; ncclMemAlloc gives "
+                "memory that they can",
+                rank);
+  }
+  return pointer;
+}
+
+}  // namespace
+
+ncclWindow_t add_window(Window window) {
+  Table& all = table();
+  const Lock lock(all.mutex);
+  const std::uint64_t number = all.next++;
+  all.windows[number] = std::make_shared<const Window>(std::move(window));
+  return reinterpret_cast<ncclWindow_t>(number);  // NOLINT(performance-no-int-to-ptr)
+}
+
+std::shared_ptr<const Window> window_of(ncclWindow_t handle) {
+  Table& all = table();
+  const Lock lock(all.mutex);
+  const auto found = all.windows.find(number_of(handle));
+  if (found == all.windows.end()) {
+    throw Error(Errc::kInvalidArgument, "win: {} is no window, or one that was deregistered",
+                static_cast<const void*>(handle));
+  }
+  return found->second;
+}
+
+void remove_window(ncclWindow_t handle) {
+  Table& all = table();
+  const Lock lock(all.mutex);
+  all.windows.erase(number_of(handle));
+}
+
+void remove_windows_of(const Core& core) {
+  Table& all = table();
+  const Lock lock(all.mutex);
+  std::erase_if(all.windows, [&](const auto& entry) { return entry.second->core == &core; });
+}
+
+}  // namespace ropewalk::nccl
+
+using namespace ropewalk;        // NOLINT: this file is the edge
+using namespace ropewalk::nccl;  // NOLINT
+
+// The flags choose among NVIDIA's own algorithms and networks.
+RW_NCCL_API(ncclResult_t, ncclCommWindowRegister, ncclComm_t comm, void* buffer, std::size_t bytes,
+            ncclWindow_t* window, int /*flags*/) {
+  return guarded("ncclCommWindowRegister",
+                 [&] { return register_window(comm, buffer, bytes, window); });
+}
+
+RW_NCCL_API(ncclResult_t, ncclCommWindowDeregister, ncclComm_t comm, ncclWindow_t window) {
+  return guarded("ncclCommWindowDeregister", [&] { deregister_window(comm, window); });
+}
+
+RW_NCCL_API(ncclResult_t, ncclWinGetUserPtr, ncclComm_t comm, ncclWindow_t window, void** pointer) {
+  return guarded("ncclWinGetUserPtr",
+                 [&] { checked(pointer, "outUserPtr") = user_pointer(comm, window); });
+}
+
+// NULL is no error: callers take it for "by the network".
+RW_NCCL_API(ncclResult_t, ncclGetPeerDevicePointer, ncclWindow_t window, std::size_t offset,
+            int peer, void** pointer) {
+  return guarded("ncclGetPeerDevicePointer", [&] {
+    checked(pointer, "outPtr") = pointer_at(*window_of(window), peer, offset, "peer");
+  });
+}
+
+RW_NCCL_API(ncclResult_t, ncclGetLsaDevicePointer, ncclWindow_t window, std::size_t offset,
+            int lsa_rank, void** pointer) {
+  return guarded("ncclGetLsaDevicePointer", [&] {
+    checked(pointer, "outPtr") = load_store_pointer(*window_of(window), lsa_rank, offset);
+  });
+}
+
+// NULL is NVIDIA's answer too where GPUs have no multicast memory; windows here have none.
+RW_NCCL_API(ncclResult_t, ncclGetLsaMultimemDevicePointer, ncclWindow_t window,
+            std::size_t /*offset*/, void** pointer) {
+  return guarded("ncclGetLsaMultimemDevicePointer", [&] {
+    void*& place = checked(pointer, "outPtr");
+    (void)window_of(window);
+    place = nullptr;
+  });
+}

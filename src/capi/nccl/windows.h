@@ -1,0 +1,38 @@
+// Windows: buffers that the ranks of a communicator registered together.
+//
+// Functions that ask for a peer's address are given a window and no communicator, so windows belong
+// to the process. A window's handle is a number that no address has: a kernel that takes it for
+// NVIDIA's structure in device memory faults, instead of reading something else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "capi/nccl/nccl_api.h"
+#include "comm/buffer_range.h"
+
+namespace ropewalk::nccl {
+
+struct Core;
+
+struct Window {
+  const Core* core = nullptr;              ///< whose; never followed
+  std::uint64_t number = 0;                ///< of the registration
+  void* buffer = nullptr;                  ///< this rank's
+  int rank = 0;                            ///< this rank
+  bool all_load_store = false;             ///< all ranks reach each other's memory (ncclTeamLsa)
+  std::vector<comm::BufferRange> reached;  ///< by rank: where this rank reaches its buffer
+};
+
+/// Threads: any.
+ncclWindow_t add_window(Window window);
+/// @throws Error kInvalidArgument for what is no window, or one that was deregistered
+std::shared_ptr<const Window> window_of(ncclWindow_t handle);
+/// Does nothing for what is no window.
+void remove_window(ncclWindow_t handle);
+/// All of a communicator that is destroyed.
+void remove_windows_of(const Core& core);
+
+}  // namespace ropewalk::nccl
