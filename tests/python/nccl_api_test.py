@@ -10,15 +10,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import nccl_names
 import pytest
 from conftest import Program
 from ropewalk import _library
 from ropewalk.cli.run import environment_with, nccl_library
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 LIBRARY = nccl_library()
 SUCCESS, CUDA_ERROR, ARGUMENT, USAGE = 0, 1, 4, 5
+UNDEFINED = -(2**31)
 
 needs_library = pytest.mark.skipif(
     not LIBRARY.exists(), reason="libnccl.so.2 was not built: there is no CUDA"
@@ -61,14 +62,8 @@ def exported() -> set[str]:
 
 @needs_library
 def test_every_function_of_nccl_is_exported_and_nothing_else() -> None:
-    """nccl_symbols.txt: what libnccl.so.2 2.28.9 exports, save one internal name."""
-    wanted = set((HERE / "nccl_symbols.txt").read_text().split())
-    there = exported()
-    assert wanted - there == set()
-    assert {name for name in there if not re.match("p?nccl[A-Z]", name)} == set()
-    for name in there:
-        assert name.removeprefix("p") in there
-        assert "p" + name.removeprefix("p") in there
+    assert exported() == nccl_names.names(nccl_names.NVIDIA)
+    assert len(nccl_names.functions()) == 97
 
 
 @needs_library
@@ -86,8 +81,8 @@ def test_version_and_texts(nccl: Any) -> None:
     version = ctypes.c_int()
     assert nccl.ncclGetVersion(ctypes.byref(version)) == SUCCESS
     assert version.value == 22809
-    texts = [nccl.ncclGetErrorString(code) for code in range(8)]
-    assert len(set(texts)) == 8
+    texts = [nccl.ncclGetErrorString(code) for code in range(9)]
+    assert len(set(texts)) == 9
     assert nccl.ncclGetErrorString(1000) == b"unknown result code"
     assert nccl.ncclGetErrorString(-1) == b"unknown result code"
 
@@ -98,14 +93,6 @@ def test_unique_ids_differ(nccl: Any) -> None:
     assert nccl.ncclGetUniqueId(ctypes.byref(first)) == SUCCESS
     assert nccl.ncclGetUniqueId(ctypes.byref(second)) == SUCCESS
     assert bytes(first) != bytes(second)
-
-
-@needs_library
-def test_what_is_not_offered_says_so(nccl: Any) -> None:
-    for name in ("ncclCommRevoke", "ncclDevCommCreate", "pncclDevCommDestroy", "ncclPutSignal"):
-        assert getattr(nccl, name)(None, None, None) == USAGE
-        assert name.removeprefix("p") in last_error(nccl)
-        assert "does not offer" in last_error(nccl)
 
 
 @needs_library
@@ -127,21 +114,19 @@ def test_groups(nccl: Any) -> None:
     assert struct.unpack_from("=f", info.raw, 16)[0] == -1.0
 
 
-def config(size: int = 80, magic: int = 0xCAFEBEEF, blocking: int = 1, rest: int = -(2**31)) -> Any:
-    """ncclConfig_t's bytes, with room for fields of later versions."""
-    packed = struct.pack(
-        "=QIIiiiiQiiQiiiiii",
-        size,
-        magic,
-        22809,
-        blocking,
-        *[rest] * 3,
-        0,
-        *[rest] * 2,
-        0,
-        *[rest] * 6,
-    )
-    return ctypes.create_string_buffer(packed + b"\xff" * 64)
+def config(
+    size: int = 120,
+    magic: int = 0xCAFEBEEF,
+    blocking: int = 1,
+    rest: int = UNDEFINED,
+    version: int = 23203,
+) -> Any:
+    """ncclConfig_t's bytes, with room for fields of later versions: what is behind `size`, or newer
+    than `version`, is rubbish."""
+    fields = [blocking, *[rest] * 3, 0, *[rest] * 2, 0, *[rest] * 15]
+    packed = struct.pack("=QIIiiiiQiiQ15i4x", size, magic, version, *fields)
+    known = min(size, {21403: 20, 22907: 88}.get(version, 116))
+    return ctypes.create_string_buffer(packed[:known] + b"\xfe" * 128)
 
 
 @needs_library
@@ -155,11 +140,122 @@ def test_configurations(nccl: Any) -> None:
         assert comm.value is None
         return result
 
-    for good in (config(), config(size=20), config(size=120), config(blocking=0), None):
+    for good in (
+        config(),
+        config(blocking=0),
+        config(size=160, version=23306),  # later than any that is known
+        config(size=88, version=22907),
+        config(size=80, version=22809),
+        config(size=24, version=21403),  # its last four bytes are padding
+        config(size=20, version=21403),
+        None,
+    ):
         assert init(good) == CUDA_ERROR, last_error(nccl)
     for bad in (config(magic=1), config(size=8), config(blocking=2), config(rest=-7)):
         assert init(bad) == ARGUMENT
         assert "config" in last_error(nccl)
+
+
+def wishes(
+    *,
+    size: int = 72,
+    magic: int = 0xCAFEBEEF,
+    least: int = UNDEFINED,
+    most: int = UNDEFINED,
+    algorithm: bytes | None = None,
+    force: int = 1,
+    event: int = 0,
+) -> Any:
+    """ncclCollConfig_t's bytes."""
+    text = ctypes.create_string_buffer(algorithm) if algorithm is not None else None
+    address = ctypes.addressof(text) if text is not None else 0
+    limits = [least, most, UNDEFINED, UNDEFINED]
+    packed = struct.pack(
+        "=QIIQ4iQiiQQ", size, magic, 23203, 0, *limits, address, force, UNDEFINED, 9, event
+    )
+    given = ctypes.create_string_buffer(packed + b"\xfe" * 64)
+    given.text = text  # lives as long
+    return given
+
+
+@needs_library
+def test_wishes_of_one_operation(nccl: Any) -> None:
+    """What cannot be met is told; the rest are hints, and what is wrong is the communicator."""
+
+    def reduce(given: Any) -> tuple[int, str]:
+        size, place = ctypes.c_size_t(4), ctypes.byref(ctypes.c_void_p())
+        result = nccl.ncclAllReduceConfig(place, place, size, 7, 0, None, None, given)
+        return int(result), last_error(nccl)
+
+    for good in (
+        None,
+        wishes(),
+        wishes(size=64, event=0xFEFE),  # of 2.31, which had no event
+        wishes(size=136),
+        wishes(least=2, most=4),
+        wishes(algorithm=b""),
+        wishes(algorithm=b"allreduce:ring", force=0),
+    ):
+        assert reduce(good) == (ARGUMENT, "ncclAllReduceConfig: comm: NULL")
+    for bad, named in (
+        (wishes(magic=1), "NCCL_COLLCONFIG_INITIALIZER"),
+        (wishes(size=60), "60 bytes"),
+        (wishes(least=0), "minCTAs"),
+        (wishes(least=5, most=4), "maxCTAs"),
+        (wishes(force=2), "forceAlgSelection"),
+    ):
+        result, text = reduce(bad)
+        assert (result, "config" in text, named in text) == (ARGUMENT, True, True), text
+    for bad, named in (
+        (wishes(algorithm=b"allreduce:ring"), 'algSelection is "allreduce:ring"'),
+        (wishes(event=0xFEFE), "launchCompletionEvent"),
+    ):
+        result, text = reduce(bad)
+        assert (result, named in text) == (USAGE, True), text
+
+
+@needs_library
+def test_encryption_is_not_promised(nccl: Any) -> None:
+    def ask(mode: int, magic: int = 0xCAFEBEEF) -> int:
+        packed = struct.pack("=QIIi4xQ", 32, magic, 23203, mode, 0)
+        return int(nccl.ncclSetEncryption(ctypes.create_string_buffer(packed)))
+
+    assert ask(0) == SUCCESS
+    assert ask(1) == USAGE
+    assert "encrypt nothing" in last_error(nccl)
+    assert ask(2) == ARGUMENT
+    assert ask(0, magic=7) == ARGUMENT
+    assert nccl.ncclSetEncryption(None) == ARGUMENT
+
+
+class Team(ctypes.Structure):
+    _fields_ = [("ranks", ctypes.c_int), ("rank", ctypes.c_int), ("stride", ctypes.c_int)]
+
+
+@needs_library
+def test_teams_of_no_communicator(nccl: Any) -> None:
+    for name in ("ncclTeamWorld", "ncclTeamLsa", "ncclTeamRail"):
+        getattr(nccl, name).restype = Team
+        team = getattr(nccl, name)(None)
+        assert (team.ranks, team.rank, team.stride) == (0, -1, 0)
+        assert last_error(nccl) == f"{name}: comm: NULL"
+    for name in ("ncclTeamRankToWorld", "ncclTeamRankToLsa"):
+        assert getattr(nccl, name)(None, Team(2, 0, 1), 1) == -1
+        assert last_error(nccl) == f"{name}: comm: NULL"
+
+
+@needs_library
+def test_windows_that_are_none(nccl: Any) -> None:
+    place = ctypes.c_void_p(5)
+    out = ctypes.byref(place)
+    offset = ctypes.c_size_t(0)
+    for handle in (None, ctypes.c_void_p(1), ctypes.c_void_p(0x5257000000000001)):
+        assert nccl.ncclGetPeerDevicePointer(handle, offset, 0, out) == ARGUMENT
+        assert "is no window" in last_error(nccl)
+        assert nccl.ncclGetLsaDevicePointer(handle, offset, 0, out) == ARGUMENT
+        assert nccl.ncclGetLsaMultimemDevicePointer(handle, offset, out) == ARGUMENT
+        assert nccl.ncclWinGetUserPtr(None, handle, out) == ARGUMENT
+    assert place.value == 5
 
 
 @needs_library
@@ -190,6 +286,22 @@ calls = {{
     "AlltoAll": (out, out, size, 7, None, None), "Gather": (out, out, size, 7, 0, None, None),
     "Scatter": (out, out, size, 7, 0, None, None), "Send": (out, size, 7, 0, None, None),
     "Recv": (out, size, 7, 0, None, None), "GetVersion": (None,), "GetUniqueId": (None,),
+    "AllReduceConfig": (out, out, size, 7, 0, None, None, None),
+    "ReduceConfig": (out, out, size, 7, 0, 0, None, None, None),
+    "ReduceScatterConfig": (out, out, size, 7, 0, None, None, None),
+    "BroadcastConfig": (out, out, size, 7, 0, None, None, None),
+    "AllGatherConfig": (out, out, size, 7, None, None, None),
+    "AlltoAllConfig": (out, out, size, 7, None, None, None),
+    "GatherConfig": (out, out, size, 7, 0, None, None, None),
+    "ScatterConfig": (out, out, size, 7, 0, None, None, None),
+    "CommGetUniqueId": (None, Id()), "CommGrow": (None, 2, out, 1, out, None),
+    "CommMemStats": (None, 3, out), "CommQueryProperties": (None, out),
+    "WinGetUserPtr": (None, None, out), "GetPeerDevicePointer": (None, size, 0, out),
+    "GetLsaDevicePointer": (None, size, 0, out),
+    "GetLsaMultimemDevicePointer": (None, size, out),
+    "ParamBind": (None, None), "ParamGetI32": (None, out), "ParamGetStr": (None, out),
+    "ParamGet": (None, out, 8, out), "ParamGetParameter": (None, out, out),
+    "ParamGetAllParameterKeys": (None, None), "SetEncryption": (None,),
 }}
 no_comm = ctypes.create_string_buffer(256)
 for prefix in ("nccl", "pnccl"):
@@ -202,6 +314,7 @@ for prefix in ("nccl", "pnccl"):
     assert getattr(nccl, prefix + "CommAbort")(None) == 0
 assert place.value is None
 nccl.ncclResetDebugInit()
+nccl.ncclResetDebugInitInternal()
 print("all done")
 """
     done = subprocess.run(
@@ -278,7 +391,7 @@ def test_preloading_keeps_what_was_preloaded() -> None:
 def test_benchmark_declares_what_the_library_has() -> None:
     """Every function that nccl_compare loads is one of NCCL's."""
     text = (ROOT / "benchmarks" / "nccl_compare" / "nccl_functions.h").read_text()
-    known = set((HERE / "nccl_symbols.txt").read_text().split())
+    known = set(nccl_names.functions())
     loaded = re.findall(r"LOAD\((\w+)\);", text)
     assert len(loaded) > 10
     assert {"nccl" + name for name in loaded} <= known
