@@ -48,6 +48,11 @@ def test_all_gpus_in_one_thread() -> None:
 
 
 @needs("torch")
+def test_what_came_after_2_28() -> None:
+    run(3, "api_later.py")
+
+
+@needs("torch")
 @needs_two
 @pytest.mark.parametrize("blocking", ["blocking", "non-blocking"])
 def test_windows_of_processes(blocking: str) -> None:

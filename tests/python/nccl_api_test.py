@@ -173,7 +173,7 @@ def wishes(
     packed = struct.pack(
         "=QIIQ4iQiiQQ", size, magic, 23203, 0, *limits, address, force, UNDEFINED, 9, event
     )
-    given = ctypes.create_string_buffer(packed + b"\xfe" * 64)
+    given: Any = ctypes.create_string_buffer(packed + b"\xfe" * 64)
     given.text = text  # lives as long
     return given
 

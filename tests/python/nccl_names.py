@@ -1,4 +1,4 @@
-"""NCCL's functions by name, as the files of nccl_names have them (dev/wheel_names.py makes them)."""
+"""NCCL's functions by name, as the files of nccl_names have them; dev/wheel_names.py makes them."""
 
 from __future__ import annotations
 
