@@ -48,7 +48,9 @@ def test_all_gpus_in_one_thread() -> None:
 
 
 @needs("torch")
-def test_what_came_after_2_28() -> None:
+@pytest.mark.parametrize("disabled", ["0", "1"])
+def test_what_came_after_2_28(disabled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_P2P_DISABLE", disabled)
     run(3, "api_later.py")
 
 

@@ -139,7 +139,7 @@ ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
   if (color < 0 && color != kNcclNoColor) {
     throw Error(Errc::kInvalidArgument, "color: {} is negative", color);
   }
-  Core& parent = ready(comm);
+  Core& parent = usable(comm);
   const CommConfig read = read_config(config, {parent.blocking});
   Communicator* whole = parent.comm.get();
   if (color != kNcclNoColor) {
@@ -155,7 +155,7 @@ ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
 ncclResult_t shrink(ncclComm_t comm, const int* excluded, int num_excluded, ncclComm_t* newcomm,
                     const ncclConfig_t* config) {
   checked(newcomm, "newcomm");
-  Core& parent = ready(comm);
+  Core& parent = usable(comm);
   Communicator* whole = parent.comm.get();
   if (num_excluded < 1) {
     throw Error(Errc::kInvalidArgument, "excludeRanksCount: {} is not positive", num_excluded);
@@ -189,7 +189,7 @@ ncclResult_t grow(ncclComm_t comm, int size, const ncclUniqueId* id, int rank, n
     throw Error(Errc::kInvalidArgument,
                 "rank: {}, and -1 is for a rank that is in the communicator already", rank);
   }
-  Core& parent = ready(comm);
+  Core& parent = usable(comm);
   const CommConfig read = read_config(config, {parent.blocking});
   std::optional<UniqueId> given;
   if (id != nullptr) given = from_c(*id);
@@ -206,13 +206,7 @@ void wait_until_idle(Core& core) {
 }
 
 ncclResult_t finalize(ncclComm_t comm) {
-  Core& core = ready(comm);
-  {
-    const std::lock_guard lock(core.mutex);
-    if (core.revoked) {
-      throw Error(Errc::kInvalidUsage, "comm: it was revoked: ncclCommDestroy is what is left");
-    }
-  }
+  usable(comm);
   return run_on(comm->core, [core = comm->core] { core->comm->finalize(); });
 }
 
@@ -244,8 +238,7 @@ void revoke(ncclComm_t comm, int flags) {
     throw Error(Errc::kInvalidArgument, "revokeFlags: {} is not 0", flags);
   }
   const std::lock_guard lock(core.mutex);
-  if (core.revoked) return;
-  core.revoked = true;
+  if (core.revoked.exchange(true)) return;
   give_up(core, "ncclCommRevoke was called");
 }
 
@@ -260,11 +253,8 @@ ncclResult_t async_error(ncclComm_t comm) {
     case Core::State::kReady: break;
   }
   if (core.comm == nullptr) return ncclSuccess;
-  {
-    // Nothing is under way any more, and what there was is known.
-    const std::lock_guard lock(core.mutex);
-    if (core.revoked) return ncclSuccess;
-  }
+  // Nothing is under way any more, and what there was is known.
+  if (core.revoked.load(std::memory_order_acquire)) return ncclSuccess;
   core.comm->look_at_device();
   const comm::Fate& fate = core.comm->fate();
   return fate.broken() ? to_nccl(fate.error().code()) : ncclSuccess;
@@ -324,7 +314,7 @@ RW_NCCL_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int* excluded, int nu
 
 RW_NCCL_API(ncclResult_t, ncclCommGetUniqueId, ncclComm_t comm, ncclUniqueId* id) {
   return guarded("ncclCommGetUniqueId", [&] {
-    ready(comm);
+    usable(comm);
     checked(id, "uniqueId") = make_id();
   });
 }

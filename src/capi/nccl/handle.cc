@@ -58,4 +58,17 @@ Core& ready(ncclComm_t comm) {
   return core;
 }
 
+Core& usable(ncclComm_t comm) {
+  Core& core = ready(comm);
+  require_unrevoked(core);
+  return core;
+}
+
+// Another rank may have revoked it first, which is an error of its own.
+void require_unrevoked(const Core& core) {
+  if (core.revoked.load(std::memory_order_acquire)) {
+    throw Error(Errc::kInvalidUsage, "comm: ncclCommRevoke was called on it");
+  }
+}
+
 }  // namespace ropewalk::nccl

@@ -38,12 +38,13 @@ struct Core {
   comm::MadeOperators operators;
   std::set<Registration*> registrations;
 
+  std::atomic<bool> revoked{false};  // by ncclCommRevoke
+
   enum class State { kBusy, kReady, kFailed };
   std::atomic<State> state{State::kBusy};
   std::mutex mutex;            // guards all below, and changes of `state`
   std::optional<Error> error;  // of kFailed
   bool abandoned = false;      // ncclCommAbort or ncclCommRevoke came while it was busy
-  bool revoked = false;        // by ncclCommRevoke
 
   ~Core();
 
@@ -74,5 +75,8 @@ Core& core_of(ncclComm_t comm);
 /// The communicator behind a handle. @throws Error kInvalidArgument while it is in the making; the
 /// reason why that failed
 Core& ready(ncclComm_t comm);
+/// The same, to work with it. @throws Error kInvalidUsage after ncclCommRevoke
+Core& usable(ncclComm_t comm);
+void require_unrevoked(const Core& core);
 
 }  // namespace ropewalk::nccl

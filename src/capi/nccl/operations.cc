@@ -63,7 +63,7 @@ ncclResult_t moving(const char* entry, Collective collective, const void* input,
                     ncclStream_t stream, const ncclCollConfig_t* config = nullptr) noexcept {
   return guarded(entry, [&] {
     check_config(config);
-    perform(ready(comm), make(collective, input, output, count, type, root), stream);
+    perform(usable(comm), make(collective, input, output, count, type, root), stream);
   });
 }
 
@@ -73,7 +73,7 @@ ncclResult_t reducing(const char* entry, Collective collective, const void* inpu
                       const ncclCollConfig_t* config = nullptr) noexcept {
   return guarded(entry, [&] {
     check_config(config);
-    Core& core = ready(comm);
+    Core& core = usable(comm);
     CollectiveCall call = make(collective, input, output, count, type, root);
     set_operator(call, core, op, stream);
     perform(core, call, stream);
@@ -91,7 +91,7 @@ ncclResult_t message(const char* entry, bool sends, const void* input, void* out
     call.count = count;
     call.type = type_of(type);
     call.peer = peer;
-    perform(ready(comm), call, stream);
+    perform(usable(comm), call, stream);
   });
 }
 
@@ -108,7 +108,7 @@ RW_NCCL_API(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t* op, void* scala
   return guarded("ncclRedOpCreatePreMulSum", [&] {
     checked(op, "op");
     if (scalar == nullptr) throw Error(Errc::kInvalidArgument, "scalar: NULL");
-    Core& core = ready(comm);
+    Core& core = usable(comm);
     comm::PreMulSum made{type_of(type)};
     if (residence == ncclScalarHostImmediate) {
       std::memcpy(&made.scalar, scalar, size_of(made.type));

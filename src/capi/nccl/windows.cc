@@ -30,7 +30,7 @@ std::uint64_t number_of(ncclWindow_t handle) { return reinterpret_cast<std::uint
 ncclResult_t register_window(ncclComm_t comm, void* buffer, std::size_t bytes,
                              ncclWindow_t* window) {
   checked(window, "win");
-  core_of(comm);
+  require_unrevoked(core_of(comm));
   return run_on(comm->core, [core = comm->core, buffer, bytes, window] {
     Window made;
     made.core = core.get();
