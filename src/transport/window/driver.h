@@ -242,6 +242,8 @@ class Driver {
   /// @throws Error kInvalidArgument when this is no handle of this driver; kPeerLost
   [[nodiscard]] virtual std::unique_ptr<Path> connect(int device, const Handle& handle,
                                                       WindowSizes sizes) = 0;
+  /// As Transport::settle().
+  virtual void settle() {}
 };
 
 }  // namespace ropewalk::transport::window

@@ -83,6 +83,8 @@ class Window final : public Transport {
         device, options_));
   }
 
+  void settle() override { driver_->settle(); }
+
  private:
   void check(int device) const {
     if (device < 0 || device >= num_devices()) {

@@ -8,7 +8,7 @@
 namespace ropewalk::transport::window::sisci {
 namespace {
 
-// At the end, for peers that are about to disconnect, too.
+// For peers that are about to disconnect, too.
 constexpr auto kLastTime = std::chrono::milliseconds(500);
 
 // @return whether all is done
@@ -23,17 +23,12 @@ bool run(std::deque<CleanUpStep>& steps) {
 }  // namespace
 
 CleanUp::~CleanUp() {
-  const auto end = std::chrono::steady_clock::now() + kLastTime;
+  settle();
   std::vector<std::deque<CleanUpStep>> left;
-  for (;;) {
-    sweep();
+  {
     const Lock lock(mutex_);
-    if (left_.empty() || std::chrono::steady_clock::now() > end) {
-      ended_ = true;
-      left.swap(left_);
-      break;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ended_ = true;
+    left.swap(left_);
   }
   if (left.empty()) return;
   log::info(log::kNet, "sisci: {} objects are still in use by peers; they go with this process",
@@ -60,6 +55,19 @@ void CleanUp::sweep() {
   std::erase_if(tried, run);
   const Lock lock(mutex_);
   for (auto& steps : tried) left_.push_back(std::move(steps));
+}
+
+void CleanUp::settle() {
+  const auto end = std::chrono::steady_clock::now() + kLastTime;
+  for (;;) {
+    sweep();
+    {
+      const Lock lock(mutex_);
+      if (left_.empty()) return;
+    }
+    if (std::chrono::steady_clock::now() > end) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 }  // namespace ropewalk::transport::window::sisci

@@ -1,9 +1,9 @@
 // Objects of the library that could not be given back at once.
 //
 // The library says BUSY while something hangs on an object: a peer that is still connected, a
-// transfer under way. Nobody waits for that: the steps that are left are kept here and tried again
-// at later calls of the driver, and at its end for a bounded time. A process that ends gives all
-// back in any case.
+// transfer under way. The steps that are left are kept here and tried again at later calls of the
+// driver; for a bounded time they are waited for when no later call may come, and at its end. A
+// process that ends gives all back in any case.
 #pragma once
 
 #include <chrono>
@@ -30,6 +30,8 @@ class CleanUp {
   void add(std::deque<CleanUpStep> steps);
   /// Tries what is left.
   void sweep();
+  /// The same until nothing is left, for a bounded time.
+  void settle();
 
  private:
   Mutex mutex_;

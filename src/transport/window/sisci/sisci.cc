@@ -81,6 +81,8 @@ class SisciDriver final : public Driver {
                                        sizes);
   }
 
+  void settle() override { context_.clean_up.settle(); }
+
  private:
   struct Device {
     Device(Context& context, Adapter found, DriverCuda* cuda, const Config& config)
