@@ -5,7 +5,14 @@
  * every error has a text (rwGetLastError).
  *
  * Threads: a communicator may be used by one thread at a time; different communicators by different
- * threads at once. rwCommAbort and rwCommGetAsyncError may be called at any time by any thread.
+ * threads at once. A call while another thread is in one gets rwInvalidUsage, and the communicator
+ * stays whole. (Two calls that begin within the same few nanoseconds may both run; the communicator
+ * is broken then, and says why.) rwCommAbort and rwCommGetAsyncError may be called at any time by
+ * any thread.
+ *
+ * Processes: a communicator, and a request, belong to the process that made them. In a forked child
+ * calls with them get rwInvalidUsage; rwCommDestroy and rwRequestFree do nothing, and what they
+ * would free stays. No other rank notices. The child may make communicators of its own.
  */
 #ifndef ROPEWALK_ROPEWALK_H_
 #define ROPEWALK_ROPEWALK_H_
@@ -58,7 +65,9 @@ RW_API const char* rwGetLastError(rwComm_t comm);
 
 /* ---- types and operators -------------------------------------------------------------------- */
 
-/* The numbers equal ncclDataType_t's. */
+/* The numbers equal ncclDataType_t's up to rwNumTypes. Those after it have no operators, but
+ * for rwSum and rwAvg of the complex ones: they can be moved (broadcast, all-gather, all-to-all,
+ * gather, scatter, sends and receives), on host memory and GPUs. */
 typedef enum {
   rwInt8 = 0,
   rwUint8 = 1,
@@ -72,7 +81,13 @@ typedef enum {
   rwBfloat16 = 9,
   rwFloat8e4m3 = 10,
   rwFloat8e5m2 = 11,
-  rwNumTypes = 12
+  rwNumTypes = 12, /* of those above */
+  rwBool = 16,     /* one byte */
+  rwInt16 = 17,
+  rwUint16 = 18,
+  rwComplex64 = 19,  /* two float32 */
+  rwComplex128 = 20, /* two float64 */
+  rwByte = 21        /* a byte of an element of any type; counts are in bytes */
 } rwDataType_t;
 
 /* The numbers equal ncclRedOp_t's. Larger values come from rwRedOpCreatePreMulSum. */

@@ -99,7 +99,8 @@ RW_API const char* rwGetErrorString(rwResult_t result) {
 }
 
 RW_API const char* rwGetLastError(rwComm_t comm) {
-  if (comm == nullptr || comm->comm == nullptr || !comm->comm->fate().broken()) {
+  if (comm == nullptr || comm->comm == nullptr || comm->comm->belonging().elsewhere() ||
+      !comm->comm->fate().broken()) {
     return last_error();
   }
   try {
@@ -181,9 +182,16 @@ RW_API rwResult_t rwCommFinalize(rwComm_t comm) {
 
 RW_API rwResult_t rwCommDestroy(rwComm_t comm) {
   return guarded("rwCommDestroy", [&] {
-    if (comm == nullptr) return;
-    const std::unique_ptr<rwComm> owned(comm);
-    owned->comm->finalize();
+    // In a forked child its threads are not there to be waited for: it stays as it is.
+    if (comm == nullptr || comm->comm->belonging().elsewhere()) return;
+    std::unique_ptr<rwComm> owned(&checked(comm, "comm"));
+    try {
+      owned->comm->finalize();
+    } catch (const Error& error) {
+      // Refused, since another thread uses it: it goes on.
+      if (error.code() == Errc::kInvalidUsage && !comm->comm->fate().broken()) owned.release();
+      throw;
+    }
   });
 }
 
@@ -218,6 +226,7 @@ RW_API rwResult_t rwRequestWait(rwRequest_t request, int64_t timeout_us) {
   bool ended = false;
   const rwResult_t result = guarded("rwRequestWait", [&] {
     rwRequest& handle = checked(request, "request");
+    handle.belonging.require_here("the request");
     if (handle.on_stream != nullptr) {
       ended = comm::wait(*handle.on_stream, std::chrono::microseconds(timeout_us));
       return;
@@ -237,7 +246,10 @@ RW_API const char* rwRequestError(rwRequest_t request) {
 }
 
 RW_API rwResult_t rwRequestFree(rwRequest_t request) {
-  return guarded("rwRequestFree", [&] { delete request; });
+  return guarded("rwRequestFree", [&] {
+    // A thread of the parent process may have been waiting for it at the fork, for ever here.
+    if (request != nullptr && !request->belonging.elsewhere()) delete request;
+  });
 }
 
 }  // extern "C"

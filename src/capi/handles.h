@@ -9,6 +9,7 @@
 #include "comm/request.h"
 #include "comm/stream_mark.h"
 #include "core/error.h"
+#include "core/fork.h"
 #include "core/interrupt.h"
 
 struct rwComm {
@@ -21,7 +22,9 @@ namespace ropewalk::capi {
 
 /// A communicator that the caller must give. Not from within an interrupt check: a call of the same
 /// communicator may be what asks, and would wait for itself.
-inline rwComm& checked(rwComm* comm, const char* name) {
+///
+/// For operations, which see by themselves whether it belongs to this process.
+inline rwComm& checked_for_use(rwComm* comm, const char* name) {
   if (comm == nullptr) throw Error(Errc::kInvalidArgument, "{}: NULL", name);
   if (in_interrupt_check()) {
     throw Error(Errc::kInvalidUsage,
@@ -32,9 +35,17 @@ inline rwComm& checked(rwComm* comm, const char* name) {
   return *comm;
 }
 
+/// The same for all else.
+inline rwComm& checked(rwComm* comm, const char* name) {
+  rwComm& given = checked_for_use(comm, name);
+  given.comm->belonging().require_here("the communicator");
+  return given;
+}
+
 }  // namespace ropewalk::capi
 
 struct rwRequest {
+  ropewalk::Belonging belonging;
   std::shared_ptr<ropewalk::comm::Request> request;       // of an operation on host memory, or
   std::unique_ptr<ropewalk::comm::StreamMark> on_stream;  // a place in a stream
   std::string error;

@@ -1,5 +1,6 @@
 // Collectives, sends and receives, operators.
 #include <cstring>
+#include <limits>
 
 #include "capi/guard.h"
 #include "capi/handles.h"
@@ -14,12 +15,36 @@ using comm::PointToPointCall;
 
 static_assert(comm::MadeOperators::kFirst == rwNumOps);
 
+static_assert(rwBool == kFirstCarriedType && rwByte == kEndOfCarriedTypes - 1);
+
 DataType type_of(rwDataType_t type) {
   const auto number = static_cast<long>(type);
+  if (number >= kFirstCarriedType && number < kEndOfCarriedTypes) {
+    throw Error(Errc::kInvalidArgument, "type: {} has no pre-multiplied sum",
+                name(static_cast<CarriedType>(number)));
+  }
   if (number < 0 || number >= kNumDataTypes) {
     throw Error(Errc::kInvalidArgument, "type: {} is not a data type", number);
   }
   return static_cast<DataType>(number);
+}
+
+// What the call moves: `count` elements of `type`, or of what carries them.
+template <typename Call>
+void set_elements(Call& call, size_t count, rwDataType_t type) {
+  call.count = count;
+  if (type < kFirstCarriedType || type >= kEndOfCarriedTypes) {
+    call.type = type_of(type);
+    return;
+  }
+  call.carried = static_cast<CarriedType>(type);
+  const Carrier carrier = carrier_of(call.carried);
+  if (count > std::numeric_limits<size_t>::max() / carrier.per_element) {
+    throw Error(Errc::kInvalidArgument, "count: {} {} exceed the address space", count,
+                name(call.carried));
+  }
+  call.type = carrier.type;
+  call.count = count * carrier.per_element;
 }
 
 // Runs now, starts, or joins the open group, as `request` and the group say.
@@ -68,8 +93,7 @@ CollectiveCall make(Collective collective, const void* input, void* output, size
   call.collective = collective;
   call.input = input;
   call.output = output;
-  call.count = count;
-  call.type = type_of(type);
+  set_elements(call, count, type);
   call.root = root;
   return call;
 }
@@ -103,7 +127,7 @@ RW_API rwResult_t rwAllReduce(const void* sendbuf, void* recvbuf, size_t count, 
                               rwRedOp_t op, rwComm_t comm, rwStream_t stream,
                               rwRequest_t* request) {
   return guarded("rwAllReduce", [&] {
-    rwComm& handle = checked(comm, "comm");
+    rwComm& handle = checked_for_use(comm, "comm");
     CollectiveCall call = make(Collective::kAllReduce, sendbuf, recvbuf, count, type);
     handle.operators.set(call, static_cast<int>(op));
     perform(handle, call, stream, request);
@@ -113,7 +137,7 @@ RW_API rwResult_t rwAllReduce(const void* sendbuf, void* recvbuf, size_t count, 
 RW_API rwResult_t rwBroadcast(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
                               int root, rwComm_t comm, rwStream_t stream, rwRequest_t* request) {
   return guarded("rwBroadcast", [&] {
-    perform(checked(comm, "comm"),
+    perform(checked_for_use(comm, "comm"),
             make(Collective::kBroadcast, sendbuf, recvbuf, count, type, root), stream, request);
   });
 }
@@ -122,7 +146,7 @@ RW_API rwResult_t rwReduce(const void* sendbuf, void* recvbuf, size_t count, rwD
                            rwRedOp_t op, int root, rwComm_t comm, rwStream_t stream,
                            rwRequest_t* request) {
   return guarded("rwReduce", [&] {
-    rwComm& handle = checked(comm, "comm");
+    rwComm& handle = checked_for_use(comm, "comm");
     CollectiveCall call = make(Collective::kReduce, sendbuf, recvbuf, count, type, root);
     handle.operators.set(call, static_cast<int>(op));
     perform(handle, call, stream, request);
@@ -133,8 +157,8 @@ RW_API rwResult_t rwAllGather(const void* sendbuf, void* recvbuf, size_t sendcou
                               rwDataType_t type, rwComm_t comm, rwStream_t stream,
                               rwRequest_t* request) {
   return guarded("rwAllGather", [&] {
-    perform(checked(comm, "comm"), make(Collective::kAllGather, sendbuf, recvbuf, sendcount, type),
-            stream, request);
+    perform(checked_for_use(comm, "comm"),
+            make(Collective::kAllGather, sendbuf, recvbuf, sendcount, type), stream, request);
   });
 }
 
@@ -142,7 +166,7 @@ RW_API rwResult_t rwReduceScatter(const void* sendbuf, void* recvbuf, size_t rec
                                   rwDataType_t type, rwRedOp_t op, rwComm_t comm, rwStream_t stream,
                                   rwRequest_t* request) {
   return guarded("rwReduceScatter", [&] {
-    rwComm& handle = checked(comm, "comm");
+    rwComm& handle = checked_for_use(comm, "comm");
     CollectiveCall call = make(Collective::kReduceScatter, sendbuf, recvbuf, recvcount, type);
     handle.operators.set(call, static_cast<int>(op));
     perform(handle, call, stream, request);
@@ -152,15 +176,15 @@ RW_API rwResult_t rwReduceScatter(const void* sendbuf, void* recvbuf, size_t rec
 RW_API rwResult_t rwAllToAll(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
                              rwComm_t comm, rwStream_t stream, rwRequest_t* request) {
   return guarded("rwAllToAll", [&] {
-    perform(checked(comm, "comm"), make(Collective::kAllToAll, sendbuf, recvbuf, count, type),
-            stream, request);
+    perform(checked_for_use(comm, "comm"),
+            make(Collective::kAllToAll, sendbuf, recvbuf, count, type), stream, request);
   });
 }
 
 RW_API rwResult_t rwGather(const void* sendbuf, void* recvbuf, size_t sendcount, rwDataType_t type,
                            int root, rwComm_t comm, rwStream_t stream, rwRequest_t* request) {
   return guarded("rwGather", [&] {
-    perform(checked(comm, "comm"),
+    perform(checked_for_use(comm, "comm"),
             make(Collective::kGather, sendbuf, recvbuf, sendcount, type, root), stream, request);
   });
 }
@@ -168,7 +192,7 @@ RW_API rwResult_t rwGather(const void* sendbuf, void* recvbuf, size_t sendcount,
 RW_API rwResult_t rwScatter(const void* sendbuf, void* recvbuf, size_t recvcount, rwDataType_t type,
                             int root, rwComm_t comm, rwStream_t stream, rwRequest_t* request) {
   return guarded("rwScatter", [&] {
-    perform(checked(comm, "comm"),
+    perform(checked_for_use(comm, "comm"),
             make(Collective::kScatter, sendbuf, recvbuf, recvcount, type, root), stream, request);
   });
 }
@@ -176,13 +200,13 @@ RW_API rwResult_t rwScatter(const void* sendbuf, void* recvbuf, size_t recvcount
 RW_API rwResult_t rwSendRecv(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
                              rwComm_t comm, rwStream_t stream, rwRequest_t* request) {
   return guarded("rwSendRecv", [&] {
-    perform(checked(comm, "comm"), make(Collective::kSendRecv, sendbuf, recvbuf, count, type),
-            stream, request);
+    perform(checked_for_use(comm, "comm"),
+            make(Collective::kSendRecv, sendbuf, recvbuf, count, type), stream, request);
   });
 }
 
 RW_API rwResult_t rwBarrier(rwComm_t comm) {
-  return guarded("rwBarrier", [&] { checked(comm, "comm").comm->barrier(); });
+  return guarded("rwBarrier", [&] { checked_for_use(comm, "comm").comm->barrier(); });
 }
 
 RW_API rwResult_t rwSend(const void* sendbuf, size_t count, rwDataType_t type, int peer,
@@ -191,10 +215,9 @@ RW_API rwResult_t rwSend(const void* sendbuf, size_t count, rwDataType_t type, i
     PointToPointCall call;
     call.sends = true;
     call.input = sendbuf;
-    call.count = count;
-    call.type = type_of(type);
+    set_elements(call, count, type);
     call.peer = peer;
-    perform(checked(comm, "comm"), call, stream, request);
+    perform(checked_for_use(comm, "comm"), call, stream, request);
   });
 }
 
@@ -203,10 +226,9 @@ RW_API rwResult_t rwRecv(void* recvbuf, size_t count, rwDataType_t type, int pee
   return guarded("rwRecv", [&] {
     PointToPointCall call;
     call.output = recvbuf;
-    call.count = count;
-    call.type = type_of(type);
+    set_elements(call, count, type);
     call.peer = peer;
-    perform(checked(comm, "comm"), call, stream, request);
+    perform(checked_for_use(comm, "comm"), call, stream, request);
   });
 }
 

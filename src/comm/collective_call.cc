@@ -9,12 +9,12 @@
 namespace ropewalk::comm {
 namespace {
 
-void require_count(std::size_t count, std::size_t element_bytes, int units) {
+template <typename Call>
+void require_count(const Call& call, int units) {
   const std::size_t limit = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
-  if (count > limit / element_bytes / static_cast<std::size_t>(units)) {
-    throw Error(Errc::kInvalidArgument,
-                "count: {} elements of {} bytes for {} rank(s) exceed the address space", count,
-                element_bytes, units);
+  if (call.count > limit / size_of(call.type) / static_cast<std::size_t>(units)) {
+    throw Error(Errc::kInvalidArgument, "count: {} for {} rank(s) exceed the address space",
+                describe_elements(call.count, call.type, call.carried), units);
   }
 }
 
@@ -54,6 +54,19 @@ bool usable(const void* buffer, std::size_t bytes, std::size_t element_bytes) {
   return there || bytes == 0;
 }
 
+// From the tag of a carrier's elements. Short calls pay for what they do not use: no division
+// there.
+void set_carried(executor::CallTag& tag, CarriedType carried) noexcept {
+  if (carried == CarriedType::kNothing) {
+    tag.collective = executor::kBarrier;
+    return;
+  }
+  tag.count /= carrier_of(carried).per_element;
+  constexpr unsigned kOperator = 0xffU << executor::kTagTypeBits;
+  tag.type_and_op =
+      static_cast<std::uint8_t>((tag.type_and_op & kOperator) | static_cast<unsigned>(carried));
+}
+
 bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
   const auto a_begin = reinterpret_cast<std::uintptr_t>(a);
   const auto b_begin = reinterpret_cast<std::uintptr_t>(b);
@@ -69,7 +82,7 @@ Extent extent_of(const CollectiveCall& call, int rank, int num_ranks) {
   const std::size_t element = size_of(call.type);
   const int inputs = schedule::input_units(call.collective, num_ranks, call.root, rank);
   const int outputs = schedule::output_units(call.collective, num_ranks, call.root, rank);
-  require_count(call.count, element, num_ranks);
+  require_count(call, num_ranks);
   const std::size_t unit_bytes = call.count * element;
   return {unit_bytes * static_cast<std::size_t>(inputs),
           unit_bytes * static_cast<std::size_t>(outputs), element};
@@ -109,12 +122,26 @@ void validate(const PointToPointCall& call, int num_ranks) {
     throw Error(Errc::kInvalidArgument, "peer: {} is outside 0 to {}", call.peer, num_ranks - 1);
   }
   const std::size_t element = size_of(call.type);
-  require_count(call.count, element, 1);
+  require_count(call, 1);
   if (call.sends) {
     require_buffer(call.input, "sendbuf", call.count * element, element);
   } else {
     require_buffer(call.output, "recvbuf", call.count * element, element);
   }
+}
+
+CollectiveCall barrier_call(float& nothing) noexcept {
+  CollectiveCall call;
+  call.input = &nothing;
+  call.output = &nothing;
+  call.count = 1;
+  call.carried = CarriedType::kNothing;
+  return call;
+}
+
+std::string describe_elements(std::size_t count, DataType type, CarriedType carried) {
+  if (carried == CarriedType::kNone) return fmt::format("{} {}", count, name(type));
+  return fmt::format("{} {}", count / carrier_of(carried).per_element, name(carried));
 }
 
 executor::CallTag tag_of(const CollectiveCall& call, std::uint32_t number) noexcept {
@@ -124,7 +151,9 @@ executor::CallTag tag_of(const CollectiveCall& call, std::uint32_t number) noexc
   tag.root = has_root(call.collective) ? static_cast<std::uint16_t>(call.root) : std::uint16_t{0};
   tag.collective = static_cast<std::uint8_t>(call.collective);
   const unsigned op = reduces(call.collective) ? static_cast<unsigned>(call.op) : 0U;
-  tag.type_and_op = static_cast<std::uint8_t>(static_cast<unsigned>(call.type) | op << 4U);
+  tag.type_and_op =
+      static_cast<std::uint8_t>(static_cast<unsigned>(call.type) | op << executor::kTagTypeBits);
+  if (call.carried != CarriedType::kNone) set_carried(tag, call.carried);
   return tag;
 }
 
@@ -133,6 +162,7 @@ executor::CallTag tag_of(const PointToPointCall& call) noexcept {
   tag.count = call.count;
   tag.collective = executor::kPointToPoint;
   tag.type_and_op = static_cast<std::uint8_t>(call.type);
+  if (call.carried != CarriedType::kNone) set_carried(tag, call.carried);
   return tag;
 }
 

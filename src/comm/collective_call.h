@@ -17,6 +17,7 @@ struct CollectiveCall {
   void* output = nullptr;
   std::size_t count = 0;
   DataType type = DataType::kFloat32;
+  CarriedType carried = CarriedType::kNone;  ///< else `count` and `type` are of its carrier
   RedOp op = RedOp::kSum;
   std::uint64_t scalar = 0;  ///< kPreMulSum: one element, in the low bytes
   int root = 0;
@@ -30,8 +31,15 @@ struct PointToPointCall {
   void* output = nullptr;
   std::size_t count = 0;
   DataType type = DataType::kFloat32;
+  CarriedType carried = CarriedType::kNone;  ///< as in CollectiveCall
   int peer = 0;
 };
+
+/// A barrier is an all-reduce of `nothing`, which must stay until it has run.
+CollectiveCall barrier_call(float& nothing) noexcept;
+
+/// "4 float32", as the caller counts them.
+std::string describe_elements(std::size_t count, DataType type, CarriedType carried);
 
 struct Validated {
   bool in_place = false;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <string>
 
+#include "comm/made_operators.h"
 #include "core/error.h"
 #include "core/testing/in_child.h"
 
@@ -80,6 +81,59 @@ TEST(CollectiveCall, TheLargestCountIsNotTakenForAnOverflow) {
   ++call.count;
   words = testing::message_of([&] { (void)validate(call, 0, 2); }, Errc::kInvalidArgument);
   EXPECT_NE(words.find("exceed the address space"), std::string::npos) << words;
+}
+
+TEST(CollectiveCall, CarriedElementsAreCountedAsTheCallerDoes) {
+  struct Case {
+    CarriedType type;
+    std::size_t carriers;  // of 3 elements
+    const char* words;
+  };
+  for (const Case& each :
+       {Case{CarriedType::kNone, 3, "3 float32"}, Case{CarriedType::kBool, 3, "3 bool"},
+        Case{CarriedType::kInt16, 3, "3 int16"}, Case{CarriedType::kUint16, 3, "3 uint16"},
+        Case{CarriedType::kComplex64, 6, "3 complex64"},
+        Case{CarriedType::kComplex128, 6, "3 complex128"}, Case{CarriedType::kByte, 3, "3 byte"}}) {
+    CollectiveCall call;
+    PointToPointCall message;
+    call.count = message.count = each.carriers;
+    call.carried = message.carried = each.type;
+    if (each.type != CarriedType::kNone) {
+      EXPECT_EQ(each.carriers, 3 * carrier_of(each.type).per_element);
+      call.type = message.type = carrier_of(each.type).type;
+    }
+    EXPECT_EQ(describe_elements(call.count, call.type, call.carried), each.words);
+    EXPECT_EQ(tag_of(call, 1).count, 3U) << each.words;
+    EXPECT_EQ(tag_of(message).count, 3U) << each.words;
+  }
+}
+
+TEST(CollectiveCall, RanksThatMoveTheSameBytesAsOtherTypesDisagree) {
+  CollectiveCall call;
+  call.type = DataType::kFloat16;
+  CollectiveCall carried = call;
+  carried.carried = CarriedType::kInt16;
+  EXPECT_NE(tag_of(call, 1), tag_of(carried, 1));
+  EXPECT_FALSE(call == carried);
+}
+
+TEST(CollectiveCall, OnlyComplexElementsAreSummed) {
+  const MadeOperators operators;
+  for (int type = kFirstCarriedType; type < kEndOfCarriedTypes; ++type) {
+    for (int op = 0; op < MadeOperators::kFirst; ++op) {
+      CollectiveCall call;
+      call.carried = static_cast<CarriedType>(type);
+      const bool sum = op == static_cast<int>(RedOp::kSum) || op == static_cast<int>(RedOp::kAvg);
+      if (adds(call.carried) && sum) {
+        operators.set(call, op);
+        EXPECT_EQ(static_cast<int>(call.op), op);
+      } else {
+        const std::string said =
+            testing::message_of([&] { operators.set(call, op); }, Errc::kInvalidArgument);
+        EXPECT_NE(said.find(name(call.carried)), std::string::npos) << said;
+      }
+    }
+  }
 }
 
 }  // namespace

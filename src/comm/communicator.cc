@@ -1,9 +1,13 @@
 #include "comm/communicator.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
+#include <deque>
+#include <exception>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -33,19 +37,14 @@ static_assert(!executor::is_shared_copy(kShortCallBytes));
 // Turns of a wait before the first yield where the rank that is waited for may want this core.
 constexpr std::uint64_t kSharedCoreTurns = 32;
 
-// Says for the time of a scope that a call is at work.
-class Running {
- public:
-  explicit Running(std::atomic<bool>& flag) : flag_(flag) {
-    flag_.store(true, std::memory_order_relaxed);
-  }
-  ~Running() { flag_.store(false, std::memory_order_release); }
-  Running(const Running&) = delete;
-  Running& operator=(const Running&) = delete;
-
- private:
-  std::atomic<bool>& flag_;
-};
+// 0 is no thread.
+std::uintptr_t this_thread() noexcept {
+#if __has_builtin(__builtin_thread_pointer)
+  return reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
+#else
+  return pthread_self();
+#endif
+}
 
 std::string list(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
@@ -59,6 +58,50 @@ void make_unique(std::vector<int>& ranks) {
 }
 
 }  // namespace
+
+// Two threads that enter at the same instant both find nobody there. Then the mark of the one that
+// wrote last stays, and the other, or whoever leaves after the mark was taken away, finds on
+// leaving that it is not its own.
+class Communicator::Use {
+ public:
+  explicit Use(Communicator& comm) : comm_(comm), self_(this_thread()) {
+    comm.belonging_.require_here("the communicator");
+    if (const std::uintptr_t user = comm.user_.load(std::memory_order_relaxed); user != 0) {
+      refuse(user);
+    }
+    comm.user_.store(self_, std::memory_order_relaxed);
+  }
+  ~Use() {
+    if (comm_.user_.load(std::memory_order_relaxed) == self_) {
+      comm_.user_.store(0, std::memory_order_release);
+    } else {
+      seal();
+    }
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+ private:
+  // Out of the way: within a short operation each nanosecond shows.
+  [[noreturn, gnu::cold, gnu::noinline]] void refuse(std::uintptr_t user) const {
+    throw Error(Errc::kInvalidUsage,
+                "rank {} is in a call on this communicator, by {} thread: one at a time; let each "
+                "thread have a communicator of its own, or take a lock",
+                comm_.rank(), user == self_ ? "this same" : "another");
+  }
+  [[gnu::cold, gnu::noinline]] void seal() noexcept {
+    try {
+      comm_.seal(Error(Errc::kInvalidUsage,
+                       "two threads used the communicator of rank {} at once: one at a time",
+                       comm_.rank()));
+    } catch (const std::exception& error) {
+      log::warn("rank {}: {}", comm_.rank(), error.what());
+    }
+  }
+
+  Communicator& comm_;
+  const std::uintptr_t self_;
+};
 
 std::unique_ptr<Communicator> Communicator::join(const UniqueId& id, int rank, int size,
                                                  Runtime& runtime) {
@@ -103,7 +146,7 @@ Communicator::~Communicator() {
   }
   // Another thread may be on its way out of an operation that abort() ended.
   { const Lock wait(engine_mutex_); }
-  while (running_.load(std::memory_order_acquire)) {
+  while (user_.load(std::memory_order_acquire) != 0) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   fate_.when_broken(nullptr);
@@ -158,6 +201,7 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
     std::int32_t color;
     std::int32_t key;
   };
+  const Use use(*this);
   fate_.check();
   drain_queue();
   const Lock lock(engine_mutex_);
@@ -186,6 +230,7 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
 }
 
 std::unique_ptr<Communicator> Communicator::shrink(const std::set<int>& excluded) {
+  const Use use(*this);
   fate_.check();
   drain_queue();
   const std::lock_guard lock(engine_mutex_);
@@ -292,6 +337,7 @@ void Communicator::use_schedule(std::shared_ptr<const schedule::Checked> checked
                 "the schedule has {} channels, the communicator {}; set ROPEWALK_CHANNELS",
                 schedule.num_channels(), point_to_point_channel_);
   }
+  const Use use(*this);
   drain_queue();
   const Lock lock(engine_mutex_);
   if (device_ != nullptr) device_->use_schedule(checked);
@@ -303,6 +349,7 @@ void Communicator::use_schedule(std::shared_ptr<const schedule::Checked> checked
 }
 
 void Communicator::forget_schedules() {
+  const Use use(*this);
   drain_queue();
   const Lock lock(engine_mutex_);
   if (device_ != nullptr) device_->forget_schedules();
@@ -313,18 +360,29 @@ void Communicator::forget_schedules() {
 }
 
 std::unique_ptr<Task> Communicator::make_task(const CollectiveCall& call) {
+  const Use use(*this);
+  return new_task(call);
+}
+
+std::unique_ptr<Task> Communicator::make_task(std::vector<PointToPointCall> calls) {
+  const Use use(*this);
+  return new_task(std::move(calls));
+}
+
+std::unique_ptr<Task> Communicator::new_task(const CollectiveCall& call) {
   fate_.check();
   const Validated valid = validate(call, rank(), size());
   return std::make_unique<CollectiveTask>(*this, call, valid.in_place, tag_of(call, next_number()));
 }
 
-std::unique_ptr<Task> Communicator::make_task(std::vector<PointToPointCall> calls) {
+std::unique_ptr<Task> Communicator::new_task(std::vector<PointToPointCall> calls) {
   fate_.check();
   for (const PointToPointCall& call : calls) validate(call, size());
   return std::make_unique<PointToPointTask>(*this, std::move(calls));
 }
 
 void Communicator::run(const CollectiveCall& call) {
+  const Use use(*this);
   fate_.check();
   if (!has_worker_ && last_.prepared != nullptr && last_.call == call) {
     last_.prepared->arm_again(next_number());
@@ -336,7 +394,6 @@ void Communicator::run(const CollectiveCall& call) {
     execute(task);
     return;
   }
-  const Running running(running_);
   PreparedCollective& prepared = *last_.prepared;
   team_.history().record(prepared.call().tag);
   try {
@@ -365,22 +422,31 @@ bool Communicator::arm_short(const CollectiveCall& call) {
 }
 
 void Communicator::run(const std::vector<PointToPointCall>& calls) {
-  const std::unique_ptr<Task> task = make_task(calls);
+  const Use use(*this);
+  const std::unique_ptr<Task> task = new_task(calls);
   drain_queue();
   const Lock lock(engine_mutex_);
   execute(*task);
 }
 
 void Communicator::start(const CollectiveCall& call, std::shared_ptr<Request> request) {
-  start(make_task(call), {std::move(request)});
+  const Use use(*this);
+  enter_queue(new_task(call), {std::move(request)});
 }
 
 void Communicator::start(std::vector<PointToPointCall> calls, std::shared_ptr<Request> request) {
-  start(make_task(std::move(calls)), {std::move(request)});
+  const Use use(*this);
+  enter_queue(new_task(std::move(calls)), {std::move(request)});
 }
 
 void Communicator::start(std::unique_ptr<Task> task,
                          std::vector<std::shared_ptr<Request>> requests) {
+  const Use use(*this);
+  enter_queue(std::move(task), std::move(requests));
+}
+
+void Communicator::enter_queue(std::unique_ptr<Task> task,
+                               std::vector<std::shared_ptr<Request>> requests) {
   {
     const Lock lock(queue_mutex_);
     queue_.push_back({std::move(task), std::move(requests)});
@@ -488,10 +554,21 @@ void Communicator::run_together(std::vector<Work> work) {
   };
   if (work.size() == 1) {
     Communicator& comm = *work.front().comm;
+    const Use use(comm);
     comm.drain_queue();
     const Lock lock(comm.engine_mutex_);
     for (const std::unique_ptr<Task>& task : work.front().tasks) comm.execute(*task);
     return;
+  }
+  std::deque<Use> uses;
+  try {
+    for (const Work& item : work) uses.emplace_back(*item.comm);
+  } catch (const Error& error) {
+    // Their tasks are numbered, and will not run.
+    for (const Work& item : work) {
+      if (!item.comm->belonging_.elsewhere()) item.comm->seal(error);
+    }
+    throw;
   }
   std::vector<std::unique_lock<Mutex>> locks;
   for (Work& item : work) {
@@ -542,16 +619,13 @@ void Communicator::run_together(std::vector<Work> work) {
 
 void Communicator::barrier() {
   float nothing = 0;
-  CollectiveCall call;
-  call.input = &nothing;
-  call.output = &nothing;
-  call.count = 1;
-  run(call);
+  run(barrier_call(nothing));
 }
 
 // ---- on GPU memory ----------------------------------------------------------------------
 
 void Communicator::attach_device(int device) {
+  const Use use(*this);
   fate_.check();
   drain_queue();
   const Lock lock(engine_mutex_);
@@ -577,6 +651,7 @@ void Communicator::look_at_device() {
 }
 
 void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
+  const Use use(*this);
   look_at_device();
   fate_.check();
   if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
@@ -591,6 +666,7 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
 }
 
 void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStream stream) {
+  const Use use(*this);
   look_at_device();
   fate_.check();
   if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
@@ -599,6 +675,7 @@ void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStr
 }
 
 std::uint64_t Communicator::register_buffer(const void* buffer, std::size_t bytes) {
+  const Use use(*this);
   look_at_device();
   fate_.check();
   if (device_ == nullptr) {
@@ -617,6 +694,7 @@ std::uint64_t Communicator::register_buffer(const void* buffer, std::size_t byte
 }
 
 void Communicator::deregister_buffer(std::uint64_t number) {
+  const Use use(*this);
   if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
   drain_queue();
   const Lock lock(engine_mutex_);
@@ -624,6 +702,7 @@ void Communicator::deregister_buffer(std::uint64_t number) {
 }
 
 void Communicator::exchange(std::span<std::byte> all, std::size_t bytes_each) {
+  const Use use(*this);
   fate_.check();
   drain_queue();
   const Lock lock(engine_mutex_);
@@ -631,6 +710,7 @@ void Communicator::exchange(std::span<std::byte> all, std::size_t bytes_each) {
 }
 
 std::string Communicator::algorithm_of(const CollectiveCall& call) {
+  const Use use(*this);
   return way_of(call).prepared->checked().schedule().algorithm;
 }
 
@@ -714,6 +794,7 @@ void Communicator::compare_calls() {
 // ---- the end ----------------------------------------------------------------------------
 
 void Communicator::finalize() {
+  const Use use(*this);
   if (finalized_) return;
   drain_queue();
   if (fate_.broken()) {
@@ -747,6 +828,7 @@ void Communicator::finalize() {
 }
 
 void Communicator::abort(const std::string& reason) {
+  belonging_.require_here("the communicator");
   fate_.fail(Errc::kAborted, fmt::format("rank {} aborted its communicator: {}", rank(), reason));
   bootstrap_->abort(reason);
 }

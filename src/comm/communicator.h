@@ -28,6 +28,7 @@
 #include "comm/runtime.h"
 #include "comm/task.h"
 #include "comm/tuner.h"
+#include "core/fork.h"
 #include "core/mutex.h"
 #include "executor/host/host_team.h"
 #include "executor/host/waiter.h"
@@ -35,7 +36,13 @@
 namespace ropewalk::comm {
 
 /// Threads: one at a time, except abort(), fate() and Requests, which any thread may use at any
-/// time. Operations run in the order in which they were started, blocking or not.
+/// time. Another one is refused (kInvalidUsage), and the communicator stays whole; of two that come
+/// at the same instant both may pass, which breaks it at the end of the first to leave.
+/// Operations run in the order in which they were started, blocking or not.
+///
+/// Processes: the one that joined. A forked child has a copy that works no more: abort() and what
+/// takes a Use throw kInvalidUsage, and the copy must not be destroyed, since that waits for
+/// threads that are not in the child.
 class Communicator final : public executor::WaitHook {
  public:
   /// Joins; returns when all ranks have. @throws Error as Bootstrap::join, kSystem without memory
@@ -51,6 +58,7 @@ class Communicator final : public executor::WaitHook {
   [[nodiscard]] std::uint64_t identity() const noexcept { return identity_; }
   [[nodiscard]] const Config& config() const noexcept { return config_; }
   [[nodiscard]] Runtime& runtime() noexcept { return runtime_; }
+  [[nodiscard]] const Belonging& belonging() const noexcept { return belonging_; }
 
   /// Ranks with equal non-negative `color` form a new communicator, by `key`, then rank. All ranks
   /// call. @return nullptr for a negative color
@@ -159,6 +167,13 @@ class Communicator final : public executor::WaitHook {
   Communicator(std::unique_ptr<Bootstrap> bootstrap, const Config& config, Runtime& runtime);
   void connect();
 
+  // While one lives, its thread uses the communicator. Every function that needs one thread at a
+  // time has one.
+  class Use;
+
+  std::unique_ptr<Task> new_task(const CollectiveCall& call);
+  std::unique_ptr<Task> new_task(std::vector<PointToPointCall> calls);
+  void enter_queue(std::unique_ptr<Task> task, std::vector<std::shared_ptr<Request>> requests);
   void execute(Task& task);
   // Arms a call that needs no task unless it must wait, as last_. @return false when it does
   bool arm_short(const CollectiveCall& call);
@@ -228,9 +243,10 @@ class Communicator final : public executor::WaitHook {
     std::unique_ptr<Task> task;
     std::vector<std::shared_ptr<Request>> requests;
   };
-  // A blocking call is at work in the thread that uses the communicator, which has no worker: what
-  // engine_mutex_ says otherwise, without its price.
-  std::atomic<bool> running_{false};
+  const Belonging belonging_;
+  // The thread that uses the communicator, or 0. Plain loads and stores, since an atomic exchange
+  // would wait for the stores of the last operation to reach the other ranks: see Use.
+  std::atomic<std::uintptr_t> user_{0};
   bool has_worker_ = false;  // by the thread that uses the communicator
   Mutex engine_mutex_;       // held by the thread that runs a task
   Mutex queue_mutex_;

@@ -18,6 +18,7 @@
 #include "comm/group.h"
 #include "comm/measure.h"
 #include "core/error.h"
+#include "core/testing/in_child.h"
 #include "core/testing/share.h"
 #include "schedule/compile.h"
 #include "schedule/layout.h"
@@ -389,6 +390,145 @@ TEST(Communicator, ReportsDifferentCallsByRankAndField) {
     }
     EXPECT_TRUE(named) << difference.field << ": " << errors[0].second << " / " << errors[1].second;
   }
+}
+
+TEST(Communicator, CallsABarrierOne) {
+  const auto errors = called_differently([](Communicator& comm) {
+    std::vector<float> data(1, 1.0F);
+    if (comm.rank() == 0) {
+      comm.barrier();
+    } else {
+      comm.run(all_reduce(data, data));
+    }
+    comm.barrier();
+  });
+  bool named = false;
+  for (const auto& [code, text] : errors) {
+    named |= text.find("(operation): ") != std::string::npos &&
+             text.find("call 1: barrier") != std::string::npos;
+  }
+  EXPECT_TRUE(named) << errors[0].second << " / " << errors[1].second;
+}
+
+// Runs `other` in a thread of its own while rank 0 is in a call that waits for rank 1.
+std::pair<Errc, std::string> beside_a_call(const std::function<void(Communicator&)>& other) {
+  Runtime runtime;
+  quiet(runtime);
+  std::pair<Errc, std::string> error;
+  std::atomic<bool> refused{false};
+  with_ranks(2, runtime, [&](Communicator& comm) {
+    std::vector<float> data(8, 1.0F);
+    if (comm.rank() == 1) {
+      while (!refused) std::this_thread::yield();
+      comm.run(all_reduce(data, data));
+    } else {
+      std::thread second([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        error = error_of([&] { other(comm); });
+        refused = true;
+      });
+      comm.run(all_reduce(data, data));
+      second.join();
+    }
+    EXPECT_EQ(data, std::vector<float>(8, 2.0F));
+    comm.barrier();  // both are whole
+  });
+  return error;
+}
+
+TEST(Communicator, RefusesASecondThread) {
+  float nothing = 0;
+  const std::vector<std::function<void(Communicator&)>> uses = {
+      [&](Communicator& comm) { comm.run(barrier_call(nothing)); },
+      [](Communicator& comm) { comm.run(std::vector<PointToPointCall>{}); },
+      [&](Communicator& comm) { comm.start(barrier_call(nothing), std::make_shared<Request>()); },
+      [](Communicator& comm) { comm.start(std::vector<PointToPointCall>{}, nullptr); },
+      [&](Communicator& comm) { (void)comm.make_task(barrier_call(nothing)); },
+      [](Communicator& comm) { comm.barrier(); },
+      [](Communicator& comm) { comm.split(0, 0); },
+      [](Communicator& comm) { comm.shrink({1}); },
+      [](Communicator& comm) { comm.attach_device(0); },
+      [](Communicator& comm) { comm.forget_schedules(); },
+      [](Communicator& comm) { comm.finalize(); }};
+  for (const auto& use : uses) {
+    const auto [code, text] = beside_a_call(use);
+    EXPECT_EQ(code, Errc::kInvalidUsage) << text;
+    EXPECT_NE(text.find("rank 0 is in a call on this communicator, by another thread"),
+              std::string::npos)
+        << text;
+  }
+}
+
+// Whoever is refused at a group's end has tasks that are numbered and do not run.
+TEST(Communicator, ARefusedGroupBreaksItsCommunicators) {
+  Runtime runtime;
+  quiet(runtime);
+  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+  std::vector<std::unique_ptr<Communicator>> comms(2);
+  std::thread joins([&] { comms[1] = Communicator::join(id, 1, 2, runtime); });
+  comms[0] = Communicator::join(id, 0, 2, runtime);
+  joins.join();
+  std::vector<float> data(8, 1.0F);
+  Group group;
+  group.start();
+  group.add(*comms[0], all_reduce(data, data), nullptr);
+  group.add(*comms[1], all_reduce(data, data), nullptr);
+  std::vector<float> got(8);
+  PointToPointCall receive;
+  receive.output = got.data();
+  receive.count = got.size();
+  receive.peer = 1;
+  std::thread waits([&] { error_of([&] { comms[0]->run({receive}); }); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_EQ(error_of([&] { group.end(); }).first, Errc::kInvalidUsage);
+  waits.join();  // it is told
+  for (auto& comm : comms) EXPECT_TRUE(comm->fate().broken());
+}
+
+TEST(Communicator, AForkedChildCannotUseIt) {
+  Runtime runtime;
+  quiet(runtime);
+  with_ranks(2, runtime, [](Communicator& comm) {
+    comm.barrier();
+    const int status = testing::in_child([&] {
+      const std::vector<std::function<void()>> uses = {
+          [&] { comm.barrier(); }, [&] { comm.split(0, 0); }, [&] { comm.finalize(); },
+          [&] { comm.abort("a child ends"); }};
+      for (const auto& use : uses) {
+        const auto [code, text] = error_of(use);
+        EXPECT_EQ(code, Errc::kInvalidUsage) << text;
+        EXPECT_NE(text.find("forked from it"), std::string::npos) << text;
+      }
+      return 0;
+    });
+    EXPECT_EQ(status, 0);
+    comm.barrier();
+  });
+}
+
+TEST(Communicator, AForkedChildMakesOnesOfItsOwn) {
+  Runtime& runtime = Runtime::process();
+  quiet(runtime);
+  const auto all_reduce_of_two = [](Communicator& comm) {
+    std::vector<float> data(8, 1.0F);
+    comm.run(all_reduce(data, data));
+    EXPECT_EQ(data, std::vector<float>(8, 2.0F));
+  };
+  with_ranks(2, runtime, [&](Communicator& comm) {
+    all_reduce_of_two(comm);
+    if (comm.rank() == 0) {
+      const int status = testing::in_child([&] {
+        Runtime& own = Runtime::process();
+        EXPECT_NE(&own, &runtime);
+        EXPECT_NE(own.token(), runtime.token());
+        EXPECT_EQ(own.config().duration(Setting::kTimeout), std::chrono::seconds(60));
+        with_ranks(2, own, all_reduce_of_two);
+        return 0;
+      });
+      EXPECT_EQ(status, 0);
+    }
+    all_reduce_of_two(comm);
+  });
 }
 
 TEST(Communicator, ReportsADifferentRoot) {

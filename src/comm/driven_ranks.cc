@@ -50,10 +50,7 @@ void DrivenRanks::barrier() {
   }
   group_.start();
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
-    CollectiveCall call;
-    call.input = call.output = &nothing_[i];
-    call.count = 1;
-    group_.add(ranks_[i]->comm(), call, nullptr);
+    group_.add(ranks_[i]->comm(), barrier_call(nothing_[i]), nullptr);
   }
   group_.end();
 }

@@ -10,6 +10,17 @@ namespace {
   throw Error(Errc::kInvalidArgument, "op: {} is not an operator of this communicator", number);
 }
 
+void require_sum(CarriedType type, int number) {
+  if (!adds(type)) {
+    throw Error(Errc::kInvalidArgument, "type: elements of type {} can be moved, but not reduced",
+                name(type));
+  }
+  if (number == static_cast<int>(RedOp::kSum) || number == static_cast<int>(RedOp::kAvg)) return;
+  throw Error(Errc::kInvalidArgument, "op: {} has the operators sum and avg, not {}", name(type),
+              number >= 0 && number < MadeOperators::kFirst ? name(static_cast<RedOp>(number))
+                                                            : "a pre-multiplied sum");
+}
+
 }  // namespace
 
 int MadeOperators::add(const PreMulSum& made) {
@@ -22,6 +33,7 @@ void MadeOperators::remove(int number) {
 }
 
 const PreMulSum* MadeOperators::set(CollectiveCall& call, int number) const {
+  if (call.carried != CarriedType::kNone) require_sum(call.carried, number);
   if (number >= 0 && number < kFirst) {
     call.op = static_cast<RedOp>(number);
     return nullptr;

@@ -23,7 +23,7 @@
 namespace ropewalk::comm {
 namespace {
 
-constexpr std::uint32_t kRecordVersion = 1;
+constexpr std::uint32_t kRecordVersion = 2;
 
 // Sent as it lies: all ranks run the same build on the same architecture, which `version` and
 // `size` check.

@@ -1,5 +1,8 @@
 #include "comm/runtime.h"
 
+#include <pthread.h>
+
+#include <atomic>
 #include <span>
 
 #include "comm/forced_algorithms.h"
@@ -17,14 +20,44 @@ void apply(const Config& config) {
                  config.text(Setting::kDebugFile));
 }
 
+// The process's, and in a forked child, until it has one, its parent's.
+std::atomic<Runtime*> of_process{nullptr};
+std::atomic<Runtime*> of_parent{nullptr};
+
 }  // namespace
 
 Runtime::Runtime() { fill_random(std::as_writable_bytes(std::span(&token_, 1))); }
 
+// The settings are copied in the child, from what another thread must not be writing at the fork.
+void Runtime::lock_for_fork() noexcept RW_NO_THREAD_ANALYSIS {
+  if (Runtime* runtime = of_process) runtime->config_mutex_.lock();
+}
+
+void Runtime::unlock_in_parent() noexcept RW_NO_THREAD_ANALYSIS {
+  if (Runtime* runtime = of_process) runtime->config_mutex_.unlock();
+}
+
+void Runtime::leave_behind_in_child() noexcept RW_NO_THREAD_ANALYSIS {
+  if (Runtime* runtime = of_process.exchange(nullptr)) {
+    runtime->config_mutex_.unlock();
+    of_parent = runtime;
+  }
+}
+
 Runtime& Runtime::process() {
+  [[maybe_unused]] static const int registered =
+      pthread_atfork(lock_for_fork, unlock_in_parent, leave_behind_in_child);
+  if (Runtime* runtime = of_process.load(std::memory_order_acquire)) return *runtime;
+  auto made = std::make_unique<Runtime>();
+  if (Runtime* parent = of_parent.load()) {
+    const Lock reading(parent->config_mutex_);
+    const Lock writing(made->config_mutex_);
+    if (parent->config_ != nullptr) made->config_ = std::make_unique<Config>(*parent->config_);
+  }
+  Runtime* other = nullptr;
+  if (!of_process.compare_exchange_strong(other, made.get())) return *other;
   // Leaked: ranks may leave while static objects are destroyed.
-  static auto* runtime = new Runtime;
-  return *runtime;
+  return *made.release();
 }
 
 Config Runtime::config() {

@@ -17,7 +17,8 @@ namespace ropewalk::comm {
 class Runtime {
  public:
   Runtime();
-  /// The one behind the C API. Never destroyed.
+  /// The one behind the C API. Never destroyed. A forked child gets one of its own, with the
+  /// settings of its parent's.
   static Runtime& process();
 
   /// The settings as they are now; environment and file are read at the first call.
@@ -42,6 +43,10 @@ class Runtime {
   }
 
  private:
+  static void lock_for_fork() noexcept;
+  static void unlock_in_parent() noexcept;
+  static void leave_behind_in_child() noexcept;
+
   Mutex config_mutex_;
   std::unique_ptr<Config> config_ RW_GUARDED_BY(config_mutex_);
   Context context_;

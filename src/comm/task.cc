@@ -61,7 +61,9 @@ std::vector<int> CollectiveTask::waiting_for(const executor::HostTeam& team) {
 }
 
 std::string CollectiveTask::describe() const {
-  return fmt::format("{} of {} {}", name(call_.collective), call_.count, name(call_.type));
+  if (call_.carried == CarriedType::kNothing) return "barrier";
+  return fmt::format("{} of {}", name(call_.collective),
+                     describe_elements(call_.count, call_.type, call_.carried));
 }
 
 PointToPointTask::PointToPointTask(Communicator& comm, std::vector<PointToPointCall> calls)
@@ -150,8 +152,9 @@ std::vector<int> PointToPointTask::waiting_for(const executor::HostTeam& /*team*
 std::string PointToPointTask::describe() const {
   if (items_.size() == 1) {
     const PointToPointCall& call = items_.front().call;
-    return fmt::format("{} {} {} {} rank {}", call.sends ? "send of" : "receive of", call.count,
-                       name(call.type), call.sends ? "to" : "from", call.peer);
+    return fmt::format("{} {} {} rank {}", call.sends ? "send of" : "receive of",
+                       describe_elements(call.count, call.type, call.carried),
+                       call.sends ? "to" : "from", call.peer);
   }
   return fmt::format("group of {} sends and receives", items_.size());
 }

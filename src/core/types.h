@@ -27,6 +27,31 @@ enum class DataType : std::uint8_t {
 };
 inline constexpr int kNumDataTypes = 12;
 
+/// Elements that no kernel knows. They travel as elements of a DataType, whose bits nothing looks
+/// at but a complex sum. The numbers go on from DataType's, with room for more of NCCL's.
+enum class CarriedType : std::uint8_t {
+  kNone = 0,  ///< elements of a DataType
+  kBool = 16,
+  kInt16 = 17,
+  kUint16 = 18,
+  kComplex64 = 19,   ///< two float32
+  kComplex128 = 20,  ///< two float64
+  kByte = 21,        ///< a byte of an element of any other type
+  kNothing = 22,     ///< of a barrier
+};
+inline constexpr int kFirstCarriedType = 16;
+inline constexpr int kEndOfCarriedTypes = 22;  ///< of those that users have
+
+/// How one element of a CarriedType travels.
+struct Carrier {
+  DataType type = DataType::kUint8;
+  std::size_t per_element = 1;
+};
+/// @pre `type` is not kNone
+Carrier carrier_of(CarriedType type) noexcept;
+/// Whether sums of the carrier's elements are sums of `type`.
+bool adds(CarriedType type) noexcept;
+
 /// The operators. kPreMulSum multiplies each rank's input by that rank's scalar, then sums.
 /// kAvg divides the sum by the number of ranks; integers truncate towards zero.
 enum class RedOp : std::uint8_t {
@@ -58,6 +83,7 @@ bool is_float(DataType type) noexcept;
 
 /// "float32", "sum", "all_reduce": the spelling of the command line, of schedules and of logs.
 std::string_view name(DataType type) noexcept;
+std::string_view name(CarriedType type) noexcept;
 std::string_view name(RedOp op) noexcept;
 std::string_view name(Collective collective) noexcept;
 

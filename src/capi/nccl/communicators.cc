@@ -210,8 +210,13 @@ ncclResult_t finalize(ncclComm_t comm) {
   return run_on(comm->core, [core = comm->core] { core->comm->finalize(); });
 }
 
+// A forked child has no part in the communicator, and cannot free its copy: that waits for threads.
+bool of_another_process(ncclComm_t comm) {
+  return comm->mark == ncclComm::kMark && comm->core->belonging.elsewhere();
+}
+
 void destroy(ncclComm_t comm) {
-  if (comm == nullptr) return;
+  if (comm == nullptr || of_another_process(comm)) return;
   wait_until_idle(core_of(comm));
   const std::unique_ptr<ncclComm> owned(comm);
   if (comm->core->comm != nullptr) comm->core->comm->finalize();
@@ -225,7 +230,7 @@ void give_up(Core& core, const char* reason) {
 }
 
 void abort(ncclComm_t comm) {
-  if (comm == nullptr) return;
+  if (comm == nullptr || of_another_process(comm)) return;
   core_of(comm);
   const std::unique_ptr<ncclComm> owned(comm);
   const std::lock_guard lock(comm->core->mutex);

@@ -49,6 +49,7 @@ Core& core_of(ncclComm_t comm) {
     throw Error(Errc::kInvalidArgument, "comm: {} is no communicator, or one that was destroyed",
                 static_cast<void*>(comm));
   }
+  comm->core->belonging.require_here("the communicator");
   return *comm->core;
 }
 

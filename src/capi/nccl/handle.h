@@ -15,6 +15,7 @@
 #include "capi/nccl/nccl_api.h"
 #include "comm/communicator.h"
 #include "comm/made_operators.h"
+#include "core/fork.h"
 
 namespace ropewalk::nccl {
 
@@ -32,6 +33,7 @@ struct Core {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
+  const Belonging belonging;
   const int device;
   const bool blocking;
   std::unique_ptr<comm::Communicator> comm;  // while `state` is not kBusy

@@ -5,9 +5,10 @@
 // starts with the first of them and ends with the last. It never calls user code other than
 // Observers.
 //
-// fork(): a forked child must not use communicators. All sockets are close-on-exec, and a fork
-// handler closes them in the child, so that a child which outlives its parent does not hide the
-// parent's death from the other ranks.
+// fork(): a forked child has no service thread, and gets a Context of its own; its copies of the
+// parent's communicators are dead (core/fork.h). All sockets are close-on-exec, and a fork handler
+// closes them in the child, without a word to their other ends, so that a child which outlives its
+// parent does not hide the parent's death from the other ranks.
 #pragma once
 
 #include <memory>
