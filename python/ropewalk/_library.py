@@ -10,7 +10,7 @@ import functools
 import json
 import os
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NoReturn, Optional
 
 from ropewalk import errors, interrupts
 
@@ -201,22 +201,31 @@ def _text(raw: Optional[bytes]) -> str:
     return (raw or b"").decode("utf-8", "replace")
 
 
-def check(result: int, comm: Optional[int] = None) -> None:
-    """Raises the exception of `result` unless it is rwSuccess."""
+def check(result: int) -> None:
+    """Raises the exception of this thread's last call unless its `result` is rwSuccess."""
+    # Nobody asks the communicator: another thread may have aborted it, and it is gone.
     if result == errors.SUCCESS:
         return
     if result == errors.INTERRUPTED:
         interrupts.reraise()
-    text = _text(library().rwGetLastError(comm)) or _text(library().rwGetLastError(None))
-    raise errors.error(result, text or _text(library().rwGetErrorString(result)))
+    _raise(result, library().rwGetLastError(None))
+
+
+def check_communicator(result: int, comm: Optional[int]) -> None:
+    """Raises the exception of `result`, which is what the communicator has come to."""
+    if result != errors.SUCCESS:
+        _raise(result, library().rwGetLastError(comm))
+
+
+def _raise(result: int, text: Optional[bytes]) -> NoReturn:
+    raise errors.error(result, _text(text) or _text(library().rwGetErrorString(result)))
 
 
 def check_request(result: int, request: Optional[int]) -> None:
     """As `check`, with the text of the request."""
     if result == errors.SUCCESS:
         return
-    text = _text(library().rwRequestError(request))
-    raise errors.error(result, text or _text(library().rwGetErrorString(result)))
+    _raise(result, library().rwRequestError(request) or library().rwGetLastError(None))
 
 
 def text_of(function: Any, *arguments: Any) -> str:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import weakref
 from types import TracebackType
 from typing import Any, Callable, Literal, Optional, TypeVar, Union, overload
 
 from ropewalk import groups, interrupts, request
-from ropewalk._library import Comm, check, library
+from ropewalk._library import Comm, check, check_communicator, library
+from ropewalk.arguments import integer, text_or_none
 from ropewalk.arrays import UNKNOWN_DEVICE, Buffer, buffer_of
 from ropewalk.device_arrays import Stream, stream_handle
-from ropewalk.errors import INTERRUPTED, ArgumentError, UsageError
+from ropewalk.errors import INTERRUPTED, INVALID_USAGE, SUCCESS, ArgumentError, UsageError
 from ropewalk.operators import Operator, PreMulSum, number_of
+from ropewalk.process_bound import ProcessBound
 from ropewalk.registration import Registration
 from ropewalk.request import Handle
 
@@ -32,13 +35,28 @@ def _destroy(address: int) -> None:
         interrupts.reraise()
 
 
-class Communicator:
+class Communicator(ProcessBound):
     """An ordered set of ranks that run collectives together. Made by `ropewalk.init`.
 
     Arrays may be NumPy arrays, PyTorch tensors, CuPy arrays, or anything with the buffer, DLPack,
     `__array_interface__` or `__cuda_array_interface__` protocol. They are used where they lie,
     never copied, must be contiguous, and any shape will do: counts are in elements. All ranks of
     an operation must call it with equal element type, count, operator and root.
+
+    What hands over a copy of its elements (lists, pandas' Series, lazily conjugated tensors), or is
+    not contiguous or read-only, is refused where the operation writes it: the result would be lost.
+    Pass a copy as `array`, and use what the operation returns:
+    `total = comm.all_reduce(numpy.ascontiguousarray(array))`.
+
+    A NumPy scalar (`numpy.float64(1)`, `array.sum()`) is an array of one element, and never
+    changes: an operation returns its result as a scalar of the same type. That comes too late in a
+    `group`, which takes scalars to be written with `blocking=False` alone. As `out` it is refused.
+
+    Element types: all of NCCL's (8, 32 and 64-bit integers, float16, float32, float64, bfloat16,
+    float8 e4m3 and e5m2), with all operators. complex64 and complex128 have "sum" and "avg". These,
+    bool, int16, uint16, and elements of any other type of a fixed size that hold no references
+    (dates, texts of a fixed length, records) can be moved. Ranks that give different types are told
+    so by name; those other types count as so many bytes, and only the number of bytes is compared.
 
     Every operation takes `blocking`. True waits and returns the array that holds the result. False
     starts the operation and returns a `Handle` at once, whose `wait` returns that array; until then
@@ -68,9 +86,14 @@ class Communicator:
     communicator is broken then, and the other ranks are told. A handler that raises nothing runs
     meanwhile, and the operation goes on. A handler must not use a communicator: UsageError.
 
-    Threads: one at a time; `abort` and `check` by any thread at any time. As a context manager a
-    communicator is finalized at the end of the block, or aborted when the block ends by an
-    exception.
+    Threads: one at a time, another one gets UsageError; `abort` and `check` by any thread at any
+    time. As a context manager a communicator is finalized at the end of the block, or aborted when
+    the block ends by an exception.
+
+    Processes: a communicator belongs to the process that joined. It cannot be pickled or copied. In
+    a forked child (os.fork, multiprocessing, a DataLoader's workers) every use of it raises
+    UsageError; the child's end, and the end of a block in it, leave the parent's communicator
+    alone. The child may join jobs of its own.
     """
 
     def __init__(self, handle: Comm) -> None:
@@ -80,9 +103,10 @@ class Communicator:
         self._last_stream: Stream = None
         self._registered: set[Registration] = set()  # whose arrays must stay
         rank, size = ctypes.c_int(), ctypes.c_int()
-        check(library().rwCommUserRank(handle, ctypes.byref(rank)), handle.value)
-        check(library().rwCommCount(handle, ctypes.byref(size)), handle.value)
+        check(library().rwCommUserRank(handle, ctypes.byref(rank)))
+        check(library().rwCommCount(handle, ctypes.byref(size)))
         self._rank, self._size = rank.value, size.value
+        self._process = os.getpid()
         self._destroy = weakref.finalize(self, _destroy, handle.value or 0)
 
     # ---- what it is
@@ -106,7 +130,7 @@ class Communicator:
     def device_memory(self) -> int:
         """Bytes of the GPU's memory that the communicator itself holds."""
         held = ctypes.c_size_t()
-        check(library().rwCommDeviceMemory(self.c_handle, ctypes.byref(held)), self.c_handle)
+        check(library().rwCommDeviceMemory(self.c_handle, ctypes.byref(held)))
         return held.value
 
     def attach(self, device: int) -> None:
@@ -121,18 +145,22 @@ class Communicator:
             UsageError: there are no GPUs here, the ranks' GPUs cannot reach each other, or this
                 rank has one already.
         """
-        if device < 0:
-            raise ArgumentError(f"device {device} is negative")
+        number = integer(device, "device", 0)
 
         def note() -> None:
-            self._device = device
+            self._device = number
 
-        self._call(lambda: check(library().rwCommAttachDevice(self.c_handle, device)), note)
+        self._call(lambda: check(library().rwCommAttachDevice(self.c_handle, number)), note)
 
     @property
     def closed(self) -> bool:
         """Whether it was finalized or aborted."""
         return self._address is None
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether this is a forked child's copy, which cannot be used."""
+        return self._process != os.getpid()
 
     @property
     def c_handle(self) -> int:
@@ -144,33 +172,49 @@ class Communicator:
     def __repr__(self) -> str:
         """Rank and size."""
         state = ", closed" if self.closed else ""
+        if self.elsewhere:
+            state = f", of process {self._process}"
         return f"Communicator(rank={self._rank}, size={self._size}{state})"
 
     # ---- its end
 
     def finalize(self) -> None:
-        """Waits for this rank's operations, tells the others that it leaves, and closes."""
+        """Waits for this rank's operations, tells the others that it leaves, and closes.
+
+        Raises:
+            UsageError: another thread is in a call. Nothing was done.
+        """
         address, self._address = self.c_handle, None
+        finalized = library().rwCommFinalize(address)
+        if finalized == INVALID_USAGE:
+            broken = ctypes.c_int()
+            asked = library().rwCommGetAsyncError(address, ctypes.byref(broken))
+            if asked != SUCCESS or broken.value == SUCCESS:  # refused
+                self._address = address
+                check(finalized)
         self._registered.clear()
         self._destroy.detach()
-        finalized = library().rwCommFinalize(address)
         try:
-            check(finalized, address)
+            check(finalized)
         finally:
             library().rwCommDestroy(address)
 
     def abort(self) -> None:
         """Ends every operation of this rank with an error, tells the others, and closes."""
         address, self._address = self.c_handle, None
-        self._registered.clear()
-        self._destroy.detach()
-        check(library().rwCommAbort(address))
+        aborted = library().rwCommAbort(address)
+        if aborted == INVALID_USAGE:  # refused
+            self._address = address
+        else:
+            self._registered.clear()
+            self._destroy.detach()
+        check(aborted)
 
     def check(self) -> None:
         """Raises the error that broke the communicator, if one did. Does not wait."""
         found = ctypes.c_int()
-        check(library().rwCommGetAsyncError(self.c_handle, ctypes.byref(found)), self.c_handle)
-        check(found.value, self.c_handle)
+        check(library().rwCommGetAsyncError(self.c_handle, ctypes.byref(found)))
+        check_communicator(found.value, self.c_handle)
 
     def __enter__(self) -> Communicator:
         """Itself."""
@@ -183,7 +227,7 @@ class Communicator:
         trace: Optional[TracebackType],
     ) -> None:
         """Finalizes; aborts after an exception, so that the other ranks do not wait."""
-        if self.closed:
+        if self.closed or self.elsewhere:
             return
         if kind is None:
             self.finalize()
@@ -235,7 +279,7 @@ class Communicator:
         number = number_of(op, self, send.type)
         return self._start(
             "rwAllReduce",
-            (send.address, receive.address, send.count, send.type.number, number),
+            (send.address, receive.address, *self._elements(send), number),
             target,
             (send, receive),
             blocking,
@@ -281,13 +325,14 @@ class Communicator:
             stream: see the class.
             blocking: see the class.
         """
+        root = self._rank_number(root, "root")
         target = array if out is None else out
         send, receive = self._pair(
             array, target, 1, 1, stream, writes=self._rank != root or out is not None
         )
         return self._start(
             "rwBroadcast",
-            (send.address, receive.address, receive.count, receive.type.number, root),
+            (send.address, receive.address, *self._elements(receive), root),
             target,
             (send, receive),
             blocking,
@@ -337,6 +382,7 @@ class Communicator:
             stream: see the class.
             blocking: see the class.
         """
+        root = self._rank_number(root, "root")
         target = array if out is None else out
         is_root = self._rank == root
         send, receive = self._pair(
@@ -348,8 +394,7 @@ class Communicator:
             (
                 send.address,
                 receive.address if is_root else None,
-                send.count,
-                send.type.number,
+                *self._elements(send),
                 number,
                 root,
             ),
@@ -405,7 +450,7 @@ class Communicator:
             count, send_address = send.count, send.address
         return self._start(
             "rwAllGather",
-            (send_address, receive.address, count, receive.type.number),
+            (send_address, receive.address, *self._elements(receive, count)),
             target,
             (send, receive),
             blocking,
@@ -463,7 +508,7 @@ class Communicator:
         number = number_of(op, self, send.type)
         return self._start(
             "rwReduceScatter",
-            (send.address, address, count, send.type.number, number),
+            (send.address, address, *self._elements(send, count), number),
             target,
             (send, receive),
             blocking,
@@ -494,7 +539,7 @@ class Communicator:
         count = self._block(send, "array")
         return self._start(
             "rwAllToAll",
-            (send.address, receive.address, count, send.type.number),
+            (send.address, receive.address, *self._elements(send, count)),
             out,
             (send, receive),
             blocking,
@@ -540,9 +585,10 @@ class Communicator:
             stream: see the class.
             blocking: see the class.
         """
+        root = self._rank_number(root, "root")
         if self._rank != root:
             send = self._buffer(array, "array", writable=False, stream=stream)
-            arguments = (send.address, None, send.count, send.type.number, root)
+            arguments = (send.address, None, *self._elements(send), root)
             return self._start("rwGather", arguments, array, (send,), blocking, stream)
         target = array if out is None else out
         if out is None:
@@ -555,7 +601,7 @@ class Communicator:
             count, send_address = send.count, send.address
         return self._start(
             "rwGather",
-            (send_address, receive.address, count, receive.type.number, root),
+            (send_address, receive.address, *self._elements(receive, count), root),
             target,
             (send, receive),
             blocking,
@@ -602,12 +648,13 @@ class Communicator:
             stream: see the class.
             blocking: see the class.
         """
+        root = self._rank_number(root, "root")
         target = array if out is None else out
         if self._rank != root:
             receive = self._buffer(
                 target, "array" if out is None else "out", writable=True, stream=stream
             )
-            arguments = (None, receive.address, receive.count, receive.type.number, root)
+            arguments = (None, receive.address, *self._elements(receive), root)
             return self._start("rwScatter", arguments, target, (receive,), blocking, stream)
         if out is None:
             send = self._buffer(array, "array", writable=False, stream=stream)
@@ -619,7 +666,7 @@ class Communicator:
             count, address = receive.count, receive.address
         return self._start(
             "rwScatter",
-            (send.address, address, count, send.type.number, root),
+            (send.address, address, *self._elements(send, count), root),
             target,
             (send, receive),
             blocking,
@@ -648,7 +695,7 @@ class Communicator:
         send, receive = self._pair(array, out, 1, 1, stream)
         return self._start(
             "rwSendRecv",
-            (send.address, receive.address, send.count, send.type.number),
+            (send.address, receive.address, *self._elements(send)),
             out,
             (send, receive),
             blocking,
@@ -657,7 +704,7 @@ class Communicator:
 
     def barrier(self) -> None:
         """Returns when every rank has called."""
-        self._call(lambda: check(library().rwBarrier(self.c_handle), self.c_handle))
+        self._call(lambda: check(library().rwBarrier(self.c_handle)))
 
     # ---- point to point
 
@@ -677,7 +724,7 @@ class Communicator:
         Sends and receives between two ranks match in order. Exchanges belong into a `group`.
         """
         send = self._buffer(array, "array", writable=False, stream=stream)
-        arguments = (send.address, send.count, send.type.number, peer)
+        arguments = (send.address, *self._elements(send), self._rank_number(peer, "peer"))
         return self._start("rwSend", arguments, array, (send,), blocking, stream)
 
     @overload
@@ -693,7 +740,7 @@ class Communicator:
     ) -> Union[Array, Handle[Array]]:
         """Receives from rank `peer` into `array`. See `send`."""
         receive = self._buffer(array, "array", writable=True, stream=stream)
-        arguments = (receive.address, receive.count, receive.type.number, peer)
+        arguments = (receive.address, *self._elements(receive), self._rank_number(peer, "peer"))
         return self._start("rwRecv", arguments, array, (receive,), blocking, stream)
 
     # ---- more
@@ -707,11 +754,14 @@ class Communicator:
             color: 0 or more; None takes part and gets None.
             key: orders the ranks of the new communicator; equal keys keep the order of ranks.
         """
-        if color is not None and color < 0:
+        if isinstance(color, bool):  # of two, as good as numbers
+            color = int(color)
+        if color is not None and integer(color, "color") < 0:
             raise ArgumentError(f"color {color} is negative; None means no communicator")
         made = Comm()
-        number = -1 if color is None else color
-        check(library().rwCommSplit(self.c_handle, number, key, ctypes.byref(made)), self.c_handle)
+        number = -1 if color is None else integer(color, "color")
+        order = integer(key, "key")
+        check(library().rwCommSplit(self.c_handle, number, order, ctypes.byref(made)))
         if not made:
             return None
         smaller = Communicator(made)
@@ -744,7 +794,7 @@ class Communicator:
 
         def run() -> None:
             call = library().rwCommWindowRegister
-            check(call(comm, buffer.address, buffer.nbytes, made._slot()), comm)
+            check(call(comm, buffer.address, buffer.nbytes, made._slot()))
 
         self._call(run, lambda: self._registered.add(made))
         return made
@@ -775,8 +825,8 @@ class Communicator:
             text: the text form (`ropewalk.schedule.make`), which the checker must accept. None goes
                 back to the tuner's choice for all collectives.
         """
-        raw = None if text is None else text.encode()
-        check(library().rwCommUseSchedule(self.c_handle, raw), self.c_handle)
+        raw = text_or_none(text, "text")
+        check(library().rwCommUseSchedule(self.c_handle, raw))
 
     # ---- common parts
 
@@ -819,6 +869,15 @@ class Communicator:
                 )
             )
         return send, receive
+
+    def _rank_number(self, value: int, name: str) -> int:
+        return integer(value, name, 0, self._size - 1)
+
+    @staticmethod
+    def _elements(buffer: Buffer, count: Optional[int] = None) -> tuple[int, int]:
+        """Count and type for the library; all elements of the buffer, or `count`."""
+        elements = buffer.count if count is None else count
+        return buffer.type.counted(elements), buffer.type.number
 
     def _block(self, whole: Buffer, name: str) -> int:
         count, rest = divmod(whole.count, self._size)
@@ -863,17 +922,25 @@ class Communicator:
 
         # `buffers` stay in the closure: in a group the call comes later.
         def run(_keep: Any = buffers) -> None:
-            check(call(*arguments, comm, on, None), comm)
+            check(call(*arguments, comm, on, None))
 
+        scalar = buffers[-1].scalar
+        if scalar is not None and (scalar.given is not result or not scalar.written):
+            scalar = None
         if blocking:
+            if scalar is not None and groups.is_open():
+                raise ArgumentError(
+                    "array is a NumPy scalar, whose result is not there before the group ends; "
+                    "pass an array of one element, or blocking=False"
+                )
             self._call(run)
-            return result
+            return result if scalar is None else scalar.value()
         request.sweep()
         if on is None:
-            handle: Handle[Array] = Handle(result, (self, buffers))
-            self._call(lambda: check(call(*arguments, comm, None, handle._slot()), comm))
+            handle: Handle[Array] = Handle(result, (self, buffers), scalar=scalar)
+            self._call(lambda: check(call(*arguments, comm, None, handle._slot())))
             return handle
-        marked: Handle[Array] = Handle(result, (self, buffers), self._check_if_open)
+        marked: Handle[Array] = Handle(result, (self, buffers), at_end=self._check_if_open)
 
         def mark() -> None:
             check(library().rwStreamMark(self._device, on, marked._slot()))

@@ -26,6 +26,8 @@ def stream_handle(stream: Stream) -> int:
         ArgumentError: it is none.
     """
     if isinstance(stream, int) and not isinstance(stream, bool):
+        if not 0 <= stream < 2**64:
+            raise ArgumentError(f"stream {stream} is no cudaStream_t")
         return stream or LEGACY_STREAM
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
@@ -57,8 +59,13 @@ def current_stream(array: Any, device: int) -> Stream:
 
 
 def of_jax(array: Any) -> bool:
-    """Whether it is an array of JAX, which must never change, whatever its DLPack capsule says."""
+    """Whether it is an array of JAX."""
     return type(array).__module__.split(".")[0] in ("jax", "jaxlib")
+
+
+def immutable(array: Any) -> bool:
+    """Whether its library's arrays must never change, whatever their DLPack capsules say."""
+    return of_jax(array) or type(array).__module__.split(".")[0] in ("pyarrow", "tensorflow")
 
 
 def on_gpu(array: Any) -> bool:
@@ -72,10 +79,14 @@ DLPACK_DEVICES = {2, 13}
 """kDLCUDA and kDLCUDAManaged"""
 
 
-def interface_of(array: Any, name: str) -> tuple[dict[str, Any], Optional[int]]:
-    """`__cuda_array_interface__`, and the GPU where the object tells it (Numba does not)."""
-    interface = array.__cuda_array_interface__
+def interface_of(array: Any, name: str) -> dict[str, Any]:
+    """`__cuda_array_interface__`."""
+    interface: dict[str, Any] = array.__cuda_array_interface__
     if interface.get("mask") is not None:
         raise ArgumentError(f"{name} is masked")
-    device = getattr(getattr(array, "device", None), "id", None)
-    return interface, device
+    return interface
+
+
+def device_of(array: Any) -> Optional[int]:
+    """The GPU where the object tells it (Numba does not)."""
+    return getattr(getattr(array, "device", None), "id", None)

@@ -22,6 +22,10 @@ class UsageError(Error):
     """A right value at the wrong time or in the wrong combination."""
 
 
+class NotCopiedError(UsageError, TypeError):
+    """What belongs to one process was to be pickled or copied."""
+
+
 class SystemCallError(Error, OSError):
     """The operating system said no; the text carries its words."""
 
@@ -45,6 +49,7 @@ class InterruptedError(Error, builtins.InterruptedError):
 # Result codes of ropewalk.h.
 SUCCESS = 0
 INVALID_ARGUMENT = 4
+INVALID_USAGE = 5
 IN_PROGRESS = 7
 INTERRUPTED = 9
 
@@ -53,7 +58,7 @@ _CLASSES: dict[int, type[Error]] = {
     2: SystemCallError,
     3: Error,
     INVALID_ARGUMENT: ArgumentError,
-    5: UsageError,
+    INVALID_USAGE: UsageError,
     6: PeerLostError,
     8: TimeoutError,
     INTERRUPTED: InterruptedError,

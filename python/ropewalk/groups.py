@@ -22,6 +22,11 @@ class _Open(threading.local):
 _open = _Open()
 
 
+def is_open() -> bool:
+    """Whether this thread has an open group."""
+    return _open.calls is not None
+
+
 def defer(call: Callable[[], None], then: Optional[Callable[[], None]] = None) -> bool:
     """Notes `call` when this thread has an open group; False when there is none.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import os
 import threading
 from collections.abc import Generator
 from typing import Any, Final, Optional
@@ -53,6 +54,15 @@ def enable(library: ctypes.CDLL) -> None:
     library.rwSetInterruptCheck(_check, None)
     atexit.register(library.rwSetInterruptCheck, Check(), None)
     _enabled = True
+
+
+def _forget() -> None:
+    """For a forked child, whose main thread may be another one."""
+    global _enabled, _raised
+    _enabled, _raised = False, None
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def reraise() -> None:

@@ -9,6 +9,7 @@ from typing import Optional, Union
 
 from ropewalk import interrupts
 from ropewalk._library import UNIQUE_ID_BYTES, Comm, UniqueIdStruct, check, library
+from ropewalk.arguments import MOST, integer
 from ropewalk.communicator import Communicator
 from ropewalk.errors import SUCCESS, ArgumentError, UsageError
 from ropewalk.groups import group
@@ -54,13 +55,13 @@ def device_number(device: Union[str, int], rank: int) -> int:
         UsageError: there is no GPU to use.
         ArgumentError: it names no GPU.
     """
-    if isinstance(device, int):
-        return device
+    if not isinstance(device, str) and hasattr(device, "__index__"):
+        return integer(device, "device", 0)
     match = re.fullmatch(r"cuda(?::(\d+))?", str(device))  # a torch.device too
     if match is None:
         raise ArgumentError(f'device "{device}" is neither "cuda" nor "cuda:" and a number')
     if match.group(1) is not None:
-        return int(match.group(1))
+        return integer(int(match.group(1)), "device", 0)
     count = device_count()
     if count == 0:
         raise UsageError(f'device "cuda": {why_no_device()}')
@@ -76,6 +77,19 @@ def _with_device(comm: Communicator, device: Device) -> Communicator:
         comm.abort()  # the others must not wait for this rank
         raise
     return comm
+
+
+def _struct_of(unique_id: bytes) -> UniqueIdStruct:
+    if not isinstance(unique_id, (bytes, bytearray, memoryview)):
+        raise ArgumentError(
+            f"unique_id is a {type(unique_id).__name__}; pass the bytes of ropewalk.unique_id()"
+        )
+    raw = bytes(unique_id)
+    if len(raw) != UNIQUE_ID_BYTES:
+        raise ArgumentError(
+            f"unique_id has {len(raw)} bytes; ropewalk.unique_id() makes {UNIQUE_ID_BYTES}"
+        )
+    return UniqueIdStruct.from_buffer_copy(raw)
 
 
 def unique_id() -> bytes:
@@ -121,12 +135,10 @@ def init(
         return _with_device(Communicator(comm), device)
     if unique_id is None or rank is None or size is None:
         raise ArgumentError("unique_id, rank and size go together: give all three or none")
-    if len(unique_id) != UNIQUE_ID_BYTES:
-        raise ArgumentError(
-            f"unique_id has {len(unique_id)} bytes; ropewalk.unique_id() makes {UNIQUE_ID_BYTES}"
-        )
-    raw = UniqueIdStruct.from_buffer_copy(unique_id)
-    check(library().rwCommInitRank(ctypes.byref(comm), size, raw, rank))
+    raw = _struct_of(unique_id)
+    ranks = integer(size, "size", 1)
+    own = integer(rank, "rank", 0, ranks - 1)
+    check(library().rwCommInitRank(ctypes.byref(comm), ranks, raw, own))
     return _with_device(Communicator(comm), device)
 
 
@@ -139,11 +151,10 @@ def init_all(size: int, *, device: Device = None) -> list[Communicator]:
         size: number of ranks.
         device: "cuda" gives each rank a GPU, in turns; see `init`.
     """
-    if size < 1:
-        raise ArgumentError(f"size {size} is not positive")
-    comms = (Comm * size)()
+    ranks = integer(size, "size", 1)
+    comms = (Comm * ranks)()
     _may_wait()
-    check(library().rwCommInitAll(comms, size))
+    check(library().rwCommInitAll(comms, ranks))
     made = [Communicator(Comm(address)) for address in comms]
     if device is not None:
         with group():
@@ -167,15 +178,16 @@ def init_ranks(
             that follow.
         processes: with `unique_id`: how many there are.
     """
-    if count < 1:
-        raise ArgumentError(f"count {count} is not positive")
+    count = integer(count, "count", 1)
+    processes = integer(processes, "processes", 1, MOST // count)
+    process = integer(process, "process", 0, processes - 1)
     _may_wait()
     if unique_id is None:
         joined = (Comm * count)()
         check(library().rwCommInitEnvRanks(joined, count))
         return [Communicator(Comm(address)) for address in joined]
     comms = [Comm() for _ in range(count)]
-    raw = UniqueIdStruct.from_buffer_copy(unique_id)
+    raw = _struct_of(unique_id)
     size, first = processes * count, process * count
     check(library().rwGroupStart())
     for i, comm in enumerate(comms):

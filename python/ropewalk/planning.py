@@ -17,6 +17,8 @@ from functools import cached_property
 from typing import Any, Optional
 
 from ropewalk._library import json_of, library, text_of
+from ropewalk.arguments import a, integer, integers, text, text_or_none
+from ropewalk.errors import ArgumentError
 from ropewalk.topology import Topology
 
 
@@ -68,9 +70,21 @@ class Plan:
             library().rwPlanTimes,
             self.topology.to_json().encode(),
             self._text.encode(),
-            json.dumps(list(sizes)).encode(),
+            json.dumps(_floats(sizes, "sizes")).encode(),
         )
         return found
+
+
+def _floats(values: Sequence[float], name: str) -> list[float]:
+    try:
+        return [float(value) for value in values]
+    except (TypeError, ValueError) as reason:
+        raise ArgumentError(f"{name}: {reason}") from None
+
+
+def _json_of(topology: Topology) -> bytes:
+    made: Topology = a(Topology, topology, "topology")
+    return made.to_json().encode()
 
 
 def _request(
@@ -81,10 +95,10 @@ def _request(
     **more: Any,
 ) -> bytes:
     request = {
-        "collective": op,
-        "plane": plane or "",
-        "gpus": list(gpus or []),
-        "root": root,
+        "collective": text(op, "op").decode(),
+        "plane": (text_or_none(plane, "plane") or b"").decode(),
+        "gpus": [] if gpus is None else integers(gpus, "gpus"),
+        "root": integer(root, "root"),
         **more,
     }
     return json.dumps(request).encode()
@@ -123,12 +137,12 @@ def plan(
         plane,
         gpus,
         root,
-        algorithm=algorithm,
-        trees_per_root=trees_per_root,
-        trees=trees,
-        check=check,
+        algorithm=text(algorithm, "algorithm").decode(),
+        trees_per_root=integer(trees_per_root, "trees_per_root"),
+        trees=bool(trees),
+        check=bool(check),
     )
-    return Plan(topology, text_of(library().rwPlanMake, topology.to_json().encode(), request))
+    return Plan(topology, text_of(library().rwPlanMake, _json_of(topology), request))
 
 
 def bound(
@@ -141,7 +155,7 @@ def bound(
 ) -> dict[str, Any]:
     """The bound alone: "bound_gbps", "bound" (exact), "bottleneck"."""
     found: dict[str, Any] = json_of(
-        library().rwPlanBound, topology.to_json().encode(), _request(op, plane, gpus, root)
+        library().rwPlanBound, _json_of(topology), _request(op, plane, gpus, root)
     )
     return found
 
@@ -162,6 +176,13 @@ def split(classes: Sequence[tuple[float, float]], size: float) -> tuple[float, l
     Returns:
         Microseconds until all end, and the bytes of each class.
     """
-    text = json.dumps([{"gbps": rate, "setup_us": setup} for rate, setup in classes])
-    raw = json_of(library().rwPlanSplit, text.encode(), float(size))
+    try:
+        pairs = [(rate, setup) for rate, setup in classes]
+    except (TypeError, ValueError):
+        raise ArgumentError("classes must be pairs of GB/s and microseconds") from None
+    rates = _floats([rate for rate, _ in pairs], "GB/s of classes")
+    setups = _floats([setup for _, setup in pairs], "microseconds of classes")
+    described = [{"gbps": rate, "setup_us": setup} for rate, setup in zip(rates, setups)]
+    (whole,) = _floats([size], "size")
+    raw = json_of(library().rwPlanSplit, json.dumps(described).encode(), whole)
     return raw["time_us"], raw["bytes"]

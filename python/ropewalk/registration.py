@@ -7,12 +7,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional
 
 from ropewalk._library import Window, check, library
+from ropewalk.process_bound import ProcessBound
 
 if TYPE_CHECKING:
     from ropewalk.communicator import Communicator
 
 
-class Registration:
+class Registration(ProcessBound):
     """A registered array. Made by `Communicator.register`; keeps the array alive.
 
     Lasts until `close`, the end of the block as a context manager, or the communicator's end.
@@ -49,7 +50,7 @@ class Registration:
         self._comm._forget(self)
         if window and not self._comm.closed:
             comm = self._comm.c_handle
-            check(library().rwCommWindowDeregister(comm, window), comm)
+            check(library().rwCommWindowDeregister(comm, window))
 
     def __enter__(self) -> Registration:
         """Itself."""
@@ -61,5 +62,6 @@ class Registration:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
-        """Closes."""
-        self.close()
+        """Closes; in a forked child does nothing."""
+        if not self._comm.elsewhere:
+            self.close()

@@ -10,6 +10,8 @@ from typing import Any, Callable, Final, Generic, Optional, TypeVar
 
 from ropewalk import errors, interrupts
 from ropewalk._library import Request, check_request, library
+from ropewalk.arrays import Scalar
+from ropewalk.process_bound import ProcessBound
 
 Result = TypeVar("Result")
 
@@ -47,7 +49,7 @@ def _microseconds(timeout: Optional[float]) -> int:
     return int(timeout * 1e6) if timeout < _LONGEST_SECONDS else _FOR_EVER
 
 
-class Handle(Generic[Result]):
+class Handle(ProcessBound, Generic[Result]):
     """An operation that was started with `blocking=False`. Keeps its arrays alive.
 
     Of an operation on a GPU: it is done when its stream has come past it.
@@ -56,12 +58,19 @@ class Handle(Generic[Result]):
     """
 
     def __init__(
-        self, result: Result, owners: Any, at_end: Optional[Callable[[], None]] = None
+        self,
+        result: Result,
+        owners: Any,
+        *,
+        scalar: Optional[Scalar] = None,
+        at_end: Optional[Callable[[], None]] = None,
     ) -> None:
         """Made by the operations of a Communicator.
 
-        `at_end` raises what a stream cannot tell: that the operation ended badly.
+        `scalar` is what the result is taken from, where that is one. `at_end` raises what a stream
+        cannot tell: that the operation ended badly.
         """
+        self._scalar = scalar
         self._at_end = at_end
         self._request = Request()
         self._started = False
@@ -88,7 +97,7 @@ class Handle(Generic[Result]):
         microseconds = _microseconds(timeout)
         if not self._finished and not self._poll(microseconds):
             raise errors.TimeoutError(f"the operation is not done after {timeout} s")
-        return self._result
+        return self._result if self._scalar is None else self._scalar.value()
 
     def done(self) -> bool:
         """Whether the operation has ended. Does not wait.
@@ -108,6 +117,8 @@ class Handle(Generic[Result]):
             return False
         if result == errors.INTERRUPTED:
             interrupts.reraise()  # the wait was; else the operation
+        if result == errors.INVALID_USAGE and not library().rwRequestError(self._request):
+            check_request(result, self._request.value)  # the question was refused
         self._owners = None
         try:
             check_request(result, self._request.value)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ropewalk._library import json_of, library, text_of
+from ropewalk.arguments import integer
+from ropewalk.arguments import text as text_argument
 
 
 def make(collective: str, algorithm: str, ranks: int, *, root: int = 0, channels: int = 1) -> str:
@@ -15,7 +17,12 @@ def make(collective: str, algorithm: str, ranks: int, *, root: int = 0, channels
             which can.
     """
     return text_of(
-        library().rwScheduleMake, collective.encode(), algorithm.encode(), ranks, root, channels
+        library().rwScheduleMake,
+        text_argument(collective, "collective"),
+        text_argument(algorithm, "algorithm"),
+        integer(ranks, "ranks"),
+        integer(root, "root"),
+        integer(channels, "channels"),
     )
 
 
@@ -28,7 +35,7 @@ def from_plan(plan: str) -> str:
     Raises:
         ArgumentError: the text is no plan; names the place in the JSON.
     """
-    return text_of(library().rwScheduleFromPlan, plan.encode())
+    return text_of(library().rwScheduleFromPlan, text_argument(plan, "plan"))
 
 
 def microbench(pattern: str, test: str, *, width: int = 1, length: int = 2) -> str:
@@ -43,7 +50,13 @@ def microbench(pattern: str, test: str, *, width: int = 1, length: int = 2) -> s
     Raises:
         ArgumentError: unknown names, or a test that the pattern has not.
     """
-    return text_of(library().rwScheduleMicrobench, pattern.encode(), test.encode(), width, length)
+    return text_of(
+        library().rwScheduleMicrobench,
+        text_argument(pattern, "pattern"),
+        text_argument(test, "test"),
+        integer(width, "width"),
+        integer(length, "length"),
+    )
 
 
 def check(text: str) -> dict[str, Any]:
@@ -56,7 +69,7 @@ def check(text: str) -> dict[str, Any]:
     Raises:
         ArgumentError: the text is no schedule; names line and column.
     """
-    report: dict[str, Any] = json_of(library().rwScheduleCheck, text.encode())
+    report: dict[str, Any] = json_of(library().rwScheduleCheck, text_argument(text, "text"))
     return report
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ropewalk._library import check, json_of, library
+from ropewalk.arguments import integer, text
 
 
 def set(name: str, value: object, *, source: str = "API") -> None:
@@ -13,7 +14,11 @@ def set(name: str, value: object, *, source: str = "API") -> None:
     Raises:
         ArgumentError: an unknown name or a malformed value; the text names the setting.
     """
-    check(library().rwSettingSet(name.encode(), str(value).encode(), source.encode()))
+    check(
+        library().rwSettingSet(
+            text(name, "name"), text(str(value), "value"), text(source, "source")
+        )
+    )
 
 
 def describe() -> list[dict[str, Any]]:
@@ -29,5 +34,7 @@ def tuning(ranks: int = 2, *, measure: bool = False) -> dict[str, Any]:
         ranks: number of ranks that the choices are for.
         measure: measures the constants when they are not yet known (takes seconds).
     """
-    found: dict[str, Any] = json_of(library().rwTuningDescribe, ranks, int(measure))
+    found: dict[str, Any] = json_of(
+        library().rwTuningDescribe, integer(ranks, "ranks"), int(bool(measure))
+    )
     return found

@@ -15,6 +15,8 @@ from typing import Final, Optional
 
 from ropewalk import errors
 from ropewalk._library import json_of, library, text_of
+from ropewalk.arguments import integer, integers, text_or_none
+from ropewalk.arguments import text as text_argument
 
 HERE: Final = "here"
 """what `load` takes for the machine at hand"""
@@ -106,7 +108,13 @@ class Topology:
         Raises:
             ArgumentError: names `origin` and the line or JSON path of what is wrong.
         """
-        return Topology(text_of(library().rwTopologyRead, text.encode(), origin.encode()))
+        return Topology(
+            text_of(
+                library().rwTopologyRead,
+                text_argument(text, "text"),
+                text_argument(origin, "origin"),
+            )
+        )
 
     def to_json(self) -> str:
         """The canonical text: fields in a fixed order, a node and a link per line."""
@@ -130,26 +138,32 @@ class Topology:
         self, *, plane: Optional[str] = None, gpus: Optional[Sequence[int]] = None
     ) -> Topology:
         """The links of one plane only, and only these GPUs; gpus[i] becomes rank i."""
-        ranks = None if gpus is None else (ctypes.c_int * max(len(gpus), 1))(*gpus)
+        chosen = None if gpus is None else integers(gpus, "gpus")
+        ranks = None if chosen is None else (ctypes.c_int * max(len(chosen), 1))(*chosen)
         return Topology(
             text_of(
                 library().rwTopologySelect,
                 self._text.encode(),
-                None if plane is None else plane.encode(),
+                text_or_none(plane, "plane"),
                 ranks,
-                0 if gpus is None else len(gpus),
+                0 if chosen is None else len(chosen),
             )
         )
 
     def replicate(self, hosts: int, *, rails: bool = False) -> Topology:
         """Copies of this one-host machine, joined by one network, or one for each NIC place."""
         return Topology(
-            text_of(library().rwTopologyReplicate, self._text.encode(), hosts, int(rails))
+            text_of(
+                library().rwTopologyReplicate,
+                self._text.encode(),
+                integer(hosts, "hosts"),
+                int(bool(rails)),
+            )
         )
 
     def matrix(self, host: int = -1) -> Matrix:
         """Distances between the GPUs and NICs of one host, or of all (-1)."""
-        raw = json_of(library().rwTopologyMatrix, self._text.encode(), host)
+        raw = json_of(library().rwTopologyMatrix, self._text.encode(), integer(host, "host"))
         devices = raw["devices"]
         return Matrix(
             ids=[each["id"] for each in devices],
@@ -161,12 +175,17 @@ class Topology:
 
     def nccl_xml(self, host: int = 0) -> tuple[str, list[str]]:
         """A file for NCCL_TOPO_FILE, and notes on what was invented or cannot be said."""
-        raw = json_of(library().rwTopologyNcclXml, self._text.encode(), host)
+        raw = json_of(library().rwTopologyNcclXml, self._text.encode(), integer(host, "host"))
         return raw["text"], raw["notes"]
 
     def place(self, local_size: int, host: int = 0) -> list[Placement]:
         """What belongs to each of so many ranks on a host, by local rank."""
-        raw = json_of(library().rwTopologyPlace, self._text.encode(), host, local_size)
+        raw = json_of(
+            library().rwTopologyPlace,
+            self._text.encode(),
+            integer(host, "host"),
+            integer(local_size, "local_size"),
+        )
         return [Placement(**each) for each in raw]
 
     def __eq__(self, other: object) -> bool:
@@ -186,7 +205,9 @@ def discover() -> Topology:
 
 def synthetic(description: str) -> Topology:
     """A machine from a short string: "2x(8gpu nvswitch) 8nic", "dgx-a100"."""
-    return Topology(text_of(library().rwTopologySynthetic, description.encode()))
+    return Topology(
+        text_of(library().rwTopologySynthetic, text_argument(description, "description"))
+    )
 
 
 def presets() -> list[dict[str, str]]:

@@ -7,11 +7,24 @@ from typing import Final, NamedTuple
 
 
 class DataType(NamedTuple):
-    """An element type: the library's name and number, and its bytes."""
+    """An element type: its name, the library's number, and its bytes."""
 
     name: str
     number: int
     size: int
+    units: int = 1
+    """how many the library counts in one: bytes, of types that it does not know"""
+
+    def counted(self, elements: int) -> int:
+        """So many elements, as the library counts them."""
+        return elements * self.units
+
+    @property
+    def alignment(self) -> int:
+        """What its address must be a multiple of."""
+        if self.name in COMPLEX_TYPES:
+            return self.size // 2
+        return 1 if self.number == _BYTE else self.size
 
 
 _SIZES = {
@@ -31,6 +44,23 @@ _SIZES = {
 DATA_TYPES: Final = {
     name: DataType(name, number, size) for number, (name, size) in enumerate(_SIZES.items())
 }
+# What can be moved, but has no operators: the library's numbers go on after a gap.
+_BYTE: Final = 21
+MOVED_TYPES: Final = {
+    name: DataType(name, number, size)
+    for number, (name, size) in enumerate(
+        {"bool": 1, "int16": 2, "uint16": 2, "complex64": 8, "complex128": 16}.items(), 16
+    )
+}
+COMPLEX_TYPES: Final = ("complex64", "complex128")
+"""of these, which have sums"""
+
+
+def opaque(name: str, size: int) -> DataType:
+    """A type that the library does not know, of `size` bytes: it can be moved."""
+    return DataType(name, _BYTE, size, size)
+
+
 # The names by which NumPy, ml_dtypes and PyTorch call the two 8-bit floats.
 FOREIGN_NAMES: Final = {"float8_e4m3fn": "float8e4m3", "float8_e5m2": "float8e5m2"}
 

@@ -65,7 +65,7 @@ def test_cuda_array_interface_is_read() -> None:
     ("over", "words"),
     [
         ({"read_only": True}, "read-only"),
-        ({"typestr": "<c8"}, "elements of type"),
+        ({"typestr": "|O8"}, "elements of type"),
         ({"strides": (4, 12)}, "not contiguous"),
         ({"data": (4097, False)}, "not a multiple"),
         ({"mask": object()}, "masked"),

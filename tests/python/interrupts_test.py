@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_SECONDS
-from running import free_port
+from running import free_port, run_script
 
 # `later(f)`: f in 0.3 s, in another thread. SIGINT may be ignored where the tests run.
 COMMON = """
@@ -37,13 +34,7 @@ def in_time():
 
 def run(script: str) -> None:
     """Runs a program in a process of its own; it must end well and say nothing."""
-    done = subprocess.run(
-        [sys.executable, "-c", COMMON + textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    run_script(COMMON + textwrap.dedent(script))
 
 
 def test_ctrl_c_ends_an_operation() -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,18 @@ def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         **options,
     )
+
+
+def run_script(script: str) -> None:
+    """Runs a Python program in a process of its own; it must end well and say nothing."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+    )
+    said = (done.returncode, done.stdout, done.stderr)
+    assert said == (0, "", ""), "{} {}\n{}".format(*said)
 
 
 def free_port() -> int:
