@@ -125,6 +125,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwScheduleCheck": (_TEXT, _TEXT_OUT),
     "rwScheduleAlgorithms": (_TEXT_OUT,),
     "rwCommUseSchedule": (Comm, _TEXT),
+    "rwCommSetTimeout": (Comm, ctypes.c_int64),
     "rwTopologyDiscover": (_TEXT_OUT,),
     "rwTopologyRead": (_TEXT, _TEXT, _TEXT_OUT),
     "rwTopologySynthetic": (_TEXT, _TEXT_OUT),

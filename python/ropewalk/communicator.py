@@ -828,6 +828,20 @@ class Communicator(ProcessBound):
         raw = text_or_none(text, "text")
         check(library().rwCommUseSchedule(self.c_handle, raw))
 
+    def set_timeout(self, timeout: Optional[float]) -> None:
+        """How long operations that are started later may stand still. Ranks may differ.
+
+        Args:
+            timeout: seconds; the setting TIMEOUT rules where it is shorter. None: TIMEOUT alone.
+
+        Raises:
+            ArgumentError: `timeout` is no number of seconds.
+        """
+        given = request.microseconds(timeout)
+        # 0 is the setting alone; less than a microsecond is one.
+        microseconds = 0 if given < 0 else max(given, 1)
+        check(library().rwCommSetTimeout(self.c_handle, microseconds), self.c_handle)
+
     # ---- common parts
 
     def _buffer(self, array: Any, name: str, *, writable: bool, stream: Stream) -> Buffer:

@@ -38,8 +38,8 @@ def sweep() -> None:
             library().rwRequestFree(orphan[0])
 
 
-def _microseconds(timeout: Optional[float]) -> int:
-    """What rwRequestWait takes for `timeout` seconds."""
+def microseconds(timeout: Optional[float]) -> int:
+    """What rwRequestWait takes for `timeout` seconds; -1 for None, or more than it can hold."""
     if timeout is None:
         return _FOR_EVER
     if not isinstance(timeout, numbers.Real) or math.isnan(timeout):
@@ -94,8 +94,8 @@ class Handle(ProcessBound, Generic[Result]):
             TimeoutError: `timeout` passed first. The operation goes on; wait again.
             Error: the operation failed.
         """
-        microseconds = _microseconds(timeout)
-        if not self._finished and not self._poll(microseconds):
+        limit = microseconds(timeout)
+        if not self._finished and not self._poll(limit):
             raise errors.TimeoutError(f"the operation is not done after {timeout} s")
         return self._result if self._scalar is None else self._scalar.value()
 

@@ -1,5 +1,6 @@
 // Communicators, unique ids, groups and requests.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <limits>
 #include <span>
@@ -207,6 +208,18 @@ RW_API rwResult_t rwCommGetAsyncError(rwComm_t comm, rwResult_t* error) {
     checked(comm, "comm").comm->look_at_device();
     const comm::Fate& fate = comm->comm->fate();
     checked(error, "error") = fate.broken() ? to_result(fate.error().code()) : rwSuccess;
+  });
+}
+
+RW_API rwResult_t rwCommSetTimeout(rwComm_t comm, int64_t timeout_us) {
+  return guarded("rwCommSetTimeout", [&] {
+    comm::Communicator& target = *checked(comm, "comm").comm;
+    if (timeout_us < 0) {
+      throw Error(Errc::kInvalidArgument, "timeout_us: {} is negative", timeout_us);
+    }
+    // A century: longer ones would overflow in nanoseconds.
+    const std::chrono::microseconds limit(timeout_us);
+    target.set_timeout(std::min<std::chrono::microseconds>(limit, std::chrono::years(100)));
   });
 }
 

@@ -640,6 +640,7 @@ void Communicator::attach_device(int device) {
     throw;
   }
   for (const auto& [collective, checked] : chosen_by_user_) device_->use_schedule(checked);
+  device_->set_timeout(timeout_.load(std::memory_order_relaxed));
   fate_.when_broken([group = device_.get()] { group->abort(); });
 }
 
@@ -722,6 +723,13 @@ bool Communicator::poll() {
   return links_->poll() || helped;
 }
 
+void Communicator::set_timeout(std::chrono::nanoseconds limit) noexcept {
+  const std::chrono::nanoseconds setting = config_.duration(Setting::kTimeout);
+  const bool shorter = limit.count() > 0 && (setting.count() == 0 || limit < setting);
+  timeout_.store(shorter ? limit : setting, std::memory_order_relaxed);
+  if (device_ != nullptr) device_->set_timeout(timeout_.load(std::memory_order_relaxed));
+}
+
 void Communicator::stalled(std::chrono::nanoseconds since_progress) {
   if (current_ == nullptr) return;
   if (since_progress > kInterruptPeriod) ask_program();
@@ -740,7 +748,8 @@ void Communicator::stalled(std::chrono::nanoseconds since_progress) {
       }
     }
   }
-  if (timeout_.count() > 0 && since_progress > timeout_) {
+  const std::chrono::nanoseconds limit = timeout_.load(std::memory_order_relaxed);
+  if (limit.count() > 0 && since_progress > limit) {
     waiting = current_->waiting_for(team_);
     if (team_.sharing_with() >= 0) waiting.push_back(team_.sharing_with());
     make_unique(waiting);

@@ -130,6 +130,9 @@ class Communicator final : public executor::WaitHook {
 
   /// From now on runs this schedule for its collective. All ranks must call with the same one.
   void use_schedule(std::shared_ptr<const schedule::Checked> checked);
+  /// An operation of this rank may stand still for this long from now on, or for TIMEOUT where that
+  /// is shorter; zero for TIMEOUT alone.
+  void set_timeout(std::chrono::nanoseconds limit) noexcept;
   void forget_schedules();
 
   /// A small all-gather over the bootstrap: out of the data path, for setup and reports.
@@ -233,7 +236,7 @@ class Communicator final : public executor::WaitHook {
 
   executor::HostTeam team_;
   std::unique_ptr<executor::Waiter> waiter_;
-  std::chrono::nanoseconds timeout_{0};
+  std::atomic<std::chrono::nanoseconds> timeout_;  // zero is for ever
   Task* current_ = nullptr;  // for stalled()
   std::set<int> told_;       // ranks that were told of the current call
   std::chrono::steady_clock::time_point next_compare_{};

@@ -724,6 +724,40 @@ TEST(Communicator, AbortAndDestructionEndAnOperationOfAnotherThread) {
   EXPECT_EQ(error.first, Errc::kAborted) << error.second;
 }
 
+TEST(Communicator, TimesOutAfterItsOwnTimeoutWhereThatIsShorterThanTheSetting) {
+  Runtime runtime;
+  quiet(runtime);
+  runtime.set("TIMEOUT", "1h", "test");
+  std::atomic<bool> timed_out{false};
+  with_ranks(2, runtime, [&](Communicator& comm) {
+    if (comm.rank() == 1) {
+      while (!timed_out) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      return;
+    }
+    std::vector<float> data(4, 1.0F);
+    comm.set_timeout(std::chrono::milliseconds(100));
+    EXPECT_EQ(error_of([&] { comm.run(all_reduce(data, data)); }).first, Errc::kTimeout);
+    timed_out = true;
+  });
+}
+
+TEST(Communicator, TimesOutAfterTheSettingWhereThatIsShorterThanItsOwn) {
+  Runtime runtime;
+  quiet(runtime);
+  runtime.set("TIMEOUT", "300ms", "test");
+  std::atomic<bool> timed_out{false};
+  with_ranks(2, runtime, [&](Communicator& comm) {
+    if (comm.rank() == 1) {
+      while (!timed_out) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      return;
+    }
+    std::vector<float> data(4, 1.0F);
+    comm.set_timeout(std::chrono::hours(1));
+    EXPECT_EQ(error_of([&] { comm.run(all_reduce(data, data)); }).first, Errc::kTimeout);
+    timed_out = true;
+  });
+}
+
 TEST(Communicator, TimesOutNamingTheRankThatDidNotCome) {
   Runtime runtime;
   quiet(runtime);

@@ -7,6 +7,7 @@
 // A build without CUDA has none: attach_device() says so.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -46,6 +47,8 @@ class DeviceGroup {
   /// @throws Error kInvalidArgument for too many channels
   virtual void use_schedule(std::shared_ptr<const schedule::Checked> checked) = 0;
   virtual void forget_schedules() = 0;
+  /// Kernels that are enqueued from now on may stand still for this long; zero is for ever.
+  virtual void set_timeout(std::chrono::nanoseconds limit) noexcept = 0;
 
   /// Collective: lets ranks of other processes read this buffer where it lies. Sizes may differ.
   /// @return its number, from 1 @throws Error as RegisteredBuffers::add

@@ -500,6 +500,7 @@ void CudaGroup::launch(const CollectiveCall& call, bool in_place, const executor
     way.checked_output = call.output;
   }
   way.args.call.tag = tag;
+  way.args.links.timeout_ns = timeout_ns_;
   start(way.kernel, static_cast<unsigned>(way.choice.channels),
         executor::launch_threads(way.choice.protocol, static_cast<unsigned>(way.choice.threads)),
         &way.args, way.shared_bytes, static_cast<cudaStream_t>(stream));

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,6 +36,9 @@ class CudaGroup final : public DeviceGroup {
   void launch(const std::vector<PointToPointCall>& calls, DeviceStream stream) override;
   void use_schedule(std::shared_ptr<const schedule::Checked> checked) override;
   void forget_schedules() override;
+  void set_timeout(std::chrono::nanoseconds limit) noexcept override {
+    timeout_ns_ = static_cast<std::uint64_t>(limit.count());
+  }
   std::uint64_t register_buffer(const void* buffer, std::size_t bytes, Deadline deadline) override;
   void deregister_buffer(std::uint64_t number) override;
   [[nodiscard]] const std::vector<BufferRange>& reached_buffers(
