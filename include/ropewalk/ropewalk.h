@@ -325,8 +325,8 @@ RW_API rwResult_t rwScheduleAlgorithms(char** json);
 RW_API rwResult_t rwCommUseSchedule(rwComm_t comm, const char* text);
 
 /* From now on an operation of this rank may stand still for `timeout_us` microseconds, or for the
- * setting TIMEOUT where that is shorter; then it ends with rwTimeout. 0: TIMEOUT alone. Holds for
- * operations that are started later; ranks may differ. */
+ * setting TIMEOUT where that is shorter; then it ends with rwTimeout. 0: TIMEOUT alone; negative:
+ * for ever. Holds for operations that are started later; ranks may differ. */
 RW_API rwResult_t rwCommSetTimeout(rwComm_t comm, int64_t timeout_us);
 
 /* ---- settings ------------------------------------------------------------------------------- */

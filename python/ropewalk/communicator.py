@@ -833,13 +833,13 @@ class Communicator(ProcessBound):
 
         Args:
             timeout: seconds; the setting TIMEOUT rules where it is shorter. None: TIMEOUT alone.
+                math.inf: for ever.
 
         Raises:
             ArgumentError: `timeout` is no number of seconds.
         """
-        given = request.microseconds(timeout)
         # 0 is the setting alone; less than a microsecond is one.
-        microseconds = 0 if given < 0 else max(given, 1)
+        microseconds = 0 if timeout is None else request.microseconds(timeout) or 1
         check(library().rwCommSetTimeout(self.c_handle, microseconds), self.c_handle)
 
     # ---- common parts

@@ -1,59 +1,77 @@
 """PyTorch's process group over Ropewalk: `torch.distributed.init_process_group("ropewalk")`.
 
-Importing this module registers the backend, for tensors on the CPU and on CUDA GPUs:
-
-    import ropewalk.torch_backend
-    torch.distributed.init_process_group("ropewalk")
+PyTorch imports this module when it makes the first such group, for tensors on the CPU and on CUDA
+GPUs. (PyTorch before 2.5, and with TORCH_DEVICE_BACKEND_AUTOLOAD=0, needs `import
+ropewalk.torch_backend`.)
 
 Operations on the CPU are run by a thread of the group, in order. Those on a GPU are enqueued on a
 stream of the group's own, after what the current stream holds; a Work's `wait` lets the current
-stream wait for the result. Sends and receives have a communicator for each direction of each pair
-of ranks (and each tag), made when it is first used, so that they wait only for their partner.
+stream wait for the result. Sends and receives have connections of their own (torch_messages.py), so
+that they wait only for their partner.
 
 A group has a GPU if every rank has one: the current CUDA device where the program has chosen one,
 else that of the local rank. All of NCCL's types are reduced; booleans by their logical operators,
-complex numbers by sum and average; everything can be moved.
+complex numbers by sum and average, integers also by their bits; everything can be moved.
 """
 
 from __future__ import annotations
 
-import socket
+import contextlib
+import functools
+import threading
 import time
-import zlib
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any, Callable, Optional
 
 import torch
 import torch.distributed as dist
 
-import ropewalk
-from ropewalk import joining
+from ropewalk import torch_autoload
 from ropewalk.communicator import Communicator
-from ropewalk.errors import ArgumentError, UsageError
-from ropewalk.torch_tensors import Staged, flat, flat_bytes, reduced
-from ropewalk.torch_work import Work, settle
+from ropewalk.errors import ArgumentError, TimeoutError, UsageError
+from ropewalk.torch_errors import named
+from ropewalk.torch_errors import timeout as timeout_error
+from ropewalk.torch_joining import Meeting, attach, limit_of
+from ropewalk.torch_messages import Messages
+from ropewalk.torch_reductions import all_reduce, reduce_scatter, reduce_to
+from ropewalk.torch_tensors import Staged, flat, flat_bytes
+from ropewalk.torch_work import Work
 
 Tensor = Any  # torch.Tensor; the type checker does not read PyTorch
 Body = Callable[[Communicator], None]
+
+# No program's own: those are not negative.
+_BARRIER_TAG = -1
 
 
 class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
     """A process group. Made by `torch.distributed`; methods are torch.distributed's own."""
 
-    def __init__(self, store: Any, rank: int, size: int) -> None:
-        """Joins the ranks of `store`. All must come."""
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: timedelta, global_ranks: list[int]
+    ) -> None:
+        """Joins the ranks of `store`, whose ranks in the whole job are `global_ranks`. All come."""
         super().__init__(rank, size)
         self._name = self._description = ""
         self._store = store
         self._rank, self._size = rank, size
-        self._on_host = _join(store, "all", rank, size)
+        self._ranks = global_ranks
+        self._seconds = limit_of(timeout)
+        joining = min(self._seconds, limit_of(store.timeout))
+        self._on_host = self._called(lambda: Meeting(store, "all", rank, size).join(joining))
         # One thread each, which ends when its jobs are done and the group or the program ends.
         self._worker = ThreadPoolExecutor(1, "ropewalk")
-        self._gpu, self._why_no_gpu = _attach(self._on_host)
+        self._gpu, self._why_no_gpu = self._called(lambda: attach(self._on_host))
         self._stream: Any = None
         if self._gpu is not None:
             self._stream = torch.cuda.Stream(self._gpu.device)
-        self._channels: dict[str, _Channel] = {}
+        for comm in filter(None, (self._on_host, self._gpu)):
+            comm.set_timeout(self._seconds)
+        self._messages = Messages(store, global_ranks, rank, self._seconds, self._on_host.check)
+        self._coalesced: Optional[list[Work]] = None
+        weakref.finalize(self, self._messages.close)
 
     def getBackendName(self) -> str:  # noqa: N802
         """The name under which the backend is registered."""
@@ -82,27 +100,77 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
         """What the group is for."""
         return self._description
 
+    @property
+    def group_desc(self) -> str:
+        """What the group is for."""
+        return self._description
+
+    def get_group_store(self) -> Any:
+        """The store by which the ranks found each other."""
+        return self._store
+
+    # What PyTorch asks a group's backend for a kind of device, it asks the group here.
+
+    @property
+    def _device_types(self) -> list[Any]:
+        devices = ["cpu"] if self._gpu is None else ["cpu", "cuda"]
+        return [torch.device(device) for device in devices]
+
+    def _get_backend(self, device: Any) -> RopewalkGroup:
+        if torch.device(device).type not in {known.type for known in self._device_types}:
+            raise UsageError(f"no backend for {device}: {self._why_no_gpu or 'CPU and CUDA only'}")
+        return self
+
+    supports_splitting = supports_shrinking = supports_coalescing = supports_time_estimate = False
+
+    def supports_tensor_alloc(self, _device: Any) -> bool:
+        """Whether the backend has memory of its own to give."""
+        return False
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long operations that are started later may take."""
+        self._seconds = self._messages.seconds = limit_of(timeout)
+
+    _set_default_timeout = set_timeout
+
     # ---- how operations run
 
-    def _run(self, tensors: list[Tensor], body: Body, result: Any) -> Work:
+    def _called(self, call: Callable[[], Any]) -> Any:
+        """What `call` returns; its errors name ranks of the whole job."""
+        try:
+            return call()
+        except Exception as error:
+            raise named(error, self._ranks) from None
+
+    def _run(self, name: str, tensors: list[Tensor], body: Body, result: Any, opts: Any) -> Work:
         """Runs `body` where `tensors` are; `result` is what the future gives."""
         device = tensors[0].device if tensors else torch.device("cpu")
-        if device.type != "cuda":
-            future = torch.futures.Future()
-            self._worker.submit(lambda: settle(future, lambda: body(self._on_host), result))
-            return Work(future)
-        gpu = self._gpu
-        if gpu is None:
-            raise UsageError(f"tensors on {device}: {self._why_no_gpu}")
-        future = torch.futures.Future(devices=[device])
-        _on_stream(self._stream, tensors, lambda: settle(future, lambda: body(gpu), result))
-        return Work(future)
+        comm, stream = self._on_host, None
+        if device.type == "cuda":
+            if self._gpu is None:
+                raise UsageError(f"tensors on {device}: {self._why_no_gpu}")
+            comm, stream = self._gpu, self._stream
+        seconds = _own_seconds(opts) or self._seconds
+        work = Work(name, result, stream)
 
-    def _channel(self, source: int, destination: int, tag: int, device: Any) -> _Channel:
-        name = f"{source}>{destination}/{tag}/{device.type}"
-        if name not in self._channels:
-            self._channels[name] = _Channel(self._store, name, int(self._rank != source), device)
-        return self._channels[name]
+        def job() -> None:
+            comm.set_timeout(seconds)
+            try:
+                body(comm)
+            except TimeoutError as error:
+                raise TimeoutError(f"{error}; the timeout is {seconds:.3g} s") from None
+
+        if stream is None:
+            self._worker.submit(work.run, lambda: self._called(job))
+        else:
+            stream.wait_stream(torch.cuda.current_stream(device))
+            with torch.cuda.stream(stream):
+                for tensor in tensors:
+                    tensor.record_stream(stream)  # its memory must not be given away before
+                work.run(lambda: self._called(job))
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
 
     # ---- reductions
 
@@ -112,11 +180,9 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         def body(comm: Communicator) -> None:
             for tensor in tensors:
-                with Staged(tensor) as staged:
-                    view, name = reduced(staged.tensor, op, comm)
-                    comm.all_reduce(view, name)
+                all_reduce(comm, tensor, op)
 
-        return self._run(tensors, body, tensors)
+        return self._run("all_reduce", tensors, body, tensors, opts)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
         """As `allreduce`, one by one."""
@@ -127,11 +193,9 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         def body(comm: Communicator) -> None:
             for tensor in tensors:
-                with Staged(tensor) as staged:
-                    view, name = reduced(staged.tensor, opts.reduceOp, comm)
-                    comm.reduce(view, name, opts.rootRank)
+                reduce_to(comm, tensor, opts.reduceOp, opts.rootRank)
 
-        return self._run(tensors, body, tensors)
+        return self._run("reduce", tensors, body, tensors, opts)
 
     def reduce_scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
@@ -143,10 +207,14 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
             for output, blocks in zip(outputs, inputs):
                 with Staged(output) as staged:
                     whole = torch.cat([flat(block) for block in blocks])
-                    _reduce_scatter(comm, staged.tensor, whole, op)
+                    reduce_scatter(comm, staged.tensor, whole, op)
 
         return self._run(
-            [*outputs, *(block for blocks in inputs for block in blocks)], body, outputs
+            "reduce_scatter",
+            [*outputs, *(block for blocks in inputs for block in blocks)],
+            body,
+            outputs,
+            opts,
         )
 
     def reduce_scatter_single(self, output: Tensor, data: Tensor, opts: Any = None) -> Work:
@@ -162,9 +230,9 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
         def body(comm: Communicator) -> None:
             for output, whole in zip(outputs, inputs):
                 with Staged(output) as staged:
-                    _reduce_scatter(comm, staged.tensor, flat(whole), op)
+                    reduce_scatter(comm, staged.tensor, flat(whole), op)
 
-        return self._run([*outputs, *inputs], body, outputs)
+        return self._run("reduce_scatter", [*outputs, *inputs], body, outputs, opts)
 
     # ---- moves
 
@@ -176,7 +244,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
                 with Staged(tensor) as staged:
                     comm.broadcast(flat_bytes(staged.tensor), opts.rootRank)
 
-        return self._run(tensors, body, tensors)
+        return self._run("broadcast", tensors, body, tensors, opts)
 
     def allgather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
@@ -198,8 +266,18 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
                         comm.broadcast(flat_bytes(staged.tensor), root)
 
         return self._run(
-            [*inputs, *(block for blocks in outputs for block in blocks)], body, outputs
+            "all_gather",
+            [*inputs, *(block for blocks in outputs for block in blocks)],
+            body,
+            outputs,
+            opts,
         )
+
+    def allgather_coalesced(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
+    ) -> Work:
+        """As `allgather` of several tensors: outputs[r] are those of rank r."""
+        return self.allgather([list(blocks) for blocks in zip(*outputs)], inputs, opts)
 
     def all_gather_single(self, output: Tensor, data: Tensor, opts: Any = None) -> Work:
         """As `allgather`, into one tensor that holds all blocks."""
@@ -215,7 +293,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
                 with Staged(output) as staged:
                     comm.all_gather(flat_bytes(mine), out=flat_bytes(staged.tensor))
 
-        return self._run([*outputs, *inputs], body, outputs)
+        return self._run("all_gather", [*outputs, *inputs], body, outputs, opts)
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
         """The root gets the tensors of all ranks."""
@@ -231,7 +309,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
             _deal(whole, outputs[0])
 
         received = outputs[0] if is_root else []
-        return self._run([*inputs, *received], body, outputs)
+        return self._run("gather", [*inputs, *received], body, outputs, opts)
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
         """Each rank gets its own of the root's tensors."""
@@ -247,7 +325,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
                 )
 
         sent = inputs[0] if is_root else []
-        return self._run([*outputs, *sent], body, outputs)
+        return self._run("scatter", [*outputs, *sent], body, outputs, opts)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
         """Tensor j goes to rank j; they may differ in size."""
@@ -264,7 +342,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
             for one in staged:
                 one.put_back()
 
-        return self._run([*outputs, *inputs], body, outputs)
+        return self._run("all_to_all", [*outputs, *inputs], body, outputs, opts)
 
     def all_to_all_single(
         self,
@@ -285,7 +363,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
             with Staged(output) as staged:
                 comm.all_to_all(flat_bytes(data), flat_bytes(staged.tensor))
 
-        return self._run([output, data], body, [output])
+        return self._run("all_to_all", [output, data], body, [output], opts)
 
     # The names of torch before 2.13.
     _reduce_scatter_base = reduce_scatter_single
@@ -294,98 +372,130 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     alltoall_base = all_to_all_single
 
-    # ---- point to point, barrier
+    # ---- point to point
 
     def send(self, tensors: list[Tensor], destination: int, tag: int = 0) -> Work:
         """Sends to a rank. Messages of one tag arrive in order."""
-        channel = self._channel(self._rank, destination, tag, tensors[0].device)
-
-        def body(comm: Communicator) -> None:
-            for tensor in tensors:
-                comm.send(flat_bytes(tensor), 1)
-
-        return channel.run(tensors, body)
+        return self._noted(self._messages.send(tensors, destination, tag))
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> Work:
         """Receives from a rank."""
-        channel = self._channel(source, self._rank, tag, tensors[0].device)
-
-        def body(comm: Communicator) -> None:
-            for tensor in tensors:
-                with Staged(tensor) as staged:
-                    comm.recv(flat_bytes(staged.tensor), 0)
-
-        return channel.run(tensors, body)
+        return self._noted(self._messages.receive(tensors, source, tag))
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Work:
-        """Not offered: a receive names its source."""
-        raise UsageError("recv needs a source rank: Ropewalk does not receive from any rank")
+        """Receives from the rank whose message of that tag is first; `source_rank` tells which."""
+        return self._noted(self._messages.receive(tensors, None, tag))
+
+    def _noted(self, work: Work) -> Work:
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def _start_coalescing(self, _device: Any) -> None:
+        """What follows may be waited for as one."""
+        self._coalesced = []
+
+    def _end_coalescing(self, _device: Any) -> Work:
+        """That one; operations are not joined."""
+        works, self._coalesced = self._coalesced or [], None
+        together = Work("coalesced", [])
+        left = len(works)
+        changing = threading.Lock()
+
+        def wait_for_all() -> None:
+            for work in works:
+                work.wait()
+
+        def one_is_done() -> None:
+            nonlocal left
+            with changing:
+                left -= 1
+                if left > 0:
+                    return
+            together.run(wait_for_all)
+
+        for work in works:
+            work.when_done(one_is_done)
+        if not works:
+            together.end()
+        return together
+
+    # ---- barriers, the end
 
     def barrier(self, opts: Any = None) -> Work:
         """Done when every rank has called, and when the GPU has run what it was given before."""
         if self._gpu is not None:
             torch.cuda.current_stream(self._gpu.device).synchronize()
             self._stream.synchronize()
-        return self._run([], lambda comm: comm.barrier(), [])
+        return self._run("barrier", [], lambda comm: comm.barrier(), [], opts)
+
+    def monitored_barrier(
+        self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False
+    ) -> None:
+        """A barrier at which rank 0 tells which ranks did not come.
+
+        Args:
+            timeout: None is the group's.
+            wait_all_ranks: rank 0 names all of them, not the first.
+
+        Raises:
+            TimeoutError: on rank 0 naming the ranks, on the others naming rank 0.
+        """
+        seconds = self._seconds if timeout is None else timeout.total_seconds()
+        token = torch.zeros(1, dtype=torch.uint8)
+        mine = self._ranks[self._rank]
+        if self._rank != 0:
+            try:
+                self.send([token], 0, _BARRIER_TAG).wait(timedelta(seconds=seconds))
+                self._messages.receive([token], 0, _BARRIER_TAG, 2 * seconds).wait()
+            except Exception as error:
+                raise timeout_error(
+                    f"Rank {mine} successfully reached monitoredBarrier, but received errors while "
+                    f"waiting for send/recv from rank {self._ranks[0]}: {error}"
+                ) from error
+            return
+        if seconds <= 0:
+            raise timeout_error(f"Rank {mine} timed out in monitoredBarrier after {seconds} s")
+        until = time.monotonic() + seconds
+        coming = {
+            rank: self._messages.receive([token.clone()], rank, _BARRIER_TAG, seconds)
+            for rank in range(1, self._size)
+        }
+        away: list[int] = []
+        for rank, work in coming.items():
+            try:
+                work.wait(timedelta(seconds=max(until - time.monotonic(), 1e-3)))
+            except Exception:
+                away.append(rank)
+                if not wait_all_ranks:
+                    break
+        if away:
+            ranks = "Rank" if len(away) == 1 else "Ranks"
+            names = ", ".join(str(self._ranks[rank]) for rank in away)
+            raise timeout_error(
+                f"[Rank {mine}]: {ranks} {names} failed to pass monitoredBarrier in {seconds:.3g} s"
+            )
+        for rank in coming:
+            self.send([token], rank, _BARRIER_TAG)
 
     def abort(self) -> None:
         """Ends every operation of this rank with an error, and tells the others."""
+        self._messages.abort()
         for comm in (self._on_host, self._gpu):
             if comm is not None and not comm.closed:
                 comm.abort()
 
+    def shutdown(self) -> None:
+        """Leaves in order, when the operations that were started have ended."""
+        self._messages.close()
+        with contextlib.suppress(RuntimeError):  # the program ends, or it was called before
+            self._worker.submit(self._leave)
+        self._worker.shutdown(wait=False)
 
-class _Channel:
-    """One direction between two ranks: a communicator of two, and a thread that works on it."""
-
-    def __init__(self, store: Any, name: str, rank: int, device: Any) -> None:
-        """The sender is rank 0. Joins in the thread: the partner may come later."""
-        self._worker = ThreadPoolExecutor(1, f"ropewalk {name}")
-        self._device = device
-        self._comm: Optional[Communicator] = None
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._join: Callable[[], Communicator] = lambda: _join(store, name, rank, 2)
-
-    def run(self, tensors: list[Tensor], body: Body) -> Work:
-        """Runs `body` on the channel's communicator, in order."""
-        here = self._stream
-        future = torch.futures.Future(devices=[] if here is None else [self._device])
-        before = None if here is None else torch.cuda.current_stream(self._device).record_event()
-
-        def work() -> None:
-            if self._comm is None:
-                self._comm = self._join()
-                if here is not None:
-                    self._comm.attach(self._device.index)
-            body(self._comm)
-
-        def job() -> None:
-            if here is None:
-                settle(future, work, tensors)
-                return
-            here.wait_event(before)
-            with torch.cuda.stream(here):
-                for tensor in tensors:
-                    tensor.record_stream(here)
-                settle(future, work, tensors)
-
-        self._worker.submit(job)
-        return Work(future)
-
-
-def _on_stream(stream: Any, tensors: list[Tensor], work: Callable[[], None]) -> None:
-    """Enqueues `work` on `stream`, after what the current stream holds."""
-    stream.wait_stream(torch.cuda.current_stream(stream.device))
-    with torch.cuda.stream(stream):
-        for tensor in tensors:
-            tensor.record_stream(stream)  # its memory must not be given away before
-        work()
-
-
-def _reduce_scatter(comm: Communicator, output: Tensor, whole: Tensor, op: Any) -> None:
-    view, name = reduced(whole, op, comm)
-    target, _ = reduced(output, op, comm)
-    comm.reduce_scatter(view, name, out=target)
+    def _leave(self) -> None:
+        for comm in (self._gpu, self._on_host):
+            if comm is not None and not comm.closed:
+                comm.finalize()
 
 
 def _deal(whole: Tensor, blocks: list[Tensor]) -> None:
@@ -402,63 +512,39 @@ def _equal(tensor: Tensor, ranks: int) -> list[int]:
     return [rows] * ranks
 
 
-def _join(store: Any, name: str, rank: int, size: int) -> Communicator:
-    key = f"ropewalk/{name}"
-    if rank == 0:
-        made = ropewalk.unique_id()
-        store.set(key, made.hex())
-    else:
-        made = bytes.fromhex(_await(store, key).decode())
-    return ropewalk.init(unique_id=made, rank=rank, size=size)
+def _own_seconds(opts: Any) -> Optional[float]:
+    """The timeout that a call has of its own."""
+    timeout = getattr(opts, "timeout", None)
+    seconds = limit_of(timeout) if isinstance(timeout, timedelta) else 0.0
+    return seconds if seconds > 0 else None
 
 
-def _await(store: Any, key: str) -> bytes:
-    """What rank 0 puts into the store; raises TimeoutError after the store's timeout."""
-    # Store.get would hold a lock of the store meanwhile, and with it other threads' set.
-    until = time.monotonic() + store.timeout.total_seconds()
-    nap = 0.001
-    while not store.check([key]):
-        if time.monotonic() > until:
-            raise ropewalk.TimeoutError(f"no rank put {key} into the store")
-        time.sleep(nap)
-        nap = min(2 * nap, 0.05)
-    value: bytes = store.get(key)
-    return value
+def create(options: Any, _backend_options: Any = None) -> RopewalkGroup:
+    """What torch.distributed calls for a group of the backend "ropewalk"."""
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    return RopewalkGroup(
+        options.store, options.group_rank, options.group_size, options.timeout, ranks
+    )
 
 
-def _own_gpu(rank: int) -> int:
-    """The GPU of this process, -1 without one."""
-    if not torch.cuda.is_available() or ropewalk.device_count() == 0:
-        return -1
-    if torch.cuda.is_initialized() and torch.cuda.current_device() != 0:
-        return int(torch.cuda.current_device())  # the program has chosen
-    return joining.device_number("cuda", dist.get_rank() if dist.is_initialized() else rank)
+def _offer_monitored_barrier() -> None:
+    """dist.monitored_barrier refuses groups that are not Gloo's; lets ours pass."""
+    theirs = dist.monitored_barrier
+
+    @functools.wraps(theirs)
+    def monitored_barrier(
+        group: Any = None, timeout: Any = None, wait_all_ranks: bool = False
+    ) -> None:
+        ours = dist.group.WORLD if group is None else group
+        if not isinstance(ours, RopewalkGroup):
+            theirs(group, timeout, wait_all_ranks)
+            return
+        if isinstance(timeout, (int, float)):
+            timeout = timedelta(seconds=timeout)
+        ours.monitored_barrier(timeout, wait_all_ranks)
+
+    dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = monitored_barrier
 
 
-def _attach(comm: Communicator) -> tuple[Optional[Communicator], str]:
-    """A communicator of the same ranks with GPUs, or why there is none."""
-    mine = _own_gpu(comm.rank)
-    places = torch.zeros(comm.size, 2, dtype=torch.int64)
-    places[comm.rank, 0] = mine
-    places[comm.rank, 1] = zlib.crc32(socket.gethostname().encode())
-    comm.all_gather(places)
-    without = (places[:, 0] < 0).nonzero().flatten().tolist()
-    if without:
-        reason = ropewalk.why_no_device() or "PyTorch has no CUDA"
-        return None, f"rank {without[0]} has no GPU" + (f": {reason}" if mine < 0 else "")
-    if len(places.unique(dim=0)) < comm.size:
-        return None, "two ranks of the group share a GPU"
-    gpu = comm.split(0, comm.rank)
-    assert gpu is not None
-    try:
-        gpu.attach(mine)
-    except UsageError as error:
-        return None, str(error)
-    return gpu, ""
-
-
-def _create(store: Any, rank: int, size: int, _timeout: Any) -> RopewalkGroup:
-    return RopewalkGroup(store, rank, size)
-
-
-dist.Backend.register_backend("ropewalk", _create, devices=["cpu", "cuda"])
+torch_autoload.register()
+_offer_monitored_barrier()

@@ -62,8 +62,6 @@ def _named() -> list[tuple[Any, str, str]]:
         (ops.PRODUCT, "prod", "min"),
         (ops.MIN, "min", "min"),
         (ops.MAX, "max", "max"),
-        (ops.BAND, "", "min"),
-        (ops.BOR, "", "max"),
     ]
 
 

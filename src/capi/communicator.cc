@@ -213,13 +213,10 @@ RW_API rwResult_t rwCommGetAsyncError(rwComm_t comm, rwResult_t* error) {
 
 RW_API rwResult_t rwCommSetTimeout(rwComm_t comm, int64_t timeout_us) {
   return guarded("rwCommSetTimeout", [&] {
-    comm::Communicator& target = *checked(comm, "comm").comm;
-    if (timeout_us < 0) {
-      throw Error(Errc::kInvalidArgument, "timeout_us: {} is negative", timeout_us);
-    }
     // A century: longer ones would overflow in nanoseconds.
-    const std::chrono::microseconds limit(timeout_us);
-    target.set_timeout(std::min<std::chrono::microseconds>(limit, std::chrono::years(100)));
+    const std::chrono::microseconds limit(timeout_us < 0 ? -1 : timeout_us);
+    checked(comm, "comm")
+        .comm->set_timeout(std::min<std::chrono::microseconds>(limit, std::chrono::years(100)));
   });
 }
 

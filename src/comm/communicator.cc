@@ -725,8 +725,9 @@ bool Communicator::poll() {
 
 void Communicator::set_timeout(std::chrono::nanoseconds limit) noexcept {
   const std::chrono::nanoseconds setting = config_.duration(Setting::kTimeout);
-  const bool shorter = limit.count() > 0 && (setting.count() == 0 || limit < setting);
-  timeout_.store(shorter ? limit : setting, std::memory_order_relaxed);
+  const bool own = limit.count() > 0 && (setting.count() == 0 || limit < setting);
+  const std::chrono::nanoseconds for_ever{0};
+  timeout_.store(limit.count() < 0 ? for_ever : (own ? limit : setting), std::memory_order_relaxed);
   if (device_ != nullptr) device_->set_timeout(timeout_.load(std::memory_order_relaxed));
 }
 

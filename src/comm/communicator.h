@@ -131,7 +131,7 @@ class Communicator final : public executor::WaitHook {
   /// From now on runs this schedule for its collective. All ranks must call with the same one.
   void use_schedule(std::shared_ptr<const schedule::Checked> checked);
   /// An operation of this rank may stand still for this long from now on, or for TIMEOUT where that
-  /// is shorter; zero for TIMEOUT alone.
+  /// is shorter; zero for TIMEOUT alone, negative for ever.
   void set_timeout(std::chrono::nanoseconds limit) noexcept;
   void forget_schedules();
 
