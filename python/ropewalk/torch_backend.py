@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import threading
 import time
 import weakref
@@ -46,6 +47,24 @@ Body = Callable[[Communicator], None]
 _BARRIER_TAG = -1
 
 
+def _not_traced(group: type) -> type:
+    """Lets torch.compile call the group's methods as it calls those of PyTorch's own, in C++."""
+    for member in vars(group).values():
+        if inspect.isfunction(member):
+            # What torch.compiler.disable does, which would import the compiler.
+            vars(member)["_torchdynamo_disable"] = True
+            vars(member)["_torchdynamo_disable_msg"] = "an operation of a process group"
+            # The method may also be called by what the compiler has left as it is.
+            with contextlib.suppress(AttributeError):  # of older versions of PyTorch
+                frames = torch._C._dynamo.eval_frame
+                skip = frames._FrameAction.SKIP
+                frames.set_code_exec_strategy(
+                    member.__code__, frames._FrameExecStrategy(skip, skip)
+                )
+    return group
+
+
+@_not_traced
 class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
     """A process group. Made by `torch.distributed`; methods are torch.distributed's own."""
 

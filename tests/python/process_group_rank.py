@@ -7,6 +7,8 @@ import os
 import sys
 from typing import Any, Callable
 
+import process_group_faults
+import process_group_features
 import ropewalk
 import ropewalk.torch_backend
 import torch
@@ -210,12 +212,12 @@ CASES: dict[str, Callable[[int, int, str], None]] = {
     "point_to_point": point_to_point,
     "training": training,
     "errors": errors,
+    **process_group_faults.CASES,
+    **process_group_features.CASES,
 }
 
 
-def main() -> None:
-    case, store, rank, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    device = sys.argv[5] if len(sys.argv) > 5 else "cpu"
+def run(case: str, store: str, rank: int, size: int, device: str) -> None:
     if device == "cuda":
         # NCCL is the reference there. Some machines cannot take its use of NVLink multicast.
         os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
@@ -225,9 +227,15 @@ def main() -> None:
     dist.init_process_group("ropewalk", init_method=f"file://{store}", rank=rank, world_size=size)
     try:
         CASES[case](rank, size, device)
-        dist.barrier()
+        if case not in process_group_faults.CASES:
+            dist.barrier()
     finally:
         dist.destroy_process_group()
+
+
+def main() -> None:
+    case, store, rank, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    run(case, store, rank, size, sys.argv[5] if len(sys.argv) > 5 else "cpu")
 
 
 if __name__ == "__main__":

@@ -2,41 +2,105 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch.distributed")
 
-RANKS = 2
-DEADLINE_SECONDS = 120
-PROGRAM = Path(__file__).parent / "process_group_rank.py"
+FOLDER = Path(__file__).parent
 
 
-def run(tmp_path: Path, case: str) -> None:
-    """Runs `case` of process_group_rank.py on RANKS processes; fails with the first one's words."""
-    store = tmp_path / "store"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), case, str(store), str(rank), str(RANKS)],
+class Server:
+    """Has imported PyTorch, and forks the ranks of each case."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(FOLDER / "process_group_server.py")],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
             text=True,
         )
-        for rank in range(RANKS)
-    ]
-    try:
-        for rank, process in enumerate(processes):
-            said = process.communicate(timeout=DEADLINE_SECONDS)[0]
-            assert process.returncode == 0, f"rank {rank}:\n{said}"
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+
+    def run(self, case: str, ranks: int = 2, killed: int = -1) -> None:
+        """Runs `case` of process_group_rank.py, in which the rank `killed` kills itself."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(f"{case} {ranks}\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        wanted = [-signal.SIGKILL if rank == killed else 0 for rank in range(ranks)]
+        assert answer["statuses"] == wanted, "\n".join(
+            f"--- rank {rank}: {status}\n{said}"
+            for rank, (status, said) in enumerate(zip(answer["statuses"], answer["said"]))
+        )
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[Server]:
+    made = Server()
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize("case", ["operations", "point_to_point", "training", "errors"])
-def test_cpu(tmp_path: Path, case: str) -> None:
-    run(tmp_path, case)
+def test_cpu(server: Server, case: str) -> None:
+    server.run(case)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "lost_in_backward",
+        "lost_in_sparse_backward",
+        "lost_in_hook",
+        "lost_by_future",
+        "lost_before_first_message",
+    ],
+)
+def test_rank_is_lost(server: Server, case: str) -> None:
+    server.run(case, killed=1)
+
+
+def test_errors_name_ranks_of_the_whole_job(server: Server) -> None:
+    server.run("lost_in_group", ranks=3, killed=2)
+
+
+@pytest.mark.parametrize(
+    "case", ["timeouts", "the_settings_timeout", "joining_late", "monitored_barriers"]
+)
+def test_rank_is_late(server: Server, case: str) -> None:
+    server.run(case)
+
+
+@pytest.mark.parametrize(
+    ("case", "ranks"),
+    [
+        ("callbacks_that_wait", 2),
+        ("futures_in_order", 2),
+        ("power_sgd", 2),
+        ("uneven_inputs", 2),
+        ("held_by_cpp_alone", 2),
+        ("many_tags", 2),
+        ("messages_of_tags", 2),
+        ("from_any_source", 3),
+        ("bits", 3),
+        ("sparse", 3),
+        ("backends", 2),
+        ("saved_asynchronously", 2),
+        ("compiled", 2),
+        ("profiled", 2),
+        ("again_and_again", 2),
+    ],
+)
+def test_features(server: Server, case: str, ranks: int) -> None:
+    server.run(case, ranks)
