@@ -1,7 +1,12 @@
 // Joining with wrong arguments, missing and dying ranks, and strangers on the port.
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -224,6 +229,70 @@ TEST(Join, TheMakerOfTheIdEndingIsAnError) {
   rank0.join();
   EXPECT_TRUE(outcome.first == Errc::kPeerLost || outcome.first == Errc::kInvalidUsage)
       << outcome.second;
+}
+
+// Joins again and again, in two processes of which `poor` has few descriptors, until one cannot.
+// @return what each rank's last attempt ended with
+std::vector<std::string> join_until_descriptors_run_out(int poor, rlim_t limit) {
+  std::array<std::array<int, 2>, 2> reports{};  // of each rank to the test
+  std::array<int, 2> ids{};                     // of rank 0 to rank 1
+  EXPECT_EQ(pipe(ids.data()), 0);
+  std::array<pid_t, 2> ranks{};
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    EXPECT_EQ(pipe(reports[r].data()), 0);
+    ranks[r] = fork();
+    if (ranks[r] != 0) continue;
+    if (rank == poor) {
+      const rlimit few{limit, limit};
+      setrlimit(RLIMIT_NOFILE, &few);
+    }
+    std::string text = "joined each time";
+    Context context;
+    std::vector<std::unique_ptr<Bootstrap>> joined;
+    try {
+      for (int i = 0; i < 64; ++i) {
+        UniqueId id{};
+        if (rank == 0) {
+          id = make_unique_id(quiet_config(), context);
+          (void)!write(ids[1], id.data(), id.size());
+        } else {
+          (void)!read(ids[0], id.data(), id.size());
+        }
+        joined.push_back(Bootstrap::join(id, rank, 2, quiet_config(), soon(), context));
+      }
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    (void)!write(reports[r][1], text.data(), text.size());
+    _exit(0);
+  }
+  close(ids[0]);
+  close(ids[1]);
+  std::vector<std::string> ends;
+  for (std::size_t r = 0; r < 2; ++r) {
+    close(reports[r][1]);
+    std::array<char, 512> text{};
+    const ssize_t got = read(reports[r][0], text.data(), text.size());
+    ends.emplace_back(text.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    close(reports[r][0]);
+    waitpid(ranks[r], nullptr, 0);
+  }
+  return ends;
+}
+
+TEST(Join, WithoutDescriptorsIsAnErrorOfTheSystemAtOnce) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (const int poor : {0, 1}) {
+    // Whatever is asked for first when none is left.
+    for (rlim_t limit = 50; limit < 58; ++limit) {
+      const std::vector<std::string> ends = join_until_descriptors_run_out(poor, limit);
+      EXPECT_NE(ends[static_cast<std::size_t>(poor)].find("Too many open files"),
+                std::string::npos)
+          << "rank " << poor << " with " << limit << ": " << ends[0] << "; " << ends[1];
+    }
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(50));
 }
 
 TEST(Strangers, GetTheChallengeAndNothingElse) {

@@ -7,12 +7,13 @@
 namespace ropewalk::comm {
 
 Listener::Listener(Service& service, Socket socket, const Secret& secret, const ServiceId& id,
-                   Accepted accepted)
+                   Accepted accepted, Starved starved)
     : service_(service),
       socket_(std::move(socket)),
       secret_(secret),
       id_(id),
-      accepted_(std::move(accepted)) {
+      accepted_(std::move(accepted)),
+      starved_(std::move(starved)) {
   key_ = service_.add(socket_.get(), EPOLLIN, [this](std::uint32_t) { on_ready(); });
 }
 
@@ -39,8 +40,12 @@ void Listener::on_ready() {
     log::warn("bootstrap: accept: {}", system_words(error));
     // Out of descriptors or memory. The connection stays in the queue: without a pause the loop
     // would spin on it.
-    if (!pending_.empty()) pending_.pop_front();
+    const auto now = Service::Clock::now();
+    if (!starved_since_) starved_since_ = now;
+    const bool strangers = !pending_.empty() && now - *starved_since_ < kStarvedTime;
+    if (strangers) pending_.pop_front();
     pause();
+    if (!strangers && starved_) starved_("accept: " + system_words(error));  // may end this listener
     return;
   }
 }
@@ -62,6 +67,7 @@ void Listener::admit(Socket socket) {
   owner.on_established = [this, place] {
     std::unique_ptr<Connection> connection = std::move(*place);
     pending_.erase(place);
+    starved_since_.reset();
     accepted_(std::move(connection));
   };
   owner.on_closed = [this, place](const Closing&) {

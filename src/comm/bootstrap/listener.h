@@ -10,6 +10,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 
 #include "comm/bootstrap/connection.h"
 
@@ -19,10 +20,13 @@ namespace ropewalk::comm {
 class Listener {
  public:
   using Accepted = std::function<void(std::unique_ptr<Connection>)>;
+  using Starved = std::function<void(const std::string& reason)>;
 
-  /// `accepted` gets connections that are established; it must set their owner.
+  /// `accepted` gets connections that are established; it must set their owner. `starved` is called
+  /// when none can be taken, for want of descriptors or memory that no stranger holds, or for
+  /// kStarvedTime on end; it is tried again nevertheless.
   Listener(Service& service, Socket socket, const Secret& secret, const ServiceId& id,
-           Accepted accepted);
+           Accepted accepted, Starved starved = {});
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
@@ -33,6 +37,7 @@ class Listener {
 
   static constexpr std::size_t kMaxPending = 512;
   static constexpr std::chrono::seconds kProofTime{5};
+  static constexpr std::chrono::milliseconds kStarvedTime{500};
 
  private:
   void on_ready();
@@ -44,9 +49,11 @@ class Listener {
   Secret secret_;
   ServiceId id_;
   Accepted accepted_;
+  Starved starved_;
   std::uint64_t key_ = 0;
   std::list<std::unique_ptr<Connection>> pending_;  // oldest first
   bool paused_ = false;
+  std::optional<Service::Clock::time_point> starved_since_;  // none was established since
   Service::TimerKey resume_{};
 };
 

@@ -145,7 +145,21 @@ void Member::open_listener() {
   Socket socket = listen_on(address, &own_record_.address);
   listener_ = std::make_unique<Listener>(
       service_, std::move(socket), options_.id.secret, options_.id.service,
-      [this](std::unique_ptr<Connection> connection) { on_accepted(std::move(connection)); });
+      [this](std::unique_ptr<Connection> connection) { on_accepted(std::move(connection)); },
+      [this](const std::string& reason) { cannot_join(reason); });
+}
+
+void Member::cannot_join(const std::string& reason) {
+  if (phase_ != Phase::kJoining || closed_) return;
+  tell_root(reason);
+  fail_join(Errc::kSystem, reason);
+}
+
+void Member::tell_root(const std::string& reason) {
+  WireWriter out;
+  out.number(static_cast<std::uint8_t>(JoinMessage::kCannot));
+  out.text(reason);
+  if (root_) root_->send(out.bytes());
 }
 
 void Member::on_root_message(const std::vector<std::byte>& message) {
@@ -309,7 +323,9 @@ void Member::connect_peer(int peer) {
                             Clock::now() + limit, link_owner(link));
   } catch (const Error& error) {
     // Deferred: callers do not expect the link's failure from within.
+    // While joining: this process has no socket to give, and waiting for one would hide that.
     service_.defer([self = shared_from_this(), link, reason = std::string(error.what())] {
+      self->cannot_join(reason);
       if (!self->closed_) self->on_link_closed(link, {false, false, Errc::kSystem, reason});
     });
   }
@@ -422,11 +438,8 @@ void Member::on_link_closed(LinkPlace link, const Closing& closing) {
 void Member::on_cannot_connect(int peer, const Closing& closing) {
   if (phase_ == Phase::kJoining) {
     if (closing.refused || closing.code == Errc::kInvalidUsage) {
-      WireWriter out;
-      out.number(static_cast<std::uint8_t>(JoinMessage::kCannot));
-      out.text(fmt::format("cannot connect to rank {} at {}: {}", peer, address(peer).text(),
-                           closing.reason));
-      if (root_) root_->send(out.bytes());
+      tell_root(fmt::format("cannot connect to rank {} at {}: {}", peer, address(peer).text(),
+                            closing.reason));
     } else {
       timer(std::chrono::milliseconds(5), [this, peer] {
         if (!connecting_to(peer)) connect_peer(peer);

@@ -112,6 +112,9 @@ class Member : public std::enable_shared_from_this<Member> {
   void on_root_message(const std::vector<std::byte>& message);
   void on_root_closed(const Closing& closing);
   void open_listener();
+  // This process lacks what joining takes: fails, and lets the others know why.
+  void cannot_join(const std::string& reason);
+  void tell_root(const std::string& reason);
   void check_linked();
   void on_go();
   void fail_join(Errc code, const std::string& text);

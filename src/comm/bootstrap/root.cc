@@ -33,7 +33,10 @@ Root::Root(Service& service, Socket socket, const UniqueIdParts& id,
       deadline_(Service::Clock::time_point::max()) {
   listener_ = std::make_unique<Listener>(
       service_, std::move(socket), id.secret, id.service,
-      [this](std::unique_ptr<Connection> connection) { on_guest(std::move(connection)); });
+      [this](std::unique_ptr<Connection> connection) { on_guest(std::move(connection)); },
+      [this](const std::string& reason) {
+        fail(Errc::kSystem, "the process that made the unique id cannot take more ranks: " + reason);
+      });
   set_deadline(deadline);
 }
 
