@@ -72,6 +72,12 @@ $(VENV)/.ready-test: pyproject.toml $(VENV)/.ready
 	  $$($(BIN)/python dev/requirements.py test)
 	@touch $@
 
+# Optional, and large: with it, `make test` has PyTorch's own tests too.
+$(VENV)/.ready-torch: pyproject.toml $(VENV)/.ready-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  $$($(BIN)/python dev/requirements.py torch-test)
+	@touch $@
+
 # The library is built first by ninja itself, so that a compiler's message is not buried in pip's.
 build/.wheel: $(PYTHON_FILES) $(CPP_FILES) pyproject.toml README.md dev/wheel_hook.py \
   $(VENV)/.ready $(BUILD)/build.ninja

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import forked_ranks
 import process_group_rank
-import torch._dynamo  # what DDP imports when it is first used
+import torch._dynamo  # noqa: F401  # what DDP imports when it is first used
 
 DEADLINE_SECONDS = 120
 

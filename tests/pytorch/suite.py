@@ -7,20 +7,19 @@ forked from here, where no thread has been started.
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import json
 import os
-import shutil
-import signal
+import subprocess
 import sys
-import tempfile
-import threading
 import time
-import traceback
 import unittest
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "python"))
+
+import forked_ranks
 
 DEADLINE_SECONDS = 120
 BARRIER_NAP_SECONDS = 0.01  # the tests' own barrier, by files, naps ten times as long
@@ -28,6 +27,7 @@ BARRIER_NAP_SECONDS = 0.01  # the tests' own barrier, by files, naps ten times a
 # These go through a list of backends by name, and know no other.
 NAMES_GLOO = "test_accumulate_gradients_no_sync"
 
+FAILURE = 10  # the exit status of a rank whose test fails
 PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
 
 
@@ -76,90 +76,72 @@ def names(tests: Any) -> list[str]:
     return list(unittest.TestLoader().getTestCaseNames(tests))
 
 
+def run(tests: Any, name: str, ranks: int) -> dict[str, Any]:
+    """Runs one test and tells how it went."""
+    begin = time.monotonic()
+    statuses, said = forked_ranks.run(
+        ranks,
+        lambda rank, folder: _rank(tests, name, rank, folder),
+        DEADLINE_SECONDS,
+        lambda status: status == FAILURE,
+    )
+    outcome = _outcome(statuses)
+    lines = [f"--- rank {rank}: {status}\n{said[rank]}" for rank, status in enumerate(statuses)]
+    return {
+        "name": name,
+        "outcome": outcome,
+        "seconds": round(time.monotonic() - begin, 2),
+        "said": "\n".join(lines) if outcome == FAILED else "",
+    }
+
+
 def _rank(tests: Any, name: str, rank: int, folder: Path) -> None:
-    """One rank, in a process of its own. Ends it."""
     import torch.multiprocessing
 
-    with (folder / f"rank{rank}").open("w") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
+    for each in ("barrier", "test_dir", "init_dir"):
+        (folder / each).mkdir(exist_ok=True)
     os.environ["TEMP_DIR"] = str(folder)
     distributed_test = sys.modules[tests.__bases__[0].__module__]
     vars(distributed_test)["INIT_METHOD"] = f"file://{folder}/init_dir/shared_init_file"
     _, pipe = torch.multiprocessing.Pipe()
-    status = 1
-    try:
-        tests._run(rank, name, str(folder / "store"), pipe)
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 0
-    except BaseException:
-        traceback.print_exc()
-    # As a process of multiprocessing ends: the interpreter's whole end costs a second of each.
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    tests._run(rank, name, str(folder / "store"), pipe)
 
 
-def run(tests: Any, name: str, ranks: int) -> dict[str, Any]:
-    """Runs one test and tells how it went."""
-    folder = Path(tempfile.mkdtemp())  # a TemporaryDirectory would end with the first child
-    for each in ("barrier", "test_dir", "init_dir"):
-        (folder / each).mkdir()
-    begin = time.monotonic()
-    children = []
-    for rank in range(ranks):
-        child = os.fork()
-        if child == 0:
-            _rank(tests, name, rank, folder)
-        children.append(child)
-    statuses = _await(children, begin + DEADLINE_SECONDS)
-    outcome = _outcome(name, statuses)
-    said = "".join(
-        f"--- rank {rank}: status {status}\n" + _tail(folder / f"rank{rank}")
-        for rank, status in enumerate(statuses)
-        if outcome == FAILED
-    )
-    shutil.rmtree(folder, ignore_errors=True)
-    seconds = round(time.monotonic() - begin, 2)
-    return {"name": name, "outcome": outcome, "seconds": seconds, "said": said}
-
-
-def _tail(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-60:]) + "\n"
-
-
-def _await(children: list[int], until: float) -> list[int]:
-    """Exit statuses, -9 for what did not end by itself, as all are when one has failed for 5 s."""
-    statuses: dict[int, int] = {}
-    nap = 0.005
-    while len(statuses) < len(children):
-        for child in children:
-            if child in statuses:
-                continue
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                statuses[child] = os.waitstatus_to_exitcode(status)
-                if statuses[child] == 10:  # a failure, by PyTorch's word
-                    until = min(until, time.monotonic() + 5)
-        if time.monotonic() > until:
-            for child in set(children) - set(statuses):
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                statuses[child] = -signal.SIGKILL
-        time.sleep(nap)
-    return [statuses[child] for child in children]
-
-
-def _outcome(name: str, statuses: list[int]) -> str:
+def _outcome(statuses: list[int]) -> str:
     from torch.testing._internal.common_distributed import TEST_SKIPS
 
-    if any(status == 10 for status in statuses):
+    if FAILURE in statuses:
         return FAILED
     if statuses[0] in {skip.exit_code for skip in TEST_SKIPS.values()}:
         return SKIPPED
     return PASSED if all(status == 0 for status in statuses) else FAILED
+
+
+class Server:
+    """This program, as a process that has imported PyTorch."""
+
+    def __init__(self, backend: str, ranks: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, backend, str(ranks)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def run(self, name: str) -> dict[str, Any]:
+        """The answer for one test."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(f"{name}\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def close(self) -> None:
+        """Ends the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
 
 
 def main() -> None:

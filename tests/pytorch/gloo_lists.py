@@ -1,0 +1,39 @@
+"""The tests of PyTorch that pass with Gloo, as parameters and with the process that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+from suite import PASSED, Server
+
+
+def names(ranks: int) -> list[str]:
+    """What Gloo passes; nothing, and a skip, where this is not the PyTorch of the list."""
+    lines = (Path(__file__).parent / f"gloo_{ranks}_ranks.txt").read_text().splitlines()
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch.distributed")
+    pytest.importorskip("expecttest")  # PyTorch's tests import it
+    version = lines[0].split()[2].rstrip(":")
+    if torch.__version__.partition("+")[0] != version:
+        pytest.skip(f"the list is for PyTorch {version}", allow_module_level=True)
+    return lines[1:]
+
+
+def server(ranks: int) -> Any:
+    """A fixture of one server for the tests of a module."""
+
+    @pytest.fixture(scope="module")
+    def made() -> Generator[Callable[[str], None]]:
+        process = Server("ropewalk", ranks)
+
+        def check(name: str) -> None:
+            answer = process.run(name)
+            assert answer["outcome"] == PASSED, answer["said"]
+
+        yield check
+        process.close()
+
+    return made
