@@ -1,6 +1,7 @@
 """torch.distributed over Ropewalk, on GPUs where there are any.
 
-Run as torchrun --nproc-per-node 2 torch_distributed.py; needs PyTorch (pip install torch).
+Run as torchrun --nproc-per-node 2 torch_distributed.py, or under mpirun or srun; needs PyTorch (pip
+install torch).
 """
 
 import os
@@ -10,12 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-for name, value in (("RANK", "0"), ("WORLD_SIZE", "1")):  # alone: one rank
-    os.environ.setdefault(name, value)
-if "MASTER_PORT" not in os.environ:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-
-dist.init_process_group("ropewalk")
+# The launcher's ranks, whichever launcher it is; alone: one rank.
+dist.init_process_group("ropewalk", init_method="ropewalk://")
 device = torch.device("cpu")
 if ropewalk.device_count() >= dist.get_world_size():
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))

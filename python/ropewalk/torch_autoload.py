@@ -16,6 +16,13 @@ def register() -> None:
     if not dist.is_available() or "ROPEWALK" in dist.Backend._plugins:
         return
     dist.Backend.register_backend("ropewalk", _create, extended_api=True, devices=["cpu", "cuda"])
+    dist.register_rendezvous_handler("ropewalk", _rendezvous)
+
+
+def _rendezvous(url: str, **options: Any) -> Any:
+    from ropewalk import torch_joining
+
+    return torch_joining.rendezvous(url, **options)
 
 
 def _create(options: Any, backend_options: Any = None) -> Any:

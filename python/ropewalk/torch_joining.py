@@ -150,6 +150,38 @@ def _turns(until: float, look: Callable[[], None]) -> Generator[None, None, None
         nap = min(1.5 * nap, _LONGEST_NAP_SECONDS)
 
 
+# ---- launchers
+
+
+def rendezvous(url: str, **_options: Any) -> Generator[tuple[Any, int, int], None, None]:
+    """init_method="ropewalk://": rank and size are the launcher's, as `ropewalk.init` finds them.
+
+    So a program runs under mpirun and srun as under torchrun. Rank 0 has the store.
+    """
+    comm = ropewalk.init()
+    place = torch.zeros(256, dtype=torch.uint8)
+    store: Any = None
+    if comm.rank == 0:
+        host = url[len("ropewalk://") :] or _own_name()
+        store = dist.TCPStore(host, 0, comm.size, is_master=True, wait_for_workers=False)
+        text = f"{host} {store.port}".encode()
+        place[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
+    comm.broadcast(place)
+    if store is None:
+        host, port = bytes(place.tolist()).rstrip(b"\0").decode().split()
+        store = dist.TCPStore(host, int(port), comm.size, is_master=False)
+    yield store, comm.rank, comm.size
+    raise RuntimeError("ropewalk:// cannot start ranks again")
+
+
+def _own_name() -> str:
+    try:
+        socket.getaddrinfo(socket.gethostname(), None)
+    except OSError:  # no name that others could know either
+        return "127.0.0.1"
+    return socket.gethostname()
+
+
 # ---- GPUs
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Generator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -104,3 +106,43 @@ def test_rank_is_late(server: Server, case: str) -> None:
 )
 def test_features(server: Server, case: str, ranks: int) -> None:
     server.run(case, ranks)
+
+
+@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
+def test_torchrun_starts_ranks_again(tmp_path: Path, rendezvous: str) -> None:
+    """In the second attempt the store still has what the first one left there."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {
+        "static": ["--master-addr=127.0.0.1", f"--master-port={port}"],
+        "c10d": ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"],
+    }[rendezvous]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"),
+            *("--max-restarts=1", "--monitor-interval=0.1", *place),
+            *(str(FOLDER / "restarted_rank.py"), str(tmp_path)),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.0", "1.1"]
+
+
+def test_without_an_import() -> None:
+    """PyTorch knows the backend by an entry point of the installed package."""
+    known = metadata.entry_points(group="torch.backends") if sys.version_info >= (3, 10) else ()
+    if not any(entry.name == "ropewalk" for entry in known):
+        pytest.skip("the package is not installed")
+    program = (
+        "import torch, torch.distributed as dist, sys\n"
+        "assert 'ropewalk.torch_backend' not in sys.modules\n"
+        "dist.init_process_group('ropewalk', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "dist.all_reduce(torch.ones(1))\n"
+        "dist.destroy_process_group()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
