@@ -532,9 +532,9 @@ def _equal(tensor: Tensor, ranks: int) -> list[int]:
 
 
 def _own_seconds(opts: Any) -> Optional[float]:
-    """The timeout that a call has of its own."""
+    """The timeout that a call has of its own; the communicator has that of the setting."""
     timeout = getattr(opts, "timeout", None)
-    seconds = limit_of(timeout) if isinstance(timeout, timedelta) else 0.0
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else 0.0
     return seconds if seconds > 0 else None
 
 
