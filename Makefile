@@ -24,7 +24,8 @@ CXX_FILES = $(shell git ls-files --cached --others --exclude-standard \
 PYTHON_FILES := $(shell find python -name '*.py' -o -name py.typed)
 CPP_FILES := $(shell find src include cmake -type f) CMakeLists.txt
 
-.PHONY: help bench test test-gpu build wheel install lint tidy format asan tsan fuzz clean docs
+.PHONY: help bench test test-gpu build wheel install lint tidy format asan tsan fuzz mutants clean \
+  docs
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 16
@@ -153,6 +154,19 @@ tsan: build/tsan/build.ninja ## all unit tests under the thread sanitizer
 
 fuzz: build/asan/build.ninja ## every fuzzer for FUZZ_SECONDS
 	dev/run-fuzzers build/asan $(FUZZ_SECONDS)
+
+# Half a minute to some minutes a mutant, so that it is no part of CI. MUTANTS: how many; MUTANTS_LAYERS:
+# of which folders of src/, all when empty; MUTANTS_FRESH: 1 tries all again. Warnings refuse a mutant,
+# as CI does.
+MUTANTS ?= 60
+MUTANTS_SEED ?= 1
+MUTANTS_LAYERS ?=
+MUTANTS_FRESH ?=
+mutants: build/.system $(VENV)/.ready-test ## which small changes to the code no test notices (docs/testing.md)
+	nice $(BIN)/python dev/mutants.py --mutants $(MUTANTS) --seed $(MUTANTS_SEED) --jobs $(JOBS) \
+	  $(if $(MUTANTS_LAYERS),--layers $(MUTANTS_LAYERS)) $(if $(MUTANTS_FRESH),--fresh) --configure \
+	  $(CCACHE) -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE='-O1 -DNDEBUG' -DRW_CUDA=OFF \
+	  -DRW_SLOW_TESTS=OFF -DRW_WERROR=ON $(CMAKE_ARGS)
 
 clean: ## remove what was built; .venv stays
 	rm -rf build dist

@@ -1,0 +1,306 @@
+"""Tries small, plausible changes to the code ("mutants") against the tests that should notice.
+
+Usage: make mutants [MUTANTS=60] [MUTANTS_SEED=1] [MUTANTS_LAYERS="core comm"]; see docs/testing.md.
+
+Per layer, lines of src/ are drawn by a seeded generator, and one operator of mutant_sites.py is
+applied to each. The mutant is compiled in build/mutants/tree (mutant_trial.py) and tried against
+the tests beside its source, then those of its layer, then the nearest ones that use several layers
+or processes, until one fails. Mutants that do not compile, or compile to the same objects, count
+for nothing.
+
+What was tried stays in build/mutants/report.json: a second run of the same seed tries what survived
+once more, and goes on with what is missing. MUTANTS_FRESH=1 begins anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from mutant_sites import Mutant, mutants_of
+from mutant_trial import (
+    Baseline,
+    Step,
+    Tree,
+    Verdict,
+    adopt_orphans,
+    baseline_of,
+    suites_of,
+    tried,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+EXPLAINED = ROOT / "dev" / "mutants_explained.json"
+
+# Test programs and files of each layer, the nearest first: the first row's own are its unit tests.
+# Those of pytest that one row names together run as one.
+TESTS: dict[str, tuple[str, ...]] = {
+    "core": ("core_test", "transport_test", "comm_test", "errors cli"),
+    "topology": ("topology_test", "plan_test", "topology planning"),
+    "plan": ("plan_test", "schedule_test", "planning bench_plan planned_run"),
+    "schedule": ("schedule_test", "executor_test", "algorithms_test", "schedule_plan simulate"),
+    "transport": ("transport_test", "netplugin_test", "hosts_test"),
+    "executor": ("executor_test", "comm_test", "algorithms_test", "collectives types"),
+    "comm": ("comm_test", "faults_test", "hosts_test", "algorithms_test", "collectives errors"),
+    "capi": ("collectives errors types interrupts", "bench_table topology planning microbench"),
+    "netplugin": ("netplugin_test", "check_plugin"),
+    "check_plugin": ("check_plugin", "doctor"),
+}
+
+# A header that more sources include than these takes minutes to try.
+MOST_USERS = 30
+# Lines drawn for each mutant that counts, at most: where nearly nothing compiles, an end.
+MOST_DRAWN = 6
+
+
+def steps_of(layer: str) -> list[Step]:
+    steps = []
+    for row in TESTS[layer]:
+        if row.endswith("_test"):
+            steps.append(Step(row))
+        else:
+            steps.append(Step(" ".join(f"tests/python/{name}_test.py" for name in row.split())))
+    return steps
+
+
+def beside(root: Path, layer: str, file: str) -> list[Step]:
+    """The suites of the unit tests of this source: beside it, or of its header by name."""
+    program = Path(f"{layer}_test")
+    source = Path(file)
+    header = source.with_suffix(".h").relative_to("src").as_posix()
+    suites: set[str] = set()
+    for test in sorted((root / "src" / layer).rglob("*_test.cc")):
+        own = test.stem == f"{source.stem}_test" and test.parent == root / source.parent
+        if own or f'#include "{header}"' in test.read_text():
+            suites.update(suites_of(test))
+    return [Step(str(program), tuple(sorted(suites)))] if suites else []
+
+
+def sources_of(root: Path, layer: str) -> list[str]:
+    """What is compiled into the layer; helpers of tests are none."""
+    found = []
+    for path in sorted((root / "src" / layer).rglob("*")):
+        name = path.relative_to(root)
+        if path.suffix not in (".cc", ".h") or "testing" in name.parts:
+            continue
+        if not path.stem.endswith(("_test", "_fuzz")):
+            found.append(name.as_posix())
+    return found
+
+
+def drawn(mutants: list[Mutant], seed: str) -> list[Mutant]:
+    """One mutant a line, lines and operators with equal chances, in the order of a sample."""
+    chance = random.Random(seed)
+    lines: dict[tuple[str, int], dict[str, list[Mutant]]] = {}
+    for mutant in mutants:
+        of_line = lines.setdefault((mutant.file, mutant.line), {})
+        of_line.setdefault(mutant.operator, []).append(mutant)
+    order = list(lines)
+    chance.shuffle(order)
+    return [chance.choice(lines[at][chance.choice(list(lines[at]))]) for at in order]
+
+
+@dataclass
+class Entry:
+    """A mutant and what became of it."""
+
+    layer: str
+    mutant: Mutant
+    source: str  # digest of the file that was changed
+    verdict: Verdict
+
+    @property
+    def counts(self) -> bool:
+        """Whether a test could have failed."""
+        return self.verdict.state in ("noticed", "survived")
+
+
+def explanations(file: Path = EXPLAINED) -> dict[tuple[str, str, str], str]:
+    """Why no test can notice a mutant, by file, line's text and changed text."""
+    rows = json.loads(file.read_text()) if file.exists() else []
+    return {(row["file"], row["was"], row["now"]): row["why"] for row in rows}
+
+
+def explanation(mutant: Mutant, reasons: dict[tuple[str, str, str], str]) -> str:
+    return reasons.get((mutant.file, mutant.was.strip(), mutant.now.strip()), "")
+
+
+def percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f}%" if whole else "-"
+
+
+def report(entries: list[Entry], reasons: dict[tuple[str, str, str], str]) -> str:
+    """The table by layer, then each survivor."""
+    titles = ("layer", "drawn", "refused", "same code", "tried", "noticed", "survived", "explained")
+    rows: list[tuple[str, ...]] = [(*titles, "")]
+    layers = [layer for layer in TESTS if any(entry.layer == layer for entry in entries)]
+    for layer in [*layers, "all"]:
+        of = [entry for entry in entries if layer in (entry.layer, "all")]
+        state = [entry.verdict.state for entry in of]
+        count = sum(entry.counts for entry in of)
+        survivors = [entry for entry in of if entry.verdict.state == "survived"]
+        explained = sum(bool(explanation(entry.mutant, reasons)) for entry in survivors)
+        numbers = (len(of), state.count("refused"), state.count("same"), count)
+        more = (state.count("noticed"), len(survivors), explained)
+        rows.append((layer, *map(str, numbers + more), percent(more[0], count)))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if not column else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths))
+        ).rstrip()
+        for row in rows
+    ]
+    noticed, explained = int(rows[-1][5]), int(rows[-1][7])
+    whole = int(rows[-1][4])
+    lines += [
+        "",
+        f"{noticed} of {whole} noticed, {percent(noticed, whole)}; "
+        f"without the {explained} explained {noticed} of {whole - explained}, "
+        f"{percent(noticed, whole - explained)}",
+    ]
+    unsteady = [name for entry in entries for name in entry.verdict.unsteady]
+    if unsteady:
+        lines.append(f"failed, and passed when run alone: {', '.join(sorted(set(unsteady)))}")
+    for entry in entries:
+        if entry.verdict.state != "survived":
+            continue
+        mutant = entry.mutant
+        lines += [
+            "",
+            f"survived: {mutant.file}:{mutant.line} ({mutant.operator})",
+            f"- {mutant.was.strip()}",
+            f"+ {mutant.now.strip()}",
+            f"  ran: {'; '.join(entry.verdict.ran)}",
+        ]
+        if why := explanation(mutant, reasons):
+            lines.append(f"  explained: {why}")
+    return "\n".join(lines) + "\n"
+
+
+class Kept:
+    """What was tried, as a file: begun anew for another seed."""
+
+    def __init__(self, file: Path, seed: int, fresh: bool) -> None:
+        self.file = file
+        self.seed = seed
+        self.entries: list[Entry] = []
+        if fresh or not file.exists():
+            return
+        read = json.loads(file.read_text())
+        if read["seed"] == seed:
+            self.entries = [
+                Entry(
+                    row["layer"], Mutant(**row["mutant"]), row["source"], Verdict(**row["verdict"])
+                )
+                for row in read["entries"]
+            ]
+
+    def known(self, layer: str, mutant: Mutant, source: str) -> Entry | None:
+        """What became of it when it was tried, if it was."""
+        for entry in self.entries:
+            if (entry.layer, entry.mutant, entry.source) == (layer, mutant, source):
+                return entry
+        return None
+
+    def write(self, commit: str, entries: list[Entry]) -> None:
+        """`entries` in place of those of the same mutants; others stay."""
+        mine = {(entry.layer, entry.mutant, entry.source) for entry in entries}
+        rest = [
+            entry for entry in self.entries if (entry.layer, entry.mutant, entry.source) not in mine
+        ]
+        what = {
+            "seed": self.seed,
+            "commit": commit,
+            "entries": [dataclasses.asdict(entry) for entry in entries + rest],
+        }
+        self.file.write_text(json.dumps(what, indent=1) + "\n")
+
+
+def told(entry: Entry) -> str:
+    verdict = entry.verdict
+    by = f" by {verdict.by}" if verdict.by else ""
+    mutant = entry.mutant
+    change = f"{mutant.was.strip()}  ->  {mutant.now.strip()}"
+    where = f"{mutant.file}:{mutant.line} ({mutant.operator})"
+    return f"{verdict.state:9} {verdict.seconds:5.0f} s  {where}{by}\n{'':19}{change}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--mutants", type=int, default=60, help="that count, over all layers")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--layers", nargs="*", default=[], choices=[*TESTS, []])
+    parser.add_argument("--fresh", action="store_true", help="forget what was tried before")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="of the compiler")
+    parser.add_argument("--python", type=Path, default=Path(sys.executable))
+    parser.add_argument("--configure", nargs=argparse.REMAINDER, default=[], help="for cmake")
+    options = parser.parse_args()
+
+    layers = options.layers or list(TESTS)
+    adopt_orphans()
+    folder = ROOT / "build" / "mutants"
+    tree = Tree(ROOT, folder / "tree", options.python.absolute())
+    tree.sync()
+    tree.configure(options.configure)
+    print("building the unchanged tree", flush=True)
+    built = tree.build([], options.jobs, keep=True)
+    if built.returncode != 0:
+        sys.exit(built.stdout[-4000:])
+    users = tree.users()
+    unchanged = tree.objects()
+
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
+    kept = Kept(folder / "report.json", options.seed, options.fresh)
+    baselines: dict[str, Baseline] = {}
+    entries: list[Entry] = []
+    each = -(-options.mutants // len(layers))
+    for layer in layers:
+        for step in steps_of(layer):
+            if step.name not in baselines:
+                baselines[step.name] = found = baseline_of(tree, step)
+                failing = f", without {' '.join(found.failing)}" if found.failing else ""
+                print(f"{step.name}: {found.tests} pass{failing}", flush=True)
+        texts = {name: (tree.root / name).read_text() for name in sources_of(tree.root, layer)}
+        mutants = [
+            mutant
+            for name, text in texts.items()
+            if 0 < users.get(name, 0) <= MOST_USERS
+            for mutant in mutants_of(name, text)
+        ]
+        of_layer: list[Entry] = []
+        for mutant in drawn(mutants, f"{options.seed} {layer}")[: MOST_DRAWN * each]:
+            if sum(entry.counts for entry in of_layer) == each:
+                break
+            source = hashlib.sha256(texts[mutant.file].encode()).hexdigest()[:16]
+            entry = kept.known(layer, mutant, source)
+            if entry is None or entry.verdict.state == "survived":
+                steps = beside(tree.root, layer, mutant.file) + steps_of(layer)
+                verdict = tried(tree, mutant, steps, baselines, unchanged, options.jobs)
+                entry = Entry(layer, mutant, source, verdict)
+                print(told(entry), flush=True)
+            of_layer.append(entry)
+            kept.write(commit, entries + of_layer)
+        entries += of_layer
+    text = report(entries, explanations())
+    (folder / "report.txt").write_text(f"seed {options.seed}, commit {commit}\n\n{text}")
+    print(f"\n{text}")
+    if any(
+        entry.verdict.state == "survived" and not explanation(entry.mutant, explanations())
+        for entry in entries
+    ):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
