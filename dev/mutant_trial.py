@@ -27,7 +27,8 @@ PR_SET_CHILD_SUBREAPER = 36
 GIBIBYTE = 1 << 30
 # A slip in a size or a loop must not take the machine's memory or disk.
 MOST_ADDRESSES = 64 * GIBIBYTE
-MOST_FILE = 4 * GIBIBYTE
+MOST_FILE = 32 * GIBIBYTE  # a test maps a sparse one of 16
+MOST_OUTPUT = GIBIBYTE // 4
 # A test is taken to hang when it says nothing for some times what the longest took on its own; a
 # machine has moments in which nothing runs.
 TIMES_LONGEST = 4
@@ -213,6 +214,21 @@ class Tree:
             found[name] = known[1]
         return found
 
+    def program(self, name: str) -> Path:
+        """A test program: of a layer, or of tests/."""
+        path = self.build_folder / name
+        return path if path.exists() else self.build_folder / "tests" / name
+
+    def fingerprint(self, step: Step) -> str:
+        """A digest of the step's tests and of the libraries that they load."""
+        tests = [self.root / name for name in step.name.split()]
+        files = tests if step.is_pytest else [self.program(step.name)]
+        files += sorted(self.build_folder.glob("*.so"))
+        digest = hashlib.sha256()
+        for path in files:
+            digest.update(path.read_bytes())
+        return digest.hexdigest()
+
     def restore_objects(self, unchanged: dict[str, str], jobs: int) -> None:
         """Compiles again what a mutant changed; what is linked from it waits until it is needed."""
         stale = [name for name, digest in self.objects().items() if unchanged.get(name) != digest]
@@ -229,16 +245,18 @@ class Tree:
             what = only or step.name.split()
             flags = ["-x", "-v", "-rfE", "-p", "no:cacheprovider"]
             return [str(self.python), "-m", "pytest", *flags, *skipped, *what]
-        program = self.build_folder / step.name
-        if not program.exists():
-            program = self.build_folder / "tests" / step.name
         wanted = only or [
             pattern for suite in step.only for pattern in (f"{suite}.*", f"*/{suite}.*")
         ]
         pattern = ":".join(wanted) or "*"
         if without:
             pattern += "-" + ":".join(without)
-        return [str(program), "--gtest_fail_fast", "--gtest_color=no", f"--gtest_filter={pattern}"]
+        return [
+            str(self.program(step.name)),
+            "--gtest_fail_fast",
+            "--gtest_color=no",
+            f"--gtest_filter={pattern}",
+        ]
 
     def run(
         self,
@@ -247,7 +265,7 @@ class Tree:
         only: list[str] | None = None,
         without: list[str] | None = None,
     ) -> Outcome:
-        """Runs until it ends, or until it has said nothing for `quiet` seconds."""
+        """Runs until it ends, has said nothing for `quiet` seconds, or says without end."""
         command = self.command(step, only or [], without or [])
         environment = {
             **os.environ,
@@ -276,7 +294,7 @@ class Tree:
                 now = os.fstat(out.fileno()).st_size
                 if now != size:
                     size, since = now, time.monotonic()
-                hung = time.monotonic() - since > quiet
+                hung = time.monotonic() - since > quiet or size > MOST_OUTPUT
             if hung:
                 os.killpg(running.pid, signal.SIGKILL)
             code = running.wait()
@@ -288,7 +306,7 @@ class Tree:
         return Outcome(passed, hung, tests, output, time.monotonic() - begin)
 
 
-_GTEST_FAILED = re.compile(r"^\[  FAILED  \] ([^\s,]+)", re.MULTILINE)
+_GTEST_FAILED = re.compile(r"^\[  FAILED  \] ([^\s,]+\.[^\s,]+)", re.MULTILINE)
 _GTEST_RUNS = re.compile(r"^\[ RUN      \] (\S+)", re.MULTILINE)
 _GTEST_TOOK = re.compile(r"^\[ +(?:OK|FAILED|SKIPPED) +\] (\S+) \((\d+) ms\)", re.MULTILINE)
 _PYTEST_FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)

@@ -22,6 +22,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -225,6 +226,23 @@ class Kept:
         self.file.write_text(json.dumps(what, indent=1) + "\n")
 
 
+def kept_baseline(tree: Tree, step: Step, file: Path) -> Baseline:
+    """Taken again when the step's tests or what they test has changed."""
+    rows = json.loads(file.read_text()) if file.exists() else {}
+    fingerprint = tree.fingerprint(step)
+    row = rows.get(step.name)
+    if row is None or row["fingerprint"] != fingerprint:
+        begin = time.monotonic()
+        found = baseline_of(tree, step)
+        failing = f", without {' '.join(found.failing)}" if found.failing else ""
+        seconds = time.monotonic() - begin
+        print(f"{step.name}: {found.tests} tests, {seconds:.0f} s{failing}", flush=True)
+        row = {"fingerprint": fingerprint, "found": dataclasses.asdict(found)}
+        rows[step.name] = row
+        file.write_text(json.dumps(rows, indent=1) + "\n")
+    return Baseline(**row["found"])
+
+
 def told(entry: Entry) -> str:
     verdict = entry.verdict
     by = f" by {verdict.by}" if verdict.by else ""
@@ -268,9 +286,7 @@ def main() -> None:
     for layer in layers:
         for step in steps_of(layer):
             if step.name not in baselines:
-                baselines[step.name] = found = baseline_of(tree, step)
-                failing = f", without {' '.join(found.failing)}" if found.failing else ""
-                print(f"{step.name}: {found.tests} pass{failing}", flush=True)
+                baselines[step.name] = kept_baseline(tree, step, folder / "baselines.json")
         texts = {name: (tree.root / name).read_text() for name in sources_of(tree.root, layer)}
         mutants = [
             mutant

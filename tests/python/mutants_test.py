@@ -112,7 +112,12 @@ def test_drawn_by_seed_and_one_a_line() -> None:
 @pytest.mark.parametrize(
     ("output", "pytest_output", "names"),
     [
-        ("[ RUN      ] A.b\n[  FAILED  ] A.b (3 ms)\n[  FAILED  ] A.b\n", False, ["A.b"]),
+        (
+            "[ RUN      ] A.b\n[  FAILED  ] A.b (3 ms)\n"
+            "[  FAILED  ] 1 test, listed below:\n[  FAILED  ] A.b\n",
+            False,
+            ["A.b"],
+        ),
         ("[ RUN      ] A.b\n[       OK ] A.b (3 ms)\n[ RUN      ] A.c/0\n", False, ["A.c/0"]),
         ("cannot open shared object file", False, []),
         ("FAILED tests/python/a_test.py::t[x y] - E\n", True, ["tests/python/a_test.py::t[x y]"]),
