@@ -85,13 +85,14 @@ class Verdict:
     seconds: float = 0.0
 
 
-def adopt_orphans() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def adopt_orphans(adopt: bool = True) -> None:
+    """From here on end_children() reaches all that tests start."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
 
 
-def _children() -> list[int]:
+def children() -> set[int]:
     """This process's children, from /proc."""
-    found = []
+    found = set()
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
@@ -100,14 +101,14 @@ def _children() -> list[int]:
         except OSError:
             continue
         if int(status.rpartition(")")[2].split()[1]) == os.getpid():
-            found.append(int(folder.name))
+            found.add(int(folder.name))
     return found
 
 
-def end_children() -> None:
-    """Ends all that earlier runs left, also what their end makes this process's child."""
-    while children := _children():
-        for child in children:
+def end_children(but: set[int]) -> None:
+    """Ends all others that are this process's children, also those that become it by that."""
+    while others := children() - but:
+        for child in others:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
 
@@ -276,7 +277,7 @@ class Tree:
         }
         if step.is_pytest:
             environment["ROPEWALK_LIBRARY"] = str(self.build_folder / "libropewalk.so.0")
-        begin = time.monotonic()
+        begin, before = time.monotonic(), children()
         with tempfile.TemporaryFile() as out:
             running = subprocess.Popen(
                 command,
@@ -289,16 +290,18 @@ class Tree:
                 preexec_fn=_limits,
             )
             size, since, hung = 0, time.monotonic(), False
-            while running.poll() is None and not hung:
-                time.sleep(0.05)
-                now = os.fstat(out.fileno()).st_size
-                if now != size:
-                    size, since = now, time.monotonic()
-                hung = time.monotonic() - since > quiet or size > MOST_OUTPUT
-            if hung:
-                os.killpg(running.pid, signal.SIGKILL)
-            code = running.wait()
-            end_children()
+            try:
+                while running.poll() is None and not hung:
+                    time.sleep(0.05)
+                    now = os.fstat(out.fileno()).st_size
+                    if now != size:
+                        size, since = now, time.monotonic()
+                    hung = time.monotonic() - since > quiet or size > MOST_OUTPUT
+            finally:
+                if running.poll() is None:
+                    os.killpg(running.pid, signal.SIGKILL)
+                code = running.wait()
+                end_children(before)
             out.seek(max(0, size - (1 << 20)))
             output = out.read().decode(errors="replace")
         passed = code == 0 and not hung

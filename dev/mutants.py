@@ -20,6 +20,7 @@ import hashlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -265,6 +266,7 @@ def main() -> None:
 
     layers = options.layers or list(TESTS)
     adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the tests end, too
     folder = ROOT / "build" / "mutants"
     tree = Tree(ROOT, folder / "tree", options.python.absolute())
     tree.sync()

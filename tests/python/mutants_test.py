@@ -227,7 +227,9 @@ TRIED = [
 @pytest.mark.skipif(
     not all(map(shutil.which, ("cmake", "ninja", "git"))), reason="no cmake, ninja or git"
 )
-def test_small_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     monkeypatch.setattr("mutant_trial.SPARE_SECONDS", 3.0)
     source = tmp_path / "source"
     source.mkdir()
@@ -236,6 +238,7 @@ def test_small_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["git", "init", "-q"], cwd=source, check=True)
 
     adopt_orphans()
+    request.addfinalizer(lambda: adopt_orphans(False))
     tree = Tree(source, tmp_path / "tree", Path(sys.executable))
     tree.sync()
     tree.configure([])
