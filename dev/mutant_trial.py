@@ -39,7 +39,7 @@ MOST_UNSTEADY = 3
 
 @dataclass(frozen=True)
 class Step:
-    """A test program, or files of pytest; `only` names suites of the former."""
+    """A test program, or files of pytest; `only` are gtest's patterns of the former's tests."""
 
     name: str
     only: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Step:
 
     def told(self) -> str:
         """The step in words."""
-        return f"{self.name}: {', '.join(self.only)}" if self.only else self.name
+        return " ".join((self.name, *self.only))
 
 
 @dataclass
@@ -111,6 +111,15 @@ def end_children(but: set[int]) -> None:
         for child in others:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
+
+
+def reap(but: set[int]) -> None:
+    """Orphans that have ended, as init does: tests look whether they are gone."""
+    while children() - but:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None or ended.si_pid in but:
+            return
+        os.waitpid(ended.si_pid, 0)
 
 
 def _limits() -> None:
@@ -244,12 +253,9 @@ class Tree:
         if step.is_pytest:
             skipped = [f"--deselect={name}" for name in without]
             what = only or step.name.split()
-            flags = ["-x", "-v", "-rfE", "-p", "no:cacheprovider"]
+            flags = ["-x", "-vv", "-rfE", "-p", "no:cacheprovider"]
             return [str(self.python), "-m", "pytest", *flags, *skipped, *what]
-        wanted = only or [
-            pattern for suite in step.only for pattern in (f"{suite}.*", f"*/{suite}.*")
-        ]
-        pattern = ":".join(wanted) or "*"
+        pattern = ":".join(only or step.only) or "*"
         if without:
             pattern += "-" + ":".join(without)
         return [
@@ -292,6 +298,7 @@ class Tree:
             size, since, hung = 0, time.monotonic(), False
             try:
                 while running.poll() is None and not hung:
+                    reap({*before, running.pid})
                     time.sleep(0.05)
                     now = os.fstat(out.fileno()).st_size
                     if now != size:
@@ -333,9 +340,9 @@ def failed_tests(output: str, *, pytest: bool) -> list[str]:
 
 
 def suites_of(test: Path) -> tuple[str, ...]:
-    """The suites of a gtest source."""
+    """The patterns of the suites of a gtest source."""
     found = re.findall(r"^(?:TYPED_)?TEST(?:_F|_P)?\((\w+),", test.read_text(), re.MULTILINE)
-    return tuple(sorted(set(found)))
+    return tuple(f"{head}{suite}.*" for suite in sorted(set(found)) for head in ("", "*/"))
 
 
 def baseline_of(tree: Tree, step: Step) -> Baseline:
