@@ -1,10 +1,15 @@
 #include "core/settings.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "core/error.h"
+#include "core/testing/in_child.h"
 
 namespace ropewalk {
 namespace {
@@ -44,6 +49,34 @@ TEST(Settings, NamesWhatIsWrong) {
             std::string::npos);
   // Nothing has changed.
   EXPECT_EQ(config.source(Setting::kSlots), "default");
+}
+
+// The environment overrules the file, which overrules defaults.
+TEST(Settings, AreLoadedFromTheFileAndTheEnvironment) {
+  const auto path =
+      std::filesystem::temp_directory_path() / ("ropewalk-conf-" + std::to_string(getpid()));
+  std::ofstream(path) << "SLOTS=16\nCHANNELS=3\n";
+  EXPECT_EQ(testing::in_child([&] {
+              setenv("ROPEWALK_CONF_FILE", path.c_str(), 1);
+              setenv("ROPEWALK_CHANNELS", "5", 1);
+              setenv("ROPEWALK_RANK", "7", 1);  // the launcher's, no setting
+              const Config config = Config::load();
+              EXPECT_EQ(config.text(Setting::kSlots), "16");
+              EXPECT_EQ(config.source(Setting::kSlots), "file " + path.string() + ":1");
+              EXPECT_EQ(config.integer(Setting::kChannels), 5);
+              EXPECT_EQ(config.source(Setting::kChannels), "environment");
+              EXPECT_EQ(config.source(Setting::kTimeout), "default");
+              setenv("ROPEWALK_CHANELS", "5", 1);
+              EXPECT_NE(message_of([] { (void)Config::load(); }).find("\"CHANELS\" (environment)"),
+                        std::string::npos);
+              unsetenv("ROPEWALK_CHANELS");
+              setenv("ROPEWALK_CONF_FILE", (path.string() + "-not").c_str(), 1);
+              EXPECT_NE(message_of([] { (void)Config::load(); }).find("cannot read"),
+                        std::string::npos);
+              return 0;
+            }),
+            0);
+  std::filesystem::remove(path);
 }
 
 }  // namespace
