@@ -165,6 +165,21 @@ TEST(Discover, SysfsKnowsRatesThatHwlocDoesNot) {
   EXPECT_EQ(scan.devices[0].numa, 1);
 }
 
+TEST(Discover, NumaNodesAreThoseThatTheSystemTells) {
+  const FakeRoot root;
+  root.make_two_sockets();
+  const auto numa_of_gpu = [&](const std::string& told) {
+    root.write("sys/bus/pci/devices/0000:83:00.0/numa_node", told);
+    Scan scan;
+    scan.devices = {{.kind = NodeKind::kGpu, .bus_id = "0000:83:00.0"}};
+    add_sysfs(scan, root.path());
+    return scan.devices[0].numa;
+  };
+  EXPECT_EQ(numa_of_gpu("0"), 0);
+  EXPECT_EQ(numa_of_gpu("1"), 1);
+  EXPECT_EQ(numa_of_gpu("-1"), std::nullopt) << "the system's word for none";
+}
+
 TEST(Nvml, JoinsGpusAndSwitches) {
   Scan scan = scan_hwloc_xml(testing::file_text("hwloc/dgx1-like.xml"), "dgx1-like.xml");
   add_nvml(scan, RW_STAND_IN_NVML);

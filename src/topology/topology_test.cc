@@ -117,6 +117,20 @@ TEST(Topology, AOneWayLinkDoesNotConnect) {
   EXPECT_THAT(topology.unreachable_gpus(), ElementsAre("b", "c"));
 }
 
+TEST(Topology, LatenciesAreToldOrThoseOfTheLinksType) {
+  const auto of = [](LinkType type) { return latency_us(Link{.type = type}); };
+  const LinkType inside[] = {LinkType::kNvlink, LinkType::kXgmi, LinkType::kC2c,
+                             LinkType::kPcie,   LinkType::kSmp,  LinkType::kNtb};
+  for (const LinkType type : inside) {
+    EXPECT_GT(of(type), 0.1);
+    EXPECT_LT(of(type), 1);
+  }
+  EXPECT_LT(of(LinkType::kSmp), of(LinkType::kPcie)) << "no device is on the way";
+  EXPECT_GT(of(LinkType::kNet), 2 * of(LinkType::kNtb)) << "two adapters and a switch";
+  EXPECT_GT(of(LinkType::kEthernet), 2 * of(LinkType::kNet)) << "through the kernel";
+  EXPECT_EQ(latency_us(Link{.type = LinkType::kNet, .latency_us = 9}), 9);
+}
+
 TEST(Topology, RefusesWhatIsNoMachine) {
   const auto with_capacity = [](double capacity) {
     return complaint([&] {
