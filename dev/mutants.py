@@ -9,7 +9,7 @@ or processes, until one fails. Mutants that do not compile, or compile to the sa
 for nothing.
 
 What was tried stays in build/mutants/report.json: a second run of the same seed tries what survived
-once more, and goes on with what is missing. MUTANTS_FRESH=1 begins anew.
+and is not explained once more, and goes on with what is missing. MUTANTS_FRESH=1 begins anew.
 """
 
 from __future__ import annotations
@@ -278,6 +278,7 @@ def main() -> None:
     users = tree.users()
     unchanged = tree.objects()
 
+    reasons = explanations()
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
     ).stdout.strip()
@@ -302,7 +303,8 @@ def main() -> None:
                 break
             source = hashlib.sha256(texts[mutant.file].encode()).hexdigest()[:16]
             entry = kept.known(layer, mutant, source)
-            if entry is None or entry.verdict.state == "survived":
+            hopeful = not explanation(mutant, reasons)
+            if entry is None or (entry.verdict.state == "survived" and hopeful):
                 steps = beside(tree.root, layer, mutant.file) + steps_of(layer)
                 verdict = tried(tree, mutant, steps, baselines, unchanged, options.jobs)
                 entry = Entry(layer, mutant, source, verdict)
@@ -310,11 +312,11 @@ def main() -> None:
             of_layer.append(entry)
             kept.write(commit, entries + of_layer)
         entries += of_layer
-    text = report(entries, explanations())
+    text = report(entries, reasons)
     (folder / "report.txt").write_text(f"seed {options.seed}, commit {commit}\n\n{text}")
     print(f"\n{text}")
     if any(
-        entry.verdict.state == "survived" and not explanation(entry.mutant, explanations())
+        entry.verdict.state == "survived" and not explanation(entry.mutant, reasons)
         for entry in entries
     ):
         sys.exit(1)
