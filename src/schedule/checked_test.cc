@@ -5,6 +5,7 @@
 #include <set>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -54,15 +55,18 @@ TEST(CheckedSchedules, FailureIsReportedEachTime) {
 }
 
 TEST(CheckedSchedules, KeepsTheMostRecentlyUsed) {
-  CheckedSchedules cache(2);
-  const auto ring = cache.get("ring", kRequest);
-  const auto chain = cache.get("chain", kRequest);
-  EXPECT_EQ(cache.get("ring", kRequest), ring);
-  cache.get("one_shot", kRequest);  // takes the place of chain
-  EXPECT_EQ(cache.size(), 2U);
-  EXPECT_EQ(cache.get("ring", kRequest), ring);
-  EXPECT_NE(cache.get("chain", kRequest), chain);
-  EXPECT_TRUE(chain->report().accepted);
+  // Whichever name comes first.
+  for (const auto& [kept, left] : {std::pair("ring", "chain"), std::pair("chain", "ring")}) {
+    CheckedSchedules cache(2);
+    const auto used = cache.get(kept, kRequest);
+    const auto unused = cache.get(left, kRequest);
+    EXPECT_EQ(cache.get(kept, kRequest), used);
+    cache.get("one_shot", kRequest);  // takes the place of what was not used since
+    EXPECT_EQ(cache.size(), 2U);
+    EXPECT_EQ(cache.get(kept, kRequest), used) << kept;
+    EXPECT_NE(cache.get(left, kRequest), unused) << left;
+    EXPECT_TRUE(unused->report().accepted);
+  }
 }
 
 TEST(CheckedSchedules, ThreadsGetTheSameSchedule) {
