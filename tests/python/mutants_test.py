@@ -165,6 +165,21 @@ def test_report_counts_what_is_explained_and_says_so() -> None:
     assert text.count("explained: never equal") == 1
 
 
+def test_what_was_tried_is_kept_by_seed_and_source(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    mutant = Mutant("src/core/a.cc", 3, "logic", "a && b;", "a || b;")
+    entry = mutants.Entry("core", mutant, "digest", Verdict("noticed", by="A.b"))
+    mutants.Kept(file, 1, fresh=False).write("c0ffee", [entry])
+    again = mutants.Kept(file, 1, fresh=False)
+    assert again.known("core", mutant, "digest") == entry
+    assert again.known("core", mutant, "changed since") is None
+    other = mutants.Entry("comm", mutant, "digest", Verdict("survived"))
+    again.write("c0ffee", [other])
+    assert len(mutants.Kept(file, 1, fresh=False).entries) == 2
+    assert mutants.Kept(file, 2, fresh=False).entries == []
+    assert mutants.Kept(file, 1, fresh=True).entries == []
+
+
 PROJECT = """\
 cmake_minimum_required(VERSION 3.22)
 project(small CXX)
