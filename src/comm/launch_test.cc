@@ -120,6 +120,7 @@ TEST(Launch, WrongVariablesAreNamed) {
       {{{"RANK", ""}, {"WORLD_SIZE", "2"}}, {"RANK=\"\""}},
       {{{"RANK", "2"}, {"WORLD_SIZE", "2"}}, {"RANK=2", "WORLD_SIZE=2"}},
       {{{"RANK", "-1"}, {"WORLD_SIZE", "2"}}, {"RANK=-1"}},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "0"}}, {"WORLD_SIZE=0 is not a number of ranks"}},
       {{{"PMI_RANK", "0"}, {"PMI_SIZE", "0"}}, {"PMI_SIZE=0"}},
       {{{"PMI_RANK", "0"}}, {"PMI_RANK", "PMI_SIZE"}},
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "4"}}, {"LOCAL_WORLD_SIZE=4"}},
