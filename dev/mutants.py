@@ -287,6 +287,7 @@ def main() -> None:
     entries: list[Entry] = []
     each = -(-options.mutants // len(layers))
     for layer in layers:
+        tree.build([], options.jobs, keep=True)  # links what the last mutant was in
         for step in steps_of(layer):
             if step.name not in baselines:
                 baselines[step.name] = kept_baseline(tree, step, folder / "baselines.json")
