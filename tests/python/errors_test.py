@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import ctypes
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import ropewalk
 from conftest import run_ranks
+from ropewalk._library import Comm, MeasureResult, MeasureSpec, check, library
 from ropewalk.communicator import Communicator
 from running import unshare
 
@@ -170,6 +172,47 @@ def test_settings_name_what_is_wrong() -> None:
         ropewalk.settings.set("NO_SUCH", 1)
     with pytest.raises(ropewalk.ArgumentError, match="SLOTS"):
         ropewalk.settings.set("SLOTS", "many")
+
+
+def test_settings_tell_who_gave_them() -> None:
+    def given() -> tuple[str, str]:
+        row = next(row for row in ropewalk.settings.describe() if row["name"] == "ROPEWALK_SLOTS")
+        return row["value"], row["source"]
+
+    before = given()
+    try:
+        check(library().rwSettingSet(b"SLOTS", b"16", None))
+        assert given() == ("16", "API")
+        check(library().rwSettingSet(b"SLOTS", b"32", b"a flag"))
+        assert given() == ("32", "a flag")
+    finally:
+        check(library().rwSettingSet(b"SLOTS", *(word.encode() for word in before)))
+    assert given() == before
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("size", 8, "spec.size: 8 is too small"),
+        ("collective", b"all_reverse", 'spec.collective: unknown "all_reverse"'),
+        ("collective", None, "spec.collective"),
+        ("type", -1, "spec.type: -1"),
+        ("type", 99, "spec.type: 99"),
+        ("op", -1, "spec.op: -1"),
+        ("op", 99, "spec.op: 99"),
+        ("barrier", 2, "spec.barrier: 2"),
+    ],
+)
+def test_what_is_measured_must_exist(
+    alone: Communicator, field: str, value: Any, reason: str
+) -> None:
+    words = {"collective": b"all_reduce", "count": 4, "iterations": 1, field: value}
+    spec = MeasureSpec(**{"size": ctypes.sizeof(MeasureSpec), **words})
+    result = MeasureResult()
+    comms = (Comm * 1)(alone.c_handle)
+    with pytest.raises(ropewalk.ArgumentError, match=reason):
+        check(library().rwMeasureGroup(comms, 1, ctypes.byref(spec), ctypes.byref(result)))
+    assert result.algorithm == b""
 
 
 def test_a_schedule_that_cannot_be() -> None:
