@@ -99,13 +99,15 @@ RW_API rwResult_t rwStreamMark(int device, rwStream_t stream, rwRequest_t* reque
 
 RW_API rwResult_t rwMeasurePeers(size_t bytes, int repetitions, char** json) {
   return guarded("rwMeasurePeers", [&] {
-    checked(json, "json") = duplicate(comm::measure_peers(bytes, repetitions));
+    checked(json, "json");
+    *json = duplicate(comm::measure_peers(bytes, repetitions));
   });
 }
 
 RW_API rwResult_t rwProbe(const char* request, char** json) {
   return guarded("rwProbe", [&] {
-    checked(json, "json") = duplicate(comm::probe::run(&checked(request, "request")));
+    checked(json, "json");
+    *json = duplicate(comm::probe::run(&checked(request, "request")));
   });
 }
 

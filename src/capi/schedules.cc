@@ -60,8 +60,10 @@ RW_API rwResult_t rwScheduleCheck(const char* text, char** report) {
 }
 
 RW_API rwResult_t rwScheduleAlgorithms(char** json) {
-  return guarded("rwScheduleAlgorithms",
-                 [&] { checked(json, "json") = duplicate(schedule::describe_algorithms()); });
+  return guarded("rwScheduleAlgorithms", [&] {
+    checked(json, "json");
+    *json = duplicate(schedule::describe_algorithms());
+  });
 }
 
 RW_API rwResult_t rwCommUseSchedule(rwComm_t comm, const char* text) {

@@ -65,36 +65,41 @@ Json describe(const topology::Placement& placed, const topology::Topology& machi
 extern "C" {
 
 RW_API rwResult_t rwTopologyDiscover(char** json) {
-  return guarded("rwTopologyDiscover",
-                 [&] { checked(json, "json") = text_of(topology::discover()); });
+  return guarded("rwTopologyDiscover", [&] {
+    checked(json, "json");
+    *json = text_of(topology::discover());
+  });
 }
 
 RW_API rwResult_t rwTopologyRead(const char* text, const char* origin, char** json) {
   return guarded("rwTopologyRead", [&] {
-    checked(json, "json") =
-        text_of(topology::read_topology(&checked(text, "text"), &checked(origin, "origin")));
+    checked(json, "json");
+    *json = text_of(topology::read_topology(&checked(text, "text"), &checked(origin, "origin")));
   });
 }
 
 RW_API rwResult_t rwTopologySynthetic(const char* description, char** json) {
   return guarded("rwTopologySynthetic", [&] {
-    checked(json, "json") = text_of(topology::synthetic(&checked(description, "description")));
+    checked(json, "json");
+    *json = text_of(topology::synthetic(&checked(description, "description")));
   });
 }
 
 RW_API rwResult_t rwTopologyPresets(char** json) {
   return guarded("rwTopologyPresets", [&] {
+    checked(json, "json");
     Json found = Json::array();
     for (const topology::Preset& each : topology::presets()) {
       found.push_back({{"name", each.name}, {"parts", each.parts}, {"help", each.help}});
     }
-    checked(json, "json") = text_of(found);
+    *json = text_of(found);
   });
 }
 
 RW_API rwResult_t rwTopologyReplicate(const char* topology, int hosts, int rails, char** json) {
   return guarded("rwTopologyReplicate", [&] {
-    checked(json, "json") = text_of(topology::replicate(
+    checked(json, "json");
+    *json = text_of(topology::replicate(
         given(topology), hosts, rails != 0 ? topology::Fabric::kRails : topology::Fabric::kOne));
   });
 }
@@ -128,8 +133,9 @@ RW_API rwResult_t rwTopologyMatrix(const char* topology, int host, char** json) 
 
 RW_API rwResult_t rwTopologyNcclXml(const char* topology, int host, char** json) {
   return guarded("rwTopologyNcclXml", [&] {
+    checked(json, "json");
     const topology::NcclXml made = topology::write_nccl_xml(given(topology), host);
-    checked(json, "json") = text_of(Json{{"text", made.text}, {"notes", made.notes}});
+    *json = text_of(Json{{"text", made.text}, {"notes", made.notes}});
   });
 }
 
@@ -148,12 +154,13 @@ RW_API rwResult_t rwTopologyPlace(const char* topology, int host, int local_size
 
 RW_API rwResult_t rwLaunchDescribe(char** json) {
   return guarded("rwLaunchDescribe", [&] {
+    checked(json, "json");
     const comm::LaunchEnvironment found = comm::detect();
-    checked(json, "json") = text_of(Json{{"launcher", found.launcher},
-                                         {"rank", found.rank},
-                                         {"size", found.size},
-                                         {"local_rank", found.local_rank},
-                                         {"local_size", found.local_size}});
+    *json = text_of(Json{{"launcher", found.launcher},
+                         {"rank", found.rank},
+                         {"size", found.size},
+                         {"local_rank", found.local_rank},
+                         {"local_size", found.local_size}});
   });
 }
 

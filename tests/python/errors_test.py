@@ -13,8 +13,18 @@ import numpy as np
 import pytest
 import ropewalk
 from conftest import run_ranks
-from ropewalk._library import Comm, MeasureResult, MeasureSpec, check, library
+from ropewalk._library import (
+    _PROTOTYPES,
+    _TEXT_OUT,
+    Comm,
+    MeasureResult,
+    MeasureSpec,
+    check,
+    library,
+)
 from ropewalk.communicator import Communicator
+from ropewalk.measure import measure
+from ropewalk.types import DATA_TYPES
 from running import unshare
 
 
@@ -213,6 +223,30 @@ def test_what_is_measured_must_exist(
     with pytest.raises(ropewalk.ArgumentError, match=reason):
         check(library().rwMeasureGroup(comms, 1, ctypes.byref(spec), ctypes.byref(result)))
     assert result.algorithm == b""
+
+
+def test_an_exchange_is_not_measured_in_place(alone: Communicator) -> None:
+    kind = DATA_TYPES["float32"]
+    assert measure(alone, "all_to_all", 4, kind, iterations=1).wrong == 0
+    with pytest.raises(ropewalk.ArgumentError, match="no in-place form"):
+        measure(alone, "all_to_all", 4, kind, iterations=1, in_place=True)
+
+
+# To the types of C a text's place, a communicator's and a request's are one.
+@pytest.mark.parametrize(
+    ("name", "types"),
+    [
+        (name, types)
+        for name, types in _PROTOTYPES.items()
+        if types[-1:] == (_TEXT_OUT,) and Comm not in types and not name.startswith("rwCommInit")
+    ],
+)
+def test_a_text_must_have_a_place(name: str, types: tuple[Any, ...]) -> None:
+    """Before anything else is looked at: nothing is done for nobody."""
+    some = {ctypes.c_char_p: b"", ctypes.c_int: 2, ctypes.c_size_t: 2, ctypes.c_double: 2.0}
+    before = [some.get(kind) for kind in types[:-1]]
+    with pytest.raises(ropewalk.ArgumentError, match="^(json|text|xml|report): NULL$"):
+        check(getattr(library(), name)(*before, None))
 
 
 def test_a_schedule_that_cannot_be() -> None:
