@@ -245,7 +245,7 @@ def test_a_text_must_have_a_place(name: str, types: tuple[Any, ...]) -> None:
     """Before anything else is looked at: nothing is done for nobody."""
     some = {ctypes.c_char_p: b"", ctypes.c_int: 2, ctypes.c_size_t: 2, ctypes.c_double: 2.0}
     before = [some.get(kind) for kind in types[:-1]]
-    with pytest.raises(ropewalk.ArgumentError, match="^(json|text|xml|report): NULL$"):
+    with pytest.raises(ropewalk.ArgumentError, match=r"^(json|text|xml|report): NULL$"):
         check(getattr(library(), name)(*before, None))
 
 
