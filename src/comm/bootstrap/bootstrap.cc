@@ -28,16 +28,6 @@ std::vector<int> children(int place, int size) {
 
 }  // namespace
 
-Deadline deadline_after(std::chrono::nanoseconds duration) {
-  if (duration == std::chrono::nanoseconds::zero()) return kNoDeadline;
-  const auto now = std::chrono::steady_clock::now();
-  return duration > kNoDeadline - now ? kNoDeadline : now + duration;
-}
-
-Deadline deadline_of(const Config& config) {
-  return deadline_after(config.duration(Setting::kTimeout));
-}
-
 std::unique_ptr<Bootstrap> Bootstrap::join(const UniqueId& id, int rank, int size,
                                            const Config& config, Deadline deadline) {
   return join(id, rank, size, config, deadline, Context::process());

@@ -26,17 +26,10 @@
 #include "comm/bootstrap/context.h"
 #include "comm/bootstrap/monitor.h"
 #include "comm/bootstrap/unique_id.h"
+#include "core/deadline.h"
 #include "core/settings.h"
 
 namespace ropewalk::comm {
-
-using Deadline = std::chrono::steady_clock::time_point;
-inline constexpr Deadline kNoDeadline = Deadline::max();
-
-/// Now plus `duration`; zero is for ever.
-Deadline deadline_after(std::chrono::nanoseconds duration);
-/// Now plus the setting TIMEOUT.
-Deadline deadline_of(const Config& config);
 
 class Member;
 

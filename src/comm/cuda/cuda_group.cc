@@ -111,7 +111,7 @@ CudaGroup::CudaGroup(Bootstrap& bootstrap, const Config& config, Runtime& runtim
   layout_.ranks = size_;
   layout_.channels = kChannels;
   layout_.shapes[index(Protocol::kLl)] = flagged_shape(kLlSlot);
-  peers_ = std::make_unique<DevicePeers>(bootstrap, config, runtime, device_);
+  peers_ = std::make_unique<DevicePeers>(bootstrap, config, runtime.token(), device_);
   // Without lines that arrive whole there is no ll128. Pinned memory is dearer than that of a GPU.
   layout_.shapes[index(Protocol::kLl128)] =
       flagged_shape(peers_->whole_lines() ? ll128_slot(size_) : 0);

@@ -94,14 +94,15 @@ void enable_peer_access(int device) {
 
 }  // namespace
 
-DevicePeers::DevicePeers(Bootstrap& bootstrap, const Config& config, Runtime& runtime, int device)
+DevicePeers::DevicePeers(Bootstrap& bootstrap, const Config& config, std::uint64_t process,
+                         int device)
     : rank_(bootstrap.rank()),
       size_(bootstrap.size()),
       device_(device),
       backing_(parse_shm_backing(config.text(Setting::kShmBacking))),
       peers_(static_cast<std::size_t>(size_)) {
   Facts facts;
-  facts.process = runtime.token();
+  facts.process = process;
   facts.device = device;
   check_cuda(cudaDeviceGetPCIBusId(facts.bus_id, sizeof facts.bus_id, device), "naming the GPU");
   const std::vector<Facts> all = gathered(bootstrap, facts);

@@ -10,12 +10,12 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "comm/bootstrap/bootstrap.h"
 #include "comm/cuda/device_window.h"
-#include "comm/runtime.h"
 #include "core/settings.h"
 
 namespace ropewalk::comm {
@@ -23,8 +23,9 @@ namespace ropewalk::comm {
 /// Threads: one at a time.
 class DevicePeers {
  public:
-  /// Collective: finds out who reaches whom. @throws Error kCuda
-  DevicePeers(Bootstrap& bootstrap, const Config& config, Runtime& runtime, int device);
+  /// Collective: finds out who reaches whom. `process`: a number that the ranks of one process
+  /// share with no other (Runtime::token()). @throws Error kCuda
+  DevicePeers(Bootstrap& bootstrap, const Config& config, std::uint64_t process, int device);
   ~DevicePeers();
   DevicePeers(const DevicePeers&) = delete;
   DevicePeers& operator=(const DevicePeers&) = delete;
