@@ -100,8 +100,13 @@ rw_layer(plan DEPENDS core topology LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(schedule DEPENDS core topology plan LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(executor DEPENDS core schedule transport
   LIBRARIES PkgConfig::HWY $<$<BOOL:${RW_HAVE_CUDA}>:CUDA::cudart_static>)
-rw_layer(comm DEPENDS core plan schedule transport executor
-  LIBRARIES PkgConfig::SODIUM nlohmann_json::nlohmann_json)
+rw_layer(bootstrap DEPENDS core LIBRARIES PkgConfig::SODIUM)
+rw_layer(link DEPENDS core transport executor bootstrap)
+rw_layer(tune DEPENDS core plan schedule executor LIBRARIES nlohmann_json::nlohmann_json)
+rw_layer(comm DEPENDS core plan schedule transport executor bootstrap link tune
+  LIBRARIES nlohmann_json::nlohmann_json)
+rw_layer(diagnose DEPENDS core schedule transport executor link tune comm
+  LIBRARIES nlohmann_json::nlohmann_json)
 
 # The network plugin for NCCL and RCCL, a module under the names that each looks for. Its tables are
 # compiled into the module itself: nothing refers to them, so an archive would not give them out.
@@ -134,7 +139,7 @@ list(FILTER capi_sources EXCLUDE REGEX "_test\\.cc$")
 if(capi_sources)
   add_library(ropewalk SHARED ${capi_sources})
   target_compile_definitions(ropewalk PRIVATE RW_BUILDING_LIBRARY)
-  target_link_libraries(ropewalk PRIVATE rw_comm rw_plan rw_topology nlohmann_json::nlohmann_json)
+  target_link_libraries(ropewalk PRIVATE rw_diagnose rw_comm rw_plan rw_topology nlohmann_json::nlohmann_json)
   rw_precompile(ropewalk library)
   target_include_directories(ropewalk INTERFACE
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)

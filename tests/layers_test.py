@@ -23,9 +23,16 @@ BELOW: dict[str, set[str]] = {
     "check_plugin": {"core", "netplugin"},
     "simgrid": {"core", "topology", "plan", "schedule"},
     "executor": {"core", "transport", "schedule"},
-    "comm": {"core", "plan", "transport", "schedule", "executor"},
+    "bootstrap": {"core"},
+    "link": {"core", "transport", "executor", "bootstrap"},
+    "tune": {"core", "plan", "schedule", "executor"},
+    "comm": {"core", "plan", "transport", "schedule", "executor", "bootstrap", "link", "tune"},
+    "diagnose": {"core", "transport", "schedule", "executor", "link", "tune", "comm"},
     "netplugin": {"core", "transport"},
-    "capi": {"core", "topology", "plan", "transport", "schedule", "executor", "comm"},
+    "capi": {
+        *("core", "topology", "plan", "transport", "schedule", "executor"),
+        *("bootstrap", "link", "tune", "comm", "diagnose"),
+    },
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 SUFFIXES = {".h", ".cc", ".inc", ".cu", ".cuh"}

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/bootstrap/unique_id.h"
+#include "bootstrap/unique_id.h"
 #include "comm/communicator.h"
 #include "comm/group.h"
 #include "comm/runtime.h"
@@ -41,7 +41,7 @@ class Team {
  public:
   explicit Team(int n) {
     comm::Runtime& runtime = comm::Runtime::process();
-    const comm::UniqueId id = comm::make_unique_id(runtime.config(), runtime.context());
+    const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
     comms.resize(static_cast<std::size_t>(n));
     streams.resize(comms.size());
     comm::Group group;

@@ -7,21 +7,21 @@
 #include <thread>
 #include <vector>
 
+#include "bootstrap/launch.h"
+#include "bootstrap/unique_id.h"
 #include "capi/guard.h"
 #include "capi/handles.h"
-#include "comm/bootstrap/unique_id.h"
 #include "comm/group.h"
-#include "comm/launch.h"
 #include "comm/runtime.h"
 #include "core/interrupt.h"
 
 namespace ropewalk::capi {
 namespace {
 
+using bootstrap::UniqueId;
 using comm::Communicator;
 using comm::Group;
 using comm::Runtime;
-using comm::UniqueId;
 
 static_assert(sizeof(rwUniqueId) == sizeof(UniqueId));
 
@@ -58,15 +58,15 @@ void join_together(std::span<rwComm_t> comms, const UniqueId& id, int first, int
 void join_by_launcher(std::span<rwComm_t> comms) {
   Runtime& runtime = Runtime::process();
   const Config config = runtime.config();
-  const comm::LaunchEnvironment environment = comm::detect();
+  const bootstrap::LaunchEnvironment environment = bootstrap::detect();
   const std::size_t each = comms.size();
   if (each > static_cast<std::size_t>(std::numeric_limits<int>::max() / environment.size)) {
     throw Error(Errc::kInvalidArgument, "nranks: {} in each of {} processes", each,
                 environment.size);
   }
   // The meeting place must stay until all ranks of this process have joined.
-  const comm::Meeting meeting =
-      comm::rendezvous(environment, config, comm::deadline_of(config), runtime.context());
+  const bootstrap::Meeting meeting =
+      bootstrap::rendezvous(environment, config, deadline_of(config), runtime.context());
   const int count = static_cast<int>(each);
   join_together(comms, meeting.id(), environment.rank * count, environment.size * count);
 }
@@ -115,7 +115,7 @@ RW_API const char* rwGetLastError(rwComm_t comm) {
 RW_API rwResult_t rwGetUniqueId(rwUniqueId* id) {
   return guarded("rwGetUniqueId", [&] {
     Runtime& runtime = Runtime::process();
-    const UniqueId made = comm::make_unique_id(runtime.config(), runtime.context());
+    const UniqueId made = bootstrap::make_unique_id(runtime.config(), runtime.context());
     std::memcpy(checked(id, "id").internal, made.data(), made.size());
   });
 }
@@ -149,7 +149,7 @@ RW_API rwResult_t rwCommInitAll(rwComm_t* comms, int nranks) {
     checked(comms, "comms");
     if (nranks < 1) throw Error(Errc::kInvalidArgument, "nranks: {} is not positive", nranks);
     Runtime& runtime = Runtime::process();
-    const UniqueId id = comm::make_unique_id(runtime.config(), runtime.context());
+    const UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
     join_together(std::span(comms, static_cast<std::size_t>(nranks)), id, 0, nranks);
   });
 }
@@ -206,7 +206,7 @@ RW_API rwResult_t rwCommAbort(rwComm_t comm) {
 RW_API rwResult_t rwCommGetAsyncError(rwComm_t comm, rwResult_t* error) {
   return guarded("rwCommGetAsyncError", [&] {
     checked(comm, "comm").comm->look_at_device();
-    const comm::Fate& fate = comm->comm->fate();
+    const bootstrap::Fate& fate = comm->comm->fate();
     checked(error, "error") = fate.broken() ? to_result(fate.error().code()) : rwSuccess;
   });
 }

@@ -6,9 +6,9 @@
 #include "capi/handles.h"
 #include "comm/device_group.h"
 #include "comm/group.h"
-#include "comm/peer_matrix.h"
-#include "comm/probe/probe.h"
 #include "comm/stream_mark.h"
+#include "diagnose/peer_matrix.h"
+#include "diagnose/probe/probe.h"
 
 using namespace ropewalk;        // NOLINT: this file is the edge
 using namespace ropewalk::capi;  // NOLINT
@@ -100,14 +100,14 @@ RW_API rwResult_t rwStreamMark(int device, rwStream_t stream, rwRequest_t* reque
 RW_API rwResult_t rwMeasurePeers(size_t bytes, int repetitions, char** json) {
   return guarded("rwMeasurePeers", [&] {
     checked(json, "json");
-    *json = duplicate(comm::measure_peers(bytes, repetitions));
+    *json = duplicate(diagnose::measure_peers(bytes, repetitions));
   });
 }
 
 RW_API rwResult_t rwProbe(const char* request, char** json) {
   return guarded("rwProbe", [&] {
     checked(json, "json");
-    *json = duplicate(comm::probe::run(&checked(request, "request")));
+    *json = duplicate(diagnose::probe::run(&checked(request, "request")));
   });
 }
 

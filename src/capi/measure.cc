@@ -1,5 +1,5 @@
 // The timed loop.
-#include "comm/measure.h"
+#include "diagnose/measure.h"
 
 #include <algorithm>
 #include <array>
@@ -12,11 +12,11 @@
 namespace ropewalk::capi {
 namespace {
 
-comm::MeasureSpec from_c(const rwMeasureSpec_t& given) {
+diagnose::MeasureSpec from_c(const rwMeasureSpec_t& given) {
   if (given.size < sizeof(rwMeasureSpec_t)) {
     throw Error(Errc::kInvalidArgument, "spec.size: {} is too small", given.size);
   }
-  comm::MeasureSpec wanted;
+  diagnose::MeasureSpec wanted;
   const std::optional<Collective> collective =
       parse_collective(&checked(given.collective, "spec.collective"));
   if (!collective.has_value()) {
@@ -43,9 +43,9 @@ comm::MeasureSpec from_c(const rwMeasureSpec_t& given) {
   wanted.unalign = given.unalign;
   wanted.per_iteration = given.iteration_seconds != nullptr;
   switch (given.barrier) {
-    case 0: wanted.barrier = comm::MeasureBarrier::kNone; break;
-    case 1: wanted.barrier = comm::MeasureBarrier::kOperation; break;
-    case 3: wanted.barrier = comm::MeasureBarrier::kIteration; break;
+    case 0: wanted.barrier = diagnose::MeasureBarrier::kNone; break;
+    case 1: wanted.barrier = diagnose::MeasureBarrier::kOperation; break;
+    case 3: wanted.barrier = diagnose::MeasureBarrier::kIteration; break;
     default:
       throw Error(Errc::kInvalidArgument, "spec.barrier: {} is none of 0, 1 and 3", given.barrier);
   }
@@ -59,7 +59,7 @@ void measure_into(std::span<comm::Communicator* const> comms, const rwMeasureSpe
                   rwMeasureResult_t* result) {
   const rwMeasureSpec_t& given = checked(spec, "spec");
   checked(result, "result");
-  const comm::MeasureResult measured = comm::measure(comms, from_c(given));
+  const diagnose::MeasureResult measured = diagnose::measure(comms, from_c(given));
   rwMeasureResult_t out{};
   out.seconds_avg = measured.seconds_avg;
   out.seconds_min = measured.seconds_min;

@@ -3,11 +3,11 @@
 #include <nlohmann/json.hpp>
 
 #include "capi/guard.h"
-#include "comm/machine_constants.h"
-#include "comm/processors.h"
 #include "comm/rank_record.h"
 #include "comm/runtime.h"
-#include "comm/tuner.h"
+#include "tune/machine_constants.h"
+#include "tune/processors.h"
+#include "tune/tuner.h"
 
 using namespace ropewalk;        // NOLINT: this file is the edge
 using namespace ropewalk::capi;  // NOLINT
@@ -15,21 +15,21 @@ using namespace ropewalk::capi;  // NOLINT
 namespace {
 
 nlohmann::json choices(const Config& config, int nranks) {
-  comm::GroupFacts facts;
+  tune::GroupFacts facts;
   facts.num_ranks = nranks;
   facts.max_ranks_per_host = nranks;
-  facts.ranks_per_processor = static_cast<double>(nranks) / comm::Processors::usable().count();
+  facts.ranks_per_processor = static_cast<double>(nranks) / tune::Processors::usable().count();
   facts.all_by_address = config.text(Setting::kSingleCopy) != "off";
   const std::size_t slot_bytes = config.bytes(Setting::kSlotBytes);
   facts.slot_bytes = slot_bytes > 0 ? slot_bytes : comm::kSlotBytes;
-  comm::Tuner tuner(config, facts, comm::machine_constants(config),
+  tune::Tuner tuner(config, facts, tune::machine_constants(config),
                     comm::Runtime::process().schedules());
   nlohmann::json all = nlohmann::json::object();
   for (int c = 0; c < kNumCollectives; ++c) {
     const auto collective = static_cast<Collective>(c);
     nlohmann::json rows = nlohmann::json::array();
     for (std::size_t bytes = 8; bytes <= std::size_t{64} << 20U; bytes *= 4) {
-      const comm::Choice& choice = tuner.choose(collective, 0, bytes);
+      const tune::Choice& choice = tuner.choose(collective, 0, bytes);
       rows.push_back({{"unit_bytes", bytes},
                       {"algorithm", choice.algorithm},
                       {"channels", choice.channels},
@@ -80,7 +80,7 @@ RW_API rwResult_t rwTuningDescribe(int nranks, int measure, char** text) {
       throw Error(Errc::kInvalidArgument, "nranks: {} is outside 1 to 1024", nranks);
     }
     const Config config = comm::Runtime::process().config();
-    nlohmann::json object = nlohmann::json::parse(comm::describe_constants(config, measure != 0));
+    nlohmann::json object = nlohmann::json::parse(tune::describe_constants(config, measure != 0));
     object["ranks"] = nranks;
     object["choices"] = choices(config, nranks);
     *text = duplicate(object.dump());

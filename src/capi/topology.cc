@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "bootstrap/launch.h"
 #include "capi/guard.h"
-#include "comm/launch.h"
 #include "topology/affinity.h"
 #include "topology/discover.h"
 #include "topology/distance.h"
@@ -155,7 +155,7 @@ RW_API rwResult_t rwTopologyPlace(const char* topology, int host, int local_size
 RW_API rwResult_t rwLaunchDescribe(char** json) {
   return guarded("rwLaunchDescribe", [&] {
     checked(json, "json");
-    const comm::LaunchEnvironment found = comm::detect();
+    const bootstrap::LaunchEnvironment found = bootstrap::detect();
     *json = text_of(Json{{"launcher", found.launcher},
                          {"rank", found.rank},
                          {"size", found.size},

@@ -103,14 +103,14 @@ class Communicator::Use {
   const std::uintptr_t self_;
 };
 
-std::unique_ptr<Communicator> Communicator::join(const UniqueId& id, int rank, int size,
+std::unique_ptr<Communicator> Communicator::join(const bootstrap::UniqueId& id, int rank, int size,
                                                  Runtime& runtime) {
   const Config config = runtime.config();
-  std::unique_ptr<Bootstrap> bootstrap =
-      Bootstrap::join(id, rank, size, config, deadline_of(config), runtime.context());
+  std::unique_ptr<bootstrap::Bootstrap> bootstrap =
+      bootstrap::Bootstrap::join(id, rank, size, config, deadline_of(config), runtime.context());
   // make_unique cannot reach the private constructor.
   std::unique_ptr<Communicator> comm(new Communicator(std::move(bootstrap), config, runtime));
-  comm->identity_ = std::bit_cast<std::uint64_t>(decode_unique_id(id).service);
+  comm->identity_ = std::bit_cast<std::uint64_t>(bootstrap::decode_unique_id(id).service);
   try {
     comm->connect();
   } catch (const Error& error) {
@@ -122,7 +122,7 @@ std::unique_ptr<Communicator> Communicator::join(const UniqueId& id, int rank, i
   return comm;
 }
 
-Communicator::Communicator(std::unique_ptr<Bootstrap> bootstrap, const Config& config,
+Communicator::Communicator(std::unique_ptr<bootstrap::Bootstrap> bootstrap, const Config& config,
                            Runtime& runtime)
     : runtime_(runtime),
       config_(config),
@@ -161,9 +161,9 @@ void Communicator::connect() {
   point_to_point_channel_ = place.channels;
   std::unique_ptr<transport::Transport> network;
   if (facts_.num_hosts > 1) network = transport::make_transport("tcp", config_);
-  links_ = std::make_unique<Links>(*bootstrap_, std::move(place.reach), std::move(place.segment),
-                                   std::move(network), place.shape);
-  tuner_ = std::make_unique<Tuner>(config_, facts_, place.constants, runtime_.schedules());
+  links_ = std::make_unique<link::Links>(*bootstrap_, std::move(place.reach),
+                                         std::move(place.segment), std::move(network), place.shape);
+  tuner_ = std::make_unique<tune::Tuner>(config_, facts_, place.constants, runtime_.schedules());
 
   executor::Waiter::Policy policy;
   policy.spin = config_.duration(Setting::kSpin);
@@ -218,11 +218,11 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
     return wishes[static_cast<std::size_t>(a)].key < wishes[static_cast<std::size_t>(b)].key;
   });
-  std::vector<UniqueId> ids(n);
+  std::vector<bootstrap::UniqueId> ids(n);
   if (!members.empty() && members.front() == rank()) {
-    ids[static_cast<std::size_t>(rank())] = make_unique_id(config_, runtime_.context());
+    ids[static_cast<std::size_t>(rank())] = bootstrap::make_unique_id(config_, runtime_.context());
   }
-  all_gather(std::as_writable_bytes(std::span(ids)), sizeof(UniqueId), deadline);
+  all_gather(std::as_writable_bytes(std::span(ids)), sizeof(bootstrap::UniqueId), deadline);
   if (members.empty()) return nullptr;
   const auto place = std::find(members.begin(), members.end(), rank()) - members.begin();
   return join(ids[static_cast<std::size_t>(members.front())], static_cast<int>(place),
@@ -242,9 +242,9 @@ std::unique_ptr<Communicator> Communicator::shrink(const std::set<int>& excluded
   if (own == members.end()) {
     throw Error(Errc::kInvalidArgument, "rank {} is excluded, and calls all the same", rank());
   }
-  UniqueId id;
+  bootstrap::UniqueId id;
   if (own == members.begin()) {
-    id = make_unique_id(config_, runtime_.context());
+    id = bootstrap::make_unique_id(config_, runtime_.context());
     for (const int peer : std::span(members).subspan(1)) bootstrap_->send(peer, kShrinkTag, id);
   } else {
     bootstrap_->recv(members.front(), kShrinkTag, id, deadline_of(config_));
@@ -253,18 +253,19 @@ std::unique_ptr<Communicator> Communicator::shrink(const std::set<int>& excluded
               runtime_);
 }
 
-std::unique_ptr<Communicator> Communicator::grow(const std::optional<UniqueId>& id, int num_ranks) {
+std::unique_ptr<Communicator> Communicator::grow(const std::optional<bootstrap::UniqueId>& id,
+                                                 int num_ranks) {
   struct Wish {
     std::int32_t num_ranks;
     std::int32_t gives_id;
-    UniqueId id;
+    bootstrap::UniqueId id;
   };
   fate_.check();
   drain_queue();
   const Lock lock(engine_mutex_);
   std::vector<Wish> wishes(static_cast<std::size_t>(size()));
   wishes[static_cast<std::size_t>(rank())] = {num_ranks, id.has_value() ? 1 : 0,
-                                              id.value_or(UniqueId{})};
+                                              id.value_or(bootstrap::UniqueId{})};
   all_gather(std::as_writable_bytes(std::span(wishes)), sizeof(Wish), deadline_of(config_));
   const Wish* given = nullptr;
   int givers = 0;
@@ -296,7 +297,7 @@ const Communicator::Way& Communicator::way_of(const CollectiveCall& call) {
   if (way.prepared == nullptr || way.count != call.count || way.type != call.type ||
       way.collective != call.collective || way.root != call.root) {
     const Extent extent = extent_of(call, rank(), size());
-    const Choice& choice =
+    const tune::Choice& choice =
         tuner_->choose(call.collective, call.root, call.count * extent.element_bytes);
     way = {call.collective,        call.type, call.root, call.count, extent, &choice,
            &prepared(call, choice)};
@@ -304,7 +305,7 @@ const Communicator::Way& Communicator::way_of(const CollectiveCall& call) {
   return way;
 }
 
-PreparedCollective& Communicator::prepared(const CollectiveCall& call, const Choice& choice) {
+PreparedCollective& Communicator::prepared(const CollectiveCall& call, const tune::Choice& choice) {
   const auto index = static_cast<std::size_t>(choice.index);
   if (index < by_choice_.size() && by_choice_[index] != nullptr) return *by_choice_[index];
   const auto by_user = chosen_by_user_.find(call.collective);
@@ -818,7 +819,7 @@ void Communicator::finalize() {
   const bool rooted = team_.history().any_of([](const executor::CallTag& tag) {
     return tag.collective < kNumCollectives && has_root(static_cast<Collective>(tag.collective));
   });
-  for (const Links::Untaken& chunk : links_->untaken(check_calls_ && rooted)) {
+  for (const link::Links::Untaken& chunk : links_->untaken(check_calls_ && rooted)) {
     const std::optional<executor::CallTag> ours = team_.history().find(chunk.tag.call);
     if (check_calls_ && ours.has_value() && !(*ours == chunk.tag)) {
       finalized_ = true;

@@ -18,20 +18,20 @@
 #include <thread>
 #include <vector>
 
-#include "comm/bootstrap/bootstrap.h"
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/fate.h"
 #include "comm/collective_call.h"
 #include "comm/device_group.h"
-#include "comm/fate.h"
-#include "comm/links.h"
 #include "comm/prepared.h"
 #include "comm/request.h"
 #include "comm/runtime.h"
 #include "comm/task.h"
-#include "comm/tuner.h"
 #include "core/fork.h"
 #include "core/mutex.h"
 #include "executor/host/host_team.h"
 #include "executor/host/waiter.h"
+#include "link/links.h"
+#include "tune/tuner.h"
 
 namespace ropewalk::comm {
 
@@ -46,7 +46,7 @@ namespace ropewalk::comm {
 class Communicator final : public executor::WaitHook {
  public:
   /// Joins; returns when all ranks have. @throws Error as Bootstrap::join, kSystem without memory
-  static std::unique_ptr<Communicator> join(const UniqueId& id, int rank, int size,
+  static std::unique_ptr<Communicator> join(const bootstrap::UniqueId& id, int rank, int size,
                                             Runtime& runtime);
   ~Communicator() override;
   Communicator(const Communicator&) = delete;
@@ -71,7 +71,7 @@ class Communicator final : public executor::WaitHook {
   /// make_unique_id() made, the others nothing.
   /// @throws Error on all ranks, with this communicator whole: kInvalidArgument for another number
   /// of ids than one, and for numbers of ranks that differ or are no more than size()
-  std::unique_ptr<Communicator> grow(const std::optional<UniqueId>& id, int num_ranks);
+  std::unique_ptr<Communicator> grow(const std::optional<bootstrap::UniqueId>& id, int num_ranks);
 
   // ---- operations -----------------------------------------------------------------------
   //
@@ -126,7 +126,7 @@ class Communicator final : public executor::WaitHook {
   void finalize();
   /// Ends everything here with kAborted and tells the others. Does not wait.
   void abort(const std::string& reason);
-  [[nodiscard]] const Fate& fate() const noexcept { return fate_; }
+  [[nodiscard]] const bootstrap::Fate& fate() const noexcept { return fate_; }
 
   /// From now on runs this schedule for its collective. All ranks must call with the same one.
   void use_schedule(std::shared_ptr<const schedule::Checked> checked);
@@ -146,7 +146,7 @@ class Communicator final : public executor::WaitHook {
 
   // ---- for tasks ------------------------------------------------------------------------
 
-  Links& links() noexcept { return *links_; }
+  link::Links& links() noexcept { return *links_; }
   /// What calls of one shape run with.
   struct Way {
     Collective collective = Collective::kAllReduce;
@@ -154,20 +154,21 @@ class Communicator final : public executor::WaitHook {
     int root = 0;
     std::size_t count = 0;
     Extent extent;
-    const Choice* choice = nullptr;
+    const tune::Choice* choice = nullptr;
     PreparedCollective* prepared = nullptr;
   };
   /// The reference holds until the next call of this function. @throws Error as extent_of()
   const Way& way_of(const CollectiveCall& call);
   /// Before a task arms anything.
   void forget_last() noexcept { last_.prepared = nullptr; }
-  Tuner& tuner() noexcept { return *tuner_; }
+  tune::Tuner& tuner() noexcept { return *tuner_; }
   [[nodiscard]] int point_to_point_channel() const noexcept { return point_to_point_channel_; }
-  [[nodiscard]] const GroupFacts& facts() const noexcept { return facts_; }
+  [[nodiscard]] const tune::GroupFacts& facts() const noexcept { return facts_; }
   [[nodiscard]] bool check_calls() const noexcept { return check_calls_; }
 
  private:
-  Communicator(std::unique_ptr<Bootstrap> bootstrap, const Config& config, Runtime& runtime);
+  Communicator(std::unique_ptr<bootstrap::Bootstrap> bootstrap, const Config& config,
+               Runtime& runtime);
   void connect();
 
   // While one lives, its thread uses the communicator. Every function that needs one thread at a
@@ -195,7 +196,7 @@ class Communicator final : public executor::WaitHook {
   void worker();
   std::uint32_t next_number() noexcept { return ++calls_; }
 
-  PreparedCollective& prepared(const CollectiveCall& call, const Choice& choice);
+  PreparedCollective& prepared(const CollectiveCall& call, const tune::Choice& choice);
 
   struct Key {
     Collective collective;
@@ -207,15 +208,15 @@ class Communicator final : public executor::WaitHook {
 
   Runtime& runtime_;
   Config config_;
-  Fate fate_;
+  bootstrap::Fate fate_;
   // Destroyed bottom up: links use the bootstrap, tasks use the links.
-  std::unique_ptr<Bootstrap> bootstrap_;
+  std::unique_ptr<bootstrap::Bootstrap> bootstrap_;
   int rank_ = 0;
   int size_ = 1;
   std::uint64_t identity_ = 0;
-  GroupFacts facts_;
-  std::unique_ptr<Links> links_;
-  std::unique_ptr<Tuner> tuner_;
+  tune::GroupFacts facts_;
+  std::unique_ptr<link::Links> links_;
+  std::unique_ptr<tune::Tuner> tuner_;
   std::unique_ptr<DeviceGroup> device_;
   std::map<Key, std::unique_ptr<PreparedCollective>> prepared_;
   std::vector<PreparedCollective*> by_choice_;  // by Choice::index
@@ -237,8 +238,8 @@ class Communicator final : public executor::WaitHook {
   executor::HostTeam team_;
   std::unique_ptr<executor::Waiter> waiter_;
   std::atomic<std::chrono::nanoseconds> timeout_;  // zero is for ever
-  Task* current_ = nullptr;  // for stalled()
-  std::set<int> told_;       // ranks that were told of the current call
+  Task* current_ = nullptr;                        // for stalled()
+  std::set<int> told_;                             // ranks that were told of the current call
   std::chrono::steady_clock::time_point next_compare_{};
   std::chrono::steady_clock::time_point next_ask_{};
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "comm/group.h"
-#include "comm/measure.h"
+#include "comm/testing/ranks.h"
 #include "core/error.h"
 #include "core/testing/in_child.h"
 #include "core/testing/share.h"
@@ -26,32 +26,8 @@
 namespace ropewalk::comm {
 namespace {
 
-// Settings that keep the tests to themselves: no measuring, no files.
-void quiet(Runtime& runtime) {
-  runtime.set("TUNE", "0", "test");
-  runtime.set("TIMEOUT", "60", "test");
-}
-
-// Runs `body` on every rank of a new communicator, each in a thread.
-void with_ranks(int size, Runtime& runtime, const std::function<void(Communicator&)>& body) {
-  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
-  std::vector<std::thread> threads;
-  std::atomic<int> failures{0};
-  for (int r = 0; r < size; ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        const std::unique_ptr<Communicator> comm = Communicator::join(id, r, size, runtime);
-        body(*comm);
-        comm->finalize();
-      } catch (const std::exception& error) {
-        ++failures;
-        ADD_FAILURE() << "rank " << r << ": " << error.what();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  ASSERT_EQ(failures, 0);
-}
+using testing::quiet;
+using testing::with_ranks;
 
 template <typename Body>
 std::pair<Errc, std::string> error_of(Body&& body) {
@@ -69,27 +45,6 @@ CollectiveCall all_reduce(const std::vector<float>& in, std::vector<float>& out)
   call.output = out.data();
   call.count = in.size();
   return call;
-}
-
-TEST(Communicator, MeasuresEveryCollectiveRight) {
-  Runtime runtime;
-  quiet(runtime);
-  for (const int size : {1, 2, 3, 4}) {
-    with_ranks(size, runtime, [&](Communicator& comm) {
-      for (int c = 0; c < kNumCollectives; ++c) {
-        for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{100'003}}) {
-          MeasureSpec spec;
-          spec.collective = static_cast<Collective>(c);
-          spec.count = count;
-          spec.iterations = 2;
-          spec.root = has_root(spec.collective) ? -1 : 0;
-          const MeasureResult result = measure(comm, spec);
-          EXPECT_EQ(result.wrong, 0U) << name(spec.collective) << " " << count << " elements over "
-                                      << size << " ranks by " << result.algorithm;
-        }
-      }
-    });
-  }
 }
 
 // What a communicator keeps from call to call must not show in the next one.
@@ -186,39 +141,6 @@ TEST(Communicator, PreMultipliedSumsThatDifferInTheFactorAlone) {
       }
     }
   });
-}
-
-TEST(Communicator, OverNetworkLinks) {
-  // Every algorithm: which data goes past the slots of a link, at either end, is the schedule's.
-  const int every = std::min(3, testing::share());
-  int number = 0;
-  for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
-    if (number++ % every != 0) continue;
-    Runtime runtime;
-    quiet(runtime);
-    runtime.set("LINKS", "network", "test");
-    runtime.set("SOCKET_IFNAME", "lo", "test");
-    runtime.set("ALGORITHM", std::string(algorithm.name), "test");
-    with_ranks(4, runtime, [&](Communicator& comm) {
-      EXPECT_EQ(comm.facts().num_hosts, 4);
-      for (int c = 0; c < kNumCollectives; ++c) {
-        MeasureSpec spec;
-        spec.collective = static_cast<Collective>(c);
-        spec.root = has_root(spec.collective) ? -1 : 0;
-        if (!algorithm.supports({spec.collective, comm.size(), 0, 1})) continue;
-        spec.count = 20'011;
-        spec.iterations = 1;
-        for (const bool in_place : {false, true}) {
-          if (in_place && !schedule::in_place_input_offset(spec.collective, 0)) continue;
-          spec.in_place = in_place;
-          // An average is divided where it is complete: such a chunk is not only copied.
-          if (reduces(spec.collective)) spec.op = in_place ? RedOp::kAvg : RedOp::kSum;
-          EXPECT_EQ(measure(comm, spec).wrong, 0U)
-              << name(spec.collective) << " by " << algorithm.name << (in_place ? " in place" : "");
-        }
-      }
-    });
-  }
 }
 
 TEST(Communicator, SplitsByColorAndKey) {
@@ -318,7 +240,7 @@ TEST(Communicator, ManyRanksOfOneThreadInAGroup) {
   Runtime runtime;
   quiet(runtime);
   const int size = 4;
-  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
   std::vector<std::unique_ptr<Communicator>> comms(size);
   Group group;
   group.start();
@@ -346,7 +268,7 @@ std::vector<std::pair<Errc, std::string>> called_differently(
     const std::function<void(Communicator&)>& body) {
   Runtime runtime;
   quiet(runtime);
-  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
   std::vector<std::pair<Errc, std::string>> errors(2);
   std::vector<std::thread> threads;
   for (int r = 0; r < 2; ++r) {
@@ -463,7 +385,7 @@ TEST(Communicator, RefusesASecondThread) {
 TEST(Communicator, ARefusedGroupBreaksItsCommunicators) {
   Runtime runtime;
   quiet(runtime);
-  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
   std::vector<std::unique_ptr<Communicator>> comms(2);
   std::thread joins([&] { comms[1] = Communicator::join(id, 1, 2, runtime); });
   comms[0] = Communicator::join(id, 0, 2, runtime);
@@ -552,7 +474,7 @@ TEST(Communicator, ReportsADifferentRootWhenARankLeaves) {
     for (const int size : {2, 4}) {
       Runtime runtime;
       quiet(runtime);
-      const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+      const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
       std::vector<std::pair<Errc, std::string>> errors(static_cast<std::size_t>(size));
       std::vector<std::thread> threads;
       for (int r = 0; r < size; ++r) {
@@ -638,7 +560,7 @@ TEST(Communicator, RefusesBadArgumentsAndStaysWhole) {
 TEST(Communicator, AbortEndsTheOthers) {
   Runtime runtime;
   quiet(runtime);
-  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
   std::vector<std::thread> threads;
   for (int r = 0; r < 3; ++r) {
     threads.emplace_back([&, r] {
@@ -667,7 +589,7 @@ TEST(Communicator, BuffersMayBeFreedAfterAnError) {
     quiet(runtime);
     constexpr int kRanks = 3;
     constexpr std::size_t kCount = std::size_t{1} << 20U;
-    const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+    const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
     std::vector<std::thread> threads;
     for (int r = 0; r < kRanks; ++r) {
       threads.emplace_back([&, r] {
@@ -698,7 +620,7 @@ TEST(Communicator, BuffersMayBeFreedAfterAnError) {
 TEST(Communicator, AbortAndDestructionEndAnOperationOfAnotherThread) {
   Runtime runtime;
   quiet(runtime);
-  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
   std::thread other([&] {
     const std::unique_ptr<Communicator> comm = Communicator::join(id, 1, 2, runtime);
     std::vector<float> data(4, 1.0F);
@@ -762,7 +684,7 @@ TEST(Communicator, TimesOutNamingTheRankThatDidNotCome) {
   Runtime runtime;
   quiet(runtime);
   runtime.set("TIMEOUT", "500ms", "test");
-  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
   std::vector<std::thread> threads;
   std::atomic<bool> timed_out{false};
   for (int r = 0; r < 2; ++r) {
@@ -786,7 +708,7 @@ TEST(Communicator, ASplitThatTimesOutBreaksIt) {
   Runtime runtime;
   quiet(runtime);
   runtime.set("TIMEOUT", "1s", "test");
-  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
   std::thread other([&] {
     const std::unique_ptr<Communicator> comm = Communicator::join(id, 1, 2, runtime);
     while (!comm->fate().broken()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -803,7 +725,7 @@ TEST(Communicator, ASplitThatTimesOutBreaksIt) {
 TEST(Communicator, LeavingWhileAnotherWaitsIsAnError) {
   Runtime runtime;
   quiet(runtime);
-  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
   std::vector<std::thread> threads;
   for (int r = 0; r < 2; ++r) {
     threads.emplace_back([&, r] {

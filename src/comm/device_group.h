@@ -15,13 +15,13 @@
 #include <string>
 #include <vector>
 
-#include "comm/bootstrap/bootstrap.h"
-#include "comm/buffer_range.h"
+#include "bootstrap/bootstrap.h"
 #include "comm/collective_call.h"
 #include "comm/runtime.h"
-#include "comm/tuner.h"
 #include "core/error.h"
+#include "link/buffer_range.h"
 #include "schedule/checked.h"
+#include "tune/tuner.h"
 
 namespace ropewalk::comm {
 
@@ -61,7 +61,7 @@ class DeviceGroup {
   /// By rank: where this rank's GPU reaches the buffers of one registration; of no bytes where it
   /// does not. An owner's part holds until that rank deregisters it.
   /// @throws Error kInvalidArgument for an unknown number
-  [[nodiscard]] virtual const std::vector<BufferRange>& reached_buffers(
+  [[nodiscard]] virtual const std::vector<link::BufferRange>& reached_buffers(
       std::uint64_t number) const = 0;
   /// The GPUs of all ranks reach each other's memory. The same on all ranks.
   [[nodiscard]] virtual bool reaches_all() const noexcept = 0;
@@ -72,7 +72,7 @@ class DeviceGroup {
   [[nodiscard]] virtual std::optional<Error> stopped() const = 0;
   /// Waits until all kernels of this rank have ended, and tells the other ranks that it needs their
   /// windows no more. The last thing to do before the communicator is left in order.
-  virtual void finish(Bootstrap& bootstrap) = 0;
+  virtual void finish(bootstrap::Bootstrap& bootstrap) = 0;
 
   [[nodiscard]] virtual int device() const noexcept = 0;
   /// Device memory that the communicator holds.
@@ -84,8 +84,9 @@ class DeviceGroup {
 /// Collective over all ranks: each with the GPU `device`, as the CUDA runtime numbers them.
 /// @throws Error kCuda, kInvalidUsage when the ranks' GPUs cannot reach each other, or this build
 /// has no CUDA
-std::unique_ptr<DeviceGroup> attach_device(Bootstrap& bootstrap, const Config& config,
-                                           Runtime& runtime, const GroupFacts& facts, int device);
+std::unique_ptr<DeviceGroup> attach_device(bootstrap::Bootstrap& bootstrap, const Config& config,
+                                           Runtime& runtime, const tune::GroupFacts& facts,
+                                           int device);
 
 /// Why GPUs cannot be used here; empty when they can.
 std::string why_no_device();

@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "comm/bootstrap/bootstrap.h"
+#include "bootstrap/bootstrap.h"
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/mutex.h"

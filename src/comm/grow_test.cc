@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/bootstrap/unique_id.h"
+#include "bootstrap/unique_id.h"
 #include "comm/communicator.h"
 
 namespace ropewalk::comm {
@@ -15,7 +15,7 @@ namespace {
 
 // Runs `body` for every rank of a communicator of `size`, each in a thread, and leaves it.
 void with_ranks(int size, Runtime& runtime, const std::function<void(Communicator&)>& body) {
-  const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
@@ -42,7 +42,7 @@ float sum_of_ranks(Communicator& comm) {
 TEST(Grow, RanksKeepTheirNumbersAndNewOnesFollow) {
   Runtime runtime;
   for (const int giver : {0, 1}) {
-    const UniqueId id = make_unique_id(runtime.config(), runtime.context());
+    const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
     std::vector<std::thread> joining;
     std::vector<std::uint64_t> identities(4);
     const auto use = [&](Communicator& grown) {
@@ -71,8 +71,9 @@ TEST(Grow, RanksKeepTheirNumbersAndNewOnesFollow) {
 TEST(Grow, WhatCannotBeIsToldOnAllRanks) {
   Runtime runtime;
   with_ranks(2, runtime, [&](Communicator& comm) {
-    const UniqueId id = make_unique_id(runtime.config(), runtime.context());
-    const auto fault = [&](const std::optional<UniqueId>& given, int num_ranks) -> std::string {
+    const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
+    const auto fault = [&](const std::optional<bootstrap::UniqueId>& given,
+                           int num_ranks) -> std::string {
       try {
         (void)comm.grow(given, num_ranks);
       } catch (const Error& error) {

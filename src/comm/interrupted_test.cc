@@ -59,7 +59,7 @@ class Interrupted : public testing::Test {
 
   // `waits` is rank 0; rank 1 joins, takes no part, and says what it heard.
   std::string told_to_the_other(const std::function<void(Communicator&)>& waits) {
-    const UniqueId id = make_unique_id(runtime_.config(), runtime_.context());
+    const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
     std::string told;
     std::thread other([&] {
       const std::unique_ptr<Communicator> comm = Communicator::join(id, 1, 2, runtime_);
@@ -96,7 +96,7 @@ TEST_F(Interrupted, WhoOnlyLooksGoesOn) {
   std::vector<float> data(4, 1.0F);
   std::vector<float> other(4, 2.0F);
   std::atomic<int> looks{0};
-  const UniqueId id = make_unique_id(runtime_.config(), runtime_.context());
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
   std::thread late([&] {
     const std::unique_ptr<Communicator> comm = Communicator::join(id, 1, 2, runtime_);
     while (looks < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -120,7 +120,7 @@ TEST_F(Interrupted, AWaitForARequestLeavesTheOperation) {
   std::vector<float> data(4, 1.0F);
   std::vector<float> other(4, 2.0F);
   std::atomic<bool> interrupted_once{false};
-  const UniqueId id = make_unique_id(runtime_.config(), runtime_.context());
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
   std::thread late([&] {
     const std::unique_ptr<Communicator> comm = Communicator::join(id, 1, 2, runtime_);
     while (!interrupted_once) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -172,7 +172,7 @@ TEST_F(Interrupted, Split) {
 }
 
 TEST_F(Interrupted, Joining) {
-  const UniqueId id = make_unique_id(runtime_.config(), runtime_.context());
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
   const Impatient here;
   const auto [code, text] = error_of([&] { Communicator::join(id, 0, 2, runtime_); });
   EXPECT_EQ(code, Errc::kInterrupted);
@@ -181,7 +181,7 @@ TEST_F(Interrupted, Joining) {
 
 // The group's joins are in threads of their own.
 TEST_F(Interrupted, JoiningInAGroup) {
-  const UniqueId id = make_unique_id(runtime_.config(), runtime_.context());
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
   std::array<std::unique_ptr<Communicator>, 2> joined;
   Group group;
   group.start();
@@ -196,7 +196,7 @@ TEST_F(Interrupted, JoiningInAGroup) {
 
 // Several communicators of one thread wait together.
 TEST_F(Interrupted, AGroupOfOperations) {
-  const UniqueId id = make_unique_id(runtime_.config(), runtime_.context());
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
   std::array<std::unique_ptr<Communicator>, 3> ranks;
   Group group;
   group.start();

@@ -23,7 +23,7 @@ PreparedCollective::PreparedCollective(std::shared_ptr<const schedule::Checked> 
   for (int c = 0; c < channels; ++c) {
     programs_.push_back(executor::make_program(checked_->schedule(), checked_->report(), rank, c));
   }
-  all_by_address_ = ScheduleShape::of(*checked_).by_address;
+  all_by_address_ = tune::ScheduleShape::of(*checked_).by_address;
   for (const executor::Program& program : programs_) {
     executor::Strand strand;
     strand.program = &program;
@@ -35,7 +35,7 @@ PreparedCollective::PreparedCollective(std::shared_ptr<const schedule::Checked> 
   }
 }
 
-bool PreparedCollective::connect_more(Links& links) {
+bool PreparedCollective::connect_more(link::Links& links) {
   bool all = true;
   for (executor::Strand& strand : strands_) {
     for (std::size_t k = 0; k < strand.receives.size(); ++k) {
@@ -55,8 +55,8 @@ bool PreparedCollective::connect_more(Links& links) {
 }
 
 void PreparedCollective::arm(const CollectiveCall& call, bool in_place,
-                             const executor::CallTag& tag, const Choice& choice, int num_ranks,
-                             bool check_tags) {
+                             const executor::CallTag& tag, const tune::Choice& choice,
+                             int num_ranks, bool check_tags) {
   // Repeated calls of one shape are the common case: all but the buffers is still right.
   const Shape shape{call.count, call.scalar, &choice, call.type, call.op};
   if (shape_ != shape) {
@@ -83,7 +83,7 @@ void PreparedCollective::set_arithmetic(const CollectiveCall& call, int num_rank
   call_.divisor = scaling.divisor;
 }
 
-void PreparedCollective::cut(const CollectiveCall& call, const Choice& choice) {
+void PreparedCollective::cut(const CollectiveCall& call, const tune::Choice& choice) {
   const std::size_t element = size_of(call.type);
   const std::size_t granule = std::max<std::size_t>(1, kGranuleBytes / element);
   const schedule::Schedule& schedule = checked_->schedule();

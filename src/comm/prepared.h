@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "comm/collective_call.h"
-#include "comm/links.h"
-#include "comm/tuner.h"
 #include "executor/program.h"
 #include "executor/walker.h"
+#include "link/links.h"
 #include "schedule/checked.h"
+#include "tune/tuner.h"
 
 namespace ropewalk::comm {
 
@@ -22,13 +22,13 @@ class PreparedCollective {
   PreparedCollective(std::shared_ptr<const schedule::Checked> checked, int rank);
 
   /// Asks for the links. @return true when all are connected; call again otherwise
-  bool connect(Links& links) { return connected_ || connect_more(links); }
+  bool connect(link::Links& links) { return connected_ || connect_more(links); }
 
   [[nodiscard]] bool connected() const noexcept { return connected_; }
 
   /// Sets the strands to the start of a call. @pre connected()
   void arm(const CollectiveCall& call, bool in_place, const executor::CallTag& tag,
-           const Choice& choice, int num_ranks, bool check_tags);
+           const tune::Choice& choice, int num_ranks, bool check_tags);
 
   /// The same call once more. @pre arm() was for the last call
   void arm_again(std::uint32_t number) noexcept {
@@ -43,7 +43,7 @@ class PreparedCollective {
   [[nodiscard]] bool all_by_address() const noexcept { return all_by_address_; }
 
  private:
-  bool connect_more(Links& links);
+  bool connect_more(link::Links& links);
   void restart() noexcept {
     for (executor::Strand& strand : strands_) {
       strand.round = 0;
@@ -51,7 +51,7 @@ class PreparedCollective {
     }
   }
   void set_arithmetic(const CollectiveCall& call, int num_ranks);
-  void cut(const CollectiveCall& call, const Choice& choice);
+  void cut(const CollectiveCall& call, const tune::Choice& choice);
 
   std::shared_ptr<const schedule::Checked> checked_;
   std::vector<executor::Program> programs_;  // per channel; not resized once strands point into it
@@ -61,7 +61,7 @@ class PreparedCollective {
   struct Shape {
     std::size_t count = 0;
     std::uint64_t scalar = 0;
-    const Choice* choice = nullptr;
+    const tune::Choice* choice = nullptr;
     DataType type = DataType::kInt8;
     RedOp op = RedOp::kSum;
     friend bool operator==(const Shape&, const Shape&) = default;

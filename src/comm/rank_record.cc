@@ -11,14 +11,14 @@
 #include <string>
 #include <string_view>
 
-#include "comm/forced_algorithms.h"
-#include "comm/memory_handover.h"
-#include "comm/processors.h"
+#include "bootstrap/memory_handover.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/process_memory.h"
 #include "core/units.h"
 #include "schedule/compile.h"
+#include "tune/forced_algorithms.h"
+#include "tune/processors.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -32,7 +32,7 @@ struct RankRecord {
   std::uint32_t size = sizeof(RankRecord);
   std::array<char, 64> host{};
   std::array<char, 40> machine{};
-  Processors processors;
+  tune::Processors processors;
   std::uint64_t process_token = 0;
   ProbeAddress probe;
   std::uint32_t slots = 0;
@@ -43,7 +43,7 @@ struct RankRecord {
   std::uint64_t single_copy_bytes = 0;
   std::array<char, 8> protocol{};
   std::array<std::uint8_t, kNumCollectives> algorithms{};  // that are forced, see forced_places()
-  MachineConstants constants;
+  tune::MachineConstants constants;
 };
 
 // Over sockets a chunk costs two system calls; beyond this size they are little beside its copies.
@@ -71,7 +71,7 @@ void require_equal(const Value& mine, const Value& theirs, std::string_view fiel
 std::array<std::uint8_t, kNumCollectives> forced_places(const Config& config) {
   static_assert(sizeof(RankRecord::algorithms) == kNumCollectives);
   std::array<std::uint8_t, kNumCollectives> places{};
-  for (const auto& [collective, name] : forced_algorithms(config.text(Setting::kAlgorithm))) {
+  for (const auto& [collective, name] : tune::forced_algorithms(config.text(Setting::kAlgorithm))) {
     std::uint8_t place = 1;
     for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
       if (algorithm.name == name) places[static_cast<std::size_t>(collective)] = place;
@@ -121,11 +121,11 @@ std::string host_identity(const Config& config, int rank) {
   std::array<char, 64> network{};
   const ssize_t length = readlink("/proc/self/ns/net", network.data(), network.size() - 1);
   if (length < 0) network[0] = '\0';
-  return machine_identity() + network.data();
+  return tune::machine_identity() + network.data();
 }
 
-Neighbourhood exchange_records(Bootstrap& bootstrap, const Config& config, Runtime& runtime,
-                               Deadline deadline) {
+Neighbourhood exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
+                               Runtime& runtime, Deadline deadline) {
   const int rank = bootstrap.rank();
   const int size = bootstrap.size();
   const auto n = static_cast<std::size_t>(size);
@@ -141,9 +141,9 @@ Neighbourhood exchange_records(Bootstrap& bootstrap, const Config& config, Runti
   mine.slots = static_cast<std::uint32_t>(parse_integer(config.text(Setting::kSlots)));
   mine.slot_bytes = given_slot_bytes(config);
   mine.channels = static_cast<std::uint32_t>(config.integer(Setting::kChannels));
-  const std::string machine = machine_identity();
+  const std::string machine = tune::machine_identity();
   std::strncpy(mine.machine.data(), machine.c_str(), mine.machine.size() - 1);
-  mine.processors = Processors::usable();
+  mine.processors = tune::Processors::usable();
   const std::string& single_copy = config.text(Setting::kSingleCopy);
   mine.single_copy = single_copy == "off" ? 0 : single_copy == "on" ? 2 : 1;
   mine.check_calls = config.flag(Setting::kCheckCalls) ? 1 : 0;
@@ -151,7 +151,7 @@ Neighbourhood exchange_records(Bootstrap& bootstrap, const Config& config, Runti
   const std::string& protocol = config.text(Setting::kProtocol);
   std::strncpy(mine.protocol.data(), protocol.c_str(), mine.protocol.size() - 1);
   mine.algorithms = forced_places(config);
-  if (rank == 0) mine.constants = machine_constants(config);
+  if (rank == 0) mine.constants = tune::machine_constants(config);
   bootstrap.all_gather(std::as_writable_bytes(std::span(records)), sizeof(RankRecord), deadline);
 
   Neighbourhood place;
@@ -159,7 +159,7 @@ Neighbourhood exchange_records(Bootstrap& bootstrap, const Config& config, Runti
   place.facts.same_process = true;
   std::map<std::string, std::vector<int>> hosts;
   std::map<std::string, std::set<std::uint64_t>> processes;
-  std::map<std::string, std::vector<Processors>> machines;
+  std::map<std::string, std::vector<tune::Processors>> machines;
   bool single_copy_wanted = true;
   for (int r = 0; r < size; ++r) {
     const RankRecord& record = records[static_cast<std::size_t>(r)];
@@ -179,7 +179,7 @@ Neighbourhood exchange_records(Bootstrap& bootstrap, const Config& config, Runti
   }
   for (const auto& [name, processors] : machines) {
     place.facts.ranks_per_processor =
-        std::max(place.facts.ranks_per_processor, ranks_per_processor(processors));
+        std::max(place.facts.ranks_per_processor, tune::ranks_per_processor(processors));
   }
   place.shape.slots = mine.slots;
   place.shape.slot_bytes = mine.slot_bytes > 0         ? mine.slot_bytes
@@ -193,14 +193,15 @@ Neighbourhood exchange_records(Bootstrap& bootstrap, const Config& config, Runti
   // The first rank of a host makes the segment; the others fetch it.
   const std::vector<int>& local = hosts[mine.host.data()];
   const int leader = local.front();
-  const HostSegment::Layout layout{static_cast<int>(local.size()), place.channels + 1, place.shape};
+  const link::HostSegment::Layout layout{static_cast<int>(local.size()), place.channels + 1,
+                                         place.shape};
   std::vector<SegmentName> names(n);
   std::unique_ptr<DescriptorServer> server;
   if (rank == leader) {
     server = std::make_unique<DescriptorServer>();
     std::copy(server->name().begin(), server->name().end(), names[self].server.begin());
     place.segment = runtime.segment(server->name(), [&] {
-      return std::make_shared<HostSegment>(
+      return std::make_shared<link::HostSegment>(
           layout, SharedMemory::create(layout.bytes(),
                                        parse_shm_backing(config.text(Setting::kShmBacking))));
     });
@@ -211,14 +212,15 @@ Neighbourhood exchange_records(Bootstrap& bootstrap, const Config& config, Runti
   for (const int r : local) fetching.insert(records[static_cast<std::size_t>(r)].process_token);
   fetching.erase(records[static_cast<std::size_t>(leader)].process_token);
   if (rank == leader) {
-    hand_over(*server, place.segment->fd(), static_cast<int>(fetching.size()), local, bootstrap,
-              deadline);
+    bootstrap::hand_over(*server, place.segment->fd(), static_cast<int>(fetching.size()), local,
+                         bootstrap, deadline);
   } else {
     const SegmentName& name = names[static_cast<std::size_t>(leader)];
     const std::string server_name(name.server.begin(), name.server.end());
     place.segment = runtime.segment(server_name, [&] {
-      return std::make_shared<HostSegment>(
-          layout, SharedMemory::map(descriptor_of(leader, server_name, deadline), layout.bytes()));
+      return std::make_shared<link::HostSegment>(
+          layout, SharedMemory::map(bootstrap::descriptor_of(leader, server_name, deadline),
+                                    layout.bytes()));
     });
   }
 

@@ -5,28 +5,28 @@
 #include <memory>
 #include <vector>
 
-#include "comm/bootstrap/bootstrap.h"
-#include "comm/host_segment.h"
-#include "comm/links.h"
-#include "comm/machine_constants.h"
+#include "bootstrap/bootstrap.h"
 #include "comm/runtime.h"
-#include "comm/tuner.h"
+#include "link/host_segment.h"
+#include "link/links.h"
+#include "tune/machine_constants.h"
+#include "tune/tuner.h"
 
 namespace ropewalk::comm {
 
 struct Neighbourhood {
-  GroupFacts facts;
-  std::vector<PeerReach> reach;  ///< by rank
-  std::shared_ptr<HostSegment> segment;
+  tune::GroupFacts facts;
+  std::vector<link::PeerReach> reach;  ///< by rank
+  std::shared_ptr<link::HostSegment> segment;
   executor::FifoShape shape;
   int channels = 1;  ///< of collectives; the one after them carries point-to-point traffic
-  MachineConstants constants;  ///< rank 0's, for all to choose alike
+  tune::MachineConstants constants;  ///< rank 0's, for all to choose alike
 };
 
 /// Collective over all ranks. Throws on every rank when a rank has other settings (by rank and
 /// field), no shared memory, or another version of Ropewalk.
-Neighbourhood exchange_records(Bootstrap& bootstrap, const Config& config, Runtime& runtime,
-                               Deadline deadline);
+Neighbourhood exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
+                               Runtime& runtime, Deadline deadline);
 
 /// A slot's size between ranks that share memory, where the setting SLOT_BYTES gives none.
 inline constexpr std::uint32_t kSlotBytes = 32 << 10;

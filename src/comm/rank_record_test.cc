@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/bootstrap/test_support.h"
+#include "bootstrap/test_support.h"
 #include "comm/communicator.h"
 
 namespace ropewalk::comm {
@@ -23,9 +23,9 @@ using Settings = std::array<std::string, kRanks>;  // by rank
 
 // Runs a thread for each rank, in a runtime of its own that has `values` of the setting `name`.
 Outcomes with_settings(const std::string& name, const Settings& values,
-                       const std::function<void(const UniqueId&, int, Runtime&)>& body) {
-  Context context;
-  const UniqueId id = make_unique_id(quiet_config(), context);
+                       const std::function<void(const bootstrap::UniqueId&, int, Runtime&)>& body) {
+  bootstrap::Context context;
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(quiet_config(), context);
   Outcomes outcomes;
   std::vector<std::thread> threads;
   for (std::size_t r = 0; r < kRanks; ++r) {
@@ -79,9 +79,10 @@ TEST(RankRecord, EveryRankNamesTheSettingTheRanksAndTheirValues) {
   for (const Difference& each : kDifferences) {
     std::barrier all_done(kRanks);  // no rank is told by another that left
     const Outcomes outcomes = with_settings(
-        each.setting, each.given, [&](const UniqueId& id, int rank, Runtime& runtime) {
+        each.setting, each.given, [&](const bootstrap::UniqueId& id, int rank, Runtime& runtime) {
           const Config config = runtime.config();
-          const auto self = Bootstrap::join(id, rank, kRanks, config, soon(), runtime.context());
+          const auto self =
+              bootstrap::Bootstrap::join(id, rank, kRanks, config, soon(), runtime.context());
           const auto error =
               error_of([&] { (void)exchange_records(*self, config, runtime, in_ms(10'000)); });
           all_done.arrive_and_wait();
@@ -103,7 +104,7 @@ TEST(RankRecord, AlgorithmsAreComparedByWhatTheyForce) {
       with_settings("ALGORITHM",
                     {"all_reduce=ring,broadcast=chain", "broadcast=chain,all_reduce=ring",
                      "all_gather=auto,all_reduce=one_shot,all_reduce=ring,broadcast=chain"},
-                    [&](const UniqueId& id, int rank, Runtime& runtime) {
+                    [&](const bootstrap::UniqueId& id, int rank, Runtime& runtime) {
                       Communicator::join(id, rank, kRanks, runtime)->finalize();
                     });
   for (const auto& [code, text] : outcomes) EXPECT_EQ(text, "no error");
@@ -112,10 +113,10 @@ TEST(RankRecord, AlgorithmsAreComparedByWhatTheyForce) {
 // A rank may hear of it from another one before it has looked: the words are the same.
 TEST(RankRecord, JoiningFailsByThoseWordsOnEveryRank) {
   for (const Difference& each : kDifferences) {
-    const Outcomes outcomes = with_settings(each.setting, each.given,
-                                            [&](const UniqueId& id, int rank, Runtime& runtime) {
-                                              (void)Communicator::join(id, rank, kRanks, runtime);
-                                            });
+    const Outcomes outcomes = with_settings(
+        each.setting, each.given, [&](const bootstrap::UniqueId& id, int rank, Runtime& runtime) {
+          (void)Communicator::join(id, rank, kRanks, runtime);
+        });
     for (const auto& [code, text] : outcomes) {
       EXPECT_NE(text.find(std::string(each.field) + " differs: rank "), std::string::npos) << text;
       EXPECT_NE(text.find("rank 2 has " + each.said[2]), std::string::npos) << text;

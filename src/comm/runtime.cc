@@ -5,9 +5,9 @@
 #include <atomic>
 #include <span>
 
-#include "comm/forced_algorithms.h"
 #include "core/log.h"
 #include "core/random.h"
+#include "tune/forced_algorithms.h"
 
 namespace ropewalk::comm {
 
@@ -15,7 +15,7 @@ namespace {
 
 // Puts into force what is for the whole process, and refuses what no communicator will take.
 void apply(const Config& config) {
-  (void)forced_algorithms(config.text(Setting::kAlgorithm));
+  (void)tune::forced_algorithms(config.text(Setting::kAlgorithm));
   log::configure(config.text(Setting::kDebug), config.text(Setting::kDebugSubsys),
                  config.text(Setting::kDebugFile));
 }

@@ -5,10 +5,10 @@
 #include <memory>
 #include <string>
 
-#include "comm/bootstrap/context.h"
-#include "comm/host_segment.h"
+#include "bootstrap/context.h"
 #include "core/mutex.h"
 #include "core/settings.h"
+#include "link/host_segment.h"
 #include "schedule/checked.h"
 
 namespace ropewalk::comm {
@@ -27,17 +27,17 @@ class Runtime {
   /// Overrides a setting for later communicators.
   void set(std::string_view name, std::string_view value, std::string_view source);
 
-  [[nodiscard]] Context& context() noexcept { return context_; }
+  [[nodiscard]] bootstrap::Context& context() noexcept { return context_; }
   [[nodiscard]] schedule::CheckedSchedules& schedules() noexcept { return schedules_; }
   /// Random number of this process: equal in two ranks' records only if they share its memory.
   [[nodiscard]] std::uint64_t token() const noexcept { return token_; }
 
   /// The segment called `name`, made by `make` when no communicator of this process has it open.
   template <typename Make>
-  std::shared_ptr<HostSegment> segment(const std::string& name, Make&& make) {
+  std::shared_ptr<link::HostSegment> segment(const std::string& name, Make&& make) {
     const Lock lock(segments_mutex_);
-    if (std::shared_ptr<HostSegment> open = segments_[name].lock()) return open;
-    std::shared_ptr<HostSegment> made = make();
+    if (std::shared_ptr<link::HostSegment> open = segments_[name].lock()) return open;
+    std::shared_ptr<link::HostSegment> made = make();
     segments_[name] = made;
     return made;
   }
@@ -49,11 +49,11 @@ class Runtime {
 
   Mutex config_mutex_;
   std::unique_ptr<Config> config_ RW_GUARDED_BY(config_mutex_);
-  Context context_;
+  bootstrap::Context context_;
   schedule::CheckedSchedules schedules_;
   std::uint64_t token_ = 0;
   Mutex segments_mutex_;  // also held while a rank opens a segment: one of a process does
-  std::map<std::string, std::weak_ptr<HostSegment>> segments_ RW_GUARDED_BY(segments_mutex_);
+  std::map<std::string, std::weak_ptr<link::HostSegment>> segments_ RW_GUARDED_BY(segments_mutex_);
 };
 
 }  // namespace ropewalk::comm

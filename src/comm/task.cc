@@ -106,7 +106,7 @@ bool PointToPointTask::start(Item& item) {
   walker_call.type = call.type;
   walker_call.element_bytes = size_of(call.type);
   walker_call.check_tags = comm_.check_calls();
-  const Choice& choice = comm_.tuner().point_to_point();
+  const tune::Choice& choice = comm_.tuner().point_to_point();
   walker_call.tag = tag_of(call);
   if (!sends_) walker_call.share_bytes = choice.share_bytes;
   std::size_t chunk_bytes = choice.chunk_bytes;

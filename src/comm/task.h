@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "comm/collective_call.h"
-#include "comm/links.h"
 #include "comm/prepared.h"
 #include "executor/host/host_team.h"
+#include "link/links.h"
 
 namespace ropewalk::comm {
 
@@ -60,7 +60,7 @@ class CollectiveTask final : public Task {
   CollectiveCall call_;
   bool in_place_;
   executor::CallTag tag_;
-  const Choice* choice_ = nullptr;
+  const tune::Choice* choice_ = nullptr;
   PreparedCollective* prepared_ = nullptr;
   bool armed_ = false;
   std::size_t done_ = 0;  // strands, when there is one

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "comm/measure.h"
 #include "core/testing/share.h"
+#include "diagnose/measure.h"
 #include "processes/rank_processes.h"
 #include "schedule/checked.h"
 #include "schedule/compile.h"
@@ -31,13 +31,13 @@ std::string wrong_results(comm::Communicator& comm) {
         for (const bool in_place : {false, true}) {
           if (in_place && !schedule::in_place_input_offset(collective, 0).has_value()) continue;
           if (!share.next()) continue;
-          comm::MeasureSpec spec;
+          diagnose::MeasureSpec spec;
           spec.collective = collective;
           spec.count = count;
           spec.root = root;
           spec.in_place = in_place;
           spec.iterations = 2;
-          const comm::MeasureResult result = comm::measure(comm, spec);
+          const diagnose::MeasureResult result = diagnose::measure(comm, spec);
           if (result.wrong != 0) {
             wrong += fmt::format("{} {} {}{}: {} wrong; ", name(collective), algorithm.name, count,
                                  in_place ? " in place" : "", result.wrong);

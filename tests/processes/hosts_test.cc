@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "comm/measure.h"
 #include "core/error.h"
+#include "diagnose/measure.h"
 #include "processes/rank_processes.h"
 
 namespace ropewalk::testing {
@@ -66,11 +66,12 @@ TEST(Hosts, TwoNamespacesWithTwoRanksEach) {
     std::string wrong;
     for (int c = 0; c < kNumCollectives; ++c) {
       for (const std::size_t count : {std::size_t{1}, std::size_t{5'000}, std::size_t{400'000}}) {
-        comm::MeasureSpec spec;
+        diagnose::MeasureSpec spec;
         spec.collective = static_cast<Collective>(c);
         spec.count = count;
         spec.iterations = 2;
-        if (comm::measure(comm, spec).wrong != 0) wrong += std::string(name(spec.collective)) + " ";
+        if (diagnose::measure(comm, spec).wrong != 0)
+          wrong += std::string(name(spec.collective)) + " ";
       }
     }
     return fmt::format("{} hosts, {} local, wrong: {}", comm.facts().num_hosts,

@@ -72,9 +72,9 @@ void run_rank(int rank, int size, const RankOptions& options, const std::vector<
     comm::Runtime& runtime = comm::Runtime::process();
     runtime.set("TUNE", "0", "test");
     for (const auto& [name, value] : options.settings) runtime.set(name, value, "test");
-    comm::UniqueId id{};
+    bootstrap::UniqueId id{};
     if (rank == 0) {
-      id = comm::make_unique_id(runtime.config(), runtime.context());
+      id = bootstrap::make_unique_id(runtime.config(), runtime.context());
       for (int r = 1; r < size; ++r) {
         write_all(ids[static_cast<std::size_t>(r)].write, id.data(), id.size());
       }

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "bootstrap/unique_id.h"
 #include "capi/nccl/config.h"
 #include "capi/nccl/group.h"
 #include "capi/nccl/guard.h"
 #include "capi/nccl/handle.h"
-#include "comm/bootstrap/unique_id.h"
 #include "comm/device_memory.h"
 #include "comm/runtime.h"
 #include "core/log.h"
@@ -20,9 +20,9 @@
 namespace ropewalk::nccl {
 namespace {
 
+using bootstrap::UniqueId;
 using comm::Communicator;
 using comm::Runtime;
-using comm::UniqueId;
 using Make = std::function<std::unique_ptr<Communicator>()>;
 
 static_assert(sizeof(ncclUniqueId) == sizeof(UniqueId));
@@ -95,7 +95,7 @@ ncclResult_t init_here(ncclComm_t* place, int size, const ncclUniqueId& id, int 
 
 ncclUniqueId make_id() {
   Runtime& runtime = Runtime::process();
-  const UniqueId made = comm::make_unique_id(runtime.config(), runtime.context());
+  const UniqueId made = bootstrap::make_unique_id(runtime.config(), runtime.context());
   ncclUniqueId id;
   std::memcpy(id.internal, made.data(), made.size());
   return id;
@@ -261,7 +261,7 @@ ncclResult_t async_error(ncclComm_t comm) {
   // Nothing is under way any more, and what there was is known.
   if (core.revoked.load(std::memory_order_acquire)) return ncclSuccess;
   core.comm->look_at_device();
-  const comm::Fate& fate = core.comm->fate();
+  const bootstrap::Fate& fate = core.comm->fate();
   return fate.broken() ? to_nccl(fate.error().code()) : ncclSuccess;
 }
 

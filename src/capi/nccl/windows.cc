@@ -70,7 +70,7 @@ void* pointer_at(const Window& window, int rank, std::size_t offset, const char*
     throw Error(Errc::kInvalidArgument, "{}: {} is outside 0 to {}", argument, rank,
                 window.reached.size() - 1);
   }
-  const comm::BufferRange& range = window.reached[static_cast<std::size_t>(rank)];
+  const link::BufferRange& range = window.reached[static_cast<std::size_t>(rank)];
   if (range.begin == nullptr) return nullptr;
   if (offset > range.bytes) {
     throw Error(Errc::kInvalidArgument, "offset: {} is beyond the {} bytes of rank {}", offset,

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "capi/nccl/nccl_api.h"
-#include "comm/buffer_range.h"
+#include "link/buffer_range.h"
 
 namespace ropewalk::nccl {
 
@@ -23,7 +23,7 @@ struct Window {
   void* buffer = nullptr;                  ///< this rank's
   int rank = 0;                            ///< this rank
   bool all_load_store = false;             ///< all ranks reach each other's memory (ncclTeamLsa)
-  std::vector<comm::BufferRange> reached;  ///< by rank: where this rank reaches its buffer
+  std::vector<link::BufferRange> reached;  ///< by rank: where this rank reaches its buffer
 };
 
 /// Threads: any.

@@ -7,16 +7,16 @@
 #include <span>
 #include <utility>
 
-#include "comm/cuda/cuda_error.h"
-#include "comm/cuda/ipc_sharing.h"
 #include "comm/scaling.h"
 #include "core/log.h"
 #include "core/mutex.h"
 #include "executor/block/pack.h"
 #include "executor/call_history.h"
+#include "executor/cuda/cuda_error.h"
 #include "executor/cuda/kernel.h"
 #include "executor/cuda/kernel_table.h"
 #include "executor/program.h"
+#include "link/cuda/ipc_sharing.h"
 #include "schedule/lags.h"
 #include "schedule/layout.h"
 #include "schedule/repeat.h"
@@ -76,11 +76,11 @@ std::size_t ll128_slot(int ranks) {
 }
 
 // Collective.
-int fewest_multiprocessors(Bootstrap& bootstrap, int device, Deadline deadline) {
+int fewest_multiprocessors(bootstrap::Bootstrap& bootstrap, int device, Deadline deadline) {
   std::vector<int> all(static_cast<std::size_t>(bootstrap.size()));
   int& own = all[static_cast<std::size_t>(bootstrap.rank())];
-  check_cuda(cudaDeviceGetAttribute(&own, cudaDevAttrMultiProcessorCount, device),
-             "asking for the number of multiprocessors");
+  executor::check_cuda(cudaDeviceGetAttribute(&own, cudaDevAttrMultiProcessorCount, device),
+                       "asking for the number of multiprocessors");
   bootstrap.all_gather(std::as_writable_bytes(std::span(all)), sizeof own, deadline);
   return *std::min_element(all.begin(), all.end());
 }
@@ -92,7 +92,8 @@ bool same_way(const CollectiveCall& a, const CollectiveCall& b) {
 
 }  // namespace
 
-CudaGroup::CudaGroup(Bootstrap& bootstrap, const Config& config, Runtime& runtime, int device)
+CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runtime& runtime,
+                     int device)
     : device_(device),
       rank_(bootstrap.rank()),
       size_(bootstrap.size()),
@@ -107,11 +108,11 @@ CudaGroup::CudaGroup(Bootstrap& bootstrap, const Config& config, Runtime& runtim
     throw Error(Errc::kInvalidUsage, "{} ranks with GPUs on one host; at most {} are supported",
                 size_, executor::kMaxPeers);
   }
-  const CurrentDevice current(device_);
+  const executor::CurrentDevice current(device_);
   layout_.ranks = size_;
   layout_.channels = kChannels;
   layout_.shapes[index(Protocol::kLl)] = flagged_shape(kLlSlot);
-  peers_ = std::make_unique<DevicePeers>(bootstrap, config, runtime.token(), device_);
+  peers_ = std::make_unique<link::DevicePeers>(bootstrap, config, runtime.token(), device_);
   // Without lines that arrive whole there is no ll128. Pinned memory is dearer than that of a GPU.
   layout_.shapes[index(Protocol::kLl128)] =
       flagged_shape(peers_->whole_lines() ? ll128_slot(size_) : 0);
@@ -121,25 +122,29 @@ CudaGroup::CudaGroup(Bootstrap& bootstrap, const Config& config, Runtime& runtim
   if (!peers_->peer_access()) budget /= kHostWindowShare;
   layout_.shapes[index(Protocol::kSimple)] = simple_shape(budget, size_);
   int capability = 0;
-  check_cuda(cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device_),
-             "asking for the compute capability");
+  executor::check_cuda(
+      cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device_),
+      "asking for the compute capability");
   can_overlap_ = capability >= 9 && config.flag(Setting::kOverlapLaunches);
   void* control = nullptr;
-  check_cuda(cudaHostAlloc(&control, sizeof(executor::Control), cudaHostAllocMapped),
-             "taking pinned memory");
+  executor::check_cuda(cudaHostAlloc(&control, sizeof(executor::Control), cudaHostAllocMapped),
+                       "taking pinned memory");
   control_ = new (control) executor::Control;
   void* mapped = nullptr;
-  check_cuda(cudaHostGetDevicePointer(&mapped, control, 0), "mapping pinned memory");
+  executor::check_cuda(cudaHostGetDevicePointer(&mapped, control, 0), "mapping pinned memory");
   control_on_device_ = static_cast<executor::Control*>(mapped);
-  check_cuda(cudaStreamCreateWithFlags(&setup_stream_, cudaStreamNonBlocking), "making a stream");
-  check_cuda(cudaEventCreateWithFlags(&last_event_, cudaEventDisableTiming), "making an event");
+  executor::check_cuda(cudaStreamCreateWithFlags(&setup_stream_, cudaStreamNonBlocking),
+                       "making a stream");
+  executor::check_cuda(cudaEventCreateWithFlags(&last_event_, cudaEventDisableTiming),
+                       "making an event");
 
   peers_->open_windows(bootstrap, layout_.bytes(), setup_stream_, deadline_of(config));
   if (!peers_->peer_access()) direct_ = Direct::kOff;
   std::vector<bool> elsewhere;
   for (int r = 0; r < size_; ++r) elsewhere.push_back(!peers_->same_process(r));
-  buffers_ = std::make_unique<RegisteredBuffers>(bootstrap, std::make_unique<IpcSharing>(device_),
-                                                 std::move(elsewhere), direct_ != Direct::kOff);
+  buffers_ = std::make_unique<link::RegisteredBuffers>(
+      bootstrap, std::make_unique<link::IpcSharing>(device_), std::move(elsewhere),
+      direct_ != Direct::kOff);
   lay_links();
   bootstrap.barrier(deadline_of(config));
 
@@ -147,15 +152,15 @@ CudaGroup::CudaGroup(Bootstrap& bootstrap, const Config& config, Runtime& runtim
   // multiprocessor, on the smallest GPU of all. A launch of messages has up to two for each peer.
   const int blocks = fewest_multiprocessors(bootstrap, device_, deadline_of(config));
   max_channels_ = std::min(kChannels, blocks);
-  DeviceTuner::Limits limits;
+  tune::DeviceTuner::Limits limits;
   limits.channels = max_channels_;
   limits.message_channels = std::clamp(blocks / (2 * std::max(1, size_ - 1)), 1, max_channels_);
   limits.whole_lines = peers_->whole_lines();
   for (std::size_t p = 0; p < kNumProtocols; ++p) {
     limits.slot_bytes[p] = layout_.shapes[p].slot_bytes;
   }
-  tuner_ = std::make_unique<DeviceTuner>(config, size_, limits,
-                                         constants(bootstrap, config, limits), schedules_);
+  tuner_ = std::make_unique<tune::DeviceTuner>(config, size_, limits,
+                                               constants(bootstrap, config, limits), schedules_);
   log::info(log::kInit, "rank {} of {} works on GPU {}: {} MiB of device memory", rank_, size_,
             device_, memory_bytes() >> 20);
 }
@@ -172,22 +177,22 @@ CudaGroup::~CudaGroup() {
   if (setup_stream_ != nullptr) cudaStreamDestroy(setup_stream_);
   if (control_ != nullptr) cudaFreeHost(control_);
   for (auto* ends : {&send_ends_, &receive_ends_}) {
-    for (DeviceMemory& memory : *ends) memory = DeviceMemory();
+    for (link::DeviceMemory& memory : *ends) memory = link::DeviceMemory();
   }
-  boards_ = DeviceMemory();
+  boards_ = link::DeviceMemory();
   buffers_.reset();
   peers_.reset();
   cudaSetDevice(before);
 }
 
 template <typename T>
-DeviceMemory CudaGroup::device_copy(const std::vector<T>& values) {
-  const RelaxedCapture relaxed;
-  DeviceMemory memory(values.size() * sizeof(T));
-  check_cuda(cudaMemcpyAsync(memory.data(), values.data(), memory.bytes(), cudaMemcpyHostToDevice,
-                             setup_stream_),
-             "writing to device memory");
-  check_cuda(cudaStreamSynchronize(setup_stream_), "writing to device memory");
+link::DeviceMemory CudaGroup::device_copy(const std::vector<T>& values) {
+  const executor::RelaxedCapture relaxed;
+  link::DeviceMemory memory(values.size() * sizeof(T));
+  executor::check_cuda(cudaMemcpyAsync(memory.data(), values.data(), memory.bytes(),
+                                       cudaMemcpyHostToDevice, setup_stream_),
+                       "writing to device memory");
+  executor::check_cuda(cudaStreamSynchronize(setup_stream_), "writing to device memory");
   return memory;
 }
 
@@ -240,7 +245,7 @@ executor::LaunchLinks CudaGroup::links_of(Protocol protocol) const {
 std::size_t CudaGroup::memory_bytes() const noexcept {
   std::size_t total = peers_->device_bytes();
   for (const auto* ends : {&send_ends_, &receive_ends_}) {
-    for (const DeviceMemory& memory : *ends) total += memory.bytes();
+    for (const link::DeviceMemory& memory : *ends) total += memory.bytes();
   }
   for (const auto& [key, prepared] : prepared_) total += prepared.programs.bytes();
   return total;
@@ -267,7 +272,7 @@ void CudaGroup::drop_given() {
   while (!ways_.empty()) drop_last_way();
   for (auto entry = prepared_.begin(); entry != prepared_.end();) {
     const auto next = std::next(entry);
-    if (std::get<0>(entry->first) == kGivenSchedule) {
+    if (std::get<0>(entry->first) == tune::kGivenSchedule) {
       retired_.push_back(std::move(entry->second.programs));
       prepared_.erase(entry);
     }
@@ -287,7 +292,8 @@ const schedule::Checked* CudaGroup::given_for(const CollectiveCall& call) const 
   return has_root(call.collective) && given.schedule().root != call.root ? nullptr : &given;
 }
 
-CudaGroup::Prepared& CudaGroup::prepared(const CollectiveCall& call, const DeviceChoice& choice,
+CudaGroup::Prepared& CudaGroup::prepared(const CollectiveCall& call,
+                                         const tune::DeviceChoice& choice,
                                          const schedule::Checked* given) {
   const int root = has_root(call.collective) ? call.root : 0;
   const bool flagged = choice.protocol != Protocol::kSimple;
@@ -343,7 +349,7 @@ CudaGroup::Way& CudaGroup::way_of(const CollectiveCall& call, bool in_place) {
       given != nullptr
           ? tuner_->choose_given(*given, unit_bytes)
           : tuner_->choose(call.collective, has_root(call.collective) ? call.root : 0, unit_bytes);
-  const DeviceChoice& choice = way->choice;
+  const tune::DeviceChoice& choice = way->choice;
   Prepared& program = prepared(call, choice, given);
   const schedule::Schedule& schedule = program.checked->schedule();
   if (in_place && !program.checked->report().in_place) {
@@ -431,7 +437,7 @@ CudaGroup::Way& CudaGroup::way_of(const CollectiveCall& call, bool in_place) {
 void CudaGroup::check_buffer(const void* buffer, std::size_t bytes, const char* name) const {
   if (bytes == 0) return;
   cudaPointerAttributes attributes{};
-  check_cuda(cudaPointerGetAttributes(&attributes, buffer), "looking at a buffer");
+  executor::check_cuda(cudaPointerGetAttributes(&attributes, buffer), "looking at a buffer");
   if (attributes.type == cudaMemoryTypeUnregistered) {
     throw Error(Errc::kInvalidArgument, "{}: {} is memory that no GPU can reach", name, buffer);
   }
@@ -443,10 +449,10 @@ void CudaGroup::check_buffer(const void* buffer, std::size_t bytes, const char* 
 
 void CudaGroup::fill_reach(Way& way, const CollectiveCall& call) const {
   if (!way.direct) return;
-  const BufferRange input{call.input, way.input_bytes};
-  const BufferRange output{call.output, way.args.output_bytes};
-  const auto visible_here = [](const BufferRange& range) {
-    return range.bytes == 0 || range.begin == nullptr || from_cuda_malloc(range.begin);
+  const link::BufferRange input{call.input, way.input_bytes};
+  const link::BufferRange output{call.output, way.args.output_bytes};
+  const auto visible_here = [](const link::BufferRange& range) {
+    return range.bytes == 0 || range.begin == nullptr || link::from_cuda_malloc(range.begin);
   };
   const bool in_process = visible_here(input) && visible_here(output);
   way.args.visible = 0;
@@ -472,7 +478,7 @@ void CudaGroup::show(Message& message) const {
     return;
   }
   if (peers_->same_process(message.peer)) {
-    message.visible = from_cuda_malloc(message.data);
+    message.visible = link::from_cuda_malloc(message.data);
   } else if (const auto shift = buffers_->seen_by(message.peer, {message.data, message.bytes})) {
     message.visible = true;
     message.shift = *shift;
@@ -484,8 +490,8 @@ void CudaGroup::show(Message& message) const {
 void CudaGroup::launch(const CollectiveCall& call, bool in_place, const executor::CallTag& tag,
                        DeviceStream stream) {
   if (call.count == 0) return;
-  const CurrentDevice current(device_);
-  const RelaxedCapture relaxed;
+  const executor::CurrentDevice current(device_);
+  const executor::RelaxedCapture relaxed;
   Way& way = way_of(call, in_place);
   // Repeated calls with the same buffers are the common case.
   if (call.input != way.checked_input || call.output != way.checked_output) {
@@ -509,36 +515,38 @@ void CudaGroup::launch(const CollectiveCall& call, bool in_place, const executor
 void CudaGroup::launch_copied(const CollectiveCall& call, const Extent& extent,
                               const executor::CallTag& tag, DeviceStream stream) {
   if (extent.input_bytes == 0) return;
-  const CurrentDevice current(device_);
+  const executor::CurrentDevice current(device_);
   const auto on = static_cast<cudaStream_t>(stream);
   if (check_pointers_) check_buffer(call.input, extent.input_bytes, "sendbuf");
   void* copy = nullptr;
-  check_cuda(cudaMallocAsync(&copy, extent.input_bytes, on), "taking memory for a copy of sendbuf");
+  executor::check_cuda(cudaMallocAsync(&copy, extent.input_bytes, on),
+                       "taking memory for a copy of sendbuf");
   const cudaError_t copied =
       cudaMemcpyAsync(copy, call.input, extent.input_bytes, cudaMemcpyDefault, on);
   CollectiveCall from_copy = call;
   from_copy.input = copy;
   try {
-    check_cuda(copied, "copying sendbuf");
+    executor::check_cuda(copied, "copying sendbuf");
     launch(from_copy, false, tag, stream);
   } catch (const Error&) {
     cudaFreeAsync(copy, on);
     throw;
   }
-  check_cuda(cudaFreeAsync(copy, on), "freeing the copy of sendbuf");
+  executor::check_cuda(cudaFreeAsync(copy, on), "freeing the copy of sendbuf");
 }
 
 std::string CudaGroup::describe_way(const CollectiveCall& call) {
   if (call.count == 0) return "nothing";
-  const CurrentDevice current(device_);
-  const DeviceChoice& choice = way_of(call, false).choice;
+  const executor::CurrentDevice current(device_);
+  const tune::DeviceChoice& choice = way_of(call, false).choice;
   return fmt::format("{} {} {}x{} chunk {}", choice.algorithm, executor::name(choice.protocol),
                      choice.channels, choice.threads, choice.chunk_bytes);
 }
 
 bool CudaGroup::follow_last(cudaStream_t stream) {
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  check_cuda(cudaStreamIsCapturing(stream, &capturing), "asking a stream whether it captures");
+  executor::check_cuda(cudaStreamIsCapturing(stream, &capturing),
+                       "asking a stream whether it captures");
   if (capturing != cudaStreamCaptureStatusNone) {
     // A graph's own order holds within it; what ran before was not captured.
     captured_ = true;
@@ -546,9 +554,9 @@ bool CudaGroup::follow_last(cudaStream_t stream) {
   }
   // The last stream itself may be gone by now, and another one have its address.
   unsigned long long id = 0;
-  check_cuda(cudaStreamGetId(stream, &id), "asking for a stream's number");
+  executor::check_cuda(cudaStreamGetId(stream, &id), "asking for a stream's number");
   if (launched_ && id != last_stream_) {
-    check_cuda(cudaStreamWaitEvent(stream, last_event_, 0), "ordering two streams");
+    executor::check_cuda(cudaStreamWaitEvent(stream, last_event_, 0), "ordering two streams");
   }
   if (buffers_->unsettled() && idle()) buffers_->settle();
   last_stream_ = id;
@@ -564,12 +572,13 @@ bool CudaGroup::idle() const {
 }
 
 void CudaGroup::wait_until_idle() const {
-  if (launched_) check_cuda(cudaEventSynchronize(last_event_), "waiting for the last operation");
-  if (captured_) check_cuda(cudaDeviceSynchronize(), "waiting for graphs");
+  if (launched_)
+    executor::check_cuda(cudaEventSynchronize(last_event_), "waiting for the last operation");
+  if (captured_) executor::check_cuda(cudaDeviceSynchronize(), "waiting for graphs");
 }
 
 void CudaGroup::mark_last(cudaStream_t stream) {
-  check_cuda(cudaEventRecord(last_event_, stream), "marking a stream");
+  executor::check_cuda(cudaEventRecord(last_event_, stream), "marking a stream");
   launched_ = true;
 }
 
@@ -577,9 +586,9 @@ void CudaGroup::start(const void* kernel, unsigned blocks, unsigned threads, voi
                       std::size_t shared, cudaStream_t stream) {
   const bool ordered = follow_last(stream);
   if (shared > std::size_t{48} << 10) {
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(shared)),
-               "asking for shared memory");
+    executor::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              static_cast<int>(shared)),
+                         "asking for shared memory");
   }
   // The next launch may begin while this one ends (CudaBlock::prologue()).
   cudaLaunchAttribute overlap{};
@@ -593,15 +602,15 @@ void CudaGroup::start(const void* kernel, unsigned blocks, unsigned threads, voi
   config.attrs = &overlap;
   config.numAttrs = can_overlap_ ? 1 : 0;
   void* parameters[] = {args};
-  check_cuda(cudaLaunchKernelExC(&config, kernel, parameters), "starting a kernel");
+  executor::check_cuda(cudaLaunchKernelExC(&config, kernel, parameters), "starting a kernel");
   if (ordered) mark_last(stream);
 }
 
 // ---- registered buffers -----------------------------------------------------------------
 
 std::uint64_t CudaGroup::register_buffer(const void* buffer, std::size_t bytes, Deadline deadline) {
-  const CurrentDevice current(device_);
-  const RelaxedCapture relaxed;
+  const executor::CurrentDevice current(device_);
+  const executor::RelaxedCapture relaxed;
   if (buffers_->unsettled()) {
     wait_until_idle();
     buffers_->settle();
@@ -612,8 +621,8 @@ std::uint64_t CudaGroup::register_buffer(const void* buffer, std::size_t bytes, 
 }
 
 void CudaGroup::deregister_buffer(std::uint64_t number) {
-  const CurrentDevice current(device_);
-  const RelaxedCapture relaxed;
+  const executor::CurrentDevice current(device_);
+  const executor::RelaxedCapture relaxed;
   buffers_->remove(number);
   forget_buffers();
   // Closing memory may wait for the GPU, where an operation may wait for a rank of this thread that
@@ -631,8 +640,8 @@ void CudaGroup::forget_buffers() noexcept {
 // ---- messages ---------------------------------------------------------------------------
 
 void CudaGroup::launch(const std::vector<PointToPointCall>& calls, DeviceStream stream) {
-  const CurrentDevice current(device_);
-  const RelaxedCapture relaxed;
+  const executor::CurrentDevice current(device_);
+  const executor::RelaxedCapture relaxed;
   const auto on = static_cast<cudaStream_t>(stream);
   // To and from this rank itself: pairs in order.
   std::vector<const PointToPointCall*> own_sends;
@@ -657,7 +666,7 @@ void CudaGroup::launch(const std::vector<PointToPointCall>& calls, DeviceStream 
     const std::size_t bytes = own_sends[i]->count * size_of(own_sends[i]->type);
     if (bytes == 0) continue;
     const bool ordered = follow_last(on);
-    check_cuda(
+    executor::check_cuda(
         cudaMemcpyAsync(own_receives[i]->output, own_sends[i]->input, bytes, cudaMemcpyDefault, on),
         "copying a message to this rank itself");
     if (ordered) mark_last(on);
@@ -674,7 +683,7 @@ void CudaGroup::launch(const std::vector<PointToPointCall>& calls, DeviceStream 
     for (const PointToPointCall& call : wave) {
       Message& message = args.messages[args.num_messages++];
       message.bytes = call.count * size_of(call.type);
-      const DeviceChoice choice = tuner_->choose_message(message.bytes);
+      const tune::DeviceChoice choice = tuner_->choose_message(message.bytes);
       message.chunk_bytes = choice.chunk_bytes;
       message.peer = call.peer;
       message.first_block = static_cast<std::uint16_t>(blocks);
@@ -724,8 +733,8 @@ std::optional<Error> CudaGroup::stopped() const {
   return {};
 }
 
-void CudaGroup::finish(Bootstrap& bootstrap) {
-  const CurrentDevice current(device_);
+void CudaGroup::finish(bootstrap::Bootstrap& bootstrap) {
+  const executor::CurrentDevice current(device_);
   wait_until_idle();
   // Before the others hear of it: who has left may free its memory.
   buffers_->close_all();
@@ -749,8 +758,9 @@ void CudaGroup::finish(Bootstrap& bootstrap) {
 
 // ---- making one -------------------------------------------------------------------------
 
-std::unique_ptr<DeviceGroup> attach_device(Bootstrap& bootstrap, const Config& config,
-                                           Runtime& runtime, const GroupFacts& facts, int device) {
+std::unique_ptr<DeviceGroup> attach_device(bootstrap::Bootstrap& bootstrap, const Config& config,
+                                           Runtime& runtime, const tune::GroupFacts& facts,
+                                           int device) {
   if (facts.num_hosts > 1) {
     throw Error(Errc::kInvalidUsage, "the ranks' GPUs are on {} hosts; one is supported",
                 facts.num_hosts);
@@ -774,7 +784,7 @@ std::string why_no_device() {
 
 int current_device() {
   int device = 0;
-  check_cuda(cudaGetDevice(&device), "asking for the current device");
+  executor::check_cuda(cudaGetDevice(&device), "asking for the current device");
   return device;
 }
 

@@ -11,20 +11,20 @@
 #include <tuple>
 #include <vector>
 
-#include "comm/cuda/device_peers.h"
-#include "comm/cuda/device_tuner.h"
-#include "comm/cuda/device_window.h"
-#include "comm/device_constants.h"
 #include "comm/device_group.h"
-#include "comm/registered_buffers.h"
 #include "executor/block/launch.h"
+#include "link/cuda/device_peers.h"
+#include "link/cuda/device_window.h"
+#include "link/registered_buffers.h"
 #include "schedule/checked.h"
+#include "tune/cuda/device_tuner.h"
+#include "tune/device_constants.h"
 
 namespace ropewalk::comm {
 
 class CudaGroup final : public DeviceGroup {
  public:
-  CudaGroup(Bootstrap& bootstrap, const Config& config, Runtime& runtime, int device);
+  CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runtime& runtime, int device);
   ~CudaGroup() override;
   CudaGroup(const CudaGroup&) = delete;
   CudaGroup& operator=(const CudaGroup&) = delete;
@@ -41,14 +41,14 @@ class CudaGroup final : public DeviceGroup {
   }
   std::uint64_t register_buffer(const void* buffer, std::size_t bytes, Deadline deadline) override;
   void deregister_buffer(std::uint64_t number) override;
-  [[nodiscard]] const std::vector<BufferRange>& reached_buffers(
+  [[nodiscard]] const std::vector<link::BufferRange>& reached_buffers(
       std::uint64_t number) const override {
     return buffers_->reached(number);
   }
   [[nodiscard]] bool reaches_all() const noexcept override { return direct_ != Direct::kOff; }
   void abort() noexcept override;
   [[nodiscard]] std::optional<Error> stopped() const override;
-  void finish(Bootstrap& bootstrap) override;
+  void finish(bootstrap::Bootstrap& bootstrap) override;
   [[nodiscard]] int device() const noexcept override { return device_; }
   [[nodiscard]] std::size_t memory_bytes() const noexcept override;
   [[nodiscard]] std::string describe_way(const CollectiveCall& call) override;
@@ -57,7 +57,7 @@ class CudaGroup final : public DeviceGroup {
   // A checked schedule of this rank in device memory.
   struct Prepared {
     std::shared_ptr<const schedule::Checked> checked;
-    DeviceMemory programs;
+    link::DeviceMemory programs;
     std::uint32_t program_bytes = 0;
     std::uint32_t max_operands = 0;
     std::uint32_t max_sends = 0;
@@ -69,9 +69,9 @@ class CudaGroup final : public DeviceGroup {
   struct Way {
     CollectiveCall call;  // without buffers
     bool in_place = false;
-    DeviceChoice choice;
+    tune::DeviceChoice choice;
     executor::LaunchArgs args;
-    DeviceMemory begins;  // where the channels' shares differ
+    link::DeviceMemory begins;  // where the channels' shares differ
     const void* kernel = nullptr;
     std::size_t shared_bytes = 0;
     std::size_t input_bytes = 0;
@@ -83,17 +83,17 @@ class CudaGroup final : public DeviceGroup {
 
   void lay_links();
   // Of the cost model: kept ones, or measured now. Collective.
-  DeviceConstants constants(Bootstrap& bootstrap, const Config& config,
-                            const DeviceTuner::Limits& limits);
-  DeviceTimes measure(const Config& config, const DeviceTuner::Limits& limits,
-                      const DeviceConstants& constants);
+  tune::DeviceConstants constants(bootstrap::Bootstrap& bootstrap, const Config& config,
+                                  const tune::DeviceTuner::Limits& limits);
+  tune::DeviceTimes measure(const Config& config, const tune::DeviceTuner::Limits& limits,
+                            const tune::DeviceConstants& constants);
   double seconds_of(Collective collective, std::size_t unit_bytes, std::byte* buffer,
                     cudaStream_t stream);
   // Device memory with `values`, also while a stream of this thread captures.
   template <typename T>
-  DeviceMemory device_copy(const std::vector<T>& values);
+  link::DeviceMemory device_copy(const std::vector<T>& values);
   [[nodiscard]] executor::LaunchLinks links_of(executor::Protocol protocol) const;
-  Prepared& prepared(const CollectiveCall& call, const DeviceChoice& choice,
+  Prepared& prepared(const CollectiveCall& call, const tune::DeviceChoice& choice,
                      const schedule::Checked* given);
   // Null when the tuner chooses.
   [[nodiscard]] const schedule::Checked* given_for(const CollectiveCall& call) const;
@@ -127,20 +127,20 @@ class CudaGroup final : public DeviceGroup {
   bool check_calls_ = true;
   std::uint64_t timeout_ns_ = 0;
   int max_channels_ = 1;
-  WindowLayout layout_;
-  std::array<DeviceMemory, executor::kNumProtocols> send_ends_;
-  std::array<DeviceMemory, executor::kNumProtocols> receive_ends_;
-  DeviceMemory boards_;  // addresses of this rank's tags in all windows
-  std::unique_ptr<DevicePeers> peers_;
-  std::unique_ptr<RegisteredBuffers> buffers_;
+  link::WindowLayout layout_;
+  std::array<link::DeviceMemory, executor::kNumProtocols> send_ends_;
+  std::array<link::DeviceMemory, executor::kNumProtocols> receive_ends_;
+  link::DeviceMemory boards_;  // addresses of this rank's tags in all windows
+  std::unique_ptr<link::DevicePeers> peers_;
+  std::unique_ptr<link::RegisteredBuffers> buffers_;
   executor::Control* control_ = nullptr;  // in pinned memory
   executor::Control* control_on_device_ = nullptr;
-  std::unique_ptr<DeviceTuner> tuner_;
+  std::unique_ptr<tune::DeviceTuner> tuner_;
   schedule::CheckedSchedules& schedules_;
   std::map<std::tuple<std::string, Collective, int, int, bool>, Prepared> prepared_;
   std::map<Collective, std::shared_ptr<const schedule::Checked>> given_;  // by the user
   // Of ways and schedules that are not used any more: kernels and graphs may still read it.
-  std::vector<DeviceMemory> retired_;
+  std::vector<link::DeviceMemory> retired_;
   std::vector<std::unique_ptr<Way>> ways_;  // the most recently used first
   cudaStream_t setup_stream_ = nullptr;     // apart from the user's streams
   cudaEvent_t last_event_ = nullptr;

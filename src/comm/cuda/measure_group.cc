@@ -4,14 +4,14 @@
 #include <span>
 #include <vector>
 
-#include "comm/cuda/captured_graph.h"
-#include "comm/cuda/cuda_error.h"
 #include "comm/cuda/cuda_group.h"
-#include "comm/cuda/owned.h"
-#include "comm/device_constants.h"
-#include "comm/machine_constants.h"
-#include "comm/tuning_store.h"
 #include "core/log.h"
+#include "executor/cuda/captured_graph.h"
+#include "executor/cuda/cuda_error.h"
+#include "executor/cuda/owned.h"
+#include "tune/device_constants.h"
+#include "tune/machine_constants.h"
+#include "tune/tuning_store.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -27,8 +27,9 @@ constexpr std::uint32_t kFirstCall = 0x80000000;
 
 std::string name_of(int device, int ranks, bool peer_access) {
   cudaDeviceProp properties{};
-  check_cuda(cudaGetDeviceProperties(&properties, device), "asking for a GPU's properties");
-  return fmt::format("{}/{} x {}{}", machine_name(), properties.name, ranks,
+  executor::check_cuda(cudaGetDeviceProperties(&properties, device),
+                       "asking for a GPU's properties");
+  return fmt::format("{}/{} x {}{}", tune::machine_name(), properties.name, ranks,
                      peer_access ? "" : ", no peer access");
 }
 
@@ -42,7 +43,7 @@ double CudaGroup::seconds_of(Collective collective, std::size_t unit_bytes, std:
   call.type = DataType::kFloat32;
   call.count = unit_bytes / sizeof(float);
   call.input = buffer;
-  call.output = buffer + DeviceTimes::kLinkBytes;
+  call.output = buffer + tune::DeviceTimes::kLinkBytes;
   executor::CallTag tag;
   tag.count = call.count;
   tag.collective = static_cast<std::uint8_t>(collective);
@@ -51,77 +52,77 @@ double CudaGroup::seconds_of(Collective collective, std::size_t unit_bytes, std:
     launch(call, false, tag, stream);
   };
   enqueue();
-  check_cuda(cudaStreamSynchronize(stream), "measuring");
-  CapturedGraph graph(stream);
+  executor::check_cuda(cudaStreamSynchronize(stream), "measuring");
+  executor::CapturedGraph graph(stream);
   graph.begin();
   for (int i = 0; i < kOperations; ++i) enqueue();
   graph.end();
   graph.load();
   graph.launch();
-  check_cuda(cudaStreamSynchronize(stream), "measuring");
+  executor::check_cuda(cudaStreamSynchronize(stream), "measuring");
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < kLaunches; ++i) graph.launch();
-  check_cuda(cudaStreamSynchronize(stream), "measuring");
+  executor::check_cuda(cudaStreamSynchronize(stream), "measuring");
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
   return passed.count() / (kLaunches * kOperations);
 }
 
-DeviceTimes CudaGroup::measure(const Config& config, const DeviceTuner::Limits& limits,
-                               const DeviceConstants& constants) {
-  DeviceMemory buffer(static_cast<std::size_t>(size_ + 1) * DeviceTimes::kLinkBytes);
-  const Stream stream;
+tune::DeviceTimes CudaGroup::measure(const Config& config, const tune::DeviceTuner::Limits& limits,
+                                     const tune::DeviceConstants& constants) {
+  link::DeviceMemory buffer(static_cast<std::size_t>(size_ + 1) * tune::DeviceTimes::kLinkBytes);
+  const executor::Stream stream;
   const auto time = [&](Protocol protocol, const char* channels, Collective collective,
                         std::size_t bytes) {
     Config forced = config;
     forced.set("ALGORITHM", "ring", "measuring");
     forced.set("PROTOCOL", executor::name(protocol), "measuring");
     forced.set("CHANNELS", channels, "measuring");
-    tuner_ = std::make_unique<DeviceTuner>(forced, size_, limits, constants, schedules_);
+    tuner_ = std::make_unique<tune::DeviceTuner>(forced, size_, limits, constants, schedules_);
     while (!ways_.empty()) drop_last_way();
     return seconds_of(collective, bytes, buffer.data(), stream.get());
   };
-  DeviceTimes times;
+  tune::DeviceTimes times;
   for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
     if (protocol == Protocol::kLl128 && !limits.whole_lines) continue;
     const auto p = static_cast<std::size_t>(protocol);
-    times.gather[p] = time(protocol, "1", Collective::kAllGather, DeviceTimes::kShortBytes);
-    times.reduce[p] = time(protocol, "1", Collective::kAllReduce, DeviceTimes::kShortBytes);
-    times.block[p] = time(protocol, "1", Collective::kAllGather, DeviceTimes::kBlockBytes[p]);
+    times.gather[p] = time(protocol, "1", Collective::kAllGather, tune::DeviceTimes::kShortBytes);
+    times.reduce[p] = time(protocol, "1", Collective::kAllReduce, tune::DeviceTimes::kShortBytes);
+    times.block[p] = time(protocol, "1", Collective::kAllGather, tune::DeviceTimes::kBlockBytes[p]);
   }
-  times.link = time(Protocol::kSimple, "0", Collective::kAllGather, DeviceTimes::kLinkBytes);
+  times.link = time(Protocol::kSimple, "0", Collective::kAllGather, tune::DeviceTimes::kLinkBytes);
   while (!ways_.empty()) drop_last_way();
   captured_ = false;  // the graphs are gone
   launched_ = false;
   return times;
 }
 
-DeviceConstants CudaGroup::constants(Bootstrap& bootstrap, const Config& config,
-                                     const DeviceTuner::Limits& limits) {
-  const DeviceBase base = device_base(peers_->peer_access());
+tune::DeviceConstants CudaGroup::constants(bootstrap::Bootstrap& bootstrap, const Config& config,
+                                           const tune::DeviceTuner::Limits& limits) {
+  const tune::DeviceBase base = tune::device_base(peers_->peer_access());
   if (size_ < 2 || !config.flag(Setting::kTune)) return base.constants;
   const Deadline deadline = deadline_of(config);
-  const std::string file = tuning_file(config);
+  const std::string file = tune::tuning_file(config);
   // The first rank's word holds for all: ranks that choose differently do not understand each
   // other.
   struct Known {
     bool known = false;
-    DeviceConstants constants;
+    tune::DeviceConstants constants;
   } known;
   std::string name;
   if (rank_ == 0) {
     name = name_of(device_, size_, peers_->peer_access());
-    if (const auto entry = read_tuning(file, name)) {
-      if (const auto kept = device_constants_of(*entry)) known = {true, *kept};
+    if (const auto entry = tune::read_tuning(file, name)) {
+      if (const auto kept = tune::device_constants_of(*entry)) known = {true, *kept};
     }
   }
   bootstrap.broadcast(std::as_writable_bytes(std::span(&known, 1)), 0, deadline);
   if (known.known) return known.constants;
-  std::vector<DeviceTimes> all(static_cast<std::size_t>(size_));
+  std::vector<tune::DeviceTimes> all(static_cast<std::size_t>(size_));
   all[static_cast<std::size_t>(rank_)] = measure(config, limits, base.constants);
-  bootstrap.all_gather(std::as_writable_bytes(std::span(all)), sizeof(DeviceTimes), deadline);
-  DeviceTimes slowest = all[0];
+  bootstrap.all_gather(std::as_writable_bytes(std::span(all)), sizeof(tune::DeviceTimes), deadline);
+  tune::DeviceTimes slowest = all[0];
   const auto slower = [](double& mine, double other) { mine = std::max(mine, other); };
-  for (const DeviceTimes& each : all) {
+  for (const tune::DeviceTimes& each : all) {
     for (std::size_t p = 0; p < kNumProtocols; ++p) {
       slower(slowest.gather[p], each.gather[p]);
       slower(slowest.reduce[p], each.reduce[p]);
@@ -129,9 +130,9 @@ DeviceConstants CudaGroup::constants(Bootstrap& bootstrap, const Config& config,
     }
     slower(slowest.link, each.link);
   }
-  const DeviceConstants result = scaled(base, slowest, size_);
+  const tune::DeviceConstants result = tune::scaled(base, slowest, size_);
   if (rank_ == 0) {
-    write_tuning(file, name, to_json(result));
+    tune::write_tuning(file, name, to_json(result));
     log::info(log::kTuning, "measured the GPUs' constants into {}: {}", file, describe(slowest));
   }
   return result;

@@ -1,7 +1,7 @@
 // StreamMark by a CUDA event.
 #include "comm/stream_mark.h"
 
-#include "comm/cuda/cuda_error.h"
+#include "executor/cuda/cuda_error.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -9,11 +9,12 @@ namespace {
 class EventMark final : public StreamMark {
  public:
   EventMark(int device, cudaStream_t stream) : device_(device) {
-    const CurrentDevice current(device_);
-    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event");
+    const executor::CurrentDevice current(device_);
+    executor::check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming),
+                         "making an event");
     if (const cudaError_t result = cudaEventRecord(event_, stream); result != cudaSuccess) {
       cudaEventDestroy(event_);
-      check_cuda(result, "marking a stream");
+      executor::check_cuda(result, "marking a stream");
     }
   }
   ~EventMark() override { cudaEventDestroy(event_); }
@@ -21,13 +22,13 @@ class EventMark final : public StreamMark {
   EventMark& operator=(const EventMark&) = delete;
 
   bool passed() override {
-    const CurrentDevice current(device_);
+    const executor::CurrentDevice current(device_);
     const cudaError_t result = cudaEventQuery(event_);
     if (result == cudaErrorNotReady) {
       cudaGetLastError();
       return false;
     }
-    check_cuda(result, "waiting for a stream");
+    executor::check_cuda(result, "waiting for a stream");
     return true;
   }
 
@@ -43,9 +44,10 @@ std::unique_ptr<StreamMark> mark_stream(int device, DeviceStream stream) {
     throw Error(Errc::kInvalidUsage, reason);
   }
   const auto on = static_cast<cudaStream_t>(stream);
-  const CurrentDevice current(device);
+  const executor::CurrentDevice current(device);
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  check_cuda(cudaStreamIsCapturing(on, &capturing), "asking a stream whether it captures");
+  executor::check_cuda(cudaStreamIsCapturing(on, &capturing),
+                       "asking a stream whether it captures");
   if (capturing != cudaStreamCaptureStatusNone) {
     throw Error(Errc::kInvalidUsage, "the stream is being captured: wait for the graph's launch");
   }

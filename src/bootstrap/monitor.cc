@@ -1,0 +1,132 @@
+#include "bootstrap/monitor.h"
+
+#include "bootstrap/wire.h"
+#include "core/error.h"
+
+namespace ropewalk::bootstrap {
+
+std::vector<std::byte> encode_notices(std::span<const Notice> notices) {
+  WireWriter out;
+  out.number(static_cast<std::uint32_t>(notices.size()));
+  for (const Notice& notice : notices) {
+    out.number(static_cast<std::uint8_t>(notice.kind));
+    out.number(static_cast<std::int32_t>(notice.subject));
+    out.number(static_cast<std::int32_t>(notice.origin));
+    out.number(notice.sequence);
+    out.text(std::string_view(notice.reason).substr(0, Notice::kMaxReasonBytes));
+  }
+  return out.take();
+}
+
+std::vector<Notice> decode_notices(std::span<const std::byte> bytes, int size) {
+  WireReader in(bytes);
+  const auto count = in.number<std::uint32_t>();
+  std::vector<Notice> notices;  // grows as bytes are read, whatever `count` claims
+  for (std::uint32_t i = 0; i < count; ++i) {
+    Notice notice;
+    const auto kind = in.number<std::uint8_t>();
+    if (kind < 1 || kind > 5) throw Error(Errc::kInvalidArgument, "unknown notice {}", kind);
+    notice.kind = static_cast<Notice::Kind>(kind);
+    notice.subject = in.number<std::int32_t>();
+    notice.origin = in.number<std::int32_t>();
+    notice.sequence = in.number<std::uint32_t>();
+    notice.reason = in.text(Notice::kMaxReasonBytes);
+    if (notice.subject < 0 || notice.subject >= size || notice.origin < 0 ||
+        notice.origin >= size) {
+      throw Error(Errc::kInvalidArgument, "notice of rank {} about rank {} of {}", notice.origin,
+                  notice.subject, size);
+    }
+    notices.push_back(std::move(notice));
+  }
+  if (!in.empty()) throw Error(Errc::kInvalidArgument, "bytes after the last notice");
+  return notices;
+}
+
+Membership::Membership(int rank, int size)
+    : rank_(rank),
+      num_alive_(size),
+      states_(static_cast<std::size_t>(size), State::kAlive),
+      reasons_(static_cast<std::size_t>(size)) {}
+
+bool Membership::merge(const Notice& notice) {
+  const auto subject = static_cast<std::size_t>(notice.subject);
+  if (notice.kind == Notice::Kind::kSuspected || notice.kind == Notice::Kind::kCleared) {
+    Doubt& doubt = doubts_[{notice.subject, notice.origin}];
+    if (notice.sequence <= doubt.sequence) return false;
+    doubt.sequence = notice.sequence;
+    doubt.suspected = notice.kind == Notice::Kind::kSuspected;
+    return true;
+  }
+  // Final states: the first one stays.
+  if (states_[subject] != State::kAlive) return false;
+  switch (notice.kind) {
+    case Notice::Kind::kLost: states_[subject] = State::kLost; break;
+    case Notice::Kind::kLeft: states_[subject] = State::kLeft; break;
+    case Notice::Kind::kAborted: states_[subject] = State::kAborted; break;
+    case Notice::Kind::kSuspected:
+    case Notice::Kind::kCleared: break;
+  }
+  reasons_[subject] = notice.reason;
+  if (first_failure_ < 0 && notice.kind != Notice::Kind::kLeft && notice.subject != rank_) {
+    first_failure_ = notice.subject;
+  }
+  --num_alive_;
+  return true;
+}
+
+bool Membership::set_suspected(int subject, bool suspected, Notice* notice) {
+  if (!suspected && !doubts_.contains({subject, rank_})) return false;
+  Doubt& doubt = doubts_[{subject, rank_}];
+  if (doubt.suspected == suspected) return false;
+  doubt.suspected = suspected;
+  ++doubt.sequence;
+  *notice = {suspected ? Notice::Kind::kSuspected : Notice::Kind::kCleared,
+             subject,
+             rank_,
+             doubt.sequence,
+             {}};
+  return true;
+}
+
+bool Membership::suspected(int rank) const {
+  if (state(rank) != State::kAlive) return false;
+  for (auto doubt = doubts_.lower_bound({rank, 0});
+       doubt != doubts_.end() && doubt->first.first == rank; ++doubt) {
+    // A rank that is gone suspects nobody any more.
+    if (doubt->second.suspected && state(doubt->first.second) == State::kAlive) return true;
+  }
+  return false;
+}
+
+int Membership::next_alive(int after) const {
+  for (int step = 1; step <= size(); ++step) {
+    const int candidate = (after + step) % size();
+    if (candidate != rank_ && state(candidate) == State::kAlive) return candidate;
+  }
+  return -1;
+}
+
+std::vector<Notice> Membership::snapshot() const {
+  std::vector<Notice> all;
+  for (int rank = 0; rank < size(); ++rank) {
+    switch (state(rank)) {
+      case State::kAlive: break;
+      case State::kLost: all.push_back({Notice::Kind::kLost, rank, rank_, 0, reason(rank)}); break;
+      case State::kLeft: all.push_back({Notice::Kind::kLeft, rank, rank_, 0, {}}); break;
+      case State::kAborted:
+        all.push_back({Notice::Kind::kAborted, rank, rank_, 0, reason(rank)});
+        break;
+    }
+  }
+  for (const auto& [who, doubt] : doubts_) {
+    if (doubt.sequence == 0) continue;
+    all.push_back({doubt.suspected ? Notice::Kind::kSuspected : Notice::Kind::kCleared,
+                   who.first,
+                   who.second,
+                   doubt.sequence,
+                   {}});
+  }
+  return all;
+}
+
+}  // namespace ropewalk::bootstrap

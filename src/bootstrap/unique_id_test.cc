@@ -1,0 +1,104 @@
+#include "bootstrap/unique_id.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "bootstrap/test_support.h"
+
+namespace ropewalk::bootstrap {
+namespace {
+
+std::string refusal(std::span<const std::byte> bytes) {
+  const auto [code, text] = error_of([&] { (void)decode_unique_id(bytes); });
+  EXPECT_EQ(code, Errc::kInvalidArgument);
+  EXPECT_TRUE(text.starts_with("not a Ropewalk unique id: ")) << text;
+  return text;
+}
+
+TEST(UniqueId, ReadsBackWhatWasWritten) {
+  for (const char* host : {"10.1.2.3:4711", "[2001:db8::7]:80"}) {
+    UniqueIdParts parts;
+    parts.address = resolve(host).front();
+    parts.secret.fill(9);
+    parts.service.fill(3);
+    const UniqueIdParts read = decode_unique_id(encode_unique_id(parts));
+    EXPECT_EQ(read.address.text(), host);
+    EXPECT_EQ(read.secret, parts.secret);
+    EXPECT_EQ(read.service, parts.service);
+  }
+}
+
+TEST(UniqueId, NoTwoAreEqual) {
+  Context context;
+  EXPECT_NE(make_unique_id(quiet_config(), context), make_unique_id(quiet_config(), context));
+}
+
+TEST(UniqueId, DamageIsRecognised) {
+  Context context;
+  const UniqueId id = make_unique_id(quiet_config(), context);
+  for (std::size_t place = 0; place < id.size(); ++place) {
+    UniqueId damaged = id;
+    damaged[place] ^= std::byte{4};
+    refusal(damaged);
+  }
+  for (std::size_t length = 0; length < id.size(); ++length) {
+    EXPECT_NE(refusal(std::span(id).first(length)).find("bytes"), std::string::npos);
+  }
+  EXPECT_NE(refusal(UniqueId{}).find("zero"), std::string::npos);
+  std::mt19937 random(7);
+  for (int round = 0; round < 100; ++round) {
+    UniqueId noise{};
+    for (std::byte& byte : noise) byte = static_cast<std::byte>(random());
+    refusal(noise);
+  }
+}
+
+TEST(UniqueId, NoInterfaceIsAnErrorThatListsThem) {
+  Config config = quiet_config();
+  config.set("SOCKET_IFNAME", "=nothing0", "test");
+  Context context;
+  const auto [code, text] = error_of([&] { (void)make_unique_id(config, context); });
+  EXPECT_EQ(code, Errc::kSystem);
+  EXPECT_NE(text.find("nothing0"), std::string::npos) << text;
+  EXPECT_NE(text.find(" lo"), std::string::npos) << text;
+}
+
+InterfaceAddress made(const char* name, const char* address, bool loopback = false) {
+  return {name, resolve(address).front(), loopback};
+}
+
+std::string names(std::string_view pattern) {
+  const std::vector<InterfaceAddress> all = {
+      made("lo", "127.0.0.1:1", true), made("docker0", "172.17.0.1:1"), made("eth0", "[fe80::1]:1"),
+      made("eth0", "[2001:db8::1]:1"), made("eth0", "10.0.0.1:1"),      made("eth10", "10.0.1.1:1"),
+      made("ib0", "10.0.2.1:1")};
+  std::string text;
+  for (const InterfaceAddress& entry : choose_interfaces(all, pattern)) {
+    text += entry.name + "=" + entry.address.text() + " ";
+  }
+  return text;
+}
+
+TEST(Interfaces, PatternsMeanWhatNcclMeansByThem) {
+  EXPECT_EQ(names(""),
+            "eth0=10.0.0.1:1 eth10=10.0.1.1:1 ib0=10.0.2.1:1 eth0=[2001:db8::1]:1 "
+            "eth0=[fe80::1]:1 docker0=172.17.0.1:1 lo=127.0.0.1:1 ");
+  EXPECT_EQ(names("ib,lo"), "ib0=10.0.2.1:1 lo=127.0.0.1:1 ");
+  EXPECT_EQ(names("eth1"), "eth10=10.0.1.1:1 ");
+  EXPECT_EQ(names("=eth1"), "");
+  EXPECT_EQ(names("=ib0,eth10"), "eth10=10.0.1.1:1 ib0=10.0.2.1:1 ");
+  EXPECT_EQ(names("^docker,lo,eth"), "ib0=10.0.2.1:1 ");
+  EXPECT_EQ(names("^=eth0"),
+            "eth10=10.0.1.1:1 ib0=10.0.2.1:1 docker0=172.17.0.1:1 lo=127.0.0.1:1 ");
+}
+
+TEST(Addresses, ResolveTellsWhatIsWrong) {
+  for (const char* text : {"", "host", ":80", "host:", "host:x", "host:0", "host:70000"}) {
+    EXPECT_EQ(error_of([&] { (void)resolve(text); }).first, Errc::kInvalidArgument) << text;
+  }
+  EXPECT_EQ(resolve("127.0.0.1:80").front().text(), "127.0.0.1:80");
+}
+
+}  // namespace
+}  // namespace ropewalk::bootstrap

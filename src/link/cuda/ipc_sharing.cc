@@ -1,0 +1,140 @@
+#include "link/cuda/ipc_sharing.h"
+
+#include <cuda.h>
+
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "core/log.h"
+#include "core/mutex.h"
+#include "executor/cuda/cuda_error.h"
+#include "link/cuda/device_window.h"
+
+namespace ropewalk::link {
+namespace {
+
+// A function of the driver, which the runtime has loaded; null where it is too old.
+template <typename Function>
+Function driver_function(const char* name) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  executor::check_cuda(
+      cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found),
+      "looking up a function of the driver");
+  return reinterpret_cast<Function>(function);
+}
+
+// What this process's ranks have opened, and how many of them. CUDA gives one address to all who
+// open an allocation on one GPU; that it also counts them is so in newer drivers only.
+class OpenedAllocations {
+ public:
+  using Key = std::pair<int, MemorySharing::Handle>;  // by the GPU that reads
+
+  static OpenedAllocations& of_process() {
+    static auto* allocations = new OpenedAllocations;  // used by threads that outlive main()
+    return *allocations;
+  }
+
+  std::byte* open(const Key& key) {
+    const Lock lock(mutex_);
+    auto found = opened_.find(key);
+    if (found == opened_.end()) {
+      cudaIpcMemHandle_t raw;
+      static_assert(sizeof raw == sizeof key.second);
+      std::memcpy(&raw, key.second.data(), sizeof raw);
+      found = opened_.emplace(key, Opened{OpenedMemory(raw)}).first;
+    }
+    ++found->second.users;
+    return found->second.memory.data();
+  }
+  void close(const Key& key) noexcept {
+    const Lock lock(mutex_);
+    const auto found = opened_.find(key);
+    if (--found->second.users == 0) opened_.erase(found);
+  }
+
+ private:
+  struct Opened {
+    OpenedMemory memory;
+    std::size_t users = 0;
+  };
+  Mutex mutex_;
+  std::map<Key, Opened> opened_ RW_GUARDED_BY(mutex_);
+};
+
+struct Allocation {
+  CUdeviceptr begin = 0;
+  std::size_t bytes = 0;
+};
+
+Allocation allocation_of(const void* buffer) {
+  using Ask = CUresult (*)(CUdeviceptr*, std::size_t*, CUdeviceptr);
+  static const auto ask = driver_function<Ask>("cuMemGetAddressRange");
+  Allocation found;
+  if (ask == nullptr ||
+      ask(&found.begin, &found.bytes, reinterpret_cast<CUdeviceptr>(buffer)) != CUDA_SUCCESS) {
+    throw Error(Errc::kCuda, "asking for the allocation of {}", buffer);
+  }
+  return found;
+}
+
+// @return false for memory that the driver moves between GPU and host
+bool check_place(const void* place, int device) {
+  cudaPointerAttributes attributes{};
+  executor::check_cuda(cudaPointerGetAttributes(&attributes, place), "looking at a buffer");
+  if (attributes.type == cudaMemoryTypeManaged) return false;
+  if (attributes.type != cudaMemoryTypeDevice) {
+    throw Error(Errc::kInvalidArgument, "buffer: {} is no memory of a GPU", place);
+  }
+  if (attributes.device != device) {
+    throw Error(Errc::kInvalidArgument, "buffer: {} is on GPU {}, the communicator works on GPU {}",
+                place, attributes.device, device);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool from_cuda_malloc(const void* buffer) {
+  using Ask = CUresult (*)(void*, CUpointer_attribute, CUdeviceptr);
+  static const auto ask = driver_function<Ask>("cuPointerGetAttribute");
+  int capable = 0;
+  return ask != nullptr &&
+         ask(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+             reinterpret_cast<CUdeviceptr>(buffer)) == CUDA_SUCCESS &&
+         capable != 0;
+}
+
+std::optional<MemorySharing::Place> IpcSharing::place_of(const BufferRange& buffer) {
+  const auto* first = static_cast<const std::byte*>(buffer.begin);
+  const std::byte* last = first + (buffer.bytes - 1);
+  if (!check_place(first, device_) || !check_place(last, device_)) return {};
+  if (!from_cuda_malloc(first)) return {};
+  const Allocation allocation = allocation_of(first);
+  const std::uint64_t offset = reinterpret_cast<CUdeviceptr>(first) - allocation.begin;
+  if (buffer.bytes > allocation.bytes - offset) {
+    throw Error(Errc::kInvalidArgument, "buffer: {} bytes at {} leave their allocation of {} bytes",
+                buffer.bytes, buffer.begin, allocation.bytes);
+  }
+  cudaIpcMemHandle_t raw;
+  const cudaError_t shared = cudaIpcGetMemHandle(&raw, reinterpret_cast<void*>(allocation.begin));
+  if (shared != cudaSuccess) {
+    cudaGetLastError();
+    log::info(log::kAlloc, "sharing the memory at {}: {}", buffer.begin,
+              cudaGetErrorString(shared));
+    return {};
+  }
+  Place place;
+  std::memcpy(place.handle.data(), &raw, sizeof raw);
+  place.offset = offset;
+  return place;
+}
+
+std::shared_ptr<std::byte> IpcSharing::open(const Handle& handle) {
+  OpenedAllocations& allocations = OpenedAllocations::of_process();
+  const OpenedAllocations::Key key{device_, handle};
+  return {allocations.open(key), [&allocations, key](std::byte*) { allocations.close(key); }};
+}
+
+}  // namespace ropewalk::link

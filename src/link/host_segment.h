@@ -1,0 +1,47 @@
+// The memory that the ranks of one communicator on one host share: all their links' FIFOs.
+//
+// One sparse segment per communicator and host, laid out by arithmetic: channel, source and
+// destination say where a link lies, so making a link needs no message. Memory is taken when a link
+// is first used.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "core/shared_memory.h"
+#include "executor/fifo.h"
+
+namespace ropewalk::link {
+
+class HostSegment {
+ public:
+  /// `ranks` of this host, `channels` of the communicator (point-to-point traffic included).
+  struct Layout {
+    int ranks = 1;
+    int channels = 1;
+    executor::FifoShape shape;
+    [[nodiscard]] std::size_t link_stride() const noexcept;
+    [[nodiscard]] std::size_t bytes() const noexcept;
+  };
+
+  HostSegment(const Layout& layout, SharedMemory memory);
+
+  /// Memory of the link from local rank `source` to local rank `destination`.
+  /// @throws Error kSystem when there is no memory for it
+  std::byte* link(int channel, int source, int destination);
+
+  /// Copies some of that link's memory, from `offset` on. A link that nobody has used reads as
+  /// zeros and takes no memory. @return false if it could not be read
+  bool peek(int channel, int source, int destination, std::size_t offset, std::span<std::byte> to);
+
+  [[nodiscard]] int fd() const noexcept { return memory_.fd(); }
+  [[nodiscard]] const Layout& layout() const noexcept { return layout_; }
+
+ private:
+  [[nodiscard]] std::size_t offset_of(int channel, int source, int destination) const;
+
+  Layout layout_;
+  SharedMemory memory_;
+};
+
+}  // namespace ropewalk::link

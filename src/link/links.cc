@@ -1,0 +1,158 @@
+#include "link/links.h"
+
+#include <atomic>
+#include <optional>
+#include <span>
+
+#include "core/error.h"
+#include "core/guarded_write.h"
+#include "executor/host/lending.h"
+
+namespace ropewalk::link {
+namespace {
+
+// Handles of links travel over the bootstrap under a tag per channel.
+constexpr std::uint32_t kHandleTag = 0x4c000000;
+
+constexpr std::uint64_t kTurnsPerLook = 4;
+
+}  // namespace
+
+Links::Links(bootstrap::Bootstrap& bootstrap, std::vector<PeerReach> reach,
+             std::shared_ptr<HostSegment> segment, std::unique_ptr<transport::Transport> transport,
+             const executor::FifoShape& shape)
+    : bootstrap_(bootstrap),
+      reach_(std::move(reach)),
+      segment_(std::move(segment)),
+      shape_(shape),
+      transport_(std::move(transport)) {}
+
+Links::~Links() = default;
+
+executor::SendEnd* Links::send_end(int channel, int peer) {
+  const Key key{channel, peer};
+  const PeerReach& reach = reach_[static_cast<std::size_t>(peer)];
+  if (reach.local_rank >= 0) {
+    if (const auto there = memory_sends_.find(key); there != memory_sends_.end()) {
+      return there->second.get();
+    }
+    const int self = reach_[static_cast<std::size_t>(bootstrap_.rank())].local_rank;
+    auto made = std::make_unique<executor::SendEnd>();
+    made->memory = segment_->link(channel, self, reach.local_rank);
+    made->shape = shape_;
+    made->peer = peer;
+    made->address_allowed = reach.by_address;
+    if (reach.by_address && can_guard_writes()) made->process = reach.process;
+    return (memory_sends_[key] = std::move(made)).get();
+  }
+  if (const auto made = network_sends_.find(key); made != network_sends_.end()) {
+    return &made->second->end();
+  }
+  std::unique_ptr<transport::Connector>& connector = pending_sends_[key];
+  if (connector == nullptr) {
+    const std::optional<std::vector<std::byte>> bytes =
+        bootstrap_.try_recv(peer, kHandleTag | static_cast<std::uint32_t>(channel));
+    if (!bytes.has_value()) return nullptr;
+    transport::Handle handle{};
+    RW_ASSERT(bytes->size() == handle.size());
+    std::copy(bytes->begin(), bytes->end(), handle.begin());
+    connector = transport_->connect(0, handle);
+  }
+  std::unique_ptr<transport::SendConnection> connection = connector->poll();
+  if (connection == nullptr) return nullptr;
+  auto sender = std::make_unique<NetworkSender>(
+      shape_, peer, transport_->properties(0).splits_messages, std::move(connection));
+  executor::SendEnd* end = &sender->end();
+  network_sends_[key] = std::move(sender);
+  pending_sends_.erase(key);
+  return end;
+}
+
+executor::ReceiveEnd* Links::receive_end(int channel, int peer) {
+  const Key key{channel, peer};
+  const PeerReach& reach = reach_[static_cast<std::size_t>(peer)];
+  if (reach.local_rank >= 0) {
+    if (const auto there = memory_receives_.find(key); there != memory_receives_.end()) {
+      return there->second.get();
+    }
+    const int self = reach_[static_cast<std::size_t>(bootstrap_.rank())].local_rank;
+    auto made = std::make_unique<executor::ReceiveEnd>();
+    made->memory = segment_->link(channel, reach.local_rank, self);
+    made->shape = shape_;
+    made->peer = peer;
+    made->process = reach.process;
+    return (memory_receives_[key] = std::move(made)).get();
+  }
+  if (const auto made = network_receives_.find(key); made != network_receives_.end()) {
+    return &made->second->end();
+  }
+  std::unique_ptr<transport::Listener>& listener = pending_receives_[key];
+  if (listener == nullptr) {
+    listener = transport_->listen(0);
+    bootstrap_.send(peer, kHandleTag | static_cast<std::uint32_t>(channel), listener->handle());
+  }
+  std::unique_ptr<transport::ReceiveConnection> connection = listener->accept();
+  if (connection == nullptr) return nullptr;
+  auto receiver = std::make_unique<NetworkReceiver>(shape_, peer, std::move(connection));
+  executor::ReceiveEnd* end = &receiver->end();
+  network_receives_[key] = std::move(receiver);
+  pending_receives_.erase(key);
+  return end;
+}
+
+bool Links::poll() {
+  bool moved = false;
+  for (auto& [key, sender] : network_sends_) moved |= sender->poll();
+  // Often that is all that the call waited for: a rank that only sends asks nobody.
+  if (moved) return true;
+  // To ask a link is a system call, so the ones that a strand waits for are asked at each turn. The
+  // others only now and then: what comes over them is wanted later, but their writers may wait for
+  // room in their sockets.
+  const bool all = ++turns_ % kTurnsPerLook == 0;
+  for (auto& [key, receiver] : network_receives_) {
+    if (all || receiver->end().waited) moved |= receiver->poll();
+  }
+  return moved;
+}
+
+void Links::give_back_buffers() noexcept {
+  for (const auto& [key, end] : memory_receives_) executor::give_back(*end);
+}
+
+void Links::take_back_buffers() noexcept {
+  for (const auto& [key, end] : memory_sends_) {
+    if (reach_[static_cast<std::size_t>(end->peer)].process == 0) executor::take_back(*end);
+  }
+}
+
+std::vector<Links::Untaken> Links::untaken(bool unasked) {
+  std::vector<Untaken> found;
+  const auto look = [&](executor::ReceiveEnd& end) {
+    executor::SlotHeader* slot = end.header(end.received + 1);
+    if (std::atomic_ref(slot->sequence).load(std::memory_order_acquire) == end.received + 1) {
+      found.push_back({end.peer, slot->tag});
+    }
+  };
+  for (auto& [key, end] : memory_receives_) look(*end);
+  for (auto& [key, receiver] : network_receives_) look(receiver->end());
+  if (!unasked || segment_ == nullptr) return found;
+  const int self = reach_[static_cast<std::size_t>(bootstrap_.rank())].local_rank;
+  for (int peer = 0; peer < static_cast<int>(reach_.size()); ++peer) {
+    const int source = reach_[static_cast<std::size_t>(peer)].local_rank;
+    if (source < 0 || source == self) continue;
+    for (int channel = 0; channel < segment_->layout().channels; ++channel) {
+      if (memory_receives_.contains({channel, peer})) continue;
+      // The first chunk stays where it is until it is taken. Twice: the number says that the rest
+      // is there, as with an end of the link.
+      executor::SlotHeader slot{};
+      const auto bytes = std::as_writable_bytes(std::span(&slot, 1));
+      const std::size_t offset = shape_.header_offset(1);
+      if (!segment_->peek(channel, source, self, offset, bytes) || slot.sequence != 1) continue;
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (segment_->peek(channel, source, self, offset, bytes)) found.push_back({peer, slot.tag});
+    }
+  }
+  return found;
+}
+
+}  // namespace ropewalk::link

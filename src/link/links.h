@@ -1,0 +1,83 @@
+// The links of one rank of a communicator: made when first asked for, by shared memory where the
+// peer is on this host, over a transport where it is not.
+//
+// Asking never blocks: an end that is not connected yet is nullptr, and asking again goes on with
+// connecting. Ask for all ends that a call needs, receive ends first, so that no rank waits for a
+// handle that its peer sends only after waiting itself.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "bootstrap/bootstrap.h"
+#include "executor/fifo.h"
+#include "link/host_segment.h"
+#include "link/network_link.h"
+#include "transport/transport.h"
+
+namespace ropewalk::link {
+
+/// How this rank reaches a peer.
+struct PeerReach {
+  int local_rank = -1;      ///< among the ranks that share memory with this one; -1: by network
+  int process = 0;          ///< 0: this process, else the peer's pid
+  bool by_address = false;  ///< one copy from the peer's memory works, in both directions
+};
+
+class Links {
+ public:
+  /// `transport` may be null when every peer is local. The references outlive this object.
+  Links(bootstrap::Bootstrap& bootstrap, std::vector<PeerReach> reach,
+        std::shared_ptr<HostSegment> segment, std::unique_ptr<transport::Transport> transport,
+        const executor::FifoShape& shape);
+  ~Links();
+  Links(const Links&) = delete;
+  Links& operator=(const Links&) = delete;
+
+  /// The end of the link to (from) `peer` on `channel`, or nullptr while it connects.
+  /// @throws Error kSystem when memory or sockets are short, kPeerLost when the peer is gone
+  executor::SendEnd* send_end(int channel, int peer);
+  executor::ReceiveEnd* receive_end(int channel, int peer);
+
+  /// Moves the network links. @return true when anything moved
+  bool poll();
+
+  /// After an error: stops reading buffers of other ranks of this process, whatever was begun.
+  void give_back_buffers() noexcept;
+  /// After an error, before it is returned: until then other ranks of this process may read buffers
+  /// of this one. Waits for those that read now, a chunk at most.
+  /// @pre give_back_buffers() was called, also for the other ranks that this thread drives
+  void take_back_buffers() noexcept;
+
+  /// A chunk that arrived at this rank and was not taken: its peer and tag.
+  struct Untaken {
+    int peer = -1;
+    executor::CallTag tag;
+  };
+  /// Of every link that this rank receives from; also of those from ranks of this host that it
+  /// never asked for, where `unasked` says so (a system call for each).
+  [[nodiscard]] std::vector<Untaken> untaken(bool unasked);
+
+ private:
+  using Key = std::pair<int, int>;  // channel, peer
+
+  bootstrap::Bootstrap& bootstrap_;
+  std::vector<PeerReach> reach_;
+  std::shared_ptr<HostSegment> segment_;
+  executor::FifoShape shape_;
+  std::unique_ptr<transport::Transport> transport_;  // outlives its listeners and connections
+  std::map<Key, std::unique_ptr<executor::SendEnd>> memory_sends_;
+  std::map<Key, std::unique_ptr<executor::ReceiveEnd>> memory_receives_;
+  std::map<Key, std::unique_ptr<transport::Connector>> pending_sends_;
+  std::map<Key, std::unique_ptr<transport::Listener>> pending_receives_;
+  std::map<Key, std::unique_ptr<NetworkSender>> network_sends_;
+  std::map<Key, std::unique_ptr<NetworkReceiver>> network_receives_;
+  std::uint64_t turns_ = 0;  // of poll()
+};
+
+}  // namespace ropewalk::link

@@ -1,0 +1,159 @@
+#include "link/network_link.h"
+
+#include <sys/mman.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <span>
+#include <utility>
+
+#include "core/error.h"
+
+namespace ropewalk::link {
+namespace {
+
+using executor::SlotHeader;
+using executor::SlotKind;
+
+constexpr std::uint32_t kTag = 1;
+// The wire form leaves out the sequence number: it must appear only after the data.
+constexpr std::size_t kSkip = sizeof(SlotHeader::sequence);
+
+constexpr std::size_t kHeadBytes = sizeof(SlotHeader) - kSkip;
+static_assert(kHeadBytes <= transport::kMaxHeadBytes);
+// After a chunk of this size the receiving rank may say where it wants the next one, before that is
+// taken from the connection.
+constexpr std::size_t kLongBytes = std::size_t{16} << 10;
+
+std::size_t wire_bytes(const SlotHeader& slot) {
+  return kHeadBytes + (slot.kind == SlotKind::kInline ? 0 : slot.bytes);
+}
+
+// A chunk travels as one piece: header and data must lie together.
+executor::FifoShape interleaved(executor::FifoShape shape) {
+  shape.interleaved = true;
+  shape.headers = shape.slots;
+  return shape;
+}
+
+template <typename Body>
+auto naming_peer(int peer, const char* action, Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    throw Error(error.code(), "{} rank {}: {}", action, peer, error.what());
+  }
+}
+
+}  // namespace
+
+FifoMemory::FifoMemory(const executor::FifoShape& shape) : memory_(nullptr, {shape.bytes()}) {
+  void* memory = mmap(nullptr, shape.bytes(), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw system_error(errno, "memory of a network link");
+  memory_.reset(static_cast<std::byte*>(memory));
+}
+
+void FifoMemory::Unmap::operator()(std::byte* memory) const noexcept { munmap(memory, bytes); }
+
+NetworkSender::NetworkSender(const executor::FifoShape& shape, int peer, bool splits,
+                             std::unique_ptr<transport::SendConnection> connection)
+    : memory_(interleaved(shape)), connection_(std::move(connection)) {
+  registration_ =
+      connection_->register_memory(memory_.data(), memory_.bytes(), transport::MemoryKind::kHost);
+  end_.memory = memory_.data();
+  end_.shape = interleaved(shape);
+  end_.peer = peer;
+  // A rank that returns from a call need not come back soon: what it sent must be on its way.
+  end_.drain_all = true;
+  end_.address_allowed = splits;
+}
+
+std::unique_ptr<transport::Request> NetworkSender::send(SlotHeader& slot) {
+  std::byte* const head = reinterpret_cast<std::byte*>(&slot) + kSkip;
+  if (slot.kind != SlotKind::kAddress) {
+    return connection_->send(head, wire_bytes(slot), kTag, registration_.get());
+  }
+  // For the other end it is staged, and the address is no business of its.
+  SlotHeader sent = slot;
+  sent.kind = SlotKind::kStaged;
+  sent.address = 0;
+  return connection_->send_split(std::as_bytes(std::span(&sent, 1)).subspan(kSkip),
+                                 reinterpret_cast<const std::byte*>(slot.address), slot.bytes,
+                                 kTag);
+}
+
+bool NetworkSender::poll() {
+  return naming_peer(end_.peer, "sending to", [this] {
+    bool moved = false;
+    while (started_ < end_.published) {
+      std::unique_ptr<transport::Request> request = send(*end_.header(started_ + 1));
+      if (request == nullptr) break;
+      requests_.push_back(std::move(request));
+      ++started_;
+      moved = true;
+    }
+    while (!requests_.empty() && requests_.front()->test().has_value()) {
+      requests_.pop_front();
+      const std::uint64_t consumed = started_ - requests_.size();
+      std::atomic_ref(*end_.consumed()).store(consumed, std::memory_order_release);
+      moved = true;
+    }
+    return moved;
+  });
+}
+
+NetworkReceiver::NetworkReceiver(const executor::FifoShape& shape, int peer,
+                                 std::unique_ptr<transport::ReceiveConnection> connection)
+    : memory_(interleaved(shape)), connection_(std::move(connection)) {
+  registration_ =
+      connection_->register_memory(memory_.data(), memory_.bytes(), transport::MemoryKind::kHost);
+  end_.memory = memory_.data();
+  end_.shape = interleaved(shape);
+  end_.peer = peer;
+}
+
+bool NetworkReceiver::poll() {
+  return naming_peer(end_.peer, "receiving from", [this] {
+    bool moved = false;
+    while (started_ - end_.received < end_.shape.headers) {
+      SlotHeader* slot = end_.header(started_ + 1);
+      const std::array<transport::ReceiveBuffer, 1> buffer = {
+          {{reinterpret_cast<std::byte*>(slot) + kSkip, end_.shape.header_stride() - kSkip, kTag,
+            registration_.get()}}};
+      std::unique_ptr<transport::Request> request = connection_->receive(buffer);
+      if (request == nullptr) break;
+      requests_.push_back(std::move(request));
+      ++started_;
+      moved = true;
+    }
+    const std::uint64_t finished_before = finished_;
+    while (!requests_.empty()) {
+      transport::Request& next = *requests_.front();
+      // There is something to go on with: the rank first does that.
+      if (finished_ != finished_before && !next.at_hand()) break;
+      const bool wanted = end_.received == finished_;
+      if (wanted) next.place_rest(kHeadBytes, end_.place, end_.place_bytes);
+      const std::optional<std::size_t> bytes = next.test();
+      if (!bytes.has_value()) break;
+      SlotHeader* slot = end_.header(finished_ + 1);
+      if (*bytes < kHeadBytes || *bytes != wire_bytes(*slot) || slot->kind == SlotKind::kAddress) {
+        throw Error(Errc::kPeerLost, "a malformed chunk of {} bytes arrived", *bytes);
+      }
+      if (next.placed()) {
+        slot->kind = SlotKind::kAddress;
+        slot->address = reinterpret_cast<std::uint64_t>(end_.place);
+      }
+      end_.place = nullptr;
+      requests_.pop_front();
+      ++finished_;
+      std::atomic_ref(slot->sequence).store(finished_, std::memory_order_release);
+      moved = true;
+      if (slot->bytes >= kLongBytes) break;
+    }
+    return moved;
+  });
+}
+
+}  // namespace ropewalk::link

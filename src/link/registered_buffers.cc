@@ -1,0 +1,209 @@
+#include "link/registered_buffers.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "core/error.h"
+#include "core/log.h"
+
+namespace ropewalk::link {
+namespace {
+
+constexpr std::uint32_t kRemovedTag = 0x46000000;
+
+std::uint64_t address_of(const void* place) { return reinterpret_cast<std::uint64_t>(place); }
+const void* pointer_to(std::uint64_t address) {
+  return reinterpret_cast<const void*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+Error not_registered(std::uint64_t number) {
+  return {Errc::kInvalidArgument, "{} is not registered with this communicator", number};
+}
+
+}  // namespace
+
+// What a rank tells the others of its buffer.
+struct RegisteredBuffers::Offer {
+  std::uint64_t told = 0;  // removals that it has told of before
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;
+  MemorySharing::Place place;
+  bool shared = false;
+  std::int32_t code = 0;  // Errc, of a fault
+  char fault[160] = {};
+};
+
+RegisteredBuffers::RegisteredBuffers(bootstrap::Bootstrap& bootstrap,
+                                     std::unique_ptr<MemorySharing> sharing,
+                                     std::vector<bool> elsewhere, bool opens)
+    : bootstrap_(bootstrap),
+      sharing_(std::move(sharing)),
+      elsewhere_(std::move(elsewhere)),
+      opens_(opens),
+      heard_(elsewhere_.size(), 0) {}
+
+RegisteredBuffers::Offer RegisteredBuffers::offer_of(const BufferRange& buffer) {
+  Offer offer;
+  offer.told = told_;
+  offer.begin = address_of(buffer.begin);
+  offer.bytes = buffer.bytes;
+  try {
+    if (buffer.begin == nullptr) throw Error(Errc::kInvalidArgument, "buffer: NULL");
+    if (buffer.bytes == 0) throw Error(Errc::kInvalidArgument, "buffer: 0 bytes");
+    const std::optional<MemorySharing::Place> place = sharing_->place_of(buffer);
+    offer.shared = place.has_value();
+    if (offer.shared) {
+      offer.place = *place;
+    } else {
+      log::info(log::kAlloc,
+                "rank {}: other processes cannot open the memory at {}, which cudaMalloc did not "
+                "give; what is in it is staged for them",
+                bootstrap_.rank(), buffer.begin);
+    }
+  } catch (const Error& error) {
+    offer.code = static_cast<std::int32_t>(error.code());
+    std::string_view(error.what()).copy(offer.fault, sizeof offer.fault - 1);
+  }
+  return offer;
+}
+
+std::shared_ptr<std::byte> RegisteredBuffers::opened_from(std::size_t rank, const Offer& offer) {
+  if (!opens_ || !offer.shared) return nullptr;
+  try {
+    std::shared_ptr<std::byte> whole = sharing_->open(offer.place.handle);
+    std::byte* place = whole.get() + offer.place.offset;
+    return {std::move(whole), place};
+  } catch (const Error& error) {
+    log::info(log::kAlloc, "rank {} cannot read the buffer of rank {}, which stages it: {}",
+              bootstrap_.rank(), rank, error.what());
+    return nullptr;
+  }
+}
+
+void RegisteredBuffers::await_removals(std::size_t rank, std::uint64_t count, Deadline deadline) {
+  while (heard_[rank] < count) {
+    note_removal(rank, bootstrap_.recv(static_cast<int>(rank), kRemovedTag, deadline));
+  }
+}
+
+void RegisteredBuffers::note_removal(std::size_t rank, const std::vector<std::byte>& message) {
+  ++heard_[rank];
+  std::uint64_t number = 0;
+  RW_ASSERT(message.size() == sizeof number);
+  std::memcpy(&number, message.data(), sizeof number);
+  const auto found = opened_.find(number);
+  if (found == opened_.end()) return;
+  Opened& opened = found->second;
+  opened[rank].reset();
+  if (std::any_of(opened.begin(), opened.end(), [](const auto& one) { return one != nullptr; })) {
+    return;
+  }
+  opened_.erase(found);
+  awaited_.erase(number);
+}
+
+std::uint64_t RegisteredBuffers::add(const BufferRange& buffer, Deadline deadline) {
+  const std::size_t n = elsewhere_.size();
+  const auto rank = static_cast<std::size_t>(bootstrap_.rank());
+  std::vector<Offer> offers(n);
+  offers[rank] = offer_of(buffer);
+  bootstrap_.all_gather(std::as_writable_bytes(std::span(offers)), sizeof(Offer), deadline);
+  const std::uint64_t number = ++last_number_;
+  for (std::size_t r = 0; r < n; ++r) {
+    if (offers[r].fault[0] == '\0') continue;
+    throw Error(static_cast<Errc>(offers[r].code), "rank {}: {}", r, offers[r].fault);
+  }
+
+  Opened opened(n);
+  // [r][owner]: where rank r sees the owner's buffer.
+  std::vector<std::uint64_t> seen(n * n, 0);
+  for (std::size_t r = 0; r < n; ++r) {
+    if (!elsewhere_[r]) continue;
+    await_removals(r, offers[r].told, deadline);
+    opened[r] = opened_from(r, offers[r]);
+    seen[rank * n + r] = address_of(opened[r].get());
+  }
+  bootstrap_.all_gather(std::as_writable_bytes(std::span(seen)), n * sizeof(std::uint64_t),
+                        deadline);
+  Own own;
+  own.begin = address_of(buffer.begin);
+  own.bytes = buffer.bytes;
+  for (std::size_t r = 0; r < n; ++r) {
+    own.seen_at.push_back(seen[r * n + rank]);
+    // Ranks of one process have the same addresses.
+    const bool here = r == rank || (!elsewhere_[r] && opens_ && offers[r].shared);
+    const void* begin = here ? pointer_to(offers[r].begin) : opened[r].get();
+    own.reached.push_back({begin, begin == nullptr ? 0 : offers[r].bytes});
+  }
+  own_[number] = std::move(own);
+  if (std::any_of(opened.begin(), opened.end(), [](const auto& one) { return one != nullptr; })) {
+    opened_[number] = std::move(opened);
+  }
+  return number;
+}
+
+const std::vector<BufferRange>& RegisteredBuffers::reached(std::uint64_t number) const {
+  const auto found = own_.find(number);
+  if (found == own_.end()) throw not_registered(number);
+  return found->second.reached;
+}
+
+void RegisteredBuffers::remove(std::uint64_t number) {
+  if (own_.erase(number) == 0) throw not_registered(number);
+  if (opened_.contains(number)) awaited_.insert(number);
+  untold_.push_back(number);
+}
+
+void RegisteredBuffers::settle() noexcept {
+  told_ += untold_.size();
+  for (std::size_t r = 0; r < elsewhere_.size(); ++r) {
+    if (!elsewhere_[r]) continue;
+    const int rank = static_cast<int>(r);
+    try {
+      for (const std::uint64_t number : untold_) {
+        bootstrap_.send(rank, kRemovedTag, std::as_bytes(std::span(&number, 1)));
+      }
+      while (const auto message = bootstrap_.try_recv(rank, kRemovedTag)) note_removal(r, *message);
+    } catch (const Error&) {
+      // A rank that is lost reads nothing any more. Its own memory stays open to the end: a kernel
+      // here may be reading it.
+    }
+  }
+  untold_.clear();
+}
+
+void RegisteredBuffers::close_all() noexcept {
+  own_.clear();
+  opened_.clear();
+  awaited_.clear();
+  untold_.clear();
+}
+
+std::optional<std::int64_t> RegisteredBuffers::seen_by(int peer,
+                                                       const BufferRange& buffer) const noexcept {
+  if (buffer.bytes == 0) return 0;
+  const std::uint64_t begin = address_of(buffer.begin);
+  for (const auto& [number, own] : own_) {
+    const std::uint64_t there = own.seen_at[static_cast<std::size_t>(peer)];
+    if (there == 0 || begin < own.begin || buffer.bytes > own.bytes ||
+        begin - own.begin > own.bytes - buffer.bytes) {
+      continue;
+    }
+    return static_cast<std::int64_t>(there - own.begin);
+  }
+  return {};
+}
+
+std::optional<executor::Shift> RegisteredBuffers::seen_by(
+    int peer, const BufferRange& input, const BufferRange& output) const noexcept {
+  if (peer >= static_cast<int>(executor::kMaxShifted)) return {};
+  const std::optional<std::int64_t> of_input = seen_by(peer, input);
+  const std::optional<std::int64_t> of_output = seen_by(peer, output);
+  if (!of_input.has_value() || !of_output.has_value()) return {};
+  return executor::Shift{*of_input, *of_output};
+}
+
+}  // namespace ropewalk::link

@@ -1,0 +1,138 @@
+#include "tune/cost_model.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "plan/chunk_model.h"
+#include "schedule/layout.h"
+
+namespace ropewalk::tune {
+
+namespace {
+
+bool all_by_address(const schedule::Checked& checked) {
+  const bool has_in_place =
+      schedule::in_place_input_offset(checked.schedule().collective, 0).has_value();
+  for (const auto& rank : checked.report().direct) {
+    for (const auto& channel : rank) {
+      for (const auto& step : channel) {
+        for (const schedule::DirectSend& send : step) {
+          // Ranks may differ in whether they call in place, and must cut alike.
+          if (!send.out_of_place || (has_in_place && !send.in_place)) return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+ScheduleShape ScheduleShape::of(const schedule::Checked& checked) {
+  const schedule::Schedule& schedule = checked.schedule();
+  ScheduleShape shape;
+  shape.longest_path = checked.report().longest_path;
+  shape.parts = schedule.parts;
+  shape.channels = schedule.num_channels();
+  shape.by_address = all_by_address(checked);
+  for (const std::vector<schedule::StepList>& rank : schedule.programs) {
+    RankLoad load;
+    for (const schedule::StepList& steps : rank) {
+      for (const schedule::Step& step : steps) {
+        const bool combines = step.operands.size() > 1;
+        bool linked = !step.send.empty();
+        for (const schedule::Operand& operand : step.operands) {
+          if (operand.kind != schedule::Operand::Kind::kLink) continue;
+          ++(combines ? load.combined_in : load.copied_in);
+          linked = true;
+        }
+        load.messages_out += static_cast<int>(step.send.size());
+        if (!linked) ++load.copies;
+      }
+    }
+    shape.loads.push_back(load);
+    shape.all.messages_out += load.messages_out;
+    shape.all.combined_in += load.combined_in;
+    shape.all.copied_in += load.copied_in;
+    shape.all.copies += load.copies;
+  }
+  shape.ranks = schedule.num_ranks;
+  std::sort(shape.loads.begin(), shape.loads.end());
+  shape.loads.erase(std::unique(shape.loads.begin(), shape.loads.end()), shape.loads.end());
+  return shape;
+}
+
+namespace {
+
+// What a message costs its sender of what it costs both.
+constexpr double kSendersShare = 0.65;
+// Ranks that share cores also look for messages in vain, and take turns: as much again.
+constexpr double kCrowdedShare = 2;
+
+// What a rank takes for one chunk: to send, copy or combine what came, and copy without any link.
+struct ChunkCosts {
+  double send;
+  double copy_in;
+  double combine_in;
+  double copy;
+  [[nodiscard]] double of(const RankLoad& load) const {
+    return load.messages_out * send + load.combined_in * combine_in + load.copied_in * copy_in +
+           load.copies * copy;
+  }
+};
+
+ChunkCosts network_costs(const MachineConstants& machine, double message, double chunk) {
+  const double receive = (1 - kSendersShare) * message + chunk / machine.network_rate;
+  return {kSendersShare * message + chunk / machine.network_rate, receive,
+          receive + chunk / machine.combine_rate, chunk / machine.copy_rate};
+}
+
+double busiest(const ScheduleShape& shape, const ChunkCosts& costs) {
+  double most = 0;
+  for (const RankLoad& load : shape.loads) most = std::max(most, costs.of(load));
+  return most;
+}
+
+double over_network(const ScheduleShape& shape, const CostContext& context, double chunk,
+                    double rounds) {
+  const MachineConstants& machine = context.machine;
+  if (context.ranks_per_core > 1) {
+    const ChunkCosts costs = network_costs(machine, kCrowdedShare * machine.network_message, chunk);
+    const double all = costs.of(shape.all) / shape.ranks * context.ranks_per_core;
+    const double most = busiest(shape, costs);
+    const double first = all + most + shape.longest_path * machine.network_message;
+    return plan::pipelined_seconds(first, rounds, std::max(all, most));
+  }
+  const ChunkCosts costs = network_costs(machine, machine.network_message, chunk);
+  const double work = busiest(shape, costs);
+  // The latency has the cost of a short message in it.
+  const double hop = machine.network_latency + shape.channels * 2 * chunk / machine.network_rate;
+  return plan::pipelined_seconds(std::max(shape.longest_path * hop, work), rounds, work);
+}
+
+}  // namespace
+
+double predict(const ScheduleShape& shape, const CostContext& context, std::size_t unit_bytes,
+               std::size_t chunk_bytes, bool by_address) {
+  const MachineConstants& machine = context.machine;
+  const double part = static_cast<double>(unit_bytes) / (shape.parts * shape.channels);
+  const double chunk = std::min(part, static_cast<double>(chunk_bytes));
+  const double rounds = chunk > 0 ? std::max(1.0, part / chunk) : 1;
+  if (context.network) return over_network(shape, context, chunk, rounds);
+  const double send = machine.chunk_cost + (by_address ? 0 : chunk / machine.copy_rate);
+  // By address: through the core's own cache, from which it is then combined.
+  const double fetch = machine.address_cost + chunk / machine.address_rate;
+  const double copy_in = machine.chunk_cost + (by_address ? fetch : chunk / machine.copy_rate);
+  const double combine_in =
+      machine.chunk_cost +
+      (by_address ? fetch + chunk / machine.combine_rate / 2 : chunk / machine.combine_rate);
+  const ChunkCosts costs{send, copy_in, combine_in, chunk / machine.copy_rate};
+  const double work = busiest(shape, costs) * context.ranks_per_core;
+  const bool combines = shape.all.combined_in > 0;
+  // One thread does the work of all channels, in turn.
+  double hop = machine.hop_latency + shape.channels * (send + (combines ? combine_in : copy_in));
+  if (context.ranks_per_core > 1) hop += machine.switch_cost;
+  return plan::pipelined_seconds(std::max(shape.longest_path * hop, work), rounds, work);
+}
+
+}  // namespace ropewalk::tune

@@ -1,0 +1,189 @@
+// What the tuner chooses by the cost model, with the built-in constants: it must follow what was
+// measured (benchmarks/results, peers).
+#include "tune/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tune/tuner.h"
+
+namespace ropewalk::tune {
+namespace {
+
+// What `ranks` choose for units of `bytes`.
+Choice choice(Collective collective, std::size_t bytes, const GroupFacts& facts) {
+  const Config config = Config::load();
+  schedule::CheckedSchedules schedules;
+  Tuner tuner(config, facts, {}, schedules);
+  return tuner.choose(collective, 0, bytes);
+}
+
+GroupFacts on_hosts(int ranks, double ranks_per_processor) {
+  GroupFacts facts;
+  facts.num_ranks = facts.num_hosts = ranks;
+  facts.ranks_per_processor = ranks_per_processor;
+  facts.slot_bytes = 64 << 10;
+  return facts;
+}
+
+// On machines of their own the ranks wait for the network, and one hop is best.
+TEST(CostModel, BetweenHostsShortMessagesTakeFewHops) {
+  const GroupFacts apart = on_hosts(4, 0.5);
+  EXPECT_EQ(choice(Collective::kAllReduce, 8, apart).algorithm, "one_shot");
+  EXPECT_EQ(choice(Collective::kBroadcast, 8, apart).algorithm, "direct");
+}
+
+// On shared cores they wait for each other's work, and few messages are best.
+TEST(CostModel, WhereHostsShareCoresFewMessagesAreBest) {
+  const GroupFacts crowded = on_hosts(4, 2);
+  for (const std::size_t bytes : {8UL, 512UL, 4096UL}) {
+    EXPECT_EQ(choice(Collective::kAllReduce, bytes, crowded).algorithm, "recursive_doubling");
+    EXPECT_EQ(choice(Collective::kBroadcast, bytes, crowded).algorithm, "binary_tree");
+  }
+  // Those that only send have done so before the root looks.
+  EXPECT_EQ(choice(Collective::kReduce, 8, crowded).algorithm, "direct");
+  EXPECT_NE(choice(Collective::kAllReduce, std::size_t{4} << 20, crowded).algorithm,
+            "recursive_doubling");
+}
+
+// A root that sends to many is busy longer than a tree takes.
+TEST(CostModel, ARootWhoseMessagesAreDearSendsDownATree) {
+  MachineConstants constants;
+  constants.network_message = 1e-4;
+  const Config config = Config::load();
+  schedule::CheckedSchedules schedules;
+  Tuner tuner(config, on_hosts(32, 0.5), constants, schedules);
+  const std::string algorithm = tuner.choose(Collective::kBroadcast, 0, 8).algorithm;
+  EXPECT_NE(algorithm.find("binary_tree"), std::string::npos) << algorithm;
+}
+
+TEST(CostModel, LongMessagesBetweenHostsFillTheirSlots) {
+  for (const double shared : {0.5, 2.0}) {
+    EXPECT_GE(choice(Collective::kAllToAll, std::size_t{2} << 20, on_hosts(4, shared)).chunk_bytes,
+              std::size_t{16} << 10);
+  }
+}
+
+// Halves of a short message cost more than they hide.
+TEST(CostModel, ShortMessagesOverOneHopAreNotCut) {
+  GroupFacts facts;
+  facts.num_ranks = facts.max_ranks_per_host = 2;
+  facts.all_by_address = true;
+  for (const std::size_t bytes : {2048UL, 4096UL}) {
+    EXPECT_GE(choice(Collective::kBroadcast, bytes, facts).chunk_bytes, 8192U);
+    EXPECT_GE(choice(Collective::kReduce, bytes, facts).chunk_bytes, 8192U);
+  }
+}
+
+// ---- what is predicted: worked out by hand from the header's formula, for chunks of 1024 bytes --
+
+// Times of a chunk of 1024 bytes, in seconds that are easy to add.
+MachineConstants whole_seconds() {
+  MachineConstants machine;
+  machine.hop_latency = 3;
+  machine.chunk_cost = 5;
+  machine.copy_rate = 1024.0 / 7;
+  machine.combine_rate = 1024.0 / 11;
+  machine.address_cost = 13;
+  machine.address_rate = 1024.0 / 17;
+  machine.switch_cost = 19;
+  machine.network_latency = 23;
+  machine.network_rate = 1024.0 / 29;
+  machine.network_message = 40;
+  return machine;
+}
+
+// Two ranks: one sends, combines and is done; the other sends twice, copies what came and its own.
+ScheduleShape two_ranks() {
+  ScheduleShape shape;
+  shape.longest_path = 2;
+  shape.ranks = 2;
+  shape.loads = {{.messages_out = 1, .combined_in = 1},
+                 {.messages_out = 2, .copied_in = 1, .copies = 1}};
+  shape.all = {.messages_out = 3, .combined_in = 1, .copied_in = 1, .copies = 1};
+  return shape;
+}
+
+constexpr std::size_t kChunk = 1024;
+
+double predicted(const ScheduleShape& shape, std::size_t chunks, bool by_address,
+                 double ranks_per_core = 1, bool network = false) {
+  const CostContext context{whole_seconds(), ranks_per_core, network};
+  return predict(shape, context, chunks * kChunk, kChunk, by_address);
+}
+
+// Staged: sending or copying a chunk takes 5 + 7, combining 5 + 11. So a hop takes 3 + 12 + 16, and
+// the busier rank 12 + 12 + 12 + 7 = 43 for each chunk.
+TEST(Predict, StagedChunksAreCopiedInAndOutOfSlots) {
+  const ScheduleShape shape = two_ranks();
+  EXPECT_DOUBLE_EQ(predicted(shape, 1, false), 2 * 31);
+  EXPECT_DOUBLE_EQ(predicted(shape, 4, false), 2 * 31 + 3 * 43);
+  ScheduleShape one_hop = shape;
+  one_hop.longest_path = 1;
+  EXPECT_DOUBLE_EQ(predicted(one_hop, 4, false), 43 + 3 * 43);  // the work is more than the hop
+  // Where nothing is combined a hop ends in a copy.
+  ScheduleShape copies = shape;
+  copies.loads.erase(copies.loads.begin());
+  copies.all.combined_in = 0;
+  EXPECT_DOUBLE_EQ(predicted(copies, 4, false), 2 * (3 + 12 + 12) + 3 * 43);
+}
+
+// By address: sending takes 5, fetching 13 + 17, and combining half of its 11 from the cache.
+TEST(Predict, ChunksByAddressAreFetchedAndCombinedFromTheCache) {
+  const ScheduleShape shape = two_ranks();
+  const double hop = 3 + 5 + (5 + 30 + 5.5);
+  const double busiest = 5 + 5 + (5 + 30) + 7;
+  EXPECT_DOUBLE_EQ(predicted(shape, 1, true), 2 * hop);
+  EXPECT_DOUBLE_EQ(predicted(shape, 4, true), 2 * hop + 3 * busiest);
+  ScheduleShape combines = shape;
+  combines.loads.pop_back();
+  EXPECT_DOUBLE_EQ(predicted(combines, 4, true), 2 * hop + 3 * (5 + 5 + 30 + 5.5));
+}
+
+TEST(Predict, RanksThatShareACoreTakeTurns) {
+  EXPECT_DOUBLE_EQ(predicted(two_ranks(), 4, false, 2), 2 * (31 + 19) + 3 * (2 * 43));
+}
+
+// Channels and parts share the unit; one thread does the work of all channels.
+TEST(Predict, ChannelsAndPartsDivideTheUnit) {
+  ScheduleShape shape = two_ranks();
+  shape.channels = 2;
+  EXPECT_DOUBLE_EQ(predicted(shape, 4, false), 2 * (3 + 2 * (12 + 16)) + 43);
+  shape.channels = 1;
+  shape.parts = 4;
+  EXPECT_DOUBLE_EQ(predicted(shape, 4, false), 2 * 31);
+  shape.parts = 8;  // chunks of half the size
+  EXPECT_DOUBLE_EQ(predicted(shape, 4, false), 2 * (3 + (5 + 3.5) + (5 + 5.5)));
+  EXPECT_DOUBLE_EQ(predicted(shape, 0, false), 2 * (3 + 5 + 5));  // costs of a chunk of nothing
+}
+
+// A message takes its sender 0.65 of 40, its receiver the rest; both move 29 seconds of bytes.
+TEST(Predict, OverANetworkBothEndsPayForAMessage) {
+  const double send = 26 + 29;
+  const double receive = 14 + 29;
+  const double busiest = 2 * send + receive + 7;
+  const double hop = 23 + 2 * 29;
+  EXPECT_DOUBLE_EQ(predicted(two_ranks(), 1, false, 1, true), 2 * hop);
+  EXPECT_DOUBLE_EQ(predicted(two_ranks(), 4, false, 1, true), 2 * hop + 3 * busiest);
+  ScheduleShape combines = two_ranks();
+  combines.loads.pop_back();
+  EXPECT_DOUBLE_EQ(predicted(combines, 4, false, 1, true), 2 * hop + 3 * (send + receive + 11));
+  combines.longest_path = 1;
+  EXPECT_DOUBLE_EQ(predicted(combines, 4, false, 1, true), 4 * (send + receive + 11));
+}
+
+// Each message costs twice as much there, and what counts is the work of all ranks of a core.
+TEST(Predict, OverANetworkRanksOfACoreWaitForEachOthersWork) {
+  const double send = 52 + 29;
+  const double receive = 28 + 29;
+  const double all = 3 * send + (receive + 11) + receive + 7;  // of two ranks, on one core
+  const double busiest = 2 * send + receive + 7;
+  EXPECT_DOUBLE_EQ(predicted(two_ranks(), 4, false, 2, true), all + busiest + 2 * 40 + 3 * all);
+  ScheduleShape uneven = two_ranks();
+  uneven.ranks = 8;  // on four cores: then the busiest rank limits
+  EXPECT_DOUBLE_EQ(predicted(uneven, 4, false, 2, true), all / 4 + busiest + 2 * 40 + 3 * busiest);
+}
+
+}  // namespace
+}  // namespace ropewalk::tune

@@ -1,0 +1,68 @@
+// The cost model's constants for the GPUs of a communicator (cuda/device_tuner.h): measured once
+// for a machine, and kept.
+//
+// The built-in constants are a fit to sweeps over all sizes on one kind of machine. A few
+// operations that are timed here, and that were timed in the same way there, tell by how much this
+// machine differs in each constant; by less than the model's own error, it does not.
+#pragma once
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "executor/block/links.h"
+
+namespace ropewalk::tune {
+
+/// Seconds, bytes per second. The defaults are of GPUs that NVLink joins: fitted to sweeps over two
+/// H200 (benchmarks/device), within a quarter of all of them.
+struct DeviceConstants {
+  /// By protocol: simple, ll, ll128.
+  double launch[executor::kNumProtocols] = {4e-6, 1.75e-6, 2.7e-6};
+  double hop[executor::kNumProtocols] = {3.5e-6, 0.8e-6, 0.7e-6};
+  /// What each further unit that a rank sends adds to the latency: its words are waited for in
+  /// turn.
+  double fan[executor::kNumProtocols] = {0, 0.45e-6, 0.05e-6};
+  double link_rate = 350e9;  ///< one direction, what kernels reach
+  /// What one block reads and writes, its operands and its results.
+  double block_rate[executor::kNumProtocols] = {24e9, 7.8e9, 18.7e9};
+  /// Of the time that a pipeline takes to fill: the rest is hidden by blocks that are further.
+  double fill = 0.1;
+};
+
+/// Of GPUs that reach each other only through the host's memory.
+DeviceConstants host_path();
+
+/// Seconds of one operation in a graph, float32, by the algorithm `ring`. 0: not measured.
+struct DeviceTimes {
+  static constexpr std::size_t kShortBytes = 64;  ///< of a unit
+  static constexpr std::array<std::size_t, executor::kNumProtocols> kBlockBytes = {
+      std::size_t{1} << 20, std::size_t{64} << 10, std::size_t{256} << 10};
+  static constexpr std::size_t kLinkBytes = std::size_t{16} << 20;
+
+  std::array<double, executor::kNumProtocols> gather{};  ///< a short all-gather, by one block
+  std::array<double, executor::kNumProtocols> reduce{};  ///< a short all-reduce, by one block
+  std::array<double, executor::kNumProtocols> block{};  ///< all-gather of kBlockBytes, by one block
+  double link = 0;                                      ///< all-gather of kLinkBytes, by all blocks
+};
+
+/// What the built-in constants go with: two GPUs, with peer access or without.
+struct DeviceBase {
+  DeviceConstants constants;
+  DeviceTimes times;
+};
+DeviceBase device_base(bool peer_access);
+
+/// `base`'s constants, each changed by the ratio in which `times` of `ranks` GPUs differ from
+/// `base`'s. What makes no sense changes nothing.
+DeviceConstants scaled(const DeviceBase& base, const DeviceTimes& times, int ranks);
+
+/// Microseconds, for the log.
+std::string describe(const DeviceTimes& times);
+
+nlohmann::json to_json(const DeviceConstants& constants);
+/// @return nothing when a number is missing or makes no sense
+std::optional<DeviceConstants> device_constants_of(const nlohmann::json& entry);
+
+}  // namespace ropewalk::tune

@@ -1,0 +1,46 @@
+#include "tune/forced_algorithms.h"
+
+#include <optional>
+
+#include "core/error.h"
+#include "schedule/compile.h"
+
+namespace ropewalk::tune {
+
+std::map<Collective, std::string> forced_algorithms(std::string_view text) {
+  std::map<Collective, std::string> forced;
+  const auto known = [](std::string_view algorithm) {
+    for (const schedule::Algorithm& row : schedule::algorithms()) {
+      if (row.name == algorithm) return true;
+    }
+    return false;
+  };
+  while (!text.empty()) {
+    const std::size_t comma = text.find(',');
+    const std::string_view item = text.substr(0, comma);
+    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+    const std::size_t equals = item.find('=');
+    const std::string_view algorithm =
+        equals == std::string_view::npos ? item : item.substr(equals + 1);
+    if (algorithm == "auto") continue;
+    if (!known(algorithm)) {
+      throw Error(Errc::kInvalidArgument, "setting ROPEWALK_ALGORITHM: unknown algorithm \"{}\"",
+                  algorithm);
+    }
+    if (equals == std::string_view::npos) {
+      for (int c = 0; c < kNumCollectives; ++c) {
+        forced.emplace(static_cast<Collective>(c), algorithm);
+      }
+      continue;
+    }
+    const std::optional<Collective> collective = parse_collective(item.substr(0, equals));
+    if (!collective.has_value()) {
+      throw Error(Errc::kInvalidArgument, "setting ROPEWALK_ALGORITHM: unknown operation \"{}\"",
+                  item.substr(0, equals));
+    }
+    forced.insert_or_assign(*collective, std::string(algorithm));
+  }
+  return forced;
+}
+
+}  // namespace ropewalk::tune
