@@ -160,7 +160,9 @@ void Communicator::connect() {
   facts_ = place.facts;
   point_to_point_channel_ = place.channels;
   std::unique_ptr<transport::Transport> network;
-  if (facts_.num_hosts > 1) network = transport::make_transport("tcp", config_);
+  if (facts_.num_hosts > 1) {
+    network = transport::make_transport(config_.text(Setting::kNet), config_);
+  }
   links_ = std::make_unique<link::Links>(*bootstrap_, std::move(place.reach),
                                          std::move(place.segment), std::move(network), place.shape);
   tuner_ = std::make_unique<tune::Tuner>(config_, facts_, place.constants, runtime_.schedules());
@@ -181,9 +183,10 @@ void Communicator::connect() {
   }
   waiter_ = std::make_unique<executor::Waiter>(policy, *this);
   team_.wait_with(waiter_.get());
-  log::info(log::kInit, "rank {} of {} joined: {} host(s), {} local rank(s), {}", rank(), size(),
-            facts_.num_hosts, facts_.max_ranks_per_host,
-            facts_.all_by_address ? "single copy" : "staged copies");
+  log::info(log::kInit, "rank {} of {} joined: {} host(s){}, {} local rank(s), {}", rank(), size(),
+            facts_.num_hosts,
+            facts_.num_hosts > 1 ? fmt::format(" joined by {}", links_->network()) : "",
+            facts_.max_ranks_per_host, facts_.all_by_address ? "single copy" : "staged copies");
 }
 
 // ---- split ------------------------------------------------------------------------------

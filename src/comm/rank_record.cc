@@ -43,6 +43,7 @@ struct RankRecord {
   std::uint64_t single_copy_bytes = 0;
   std::array<char, 8> protocol{};
   std::array<std::uint8_t, kNumCollectives> algorithms{};  // that are forced, see forced_places()
+  std::array<char, 16> net{};  // the setting NET
   tune::MachineConstants constants;
 };
 
@@ -99,6 +100,7 @@ void require_equal_settings(const RankRecord& mine, const RankRecord& theirs, in
   require(mine.single_copy_bytes, theirs.single_copy_bytes, "setting SINGLE_COPY_BYTES");
   require(std::string_view(mine.protocol.data()), std::string_view(theirs.protocol.data()),
           "setting PROTOCOL");
+  require(std::string_view(mine.net.data()), std::string_view(theirs.net.data()), "setting NET");
   for (std::size_t c = 0; c < mine.algorithms.size(); ++c) {
     require(forced_name(mine.algorithms[c]), forced_name(theirs.algorithms[c]),
             fmt::format("setting ALGORITHM of {}", name(static_cast<Collective>(c))));
@@ -151,6 +153,7 @@ Neighbourhood exchange_records(bootstrap::Bootstrap& bootstrap, const Config& co
   const std::string& protocol = config.text(Setting::kProtocol);
   std::strncpy(mine.protocol.data(), protocol.c_str(), mine.protocol.size() - 1);
   mine.algorithms = forced_places(config);
+  config.text(Setting::kNet).copy(mine.net.data(), mine.net.size() - 1);
   if (rank == 0) mine.constants = tune::machine_constants(config);
   bootstrap.all_gather(std::as_writable_bytes(std::span(records)), sizeof(RankRecord), deadline);
 

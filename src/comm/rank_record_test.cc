@@ -58,6 +58,7 @@ const std::vector<Difference> kDifferences = {
     {"SLOTS", "setting SLOTS", {"16", "16", "4"}, {"16", "16", "4"}},
     {"SLOT_BYTES", "setting SLOT_BYTES", {"0", "0", "64K"}, {"0", "0", "65536"}},
     {"CHANNELS", "setting CHANNELS", {"2", "2", "3"}, {"2", "2", "3"}},
+    {"NET", "setting NET", {"auto", "auto", "tcp"}, {"auto", "auto", "tcp"}},
     {"CHECK_CALLS", "setting CHECK_CALLS", {"1", "1", "0"}, {"1", "1", "0"}},
     {"SINGLE_COPY_BYTES",
      "setting SINGLE_COPY_BYTES",

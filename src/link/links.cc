@@ -48,20 +48,19 @@ executor::SendEnd* Links::send_end(int channel, int peer) {
   if (const auto made = network_sends_.find(key); made != network_sends_.end()) {
     return &made->second->end();
   }
-  std::unique_ptr<transport::Connector>& connector = pending_sends_[key];
-  if (connector == nullptr) {
+  PendingSend& pending = pending_sends_[key];
+  if (pending.connector == nullptr) {
     const std::optional<std::vector<std::byte>> bytes =
         bootstrap_.try_recv(peer, kHandleTag | static_cast<std::uint32_t>(channel));
     if (!bytes.has_value()) return nullptr;
     transport::Handle handle{};
     RW_ASSERT(bytes->size() == handle.size());
     std::copy(bytes->begin(), bytes->end(), handle.begin());
-    connector = transport_->connect(0, handle);
+    pending.connector = transport_->connect(0, handle);
   }
-  std::unique_ptr<transport::SendConnection> connection = connector->poll();
-  if (connection == nullptr) return nullptr;
-  auto sender = std::make_unique<NetworkSender>(
-      shape_, peer, transport_->properties(0).splits_messages, std::move(connection));
+  if (pending.connection == nullptr) pending.connection = pending.connector->poll();
+  if (pending.connection == nullptr || !pending.connection->ready()) return nullptr;
+  auto sender = std::make_unique<NetworkSender>(shape_, peer, std::move(pending.connection));
   executor::SendEnd* end = &sender->end();
   network_sends_[key] = std::move(sender);
   pending_sends_.erase(key);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,9 @@ class Links {
   executor::SendEnd* send_end(int channel, int peer);
   executor::ReceiveEnd* receive_end(int channel, int peer);
 
+  /// The transport that carries the network links; "" when every peer is local.
+  [[nodiscard]] std::string network() const { return transport_ ? transport_->name() : ""; }
+
   /// Moves the network links. @return true when anything moved
   bool poll();
 
@@ -73,7 +77,12 @@ class Links {
   std::unique_ptr<transport::Transport> transport_;  // outlives its listeners and connections
   std::map<Key, std::unique_ptr<executor::SendEnd>> memory_sends_;
   std::map<Key, std::unique_ptr<executor::ReceiveEnd>> memory_receives_;
-  std::map<Key, std::unique_ptr<transport::Connector>> pending_sends_;
+  // A connection that may not have been verified yet.
+  struct PendingSend {
+    std::unique_ptr<transport::Connector> connector;
+    std::unique_ptr<transport::SendConnection> connection;
+  };
+  std::map<Key, PendingSend> pending_sends_;
   std::map<Key, std::unique_ptr<transport::Listener>> pending_receives_;
   std::map<Key, std::unique_ptr<NetworkSender>> network_sends_;
   std::map<Key, std::unique_ptr<NetworkReceiver>> network_receives_;

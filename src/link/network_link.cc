@@ -57,7 +57,7 @@ FifoMemory::FifoMemory(const executor::FifoShape& shape) : memory_(nullptr, {sha
 
 void FifoMemory::Unmap::operator()(std::byte* memory) const noexcept { munmap(memory, bytes); }
 
-NetworkSender::NetworkSender(const executor::FifoShape& shape, int peer, bool splits,
+NetworkSender::NetworkSender(const executor::FifoShape& shape, int peer,
                              std::unique_ptr<transport::SendConnection> connection)
     : memory_(interleaved(shape)), connection_(std::move(connection)) {
   registration_ =
@@ -67,7 +67,7 @@ NetworkSender::NetworkSender(const executor::FifoShape& shape, int peer, bool sp
   end_.peer = peer;
   // A rank that returns from a call need not come back soon: what it sent must be on its way.
   end_.drain_all = true;
-  end_.address_allowed = splits;
+  end_.address_allowed = connection_->splits_messages();
 }
 
 std::unique_ptr<transport::Request> NetworkSender::send(SlotHeader& slot) {

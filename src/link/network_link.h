@@ -39,8 +39,8 @@ class FifoMemory {
 
 class NetworkSender {
  public:
-  /// `splits`: DeviceProperties::splits_messages of the connection's device.
-  NetworkSender(const executor::FifoShape& shape, int peer, bool splits,
+  /// `connection` is ready().
+  NetworkSender(const executor::FifoShape& shape, int peer,
                 std::unique_ptr<transport::SendConnection> connection);
 
   /// Moves what can be moved. @return true when anything moved

@@ -480,7 +480,13 @@ void exchange_split(Pair& pair, std::size_t head, std::size_t rest, std::size_t 
 
 TEST_P(Contract, MessagesInTwoPlaces) {
   Pair pair = connected();
-  if (!transport_->properties(0).splits_messages) {
+  poll_until(
+      [&] {
+        const bool receiver_is = pair.receiver->ready();
+        return pair.sender->ready() && receiver_is;
+      },
+      "ready");
+  if (!pair.sender->splits_messages()) {
     EXPECT_EQ(code_of([&] { (void)pair.sender->send_split({}, nullptr, 0, 1); }),
               Errc::kInvalidUsage);
     return;

@@ -39,7 +39,6 @@ struct DeviceProperties {
   int max_grouped_receives = 1;
   unsigned memory_kinds = static_cast<unsigned>(MemoryKind::kHost);
   bool registration_is_global = true;  ///< registered memory serves every connection of the device
-  bool splits_messages = false;        ///< send_split() and Request::place_rest() work
 };
 
 /// What a listener hands to the connecting side, by any means the caller has. Opaque.
@@ -91,8 +90,11 @@ class SendConnection {
   [[nodiscard]] virtual std::unique_ptr<Request> send(const void* data, std::size_t bytes,
                                                       std::uint32_t tag,
                                                       Registration* registration) = 0;
+  /// Whether send_split() works here, and Request::place_rest() at the other end. Known once
+  /// ready() was true: a connection may have taken one of several paths.
+  [[nodiscard]] virtual bool splits_messages() const { return false; }
   /// As send(), of a message that lies in two places: `head`, which is copied at once, before
-  /// `data`. @pre DeviceProperties::splits_messages, and at most kMaxHeadBytes of `head`
+  /// `data`. @pre splits_messages(), and at most kMaxHeadBytes of `head`
   [[nodiscard]] virtual std::unique_ptr<Request> send_split(std::span<const std::byte> head,
                                                             const void* data, std::size_t bytes,
                                                             std::uint32_t tag);

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "diagnose/measure.h"
 #include "processes/rank_processes.h"
+#include "transport/window/sisci/testing/fabric.h"
 
 namespace ropewalk::testing {
 namespace {
@@ -56,6 +57,23 @@ class TwoHosts {
   bool ready_ = false;
 };
 
+// Every collective in some sizes: "" or what was wrong.
+std::string wrong_collectives(comm::Communicator& comm) {
+  std::string wrong;
+  for (int c = 0; c < kNumCollectives; ++c) {
+    for (const std::size_t count : {std::size_t{1}, std::size_t{5'000}, std::size_t{400'000}}) {
+      diagnose::MeasureSpec spec;
+      spec.collective = static_cast<Collective>(c);
+      spec.count = count;
+      spec.iterations = 2;
+      if (diagnose::measure(comm, spec).wrong != 0) {
+        wrong += std::string(name(spec.collective)) + " ";
+      }
+    }
+  }
+  return wrong;
+}
+
 TEST(Hosts, TwoNamespacesWithTwoRanksEach) {
   const TwoHosts hosts;
   if (!hosts.ready()) GTEST_SKIP() << "network namespaces cannot be made here";
@@ -63,17 +81,7 @@ TEST(Hosts, TwoNamespacesWithTwoRanksEach) {
   options.settings = {{"TIMEOUT", "60"}};
   options.before = [&](int rank) { hosts.enter(rank / 2); };
   RankProcesses ranks(4, options, [](comm::Communicator& comm) {
-    std::string wrong;
-    for (int c = 0; c < kNumCollectives; ++c) {
-      for (const std::size_t count : {std::size_t{1}, std::size_t{5'000}, std::size_t{400'000}}) {
-        diagnose::MeasureSpec spec;
-        spec.collective = static_cast<Collective>(c);
-        spec.count = count;
-        spec.iterations = 2;
-        if (diagnose::measure(comm, spec).wrong != 0)
-          wrong += std::string(name(spec.collective)) + " ";
-      }
-    }
+    const std::string wrong = wrong_collectives(comm);
     return fmt::format("{} hosts, {} local, wrong: {}", comm.facts().num_hosts,
                        comm.facts().max_ranks_per_host, wrong);
   });
@@ -83,6 +91,31 @@ TEST(Hosts, TwoNamespacesWithTwoRanksEach) {
     EXPECT_EQ(report->text, "2 hosts, 2 local, wrong: ");
   }
 }
+
+// The setting NET names what carries the links between hosts.
+class HostsOver : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(HostsOver, ThreeHostsWithARankEach) {
+  const transport::SoftwareFabric fabric;
+  RankOptions options;
+  options.settings = {{"TIMEOUT", "60"},
+                      {"LINKS", "network"},
+                      {"SOCKET_IFNAME", "lo"},
+                      {"NET", GetParam()},
+                      {"SISCI_LIBRARY", RW_SOFTWARE_SISCI}};
+  RankProcesses ranks(3, options, [](comm::Communicator& comm) {
+    return fmt::format("{} hosts over {}, wrong: {}", comm.facts().num_hosts, comm.links().network(),
+                       wrong_collectives(comm));
+  });
+  for (int r = 0; r < 3; ++r) {
+    const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(120'000));
+    ASSERT_TRUE(report.has_value()) << "rank " << r;
+    EXPECT_EQ(report->text, fmt::format("3 hosts over {}, wrong: ", GetParam()));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, HostsOver, ::testing::Values("tcp", "shm", "sisci", "auto"),
+                         [](const auto& over) { return std::string(over.param); });
 
 }  // namespace
 }  // namespace ropewalk::testing

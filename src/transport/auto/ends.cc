@@ -313,6 +313,12 @@ std::unique_ptr<Request> AutoSender::send(const void* data, std::size_t bytes, s
   return connection_->send(data, bytes, tag, Registrations::of_path(registration));
 }
 
+std::unique_ptr<Request> AutoSender::send_split(std::span<const std::byte> head, const void* data,
+                                                std::size_t bytes, std::uint32_t tag) {
+  if (!decided_) return SendConnection::send_split(head, data, bytes, tag);
+  return connection_->send_split(head, data, bytes, tag);
+}
+
 // ---- the receiving end ---------------------------------------------------------------------
 
 AutoReceiver::AutoReceiver(std::shared_ptr<Doors> doors, Doors::Arrival arrival,

@@ -113,6 +113,11 @@ class AutoSender final : public SendConnection {
   bool ready() override;
   std::unique_ptr<Request> send(const void* data, std::size_t bytes, std::uint32_t tag,
                                 Registration* registration) override;
+  [[nodiscard]] bool splits_messages() const override {
+    return decided_ && connection_->splits_messages();
+  }
+  std::unique_ptr<Request> send_split(std::span<const std::byte> head, const void* data,
+                                      std::size_t bytes, std::uint32_t tag) override;
   [[nodiscard]] std::string describe() const override {
     return decided_ && connection_ ? connection_->describe() : "a path is being chosen";
   }

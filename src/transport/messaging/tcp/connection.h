@@ -110,6 +110,8 @@ class TcpSender final : public SendConnection, private FrameSink {
                                                 MemoryKind kind) override;
   std::unique_ptr<Request> send(const void* data, std::size_t bytes, std::uint32_t tag,
                                 Registration* registration) override;
+  /// Checksums are of what lies in one place.
+  [[nodiscard]] bool splits_messages() const override { return !connection_.checksums; }
   std::unique_ptr<Request> send_split(std::span<const std::byte> head, const void* data,
                                       std::size_t bytes, std::uint32_t tag) override;
 

@@ -33,7 +33,6 @@ class Tcp final : public Transport {
     properties.max_message_bytes = kMaxMessageBytes;
     properties.max_requests = static_cast<int>(kMaxRequests);
     properties.max_grouped_receives = static_cast<int>(kMaxGroup);
-    properties.splits_messages = !options_.checksums;  // which are of what lies in one place
     return properties;
   }
 
