@@ -124,6 +124,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwNicReport": (_TEXT, _TEXT, _TEXT_OUT),
     "rwScheduleCheck": (_TEXT, _TEXT_OUT),
     "rwScheduleAlgorithms": (_TEXT_OUT,),
+    "rwCommExplain": (Comm, _TEXT, _SIZE, _INT, _TEXT_OUT),
     "rwCommUseSchedule": (Comm, _TEXT),
     "rwCommSetTimeout": (Comm, ctypes.c_int64),
     "rwTopologyDiscover": (_TEXT_OUT,),

@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Any, Callable, Literal, Optional, TypeVar, Union, overload
 
 from ropewalk import groups, interrupts, request
-from ropewalk._library import Comm, check, check_communicator, library
+from ropewalk._library import Comm, check, check_communicator, json_of, library
 from ropewalk.arguments import integer, text_or_none
+from ropewalk.arguments import text as encoded
 from ropewalk.arrays import UNKNOWN_DEVICE, Buffer, buffer_of
 from ropewalk.device_arrays import Stream, stream_handle
 from ropewalk.errors import INTERRUPTED, INVALID_USAGE, SUCCESS, ArgumentError, UsageError
@@ -841,6 +842,31 @@ class Communicator(ProcessBound):
         # 0 is the setting alone; less than a microsecond is one.
         microseconds = 0 if timeout is None else request.microseconds(timeout) or 1
         check(library().rwCommSetTimeout(self.c_handle, microseconds), self.c_handle)
+
+    def explain(self, operation: str, size: int, root: int = 0) -> dict[str, Any]:
+        """Why an operation on host memory runs by the algorithm that it does.
+
+        Local: the other ranks need not call.
+
+        Args:
+            operation: "all_reduce" and so on.
+            size: bytes, as `ropewalk bench -b` counts them: of the larger of a rank's two buffers.
+            root: of rooted operations.
+
+        Returns:
+            operation, bytes, root, ranks, hosts, network (the transport between hosts, or None),
+            candidates (the cheapest first: algorithm, channels, chunk_bytes, by_address,
+            predicted_us), chosen, chosen_by ("cost model", "setting ALGORITHM" or
+            "rwCommUseSchedule").
+        """
+        found: dict[str, Any] = json_of(
+            library().rwCommExplain,
+            self.c_handle,
+            encoded(operation, "operation"),
+            integer(size, "size", 0, 2**63 - 1),
+            integer(root, "root"),
+        )
+        return found
 
     # ---- common parts
 

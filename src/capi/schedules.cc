@@ -4,6 +4,7 @@
 
 #include "capi/guard.h"
 #include "capi/handles.h"
+#include "comm/explain.h"
 #include "plan/json.h"
 #include "plan/named_machine.h"
 #include "schedule/check.h"
@@ -75,6 +76,19 @@ RW_API rwResult_t rwCommUseSchedule(rwComm_t comm, const char* text) {
     }
     target.use_schedule(
         std::make_shared<const schedule::Checked>(schedule::Checked::from(schedule::parse(text))));
+  });
+}
+
+RW_API rwResult_t rwCommExplain(rwComm_t comm, const char* collective, size_t bytes, int root,
+                                char** json) {
+  return guarded("rwCommExplain", [&] {
+    comm::Communicator& target = *checked(comm, "comm").comm;
+    checked(json, "json");
+    const std::optional<Collective> wanted = parse_collective(&checked(collective, "collective"));
+    if (!wanted.has_value()) {
+      throw Error(Errc::kInvalidArgument, "collective: unknown \"{}\"", collective);
+    }
+    *json = duplicate(comm::explain(target, *wanted, bytes, root));
   });
 }
 

@@ -719,6 +719,19 @@ std::string Communicator::algorithm_of(const CollectiveCall& call) {
   return way_of(call).prepared->checked().schedule().algorithm;
 }
 
+Communicator::Explained Communicator::explain(const CollectiveCall& call) {
+  fate_.check();
+  drain_queue();
+  const Lock lock(engine_mutex_);
+  const std::size_t unit_bytes = call.count * extent_of(call, rank(), size()).element_bytes;
+  std::vector<tune::Choice> candidates = tuner_->priced(call.collective, call.root, unit_bytes);
+  const bool given = chosen_by_user_.contains(call.collective);
+  return {std::move(candidates), algorithm_of(call),
+          given                              ? "rwCommUseSchedule"
+          : tuner_->is_forced(call.collective, call.root) ? "setting ALGORITHM"
+                                             : "cost model"};
+}
+
 // ---- waiting ----------------------------------------------------------------------------
 
 bool Communicator::poll() {

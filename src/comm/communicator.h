@@ -15,6 +15,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -139,6 +140,14 @@ class Communicator final : public executor::WaitHook {
   void exchange(std::span<std::byte> all, std::size_t bytes_each);
   /// The algorithm that this call runs with.
   std::string algorithm_of(const CollectiveCall& call);
+  /// What may run this call, the cheapest first, what does, and who chose it (comm/explain.h).
+  struct Explained {
+    std::vector<tune::Choice> candidates;
+    std::string chosen;
+    std::string_view chosen_by;
+  };
+  /// @throws Error as extent_of(); kInvalidArgument when ALGORITHM names one that cannot do this
+  Explained explain(const CollectiveCall& call);
 
   // WaitHook, for the thread that waits on this communicator.
   bool poll() override;

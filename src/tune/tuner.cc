@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "schedule/compile.h"
 #include "tune/forced_algorithms.h"
 
 namespace ropewalk::tune {
@@ -71,20 +70,28 @@ const Choice& Tuner::choose(Collective collective, int root, std::size_t unit_by
   if (entry == nullptr) {
     // All sizes of a bucket share the choice that is best for its middle.
     const std::size_t middle = bucket < 2 ? unit_bytes : std::size_t{3} << (bucket - 2);
-    entry = std::make_unique<Choice>(best(collective, root, middle));
+    entry = std::make_unique<Choice>(priced(collective, root, middle).front());
     entry->index = next_index_++;
   }
   return *entry;
 }
 
+schedule::Request Tuner::request_of(Collective collective, int root) const noexcept {
+  return {collective, facts_.num_ranks, has_root(collective) ? root : 0, channels_};
+}
+
+bool Tuner::is_forced(Collective collective, int root) const {
+  const auto forced = forced_.find(collective);
+  if (forced == forced_.end()) return false;
+  const schedule::Request request = request_of(collective, root);
+  return std::ranges::any_of(schedule::algorithms(), [&](const schedule::Algorithm& row) {
+    return row.name == forced->second && row.supports(request);
+  });
+}
+
 std::vector<std::string> Tuner::candidates(Collective collective, int root) const {
-  const schedule::Request request{collective, facts_.num_ranks, has_root(collective) ? root : 0,
-                                  channels_};
-  if (const auto forced = forced_.find(collective); forced != forced_.end()) {
-    for (const schedule::Algorithm& row : schedule::algorithms()) {
-      if (row.name == forced->second && row.supports(request)) return {forced->second};
-    }
-  }
+  if (is_forced(collective, root)) return {forced_.at(collective)};
+  const schedule::Request request = request_of(collective, root);
   std::vector<std::string> names;
   std::vector<std::string> dense;
   for (const schedule::Algorithm& row : schedule::algorithms()) {
@@ -97,55 +104,62 @@ std::vector<std::string> Tuner::candidates(Collective collective, int root) cons
   return names;
 }
 
-Choice Tuner::best(Collective collective, int root, std::size_t unit_bytes) {
-  Choice best;
-  best.predicted_seconds = std::numeric_limits<double>::infinity();
-  for (const std::string& algorithm : candidates(collective, root)) {
-    const std::shared_ptr<const schedule::Checked> checked = schedules_.get(
-        algorithm, {collective, facts_.num_ranks, has_root(collective) ? root : 0, channels_});
-    const ScheduleShape shape = ScheduleShape::of(*checked);
-    Choice choice;
-    choice.algorithm = algorithm;
-    choice.channels = channels_;
-    set_chunks(choice);
-    // Staged: a chunk fits a slot; smaller ones fill a long chain sooner.
-    double staged = std::numeric_limits<double>::infinity();
-    const std::size_t least = shape.longest_path > 1 ? kLeastChunk : kLeastChunkOverOneHop;
-    for (std::size_t chunk = facts_.slot_bytes; chunk >= least || chunk == facts_.slot_bytes;
-         chunk /= 2) {
-      const double seconds = predict(shape, context_, unit_bytes, chunk, false);
-      if (seconds < staged * kWorthCutting) {
-        staged = seconds;
-        choice.chunk_bytes = chunk;
-      }
+Choice Tuner::priced(const std::string& algorithm, const ScheduleShape& shape,
+                     std::size_t unit_bytes) const {
+  Choice choice;
+  choice.algorithm = algorithm;
+  choice.channels = channels_;
+  set_chunks(choice);
+  // Staged: a chunk fits a slot; smaller ones fill a long chain sooner.
+  double staged = std::numeric_limits<double>::infinity();
+  const std::size_t least = shape.longest_path > 1 ? kLeastChunk : kLeastChunkOverOneHop;
+  for (std::size_t chunk = facts_.slot_bytes; chunk >= least || chunk == facts_.slot_bytes;
+       chunk /= 2) {
+    const double seconds = predict(shape, context_, unit_bytes, chunk, false);
+    if (seconds < staged * kWorthCutting) {
+      staged = seconds;
+      choice.chunk_bytes = chunk;
     }
-    choice.predicted_seconds = staged;
-    if (facts_.all_by_address && shape.by_address) {
-      double by_address = std::numeric_limits<double>::infinity();
-      for (std::size_t chunk = std::size_t{4} << 20U; chunk >= address_bytes_ && chunk >= 4096;
-           chunk /= 2) {
-        const double seconds = predict(shape, context_, unit_bytes, chunk, true);
-        if (seconds < by_address * kWorthCutting) {
-          by_address = seconds;
-          choice.address_chunk_bytes = chunk;
-        }
-      }
-      if (by_address < staged) {
-        choice.predicted_seconds = by_address;
-      } else {
-        choice.address_bytes = kNever;
-        choice.address_chunk_bytes = 0;
-      }
-    } else {
-      choice.address_chunk_bytes = 0;
-    }
-    if (choice.predicted_seconds < best.predicted_seconds) best = choice;
   }
-  if (best.algorithm.empty()) {
+  choice.predicted_seconds = staged;
+  if (!facts_.all_by_address || !shape.by_address) {
+    choice.address_chunk_bytes = 0;
+    return choice;
+  }
+  double by_address = std::numeric_limits<double>::infinity();
+  for (std::size_t chunk = std::size_t{4} << 20U; chunk >= address_bytes_ && chunk >= 4096;
+       chunk /= 2) {
+    const double seconds = predict(shape, context_, unit_bytes, chunk, true);
+    if (seconds < by_address * kWorthCutting) {
+      by_address = seconds;
+      choice.address_chunk_bytes = chunk;
+    }
+  }
+  if (by_address < staged) {
+    choice.predicted_seconds = by_address;
+  } else {
+    choice.address_bytes = kNever;
+    choice.address_chunk_bytes = 0;
+  }
+  return choice;
+}
+
+std::vector<Choice> Tuner::priced(Collective collective, int root, std::size_t unit_bytes) {
+  std::vector<Choice> all;
+  for (const std::string& algorithm : candidates(collective, root)) {
+    const std::shared_ptr<const schedule::Checked> checked =
+        schedules_.get(algorithm, request_of(collective, root));
+    all.push_back(priced(algorithm, ScheduleShape::of(*checked), unit_bytes));
+  }
+  if (all.empty()) {
     throw Error(Errc::kInvalidUsage, "no algorithm for {} over {} ranks", name(collective),
                 facts_.num_ranks);
   }
-  return best;
+  // Stable: of equals the first of the registry, on every rank.
+  std::stable_sort(all.begin(), all.end(), [](const Choice& a, const Choice& b) {
+    return a.predicted_seconds < b.predicted_seconds;
+  });
+  return all;
 }
 
 }  // namespace ropewalk::tune

@@ -12,6 +12,7 @@
 #include "core/settings.h"
 #include "core/types.h"
 #include "schedule/checked.h"
+#include "schedule/compile.h"
 #include "tune/cost_model.h"
 
 namespace ropewalk::tune {
@@ -49,12 +50,22 @@ class Tuner {
   /// @throws Error kInvalidArgument when the setting ALGORITHM names one that cannot do this
   const Choice& choose(Collective collective, int root, std::size_t unit_bytes);
 
+  /// Every algorithm that can do this, priced for units of `unit_bytes` exactly, the cheapest first.
+  /// choose() prices the middle of a power of two, so that its choice may be another one.
+  [[nodiscard]] std::vector<Choice> priced(Collective collective, int root, std::size_t unit_bytes);
+
+  /// Whether the setting ALGORITHM names an algorithm for this operation that can do it.
+  [[nodiscard]] bool is_forced(Collective collective, int root) const;
+
   /// Chunks of sends and receives.
   [[nodiscard]] const Choice& point_to_point() const noexcept { return point_to_point_; }
 
  private:
   static constexpr std::size_t kBuckets = 64;  // powers of two
-  Choice best(Collective collective, int root, std::size_t unit_bytes);
+  // The best chunks of one algorithm.
+  [[nodiscard]] Choice priced(const std::string& algorithm, const ScheduleShape& shape,
+                              std::size_t unit_bytes) const;
+  [[nodiscard]] schedule::Request request_of(Collective collective, int root) const noexcept;
   [[nodiscard]] std::vector<std::string> candidates(Collective collective, int root) const;
   void set_chunks(Choice& choice) const;
 

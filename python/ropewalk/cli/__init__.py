@@ -35,6 +35,8 @@ Examples:
       does a network plugin do what NCCL relies on
   ropewalk doctor
       try every path of this machine
+  ropewalk explain all_reduce -b 1M --ranks 4
+      which algorithms were considered, what each should take, and which one runs
   ropewalk config
       list all settings
   ropewalk run -- python train.py
@@ -60,6 +62,7 @@ COMMANDS: Final = {
     "check-plugin": _Place("check_plugin", "check_plugin"),
     "config": _Place("config", "config"),
     "doctor": _Place("doctor", "doctor"),
+    "explain": _Place("explain", "explain"),
     "microbench": _Place("microbench", "microbench"),
     "nccl-env": _Place("nccl", "nccl_env", "ENV_HELP"),
     "nccl-graph": _Place("nccl", "nccl_graph", "GRAPH_HELP"),

@@ -1,0 +1,99 @@
+"""`ropewalk explain`: why an operation runs by the algorithm that it does."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Annotated, Any, Final, Optional
+
+import typer
+from rich.table import Table
+
+from ropewalk import joining
+from ropewalk.cli import console, launch
+from ropewalk.cli.bench import parse_size
+from ropewalk.cli.bench_plan import OPERATIONS
+from ropewalk.communicator import Communicator
+
+HELP: Final = """
+Say why an operation on host memory runs by the algorithm that it does.
+
+The candidates are priced by the cost model with the constants measured on this machine
+(`ropewalk config --tuning`). Local ranks are started for it, so that it is known how they are
+linked; under torchrun, mpirun or srun each process is one rank.
+
+The size is that of `ropewalk bench -b`. A communicator chooses once for all sizes between two
+powers of two: near a border, what runs may not be the cheapest for this very size.
+
+Examples:
+
+\b
+  ropewalk explain all_reduce -b 1M --ranks 4
+      a table of the candidates
+  ropewalk explain broadcast -b 64K --ranks 8 --root 2 --json
+      the same for programs
+  ropewalk explain all_reduce -b 1M --ranks 4 --set LINKS=network
+      as if each rank were on a host of its own
+
+Exit status: 0, 2 for a wrong command line, another value when a rank failed or was killed.
+"""
+
+
+def explain(
+    operation: Annotated[str, typer.Argument(metavar="OP", help="all_reduce and so on")],
+    size: Annotated[str, typer.Option("-b", "--size", help="Message size, as 64K or 1M.")] = "1M",
+    ranks: Annotated[
+        Optional[int], typer.Option("--ranks", "-n", help="Local ranks; 2 without a launcher.")
+    ] = None,
+    root: Annotated[int, typer.Option("--root", help="Of rooted operations.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    set_: console.SettingOption = None,
+) -> None:
+    """See HELP."""
+    name = operation.replace("-", "_")
+    if name not in OPERATIONS:
+        console.fail(f"OP {operation}: is none of {', '.join(OPERATIONS)}", console.USAGE)
+    message_bytes = parse_size(size, "-b")
+    launched = launch.launched_processes()
+    if launched and ranks is not None:
+        console.fail("--ranks: a launcher started this job already", console.USAGE)
+    if ranks is not None and ranks < 1:
+        console.fail(f"--ranks {ranks}: must be positive", console.USAGE)
+    count = launched or ranks or 2
+    if not 0 <= root < count:
+        console.fail(f"--root {root}: is outside 0 to {count - 1}", console.USAGE)
+
+    def body(comms: list[Communicator]) -> int:
+        if comms[0].rank == 0:
+            found = comms[0].explain(name, message_bytes, root)
+            if as_json:
+                print(json.dumps(found, indent=2))
+            else:
+                _print(found)
+        return console.OK
+
+    apply = functools.partial(console.apply_settings, set_)
+    if launched:
+        apply()
+        with console.reported(), joining.init() as comm:
+            body([comm])
+        return
+    raise typer.Exit(launch.run_local(count, body, prepare=apply, pinned=False))
+
+
+def _print(found: dict[str, Any]) -> None:
+    links = "1 host" if found["network"] is None else f"{found['hosts']} hosts, {found['network']}"
+    out = console.output()
+    out.print(f"{found['operation']} of {found['bytes']} bytes, {found['ranks']} ranks on {links}")
+    table = Table(box=None, pad_edge=False)
+    for title in ("algorithm", "predicted us", "chunk bytes", "copies"):
+        table.add_column(title, justify="right" if title.endswith(("us", "bytes")) else "left")
+    for each in found["candidates"]:
+        table.add_row(
+            each["algorithm"],
+            f"{each['predicted_us']:.3g}",
+            str(each["chunk_bytes"]),
+            "by address" if each["by_address"] else "staged",
+        )
+    out.print(table)
+    out.print(f"runs: {found['chosen']}, by {found['chosen_by']}")

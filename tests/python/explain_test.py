@@ -1,0 +1,85 @@
+"""Why an operation runs by the algorithm that it does: Communicator.explain, `ropewalk explain`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import ropewalk
+from conftest import Program
+from ropewalk import schedule
+
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
+
+
+@pytest.fixture
+def pair() -> Iterator[ropewalk.Communicator]:
+    comms = ropewalk.init_all(2)
+    yield comms[0]
+    for comm in comms:
+        comm.abort()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_cheapest_candidate_comes_first(pair: ropewalk.Communicator, operation: str) -> None:
+    found = pair.explain(operation, 1 << 20)
+    times = [each["predicted_us"] for each in found["candidates"]]
+    assert times == sorted(times) and times[0] > 0
+    assert found["ranks"] == 2 and found["hosts"] == 1 and found["network"] is None
+    assert found["chosen"] in [each["algorithm"] for each in found["candidates"]]
+    assert found["chosen_by"] == "cost model"
+
+
+def test_larger_messages_take_longer(pair: ropewalk.Communicator) -> None:
+    small, large = (pair.explain("all_reduce", size)["candidates"][0] for size in (8, 1 << 26))
+    assert large["predicted_us"] > 10 * small["predicted_us"]
+
+
+def test_a_schedule_of_the_user_is_named_as_such(pair: ropewalk.Communicator) -> None:
+    text = schedule.make("all_reduce", "ring", 2)
+    pair.use_schedule(text)
+    found = pair.explain("all_reduce", 1 << 10)
+    assert (found["chosen"], found["chosen_by"]) == ("ring", "rwCommUseSchedule")
+    assert pair.explain("all_gather", 1 << 10)["chosen_by"] == "cost model"
+
+
+def test_what_it_refuses(pair: ropewalk.Communicator) -> None:
+    with pytest.raises(ropewalk.ArgumentError, match='unknown "all_the_things"'):
+        pair.explain("all_the_things", 8)
+    with pytest.raises(ropewalk.ArgumentError, match="root: 7 is outside 0 to 1"):
+        pair.explain("broadcast", 8, root=7)
+
+
+def test_the_command_tells_what_runs(program: Program) -> None:
+    done = program("explain", "all_reduce", "-b", "1M", "--ranks", "3", "--json")
+    found = json.loads(done.stdout)
+    assert found["operation"] == "all_reduce" and found["ranks"] == 3
+    table = program("explain", "all_reduce", "-b", "1M", "--ranks", "3").stdout
+    assert table.splitlines()[0] == "all_reduce of 1048576 bytes, 3 ranks on 1 host"
+    assert all(each["algorithm"] in table for each in found["candidates"])
+    assert table.splitlines()[-1] == f"runs: {found['chosen']}, by cost model"
+
+
+def test_the_setting_and_the_network_show(program: Program) -> None:
+    options = ["--set", "ALGORITHM=ring", "--set", "LINKS=network", "--set", "NET=tcp"]
+    done = program("explain", "all_reduce", "--ranks", "2", "--json", *options)
+    found = json.loads(done.stdout)
+    assert [each["algorithm"] for each in found["candidates"]] == ["ring"]
+    assert found["chosen_by"] == "setting ALGORITHM"
+    assert (found["hosts"], found["network"]) == (2, "tcp")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["everything"], "OP everything: is none of"),
+        (["all_reduce", "-b", "many"], '-b "many" is no size'),
+        (["all_reduce", "--ranks", "0"], "--ranks 0: must be positive"),
+        (["broadcast", "--root", "2"], "--root 2: is outside 0 to 1"),
+    ],
+)
+def test_wrong_command_lines(program: Program, arguments: list[str], text: str) -> None:
+    done = program("explain", *arguments)
+    assert done.returncode == 2
+    assert text in done.stderr
