@@ -727,9 +727,9 @@ Communicator::Explained Communicator::explain(const CollectiveCall& call) {
   std::vector<tune::Choice> candidates = tuner_->priced(call.collective, call.root, unit_bytes);
   const bool given = chosen_by_user_.contains(call.collective);
   return {std::move(candidates), algorithm_of(call),
-          given                              ? "rwCommUseSchedule"
+          given                                           ? "rwCommUseSchedule"
           : tuner_->is_forced(call.collective, call.root) ? "setting ALGORITHM"
-                                             : "cost model"};
+                                                          : "cost model"};
 }
 
 // ---- waiting ----------------------------------------------------------------------------

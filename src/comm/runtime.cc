@@ -60,8 +60,7 @@ Runtime& Runtime::process() {
   return *made.release();
 }
 
-Config Runtime::config() {
-  const Lock lock(config_mutex_);
+Config& Runtime::loaded() {
   if (config_ == nullptr) {
     auto loaded = std::make_unique<Config>(Config::load());
     apply(*loaded);
@@ -70,12 +69,18 @@ Config Runtime::config() {
   return *config_;
 }
 
+Config Runtime::config() {
+  const Lock lock(config_mutex_);
+  return loaded();
+}
+
 void Runtime::set(std::string_view name, std::string_view value, std::string_view source) {
-  Config changed = config();
+  // Under the lock from reading to writing: of two settings made at once neither is lost.
+  const Lock lock(config_mutex_);
+  Config changed = loaded();
   changed.set(name, value, source);
   apply(changed);
-  const Lock lock(config_mutex_);
-  *config_ = std::move(changed);
+  loaded() = std::move(changed);
 }
 
 }  // namespace ropewalk::comm

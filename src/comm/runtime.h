@@ -46,6 +46,7 @@ class Runtime {
   static void lock_for_fork() noexcept;
   static void unlock_in_parent() noexcept;
   static void leave_behind_in_child() noexcept;
+  Config& loaded() RW_REQUIRES(config_mutex_);
 
   Mutex config_mutex_;
   std::unique_ptr<Config> config_ RW_GUARDED_BY(config_mutex_);

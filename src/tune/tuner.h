@@ -50,8 +50,8 @@ class Tuner {
   /// @throws Error kInvalidArgument when the setting ALGORITHM names one that cannot do this
   const Choice& choose(Collective collective, int root, std::size_t unit_bytes);
 
-  /// Every algorithm that can do this, priced for units of `unit_bytes` exactly, the cheapest first.
-  /// choose() prices the middle of a power of two, so that its choice may be another one.
+  /// Every algorithm that can do this, priced for units of `unit_bytes` exactly, the cheapest
+  /// first. choose() prices the middle of a power of two, so that its choice may be another one.
   [[nodiscard]] std::vector<Choice> priced(Collective collective, int root, std::size_t unit_bytes);
 
   /// Whether the setting ALGORITHM names an algorithm for this operation that can do it.

@@ -104,8 +104,8 @@ TEST_P(HostsOver, ThreeHostsWithARankEach) {
                       {"NET", GetParam()},
                       {"SISCI_LIBRARY", RW_SOFTWARE_SISCI}};
   RankProcesses ranks(3, options, [](comm::Communicator& comm) {
-    return fmt::format("{} hosts over {}, wrong: {}", comm.facts().num_hosts, comm.links().network(),
-                       wrong_collectives(comm));
+    return fmt::format("{} hosts over {}, wrong: {}", comm.facts().num_hosts,
+                       comm.links().network(), wrong_collectives(comm));
   });
   for (int r = 0; r < 3; ++r) {
     const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(120'000));
