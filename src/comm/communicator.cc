@@ -363,6 +363,18 @@ void Communicator::forget_schedules() {
   last_ = {};
 }
 
+void Communicator::trace(const CollectiveCall& call, std::string_view how) const {
+  log::trace(log::kColl, "rank {} of {}: {} of {} {}, {}, root {}, input {}, output {}, {}", rank(),
+             size(), name(call.collective), call.count, name(call.type), name(call.op), call.root,
+             call.input, call.output, how);
+}
+
+void Communicator::trace(const PointToPointCall& call, std::string_view how) const {
+  log::trace(log::kP2p, "rank {} of {}: {} rank {}, {} {} at {}, {}", rank(), size(),
+             call.sends ? "send to" : "receive from", call.peer, call.count, name(call.type),
+             call.sends ? call.input : call.output, how);
+}
+
 std::unique_ptr<Task> Communicator::make_task(const CollectiveCall& call) {
   const Use use(*this);
   return new_task(call);
@@ -375,19 +387,25 @@ std::unique_ptr<Task> Communicator::make_task(std::vector<PointToPointCall> call
 
 std::unique_ptr<Task> Communicator::new_task(const CollectiveCall& call) {
   fate_.check();
+  trace(call, "as a task");
   const Validated valid = validate(call, rank(), size());
   return std::make_unique<CollectiveTask>(*this, call, valid.in_place, tag_of(call, next_number()));
 }
 
 std::unique_ptr<Task> Communicator::new_task(std::vector<PointToPointCall> calls) {
   fate_.check();
-  for (const PointToPointCall& call : calls) validate(call, size());
+  for (const PointToPointCall& call : calls) {
+    trace(call, "as a task");
+    validate(call, size());
+  }
   return std::make_unique<PointToPointTask>(*this, std::move(calls));
 }
 
 void Communicator::run(const CollectiveCall& call) {
   const Use use(*this);
   fate_.check();
+  if (log::enabled(log::Level::kTrace, log::kColl)) [[unlikely]]
+    trace(call, "blocking");
   if (!has_worker_ && last_.prepared != nullptr && last_.call == call) {
     last_.prepared->arm_again(next_number());
   } else if (!arm_short(call)) {
@@ -660,6 +678,7 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
   look_at_device();
   fate_.check();
   if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
+  trace(call, "on a stream");
   if (exchanges_in_place(call)) {
     device_->launch_copied(call, extent_of(call, rank(), size()), tag_of(call, calls_ + 1), stream);
   } else {
@@ -675,7 +694,10 @@ void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStr
   look_at_device();
   fate_.check();
   if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
-  for (const PointToPointCall& call : calls) validate(call, size());
+  for (const PointToPointCall& call : calls) {
+    trace(call, "on a stream");
+    validate(call, size());
+  }
   device_->launch(calls, stream);
 }
 
@@ -720,13 +742,14 @@ std::string Communicator::algorithm_of(const CollectiveCall& call) {
 }
 
 Communicator::Explained Communicator::explain(const CollectiveCall& call) {
+  const Use use(*this);
   fate_.check();
   drain_queue();
   const Lock lock(engine_mutex_);
   const std::size_t unit_bytes = call.count * extent_of(call, rank(), size()).element_bytes;
   std::vector<tune::Choice> candidates = tuner_->priced(call.collective, call.root, unit_bytes);
   const bool given = chosen_by_user_.contains(call.collective);
-  return {std::move(candidates), algorithm_of(call),
+  return {std::move(candidates), way_of(call).prepared->checked().schedule().algorithm,
           given                                           ? "rwCommUseSchedule"
           : tuner_->is_forced(call.collective, call.root) ? "setting ALGORITHM"
                                                           : "cost model"};

@@ -187,6 +187,9 @@ class Communicator final : public executor::WaitHook {
   std::unique_ptr<Task> new_task(const CollectiveCall& call);
   std::unique_ptr<Task> new_task(std::vector<PointToPointCall> calls);
   void enter_queue(std::unique_ptr<Task> task, std::vector<std::shared_ptr<Request>> requests);
+  // DEBUG=TRACE: every call, as it was made.
+  void trace(const CollectiveCall& call, std::string_view how) const;
+  void trace(const PointToPointCall& call, std::string_view how) const;
   void execute(Task& task);
   // Arms a call that needs no task unless it must wait, as last_. @return false when it does
   bool arm_short(const CollectiveCall& call);

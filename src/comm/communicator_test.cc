@@ -412,7 +412,7 @@ TEST(Communicator, AForkedChildCannotUseIt) {
   quiet(runtime);
   with_ranks(2, runtime, [](Communicator& comm) {
     comm.barrier();
-    const int status = testing::in_child([&] {
+    const int status = ropewalk::testing::in_child([&] {
       const std::vector<std::function<void()>> uses = {
           [&] { comm.barrier(); }, [&] { comm.split(0, 0); }, [&] { comm.finalize(); },
           [&] { comm.abort("a child ends"); }};
@@ -439,7 +439,7 @@ TEST(Communicator, AForkedChildMakesOnesOfItsOwn) {
   with_ranks(2, runtime, [&](Communicator& comm) {
     all_reduce_of_two(comm);
     if (comm.rank() == 0) {
-      const int status = testing::in_child([&] {
+      const int status = ropewalk::testing::in_child([&] {
         Runtime& own = Runtime::process();
         EXPECT_NE(&own, &runtime);
         EXPECT_NE(own.token(), runtime.token());

@@ -17,6 +17,11 @@
 namespace ropewalk::comm {
 namespace {
 
+using bootstrap::error_of;
+using bootstrap::in_ms;
+using bootstrap::quiet_config;
+using bootstrap::soon;
+
 constexpr int kRanks = 3;
 using Outcomes = std::array<std::pair<Errc, std::string>, kRanks>;
 using Settings = std::array<std::string, kRanks>;  // by rank

@@ -60,5 +60,12 @@ void info(Subsystem subsystem, fmt::format_string<Args...> format, Args&&... arg
     write(Level::kInfo, subsystem, fmt::format(format, std::forward<Args>(args)...));
   }
 }
+/// For what happens in every operation.
+template <typename... Args>
+void trace(Subsystem subsystem, fmt::format_string<Args...> format, Args&&... args) {
+  if (enabled(Level::kTrace, subsystem)) {
+    write(Level::kTrace, subsystem, fmt::format(format, std::forward<Args>(args)...));
+  }
+}
 
 }  // namespace ropewalk::log

@@ -52,7 +52,7 @@ void DrivenRanks::barrier() {
   }
   group_.start();
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
-    group_.add(ranks_[i]->comm(), barrier_call(nothing_[i]), nullptr);
+    group_.add(ranks_[i]->comm(), comm::barrier_call(nothing_[i]), nullptr);
   }
   group_.end();
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "tune/forced_algorithms.h"
 
 namespace ropewalk::tune {
@@ -72,6 +73,10 @@ const Choice& Tuner::choose(Collective collective, int root, std::size_t unit_by
     const std::size_t middle = bucket < 2 ? unit_bytes : std::size_t{3} << (bucket - 2);
     entry = std::make_unique<Choice>(priced(collective, root, middle).front());
     entry->index = next_index_++;
+    const std::size_t last = (std::size_t{1} << std::min<std::size_t>(bucket, 63U)) - 1;
+    log::info(log::kTuning, "{} of {} to {} bytes in a unit, {} ranks: {}, {:.4g} us predicted",
+              name(collective), bucket == 0 ? 0 : (last >> 1U) + 1, last, facts_.num_ranks,
+              entry->algorithm, entry->predicted_seconds * 1e6);
   }
   return *entry;
 }
