@@ -103,6 +103,30 @@ TEST(PluginLife, LeavesNothingOfPcieBridgesWhenUnloaded) {
             0);
 }
 
+TEST_F(PluginTest, SettingsAreReadAgainAfterTheLastFinalize) {
+  for (const int version : {12, 8}) {
+    const auto device_by = [&](const char* kind) {
+      use(kind);
+      const Net net(library_.api(version));
+      Stated stated;
+      EXPECT_EQ(net.api->properties(0, &stated), 0);
+      return stated.name;
+    };
+    const std::string by_memory = device_by("shm");
+    EXPECT_NE(device_by("tcp"), by_memory) << version;
+    EXPECT_EQ(device_by("shm"), by_memory) << version;
+  }
+  // While a communicator is open, all have its transport.
+  use("shm");
+  const Net first(library_.api(12));
+  use("tcp");
+  const Net second(library_.api(12));
+  Stated stated[2];
+  EXPECT_EQ(first.api->properties(0, &stated[0]), 0);
+  EXPECT_EQ(second.api->properties(0, &stated[1]), 0);
+  EXPECT_EQ(stated[1].name, stated[0].name);
+}
+
 TEST(PluginLife, IsLoadedAndUnloadedAgainAndAgain) {
   setenv("ROPEWALK_NET", "auto", 1);
   std::vector<Holdings> seen;
