@@ -144,14 +144,12 @@ void Comm::waits() {
   }
 }
 
-void* Comm::keep(std::unique_ptr<transport::Request> request, bool receive,
-                 std::span<Memory* const> memories) {
+void* Comm::keep(std::unique_ptr<transport::Request> request, std::span<Memory* const> memories) {
   const auto place = static_cast<std::size_t>(std::countr_zero(free_));
   InFlight& entry = in_flight_[place];
   free_ &= free_ - 1;
   ++entry.generation;
   entry.request = std::move(request);
-  entry.receive = receive;
   entry.count = memories.size();
   for (std::size_t i = 0; i < memories.size(); ++i) {
     entry.memories[i] = memories[i];
@@ -187,7 +185,7 @@ void* Comm::send(const Part& part) {
       return nullptr;
     }
     moved();
-    return keep(std::move(request), false, {&memory, 1});
+    return keep(std::move(request), {&memory, 1});
   } catch (const Error& error) {
     broke(error);
   }
@@ -208,8 +206,7 @@ void* Comm::receive(std::span<const Part> parts) {
   if (full()) return nullptr;
   try {
     auto request = (*receiver)->receive(std::span(buffers).first(parts.size()));
-    return request ? keep(std::move(request), true, std::span(memories).first(parts.size()))
-                   : nullptr;
+    return request ? keep(std::move(request), std::span(memories).first(parts.size())) : nullptr;
   } catch (const Error& error) {
     broke(error);
   }
@@ -235,7 +232,7 @@ void* Comm::flush(std::span<const Part> parts) {
     // NCCL cannot be told to try a flush again, and it never starts so many that no place is free.
     if (request == nullptr || request->test().has_value()) return nullptr;
     if (full()) throw Error(Errc::kInvalidUsage, "{} requests are in flight already", kPlaces);
-    return keep(std::move(request), false, std::span(memories).first(parts.size()));
+    return keep(std::move(request), std::span(memories).first(parts.size()));
   } catch (const Error& error) {
     broke(error);
   }
@@ -261,7 +258,6 @@ Outcome Comm::test(void* request) {
     return outcome;
   }
   moved();
-  outcome.receive = entry.receive;
   const std::span<const std::size_t> sizes = entry.request->sizes();
   outcome.count = std::min(sizes.size(), outcome.bytes.size());
   std::copy_n(sizes.begin(), outcome.count, outcome.bytes.begin());

@@ -45,7 +45,6 @@ struct Part {
 /// What test() found.
 struct Outcome {
   bool done = false;
-  bool receive = false;
   std::size_t count = 0;               ///< of messages
   std::array<std::size_t, 8> bytes{};  ///< of each
 };
@@ -86,14 +85,13 @@ class Comm {
   struct InFlight {
     std::unique_ptr<transport::Request> request;
     std::uint32_t generation = 0;
-    bool receive = false;
     std::size_t count = 0;
     std::array<Memory*, kGroup> memories{};
   };
 
   Memory& memory_of(const Part& part) RW_REQUIRES(mutex_);
-  void* keep(std::unique_ptr<transport::Request> request, bool receive,
-             std::span<Memory* const> memories) RW_REQUIRES(mutex_);
+  void* keep(std::unique_ptr<transport::Request> request, std::span<Memory* const> memories)
+      RW_REQUIRES(mutex_);
   void release(std::size_t place) RW_REQUIRES(mutex_);
   void throw_if_broken() RW_REQUIRES(mutex_);
   [[noreturn]] void broke(const Error& error) RW_REQUIRES(mutex_);
