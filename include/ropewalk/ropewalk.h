@@ -325,10 +325,10 @@ RW_API rwResult_t rwScheduleAlgorithms(char** json);
 RW_API rwResult_t rwCommUseSchedule(rwComm_t comm, const char* text);
 /* Why `comm` runs `collective` ("all_reduce" and so on) by the algorithm that it does, on memory of
  * the host. `bytes`: the size as nccl-tests counts it, that of the larger of a rank's two buffers.
- * `root`: of rooted operations. *json, for rwFreeText: operation, bytes, root, ranks, hosts, network
- * (the transport between hosts, or null), candidates[] with the cheapest first (algorithm, channels,
- * chunk_bytes, by_address, predicted_us), chosen, and chosen_by: "cost model", "setting ALGORITHM"
- * or "rwCommUseSchedule". Local: the other ranks need not call. */
+ * `root`: of rooted operations. *json, for rwFreeText: operation, bytes, root, ranks, hosts,
+ * network (the transport between hosts, or null), candidates[] with the cheapest first (algorithm,
+ * channels, chunk_bytes, by_address, predicted_us), chosen, and chosen_by: "cost model", "setting
+ * ALGORITHM" or "rwCommUseSchedule". Local: the other ranks need not call. */
 RW_API rwResult_t rwCommExplain(rwComm_t comm, const char* collective, size_t bytes, int root,
                                 char** json);
 

@@ -841,7 +841,7 @@ class Communicator(ProcessBound):
         """
         # 0 is the setting alone; less than a microsecond is one.
         microseconds = 0 if timeout is None else request.microseconds(timeout) or 1
-        check(library().rwCommSetTimeout(self.c_handle, microseconds), self.c_handle)
+        check(library().rwCommSetTimeout(self.c_handle, microseconds))
 
     def explain(self, operation: str, size: int, root: int = 0) -> dict[str, Any]:
         """Why an operation on host memory runs by the algorithm that it does.

@@ -43,7 +43,7 @@ struct RankRecord {
   std::uint64_t single_copy_bytes = 0;
   std::array<char, 8> protocol{};
   std::array<std::uint8_t, kNumCollectives> algorithms{};  // that are forced, see forced_places()
-  std::array<char, 16> net{};  // the setting NET
+  std::array<char, 16> net{};                              // the setting NET
   tune::MachineConstants constants;
 };
 

@@ -119,7 +119,7 @@ def timeouts(rank: int, size: int, device: str) -> None:
         (short, lambda: dist.all_reduce(torch.ones(1), group=short)),
     ):
         with pytest.raises(ropewalk.TimeoutError, match="timeout"):
-            call()
+            call()  # type: ignore[no-untyped-call]
         assert time.monotonic() - began >= SHORT.total_seconds(), group
     # A wait has a timeout of its own, after which the operation goes on.
     value = torch.ones(1)

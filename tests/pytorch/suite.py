@@ -49,9 +49,12 @@ def load(backend: str, ranks: int) -> Any:
     distributed_test.BACKEND = backend
     distributed_test.time = _Time()
 
-    class Tests(  # type: ignore[misc]
-        distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase
-    ):
+    bases: tuple[Any, ...] = (
+        distributed_test.TestDistBackend,
+        distributed_test.DistributedTest._DistTestBase,
+    )
+
+    class Tests(*bases):  # type: ignore[misc]
         def run_test(self, name: str, pipe: Any) -> None:
             if name.startswith(NAMES_GLOO):  # the group is made
                 distributed_test.BACKEND = "gloo"
