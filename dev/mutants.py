@@ -45,13 +45,17 @@ EXPLAINED = ROOT / "dev" / "mutants_explained.json"
 # Test programs, with patterns of their tests where not all are near, and files of pytest, of each
 # layer, the nearest first.
 TESTS: dict[str, tuple[str, ...]] = {
-    "core": ("core_test", "comm_test", "errors", "transport_test */Shm */Tcp"),
+    "core": ("core_test", "comm_test", "bootstrap_test", "errors", "transport_test */Shm */Tcp"),
     "topology": ("topology_test", "plan_test", "topology planning"),
     "plan": ("plan_test", "schedule_test", "planning bench_plan planned_run"),
     "schedule": ("schedule_test", "executor_test", "algorithms_test", "schedule_plan simulate"),
     "transport": ("transport_test", "netplugin_test", "hosts_test"),
     "executor": ("executor_test", "comm_test", "algorithms_test", "collectives types"),
-    "comm": ("comm_test", "faults_test", "hosts_test", "algorithms_test", "collectives errors"),
+    "bootstrap": ("bootstrap_test", "comm_test", "faults_test", "hosts_test", "launchers"),
+    "link": ("link_test", "comm_test", "diagnose_test", "hosts_test", "collectives"),
+    "tune": ("tune_test", "comm_test", "explain"),
+    "comm": ("comm_test", "diagnose_test", "faults_test", "algorithms_test", "collectives errors"),
+    "diagnose": ("diagnose_test", "bench_table doctor"),
     "capi": ("collectives errors types interrupts", "bench_table topology planning microbench"),
     "netplugin": ("netplugin_test", "check_plugin"),
     "check_plugin": ("check_plugin", "doctor"),

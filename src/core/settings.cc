@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "ROPEWALK_";
 // The variable that names the settings file cannot be a setting in that file. The others belong
-// to `ropewalk bench`'s launcher and to the rendezvous (comm/launch.h).
+// to `ropewalk bench`'s launcher and to the rendezvous (bootstrap/launch.h).
 constexpr std::array<std::string_view, 6> kNotSettings = {"CONF_FILE",  "RANK",        "WORLD_SIZE",
                                                           "RENDEZVOUS", "SECRET_FILE", "LIBRARY"};
 

@@ -41,7 +41,7 @@ _JOINING_GRACE_SECONDS: Final = 2.0
 # What a process writes into the pipe when its ranks have joined: its number.
 _JOINED: Final = struct.Struct("=i")
 
-# The variables by which launchers say which process this is of how many (comm/launch.h).
+# The variables by which launchers say which process this is of how many (bootstrap/launch.h).
 _LAUNCHERS: Final = (
     ("ROPEWALK_RANK", "ROPEWALK_WORLD_SIZE"),
     ("RANK", "WORLD_SIZE"),  # torchrun

@@ -1,4 +1,4 @@
-// The kernels of comm/peer_matrix.h. All are enqueued on a stream of the current device.
+// The kernels of diagnose/peer_matrix.h. All are enqueued on a stream of the current device.
 #pragma once
 
 #include <cuda_runtime_api.h>
