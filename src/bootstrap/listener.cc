@@ -43,7 +43,7 @@ void Listener::on_ready() {
     const auto now = Service::Clock::now();
     if (!starved_since_) starved_since_ = now;
     const bool strangers = !pending_.empty() && now - *starved_since_ < kStarvedTime;
-    if (strangers) pending_.pop_front();
+    if (strangers && now - pending_.front().since > kHandshakeTime) pending_.pop_front();
     pause();
     if (!strangers && starved_)
       starved_("accept: " + system_words(error));  // may end this listener
@@ -62,24 +62,25 @@ void Listener::pause() {
 
 void Listener::admit(Socket socket) {
   if (pending_.size() >= kMaxPending) pending_.pop_front();
-  pending_.emplace_back();
+  pending_.push_back({nullptr, Service::Clock::now()});
   const auto place = std::prev(pending_.end());
   Connection::Owner owner;
   owner.on_established = [this, place] {
-    std::unique_ptr<Connection> connection = std::move(*place);
+    std::unique_ptr<Connection> connection = std::move(place->connection);
     pending_.erase(place);
     starved_since_.reset();
     accepted_(std::move(connection));
   };
   owner.on_closed = [this, place](const Closing&) {
     // Destroyed after this call, which it makes.
-    const std::shared_ptr<Connection> gone = std::move(*place);
+    const std::shared_ptr<Connection> gone = std::move(place->connection);
     pending_.erase(place);
     service_.defer([gone] {});
   };
   try {
-    *place = Connection::accept(service_, std::move(socket), Session::server(secret_, id_),
-                                Service::Clock::now() + kProofTime, std::move(owner));
+    place->connection =
+        Connection::accept(service_, std::move(socket), Session::server(secret_, id_),
+                           Service::Clock::now() + kProofTime, std::move(owner));
   } catch (const Error& error) {
     pending_.erase(place);
     log::warn("bootstrap: accepting a connection: {}", error.what());

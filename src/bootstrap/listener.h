@@ -38,6 +38,9 @@ class Listener {
   static constexpr std::size_t kMaxPending = 512;
   static constexpr std::chrono::seconds kProofTime{5};
   static constexpr std::chrono::milliseconds kStarvedTime{500};
+  /// For want of descriptors a connection goes only when it is older: a rank has proven itself long
+  /// before, and one that is ended while it does so may take itself for connected.
+  static constexpr std::chrono::milliseconds kHandshakeTime{200};
 
  private:
   void on_ready();
@@ -51,7 +54,11 @@ class Listener {
   Accepted accepted_;
   Starved starved_;
   std::uint64_t key_ = 0;
-  std::list<std::unique_ptr<Connection>> pending_;  // oldest first
+  struct Pending {
+    std::unique_ptr<Connection> connection;
+    Service::Clock::time_point since;
+  };
+  std::list<Pending> pending_;  // oldest first
   bool paused_ = false;
   std::optional<Service::Clock::time_point> starved_since_;  // none was established since
   Service::TimerKey resume_{};
