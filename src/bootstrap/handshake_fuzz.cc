@@ -19,12 +19,12 @@ namespace {
 using ropewalk::bootstrap::Claims;
 using ropewalk::bootstrap::ServiceId;
 using ropewalk::bootstrap::Session;
-using ropewalk::comm::Secret;
+using ropewalk::bootstrap::Secret;
 
 constexpr ServiceId kService = {1, 2, 3, 4, 5, 6, 7, 8};
 
 Secret fresh_secret() {
-  ropewalk::comm::require_sodium();
+  ropewalk::bootstrap::require_sodium();
   Secret secret{};
   randombytes_buf(secret.data(), secret.size());
   return secret;
@@ -81,7 +81,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       case 4: (void)ropewalk::bootstrap::decode_unique_id(rest); break;
       case 5: {
         ropewalk::bootstrap::WireReader in(rest);
-        (void)ropewalk::comm::RankRecord::read(in);
+        (void)ropewalk::bootstrap::RankRecord::read(in);
         break;
       }
     }

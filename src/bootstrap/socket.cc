@@ -8,7 +8,8 @@
 
 #include <array>
 #include <cerrno>
-#include <system_error>
+#include <cstring>
+#include <string>
 #include <unordered_set>
 
 #include "core/error.h"
@@ -94,7 +95,12 @@ void call_in_forked_child(void (*handler)()) {
   RW_ASSERT(false);
 }
 
-std::string system_words(int error) { return std::generic_category().message(error); }
+// Not by std::error_category: the undefined behaviour sanitizer looks at such an object through a
+// pipe, for which there may be no descriptor left where these words are needed.
+std::string system_words(int error) {
+  std::array<char, 256> text{};
+  return strerror_r(error, text.data(), text.size());
+}
 
 bool raise_descriptor_limit() noexcept {
   rlimit limit{};
