@@ -19,6 +19,7 @@
 #include "comm/testing/ranks.h"
 #include "core/error.h"
 #include "core/testing/in_child.h"
+#include "core/testing/sanitizers.h"
 #include "core/testing/share.h"
 #include "schedule/compile.h"
 #include "schedule/layout.h"
@@ -429,6 +430,9 @@ TEST(Communicator, AForkedChildCannotUseIt) {
 }
 
 TEST(Communicator, AForkedChildMakesOnesOfItsOwn) {
+  if (ropewalk::testing::kThreadSanitizer) {
+    GTEST_SKIP() << "the thread sanitizer starts no threads in a child of a program with several";
+  }
   Runtime& runtime = Runtime::process();
   quiet(runtime);
   const auto all_reduce_of_two = [](Communicator& comm) {
