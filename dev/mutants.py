@@ -232,7 +232,8 @@ class Kept:
 
 
 def kept_baseline(tree: Tree, step: Step, file: Path) -> Baseline:
-    """Taken again when the step's tests or what they test has changed."""
+    """Of all tests of the program or files; again when they, or what they test, have changed."""
+    step = Step(step.name)
     rows = json.loads(file.read_text()) if file.exists() else {}
     fingerprint = tree.fingerprint(step)
     row = rows.get(step.name)
