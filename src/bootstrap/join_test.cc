@@ -18,6 +18,7 @@
 #include "bootstrap/listener.h"
 #include "bootstrap/socket.h"
 #include "bootstrap/test_support.h"
+#include "core/testing/sanitizers.h"
 
 namespace ropewalk::bootstrap {
 namespace {
@@ -282,13 +283,17 @@ std::vector<std::string> join_until_descriptors_run_out(int poor, rlim_t limit) 
 }
 
 TEST(Join, WithoutDescriptorsIsAnErrorOfTheSystemAtOnce) {
+  if (ropewalk::testing::kAddressSanitizer) {
+    GTEST_SKIP()
+        << "the sanitizer of undefined behaviour, built beside that of addresses, looks at "
+           "objects through pipes, and without descriptors takes good ones for bad";
+  }
   const auto begin = std::chrono::steady_clock::now();
   for (const int poor : {0, 1}) {
     // Whatever is asked for first when none is left.
     for (rlim_t limit = 50; limit < 58; ++limit) {
       const std::vector<std::string> ends = join_until_descriptors_run_out(poor, limit);
-      EXPECT_NE(ends[static_cast<std::size_t>(poor)].find("Too many open files"),
-                std::string::npos)
+      EXPECT_NE(ends[static_cast<std::size_t>(poor)].find("Too many open files"), std::string::npos)
           << "rank " << poor << " with " << limit << ": " << ends[0] << "; " << ends[1];
     }
   }

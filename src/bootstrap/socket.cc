@@ -8,8 +8,7 @@
 
 #include <array>
 #include <cerrno>
-#include <cstring>
-#include <string>
+#include <system_error>
 #include <unordered_set>
 
 #include "core/error.h"
@@ -95,12 +94,7 @@ void call_in_forked_child(void (*handler)()) {
   RW_ASSERT(false);
 }
 
-// Not by std::error_category: the undefined behaviour sanitizer looks at such an object through a
-// pipe, for which there may be no descriptor left where these words are needed.
-std::string system_words(int error) {
-  std::array<char, 256> text{};
-  return strerror_r(error, text.data(), text.size());
-}
+std::string system_words(int error) { return std::generic_category().message(error); }
 
 bool raise_descriptor_limit() noexcept {
   rlimit limit{};
