@@ -45,7 +45,14 @@ EXPLAINED = ROOT / "dev" / "mutants_explained.json"
 # Test programs, with patterns of their tests where not all are near, and files of pytest, of each
 # layer, the nearest first.
 TESTS: dict[str, tuple[str, ...]] = {
-    "core": ("core_test", "comm_test", "bootstrap_test", "errors", "transport_test */Shm */Tcp"),
+    "core": (
+        "core_test",
+        "comm_test",
+        "bootstrap_test",
+        "errors",
+        "transport_test */Shm */Tcp",
+        "cli",
+    ),
     "topology": ("topology_test", "plan_test", "topology planning"),
     "plan": ("plan_test", "schedule_test", "planning bench_plan planned_run"),
     "schedule": ("schedule_test", "executor_test", "algorithms_test", "schedule_plan simulate"),
@@ -56,7 +63,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     "tune": ("tune_test", "comm_test", "explain"),
     "comm": ("comm_test", "diagnose_test", "faults_test", "algorithms_test", "collectives errors"),
     "diagnose": ("diagnose_test", "bench_table doctor"),
-    "capi": ("collectives errors types interrupts", "bench_table topology planning microbench"),
+    "capi": (
+        "collectives errors types interrupts",
+        "bench_table topology planning microbench",
+        "bench_threads",
+        "cli",
+    ),
     "netplugin": ("netplugin_test", "check_plugin"),
     "check_plugin": ("check_plugin", "doctor"),
 }
@@ -271,7 +283,7 @@ def main() -> None:
 
     layers = options.layers or list(TESTS)
     adopt_orphans()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the tests end, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("SIGTERM"))  # so that the tests end, too
     folder = ROOT / "build" / "mutants"
     tree = Tree(ROOT, folder / "tree", options.python.absolute())
     tree.sync()
