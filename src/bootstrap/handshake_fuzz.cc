@@ -17,9 +17,9 @@
 namespace {
 
 using ropewalk::bootstrap::Claims;
+using ropewalk::bootstrap::Secret;
 using ropewalk::bootstrap::ServiceId;
 using ropewalk::bootstrap::Session;
-using ropewalk::bootstrap::Secret;
 
 constexpr ServiceId kService = {1, 2, 3, 4, 5, 6, 7, 8};
 
