@@ -27,6 +27,7 @@ PR_SET_CHILD_SUBREAPER = 36
 GIBIBYTE = 1 << 30
 # A slip in a size or a loop must not take the machine's memory or disk.
 MOST_ADDRESSES = 64 * GIBIBYTE
+MOST_DATA = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # not of files
 MOST_FILE = 32 * GIBIBYTE  # a test maps a sparse one of 16
 MOST_OUTPUT = GIBIBYTE // 4
 # A test is taken to hang when it says nothing for some times what the longest took on its own; a
@@ -128,6 +129,7 @@ def reap(but: set[int]) -> None:
 def _limits() -> None:
     """In the child: what goes wrong there is its own."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_ADDRESSES, MOST_ADDRESSES))
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_DATA, MOST_DATA))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE, MOST_FILE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     Path("/proc/self/oom_score_adj").write_text("1000")

@@ -9,7 +9,8 @@ or processes, until one fails. Mutants that do not compile, or compile to the sa
 for nothing.
 
 What was tried stays in build/mutants/report.json: a second run of the same seed tries what survived
-and is not explained once more, and goes on with what is missing. MUTANTS_FRESH=1 begins anew.
+and is not explained once more, and goes on with what is missing. MUTANTS_AGAIN="FILE:LINE" tries
+one place again, MUTANTS_FRESH=1 begins anew.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -109,7 +111,7 @@ def sources_of(root: Path, layer: str) -> list[str]:
         name = path.relative_to(root)
         if path.suffix not in (".cc", ".h") or "testing" in name.parts:
             continue
-        if not path.stem.endswith(("_test", "_fuzz")):
+        if not path.stem.endswith(("_test", "_fuzz")) and not path.stem.startswith("test_"):
             found.append(name.as_posix())
     return found
 
@@ -141,13 +143,16 @@ class Entry:
         return self.verdict.state in ("noticed", "survived")
 
 
-def explanations(file: Path = EXPLAINED) -> dict[tuple[str, str, str], str]:
+Reasons = dict[tuple[str, str, str], str]
+
+
+def explanations(file: Path = EXPLAINED) -> Reasons:
     """Why no test can notice a mutant, by file, line's text and changed text."""
     rows = json.loads(file.read_text()) if file.exists() else []
     return {(row["file"], row["was"], row["now"]): row["why"] for row in rows}
 
 
-def explanation(mutant: Mutant, reasons: dict[tuple[str, str, str], str]) -> str:
+def explanation(mutant: Mutant, reasons: Reasons) -> str:
     return reasons.get((mutant.file, mutant.was.strip(), mutant.now.strip()), "")
 
 
@@ -155,7 +160,7 @@ def percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.0f}%" if whole else "-"
 
 
-def report(entries: list[Entry], reasons: dict[tuple[str, str, str], str]) -> str:
+def report(entries: list[Entry], reasons: Reasons) -> str:
     """The table by layer, then each survivor."""
     titles = ("layer", "drawn", "refused", "same code", "tried", "noticed", "survived", "explained")
     rows: list[tuple[str, ...]] = [(*titles, "")]
@@ -207,9 +212,10 @@ def report(entries: list[Entry], reasons: dict[tuple[str, str, str], str]) -> st
 class Kept:
     """What was tried, as a file: begun anew for another seed."""
 
-    def __init__(self, file: Path, seed: int, fresh: bool) -> None:
+    def __init__(self, file: Path, seed: int, fresh: bool, commit: str = "") -> None:
         self.file = file
         self.seed = seed
+        self.commit = commit
         self.entries: list[Entry] = []
         if fresh or not file.exists():
             return
@@ -229,7 +235,7 @@ class Kept:
                 return entry
         return None
 
-    def write(self, commit: str, entries: list[Entry]) -> None:
+    def write(self, entries: list[Entry]) -> None:
         """`entries` in place of those of the same mutants; others stay."""
         mine = {(entry.layer, entry.mutant, entry.source) for entry in entries}
         rest = [
@@ -237,7 +243,7 @@ class Kept:
         ]
         what = {
             "seed": self.seed,
-            "commit": commit,
+            "commit": self.commit,
             "entries": [dataclasses.asdict(entry) for entry in entries + rest],
         }
         self.file.write_text(json.dumps(what, indent=1) + "\n")
@@ -270,11 +276,95 @@ def told(entry: Entry) -> str:
     return f"{verdict.state:9} {verdict.seconds:5.0f} s  {where}{by}\n{'':19}{change}"
 
 
+def version() -> str:
+    """Of the sources."""
+    found = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert found
+    return found[1]
+
+
+class Trials:
+    """Tries mutants in a tree that is built, against tests whose baselines are kept."""
+
+    def __init__(self, tree: Tree, baselines: Path, jobs: int) -> None:
+        self.tree = tree
+        self._file = baselines
+        self._jobs = jobs
+        self._unchanged = tree.objects()
+        self._baselines: dict[str, Baseline] = {}
+
+    def prepare(self, layer: str) -> None:
+        """Before mutants of the layer: links what the last one was in, runs what was not yet."""
+        self.tree.build([], self._jobs, keep=True)
+        for step in steps_of(layer):
+            if step.name not in self._baselines:
+                self._baselines[step.name] = kept_baseline(self.tree, step, self._file)
+
+    def digest(self, file: str) -> str:
+        """Of a source, by which a mutant of it stays known."""
+        path = self.tree.root / file
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else ""
+
+    def entry_of(self, layer: str, mutant: Mutant) -> Entry:
+        """What becomes of it. The layer was prepared."""
+        steps = beside(self.tree.root, layer, mutant.file) + steps_of(layer)
+        verdict = tried(self.tree, mutant, steps, self._baselines, self._unchanged, self._jobs)
+        entry = Entry(layer, mutant, self.digest(mutant.file), verdict)
+        print(told(entry), flush=True)
+        return entry
+
+
+def sampled(
+    trials: Trials, layers: list[str], each: int, kept: Kept, reasons: Reasons
+) -> list[Entry]:
+    """Tries a sample of each layer, but for what is known and no survivor to try again."""
+    root, users = trials.tree.root, trials.tree.users()
+    entries: list[Entry] = []
+    for layer in layers:
+        trials.prepare(layer)
+        mutants = [
+            mutant
+            for name in sources_of(root, layer)
+            if 0 < users.get(name, 0) <= MOST_USERS
+            for mutant in mutants_of(name, (root / name).read_text())
+        ]
+        of_layer: list[Entry] = []
+        for mutant in drawn(mutants, f"{kept.seed} {layer}")[: MOST_DRAWN * each]:
+            if sum(entry.counts for entry in of_layer) == each:
+                break
+            entry = kept.known(layer, mutant, trials.digest(mutant.file))
+            hopeful = not explanation(mutant, reasons)
+            if entry is None or (entry.verdict.state == "survived" and hopeful):
+                entry = trials.entry_of(layer, mutant)
+            of_layer.append(entry)
+            kept.write(entries + of_layer)
+        entries += of_layer
+        head = f"Ropewalk {version()}: seed {kept.seed}, {each} changes of each layer"
+        kept.file.with_suffix(".txt").write_text(f"{head}\n\n{report(entries, reasons)}")
+    return entries
+
+
+def once_more(trials: Trials, places: list[str], kept: Kept) -> list[Entry]:
+    """Tries what was tried before at these places, FILE or FILE:LINE, whatever became of it."""
+    entries: list[Entry] = []
+    for entry in kept.entries:
+        mutant = entry.mutant
+        if mutant.file not in places and f"{mutant.file}:{mutant.line}" not in places:
+            continue
+        if entry.source != trials.digest(mutant.file):
+            continue  # no line of the sources any more
+        trials.prepare(entry.layer)
+        entries.append(trials.entry_of(entry.layer, mutant))
+        kept.write(entries)
+    return entries
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--mutants", type=int, default=60, help="that count, over all layers")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--layers", nargs="*", default=[], choices=[*TESTS, []])
+    parser.add_argument("--again", nargs="*", default=[], metavar="FILE[:LINE]", help="only these")
     parser.add_argument("--fresh", action="store_true", help="forget what was tried before")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="of the compiler")
     parser.add_argument("--python", type=Path, default=Path(sys.executable))
@@ -292,46 +382,19 @@ def main() -> None:
     built = tree.build([], options.jobs, keep=True)
     if built.returncode != 0:
         sys.exit(built.stdout[-4000:])
-    users = tree.users()
-    unchanged = tree.objects()
 
     reasons = explanations()
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
     ).stdout.strip()
-    kept = Kept(folder / "report.json", options.seed, options.fresh)
-    baselines: dict[str, Baseline] = {}
-    entries: list[Entry] = []
-    each = -(-options.mutants // len(layers))
-    for layer in layers:
-        tree.build([], options.jobs, keep=True)  # links what the last mutant was in
-        for step in steps_of(layer):
-            if step.name not in baselines:
-                baselines[step.name] = kept_baseline(tree, step, folder / "baselines.json")
-        texts = {name: (tree.root / name).read_text() for name in sources_of(tree.root, layer)}
-        mutants = [
-            mutant
-            for name, text in texts.items()
-            if 0 < users.get(name, 0) <= MOST_USERS
-            for mutant in mutants_of(name, text)
-        ]
-        of_layer: list[Entry] = []
-        for mutant in drawn(mutants, f"{options.seed} {layer}")[: MOST_DRAWN * each]:
-            if sum(entry.counts for entry in of_layer) == each:
-                break
-            source = hashlib.sha256(texts[mutant.file].encode()).hexdigest()[:16]
-            entry = kept.known(layer, mutant, source)
-            hopeful = not explanation(mutant, reasons)
-            if entry is None or (entry.verdict.state == "survived" and hopeful):
-                steps = beside(tree.root, layer, mutant.file) + steps_of(layer)
-                verdict = tried(tree, mutant, steps, baselines, unchanged, options.jobs)
-                entry = Entry(layer, mutant, source, verdict)
-                print(told(entry), flush=True)
-            of_layer.append(entry)
-            kept.write(commit, entries + of_layer)
-        entries += of_layer
+    kept = Kept(folder / "report.json", options.seed, options.fresh, commit)
+    trials = Trials(tree, folder / "baselines.json", options.jobs)
+    if options.again:
+        entries = once_more(trials, options.again, kept)
+    else:
+        each = -(-options.mutants // len(layers))
+        entries = sampled(trials, layers, each, kept, reasons)
     text = report(entries, reasons)
-    (folder / "report.txt").write_text(f"seed {options.seed}, commit {commit}\n\n{text}")
     print(f"\n{text}")
     if any(
         entry.verdict.state == "survived" and not explanation(entry.mutant, reasons)
