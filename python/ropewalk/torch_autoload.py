@@ -6,6 +6,8 @@ Imports little, since every program that imports PyTorch imports it. The backend
 
 from __future__ import annotations
 
+import functools
+import sys
 from typing import Any
 
 
@@ -17,6 +19,28 @@ def register() -> None:
         return
     dist.Backend.register_backend("ropewalk", _create, extended_api=True, devices=["cpu", "cuda"])
     dist.register_rendezvous_handler("ropewalk", _rendezvous)
+    _let_timeouts_pass(dist.distributed_c10d)
+
+
+def _let_timeouts_pass(c10d: Any) -> None:
+    """_set_pg_timeout knows groups of NCCL and Gloo only; hands it ours.
+
+    Done here, since programs import the function by its name before they make a group.
+    """
+    theirs = getattr(c10d, "_set_pg_timeout", None)
+    if theirs is None:
+        return
+
+    @functools.wraps(theirs)
+    def _set_pg_timeout(timeout: Any, group: Any = None) -> None:
+        chosen = c10d._get_default_group() if group is None else group
+        backend = sys.modules.get("ropewalk.torch_backend")
+        if backend is not None and isinstance(chosen, backend.RopewalkGroup):
+            chosen.set_timeout(timeout)
+        else:
+            theirs(timeout, group)
+
+    c10d._set_pg_timeout = _set_pg_timeout
 
 
 def _rendezvous(url: str, **options: Any) -> Any:

@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import threading
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, Callable, Optional
 
@@ -31,13 +29,15 @@ import torch.distributed as dist
 
 from ropewalk import torch_autoload
 from ropewalk.communicator import Communicator
-from ropewalk.errors import ArgumentError, TimeoutError, UsageError
+from ropewalk.errors import ArgumentError, Error, TimeoutError, UsageError
+from ropewalk.torch_compiling import not_traced, offer_kernels
 from ropewalk.torch_errors import named
 from ropewalk.torch_errors import timeout as timeout_error
 from ropewalk.torch_joining import Meeting, attach, limit_of
 from ropewalk.torch_messages import Messages
 from ropewalk.torch_reductions import all_reduce, reduce_scatter, reduce_to
 from ropewalk.torch_tensors import Staged, flat, flat_bytes
+from ropewalk.torch_threads import Worker
 from ropewalk.torch_work import Work
 
 Tensor = Any  # torch.Tensor; the type checker does not read PyTorch
@@ -46,25 +46,10 @@ Body = Callable[[Communicator], None]
 # No program's own: those are not negative.
 _BARRIER_TAG = -1
 
-
-def _not_traced(group: type) -> type:
-    """Lets torch.compile call the group's methods as it calls those of PyTorch's own, in C++."""
-    for member in vars(group).values():
-        if inspect.isfunction(member):
-            # What torch.compiler.disable does, which would import the compiler.
-            vars(member)["_torchdynamo_disable"] = True
-            vars(member)["_torchdynamo_disable_msg"] = "an operation of a process group"
-            # The method may also be called by what the compiler has left as it is.
-            with contextlib.suppress(AttributeError):  # of older versions of PyTorch
-                frames = torch._C._dynamo.eval_frame
-                skip = frames._FrameAction.SKIP
-                frames.set_code_exec_strategy(
-                    member.__code__, frames._FrameExecStrategy(skip, skip)
-                )
-    return group
+_CPU = torch.device("cpu")
 
 
-@_not_traced
+@not_traced
 class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
     """A process group. Made by `torch.distributed`; methods are torch.distributed's own."""
 
@@ -80,14 +65,14 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._seconds = limit_of(timeout)
         joining = min(self._seconds, limit_of(store.timeout))
         self._on_host = self._called(lambda: Meeting(store, "all", rank, size).join(joining))
-        # One thread each, which ends when its jobs are done and the group or the program ends.
-        self._worker = ThreadPoolExecutor(1, "ropewalk")
+        self._worker = Worker("ropewalk")
         self._gpu, self._why_no_gpu = self._called(lambda: attach(self._on_host))
         self._stream: Any = None
         if self._gpu is not None:
             self._stream = torch.cuda.Stream(self._gpu.device)
         for comm in filter(None, (self._on_host, self._gpu)):
             comm.set_timeout(self._seconds)
+        self._timeouts = {id(self._on_host): self._seconds, id(self._gpu): self._seconds}
         self._messages = Messages(store, global_ranks, rank, self._seconds, self._on_host.check)
         self._coalesced: Optional[list[Work]] = None
         weakref.finalize(self, self._messages.close)
@@ -161,35 +146,62 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
         except Exception as error:
             raise named(error, self._ranks) from None
 
-    def _run(self, name: str, tensors: list[Tensor], body: Body, result: Any, opts: Any) -> Work:
-        """Runs `body` where `tensors` are; `result` is what the future gives."""
-        device = tensors[0].device if tensors else torch.device("cpu")
+    def _run(
+        self,
+        name: str,
+        inputs: list[Tensor],
+        outputs: list[Tensor],
+        body: Body,
+        result: Any,
+        opts: Any,
+    ) -> Work:
+        """Runs `body` where the tensors are.
+
+        Args:
+            name: the operation's.
+            inputs: the tensors that it reads, as far as this rank gives any.
+            outputs: those that it writes besides.
+            body: the operation.
+            result: what the future gives.
+            opts: PyTorch's own, which may hold a timeout.
+        """
         comm, stream = self._on_host, None
+        tensors = inputs or outputs
+        device = tensors[0].device if tensors else _CPU
         if device.type == "cuda":
             if self._gpu is None:
                 raise UsageError(f"tensors on {device}: {self._why_no_gpu}")
             comm, stream = self._gpu, self._stream
         seconds = _own_seconds(opts) or self._seconds
-        work = Work(name, result, stream)
+        work = Work(name, result, stream, inputs)
 
         def job() -> None:
-            comm.set_timeout(seconds)
             try:
+                self._limit(comm, seconds)
                 body(comm)
             except TimeoutError as error:
-                raise TimeoutError(f"{error}; the timeout is {seconds:.3g} s") from None
+                late = TimeoutError(f"{error}; the timeout is {seconds:.3g} s")
+                raise named(late, self._ranks) from None
+            except Exception as error:
+                raise named(error, self._ranks) from None
 
         if stream is None:
-            self._worker.submit(work.run, lambda: self._called(job))
+            self._worker.put(functools.partial(work.run, job))
         else:
             stream.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(stream):
-                for tensor in tensors:
+                for tensor in (*inputs, *outputs):
                     tensor.record_stream(stream)  # its memory must not be given away before
-                work.run(lambda: self._called(job))
+                work.run(job)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
+
+    def _limit(self, comm: Communicator, seconds: float) -> None:
+        """Sets the communicator's timeout where it has another one."""
+        if self._timeouts[id(comm)] != seconds:
+            comm.set_timeout(seconds)
+            self._timeouts[id(comm)] = seconds
 
     # ---- reductions
 
@@ -201,7 +213,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
             for tensor in tensors:
                 all_reduce(comm, tensor, op)
 
-        return self._run("all_reduce", tensors, body, tensors, opts)
+        return self._run("all_reduce", tensors, [], body, tensors, opts)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
         """As `allreduce`, one by one."""
@@ -214,7 +226,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
             for tensor in tensors:
                 reduce_to(comm, tensor, opts.reduceOp, opts.rootRank)
 
-        return self._run("reduce", tensors, body, tensors, opts)
+        return self._run("reduce", tensors, [], body, tensors, opts)
 
     def reduce_scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
@@ -230,7 +242,8 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         return self._run(
             "reduce_scatter",
-            [*outputs, *(block for blocks in inputs for block in blocks)],
+            [block for blocks in inputs for block in blocks],
+            outputs,
             body,
             outputs,
             opts,
@@ -251,7 +264,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
                 with Staged(output) as staged:
                     reduce_scatter(comm, staged.tensor, flat(whole), op)
 
-        return self._run("reduce_scatter", [*outputs, *inputs], body, outputs, opts)
+        return self._run("reduce_scatter", inputs, outputs, body, outputs, opts)
 
     # ---- moves
 
@@ -263,7 +276,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
                 with Staged(tensor) as staged:
                     comm.broadcast(flat_bytes(staged.tensor), opts.rootRank)
 
-        return self._run("broadcast", tensors, body, tensors, opts)
+        return self._run("broadcast", tensors, [], body, tensors, opts)
 
     def allgather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
@@ -286,7 +299,8 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         return self._run(
             "all_gather",
-            [*inputs, *(block for blocks in outputs for block in blocks)],
+            inputs,
+            [block for blocks in outputs for block in blocks],
             body,
             outputs,
             opts,
@@ -312,7 +326,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
                 with Staged(output) as staged:
                     comm.all_gather(flat_bytes(mine), out=flat_bytes(staged.tensor))
 
-        return self._run("all_gather", [*outputs, *inputs], body, outputs, opts)
+        return self._run("all_gather", inputs, outputs, body, outputs, opts)
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
         """The root gets the tensors of all ranks."""
@@ -328,7 +342,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
             _deal(whole, outputs[0])
 
         received = outputs[0] if is_root else []
-        return self._run("gather", [*inputs, *received], body, outputs, opts)
+        return self._run("gather", inputs, received, body, outputs, opts)
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
         """Each rank gets its own of the root's tensors."""
@@ -344,7 +358,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
                 )
 
         sent = inputs[0] if is_root else []
-        return self._run("scatter", [*outputs, *sent], body, outputs, opts)
+        return self._run("scatter", sent, outputs, body, outputs, opts)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
         """Tensor j goes to rank j; they may differ in size."""
@@ -361,7 +375,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
             for one in staged:
                 one.put_back()
 
-        return self._run("all_to_all", [*outputs, *inputs], body, outputs, opts)
+        return self._run("all_to_all", inputs, outputs, body, outputs, opts)
 
     def all_to_all_single(
         self,
@@ -382,7 +396,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
             with Staged(output) as staged:
                 comm.all_to_all(flat_bytes(data), flat_bytes(staged.tensor))
 
-        return self._run("all_to_all", [output, data], body, [output], opts)
+        return self._run("all_to_all", [data], [output], body, [output], opts)
 
     # The names of torch before 2.13.
     _reduce_scatter_base = reduce_scatter_single
@@ -446,7 +460,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self._gpu is not None:
             torch.cuda.current_stream(self._gpu.device).synchronize()
             self._stream.synchronize()
-        return self._run("barrier", [], lambda comm: comm.barrier(), [], opts)
+        return self._run("barrier", [], [], lambda comm: comm.barrier(), [], opts)
 
     def monitored_barrier(
         self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False
@@ -508,13 +522,14 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Leaves in order, when the operations that were started have ended."""
         self._messages.close()
         with contextlib.suppress(RuntimeError):  # the program ends, or it was called before
-            self._worker.submit(self._leave)
-        self._worker.shutdown(wait=False)
+            self._worker.put(self._leave)
+        self._worker.close()
 
     def _leave(self) -> None:
         for comm in (self._gpu, self._on_host):
             if comm is not None and not comm.closed:
-                comm.finalize()
+                with contextlib.suppress(Error):  # nobody waits for it
+                    comm.finalize()
 
 
 def _deal(whole: Tensor, blocks: list[Tensor]) -> None:
@@ -566,4 +581,5 @@ def _offer_monitored_barrier() -> None:
 
 
 torch_autoload.register()
+offer_kernels(RopewalkGroup)
 _offer_monitored_barrier()

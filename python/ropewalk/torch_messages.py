@@ -1,31 +1,35 @@
 """Sends and receives of a process group: one connection for each direction of each pair of ranks.
 
 A connection is a communicator of two, made when it is first used, on which messages of all tags
-come in the order in which they were sent, each after a header with its tag and size. The receiver
-reads while a receive is posted. A message for which none is posted yet is kept until one is: so a
-long message never holds up those behind it.
+come in the order in which they were sent, each in a packet of fixed length: its tag and size, and a
+short message itself. A longer one follows. The receiver reads while a receive is posted. A message
+for which none is posted yet is kept until one is: so a long message never holds up those behind it.
 
-Messages on GPUs have their headers on the host: a receive is enqueued when its sender has called.
+Messages on GPUs have their packets on the host: a receive is enqueued when its sender has called.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import functools
 import math
 import threading
 import time
 from collections import defaultdict, deque
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any, Callable, Optional
 
 import torch
 
 from ropewalk.communicator import Communicator
-from ropewalk.errors import PeerLostError, TimeoutError, UsageError
-from ropewalk.request import Handle
+from ropewalk.errors import Error, PeerLostError, TimeoutError, UsageError
+from ropewalk.torch_deadlines import Deadlines
 from ropewalk.torch_errors import first_rank, named
 from ropewalk.torch_errors import timeout as timeout_error
 from ropewalk.torch_joining import Meeting
 from ropewalk.torch_tensors import Staged, flat_bytes
+from ropewalk.torch_threads import Worker
 from ropewalk.torch_work import Work
 
 Tensor = Any  # torch.Tensor; the type checker does not read PyTorch
@@ -33,8 +37,20 @@ Key = tuple[int, bool]  # the tag, and whether on a GPU
 
 SENDER, RECEIVER = 0, 1  # ranks of a connection
 
-# How late a receive may end that was posted with a shorter timeout than those before it.
-_PATIENCE_SECONDS = 0.25
+# Bytes of a packet. Its header's length keeps what follows aligned for every type.
+PACKET_BYTES = 1024
+HEADER_BYTES = 32
+INLINE_BYTES = PACKET_BYTES - HEADER_BYTES
+
+
+class Packet:
+    """What a message begins with: tag, bytes, whether on a GPU; then the message, if it fits."""
+
+    def __init__(self) -> None:
+        """Holds no message yet."""
+        self.bytes = torch.zeros(PACKET_BYTES, dtype=torch.uint8)
+        self.payload = self.bytes[HEADER_BYTES:]
+        self.header = (ctypes.c_int64 * 3).from_address(self.bytes.data_ptr())
 
 
 class Connection:
@@ -50,16 +66,22 @@ class Connection:
         self._closing = False
         self.comm: Optional[Communicator] = None
         self._gpu: Optional[Communicator] = None
+        self._limits: dict[bool, float] = {}  # seconds, by whether on a GPU
         self._streams: dict[int, Any] = {}
         self._streams_made = threading.Lock()
-        self._header = torch.zeros(3, dtype=torch.int64)  # tag, bytes, whether on a GPU
+        self._packet = Packet()
 
     def join(self, seconds: float) -> Communicator:
         """The communicator; made within `seconds` when it is not there yet."""
         if self.comm is None:
             self.comm = self._meeting.join(seconds, self._look)
-            self.comm.set_timeout(math.inf if self._me == RECEIVER else seconds)
         return self.comm
+
+    def limit(self, comm: Communicator, seconds: float) -> None:
+        """Lets operations on `comm`, one of the two here, take `seconds`."""
+        if self._limits.get(comm is self._gpu) != seconds:
+            comm.set_timeout(seconds)
+            self._limits[comm is self._gpu] = seconds
 
     def _look(self) -> None:
         if self._closing:
@@ -74,6 +96,7 @@ class Connection:
             assert gpu is not None
             gpu.set_timeout(seconds)
             gpu.attach(device)
+            self._limits[True] = seconds
             self._gpu = gpu
         return self._gpu
 
@@ -109,38 +132,54 @@ class Outbox(Connection):
     def __init__(self, messages: Messages, receiver: int) -> None:
         """A thread sends, which ends with the group or the program."""
         super().__init__(messages, messages.rank, receiver)
-        self._thread = ThreadPoolExecutor(1, f"ropewalk send {self._ranks[RECEIVER]}")
+        self._thread = Worker(f"ropewalk send {self._ranks[RECEIVER]}")
 
     def send(self, tensors: list[Tensor], tag: int, seconds: float) -> Work:
         """Sends after what was sent before."""
         device = tensors[0].device
         stream = self.stream(device)
         work = Work("send", tensors, stream)
-        before = None if stream is None else torch.cuda.current_stream(device).record_event()
 
         def body() -> None:
             try:
                 comm = self.join(seconds)
                 for tensor in tensors:
-                    data = flat_bytes(tensor)
-                    self._header[:] = torch.tensor([tag, data.numel(), int(stream is not None)])
-                    comm.send(self._header, RECEIVER)
-                    on = comm if stream is None else self.gpu(device.index, seconds)
-                    if data.numel() > 0:
-                        on.send(data, RECEIVER)
+                    self._send(comm, flat_bytes(tensor), tag, seconds)
             except Exception as error:
                 raise self.named(error) from None
 
-        self._thread.submit(_on_stream, stream, before, tensors, lambda: work.run(body))
+        if stream is None:
+            self._thread.put(functools.partial(work.run, body))
+        else:
+            before = torch.cuda.current_stream(device).record_event()
+            run = functools.partial(work.run, body)
+            self._thread.put(functools.partial(_on_stream, stream, before, tensors, run))
         return work
+
+    def _send(self, comm: Communicator, data: Tensor, tag: int, seconds: float) -> None:
+        packet, size, on_gpu = self._packet, data.numel(), data.is_cuda
+        packet.header[:] = [tag, size, int(on_gpu)]
+        inline = not on_gpu and size <= INLINE_BYTES
+        if inline:
+            ctypes.memmove(packet.payload.data_ptr(), data.data_ptr(), size)
+        self.limit(comm, seconds)
+        comm.send(packet.bytes, RECEIVER)
+        if not inline and size > 0:
+            on = comm if not on_gpu else self.gpu(data.device.index, seconds)
+            self.limit(on, seconds)
+            on.send(data, RECEIVER)
 
     def close(self) -> None:
         """Sends what it has, and leaves."""
         try:
-            self._thread.submit(self.finalize)
+            self._thread.put(self._leave)
         except RuntimeError:  # the program ends, and the thread has
             self.finalize()
-        self._thread.shutdown(wait=False)
+        self._thread.close()
+
+    def _leave(self) -> None:
+        with contextlib.suppress(Error):  # nobody waits for it
+            self.finalize()
 
 
 class Posted:
@@ -181,11 +220,14 @@ class Inbox(Connection):
         """A thread reads, from the first receive on until close."""
         super().__init__(messages, source, messages.rank)
         self._source = source
-        self._changed = threading.Condition()
+        self._changing = threading.Lock()
         self._posted: dict[Key, deque[Posted]] = defaultdict(deque)
         self._kept: dict[Key, deque[Tensor]] = defaultdict(deque)
         self._error: Optional[Exception] = None
-        self._coming: Optional[Handle[Tensor]] = None  # the next header
+        self._watched = math.inf  # when the deadlines are looked at
+        self._reading = False  # the thread is, or is about to be, in a receive of the library's
+        self._idle = True  # the thread waits to be woken
+        self._woken: SimpleQueue[None] = SimpleQueue()
         self._device = -1
         self._thread = threading.Thread(
             target=self._read, name=f"ropewalk receive {self._ranks[SENDER]}", daemon=True
@@ -196,88 +238,111 @@ class Inbox(Connection):
         """Receives after the receives of that tag that were posted before."""
         device = posted.tensor.device
         key = (tag, device.type == "cuda")
-        with self._changed:
-            if device.type == "cuda":
+        with self._changing:
+            if key[1]:
                 self._device = device.index
-            if self._kept[key]:
+            if key in self._kept:
                 if posted.take():
-                    self._give(posted, self._kept[key].popleft())
+                    self._give(posted, self._next_kept(key))
                 return
             if self._error is None:
                 self._posted[key].append(posted)
-                self._changed.notify()
+                if self._idle:
+                    self._idle = False
+                    self._woken.put(None)
+                if posted.until < self._watched:
+                    self._watched = posted.until
+                    self._messages.deadlines.add(posted.until, self._expire)
                 return
         posted.fail(self._error)
 
+    def _next_kept(self, key: Key) -> Tensor:
+        queue = self._kept[key]
+        kept = queue.popleft()
+        if not queue:
+            del self._kept[key]
+        return kept
+
     def close(self) -> None:
         """Leaves; receives that wait end with an error."""
-        with self._changed:
+        with self._changing:
             self._closing = True
-            self._changed.notify()
-            waits = self._coming is not None
-        if waits:
+            reading = self._reading
+            self._woken.put(None)
+        if reading:
             self.abort()
         self._thread.join(timeout=1.0)
 
     # ---- the thread
 
     def _read(self) -> None:
-        while True:
-            with self._changed:
-                while not self._closing and self._first_deadline() is None:
-                    self._changed.wait()
-                if self._closing:
-                    break
+        while self._to_read():
             try:
                 self._receive()
             except Exception as error:
                 self._fail(self.named(error))
         self._fail(UsageError("the process group was destroyed"))
-        if self._coming is None:
-            self.finalize()
+        self.finalize()
 
-    def _first_deadline(self) -> Optional[float]:
-        """Of what is posted; forgets what has found its message elsewhere. Under the lock."""
-        first = None
+    def _to_read(self) -> bool:
+        """Waits until a receive is posted; false when there will be none."""
+        while True:
+            with self._changing:
+                self._reading = False
+                if self._closing:
+                    return False
+                if self._is_awaited():
+                    self._reading = self.comm is not None
+                    return True
+                self._idle = True
+            self._woken.get()
+
+    def _is_awaited(self) -> bool:
+        """Whether a receive waits; forgets what has found its message elsewhere. Under the lock."""
         for queue in self._posted.values():
             while queue and queue[0].taken:
                 queue.popleft()
-            for posted in queue:
-                if not posted.taken and (first is None or posted.until < first):
-                    first = posted.until
-        return first
+            if queue:
+                return True
+        return False
 
-    def _left(self) -> float:
-        with self._changed:
-            until = self._first_deadline()
-        return 0.0 if until is None else max(until - time.monotonic(), 0.0)
+    def _first_deadline(self) -> float:
+        """Of what is posted. Under the lock."""
+        waiting = (
+            posted.until for queue in self._posted.values() for posted in queue if not posted.taken
+        )
+        return min(waiting, default=math.inf)
 
     def _receive(self) -> None:
-        """Receives a message, or ends receives whose time has passed."""
+        """Receives a message."""
         if self.comm is None:
+            with self._changing:
+                left = self._first_deadline() - time.monotonic()
             try:
-                self.join(self._left())
+                self.join(max(left, 0.0))
             except TimeoutError as error:
-                self._expire(str(self.named(error)))
-                return
-        assert self.comm is not None
-        if self._coming is None:
-            self._coming = self.comm.recv(self._header, SENDER, blocking=False)
-        # Not done() first: the wait costs less than asking twice.
-        try:
-            self._coming.wait(min(self._left(), _PATIENCE_SECONDS))
-        except TimeoutError:
-            self.comm.check()
-            self._expire(f"rank {self._ranks[SENDER]} sent nothing")
+                self._end_late(str(self.named(error)))
             return
-        self._coming = None
-        tag, size, on_gpu = self._header.tolist()
-        self._take(self.comm, (tag, bool(on_gpu)), size)
+        # For as long as it takes: _expire ends the receives meanwhile. What comes then is kept.
+        self.limit(self.comm, math.inf)
+        self.comm.recv(self._packet.bytes, SENDER)
+        tag, size, on_gpu = self._packet.header
+        if on_gpu or size > INLINE_BYTES:
+            self._take(self.comm, (tag, bool(on_gpu)), size)
+            return
+        data = self._packet.payload[:size]
+        key = (tag, False)
+        with self._changing:
+            posted = self._next(key)
+            if posted is None:
+                self._kept[key].append(data.clone())
+        if posted is not None:
+            self._give(posted, data)
 
     def _take(self, comm: Communicator, key: Key, size: int) -> None:
-        """Receives what follows a header: where it is wanted, or to be kept."""
+        """Receives what follows a packet: where it is wanted, or to be kept."""
         seconds = self._messages.seconds
-        with self._changed:
+        with self._changing:
             posted = self._next(key)
             device = torch.device("cuda", self._device) if key[1] else torch.device("cpu")
         stream = self.stream(device)
@@ -291,10 +356,8 @@ class Inbox(Connection):
             try:
                 on = comm if not key[1] else self.gpu(device.index, seconds)
                 if size > 0:
-                    on.set_timeout(seconds)
+                    self.limit(on, seconds)
                     on.recv(flat_bytes(staged.tensor), SENDER)
-                    if not key[1]:
-                        on.set_timeout(math.inf)
             except Exception as error:
                 if posted is not None:
                     posted.work.end(self.named(error))
@@ -306,7 +369,7 @@ class Inbox(Connection):
                 else:
                     self._end_of_other_size(posted, size)
                 return
-            with self._changed:  # one may have been posted meanwhile
+            with self._changing:  # one may have been posted meanwhile
                 posted = self._next(key)
                 if posted is None:
                     self._kept[key].append(target)
@@ -316,23 +379,33 @@ class Inbox(Connection):
     def _next(self, key: Key) -> Optional[Posted]:
         """The receive that takes the next message. Under the lock."""
         queue = self._posted.get(key)
-        while queue:
+        if queue is None:
+            return None
+        found = None
+        while queue and found is None:
             posted = queue.popleft()
             if posted.take():
-                return posted
-        if queue is not None:
+                found = posted
+        if not queue:
             del self._posted[key]
-        return None
+        return found
 
-    def _give(self, posted: Posted, kept: Tensor) -> None:
-        """Ends a receive by a message that came before it was posted."""
-        if posted.tensor.nbytes != kept.numel():
-            self._end_of_other_size(posted, kept.numel())
+    def _give(self, posted: Posted, data: Tensor) -> None:
+        """Ends a receive by the bytes of a message that are here."""
+        if posted.tensor.nbytes != data.numel():
+            self._end_of_other_size(posted, data.numel())
             return
         tensor = posted.tensor.detach()
         stream = self.stream(tensor.device)
+        if stream is None:
+            if tensor.is_contiguous():
+                ctypes.memmove(tensor.data_ptr(), data.data_ptr(), data.numel())
+            else:
+                tensor.copy_(data.view(tensor.dtype).view(tensor.shape))
+            posted.work.end(source=self._source)
+            return
         with _Streamed(stream, posted.before, [tensor]):
-            tensor.copy_(kept.view(tensor.dtype).view(tensor.shape))
+            tensor.copy_(data.view(tensor.dtype).view(tensor.shape))
             posted.work.end(source=self._source, stream=stream)
 
     def _end_of_other_size(self, posted: Posted, size: int) -> None:
@@ -342,10 +415,16 @@ class Inbox(Connection):
             )
         )
 
-    def _expire(self, why: str) -> None:
-        """Ends the receives whose time has passed."""
+    def _expire(self) -> float:
+        """Ends the receives whose time has passed; when to look again."""
+        self._end_late(f"rank {self._ranks[SENDER]} sent nothing")
+        with self._changing:
+            self._watched = self._first_deadline()
+            return self._watched
+
+    def _end_late(self, why: str) -> None:
         now = time.monotonic()
-        with self._changed:
+        with self._changing:
             late = [
                 posted
                 for queue in self._posted.values()
@@ -357,7 +436,7 @@ class Inbox(Connection):
 
     def _fail(self, error: Exception) -> None:
         """No message comes any more."""
-        with self._changed:
+        with self._changing:
             # A partner that never came may still come; what is broken stays so.
             if self.comm is not None or self._closing:
                 self._error = error
@@ -381,6 +460,7 @@ class Messages:
         """`ranks` are the global ones; `check` raises when the group is broken."""
         self.store, self.ranks, self.rank, self.seconds = store, ranks, rank, seconds
         self._check = check
+        self.deadlines = Deadlines()
         self._making = threading.Lock()
         self._outboxes: dict[int, Outbox] = {}
         self._inboxes: dict[int, Inbox] = {}
@@ -446,6 +526,7 @@ class Messages:
             outbox.close()
         for inbox in inboxes.values():
             inbox.close()
+        self.deadlines.close()
 
 
 class _Streamed:

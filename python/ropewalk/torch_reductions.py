@@ -10,13 +10,17 @@ import torch.distributed as dist
 
 from ropewalk.communicator import Communicator
 from ropewalk.errors import ArgumentError
-from ropewalk.torch_tensors import Staged, flat, flat_bytes, reduced
+from ropewalk.torch_tensors import Staged, flat, flat_bytes, kind_of, reduced, simple_name
 
 Tensor = Any  # torch.Tensor; the type checker does not read PyTorch
 
 
 def all_reduce(comm: Communicator, tensor: Tensor, op: Any) -> None:
     """Combines `tensor` of all ranks, in place."""
+    simple = simple_name(tensor, op)
+    if simple:
+        comm.all_reduce(tensor, simple)
+        return
     if tensor.is_sparse:
         _sum_sparse(comm, tensor, op)
         return
@@ -52,15 +56,16 @@ def reduce_scatter(comm: Communicator, output: Tensor, whole: Tensor, op: Any) -
         flat(output).copy_(_scatter_bits(comm, whole, op))
 
 
+_BITS: dict[Any, Any] = {
+    dist.ReduceOp.BAND: torch.bitwise_and,
+    dist.ReduceOp.BOR: torch.bitwise_or,
+    dist.ReduceOp.BXOR: torch.bitwise_xor,
+}
+
+
 def _bits(op: Any, tensor: Tensor) -> Optional[Any]:
     """The function of two tensors that `op` is, where the library has no operator for it."""
-    ops = dist.ReduceOp
-    functions = (
-        (ops.BAND, torch.bitwise_and),
-        (ops.BOR, torch.bitwise_or),
-        (ops.BXOR, torch.bitwise_xor),
-    )
-    function = next((function for one, function in functions if op == one), None)
+    function = _BITS.get(kind_of(op))
     if function is not None and (tensor.is_floating_point() or tensor.is_complex()):
         raise ArgumentError(f"{op} of {tensor.dtype}: bits of integers and booleans only")
     return function

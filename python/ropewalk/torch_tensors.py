@@ -53,16 +53,30 @@ class Staged:
             self.put_back()
 
 
-def _named() -> list[tuple[Any, str, str]]:
-    """PyTorch's operator, ours, and ours for booleans as bytes of 0 and 1."""
-    ops = dist.ReduceOp
-    return [
-        (ops.SUM, "sum", "max"),
-        (ops.AVG, "avg", ""),
-        (ops.PRODUCT, "prod", "min"),
-        (ops.MIN, "min", "min"),
-        (ops.MAX, "max", "max"),
-    ]
+_OPS = dist.ReduceOp
+# Our operator for PyTorch's, and that for booleans as bytes of 0 and 1.
+_NAMES: dict[Any, tuple[str, str]] = {
+    _OPS.SUM: ("sum", "max"),
+    _OPS.AVG: ("avg", ""),
+    _OPS.PRODUCT: ("prod", "min"),
+    _OPS.MIN: ("min", "min"),
+    _OPS.MAX: ("max", "max"),
+}
+
+
+def kind_of(op: Any) -> Any:
+    """The member of the enumeration that `op` is, which may hold a factor besides."""
+    return getattr(op, "op", op)
+
+
+_SIMPLE = {torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64}
+
+
+def simple_name(tensor: Tensor, op: Any) -> str:
+    """Our operator for `op`, where a tensor can be reduced as it is; "" for a second look."""
+    if tensor.dtype in _SIMPLE and not tensor.is_sparse and tensor.is_contiguous():
+        return _NAMES.get(kind_of(op), ("", ""))[0]
+    return ""
 
 
 def reduced(tensor: Tensor, op: Any, comm: Communicator) -> tuple[Tensor, Union[str, PreMulSum]]:
@@ -72,10 +86,11 @@ def reduced(tensor: Tensor, op: Any, comm: Communicator) -> tuple[Tensor, Union[
         ArgumentError: the operator does not exist here for this type.
     """
     row = flat(tensor)
-    if op == dist.ReduceOp.PREMUL_SUM:
+    kind = kind_of(op)
+    if kind == _OPS.PREMUL_SUM:
         factor = op.factor if hasattr(op, "factor") else op.__getstate__()[1]
         return row, comm.pre_mul_sum(float(factor), str(row.dtype).replace("torch.", ""))
-    ours, logical = next(((name, other) for one, name, other in _named() if op == one), ("", ""))
+    ours, logical = _NAMES.get(kind, ("", ""))
     if row.dtype == torch.bool and logical:
         return row.view(torch.uint8), logical
     if row.is_complex() and ours in ("sum", "avg"):

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import sys
 import threading
-import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import FrameType
 from typing import Any, Callable, Optional
 
 import torch
 from torch._C._distributed_c10d import Work as _Work
 
 from ropewalk.errors import TimeoutError
-
-Job = Callable[[], None]
+from ropewalk.torch_compiling import not_traced
+from ropewalk.torch_threads import Job, settler
 
 _NO_TIMEOUT = timedelta(0)
 
+_Future: Any = torch._C.Future  # what torch.futures.Future is at its bottom
+_set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled  # an operation's bare cost
 
+
+@not_traced
 class Work(_Work):  # type: ignore[misc]
     """An operation of a process group.
 
@@ -29,34 +34,50 @@ class Work(_Work):  # type: ignore[misc]
     Threads: any.
     """
 
-    def __init__(self, name: str, result: Any, stream: Any = None) -> None:
-        """`result` is what the future gives; `stream` is where the operation runs on a GPU."""
+    _done = False
+    _error: Optional[Exception] = None
+    _source = -1
+    _event: Any = None
+    _at_end: tuple[Job, ...] = ()
+    _future: Any = None  # for Python, where it asked for one
+    _begun: Any = None  # ends with the operation, where C++ asked for a future
+    _future_in_cpp: Any = None  # that one, after _begun
+    _record: Any = None
+
+    def __init__(
+        self, name: str, result: Any, stream: Any = None, inputs: Optional[list[Any]] = None
+    ) -> None:
+        """Notes what is not there to be read yet.
+
+        Args:
+            name: the operation's, in profiles and messages.
+            result: what the future gives.
+            stream: where the operation runs on a GPU.
+            inputs: tensors whose shapes profiles show; None: `result`.
+        """
         super().__init__()
         self._name = name
         self._result = result
         self._stream = stream
-        self._event: Any = None
-        self._error: Optional[Exception] = None
-        self._source = -1
-        self._done = False
-        self._at_end: list[Job] = []
         self._pending = threading.Lock()
         self._pending.acquire()
-        self._begun: Any = None  # the future that ends with the operation, where one was asked for
-        self._future: Any = None
-        self._record = _begin_record(name, result)
+        if _profiler_enabled():
+            self._record = _begin_record(name, result if inputs is None else inputs)
 
     # ---- for the operation
 
     def run(self, body: Job) -> None:
         """Runs `body`, which is the operation, and ends this with its outcome."""
+        failure = None
+        before = torch.is_grad_enabled()
+        _set_grad_enabled(False)  # tensors may be leaves that require gradients
         try:
-            with torch.no_grad():  # tensors may be leaves that require gradients
-                body()
+            body()
         except Exception as error:
-            self.end(error)
-        else:
-            self.end()
+            failure = error
+        finally:
+            _set_grad_enabled(before)
+        self.end(failure)
 
     def end(self, error: Optional[Exception] = None, source: int = -1, stream: Any = None) -> None:
         """The operation is done, or enqueued.
@@ -76,18 +97,19 @@ class Work(_Work):  # type: ignore[misc]
             self._error = error
             self._source = source
             self._done = True
-            begun, at_end = self._begun, self._at_end
+            future, begun, at_end = self._future, self._begun, self._at_end
         self._pending.release()
-        if begun is not None:
-            _settler.put(lambda: self._settle(begun))
         for job in at_end:
             job()
+        for ended in (future, begun):
+            if ended is not None:
+                settler.put(functools.partial(self._settle, ended))
 
     def when_done(self, job: Job) -> None:
         """Runs a short `job` when this has ended, or now."""
         with _changing:
             if not self._done:
-                self._at_end.append(job)
+                self._at_end += (job,)
                 return
         job()
 
@@ -96,10 +118,11 @@ class Work(_Work):  # type: ignore[misc]
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Raises what went wrong, or TimeoutError after `timeout`: the operation goes on."""
         if not self._done:
+            settler.step_aside()
             seconds = timeout.total_seconds()
-            limit = min(seconds, threading.TIMEOUT_MAX) if seconds > 0 else -1
-            _settler.step_aside()
-            if not self._pending.acquire(timeout=limit):
+            if seconds <= 0:
+                self._pending.acquire()
+            elif not self._pending.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
                 raise TimeoutError(f"{self._name}: not done after the timeout of {seconds:.3g} s")
             self._pending.release()
         if self._error is not None:
@@ -111,21 +134,25 @@ class Work(_Work):  # type: ignore[misc]
     def get_future(self) -> Any:
         """The future of the tensors that hold the result.
 
-        Callbacks run in threads that do nothing else: they may wait for other operations.
+        Callbacks run where nothing waits for them: they may wait for other operations.
         """
+        # On a GPU the other one is better for Python too: PyTorch looks for the tensors in a value
+        # from Python by pickling it.
+        for_python = self._stream is None and _called_by_python(sys._getframe())
+        made = None
         with _changing:
-            if self._future is None:
+            if for_python and self._future is None:
+                made = self._future = torch.futures.Future()
+            elif not for_python and self._begun is None:
                 devices = [] if self._stream is None else [self._stream.device]
-                self._begun = torch.futures.Future(devices=devices)
+                made = self._begun = _Future(devices)
                 # What set_exception does is a value to C++, which reads it as tensors. What a
-                # callback raises is an error there too.
-                self._future = self._begun.then(lambda _: self._outcome())
-                settle = self._done
-            else:
-                settle = False
-        if settle:
-            self._settle(self._begun)
-        return self._future
+                # callback raises is an error there.
+                self._future_in_cpp = made.then(self._outcome)
+            done = self._done
+        if made is not None and done:
+            self._settle(made)
+        return self._future if for_python else self._future_in_cpp
 
     def is_completed(self) -> bool:
         """Whether the operation has ended, well or not."""
@@ -158,17 +185,25 @@ class Work(_Work):  # type: ignore[misc]
 
     # ---- common parts
 
-    def _outcome(self) -> Any:
+    def _outcome(self, _begun: Any) -> Any:
         if self._error is not None:
             raise self._error
         return self._result
 
-    def _settle(self, begun: Any) -> None:
+    def _settle(self, future: Any) -> None:
         if self._stream is None:
-            begun.set_result(None)
+            self._end_future(future)
             return
         with torch.cuda.stream(self._stream):  # what is enqueued there is what the future is of
-            begun.set_result(None)
+            self._end_future(future)
+
+    def _end_future(self, future: Any) -> None:
+        if future is self._begun:
+            future.set_result(None)
+        elif self._error is not None:
+            future.set_exception(self._error)
+        else:
+            future.set_result(self._result)
 
     def __del__(self) -> None:
         """Stays where C++ holds the operation: what it calls there are methods of this object."""
@@ -177,82 +212,14 @@ class Work(_Work):  # type: ignore[misc]
         _let_go()
 
 
-class Settler:
-    """Ends futures in the order of their operations, apart from the threads that run operations.
-
-    A future's callbacks run where it is ended, and may wait for other operations and their futures.
-    One thread at a time ends futures; when a callback waits for an operation, or holds up the
-    others for PATIENCE_SECONDS, another thread goes on.
-    """
-
-    PATIENCE_SECONDS = 0.02
-    MOST_THREADS = 256  # of callbacks that wait at the same time
-
-    def __init__(self) -> None:
-        """Starts no thread yet."""
-        self._threads = ThreadPoolExecutor(self.MOST_THREADS, "ropewalk futures")
-        self._changing = threading.Lock()
-        self._jobs: deque[Job] = deque()
-        self._at_work: Optional[object] = None  # whose turn it is
-        self._watched = False
-        self._mine = threading.local()
-
-    def put(self, job: Job) -> None:
-        """Runs `job` after those that were put before."""
-        with self._changing:
-            self._jobs.append(job)
-            if self._at_work is None:
-                self._start()
-            elif not self._watched:
-                self._watched = True
-                self._threads.submit(self._watch)
-
-    def step_aside(self) -> None:
-        """Called by a callback that is about to wait: another thread goes on with the others."""
-        turn = getattr(self._mine, "turn", None)
-        if turn is not None:
-            with self._changing:
-                self._pass_on(turn)
-
-    def _start(self) -> None:
-        self._at_work = turn = object()
-        self._threads.submit(self._work, turn)
-
-    def _pass_on(self, turn: object) -> None:
-        if self._at_work is turn:
-            self._at_work = None
-            if self._jobs:
-                self._start()
-
-    def _work(self, turn: object) -> None:
-        self._mine.turn = turn
-        while True:
-            with self._changing:
-                if self._at_work is not turn:
-                    break
-                if not self._jobs:
-                    self._at_work = None
-                    break
-                job = self._jobs.popleft()
-            job()
-        self._mine.turn = None
-
-    def _watch(self) -> None:
-        while True:
-            with self._changing:
-                turn, waiting = self._at_work, len(self._jobs)
-                if turn is None or not waiting:
-                    self._watched = False
-                    return
-                first = self._jobs[0]
-            time.sleep(self.PATIENCE_SECONDS)
-            with self._changing:
-                if self._jobs and self._jobs[0] is first:
-                    self._pass_on(turn)
-
-
 _changing = threading.Lock()  # the futures of Work
-_settler = Settler()
+
+
+def _called_by_python(method: FrameType) -> bool:
+    """Whether a method was called by Python's code that names it: else C++ may have called it."""
+    caller = method.f_back
+    return caller is not None and method.f_code.co_name in caller.f_code.co_names
+
 
 # ---- works that only C++ holds
 
@@ -298,18 +265,21 @@ _holders: Optional[Callable[[Work], int]] = _count_holders if _can_count() else 
 # ---- profiles
 
 
-def _begin_record(name: str, tensors: Any) -> Any:
-    """The operation in PyTorch's profiler, where one is at work: a future that ends it.
+_profiler_enabled: Callable[[], bool] = torch.autograd._profiler_enabled
+_enter_with_inputs = getattr(torch._C._autograd, "_record_function_with_args_enter", None)
+
+
+def _begin_record(name: str, inputs: list[Any]) -> Any:
+    """The operation in PyTorch's profiler: a future that ends it.
 
     A record that another thread ends by itself would have no end: the profiler belongs to the
     thread of the call, which only what C++ runs at the end of a future knows of.
     """
-    if not torch.autograd._profiler_enabled():
-        return None
-    if tensors and isinstance(tensors[0], (list, tuple)):
-        tensors = [tensor for some in tensors for tensor in some]
-    shapes = ", ".join(f"{tensor.dtype}{list(tensor.shape)}" for tensor in tensors or ())
-    record = torch.ops.profiler._record_function_enter_new(f"ropewalk:{name}", shapes)
+    title = f"ropewalk:{name}"
+    if _enter_with_inputs is not None:
+        record = _enter_with_inputs(title, *inputs)
+    else:
+        record = torch.ops.profiler._record_function_enter_new(title, None)
     end = torch.futures.Future()
     torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction(record, end)
     return end

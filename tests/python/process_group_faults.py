@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import warnings
 from datetime import timedelta
 from typing import Any, Callable
 
@@ -132,6 +133,43 @@ def timeouts(rank: int, size: int, device: str) -> None:
     assert time.monotonic() - began < SOON_SECONDS
 
 
+def timeouts_set_later(rank: int, size: int, device: str) -> None:
+    """Both ways; on connections that are there too, and only for what starts later."""
+    from torch.distributed.distributed_c10d import _set_pg_timeout
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # "only supported for either nccl or gloo"
+        for function in (lambda timeout, group: group.set_timeout(timeout), _set_pg_timeout):
+            _set_later(function, rank)
+
+
+def _set_later(set_timeout: Callable[[timedelta, Any], None], rank: int) -> None:
+    group = dist.new_group()
+    whole = torch.ones(1 << 22)  # longer than what is under way without a receiver
+    if rank == 1:
+        dist.recv(whole, 0, group=group)
+        dist.send(torch.ones(1), 0, group=group)
+        set_timeout(SHORT, group)
+        dist.recv(torch.ones(1), 0)  # comes late
+        dist.send(torch.ones(1), 0, group=group, tag=1)
+        return
+    dist.send(whole, 1, group=group)
+    early = dist.irecv(torch.ones(1), 1, group=group, tag=1)
+    set_timeout(SHORT, group)
+    for call in (
+        lambda: dist.recv(torch.ones(1), 1, group=group, tag=2),
+        lambda: dist.send(whole, 1, group=group),
+        lambda: dist.all_reduce(torch.ones(1), group=group),
+    ):
+        began = time.monotonic()
+        with pytest.raises(ropewalk.TimeoutError, match=r"timeout|nothing moved for 1 s"):
+            call()  # type: ignore[no-untyped-call]
+        assert SHORT.total_seconds() <= time.monotonic() - began < SOON_SECONDS
+    assert not early.is_completed()
+    dist.send(torch.ones(1), 1)
+    early.wait()
+
+
 def the_settings_timeout(rank: int, size: int, device: str) -> None:
     """The shorter one counts, which may be ours."""
     ropewalk.settings.set("TIMEOUT", "1s")
@@ -181,6 +219,7 @@ CASES: dict[str, Callable[[int, int, str], None]] = {
         lost_in_group,
         lost_before_first_message,
         timeouts,
+        timeouts_set_later,
         the_settings_timeout,
         joining_late,
         monitored_barriers,

@@ -278,6 +278,47 @@ def profiled(rank: int, size: int, device: str) -> None:
     assert all(event.is_async and event.cpu_time > 0 for event in events.values())
 
 
+def profiled_as_gloos(rank: int, size: int, device: str) -> None:
+    """Events have the shapes that those of Gloo have, where both do the same."""
+    gloo = dist.new_group(backend="gloo")
+    shapes: dict[str, list[tuple[str, Any]]] = {}
+    for backend, group in (("ropewalk", dist.group.WORLD), ("gloo", gloo)):
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=activities, record_shapes=True) as profile:
+            _every_operation(rank, size, group)
+        names = [event for event in profile.events() if event.name.startswith(f"{backend}:")]
+        shapes[backend] = [(event.name.split(":")[1], event.input_shapes) for event in names]
+    # Gloo has no operation that scatters sums: it is made of all_reduce there.
+    ours = [event for event in shapes["ropewalk"] if event[0] != "reduce_scatter"]
+    scattered = [event for event in shapes["ropewalk"] if event[0] == "reduce_scatter"]
+    assert sorted(ours) == sorted(shapes["gloo"]), (ours, shapes["gloo"])
+    assert sorted(scattered) == [("reduce_scatter", [[2, 3]] * size)], scattered
+
+
+def _every_operation(rank: int, size: int, group: Any) -> None:
+    def ones(*shape: int) -> Any:
+        return torch.ones(shape)
+
+    dist.all_reduce(ones(4, 3), group=group)
+    work = dist.broadcast(ones(5), 0, group=group, async_op=True)
+    work.wait()
+    dist.all_gather([ones(2, 2) for _ in range(size)], ones(2, 2), group=group)
+    dist.all_gather_into_tensor(ones(4 * size), ones(4), group=group)
+    dist.all_to_all_single(ones(size, 4), ones(size, 4), group=group)
+    dist.reduce(ones(7), 0, group=group)
+    dist.gather(ones(3), [ones(3) for _ in range(size)] if rank == 0 else None, 0, group=group)
+    dist.scatter(ones(3), [ones(3) for _ in range(size)] if rank == 0 else None, 0, group=group)
+    dist.barrier(group=group)
+    if rank == 0:
+        dist.send(ones(6, 1), 1, group=group)
+        dist.recv(ones(6, 2), 1, group=group)
+    elif rank == 1:
+        dist.recv(ones(6, 1), group=group)
+        dist.send(ones(6, 2), 0, group=group)
+    if dist.get_backend(group) == "ropewalk":
+        dist.reduce_scatter(ones(2, 3), [ones(2, 3) for _ in range(size)], group=group)
+
+
 def again_and_again(rank: int, size: int, device: str) -> None:
     """Groups that come and go over one store."""
     store = dist.distributed_c10d._get_default_store()
@@ -311,6 +352,7 @@ CASES: dict[str, Callable[[int, int, str], None]] = {
         saved_asynchronously,
         compiled,
         profiled,
+        profiled_as_gloos,
         again_and_again,
     )
 }

@@ -9,6 +9,7 @@ from typing import Any, Callable
 
 import process_group_faults
 import process_group_features
+import process_group_parallelism
 import ropewalk
 import ropewalk.torch_backend
 import torch
@@ -214,6 +215,7 @@ CASES: dict[str, Callable[[int, int, str], None]] = {
     "errors": errors,
     **process_group_faults.CASES,
     **process_group_features.CASES,
+    **process_group_parallelism.CASES,
 }
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Generator
@@ -78,7 +78,14 @@ def test_errors_name_ranks_of_the_whole_job(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["timeouts", "the_settings_timeout", "joining_late", "monitored_barriers"]
+    "case",
+    [
+        "timeouts",
+        "timeouts_set_later",
+        "the_settings_timeout",
+        "joining_late",
+        "monitored_barriers",
+    ],
 )
 def test_rank_is_late(server: Server, case: str) -> None:
     server.run(case)
@@ -101,6 +108,7 @@ def test_rank_is_late(server: Server, case: str) -> None:
         ("saved_asynchronously", 2),
         ("compiled", 2),
         ("profiled", 2),
+        ("profiled_as_gloos", 2),
         ("again_and_again", 2),
     ],
 )
@@ -108,29 +116,53 @@ def test_features(server: Server, case: str, ranks: int) -> None:
     server.run(case, ranks)
 
 
-@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
-def test_torchrun_starts_ranks_again(tmp_path: Path, rendezvous: str) -> None:
-    """In the second attempt the store still has what the first one left there."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place = {
-        "static": ["--master-addr=127.0.0.1", f"--master-port={port}"],
-        "c10d": ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"],
-    }[rendezvous]
+@pytest.mark.parametrize(
+    ("case", "ranks"),
+    [
+        ("functional_collectives", 2),
+        ("functional_of_other_groups", 2),
+        ("compiled_operations", 2),
+        ("compiled_messages", 2),
+        ("compiled_training", 2),
+        ("meshes", 4),
+        ("sharded", 2),
+        ("pipelines", 2),
+    ],
+)
+def test_parallelism(server: Server, case: str, ranks: int) -> None:
+    server.run(case, ranks)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs g++")
+def test_inductor(server: Server) -> None:
+    server.run("inductor")
+
+
+def test_ranks_start_again(tmp_path: Path) -> None:
+    """In later attempts the store, or the file, still has what earlier ones left there."""
+    kinds = ["static", "standalone", "c10d", "c10d over a file", "file://"]
+    _restarted([], tmp_path, 5, kinds)
+
+
+def test_torchrun_starts_ranks_again(tmp_path: Path) -> None:
+    torchrun = [
+        *("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"),
+        *("--max-restarts=1", "--monitor-interval=0.1"),
+    ]
+    _restarted(torchrun, tmp_path, 1, ["standalone"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ended.1.0", "ended.1.1"]
+
+
+def _restarted(launcher: list[str], folder: Path, restarts: int, kinds: list[str]) -> None:
+    program = [str(FOLDER / "restarted_rank.py"), str(folder), str(restarts), *kinds]
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"),
-            *("--max-restarts=1", "--monitor-interval=0.1", *place),
-            *(str(FOLDER / "restarted_rank.py"), str(tmp_path)),
-        ],
+        [sys.executable, *launcher, *program],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stdout
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.0", "1.1"]
 
 
 def test_without_an_import() -> None:
