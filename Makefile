@@ -156,15 +156,17 @@ fuzz: build/asan/build.ninja ## every fuzzer for FUZZ_SECONDS
 	dev/run-fuzzers build/asan $(FUZZ_SECONDS)
 
 # Half a minute to some minutes a mutant, so that it is no part of CI. MUTANTS: how many; MUTANTS_LAYERS:
-# of which folders of src/, all when empty; MUTANTS_FRESH: 1 tries all again. Warnings refuse a mutant,
-# as CI does.
+# of which folders of src/, all when empty; MUTANTS_AGAIN: places (FILE or FILE:LINE) of what was tried, to
+# try these alone; MUTANTS_FRESH: 1 tries all again. Warnings refuse a mutant, as CI does.
 MUTANTS ?= 60
 MUTANTS_SEED ?= 1
 MUTANTS_LAYERS ?=
+MUTANTS_AGAIN ?=
 MUTANTS_FRESH ?=
 mutants: build/.system $(VENV)/.ready-test ## which small changes to the code no test notices (docs/testing.md)
 	nice $(BIN)/python dev/mutants.py --mutants $(MUTANTS) --seed $(MUTANTS_SEED) --jobs $(JOBS) \
-	  $(if $(MUTANTS_LAYERS),--layers $(MUTANTS_LAYERS)) $(if $(MUTANTS_FRESH),--fresh) --configure \
+	  $(if $(MUTANTS_LAYERS),--layers $(MUTANTS_LAYERS)) $(if $(MUTANTS_FRESH),--fresh) \
+  $(if $(MUTANTS_AGAIN),--again $(MUTANTS_AGAIN)) --configure \
 	  $(CCACHE) -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE='-O1 -DNDEBUG' -DRW_CUDA=OFF \
 	  -DRW_SLOW_TESTS=OFF -DRW_WERROR=ON $(CMAKE_ARGS)
 

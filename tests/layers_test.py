@@ -1,12 +1,15 @@
 """Includes in src/ go one way: a layer uses those below it and none above.
 
-Also: a public header stands alone and takes nothing from src/.
+Inside a layer its folders have the same rule, and a folder has one name: path, namespace, and for a
+layer CMake target. Also: a public header stands alone and takes nothing from src/.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -25,8 +28,11 @@ BELOW: dict[str, set[str]] = {
     "executor": {"core", "transport", "schedule"},
     "bootstrap": {"core"},
     "link": {"core", "transport", "executor", "bootstrap"},
-    "tune": {"core", "plan", "schedule", "executor"},
-    "comm": {"core", "plan", "transport", "schedule", "executor", "bootstrap", "link", "tune"},
+    "tune": {"core", "topology", "plan", "schedule", "executor"},
+    "comm": {
+        *("core", "topology", "plan", "transport", "schedule", "executor"),
+        *("bootstrap", "link", "tune"),
+    },
     "diagnose": {"core", "transport", "schedule", "executor", "link", "tune", "comm"},
     "netplugin": {"core", "transport"},
     "capi": {
@@ -34,7 +40,100 @@ BELOW: dict[str, set[str]] = {
         *("bootstrap", "link", "tune", "comm", "diagnose"),
     },
 }
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What a folder inside a layer may include of that layer besides itself, and its namespaces.
+
+    An empty `namespaces` is the one of the path: ropewalk::layer::folder. The table is for what is
+    in libraries and programs; unit tests and fuzzers include whatever their layer has.
+    """
+
+    below: frozenset[str] = frozenset()
+    namespaces: tuple[str, ...] = ()
+
+
+def folder(*below: str, namespaces: tuple[str, ...] = ()) -> Folder:
+    return Folder(frozenset(below), namespaces)
+
+
+# One row for each folder, the layers' own ones among them. A folder that holds the host's, a GPU's
+# or a block's form of what the folder above declares is in that folder's namespace.
+INSIDE: dict[str, Folder] = {
+    "bootstrap": folder(),
+    "capi": folder(),
+    # NCCL's API over the same layers: no part of capi's, which it does not include.
+    "capi/nccl": folder(namespaces=("ropewalk::nccl",)),
+    "check_plugin": folder(),
+    "comm": folder(),
+    "comm/cuda": folder("comm", namespaces=("ropewalk::comm",)),
+    # What all layers speak of has no prefix.
+    "core": folder(namespaces=("ropewalk", "ropewalk::log")),
+    "diagnose": folder("diagnose/probe"),
+    "diagnose/cuda": folder(
+        *("diagnose", "diagnose/probe"),
+        namespaces=("ropewalk::diagnose", "ropewalk::diagnose::probe"),
+    ),
+    "diagnose/probe": folder(),
+    "executor": folder(),
+    "executor/block": folder("executor", namespaces=("ropewalk::executor",)),
+    "executor/cuda": folder("executor", "executor/block", namespaces=("ropewalk::executor",)),
+    "executor/host": folder(
+        "executor", namespaces=("ropewalk::executor", "ropewalk::executor::detail")
+    ),
+    "link": folder(),
+    "link/cuda": folder("link", namespaces=("ropewalk::link",)),
+    "netplugin": folder("netplugin/abi"),
+    "netplugin/abi": folder(),
+    "plan": folder(),
+    "schedule": folder(),
+    "simgrid": folder(),
+    "topology": folder(),
+    "transport": folder(),
+    # "auto" is a word of the language.
+    "transport/auto": folder(
+        "transport", namespaces=("ropewalk::transport", "ropewalk::transport::choosing")
+    ),
+    "transport/emulated": folder("transport"),
+    "transport/messaging/tcp": folder("transport", namespaces=("ropewalk::transport::tcp",)),
+    # The drivers of windows are in the namespace of the engine that runs them, but for SISCI's,
+    # which has many words of its own.
+    "transport/window": folder("transport"),
+    "transport/window/device": folder(
+        "transport", "transport/window", namespaces=("ropewalk::transport::window",)
+    ),
+    "transport/window/shm": folder(
+        "transport", "transport/window", namespaces=("ropewalk::transport::window",)
+    ),
+    # Whether two processes share a host is found by way of shared memory.
+    "transport/window/cuda_ipc": folder(
+        *("transport", "transport/window", "transport/window/device", "transport/window/shm"),
+        namespaces=("ropewalk::transport::window",),
+    ),
+    "transport/window/sisci": folder(
+        *("transport", "transport/window", "transport/window/device"),
+        namespaces=("ropewalk::transport::window", "ropewalk::transport::window::sisci"),
+    ),
+    "tune": folder(),
+    "tune/cuda": folder("tune", namespaces=("ropewalk::tune",)),
+}
+# Files that may include what is above their folder, and why.
+EXCEPTIONS: dict[str, set[str]] = {
+    # The table of providers has a line for each; nothing else names one.
+    "transport/registry.cc": {
+        *("transport/auto", "transport/messaging/tcp", "transport/window/cuda_ipc"),
+        *("transport/window/shm", "transport/window/sisci"),
+    },
+}
+# Layers that are no library of their own, and what they are built into.
+PROGRAMS = {
+    "capi": "ropewalk",
+    "check_plugin": "ropewalk-check-plugin",
+    "simgrid": "ropewalk-simgrid",
+}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
+NAMESPACE = re.compile(r"^namespace (ropewalk[\w:]*) \{", re.M)
 SUFFIXES = {".h", ".cc", ".inc", ".cu", ".cuh"}
 
 
@@ -53,6 +152,45 @@ def violations(layer: str, name: str, text: str) -> list[str]:
         elif quote == '"':
             found.append(f'{name} includes "{path}", which is not named from src/')
     return found
+
+
+def is_test(name: str) -> bool:
+    """Of a unit test or fuzzer, or of what such share."""
+    path = Path(name)
+    return path.stem.endswith(("_test", "_fuzz")) or "testing" in path.parts
+
+
+def folder_violations(name: str, text: str) -> list[str]:
+    """The includes of a file of other folders of its layer that it may not have."""
+    if is_test(name):
+        return []
+    own = str(Path(name).parent)
+    allowed = {own, *INSIDE[own].below, *EXCEPTIONS.get(name, set())}
+    found = []
+    for _, path in INCLUDE.findall(text):
+        target = str(Path(path).parent)
+        if path.split("/")[0] == own.split("/")[0] and target not in allowed:
+            found.append(f"{name} includes {path}: {target} is not below {own}")
+    return found
+
+
+def namespace_violations(name: str, text: str) -> list[str]:
+    """The namespaces that a file opens and its folder does not have."""
+    path = Path(name)
+    above = [str(parent) for parent in path.parents if str(parent) in INSIDE]
+    if "testing" not in path.parts:
+        above = above[:1]
+    # What tests share may be for those of any folder above.
+    allowed: set[str] = set()
+    for each in above:
+        allowed |= set(INSIDE[each].namespaces or ["ropewalk::" + each.replace("/", "::")])
+    if "testing" in path.parts:
+        allowed |= {f"{namespace}::testing" for namespace in allowed}
+    return [
+        f"{name}: namespace {namespace}, not one of {', '.join(sorted(allowed))}"
+        for namespace in NAMESPACE.findall(text)
+        if namespace not in allowed
+    ]
 
 
 def public_violations(name: str, text: str) -> list[str]:
@@ -81,6 +219,53 @@ def test_layers_include_only_what_is_below() -> None:
     assert not found, "\n".join(found)
 
 
+def test_every_folder_has_a_row_and_every_row_a_folder() -> None:
+    folders = {str(path.relative_to(ROOT / "src").parent) for path in sources()}
+    assert {name for name in folders if "testing" not in Path(name).parts} == set(INSIDE)
+
+
+def test_folders_include_only_what_is_below() -> None:
+    found: list[str] = []
+    for path in sources():
+        found += folder_violations(str(path.relative_to(ROOT / "src")), path.read_text())
+    assert not found, "\n".join(found)
+
+
+def test_the_tables_go_one_way() -> None:
+    tuple(TopologicalSorter(BELOW).static_order())
+    tuple(TopologicalSorter({name: row.below for name, row in INSIDE.items()}).static_order())
+    for name, row in INSIDE.items():
+        layer = name.split("/")[0]
+        assert all(below.split("/")[0] == layer and below in INSIDE for below in row.below), name
+
+
+def test_exceptions_are_needed() -> None:
+    for name, allowed in EXCEPTIONS.items():
+        included = INCLUDE.findall((ROOT / "src" / name).read_text())
+        assert allowed <= {str(Path(path).parent) for _, path in included}, name
+
+
+def test_namespaces_are_those_of_folders() -> None:
+    found: list[str] = []
+    for path in sources():
+        found += namespace_violations(str(path.relative_to(ROOT / "src")), path.read_text())
+    assert not found, "\n".join(found)
+
+
+def test_targets_are_those_of_layers() -> None:
+    layers = (ROOT / "cmake" / "layers.cmake").read_text()
+    every = "".join(path.read_text() for path in (ROOT / "cmake").glob("*.cmake"))
+    made = {
+        name: set((depends or "").split())
+        for name, depends in re.findall(
+            r"^rw_layer\((\w+)(?:\s+DEPENDS ([\w\s]+?))?(?:\s+LIBRARIES\s[^()]*)?\)", layers, re.M
+        )
+    }
+    assert made == {name: below for name, below in BELOW.items() if name not in PROGRAMS}
+    for name, target in PROGRAMS.items():
+        assert re.search(rf"add_(library|executable)\({target}\s", every), (name, target)
+
+
 def test_public_headers_include_only_public_ones() -> None:
     found: list[str] = []
     for path in (ROOT / "include").rglob("*.h"):
@@ -106,6 +291,11 @@ def test_a_bad_include_is_found() -> None:
     assert violations("comm", "comm/x.cc", "#include <ropewalk/ropewalk.h>\n")
     assert violations("comm", "comm/x.cc", '#include "links.h"\n')
     assert public_violations("r.h", '#include "core/types.h"\n')
+    assert folder_violations("executor/x.h", '#include "executor/host/host_team.h"\n')
+    assert folder_violations("transport/messaging/tcp/x.h", '#include "transport/auto/auto.h"\n')
+    assert folder_violations("schedule/x.cc", '#include "schedule/testing/reference_run.h"\n')
+    assert namespace_violations("plan/x.h", "namespace ropewalk::tune {\n")
+    assert namespace_violations("transport/messaging/tcp/x.h", "namespace ropewalk::transport {\n")
 
 
 def test_good_includes_pass() -> None:
@@ -113,3 +303,7 @@ def test_good_includes_pass() -> None:
     assert not violations("comm", "comm/x.cc", text)
     assert not violations("capi", "capi/x.cc", "#include <ropewalk/ropewalk.h>\n")
     assert not public_violations("r.h", "#include <stdint.h>\n")
+    assert not folder_violations("executor/host/x.h", '#include "executor/chunk.h"\n')
+    assert not folder_violations("executor/x_test.cc", '#include "executor/host/host_team.h"\n')
+    assert not namespace_violations("plan/x.h", "namespace ropewalk::plan {\n")
+    assert not namespace_violations("plan/testing/x.h", "namespace ropewalk::plan::testing {\n")

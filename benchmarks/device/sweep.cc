@@ -80,7 +80,7 @@ class Team {
       }
       CUDA(state);
       comms[r]->look_at_device();
-      comms[r]->fate().check();
+      comms[r]->failure().check();
     }
   }
   std::vector<std::unique_ptr<comm::Communicator>> comms;

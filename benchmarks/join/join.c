@@ -1,6 +1,7 @@
 /* How long ranks take to join a communicator, and what an idle communicator costs.
  *
  *   join threads|processes|all RANKS     RANKS ranks as threads, as processes, or by rwCommInitAll
+ *   join machine RANKS                   processes that join, and then all ask for their machine
  *   join memory COMMUNICATORS            two processes with that many communicators of 2 ranks
  *
  * Prints one JSON object. Exit status 1 when a call fails, with its text on standard error.
@@ -8,7 +9,7 @@
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <pthread.h>
-#include <ropewalk/ropewalk.h>
+#include <ropewalk/topology.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +43,7 @@ static void require_system(int ok, const char* call) {
 
 typedef struct Rank {
   double joined_s; /* when rwCommInitRank returned */
+  double knows_s;  /* mode "machine": when rwCommTopology returned */
   double left_s;   /* when rwCommDestroy returned */
 } Rank;
 
@@ -61,6 +63,7 @@ typedef struct Shared {
   int ranks;
   rwUniqueId ids[kMostCommunicators + 1];
   double start_s;
+  double ask_s;
   double leave_s;
   Rank rank[kMostRanks];
   Usage usage[2][kMoments];
@@ -112,6 +115,18 @@ static int run_processes(Shared* shared, void (*body)(Shared*, int)) {
 
 /* ---- joining -------------------------------------------------------------------------------- */
 
+static int g_asks; /* for the machine */
+
+static void ask_for_machine(Shared* shared, int rank, rwComm_t comm) {
+  pthread_barrier_wait(&shared->barrier);
+  if (rank == 0) shared->ask_s = now_s();
+  pthread_barrier_wait(&shared->barrier);
+  char* topology = NULL;
+  require(rwCommTopology(comm, &topology), "rwCommTopology");
+  shared->rank[rank].knows_s = now_s();
+  rwFreeText(topology);
+}
+
 static void join_and_leave(Shared* shared, int rank) {
   pthread_barrier_wait(&shared->barrier); /* all have started: that is not what is measured */
   if (rank == 0) {
@@ -122,6 +137,7 @@ static void join_and_leave(Shared* shared, int rank) {
   rwComm_t comm = NULL;
   require(rwCommInitRank(&comm, shared->ranks, shared->ids[0], rank), "rwCommInitRank");
   shared->rank[rank].joined_s = now_s();
+  if (g_asks) ask_for_machine(shared, rank, comm);
   pthread_barrier_wait(&shared->barrier);
   if (rank == 0) shared->leave_s = now_s();
   pthread_barrier_wait(&shared->barrier);
@@ -153,7 +169,7 @@ static void run_threads(Shared* shared) {
 }
 
 static void print_join(const char* mode, int ranks, double joined_s, double left_s) {
-  printf("{\"mode\": \"%s\", \"ranks\": %d, \"join_s\": %.4f, \"leave_s\": %.4f}\n", mode, ranks,
+  printf("{\"mode\": \"%s\", \"ranks\": %d, \"join_s\": %.4f, \"leave_s\": %.4f", mode, ranks,
          joined_s, left_s);
 }
 
@@ -166,6 +182,13 @@ static void report_join(const Shared* shared, const char* mode) {
     if (r->left_s - shared->leave_s > left_s) left_s = r->left_s - shared->leave_s;
   }
   print_join(mode, shared->ranks, joined_s, left_s);
+  double knows_s = 0;
+  for (int rank = 0; rank < shared->ranks && g_asks; ++rank) {
+    const double took = shared->rank[rank].knows_s - shared->ask_s;
+    if (took > knows_s) knows_s = took;
+  }
+  if (g_asks) printf(", \"machine_s\": %.4f", knows_s);
+  printf("}\n");
 }
 
 static void init_all(int ranks) {
@@ -177,6 +200,7 @@ static void init_all(int ranks) {
   const double leave_s = now_s();
   for (int rank = 0; rank < ranks; ++rank) require(rwCommDestroy(comms[rank]), "rwCommDestroy");
   print_join("all", ranks, joined_s, now_s() - leave_s);
+  printf("}\n");
 }
 
 /* ---- memory --------------------------------------------------------------------------------- */
@@ -295,12 +319,13 @@ int main(int argc, char** argv) {
     Shared* shared = make_shared(count);
     run_threads(shared);
     report_join(shared, mode);
-  } else if (strcmp(mode, "processes") == 0) {
+  } else if (strcmp(mode, "processes") == 0 || strcmp(mode, "machine") == 0) {
+    g_asks = strcmp(mode, "machine") == 0;
     Shared* shared = make_shared(count);
     if (run_processes(shared, join_and_leave) != 0) return 1;
     report_join(shared, mode);
   } else {
-    fprintf(stderr, "usage: join threads|processes|all RANKS | memory COMMUNICATORS\n");
+    fprintf(stderr, "usage: join threads|processes|all|machine RANKS | memory COMMUNICATORS\n");
     return 2;
   }
   return 0;

@@ -326,11 +326,19 @@ RW_API rwResult_t rwCommUseSchedule(rwComm_t comm, const char* text);
 /* Why `comm` runs `collective` ("all_reduce" and so on) by the algorithm that it does, on memory of
  * the host. `bytes`: the size as nccl-tests counts it, that of the larger of a rank's two buffers.
  * `root`: of rooted operations. *json, for rwFreeText: operation, bytes, root, ranks, hosts,
- * network (the transport between hosts, or null), candidates[] with the cheapest first (algorithm,
- * channels, chunk_bytes, by_address, predicted_us), chosen, and chosen_by: "cost model", "setting
- * ALGORITHM" or "rwCommUseSchedule". Local: the other ranks need not call. */
+ * network (the transport between hosts, or null), machine (name, origin and fingerprint, as
+ * rwCommPlacement gives them), candidates[] with the cheapest first (algorithm, kind: "shape" or
+ * "plan", channels, chunk_bytes, by_address, predicted_us, algbw_gbps), chosen, and chosen_by:
+ * "cost model", "setting ALGORITHM" or "rwCommUseSchedule". Where each rank has a GPU of the
+ * machine (settings TOPOLOGY, EMULATE): bound {algbw_gbps, words}, the candidates' algbw_gbps for
+ * long messages, and limiting_links[] of the chosen one (link, type, capacity, load); else null and
+ * []. Local: the other ranks need not call. */
 RW_API rwResult_t rwCommExplain(rwComm_t comm, const char* collective, size_t bytes, int root,
                                 char** json);
+/* The emulated machine that `comm` runs on (setting EMULATE). *json, for rwFreeText: machine (its
+ * name), gpus[] (their ids, by rank), slowdown (how many times its links are slowed); null where
+ * nothing is emulated. Local. */
+RW_API rwResult_t rwCommEmulation(rwComm_t comm, char** json);
 
 /* From now on an operation of this rank may stand still for `timeout_us` microseconds, or for the
  * setting TIMEOUT where that is shorter; then it ends with rwTimeout. 0: TIMEOUT alone; negative:

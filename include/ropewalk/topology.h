@@ -2,10 +2,11 @@
  *
  * A topology is a text: JSON of the schema "gpu-topology/1" (docs/topology.md has every field).
  * Functions take and give such texts; what they give is the caller's, for rwFreeText.
- * rwTopologyDiscover looks at this host; all others are pure: no device, clock or environment.
+ * rwTopologyDiscover looks at this host, and rwCommTopology and rwCommPlacement tell of a
+ * communicator; all others are pure: no device, clock or environment.
  *
  * Results are those of ropewalk.h; rwInvalidArgument has a text that names file, line or JSON path
- * (rwGetLastError(NULL)). Threads: any number at once.
+ * (rwGetLastError(NULL)). Threads: any number at once, where nothing else is said.
  */
 #ifndef ROPEWALK_TOPOLOGY_H_
 #define ROPEWALK_TOPOLOGY_H_
@@ -53,6 +54,17 @@ RW_API rwResult_t rwTopologyNcclXml(const char* topology, int host, char** json)
 /* What belongs to each of `local_size` ranks on a host, by local rank:
  * [{"gpu", "cpu", "numa", "cpus", "nics", "nic_path"}], ids of nodes; absent is null. */
 RW_API rwResult_t rwTopologyPlace(const char* topology, int host, int local_size, char** json);
+
+/* The machine that a communicator's ranks run on: all hosts' topologies as one, found or kept while
+ * joining, or what the setting TOPOLOGY names. Equal on all ranks. Local: the other ranks need not
+ * call. Not for two threads at once on one `comm`. */
+RW_API rwResult_t rwCommTopology(rwComm_t comm, char** json);
+
+/* Where on it the ranks run: {"name", "origin", "fingerprint", "node_of_rank", "ring_order"}.
+ * `name` is the topology's; `origin` says where it came from; `fingerprint` is of its text, 16
+ * hexadecimal digits; `node_of_rank` has the id of each rank's GPU, without one that of the NUMA
+ * node of its cores; `ring_order` has the ranks by host, NUMA node and core. As rwCommTopology. */
+RW_API rwResult_t rwCommPlacement(rwComm_t comm, char** json);
 
 /* Which rank the launcher's environment says this process is: {"launcher", "rank", "size",
  * "local_rank", "local_size"}; the latter two -1 where the launcher does not tell. */

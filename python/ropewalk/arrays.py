@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import re
 import sys
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ class Scalar:
         return self.array[()]
 
 
-@dataclass(frozen=True)
+@dataclass  # frozen, each would cost more than all else that is asked of a tensor
 class Buffer:
     """Memory of an array. `owner` keeps it alive."""
 
@@ -103,7 +104,8 @@ def buffer_of(
     use = _Use(name, writable)
     torch = sys.modules.get("torch")
     numpy = sys.modules.get("numpy")
-    if torch is not None and isinstance(array, torch.Tensor):
+    of_torch = torch is not None and isinstance(array, torch.Tensor)
+    if of_torch:
         found = _from_torch(array, use)
     elif numpy is not None and isinstance(array, numpy.ndarray):
         found = _from_numpy(array, use)
@@ -117,9 +119,9 @@ def buffer_of(
         found = _same_again(array, use, _from_dlpack)
     else:
         found = _same_again(array, use, _from_buffer_protocol)
-    if writable and (not found.writable or device_arrays.immutable(array)):
+    if writable and not (found.writable and (of_torch or not device_arrays.immutable(array))):
         remedy = "a copy in memory of your own (numpy.array(array))"
-        if torch is not None and isinstance(array, torch.Tensor):
+        if of_torch:
             remedy = "array.clone()"
         raise ArgumentError(
             f"{name} is read-only, and the operation writes it; {use.instead(remedy)}"
@@ -185,18 +187,34 @@ def _from_scalar(scalar: Any, use: _Use) -> Buffer:
 # ---- PyTorch
 
 
+@dataclass
+class _TorchKind:
+    type: DataType
+    strided: Any
+    """torch.strided"""
+
+
+@functools.cache
+def _of_torch(dtype: Any, size: int) -> _TorchKind:
+    name = str(dtype).replace("torch.", "")
+    return _TorchKind(_data_type(name, size), sys.modules["torch"].strided)
+
+
 def _from_torch(tensor: Any, use: _Use) -> Buffer:
     name = use.name
     device, on = None, None
-    if tensor.device.type == "cuda":
+    if not tensor.is_cpu:
+        if not tensor.is_cuda:
+            raise ArgumentError(
+                f"{name} is on {tensor.device}, neither on the CPU nor on a CUDA GPU"
+            )
         device = int(tensor.device.index)
         on = device_arrays.current_stream(tensor, device)
-    elif tensor.device.type != "cpu":
-        raise ArgumentError(f"{name} is on {tensor.device}, neither on the CPU nor on a CUDA GPU")
     if tensor.is_quantized:
         raise ArgumentError(f"{name} is quantized; {use.instead('tensor.dequantize()')}")
-    if str(tensor.layout) != "torch.strided" or not tensor.is_contiguous():
-        copy = "contiguous" if str(tensor.layout) == "torch.strided" else "to_dense"
+    kind, layout = _of_torch(tensor.dtype, tensor.element_size()), tensor.layout
+    if layout is not kind.strided or not tensor.is_contiguous():
+        copy = "contiguous" if layout is kind.strided else "to_dense"
         _not_contiguous(use, f"tensor.{copy}()")
     if tensor.is_neg():
         raise ArgumentError(
@@ -212,8 +230,7 @@ def _from_torch(tensor: Any, use: _Use) -> Buffer:
         raise ArgumentError(f"{name} has no memory of its own: {reason}") from None
     if count and not address:
         raise ArgumentError(f"{name} is a {type(tensor).__name__} with no memory of its own")
-    data_type = _data_type(str(tensor.dtype).replace("torch.", ""), tensor.element_size())
-    return Buffer(address, count, data_type, True, tensor, device, on)
+    return Buffer(address, count, kind.type, True, tensor, device, on)
 
 
 # ---- NumPy and its protocol

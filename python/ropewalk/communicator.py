@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Callable, Literal, Optional, TypeVar, Union, overload
 
 from ropewalk import groups, interrupts, request
-from ropewalk._library import Comm, check, check_communicator, json_of, library
+from ropewalk._library import Comm, check, check_communicator, json_of, library, text_of
 from ropewalk.arguments import integer, text_or_none
 from ropewalk.arguments import text as encoded
 from ropewalk.arrays import UNKNOWN_DEVICE, Buffer, buffer_of
@@ -20,6 +20,7 @@ from ropewalk.operators import Operator, PreMulSum, number_of
 from ropewalk.process_bound import ProcessBound
 from ropewalk.registration import Registration
 from ropewalk.request import Handle
+from ropewalk.topology import Topology
 
 Array = TypeVar("Array")
 
@@ -855,9 +856,14 @@ class Communicator(ProcessBound):
 
         Returns:
             operation, bytes, root, ranks, hosts, network (the transport between hosts, or None),
-            candidates (the cheapest first: algorithm, channels, chunk_bytes, by_address,
-            predicted_us), chosen, chosen_by ("cost model", "setting ALGORITHM" or
+            machine (name, origin, fingerprint: see `topology`), candidates (the cheapest first:
+            algorithm, kind ("shape" or "plan"), channels, chunk_bytes, by_address, predicted_us,
+            algbw_gbps), chosen, chosen_by ("cost model", "setting ALGORITHM" or
             "rwCommUseSchedule").
+
+            Where each rank has a GPU of the machine (settings TOPOLOGY, EMULATE): bound
+            (algbw_gbps, and in words why), algbw_gbps of each candidate for long messages, and
+            limiting_links of the chosen one (link, type, capacity, load); else None and [].
         """
         found: dict[str, Any] = json_of(
             library().rwCommExplain,
@@ -866,6 +872,38 @@ class Communicator(ProcessBound):
             integer(size, "size", 0, 2**63 - 1),
             integer(root, "root"),
         )
+        return found
+
+    @property
+    def emulation(self) -> Optional[dict[str, Any]]:
+        """The machine that the setting EMULATE names, as far as this communicator is on it.
+
+        machine (its name), gpus (their ids, by rank) and slowdown (how many times its links are
+        slowed); None on a machine that is there.
+        """
+        found: Optional[dict[str, Any]] = json_of(library().rwCommEmulation, self.c_handle)
+        return found
+
+    @property
+    def topology(self) -> Topology:
+        """The machine that the ranks run on, all hosts as one: equal on all ranks.
+
+        Found while joining, or kept from before, or what the setting TOPOLOGY names. Local.
+        """
+        return Topology(text_of(library().rwCommTopology, self.c_handle))
+
+    @property
+    def node_of_rank(self) -> list[str]:
+        """By rank: the id in `topology` of its GPU, else of the NUMA node of its cores. Local."""
+        return self._placement()["node_of_rank"]  # type: ignore[no-any-return]
+
+    @property
+    def ring_order(self) -> list[int]:
+        """The ranks, each near the next one: by host, NUMA node and core. Local."""
+        return self._placement()["ring_order"]  # type: ignore[no-any-return]
+
+    def _placement(self) -> dict[str, Any]:
+        found: dict[str, Any] = json_of(library().rwCommPlacement, self.c_handle)
         return found
 
     # ---- common parts

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "bootstrap/member.h"
+#include "bootstrap/bootstrap_rank.h"
 #include "core/error.h"
 
 namespace ropewalk::bootstrap {
@@ -11,18 +11,19 @@ namespace {
 
 // Binomial tree on ranks counted from the root: the parent of r is r without its lowest set bit,
 // and the subtree of r is the ranks r to r + lowest set bit (or the end).
-int parent(int place) { return place & (place - 1); }
+int parent(int relative) { return relative & (relative - 1); }
 
-int subtree_end(int place, int size) {
-  const int width = place == 0 ? size : place & -place;
-  return std::min(size, place + width);
+int subtree_end(int relative, int size) {
+  const int width = relative == 0 ? size : relative & -relative;
+  return std::min(size, relative + width);
 }
 
 /// Children, nearest first: their subtrees are small, and done first.
-std::vector<int> children(int place, int size) {
+std::vector<int> children(int relative, int size) {
   std::vector<int> found;
-  const int limit = place == 0 ? size : place & -place;
-  for (int bit = 1; bit < limit && place + bit < size; bit <<= 1) found.push_back(place + bit);
+  const int limit = relative == 0 ? size : relative & -relative;
+  for (int bit = 1; bit < limit && relative + bit < size; bit <<= 1)
+    found.push_back(relative + bit);
   return found;
 }
 
@@ -36,7 +37,7 @@ std::unique_ptr<Bootstrap> Bootstrap::join(const UniqueId& id, int rank, int siz
 std::unique_ptr<Bootstrap> Bootstrap::join(const UniqueId& id, int rank, int size,
                                            const Config& config, Deadline deadline,
                                            Context& context) {
-  Member::Options options;
+  RankOptions options;
   options.id = decode_unique_id(id);
   options.rank = rank;
   options.size = size;
@@ -47,29 +48,29 @@ std::unique_ptr<Bootstrap> Bootstrap::join(const UniqueId& id, int rank, int siz
   }
   options.join_deadline = deadline;
   std::shared_ptr<Service> service = context.service();
-  auto member = std::make_shared<Member>(*service, std::move(options));
-  member->join();
-  return std::unique_ptr<Bootstrap>(new Bootstrap(std::move(member), std::move(service)));
+  auto joined = std::make_shared<BootstrapRank>(*service, std::move(options));
+  joined->join();
+  return std::unique_ptr<Bootstrap>(new Bootstrap(std::move(joined), std::move(service)));
 }
 
-Bootstrap::Bootstrap(std::shared_ptr<Member> member, std::shared_ptr<Service> service)
-    : service_(std::move(service)), member_(std::move(member)) {}
+Bootstrap::Bootstrap(std::shared_ptr<BootstrapRank> its_rank, std::shared_ptr<Service> service)
+    : service_(std::move(service)), rank_(std::move(its_rank)) {}
 
 Bootstrap::~Bootstrap() {
-  member_->watch(nullptr);
-  member_->abort("destroyed without leaving");  // does nothing after leave() or abort()
+  rank_->watch(nullptr);
+  rank_->abort("destroyed without leaving");  // does nothing after leave() or abort()
   // So that the news are out when the process ends next.
-  member_->wait_closed();
+  rank_->wait_closed();
 }
 
-int Bootstrap::rank() const noexcept { return member_->rank(); }
-int Bootstrap::size() const noexcept { return member_->size(); }
+int Bootstrap::rank() const noexcept { return rank_->rank(); }
+int Bootstrap::size() const noexcept { return rank_->size(); }
 
 const SocketAddress& Bootstrap::address(int peer) const {
   if (peer < 0 || peer >= size()) {
     throw Error(Errc::kInvalidArgument, "address of rank {} of {}", peer, size());
   }
-  return member_->address(peer);
+  return rank_->address(peer);
 }
 
 // Why a tree, and not the ring that is there. All-gather of 64 bytes each among 256 ranks as
@@ -80,45 +81,45 @@ const SocketAddress& Bootstrap::address(int peer) const {
 // 230 ms to make.
 void Bootstrap::exchange_up(std::span<std::byte> all, std::size_t bytes_each, std::uint32_t tag,
                             Deadline deadline) {
-  const int place = rank();
-  for (const int child : children(place, size())) {
+  const int relative = rank();
+  for (const int child : children(relative, size())) {
     const std::vector<std::byte> part =
-        member_->receive(child, Member::Channel::kCollectives, tag, deadline, "all_gather");
+        rank_->receive(child, MessageChannel::kCollectives, tag, deadline, "all_gather");
     const auto ranks = static_cast<std::size_t>(subtree_end(child, size()) - child);
     if (part.size() != ranks * bytes_each) {
       throw Error(Errc::kInvalidArgument,
                   "all_gather: rank {} gave {} bytes for {} ranks, rank {} {} bytes for each",
-                  child, part.size(), ranks, place, bytes_each);
+                  child, part.size(), ranks, relative, bytes_each);
     }
     std::copy(
         part.begin(), part.end(),
         all.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(child) * bytes_each));
   }
-  if (place == 0) return;
-  const auto begin = static_cast<std::size_t>(place) * bytes_each;
-  const auto end = static_cast<std::size_t>(subtree_end(place, size())) * bytes_each;
-  member_->send(parent(place), Member::Channel::kCollectives, tag, all.subspan(begin, end - begin));
+  if (relative == 0) return;
+  const auto begin = static_cast<std::size_t>(relative) * bytes_each;
+  const auto end = static_cast<std::size_t>(subtree_end(relative, size())) * bytes_each;
+  rank_->send(parent(relative), MessageChannel::kCollectives, tag, all.subspan(begin, end - begin));
 }
 
 void Bootstrap::exchange_down(std::span<std::byte> data, int root, std::uint32_t tag,
                               Deadline deadline) {
-  const int place = (rank() - root + size()) % size();
+  const int relative = (rank() - root + size()) % size();
   const auto rank_at = [&](int other) { return (other + root) % size(); };
-  if (place != 0) {
-    const int from = rank_at(parent(place));
+  if (relative != 0) {
+    const int from = rank_at(parent(relative));
     const std::vector<std::byte> all =
-        member_->receive(from, Member::Channel::kCollectives, tag, deadline, "broadcast");
+        rank_->receive(from, MessageChannel::kCollectives, tag, deadline, "broadcast");
     if (all.size() != data.size()) {
       throw Error(Errc::kInvalidArgument, "broadcast: rank {} has {} bytes, rank {} {}", from,
                   all.size(), rank(), data.size());
     }
     std::copy(all.begin(), all.end(), data.begin());
   }
-  std::vector<int> below = children(place, size());
-  // The largest subtree first: it has the longest way to go.
+  std::vector<int> below = children(relative, size());
+  // The largest subtree first: it has most hops to go.
   std::reverse(below.begin(), below.end());
   for (const int child : below) {
-    member_->send(rank_at(child), Member::Channel::kCollectives, tag, data);
+    rank_->send(rank_at(child), MessageChannel::kCollectives, tag, data);
   }
 }
 
@@ -147,15 +148,15 @@ void Bootstrap::broadcast(std::span<std::byte> data, int root, Deadline deadline
 void Bootstrap::barrier(Deadline deadline) { all_gather({}, 0, deadline); }
 
 void Bootstrap::send(int peer, std::uint32_t tag, std::span<const std::byte> data) {
-  member_->send(peer, Member::Channel::kMessages, tag, data);
+  rank_->send(peer, MessageChannel::kMessages, tag, data);
 }
 
 std::vector<std::byte> Bootstrap::recv(int peer, std::uint32_t tag, Deadline deadline) {
-  return member_->receive(peer, Member::Channel::kMessages, tag, deadline, "bootstrap recv");
+  return rank_->receive(peer, MessageChannel::kMessages, tag, deadline, "bootstrap recv");
 }
 
 std::optional<std::vector<std::byte>> Bootstrap::try_recv(int peer, std::uint32_t tag) {
-  return member_->try_receive(peer, Member::Channel::kMessages, tag, "bootstrap recv");
+  return rank_->try_receive(peer, MessageChannel::kMessages, tag, "bootstrap recv");
 }
 
 void Bootstrap::recv(int peer, std::uint32_t tag, std::span<std::byte> data, Deadline deadline) {
@@ -167,13 +168,13 @@ void Bootstrap::recv(int peer, std::uint32_t tag, std::span<std::byte> data, Dea
   std::copy(message.begin(), message.end(), data.begin());
 }
 
-void Bootstrap::watch(Observer* observer) { member_->watch(observer); }
+void Bootstrap::watch(Observer* observer) { rank_->watch(observer); }
 
 void Bootstrap::leave() {
-  member_->leave();
-  member_->wait_closed();
+  rank_->leave();
+  rank_->wait_closed();
 }
 
-void Bootstrap::abort(std::string_view reason) { member_->abort(reason); }
+void Bootstrap::abort(std::string_view reason) { rank_->abort(reason); }
 
 }  // namespace ropewalk::bootstrap

@@ -1,11 +1,12 @@
-// One rank's way into a communicator, and its out-of-band messages.
+// How a rank joins a communicator, and its out-of-band messages.
 //
 // Every rank connects to the root service named by the unique id (unique_id.h), proves that it
-// holds the secret and gets the same proof back (handshake.h), and tells the address of a listener
+// holds the secret and gets the same proof back (handshake.h), and sends the address of a listener
 // of its own. When all are there the root sends the table of all addresses to each. Each rank then
 // connects to the next one (a ring, as NCCL's bootstrap makes) and says so; when all have, the root
-// lets all go, or tells all why not. Joining is all or nothing, and every failure names the rank
-// and the field. Further connections between ranks are made when first needed, from the table.
+// releases all, or sends all the reason why not. Joining is all or nothing, and every failure names
+// the rank and the field. Further connections between ranks are made when first needed, from the
+// table.
 //
 // Collectives use a binomial tree rooted at rank 0: gather up, broadcast down. See bootstrap.cc for
 // what that was measured against.
@@ -31,7 +32,7 @@
 
 namespace ropewalk::bootstrap {
 
-class Member;
+class BootstrapRank;
 
 /// One rank of one communicator.
 ///
@@ -87,14 +88,14 @@ class Bootstrap {
 
   static constexpr std::size_t kMaxMessageBytes = std::size_t{64} << 20;
 
-  // ---- the others' fate -----------------------------------------------------------------
+  // ---- state of the other ranks ---------------------------------------------------------
 
-  /// Calls `observer` from the service thread from now on; what has happened since joining is told
-  /// first, before this returns, by this thread. nullptr ends it: when watch returns, no call is
-  /// under way (do not call it from within the observer).
+  /// Calls `observer` from the service thread from now on; what has happened since joining is
+  /// reported first, before this returns, by this thread. nullptr ends it: when watch returns, no
+  /// call is in progress (do not call it from within the observer).
   void watch(Observer* observer);
 
-  /// Leaves in order: tells the others and returns when the neighbours have taken note (at most
+  /// Leaves in order: tells the others and returns when the neighbours have acknowledged (at most
   /// PEER_LOSS_TIME later). Queued messages are delivered first. The others see on_left, not
   /// on_lost. Only destruction is valid afterwards.
   void leave();
@@ -104,13 +105,13 @@ class Bootstrap {
   void abort(std::string_view reason);
 
  private:
-  explicit Bootstrap(std::shared_ptr<Member> member, std::shared_ptr<Service> service);
+  explicit Bootstrap(std::shared_ptr<BootstrapRank> its_rank, std::shared_ptr<Service> service);
   void exchange_up(std::span<std::byte> all, std::size_t bytes_each, std::uint32_t tag,
                    Deadline deadline);
   void exchange_down(std::span<std::byte> data, int root, std::uint32_t tag, Deadline deadline);
 
   std::shared_ptr<Service> service_;
-  std::shared_ptr<Member> member_;
+  std::shared_ptr<BootstrapRank> rank_;
   std::uint32_t next_collective_ = 0;
 };
 

@@ -16,15 +16,16 @@ std::unique_ptr<Connection> Connection::connect(Service& service, const SocketAd
   return made;
 }
 
-std::unique_ptr<Connection> Connection::accept(Service& service, Socket socket, Session session,
-                                               Service::Clock::time_point deadline, Owner owner) {
+std::unique_ptr<Connection> Connection::accept(Service& service, FileDescriptor socket,
+                                               Session session, Service::Clock::time_point deadline,
+                                               Owner owner) {
   std::unique_ptr<Connection> made(
       new Connection(service, std::move(socket), std::move(session), false, std::move(owner)));
   made->start(deadline);
   return made;
 }
 
-Connection::Connection(Service& service, Socket socket, Session session, bool connecting,
+Connection::Connection(Service& service, FileDescriptor socket, Session session, bool connecting,
                        Owner owner)
     : service_(service),
       socket_(std::move(socket)),

@@ -12,8 +12,8 @@
 
 #include "bootstrap/handshake.h"
 #include "bootstrap/service.h"
-#include "bootstrap/socket.h"
 #include "core/error.h"
+#include "core/socket.h"
 
 namespace ropewalk::bootstrap {
 
@@ -25,7 +25,8 @@ struct Closing {
   std::string reason;
 };
 
-/// Service thread only. Owned by whom it tells; destroying it closes the socket without a word.
+/// Service thread only. Owned by the object that its functions notify; destroying it closes the
+/// socket without calling them.
 class Connection {
  public:
   struct Owner {
@@ -40,8 +41,9 @@ class Connection {
                                              Session session, Service::Clock::time_point deadline,
                                              Owner owner);
   /// Serves an accepted socket.
-  static std::unique_ptr<Connection> accept(Service& service, Socket socket, Session session,
-                                            Service::Clock::time_point deadline, Owner owner);
+  static std::unique_ptr<Connection> accept(Service& service, FileDescriptor socket,
+                                            Session session, Service::Clock::time_point deadline,
+                                            Owner owner);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -52,10 +54,11 @@ class Connection {
   [[nodiscard]] bool established() const noexcept { return session_.established(); }
   [[nodiscard]] bool flushed() const noexcept { return session_.output().empty(); }
   [[nodiscard]] const Claims& claims() const noexcept { return session_.claims(); }
-  [[nodiscard]] SocketAddress local() const { return local_address(socket_); }
+  [[nodiscard]] SocketAddress local() const { return local_address(socket_.get()); }
 
  private:
-  Connection(Service& service, Socket socket, Session session, bool connecting, Owner owner);
+  Connection(Service& service, FileDescriptor socket, Session session, bool connecting,
+             Owner owner);
   void start(Service::Clock::time_point deadline);
   void on_events(std::uint32_t events);
   void read_all();
@@ -64,7 +67,7 @@ class Connection {
   void fail(Errc code, bool refused, const std::string& reason);
 
   Service& service_;
-  Socket socket_;
+  FileDescriptor socket_;
   Session session_;
   bool connecting_;
   bool wants_write_ = false;

@@ -7,7 +7,7 @@
 //
 // fork(): a forked child has no service thread, and gets a Context of its own; its copies of the
 // parent's communicators are dead (core/fork.h). All sockets are close-on-exec, and a fork handler
-// closes them in the child, without a word to their other ends, so that a child which outlives its
+// closes them in the child without notifying their other ends, so that a child which outlives its
 // parent does not hide the parent's death from the other ranks.
 #pragma once
 

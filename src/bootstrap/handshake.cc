@@ -167,7 +167,7 @@ void Session::on_challenge() {
   WireReader in(input_);
   (void)in.number<std::uint32_t>();
   if (const auto version = in.number<std::uint16_t>(); version != kVersion) {
-    throw Error(Errc::kInvalidUsage, "the other end speaks bootstrap version {}, this one {}",
+    throw Error(Errc::kInvalidUsage, "the other end uses bootstrap version {}, this one {}",
                 version, kVersion);
   }
   (void)in.number<std::uint16_t>();
@@ -269,7 +269,7 @@ bool Session::next(std::vector<std::byte>& payload) {
           length + kTagBytes, as_chars(ready.data()), kLengthBytes, nonce.data(),
           receive_key_.data()) != 0) {
     payload.clear();
-    throw Error(Errc::kPeerLost, "a bootstrap message was changed on its way");
+    throw Error(Errc::kPeerLost, "a bootstrap message was changed in transit");
   }
   ++received_;
   read_ += kLengthBytes + length + kTagBytes;

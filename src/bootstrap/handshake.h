@@ -5,7 +5,7 @@
 //   client -> server  response:  claims, 32-byte nonce, BLAKE2b keyed with the secret over
 //                                "client", service id, server's nonce, claims, client's nonce
 //   server -> client  proof:     the same over "server", ...
-//   both ways         frames:    length (32 bits), ChaCha20-Poly1305 (RFC 8439) of the payload,
+//   both directions   frames:    length (32 bits), ChaCha20-Poly1305 (RFC 8439) of the payload,
 //                                the length as associated data, a counter as nonce
 //
 // Keys are derived from the secret (libsodium's crypto_kdf), those of the frames also from both
@@ -13,7 +13,7 @@
 //
 // Against whom: a stranger who reaches the port, reads, changes, cuts or replays traffic, but does
 // not know the secret. He gets from a server a random nonce and a public id, nothing that depends
-// on the secret; a server takes exactly one response from him, of fixed size, and looks at none of
+// on the secret; a server takes exactly one response from him, of fixed size, and reads none of
 // its fields before the proof was compared (in constant time). A stranger who poses as the server
 // gets one keyed hash over a nonce of the client's. How many unproven connections may wait, and how
 // long, is bounded in listener.h. Ranks, who know the secret, trust each other. Traffic recorded

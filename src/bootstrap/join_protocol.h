@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/address.h"
 #include "bootstrap/wire.h"
 #include "core/error.h"
+#include "core/socket_address.h"
 
 namespace ropewalk::bootstrap {
 

@@ -16,8 +16,8 @@
 #include "bootstrap/handshake.h"
 #include "bootstrap/join_protocol.h"
 #include "bootstrap/listener.h"
-#include "bootstrap/socket.h"
 #include "bootstrap/test_support.h"
+#include "core/socket.h"
 #include "core/testing/sanitizers.h"
 
 namespace ropewalk::bootstrap {
@@ -49,15 +49,15 @@ std::vector<Outcome> join_all(const UniqueId& id, const std::vector<Attempt>& at
 bool joined(const Outcome& outcome) { return outcome.second == "no error"; }
 
 /// A stranger's blocking connection.
-Socket stranger(const UniqueId& id) {
-  Socket socket = start_connect(decode_unique_id(id).address);
+FileDescriptor stranger(const UniqueId& id) {
+  FileDescriptor socket = start_connect(decode_unique_id(id).address);
   pollfd waiting{socket.get(), POLLOUT, 0};
   EXPECT_EQ(poll(&waiting, 1, 30'000), 1);
   return socket;
 }
 
 /// Reads until the other end closes, at most `limit` bytes. @return how many
-std::size_t read_to_end(const Socket& socket, std::size_t limit) {
+std::size_t read_to_end(const FileDescriptor& socket, std::size_t limit) {
   std::size_t total = 0;
   std::vector<char> buffer(65536);
   while (total < limit) {
@@ -153,7 +153,7 @@ TEST(Join, ARootThatDoesNotAnswerIsATimeout) {
   SocketAddress address;
   SocketAddress any = resolve("127.0.0.1:1").front();
   any.set_port(0);
-  const Socket silent = listen_on(any, &address);
+  const FileDescriptor silent = listen_on(any, &address);
   UniqueIdParts parts;
   parts.address = address;
   Context context;
@@ -165,7 +165,7 @@ TEST(Join, ARootThatDoesNotAnswerIsATimeout) {
 /// A rank as bytes: proves the secret, then its socket closes.
 void come_and_die(const UniqueId& id, int rank, int size) {
   const UniqueIdParts parts = decode_unique_id(id);
-  Socket socket = stranger(id);
+  FileDescriptor socket = stranger(id);
   Claims claims;
   claims.rank = rank;
   claims.size = size;
@@ -304,7 +304,7 @@ TEST(Strangers, GetTheChallengeAndNothingElse) {
   Context context;
   const UniqueId id = make_unique_id(quiet_config(), context);
   {
-    const Socket socket = stranger(id);
+    const FileDescriptor socket = stranger(id);
     EXPECT_EQ(read_to_end(socket, Session::kChallengeBytes), Session::kChallengeBytes);
     const std::vector<char> garbage(Session::kResponseBytes, 'x');
     ASSERT_EQ(send(socket.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL),
@@ -326,7 +326,7 @@ TEST(Strangers, GetTheChallengeAndNothingElse) {
 TEST(Strangers, AnEndlessStreamIsCutOff) {
   Context context;
   const UniqueId id = make_unique_id(quiet_config(), context);
-  const Socket socket = stranger(id);
+  const FileDescriptor socket = stranger(id);
   const std::vector<char> garbage(65536, 'x');
   std::size_t sent_total = 0;
   for (;;) {
@@ -348,7 +348,7 @@ TEST(Strangers, HalfOpenOnesAreBoundedAndDoNotKeepRanksOut) {
   raise_descriptor_limit();
   Context context;
   const UniqueId id = make_unique_id(quiet_config(), context);
-  std::vector<Socket> idle;
+  std::vector<FileDescriptor> idle;
   for (std::size_t i = 0; i < Listener::kMaxPending + 100; ++i) idle.push_back(stranger(id));
   // The oldest were pushed out.
   for (std::size_t i = 0; i < 50; ++i) {
@@ -366,7 +366,7 @@ TEST(Strangers, AFloodDoesNotKeepRanksOut) {
   std::vector<std::thread> attackers;
   for (int i = 0; i < 2; ++i) {
     attackers.emplace_back([&, i] {
-      std::vector<Socket> open;
+      std::vector<FileDescriptor> open;
       while (!over) {
         try {
           open.push_back(start_connect(decode_unique_id(id).address));

@@ -117,7 +117,8 @@ std::optional<LaunchEnvironment> read_slurm(const EnvironmentMap& environment) {
       joined(environment, {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_STEP_ID", "SLURM_STEPID"});
   auto nodes = number_of(environment, "SLURM_STEP_NUM_NODES");
   if (!nodes) nodes = number_of(environment, "SLURM_NNODES");
-  // How many ranks are here is told as "2(x3),1" for all nodes; what counts is whether it is all.
+  // The number of ranks per node is given as "2(x3),1" for all nodes; what counts is whether it is
+  // all.
   if (nodes) found->local_size = *nodes == 1 ? found->size : 0;
   return found;
 }

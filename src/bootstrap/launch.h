@@ -44,7 +44,7 @@ struct LaunchEnvironment {
   std::string secret_file;  ///< ROPEWALK_SECRET_FILE
   std::string master;       ///< torchrun: "MASTER_ADDR:MASTER_PORT + 1"
 
-  /// As far as the launcher tells.
+  /// As far as the launcher says.
   [[nodiscard]] bool several_hosts() const noexcept { return local_size >= 0 && local_size < size; }
 };
 
@@ -69,7 +69,7 @@ class Meeting {
 /// Makes the id on rank 0, fetches it on the others. Blocks: on one host until all have come.
 ///
 /// @throws Error kTimeout naming the ranks that did not come, or rank 0
-/// @throws Error kInvalidUsage when there is no way set up; the message tells what to set
+/// @throws Error kInvalidUsage when no method is set up; the message names the settings
 /// @throws Error kInvalidArgument for a malformed ROPEWALK_RENDEZVOUS or an unusable secret file
 Meeting rendezvous(const LaunchEnvironment& environment, const Config& config, Deadline deadline);
 Meeting rendezvous(const LaunchEnvironment& environment, const Config& config, Deadline deadline,

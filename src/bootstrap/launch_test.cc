@@ -12,8 +12,8 @@
 #include <fstream>
 #include <thread>
 
-#include "bootstrap/socket.h"
 #include "bootstrap/test_support.h"
+#include "core/socket.h"
 
 namespace ropewalk::bootstrap {
 namespace {

@@ -6,8 +6,8 @@
 
 namespace ropewalk::bootstrap {
 
-Listener::Listener(Service& service, Socket socket, const Secret& secret, const ServiceId& id,
-                   Accepted accepted, Starved starved)
+Listener::Listener(Service& service, FileDescriptor socket, const Secret& secret,
+                   const ServiceId& id, Accepted accepted, Starved starved)
     : service_(service),
       socket_(std::move(socket)),
       secret_(secret),
@@ -28,10 +28,10 @@ void Listener::stop() {
 }
 
 void Listener::on_ready() {
-  // Bounded, so that a flood leaves time for the handshakes that are under way.
+  // Bounded, so that a flood leaves time for the handshakes in progress.
   for (int i = 0; i < 64; ++i) {
     int error = 0;
-    Socket socket = accept_from(socket_, &error);
+    FileDescriptor socket = accept_from(socket_, nullptr, &error);
     if (socket) {
       admit(std::move(socket));
       continue;
@@ -60,29 +60,29 @@ void Listener::pause() {
   });
 }
 
-void Listener::admit(Socket socket) {
+void Listener::admit(FileDescriptor socket) {
   if (pending_.size() >= kMaxPending) pending_.pop_front();
   pending_.push_back({nullptr, Service::Clock::now()});
-  const auto place = std::prev(pending_.end());
+  const auto entry = std::prev(pending_.end());
   Connection::Owner owner;
-  owner.on_established = [this, place] {
-    std::unique_ptr<Connection> connection = std::move(place->connection);
-    pending_.erase(place);
+  owner.on_established = [this, entry] {
+    std::unique_ptr<Connection> connection = std::move(entry->connection);
+    pending_.erase(entry);
     starved_since_.reset();
     accepted_(std::move(connection));
   };
-  owner.on_closed = [this, place](const Closing&) {
+  owner.on_closed = [this, entry](const Closing&) {
     // Destroyed after this call, which it makes.
-    const std::shared_ptr<Connection> gone = std::move(place->connection);
-    pending_.erase(place);
+    const std::shared_ptr<Connection> gone = std::move(entry->connection);
+    pending_.erase(entry);
     service_.defer([gone] {});
   };
   try {
-    place->connection =
+    entry->connection =
         Connection::accept(service_, std::move(socket), Session::server(secret_, id_),
                            Service::Clock::now() + kProofTime, std::move(owner));
   } catch (const Error& error) {
-    pending_.erase(place);
+    pending_.erase(entry);
     log::warn("bootstrap: accepting a connection: {}", error.what());
   }
 }

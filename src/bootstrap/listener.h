@@ -2,8 +2,8 @@
 //
 // Strangers cost little: at most kMaxPending connections of a listener are between accept and
 // proof, the oldest goes when another comes, each has kProofTime, and each holds a socket and less
-// than a kilobyte. A rank that was pushed out by a flood connects again (root and member clients
-// retry), and needs to get through only once.
+// than a kilobyte. A rank that was pushed out by a flood connects again (clients of the root and of
+// ranks retry), and needs to get through only once.
 #pragma once
 
 #include <chrono>
@@ -25,14 +25,14 @@ class Listener {
   /// `accepted` gets connections that are established; it must set their owner. `starved` is called
   /// when none can be taken, for want of descriptors or memory that no stranger holds, or for
   /// kStarvedTime on end; it is tried again nevertheless.
-  Listener(Service& service, Socket socket, const Secret& secret, const ServiceId& id,
+  Listener(Service& service, FileDescriptor socket, const Secret& secret, const ServiceId& id,
            Accepted accepted, Starved starved = {});
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
   /// Ends the connections that are not established, and takes no more: `accepted` is not called
-  /// again, even for what the thread has been told of already. May be called from `accepted`.
+  /// again, even for connections that epoll has already reported. May be called from `accepted`.
   void stop();
 
   static constexpr std::size_t kMaxPending = 512;
@@ -44,11 +44,11 @@ class Listener {
 
  private:
   void on_ready();
-  void admit(Socket socket);
+  void admit(FileDescriptor socket);
   void pause();
 
   Service& service_;
-  Socket socket_;
+  FileDescriptor socket_;
   Secret secret_;
   ServiceId id_;
   Accepted accepted_;

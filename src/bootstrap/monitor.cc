@@ -51,10 +51,10 @@ Membership::Membership(int rank, int size)
 bool Membership::merge(const Notice& notice) {
   const auto subject = static_cast<std::size_t>(notice.subject);
   if (notice.kind == Notice::Kind::kSuspected || notice.kind == Notice::Kind::kCleared) {
-    Doubt& doubt = doubts_[{notice.subject, notice.origin}];
-    if (notice.sequence <= doubt.sequence) return false;
-    doubt.sequence = notice.sequence;
-    doubt.suspected = notice.kind == Notice::Kind::kSuspected;
+    Suspicion& suspicion = suspicions_[{notice.subject, notice.origin}];
+    if (notice.sequence <= suspicion.sequence) return false;
+    suspicion.sequence = notice.sequence;
+    suspicion.suspected = notice.kind == Notice::Kind::kSuspected;
     return true;
   }
   // Final states: the first one stays.
@@ -75,25 +75,25 @@ bool Membership::merge(const Notice& notice) {
 }
 
 bool Membership::set_suspected(int subject, bool suspected, Notice* notice) {
-  if (!suspected && !doubts_.contains({subject, rank_})) return false;
-  Doubt& doubt = doubts_[{subject, rank_}];
-  if (doubt.suspected == suspected) return false;
-  doubt.suspected = suspected;
-  ++doubt.sequence;
+  if (!suspected && !suspicions_.contains({subject, rank_})) return false;
+  Suspicion& suspicion = suspicions_[{subject, rank_}];
+  if (suspicion.suspected == suspected) return false;
+  suspicion.suspected = suspected;
+  ++suspicion.sequence;
   *notice = {suspected ? Notice::Kind::kSuspected : Notice::Kind::kCleared,
              subject,
              rank_,
-             doubt.sequence,
+             suspicion.sequence,
              {}};
   return true;
 }
 
 bool Membership::suspected(int rank) const {
   if (state(rank) != State::kAlive) return false;
-  for (auto doubt = doubts_.lower_bound({rank, 0});
-       doubt != doubts_.end() && doubt->first.first == rank; ++doubt) {
+  for (auto suspicion = suspicions_.lower_bound({rank, 0});
+       suspicion != suspicions_.end() && suspicion->first.first == rank; ++suspicion) {
     // A rank that is gone suspects nobody any more.
-    if (doubt->second.suspected && state(doubt->first.second) == State::kAlive) return true;
+    if (suspicion->second.suspected && state(suspicion->first.second) == State::kAlive) return true;
   }
   return false;
 }
@@ -118,12 +118,12 @@ std::vector<Notice> Membership::snapshot() const {
         break;
     }
   }
-  for (const auto& [who, doubt] : doubts_) {
-    if (doubt.sequence == 0) continue;
-    all.push_back({doubt.suspected ? Notice::Kind::kSuspected : Notice::Kind::kCleared,
+  for (const auto& [who, suspicion] : suspicions_) {
+    if (suspicion.sequence == 0) continue;
+    all.push_back({suspicion.suspected ? Notice::Kind::kSuspected : Notice::Kind::kCleared,
                    who.first,
                    who.second,
-                   doubt.sequence,
+                   suspicion.sequence,
                    {}});
   }
   return all;

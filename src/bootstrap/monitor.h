@@ -1,8 +1,8 @@
-// What a rank knows about the others' fate, and who is told.
+// What a rank knows about the state of the others, and who is notified.
 //
 // A process watches the peers of all its communicators with one thread (the service thread of
 // bootstrap/context.h). A connection that ends without goodbye is a death; silence of a ring
-// neighbour for PEER_LOSS_TIME is a suspicion, which clears when the neighbour speaks again. News
+// neighbour for PEER_LOSS_TIME is a suspicion, which clears when the neighbour sends again. News
 // are flooded over all open connections of a communicator, and every rank keeps a connection to the
 // next living rank behind it: when that one dies, the rank connects to the one after it, which
 // repairs the ring, finds further deaths (connection refused), and carries the news across the gap.
@@ -22,7 +22,7 @@
 
 namespace ropewalk::bootstrap {
 
-/// Told about the other ranks of one communicator (Bootstrap::watch). Called from the service
+/// Notified about the other ranks of one communicator (Bootstrap::watch). Called from the service
 /// thread, which serves all communicators of the process: return soon, do not block, do not call
 /// Bootstrap's blocking functions. abort() and the like of *other* objects are fine.
 class Observer {
@@ -86,14 +86,14 @@ class Membership {
   /// The next rank after `after` that is alive and not this one; -1 when there is none.
   [[nodiscard]] int next_alive(int after) const;
   [[nodiscard]] int num_alive() const noexcept { return num_alive_; }
-  /// All that is known, as notices: what a new connection is told first.
+  /// All that is known, as notices: what is sent first on a new connection.
   [[nodiscard]] std::vector<Notice> snapshot() const;
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(states_.size()); }
 
  private:
-  struct Doubt {
+  struct Suspicion {
     std::uint32_t sequence = 0;
     bool suspected = false;
   };
@@ -102,7 +102,7 @@ class Membership {
   int first_failure_ = -1;
   std::vector<State> states_;
   std::vector<std::string> reasons_;
-  std::map<std::pair<int, int>, Doubt> doubts_;  // by (subject, origin)
+  std::map<std::pair<int, int>, Suspicion> suspicions_;  // by (subject, origin)
 };
 
 }  // namespace ropewalk::bootstrap

@@ -1,9 +1,8 @@
-// rendezvous() of launch.h: the ways of the unique id from rank 0 to the others.
+// rendezvous() of launch.h: how the unique id gets from rank 0 to the others.
 #include <fcntl.h>
 #include <poll.h>
 #include <sodium.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +23,8 @@
 #include "core/interrupt.h"
 #include "core/log.h"
 #include "core/mutex.h"
+#include "core/socket.h"
+#include "core/unix_socket.h"
 
 namespace ropewalk::bootstrap {
 namespace {
@@ -73,43 +74,22 @@ std::vector<int> without(int size, const std::map<int, pid_t>& there) {
 // ---- one host: an abstract Unix socket
 // -----------------------------------------------------------
 
-// What a rank asks with, and what it gets. Both ends are of one user on one host.
-struct LocalQuestion {
+// What a rank sends, and what it gets. Both ends are of one user on one host.
+struct LocalRequest {
   std::uint32_t magic = 0x71525752;
   std::int32_t rank = 0;
   std::int32_t size = 0;
 };
-struct LocalAnswer {
+struct LocalReply {
   std::uint32_t status = 0;  // 1: the id; 2: the text; 0: not now, ask again
   UniqueId id{};
   std::array<char, 512> text{};
 };
 
-struct LocalName {
-  sockaddr_un address{};
-  socklen_t length = 0;
-
-  explicit LocalName(std::string_view job) {
-    const std::string name = fmt::format("ropewalk-{}-{}", geteuid(), hash_text(job));
-    address.sun_family = AF_UNIX;
-    // A zero byte in front: the name is in no file system, and goes with the socket.
-    std::copy(name.begin(), name.end(), address.sun_path + 1);
-    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  }
-  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
-};
-
-/// Who is at the other end.
-ucred peer_of(const Socket& socket) {
-  ucred credentials{};
-  socklen_t length = sizeof credentials;
-  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
-    throw system_error(errno, "getsockopt SO_PEERCRED");
-  }
-  return credentials;
+/// Goes with the socket: no file is left.
+UnixAddress local_address_of(std::string_view job) {
+  return abstract_address(fmt::format("ropewalk-{}-{}", geteuid(), hash_text(job)));
 }
-
-uid_t peer_user(const Socket& socket) { return peer_of(socket).uid; }
 
 /// Whether two processes have asked as one rank. 0: a process that cannot be seen from here.
 bool is_another(pid_t first, pid_t second) {
@@ -117,40 +97,39 @@ bool is_another(pid_t first, pid_t second) {
 }
 
 /// Waits for the whole of `data`; false when the other end closed or the time is over.
-bool read_whole(const Socket& socket, void* data, std::size_t bytes, Deadline deadline) {
-  auto* place = static_cast<char*>(data);
+bool read_whole(const FileDescriptor& socket, void* data, std::size_t bytes, Deadline deadline) {
+  auto* to = static_cast<char*>(data);
   while (bytes > 0) {
-    const ssize_t got = ::recv(socket.get(), place, bytes, 0);
+    const ssize_t got = ::recv(socket.get(), to, bytes, 0);
     if (got == 0) return false;
     if (got > 0) {
-      place += got;
+      to += got;
       bytes -= static_cast<std::size_t>(got);
       continue;
     }
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK) return false;
     if (!goes_on(deadline)) return false;
-    pollfd waiting{socket.get(), POLLIN, 0};
-    (void)poll(&waiting, 1, poll_ms(deadline));
+    (void)wait_ready(socket.get(), POLLIN, poll_ms(deadline));
   }
   return true;
 }
 
 /// The answers are smaller than any socket buffer, so that sending does not block.
-void answer(const Socket& socket, std::uint32_t status, const UniqueId& id,
+void answer(const FileDescriptor& socket, std::uint32_t status, const UniqueId& id,
             const std::string& text) {
-  LocalAnswer out;
+  LocalReply out;
   out.status = status;
   out.id = id;
   std::copy_n(text.begin(), std::min(text.size(), out.text.size() - 1), out.text.begin());
   (void)!::send(socket.get(), &out, sizeof out, MSG_NOSIGNAL);
 }
 
-void serve_local(const LaunchEnvironment& environment, const UniqueId& id, const LocalName& name,
-                 Deadline deadline) {
-  Socket listener = new_socket(AF_UNIX);
-  while (::bind(listener.get(), name.get(), name.length) != 0) {
-    if (errno != EADDRINUSE) throw system_error(errno, "binding the rendezvous socket");
+void serve_local(const LaunchEnvironment& environment, const UniqueId& id,
+                 const UnixAddress& address, Deadline deadline) {
+  FileDescriptor listener = stream_socket(AF_UNIX);
+  while (::bind(listener.get(), address.get(), address.bytes) != 0) {
+    if (errno != EADDRINUSE) throw system_error(errno, "bind of the rendezvous socket");
     if (!goes_on(deadline)) {
       throw Error(Errc::kTimeout, "rendezvous: another process serves as rank 0 of this job ({})",
                   environment.local_job);
@@ -160,14 +139,14 @@ void serve_local(const LaunchEnvironment& environment, const UniqueId& id, const
   if (::listen(listener.get(), 4096) != 0) throw system_error(errno, "listen");
 
   std::map<int, pid_t> served = {{0, getpid()}};  // ranks, and who asked first
-  std::vector<Socket> asking;
+  std::vector<FileDescriptor> asking;
   const auto give_up = [&asking](Errc code, const std::string& text) {
-    for (const Socket& socket : asking) answer(socket, 2, {}, text);
+    for (const FileDescriptor& socket : asking) answer(socket, 2, {}, text);
     throw Error(code, text);
   };
   while (served.size() < static_cast<std::size_t>(environment.size)) {
     std::vector<pollfd> waiting = {{listener.get(), POLLIN, 0}};
-    for (const Socket& socket : asking) waiting.push_back({socket.get(), POLLIN, 0});
+    for (const FileDescriptor& socket : asking) waiting.push_back({socket.get(), POLLIN, 0});
     (void)poll(waiting.data(), waiting.size(), poll_ms(deadline));
     if (!goes_on(deadline)) {
       give_up(Errc::kTimeout,
@@ -176,22 +155,22 @@ void serve_local(const LaunchEnvironment& environment, const UniqueId& id, const
     }
     for (std::size_t i = asking.size(); i-- > 0;) {
       if (waiting[i + 1].revents == 0) continue;
-      LocalQuestion question;
-      const bool whole = ::recv(asking[i].get(), &question, sizeof question, MSG_DONTWAIT) ==
-                         static_cast<ssize_t>(sizeof question);
-      if (whole && question.magic == LocalQuestion{}.magic) {
-        if (question.size != environment.size || question.rank <= 0 ||
-            question.rank >= environment.size) {
+      LocalRequest request;
+      const bool whole = ::recv(asking[i].get(), &request, sizeof request, MSG_DONTWAIT) ==
+                         static_cast<ssize_t>(sizeof request);
+      if (whole && request.magic == LocalRequest{}.magic) {
+        if (request.size != environment.size || request.rank <= 0 ||
+            request.rank >= environment.size) {
           give_up(Errc::kInvalidArgument,
-                  fmt::format("rendezvous: rank {} counts {} ranks, rank 0 counts {}",
-                              question.rank, question.size, environment.size));
+                  fmt::format("rendezvous: rank {} counts {} ranks, rank 0 counts {}", request.rank,
+                              request.size, environment.size));
         }
-        const pid_t process = peer_of(asking[i]).pid;
-        const auto [first, fresh] = served.try_emplace(question.rank, process);
+        const pid_t process = peer_of(asking[i].get()).pid;
+        const auto [first, fresh] = served.try_emplace(request.rank, process);
         if (is_another(first->second, process)) {
           give_up(Errc::kInvalidArgument,
                   fmt::format("rendezvous: two processes are rank {} of {}: {} and {}",
-                              question.rank, environment.size, first->second, process));
+                              request.rank, environment.size, first->second, process));
         }
         // Served before: it comes for the next communicator already.
         answer(asking[i], fresh ? 1 : 0, id, {});
@@ -200,28 +179,28 @@ void serve_local(const LaunchEnvironment& environment, const UniqueId& id, const
     }
     for (;;) {
       int error = 0;
-      Socket socket = accept_from(listener, &error);
+      FileDescriptor socket = accept_from(listener, nullptr, &error);
       if (!socket) break;
-      if (peer_user(socket) == geteuid()) asking.push_back(std::move(socket));
+      if (peer_of(socket.get()).same_user) asking.push_back(std::move(socket));
     }
   }
 }
 
-UniqueId fetch_local(const LaunchEnvironment& environment, const LocalName& name,
+UniqueId fetch_local(const LaunchEnvironment& environment, const UnixAddress& address,
                      Deadline deadline) {
-  std::string problem = "nobody is there";
+  std::string problem = "no process listens there";
   while (goes_on(deadline)) {
-    Socket socket = new_socket(AF_UNIX);
-    if (::connect(socket.get(), name.get(), name.length) == 0) {
-      if (const uid_t user = peer_user(socket); user != geteuid()) {
-        problem = fmt::format("the socket belongs to user {}", user);
+    FileDescriptor socket = stream_socket(AF_UNIX);
+    if (::connect(socket.get(), address.get(), address.bytes) == 0) {
+      if (const UnixPeer peer = peer_of(socket.get()); !peer.same_user) {
+        problem = fmt::format("the socket belongs to user {}", peer.user);
       } else {
-        LocalQuestion question;
-        question.rank = environment.rank;
-        question.size = environment.size;
-        LocalAnswer in;
-        if (::send(socket.get(), &question, sizeof question, MSG_NOSIGNAL) ==
-                static_cast<ssize_t>(sizeof question) &&
+        LocalRequest request;
+        request.rank = environment.rank;
+        request.size = environment.size;
+        LocalReply in;
+        if (::send(socket.get(), &request, sizeof request, MSG_NOSIGNAL) ==
+                static_cast<ssize_t>(sizeof request) &&
             read_whole(socket, &in, sizeof in, deadline)) {
           if (in.status == 1) return in.id;
           if (in.status == 2) {
@@ -241,10 +220,10 @@ UniqueId fetch_local(const LaunchEnvironment& environment, const LocalName& name
 
 Meeting meet_locally(const LaunchEnvironment& environment, std::string_view job,
                      const Config& config, Deadline deadline, Context& context) {
-  const LocalName name(job);
-  if (environment.rank != 0) return Meeting(fetch_local(environment, name, deadline));
+  const UnixAddress address = local_address_of(job);
+  if (environment.rank != 0) return Meeting(fetch_local(environment, address, deadline));
   const UniqueId id = make_unique_id(config, context);
-  serve_local(environment, id, name, deadline);
+  serve_local(environment, id, address, deadline);
   return Meeting(id);
 }
 
@@ -256,8 +235,8 @@ class SharedFile {
  public:
   SharedFile(std::string path, const UniqueId& id) : path_(std::move(path)) {
     const std::string draft = fmt::format("{}.{}", path_, getpid());
-    const Socket file(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
-                             S_IRUSR | S_IWUSR));
+    const FileDescriptor file(::open(
+        draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
     if (!file) throw system_error(errno, fmt::format("rendezvous: creating {}", draft));
     if (::write(file.get(), id.data(), id.size()) != static_cast<ssize_t>(id.size()) ||
         ::fsync(file.get()) != 0 || ::rename(draft.c_str(), path_.c_str()) != 0) {
@@ -277,9 +256,8 @@ class SharedFile {
 /// The root service of `id` answers with its public id. A file may be left from a killed job.
 bool root_answers(const UniqueIdParts& id, Deadline deadline) {
   try {
-    const Socket socket = start_connect(id.address);
-    pollfd waiting{socket.get(), POLLOUT, 0};
-    (void)poll(&waiting, 1, poll_ms(deadline));
+    const FileDescriptor socket = start_connect(id.address);
+    (void)wait_ready(socket.get(), POLLOUT, poll_ms(deadline));
     if (connect_error(socket) != 0) return false;
     std::array<std::byte, Session::kChallengeBytes> challenge{};
     if (!read_whole(socket, challenge.data(), challenge.size(),
@@ -306,7 +284,7 @@ Meeting meet_by_file(const LaunchEnvironment& environment, const std::string& gi
   }
   std::string problem = "it is not there";
   while (goes_on(deadline)) {
-    const Socket file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     struct stat info {};
     if (file && fstat(file.get(), &info) == 0) {
       UniqueId id{};
@@ -338,7 +316,7 @@ Secret read_secret(const std::string& path) {
                 "ROPEWALK_RENDEZVOUS=tcp:// needs ROPEWALK_SECRET_FILE: a file of at least 16 "
                 "random bytes, the same on all hosts, readable by you alone");
   }
-  const Socket file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat info {};
   if (!file || fstat(file.get(), &info) != 0) {
     throw Error(Errc::kInvalidArgument, "ROPEWALK_SECRET_FILE={}: {}", path, system_words(errno));
@@ -365,7 +343,8 @@ Secret read_secret(const std::string& path) {
 /// Hands the id to every rank that proves the secret, once. Service thread; kept by the Service.
 class IdServer {
  public:
-  IdServer(Service& service, Socket socket, const Secret& secret, const UniqueId& id, int size)
+  IdServer(Service& service, FileDescriptor socket, const Secret& secret, const UniqueId& id,
+           int size)
       : service_(service),
         id_(id),
         size_(size),
@@ -430,7 +409,7 @@ class IdServerHandle {
   std::shared_ptr<std::weak_ptr<IdServer>> server_;
 };
 
-Socket listen_here(const SocketAddress& address, Deadline deadline) {
+FileDescriptor listen_here(const SocketAddress& address, Deadline deadline) {
   for (;;) {
     try {
       return listen_on(address, nullptr);
@@ -461,15 +440,15 @@ Meeting meet_by_tcp(const LaunchEnvironment& environment, const std::string& whe
   if (environment.rank == 0) {
     const UniqueId id = make_unique_id(config, context);
     if (environment.size == 1) return Meeting(id);
-    const auto socket = std::make_shared<Socket>(
+    const auto socket = std::make_shared<FileDescriptor>(
         listen_here(address, std::min(deadline, Clock::now() + std::chrono::seconds(10))));
-    const auto place = std::make_shared<std::weak_ptr<IdServer>>();
-    service->post([&service = *service, socket, secret, id, size = environment.size, place] {
+    const auto holder = std::make_shared<std::weak_ptr<IdServer>>();
+    service->post([&service = *service, socket, secret, id, size = environment.size, holder] {
       auto server = std::make_shared<IdServer>(service, std::move(*socket), secret, id, size);
-      *place = server;
+      *holder = server;
       service.keep(std::move(server));
     });
-    return Meeting(id, std::make_shared<IdServerHandle>(service, place));
+    return Meeting(id, std::make_shared<IdServerHandle>(service, holder));
   }
   Claims claims;
   claims.purpose = Claims::Purpose::kRendezvous;
@@ -535,20 +514,20 @@ Meeting rendezvous(const LaunchEnvironment& environment, const Config& config, D
 
 Meeting rendezvous(const LaunchEnvironment& environment, const Config& config, Deadline deadline,
                    Context& context) {
-  const std::string& way = environment.rendezvous;
-  if (way.starts_with("file:")) {
-    return meet_by_file(environment, way.substr(5), config, deadline, context);
+  const std::string& method = environment.rendezvous;
+  if (method.starts_with("file:")) {
+    return meet_by_file(environment, method.substr(5), config, deadline, context);
   }
-  if (way.starts_with("tcp://")) {
-    return meet_by_tcp(environment, way.substr(6), config, deadline, context);
+  if (method.starts_with("tcp://")) {
+    return meet_by_tcp(environment, method.substr(6), config, deadline, context);
   }
-  if (way.starts_with("local:") && way.size() > 6) {
-    return meet_locally(environment, way, config, deadline, context);
+  if (method.starts_with("local:") && method.size() > 6) {
+    return meet_locally(environment, method, config, deadline, context);
   }
-  if (!way.empty()) {
+  if (!method.empty()) {
     throw Error(Errc::kInvalidArgument,
                 "ROPEWALK_RENDEZVOUS=\"{}\" is none of local:NAME, file:PATH, tcp://HOST:PORT",
-                way);
+                method);
   }
   if (environment.size == 1) return Meeting(make_unique_id(config, context));
   if (environment.several_hosts()) {

@@ -4,6 +4,8 @@
 
 #include "bootstrap/bootstrap.h"
 #include "core/log.h"
+#include "core/network_interfaces.h"
+#include "core/socket.h"
 #include "core/units.h"
 
 namespace ropewalk::bootstrap {
@@ -26,14 +28,14 @@ std::vector<std::byte> failure_message(Errc code, const std::string& text) {
 
 }  // namespace
 
-Root::Root(Service& service, Socket socket, const UniqueIdParts& id,
+Root::Root(Service& service, FileDescriptor socket, const UniqueIdParts& id,
            Service::Clock::time_point deadline)
     : service_(service),
       started_(Service::Clock::now()),
       deadline_(Service::Clock::time_point::max()) {
   listener_ = std::make_unique<Listener>(
       service_, std::move(socket), id.secret, id.service,
-      [this](std::unique_ptr<Connection> connection) { on_guest(std::move(connection)); },
+      [this](std::unique_ptr<Connection> connection) { on_joining(std::move(connection)); },
       [this](const std::string& reason) {
         fail(Errc::kSystem,
              "the process that made the unique id cannot take more ranks: " + reason);
@@ -72,7 +74,7 @@ void Root::refuse(std::shared_ptr<Connection> connection, Errc code, const std::
   connection->send(failure_message(code, text));
 }
 
-void Root::on_guest(std::unique_ptr<Connection> made) {
+void Root::on_joining(std::unique_ptr<Connection> made) {
   const std::shared_ptr<Connection> connection = std::move(made);
   const Claims claims = connection->claims();
   if (claims.purpose != Claims::Purpose::kJoin) {
@@ -101,10 +103,10 @@ void Root::on_guest(std::unique_ptr<Connection> made) {
   } else if (size_ != 0 && claims.size != size_) {
     wrong = fmt::format("number of ranks differs: rank {} gives {}, rank {} gives {}", claims.rank,
                         claims.size, first_rank_, size_);
-  } else if (guests_.contains(claims.rank)) {
+  } else if (joining_.contains(claims.rank)) {
     code = Errc::kInvalidUsage;
     wrong = fmt::format("rank {} of {} was given to two callers", claims.rank, claims.size);
-    const auto& record = guests_[claims.rank].record;
+    const auto& record = joining_[claims.rank].record;
     if (record) {
       wrong += fmt::format("; one is process {} at {}", record->pid, record->address.text());
     }
@@ -119,7 +121,7 @@ void Root::on_guest(std::unique_ptr<Connection> made) {
     first_rank_ = claims.rank;
   }
   const int rank = claims.rank;
-  guests_[rank].connection = connection;
+  joining_[rank].connection = connection;
   connection->set_owner(
       {{},
        [this, rank](std::vector<std::byte>& message) { on_message(rank, message); },
@@ -128,11 +130,11 @@ void Root::on_guest(std::unique_ptr<Connection> made) {
 
 void Root::on_message(int rank, const std::vector<std::byte>& message) {
   WireReader in(message);
-  Guest& guest = guests_[rank];
+  JoiningRank& joining = joining_[rank];
   switch (static_cast<JoinMessage>(in.number<std::uint8_t>())) {
     case JoinMessage::kRecord: {
-      if (stage_ != Stage::kGathering || guest.record) break;
-      guest.record = RankRecord::read(in);
+      if (stage_ != Stage::kGathering || joining.record) break;
+      joining.record = RankRecord::read(in);
       const auto milliseconds = in.number<std::int64_t>();
       if (milliseconds >= 0) {
         set_deadline(Service::Clock::now() + std::chrono::milliseconds(milliseconds));
@@ -141,9 +143,9 @@ void Root::on_message(int rank, const std::vector<std::byte>& message) {
       return;
     }
     case JoinMessage::kReady:
-      if (stage_ != Stage::kLinking || guest.ready) break;
-      guest.ready = true;
-      if (++num_ready_ == size_) let_go();
+      if (stage_ != Stage::kLinking || joining.ready) break;
+      joining.ready = true;
+      if (++num_ready_ == size_) release();
       return;
     case JoinMessage::kCannot:
       if (stage_ == Stage::kLinking) {
@@ -155,21 +157,21 @@ void Root::on_message(int rank, const std::vector<std::byte>& message) {
     case JoinMessage::kFailure: break;
   }
   if (stage_ == Stage::kGathering || stage_ == Stage::kLinking) {
-    fail(Errc::kInternal, fmt::format("rank {} sent a message out of turn", rank));
+    fail(Errc::kInternal, fmt::format("rank {} sent an unexpected message", rank));
   }
 }
 
 void Root::on_closed(int rank) {
-  Guest& guest = guests_[rank];
-  service_.defer([gone = std::move(guest.connection)] {});
-  guest.connection = nullptr;
+  JoiningRank& joining = joining_[rank];
+  service_.defer([gone = std::move(joining.connection)] {});
+  joining.connection = nullptr;
   if (stage_ == Stage::kGathering || stage_ == Stage::kLinking) {
     fail(Errc::kPeerLost,
          fmt::format("rank {} of {} died while the communicator was joining", rank, size_));
     return;
   }
   tell_own(false);
-  for (const auto& [other, entry] : guests_) {
+  for (const auto& [other, entry] : joining_) {
     if (entry.connection) return;
   }
   if (stage_ == Stage::kDone) finish();
@@ -179,21 +181,21 @@ void Root::send_table() {
   stage_ = Stage::kLinking;
   WireWriter out;
   out.number(static_cast<std::uint8_t>(JoinMessage::kTable));
-  for (const auto& [rank, guest] : guests_) guest.record->write(out);
+  for (const auto& [rank, joining] : joining_) joining.record->write(out);
   // A copy: sending may meet a closed connection, which ends in fail().
   const std::vector<std::byte> table = out.take();
-  for (const auto& [rank, guest] : guests_) {
-    if (guest.connection) guest.connection->send(table);
+  for (const auto& [rank, joining] : joining_) {
+    if (joining.connection) joining.connection->send(table);
   }
 }
 
-void Root::let_go() {
+void Root::release() {
   stage_ = Stage::kDone;
   listener_.reset();
   WireWriter out;
   out.number(static_cast<std::uint8_t>(JoinMessage::kGo));
-  for (const auto& [rank, guest] : guests_) {
-    if (guest.connection) guest.connection->send(out.bytes());
+  for (const auto& [rank, joining] : joining_) {
+    if (joining.connection) joining.connection->send(out.bytes());
   }
   log::info(log::kBootstrap, "bootstrap: {} ranks joined in {}", size_,
             format_duration(Service::Clock::now() - started_));
@@ -209,31 +211,31 @@ void Root::fail(Errc code, const std::string& text) {
   const std::vector<std::byte> message = failure_message(code, text);
   // Who comes after a deadline finds nobody anyway.
   own_waits_ = code != Errc::kTimeout;
-  for (const auto& [rank, guest] : guests_) {
-    if (guest.connection && !(own_waits_ && is_own(guest))) guest.connection->send(message);
+  for (const auto& [rank, joining] : joining_) {
+    if (joining.connection && !(own_waits_ && is_own(joining))) joining.connection->send(message);
   }
   finish_soon(own_waits_ ? kOwnWait : kFailureStay);
   tell_own(false);
 }
 
-bool Root::is_own(const Guest& guest) const {
-  return guest.record && guest.record->service == service_.token();
+bool Root::is_own(const JoiningRank& joining) const {
+  return joining.record && joining.record->service == service_.token();
 }
 
 void Root::tell_own(bool too_late) {
   if (!own_waits_) return;
   if (!too_late) {
     std::set<int> came = late_;
-    for (const auto& [rank, guest] : guests_) {
-      if (guest.connection && !is_own(guest)) return;
+    for (const auto& [rank, joining] : joining_) {
+      if (joining.connection && !is_own(joining)) return;
       came.insert(rank);
     }
     if (!refused_.empty() || std::ssize(came) < size_) return;
   }
   own_waits_ = false;
   const std::vector<std::byte> message = failure_message(failure_code_, failure_);
-  for (const auto& [rank, guest] : guests_) {
-    if (guest.connection && is_own(guest)) guest.connection->send(message);
+  for (const auto& [rank, joining] : joining_) {
+    if (joining.connection && is_own(joining)) joining.connection->send(message);
   }
   finish_soon(kFailureStay);
 }
@@ -246,10 +248,10 @@ void Root::on_deadline() {
   }
   std::vector<int> missing;
   for (int rank = 0; rank < size_; ++rank) {
-    const auto guest = guests_.find(rank);
+    const auto joining = joining_.find(rank);
     const bool there =
-        guest != guests_.end() &&
-        (stage_ == Stage::kLinking ? guest->second.ready : guest->second.record.has_value());
+        joining != joining_.end() &&
+        (stage_ == Stage::kLinking ? joining->second.ready : joining->second.record.has_value());
     if (!there) missing.push_back(rank);
   }
   const std::string time = format_duration(
@@ -281,26 +283,16 @@ void Root::finish() { service_.drop(this); }
 
 UniqueId make_unique_id(const Config& config, Context& context) {
   require_sodium();
-  const std::string& pattern = config.text(Setting::kSocketIfname);
-  const std::vector<InterfaceAddress> all = interface_addresses();
-  const std::vector<InterfaceAddress> chosen = choose_interfaces(all, pattern);
-  if (chosen.empty()) {
-    std::string names;
-    for (const InterfaceAddress& entry : all) names += " " + entry.name;
-    throw Error(Errc::kSystem,
-                "no network interface that is up matches ROPEWALK_SOCKET_IFNAME \"{}\"; there "
-                "are:{}",
-                pattern, names.empty() ? " none" : names);
-  }
+  const InterfaceAddress interface = best_interface(config.text(Setting::kSocketIfname));
   UniqueIdParts parts;
-  Socket socket = listen_on(chosen.front().address, &parts.address);
+  FileDescriptor socket = listen_on(interface.address, &parts.address);
   randombytes_buf(parts.secret.data(), parts.secret.size());
   randombytes_buf(parts.service.data(), parts.service.size());
   log::info(log::kBootstrap, "bootstrap: unique id at {} ({})", parts.address.text(),
-            chosen.front().name);
+            interface.name);
   const Deadline deadline = deadline_of(config);
   Service& service = *context.service();
-  const auto shared = std::make_shared<Socket>(std::move(socket));
+  const auto shared = std::make_shared<FileDescriptor>(std::move(socket));
   service.post([&service, shared, parts, deadline] {
     service.keep(std::make_shared<Root>(service, std::move(*shared), parts, deadline));
   });

@@ -1,8 +1,8 @@
 // The root service of one unique id: brings the ranks of one communicator together.
 //
-// Collects one record of each rank, sends all records to all, waits until all have linked, and lets
-// all go; or tells all that are there, and those that come within a while, why it failed. The ranks
-// of the process that it runs in hear of a failure last: the process may end upon it.
+// Collects one record of each rank, sends all records to all, waits until all have linked, and
+// releases all; or sends all that are there, and those that come within a while, why it failed. The
+// ranks of the process that it runs in hear of a failure last: the process may end upon it.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace ropewalk::bootstrap {
 /// Service thread only. Kept by the Service until it is done.
 class Root {
  public:
-  Root(Service& service, Socket socket, const UniqueIdParts& id,
+  Root(Service& service, FileDescriptor socket, const UniqueIdParts& id,
        Service::Clock::time_point deadline);
   ~Root();
   Root(const Root&) = delete;
@@ -31,24 +31,24 @@ class Root {
  private:
   enum class Stage : std::uint8_t { kGathering, kLinking, kDone, kFailed };
 
-  struct Guest {
+  struct JoiningRank {
     std::shared_ptr<Connection> connection;  // nullptr once it closed after the end
     std::optional<RankRecord> record;
     bool ready = false;
   };
 
-  void on_guest(std::unique_ptr<Connection> connection);
+  void on_joining(std::unique_ptr<Connection> connection);
   void on_message(int rank, const std::vector<std::byte>& message);
   void on_closed(int rank);
-  /// Tells one connection why it cannot join, and closes it when it was told.
+  /// Sends one connection why it cannot join, and closes it when that was read.
   void refuse(std::shared_ptr<Connection> connection, Errc code, const std::string& text);
   void fail(Errc code, const std::string& text);
   /// Of the process that this runs in.
-  bool is_own(const Guest& guest) const;
+  bool is_own(const JoiningRank& joining) const;
   /// Tells the own ranks why the join failed, once all others have read it or it is too late.
   void tell_own(bool too_late);
   void send_table();
-  void let_go();
+  void release();
   void on_deadline();
   void set_deadline(Service::Clock::time_point deadline);
   void finish_soon(std::chrono::milliseconds delay);
@@ -56,14 +56,14 @@ class Root {
 
   Service& service_;
   Stage stage_ = Stage::kGathering;
-  int size_ = 0;         // of the first guest
-  int first_rank_ = -1;  // the first guest
+  int size_ = 0;         // of the first rank that came
+  int first_rank_ = -1;  // that one
   int num_records_ = 0;
   int num_ready_ = 0;
-  std::map<int, Guest> guests_;
+  std::map<int, JoiningRank> joining_;
   std::vector<std::shared_ptr<Connection>> refused_;
   std::set<int> late_;      // ranks that came after the failure
-  bool own_waits_ = false;  // the own ranks have not been told
+  bool own_waits_ = false;  // the own ranks have not got the failure
   Errc failure_code_ = Errc::kInternal;
   std::string failure_;
   Service::Clock::time_point started_;

@@ -1,6 +1,5 @@
 #include "bootstrap/unique_id.h"
 
-#include <netinet/in.h>
 #include <sodium.h>
 
 #include <algorithm>
@@ -34,45 +33,24 @@ std::array<unsigned char, kChecksumBytes> checksum(std::span<const std::byte> by
 }  // namespace
 
 void write_address(WireWriter& out, const SocketAddress& address) {
-  std::array<std::byte, 16> raw{};
-  std::uint32_t scope = 0;
-  if (address.storage.ss_family == AF_INET6) {
-    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address.storage);
-    std::memcpy(raw.data(), &v6.sin6_addr, 16);
-    scope = v6.sin6_scope_id;
-  } else {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address.storage);
-    std::memcpy(raw.data(), &v4.sin_addr, 4);
-  }
-  out.number(static_cast<std::uint16_t>(address.storage.ss_family == AF_INET6 ? 6 : 4));
+  out.number(static_cast<std::uint16_t>(address.family() == AF_INET6 ? 6 : 4));
   out.number(address.port());
-  out.number(scope);
+  out.number(address.scope());
   out.number(std::uint32_t{0});
-  out.raw(raw);
+  out.raw(address.host_bytes());
 }
 
 SocketAddress read_address(WireReader& in) {
-  SocketAddress address;
   const auto family = in.number<std::uint16_t>();
   const auto port = in.number<std::uint16_t>();
   const auto scope = in.number<std::uint32_t>();
   (void)in.number<std::uint32_t>();
-  std::array<std::byte, 16> raw{};
-  in.fill(raw);
-  if (family == 6) {
-    auto& v6 = reinterpret_cast<sockaddr_in6&>(address.storage);
-    v6.sin6_family = AF_INET6;
-    v6.sin6_scope_id = scope;
-    std::memcpy(&v6.sin6_addr, raw.data(), 16);
-  } else if (family == 4) {
-    auto& v4 = reinterpret_cast<sockaddr_in&>(address.storage);
-    v4.sin_family = AF_INET;
-    std::memcpy(&v4.sin_addr, raw.data(), 4);
-  } else {
+  SocketAddress::HostBytes host{};
+  in.fill(host);
+  if (family != 4 && family != 6) {
     throw Error(Errc::kInvalidArgument, "address family {} is neither 4 nor 6", family);
   }
-  address.set_port(port);
-  return address;
+  return SocketAddress::of(family == 6 ? AF_INET6 : AF_INET, host, port, scope);
 }
 
 UniqueId encode_unique_id(const UniqueIdParts& parts) {
@@ -107,7 +85,7 @@ UniqueIdParts decode_unique_id(std::span<const std::byte> bytes) {
   if (magic != kMagic) refuse("it was made by another version of Ropewalk");
   const auto sum = checksum(bytes);
   if (std::memcmp(sum.data(), bytes.data() + kChecksummedBytes, sum.size()) != 0) {
-    refuse("its checksum is wrong, it was damaged or cut on its way");
+    refuse("its checksum is wrong, it was damaged or truncated in transit");
   }
   UniqueIdParts parts;
   in.fill(parts.service);

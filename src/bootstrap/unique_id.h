@@ -14,8 +14,8 @@
 #include <cstdint>
 #include <span>
 
-#include "bootstrap/address.h"
 #include "core/settings.h"
+#include "core/socket_address.h"
 
 namespace ropewalk::bootstrap {
 
@@ -45,7 +45,9 @@ UniqueIdParts decode_unique_id(std::span<const std::byte> bytes);
 /// all ranks of one communicator have joined, when joining failed, or after TIMEOUT. One id serves
 /// one communicator.
 ///
-/// @throws Error kSystem when no interface (SOCKET_IFNAME) can be listened on
+/// @throws Error kInvalidArgument when no interface matches SOCKET_IFNAME, kSystem when it cannot
+/// be
+///         listened on
 UniqueId make_unique_id(const Config& config);
 UniqueId make_unique_id(const Config& config, Context& context);
 

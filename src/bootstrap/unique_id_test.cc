@@ -59,45 +59,9 @@ TEST(UniqueId, NoInterfaceIsAnErrorThatListsThem) {
   config.set("SOCKET_IFNAME", "=nothing0", "test");
   Context context;
   const auto [code, text] = error_of([&] { (void)make_unique_id(config, context); });
-  EXPECT_EQ(code, Errc::kSystem);
-  EXPECT_NE(text.find("nothing0"), std::string::npos) << text;
+  EXPECT_EQ(code, Errc::kInvalidArgument);
+  EXPECT_NE(text.find("ROPEWALK_SOCKET_IFNAME \"=nothing0\""), std::string::npos) << text;
   EXPECT_NE(text.find(" lo"), std::string::npos) << text;
-}
-
-InterfaceAddress made(const char* name, const char* address, bool loopback = false) {
-  return {name, resolve(address).front(), loopback};
-}
-
-std::string names(std::string_view pattern) {
-  const std::vector<InterfaceAddress> all = {
-      made("lo", "127.0.0.1:1", true), made("docker0", "172.17.0.1:1"), made("eth0", "[fe80::1]:1"),
-      made("eth0", "[2001:db8::1]:1"), made("eth0", "10.0.0.1:1"),      made("eth10", "10.0.1.1:1"),
-      made("ib0", "10.0.2.1:1")};
-  std::string text;
-  for (const InterfaceAddress& entry : choose_interfaces(all, pattern)) {
-    text += entry.name + "=" + entry.address.text() + " ";
-  }
-  return text;
-}
-
-TEST(Interfaces, PatternsMeanWhatNcclMeansByThem) {
-  EXPECT_EQ(names(""),
-            "eth0=10.0.0.1:1 eth10=10.0.1.1:1 ib0=10.0.2.1:1 eth0=[2001:db8::1]:1 "
-            "eth0=[fe80::1]:1 docker0=172.17.0.1:1 lo=127.0.0.1:1 ");
-  EXPECT_EQ(names("ib,lo"), "ib0=10.0.2.1:1 lo=127.0.0.1:1 ");
-  EXPECT_EQ(names("eth1"), "eth10=10.0.1.1:1 ");
-  EXPECT_EQ(names("=eth1"), "");
-  EXPECT_EQ(names("=ib0,eth10"), "eth10=10.0.1.1:1 ib0=10.0.2.1:1 ");
-  EXPECT_EQ(names("^docker,lo,eth"), "ib0=10.0.2.1:1 ");
-  EXPECT_EQ(names("^=eth0"),
-            "eth10=10.0.1.1:1 ib0=10.0.2.1:1 docker0=172.17.0.1:1 lo=127.0.0.1:1 ");
-}
-
-TEST(Addresses, ResolveTellsWhatIsWrong) {
-  for (const char* text : {"", "host", ":80", "host:", "host:x", "host:0", "host:70000"}) {
-    EXPECT_EQ(error_of([&] { (void)resolve(text); }).first, Errc::kInvalidArgument) << text;
-  }
-  EXPECT_EQ(resolve("127.0.0.1:80").front().text(), "127.0.0.1:80");
 }
 
 }  // namespace

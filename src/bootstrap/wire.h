@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/socket_address.h"
 
 namespace ropewalk::bootstrap {
 
@@ -78,7 +79,6 @@ class WireReader {
   std::span<const std::byte> bytes_;
 };
 
-struct SocketAddress;
 /// 28 bytes: family (4 or 6), port, scope, padding, address.
 inline constexpr std::size_t kAddressBytes = 28;
 void write_address(WireWriter& out, const SocketAddress& address);

@@ -101,11 +101,11 @@ RW_API const char* rwGetErrorString(rwResult_t result) {
 
 RW_API const char* rwGetLastError(rwComm_t comm) {
   if (comm == nullptr || comm->comm == nullptr || comm->comm->belonging().elsewhere() ||
-      !comm->comm->fate().broken()) {
+      !comm->comm->failure().broken()) {
     return last_error();
   }
   try {
-    comm->last_error = comm->comm->fate().error().what();
+    comm->last_error = comm->comm->failure().error().what();
     return comm->last_error.c_str();
   } catch (...) {
     return "";
@@ -190,7 +190,7 @@ RW_API rwResult_t rwCommDestroy(rwComm_t comm) {
       owned->comm->finalize();
     } catch (const Error& error) {
       // Refused, since another thread uses it: it goes on.
-      if (error.code() == Errc::kInvalidUsage && !comm->comm->fate().broken()) owned.release();
+      if (error.code() == Errc::kInvalidUsage && !comm->comm->failure().broken()) owned.release();
       throw;
     }
   });
@@ -206,8 +206,8 @@ RW_API rwResult_t rwCommAbort(rwComm_t comm) {
 RW_API rwResult_t rwCommGetAsyncError(rwComm_t comm, rwResult_t* error) {
   return guarded("rwCommGetAsyncError", [&] {
     checked(comm, "comm").comm->look_at_device();
-    const bootstrap::Fate& fate = comm->comm->fate();
-    checked(error, "error") = fate.broken() ? to_result(fate.error().code()) : rwSuccess;
+    const bootstrap::FailureState& failure = comm->comm->failure();
+    checked(error, "error") = failure.broken() ? to_result(failure.error().code()) : rwSuccess;
   });
 }
 

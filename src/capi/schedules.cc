@@ -92,4 +92,13 @@ RW_API rwResult_t rwCommExplain(rwComm_t comm, const char* collective, size_t by
   });
 }
 
+RW_API rwResult_t rwCommEmulation(rwComm_t comm, char** json) {
+  return guarded("rwCommEmulation", [&] {
+    const comm::Communicator& target = *checked(comm, "comm").comm;
+    checked(json, "json");
+    const comm::Emulation* emulation = target.emulation();
+    *json = duplicate(emulation == nullptr ? "null" : comm::describe(*emulation));
+  });
+}
+
 }  // extern "C"

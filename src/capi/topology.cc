@@ -1,4 +1,4 @@
-// Topologies as texts.
+// Topologies as texts, those of communicators too.
 #include "ropewalk/topology.h"
 
 #include <nlohmann/json.hpp>
@@ -7,6 +7,9 @@
 
 #include "bootstrap/launch.h"
 #include "capi/guard.h"
+#include "capi/handles.h"
+#include "comm/communicator.h"
+#include "comm/machine.h"
 #include "topology/affinity.h"
 #include "topology/discover.h"
 #include "topology/distance.h"
@@ -149,6 +152,31 @@ RW_API rwResult_t rwTopologyPlace(const char* topology, int host, int local_size
       found.push_back(describe(each, machine));
     }
     *json = text_of(found);
+  });
+}
+
+RW_API rwResult_t rwCommTopology(rwComm_t comm, char** json) {
+  return guarded("rwCommTopology", [&] {
+    comm::Communicator& asked = *checked(comm, "comm").comm;
+    checked(json, "json");
+    *json = text_of(asked.machine().topology);
+  });
+}
+
+RW_API rwResult_t rwCommPlacement(rwComm_t comm, char** json) {
+  return guarded("rwCommPlacement", [&] {
+    comm::Communicator& asked = *checked(comm, "comm").comm;
+    checked(json, "json");
+    const comm::Machine& machine = asked.machine();
+    Json nodes = Json::array();
+    for (const topology::NodeIndex node : machine.node_of_rank) {
+      nodes.push_back(machine.topology.node(node).id);
+    }
+    *json = text_of(Json{{"name", machine.topology.name()},
+                         {"origin", machine.origin},
+                         {"fingerprint", comm::fingerprint(machine)},
+                         {"node_of_rank", nodes},
+                         {"ring_order", comm::ring_order(machine)}});
   });
 }
 

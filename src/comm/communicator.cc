@@ -113,9 +113,13 @@ std::unique_ptr<Communicator> Communicator::join(const bootstrap::UniqueId& id, 
   comm->identity_ = std::bit_cast<std::uint64_t>(bootstrap::decode_unique_id(id).service);
   try {
     comm->connect();
+  } catch (const AgreedError&) {
+    comm->finalized_ = true;
+    comm->bootstrap_->leave();
+    throw;
   } catch (const Error& error) {
     // A rank that was told of another one's failure is not the one to report it.
-    comm->fate_.check();
+    comm->failure_.check();
     comm->bootstrap_->abort(error.what());
     throw;
   }
@@ -132,7 +136,7 @@ Communicator::Communicator(std::unique_ptr<bootstrap::Bootstrap> bootstrap, cons
       check_calls_(config.flag(Setting::kCheckCalls)),
       team_(bootstrap_->rank()),
       timeout_(config.duration(Setting::kTimeout)) {
-  bootstrap_->watch(&fate_);
+  bootstrap_->watch(&failure_);
 }
 
 Communicator::~Communicator() {
@@ -149,7 +153,7 @@ Communicator::~Communicator() {
   while (user_.load(std::memory_order_acquire) != 0) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
-  fate_.when_broken(nullptr);
+  failure_.when_broken(nullptr);
   bootstrap_->watch(nullptr);
   if (!finalized_) bootstrap_->abort("the communicator was destroyed without being finalized");
 }
@@ -159,13 +163,26 @@ void Communicator::connect() {
   Neighbourhood place = exchange_records(*bootstrap_, config_, runtime_, deadline);
   facts_ = place.facts;
   point_to_point_channel_ = place.channels;
+  if (facts_.num_hosts > 1) lag_slots_ = place.shape.slots;
+  host_of_rank_ = place.seats.host_of_rank;
+  machine_ = find_machine(*bootstrap_, config_, place.topology_given, deadline);
+  emulation_ = Emulation::join(*bootstrap_, config_, machine_, deadline);
   std::unique_ptr<transport::Transport> network;
   if (facts_.num_hosts > 1) {
-    network = transport::make_transport(config_.text(Setting::kNet), config_);
+    network = transport::make_transport(
+        emulation_ != nullptr ? kEmulatingTransport : config_.text(Setting::kNet), config_);
   }
+  const std::shared_ptr<link::HostSegment> segment = place.segment;
   links_ = std::make_unique<link::Links>(*bootstrap_, std::move(place.reach),
                                          std::move(place.segment), std::move(network), place.shape);
-  tuner_ = std::make_unique<tune::Tuner>(config_, facts_, place.constants, runtime_.schedules());
+  if (emulation_ != nullptr) links_->pace(emulation_->pacer());
+  if (machine_ == nullptr) {
+    found_ = std::make_unique<FoundHosts>(*bootstrap_, config_, runtime_.host(),
+                                          std::move(place.seats), segment, deadline);
+  }
+  tuner_ = std::make_unique<tune::Tuner>(config_, facts_, place.constants, runtime_.schedules(),
+                                         machine_ == nullptr ? nullptr : machine_->planned,
+                                         runtime_.plans());
 
   executor::Waiter::Policy policy;
   policy.spin = config_.duration(Setting::kSpin);
@@ -181,12 +198,43 @@ void Communicator::connect() {
     policy.spin = {};
     policy.bare_turns = 0;
   }
+  // Whoever waits for a slowed link leaves the cores to those that have something to do.
+  if (emulation_ != nullptr) {
+    policy.yield = std::chrono::microseconds(100);
+    policy.sleep = std::chrono::microseconds(200);
+  }
   waiter_ = std::make_unique<executor::Waiter>(policy, *this);
   team_.wait_with(waiter_.get());
   log::info(log::kInit, "rank {} of {} joined: {} host(s){}, {} local rank(s), {}", rank(), size(),
             facts_.num_hosts,
             facts_.num_hosts > 1 ? fmt::format(" joined by {}", links_->network()) : "",
-            facts_.max_ranks_per_host, facts_.all_by_address ? "single copy" : "staged copies");
+            std::ranges::count(host_of_rank_, host_of_rank_[static_cast<std::size_t>(rank())]),
+            facts_.all_by_address ? "single copy" : "staged copies");
+  if (rank() == 0 && log::enabled(log::Level::kInfo, log::kInit)) {
+    try {
+      for (const std::string& line : describe(known_machine())) log::info(log::kInit, "{}", line);
+    } catch (const Error& error) {
+      log::warn("the machine cannot be told: {}", error.what());
+    }
+  }
+}
+
+const Machine& Communicator::known_machine() {
+  if (machine_ == nullptr) {
+    const Deadline deadline = deadline_of(config_);
+    machine_ = std::make_shared<const Machine>(found_->machine([&] {
+      failure_.check();
+      if (std::chrono::steady_clock::now() < deadline) return;
+      throw Error(Errc::kTimeout, "rank {} waits for another one to find this host's topology",
+                  rank());
+    }));
+  }
+  return *machine_;
+}
+
+const Machine& Communicator::machine() {
+  const Use use(*this);
+  return known_machine();
 }
 
 // ---- split ------------------------------------------------------------------------------
@@ -205,7 +253,7 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
     std::int32_t key;
   };
   const Use use(*this);
-  fate_.check();
+  failure_.check();
   drain_queue();
   const Lock lock(engine_mutex_);
   const Deadline deadline = deadline_of(config_);
@@ -234,7 +282,7 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
 
 std::unique_ptr<Communicator> Communicator::shrink(const std::set<int>& excluded) {
   const Use use(*this);
-  fate_.check();
+  failure_.check();
   drain_queue();
   const std::lock_guard lock(engine_mutex_);
   std::vector<int> members;
@@ -263,7 +311,7 @@ std::unique_ptr<Communicator> Communicator::grow(const std::optional<bootstrap::
     std::int32_t gives_id;
     bootstrap::UniqueId id;
   };
-  fate_.check();
+  failure_.check();
   drain_queue();
   const Lock lock(engine_mutex_);
   std::vector<Wish> wishes(static_cast<std::size_t>(size()));
@@ -321,9 +369,12 @@ PreparedCollective& Communicator::prepared(const CollectiveCall& call, const tun
   if (entry == nullptr) {
     std::shared_ptr<const schedule::Checked> checked =
         use_own ? by_user->second
-                : runtime_.schedules().get(choice.algorithm,
-                                           {call.collective, size(), key.root, choice.channels});
-    entry = std::make_unique<PreparedCollective>(std::move(checked), rank());
+        : choice.routed != nullptr
+            ? choice.routed->checked
+            : runtime_.schedules().get(choice.algorithm,
+                                       {call.collective, size(), key.root, choice.channels});
+    entry = std::make_unique<PreparedCollective>(
+        std::move(checked), rank(), use_own ? nullptr : choice.routed.get(), lag_slots_);
   }
   by_choice_.resize(std::max(by_choice_.size(), index + 1));
   by_choice_[index] = entry.get();
@@ -386,14 +437,14 @@ std::unique_ptr<Task> Communicator::make_task(std::vector<PointToPointCall> call
 }
 
 std::unique_ptr<Task> Communicator::new_task(const CollectiveCall& call) {
-  fate_.check();
+  failure_.check();
   trace(call, "as a task");
   const Validated valid = validate(call, rank(), size());
   return std::make_unique<CollectiveTask>(*this, call, valid.in_place, tag_of(call, next_number()));
 }
 
 std::unique_ptr<Task> Communicator::new_task(std::vector<PointToPointCall> calls) {
-  fate_.check();
+  failure_.check();
   for (const PointToPointCall& call : calls) {
     trace(call, "as a task");
     validate(call, size());
@@ -403,7 +454,7 @@ std::unique_ptr<Task> Communicator::new_task(std::vector<PointToPointCall> calls
 
 void Communicator::run(const CollectiveCall& call) {
   const Use use(*this);
-  fate_.check();
+  failure_.check();
   if (log::enabled(log::Level::kTrace, log::kColl)) [[unlikely]]
     trace(call, "blocking");
   if (!has_worker_ && last_.prepared != nullptr && last_.call == call) {
@@ -428,7 +479,8 @@ void Communicator::run(const CollectiveCall& call) {
 }
 
 bool Communicator::arm_short(const CollectiveCall& call) {
-  if (has_worker_) return false;  // whose tasks forget what was last, too
+  // The worker's tasks forget what was last, too; and an emulated call must begin (execute()).
+  if (has_worker_ || emulation_ != nullptr) return false;
   last_.prepared = nullptr;
   const Way& way = way_of(call);
   PreparedCollective& prepared = *way.prepared;
@@ -482,6 +534,7 @@ void Communicator::enter_queue(std::unique_ptr<Task> task,
 
 void Communicator::execute(Task& task) {
   current_ = &task;
+  if (emulation_ != nullptr) emulation_->begin();
   if (!told_.empty()) told_.clear();
   waiter_->restart();
   try {
@@ -499,7 +552,7 @@ void Communicator::give_back_buffers() noexcept {
 }
 
 void Communicator::seal(const Error& error) {
-  fate_.fail(error.code(), error.what());
+  failure_.fail(error.code(), error.what());
   bootstrap_->abort(error.what());
 }
 
@@ -507,15 +560,15 @@ void Communicator::broke(const Error& error) {
   give_back_buffers();
   // A link that broke says little; the watch over the ranks will soon know who died and how. The
   // system may call the memory of a process that is ending a bad address.
-  if ((error.code() == Errc::kPeerLost || error.code() == Errc::kSystem) && !fate_.broken()) {
+  if ((error.code() == Errc::kPeerLost || error.code() == Errc::kSystem) && !failure_.broken()) {
     const Deadline patience = deadline_after(config_.duration(Setting::kPeerLossTime));
-    while (!fate_.broken() && std::chrono::steady_clock::now() < patience) {
+    while (!failure_.broken() && std::chrono::steady_clock::now() < patience) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
-  if (!fate_.broken()) seal(error);
+  if (!failure_.broken()) seal(error);
   links_->take_back_buffers();
-  throw fate_.error();
+  throw failure_.error();
 }
 
 void Communicator::drain_queue() {
@@ -547,7 +600,7 @@ void Communicator::worker() {
     working_ = true;
     lock.unlock();
     try {
-      fate_.check();
+      failure_.check();
       const Lock engine(engine_mutex_);
       execute(*next.task);
       for (const std::shared_ptr<Request>& request : next.requests) request->finish();
@@ -596,6 +649,9 @@ void Communicator::run_together(std::vector<Work> work) {
   for (Work& item : work) {
     item.comm->drain_queue();
     locks.emplace_back(item.comm->engine_mutex_);
+  }
+  for (const Work& item : work) {
+    if (item.comm->emulation_ != nullptr) item.comm->emulation_->begin();
   }
   Together hook;
   hook.work = &work;
@@ -648,14 +704,17 @@ void Communicator::barrier() {
 
 void Communicator::attach_device(int device) {
   const Use use(*this);
-  fate_.check();
+  failure_.check();
   drain_queue();
   const Lock lock(engine_mutex_);
   if (device_ != nullptr) {
     throw Error(Errc::kInvalidUsage, "rank {} has GPU {} already", rank(), device_->device());
   }
   try {
-    device_ = comm::attach_device(*bootstrap_, config_, runtime_, facts_, device);
+    std::unique_ptr<DeviceGroup> group =
+        comm::attach_device(*bootstrap_, config_, runtime_, facts_, device);
+    machine_ = machine_on_devices(device);
+    device_ = std::move(group);
   } catch (const Error& error) {
     const bool out_of_step = error.code() == Errc::kTimeout || error.code() == Errc::kInterrupted;
     if (out_of_step) broke(error);
@@ -663,11 +722,23 @@ void Communicator::attach_device(int device) {
   }
   for (const auto& [collective, checked] : chosen_by_user_) device_->use_schedule(checked);
   device_->set_timeout(timeout_.load(std::memory_order_relaxed));
-  fate_.when_broken([group = device_.get()] { group->abort(); });
+  failure_.when_broken([group = device_.get()] { group->abort(); });
+}
+
+std::shared_ptr<const Machine> Communicator::machine_on_devices(int device) {
+  using Address = std::array<char, 32>;
+  std::vector<Address> addresses(static_cast<std::size_t>(size()));
+  Address& mine = addresses[static_cast<std::size_t>(rank())];
+  device_bus_id(device).copy(mine.data(), mine.size() - 1);
+  bootstrap_->all_gather(std::as_writable_bytes(std::span(addresses)), sizeof(Address),
+                         deadline_of(config_));
+  std::vector<std::string> bus_ids;
+  for (const Address& each : addresses) bus_ids.emplace_back(each.data());
+  return std::make_shared<const Machine>(place(known_machine(), bus_ids, host_of_rank_));
 }
 
 void Communicator::look_at_device() {
-  if (device_ == nullptr || fate_.broken()) return;
+  if (device_ == nullptr || failure_.broken()) return;
   const std::optional<Error> stopped = device_->stopped();
   if (!stopped.has_value()) return;
   seal(*stopped);
@@ -676,7 +747,7 @@ void Communicator::look_at_device() {
 void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
   const Use use(*this);
   look_at_device();
-  fate_.check();
+  failure_.check();
   if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
   trace(call, "on a stream");
   if (exchanges_in_place(call)) {
@@ -692,7 +763,7 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
 void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStream stream) {
   const Use use(*this);
   look_at_device();
-  fate_.check();
+  failure_.check();
   if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
   for (const PointToPointCall& call : calls) {
     trace(call, "on a stream");
@@ -704,7 +775,7 @@ void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStr
 std::uint64_t Communicator::register_buffer(const void* buffer, std::size_t bytes) {
   const Use use(*this);
   look_at_device();
-  fate_.check();
+  failure_.check();
   if (device_ == nullptr) {
     throw Error(Errc::kInvalidUsage,
                 "rank {} has no GPU, and memory of the host needs no registration", rank());
@@ -730,7 +801,7 @@ void Communicator::deregister_buffer(std::uint64_t number) {
 
 void Communicator::exchange(std::span<std::byte> all, std::size_t bytes_each) {
   const Use use(*this);
-  fate_.check();
+  failure_.check();
   drain_queue();
   const Lock lock(engine_mutex_);
   all_gather(all, bytes_each, deadline_of(config_));
@@ -743,7 +814,7 @@ std::string Communicator::algorithm_of(const CollectiveCall& call) {
 
 Communicator::Explained Communicator::explain(const CollectiveCall& call) {
   const Use use(*this);
-  fate_.check();
+  failure_.check();
   drain_queue();
   const Lock lock(engine_mutex_);
   const std::size_t unit_bytes = call.count * extent_of(call, rank(), size()).element_bytes;
@@ -758,7 +829,7 @@ Communicator::Explained Communicator::explain(const CollectiveCall& call) {
 // ---- waiting ----------------------------------------------------------------------------
 
 bool Communicator::poll() {
-  fate_.check();
+  failure_.check();
   const bool helped = team_.help();
   return links_->poll() || helped;
 }
@@ -777,7 +848,7 @@ void Communicator::stalled(std::chrono::nanoseconds since_progress) {
   if (since_progress > kCompareAfter) compare_calls();
   std::vector<int> waiting;
   if (since_progress > kLeftGrace) {
-    const std::vector<int> left = fate_.left();
+    const std::vector<int> left = failure_.left();
     if (!left.empty()) {
       waiting = current_->waiting_for(team_);
       for (const int peer : waiting) {
@@ -794,7 +865,7 @@ void Communicator::stalled(std::chrono::nanoseconds since_progress) {
     waiting = current_->waiting_for(team_);
     if (team_.sharing_with() >= 0) waiting.push_back(team_.sharing_with());
     make_unique(waiting);
-    const std::vector<int> silent = fate_.suspected();
+    const std::vector<int> silent = failure_.suspected();
     throw Error(
         Errc::kTimeout, "{}: nothing moved for {:.3g} s; rank {} waits for {}{}",
         current_->describe(), std::chrono::duration<double>(since_progress).count(), rank(),
@@ -847,7 +918,7 @@ void Communicator::finalize() {
   const Use use(*this);
   if (finalized_) return;
   drain_queue();
-  if (fate_.broken()) {
+  if (failure_.broken()) {
     // The others know already; there is nothing to leave in order.
     finalized_ = true;
     bootstrap_->abort("its communicator was broken");
@@ -879,7 +950,8 @@ void Communicator::finalize() {
 
 void Communicator::abort(const std::string& reason) {
   belonging_.require_here("the communicator");
-  fate_.fail(Errc::kAborted, fmt::format("rank {} aborted its communicator: {}", rank(), reason));
+  failure_.fail(Errc::kAborted,
+                fmt::format("rank {} aborted its communicator: {}", rank(), reason));
   bootstrap_->abort(reason);
 }
 

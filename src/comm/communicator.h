@@ -20,9 +20,12 @@
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
-#include "bootstrap/fate.h"
+#include "bootstrap/failure_state.h"
 #include "comm/collective_call.h"
 #include "comm/device_group.h"
+#include "comm/emulation.h"
+#include "comm/found_hosts.h"
+#include "comm/machine.h"
 #include "comm/prepared.h"
 #include "comm/request.h"
 #include "comm/runtime.h"
@@ -36,7 +39,7 @@
 
 namespace ropewalk::comm {
 
-/// Threads: one at a time, except abort(), fate() and Requests, which any thread may use at any
+/// Threads: one at a time, except abort(), failure() and Requests, which any thread may use at any
 /// time. Another one is refused (kInvalidUsage), and the communicator stays whole; of two that come
 /// at the same instant both may pass, which breaks it at the end of the first to leave.
 /// Operations run in the order in which they were started, blocking or not.
@@ -104,7 +107,8 @@ class Communicator final : public executor::WaitHook {
 
   // ---- on GPU memory --------------------------------------------------------------------
 
-  /// Gives this rank the GPU `device`. All ranks call. @throws Error as attach_device()
+  /// Gives this rank the GPU `device`. All ranks call. @throws Error as attach_device(), and as
+  /// place() (comm/placement.h) on all ranks, with the communicator whole
   void attach_device(int device);
   /// nullptr before attach_device().
   [[nodiscard]] DeviceGroup* device() noexcept { return device_.get(); }
@@ -127,7 +131,7 @@ class Communicator final : public executor::WaitHook {
   void finalize();
   /// Ends everything here with kAborted and tells the others. Does not wait.
   void abort(const std::string& reason);
-  [[nodiscard]] const bootstrap::Fate& fate() const noexcept { return fate_; }
+  [[nodiscard]] const bootstrap::FailureState& failure() const noexcept { return failure_; }
 
   /// From now on runs this schedule for its collective. All ranks must call with the same one.
   void use_schedule(std::shared_ptr<const schedule::Checked> checked);
@@ -140,6 +144,9 @@ class Communicator final : public executor::WaitHook {
   void exchange(std::span<std::byte> all, std::size_t bytes_each);
   /// The algorithm that this call runs with.
   std::string algorithm_of(const CollectiveCall& call);
+  /// The machine that the ranks run on, with the ranks at their GPUs after attach_device(). Equal
+  /// on all ranks. Local; the first call may take some milliseconds. Valid until attach_device().
+  const Machine& machine();
   /// What may run this call, the cheapest first, what does, and who chose it (comm/explain.h).
   struct Explained {
     std::vector<tune::Choice> candidates;
@@ -173,6 +180,8 @@ class Communicator final : public executor::WaitHook {
   tune::Tuner& tuner() noexcept { return *tuner_; }
   [[nodiscard]] int point_to_point_channel() const noexcept { return point_to_point_channel_; }
   [[nodiscard]] const tune::GroupFacts& facts() const noexcept { return facts_; }
+  /// nullptr on a machine that is there.
+  [[nodiscard]] const Emulation* emulation() const noexcept { return emulation_.get(); }
   [[nodiscard]] bool check_calls() const noexcept { return check_calls_; }
 
  private:
@@ -209,6 +218,9 @@ class Communicator final : public executor::WaitHook {
   std::uint32_t next_number() noexcept { return ++calls_; }
 
   PreparedCollective& prepared(const CollectiveCall& call, const tune::Choice& choice);
+  const Machine& known_machine();
+  // Collective: the machine with each rank on its GPU.
+  std::shared_ptr<const Machine> machine_on_devices(int device);
 
   struct Key {
     Collective collective;
@@ -220,13 +232,17 @@ class Communicator final : public executor::WaitHook {
 
   Runtime& runtime_;
   Config config_;
-  bootstrap::Fate fate_;
+  bootstrap::FailureState failure_;
   // Destroyed bottom up: links use the bootstrap, tasks use the links.
   std::unique_ptr<bootstrap::Bootstrap> bootstrap_;
   int rank_ = 0;
   int size_ = 1;
   std::uint64_t identity_ = 0;
   tune::GroupFacts facts_;
+  std::vector<int> host_of_rank_;           // as in Seats
+  std::shared_ptr<const Machine> machine_;  // null as long as nobody needed found_'s
+  std::unique_ptr<FoundHosts> found_;       // null where machine_ was given
+  std::unique_ptr<Emulation> emulation_;
   std::unique_ptr<link::Links> links_;
   std::unique_ptr<tune::Tuner> tuner_;
   std::unique_ptr<DeviceGroup> device_;
@@ -243,6 +259,7 @@ class Communicator final : public executor::WaitHook {
   };
   Last last_;
   int point_to_point_channel_ = 0;
+  std::uint32_t lag_slots_ = 0;
   bool check_calls_ = true;
   std::uint32_t calls_ = 0;
   bool finalized_ = false;

@@ -2,6 +2,7 @@
 #include "comm/communicator.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -405,7 +407,7 @@ TEST(Communicator, ARefusedGroupBreaksItsCommunicators) {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   EXPECT_EQ(error_of([&] { group.end(); }).first, Errc::kInvalidUsage);
   waits.join();  // it is told
-  for (auto& comm : comms) EXPECT_TRUE(comm->fate().broken());
+  for (auto& comm : comms) EXPECT_TRUE(comm->failure().broken());
 }
 
 TEST(Communicator, AForkedChildCannotUseIt) {
@@ -630,7 +632,7 @@ TEST(Communicator, AbortAndDestructionEndAnOperationOfAnotherThread) {
     std::vector<float> data(4, 1.0F);
     comm->run(all_reduce(data, data));
     // Takes no part in the second call; is told of the abort.
-    while (!comm->fate().broken()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (!comm->failure().broken()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
   std::unique_ptr<Communicator> comm = Communicator::join(id, 0, 2, runtime);
   std::vector<float> data(4, 1.0F);
@@ -650,62 +652,56 @@ TEST(Communicator, AbortAndDestructionEndAnOperationOfAnotherThread) {
   EXPECT_EQ(error.first, Errc::kAborted) << error.second;
 }
 
-TEST(Communicator, TimesOutAfterItsOwnTimeoutWhereThatIsShorterThanTheSetting) {
+TEST(Communicator, KnowsHowItsRanksShareTheProcessors) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);  // for the threads of the ranks, too
   Runtime runtime;
   quiet(runtime);
-  runtime.set("TIMEOUT", "1h", "test");
-  std::atomic<bool> timed_out{false};
+  with_ranks(3, runtime,
+             [](Communicator& comm) { EXPECT_EQ(comm.facts().ranks_per_processor, 3); });
+  EXPECT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
+// How an operation of rank 0 ends to which rank 1 does not come, by the setting TIMEOUT and a
+// timeout of the communicator's own.
+std::pair<Errc, std::string> ends_without_rank_1(const char* setting,
+                                                 std::optional<std::chrono::milliseconds> own) {
+  Runtime runtime;
+  quiet(runtime);
+  runtime.set("TIMEOUT", setting, "test");
+  std::atomic<bool> ended{false};
+  std::pair<Errc, std::string> error;
   with_ranks(2, runtime, [&](Communicator& comm) {
     if (comm.rank() == 1) {
-      while (!timed_out) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      while (!ended) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return;
     }
+    if (own.has_value()) comm.set_timeout(*own);
     std::vector<float> data(4, 1.0F);
-    comm.set_timeout(std::chrono::milliseconds(100));
-    EXPECT_EQ(error_of([&] { comm.run(all_reduce(data, data)); }).first, Errc::kTimeout);
-    timed_out = true;
+    error = error_of([&] { comm.run(all_reduce(data, data)); });
+    ended = true;
   });
+  return error;
+}
+
+TEST(Communicator, TimesOutAfterItsOwnTimeoutWhereThatIsShorterThanTheSetting) {
+  const auto [code, text] = ends_without_rank_1("1h", std::chrono::milliseconds(100));
+  EXPECT_EQ(code, Errc::kTimeout) << text;
 }
 
 TEST(Communicator, TimesOutAfterTheSettingWhereThatIsShorterThanItsOwn) {
-  Runtime runtime;
-  quiet(runtime);
-  runtime.set("TIMEOUT", "300ms", "test");
-  std::atomic<bool> timed_out{false};
-  with_ranks(2, runtime, [&](Communicator& comm) {
-    if (comm.rank() == 1) {
-      while (!timed_out) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      return;
-    }
-    std::vector<float> data(4, 1.0F);
-    comm.set_timeout(std::chrono::hours(1));
-    EXPECT_EQ(error_of([&] { comm.run(all_reduce(data, data)); }).first, Errc::kTimeout);
-    timed_out = true;
-  });
+  const auto [code, text] = ends_without_rank_1("300ms", std::chrono::hours(1));
+  EXPECT_EQ(code, Errc::kTimeout) << text;
 }
 
 TEST(Communicator, TimesOutNamingTheRankThatDidNotCome) {
-  Runtime runtime;
-  quiet(runtime);
-  runtime.set("TIMEOUT", "500ms", "test");
-  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
-  std::vector<std::thread> threads;
-  std::atomic<bool> timed_out{false};
-  for (int r = 0; r < 2; ++r) {
-    threads.emplace_back([&, r] {
-      const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime);
-      std::vector<float> data(4, 1.0F);
-      if (r == 1) {
-        while (!timed_out) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        return;
-      }
-      const auto [code, text] = error_of([&] { comm->run(all_reduce(data, data)); });
-      EXPECT_EQ(code, Errc::kTimeout) << text;
-      EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
-      timed_out = true;
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const auto [code, text] = ends_without_rank_1("500ms", std::nullopt);
+  EXPECT_EQ(code, Errc::kTimeout) << text;
+  EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
 }
 
 TEST(Communicator, ASplitThatTimesOutBreaksIt) {
@@ -715,8 +711,8 @@ TEST(Communicator, ASplitThatTimesOutBreaksIt) {
   const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
   std::thread other([&] {
     const std::unique_ptr<Communicator> comm = Communicator::join(id, 1, 2, runtime);
-    while (!comm->fate().broken()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    EXPECT_NE(std::string(comm->fate().error().what()).find("rank 0"), std::string::npos);
+    while (!comm->failure().broken()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_NE(std::string(comm->failure().error().what()).find("rank 0"), std::string::npos);
   });
   const std::unique_ptr<Communicator> comm = Communicator::join(id, 0, 2, runtime);
   const auto split = [&] { (void)comm->split(0, 0); };

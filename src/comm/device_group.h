@@ -98,6 +98,9 @@ int device_count();
 /// @throws Error kInvalidArgument for a number that no GPU has; kCuda
 std::string describe_device(int device);
 
+/// A GPU's PCI address, "0000:3B:00.0". @throws Error kCuda
+std::string device_bus_id(int device);
+
 /// The calling thread's current device. @throws Error kCuda
 int current_device();
 

@@ -1,26 +1,47 @@
 #include "comm/explain.h"
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "comm/collective_call.h"
 #include "comm/communicator.h"
+#include "plan/planner.h"
 
 namespace ropewalk::comm {
 namespace {
 
-// Of the operations whose larger buffer has a block for each rank.
-bool has_block_per_rank(Collective collective) {
-  switch (collective) {
-    case Collective::kAllGather:
-    case Collective::kReduceScatter:
-    case Collective::kAllToAll:
-    case Collective::kGather:
-    case Collective::kScatter: return true;
-    case Collective::kAllReduce:
-    case Collective::kBroadcast:
-    case Collective::kReduce:
-    case Collective::kSendRecv: return false;
+using nlohmann::json;
+
+// What no schedule can exceed on the machine; null for operations without plans.
+json bound_of(const topology::Topology& machine, Collective collective, int root) {
+  const auto& planned = plan::planned_collectives();
+  if (std::find(planned.begin(), planned.end(), collective) == planned.end() ||
+      machine.gpus().size() < 2) {
+    return nullptr;
   }
-  return false;
+  plan::Request request;
+  request.collective = collective;
+  request.root = has_root(collective) ? root : 0;
+  try {
+    const plan::Bound bound = plan::make_bound(machine, request);
+    return {{"algbw_gbps", bound.algbw.to_double()}, {"words", bound.why.words}};
+  } catch (const Error&) {
+    return nullptr;  // more GPUs than are planned for
+  }
+}
+
+json limiting_links(const topology::Topology& machine, const tune::Choice& choice) {
+  json links = json::array();
+  for (const tune::LinkShare& used : choice.limiting_links) {
+    const topology::Link& link = machine.link(static_cast<std::size_t>(used.link));
+    links.push_back({{"link", fmt::format("{}->{}", machine.node(link.source).id,
+                                          machine.node(link.destination).id)},
+                     {"type", name(link.type)},
+                     {"capacity", link.capacity},
+                     {"load", used.share * choice.algbw_gbps}});
+  }
+  return links;
 }
 
 }  // namespace
@@ -30,28 +51,46 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
   call.collective = collective;
   call.type = DataType::kUint8;
   call.root = has_root(collective) ? root : 0;
-  const auto ranks = static_cast<std::size_t>(comm.size());
-  call.count = has_block_per_rank(collective) ? bytes / ranks : bytes;
+  // A root's buffers are the largest.
+  call.count = 1;
+  const Extent of_one = extent_of(call, call.root, comm.size());
+  call.count = bytes / std::max(of_one.input_bytes, of_one.output_bytes);
   const Communicator::Explained explained = comm.explain(call);
 
-  nlohmann::json candidates = nlohmann::json::array();
+  const topology::Topology* machine = comm.tuner().machine();
+  json candidates = json::array();
+  json limits = json::array();
   for (const tune::Choice& choice : explained.candidates) {
     const bool by_address = choice.address_chunk_bytes > 0;
     candidates.push_back(
         {{"algorithm", choice.algorithm},
+         {"kind", choice.routed == nullptr ? "shape" : "plan"},
          {"channels", choice.channels},
          {"chunk_bytes", by_address ? choice.address_chunk_bytes : choice.chunk_bytes},
          {"by_address", by_address},
-         {"predicted_us", choice.predicted_seconds * 1e6}});
+         {"predicted_us", choice.predicted_seconds * 1e6},
+         {"algbw_gbps", choice.algbw_gbps > 0 && std::isfinite(choice.algbw_gbps)
+                            ? json(choice.algbw_gbps)
+                            : json()}});
+    if (machine != nullptr && choice.algorithm == explained.chosen) {
+      limits = limiting_links(*machine, choice);
+    }
   }
   const std::string network = comm.links().network();
-  const nlohmann::json report = {
+  const Machine& placed = comm.machine();
+  const json report = {
       {"operation", name(collective)},
       {"bytes", bytes},
-      {"root", has_root(collective) ? nlohmann::json(root) : nlohmann::json()},
+      {"root", has_root(collective) ? json(root) : json()},
       {"ranks", comm.size()},
       {"hosts", comm.facts().num_hosts},
-      {"network", network.empty() ? nlohmann::json() : nlohmann::json(network)},
+      {"network", network.empty() ? json() : json(network)},
+      {"machine",
+       {{"name", placed.topology.name()},
+        {"origin", placed.origin},
+        {"fingerprint", fingerprint(placed)}}},
+      {"bound", machine == nullptr ? json() : bound_of(*machine, collective, root)},
+      {"limiting_links", std::move(limits)},
       {"candidates", std::move(candidates)},
       {"chosen", explained.chosen},
       {"chosen_by", explained.chosen_by}};

@@ -15,9 +15,15 @@ class Communicator;
 ///
 /// `bytes` is the size as nccl-tests and `ropewalk bench -b` count it: that of the larger of a
 /// rank's two buffers. Fields: operation, bytes, root (null without one), ranks, hosts, network
-/// (the transport between hosts, null without), candidates[] (the cheapest first: algorithm,
-/// channels, chunk_bytes, by_address, predicted_us), chosen, chosen_by ("cost model", "setting
-/// ALGORITHM", "rwCommUseSchedule").
+/// (the transport between hosts, null without), machine (name, origin, fingerprint:
+/// comm/machine.h), candidates[] (the cheapest first: algorithm, kind ("shape", or "plan" for what
+/// was planned for this machine), channels, chunk_bytes, by_address, predicted_us, algbw_gbps),
+/// chosen, chosen_by ("cost model", "setting ALGORITHM", "rwCommUseSchedule").
+///
+/// Where each rank has a GPU of the machine (Machine::planned): bound {algbw_gbps, words} for
+/// operations that plans are made for, algbw_gbps of each candidate in the limit of long messages,
+/// and limiting_links[] of the chosen one (link "a->b", type, capacity and load in GB/s in that
+/// limit, the busiest of its links). Else null, null and [].
 ///
 /// Local, and no operation: other ranks need not call.
 /// @throws Error kInvalidArgument for a root that is not there, or an ALGORITHM that cannot do this

@@ -63,8 +63,8 @@ class Interrupted : public testing::Test {
     std::string told;
     std::thread other([&] {
       const std::unique_ptr<Communicator> comm = Communicator::join(id, 1, 2, runtime_);
-      while (!comm->fate().broken()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      told = comm->fate().error().what();
+      while (!comm->failure().broken()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      told = comm->failure().error().what();
     });
     const std::unique_ptr<Communicator> comm = Communicator::join(id, 0, 2, runtime_);
     waits(*comm);
@@ -215,8 +215,8 @@ TEST_F(Interrupted, AGroupOfOperations) {
     group.end();
   };
   EXPECT_EQ(error_of(end).first, Errc::kInterrupted);
-  EXPECT_TRUE(ranks[0]->fate().broken());
-  EXPECT_TRUE(ranks[1]->fate().broken());
+  EXPECT_TRUE(ranks[0]->failure().broken());
+  EXPECT_TRUE(ranks[1]->failure().broken());
 }
 
 }  // namespace

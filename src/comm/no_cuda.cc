@@ -16,6 +16,8 @@ int device_count() { return 0; }
 
 std::string describe_device(int /*device*/) { throw Error(Errc::kInvalidUsage, why_no_device()); }
 
+std::string device_bus_id(int /*device*/) { throw Error(Errc::kInvalidUsage, why_no_device()); }
+
 std::unique_ptr<StreamMark> mark_stream(int /*device*/, DeviceStream /*stream*/) {
   throw Error(Errc::kInvalidUsage, why_no_device());
 }

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
+#include <utility>
 
 #include "comm/scaling.h"
 #include "core/error.h"
+#include "schedule/lags.h"
 #include "schedule/layout.h"
 
 namespace ropewalk::comm {
@@ -14,39 +17,75 @@ namespace {
 // one line.
 constexpr std::size_t kGranuleBytes = 128;
 
+// The route of the messages from one rank to another on a channel: that of the first one. A plan's
+// trees may take several paths between two ranks that it joins through switches; they are then all
+// paced as this one.
+link::Route route_of(const tune::RoutedSchedule& routed, int channel, int source, int destination) {
+  const schedule::StepList& steps =
+      routed.checked->schedule()
+          .programs[static_cast<std::size_t>(source)][static_cast<std::size_t>(channel)];
+  for (const schedule::Step& step : steps) {
+    if (std::ranges::find(step.send, destination) == step.send.end()) continue;
+    const std::vector<int>* path = routed.routes.find(channel, step.block, source, destination);
+    if (path != nullptr) return *path;
+  }
+  return {};
+}
+
 }  // namespace
 
-PreparedCollective::PreparedCollective(std::shared_ptr<const schedule::Checked> checked, int rank)
+PreparedCollective::PreparedCollective(std::shared_ptr<const schedule::Checked> checked, int rank,
+                                       const tune::RoutedSchedule* routed, std::uint32_t lag_slots)
     : checked_(std::move(checked)) {
   const int channels = checked_->schedule().num_channels();
   programs_.reserve(static_cast<std::size_t>(channels));
   for (int c = 0; c < channels; ++c) {
     programs_.push_back(executor::make_program(checked_->schedule(), checked_->report(), rank, c));
+    if (lag_slots == 0) continue;
+    const auto lags = schedule::find_lags(checked_->schedule(), c, lag_slots);
+    executor::set_lags(programs_.back(), lags[static_cast<std::size_t>(rank)]);
   }
   all_by_address_ = tune::ScheduleShape::of(*checked_).by_address;
   for (const executor::Program& program : programs_) {
     executor::Strand strand;
     strand.program = &program;
+    for (const executor::StepRecord& step : program.steps) {
+      strand.last_lag = std::max(strand.last_lag, step.lag);
+    }
     strand.sends.resize(program.send_peers.size());
     strand.receives.resize(program.receive_peers.size());
     strand.sources.resize(program.max_operands);
     strand.destinations.resize(program.max_sends + 1);
     strands_.push_back(std::move(strand));
+    Routes routes{std::vector<link::Route>(program.send_peers.size()),
+                  std::vector<link::Route>(program.receive_peers.size())};
+    if (routed != nullptr) {
+      for (std::size_t k = 0; k < program.send_peers.size(); ++k) {
+        routes.sends[k] = route_of(*routed, program.channel, rank, program.send_peers[k]);
+      }
+      for (std::size_t k = 0; k < program.receive_peers.size(); ++k) {
+        routes.receives[k] = route_of(*routed, program.channel, program.receive_peers[k], rank);
+      }
+    }
+    routes_.push_back(std::move(routes));
   }
 }
 
 bool PreparedCollective::connect_more(link::Links& links) {
   bool all = true;
-  for (executor::Strand& strand : strands_) {
+  for (std::size_t s = 0; s < strands_.size(); ++s) {
+    executor::Strand& strand = strands_[s];
     for (std::size_t k = 0; k < strand.receives.size(); ++k) {
-      strand.receives[k] =
-          links.receive_end(strand.program->channel, strand.program->receive_peers[k]);
+      strand.receives[k] = links.receive_end(
+          strand.program->channel, strand.program->receive_peers[k], routes_[s].receives[k]);
       all &= strand.receives[k] != nullptr;
     }
   }
-  for (executor::Strand& strand : strands_) {
+  for (std::size_t s = 0; s < strands_.size(); ++s) {
+    executor::Strand& strand = strands_[s];
     for (std::size_t k = 0; k < strand.sends.size(); ++k) {
-      strand.sends[k] = links.send_end(strand.program->channel, strand.program->send_peers[k]);
+      strand.sends[k] = links.send_end(strand.program->channel, strand.program->send_peers[k],
+                                       routes_[s].sends[k]);
       all &= strand.sends[k] != nullptr;
     }
   }
@@ -95,6 +134,11 @@ void PreparedCollective::cut(const CollectiveCall& call, const tune::Choice& cho
     chunk_bytes = choice.address_chunk_bytes;
     call_.address_bytes = std::min(choice.address_bytes, choice.chunk_bytes);
   }
+  // Channels of different weights (a plan's) take the same number of rounds, each with chunks of
+  // its own size: links are shared chunk by chunk, so that all channels end together.
+  const bool weighted = std::adjacent_find(schedule.weight.begin(), schedule.weight.end(),
+                                           std::not_equal_to<>()) != schedule.weight.end();
+  std::size_t rounds = 1;
   for (std::size_t c = 0; c < strands_.size(); ++c) {
     executor::Strand& strand = strands_[c];
     const schedule::Range range = schedule::channel_range(
@@ -103,6 +147,14 @@ void PreparedCollective::cut(const CollectiveCall& call, const tune::Choice& cho
     strand.length = range.count;
     strand.part_length = schedule::part_range({0, range.count}, schedule.parts, 0, granule).count;
     strand.chunk_length = std::max<std::size_t>(1, chunk_bytes / element);
+    strand.rounds = (strand.part_length + strand.chunk_length - 1) / strand.chunk_length;
+    rounds = std::max(rounds, strand.rounds);
+  }
+  if (!weighted || rounds == 1) return;
+  for (executor::Strand& strand : strands_) {
+    const std::size_t even = (strand.part_length + rounds - 1) / rounds;
+    strand.chunk_length = std::min(
+        strand.chunk_length, std::max<std::size_t>(1, (even + granule - 1) / granule) * granule);
     strand.rounds = (strand.part_length + strand.chunk_length - 1) / strand.chunk_length;
   }
 }

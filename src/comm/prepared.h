@@ -19,7 +19,11 @@ namespace ropewalk::comm {
 /// Threads: one at a time; at most one call at a time is armed.
 class PreparedCollective {
  public:
-  PreparedCollective(std::shared_ptr<const schedule::Checked> checked, int rank);
+  /// @param routed  where the schedule was made for the machine: whose links go its routes; or null
+  /// @param lag_slots  chunks that a link holds, where links take so long that steps which receive
+  ///                   should lag behind those which send (schedule/lags.h); 0: round by round
+  PreparedCollective(std::shared_ptr<const schedule::Checked> checked, int rank,
+                     const tune::RoutedSchedule* routed = nullptr, std::uint32_t lag_slots = 0);
 
   /// Asks for the links. @return true when all are connected; call again otherwise
   bool connect(link::Links& links) { return connected_ || connect_more(links); }
@@ -46,7 +50,7 @@ class PreparedCollective {
   bool connect_more(link::Links& links);
   void restart() noexcept {
     for (executor::Strand& strand : strands_) {
-      strand.round = 0;
+      strand.turn = 0;
       strand.step = 0;
     }
   }
@@ -56,6 +60,12 @@ class PreparedCollective {
   std::shared_ptr<const schedule::Checked> checked_;
   std::vector<executor::Program> programs_;  // per channel; not resized once strands point into it
   std::vector<executor::Strand> strands_;    // the same order
+  // Of each strand's links, in the order of Program::send_peers and receive_peers.
+  struct Routes {
+    std::vector<link::Route> sends;
+    std::vector<link::Route> receives;
+  };
+  std::vector<Routes> routes_;
   executor::Call call_;
   // What `call_` and the strands' lengths were last set for.
   struct Shape {

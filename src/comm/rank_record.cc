@@ -16,7 +16,6 @@
 #include "core/log.h"
 #include "core/process_memory.h"
 #include "core/units.h"
-#include "schedule/compile.h"
 #include "tune/forced_algorithms.h"
 #include "tune/processors.h"
 
@@ -40,6 +39,8 @@ struct RankRecord {
   std::uint32_t channels = 0;
   std::uint8_t single_copy = 0;  // 0 off, 1 auto, 2 on
   std::uint8_t check_calls = 0;
+  std::uint8_t topology_given = 0;
+  std::uint8_t emulated = 0;
   std::uint64_t single_copy_bytes = 0;
   std::array<char, 8> protocol{};
   std::array<std::uint8_t, kNumCollectives> algorithms{};  // that are forced, see forced_places()
@@ -50,6 +51,13 @@ struct RankRecord {
 // Over sockets a chunk costs two system calls; beyond this size they are little beside its copies.
 // (Against 32 KiB, exchanges of 256 KiB and more then take 0.8 to 0.9 of the time.)
 constexpr std::uint32_t kNetworkSlotBytes = 64 << 10;
+
+// Plans have a channel for each of their trees. Links take addresses for all pairs of ranks.
+constexpr int kPlannedChannels = 16;
+constexpr int kMostPlannedRanks = 64;
+
+// As links between GPUs have: a chunk of them is long beside what a link takes to begin.
+constexpr std::uint32_t kEmulatedSlotBytes = 512 << 10;
 
 struct SegmentName {
   std::array<char, 32> server{};  // empty for ranks that lead no host
@@ -74,8 +82,8 @@ std::array<std::uint8_t, kNumCollectives> forced_places(const Config& config) {
   std::array<std::uint8_t, kNumCollectives> places{};
   for (const auto& [collective, name] : tune::forced_algorithms(config.text(Setting::kAlgorithm))) {
     std::uint8_t place = 1;
-    for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
-      if (algorithm.name == name) places[static_cast<std::size_t>(collective)] = place;
+    for (const std::string& algorithm : tune::algorithm_names()) {
+      if (algorithm == name) places[static_cast<std::size_t>(collective)] = place;
       ++place;
     }
   }
@@ -83,9 +91,9 @@ std::array<std::uint8_t, kNumCollectives> forced_places(const Config& config) {
 }
 
 std::string_view forced_name(std::uint8_t place) {
-  const std::span<const schedule::Algorithm> known = schedule::algorithms();
+  const std::vector<std::string>& known = tune::algorithm_names();
   if (place == 0) return "auto";
-  return place <= known.size() ? known[place - 1U].name : "one that is not known here";
+  return place <= known.size() ? std::string_view(known[place - 1U]) : "one that is not known here";
 }
 
 // What ranks choose by, each for itself, must be equal for them to choose identically.
@@ -101,6 +109,11 @@ void require_equal_settings(const RankRecord& mine, const RankRecord& theirs, in
   require(std::string_view(mine.protocol.data()), std::string_view(theirs.protocol.data()),
           "setting PROTOCOL");
   require(std::string_view(mine.net.data()), std::string_view(theirs.net.data()), "setting NET");
+  // What machine it is, is compared when it was read.
+  const auto emulated = [](const RankRecord& record) {
+    return std::string_view(record.emulated != 0 ? "a machine" : "none");
+  };
+  require(emulated(mine), emulated(theirs), "setting EMULATE");
   for (std::size_t c = 0; c < mine.algorithms.size(); ++c) {
     require(forced_name(mine.algorithms[c]), forced_name(theirs.algorithms[c]),
             fmt::format("setting ALGORITHM of {}", name(static_cast<Collective>(c))));
@@ -118,7 +131,9 @@ std::uint32_t given_slot_bytes(const Config& config) {
 }  // namespace
 
 std::string host_identity(const Config& config, int rank) {
-  if (config.text(Setting::kLinks) == "network") return fmt::format("rank {}", rank);
+  if (config.text(Setting::kLinks) == "network" || !config.text(Setting::kEmulate).empty()) {
+    return fmt::format("rank {}", rank);
+  }
   if (const std::string& given = config.text(Setting::kHostId); !given.empty()) return given;
   std::array<char, 64> network{};
   const ssize_t length = readlink("/proc/self/ns/net", network.data(), network.size() - 1);
@@ -148,6 +163,8 @@ Neighbourhood exchange_records(bootstrap::Bootstrap& bootstrap, const Config& co
   mine.processors = tune::Processors::usable();
   const std::string& single_copy = config.text(Setting::kSingleCopy);
   mine.single_copy = single_copy == "off" ? 0 : single_copy == "on" ? 2 : 1;
+  mine.emulated = config.text(Setting::kEmulate).empty() ? 0 : 1;
+  mine.topology_given = config.text(Setting::kTopology).empty() ? 0 : 1;
   mine.check_calls = config.flag(Setting::kCheckCalls) ? 1 : 0;
   mine.single_copy_bytes = config.bytes(Setting::kSingleCopyBytes);
   const std::string& protocol = config.text(Setting::kProtocol);
@@ -163,6 +180,7 @@ Neighbourhood exchange_records(bootstrap::Bootstrap& bootstrap, const Config& co
   std::map<std::string, std::vector<int>> hosts;
   std::map<std::string, std::set<std::uint64_t>> processes;
   std::map<std::string, std::vector<tune::Processors>> machines;
+  std::map<std::string, int> host_numbers;  // by their first ranks
   bool single_copy_wanted = true;
   for (int r = 0; r < size; ++r) {
     const RankRecord& record = records[static_cast<std::size_t>(r)];
@@ -170,6 +188,11 @@ Neighbourhood exchange_records(bootstrap::Bootstrap& bootstrap, const Config& co
     require_equal(mine.size, record.size, "build of Ropewalk", rank, r);
     require_equal_settings(mine, record, rank, r);
     hosts[record.host.data()].push_back(r);
+    const int new_number = static_cast<int>(host_numbers.size());
+    place.seats.host_of_rank.push_back(
+        host_numbers.try_emplace(record.host.data(), new_number).first->second);
+    place.seats.processors.push_back(record.processors);
+    place.topology_given |= record.topology_given != 0;
     place.facts.same_process &= record.process_token == mine.process_token;
     // Hosts may be containers of one machine.
     machines[record.machine.data()].push_back(record.processors);
@@ -185,13 +208,20 @@ Neighbourhood exchange_records(bootstrap::Bootstrap& bootstrap, const Config& co
         std::max(place.facts.ranks_per_processor, tune::ranks_per_processor(processors));
   }
   place.shape.slots = mine.slots;
-  place.shape.slot_bytes = mine.slot_bytes > 0         ? mine.slot_bytes
-                           : place.facts.num_hosts > 1 ? kNetworkSlotBytes
-                                                       : kSlotBytes;
+  place.shape.slot_bytes = mine.slot_bytes > 0                       ? mine.slot_bytes
+                           : !config.text(Setting::kEmulate).empty() ? kEmulatedSlotBytes
+                           : place.facts.num_hosts > 1               ? kNetworkSlotBytes
+                                                                     : kSlotBytes;
   place.facts.slot_bytes = place.shape.slot_bytes;
   place.constants = records[0].constants;
   // Two strands suffice for double trees; wide groups keep the segment's address range in bounds.
   place.channels = std::max(2, static_cast<int>(mine.channels));
+  // By what all know alike: a TOPOLOGY that one rank lacks is told later.
+  const bool planned = place.topology_given || !config.text(Setting::kEmulate).empty();
+  if (planned && size <= kMostPlannedRanks) {
+    place.channels = std::max(place.channels, kPlannedChannels);
+  }
+  place.facts.max_channels = place.channels;
 
   // The first rank of a host makes the segment; the others fetch it.
   const std::vector<int>& local = hosts[mine.host.data()];

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
+#include "comm/placement.h"
 #include "comm/runtime.h"
 #include "link/host_segment.h"
 #include "link/links.h"
@@ -17,6 +18,8 @@ namespace ropewalk::comm {
 struct Neighbourhood {
   tune::GroupFacts facts;
   std::vector<link::PeerReach> reach;  ///< by rank
+  Seats seats;
+  bool topology_given = false;  ///< some rank has the setting TOPOLOGY
   std::shared_ptr<link::HostSegment> segment;
   executor::FifoShape shape;
   int channels = 1;  ///< of collectives; the one after them carries point-to-point traffic

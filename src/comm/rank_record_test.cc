@@ -37,6 +37,7 @@ Outcomes with_settings(const std::string& name, const Settings& values,
     threads.emplace_back([&, r] {
       Runtime runtime;
       runtime.set("TUNE", "0", "test");
+      runtime.set("TOPOLOGY_CACHE", "off", "test");
       runtime.set("SOCKET_IFNAME", "lo", "test");
       runtime.set("TIMEOUT", "20s", "test");
       runtime.set(name, values[r], "test");
@@ -69,6 +70,7 @@ const std::vector<Difference> kDifferences = {
      "setting SINGLE_COPY_BYTES",
      {"1K", "1K", "1M"},
      {"1024", "1024", "1048576"}},
+    {"EMULATE", "setting EMULATE", {"", "", "dgx1v"}, {"none", "none", "a machine"}},
     {"PROTOCOL", "setting PROTOCOL", {"auto", "auto", "ll"}, {"auto", "auto", "ll"}},
     {"ALGORITHM",
      "setting ALGORITHM of all_reduce",

@@ -1,4 +1,5 @@
-// What the communicators of a process share: settings, checked schedules, the service thread.
+// What the communicators of a process share: settings, checked schedules, the service thread, what
+// is known of the host.
 #pragma once
 
 #include <map>
@@ -10,6 +11,8 @@
 #include "core/settings.h"
 #include "link/host_segment.h"
 #include "schedule/checked.h"
+#include "topology/kept_host.h"
+#include "tune/kept_plans.h"
 
 namespace ropewalk::comm {
 
@@ -29,6 +32,8 @@ class Runtime {
 
   [[nodiscard]] bootstrap::Context& context() noexcept { return context_; }
   [[nodiscard]] schedule::CheckedSchedules& schedules() noexcept { return schedules_; }
+  [[nodiscard]] const std::shared_ptr<tune::KeptPlans>& plans() const noexcept { return plans_; }
+  [[nodiscard]] topology::KeptHost& host() noexcept { return host_; }
   /// Random number of this process: equal in two ranks' records only if they share its memory.
   [[nodiscard]] std::uint64_t token() const noexcept { return token_; }
 
@@ -52,6 +57,8 @@ class Runtime {
   std::unique_ptr<Config> config_ RW_GUARDED_BY(config_mutex_);
   bootstrap::Context context_;
   schedule::CheckedSchedules schedules_;
+  const std::shared_ptr<tune::KeptPlans> plans_ = std::make_shared<tune::KeptPlans>();
+  topology::KeptHost host_;
   std::uint64_t token_ = 0;
   Mutex segments_mutex_;  // also held while a rank opens a segment: one of a process does
   std::map<std::string, std::weak_ptr<link::HostSegment>> segments_ RW_GUARDED_BY(segments_mutex_);

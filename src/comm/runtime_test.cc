@@ -7,6 +7,9 @@
 #include <thread>
 #include <vector>
 
+#include "core/error.h"
+#include "core/log.h"
+
 namespace ropewalk::comm {
 namespace {
 
@@ -29,6 +32,23 @@ TEST(Runtime, SettingsMadeAtOnceAreAllKept) {
     ASSERT_EQ(config.duration(Setting::kPeerLossTime).count(), (1000 + round) * 1000) << round;
     ASSERT_EQ(config.bytes(Setting::kSlotBytes), static_cast<std::size_t>(1000 + round)) << round;
   }
+}
+
+TEST(Runtime, AnAlgorithmThatIsNoneIsRefusedWhereItIsSet) {
+  Runtime runtime;
+  EXPECT_THROW(runtime.set("ALGORITHM", "all_reduce=zigzag", "test"), Error);
+  EXPECT_EQ(runtime.config().text(Setting::kAlgorithm),
+            Runtime().config().text(Setting::kAlgorithm));
+}
+
+TEST(Runtime, ASettingOfTheLogHoldsAtOnce) {
+  Runtime runtime;
+  const std::string before = runtime.config().text(Setting::kDebug);
+  runtime.set("DEBUG", "INFO", "test");
+  EXPECT_TRUE(log::enabled(log::Level::kInfo, log::kInit));
+  runtime.set("DEBUG", "NONE", "test");
+  EXPECT_FALSE(log::enabled(log::Level::kWarn, log::kAll));
+  runtime.set("DEBUG", before, "test");
 }
 
 }  // namespace

@@ -162,7 +162,7 @@ std::string PointToPointTask::describe() const {
 std::vector<int> blocking_peers(executor::Strand& strand, const executor::HostTeam& team) {
   std::vector<int> peers;
   const executor::Program& program = *strand.program;
-  if (strand.round < strand.rounds && strand.step < program.steps.size()) {
+  if (strand.turn < strand.rounds + strand.last_lag && strand.step < program.steps.size()) {
     const executor::StepRecord& step = program.steps[strand.step];
     for (std::uint32_t k = 0; k < step.num_operands; ++k) {
       const std::int32_t operand = program.operands[step.first_operand + k];

@@ -9,11 +9,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "core/error.h"
 #include "core/log.h"
 #include "core/random.h"
+#include "core/socket.h"
 #include "core/unix_socket.h"
 
 namespace ropewalk {
@@ -45,12 +47,9 @@ int milliseconds_left(std::chrono::steady_clock::time_point deadline) {
 
 bool wait_readable(int socket, std::chrono::steady_clock::time_point deadline) {
   for (;;) {
-    pollfd entry{socket, POLLIN, 0};
     const int left = milliseconds_left(deadline);
-    const int ready = poll(&entry, 1, left);
-    if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) throw system_error(errno, "poll of a descriptor socket");
-    if (ready == 0 && left == 0) return false;
+    if (wait_ready(socket, POLLIN, left)) return true;
+    if (left == 0) return false;
   }
 }
 
@@ -122,7 +121,8 @@ FileDescriptor fetch_descriptor(std::string_view name,
     if (milliseconds_left(deadline) == 0) {
       throw Error(Errc::kTimeout, "connecting to a peer's descriptor socket: its queue is full");
     }
-    poll(nullptr, 0, 1);  // the queue is full: nothing to wait on but time
+    // The queue is full: nothing to wait on but time.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   if (!peer_of(receiver.get()).same_user) {
     throw Error(Errc::kSystem, "a process of another user owns the peer's descriptor socket");

@@ -6,6 +6,10 @@
 
 namespace ropewalk {
 
+/// Calls `handler` in every forked child, in its one thread. Once for each handler; at most 8 of
+/// them. It must not wait for locks, which another thread may have held.
+void call_in_forked_child(void (*handler)());
+
 /// How many forks lie between the first process and this one. For Belonging alone.
 extern std::atomic<std::uint32_t> fork_generation;
 

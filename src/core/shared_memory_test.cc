@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <functional>
@@ -132,6 +134,22 @@ INSTANTIATE_TEST_SUITE_P(All, Backings,
                            }
                            return "Unknown";
                          });
+
+TEST_P(Backings, UnmapsWhenItEnds) {
+  // In a process of its own: nothing else takes the addresses in between.
+  EXPECT_EQ(in_child([] {
+              std::optional<SharedMemory> made = create(1);
+              if (!made) return kSkipped;
+              std::byte* const page = made->data();
+              const std::size_t bytes = made->size();
+              EXPECT_EQ(msync(page, bytes, MS_ASYNC), 0) << "mapped while it lives";
+              made.reset();
+              EXPECT_EQ(msync(page, bytes, MS_ASYNC), -1);
+              EXPECT_EQ(errno, ENOMEM);
+              return 0;
+            }),
+            GetParam() == ShmBacking::kDevShm && access("/dev/shm", W_OK) != 0 ? kSkipped : 0);
+}
 
 TEST(SharedMemory, PeersCannotCutAMemfdShort) {
   const SharedMemory memory = SharedMemory::create(8192, ShmBacking::kMemfd);

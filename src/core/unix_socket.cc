@@ -49,7 +49,7 @@ UnixPeer peer_of(int socket) {
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
     throw system_error(errno, "SO_PEERCRED of a Unix socket");
   }
-  return {peer.pid, peer.uid == geteuid()};
+  return {peer.pid, peer.uid, peer.uid == geteuid()};
 }
 
 bool send_with_descriptor(int socket, std::span<const std::byte> payload, int fd) noexcept {

@@ -31,6 +31,7 @@ UnixAddress abstract_address(std::string_view name);
 /// The process at the other end of a connected socket, as it was when it connected or listened.
 struct UnixPeer {
   pid_t pid = 0;           ///< as this process sees it; 0 when it cannot be seen
+  uid_t user = 0;          ///< its effective user id
   bool same_user = false;  ///< its effective user id is this process's
 };
 /// @throws Error kSystem

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <future>
@@ -15,6 +16,7 @@
 
 #include "comm/group.h"
 #include "core/error.h"
+#include "diagnose/driven_ranks.h"
 
 namespace ropewalk::diagnose {
 namespace {
@@ -115,6 +117,27 @@ TEST(Measure, EveryCollectiveOverSeveralRanksOfAThread) {
   }
 }
 
+// All ranks of one thread wait for all of another, however many each has.
+TEST(DrivenRanks, ABarrierWaitsForTheRanksOfOtherThreads) {
+  for (const std::vector<std::size_t>& share :
+       std::vector<std::vector<std::size_t>>{{1, 1}, {1, 2}, {2, 2}}) {
+    Job job = job_of(share);
+    std::atomic<bool> late_came{false};
+    job.in_threads<bool>(share, [&](const Ranks& ranks) {
+      DrivenRanks driven(ranks);
+      driven.prepare({});
+      if (ranks.front()->rank() != 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        late_came = true;
+      }
+      driven.barrier();
+      EXPECT_TRUE(late_came);
+      driven.leave();
+      return true;
+    });
+  }
+}
+
 TEST(Measure, AllThreadsGetOneResult) {
   Job job(5);
   const auto results = job.in_threads<MeasureResult>({2, 3}, [](const Ranks& ranks) {
@@ -188,8 +211,8 @@ TEST(Measure, GraphsAreForGpus) {
   MeasureSpec spec;
   spec.graphs = 1;
   EXPECT_EQ(error_of([&] { measure(all, spec); }), Errc::kInvalidUsage);
-  EXPECT_TRUE(job.rank(0).fate().broken());
-  EXPECT_TRUE(job.rank(1).fate().broken());
+  EXPECT_TRUE(job.rank(0).failure().broken());
+  EXPECT_TRUE(job.rank(1).failure().broken());
 }
 
 // Two threads of two ranks each measure until something breaks. What each of them ended with.
@@ -211,7 +234,7 @@ TEST(Measure, ARankThatIsBrokenEndsAllOfItsThreadAndTheOthers) {
   const auto errors = measured_without_end(job);
   // By its own error or that of the other rank, whichever is looked at first.
   for (const std::optional<Errc>& error : errors) EXPECT_TRUE(error.has_value());
-  for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(job.rank(i).fate().broken()) << i;
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(job.rank(i).failure().broken()) << i;
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
@@ -224,7 +247,7 @@ TEST(Measure, ARankThatBreaksInTheLoopEndsAllOfItsThreadAndTheOthers) {
   const auto errors = measured_without_end(job);
   later.join();
   for (const std::optional<Errc>& error : errors) EXPECT_TRUE(error.has_value());
-  for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(job.rank(i).fate().broken()) << i;
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(job.rank(i).failure().broken()) << i;
 }
 
 }  // namespace

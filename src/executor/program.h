@@ -25,7 +25,7 @@ struct StepRecord {
   std::uint32_t num_operands = 0;
   std::uint32_t first_send = 0;
   std::uint32_t num_sends = 0;
-  std::uint32_t lag = 0;  ///< rounds (schedule/lags.h); host threads run round by round
+  std::uint32_t lag = 0;  ///< rounds (schedule/lags.h)
   bool write_output = false;
   bool finished = false;
 };

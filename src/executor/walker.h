@@ -56,8 +56,9 @@ struct Strand {
   std::size_t part_length = 0;        ///< elements of a part (the last ones may have fewer)
   std::size_t chunk_length = 0;       ///< elements of a part that one round moves
   std::size_t rounds = 0;
-  // Progress.
-  std::size_t round = 0;
+  std::uint32_t last_lag = 0;  ///< the largest of the program's (schedule/lags.h)
+  // Progress. A turn is a round for each step, less its lag.
+  std::size_t turn = 0;
   std::size_t step = 0;
   // Scratch of the step at work.
   std::vector<Source> sources;
@@ -217,12 +218,13 @@ bool is_own_copy(const Strand& strand, const StepRecord& step) {
   return step.num_sends == 0 && step.num_operands == 1 && strand.operand(step.first_operand) < 0;
 }
 
-/// Tells the team what comes after the strand's current step in this round, if anything does.
+/// Tells the team what comes after the strand's current step in this turn, if anything does.
 template <typename Team, typename Strand>
 void foresee_next(Team& team, Strand& strand, const Call& call) {
   for (std::size_t s = strand.step + 1; s < strand.num_steps(); ++s) {
     const StepRecord& next = strand.step_record(s);
-    const Slice slice = slice_of(strand, next.part, strand.round);
+    if (next.lag > strand.turn) continue;
+    const Slice slice = slice_of(strand, next.part, strand.turn - next.lag);
     if (slice.count == 0) continue;
     team.foresee(strand, call, next, slice);
     return;
@@ -234,11 +236,13 @@ void foresee_next(Team& team, Strand& strand, const Call& call) {
 template <typename Team, typename Strand>
 bool walk(Team& team, Strand& strand, const Call& call) {
   const std::size_t num_steps = strand.num_steps();
-  for (; strand.rounds > strand.round; ++strand.round) {
+  const std::size_t turns = strand.rounds + strand.last_lag;
+  for (; turns > strand.turn; ++strand.turn) {
     for (; num_steps > strand.step; ++strand.step) {
       const StepRecord& step = strand.step_record(strand.step);
+      if (step.lag > strand.turn) continue;
       // All ranks cut a block alike, so sender and receiver skip the same empty chunks.
-      const Slice slice = slice_of(strand, step.part, strand.round);
+      const Slice slice = slice_of(strand, step.part, strand.turn - step.lag);
       if (slice.count == 0) continue;
       if (!step_ready(team, strand, step, slice.count * call.element_bytes)) {
         if constexpr (requires { team.expect(strand, call, step, slice); }) {

@@ -163,7 +163,7 @@ std::uint64_t run(const Case& test) {
           strand.part_length = schedule::part_range({0, range.count}, s.parts, 0, kGranule).count;
           strand.chunk_length = test.chunk;
           strand.rounds = (strand.part_length + test.chunk - 1) / test.chunk;
-          strand.round = strand.step = 0;
+          strand.turn = strand.step = 0;
         }
         HostTeam team(r);
         std::vector<bool> done(rank.strands.size(), false);

@@ -17,7 +17,9 @@ std::size_t HostSegment::Layout::link_stride() const noexcept {
   return (shape.bytes() + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-std::size_t HostSegment::Layout::bytes() const noexcept {
+std::size_t HostSegment::Layout::bytes() const noexcept { return link_bytes() + kBytesBesideLinks; }
+
+std::size_t HostSegment::Layout::link_bytes() const noexcept {
   const auto n = static_cast<std::size_t>(ranks);
   return static_cast<std::size_t>(channels) * n * n * link_stride();
 }
@@ -43,6 +45,12 @@ std::byte* HostSegment::link(int channel, int source, int destination) {
   // Both ends reserve: whichever comes first pays, and neither can touch memory that is not there.
   memory_.reserve(offset, layout_.link_stride());
   return memory_.data() + offset;
+}
+
+std::byte* HostSegment::beside_links(std::size_t bytes) {
+  RW_ASSERT(bytes <= kBytesBesideLinks);
+  memory_.reserve(layout_.link_bytes(), bytes);
+  return memory_.data() + layout_.link_bytes();
 }
 
 bool HostSegment::peek(int channel, int source, int destination, std::size_t offset,

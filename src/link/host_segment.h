@@ -21,14 +21,22 @@ class HostSegment {
     int channels = 1;
     executor::FifoShape shape;
     [[nodiscard]] std::size_t link_stride() const noexcept;
+    [[nodiscard]] std::size_t link_bytes() const noexcept;  ///< of all links
     [[nodiscard]] std::size_t bytes() const noexcept;
   };
+
+  /// What the ranks share beside their links. Takes no memory until it is used.
+  static constexpr std::size_t kBytesBesideLinks = std::size_t{4} << 20;
 
   HostSegment(const Layout& layout, SharedMemory memory);
 
   /// Memory of the link from local rank `source` to local rank `destination`.
   /// @throws Error kSystem when there is no memory for it
   std::byte* link(int channel, int source, int destination);
+
+  /// The first `bytes` of that, at most kBytesBesideLinks: zeros until a rank writes them. Always
+  /// the same place. @throws Error kSystem when there is no memory for it
+  std::byte* beside_links(std::size_t bytes);
 
   /// Copies some of that link's memory, from `offset` on. A link that nobody has used reads as
   /// zeros and takes no memory. @return false if it could not be read

@@ -11,8 +11,14 @@
 namespace ropewalk::link {
 namespace {
 
-// Handles of links travel over the bootstrap under a tag per channel.
+// Handles of links travel over the bootstrap under a tag for each channel and route.
 constexpr std::uint32_t kHandleTag = 0x4c000000;
+constexpr unsigned kChannelBits = 11;
+static_assert(kRouteNumbers << kChannelBits == 1U << 24U);
+
+constexpr std::uint32_t handle_tag(int channel, std::uint32_t route) noexcept {
+  return kHandleTag | route << kChannelBits | static_cast<std::uint32_t>(channel);
+}
 
 constexpr std::uint64_t kTurnsPerLook = 4;
 
@@ -29,10 +35,10 @@ Links::Links(bootstrap::Bootstrap& bootstrap, std::vector<PeerReach> reach,
 
 Links::~Links() = default;
 
-executor::SendEnd* Links::send_end(int channel, int peer) {
-  const Key key{channel, peer};
+executor::SendEnd* Links::send_end(int channel, int peer, const Route& route) {
   const PeerReach& reach = reach_[static_cast<std::size_t>(peer)];
   if (reach.local_rank >= 0) {
+    const Key key{channel, peer};
     if (const auto there = memory_sends_.find(key); there != memory_sends_.end()) {
       return there->second.get();
     }
@@ -45,13 +51,14 @@ executor::SendEnd* Links::send_end(int channel, int peer) {
     if (reach.by_address && can_guard_writes()) made->process = reach.process;
     return (memory_sends_[key] = std::move(made)).get();
   }
+  const RoutedKey key{channel, peer, number(route)};
   if (const auto made = network_sends_.find(key); made != network_sends_.end()) {
     return &made->second->end();
   }
   PendingSend& pending = pending_sends_[key];
   if (pending.connector == nullptr) {
     const std::optional<std::vector<std::byte>> bytes =
-        bootstrap_.try_recv(peer, kHandleTag | static_cast<std::uint32_t>(channel));
+        bootstrap_.try_recv(peer, handle_tag(channel, std::get<2>(key)));
     if (!bytes.has_value()) return nullptr;
     transport::Handle handle{};
     RW_ASSERT(bytes->size() == handle.size());
@@ -60,6 +67,7 @@ executor::SendEnd* Links::send_end(int channel, int peer) {
   }
   if (pending.connection == nullptr) pending.connection = pending.connector->poll();
   if (pending.connection == nullptr || !pending.connection->ready()) return nullptr;
+  if (pacer_) pending.connection = pacer_(std::move(pending.connection), peer, route);
   auto sender = std::make_unique<NetworkSender>(shape_, peer, std::move(pending.connection));
   executor::SendEnd* end = &sender->end();
   network_sends_[key] = std::move(sender);
@@ -67,10 +75,10 @@ executor::SendEnd* Links::send_end(int channel, int peer) {
   return end;
 }
 
-executor::ReceiveEnd* Links::receive_end(int channel, int peer) {
-  const Key key{channel, peer};
+executor::ReceiveEnd* Links::receive_end(int channel, int peer, const Route& route) {
   const PeerReach& reach = reach_[static_cast<std::size_t>(peer)];
   if (reach.local_rank >= 0) {
+    const Key key{channel, peer};
     if (const auto there = memory_receives_.find(key); there != memory_receives_.end()) {
       return there->second.get();
     }
@@ -82,13 +90,14 @@ executor::ReceiveEnd* Links::receive_end(int channel, int peer) {
     made->process = reach.process;
     return (memory_receives_[key] = std::move(made)).get();
   }
+  const RoutedKey key{channel, peer, number(route)};
   if (const auto made = network_receives_.find(key); made != network_receives_.end()) {
     return &made->second->end();
   }
   std::unique_ptr<transport::Listener>& listener = pending_receives_[key];
   if (listener == nullptr) {
     listener = transport_->listen(0);
-    bootstrap_.send(peer, kHandleTag | static_cast<std::uint32_t>(channel), listener->handle());
+    bootstrap_.send(peer, handle_tag(channel, std::get<2>(key)), listener->handle());
   }
   std::unique_ptr<transport::ReceiveConnection> connection = listener->accept();
   if (connection == nullptr) return nullptr;

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "executor/fifo.h"
 #include "link/host_segment.h"
 #include "link/network_link.h"
+#include "link/route.h"
 #include "transport/transport.h"
 
 namespace ropewalk::link {
@@ -40,10 +42,14 @@ class Links {
   Links(const Links&) = delete;
   Links& operator=(const Links&) = delete;
 
+  /// Network links are paced from now on, and those of one pair on one channel differ by route.
+  /// @pre no link was asked for; on all ranks or none
+  void pace(Pacer pacer) { pacer_ = std::move(pacer); }
+
   /// The end of the link to (from) `peer` on `channel`, or nullptr while it connects.
   /// @throws Error kSystem when memory or sockets are short, kPeerLost when the peer is gone
-  executor::SendEnd* send_end(int channel, int peer);
-  executor::ReceiveEnd* receive_end(int channel, int peer);
+  executor::SendEnd* send_end(int channel, int peer, const Route& route = {});
+  executor::ReceiveEnd* receive_end(int channel, int peer, const Route& route = {});
 
   /// The transport that carries the network links; "" when every peer is local.
   [[nodiscard]] std::string network() const { return transport_ ? transport_->name() : ""; }
@@ -68,12 +74,18 @@ class Links {
   [[nodiscard]] std::vector<Untaken> untaken(bool unasked);
 
  private:
-  using Key = std::pair<int, int>;  // channel, peer
+  using Key = std::pair<int, int>;                        // channel, peer
+  using RoutedKey = std::tuple<int, int, std::uint32_t>;  // and number of the route
+
+  [[nodiscard]] std::uint32_t number(const Route& route) const noexcept {
+    return pacer_ ? route_number(route) : 0;
+  }
 
   bootstrap::Bootstrap& bootstrap_;
   std::vector<PeerReach> reach_;
   std::shared_ptr<HostSegment> segment_;
   executor::FifoShape shape_;
+  Pacer pacer_;
   std::unique_ptr<transport::Transport> transport_;  // outlives its listeners and connections
   std::map<Key, std::unique_ptr<executor::SendEnd>> memory_sends_;
   std::map<Key, std::unique_ptr<executor::ReceiveEnd>> memory_receives_;
@@ -82,10 +94,10 @@ class Links {
     std::unique_ptr<transport::Connector> connector;
     std::unique_ptr<transport::SendConnection> connection;
   };
-  std::map<Key, PendingSend> pending_sends_;
-  std::map<Key, std::unique_ptr<transport::Listener>> pending_receives_;
-  std::map<Key, std::unique_ptr<NetworkSender>> network_sends_;
-  std::map<Key, std::unique_ptr<NetworkReceiver>> network_receives_;
+  std::map<RoutedKey, PendingSend> pending_sends_;
+  std::map<RoutedKey, std::unique_ptr<transport::Listener>> pending_receives_;
+  std::map<RoutedKey, std::unique_ptr<NetworkSender>> network_sends_;
+  std::map<RoutedKey, std::unique_ptr<NetworkReceiver>> network_receives_;
   std::uint64_t turns_ = 0;  // of poll()
 };
 

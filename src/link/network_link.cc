@@ -57,14 +57,23 @@ FifoMemory::FifoMemory(const executor::FifoShape& shape) : memory_(nullptr, {sha
 
 void FifoMemory::Unmap::operator()(std::byte* memory) const noexcept { munmap(memory, bytes); }
 
-NetworkSender::NetworkSender(const executor::FifoShape& shape, int peer,
-                             std::unique_ptr<transport::SendConnection> connection)
+template <typename Connection, typename End>
+NetworkEnd<Connection, End>::NetworkEnd(const executor::FifoShape& shape, int peer,
+                                        std::unique_ptr<Connection> connection)
     : memory_(interleaved(shape)), connection_(std::move(connection)) {
   registration_ =
       connection_->register_memory(memory_.data(), memory_.bytes(), transport::MemoryKind::kHost);
   end_.memory = memory_.data();
   end_.shape = interleaved(shape);
   end_.peer = peer;
+}
+
+template class NetworkEnd<transport::SendConnection, executor::SendEnd>;
+template class NetworkEnd<transport::ReceiveConnection, executor::ReceiveEnd>;
+
+NetworkSender::NetworkSender(const executor::FifoShape& shape, int peer,
+                             std::unique_ptr<transport::SendConnection> connection)
+    : NetworkEnd(shape, peer, std::move(connection)) {
   // A rank that returns from a call need not come back soon: what it sent must be on its way.
   end_.drain_all = true;
   end_.address_allowed = connection_->splits_messages();
@@ -102,16 +111,6 @@ bool NetworkSender::poll() {
     }
     return moved;
   });
-}
-
-NetworkReceiver::NetworkReceiver(const executor::FifoShape& shape, int peer,
-                                 std::unique_ptr<transport::ReceiveConnection> connection)
-    : memory_(interleaved(shape)), connection_(std::move(connection)) {
-  registration_ =
-      connection_->register_memory(memory_.data(), memory_.bytes(), transport::MemoryKind::kHost);
-  end_.memory = memory_.data();
-  end_.shape = interleaved(shape);
-  end_.peer = peer;
 }
 
 bool NetworkReceiver::poll() {

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 
 #include "executor/fifo.h"
 #include "transport/transport.h"
@@ -37,45 +38,50 @@ class FifoMemory {
   std::unique_ptr<std::byte, Unmap> memory_;
 };
 
-class NetworkSender {
+/// What both ends of a network link have: a FIFO of their own, which is registered with the
+/// connection, and the requests under way.
+template <typename Connection, typename End>
+class NetworkEnd {
  public:
+  [[nodiscard]] End& end() noexcept { return end_; }
+
+ protected:
   /// `connection` is ready().
+  NetworkEnd(const executor::FifoShape& shape, int peer, std::unique_ptr<Connection> connection);
+
+  // Destroyed bottom up: requests before the registration that they use.
+  FifoMemory memory_;
+  End end_;
+  std::unique_ptr<Connection> connection_;
+  std::unique_ptr<transport::Registration> registration_;
+  std::uint64_t started_ = 0;                                 // slots given to the transport
+  std::deque<std::unique_ptr<transport::Request>> requests_;  // in order; front is finished next
+};
+
+class NetworkSender : public NetworkEnd<transport::SendConnection, executor::SendEnd> {
+ public:
   NetworkSender(const executor::FifoShape& shape, int peer,
                 std::unique_ptr<transport::SendConnection> connection);
 
   /// Moves what can be moved. @return true when anything moved
   /// @throws Error kPeerLost naming the peer
   bool poll();
-  [[nodiscard]] executor::SendEnd& end() noexcept { return end_; }
 
  private:
   std::unique_ptr<transport::Request> send(executor::SlotHeader& slot);
-
-  FifoMemory memory_;
-  executor::SendEnd end_;
-  std::unique_ptr<transport::SendConnection> connection_;
-  std::unique_ptr<transport::Registration> registration_;
-  std::uint64_t started_ = 0;                                 // slots given to the transport
-  std::deque<std::unique_ptr<transport::Request>> requests_;  // in order; front is consumed next
 };
 
-class NetworkReceiver {
+class NetworkReceiver : public NetworkEnd<transport::ReceiveConnection, executor::ReceiveEnd> {
  public:
   NetworkReceiver(const executor::FifoShape& shape, int peer,
-                  std::unique_ptr<transport::ReceiveConnection> connection);
+                  std::unique_ptr<transport::ReceiveConnection> connection)
+      : NetworkEnd(shape, peer, std::move(connection)) {}
 
   /// As NetworkSender::poll.
   bool poll();
-  [[nodiscard]] executor::ReceiveEnd& end() noexcept { return end_; }
 
  private:
-  FifoMemory memory_;
-  executor::ReceiveEnd end_;
-  std::unique_ptr<transport::ReceiveConnection> connection_;
-  std::unique_ptr<transport::Registration> registration_;
-  std::uint64_t started_ = 0;
   std::uint64_t finished_ = 0;
-  std::deque<std::unique_ptr<transport::Request>> requests_;
 };
 
 }  // namespace ropewalk::link

@@ -27,6 +27,7 @@ class Driver {
 };
 
 constexpr std::uint64_t kMapped = 0x7000'0000'0000;
+constexpr std::uint64_t kBroken = 0x2000;  // the driver fails when it is asked for this
 
 std::uint64_t allocation_of(int rank, int which = 0) {
   return 0x1000'0000 + static_cast<std::uint64_t>(rank) * 0x100'0000 +
@@ -48,6 +49,7 @@ class TestSharing final : public MemorySharing {
 
   std::optional<Place> place_of(const BufferRange& buffer) override {
     const auto address = reinterpret_cast<std::uint64_t>(buffer.begin);
+    if (address == kBroken) throw Error(Errc::kCuda, "the driver is at its end");
     if (address < allocation_of(0)) {
       throw Error(Errc::kInvalidArgument, "buffer: {} is no memory of a GPU", buffer.begin);
     }
@@ -76,7 +78,7 @@ class TestSharing final : public MemorySharing {
 struct Rank {
   Rank(bootstrap::Bootstrap& bootstrap, Driver& driver, bool opens = true,
        std::vector<bool> elsewhere_given = {})
-      : number(bootstrap.rank()) {
+      : number(bootstrap.rank()), joined(bootstrap) {
     std::vector<bool> elsewhere = std::move(elsewhere_given);
     if (elsewhere.empty()) {
       elsewhere.assign(static_cast<std::size_t>(bootstrap.size()), true);
@@ -94,15 +96,28 @@ struct Rank {
     return static_cast<std::int64_t>(mapped(reader, allocation) - allocation);
   }
 
+  void meet() { joined.barrier(soon()); }
+
   int number;
+  bootstrap::Bootstrap& joined;
   TestSharing* sharing = nullptr;
   std::optional<RegisteredBuffers> buffers;
 };
 
+// Ranks in processes of their own, each of which opens what it can. They end together, so that none
+// takes memory back at which another still looks.
+template <typename Body>
+void with_ranks(int count, Driver& driver, Body body) {
+  run_ranks(count, [&](bootstrap::Bootstrap& bootstrap) {
+    Rank rank(bootstrap, driver);
+    body(rank);
+    rank.meet();
+  });
+}
+
 TEST(RegisteredBuffers, PeersSeeWhatLiesWithinOne) {
   Driver driver;
-  run_ranks(3, [&](bootstrap::Bootstrap& bootstrap) {
-    Rank rank(bootstrap, driver);
+  with_ranks(3, driver, [&](Rank& rank) {
     // Sizes differ, and each begins somewhere in its allocation.
     const std::size_t bytes = 0x1000 + 0x100 * static_cast<std::size_t>(rank.number);
     EXPECT_EQ(rank.buffers->add(rank.own(0x40, bytes), soon()), 1U);
@@ -117,7 +132,6 @@ TEST(RegisteredBuffers, PeersSeeWhatLiesWithinOne) {
       EXPECT_EQ(rank.buffers->seen_by(peer, {nullptr, 0}), 0) << "what is not used hides nothing";
     }
     rank.buffers->close_all();
-    bootstrap.barrier(soon());
   });
   EXPECT_EQ(driver.open_now, 0);
   EXPECT_EQ(driver.opened_ever, 6);
@@ -125,8 +139,7 @@ TEST(RegisteredBuffers, PeersSeeWhatLiesWithinOne) {
 
 TEST(RegisteredBuffers, ACallGoesByAddressWhenBothItsBuffersAreSeen) {
   Driver driver;
-  run_ranks(2, [&](bootstrap::Bootstrap& bootstrap) {
-    Rank rank(bootstrap, driver);
+  with_ranks(2, driver, [&](Rank& rank) {
     const int peer = 1 - rank.number;
     const BufferRange input = rank.own(0, 0x1000);
     const BufferRange output = rank.own(0x80, 0x1000, 1);
@@ -141,15 +154,13 @@ TEST(RegisteredBuffers, ACallGoesByAddressWhenBothItsBuffersAreSeen) {
     ASSERT_TRUE(both.has_value());
     EXPECT_EQ(both->input, rank.shift_for(peer));
     EXPECT_EQ(both->output, rank.shift_for(peer, 1));
-    bootstrap.barrier(soon());
   });
 }
 
 TEST(RegisteredBuffers, OnlyTheFirstRanksHaveShiftsInALaunch) {
   Driver driver;
   constexpr int kRanks = static_cast<int>(executor::kMaxShifted) + 1;
-  run_ranks(kRanks, [&](bootstrap::Bootstrap& bootstrap) {
-    Rank rank(bootstrap, driver);
+  with_ranks(kRanks, driver, [&](Rank& rank) {
     const BufferRange buffer = rank.own(0, 0x1000);
     rank.buffers->add(buffer, soon());
     for (int peer = 0; peer < kRanks; ++peer) {
@@ -157,7 +168,6 @@ TEST(RegisteredBuffers, OnlyTheFirstRanksHaveShiftsInALaunch) {
       EXPECT_EQ(rank.buffers->seen_by(peer, buffer, buffer).has_value(), peer < kRanks - 1);
       EXPECT_TRUE(rank.buffers->seen_by(peer, buffer).has_value()) << "messages carry their own";
     }
-    bootstrap.barrier(soon());
   });
 }
 
@@ -239,16 +249,18 @@ TEST(RegisteredBuffers, ABadBufferOfOneRankIsAnErrorOfAll) {
   struct Case {
     BufferRange buffer;
     std::string words;
+    Errc code = Errc::kInvalidArgument;
   };
-  const std::vector<Case> cases = {{{nullptr, 64}, "rank 1: buffer: NULL"},
-                                   {{at(allocation_of(1)), 0}, "rank 1: buffer: 0 bytes"},
-                                   {{at(0x1000), 64}, "rank 1: buffer: 0x1000 is no memory of a"}};
-  run_ranks(3, [&](bootstrap::Bootstrap& bootstrap) {
-    Rank rank(bootstrap, driver);
+  const std::vector<Case> cases = {
+      {{nullptr, 64}, "rank 1: buffer: NULL"},
+      {{at(allocation_of(1)), 0}, "rank 1: buffer: 0 bytes"},
+      {{at(0x1000), 64}, "rank 1: buffer: 0x1000 is no memory of a"},
+      {{at(kBroken), 64}, "rank 1: the driver is at its end", Errc::kCuda}};
+  with_ranks(3, driver, [&](Rank& rank) {
     for (const Case& bad : cases) {
       const BufferRange buffer = rank.number == 1 ? bad.buffer : rank.own(0, 64);
       const auto [code, text] = error_of([&] { rank.buffers->add(buffer, soon()); });
-      EXPECT_EQ(code, Errc::kInvalidArgument);
+      EXPECT_EQ(code, bad.code);
       EXPECT_NE(text.find(bad.words), std::string::npos) << text;
       EXPECT_FALSE(rank.buffers->seen_by((rank.number + 1) % 3, rank.own(0, 64)).has_value());
     }
@@ -256,28 +268,26 @@ TEST(RegisteredBuffers, ABadBufferOfOneRankIsAnErrorOfAll) {
     const std::uint64_t number = rank.buffers->add(rank.own(0, 64), soon());
     EXPECT_EQ(number, cases.size() + 1);
     EXPECT_TRUE(rank.buffers->seen_by((rank.number + 1) % 3, rank.own(0, 64)).has_value());
-    bootstrap.barrier(soon());
   });
 }
 
 TEST(RegisteredBuffers, RemovingIsLocalAndTheOthersCloseWhenTheyHear) {
   Driver driver;
-  run_ranks(2, [&](bootstrap::Bootstrap& bootstrap) {
-    Rank rank(bootstrap, driver);
+  with_ranks(2, driver, [&](Rank& rank) {
     const int peer = 1 - rank.number;
     const std::uint64_t number = rank.buffers->add(rank.own(0, 64), soon());
     EXPECT_FALSE(rank.buffers->unsettled());
-    bootstrap.barrier(soon());
+    rank.meet();
     EXPECT_EQ(driver.open_now, 2);
-    bootstrap.barrier(soon());
+    rank.meet();
     if (rank.number == 0) {
       rank.buffers->remove(number);
       EXPECT_FALSE(rank.buffers->seen_by(peer, rank.own(0, 64)).has_value());
       EXPECT_TRUE(rank.buffers->unsettled());
     }
-    bootstrap.barrier(soon());
+    rank.meet();
     rank.buffers->settle();
-    bootstrap.barrier(soon());
+    rank.meet();
     if (rank.number == 1) {
       EXPECT_TRUE(rank.buffers->seen_by(peer, rank.own(0, 64)).has_value());
       while (driver.open_now == 2) rank.buffers->settle();
@@ -288,40 +298,36 @@ TEST(RegisteredBuffers, RemovingIsLocalAndTheOthersCloseWhenTheyHear) {
     }
     // Rank 1 might have given addresses to rank 0 until it removed its part.
     while (rank.buffers->unsettled()) rank.buffers->settle();
-    bootstrap.barrier(soon());
+    rank.meet();
     EXPECT_EQ(driver.open_now, 0);
     const auto [code, text] = error_of([&] { rank.buffers->remove(number); });
     EXPECT_EQ(code, Errc::kInvalidArgument);
     EXPECT_NE(text.find("1 is not registered"), std::string::npos) << text;
-    bootstrap.barrier(soon());
   });
 }
 
 TEST(RegisteredBuffers, WhatWasNotToldIsOpenUntilItIs) {
   Driver driver;
-  run_ranks(2, [&](bootstrap::Bootstrap& bootstrap) {
-    Rank rank(bootstrap, driver);
+  with_ranks(2, driver, [&](Rank& rank) {
     for (std::uint64_t number = 1; number <= 3; ++number) {
       // As if a kernel was at work all the time.
       EXPECT_EQ(rank.buffers->add(rank.own(0, 64), soon()), number);
       rank.buffers->remove(number);
     }
-    bootstrap.barrier(soon());
+    rank.meet();
     EXPECT_EQ(driver.open_now, 6);
-    bootstrap.barrier(soon());
+    rank.meet();
     rank.buffers->settle();
     // Nothing that was told before is open after the next registration.
     rank.buffers->add(rank.own(0, 64, 1), soon());
-    bootstrap.barrier(soon());
+    rank.meet();
     EXPECT_EQ(driver.open_now, 2);
-    bootstrap.barrier(soon());
   });
 }
 
 TEST(RegisteredBuffers, MemoryThatWasFreedIsClosedBeforeTheNextIsOpened) {
   Driver driver;
-  run_ranks(3, [&](bootstrap::Bootstrap& bootstrap) {
-    Rank rank(bootstrap, driver);
+  with_ranks(3, driver, [&](Rank& rank) {
     for (std::uint64_t round = 1; round <= 50; ++round) {
       EXPECT_EQ(rank.buffers->add(rank.own(0, 64), soon()), round);
       EXPECT_LE(driver.open_now, 6);
@@ -329,7 +335,6 @@ TEST(RegisteredBuffers, MemoryThatWasFreedIsClosedBeforeTheNextIsOpened) {
       rank.buffers->remove(round);
       rank.buffers->settle();
     }
-    bootstrap.barrier(soon());
   });
   EXPECT_EQ(driver.open_now, 0);
   EXPECT_EQ(driver.opened_ever, 300);
@@ -337,8 +342,7 @@ TEST(RegisteredBuffers, MemoryThatWasFreedIsClosedBeforeTheNextIsOpened) {
 
 TEST(RegisteredBuffers, OverlappingBuffersAreApart) {
   Driver driver;
-  run_ranks(2, [&](bootstrap::Bootstrap& bootstrap) {
-    Rank rank(bootstrap, driver);
+  with_ranks(2, driver, [&](Rank& rank) {
     const int peer = 1 - rank.number;
     const std::uint64_t whole = rank.buffers->add(rank.own(0, 0x1000), soon());
     const std::uint64_t part = rank.buffers->add(rank.own(0x800, 0x1000), soon());
@@ -349,7 +353,6 @@ TEST(RegisteredBuffers, OverlappingBuffersAreApart) {
     EXPECT_EQ(rank.buffers->seen_by(peer, rank.own(0x900, 64)), rank.shift_for(peer));
     rank.buffers->remove(part);
     EXPECT_FALSE(rank.buffers->seen_by(peer, rank.own(0x900, 64)).has_value());
-    bootstrap.barrier(soon());
   });
 }
 

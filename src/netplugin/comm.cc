@@ -15,10 +15,6 @@ namespace {
 // the connection's place in the table.
 constexpr unsigned kRequestPlaceBits = 8;
 
-// NCCL waits as long as a rank computes: this only says where a job stands that hangs.
-constexpr std::chrono::seconds kLongWait{10};
-constexpr unsigned kWaitsPerLook = 4096;
-
 std::uint32_t generation_of(const void* request) noexcept {
   return static_cast<std::uint32_t>(number_of(request) >> (kPlaceBits + kRequestPlaceBits));
 }
@@ -44,11 +40,13 @@ Comm& comm_of_request(const Comms& comms, const void* request) {
   return *comm;
 }
 
-Comm::Comm(Connection connection, Memories& memories, std::string name, const void* context)
+Comm::Comm(Connection connection, Memories& memories, std::string name, const void* context,
+           StallWatch::Now now)
     : connection_(std::move(connection)),
       all_memories_(memories),
       name_(std::move(name)),
-      context_(context) {
+      context_(context),
+      stall_(now) {
   const std::uint32_t first = first_generation();
   for (InFlight& entry : in_flight_) entry.generation = first;
 }
@@ -126,22 +124,10 @@ void Comm::broke(const Error& error) {
   throw Error(named);
 }
 
-void Comm::moved() {
-  waiting_since_.reset();
-  told_ = false;
-}
-
 void Comm::waits() {
-  // A clock is read now and then only: NCCL asks millions of times a second.
-  if (++waits_ % kWaitsPerLook != 0 || told_) return;
-  const auto now = std::chrono::steady_clock::now();
-  if (!waiting_since_) {
-    waiting_since_ = now;
-  } else if (now - *waiting_since_ > kLongWait) {
-    told_ = true;
-    log::info(log::kNet, "{}: nothing has moved for {} s: {}", name_, kLongWait.count(),
-              std::visit([](const auto& end) { return end->describe(); }, connection_));
-  }
+  if (!stall_.begins()) return;
+  log::info(log::kNet, "{}: nothing has moved for {} s: {}", name_, StallWatch::kAfter.count(),
+            std::visit([](const auto& end) { return end->describe(); }, connection_));
 }
 
 void* Comm::keep(std::unique_ptr<transport::Request> request, std::span<Memory* const> memories) {
@@ -184,7 +170,7 @@ void* Comm::send(const Part& part) {
       waits();
       return nullptr;
     }
-    moved();
+    stall_.moved();
     return keep(std::move(request), {&memory, 1});
   } catch (const Error& error) {
     broke(error);
@@ -257,7 +243,7 @@ Outcome Comm::test(void* request) {
     waits();
     return outcome;
   }
-  moved();
+  stall_.moved();
   const std::span<const std::size_t> sizes = entry.request->sizes();
   outcome.count = std::min(sizes.size(), outcome.bytes.size());
   std::copy_n(sizes.begin(), outcome.count, outcome.bytes.begin());

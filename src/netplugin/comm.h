@@ -6,7 +6,6 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,6 +19,7 @@
 #include "core/mutex.h"
 #include "netplugin/report.h"
 #include "netplugin/slots.h"
+#include "netplugin/stall_watch.h"
 #include "transport/transport.h"
 
 namespace ropewalk::netplugin {
@@ -53,7 +53,9 @@ class Comm {
  public:
   using Connection = std::variant<std::unique_ptr<transport::SendConnection>,
                                   std::unique_ptr<transport::ReceiveConnection>>;
-  Comm(Connection connection, Memories& memories, std::string name, const void* context);
+  /// `now` is the clock by which a stall is noticed; tests give their own.
+  Comm(Connection connection, Memories& memories, std::string name, const void* context,
+       StallWatch::Now now = StallWatch::Clock::now);
   ~Comm();
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
@@ -95,8 +97,7 @@ class Comm {
   void release(std::size_t place) RW_REQUIRES(mutex_);
   void throw_if_broken() RW_REQUIRES(mutex_);
   [[noreturn]] void broke(const Error& error) RW_REQUIRES(mutex_);
-  // A message was started or has arrived, or (waits) one could not be, or has not.
-  void moved() RW_REQUIRES(mutex_);
+  // A message could not be started, or has not arrived: logs it once when that lasts long.
   void waits() RW_REQUIRES(mutex_);
   [[nodiscard]] bool full() const RW_REQUIRES(mutex_) { return free_ == 0; }
 
@@ -110,9 +111,7 @@ class Comm {
   std::uint64_t free_ RW_GUARDED_BY(mutex_) = ~std::uint64_t{0};  // a bit per place
   std::vector<void*> memories_ RW_GUARDED_BY(mutex_);
   std::optional<Error> broken_ RW_GUARDED_BY(mutex_);
-  std::optional<std::chrono::steady_clock::time_point> waiting_since_ RW_GUARDED_BY(mutex_);
-  unsigned waits_ RW_GUARDED_BY(mutex_) = 0;
-  bool told_ RW_GUARDED_BY(mutex_) = false;
+  StallWatch stall_ RW_GUARDED_BY(mutex_);
 };
 using Comms = Slots<Comm, Kind::kComm>;
 

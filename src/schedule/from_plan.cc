@@ -365,6 +365,14 @@ const std::vector<int>* Routes::find(int channel, int block, int source, int des
   return &found->second[static_cast<std::size_t>(nth)];
 }
 
+void Routes::append(const Routes& others, int first_channel) {
+  for (const auto& [key, paths] : others.paths_) {
+    const auto& [channel, block, source, destination] = key;
+    auto& mine = paths_[{first_channel + channel, block, source, destination}];
+    mine.insert(mine.end(), paths.begin(), paths.end());
+  }
+}
+
 PlannedSchedule from_plan(const plan::Plan& plan) { return Compiler(plan).compile(); }
 
 std::vector<double> bytes_on_links(const PlannedSchedule& planned, std::size_t count,

@@ -38,6 +38,9 @@ class Routes {
   [[nodiscard]] const std::vector<int>* find(int channel, int block, int source, int destination,
                                              int nth = 0) const;
 
+  /// All of `others`, whose channel 0 becomes `first_channel`.
+  void append(const Routes& others, int first_channel);
+
  private:
   using Key = std::tuple<int, int, int, int>;
   std::map<Key, std::vector<std::vector<int>>> paths_;

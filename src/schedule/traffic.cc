@@ -215,11 +215,18 @@ Traffic traffic_of(const topology::Topology& topology, const Schedule& schedule,
       options.bytes /
       (schedule.collective == Collective::kAllToAll ? schedule.num_ranks : per_rank);
   const double chunk = options.chunk_bytes > 0 ? options.chunk_bytes : kScheduleChunk;
+  const auto block_of = [&](int channel) {
+    return unit_bytes * schedule.weight[static_cast<std::size_t>(channel)] / total_weight /
+           schedule.parts;
+  };
+  // All channels take the same number of rounds (comm/prepared.cc), so that all end together.
+  int rounds = 1;
+  for (int channel = 0; channel < schedule.num_channels(); ++channel) {
+    rounds = std::max(rounds, rounds_for(block_of(channel), chunk));
+  }
   std::map<std::pair<int, int>, int> default_path;
   for (int channel = 0; channel < schedule.num_channels(); ++channel) {
-    const double block_bytes = unit_bytes * schedule.weight[static_cast<std::size_t>(channel)] /
-                               total_weight / schedule.parts;
-    const int rounds = rounds_for(block_bytes, chunk);
+    const double block_bytes = block_of(channel);
     std::map<std::pair<int, int>, int> pipe_of;
     const auto pipe = [&](int source, int destination) {
       const auto [entry, is_new] =

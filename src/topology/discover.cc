@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "core/mutex.h"
 #include "topology/hwloc_xml.h"
 #include "topology/nvml.h"
 #include "topology/scan.h"
@@ -86,6 +87,9 @@ std::string host_name() {
 }  // namespace
 
 Topology discover(const DiscoverOptions& options) {
+  // libudev, which hwloc uses, sets itself up at its first call, by any thread.
+  static Mutex one_at_a_time;
+  const Lock lock(one_at_a_time);
   Scan scan;
   try {
     scan = scan_hwloc_xml(Hwloc(options.hwloc_library).xml(), "this host");

@@ -1,19 +1,29 @@
 #include "tune/forced_algorithms.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "core/error.h"
 #include "schedule/compile.h"
+#include "tune/planned_candidates.h"
 
 namespace ropewalk::tune {
+
+const std::vector<std::string>& algorithm_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> out;
+    for (const schedule::Algorithm& row : schedule::algorithms()) out.emplace_back(row.name);
+    out.insert(out.end(), planned_names().begin(), planned_names().end());
+    return out;
+  }();
+  return names;
+}
 
 std::map<Collective, std::string> forced_algorithms(std::string_view text) {
   std::map<Collective, std::string> forced;
   const auto known = [](std::string_view algorithm) {
-    for (const schedule::Algorithm& row : schedule::algorithms()) {
-      if (row.name == algorithm) return true;
-    }
-    return false;
+    const std::vector<std::string>& names = algorithm_names();
+    return std::find(names.begin(), names.end(), algorithm) != names.end();
   };
   while (!text.empty()) {
     const std::size_t comma = text.find(',');

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <set>
 #include <string_view>
+#include <system_error>
 
 namespace ropewalk::tune {
 namespace {
@@ -25,6 +27,41 @@ Processors Processors::usable() {
   }
   if (found.count() == 0) found.bits[0] = 1;
   return found;
+}
+
+Processors Processors::of_list(std::string_view list) {
+  Processors found;
+  const std::size_t limit = found.bits.size() * kWordBits;
+  const char* at = list.data();
+  const char* const end = at + list.size();
+  while (at < end) {
+    std::size_t first = 0;
+    auto read = std::from_chars(at, end, first);
+    std::size_t last = first;
+    if (read.ec == std::errc() && read.ptr < end && *read.ptr == '-') {
+      read = std::from_chars(read.ptr + 1, end, last);
+    }
+    if (read.ec != std::errc() || last < first || (read.ptr < end && *read.ptr != ',')) return {};
+    for (std::size_t cpu = first; cpu <= last && cpu < limit; ++cpu) {
+      found.bits[cpu / kWordBits] |= std::uint64_t{1} << cpu % kWordBits;
+    }
+    if (read.ptr == end) break;
+    at = read.ptr + 1;
+  }
+  return found;
+}
+
+int Processors::in_common(const Processors& other) const noexcept {
+  int sum = 0;
+  for (std::size_t i = 0; i < bits.size(); ++i) sum += std::popcount(bits[i] & other.bits[i]);
+  return sum;
+}
+
+int Processors::first() const noexcept {
+  for (std::size_t i = 0; i < bits.size(); ++i) {
+    if (bits[i] != 0) return static_cast<int>(i * kWordBits) + std::countr_zero(bits[i]);
+  }
+  return -1;
 }
 
 int Processors::count() const noexcept {

@@ -8,6 +8,7 @@
 #include <istream>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace ropewalk::tune {
 
@@ -17,7 +18,13 @@ struct Processors {
 
   /// Those that the calling thread may run on; one where the system does not say.
   static Processors usable();
+  /// Of a list as the kernel writes it, "0-15,32-47"; none for what is no such list.
+  static Processors of_list(std::string_view list);
   [[nodiscard]] int count() const noexcept;
+  /// How many are in both.
+  [[nodiscard]] int in_common(const Processors& other) const noexcept;
+  /// The lowest number; -1 where there is none.
+  [[nodiscard]] int first() const noexcept;
   [[nodiscard]] bool within(const Processors& other) const noexcept;
   friend auto operator<=>(const Processors&, const Processors&) = default;
 };

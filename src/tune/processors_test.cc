@@ -58,6 +58,22 @@ TEST(Processors, OfThisThread) {
   EXPECT_TRUE(set({static_cast<unsigned>(first)}).within(before));
 }
 
+TEST(Processors, OfTheKernelsLists) {
+  EXPECT_EQ(Processors::of_list("0-3,8"), set({0, 1, 2, 3, 8}));
+  EXPECT_EQ(Processors::of_list("1023"), set({1023}));
+  EXPECT_EQ(Processors::of_list("62-65,1022-5000"), set({62, 63, 64, 65, 1022, 1023}));
+  for (const char* none : {"", "x", "3-1", "1;2", "-", "1-", "0-3x", "99999999999999999999999"}) {
+    EXPECT_EQ(Processors::of_list(none), Processors()) << none;
+  }
+}
+
+TEST(Processors, WhatTwoHaveInCommon) {
+  EXPECT_EQ(set({0, 1, 64, 1023}).in_common(set({1, 64, 65})), 2);
+  EXPECT_EQ(set({0}).in_common({}), 0);
+  EXPECT_EQ(set({70, 1023}).first(), 70);
+  EXPECT_EQ(Processors().first(), -1);
+}
+
 TEST(Processors, TheMachineHasAName) { EXPECT_FALSE(machine_identity().empty()); }
 
 }  // namespace

@@ -2,12 +2,19 @@
 
 #include <algorithm>
 #include <bit>
+#include <filesystem>
 #include <limits>
+#include <numeric>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "core/error.h"
 #include "core/log.h"
+#include "plan/planner.h"
 #include "tune/forced_algorithms.h"
+#include "tune/machine_constants.h"
+#include "tune/planned_candidates.h"
 
 namespace ropewalk::tune {
 namespace {
@@ -28,11 +35,44 @@ bool all_pairs(std::string_view algorithm) {
   return algorithm == "one_shot" || algorithm == "two_shot" || algorithm == "direct";
 }
 
+// Whether plans of this name are made for the collective at all.
+bool plans_serve(std::string_view name, Collective collective) {
+  for (const plan::AlgorithmInfo& algorithm : plan::algorithms()) {
+    if (!name.starts_with("plan-" + std::string(algorithm.name))) continue;
+    const auto& served = algorithm.collectives;
+    return std::find(served.begin(), served.end(), collective) != served.end();
+  }
+  return false;
+}
+
+// What a message costs each of its ends beside the time on links.
+double message_seconds(const CostContext& context) {
+  const MachineConstants& machine = context.machine;
+  return context.ranks_per_core *
+         (context.network ? machine.network_message / 2 : machine.chunk_cost);
+}
+
 }  // namespace
 
+struct Tuner::OnMachine {
+  OnMachine(const topology::Topology& found, std::shared_ptr<KeptPlans> kept, std::string where)
+      : machine(found),
+        routes(machine.topology()),
+        plans(kept == nullptr ? std::make_shared<KeptPlans>() : std::move(kept)),
+        folder(std::move(where)) {}
+  PlannedMachine machine;
+  DefaultRoutes routes;
+  std::shared_ptr<KeptPlans> plans;
+  std::string folder;
+};
+
+Tuner::~Tuner() = default;
+
 Tuner::Tuner(const Config& config, const GroupFacts& facts, const MachineConstants& constants,
-             schedule::CheckedSchedules& schedules)
+             schedule::CheckedSchedules& schedules,
+             std::shared_ptr<const topology::Topology> machine, std::shared_ptr<KeptPlans> plans)
     : facts_(facts),
+      machine_(std::move(machine)),
       schedules_(schedules),
       forced_(forced_algorithms(config.text(Setting::kAlgorithm))) {
   context_.machine = constants;
@@ -51,6 +91,12 @@ Tuner::Tuner(const Config& config, const GroupFacts& facts, const MachineConstan
   }
   point_to_point_.algorithm = "direct";
   set_chunks(point_to_point_);
+  if (machine_ != nullptr && facts.num_ranks > 1) {
+    const bool keeps = config.flag(Setting::kTune);
+    const std::filesystem::path file = keeps ? tuning_file(config) : std::string();
+    on_machine_ =
+        std::make_unique<OnMachine>(*machine_, std::move(plans), file.parent_path().string());
+  }
 }
 
 void Tuner::set_chunks(Choice& choice) const {
@@ -71,7 +117,7 @@ const Choice& Tuner::choose(Collective collective, int root, std::size_t unit_by
   if (entry == nullptr) {
     // All sizes of a bucket share the choice that is best for its middle.
     const std::size_t middle = bucket < 2 ? unit_bytes : std::size_t{3} << (bucket - 2);
-    entry = std::make_unique<Choice>(priced(collective, root, middle).front());
+    entry = std::make_unique<Choice>(cheapest(collective, root, middle));
     entry->index = next_index_++;
     const std::size_t last = (std::size_t{1} << std::min<std::size_t>(bucket, 63U)) - 1;
     log::info(log::kTuning, "{} of {} to {} bytes in a unit, {} ranks: {}, {:.4g} us predicted",
@@ -85,16 +131,24 @@ schedule::Request Tuner::request_of(Collective collective, int root) const noexc
   return {collective, facts_.num_ranks, has_root(collective) ? root : 0, channels_};
 }
 
-bool Tuner::is_forced(Collective collective, int root) const {
+bool Tuner::is_forced(Collective collective, int root) {
   const auto forced = forced_.find(collective);
   if (forced == forced_.end()) return false;
+  if (forced_plan(collective) != nullptr) return true;
   const schedule::Request request = request_of(collective, root);
   return std::ranges::any_of(schedule::algorithms(), [&](const schedule::Algorithm& row) {
     return row.name == forced->second && row.supports(request);
   });
 }
 
-std::vector<std::string> Tuner::candidates(Collective collective, int root) const {
+const std::string* Tuner::forced_plan(Collective collective) const {
+  const auto forced = forced_.find(collective);
+  const bool names_plan =
+      forced != forced_.end() && facts_.num_ranks > 1 && plans_serve(forced->second, collective);
+  return names_plan ? &forced->second : nullptr;
+}
+
+std::vector<std::string> Tuner::registered(Collective collective, int root) {
   if (is_forced(collective, root)) return {forced_.at(collective)};
   const schedule::Request request = request_of(collective, root);
   std::vector<std::string> names;
@@ -109,18 +163,91 @@ std::vector<std::string> Tuner::candidates(Collective collective, int root) cons
   return names;
 }
 
-Choice Tuner::priced(const std::string& algorithm, const ScheduleShape& shape,
-                     std::size_t unit_bytes) const {
+Tuner::Candidates& Tuner::candidates(Collective collective, int root) {
+  const auto key = std::pair(collective, has_root(collective) ? root : 0);
+  if (const auto known = candidates_.find(key); known != candidates_.end()) return known->second;
+  return candidates_.emplace(key, make_candidates(collective, key.second)).first->second;
+}
+
+Tuner::Candidates Tuner::make_candidates(Collective collective, int root) {
+  Candidates all;
+  const auto cost_of = [&](const schedule::Checked& checked, const schedule::Routes& routes) {
+    MachineCostOptions options;
+    options.message_seconds = message_seconds(context_);
+    return std::make_unique<MachineCost>(on_machine_->routes, checked.schedule(),
+                                         checked.report().longest_path, routes, options);
+  };
+  std::vector<Candidate> without_routes;
+  const std::string* plan = forced_plan(collective);
+  if (plan == nullptr) {
+    for (const std::string& algorithm : registered(collective, root)) {
+      const std::shared_ptr<const schedule::Checked> checked =
+          schedules_.get(algorithm, request_of(collective, root));
+      Candidate candidate{algorithm, ScheduleShape::of(*checked), nullptr, nullptr};
+      if (on_machine_ != nullptr) {
+        try {
+          candidate.cost = cost_of(*checked, {});
+        } catch (const Error& error) {
+          log::trace(log::kTuning, "{} cannot run {} on this machine: {}", name(collective),
+                     algorithm, error.what());
+          without_routes.push_back(std::move(candidate));
+          continue;
+        }
+      }
+      all.push_back(std::move(candidate));
+    }
+  }
+  if (on_machine_ == nullptr) {
+    if (plan == nullptr) return all;
+    throw Error(Errc::kInvalidArgument,
+                "setting ROPEWALK_ALGORITHM: \"{}\" is a plan for a machine, and none is known; "
+                "the setting TOPOLOGY can name it",
+                *plan);
+  }
+  if (plan != nullptr || !is_forced(collective, root)) {
+    const std::shared_ptr<const PlannedCandidates> planned = on_machine_->plans->get(
+        on_machine_->machine, {collective, root, facts_.max_channels}, on_machine_->folder);
+    for (const std::shared_ptr<const RoutedSchedule>& routed : planned->schedules) {
+      if (plan != nullptr && routed->algorithm != *plan) continue;
+      all.push_back({routed->algorithm, ScheduleShape::of(*routed->checked), routed,
+                     cost_of(*routed->checked, routed->routes)});
+    }
+    if (plan != nullptr && all.empty()) {
+      const auto why = planned->refused.find(*plan);
+      throw Error(Errc::kInvalidArgument, "setting ROPEWALK_ALGORITHM: no \"{}\" for {} on {}: {}",
+                  *plan, name(collective), machine_->name(),
+                  why == planned->refused.end() ? "not one of this machine's" : why->second);
+    }
+  }
+  // A machine whose GPUs have no way to each other but through GPUs, and no plan: what is known of
+  // the host's memory must do.
+  if (all.empty()) return without_routes;
+  return all;
+}
+
+Choice Tuner::priced(Candidate& candidate, std::size_t unit_bytes) const {
+  const ScheduleShape& shape = candidate.shape;
   Choice choice;
-  choice.algorithm = algorithm;
-  choice.channels = channels_;
+  choice.algorithm = candidate.algorithm;
+  choice.channels = candidate.routed == nullptr ? channels_ : shape.channels;
+  choice.routed = candidate.routed;
   set_chunks(choice);
+  if (candidate.cost != nullptr) {
+    choice.algbw_gbps = candidate.cost->algbw();
+    choice.limiting_links = candidate.cost->limiting_links();
+  }
+  const auto seconds_of = [&](std::size_t chunk, bool by_address) {
+    if (candidate.cost == nullptr) return predict(shape, context_, unit_bytes, chunk, by_address);
+    return candidate.cost->predict(static_cast<double>(unit_bytes), static_cast<double>(chunk));
+  };
+  // The walks of a machine's links cover sizes within a factor of four.
+  const std::size_t step = candidate.cost == nullptr ? 2 : 4;
   // Staged: a chunk fits a slot; smaller ones fill a long chain sooner.
   double staged = std::numeric_limits<double>::infinity();
   const std::size_t least = shape.longest_path > 1 ? kLeastChunk : kLeastChunkOverOneHop;
   for (std::size_t chunk = facts_.slot_bytes; chunk >= least || chunk == facts_.slot_bytes;
-       chunk /= 2) {
-    const double seconds = predict(shape, context_, unit_bytes, chunk, false);
+       chunk /= step) {
+    const double seconds = seconds_of(chunk, false);
     if (seconds < staged * kWorthCutting) {
       staged = seconds;
       choice.chunk_bytes = chunk;
@@ -133,8 +260,8 @@ Choice Tuner::priced(const std::string& algorithm, const ScheduleShape& shape,
   }
   double by_address = std::numeric_limits<double>::infinity();
   for (std::size_t chunk = std::size_t{4} << 20U; chunk >= address_bytes_ && chunk >= 4096;
-       chunk /= 2) {
-    const double seconds = predict(shape, context_, unit_bytes, chunk, true);
+       chunk /= step) {
+    const double seconds = seconds_of(chunk, true);
     if (seconds < by_address * kWorthCutting) {
       by_address = seconds;
       choice.address_chunk_bytes = chunk;
@@ -149,12 +276,35 @@ Choice Tuner::priced(const std::string& algorithm, const ScheduleShape& shape,
   return choice;
 }
 
+Choice Tuner::cheapest(Collective collective, int root, std::size_t unit_bytes) {
+  if (on_machine_ == nullptr) return std::move(priced(collective, root, unit_bytes).front());
+  // Pricing takes milliseconds: what cannot be the cheapest is not priced. First those that may be
+  // the fastest; of equals the first candidate wins, as in priced().
+  Candidates& all = candidates(collective, root);
+  const auto least = [&](const Candidate& candidate) {
+    return candidate.cost == nullptr ? 0 : candidate.cost->least(static_cast<double>(unit_bytes));
+  };
+  std::vector<std::size_t> order(all.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return least(all[a]) < least(all[b]); });
+  std::optional<std::pair<Choice, std::size_t>> best;
+  for (const std::size_t i : order) {
+    if (best.has_value() && least(all[i]) > best->first.predicted_seconds) break;
+    Choice choice = priced(all[i], unit_bytes);
+    const bool better =
+        !best.has_value() || std::pair(choice.predicted_seconds, i) <
+                                 std::pair(best->first.predicted_seconds, best->second);
+    if (better) best.emplace(std::move(choice), i);
+  }
+  if (!best.has_value()) return std::move(priced(collective, root, unit_bytes).front());
+  return std::move(best->first);
+}
+
 std::vector<Choice> Tuner::priced(Collective collective, int root, std::size_t unit_bytes) {
   std::vector<Choice> all;
-  for (const std::string& algorithm : candidates(collective, root)) {
-    const std::shared_ptr<const schedule::Checked> checked =
-        schedules_.get(algorithm, request_of(collective, root));
-    all.push_back(priced(algorithm, ScheduleShape::of(*checked), unit_bytes));
+  for (Candidate& candidate : candidates(collective, root)) {
+    all.push_back(priced(candidate, unit_bytes));
   }
   if (all.empty()) {
     throw Error(Errc::kInvalidUsage, "no algorithm for {} over {} ranks", name(collective),

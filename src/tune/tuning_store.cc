@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "core/log.h"
+#include "core/replace_file.h"
 #include "tune/processors.h"
 
 namespace ropewalk::tune {
@@ -54,18 +55,9 @@ void write_tuning(const std::string& path, const std::string& name, const json& 
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   json all = read_all(path);
   all[name] = entry;
-  // Written beside and renamed, so that a reader sees the old file or the new one.
-  const std::string beside = fmt::format("{}.{}", path, getpid());
-  {
-    std::ofstream out(beside);
-    out << all.dump(2) << '\n';
-    if (!out.good()) {
-      log::warn("cannot write the tuning file {}", beside);
-      return;
-    }
+  if (const int failed = replace_file(path, all.dump(2) + '\n', 0666); failed != 0) {
+    log::warn("cannot write the tuning file {}: {}", path, std::system_category().message(failed));
   }
-  std::filesystem::rename(beside, path, ignored);
-  if (ignored) log::warn("cannot write the tuning file {}: {}", path, ignored.message());
 }
 
 }  // namespace ropewalk::tune

@@ -71,6 +71,7 @@ void run_rank(int rank, int size, const RankOptions& options, const std::vector<
     if (options.before) options.before(rank);
     comm::Runtime& runtime = comm::Runtime::process();
     runtime.set("TUNE", "0", "test");
+    runtime.set("TOPOLOGY_CACHE", "off", "test");
     for (const auto& [name, value] : options.settings) runtime.set(name, value, "test");
     bootstrap::UniqueId id{};
     if (rank == 0) {

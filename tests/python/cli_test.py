@@ -498,6 +498,19 @@ def test_a_wrong_setting_of_the_environment(program: Program) -> None:
     assert 'ROPEWALK_ALGORITHM: unknown algorithm "zigzag"' in done.stderr
 
 
+@pytest.mark.parametrize(("warmup", "iterations", "each"), [(3, 2, 1), (0, 1, 4)])
+def test_bench_runs_as_many_operations_as_it_is_told(
+    program: Program, warmup: int, iterations: int, each: int
+) -> None:
+    told = ["-w", str(warmup), "-n", str(iterations), "-m", str(each)]
+    words = ["bench", "all_reduce", "--ranks", "2", "-b", "8", "-e", "8", "-c", "0", *told]
+    trace = {"ROPEWALK_DEBUG": "TRACE", "ROPEWALK_DEBUG_SUBSYS": "COLL", "ROPEWALK_TUNE": "0"}
+    done = program(*words, env=trace)
+    ran = re.findall(r"rank [01] of 2: all_reduce of 2 float32", done.stdout + done.stderr)
+    # Out of place and in place, on both ranks; each warm-up is an iteration, too.
+    assert len(ran) == 2 * 2 * (warmup + iterations) * each, done.stdout
+
+
 def test_config_tuning(program: Program, tmp_path: Path) -> None:
     done = program("--set", f"TUNING_FILE={tmp_path}/t.json", "config", "--tuning", "--ranks", "3")
     assert done.returncode == 0, done.stderr

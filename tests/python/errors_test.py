@@ -156,6 +156,18 @@ def test_ranks_that_disagree_are_told_about_what(
     assert any(re.search(word, text) and "rank" in text for text in texts), texts
 
 
+def test_a_wait_tells_what_ended_its_operation() -> None:
+    def body(comm: Communicator) -> str:
+        with comm:
+            handle = comm.all_reduce(np.ones(3 + comm.rank), blocking=False)
+            with pytest.raises(ropewalk.Error) as caught:
+                handle.wait(60)
+        return str(caught.value)
+
+    texts = run_ranks(ropewalk.init_all(2), body)
+    assert any("count" in text and "rank" in text for text in texts), texts
+
+
 def test_an_abort_ends_the_others_with_an_error() -> None:
     def body(comm: Communicator) -> None:
         if comm.rank == 1:

@@ -36,6 +36,20 @@ def test_larger_messages_take_longer(pair: ropewalk.Communicator) -> None:
     assert large["predicted_us"] > 10 * small["predicted_us"]
 
 
+@pytest.mark.parametrize("operation", (*OPERATIONS, "gather", "scatter"))
+def test_a_size_is_that_of_the_larger_buffer(pair: ropewalk.Communicator, operation: str) -> None:
+    root = {"root": 1} if operation in ("broadcast", "reduce", "gather", "scatter") else {}
+
+    def times(size: int) -> list[float]:
+        return [
+            each["predicted_us"] for each in pair.explain(operation, size, **root)["candidates"]
+        ]
+
+    whole = operation in ("all_reduce", "broadcast", "reduce")
+    assert (times((1 << 20) + 1) == times(1 << 20)) == (not whole)  # a block for each of 2 ranks
+    assert times((1 << 20) + 2) != times(1 << 20)
+
+
 def test_a_schedule_of_the_user_is_named_as_such(pair: ropewalk.Communicator) -> None:
     text = schedule.make("all_reduce", "ring", 2)
     pair.use_schedule(text)

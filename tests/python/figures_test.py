@@ -404,6 +404,23 @@ def test_number_of_rules() -> None:
     assert shown == str(len(re.findall(r"^\| `", made.partition("<!-- end")[0], flags=re.M)))
 
 
+def test_mutants() -> None:
+    report = kept("mutants.txt")
+    head, _, *lines = report.splitlines()
+    rows = [re.split(r"  +", line) for line in lines[: lines.index("")]]
+    shown = table("docs/testing.md", "layer", "tried")
+    columns = [rows[0].index(title) for title in shown[0]]
+    assert shown == [[row[column] for column in columns] for row in rows]
+    version, seed = re.findall(r"\d[\d.]*", head)[:2]
+    noticed, tried = (rows[-1][rows[0].index(title)] for title in ("noticed", "tried"))
+    pattern = r"version ([\d.]+), seed (\d+): (\d+) of (\d+) changes were noticed"
+    assert sentence("docs/testing.md", pattern) == (version.rstrip("."), seed, noticed, tried)
+    for survivor in report.split("\nsurvived: ")[1:]:
+        file = survivor.partition(":")[0]
+        explained = "\n  explained: " in survivor
+        assert explained or f"`{file}`" in (ROOT / "docs" / "testing.md").read_text(), file
+
+
 @pytest.mark.parametrize(("shown", "figure", "wanted"), [("1.9", 1.85, True), ("1.9", 1.84, False)])
 def test_a_figure_is_compared_as_it_is_rounded(shown: str, figure: float, wanted: bool) -> None:
     assert same(shown, figure) is wanted

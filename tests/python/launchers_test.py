@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -44,3 +45,20 @@ def test_each_process_is_a_rank(launcher: str) -> None:
     ranks = [line for line in done.stdout.splitlines() if line.startswith("#  Rank")]
     assert [line.split()[2] for line in ranks] == ["0", "1"]
     assert "# Out of bounds values : 0 OK" in done.stdout
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_pytorchs_example_is_one_job(launcher: str) -> None:
+    pytest.importorskip("torch.distributed")
+    if not works(launcher):
+        pytest.skip(f"{launcher} does not start programs here")
+    example = Path(__file__).parents[2] / "examples" / "python" / "torch_distributed.py"
+    done = subprocess.run(
+        [*LAUNCHERS[launcher], sys.executable, str(example)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "2 ranks: gradients equal: True"

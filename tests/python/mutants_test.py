@@ -13,18 +13,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "dev"))
 
+import mutant_trial as trial  # noqa: E402
 import mutants  # noqa: E402
 from mutant_sites import Mutant, code_of, mutants_of  # noqa: E402
-from mutant_trial import (  # noqa: E402
-    Baseline,
-    Step,
-    Tree,
-    Verdict,
-    adopt_orphans,
-    baseline_of,
-    failed_tests,
-    tried,
-)
 
 CHANGES = [
     ("boundary", "if (a < b) {", "if (a <= b) {"),
@@ -125,14 +116,15 @@ def test_drawn_by_seed_and_one_a_line() -> None:
     ],
 )
 def test_which_test_failed(output: str, pytest_output: bool, names: list[str]) -> None:
-    assert failed_tests(output, pytest=pytest_output) == names
+    assert trial.failed_tests(output, pytest=pytest_output) == names
 
 
 def test_every_layer_has_tests_that_are_there() -> None:
     folders = {path.name for path in (ROOT / "src").iterdir()} - {"simgrid"}
     assert set(mutants.TESTS) == folders
     for layer in mutants.TESTS:
-        assert mutants.sources_of(ROOT, layer)
+        sources = mutants.sources_of(ROOT, layer)
+        assert sources and not any("test" in source for source in sources)
         for step in mutants.steps_of(layer):
             if step.is_pytest:
                 assert all((ROOT / name).is_file() for name in step.name.split())
@@ -154,7 +146,7 @@ def test_what_is_explained_is_still_in_the_sources() -> None:
 def test_report_counts_what_is_explained_and_says_so() -> None:
     def entry(line: int, state: str) -> mutants.Entry:
         mutant = Mutant("src/core/a.cc", line, "boundary", f"  x{line} < b;", f"  x{line} <= b;")
-        return mutants.Entry("core", mutant, "", Verdict(state, ran=["core_test"]))
+        return mutants.Entry("core", mutant, "", trial.Verdict(state, ran=["core_test"]))
 
     states = ["noticed", "noticed", "noticed", "survived", "survived", "refused", "same"]
     entries = [entry(line, state) for line, state in enumerate(states)]
@@ -168,16 +160,54 @@ def test_report_counts_what_is_explained_and_says_so() -> None:
 def test_what_was_tried_is_kept_by_seed_and_source(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     mutant = Mutant("src/core/a.cc", 3, "logic", "a && b;", "a || b;")
-    entry = mutants.Entry("core", mutant, "digest", Verdict("noticed", by="A.b"))
-    mutants.Kept(file, 1, fresh=False).write("c0ffee", [entry])
+    entry = mutants.Entry("core", mutant, "digest", trial.Verdict("noticed", by="A.b"))
+    mutants.Kept(file, 1, fresh=False).write([entry])
     again = mutants.Kept(file, 1, fresh=False)
     assert again.known("core", mutant, "digest") == entry
     assert again.known("core", mutant, "changed since") is None
-    other = mutants.Entry("comm", mutant, "digest", Verdict("survived"))
-    again.write("c0ffee", [other])
+    other = mutants.Entry("comm", mutant, "digest", trial.Verdict("survived"))
+    again.write([other])
     assert len(mutants.Kept(file, 1, fresh=False).entries) == 2
     assert mutants.Kept(file, 2, fresh=False).entries == []
     assert mutants.Kept(file, 1, fresh=True).entries == []
+
+
+class NoticedNow(mutants.Trials):
+    """Trials without a tree, in which tests notice what they did not."""
+
+    def __init__(self) -> None:
+        self.prepared: list[str] = []
+
+    def prepare(self, layer: str) -> None:
+        self.prepared.append(layer)
+
+    def digest(self, file: str) -> str:
+        return f"digest of {file}"
+
+    def entry_of(self, layer: str, mutant: Mutant) -> mutants.Entry:
+        return mutants.Entry(layer, mutant, self.digest(mutant.file), trial.Verdict("noticed"))
+
+
+def test_places_are_tried_again(tmp_path: Path) -> None:
+    def survivor(file: str, line: int) -> mutants.Entry:
+        mutant = Mutant(file, line, "logic", "a && b;", "a || b;")
+        return mutants.Entry("core", mutant, f"digest of {file}", trial.Verdict("survived"))
+
+    survivors = [survivor("a.cc", 3), survivor("a.cc", 4), survivor("b.cc", 3), survivor("c.cc", 1)]
+    survivors[3].source = "changed since"
+    file = tmp_path / "report.json"
+    mutants.Kept(file, 1, fresh=False).write(survivors)
+    trials = NoticedNow()
+    kept = mutants.Kept(file, 1, fresh=False)
+    tried = mutants.once_more(trials, ["a.cc:4", "b.cc", "c.cc"], kept)
+    assert [(entry.mutant.file, entry.mutant.line) for entry in tried] == [("a.cc", 4), ("b.cc", 3)]
+    assert trials.prepared == ["core", "core"]
+    states = {
+        (entry.mutant.file, entry.mutant.line): entry.verdict.state
+        for entry in mutants.Kept(file, 1, fresh=False).entries
+    }
+    wanted = {("a.cc", 3): "survived", ("c.cc", 1): "survived"}
+    assert states == {("a.cc", 4): "noticed", ("b.cc", 3): "noticed", **wanted}
 
 
 PROJECT = """\
@@ -252,23 +282,23 @@ def test_small_project(
         (source / name).write_text(text)
     subprocess.run(["git", "init", "-q"], cwd=source, check=True)
 
-    adopt_orphans()
-    request.addfinalizer(lambda: adopt_orphans(False))
-    tree = Tree(source, tmp_path / "tree", Path(sys.executable))
+    trial.adopt_orphans()
+    request.addfinalizer(lambda: trial.adopt_orphans(False))
+    tree = trial.Tree(source, tmp_path / "tree", Path(sys.executable))
     tree.sync()
     tree.configure([])
     assert tree.build([], 2, keep=True).returncode == 0
     unchanged = tree.objects()
-    step = Step("core_test")
-    baseline = baseline_of(tree, step)
+    step = trial.Step("core_test")
+    baseline = trial.baseline_of(tree, step)
     assert baseline.failing == ["Core.Broken"]
     for was, now, state, by in TRIED:
         line = CORE.split("\n").index(was) + 1
         mutant = Mutant("core.cc", line, "", was, now)
-        verdict = tried(tree, mutant, [step], {step.name: baseline}, unchanged, 2)
+        verdict = trial.tried(tree, mutant, [step], {step.name: baseline}, unchanged, 2)
         assert (verdict.state, verdict.by) == (state, by), now
         assert (tree.root / "core.cc").read_text() == CORE
         assert tree.objects() == unchanged
     assert (source / "core.cc").read_text() == CORE
-    assert baseline == Baseline(baseline.longest, ["Core.Broken"], baseline.tests)
+    assert baseline == trial.Baseline(baseline.longest, ["Core.Broken"], baseline.tests)
     assert subprocess.run(["pgrep", "-f", f"^{tree.build_folder}"]).returncode == 1

@@ -271,6 +271,9 @@ def test_plan_has_the_fields_that_are_documented() -> None:
         )
     )
     assert min(made.times_us([8, 1 << 30])) > 0
+    short = ropewalk.plan(load("dgx1v"), "broadcast", plane="nvlink", trees=False)
+    assert set(made.fields) - set(short.fields) == {"trees"}
+    assert short.rate_gbps == made.rate_gbps
 
 
 def test_split_ends_all_classes_together() -> None:

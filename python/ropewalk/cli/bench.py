@@ -17,6 +17,7 @@ from ropewalk.cli import (
     bench_run,
     bench_schedule,
     console,
+    emulation,
     launch,
     process_ranks,
 )
@@ -62,6 +63,8 @@ Examples:
       a fixed algorithm, each rank bound to a core
   ropewalk bench all_reduce --device cuda --graph -b 8 -e 64K -f 2
       on GPUs, 20 operations in one CUDA graph
+  ropewalk bench broadcast --emulate dgx1v --gpus 0,1,3 -b 1M -e 64M -f 4
+      on three GPUs of a DGX-1 that need not be there: local ranks over links slowed down
   ropewalk bench --schedule ring.txt -b 1M -e 64M -f 2
       a schedule from `ropewalk schedule make`, or your own; its file says the number of ranks
 
@@ -149,7 +152,10 @@ def bench(
     stepfactor: Annotated[
         int, typer.Option("-f", "--stepfactor", help="Factor between sizes; over 1 it rules.")
     ] = 1,
-    iters: Annotated[int, typer.Option("-n", "--iters", help="Timed iterations.")] = 20,
+    iters: Annotated[
+        Optional[int],
+        typer.Option("-n", "--iters", help="Timed iterations; 20 unless given, emulated 3."),
+    ] = None,
     agg_iters: Annotated[
         int,
         typer.Option("-m", "--agg_iters", help="Operations in one iteration."),
@@ -257,6 +263,9 @@ def bench(
         int,
         typer.Option("-K", "--per_iter_skip", help="First iterations that -I's figures leave out."),
     ] = 0,
+    emulate: emulation.EmulateOption = None,
+    gpus: emulation.GpusOption = None,
+    slowdown: emulation.SlowdownOption = None,
     set_: console.SettingOption = None,
 ) -> None:
     """See HELP."""
@@ -275,9 +284,15 @@ def bench(
     _only("-V", device_cta_count, -1, ncclish)
     _only("-M", memory, 0, "no memory report by this version; ROPEWALK_DEBUG=INFO tells it")
     _only("-y", stream_null, 0, "the default stream is not measured by this version")
+    emulated = emulation.find(emulate, gpus, slowdown, ranks)
+    if emulated is not None:
+        if device == "cuda":
+            console.fail("--device cuda: --emulate runs on host memory", console.USAGE)
+        ranks, device = len(emulated.gpus), "host"
     ranks_of = bench_ranks.find(ranks, nthreads, ngpus, given_schedule)
     if device not in (None, "host", "cuda"):
         console.fail(f'--device "{device}": known are host, cuda', console.USAGE)
+    iters = iters if iters is not None else 20 if emulated is None else 3
     graphs = max(_number("-G", cudagraph, 0), int(graph))
     if graphs and per_iter_timing:
         console.fail("-I 1: iterations in a graph (-G) have no times of their own", console.USAGE)
@@ -336,7 +351,7 @@ def bench(
             console.fail(f"{flag} {path}: cannot write into {path.parent}", console.USAGE)
     outputs = bench_run.Outputs(output_file, plot, sys.argv)
     chosen = OPERATIONS[wanted]
-    given = list(set_ or [])
+    given = [*([] if emulated is None else emulated.settings()), *(set_ or [])]
     if timeout >= 0:
         given.append(f"TIMEOUT={timeout}s")
 

@@ -48,8 +48,12 @@ class Report:
         }
         self._results: list[dict[str, Any]] = []
 
-    def configure(self, options: Options, devices: list[Device]) -> None:
-        """Notes the flags and where the ranks run."""
+    def configure(
+        self, options: Options, devices: list[Device], emulation: Optional[dict[str, Any]] = None
+    ) -> None:
+        """Notes the flags and where the ranks run; `emulation` is a key that nccl-tests has not."""
+        if emulation is not None:
+            self._document["emulation"] = emulation
         step = (
             {"step_factor": options.stepfactor}
             if options.stepfactor > 1

@@ -124,6 +124,8 @@ class Options:
     report_timestamps: bool = False
     graphs: int = 0
     registered: bool = False
+    slowdown: float = 1.0
+    """of an emulated machine, whose times are shown; 1: of this one"""
 
     @property
     def ranks_each(self) -> int:

@@ -58,18 +58,24 @@ def run(comms: list[Communicator], operation: Operation, options: Options, outpu
 
     devices = _devices(comms)
     options, reduced = _within_memory(comms, devices, options)
+    emulation = comms[0].emulation
+    if emulation is not None:
+        options = dataclasses.replace(options, slowdown=emulation["slowdown"])
     if prints:
         for text in bench_table.head(operation.program, version_code, options):
             _say(text)
         for device in devices:
             _say(device.line())
+        if emulation is not None:
+            for text in bench_table.emulated(emulation):
+                _say(text)
         if reduced:
             _say("#")
             _say(f"# Reducing maxBytes to {options.maxbytes} due to memory limitation")
         for text in bench_table.columns(options):
             _say(text)
         if report is not None:
-            report.configure(options, devices)
+            report.configure(options, devices, emulation)
 
     lines: list[Line] = []
     planned = Cases(operation, options, size)
@@ -133,11 +139,12 @@ def _measure_case(
             1: found.seconds_avg,
             2: found.seconds_min,
             3: found.seconds_max,
-        }[options.average]
+        }[options.average] / options.slowdown
         algbw, busbw = operation.bandwidths(count, element.size, seconds, size)
         iterations = None
         if options.per_iter_timing:
-            per_rank = _of_all_ranks(comms, [time * 1e6 for time in found.iteration_seconds])
+            scale = 1e6 / options.slowdown
+            per_rank = _of_all_ranks(comms, [time * scale for time in found.iteration_seconds])
             iterations = summarize(per_rank, options.per_iter_skip, options.ranks_each)
         wrong = found.wrong if options.check else None
         return Timing(seconds * 1e6, algbw, busbw, wrong, iterations)
@@ -218,7 +225,11 @@ def _place(comm: Communicator) -> bytes:
     """Where a rank runs: process, host, and number, bus and name of its device."""
     parts = [str(os.getpid()), socket.gethostname().partition(".")[0]]
     if comm.device is None:
-        parts += ["", "", f"{_cpu_name()}, host memory"]
+        emulation = comm.emulation
+        info = f"{_cpu_name()}, host memory"
+        if emulation is not None:
+            info = f"{emulation['gpus'][comm.rank]} of {emulation['machine']}, emulated"
+        parts += ["", "", info]
     else:
         gpu = _gpu(comm.device)
         parts += [str(comm.device), gpu["bus_id"].lower()[:10], gpu["name"]]

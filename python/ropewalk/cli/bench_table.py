@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Final, Optional
+from typing import Any, Final, Optional
 
 from ropewalk.cli.bench_iterations import Iterations
 from ropewalk.cli.bench_plan import Options
@@ -106,6 +106,15 @@ def head(program: str, version_code: int, options: Options) -> list[str]:
     if options.parallel_init:
         lines.append("# Parallel Init Enabled: threads call into NcclInitRank concurrently ")
     return [*lines, "#", "# Using devices"]
+
+
+def emulated(emulation: dict[str, Any]) -> list[str]:
+    """The lines that say so below the devices; nccl-tests has none of them."""
+    return [
+        "#",
+        f"# Emulated: {emulation['machine']}, links slowed {emulation['slowdown']:g} times.",
+        "# Times and rates are the machine's: what was measured, divided and multiplied by that.",
+    ]
 
 
 def columns(options: Options) -> list[str]:

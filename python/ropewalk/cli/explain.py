@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from ropewalk import joining
-from ropewalk.cli import console, launch
+from ropewalk.cli import console, emulation, launch
 from ropewalk.cli.bench import parse_size
 from ropewalk.cli.bench_plan import OPERATIONS
 from ropewalk.communicator import Communicator
@@ -22,6 +22,9 @@ The candidates are priced by the cost model with the constants measured on this 
 (`ropewalk config --tuning`). Local ranks are started for it, so that it is known how they are
 linked; under torchrun, mpirun or srun each process is one rank.
 
+Where TOPOLOGY names the machine, its plans are candidates beside the shapes, the candidates are
+priced on its links, and the bound and the links that limit the chosen one are named.
+
 The size is that of `ropewalk bench -b`. A communicator chooses once for all sizes between two
 powers of two: near a border, what runs may not be the cheapest for this very size.
 
@@ -32,8 +35,12 @@ Examples:
       a table of the candidates
   ropewalk explain broadcast -b 64K --ranks 8 --root 2 --json
       the same for programs
+  ropewalk explain broadcast -b 64M --emulate dgx1v --gpus 0,1,3
+      on three GPUs of a machine that need not be there
   ropewalk explain all_reduce -b 1M --ranks 4 --set LINKS=network
       as if each rank were on a host of its own
+  ropewalk explain all_reduce -b 64M --ranks 8 --set TOPOLOGY=dgx1v
+      as if the ranks were the GPUs of a DGX-1
 
 Exit status: 0, 2 for a wrong command line, another value when a rank failed or was killed.
 """
@@ -46,6 +53,8 @@ def explain(
         Optional[int], typer.Option("--ranks", "-n", help="Local ranks; 2 without a launcher.")
     ] = None,
     root: Annotated[int, typer.Option("--root", help="Of rooted operations.")] = 0,
+    emulate: emulation.EmulateOption = None,
+    gpus: emulation.GpusOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     set_: console.SettingOption = None,
 ) -> None:
@@ -59,7 +68,8 @@ def explain(
         console.fail("--ranks: a launcher started this job already", console.USAGE)
     if ranks is not None and ranks < 1:
         console.fail(f"--ranks {ranks}: must be positive", console.USAGE)
-    count = launched or ranks or 2
+    emulated = emulation.find(emulate, gpus, None, ranks)
+    count = launched or (ranks or 2 if emulated is None else len(emulated.gpus))
     if not 0 <= root < count:
         console.fail(f"--root {root}: is outside 0 to {count - 1}", console.USAGE)
 
@@ -72,7 +82,8 @@ def explain(
                 _print(found)
         return console.OK
 
-    apply = functools.partial(console.apply_settings, set_)
+    given = [*([] if emulated is None else emulated.settings()), *(set_ or [])]
+    apply = functools.partial(console.apply_settings, given)
     if launched:
         apply()
         with console.reported(), joining.init() as comm:
@@ -81,19 +92,36 @@ def explain(
     raise typer.Exit(launch.run_local(count, body, prepare=apply, pinned=False))
 
 
+def _in_words(links: list[dict[str, Any]]) -> str:
+    """The first of the links, and how many more there are."""
+    shown = [f"{each['link']} ({each['type']}, {each['capacity']:g} GB/s)" for each in links[:4]]
+    more = len(links) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
 def _print(found: dict[str, Any]) -> None:
     links = "1 host" if found["network"] is None else f"{found['hosts']} hosts, {found['network']}"
     out = console.output()
     out.print(f"{found['operation']} of {found['bytes']} bytes, {found['ranks']} ranks on {links}")
     table = Table(box=None, pad_edge=False)
-    for title in ("algorithm", "predicted us", "chunk bytes", "copies"):
-        table.add_column(title, justify="right" if title.endswith(("us", "bytes")) else "left")
+    planned = any(each["algbw_gbps"] is not None for each in found["candidates"])
+    rates = ("GB/s at most",) if planned else ()
+    for title in ("algorithm", "predicted us", *rates, "chunk bytes", "copies"):
+        left = title in ("algorithm", "copies")
+        table.add_column(title, justify="left" if left else "right")
     for each in found["candidates"]:
+        rate = each["algbw_gbps"]
         table.add_row(
             each["algorithm"],
             f"{each['predicted_us']:.3g}",
+            *(("-" if rate is None else f"{rate:.4g}",) if planned else ()),
             str(each["chunk_bytes"]),
             "by address" if each["by_address"] else "staged",
         )
     out.print(table)
+    out.print(f"machine: {found['machine']['name']}, {found['machine']['origin']}")
+    if found["bound"] is not None:
+        out.print(f"bound: {found['bound']['algbw_gbps']:.4g} GB/s; {found['bound']['words']}")
+    if found["limiting_links"]:
+        out.print(f"limits {found['chosen']}: {_in_words(found['limiting_links'])}")
     out.print(f"runs: {found['chosen']}, by {found['chosen_by']}")

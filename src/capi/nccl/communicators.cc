@@ -261,8 +261,8 @@ ncclResult_t async_error(ncclComm_t comm) {
   // Nothing is under way any more, and what there was is known.
   if (core.revoked.load(std::memory_order_acquire)) return ncclSuccess;
   core.comm->look_at_device();
-  const bootstrap::Fate& fate = core.comm->fate();
-  return fate.broken() ? to_nccl(fate.error().code()) : ncclSuccess;
+  const bootstrap::FailureState& failure = core.comm->failure();
+  return failure.broken() ? to_nccl(failure.error().code()) : ncclSuccess;
 }
 
 }  // namespace

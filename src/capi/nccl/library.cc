@@ -48,9 +48,9 @@ RW_NCCL_API(const char*, ncclGetLastError, ncclComm_t comm) {
     if (comm != nullptr) {
       const Core& core = core_of(comm);
       if (core.state.load(std::memory_order_acquire) == Core::State::kReady &&
-          core.comm != nullptr && core.comm->fate().broken()) {
+          core.comm != nullptr && core.comm->failure().broken()) {
         thread_local std::string text;
-        text = core.comm->fate().error().what();
+        text = core.comm->failure().error().what();
         return text.c_str();  // NOLINT(clang-analyzer-cplusplus.InnerPointer): the thread has it
       }
     }

@@ -12,6 +12,12 @@ int device_count() {
   return count;
 }
 
+std::string device_bus_id(int device) {
+  char bus_id[20] = {};
+  executor::check_cuda(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, device), "naming a GPU");
+  return bus_id;
+}
+
 std::string describe_device(int device) {
   if (const int count = device_count(); device < 0 || device >= count) {
     throw Error(Errc::kInvalidArgument, "device: {} is not one of the {} GPUs", device, count);
@@ -19,15 +25,13 @@ std::string describe_device(int device) {
   const executor::CurrentDevice current(device);
   cudaDeviceProp properties{};
   executor::check_cuda(cudaGetDeviceProperties(&properties, device), "describing a GPU");
-  char bus_id[20] = {};
-  executor::check_cuda(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, device), "naming a GPU");
   std::size_t free = 0;
   std::size_t total = 0;
   executor::check_cuda(cudaMemGetInfo(&free, &total), "asking for free device memory");
   const nlohmann::json json = {
       {"device", device},
       {"name", properties.name},
-      {"bus_id", bus_id},
+      {"bus_id", device_bus_id(device)},
       {"capability", fmt::format("{}.{}", properties.major, properties.minor)},
       {"total_bytes", total},
       {"free_bytes", free}};

@@ -19,6 +19,7 @@ namespace ropewalk::comm::testing {
 // Settings that keep the tests to themselves: no measuring, no files.
 inline void quiet(Runtime& runtime) {
   runtime.set("TUNE", "0", "test");
+  runtime.set("TOPOLOGY_CACHE", "off", "test");
   runtime.set("TIMEOUT", "60", "test");
 }
 

@@ -104,7 +104,7 @@ class DeviceSite final : public MeasureSite {
 
   void look() {
     comm_.look_at_device();
-    comm_.fate().check();
+    comm_.failure().check();
   }
 
   comm::Communicator& comm_;

@@ -1,7 +1,4 @@
 // Network interfaces of this host, and ports of RDMA adapters.
-#include <ifaddrs.h>
-#include <net/if.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -10,6 +7,7 @@
 #include "comm/runtime.h"
 #include "core/error.h"
 #include "core/first_line.h"
+#include "core/network_interfaces.h"
 #include "core/settings.h"
 #include "diagnose/probe/probe.h"
 #include "diagnose/probe/self_messages.h"
@@ -20,26 +18,6 @@ namespace ropewalk::diagnose::probe {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The flags and whether there is an address that connections can use.
-struct State {
-  bool up = false;
-  bool has_address = false;
-};
-
-State state_of(const std::string& interface_name) {
-  State state;
-  ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) throw system_error(errno, "listing the network interfaces");
-  for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
-    if (interface_name != each->ifa_name) continue;
-    state.up = (each->ifa_flags & IFF_UP) != 0 && (each->ifa_flags & IFF_RUNNING) != 0;
-    const int family = each->ifa_addr == nullptr ? AF_UNSPEC : each->ifa_addr->sa_family;
-    state.has_address = state.has_address || family == AF_INET || family == AF_INET6;
-  }
-  freeifaddrs(first);
-  return state;
-}
 
 Check messages(const std::string& interface_name) {
   const std::string cause = "a firewall rule, or an address that cannot be bound";
@@ -92,10 +70,10 @@ Checks interface(const std::string& interface_name) {
     throw Error(Errc::kInvalidArgument, "name: there is no network interface \"{}\"",
                 interface_name);
   }
-  const State state = state_of(interface_name);
+  const InterfaceState state = interface_state(interface_name);
   const bool loopback = interface_name == "lo";
-  if (!state.up || !state.has_address) {
-    const char* found = state.up ? "up, without an address" : "down, or no cable";
+  if (!state.running || !state.has_address) {
+    const char* found = state.running ? "up, without an address" : "down, or no cable";
     // Ranks of one host may meet over loopback; the others need not be there.
     return {{.what = "messages",
              .outcome = loopback ? Outcome::kFailed : Outcome::kSkipped,

@@ -90,6 +90,21 @@ TEST(Block, RunsEveryScheduleRight) {
   }
 }
 
+// No thread uses a link's counters before the thread that reads them has, or keeps them before all
+// have ended.
+TEST(Block, WaitsForItsLateThreads) {
+  Case test;
+  test.schedule = schedule::compile("ring", {Collective::kAllReduce, 3, 0, 1});
+  test.count = 300;
+  for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
+    test.protocol = protocol;
+    for (test.late = 0; test.late < kThreads; ++test.late) {
+      const std::uint64_t wrong = run<ElementOf<DataType::kFloat32>, RedOp::kSum>(test);
+      ASSERT_EQ(wrong, 0U) << describe(test) << ", thread " << test.late << " is late";
+    }
+  }
+}
+
 // Two ranks exchange `bytes`, over both channels.
 std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address) {
   Machine machine(2, 2, protocol, FifoShape{4, 4, 240});
@@ -199,7 +214,7 @@ StopRecord stop_of(bool with_peer, std::uint64_t timeout_ns, bool abort,
       args.back().chunk_stride = 512;
     }
     args.back().links.timeout_ns = timeout_ns;
-    run_block<Float, RedOp::kSum>(args.back(), test.protocol, 0, threads, blocks, shared);
+    run_block<Float, RedOp::kSum>(args.back(), test, 0, threads, blocks, shared);
   }
   if (abort) std::atomic_ref(control.abort).store(1);
   for (std::thread& thread : threads) thread.join();

@@ -122,7 +122,7 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
     block.sync();
     StagedWalk<Block, Element, kOp> walk(block, strand, args.call, args.output_bytes);
     walk.run();
-    block.sync();
+    block.sync();  // before the counters are kept
     keep_counters(block, strand);
   } else {
     const auto* packed = reinterpret_cast<const FlaggedProgram*>(program);

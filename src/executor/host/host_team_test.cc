@@ -4,13 +4,17 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "core/error.h"
 #include "core/process_memory.h"
+#include "executor/host/shared_copy.h"
+#include "executor/host/waiter.h"
 #include "executor/program.h"
 #include "schedule/check.h"
 #include "schedule/compile.h"
@@ -29,10 +33,15 @@ class Root : public HostTeam {
     HostTeam::transfer(strand, call, transfer);
     if (transfers_++ > 0) return;
     if (gives_up) give_up_copy();
-    helped = writer_.help();
+    if (meanwhile) {
+      meanwhile();
+    } else {
+      helped = writer_.help();
+    }
   }
 
   bool gives_up = false;
+  std::function<void()> meanwhile;  // in place of the writer's help
   bool helped = false;
 
  private:
@@ -156,6 +165,36 @@ TEST_F(HostTeamTest, AWriterThatIsLateIsWaitedFor) {
   EXPECT_FALSE(root.helped);
   offer();
   EXPECT_TRUE(walk(root, strand, call));
+  expect_right();
+}
+
+// A writer that has claimed a piece gives it up only after the reader has begun to wait.
+class SlowWriter : public WaitHook {
+ public:
+  explicit SlowWriter(std::byte* memory)
+      : desk_(reinterpret_cast<CopyDesk*>(memory + kLineBytes)) {}
+  void claim() { --desk_->claims; }  // the last of the free pieces
+  bool poll() override {
+    polled = true;
+    desk_->written = desk_->claims | 0xffff'ffffU;  // failed, for this chunk
+    return true;
+  }
+  void stalled(std::chrono::nanoseconds /*since_progress*/) override {}
+  bool polled = false;
+
+ private:
+  CopyDesk* desk_;
+};
+
+TEST_F(HostTeamTest, AWriterThatHasBegunIsWaitedFor) {
+  offer();
+  SlowWriter slow(memory_.get());
+  Waiter waiter({}, slow);
+  Root root(writer_);
+  root.wait_with(&waiter);
+  root.meanwhile = [&] { slow.claim(); };
+  EXPECT_TRUE(gather(root));
+  EXPECT_TRUE(slow.polled);
   expect_right();
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -40,6 +41,25 @@ struct Case {
   bool elsewhere = false;  // the other ranks see a rank's buffers at other addresses
   bool in_place = false;
   std::size_t misaligned = 0;  // bytes
+  unsigned late = kThreads;    // the thread of each block that is behind the others
+};
+
+// A block of which one thread may be late: after the prologue, and after it waited for some others.
+class TestBlock : public HostBlock {
+ public:
+  TestBlock(HostBlockShared& shared, unsigned thread, const LaunchArgs& args, bool late)
+      : HostBlock(shared, thread, args.links, &args.call.tag), late_(late) {}
+  void prologue() const { be_late(std::chrono::milliseconds(5)); }
+  void sync_some(std::uint32_t id, unsigned threads) {
+    HostBlock::sync_some(id, threads);
+    be_late(std::chrono::microseconds(200));
+  }
+
+ private:
+  void be_late(std::chrono::microseconds time) const {
+    if (late_) std::this_thread::sleep_for(time);
+  }
+  bool late_;
 };
 
 // Memory at two places: its owner's, and where the other ranks see it.
@@ -139,17 +159,17 @@ class Machine {
 };
 
 template <typename Element, RedOp kOp>
-void run_block(const LaunchArgs& args, Protocol protocol, std::uint32_t channel,
+void run_block(const LaunchArgs& args, const Case& test, std::uint32_t channel,
                std::vector<std::thread>& threads,
                std::vector<std::unique_ptr<HostBlockShared>>& blocks,
                std::vector<std::vector<Pack>>& shared) {
   blocks.push_back(std::make_unique<HostBlockShared>(kThreads));
-  shared.emplace_back(shared_bytes(args, protocol) / sizeof(Pack) + 1);
+  shared.emplace_back(shared_bytes(args, test.protocol) / sizeof(Pack) + 1);
   for (unsigned t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&args, protocol, channel, t, group = blocks.back().get(),
+    threads.emplace_back([&args, &test, channel, t, group = blocks.back().get(),
                           memory = reinterpret_cast<std::byte*>(shared.back().data())] {
-      HostBlock block(*group, t, args.links, &args.call.tag);
-      switch (protocol) {
+      TestBlock block(*group, t, args, t == test.late);
+      switch (test.protocol) {
         case Protocol::kSimple:
           run_channel<Protocol::kSimple, Element, kOp>(block, args, channel, memory);
           break;
@@ -288,8 +308,8 @@ std::uint64_t run(const Case& test, std::size_t* given = nullptr) {
     }
     for (std::size_t r = 0; r < n; ++r) {
       for (int c = 0; c < s.num_channels(); ++c) {
-        run_block<Element, kOp>(args[r], test.protocol, static_cast<std::uint32_t>(c), threads,
-                                blocks, shared);
+        run_block<Element, kOp>(args[r], test, static_cast<std::uint32_t>(c), threads, blocks,
+                                shared);
       }
     }
     for (std::thread& thread : threads) thread.join();

@@ -16,11 +16,11 @@ namespace {
 // Half of the credits would do; a quarter leaves the sender room while the credits travel.
 constexpr std::uint64_t kCreditBatch = kEagerCredits / 4;
 constexpr std::size_t kControlBatch = 64;
-// A sender whose credits become few looks for more once in so many messages: each look is a system
-// call.
+// A sender whose credits become few asks the socket for more once every kLookPeriod messages: each
+// time is a system call.
 constexpr std::uint64_t kLookPeriod = 16;
-// Longer eager messages are held back until the sender looks after them: what one system call more
-// costs is little beside them, and much beside shorter ones.
+// Longer eager messages are held back until the next test() of the sender: what one system call
+// more costs is little beside them, and much beside shorter ones.
 constexpr std::size_t kAtOnceBytes = 4096;
 // A sender's streams end together; when one has ended, the others get this long.
 constexpr auto kEndTogether = std::chrono::seconds(1);
@@ -156,7 +156,7 @@ std::unique_ptr<Request> TcpSender::start(std::span<const std::byte> head, const
   const std::size_t bytes = head.size() + rest_bytes;
   RW_ASSERT(head.size() <= kMaxHeadBytes);
   connection_.throw_if_failed();
-  // Eager messages alone need no look at the socket while there are credits enough.
+  // Eager messages alone need no read of the socket while there are credits enough.
   const bool eager_size = bytes <= kEagerBytes;
   const bool short_of_credits =
       credits_ < credits_of(bytes) || (credits_ <= kEagerCredits / 2 && number_ % kLookPeriod == 0);
@@ -278,9 +278,9 @@ void TcpSender::seen(std::uint64_t number) {
   while (!unseen_.empty() && unseen_.front().number <= number) unseen_.pop_front();
 }
 
-Place TcpSender::begin_frame(const Frame& /*frame*/) { return {}; }
+PayloadTarget TcpSender::begin_frame(const Frame& /*frame*/) { return {}; }
 
-void TcpSender::end_frame(const Frame& frame, const Place& /*payload*/) {
+void TcpSender::end_frame(const Frame& frame, const PayloadTarget& /*payload*/) {
   if (frame.type == FrameType::kBroken) {
     connection_.fail(Errc::kPeerLost,
                      fmt::format("a message of {} bytes was sent for a receive of {} bytes",
@@ -398,8 +398,11 @@ void TcpReceiver::read_stream(std::size_t index) {
   if (!end_deadline_) end_deadline_ = std::chrono::steady_clock::now() + kEndTogether;
 }
 
-void TcpReceiver::senseless() {
-  connection_.fail(Errc::kPeerLost, "it sent a frame that makes no sense here");
+void TcpReceiver::fail_unexpected(const Frame& frame) {
+  connection_.fail(Errc::kPeerLost,
+                   fmt::format("unexpected frame of type {} on stream {} (tag {}, {} of {} bytes)",
+                               static_cast<std::uint32_t>(frame.type), current_stream_, frame.tag,
+                               frame.piece, frame.bytes));
 }
 
 TcpReceiver::Posted* TcpReceiver::first_unmatched(std::uint32_t tag) {
@@ -441,7 +444,7 @@ void TcpReceiver::finish(Posted& posted) {
   std::erase(posted_, &posted);
 }
 
-Place TcpReceiver::place_of(Posted& posted, const Frame& frame) {
+PayloadTarget TcpReceiver::target_of(Posted& posted, const Frame& frame) {
   auto* const buffer = static_cast<std::byte*>(posted.buffer.data) + frame.offset;
   const bool whole = frame.piece == frame.bytes;
   posted.placed = posted.rest.data != nullptr && whole && frame.checksum == 0 &&
@@ -450,22 +453,22 @@ Place TcpReceiver::place_of(Posted& posted, const Frame& frame) {
   return {buffer, posted.rest.offset, posted.rest.data};
 }
 
-Place TcpReceiver::begin_frame(const Frame& frame) {
+PayloadTarget TcpReceiver::begin_frame(const Frame& frame) {
   if (frame.type == FrameType::kData) {
     Posted* posted = by_id(frame.id);
     if (posted == nullptr || (posted->matched && posted->bytes != frame.bytes)) {
-      senseless();
+      fail_unexpected(frame);
       return {};
     }
     if (!posted->matched && !take_message(*posted, frame.bytes)) return {};
     if (frame.piece > posted->bytes - posted->arrived) {
-      senseless();
+      fail_unexpected(frame);
       return {};
     }
-    return place_of(*posted, frame);
+    return target_of(*posted, frame);
   }
   if (current_stream_ != 0) {
-    senseless();
+    fail_unexpected(frame);
     return {};
   }
   seen_ = frame.number;
@@ -478,10 +481,10 @@ Place TcpReceiver::begin_frame(const Frame& frame) {
   } else if (posted != nullptr) {
     if (!take_message(*posted, frame.bytes)) return {};
     eager_target_ = posted;
-    return place_of(*posted, frame);
+    return target_of(*posted, frame);
   }
   if (arrivals_.size() >= kEagerCredits + kMaxRequests) {
-    senseless();
+    fail_unexpected(frame);
     return {};
   }
   Arrival& arrival = arrivals_.emplace_back();
@@ -495,7 +498,7 @@ Place TcpReceiver::begin_frame(const Frame& frame) {
   return {nullptr, 0, arrival.payload.get()};
 }
 
-void TcpReceiver::end_frame(const Frame& frame, const Place& payload) {
+void TcpReceiver::end_frame(const Frame& frame, const PayloadTarget& payload) {
   if (frame.type == FrameType::kRequest) return;
   if (frame.checksum != 0 && wire_checksum(payload.rest, frame.piece) != frame.checksum) {
     connection_.fail(Errc::kPeerLost,
@@ -504,7 +507,7 @@ void TcpReceiver::end_frame(const Frame& frame, const Place& payload) {
   }
   if (frame.type == FrameType::kData) {
     Posted* posted = by_id(frame.id);
-    if (posted == nullptr) return senseless();
+    if (posted == nullptr) return fail_unexpected(frame);
     posted->arrived += frame.piece;
     if (posted->arrived == posted->bytes) finish(*posted);
     return;
@@ -572,7 +575,9 @@ bool TcpReceiver::find_in_left_over(const Posted& posted) {
   // While another receive waits, nothing is left over.
   if (posted_.size() > 1 || connection_.failed()) return false;
   current_stream_ = 0;
-  if (!connection_.streams.front().read_left_over(*this)) senseless();
+  if (!connection_.streams.front().read_left_over(*this)) {
+    connection_.fail(Errc::kPeerLost, connection_.streams.front().reason());
+  }
   return posted.matched;
 }
 

@@ -4,7 +4,7 @@
 // kEagerCredits permit before their receives are posted. Until a receive is posted they stay in the
 // stream and the socket; the receiver holds those that another receive's message is behind. A
 // larger message waits in the sender until the receiver has room for it, so nothing is ever
-// buffered without bound and no message stands in the way of another of a different tag:
+// buffered without bound and no message blocks another of a different tag:
 //
 //   receiver  posts a receive that nothing has come for        ->  kAnnounce(receive, tag)
 //   sender    has an announcement for the tag                  ->  kData pieces for that receive
@@ -110,7 +110,7 @@ class TcpSender final : public SendConnection, private FrameSink {
                                                 MemoryKind kind) override;
   std::unique_ptr<Request> send(const void* data, std::size_t bytes, std::uint32_t tag,
                                 Registration* registration) override;
-  /// Checksums are of what lies in one place.
+  /// A checksum covers one contiguous buffer.
   [[nodiscard]] bool splits_messages() const override { return !connection_.checksums; }
   std::unique_ptr<Request> send_split(std::span<const std::byte> head, const void* data,
                                       std::size_t bytes, std::uint32_t tag) override;
@@ -138,8 +138,8 @@ class TcpSender final : public SendConnection, private FrameSink {
     std::uint32_t tag;
     std::uint64_t number;
   };
-  Place begin_frame(const Frame& frame) override;
-  void end_frame(const Frame& frame, const Place& payload) override;
+  PayloadTarget begin_frame(const Frame& frame) override;
+  void end_frame(const Frame& frame, const PayloadTarget& payload) override;
   [[nodiscard]] bool broken() const override { return connection_.failed(); }
   [[nodiscard]] bool wants_frames() const override { return true; }
 
@@ -202,8 +202,8 @@ class TcpReceiver final : public ReceiveConnection, private FrameSink {
     bool complete = false;
     Posted* receive = nullptr;  // matched before it was complete
   };
-  Place begin_frame(const Frame& frame) override;
-  void end_frame(const Frame& frame, const Place& payload) override;
+  PayloadTarget begin_frame(const Frame& frame) override;
+  void end_frame(const Frame& frame, const PayloadTarget& payload) override;
   [[nodiscard]] bool broken() const override { return connection_.failed(); }
   // Messages that come early stay where they are, if not one is waited for that may be behind them,
   // and while the connection lasts.
@@ -218,17 +218,17 @@ class TcpReceiver final : public ReceiveConnection, private FrameSink {
   void withdraw(Posted& posted);
   bool take_message(Posted& posted, std::size_t bytes);
   void finish(Posted& posted);
-  /// Looks for the message of a receive in what stream 0 has left over. @return whether it is there
+  /// Reads the message of a receive from what stream 0 has left over. @return whether it was there
   bool find_in_left_over(const Posted& posted);
   Posted* first_unmatched(std::uint32_t tag);
   /// Where the payload of a message's frame goes; notes whether its rest is placed apart.
-  static Place place_of(Posted& posted, const Frame& frame);
+  static PayloadTarget target_of(Posted& posted, const Frame& frame);
   Posted* by_id(std::uint64_t id);
   void match_request(const Frame& request, Posted& posted);
   void return_credits(std::uint64_t message_bytes);
   void queue_control(Frame frame);
   void flush_control();
-  void senseless();
+  void fail_unexpected(const Frame& frame);
 
   Connection connection_;
   std::uint64_t next_id_ = 1;

@@ -65,7 +65,7 @@ inline constexpr std::size_t kFrameBytes = 56;
 /// chunk of a collective, which is 64 KiB over a network, goes at once with what stands before it:
 /// waiting for the receiver's word takes broadcasts and gathers twice as long.
 inline constexpr std::size_t kEagerBytes = 65 << 10;
-/// Credits bound the eager messages that are on their way or held by the receiver: to 2 MiB. That
+/// Credits bound the eager messages that are in flight or held by the receiver: to 2 MiB. That
 /// is many short ones: ranks that share cores then take turns of many messages each.
 inline constexpr std::uint64_t kEagerCredits = 4096;
 constexpr std::uint64_t credits_of(std::uint64_t message_bytes) { return 1 + message_bytes / 512; }

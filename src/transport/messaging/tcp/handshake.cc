@@ -1,5 +1,6 @@
 #include "transport/messaging/tcp/handshake.h"
 
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -14,6 +15,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/random.h"
+#include "core/socket.h"
 
 namespace ropewalk::transport::tcp {
 namespace {
@@ -24,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 // peer. When there is no room for more of them, the oldest go sooner.
 constexpr std::size_t kMaxHalfOpen = 128;
 constexpr auto kGreetingTime = std::chrono::seconds(10);
-// Proven peers whose further streams are on their way.
+// Proven peers whose further streams are still connecting.
 constexpr auto kGatherTime = std::chrono::seconds(30);
 // New sockets taken by one accept(): keeps the call short while a stranger floods the port.
 constexpr int kMaxAcceptsPerCall = 64;
@@ -55,8 +57,8 @@ void set_option(int socket, int level, int option, int value) {
 }
 
 void tune(int socket) {
-  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-  // A host that vanished without a word: noticed after about 10 s, idle or not. A process that
+  set_no_delay(socket);
+  // A host that vanished without closing: noticed after about 10 s, idle or not. A process that
   // died is noticed at once, its system says so.
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 5);
@@ -70,43 +72,25 @@ void tune(int socket) {
 // stream: 4.8 GB/s instead of 9.6 over loopback. Every system has reno, which does not pace, and
 // permits it to every process.
 void leave_unpaced(int socket) {
-  Address own;
-  Address peer;
-  socklen_t own_bytes = sizeof own.storage;
-  socklen_t peer_bytes = sizeof peer.storage;
-  if (getsockname(socket, reinterpret_cast<sockaddr*>(&own.storage), &own_bytes) != 0 ||
-      getpeername(socket, reinterpret_cast<sockaddr*>(&peer.storage), &peer_bytes) != 0) {
+  try {
+    if (!local_address(socket).same_host(peer_address(socket))) return;
+  } catch (const Error&) {
     return;  // it broke already, which shows when it is used
   }
-  if (!own.same_host(peer)) return;
   constexpr std::string_view kUnpaced = "reno";
   if (setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, kUnpaced.data(), kUnpaced.size()) != 0) {
     log::info(log::kNet, "{}", system_error(errno, "congestion control of a TCP socket").what());
   }
 }
 
-// Room for what a sender may have on its way. The system makes a buffer larger as it sees its
-// reader keep up, which a reader of several sockets does not look like: of one that gathers from
+// Room for what a sender may have in flight. The system makes a buffer larger as it sees its
+// reader keep up, which a reader of several sockets does not appear to do: of one that gathers from
 // three it stopped at 0.4 MiB, and they waited for the window most of the time. SO_RCVBUF would end
 // that for good, and is bounded by net.core.rmem_max, often 0.2 MiB; to ask for a low water mark
 // makes room and ends nothing.
 void make_room(int socket) {
   set_option(socket, SOL_SOCKET, SO_RCVLOWAT, kRoomBytes);
   set_option(socket, SOL_SOCKET, SO_RCVLOWAT, 1);
-}
-
-FileDescriptor make_socket(int family) {
-  FileDescriptor made(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!made) throw system_error(errno, "TCP socket");
-  return made;
-}
-
-void set_port(Address& address, std::uint16_t network_order) {
-  if (address.family() == AF_INET6) {
-    reinterpret_cast<sockaddr_in6&>(address.storage).sin6_port = network_order;
-  } else {
-    reinterpret_cast<sockaddr_in&>(address.storage).sin_port = network_order;
-  }
 }
 
 }  // namespace
@@ -117,16 +101,9 @@ Handle encode(const Target& target) {
   layout.proof = target.proof;
   layout.reply = target.reply;
   layout.family = static_cast<std::uint16_t>(target.address.family());
-  if (target.address.family() == AF_INET6) {
-    const auto& six = reinterpret_cast<const sockaddr_in6&>(target.address.storage);
-    layout.port = six.sin6_port;
-    layout.zone = six.sin6_scope_id;
-    std::memcpy(layout.address.data(), &six.sin6_addr, sizeof six.sin6_addr);
-  } else {
-    const auto& four = reinterpret_cast<const sockaddr_in&>(target.address.storage);
-    layout.port = four.sin_port;
-    std::memcpy(layout.address.data(), &four.sin_addr, sizeof four.sin_addr);
-  }
+  layout.port = htons(target.address.port());
+  layout.zone = target.address.scope();
+  layout.address = target.address.host_bytes();
   Handle handle{};
   std::memcpy(handle.data(), &layout, sizeof layout);
   return handle;
@@ -139,42 +116,19 @@ std::optional<Target> decode_handle(const Handle& handle) {
   Target target;
   target.proof = layout.proof;
   target.reply = layout.reply;
-  if (layout.family == AF_INET) {
-    sockaddr_in four{};
-    four.sin_family = AF_INET;
-    four.sin_port = layout.port;
-    std::memcpy(&four.sin_addr, layout.address.data(), sizeof four.sin_addr);
-    std::memcpy(&target.address.storage, &four, sizeof four);
-  } else if (layout.family == AF_INET6) {
-    sockaddr_in6 six{};
-    six.sin6_family = AF_INET6;
-    six.sin6_port = layout.port;
-    six.sin6_scope_id = layout.zone;
-    std::memcpy(&six.sin6_addr, layout.address.data(), sizeof six.sin6_addr);
-    std::memcpy(&target.address.storage, &six, sizeof six);
-  } else {
-    return std::nullopt;
-  }
+  if (layout.family != AF_INET && layout.family != AF_INET6) return std::nullopt;
+  target.address =
+      SocketAddress::of(layout.family, layout.address, ntohs(layout.port), layout.zone);
   return target;
 }
 
 // ---- listening -----------------------------------------------------------------------------
 
 TcpListener::TcpListener(const Interface& interface, Options options, Linger& linger)
-    : options_(options), linger_(linger), socket_(make_socket(interface.address.family())) {
-  target_.address = interface.address;
-  set_port(target_.address, 0);
-  if (bind(socket_.get(), target_.address.get(), target_.address.bytes()) != 0) {
-    throw system_error(errno, fmt::format("bind to {}", target_.address.text()));
-  }
-  if (listen(socket_.get(), SOMAXCONN) != 0) {
-    throw system_error(errno, fmt::format("listen on {}", target_.address.text()));
-  }
-  socklen_t bytes = sizeof target_.address.storage;
-  if (getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&target_.address.storage), &bytes) !=
-      0) {
-    throw system_error(errno, "getsockname of a TCP socket");
-  }
+    : options_(options), linger_(linger) {
+  SocketAddress own = interface.address;
+  own.set_port(0);
+  socket_ = listen_on(own, &target_.address);
   fill_random(target_.proof);
   fill_random(target_.reply);
   handle_ = encode(target_);
@@ -205,18 +159,12 @@ std::unique_ptr<ReceiveConnection> TcpListener::accept() {
 
 void TcpListener::take_new_sockets() {
   for (int taken = 0; taken < kMaxAcceptsPerCall; ++taken) {
-    Address from;
-    socklen_t bytes = sizeof from.storage;
-    FileDescriptor socket(accept4(socket_.get(), reinterpret_cast<sockaddr*>(&from.storage), &bytes,
-                                  SOCK_NONBLOCK | SOCK_CLOEXEC));
+    SocketAddress from;
+    int error = 0;
+    FileDescriptor socket = accept_from(socket_, &from, &error);
     if (!socket) {
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      // Of one connection that is gone already, or of the network: accept(2) says to go on.
-      if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO || errno == ENETDOWN ||
-          errno == EHOSTDOWN || errno == EHOSTUNREACH || errno == ENETUNREACH) {
-        continue;
-      }
-      throw system_error(errno, fmt::format("accept on {}", target_.address.text()));
+      if (error == EAGAIN || error == EWOULDBLOCK) return;
+      throw system_error(error, fmt::format("accept on {}", target_.address.text()));
     }
     // Room by age: a peer's greeting is there with its connection, so it has been read before.
     if (half_open_.size() >= kMaxHalfOpen) half_open_.erase(half_open_.begin());
@@ -277,48 +225,29 @@ void TcpListener::gather(HalfOpen& entry, const Hello& hello) {
 TcpConnector::TcpConnector(const Interface& interface, const Target& target, Options options,
                            Linger& linger)
     : target_(target), options_(options), linger_(linger), attempts_(options.streams) {
-  // A zone is a number of this host's own interfaces: the listener's says nothing here.
-  if (target_.address.family() == AF_INET6) {
-    auto& six = reinterpret_cast<sockaddr_in6&>(target_.address.storage);
-    if (six.sin6_scope_id != 0) six.sin6_scope_id = interface.index;
-  }
+  // A zone is a number of this host's own interfaces: the listener's is meaningless here.
+  if (target_.address.scope() != 0) target_.address.set_scope(interface.index);
   for (Attempt& attempt : attempts_) {
-    attempt.socket = make_socket(target_.address.family());
+    attempt.socket = stream_socket(target_.address.family());
     tune(attempt.socket.get());
     // From this device's own address, so that its traffic uses it. Loopback reaches only this host,
     // and an address of the other family nothing: there the system chooses.
     if (!interface.loopback && interface.address.family() == target_.address.family()) {
       set_option(attempt.socket.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
-      Address own = interface.address;
-      set_port(own, 0);
-      if (bind(attempt.socket.get(), own.get(), own.bytes()) != 0) {
-        throw system_error(errno, fmt::format("bind to {}", own.text()));
-      }
+      SocketAddress own = interface.address;
+      own.set_port(0);
+      bind_to(attempt.socket, own);
     }
-    int result = 0;
-    do {
-      result = connect(attempt.socket.get(), target_.address.get(), target_.address.bytes());
-    } while (result != 0 && errno == EINTR);
-    if (result == 0) {
-      attempt.connected = true;
-    } else if (errno != EINPROGRESS) {
-      throw Error(Errc::kPeerLost, "{}",
-                  system_error(errno, fmt::format("connect to {}", target_.address.text())).what());
-    }
+    check(attempt, connect_to(attempt.socket, target_.address));
   }
 }
 
-void TcpConnector::check(Attempt& attempt) {
-  pollfd entry{attempt.socket.get(), POLLOUT, 0};
-  if (::poll(&entry, 1, 0) <= 0) return;
-  int error = 0;
-  socklen_t bytes = sizeof error;
-  if (getsockopt(attempt.socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) error = errno;
-  if (error != 0) {
+void TcpConnector::check(Attempt& attempt, int error) const {
+  attempt.connected = error == 0;
+  if (error != 0 && error != EINPROGRESS) {
     throw Error(Errc::kPeerLost, "{}",
                 system_error(error, fmt::format("connect to {}", target_.address.text())).what());
   }
-  attempt.connected = true;
 }
 
 std::unique_ptr<SendConnection> TcpConnector::poll() {
@@ -328,7 +257,9 @@ std::unique_ptr<SendConnection> TcpConnector::poll() {
   }
   bool all = true;
   for (Attempt& attempt : attempts_) {
-    if (!attempt.connected) check(attempt);
+    if (!attempt.connected && wait_ready(attempt.socket.get(), POLLOUT, 0)) {
+      check(attempt, connect_error(attempt.socket));
+    }
     all = all && attempt.connected;
   }
   if (!all) return nullptr;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/socket_address.h"
 #include "transport/messaging/tcp/connection.h"
 #include "transport/messaging/tcp/interfaces.h"
 #include "transport/transport.h"
@@ -15,7 +16,7 @@ namespace ropewalk::transport::tcp {
 
 /// What a Handle says.
 struct Target {
-  Address address;
+  SocketAddress address;
   Token proof{};  ///< the connecting side sends it
   Reply reply{};  ///< the listener sends it
 };
@@ -73,7 +74,8 @@ class TcpConnector final : public Connector {
     FileDescriptor socket;
     bool connected = false;
   };
-  void check(Attempt& attempt);
+  // `error`: what connecting returned so far.
+  void check(Attempt& attempt, int error) const;
 
   Target target_;
   Options options_;

@@ -1,5 +1,4 @@
 #include <linux/sockios.h>
-#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -9,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -61,7 +61,9 @@ Linger::~Linger() { settle(); }
 
 void Linger::settle() {
   const Clock::time_point deadline = Clock::now() + kLastPatience;
-  for (poll(); state_->count > 0 && Clock::now() < deadline; poll()) ::poll(nullptr, 0, 1);
+  for (poll(); state_->count > 0 && Clock::now() < deadline; poll()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void Linger::adopt(FileDescriptor socket) {

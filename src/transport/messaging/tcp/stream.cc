@@ -13,7 +13,7 @@ namespace ropewalk::transport::tcp {
 namespace {
 
 constexpr std::size_t kMaxRanges = 32;
-// Queued frames that the socket took, before their place is used again.
+// Queued frames that the socket took, before their memory is used again.
 constexpr std::size_t kMostThrough = 64;
 constexpr std::size_t kReadLimitBytes = std::size_t{1} << 20;
 // A burst of small messages is one system call.
@@ -149,11 +149,11 @@ bool Stream::consume(FrameSink& sink) {
           decode(std::span<const std::byte, kFrameBytes>(&buffer_[begin_], kFrameBytes), reader_);
       begin_ += kFrameBytes;
       if (!frame_) {
-        reason_ = "it sent a frame that makes no sense";
+        reason_ = "it sent an invalid frame header";
         return false;
       }
       done_ = 0;
-      place_ = sink.begin_frame(*frame_);
+      target_ = sink.begin_frame(*frame_);
       if (sink.broken()) return true;
     }
     if (reader_ == Reader::kReceiver) {
@@ -167,7 +167,7 @@ bool Stream::consume(FrameSink& sink) {
       if (done_ < frame_->piece) return true;
     }
     const Frame finished = *std::exchange(frame_, std::nullopt);
-    sink.end_frame(finished, place_);
+    sink.end_frame(finished, target_);
     if (bulk_ && finished.type == FrameType::kEager) {
       enough_ = true;
       return true;
@@ -177,13 +177,13 @@ bool Stream::consume(FrameSink& sink) {
 }
 
 std::array<std::span<std::byte>, 2> Stream::missing() const {
-  const std::size_t rest_bytes = frame_->piece - place_.head_bytes;
-  if (done_ >= place_.head_bytes) {
-    const std::size_t done = done_ - place_.head_bytes;
-    return {std::span<std::byte>{}, {place_.rest + done, rest_bytes - done}};
+  const std::size_t rest_bytes = frame_->piece - target_.head_bytes;
+  if (done_ >= target_.head_bytes) {
+    const std::size_t done = done_ - target_.head_bytes;
+    return {std::span<std::byte>{}, {target_.rest + done, rest_bytes - done}};
   }
-  return {std::span{place_.head + done_, place_.head_bytes - done_},
-          std::span{place_.rest, rest_bytes}};
+  return {std::span{target_.head + done_, target_.head_bytes - done_},
+          std::span{target_.rest, rest_bytes}};
 }
 
 bool Stream::read(FrameSink& sink) {

@@ -20,20 +20,20 @@
 namespace ropewalk::transport::tcp {
 
 /// Where a frame's payload goes: its first `head_bytes` to `head`, the others to `rest`.
-struct Place {
+struct PayloadTarget {
   std::byte* head = nullptr;
   std::size_t head_bytes = 0;
   std::byte* rest = nullptr;
 };
 
-/// What a stream asks of its connection while it reads.
+/// What a stream calls while it reads.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
   /// A frame came. @return where its payload of `frame.piece` bytes goes; unused when there is none
-  virtual Place begin_frame(const Frame& frame) = 0;
+  virtual PayloadTarget begin_frame(const Frame& frame) = 0;
   /// The payload is there too (at once when there is none).
-  virtual void end_frame(const Frame& frame, const Place& payload) = 0;
+  virtual void end_frame(const Frame& frame, const PayloadTarget& payload) = 0;
   /// The connection broke by what the last frame said: read no further.
   [[nodiscard]] virtual bool broken() const = 0;
   /// Whether it has a use for frames now. What has come stays in the stream until it has.
@@ -91,7 +91,7 @@ class Stream {
   [[nodiscard]] bool frame_left() const noexcept { return end_ - begin_ >= kFrameBytes; }
   Outgoing& add_outgoing();
   void drop_outgoing() noexcept;
-  // Consumes whole frames and payload bytes from the buffer. @return false on a senseless frame
+  // Consumes whole frames and payload bytes from the buffer. @return false on an invalid frame
   bool consume(FrameSink& sink);
   std::optional<std::size_t> receive(std::span<iovec> into);
   // The parts of the current frame's payload that have not come.
@@ -104,15 +104,15 @@ class Stream {
   std::string reason_;
 
   // Reading: bytes [begin_, end_) of buffer_ have come and wait; when frame_ is set, `done_` of its
-  // payload is in place.
+  // payload is at its target.
   std::vector<std::byte> buffer_;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
   std::optional<Frame> frame_;
-  Place place_;
+  PayloadTarget target_;
   std::size_t done_ = 0;
   // After a long piece another is likely: then only a header is read ahead, so that the payload
-  // goes straight to its place instead of through the buffer.
+  // goes straight to its target instead of through the buffer.
   bool bulk_ = false;
   bool enough_ = false;  // read() ends here
 };

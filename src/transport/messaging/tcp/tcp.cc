@@ -9,7 +9,8 @@
 namespace ropewalk::transport::tcp {
 namespace {
 
-// One way over a network of today with plain sockets; only orders providers among each other.
+// One-way latency over a present-day network with plain sockets; only orders providers among each
+// other.
 constexpr double kLatencyUs = 20;
 
 class Tcp final : public Transport {

@@ -1,12 +1,12 @@
 // TCP over plain sockets: works between any two hosts, with nothing installed.
 //
 // One device per network interface (SOCKET_IFNAME). A connection is TCP_STREAMS sockets; how
-// messages travel over them is told in connection.h. Memory: host.
+// messages travel over them is described in connection.h. Memory: host.
 //
 // Safety. A handle carries an address and two random 128-bit secrets. Whoever connects sends the
 // first secret before anything else is read from it; the listener answers with the second before
 // anything is sent to it. Strangers are hung up on at their first wrong byte; those who say nothing
-// are bounded in number and time, and never stand in the way of a peer that proves itself.
+// are bounded in number and time, and never delay a peer that proves itself.
 // The secrets do not hide the data: the network itself is trusted not to be listened to.
 #pragma once
 

@@ -16,7 +16,7 @@
 namespace ropewalk::bootstrap {
 
 /// Threads: all functions may be called by any thread; on_* come from the service thread.
-class Fate : public Observer {
+class FailureState : public Observer {
  public:
   /// Breaks the communicator unless it is broken already.
   void fail(Errc code, const std::string& text);

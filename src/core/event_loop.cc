@@ -1,28 +1,25 @@
-#include "bootstrap/service.h"
+#include "core/event_loop.h"
 
 #include <pthread.h>
-#include <sodium.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <cerrno>
 #include <csignal>
 
-#include "bootstrap/context.h"
-#include "bootstrap/handshake.h"
 #include "core/error.h"
 #include "core/log.h"
 
-namespace ropewalk::bootstrap {
+namespace ropewalk {
 
-Service::Service() {
-  require_sodium();
-  randombytes_buf(token_.data(), token_.size());
-  epoll_ = Socket(epoll_create1(EPOLL_CLOEXEC));
+EventLoop::EventLoop(std::string name) : name_(std::move(name)) {
+  // A forked child, which has no such thread, must not share these with its parent.
+  constexpr auto kInChild = FileDescriptor::InForkedChild::kClosed;
+  epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC), kInChild);
   if (!epoll_) throw system_error(errno, "epoll_create1");
-  wake_ = Socket(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  wake_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), kInChild);
   if (!wake_) throw system_error(errno, "eventfd");
   epoll_event event{};
   event.events = EPOLLIN;
@@ -32,7 +29,9 @@ Service::Service() {
   }
 }
 
-Service::~Service() {
+EventLoop::~EventLoop() { stop(); }
+
+void EventLoop::stop() {
   {
     const Lock lock(mutex_);
     stopping_ = true;
@@ -42,7 +41,7 @@ Service::~Service() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Service::post(Task task) {
+void EventLoop::post(Task task) {
   const Lock lock(mutex_);
   posted_.push_back(std::move(task));
   if (running_) {
@@ -63,12 +62,12 @@ void Service::post(Task task) {
     running_ = false;
     posted_.pop_back();
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw Error(Errc::kSystem, "starting the bootstrap's service thread: {}", error.what());
+    throw Error(Errc::kSystem, "starting the {} thread: {}", name_, error.what());
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-std::uint64_t Service::add(int fd, std::uint32_t events, Handler handler) {
+std::uint64_t EventLoop::add(int fd, std::uint32_t events, Handler handler) {
   const std::uint64_t key = next_key_++;
   epoll_event event{};
   event.events = events;
@@ -80,7 +79,7 @@ std::uint64_t Service::add(int fd, std::uint32_t events, Handler handler) {
   return key;
 }
 
-void Service::change(std::uint64_t key, int fd, std::uint32_t events) {
+void EventLoop::change(std::uint64_t key, int fd, std::uint32_t events) {
   epoll_event event{};
   event.events = events;
   event.data.u64 = key;
@@ -89,26 +88,26 @@ void Service::change(std::uint64_t key, int fd, std::uint32_t events) {
   }
 }
 
-void Service::forget(std::uint64_t key, int fd) {
+void EventLoop::forget(std::uint64_t key, int fd) {
   handlers_.erase(key);
   epoll_event event{};
   (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, &event);
 }
 
-Service::TimerKey Service::at(Clock::time_point when, Task task) {
+EventLoop::TimerKey EventLoop::at(Clock::time_point when, Task task) {
   const TimerKey key(when, next_key_++);
   timers_.emplace(key, std::move(task));
   return key;
 }
 
-void Service::cancel(const TimerKey& timer) { timers_.erase(timer); }
+void EventLoop::cancel(const TimerKey& timer) { timers_.erase(timer); }
 
-void Service::keep(std::shared_ptr<void> object) {
+void EventLoop::keep(std::shared_ptr<void> object) {
   const void* key = object.get();
   kept_.emplace(key, std::move(object));
 }
 
-void Service::drop(const void* object) {
+void EventLoop::drop(const void* object) {
   const auto found = kept_.find(object);
   if (found == kept_.end()) return;
   // Destroyed later, so that an object may drop itself from one of its own functions; forgotten at
@@ -117,7 +116,7 @@ void Service::drop(const void* object) {
   kept_.erase(found);
 }
 
-int Service::wait_ms() const {
+int EventLoop::wait_ms() const {
   if (timers_.empty()) return -1;
   const auto left = timers_.begin()->first.first - Clock::now();
   if (left <= Clock::duration::zero()) return 0;
@@ -127,15 +126,15 @@ int Service::wait_ms() const {
 
 // One object's failure must not take the others' events with it. Handlers deal with the errors of
 // their connections; what comes here is lack of memory or descriptors, or a defect.
-void Service::guarded(const Task& task) noexcept {
+void EventLoop::guarded(const Task& task) const noexcept {
   try {
     task();
   } catch (const std::exception& error) {
-    log::warn("bootstrap: service thread: {}", error.what());
+    log::warn("{}: its thread: {}", name_, error.what());
   }
 }
 
-void Service::run_deferred() {
+void EventLoop::run_deferred() {
   while (!deferred_.empty()) {
     std::vector<Task> tasks;
     tasks.swap(deferred_);
@@ -143,7 +142,7 @@ void Service::run_deferred() {
   }
 }
 
-void Service::run_timers() {
+void EventLoop::run_timers() {
   // Only what was due at the start: a timer that sets itself again must not starve sockets.
   const auto now = Clock::now();
   while (!timers_.empty() && timers_.begin()->first.first <= now) {
@@ -153,8 +152,8 @@ void Service::run_timers() {
   }
 }
 
-void Service::run() noexcept {
-  pthread_setname_np(pthread_self(), "rw-bootstrap");
+void EventLoop::run() noexcept {
+  pthread_setname_np(pthread_self(), ("rw-" + name_).c_str());
   std::array<epoll_event, 128> events{};
   for (;;) {
     std::vector<Task> tasks;
@@ -169,7 +168,7 @@ void Service::run() noexcept {
         kept_.clear();
         deferred_.clear();
         running_ = false;
-        // Nobody may ever come to join it; ~Service() joins when it asked for the end.
+        // Nobody may ever come to join it; stop() joins when it asked for the end.
         if (!stopping) thread_.detach();
         return;
       }
@@ -178,7 +177,7 @@ void Service::run() noexcept {
     run_deferred();
     run_timers();
     run_deferred();
-    // The event that told of the end may have been read with an earlier one: do not wait for it.
+    // The event that announced the end may have been read with an earlier one: do not wait for it.
     if (stopping || kept_.empty()) continue;
     const int count =
         epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), wait_ms());
@@ -199,26 +198,4 @@ void Service::run() noexcept {
   }
 }
 
-namespace {
-
-std::atomic<Context*>& process_context() {
-  static std::atomic<Context*> context{nullptr};
-  return context;
-}
-
-}  // namespace
-
-Context::Context() : service_(std::make_shared<Service>()) {}
-Context::~Context() = default;
-
-Context& Context::process() {
-  if (Context* made = process_context().load()) return *made;
-  auto mine = std::make_unique<Context>();
-  // A forked child has no service thread: it gets a context of its own.
-  call_in_forked_child([] { process_context().store(nullptr); });
-  Context* expected = nullptr;
-  if (process_context().compare_exchange_strong(expected, mine.get())) return *mine.release();
-  return *expected;
-}
-
-}  // namespace ropewalk::bootstrap
+}  // namespace ropewalk

@@ -1,0 +1,28 @@
+// What the hosts of a communicator told of themselves, as rank 0 sends it to all ranks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ropewalk::comm {
+
+/// Texts as topology/json.h writes them; equal ones are sent once.
+struct HostGraphs {
+  std::string origin{};
+  bool described = false;  ///< a person said what a host is
+  std::vector<std::string> texts{};
+  std::vector<std::uint32_t> text_of_host{};  ///< by host: place in `texts`
+
+  /// For the next host.
+  void add(std::string text);
+  bool operator==(const HostGraphs&) const = default;
+};
+
+/// read(write(g)) == g.
+std::string write(const HostGraphs& graphs);
+/// @throws Error kInternal for what write() did not make
+HostGraphs read_host_graphs(std::string_view bytes);
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,123 @@
+#include "core/network_interfaces.h"
+
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <set>
+
+#include "core/error.h"
+
+namespace ropewalk {
+namespace {
+
+using Entries = std::unique_ptr<ifaddrs, decltype(&freeifaddrs)>;
+
+Entries list_interfaces() {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) throw system_error(errno, "getifaddrs");
+  return {list, freeifaddrs};
+}
+
+bool has_address(const ifaddrs& entry) {
+  return entry.ifa_addr != nullptr &&
+         (entry.ifa_addr->sa_family == AF_INET || entry.ifa_addr->sa_family == AF_INET6);
+}
+
+}  // namespace
+
+std::vector<InterfaceAddress> interface_addresses() {
+  const Entries list = list_interfaces();
+  std::vector<InterfaceAddress> result;
+  for (const ifaddrs* entry = list.get(); entry != nullptr; entry = entry->ifa_next) {
+    if (!has_address(*entry) || (entry->ifa_flags & IFF_UP) == 0) continue;
+    InterfaceAddress found;
+    found.name = entry->ifa_name;
+    found.loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
+    std::memcpy(
+        &found.address.storage, entry->ifa_addr,
+        entry->ifa_addr->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
+    found.address.set_port(0);
+    result.push_back(std::move(found));
+  }
+  return result;
+}
+
+InterfaceState interface_state(std::string_view name) {
+  const Entries list = list_interfaces();
+  InterfaceState state;
+  for (const ifaddrs* entry = list.get(); entry != nullptr; entry = entry->ifa_next) {
+    if (name != entry->ifa_name) continue;
+    state.running = (entry->ifa_flags & IFF_UP) != 0 && (entry->ifa_flags & IFF_RUNNING) != 0;
+    state.has_address |= has_address(*entry);
+  }
+  return state;
+}
+
+bool passes_filter(std::string_view name, std::string_view filter) {
+  const bool excluding = filter.starts_with('^');
+  if (excluding) filter.remove_prefix(1);
+  const bool exact = filter.starts_with('=');
+  if (exact) filter.remove_prefix(1);
+  bool any = false;
+  bool listed = false;
+  while (!filter.empty()) {
+    const std::size_t comma = std::min(filter.find(','), filter.size());
+    const std::string_view entry = filter.substr(0, comma);
+    filter.remove_prefix(std::min(comma + 1, filter.size()));
+    if (entry.empty()) continue;
+    any = true;
+    listed |= exact ? name == entry : name.starts_with(entry);
+  }
+  return !any || listed != excluding;
+}
+
+bool is_last_choice(const InterfaceAddress& candidate) {
+  return candidate.loopback || candidate.name.starts_with("docker") ||
+         candidate.name.starts_with("virbr");
+}
+
+int preference(const InterfaceAddress& candidate) {
+  const int interface = candidate.loopback ? 100 : is_last_choice(candidate) ? 50 : 0;
+  if (candidate.address.link_local()) return interface + 10;
+  return interface + (candidate.address.family() == AF_INET6 ? 1 : 0);
+}
+
+std::vector<InterfaceAddress> choose_interfaces(const std::vector<InterfaceAddress>& all,
+                                                std::string_view filter) {
+  std::vector<InterfaceAddress> chosen;
+  for (const InterfaceAddress& candidate : all) {
+    if (passes_filter(candidate.name, filter)) chosen.push_back(candidate);
+  }
+  std::stable_sort(chosen.begin(), chosen.end(),
+                   [](const auto& a, const auto& b) { return preference(a) < preference(b); });
+  return chosen;
+}
+
+void throw_no_interface(const std::vector<InterfaceAddress>& all, std::string_view filter) {
+  std::set<std::string> names;
+  for (const InterfaceAddress& entry : all) names.insert(entry.name);
+  std::string text;
+  for (const std::string& name : names) text += " " + name;
+  if (text.empty()) text = " none";
+  if (filter.empty()) {
+    throw Error(Errc::kSystem, "getifaddrs: no network interface is up with an address");
+  }
+  throw Error(
+      Errc::kInvalidArgument,
+      "ROPEWALK_SOCKET_IFNAME \"{}\": no network interface that is up matches; there are:{}",
+      filter, text);
+}
+
+InterfaceAddress best_interface(std::string_view filter) {
+  const std::vector<InterfaceAddress> all = interface_addresses();
+  const std::vector<InterfaceAddress> chosen = choose_interfaces(all, filter);
+  if (chosen.empty()) throw_no_interface(all, filter);
+  return chosen.front();
+}
+
+}  // namespace ropewalk

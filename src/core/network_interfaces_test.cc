@@ -1,0 +1,85 @@
+#include "core/network_interfaces.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+
+namespace ropewalk {
+namespace {
+
+TEST(Interfaces, FilterIsNccls) {
+  EXPECT_TRUE(passes_filter("eth0", ""));
+  EXPECT_TRUE(passes_filter("eth0", "eth"));
+  EXPECT_TRUE(passes_filter("eth0", "ib,eth"));
+  EXPECT_FALSE(passes_filter("lo", "ib,eth"));
+  EXPECT_FALSE(passes_filter("eth01", "=eth0"));
+  EXPECT_TRUE(passes_filter("eth0", "=lo,eth0"));
+  EXPECT_FALSE(passes_filter("docker0", "^docker,lo"));
+  EXPECT_FALSE(passes_filter("lo", "^docker,lo"));
+  EXPECT_TRUE(passes_filter("eth0", "^docker,lo"));
+  EXPECT_TRUE(passes_filter("eth01", "^=eth0"));
+  EXPECT_FALSE(passes_filter("eth0", "^=eth0"));
+  for (const char* empty : {"^", "=", "^=", ",", "^,"}) {
+    EXPECT_TRUE(passes_filter("eth0", empty)) << empty;
+  }
+}
+
+InterfaceAddress made(const char* name, const char* address, bool loopback = false) {
+  return {name, resolve(address).front(), loopback};
+}
+
+std::string names(std::string_view pattern) {
+  const std::vector<InterfaceAddress> all = {
+      made("lo", "127.0.0.1:1", true), made("docker0", "172.17.0.1:1"), made("eth0", "[fe80::1]:1"),
+      made("eth0", "[2001:db8::1]:1"), made("eth0", "10.0.0.1:1"),      made("eth10", "10.0.1.1:1"),
+      made("ib0", "10.0.2.1:1")};
+  std::string text;
+  for (const InterfaceAddress& entry : choose_interfaces(all, pattern)) {
+    text += entry.name + "=" + entry.address.text() + " ";
+  }
+  return text;
+}
+
+TEST(Interfaces, PatternsMeanWhatNcclMeansByThem) {
+  EXPECT_EQ(names(""),
+            "eth0=10.0.0.1:1 eth10=10.0.1.1:1 ib0=10.0.2.1:1 eth0=[2001:db8::1]:1 "
+            "eth0=[fe80::1]:1 docker0=172.17.0.1:1 lo=127.0.0.1:1 ");
+  EXPECT_EQ(names("ib,lo"), "ib0=10.0.2.1:1 lo=127.0.0.1:1 ");
+  EXPECT_EQ(names("eth1"), "eth10=10.0.1.1:1 ");
+  EXPECT_EQ(names("=eth1"), "");
+  EXPECT_EQ(names("=ib0,eth10"), "eth10=10.0.1.1:1 ib0=10.0.2.1:1 ");
+  EXPECT_EQ(names("^docker,lo,eth"), "ib0=10.0.2.1:1 ");
+  EXPECT_EQ(names("^=eth0"),
+            "eth10=10.0.1.1:1 ib0=10.0.2.1:1 docker0=172.17.0.1:1 lo=127.0.0.1:1 ");
+}
+
+TEST(Interfaces, ErrorNamesTheSettingAndWhatThereIs) {
+  const std::vector<InterfaceAddress> all = {made("eth0", "10.0.0.1:1"), made("lo", "127.0.0.1:1")};
+  try {
+    throw_no_interface(all, "=ib0");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kInvalidArgument);
+    EXPECT_STREQ(error.what(),
+                 "ROPEWALK_SOCKET_IFNAME \"=ib0\": no network interface that is up matches; there "
+                 "are: eth0 lo");
+  }
+  try {
+    throw_no_interface({}, "");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kSystem);
+  }
+}
+
+TEST(Interfaces, LoopbackIsRunningWithAnAddress) {
+  const InterfaceState state = interface_state("lo");
+  EXPECT_TRUE(state.running);
+  EXPECT_TRUE(state.has_address);
+  EXPECT_FALSE(interface_state("nosuch0").running);
+  const std::vector<InterfaceAddress> all = interface_addresses();
+  EXPECT_TRUE(std::any_of(all.begin(), all.end(), [](const auto& entry) {
+    return entry.name == "lo" && entry.loopback && entry.address.port() == 0;
+  }));
+}
+
+}  // namespace
+}  // namespace ropewalk

@@ -1,0 +1,17 @@
+// A machine as a person names it.
+#pragma once
+
+#include <string_view>
+
+#include "topology/topology.h"
+
+namespace ropewalk::topology {
+
+/// A file of any form that read.h knows, or a description as in synthetic.h ("dgx1v", "8gpu:H100").
+///
+/// @throws Error kInvalidArgument as read_topology() and synthetic(); for a folder, a file that is
+///         not there (what ends in .json or .xml, or has a slash) and one longer than kMaxFileBytes
+/// @throws Error kSystem when the file cannot be read
+Topology named(std::string_view file_or_description);
+
+}  // namespace ropewalk::topology

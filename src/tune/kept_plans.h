@@ -1,0 +1,73 @@
+// Plans that were made, kept: planning takes milliseconds to seconds, and the same machine asks
+// again and again.
+//
+// In the process: for every communicator, so that ranks that are its threads plan once. On disk,
+// beside the file of the measured constants: for later jobs. What a file says is compiled and
+// checked like a new plan; a file that is not what it should be is ignored with one line in the log
+// and made anew. All ranks have the same plans whether they read or made them, since planning is
+// deterministic.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "core/mutex.h"
+#include "topology/topology.h"
+#include "tune/planned_candidates.h"
+
+namespace ropewalk::tune {
+
+/// Files of another version are ignored. Raise it whenever planning gives other plans.
+inline constexpr int kKeptPlansVersion = 1;
+
+/// A machine that plans are made for.
+///
+/// Threads: immutable.
+class PlannedMachine {
+ public:
+  /// @param machine gpus()[r] is that of rank r
+  explicit PlannedMachine(const topology::Topology& machine);
+  [[nodiscard]] const topology::Topology& topology() const noexcept { return topology_; }
+  /// Of all that the machine's JSON says.
+  [[nodiscard]] std::uint64_t hash() const noexcept { return hash_; }
+
+ private:
+  topology::Topology topology_;
+  std::uint64_t hash_;
+};
+
+/// A file with this body, on a line of its own, after the hash of it: a file that was cut or
+/// changed is known as such.
+std::string kept_plans_text(const std::string& body);
+
+/// The file for a request: FOLDER/plans/HASH-all_reduce-0-16.json.
+std::string plans_file(const std::string& folder, std::uint64_t machine_hash,
+                       const PlansRequest& request);
+
+/// Threads: any number at once. Those that ask for the same plans at the same time wait for one of
+/// them to make them; others do not wait.
+class KeptPlans {
+ public:
+  /// @param folder on disk; "" keeps nothing there
+  std::shared_ptr<const PlannedCandidates> get(const PlannedMachine& machine,
+                                               const PlansRequest& request,
+                                               const std::string& folder);
+
+ private:
+  using Key = std::pair<std::uint64_t, PlansRequest>;
+  struct Entry {
+    Mutex making;  // held while plans are made
+    std::shared_ptr<const PlannedCandidates> made RW_GUARDED_BY(making);
+    std::uint64_t last_use = 0;  // guarded by mutex_ of the cache
+  };
+  static constexpr std::size_t kCapacity = 256;
+
+  Mutex mutex_;
+  std::map<Key, std::shared_ptr<Entry>> entries_ RW_GUARDED_BY(mutex_);
+  std::uint64_t uses_ RW_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace ropewalk::tune

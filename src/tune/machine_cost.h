@@ -1,0 +1,141 @@
+// How long a checked schedule should take on a machine of physical links.
+//
+// The bytes of every message are counted along the links of its route. In the manner of LogGP
+// (cost_model.h), with the links of the machine in the place of one rate for all:
+//
+//   T(R rounds) = F + (R - 1) * max(P, B)
+//
+// A round moves one chunk of each channel, all channels alike in number and by weight in size. B is
+// the time of the busiest link: the bytes that a round puts on it, over its capacity. F is how long
+// one round takes, and P the time between the ends of two rounds on average. F and P come from
+// walks of one round, and of some after each other, message by message:
+//
+// - a message may start when its step's operands are there, the step before it is done, and the
+//   FIFO that it goes through has a free slot and is not busy with another one;
+// - it moves after the latencies of its links, as fast as the scarcest of them lets it: each link
+// is
+//   shared alike by the messages that are on it;
+// - a message costs each of its ends `message_seconds`, one after another for all of a rank's.
+//
+// Where nothing shares a link, F = (hops of the longest path) * (latency + chunk / capacity of the
+// slowest link) and P = B or, in a schedule whose steps wait for each other, F. That formula is
+// used where a walk would take too long (more than kMostWalked messages a round).
+//
+// How good it is: machine_cost_test.cc has the range of its ratio to the simulator
+// (schedule/simulate.h), which shares links fairly and has code of its own.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "schedule/checked.h"
+#include "schedule/from_plan.h"
+#include "topology/topology.h"
+
+namespace ropewalk::tune {
+
+/// What moves the messages, beside the links.
+struct MachineCostOptions {
+  double message_seconds = 0;  ///< of each end, per message
+  int slots = 8;               ///< chunks that a FIFO holds
+  /// A FIFO's next chunk is under way before the last one has arrived, as the executors do; else
+  /// one at a time, as in the simulator.
+  bool overlaps = true;
+};
+
+/// A link with its part in a schedule.
+struct LinkShare {
+  int link = 0;      ///< index into Topology::links
+  double share = 0;  ///< bytes that pass it for each byte of the message, as algbw counts it
+};
+
+/// schedule::default_route() of all pairs of a machine, each found when first asked for.
+///
+/// Threads: one at a time. The machine outlives it.
+class DefaultRoutes {
+ public:
+  explicit DefaultRoutes(const topology::Topology& machine) : machine_(machine) {}
+  const std::vector<int>& find(int source, int destination);
+  [[nodiscard]] const topology::Topology& machine() const noexcept { return machine_; }
+
+ private:
+  const topology::Topology& machine_;
+  std::map<std::pair<int, int>, std::vector<int>> routes_;
+};
+
+/// Threads: one at a time.
+class MachineCost {
+ public:
+  /// @param given  routes of messages; where there is none, `routes` says
+  /// @throws Error kInvalidArgument when there is no way between two ranks that talk
+  MachineCost(DefaultRoutes& routes, const schedule::Schedule& schedule, int longest_path,
+              const schedule::Routes& given, const MachineCostOptions& options);
+
+  /// Seconds for units (schedule/layout.h) of `unit_bytes`, in chunks of at most `chunk_bytes`.
+  [[nodiscard]] double predict(double unit_bytes, double chunk_bytes);
+
+  /// Seconds that predict() does not fall short of, at once.
+  [[nodiscard]] double least(double unit_bytes) const;
+
+  /// GB/s in the limit of long messages, as nccl-tests counts them; infinite without messages.
+  [[nodiscard]] double algbw() const noexcept { return algbw_; }
+  /// Every link that is used, by index.
+  [[nodiscard]] const std::vector<LinkShare>& links() const noexcept { return links_; }
+  /// Those that limit algbw(): the busiest, within a millionth.
+  [[nodiscard]] std::vector<LinkShare> limiting_links() const;
+
+  static constexpr std::size_t kMostWalked = 40'000;
+
+ private:
+  struct Path {
+    std::vector<int> links;  // places in capacity_
+    double latency = 0;
+    double slowest = 0;  // bytes per second
+  };
+  struct Send {
+    int pipe = 0;
+    int path = 0;
+  };
+  struct Step {
+    int first_receive = 0, last_receive = 0;  // into receives_
+    int first_send = 0, last_send = 0;        // into sends_
+  };
+  struct Strand {
+    int rank = 0;
+    double block = 0;  // of a unit's bytes
+    int first_step = 0, last_step = 0;
+  };
+  struct Pipe {
+    int sender = -1;  // strands
+    int receiver = -1;
+  };
+  // What rounds of one size take.
+  struct Walked {
+    double first = 0;
+    double period = 0;
+  };
+  [[nodiscard]] Walked walked(int exponent);
+  [[nodiscard]] std::vector<double> walk(double unit_bytes, int rounds) const;
+  [[nodiscard]] Walked in_closed_form(double unit_bytes) const;
+
+  MachineCostOptions options_;
+  std::vector<double> capacity_;  // bytes per second, of the links that are used
+  std::vector<Path> paths_;
+  std::vector<Pipe> pipes_;
+  std::vector<Strand> strands_;
+  std::vector<Step> steps_;
+  std::vector<int> receives_;
+  std::vector<Send> sends_;
+  int num_ranks_ = 0;
+  int longest_path_ = 0;
+  double least_latency_ = 1e9;  // of a path
+  double largest_block_ = 0;    // of a unit's bytes
+  double busiest_ = 0;          // seconds per byte of a unit
+  double algbw_ = 0;
+  std::vector<LinkShare> links_;
+  std::map<int, Walked> walked_;
+};
+
+}  // namespace ropewalk::tune

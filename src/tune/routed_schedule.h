@@ -1,0 +1,18 @@
+// A schedule made for one machine, with the physical links that its messages take.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "schedule/checked.h"
+#include "schedule/from_plan.h"
+
+namespace ropewalk::tune {
+
+struct RoutedSchedule {
+  std::string algorithm;  ///< "plan-packed", "plan-optimal", ...
+  std::shared_ptr<const schedule::Checked> checked;
+  schedule::Routes routes;  ///< what it does not name takes schedule::default_route()
+};
+
+}  // namespace ropewalk::tune
