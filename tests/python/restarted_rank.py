@@ -8,6 +8,7 @@ alone at an operation, while the other one joins a group, and before it has join
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 import signal
@@ -20,6 +21,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import run
 from torch.distributed.launcher.api import elastic_launch
+
+
+# What is then not done hangs, and says where.
+SECONDS_OF_A_KIND = 120
+SECONDS_OF_AN_ATTEMPT = 60
 
 
 def free_port() -> int:
@@ -50,6 +56,7 @@ def arguments(kind: str, folder: Path, restarts: int) -> list[str]:
 
 
 def rank_main(kind: str, folder: Path, restarts: int) -> None:
+    faulthandler.dump_traceback_later(SECONDS_OF_AN_ATTEMPT, exit=True)
     attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["RANK"])
 
     def here(place: int) -> None:
@@ -79,6 +86,7 @@ def rank_main(kind: str, folder: Path, restarts: int) -> None:
     dist.barrier()
     (folder / f"ended.{attempt}.{rank}").touch()
     dist.destroy_process_group()
+    faulthandler.cancel_dump_traceback_later()
 
 
 def start(kind: str, folder: Path, restarts: int) -> None:
@@ -99,7 +107,9 @@ def main() -> None:
         print(kind, flush=True)
         own = folder / kind.replace("/", "")
         own.mkdir()
+        faulthandler.dump_traceback_later(SECONDS_OF_A_KIND, exit=True)
         start(kind, own, restarts)
+        faulthandler.cancel_dump_traceback_later()
         ended = sorted(path.name for path in own.glob("ended.*"))
         assert ended == [f"ended.{restarts}.{rank}" for rank in (0, 1)], ended
 
