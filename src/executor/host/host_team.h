@@ -50,7 +50,8 @@ class HostTeam {
     return there;
   }
 
-  /// Tells a network link where a chunk that is only copied is wanted.
+  /// Tells a network link where a chunk that is only copied is wanted, if that has not come: the
+  /// step may wait for room alone, and the link would take the place for the chunk after it.
   void expect(Strand& strand, const Call& call, const StepRecord& step,
               Slice slice) const noexcept {
     const std::size_t bytes = slice.count * call.element_bytes;
@@ -59,7 +60,11 @@ class HostTeam {
       const std::int32_t operand = strand.operand(step.first_operand + k);
       if (operand < 0) continue;
       ReceiveEnd& link = strand.receive_end(operand);
-      link.place = plain ? call.output + place_of(call, step.output_index, slice) : nullptr;
+      const std::uint64_t next = link.received + 1;
+      const bool there =
+          std::atomic_ref(link.header(next)->sequence).load(std::memory_order_acquire) == next;
+      link.place =
+          plain && !there ? call.output + place_of(call, step.output_index, slice) : nullptr;
       link.place_bytes = bytes;
     }
   }

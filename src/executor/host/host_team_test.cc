@@ -17,6 +17,7 @@
 #include "executor/host/waiter.h"
 #include "executor/program.h"
 #include "schedule/check.h"
+#include "schedule/checked.h"
 #include "schedule/compile.h"
 
 namespace ropewalk::executor {
@@ -217,6 +218,65 @@ TEST_F(HostTeamTest, NothingIsSharedInPlaceOfTheOwnBlock) {
   call.in_place = true;
   EXPECT_TRUE(walk(root, strand, call));
   expect_right();
+}
+
+// The middle rank of a chain, which takes a chunk and passes it on.
+class PassingOn : public ::testing::Test {
+ protected:
+  PassingOn() : out_memory_(shape_.bytes()), in_memory_(shape_.bytes()) {
+    strand_.program = &program_;
+    strand_.sends.push_back(&out_);
+    strand_.receives.push_back(&in_);
+    strand_.sources.resize(program_.max_operands);
+    strand_.destinations.resize(program_.max_sends + 1);
+    strand_.length = strand_.part_length = strand_.chunk_length = output_.size() / 4;
+    strand_.rounds = 1;
+    out_.memory = out_memory_.data();
+    in_.memory = in_memory_.data();
+    out_.shape = in_.shape = shape_;
+    call_.type = DataType::kFloat32;
+    call_.element_bytes = 4;
+    call_.count = output_.size() / 4;
+    call_.output = output_.data();
+    call_.address_bytes = output_.size() + 1;
+  }
+
+  static Program program() {
+    const schedule::Checked checked =
+        schedule::Checked::from(schedule::compile("chain", {Collective::kBroadcast, 3, 0, 1}));
+    return make_program(checked.schedule(), checked.report(), 1, 0);
+  }
+
+  const FifoShape shape_{.headers = 8, .slots = 8, .slot_bytes = 8192};
+  std::vector<std::byte> out_memory_;
+  std::vector<std::byte> in_memory_;
+  std::vector<std::byte> output_ = std::vector<std::byte>(8192);
+  const Program program_ = program();
+  SendEnd out_;
+  ReceiveEnd in_;
+  Strand strand_;
+  Call call_;
+  HostTeam team_{1};
+};
+
+TEST_F(PassingOn, AChunkThatIsWaitedForIsWantedInTheOutput) {
+  EXPECT_FALSE(walk(team_, strand_, call_));
+  EXPECT_EQ(in_.place, output_.data());
+  EXPECT_EQ(in_.place_bytes, output_.size());
+}
+
+// Its place is no place for the chunk after it, which the link may hold already: it would overwrite
+// the output, perhaps after the call's end.
+TEST_F(PassingOn, AChunkThatWaitsForRoomIsWantedNowhere) {
+  out_.published = shape_.slots;
+  EXPECT_FALSE(walk(team_, strand_, call_));
+  EXPECT_EQ(in_.place, output_.data());
+  SlotHeader* slot = in_.header(1);
+  slot->kind = SlotKind::kStaged;
+  slot->bytes = static_cast<std::uint32_t>(output_.size());
+  slot->sequence = 1;
+  EXPECT_FALSE(walk(team_, strand_, call_));
+  EXPECT_EQ(in_.place, nullptr);
 }
 
 }  // namespace
