@@ -856,10 +856,11 @@ class Communicator(ProcessBound):
 
         Returns:
             operation, bytes, root, ranks, hosts, network (the transport between hosts, or None),
+            nic_gbps (where each host has several NICs, what each that is used carries, GB/s),
             machine (name, origin, fingerprint: see `topology`), candidates (the cheapest first:
             algorithm, kind ("shape" or "plan"), channels, chunk_bytes, by_address, predicted_us,
-            algbw_gbps), chosen, chosen_by ("cost model", "setting ALGORITHM" or
-            "rwCommUseSchedule").
+            algbw_gbps), chosen, channels (of its schedule), chosen_by ("cost model",
+            "setting ALGORITHM" or "rwCommUseSchedule").
 
             Where each rank has a GPU of the machine (settings TOPOLOGY, EMULATE): bound
             (algbw_gbps, and in words why), algbw_gbps of each candidate for long messages, and

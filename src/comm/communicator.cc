@@ -12,6 +12,7 @@
 #include <span>
 #include <utility>
 
+#include "comm/found_rails.h"
 #include "comm/rank_record.h"
 #include "core/error.h"
 #include "core/interrupt.h"
@@ -172,10 +173,19 @@ void Communicator::connect() {
     network = transport::make_transport(
         emulation_ != nullptr ? kEmulatingTransport : config_.text(Setting::kNet), config_);
   }
+  link::Rails rails;
+  if (network != nullptr && emulation_ == nullptr) {
+    FoundRails found =
+        find_rails(*bootstrap_, config_, runtime_.nic_rates(), *network, host_of_rank_,
+                   facts_.max_channels, deadline, [this] { failure_.check(); });
+    rails = std::move(found.rails);
+    facts_.rail_rates = std::move(found.rates);
+  }
   const std::shared_ptr<link::HostSegment> segment = place.segment;
   links_ = std::make_unique<link::Links>(*bootstrap_, std::move(place.reach),
                                          std::move(place.segment), std::move(network), place.shape);
   if (emulation_ != nullptr) links_->pace(emulation_->pacer());
+  links_->spread(std::move(rails));
   if (machine_ == nullptr) {
     found_ = std::make_unique<FoundHosts>(*bootstrap_, config_, runtime_.host(),
                                           std::move(place.seats), segment, deadline);
@@ -820,7 +830,8 @@ Communicator::Explained Communicator::explain(const CollectiveCall& call) {
   const std::size_t unit_bytes = call.count * extent_of(call, rank(), size()).element_bytes;
   std::vector<tune::Choice> candidates = tuner_->priced(call.collective, call.root, unit_bytes);
   const bool given = chosen_by_user_.contains(call.collective);
-  return {std::move(candidates), way_of(call).prepared->checked().schedule().algorithm,
+  const schedule::Schedule& schedule = way_of(call).prepared->checked().schedule();
+  return {std::move(candidates), schedule.algorithm, schedule.num_channels(),
           given                                           ? "rwCommUseSchedule"
           : tuner_->is_forced(call.collective, call.root) ? "setting ALGORITHM"
                                                           : "cost model"};

@@ -151,6 +151,7 @@ class Communicator final : public executor::WaitHook {
   struct Explained {
     std::vector<tune::Choice> candidates;
     std::string chosen;
+    int channels = 1;  // of the chosen one's schedule
     std::string_view chosen_by;
   };
   /// @throws Error as extent_of(); kInvalidArgument when ALGORITHM names one that cannot do this

@@ -64,7 +64,7 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
     const bool by_address = choice.address_chunk_bytes > 0;
     candidates.push_back(
         {{"algorithm", choice.algorithm},
-         {"kind", choice.routed == nullptr ? "shape" : "plan"},
+         {"kind", choice.algorithm.starts_with("plan-") ? "plan" : "shape"},
          {"channels", choice.channels},
          {"chunk_bytes", by_address ? choice.address_chunk_bytes : choice.chunk_bytes},
          {"by_address", by_address},
@@ -77,6 +77,8 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
     }
   }
   const std::string network = comm.links().network();
+  json nics = json::array();
+  for (const double rate : comm.facts().rail_rates) nics.push_back(rate / 1e9);
   const Machine& placed = comm.machine();
   const json report = {
       {"operation", name(collective)},
@@ -85,6 +87,7 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
       {"ranks", comm.size()},
       {"hosts", comm.facts().num_hosts},
       {"network", network.empty() ? json() : json(network)},
+      {"nic_gbps", std::move(nics)},
       {"machine",
        {{"name", placed.topology.name()},
         {"origin", placed.origin},
@@ -93,6 +96,7 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
       {"limiting_links", std::move(limits)},
       {"candidates", std::move(candidates)},
       {"chosen", explained.chosen},
+      {"channels", explained.channels},
       {"chosen_by", explained.chosen_by}};
   return report.dump();
 }

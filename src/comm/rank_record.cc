@@ -59,6 +59,9 @@ constexpr int kMostPlannedRanks = 64;
 // As links between GPUs have: a chunk of them is long beside what a link takes to begin.
 constexpr std::uint32_t kEmulatedSlotBytes = 512 << 10;
 
+// Each channel takes address space for all pairs of a host's ranks.
+constexpr int kMostRanksOfRails = 32;
+
 struct SegmentName {
   std::array<char, 32> server{};  // empty for ranks that lead no host
 };
@@ -221,7 +224,12 @@ Neighbourhood exchange_records(bootstrap::Bootstrap& bootstrap, const Config& co
   if (planned && size <= kMostPlannedRanks) {
     place.channels = std::max(place.channels, kPlannedChannels);
   }
+  // One for each NIC of a host.
+  if (place.facts.num_hosts > 1 && place.facts.max_ranks_per_host <= kMostRanksOfRails) {
+    place.channels = std::max(place.channels, kMostRails);
+  }
   place.facts.max_channels = place.channels;
+  if (place.facts.num_hosts > 1) place.facts.host_of_rank = place.seats.host_of_rank;
 
   // The first rank of a host makes the segment; the others fetch it.
   const std::vector<int>& local = hosts[mine.host.data()];

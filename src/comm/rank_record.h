@@ -26,6 +26,9 @@ struct Neighbourhood {
   tune::MachineConstants constants;  ///< rank 0's, for all to choose alike
 };
 
+/// NICs of a host that are used at once, at most.
+inline constexpr int kMostRails = 8;
+
 /// Collective over all ranks. Throws on every rank when a rank has other settings (by rank and
 /// field), no shared memory, or another version of Ropewalk.
 Neighbourhood exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "bootstrap/context.h"
+#include "comm/known_rates.h"
 #include "core/mutex.h"
 #include "core/settings.h"
 #include "link/host_segment.h"
@@ -34,6 +35,7 @@ class Runtime {
   [[nodiscard]] schedule::CheckedSchedules& schedules() noexcept { return schedules_; }
   [[nodiscard]] const std::shared_ptr<tune::KeptPlans>& plans() const noexcept { return plans_; }
   [[nodiscard]] topology::KeptHost& host() noexcept { return host_; }
+  [[nodiscard]] KnownRates& nic_rates() noexcept { return nic_rates_; }
   /// Random number of this process: equal in two ranks' records only if they share its memory.
   [[nodiscard]] std::uint64_t token() const noexcept { return token_; }
 
@@ -59,6 +61,7 @@ class Runtime {
   schedule::CheckedSchedules schedules_;
   const std::shared_ptr<tune::KeptPlans> plans_ = std::make_shared<tune::KeptPlans>();
   topology::KeptHost host_;
+  KnownRates nic_rates_;
   std::uint64_t token_ = 0;
   Mutex segments_mutex_;  // also held while a rank opens a segment: one of a process does
   std::map<std::string, std::weak_ptr<link::HostSegment>> segments_ RW_GUARDED_BY(segments_mutex_);

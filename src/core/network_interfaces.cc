@@ -1,10 +1,14 @@
 #include "core/network_interfaces.h"
 
+#include <arpa/inet.h>
+#include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -28,7 +32,28 @@ bool has_address(const ifaddrs& entry) {
          (entry.ifa_addr->sa_family == AF_INET || entry.ifa_addr->sa_family == AF_INET6);
 }
 
+SocketAddress address_in(const sockaddr* found) {
+  SocketAddress address;
+  std::memcpy(&address.storage, found,
+              found->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
+  address.set_port(0);
+  return address;
+}
+
 }  // namespace
+
+std::string subnet_of(const SocketAddress& address, const SocketAddress& mask) {
+  const SocketAddress::HostBytes bits = mask.host_bytes();
+  SocketAddress::HostBytes host = address.host_bytes();
+  int prefix = 0;
+  for (std::size_t i = 0; i < host.size(); ++i) {
+    host[i] &= bits[i];
+    prefix += std::popcount(std::to_integer<unsigned>(bits[i]));
+  }
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  inet_ntop(address.family(), host.data(), text.data(), text.size());
+  return fmt::format("{}/{}", text.data(), prefix);
+}
 
 std::vector<InterfaceAddress> interface_addresses() {
   const Entries list = list_interfaces();
@@ -38,10 +63,14 @@ std::vector<InterfaceAddress> interface_addresses() {
     InterfaceAddress found;
     found.name = entry->ifa_name;
     found.loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
-    std::memcpy(
-        &found.address.storage, entry->ifa_addr,
-        entry->ifa_addr->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
-    found.address.set_port(0);
+    found.address = address_in(entry->ifa_addr);
+    if (entry->ifa_netmask != nullptr && !found.address.link_local()) {
+      // Some systems leave the mask's family out.
+      sockaddr_storage mask{};
+      std::memcpy(&mask, entry->ifa_netmask, found.address.length());
+      mask.ss_family = static_cast<sa_family_t>(found.address.family());
+      found.subnet = subnet_of(found.address, address_in(reinterpret_cast<const sockaddr*>(&mask)));
+    }
     result.push_back(std::move(found));
   }
   return result;

@@ -15,7 +15,12 @@ struct InterfaceAddress {
   std::string name;
   SocketAddress address;  ///< its port is 0
   bool loopback = false;
+  std::string
+      subnet;  ///< "10.0.0.0/24"; "" of link-local addresses, which have one subnet anywhere
 };
+
+/// The subnet of an address, of the same family as the mask: "10.0.0.0/24", "fd00::/64".
+std::string subnet_of(const SocketAddress& address, const SocketAddress& mask);
 
 /// All of them, in the system's order (getifaddrs). @throws Error kSystem
 std::vector<InterfaceAddress> interface_addresses();

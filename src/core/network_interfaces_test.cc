@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace ropewalk {
@@ -25,7 +27,7 @@ TEST(Interfaces, FilterIsNccls) {
 }
 
 InterfaceAddress made(const char* name, const char* address, bool loopback = false) {
-  return {name, resolve(address).front(), loopback};
+  return {name, resolve(address).front(), loopback, ""};
 }
 
 std::string names(std::string_view pattern) {
@@ -51,6 +53,25 @@ TEST(Interfaces, PatternsMeanWhatNcclMeansByThem) {
   EXPECT_EQ(names("^docker,lo,eth"), "ib0=10.0.2.1:1 ");
   EXPECT_EQ(names("^=eth0"),
             "eth10=10.0.1.1:1 ib0=10.0.2.1:1 docker0=172.17.0.1:1 lo=127.0.0.1:1 ");
+}
+
+TEST(Interfaces, SubnetIsTheAddressUnderItsMask) {
+  const auto subnet = [](const char* address, const char* mask) {
+    return subnet_of(resolve(address).front(), resolve(mask).front());
+  };
+  EXPECT_EQ(subnet("10.1.2.3:1", "255.255.255.0:1"), "10.1.2.0/24");
+  EXPECT_EQ(subnet("10.1.2.3:1", "255.255.240.0:1"), "10.1.0.0/20");
+  EXPECT_EQ(subnet("10.1.2.3:1", "255.255.255.255:1"), "10.1.2.3/32");
+  EXPECT_EQ(subnet("[2001:db8::7]:1", "[ffff:ffff:ffff:ffff::]:1"), "2001:db8::/64");
+}
+
+TEST(Interfaces, LoopbacksSubnetIsFound) {
+  const std::vector<InterfaceAddress> all = interface_addresses();
+  const auto loopback = std::ranges::find_if(all, [](const InterfaceAddress& each) {
+    return each.loopback && each.address.family() == AF_INET;
+  });
+  if (loopback == all.end()) GTEST_SKIP() << "there is no loopback here";
+  EXPECT_EQ(loopback->subnet, "127.0.0.0/8");
 }
 
 TEST(Interfaces, ErrorNamesTheSettingAndWhatThereIs) {

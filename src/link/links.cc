@@ -63,7 +63,7 @@ executor::SendEnd* Links::send_end(int channel, int peer, const Route& route) {
     transport::Handle handle{};
     RW_ASSERT(bytes->size() == handle.size());
     std::copy(bytes->begin(), bytes->end(), handle.begin());
-    pending.connector = transport_->connect(0, handle);
+    pending.connector = transport_->connect(device(channel, peer), handle);
   }
   if (pending.connection == nullptr) pending.connection = pending.connector->poll();
   if (pending.connection == nullptr || !pending.connection->ready()) return nullptr;
@@ -96,7 +96,7 @@ executor::ReceiveEnd* Links::receive_end(int channel, int peer, const Route& rou
   }
   std::unique_ptr<transport::Listener>& listener = pending_receives_[key];
   if (listener == nullptr) {
-    listener = transport_->listen(0);
+    listener = transport_->listen(device(channel, peer));
     bootstrap_.send(peer, handle_tag(channel, std::get<2>(key)), listener->handle());
   }
   std::unique_ptr<transport::ReceiveConnection> connection = listener->accept();

@@ -20,6 +20,7 @@
 #include "executor/fifo.h"
 #include "link/host_segment.h"
 #include "link/network_link.h"
+#include "link/rails.h"
 #include "link/route.h"
 #include "transport/transport.h"
 
@@ -45,6 +46,9 @@ class Links {
   /// Network links are paced from now on, and those of one pair on one channel differ by route.
   /// @pre no link was asked for; on all ranks or none
   void pace(Pacer pacer) { pacer_ = std::move(pacer); }
+
+  /// Network links take these rails from now on, each channel one. @pre as pace()
+  void spread(Rails rails) { rails_ = std::move(rails); }
 
   /// The end of the link to (from) `peer` on `channel`, or nullptr while it connects.
   /// @throws Error kSystem when memory or sockets are short, kPeerLost when the peer is gone
@@ -77,6 +81,10 @@ class Links {
   using Key = std::pair<int, int>;                        // channel, peer
   using RoutedKey = std::tuple<int, int, std::uint32_t>;  // and number of the route
 
+  // This rank's device for a network link.
+  [[nodiscard]] int device(int channel, int peer) const {
+    return rails_.device(bootstrap_.rank(), peer, rails_.of_channel(channel));
+  }
   [[nodiscard]] std::uint32_t number(const Route& route) const noexcept {
     return pacer_ ? route_number(route) : 0;
   }
@@ -86,6 +94,7 @@ class Links {
   std::shared_ptr<HostSegment> segment_;
   executor::FifoShape shape_;
   Pacer pacer_;
+  Rails rails_;
   std::unique_ptr<transport::Transport> transport_;  // outlives its listeners and connections
   std::map<Key, std::unique_ptr<executor::SendEnd>> memory_sends_;
   std::map<Key, std::unique_ptr<executor::ReceiveEnd>> memory_receives_;

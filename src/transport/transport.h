@@ -30,8 +30,11 @@ struct DeviceProperties {
   std::string name;        ///< "shm0", "eth0"
   std::string pci_path;    ///< sysfs path, empty when there is none
   std::uint64_t guid = 0;  ///< equal for equal hardware
-  double speed_mbps = 0;   ///< Mbit/s, as NCCL counts
-  double latency_us = 0;   ///< one way; 0 when not known
+  /// What it is attached to, as a subnet: devices of one fabric reach each other without a router.
+  /// Empty: not known.
+  std::string fabric;
+  double speed_mbps = 0;  ///< Mbit/s, as NCCL counts
+  double latency_us = 0;  ///< one way; 0 when not known
   int port = 0;
   int max_connections = 65536;
   std::size_t max_message_bytes = std::size_t{1} << 40;

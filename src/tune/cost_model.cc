@@ -1,6 +1,7 @@
 #include "tune/cost_model.h"
 
 #include <algorithm>
+#include <map>
 #include <vector>
 
 #include "plan/chunk_model.h"
@@ -62,6 +63,23 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked) {
   return shape;
 }
 
+int leaving_host(const schedule::Schedule& schedule, std::span<const int> host_of_rank) {
+  std::map<int, int> leaving;
+  for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
+    const int host = host_of_rank[rank];
+    for (const schedule::StepList& steps : schedule.programs[rank]) {
+      for (const schedule::Step& step : steps) {
+        leaving[host] += static_cast<int>(std::ranges::count_if(step.send, [&](int peer) {
+          return host_of_rank[static_cast<std::size_t>(peer)] != host;
+        }));
+      }
+    }
+  }
+  int most = 0;
+  for (const auto& [host, messages] : leaving) most = std::max(most, messages);
+  return most;
+}
+
 namespace {
 
 // What a message costs its sender of what it costs both.
@@ -93,6 +111,11 @@ double busiest(const ScheduleShape& shape, const ChunkCosts& costs) {
   return most;
 }
 
+// What a round takes over the NICs of the busiest host.
+double over_nics(const ScheduleShape& shape, const CostContext& context, double chunk) {
+  return context.nic_rate > 0 ? shape.leaving_host * chunk / context.nic_rate : 0;
+}
+
 double over_network(const ScheduleShape& shape, const CostContext& context, double chunk,
                     double rounds) {
   const MachineConstants& machine = context.machine;
@@ -101,10 +124,11 @@ double over_network(const ScheduleShape& shape, const CostContext& context, doub
     const double all = costs.of(shape.all) / shape.ranks * context.ranks_per_core;
     const double most = busiest(shape, costs);
     const double first = all + most + shape.longest_path * machine.network_message;
-    return plan::pipelined_seconds(first, rounds, std::max(all, most));
+    const double nics = over_nics(shape, context, chunk);
+    return plan::pipelined_seconds(std::max(first, nics), rounds, std::max({all, most, nics}));
   }
   const ChunkCosts costs = network_costs(machine, machine.network_message, chunk);
-  const double work = busiest(shape, costs);
+  const double work = std::max(busiest(shape, costs), over_nics(shape, context, chunk));
   // The latency has the cost of a short message in it.
   const double hop = machine.network_latency + shape.channels * 2 * chunk / machine.network_rate;
   return plan::pipelined_seconds(std::max(shape.longest_path * hop, work), rounds, work);

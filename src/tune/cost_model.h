@@ -15,9 +15,13 @@
 // with S the sum of all ranks' work per round, and W that of the busiest. Measured among 4 ranks on
 // 2 cores, all-reduces of 512 bytes by ten schedules of 6 to 24 messages took 2.5 us a message,
 // whatever their hops.
+//
+// Where the rate of a host's NICs was measured, no round takes less than what its M messages that
+// leave a host take over them, M * b / rate.
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "schedule/checked.h"
@@ -44,6 +48,8 @@ struct CostContext {
   MachineConstants machine;
   double ranks_per_core = 1;
   bool network = false;  ///< some ranks are on other hosts
+  /// What the NICs in use carry out of a host, bytes/s, measured; 0: not known, taken as no limit.
+  double nic_rate = 0;
 };
 
 /// What one round of a schedule asks of a rank, in messages and copies of a part each.
@@ -64,8 +70,13 @@ struct ScheduleShape {
   std::vector<RankLoad> loads;  ///< the distinct ones
   int ranks = 1;
   RankLoad all;  ///< of all ranks together
+  int leaving_host =
+      0;  ///< messages that leave the host that most of them leave; see leaving_host()
   static ScheduleShape of(const schedule::Checked& checked);
 };
+
+/// The messages of a round that leave the busiest host. `host_of_rank` by rank.
+int leaving_host(const schedule::Schedule& schedule, std::span<const int> host_of_rank);
 
 /// Seconds for units of `unit_bytes`, cut into chunks of at most `chunk_bytes`, given by address or
 /// staged.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "tune/tuner.h"
 
@@ -66,6 +67,62 @@ TEST(CostModel, LongMessagesBetweenHostsFillTheirSlots) {
 }
 
 // Halves of a short message cost more than they hide.
+// Two hosts of a rank each, whose NICs carry this much.
+GroupFacts over_rails(std::vector<double> rates) {
+  GroupFacts facts = on_hosts(2, 0.5);
+  facts.host_of_rank = {0, 1};
+  facts.rail_rates = std::move(rates);
+  return facts;
+}
+
+TEST(CostModel, LongMessagesTakeAllNicsAndShortOnesOne) {
+  const GroupFacts facts = over_rails({1e8, 1e8, 1e8, 1e8});
+  for (const Collective collective : {Collective::kAllReduce, Collective::kBroadcast,
+                                      Collective::kAllGather, Collective::kAllToAll}) {
+    EXPECT_EQ(choice(collective, 16 << 20, facts).channels, 4) << name(collective);
+    EXPECT_EQ(choice(collective, 8, facts).channels, 1) << name(collective);
+  }
+}
+
+TEST(CostModel, UnequalNicsCarryWhatTheyCan) {
+  const Choice chosen = choice(Collective::kAllReduce, 16 << 20, over_rails({4e7, 4e7, 2e7, 1e7}));
+  ASSERT_NE(chosen.routed, nullptr);
+  EXPECT_EQ(chosen.routed->checked->schedule().weight, (std::vector<int>{4, 4, 2, 1}));
+  // Of two ranks each sends as much as it has. Priced is the middle of a power of two.
+  EXPECT_NEAR(chosen.predicted_seconds, (24 << 20) / 11e7, 0.1 * (24 << 20) / 11e7);
+}
+
+TEST(CostModel, EqualNicsNeedNoWeights) {
+  EXPECT_EQ(choice(Collective::kAllReduce, 16 << 20, over_rails({1e8, 95e6})).routed, nullptr);
+}
+
+TEST(CostModel, GivenChannelsAreSpreadByWeight) {
+  const auto weights = [](const char* channels) {
+    Config config = Config::load();
+    config.set("CHANNELS", channels, "test");
+    schedule::CheckedSchedules schedules;
+    Tuner tuner(config, over_rails({4e8, 2e8}), {}, schedules);
+    const Choice chosen = tuner.choose(Collective::kBroadcast, 0, 8);
+    EXPECT_EQ(std::to_string(chosen.channels), channels);
+    return chosen.routed == nullptr ? std::vector<int>()
+                                    : chosen.routed->checked->schedule().weight;
+  };
+  EXPECT_EQ(weights("2"), (std::vector<int>{2, 1}));
+  EXPECT_EQ(weights("3"), std::vector<int>());  // two of them share the faster one
+  EXPECT_EQ(weights("4"), (std::vector<int>{2, 1, 2, 1}));
+}
+
+TEST(CostModel, WhatLeavesAHostIsCounted) {
+  schedule::CheckedSchedules schedules;
+  const auto ring = schedules.get("ring", {Collective::kAllGather, 4, 0, 1});
+  const std::vector<int> pairs = {0, 0, 1, 1};
+  const std::vector<int> apart = {0, 1, 2, 3};
+  const std::vector<int> together = {0, 0, 0, 0};
+  EXPECT_EQ(leaving_host(ring->schedule(), pairs), 3);  // of the one that passes on
+  EXPECT_EQ(leaving_host(ring->schedule(), apart), 3);
+  EXPECT_EQ(leaving_host(ring->schedule(), together), 0);
+}
+
 TEST(CostModel, ShortMessagesOverOneHopAreNotCut) {
   GroupFacts facts;
   facts.num_ranks = facts.max_ranks_per_host = 2;

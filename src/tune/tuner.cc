@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "tune/forced_algorithms.h"
 #include "tune/machine_constants.h"
 #include "tune/planned_candidates.h"
+#include "tune/rail_weights.h"
 
 namespace ropewalk::tune {
 namespace {
@@ -78,7 +80,7 @@ Tuner::Tuner(const Config& config, const GroupFacts& facts, const MachineConstan
   context_.machine = constants;
   context_.ranks_per_core = std::max(1.0, facts.ranks_per_processor);
   context_.network = facts.num_hosts > 1;
-  channels_ = std::max(1, static_cast<int>(config.integer(Setting::kChannels)));
+  given_channels_ = static_cast<int>(config.integer(Setting::kChannels));
   const std::size_t given = config.bytes(Setting::kSingleCopyBytes);
   if (given != 0) {
     address_bytes_ = given;
@@ -127,15 +129,44 @@ const Choice& Tuner::choose(Collective collective, int root, std::size_t unit_by
   return *entry;
 }
 
-schedule::Request Tuner::request_of(Collective collective, int root) const noexcept {
-  return {collective, facts_.num_ranks, has_root(collective) ? root : 0, channels_};
+schedule::Request Tuner::request_of(Collective collective, int root, int channels) const noexcept {
+  return {collective, facts_.num_ranks, has_root(collective) ? root : 0, channels};
+}
+
+std::vector<int> Tuner::numbers_of_channels() const {
+  const auto rails = static_cast<int>(facts_.rail_rates.size());
+  if (given_channels_ > 0) return {given_channels_};
+  return rails > 1 && on_machine_ == nullptr ? std::vector<int>{1, rails} : std::vector<int>{1};
+}
+
+std::optional<Tuner::Candidate> Tuner::over_rails(const std::string& algorithm,
+                                                  const schedule::Request& request) {
+  std::shared_ptr<const schedule::Checked> checked = schedules_.get(algorithm, request);
+  const bool many = facts_.rail_rates.size() > 1 && checked->schedule().num_channels() > 1;
+  if (many && checked->schedule().num_channels() > facts_.max_channels) return std::nullopt;
+  std::shared_ptr<const RoutedSchedule> own;
+  if (many) {
+    schedule::Schedule weighted = checked->schedule();
+    weighted.weight = channel_weights(facts_.rail_rates, weighted.num_channels());
+    if (std::ranges::adjacent_find(weighted.weight, std::not_equal_to()) != weighted.weight.end()) {
+      checked =
+          std::make_shared<const schedule::Checked>(schedule::Checked::from(std::move(weighted)));
+      own = std::make_shared<const RoutedSchedule>(RoutedSchedule{algorithm, checked, {}});
+    }
+  }
+  Candidate candidate{algorithm, request.channels, ScheduleShape::of(*checked), std::move(own),
+                      nullptr};
+  if (!facts_.rail_rates.empty()) {
+    candidate.shape.leaving_host = leaving_host(checked->schedule(), facts_.host_of_rank);
+  }
+  return candidate;
 }
 
 bool Tuner::is_forced(Collective collective, int root) {
   const auto forced = forced_.find(collective);
   if (forced == forced_.end()) return false;
   if (forced_plan(collective) != nullptr) return true;
-  const schedule::Request request = request_of(collective, root);
+  const schedule::Request request = request_of(collective, root, std::max(1, given_channels_));
   return std::ranges::any_of(schedule::algorithms(), [&](const schedule::Algorithm& row) {
     return row.name == forced->second && row.supports(request);
   });
@@ -150,7 +181,7 @@ const std::string* Tuner::forced_plan(Collective collective) const {
 
 std::vector<std::string> Tuner::registered(Collective collective, int root) {
   if (is_forced(collective, root)) return {forced_.at(collective)};
-  const schedule::Request request = request_of(collective, root);
+  const schedule::Request request = request_of(collective, root, std::max(1, given_channels_));
   std::vector<std::string> names;
   std::vector<std::string> dense;
   for (const schedule::Algorithm& row : schedule::algorithms()) {
@@ -181,20 +212,25 @@ Tuner::Candidates Tuner::make_candidates(Collective collective, int root) {
   const std::string* plan = forced_plan(collective);
   if (plan == nullptr) {
     for (const std::string& algorithm : registered(collective, root)) {
-      const std::shared_ptr<const schedule::Checked> checked =
-          schedules_.get(algorithm, request_of(collective, root));
-      Candidate candidate{algorithm, ScheduleShape::of(*checked), nullptr, nullptr};
-      if (on_machine_ != nullptr) {
-        try {
-          candidate.cost = cost_of(*checked, {});
-        } catch (const Error& error) {
-          log::trace(log::kTuning, "{} cannot run {} on this machine: {}", name(collective),
-                     algorithm, error.what());
-          without_routes.push_back(std::move(candidate));
-          continue;
+      for (const int channels : numbers_of_channels()) {
+        const schedule::Request request = request_of(collective, root, channels);
+        std::optional<Candidate> candidate = over_rails(algorithm, request);
+        if (!candidate.has_value()) continue;
+        if (on_machine_ != nullptr) {
+          try {
+            candidate->cost =
+                cost_of(candidate->routed != nullptr ? *candidate->routed->checked
+                                                     : *schedules_.get(algorithm, request),
+                        {});
+          } catch (const Error& error) {
+            log::trace(log::kTuning, "{} cannot run {} on this machine: {}", name(collective),
+                       algorithm, error.what());
+            without_routes.push_back(std::move(*candidate));
+            continue;
+          }
         }
+        all.push_back(std::move(*candidate));
       }
-      all.push_back(std::move(candidate));
     }
   }
   if (on_machine_ == nullptr) {
@@ -209,7 +245,8 @@ Tuner::Candidates Tuner::make_candidates(Collective collective, int root) {
         on_machine_->machine, {collective, root, facts_.max_channels}, on_machine_->folder);
     for (const std::shared_ptr<const RoutedSchedule>& routed : planned->schedules) {
       if (plan != nullptr && routed->algorithm != *plan) continue;
-      all.push_back({routed->algorithm, ScheduleShape::of(*routed->checked), routed,
+      const ScheduleShape shape = ScheduleShape::of(*routed->checked);
+      all.push_back({routed->algorithm, shape.channels, shape, routed,
                      cost_of(*routed->checked, routed->routes)});
     }
     if (plan != nullptr && all.empty()) {
@@ -229,15 +266,17 @@ Choice Tuner::priced(Candidate& candidate, std::size_t unit_bytes) const {
   const ScheduleShape& shape = candidate.shape;
   Choice choice;
   choice.algorithm = candidate.algorithm;
-  choice.channels = candidate.routed == nullptr ? channels_ : shape.channels;
+  choice.channels = candidate.channels;
   choice.routed = candidate.routed;
   set_chunks(choice);
   if (candidate.cost != nullptr) {
     choice.algbw_gbps = candidate.cost->algbw();
     choice.limiting_links = candidate.cost->limiting_links();
   }
+  CostContext context = context_;
+  context.nic_rate = rate_of_channels(facts_.rail_rates, shape.channels);
   const auto seconds_of = [&](std::size_t chunk, bool by_address) {
-    if (candidate.cost == nullptr) return predict(shape, context_, unit_bytes, chunk, by_address);
+    if (candidate.cost == nullptr) return predict(shape, context, unit_bytes, chunk, by_address);
     return candidate.cost->predict(static_cast<double>(unit_bytes), static_cast<double>(chunk));
   };
   // The walks of a machine's links cover sizes within a factor of four.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,11 @@ struct GroupFacts {
   bool all_by_address = false;     ///< every pair of ranks can copy from each other's memory
   bool same_process = false;       ///< all ranks are threads of one process
   std::size_t slot_bytes = 32768;
-  int max_channels = 16;  ///< links exist for channels below this one
+  int max_channels = 16;          ///< links exist for channels below this one
+  std::vector<int> host_of_rank;  ///< where there are several hosts
+  /// Where each host has several NICs: what each rail (link/rails.h) carries, bytes/s, the fastest
+  /// first. Channel c goes over rail c % rail_rates.size().
+  std::vector<double> rail_rates;
 };
 
 struct Choice {
@@ -90,6 +95,7 @@ class Tuner {
   // One algorithm's schedule, with all that prices it.
   struct Candidate {
     std::string algorithm;
+    int channels;  // as asked of the compiler; a schedule may have more
     ScheduleShape shape;
     std::shared_ptr<const RoutedSchedule> routed;
     std::unique_ptr<MachineCost> cost;  // where there is a machine
@@ -97,7 +103,13 @@ class Tuner {
   using Candidates = std::vector<Candidate>;
   // The best chunks of one algorithm.
   [[nodiscard]] Choice priced(Candidate& candidate, std::size_t unit_bytes) const;
-  [[nodiscard]] schedule::Request request_of(Collective collective, int root) const noexcept;
+  [[nodiscard]] schedule::Request request_of(Collective collective, int root,
+                                             int channels) const noexcept;
+  [[nodiscard]] std::vector<int> numbers_of_channels() const;
+  // An algorithm's schedule, by weight where rails are unequal. @return nothing when it has more
+  // channels than there are links
+  [[nodiscard]] std::optional<Candidate> over_rails(const std::string& algorithm,
+                                                    const schedule::Request& request);
   [[nodiscard]] Choice cheapest(Collective collective, int root, std::size_t unit_bytes);
   [[nodiscard]] std::vector<std::string> registered(Collective collective, int root);
   [[nodiscard]] Candidates& candidates(Collective collective, int root);
@@ -112,7 +124,7 @@ class Tuner {
   CostContext context_;
   schedule::CheckedSchedules& schedules_;
   std::map<Collective, std::string> forced_;
-  int channels_ = 1;
+  int given_channels_ = 0;  // 0: free
   std::size_t address_bytes_ = 0;
   Choice point_to_point_;
   int next_index_ = 0;

@@ -5,9 +5,14 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
+#include "core/network_interfaces.h"
 #include "diagnose/measure.h"
 #include "processes/rank_processes.h"
 #include "transport/window/sisci/testing/fabric.h"
@@ -15,22 +20,33 @@
 namespace ropewalk::testing {
 namespace {
 
-// Two namespaces joined by a pair of virtual interfaces, gone with the object.
+// Two namespaces joined by pairs of virtual interfaces, each of a subnet of its own, gone with the
+// object.
 class TwoHosts {
  public:
-  TwoHosts() {
+  // By interface: MB/s, of both ends; 0: as fast as they are.
+  explicit TwoHosts(const std::vector<int>& rates = {0}) {
     const std::string tag = std::to_string(getpid());
     names_[0] = "rw" + tag + "a";
     names_[1] = "rw" + tag + "b";
-    ready_ = run("ip netns add " + names_[0]) && run("ip netns add " + names_[1]) &&
-             run("ip link add rwa" + tag + " netns " + names_[0] + " type veth peer name rwb" +
-                 tag + " netns " + names_[1]);
-    for (int h = 0; h < 2 && ready_; ++h) {
-      const std::string in = "ip -n " + names_[h] + " ";
-      const std::string link = (h == 0 ? "rwa" : "rwb") + tag;
-      ready_ = run(in + "link set lo up") &&
-               run(in + "addr add 10.231.77." + std::to_string(h + 1) + "/24 dev " + link) &&
-               run(in + "link set " + link + " up");
+    ready_ = run("ip netns add " + names_[0]) && run("ip netns add " + names_[1]);
+    for (std::size_t i = 0; i < rates.size() && ready_; ++i) {
+      ready_ =
+          run(fmt::format("ip link add rwa{0}{1} netns {2} type veth peer name rwb{0}{1} "
+                          "netns {3}",
+                          i, tag, names_[0], names_[1]));
+      for (int h = 0; h < 2 && ready_; ++h) {
+        const std::string link = fmt::format("{}{}{}", h == 0 ? "rwa" : "rwb", i, tag);
+        const std::string in = "ip -n " + names_[h] + " ";
+        ready_ = run(in + "link set lo up") &&
+                 run(fmt::format("{}addr add 10.231.{}.{}/24 dev {}", in, 77 + i, h + 1, link)) &&
+                 run(in + "link set " + link + " up");
+        if (rates[i] == 0) continue;
+        shaped_ &=
+            run(fmt::format("tc -n {} qdisc add dev {} root tbf rate {}mbit burst 128kb "
+                            "latency 10ms",
+                            names_[h], link, 8 * rates[i]));
+      }
     }
   }
   ~TwoHosts() {
@@ -40,6 +56,13 @@ class TwoHosts {
   TwoHosts& operator=(const TwoHosts&) = delete;
 
   [[nodiscard]] bool ready() const { return ready_; }
+  // The kernel knows how to shape.
+  [[nodiscard]] bool shaped() const { return shaped_; }
+
+  // Interface `i` goes on being up, and answers nobody.
+  [[nodiscard]] bool lose(int i) const {
+    return run(fmt::format("ip -n {} link set rwb{}{} arp off", names_[1], i, getpid()));
+  }
 
   // Moves the calling process to host `index`.
   void enter(int index) const {
@@ -55,7 +78,30 @@ class TwoHosts {
   }
   std::string names_[2];
   bool ready_ = false;
+  bool shaped_ = true;
 };
+
+// What left this host over each of its interfaces so far, in their order, but for loopback.
+std::vector<double> sent_bytes() {
+  std::vector<double> bytes;
+  std::map<std::string, double> by_name;
+  for (const InterfaceAddress& each : interface_addresses()) {
+    if (each.loopback) continue;
+    // The sysfs of the namespace that mounted it shows others.
+    std::ifstream file("/proc/thread-self/net/dev");
+    for (std::string line; std::getline(file, line);) {
+      std::istringstream words(line);
+      std::string name;
+      words >> name;
+      if (name != each.name + ":") continue;
+      double number = 0;
+      for (int i = 0; i < 9; ++i) words >> number;
+      by_name[each.name] = number;
+    }
+  }
+  for (const auto& [name, number] : by_name) bytes.push_back(number);
+  return bytes;
+}
 
 // Every collective in some sizes: "" or what was wrong.
 std::string wrong_collectives(comm::Communicator& comm) {
@@ -89,6 +135,79 @@ TEST(Hosts, TwoNamespacesWithTwoRanksEach) {
     const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(120'000));
     ASSERT_TRUE(report.has_value()) << "rank " << r;
     EXPECT_EQ(report->text, "2 hosts, 2 local, wrong: ");
+  }
+}
+
+// A long all-reduce, and what each NIC carried of it, in shares of the first one's.
+std::string shares_of_nics(comm::Communicator& comm) {
+  const std::string wrong = wrong_collectives(comm);
+  if (!wrong.empty()) return "wrong: " + wrong;
+  diagnose::MeasureSpec spec;
+  spec.collective = Collective::kAllReduce;
+  spec.count = 8 << 20;
+  spec.iterations = 2;
+  const std::vector<double> before = sent_bytes();
+  if (diagnose::measure(comm, spec).wrong != 0) return "wrong all-reduce";
+  const std::vector<double> after = sent_bytes();
+  std::string shares;
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    shares += fmt::format("{:.1f} ", (after[i] - before[i]) / (after[0] - before[0]));
+  }
+  return shares;
+}
+
+// Two ranks a host share each NIC. What is measured on a machine that does other work varies.
+TEST(HostsOfSeveralNics, ChannelsAreSpreadByTheirRates) {
+  const TwoHosts hosts({60, 60, 10});
+  if (!hosts.ready() || !hosts.shaped()) {
+    GTEST_SKIP() << "network namespaces with shaped interfaces cannot be made here";
+  }
+  RankOptions options;
+  options.settings = {{"TIMEOUT", "60"}, {"NET", "tcp"}};
+  options.before = [&](int rank) { hosts.enter(rank / 2); };
+  RankProcesses ranks(4, options, shares_of_nics);
+  for (int r = 0; r < 4; ++r) {
+    const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(120'000));
+    ASSERT_TRUE(report.has_value()) << "rank " << r;
+    std::istringstream shares(report->text);
+    double first = 0;
+    double second = 0;
+    double slow = 0;
+    ASSERT_TRUE(shares >> first >> second >> slow) << report->text;
+    EXPECT_GT(second, 0.3) << report->text;
+    EXPECT_LT(second, 3) << report->text;
+    EXPECT_GT(slow, 0) << report->text;
+    EXPECT_LT(slow, 0.6 * std::max(1.0, second)) << report->text;
+  }
+}
+
+TEST(HostsOfSeveralNics, ByStatedRatesNothingIsMeasured) {
+  const TwoHosts hosts({0, 0});
+  if (!hosts.ready()) GTEST_SKIP() << "network namespaces cannot be made here";
+  RankOptions options;
+  options.settings = {{"TIMEOUT", "60"}, {"NIC_RATES", "stated"}, {"CHANNELS", "2"}};
+  options.before = [&](int rank) { hosts.enter(rank); };
+  RankProcesses ranks(2, options, shares_of_nics);
+  for (int r = 0; r < 2; ++r) {
+    const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(120'000));
+    ASSERT_TRUE(report.has_value()) << "rank " << r;
+    EXPECT_EQ(report->text, "1.0 1.0 ");
+  }
+}
+
+// One that both hosts list, and that carries nothing.
+TEST(HostsOfSeveralNics, OneThatDoesNotConnectIsLeftOut) {
+  const TwoHosts hosts({0, 0, 0});
+  if (!hosts.ready() || !hosts.lose(1)) GTEST_SKIP() << "this cannot be set up here";
+  RankOptions options;
+  options.settings = {{"TIMEOUT", "60"}, {"CHANNELS", "3"}};
+  options.before = [&](int rank) { hosts.enter(rank); };
+  RankProcesses ranks(2, options, shares_of_nics);
+  for (int r = 0; r < 2; ++r) {
+    const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(120'000));
+    ASSERT_TRUE(report.has_value()) << "rank " << r;
+    EXPECT_NE(report->text.find(" 0.0 "), std::string::npos) << report->text;
+    EXPECT_EQ(report->text.find("wrong"), std::string::npos) << report->text;
   }
 }
 

@@ -81,7 +81,7 @@ def test_the_setting_and_the_network_show(program: Program) -> None:
     found = json.loads(done.stdout)
     assert [each["algorithm"] for each in found["candidates"]] == ["ring"]
     assert found["chosen_by"] == "setting ALGORITHM"
-    assert (found["hosts"], found["network"]) == (2, "tcp")
+    assert (found["hosts"], found["network"], found["nic_gbps"]) == (2, "tcp", [])
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ import torch.distributed as dist
 from torch.distributed import run
 from torch.distributed.launcher.api import elastic_launch
 
-
 # What is then not done hangs, and says where.
 SECONDS_OF_A_KIND = 120
 SECONDS_OF_AN_ATTEMPT = 60

@@ -106,13 +106,16 @@ def _print(found: dict[str, Any]) -> None:
     table = Table(box=None, pad_edge=False)
     planned = any(each["algbw_gbps"] is not None for each in found["candidates"])
     rates = ("GB/s at most",) if planned else ()
-    for title in ("algorithm", "predicted us", *rates, "chunk bytes", "copies"):
+    spread = bool(found["nic_gbps"])
+    channels = ("channels",) if spread else ()
+    for title in ("algorithm", *channels, "predicted us", *rates, "chunk bytes", "copies"):
         left = title in ("algorithm", "copies")
         table.add_column(title, justify="left" if left else "right")
     for each in found["candidates"]:
         rate = each["algbw_gbps"]
         table.add_row(
             each["algorithm"],
+            *((str(each["channels"]),) if spread else ()),
             f"{each['predicted_us']:.3g}",
             *(("-" if rate is None else f"{rate:.4g}",) if planned else ()),
             str(each["chunk_bytes"]),
@@ -120,8 +123,11 @@ def _print(found: dict[str, Any]) -> None:
         )
     out.print(table)
     out.print(f"machine: {found['machine']['name']}, {found['machine']['origin']}")
+    if spread:
+        out.print(f"NICs of each host, GB/s: {', '.join(f'{x:.3g}' for x in found['nic_gbps'])}")
     if found["bound"] is not None:
         out.print(f"bound: {found['bound']['algbw_gbps']:.4g} GB/s; {found['bound']['words']}")
     if found["limiting_links"]:
         out.print(f"limits {found['chosen']}: {_in_words(found['limiting_links'])}")
-    out.print(f"runs: {found['chosen']}, by {found['chosen_by']}")
+    over = f" over {found['channels']} channels" if spread else ""
+    out.print(f"runs: {found['chosen']}{over}, by {found['chosen_by']}")

@@ -59,15 +59,15 @@ class Auto final : public Transport {
 
   [[nodiscard]] std::string name() const override { return "auto"; }
   [[nodiscard]] int num_devices() const override {
-    const Member* bridge = member(Way::kSisci);
-    return bridge == nullptr ? 1 : bridge->transport->num_devices();
+    const Member* various = with_devices();
+    return various == nullptr ? 1 : various->transport->num_devices();
   }
 
   [[nodiscard]] DeviceProperties properties(int device) const override {
     check(device);
-    const Member* bridge = member(Way::kSisci);
-    DeviceProperties properties = bridge == nullptr ? members_.front().transport->properties(0)
-                                                    : bridge->transport->properties(device);
+    const Member* various = with_devices();
+    DeviceProperties properties = various == nullptr ? members_.front().transport->properties(0)
+                                                     : various->transport->properties(device);
     for (const Member& each : members_) {
       const DeviceProperties of = each.transport->properties(device_of(each, device));
       properties.max_message_bytes = std::min(properties.max_message_bytes, of.max_message_bytes);
@@ -130,8 +130,14 @@ class Auto final : public Transport {
     }
     return nullptr;
   }
-  static int device_of(const Member& member, int device) {
-    return member.way == Way::kSisci ? device : 0;
+  // The member whose devices tell those of `auto` apart: PCIe bridges, else several NICs.
+  [[nodiscard]] const Member* with_devices() const {
+    if (const Member* bridge = member(Way::kSisci)) return bridge;
+    const Member* nics = member(Way::kTcp);
+    return nics != nullptr && nics->transport->num_devices() > 1 ? nics : nullptr;
+  }
+  [[nodiscard]] int device_of(const Member& each, int device) const {
+    return &each == with_devices() ? device : 0;
   }
   [[nodiscard]] std::vector<Provider> providers(int device) const {
     std::vector<Provider> all;

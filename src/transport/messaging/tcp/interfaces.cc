@@ -58,6 +58,7 @@ std::vector<Interface> find_interfaces(std::string_view filter) {
     interface.address = chosen.address;
     interface.index = if_nametoindex(chosen.name.c_str());
     interface.loopback = chosen.loopback;
+    interface.subnet = chosen.subnet;
     read_sysfs(interface);
     found.push_back(std::move(interface));
   }

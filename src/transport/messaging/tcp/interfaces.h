@@ -18,6 +18,7 @@ struct Interface {
   bool loopback = false;
   double speed_mbps = 0;  ///< as the driver says; 10,000 when it does not
   std::uint64_t guid = 0;
+  std::string subnet;  ///< as InterfaceAddress::subnet
   std::string pci_path;
 };
 

@@ -29,6 +29,7 @@ class Tcp final : public Transport {
     properties.name = chosen.name;
     properties.pci_path = chosen.pci_path;
     properties.guid = chosen.guid;
+    properties.fabric = chosen.subnet;
     properties.speed_mbps = chosen.speed_mbps;
     properties.latency_us = kLatencyUs;
     properties.max_message_bytes = kMaxMessageBytes;

@@ -1,0 +1,37 @@
+// The rails of a communicator: its hosts' NICs, found and measured while joining.
+//
+// Every rank tells the devices of its transport. Where each host has several, their rates are
+// measured once for a set of NICs in a process's life: the first ranks of the hosts, in a ring,
+// send over all rails at once for some tens of milliseconds, as the rate that a driver states is
+// often not what a network gives, and virtual interfaces state none. What a rail carries is the
+// least that any host measured.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "bootstrap/bootstrap.h"
+#include "comm/known_rates.h"
+#include "core/settings.h"
+#include "link/rails.h"
+#include "transport/transport.h"
+
+namespace ropewalk::comm {
+
+struct FoundRails {
+  link::Rails rails;
+  /// Bytes/s of each rail, the fastest first; empty where there is one rail, which is not measured.
+  std::vector<double> rates;
+};
+
+/// Collective over all ranks of several hosts, and equal on all. A rail that cannot be connected,
+/// or is slower than a thirty-second of the fastest, is left out, with a line of rank 0's log.
+/// @param most     rails at most, as there are channels for
+/// @param waiting  called while others are waited for; may throw
+/// @throws Error kTimeout at the deadline; as Bootstrap's collectives
+FoundRails find_rails(bootstrap::Bootstrap& bootstrap, const Config& config, KnownRates& known,
+                      transport::Transport& transport, std::span<const int> host_of_rank, int most,
+                      Deadline deadline, const std::function<void()>& waiting);
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,47 @@
+#include "tune/rail_weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+
+namespace ropewalk::tune {
+namespace {
+
+constexpr double kEqual = 7.0 / 8;
+constexpr double kLevels = 16;
+
+}  // namespace
+
+std::vector<int> channel_weights(std::span<const double> rates, int channels) {
+  const auto count = static_cast<std::size_t>(channels);
+  const std::size_t rails = std::max<std::size_t>(1, rates.size());
+  std::vector<int> weights(count, 1);
+  if (rails == 1) return weights;
+  const std::size_t used = std::min(rails, count);
+  for (std::size_t c = 0; c < count; ++c) {
+    const std::size_t rail = c % rails;
+    const std::size_t users = (count - rail + rails - 1) / rails;
+    double share = rates[rail] / rates[0];
+    if (share >= kEqual) share = 1;
+    // Sixteenths of each channel's share of the rail, so that few channels more do not round to 0.
+    weights[c] =
+        std::max(1, static_cast<int>(std::lround(share * kLevels * static_cast<double>(count) /
+                                                 static_cast<double>(users * used))));
+  }
+  const int common = std::accumulate(weights.begin(), weights.end(), 0,
+                                     [](int a, int b) { return std::gcd(a, b); });
+  for (int& weight : weights) weight /= common;
+  return weights;
+}
+
+double rate_of_channels(std::span<const double> rates, int channels) {
+  double sum = 0;
+  for (std::size_t rail = 0; rail < rates.size() && rail < static_cast<std::size_t>(channels);
+       ++rail) {
+    sum += rates[rail];
+  }
+  return sum;
+}
+
+}  // namespace ropewalk::tune

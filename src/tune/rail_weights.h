@@ -1,0 +1,19 @@
+// Shares of channels that are spread over rails (link/rails.h) of unequal rates.
+#pragma once
+
+#include <span>
+#include <vector>
+
+namespace ropewalk::tune {
+
+/// The weight of each channel (schedule/schedule.h), so that all rails are done at the same time:
+/// channel c goes over rail c % rates.size(), whose rate its channels share. Rates within an eighth
+/// of the fastest count as equal, as measurements differ by so much; the others in sixteenths of
+/// it.
+/// @param rates bytes/s, the fastest first, all positive; empty: one rail
+std::vector<int> channel_weights(std::span<const double> rates, int channels);
+
+/// What `channels` channels carry together, bytes/s; 0 where no rate is known.
+double rate_of_channels(std::span<const double> rates, int channels);
+
+}  // namespace ropewalk::tune
