@@ -56,8 +56,10 @@ def draw(result: dict[str, Any], target: Path) -> None:
             axes.xaxis.set_minor_locator(NullLocator())
             axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: size_text(int(size))))
             axes.tick_params(axis="x", labelrotation=45, labelsize=8)
-            axes.set_ylim(bottom=0)
             axes.grid(alpha=0.3, linewidth=0.6)
+    # Once all is drawn: a row shares its axis, which then takes no further lines into account.
+    for axes in grid[:, 0]:
+        axes.set_ylim(bottom=0)
     grid[0][0].set_ylabel("time, µs")
     grid[1][0].set_ylabel("bus bandwidth, GB/s")
     for axes in grid[1]:
@@ -66,7 +68,8 @@ def draw(result: dict[str, Any], target: Path) -> None:
     for axes in grid.flat:
         for line, label in zip(*axes.get_legend_handles_labels()):
             names.setdefault(label, line)
-    figure.legend(names.values(), names.keys(), loc="outside upper center", ncols=4, frameon=False)
+    # Below: above, it would lie over the title.
+    figure.legend(names.values(), names.keys(), loc="outside lower center", ncols=4, frameon=False)
     how = "one process per GPU" if mode == "process" else "one thread, all GPUs"
     figure.suptitle(f"{result['gpus']} x {result['gpu']}, {how}", fontsize=10)
     figure.savefig(target)

@@ -109,7 +109,12 @@ void query_adapter(const sci_query_adapter_t& query) {
   const auto settings = mine.settings();
   const unsigned adapter = query.localAdapterNo;
   const unsigned what = query.subcommand;
-  const bool up = settings->link_up(mine.host(), adapter);
+  const auto own = settings->link_widths.find(query.portNo);
+  const unsigned width = own == settings->link_widths.end() ? settings->link_width : own->second;
+  const bool up = settings->link_up(mine.host(), adapter) && width > 0;
+  const bool of_link = what == SCI_Q_ADAPTER_LINK_OPERATIONAL || what == SCI_Q_ADAPTER_LINK_WIDTH ||
+                       what == SCI_Q_ADAPTER_LINK_SPEED;
+  require(!of_link || query.portNo < settings->links, SCI_ERR_ILLEGAL_PARAMETER);
   unsigned answer = 0;
   if (what == SCI_Q_ADAPTER_NODEID) {
     answer = settings->node_id(mine.host(), adapter);
@@ -122,11 +127,11 @@ void query_adapter(const sci_query_adapter_t& query) {
   } else if (what == SCI_Q_ADAPTER_BDF) {
     answer = (settings->bus + adapter) << 8 | adapter % 32 << 3;
   } else if (what == SCI_Q_ADAPTER_NUMBER_OF_LINKS) {
-    answer = 1;
+    answer = settings->links;
   } else if (what == SCI_Q_ADAPTER_LINK_OPERATIONAL || what == SCI_Q_ADAPTER_LINK_CABLE_INSERTED) {
     answer = up ? 1 : 0;
   } else if (what == SCI_Q_ADAPTER_LINK_WIDTH) {
-    answer = up ? settings->link_width : 0;
+    answer = up ? width : 0;
   } else if (what == SCI_Q_ADAPTER_LINK_SPEED) {
     answer = up ? settings->link_generation : 0;
   } else if (what == SCI_Q_ADAPTER_LINK_UPTIME) {

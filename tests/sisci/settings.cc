@@ -52,6 +52,14 @@ bool name(Line& line, Settings& settings) {
   return true;
 }
 
+bool width_of_link(Line& line, Settings& settings) {
+  unsigned link = 0;
+  unsigned width = 0;
+  if (!(line >> link >> width)) return false;
+  settings.link_widths[link] = width;
+  return true;
+}
+
 bool link_down(Line& line, Settings& settings) {
   unsigned host = 0;
   unsigned adapter = 0;
@@ -76,6 +84,8 @@ const std::map<std::string, Reader>& readers() {
       {"name", name},
       {"bus", bus},
       {"link_width", number(&Settings::link_width)},
+      {"links", number(&Settings::links)},
+      {"width_of_link", width_of_link},
       {"link_generation", number(&Settings::link_generation)},
       {"multicast_groups", number(&Settings::multicast_groups)},
       {"strict", yes_or_no(&Settings::strict)},

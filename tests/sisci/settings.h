@@ -29,6 +29,8 @@ struct Settings {
   unsigned bus = 0x17;                    // of adapter 0 on PCI; others follow
   unsigned link_width = 8;
   unsigned link_generation = 3;
+  unsigned links = 1;                        // of each adapter
+  std::map<unsigned, unsigned> link_widths;  // by link, where they differ from link_width; 0: down
   unsigned multicast_groups = 64;  // as PCI Express has at most; 0: adapters without multicast
 
   // What the API's description permits and adapters do not do: SCIRemoveSegment is busy while peers

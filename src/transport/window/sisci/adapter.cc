@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <string_view>
 
 #include "core/log.h"
 
@@ -12,6 +14,7 @@ namespace {
 
 // Numbers may have gaps, so the search does not end at the first that is missing.
 constexpr unsigned kMaxAdapters = 16;
+constexpr unsigned kMaxLinks = 16;  // of one adapter
 
 // The library does not tell the PCI domain.
 std::string sysfs_path(unsigned bdf) {
@@ -36,6 +39,28 @@ double lanes_mbps(unsigned lanes, unsigned generation) {
   return lane * (lanes == 0 ? 8 : lanes);
 }
 
+namespace {
+
+// A chain is as fast as its slowest link. Links that are down carry nothing, so that they are no
+// part of it; a library that does not number its links is asked for the first.
+void ask_links(const Library& library, Adapter& adapter) {
+  const unsigned links =
+      std::clamp(library.ask_adapter(adapter.number, "NUMBER_OF_LINKS").value_or(1), 1U, kMaxLinks);
+  adapter.link = false;
+  for (unsigned port = 0; port < links; ++port) {
+    const auto ask = [&](std::string_view what) {
+      return library.ask_adapter(adapter.number, what, port);
+    };
+    // A library that cannot tell is believed to have one.
+    if (ask("LINK_OPERATIONAL").value_or(1) == 0) continue;
+    const double mbps = lanes_mbps(ask("LINK_WIDTH").value_or(0), ask("LINK_SPEED").value_or(0));
+    adapter.speed_mbps = adapter.link ? std::min(adapter.speed_mbps, mbps) : mbps;
+    adapter.link = true;
+  }
+}
+
+}  // namespace
+
 std::vector<Adapter> find_adapters(const Library& library) {
   std::vector<Adapter> found;
   for (unsigned number = 0; number < kMaxAdapters; ++number) {
@@ -49,11 +74,8 @@ std::vector<Adapter> find_adapters(const Library& library) {
       continue;
     }
     adapter.serial = library.ask_adapter(number, "SERIAL_NUMBER").value_or(0);
-    // A library that cannot tell is believed to have one.
-    adapter.link = library.ask_adapter(number, "LINK_OPERATIONAL").value_or(1) != 0;
     if (const auto bdf = library.ask_adapter(number, "BDF")) adapter.pci_path = sysfs_path(*bdf);
-    adapter.speed_mbps = lanes_mbps(library.ask_adapter(number, "LINK_WIDTH").value_or(0),
-                                    library.ask_adapter(number, "LINK_SPEED").value_or(0));
+    ask_links(library, adapter);
     found.push_back(adapter);
   }
   return found;

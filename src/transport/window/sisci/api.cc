@@ -159,12 +159,13 @@ std::optional<unsigned> Library::constant(std::string_view name) const {
   return *static_cast<const unsigned*>(object);
 }
 
-std::optional<unsigned> Library::ask_adapter(unsigned adapter, std::string_view what) const {
+std::optional<unsigned> Library::ask_adapter(unsigned adapter, std::string_view what,
+                                             unsigned port) const {
   const std::optional<unsigned> command = constant("SCI_Q_ADAPTER");
   const std::optional<unsigned> subcommand = constant(fmt::format("SCI_Q_ADAPTER_{}", what));
   if (!command || !subcommand) return std::nullopt;
   unsigned answer = 0;
-  AdapterQuery query{adapter, 0, *subcommand, &answer};
+  AdapterQuery query{adapter, port, *subcommand, &answer};
   Status status = Status::kUnset;
   functions_.Query(*command, &query, 0, &status);
   if (status != Status::kOk) return std::nullopt;

@@ -180,7 +180,8 @@ class Library {
   /// The value of a constant. @return nothing when the library has none of that name
   [[nodiscard]] std::optional<unsigned> constant(std::string_view name) const;
   /// A number that an adapter knows about itself, as in SCI_Q_ADAPTER_`what`.
-  [[nodiscard]] std::optional<unsigned> ask_adapter(unsigned adapter, std::string_view what) const;
+  [[nodiscard]] std::optional<unsigned> ask_adapter(unsigned adapter, std::string_view what,
+                                                    unsigned port = 0) const;
   /// What addresses, offsets and sizes of transfers have to be multiples of.
   [[nodiscard]] std::size_t dma_alignment(unsigned adapter) const;
   /// The library's words for a failure, with its number.

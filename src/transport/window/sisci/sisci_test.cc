@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -96,6 +97,22 @@ TEST(Sisci, StatesAdaptersWithTheirLinks) {
           CHECK_THAT((first.guid & 0xffffffff) == 8 && (last.guid & 0xffffffff) == 34);
           EXPECT_WORDS(ends.text(), "adapter 1 (node 260) has no link: it is not used");
         });
+}
+
+TEST(Sisci, AnAdapterIsAsFastAsItsSlowestLink) {
+  const auto speed = [](const char* settings, double wanted) {
+    alone(settings, [wanted](const SoftwareFabric& fabric) {
+      Ends ends(fabric);
+      CHECK_THAT(ends.transport().num_devices() == 1);
+      CHECK_THAT(std::abs(ends.transport().properties(0).speed_mbps / wanted - 1) < 0.01);
+    });
+  };
+  const double lane = 8000.0 * 128 / 130;
+  speed("links 4\nlink_width 4\n", 4 * lane);
+  speed("links 4\nlink_width 4\nwidth_of_link 2 1\n", lane);
+  speed("links 2\nlink_width 4\nwidth_of_link 0 8\n", 4 * lane);
+  // One that is down is no part of the chain.
+  speed("links 2\nlink_width 4\nwidth_of_link 0 0\n", 4 * lane);
 }
 
 TEST(Sisci, AbsenceIsNoError) {
