@@ -101,7 +101,7 @@ rw_layer(schedule DEPENDS core topology plan LIBRARIES nlohmann_json::nlohmann_j
 rw_layer(executor DEPENDS core schedule transport
   LIBRARIES PkgConfig::HWY $<$<BOOL:${RW_HAVE_CUDA}>:CUDA::cudart_static>)
 rw_layer(bootstrap DEPENDS core LIBRARIES PkgConfig::SODIUM)
-rw_layer(link DEPENDS core transport executor bootstrap)
+rw_layer(link DEPENDS core transport executor bootstrap LIBRARIES PkgConfig::SODIUM)
 rw_layer(tune DEPENDS core topology plan schedule executor LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(comm DEPENDS core topology plan schedule transport executor bootstrap link tune
   LIBRARIES nlohmann_json::nlohmann_json)

@@ -186,6 +186,7 @@ void Communicator::connect() {
                                          std::move(place.segment), std::move(network), place.shape);
   if (emulation_ != nullptr) links_->pace(emulation_->pacer());
   links_->spread(std::move(rails));
+  if (config_.flag(Setting::kNetEncrypt)) links_->seal();
   if (machine_ == nullptr) {
     found_ = std::make_unique<FoundHosts>(*bootstrap_, config_, runtime_.host(),
                                           std::move(place.seats), segment, deadline);
@@ -217,7 +218,10 @@ void Communicator::connect() {
   team_.wait_with(waiter_.get());
   log::info(log::kInit, "rank {} of {} joined: {} host(s){}, {} local rank(s), {}", rank(), size(),
             facts_.num_hosts,
-            facts_.num_hosts > 1 ? fmt::format(" joined by {}", links_->network()) : "",
+            facts_.num_hosts > 1
+                ? fmt::format(" joined by {}{}", links_->network(),
+                              config_.flag(Setting::kNetEncrypt) ? ", encrypted" : "")
+                : "",
             std::ranges::count(host_of_rank_, host_of_rank_[static_cast<std::size_t>(rank())]),
             facts_.all_by_address ? "single copy" : "staged copies");
   if (rank() == 0 && log::enabled(log::Level::kInfo, log::kInit)) {

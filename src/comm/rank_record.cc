@@ -41,6 +41,7 @@ struct RankRecord {
   std::uint8_t check_calls = 0;
   std::uint8_t topology_given = 0;
   std::uint8_t emulated = 0;
+  std::uint8_t encrypts = 0;
   std::uint64_t single_copy_bytes = 0;
   std::array<char, 8> protocol{};
   std::array<std::uint8_t, kNumCollectives> algorithms{};  // that are forced, see forced_places()
@@ -112,6 +113,7 @@ void require_equal_settings(const RankRecord& mine, const RankRecord& theirs, in
   require(std::string_view(mine.protocol.data()), std::string_view(theirs.protocol.data()),
           "setting PROTOCOL");
   require(std::string_view(mine.net.data()), std::string_view(theirs.net.data()), "setting NET");
+  require(mine.encrypts, theirs.encrypts, "setting NET_ENCRYPT");
   // What machine it is, is compared when it was read.
   const auto emulated = [](const RankRecord& record) {
     return std::string_view(record.emulated != 0 ? "a machine" : "none");
@@ -168,6 +170,7 @@ Neighbourhood exchange_records(bootstrap::Bootstrap& bootstrap, const Config& co
   mine.single_copy = single_copy == "off" ? 0 : single_copy == "on" ? 2 : 1;
   mine.emulated = config.text(Setting::kEmulate).empty() ? 0 : 1;
   mine.topology_given = config.text(Setting::kTopology).empty() ? 0 : 1;
+  mine.encrypts = config.flag(Setting::kNetEncrypt) ? 1 : 0;
   mine.check_calls = config.flag(Setting::kCheckCalls) ? 1 : 0;
   mine.single_copy_bytes = config.bytes(Setting::kSingleCopyBytes);
   const std::string& protocol = config.text(Setting::kProtocol);

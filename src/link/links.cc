@@ -1,6 +1,8 @@
 #include "link/links.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <optional>
 #include <span>
 
@@ -61,12 +63,18 @@ executor::SendEnd* Links::send_end(int channel, int peer, const Route& route) {
         bootstrap_.try_recv(peer, handle_tag(channel, std::get<2>(key)));
     if (!bytes.has_value()) return nullptr;
     transport::Handle handle{};
-    RW_ASSERT(bytes->size() == handle.size());
-    std::copy(bytes->begin(), bytes->end(), handle.begin());
+    RW_ASSERT(bytes->size() == handle.size() + (seals_ ? pending.key.size() : 0));
+    std::copy_n(bytes->begin(), handle.size(), handle.begin());
+    std::copy(bytes->begin() + static_cast<std::ptrdiff_t>(handle.size()), bytes->end(),
+              pending.key.begin());
     pending.connector = transport_->connect(device(channel, peer), handle);
   }
   if (pending.connection == nullptr) pending.connection = pending.connector->poll();
   if (pending.connection == nullptr || !pending.connection->ready()) return nullptr;
+  if (seals_) {
+    pending.connection = sealed(std::move(pending.connection), pending.key,
+                                sizeof(executor::SlotHeader) + shape_.slot_bytes, shape_.slots);
+  }
   if (pacer_) pending.connection = pacer_(std::move(pending.connection), peer, route);
   auto sender = std::make_unique<NetworkSender>(shape_, peer, std::move(pending.connection));
   executor::SendEnd* end = &sender->end();
@@ -94,13 +102,23 @@ executor::ReceiveEnd* Links::receive_end(int channel, int peer, const Route& rou
   if (const auto made = network_receives_.find(key); made != network_receives_.end()) {
     return &made->second->end();
   }
-  std::unique_ptr<transport::Listener>& listener = pending_receives_[key];
-  if (listener == nullptr) {
-    listener = transport_->listen(device(channel, peer));
-    bootstrap_.send(peer, handle_tag(channel, std::get<2>(key)), listener->handle());
+  PendingReceive& pending = pending_receives_[key];
+  if (pending.listener == nullptr) {
+    pending.listener = transport_->listen(device(channel, peer));
+    const transport::Handle& handle = pending.listener->handle();
+    std::vector<std::byte> told(handle.begin(), handle.end());
+    if (seals_) {
+      pending.key = make_link_key();
+      told.insert(told.end(), pending.key.begin(), pending.key.end());
+    }
+    bootstrap_.send(peer, handle_tag(channel, std::get<2>(key)), told);
   }
-  std::unique_ptr<transport::ReceiveConnection> connection = listener->accept();
+  std::unique_ptr<transport::ReceiveConnection> connection = pending.listener->accept();
   if (connection == nullptr) return nullptr;
+  if (seals_) {
+    connection = sealed(std::move(connection), pending.key,
+                        sizeof(executor::SlotHeader) + shape_.slot_bytes, shape_.slots);
+  }
   auto receiver = std::make_unique<NetworkReceiver>(shape_, peer, std::move(connection));
   executor::ReceiveEnd* end = &receiver->end();
   network_receives_[key] = std::move(receiver);

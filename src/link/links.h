@@ -22,6 +22,7 @@
 #include "link/network_link.h"
 #include "link/rails.h"
 #include "link/route.h"
+#include "link/sealed_connection.h"
 #include "transport/transport.h"
 
 namespace ropewalk::link {
@@ -49,6 +50,10 @@ class Links {
 
   /// Network links take these rails from now on, each channel one. @pre as pace()
   void spread(Rails rails) { rails_ = std::move(rails); }
+
+  /// Network links are sealed from now on (sealed_connection.h). @pre as pace(); on all ranks or
+  /// none
+  void seal() { seals_ = true; }
 
   /// The end of the link to (from) `peer` on `channel`, or nullptr while it connects.
   /// @throws Error kSystem when memory or sockets are short, kPeerLost when the peer is gone
@@ -95,6 +100,7 @@ class Links {
   executor::FifoShape shape_;
   Pacer pacer_;
   Rails rails_;
+  bool seals_ = false;
   std::unique_ptr<transport::Transport> transport_;  // outlives its listeners and connections
   std::map<Key, std::unique_ptr<executor::SendEnd>> memory_sends_;
   std::map<Key, std::unique_ptr<executor::ReceiveEnd>> memory_receives_;
@@ -102,9 +108,14 @@ class Links {
   struct PendingSend {
     std::unique_ptr<transport::Connector> connector;
     std::unique_ptr<transport::SendConnection> connection;
+    LinkKey key{};  // where links are sealed
+  };
+  struct PendingReceive {
+    std::unique_ptr<transport::Listener> listener;
+    LinkKey key{};
   };
   std::map<RoutedKey, PendingSend> pending_sends_;
-  std::map<RoutedKey, std::unique_ptr<transport::Listener>> pending_receives_;
+  std::map<RoutedKey, PendingReceive> pending_receives_;
   std::map<RoutedKey, std::unique_ptr<NetworkSender>> network_sends_;
   std::map<RoutedKey, std::unique_ptr<NetworkReceiver>> network_receives_;
   std::uint64_t turns_ = 0;  // of poll()

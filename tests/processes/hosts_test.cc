@@ -1,7 +1,10 @@
 // Two network namespaces on one machine count as two hosts.
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <net/ethernet.h>
 #include <sched.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -9,6 +12,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/error.h"
@@ -135,6 +139,62 @@ TEST(Hosts, TwoNamespacesWithTwoRanksEach) {
     const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(120'000));
     ASSERT_TRUE(report.has_value()) << "rank " << r;
     EXPECT_EQ(report->text, "2 hosts, 2 local, wrong: ");
+  }
+}
+
+TEST(Hosts, PayloadIsEncryptedWhereItIsWanted) {
+  RankOptions options;
+  options.settings = {{"TIMEOUT", "60"}, {"LINKS", "network"}, {"SOCKET_IFNAME", "lo"},
+                      {"NET", "tcp"},    {"NET_ENCRYPT", "1"}, {"CHANNELS", "2"}};
+  RankProcesses ranks(3, options,
+                      [](comm::Communicator& comm) { return "wrong: " + wrong_collectives(comm); });
+  for (int r = 0; r < 3; ++r) {
+    const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(120'000));
+    ASSERT_TRUE(report.has_value()) << "rank " << r;
+    EXPECT_EQ(report->text, "wrong: ");
+  }
+}
+
+// Whether a text of a broadcast is seen by who listens on this host's interfaces.
+std::string overheard(comm::Communicator& comm) {
+  const int packets = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK, htons(ETH_P_ALL));
+  if (packets < 0) return "cannot listen";
+  const int room = 64 << 20;
+  setsockopt(packets, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room);
+  const std::string text = "payload that is not for others";
+  std::string all;
+  while (all.size() < (1U << 20U)) all += text;
+  std::string came = comm.rank() == 0 ? all : std::string(all.size(), ' ');
+  comm::CollectiveCall call;
+  call.collective = Collective::kBroadcast;
+  call.type = DataType::kUint8;
+  call.count = came.size();
+  call.input = call.output = came.data();
+  comm.run(call);
+  bool heard = false;
+  std::vector<char> packet(1 << 16);
+  for (ssize_t bytes; (bytes = recv(packets, packet.data(), packet.size(), 0)) > 0;) {
+    heard |= std::string_view(packet.data(), static_cast<std::size_t>(bytes)).find(text) !=
+             std::string_view::npos;
+  }
+  close(packets);
+  return came != all ? "wrong" : heard ? "heard" : "not heard";
+}
+
+TEST(Hosts, WhoListensToTheNetworkHearsPayloadOnlyInTheClear) {
+  const TwoHosts hosts;
+  if (!hosts.ready()) GTEST_SKIP() << "network namespaces cannot be made here";
+  for (const bool encrypted : {false, true}) {
+    RankOptions options;
+    options.settings = {{"TIMEOUT", "60"}, {"NET", "tcp"}, {"NET_ENCRYPT", encrypted ? "1" : "0"}};
+    options.before = [&](int rank) { hosts.enter(rank); };
+    RankProcesses ranks(2, options, overheard);
+    for (int r = 0; r < 2; ++r) {
+      const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(120'000));
+      ASSERT_TRUE(report.has_value()) << "rank " << r;
+      if (report->text == "cannot listen") GTEST_SKIP() << "packets cannot be listened to here";
+      EXPECT_EQ(report->text, encrypted ? "not heard" : "heard");
+    }
   }
 }
 
