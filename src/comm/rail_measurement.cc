@@ -25,7 +25,7 @@ constexpr std::uint32_t kTag = 1;
 
 constexpr std::size_t kMessageBytes = std::size_t{64} << 10;
 constexpr std::size_t kUnderWay = 4;
-constexpr auto kConnectTime = std::chrono::seconds(3);
+constexpr auto kConnectTime = std::chrono::seconds(2);
 constexpr auto kBurstTime = std::chrono::milliseconds(10);
 constexpr auto kSpanTime = std::chrono::milliseconds(40);
 constexpr int kLeastMessages = 4;
