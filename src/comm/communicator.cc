@@ -161,7 +161,7 @@ Communicator::~Communicator() {
 
 void Communicator::connect() {
   const Deadline deadline = deadline_of(config_);
-  Neighbourhood place = exchange_records(*bootstrap_, config_, runtime_, deadline);
+  HostInfo place = exchange_records(*bootstrap_, config_, runtime_, deadline);
   facts_ = place.facts;
   point_to_point_channel_ = place.channels;
   if (facts_.num_hosts > 1) lag_slots_ = place.shape.slots;
@@ -355,19 +355,19 @@ std::unique_ptr<Communicator> Communicator::grow(const std::optional<bootstrap::
 
 // ---- operations -------------------------------------------------------------------------
 
-const Communicator::Way& Communicator::way_of(const CollectiveCall& call) {
+const Communicator::CachedCall& Communicator::cached_call(const CollectiveCall& call) {
   const std::size_t place = call.count + static_cast<std::size_t>(call.collective) +
                             static_cast<std::size_t>(static_cast<unsigned>(call.root));
-  Way& way = ways_[place % ways_.size()];
-  if (way.prepared == nullptr || way.count != call.count || way.type != call.type ||
-      way.collective != call.collective || way.root != call.root) {
+  CachedCall& cached = cached_calls_[place % cached_calls_.size()];
+  if (cached.prepared == nullptr || cached.count != call.count || cached.type != call.type ||
+      cached.collective != call.collective || cached.root != call.root) {
     const Extent extent = extent_of(call, rank(), size());
     const tune::Choice& choice =
         tuner_->choose(call.collective, call.root, call.count * extent.element_bytes);
-    way = {call.collective,        call.type, call.root, call.count, extent, &choice,
-           &prepared(call, choice)};
+    cached = {call.collective,        call.type, call.root, call.count, extent, &choice,
+              &prepared(call, choice)};
   }
-  return way;
+  return cached;
 }
 
 PreparedCollective& Communicator::prepared(const CollectiveCall& call, const tune::Choice& choice) {
@@ -412,7 +412,7 @@ void Communicator::use_schedule(std::shared_ptr<const schedule::Checked> checked
   if (device_ != nullptr) device_->use_schedule(checked);
   chosen_by_user_[schedule.collective] = std::move(checked);
   by_choice_.clear();
-  ways_ = {};
+  cached_calls_ = {};
   last_ = {};
   std::erase_if(prepared_, [](const auto& entry) { return entry.first.algorithm == "(given)"; });
 }
@@ -424,7 +424,7 @@ void Communicator::forget_schedules() {
   if (device_ != nullptr) device_->forget_schedules();
   chosen_by_user_.clear();
   by_choice_.clear();
-  ways_ = {};
+  cached_calls_ = {};
   last_ = {};
 }
 
@@ -496,15 +496,15 @@ bool Communicator::arm_short(const CollectiveCall& call) {
   // The worker's tasks forget what was last, too; and an emulated call must begin (execute()).
   if (has_worker_ || emulation_ != nullptr) return false;
   last_.prepared = nullptr;
-  const Way& way = way_of(call);
-  PreparedCollective& prepared = *way.prepared;
+  const CachedCall& cached = cached_call(call);
+  PreparedCollective& prepared = *cached.prepared;
   // Long calls may wait within a transfer, which takes a task for its deadline.
-  if (way.extent.input_bytes + way.extent.output_bytes > kShortCallBytes || !prepared.connected() ||
-      prepared.strands().size() != 1) {
+  if (cached.extent.input_bytes + cached.extent.output_bytes > kShortCallBytes ||
+      !prepared.connected() || prepared.strands().size() != 1) {
     return false;
   }
-  const bool in_place = validate_buffers(call, way.extent, rank()).in_place;
-  prepared.arm(call, in_place, tag_of(call, next_number()), *way.choice, size(), check_calls_);
+  const bool in_place = validate_buffers(call, cached.extent, rank()).in_place;
+  prepared.arm(call, in_place, tag_of(call, next_number()), *cached.choice, size(), check_calls_);
   last_ = {call, &prepared};
   return true;
 }
@@ -823,7 +823,7 @@ void Communicator::exchange(std::span<std::byte> all, std::size_t bytes_each) {
 
 std::string Communicator::algorithm_of(const CollectiveCall& call) {
   const Use use(*this);
-  return way_of(call).prepared->checked().schedule().algorithm;
+  return cached_call(call).prepared->checked().schedule().algorithm;
 }
 
 Communicator::Explained Communicator::explain(const CollectiveCall& call) {
@@ -834,7 +834,7 @@ Communicator::Explained Communicator::explain(const CollectiveCall& call) {
   const std::size_t unit_bytes = call.count * extent_of(call, rank(), size()).element_bytes;
   std::vector<tune::Choice> candidates = tuner_->priced(call.collective, call.root, unit_bytes);
   const bool given = chosen_by_user_.contains(call.collective);
-  const schedule::Schedule& schedule = way_of(call).prepared->checked().schedule();
+  const schedule::Schedule& schedule = cached_call(call).prepared->checked().schedule();
   return {std::move(candidates), schedule.algorithm, schedule.num_channels(),
           given                                           ? "rwCommUseSchedule"
           : tuner_->is_forced(call.collective, call.root) ? "setting ALGORITHM"

@@ -165,7 +165,7 @@ class Communicator final : public executor::WaitHook {
 
   link::Links& links() noexcept { return *links_; }
   /// What calls of one shape run with.
-  struct Way {
+  struct CachedCall {
     Collective collective = Collective::kAllReduce;
     DataType type = DataType::kInt8;
     int root = 0;
@@ -175,7 +175,7 @@ class Communicator final : public executor::WaitHook {
     PreparedCollective* prepared = nullptr;
   };
   /// The reference holds until the next call of this function. @throws Error as extent_of()
-  const Way& way_of(const CollectiveCall& call);
+  const CachedCall& cached_call(const CollectiveCall& call);
   /// Before a task arms anything.
   void forget_last() noexcept { last_.prepared = nullptr; }
   tune::Tuner& tuner() noexcept { return *tuner_; }
@@ -251,7 +251,7 @@ class Communicator final : public executor::WaitHook {
   std::vector<PreparedCollective*> by_choice_;  // by Choice::index
   std::map<Collective, std::shared_ptr<const schedule::Checked>> chosen_by_user_;
   // The ways of the last calls: a few shapes that come again and again are the common case.
-  std::array<Way, 8> ways_;
+  std::array<CachedCall, 8> cached_calls_;
   // The last call, while `prepared` is still armed for it and nothing else: the same call again,
   // with the same buffers, has little to do before its steps.
   struct Last {

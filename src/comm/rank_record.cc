@@ -146,8 +146,8 @@ std::string host_identity(const Config& config, int rank) {
   return tune::machine_identity() + network.data();
 }
 
-Neighbourhood exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
-                               Runtime& runtime, Deadline deadline) {
+HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config, Runtime& runtime,
+                          Deadline deadline) {
   const int rank = bootstrap.rank();
   const int size = bootstrap.size();
   const auto n = static_cast<std::size_t>(size);
@@ -180,7 +180,7 @@ Neighbourhood exchange_records(bootstrap::Bootstrap& bootstrap, const Config& co
   if (rank == 0) mine.constants = tune::machine_constants(config);
   bootstrap.all_gather(std::as_writable_bytes(std::span(records)), sizeof(RankRecord), deadline);
 
-  Neighbourhood place;
+  HostInfo place;
   place.facts.num_ranks = size;
   place.facts.same_process = true;
   std::map<std::string, std::vector<int>> hosts;

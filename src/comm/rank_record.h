@@ -15,7 +15,7 @@
 
 namespace ropewalk::comm {
 
-struct Neighbourhood {
+struct HostInfo {
   tune::GroupFacts facts;
   std::vector<link::PeerReach> reach;  ///< by rank
   Seats seats;
@@ -31,8 +31,8 @@ inline constexpr int kMostRails = 8;
 
 /// Collective over all ranks. Throws on every rank when a rank has other settings (by rank and
 /// field), no shared memory, or another version of Ropewalk.
-Neighbourhood exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
-                               Runtime& runtime, Deadline deadline);
+HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config, Runtime& runtime,
+                          Deadline deadline);
 
 /// A slot's size between ranks that share memory, where the setting SLOT_BYTES gives none.
 inline constexpr std::uint32_t kSlotBytes = 32 << 10;

@@ -10,9 +10,9 @@ namespace ropewalk::comm {
 bool CollectiveTask::begin(executor::HostTeam& team) {
   if (armed_) return true;
   if (prepared_ == nullptr) {
-    const Communicator::Way& way = comm_.way_of(call_);
-    choice_ = way.choice;
-    prepared_ = way.prepared;
+    const Communicator::CachedCall& cached = comm_.cached_call(call_);
+    choice_ = cached.choice;
+    prepared_ = cached.prepared;
   }
   if (!prepared_->connect(comm_.links())) return false;
   comm_.forget_last();

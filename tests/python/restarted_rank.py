@@ -15,6 +15,8 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from types import FrameType
+from typing import Optional
 
 import ropewalk.torch_backend  # noqa: F401
 import torch
@@ -97,18 +99,25 @@ def start(kind: str, folder: Path, restarts: int) -> None:
     elastic_launch(config, rank_main)(kind, folder, restarts)
 
 
+def hangs(number: int, frame: Optional[FrameType]) -> None:
+    """The agent ends its ranks when this is raised."""
+    raise TimeoutError(f"not done in {SECONDS_OF_A_KIND} s")
+
+
 def main() -> None:
     folder, restarts, kinds = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     if "TORCHELASTIC_RESTART_COUNT" in os.environ:  # under torchrun itself
         rank_main(kinds[0], folder, restarts)
         return
+    # Not by faulthandler's thread, whose lock the ranks would inherit.
+    signal.signal(signal.SIGALRM, hangs)
     for kind in kinds:
         print(kind, flush=True)
         own = folder / kind.replace("/", "")
         own.mkdir()
-        faulthandler.dump_traceback_later(SECONDS_OF_A_KIND, exit=True)
+        signal.alarm(SECONDS_OF_A_KIND)
         start(kind, own, restarts)
-        faulthandler.cancel_dump_traceback_later()
+        signal.alarm(0)
         ended = sorted(path.name for path in own.glob("ended.*"))
         assert ended == [f"ended.{restarts}.{rank}" for rank in (0, 1)], ended
 

@@ -17,17 +17,17 @@ namespace {
 
 class AutoListener final : public Listener {
  public:
-  AutoListener(std::shared_ptr<Doors> doors, std::chrono::nanoseconds peer_loss_time)
-      : doors_(std::move(doors)), peer_loss_time_(peer_loss_time) {}
-  [[nodiscard]] const Handle& handle() const override { return doors_->handle(); }
+  AutoListener(std::shared_ptr<Acceptors> acceptors, std::chrono::nanoseconds peer_loss_time)
+      : acceptors_(std::move(acceptors)), peer_loss_time_(peer_loss_time) {}
+  [[nodiscard]] const Handle& handle() const override { return acceptors_->handle(); }
   std::unique_ptr<ReceiveConnection> accept() override {
-    std::optional<Doors::Arrival> arrival = doors_->take_new();
+    std::optional<Acceptors::Arrival> arrival = acceptors_->take_new();
     if (!arrival) return nullptr;
-    return std::make_unique<AutoReceiver>(doors_, std::move(*arrival), peer_loss_time_);
+    return std::make_unique<AutoReceiver>(acceptors_, std::move(*arrival), peer_loss_time_);
   }
 
  private:
-  std::shared_ptr<Doors> doors_;
+  std::shared_ptr<Acceptors> acceptors_;
   const std::chrono::nanoseconds peer_loss_time_;
 };
 
@@ -51,9 +51,9 @@ class Auto final : public Transport {
     // Not cuda_ipc, which is taken by NET=cuda_ipc: the copies of a GPU, which NCCL's kernels wait
     // for, stand still while the program loads a kernel, frees or registers memory. Only who knows
     // the program can say that it does neither during a collective.
-    add(Way::kShm, config);
-    add(Way::kSisci, config);
-    add(Way::kTcp, config);
+    add(PathKind::kShm, config);
+    add(PathKind::kSisci, config);
+    add(PathKind::kTcp, config);
     if (members_.empty()) throw Error(Errc::kSystem, "auto: no provider can be used here");
   }
 
@@ -82,7 +82,7 @@ class Auto final : public Transport {
 
   std::unique_ptr<Listener> listen(int device) override {
     check(device);
-    return std::make_unique<AutoListener>(std::make_shared<Doors>(providers(device), device),
+    return std::make_unique<AutoListener>(std::make_shared<Acceptors>(providers(device), device),
                                           peer_loss_time_);
   }
 
@@ -102,12 +102,12 @@ class Auto final : public Transport {
 
  private:
   struct Member {
-    Way way;
+    PathKind kind;
     std::unique_ptr<Transport> transport;
   };
 
-  bool add(Way way, const Config& config) {
-    const std::string_view wanted = transport::name(way);
+  bool add(PathKind kind, const Config& config) {
+    const std::string_view wanted = transport::name(kind);
     const std::vector<std::string_view> known = compiled_providers();
     if (std::find(known.begin(), known.end(), wanted) == known.end()) return false;
     try {
@@ -116,7 +116,7 @@ class Auto final : public Transport {
         log::info(log::kInit, "auto: {} has no device", wanted);
         return false;
       }
-      members_.push_back({way, std::move(made)});
+      members_.push_back({kind, std::move(made)});
       return true;
     } catch (const Error& error) {
       log::info(log::kInit, "auto: {} is not used: {}", wanted, error.what());
@@ -124,16 +124,16 @@ class Auto final : public Transport {
     }
   }
 
-  [[nodiscard]] const Member* member(Way way) const {
+  [[nodiscard]] const Member* member(PathKind kind) const {
     for (const Member& each : members_) {
-      if (each.way == way) return &each;
+      if (each.kind == kind) return &each;
     }
     return nullptr;
   }
   // The member whose devices tell those of `auto` apart: PCIe bridges, else several NICs.
   [[nodiscard]] const Member* with_devices() const {
-    if (const Member* bridge = member(Way::kSisci)) return bridge;
-    const Member* nics = member(Way::kTcp);
+    if (const Member* bridge = member(PathKind::kSisci)) return bridge;
+    const Member* nics = member(PathKind::kTcp);
     return nics != nullptr && nics->transport->num_devices() > 1 ? nics : nullptr;
   }
   [[nodiscard]] int device_of(const Member& each, int device) const {
@@ -142,7 +142,7 @@ class Auto final : public Transport {
   [[nodiscard]] std::vector<Provider> providers(int device) const {
     std::vector<Provider> all;
     for (const Member& each : members_) {
-      all.push_back({each.way, each.transport.get(), device_of(each, device)});
+      all.push_back({each.kind, each.transport.get(), device_of(each, device)});
     }
     return all;
   }

@@ -1,18 +1,18 @@
 // The best path for each connection: the provider `auto`.
 //
 // Where both ends are on one host: CUDA memory handles if there are GPUs, else shared memory.
-// Between hosts: a PCIe bridge if there is one, else TCP. A listener opens a door for each; its
+// Between hosts: a PCIe bridge if there is one, else TCP. A listener has an acceptor for each; its
 // handle holds as many of their handles as fit, the best first. The connecting end tries them in
 // that order. A path that does not pass verification is given up by both ends with one line in the
 // log, and TCP takes its place; no message has passed by then. Until a path is decided on, send()
 // and receive() return nullptr.
 //
-// Devices: those of the PCIe bridge, otherwise one that stands for the host.
+// Devices: those of the PCIe bridge, else the NICs that TCP runs over.
 //
 //   sender                                   receiver
-//   connect to the first door that answers   accept: a connection, not yet decided
+//   connect to the first that answers        accept: a connection, not yet decided
 //   ready(): the path's own verification     ready(): the same
-//   it fails: connect to the TCP door,       it fails: wait for what comes through the TCP door
+//   it fails: connect to the TCP acceptor,   it fails: wait for what comes to the TCP acceptor
 //   first message "in place of another"      with that message
 #pragma once
 

@@ -148,12 +148,12 @@ class Choosing : public ::testing::TestWithParam<Fault> {
     config_.set("SOCKET_IFNAME", "=lo", "test");
     shm_ = std::make_unique<BadShm>(config_, GetParam());
     tcp_ = make_plain_transport("tcp", config_);
-    providers_ = {{Way::kShm, shm_.get(), 0}, {Way::kTcp, tcp_.get(), 0}};
+    providers_ = {{PathKind::kShm, shm_.get(), 0}, {PathKind::kTcp, tcp_.get(), 0}};
   }
 
   // A connection, with memory registered at both ends before a path is decided on.
-  void connect_and_exchange(const std::shared_ptr<Doors>& doors) {
-    AutoSender sender(providers_, *decode_offers(doors->handle()));
+  void connect_and_exchange(const std::shared_ptr<Acceptors>& acceptors) {
+    AutoSender sender(providers_, *decode_offers(acceptors->handle()));
     poll_until([&] { return sender.joined(); }, "joining");  // without an accept
     std::unique_ptr<AutoReceiver> receiver;
     std::array<char, 1000> out{};
@@ -168,8 +168,8 @@ class Choosing : public ::testing::TestWithParam<Fault> {
     poll_until(
         [&] {
           if (!receiver) {
-            if (auto arrival = doors->take_new()) {
-              receiver = std::make_unique<AutoReceiver>(doors, std::move(*arrival),
+            if (auto arrival = acceptors->take_new()) {
+              receiver = std::make_unique<AutoReceiver>(acceptors, std::move(*arrival),
                                                         std::chrono::seconds(1));
               in_memory = receiver->register_memory(in.data(), in.size(), MemoryKind::kHost);
             }
@@ -185,7 +185,7 @@ class Choosing : public ::testing::TestWithParam<Fault> {
         },
         "a message");
     EXPECT_EQ(in, out);
-    EXPECT_FALSE(doors->take_new());  // each sender counts once
+    EXPECT_FALSE(acceptors->take_new());  // each sender counts once
   }
 
   Config config_;
@@ -195,44 +195,44 @@ class Choosing : public ::testing::TestWithParam<Fault> {
 };
 
 TEST_P(Choosing, EndsOnAPathThatWorks) {
-  const auto doors = std::make_shared<Doors>(providers_, 0);
+  const auto acceptors = std::make_shared<Acceptors>(providers_, 0);
   for (int i = 0; i < 3; ++i) {
     SCOPED_TRACE(i);
-    connect_and_exchange(doors);
+    connect_and_exchange(acceptors);
   }
 }
 
 // Who has decided on a path wants no other: the next one that comes in place of another is new.
 TEST_P(Choosing, ReplacesTheSecondConnectionOfAListenerWhereTheFirstWasRight) {
-  const auto doors = std::make_shared<Doors>(providers_, 0);
+  const auto acceptors = std::make_shared<Acceptors>(providers_, 0);
   shm_->fail_by(Fault::kNone);
-  connect_and_exchange(doors);
+  connect_and_exchange(acceptors);
   shm_->fail_by(GetParam());
   for (int i = 0; i < 2; ++i) {
     SCOPED_TRACE(i);
-    connect_and_exchange(doors);
+    connect_and_exchange(acceptors);
   }
   shm_->fail_by(Fault::kNone);
-  connect_and_exchange(doors);
+  connect_and_exchange(acceptors);
 }
 
 TEST_P(Choosing, NeedsNoListenerAfterAccept) {
-  auto doors = std::make_shared<Doors>(providers_, 0);
-  AutoSender sender(providers_, *decode_offers(doors->handle()));
+  auto acceptors = std::make_shared<Acceptors>(providers_, 0);
+  AutoSender sender(providers_, *decode_offers(acceptors->handle()));
   std::unique_ptr<AutoReceiver> receiver;
   poll_until(
       [&] {
         (void)sender.joined();
         // A path that fails before it was accepted is only replaced when the sender goes on.
         if (GetParam() == Fault::kAccept) (void)sender.ready();
-        if (auto arrival = doors->take_new()) {
-          receiver =
-              std::make_unique<AutoReceiver>(doors, std::move(*arrival), std::chrono::seconds(1));
+        if (auto arrival = acceptors->take_new()) {
+          receiver = std::make_unique<AutoReceiver>(acceptors, std::move(*arrival),
+                                                    std::chrono::seconds(1));
         }
         return receiver != nullptr;
       },
       "accept");
-  doors.reset();
+  acceptors.reset();
   poll_until(
       [&] {
         const bool ready = sender.ready();
@@ -245,19 +245,19 @@ TEST_P(Choosing, SaysWhyWhenNothingIsLeft) {
   providers_.pop_back();  // no TCP
   if (GetParam() == Fault::kNone) return;
   if (GetParam() == Fault::kListen) {
-    EXPECT_THROW(Doors(providers_, 0), Error);
+    EXPECT_THROW(Acceptors(providers_, 0), Error);
     return;
   }
-  const auto doors = std::make_shared<Doors>(providers_, 0);
+  const auto acceptors = std::make_shared<Acceptors>(providers_, 0);
   std::string said;
   try {
-    AutoSender sender(providers_, *decode_offers(doors->handle()));
+    AutoSender sender(providers_, *decode_offers(acceptors->handle()));
     std::unique_ptr<AutoReceiver> receiver;
     poll_until(
         [&] {
           if (!receiver) {
-            if (auto arrival = doors->take_new()) {
-              receiver = std::make_unique<AutoReceiver>(doors, std::move(*arrival),
+            if (auto arrival = acceptors->take_new()) {
+              receiver = std::make_unique<AutoReceiver>(acceptors, std::move(*arrival),
                                                         std::chrono::milliseconds(10));
             }
           } else if (GetParam() != Fault::kReceiverVerifies) {
@@ -314,13 +314,13 @@ TEST(Offers, SurviveTheWay) {
   one[39] = std::byte{2};
   Handle other{};
   other[59] = std::byte{3};
-  const Handle both = encode({{Way::kShm, one}, {Way::kTcp, other}});
+  const Handle both = encode({{PathKind::kShm, one}, {PathKind::kTcp, other}});
   const auto offers = decode_offers(both);
   ASSERT_TRUE(offers);
   ASSERT_EQ(offers->size(), 2U);
-  EXPECT_EQ((*offers)[0].way, Way::kShm);
+  EXPECT_EQ((*offers)[0].kind, PathKind::kShm);
   EXPECT_EQ((*offers)[0].handle, one);
-  EXPECT_EQ((*offers)[1].way, Way::kTcp);
+  EXPECT_EQ((*offers)[1].kind, PathKind::kTcp);
   EXPECT_EQ((*offers)[1].handle, other);
 
   // Where there is less room, the best path alone is left.
@@ -351,8 +351,9 @@ TEST(Offers, OfAllProvidersFit) {
   std::memcpy(&tcp.address.storage, &address, sizeof address);
   tcp.proof.fill(std::byte{0xff});
   tcp.reply.fill(std::byte{0xff});
-  const std::vector<Offer> all = {
-      {Way::kShm, encode(shm)}, {Way::kSisci, encode(sisci)}, {Way::kTcp, tcp::encode(tcp)}};
+  const std::vector<Offer> all = {{PathKind::kShm, encode(shm)},
+                                  {PathKind::kSisci, encode(sisci)},
+                                  {PathKind::kTcp, tcp::encode(tcp)}};
   const auto offers = decode_offers(encode(all));
   ASSERT_TRUE(offers);
   ASSERT_EQ(offers->size(), all.size());
@@ -364,7 +365,7 @@ TEST(Offers, OfOtherBytesThereAreNone) {
   EXPECT_FALSE(decode_offers(handle));
   handle.fill(std::byte{0xff});
   EXPECT_FALSE(decode_offers(handle));
-  handle = encode({{Way::kTcp, handle}});  // does not fit
+  handle = encode({{PathKind::kTcp, handle}});  // does not fit
   EXPECT_FALSE(decode_offers(handle));
 }
 

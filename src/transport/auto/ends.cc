@@ -98,30 +98,30 @@ void Registrations::forget(Entry* entry) {
   std::erase(entries_, entry);
 }
 
-// ---- doors ---------------------------------------------------------------------------------
+// ---- acceptors --------------------------------------------------------------------------
 
-Doors::Doors(const std::vector<Provider>& providers, int device) {
+Acceptors::Acceptors(const std::vector<Provider>& providers, int device) {
   const Lock lock(mutex_);
   std::vector<Offer> offers;
   std::string failures;
   for (const Provider& provider : providers) {
     try {
       auto listener = provider.transport->listen(provider.device);
-      offers.push_back({provider.way, listener->handle()});
-      doors_.push_back({provider.way, std::move(listener)});
+      offers.push_back({provider.kind, listener->handle()});
+      acceptors_.push_back({provider.kind, std::move(listener)});
     } catch (const Error& error) {
-      log::warn("auto: no listener over {}: {}", name(provider.way), error.what());
+      log::warn("auto: no listener over {}: {}", name(provider.kind), error.what());
       failures +=
-          fmt::format("{}{}: {}", failures.empty() ? "" : "; ", name(provider.way), error.what());
+          fmt::format("{}{}: {}", failures.empty() ? "" : "; ", name(provider.kind), error.what());
     }
   }
-  if (doors_.empty()) {
-    throw Error(Errc::kSystem, "auto: device {}: no way to listen: {}", device, failures);
+  if (acceptors_.empty()) {
+    throw Error(Errc::kSystem, "auto: device {}: it cannot listen: {}", device, failures);
   }
   handle_ = encode(offers);
 }
 
-bool Doors::Arrival::read_greeting() {
+bool Acceptors::Arrival::read_greeting() {
   if (greeted) return true;
   if (!request) {
     if (!message) message = std::make_unique<std::array<std::byte, 8>>();
@@ -138,7 +138,7 @@ bool Doors::Arrival::read_greeting() {
   return true;
 }
 
-void Doors::poll() {
+void Acceptors::poll() {
   std::erase_if(over_tcp_, [](Arrival& arrival) {
     try {
       (void)arrival.read_greeting();
@@ -151,19 +151,20 @@ void Doors::poll() {
   });
 }
 
-std::optional<Doors::Arrival> Doors::take_new() {
+std::optional<Acceptors::Arrival> Acceptors::take_new() {
   const Lock lock(mutex_);
-  for (Door& door : doors_) {
+  for (Acceptor& acceptor : acceptors_) {
     try {
       Arrival arrival;
-      arrival.way = door.way;
-      arrival.connection = door.listener->accept();
+      arrival.kind = acceptor.kind;
+      arrival.connection = acceptor.listener->accept();
       if (!arrival.connection) continue;
-      if (door.way != Way::kTcp) return arrival;
+      if (acceptor.kind != PathKind::kTcp) return arrival;
       over_tcp_.push_back(std::move(arrival));
     } catch (const Error& error) {
-      // The peer sees it fail too, and comes through the next door.
-      log::warn("auto: a connection over {} could not be taken: {}", name(door.way), error.what());
+      // The peer sees it fail too, and comes to the next acceptor.
+      log::warn("auto: a connection over {} could not be taken: {}", name(acceptor.kind),
+                error.what());
     }
   }
   poll();
@@ -182,13 +183,13 @@ std::optional<Doors::Arrival> Doors::take_new() {
   return taken;
 }
 
-std::optional<Doors::Arrival> Doors::take_replacement() {
+std::optional<Acceptors::Arrival> Acceptors::take_replacement() {
   const Lock lock(mutex_);
-  for (Door& door : doors_) {
-    if (door.way != Way::kTcp) continue;
+  for (Acceptor& acceptor : acceptors_) {
+    if (acceptor.kind != PathKind::kTcp) continue;
     Arrival arrival;
-    arrival.way = door.way;
-    arrival.connection = door.listener->accept();
+    arrival.kind = acceptor.kind;
+    arrival.connection = acceptor.listener->accept();
     if (arrival.connection) over_tcp_.push_back(std::move(arrival));
   }
   poll();
@@ -201,7 +202,7 @@ std::optional<Doors::Arrival> Doors::take_replacement() {
   return taken;
 }
 
-void Doors::count_undecided(int change) {
+void Acceptors::count_undecided(int change) {
   const Lock lock(mutex_);
   undecided_ += change;
 }
@@ -221,26 +222,26 @@ void AutoSender::next_path() {
     offers_.pop_front();
     const auto provider =
         std::find_if(providers_.begin(), providers_.end(),
-                     [&](const Provider& known) { return known.way == offer.way; });
+                     [&](const Provider& known) { return known.kind == offer.kind; });
     try {
       if (provider == providers_.end()) throw Error(Errc::kSystem, "not there at this end");
       // Only TCP stands in for another path: its first message says so.
-      if (replaces_ && offer.way != Way::kTcp) continue;
-      way_ = offer.way;
+      if (replaces_ && offer.kind != PathKind::kTcp) continue;
+      kind_ = offer.kind;
       connector_ = provider->transport->connect(provider->device, offer.handle);
       connection_ = connector_->poll();
       if (connection_) {
         connector_.reset();
-        registrations_.move_to(connection_.get(), register_with<SendConnection>, name(way_));
+        registrations_.move_to(connection_.get(), register_with<SendConnection>, name(kind_));
       }
       return;
     } catch (const Error& error) {
       connector_.reset();
       connection_.reset();
       failures_ +=
-          fmt::format("{}{}: {}", failures_.empty() ? "" : "; ", name(offer.way), error.what());
+          fmt::format("{}{}: {}", failures_.empty() ? "" : "; ", name(offer.kind), error.what());
       // On another host shared memory is refused as a matter of course.
-      log::info(log::kNet, "auto: no connection over {}: {}", name(offer.way), error.what());
+      log::info(log::kNet, "auto: no connection over {}: {}", name(offer.kind), error.what());
     }
   }
   throw Error(Errc::kPeerLost, "no path to the listener: {}", failures_);
@@ -248,10 +249,10 @@ void AutoSender::next_path() {
 
 void AutoSender::lost_path(const Error& error) {
   if (!is_of_path(error) || offers_.empty()) throw error;
-  log::warn("auto: {} is not used for this connection, another path is tried: {}", name(way_),
+  log::warn("auto: {} is not used for this connection, another path is tried: {}", name(kind_),
             error.what());
-  failures_ += fmt::format("{}{}: {}", failures_.empty() ? "" : "; ", name(way_), error.what());
-  replaces_ = replaces_ || way_ != Way::kTcp;
+  failures_ += fmt::format("{}{}: {}", failures_.empty() ? "" : "; ", name(kind_), error.what());
+  replaces_ = replaces_ || kind_ != PathKind::kTcp;
   registrations_.move_to(nullptr, nullptr, {});
   greeting_.reset();
   connector_.reset();
@@ -275,15 +276,15 @@ void AutoSender::advance() {
       connection_ = connector_->poll();
       if (!connection_) return;
       connector_.reset();
-      registrations_.move_to(connection_.get(), register_with<SendConnection>, name(way_));
+      registrations_.move_to(connection_.get(), register_with<SendConnection>, name(kind_));
     }
     if (!connection_->ready()) return;
-    if (way_ == Way::kTcp) {
+    if (kind_ == PathKind::kTcp) {
       greet();
       if (greeting_ || !greeted_) return;
     }
     decided_ = true;
-    log::info(log::kNet, "auto: a connection sends over {}", name(way_));
+    log::info(log::kNet, "auto: a connection sends over {}", name(kind_));
   } catch (const Error& error) {
     lost_path(error);
   }
@@ -321,30 +322,31 @@ std::unique_ptr<Request> AutoSender::send_split(std::span<const std::byte> head,
 
 // ---- the receiving end ---------------------------------------------------------------------
 
-AutoReceiver::AutoReceiver(std::shared_ptr<Doors> doors, Doors::Arrival arrival,
+AutoReceiver::AutoReceiver(std::shared_ptr<Acceptors> acceptors, Acceptors::Arrival arrival,
                            std::chrono::nanoseconds peer_loss_time)
-    : doors_(std::move(doors)), peer_loss_time_(peer_loss_time) {
-  if (arrival.way != Way::kTcp) {
-    doors_->count_undecided(1);
+    : acceptors_(std::move(acceptors)), peer_loss_time_(peer_loss_time) {
+  if (arrival.kind != PathKind::kTcp) {
+    acceptors_->count_undecided(1);
   } else {
-    doors_.reset();  // there is nothing that could take its place
+    acceptors_.reset();  // there is nothing that could take its place
   }
   take(std::move(arrival));
 }
 
 AutoReceiver::~AutoReceiver() {
-  if (doors_) doors_->count_undecided(-1);
+  if (acceptors_) acceptors_->count_undecided(-1);
 }
 
-void AutoReceiver::take(Doors::Arrival arrival) {
+void AutoReceiver::take(Acceptors::Arrival arrival) {
   path_ = std::move(arrival);
-  registrations_.move_to(path_.connection.get(), register_with<ReceiveConnection>, name(path_.way));
+  registrations_.move_to(path_.connection.get(), register_with<ReceiveConnection>,
+                         name(path_.kind));
 }
 
 void AutoReceiver::lost_path(const Error& error) {
-  if (!doors_ || !is_of_path(error)) throw error;
+  if (!acceptors_ || !is_of_path(error)) throw error;
   log::warn("auto: {} is not used for this connection, another path is awaited: {}",
-            name(path_.way), error.what());
+            name(path_.kind), error.what());
   failure_ = error;
   // A peer that is gone does not come again; one that only closed does so at once.
   give_up_at_ = Clock::now() + (error.code() == Errc::kPeerLost
@@ -357,24 +359,24 @@ void AutoReceiver::lost_path(const Error& error) {
 bool AutoReceiver::ready() {
   if (decided_) return true;
   if (!path_.connection) {
-    std::optional<Doors::Arrival> arrival = doors_->take_replacement();
+    std::optional<Acceptors::Arrival> arrival = acceptors_->take_replacement();
     if (!arrival) {
       if (Clock::now() > give_up_at_) throw Error(*failure_);
       return false;
     }
-    doors_->count_undecided(-1);
-    doors_.reset();
+    acceptors_->count_undecided(-1);
+    acceptors_.reset();
     take(std::move(*arrival));
   }
   try {
-    decided_ = path_.way == Way::kTcp ? path_.read_greeting() : path_.connection->ready();
+    decided_ = path_.kind == PathKind::kTcp ? path_.read_greeting() : path_.connection->ready();
   } catch (const Error& error) {
     lost_path(error);
   }
   if (!decided_) return false;
-  if (doors_) doors_->count_undecided(-1);
-  doors_.reset();
-  log::info(log::kNet, "auto: a connection receives over {}", name(path_.way));
+  if (acceptors_) acceptors_->count_undecided(-1);
+  acceptors_.reset();
+  log::info(log::kNet, "auto: a connection receives over {}", name(path_.kind));
   return true;
 }
 

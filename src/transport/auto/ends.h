@@ -1,4 +1,4 @@
-// The two ends of a connection of `auto`, and the doors that a listener keeps open for it.
+// The two ends of a connection of `auto`, and the acceptors that a listener keeps open for it.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ inline constexpr std::size_t kMostGrouped = 8;
 
 /// A provider, and its device that serves a device of `auto`.
 struct Provider {
-  Way way;
+  PathKind kind;
   Transport* transport;
   int device;
 };
@@ -55,17 +55,18 @@ class Registrations {
   std::string name_ RW_GUARDED_BY(mutex_);
 };
 
-/// A listener's doors. They stay open as long as a connection may still need another path.
-class Doors {
+/// A listener's acceptors, one for each provider. They stay open as long as a connection may still
+/// need another path.
+class Acceptors {
  public:
-  explicit Doors(const std::vector<Provider>& providers, int device);
+  explicit Acceptors(const std::vector<Provider>& providers, int device);
   [[nodiscard]] const Handle& handle() const noexcept { return handle_; }
 
-  /// A connection that came through a door.
+  /// A connection that an acceptor took.
   struct Arrival {
-    Way way{};
+    PathKind kind{};
     std::unique_ptr<ReceiveConnection> connection;
-    // Through the TCP door: the first message says whether it comes in place of another.
+    // To the TCP acceptor: the first message says whether it comes in place of another.
     std::unique_ptr<std::array<std::byte, 8>> message;
     std::unique_ptr<Request> request;
     bool greeted = false;
@@ -84,14 +85,14 @@ class Doors {
   void count_undecided(int change);
 
  private:
-  struct Door {
-    Way way;
+  struct Acceptor {
+    PathKind kind;
     std::unique_ptr<Listener> listener;
   };
   void poll() RW_REQUIRES(mutex_);
 
   Mutex mutex_;
-  std::vector<Door> doors_ RW_GUARDED_BY(mutex_);
+  std::vector<Acceptor> acceptors_ RW_GUARDED_BY(mutex_);
   std::vector<Arrival> over_tcp_ RW_GUARDED_BY(mutex_);
   int undecided_ RW_GUARDED_BY(mutex_) = 0;
   Handle handle_{};
@@ -131,7 +132,7 @@ class AutoSender final : public SendConnection {
   const std::vector<Provider> providers_;
   std::deque<Offer> offers_;  // not yet tried
   Registrations registrations_;
-  Way way_{};
+  PathKind kind_{};
   std::unique_ptr<Connector> connector_;
   std::unique_ptr<SendConnection> connection_;
   std::array<std::byte, 8> message_{};  // the first over TCP
@@ -144,7 +145,7 @@ class AutoSender final : public SendConnection {
 
 class AutoReceiver final : public ReceiveConnection {
  public:
-  AutoReceiver(std::shared_ptr<Doors> doors, Doors::Arrival arrival,
+  AutoReceiver(std::shared_ptr<Acceptors> acceptors, Acceptors::Arrival arrival,
                std::chrono::nanoseconds peer_loss_time);
   ~AutoReceiver() override;
   AutoReceiver(const AutoReceiver&) = delete;
@@ -160,13 +161,13 @@ class AutoReceiver final : public ReceiveConnection {
   }
 
  private:
-  void take(Doors::Arrival arrival);
+  void take(Acceptors::Arrival arrival);
   void lost_path(const Error& error);
 
-  std::shared_ptr<Doors> doors_;  // none once decided
+  std::shared_ptr<Acceptors> acceptors_;  // none once decided
   const std::chrono::nanoseconds peer_loss_time_;
   Registrations registrations_;
-  Doors::Arrival path_;
+  Acceptors::Arrival path_;
   bool decided_ = false;
   std::optional<Error> failure_;
   std::chrono::steady_clock::time_point give_up_at_;

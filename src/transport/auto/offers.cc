@@ -11,8 +11,8 @@
 namespace ropewalk::transport {
 namespace {
 
-// A mark, then for each offer its way, the bytes of its handle without the zeros at the end, those
-// bytes; a way of 0 ends the list.
+// A mark, then for each offer its kind of path, the bytes of its handle without the zeros at the
+// end, those bytes; a kind of 0 ends the list.
 constexpr std::array<std::byte, 4> kMark = {std::byte{'R'}, std::byte{'W'}, std::byte{'a'},
                                             std::byte{'1'}};
 constexpr std::size_t kEntryHead = 2;
@@ -34,10 +34,10 @@ Handle encode_within(const std::vector<Offer>& offers, std::size_t room) {
   for (const Offer& offer : offers) {
     const std::size_t bytes = used(offer.handle);
     if (at + kEntryHead + bytes > room) {
-      log::info(log::kNet, "auto: the handle has no room for {}", name(offer.way));
+      log::info(log::kNet, "auto: the handle has no room for {}", name(offer.kind));
       continue;
     }
-    handle[at] = static_cast<std::byte>(offer.way);
+    handle[at] = static_cast<std::byte>(offer.kind);
     handle[at + 1] = static_cast<std::byte>(bytes);
     std::memcpy(handle.data() + at + kEntryHead, offer.handle.data(), bytes);
     at += kEntryHead + bytes;
@@ -47,11 +47,11 @@ Handle encode_within(const std::vector<Offer>& offers, std::size_t room) {
 
 }  // namespace
 
-std::string_view name(Way way) noexcept {
-  switch (way) {
-    case Way::kShm: return "shm";
-    case Way::kSisci: return "sisci";
-    case Way::kTcp: return "tcp";
+std::string_view name(PathKind kind) noexcept {
+  switch (kind) {
+    case PathKind::kShm: return "shm";
+    case PathKind::kSisci: return "sisci";
+    case PathKind::kTcp: return "tcp";
   }
   return "?";
 }
@@ -62,13 +62,14 @@ std::optional<std::vector<Offer>> decode_offers(const Handle& handle) {
   if (!std::equal(kMark.begin(), kMark.end(), handle.begin())) return std::nullopt;
   std::vector<Offer> offers;
   for (std::size_t at = kMark.size(); at + kEntryHead < handle.size();) {
-    const auto way = std::to_integer<std::uint8_t>(handle[at]);
+    const auto kind = std::to_integer<std::uint8_t>(handle[at]);
     const auto bytes = std::to_integer<std::size_t>(handle[at + 1]);
-    if (way == 0) break;
-    if (way > static_cast<std::uint8_t>(Way::kTcp) || at + kEntryHead + bytes > handle.size()) {
+    if (kind == 0) break;
+    if (kind > static_cast<std::uint8_t>(PathKind::kTcp) ||
+        at + kEntryHead + bytes > handle.size()) {
       return std::nullopt;
     }
-    Offer offer{static_cast<Way>(way), {}};
+    Offer offer{static_cast<PathKind>(kind), {}};
     std::memcpy(offer.handle.data(), handle.data() + at + kEntryHead, bytes);
     offers.push_back(offer);
     at += kEntryHead + bytes;

@@ -11,11 +11,11 @@
 namespace ropewalk::transport {
 
 /// Providers by the numbers that handles carry.
-enum class Way : std::uint8_t { kShm = 1, kSisci, kTcp };
-std::string_view name(Way way) noexcept;
+enum class PathKind : std::uint8_t { kShm = 1, kSisci, kTcp };
+std::string_view name(PathKind kind) noexcept;
 
 struct Offer {
-  Way way;
+  PathKind kind;
   Handle handle;
 };
 
