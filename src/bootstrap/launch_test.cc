@@ -225,16 +225,37 @@ TEST(Rendezvous, ByFile) {
   EXPECT_TRUE(folder.empty());
 }
 
+/// The file of a job that has ended.
+void leave_file(const std::string& path) {
+  Context gone;
+  const UniqueId id = make_unique_id(quiet_config(), gone);
+  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(id.data()), id.size());
+  chmod(path.c_str(), 0600);
+}
+
 TEST(Rendezvous, AFileLeftByAKilledJobIsNotTaken) {
   const Folder folder;
-  {
-    Context gone;
-    const UniqueId id = make_unique_id(quiet_config(), gone);
-    std::ofstream(folder.file("id"), std::ios::binary)
-        .write(reinterpret_cast<const char*>(id.data()), id.size());
-    chmod(folder.file("id").c_str(), 0600);
-  }
+  leave_file(folder.file("id"));
   meet_and_join(named("file:" + folder.file("id")), 3);
+}
+
+TEST(Rendezvous, WhatIsWrongWithTheFileIsTold) {
+  const Folder folder;
+  LaunchEnvironment environment = named("file:" + folder.file("id"));
+  environment.rank = 1;
+  environment.size = 2;
+  Context context;
+  const auto told = [&] {
+    const auto [code, text] =
+        error_of([&] { (void)rendezvous(environment, quiet_config(), in_ms(100), context); });
+    EXPECT_EQ(code, Errc::kTimeout);
+    return text;
+  };
+  EXPECT_TRUE(told().ends_with("it is not there"));
+  leave_file(folder.file("id"));
+  EXPECT_TRUE(told().ends_with("the id in it is not valid any more"));
+  std::filesystem::resize_file(folder.file("id"), 10);
+  EXPECT_TRUE(told().ends_with("the id in it is not valid any more"));
 }
 
 TEST(Rendezvous, AFileThatOthersCanWriteIsNotTaken) {
@@ -258,6 +279,29 @@ TEST(Rendezvous, ByTcpWithASecretFile) {
   LaunchEnvironment environment = named("tcp://" + unused_port());
   environment.secret_file = folder.secret("secret", "sixteen bytes and more");
   meet_and_join(environment, 4, 2);
+}
+
+TEST(Rendezvous, ByTcpLeavesNoConnection) {
+  const Folder folder;
+  LaunchEnvironment environment = named("tcp://" + unused_port());
+  environment.size = 3;
+  environment.secret_file = folder.secret("secret", "sixteen bytes and more");
+  const auto meet = [&] {
+    Context serving;
+    environment.rank = 0;
+    const Meeting meeting = rendezvous(environment, quiet_config(), soon(), serving);
+    for (environment.rank = 1; environment.rank < environment.size; ++environment.rank) {
+      Context asking;
+      EXPECT_EQ(rendezvous(environment, quiet_config(), soon(), asking).id(), meeting.id());
+    }
+  };
+  const auto descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  meet();  // what stays open from the first time on does so once
+  const auto before = descriptors();
+  meet();
+  EXPECT_EQ(descriptors(), before);
 }
 
 TEST(Rendezvous, AnotherSecretGetsNoId) {

@@ -588,6 +588,43 @@ TEST(Communicator, AbortEndsTheOthers) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// A message that would fit its link needs no wait in which the end is seen.
+TEST(Communicator, AfterAnAbortNothingIsSent) {
+  Runtime runtime;
+  quiet(runtime);
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
+  std::atomic<bool> received{false};
+  std::atomic<bool> done{false};
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime);
+      std::vector<int> data(4, r);
+      PointToPointCall call;
+      call.sends = r == 0;
+      call.input = call.output = data.data();
+      call.count = data.size();
+      call.type = DataType::kInt32;
+      call.peer = 1 - r;
+      comm->run({call});
+      if (r == 1) {
+        EXPECT_EQ(data, std::vector<int>(4, 0));
+        received = true;
+        while (!done) std::this_thread::yield();
+        return;
+      }
+      while (!received) std::this_thread::yield();
+      comm->abort("enough");
+      const auto [code, text] = error_of([&] { comm->run({call}); });
+      EXPECT_EQ(code, Errc::kAborted);
+      EXPECT_NE(text.find("enough"), std::string::npos) << text;
+      EXPECT_EQ(error_of([&] { (void)comm->make_task({call}); }).second, text);
+      done = true;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 // Ranks of one process read each other's buffers.
 TEST(Communicator, BuffersMayBeFreedAfterAnError) {
   for (int turn = 0; turn < 10; ++turn) {

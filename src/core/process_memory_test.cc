@@ -147,9 +147,10 @@ TEST(ProcessMemory, SeesWhetherAProcessIsStopped) {
 
 TEST(ProcessMemory, LengthsBeyondOneCallOfTheKernel) {
   // Memory stays small: the source is untouched zero pages but for its end, the destination one
-  // file of 64 MiB mapped again and again.
-  constexpr std::size_t kTileBytes = std::size_t{64} << 20;
-  constexpr std::size_t kBytes = 40 * kTileBytes;
+  // file of 48 MiB mapped again and again. A piece of a read is no multiple of that, so that one
+  // which lands where an earlier one did ends elsewhere in the file.
+  constexpr std::size_t kTileBytes = std::size_t{48} << 20;
+  constexpr std::size_t kBytes = 54 * kTileBytes;
   constexpr std::size_t kCopied = kBytes - 12345;
   void* source = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

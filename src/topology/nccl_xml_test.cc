@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "topology/json.h"
 #include "topology/nccl_form.h"
+#include "topology/rates.h"
 #include "topology/testing/recorded.h"
 
 namespace ropewalk::topology {
@@ -154,6 +155,36 @@ TEST(NcclXml, WritesEveryRecordedMachineByTheRulesOfNccl) {
       // What was written says all that it says the second time too.
       EXPECT_EQ(meaning(write_nccl_xml(back, 0).text), meaning(written.text));
     }
+  }
+}
+
+// Of machines that no dump describes: what a dump says of a link is kept as text.
+TEST(NcclXml, WritesPcieLinksByTheirShape) {
+  struct Case {
+    Link link;
+    std::string speed;
+    std::string width;
+  };
+  const std::vector<Case> cases = {
+      {{.capacity = 1, .gen = 5, .width = 8}, "32.0 GT/s PCIe", "8"},
+      {{.capacity = 1, .nominal = pcie_nominal(3, 8)}, "8.0 GT/s PCIe", "8"},
+      {{.capacity = 1, .nominal = pcie_nominal(3, 8), .width = 4}, "8.0 GT/s PCIe", "4"},
+      {{.capacity = pcie_nominal(5, 16) / 1.31}, "32.0 GT/s PCIe", "16"},
+      {{.type = LinkType::kC2c, .capacity = 400}, "16.0 GT/s PCIe", "16"},
+  };
+  for (const Case& each : cases) {
+    Description description;
+    description.name = "one";
+    description.nodes = {{.id = "cpu0", .kind = NodeKind::kCpu, .numa = 0},
+                         {.id = "gpu0", .rank = 0}};
+    description.links = {each.link, each.link};
+    description.links[0].source = description.links[1].destination = 1;
+    pugi::xml_document document;
+    const std::string text = write_nccl_xml(Topology(description), 0).text;
+    ASSERT_TRUE(document.load_string(text.c_str()));
+    const pugi::xml_node pci = document.select_node("//pci").node();
+    EXPECT_EQ(pci.attribute("link_speed").value(), each.speed) << text;
+    EXPECT_EQ(pci.attribute("link_width").value(), each.width) << text;
   }
 }
 

@@ -58,6 +58,8 @@ TEST(MachineCost, OneHopTakesItsLatencyAndTheLinksTime) {
   // One chunk at a time: each waits for the one before to arrive.
   EXPECT_NEAR(cost.predict(450e3 * 8, 450e3), 8 * 2.4e-6, 1e-7);
   EXPECT_LE(cost.least(450e3 * 8), cost.predict(450e3 * 8, 450e3));
+  EXPECT_NEAR(cost.least(1), 1.4e-6, 1e-8);
+  EXPECT_NEAR(cost.least(450e3 * 8), 8e-6, 1e-8);
 }
 
 TEST(MachineCost, ExecutorsHaveTheNextChunkUnderWay) {

@@ -97,6 +97,23 @@ TEST(PlannedChoice, EveryRankChoosesAlike) {
   }
 }
 
+// The choice prices only what may be the cheapest.
+TEST(PlannedChoice, IsTheCheapestOfAllCandidates) {
+  for (const char* machine : {"dgx1v", "h200-4gpu"}) {
+    Rank rank(recorded(machine));
+    for (const Collective collective : plan::planned_collectives()) {
+      // A power of two's middle, which stands for all its sizes.
+      for (std::size_t bytes = 3; bytes <= kLong; bytes *= 256) {
+        const Choice& choice = rank.choose(collective, bytes);
+        const Choice cheapest = rank.tuner().priced(collective, 0, bytes).front();
+        EXPECT_EQ(choice.algorithm, cheapest.algorithm) << name(collective) << " of " << bytes;
+        EXPECT_EQ(choice.predicted_seconds, cheapest.predicted_seconds);
+        EXPECT_EQ(choice.chunk_bytes, cheapest.chunk_bytes);
+      }
+    }
+  }
+}
+
 TEST(PlannedChoice, RootedCollectivesArePlannedFromEachRoot) {
   Rank rank(recorded("dgx1v"));
   for (const Collective collective : {Collective::kBroadcast, Collective::kReduce}) {

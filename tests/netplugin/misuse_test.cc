@@ -69,6 +69,20 @@ TEST_F(Misuse, OfDevices) {
                  abi::kInvalidArgument, {"connect", "device 7"});
 }
 
+TEST_F(Misuse, OfNullHandlesByEveryVersion) {
+  for (int version = 4; version <= 12; ++version) {
+    SCOPED_TRACE(version);
+    Net net(library_.api(version));
+    void* made = nullptr;
+    expect_refused(net.api->listen(net.context, 0, nullptr, &made), abi::kInvalidArgument,
+                   {"listen", "null pointer"});
+    EXPECT_EQ(made, nullptr);
+    expect_refused(net.api->connect(net.context, 0, nullptr, &made), abi::kInvalidArgument,
+                   {"connect", "null pointer"});
+    EXPECT_EQ(made, nullptr);
+  }
+}
+
 TEST_F(Misuse, OfNullPointers) {
   const abi::NetV12* table = nullptr;
   {

@@ -105,6 +105,38 @@ TEST(Block, WaitsForItsLateThreads) {
   }
 }
 
+// An earlier launch may have gone on since the ends were copied.
+TEST(Block, ReadsTheCountersAsTheLastLaunchHasKeptThem) {
+  constexpr std::uint32_t kLinks = 6;  // more than threads
+  std::vector<BlockSendEnd> kept_sends(kLinks);
+  std::vector<BlockReceiveEnd> kept_receives(kLinks);
+  std::vector<BlockSendEnd> sends = kept_sends;
+  std::vector<BlockReceiveEnd> receives = kept_receives;
+  for (std::uint32_t k = 0; k < kLinks; ++k) {
+    kept_sends[k].published = 100 + k;
+    kept_sends[k].consumed_seen = 200 + k;
+    kept_sends[k].drain_to = 300 + k;
+    kept_receives[k].received = 400 + k;
+  }
+  BlockStrand strand;
+  strand.sends = sends.data();
+  strand.receives = receives.data();
+  strand.kept_sends = kept_sends.data();
+  strand.kept_receives = kept_receives.data();
+  strand.num_links = kLinks;
+  const LaunchArgs args{};
+  HostBlockShared shared(kThreads);
+  for (unsigned t = 0; t < kThreads; ++t) {
+    read_counters(HostBlock(shared, t, args.links), strand, args);
+  }
+  for (std::uint32_t k = 0; k < kLinks; ++k) {
+    EXPECT_EQ(sends[k].published, 100 + k);
+    EXPECT_EQ(sends[k].consumed_seen, 200 + k);
+    EXPECT_EQ(sends[k].drain_to, 300 + k);
+    EXPECT_EQ(receives[k].received, 400 + k);
+  }
+}
+
 // Two ranks exchange `bytes`, over both channels.
 std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address) {
   Machine machine(2, 2, protocol, FifoShape{4, 4, 240});

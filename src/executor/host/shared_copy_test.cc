@@ -136,6 +136,40 @@ TEST_F(SharedCopyTest, WriterThatNeverComesLeavesAllToTheReader) {
   EXPECT_TRUE(right(kBytes));
 }
 
+TEST_F(SharedCopyTest, AClaimIsThreeEighthsOfThePiecesThatAreLeft) {
+  constexpr std::size_t kPieceBytes = std::size_t{32} << 10U;
+  const auto claims = [&](std::size_t bytes) {
+    std::vector<std::size_t> found;
+    SharedCopy copy = post(bytes);
+    for (SharedCopy::Range range = copy.claim(); range.bytes > 0; range = copy.claim()) {
+      found.push_back(range.bytes);
+    }
+    return found;
+  };
+  const auto pieces = [](std::vector<std::size_t> counts) {
+    for (std::size_t& count : counts) count *= kPieceBytes;
+    return counts;
+  };
+  EXPECT_EQ(claims(16 * kPieceBytes), pieces({6, 4, 3, 2, 1}));
+  std::vector<std::size_t> with_one_more = pieces({7, 4, 3, 2});
+  with_one_more.push_back(1);
+  EXPECT_EQ(claims(16 * kPieceBytes + 1), with_one_more);
+}
+
+// Nothing is copied here: claims are numbers.
+TEST_F(SharedCopyTest, TheLongestCopyHasNoMorePiecesThanADeskCounts) {
+  constexpr std::size_t kLongest = (std::size_t{1} << 31U) - (std::size_t{32} << 10U);
+  static_assert(is_shared_copy(kLongest) && !is_shared_copy(kLongest + 1));
+  SharedCopy copy = post(kLongest);
+  std::size_t end = 0;
+  for (SharedCopy::Range range = copy.claim(); range.bytes > 0; range = copy.claim()) {
+    EXPECT_EQ(range.begin, end);
+    end += range.bytes;
+  }
+  EXPECT_EQ(end, kLongest);
+  EXPECT_EQ(copy.rest(), SharedCopy::Rest::kWritten);
+}
+
 TEST_F(SharedCopyTest, WriterTakesFromTheBack) {
   give(kBytes);
   SharedCopy copy = post(kBytes);
