@@ -49,7 +49,7 @@ std::vector<link::Nic> nics_of(const transport::Transport& transport) {
 // The distinct lists of NICs: hosts of one kind measure the same.
 std::string key_of(std::vector<std::vector<link::Nic>> nics) {
   std::ranges::sort(nics);
-  nics.erase(std::ranges::unique(nics).begin(), nics.end());
+  nics.erase(std::unique(nics.begin(), nics.end()), nics.end());
   std::string key;
   for (const std::vector<link::Nic>& of_rank : nics) {
     for (const link::Nic& nic : of_rank) key += fmt::format("{:x} {}, ", nic.fabric, nic.rate);

@@ -57,8 +57,8 @@ def arguments(kind: str, folder: Path, restarts: int) -> list[str]:
 
 
 def rank_main(kind: str, folder: Path, restarts: int) -> None:
-    # torchrun's ranks are programs of their own, which its SIGTERM ends. A forked one has the agent's
-    # handler, in Python, which has to wait while PyTorch waits in C++ for the rank that died.
+    # torchrun's ranks are programs of their own, which its SIGTERM ends. A forked one has the
+    # agent's handler, in Python, which cannot run while PyTorch waits in C++ for one that died.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     faulthandler.dump_traceback_later(SECONDS_OF_AN_ATTEMPT, exit=True)
     attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["RANK"])
