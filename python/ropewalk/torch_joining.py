@@ -86,10 +86,9 @@ class Meeting:
 
     def _announced(self, old: str, until: float, look: Callable[[], None]) -> str:
         for _ in _turns(until, look):
-            if self._store.check([self._key]):
-                announced: str = self._store.get(self._key).decode()
-                if announced != old:
-                    return announced
+            announced = self._read()
+            if announced not in ("", old):
+                return announced
         raise timeout_error(f"rank 0 did not come: it put nothing under {self._key} into the store")
 
     def _outdated_soon(self, attempt: str, until: float) -> bool:
@@ -97,9 +96,23 @@ class Meeting:
         return any(self._is_outdated(attempt) for _ in _turns(until, lambda: None))
 
     def _is_outdated(self, attempt: str) -> bool:
-        return self._rank != 0 and bool(
-            self._store.check([self._key]) and self._store.get(self._key).decode() != attempt
-        )
+        return self._rank != 0 and self._read() not in ("", attempt)
+
+    def _read(self) -> str:
+        """What is announced; empty for nothing."""
+        if not self._store.check([self._key]):
+            return ""
+        announced: str = self._store.get(self._key).decode()
+        return announced
+
+    def _announce(self, attempt: str) -> None:
+        """By rank 0, as long as it waits.
+
+        What a process sent to the store before it was killed may arrive after this: it announces
+        an attempt that is over, or takes the announcement back.
+        """
+        if self._rank == 0 and self._read() != attempt:
+            self._store.set(self._key, attempt)
 
     def _join(self, attempt: str, until: float, look: Callable[[], None]) -> Communicator:
         place = f"{self._key}/{attempt}"
@@ -134,6 +147,7 @@ class Meeting:
                 return True
             if self._is_outdated(attempt):
                 raise _OutdatedError
+            self._announce(attempt)
         return False
 
 

@@ -26,7 +26,7 @@ from torch.distributed.launcher.api import elastic_launch
 
 # What is then not done hangs, and says where.
 SECONDS_OF_A_KIND = 120
-SECONDS_OF_AN_ATTEMPT = 60
+SECONDS_OF_AN_ATTEMPT = 40
 
 
 def free_port() -> int:
@@ -60,7 +60,9 @@ def rank_main(kind: str, folder: Path, restarts: int) -> None:
     # torchrun's ranks are programs of their own, which its SIGTERM ends. A forked one has the
     # agent's handler, in Python, which cannot run while PyTorch waits in C++ for one that died.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    faulthandler.dump_traceback_later(SECONDS_OF_AN_ATTEMPT, exit=True)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    faulthandler.dump_traceback_later(SECONDS_OF_AN_ATTEMPT)
+    signal.alarm(SECONDS_OF_AN_ATTEMPT + 5)  # later, so that each rank says where it is
     attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["RANK"])
 
     def here(place: int) -> None:
@@ -91,6 +93,7 @@ def rank_main(kind: str, folder: Path, restarts: int) -> None:
     (folder / f"ended.{attempt}.{rank}").touch()
     dist.destroy_process_group()
     faulthandler.cancel_dump_traceback_later()
+    signal.alarm(0)
 
 
 def start(kind: str, folder: Path, restarts: int) -> None:

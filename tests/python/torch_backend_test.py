@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from importlib import metadata
 from pathlib import Path
@@ -142,6 +144,27 @@ def test_ranks_start_again(tmp_path: Path) -> None:
     """In later attempts the store, or the file, still has what earlier ones left there."""
     kinds = ["static", "standalone", "c10d", "c10d over a file", "file://"]
     _restarted([], tmp_path, 5, kinds)
+
+
+@pytest.mark.parametrize("late", ["set", "deleted"])
+def test_what_a_killed_rank_sent_arrives_late(late: str) -> None:
+    """At the store, after the next rank 0 has announced its attempt to join."""
+    import torch.distributed as dist
+    from ropewalk.torch_joining import Meeting
+
+    store = dist.HashStore()
+    with concurrent.futures.ThreadPoolExecutor(2) as ranks:
+        first = ranks.submit(Meeting(store, "all", 0, 2).join, 60.0)
+        deadline = time.monotonic() + 60
+        while not store.check(["ropewalk/all"]) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        if late == "set":
+            store.set("ropewalk/all", "0" * 32)
+        else:
+            store.delete_key("ropewalk/all")
+        second = ranks.submit(Meeting(store, "all", 1, 2).join, 60.0)
+        comms = [first.result(), second.result()]
+        list(ranks.map(lambda comm: comm.finalize(), comms))
 
 
 def test_torchrun_starts_ranks_again(tmp_path: Path) -> None:
