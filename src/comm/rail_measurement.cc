@@ -31,7 +31,7 @@ constexpr auto kSpanTime = std::chrono::milliseconds(40);
 constexpr int kLeastMessages = 4;
 constexpr int kMostSpans = 8;
 // Two spans after each other that differ by less show what the network sustains.
-constexpr double kSteady = 0.1;
+constexpr double kSteady = 0.05;
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
