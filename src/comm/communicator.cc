@@ -185,7 +185,7 @@ void Communicator::connect() {
   links_ = std::make_unique<link::Links>(*bootstrap_, std::move(place.reach),
                                          std::move(place.segment), std::move(network), place.shape);
   if (emulation_ != nullptr) links_->pace(emulation_->pacer());
-  links_->spread(std::move(rails));
+  links_->spread(std::move(rails), point_to_point_channel_);
   if (config_.flag(Setting::kNetEncrypt)) links_->seal();
   if (machine_ == nullptr) {
     found_ = std::make_unique<FoundHosts>(*bootstrap_, config_, runtime_.host(),

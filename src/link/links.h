@@ -48,8 +48,12 @@ class Links {
   /// @pre no link was asked for; on all ranks or none
   void pace(Pacer pacer) { pacer_ = std::move(pacer); }
 
-  /// Network links take these rails from now on, each channel one. @pre as pace()
-  void spread(Rails rails) { rails_ = std::move(rails); }
+  /// Network links take these rails from now on: channel c rail c modulo their number, and those
+  /// from `channels` on, which carry no collectives, the first. @pre as pace()
+  void spread(Rails rails, int channels) {
+    rails_ = std::move(rails);
+    spread_channels_ = channels;
+  }
 
   /// Network links are sealed from now on (sealed_connection.h). @pre as pace(); on all ranks or
   /// none
@@ -88,7 +92,8 @@ class Links {
 
   // This rank's device for a network link.
   [[nodiscard]] int device(int channel, int peer) const {
-    return rails_.device(bootstrap_.rank(), peer, rails_.of_channel(channel));
+    const int rail = channel < spread_channels_ ? channel % rails_.count() : 0;
+    return rails_.device(bootstrap_.rank(), peer, rail);
   }
   [[nodiscard]] std::uint32_t number(const Route& route) const noexcept {
     return pacer_ ? route_number(route) : 0;
@@ -100,6 +105,7 @@ class Links {
   executor::FifoShape shape_;
   Pacer pacer_;
   Rails rails_;
+  int spread_channels_ = 0;
   bool seals_ = false;
   std::unique_ptr<transport::Transport> transport_;  // outlives its listeners and connections
   std::map<Key, std::unique_ptr<executor::SendEnd>> memory_sends_;

@@ -34,9 +34,6 @@ class Rails {
   [[nodiscard]] int count() const noexcept { return static_cast<int>(order_.size()); }
   /// The device of `rank` on a rail to `peer`. @pre 0 <= rail < count()
   [[nodiscard]] int device(int rank, int peer, int rail) const;
-  /// The rail of a channel's links.
-  [[nodiscard]] int of_channel(int channel) const noexcept { return channel % count(); }
-
   /// The same rails, some left out: rail i of the result is rail order[i] of this one.
   /// @pre order is not empty, its entries differ and are below count()
   [[nodiscard]] Rails reordered(std::span<const int> order) const;

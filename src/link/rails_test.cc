@@ -61,7 +61,6 @@ TEST(Rails, OneRailWhereNothingIsKnown) {
   const Rails rails;
   EXPECT_EQ(rails.count(), 1);
   EXPECT_EQ(rails.device(3, 5, 0), 0);
-  EXPECT_EQ(rails.of_channel(7), 0);
 }
 
 TEST(Rails, ReorderedOnesKeepTheirDevices) {
@@ -73,7 +72,6 @@ TEST(Rails, ReorderedOnesKeepTheirDevices) {
   EXPECT_EQ(fewer.device(1, 0, 0), 2);
   EXPECT_EQ(fewer.device(0, 1, 1), 0);
   EXPECT_EQ(fewer.reordered(std::array{1}).device(0, 1, 0), 0);
-  EXPECT_EQ(fewer.of_channel(3), 1);
 }
 
 }  // namespace
