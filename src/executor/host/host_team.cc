@@ -175,9 +175,8 @@ void HostTeam::copy_looking_ahead(const Ahead& ahead, std::byte* destination,
 
 bool HostTeam::post_if_there(const Ahead& ahead) {
   const ReceiveEnd& link = *ahead.link;
-  const std::uint64_t next = link.received + 1;
-  const SlotHeader* header = link.header(next);
-  if (std::atomic_ref(header->sequence).load(std::memory_order_acquire) != next) return false;
+  if (!has_come(link)) return false;
+  const SlotHeader* header = link.header(link.received + 1);
   // Whether the two ends' calls fit is seen when the step is run; here only that it does no harm.
   if (header->kind == SlotKind::kAddress && link.process != 0 && header->bytes == ahead.bytes) {
     shared_copy_.emplace(link, link.process, ahead.destination, ahead.bytes);

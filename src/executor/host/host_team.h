@@ -44,8 +44,7 @@ class HostTeam {
     } else if (bytes > kFirstLineBytes) {
       __builtin_prefetch(link.header(next)->inline_data + kFirstLineBytes);
     }
-    const bool there =
-        std::atomic_ref(link.header(next)->sequence).load(std::memory_order_acquire) == next;
+    const bool there = has_come(link);
     link.waited |= !there;
     return there;
   }
@@ -60,11 +59,8 @@ class HostTeam {
       const std::int32_t operand = strand.operand(step.first_operand + k);
       if (operand < 0) continue;
       ReceiveEnd& link = strand.receive_end(operand);
-      const std::uint64_t next = link.received + 1;
-      const bool there =
-          std::atomic_ref(link.header(next)->sequence).load(std::memory_order_acquire) == next;
-      link.place =
-          plain && !there ? call.output + place_of(call, step.output_index, slice) : nullptr;
+      link.place = plain && !has_come(link) ? call.output + place_of(call, step.output_index, slice)
+                                            : nullptr;
       link.place_bytes = bytes;
     }
   }
@@ -203,6 +199,12 @@ class HostTeam {
   static constexpr std::size_t kPlaceBytes = 4096;
   // Inline data that lies in the flag's own line.
   static constexpr std::size_t kFirstLineBytes = 32;
+
+  // Whether the next chunk is there, with its data.
+  static bool has_come(const ReceiveEnd& link) noexcept {
+    const std::uint64_t next = link.received + 1;
+    return std::atomic_ref(link.header(next)->sequence).load(std::memory_order_acquire) == next;
+  }
 
   // Asks for the lines of the next chunk, supposing it like the last one: when its data is written,
   // this core has them already, and the reader's miss is the only one.
