@@ -144,10 +144,12 @@ class Receiving final : public Request {
   bool opened_ = false;
 };
 
-class SealedSender final : public transport::SendConnection {
+// What both ends have: rooms that are registered with the connection inside.
+template <typename Connection>
+class SealedEnd : public Connection {
  public:
-  SealedSender(std::unique_ptr<transport::SendConnection> inner, const LinkKey& key,
-               std::size_t most_bytes, std::size_t most_messages)
+  SealedEnd(std::unique_ptr<Connection> inner, const LinkKey& key, std::size_t most_bytes,
+            std::size_t most_messages)
       : rooms_(std::make_shared<Rooms>(key, most_bytes, most_messages)),
         inner_(std::move(inner)),
         registration_(inner_->register_memory(rooms_->memory().data(), rooms_->memory().size(),
@@ -158,6 +160,18 @@ class SealedSender final : public transport::SendConnection {
                                                 MemoryKind kind) override {
     return transport::HostRegistration::make(data, bytes, kind);  // the transport sees rooms alone
   }
+  [[nodiscard]] std::string describe() const override { return inner_->describe(); }
+
+ protected:
+  const std::shared_ptr<Rooms> rooms_;
+  const std::unique_ptr<Connection> inner_;
+  const std::unique_ptr<Registration> registration_;
+};
+
+class SealedSender final : public SealedEnd<transport::SendConnection> {
+ public:
+  using SealedEnd::SealedEnd;
+
   std::unique_ptr<Request> send(const void* data, std::size_t bytes, std::uint32_t tag,
                                 Registration* /*registration*/) override {
     transport::check_buffer(data, bytes, rooms_->bytes_each() - kSealBytes);
@@ -175,31 +189,17 @@ class SealedSender final : public transport::SendConnection {
     return std::make_unique<Sending>(std::move(started), rooms_,
                                      *std::exchange(waiting_, std::nullopt));
   }
-  [[nodiscard]] std::string describe() const override { return inner_->describe(); }
 
  private:
-  const std::shared_ptr<Rooms> rooms_;
-  const std::unique_ptr<transport::SendConnection> inner_;
-  const std::unique_ptr<Registration> registration_;
   std::uint64_t sealed_ = 0;
   std::optional<std::size_t> waiting_;
   std::size_t waiting_bytes_ = 0;
 };
 
-class SealedReceiver final : public transport::ReceiveConnection {
+class SealedReceiver final : public SealedEnd<transport::ReceiveConnection> {
  public:
-  SealedReceiver(std::unique_ptr<transport::ReceiveConnection> inner, const LinkKey& key,
-                 std::size_t most_bytes, std::size_t most_messages)
-      : rooms_(std::make_shared<Rooms>(key, most_bytes, most_messages)),
-        inner_(std::move(inner)),
-        registration_(inner_->register_memory(rooms_->memory().data(), rooms_->memory().size(),
-                                              MemoryKind::kHost)) {}
+  using SealedEnd::SealedEnd;
 
-  [[nodiscard]] bool ready() override { return inner_->ready(); }
-  std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
-                                                MemoryKind kind) override {
-    return transport::HostRegistration::make(data, bytes, kind);  // the transport sees rooms alone
-  }
   std::unique_ptr<Request> receive(std::span<const ReceiveBuffer> buffers) override {
     transport::check_buffers(buffers, 1, rooms_->bytes_each() - kSealBytes);
     const std::optional<std::size_t> room = rooms_->take();
@@ -217,12 +217,8 @@ class SealedReceiver final : public transport::ReceiveConnection {
   std::unique_ptr<Request> flush(std::span<const ReceiveBuffer> /*buffers*/) override {
     return std::make_unique<transport::FinishedRequest>(std::vector<std::size_t>{});
   }
-  [[nodiscard]] std::string describe() const override { return inner_->describe(); }
 
  private:
-  const std::shared_ptr<Rooms> rooms_;
-  const std::unique_ptr<transport::ReceiveConnection> inner_;
-  const std::unique_ptr<Registration> registration_;
   std::uint64_t posted_ = 0;
 };
 
