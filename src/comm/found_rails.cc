@@ -129,12 +129,13 @@ FoundRails find_rails(bootstrap::Bootstrap& bootstrap, const Config& config, Kno
   const auto count = static_cast<std::size_t>(rails.count());
   const bool tells = bootstrap.rank() == 0;
   const std::vector<int> leaders = first_ranks(host_of_rank);
-  const std::string key = key_of(nics) + fmt::format("{}", count);
+  std::string key;
   // Rank 0 says whether to measure, for all to do the same.
   RatesRecord agreed;
   if (tells && config.text(Setting::kNicRates) == "stated") {
     agreed = {1, stated(rails, nics, leaders)};
   } else if (tells) {
+    key = key_of(nics) + fmt::format("{}", count);
     const std::vector<double> before = known.get(key);
     agreed.known = before.size() == count ? 1 : 0;
     std::ranges::copy(before, agreed.rates.begin());
