@@ -107,6 +107,17 @@ std::vector<double> sent_bytes() {
   return bytes;
 }
 
+// What each rank reported; fails where one ended without a report.
+std::vector<std::string> texts_of(RankProcesses& ranks, int count) {
+  std::vector<std::string> texts;
+  for (int r = 0; r < count; ++r) {
+    const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(120'000));
+    if (!report.has_value()) ADD_FAILURE() << "rank " << r << " ended without a report";
+    texts.push_back(report.has_value() ? report->text : "");
+  }
+  return texts;
+}
+
 // Every collective in some sizes: "" or what was wrong.
 std::string wrong_collectives(comm::Communicator& comm) {
   std::string wrong;
@@ -135,10 +146,8 @@ TEST(Hosts, TwoNamespacesWithTwoRanksEach) {
     return fmt::format("{} hosts, {} local, wrong: {}", comm.facts().num_hosts,
                        comm.facts().max_ranks_per_host, wrong);
   });
-  for (int r = 0; r < 4; ++r) {
-    const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(120'000));
-    ASSERT_TRUE(report.has_value()) << "rank " << r;
-    EXPECT_EQ(report->text, "2 hosts, 2 local, wrong: ");
+  for (const std::string& text : texts_of(ranks, 4)) {
+    EXPECT_EQ(text, "2 hosts, 2 local, wrong: ");
   }
 }
 
@@ -148,10 +157,8 @@ TEST(Hosts, PayloadIsEncryptedWhereItIsWanted) {
                       {"NET", "tcp"},    {"NET_ENCRYPT", "1"}, {"CHANNELS", "2"}};
   RankProcesses ranks(3, options,
                       [](comm::Communicator& comm) { return "wrong: " + wrong_collectives(comm); });
-  for (int r = 0; r < 3; ++r) {
-    const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(120'000));
-    ASSERT_TRUE(report.has_value()) << "rank " << r;
-    EXPECT_EQ(report->text, "wrong: ");
+  for (const std::string& text : texts_of(ranks, 3)) {
+    EXPECT_EQ(text, "wrong: ");
   }
 }
 
@@ -189,11 +196,9 @@ TEST(Hosts, WhoListensToTheNetworkHearsPayloadOnlyInTheClear) {
     options.settings = {{"TIMEOUT", "60"}, {"NET", "tcp"}, {"NET_ENCRYPT", encrypted ? "1" : "0"}};
     options.before = [&](int rank) { hosts.enter(rank); };
     RankProcesses ranks(2, options, overheard);
-    for (int r = 0; r < 2; ++r) {
-      const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(120'000));
-      ASSERT_TRUE(report.has_value()) << "rank " << r;
-      if (report->text == "cannot listen") GTEST_SKIP() << "packets cannot be listened to here";
-      EXPECT_EQ(report->text, encrypted ? "not heard" : "heard");
+    for (const std::string& text : texts_of(ranks, 2)) {
+      if (text == "cannot listen") GTEST_SKIP() << "packets cannot be listened to here";
+      EXPECT_EQ(text, encrypted ? "not heard" : "heard");
     }
   }
 }
@@ -226,18 +231,16 @@ TEST(HostsOfSeveralNics, ChannelsAreSpreadByTheirRates) {
   options.settings = {{"TIMEOUT", "60"}, {"NET", "tcp"}};
   options.before = [&](int rank) { hosts.enter(rank / 2); };
   RankProcesses ranks(4, options, shares_of_nics);
-  for (int r = 0; r < 4; ++r) {
-    const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(120'000));
-    ASSERT_TRUE(report.has_value()) << "rank " << r;
-    std::istringstream shares(report->text);
+  for (const std::string& text : texts_of(ranks, 4)) {
+    std::istringstream shares(text);
     double first = 0;
     double second = 0;
     double slow = 0;
-    ASSERT_TRUE(shares >> first >> second >> slow) << report->text;
-    EXPECT_GT(second, 0.3) << report->text;
-    EXPECT_LT(second, 3) << report->text;
-    EXPECT_GT(slow, 0) << report->text;
-    EXPECT_LT(slow, 0.6 * std::max(1.0, second)) << report->text;
+    ASSERT_TRUE(shares >> first >> second >> slow) << text;
+    EXPECT_GT(second, 0.3) << text;
+    EXPECT_LT(second, 3) << text;
+    EXPECT_GT(slow, 0) << text;
+    EXPECT_LT(slow, 0.6 * std::max(1.0, second)) << text;
   }
 }
 
@@ -248,10 +251,8 @@ TEST(HostsOfSeveralNics, ByStatedRatesNothingIsMeasured) {
   options.settings = {{"TIMEOUT", "60"}, {"NIC_RATES", "stated"}, {"CHANNELS", "2"}};
   options.before = [&](int rank) { hosts.enter(rank); };
   RankProcesses ranks(2, options, shares_of_nics);
-  for (int r = 0; r < 2; ++r) {
-    const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(120'000));
-    ASSERT_TRUE(report.has_value()) << "rank " << r;
-    EXPECT_EQ(report->text, "1.0 1.0 ");
+  for (const std::string& text : texts_of(ranks, 2)) {
+    EXPECT_EQ(text, "1.0 1.0 ");
   }
 }
 
@@ -263,11 +264,9 @@ TEST(HostsOfSeveralNics, OneThatDoesNotConnectIsLeftOut) {
   options.settings = {{"TIMEOUT", "60"}, {"CHANNELS", "3"}};
   options.before = [&](int rank) { hosts.enter(rank); };
   RankProcesses ranks(2, options, shares_of_nics);
-  for (int r = 0; r < 2; ++r) {
-    const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(120'000));
-    ASSERT_TRUE(report.has_value()) << "rank " << r;
-    EXPECT_NE(report->text.find(" 0.0 "), std::string::npos) << report->text;
-    EXPECT_EQ(report->text.find("wrong"), std::string::npos) << report->text;
+  for (const std::string& text : texts_of(ranks, 2)) {
+    EXPECT_NE(text.find(" 0.0 "), std::string::npos) << text;
+    EXPECT_EQ(text.find("wrong"), std::string::npos) << text;
   }
 }
 
@@ -286,10 +285,8 @@ TEST_P(HostsOver, ThreeHostsWithARankEach) {
     return fmt::format("{} hosts over {}, wrong: {}", comm.facts().num_hosts,
                        comm.links().network(), wrong_collectives(comm));
   });
-  for (int r = 0; r < 3; ++r) {
-    const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(120'000));
-    ASSERT_TRUE(report.has_value()) << "rank " << r;
-    EXPECT_EQ(report->text, fmt::format("3 hosts over {}, wrong: ", GetParam()));
+  for (const std::string& text : texts_of(ranks, 3)) {
+    EXPECT_EQ(text, fmt::format("3 hosts over {}, wrong: ", GetParam()));
   }
 }
 
