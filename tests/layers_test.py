@@ -116,7 +116,6 @@ INSIDE: dict[str, Folder] = {
         namespaces=("ropewalk::transport::window", "ropewalk::transport::window::sisci"),
     ),
     "tune": folder(),
-    "tune/cuda": folder("tune", namespaces=("ropewalk::tune",)),
 }
 # Files that may include what is above their folder, and why.
 EXCEPTIONS: dict[str, set[str]] = {

@@ -323,18 +323,18 @@ RW_API rwResult_t rwScheduleAlgorithms(char** json);
  * accept it. NULL text goes back to the tuner's choice for all collectives. Holds for memory of the
  * host and of GPUs; at most 64 channels there. */
 RW_API rwResult_t rwCommUseSchedule(rwComm_t comm, const char* text);
-/* Why `comm` runs `collective` ("all_reduce" and so on) by the algorithm that it does, on memory of
- * the host. `bytes`: the size as nccl-tests counts it, that of the larger of a rank's two buffers.
- * `root`: of rooted operations. *json, for rwFreeText: operation, bytes, root, ranks, hosts,
- * network (the transport between hosts, or null), nic_gbps[] (where each host has several NICs:
- * GB/s of each that is used, the fastest first; channel c goes over NIC c modulo their number),
- * machine (name, origin and fingerprint, as
- * rwCommPlacement gives them), candidates[] with the cheapest first (algorithm, kind: "shape" or
- * "plan", channels, chunk_bytes, by_address, predicted_us, algbw_gbps), chosen, channels (of the
- * chosen one's schedule), and chosen_by:
- * "cost model", "setting ALGORITHM" or "rwCommUseSchedule". Where each rank has a GPU of the
- * machine (settings TOPOLOGY, EMULATE): bound {algbw_gbps, words}, the candidates' algbw_gbps for
- * long messages, and limiting_links[] of the chosen one (link, type, capacity, load); else null and
+/* Why `comm` runs `collective` ("all_reduce" and so on) by the algorithm that it does: on its GPU's
+ * memory where it has a GPU, else on the host's. `bytes`: the size as nccl-tests counts it, that of
+ * the larger of a rank's two buffers. `root`: of rooted operations. *json, for rwFreeText:
+ * operation, bytes, root, ranks, hosts, network (the transport between hosts, or null), nic_gbps[]
+ * (where each host has several NICs: GB/s of each that is used, the fastest first; channel c goes
+ * over NIC c modulo their number), machine (name, origin and fingerprint, as rwCommPlacement gives
+ * them), candidates[] with the cheapest first (algorithm, kind: "shape" or "plan", channels,
+ * chunk_bytes, by_address, predicted_us, algbw_gbps), memory ("host" or "GPU"), chosen, protocol
+ * and channels (of the chosen one), and chosen_by: "cost model", "setting ALGORITHM" or
+ * "rwCommUseSchedule". Where each rank has a GPU of the machine (settings TOPOLOGY, EMULATE): bound
+ * {algbw_gbps, words}, the candidates' algbw_gbps for long messages, and limiting_links[] of the
+ * chosen one (link, type, capacity, load); else null and
  * []. Local: the other ranks need not call. */
 RW_API rwResult_t rwCommExplain(rwComm_t comm, const char* collective, size_t bytes, int root,
                                 char** json);

@@ -845,8 +845,9 @@ class Communicator(ProcessBound):
         check(library().rwCommSetTimeout(self.c_handle, microseconds))
 
     def explain(self, operation: str, size: int, root: int = 0) -> dict[str, Any]:
-        """Why an operation on host memory runs by the algorithm that it does.
+        """Why an operation runs by the algorithm that it does.
 
+        On the GPU's memory where the communicator has a GPU, else on the host's.
         Local: the other ranks need not call.
 
         Args:
@@ -859,7 +860,8 @@ class Communicator(ProcessBound):
             nic_gbps (where each host has several NICs, what each that is used carries, GB/s),
             machine (name, origin, fingerprint: see `topology`), candidates (the cheapest first:
             algorithm, kind ("shape" or "plan"), channels, chunk_bytes, by_address, predicted_us,
-            algbw_gbps), chosen, channels (of its schedule), chosen_by ("cost model",
+            algbw_gbps), memory ("host" or "GPU"), chosen, protocol and channels (of the chosen
+            one), chosen_by ("cost model",
             "setting ALGORITHM" or "rwCommUseSchedule").
 
             Where each rank has a GPU of the machine (settings TOPOLOGY, EMULATE): bound

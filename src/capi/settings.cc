@@ -22,14 +22,14 @@ nlohmann::json choices(const Config& config, int nranks) {
   facts.all_by_address = config.text(Setting::kSingleCopy) != "off";
   const std::size_t slot_bytes = config.bytes(Setting::kSlotBytes);
   facts.slot_bytes = slot_bytes > 0 ? slot_bytes : comm::kSlotBytes;
-  tune::Tuner tuner(config, facts, tune::machine_constants(config),
-                    comm::Runtime::process().schedules());
+  tune::Tuner tuner = tune::host_tuner(config, facts, tune::machine_constants(config),
+                                       comm::Runtime::process().schedules());
   nlohmann::json all = nlohmann::json::object();
   for (int c = 0; c < kNumCollectives; ++c) {
     const auto collective = static_cast<Collective>(c);
     nlohmann::json rows = nlohmann::json::array();
     for (std::size_t bytes = 8; bytes <= std::size_t{64} << 20U; bytes *= 4) {
-      const tune::Choice& choice = tuner.choose(collective, 0, bytes);
+      const tune::Choice& choice = *tuner.choose(collective, 0, bytes);
       rows.push_back({{"unit_bytes", bytes},
                       {"algorithm", choice.algorithm},
                       {"channels", choice.channels},

@@ -164,7 +164,12 @@ void Communicator::connect() {
   HostInfo place = exchange_records(*bootstrap_, config_, runtime_, deadline);
   facts_ = place.facts;
   point_to_point_channel_ = place.channels;
-  if (facts_.num_hosts > 1) lag_slots_ = place.shape.slots;
+  HostExecutor::Options options;
+  options.rank = rank();
+  options.num_ranks = size();
+  options.max_channels = point_to_point_channel_;
+  if (facts_.num_hosts > 1) options.lag_slots = place.shape.slots;
+  options.check_tags = check_calls_;
   host_of_rank_ = place.seats.host_of_rank;
   machine_ = find_machine(*bootstrap_, config_, place.topology_given, deadline);
   emulation_ = Emulation::join(*bootstrap_, config_, machine_, deadline);
@@ -191,9 +196,12 @@ void Communicator::connect() {
     found_ = std::make_unique<FoundHosts>(*bootstrap_, config_, runtime_.host(),
                                           std::move(place.seats), segment, deadline);
   }
-  tuner_ = std::make_unique<tune::Tuner>(config_, facts_, place.constants, runtime_.schedules(),
-                                         machine_ == nullptr ? nullptr : machine_->planned,
-                                         runtime_.plans());
+  host_executor_ = std::make_unique<HostExecutor>(team_, options);
+  host_calls_ = std::make_unique<CallPipeline>(
+      tune::host_tuner(config_, facts_, place.constants, runtime_.schedules(),
+                       machine_ == nullptr ? nullptr : machine_->planned, runtime_.plans()),
+      *host_executor_, rank(), size());
+  message_choice_ = host_calls_->tuner().message(0);
 
   executor::Waiter::Policy policy;
   policy.spin = config_.duration(Setting::kSpin);
@@ -355,77 +363,31 @@ std::unique_ptr<Communicator> Communicator::grow(const std::optional<bootstrap::
 
 // ---- operations -------------------------------------------------------------------------
 
-const Communicator::CachedCall& Communicator::cached_call(const CollectiveCall& call) {
-  const std::size_t place = call.count + static_cast<std::size_t>(call.collective) +
-                            static_cast<std::size_t>(static_cast<unsigned>(call.root));
-  CachedCall& cached = cached_calls_[place % cached_calls_.size()];
-  if (cached.prepared == nullptr || cached.count != call.count || cached.type != call.type ||
-      cached.collective != call.collective || cached.root != call.root) {
-    const Extent extent = extent_of(call, rank(), size());
-    const tune::Choice& choice =
-        tuner_->choose(call.collective, call.root, call.count * extent.element_bytes);
-    cached = {call.collective,        call.type, call.root, call.count, extent, &choice,
-              &prepared(call, choice)};
-  }
-  return cached;
-}
-
-PreparedCollective& Communicator::prepared(const CollectiveCall& call, const tune::Choice& choice) {
-  const auto index = static_cast<std::size_t>(choice.index);
-  if (index < by_choice_.size() && by_choice_[index] != nullptr) return *by_choice_[index];
-  const auto by_user = chosen_by_user_.find(call.collective);
-  const bool use_own =
-      by_user != chosen_by_user_.end() &&
-      (!has_root(call.collective) || by_user->second->schedule().root == call.root);
-  Key key{call.collective, has_root(call.collective) ? call.root : 0,
-          use_own ? "(given)" : choice.algorithm, choice.channels};
-  std::unique_ptr<PreparedCollective>& entry = prepared_[key];
-  if (entry == nullptr) {
-    std::shared_ptr<const schedule::Checked> checked =
-        use_own ? by_user->second
-        : choice.routed != nullptr
-            ? choice.routed->checked
-            : runtime_.schedules().get(choice.algorithm,
-                                       {call.collective, size(), key.root, choice.channels});
-    entry = std::make_unique<PreparedCollective>(
-        std::move(checked), rank(), use_own ? nullptr : choice.routed.get(), lag_slots_);
-  }
-  by_choice_.resize(std::max(by_choice_.size(), index + 1));
-  by_choice_[index] = entry.get();
-  return *entry;
-}
-
 void Communicator::use_schedule(std::shared_ptr<const schedule::Checked> checked) {
   const schedule::Schedule& schedule = checked->schedule();
   if (schedule.num_ranks != size()) {
     throw Error(Errc::kInvalidArgument, "the schedule is for {} ranks, the communicator has {}",
                 schedule.num_ranks, size());
   }
-  if (device_ == nullptr && schedule.num_channels() > point_to_point_channel_) {
-    throw Error(Errc::kInvalidArgument,
-                "the schedule has {} channels, the communicator {}; set ROPEWALK_CHANNELS",
-                schedule.num_channels(), point_to_point_channel_);
-  }
   const Use use(*this);
   drain_queue();
   const Lock lock(engine_mutex_);
-  if (device_ != nullptr) device_->use_schedule(checked);
-  chosen_by_user_[schedule.collective] = std::move(checked);
-  by_choice_.clear();
-  cached_calls_ = {};
   last_ = {};
-  std::erase_if(prepared_, [](const auto& entry) { return entry.first.algorithm == "(given)"; });
+  const bool fits_host = schedule.num_channels() <= host_executor_->max_channels();
+  if (device_calls_ != nullptr) device_calls_->use_schedule(checked);
+  // One for GPUs may have more channels than there are links in host memory.
+  if (device_calls_ == nullptr || fits_host) host_calls_->use_schedule(checked);
+  given_schedules_[schedule.collective] = std::move(checked);
 }
 
 void Communicator::forget_schedules() {
   const Use use(*this);
   drain_queue();
   const Lock lock(engine_mutex_);
-  if (device_ != nullptr) device_->forget_schedules();
-  chosen_by_user_.clear();
-  by_choice_.clear();
-  cached_calls_ = {};
   last_ = {};
+  if (device_calls_ != nullptr) device_calls_->forget_schedules();
+  host_calls_->forget_schedules();
+  given_schedules_.clear();
 }
 
 void Communicator::trace(const CollectiveCall& call, std::string_view how) const {
@@ -471,8 +433,9 @@ void Communicator::run(const CollectiveCall& call) {
   failure_.check();
   if (log::enabled(log::Level::kTrace, log::kColl)) [[unlikely]]
     trace(call, "blocking");
-  if (!has_worker_ && last_.prepared != nullptr && last_.call == call) {
-    last_.prepared->arm_again(next_number());
+  if (!has_worker_ && last_.collective != nullptr && last_.call == call) {
+    last_.collective->arm_again(next_number());
+    team_.history().record(last_.collective->call().tag);
   } else if (!arm_short(call)) {
     const Validated valid = validate(call, rank(), size());
     CollectiveTask task(*this, call, valid.in_place, tag_of(call, next_number()));
@@ -481,31 +444,30 @@ void Communicator::run(const CollectiveCall& call) {
     execute(task);
     return;
   }
-  PreparedCollective& prepared = *last_.prepared;
-  team_.history().record(prepared.call().tag);
+  PreparedCollective& armed = *last_.collective;
   try {
-    if (executor::walk(team_, prepared.strands().front(), prepared.call())) return;
+    if (executor::walk(team_, armed.strands().front(), armed.call())) return;
   } catch (const Error& error) {
     broke(error);
   }
-  CollectiveTask task(*this, call, prepared);
+  CollectiveTask task(*this, call, armed);
   execute(task);
 }
 
 bool Communicator::arm_short(const CollectiveCall& call) {
   // The worker's tasks forget what was last, too; and an emulated call must begin (execute()).
   if (has_worker_ || emulation_ != nullptr) return false;
-  last_.prepared = nullptr;
-  const CachedCall& cached = cached_call(call);
-  PreparedCollective& prepared = *cached.prepared;
+  last_.collective = nullptr;
+  const HostCall& prepared = host_call(call);
+  PreparedCollective& collective = prepared.collective();
   // Long calls may wait within a transfer, which takes a task for its deadline.
-  if (cached.extent.input_bytes + cached.extent.output_bytes > kShortCallBytes ||
-      !prepared.connected() || prepared.strands().size() != 1) {
+  if (prepared.extent().input_bytes + prepared.extent().output_bytes > kShortCallBytes ||
+      !collective.connected() || collective.strands().size() != 1) {
     return false;
   }
-  const bool in_place = validate_buffers(call, cached.extent, rank()).in_place;
-  prepared.arm(call, in_place, tag_of(call, next_number()), *cached.choice, size(), check_calls_);
-  last_ = {call, &prepared};
+  const bool in_place = validate_buffers(call, prepared.extent(), rank()).in_place;
+  host_executor_->arm(prepared, call, in_place, tag_of(call, next_number()));
+  last_ = {call, &collective};
   return true;
 }
 
@@ -734,7 +696,8 @@ void Communicator::attach_device(int device) {
     if (out_of_step) broke(error);
     throw;
   }
-  for (const auto& [collective, checked] : chosen_by_user_) device_->use_schedule(checked);
+  device_calls_ = std::make_unique<CallPipeline>(device_->tuner(config_), *device_, rank(), size());
+  for (const auto& [collective, checked] : given_schedules_) device_calls_->use_schedule(checked);
   device_->set_timeout(timeout_.load(std::memory_order_relaxed));
   failure_.when_broken([group = device_.get()] { group->abort(); });
 }
@@ -764,11 +727,13 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
   failure_.check();
   if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
   trace(call, "on a stream");
+  PreparedCall& prepared = device_calls_->get(call);
+  const executor::CallTag tag = tag_of(call, calls_ + 1);
   if (exchanges_in_place(call)) {
-    device_->launch_copied(call, extent_of(call, rank(), size()), tag_of(call, calls_ + 1), stream);
+    device_->run_copied(prepared, call, tag, stream);
   } else {
-    const Validated valid = validate(call, rank(), size());
-    device_->launch(call, valid.in_place, tag_of(call, calls_ + 1), stream);
+    const bool in_place = validate_buffers(call, prepared.extent(), rank()).in_place;
+    (void)device_->run(prepared, call, in_place, tag, stream);
   }
   // Only now: a call that was refused leaves this rank in step with the others.
   next_number();
@@ -783,7 +748,7 @@ void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStr
     trace(call, "on a stream");
     validate(call, size());
   }
-  device_->launch(calls, stream);
+  device_->send_and_receive(calls, stream);
 }
 
 std::uint64_t Communicator::register_buffer(const void* buffer, std::size_t bytes) {
@@ -823,7 +788,7 @@ void Communicator::exchange(std::span<std::byte> all, std::size_t bytes_each) {
 
 std::string Communicator::algorithm_of(const CollectiveCall& call) {
   const Use use(*this);
-  return cached_call(call).prepared->checked().schedule().algorithm;
+  return host_call(call).collective().checked().schedule().algorithm;
 }
 
 Communicator::Explained Communicator::explain(const CollectiveCall& call) {
@@ -831,14 +796,16 @@ Communicator::Explained Communicator::explain(const CollectiveCall& call) {
   failure_.check();
   drain_queue();
   const Lock lock(engine_mutex_);
-  const std::size_t unit_bytes = call.count * extent_of(call, rank(), size()).element_bytes;
-  std::vector<tune::Choice> candidates = tuner_->priced(call.collective, call.root, unit_bytes);
-  const bool given = chosen_by_user_.contains(call.collective);
-  const schedule::Schedule& schedule = cached_call(call).prepared->checked().schedule();
-  return {std::move(candidates), schedule.algorithm, schedule.num_channels(),
-          given                                           ? "rwCommUseSchedule"
-          : tuner_->is_forced(call.collective, call.root) ? "setting ALGORITHM"
-                                                          : "cost model"};
+  CallPipeline& calls = device_calls_ != nullptr ? *device_calls_ : *host_calls_;
+  tune::Tuner& tuner = calls.tuner();
+  const PreparedCall& prepared = calls.get(call);
+  const std::size_t unit_bytes = call.count * prepared.extent().element_bytes;
+  const tune::Choice& choice = prepared.choice();
+  return {tuner.priced(call.collective, call.root, unit_bytes), choice,
+          choice.schedule->schedule().algorithm,
+          tuner.is_given(call.collective, call.root)    ? "rwCommUseSchedule"
+          : tuner.is_forced(call.collective, call.root) ? "setting ALGORITHM"
+                                                        : "cost model"};
 }
 
 // ---- waiting ----------------------------------------------------------------------------

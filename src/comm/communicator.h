@@ -1,11 +1,11 @@
 // A rank's place in an ordered set of ranks that run collectives together.
 //
-// A call goes this way: validate (collective_call.h) -> choose (tuner.h) -> a checked schedule
-// compiled for this rank, with its links (prepared.h) -> the walker (executor/walker.h), driven by
-// the calling thread, or by the communicator's worker thread for calls with a request.
+// A call goes this way: validate (collective_call.h) -> choose and prepare, or find what was
+// prepared for its shape (call_pipeline.h) -> run: on host memory by the walker (host_executor.h),
+// driven by the calling thread, or by the communicator's worker thread for calls with a request; on
+// a GPU by a kernel on a stream (device_group.h).
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -21,12 +21,13 @@
 
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/failure_state.h"
+#include "comm/call_pipeline.h"
 #include "comm/collective_call.h"
 #include "comm/device_group.h"
 #include "comm/emulation.h"
 #include "comm/found_hosts.h"
+#include "comm/host_executor.h"
 #include "comm/machine.h"
-#include "comm/prepared.h"
 #include "comm/request.h"
 #include "comm/runtime.h"
 #include "comm/task.h"
@@ -35,7 +36,8 @@
 #include "executor/host/host_team.h"
 #include "executor/host/waiter.h"
 #include "link/links.h"
-#include "tune/tuner.h"
+#include "tune/choice.h"
+#include "tune/group_facts.h"
 
 namespace ropewalk::comm {
 
@@ -150,12 +152,17 @@ class Communicator final : public executor::WaitHook {
   /// What may run this call, the cheapest first, what does, and who chose it (comm/explain.h).
   struct Explained {
     std::vector<tune::Choice> candidates;
-    std::string chosen;
-    int channels = 1;  // of the chosen one's schedule
+    tune::Choice choice;    ///< what runs
+    std::string algorithm;  ///< as its schedule is named
     std::string_view chosen_by;
   };
-  /// @throws Error as extent_of(); kInvalidArgument when ALGORITHM names one that cannot do this
+  /// Of a call on the GPU's memory after attach_device(), else on the host's.
+  /// @throws Error as CallPipeline::get()
   Explained explain(const CollectiveCall& call);
+  /// The machine that calls are tuned for; null where they are not tuned for one.
+  [[nodiscard]] const topology::Topology* planned_machine() noexcept {
+    return (device_calls_ != nullptr ? device_calls_ : host_calls_)->tuner().machine();
+  }
 
   // WaitHook, for the thread that waits on this communicator.
   bool poll() override;
@@ -164,21 +171,16 @@ class Communicator final : public executor::WaitHook {
   // ---- for tasks ------------------------------------------------------------------------
 
   link::Links& links() noexcept { return *links_; }
-  /// What calls of one shape run with.
-  struct CachedCall {
-    Collective collective = Collective::kAllReduce;
-    DataType type = DataType::kInt8;
-    int root = 0;
-    std::size_t count = 0;
-    Extent extent;
-    const tune::Choice* choice = nullptr;
-    PreparedCollective* prepared = nullptr;
-  };
-  /// The reference holds until the next call of this function. @throws Error as extent_of()
-  const CachedCall& cached_call(const CollectiveCall& call);
+  /// What the call runs with. The reference holds until the next call of this function.
+  /// @throws Error as CallPipeline::get()
+  HostCall& host_call(const CollectiveCall& call) {
+    return static_cast<HostCall&>(host_calls_->get(call));
+  }
+  HostExecutor& host_executor() noexcept { return *host_executor_; }
   /// Before a task arms anything.
-  void forget_last() noexcept { last_.prepared = nullptr; }
-  tune::Tuner& tuner() noexcept { return *tuner_; }
+  void forget_last() noexcept { last_.collective = nullptr; }
+  /// Of sends and receives on host memory.
+  [[nodiscard]] const tune::Choice& message_choice() const noexcept { return message_choice_; }
   [[nodiscard]] int point_to_point_channel() const noexcept { return point_to_point_channel_; }
   [[nodiscard]] const tune::GroupFacts& facts() const noexcept { return facts_; }
   /// nullptr on a machine that is there.
@@ -218,18 +220,9 @@ class Communicator final : public executor::WaitHook {
   void worker();
   std::uint32_t next_number() noexcept { return ++calls_; }
 
-  PreparedCollective& prepared(const CollectiveCall& call, const tune::Choice& choice);
   const Machine& known_machine();
   // Collective: the machine with each rank on its GPU.
   std::shared_ptr<const Machine> machine_on_devices(int device);
-
-  struct Key {
-    Collective collective;
-    int root;
-    std::string algorithm;
-    int channels;
-    friend auto operator<=>(const Key&, const Key&) = default;
-  };
 
   Runtime& runtime_;
   Config config_;
@@ -245,22 +238,20 @@ class Communicator final : public executor::WaitHook {
   std::unique_ptr<FoundHosts> found_;       // null where machine_ was given
   std::unique_ptr<Emulation> emulation_;
   std::unique_ptr<link::Links> links_;
-  std::unique_ptr<tune::Tuner> tuner_;
+  std::unique_ptr<HostExecutor> host_executor_;
+  std::unique_ptr<CallPipeline> host_calls_;
   std::unique_ptr<DeviceGroup> device_;
-  std::map<Key, std::unique_ptr<PreparedCollective>> prepared_;
-  std::vector<PreparedCollective*> by_choice_;  // by Choice::index
-  std::map<Collective, std::shared_ptr<const schedule::Checked>> chosen_by_user_;
-  // The ways of the last calls: a few shapes that come again and again are the common case.
-  std::array<CachedCall, 8> cached_calls_;
-  // The last call, while `prepared` is still armed for it and nothing else: the same call again,
+  std::unique_ptr<CallPipeline> device_calls_;
+  tune::Choice message_choice_;
+  std::map<Collective, std::shared_ptr<const schedule::Checked>> given_schedules_;
+  // The last call, while `collective` is still armed for it and nothing else: the same call again,
   // with the same buffers, has little to do before its steps.
   struct Last {
     CollectiveCall call;
-    PreparedCollective* prepared = nullptr;
+    PreparedCollective* collective = nullptr;
   };
   Last last_;
   int point_to_point_channel_ = 0;
-  std::uint32_t lag_slots_ = 0;
   bool check_calls_ = true;
   std::uint32_t calls_ = 0;
   bool finalized_ = false;

@@ -1,8 +1,9 @@
 // The part of a communicator that works on the memory of GPUs.
 //
-// One GPU per rank. Ranks of one host write each other's windows by peer access, in one process or
-// over CUDA IPC. Operations are enqueued on a stream and run there in order; nothing on the host
-// takes part in them, so they may be captured in CUDA graphs.
+// Ranks of one host write each other's windows by peer access, in one process or over CUDA IPC.
+// Several ranks may share a GPU, each with its part of the multiprocessors. Operations are enqueued
+// on a stream and run there in order; nothing on the host takes part in them, so they may be
+// captured in CUDA graphs.
 //
 // A build without CUDA has none: attach_device() says so.
 #pragma once
@@ -17,36 +18,28 @@
 
 #include "bootstrap/bootstrap.h"
 #include "comm/collective_call.h"
+#include "comm/executor.h"
 #include "comm/runtime.h"
 #include "core/error.h"
 #include "link/buffer_range.h"
-#include "schedule/checked.h"
 #include "tune/tuner.h"
 
 namespace ropewalk::comm {
 
-/// A cudaStream_t.
-using DeviceStream = void*;
-
 /// Threads: one at a time, except abort().
-class DeviceGroup {
+class DeviceGroup : public Executor {
  public:
-  virtual ~DeviceGroup() = default;
+  /// For calls on the memory of the ranks' GPUs.
+  [[nodiscard]] virtual tune::Tuner tuner(const Config& config) = 0;
 
-  /// Enqueues. The call is validated. @throws Error kCuda, kInvalidArgument for a buffer that this
-  /// GPU cannot reach
-  virtual void launch(const CollectiveCall& call, bool in_place, const executor::CallTag& tag,
-                      DeviceStream stream) = 0;
-  /// The same for exchanges_in_place(): the input is copied first, in the order of the stream.
-  virtual void launch_copied(const CollectiveCall& call, const Extent& extent,
-                             const executor::CallTag& tag, DeviceStream stream) = 0;
+  /// As run(), which enqueues and throws Error kCuda, kInvalidArgument for a buffer that this GPU
+  /// cannot reach; for exchanges_in_place(): the input is copied first, in the order of the stream.
+  virtual void run_copied(PreparedCall& prepared, const CollectiveCall& call,
+                          const executor::CallTag& tag, DeviceStream stream) = 0;
   /// Enqueues sends and receives that run all at once; several with one peer run in order.
-  virtual void launch(const std::vector<PointToPointCall>& calls, DeviceStream stream) = 0;
+  virtual void send_and_receive(const std::vector<PointToPointCall>& calls,
+                                DeviceStream stream) = 0;
 
-  /// Calls of the schedule's collective (and root) run with it from now on; all ranks call alike.
-  /// @throws Error kInvalidArgument for too many channels
-  virtual void use_schedule(std::shared_ptr<const schedule::Checked> checked) = 0;
-  virtual void forget_schedules() = 0;
   /// Kernels that are enqueued from now on may stand still for this long; zero is for ever.
   virtual void set_timeout(std::chrono::nanoseconds limit) noexcept = 0;
 
@@ -77,8 +70,6 @@ class DeviceGroup {
   [[nodiscard]] virtual int device() const noexcept = 0;
   /// Device memory that the communicator holds.
   [[nodiscard]] virtual std::size_t memory_bytes() const noexcept = 0;
-  /// "one_shot ll 8x256 chunk 4096": what the call runs with; "nothing" for no elements.
-  [[nodiscard]] virtual std::string describe_way(const CollectiveCall& call) = 0;
 };
 
 /// Collective over all ranks: each with the GPU `device`, as the CUDA runtime numbers them.

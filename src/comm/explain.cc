@@ -57,7 +57,7 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
   call.count = bytes / std::max(of_one.input_bytes, of_one.output_bytes);
   const Communicator::Explained explained = comm.explain(call);
 
-  const topology::Topology* machine = comm.tuner().machine();
+  const topology::Topology* machine = comm.planned_machine();
   json candidates = json::array();
   json limits = json::array();
   for (const tune::Choice& choice : explained.candidates) {
@@ -72,7 +72,7 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
          {"algbw_gbps", choice.algbw_gbps > 0 && std::isfinite(choice.algbw_gbps)
                             ? json(choice.algbw_gbps)
                             : json()}});
-    if (machine != nullptr && choice.algorithm == explained.chosen) {
+    if (machine != nullptr && choice.algorithm == explained.algorithm) {
       limits = limiting_links(*machine, choice);
     }
   }
@@ -95,8 +95,10 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
       {"bound", machine == nullptr ? json() : bound_of(*machine, collective, root)},
       {"limiting_links", std::move(limits)},
       {"candidates", std::move(candidates)},
-      {"chosen", explained.chosen},
-      {"channels", explained.channels},
+      {"memory", comm.device() == nullptr ? "host" : "GPU"},
+      {"chosen", explained.algorithm},
+      {"protocol", executor::name(explained.choice.protocol)},
+      {"channels", explained.choice.schedule->schedule().num_channels()},
       {"chosen_by", explained.chosen_by}};
   return report.dump();
 }

@@ -97,7 +97,7 @@ void PreparedCollective::arm(const CollectiveCall& call, bool in_place,
                              const executor::CallTag& tag, const tune::Choice& choice,
                              int num_ranks, bool check_tags) {
   // Repeated calls of one shape are the common case: all but the buffers is still right.
-  const Shape shape{call.count, call.scalar, &choice, call.type, call.op};
+  const Shape shape{call.count, call.scalar, choice.index, call.type, call.op};
   if (shape_ != shape) {
     set_arithmetic(call, num_ranks);
     cut(call, choice);

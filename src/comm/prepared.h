@@ -10,11 +10,12 @@
 #include "executor/walker.h"
 #include "link/links.h"
 #include "schedule/checked.h"
-#include "tune/tuner.h"
+#include "tune/choice.h"
+#include "tune/cost_model.h"
 
 namespace ropewalk::comm {
 
-/// Kept by a communicator for every (collective, root, algorithm, channels) that it has run.
+/// Kept by a communicator for every schedule that it has run.
 ///
 /// Threads: one at a time; at most one call at a time is armed.
 class PreparedCollective {
@@ -71,7 +72,7 @@ class PreparedCollective {
   struct Shape {
     std::size_t count = 0;
     std::uint64_t scalar = 0;
-    const tune::Choice* choice = nullptr;
+    int choice = -1;  // Choice::index
     DataType type = DataType::kInt8;
     RedOp op = RedOp::kSum;
     friend bool operator==(const Shape&, const Shape&) = default;

@@ -84,10 +84,11 @@ void require_equal(const Value& mine, const Value& theirs, std::string_view fiel
 std::array<std::uint8_t, kNumCollectives> forced_places(const Config& config) {
   static_assert(sizeof(RankRecord::algorithms) == kNumCollectives);
   std::array<std::uint8_t, kNumCollectives> places{};
-  for (const auto& [collective, name] : tune::forced_algorithms(config.text(Setting::kAlgorithm))) {
+  for (const auto& [collective, forced] :
+       tune::forced_algorithms(config.text(Setting::kAlgorithm))) {
     std::uint8_t place = 1;
     for (const std::string& algorithm : tune::algorithm_names()) {
-      if (algorithm == name) places[static_cast<std::size_t>(collective)] = place;
+      if (algorithm == forced.name) places[static_cast<std::size_t>(collective)] = place;
       ++place;
     }
   }

@@ -7,17 +7,13 @@
 
 namespace ropewalk::comm {
 
-bool CollectiveTask::begin(executor::HostTeam& team) {
+bool CollectiveTask::begin() {
   if (armed_) return true;
-  if (prepared_ == nullptr) {
-    const Communicator::CachedCall& cached = comm_.cached_call(call_);
-    choice_ = cached.choice;
-    prepared_ = cached.prepared;
-  }
+  const HostCall& call = comm_.host_call(call_);
+  prepared_ = &call.collective();
   if (!prepared_->connect(comm_.links())) return false;
   comm_.forget_last();
-  prepared_->arm(call_, in_place_, tag_, *choice_, comm_.size(), comm_.check_calls());
-  team.history().record(tag_);
+  comm_.host_executor().arm(call, call_, in_place_, tag_);
   set_armed();
   return true;
 }
@@ -28,7 +24,7 @@ void CollectiveTask::set_armed() {
 }
 
 bool CollectiveTask::advance(executor::HostTeam& team) {
-  if (!begin(team)) return false;
+  if (!begin()) return false;
   std::vector<executor::Strand>& strands = prepared_->strands();
   if (strands.size() == 1) return executor::walk(team, strands.front(), prepared_->call());
   for (std::size_t s = 0; s < strands.size(); ++s) {
@@ -106,7 +102,7 @@ bool PointToPointTask::start(Item& item) {
   walker_call.type = call.type;
   walker_call.element_bytes = size_of(call.type);
   walker_call.check_tags = comm_.check_calls();
-  const tune::Choice& choice = comm_.tuner().point_to_point();
+  const tune::Choice& choice = comm_.message_choice();
   walker_call.tag = tag_of(call);
   if (!sends_) walker_call.share_bytes = choice.share_bytes;
   std::size_t chunk_bytes = choice.chunk_bytes;

@@ -53,14 +53,13 @@ class CollectiveTask final : public Task {
   [[nodiscard]] std::optional<executor::CallTag> tag() const override { return tag_; }
 
  private:
-  bool begin(executor::HostTeam& team);
+  bool begin();
   void set_armed();
 
   Communicator& comm_;
   CollectiveCall call_;
   bool in_place_;
   executor::CallTag tag_;
-  const tune::Choice* choice_ = nullptr;
   PreparedCollective* prepared_ = nullptr;
   bool armed_ = false;
   std::size_t done_ = 0;  // strands, when there is one

@@ -25,7 +25,7 @@ struct ChunkChoice {
 };
 
 /// What every pipelined operation takes: the first chunk's whole way, then one period for each
-/// chunk that follows. The runtime's tuners (tune/cost_model.h, tune/cuda/device_tuner.h) predict
+/// chunk that follows. The runtime's tuner (tune/cost_model.h, tune/device_pricing.h) predicts
 /// by it as well, with measured costs of the busiest rank for a period.
 inline double pipelined_seconds(double first, double chunks, double period) {
   return first + (chunks - 1) * period;

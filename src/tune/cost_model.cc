@@ -27,6 +27,19 @@ bool all_by_address(const schedule::Checked& checked) {
   return true;
 }
 
+void add_busiest_link(ScheduleShape& shape, const schedule::Checked& checked) {
+  std::vector<double> out(static_cast<std::size_t>(checked.schedule().num_ranks));
+  std::vector<double> in(out.size());
+  for (const schedule::LinkLoad& link : checked.report().links) {
+    shape.link_messages = std::max(shape.link_messages, link.messages);
+    out[static_cast<std::size_t>(link.source)] += link.units;
+    in[static_cast<std::size_t>(link.destination)] += link.units;
+  }
+  for (std::size_t r = 0; r < out.size(); ++r) {
+    shape.link_units = std::max({shape.link_units, out[r], in[r]});
+  }
+}
+
 }  // namespace
 
 ScheduleShape ScheduleShape::of(const schedule::Checked& checked) {
@@ -36,10 +49,13 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked) {
   shape.parts = schedule.parts;
   shape.channels = schedule.num_channels();
   shape.by_address = all_by_address(checked);
+  add_busiest_link(shape, checked);
   for (const std::vector<schedule::StepList>& rank : schedule.programs) {
     RankLoad load;
+    std::size_t work = 0;  // in parts
     for (const schedule::StepList& steps : rank) {
       for (const schedule::Step& step : steps) {
+        work += step.operands.size() + step.send.size() + (step.write_output ? 1 : 0);
         const bool combines = step.operands.size() > 1;
         bool linked = !step.send.empty();
         for (const schedule::Operand& operand : step.operands) {
@@ -52,6 +68,8 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked) {
       }
     }
     shape.loads.push_back(load);
+    shape.work_units =
+        std::max(shape.work_units, static_cast<double>(work) / (shape.parts * shape.channels));
     shape.all.messages_out += load.messages_out;
     shape.all.combined_in += load.combined_in;
     shape.all.copied_in += load.copied_in;

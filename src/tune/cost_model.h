@@ -70,8 +70,11 @@ struct ScheduleShape {
   std::vector<RankLoad> loads;  ///< the distinct ones
   int ranks = 1;
   RankLoad all;  ///< of all ranks together
-  int leaving_host =
-      0;  ///< messages that leave the host that most of them leave; see leaving_host()
+  /// Messages that leave the host that most of them leave; see leaving_host().
+  int leaving_host = 0;
+  int link_messages = 1;  ///< in a round, on the link that has most
+  double link_units = 0;  ///< sent or received by the busiest rank, whichever is more
+  double work_units = 0;  ///< read and written by the busiest rank
   static ScheduleShape of(const schedule::Checked& checked);
 };
 

@@ -16,8 +16,8 @@ namespace {
 Choice choice(Collective collective, std::size_t bytes, const GroupFacts& facts) {
   const Config config = Config::load();
   schedule::CheckedSchedules schedules;
-  Tuner tuner(config, facts, {}, schedules);
-  return tuner.choose(collective, 0, bytes);
+  Tuner tuner = host_tuner(config, facts, {}, schedules);
+  return *tuner.choose(collective, 0, bytes);
 }
 
 GroupFacts on_hosts(int ranks, double ranks_per_processor) {
@@ -54,8 +54,8 @@ TEST(CostModel, ARootWhoseMessagesAreDearSendsDownATree) {
   constants.network_message = 1e-4;
   const Config config = Config::load();
   schedule::CheckedSchedules schedules;
-  Tuner tuner(config, on_hosts(32, 0.5), constants, schedules);
-  const std::string algorithm = tuner.choose(Collective::kBroadcast, 0, 8).algorithm;
+  Tuner tuner = host_tuner(config, on_hosts(32, 0.5), constants, schedules);
+  const std::string algorithm = tuner.choose(Collective::kBroadcast, 0, 8)->algorithm;
   EXPECT_NE(algorithm.find("binary_tree"), std::string::npos) << algorithm;
 }
 
@@ -101,8 +101,8 @@ TEST(CostModel, GivenChannelsAreSpreadByWeight) {
     Config config = Config::load();
     config.set("CHANNELS", channels, "test");
     schedule::CheckedSchedules schedules;
-    Tuner tuner(config, over_rails({4e8, 2e8}), {}, schedules);
-    const Choice chosen = tuner.choose(Collective::kBroadcast, 0, 8);
+    Tuner tuner = host_tuner(config, over_rails({4e8, 2e8}), {}, schedules);
+    const Choice chosen = *tuner.choose(Collective::kBroadcast, 0, 8);
     EXPECT_EQ(std::to_string(chosen.channels), channels);
     return chosen.routed == nullptr ? std::vector<int>()
                                     : chosen.routed->checked->schedule().weight;

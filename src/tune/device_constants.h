@@ -1,4 +1,4 @@
-// The cost model's constants for the GPUs of a communicator (cuda/device_tuner.h): measured once
+// The cost model's constants for the GPUs of a communicator (device_pricing.h): measured once
 // for a machine, and kept.
 //
 // The built-in constants are a fit to sweeps over all sizes on one kind of machine. A few

@@ -19,8 +19,8 @@ const std::vector<std::string>& algorithm_names() {
   return names;
 }
 
-std::map<Collective, std::string> forced_algorithms(std::string_view text) {
-  std::map<Collective, std::string> forced;
+std::map<Collective, ForcedAlgorithm> forced_algorithms(std::string_view text) {
+  std::map<Collective, ForcedAlgorithm> forced;
   const auto known = [](std::string_view algorithm) {
     const std::vector<std::string>& names = algorithm_names();
     return std::find(names.begin(), names.end(), algorithm) != names.end();
@@ -39,7 +39,7 @@ std::map<Collective, std::string> forced_algorithms(std::string_view text) {
     }
     if (equals == std::string_view::npos) {
       for (int c = 0; c < kNumCollectives; ++c) {
-        forced.emplace(static_cast<Collective>(c), algorithm);
+        forced.emplace(static_cast<Collective>(c), ForcedAlgorithm{std::string(algorithm), false});
       }
       continue;
     }
@@ -48,7 +48,7 @@ std::map<Collective, std::string> forced_algorithms(std::string_view text) {
       throw Error(Errc::kInvalidArgument, "setting ROPEWALK_ALGORITHM: unknown operation \"{}\"",
                   item.substr(0, equals));
     }
-    forced.insert_or_assign(*collective, std::string(algorithm));
+    forced.insert_or_assign(*collective, ForcedAlgorithm{std::string(algorithm), true});
   }
   return forced;
 }

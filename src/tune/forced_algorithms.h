@@ -14,8 +14,15 @@ namespace ropewalk::tune {
 /// the plans of tune/planned_candidates.h.
 const std::vector<std::string>& algorithm_names();
 
+struct ForcedAlgorithm {
+  std::string name;
+  /// Named for this operation, not for all: that it cannot do it is an error then. One for all is
+  /// passed over where it cannot.
+  bool for_this_operation = false;
+};
+
 /// What the text forces: "ring" for all operations, or "all_reduce=ring,broadcast=chain"; "auto"
 /// forces nothing. @throws Error kInvalidArgument naming what is unknown
-std::map<Collective, std::string> forced_algorithms(std::string_view text);
+std::map<Collective, ForcedAlgorithm> forced_algorithms(std::string_view text);
 
 }  // namespace ropewalk::tune

@@ -37,10 +37,11 @@ class Rank {
  public:
   explicit Rank(const std::shared_ptr<const topology::Topology>& machine,
                 const std::string& algorithm = "auto", int max_channels = 16)
-      : tuner_(config_with(algorithm), facts(*machine, max_channels), {}, schedules_, machine) {}
+      : tuner_(host_tuner(config_with(algorithm), facts(*machine, max_channels), {}, schedules_,
+                          machine)) {}
   Tuner& tuner() { return tuner_; }
   const Choice& choose(Collective collective, std::size_t bytes, int root = 0) {
-    return tuner_.choose(collective, root, bytes);
+    return *tuner_.choose(collective, root, bytes);
   }
 
  private:
@@ -207,9 +208,9 @@ TEST(PlannedChoice, APlanWithoutAMachineIsRefused) {
   schedule::CheckedSchedules schedules;
   GroupFacts facts;
   facts.num_ranks = 8;
-  Tuner tuner(config_with("plan-packed"), facts, {}, schedules);
+  Tuner tuner = host_tuner(config_with("plan-packed"), facts, {}, schedules);
   EXPECT_THAT(refusal(tuner, Collective::kAllReduce), HasSubstr("TOPOLOGY"));
-  EXPECT_EQ(tuner.choose(Collective::kAllToAll, 0, 8).algorithm, "direct");
+  EXPECT_EQ(tuner.choose(Collective::kAllToAll, 0, 8)->algorithm, "direct");
 }
 
 }  // namespace

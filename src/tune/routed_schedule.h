@@ -9,6 +9,9 @@
 
 namespace ropewalk::tune {
 
+/// The algorithm's name where the user gave the schedule.
+inline constexpr const char* kGivenSchedule = "(given)";
+
 struct RoutedSchedule {
   std::string algorithm;  ///< "plan-packed", "plan-optimal", ...
   std::shared_ptr<const schedule::Checked> checked;

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "comm/call_pipeline.h"
 #include "comm/cuda/cuda_group.h"
 #include "core/log.h"
 #include "executor/cuda/captured_graph.h"
@@ -36,8 +37,9 @@ std::string name_of(int device, int ranks, bool peer_access) {
 }  // namespace
 
 // Every rank calls with the same; each has its own time.
-double CudaGroup::seconds_of(Collective collective, std::size_t unit_bytes, std::byte* buffer,
-                             cudaStream_t stream) {
+double CudaGroup::seconds_of(const Config& config, Collective collective, std::size_t unit_bytes,
+                             std::byte* buffer, cudaStream_t stream) {
+  CallPipeline calls(tuner(config), *this, rank_, size_);
   CollectiveCall call;
   call.collective = collective;
   call.type = DataType::kFloat32;
@@ -49,7 +51,7 @@ double CudaGroup::seconds_of(Collective collective, std::size_t unit_bytes, std:
   tag.collective = static_cast<std::uint8_t>(collective);
   const auto enqueue = [&] {
     tag.call = kFirstCall + measured_calls_++;
-    launch(call, false, tag, stream);
+    run(calls.get(call), call, false, tag, stream);
   };
   enqueue();
   executor::check_cuda(cudaStreamSynchronize(stream), "measuring");
@@ -67,8 +69,7 @@ double CudaGroup::seconds_of(Collective collective, std::size_t unit_bytes, std:
   return passed.count() / (kLaunches * kOperations);
 }
 
-tune::DeviceTimes CudaGroup::measure(const Config& config, const tune::DeviceTuner::Limits& limits,
-                                     const tune::DeviceConstants& constants) {
+tune::DeviceTimes CudaGroup::measure(const Config& config) {
   link::DeviceMemory buffer(static_cast<std::size_t>(size_ + 1) * tune::DeviceTimes::kLinkBytes);
   const executor::Stream stream;
   const auto time = [&](Protocol protocol, const char* channels, Collective collective,
@@ -77,28 +78,24 @@ tune::DeviceTimes CudaGroup::measure(const Config& config, const tune::DeviceTun
     forced.set("ALGORITHM", "ring", "measuring");
     forced.set("PROTOCOL", executor::name(protocol), "measuring");
     forced.set("CHANNELS", channels, "measuring");
-    tuner_ = std::make_unique<tune::DeviceTuner>(forced, size_, limits, constants, schedules_);
-    while (!ways_.empty()) drop_last_way();
-    return seconds_of(collective, bytes, buffer.data(), stream.get());
+    return seconds_of(forced, collective, bytes, buffer.data(), stream.get());
   };
   tune::DeviceTimes times;
   for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
-    if (protocol == Protocol::kLl128 && !limits.whole_lines) continue;
     const auto p = static_cast<std::size_t>(protocol);
+    if (limits_.slot_bytes[p] == 0) continue;
     times.gather[p] = time(protocol, "1", Collective::kAllGather, tune::DeviceTimes::kShortBytes);
     times.reduce[p] = time(protocol, "1", Collective::kAllReduce, tune::DeviceTimes::kShortBytes);
     times.block[p] = time(protocol, "1", Collective::kAllGather, tune::DeviceTimes::kBlockBytes[p]);
   }
   times.link = time(Protocol::kSimple, "0", Collective::kAllGather, tune::DeviceTimes::kLinkBytes);
-  while (!ways_.empty()) drop_last_way();
-  captured_ = false;  // the graphs are gone
-  launched_ = false;
+  order_->forget();  // the graphs are gone
   return times;
 }
 
-tune::DeviceConstants CudaGroup::constants(bootstrap::Bootstrap& bootstrap, const Config& config,
-                                           const tune::DeviceTuner::Limits& limits) {
+tune::DeviceConstants CudaGroup::constants(bootstrap::Bootstrap& bootstrap, const Config& config) {
   const tune::DeviceBase base = tune::device_base(peers_->peer_access());
+  constants_ = base.constants;
   if (size_ < 2 || !config.flag(Setting::kTune)) return base.constants;
   const Deadline deadline = deadline_of(config);
   const std::string file = tune::tuning_file(config);
@@ -118,7 +115,7 @@ tune::DeviceConstants CudaGroup::constants(bootstrap::Bootstrap& bootstrap, cons
   bootstrap.broadcast(std::as_writable_bytes(std::span(&known, 1)), 0, deadline);
   if (known.known) return known.constants;
   std::vector<tune::DeviceTimes> all(static_cast<std::size_t>(size_));
-  all[static_cast<std::size_t>(rank_)] = measure(config, limits, base.constants);
+  all[static_cast<std::size_t>(rank_)] = measure(config);
   bootstrap.all_gather(std::as_writable_bytes(std::span(all)), sizeof(tune::DeviceTimes), deadline);
   tune::DeviceTimes slowest = all[0];
   const auto slower = [](double& mine, double other) { mine = std::max(mine, other); };

@@ -90,7 +90,10 @@ class DeviceSite final : public MeasureSite {
   }
 
   std::string algorithm_of(const comm::CollectiveCall& call) override {
-    return comm_.device()->describe_way(call);
+    if (call.count == 0) return "nothing";
+    const tune::Choice choice = comm_.explain(call).choice;
+    return fmt::format("{} {} {}x{} chunk {}", choice.algorithm, executor::name(choice.protocol),
+                       choice.channels, choice.threads, choice.chunk_bytes);
   }
 
  private:

@@ -15,7 +15,13 @@
 namespace ropewalk::executor {
 
 inline constexpr std::uint32_t kMaxBlocks = 64;  ///< channels of a launch
-inline constexpr std::uint32_t kMaxPeers = 32;   ///< ranks of a communicator on one host
+inline constexpr unsigned kMaxThreads = 512;     ///< of a block, that move data
+/// What a block has beside them for protocol simple: makers and tellers (staged_walk.h).
+inline constexpr unsigned kControlThreads = 64;
+constexpr unsigned launch_threads(Protocol protocol, unsigned threads) {
+  return threads + (protocol == Protocol::kSimple ? kControlThreads : 0);
+}
+inline constexpr std::uint32_t kMaxPeers = 32;  ///< ranks of a communicator on one host
 
 /// A Program as one piece of memory: this header, StepRecords, operands, SendRecords. `end` and the
 /// operands name links by the peer's rank.

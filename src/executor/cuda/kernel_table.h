@@ -5,16 +5,9 @@
 #include <cstddef>
 
 #include "core/types.h"
-#include "executor/block/links.h"
+#include "executor/block/launch.h"
 
 namespace ropewalk::executor {
-
-inline constexpr unsigned kMaxThreads = 512;  ///< of a block, that move data
-/// What a block has beside them for protocol simple: makers and tellers (block/staged_walk.h).
-inline constexpr unsigned kControlThreads = 64;
-constexpr unsigned launch_threads(Protocol protocol, unsigned threads) {
-  return threads + (protocol == Protocol::kSimple ? kControlThreads : 0);
-}
 
 /// By operator (sum, product, maximum, minimum), then protocol.
 using KernelRow = std::array<std::array<const void*, kNumProtocols>, 4>;

@@ -24,7 +24,10 @@ class Stream {
 
 class Event {
  public:
-  Event() { check_cuda(cudaEventCreate(&event_), "making an event"); }
+  /// @param flags as cudaEventCreateWithFlags: cudaEventDisableTiming for one that only orders
+  explicit Event(unsigned flags = cudaEventDefault) {
+    check_cuda(cudaEventCreateWithFlags(&event_, flags), "making an event");
+  }
   ~Event() { cudaEventDestroy(event_); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "bootstrap/memory_handover.h"
 #include "core/log.h"
@@ -107,6 +108,12 @@ DevicePeers::DevicePeers(bootstrap::Bootstrap& bootstrap, const Config& config,
   executor::check_cuda(cudaDeviceGetPCIBusId(facts.bus_id, sizeof facts.bus_id, device),
                        "naming the GPU");
   const std::vector<Facts> all = gathered(bootstrap, facts);
+  for (const Facts& one : all) {
+    const auto sharing = std::ranges::count_if(all, [&](const Facts& other) {
+      return std::string_view(one.bus_id) == std::string_view(other.bus_id);
+    });
+    most_on_one_gpu_ = std::max(most_on_one_gpu_, static_cast<int>(sharing));
+  }
   Reach own;
   own.all = config.flag(Setting::kPeerAccess);
   for (std::size_t r = 0; r < all.size(); ++r) {

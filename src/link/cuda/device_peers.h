@@ -35,6 +35,8 @@ class DevicePeers {
   [[nodiscard]] bool peer_access() const noexcept { return peer_access_; }
   /// Every two ranks' GPUs write each other lines of 128 bytes whole.
   [[nodiscard]] bool whole_lines() const noexcept { return whole_lines_; }
+  /// Ranks on the GPU that most ranks share; alike on all of them.
+  [[nodiscard]] int most_on_one_gpu() const noexcept { return most_on_one_gpu_; }
   [[nodiscard]] bool same_process(int rank) const noexcept {
     return peers_[static_cast<std::size_t>(rank)].same_process;
   }
@@ -69,6 +71,7 @@ class DevicePeers {
   ShmBacking backing_;
   bool peer_access_ = true;
   bool whole_lines_ = true;
+  int most_on_one_gpu_ = 1;
   std::vector<Peer> peers_;
   std::shared_ptr<DeviceMemory> own_;  // ranks of this process keep it while they use it
   std::unique_ptr<PinnedMemory> host_;

@@ -1,0 +1,46 @@
+#include "comm/call_pipeline.h"
+
+#include <utility>
+
+#include "core/error.h"
+
+namespace ropewalk::comm {
+
+CallPipeline::CallPipeline(tune::Tuner tuner, Executor& executor, int rank, int num_ranks)
+    : tuner_(std::move(tuner)), executor_(executor), rank_(rank), num_ranks_(num_ranks) {}
+
+CallPipeline::~CallPipeline() { forget_calls(); }
+
+void CallPipeline::replace(std::unique_ptr<PreparedCall>& kept, const CollectiveCall& call) {
+  const Extent extent = extent_of(call, rank_, num_ranks_);
+  std::unique_ptr<PreparedCall> next = executor_.prepare(
+      call, extent, tuner_.choose(call.collective, call.root, call.count * extent.element_bytes));
+  std::swap(kept, next);
+  if (next != nullptr) executor_.retire(std::move(next));
+}
+
+void CallPipeline::use_schedule(std::shared_ptr<const schedule::Checked> checked) {
+  const int channels = checked->schedule().num_channels();
+  if (channels > executor_.max_channels()) {
+    throw Error(Errc::kInvalidArgument,
+                "the schedule has {} channels, the communicator {} (setting ROPEWALK_CHANNELS)",
+                channels, executor_.max_channels());
+  }
+  forget_calls();
+  executor_.forget_schedules();
+  tuner_.use(std::move(checked));
+}
+
+void CallPipeline::forget_schedules() {
+  forget_calls();
+  executor_.forget_schedules();
+  tuner_.forget();
+}
+
+void CallPipeline::forget_calls() {
+  for (std::unique_ptr<PreparedCall>& kept : kept_) {
+    if (kept != nullptr) executor_.retire(std::move(kept));
+  }
+}
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,60 @@
+// From a call to what runs it: choose (tune/tuner.h), prepare (executor.h), and keep both for the
+// next call of the same shape. A communicator has one pipeline for host memory and one for its GPU.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+
+#include "comm/collective_call.h"
+#include "comm/executor.h"
+#include "schedule/checked.h"
+#include "tune/tuner.h"
+
+namespace ropewalk::comm {
+
+/// Threads: one at a time.
+class CallPipeline {
+ public:
+  /// @param executor outlives it
+  CallPipeline(tune::Tuner tuner, Executor& executor, int rank, int num_ranks);
+  ~CallPipeline();
+  CallPipeline(const CallPipeline&) = delete;
+  CallPipeline& operator=(const CallPipeline&) = delete;
+
+  /// What the call runs with. The reference holds until the next call of a function of this class.
+  /// @throws Error as extent_of(), Tuner::choose() and Executor::prepare()
+  PreparedCall& get(const CollectiveCall& call) {
+    std::unique_ptr<PreparedCall>& kept = kept_[place_of(call)];
+    if (kept == nullptr || !kept->serves(call)) replace(kept, call);
+    return *kept;
+  }
+
+  /// From now on the schedule runs for its collective, from its root.
+  /// @throws Error kInvalidArgument for too many channels
+  void use_schedule(std::shared_ptr<const schedule::Checked> checked);
+  void forget_schedules();
+  /// Prepares every call anew.
+  void forget_calls();
+
+  [[nodiscard]] tune::Tuner& tuner() noexcept { return tuner_; }
+
+ private:
+  // Programs repeat some shapes: as many as a training step has buckets fit. A power of two.
+  static constexpr std::size_t kKept = 64;
+  static std::size_t place_of(const CollectiveCall& call) noexcept {
+    const std::size_t mixed = call.count + (call.count >> 6U) + (call.count >> 12U) +
+                              static_cast<std::size_t>(call.collective) * 5 +
+                              static_cast<std::size_t>(static_cast<unsigned>(call.root));
+    return mixed % kKept;
+  }
+  void replace(std::unique_ptr<PreparedCall>& kept, const CollectiveCall& call);
+
+  tune::Tuner tuner_;
+  Executor& executor_;
+  int rank_;
+  int num_ranks_;
+  std::array<std::unique_ptr<PreparedCall>, kKept> kept_;
+};
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,149 @@
+#include "comm/cuda/prepared_launch.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "comm/scaling.h"
+#include "core/error.h"
+#include "executor/block/pack.h"
+#include "executor/cuda/kernel.h"
+#include "executor/program.h"
+#include "schedule/lags.h"
+#include "schedule/layout.h"
+
+namespace ropewalk::comm {
+namespace {
+
+using executor::Protocol;
+
+constexpr std::size_t kGranuleBytes = 128;
+
+std::size_t divided_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+DevicePrograms& LaunchMaker::programs(const tune::Choice& choice) {
+  const bool flagged = choice.protocol != Protocol::kSimple;
+  DevicePrograms& entry = programs_[{choice.schedule.get(), flagged}];
+  if (entry.checked != nullptr) return entry;
+  const schedule::Checked& checked = *choice.schedule;
+  std::vector<executor::Program> programs;
+  for (int c = 0; c < checked.schedule().num_channels(); ++c) {
+    programs.push_back(
+        executor::make_program(checked.schedule(), checked.report(), options_.rank, c));
+    if (flagged) continue;
+    const auto lags = schedule::find_lags(checked.schedule(), c, link::DeviceLinks::kSimpleSlots);
+    executor::set_lags(programs.back(), lags[static_cast<std::size_t>(options_.rank)]);
+  }
+  const executor::PackedPrograms packed =
+      flagged ? executor::pack_flagged(programs) : executor::pack(programs);
+  entry.memory = blocks_.copy(packed.bytes);
+  entry.program_bytes = packed.stride;
+  entry.max_operands = packed.max_operands;
+  entry.max_sends = packed.max_sends;
+  entry.max_steps = packed.max_steps;
+  entry.max_places = packed.max_places;
+  entry.max_chunks = packed.max_chunks;
+  entry.given = choice.algorithm == tune::kGivenSchedule;
+  entry.checked = choice.schedule;
+  return entry;
+}
+
+void LaunchMaker::forget_given() {
+  std::erase_if(programs_, [](const auto& entry) { return entry.second.given; });
+}
+
+// Which elements each channel has, and how many of them a round moves.
+void LaunchMaker::cut(PreparedLaunch& launch, const DevicePrograms& programs) {
+  const tune::Choice& choice = launch.choice();
+  const schedule::Schedule& schedule = programs.checked->schedule();
+  executor::LaunchArgs& args = launch.args;
+  const executor::Call& walker = args.call;
+  const std::size_t granule = std::max<std::size_t>(1, kGranuleBytes / walker.element_bytes);
+  const int channels = schedule.num_channels();
+  RW_ASSERT(channels <= static_cast<int>(executor::kMaxBlocks) &&
+            channels <= link::DeviceLinks::kChannels);
+  const bool even = std::ranges::all_of(
+      schedule.weight, [&](int weight) { return weight == schedule.weight.front(); });
+  args.share =
+      divided_up(divided_up(walker.count, static_cast<std::size_t>(channels)), granule) * granule;
+  launch.blocks = static_cast<unsigned>(channels);
+  if (even) {
+    launch.blocks =
+        std::min(launch.blocks, static_cast<unsigned>(divided_up(walker.count, args.share)));
+  } else {
+    std::vector<std::uint64_t> begins;
+    args.share = 0;
+    for (int c = 0; c < channels; ++c) {
+      const schedule::Range range =
+          schedule::channel_range(walker.count, schedule.weight.data(), channels, c, granule);
+      begins.push_back(range.begin);
+      args.share = std::max(args.share, range.count);
+    }
+    begins.push_back(walker.count);
+    launch.begins = blocks_.copy(begins);
+    args.begins = reinterpret_cast<const std::uint64_t*>(launch.begins->data());
+  }
+  args.part_length =
+      divided_up(divided_up(args.share, static_cast<std::size_t>(schedule.parts)), granule) *
+      granule;
+  args.chunk_length = std::max<std::size_t>(1, choice.chunk_bytes / walker.element_bytes);
+  if (choice.protocol != Protocol::kSimple) {
+    // Rounds of one size, each a whole number of what the protocol moves at once.
+    const std::size_t rounds = divided_up(args.part_length, args.chunk_length);
+    const std::size_t at_once = choice.protocol == Protocol::kLl ? 8 : 8 * executor::kLineWords;
+    const std::size_t chunk_bytes =
+        divided_up(divided_up(args.part_length, rounds) * walker.element_bytes, at_once) * at_once;
+    args.chunk_length = std::min(args.chunk_length, chunk_bytes / walker.element_bytes);
+    args.chunk_stride = static_cast<std::uint32_t>(executor::flagged_bytes(
+        choice.protocol, divided_up(args.chunk_length * walker.element_bytes, at_once) * at_once));
+    args.slot_stride = static_cast<std::uint32_t>(
+        executor::flagged_bytes(choice.protocol, links_.slot_bytes(choice.protocol)));
+    RW_ASSERT(args.chunk_stride * programs.max_chunks <= args.slot_stride);
+  }
+  args.rounds = static_cast<std::uint32_t>(divided_up(args.part_length, args.chunk_length));
+}
+
+std::unique_ptr<PreparedLaunch> LaunchMaker::make(const CollectiveCall& call, const Extent& extent,
+                                                  std::shared_ptr<const tune::Choice> given) {
+  auto launch = std::make_unique<PreparedLaunch>(call, extent, std::move(given));
+  if (call.count == 0) return launch;  // never launched
+  const tune::Choice& choice = launch->choice();
+  const DevicePrograms& programs = this->programs(choice);
+  launch->in_place_works = programs.checked->report().in_place;
+  launch->programs = programs.memory;
+
+  executor::LaunchArgs& args = launch->args;
+  args.links = links_.ends(choice.protocol, 0);
+  const bool combines = reduces(call.collective);
+  const Scaling scaling = scaling_of(call, options_.num_ranks);
+  executor::Call& walker = args.call;
+  // What is only moved is moved as bytes.
+  walker.type = combines ? call.type : DataType::kUint8;
+  walker.element_bytes = combines ? extent.element_bytes : 1;
+  walker.count = combines ? call.count : call.count * extent.element_bytes;
+  walker.op = call.op;
+  walker.scaled = scaling.scaled;
+  walker.scalar = scaling.scalar;
+  walker.divisor = scaling.divisor;
+  walker.check_tags = options_.check_tags;
+  launch->direct =
+      choice.protocol == Protocol::kSimple &&
+      (options_.direct_always || (options_.direct_rooted && has_root(call.collective)));
+  walker.address_bytes = launch->direct ? kAddressBytes : ~std::size_t{0};
+  cut(*launch, programs);
+  args.program_bytes = programs.program_bytes;
+  args.max_operands = programs.max_operands;
+  args.max_sends = programs.max_sends;
+  args.max_steps = programs.max_steps;
+  args.max_places = programs.max_places;
+  args.programs = programs.memory->data();
+  args.output_bytes = extent.output_bytes;
+  launch->kernel = executor::cuda_kernel(choice.protocol, call.type, call.op, combines);
+  launch->threads =
+      executor::launch_threads(choice.protocol, static_cast<unsigned>(choice.threads));
+  launch->shared_bytes = executor::shared_bytes(args, choice.protocol);
+  return launch;
+}
+
+}  // namespace ropewalk::comm

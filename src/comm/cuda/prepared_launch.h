@@ -1,0 +1,85 @@
+// A collective as a kernel to launch: all of its parameters but the buffers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "comm/executor.h"
+#include "executor/block/launch.h"
+#include "link/cuda/device_blocks.h"
+#include "link/cuda/device_links.h"
+#include "schedule/checked.h"
+
+namespace ropewalk::comm {
+
+/// A checked schedule's step lists for this rank, in device memory.
+struct DevicePrograms {
+  std::shared_ptr<const schedule::Checked> checked;
+  bool given = false;  // by the user
+  std::shared_ptr<link::DeviceBlock> memory;
+  std::uint32_t program_bytes = 0;
+  std::uint32_t max_operands = 0;
+  std::uint32_t max_sends = 0;
+  std::uint32_t max_steps = 0;
+  std::uint32_t max_places = 0;
+  std::uint32_t max_chunks = 0;
+};
+
+class PreparedLaunch final : public PreparedCall {
+ public:
+  using PreparedCall::PreparedCall;
+
+  executor::LaunchArgs args;
+  const void* kernel = nullptr;
+  unsigned blocks = 0;
+  unsigned threads = 0;
+  std::size_t shared_bytes = 0;
+  bool in_place_works = true;
+  bool direct = false;  ///< buffers may be given by address
+  std::shared_ptr<link::DeviceBlock> programs;
+  std::shared_ptr<link::DeviceBlock> begins;  ///< where the channels' shares differ; or null
+  // The last call's.
+  const void* checked_input = nullptr;
+  const void* checked_output = nullptr;
+  std::uint64_t buffers_seen = 0;  ///< state of the registrations that `args` shows
+  unsigned long long held_by = 0;  ///< number of the capture whose graph holds the blocks
+};
+
+/// Makes them. Threads: one at a time.
+class LaunchMaker {
+ public:
+  struct Options {
+    int rank = 0;
+    int num_ranks = 1;
+    bool check_tags = true;
+    /// Long chunks may be given by address: where one way only, or always.
+    bool direct_rooted = false;
+    bool direct_always = false;
+  };
+  /// Shorter chunks are better staged: reading through a given address waits for the reader's
+  /// answer.
+  static constexpr std::size_t kAddressBytes = std::size_t{16} << 10;
+
+  /// `links` and `blocks` outlive it.
+  LaunchMaker(const link::DeviceLinks& links, link::DeviceBlocks& blocks, const Options& options)
+      : links_(links), blocks_(blocks), options_(options) {}
+
+  std::unique_ptr<PreparedLaunch> make(const CollectiveCall& call, const Extent& extent,
+                                       std::shared_ptr<const tune::Choice> choice);
+  void forget_given();
+
+ private:
+  DevicePrograms& programs(const tune::Choice& choice);
+  void cut(PreparedLaunch& launch, const DevicePrograms& programs);
+
+  const link::DeviceLinks& links_;
+  link::DeviceBlocks& blocks_;
+  Options options_;
+  // By schedule, and whether its links carry flags.
+  std::map<std::pair<const schedule::Checked*, bool>, DevicePrograms> programs_;
+};
+
+}  // namespace ropewalk::comm

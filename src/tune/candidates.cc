@@ -1,0 +1,234 @@
+#include "tune/candidates.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <string_view>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "plan/planner.h"
+#include "schedule/repeat.h"
+#include "tune/machine_constants.h"
+#include "tune/planned_candidates.h"
+#include "tune/rail_weights.h"
+
+namespace ropewalk::tune {
+namespace {
+
+// Beyond this many ranks the schedules with a link between every two ranks are not considered where
+// another one exists: their number of links, and the time to check them, grow with the square.
+constexpr int kAllPairsRanks = 32;
+
+bool all_pairs(std::string_view algorithm) {
+  return algorithm == "one_shot" || algorithm == "two_shot" || algorithm == "direct";
+}
+
+// Whether plans of this name are made for the collective at all.
+bool plans_serve(std::string_view name, Collective collective) {
+  for (const plan::AlgorithmInfo& algorithm : plan::algorithms()) {
+    if (!name.starts_with("plan-" + std::string(algorithm.name))) continue;
+    const auto& served = algorithm.collectives;
+    return std::find(served.begin(), served.end(), collective) != served.end();
+  }
+  return false;
+}
+
+int root_of(Collective collective, int root) { return has_root(collective) ? root : 0; }
+
+}  // namespace
+
+struct Candidates::OnMachine {
+  OnMachine(const topology::Topology& found, std::shared_ptr<KeptPlans> kept, std::string where)
+      : machine(found),
+        routes(machine.topology()),
+        plans(kept == nullptr ? std::make_shared<KeptPlans>() : std::move(kept)),
+        folder(std::move(where)) {}
+  PlannedMachine machine;
+  DefaultRoutes routes;
+  std::shared_ptr<KeptPlans> plans;
+  std::string folder;
+};
+
+Candidates::Candidates(const Config& config, GroupFacts facts, CandidateOptions options,
+                       schedule::CheckedSchedules& schedules,
+                       std::shared_ptr<const topology::Topology> machine,
+                       std::shared_ptr<KeptPlans> plans)
+    : facts_(std::move(facts)),
+      options_(std::move(options)),
+      schedules_(&schedules),
+      machine_(std::move(machine)),
+      forced_(forced_algorithms(config.text(Setting::kAlgorithm))) {
+  if (machine_ == nullptr || facts_.num_ranks < 2) return;
+  const bool keeps = config.flag(Setting::kTune);
+  const std::filesystem::path file = keeps ? tuning_file(config) : std::string();
+  on_machine_ =
+      std::make_unique<OnMachine>(*machine_, std::move(plans), file.parent_path().string());
+}
+
+Candidates::~Candidates() = default;
+Candidates::Candidates(Candidates&&) noexcept = default;
+
+schedule::Request Candidates::request_of(Collective collective, int root,
+                                         int channels) const noexcept {
+  return {collective, facts_.num_ranks, root_of(collective, root), channels};
+}
+
+std::optional<Candidate> Candidates::over_rails(const std::string& algorithm,
+                                                const schedule::Request& request) {
+  std::shared_ptr<const schedule::Checked> checked = schedules_->get(algorithm, request);
+  const bool many = facts_.rail_rates.size() > 1 && checked->schedule().num_channels() > 1;
+  if (many && checked->schedule().num_channels() > facts_.max_channels) return std::nullopt;
+  std::shared_ptr<const RoutedSchedule> own;
+  if (many) {
+    schedule::Schedule weighted = checked->schedule();
+    weighted.weight = channel_weights(facts_.rail_rates, weighted.num_channels());
+    if (std::ranges::adjacent_find(weighted.weight, std::not_equal_to()) != weighted.weight.end()) {
+      checked =
+          std::make_shared<const schedule::Checked>(schedule::Checked::from(std::move(weighted)));
+      own = std::make_shared<const RoutedSchedule>(RoutedSchedule{algorithm, checked, {}});
+    }
+  }
+  Candidate candidate{algorithm, request.channels, ScheduleShape::of(*checked), std::move(own),
+                      nullptr};
+  if (!facts_.rail_rates.empty()) {
+    candidate.shape.leaving_host = leaving_host(checked->schedule(), facts_.host_of_rank);
+  }
+  return candidate;
+}
+
+bool Candidates::is_forced(Collective collective, int root) const {
+  const auto forced = forced_.find(collective);
+  if (forced == forced_.end()) return false;
+  if (forced_plan(collective) != nullptr) return true;
+  const schedule::Request request = request_of(collective, root, options_.channels.front());
+  return std::ranges::any_of(schedule::algorithms(), [&](const schedule::Algorithm& row) {
+    return row.name == forced->second.name && row.supports(request);
+  });
+}
+
+const std::string* Candidates::forced_plan(Collective collective) const {
+  const auto forced = forced_.find(collective);
+  const bool names_plan = forced != forced_.end() && facts_.num_ranks > 1 &&
+                          plans_serve(forced->second.name, collective);
+  return names_plan ? &forced->second.name : nullptr;
+}
+
+std::vector<std::string> Candidates::registered(Collective collective, int root) const {
+  if (is_forced(collective, root)) return {forced_.at(collective).name};
+  if (const auto forced = forced_.find(collective);
+      forced != forced_.end() && forced->second.for_this_operation && facts_.num_ranks > 1) {
+    throw Error(Errc::kInvalidArgument,
+                "setting ROPEWALK_ALGORITHM: \"{}\" cannot do {} over {} ranks",
+                forced->second.name, name(collective), facts_.num_ranks);
+  }
+  const schedule::Request request = request_of(collective, root, options_.channels.front());
+  std::vector<std::string> names;
+  std::vector<std::string> dense;
+  for (const schedule::Algorithm& row : schedule::algorithms()) {
+    if (!row.supports(request)) continue;
+    (all_pairs(row.name) ? dense : names).emplace_back(row.name);
+  }
+  if (names.empty() || facts_.num_ranks <= kAllPairsRanks) {
+    names.insert(names.end(), dense.begin(), dense.end());
+  }
+  return names;
+}
+
+const std::vector<Candidate>& Candidates::get(Collective collective, int root) {
+  const auto key = std::pair(collective, root_of(collective, root));
+  if (const auto known = made_.find(key); known != made_.end()) return known->second;
+  std::vector<Candidate> all = made(collective, key.second);
+  if (all.empty()) {
+    throw Error(Errc::kInvalidUsage, "no algorithm for {} over {} ranks", name(collective),
+                facts_.num_ranks);
+  }
+  return made_.emplace(key, std::move(all)).first->second;
+}
+
+std::shared_ptr<MachineCost> Candidates::cost_of(const schedule::Checked& checked,
+                                                 const schedule::Routes& routes) {
+  MachineCostOptions options;
+  options.message_seconds = options_.message_seconds;
+  return std::make_shared<MachineCost>(on_machine_->routes, checked.schedule(),
+                                       checked.report().longest_path, routes, options);
+}
+
+std::vector<Candidate> Candidates::made(Collective collective, int root) {
+  std::vector<Candidate> all;
+  std::vector<Candidate> without_routes;
+  const std::string* plan = forced_plan(collective);
+  if (plan == nullptr) {
+    for (const std::string& algorithm : registered(collective, root)) {
+      for (const int channels : options_.channels) {
+        const schedule::Request request = request_of(collective, root, channels);
+        std::optional<Candidate> candidate = over_rails(algorithm, request);
+        if (!candidate.has_value()) continue;
+        if (on_machine_ != nullptr) {
+          try {
+            candidate->cost =
+                cost_of(candidate->routed != nullptr ? *candidate->routed->checked
+                                                     : *schedules_->get(algorithm, request),
+                        {});
+          } catch (const Error& error) {
+            log::trace(log::kTuning, "{} cannot run {} on this machine: {}", name(collective),
+                       algorithm, error.what());
+            without_routes.push_back(std::move(*candidate));
+            continue;
+          }
+        }
+        all.push_back(std::move(*candidate));
+      }
+    }
+  }
+  if (on_machine_ == nullptr) {
+    if (plan == nullptr) return all;
+    throw Error(Errc::kInvalidArgument,
+                "setting ROPEWALK_ALGORITHM: \"{}\" is a plan for a machine, and none is known; "
+                "the setting TOPOLOGY can name it",
+                *plan);
+  }
+  if (plan != nullptr || !is_forced(collective, root)) {
+    const std::shared_ptr<const PlannedCandidates> planned = on_machine_->plans->get(
+        on_machine_->machine, {collective, root, facts_.max_channels}, on_machine_->folder);
+    for (const std::shared_ptr<const RoutedSchedule>& routed : planned->schedules) {
+      if (plan != nullptr && routed->algorithm != *plan) continue;
+      const ScheduleShape shape = ScheduleShape::of(*routed->checked);
+      all.push_back({routed->algorithm, shape.channels, shape, routed,
+                     cost_of(*routed->checked, routed->routes)});
+    }
+    if (plan != nullptr && all.empty()) {
+      const auto why = planned->refused.find(*plan);
+      throw Error(Errc::kInvalidArgument, "setting ROPEWALK_ALGORITHM: no \"{}\" for {} on {}: {}",
+                  *plan, name(collective), machine_->name(),
+                  why == planned->refused.end() ? "not one of this machine's" : why->second);
+    }
+  }
+  // A machine whose GPUs have no way to each other but through GPUs, and no plan: what is known of
+  // links without a machine must do.
+  if (all.empty()) return without_routes;
+  return all;
+}
+
+Candidate Candidates::given(std::shared_ptr<const schedule::Checked> checked) {
+  const ScheduleShape shape = ScheduleShape::of(*checked);
+  return {kGivenSchedule, shape.channels, shape,
+          std::make_shared<const RoutedSchedule>(
+              RoutedSchedule{kGivenSchedule, std::move(checked), {}}),
+          nullptr};
+}
+
+std::shared_ptr<const schedule::Checked> Candidates::schedule(Collective collective, int root,
+                                                              const Candidate& candidate,
+                                                              int channels) {
+  if (candidate.routed == nullptr) {
+    return schedules_->get(candidate.algorithm, request_of(collective, root, channels));
+  }
+  const schedule::Checked& own = *candidate.routed->checked;
+  const int times = channels / own.schedule().num_channels();
+  if (times <= 1) return candidate.routed->checked;
+  return std::make_shared<const schedule::Checked>(
+      schedule::Checked::from(schedule::repeated(own.schedule(), times), own.slots()));
+}
+
+}  // namespace ropewalk::tune

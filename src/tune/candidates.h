@@ -1,0 +1,97 @@
+// The schedules that may serve an operation: those of the registry (schedule/compile.h), the plans
+// for the machine (planned_candidates.h), or the one that the user or a setting names.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/settings.h"
+#include "core/types.h"
+#include "schedule/checked.h"
+#include "schedule/compile.h"
+#include "topology/topology.h"
+#include "tune/cost_model.h"
+#include "tune/forced_algorithms.h"
+#include "tune/group_facts.h"
+#include "tune/kept_plans.h"
+#include "tune/machine_cost.h"
+#include "tune/routed_schedule.h"
+
+namespace ropewalk::tune {
+
+/// One algorithm's schedule, with all that prices it.
+struct Candidate {
+  std::string algorithm;
+  int channels = 1;  ///< as asked of the compiler; a schedule may have more
+  ScheduleShape shape;
+  std::shared_ptr<const RoutedSchedule> routed;  ///< null for the registry's
+  std::shared_ptr<MachineCost> cost;             ///< where there is a machine
+};
+
+struct CandidateOptions {
+  /// Numbers of channels to compile the registry's algorithms with.
+  std::vector<int> channels = {1};
+  double message_seconds = 0;  ///< MachineCostOptions::message_seconds
+};
+
+/// Threads: one at a time.
+class Candidates {
+ public:
+  /// @param machine its gpus()[r] is that of rank r; null where no plans can be made. Where there
+  ///        is one, plans for it are candidates
+  /// @param plans where plans are kept; null: here
+  Candidates(const Config& config, GroupFacts facts, CandidateOptions options,
+             schedule::CheckedSchedules& schedules,
+             std::shared_ptr<const topology::Topology> machine, std::shared_ptr<KeptPlans> plans);
+  ~Candidates();
+  Candidates(Candidates&&) noexcept;
+  Candidates& operator=(Candidates&&) = delete;
+
+  /// In an order that all ranks have alike. Never empty. `root` counts for rooted operations.
+  /// @throws Error kInvalidArgument when the setting ALGORITHM names for this operation what cannot
+  /// do it; kInvalidUsage when nothing can
+  const std::vector<Candidate>& get(Collective collective, int root);
+
+  /// The user's schedule as a candidate.
+  [[nodiscard]] static Candidate given(std::shared_ptr<const schedule::Checked> checked);
+
+  /// What runs: the candidate's schedule with so many channels, a multiple of its own.
+  [[nodiscard]] std::shared_ptr<const schedule::Checked> schedule(Collective collective, int root,
+                                                                  const Candidate& candidate,
+                                                                  int channels);
+
+  /// Whether the setting ALGORITHM names an algorithm for this operation that can do it.
+  [[nodiscard]] bool is_forced(Collective collective, int root) const;
+  [[nodiscard]] const GroupFacts& facts() const noexcept { return facts_; }
+  /// The machine, or null.
+  [[nodiscard]] const topology::Topology* machine() const noexcept { return machine_.get(); }
+
+ private:
+  struct OnMachine;
+  [[nodiscard]] schedule::Request request_of(Collective collective, int root,
+                                             int channels) const noexcept;
+  // An algorithm's schedule, by weight where rails are unequal. @return nothing when it has more
+  // channels than there are links
+  [[nodiscard]] std::optional<Candidate> over_rails(const std::string& algorithm,
+                                                    const schedule::Request& request);
+  [[nodiscard]] std::vector<std::string> registered(Collective collective, int root) const;
+  [[nodiscard]] std::vector<Candidate> made(Collective collective, int root);
+  // Where ALGORITHM names a plan for this.
+  [[nodiscard]] const std::string* forced_plan(Collective collective) const;
+  [[nodiscard]] std::shared_ptr<MachineCost> cost_of(const schedule::Checked& checked,
+                                                     const schedule::Routes& routes);
+
+  GroupFacts facts_;
+  CandidateOptions options_;
+  schedule::CheckedSchedules* schedules_;
+  std::shared_ptr<const topology::Topology> machine_;
+  std::unique_ptr<OnMachine> on_machine_;  // where there is a machine of at least two ranks
+  std::map<Collective, ForcedAlgorithm> forced_;
+  std::map<std::pair<Collective, int>, std::vector<Candidate>> made_;
+};
+
+}  // namespace ropewalk::tune

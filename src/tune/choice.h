@@ -1,0 +1,38 @@
+// What a call runs with: a schedule, and how it is cut.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "executor/block/links.h"
+#include "schedule/checked.h"
+#include "tune/machine_cost.h"
+#include "tune/routed_schedule.h"
+
+namespace ropewalk::tune {
+
+struct Choice {
+  int index = 0;  ///< counts the distinct choices of this tuner
+  std::string algorithm;
+  executor::Protocol protocol = executor::Protocol::kSimple;
+  int channels = 1;
+  int threads = 0;                      ///< of a block on a GPU
+  std::size_t chunk_bytes = 0;          ///< largest chunk that is staged; at most a slot
+  std::size_t address_bytes = 0;        ///< smallest chunk that goes by address
+  std::size_t address_chunk_bytes = 0;  ///< chunk where every chunk of a call goes by address
+  std::size_t share_bytes = 0;          ///< smallest chunk that its sender may help to copy
+  double predicted_seconds = 0;
+  /// What runs; null in what Tuner::priced() returns.
+  std::shared_ptr<const schedule::Checked> schedule;
+  /// Where the schedule is none of the registry's (schedule/compile.h) but was made for this
+  /// machine or given by the user; else null.
+  std::shared_ptr<const RoutedSchedule> routed;
+  /// On a machine (else 0 and none): GB/s in the limit of long messages as nccl-tests counts them,
+  /// and the links that limit it (indices into the machine's links).
+  double algbw_gbps = 0;
+  std::vector<LinkShare> limiting_links;
+};
+
+}  // namespace ropewalk::tune

@@ -1,0 +1,139 @@
+#include "tune/device_pricing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/log.h"
+#include "executor/block/launch.h"
+#include "plan/chunk_model.h"
+
+namespace ropewalk::tune {
+namespace {
+
+using executor::Protocol;
+
+// A block of its own pays from this much data on: less is there sooner than a second block helps.
+constexpr std::size_t kBlockBytes[executor::kNumProtocols] = {
+    std::size_t{32} << 10, 2048, std::size_t{64} * 8 * executor::kLineWords};
+constexpr int kWarp = 32;
+// Chunks per slot-sized share: a few on their way hide the latency of a hop.
+constexpr std::size_t kLeastChunk = std::size_t{128} << 10;
+
+std::size_t index(Protocol protocol) { return static_cast<std::size_t>(protocol); }
+
+// A message between two ranks: one hop, read and written once.
+ScheduleShape message_shape() {
+  ScheduleShape shape;
+  shape.longest_path = 1;
+  shape.link_messages = 1;
+  shape.link_units = 1;
+  shape.work_units = 2;
+  return shape;
+}
+
+}  // namespace
+
+std::vector<Protocol> allowed_protocols(const Config& config,
+                                        const std::vector<Protocol>& available) {
+  const std::string& given = config.text(Setting::kProtocol);
+  for (const Protocol protocol : available) {
+    if (given == executor::name(protocol)) return {protocol};
+  }
+  if (given != "auto") {
+    log::warn("setting ROPEWALK_PROTOCOL: these links have no {}; the tuner chooses another one",
+              given);
+  }
+  return available;
+}
+
+DevicePricing::DevicePricing(const Config& config, const DeviceLimits& limits,
+                             const DeviceConstants& constants)
+    : limits_(limits),
+      constants_(constants),
+      given_channels_(static_cast<int>(config.integer(Setting::kChannels))),
+      given_threads_(static_cast<int>(config.integer(Setting::kDeviceThreads))) {
+  std::vector<Protocol> available;
+  for (const Protocol protocol : {Protocol::kLl, Protocol::kLl128, Protocol::kSimple}) {
+    if (limits.slot_bytes[index(protocol)] > 0) available.push_back(protocol);
+  }
+  protocols_ = allowed_protocols(config, available);
+}
+
+Choice DevicePricing::by_protocol(const ScheduleShape& shape, Protocol protocol,
+                                  std::size_t unit_bytes, Channels channels) const {
+  const std::size_t p = index(protocol);
+  const std::size_t slot_bytes = limits_.slot_bytes[p];
+  Choice choice;
+  choice.protocol = protocol;
+  const double moved = std::max(shape.link_units, 1.0) * static_cast<double>(unit_bytes);
+  choice.channels = std::clamp(
+      static_cast<int>(std::ceil(moved / static_cast<double>(kBlockBytes[p]))), 1, channels.most);
+  if (given_channels_ > 0) choice.channels = std::min(given_channels_, channels.most);
+  choice.channels = std::min((choice.channels + channels.multiple - 1) / channels.multiple,
+                             std::max(1, channels.most / channels.multiple)) *
+                    channels.multiple;
+  // What a channel moves of each part.
+  const std::size_t part = std::max<std::size_t>(
+      1, unit_bytes / static_cast<std::size_t>(shape.parts * choice.channels));
+  if (protocol == Protocol::kSimple) {
+    choice.threads = static_cast<int>(executor::kMaxThreads);
+    choice.chunk_bytes = std::clamp(part / 4, std::min(kLeastChunk, slot_bytes), slot_bytes);
+  } else {
+    // A thread for each word, or each two of ll128.
+    const std::size_t per_thread = protocol == Protocol::kLl ? 8 : 15;
+    const std::size_t threads = (part + per_thread - 1) / per_thread;
+    choice.threads = std::clamp(static_cast<int>((threads + kWarp - 1) / kWarp) * kWarp, 2 * kWarp,
+                                static_cast<int>(executor::kMaxThreads));
+    // A slot takes all that a round sends over a link.
+    const std::size_t whole = protocol == Protocol::kLl ? 8 : 8 * executor::kLineWords;
+    choice.chunk_bytes = slot_bytes / static_cast<std::size_t>(shape.link_messages) / whole * whole;
+  }
+  if (given_threads_ > 0) choice.threads = std::max(kWarp, given_threads_ / kWarp * kWarp);
+  choice.predicted_seconds = std::numeric_limits<double>::infinity();
+  if (choice.chunk_bytes == 0) return choice;
+  const double flags[executor::kNumProtocols] = {1, 2, 16.0 / 15};
+  const double wire = moved * flags[p];
+  const double moving =
+      std::max(wire / constants_.link_rate, shape.work_units * static_cast<double>(unit_bytes) /
+                                                (choice.channels * constants_.block_rate[p]));
+  const double chunks =
+      std::ceil(static_cast<double>(part) / static_cast<double>(choice.chunk_bytes));
+  const double period = moving / chunks;
+  const double filled = chunks > 1 ? 1 + constants_.fill * std::max(0, shape.longest_path - 1) : 1;
+  choice.predicted_seconds = constants_.launch[p] + shape.longest_path * constants_.hop[p] +
+                             std::max(0.0, shape.link_units - 1) * constants_.fan[p] +
+                             plan::pipelined_seconds(filled * period, chunks, period);
+  return choice;
+}
+
+Choice DevicePricing::best(const ScheduleShape& shape, std::size_t unit_bytes,
+                           Channels channels) const {
+  Choice best;
+  best.predicted_seconds = std::numeric_limits<double>::infinity();
+  for (const Protocol protocol : protocols_) {
+    Choice choice = by_protocol(shape, protocol, unit_bytes, channels);
+    if (choice.predicted_seconds < best.predicted_seconds) best = std::move(choice);
+  }
+  return best;
+}
+
+Choice DevicePricing::price(const Candidate& candidate, std::size_t unit_bytes) const {
+  const int multiple = candidate.routed == nullptr ? 1 : candidate.shape.channels;
+  Choice choice = best(candidate.shape, unit_bytes, {limits_.channels, multiple});
+  choice.algorithm = candidate.algorithm;
+  choice.routed = candidate.routed;
+  return choice;
+}
+
+double DevicePricing::least(const Candidate& /*candidate*/, std::size_t /*unit_bytes*/) const {
+  return 0;  // price() takes no time
+}
+
+Choice DevicePricing::message(std::size_t bytes) const {
+  Choice choice = best(message_shape(), bytes, {limits_.message_channels, 1});
+  choice.algorithm = "message";
+  return choice;
+}
+
+}  // namespace ropewalk::tune

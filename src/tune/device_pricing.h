@@ -1,0 +1,60 @@
+// Candidates over links between GPUs: with which protocol, how many blocks, and which chunk.
+//
+// A cost model in the manner of cost_model.h: a launch, a latency for every hop, and then whatever
+// takes longer: the bytes that the busiest rank sends or receives, at the rate of its link, or all
+// that it reads and writes, at the rate of its blocks.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "core/settings.h"
+#include "executor/block/links.h"
+#include "tune/device_constants.h"
+#include "tune/pricing.h"
+
+namespace ropewalk::tune {
+
+/// What the GPUs of a communicator have room for.
+struct DeviceLimits {
+  int channels = 32;          ///< of a collective
+  int message_channels = 16;  ///< of a message to one peer
+  /// Of a slot, by protocol; 0 where links do not have the protocol.
+  std::array<std::size_t, executor::kNumProtocols> slot_bytes{};
+};
+
+/// The protocols that the setting PROTOCOL leaves of `available`. One that links do not have is
+/// passed over, with a warning. Never empty, unless `available` is.
+std::vector<executor::Protocol> allowed_protocols(const Config& config,
+                                                  const std::vector<executor::Protocol>& available);
+
+class DevicePricing final : public Pricing {
+ public:
+  DevicePricing(const Config& config, const DeviceLimits& limits, const DeviceConstants& constants);
+
+  /// The registry's schedules may have any number of channels, others multiples of their own.
+  [[nodiscard]] Choice price(const Candidate& candidate, std::size_t unit_bytes) const override;
+  [[nodiscard]] double least(const Candidate& candidate, std::size_t unit_bytes) const override;
+  [[nodiscard]] Choice message(std::size_t bytes) const override;
+  [[nodiscard]] bool shared_by_sizes() const noexcept override { return false; }
+
+ private:
+  // How many channels there may be, and what their number is a multiple of.
+  struct Channels {
+    int most = 1;
+    int multiple = 1;
+  };
+  [[nodiscard]] Choice by_protocol(const ScheduleShape& shape, executor::Protocol protocol,
+                                   std::size_t unit_bytes, Channels channels) const;
+  [[nodiscard]] Choice best(const ScheduleShape& shape, std::size_t unit_bytes,
+                            Channels channels) const;
+
+  DeviceLimits limits_;
+  DeviceConstants constants_;
+  std::vector<executor::Protocol> protocols_;  // that may be chosen
+  int given_channels_ = 0;                     // 0: free
+  int given_threads_ = 0;
+};
+
+}  // namespace ropewalk::tune

@@ -1,0 +1,25 @@
+// What all ranks of a communicator know alike. Choices follow from it and from the call alone, so
+// all ranks choose alike without a word.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace ropewalk::tune {
+
+struct GroupFacts {
+  int num_ranks = 1;
+  int num_hosts = 1;
+  int max_ranks_per_host = 1;
+  double ranks_per_processor = 1;  ///< at the most crowded place; at most 1: none is shared
+  bool all_by_address = false;     ///< every pair of ranks can copy from each other's memory
+  bool same_process = false;       ///< all ranks are threads of one process
+  std::size_t slot_bytes = 32768;
+  int max_channels = 16;          ///< links exist for channels below this one
+  std::vector<int> host_of_rank;  ///< where there are several hosts
+  /// Where each host has several NICs: what each rail (link/rails.h) carries, bytes/s, the fastest
+  /// first. Channel c goes over rail c % rail_rates.size().
+  std::vector<double> rail_rates;
+};
+
+}  // namespace ropewalk::tune

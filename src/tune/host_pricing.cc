@@ -1,0 +1,119 @@
+#include "tune/host_pricing.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "tune/rail_weights.h"
+
+namespace ropewalk::tune {
+namespace {
+
+// Smaller chunks must promise a tenth: the model knows only the latency of a call, and of calls
+// back to back fewer chunks are better.
+constexpr double kWorthCutting = 0.9;
+// Nor do smaller ones pay. Over one hop, halves of 4 KiB and less took 1.2 to 1.4 times as long as
+// the whole, back to back, and gained little one at a time.
+constexpr std::size_t kLeastChunk = 2048;
+constexpr std::size_t kLeastChunkOverOneHop = 8192;
+constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
+
+}  // namespace
+
+HostPricing::HostPricing(const Config& config, const GroupFacts& facts,
+                         const MachineConstants& constants)
+    : facts_(facts) {
+  context_.machine = constants;
+  context_.ranks_per_core = std::max(1.0, facts.ranks_per_processor);
+  context_.network = facts.num_hosts > 1;
+  const std::size_t given = config.bytes(Setting::kSingleCopyBytes);
+  if (given != 0) {
+    address_bytes_ = given;
+  } else if (facts.same_process) {
+    // No system call: it pays as soon as it saves a copy of some lines.
+    address_bytes_ = 1024;
+  } else {
+    // One copy instead of two pays when the saved one costs more than the system call.
+    address_bytes_ = static_cast<std::size_t>(constants.address_cost * constants.copy_rate);
+  }
+}
+
+double HostPricing::message_seconds() const noexcept {
+  const MachineConstants& machine = context_.machine;
+  return context_.ranks_per_core *
+         (context_.network ? machine.network_message / 2 : machine.chunk_cost);
+}
+
+void HostPricing::set_chunks(Choice& choice) const {
+  choice.chunk_bytes = facts_.slot_bytes;
+  choice.address_bytes = address_bytes_;
+  choice.address_chunk_bytes = facts_.all_by_address ? std::size_t{1} << 20U : 0;
+  // Where ranks outnumber cores, a rank that helps takes the core from another one that copies:
+  // shorter scatters then took 1.4 times as long.
+  choice.share_bytes = context_.ranks_per_core > 1 ? std::size_t{1} << 20U : std::size_t{64} << 10U;
+}
+
+Choice HostPricing::message(std::size_t /*bytes*/) const {
+  Choice choice;
+  choice.algorithm = "message";
+  set_chunks(choice);
+  return choice;
+}
+
+double HostPricing::least(const Candidate& candidate, std::size_t unit_bytes) const {
+  return candidate.cost == nullptr ? 0 : candidate.cost->least(static_cast<double>(unit_bytes));
+}
+
+Choice HostPricing::price(const Candidate& candidate, std::size_t unit_bytes) const {
+  const ScheduleShape& shape = candidate.shape;
+  Choice choice;
+  choice.algorithm = candidate.algorithm;
+  choice.channels = candidate.channels;
+  choice.routed = candidate.routed;
+  set_chunks(choice);
+  if (candidate.cost != nullptr) {
+    choice.algbw_gbps = candidate.cost->algbw();
+    choice.limiting_links = candidate.cost->limiting_links();
+  }
+  CostContext context = context_;
+  context.nic_rate = rate_of_channels(facts_.rail_rates, shape.channels);
+  const auto seconds_of = [&](std::size_t chunk, bool by_address) {
+    if (candidate.cost == nullptr) return predict(shape, context, unit_bytes, chunk, by_address);
+    return candidate.cost->predict(static_cast<double>(unit_bytes), static_cast<double>(chunk));
+  };
+  // The walks of a machine's links cover sizes within a factor of four.
+  const std::size_t step = candidate.cost == nullptr ? 2 : 4;
+  // Staged: a chunk fits a slot; smaller ones fill a long chain sooner.
+  double staged = std::numeric_limits<double>::infinity();
+  const std::size_t least = shape.longest_path > 1 ? kLeastChunk : kLeastChunkOverOneHop;
+  for (std::size_t chunk = facts_.slot_bytes; chunk >= least || chunk == facts_.slot_bytes;
+       chunk /= step) {
+    const double seconds = seconds_of(chunk, false);
+    if (seconds < staged * kWorthCutting) {
+      staged = seconds;
+      choice.chunk_bytes = chunk;
+    }
+  }
+  choice.predicted_seconds = staged;
+  if (!facts_.all_by_address || !shape.by_address) {
+    choice.address_chunk_bytes = 0;
+    return choice;
+  }
+  double by_address = std::numeric_limits<double>::infinity();
+  for (std::size_t chunk = std::size_t{4} << 20U; chunk >= address_bytes_ && chunk >= 4096;
+       chunk /= step) {
+    const double seconds = seconds_of(chunk, true);
+    if (seconds < by_address * kWorthCutting) {
+      by_address = seconds;
+      choice.address_chunk_bytes = chunk;
+    }
+  }
+  if (by_address < staged) {
+    choice.predicted_seconds = by_address;
+  } else {
+    choice.address_bytes = kNever;
+    choice.address_chunk_bytes = 0;
+  }
+  return choice;
+}
+
+}  // namespace ropewalk::tune

@@ -1,0 +1,31 @@
+// Candidates over links in host memory or over a network: by the cost model (cost_model.h), or by
+// walks over the links of a machine that is known (machine_cost.h).
+#pragma once
+
+#include "core/settings.h"
+#include "tune/cost_model.h"
+#include "tune/group_facts.h"
+#include "tune/pricing.h"
+
+namespace ropewalk::tune {
+
+class HostPricing final : public Pricing {
+ public:
+  HostPricing(const Config& config, const GroupFacts& facts, const MachineConstants& constants);
+
+  [[nodiscard]] Choice price(const Candidate& candidate, std::size_t unit_bytes) const override;
+  [[nodiscard]] double least(const Candidate& candidate, std::size_t unit_bytes) const override;
+  [[nodiscard]] Choice message(std::size_t bytes) const override;
+  [[nodiscard]] bool shared_by_sizes() const noexcept override { return true; }
+  /// What a message costs each of its ends beside the time on links.
+  [[nodiscard]] double message_seconds() const noexcept;
+
+ private:
+  void set_chunks(Choice& choice) const;
+
+  GroupFacts facts_;
+  CostContext context_;
+  std::size_t address_bytes_ = 0;
+};
+
+}  // namespace ropewalk::tune

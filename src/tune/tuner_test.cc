@@ -1,0 +1,131 @@
+// What host memory and GPUs have in common: settings, schedules that the user gave.
+#include "tune/tuner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "core/error.h"
+
+namespace ropewalk::tune {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::size_t kLong = std::size_t{16} << 20;
+
+Config config_with(const char* setting, const char* value) {
+  Config config = Config::load();
+  config.set("TUNE", "0", "test");
+  config.set(setting, value, "test");
+  return config;
+}
+
+struct Kind {
+  const char* name;
+  Tuner (*make)(const Config& config, int num_ranks, schedule::CheckedSchedules& schedules);
+};
+
+Tuner for_host(const Config& config, int num_ranks, schedule::CheckedSchedules& schedules) {
+  GroupFacts facts;
+  facts.num_ranks = facts.max_ranks_per_host = num_ranks;
+  return host_tuner(config, facts, {}, schedules);
+}
+
+DeviceLimits limits_of(std::size_t ll128_slot) {
+  DeviceLimits limits;
+  limits.slot_bytes = {512 << 10, 8192, ll128_slot};
+  return limits;
+}
+
+Tuner for_gpus(const Config& config, int num_ranks, schedule::CheckedSchedules& schedules) {
+  return device_tuner(config, num_ranks, limits_of(61440), {}, schedules);
+}
+
+class Tuners : public testing::TestWithParam<Kind> {
+ protected:
+  Tuner tuner(const Config& config, int num_ranks = 4) {
+    return GetParam().make(config, num_ranks, schedules_);
+  }
+  schedule::CheckedSchedules schedules_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Tuners,
+                         testing::Values(Kind{"host", for_host}, Kind{"gpus", for_gpus}),
+                         [](const auto& kind) { return std::string(kind.param.name); });
+
+TEST_P(Tuners, AnAlgorithmForAllServesWhatItCanDo) {
+  Tuner forced = tuner(config_with("ALGORITHM", "one_shot"));
+  EXPECT_EQ(forced.choose(Collective::kAllReduce, 0, kLong)->algorithm, "one_shot");
+  EXPECT_TRUE(forced.is_forced(Collective::kAllReduce, 0));
+  EXPECT_NE(forced.choose(Collective::kSendRecv, 0, kLong)->algorithm, "one_shot");
+  EXPECT_FALSE(forced.is_forced(Collective::kSendRecv, 0));
+}
+
+TEST_P(Tuners, AnAlgorithmForAnOperationThatItCannotDoIsRefused) {
+  Tuner forced = tuner(config_with("ALGORITHM", "sendrecv=one_shot"));
+  try {
+    (void)forced.choose(Collective::kSendRecv, 0, 8);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kInvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr("\"one_shot\" cannot do sendrecv over 4 ranks"));
+  }
+  EXPECT_NE(forced.choose(Collective::kAllReduce, 0, 8), nullptr);
+}
+
+TEST_P(Tuners, AProtocolThatLinksDoNotHaveIsPassedOver) {
+  schedule::CheckedSchedules schedules;
+  const Config config = config_with("PROTOCOL", "ll128");
+  Tuner without = std::string(GetParam().name) == "host"
+                      ? for_host(config, 4, schedules)
+                      : device_tuner(config, 4, limits_of(0), {}, schedules);
+  EXPECT_NE(without.choose(Collective::kAllReduce, 0, 8)->protocol, executor::Protocol::kLl128);
+}
+
+TEST_P(Tuners, AGivenScheduleServesItsOperationAlone) {
+  Tuner own = tuner(config_with("ALGORITHM", "auto"));
+  const auto before = own.choose(Collective::kBroadcast, 1, kLong);
+  own.use(schedules_.get("chain", {Collective::kBroadcast, 4, 1, 1}));
+  EXPECT_TRUE(own.is_given(Collective::kBroadcast, 1));
+  EXPECT_FALSE(own.is_given(Collective::kBroadcast, 0));
+  const auto given = own.choose(Collective::kBroadcast, 1, kLong);
+  EXPECT_EQ(given->algorithm, kGivenSchedule);
+  EXPECT_NE(given->index, before->index);
+  EXPECT_EQ(given->schedule->schedule().root, 1);
+  EXPECT_EQ(given->schedule->schedule().num_channels() % given->channels, 0);
+  EXPECT_NE(own.choose(Collective::kBroadcast, 0, kLong)->algorithm, kGivenSchedule);
+  EXPECT_NE(own.choose(Collective::kAllReduce, 0, kLong)->algorithm, kGivenSchedule);
+  own.forget();
+  EXPECT_EQ(own.choose(Collective::kBroadcast, 1, kLong)->algorithm, before->algorithm);
+}
+
+// A schedule that was given, taken back and given again must not be mistaken for the first one.
+TEST_P(Tuners, GivenSchedulesFollowEachOther) {
+  Tuner own = tuner(config_with("ALGORITHM", "auto"));
+  for (const char* algorithm : {"chain", "binary_tree", "chain"}) {
+    auto compiled = schedule::compile(algorithm, {Collective::kBroadcast, 4, 0, 1});
+    own.use(
+        std::make_shared<const schedule::Checked>(schedule::Checked::from(std::move(compiled))));
+    const auto choice = own.choose(Collective::kBroadcast, 0, kLong);
+    EXPECT_EQ(choice->schedule->schedule().algorithm, algorithm);
+  }
+}
+
+TEST_P(Tuners, EveryChoiceComesWithItsSchedule) {
+  Tuner own = tuner(config_with("ALGORITHM", "auto"));
+  for (int c = 0; c < kNumCollectives; ++c) {
+    const auto collective = static_cast<Collective>(c);
+    for (std::size_t bytes = 0; bytes <= kLong; bytes = bytes * 64 + 1) {
+      const auto choice = own.choose(collective, 0, bytes);
+      ASSERT_NE(choice->schedule, nullptr) << name(collective) << " of " << bytes;
+      EXPECT_EQ(choice->schedule->schedule().collective, collective);
+      EXPECT_EQ(choice->schedule->schedule().num_channels() % choice->channels, 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ropewalk::tune
