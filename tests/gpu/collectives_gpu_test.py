@@ -8,11 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import run_ranks
-from gpu_support import TORCH_TYPES, need_gpus, num_gpus, on_gpus, to_gpu, to_host, torch
+from gpu_support import (
+    TORCH_TYPES,
+    need_ranks,
+    num_ranks,
+    on_gpus,
+    own_stream,
+    to_gpu,
+    to_host,
+    torch,
+)
 from reference import OPERATORS, TYPES, bits, close, combine, inputs
 from ropewalk.communicator import Communicator
 
-need_gpus(2)
+need_ranks()
 
 # 0, 1, primes, around a pack of 16 bytes, a slot, several chunks.
 COUNTS = [0, 1, 3, 13, 127, 1021, 4096, 8193, 70001, 1 << 20]
@@ -21,7 +30,7 @@ NAMES = sorted(name for name in TYPES if TORCH_TYPES.get(name) is not None)
 
 @pytest.fixture(scope="module")
 def comms() -> Iterator[list[Communicator]]:
-    with on_gpus(num_gpus()) as made:
+    with on_gpus(num_ranks()) as made:
         yield made
         run_ranks(made, Communicator.finalize)
 
@@ -30,7 +39,7 @@ def check(
     comms: list[Communicator], operation: str, name: str, count: int, op: str, in_place: bool, *,
     shift: int = 0, seed: int = 3, root: int = 0,
 ) -> None:  # fmt: skip
-    """One operation on all GPUs at once, one thread for each."""
+    """One operation of all ranks at once, one thread for each."""
     n = len(comms)
     dtype = TYPES[name]
     cut = operation in ("reduce_scatter", "scatter", "all_to_all")
@@ -38,13 +47,18 @@ def check(
     moved = np.concatenate(given) if given else np.zeros(0, dtype)
 
     def body(comm: Communicator) -> None:
+        with own_stream(comm) as stream:
+            operate(comm, stream)
+
+    def operate(comm: Communicator, stream: Any) -> None:
         rank = comm.rank
+        assert comm.device is not None
+        device = comm.device
         block = slice(rank * count, (rank + 1) * count)
-        torch.cuda.set_device(comm.device)
-        mine = to_gpu(given[rank], rank, shift)
+        mine = to_gpu(given[rank], device, shift)
 
         def empty(elements: int) -> Any:
-            return to_gpu(np.zeros(elements, dtype), rank, shift)
+            return to_gpu(np.zeros(elements, dtype), device, shift)
 
         got: Any
         wanted: Any
@@ -92,7 +106,7 @@ def check(
         else:
             wanted = given[(rank - 1) % n]
             got = comm.sendrecv(mine, empty(count))
-        torch.cuda.current_stream(rank).synchronize()
+        stream.synchronize()
         comm.check()
         found = to_host(got, given[0])
         if operation in ("all_reduce", "reduce", "reduce_scatter"):
@@ -160,24 +174,25 @@ def test_random_operations(comms: list[Communicator]) -> None:
 
 def test_pre_multiplied_sum(comms: list[Communicator]) -> None:
     def body(comm: Communicator) -> None:
-        tensor = torch.ones(1000, device=f"cuda:{comm.rank}")
-        comm.all_reduce(tensor, comm.pre_mul_sum(comm.rank + 2, "float32"))
-        assert (tensor == sum(rank + 2 for rank in range(comm.size))).all()
+        with own_stream(comm):
+            tensor = torch.ones(1000, device=f"cuda:{comm.device}")
+            comm.all_reduce(tensor, comm.pre_mul_sum(comm.rank + 2, "float32"))
+            assert (tensor == sum(rank + 2 for rank in range(comm.size))).all()
 
     run_ranks(comms, body)
 
 
 def test_many_small_ones_in_a_row(comms: list[Communicator]) -> None:
     def body(comm: Communicator) -> None:
-        torch.cuda.set_device(comm.device)
-        total = torch.zeros(64, dtype=torch.int64, device=f"cuda:{comm.rank}")
-        one = torch.empty_like(total)
-        for i in range(2000):
-            one.fill_(comm.rank + i)
-            comm.all_reduce(one)
-            total += one
-        n = comm.size
-        wanted = sum(n * i + n * (n - 1) // 2 for i in range(2000))
-        assert (total == wanted).all()
+        with own_stream(comm):
+            total = torch.zeros(64, dtype=torch.int64, device=f"cuda:{comm.device}")
+            one = torch.empty_like(total)
+            for i in range(2000):
+                one.fill_(comm.rank + i)
+                comm.all_reduce(one)
+                total += one
+            n = comm.size
+            wanted = sum(n * i + n * (n - 1) // 2 for i in range(2000))
+            assert (total == wanted).all()
 
     run_ranks(comms, body)

@@ -1,8 +1,12 @@
-"""What tests on GPUs share. `make test-gpu` runs them; they skip where there are too few GPUs."""
+"""What tests on GPUs share. `make test-gpu` runs them; they skip where there are too few GPUs.
+
+On a machine with one GPU, two ranks share it where a test asks for `need_ranks`.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +17,10 @@ import ropewalk
 from ropewalk.communicator import Communicator
 
 DEADLINE_SECONDS = 120
+
+# Loading a kernel at its first use waits for what runs on the GPU, which may be an operation that
+# waits for this very rank.
+os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
 
 torch = pytest.importorskip("torch")
 
@@ -27,6 +35,25 @@ def need_gpus(count: int = 2) -> None:
     if num_gpus() < count:
         reason = ropewalk.why_no_device() or f"there are {num_gpus()} GPUs, {count} are needed"
         pytest.skip(reason, allow_module_level=True)
+
+
+def num_ranks() -> int:
+    """One for each GPU, or two that share one."""
+    return max(2, num_gpus())
+
+
+def need_ranks() -> None:
+    """Skips the calling module where there is no GPU."""
+    need_gpus(1)
+
+
+@contextmanager
+def own_stream(comm: Communicator) -> Iterator[Any]:
+    """The current stream of this thread is one of the rank's own: on the default stream of a GPU
+    that ranks share, one rank's operation would wait for the other's."""
+    stream = torch.cuda.Stream(comm.device)
+    with torch.cuda.device(comm.device), torch.cuda.stream(stream):
+        yield stream
 
 
 TORCH_TYPES: dict[str, Any] = {
