@@ -197,7 +197,12 @@ std::vector<std::string> Tuner::registered(Collective collective, int root) {
 Tuner::Candidates& Tuner::candidates(Collective collective, int root) {
   const auto key = std::pair(collective, has_root(collective) ? root : 0);
   if (const auto known = candidates_.find(key); known != candidates_.end()) return known->second;
-  return candidates_.emplace(key, make_candidates(collective, key.second)).first->second;
+  Candidates made = make_candidates(collective, key.second);
+  if (made.empty()) {
+    throw Error(Errc::kInvalidUsage, "no algorithm for {} over {} ranks", name(collective),
+                facts_.num_ranks);
+  }
+  return candidates_.emplace(key, std::move(made)).first->second;
 }
 
 Tuner::Candidates Tuner::make_candidates(Collective collective, int root) {
@@ -336,7 +341,7 @@ Choice Tuner::cheapest(Collective collective, int root, std::size_t unit_bytes) 
                                  std::pair(best->first.predicted_seconds, best->second);
     if (better) best.emplace(std::move(choice), i);
   }
-  if (!best.has_value()) return std::move(priced(collective, root, unit_bytes).front());
+  RW_ASSERT(best.has_value());
   return std::move(best->first);
 }
 
@@ -344,10 +349,6 @@ std::vector<Choice> Tuner::priced(Collective collective, int root, std::size_t u
   std::vector<Choice> all;
   for (Candidate& candidate : candidates(collective, root)) {
     all.push_back(priced(candidate, unit_bytes));
-  }
-  if (all.empty()) {
-    throw Error(Errc::kInvalidUsage, "no algorithm for {} over {} ranks", name(collective),
-                facts_.num_ranks);
   }
   // Stable: of equals the first of the registry, on every rank.
   std::stable_sort(all.begin(), all.end(), [](const Choice& a, const Choice& b) {

@@ -112,6 +112,7 @@ class Tuner {
                                                     const schedule::Request& request);
   [[nodiscard]] Choice cheapest(Collective collective, int root, std::size_t unit_bytes);
   [[nodiscard]] std::vector<std::string> registered(Collective collective, int root);
+  // At least one. @throws Error kInvalidUsage when there is none
   [[nodiscard]] Candidates& candidates(Collective collective, int root);
   [[nodiscard]] Candidates make_candidates(Collective collective, int root);
   // Where ALGORITHM names a plan for this.
