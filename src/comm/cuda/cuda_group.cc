@@ -319,10 +319,7 @@ CudaGroup::Prepared& CudaGroup::prepared(const CollectiveCall& call,
       flagged ? executor::pack_flagged(programs) : executor::pack(programs);
   entry.programs = device_copy(packed.bytes);
   entry.program_bytes = packed.stride;
-  entry.max_operands = packed.max_operands;
-  entry.max_sends = packed.max_sends;
-  entry.max_steps = packed.max_steps;
-  entry.max_places = packed.max_places;
+  entry.room = packed.room;
   entry.max_chunks = packed.max_chunks;
   entry.checked = std::move(checked);
   return entry;
@@ -416,10 +413,7 @@ CudaGroup::Way& CudaGroup::way_of(const CollectiveCall& call, bool in_place) {
   }
   args.rounds = static_cast<std::uint32_t>(up(args.part_length, args.chunk_length));
   args.program_bytes = program.program_bytes;
-  args.max_operands = program.max_operands;
-  args.max_sends = program.max_sends;
-  args.max_steps = program.max_steps;
-  args.max_places = program.max_places;
+  args.room = program.room;
   args.programs = program.programs.data();
   const auto units = [&](int n) { return static_cast<std::size_t>(n) * call.count * element; };
   way->input_bytes = units(schedule::input_units(call.collective, size_, call.root, rank_));

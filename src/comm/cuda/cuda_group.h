@@ -59,10 +59,7 @@ class CudaGroup final : public DeviceGroup {
     std::shared_ptr<const schedule::Checked> checked;
     link::DeviceMemory programs;
     std::uint32_t program_bytes = 0;
-    std::uint32_t max_operands = 0;
-    std::uint32_t max_sends = 0;
-    std::uint32_t max_steps = 0;
-    std::uint32_t max_places = 0;
+    executor::ProgramRoom room;
     std::uint32_t max_chunks = 0;
   };
   // All of a launch but the buffers, for calls like the last one.
