@@ -157,7 +157,8 @@ fuzz: build/asan/build.ninja ## every fuzzer for FUZZ_SECONDS
 
 # Half a minute to some minutes a mutant, so that it is no part of CI. MUTANTS: how many; MUTANTS_LAYERS:
 # of which folders of src/, all when empty; MUTANTS_AGAIN: places (FILE or FILE:LINE) of what was tried, to
-# try these alone; MUTANTS_FRESH: 1 tries all again. Warnings refuse a mutant, as CI does.
+# try these alone, or `stale`: survivors and what stands in files that have changed; MUTANTS_FRESH: 1 tries
+# all again. Warnings refuse a mutant, as CI does.
 MUTANTS ?= 60
 MUTANTS_SEED ?= 1
 MUTANTS_LAYERS ?=

@@ -10,7 +10,9 @@ for nothing.
 
 What was tried stays in build/mutants/report.json: a second run of the same seed tries what survived
 and is not explained once more, and goes on with what is missing. MUTANTS_AGAIN="FILE:LINE" tries
-one place again, MUTANTS_FRESH=1 begins anew.
+one place again; MUTANTS_AGAIN=stale what survived unexplained and what stands in files that have
+changed, so that all is of one state of the sources; lines are followed by their text.
+MUTANTS_FRESH=1 begins anew.
 """
 
 from __future__ import annotations
@@ -77,6 +79,8 @@ TESTS: dict[str, tuple[str, ...]] = {
 
 # A header that more sources include than these takes minutes to try.
 MOST_USERS = 30
+# For --again: what is not known of the sources as they are.
+STALE = "stale"
 # Lines drawn for each mutant that counts, at most: where nearly nothing compiles, an end.
 MOST_DRAWN = 6
 
@@ -136,11 +140,20 @@ class Entry:
     mutant: Mutant
     source: str  # digest of the file that was changed
     verdict: Verdict
+    first: str = ""  # the verdict's state when it was tried first
+
+    def __post_init__(self) -> None:
+        self.first = self.first or self.verdict.state
 
     @property
     def counts(self) -> bool:
         """Whether a test could have failed."""
-        return self.verdict.state in ("noticed", "survived")
+        return counts(self.verdict.state)
+
+
+def counts(state: str) -> bool:
+    """Whether a test could have failed."""
+    return state in ("noticed", "survived")
 
 
 Reasons = dict[tuple[str, str, str], str]
@@ -162,7 +175,10 @@ def percent(part: int, whole: int) -> str:
 
 def report(entries: list[Entry], reasons: Reasons) -> str:
     """The table by layer, then each survivor."""
-    titles = ("layer", "drawn", "refused", "same code", "tried", "noticed", "survived", "explained")
+    titles = (
+        *("layer", "drawn", "refused", "same code", "gone"),
+        *("tried", "noticed", "survived", "explained", "at first"),
+    )
     rows: list[tuple[str, ...]] = [(*titles, "")]
     layers = [layer for layer in TESTS if any(entry.layer == layer for entry in entries)]
     for layer in [*layers, "all"]:
@@ -171,9 +187,10 @@ def report(entries: list[Entry], reasons: Reasons) -> str:
         count = sum(entry.counts for entry in of)
         survivors = [entry for entry in of if entry.verdict.state == "survived"]
         explained = sum(bool(explanation(entry.mutant, reasons)) for entry in survivors)
-        numbers = (len(of), state.count("refused"), state.count("same"), count)
+        numbers = (len(of), *map(state.count, ("refused", "same", "gone")), count)
         more = (state.count("noticed"), len(survivors), explained)
-        rows.append((layer, *map(str, numbers + more), percent(more[0], count)))
+        first = sum(entry.first == "noticed" for entry in of)
+        rows.append((layer, *map(str, (*numbers, *more, first)), percent(more[0], count)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         "  ".join(
@@ -182,28 +199,30 @@ def report(entries: list[Entry], reasons: Reasons) -> str:
         ).rstrip()
         for row in rows
     ]
-    noticed, explained = int(rows[-1][5]), int(rows[-1][7])
-    whole = int(rows[-1][4])
+    whole, noticed, _, explained, first = map(int, rows[-1][5:10])
+    first_whole = sum(counts(entry.first) for entry in entries)
     lines += [
         "",
         f"{noticed} of {whole} noticed, {percent(noticed, whole)}; "
         f"without the {explained} explained {noticed} of {whole - explained}, "
         f"{percent(noticed, whole - explained)}",
+        f"when tried first: {first} of {first_whole} noticed, {percent(first, first_whole)}",
     ]
     unsteady = [name for entry in entries for name in entry.verdict.unsteady]
     if unsteady:
         lines.append(f"failed, and passed when run alone: {', '.join(sorted(set(unsteady)))}")
-    for entry in entries:
-        if entry.verdict.state != "survived":
+    for entry in sorted(entries, key=lambda entry: layers.index(entry.layer)):
+        if entry.verdict.state not in ("survived", "gone"):
             continue
         mutant = entry.mutant
         lines += [
             "",
-            f"survived: {mutant.file}:{mutant.line} ({mutant.operator})",
+            f"{entry.verdict.state}: {mutant.file}:{mutant.line} ({mutant.operator})",
             f"- {mutant.was.strip()}",
             f"+ {mutant.now.strip()}",
-            f"  ran: {'; '.join(entry.verdict.ran)}",
         ]
+        if entry.verdict.ran:
+            lines.append(f"  ran: {'; '.join(entry.verdict.ran)}")
         if why := explanation(mutant, reasons):
             lines.append(f"  explained: {why}")
     return "\n".join(lines) + "\n"
@@ -223,7 +242,11 @@ class Kept:
         if read["seed"] == seed:
             self.entries = [
                 Entry(
-                    row["layer"], Mutant(**row["mutant"]), row["source"], Verdict(**row["verdict"])
+                    **{
+                        **row,
+                        "mutant": Mutant(**row["mutant"]),
+                        "verdict": Verdict(**row["verdict"]),
+                    }
                 )
                 for row in read["entries"]
             ]
@@ -235,16 +258,17 @@ class Kept:
                 return entry
         return None
 
-    def write(self, entries: list[Entry]) -> None:
-        """`entries` in place of those of the same mutants; others stay."""
-        mine = {(entry.layer, entry.mutant, entry.source) for entry in entries}
-        rest = [
-            entry for entry in self.entries if (entry.layer, entry.mutant, entry.source) not in mine
-        ]
+    def put(self, entry: Entry, before: Entry | None = None) -> None:
+        """Keeps `entry`, in the place of `before` if that was tried; writes the file."""
+        if before is None:
+            self.entries.append(entry)
+        else:
+            entry.first = before.first
+            self.entries[self.entries.index(before)] = entry
         what = {
             "seed": self.seed,
             "commit": self.commit,
-            "entries": [dataclasses.asdict(entry) for entry in entries + rest],
+            "entries": [dataclasses.asdict(entry) for entry in self.entries],
         }
         self.file.write_text(json.dumps(what, indent=1) + "\n")
 
@@ -305,6 +329,11 @@ class Trials:
         path = self.tree.root / file
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else ""
 
+    def text(self, file: str) -> str:
+        """Of a source, nothing where it is no more."""
+        path = self.tree.root / file
+        return path.read_text() if path.exists() else ""
+
     def entry_of(self, layer: str, mutant: Mutant) -> Entry:
         """What becomes of it. The layer was prepared."""
         steps = beside(self.tree.root, layer, mutant.file) + steps_of(layer)
@@ -332,30 +361,56 @@ def sampled(
         for mutant in drawn(mutants, f"{kept.seed} {layer}")[: MOST_DRAWN * each]:
             if sum(entry.counts for entry in of_layer) == each:
                 break
-            entry = kept.known(layer, mutant, trials.digest(mutant.file))
+            known = kept.known(layer, mutant, trials.digest(mutant.file))
+            entry = known
             hopeful = not explanation(mutant, reasons)
             if entry is None or (entry.verdict.state == "survived" and hopeful):
                 entry = trials.entry_of(layer, mutant)
+                kept.put(entry, known)
             of_layer.append(entry)
-            kept.write(entries + of_layer)
         entries += of_layer
-        head = f"Ropewalk {version()}: seed {kept.seed}, {each} changes of each layer"
-        kept.file.with_suffix(".txt").write_text(f"{head}\n\n{report(entries, reasons)}")
+        tell(kept, entries, f"{each} changes of each layer", reasons)
     return entries
 
 
-def once_more(trials: Trials, places: list[str], kept: Kept) -> list[Entry]:
-    """Tries what was tried before at these places, FILE or FILE:LINE, whatever became of it."""
+def tell(kept: Kept, entries: list[Entry], what: str, reasons: Reasons) -> None:
+    """Writes the report for readers."""
+    head = f"Ropewalk {version()}: seed {kept.seed}, {what}"
+    kept.file.with_suffix(".txt").write_text(f"{head}\n\n{report(entries, reasons)}")
+
+
+def followed(mutant: Mutant, text: str) -> Mutant | None:
+    """The same change of the line as it stands in `text`, the nearest of this wording."""
+    lines = enumerate(text.split("\n"), 1)
+    found = [line for line, words in lines if words.strip() == mutant.was.strip()]
+    if not found:
+        return None
+    line = min(found, key=lambda line: abs(line - mutant.line))
+    was = text.split("\n")[line - 1]
+    lead = was[: len(was) - len(was.lstrip())]
+    return dataclasses.replace(mutant, line=line, was=was, now=lead + mutant.now.lstrip())
+
+
+def once_more(trials: Trials, places: list[str], kept: Kept, reasons: Reasons) -> list[Entry]:
+    """Tries again what was tried at these places (FILE, FILE:LINE), or whatever is stale."""
     entries: list[Entry] = []
-    for entry in kept.entries:
-        mutant = entry.mutant
-        if mutant.file not in places and f"{mutant.file}:{mutant.line}" not in places:
+    for before in list(kept.entries):
+        mutant = before.mutant
+        same = before.source == trials.digest(mutant.file)
+        open_ = before.verdict.state == "survived" and not explanation(mutant, reasons)
+        stale = STALE in places and before.counts and (open_ or not same)
+        if not stale and not {mutant.file, f"{mutant.file}:{mutant.line}"} & {*places}:
             continue
-        if entry.source != trials.digest(mutant.file):
-            continue  # no line of the sources any more
-        trials.prepare(entry.layer)
-        entries.append(trials.entry_of(entry.layer, mutant))
-        kept.write(entries)
+        now = mutant if same else followed(mutant, trials.text(mutant.file))
+        if now is None:
+            entry = dataclasses.replace(before, verdict=Verdict("gone"))
+            print(told(entry), flush=True)
+        else:
+            trials.prepare(before.layer)
+            entry = trials.entry_of(before.layer, now)
+        entries.append(entry)
+        kept.put(entry, before)
+    tell(kept, kept.entries, f"as of {kept.commit}", reasons)
     return entries
 
 
@@ -364,7 +419,7 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=60, help="that count, over all layers")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--layers", nargs="*", default=[], choices=[*TESTS, []])
-    parser.add_argument("--again", nargs="*", default=[], metavar="FILE[:LINE]", help="only these")
+    parser.add_argument("--again", nargs="*", default=[], help="FILE[:LINE]... or stale")
     parser.add_argument("--fresh", action="store_true", help="forget what was tried before")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="of the compiler")
     parser.add_argument("--python", type=Path, default=Path(sys.executable))
@@ -390,7 +445,7 @@ def main() -> None:
     kept = Kept(folder / "report.json", options.seed, options.fresh, commit)
     trials = Trials(tree, folder / "baselines.json", options.jobs)
     if options.again:
-        entries = once_more(trials, options.again, kept)
+        entries = once_more(trials, options.again, kept, reasons)
     else:
         each = -(-options.mutants // len(layers))
         entries = sampled(trials, layers, each, kept, reasons)

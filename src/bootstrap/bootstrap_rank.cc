@@ -110,9 +110,10 @@ void BootstrapRank::abort(std::string_view reason) {
 // ---- links --------------------------------------------------------------------------------------
 
 void BootstrapRank::on_established(PeerLink& link) {
-  detector_.heard(link.peer);
+  const int peer = link.peer;
+  detector_.heard(peer);
   gossip_.on_link(link);
-  departure_.on_link(link.peer);
+  departure_.on_link(peer);
   joining_.on_link();
 }
 

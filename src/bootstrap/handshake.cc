@@ -87,16 +87,23 @@ std::array<std::byte, 16> Session::claims_bytes() const {
   return bytes;
 }
 
+// What this handshake shares with no other.
+std::vector<std::byte> Session::transcript() const {
+  WireWriter out;
+  out.raw(service_);
+  out.raw(server_nonce_);
+  out.raw(claims_bytes());
+  out.raw(client_nonce_);
+  return out.take();
+}
+
 Session::Hash Session::proof(const char* label) const {
   const auto key = subkey(secret_, kProofKey);
-  const std::array<std::byte, 16> claims = claims_bytes();
+  const std::vector<std::byte> shared = transcript();
   crypto_generichash_state state;
   crypto_generichash_init(&state, key.data(), key.size(), sizeof(Hash));
   crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(label), 6);
-  crypto_generichash_update(&state, service_.data(), service_.size());
-  crypto_generichash_update(&state, server_nonce_.data(), server_nonce_.size());
-  crypto_generichash_update(&state, as_chars(claims.data()), claims.size());
-  crypto_generichash_update(&state, client_nonce_.data(), client_nonce_.size());
+  crypto_generichash_update(&state, as_chars(shared.data()), shared.size());
   Hash hash{};
   crypto_generichash_final(&state, hash.data(), hash.size());
   return hash;
@@ -104,14 +111,11 @@ Session::Hash Session::proof(const char* label) const {
 
 void Session::derive_keys() {
   const auto key = subkey(secret_, kFrameKey);
-  const std::array<std::byte, 16> claims = claims_bytes();
+  const std::vector<std::byte> shared = transcript();
   std::array<unsigned char, 64> both{};
   crypto_generichash_state state;
   crypto_generichash_init(&state, key.data(), key.size(), both.size());
-  crypto_generichash_update(&state, service_.data(), service_.size());
-  crypto_generichash_update(&state, server_nonce_.data(), server_nonce_.size());
-  crypto_generichash_update(&state, as_chars(claims.data()), claims.size());
-  crypto_generichash_update(&state, client_nonce_.data(), client_nonce_.size());
+  crypto_generichash_update(&state, as_chars(shared.data()), shared.size());
   crypto_generichash_final(&state, both.data(), both.size());
   Hash& from_client = is_server_ ? receive_key_ : send_key_;
   Hash& from_server = is_server_ ? send_key_ : receive_key_;

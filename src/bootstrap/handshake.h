@@ -83,6 +83,7 @@ class Session {
   void on_challenge();
   void on_response();
   void on_proof();
+  [[nodiscard]] std::vector<std::byte> transcript() const;
   [[nodiscard]] Hash proof(const char* label) const;
   void derive_keys();
   std::array<std::byte, 16> claims_bytes() const;

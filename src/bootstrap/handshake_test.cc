@@ -74,6 +74,22 @@ TEST(Handshake, MessagesAreNotReadableOnTheWire) {
   EXPECT_EQ(std::search(wire.begin(), wire.end(), text.begin(), text.end()), wire.end());
 }
 
+// Frames are numbered from 0 on each connection: with the same keys two would share a nonce.
+TEST(Handshake, KeysAreNewOnEachConnection) {
+  std::vector<std::vector<std::byte>> frames;
+  for (int connection = 0; connection < 2; ++connection) {
+    Session client = Session::client(secret(1), kService, kClaims);
+    Session server = Session::server(secret(1), kService);
+    establish(client, server);
+    for (Session* end : {&client, &server}) {
+      end->send(bytes_of("the same"));
+      frames.push_back(take(*end));
+    }
+  }
+  std::sort(frames.begin(), frames.end());
+  EXPECT_EQ(std::adjacent_find(frames.begin(), frames.end()), frames.end());
+}
+
 TEST(Handshake, ServerRefusesAWrongSecretAndSaysNothing) {
   Session client = Session::client(secret(2), kService, kClaims);
   Session server = Session::server(secret(1), kService);
@@ -148,6 +164,21 @@ TEST(Handshake, AReplayedResponseIsRefused) {
   ASSERT_TRUE(server.established());
   Session other = Session::server(secret(1), kService);
   EXPECT_THROW(other.feed(response), Error);
+}
+
+// The server's challenge can be replayed with it: only the client's nonce is new.
+TEST(Handshake, AReplayedProofIsRefused) {
+  Session server = Session::server(secret(1), kService);
+  Session client = Session::client(secret(1), kService, kClaims);
+  const std::vector<std::byte> challenge = take(server);
+  client.feed(challenge);
+  server.feed(take(client));
+  const std::vector<std::byte> proof = take(server);
+  Session other = Session::client(secret(1), kService, kClaims);
+  other.feed(challenge);
+  EXPECT_THROW(other.feed(proof), Error);
+  client.feed(proof);
+  EXPECT_TRUE(client.established());
 }
 
 TEST(Handshake, ChangedReplayedAndSwappedFramesAreRefused) {

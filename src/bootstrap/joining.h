@@ -1,9 +1,10 @@
 // How a rank joins, through the root service of the unique id (root.h). Service thread only.
 //
-//   kConnecting   to the root, again where a connection ends before both ends have proven
-//   themselves kIntroduced   the root has this rank's record kLinking      the root has sent all
-//   records: connects to the next rank, awaits the previous one kLinked       the root knows that
-//   both links are there kDone         the root released all ranks, or joining failed
+// - kConnecting: to the root, again where a connection ends before both ends have proven themselves
+// - kIntroduced: the root has this rank's record
+// - kLinking: the root has sent all records: connects to the next rank, awaits the previous one
+// - kLinked: the root knows that both links are there
+// - kDone: the root released all ranks, or joining failed
 //
 // Each is followed by the next one or by kDone.
 #pragma once

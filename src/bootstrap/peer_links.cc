@@ -40,14 +40,6 @@ bool PeerLinks::awaits_link() const {
   });
 }
 
-PeerLinks::Position PeerLinks::add(int peer, bool outgoing) {
-  links_.emplace_back();
-  const Position link = std::prev(links_.end());
-  link->peer = peer;
-  link->outgoing = outgoing;
-  return link;
-}
-
 Connection::Owner PeerLinks::handlers(Position link) {
   return {[this, link] { establish(link); },
           [this, link](std::vector<std::byte>& message) {
@@ -70,7 +62,7 @@ void PeerLinks::connect(int peer) {
   const Service::Clock::duration limit = context_.phase() == RankPhase::kJoining
                                              ? Service::Clock::duration(Listener::kProofTime)
                                              : Service::Clock::duration(options.peer_loss_time) / 2;
-  const Position link = add(peer, true);
+  const Position link = links_.emplace(links_.end(), peer, true);
   try {
     link->connection =
         Connection::connect(context_.service, context_.record(peer).address,
@@ -97,7 +89,7 @@ void PeerLinks::accept(std::unique_ptr<Connection> connection) {
     context_.service.defer([gone = std::shared_ptr<Connection>(std::move(connection))] {});
     return;
   }
-  const Position link = add(claims.rank, false);
+  const Position link = links_.emplace(links_.end(), claims.rank, false);
   link->connection = std::move(connection);
   link->connection->set_owner(handlers(link));
   establish(link);

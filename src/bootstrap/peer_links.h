@@ -35,10 +35,11 @@ struct PeerLink {
     std::uint32_t confirmed = 0;  // of those received, as told to the peer
   };
 
+  PeerLink(int to, bool by_this_rank) : peer(to), outgoing(by_this_rank) {}
   [[nodiscard]] bool established() const noexcept { return state == State::kEstablished; }
 
-  int peer = -1;
-  bool outgoing = false;
+  int peer;
+  bool outgoing;  // this rank opened it
   State state = State::kConnecting;
   bool heard = false;         // something was received
   bool carried_data = false;  // from this rank, since the last kSync frame
@@ -91,7 +92,6 @@ class PeerLinks {
  private:
   using Position = std::list<PeerLink>::iterator;
 
-  Position add(int peer, bool outgoing);
   Connection::Owner handlers(Position link);
   void accept(std::unique_ptr<Connection> connection);
   void establish(Position link);

@@ -65,10 +65,7 @@ RW_API const char* rwWhyNoDevice(void) {
 }
 
 RW_API rwResult_t rwDeviceCount(int* count) {
-  return guarded("rwDeviceCount", [&] {
-    int& place = checked(count, "count");
-    place = comm::why_no_device().empty() ? comm::device_count() : 0;
-  });
+  return guarded("rwDeviceCount", [&] { checked(count, "count") = comm::device_count(); });
 }
 
 RW_API rwResult_t rwDeviceDescribe(int device, char** json) {

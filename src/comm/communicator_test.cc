@@ -13,6 +13,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -161,6 +162,27 @@ TEST(Communicator, SplitsByColorAndKey) {
     part->run(all_reduce(in, out));
     EXPECT_EQ(out[0], color == 0 ? 2.0F : 4.0F);
     part->finalize();
+  });
+}
+
+TEST(Communicator, ShrinksToThoseThatAreNotExcluded) {
+  Runtime runtime;
+  quiet(runtime);
+  with_ranks(4, runtime, [&](Communicator& comm) {
+    const std::set<int> excluded = {0, 2};
+    if (excluded.contains(comm.rank())) {
+      const auto [code, text] = error_of([&] { comm.shrink(excluded); });
+      EXPECT_EQ(code, Errc::kInvalidArgument) << text;
+      return;
+    }
+    const std::unique_ptr<Communicator> rest = comm.shrink(excluded);
+    EXPECT_EQ(rest->size(), 2);
+    EXPECT_EQ(rest->rank(), comm.rank() / 2);  // in their order
+    std::vector<float> in(1, static_cast<float>(comm.rank()));
+    std::vector<float> out(1);
+    rest->run(all_reduce(in, out));
+    EXPECT_EQ(out[0], 1.0F + 3.0F);
+    rest->finalize();
   });
 }
 

@@ -82,7 +82,7 @@ std::unique_ptr<DeviceGroup> attach_device(bootstrap::Bootstrap& bootstrap, cons
 /// Why GPUs cannot be used here; empty when they can.
 std::string why_no_device();
 
-/// GPUs that this process sees, where why_no_device() is empty. @throws Error kCuda
+/// GPUs that this process can use: 0 where why_no_device() says why. @throws Error kCuda
 int device_count();
 
 /// One GPU as JSON: device, name, bus_id, capability, total_bytes, free_bytes.

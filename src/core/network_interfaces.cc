@@ -127,6 +127,26 @@ std::vector<InterfaceAddress> choose_interfaces(const std::vector<InterfaceAddre
   return chosen;
 }
 
+std::vector<InterfaceAddress> one_of_each(const std::vector<InterfaceAddress>& all,
+                                          std::string_view filter) {
+  std::vector<InterfaceAddress> best;
+  for (const InterfaceAddress& candidate : all) {
+    if (!passes_filter(candidate.name, filter)) continue;
+    const auto same = std::find_if(best.begin(), best.end(), [&](const InterfaceAddress& other) {
+      return other.name == candidate.name;
+    });
+    if (same == best.end()) {
+      best.push_back(candidate);
+    } else if (preference(candidate) < preference(*same)) {
+      *same = candidate;
+    }
+  }
+  if (filter.empty() && !std::all_of(best.begin(), best.end(), is_last_choice)) {
+    std::erase_if(best, is_last_choice);
+  }
+  return best;
+}
+
 void throw_no_interface(const std::vector<InterfaceAddress>& all, std::string_view filter) {
   std::set<std::string> names;
   for (const InterfaceAddress& entry : all) names.insert(entry.name);

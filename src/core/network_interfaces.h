@@ -50,6 +50,11 @@ int preference(const InterfaceAddress& candidate);
 std::vector<InterfaceAddress> choose_interfaces(const std::vector<InterfaceAddress>& all,
                                                 std::string_view filter);
 
+/// Of each interface that passes the filter its best address, in the system's order. Without a
+/// filter the last choices only where there is nothing else.
+std::vector<InterfaceAddress> one_of_each(const std::vector<InterfaceAddress>& all,
+                                          std::string_view filter);
+
 /// Throws the Error of a `filter` that none of `all` passes, which it names: kInvalidArgument, or
 /// kSystem when the filter is empty.
 [[noreturn]] void throw_no_interface(const std::vector<InterfaceAddress>& all,

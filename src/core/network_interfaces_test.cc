@@ -55,6 +55,24 @@ TEST(Interfaces, PatternsMeanWhatNcclMeansByThem) {
             "eth10=10.0.1.1:1 ib0=10.0.2.1:1 docker0=172.17.0.1:1 lo=127.0.0.1:1 ");
 }
 
+TEST(Interfaces, EachInterfaceHasOneAddressTheBest) {
+  const std::vector<InterfaceAddress> all = {
+      made("eth0", "[fe80::1]:1"), made("lo", "127.0.0.1:1", true), made("eth0", "[fd00::1]:1"),
+      made("eth1", "10.0.1.1:1"),  made("eth0", "10.0.0.1:1"),      made("eth0", "10.0.0.2:1"),
+      made("eth1", "[fd00::2]:1"), made("docker0", "172.17.0.1:1"),
+  };
+  const auto chosen = [&](std::string_view filter) {
+    std::string text;
+    for (const InterfaceAddress& each : one_of_each(all, filter)) {
+      text += each.name + " " + each.address.text() + ", ";
+    }
+    return text;
+  };
+  EXPECT_EQ(chosen(""), "eth0 10.0.0.1:1, eth1 10.0.1.1:1, ");
+  EXPECT_EQ(chosen("docker,eth1"), "eth1 10.0.1.1:1, docker0 172.17.0.1:1, ");
+  EXPECT_EQ(chosen("ib"), "");
+}
+
 TEST(Interfaces, SubnetIsTheAddressUnderItsMask) {
   const auto subnet = [](const char* address, const char* mask) {
     return subnet_of(resolve(address).front(), resolve(mask).front());

@@ -64,14 +64,13 @@ FileDescriptor listen_on(const SocketAddress& address, SocketAddress* bound) {
 
 int connect_to(const FileDescriptor& socket, const SocketAddress& peer) noexcept {
   if (::connect(socket.get(), peer.get(), peer.length()) == 0) return 0;
-  return errno == EINTR ? EINPROGRESS : errno;  // it goes on after a signal
+  return errno == EINPROGRESS || errno == EINTR ? 0 : errno;  // it goes on after a signal
 }
 
 FileDescriptor start_connect(const SocketAddress& peer) {
   FileDescriptor socket = stream_socket(peer.family());
   set_no_delay(socket.get());
-  const int error = connect_to(socket, peer);
-  if (error != 0 && error != EINPROGRESS) {
+  if (const int error = connect_to(socket, peer); error != 0) {
     throw system_error(error, fmt::format("connect to {}", peer.text()));
   }
   return socket;
@@ -106,7 +105,9 @@ FileDescriptor accept_from(const FileDescriptor& listener, SocketAddress* from, 
 std::string system_words(int error) { return std::generic_category().message(error); }
 
 bool wait_ready(int fd, short events, int timeout_ms) noexcept {
-  pollfd entry{fd, events, 0};
+  pollfd entry{};
+  entry.fd = fd;
+  entry.events = events;
   return ::poll(&entry, 1, timeout_ms) > 0;
 }
 

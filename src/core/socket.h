@@ -23,8 +23,8 @@ void bind_to(const FileDescriptor& socket, const SocketAddress& address);
 /// unless that is nullptr. @throws Error kSystem naming the address
 FileDescriptor listen_on(const SocketAddress& address, SocketAddress* bound);
 
-/// Starts to connect. @return 0 when it is connected, EINPROGRESS while it becomes so (wait for
-///         POLLOUT, then ask connect_error()), else the errno of connect(2)
+/// Starts to connect: wait for POLLOUT, then ask connect_error().
+/// @return 0, or the errno of connect(2) when it cannot even begin
 int connect_to(const FileDescriptor& socket, const SocketAddress& peer) noexcept;
 /// A new socket that starts to connect. @throws Error kSystem naming the address
 FileDescriptor start_connect(const SocketAddress& peer);

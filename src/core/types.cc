@@ -1,5 +1,7 @@
 #include "core/types.h"
 
+#include <algorithm>
+
 namespace ropewalk {
 namespace {
 
@@ -15,14 +17,6 @@ constexpr std::array<std::string_view, kNumRedOps> kRedOpNames = {"sum", "prod",
 constexpr std::array<std::string_view, kNumCollectives> kCollectiveNames = {
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce",
     "all_to_all", "gather",     "scatter",        "sendrecv"};
-
-template <typename Enum, std::size_t N>
-std::optional<Enum> parse(const std::array<std::string_view, N>& names, std::string_view text) {
-  for (std::size_t i = 0; i < N; ++i) {
-    if (names[i] == text) return static_cast<Enum>(i);
-  }
-  return std::nullopt;
-}
 
 }  // namespace
 
@@ -61,21 +55,10 @@ std::string_view name(Collective collective) noexcept {
   return kCollectiveNames[static_cast<std::size_t>(collective)];
 }
 
-std::optional<DataType> parse_data_type(std::string_view text) noexcept {
-  // nccl-tests' short names, which its -d option and its tables use.
-  if (text == "half") return DataType::kFloat16;
-  if (text == "float") return DataType::kFloat32;
-  if (text == "double") return DataType::kFloat64;
-  if (text == "f8e4m3") return DataType::kFloat8e4m3;
-  if (text == "f8e5m2") return DataType::kFloat8e5m2;
-  return parse<DataType>(kDataTypeNames, text);
-}
-std::optional<RedOp> parse_red_op(std::string_view text) noexcept {
-  if (text == "mulsum") return RedOp::kPreMulSum;
-  return parse<RedOp>(kRedOpNames, text);
-}
 std::optional<Collective> parse_collective(std::string_view text) noexcept {
-  return parse<Collective>(kCollectiveNames, text);
+  const auto found = std::find(kCollectiveNames.begin(), kCollectiveNames.end(), text);
+  if (found == kCollectiveNames.end()) return std::nullopt;
+  return static_cast<Collective>(found - kCollectiveNames.begin());
 }
 
 bool reduces(Collective collective) noexcept {

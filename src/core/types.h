@@ -87,8 +87,7 @@ std::string_view name(CarriedType type) noexcept;
 std::string_view name(RedOp op) noexcept;
 std::string_view name(Collective collective) noexcept;
 
-std::optional<DataType> parse_data_type(std::string_view text) noexcept;
-std::optional<RedOp> parse_red_op(std::string_view text) noexcept;
+/// The collective of this name(), if any.
 std::optional<Collective> parse_collective(std::string_view text) noexcept;
 
 /// True for all_reduce, reduce_scatter and reduce.

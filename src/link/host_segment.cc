@@ -53,12 +53,14 @@ std::byte* HostSegment::beside_links(std::size_t bytes) {
   return memory_.data() + layout_.link_bytes();
 }
 
-bool HostSegment::peek(int channel, int source, int destination, std::size_t offset,
-                       std::span<std::byte> to) {
-  RW_ASSERT(offset + to.size() <= layout_.link_stride());
+std::optional<executor::SlotHeader> HostSegment::peek(int channel, int source, int destination,
+                                                      std::size_t offset) const {
+  executor::SlotHeader header{};
+  RW_ASSERT(offset + sizeof header <= layout_.link_stride());
   const std::size_t place = offset_of(channel, source, destination) + offset;
-  const ssize_t got = pread(memory_.fd(), to.data(), to.size(), static_cast<off_t>(place));
-  return got >= 0 && static_cast<std::size_t>(got) == to.size();
+  const ssize_t got = pread(memory_.fd(), &header, sizeof header, static_cast<off_t>(place));
+  if (got != static_cast<ssize_t>(sizeof header)) return std::nullopt;
+  return header;
 }
 
 }  // namespace ropewalk::link

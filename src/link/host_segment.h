@@ -6,7 +6,7 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
+#include <optional>
 
 #include "core/shared_memory.h"
 #include "executor/fifo.h"
@@ -38,9 +38,10 @@ class HostSegment {
   /// the same place. @throws Error kSystem when there is no memory for it
   std::byte* beside_links(std::size_t bytes);
 
-  /// Copies some of that link's memory, from `offset` on. A link that nobody has used reads as
-  /// zeros and takes no memory. @return false if it could not be read
-  bool peek(int channel, int source, int destination, std::size_t offset, std::span<std::byte> to);
+  /// The slot header at `offset` of that link's memory, as it is now. A link that nobody has used
+  /// reads as zeros and takes no memory. @return nothing if it could not be read
+  [[nodiscard]] std::optional<executor::SlotHeader> peek(int channel, int source, int destination,
+                                                         std::size_t offset) const;
 
   [[nodiscard]] int fd() const noexcept { return memory_.fd(); }
   [[nodiscard]] const Layout& layout() const noexcept { return layout_; }

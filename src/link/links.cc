@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstddef>
 #include <optional>
-#include <span>
 
 #include "core/error.h"
 #include "core/guarded_write.h"
@@ -170,12 +169,12 @@ std::vector<Links::Untaken> Links::untaken(bool unasked) {
       if (memory_receives_.contains({channel, peer})) continue;
       // The first chunk stays where it is until it is taken. Twice: the number says that the rest
       // is there, as with an end of the link.
-      executor::SlotHeader slot{};
-      const auto bytes = std::as_writable_bytes(std::span(&slot, 1));
       const std::size_t offset = shape_.header_offset(1);
-      if (!segment_->peek(channel, source, self, offset, bytes) || slot.sequence != 1) continue;
+      const auto first = segment_->peek(channel, source, self, offset);
+      if (!first.has_value() || first->sequence != 1) continue;
       std::atomic_thread_fence(std::memory_order_acquire);
-      if (segment_->peek(channel, source, self, offset, bytes)) found.push_back({peer, slot.tag});
+      const auto whole = segment_->peek(channel, source, self, offset);
+      if (whole.has_value()) found.push_back({peer, whole->tag});
     }
   }
   return found;

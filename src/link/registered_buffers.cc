@@ -128,9 +128,7 @@ std::uint64_t RegisteredBuffers::add(const BufferRange& buffer, Deadline deadlin
   }
   bootstrap_.all_gather(std::as_writable_bytes(std::span(seen)), n * sizeof(std::uint64_t),
                         deadline);
-  Own own;
-  own.begin = address_of(buffer.begin);
-  own.bytes = buffer.bytes;
+  Own own{address_of(buffer.begin), buffer.bytes, {}, {}};
   for (std::size_t r = 0; r < n; ++r) {
     own.seen_at.push_back(seen[r * n + rank]);
     // Ranks of one process have the same addresses.
@@ -138,7 +136,7 @@ std::uint64_t RegisteredBuffers::add(const BufferRange& buffer, Deadline deadlin
     const void* begin = here ? pointer_to(offers[r].begin) : opened[r].get();
     own.reached.push_back({begin, begin == nullptr ? 0 : offers[r].bytes});
   }
-  own_[number] = std::move(own);
+  own_.emplace(number, std::move(own));
   if (std::any_of(opened.begin(), opened.end(), [](const auto& one) { return one != nullptr; })) {
     opened_[number] = std::move(opened);
   }

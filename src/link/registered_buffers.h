@@ -99,8 +99,8 @@ class RegisteredBuffers {
 
  private:
   struct Own {
-    std::uint64_t begin = 0;
-    std::uint64_t bytes = 0;
+    std::uint64_t begin;
+    std::uint64_t bytes;
     std::vector<std::uint64_t> seen_at;  // by rank: its address there; 0: not seen
     std::vector<BufferRange> reached;
   };

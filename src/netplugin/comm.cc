@@ -29,6 +29,12 @@ std::uint32_t first_generation() noexcept {
   return next.fetch_add(0x9e3779b1, std::memory_order_relaxed);
 }
 
+// `memory` may be null.
+transport::ReceiveBuffer buffer_of(const Part& part, const Memory* memory) noexcept {
+  return {part.data, part.bytes, part.tag,
+          memory == nullptr ? nullptr : memory->registration.get()};
+}
+
 }  // namespace
 
 Comm& comm_of_request(const Comms& comms, const void* request) {
@@ -186,8 +192,7 @@ void* Comm::receive(std::span<const Part> parts) {
   std::array<Memory*, kGroup> memories{};
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].bytes > 0) memories[i] = &memory_of(parts[i]);
-    buffers[i] = {parts[i].data, parts[i].bytes, parts[i].tag,
-                  memories[i] == nullptr ? nullptr : memories[i]->registration.get()};
+    buffers[i] = buffer_of(parts[i], memories[i]);
   }
   if (full()) return nullptr;
   try {
@@ -210,8 +215,7 @@ void* Comm::flush(std::span<const Part> parts) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     Memory* memory = all_memories_.find(parts[i].memory);
     if (memory != nullptr && memory->comm == handle_) memories[i] = memory;
-    buffers[i] = {parts[i].data, parts[i].bytes, 0,
-                  memories[i] == nullptr ? nullptr : memories[i]->registration.get()};
+    buffers[i] = buffer_of(parts[i], memories[i]);
   }
   try {
     auto request = (*receiver)->flush(std::span(buffers).first(parts.size()));

@@ -1,5 +1,7 @@
 #include "plan/channel_rings.h"
 
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,6 +17,9 @@
 
 namespace ropewalk::plan {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 Plan plan_by(const topology::Topology& machine, NicRule rule) {
   ChannelRequest request;
@@ -138,8 +143,11 @@ TEST(NicReport, JudgesAHostAloneAsAPair) {
 TEST(ChannelRings, RefusesWhatHasNoChannels) {
   const topology::Topology machine = topology::testing::machine("rccl-4gpu-4nic-x2");
   ChannelRequest request;
-  request.host = 2;
-  EXPECT_THROW(make_channels(machine, request), Error);
+  for (const int host : {-1, 2}) {
+    request.host = host;
+    const std::string wanted = fmt::format("has 2 hosts, not one with number {}", host);
+    EXPECT_THAT([&] { make_channels(machine, request); }, ThrowsMessage<Error>(HasSubstr(wanted)));
+  }
   request.host = 0;
   request.channels = 99;
   EXPECT_THROW(make_channels(machine, request), Error);

@@ -242,9 +242,8 @@ class Compiler {
     }
     std::set<Fraction> changes;
     for (std::vector<const Pair*>& trees : of_root) {
-      std::stable_sort(trees.begin(), trees.end(), [](const Pair* a, const Pair* b) {
-        return a->source->weight > b->source->weight;
-      });
+      std::ranges::stable_sort(trees, std::greater(),
+                               [](const Pair* pair) { return pair->source->weight; });
       Fraction end = 0;
       for (const Pair* pair : trees) changes.insert(end += pair->source->weight);
     }

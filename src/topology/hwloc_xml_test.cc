@@ -30,6 +30,11 @@ std::string complaint(const std::string& text) {
   return "";
 }
 
+TEST(HwlocXml, WhatHasNoElementIsRefusedAtItsEnd) {
+  EXPECT_THAT(complaint("\n"), StartsWith("t.xml: line 2: "));
+  EXPECT_THAT(complaint(""), StartsWith("t.xml: line 1: "));
+}
+
 TEST(HwlocXml, ReadsSwitchesGpusAndNics) {
   const Topology topology = recorded("dgx1-like");
   EXPECT_EQ(topology.gpus().size(), 8U);

@@ -22,17 +22,18 @@ XmlFile::XmlFile(std::string_view text, std::string_view origin, bool decode_ent
   const pugi::xml_parse_result result =
       document_.load_buffer(text_.data(), text_.size(), options, pugi::encoding_utf8);
   if (!result) {
-    const auto end = text_.begin() +
-                     std::clamp<std::ptrdiff_t>(result.offset, 0, static_cast<long>(text_.size()));
-    const auto line = 1 + std::count(text_.begin(), end, '\n');
-    throw Error(Errc::kInvalidArgument, "{}: line {}: {}", origin, line, result.description());
+    throw Error(Errc::kInvalidArgument, "{}: line {}: {}", origin,
+                line_at(static_cast<std::size_t>(result.offset)), result.description());
   }
 }
 
+std::size_t XmlFile::line_at(std::size_t offset) const {
+  const std::string_view before = std::string_view(text_).substr(0, offset);
+  return static_cast<std::size_t>(1 + std::count(before.begin(), before.end(), '\n'));
+}
+
 std::size_t XmlFile::line_of(const pugi::xml_node& where) const {
-  const auto offset = std::clamp<std::ptrdiff_t>(where.offset_debug(), 0,
-                                                 static_cast<std::ptrdiff_t>(text_.size()));
-  return static_cast<std::size_t>(1 + std::count(text_.begin(), text_.begin() + offset, '\n'));
+  return line_at(static_cast<std::size_t>(where.offset_debug()));
 }
 
 void XmlFile::refuse(const pugi::xml_node& where, const std::string& what) const {

@@ -32,6 +32,8 @@ class XmlFile {
   [[nodiscard]] double number(const pugi::xml_node& element, const char* attribute) const;
 
  private:
+  [[nodiscard]] std::size_t line_at(std::size_t offset) const;
+
   std::string text_;
   std::string origin_;
   pugi::xml_document document_;

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 
+#include "core/error.h"
 #include "core/log.h"
 #include "tune/host_pricing.h"
 
@@ -69,6 +70,7 @@ Choice Tuner::cheapest(Collective collective, int root, std::size_t unit_bytes) 
                                  std::pair(best->first.predicted_seconds, best->second);
     if (better) best.emplace(std::move(choice), i);
   }
+  RW_ASSERT(best.has_value());
   Choice choice = std::move(best->first);
   set_schedule(choice, collective, root, all[best->second]);
   return choice;

@@ -515,3 +515,13 @@ def test_config_tuning(program: Program, tmp_path: Path) -> None:
     done = program("--set", f"TUNING_FILE={tmp_path}/t.json", "config", "--tuning", "--ranks", "3")
     assert done.returncode == 0, done.stderr
     assert "all_reduce" in json.loads(done.stdout)["choices"]
+
+
+def test_choices_know_whether_ranks_copy_once(program: Program, tmp_path: Path) -> None:
+    for single_copy, some in [("auto", True), ("off", False)]:
+        words = ["--set", f"TUNING_FILE={tmp_path}/t.json", "--set", f"SINGLE_COPY={single_copy}"]
+        done = program(*words, "config", "--tuning", "--ranks", "3")
+        assert done.returncode == 0, done.stderr
+        choices = json.loads(done.stdout)["choices"]
+        by_address = [row["address_chunk_bytes"] for rows in choices.values() for row in rows]
+        assert any(by_address) is some

@@ -261,6 +261,14 @@ def test_a_text_must_have_a_place(name: str, types: tuple[Any, ...]) -> None:
         check(getattr(library(), name)(*before, None))
 
 
+@pytest.mark.parametrize(
+    "name", [name for name, types in _PROTOTYPES.items() if types == (Comm, _TEXT_OUT)]
+)
+def test_a_text_of_a_communicator_must_have_a_place(alone: Communicator, name: str) -> None:
+    with pytest.raises(ropewalk.ArgumentError, match=r"^(json|text|xml|report): NULL$"):
+        check(getattr(library(), name)(alone.c_handle, None))
+
+
 def test_a_schedule_that_cannot_be() -> None:
     with pytest.raises(ropewalk.ArgumentError, match="zigzag"):
         ropewalk.schedule.make("all_reduce", "zigzag", 4)

@@ -151,8 +151,9 @@ def test_report_counts_what_is_explained_and_says_so() -> None:
     states = ["noticed", "noticed", "noticed", "survived", "survived", "refused", "same"]
     entries = [entry(line, state) for line, state in enumerate(states)]
     text = mutants.report(entries, {("src/core/a.cc", "x3 < b;", "x3 <= b;"): "never equal"})
-    assert text.splitlines()[1].split() == ["core", "7", "1", "1", "5", "3", "2", "1", "60%"]
+    assert text.splitlines()[1].split() == ["core", *"711053213", "60%"]
     assert "3 of 5 noticed, 60%; without the 1 explained 3 of 4, 75%" in text
+    assert "when tried first: 3 of 5 noticed, 60%" in text
     assert "survived: src/core/a.cc:3 (boundary)\n- x3 < b;\n+ x3 <= b;\n  ran: core_test" in text
     assert text.count("explained: never equal") == 1
 
@@ -161,13 +162,16 @@ def test_what_was_tried_is_kept_by_seed_and_source(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     mutant = Mutant("src/core/a.cc", 3, "logic", "a && b;", "a || b;")
     entry = mutants.Entry("core", mutant, "digest", trial.Verdict("noticed", by="A.b"))
-    mutants.Kept(file, 1, fresh=False).write([entry])
+    mutants.Kept(file, 1, fresh=False).put(entry)
     again = mutants.Kept(file, 1, fresh=False)
     assert again.known("core", mutant, "digest") == entry
     assert again.known("core", mutant, "changed since") is None
     other = mutants.Entry("comm", mutant, "digest", trial.Verdict("survived"))
-    again.write([other])
-    assert len(mutants.Kept(file, 1, fresh=False).entries) == 2
+    again.put(other)
+    noticed = mutants.Entry("comm", mutant, "digest", trial.Verdict("noticed"))
+    again.put(noticed, other)
+    assert mutants.Kept(file, 1, fresh=False).entries == [entry, noticed]
+    assert [kept.first for kept in again.entries] == ["noticed", "survived"]
     assert mutants.Kept(file, 2, fresh=False).entries == []
     assert mutants.Kept(file, 1, fresh=True).entries == []
 
@@ -184,30 +188,53 @@ class NoticedNow(mutants.Trials):
     def digest(self, file: str) -> str:
         return f"digest of {file}"
 
+    def text(self, file: str) -> str:
+        return {"c.cc": "\n\n  a && b;\n", "d.cc": "a and b;\n"}[file]
+
     def entry_of(self, layer: str, mutant: Mutant) -> mutants.Entry:
         return mutants.Entry(layer, mutant, self.digest(mutant.file), trial.Verdict("noticed"))
 
 
 def test_places_are_tried_again(tmp_path: Path) -> None:
-    def survivor(file: str, line: int) -> mutants.Entry:
-        mutant = Mutant(file, line, "logic", "a && b;", "a || b;")
-        return mutants.Entry("core", mutant, f"digest of {file}", trial.Verdict("survived"))
-
-    survivors = [survivor("a.cc", 3), survivor("a.cc", 4), survivor("b.cc", 3), survivor("c.cc", 1)]
-    survivors[3].source = "changed since"
-    file = tmp_path / "report.json"
-    mutants.Kept(file, 1, fresh=False).write(survivors)
     trials = NoticedNow()
-    kept = mutants.Kept(file, 1, fresh=False)
-    tried = mutants.once_more(trials, ["a.cc:4", "b.cc", "c.cc"], kept)
+    kept = kept_survivors(tmp_path / "report.json")
+    tried = mutants.once_more(trials, ["a.cc:4", "b.cc"], kept, {})
     assert [(entry.mutant.file, entry.mutant.line) for entry in tried] == [("a.cc", 4), ("b.cc", 3)]
     assert trials.prepared == ["core", "core"]
-    states = {
-        (entry.mutant.file, entry.mutant.line): entry.verdict.state
-        for entry in mutants.Kept(file, 1, fresh=False).entries
-    }
-    wanted = {("a.cc", 3): "survived", ("c.cc", 1): "survived"}
-    assert states == {("a.cc", 4): "noticed", ("b.cc", 3): "noticed", **wanted}
+    assert states_of(kept) == ["survived", "noticed", "noticed", "survived", "survived", "noticed"]
+
+
+def test_what_is_stale_is_tried_again_where_its_line_stands_now(tmp_path: Path) -> None:
+    kept = kept_survivors(tmp_path / "report.json")
+    reasons = {("a.cc", "a && b;", "a || b;"): "never both"}
+    mutants.once_more(NoticedNow(), [mutants.STALE], kept, reasons)
+    # Explained; b.cc has a survivor; c.cc was changed, and d.cc has no such line any more.
+    assert states_of(kept) == ["survived", "survived", "noticed", "noticed", "gone", "noticed"]
+    assert kept.entries[3].mutant == Mutant("c.cc", 3, "logic", "  a && b;", "  a || b;")
+    assert [entry.first for entry in kept.entries] == [*["survived"] * 5, "noticed"]
+    text = (tmp_path / "report.txt").read_text()
+    assert "3 of 5 noticed" in text and "when tried first: 1 of 6 noticed" in text
+    assert "gone: d.cc:1 (logic)\n- a && b;\n+ a || b;\n" in text
+
+
+def kept_survivors(file: Path) -> mutants.Kept:
+    def entry(name: str, line: int, source: str, state: str = "survived") -> mutants.Entry:
+        mutant = Mutant(name, line, "logic", "a && b;", "a || b;")
+        return mutants.Entry("core", mutant, source, trial.Verdict(state))
+
+    kept = mutants.Kept(file, 1, fresh=False)
+    for name, line in [("a.cc", 3), ("a.cc", 4), ("b.cc", 3)]:
+        kept.put(entry(name, line, f"digest of {name}"))
+    for name in ("c.cc", "d.cc"):
+        kept.put(entry(name, 1, "changed since"))
+    kept.put(entry("e.cc", 1, "digest of e.cc", "noticed"))
+    return mutants.Kept(file, 1, fresh=False)
+
+
+def states_of(kept: mutants.Kept) -> list[str]:
+    read = mutants.Kept(kept.file, kept.seed, fresh=False)
+    assert read.entries == kept.entries
+    return [entry.verdict.state for entry in read.entries]
 
 
 PROJECT = """\

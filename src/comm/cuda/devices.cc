@@ -7,6 +7,7 @@
 namespace ropewalk::comm {
 
 int device_count() {
+  if (!why_no_device().empty()) return 0;
   int count = 0;
   executor::check_cuda(cudaGetDeviceCount(&count), "counting the GPUs");
   return count;

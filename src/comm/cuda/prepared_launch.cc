@@ -39,10 +39,7 @@ DevicePrograms& LaunchMaker::programs(const tune::Choice& choice) {
       flagged ? executor::pack_flagged(programs) : executor::pack(programs);
   entry.memory = blocks_.copy(packed.bytes);
   entry.program_bytes = packed.stride;
-  entry.max_operands = packed.max_operands;
-  entry.max_sends = packed.max_sends;
-  entry.max_steps = packed.max_steps;
-  entry.max_places = packed.max_places;
+  entry.room = packed.room;
   entry.max_chunks = packed.max_chunks;
   entry.given = choice.algorithm == tune::kGivenSchedule;
   entry.checked = choice.schedule;
@@ -133,10 +130,7 @@ std::unique_ptr<PreparedLaunch> LaunchMaker::make(const CollectiveCall& call, co
   walker.address_bytes = launch->direct ? kAddressBytes : ~std::size_t{0};
   cut(*launch, programs);
   args.program_bytes = programs.program_bytes;
-  args.max_operands = programs.max_operands;
-  args.max_sends = programs.max_sends;
-  args.max_steps = programs.max_steps;
-  args.max_places = programs.max_places;
+  args.room = programs.room;
   args.programs = programs.memory->data();
   args.output_bytes = extent.output_bytes;
   launch->kernel = executor::cuda_kernel(choice.protocol, call.type, call.op, combines);

@@ -21,10 +21,7 @@ struct DevicePrograms {
   bool given = false;  // by the user
   std::shared_ptr<link::DeviceBlock> memory;
   std::uint32_t program_bytes = 0;
-  std::uint32_t max_operands = 0;
-  std::uint32_t max_sends = 0;
-  std::uint32_t max_steps = 0;
-  std::uint32_t max_places = 0;
+  executor::ProgramRoom room;
   std::uint32_t max_chunks = 0;
 };
 

@@ -137,7 +137,7 @@ TEST(Block, ReadsTheCountersAsTheLastLaunchHasKeptThem) {
   }
 }
 
-// Two ranks exchange `bytes`, over both channels.
+// Two ranks exchange `bytes`, over both channels, in two launches one after the other.
 std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address) {
   Machine machine(2, 2, protocol, FifoShape{4, 4, 240});
   Control control;
@@ -146,12 +146,9 @@ std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address
   std::vector<TwiceMapped> mapped;
   std::vector<MessageArgs> args(2);
   for (std::size_t r = 0; r < 2; ++r) {
-    for (std::size_t i = 0; i < bytes; ++i) {
-      out[r].push_back(static_cast<std::byte>(i * 7 + i / 256 + r));
-    }
+    out[r].resize(bytes);
     in[r].resize(bytes);
     mapped.emplace_back(std::max<std::size_t>(bytes, 1));
-    std::copy(out[r].begin(), out[r].end(), mapped[r].data());
     MessageArgs& a = args[r];
     for (LaunchLinks& links : a.links) {
       links.sends = machine.sends(r);
@@ -176,26 +173,34 @@ std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address
       message.sends = message.visible = m == 1;
     }
   }
-  std::vector<std::thread> threads;
-  std::vector<std::unique_ptr<HostBlockShared>> blocks;
-  std::vector<std::unique_ptr<MessageShared>> shared;
-  for (std::size_t r = 0; r < 2; ++r) {
-    for (std::uint32_t b = 0; b < 4; ++b) {
-      blocks.push_back(std::make_unique<HostBlockShared>(kThreads));
-      shared.push_back(std::make_unique<MessageShared>());
-      for (unsigned t = 0; t < kThreads; ++t) {
-        threads.emplace_back(
-            [&a = args[r], b, t, group = blocks.back().get(), memory = shared.back().get()] {
-              HostBlock block(*group, t, a.links[0]);
-              run_message(block, a, b, *memory);
-            });
+  std::size_t wrong = 0;
+  for (std::size_t launch = 0; launch < 2; ++launch) {
+    for (std::size_t r = 0; r < 2; ++r) {
+      for (std::size_t i = 0; i < bytes; ++i) {
+        out[r][i] = static_cast<std::byte>(i * 7 + i / 256 + r + 31 * launch);
+      }
+      std::copy(out[r].begin(), out[r].end(), mapped[r].data());
+    }
+    std::vector<std::thread> threads;
+    std::vector<std::unique_ptr<HostBlockShared>> blocks;
+    std::vector<std::unique_ptr<MessageShared>> shared;
+    for (std::size_t r = 0; r < 2; ++r) {
+      for (std::uint32_t b = 0; b < 4; ++b) {
+        blocks.push_back(std::make_unique<HostBlockShared>(kThreads));
+        shared.push_back(std::make_unique<MessageShared>());
+        for (unsigned t = 0; t < kThreads; ++t) {
+          threads.emplace_back(
+              [&a = args[r], b, t, group = blocks.back().get(), memory = shared.back().get()] {
+                HostBlock block(*group, t, a.links[0]);
+                run_message(block, a, b, *memory);
+              });
+        }
       }
     }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(control.abort, 0U);
+    for (std::size_t r = 0; r < 2; ++r) wrong += in[r] == out[1 - r] ? 0 : 1;
   }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(control.abort, 0U);
-  std::size_t wrong = 0;
-  for (std::size_t r = 0; r < 2; ++r) wrong += in[r] == out[1 - r] ? 0 : 1;
   if (protocol != Protocol::kSimple) return wrong;
   for (const std::uint64_t address : machine.given_addresses()) {
     EXPECT_TRUE(mapped[0].shows(address) || mapped[1].shows(address));
@@ -276,6 +281,23 @@ TEST(Block, TellsSoThoughDataCarriesNoTags) {
     EXPECT_NE(stop.own.root, stop.theirs.root);
     EXPECT_EQ(stop.peer, stop.theirs.root);
   }
+}
+
+TEST(Block, PackingTellsTheRoomThatProgramsNeed) {
+  const auto room_of = [](Protocol protocol, int ranks) {
+    const schedule::Schedule s =
+        schedule::compile("two_shot", {Collective::kAllReduce, ranks, 0, 1});
+    const schedule::CheckReport report = schedule::check(s);
+    return pack_for(protocol, {make_program(s, report, 0, 0)}).room;
+  };
+  // A rank alone copies its input, of which two_shot makes one part.
+  EXPECT_EQ(room_of(Protocol::kSimple, 1).max_operands, 1U);
+  EXPECT_EQ(room_of(Protocol::kSimple, 1).max_sends, 0U);
+  // Of three parts one is combined from all ranks' and goes to both others.
+  EXPECT_EQ(room_of(Protocol::kSimple, 3).max_operands, 3U);
+  EXPECT_EQ(room_of(Protocol::kSimple, 3).max_sends, 2U);
+  EXPECT_EQ(room_of(Protocol::kSimple, 3).max_steps, 0U);
+  EXPECT_EQ(room_of(Protocol::kLl, 3).max_sends, 0U);
 }
 
 TEST(Block, PackingCountsTheChunksOfEachLink) {

@@ -139,6 +139,16 @@ RW_HOST_DEVICE bool called_otherwise(const Block& block, const LaunchLinks& link
   return false;
 }
 
+/// What the largest of a launch's programs need of a block's memory.
+struct ProgramRoom {
+  // Of protocol simple.
+  std::uint32_t max_operands = 0;  ///< of any step
+  std::uint32_t max_sends = 0;
+  // Of the others.
+  std::uint32_t max_steps = 0;   ///< of any program
+  std::uint32_t max_places = 0;  ///< of any program
+};
+
 /// A collective: block b runs channel b. Divisions are made on the host: they take a GPU long.
 struct LaunchArgs {
   LaunchLinks links;
@@ -152,12 +162,8 @@ struct LaunchArgs {
   std::size_t chunk_length = 0;  ///< elements
   std::uint32_t rounds = 0;
   std::uint32_t program_bytes = 0;  ///< of the largest program, a multiple of 16
-  // Of protocol simple.
-  std::uint32_t max_operands = 0;
-  std::uint32_t max_sends = 0;
-  // Of the others.
-  std::uint32_t max_steps = 0;
-  std::uint32_t max_places = 0;
+  ProgramRoom room;
+  // Of the protocols other than simple.
   std::uint32_t slot_stride = 0;        ///< bytes from slot to slot
   std::uint32_t chunk_stride = 0;       ///< bytes from chunk to chunk in a slot
   const std::byte* programs = nullptr;  ///< one each program_bytes
@@ -194,10 +200,10 @@ RW_HOST_DEVICE inline std::size_t shared_bytes(const LaunchArgs& args, Protocol 
   const std::size_t ends =
       args.program_bytes + args.links.num_ranks * (sizeof(BlockSendEnd) + sizeof(BlockReceiveEnd));
   if (protocol != Protocol::kSimple) {
-    return ends + args.max_steps * sizeof(FlaggedShape) +
-           args.max_places * (sizeof(FlaggedPlace) + sizeof(FlaggedOrigin));
+    return ends + args.room.max_steps * sizeof(FlaggedShape) +
+           args.room.max_places * (sizeof(FlaggedPlace) + sizeof(FlaggedOrigin));
   }
-  return ends + stage_bytes(args.max_operands, args.max_sends);
+  return ends + stage_bytes(args.room.max_operands, args.room.max_sends);
 }
 
 /// A send to, or a receive from, one peer. Both ends choose the protocol, the channels and the

@@ -104,8 +104,8 @@ Piece flagged(const Program& program, PackedPrograms& packed) {
   header.num_places = static_cast<std::uint32_t>(places.size());
   header.sends_to = sent.mask();
   header.receives_from = received.mask();
-  packed.max_steps = std::max(packed.max_steps, header.num_steps);
-  packed.max_places = std::max(packed.max_places, header.num_places);
+  packed.room.max_steps = std::max(packed.room.max_steps, header.num_steps);
+  packed.room.max_places = std::max(packed.room.max_places, header.num_places);
   packed.max_chunks = std::max({packed.max_chunks, sent.most(), received.most()});
   Piece piece;
   piece.put(&header, 1);
@@ -120,8 +120,8 @@ PackedPrograms pack(const std::vector<Program>& programs) {
   PackedPrograms packed;
   std::vector<Piece> pieces;
   for (const Program& program : programs) {
-    packed.max_operands = std::max(packed.max_operands, program.max_operands);
-    packed.max_sends = std::max(packed.max_sends, program.max_sends);
+    packed.room.max_operands = std::max(packed.room.max_operands, program.max_operands);
+    packed.room.max_sends = std::max(packed.room.max_sends, program.max_sends);
     // A block finds its links by the peer's rank.
     std::vector<std::int32_t> operands = program.operands;
     for (std::int32_t& operand : operands) operand = peer_of(program, operand);

@@ -14,13 +14,8 @@ namespace ropewalk::executor {
 struct PackedPrograms {
   std::vector<std::byte> bytes;
   std::uint32_t stride = 0;  ///< LaunchArgs::program_bytes
-  // Of PackedPrograms.
-  std::uint32_t max_operands = 0;  ///< of any step
-  std::uint32_t max_sends = 0;
-  // Of FlaggedPrograms.
-  std::uint32_t max_steps = 0;   ///< of any program
-  std::uint32_t max_places = 0;  ///< of any program
-  std::uint32_t max_chunks = 0;  ///< of any link in a round
+  ProgramRoom room;
+  std::uint32_t max_chunks = 0;  ///< of FlaggedPrograms: of any link in a round
 };
 /// PackedPrograms, for protocol simple.
 PackedPrograms pack(const std::vector<Program>& programs);

@@ -115,7 +115,7 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
     strand.kept_sends = kept_sends;
     strand.kept_receives = kept_receives;
     strand.stages = reinterpret_cast<BlockStage*>(room);
-    if (block.thread() == 0) (void)lay_stages(room, args.max_operands, args.max_sends);
+    if (block.thread() == 0) (void)lay_stages(room, args.room.max_operands, args.room.max_sends);
     strand.num_links = n;
     block.prologue();
     read_counters(block, strand, args);
@@ -139,8 +139,9 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
     strand.kept_sends = kept_sends;
     strand.kept_receives = kept_receives;
     strand.num_links = n;
-    strand.shapes = reinterpret_cast<FlaggedShape*>(take(args.max_steps * sizeof(FlaggedShape)));
-    strand.at = reinterpret_cast<FlaggedPlace*>(take(args.max_places * sizeof(FlaggedPlace)));
+    strand.shapes =
+        reinterpret_cast<FlaggedShape*>(take(args.room.max_steps * sizeof(FlaggedShape)));
+    strand.at = reinterpret_cast<FlaggedPlace*>(take(args.room.max_places * sizeof(FlaggedPlace)));
     strand.origins = reinterpret_cast<FlaggedOrigin*>(room);
     strand.slot_stride = args.slot_stride;
     strand.chunk_stride = args.chunk_stride;

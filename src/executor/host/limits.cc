@@ -125,24 +125,24 @@ double rate(std::size_t bytes, double seconds) {
 // ---- memory -------------------------------------------------------------------------------------
 
 std::vector<BandwidthPoint> measure_bandwidth(Seconds budget) {
-  constexpr std::array<std::size_t, 6> kWorkingSets = {
-      std::size_t{24} << 10, std::size_t{256} << 10, std::size_t{1} << 20,
-      std::size_t{4} << 20,  std::size_t{16} << 20,  std::size_t{192} << 20};
-  const Pages pages(kWorkingSets.back());
+  // What a copy reads; it writes as much.
+  constexpr std::array<std::size_t, 6> kHalves = {std::size_t{12} << 10,   std::size_t{128} << 10,
+                                                  std::size_t{512} << 10,  std::size_t{2048} << 10,
+                                                  std::size_t{8192} << 10, std::size_t{96} << 20};
+  const Pages pages(2 * kHalves.back());
   const detail::CopyKernel copy_kernel = detail::copy_kernel();
-  const Seconds share = budget / static_cast<double>(3 * kWorkingSets.size());
+  const Seconds share = budget / static_cast<double>(3 * kHalves.size());
   std::vector<BandwidthPoint> points;
-  for (const std::size_t working_set : kWorkingSets) {
+  for (const std::size_t half : kHalves) {
     BandwidthPoint point;
-    point.working_set = working_set;
-    const std::size_t half = working_set / 2;
+    point.working_set = 2 * half;
     std::byte* const first = pages.data();
     void* const second = first + half;
     point.memcpy_bytes_per_second =
         rate(half, smallest_seconds(share, [&] { std::memcpy(second, first, half); }));
     point.streaming_bytes_per_second =
         rate(half, smallest_seconds(share, [&] { copy_kernel(&second, 1, first, half, true); }));
-    const std::size_t third = working_set / 3 / 64 * 64;
+    const std::size_t third = point.working_set / 3 / 64 * 64;
     const void* const sources[] = {first, first + third};
     void* const destination = first + 2 * third;
     CombineArgs args;

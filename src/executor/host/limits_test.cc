@@ -23,6 +23,9 @@ TEST(Limits, AreMeasuredAndPlausible) {
     EXPECT_TRUE(is_positive(point.combine_bytes_per_second));
     EXPECT_TRUE(i == 0 || point.working_set > limits.bandwidth[i - 1].working_set);
   }
+  // Within a core's first cache, and beyond all caches.
+  EXPECT_EQ(limits.bandwidth.front().working_set, std::size_t{24} << 10);
+  EXPECT_EQ(limits.bandwidth.back().working_set, std::size_t{192} << 20);
   EXPECT_EQ(limits.cached_copy_bytes_per_second(),
             limits.bandwidth.front().memcpy_bytes_per_second);
   EXPECT_EQ(limits.uncached_combine_bytes_per_second(),

@@ -202,10 +202,7 @@ inline LaunchArgs make_args(const Case& test, const PackedPrograms& programs, Ma
   args.visible = ~0U;
   args.links.num_ranks = static_cast<std::uint32_t>(s.num_ranks);
   args.program_bytes = programs.stride;
-  args.max_operands = programs.max_operands;
-  args.max_sends = programs.max_sends;
-  args.max_steps = programs.max_steps;
-  args.max_places = programs.max_places;
+  args.room = programs.room;
   if (test.protocol != Protocol::kSimple) {
     const std::size_t whole = test.protocol == Protocol::kLl ? 8 : 8 * kLineWords;
     args.chunk_stride = static_cast<std::uint32_t>(

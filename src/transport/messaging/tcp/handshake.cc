@@ -238,16 +238,14 @@ TcpConnector::TcpConnector(const Interface& interface, const Target& target, Opt
       own.set_port(0);
       bind_to(attempt.socket, own);
     }
-    check(attempt, connect_to(attempt.socket, target_.address));
+    check(connect_to(attempt.socket, target_.address));
   }
 }
 
-void TcpConnector::check(Attempt& attempt, int error) const {
-  attempt.connected = error == 0;
-  if (error != 0 && error != EINPROGRESS) {
-    throw Error(Errc::kPeerLost, "{}",
-                system_error(error, fmt::format("connect to {}", target_.address.text())).what());
-  }
+void TcpConnector::check(int error) const {
+  if (error == 0) return;
+  throw Error(Errc::kPeerLost, "{}",
+              system_error(error, fmt::format("connect to {}", target_.address.text())).what());
 }
 
 std::unique_ptr<SendConnection> TcpConnector::poll() {
@@ -258,7 +256,8 @@ std::unique_ptr<SendConnection> TcpConnector::poll() {
   bool all = true;
   for (Attempt& attempt : attempts_) {
     if (!attempt.connected && wait_ready(attempt.socket.get(), POLLOUT, 0)) {
-      check(attempt, connect_error(attempt.socket));
+      check(connect_error(attempt.socket));
+      attempt.connected = true;
     }
     all = all && attempt.connected;
   }

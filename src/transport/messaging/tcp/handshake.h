@@ -75,7 +75,7 @@ class TcpConnector final : public Connector {
     bool connected = false;
   };
   // `error`: what connecting returned so far.
-  void check(Attempt& attempt, int error) const;
+  void check(int error) const;
 
   Target target_;
   Options options_;

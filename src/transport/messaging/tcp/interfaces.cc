@@ -2,7 +2,6 @@
 
 #include <net/if.h>
 
-#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <system_error>
@@ -34,23 +33,8 @@ void read_sysfs(Interface& interface) {
 
 std::vector<Interface> find_interfaces(std::string_view filter) {
   const std::vector<InterfaceAddress> all = interface_addresses();
-  std::vector<InterfaceAddress> best;  // of each interface, in the system's order
-  for (const InterfaceAddress& candidate : all) {
-    if (!passes_filter(candidate.name, filter)) continue;
-    const auto same = std::find_if(best.begin(), best.end(), [&](const InterfaceAddress& other) {
-      return other.name == candidate.name;
-    });
-    if (same == best.end()) {
-      best.push_back(candidate);
-    } else if (preference(candidate) < preference(*same)) {
-      *same = candidate;
-    }
-  }
-  if (filter.empty()) {
-    if (!std::all_of(best.begin(), best.end(), is_last_choice)) std::erase_if(best, is_last_choice);
-  } else if (best.empty()) {
-    throw_no_interface(all, filter);
-  }
+  const std::vector<InterfaceAddress> best = one_of_each(all, filter);
+  if (best.empty() && !filter.empty()) throw_no_interface(all, filter);
   std::vector<Interface> found;
   for (const InterfaceAddress& chosen : best) {
     Interface interface;

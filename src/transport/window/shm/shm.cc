@@ -79,13 +79,15 @@ class ShmPath final : public HostPath {
   // The connecting end; it becomes ready when the other end's greeting comes.
   ShmPath(FileDescriptor socket, SharedMemory window, const Secret& secret,
           std::size_t remote_bytes)
-      : socket_(std::move(socket)), window_(std::move(window)), remote_bytes_(remote_bytes) {
-    const pid_t pid = checked_peer(socket_.get());
-    process_ = open_pidfd(pid);
+      : socket_(std::move(socket)),
+        window_(std::move(window)),
+        remote_bytes_(remote_bytes),
+        peer_(checked_peer(socket_.get())) {
+    process_ = open_pidfd(peer_);
     send_greeting(socket_.get(), make_greeting(secret, probe_.address()), window_.fd());
     capabilities_.piece_bytes = kPieceBytes;
     capabilities_.why_no_pull = "only a receiver copies";
-    capabilities_.pull_needs_owner = pid == getpid();
+    capabilities_.pull_needs_owner = peer_ == getpid();
   }
 
   // The accepting end.
@@ -206,7 +208,7 @@ class ShmPath final : public HostPath {
   std::optional<SharedMemory> remote_;
   std::size_t remote_bytes_;
   std::byte* remote_data_ = nullptr;
-  pid_t peer_ = 0;
+  pid_t peer_;
   ProbeAddress peer_probe_;
   bool same_process_ = false;
   Capabilities capabilities_;
