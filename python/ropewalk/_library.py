@@ -38,6 +38,12 @@ class OwnedHandle(ctypes.c_void_p):
         if self.value is not None:
             self.free(self)
 
+    def __reduce__(self) -> NoReturn:
+        """Refuses, for pickle and copy: what a copy points to would be freed twice."""
+        raise errors.NotCopiedError(
+            f"a {type(self).__name__} cannot be pickled or copied; the object that holds it can"
+        )
+
 
 class TopologyHandle(OwnedHandle):
     """rwTopology_t."""
@@ -160,7 +166,6 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwTopologyFree": (TopologyHandle,),
     "rwTopologyDiscover": (_TOPOLOGY_OUT,),
     "rwTopologyRead": (_TEXT, _TEXT, _TOPOLOGY_OUT),
-    "rwTopologyReadFile": (_TEXT, _TOPOLOGY_OUT),
     "rwTopologySynthetic": (_TEXT, _TOPOLOGY_OUT),
     "rwTopologyPresets": (_TEXT_OUT,),
     "rwTopologyReplicate": (TopologyHandle, _INT, _INT, _TOPOLOGY_OUT),
