@@ -135,6 +135,12 @@ def test_copies_without_trees_are_as_good(machine: Topology, take: Callable[[Any
             _ = each.trees
 
 
+@pytest.mark.parametrize("take", [copy.copy, copy.deepcopy])
+def test_copies_in_one_process_share_the_handle(plan: Plan, take: Callable[[Any], Any]) -> None:
+    assert take(plan).c_handle is plan.c_handle
+    assert take(plan.topology).c_handle is plan.topology.c_handle
+
+
 def test_a_deep_copy_has_lists_of_its_own(machine: Topology) -> None:
     nodes = copy.deepcopy(machine).nodes
     nodes.clear()
