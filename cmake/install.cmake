@@ -1,4 +1,4 @@
-# Installation: the library, the public header, pkg-config and CMake package files.
+# Installation: the library, the public headers, pkg-config and CMake package files.
 #
 # The component `runtime` is the library alone; the Python wheel takes that one.
 include(GNUInstallDirs)

@@ -148,6 +148,16 @@ if(capi_sources)
   if(NOT RW_SANITIZE)  # whose functions are in the program
     target_link_options(ropewalk PRIVATE -Wl,--no-undefined)
   endif()
+  # Tests of the C API as programs have it: by its headers and the library's exports.
+  file(GLOB capi_tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/capi/*_test.cc)
+  if(RW_TESTS AND capi_tests)
+    add_executable(capi_test ${capi_tests})
+    target_link_libraries(capi_test PRIVATE ropewalk rw_options GTest::gtest GTest::gtest_main)
+    target_compile_definitions(capi_test PRIVATE RW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+    rw_test_options(capi_test)
+    rw_precompile(capi_test test)
+    gtest_discover_tests(capi_test DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
+  endif()
 endif()
 
 # NCCL's API over the same layers, where GPUs can be used: a library that takes the place of

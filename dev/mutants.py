@@ -68,8 +68,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "comm": ("comm_test", "diagnose_test", "faults_test", "algorithms_test", "collectives errors"),
     "diagnose": ("diagnose_test", "bench_table doctor"),
     "capi": (
+        "capi_test",
         "collectives errors types interrupts",
-        "bench_table topology planning microbench",
+        "bench_table topology planning handles microbench",
         "bench_threads",
         "cli",
     ),

@@ -3,7 +3,7 @@
 They are libropewalk.so, the network plugin libnccl-net-ropewalk.so under all of its names, the
 program ropewalk-check-plugin and, where there is CUDA, libnccl.so.2. Where SimGrid is,
 ropewalk-simgrid comes too, but not SimGrid itself: it would be the largest part of the wheel by
-far, for one command that does without.
+far, for one command that does without. The C API's headers are in the package's folder include.
 
 The package is pure Python over ctypes, so that one wheel per platform serves every Python version.
 RW_BUILD_DIR names a build folder to use, as the Makefile does; otherwise build/wheel is made. (Not
@@ -113,7 +113,7 @@ class RopewalkBuildHook(BuildHookInterface[Any]):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Adds the libraries and names the platform. An editable install builds nothing."""
+        """Adds libraries and headers and names the platform. An editable install builds nothing."""
         if version == "editable":
             return
         root = Path(self.root)
@@ -129,6 +129,8 @@ class RopewalkBuildHook(BuildHookInterface[Any]):
             # The file itself under the name that the loader asks for.
             place = f"ropewalk/lib/{PLUGIN_LINKS.get(path.name, '')}{path.name}"
             build_data["force_include"][str(path.resolve())] = place
+        for header in (root / "include" / "ropewalk").glob("*.h"):
+            build_data["force_include"][str(header)] = f"ropewalk/include/ropewalk/{header.name}"
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{platform}"
         build_data["pure_python"] = False

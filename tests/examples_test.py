@@ -100,8 +100,17 @@ def expect_sums(program: Path, prefix: Path) -> None:
     assert run_ranks([str(program)], 3, extra).strip() == "3 ranks: 3 6 9 12"
 
 
+def expect_plans(program: Path, prefix: Path) -> None:
+    machine = ROOT / "tests" / "topologies" / "dgx1v.json"
+    extra = {"LD_LIBRARY_PATH": str(library_folder(prefix))}
+    for name in ("dgx-a100", str(machine)):
+        said = run_ranks([str(program), name], 1, extra).splitlines()
+        assert said[0].startswith("1000 bytes: ") and '"valid":true' in said[3], said
+        assert said[4].startswith("a schedule of "), said
+
+
 def test_c_example_by_pkg_config(installed: Path, tmp_path: Path) -> None:
-    for name in ("all_reduce.c", "Makefile"):
+    for name in ("all_reduce.c", "plan.c", "Makefile"):
         (tmp_path / name).write_bytes((ROOT / "examples" / "c" / name).read_bytes())
     environment = {**os.environ, "PKG_CONFIG_PATH": str(library_folder(installed) / "pkgconfig")}
     subprocess.run(
@@ -111,6 +120,7 @@ def test_c_example_by_pkg_config(installed: Path, tmp_path: Path) -> None:
         stdout=subprocess.DEVNULL,
     )
     expect_sums(tmp_path / "all_reduce", installed)
+    expect_plans(tmp_path / "plan", installed)
 
 
 def test_c_example_by_cmake(installed: Path, tmp_path: Path) -> None:
@@ -121,3 +131,4 @@ def test_c_example_by_cmake(installed: Path, tmp_path: Path) -> None:
     )
     subprocess.run(["ninja", "-C", str(tmp_path)], check=True, stdout=subprocess.DEVNULL)
     expect_sums(tmp_path / "all_reduce", installed)
+    expect_plans(tmp_path / "plan", installed)

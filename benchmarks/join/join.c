@@ -121,10 +121,10 @@ static void ask_for_machine(Shared* shared, int rank, rwComm_t comm) {
   pthread_barrier_wait(&shared->barrier);
   if (rank == 0) shared->ask_s = now_s();
   pthread_barrier_wait(&shared->barrier);
-  char* topology = NULL;
+  rwTopology_t topology = NULL;
   require(rwCommTopology(comm, &topology), "rwCommTopology");
   shared->rank[rank].knows_s = now_s();
-  rwFreeText(topology);
+  rwTopologyFree(topology);
 }
 
 static void join_and_leave(Shared* shared, int rank) {

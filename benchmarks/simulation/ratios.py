@@ -25,25 +25,23 @@ NEAR = 0.955
 NIC_MESSAGES = 1.2e5
 
 
-def ratio(plan: str, machine: str, most_messages: float, engine: str) -> float:
+def ratio(plan: planning.Plan, most_messages: float, engine: str) -> float:
     """Simulated rate of a message that takes a second, as a share of the analytic one."""
-    rate = json.loads(plan)["rate_gbps"]
     report = simulation.simulate(
-        plan, machine, message_bytes=rate * 1e9, most_messages=most_messages, engine=engine
+        plan, message_bytes=plan.rate_gbps * 1e9, most_messages=most_messages, engine=engine
     )
     return float(report["ratio"])
 
 
 def row(machine: topology.Topology, plane: str | None, operation: str, simgrid: bool) -> str:
     plan = planning.plan(machine, operation, plane=plane)
-    text = plan.to_json()
     for messages in MESSAGES:
-        builtin = ratio(text, machine.to_json(), messages, "builtin")
+        builtin = ratio(plan, messages, "builtin")
         if builtin >= NEAR:
             break
     cells = f"{plan.rate_gbps:9.3f}{messages:>10.0f}{builtin:>10.4f}"
     if simgrid:
-        cells += f"{ratio(text, machine.to_json(), messages, 'simgrid'):>10.4f}"
+        cells += f"{ratio(plan, messages, 'simgrid'):>10.4f}"
     return cells
 
 
@@ -107,7 +105,7 @@ def main() -> None:
             simulated = [
                 simulation.simulate(
                     json.dumps(plan),
-                    pair.to_json(),
+                    pair,
                     message_bytes=1e10,
                     most_messages=NIC_MESSAGES,
                     engine=engine,

@@ -4,6 +4,9 @@
  * place of `nccl`. Differences: a call on host memory blocks unless it is given a request, and
  * every error has a text (rwGetLastError).
  *
+ * Machines as graphs are in topology.h, plans for them in plan.h, what tools measure, try and
+ * compute in diagnostics.h.
+ *
  * Threads: a communicator may be used by one thread at a time; different communicators by different
  * threads at once. A call while another thread is in one gets rwInvalidUsage, and the communicator
  * stays whole. (Two calls that begin within the same few nanoseconds may both run; the communicator
@@ -296,24 +299,6 @@ RW_API void rwFreeText(char* text);
 /* The text form of the schedule of a collective ("all_reduce") by an algorithm ("ring"). */
 RW_API rwResult_t rwScheduleMake(const char* collective, const char* algorithm, int nranks,
                                  int root, int channels, char** text);
-/* The text form of a micro-benchmark: `pattern` is "chain", "fan-in", "fan-out", "mimo" or
- * "multi-chain", `test` is "forward", "reduce-forward" or "reduce-broadcast". `width` counts
- * sources, sinks, leaves or chains, `length` the ranks of a chain; what a pattern does not use is
- * ignored. */
-RW_API rwResult_t rwScheduleMicrobench(const char* pattern, const char* test, int width, int length,
-                                       char** text);
-/* The text form of the schedule that a plan's JSON ("ropewalk-plan/1") describes: its trees become
- * channels by weight. */
-RW_API rwResult_t rwScheduleFromPlan(const char* plan, char** text);
-/* How long a plan (JSON) or a schedule (text form) takes on a topology, by the built-in flow-level
- * engine. `request` is JSON: {"subject": TEXT, "topology": TEXT, "bytes": N, ...}; the report too
- * (docs/simulation.md has the fields of both). */
-RW_API rwResult_t rwSimulate(const char* request, char** report);
-/* Which NIC serves which channel of a topology (JSON): the published rules and the balanced one,
- * what each reaches, the graph file for NCCL, the environment to set. `request` is JSON:
- * {"host": N, "measured": {NIC: GB/s}, "channels": N, "one_rail": BOOL, "graph": TEXT}, all
- * optional; the report too (docs/nic-balance.md has the fields). */
-RW_API rwResult_t rwNicReport(const char* topology, const char* request, char** report);
 /* Parses and checks. *report is JSON: accepted, defects[], in_place, links[], longest_path, and the
  * schedule itself. A refused schedule is a result, not an error; unreadable text is an error. */
 RW_API rwResult_t rwScheduleCheck(const char* text, char** report);
@@ -354,69 +339,6 @@ RW_API rwResult_t rwCommSetTimeout(rwComm_t comm, int64_t timeout_us);
 RW_API rwResult_t rwSettingSet(const char* name, const char* value, const char* source);
 /* JSON list of all settings: name, type, default, allowed, help, value, source. */
 RW_API rwResult_t rwSettingsDescribe(char** json);
-/* JSON of the cost model's constants for this machine, measured when `measure` is not 0 and they
- * are not yet known: constants, file, and for each collective the choice per size. */
-RW_API rwResult_t rwTuningDescribe(int nranks, int measure, char** json);
-
-/* ---- measuring ------------------------------------------------------------------------------ */
-
-/* A timed loop inside the library, so that the caller's language adds nothing to it. */
-typedef struct {
-  size_t size; /* sizeof(rwMeasureSpec_t), for later growth */
-  const char* collective;
-  size_t count; /* as in the collective's call */
-  rwDataType_t type;
-  rwRedOp_t op; /* of reducing collectives; rwNumOps: pre-multiplied sum, by scalars of its own */
-  int root;     /* -1: every rank in turn */
-  int in_place;
-  int warmup;     /* iterations before */
-  int iterations; /* timed */
-  int operations; /* in each iteration, one after the other; 0 is 1 */
-  int check;      /* so many verified rounds after the timed loop, with fresh data */
-  int barrier; /* 1: after each operation, its time counts; 3: after each iteration, its time does
-                  not count (nccl-tests' -z) */
-  size_t unalign;            /* buffers begin so many elements after the start of a page */
-  double* iteration_seconds; /* NULL, or takes `iterations` numbers: the seconds per operation in
-                                each iteration of this rank */
-  int device; /* 0: host memory; 1: memory of the rank's GPU, on a stream of its own */
-  int graphs; /* with `device`: capture all iterations in a CUDA graph and time this many launches
-               * of it; 0: enqueue each operation */
-  int registered; /* with `device`: 1 registers input and output first (rwCommWindowRegister) */
-} rwMeasureSpec_t;
-
-typedef struct {
-  double seconds_avg; /* per operation: mean over iterations, then mean over ranks */
-  double seconds_min; /* smallest and largest mean of a rank */
-  double seconds_max;
-  double seconds_rank0; /* mean of rank 0 */
-  uint64_t wrong;       /* elements that differ from the expected value, over all ranks */
-  char algorithm[32];   /* what ran */
-} rwMeasureResult_t;
-
-/* Collective: all ranks of `comm` call with equal specs. Every rank gets the same result. Inputs
- * are small integers, so that every order of reduction gives the same bits. */
-RW_API rwResult_t rwMeasure(rwComm_t comm, const rwMeasureSpec_t* spec, rwMeasureResult_t* result);
-/* The same for `ncomms` different ranks of one communicator, of which this thread makes each call
- * in one group. Other threads and processes call for theirs, with however many. iteration_seconds
- * are those of the group. What is wrong with `comms` or `spec` changes nothing; after any other
- * error all of `comms` are broken, so that none waits for another. */
-RW_API rwResult_t rwMeasureGroup(const rwComm_t* comms, int ncomms, const rwMeasureSpec_t* spec,
-                                 rwMeasureResult_t* result);
-
-/* Bandwidth and latency between all GPUs that this process sees, and between each and the host, as
- * JSON: gpus[], peer_access[][], matrices[], host[]. Copies are of `bytes`, a multiple of 16, and
- * timed over `repetitions`. Switches peer access on and off: for processes in which no communicator
- * has a GPU. */
-RW_API rwResult_t rwMeasurePeers(size_t bytes, int repetitions, char** json);
-
-/* Tries one path of this machine by moving data over it. `request` is JSON: {"path": "list"}, which
- * gives interfaces[], gpus[] and why_no_gpu, or {"path": PATH, "name": TEXT, "devices": [N...]}
- * with PATH one of shared-memory, interface (name), rdma, sisci, gpu (one device), gpu-pair (two),
- * which gives checks[]: what, outcome (passed, degraded, failed, skipped), found, cause, gbps,
- * latency_us. Forks, and a broken driver may hold it for ever: for a process of its own, of one
- * thread. */
-RW_API rwResult_t rwProbe(const char* request, char** json);
-
 #ifdef __cplusplus
 }
 #endif

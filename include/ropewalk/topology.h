@@ -1,12 +1,19 @@
 /* Ropewalk's C API: machines as graphs.
  *
- * A topology is a text: JSON of the schema "gpu-topology/1" (docs/topology.md has every field).
- * Functions take and give such texts; what they give is the caller's, for rwFreeText.
- * rwTopologyDiscover looks at this host, and rwCommTopology and rwCommPlacement tell of a
- * communicator; all others are pure: no device, clock or environment.
+ * A topology is a handle, made from a text, a file, a short string or what this host has, and
+ * freed with rwTopologyFree. It is converted to JSON of the schema "gpu-topology/1"
+ * (docs/topology.md has every field) and back without loss. Texts that functions give are the
+ * caller's, for rwFreeText. rwTopologyReadFile reads a file, rwTopologyDiscover looks at this host,
+ * and rwCommTopology and rwCommPlacement tell of a communicator; all others are pure: no device,
+ * clock or environment.
+ *
+ * A topology never changes: what changes something gives a new one, and any number of threads may
+ * use one at once. It belongs to no process: a forked child may use and free its copy. Nothing may
+ * use it while, or after, it is freed.
  *
  * Results are those of ropewalk.h; rwInvalidArgument has a text that names file, line or JSON path
- * (rwGetLastError(NULL)). Threads: any number at once, where nothing else is said.
+ * (rwGetLastError(NULL)). What a call gives is set on success only. Threads: any number at once,
+ * where nothing else is said.
  */
 #ifndef ROPEWALK_TOPOLOGY_H_
 #define ROPEWALK_TOPOLOGY_H_
@@ -17,48 +24,69 @@
 extern "C" {
 #endif
 
+typedef struct rwTopology* rwTopology_t;
+
+/* Frees. Plans and topologies that were made from it stay. NULL is fine. */
+RW_API rwResult_t rwTopologyFree(rwTopology_t topology);
+
+/* ---- making one ----------------------------------------------------------------------------- */
+
 /* This host: by hwloc where its library is, Linux' sysfs, and NVML. What could not be seen is in
  * "assumptions", and never an error. */
-RW_API rwResult_t rwTopologyDiscover(char** json);
+RW_API rwResult_t rwTopologyDiscover(rwTopology_t* topology);
 
 /* A file's text of any form that can be read, told apart by how it begins: the JSON itself, NCCL's
  * topology XML (as of NCCL_TOPO_DUMP_FILE, RCCL's too), hwloc's XML. `origin` is what messages call
- * it. Gives the canonical JSON: fields in a fixed order. */
-RW_API rwResult_t rwTopologyRead(const char* text, const char* origin, char** json);
+ * it. */
+RW_API rwResult_t rwTopologyRead(const char* text, const char* origin, rwTopology_t* topology);
+
+/* The same of a file. Messages call it by its path; one that cannot be read is rwInvalidArgument.
+ */
+RW_API rwResult_t rwTopologyReadFile(const char* path, rwTopology_t* topology);
 
 /* A machine from a short string, as "2x(8gpu nvswitch) 8nic" or "dgx-a100". */
-RW_API rwResult_t rwTopologySynthetic(const char* description, char** json);
+RW_API rwResult_t rwTopologySynthetic(const char* description, rwTopology_t* topology);
 
-/* The machines that have names: [{"name", "parts", "help"}]. */
+/* The machines that have names: JSON [{"name", "parts", "help"}]. */
 RW_API rwResult_t rwTopologyPresets(char** json);
 
 /* `hosts` copies of a one-host machine, their NICs joined by one network, or by one network for
  * each NIC place (`rails` not 0). */
-RW_API rwResult_t rwTopologyReplicate(const char* topology, int hosts, int rails, char** json);
+RW_API rwResult_t rwTopologyReplicate(rwTopology_t topology, int hosts, int rails,
+                                      rwTopology_t* made);
 
 /* The machine with the links of one plane only (`plane` NULL: all), and without GPUs that are not
  * in `ranks` (NULL: all); ranks[i] becomes rank i. */
-RW_API rwResult_t rwTopologySelect(const char* topology, const char* plane, const int* ranks,
-                                   int nranks, char** json);
+RW_API rwResult_t rwTopologySelect(rwTopology_t topology, const char* plane, const int* ranks,
+                                   int nranks, rwTopology_t* made);
+
+/* ---- asking it ------------------------------------------------------------------------------ */
+
+/* The canonical JSON: fields in a fixed order, a node and a link per line. Equal machines have
+ * equal texts, and rwTopologyRead of it gives an equal machine. */
+RW_API rwResult_t rwTopologyJson(rwTopology_t topology, char** json);
 
 /* The matrix of `nvidia-smi topo -m` for one host, or for all (`host` -1):
  * {"devices": [{"id", "label", "cpus", "numa"}], "cells": [["X", "NV18", ...], ...]}. Cells are X,
  * NV<lanes>, XG<lanes> (xGMI), PIX, PXB, PHB, NODE, SYS, NET, and - for no way but
  * through another GPU. */
-RW_API rwResult_t rwTopologyMatrix(const char* topology, int host, char** json);
+RW_API rwResult_t rwTopologyMatrix(rwTopology_t topology, int host, char** json);
 
 /* One host as a file for NCCL_TOPO_FILE: {"text", "notes"}, notes being what was invented or cannot
  * be said. */
-RW_API rwResult_t rwTopologyNcclXml(const char* topology, int host, char** json);
+RW_API rwResult_t rwTopologyNcclXml(rwTopology_t topology, int host, char** json);
 
 /* What belongs to each of `local_size` ranks on a host, by local rank:
  * [{"gpu", "cpu", "numa", "cpus", "nics", "nic_path"}], ids of nodes; absent is null. */
-RW_API rwResult_t rwTopologyPlace(const char* topology, int host, int local_size, char** json);
+RW_API rwResult_t rwTopologyPlace(rwTopology_t topology, int host, int local_size, char** json);
+
+/* ---- communicators and launchers ------------------------------------------------------------ */
 
 /* The machine that a communicator's ranks run on: all hosts' topologies as one, found or kept while
- * joining, or what the setting TOPOLOGY names. Equal on all ranks. Local: the other ranks need not
- * call. Not for two threads at once on one `comm`. */
-RW_API rwResult_t rwCommTopology(rwComm_t comm, char** json);
+ * joining, or what the setting TOPOLOGY names. Equal on all ranks. The caller's, who may keep it
+ * beyond `comm`. Local: the other ranks need not call. Not for two threads at once on one `comm`.
+ */
+RW_API rwResult_t rwCommTopology(rwComm_t comm, rwTopology_t* topology);
 
 /* Where on it the ranks run: {"name", "origin", "fingerprint", "node_of_rank", "ring_order"}.
  * `name` is the topology's; `origin` says where it came from; `fingerprint` is of its text, 16

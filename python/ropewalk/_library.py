@@ -1,4 +1,4 @@
-"""The C library: where it is, and the prototypes of its public headers.
+"""The C library: where it is, the prototypes of its public headers, and its handles.
 
 ctypes releases the interpreter lock around every call, so that ranks may be threads.
 """
@@ -10,7 +10,7 @@ import functools
 import json
 import os
 from pathlib import Path
-from typing import Any, NoReturn, Optional
+from typing import Any, ClassVar, NoReturn, Optional, TypeVar
 
 from ropewalk import errors, interrupts
 
@@ -20,6 +20,37 @@ Comm = ctypes.c_void_p
 Request = ctypes.c_void_p
 Stream = ctypes.c_void_p
 Window = ctypes.c_void_p
+
+
+class OwnedHandle(ctypes.c_void_p):
+    """A handle of the library that is freed with this object; NULL until `made` fills it.
+
+    What it points to never changes, and belongs to no process: any thread may use it, and a forked
+    child has its own. As an argument it lives until the call returns.
+    """
+
+    # Set when the library is loaded, before which there is no handle. Here, so that it is still
+    # there when the interpreter ends, whose modules are emptied before the last objects go.
+    free: ClassVar[Any] = None
+
+    def __del__(self) -> None:
+        """Frees it."""
+        if self.value is not None:
+            self.free(self)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuses, for pickle and copy: what a copy points to would be freed twice."""
+        raise errors.NotCopiedError(
+            f"a {type(self).__name__} cannot be pickled or copied; the object that holds it can"
+        )
+
+
+class TopologyHandle(OwnedHandle):
+    """rwTopology_t."""
+
+
+class PlanHandle(OwnedHandle):
+    """rwPlan_t."""
 
 
 class UniqueIdStruct(ctypes.Structure):
@@ -73,6 +104,9 @@ _INT_OUT = ctypes.POINTER(ctypes.c_int)
 _COMM_OUT = ctypes.POINTER(Comm)
 _TEXT_OUT = ctypes.POINTER(ctypes.c_void_p)  # not c_char_p: the address is needed to free it
 _REQUEST_OUT = ctypes.POINTER(Request)
+_TOPOLOGY_OUT = ctypes.POINTER(TopologyHandle)
+_PLAN_OUT = ctypes.POINTER(PlanHandle)
+_DOUBLES = ctypes.POINTER(ctypes.c_double)
 _START = (Comm, Stream, _REQUEST_OUT)  # how the arguments of every operation end
 
 # Everything below returns rwResult_t.
@@ -119,31 +153,38 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwGroupEnd": (),
     "rwScheduleMake": (_TEXT, _TEXT, _INT, _INT, _INT, _TEXT_OUT),
     "rwScheduleMicrobench": (_TEXT, _TEXT, _INT, _INT, _TEXT_OUT),
-    "rwScheduleFromPlan": (_TEXT, _TEXT_OUT),
-    "rwSimulate": (_TEXT, _TEXT_OUT),
-    "rwNicReport": (_TEXT, _TEXT, _TEXT_OUT),
+    "rwScheduleFromPlan": (PlanHandle, _TEXT_OUT),
+    "rwSimulatePlan": (PlanHandle, _TEXT, _TEXT_OUT),
+    "rwSimulateSchedule": (_TEXT, TopologyHandle, _TEXT, _TEXT_OUT),
+    "rwNicReport": (TopologyHandle, _TEXT, _TEXT_OUT),
     "rwScheduleCheck": (_TEXT, _TEXT_OUT),
     "rwScheduleAlgorithms": (_TEXT_OUT,),
     "rwCommExplain": (Comm, _TEXT, _SIZE, _INT, _TEXT_OUT),
     "rwCommEmulation": (Comm, _TEXT_OUT),
     "rwCommUseSchedule": (Comm, _TEXT),
     "rwCommSetTimeout": (Comm, ctypes.c_int64),
-    "rwTopologyDiscover": (_TEXT_OUT,),
-    "rwTopologyRead": (_TEXT, _TEXT, _TEXT_OUT),
-    "rwTopologySynthetic": (_TEXT, _TEXT_OUT),
+    "rwTopologyFree": (TopologyHandle,),
+    "rwTopologyDiscover": (_TOPOLOGY_OUT,),
+    "rwTopologyRead": (_TEXT, _TEXT, _TOPOLOGY_OUT),
+    "rwTopologySynthetic": (_TEXT, _TOPOLOGY_OUT),
     "rwTopologyPresets": (_TEXT_OUT,),
-    "rwTopologyReplicate": (_TEXT, _INT, _INT, _TEXT_OUT),
-    "rwTopologySelect": (_TEXT, _TEXT, _INT_OUT, _INT, _TEXT_OUT),
-    "rwTopologyMatrix": (_TEXT, _INT, _TEXT_OUT),
-    "rwTopologyNcclXml": (_TEXT, _INT, _TEXT_OUT),
-    "rwCommTopology": (Comm, _TEXT_OUT),
+    "rwTopologyReplicate": (TopologyHandle, _INT, _INT, _TOPOLOGY_OUT),
+    "rwTopologySelect": (TopologyHandle, _TEXT, _INT_OUT, _INT, _TOPOLOGY_OUT),
+    "rwTopologyJson": (TopologyHandle, _TEXT_OUT),
+    "rwTopologyMatrix": (TopologyHandle, _INT, _TEXT_OUT),
+    "rwTopologyNcclXml": (TopologyHandle, _INT, _TEXT_OUT),
+    "rwCommTopology": (Comm, _TOPOLOGY_OUT),
     "rwCommPlacement": (Comm, _TEXT_OUT),
-    "rwTopologyPlace": (_TEXT, _INT, _INT, _TEXT_OUT),
+    "rwTopologyPlace": (TopologyHandle, _INT, _INT, _TEXT_OUT),
     "rwLaunchDescribe": (_TEXT_OUT,),
-    "rwPlanMake": (_TEXT, _TEXT, _TEXT_OUT),
-    "rwPlanBound": (_TEXT, _TEXT, _TEXT_OUT),
-    "rwPlanCheck": (_TEXT, _TEXT, _TEXT_OUT),
-    "rwPlanTimes": (_TEXT, _TEXT, _TEXT, _TEXT_OUT),
+    "rwPlanFree": (PlanHandle,),
+    "rwPlanMake": (TopologyHandle, _TEXT, _PLAN_OUT),
+    "rwPlanRead": (TopologyHandle, _TEXT, _TEXT, _PLAN_OUT),
+    "rwPlanJson": (PlanHandle, _INT, _TEXT_OUT),
+    "rwPlanTopology": (PlanHandle, _TOPOLOGY_OUT),
+    "rwPlanBound": (TopologyHandle, _TEXT, _TEXT_OUT),
+    "rwPlanCheck": (PlanHandle, _TEXT_OUT),
+    "rwPlanTimes": (PlanHandle, _DOUBLES, _SIZE, _DOUBLES),
     "rwPlanAlgorithms": (_TEXT_OUT,),
     "rwPlanSplit": (_TEXT, ctypes.c_double, _TEXT_OUT),
     "rwSettingSet": (_TEXT, _TEXT, _TEXT),
@@ -198,6 +239,8 @@ def library() -> ctypes.CDLL:
     loaded.rwWhyNoDevice.restype = ctypes.c_char_p
     loaded.rwFreeText.argtypes = (ctypes.c_void_p,)
     loaded.rwFreeText.restype = None
+    TopologyHandle.free = loaded.rwTopologyFree
+    PlanHandle.free = loaded.rwPlanFree
     interrupts.enable(loaded)
     return loaded
 
@@ -231,6 +274,16 @@ def check_request(result: int, request: Optional[int]) -> None:
     if result == errors.SUCCESS:
         return
     _raise(result, library().rwRequestError(request) or library().rwGetLastError(None))
+
+
+_Owned = TypeVar("_Owned", bound=OwnedHandle)
+
+
+def made(kind: type[_Owned], function: Any, *arguments: Any) -> _Owned:
+    """Calls a function whose last argument is the place of a handle; returns that handle."""
+    out = kind()
+    check(function(*arguments, ctypes.byref(out)))
+    return out
 
 
 def text_of(function: Any, *arguments: Any) -> str:

@@ -10,7 +10,15 @@ from types import TracebackType
 from typing import Any, Callable, Literal, Optional, TypeVar, Union, overload
 
 from ropewalk import groups, interrupts, request
-from ropewalk._library import Comm, check, check_communicator, json_of, library, text_of
+from ropewalk._library import (
+    Comm,
+    TopologyHandle,
+    check,
+    check_communicator,
+    json_of,
+    library,
+    made,
+)
 from ropewalk.arguments import integer, text_or_none
 from ropewalk.arguments import text as encoded
 from ropewalk.arrays import UNKNOWN_DEVICE, Buffer, buffer_of
@@ -893,7 +901,7 @@ class Communicator(ProcessBound):
 
         Found while joining, or kept from before, or what the setting TOPOLOGY names. Local.
         """
-        return Topology(text_of(library().rwCommTopology, self.c_handle))
+        return Topology(made(TopologyHandle, library().rwCommTopology, self.c_handle))
 
     @property
     def node_of_rank(self) -> list[str]:

@@ -23,7 +23,7 @@ class UsageError(Error):
 
 
 class NotCopiedError(UsageError, TypeError):
-    """What belongs to one process was to be pickled or copied."""
+    """What a copy would share was to be pickled or copied."""
 
 
 class SystemCallError(Error, OSError):

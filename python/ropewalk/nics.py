@@ -6,6 +6,7 @@ import json
 from typing import Any, Optional
 
 from ropewalk._library import json_of, library
+from ropewalk.arguments import a
 from ropewalk.topology import Topology
 
 
@@ -42,7 +43,8 @@ def nic_report(
         "one_rail": one_rail,
         "graph": graph,
     }
+    machine: Topology = a(Topology, topology, "topology")
     report: dict[str, Any] = json_of(
-        library().rwNicReport, topology.to_json().encode(), json.dumps(request).encode()
+        library().rwNicReport, machine.c_handle, json.dumps(request).encode()
     )
     return report

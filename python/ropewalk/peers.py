@@ -18,7 +18,7 @@ def measure_peers(num_bytes: int = 64 << 20, repetitions: int = 20) -> dict[str,
 
     Returns:
         `gpus`, `peer_access` (whether row can access column), `matrices` and `host`; see
-        rwMeasurePeers in ropewalk.h.
+        rwMeasurePeers in diagnostics.h.
 
     Raises:
         UsageError: there are no GPUs here; the text says why.

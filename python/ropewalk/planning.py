@@ -10,13 +10,22 @@ Example:
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
-from ropewalk._library import json_of, library, text_of
+from ropewalk._library import (
+    PlanHandle,
+    TopologyHandle,
+    check,
+    json_of,
+    library,
+    made,
+    text_of,
+)
 from ropewalk.arguments import a, integer, integers, text, text_or_none
 from ropewalk.errors import ArgumentError
 from ropewalk.topology import Topology
@@ -36,11 +45,38 @@ class Certificate:
 
 
 class Plan:
-    """A plan with its machine. The JSON's fields (docs/planning.md) are attributes."""
+    """A plan with its machine. The JSON's fields (docs/planning.md) are attributes.
 
-    def __init__(self, topology: Topology, text: str) -> None:
+    Made by `plan` or `read`. Threads: any number at once. Pickled as its JSON text.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        handle: Optional[PlanHandle] = None,
+        text: Optional[str] = None,
+    ) -> None:
+        """Of `handle`, of `text`, which is read when it is needed, or of both."""
         self.topology = topology
-        self._text = text
+        self._handle = handle
+        if text is not None:
+            self._text = text
+
+    @property
+    def c_handle(self) -> PlanHandle:
+        """What functions of the C library take. Freed with this object.
+
+        Raises:
+            ArgumentError: only the text is there, without its trees.
+        """
+        if self._handle is None:
+            self._handle = _read(self.topology, self._text, "plan")
+        return self._handle
+
+    @cached_property
+    def _text(self) -> str:
+        return text_of(library().rwPlanJson, self._handle, 1)
 
     @cached_property
     def fields(self) -> dict[str, Any]:
@@ -48,9 +84,19 @@ class Plan:
         parsed: dict[str, Any] = json.loads(self._text)
         return parsed
 
+    @cached_property
+    def _head(self) -> dict[str, Any]:
+        """All but the trees, which may be long."""
+        if self._handle is None or "fields" in self.__dict__:
+            return self.fields
+        found: dict[str, Any] = json_of(library().rwPlanJson, self._handle, 0)
+        return found
+
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_") and name in self.fields:
-            return self.fields[name]
+        if not name.startswith("_"):
+            fields = self.fields if name == "trees" else self._head
+            if name in fields:
+                return fields[name]
         raise AttributeError(f"a plan has no {name}")
 
     def to_json(self) -> str:
@@ -59,20 +105,37 @@ class Plan:
 
     def check(self) -> Certificate:
         """What the independent checker finds; made with the plan where `check` was asked for."""
-        if "certificate" in self.fields:
+        if self._handle is None and "certificate" in self.fields:
             return Certificate(**self.fields["certificate"])
-        raw = json_of(library().rwPlanCheck, self.topology.to_json().encode(), self._text.encode())
-        return Certificate(**raw)
+        return Certificate(**json_of(library().rwPlanCheck, self.c_handle))
 
     def times_us(self, sizes: Sequence[float]) -> list[float]:
         """Estimated microseconds for messages of so many bytes."""
-        found: list[float] = json_of(
-            library().rwPlanTimes,
-            self.topology.to_json().encode(),
-            self._text.encode(),
-            json.dumps(_floats(sizes, "sizes")).encode(),
-        )
-        return found
+        given = _floats(sizes, "sizes")
+        numbers = ctypes.c_double * len(given)
+        found = numbers()
+        check(library().rwPlanTimes(self.c_handle, numbers(*given), len(given), found))
+        return list(found)
+
+    def __copy__(self) -> Plan:
+        return Plan(self.topology, handle=self._handle, text=self.__dict__.get("_text"))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
+        """Fields of its own; the plan itself never changes."""
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Callable[[Topology, str], Plan], tuple[Topology, str]]:
+        """For pickle: another process reads the text."""
+        return _unpickled, (self.topology, self._text)
+
+
+def _unpickled(topology: Topology, text: str) -> Plan:
+    return Plan(topology, text=text)
+
+
+def _read(topology: Optional[Topology], text: str, origin: str) -> PlanHandle:
+    machine = None if topology is None else topology.c_handle
+    return made(PlanHandle, library().rwPlanRead, machine, text.encode(), origin.encode())
 
 
 def _floats(values: Sequence[float], name: str) -> list[float]:
@@ -82,9 +145,9 @@ def _floats(values: Sequence[float], name: str) -> list[float]:
         raise ArgumentError(f"{name}: {reason}") from None
 
 
-def _json_of(topology: Topology) -> bytes:
-    made: Topology = a(Topology, topology, "topology")
-    return made.to_json().encode()
+def _handle_of(topology: Topology) -> TopologyHandle:
+    machine: Topology = a(Topology, topology, "topology")
+    return machine.c_handle
 
 
 def _request(
@@ -142,7 +205,31 @@ def plan(
         trees=bool(trees),
         check=bool(check),
     )
-    return Plan(topology, text_of(library().rwPlanMake, _json_of(topology), request))
+    handle = made(PlanHandle, library().rwPlanMake, _handle_of(topology), request)
+    return Plan(topology, handle=handle)
+
+
+def read(json_text: str, topology: Optional[Topology] = None, *, origin: str = "plan") -> Plan:
+    """Reads a plan's text back.
+
+    Args:
+        json_text: as `Plan.to_json` gives it.
+        topology: the machine that it was made for; None takes the GPUs and links that the text
+            names, with the latencies of their types.
+        origin: what messages call the text.
+
+    Raises:
+        ArgumentError: the text is no plan, is one for another machine, or lacks its trees; names
+            the place in the JSON.
+    """
+    text(json_text, "json_text")
+    text(origin, "origin")
+    if topology is not None:
+        _handle_of(topology)
+    handle = _read(topology, json_text, origin)
+    if topology is None:
+        topology = Topology(made(TopologyHandle, library().rwPlanTopology, handle))
+    return Plan(topology, handle=handle)
 
 
 def bound(
@@ -155,7 +242,7 @@ def bound(
 ) -> dict[str, Any]:
     """The bound alone: "bound_gbps", "bound" (exact), "bottleneck"."""
     found: dict[str, Any] = json_of(
-        library().rwPlanBound, _json_of(topology), _request(op, plane, gpus, root)
+        library().rwPlanBound, _handle_of(topology), _request(op, plane, gpus, root)
     )
     return found
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Union
 
 from ropewalk._library import json_of, library, text_of
 from ropewalk.arguments import integer
 from ropewalk.arguments import text as text_argument
+from ropewalk.planning import Plan, read
 
 
 def make(collective: str, algorithm: str, ranks: int, *, root: int = 0, channels: int = 1) -> str:
@@ -26,16 +27,20 @@ def make(collective: str, algorithm: str, ranks: int, *, root: int = 0, channels
     )
 
 
-def from_plan(plan: str) -> str:
+def from_plan(plan: Union[Plan, str]) -> str:
     """The text form of the schedule that a plan describes.
 
     Args:
-        plan: the plan's JSON, as `ropewalk plan --json` prints it.
+        plan: the plan, or its JSON as `ropewalk plan --json` prints it.
 
     Raises:
-        ArgumentError: the text is no plan; names the place in the JSON.
+        ArgumentError: the text is no plan, and names the place in the JSON; or the plan was made
+            without its trees.
     """
-    return text_of(library().rwScheduleFromPlan, text_argument(plan, "plan"))
+    if not isinstance(plan, Plan):
+        text_argument(plan, "plan")
+        plan = read(plan)
+    return text_of(library().rwScheduleFromPlan, plan.c_handle)
 
 
 def microbench(pattern: str, test: str, *, width: int = 1, length: int = 2) -> str:

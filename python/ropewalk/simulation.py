@@ -6,10 +6,14 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Callable, Final, Optional
+from typing import Any, Callable, Final, Optional, Union
 
 from ropewalk import _library, errors
 from ropewalk._library import json_of, library
+from ropewalk.arguments import a, text
+from ropewalk.planning import Plan
+from ropewalk.planning import read as read_plan
+from ropewalk.topology import Topology
 
 ENGINES: Final = ("auto", "simgrid", "builtin")
 _PROGRAM: Final = "ropewalk-simgrid"
@@ -17,6 +21,8 @@ _PROGRAM: Final = "ropewalk-simgrid"
 _NOT_FOR_THIS_ENGINE: Final = 3
 # That of the loader when a library is not there.
 _NOT_LOADED: Final = 127
+# How the text form of a schedule begins: with its first word, or a comment.
+_SCHEDULE_BEGINS: Final = ("ropewalk-schedule", "#")
 
 MOST_MESSAGES: Final = 4e5
 """chunks grow until no more are moved, unless the caller names a size for them"""
@@ -36,8 +42,8 @@ def simgrid_program() -> Optional[Path]:
 
 
 def simulate(
-    subject: str,
-    topology: Optional[str] = None,
+    subject: Union[Plan, str],
+    topology: Union[Topology, str, None] = None,
     *,
     message_bytes: float = 1e9,
     chunk_bytes: float = 0,
@@ -51,8 +57,8 @@ def simulate(
     """Plays a plan or a schedule.
 
     Args:
-        subject: JSON of a plan, or the text form of a schedule.
-        topology: JSON of the machine; a plan can do without.
+        subject: a plan or its JSON, or the text form of a schedule.
+        topology: the machine, or its JSON; a plan can do without.
         message_bytes: size of the message, as algbw counts it.
         chunk_bytes: of pipelining; 0 lets a plan's trees have their best.
         paced: whether a plan's trees keep to their planned rates, or share links as they come.
@@ -76,11 +82,9 @@ def simulate(
         raise errors.ArgumentError(f'engine "{engine}": known are {", ".join(ENGINES)}')
     if most_messages is None:
         most_messages = MOST_MESSAGES_OF_A_SIZE if chunk_bytes else MOST_MESSAGES
+    machine = _machine(topology, topology_name)
+    played = _played(subject, subject_name, machine)
     request = {
-        "subject": subject,
-        "subject_name": subject_name,
-        "topology": topology or "",
-        "topology_name": topology_name,
         "bytes": message_bytes,
         "chunk_bytes": chunk_bytes,
         "most_messages": most_messages,
@@ -96,17 +100,17 @@ def simulate(
     report: Optional[dict[str, Any]] = None
     if engine != "builtin":
         try:
-            report = _by_simgrid({**request, "engine_seconds": PATIENCE_SECONDS})
+            report = _by_simgrid(played, {**request, "engine_seconds": PATIENCE_SECONDS})
         except _UnsuitedError as reason:
             if engine == "simgrid" and reason.there:
                 note(f"{reason}; --engine builtin takes less")
-                report = _by_simgrid(request)
+                report = _by_simgrid(played, request)
             elif engine == "simgrid":
                 raise errors.UsageError(str(reason)) from None
             else:
                 note(f"the built-in engine plays: {reason}")
     if report is None:
-        report = json_of(library().rwSimulate, json.dumps(request).encode())
+        report = played.by_the_library(json.dumps(request).encode())
     if chunk_bytes and report["chunk_bytes"] > chunk_bytes * 1.001:
         note(
             f"chunks are {report['chunk_bytes']:.4g} bytes instead of {chunk_bytes:.4g}: otherwise "
@@ -122,6 +126,63 @@ def simulate(
     return report
 
 
+class _PlayedPlan:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def by_the_library(self, request: bytes) -> dict[str, Any]:
+        found: dict[str, Any] = json_of(library().rwSimulatePlan, self._plan.c_handle, request)
+        return found
+
+    def texts(self) -> dict[str, str]:
+        """For another process."""
+        return {"plan": self._plan.to_json(), "topology": self._plan.topology.to_json()}
+
+
+class _PlayedSchedule:
+    def __init__(self, text: str, machine: Topology) -> None:
+        self._text = text
+        self._machine = machine
+
+    def by_the_library(self, request: bytes) -> dict[str, Any]:
+        found: dict[str, Any] = json_of(
+            library().rwSimulateSchedule, self._text.encode(), self._machine.c_handle, request
+        )
+        return found
+
+    def texts(self) -> dict[str, str]:
+        """For another process."""
+        return {"schedule": self._text, "topology": self._machine.to_json()}
+
+
+def _machine(topology: Union[Topology, str, None], name: str) -> Optional[Topology]:
+    if isinstance(topology, str):
+        return Topology.from_json(topology, name) if topology else None
+    return None if topology is None else a(Topology, topology, "topology")
+
+
+def _played(
+    subject: Union[Plan, str], name: str, machine: Optional[Topology]
+) -> Union[_PlayedPlan, _PlayedSchedule]:
+    """`subject` on `machine`."""
+    if isinstance(subject, Plan):
+        if machine is None or machine == subject.topology:
+            return _PlayedPlan(subject)
+        return _PlayedPlan(read_plan(subject.to_json(), machine, origin=name))
+    begin: str = a(str, subject, "subject").lstrip(" \t\r\n")
+    if begin.startswith("{"):
+        return _PlayedPlan(read_plan(subject, machine, origin=name))
+    if not begin.startswith(_SCHEDULE_BEGINS):
+        raise errors.ArgumentError(
+            f"{name}: neither a plan (JSON of the schema ropewalk-plan/1) nor a schedule (text "
+            'that begins with "ropewalk-schedule 1")'
+        )
+    if machine is None:
+        raise errors.ArgumentError(f"{name}: a schedule needs a topology to run on")
+    text(subject, "subject")
+    return _PlayedSchedule(subject, machine)
+
+
 class _UnsuitedError(Exception):
     """SimGrid is not there, or this is too much for it."""
 
@@ -130,7 +191,9 @@ class _UnsuitedError(Exception):
         self.there = there
 
 
-def _by_simgrid(request: dict[str, Any]) -> dict[str, Any]:
+def _by_simgrid(
+    played: Union[_PlayedPlan, _PlayedSchedule], request: dict[str, Any]
+) -> dict[str, Any]:
     program = simgrid_program()
     if program is None:
         raise _UnsuitedError(
@@ -140,7 +203,11 @@ def _by_simgrid(request: dict[str, Any]) -> dict[str, Any]:
         )
     try:
         done = subprocess.run(
-            [str(program)], input=json.dumps(request), capture_output=True, text=True, check=False
+            [str(program)],
+            input=json.dumps({**played.texts(), **request}),
+            capture_output=True,
+            text=True,
+            check=False,
         )
     except OSError as error:
         raise _UnsuitedError(f"{program} cannot be run: {error.strerror}", there=False) from error

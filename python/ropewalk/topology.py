@@ -10,11 +10,12 @@ import ctypes
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Final, Optional
+from typing import Any, Callable, Final, Optional
 
 from ropewalk import errors
-from ropewalk._library import json_of, library, text_of
+from ropewalk._library import TopologyHandle, json_of, library, made, text_of
 from ropewalk.arguments import integer, integers, text_or_none
 from ropewalk.arguments import text as text_argument
 
@@ -85,21 +86,77 @@ class Placement:
 
 
 class Topology:
-    """A machine, validated. Made by `load`, `discover`, `synthetic`, `read` or `from_json`."""
+    """A machine, validated. Made by `load`, `discover`, `synthetic`, `read` or `from_json`.
 
-    def __init__(self, canonical: str) -> None:
-        self._text = canonical
-        raw = json.loads(canonical)
-        self.name: Final[str] = raw["name"]
-        self.title: Final[str] = raw["title"]
-        self.hosts: Final[int] = raw["hosts"]
-        self.symmetric: Final[bool] = raw["symmetric"]
-        self.lane_gbps: Final[Optional[float]] = raw.get("lane_gbps")
-        self.planes: Final[dict[str, list[str]]] = raw["planes"]
-        self.sources: Final[list[str]] = raw["sources"]
-        self.assumptions: Final[list[str]] = raw["assumptions"]
-        self.nodes: Final[list[Node]] = [Node(**{"host": None, **each}) for each in raw["nodes"]]
-        self.links: Final[list[Link]] = [Link(**each) for each in raw["links"]]
+    Threads: any number at once. Pickled as its JSON text.
+    """
+
+    def __init__(self, handle: TopologyHandle) -> None:
+        self._handle = handle
+
+    @property
+    def c_handle(self) -> TopologyHandle:
+        """What functions of the C library take. Freed with this object."""
+        return self._handle
+
+    @cached_property
+    def _text(self) -> str:
+        return text_of(library().rwTopologyJson, self._handle)
+
+    @cached_property
+    def _fields(self) -> dict[str, Any]:
+        parsed: dict[str, Any] = json.loads(self._text)
+        return parsed
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._fields["name"]  # type: ignore[no-any-return]
+
+    @property
+    def title(self) -> str:
+        """What it is, in words."""
+        return self._fields["title"]  # type: ignore[no-any-return]
+
+    @property
+    def hosts(self) -> int:
+        """How many hosts it has."""
+        return self._fields["hosts"]  # type: ignore[no-any-return]
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether every link has a twin in the other direction, of the same type and capacity."""
+        return self._fields["symmetric"]  # type: ignore[no-any-return]
+
+    @property
+    def lane_gbps(self) -> Optional[float]:
+        """Capacity of one NVLink or xGMI lane, where it is known."""
+        return self._fields.get("lane_gbps")
+
+    @property
+    def planes(self) -> dict[str, list[str]]:
+        """By name: the types of the links of that sub-graph."""
+        return self._fields["planes"]  # type: ignore[no-any-return]
+
+    @property
+    def sources(self) -> list[str]:
+        """Where the numbers come from."""
+        return self._fields["sources"]  # type: ignore[no-any-return]
+
+    @property
+    def assumptions(self) -> list[str]:
+        """What was assumed, or could not be seen."""
+        return self._fields["assumptions"]  # type: ignore[no-any-return]
+
+    @cached_property
+    def nodes(self) -> list[Node]:
+        """All devices."""
+        return [Node(**{"host": None, **each}) for each in self._fields["nodes"]]
+
+    @cached_property
+    def links(self) -> list[Link]:
+        """All links, each direction by itself."""
+        return [Link(**each) for each in self._fields["links"]]
 
     @staticmethod
     def from_json(text: str, origin: str = "topology") -> Topology:
@@ -109,7 +166,8 @@ class Topology:
             ArgumentError: names `origin` and the line or JSON path of what is wrong.
         """
         return Topology(
-            text_of(
+            made(
+                TopologyHandle,
                 library().rwTopologyRead,
                 text_argument(text, "text"),
                 text_argument(origin, "origin"),
@@ -141,9 +199,10 @@ class Topology:
         chosen = None if gpus is None else integers(gpus, "gpus")
         ranks = None if chosen is None else (ctypes.c_int * max(len(chosen), 1))(*chosen)
         return Topology(
-            text_of(
+            made(
+                TopologyHandle,
                 library().rwTopologySelect,
-                self._text.encode(),
+                self._handle,
                 text_or_none(plane, "plane"),
                 ranks,
                 0 if chosen is None else len(chosen),
@@ -153,9 +212,10 @@ class Topology:
     def replicate(self, hosts: int, *, rails: bool = False) -> Topology:
         """Copies of this one-host machine, joined by one network, or one for each NIC place."""
         return Topology(
-            text_of(
+            made(
+                TopologyHandle,
                 library().rwTopologyReplicate,
-                self._text.encode(),
+                self._handle,
                 integer(hosts, "hosts"),
                 int(bool(rails)),
             )
@@ -163,7 +223,7 @@ class Topology:
 
     def matrix(self, host: int = -1) -> Matrix:
         """Distances between the GPUs and NICs of one host, or of all (-1)."""
-        raw = json_of(library().rwTopologyMatrix, self._text.encode(), integer(host, "host"))
+        raw = json_of(library().rwTopologyMatrix, self._handle, integer(host, "host"))
         devices = raw["devices"]
         return Matrix(
             ids=[each["id"] for each in devices],
@@ -175,24 +235,37 @@ class Topology:
 
     def nccl_xml(self, host: int = 0) -> tuple[str, list[str]]:
         """A file for NCCL_TOPO_FILE, and notes on what was invented or cannot be said."""
-        raw = json_of(library().rwTopologyNcclXml, self._text.encode(), integer(host, "host"))
+        raw = json_of(library().rwTopologyNcclXml, self._handle, integer(host, "host"))
         return raw["text"], raw["notes"]
 
     def place(self, local_size: int, host: int = 0) -> list[Placement]:
         """What belongs to each of so many ranks on a host, by local rank."""
         raw = json_of(
             library().rwTopologyPlace,
-            self._text.encode(),
+            self._handle,
             integer(host, "host"),
             integer(local_size, "local_size"),
         )
         return [Placement(**each) for each in raw]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Topology) and self._text == other._text
+        if not isinstance(other, Topology):
+            return False
+        return self._handle is other._handle or self._text == other._text
 
     def __hash__(self) -> int:
         return hash(self._text)
+
+    def __copy__(self) -> Topology:
+        return Topology(self._handle)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Topology:
+        """Lists and attributes of its own; the machine itself never changes."""
+        return Topology(self._handle)
+
+    def __reduce__(self) -> tuple[Callable[[str], Topology], tuple[str]]:
+        """For pickle: another process reads the text."""
+        return Topology.from_json, (self._text,)
 
     def __repr__(self) -> str:
         return f"<Topology {self.name}: {self.hosts} hosts, {len(self.gpus)} GPUs>"
@@ -200,14 +273,13 @@ class Topology:
 
 def discover() -> Topology:
     """This host: by hwloc, sysfs and NVML. What could not be seen is in `assumptions`."""
-    return Topology(text_of(library().rwTopologyDiscover))
+    return Topology(made(TopologyHandle, library().rwTopologyDiscover))
 
 
 def synthetic(description: str) -> Topology:
     """A machine from a short string: "2x(8gpu nvswitch) 8nic", "dgx-a100"."""
-    return Topology(
-        text_of(library().rwTopologySynthetic, text_argument(description, "description"))
-    )
+    words = text_argument(description, "description")
+    return Topology(made(TopologyHandle, library().rwTopologySynthetic, words))
 
 
 def presets() -> list[dict[str, str]]:
@@ -222,13 +294,14 @@ def read(path: Path | str) -> Topology:
     Raises:
         ArgumentError: names the file, and the line or JSON path of what is wrong.
     """
+    # Not by rwTopologyReadFile: Ctrl-C ends Python's reading of a pipe.
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise errors.ArgumentError(f"{path}: {error.strerror}") from error
     if b"\0" in data:
         raise errors.ArgumentError(f"{path}: not a text file")
-    return Topology(text_of(library().rwTopologyRead, data, str(path).encode()))
+    return Topology(made(TopologyHandle, library().rwTopologyRead, data, str(path).encode()))
 
 
 def load(source: str) -> Topology:

@@ -7,8 +7,6 @@
 #include "comm/device_group.h"
 #include "comm/group.h"
 #include "comm/stream_mark.h"
-#include "diagnose/peer_matrix.h"
-#include "diagnose/probe/probe.h"
 
 using namespace ropewalk;        // NOLINT: this file is the edge
 using namespace ropewalk::capi;  // NOLINT
@@ -91,20 +89,6 @@ RW_API rwResult_t rwStreamMark(int device, rwStream_t stream, rwRequest_t* reque
     auto handle = std::make_unique<rwRequest>();
     handle->on_stream = comm::mark_stream(device, stream);
     *request = handle.release();
-  });
-}
-
-RW_API rwResult_t rwMeasurePeers(size_t bytes, int repetitions, char** json) {
-  return guarded("rwMeasurePeers", [&] {
-    checked(json, "json");
-    *json = duplicate(diagnose::measure_peers(bytes, repetitions));
-  });
-}
-
-RW_API rwResult_t rwProbe(const char* request, char** json) {
-  return guarded("rwProbe", [&] {
-    checked(json, "json");
-    *json = duplicate(diagnose::probe::run(&checked(request, "request")));
   });
 }
 

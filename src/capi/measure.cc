@@ -8,6 +8,7 @@
 
 #include "capi/guard.h"
 #include "capi/handles.h"
+#include "ropewalk/diagnostics.h"
 
 namespace ropewalk::capi {
 namespace {

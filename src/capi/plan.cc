@@ -1,20 +1,28 @@
-// Plans as texts.
+// Plans.
 #include "ropewalk/plan.h"
 
-#include <fmt/format.h>
-
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "capi/guard.h"
+#include "capi/planning_handles.h"
 #include "plan/certificate.h"
 #include "plan/estimate.h"
 #include "plan/json.h"
 #include "plan/link_split.h"
+#include "plan/named_machine.h"
 #include "plan/planner.h"
-#include "topology/json.h"
+#include "schedule/from_plan.h"
+#include "schedule/text.h"
 
 using namespace ropewalk;        // NOLINT: this file is the edge
 using namespace ropewalk::capi;  // NOLINT
@@ -22,10 +30,6 @@ using namespace ropewalk::capi;  // NOLINT
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-topology::Topology machine(const char* text) {
-  return topology::read_json(&checked(text, "topology"), "topology");
-}
 
 char* text_of(const Json& json) {
   return duplicate(json.dump(-1, ' ', false, Json::error_handler_t::replace));
@@ -73,52 +77,100 @@ Asked asked(const char* text) {
 
 extern "C" {
 
-RW_API rwResult_t rwPlanMake(const char* topology, const char* request, char** json) {
+RW_API rwResult_t rwPlanFree(rwPlan_t plan) {
+  return guarded("rwPlanFree", [&] { delete plan; });
+}
+
+RW_API rwResult_t rwPlanMake(rwTopology_t topology, const char* request, rwPlan_t* plan) {
   return guarded("rwPlanMake", [&] {
-    checked(json, "json");
-    const topology::Topology on = machine(topology);
+    checked(plan, "plan");
+    const auto& machine = checked(topology, "topology").machine;
     const Asked wanted = asked(request);
-    const plan::Plan made = plan::make_plan(on, wanted.request);
+    plan::Plan made = plan::make_plan(*machine, wanted.request);
     std::optional<plan::Certificate> found;
-    if (wanted.check) found = plan::check(on, made);
-    *json =
-        duplicate(plan::write_json(on, made, wanted.trees, found.has_value() ? &*found : nullptr));
+    if (wanted.check) found = plan::check(*machine, made);
+    std::optional<std::string> text;
+    if (!wanted.trees) {
+      text = plan::write_json(*machine, made, false, found.has_value() ? &*found : nullptr);
+      made.trees = {};
+    }
+    *plan = new rwPlan{machine, std::move(made), std::move(found), std::move(text)};
   });
 }
 
-RW_API rwResult_t rwPlanBound(const char* topology, const char* request, char** json) {
+RW_API rwResult_t rwPlanRead(rwTopology_t topology, const char* text, const char* origin,
+                             rwPlan_t* plan) {
+  return guarded("rwPlanRead", [&] {
+    checked(plan, "plan");
+    const std::string_view json = &checked(text, "text");
+    const char* name = &checked(origin, "origin");
+    const auto machine =
+        topology != nullptr
+            ? topology->machine
+            : std::make_shared<const topology::Topology>(plan::machine_named_in(json, name));
+    *plan = new rwPlan{machine, plan::read_json(json, name, *machine), std::nullopt, std::nullopt};
+  });
+}
+
+RW_API rwResult_t rwPlanJson(rwPlan_t plan, int trees, char** json) {
+  return guarded("rwPlanJson", [&] {
+    checked(json, "json");
+    const rwPlan& given = checked(plan, "plan");
+    if (given.without_trees.has_value()) {
+      *json = duplicate(*given.without_trees);
+      return;
+    }
+    const plan::Certificate* found = given.certificate.has_value() ? &*given.certificate : nullptr;
+    *json = duplicate(plan::write_json(*given.machine, given.plan, trees != 0, found));
+  });
+}
+
+RW_API rwResult_t rwPlanTopology(rwPlan_t plan, rwTopology_t* topology) {
+  return guarded("rwPlanTopology", [&] {
+    checked(topology, "topology");
+    *topology = new rwTopology{checked(plan, "plan").machine};
+  });
+}
+
+RW_API rwResult_t rwPlanBound(rwTopology_t topology, const char* request, char** json) {
   return guarded("rwPlanBound", [&] {
     checked(json, "json");
-    const topology::Topology on = machine(topology);
+    const topology::Topology& on = machine_of(topology);
     *json = duplicate(plan::write_json(on, plan::make_bound(on, asked(request).request)));
   });
 }
 
-RW_API rwResult_t rwPlanCheck(const char* topology, const char* plan, char** json) {
+RW_API rwResult_t rwPlanCheck(rwPlan_t plan, char** json) {
   return guarded("rwPlanCheck", [&] {
     checked(json, "json");
-    const topology::Topology on = machine(topology);
-    const plan::Certificate found =
-        plan::check(on, plan::read_json(&checked(plan, "plan"), "plan", on));
-    *json = duplicate(plan::write_json(found));
+    const rwPlan& given = checked(plan, "plan");
+    *json = duplicate(plan::write_json(given.certificate.has_value()
+                                           ? *given.certificate
+                                           : plan::check(*given.machine, with_trees(plan).plan)));
   });
 }
 
-RW_API rwResult_t rwPlanTimes(const char* topology, const char* plan, const char* bytes,
-                              char** json) {
+RW_API rwResult_t rwPlanTimes(rwPlan_t plan, const double* bytes, size_t count,
+                              double* microseconds) {
   return guarded("rwPlanTimes", [&] {
-    checked(json, "json");
-    const topology::Topology on = machine(topology);
-    const plan::Plan read = plan::read_json(&checked(plan, "plan"), "plan", on);
-    Json out = Json::array();
-    try {
-      for (const double size : parsed(bytes, "bytes").get<std::vector<double>>()) {
-        out.push_back(plan::time_us(on, read, size));
+    const rwPlan& given = with_trees(plan);
+    if (count == 0) return;
+    const std::span sizes(&checked(bytes, "bytes"), count);
+    checked(microseconds, "microseconds");
+    for (std::size_t i = 0; i < count; ++i) {
+      if (!std::isfinite(sizes[i]) || sizes[i] < 0) {
+        throw Error(Errc::kInvalidArgument, "bytes[{}]: {} is no size", i, sizes[i]);
       }
-    } catch (const Json::exception& error) {
-      throw Error(Errc::kInvalidArgument, "bytes: {}", error.what());
     }
-    *json = text_of(out);
+    std::transform(sizes.begin(), sizes.end(), microseconds,
+                   [&](double size) { return plan::time_us(*given.machine, given.plan, size); });
+  });
+}
+
+RW_API rwResult_t rwScheduleFromPlan(rwPlan_t plan, char** text) {
+  return guarded("rwScheduleFromPlan", [&] {
+    checked(text, "text");
+    *text = duplicate(schedule::print(schedule::from_plan(with_trees(plan).plan).schedule));
   });
 }
 

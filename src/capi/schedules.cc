@@ -5,14 +5,10 @@
 #include "capi/guard.h"
 #include "capi/handles.h"
 #include "comm/explain.h"
-#include "plan/json.h"
-#include "plan/named_machine.h"
 #include "schedule/check.h"
 #include "schedule/checked.h"
 #include "schedule/compile.h"
 #include "schedule/describe.h"
-#include "schedule/from_plan.h"
-#include "schedule/microbench.h"
 #include "schedule/text.h"
 
 using namespace ropewalk;        // NOLINT: this file is the edge
@@ -30,25 +26,6 @@ RW_API rwResult_t rwScheduleMake(const char* collective, const char* algorithm, 
     }
     *text = duplicate(schedule::print(
         schedule::compile(&checked(algorithm, "algorithm"), {*wanted, nranks, root, channels})));
-  });
-}
-
-RW_API rwResult_t rwScheduleMicrobench(const char* pattern, const char* test, int width, int length,
-                                       char** text) {
-  return guarded("rwScheduleMicrobench", [&] {
-    checked(text, "text");
-    *text = duplicate(schedule::print(schedule::compile_micro(
-        {&checked(pattern, "pattern"), &checked(test, "test"), width, length})));
-  });
-}
-
-RW_API rwResult_t rwScheduleFromPlan(const char* plan, char** text) {
-  return guarded("rwScheduleFromPlan", [&] {
-    checked(text, "text");
-    const std::string_view json = &checked(plan, "plan");
-    const topology::Topology machine = plan::machine_named_in(json, "plan");
-    *text = duplicate(
-        schedule::print(schedule::from_plan(plan::read_json(json, "plan", machine)).schedule));
   });
 }
 

@@ -5,6 +5,7 @@
 #include "capi/guard.h"
 #include "comm/rank_record.h"
 #include "comm/runtime.h"
+#include "ropewalk/diagnostics.h"
 #include "tune/machine_constants.h"
 #include "tune/processors.h"
 #include "tune/tuner.h"

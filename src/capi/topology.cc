@@ -1,13 +1,15 @@
-// Topologies as texts, those of communicators too.
+// Topologies, those of communicators too.
 #include "ropewalk/topology.h"
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bootstrap/launch.h"
 #include "capi/guard.h"
 #include "capi/handles.h"
+#include "capi/planning_handles.h"
 #include "comm/communicator.h"
 #include "comm/machine.h"
 #include "topology/affinity.h"
@@ -25,12 +27,6 @@ using namespace ropewalk::capi;  // NOLINT
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-topology::Topology given(const char* text) {
-  return topology::read_json(&checked(text, "topology"), "topology");
-}
-
-char* text_of(const topology::Topology& made) { return duplicate(topology::write_json(made)); }
 
 char* text_of(const Json& json) {
   return duplicate(json.dump(-1, ' ', false, Json::error_handler_t::replace));
@@ -67,24 +63,36 @@ Json describe(const topology::Placement& placed, const topology::Topology& machi
 
 extern "C" {
 
-RW_API rwResult_t rwTopologyDiscover(char** json) {
+RW_API rwResult_t rwTopologyFree(rwTopology_t topology) {
+  return guarded("rwTopologyFree", [&] { delete topology; });
+}
+
+RW_API rwResult_t rwTopologyDiscover(rwTopology_t* topology) {
   return guarded("rwTopologyDiscover", [&] {
-    checked(json, "json");
-    *json = text_of(topology::discover());
+    checked(topology, "topology");
+    *topology = new_handle(topology::discover());
   });
 }
 
-RW_API rwResult_t rwTopologyRead(const char* text, const char* origin, char** json) {
+RW_API rwResult_t rwTopologyRead(const char* text, const char* origin, rwTopology_t* topology) {
   return guarded("rwTopologyRead", [&] {
-    checked(json, "json");
-    *json = text_of(topology::read_topology(&checked(text, "text"), &checked(origin, "origin")));
+    checked(topology, "topology");
+    *topology =
+        new_handle(topology::read_topology(&checked(text, "text"), &checked(origin, "origin")));
   });
 }
 
-RW_API rwResult_t rwTopologySynthetic(const char* description, char** json) {
+RW_API rwResult_t rwTopologyReadFile(const char* path, rwTopology_t* topology) {
+  return guarded("rwTopologyReadFile", [&] {
+    checked(topology, "topology");
+    *topology = new_handle(topology::read_file(&checked(path, "path")));
+  });
+}
+
+RW_API rwResult_t rwTopologySynthetic(const char* description, rwTopology_t* topology) {
   return guarded("rwTopologySynthetic", [&] {
-    checked(json, "json");
-    *json = text_of(topology::synthetic(&checked(description, "description")));
+    checked(topology, "topology");
+    *topology = new_handle(topology::synthetic(&checked(description, "description")));
   });
 }
 
@@ -99,32 +107,40 @@ RW_API rwResult_t rwTopologyPresets(char** json) {
   });
 }
 
-RW_API rwResult_t rwTopologyReplicate(const char* topology, int hosts, int rails, char** json) {
+RW_API rwResult_t rwTopologyReplicate(rwTopology_t topology, int hosts, int rails,
+                                      rwTopology_t* made) {
   return guarded("rwTopologyReplicate", [&] {
-    checked(json, "json");
-    *json = text_of(topology::replicate(
-        given(topology), hosts, rails != 0 ? topology::Fabric::kRails : topology::Fabric::kOne));
+    checked(made, "made");
+    const auto fabric = rails != 0 ? topology::Fabric::kRails : topology::Fabric::kOne;
+    *made = new_handle(topology::replicate(machine_of(topology), hosts, fabric));
   });
 }
 
-RW_API rwResult_t rwTopologySelect(const char* topology, const char* plane, const int* ranks,
-                                   int nranks, char** json) {
+RW_API rwResult_t rwTopologySelect(rwTopology_t topology, const char* plane, const int* ranks,
+                                   int nranks, rwTopology_t* made) {
   return guarded("rwTopologySelect", [&] {
-    checked(json, "json");
-    topology::Topology made = given(topology);
-    if (plane != nullptr) made = made.plane(plane);
+    checked(made, "made");
+    topology::Topology selected = machine_of(topology);
+    if (plane != nullptr) selected = selected.plane(plane);
     if (ranks != nullptr) {
       if (nranks < 0) throw Error(Errc::kInvalidArgument, "nranks: {}", nranks);
-      made = made.with_gpus(std::vector<int>(ranks, ranks + nranks));
+      selected = selected.with_gpus(std::vector<int>(ranks, ranks + nranks));
     }
-    *json = text_of(made);
+    *made = new_handle(std::move(selected));
   });
 }
 
-RW_API rwResult_t rwTopologyMatrix(const char* topology, int host, char** json) {
+RW_API rwResult_t rwTopologyJson(rwTopology_t topology, char** json) {
+  return guarded("rwTopologyJson", [&] {
+    checked(json, "json");
+    *json = duplicate(topology::write_json(machine_of(topology)));
+  });
+}
+
+RW_API rwResult_t rwTopologyMatrix(rwTopology_t topology, int host, char** json) {
   return guarded("rwTopologyMatrix", [&] {
     checked(json, "json");
-    const topology::Topology machine = given(topology);
+    const topology::Topology& machine = machine_of(topology);
     if (host < -1 || host >= machine.hosts()) {
       throw Error(Errc::kInvalidArgument, "host {}: {} has {} hosts, numbered from 0", host,
                   machine.name(), machine.hosts());
@@ -134,18 +150,18 @@ RW_API rwResult_t rwTopologyMatrix(const char* topology, int host, char** json) 
   });
 }
 
-RW_API rwResult_t rwTopologyNcclXml(const char* topology, int host, char** json) {
+RW_API rwResult_t rwTopologyNcclXml(rwTopology_t topology, int host, char** json) {
   return guarded("rwTopologyNcclXml", [&] {
     checked(json, "json");
-    const topology::NcclXml made = topology::write_nccl_xml(given(topology), host);
+    const topology::NcclXml made = topology::write_nccl_xml(machine_of(topology), host);
     *json = text_of(Json{{"text", made.text}, {"notes", made.notes}});
   });
 }
 
-RW_API rwResult_t rwTopologyPlace(const char* topology, int host, int local_size, char** json) {
+RW_API rwResult_t rwTopologyPlace(rwTopology_t topology, int host, int local_size, char** json) {
   return guarded("rwTopologyPlace", [&] {
     checked(json, "json");
-    const topology::Topology machine = given(topology);
+    const topology::Topology& machine = machine_of(topology);
     const topology::Distances distances(machine);
     Json found = Json::array();
     for (const auto& each : topology::place_ranks(machine, distances, host, local_size)) {
@@ -155,11 +171,11 @@ RW_API rwResult_t rwTopologyPlace(const char* topology, int host, int local_size
   });
 }
 
-RW_API rwResult_t rwCommTopology(rwComm_t comm, char** json) {
+RW_API rwResult_t rwCommTopology(rwComm_t comm, rwTopology_t* topology) {
   return guarded("rwCommTopology", [&] {
     comm::Communicator& asked = *checked(comm, "comm").comm;
-    checked(json, "json");
-    *json = text_of(asked.machine().topology);
+    checked(topology, "topology");
+    *topology = new_handle(asked.machine().topology);
   });
 }
 

@@ -226,12 +226,9 @@ Bound bound_of(const topology::Topology& topology, const Value& root) {
   const bool priced = why.field("kind").text() == "prices";
   for (const Value& entry : why.field("links").elements()) {
     out.why.links.push_back(link_of(topology, entry));
-    if (priced) {
-      out.why.prices.push_back(entry.field("price").number());
-    } else {
-      out.why.capacity +=
-          Fraction::from_decimal(topology.link(at(out.why.links.back())).capacity, kCapacityDigits);
-    }
+    if (priced) out.why.prices.push_back(entry.field("price").number());
+    out.why.capacity +=
+        Fraction::from_decimal(topology.link(at(out.why.links.back())).capacity, kCapacityDigits);
   }
   out.why.ranks_inside = why.field("ranks_inside").index(topology.gpus().size() + 1);
   return out;

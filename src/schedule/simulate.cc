@@ -5,15 +5,9 @@
 #include <cstdint>
 #include <deque>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "core/error.h"
-#include "plan/estimate.h"
-#include "plan/json.h"
-#include "plan/named_machine.h"
-#include "schedule/checked.h"
-#include "schedule/text.h"
-#include "topology/json.h"
+#include "schedule/from_plan.h"
 
 namespace ropewalk::schedule {
 namespace {
@@ -246,99 +240,91 @@ Json links_of(const topology::Topology& topology, const Outcome& outcome) {
   return links;
 }
 
+void require_sizes(const TrafficOptions& options) {
+  const auto positive = [](double value) { return std::isfinite(value) && value > 0; };
+  if (!positive(options.bytes) || options.bytes > 1e18) {
+    throw Error(Errc::kInvalidArgument, "simulation of {} bytes", options.bytes);
+  }
+  if (options.chunk_bytes != 0 && !positive(options.chunk_bytes)) {
+    throw Error(Errc::kInvalidArgument, "simulation with chunks of {} bytes", options.chunk_bytes);
+  }
+  if (!positive(options.most_messages) || options.most_messages > 1e9) {
+    throw Error(Errc::kInvalidArgument, "simulation of at most {} messages: must be 1 to 1e9",
+                options.most_messages);
+  }
+}
+
+/// What is played, for the report.
+struct Played {
+  std::string_view kind;
+  Collective collective{};
+  int ranks = 0;
+  std::string algorithm;
+  double predicted_seconds = 0;
+  bool paced = false;
+};
+
+std::string report(const topology::Topology& topology, const Traffic& traffic,
+                   const TrafficOptions& options, const SimulationEngine& engine,
+                   const Played& played) {
+  if (engine.cost && engine.most_seconds > 0) {
+    const double seconds = engine.cost(traffic);
+    if (seconds > engine.most_seconds) {
+      throw Error(Errc::kTimeout, "{:.3g} messages over {:.3g} paths would take {} some {:.0f} s",
+                  traffic.messages(), static_cast<double>(traffic.paths.size()), engine.name,
+                  seconds);
+    }
+  }
+  const auto made = engine.make(topology, traffic);
+  const Outcome outcome = play(topology, traffic, *made);
+  const double predicted = played.predicted_seconds;
+  const double rate = outcome.seconds > 0 ? options.bytes / outcome.seconds / 1e9 : 0;
+  const double analytic = predicted > 0 ? options.bytes / predicted / 1e9 : 0;
+  const Json json = {{"schema", "ropewalk-simulation/1"},
+                     {"engine", engine.name},
+                     {"topology", topology.name()},
+                     {"subject", played.kind},
+                     {"collective", name(played.collective)},
+                     {"algorithm", played.algorithm},
+                     {"ranks", played.ranks},
+                     {"bytes", options.bytes},
+                     {"paced", played.paced},
+                     {"messages", outcome.messages},
+                     {"wished_messages", traffic.wished_messages},
+                     {"chunk_bytes", traffic.largest_chunk()},
+                     {"seconds", outcome.seconds},
+                     {"algbw_gbps", rate},
+                     {"analytic_seconds", predicted},
+                     {"analytic_gbps", analytic},
+                     {"ratio", analytic > 0 ? rate / analytic : 0},
+                     {"bin_seconds", outcome.bin_seconds},
+                     {"links", links_of(topology, outcome)}};
+  return json.dump(1);
+}
+
 }  // namespace
 
 Outcome play(const topology::Topology& topology, const Traffic& traffic, FlowEngine& engine) {
   return Player(topology, traffic, engine).run();
 }
 
-std::string simulate(const SimulationRequest& request, std::string_view engine_name,
-                     const EngineFactory& engine, const EngineCost& cost) {
-  const auto positive = [](double value) { return std::isfinite(value) && value > 0; };
-  if (!positive(request.options.bytes) || request.options.bytes > 1e18) {
-    throw Error(Errc::kInvalidArgument, "simulation of {} bytes", request.options.bytes);
-  }
-  if (request.options.chunk_bytes != 0 && !positive(request.options.chunk_bytes)) {
-    throw Error(Errc::kInvalidArgument, "simulation with chunks of {} bytes",
-                request.options.chunk_bytes);
-  }
-  if (!positive(request.options.most_messages) || request.options.most_messages > 1e9) {
-    throw Error(Errc::kInvalidArgument, "simulation of at most {} messages: must be 1 to 1e9",
-                request.options.most_messages);
-  }
-  const std::size_t start = request.subject.find_first_not_of(" \t\r\n");
-  // A comment or the first word of the text form; JSON is a plan.
-  const auto begins = [&](std::string_view words) {
-    return start != std::string::npos &&
-           std::string_view(request.subject).substr(start).starts_with(words);
-  };
-  if (!begins("{") && !begins("#") && !begins("ropewalk-schedule")) {
-    throw Error(Errc::kInvalidArgument,
-                "{}: neither a plan (JSON of the schema ropewalk-plan/1) nor a schedule (text that "
-                "begins with \"ropewalk-schedule 1\")",
-                request.subject_name);
-  }
-  const bool is_plan = start != std::string::npos && request.subject[start] == '{';
-  if (!is_plan && request.topology.empty()) {
-    throw Error(Errc::kInvalidArgument, "{}: a schedule needs a topology to run on",
-                request.subject_name);
-  }
-  const topology::Topology topology =
-      request.topology.empty() ? plan::machine_named_in(request.subject, request.subject_name)
-                               : topology::read_json(request.topology, request.topology_name);
-  Traffic traffic;
-  double predicted = 0;
-  Collective collective{};
-  int ranks = 0;
-  std::string algorithm;
-  if (is_plan) {
-    const plan::Plan plan = plan::read_json(request.subject, request.subject_name, topology);
-    from_plan(plan);  // refuses trees that are none
-    traffic = traffic_of(topology, plan, request.options);
-    predicted = request.options.bytes / (plan.algbw.to_double() * 1e9);
-    collective = plan.collective;
-    ranks = plan.num_ranks();
-    algorithm = plan.algorithm;
-  } else {
-    const Checked checked = Checked::from(parse(request.subject));
-    traffic = traffic_of(topology, checked.schedule(), {}, request.options);
-    predicted = busiest_seconds(topology, traffic);
-    collective = checked.schedule().collective;
-    ranks = checked.schedule().num_ranks;
-    algorithm = checked.schedule().algorithm;
-  }
-  if (cost && request.engine_seconds > 0) {
-    const double seconds = cost(traffic);
-    if (seconds > request.engine_seconds) {
-      throw Error(Errc::kTimeout, "{:.3g} messages over {:.3g} paths would take {} some {:.0f} s",
-                  traffic.messages(), static_cast<double>(traffic.paths.size()), engine_name,
-                  seconds);
-    }
-  }
-  const auto made = engine(topology, traffic);
-  const Outcome outcome = play(topology, traffic, *made);
-  const double rate = outcome.seconds > 0 ? request.options.bytes / outcome.seconds / 1e9 : 0;
-  const double analytic = predicted > 0 ? request.options.bytes / predicted / 1e9 : 0;
-  const Json report = {{"schema", "ropewalk-simulation/1"},
-                       {"engine", engine_name},
-                       {"topology", topology.name()},
-                       {"subject", is_plan ? "plan" : "schedule"},
-                       {"collective", name(collective)},
-                       {"algorithm", algorithm},
-                       {"ranks", ranks},
-                       {"bytes", request.options.bytes},
-                       {"paced", is_plan && request.options.paced},
-                       {"messages", outcome.messages},
-                       {"wished_messages", traffic.wished_messages},
-                       {"chunk_bytes", traffic.largest_chunk()},
-                       {"seconds", outcome.seconds},
-                       {"algbw_gbps", rate},
-                       {"analytic_seconds", predicted},
-                       {"analytic_gbps", analytic},
-                       {"ratio", analytic > 0 ? rate / analytic : 0},
-                       {"bin_seconds", outcome.bin_seconds},
-                       {"links", links_of(topology, outcome)}};
-  return report.dump(1);
+std::string simulate(const topology::Topology& topology, const plan::Plan& plan,
+                     const TrafficOptions& options, const SimulationEngine& engine) {
+  require_sizes(options);
+  from_plan(plan);  // refuses trees that are none
+  return report(topology, traffic_of(topology, plan, options), options, engine,
+                {"plan", plan.collective, plan.num_ranks(), plan.algorithm,
+                 options.bytes / (plan.algbw.to_double() * 1e9), options.paced});
+}
+
+std::string simulate(const topology::Topology& topology, const Checked& checked,
+                     const TrafficOptions& options, const SimulationEngine& engine) {
+  require_sizes(options);
+  const Schedule& schedule = checked.schedule();
+  const Traffic traffic = traffic_of(topology, schedule, {}, options);
+  return report(topology, traffic, options, engine,
+                {"schedule", schedule.collective, schedule.num_ranks, schedule.algorithm,
+                 busiest_seconds(topology, traffic), false});
 }
 
 }  // namespace ropewalk::schedule

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "plan/plan.h"
+#include "schedule/checked.h"
 #include "schedule/traffic.h"
 #include "topology/topology.h"
 
@@ -54,23 +55,26 @@ struct Outcome {
 /// @throws Error kInternal when strands are stuck, which the checker excludes for schedules
 Outcome play(const topology::Topology& topology, const Traffic& traffic, FlowEngine& engine);
 
-struct SimulationRequest {
-  std::string subject;       ///< JSON of a plan, or text form of a schedule
-  std::string subject_name;  ///< for messages
-  std::string topology;      ///< JSON; may be "" for a plan, which names its links itself
-  std::string topology_name;
-  TrafficOptions options;
-  double engine_seconds = 0;  ///< refuse what the engine may need longer for; 0: any time
-};
-
 /// How long an engine needs to play the traffic, roughly, in seconds.
 using EngineCost = std::function<double(const Traffic&)>;
 
-/// Plays a plan or a schedule. @return JSON (docs/simulation.md has every field)
-/// @throws Error kInvalidArgument for what the readers refuse, for bytes or chunks that are not
-///         positive and finite; kInvalidUsage for a schedule that the checker refuses
-/// @throws Error kTimeout before it starts when `cost` says more than engine_seconds
-std::string simulate(const SimulationRequest& request, std::string_view engine_name,
-                     const EngineFactory& engine, const EngineCost& cost = {});
+struct SimulationEngine {
+  std::string_view name;  ///< for the report
+  EngineFactory make;
+  EngineCost cost{};
+  double most_seconds = 0;  ///< refuse what `cost` says takes longer; 0: nothing
+};
+
+/// Plays a plan that was made for `topology`, or read for it. @return JSON (docs/simulation.md has
+/// every field)
+/// @throws Error kInvalidArgument for bytes or chunks that are not positive and finite, for trees
+///         that from_plan() refuses; kTimeout before it starts where the engine takes too long
+std::string simulate(const topology::Topology& topology, const plan::Plan& plan,
+                     const TrafficOptions& options, const SimulationEngine& engine);
+
+/// Plays a schedule, whose messages take default_route(). As above.
+/// @throws Error kInvalidArgument also as traffic_of()
+std::string simulate(const topology::Topology& topology, const Checked& checked,
+                     const TrafficOptions& options, const SimulationEngine& engine);
 
 }  // namespace ropewalk::schedule

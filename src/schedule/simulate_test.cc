@@ -11,11 +11,13 @@
 #include "core/error.h"
 #include "plan/chunk_model.h"
 #include "plan/json.h"
+#include "plan/named_machine.h"
 #include "plan/planner.h"
+#include "schedule/checked.h"
 #include "schedule/compile.h"
 #include "schedule/fair_share.h"
 #include "schedule/microbench.h"
-#include "schedule/text.h"
+#include "schedule/simulation_request.h"
 #include "topology/json.h"
 #include "topology/synthetic.h"
 #include "topology/testing/recorded.h"
@@ -23,25 +25,23 @@
 namespace ropewalk::schedule {
 namespace {
 
+const SimulationEngine kBuiltin{"builtin", make_fair_share_engine};
+
 TEST(Simulate, LeavesToOthersWhatTakesItsEngineLong) {
-  SimulationRequest request;
-  request.subject = print(compile("ring", {Collective::kAllReduce, 4, 0, 1}));
-  request.topology = topology::write_json(topology::synthetic("4gpu nvswitch"));
-  request.engine_seconds = 10;
+  const topology::Topology machine = topology::synthetic("4gpu nvswitch");
+  const Checked ring = Checked::from(compile("ring", {Collective::kAllReduce, 4, 0, 1}));
   double said = 11;
-  const auto played = [&] {
-    return simulate(request, "slow", make_fair_share_engine,
-                    [&](const Traffic& traffic) { return traffic.messages() > 0 ? said : 0; });
-  };
+  const auto cost = [&](const Traffic& traffic) { return traffic.messages() > 0 ? said : 0; };
+  const SimulationEngine slow{"slow", make_fair_share_engine, cost, 10};
   try {
-    played();
+    simulate(machine, ring, {}, slow);
     ADD_FAILURE() << "was played";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Errc::kTimeout);
     EXPECT_NE(std::string(error.what()).find("would take slow some 11 s"), std::string::npos);
   }
   said = 9;
-  EXPECT_NO_THROW(played());
+  EXPECT_NO_THROW(simulate(machine, ring, {}, slow));
 }
 
 /// A row of GPUs, each joined to the next both ways at 10 GB/s and 2 us.
@@ -188,19 +188,19 @@ TEST(Simulate, AThousandRanksBroadcast) {
 TEST(Simulate, SchedulesTakeAtLeastWhatTheirBusiestLinkNeeds) {
   const topology::Topology machine = topology::testing::machine("dgx1v");
   for (const char* algorithm : {"ring", "chain", "double_binary_tree", "two_shot"}) {
-    SimulationRequest request;
-    request.subject = print(compile(algorithm, {Collective::kAllReduce, 8, 0, 1}));
-    request.topology = topology::write_json(machine);
-    request.options.bytes = 1e8;
-    const auto report = nlohmann::json::parse(simulate(request, "builtin", make_fair_share_engine));
+    const Checked checked = Checked::from(compile(algorithm, {Collective::kAllReduce, 8, 0, 1}));
+    TrafficOptions options;
+    options.bytes = 1e8;
+    const auto report = nlohmann::json::parse(simulate(machine, checked, options, kBuiltin));
     EXPECT_GT(report["ratio"].get<double>(), 0.1) << algorithm;
     EXPECT_LE(report["ratio"].get<double>(), 1 + 1e-9) << algorithm;
   }
 }
 
-std::string message_of(const SimulationRequest& request) {
+template <typename Play>
+std::string message_of(const Play& play_it) {
   try {
-    simulate(request, "builtin", make_fair_share_engine);
+    play_it();
   } catch (const Error& error) {
     return error.what();
   }
@@ -209,34 +209,64 @@ std::string message_of(const SimulationRequest& request) {
 
 TEST(Simulate, RefusesWhatCannotBePlayed) {
   const topology::Topology machine = topology::testing::machine("h200-2gpu");
-  SimulationRequest good;
-  good.subject = plan::write_json(machine, planned(machine, Collective::kAllGather));
-  good.subject_name = "p.json";
-  EXPECT_EQ(message_of(good), "nothing was thrown");  // without any topology
+  const plan::Plan good = planned(machine, Collective::kAllGather);
   const auto says = [&](auto&& spoil, const std::string& part) {
-    SimulationRequest bad = good;
-    spoil(bad);
-    const std::string message = message_of(bad);
+    TrafficOptions options;
+    spoil(options);
+    const std::string message = message_of([&] { simulate(machine, good, options, kBuiltin); });
     EXPECT_NE(message.find(part), std::string::npos) << message;
   };
-  says([](auto& r) { r.options.bytes = 0; }, "of 0 bytes");
-  says([](auto& r) { r.options.bytes = std::numeric_limits<double>::quiet_NaN(); }, "bytes");
-  says([](auto& r) { r.options.chunk_bytes = -1; }, "chunks of -1");
-  says([](auto& r) { r.options.most_messages = 0; }, "at most 0");
-  says([](auto& r) { r.subject = "{}"; }, "p.json");
-  says([](auto& r) { r.subject = "hello"; }, "p.json: neither a plan");
-  const std::string no_schedule = "ropewalk-schedule 7";
-  says([&](auto& r) { r.subject = no_schedule; }, "needs a topology");
-  const std::string two = topology::write_json(machine);
-  says([&](auto& r) { r.subject = no_schedule, r.topology = two; }, "line 1");
-  says(
-      [&](auto& r) {
-        r.topology = two;
-        r.subject = print(compile("ring", {Collective::kAllReduce, 4, 0, 1}));
-      },
-      "has 2 GPUs, the schedule 4 ranks");
-  says([](auto& r) { r.topology = "{\"schema\": 3}", r.topology_name = "m.json"; },
-       "m.json: schema");
+  says([](auto&) {}, "nothing was thrown");
+  says([](auto& o) { o.bytes = 0; }, "of 0 bytes");
+  says([](auto& o) { o.bytes = std::numeric_limits<double>::quiet_NaN(); }, "bytes");
+  says([](auto& o) { o.chunk_bytes = -1; }, "chunks of -1");
+  says([](auto& o) { o.most_messages = 0; }, "at most 0");
+  const Checked four = Checked::from(compile("ring", {Collective::kAllReduce, 4, 0, 1}));
+  EXPECT_NE(message_of([&] {
+              simulate(machine, four, {}, kBuiltin);
+            }).find("has 2 GPUs, the schedule 4 ranks"),
+            std::string::npos);
+  plan::Plan none = good;
+  none.trees.clear();
+  EXPECT_NE(message_of([&] { simulate(machine, none, {}, kBuiltin); }), "nothing was thrown");
+}
+
+TEST(Simulate, PlaysARequestOfTexts) {
+  const topology::Topology machine = topology::testing::machine("h200-2gpu");
+  const plan::Plan plan = planned(machine, Collective::kAllGather);
+  TrafficOptions options;
+  options.bytes = 1e8;
+  nlohmann::json request = {{"plan", plan::write_json(machine, plan)},
+                            {"topology", topology::write_json(machine)},
+                            {"bytes", 1e8}};
+  EXPECT_EQ(simulate(simulation_request(request.dump()), kBuiltin),
+            simulate(machine, plan, options, kBuiltin));
+  // The machine that a plan's file names is one that can be told, too.
+  const std::string text = plan::write_json(machine, plan);
+  const topology::Topology named = plan::machine_named_in(text, "plan");
+  request["topology"] = topology::write_json(named);
+  EXPECT_EQ(simulate(simulation_request(request.dump()), kBuiltin),
+            simulate(named, plan::read_json(text, "plan", named), options, kBuiltin));
+  const auto says = [&](auto&& spoil, const std::string& part) {
+    nlohmann::json bad = request;
+    spoil(bad);
+    const std::string message =
+        message_of([&] { simulate(simulation_request(bad.dump()), kBuiltin); });
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
+  says([](auto& r) { r["plan"] = "{}"; }, "plan: \"schema\" is missing");
+  says([](auto& r) { r["schedule"] = "ropewalk-schedule 7"; }, "one of \"plan\" and");
+  says([](auto& r) { r.erase("plan"), r["schedule"] = "ropewalk-schedule 7"; }, "line 1");
+  says([](auto& r) { r.erase("topology"); }, "\"topology\" is missing");
+  says([](auto& r) { r["topology"] = "{\"schema\": 3}"; }, "topology: schema");
+  says([](auto& r) { r["paces"] = true; }, "unknown field \"paces\"");
+  says([](auto& r) { r["bytes"] = "many"; }, "simulation request: ");
+  request["engine_seconds"] = 5;
+  const SimulationEngine slow{"slow", make_fair_share_engine, [](const Traffic&) { return 6; }};
+  EXPECT_NE(message_of([&] {
+              simulate(simulation_request(request.dump()), slow);
+            }).find("would take slow some 6 s"),
+            std::string::npos);
 }
 
 }  // namespace

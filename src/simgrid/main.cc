@@ -1,13 +1,14 @@
 // ropewalk-simgrid: reads a request as JSON on standard input, prints the report on standard
 // output.
 //
-//   {"subject": TEXT, "subject_name": TEXT, "topology": TEXT, "topology_name": TEXT,
-//    "bytes": N, "chunk_bytes": N, "most_messages": N, "paced": BOOL, "engine_seconds": N}
+//   {"plan": TEXT or "schedule": TEXT, "topology": TEXT, "bytes": N, "chunk_bytes": N,
+//    "most_messages": N, "paced": BOOL, "engine_seconds": N}
 //
-// The report is that of schedule/simulate.h. Exit status 0; 2 with a message on standard error when
-// the request is wrong; 3 when it is right but not for this engine: it would take longer than
-// engine_seconds, or more memory than there is. `ropewalk simulate` is the command for people; this
-// program is apart so that the library does not need SimGrid.
+// (schedule/simulation_request.h). The report is that of schedule/simulate.h. Exit status 0; 2 with
+// a message on standard error when the request is wrong; 3 when it is right but not for this
+// engine: it would take longer than engine_seconds, or more memory than there is. `ropewalk
+// simulate` is the command for people; this program is apart so that the library does not need
+// SimGrid.
 #include <cstdio>
 #include <iostream>
 #include <iterator>
@@ -27,8 +28,8 @@ int main() {
   const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
   try {
     std::cout << ropewalk::schedule::simulate(ropewalk::schedule::simulation_request(text),
-                                              "simgrid", ropewalk::simgrid::make_simgrid_engine,
-                                              ropewalk::simgrid::simgrid_seconds)
+                                              {"simgrid", ropewalk::simgrid::make_simgrid_engine,
+                                               ropewalk::simgrid::simgrid_seconds})
               << "\n";
   } catch (const std::bad_alloc&) {
     std::cerr << "memory ran out for the simulation\n";

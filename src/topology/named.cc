@@ -1,14 +1,10 @@
 #include "topology/named.h"
 
-#include <cerrno>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <utility>
 
 #include "core/error.h"
-#include "topology/json.h"
 #include "topology/read.h"
 #include "topology/synthetic.h"
 
@@ -29,17 +25,7 @@ Topology named(std::string_view file_or_description) {
     description.name = name;
     return Topology(std::move(description));
   }
-  std::ifstream file(name, std::ios::binary);
-  if (!file) throw system_error(errno, name);
-  std::string text;
-  // A pipe has no size that could be looked at before.
-  for (std::istreambuf_iterator<char> next(file), end; next != end; ++next) {
-    if (text.size() == kMaxFileBytes) {
-      throw Error(Errc::kInvalidArgument, "{}: longer than {} bytes", name, kMaxFileBytes);
-    }
-    text.push_back(*next);
-  }
-  return read_topology(text, name);
+  return read_file(name);
 }
 
 }  // namespace ropewalk::topology

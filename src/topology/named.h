@@ -9,9 +9,8 @@ namespace ropewalk::topology {
 
 /// A file of any form that read.h knows, or a description as in synthetic.h ("dgx1v", "8gpu:H100").
 ///
-/// @throws Error kInvalidArgument as read_topology() and synthetic(); for a folder, a file that is
-///         not there (what ends in .json or .xml, or has a slash) and one longer than kMaxFileBytes
-/// @throws Error kSystem when the file cannot be read
+/// @throws Error kInvalidArgument as read_file() and synthetic(); for a folder, and a file that is
+///         not there (what ends in .json or .xml, or has a slash)
 Topology named(std::string_view file_or_description);
 
 }  // namespace ropewalk::topology

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "topology/json.h"
+#include "topology/read.h"
 
 namespace ropewalk::topology {
 namespace {
@@ -36,6 +37,26 @@ TEST(Named, SaysWhatIsWrong) {
   EXPECT_EQ(reason("/"), "/: a folder, not a file");
   EXPECT_EQ(reason("machine.xml"), "machine.xml: no such file");
   EXPECT_NE(reason("8gpus").find("8gpus"), std::string::npos);
+  EXPECT_EQ(reason("/dev/null"), "/dev/null: empty");
+  EXPECT_EQ(reason("/dev/zero").find("/dev/zero: longer than "), 0U);
+}
+
+TEST(ReadFile, SaysWhatIsWrong) {
+  const auto refused = [](const std::string& path) -> std::string {
+    try {
+      (void)read_file(path);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Errc::kInvalidArgument);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refused("/absent"), "/absent: No such file or directory");
+  EXPECT_EQ(refused("/"), "/: Is a directory");
+  const std::string path = ::testing::TempDir() + "read_file_test.json";
+  std::ofstream(path) << std::string("{\0}", 3);
+  EXPECT_EQ(refused(path), path + ": not a text file");
+  std::filesystem::remove(path);
 }
 
 }  // namespace

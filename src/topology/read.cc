@@ -2,6 +2,11 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
 
 #include "core/error.h"
 #include "topology/hwloc_xml.h"
@@ -23,6 +28,28 @@ Topology read_topology(std::string_view text, std::string_view origin) {
   const std::size_t nccl = text.find("<system");
   if (hwloc < nccl) return read_hwloc_xml(text, origin);
   return read_nccl_xml(text, origin);
+}
+
+Topology read_file(const std::string& path) {
+  const auto refuse = [&](int code) {
+    throw Error(Errc::kInvalidArgument, "{}: {}", path, std::generic_category().message(code));
+  };
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) refuse(EISDIR);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) refuse(errno);
+  std::string text;
+  // A pipe has no size that could be looked at before.
+  for (std::istreambuf_iterator<char> next(file), end; next != end; ++next) {
+    if (text.size() == kMaxFileBytes) {
+      throw Error(Errc::kInvalidArgument, "{}: longer than {} bytes", path, kMaxFileBytes);
+    }
+    text.push_back(*next);
+  }
+  if (text.find('\0') != std::string::npos) {
+    throw Error(Errc::kInvalidArgument, "{}: not a text file", path);
+  }
+  return read_topology(text, path);
 }
 
 }  // namespace ropewalk::topology

@@ -1,6 +1,7 @@
 // A machine's file of any form that can be read.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "topology/topology.h"
@@ -12,5 +13,12 @@ namespace ropewalk::topology {
 ///
 /// @throws Error kInvalidArgument naming file and line or path; for texts of no known form
 Topology read_topology(std::string_view text, std::string_view origin);
+
+/// The same of a file, or of a pipe.
+///
+/// @throws Error kInvalidArgument as read_topology(); for a file that cannot be read, is longer
+/// than
+///         kMaxFileBytes, or is no text
+Topology read_file(const std::string& path);
 
 }  // namespace ropewalk::topology

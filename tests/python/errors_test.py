@@ -14,8 +14,10 @@ import pytest
 import ropewalk
 from conftest import run_ranks
 from ropewalk._library import (
+    _PLAN_OUT,
     _PROTOTYPES,
     _TEXT_OUT,
+    _TOPOLOGY_OUT,
     Comm,
     MeasureResult,
     MeasureSpec,
@@ -244,20 +246,24 @@ def test_an_exchange_is_not_measured_in_place(alone: Communicator) -> None:
         measure(alone, "all_to_all", 4, kind, iterations=1, in_place=True)
 
 
-# To the types of C a text's place, a communicator's and a request's are one.
+# To the types of C a communicator's place and a request's are one.
 @pytest.mark.parametrize(
     ("name", "types"),
     [
         (name, types)
         for name, types in _PROTOTYPES.items()
-        if types[-1:] == (_TEXT_OUT,) and Comm not in types and not name.startswith("rwCommInit")
+        if types[-1:] in ((_TEXT_OUT,), (_TOPOLOGY_OUT,), (_PLAN_OUT,))
+        and Comm not in types
+        and not name.startswith("rwCommInit")
     ],
 )
-def test_a_text_must_have_a_place(name: str, types: tuple[Any, ...]) -> None:
+def test_what_is_given_must_have_a_place(name: str, types: tuple[Any, ...]) -> None:
     """Before anything else is looked at: nothing is done for nobody."""
     some = {ctypes.c_char_p: b"", ctypes.c_int: 2, ctypes.c_size_t: 2, ctypes.c_double: 2.0}
     before = [some.get(kind) for kind in types[:-1]]
-    with pytest.raises(ropewalk.ArgumentError, match=r"^(json|text|xml|report): NULL$"):
+    with pytest.raises(
+        ropewalk.ArgumentError, match=r"^(json|text|report|topology|plan|made): NULL$"
+    ):
         check(getattr(library(), name)(*before, None))
 
 

@@ -108,7 +108,7 @@ def simulate(
         described = None if machine is None else topology.load(machine)
         report = simulation.simulate(
             subject,
-            None if described is None else described.to_json(),
+            described,
             message_bytes=size,
             chunk_bytes=chunk_bytes,
             paced=not unpaced,

@@ -1,0 +1,51 @@
+// What rwTopology_t and rwPlan_t point to.
+//
+// Both never change once made: any number of threads may use one at once, and copies of a pointer
+// to what is in one may outlive it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "capi/guard.h"
+#include "core/error.h"
+#include "plan/certificate.h"
+#include "plan/plan.h"
+#include "ropewalk/plan.h"
+#include "ropewalk/topology.h"
+#include "topology/topology.h"
+
+struct rwTopology {
+  const std::shared_ptr<const ropewalk::topology::Topology> machine;
+};
+
+struct rwPlan {
+  const std::shared_ptr<const ropewalk::topology::Topology> machine;
+  const ropewalk::plan::Plan plan;
+  const std::optional<ropewalk::plan::Certificate> certificate;
+  /// The JSON of a plan that was made without its trees, which `plan` then lacks.
+  const std::optional<std::string> without_trees;
+};
+
+namespace ropewalk::capi {
+
+inline rwTopology_t new_handle(topology::Topology made) {
+  return new rwTopology{std::make_shared<const topology::Topology>(std::move(made))};
+}
+
+inline const topology::Topology& machine_of(rwTopology_t topology) {
+  return *checked(topology, "topology").machine;
+}
+
+/// A plan that the caller must give, of whose trees something is to be made.
+inline const rwPlan& with_trees(rwPlan_t plan) {
+  const rwPlan& given = checked(plan, "plan");
+  if (given.without_trees.has_value()) {
+    throw Error(Errc::kInvalidArgument, "plan: was made without its trees (\"trees\": false)");
+  }
+  return given;
+}
+
+}  // namespace ropewalk::capi
