@@ -164,7 +164,12 @@ void Communicator::connect() {
   HostInfo place = exchange_records(*bootstrap_, config_, runtime_, deadline);
   facts_ = place.facts;
   point_to_point_channel_ = place.channels;
-  if (facts_.num_hosts > 1) lag_slots_ = place.shape.slots;
+  if (facts_.num_hosts > 1) {
+    // Network links tell of every chunk, those in memory do not.
+    const std::uint32_t slots = place.shape.slots;
+    facts_.lag_slots =
+        facts_.max_ranks_per_host > 1 ? executor::HostTeam::certain_slots(slots) : slots;
+  }
   host_of_rank_ = place.seats.host_of_rank;
   machine_ = find_machine(*bootstrap_, config_, place.topology_given, deadline);
   emulation_ = Emulation::join(*bootstrap_, config_, machine_, deadline);
@@ -191,6 +196,9 @@ void Communicator::connect() {
     found_ = std::make_unique<FoundHosts>(*bootstrap_, config_, runtime_.host(),
                                           std::move(place.seats), segment, deadline);
   }
+  // An emulated machine's links are slow, and this host is not: what it takes for a message is as
+  // much less, in the machine's time.
+  if (emulation_ != nullptr) place.constants.network_message /= emulation_->slowdown();
   tuner_ = std::make_unique<tune::Tuner>(config_, facts_, place.constants, runtime_.schedules(),
                                          machine_ == nullptr ? nullptr : machine_->planned,
                                          runtime_.plans());
@@ -388,7 +396,7 @@ PreparedCollective& Communicator::prepared(const CollectiveCall& call, const tun
             : runtime_.schedules().get(choice.algorithm,
                                        {call.collective, size(), key.root, choice.channels});
     entry = std::make_unique<PreparedCollective>(
-        std::move(checked), rank(), use_own ? nullptr : choice.routed.get(), lag_slots_);
+        std::move(checked), rank(), use_own ? nullptr : choice.routed.get(), facts_.lag_slots);
   }
   by_choice_.resize(std::max(by_choice_.size(), index + 1));
   by_choice_[index] = entry.get();

@@ -260,7 +260,6 @@ class Communicator final : public executor::WaitHook {
   };
   Last last_;
   int point_to_point_channel_ = 0;
-  std::uint32_t lag_slots_ = 0;
   bool check_calls_ = true;
   std::uint32_t calls_ = 0;
   bool finalized_ = false;

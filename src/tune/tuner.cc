@@ -27,10 +27,14 @@ constexpr int kAllPairsRanks = 32;
 // Smaller chunks must promise a tenth: the model knows only the latency of a call, and of calls
 // back to back fewer chunks are better.
 constexpr double kWorthCutting = 0.9;
+// Of the links of a machine where steps lag the model knows what filling and draining takes, too.
+constexpr double kWorthCuttingLags = 0.97;
 // Nor do smaller ones pay. Over one hop, halves of 4 KiB and less took 1.2 to 1.4 times as long as
 // the whole, back to back, and gained little one at a time.
 constexpr std::size_t kLeastChunk = 2048;
 constexpr std::size_t kLeastChunkOverOneHop = 8192;
+// A plan's all-reduce that relies on lags may send two chunks over a link in a round, up and down.
+constexpr std::uint32_t kLeastLagSlots = 4;
 constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 
 bool all_pairs(std::string_view algorithm) {
@@ -205,6 +209,10 @@ Tuner::Candidates Tuner::make_candidates(Collective collective, int root) {
   const auto cost_of = [&](const schedule::Checked& checked, const schedule::Routes& routes) {
     MachineCostOptions options;
     options.message_seconds = message_seconds(context_);
+    if (facts_.lag_slots > 0) {
+      options.slots = static_cast<int>(facts_.lag_slots);
+      options.lags = true;
+    }
     return std::make_unique<MachineCost>(on_machine_->routes, checked.schedule(),
                                          checked.report().longest_path, routes, options);
   };
@@ -242,7 +250,9 @@ Tuner::Candidates Tuner::make_candidates(Collective collective, int root) {
   }
   if (plan != nullptr || !is_forced(collective, root)) {
     const std::shared_ptr<const PlannedCandidates> planned = on_machine_->plans->get(
-        on_machine_->machine, {collective, root, facts_.max_channels}, on_machine_->folder);
+        on_machine_->machine,
+        {collective, root, facts_.max_channels, facts_.lag_slots >= kLeastLagSlots},
+        on_machine_->folder);
     for (const std::shared_ptr<const RoutedSchedule>& routed : planned->schedules) {
       if (plan != nullptr && routed->algorithm != *plan) continue;
       const ScheduleShape shape = ScheduleShape::of(*routed->checked);
@@ -284,10 +294,12 @@ Choice Tuner::priced(Candidate& candidate, std::size_t unit_bytes) const {
   // Staged: a chunk fits a slot; smaller ones fill a long chain sooner.
   double staged = std::numeric_limits<double>::infinity();
   const std::size_t least = shape.longest_path > 1 ? kLeastChunk : kLeastChunkOverOneHop;
+  const bool lags = candidate.cost != nullptr && facts_.lag_slots > 0;
+  const double worth = lags ? kWorthCuttingLags : kWorthCutting;
   for (std::size_t chunk = facts_.slot_bytes; chunk >= least || chunk == facts_.slot_bytes;
        chunk /= step) {
     const double seconds = seconds_of(chunk, false);
-    if (seconds < staged * kWorthCutting) {
+    if (seconds < staged * worth) {
       staged = seconds;
       choice.chunk_bytes = chunk;
     }
