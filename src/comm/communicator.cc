@@ -164,11 +164,17 @@ void Communicator::connect() {
   HostInfo place = exchange_records(*bootstrap_, config_, runtime_, deadline);
   facts_ = place.facts;
   point_to_point_channel_ = place.channels;
+  if (facts_.num_hosts > 1) {
+    // Network links tell of every chunk, those in memory do not.
+    const std::uint32_t slots = place.shape.slots;
+    facts_.lag_slots =
+        facts_.max_ranks_per_host > 1 ? executor::HostTeam::certain_slots(slots) : slots;
+  }
   HostExecutor::Options options;
   options.rank = rank();
   options.num_ranks = size();
   options.max_channels = point_to_point_channel_;
-  if (facts_.num_hosts > 1) options.lag_slots = place.shape.slots;
+  options.lag_slots = facts_.lag_slots;
   options.check_tags = check_calls_;
   host_of_rank_ = place.seats.host_of_rank;
   machine_ = find_machine(*bootstrap_, config_, place.topology_given, deadline);
@@ -196,6 +202,9 @@ void Communicator::connect() {
     found_ = std::make_unique<FoundHosts>(*bootstrap_, config_, runtime_.host(),
                                           std::move(place.seats), segment, deadline);
   }
+  // An emulated machine's links are slow, and this host is not: what it takes for a message is as
+  // much less, in the machine's time.
+  if (emulation_ != nullptr) place.constants.network_message /= emulation_->slowdown();
   host_executor_ = std::make_unique<HostExecutor>(team_, options);
   host_calls_ = std::make_unique<CallPipeline>(
       tune::host_tuner(config_, facts_, place.constants, runtime_.schedules(),

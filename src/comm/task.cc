@@ -24,6 +24,13 @@ void CollectiveTask::set_armed() {
 }
 
 bool CollectiveTask::advance(executor::HostTeam& team) {
+  if (call_.count == 0) {
+    // No rank sends anything, so none waits for links: a rank that has its own might leave before
+    // its peers have theirs, which takes both.
+    if (!armed_) team.history().record(tag_);
+    armed_ = true;
+    return true;
+  }
   if (!begin()) return false;
   std::vector<executor::Strand>& strands = prepared_->strands();
   if (strands.size() == 1) return executor::walk(team, strands.front(), prepared_->call());

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -17,8 +18,11 @@
 #include "executor/program.h"
 #include "schedule/check.h"
 #include "schedule/compile.h"
+#include "schedule/from_plan.h"
+#include "schedule/lags.h"
 #include "schedule/layout.h"
 #include "schedule/pattern.h"
+#include "schedule/testing/random_plans.h"
 
 namespace ropewalk::executor {
 namespace {
@@ -81,6 +85,7 @@ struct Case {
   std::size_t chunk = 16;
   bool by_address = false;
   bool in_place = false;
+  bool lags = false;
 };
 
 // Runs the case twice over the same links and returns the wrong elements over all ranks.
@@ -99,6 +104,9 @@ std::uint64_t run(const Case& test) {
     Rank& rank = ranks[static_cast<std::size_t>(r)];
     for (int c = 0; c < s.num_channels(); ++c) {
       rank.programs.push_back(make_program(s, report, r, c));
+      if (!test.lags) continue;
+      const auto lags = schedule::find_lags(s, c, HostTeam::certain_slots(test.shape.slots));
+      set_lags(rank.programs.back(), lags[static_cast<std::size_t>(r)]);
     }
     for (const Program& program : rank.programs) {
       Strand strand;
@@ -114,6 +122,9 @@ std::uint64_t run(const Case& test) {
       }
       strand.sources.resize(program.max_operands);
       strand.destinations.resize(program.max_sends + 1);
+      for (const StepRecord& step : program.steps) {
+        strand.last_lag = std::max(strand.last_lag, step.lag);
+      }
       rank.strands.push_back(std::move(strand));
     }
     const auto units = [&](int n) { return unit * static_cast<std::size_t>(n); };
@@ -227,6 +238,30 @@ TEST(Walker, RunsEveryScheduleRight) {
       }
     }
   }
+}
+
+// Each rank a thread: what another one may still read, or has not written yet, is never touched.
+TEST(Walker, RunsPlansRightWhoseStepsLag) {
+  ropewalk::testing::Share share;
+  schedule::testing::for_every_plan([&](const plan::Plan& plan) {
+    if (plan.num_ranks() > 6) return;
+    Case test;
+    test.schedule = schedule::from_plan(plan, schedule::Pipelining::kByLags).schedule;
+    test.lags = true;
+    for (const std::uint32_t slots : {4U, 8U}) {
+      test.shape = {slots, slots, 256};
+      for (const bool by_address : {false, true}) {
+        for (const bool in_place : {false, true}) {
+          if (!share.next()) continue;
+          test.by_address = by_address;
+          test.in_place = in_place;
+          test.count = 40U * plan.trees.size() + 3;
+          test.chunk = 8;
+          ASSERT_EQ(run(test), 0U) << describe(test.schedule, test.count, by_address, in_place);
+        }
+      }
+    }
+  });
 }
 
 bool all_by_address(const schedule::Schedule& s) {

@@ -130,7 +130,7 @@ std::vector<int> whole_weights(const std::vector<Fraction>& shares) {
 
 class Compiler {
  public:
-  explicit Compiler(const plan::Plan& plan) : plan_(plan) {
+  Compiler(const plan::Plan& plan, Pipelining pipelining) : plan_(plan), pipelining_(pipelining) {
     const Collective wanted = plan.collective;
     if (wanted != Collective::kBroadcast && wanted != Collective::kReduce &&
         wanted != Collective::kAllGather && wanted != Collective::kReduceScatter &&
@@ -150,7 +150,7 @@ class Compiler {
       case Collective::kBroadcast:
       case Collective::kReduce: one_channel_per_tree(); break;
       case Collective::kAllReduce:
-        if (every_rank_roots_alike()) {
+        if (every_rank_roots_alike() && pipelining_ == Pipelining::kByParts) {
           one_channel_per_piece();
         } else {
           one_channel_per_tree();
@@ -213,7 +213,8 @@ class Compiler {
       }
     }
     const bool both = plan_.collective == Collective::kAllReduce;
-    begin(shares, both ? tree_all_reduce_parts(height) : 1);
+    const bool by_parts = both && pipelining_ == Pipelining::kByParts;
+    begin(shares, by_parts ? tree_all_reduce_parts(height) : 1);
     for (int channel = 0; channel < static_cast<int>(pairs_.size()); ++channel) {
       const Pair& pair = pairs_[static_cast<std::size_t>(channel)];
       Schedule& schedule = result_.schedule;
@@ -345,6 +346,7 @@ class Compiler {
   }
 
   const plan::Plan& plan_;
+  Pipelining pipelining_;
   std::vector<Pair> pairs_;
   PlannedSchedule result_;
 };
@@ -372,7 +374,9 @@ void Routes::append(const Routes& others, int first_channel) {
   }
 }
 
-PlannedSchedule from_plan(const plan::Plan& plan) { return Compiler(plan).compile(); }
+PlannedSchedule from_plan(const plan::Plan& plan, Pipelining pipelining) {
+  return Compiler(plan, pipelining).compile();
+}
 
 std::vector<double> bytes_on_links(const PlannedSchedule& planned, std::size_t count,
                                    std::size_t element_bytes, std::size_t granule,

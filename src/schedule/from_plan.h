@@ -5,10 +5,11 @@
 //   each rank is laid along a line of that length and cut where any rank changes from one of its
 //   trees to the next; each piece is a channel, in which every rank has one tree. The block of a
 //   rank moves along that rank's tree.
-// - all_reduce whose trees every rank roots alike: the same pieces, with one part per rank. A part
-//   is reduced to its root along the in-tree and comes back along the out-tree.
+// - all_reduce whose trees every rank roots alike, Pipelining::kByParts: the same pieces, with one
+//   part per rank. A part is reduced to its root along the in-tree and comes back along the
+//   out-tree.
 // - all_reduce in general: one channel per tree (or pair of trees), with the tree's weight. The way
-//   back of a part overlaps the way up of later ones.
+//   back of a chunk overlaps the way up of later ones (Pipelining).
 //
 // So the share of every tree is what the plan says, as far as elements and whole-number weights
 // allow, and the checker proves the rest. Trees are over ranks; which physical links a hop takes is
@@ -51,12 +52,21 @@ struct PlannedSchedule {
   Routes routes;
 };
 
+/// How the way back of an all-reduce along a tree overlaps the way up of what comes later.
+enum class Pipelining {
+  kByParts,  ///< a channel is cut into parts, whose ways up and back alternate in the list of steps
+  /// A channel is one tree, and each way one step; what runs the schedule lets the way back lag
+  /// (lags.h), for which links of 4 slots are enough. So nothing is filled and drained anew in each
+  /// round. Run round by round, such a list waits for the whole way of each chunk.
+  kByLags,
+};
+
 /// Compiles. The algorithm's label is "plan-" and the plan's own.
 ///
 /// @throws Error kInvalidArgument for a collective that plans do not have, trees that do not span
 ///         the ranks or do not fit the collective, and plans that need more than kMaxChannels
 ///         channels or kMaxSteps steps (fewer trees per root help)
-PlannedSchedule from_plan(const plan::Plan& plan);
+PlannedSchedule from_plan(const plan::Plan& plan, Pipelining pipelining = Pipelining::kByParts);
 
 /// Bytes that a call with `count` elements of `element_bytes` puts on each link (by index into
 /// Topology::links, `num_links` of them): every message of the schedule, counted from its steps,

@@ -3,13 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
 #include "schedule/check.h"
+#include "schedule/testing/random_plans.h"
 #include "schedule/testing/reference_run.h"
 #include "schedule/text.h"
 
@@ -17,80 +16,10 @@ namespace ropewalk::schedule {
 namespace {
 
 using plan::Fraction;
+using testing::for_every_plan;
+using testing::RandomPlans;
 
-constexpr Collective kPlanned[] = {Collective::kBroadcast, Collective::kReduce,
-                                   Collective::kAllGather, Collective::kReduceScatter,
-                                   Collective::kAllReduce};
-
-/// Plans with random trees over ranks that all have a link of their own to each other: link
-/// source * ranks + destination.
-class RandomPlans {
- public:
-  explicit RandomPlans(unsigned seed) : random_(seed) {}
-
-  plan::Plan make(Collective collective, int ranks, int trees_per_root, bool all_roots,
-                  bool same_way_back) {
-    plan::Plan plan;
-    plan.collective = collective;
-    plan.algorithm = "random";
-    plan.gpus.resize(static_cast<std::size_t>(ranks));
-    plan.root = has_root(collective) ? below(ranks) : 0;
-    for (int root = 0; root < ranks; ++root) {
-      if (!all_roots && root != plan.root) continue;
-      Fraction left = 6;
-      for (int i = 0; i < trees_per_root; ++i) {
-        const Fraction weight = i + 1 == trees_per_root ? left : left * Fraction(1 + below(3), 7);
-        left -= weight;
-        plan.trees.push_back(tree(collective, ranks, root, weight, same_way_back));
-        plan.algbw += weight;
-      }
-    }
-    return plan;
-  }
-
- private:
-  int below(int n) { return std::uniform_int_distribution<int>(0, n - 1)(random_); }
-
-  plan::TreeEdge edge(int source, int destination, int ranks) {
-    return {source, destination, {source * ranks + destination}};
-  }
-
-  /// (parent, child), parents first.
-  std::vector<std::pair<int, int>> random_tree(int ranks, int root) {
-    std::vector<int> order(static_cast<std::size_t>(ranks));
-    std::iota(order.begin(), order.end(), 0);
-    std::swap(order[0], order[static_cast<std::size_t>(root)]);
-    std::shuffle(order.begin() + 1, order.end(), random_);
-    std::vector<std::pair<int, int>> edges;
-    for (int i = 1; i < ranks; ++i) {
-      edges.emplace_back(order[static_cast<std::size_t>(std::max(i - 1 - below(3), 0))],
-                         order[static_cast<std::size_t>(i)]);
-    }
-    return edges;
-  }
-
-  plan::Tree tree(Collective collective, int ranks, int root, const Fraction& weight,
-                  bool same_way_back) {
-    plan::Tree made;
-    made.root = root;
-    made.weight = weight;
-    const auto down = random_tree(ranks, root);
-    const auto up = same_way_back ? down : random_tree(ranks, root);
-    if (reduces(collective)) {
-      for (auto at = up.rbegin(); at != up.rend(); ++at) {
-        made.reduce.push_back(edge(at->second, at->first, ranks));
-      }
-    }
-    if (collective != Collective::kReduce && collective != Collective::kReduceScatter) {
-      for (const auto& [parent, child] : down) {
-        made.broadcast.push_back(edge(parent, child, ranks));
-      }
-    }
-    return made;
-  }
-
-  std::mt19937 random_;
-};
+using plan::Fraction;
 
 /// What the plan puts on each link when the whole message has that many elements.
 std::vector<double> planned_elements(const plan::Plan& plan, double elements) {
@@ -105,27 +34,6 @@ std::vector<double> planned_elements(const plan::Plan& plan, double elements) {
     }
   }
   return loads;
-}
-
-template <typename Body>
-void for_every_plan(Body&& body) {
-  RandomPlans plans(7);
-  for (const Collective collective : kPlanned) {
-    for (int ranks = 2; ranks <= 9; ++ranks) {
-      for (int trees = 1; trees <= 3; ++trees) {
-        for (const bool same_way_back : {true, false}) {
-          for (const bool all_roots : {true, false}) {
-            // What must have all roots, and what must not.
-            if (has_root(collective) ? all_roots
-                                     : !all_roots && collective != Collective::kAllReduce) {
-              continue;
-            }
-            body(plans.make(collective, ranks, trees, all_roots, same_way_back));
-          }
-        }
-      }
-    }
-  }
 }
 
 TEST(FromPlan, IsAcceptedAndComputesItsCollective) {
@@ -154,22 +62,46 @@ TEST(FromPlan, IsAcceptedAndComputesItsCollective) {
   EXPECT_GT(made, 200);
 }
 
+// What is not an all-reduce is the same.
+TEST(FromPlan, ByLagsIsAChannelPerTreeAndAStepPerWay) {
+  for_every_plan([&](const plan::Plan& plan) {
+    const Schedule schedule = from_plan(plan, Pipelining::kByLags).schedule;
+    if (plan.collective != Collective::kAllReduce) {
+      EXPECT_EQ(schedule, from_plan(plan).schedule);
+      return;
+    }
+    EXPECT_EQ(schedule.parts, 1);
+    ASSERT_EQ(schedule.num_channels(), static_cast<int>(plan.trees.size()));
+    const CheckReport report = check(schedule, 2);
+    ASSERT_TRUE(report.accepted) << report.defects.front() << "\n" << print(schedule);
+    EXPECT_TRUE(report.in_place);
+    for (std::size_t channel = 0; channel < plan.trees.size(); ++channel) {
+      for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
+        const bool is_root = static_cast<int>(rank) == plan.trees[channel].root;
+        EXPECT_EQ(schedule.programs[rank][channel].size(), is_root ? 1U : 2U);
+      }
+    }
+  });
+}
+
 TEST(FromPlan, PutsOnEveryLinkWhatThePlanSays) {
   for_every_plan([&](const plan::Plan& plan) {
-    const PlannedSchedule planned = from_plan(plan);
-    const auto n = static_cast<std::size_t>(plan.num_ranks());
-    // The message is the larger buffer: the ranks' counts together, where each has its own.
-    const bool per_rank =
-        plan.collective == Collective::kAllGather || plan.collective == Collective::kReduceScatter;
-    const std::size_t count = 1'000'000;
-    const double message = static_cast<double>(count) * (per_rank ? static_cast<double>(n) : 1);
-    const auto planned_loads = planned_elements(plan, message);
-    const auto counted = bytes_on_links(planned, count, 4, 1, n * n);
-    // Each channel's and part's boundaries round to whole elements.
-    const double slack = 4.0 * (planned.schedule.num_channels() + 2) * planned.schedule.parts *
-                         (per_rank ? static_cast<double>(n) : 1);
-    for (std::size_t link = 0; link < n * n; ++link) {
-      EXPECT_NEAR(counted[link], 4 * planned_loads[link], 4 * slack);
+    for (const Pipelining pipelining : {Pipelining::kByParts, Pipelining::kByLags}) {
+      const PlannedSchedule planned = from_plan(plan, pipelining);
+      const auto n = static_cast<std::size_t>(plan.num_ranks());
+      // The message is the larger buffer: the ranks' counts together, where each has its own.
+      const bool per_rank = plan.collective == Collective::kAllGather ||
+                            plan.collective == Collective::kReduceScatter;
+      const std::size_t count = 1'000'000;
+      const double message = static_cast<double>(count) * (per_rank ? static_cast<double>(n) : 1);
+      const auto planned_loads = planned_elements(plan, message);
+      const auto counted = bytes_on_links(planned, count, 4, 1, n * n);
+      // Each channel's and part's boundaries round to whole elements.
+      const double slack = 4.0 * (planned.schedule.num_channels() + 2) * planned.schedule.parts *
+                           (per_rank ? static_cast<double>(n) : 1);
+      for (std::size_t link = 0; link < n * n; ++link) {
+        EXPECT_NEAR(counted[link], 4 * planned_loads[link], 4 * slack);
+      }
     }
   });
 }

@@ -11,6 +11,7 @@ namespace {
 
 using Lags = std::vector<std::vector<std::uint32_t>>;
 
+/// A step of a rank.
 struct Place {
   std::size_t rank = 0;
   std::size_t step = 0;
@@ -44,44 +45,100 @@ std::map<std::pair<std::size_t, std::size_t>, LinkEnds> links_of(const Schedule&
   return links;
 }
 
-/// Numbers for the steps such that the ends of each edge differ by one; those that edges join start
-/// at 0. Nothing for a step without edges. @return nothing when there are none
-std::optional<std::vector<std::vector<std::optional<int>>>> levels_of(
-    const Schedule& schedule, std::size_t channel, const std::vector<Edge>& edges) {
-  std::vector<std::vector<std::optional<int>>> levels(schedule.programs.size());
-  std::vector<std::vector<std::vector<std::pair<Place, int>>>> next(levels.size());
-  for (std::size_t r = 0; r < levels.size(); ++r) {
-    levels[r].resize(schedule.programs[r][channel].size());
-    next[r].resize(levels[r].size());
+/// A step's lag is that of its group and its level in the group: a group is what edges join.
+struct Level {
+  std::size_t group = 0;
+  int level = 0;  // the least of a group is 0
+};
+struct Levels {
+  std::vector<std::vector<Level>> of;  // [rank][step]
+  std::size_t groups = 0;
+};
+
+/// Levels such that the ends of each edge differ by one; nothing when there are none.
+std::optional<Levels> levels_of(const Schedule& schedule, std::size_t channel,
+                                const std::vector<Edge>& edges) {
+  const std::size_t ranks = schedule.programs.size();
+  Levels levels;
+  std::vector<std::vector<bool>> known(ranks);
+  std::vector<std::vector<std::vector<std::pair<Place, int>>>> next(ranks);
+  levels.of.resize(ranks);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    levels.of[r].resize(schedule.programs[r][channel].size());
+    known[r].resize(levels.of[r].size());
+    next[r].resize(levels.of[r].size());
   }
   for (const Edge& edge : edges) {
     next[edge.from.rank][edge.from.step].emplace_back(edge.to, 1);
     next[edge.to.rank][edge.to.step].emplace_back(edge.from, -1);
   }
-  for (std::size_t r = 0; r < levels.size(); ++r) {
-    for (std::size_t s = 0; s < levels[r].size(); ++s) {
-      if (levels[r][s] || next[r][s].empty()) continue;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    for (std::size_t s = 0; s < known[r].size(); ++s) {
+      if (known[r][s]) continue;
       std::vector<Place> joined = {{r, s}};
-      levels[r][s] = 0;
+      known[r][s] = true;
+      levels.of[r][s] = {levels.groups, 0};
       int least = 0;
       for (std::size_t i = 0; i < joined.size(); ++i) {
         const Place at = joined[i];
-        const int level = *levels[at.rank][at.step];
+        const int level = levels.of[at.rank][at.step].level;
         least = std::min(least, level);
         for (const auto& [to, more] : next[at.rank][at.step]) {
-          std::optional<int>& other = levels[to.rank][to.step];
-          if (!other) {
-            other = level + more;
+          Level& other = levels.of[to.rank][to.step];
+          if (!known[to.rank][to.step]) {
+            known[to.rank][to.step] = true;
+            other = {levels.groups, level + more};
             joined.push_back(to);
-          } else if (*other != level + more) {
+          } else if (other.level != level + more) {
             return std::nullopt;
           }
         }
       }
-      for (const Place& place : joined) *levels[place.rank][place.step] -= least;
+      for (const Place& place : joined) levels.of[place.rank][place.step].level -= least;
+      ++levels.groups;
     }
   }
   return levels;
+}
+
+/// Steps of one block on one rank: the later may not lag less than the earlier.
+struct Order {
+  Level earlier;
+  Level later;
+};
+
+std::vector<Order> orders_of(const Schedule& schedule, std::size_t channel, const Levels& levels) {
+  std::vector<Order> orders;
+  for (std::size_t r = 0; r < levels.of.size(); ++r) {
+    std::map<int, std::size_t> last;  // step of each block
+    const StepList& steps = schedule.programs[r][channel];
+    for (std::size_t s = 0; s < steps.size(); ++s) {
+      const auto [before, is_first] = last.try_emplace(steps[s].block, s);
+      if (is_first) continue;
+      orders.push_back({levels.of[r][before->second], levels.of[r][s]});
+      before->second = s;
+    }
+  }
+  return orders;
+}
+
+/// The least lags of the groups that keep these orders; nothing when none do.
+std::optional<std::vector<int>> least_lags(std::size_t groups, const std::vector<Order>& orders) {
+  std::vector<int> lags(groups, 0);
+  // Longest paths in the manner of Bellman and Ford. A circle of orders that nothing fulfils grows
+  // until it is cut off.
+  for (bool grew = true; grew;) {
+    grew = false;
+    for (const Order& order : orders) {
+      const int least = lags[order.earlier.group] + order.earlier.level - order.later.level;
+      int& lag = lags[order.later.group];
+      if (lag >= least) continue;
+      if (least > kMostLag) return std::nullopt;
+      lag = least;
+      grew = true;
+    }
+  }
+  return lags;
 }
 
 }  // namespace
@@ -100,15 +157,13 @@ Lags find_lags(const Schedule& schedule, int channel, std::uint32_t slots) {
   }
   const auto levels = levels_of(schedule, c, edges);
   if (!levels) return plain;
+  const auto groups = least_lags(levels->groups, orders_of(schedule, c, *levels));
+  if (!groups) return plain;
   Lags lags = plain;
   for (std::size_t r = 0; r < lags.size(); ++r) {
-    std::uint32_t before = 0;
     for (std::size_t s = 0; s < lags[r].size(); ++s) {
-      // A step of this rank alone goes with the one before it.
-      const std::optional<int>& level = (*levels)[r][s];
-      const std::uint32_t lag = level ? static_cast<std::uint32_t>(*level) : before;
-      if (lag < before) return plain;
-      lags[r][s] = before = lag;
+      const Level& level = levels->of[r][s];
+      lags[r][s] = static_cast<std::uint32_t>((*groups)[level.group] + level.level);
     }
   }
   return lags;

@@ -9,6 +9,9 @@
 
 namespace ropewalk::schedule {
 
+/// Rounds by which a step lags at most: such a list is filled and drained for as many turns.
+inline constexpr int kMostLag = 4096;
+
 /// Rounds by which each step of one channel may lag behind the first ones: [rank][step]. In turn t
 /// a rank runs, in the order of its list, each step on round t - lag, where there is such a round;
 /// turns are as many as rounds and the largest lag. All zero is the plain order, round by round.
@@ -20,14 +23,19 @@ namespace ropewalk::schedule {
 ///
 /// What makes this right:
 /// - Each link carries its chunks in one order: sender and receiver of a chunk are one turn apart,
-///   for every chunk alike.
-/// - The steps of one round keep their order on every rank, as lags never decrease along a list,
-/// and
-///   different rounds are different memory. So everything that was proven of a round still holds.
+///   for every chunk alike, and within a turn both follow their lists.
 /// - Nothing waits for ever: in turn t a rank takes what was sent in turn t - 1, and has room to
 ///   send when its readers are through turn t - 1, if a link holds the chunks of two turns.
+/// - The steps of one block and round keep their order on every rank, as a step lags no less than
+///   those of its block before it. Steps of different blocks, or rounds, may change places: they
+///   share no memory, neither in place nor not (symbolic_run.h). So each step reads what it read
+///   round by round, and the result is the one that the checker has seen.
+/// - What goes by address stays right: that a buffer has been read before it is written again
+///   follows from chains of steps and chunks of one block and round alone (direct_send.h), and
+///   these keep their order.
 ///
-/// Where one of these cannot be had, within `slots` chunks on a link, all lags are zero.
+/// Where one of these cannot be had, within `slots` chunks on a link, or a step would lag by more
+/// than kMostLag, all lags are zero.
 std::vector<std::vector<std::uint32_t>> find_lags(const Schedule& schedule, int channel,
                                                   std::uint32_t slots);
 

@@ -8,7 +8,13 @@
 #include <string>
 #include <utility>
 
+#include "core/testing/share.h"
+#include "schedule/check.h"
 #include "schedule/compile.h"
+#include "schedule/from_plan.h"
+#include "schedule/layout.h"
+#include "schedule/testing/random_plans.h"
+#include "schedule/testing/reference_run.h"
 
 namespace ropewalk::schedule {
 namespace {
@@ -93,6 +99,96 @@ TEST(Lags, EveryAlgorithmRunsInTheirOrder) {
   EXPECT_GT(lagging, 1000);
 }
 
+// In any order of progress, on numbers: staged and by address, in place and not. An address is read
+// as late as the step that takes it.
+// @return the steps that lag
+int expect_right(const Schedule& schedule, std::uint32_t slots, ropewalk::testing::Share& share) {
+  const CheckReport report = check(schedule);
+  EXPECT_TRUE(report.accepted);
+  testing::RunOptions options;
+  options.slots = slots;
+  int lagging = 0;
+  for (int channel = 0; channel < schedule.num_channels(); ++channel) {
+    options.lags.push_back(find_lags(schedule, channel, slots));
+    for (const auto& list : options.lags.back()) {
+      lagging += static_cast<int>(std::ranges::count_if(list, [](auto lag) { return lag > 0; }));
+    }
+  }
+  const auto pieces = static_cast<std::size_t>(schedule.parts * schedule.num_channels());
+  // The last parts have fewer elements, and rounds without any.
+  for (const std::size_t count : {4 * pieces + 1, std::size_t{19}}) {
+    for (const bool by_address : {false, true}) {
+      for (const bool in_place : {false, true}) {
+        if ((in_place && !report.in_place) || !share.next()) continue;
+        options.count = count;
+        options.direct = by_address ? &report : nullptr;
+        options.in_place = in_place;
+        ++options.seed;
+        const auto wrong = testing::wrong_effect(schedule, options);
+        EXPECT_FALSE(wrong.has_value())
+            << *wrong << ": " << schedule.algorithm << " " << name(schedule.collective) << " "
+            << schedule.num_ranks << " ranks, " << slots << " slots, count " << count
+            << (by_address ? ", by address" : "") << (in_place ? ", in place" : "");
+      }
+    }
+  }
+  return lagging;
+}
+
+TEST(Lags, EveryAlgorithmComputesTheSame) {
+  ropewalk::testing::Share share;
+  int lagging = 0;
+  for (const Algorithm& algorithm : algorithms()) {
+    for (int c = 0; c < kNumCollectives; ++c) {
+      for (int ranks = 2; ranks <= 6; ++ranks) {
+        const auto collective = static_cast<Collective>(c);
+        const Request request{collective, ranks, has_root(collective) ? ranks / 2 : 0, 2};
+        if (!algorithm.supports(request)) continue;
+        for (const std::uint32_t slots : {4U, 16U}) {
+          lagging += expect_right(compile(algorithm.name, request), slots, share);
+        }
+      }
+    }
+  }
+  EXPECT_GT(lagging, 1000);
+}
+
+TEST(Lags, EveryPlanComputesTheSame) {
+  ropewalk::testing::Share share;
+  int lagging = 0;
+  testing::for_every_plan([&](const plan::Plan& plan) {
+    for (const Pipelining pipelining : {Pipelining::kByParts, Pipelining::kByLags}) {
+      const Schedule schedule = from_plan(plan, pipelining).schedule;
+      for (const std::uint32_t slots : {4U, 32U}) {
+        const int steps = expect_right(schedule, slots, share);
+        lagging += steps;
+        // What relies on lags has them.
+        if (plan.collective == Collective::kAllReduce && pipelining == Pipelining::kByLags) {
+          EXPECT_GT(steps, 0);
+        }
+      }
+    }
+  });
+  EXPECT_GT(lagging, 1000);
+}
+
+TEST(Lags, TheWayBackOfAnAllReduceIsBehindTheWayUp) {
+  plan::Plan plan;
+  plan.collective = Collective::kAllReduce;
+  plan.algorithm = "chain";
+  plan.gpus.resize(3);
+  plan.trees = {{0, 1, {{2, 1, {}}, {1, 0, {}}}, {{0, 1, {}}, {1, 2, {}}}}};
+  const Schedule chain = from_plan(plan, Pipelining::kByLags).schedule;
+  EXPECT_EQ(find_lags(chain, 0, 4), (Lags{{2}, {1, 3}, {0, 4}}));
+  // The sum of a part is read where it was written before: no sooner, although it stands in no
+  // one's way there.
+  const Schedule parts = from_plan(plan).schedule;
+  const Lags lags = find_lags(parts, 0, 16);
+  for (std::size_t s = 0; s < lags[2].size(); ++s) {
+    EXPECT_EQ(lags[2][s], parts.programs[2][0][s].send.empty() ? 4U : 0U);
+  }
+}
+
 TEST(Lags, ReceiversAreOneRoundBehindSenders) {
   const Schedule two_shot = compile("two_shot", {Collective::kAllReduce, 4, 0, 1});
   for (const auto& list : find_lags(two_shot, 0, 4)) {
@@ -131,24 +227,47 @@ TEST(Lags, NoneWhereAStepTakesChunksOfDifferentAge) {
   EXPECT_EQ(find_lags(schedule, 0, 16), (Lags{{0}, {0}, {0}}));
 }
 
-TEST(Lags, NoneWhereAListWouldHaveToChangeItsOrder) {
+Step sends(int block, int to) {
+  Step step;
+  step.block = block;
+  step.operands = {Operand::input()};
+  step.send = {to};
+  return step;
+}
+Step takes(int block, int from) {
+  Step step;
+  step.block = block;
+  step.operands = {Operand::link(from)};
+  step.write_output = true;
+  return step;
+}
+
+// Rank 1 takes before it sends, rank 0 sends before it takes.
+TEST(Lags, StepsOfOneBlockKeepTheirOrderAndOthersNeedNot) {
   Schedule schedule;
-  schedule.collective = Collective::kSendRecv;
+  schedule.collective = Collective::kAllToAll;
   schedule.num_ranks = 2;
   schedule.weight = {1};
-  Step send_one;
-  send_one.operands = {Operand::input()};
-  send_one.send = {1};
-  Step take_one;
-  take_one.operands = {Operand::link(0)};
-  take_one.write_output = true;
-  Step send_other = send_one;
-  send_other.send = {0};
-  Step take_other = take_one;
-  take_other.operands = {Operand::link(1)};
-  // Rank 1 takes before it sends, rank 0 sends before it takes: rank 1's second step is of level 0.
-  schedule.programs = {{{send_one, take_other}}, {{take_one, send_other}}};
-  EXPECT_EQ(find_lags(schedule, 0, 8), (Lags{{0, 0}, {0, 0}}));
+  schedule.programs = {{{sends(1, 1), takes(2, 1)}}, {{takes(1, 0), sends(2, 0)}}};
+  EXPECT_EQ(find_lags(schedule, 0, 8), (Lags{{0, 1}, {1, 0}}));
+  for (auto& rank : schedule.programs) {
+    for (Step& step : rank[0]) step.block = 0;
+  }
+  EXPECT_EQ(find_lags(schedule, 0, 8), (Lags{{0, 2}, {1, 1}}));
+}
+
+// The chunk that rank 0 sends last is the first that rank 2 takes, by two links of different age.
+TEST(Lags, NoneWhereNoLagsKeepTheOrderOfABlock) {
+  Schedule schedule;
+  schedule.collective = Collective::kBroadcast;
+  schedule.num_ranks = 3;
+  schedule.weight = {1};
+  Step passes_on = takes(0, 0);
+  passes_on.send = {2};
+  schedule.programs = {{{sends(0, 2), sends(0, 1)}}, {{passes_on}}, {{takes(0, 1), takes(0, 0)}}};
+  EXPECT_EQ(find_lags(schedule, 0, 8), (Lags{{0, 0}, {0}, {0, 0}}));
+  std::swap(schedule.programs[2][0][0], schedule.programs[2][0][1]);
+  EXPECT_EQ(find_lags(schedule, 0, 8), (Lags{{0, 0}, {1}, {1, 2}}));
 }
 
 }  // namespace

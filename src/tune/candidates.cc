@@ -19,6 +19,8 @@ namespace {
 // Beyond this many ranks the schedules with a link between every two ranks are not considered where
 // another one exists: their number of links, and the time to check them, grow with the square.
 constexpr int kAllPairsRanks = 32;
+// A plan's all-reduce that relies on lags may send two chunks over a link in a round, up and down.
+constexpr std::uint32_t kLeastLagSlots = 4;
 
 bool all_pairs(std::string_view algorithm) {
   return algorithm == "one_shot" || algorithm == "two_shot" || algorithm == "direct";
@@ -150,6 +152,10 @@ std::shared_ptr<MachineCost> Candidates::cost_of(const schedule::Checked& checke
                                                  const schedule::Routes& routes) {
   MachineCostOptions options;
   options.message_seconds = options_.message_seconds;
+  if (facts_.lag_slots > 0) {
+    options.slots = static_cast<int>(facts_.lag_slots);
+    options.lags = true;
+  }
   return std::make_shared<MachineCost>(on_machine_->routes, checked.schedule(),
                                        checked.report().longest_path, routes, options);
 }
@@ -190,7 +196,9 @@ std::vector<Candidate> Candidates::made(Collective collective, int root) {
   }
   if (plan != nullptr || !is_forced(collective, root)) {
     const std::shared_ptr<const PlannedCandidates> planned = on_machine_->plans->get(
-        on_machine_->machine, {collective, root, facts_.max_channels}, on_machine_->folder);
+        on_machine_->machine,
+        {collective, root, facts_.max_channels, facts_.lag_slots >= kLeastLagSlots},
+        on_machine_->folder);
     for (const std::shared_ptr<const RoutedSchedule>& routed : planned->schedules) {
       if (plan != nullptr && routed->algorithm != *plan) continue;
       const ScheduleShape shape = ScheduleShape::of(*routed->checked);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 namespace ropewalk::tune {
@@ -15,6 +16,9 @@ struct GroupFacts {
   bool all_by_address = false;     ///< every pair of ranks can copy from each other's memory
   bool same_process = false;       ///< all ranks are threads of one process
   std::size_t slot_bytes = 32768;
+  /// Chunks that a link holds, where links take so long that steps which receive lag behind those
+  /// which send (schedule/lags.h); 0: steps run round by round.
+  std::uint32_t lag_slots = 0;
   int max_channels = 16;          ///< links exist for channels below this one
   std::vector<int> host_of_rank;  ///< where there are several hosts
   /// Where each host has several NICs: what each rail (link/rails.h) carries, bytes/s, the fastest

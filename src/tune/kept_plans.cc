@@ -32,12 +32,14 @@ using nlohmann::json;
 constexpr std::string_view kSchema = "ropewalk-kept-plans";
 
 json header(const PlannedMachine& machine, const PlansRequest& request) {
-  return {{"schema", kSchema},
-          {"version", kKeptPlansVersion},
-          {"machine", fmt::format("{:016x}", machine.hash())},
-          {"operation", name(request.collective)},
-          {"root", request.root},
-          {"max_channels", request.max_channels}};
+  json header = {{"schema", kSchema},
+                 {"version", kKeptPlansVersion},
+                 {"machine", fmt::format("{:016x}", machine.hash())},
+                 {"operation", name(request.collective)},
+                 {"root", request.root},
+                 {"max_channels", request.max_channels}};
+  if (request.lags) header["lags"] = true;
+  return header;
 }
 
 std::string text_of(const PlannedMachine& machine, const PlansRequest& request,
@@ -145,8 +147,9 @@ std::string kept_plans_text(const std::string& body) {
 
 std::string plans_file(const std::string& folder, std::uint64_t machine_hash,
                        const PlansRequest& request) {
-  return fmt::format("{}/plans/{:016x}-{}-{}-{}.json", folder, machine_hash,
-                     name(request.collective), request.root, request.max_channels);
+  return fmt::format("{}/plans/{:016x}-{}-{}-{}{}.json", folder, machine_hash,
+                     name(request.collective), request.root, request.max_channels,
+                     request.lags ? "-lags" : "");
 }
 
 std::shared_ptr<const PlannedCandidates> KeptPlans::get(const PlannedMachine& machine,

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "plan/chunk_model.h"
+#include "schedule/lags.h"
 #include "schedule/layout.h"
 #include "schedule/traffic.h"
 
@@ -81,12 +82,19 @@ MachineCost::MachineCost(DefaultRoutes& routes, const schedule::Schedule& schedu
       if (is_new) pipes_.emplace_back();
       return entry->second;
     };
+    std::vector<std::vector<std::uint32_t>> lags;
+    if (options.lags) {
+      lags = schedule::find_lags(schedule, channel, static_cast<std::uint32_t>(options.slots));
+    }
     for (int rank = 0; rank < schedule.num_ranks; ++rank) {
       const int index = static_cast<int>(strands_.size());
       Strand strand{rank, block, static_cast<int>(steps_.size()), 0};
       std::map<std::pair<int, int>, int> sent;
-      for (const schedule::Step& step : schedule.programs[at(rank)][at(channel)]) {
+      const schedule::StepList& steps = schedule.programs[at(rank)][at(channel)];
+      for (std::size_t s = 0; s < steps.size(); ++s) {
+        const schedule::Step& step = steps[s];
         Step made;
+        if (options.lags) made.lag = static_cast<int>(lags[at(rank)][s]);
         made.first_receive = static_cast<int>(receives_.size());
         made.first_send = static_cast<int>(sends_.size());
         for (const schedule::Operand& operand : step.operands) {
@@ -107,6 +115,7 @@ MachineCost::MachineCost(DefaultRoutes& routes, const schedule::Schedule& schedu
         made.last_send = static_cast<int>(sends_.size());
         if (made.first_receive != made.last_receive || made.first_send != made.last_send) {
           steps_.push_back(made);
+          strand.last_lag = std::max(strand.last_lag, made.lag);
         }
       }
       strand.last_step = static_cast<int>(steps_.size());
@@ -203,7 +212,7 @@ std::vector<double> MachineCost::walk(double unit_bytes, int rounds) const {
   };
   struct StrandState {
     int step = 0;
-    int round = 0;
+    int turn = 0;  // schedule/lags.h; a round where nothing lags
   };
   enum class Kind { kStart, kEnd, kArrive };
   // Time, order of making, kind, pipe, version.
@@ -270,8 +279,16 @@ std::vector<double> MachineCost::walk(double unit_bytes, int rounds) const {
       ready.pop_back();
       StrandState& state = strands[at(index)];
       const Strand& strand = strands_[at(index)];
-      while (state.round < rounds && can_do(steps_[at(state.step)])) {
+      while (state.turn < rounds + strand.last_lag) {
         const Step& step = steps_[at(state.step)];
+        const int round = state.turn - step.lag;
+        const bool is_there = round >= 0 && round < rounds;
+        if (is_there && !can_do(step)) break;
+        if (++state.step == strand.last_step) {
+          state.step = strand.first_step;
+          ++state.turn;
+        }
+        if (!is_there) continue;
         for (int i = step.first_receive; i < step.last_receive; ++i) {
           const int pipe = receives_[at(i)];
           --pipes[at(pipe)].arrived;
@@ -283,12 +300,8 @@ std::vector<double> MachineCost::walk(double unit_bytes, int rounds) const {
           ++pipe.filled;
           double& sender = sender_free[at(strand.rank)];
           sender = std::max(sender, now) + options_.message_seconds;
-          pipe.waiting.push_back({i, state.round, strand.block * unit_bytes, sender});
+          pipe.waiting.push_back({i, round, strand.block * unit_bytes, sender});
           begin_next(sends_[at(i)].pipe);
-        }
-        if (++state.step == strand.last_step) {
-          state.step = strand.first_step;
-          ++state.round;
         }
       }
     }

@@ -40,6 +40,7 @@ namespace ropewalk::tune {
 struct MachineCostOptions {
   double message_seconds = 0;  ///< of each end, per message
   int slots = 8;               ///< chunks that a FIFO holds
+  bool lags = false;           ///< steps run in the order of schedule/lags.h
   /// A FIFO's next chunk is under way before the last one has arrived, as the executors do; else
   /// one at a time, as in the simulator.
   bool overlaps = true;
@@ -101,11 +102,13 @@ class MachineCost {
   struct Step {
     int first_receive = 0, last_receive = 0;  // into receives_
     int first_send = 0, last_send = 0;        // into sends_
+    int lag = 0;                              // rounds
   };
   struct Strand {
     int rank = 0;
     double block = 0;  // of a unit's bytes
     int first_step = 0, last_step = 0;
+    int last_lag = 0;
   };
   struct Pipe {
     int sender = -1;  // strands

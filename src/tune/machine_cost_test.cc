@@ -47,6 +47,26 @@ double units(Collective collective, int ranks) {
                                                                                           : 1;
 }
 
+// The way back of a chunk goes on beside the way up of later ones, or waits for each.
+TEST(MachineCost, WhatLagsFillsTheLinksInEveryRound) {
+  const topology::Topology machine = topology::testing::machine("h200-2gpu");
+  plan::Plan plan;
+  plan.collective = Collective::kAllReduce;
+  plan.algorithm = "pair";
+  plan.gpus.resize(2);
+  plan.trees = {{0, 1, {{1, 0, {}}}, {{0, 1, {}}}}};
+  const schedule::Schedule pair = schedule::from_plan(plan, schedule::Pipelining::kByLags).schedule;
+  DefaultRoutes routes(machine);
+  MachineCostOptions options;
+  const auto seconds = [&](bool lags) {
+    options.lags = lags;
+    // Chunks of 10 us, hops of 1.4 us.
+    return MachineCost(routes, pair, 2, {}, options).predict(450e7, 450e4);
+  };
+  EXPECT_NEAR(seconds(true), 1000 * 10e-6, 1e-4);
+  EXPECT_NEAR(seconds(false), 1000 * 22.8e-6, 1e-4);
+}
+
 // Two GPUs joined by 450 GB/s, 1.4 us each way (NVLink 0.7, in and out of the switch).
 TEST(MachineCost, OneHopTakesItsLatencyAndTheLinksTime) {
   const topology::Topology machine = topology::testing::machine("h200-2gpu");

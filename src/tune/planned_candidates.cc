@@ -66,9 +66,14 @@ bool driver_takes_all(const topology::Topology& machine, const plan::Plan& plan)
   return true;
 }
 
-/// Channels of the schedule that from_plan() makes of it.
-int channels_of(const plan::Plan& plan) {
-  return schedule::from_plan(plan).schedule.num_channels();
+using schedule::Pipelining;
+
+/// Plans that stand side by side are cut alike.
+Pipelining pipelining_of(const std::vector<plan::Plan>& plans, const PlansRequest& request) {
+  std::size_t trees = 0;
+  for (const plan::Plan& plan : plans) trees += plan.trees.size();
+  const bool fits = trees <= static_cast<std::size_t>(request.max_channels);
+  return request.lags && fits ? Pipelining::kByLags : Pipelining::kByParts;
 }
 
 class Maker {
@@ -98,6 +103,11 @@ class Maker {
   }
 
  private:
+  /// Channels of the schedule that becomes of it.
+  [[nodiscard]] int channels_of(const plan::Plan& plan) const {
+    return schedule::from_plan(plan, pipelining_of({plan}, request_)).schedule.num_channels();
+  }
+
   [[nodiscard]] bool connects(const char* plane) const {
     try {
       (void)plan::make_network(machine_, {plane, {}});
@@ -114,7 +124,8 @@ class Maker {
   /// The plan with the best rate that needs no more channels; nothing, with the reason noted, where
   /// there is none.
   std::optional<plan::Plan> attempt(const std::string& name, const std::string& algorithm,
-                                    const std::string& plane, int max_channels) {
+                                    const std::string& plane, int max_channels,
+                                    bool channel_per_tree = false) {
     plan::Request request;
     request.collective = request_.collective;
     request.root = request_.root;
@@ -134,7 +145,8 @@ class Maker {
           made_.refused[name] = "it has hops that a driver would not take";
           return std::nullopt;
         }
-        const int channels = channels_of(plan);
+        const int channels =
+            channel_per_tree ? static_cast<int>(plan.trees.size()) : channels_of(plan);
         if (channels <= max_channels) return plan;
         why = fmt::format("it needs {} channels, {} are there", channels, max_channels);
       } catch (const Error& error) {
@@ -195,8 +207,15 @@ class Maker {
       return;
     }
     const plan::Plan first = fast->plans.front();
-    auto second = attempt(name, algorithm, kBesides, request_.max_channels - channels_of(first));
-    if (second.has_value()) made_.algorithms.push_back({name, {first, std::move(*second)}});
+    const int left = request_.max_channels - channels_of(first);
+    std::optional<plan::Plan> second;
+    if (pipelining_of({first}, request_) == Pipelining::kByLags) {
+      second = attempt(name, algorithm, kBesides, left, true);
+    }
+    if (!second.has_value()) second = attempt(name, algorithm, kBesides, left);
+    if (!second.has_value()) return;
+    made_.refused.erase(name);
+    made_.algorithms.push_back({name, {first, std::move(*second)}});
   }
 
   static const std::vector<std::string>& hybrid_algorithms() {
@@ -240,15 +259,16 @@ schedule::PlannedSchedule side_by_side(schedule::PlannedSchedule a, schedule::Pl
   return a;
 }
 
-schedule::PlannedSchedule compiled(const PlannedAlgorithm& algorithm) {
-  schedule::PlannedSchedule out = schedule::from_plan(algorithm.plans.front());
+schedule::PlannedSchedule compiled(const PlannedAlgorithm& algorithm, const PlansRequest& request) {
+  const Pipelining pipelining = pipelining_of(algorithm.plans, request);
+  schedule::PlannedSchedule out = schedule::from_plan(algorithm.plans.front(), pipelining);
   if (algorithm.plans.size() == 1) return out;
   const auto link_class = [](const plan::Plan& plan) {
     return plan::LinkClass{plan.algbw.to_double() * 1e3, plan.latency_us};
   };
   const plan::LinkSplit split = plan::split_over_classes(
       {link_class(algorithm.plans[0]), link_class(algorithm.plans[1])}, kLongMessage);
-  return side_by_side(std::move(out), schedule::from_plan(algorithm.plans[1]),
+  return side_by_side(std::move(out), schedule::from_plan(algorithm.plans[1], pipelining),
                       split.bytes[0] / kLongMessage);
 }
 
@@ -293,7 +313,7 @@ PlannedCandidates compile_plans(PlansMade made, const PlansRequest& request) {
   out.refused = std::move(made.refused);
   for (const PlannedAlgorithm& algorithm : made.algorithms) {
     try {
-      schedule::PlannedSchedule planned = compiled(algorithm);
+      schedule::PlannedSchedule planned = compiled(algorithm, request);
       planned.schedule.algorithm = algorithm.name;
       if (planned.schedule.num_channels() > request.max_channels) {
         throw Error(Errc::kInvalidArgument, "it needs {} channels, {} are there",

@@ -34,6 +34,9 @@ struct PlansRequest {
   Collective collective = Collective::kAllReduce;
   int root = 0;           ///< 0 for collectives without a root
   int max_channels = 16;  ///< schedules with more are no candidates
+  /// For links where steps lag: all-reduces are schedule::Pipelining::kByLags where `max_channels`
+  /// suffice for a channel per tree.
+  bool lags = false;
   friend auto operator<=>(const PlansRequest&, const PlansRequest&) = default;
 };
 

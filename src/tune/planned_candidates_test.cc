@@ -46,6 +46,25 @@ std::set<LinkType> types(const topology::Topology& on, const RoutedSchedule& can
   return out;
 }
 
+// Both classes of links are then cut alike, also where one plan has a root and the other has all.
+TEST(PlannedCandidates, WhereStepsLagAnAllReduceHasAChannelForEachTree) {
+  const topology::Topology part =
+      planned_machine(topology::testing::machine("dgx1v").with_gpus({0, 1, 2, 4, 7}));
+  const PlansRequest lagging{Collective::kAllReduce, 0, 16, true};
+  const PlannedCandidates found = compile_plans(make_plans(part, lagging), lagging);
+  EXPECT_THAT(names(found), testing::IsSupersetOf({"plan-packed", "plan-optimal-hybrid"}));
+  EXPECT_FALSE(found.refused.contains("plan-optimal-hybrid"));
+  for (const auto& candidate : found.schedules) {
+    const bool fits = candidate->algorithm != "plan-optimal-pcie";  // which has more than 16 trees
+    EXPECT_EQ(candidate->checked->schedule().parts, fits ? 1 : 5) << candidate->algorithm;
+    EXPECT_LE(candidate->checked->schedule().num_channels(), 16) << candidate->algorithm;
+  }
+  const PlansRequest plain{Collective::kAllReduce, 0, 16};
+  for (const auto& candidate : compile_plans(make_plans(part, plain), plain).schedules) {
+    EXPECT_GT(candidate->checked->schedule().parts, 1) << candidate->algorithm;
+  }
+}
+
 TEST(PlannedCandidates, EachChannelKeepsToOneClassOfLinks) {
   const topology::Topology dgx1 = machine("dgx1v");
   for (const Collective collective : plan::planned_collectives()) {

@@ -70,6 +70,28 @@ TEST(PlannedChoice, LongMessagesOnADgx1TakePlans) {
   }
 }
 
+// As on an emulated machine, where a message costs next to nothing but the links' time.
+TEST(PlannedChoice, WhereStepsLagAllReducesByTreesComeCloseToTheirLinks) {
+  for (const std::vector<int>& gpus :
+       {std::vector{0, 1, 4}, std::vector{0, 1, 2, 4, 7}, std::vector{0, 1, 2, 3, 4, 5, 6}}) {
+    const auto machine = part_of("dgx1v", gpus);
+    GroupFacts facts;
+    facts.num_ranks = facts.num_hosts = static_cast<int>(gpus.size());
+    facts.slot_bytes = 512 << 10;
+    facts.lag_slots = 8;
+    MachineConstants constants;
+    constants.network_message = 1e-9;
+    schedule::CheckedSchedules schedules;
+    Tuner tuner = host_tuner(config_with(), facts, constants, schedules, machine);
+    const Choice choice = *tuner.choose(Collective::kAllReduce, 0, kLong);
+    const double least = 1.5 * static_cast<double>(kLong) / (choice.algbw_gbps * 1e9);
+    ASSERT_NE(choice.routed, nullptr) << choice.algorithm;
+    EXPECT_EQ(choice.routed->checked->schedule().parts, 1) << choice.algorithm;
+    EXPECT_LT(choice.predicted_seconds, least / 0.95) << choice.algorithm;
+    EXPECT_GE(choice.predicted_seconds, least) << choice.algorithm;
+  }
+}
+
 TEST(PlannedChoice, ShortMessagesTakeShortShapes) {
   Rank rank(recorded("dgx1v"));
   for (const Collective collective : {Collective::kBroadcast, Collective::kAllReduce}) {

@@ -33,6 +33,17 @@ def test_results_are_right(program: Program, operation: str) -> None:
     assert len(lines) >= 2
 
 
+@pytest.mark.parametrize("gpus", ["0,1,2,6", "0,1,2,4,7"])
+def test_all_reduces_whose_way_back_lags_are_right(program: Program, gpus: str) -> None:
+    chosen = "all_reduce=plan-optimal-hybrid"
+    lines = bench(
+        program, "all_reduce", "--emulate", "dgx1v", "--gpus", gpus, "--slowdown", "20",
+        "-b", "8", "-e", "8M", "-f", "1024", "-n", "1", "-w", "0", "-d", "int32",
+        "--set", f"ALGORITHM={chosen}", "--set", "SLOT_BYTES=16384",
+    )  # fmt: skip
+    assert len(lines) >= 2
+
+
 def test_the_table_and_the_json_say_so(program: Program, tmp_path: Path) -> None:
     report = tmp_path / "run.json"
     done = program(

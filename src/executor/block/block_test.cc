@@ -22,9 +22,11 @@
 #include "executor/program.h"
 #include "schedule/check.h"
 #include "schedule/compile.h"
+#include "schedule/from_plan.h"
 #include "schedule/lags.h"
 #include "schedule/layout.h"
 #include "schedule/pattern.h"
+#include "schedule/testing/random_plans.h"
 
 namespace ropewalk::executor {
 namespace {
@@ -83,6 +85,34 @@ TEST(Block, RunsEveryScheduleRight) {
               const std::uint64_t wrong = run<Float, RedOp::kSum>(test);
               ASSERT_EQ(wrong, 0U) << describe(test);
             }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Steps of different parts change places; those of one keep theirs.
+TEST(Block, RunsPlansRight) {
+  ropewalk::testing::Share share;
+  schedule::testing::RandomPlans plans(11);
+  for (const Collective collective : schedule::testing::kPlanned) {
+    for (const int ranks : {2, 3, 4}) {
+      const plan::Plan plan = plans.make(collective, ranks, 1, !has_root(collective), false);
+      for (const auto pipelining :
+           {schedule::Pipelining::kByParts, schedule::Pipelining::kByLags}) {
+        Case test;
+        test.schedule = schedule::from_plan(plan, pipelining).schedule;
+        std::ranges::fill(test.schedule.weight, 1);  // as blocks cut data
+        test.count = 150;
+        test.shape = {16, 16, 1920};
+        for (const bool by_address : {false, true}) {
+          for (const bool in_place : {false, true}) {
+            if (!share.next()) continue;
+            test.by_address = by_address;
+            test.in_place = in_place;
+            const std::uint64_t wrong = run<ElementOf<DataType::kFloat32>, RedOp::kSum>(test);
+            ASSERT_EQ(wrong, 0U) << describe(test);
           }
         }
       }

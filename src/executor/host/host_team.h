@@ -85,6 +85,12 @@ class HostTeam {
     return link.consumed_seen >= number;
   }
 
+  /// Of a memory link's `slots`, those that a writer has at least when its reader is done with all
+  /// chunks but these: release() tells of half the slots at once.
+  static constexpr std::uint32_t certain_slots(std::uint32_t slots) noexcept {
+    return slots - slots / 2 + 1;
+  }
+
   /// @throws Error kPeerLost when the writer has taken its buffer back
   Source arrived(const ReceiveEnd& link, const Call& call, std::size_t bytes) const {
     Source source = arrived_chunk(*this, link, call, bytes);
@@ -150,7 +156,8 @@ class HostTeam {
     ++moves_;
     // The writer waits for this chunk itself only when it gave an address. Otherwise it wants room
     // now and then, and telling it of half the slots at once spares both ends most transfers of
-    // that line. It never waits in vain: what is not told is less than half its window.
+    // that line. It never waits in vain: what is not told is less than half its window
+    // (certain_slots()).
     const SlotHeader* done = link.header(chunk);
     const bool wanted = done->kind == SlotKind::kAddress;
     const bool two_lines = done->kind == SlotKind::kInline && done->bytes > kFirstLineBytes;

@@ -31,6 +31,8 @@ struct RunOptions {
   bool in_place = false;
   std::uint64_t seed = 0;
   const CheckReport* direct = nullptr;  ///< publish buffers as its flags allow, instead of copying
+  /// Rounds by which steps lag: [channel][rank][step]. Empty: none does.
+  std::vector<std::vector<std::vector<std::uint32_t>>> lags;
 };
 
 /// Integers modulo 2^64. Inputs of reductions are multiplied by a factor of their rank as they are
@@ -79,7 +81,7 @@ class ReferenceRun {
   struct Strand {
     int rank = 0;
     int channel = 0;
-    std::size_t round = 0;
+    std::size_t turn = 0;  // a round where no step lags
     std::size_t step = 0;
   };
 
@@ -151,7 +153,15 @@ class ReferenceRun {
     return s_.programs[z(strand.rank)][z(strand.channel)];
   }
   [[nodiscard]] bool done(const Strand& strand) const {
-    return strand.round >= rounds_[z(strand.channel)] || steps_of(strand).empty();
+    return strand.turn >= rounds_[z(strand.channel)] + last_lag(strand) || steps_of(strand).empty();
+  }
+  [[nodiscard]] std::size_t lag(const Strand& strand, std::size_t step) const {
+    return o_.lags.empty() ? 0 : o_.lags[z(strand.channel)][z(strand.rank)][step];
+  }
+  [[nodiscard]] std::size_t last_lag(const Strand& strand) const {
+    std::size_t last = 0;
+    for (std::size_t s = 0; s < steps_of(strand).size(); ++s) last = std::max(last, lag(strand, s));
+    return last;
   }
 
   std::deque<Chunk>& fifo(int channel, int source, int destination) {
@@ -163,7 +173,9 @@ class ReferenceRun {
     const Step& step = steps_of(strand)[strand.step];
     const int units = num_units(s_.collective, s_.num_ranks);
     if (step.block < 0 || step.block >= units * s_.parts) return refuse("no such block");
-    const Range range = chunk(strand.channel, step.block, strand.round);
+    const std::size_t lags = lag(strand, strand.step);
+    const bool is_there = strand.turn >= lags && strand.turn - lags < rounds_[z(strand.channel)];
+    const Range range = is_there ? chunk(strand.channel, step.block, strand.turn - lags) : Range{};
     if (range.count > 0) {
       for (const Operand& operand : step.operands) {
         if (operand.kind == Operand::Kind::kLink &&
@@ -178,7 +190,7 @@ class ReferenceRun {
     }
     if (++strand.step == steps_of(strand).size()) {
       strand.step = 0;
-      ++strand.round;
+      ++strand.turn;
     }
     return true;
   }
@@ -287,8 +299,8 @@ class ReferenceRun {
   [[nodiscard]] std::string stuck() const {
     std::string text;
     for (const Strand& strand : strands_) {
-      text += fmt::format("rank {} channel {} round {} step {}; ", strand.rank, strand.channel,
-                          strand.round, strand.step);
+      text += fmt::format("rank {} channel {} turn {} step {}; ", strand.rank, strand.channel,
+                          strand.turn, strand.step);
     }
     return text;
   }
