@@ -442,42 +442,44 @@ void Communicator::run(const CollectiveCall& call) {
   failure_.check();
   if (log::enabled(log::Level::kTrace, log::kColl)) [[unlikely]]
     trace(call, "blocking");
-  if (!has_worker_ && last_.collective != nullptr && last_.call == call) {
-    last_.collective->arm_again(next_number());
-    team_.history().record(last_.collective->call().tag);
-  } else if (!arm_short(call)) {
-    const Validated valid = validate(call, rank(), size());
-    CollectiveTask task(*this, call, valid.in_place, tag_of(call, next_number()));
-    drain_queue();
-    const Lock lock(engine_mutex_);
-    execute(task);
-    return;
+  const bool again = !has_worker_ && last_.collective != nullptr && last_.call == call;
+  HostCall* prepared = again ? nullptr : short_call(call);
+  bool in_place = false;
+  if (!again) {
+    if (prepared == nullptr) {
+      const Validated valid = validate(call, rank(), size());
+      CollectiveTask task(*this, call, valid.in_place, tag_of(call, next_number()));
+      drain_queue();
+      const Lock lock(engine_mutex_);
+      execute(task);
+      return;
+    }
+    in_place = validate_buffers(call, prepared->extent(), rank()).in_place;
+    last_ = {call, &prepared->collective()};
   }
-  PreparedCollective& armed = *last_.collective;
   try {
-    if (executor::walk(team_, armed.strands().front(), armed.call())) return;
+    const bool done = again ? host_executor_->run_again(*last_.collective, next_number())
+                            : host_executor_->run(*prepared, call, in_place,
+                                                  tag_of(call, next_number()), nullptr);
+    if (done) return;
   } catch (const Error& error) {
     broke(error);
   }
-  CollectiveTask task(*this, call, armed);
+  CollectiveTask task(*this, call, *last_.collective);
   execute(task);
 }
 
-bool Communicator::arm_short(const CollectiveCall& call) {
+HostCall* Communicator::short_call(const CollectiveCall& call) {
   // The worker's tasks forget what was last, too; and an emulated call must begin (execute()).
-  if (has_worker_ || emulation_ != nullptr) return false;
+  if (has_worker_ || emulation_ != nullptr) return nullptr;
   last_.collective = nullptr;
-  const HostCall& prepared = host_call(call);
-  PreparedCollective& collective = prepared.collective();
+  HostCall& prepared = host_call(call);
+  const PreparedCollective& collective = prepared.collective();
   // Long calls may wait within a transfer, which takes a task for its deadline.
-  if (prepared.extent().input_bytes + prepared.extent().output_bytes > kShortCallBytes ||
-      !collective.connected() || collective.strands().size() != 1) {
-    return false;
-  }
-  const bool in_place = validate_buffers(call, prepared.extent(), rank()).in_place;
-  host_executor_->arm(prepared, call, in_place, tag_of(call, next_number()));
-  last_ = {call, &collective};
-  return true;
+  const bool is_short =
+      prepared.extent().input_bytes + prepared.extent().output_bytes <= kShortCallBytes &&
+      collective.connected() && collective.strands().size() == 1;
+  return is_short ? &prepared : nullptr;
 }
 
 void Communicator::run(const std::vector<PointToPointCall>& calls) {

@@ -203,8 +203,8 @@ class Communicator final : public executor::WaitHook {
   void trace(const CollectiveCall& call, std::string_view how) const;
   void trace(const PointToPointCall& call, std::string_view how) const;
   void execute(Task& task);
-  // Arms a call that needs no task unless it must wait, as last_. @return false when it does
-  bool arm_short(const CollectiveCall& call);
+  // What the call runs with, if it needs no task unless it must wait; else null. Forgets last_.
+  HostCall* short_call(const CollectiveCall& call);
   // Throws kInterrupted when the program wants the call to end.
   void ask_program();
   // Tells the ranks waited for what this rank was called with, and looks at what they told.

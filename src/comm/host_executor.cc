@@ -30,7 +30,10 @@ bool HostExecutor::run(PreparedCall& prepared, const CollectiveCall& call, bool 
                        const executor::CallTag& tag, DeviceStream /*stream*/) {
   const auto& host_call = static_cast<const HostCall&>(prepared);
   arm(host_call, call, in_place, tag);
-  PreparedCollective& collective = host_call.collective();
+  return walk(host_call.collective());
+}
+
+bool HostExecutor::walk(PreparedCollective& collective) {
   bool done = true;
   for (executor::Strand& strand : collective.strands()) {
     done &= executor::walk(team_, strand, collective.call());

@@ -40,6 +40,12 @@ class HostExecutor final : public Executor {
   /// Its links must be connected, by PreparedCollective::connect().
   bool run(PreparedCall& prepared, const CollectiveCall& call, bool in_place,
            const executor::CallTag& tag, DeviceStream stream) override;
+  /// The last call of these strands once more, with the same buffers, as call `number`.
+  bool run_again(PreparedCollective& collective, std::uint32_t number) {
+    collective.arm_again(number);
+    team_.history().record(collective.call().tag);
+    return walk(collective);
+  }
   void retire(std::unique_ptr<PreparedCall> prepared) override { prepared.reset(); }
   void forget_schedules() override;
   [[nodiscard]] int max_channels() const noexcept override { return options_.max_channels; }
@@ -49,6 +55,9 @@ class HostExecutor final : public Executor {
            const executor::CallTag& tag);
 
  private:
+  // @return true when all strands are at their ends
+  bool walk(PreparedCollective& collective);
+
   executor::HostTeam& team_;
   Options options_;
   struct Prepared {

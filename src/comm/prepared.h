@@ -43,6 +43,7 @@ class PreparedCollective {
 
   [[nodiscard]] executor::Call& call() noexcept { return call_; }
   [[nodiscard]] std::vector<executor::Strand>& strands() noexcept { return strands_; }
+  [[nodiscard]] const std::vector<executor::Strand>& strands() const noexcept { return strands_; }
   [[nodiscard]] const schedule::Checked& checked() const noexcept { return *checked_; }
   /// Bytes that every chunk must fit in when it is staged; see Choice::chunk_bytes.
   [[nodiscard]] bool all_by_address() const noexcept { return all_by_address_; }
