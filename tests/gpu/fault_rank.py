@@ -11,8 +11,9 @@ import torch
 
 def main() -> None:
     how, made, rank, ranks = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    comm = ropewalk.init(unique_id=bytes.fromhex(made), rank=rank, size=ranks, device=rank)
-    tensor = torch.ones(1 << 20, device=f"cuda:{rank}")
+    device = rank % ropewalk.device_count()
+    comm = ropewalk.init(unique_id=bytes.fromhex(made), rank=rank, size=ranks, device=device)
+    tensor = torch.ones(1 << 20, device=f"cuda:{device}")
     comm.all_reduce(tensor)
     torch.cuda.synchronize()
     print("waiting", flush=True)

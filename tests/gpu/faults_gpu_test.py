@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 import ropewalk
 from conftest import run_ranks
-from gpu_support import DEADLINE_SECONDS, need_gpus, on_gpus, torch
+from gpu_support import DEADLINE_SECONDS, need_ranks, num_gpus, on_gpus, own_stream, torch
 from ropewalk.communicator import Communicator
 
-need_gpus(2)
+need_ranks()
 
 PROGRAM = Path(__file__).parent / "fault_rank.py"
 
 
+@pytest.mark.skipif(num_gpus() < 2, reason="needs 2 GPUs")
 def test_bad_arrays_change_nothing() -> None:
     with on_gpus(2) as comms:
 
@@ -64,13 +65,39 @@ def test_host_and_freed_pointers_are_found() -> None:
         with pytest.raises(ropewalk.ArgumentError, match="no GPU can reach"):
             comms[0].all_reduce(Claims(address))
         # What one rank was refused is no call: the ranks are still in step.
-        tensors = [torch.ones(8, device=f"cuda:{i}") for i in range(2)]
+        tensors = [torch.ones(8, device=f"cuda:{comm.device}") for comm in comms]
+        torch.cuda.synchronize()
         for comm, tensor in zip(comms, tensors):
-            comm.all_reduce(tensor)
-        for i, tensor in enumerate(tensors):
-            torch.cuda.synchronize(i)
-            comms[i].check()
+            comm.all_reduce(tensor, stream=torch.cuda.Stream(comm.device))
+        for comm, tensor in zip(comms, tensors):
+            torch.cuda.synchronize(comm.device)
+            comm.check()
             assert (tensor == 2).all()
+
+
+def test_what_a_refused_attach_took_is_given_back() -> None:
+    """Where device memory is out, attaching names it; nothing of it stays behind."""
+    torch.cuda.init()
+    torch.cuda.synchronize(0)
+    free, _ = torch.cuda.mem_get_info(0)
+    hog = torch.empty(free - (96 << 20), dtype=torch.uint8, device="cuda:0")
+    before = 0
+    for i in range(8):
+        with pytest.raises(ropewalk.CudaError, match="device memory"), on_gpus(2):
+            pass
+        left, _ = torch.cuda.mem_get_info(0)
+        if i == 0:
+            before = left
+        assert left >= before - (2 << 20), i
+    del hog
+    torch.cuda.empty_cache()
+    with on_gpus(2) as comms:
+        tensors = [torch.ones(8, device=f"cuda:{comm.device}") for comm in comms]
+        torch.cuda.synchronize()
+        for comm, tensor in zip(comms, tensors):
+            comm.all_reduce(tensor, stream=torch.cuda.Stream(comm.device))
+        torch.cuda.synchronize()
+        assert all((tensor == 2).all() for tensor in tensors)
 
 
 def test_attaching_what_is_not_there() -> None:
@@ -84,7 +111,8 @@ def test_two_ranks_that_call_differently() -> None:
     with on_gpus(2) as comms:
         started = time.monotonic()
         for comm in comms:
-            comm.all_reduce(torch.ones(70000 + comm.rank, device=f"cuda:{comm.rank}"))
+            with own_stream(comm):
+                comm.all_reduce(torch.ones(70000 + comm.rank, device=f"cuda:{comm.device}"))
         with pytest.raises(ropewalk.Error, match="count"):
             while time.monotonic() - started < 30:
                 for comm in comms:
