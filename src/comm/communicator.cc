@@ -707,7 +707,11 @@ void Communicator::attach_device(int device) {
     if (out_of_step) broke(error);
     throw;
   }
-  device_calls_ = std::make_unique<CallPipeline>(device_->tuner(config_), *device_, rank(), size());
+  // Of a machine that was found, all pairs of GPUs are as they were measured; one that a person
+  // described is planned for.
+  device_calls_ = std::make_unique<CallPipeline>(
+      device_->tuner(config_, machine_->described ? machine_->planned : nullptr, runtime_.plans()),
+      *device_, rank(), size());
   for (const auto& [collective, checked] : given_schedules_) device_calls_->use_schedule(checked);
   device_->set_timeout(timeout_.load(std::memory_order_relaxed));
   failure_.when_broken([group = device_.get()] { group->abort(); });

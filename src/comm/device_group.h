@@ -29,8 +29,10 @@ namespace ropewalk::comm {
 /// Threads: one at a time, except abort().
 class DeviceGroup : public Executor {
  public:
-  /// For calls on the memory of the ranks' GPUs.
-  [[nodiscard]] virtual tune::Tuner tuner(const Config& config) = 0;
+  /// For calls on the memory of the ranks' GPUs. @param machine, plans as for tune::device_tuner()
+  [[nodiscard]] virtual tune::Tuner tuner(const Config& config,
+                                          std::shared_ptr<const topology::Topology> machine,
+                                          std::shared_ptr<tune::KeptPlans> plans) = 0;
 
   /// As run(), which enqueues and throws Error kCuda, kInvalidArgument for a buffer that this GPU
   /// cannot reach; for exchanges_in_place(): the input is copied first, in the order of the stream.

@@ -2,11 +2,14 @@
 //
 // A cost model in the manner of cost_model.h: a launch, a latency for every hop, and then whatever
 // takes longer: the bytes that the busiest rank sends or receives, at the rate of its link, or all
-// that it reads and writes, at the rate of its blocks.
+// that it reads and writes, at the rate of its blocks. Where the machine is known, its busiest link
+// (machine_cost.h) takes the place of the busiest rank's: a GPU may have several.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "core/settings.h"
@@ -18,8 +21,9 @@ namespace ropewalk::tune {
 
 /// What the GPUs of a communicator have room for.
 struct DeviceLimits {
-  int channels = 32;          ///< of a collective
-  int message_channels = 16;  ///< of a message to one peer
+  int channels = 32;            ///< of a collective
+  int message_channels = 16;    ///< of a message to one peer
+  std::uint32_t lag_slots = 4;  ///< chunks that a link of protocol simple holds
   /// Of a slot, by protocol; 0 where links do not have the protocol.
   std::array<std::size_t, executor::kNumProtocols> slot_bytes{};
 };
@@ -45,10 +49,15 @@ class DevicePricing final : public Pricing {
     int most = 1;
     int multiple = 1;
   };
-  [[nodiscard]] Choice by_protocol(const ScheduleShape& shape, executor::Protocol protocol,
-                                   std::size_t unit_bytes, Channels channels) const;
-  [[nodiscard]] Choice best(const ScheduleShape& shape, std::size_t unit_bytes,
-                            Channels channels) const;
+  // `seconds_per_byte`: of a unit, on the busiest link.
+  [[nodiscard]] Choice by_protocol(const ScheduleShape& shape, double seconds_per_byte,
+                                   executor::Protocol protocol, std::size_t unit_bytes,
+                                   Channels channels) const;
+  [[nodiscard]] Choice best(const ScheduleShape& shape, double seconds_per_byte,
+                            std::size_t unit_bytes, Channels channels) const;
+  [[nodiscard]] double on_busiest_rank(const ScheduleShape& shape) const {
+    return std::max(shape.link_units, 1.0) / constants_.link_rate;
+  }
 
   DeviceLimits limits_;
   DeviceConstants constants_;

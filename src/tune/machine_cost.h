@@ -80,6 +80,8 @@ class MachineCost {
   /// Seconds that predict() does not fall short of, at once.
   [[nodiscard]] double least(double unit_bytes) const;
 
+  /// Seconds that each byte of a unit takes on the busiest link, in the limit of long messages.
+  [[nodiscard]] double seconds_per_byte() const noexcept { return busiest_; }
   /// GB/s in the limit of long messages, as nccl-tests counts them; infinite without messages.
   [[nodiscard]] double algbw() const noexcept { return algbw_; }
   /// Every link that is used, by index.

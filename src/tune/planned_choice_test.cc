@@ -92,6 +92,30 @@ TEST(PlannedChoice, WhereStepsLagAllReducesByTreesComeCloseToTheirLinks) {
   }
 }
 
+// The same machine by GPUs' own walk, of which each block is a channel.
+TEST(PlannedChoice, GpusOfADescribedMachineTakePlansToo) {
+  const auto machine = recorded("dgx1v");
+  schedule::CheckedSchedules schedules;
+  DeviceLimits limits;
+  limits.channels = 64;
+  limits.slot_bytes = {128 << 10, 8192, 0};
+  DeviceConstants constants;
+  constants.link_rate = 20e9;
+  Tuner tuner = device_tuner(config_with(), 8, limits, constants, schedules, machine);
+  for (const Collective collective : {Collective::kBroadcast, Collective::kAllReduce}) {
+    const Choice choice = *tuner.choose(collective, 0, kLong);
+    ASSERT_NE(choice.routed, nullptr) << choice.algorithm;
+    EXPECT_GT(choice.algbw_gbps, collective == Collective::kBroadcast ? 120 : 80)
+        << choice.algorithm;
+    EXPECT_LE(choice.channels, 64);
+    EXPECT_EQ(choice.schedule->schedule().num_channels(), choice.channels);
+    EXPECT_EQ(choice.channels % choice.routed->checked->schedule().num_channels(), 0);
+    EXPECT_GT(choice.predicted_seconds, static_cast<double>(kLong) / (choice.algbw_gbps * 1e9));
+    EXPECT_EQ(tuner.choose(collective, 0, 8)->routed, nullptr);
+  }
+  EXPECT_EQ(tuner.choose(Collective::kGather, 0, kLong)->routed, nullptr);
+}
+
 TEST(PlannedChoice, ShortMessagesTakeShortShapes) {
   Rank rank(recorded("dgx1v"));
   for (const Collective collective : {Collective::kBroadcast, Collective::kAllReduce}) {

@@ -150,11 +150,14 @@ Tuner host_tuner(const Config& config, const GroupFacts& facts, const MachineCon
 }
 
 Tuner device_tuner(const Config& config, int num_ranks, const DeviceLimits& limits,
-                   const DeviceConstants& constants, schedule::CheckedSchedules& schedules) {
+                   const DeviceConstants& constants, schedule::CheckedSchedules& schedules,
+                   std::shared_ptr<const topology::Topology> machine,
+                   std::shared_ptr<KeptPlans> plans) {
   GroupFacts facts;
   facts.num_ranks = facts.max_ranks_per_host = num_ranks;
   facts.max_channels = limits.channels;
-  return {Candidates(config, std::move(facts), {}, schedules, nullptr, nullptr),
+  facts.lag_slots = limits.lag_slots;
+  return {Candidates(config, std::move(facts), {}, schedules, std::move(machine), std::move(plans)),
           std::make_unique<DevicePricing>(config, limits, constants)};
 }
 

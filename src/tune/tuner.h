@@ -80,8 +80,10 @@ Tuner host_tuner(const Config& config, const GroupFacts& facts, const MachineCon
                  std::shared_ptr<const topology::Topology> machine = nullptr,
                  std::shared_ptr<KeptPlans> plans = nullptr);
 
-/// For GPUs.
+/// For GPUs. @param machine, plans as for Candidates
 Tuner device_tuner(const Config& config, int num_ranks, const DeviceLimits& limits,
-                   const DeviceConstants& constants, schedule::CheckedSchedules& schedules);
+                   const DeviceConstants& constants, schedule::CheckedSchedules& schedules,
+                   std::shared_ptr<const topology::Topology> machine = nullptr,
+                   std::shared_ptr<KeptPlans> plans = nullptr);
 
 }  // namespace ropewalk::tune

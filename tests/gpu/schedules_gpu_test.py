@@ -102,3 +102,28 @@ def test_an_algorithm_for_what_it_cannot_do_is_refused() -> None:
             run_ranks(comms, body)
     finally:
         ropewalk.settings.set("ALGORITHM", "auto")
+
+
+def test_plans_for_a_described_machine_run() -> None:
+    """Eight ranks, as a DGX-1V's, on the GPUs that there are."""
+    ropewalk.settings.set("TOPOLOGY", "dgx1v")
+    try:
+        with on_gpus(8) as comms:
+
+            def body(comm: Communicator) -> None:
+                with own_stream(comm) as stream:
+                    for operation, count in (("all_reduce", 1 << 22), ("broadcast", 1 << 22)):
+                        told = comm.explain(operation, 4 * count)
+                        assert told["chosen"].startswith("plan-"), told["chosen"]
+                        assert told["limiting_links"]
+                        tensor = torch.full((count,), comm.rank + 1.0, device=f"cuda:{comm.device}")
+                        stream.synchronize()
+                        getattr(comm, operation)(tensor)
+                        stream.synchronize()
+                        comm.check()
+                        assert (tensor == (36 if operation == "all_reduce" else 1)).all()
+                    comm.finalize()
+
+            run_ranks(comms, body)
+    finally:
+        ropewalk.settings.set("TOPOLOGY", "")

@@ -102,6 +102,7 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   const int blocks = std::max(1, fewest_multiprocessors(bootstrap, device_, deadline_of(config)) /
                                      peers_->most_on_one_gpu());
   limits_.channels = std::min(link::DeviceLinks::kChannels, blocks);
+  limits_.lag_slots = link::DeviceLinks::kSimpleSlots;
   limits_.message_channels = std::clamp(blocks / (2 * std::max(1, size_ - 1)), 1, limits_.channels);
   for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
     limits_.slot_bytes[static_cast<std::size_t>(protocol)] = links_->slot_bytes(protocol);
@@ -128,8 +129,11 @@ CudaGroup::~CudaGroup() {
   cudaSetDevice(before);
 }
 
-tune::Tuner CudaGroup::tuner(const Config& config) {
-  return tune::device_tuner(config, size_, limits_, constants_, schedules_);
+tune::Tuner CudaGroup::tuner(const Config& config,
+                             std::shared_ptr<const topology::Topology> machine,
+                             std::shared_ptr<tune::KeptPlans> plans) {
+  return tune::device_tuner(config, size_, limits_, constants_, schedules_, std::move(machine),
+                            std::move(plans));
 }
 
 std::size_t CudaGroup::memory_bytes() const noexcept {

@@ -29,7 +29,9 @@ class CudaGroup final : public DeviceGroup {
   CudaGroup(const CudaGroup&) = delete;
   CudaGroup& operator=(const CudaGroup&) = delete;
 
-  [[nodiscard]] tune::Tuner tuner(const Config& config) override;
+  [[nodiscard]] tune::Tuner tuner(const Config& config,
+                                  std::shared_ptr<const topology::Topology> machine,
+                                  std::shared_ptr<tune::KeptPlans> plans) override;
   std::unique_ptr<PreparedCall> prepare(const CollectiveCall& call, const Extent& extent,
                                         std::shared_ptr<const tune::Choice> choice) override;
   bool run(PreparedCall& prepared, const CollectiveCall& call, bool in_place,

@@ -39,7 +39,7 @@ std::string name_of(int device, int ranks, bool peer_access) {
 // Every rank calls with the same; each has its own time.
 double CudaGroup::seconds_of(const Config& config, Collective collective, std::size_t unit_bytes,
                              std::byte* buffer, cudaStream_t stream) {
-  CallPipeline calls(tuner(config), *this, rank_, size_);
+  CallPipeline calls(tuner(config, nullptr, nullptr), *this, rank_, size_);
   CollectiveCall call;
   call.collective = collective;
   call.type = DataType::kFloat32;
