@@ -40,8 +40,8 @@ RW_API rwResult_t rwTopologyDiscover(rwTopology_t* topology);
  * it. */
 RW_API rwResult_t rwTopologyRead(const char* text, const char* origin, rwTopology_t* topology);
 
-/* The same of a file. Messages call it by its path; one that cannot be read is rwInvalidArgument.
- */
+/* The same of a file. Messages call it by its path. One that is not there is rwInvalidArgument, one
+ * that this process may not read rwSystemError. */
 RW_API rwResult_t rwTopologyReadFile(const char* path, rwTopology_t* topology);
 
 /* A machine from a short string, as "2x(8gpu nvswitch) 8nic" or "dgx-a100". */

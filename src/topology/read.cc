@@ -37,7 +37,8 @@ Topology read_file(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) refuse(EISDIR);
   std::ifstream file(path, std::ios::binary);
-  if (!file) refuse(errno);
+  if (!file && errno == ENOENT) refuse(errno);
+  if (!file) throw system_error(errno, path);
   std::string text;
   // A pipe has no size that could be looked at before.
   for (std::istreambuf_iterator<char> next(file), end; next != end; ++next) {

@@ -16,9 +16,8 @@ Topology read_topology(std::string_view text, std::string_view origin);
 
 /// The same of a file, or of a pipe.
 ///
-/// @throws Error kInvalidArgument as read_topology(); for a file that cannot be read, is longer
-/// than
-///         kMaxFileBytes, or is no text
+/// @throws Error kInvalidArgument as read_topology(); for a file that is not there, is longer than
+///         kMaxFileBytes, or is no text; kSystem for one that this process may not read
 Topology read_file(const std::string& path);
 
 }  // namespace ropewalk::topology

@@ -21,6 +21,8 @@ DEADLINE_SECONDS = 120
 # Loading a kernel at its first use waits for what runs on the GPU, which may be an operation that
 # waits for this very rank.
 os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
+# Streams that share one of the GPU's queues wait for each other; there are eight unless told.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 torch = pytest.importorskip("torch")
 

@@ -68,7 +68,10 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   const executor::CurrentDevice current(device_);
   peers_ = std::make_unique<link::DevicePeers>(bootstrap, config, runtime.token(), device_);
   if (!peers_->peer_access()) direct_ = Direct::kOff;
-  can_overlap_ = capability_of(device_) >= 9 && config.flag(Setting::kOverlapLaunches);
+  // On a shared GPU the blocks of a launch that begins early might take the place of those that
+  // another rank's launch waits for.
+  can_overlap_ = capability_of(device_) >= 9 && config.flag(Setting::kOverlapLaunches) &&
+                 peers_->most_on_one_gpu() == 1;
   control_memory_ = std::make_unique<executor::PinnedBuffer>(sizeof(executor::Control));
   control_ = new (control_memory_->data()) executor::Control;
   order_ = std::make_unique<executor::StreamOrder>();
@@ -97,10 +100,12 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   bootstrap.barrier(deadline_of(config));
 
   // Blocks wait for their peers' ones: all of a launch must be on the GPU at once, one on each
-  // multiprocessor, on the smallest GPU of all, beside those of the ranks that share it. A launch
-  // of messages has up to two for each peer.
-  const int blocks = std::max(1, fewest_multiprocessors(bootstrap, device_, deadline_of(config)) /
-                                     peers_->most_on_one_gpu());
+  // multiprocessor, on the smallest GPU of all, beside those of the ranks that share it, and the
+  // program's own kernels. A launch of messages has up to two for each peer.
+  int blocks = fewest_multiprocessors(bootstrap, device_, deadline_of(config));
+  if (const int sharing = peers_->most_on_one_gpu(); sharing > 1) {
+    blocks = std::max(1, blocks * 3 / 4 / sharing);
+  }
   limits_.channels = std::min(link::DeviceLinks::kChannels, blocks);
   limits_.lag_slots = link::DeviceLinks::kSimpleSlots;
   limits_.message_channels = std::clamp(blocks / (2 * std::max(1, size_ - 1)), 1, limits_.channels);
