@@ -195,9 +195,9 @@ void Communicator::connect() {
   const std::shared_ptr<link::HostSegment> segment = place.segment;
   links_ = std::make_unique<link::Links>(*bootstrap_, std::move(place.reach),
                                          std::move(place.segment), std::move(network), place.shape);
-  if (emulation_ != nullptr) links_->pace(emulation_->pacer());
-  links_->spread(std::move(rails), point_to_point_channel_);
-  if (config_.flag(Setting::kNetEncrypt)) links_->seal();
+  if (emulation_ != nullptr) links_->to_hosts().pace(emulation_->pacer());
+  links_->to_hosts().spread(std::move(rails), point_to_point_channel_);
+  if (config_.flag(Setting::kNetEncrypt)) links_->to_hosts().seal();
   if (machine_ == nullptr) {
     found_ = std::make_unique<FoundHosts>(*bootstrap_, config_, runtime_.host(),
                                           std::move(place.seats), segment, deadline);
@@ -697,9 +697,13 @@ void Communicator::attach_device(int device) {
   if (device_ != nullptr) {
     throw Error(Errc::kInvalidUsage, "rank {} has GPU {} already", rank(), device_->device());
   }
+  if (emulation_ != nullptr) {
+    throw Error(Errc::kInvalidUsage,
+                "setting ROPEWALK_EMULATE: ranks of an emulated machine work on host memory");
+  }
   try {
-    std::unique_ptr<DeviceGroup> group =
-        comm::attach_device(*bootstrap_, config_, runtime_, facts_, device);
+    std::unique_ptr<DeviceGroup> group = comm::attach_device(*bootstrap_, config_, runtime_, facts_,
+                                                             links_->to_hosts().rails(), device);
     machine_ = machine_on_devices(device);
     device_ = std::move(group);
   } catch (const Error& error) {

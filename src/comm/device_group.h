@@ -1,9 +1,10 @@
 // The part of a communicator that works on the memory of GPUs.
 //
-// Ranks of one host write each other's windows by peer access, in one process or over CUDA IPC.
-// Several ranks may share a GPU, each with its part of the multiprocessors. Operations are enqueued
-// on a stream and run there in order; nothing on the host takes part in them, so they may be
-// captured in CUDA graphs.
+// Ranks of one host write each other's windows by peer access, in one process or over CUDA IPC;
+// those of several hosts are linked by a transport, which a thread drives (link/cuda). Several
+// ranks may share a GPU, each with its part of the multiprocessors. Operations are enqueued on a
+// stream and run there in order; no call of the host takes part in them, so they may be captured in
+// CUDA graphs.
 //
 // A build without CUDA has none: attach_device() says so.
 #pragma once
@@ -22,6 +23,7 @@
 #include "comm/runtime.h"
 #include "core/error.h"
 #include "link/buffer_range.h"
+#include "link/rails.h"
 #include "tune/tuner.h"
 
 namespace ropewalk::comm {
@@ -75,11 +77,11 @@ class DeviceGroup : public Executor {
 };
 
 /// Collective over all ranks: each with the GPU `device`, as the CUDA runtime numbers them.
-/// @throws Error kCuda, kInvalidUsage when the ranks' GPUs cannot reach each other, or this build
-/// has no CUDA
+/// @param rails of the transport NET between hosts
+/// @throws Error kCuda; kInvalidUsage when this build has no CUDA; as transport::make_transport()
 std::unique_ptr<DeviceGroup> attach_device(bootstrap::Bootstrap& bootstrap, const Config& config,
                                            Runtime& runtime, const tune::GroupFacts& facts,
-                                           int device);
+                                           const link::Rails& rails, int device);
 
 /// Why GPUs cannot be used here; empty when they can.
 std::string why_no_device();

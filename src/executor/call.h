@@ -6,7 +6,7 @@
 
 #include "core/host_device.h"
 #include "core/types.h"
-#include "executor/fifo.h"
+#include "executor/link_end.h"
 
 namespace ropewalk::executor {
 

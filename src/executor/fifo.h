@@ -3,7 +3,8 @@
 //
 // The same bytes serve every kind of link. Ranks that share memory write and read them directly;
 // for a network link each end has a copy and a transport moves slots between the two. On a host the
-// two ends are threads or processes, on a GPU they are blocks.
+// two ends are threads or processes, on a GPU they are blocks. What each of them knows of the link
+// is link_end.h's.
 //
 // Memory of a link, in lines of 64 bytes:
 //
@@ -92,55 +93,6 @@ struct FifoShape {
   }
   [[nodiscard]] RW_HOST_DEVICE std::size_t bytes() const noexcept {
     return 2 * kLineBytes + headers * sizeof(SlotHeader) + std::size_t{slots} * slot_bytes;
-  }
-};
-
-/// The writer's end. Plain data: on a GPU it lives in device memory, so that a captured graph can
-/// be replayed with no work on the host.
-struct SendEnd {
-  std::byte* memory = nullptr;
-  FifoShape shape;
-  int peer = -1;
-  bool address_allowed = false;     ///< the reader can reach this rank's memory
-  int process = 0;                  ///< the reader's pid, if this rank may write its memory; else 0
-  bool offered = false;             ///< chunks that this rank may help to copy are on their way
-  bool drain_all = false;           ///< a call ends only when every chunk is consumed (network)
-  std::uint64_t published = 0;      ///< chunks written so far
-  std::uint64_t consumed_seen = 0;  ///< last known value of `consumed`
-  std::uint64_t drain_to = 0;       ///< the last chunk that must be consumed before the call ends
-
-  [[nodiscard]] RW_HOST_DEVICE std::uint64_t* consumed() const noexcept {
-    return reinterpret_cast<std::uint64_t*>(memory);
-  }
-  [[nodiscard]] RW_HOST_DEVICE SlotHeader* header(std::uint64_t chunk) const noexcept {
-    return reinterpret_cast<SlotHeader*>(memory + shape.header_offset(chunk));
-  }
-  [[nodiscard]] RW_HOST_DEVICE std::byte* data(std::uint64_t chunk) const noexcept {
-    return memory + shape.data_offset(chunk);
-  }
-};
-
-/// The reader's end.
-struct ReceiveEnd {
-  std::byte* memory = nullptr;
-  FifoShape shape;
-  int peer = -1;
-  int process = 0;             ///< writer's process for kAddress: 0 is this process, else its pid
-  std::uint64_t received = 0;  ///< chunks consumed so far
-  bool waited = false;         ///< the next chunk was looked for before it was there
-  /// Where the next chunk's data is wanted, if it is staged and has this size: what moves a network
-  /// link may put it there at once, and say so by kAddress. Null: in its slot.
-  std::byte* place = nullptr;
-  std::size_t place_bytes = 0;
-
-  [[nodiscard]] RW_HOST_DEVICE std::uint64_t* consumed() const noexcept {
-    return reinterpret_cast<std::uint64_t*>(memory);
-  }
-  [[nodiscard]] RW_HOST_DEVICE SlotHeader* header(std::uint64_t chunk) const noexcept {
-    return reinterpret_cast<SlotHeader*>(memory + shape.header_offset(chunk));
-  }
-  [[nodiscard]] RW_HOST_DEVICE std::byte* data(std::uint64_t chunk) const noexcept {
-    return memory + shape.data_offset(chunk);
   }
 };
 

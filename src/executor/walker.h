@@ -41,7 +41,7 @@
 
 #include "core/host_device.h"
 #include "executor/call.h"
-#include "executor/fifo.h"
+#include "executor/link_end.h"
 #include "executor/program.h"
 
 namespace ropewalk::executor {

@@ -36,16 +36,14 @@ class Fabric {
 
   SendEnd make_send(int channel, int source, int destination) {
     SendEnd end;
-    end.memory = memory(channel, source, destination);
-    end.shape = shape_;
+    end.lie_in(memory(channel, source, destination), shape_);
     end.peer = destination;
     end.address_allowed = by_address_;
     return end;
   }
   ReceiveEnd make_receive(int channel, int source, int destination) {
     ReceiveEnd end;
-    end.memory = memory(channel, source, destination);
-    end.shape = shape_;
+    end.lie_in(memory(channel, source, destination), shape_);
     end.peer = source;
     return end;
   }

@@ -3,28 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <optional>
+#include <utility>
 
-#include "core/error.h"
 #include "core/guarded_write.h"
 #include "executor/host/lending.h"
 
 namespace ropewalk::link {
-namespace {
-
-// Handles of links travel over the bootstrap under a tag for each channel and route.
-constexpr std::uint32_t kHandleTag = 0x4c000000;
-constexpr unsigned kChannelBits = 11;
-static_assert(kRouteNumbers << kChannelBits == 1U << 24U);
-
-constexpr std::uint32_t handle_tag(int channel, std::uint32_t route) noexcept {
-  return kHandleTag | route << kChannelBits | static_cast<std::uint32_t>(channel);
-}
-
-constexpr std::uint64_t kTurnsPerLook = 4;
-
-}  // namespace
-
 Links::Links(bootstrap::Bootstrap& bootstrap, std::vector<PeerReach> reach,
              std::shared_ptr<HostSegment> segment, std::unique_ptr<transport::Transport> transport,
              const executor::FifoShape& shape)
@@ -32,7 +16,7 @@ Links::Links(bootstrap::Bootstrap& bootstrap, std::vector<PeerReach> reach,
       reach_(std::move(reach)),
       segment_(std::move(segment)),
       shape_(shape),
-      transport_(std::move(transport)) {}
+      network_(bootstrap, std::move(transport), {shape}) {}
 
 Links::~Links() = default;
 
@@ -45,41 +29,14 @@ executor::SendEnd* Links::send_end(int channel, int peer, const Route& route) {
     }
     const int self = reach_[static_cast<std::size_t>(bootstrap_.rank())].local_rank;
     auto made = std::make_unique<executor::SendEnd>();
-    made->memory = segment_->link(channel, self, reach.local_rank);
-    made->shape = shape_;
+    made->lie_in(segment_->link(channel, self, reach.local_rank), shape_);
     made->peer = peer;
     made->address_allowed = reach.by_address;
     if (reach.by_address && can_guard_writes()) made->process = reach.process;
     return (memory_sends_[key] = std::move(made)).get();
   }
-  const RoutedKey key{channel, peer, number(route)};
-  if (const auto made = network_sends_.find(key); made != network_sends_.end()) {
-    return &made->second->end();
-  }
-  PendingSend& pending = pending_sends_[key];
-  if (pending.connector == nullptr) {
-    const std::optional<std::vector<std::byte>> bytes =
-        bootstrap_.try_recv(peer, handle_tag(channel, std::get<2>(key)));
-    if (!bytes.has_value()) return nullptr;
-    transport::Handle handle{};
-    RW_ASSERT(bytes->size() == handle.size() + (seals_ ? pending.key.size() : 0));
-    std::copy_n(bytes->begin(), handle.size(), handle.begin());
-    std::copy(bytes->begin() + static_cast<std::ptrdiff_t>(handle.size()), bytes->end(),
-              pending.key.begin());
-    pending.connector = transport_->connect(device(channel, peer), handle);
-  }
-  if (pending.connection == nullptr) pending.connection = pending.connector->poll();
-  if (pending.connection == nullptr || !pending.connection->ready()) return nullptr;
-  if (seals_) {
-    pending.connection = sealed(std::move(pending.connection), pending.key,
-                                sizeof(executor::SlotHeader) + shape_.slot_bytes, shape_.slots);
-  }
-  if (pacer_) pending.connection = pacer_(std::move(pending.connection), peer, route);
-  auto sender = std::make_unique<NetworkSender>(shape_, peer, std::move(pending.connection));
-  executor::SendEnd* end = &sender->end();
-  network_sends_[key] = std::move(sender);
-  pending_sends_.erase(key);
-  return end;
+  NetworkSender& sender = network_.sender(channel, peer, route);
+  return sender.connected() ? &sender.end() : nullptr;
 }
 
 executor::ReceiveEnd* Links::receive_end(int channel, int peer, const Route& route) {
@@ -91,53 +48,13 @@ executor::ReceiveEnd* Links::receive_end(int channel, int peer, const Route& rou
     }
     const int self = reach_[static_cast<std::size_t>(bootstrap_.rank())].local_rank;
     auto made = std::make_unique<executor::ReceiveEnd>();
-    made->memory = segment_->link(channel, reach.local_rank, self);
-    made->shape = shape_;
+    made->lie_in(segment_->link(channel, reach.local_rank, self), shape_);
     made->peer = peer;
     made->process = reach.process;
     return (memory_receives_[key] = std::move(made)).get();
   }
-  const RoutedKey key{channel, peer, number(route)};
-  if (const auto made = network_receives_.find(key); made != network_receives_.end()) {
-    return &made->second->end();
-  }
-  PendingReceive& pending = pending_receives_[key];
-  if (pending.listener == nullptr) {
-    pending.listener = transport_->listen(device(channel, peer));
-    const transport::Handle& handle = pending.listener->handle();
-    std::vector<std::byte> told(handle.begin(), handle.end());
-    if (seals_) {
-      pending.key = make_link_key();
-      told.insert(told.end(), pending.key.begin(), pending.key.end());
-    }
-    bootstrap_.send(peer, handle_tag(channel, std::get<2>(key)), told);
-  }
-  std::unique_ptr<transport::ReceiveConnection> connection = pending.listener->accept();
-  if (connection == nullptr) return nullptr;
-  if (seals_) {
-    connection = sealed(std::move(connection), pending.key,
-                        sizeof(executor::SlotHeader) + shape_.slot_bytes, shape_.slots);
-  }
-  auto receiver = std::make_unique<NetworkReceiver>(shape_, peer, std::move(connection));
-  executor::ReceiveEnd* end = &receiver->end();
-  network_receives_[key] = std::move(receiver);
-  pending_receives_.erase(key);
-  return end;
-}
-
-bool Links::poll() {
-  bool moved = false;
-  for (auto& [key, sender] : network_sends_) moved |= sender->poll();
-  // Often that is all that the call waited for: a rank that only sends asks nobody.
-  if (moved) return true;
-  // To ask a link is a system call, so the ones that a strand waits for are asked at each turn. The
-  // others only now and then: what comes over them is wanted later, but their writers may wait for
-  // room in their sockets.
-  const bool all = ++turns_ % kTurnsPerLook == 0;
-  for (auto& [key, receiver] : network_receives_) {
-    if (all || receiver->end().waited) moved |= receiver->poll();
-  }
-  return moved;
+  NetworkReceiver& receiver = network_.receiver(channel, peer, route);
+  return receiver.connected() ? &receiver.end() : nullptr;
 }
 
 void Links::give_back_buffers() noexcept {
@@ -159,7 +76,7 @@ std::vector<Links::Untaken> Links::untaken(bool unasked) {
     }
   };
   for (auto& [key, end] : memory_receives_) look(*end);
-  for (auto& [key, receiver] : network_receives_) look(receiver->end());
+  network_.for_each_receiver([&](NetworkReceiver& receiver) { look(receiver.end()); });
   if (!unasked || segment_ == nullptr) return found;
   const int self = reach_[static_cast<std::size_t>(bootstrap_.rank())].local_rank;
   for (int peer = 0; peer < static_cast<int>(reach_.size()); ++peer) {

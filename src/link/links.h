@@ -2,8 +2,7 @@
 // peer is on this host, over a transport where it is not.
 //
 // Asking never blocks: an end that is not connected yet is nullptr, and asking again goes on with
-// connecting. Ask for all ends that a call needs, receive ends first, so that no rank waits for a
-// handle that its peer sends only after waiting itself.
+// connecting. Ask for all ends that a call needs, receive ends first (network_links.h).
 //
 // Threads: one at a time.
 #pragma once
@@ -12,17 +11,14 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
-#include "executor/fifo.h"
+#include "executor/link_end.h"
 #include "link/host_segment.h"
-#include "link/network_link.h"
-#include "link/rails.h"
+#include "link/network_links.h"
 #include "link/route.h"
-#include "link/sealed_connection.h"
 #include "transport/transport.h"
 
 namespace ropewalk::link {
@@ -40,24 +36,11 @@ class Links {
   Links(bootstrap::Bootstrap& bootstrap, std::vector<PeerReach> reach,
         std::shared_ptr<HostSegment> segment, std::unique_ptr<transport::Transport> transport,
         const executor::FifoShape& shape);
+  /// Those to ranks of other hosts, for what they are to be like.
+  [[nodiscard]] NetworkLinks& to_hosts() noexcept { return network_; }
   ~Links();
   Links(const Links&) = delete;
   Links& operator=(const Links&) = delete;
-
-  /// Network links are paced from now on, and those of one pair on one channel differ by route.
-  /// @pre no link was asked for; on all ranks or none
-  void pace(Pacer pacer) { pacer_ = std::move(pacer); }
-
-  /// Network links take these rails from now on: channel c rail c modulo their number, and those
-  /// from `channels` on, which carry no collectives, the first. @pre as pace()
-  void spread(Rails rails, int channels) {
-    rails_ = std::move(rails);
-    spread_channels_ = channels;
-  }
-
-  /// Network links are sealed from now on (sealed_connection.h). @pre as pace(); on all ranks or
-  /// none
-  void seal() { seals_ = true; }
 
   /// The end of the link to (from) `peer` on `channel`, or nullptr while it connects.
   /// @throws Error kSystem when memory or sockets are short, kPeerLost when the peer is gone
@@ -65,10 +48,10 @@ class Links {
   executor::ReceiveEnd* receive_end(int channel, int peer, const Route& route = {});
 
   /// The transport that carries the network links; "" when every peer is local.
-  [[nodiscard]] std::string network() const { return transport_ ? transport_->name() : ""; }
+  [[nodiscard]] std::string network() const { return network_.network(); }
 
   /// Moves the network links. @return true when anything moved
-  bool poll();
+  bool poll() { return network_.poll(); }
 
   /// After an error: stops reading buffers of other ranks of this process, whatever was begun.
   void give_back_buffers() noexcept;
@@ -87,44 +70,15 @@ class Links {
   [[nodiscard]] std::vector<Untaken> untaken(bool unasked);
 
  private:
-  using Key = std::pair<int, int>;                        // channel, peer
-  using RoutedKey = std::tuple<int, int, std::uint32_t>;  // and number of the route
-
-  // This rank's device for a network link.
-  [[nodiscard]] int device(int channel, int peer) const {
-    const int rail = channel < spread_channels_ ? channel % rails_.count() : 0;
-    return rails_.device(bootstrap_.rank(), peer, rail);
-  }
-  [[nodiscard]] std::uint32_t number(const Route& route) const noexcept {
-    return pacer_ ? route_number(route) : 0;
-  }
+  using Key = std::pair<int, int>;  // channel, peer
 
   bootstrap::Bootstrap& bootstrap_;
   std::vector<PeerReach> reach_;
   std::shared_ptr<HostSegment> segment_;
   executor::FifoShape shape_;
-  Pacer pacer_;
-  Rails rails_;
-  int spread_channels_ = 0;
-  bool seals_ = false;
-  std::unique_ptr<transport::Transport> transport_;  // outlives its listeners and connections
   std::map<Key, std::unique_ptr<executor::SendEnd>> memory_sends_;
   std::map<Key, std::unique_ptr<executor::ReceiveEnd>> memory_receives_;
-  // A connection that may not have been verified yet.
-  struct PendingSend {
-    std::unique_ptr<transport::Connector> connector;
-    std::unique_ptr<transport::SendConnection> connection;
-    LinkKey key{};  // where links are sealed
-  };
-  struct PendingReceive {
-    std::unique_ptr<transport::Listener> listener;
-    LinkKey key{};
-  };
-  std::map<RoutedKey, PendingSend> pending_sends_;
-  std::map<RoutedKey, PendingReceive> pending_receives_;
-  std::map<RoutedKey, std::unique_ptr<NetworkSender>> network_sends_;
-  std::map<RoutedKey, std::unique_ptr<NetworkReceiver>> network_receives_;
-  std::uint64_t turns_ = 0;  // of poll()
+  NetworkLinks network_;
 };
 
 }  // namespace ropewalk::link

@@ -48,35 +48,41 @@ auto naming_peer(int peer, const char* action, Body&& body) {
 
 }  // namespace
 
-FifoMemory::FifoMemory(const executor::FifoShape& shape) : memory_(nullptr, {shape.bytes()}) {
-  void* memory = mmap(nullptr, shape.bytes(), PROT_READ | PROT_WRITE,
+FifoMemory host_fifo(std::size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw system_error(errno, "memory of a network link");
-  memory_.reset(static_cast<std::byte*>(memory));
+  return {static_cast<std::byte*>(memory), [bytes](std::byte* begin) { munmap(begin, bytes); }};
 }
-
-void FifoMemory::Unmap::operator()(std::byte* memory) const noexcept { munmap(memory, bytes); }
 
 template <typename Connection, typename End>
 NetworkEnd<Connection, End>::NetworkEnd(const executor::FifoShape& shape, int peer,
-                                        std::unique_ptr<Connection> connection)
-    : memory_(interleaved(shape)), connection_(std::move(connection)) {
-  registration_ =
-      connection_->register_memory(memory_.data(), memory_.bytes(), transport::MemoryKind::kHost);
-  end_.memory = memory_.data();
-  end_.shape = interleaved(shape);
+                                        const FifoMaker& make_memory, bool by_blocks)
+    : memory_(make_memory(interleaved(shape).bytes())), by_blocks_(by_blocks) {
+  end_.lie_in(memory_.get(), interleaved(shape));
   end_.peer = peer;
+}
+
+template <typename Connection, typename End>
+void NetworkEnd<Connection, End>::use(std::unique_ptr<Connection> connection) {
+  connection_ = std::move(connection);
+  registration_ =
+      connection_->register_memory(memory_.get(), end_.shape.bytes(), transport::MemoryKind::kHost);
 }
 
 template class NetworkEnd<transport::SendConnection, executor::SendEnd>;
 template class NetworkEnd<transport::ReceiveConnection, executor::ReceiveEnd>;
 
 NetworkSender::NetworkSender(const executor::FifoShape& shape, int peer,
-                             std::unique_ptr<transport::SendConnection> connection)
-    : NetworkEnd(shape, peer, std::move(connection)) {
+                             const FifoMaker& make_memory, bool by_blocks)
+    : NetworkEnd(shape, peer, make_memory, by_blocks) {
   // A rank that returns from a call need not come back soon: what it sent must be on its way.
-  end_.drain_all = true;
-  end_.address_allowed = connection_->splits_messages();
+  end_.drain_all = !by_blocks;
+}
+
+void NetworkSender::use(std::unique_ptr<transport::SendConnection> connection) {
+  NetworkEnd::use(std::move(connection));
+  end_.address_allowed = !by_blocks_ && connection_->splits_messages();
 }
 
 std::unique_ptr<transport::Request> NetworkSender::send(SlotHeader& slot) {
@@ -93,9 +99,24 @@ std::unique_ptr<transport::Request> NetworkSender::send(SlotHeader& slot) {
                                  kTag);
 }
 
+void NetworkSender::count_published() {
+  for (;;) {
+    const std::uint64_t next = end_.published + 1;
+    const std::atomic_ref sequence(end_.header(next)->sequence);
+    if (sequence.load(std::memory_order_acquire) != next) return;
+    end_.published = next;
+  }
+}
+
+bool NetworkSender::drained() {
+  if (by_blocks_) count_published();
+  return started_ == end_.published && requests_.empty();
+}
+
 bool NetworkSender::poll() {
   return naming_peer(end_.peer, "sending to", [this] {
     bool moved = false;
+    if (by_blocks_) count_published();
     while (started_ < end_.published) {
       std::unique_ptr<transport::Request> request = send(*end_.header(started_ + 1));
       if (request == nullptr) break;
@@ -106,7 +127,7 @@ bool NetworkSender::poll() {
     while (!requests_.empty() && requests_.front()->test().has_value()) {
       requests_.pop_front();
       const std::uint64_t consumed = started_ - requests_.size();
-      std::atomic_ref(*end_.consumed()).store(consumed, std::memory_order_release);
+      std::atomic_ref(*end_.consumed_at).store(consumed, std::memory_order_release);
       moved = true;
     }
     return moved;
@@ -116,6 +137,9 @@ bool NetworkSender::poll() {
 bool NetworkReceiver::poll() {
   return naming_peer(end_.peer, "receiving from", [this] {
     bool moved = false;
+    if (by_blocks_) {
+      end_.received = std::atomic_ref(*end_.consumed_at).load(std::memory_order_acquire);
+    }
     while (started_ - end_.received < end_.shape.headers) {
       SlotHeader* slot = end_.header(started_ + 1);
       const std::array<transport::ReceiveBuffer, 1> buffer = {

@@ -9,49 +9,51 @@
 // Where the transport can, data that is given by address is sent from there, and data of a chunk
 // that the receiving rank waits for already is received straight into its place.
 //
-// Threads: poll() by one thread at a time, the one that waits on the communicator.
+// Where the walker is a block of a GPU, the memory is of the host's that the GPU reaches, and all
+// that passes between the two lies in it: slots' sequence numbers and the count of consumed chunks.
+//
+// Threads: one at a time, besides the walker's.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <utility>
 
-#include "executor/fifo.h"
+#include "executor/link_end.h"
 #include "transport/transport.h"
 
 namespace ropewalk::link {
 
-/// Page-aligned, zeroed memory of one link end. The system gives a page when it is first used.
-class FifoMemory {
- public:
-  explicit FifoMemory(const executor::FifoShape& shape);
-  [[nodiscard]] std::byte* data() const noexcept { return memory_.get(); }
-  [[nodiscard]] std::size_t bytes() const noexcept { return memory_.get_deleter().bytes; }
-
- private:
-  struct Unmap {
-    std::size_t bytes;
-    void operator()(std::byte* memory) const noexcept;
-  };
-  std::unique_ptr<std::byte, Unmap> memory_;
-};
+/// Page-aligned, zeroed memory of one link end.
+using FifoMemory = std::unique_ptr<std::byte, std::function<void(std::byte*)>>;
+/// Gives so many bytes of it. @throws Error when there is none
+using FifoMaker = std::function<FifoMemory(std::size_t bytes)>;
+/// Memory of this process. The system gives a page when it is first used. @throws Error kSystem
+FifoMemory host_fifo(std::size_t bytes);
 
 /// What both ends of a network link have: a FIFO of their own, which is registered with the
 /// connection, and the requests under way.
 template <typename Connection, typename End>
 class NetworkEnd {
  public:
+  /// The walker's, in memory of this process; a GPU's addresses may differ.
   [[nodiscard]] End& end() noexcept { return end_; }
 
+  [[nodiscard]] bool connected() const noexcept { return connection_ != nullptr; }
+  /// From now on this carries the link. @pre it is ready(); called once
+  void use(std::unique_ptr<Connection> connection);
+
  protected:
-  /// `connection` is ready().
-  NetworkEnd(const executor::FifoShape& shape, int peer, std::unique_ptr<Connection> connection);
+  NetworkEnd(const executor::FifoShape& shape, int peer, const FifoMaker& make_memory,
+             bool by_blocks);
 
   // Destroyed bottom up: requests before the registration that they use.
   FifoMemory memory_;
   End end_;
+  bool by_blocks_;
   std::unique_ptr<Connection> connection_;
   std::unique_ptr<transport::Registration> registration_;
   std::uint64_t started_ = 0;                                 // slots given to the transport
@@ -60,25 +62,32 @@ class NetworkEnd {
 
 class NetworkSender : public NetworkEnd<transport::SendConnection, executor::SendEnd> {
  public:
-  NetworkSender(const executor::FifoShape& shape, int peer,
-                std::unique_ptr<transport::SendConnection> connection);
+  NetworkSender(const executor::FifoShape& shape, int peer, const FifoMaker& make_memory,
+                bool by_blocks);
+  void use(std::unique_ptr<transport::SendConnection> connection);
 
-  /// Moves what can be moved. @return true when anything moved
+  /// Moves what can be moved. @return true when anything moved @pre connected()
   /// @throws Error kPeerLost naming the peer
   bool poll();
+  /// Nothing is published that the transport is not done with.
+  [[nodiscard]] bool drained();
 
  private:
   std::unique_ptr<transport::Request> send(executor::SlotHeader& slot);
+  // What a block has published since.
+  void count_published();
 };
 
 class NetworkReceiver : public NetworkEnd<transport::ReceiveConnection, executor::ReceiveEnd> {
  public:
-  NetworkReceiver(const executor::FifoShape& shape, int peer,
-                  std::unique_ptr<transport::ReceiveConnection> connection)
-      : NetworkEnd(shape, peer, std::move(connection)) {}
+  NetworkReceiver(const executor::FifoShape& shape, int peer, const FifoMaker& make_memory,
+                  bool by_blocks)
+      : NetworkEnd(shape, peer, make_memory, by_blocks) {}
 
   /// As NetworkSender::poll.
   bool poll();
+  /// The walker is known to wait for the next chunk, or it is not known what it does.
+  [[nodiscard]] bool wanted() const noexcept { return by_blocks_ || end_.waited; }
 
  private:
   std::uint64_t finished_ = 0;

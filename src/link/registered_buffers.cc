@@ -197,7 +197,6 @@ std::optional<std::int64_t> RegisteredBuffers::seen_by(int peer,
 
 std::optional<executor::Shift> RegisteredBuffers::seen_by(
     int peer, const BufferRange& input, const BufferRange& output) const noexcept {
-  if (peer >= static_cast<int>(executor::kMaxShifted)) return {};
   const std::optional<std::int64_t> of_input = seen_by(peer, input);
   const std::optional<std::int64_t> of_output = seen_by(peer, output);
   if (!of_input.has_value() || !of_output.has_value()) return {};

@@ -93,7 +93,7 @@ std::optional<Candidate> Candidates::over_rails(const std::string& algorithm,
   }
   Candidate candidate{algorithm, request.channels, ScheduleShape::of(*checked), std::move(own),
                       nullptr};
-  if (!facts_.rail_rates.empty()) {
+  if (!facts_.host_of_rank.empty()) {
     candidate.shape.leaving_host = leaving_host(checked->schedule(), facts_.host_of_rank);
   }
   return candidate;

@@ -25,6 +25,9 @@ struct DeviceConstants {
   /// turn.
   double fan[executor::kNumProtocols] = {0, 0.45e-6, 0.05e-6};
   double link_rate = 350e9;  ///< one direction, what kernels reach
+  /// Between hosts, where ranks are on several: out of one of them, and of each hop.
+  double network_rate = 5e9;
+  double network_hop = 2e-5;
   /// What one block reads and writes, its operands and its results.
   double block_rate[executor::kNumProtocols] = {24e9, 7.8e9, 18.7e9};
   /// Of the time that a pipeline takes to fill: the rest is hidden by blocks that are further.

@@ -24,12 +24,13 @@ constexpr double kReachedShare = 0.82;
 
 std::size_t index(Protocol protocol) { return static_cast<std::size_t>(protocol); }
 
-// A message between two ranks: one hop, read and written once.
+// A message between two ranks, perhaps of two hosts: one hop, read and written once.
 ScheduleShape message_shape() {
   ScheduleShape shape;
   shape.longest_path = 1;
   shape.link_messages = 1;
   shape.link_units = 1;
+  shape.leaving_host = 1;
   shape.work_units = 2;
   return shape;
 }
@@ -103,7 +104,8 @@ Choice DevicePricing::by_protocol(const ScheduleShape& shape, double seconds_per
       std::ceil(static_cast<double>(part) / static_cast<double>(choice.chunk_bytes));
   const double period = moving / chunks;
   const double filled = chunks > 1 ? 1 + constants_.fill * std::max(0, shape.longest_path - 1) : 1;
-  choice.predicted_seconds = constants_.launch[p] + shape.longest_path * constants_.hop[p] +
+  const double hop = limits_.network ? constants_.network_hop : constants_.hop[p];
+  choice.predicted_seconds = constants_.launch[p] + shape.longest_path * hop +
                              std::max(0.0, shape.link_units - 1) * constants_.fan[p] +
                              plan::pipelined_seconds(filled * period, chunks, period);
   return choice;

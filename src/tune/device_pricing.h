@@ -24,6 +24,7 @@ struct DeviceLimits {
   int channels = 32;            ///< of a collective
   int message_channels = 16;    ///< of a message to one peer
   std::uint32_t lag_slots = 4;  ///< chunks that a link of protocol simple holds
+  bool network = false;         ///< some links are to other hosts
   /// Of a slot, by protocol; 0 where links do not have the protocol.
   std::array<std::size_t, executor::kNumProtocols> slot_bytes{};
 };
@@ -56,7 +57,8 @@ class DevicePricing final : public Pricing {
   [[nodiscard]] Choice best(const ScheduleShape& shape, double seconds_per_byte,
                             std::size_t unit_bytes, Channels channels) const;
   [[nodiscard]] double on_busiest_rank(const ScheduleShape& shape) const {
-    return std::max(shape.link_units, 1.0) / constants_.link_rate;
+    const double leaving = limits_.network ? shape.leaving_host / constants_.network_rate : 0;
+    return std::max(std::max(shape.link_units, 1.0) / constants_.link_rate, leaving);
   }
 
   DeviceLimits limits_;

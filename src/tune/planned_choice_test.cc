@@ -101,7 +101,9 @@ TEST(PlannedChoice, GpusOfADescribedMachineTakePlansToo) {
   limits.slot_bytes = {128 << 10, 8192, 0};
   DeviceConstants constants;
   constants.link_rate = 20e9;
-  Tuner tuner = device_tuner(config_with(), 8, limits, constants, schedules, machine);
+  GroupFacts facts;
+  facts.num_ranks = facts.max_ranks_per_host = 8;
+  Tuner tuner = device_tuner(config_with(), facts, limits, constants, schedules, machine);
   for (const Collective collective : {Collective::kBroadcast, Collective::kAllReduce}) {
     const Choice choice = *tuner.choose(collective, 0, kLong);
     ASSERT_NE(choice.routed, nullptr) << choice.algorithm;

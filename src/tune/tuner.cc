@@ -149,12 +149,10 @@ Tuner host_tuner(const Config& config, const GroupFacts& facts, const MachineCon
           std::move(pricing)};
 }
 
-Tuner device_tuner(const Config& config, int num_ranks, const DeviceLimits& limits,
+Tuner device_tuner(const Config& config, GroupFacts facts, const DeviceLimits& limits,
                    const DeviceConstants& constants, schedule::CheckedSchedules& schedules,
                    std::shared_ptr<const topology::Topology> machine,
                    std::shared_ptr<KeptPlans> plans) {
-  GroupFacts facts;
-  facts.num_ranks = facts.max_ranks_per_host = num_ranks;
   facts.max_channels = limits.channels;
   facts.lag_slots = limits.lag_slots;
   return {Candidates(config, std::move(facts), {}, schedules, std::move(machine), std::move(plans)),

@@ -80,8 +80,9 @@ Tuner host_tuner(const Config& config, const GroupFacts& facts, const MachineCon
                  std::shared_ptr<const topology::Topology> machine = nullptr,
                  std::shared_ptr<KeptPlans> plans = nullptr);
 
-/// For GPUs. @param machine, plans as for Candidates
-Tuner device_tuner(const Config& config, int num_ranks, const DeviceLimits& limits,
+/// For GPUs. Of `facts` counts how many ranks there are, and on which hosts with which rails.
+/// @param machine, plans as for Candidates
+Tuner device_tuner(const Config& config, GroupFacts facts, const DeviceLimits& limits,
                    const DeviceConstants& constants, schedule::CheckedSchedules& schedules,
                    std::shared_ptr<const topology::Topology> machine = nullptr,
                    std::shared_ptr<KeptPlans> plans = nullptr);

@@ -40,8 +40,14 @@ DeviceLimits limits_of(std::size_t ll128_slot) {
   return limits;
 }
 
+GroupFacts on_one_host(int num_ranks) {
+  GroupFacts facts;
+  facts.num_ranks = facts.max_ranks_per_host = num_ranks;
+  return facts;
+}
+
 Tuner for_gpus(const Config& config, int num_ranks, schedule::CheckedSchedules& schedules) {
-  return device_tuner(config, num_ranks, limits_of(61440), {}, schedules);
+  return device_tuner(config, on_one_host(num_ranks), limits_of(61440), {}, schedules);
 }
 
 class Tuners : public testing::TestWithParam<Kind> {
@@ -81,7 +87,7 @@ TEST_P(Tuners, AProtocolThatLinksDoNotHaveIsPassedOver) {
   const Config config = config_with("PROTOCOL", "ll128");
   Tuner without = std::string(GetParam().name) == "host"
                       ? for_host(config, 4, schedules)
-                      : device_tuner(config, 4, limits_of(0), {}, schedules);
+                      : device_tuner(config, on_one_host(4), limits_of(0), {}, schedules);
   EXPECT_NE(without.choose(Collective::kAllReduce, 0, 8)->protocol, executor::Protocol::kLl128);
 }
 

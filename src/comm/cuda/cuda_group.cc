@@ -13,6 +13,7 @@
 #include "executor/cuda/kernel.h"
 #include "executor/cuda/kernel_table.h"
 #include "link/cuda/ipc_sharing.h"
+#include "transport/registry.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -22,6 +23,8 @@ using executor::Message;
 using executor::MessageArgs;
 using executor::Protocol;
 
+// Whose messages, to and from each, one launch takes.
+constexpr int kPeersAtOnce = executor::kMaxMessages / 2;
 constexpr std::uint32_t kFarewellTag = 0x44000000;
 constexpr std::chrono::seconds kFarewellPatience{2};
 
@@ -43,6 +46,20 @@ int capability_of(int device) {
   return capability;
 }
 
+// Links to other hosts have the protocol simple, and fewer channels.
+tune::DeviceLimits over_network(tune::DeviceLimits limits) {
+  const executor::FifoShape shape = link::DeviceNetwork::shape();
+  std::size_t& simple = limits.slot_bytes[static_cast<std::size_t>(Protocol::kSimple)];
+  simple = std::min<std::size_t>(simple, shape.slot_bytes);
+  limits.slot_bytes[static_cast<std::size_t>(Protocol::kLl)] = 0;
+  limits.slot_bytes[static_cast<std::size_t>(Protocol::kLl128)] = 0;
+  limits.lag_slots = std::min(limits.lag_slots, shape.slots);
+  limits.channels = std::min(limits.channels, link::DeviceNetwork::kChannels);
+  limits.message_channels = std::min(limits.message_channels, link::DeviceNetwork::kChannels);
+  limits.network = true;
+  return limits;
+}
+
 }  // namespace
 
 CudaGroup::Direct CudaGroup::direct_buffers(const Config& config) {
@@ -52,21 +69,19 @@ CudaGroup::Direct CudaGroup::direct_buffers(const Config& config) {
 }
 
 CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runtime& runtime,
-                     int device)
+                     const tune::GroupFacts& facts, const link::Rails& rails, int device)
     : device_(device),
       rank_(bootstrap.rank()),
       size_(bootstrap.size()),
       direct_(direct_buffers(config)),
       check_pointers_(config.flag(Setting::kCheckPointers)),
       check_calls_(config.flag(Setting::kCheckCalls)),
+      facts_(facts),
       timeout_ns_(static_cast<std::uint64_t>(config.duration(Setting::kTimeout).count())),
       schedules_(runtime.schedules()) {
-  if (size_ > static_cast<int>(executor::kMaxPeers)) {
-    throw Error(Errc::kInvalidUsage, "{} ranks with GPUs on one host; at most {} are supported",
-                size_, executor::kMaxPeers);
-  }
   const executor::CurrentDevice current(device_);
-  peers_ = std::make_unique<link::DevicePeers>(bootstrap, config, runtime.token(), device_);
+  peers_ = std::make_unique<link::DevicePeers>(bootstrap, config, runtime.token(), device_,
+                                               facts.host_of_rank);
   if (!peers_->peer_access()) direct_ = Direct::kOff;
   // On a shared GPU the blocks of a launch that begins early might take the place of those that
   // another rank's launch waits for.
@@ -77,17 +92,24 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   order_ = std::make_unique<executor::StreamOrder>();
   blocks_ = std::make_unique<link::DeviceBlocks>(*order_);
 
-  const link::WindowLayout layout = link::DeviceLinks::layout(config, *peers_, size_);
+  const link::WindowLayout layout = link::DeviceLinks::layout(config, *peers_);
   {
     const executor::Stream stream;
     peers_->open_windows(bootstrap, layout.bytes(), stream.get(), deadline_of(config));
   }
   std::vector<bool> elsewhere;
-  for (int r = 0; r < size_; ++r) elsewhere.push_back(!peers_->same_process(r));
+  for (int r = 0; r < size_; ++r) {
+    elsewhere.push_back(peers_->on_this_host(r) && !peers_->same_process(r));
+  }
   buffers_ = std::make_unique<link::RegisteredBuffers>(
       bootstrap, std::make_unique<link::IpcSharing>(device_), std::move(elsewhere),
       direct_ != Direct::kOff);
-  links_ = std::make_unique<link::DeviceLinks>(*peers_, layout, rank_, control_, *blocks_);
+  if (facts.num_hosts > 1) {
+    network_ = std::make_unique<link::DeviceNetwork>(
+        bootstrap, transport::make_transport(config.text(Setting::kNet), config), rails,
+        config.flag(Setting::kNetEncrypt), [this](const Error&) { abort(); });
+  }
+  links_ = std::make_unique<link::DeviceLinks>(*peers_, layout, network_.get(), control_, *blocks_);
   // Reading a peer's memory while it reads this one's is slower than both writing; one way only, it
   // saves a copy.
   LaunchMaker::Options options;
@@ -112,10 +134,22 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
     limits_.slot_bytes[static_cast<std::size_t>(protocol)] = links_->slot_bytes(protocol);
   }
+  if (network_ != nullptr) limits_ = over_network(limits_);
+  // Now, since taking device memory later may wait for a kernel that waits for this rank.
+  for (int r = 0; r < size_; ++r) {
+    for (int p = 0; p < kNumProtocols && r != rank_ && peers_->on_this_host(r); ++p) {
+      for (const bool sends : {true, false}) {
+        (void)links_->message_ends(static_cast<Protocol>(p), r, sends, limits_.message_channels);
+      }
+    }
+  }
   constants_ = constants(bootstrap, config);
   pricing_ = std::make_unique<tune::DevicePricing>(config, limits_, constants_);
-  log::info(log::kInit, "rank {} of {} works on GPU {}: {} MiB of device memory", rank_, size_,
-            device_, memory_bytes() >> 20);
+  log::info(log::kInit, "rank {} of {} works on GPU {}: {} MiB of device memory{}", rank_, size_,
+            device_, memory_bytes() >> 20,
+            network_ == nullptr ? ""
+                                : fmt::format(", {} MiB of pinned memory for links over {}",
+                                              network_->memory_bytes() >> 20, network_->name()));
 }
 
 CudaGroup::~CudaGroup() {
@@ -126,6 +160,7 @@ CudaGroup::~CudaGroup() {
   cudaDeviceSynchronize();
   maker_.reset();
   links_.reset();
+  network_.reset();
   blocks_.reset();
   order_.reset();
   buffers_.reset();
@@ -137,7 +172,7 @@ CudaGroup::~CudaGroup() {
 tune::Tuner CudaGroup::tuner(const Config& config,
                              std::shared_ptr<const topology::Topology> machine,
                              std::shared_ptr<tune::KeptPlans> plans) {
-  return tune::device_tuner(config, size_, limits_, constants_, schedules_, std::move(machine),
+  return tune::device_tuner(config, facts_, limits_, constants_, schedules_, std::move(machine),
                             std::move(plans));
 }
 
@@ -167,27 +202,25 @@ void CudaGroup::check_buffer(const void* buffer, std::size_t bytes, const char* 
 }
 
 void CudaGroup::fill_reach(PreparedLaunch& launch, const CollectiveCall& call) const {
-  launch.args.visible = 0;
+  launch.args.seen_in_process = false;
+  launch.args.num_seen = 0;
   if (!launch.direct) return;
   const link::BufferRange input{call.input, launch.extent().input_bytes};
   const link::BufferRange output{call.output, launch.extent().output_bytes};
   const auto visible_here = [](const link::BufferRange& range) {
     return range.bytes == 0 || range.begin == nullptr || link::from_cuda_malloc(range.begin);
   };
-  const bool in_process = visible_here(input) && visible_here(output);
-  int elsewhere = 0;
-  for (int r = 0; r < size_; ++r) {
-    if (peers_->same_process(r)) {
-      if (in_process) launch.args.visible |= 1U << r;
-    } else if (const auto shift = buffers_->seen_by(r, input, output)) {
-      launch.args.visible |= 1U << r;
-      launch.args.shifts[r] = *shift;
-      ++elsewhere;
+  launch.args.seen_in_process = visible_here(input) && visible_here(output);
+  for (int r = 0; r < size_ && launch.args.num_seen < executor::kMaxSeen; ++r) {
+    if (peers_->same_process(r)) continue;
+    if (const auto shift = buffers_->seen_by(r, input, output)) {
+      launch.args.seen[launch.args.num_seen++] = {r, *shift};
     }
   }
-  if (elsewhere > 0) {
+  if (launch.args.num_seen > 0) {
     log::info(log::kColl, "rank {}: {} of {} bytes: {} rank(s) of other processes may read them",
-              rank_, name(call.collective), std::max(input.bytes, output.bytes), elsewhere);
+              rank_, name(call.collective), std::max(input.bytes, output.bytes),
+              launch.args.num_seen);
   }
 }
 
@@ -252,6 +285,7 @@ void CudaGroup::run_copied(PreparedCall& prepared, const CollectiveCall& call,
 }
 
 executor::Capture CudaGroup::follow_last(cudaStream_t stream) {
+  if (network_ != nullptr) network_->wake();
   const executor::Capture capture = order_->follow(stream);
   if (capture.number == 0 && buffers_->unsettled() && order_->idle()) buffers_->settle();
   return capture;
@@ -327,17 +361,17 @@ void CudaGroup::send_and_receive(const std::vector<PointToPointCall>& calls, Dev
   // To and from this rank itself: pairs in order.
   std::vector<const PointToPointCall*> own_sends;
   std::vector<const PointToPointCall*> own_receives;
-  // All others in waves of one message for each peer and direction.
-  std::vector<std::vector<PointToPointCall>> waves;
-  std::map<std::pair<int, bool>, std::size_t> next_wave;
+  // All others in waves of one message for each peer and direction, and those of many peers by
+  // their distance in ranks: both ranks of a message have it in the same wave.
+  std::map<std::pair<int, int>, std::vector<PointToPointCall>> waves;
+  std::map<std::pair<int, bool>, int> next_wave;
   for (const PointToPointCall& call : calls) {
     if (call.peer == rank_) {
       (call.sends ? own_sends : own_receives).push_back(&call);
       continue;
     }
-    const std::size_t wave = next_wave[{call.peer, call.sends}]++;
-    if (wave == waves.size()) waves.emplace_back();
-    waves[wave].push_back(call);
+    const int distance = (call.sends ? call.peer - rank_ : rank_ - call.peer) + size_;
+    waves[{next_wave[{call.peer, call.sends}]++, distance % size_ / kPeersAtOnce}].push_back(call);
   }
   if (own_sends.size() != own_receives.size()) {
     throw Error(Errc::kInvalidUsage, "rank {} sends itself {} messages and receives {}", rank_,
@@ -352,11 +386,9 @@ void CudaGroup::send_and_receive(const std::vector<PointToPointCall>& calls, Dev
         "copying a message to this rank itself");
     if (capture.number == 0) order_->mark(on);
   }
-  for (const std::vector<PointToPointCall>& wave : waves) {
+  for (const auto& [number, wave] : waves) {
     MessageArgs args{};
-    for (std::size_t p = 0; p < kNumProtocols; ++p) {
-      args.links[p] = links_->ends(static_cast<Protocol>(p), timeout_ns_);
-    }
+    args.links = links_->others(timeout_ns_);
     args.address_bytes = direct_ == Direct::kOff ? ~std::size_t{0} : LaunchMaker::kAddressBytes;
     args.check_tags = check_calls_;
     unsigned blocks = 0;
@@ -371,6 +403,8 @@ void CudaGroup::send_and_receive(const std::vector<PointToPointCall>& calls, Dev
       message.channels = static_cast<std::uint16_t>(choice.channels);
       message.protocol = choice.protocol;
       message.sends = call.sends;
+      message.ends =
+          links_->message_ends(choice.protocol, call.peer, call.sends, limits_.message_channels);
       message.data = call.sends ? static_cast<std::byte*>(const_cast<void*>(call.input))
                                 : static_cast<std::byte*>(call.output);
       if (check_pointers_) {
@@ -395,6 +429,9 @@ void CudaGroup::abort() noexcept {
 
 std::optional<Error> CudaGroup::stopped() const {
   using executor::StopReason;
+  if (network_ != nullptr) {
+    if (std::optional<Error> lost = network_->failure()) return lost;
+  }
   const std::uint32_t reason = std::atomic_ref(control_->stop.reason).load();
   if (reason == 0 || reason == static_cast<std::uint32_t>(StopReason::kAborted)) return {};
   const executor::StopRecord& stop = control_->stop;
@@ -419,6 +456,9 @@ std::optional<Error> CudaGroup::stopped() const {
 void CudaGroup::finish(bootstrap::Bootstrap& bootstrap) {
   const executor::CurrentDevice current(device_);
   order_->wait_until_idle();
+  if (network_ != nullptr && !network_->drain(deadline_after(kFarewellPatience))) {
+    log::warn("rank {} leaves before all that its kernels sent has gone", rank_);
+  }
   // Before the others hear of it: who has left may free its memory.
   buffers_->close_all();
   // A peer's kernels may still write here. Ranks of this process share the window's ownership;
@@ -443,12 +483,8 @@ void CudaGroup::finish(bootstrap::Bootstrap& bootstrap) {
 
 std::unique_ptr<DeviceGroup> attach_device(bootstrap::Bootstrap& bootstrap, const Config& config,
                                            Runtime& runtime, const tune::GroupFacts& facts,
-                                           int device) {
-  if (facts.num_hosts > 1) {
-    throw Error(Errc::kInvalidUsage, "the ranks' GPUs are on {} hosts; one is supported",
-                facts.num_hosts);
-  }
-  return std::make_unique<CudaGroup>(bootstrap, config, runtime, device);
+                                           const link::Rails& rails, int device) {
+  return std::make_unique<CudaGroup>(bootstrap, config, runtime, facts, rails, device);
 }
 
 std::string why_no_device() {

@@ -15,6 +15,7 @@
 #include "executor/cuda/stream_order.h"
 #include "link/cuda/device_blocks.h"
 #include "link/cuda/device_links.h"
+#include "link/cuda/device_network.h"
 #include "link/cuda/device_peers.h"
 #include "link/registered_buffers.h"
 #include "tune/device_constants.h"
@@ -24,7 +25,8 @@ namespace ropewalk::comm {
 
 class CudaGroup final : public DeviceGroup {
  public:
-  CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runtime& runtime, int device);
+  CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runtime& runtime,
+            const tune::GroupFacts& facts, const link::Rails& rails, int device);
   ~CudaGroup() override;
   CudaGroup(const CudaGroup&) = delete;
   CudaGroup& operator=(const CudaGroup&) = delete;
@@ -51,7 +53,9 @@ class CudaGroup final : public DeviceGroup {
       std::uint64_t number) const override {
     return buffers_->reached(number);
   }
-  [[nodiscard]] bool reaches_all() const noexcept override { return direct_ != Direct::kOff; }
+  [[nodiscard]] bool reaches_all() const noexcept override {
+    return direct_ != Direct::kOff && network_ == nullptr;
+  }
   void abort() noexcept override;
   [[nodiscard]] std::optional<Error> stopped() const override;
   void finish(bootstrap::Bootstrap& bootstrap) override;
@@ -82,6 +86,7 @@ class CudaGroup final : public DeviceGroup {
   Direct direct_;
   bool check_pointers_;
   bool check_calls_;
+  tune::GroupFacts facts_;
   bool can_overlap_ = false;
   std::uint64_t timeout_ns_;
   tune::DeviceLimits limits_;
@@ -95,6 +100,7 @@ class CudaGroup final : public DeviceGroup {
   std::unique_ptr<link::RegisteredBuffers> buffers_;
   std::unique_ptr<executor::StreamOrder> order_;
   std::unique_ptr<link::DeviceBlocks> blocks_;
+  std::unique_ptr<link::DeviceNetwork> network_;  // null on one host
   std::unique_ptr<link::DeviceLinks> links_;
   std::unique_ptr<LaunchMaker> maker_;
   std::uint64_t buffers_state_ = 1;  // counts registrations and their ends

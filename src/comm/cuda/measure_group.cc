@@ -1,6 +1,7 @@
 // Times a few operations of a communicator that has just been made, for the cost model.
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -96,6 +97,12 @@ tune::DeviceTimes CudaGroup::measure(const Config& config) {
 tune::DeviceConstants CudaGroup::constants(bootstrap::Bootstrap& bootstrap, const Config& config) {
   const tune::DeviceBase base = tune::device_base(peers_->peer_access());
   constants_ = base.constants;
+  if (network_ != nullptr) {
+    // What rails carry was measured while joining; without several, nothing was.
+    const double rails = std::accumulate(facts_.rail_rates.begin(), facts_.rail_rates.end(), 0.0);
+    if (rails > 0) constants_.network_rate = rails;
+    return constants_;
+  }
   if (size_ < 2 || !config.flag(Setting::kTune)) return base.constants;
   const Deadline deadline = deadline_of(config);
   const std::string file = tune::tuning_file(config);

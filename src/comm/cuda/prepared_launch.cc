@@ -24,7 +24,7 @@ std::size_t divided_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 DevicePrograms& LaunchMaker::programs(const tune::Choice& choice) {
   const bool flagged = choice.protocol != Protocol::kSimple;
-  DevicePrograms& entry = programs_[{choice.schedule.get(), flagged}];
+  DevicePrograms& entry = programs_[{choice.schedule.get(), choice.protocol}];
   if (entry.checked != nullptr) return entry;
   const schedule::Checked& checked = *choice.schedule;
   std::vector<executor::Program> programs;
@@ -35,8 +35,9 @@ DevicePrograms& LaunchMaker::programs(const tune::Choice& choice) {
     const auto lags = schedule::find_lags(checked.schedule(), c, link::DeviceLinks::kSimpleSlots);
     executor::set_lags(programs.back(), lags[static_cast<std::size_t>(options_.rank)]);
   }
+  link::DeviceEnds ends(links_, choice.protocol);
   const executor::PackedPrograms packed =
-      flagged ? executor::pack_flagged(programs) : executor::pack(programs);
+      flagged ? executor::pack_flagged(programs, ends) : executor::pack(programs, ends);
   entry.memory = blocks_.copy(packed.bytes);
   entry.program_bytes = packed.stride;
   entry.room = packed.room;
@@ -111,7 +112,7 @@ std::unique_ptr<PreparedLaunch> LaunchMaker::make(const CollectiveCall& call, co
   launch->programs = programs.memory;
 
   executor::LaunchArgs& args = launch->args;
-  args.links = links_.ends(choice.protocol, 0);
+  args.links = links_.others(0);
   const bool combines = reduces(call.collective);
   const Scaling scaling = scaling_of(call, options_.num_ranks);
   executor::Call& walker = args.call;
@@ -134,8 +135,10 @@ std::unique_ptr<PreparedLaunch> LaunchMaker::make(const CollectiveCall& call, co
   args.programs = programs.memory->data();
   args.output_bytes = extent.output_bytes;
   launch->kernel = executor::cuda_kernel(choice.protocol, call.type, call.op, combines);
-  launch->threads =
-      executor::launch_threads(choice.protocol, static_cast<unsigned>(choice.threads));
+  // A thread for each link.
+  const unsigned least = (programs.room.max_ends + 31) / 32 * 32;
+  launch->threads = executor::launch_threads(
+      choice.protocol, std::max(static_cast<unsigned>(choice.threads), least));
   launch->shared_bytes = executor::shared_bytes(args, choice.protocol);
   return launch;
 }

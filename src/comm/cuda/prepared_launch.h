@@ -61,7 +61,7 @@ class LaunchMaker {
   static constexpr std::size_t kAddressBytes = std::size_t{16} << 10;
 
   /// `links` and `blocks` outlive it.
-  LaunchMaker(const link::DeviceLinks& links, link::DeviceBlocks& blocks, const Options& options)
+  LaunchMaker(link::DeviceLinks& links, link::DeviceBlocks& blocks, const Options& options)
       : links_(links), blocks_(blocks), options_(options) {}
 
   std::unique_ptr<PreparedLaunch> make(const CollectiveCall& call, const Extent& extent,
@@ -72,11 +72,10 @@ class LaunchMaker {
   DevicePrograms& programs(const tune::Choice& choice);
   void cut(PreparedLaunch& launch, const DevicePrograms& programs);
 
-  const link::DeviceLinks& links_;
+  link::DeviceLinks& links_;
   link::DeviceBlocks& blocks_;
   Options options_;
-  // By schedule, and whether its links carry flags.
-  std::map<std::pair<const schedule::Checked*, bool>, DevicePrograms> programs_;
+  std::map<std::pair<const schedule::Checked*, executor::Protocol>, DevicePrograms> programs_;
 };
 
 }  // namespace ropewalk::comm

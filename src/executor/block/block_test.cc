@@ -138,22 +138,22 @@ TEST(Block, WaitsForItsLateThreads) {
 // An earlier launch may have gone on since the ends were copied.
 TEST(Block, ReadsTheCountersAsTheLastLaunchHasKeptThem) {
   constexpr std::uint32_t kLinks = 6;  // more than threads
-  std::vector<BlockSendEnd> kept_sends(kLinks);
-  std::vector<BlockReceiveEnd> kept_receives(kLinks);
-  std::vector<BlockSendEnd> sends = kept_sends;
-  std::vector<BlockReceiveEnd> receives = kept_receives;
+  std::vector<SendCounters> kept_sends(kLinks);
+  std::vector<ReceiveCounters> kept_receives(kLinks);
+  std::vector<SendEnd> sends(kLinks);
+  std::vector<ReceiveEnd> receives(kLinks);
   for (std::uint32_t k = 0; k < kLinks; ++k) {
     kept_sends[k].published = 100 + k;
     kept_sends[k].consumed_seen = 200 + k;
     kept_sends[k].drain_to = 300 + k;
     kept_receives[k].received = 400 + k;
+    sends[k].kept = &kept_sends[k];
+    receives[k].kept = &kept_receives[k];
   }
   BlockStrand strand;
   strand.sends = sends.data();
   strand.receives = receives.data();
-  strand.kept_sends = kept_sends.data();
-  strand.kept_receives = kept_receives.data();
-  strand.num_links = kLinks;
+  strand.num_send_ends = strand.num_receive_ends = kLinks;
   const LaunchArgs args{};
   HostBlockShared shared(kThreads);
   for (unsigned t = 0; t < kThreads; ++t) {
@@ -175,24 +175,28 @@ std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address
   std::vector<std::vector<std::byte>> in(2);
   std::vector<TwiceMapped> mapped;
   std::vector<MessageArgs> args(2);
+  std::vector<std::vector<SendEnd>> sends(2);
+  std::vector<std::vector<ReceiveEnd>> receives(2);
   for (std::size_t r = 0; r < 2; ++r) {
     out[r].resize(bytes);
     in[r].resize(bytes);
     mapped.emplace_back(std::max<std::size_t>(bytes, 1));
     MessageArgs& a = args[r];
-    for (LaunchLinks& links : a.links) {
-      links.sends = machine.sends(r);
-      links.receives = machine.receives(r);
-      links.control = &control;
-      links.timeout_ns = 60'000'000'000;
-      links.num_ranks = 2;
-      links.rank = static_cast<std::uint32_t>(r);
+    Machine::Ends ends(machine, static_cast<int>(r));
+    for (int c = 0; c < 2; ++c) {
+      sends[r].push_back(ends.send_end(c, static_cast<int>(1 - r)));
+      receives[r].push_back(ends.receive_end(c, static_cast<int>(1 - r)));
     }
+    a.links.control = &control;
+    a.links.timeout_ns = 60'000'000'000;
+    a.links.num_ranks = 2;
+    a.links.rank = static_cast<std::uint32_t>(r);
     a.address_bytes = by_address ? 1 : ~std::size_t{0};
     a.num_messages = 2;
     for (std::uint16_t m = 0; m < 2; ++m) {
       Message& message = a.messages[m];
       message.data = m == 0 ? in[r].data() : mapped[r].data();
+      message.ends = m == 0 ? static_cast<const void*>(receives[r].data()) : sends[r].data();
       message.shift = mapped[r].shift();
       message.bytes = bytes;
       message.chunk_bytes = 200;
@@ -221,7 +225,7 @@ std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address
         for (unsigned t = 0; t < kThreads; ++t) {
           threads.emplace_back(
               [&a = args[r], b, t, group = blocks.back().get(), memory = shared.back().get()] {
-                HostBlock block(*group, t, a.links[0]);
+                HostBlock block(*group, t, a.links);
                 run_message(block, a, b, *memory);
               });
         }
@@ -267,7 +271,8 @@ StopRecord stop_of(bool with_peer, std::uint64_t timeout_ns, bool abort,
   programs.reserve(2);
   args.reserve(2);
   for (int r = 0; r < (with_peer ? 2 : 1); ++r) {
-    programs.push_back(pack_for(test.protocol, {make_program(test.schedule, report, r, 0)}));
+    Machine::Ends ends(machine, r);
+    programs.push_back(pack_for(test.protocol, {make_program(test.schedule, report, r, 0)}, ends));
     args.push_back(make_args(test, programs.back(), machine, r, control));
     args.back().call.input = reinterpret_cast<std::byte*>(buffers.data() + 128 * r);
     args.back().call.output = reinterpret_cast<std::byte*>(buffers.data() + 128 * r + 64);
@@ -318,7 +323,9 @@ TEST(Block, PackingTellsTheRoomThatProgramsNeed) {
     const schedule::Schedule s =
         schedule::compile("two_shot", {Collective::kAllReduce, ranks, 0, 1});
     const schedule::CheckReport report = schedule::check(s);
-    return pack_for(protocol, {make_program(s, report, 0, 0)}).room;
+    Machine machine(ranks, 1, protocol, FifoShape{4, 4, 1920});
+    Machine::Ends ends(machine, 0);
+    return pack_for(protocol, {make_program(s, report, 0, 0)}, ends).room;
   };
   // A rank alone copies its input, of which two_shot makes one part.
   EXPECT_EQ(room_of(Protocol::kSimple, 1).max_operands, 1U);
@@ -333,16 +340,26 @@ TEST(Block, PackingTellsTheRoomThatProgramsNeed) {
 TEST(Block, PackingCountsTheChunksOfEachLink) {
   const schedule::Schedule s = schedule::compile("two_shot", {Collective::kAllReduce, 3, 0, 1});
   const schedule::CheckReport report = schedule::check(s);
-  const PackedPrograms packed = pack_flagged({make_program(s, report, 0, 0)});
+  Machine machine(3, 1, Protocol::kLl, FifoShape{4, 4, 1920});
+  Machine::Ends ends(machine, 0);
+  const PackedPrograms packed = pack_flagged({make_program(s, report, 0, 0)}, ends);
   const auto* program = reinterpret_cast<const FlaggedProgram*>(packed.bytes.data());
-  EXPECT_EQ(program->sends_to, 0b110U);
-  EXPECT_EQ(program->receives_from, 0b110U);
+  ASSERT_EQ(program->ends.num_send_ends, 2U);
+  ASSERT_EQ(program->ends.num_receive_ends, 2U);
+  EXPECT_EQ(packed.room.max_ends, 2U);
+  for (int k = 0; k < 2; ++k) {
+    EXPECT_NE(send_ends_of(program)[k].peer, 0);
+    EXPECT_EQ(send_ends_of(program)[k].memory,
+              ends.send_end(0, send_ends_of(program)[k].peer).memory);
+    EXPECT_EQ(receive_ends_of(program)[k].kept,
+              ends.receive_end(0, receive_ends_of(program)[k].peer).kept);
+  }
   EXPECT_EQ(packed.max_chunks, 2U);  // a part to be reduced, and one that was
   std::map<std::pair<int, bool>, std::uint16_t> chunks;
   for (std::uint32_t j = 0; j < program->num_places; ++j) {
     const FlaggedPlaceRecord& place = program->places()[j];
-    if (place.peer < 0) continue;
-    const std::uint16_t expected = chunks[std::pair{place.peer, place.sends}]++;
+    if (place.end < 0) continue;
+    const std::uint16_t expected = chunks[std::pair{place.end, place.sends}]++;
     EXPECT_EQ(place.chunk, expected);
     const FlaggedStepRecord& step = program->steps()[place.step];
     EXPECT_GE(j, step.first_place);

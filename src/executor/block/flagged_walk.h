@@ -30,15 +30,12 @@ struct FlaggedStrand {
   const FlaggedPlaceRecord* places = nullptr;
   std::uint32_t num_steps = 0;
   std::uint32_t num_places = 0;
-  std::uint32_t sends_to = 0;
-  std::uint32_t receives_from = 0;
-  // The ends of links, by rank (of a message: the only one): a copy of what launches do not change,
-  // and the ends themselves in device memory.
-  const BlockSendEnd* sends = nullptr;
-  const BlockReceiveEnd* receives = nullptr;
-  BlockSendEnd* kept_sends = nullptr;
-  BlockReceiveEnd* kept_receives = nullptr;
-  std::uint32_t num_links = 0;  ///< at most the threads of the block
+  // The program's ends, of which only what launches do not change counts: the counters are read,
+  // and kept, where they lie in device memory.
+  const SendEnd* sends = nullptr;
+  const ReceiveEnd* receives = nullptr;
+  std::uint32_t num_send_ends = 0;     ///< at most the threads of the block
+  std::uint32_t num_receive_ends = 0;  ///< the same
   // Room for the round at work.
   FlaggedShape* shapes = nullptr;    ///< by step
   FlaggedPlace* at = nullptr;        ///< by place
@@ -57,9 +54,8 @@ class FlaggedWalk {
  public:
   RW_HOST_DEVICE FlaggedWalk(Block& block, const FlaggedStrand& strand, const Call& call)
       : block_(block), strand_(strand), call_(call), link_(block.size() - 1 - block.thread()) {
-    if (link_ >= strand.num_links) return;
-    sends_ = (strand.sends_to >> link_ & 1U) != 0;
-    receives_ = (strand.receives_from >> link_ & 1U) != 0;
+    sends_ = link_ < strand.num_send_ends;
+    receives_ = link_ < strand.num_receive_ends;
   }
 
   /// Lays out the round at work, as far as the links' counters do not matter.
@@ -70,16 +66,16 @@ class FlaggedWalk {
       const FlaggedPlaceRecord& record = strand_.places[j];
       FlaggedPlace place;
       FlaggedOrigin origin;
-      if (record.peer >= 0) {
-        origin.rounds = record.sends ? &strand_.kept_sends[record.peer].published
-                                     : &strand_.kept_receives[record.peer].received;
-        origin.memory = (record.sends ? strand_.sends[record.peer].memory
-                                      : strand_.receives[record.peer].memory) +
+      if (record.end >= 0) {
+        origin.rounds = record.sends ? &strand_.sends[record.end].kept->published
+                                     : &strand_.receives[record.end].kept->received;
+        origin.memory = (record.sends ? strand_.sends[record.end].memory
+                                      : strand_.receives[record.end].memory) +
                         std::size_t{record.chunk} * strand_.chunk_stride;
-      } else if (record.peer != FlaggedPlaceRecord::kNone) {
+      } else if (record.end != FlaggedPlaceRecord::kNone) {
         const FlaggedStepRecord& step = strand_.steps[record.step];
         const Slice slice = slice_of(strand_, step.part, round_);
-        const bool is_input = record.peer == FlaggedPlaceRecord::kInput;
+        const bool is_input = record.end == FlaggedPlaceRecord::kInput;
         const auto index =
             static_cast<std::size_t>(is_input ? step.input_index : step.output_index);
         place.data = (is_input ? const_cast<std::byte*>(call_.input) : call_.output) +
@@ -132,8 +128,8 @@ class FlaggedWalk {
   // The places' slots, by a thread each; and by one for each link, that there is room.
   RW_HOST_DEVICE void find_slots() {
     if (sends_) {
-      const BlockSendEnd& end = strand_.sends[link_];
-      const std::uint64_t turn = block_.load(&strand_.kept_sends[link_].published) + 1 + round_;
+      const SendEnd& end = strand_.sends[link_];
+      const std::uint64_t turn = block_.load(&end.kept->published) + 1 + round_;
       std::uint64_t consumed = block_.load_relaxed(end.consumed_at);
       sent_ = turn;
       if (consumed + kFlaggedSlots < turn) {
@@ -144,7 +140,9 @@ class FlaggedWalk {
         if (!has_room) stopped_ = true;
       }
     }
-    if (receives_) received_ = block_.load(&strand_.kept_receives[link_].received) + 1 + round_;
+    if (receives_) {
+      received_ = block_.load(&strand_.receives[link_].kept->received) + 1 + round_;
+    }
     RW_ROLLED
     for (std::uint32_t j = block_.thread(); j < strand_.num_places; j += block_.size()) {
       const FlaggedOrigin origin = strand_.origins[j];
@@ -163,9 +161,9 @@ class FlaggedWalk {
     if (receives_) {
       // Relaxed: what was read before has been used by its readers before a barrier.
       block_.store_relaxed(strand_.receives[link_].consumed_at, received_ - 1);
-      if (last) strand_.kept_receives[link_].received = received_;
+      if (last) strand_.receives[link_].kept->received = received_;
     }
-    if (sends_ && last) strand_.kept_sends[link_].published = sent_;
+    if (sends_ && last) strand_.sends[link_].kept->published = sent_;
   }
 
   Block& block_;
@@ -173,7 +171,7 @@ class FlaggedWalk {
   const Call& call_;
   std::uint32_t round_ = 0;
   bool stopped_ = false;
-  // The link that this thread keeps the counters of, if any.
+  // The ends that this thread keeps the counters of: of each direction the one of this number.
   std::uint32_t link_;
   bool sends_ = false;
   bool receives_ = false;

@@ -10,6 +10,7 @@
 #include "executor/block/links.h"
 #include "executor/block/stage.h"
 #include "executor/call.h"
+#include "executor/link_end.h"
 #include "executor/program.h"
 
 namespace ropewalk::executor {
@@ -21,18 +22,33 @@ inline constexpr unsigned kControlThreads = 64;
 constexpr unsigned launch_threads(Protocol protocol, unsigned threads) {
   return threads + (protocol == Protocol::kSimple ? kControlThreads : 0);
 }
-inline constexpr std::uint32_t kMaxPeers = 32;  ///< ranks of a communicator on one host
 
-/// A Program as one piece of memory: this header, StepRecords, operands, SendRecords. `end` and the
-/// operands name links by the peer's rank.
-struct PackedProgram {
+/// The ends of the links that a program uses, in its order: they begin every packed program, behind
+/// its header. A block has a copy of the program and works on the ends in it.
+struct PackedEnds {
+  std::uint32_t num_send_ends = 0;
+  std::uint32_t num_receive_ends = 0;
+};
+template <typename Header>
+RW_HOST_DEVICE SendEnd* send_ends_of(const Header* header) noexcept {
+  static_assert(sizeof(Header) % alignof(SendEnd) == 0);
+  return reinterpret_cast<SendEnd*>(const_cast<Header*>(header) + 1);
+}
+template <typename Header>
+RW_HOST_DEVICE ReceiveEnd* receive_ends_of(const Header* header) noexcept {
+  return reinterpret_cast<ReceiveEnd*>(send_ends_of(header) + header->ends.num_send_ends);
+}
+
+/// A Program as one piece of memory: this header, the ends, StepRecords, operands, SendRecords.
+struct alignas(16) PackedProgram {
+  PackedEnds ends;
   std::uint32_t num_steps = 0;
   std::uint32_t num_operands = 0;
   std::uint32_t num_sends = 0;
   std::uint32_t last_lag = 0;  ///< the largest one
 
   [[nodiscard]] RW_HOST_DEVICE const StepRecord* steps() const noexcept {
-    return reinterpret_cast<const StepRecord*>(this + 1);
+    return reinterpret_cast<const StepRecord*>(receive_ends_of(this) + ends.num_receive_ends);
   }
   [[nodiscard]] RW_HOST_DEVICE const std::int32_t* operands() const noexcept {
     return reinterpret_cast<const std::int32_t*>(steps() + num_steps);
@@ -60,19 +76,19 @@ struct FlaggedPlaceRecord {
   static constexpr std::int16_t kOutput = -2;
   static constexpr std::int16_t kNone = -3;
   std::uint16_t step = 0;
-  std::int16_t peer = kNone;  ///< a rank, or one of the above
-  std::uint16_t chunk = 0;    ///< of the chunks that the link carries in a round
+  std::int16_t end = kNone;  ///< of the program's, or one of the above
+  std::uint16_t chunk = 0;   ///< of the chunks that the link carries in a round
   bool sends = false;
 };
-/// A Program for links whose data carries its flags: this header, the steps, the places.
-struct FlaggedProgram {
+/// A Program for links whose data carries its flags: this header, the ends, the steps, the places.
+struct alignas(16) FlaggedProgram {
+  PackedEnds ends;
   std::uint32_t num_steps = 0;
   std::uint32_t num_places = 0;
-  std::uint32_t sends_to = 0;       ///< bit r: to rank r
-  std::uint32_t receives_from = 0;  ///< bit r: from rank r
 
   [[nodiscard]] RW_HOST_DEVICE const FlaggedStepRecord* steps() const noexcept {
-    return reinterpret_cast<const FlaggedStepRecord*>(this + 1);
+    return reinterpret_cast<const FlaggedStepRecord*>(receive_ends_of(this) +
+                                                      ends.num_receive_ends);
   }
   [[nodiscard]] RW_HOST_DEVICE const FlaggedPlaceRecord* places() const noexcept {
     return reinterpret_cast<const FlaggedPlaceRecord*>(steps() + num_steps);
@@ -84,7 +100,12 @@ struct Shift {
   std::int64_t input = 0;
   std::int64_t output = 0;
 };
-inline constexpr std::uint32_t kMaxShifted = 8;  ///< peers that may have one
+/// A peer of another process that sees this rank's buffers, registered ones.
+struct Seen {
+  std::int32_t peer = -1;
+  Shift shift;
+};
+inline constexpr std::uint32_t kMaxSeen = 8;  ///< that a launch tells of; to others data is staged
 
 /// Why a block stopped. Written by the first that does, read by the host.
 enum class StopReason : std::uint32_t { kNone, kAborted, kTimeout, kMismatch, kWrongSize };
@@ -108,14 +129,13 @@ struct Control {
 /// in entry n % kBoardTags. A tag of no elements is none.
 inline constexpr std::uint32_t kBoardTags = 8;
 
-/// What every launch needs to reach the other ranks.
+/// What every launch needs of the other ranks beside the ends of links.
 struct LaunchLinks {
-  BlockSendEnd* sends = nullptr;        ///< [channel][rank]
-  BlockReceiveEnd* receives = nullptr;  ///< [channel][rank]
   Control* control = nullptr;
-  CallTag* const* boards = nullptr;  ///< by rank: where it remembers this rank's tags; or null
-  const CallTag* board = nullptr;    ///< [rank][kBoardTags]: the others' tags
-  std::uint64_t timeout_ns = 0;      ///< longest wait; 0 is for ever
+  /// By rank: where it remembers this rank's tags, null for one of another host; or null.
+  CallTag* const* boards = nullptr;
+  const CallTag* board = nullptr;  ///< [rank][kBoardTags]: the others' tags
+  std::uint64_t timeout_ns = 0;    ///< longest wait; 0 is for ever
   std::uint32_t num_ranks = 0;
   std::uint32_t rank = 0;
 };
@@ -147,6 +167,7 @@ struct ProgramRoom {
   // Of the others.
   std::uint32_t max_steps = 0;   ///< of any program
   std::uint32_t max_places = 0;  ///< of any program
+  std::uint32_t max_ends = 0;    ///< of any program, in one direction; at most a block's threads
 };
 
 /// A collective: block b runs channel b. Divisions are made on the host: they take a GPU long.
@@ -167,10 +188,11 @@ struct LaunchArgs {
   std::uint32_t slot_stride = 0;        ///< bytes from slot to slot
   std::uint32_t chunk_stride = 0;       ///< bytes from chunk to chunk in a slot
   const std::byte* programs = nullptr;  ///< one each program_bytes
-  std::uint32_t visible = 0;            ///< bit r: rank r sees both buffers
-  Shift shifts[kMaxShifted];            ///< of the first ranks; the others have none
+  // Who sees both buffers: the ranks of this process, and some others.
+  bool seen_in_process = false;
+  std::uint32_t num_seen = 0;
+  Seen seen[kMaxSeen];
 };
-static_assert(kMaxPeers <= 32);
 // Kernel parameters may take 4 KiB on every device.
 static_assert(sizeof(LaunchArgs) <= 4096);
 
@@ -197,19 +219,19 @@ struct alignas(16) FlaggedShape {
 
 /// Memory that the threads of a block share.
 RW_HOST_DEVICE inline std::size_t shared_bytes(const LaunchArgs& args, Protocol protocol) {
-  const std::size_t ends =
-      args.program_bytes + args.links.num_ranks * (sizeof(BlockSendEnd) + sizeof(BlockReceiveEnd));
   if (protocol != Protocol::kSimple) {
-    return ends + args.room.max_steps * sizeof(FlaggedShape) +
+    return args.program_bytes + args.room.max_steps * sizeof(FlaggedShape) +
            args.room.max_places * (sizeof(FlaggedPlace) + sizeof(FlaggedOrigin));
   }
-  return ends + stage_bytes(args.room.max_operands, args.room.max_sends);
+  return args.program_bytes + stage_bytes(args.room.max_operands, args.room.max_sends);
 }
 
 /// A send to, or a receive from, one peer. Both ends choose the protocol, the channels and the
 /// chunk by the size alone, so they choose alike.
 struct Message {
   std::byte* data = nullptr;
+  /// Of this link's channels: SendEnds where it sends, else ReceiveEnds. In device memory.
+  const void* ends = nullptr;
   std::size_t bytes = 0;
   std::size_t chunk_bytes = 0;
   std::int64_t shift = 0;  ///< sends: peer's address minus own
@@ -220,11 +242,11 @@ struct Message {
   bool sends = false;
   bool visible = false;  ///< sends: the peer sees `data`
 };
-inline constexpr std::uint32_t kMaxMessages = 2 * kMaxPeers;
+inline constexpr std::uint32_t kMaxMessages = 64;  ///< of a launch
 
 /// Messages to and from different peers, all at once: at most one for each peer and direction.
 struct MessageArgs {
-  LaunchLinks links[kNumProtocols];
+  LaunchLinks links;
   std::size_t address_bytes = 0;  ///< as Call's
   std::uint32_t num_messages = 0;
   bool check_tags = true;

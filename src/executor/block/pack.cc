@@ -32,31 +32,40 @@ void join(const std::vector<Piece>& pieces, PackedPrograms& packed) {
   }
 }
 
-// The peer that an operand of a program receives from, or what it is instead.
-std::int32_t peer_of(const Program& program, std::int32_t operand) {
-  return operand < 0 ? operand : program.receive_peers[static_cast<std::size_t>(operand)];
+void put_ends(const Program& program, BlockEnds& ends, Piece& piece) {
+  for (const int peer : program.send_peers) {
+    const SendEnd end = ends.send_end(program.channel, peer);
+    piece.put(&end, 1);
+  }
+  for (const int peer : program.receive_peers) {
+    const ReceiveEnd end = ends.receive_end(program.channel, peer);
+    piece.put(&end, 1);
+  }
+}
+
+PackedEnds count_ends(const Program& program, ProgramRoom& room) {
+  PackedEnds ends;
+  ends.num_send_ends = static_cast<std::uint32_t>(program.send_peers.size());
+  ends.num_receive_ends = static_cast<std::uint32_t>(program.receive_peers.size());
+  room.max_ends = std::max({room.max_ends, ends.num_send_ends, ends.num_receive_ends});
+  return ends;
 }
 
 // Numbers the chunks of each link in the order in which a round has them.
 class ChunkCounter {
  public:
-  std::uint16_t next(int peer) { return used_[peer]++; }
-  [[nodiscard]] std::uint32_t mask() const {
-    std::uint32_t bits = 0;
-    for (const auto& [peer, chunks] : used_) bits |= 1U << static_cast<unsigned>(peer);
-    return bits;
-  }
+  std::uint16_t next(std::int32_t end) { return used_[end]++; }
   [[nodiscard]] std::uint32_t most() const {
     std::uint32_t chunks = 0;
-    for (const auto& [peer, n] : used_) chunks = std::max<std::uint32_t>(chunks, n);
+    for (const auto& [end, n] : used_) chunks = std::max<std::uint32_t>(chunks, n);
     return chunks;
   }
 
  private:
-  std::map<int, std::uint16_t> used_;
+  std::map<std::int32_t, std::uint16_t> used_;
 };
 
-Piece flagged(const Program& program, PackedPrograms& packed) {
+Piece flagged(const Program& program, BlockEnds& ends, PackedPrograms& packed) {
   std::vector<FlaggedStepRecord> steps;
   std::vector<FlaggedPlaceRecord> places;
   ChunkCounter received;
@@ -72,28 +81,28 @@ Piece flagged(const Program& program, PackedPrograms& packed) {
     record.num_destinations = static_cast<std::uint16_t>(step.num_sends + 1);
     const auto number = static_cast<std::uint16_t>(steps.size());
     for (std::uint32_t k = 0; k < step.num_operands; ++k) {
-      const std::int32_t peer = peer_of(program, program.operands[step.first_operand + k]);
+      const std::int32_t operand = program.operands[step.first_operand + k];
       FlaggedPlaceRecord place;
       place.step = number;
-      if (peer >= 0) {
-        place.peer = static_cast<std::int16_t>(peer);
-        place.chunk = received.next(peer);
+      if (operand >= 0) {
+        place.end = static_cast<std::int16_t>(operand);
+        place.chunk = received.next(operand);
       } else {
-        place.peer = peer == kOwnInput ? FlaggedPlaceRecord::kInput : FlaggedPlaceRecord::kOutput;
-        if (peer == kOwnInput) record.own_input = static_cast<std::int16_t>(k);
+        place.end = operand == kOwnInput ? FlaggedPlaceRecord::kInput : FlaggedPlaceRecord::kOutput;
+        if (operand == kOwnInput) record.own_input = static_cast<std::int16_t>(k);
       }
       places.push_back(place);
     }
     FlaggedPlaceRecord output;
     output.step = number;
-    output.peer = step.write_output ? FlaggedPlaceRecord::kOutput : FlaggedPlaceRecord::kNone;
+    output.end = step.write_output ? FlaggedPlaceRecord::kOutput : FlaggedPlaceRecord::kNone;
     places.push_back(output);
     for (std::uint32_t k = 0; k < step.num_sends; ++k) {
-      const int peer = program.send_peers[program.sends[step.first_send + k].end];
+      const auto end = static_cast<std::int32_t>(program.sends[step.first_send + k].end);
       FlaggedPlaceRecord place;
       place.step = number;
-      place.peer = static_cast<std::int16_t>(peer);
-      place.chunk = sent.next(peer);
+      place.end = static_cast<std::int16_t>(end);
+      place.chunk = sent.next(end);
       place.sends = true;
       places.push_back(place);
     }
@@ -102,13 +111,13 @@ Piece flagged(const Program& program, PackedPrograms& packed) {
   FlaggedProgram header;
   header.num_steps = static_cast<std::uint32_t>(steps.size());
   header.num_places = static_cast<std::uint32_t>(places.size());
-  header.sends_to = sent.mask();
-  header.receives_from = received.mask();
+  header.ends = count_ends(program, packed.room);
   packed.room.max_steps = std::max(packed.room.max_steps, header.num_steps);
   packed.room.max_places = std::max(packed.room.max_places, header.num_places);
   packed.max_chunks = std::max({packed.max_chunks, sent.most(), received.most()});
   Piece piece;
   piece.put(&header, 1);
+  put_ends(program, ends, piece);
   piece.put(steps.data(), steps.size());
   piece.put(places.data(), places.size());
   return piece;
@@ -116,40 +125,35 @@ Piece flagged(const Program& program, PackedPrograms& packed) {
 
 }  // namespace
 
-PackedPrograms pack(const std::vector<Program>& programs) {
+PackedPrograms pack(const std::vector<Program>& programs, BlockEnds& ends) {
   PackedPrograms packed;
   std::vector<Piece> pieces;
   for (const Program& program : programs) {
     packed.room.max_operands = std::max(packed.room.max_operands, program.max_operands);
     packed.room.max_sends = std::max(packed.room.max_sends, program.max_sends);
-    // A block finds its links by the peer's rank.
-    std::vector<std::int32_t> operands = program.operands;
-    for (std::int32_t& operand : operands) operand = peer_of(program, operand);
-    std::vector<SendRecord> sends = program.sends;
-    for (SendRecord& send : sends) {
-      send.end = static_cast<std::uint32_t>(program.send_peers[send.end]);
-    }
     PackedProgram header;
+    header.ends = count_ends(program, packed.room);
     header.num_steps = static_cast<std::uint32_t>(program.steps.size());
-    header.num_operands = static_cast<std::uint32_t>(operands.size());
-    header.num_sends = static_cast<std::uint32_t>(sends.size());
+    header.num_operands = static_cast<std::uint32_t>(program.operands.size());
+    header.num_sends = static_cast<std::uint32_t>(program.sends.size());
     for (const StepRecord& step : program.steps) {
       header.last_lag = std::max(header.last_lag, step.lag);
     }
     Piece& piece = pieces.emplace_back();
     piece.put(&header, 1);
+    put_ends(program, ends, piece);
     piece.put(program.steps.data(), program.steps.size());
-    piece.put(operands.data(), operands.size());
-    piece.put(sends.data(), sends.size());
+    piece.put(program.operands.data(), program.operands.size());
+    piece.put(program.sends.data(), program.sends.size());
   }
   join(pieces, packed);
   return packed;
 }
 
-PackedPrograms pack_flagged(const std::vector<Program>& programs) {
+PackedPrograms pack_flagged(const std::vector<Program>& programs, BlockEnds& ends) {
   PackedPrograms packed;
   std::vector<Piece> pieces;
-  for (const Program& program : programs) pieces.push_back(flagged(program, packed));
+  for (const Program& program : programs) pieces.push_back(flagged(program, ends, packed));
   join(pieces, packed);
   return packed;
 }

@@ -17,9 +17,17 @@ struct PackedPrograms {
   ProgramRoom room;
   std::uint32_t max_chunks = 0;  ///< of FlaggedPrograms: of any link in a round
 };
-/// PackedPrograms, for protocol simple.
-PackedPrograms pack(const std::vector<Program>& programs);
+/// Gives the ends of this rank's links, as blocks use them.
+class BlockEnds {
+ public:
+  virtual ~BlockEnds() = default;
+  virtual SendEnd send_end(int channel, int peer) = 0;
+  virtual ReceiveEnd receive_end(int channel, int peer) = 0;
+};
+
+/// PackedPrograms, for protocol simple, over the links that `ends` gives.
+PackedPrograms pack(const std::vector<Program>& programs, BlockEnds& ends);
 /// FlaggedPrograms, for the others.
-PackedPrograms pack_flagged(const std::vector<Program>& programs);
+PackedPrograms pack_flagged(const std::vector<Program>& programs, BlockEnds& ends);
 
 }  // namespace ropewalk::executor

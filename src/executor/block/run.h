@@ -13,30 +13,44 @@
 
 namespace ropewalk::executor {
 
-/// Where protocol simple's counters stand, which an earlier launch has kept.
+template <typename Block>
+RW_HOST_DEVICE void read_counters(const Block& block, SendEnd& send) {
+  send.published = block.load(&send.kept->published);
+  send.consumed_seen = block.load(&send.kept->consumed_seen);
+  send.drain_to = block.load(&send.kept->drain_to);
+}
+template <typename Block>
+RW_HOST_DEVICE void read_counters(const Block& block, ReceiveEnd& receive) {
+  receive.received = block.load(&receive.kept->received);
+}
+/// Where protocol simple's counters stand, which an earlier launch has kept, and what may go by
+/// address in this one.
 template <typename Block>
 RW_HOST_DEVICE void read_counters(const Block& block, const BlockStrand& strand,
                                   const LaunchArgs& args) {
-  for (std::uint32_t k = block.thread(); k < strand.num_links; k += block.size()) {
-    BlockSendEnd& send = strand.sends[k];
-    const BlockSendEnd& kept = strand.kept_sends[k];
-    // Not what a cache may have of them from before the prologue.
-    send.published = block.load(&kept.published);
-    send.consumed_seen = block.load(&kept.consumed_seen);
-    send.drain_to = block.load(&kept.drain_to);
-    strand.receives[k].received = block.load(&strand.kept_receives[k].received);
-    send.address_allowed = (args.visible >> k & 1U) != 0;
-    send.input_shift = k < kMaxShifted ? args.shifts[k].input : 0;
-    send.output_shift = k < kMaxShifted ? args.shifts[k].output : 0;
+  // Not what a cache may have of them from before the prologue.
+  for (std::uint32_t k = block.thread(); k < strand.num_send_ends; k += block.size()) {
+    SendEnd& send = strand.sends[k];
+    read_counters(block, send);
+    send.address_allowed = send.in_process && args.seen_in_process;
+    for (std::uint32_t i = 0; i < args.num_seen; ++i) {
+      if (args.seen[i].peer != send.peer) continue;
+      send.address_allowed = true;
+      send.input_shift = args.seen[i].shift.input;
+      send.output_shift = args.seen[i].shift.output;
+    }
+  }
+  for (std::uint32_t k = block.thread(); k < strand.num_receive_ends; k += block.size()) {
+    read_counters(block, strand.receives[k]);
   }
 }
 template <typename Block>
 RW_HOST_DEVICE void keep_counters(const Block& block, const BlockStrand& strand) {
-  for (std::uint32_t k = block.thread(); k < strand.num_links; k += block.size()) {
-    strand.kept_sends[k].published = strand.sends[k].published;
-    strand.kept_sends[k].consumed_seen = strand.sends[k].consumed_seen;
-    strand.kept_sends[k].drain_to = strand.sends[k].drain_to;
-    strand.kept_receives[k].received = strand.receives[k].received;
+  for (std::uint32_t k = block.thread(); k < strand.num_send_ends; k += block.size()) {
+    *strand.sends[k].kept = strand.sends[k];
+  }
+  for (std::uint32_t k = block.thread(); k < strand.num_receive_ends; k += block.size()) {
+    *strand.receives[k].kept = strand.receives[k];
   }
 }
 
@@ -47,7 +61,7 @@ RW_HOST_DEVICE void leave_tag(const Block& block, const LaunchArgs& args, std::u
   // The last threads: the first ones have links to make ready.
   const unsigned thread = block.size() - 1 - block.thread();
   for (std::uint32_t k = thread; k < args.links.num_ranks; k += block.size()) {
-    if (k == args.links.rank) continue;
+    if (k == args.links.rank || args.links.boards[k] == nullptr) continue;
     block.store_tag(args.links.boards[k] + args.call.tag.call % kBoardTags, args.call.tag);
   }
 }
@@ -70,12 +84,10 @@ RW_HOST_DEVICE void lay_share(Strand& strand, const LaunchArgs& args, std::uint3
 }
 
 /// One channel of a collective, from the first load to the last store. `shared` is
-/// shared_bytes(args, kProtocol) of memory of this block, aligned to 16. A block has at least as
-/// many threads as there are ranks.
+/// shared_bytes(args, kProtocol) of memory of this block, aligned to 16.
 template <Protocol kProtocol, typename Element, RedOp kOp, typename Block>
 RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint32_t channel,
                                 std::byte* shared) {
-  const std::uint32_t n = args.links.num_ranks;
   std::byte* room = shared;
   const auto take = [&](std::size_t bytes) {
     std::byte* place = room;
@@ -83,21 +95,15 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
     return place;
   };
   std::byte* program = take(args.program_bytes);
-  auto* sends = reinterpret_cast<BlockSendEnd*>(take(n * sizeof(BlockSendEnd)));
-  auto* receives = reinterpret_cast<BlockReceiveEnd*>(take(n * sizeof(BlockReceiveEnd)));
-  // All of these are on their way at once, while an earlier launch may still be at work; what it
-  // may change, the ends' counters, comes after the prologue.
+  // It is on its way while an earlier launch may still be at work; what that may change, the ends'
+  // counters, comes after the prologue.
   const auto fetch = [&](void* to, const void* from, std::size_t bytes) {
     RW_ROLLED
     for (std::size_t i = block.thread(); i < bytes / sizeof(Pack); i += block.size()) {
       static_cast<Pack*>(to)[i] = static_cast<const Pack*>(from)[i];
     }
   };
-  BlockSendEnd* kept_sends = args.links.sends + std::size_t{channel} * n;
-  BlockReceiveEnd* kept_receives = args.links.receives + std::size_t{channel} * n;
   fetch(program, args.programs + std::size_t{channel} * args.program_bytes, args.program_bytes);
-  fetch(sends, kept_sends, n * sizeof(BlockSendEnd));
-  fetch(receives, kept_receives, n * sizeof(BlockReceiveEnd));
   leave_tag(block, args, channel);
   block.sync();
 
@@ -110,13 +116,12 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
     strand.send_records = packed->sends();
     strand.num_records = packed->num_steps;
     strand.last_lag = packed->last_lag;
-    strand.sends = sends;
-    strand.receives = receives;
-    strand.kept_sends = kept_sends;
-    strand.kept_receives = kept_receives;
+    strand.sends = send_ends_of(packed);
+    strand.receives = receive_ends_of(packed);
+    strand.num_send_ends = packed->ends.num_send_ends;
+    strand.num_receive_ends = packed->ends.num_receive_ends;
     strand.stages = reinterpret_cast<BlockStage*>(room);
     if (block.thread() == 0) (void)lay_stages(room, args.room.max_operands, args.room.max_sends);
-    strand.num_links = n;
     block.prologue();
     read_counters(block, strand, args);
     block.sync();
@@ -132,13 +137,10 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
     strand.places = packed->places();
     strand.num_steps = packed->num_steps;
     strand.num_places = packed->num_places;
-    strand.sends_to = packed->sends_to;
-    strand.receives_from = packed->receives_from;
-    strand.sends = sends;
-    strand.receives = receives;
-    strand.kept_sends = kept_sends;
-    strand.kept_receives = kept_receives;
-    strand.num_links = n;
+    strand.sends = send_ends_of(packed);
+    strand.receives = receive_ends_of(packed);
+    strand.num_send_ends = packed->ends.num_send_ends;
+    strand.num_receive_ends = packed->ends.num_receive_ends;
     strand.shapes =
         reinterpret_cast<FlaggedShape*>(take(args.room.max_steps * sizeof(FlaggedShape)));
     strand.at = reinterpret_cast<FlaggedPlace*>(take(args.room.max_places * sizeof(FlaggedPlace)));
@@ -154,8 +156,8 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
 
 /// What the threads of a block share while it carries a message.
 struct MessageShared {
-  BlockSendEnd send_end;
-  BlockReceiveEnd receive_end;
+  SendEnd send_end;
+  ReceiveEnd receive_end;
   // Of protocol simple.
   StepRecord step;
   std::int32_t operand = 0;
@@ -204,9 +206,6 @@ template <typename Block>
 RW_HOST_DEVICE void run_simple_message(Block& block, const MessageArgs& args,
                                        const Message& message, std::uint32_t channel,
                                        MessageShared& shared) {
-  const LaunchLinks& links = args.links[static_cast<std::size_t>(Protocol::kSimple)];
-  const std::size_t end =
-      std::size_t{channel} * links.num_ranks + static_cast<std::size_t>(message.peer);
   BlockStrand strand;
   strand.steps = &shared.step;
   strand.operands = &shared.operand;
@@ -215,7 +214,8 @@ RW_HOST_DEVICE void run_simple_message(Block& block, const MessageArgs& args,
   strand.sends = &shared.send_end;
   strand.receives = &shared.receive_end;
   strand.stages = reinterpret_cast<BlockStage*>(shared.stages);
-  strand.num_links = message.sends ? 1 : 0;
+  strand.num_send_ends = message.sends ? 1 : 0;
+  strand.num_receive_ends = message.sends ? 0 : 1;
   block.prologue();
   if (block.thread() == 0) {
     (void)lay_stages(shared.stages, 1, 1);
@@ -226,14 +226,16 @@ RW_HOST_DEVICE void run_simple_message(Block& block, const MessageArgs& args,
       shared.step.input_index = 0;
       shared.step.num_sends = 1;
       shared.operand = kOwnInput;
-      shared.send_end = links.sends[end];
+      shared.send_end = static_cast<const SendEnd*>(message.ends)[channel];
+      read_counters(block, shared.send_end);
       shared.send_end.address_allowed = message.visible;
       shared.send_end.input_shift = message.shift;
     } else {
       shared.step.output_index = 0;
       shared.step.write_output = true;
       shared.operand = 0;
-      shared.receive_end = links.receives[end];
+      shared.receive_end = static_cast<const ReceiveEnd*>(message.ends)[channel];
+      read_counters(block, shared.receive_end);
     }
   }
   const MessageShare share = share_of(message, channel);
@@ -246,13 +248,7 @@ RW_HOST_DEVICE void run_simple_message(Block& block, const MessageArgs& args,
   StagedWalk<Block, CopiedElement, RedOp::kSum> walk(block, strand, call, 0);
   walk.run();
   block.sync();
-  if (block.thread() == 0) {
-    if (message.sends) {
-      links.sends[end] = shared.send_end;
-    } else {
-      links.receives[end] = shared.receive_end;
-    }
-  }
+  keep_counters(block, strand);
 }
 
 /// The same by the other protocols.
@@ -260,21 +256,15 @@ template <Protocol kProtocol, typename Block>
 RW_HOST_DEVICE void run_flagged_message(Block& block, const MessageArgs& args,
                                         const Message& message, std::uint32_t channel,
                                         MessageShared& shared) {
-  const LaunchLinks& links = args.links[static_cast<std::size_t>(kProtocol)];
-  const std::size_t end =
-      std::size_t{channel} * links.num_ranks + static_cast<std::size_t>(message.peer);
   FlaggedStrand strand;
   strand.steps = &shared.flagged_step;
   strand.places = shared.places;
   strand.num_steps = 1;
   strand.num_places = message.sends ? 3 : 2;
-  strand.sends_to = message.sends ? 1 : 0;
-  strand.receives_from = message.sends ? 0 : 1;
   strand.sends = &shared.send_end;
   strand.receives = &shared.receive_end;
-  strand.kept_sends = links.sends + end;
-  strand.kept_receives = links.receives + end;
-  strand.num_links = 1;
+  strand.num_send_ends = message.sends ? 1 : 0;
+  strand.num_receive_ends = message.sends ? 0 : 1;
   strand.shapes = &shared.shape;
   strand.at = shared.at;
   strand.origins = shared.origins;
@@ -284,18 +274,18 @@ RW_HOST_DEVICE void run_flagged_message(Block& block, const MessageArgs& args,
     step.num_destinations = message.sends ? 2 : 1;
     if (message.sends) {
       step.input_index = 0;
-      shared.send_end = links.sends[end];
+      shared.send_end = static_cast<const SendEnd*>(message.ends)[channel];
     } else {
       step.output_index = 0;
-      shared.receive_end = links.receives[end];
+      shared.receive_end = static_cast<const ReceiveEnd*>(message.ends)[channel];
     }
     shared.flagged_step = step;
     FlaggedPlaceRecord place;
-    place.peer = message.sends ? FlaggedPlaceRecord::kInput : std::int16_t{0};
+    place.end = message.sends ? FlaggedPlaceRecord::kInput : std::int16_t{0};
     shared.places[0] = place;
-    place.peer = message.sends ? FlaggedPlaceRecord::kNone : FlaggedPlaceRecord::kOutput;
+    place.end = message.sends ? FlaggedPlaceRecord::kNone : FlaggedPlaceRecord::kOutput;
     shared.places[1] = place;
-    place.peer = 0;
+    place.end = 0;
     place.sends = true;
     shared.places[2] = place;
   }

@@ -139,7 +139,7 @@ class StagedWalk {
     if (lane == 0) end.last = true;
     hand_on(turn);
     for (std::uint32_t k = lane; k < strand_.num_sends(); k += Block::kWarp) {
-      BlockSendEnd& link = strand_.send_end(k);
+      SendEnd& link = strand_.send_end(k);
       if (link.drain_to != 0 && wait_consumed(link, link.drain_to)) link.drain_to = 0;
     }
   }
@@ -166,17 +166,17 @@ class StagedWalk {
     }
     stopped_ = block_.any_of_warp(stopped_);
   }
-  RW_HOST_DEVICE bool wait_arrival(const BlockReceiveEnd& link) {
+  RW_HOST_DEVICE bool wait_arrival(const ReceiveEnd& link) {
     const std::uint64_t next = link.received + 1;
     const std::uint64_t* sequence = &link.header(next)->sequence;
     return block_.wait([&] { return block_.load_acquire(sequence) == next; });
   }
-  RW_HOST_DEVICE bool wait_room(BlockSendEnd& link, std::size_t bytes) {
+  RW_HOST_DEVICE bool wait_room(SendEnd& link, std::size_t bytes) {
     const std::uint64_t next = link.published + 1;
     const std::uint64_t window = bytes > kInlineBytes ? link.shape.slots : link.shape.headers;
     return next <= window || wait_consumed(link, next - window);
   }
-  RW_HOST_DEVICE bool wait_consumed(BlockSendEnd& link, std::uint64_t number) {
+  RW_HOST_DEVICE bool wait_consumed(SendEnd& link, std::uint64_t number) {
     if (link.consumed_seen >= number) return true;
     return !stopped_ && block_.wait([&] {
       return (link.consumed_seen = block_.load_acquire(link.consumed_at)) >= number;
@@ -191,7 +191,7 @@ class StagedWalk {
       if (operand < 0) {
         stage.sources[k] = own_source(work, operand);
       } else if (!stopped_) {
-        BlockReceiveEnd& link = strand_.receive_end(operand);
+        ReceiveEnd& link = strand_.receive_end(operand);
         stage.sources[k] = arrived_chunk(*this, link, call_, work.bytes);
         stage.releases[k] = {link.consumed_at, ++link.received};
       }
@@ -213,7 +213,7 @@ class StagedWalk {
     stage.stopped = stopped_;
     stage.last = false;
   }
-  RW_HOST_DEVICE void describe(BlockStage& stage, std::uint32_t k, BlockSendEnd& link,
+  RW_HOST_DEVICE void describe(BlockStage& stage, std::uint32_t k, SendEnd& link,
                                const SendRecord& send, const StepAtWork& work) {
     const bool gives = goes_by_address(work, call_, send, link);
     const std::byte* given = nullptr;

@@ -17,13 +17,11 @@ struct BlockStrand {
   const StepRecord* steps = nullptr;
   const std::int32_t* operands = nullptr;
   const SendRecord* send_records = nullptr;
-  BlockSendEnd* sends = nullptr;        ///< by rank (of a message: the only one)
-  BlockReceiveEnd* receives = nullptr;  ///< the same
-  // Where these are kept between launches, in device memory.
-  BlockSendEnd* kept_sends = nullptr;
-  BlockReceiveEnd* kept_receives = nullptr;
+  SendEnd* sends = nullptr;        ///< the program's
+  ReceiveEnd* receives = nullptr;  ///< the program's
   BlockStage* stages = nullptr;
-  std::uint32_t num_links = 0;  ///< sends to drain at the end
+  std::uint32_t num_send_ends = 0;
+  std::uint32_t num_receive_ends = 0;
   std::size_t num_records = 0;
   // This thread's copy: all threads go the same way.
   std::size_t begin = 0;
@@ -41,12 +39,10 @@ struct BlockStrand {
   [[nodiscard]] RW_HOST_DEVICE const SendRecord& send_record(std::uint32_t k) const {
     return send_records[k];
   }
-  [[nodiscard]] RW_HOST_DEVICE std::uint32_t num_sends() const { return num_links; }
-  [[nodiscard]] RW_HOST_DEVICE BlockSendEnd& send_end(std::uint32_t peer) const {
-    return sends[peer];
-  }
-  [[nodiscard]] RW_HOST_DEVICE BlockReceiveEnd& receive_end(std::int32_t peer) const {
-    return receives[peer];
+  [[nodiscard]] RW_HOST_DEVICE std::uint32_t num_sends() const { return num_send_ends; }
+  [[nodiscard]] RW_HOST_DEVICE SendEnd& send_end(std::uint32_t end) const { return sends[end]; }
+  [[nodiscard]] RW_HOST_DEVICE ReceiveEnd& receive_end(std::int32_t end) const {
+    return receives[end];
   }
 };
 

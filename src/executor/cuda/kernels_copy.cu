@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(launch_threads(kProtocol, kMaxThreads), 1)
 __global__ void __launch_bounds__(launch_threads(Protocol::kSimple, kMaxThreads), 1)
     carry_messages(const __grid_constant__ MessageArgs args) {
   __shared__ MessageShared shared;
-  CudaBlock block(args.links[0], nullptr);
+  CudaBlock block(args.links, nullptr);
   run_message(block, args, blockIdx.x, shared);
 }
 

@@ -75,13 +75,13 @@ class HostTeam {
   bool wait_room(SendEnd& link, std::size_t bytes) const noexcept {
     const std::uint64_t window = bytes > kInlineBytes ? link.shape.slots : link.shape.headers;
     if (link.published - link.consumed_seen < window) return true;
-    link.consumed_seen = std::atomic_ref(*link.consumed()).load(std::memory_order_acquire);
+    link.consumed_seen = std::atomic_ref(*link.consumed_at).load(std::memory_order_acquire);
     return link.published - link.consumed_seen < window;
   }
 
   bool wait_consumed(SendEnd& link, std::uint64_t number) const noexcept {
     if (link.consumed_seen >= number) return true;
-    link.consumed_seen = std::atomic_ref(*link.consumed()).load(std::memory_order_acquire);
+    link.consumed_seen = std::atomic_ref(*link.consumed_at).load(std::memory_order_acquire);
     return link.consumed_seen >= number;
   }
 
@@ -164,7 +164,7 @@ class HostTeam {
     const bool long_one = done->kind == SlotKind::kStaged && done->bytes > kPrefetchBytes;
     const std::size_t ahead = long_one ? std::min<std::size_t>(done->bytes, kAheadBytes) : 0;
     if (wanted || (chunk & (link.shape.slots / 2 - 1)) == 0) {
-      std::atomic_ref(*link.consumed()).store(chunk, std::memory_order_release);
+      std::atomic_ref(*link.consumed_at).store(chunk, std::memory_order_release);
       if (lent(link, chunk)) give_back(link);
     }
     // A writer that runs ahead has filled later headers already, with chunks like this one. Those

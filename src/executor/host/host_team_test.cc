@@ -68,8 +68,8 @@ class HostTeamTest : public ::testing::Test {
         theirs_(kBytes),
         output_(2 * kBytes) {
     std::memset(memory_.get(), 0, kLinkBytes);
-    send_.memory = receive_.memory = memory_.get();
-    send_.shape = receive_.shape = shape_;
+    send_.lie_in(memory_.get(), shape_);
+    receive_.lie_in(memory_.get(), shape_);
     send_.process = receive_.process = getpid();
     send_.peer = 0;
     receive_.peer = 1;
@@ -231,9 +231,8 @@ class PassingOn : public ::testing::Test {
     strand_.destinations.resize(program_.max_sends + 1);
     strand_.length = strand_.part_length = strand_.chunk_length = output_.size() / 4;
     strand_.rounds = 1;
-    out_.memory = out_memory_.data();
-    in_.memory = in_memory_.data();
-    out_.shape = in_.shape = shape_;
+    out_.lie_in(out_memory_.data(), shape_);
+    in_.lie_in(in_memory_.data(), shape_);
     call_.type = DataType::kFloat32;
     call_.element_bytes = 4;
     call_.count = output_.size() / 4;

@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <thread>
 
-#include "executor/fifo.h"
+#include "executor/link_end.h"
 
 namespace ropewalk::executor {
 

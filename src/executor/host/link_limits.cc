@@ -10,8 +10,8 @@
 #include <memory>
 #include <thread>
 
-#include "executor/fifo.h"
 #include "executor/host/host_team.h"
+#include "executor/link_end.h"
 #include "executor/program.h"
 #include "executor/walker.h"
 
@@ -41,10 +41,8 @@ class Side {
  public:
   Side(std::byte* out, std::byte* in, const FifoShape& shape)
       : data_(zeroed_lines(kStreamBytes)), team_(0) {
-    send_end_.memory = out;
-    send_end_.shape = shape;
-    receive_end_.memory = in;
-    receive_end_.shape = shape;
+    send_end_.lie_in(out, shape);
+    receive_end_.lie_in(in, shape);
     call_.input = data_.get();
     call_.output = data_.get();
     call_.type = DataType::kUint8;

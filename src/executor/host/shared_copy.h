@@ -19,7 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "executor/fifo.h"
+#include "executor/link_end.h"
 
 namespace ropewalk::executor {
 

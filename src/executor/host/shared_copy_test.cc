@@ -41,8 +41,8 @@ class SharedCopyTest : public ::testing::Test {
         source_(kBytes),
         destination_(kBytes) {
     std::memset(memory_.get(), 0, kLinkBytes);
-    send_.memory = receive_.memory = memory_.get();
-    send_.shape = receive_.shape = shape_;
+    send_.lie_in(memory_.get(), shape_);
+    receive_.lie_in(memory_.get(), shape_);
     send_.process = getpid();
   }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/error.h"
+
 namespace ropewalk::link {
 namespace {
 
@@ -48,9 +50,11 @@ std::size_t ll128_slot(int ranks) {
 
 }  // namespace
 
-WindowLayout DeviceLinks::layout(const Config& config, const DevicePeers& peers, int ranks) {
+WindowLayout DeviceLinks::layout(const Config& config, const DevicePeers& peers) {
+  const int ranks = peers.most_on_a_host();
   WindowLayout layout;
   layout.ranks = ranks;
+  layout.all_ranks = peers.size();
   layout.channels = kChannels;
   layout.shapes[index(Protocol::kLl)] = flagged_shape(kLlSlot);
   // Without lines that arrive whole there is no ll128.
@@ -64,48 +68,97 @@ WindowLayout DeviceLinks::layout(const Config& config, const DevicePeers& peers,
   return layout;
 }
 
-DeviceLinks::DeviceLinks(const DevicePeers& peers, const WindowLayout& layout, int rank,
-                         executor::Control* control, DeviceBlocks& blocks)
-    : layout_(layout), rank_(rank), control_(control), own_window_(peers.window(rank)) {
-  const auto n = static_cast<std::size_t>(kChannels * layout.ranks);
-  for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
-    std::vector<executor::BlockSendEnd> sends(n);
-    std::vector<executor::BlockReceiveEnd> receives(n);
-    for (int c = 0; c < kChannels; ++c) {
-      for (int r = 0; r < layout.ranks; ++r) {
-        const auto i = static_cast<std::size_t>(c * layout.ranks + r);
-        sends[i].peer = receives[i].peer = r;
-        if (r == rank) continue;
-        std::byte* theirs = peers.window(r);
-        sends[i].memory = theirs + layout.link_offset(protocol, c, r, rank);
-        sends[i].consumed_at =
-            reinterpret_cast<std::uint64_t*>(own_window_ + layout.counter_offset(protocol, c, r));
-        sends[i].shape = layout.shapes[index(protocol)];
-        receives[i].memory = own_window_ + layout.link_offset(protocol, c, rank, r);
-        receives[i].consumed_at =
-            reinterpret_cast<std::uint64_t*>(theirs + layout.counter_offset(protocol, c, rank));
-        receives[i].shape = sends[i].shape;
-      }
-    }
-    sends_[index(protocol)] = blocks.copy(sends);
-    receives_[index(protocol)] = blocks.copy(receives);
-  }
+DeviceLinks::DeviceLinks(const DevicePeers& peers, const WindowLayout& layout,
+                         DeviceNetwork* network, executor::Control* control, DeviceBlocks& blocks)
+    : layout_(layout),
+      peers_(peers),
+      network_(network),
+      blocks_(blocks),
+      rank_(peers.rank()),
+      control_(control),
+      own_window_(peers.window(peers.rank())) {
   std::vector<std::byte*> boards;
-  for (int r = 0; r < layout.ranks; ++r) {
-    boards.push_back(peers.window(r) + layout.board_offset(rank));
+  for (int r = 0; r < layout.all_ranks; ++r) {
+    std::byte* window = peers.window(r);
+    boards.push_back(window == nullptr ? nullptr : window + layout.board_offset(rank_));
   }
   boards_ = blocks.copy(boards);
 }
 
-executor::LaunchLinks DeviceLinks::ends(Protocol protocol, std::uint64_t timeout_ns) const {
+template <typename Counters>
+Counters* DeviceLinks::Kept<Counters>::find_or_make(const Key& key, DeviceBlocks& blocks) {
+  Counters*& counters = made_[key];
+  if (counters != nullptr) return counters;
+  if (used_ == kPerBlock) {
+    blocks_.push_back(blocks.copy(std::vector<Counters>(kPerBlock)));
+    used_ = 0;
+  }
+  counters = reinterpret_cast<Counters*>(blocks_.back()->data()) + used_++;
+  return counters;
+}
+
+executor::SendEnd DeviceLinks::send_end(Protocol protocol, int channel, int peer) {
+  RW_ASSERT(channel < kChannels && peer != rank_);
+  executor::SendEnd end;
+  if (peers_.window(peer) == nullptr) {
+    RW_ASSERT(network_ != nullptr && protocol == Protocol::kSimple);
+    end = network_->send_end(channel, peer);
+    end.kept = sent_.find_or_make({protocol, channel, peer}, blocks_);
+    return end;
+  }
+  const int own = peers_.number_on_host(rank_);
+  const int theirs = peers_.number_on_host(peer);
+  end.memory = peers_.window(peer) + layout_.link_offset(protocol, channel, theirs, own);
+  end.consumed_at = reinterpret_cast<std::uint64_t*>(
+      own_window_ + layout_.counter_offset(protocol, channel, theirs));
+  end.shape = layout_.shapes[index(protocol)];
+  end.peer = peer;
+  end.in_process = peers_.same_process(peer);
+  end.kept = sent_.find_or_make({protocol, channel, peer}, blocks_);
+  return end;
+}
+
+executor::ReceiveEnd DeviceLinks::receive_end(Protocol protocol, int channel, int peer) {
+  RW_ASSERT(channel < kChannels && peer != rank_);
+  executor::ReceiveEnd end;
+  if (peers_.window(peer) == nullptr) {
+    RW_ASSERT(network_ != nullptr && protocol == Protocol::kSimple);
+    end = network_->receive_end(channel, peer);
+    end.kept = received_.find_or_make({protocol, channel, peer}, blocks_);
+    return end;
+  }
+  const int own = peers_.number_on_host(rank_);
+  const int theirs = peers_.number_on_host(peer);
+  end.memory = own_window_ + layout_.link_offset(protocol, channel, own, theirs);
+  end.consumed_at = reinterpret_cast<std::uint64_t*>(
+      peers_.window(peer) + layout_.counter_offset(protocol, channel, own));
+  end.shape = layout_.shapes[index(protocol)];
+  end.peer = peer;
+  end.kept = received_.find_or_make({protocol, channel, peer}, blocks_);
+  return end;
+}
+
+const void* DeviceLinks::message_ends(Protocol protocol, int peer, bool sends, int channels) {
+  std::shared_ptr<DeviceBlock>& block = messages_[{protocol, peer, sends}];
+  if (block == nullptr && sends) {
+    std::vector<executor::SendEnd> ends;
+    for (int c = 0; c < channels; ++c) ends.push_back(send_end(protocol, c, peer));
+    block = blocks_.copy(ends);
+  } else if (block == nullptr) {
+    std::vector<executor::ReceiveEnd> ends;
+    for (int c = 0; c < channels; ++c) ends.push_back(receive_end(protocol, c, peer));
+    block = blocks_.copy(ends);
+  }
+  return block->data();
+}
+
+executor::LaunchLinks DeviceLinks::others(std::uint64_t timeout_ns) const {
   executor::LaunchLinks links;
-  links.sends = reinterpret_cast<executor::BlockSendEnd*>(sends_[index(protocol)]->data());
-  links.receives = reinterpret_cast<executor::BlockReceiveEnd*>(receives_[index(protocol)]->data());
   links.control = control_;
   links.timeout_ns = timeout_ns;
   links.boards = reinterpret_cast<executor::CallTag* const*>(boards_->data());
   links.board = reinterpret_cast<const executor::CallTag*>(own_window_ + layout_.board_offset(0));
-  links.num_ranks = static_cast<std::uint32_t>(layout_.ranks);
+  links.num_ranks = static_cast<std::uint32_t>(layout_.all_ranks);
   links.rank = static_cast<std::uint32_t>(rank_);
   return links;
 }

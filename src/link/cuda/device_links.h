@@ -1,49 +1,98 @@
-// The ends of a rank's links to all others, in every protocol, as kernels see them
-// (executor/block/links.h).
+// The ends of a rank's links to all others, in every protocol, as kernels see them: made when first
+// asked for.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <tuple>
+#include <vector>
 
 #include "core/settings.h"
 #include "executor/block/launch.h"
+#include "executor/block/pack.h"
 #include "link/cuda/device_blocks.h"
+#include "link/cuda/device_network.h"
 #include "link/cuda/device_peers.h"
 #include "link/cuda/device_window.h"
 
 namespace ropewalk::link {
 
+/// Threads: one at a time. Its device is current in every call.
 class DeviceLinks {
  public:
   static constexpr int kChannels = 64;
   static constexpr std::uint32_t kSimpleSlots = 4;
 
-  /// Of the windows that `peers` are to open: the links of `ranks` ranks. Follows from what all
-  /// ranks know alike.
-  static WindowLayout layout(const Config& config, const DevicePeers& peers, int ranks);
+  /// Of the windows that `peers` are to open. Follows from what all ranks know alike.
+  static WindowLayout layout(const Config& config, const DevicePeers& peers);
 
-  /// @param peers   with their windows open; outlives this
-  /// @param control pinned; outlives this
-  DeviceLinks(const DevicePeers& peers, const WindowLayout& layout, int rank,
+  /// @param peers   with their windows open
+  /// @param network links to ranks of other hosts; null where there are none
+  /// @param control pinned
+  /// All of them, and `blocks`, outlive this.
+  DeviceLinks(const DevicePeers& peers, const WindowLayout& layout, DeviceNetwork* network,
               executor::Control* control, DeviceBlocks& blocks);
 
-  [[nodiscard]] executor::LaunchLinks ends(executor::Protocol protocol,
-                                           std::uint64_t timeout_ns) const;
+  /// For programs. @throws Error kCuda
+  executor::SendEnd send_end(executor::Protocol protocol, int channel, int peer);
+  executor::ReceiveEnd receive_end(executor::Protocol protocol, int channel, int peer);
+  /// The ends of the first `channels` channels to (`sends`) or from a peer, in device memory: for
+  /// messages, always with the same number. @throws Error kCuda
+  const void* message_ends(executor::Protocol protocol, int peer, bool sends, int channels);
+
+  /// What else a launch needs.
+  [[nodiscard]] executor::LaunchLinks others(std::uint64_t timeout_ns) const;
   /// Of a slot. 0: links do not have the protocol.
   [[nodiscard]] std::size_t slot_bytes(executor::Protocol protocol) const noexcept {
     return layout_.shapes[static_cast<std::size_t>(protocol)].slot_bytes;
   }
 
  private:
+  using Key = std::tuple<executor::Protocol, int, int>;  // channel, peer
+  // Room in device memory for counters that are kept between launches, zero at first.
+  template <typename Counters>
+  class Kept {
+   public:
+    Counters* find_or_make(const Key& key, DeviceBlocks& blocks);
+
+   private:
+    static constexpr std::size_t kPerBlock = 128;
+    std::map<Key, Counters*> made_;
+    std::vector<std::shared_ptr<DeviceBlock>> blocks_;
+    std::size_t used_ = kPerBlock;  // of the last block
+  };
+
   WindowLayout layout_;
+  const DevicePeers& peers_;
+  DeviceNetwork* network_;
+  DeviceBlocks& blocks_;
   int rank_;
   executor::Control* control_;
   std::byte* own_window_;
-  std::array<std::shared_ptr<DeviceBlock>, executor::kNumProtocols> sends_;
-  std::array<std::shared_ptr<DeviceBlock>, executor::kNumProtocols> receives_;
+  Kept<executor::SendCounters> sent_;
+  Kept<executor::ReceiveCounters> received_;
+  std::map<std::tuple<executor::Protocol, int, bool>, std::shared_ptr<DeviceBlock>> messages_;
   std::shared_ptr<DeviceBlock> boards_;  // addresses of this rank's tags in all windows
+};
+
+/// The links of one protocol, for programs.
+class DeviceEnds final : public executor::BlockEnds {
+ public:
+  DeviceEnds(DeviceLinks& links, executor::Protocol protocol)
+      : links_(links), protocol_(protocol) {}
+  executor::SendEnd send_end(int channel, int peer) override {
+    return links_.send_end(protocol_, channel, peer);
+  }
+  executor::ReceiveEnd receive_end(int channel, int peer) override {
+    return links_.receive_end(protocol_, channel, peer);
+  }
+
+ private:
+  DeviceLinks& links_;
+  executor::Protocol protocol_;
 };
 
 }  // namespace ropewalk::link

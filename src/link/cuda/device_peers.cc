@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +20,7 @@ struct Facts {
   std::uint64_t process = 0;  // Runtime::token()
   std::int32_t device = -1;   // as its process numbers it
   char bus_id[20] = {};
+  cudaUUID_t uuid{};
 };
 struct Reach {
   bool all = true;  // of its peers' memory
@@ -96,10 +96,11 @@ void enable_peer_access(int device) {
 }  // namespace
 
 DevicePeers::DevicePeers(bootstrap::Bootstrap& bootstrap, const Config& config,
-                         std::uint64_t process, int device)
+                         std::uint64_t process, int device, std::vector<int> host_of_rank)
     : rank_(bootstrap.rank()),
       size_(bootstrap.size()),
       device_(device),
+      host_of_rank_(std::move(host_of_rank)),
       backing_(parse_shm_backing(config.text(Setting::kShmBacking))),
       peers_(static_cast<std::size_t>(size_)) {
   Facts facts;
@@ -107,20 +108,33 @@ DevicePeers::DevicePeers(bootstrap::Bootstrap& bootstrap, const Config& config,
   facts.device = device;
   executor::check_cuda(cudaDeviceGetPCIBusId(facts.bus_id, sizeof facts.bus_id, device),
                        "naming the GPU");
+  cudaDeviceProp properties{};
+  executor::check_cuda(cudaGetDeviceProperties(&properties, device),
+                       "asking for a GPU's properties");
+  facts.uuid = properties.uuid;
+  std::map<int, int> on_host;
+  for (int r = 0; r < size_; ++r) {
+    const int number = on_host[host_of(r)]++;
+    peers_[static_cast<std::size_t>(r)].number_on_host = number;
+    most_on_a_host_ = std::max(most_on_a_host_, number + 1);
+  }
   const std::vector<Facts> all = gathered(bootstrap, facts);
   for (const Facts& one : all) {
     const auto sharing = std::ranges::count_if(all, [&](const Facts& other) {
-      return std::string_view(one.bus_id) == std::string_view(other.bus_id);
+      // Hosts may be told to be several (HOST_ID): then they share GPUs, too.
+      return std::memcmp(&one.uuid, &other.uuid, sizeof one.uuid) == 0;
     });
     most_on_one_gpu_ = std::max(most_on_one_gpu_, static_cast<int>(sharing));
   }
   Reach own;
   own.all = config.flag(Setting::kPeerAccess);
   for (std::size_t r = 0; r < all.size(); ++r) {
-    const Reach reach = reach_of(all[r], device);
-    own.all = own.all && reach.all;
-    own.whole_lines = own.whole_lines && reach.whole_lines;
-    peers_[r].same_process = all[r].process == facts.process;
+    if (on_this_host(static_cast<int>(r))) {
+      const Reach reach = reach_of(all[r], device);
+      own.all = own.all && reach.all;
+      own.whole_lines = own.whole_lines && reach.whole_lines;
+    }
+    peers_[r].same_process = all[r].process == facts.process && on_this_host(static_cast<int>(r));
   }
   for (const Reach& reach : gathered(bootstrap, own)) {
     peer_access_ = peer_access_ && reach.all;
@@ -182,6 +196,7 @@ void DevicePeers::open_device_windows(bootstrap::Bootstrap& bootstrap, std::size
             "rank {} has a window of {} bytes, rank {} of {}: ROPEWALK_DEVICE_WINDOW differs", r,
             place.bytes, rank_, bytes);
       }
+      if (!on_this_host(r)) continue;
       if (peer.same_process) {
         peer.shared = r == rank_ ? own_ : Windows::of_process().find(place.address);
         peer.window = peer.shared->data();
@@ -198,7 +213,12 @@ void DevicePeers::open_device_windows(bootstrap::Bootstrap& bootstrap, std::size
 
 void DevicePeers::open_host_windows(bootstrap::Bootstrap& bootstrap, std::size_t bytes,
                                     Deadline deadline) {
-  const std::size_t total = bytes * static_cast<std::size_t>(size_);
+  std::vector<int> near;  // ranks of this host; the first makes the memory
+  for (int r = 0; r < size_; ++r) {
+    if (on_this_host(r)) near.push_back(r);
+  }
+  const int first = near.front();
+  const std::size_t total = bytes * near.size();
   struct Offer {
     std::uint64_t bytes = 0;
     char server[33] = {};
@@ -206,7 +226,7 @@ void DevicePeers::open_host_windows(bootstrap::Bootstrap& bootstrap, std::size_t
   Offer own;
   own.bytes = bytes;
   std::unique_ptr<DescriptorServer> server;
-  if (rank_ == 0) {
+  if (rank_ == first) {
     server = std::make_unique<DescriptorServer>();
     server->name().copy(own.server, sizeof own.server - 1);
   }
@@ -218,18 +238,21 @@ void DevicePeers::open_host_windows(bootstrap::Bootstrap& bootstrap, std::size_t
                   r, offers[static_cast<std::size_t>(r)].bytes, rank_, bytes);
     }
   }
-  if (rank_ == 0) {
+  if (rank_ == first) {
     SharedMemory memory = SharedMemory::create(total, backing_);
     memory.reserve(0, total);
-    std::vector<int> others(static_cast<std::size_t>(size_ - 1));
-    std::iota(others.begin(), others.end(), 1);
-    bootstrap::hand_over(*server, memory.fd(), size_ - 1, others, bootstrap, deadline);
+    const std::vector<int> others(near.begin() + 1, near.end());
+    bootstrap::hand_over(*server, memory.fd(), static_cast<int>(others.size()), others, bootstrap,
+                         deadline);
     host_ = std::make_unique<PinnedMemory>(std::move(memory));
   } else {
-    host_ = std::make_unique<PinnedMemory>(
-        SharedMemory::map(bootstrap::descriptor_of(0, offers[0].server, deadline), total));
+    host_ = std::make_unique<PinnedMemory>(SharedMemory::map(
+        bootstrap::descriptor_of(first, offers[static_cast<std::size_t>(first)].server, deadline),
+        total));
   }
-  for (std::size_t r = 0; r < peers_.size(); ++r) peers_[r].window = host_->on_device() + r * bytes;
+  for (std::size_t i = 0; i < near.size(); ++i) {
+    peers_[static_cast<std::size_t>(near[i])].window = host_->on_device() + i * bytes;
+  }
   log::info(log::kInit,
             "rank {}: GPUs have no access to each other's memory; data goes through {} MiB of the "
             "host's",

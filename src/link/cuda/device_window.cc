@@ -31,7 +31,7 @@ std::size_t WindowLayout::board_offset(int rank) const noexcept {
 }
 
 std::size_t WindowLayout::boards_bytes() const noexcept {
-  return aligned(static_cast<std::size_t>(ranks) * kBoardBytes);
+  return aligned(static_cast<std::size_t>(all_ranks) * kBoardBytes);
 }
 
 std::size_t WindowLayout::link_offset(executor::Protocol protocol, int channel, int rank,

@@ -18,8 +18,9 @@
 namespace ropewalk::link {
 
 struct WindowLayout {
-  int ranks = 1;
+  int ranks = 1;  ///< of the host that has most; they are named here by their numbers on a host
   int channels = 1;
+  int all_ranks = 1;  ///< of all hosts
   std::array<executor::FifoShape, executor::kNumProtocols> shapes;
 
   /// Of the link from `source` in the window of `rank`.
@@ -28,7 +29,7 @@ struct WindowLayout {
   /// Of the counter of the link to `destination` in the window of `rank`.
   [[nodiscard]] std::size_t counter_offset(executor::Protocol protocol, int channel,
                                            int destination) const noexcept;
-  /// Of the tags that `rank` leaves.
+  /// Of the tags that `rank`, of all, leaves.
   [[nodiscard]] std::size_t board_offset(int rank) const noexcept;
   [[nodiscard]] std::size_t bytes() const noexcept;
 

@@ -82,8 +82,9 @@ class TwiceMapped {
   SharedMemory elsewhere_;
 };
 
-inline PackedPrograms pack_for(Protocol protocol, const std::vector<Program>& programs) {
-  return protocol == Protocol::kSimple ? pack(programs) : pack_flagged(programs);
+inline PackedPrograms pack_for(Protocol protocol, const std::vector<Program>& programs,
+                               BlockEnds& ends) {
+  return protocol == Protocol::kSimple ? pack(programs, ends) : pack_flagged(programs, ends);
 }
 
 // The windows and ends of all ranks, as a GPU's memory holds them.
@@ -96,6 +97,8 @@ class Machine {
     for (std::size_t r = 0; r < ranks_; ++r) {
       sends_[r].resize(n);
       receives_[r].resize(n);
+      sent_.emplace_back(n);
+      received_.emplace_back(n);
     }
     boards_.assign(ranks_, std::vector<CallTag>(ranks_ * kBoardTags));
     addresses_.resize(ranks_);
@@ -108,16 +111,19 @@ class Machine {
           links_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(128, bytes)));
           std::memset(links_.back().get(), 0, bytes);
           counters_.push_back(std::make_unique<std::uint64_t>(0));
-          BlockSendEnd& send = sends_[from][c * ranks_ + to];
+          SendEnd& send = sends_[from][c * ranks_ + to];
           send.memory = links_.back().get();
           send.consumed_at = counters_.back().get();
           send.shape = shape;
           send.peer = static_cast<int>(to);
-          BlockReceiveEnd& receive = receives_[to][c * ranks_ + from];
+          send.in_process = true;
+          send.kept = &sent_[from][c * ranks_ + to];
+          ReceiveEnd& receive = receives_[to][c * ranks_ + from];
           receive.memory = send.memory;
           receive.consumed_at = counters_.back().get();
           receive.shape = shape;
           receive.peer = static_cast<int>(from);
+          receive.kept = &received_[to][c * ranks_ + from];
         }
       }
     }
@@ -130,8 +136,8 @@ class Machine {
   // Of the chunks that were given by address and are still described in a link of protocol simple.
   [[nodiscard]] std::vector<std::uint64_t> given_addresses() const {
     std::vector<std::uint64_t> found;
-    for (const std::vector<BlockSendEnd>& ends : sends_) {
-      for (const BlockSendEnd& end : ends) {
+    for (const std::vector<SendEnd>& ends : sends_) {
+      for (const SendEnd& end : ends) {
         for (std::uint64_t chunk = 1; chunk <= end.shape.headers; ++chunk) {
           const SlotHeader& header = *end.header(chunk);
           if (header.sequence != 0 && header.kind == SlotKind::kAddress) {
@@ -142,8 +148,24 @@ class Machine {
     }
     return found;
   }
-  BlockSendEnd* sends(std::size_t rank) { return sends_[rank].data(); }
-  BlockReceiveEnd* receives(std::size_t rank) { return receives_[rank].data(); }
+  // The ends of one rank.
+  class Ends final : public BlockEnds {
+   public:
+    Ends(Machine& machine, int rank) : machine_(machine), rank_(static_cast<std::size_t>(rank)) {}
+    SendEnd send_end(int channel, int peer) override {
+      return machine_.sends_[rank_][index(channel, peer)];
+    }
+    ReceiveEnd receive_end(int channel, int peer) override {
+      return machine_.receives_[rank_][index(channel, peer)];
+    }
+
+   private:
+    [[nodiscard]] std::size_t index(int channel, int peer) const {
+      return static_cast<std::size_t>(channel) * machine_.ranks_ + static_cast<std::size_t>(peer);
+    }
+    Machine& machine_;
+    std::size_t rank_;
+  };
 
  private:
   struct Free {
@@ -152,8 +174,10 @@ class Machine {
   std::size_t ranks_;
   std::vector<std::unique_ptr<std::byte, Free>> links_;
   std::vector<std::unique_ptr<std::uint64_t>> counters_;
-  std::vector<std::vector<BlockSendEnd>> sends_;
-  std::vector<std::vector<BlockReceiveEnd>> receives_;
+  std::vector<std::vector<SendEnd>> sends_;
+  std::vector<std::vector<ReceiveEnd>> receives_;
+  std::vector<std::vector<SendCounters>> sent_;
+  std::vector<std::vector<ReceiveCounters>> received_;
   std::vector<std::vector<CallTag>> boards_;      // [rank][peer * kBoardTags + call]
   std::vector<std::vector<CallTag*>> addresses_;  // [rank][peer]: where the peer has its tags
 };
@@ -199,7 +223,7 @@ inline LaunchArgs make_args(const Case& test, const PackedPrograms& programs, Ma
   args.part_length = up(up(args.share, static_cast<std::size_t>(s.parts)), kGranule) * kGranule;
   args.chunk_length = test.chunk;
   args.rounds = static_cast<std::uint32_t>(up(args.part_length, test.chunk));
-  args.visible = ~0U;
+  args.seen_in_process = true;
   args.links.num_ranks = static_cast<std::uint32_t>(s.num_ranks);
   args.program_bytes = programs.stride;
   args.room = programs.room;
@@ -212,8 +236,6 @@ inline LaunchArgs make_args(const Case& test, const PackedPrograms& programs, Ma
     EXPECT_LE(args.chunk_stride * programs.max_chunks, args.slot_stride);
   }
   args.programs = programs.bytes.data();
-  args.links.sends = machine.sends(static_cast<std::size_t>(rank));
-  args.links.receives = machine.receives(static_cast<std::size_t>(rank));
   args.links.control = &control;
   args.links.timeout_ns = 60'000'000'000;
   args.links.rank = static_cast<std::uint32_t>(rank);
@@ -247,7 +269,8 @@ std::uint64_t run(const Case& test, std::size_t* given = nullptr) {
       const auto lags = schedule::find_lags(s, c, test.shape.slots);
       set_lags(lists.back(), lags[static_cast<std::size_t>(r)]);
     }
-    programs[static_cast<std::size_t>(r)] = pack_for(test.protocol, lists);
+    Machine::Ends ends(machine, r);
+    programs[static_cast<std::size_t>(r)] = pack_for(test.protocol, lists, ends);
     const auto units = [&](int k) { return unit * static_cast<std::size_t>(k) + 64; };
     inputs[static_cast<std::size_t>(r)].resize(
         units(schedule::input_units(s.collective, s.num_ranks, s.root, r)));
@@ -299,7 +322,11 @@ std::uint64_t run(const Case& test, std::size_t* given = nullptr) {
         const auto shift_of = [&](const std::byte* place) {
           return (mapped_inputs[i].holds(place) ? mapped_inputs : mapped_outputs)[i].shift();
         };
-        for (Shift& shift : args[i].shifts) shift = {shift_of(input), shift_of(output)};
+        args[i].seen_in_process = false;
+        for (std::size_t peer = 0; peer < std::min(std::size_t{kMaxSeen}, n); ++peer) {
+          args[i].seen[args[i].num_seen++] = {static_cast<int>(peer),
+                                              {shift_of(input), shift_of(output)}};
+        }
       }
       call.tag.call = static_cast<std::uint32_t>(turn);
     }

@@ -1,0 +1,234 @@
+// Network links of GPUs, with threads of the host in place of blocks: ranks that are threads, each
+// taken for a host of its own.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "bootstrap/test_support.h"
+#include "core/settings.h"
+#include "executor/block/testing/case.h"
+#include "link/network_links.h"
+#include "link/progress_thread.h"
+#include "schedule/compile.h"
+#include "transport/registry.h"
+
+namespace ropewalk::comm {
+namespace {
+
+using bootstrap::run_ranks;
+using executor::Control;
+using executor::LaunchArgs;
+using executor::Protocol;
+using executor::testing::Case;
+using link::NetworkLinks;
+using link::ProgressThread;
+using Float = executor::ElementOf<DataType::kFloat32>;
+using Clock = std::chrono::steady_clock;
+
+constexpr executor::FifoShape kShape{4, 4, 4096};
+
+// A rank with its links, as cuda/cuda_group.h has them.
+class Host final : public executor::BlockEnds {
+ public:
+  Host(bootstrap::Bootstrap& bootstrap, const std::string& transport) {
+    NetworkLinks::Options options;
+    options.shape = kShape;
+    options.tag = 1;
+    options.by_blocks = true;
+    auto links = std::make_unique<NetworkLinks>(
+        bootstrap, transport::make_transport(transport, bootstrap::quiet_config()),
+        std::move(options));
+    thread_ = std::make_unique<ProgressThread>(
+        std::move(links), ProgressThread::Policy(),
+        [this](const Error&) { std::atomic_ref(control_.abort).store(1); });
+  }
+  executor::SendEnd send_end(int channel, int peer) override {
+    executor::SendEnd end =
+        thread_->with_links([&](NetworkLinks& links) { return links.sender(channel, peer).end(); });
+    end.kept = &sent_[{channel, peer}];
+    return end;
+  }
+  executor::ReceiveEnd receive_end(int channel, int peer) override {
+    executor::ReceiveEnd end = thread_->with_links(
+        [&](NetworkLinks& links) { return links.receiver(channel, peer).end(); });
+    end.kept = &received_[{channel, peer}];
+    return end;
+  }
+  ProgressThread& thread() { return *thread_; }
+  Control& control() { return control_; }
+  void drain() {
+    while (!thread_->with_links([](NetworkLinks& links) { return links.drained(); })) {
+      ASSERT_FALSE(thread_->failure().has_value());
+      std::this_thread::yield();
+    }
+  }
+  void close() { thread_.reset(); }
+
+ private:
+  Control control_;
+  std::map<std::pair<int, int>, executor::SendCounters> sent_;
+  std::map<std::pair<int, int>, executor::ReceiveCounters> received_;
+  std::unique_ptr<ProgressThread> thread_;
+};
+
+// A rank's program, and what a launch of it needs.
+struct Launch {
+  Launch(const Case& test, int rank, Host& host) : test_(test) {
+    const schedule::Schedule& s = test.schedule;
+    const schedule::CheckReport report = schedule::check(s);
+    std::vector<executor::Program> lists;
+    for (int c = 0; c < s.num_channels(); ++c) {
+      lists.push_back(executor::make_program(s, report, rank, c));
+      const auto lags = schedule::find_lags(s, c, kShape.slots);
+      executor::set_lags(lists.back(), lags[static_cast<std::size_t>(rank)]);
+    }
+    programs = executor::pack(lists, host);
+    const auto up = [](std::size_t a, std::size_t b) { return (a + b - 1) / b; };
+    args.call.count = test.count;
+    args.call.type = test.type;
+    args.call.element_bytes = size_of(test.type);
+    args.call.address_bytes = ~std::size_t{0};
+    args.share = up(test.count, static_cast<std::size_t>(s.num_channels()));
+    args.part_length = up(args.share, static_cast<std::size_t>(s.parts));
+    args.chunk_length = test.chunk;
+    args.rounds = static_cast<std::uint32_t>(up(args.part_length, test.chunk));
+    args.program_bytes = programs.stride;
+    args.room = programs.room;
+    args.programs = programs.bytes.data();
+    args.links.control = &host.control();
+    args.links.timeout_ns = 60'000'000'000;
+    args.links.num_ranks = static_cast<std::uint32_t>(s.num_ranks);
+    args.links.rank = static_cast<std::uint32_t>(rank);
+  }
+  void run() {
+    std::vector<std::thread> threads;
+    std::vector<std::unique_ptr<executor::HostBlockShared>> blocks;
+    std::vector<std::vector<executor::Pack>> shared;
+    for (int c = 0; c < test_.schedule.num_channels(); ++c) {
+      executor::testing::run_block<Float, RedOp::kSum>(args, test_, static_cast<std::uint32_t>(c),
+                                                       threads, blocks, shared);
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  const Case& test_;
+  executor::PackedPrograms programs;
+  LaunchArgs args{};
+};
+
+class NetworkBlocks : public testing::TestWithParam<const char*> {};
+
+TEST_P(NetworkBlocks, RunSchedulesOneAfterAnotherOverTheSameLinks) {
+  for (const char* algorithm : {"ring", "binary_tree", "two_shot"}) {
+    Case test;
+    test.schedule = schedule::compile(algorithm, {Collective::kAllReduce, 3, 0, 2});
+    test.count = 30'000;
+    test.chunk = 1000;
+    const schedule::TestPattern pattern(Collective::kAllReduce, test.type, test.op, 3, 0,
+                                        test.count);
+    run_ranks(3, [&](bootstrap::Bootstrap& bootstrap) {
+      Host host(bootstrap, GetParam());
+      Launch launch(test, bootstrap.rank(), host);
+      std::vector<float> input(test.count);
+      std::vector<float> output(test.count);
+      for (std::uint32_t call = 1; call <= 3; ++call) {
+        pattern.fill_input(bootstrap.rank(), reinterpret_cast<std::byte*>(input.data()));
+        std::ranges::fill(output, -1.0F);
+        launch.args.call.input = reinterpret_cast<std::byte*>(input.data());
+        launch.args.call.output = reinterpret_cast<std::byte*>(output.data());
+        launch.args.call.tag.call = call;
+        launch.run();
+        EXPECT_EQ(
+            pattern.count_wrong(bootstrap.rank(), reinterpret_cast<std::byte*>(output.data())), 0U)
+            << algorithm << ", call " << call;
+      }
+      host.drain();
+      bootstrap.barrier(bootstrap::soon());
+      host.close();
+    });
+  }
+}
+
+// Ranks that were called otherwise: the tag of a chunk says so, with no board between hosts.
+TEST_P(NetworkBlocks, TellAPeerThatWasCalledOtherwise) {
+  Case test;
+  test.schedule = schedule::compile("ring", {Collective::kAllReduce, 2, 0, 1});
+  test.count = 64;
+  run_ranks(2, [&](bootstrap::Bootstrap& bootstrap) {
+    Host host(bootstrap, GetParam());
+    Launch launch(test, bootstrap.rank(), host);
+    std::vector<float> data(2 * test.count);
+    launch.args.call.input = reinterpret_cast<std::byte*>(data.data());
+    launch.args.call.output = reinterpret_cast<std::byte*>(data.data() + test.count);
+    launch.args.call.tag.root = static_cast<std::uint16_t>(bootstrap.rank());
+    launch.run();
+    EXPECT_EQ(host.control().stop.reason,
+              static_cast<std::uint32_t>(executor::StopReason::kMismatch));
+    EXPECT_EQ(host.control().stop.peer, 1 - bootstrap.rank());
+    bootstrap.barrier(bootstrap::soon());
+  });
+}
+
+// A block that waits for a peer whose links are gone ends at once, and the rank is named.
+TEST_P(NetworkBlocks, EndWhenAPeerIsGone) {
+  Case test;
+  test.schedule = schedule::compile("ring", {Collective::kAllReduce, 2, 0, 1});
+  test.count = 64;
+  run_ranks(2, [&](bootstrap::Bootstrap& bootstrap) {
+    Host host(bootstrap, GetParam());
+    Launch launch(test, bootstrap.rank(), host);
+    std::vector<float> data(2 * test.count);
+    launch.args.call.input = reinterpret_cast<std::byte*>(data.data());
+    launch.args.call.output = reinterpret_cast<std::byte*>(data.data() + test.count);
+    launch.run();  // links are connected now
+    host.drain();
+    bootstrap.barrier(bootstrap::soon());
+    if (bootstrap.rank() == 1) {
+      host.close();
+    } else {
+      const Clock::time_point begin = Clock::now();
+      launch.run();
+      EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+      EXPECT_EQ(host.control().abort, 1U);
+      ASSERT_TRUE(host.thread().failure().has_value());
+      EXPECT_EQ(host.thread().failure()->code(), Errc::kPeerLost);
+      EXPECT_NE(std::string(host.thread().failure()->what()).find("rank 1"), std::string::npos);
+    }
+    bootstrap.barrier(bootstrap::soon());
+  });
+}
+
+TEST_P(NetworkBlocks, WaitForRanksThatComeLate) {
+  Case test;
+  test.schedule = schedule::compile("ring", {Collective::kAllGather, 2, 0, 1});
+  test.count = 64;
+  const schedule::TestPattern pattern(Collective::kAllGather, test.type, test.op, 2, 0, test.count);
+  run_ranks(2, [&](bootstrap::Bootstrap& bootstrap) {
+    Host host(bootstrap, GetParam());
+    std::vector<float> input(test.count);
+    std::vector<float> output(2 * test.count);
+    pattern.fill_input(bootstrap.rank(), reinterpret_cast<std::byte*>(input.data()));
+    // Long enough for the other's thread to sleep; it has nothing to connect to yet.
+    if (bootstrap.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    Launch launch(test, bootstrap.rank(), host);
+    launch.args.call.input = reinterpret_cast<std::byte*>(input.data());
+    launch.args.call.output = reinterpret_cast<std::byte*>(output.data());
+    launch.run();
+    EXPECT_EQ(pattern.count_wrong(bootstrap.rank(), reinterpret_cast<std::byte*>(output.data())),
+              0U);
+    host.drain();
+    bootstrap.barrier(bootstrap::soon());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, NetworkBlocks, testing::Values("tcp", "shm"),
+                         [](const auto& test) { return std::string(test.param); });
+
+}  // namespace
+}  // namespace ropewalk::comm

@@ -1,0 +1,120 @@
+// The network links of one rank of a communicator: made when first asked for, and moved by poll().
+//
+// Nothing here blocks: an end's memory is there at once, and poll() goes on with connecting until
+// data can move. Who polls decides how links progress: the thread that waits for a call
+// (comm/task.h), or a thread of its own where nobody on the host waits (progress_thread.h).
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "bootstrap/bootstrap.h"
+#include "executor/link_end.h"
+#include "link/network_link.h"
+#include "link/rails.h"
+#include "link/route.h"
+#include "link/sealed_connection.h"
+#include "transport/transport.h"
+
+namespace ropewalk::link {
+
+class NetworkLinks {
+ public:
+  /// What links are like; alike on all ranks.
+  struct Options {
+    executor::FifoShape shape;  ///< of host memory's links
+    /// Links with different ones may exist beside each other between two ranks.
+    std::uint32_t tag = 0;
+    FifoMaker make_memory = host_fifo;
+    /// The walkers are blocks of a GPU, which count in the links' memory alone.
+    bool by_blocks = false;
+  };
+
+  /// `bootstrap` outlives this. `transport` may be null when no link is asked for.
+  NetworkLinks(bootstrap::Bootstrap& bootstrap, std::unique_ptr<transport::Transport> transport,
+               Options options);
+  ~NetworkLinks();
+  NetworkLinks(const NetworkLinks&) = delete;
+  NetworkLinks& operator=(const NetworkLinks&) = delete;
+
+  /// Links are paced from now on, and those of one pair on one channel differ by route.
+  /// @pre no link was asked for; on all ranks or none
+  void pace(Pacer pacer) { pacer_ = std::move(pacer); }
+  /// Links take these rails from now on: channel c rail c modulo their number, and those from
+  /// `channels` on, which carry no collectives, the first. @pre as pace()
+  void spread(Rails rails, int channels) {
+    rails_ = std::move(rails);
+    spread_channels_ = channels;
+  }
+  /// Links are sealed from now on (sealed_connection.h). @pre as pace(); on all ranks or none
+  void seal() { seals_ = true; }
+  [[nodiscard]] const Rails& rails() const noexcept { return rails_; }
+
+  /// The link to (from) `peer` on `channel`. Ask for all that a call needs, receive links first, so
+  /// that no rank waits for a handle that its peer sends only after waiting itself.
+  /// @throws Error kSystem when memory or sockets are short, kPeerLost when the peer is gone
+  NetworkSender& sender(int channel, int peer, const Route& route = {});
+  NetworkReceiver& receiver(int channel, int peer, const Route& route = {});
+
+  /// Goes on with connecting, and moves data. @return true when anything moved
+  /// @throws Error kPeerLost naming the peer; as sender()
+  bool poll();
+
+  /// All that was published is with the transport, which is done with it.
+  [[nodiscard]] bool drained();
+
+  /// Of every link that was asked for.
+  template <typename Function>
+  void for_each_receiver(Function&& function) {
+    for (auto& [key, link] : receives_) function(*link.receiver);
+  }
+
+  /// The transport that carries the links; "" without one.
+  [[nodiscard]] std::string network() const { return transport_ ? transport_->name() : ""; }
+
+ private:
+  using Key = std::tuple<int, int, std::uint32_t>;  // channel, peer, number of the route
+  struct SendLink {
+    std::unique_ptr<transport::Connector> connector;
+    std::unique_ptr<transport::SendConnection> connection;  // perhaps not verified yet
+    std::unique_ptr<NetworkSender> sender;
+    Route route;
+    LinkKey key{};  // where links are sealed
+  };
+  struct ReceiveLink {
+    std::unique_ptr<transport::Listener> listener;
+    std::unique_ptr<NetworkReceiver> receiver;
+    LinkKey key{};
+  };
+
+  void connect(const Key& key, SendLink& link);
+  void accept(ReceiveLink& link);
+  // This rank's device for a link.
+  [[nodiscard]] int device(int channel, int peer) const {
+    const int rail = channel < spread_channels_ ? channel % rails_.count() : 0;
+    return rails_.device(bootstrap_.rank(), peer, rail);
+  }
+  [[nodiscard]] std::uint32_t number(const Route& route) const noexcept {
+    return pacer_ ? route_number(route) : 0;
+  }
+  [[nodiscard]] std::uint32_t handle_tag(const Key& key) const noexcept;
+
+  bootstrap::Bootstrap& bootstrap_;
+  Options options_;
+  Pacer pacer_;
+  Rails rails_;
+  int spread_channels_ = 0;
+  bool seals_ = false;
+  std::unique_ptr<transport::Transport> transport_;  // outlives its listeners and connections
+  std::map<Key, SendLink> sends_;
+  std::map<Key, ReceiveLink> receives_;
+  std::uint64_t turns_ = 0;  // of poll()
+};
+
+}  // namespace ropewalk::link
