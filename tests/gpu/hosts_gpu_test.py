@@ -1,0 +1,93 @@
+"""GPUs on several hosts, which the setting HOST_ID makes of one: over every transport."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import ropewalk
+from gpu_support import DEADLINE_SECONDS, need_ranks
+
+need_ranks()
+
+PROGRAM = Path(__file__).parent / "hosts_rank.py"
+
+
+def start(what: str, ranks: int, hosts: int, **settings: str) -> list[subprocess.Popen[str]]:
+    made = ropewalk.unique_id().hex()
+    return [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), what, made, str(rank), str(ranks), str(hosts)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **{f"ROPEWALK_{name}": text for name, text in settings.items()}},
+        )
+        for rank in range(ranks)
+    ]
+
+
+def run(what: str, ranks: int, hosts: int, **settings: str) -> list[str]:
+    processes = start(what, ranks, hosts, **settings)
+    try:
+        said = [process.communicate(timeout=DEADLINE_SECONDS)[0] for process in processes]
+        for rank, process in enumerate(processes):
+            assert process.returncode == 0, "\n".join(said)
+            assert f"rank {rank}: " in said[rank]
+        return said
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("net", ["tcp", "shm", "auto"])
+@pytest.mark.parametrize(("ranks", "hosts"), [(2, 2), (3, 2), (4, 2)])
+def test_every_operation_gives_right_results(net: str, ranks: int, hosts: int) -> None:
+    run("collectives", ranks, hosts, NET=net)
+
+
+def test_without_peer_access() -> None:
+    run("collectives", 4, 2, NET="shm", PEER_ACCESS="0")
+
+
+def test_encrypted() -> None:
+    run("collectives", 2, 2, NET="tcp", NET_ENCRYPT="1")
+
+
+@pytest.mark.parametrize("net", ["tcp", "shm"])
+def test_operations_in_graphs(net: str) -> None:
+    run("graph", 2, 2, NET=net)
+
+
+@pytest.mark.parametrize("net", ["tcp", "shm"])
+def test_a_speed_is_measured(net: str) -> None:
+    print(run("speed", 2, 2, NET=net)[0])
+
+
+def test_a_killed_rank_is_seen_while_a_kernel_spins() -> None:
+    """Within 1 s of the kill, as between GPUs of one host."""
+    processes = start("lost", 2, 2, NET="tcp")
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("waiting"):
+                    break
+        time.sleep(0.5)
+        killed = time.time()
+        processes[1].kill()
+        said = processes[0].communicate(timeout=DEADLINE_SECONDS)[0]
+        found = re.search(r"PeerLostError at ([0-9.]+): (.*)", said)
+        assert found, said
+        assert "rank 1" in found.group(2)
+        print(f"seen {float(found.group(1)) - killed:.3f} s after the kill")
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
