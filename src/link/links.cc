@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/guarded_write.h"
 #include "executor/host/lending.h"
+#include "link/naming_peer.h"
 
 namespace ropewalk::link {
 namespace {
@@ -66,10 +67,14 @@ executor::SendEnd* Links::send_end(int channel, int peer, const Route& route) {
     std::copy_n(bytes->begin(), handle.size(), handle.begin());
     std::copy(bytes->begin() + static_cast<std::ptrdiff_t>(handle.size()), bytes->end(),
               pending.key.begin());
-    pending.connector = transport_->connect(device(channel, peer), handle);
+    naming_peer(peer, "connecting to",
+                [&] { pending.connector = transport_->connect(device(channel, peer), handle); });
   }
-  if (pending.connection == nullptr) pending.connection = pending.connector->poll();
-  if (pending.connection == nullptr || !pending.connection->ready()) return nullptr;
+  const bool ready = naming_peer(peer, "connecting to", [&] {
+    if (pending.connection == nullptr) pending.connection = pending.connector->poll();
+    return pending.connection != nullptr && pending.connection->ready();
+  });
+  if (!ready) return nullptr;
   if (seals_) {
     pending.connection = sealed(std::move(pending.connection), pending.key,
                                 sizeof(executor::SlotHeader) + shape_.slot_bytes, shape_.slots);
@@ -103,7 +108,8 @@ executor::ReceiveEnd* Links::receive_end(int channel, int peer, const Route& rou
   }
   PendingReceive& pending = pending_receives_[key];
   if (pending.listener == nullptr) {
-    pending.listener = transport_->listen(device(channel, peer));
+    naming_peer(peer, "listening for",
+                [&] { pending.listener = transport_->listen(device(channel, peer)); });
     const transport::Handle& handle = pending.listener->handle();
     std::vector<std::byte> told(handle.begin(), handle.end());
     if (seals_) {
@@ -112,7 +118,8 @@ executor::ReceiveEnd* Links::receive_end(int channel, int peer, const Route& rou
     }
     bootstrap_.send(peer, handle_tag(channel, std::get<2>(key)), told);
   }
-  std::unique_ptr<transport::ReceiveConnection> connection = pending.listener->accept();
+  std::unique_ptr<transport::ReceiveConnection> connection =
+      naming_peer(peer, "accepting", [&] { return pending.listener->accept(); });
   if (connection == nullptr) return nullptr;
   if (seals_) {
     connection = sealed(std::move(connection), pending.key,
