@@ -183,6 +183,10 @@ void Communicator::connect() {
   if (facts_.num_hosts > 1) {
     network = transport::make_transport(
         emulation_ != nullptr ? kEmulatingTransport : config_.text(Setting::kNet), config_);
+    if (network->num_devices() == 0) {
+      throw Error(Errc::kSystem, "rank {} has no device of the transport {} (setting NET): {}",
+                  rank(), network->name(), network->why_no_devices());
+    }
   }
   link::Rails rails;
   if (network != nullptr && emulation_ == nullptr) {

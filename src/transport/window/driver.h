@@ -233,6 +233,8 @@ class Driver {
   virtual ~Driver() = default;
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual int num_devices() const = 0;
+  /// As Transport::why_no_devices().
+  [[nodiscard]] virtual std::string why_no_devices() const { return {}; }
   /// Without what the engine decides (requests in flight, grouped receives, message sizes).
   [[nodiscard]] virtual DeviceProperties properties(int device) const = 0;
   virtual std::unique_ptr<Registration> register_memory(int device, void* data, std::size_t bytes,

@@ -59,6 +59,7 @@ class Window final : public Transport {
 
   [[nodiscard]] std::string name() const override { return driver_->name(); }
   [[nodiscard]] int num_devices() const override { return driver_->num_devices(); }
+  [[nodiscard]] std::string why_no_devices() const override { return driver_->why_no_devices(); }
 
   [[nodiscard]] DeviceProperties properties(int device) const override {
     check(device);

@@ -192,13 +192,21 @@ class BadDriver final : public Driver {
 
 class Engine : public testing::Test {
  protected:
-  void open(std::initializer_list<std::pair<const char*, const char*>> settings = {}) {
+  using Settings = std::initializer_list<std::pair<const char*, const char*>>;
+  std::unique_ptr<Transport> made(Settings settings) {
     Config config;
     for (const auto& [name, value] : settings) config.set(name, value, "test");
-    transport_ =
-        make_transport(std::make_unique<BadDriver>(make_shm_driver(config), mischief_), config);
+    return make_transport(std::make_unique<BadDriver>(make_shm_driver(config), mischief_), config);
+  }
+  void open(Settings settings = {}) { open(settings, settings); }
+  void open(Settings senders, Settings receivers) {
+    sender_.reset();
+    receiver_.reset();
+    listener_.reset();
+    transport_ = made(receivers);
+    senders_transport_ = made(senders);
     listener_ = transport_->listen(0);
-    const auto connector = transport_->connect(0, listener_->handle());
+    const auto connector = senders_transport_->connect(0, listener_->handle());
     sender_ = connector->poll();
     const Clock::time_point deadline = Clock::now() + kPatience;
     while (!(receiver_ = listener_->accept())) {
@@ -233,6 +241,7 @@ class Engine : public testing::Test {
 
   Mischief mischief_;
   std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Transport> senders_transport_;
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<SendConnection> sender_;
   std::unique_ptr<ReceiveConnection> receiver_;
@@ -324,6 +333,47 @@ TEST_F(Engine, WithoutVerificationNothingIsFound) {
   mischief_.pulls_change_data = true;
   open({{"VERIFY", "off"}});
   EXPECT_FALSE(exchange(kLarge));  // this is what the setting gives up
+}
+
+// What one end trusts unseen, the other may have found to be broken: no message goes.
+TEST_F(Engine, EndsThatVerifyDifferentlyAreToldByTheSetting) {
+  const std::array<const char*, 3> levels = {"off", "connect", "all"};
+  for (const char* sending : levels) {
+    for (const char* receiving : levels) {
+      SCOPED_TRACE(fmt::format("{} to {}", sending, receiving));
+      open({{"VERIFY", sending}}, {{"VERIFY", receiving}});
+      std::vector<std::string> said(2);
+      const auto turn = [](auto& end, std::string& words) {
+        try {
+          return !words.empty() || end->ready();
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), Errc::kInvalidUsage);
+          words = error.what();
+          return true;
+        }
+      };
+      const Clock::time_point deadline = Clock::now() + kPatience;
+      for (bool sender = false, receiver = false; !sender || !receiver;) {
+        ASSERT_LT(Clock::now(), deadline);
+        receiver = turn(receiver_, said[1]);
+        sender = turn(sender_, said[0]);
+      }
+      if (std::string_view(sending) == receiving) {
+        EXPECT_EQ(said[0] + said[1], "");
+        continue;
+      }
+      EXPECT_NE(said[0].find(fmt::format("setting VERIFY differs: this end has {}, the receiving "
+                                         "end {}",
+                                         sending, receiving)),
+                std::string::npos)
+          << said[0];
+      EXPECT_NE(said[1].find(fmt::format("setting VERIFY differs: this end has {}, the sending end "
+                                         "{}",
+                                         receiving, sending)),
+                std::string::npos)
+          << said[1];
+    }
+  }
 }
 
 TEST_F(Engine, CopyQueuesMayBeSlowAndMany) {

@@ -40,8 +40,8 @@ inline constexpr std::size_t kSenderWindowBytes = kBounceOffset;
 inline constexpr std::size_t kReceiverWindowBytes = kBounceOffset + kBounceBytes;
 
 enum class Command : std::uint32_t {
-  kVerify = 1,     ///< sender: payload = {check, pattern's address, its checksum, a random word}
-  kReady,          ///< receiver: payload = {may pull, may bounce, 0, the random word}
+  kVerify = 1,     ///< sender: payload = {VERIFY, pattern's address, its checksum, a random word}
+  kReady,          ///< receiver: payload = {may pull, may bounce, VERIFY, the random word}
   kRecvRequested,  ///< receiver: id, tag, bytes = room; payload = {place, target of direct writes}
   kSendInline,     ///< sender: id, bytes; payload = the message
   kSendPiece,      ///< sender: id, bytes of all, tag = skipped bytes of the ring before it;

@@ -364,6 +364,13 @@ void WindowReceiver::pull_pieces() {
 void WindowReceiver::on_verify(const Entry& entry) {
   if (verify_.command == Command::kVerify) return senseless();
   verify_ = entry;
+  if (const auto theirs = static_cast<Verify>(entry.payload[0]); theirs != options_.level()) {
+    tell_ready(false, false);  // it names the setting, too
+    mailbox_.fail(Errc::kInvalidUsage,
+                  fmt::format("setting VERIFY differs: this end has {}, the sending end {}",
+                              name(options_.level()), name(theirs)));
+    return;
+  }
   verifying_ = true;
   Path& path = mailbox_.path();
   if (entry.payload[0] != 0) {
@@ -427,9 +434,14 @@ void WindowReceiver::answer_verify() {
   } else if (!may_pull) {
     log::info(log::kNet, "{}: single copy not used: {}", driver_.name(), why);
   }
+  tell_ready(may_pull, may_bounce);
+}
+
+void WindowReceiver::tell_ready(bool may_pull, bool may_bounce) {
   Entry entry;
   entry.command = Command::kReady;
-  entry.payload = {may_pull ? 1U : 0U, may_bounce ? 1U : 0U, 0, verify_.payload[3]};
+  entry.payload = {may_pull ? 1U : 0U, may_bounce ? 1U : 0U,
+                   static_cast<std::uint64_t>(options_.level()), verify_.payload[3]};
   mailbox_.write(entry);
 }
 

@@ -83,6 +83,7 @@ class WindowReceiver final : public ReceiveConnection {
   void on_entry(const Entry& entry);
   void on_verify(const Entry& entry);
   void answer_verify();
+  void tell_ready(bool may_pull, bool may_bounce);
   void on_inline(const Entry& entry, Posted& posted);
   void on_piece(const Entry& entry, Posted& posted);
   void pull_pieces();

@@ -23,6 +23,15 @@ std::size_t whole_lines(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
+std::string_view name(Verify verify) noexcept {
+  switch (verify) {
+    case Verify::kOff: return "off";
+    case Verify::kConnect: return "connect";
+    case Verify::kAll: return "all";
+  }
+  return "unknown";
+}
+
 class WindowSendRequest final : public Request {
  public:
   WindowSendRequest(WindowSender& sender, const WindowSender::Message& started)
@@ -224,7 +233,8 @@ void WindowSender::join() {
   }
   Entry entry;
   entry.command = Command::kVerify;
-  entry.payload = {options_.verify ? 1U : 0U, path.address_of(pattern_.data(), nullptr),
+  entry.payload = {static_cast<std::uint64_t>(options_.level()),
+                   path.address_of(pattern_.data(), nullptr),
                    checksum(pattern_.data(), kPatternBytes), secret_};
   mailbox_.write(entry);
   state_ = State::kAwaitingReady;
@@ -273,6 +283,12 @@ void WindowSender::on_entry(const Entry& entry) {
 void WindowSender::on_ready(const Entry& entry) {
   if (state_ != State::kAwaitingReady || entry.payload[3] != secret_) {
     mailbox_.fail(Errc::kPeerLost, "the mailbox is corrupted: a random word came back changed");
+    return;
+  }
+  if (const auto theirs = static_cast<Verify>(entry.payload[2]); theirs != options_.level()) {
+    mailbox_.fail(Errc::kInvalidUsage,
+                  fmt::format("setting VERIFY differs: this end has {}, the receiving end {}",
+                              name(options_.level()), name(theirs)));
     return;
   }
   may_pull_ = entry.payload[0] != 0;

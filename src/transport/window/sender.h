@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "transport/transport.h"
@@ -17,11 +18,21 @@
 
 namespace ropewalk::transport::window {
 
+/// The setting VERIFY, in the order of its choices. Both ends of a connection must have the same:
+/// what one end trusts unseen, the other may have found to be broken.
+enum class Verify : std::uint64_t { kOff, kConnect, kAll };
+/// As the setting has it; "unknown" for a value that a peer of another build sent.
+std::string_view name(Verify verify) noexcept;
+
 struct Options {
   bool verify = true;          ///< a pattern when a connection is made
   bool checksums = false;      ///< of every message
   bool require_pull = false;   ///< SINGLE_COPY=on
   std::size_t pull_bytes = 0;  ///< smallest message that is pulled
+
+  [[nodiscard]] Verify level() const noexcept {
+    return checksums ? Verify::kAll : verify ? Verify::kConnect : Verify::kOff;
+  }
 };
 
 class WindowSendRequest;
