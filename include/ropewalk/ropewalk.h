@@ -60,8 +60,9 @@ RW_API rwResult_t rwGetVersion(int* version);
 /* A constant string for a result. Never NULL. */
 RW_API const char* rwGetErrorString(rwResult_t result);
 
-/* What went wrong last: on `comm` when it is not NULL, else in the calling thread. "" when nothing
- * did. Valid until the next call on `comm`, or of the thread. */
+/* What went wrong last: on `comm` when it is not NULL, else in the calling thread, with the
+ * function that failed in front ("rwAllReduce: count: ..."). "" when nothing did. Valid until the
+ * next call on `comm`, or of the thread. */
 struct rwComm;
 typedef struct rwComm* rwComm_t;
 RW_API const char* rwGetLastError(rwComm_t comm);
