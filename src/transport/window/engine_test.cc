@@ -164,22 +164,23 @@ class BadDriver final : public Driver {
                                                 MemoryKind kind) override {
     return inner_->register_memory(device, data, bytes, kind);
   }
-  std::unique_ptr<Door> open_door(int device, WindowSizes sizes) override {
-    class BadDoor final : public Door {
+  std::unique_ptr<Acceptor> open_acceptor(int device, WindowSizes sizes) override {
+    class BadAcceptor final : public Acceptor {
      public:
-      BadDoor(std::unique_ptr<Door> door, Mischief& bad) : door_(std::move(door)), bad_(bad) {}
-      [[nodiscard]] const Handle& handle() const override { return door_->handle(); }
+      BadAcceptor(std::unique_ptr<Acceptor> acceptor, Mischief& bad)
+          : acceptor_(std::move(acceptor)), bad_(bad) {}
+      [[nodiscard]] const Handle& handle() const override { return acceptor_->handle(); }
       std::unique_ptr<Path> accept() override {
-        auto path = door_->accept();
+        auto path = acceptor_->accept();
         if (!path) return nullptr;
         return std::make_unique<BadPath>(std::move(path), bad_);
       }
 
      private:
-      std::unique_ptr<Door> door_;
+      std::unique_ptr<Acceptor> acceptor_;
       Mischief& bad_;
     };
-    return std::make_unique<BadDoor>(inner_->open_door(device, sizes), mischief_);
+    return std::make_unique<BadAcceptor>(inner_->open_acceptor(device, sizes), mischief_);
   }
   std::unique_ptr<Path> connect(int device, const Handle& handle, WindowSizes sizes) override {
     return std::make_unique<BadPath>(inner_->connect(device, handle, sizes), mischief_);
@@ -437,8 +438,9 @@ TEST_F(Engine, PiecesThatAreNotInTheRingOrTheMessageAreRefused) {
        [](Entry& entry) { entry.payload[2] = 9 * kBounceBytes - 64; }},
       {"the end of all positions", 0, [](Entry& entry) { entry.payload[2] = ~std::uint64_t{0}; }},
       {"a byte beyond the message", 1, [](Entry& entry) { ++entry.payload[0]; }},
-      {"a place behind the message", 0, [](Entry& entry) { entry.payload[0] = entry.bytes + 1; }},
-      {"a place that wraps around", 0,
+      {"a location behind the message", 0,
+       [](Entry& entry) { entry.payload[0] = entry.bytes + 1; }},
+      {"a location that wraps around", 0,
        [](Entry& entry) { entry.payload[0] = ~std::uint64_t{0} - 100; }},
       {"more than is left of the message", 1,
        [](Entry& entry) {
@@ -565,15 +567,15 @@ TEST(ShmListener, StrangersDisturbNobody) {
   Config config;
   const auto transport = make_shm_transport(config);
   const auto listener = transport->listen(0);
-  const MeetingPlace place = *decode_meeting_place(listener->handle());
+  const MeetingPlace location = *decode_meeting_place(listener->handle());
   std::vector<FileDescriptor> strangers;
   const SharedMemory window = SharedMemory::create(4096, ShmBacking::kAuto);
   for (int i = 0; i < 30; ++i) {
-    strangers.push_back(call(place));
+    strangers.push_back(call(location));
     if (i % 3 == 1) send_greeting(strangers.back().get(), make_greeting({}, {}), window.fd());
     // The right secret with a window that is too small is refused as well.
     if (i % 3 == 2) {
-      send_greeting(strangers.back().get(), make_greeting(place.secret, {}), window.fd());
+      send_greeting(strangers.back().get(), make_greeting(location.secret, {}), window.fd());
     }
   }
   const auto connector = transport->connect(0, listener->handle());

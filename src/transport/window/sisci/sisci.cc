@@ -8,8 +8,8 @@
 #include "core/log.h"
 #include "transport/window/device/driver_cuda.h"
 #include "transport/window/engine.h"
+#include "transport/window/sisci/acceptor.h"
 #include "transport/window/sisci/adapter.h"
-#include "transport/window/sisci/door.h"
 #include "transport/window/sisci/path.h"
 
 namespace ropewalk::transport::window {
@@ -77,16 +77,17 @@ class SisciDriver final : public Driver {
     return at(device).memory.regions.add(data, bytes, kind);
   }
 
-  std::unique_ptr<Door> open_door(int device, WindowSizes sizes) override {
+  std::unique_ptr<Acceptor> open_acceptor(int device, WindowSizes sizes) override {
     context_.clean_up.sweep();
-    return std::make_unique<SisciDoor>(context_, at(device).memory, at(device).options, sizes);
+    return std::make_unique<SisciAcceptor>(context_, at(device).memory, at(device).options, sizes);
   }
 
   std::unique_ptr<Path> connect(int device, const Handle& handle, WindowSizes sizes) override {
-    const std::optional<MeetingPlace> place = decode_meeting_place(handle);
-    if (!place) throw Error(Errc::kInvalidArgument, "sisci: this is no handle of a sisci listener");
+    const std::optional<MeetingPlace> location = decode_meeting_place(handle);
+    if (!location)
+      throw Error(Errc::kInvalidArgument, "sisci: this is no handle of a sisci listener");
     context_.clean_up.sweep();
-    return std::make_unique<SisciPath>(context_, at(device).memory, at(device).options, *place,
+    return std::make_unique<SisciPath>(context_, at(device).memory, at(device).options, *location,
                                        sizes);
   }
 
