@@ -57,7 +57,7 @@ TEST(ServedSizes, AreThoseThatTheTunerChooses) {
       EXPECT_NE(tuner.choose(collective, 0, next)->algorithm, algorithm);
     }
     EXPECT_EQ(tuner.choose(collective, 0, std::size_t{1} << 30U)->algorithm, algorithm);
-    if (collective == Collective::kAllReduce) EXPECT_GT(parts, 0);
+    EXPECT_TRUE(parts > 0 || collective != Collective::kAllReduce);
   }
 }
 
