@@ -90,7 +90,7 @@ RW_API rwResult_t rwTuningDescribe(int nranks, int measure, char** json);
  * flow-level engine. `request` is JSON: {"bytes": N, "chunk_bytes": N, "most_messages": N,
  * "paced": BOOL}, all optional; the report too (docs/simulation.md has the fields of both). */
 RW_API rwResult_t rwSimulatePlan(rwPlan_t plan, const char* request, char** report);
-/* The same for a schedule's text form, whose messages take the ways that a library without a plan
+/* The same for a schedule's text form, whose messages take the paths that a library without a plan
  * would take. rwInvalidUsage where the checker refuses it. */
 RW_API rwResult_t rwSimulateSchedule(const char* schedule, rwTopology_t topology,
                                      const char* request, char** report);

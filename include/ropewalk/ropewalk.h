@@ -60,8 +60,9 @@ RW_API rwResult_t rwGetVersion(int* version);
 /* A constant string for a result. Never NULL. */
 RW_API const char* rwGetErrorString(rwResult_t result);
 
-/* What went wrong last: on `comm` when it is not NULL, else in the calling thread. "" when nothing
- * did. Valid until the next call on `comm`, or of the thread. */
+/* What went wrong last: on `comm` when it is not NULL, else in the calling thread, with the
+ * function that failed in front ("rwAllReduce: count: ..."). "" when nothing did. Valid until the
+ * next call on `comm`, or of the thread. */
 struct rwComm;
 typedef struct rwComm* rwComm_t;
 RW_API const char* rwGetLastError(rwComm_t comm);
@@ -113,7 +114,7 @@ RW_API rwResult_t rwRedOpDestroy(rwRedOp_t op, rwComm_t comm);
 /* ---- communicators -------------------------------------------------------------------------- */
 
 /* Address of the first rank and a random secret that every joining rank must prove to hold. Hand it
- * to the other ranks by a private way. Serves one communicator. */
+ * to the other ranks over a private channel. Serves one communicator. */
 #define RW_UNIQUE_ID_BYTES 128
 typedef struct {
   char internal[RW_UNIQUE_ID_BYTES];
@@ -226,8 +227,8 @@ RW_API const char* rwRequestError(rwRequest_t request);
 RW_API rwResult_t rwRequestFree(rwRequest_t request);
 
 /* A request that ends when all that was enqueued on `stream` of GPU `device` until now has run. For
- * operations on streams, which take no request of their own. That the operation ended well is
- * another question: rwCommGetAsyncError. A stream that is being captured has no such end:
+ * operations on streams, which take no request of their own. Whether the operation
+ * succeeded rwCommGetAsyncError tells. A stream that is being captured has no such end:
  * rwInvalidUsage. */
 RW_API rwResult_t rwStreamMark(int device, rwStream_t stream, rwRequest_t* request);
 

@@ -51,7 +51,7 @@ RW_API rwResult_t rwTopologySynthetic(const char* description, rwTopology_t* top
 RW_API rwResult_t rwTopologyPresets(char** json);
 
 /* `hosts` copies of a one-host machine, their NICs joined by one network, or by one network for
- * each NIC place (`rails` not 0). */
+ * each NIC number of a host (`rails` not 0). */
 RW_API rwResult_t rwTopologyReplicate(rwTopology_t topology, int hosts, int rails,
                                       rwTopology_t* made);
 
@@ -68,7 +68,7 @@ RW_API rwResult_t rwTopologyJson(rwTopology_t topology, char** json);
 
 /* The matrix of `nvidia-smi topo -m` for one host, or for all (`host` -1):
  * {"devices": [{"id", "label", "cpus", "numa"}], "cells": [["X", "NV18", ...], ...]}. Cells are X,
- * NV<lanes>, XG<lanes> (xGMI), PIX, PXB, PHB, NODE, SYS, NET, and - for no way but
+ * NV<lanes>, XG<lanes> (xGMI), PIX, PXB, PHB, NODE, SYS, NET, and - for no path but
  * through another GPU. */
 RW_API rwResult_t rwTopologyMatrix(rwTopology_t topology, int host, char** json);
 

@@ -9,6 +9,7 @@ import ctypes
 import functools
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Optional, TypeVar
 
@@ -249,6 +250,11 @@ def _text(raw: Optional[bytes]) -> str:
     return (raw or b"").decode("utf-8", "replace")
 
 
+def _without_function(raw: Optional[bytes]) -> bytes:
+    """A thread's error without the name of the C function, which no caller of Python knows."""
+    return re.sub(rb"^rw[A-Za-z]+: ", b"", raw or b"")
+
+
 def check(result: int) -> None:
     """Raises the exception of this thread's last call unless its `result` is rwSuccess."""
     # Nobody asks the communicator: another thread may have aborted it, and it is gone.
@@ -256,7 +262,7 @@ def check(result: int) -> None:
         return
     if result == errors.INTERRUPTED:
         interrupts.reraise()
-    _raise(result, library().rwGetLastError(None))
+    _raise(result, _without_function(library().rwGetLastError(None)))
 
 
 def check_communicator(result: int, comm: Optional[int]) -> None:
@@ -273,7 +279,10 @@ def check_request(result: int, request: Optional[int]) -> None:
     """As `check`, with the text of the request."""
     if result == errors.SUCCESS:
         return
-    _raise(result, library().rwRequestError(request) or library().rwGetLastError(None))
+    _raise(
+        result,
+        library().rwRequestError(request) or _without_function(library().rwGetLastError(None)),
+    )
 
 
 _Owned = TypeVar("_Owned", bound=OwnedHandle)

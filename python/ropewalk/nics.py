@@ -26,7 +26,7 @@ def nic_report(
         host: whose NICs.
         measured: rates of NICs in GB/s by id, in place of nominal ones.
         channels: how many; 0 for what lets every NIC have its share.
-        one_rail: the network joins only NICs with the same place.
+        one_rail: the network joins only NICs with the same number on their hosts.
         graph: text of a graph file to judge as well.
 
     Returns:

@@ -210,7 +210,7 @@ class Topology:
         )
 
     def replicate(self, hosts: int, *, rails: bool = False) -> Topology:
-        """Copies of this one-host machine, joined by one network, or one for each NIC place."""
+        """Copies of this one-host machine, joined by one network, or one for each NIC number."""
         return Topology(
             made(
                 TopologyHandle,

@@ -15,7 +15,7 @@ extern char** environ;
 namespace ropewalk::bootstrap {
 namespace {
 
-/// One launcher's way to tell rank and size.
+/// How one launcher tells rank and size.
 struct Source {
   const char* launcher;
   const char* rank;

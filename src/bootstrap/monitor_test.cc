@@ -52,7 +52,7 @@ TEST(Membership, SuspicionsOfSeveralClearOneByOne) {
   EXPECT_TRUE(self.merge({Kind::kSuspected, 2, 3, 1, {}}));
   EXPECT_TRUE(self.merge({Kind::kCleared, 2, 1, 2, {}}));
   EXPECT_TRUE(self.suspected(2));
-  EXPECT_FALSE(self.merge({Kind::kSuspected, 2, 1, 1, {}}));  // old news on another way
+  EXPECT_FALSE(self.merge({Kind::kSuspected, 2, 1, 1, {}}));  // old news by another path
   EXPECT_TRUE(self.merge({Kind::kCleared, 2, 3, 2, {}}));
   EXPECT_FALSE(self.suspected(2));
 }

@@ -33,7 +33,7 @@ rwResult_t to_result(Errc code) noexcept {
 void report(const char* entry, const std::string& text) noexcept {
   log::info(log::kCall, "{}: {}", entry, text);
   try {
-    text_of_thread() = text;
+    text_of_thread() = fmt::format("{}: {}", entry, text);
   } catch (...) {
   }
 }

@@ -13,7 +13,7 @@ namespace ropewalk::capi {
 /// A switch with no default, so that -Wswitch finds a forgotten value.
 rwResult_t to_result(Errc code) noexcept;
 
-/// Keeps the text for rwGetLastError(NULL) and logs it.
+/// Keeps the text for rwGetLastError(NULL), after the name of the entry point, and logs it.
 void report(const char* entry, const std::string& text) noexcept;
 const char* last_error() noexcept;
 

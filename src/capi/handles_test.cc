@@ -34,10 +34,13 @@ std::string text(const Call& call) {
   return out == nullptr ? "" : out;
 }
 
-/// What a call says that refuses.
+/// What a call says that refuses, after its name.
 std::string refused(rwResult_t result) {
   EXPECT_EQ(result, rwInvalidArgument);
-  return rwGetLastError(nullptr);
+  const std::string text = rwGetLastError(nullptr);
+  const std::size_t end = text.find(": ");
+  if (!text.starts_with("rw") || end == std::string::npos) return "no function in: " + text;
+  return text.substr(end + 2);
 }
 
 Topology synthetic(const char* description) {
@@ -173,6 +176,7 @@ TEST(Handles, AreNotMadeFromGarbage) {
   rwPlan_t plan = nullptr;
   const Topology machine = synthetic("4gpu nvswitch");
   EXPECT_EQ(refused(rwTopologyRead("", "m.json", &topology)), "m.json: empty");
+  EXPECT_STREQ(rwGetLastError(nullptr), "rwTopologyRead: m.json: empty");
   EXPECT_NE(refused(rwTopologyRead("{\n1}", "m.json", &topology)).find("m.json: parse error"),
             std::string::npos);
   EXPECT_EQ(refused(rwTopologyReadFile("/absent.json", &topology)),

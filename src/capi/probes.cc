@@ -1,4 +1,4 @@
-// What diagnostics.h tries: the ways between GPUs, and every path of the machine.
+// What diagnostics.h tries: the paths between GPUs, and every path of the machine.
 #include "capi/guard.h"
 #include "diagnose/peer_matrix.h"
 #include "diagnose/probe/probe.h"

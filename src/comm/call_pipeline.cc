@@ -17,6 +17,7 @@ void CallPipeline::replace(std::unique_ptr<PreparedCall>& kept, const Collective
       call, extent, tuner_.choose(call.collective, call.root, call.count * extent.element_bytes));
   std::swap(kept, next);
   if (next != nullptr) executor_.retire(std::move(next));
+  if (rank_ == 0) sizes_log_.first_call(tuner_, call.collective, call.root, num_ranks_);
 }
 
 void CallPipeline::use_schedule(std::shared_ptr<const schedule::Checked> checked) {

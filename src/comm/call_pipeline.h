@@ -8,6 +8,7 @@
 
 #include "comm/collective_call.h"
 #include "comm/executor.h"
+#include "comm/served_sizes.h"
 #include "schedule/checked.h"
 #include "tune/tuner.h"
 
@@ -54,6 +55,7 @@ class CallPipeline {
   Executor& executor_;
   int rank_;
   int num_ranks_;
+  ServedSizesLog sizes_log_;
   std::array<std::unique_ptr<PreparedCall>, kKept> kept_;
 };
 

@@ -177,12 +177,21 @@ void Communicator::connect() {
   options.lag_slots = facts_.lag_slots;
   options.check_tags = check_calls_;
   host_of_rank_ = place.seats.host_of_rank;
-  machine_ = find_machine(*bootstrap_, config_, place.topology_given, deadline);
-  emulation_ = Emulation::join(*bootstrap_, config_, machine_, deadline);
+  if (config_.text(Setting::kEmulate).empty()) {
+    machine_ = find_machine(*bootstrap_, config_, place.topology_given, deadline);
+  } else {
+    const EmulatedMachine emulated = runtime_.emulated_machines().get(config_, size());
+    machine_ = emulated.machine;
+    emulation_ = Emulation::join(*bootstrap_, config_, emulated, deadline);
+  }
   std::unique_ptr<transport::Transport> network;
   if (facts_.num_hosts > 1) {
     network = transport::make_transport(
         emulation_ != nullptr ? kEmulatingTransport : config_.text(Setting::kNet), config_);
+    if (network->num_devices() == 0) {
+      throw Error(Errc::kSystem, "rank {} has no device of the transport {} (setting NET): {}",
+                  rank(), network->name(), network->why_no_devices());
+    }
   }
   link::Rails rails;
   if (network != nullptr && emulation_ == nullptr) {

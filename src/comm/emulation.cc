@@ -13,12 +13,10 @@
 
 #include "bootstrap/memory_handover.h"
 #include "core/descriptor_server.h"
-#include "core/digest.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/units.h"
 #include "schedule/traffic.h"
-#include "topology/json.h"
 #include "tune/processors.h"
 
 namespace ropewalk::comm {
@@ -112,11 +110,9 @@ std::vector<int> emulated_gpus(const Config& config, const topology::Topology& m
 }
 
 std::unique_ptr<Emulation> Emulation::join(bootstrap::Bootstrap& bootstrap, const Config& config,
-                                           std::shared_ptr<const Machine> machine,
-                                           Deadline deadline) {
+                                           const EmulatedMachine& emulated, Deadline deadline) {
   const std::string& name = config.text(Setting::kEmulate);
-  if (name.empty()) return nullptr;
-  RW_ASSERT(machine != nullptr && machine->planned != nullptr);
+  std::shared_ptr<const Machine> machine = emulated.machine;
   const int size = bootstrap.size();
   const int rank = bootstrap.rank();
   const auto self = static_cast<std::size_t>(rank);
@@ -124,7 +120,7 @@ std::unique_ptr<Emulation> Emulation::join(bootstrap::Bootstrap& bootstrap, cons
   Record& mine = records[self];
   const std::string host = tune::machine_identity();
   host.copy(mine.host.data(), mine.host.size() - 1);
-  mine.machine = digest(topology::write_json(*machine->planned));
+  mine.machine = emulated.digest;
   mine.slowdown = config.integer(Setting::kEmulateSlowdown);
   std::unique_ptr<DescriptorServer> server;
   if (rank == 0) {

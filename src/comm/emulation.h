@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
+#include "comm/emulated_machines.h"
 #include "comm/machine.h"
 #include "core/settings.h"
 #include "core/shared_memory.h"
@@ -22,12 +23,11 @@ inline constexpr std::string_view kEmulatingTransport = "shm";
 
 class Emulation {
  public:
-  /// Collective over all ranks. @return nullptr without the setting EMULATE
-  /// @param machine   as found, with `planned`; EMULATE names it
+  /// Collective over all ranks. @param emulated what EMULATE names
   /// @throws Error kInvalidUsage, on every rank, where ranks are not on one host or their settings
   ///         differ; kSystem without shared memory
   static std::unique_ptr<Emulation> join(bootstrap::Bootstrap& bootstrap, const Config& config,
-                                         std::shared_ptr<const Machine> machine, Deadline deadline);
+                                         const EmulatedMachine& emulated, Deadline deadline);
 
   /// Links are this many times as slow as the machine's, and latencies as long.
   [[nodiscard]] double slowdown() const noexcept { return slowdown_; }

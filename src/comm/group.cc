@@ -124,7 +124,7 @@ void Group::discard() noexcept {
 }
 
 void Group::end() {
-  if (depth_ == 0) throw Error(Errc::kInvalidUsage, "rwGroupEnd without rwGroupStart");
+  if (depth_ == 0) throw Error(Errc::kInvalidUsage, "no group is open: rwGroupStart opens one");
   if (--depth_ > 0) return;
   std::vector<Entry> entries = std::exchange(entries_, {});
   run_joins();

@@ -9,7 +9,6 @@
 #include <span>
 #include <tuple>
 
-#include "comm/emulation.h"
 #include "core/digest.h"
 #include "topology/json.h"
 #include "topology/named.h"
@@ -152,16 +151,6 @@ std::vector<std::string> describe(const Machine& machine) {
 std::shared_ptr<const Machine> find_machine(bootstrap::Bootstrap& bootstrap, const Config& config,
                                             bool given, Deadline deadline) {
   const int size = bootstrap.size();
-  if (const std::string& emulated = config.text(Setting::kEmulate); !emulated.empty()) {
-    const topology::Topology whole = topology::named(emulated);
-    auto planned = std::make_shared<const topology::Topology>(
-        whole.with_gpus(emulated_gpus(config, whole, size)));
-    return std::make_shared<const Machine>(Machine{.topology = *planned,
-                                                   .node_of_rank = planned->gpus(),
-                                                   .planned = planned,
-                                                   .origin = "setting EMULATE",
-                                                   .described = true});
-  }
   if (!given) return nullptr;
   const std::string& name = config.text(Setting::kTopology);
   std::vector<GivenTopology> all(static_cast<std::size_t>(size));

@@ -22,7 +22,7 @@
 namespace ropewalk::comm {
 namespace {
 
-constexpr std::uint32_t kRecordVersion = 2;
+constexpr std::uint32_t kRecordVersion = 3;
 
 // Sent as it lies: all ranks run the same build on the same architecture, which `version` and
 // `size` check.
@@ -46,6 +46,7 @@ struct RankRecord {
   std::array<char, 8> protocol{};
   std::array<std::uint8_t, kNumCollectives> algorithms{};  // that are forced, see forced_places()
   std::array<char, 16> net{};                              // the setting NET
+  std::array<char, 8> verify{};
   tune::MachineConstants constants;
 };
 
@@ -114,13 +115,17 @@ void require_equal_settings(const RankRecord& mine, const RankRecord& theirs, in
   require(std::string_view(mine.protocol.data()), std::string_view(theirs.protocol.data()),
           "setting PROTOCOL");
   require(std::string_view(mine.net.data()), std::string_view(theirs.net.data()), "setting NET");
+  require(std::string_view(mine.verify.data()), std::string_view(theirs.verify.data()),
+          "setting VERIFY");
   require(mine.encrypts, theirs.encrypts, "setting NET_ENCRYPT");
   // What machine it is, is compared when it was read.
   const auto emulated = [](const RankRecord& record) {
     return std::string_view(record.emulated != 0 ? "a machine" : "none");
   };
   require(emulated(mine), emulated(theirs), "setting EMULATE");
+  // The field's name is made for a difference alone: 1,024 ranks compare nine million of them.
   for (std::size_t c = 0; c < mine.algorithms.size(); ++c) {
+    if (mine.algorithms[c] == theirs.algorithms[c]) continue;
     require(forced_name(mine.algorithms[c]), forced_name(theirs.algorithms[c]),
             fmt::format("setting ALGORITHM of {}", name(static_cast<Collective>(c))));
   }
@@ -178,6 +183,7 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
   std::strncpy(mine.protocol.data(), protocol.c_str(), mine.protocol.size() - 1);
   mine.algorithms = forced_places(config);
   config.text(Setting::kNet).copy(mine.net.data(), mine.net.size() - 1);
+  config.text(Setting::kVerify).copy(mine.verify.data(), mine.verify.size() - 1);
   if (rank == 0) mine.constants = tune::machine_constants(config);
   bootstrap.all_gather(std::as_writable_bytes(std::span(records)), sizeof(RankRecord), deadline);
 

@@ -65,6 +65,7 @@ const std::vector<Difference> kDifferences = {
     {"SLOT_BYTES", "setting SLOT_BYTES", {"0", "0", "64K"}, {"0", "0", "65536"}},
     {"CHANNELS", "setting CHANNELS", {"2", "2", "3"}, {"2", "2", "3"}},
     {"NET", "setting NET", {"auto", "auto", "tcp"}, {"auto", "auto", "tcp"}},
+    {"VERIFY", "setting VERIFY", {"connect", "connect", "off"}, {"connect", "connect", "off"}},
     {"NET_ENCRYPT", "setting NET_ENCRYPT", {"1", "1", "0"}, {"1", "1", "0"}},
     {"CHECK_CALLS", "setting CHECK_CALLS", {"1", "1", "0"}, {"1", "1", "0"}},
     {"SINGLE_COPY_BYTES",

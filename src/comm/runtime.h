@@ -7,6 +7,7 @@
 #include <string>
 
 #include "bootstrap/context.h"
+#include "comm/emulated_machines.h"
 #include "comm/known_rates.h"
 #include "core/mutex.h"
 #include "core/settings.h"
@@ -36,6 +37,7 @@ class Runtime {
   [[nodiscard]] const std::shared_ptr<tune::KeptPlans>& plans() const noexcept { return plans_; }
   [[nodiscard]] topology::KeptHost& host() noexcept { return host_; }
   [[nodiscard]] KnownRates& nic_rates() noexcept { return nic_rates_; }
+  [[nodiscard]] EmulatedMachines& emulated_machines() noexcept { return emulated_machines_; }
   /// Random number of this process: equal in two ranks' records only if they share its memory.
   [[nodiscard]] std::uint64_t token() const noexcept { return token_; }
 
@@ -62,6 +64,7 @@ class Runtime {
   const std::shared_ptr<tune::KeptPlans> plans_ = std::make_shared<tune::KeptPlans>();
   topology::KeptHost host_;
   KnownRates nic_rates_;
+  EmulatedMachines emulated_machines_;
   std::uint64_t token_ = 0;
   Mutex segments_mutex_;  // also held while a rank opens a segment: one of a process does
   std::map<std::string, std::weak_ptr<link::HostSegment>> segments_ RW_GUARDED_BY(segments_mutex_);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "link/naming_peer.h"
 
 namespace ropewalk::link {
 namespace {
@@ -35,15 +36,6 @@ executor::FifoShape interleaved(executor::FifoShape shape) {
   shape.interleaved = true;
   shape.headers = shape.slots;
   return shape;
-}
-
-template <typename Body>
-auto naming_peer(int peer, const char* action, Body&& body) {
-  try {
-    return body();
-  } catch (const Error& error) {
-    throw Error(error.code(), "{} rank {}: {}", action, peer, error.what());
-  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "link/naming_peer.h"
 
 namespace ropewalk::link {
 namespace {
@@ -52,7 +53,8 @@ NetworkReceiver& NetworkLinks::receiver(int channel, int peer, const Route& rout
   }
   if (link.receiver->connected()) return *link.receiver;
   if (link.listener == nullptr) {
-    link.listener = transport_->listen(device(channel, peer));
+    naming_peer(peer, "listening for",
+                [&] { link.listener = transport_->listen(device(channel, peer)); });
     const transport::Handle& handle = link.listener->handle();
     std::vector<std::byte> told(handle.begin(), handle.end());
     if (seals_) {
@@ -75,10 +77,14 @@ void NetworkLinks::connect(const Key& key, SendLink& link) {
     std::copy_n(bytes->begin(), handle.size(), handle.begin());
     std::copy(bytes->begin() + static_cast<std::ptrdiff_t>(handle.size()), bytes->end(),
               link.key.begin());
-    link.connector = transport_->connect(device(channel, peer), handle);
+    naming_peer(peer, "connecting to",
+                [&] { link.connector = transport_->connect(device(channel, peer), handle); });
   }
-  if (link.connection == nullptr) link.connection = link.connector->poll();
-  if (link.connection == nullptr || !link.connection->ready()) return;
+  const bool ready = naming_peer(peer, "connecting to", [&] {
+    if (link.connection == nullptr) link.connection = link.connector->poll();
+    return link.connection != nullptr && link.connection->ready();
+  });
+  if (!ready) return;
   std::unique_ptr<transport::SendConnection> connection = std::move(link.connection);
   if (seals_) {
     connection =
@@ -91,7 +97,8 @@ void NetworkLinks::connect(const Key& key, SendLink& link) {
 }
 
 void NetworkLinks::accept(ReceiveLink& link) {
-  std::unique_ptr<transport::ReceiveConnection> connection = link.listener->accept();
+  std::unique_ptr<transport::ReceiveConnection> connection =
+      naming_peer(link.receiver->end().peer, "accepting", [&] { return link.listener->accept(); });
   if (connection == nullptr) return;
   if (seals_) {
     connection =

@@ -11,19 +11,19 @@
 namespace ropewalk::netplugin {
 namespace {
 
-// A request's number: its kind, a generation of 32 bits, its place in the connection (8 bits), and
-// the connection's place in the table.
-constexpr unsigned kRequestPlaceBits = 8;
+// A request's number: its kind, a generation of 32 bits, its index in the connection (8 bits), and
+// the connection's index in the table.
+constexpr unsigned kRequestIndexBits = 8;
 
 std::uint32_t generation_of(const void* request) noexcept {
-  return static_cast<std::uint32_t>(number_of(request) >> (kPlaceBits + kRequestPlaceBits));
+  return static_cast<std::uint32_t>(number_of(request) >> (kIndexBits + kRequestIndexBits));
 }
-std::size_t place_of(const void* request) noexcept {
-  return number_of(request) >> kPlaceBits & ((1U << kRequestPlaceBits) - 1);
+std::size_t index_of(const void* request) noexcept {
+  return number_of(request) >> kIndexBits & ((1U << kRequestIndexBits) - 1);
 }
 
 // Where the generations of a connection's requests begin: far from those of one before it in the
-// same place.
+// same index.
 std::uint32_t first_generation() noexcept {
   static std::atomic<std::uint32_t> next = 0;
   return next.fetch_add(0x9e3779b1, std::memory_order_relaxed);
@@ -39,7 +39,7 @@ transport::ReceiveBuffer buffer_of(const Part& part, const Memory* memory) noexc
 
 Comm& comm_of_request(const Comms& comms, const void* request) {
   Comm* comm = nullptr;
-  if (kind_of(request) == Kind::kRequest) comm = comms.find_at(number_of(request) & kPlaceMask);
+  if (kind_of(request) == Kind::kRequest) comm = comms.find_at(number_of(request) & kIndexMask);
   if (comm == nullptr) {
     throw Error(Errc::kInvalidArgument, "{} is no request of an open connection", request);
   }
@@ -93,9 +93,9 @@ void Comm::deregister(void* handle) {
   }
   Memory* memory = all_memories_.find(handle);
   if (memory->in_flight > 0) {
-    for (std::size_t place = 0; place < kPlaces; ++place) {
-      const auto& used = in_flight_[place].memories;
-      if (std::find(used.begin(), used.end(), memory) != used.end()) release(place);
+    for (std::size_t index = 0; index < kMostInFlight; ++index) {
+      const auto& used = in_flight_[index].memories;
+      if (std::find(used.begin(), used.end(), memory) != used.end()) release(index);
     }
   }
   memories_.erase(found);
@@ -137,8 +137,8 @@ void Comm::waits() {
 }
 
 void* Comm::keep(std::unique_ptr<transport::Request> request, std::span<Memory* const> memories) {
-  const auto place = static_cast<std::size_t>(std::countr_zero(free_));
-  InFlight& entry = in_flight_[place];
+  const auto index = static_cast<std::size_t>(std::countr_zero(free_));
+  InFlight& entry = in_flight_[index];
   free_ &= free_ - 1;
   ++entry.generation;
   entry.request = std::move(request);
@@ -148,18 +148,18 @@ void* Comm::keep(std::unique_ptr<transport::Request> request, std::span<Memory* 
     if (memories[i] != nullptr) ++memories[i]->in_flight;
   }
   return handle_of(std::uint64_t{static_cast<std::uint8_t>(Kind::kRequest)} << 60 |
-                   std::uint64_t{entry.generation} << (kPlaceBits + kRequestPlaceBits) |
-                   std::uint64_t{place} << kPlaceBits | (number_of(handle_) & kPlaceMask));
+                   std::uint64_t{entry.generation} << (kIndexBits + kRequestIndexBits) |
+                   std::uint64_t{index} << kIndexBits | (number_of(handle_) & kIndexMask));
 }
 
-void Comm::release(std::size_t place) {
-  InFlight& entry = in_flight_[place];
+void Comm::release(std::size_t index) {
+  InFlight& entry = in_flight_[index];
   entry.request.reset();
   for (std::size_t i = 0; i < entry.count; ++i) {
     if (entry.memories[i] != nullptr) --entry.memories[i]->in_flight;
     entry.memories[i] = nullptr;
   }
-  free_ |= std::uint64_t{1} << place;
+  free_ |= std::uint64_t{1} << index;
 }
 
 void* Comm::send(const Part& part) {
@@ -219,9 +219,10 @@ void* Comm::flush(std::span<const Part> parts) {
   }
   try {
     auto request = (*receiver)->flush(std::span(buffers).first(parts.size()));
-    // NCCL cannot be told to try a flush again, and it never starts so many that no place is free.
+    // NCCL cannot be told to try a flush again, and it never starts so many that no index is free.
     if (request == nullptr || request->test().has_value()) return nullptr;
-    if (full()) throw Error(Errc::kInvalidUsage, "{} requests are in flight already", kPlaces);
+    if (full())
+      throw Error(Errc::kInvalidUsage, "{} requests are in flight already", kMostInFlight);
     return keep(std::move(request), std::span(memories).first(parts.size()));
   } catch (const Error& error) {
     broke(error);
@@ -230,13 +231,13 @@ void* Comm::flush(std::span<const Part> parts) {
 
 Outcome Comm::test(void* request) {
   const Lock lock(mutex_);
-  const std::size_t place = place_of(request);
-  if (place >= kPlaces || in_flight_[place].generation != generation_of(request) ||
-      in_flight_[place].request == nullptr) {
+  const std::size_t index = index_of(request);
+  if (index >= kMostInFlight || in_flight_[index].generation != generation_of(request) ||
+      in_flight_[index].request == nullptr) {
     throw Error(Errc::kInvalidArgument, "{}: {} is no request in flight", name_, request);
   }
   throw_if_broken();
-  InFlight& entry = in_flight_[place];
+  InFlight& entry = in_flight_[index];
   Outcome outcome;
   try {
     outcome.done = entry.request->test().has_value();
@@ -251,7 +252,7 @@ Outcome Comm::test(void* request) {
   const std::span<const std::size_t> sizes = entry.request->sizes();
   outcome.count = std::min(sizes.size(), outcome.bytes.size());
   std::copy_n(sizes.begin(), outcome.count, outcome.bytes.begin());
-  release(place);
+  release(index);
   return outcome;
 }
 

@@ -82,7 +82,7 @@ class Comm {
   Outcome test(void* request);
 
  private:
-  static constexpr std::size_t kPlaces = 64;  // for requests and flushes
+  static constexpr std::size_t kMostInFlight = 64;  // for requests and flushes
   static constexpr std::size_t kGroup = 8;
   struct InFlight {
     std::unique_ptr<transport::Request> request;
@@ -94,7 +94,7 @@ class Comm {
   Memory& memory_of(const Part& part) RW_REQUIRES(mutex_);
   void* keep(std::unique_ptr<transport::Request> request, std::span<Memory* const> memories)
       RW_REQUIRES(mutex_);
-  void release(std::size_t place) RW_REQUIRES(mutex_);
+  void release(std::size_t index) RW_REQUIRES(mutex_);
   void throw_if_broken() RW_REQUIRES(mutex_);
   [[noreturn]] void broke(const Error& error) RW_REQUIRES(mutex_);
   // A message could not be started, or has not arrived: logs it once when that lasts long.
@@ -107,8 +107,8 @@ class Comm {
   const void* const context_;
   void* handle_ = nullptr;
   Mutex mutex_;
-  std::array<InFlight, kPlaces> in_flight_ RW_GUARDED_BY(mutex_);
-  std::uint64_t free_ RW_GUARDED_BY(mutex_) = ~std::uint64_t{0};  // a bit per place
+  std::array<InFlight, kMostInFlight> in_flight_ RW_GUARDED_BY(mutex_);
+  std::uint64_t free_ RW_GUARDED_BY(mutex_) = ~std::uint64_t{0};  // a bit for each of in_flight_
   std::vector<void*> memories_ RW_GUARDED_BY(mutex_);
   std::optional<Error> broken_ RW_GUARDED_BY(mutex_);
   StallWatch stall_ RW_GUARDED_BY(mutex_);

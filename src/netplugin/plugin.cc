@@ -35,8 +35,8 @@ void* wait_for(Step step, const Config& config, const char* what) {
 Plugin& Plugin::process() noexcept {
   // Never destroyed: NCCL's threads may still be at work while the process ends. What can be given
   // back when the library is unloaded, release_if_idle() gives back.
-  alignas(Plugin) static std::byte place[sizeof(Plugin)];
-  static Plugin* const plugin = new (place) Plugin;
+  alignas(Plugin) static std::byte memory[sizeof(Plugin)];
+  static Plugin* const plugin = new (memory) Plugin;
   return *plugin;
 }
 
@@ -49,7 +49,7 @@ void Plugin::open_session() {
   made->config = Config::load();
   made->transport = transport::make_transport(made->config.text(Setting::kNet), made->config);
   bool gpu = false;
-  bool placeless = false;  // GPU memory is taken by a device that is nowhere on PCIe
+  bool without_pci_path = false;  // GPU memory is taken by a device that is nowhere on PCIe
   std::string names;
   for (int i = 0; i < made->transport->num_devices(); ++i) {
     Device device{made->transport->properties(i), {}};
@@ -57,14 +57,14 @@ void Plugin::open_session() {
     if ((device.properties.memory_kinds & static_cast<unsigned>(transport::MemoryKind::kCuda)) !=
         0) {
       gpu = true;
-      placeless = placeless || device.properties.pci_path.empty();
+      without_pci_path = without_pci_path || device.properties.pci_path.empty();
     }
     names += (i == 0 ? "" : ", ") + device.name;
     made->devices.push_back(std::move(device));
   }
   log::info(log::kInit, "{} over {}{}", made->transport->name(),
             names.empty() ? "no device" : names, gpu ? ", also for GPU memory" : "");
-  set_variables(made->config.text(Setting::kNet), placeless);
+  set_variables(made->config.text(Setting::kNet), without_pci_path);
   session_ = std::move(made);
 }
 

@@ -22,18 +22,18 @@ using abi::Result;
 
 Plugin& plugin() noexcept { return Plugin::process(); }
 
-// A place to write to, which NCCL always gives; a null pointer is a caller's mistake.
+// An output, which NCCL always gives; a null pointer is a caller's mistake.
 template <typename T>
 T& out(T* target) {
   if (target == nullptr) throw Error(Errc::kInvalidArgument, "a null pointer for the result");
   return *target;
 }
 
-// Writes what `make` returns. The place is looked at first: what was made must not be lost.
+// Writes what `make` returns. The output is checked first: what was made must not be lost.
 template <typename T, typename Make>
 void give(T* target, Make make) {
-  T& place = out(target);
-  place = make();
+  T& output = out(target);
+  output = make();
 }
 
 template <typename T>

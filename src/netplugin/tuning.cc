@@ -20,7 +20,7 @@ struct Variable {
 };
 
 // NCCL lets GPUs and a network exchange data without a stop in host memory only where they are
-// close by PCIe; the devices here have no place there, and reach all GPUs of the host.
+// close by PCIe; the devices here are not there, and reach all GPUs of the host.
 constexpr Variable kGpuMemory = {"NCCL_NET_GDR_LEVEL", "SYS"};
 // A copy by a GPU is started in some 5 us, in which NVLink moves 2 MiB.
 constexpr Variable kLongMessages[] = {{"NCCL_BUFFSIZE", "16777216"},
@@ -62,18 +62,18 @@ int apply(const Tuning& tuning, std::size_t bytes, std::size_t ranks, std::span<
   return static_cast<int>(std::clamp<double>(best, tuning.fewest_channels, tuning.most_channels));
 }
 
-void set_variables(std::string_view network, bool placeless) {
+void set_variables(std::string_view network, bool without_pci_path) {
   std::string made;
   const auto want = [&](const char* name, const char* value) {
     if (std::getenv(name) != nullptr || setenv(name, value, 1) != 0) return;
     made += std::string(made.empty() ? "" : " ") + name + "=" + value;
   };
-  if (placeless) want(kGpuMemory.name, kGpuMemory.value);
+  if (without_pci_path) want(kGpuMemory.name, kGpuMemory.value);
   if (const std::optional<Tuning> tuning = tuning_of(network);
       tuning && tuning->most_channels > 0) {
     want("NCCL_MIN_NCHANNELS", std::to_string(tuning->most_channels).c_str());
   }
-  if (placeless && network == "cuda_ipc") {
+  if (without_pci_path && network == "cuda_ipc") {
     for (const Variable& variable : kLongMessages) want(variable.name, variable.value);
   }
   if (!made.empty()) log::info(log::kNet, "set, as they were not: {}", made);

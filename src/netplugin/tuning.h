@@ -36,7 +36,7 @@ int apply(const Tuning& tuning, std::size_t bytes, std::size_t ranks, std::span<
 
 /// Sets those of NCCL's variables that `network` needs and the user has not set. They are read
 /// when a communicator is made, after its network.
-/// @param placeless the network takes GPU memory, and has no place on PCIe
-void set_variables(std::string_view network, bool placeless);
+/// @param without_pci_path the network takes GPU memory, and has no PCI path
+void set_variables(std::string_view network, bool without_pci_path);
 
 }  // namespace ropewalk::netplugin

@@ -41,7 +41,7 @@ transport::Handle read_handle(HandleSize size, const void* source) {
   std::memcpy(&check, bytes, sizeof check);
   if (check != check_of(bytes, size)) {
     throw Error(Errc::kInvalidArgument, "{}",
-                "the connection handle was changed on its way, or comes from another plugin or "
+                "the connection handle was changed in transit, or comes from another plugin or "
                 "another version of this one");
   }
   transport::Handle handle{};

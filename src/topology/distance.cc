@@ -61,18 +61,20 @@ std::vector<std::size_t> components(const Topology& topology, Counts&& counts) {
   return group;
 }
 
-PathClass classify(const Topology& topology, const std::vector<NodeIndex>& way) {
+PathClass classify(const Topology& topology, const std::vector<NodeIndex>& nodes) {
   int bridges = 0;
   int cpus = 0;
   PathClass within_cpu = PathClass::kPhb;
-  for (std::size_t i = 0; i < way.size(); ++i) {
-    const Node& node = topology.node(way[i]);
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const Node& node = topology.node(nodes[i]);
     bridges += is_bridge(node);
     if (node.kind != NodeKind::kCpu) continue;
     ++cpus;
-    if (i == 0 || i + 1 == way.size()) continue;
-    const std::string* before = find_attribute(topology.node(way[i - 1]).attributes, "host_bridge");
-    const std::string* after = find_attribute(topology.node(way[i + 1]).attributes, "host_bridge");
+    if (i == 0 || i + 1 == nodes.size()) continue;
+    const std::string* before =
+        find_attribute(topology.node(nodes[i - 1]).attributes, "host_bridge");
+    const std::string* after =
+        find_attribute(topology.node(nodes[i + 1]).attributes, "host_bridge");
     if (before != nullptr && after != nullptr && *before != *after) within_cpu = PathClass::kNode;
   }
   if (cpus > 1) return PathClass::kSys;
@@ -166,12 +168,12 @@ std::vector<Path> Distances::walk(const Topology& topology, NodeIndex from,
       found[place_[to]].path = PathClass::kSelf;
       continue;
     }
-    std::vector<NodeIndex> way;
-    for (NodeIndex at = to; at != from; at = before[place_[at]]) way.push_back(at);
-    way.push_back(from);
+    std::vector<NodeIndex> nodes;
+    for (NodeIndex at = to; at != from; at = before[place_[at]]) nodes.push_back(at);
+    nodes.push_back(from);
     Path& path = found[place_[to]];
-    path.path = classify(topology, way);
-    path.hops = static_cast<int>(way.size()) - 1;
+    path.path = classify(topology, nodes);
+    path.hops = static_cast<int>(nodes.size()) - 1;
   }
   return found;
 }

@@ -389,7 +389,7 @@ void require_connected(const Topology& topology) {
   }
   const std::vector<std::string> lost = topology.unreachable_gpus();
   if (lost.empty()) return;
-  throw Error(Errc::kInvalidArgument, "{}: no way between {} and {}", topology.name(),
+  throw Error(Errc::kInvalidArgument, "{}: no path between {} and {}", topology.name(),
               topology.node(topology.gpus()[0]).id, fmt::join(lost, ", "));
 }
 

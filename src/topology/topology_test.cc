@@ -64,7 +64,7 @@ TEST(Topology, APlaneKeepsItsLinksAndAllNodes) {
   EXPECT_EQ(plane.links().size(), 2U);
   EXPECT_THAT(plane.unreachable_gpus(), ElementsAre("b", "c"));
   EXPECT_THAT(complaint([&] { require_connected(plane); }),
-              HasSubstr("row: no way between a and b, c"));
+              HasSubstr("row: no path between a and b, c"));
   EXPECT_THAT(complaint([&] { (void)Topology(row()).plane("net"); }),
               HasSubstr("row has no plane \"net\"; it has nvlink, pcie"));
 }
@@ -80,7 +80,7 @@ TEST(Topology, GpusCanBeChosenAndRenumbered) {
   EXPECT_THAT(complaint([] {
                 require_connected(Topology(row()).with_gpus({0, 2}));
               }),
-              HasSubstr("no way between a and c"));
+              HasSubstr("no path between a and c"));
   EXPECT_THAT(complaint([] {
                 (void)Topology(row()).with_gpus({0, 3});
               }),

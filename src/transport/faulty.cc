@@ -225,6 +225,7 @@ class Faulty final : public Transport {
       : inner_(std::move(inner)), lines_(faults) {}
   [[nodiscard]] std::string name() const override { return inner_->name(); }
   [[nodiscard]] int num_devices() const override { return inner_->num_devices(); }
+  [[nodiscard]] std::string why_no_devices() const override { return inner_->why_no_devices(); }
   [[nodiscard]] DeviceProperties properties(int device) const override {
     return inner_->properties(device);
   }

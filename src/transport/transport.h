@@ -152,6 +152,8 @@ class Transport {
   virtual ~Transport() = default;
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual int num_devices() const = 0;
+  /// Why there is no device, for an error's text; empty where there are some, or it is not known.
+  [[nodiscard]] virtual std::string why_no_devices() const { return {}; }
   [[nodiscard]] virtual DeviceProperties properties(int device) const = 0;
   [[nodiscard]] virtual std::unique_ptr<Listener> listen(int device) = 0;
   [[nodiscard]] virtual std::unique_ptr<Connector> connect(int device, const Handle& handle) = 0;

@@ -64,8 +64,10 @@ Candidates::Candidates(const Config& config, GroupFacts facts, CandidateOptions 
   if (machine_ == nullptr || facts_.num_ranks < 2) return;
   const bool keeps = config.flag(Setting::kTune);
   const std::filesystem::path file = keeps ? tuning_file(config) : std::string();
-  on_machine_ =
-      std::make_unique<OnMachine>(*machine_, std::move(plans), file.parent_path().string());
+  on_machine_ = [machine = machine_, plans = std::move(plans),
+                 folder = file.parent_path().string()] {
+    return std::make_unique<OnMachine>(*machine, plans, folder);
+  };
 }
 
 Candidates::~Candidates() = default;

@@ -20,6 +20,7 @@
 #include "tune/kept_plans.h"
 #include "tune/machine_cost.h"
 #include "tune/routed_schedule.h"
+#include "tune/when_needed.h"
 
 namespace ropewalk::tune {
 
@@ -89,7 +90,7 @@ class Candidates {
   CandidateOptions options_;
   schedule::CheckedSchedules* schedules_;
   std::shared_ptr<const topology::Topology> machine_;
-  std::unique_ptr<OnMachine> on_machine_;  // where there is a machine of at least two ranks
+  WhenNeeded<OnMachine> on_machine_;  // where there is a machine of at least two ranks
   std::map<Collective, ForcedAlgorithm> forced_;
   std::map<std::pair<Collective, int>, std::vector<Candidate>> made_;
 };

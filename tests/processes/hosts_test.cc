@@ -9,6 +9,8 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <string>
@@ -201,6 +203,117 @@ TEST(Hosts, WhoListensToTheNetworkHearsPayloadOnlyInTheClear) {
       EXPECT_EQ(text, encrypted ? "not heard" : "heard");
     }
   }
+}
+
+// Software bridges between ranks that count as hosts; what is wrong is wrong at rank 1 alone.
+class OneSided : public ::testing::Test {
+ protected:
+  // Runs all collectives. @param at_rank_1 in its process, before it joins
+  void run(
+      const char* net, const std::string& fabric, int size,
+      const std::function<void(int rank)>& before = [](int) {}) {
+    const transport::SoftwareFabric bridges(fabric);
+    RankOptions options;
+    options.settings = {{"TIMEOUT", "30"},
+                        {"NET", net},
+                        {"DEBUG", "WARN"},
+                        {"DEBUG_FILE", (bridges.folder() / "log").string()}};
+    options.before = [&](int rank) {
+      setenv("SOFTWARE_SISCI_HOST", std::to_string(rank).c_str(), 1);
+      setenv("ROPEWALK_SISCI_LIBRARY", RW_SOFTWARE_SISCI, 1);
+      before(rank);
+    };
+    RankProcesses ranks(size, options, [](comm::Communicator& comm) {
+      return "wrong: " + wrong_collectives(comm);
+    });
+    for (int r = 0; r < size; ++r) {
+      const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(120'000));
+      ASSERT_TRUE(report.has_value()) << "rank " << r << " hangs, or ended without a report";
+      reports.push_back(*report);
+    }
+    std::ifstream file(bridges.folder() / "log");
+    log.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  void expect_right_results() const {
+    for (const Report& report : reports) EXPECT_EQ(report.text, "wrong: ");
+  }
+  [[nodiscard]] std::size_t lines_with(std::string_view words) const {
+    std::size_t count = 0;
+    std::istringstream lines(log);
+    for (std::string line; std::getline(lines, line);) {
+      count += line.find(words) != std::string::npos ? 1 : 0;
+    }
+    return count;
+  }
+  // Every rank fails, and says which rank's link it was, or what that rank said.
+  void expect_errors_with(const std::string& words) const {
+    for (std::size_t r = 0; r < reports.size(); ++r) {
+      EXPECT_TRUE(reports[r].error) << reports[r].text;
+      EXPECT_NE(reports[r].text.find(words), std::string::npos) << r << ": " << reports[r].text;
+      EXPECT_NE(reports[r].text.find("rank "), std::string::npos) << r << ": " << reports[r].text;
+    }
+  }
+
+  std::vector<Report> reports;
+  std::string log;
+};
+
+void network_links(int /*rank*/) { setenv("ROPEWALK_LINKS", "network", 1); }
+
+TEST_F(OneSided, TransfersThatMoveNothingAreReplacedByStores) {
+  run("sisci", "at_host 1 lose_transfer 1\nat_host 1 lose_all_transfers yes\n", 3, network_links);
+  expect_right_results();
+  EXPECT_EQ(lines_with("DMA into its window reported success and did not bring the data"), 2U)
+      << log;  // by peer
+}
+
+TEST_F(OneSided, ABrokenIommuIsNoticed) {
+  run("sisci", "at_host 1 iommu broken\n", 3, network_links);
+  expect_right_results();
+  EXPECT_GE(lines_with("reports success and moves nothing"), 1U) << log;
+}
+
+TEST_F(OneSided, StoresThatAreLostEndInAnError) {
+  run("sisci", "at_host 1 delayed_stores yes\nat_host 1 lost_flush 3\n", 3, network_links);
+  expect_errors_with("sisci");
+}
+
+TEST_F(OneSided, ALibraryThatOneRankLacksIsNamed) {
+  run("sisci", "", 3, [](int rank) {
+    network_links(rank);
+    if (rank == 1) setenv("ROPEWALK_SISCI_LIBRARY", "libno-such-sisci.so", 1);
+  });
+  expect_errors_with(
+      "rank 1 has no device of the transport sisci (setting NET): libno-such-sisci.so was not "
+      "found");
+}
+
+TEST_F(OneSided, VerifyingOnOneSideOnlyIsNamed) {
+  run("sisci", "", 2, [](int rank) {
+    network_links(rank);
+    setenv("ROPEWALK_VERIFY", rank == 1 ? "off" : "connect", 1);
+  });
+  expect_errors_with("setting VERIFY differs: rank ");
+}
+
+// Between network namespaces no memory is shared: what is left of `auto` is bridges and TCP.
+TEST_F(OneSided, AutoTakesTheNextPath) {
+  const TwoHosts hosts;
+  if (!hosts.ready()) GTEST_SKIP() << "network namespaces cannot be made here";
+  run("auto", "at_host 1 delayed_stores yes\nat_host 1 lost_flush 1\n", 2,
+      [&](int rank) { hosts.enter(rank); });
+  expect_right_results();
+  EXPECT_GE(lines_with("sisci is not used for this connection"), 1U) << log;
+}
+
+TEST_F(OneSided, AutoWithoutTheLibraryAtOneEnd) {
+  const TwoHosts hosts;
+  if (!hosts.ready()) GTEST_SKIP() << "network namespaces cannot be made here";
+  run("auto", "", 2, [&](int rank) {
+    hosts.enter(rank);
+    if (rank == 1) setenv("ROPEWALK_SISCI_LIBRARY", "libno-such-sisci.so", 1);
+  });
+  expect_right_results();
 }
 
 // A long all-reduce, and what each NIC carried of it, in shares of the first one's.

@@ -30,5 +30,14 @@ def test_info_shows_which_algorithm_serves_which_size(program: Program) -> None:
     assert not any("TRACE" in line for line in found)
 
 
+def test_info_says_once_which_algorithm_serves_which_sizes(program: Program) -> None:
+    said = [line for line in lines(program, "INFO", "INIT") if "bytes in a unit" in line]
+    said = [line for line in said if "all_reduce" in line]  # the benchmark calls others, too
+    assert len(said) == 1, said  # by rank 0, when the operation is first called
+    part = r"\w+ (below \d+ [KMG]?i?B|from there on|for all sizes)"
+    pattern = rf"ROPEWALK INFO all_reduce of 2 ranks: {part}(, {part})*; bytes in a unit"
+    assert re.search(pattern, said[0]), said
+
+
 def test_other_subsystems_show_neither(program: Program) -> None:
     assert not [line for line in lines(program, "TRACE", "SHM") if "all_reduce" in line]

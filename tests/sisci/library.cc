@@ -79,7 +79,7 @@ Library::Library() : id_(++libraries), settings_path_(text_of("SOFTWARE_SISCI_SE
   auto settings = std::make_shared<Settings>();
   settings_version_ = version_of(settings_path_);
   std::string why;
-  if (!settings_path_.empty() && !read_settings(settings_path_, *settings, why)) {
+  if (!settings_path_.empty() && !read_settings(settings_path_, host_, *settings, why)) {
     throw std::runtime_error(why);
   }
   if (settings->adapters > kMaxAdapters || host_ >= settings->hosts) {
@@ -156,7 +156,7 @@ void Library::read_settings_if_changed() const {
   settings_version_ = version;
   auto settings = std::make_shared<Settings>();
   std::string why;
-  if (!read_settings(settings_path_, *settings, why)) {
+  if (!read_settings(settings_path_, host_, *settings, why)) {
     std::fprintf(stderr, "software SISCI: %s\n", why.c_str());
     return;
   }

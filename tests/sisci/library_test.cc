@@ -667,6 +667,27 @@ TEST(SoftwareSisciSettings, NonsenseIsAnError) {
   EXPECT_EQ(error, SCI_ERR_NOT_INITIALIZED);
 }
 
+TEST(SoftwareSisciSettings, ALineMayCountForOneHostAlone) {
+  const auto opened = [](const char* settings) {
+    const SoftwareFabric fabric(settings);  // this process is on host 0
+    sci_error_t error = SCI_ERR_OK;
+    SCIInitialize(0, &error);
+    if (error != SCI_ERR_OK) return error;
+    sci_desc_t sd = nullptr;
+    SCIOpen(&sd, 0, &error);
+    if (error == SCI_ERR_OK) {
+      sci_error_t closed = SCI_ERR_OK;
+      SCIClose(sd, 0, &closed);
+    }
+    SCITerminate();
+    return error;
+  };
+  EXPECT_EQ(opened("at_host 0 driver no\n"), SCI_ERR_NOT_AVAILABLE);
+  EXPECT_EQ(opened("at_host 1 driver no\n"), SCI_ERR_OK);
+  EXPECT_EQ(opened("at_host 1 driver perhaps\n"), SCI_ERR_SYSTEM);
+  EXPECT_EQ(opened("at_host 1\n"), SCI_ERR_SYSTEM);
+}
+
 TEST(SoftwareSisciSettings, ADriverMayBeAbsent) {
   const SoftwareFabric fabric("driver no\n");
   sci_error_t error = SCI_ERR_OK;

@@ -126,16 +126,21 @@ unsigned Settings::node_id(unsigned host, unsigned adapter) const {
   return 4 * (host + 1) + 256 * adapter;
 }
 
-bool read_settings(const std::string& path, Settings& settings, std::string& why) {
+bool read_settings(const std::string& path, unsigned host, Settings& settings, std::string& why) {
   std::ifstream file(path);
   std::string text;
   for (int number = 1; std::getline(file, text); ++number) {
     Line line(text.substr(0, text.find('#')));
     std::string key;
     if (!(line >> key)) continue;
+    Settings of_another_host;
+    Settings* read = &settings;
+    if (unsigned only = 0; key == "at_host" && line >> only >> key && only != host) {
+      read = &of_another_host;
+    }
     const auto found = readers().find(key);
     std::string rest;
-    if (found == readers().end() || !found->second(line, settings) || line >> rest) {
+    if (found == readers().end() || !found->second(line, *read) || line >> rest) {
       why = path + ":" + std::to_string(number) + ": " + text;
       return false;
     }

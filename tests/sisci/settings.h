@@ -1,4 +1,5 @@
-// The settings file of the software library: lines `key value...`; '#' starts a comment.
+// The settings file of the software library: lines `key value...`; '#' starts a comment. A line
+// `at_host N key value...` counts for the processes of host N alone.
 //
 // It is read again when it changes, so a link can go down and come up while programs run. Without a
 // file everything works and nothing is limited.
@@ -78,7 +79,8 @@ struct Settings {
   }
 };
 
+/// @param host that the process is on
 /// @return false, with the reason in `why`, when a line makes no sense
-bool read_settings(const std::string& path, Settings& settings, std::string& why);
+bool read_settings(const std::string& path, unsigned host, Settings& settings, std::string& why);
 
 }  // namespace software_sisci

@@ -17,9 +17,9 @@ Try every path of this machine that collectives need, and name the cause of what
 
 Shared memory (its size and permissions, memory between two processes, kernel-assisted copies),
 loopback and each network interface, RDMA adapters, adapters of PCIe bridges, each GPU with the
-host, and each pair of GPUs: peer access, copies both ways, kernels that are resident on both and
-exchange flags and data, and the way through the host. Data is moved and compared; bandwidths are
-held against what the link should give.
+host, and each pair of GPUs: peer access, copies in both directions, kernels resident on both GPUs
+that exchange flags and data, and the path through the host. Data is moved and compared; bandwidths
+are held against what the link should give.
 
 A check passes, fails, or is degraded: it works, but slower than it could. What is not there is
 skipped; what cannot be tried, crashes or hangs has failed.

@@ -28,7 +28,7 @@ Examples:
   ropewalk nccl-graph cluster.json --nic-rate h0.nic2=4.1
       a NIC that was measured at 4.1 GB/s takes a smaller share
   ropewalk nccl-graph dgx-a100 --one-rail
-      for networks that join only NICs with the same place on their hosts
+      for networks that join only NICs with the same number on their hosts
 
 Exit status: 0, or 2 when the machine has no NICs that its GPUs reach.
 """
@@ -66,7 +66,7 @@ ChannelsOption = Annotated[
     int, typer.Option("--channels", help="Channels; 0 for as many as NICs need.")
 ]
 RailOption = Annotated[
-    bool, typer.Option("--one-rail", help="NICs meet only those with the same place.")
+    bool, typer.Option("--one-rail", help="NICs meet only those with the same number.")
 ]
 
 

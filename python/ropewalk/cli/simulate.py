@@ -17,7 +17,7 @@ HELP = """
 Play a plan or a schedule on a described machine: time, and how busy each link is.
 
 FILE is a plan's JSON (`ropewalk plan --json`) or a schedule's text form; - is standard input. A
-plan names its links itself; a schedule needs --topology, and its messages take the ways that a
+plan names its links itself; a schedule needs --topology, and its messages take the paths that a
 library without a plan would take. Simulation is at the level of flows: links limit, processors do
 not.
 

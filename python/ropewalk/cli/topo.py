@@ -66,7 +66,7 @@ def topo(
         int, typer.Option("--hosts", help="So many copies of the machine, NICs joined.")
     ] = 1,
     rails: Annotated[
-        bool, typer.Option("--rails", help="With --hosts: a network for each NIC place.")
+        bool, typer.Option("--rails", help="With --hosts: a network for each NIC number of a host.")
     ] = False,
     output: Annotated[
         Optional[Path], typer.Option("-o", "--output", help="Write to this file.")

@@ -222,7 +222,7 @@ void destroy(ncclComm_t comm) {
   if (comm->core->comm != nullptr) comm->core->comm->finalize();
 }
 
-// Ends all that is under way, here and on the other ranks, which are told.
+// Ends all operations that run, here and on the other ranks, which are told.
 void give_up(Core& core, const char* reason) {
   // A thread that is joining holds the core, and finds this when it is done.
   core.abandoned = true;
@@ -258,7 +258,7 @@ ncclResult_t async_error(ncclComm_t comm) {
     case Core::State::kReady: break;
   }
   if (core.comm == nullptr) return ncclSuccess;
-  // Nothing is under way any more, and what there was is known.
+  // No operation runs any more, and how each ended is known.
   if (core.revoked.load(std::memory_order_acquire)) return ncclSuccess;
   core.comm->look_at_device();
   const bootstrap::FailureState& failure = core.comm->failure();

@@ -44,7 +44,7 @@ struct Target {
 /// The part of a path that writes registered memory of the other end, past the windows. Optional.
 ///
 /// A path states a target in the CPU's memory only where it has seen that to be reached. Between
-/// places (see DeviceCopies) of which one is device memory the sender tries it first: a pattern
+/// locations (see DeviceCopies) of which one is device memory the sender tries it first: a pattern
 /// goes to memory that the receiver names, and the receiver compares. Threads: the path's.
 class DirectWrites {
  public:
@@ -64,18 +64,18 @@ class DirectWrites {
   /// Returns when the other end writes that memory no more, ever.
   virtual void revoke(Registration& registration) = 0;
 
-  // Trials. `places` has the sender's above, the receiver's below. These wait for their copies.
+  // Trials. `locations` has the sender's above, the receiver's below. These wait for their copies.
   /// Memory of this end to which the other end may write a pattern; it holds another.
   /// @return none where that cannot be
-  [[nodiscard]] virtual Target trial_target(std::uint64_t places) = 0;
+  [[nodiscard]] virtual Target trial_target(std::uint64_t locations) = 0;
   /// Writes DeviceCopies' pattern to a trial target of the other end, on an idle queue.
   /// @return why that failed, empty for success
   [[nodiscard]] virtual std::string try_direct(int queue, const Target& target,
-                                               std::uint64_t places) = 0;
+                                               std::uint64_t locations) = 0;
   /// Copies what came to this end's trial target.
-  virtual void fetch_trial(std::uint64_t places, std::span<std::byte> seen) = 0;
+  virtual void fetch_trial(std::uint64_t locations, std::span<std::byte> seen) = 0;
   /// What a trial came to, for the log: why it failed, empty for success.
-  virtual void tried(std::uint64_t places, const std::string& why_not) = 0;
+  virtual void tried(std::uint64_t locations, const std::string& why_not) = 0;
 
  protected:
   ~DirectWrites() = default;
@@ -99,14 +99,15 @@ class DevicePulls {
   virtual std::optional<std::string> offer(const Registration& registration) = 0;
   /// Whether a registration was ended.
   [[nodiscard]] virtual bool ended(std::uint64_t key) const = 0;
-  /// Makes offered memory ready for start_pull() into a place of this end.
+  /// Makes offered memory ready for start_pull() into a location of this end.
   /// @return nothing when that takes longer; else why not, empty for success
-  virtual std::optional<std::string> open(std::uint64_t key, std::uint32_t place) = 0;
-  /// @return the bytes of an open registration; nothing when it is not open for that place
+  virtual std::optional<std::string> open(std::uint64_t key, std::uint32_t location) = 0;
+  /// @return the bytes of an open registration; nothing when it is not open for that location
   [[nodiscard]] virtual std::optional<std::uint64_t> opened(std::uint64_t key,
-                                                            std::uint32_t place) const = 0;
-  /// Verification: copies a pattern into memory of `place`, and from there to the CPU's. Waits.
-  virtual void pull_pattern(std::uint64_t key, std::uint32_t place, std::span<std::byte> seen) = 0;
+                                                            std::uint32_t location) const = 0;
+  /// Verification: copies a pattern into memory of `location`, and from there to the CPU's. Waits.
+  virtual void pull_pattern(std::uint64_t key, std::uint32_t location,
+                            std::span<std::byte> seen) = 0;
 
  protected:
   ~DevicePulls() = default;
@@ -114,12 +115,12 @@ class DevicePulls {
 
 /// The part of a path that moves registered device memory, which the CPU cannot touch. Optional.
 ///
-/// There are three ways for such a message. Staged: a copy from the sender's memory into the bounce
-/// ring of the receiver's window, and one from there. Pulled: by DevicePulls, where they are.
-/// Direct: by DirectWrites, where the path has them.
+/// There are three methods for such a message. Staged: a copy from the sender's memory into the
+/// bounce ring of the receiver's window, and one from there. Pulled: by DevicePulls, where they
+/// are. Direct: by DirectWrites, where the path has them.
 ///
-/// A *place* names a kind of memory at one end: 0 is the CPU's, others are the driver's to choose,
-/// such that what works for one registration of a place works for all.
+/// A *location* says where memory lies at one end: 0 is the CPU's, others are the driver's to
+/// choose, such that what works for one registration at a location works for all.
 ///
 /// Threads: one at a time, and the path's. Nothing waits but what says so, and that not for ever.
 class DeviceCopies {
@@ -132,8 +133,8 @@ class DeviceCopies {
   [[nodiscard]] virtual int queues() const = 0;
   /// @throws Error kInvalidArgument when it is no registration of device memory of this driver, or
   ///         `data` and `bytes` are not within it
-  [[nodiscard]] virtual std::uint32_t place(const Registration& registration, const void* data,
-                                            std::size_t bytes) const = 0;
+  [[nodiscard]] virtual std::uint32_t location(const Registration& registration, const void* data,
+                                               std::size_t bytes) const = 0;
 
   /// Start a copy of at most a piece of the bounce ring on an idle queue: from this end's device
   /// memory into the other end's window, and from this end's window into its device memory. When
@@ -149,13 +150,15 @@ class DeviceCopies {
   [[nodiscard]] virtual DevicePulls* pulls() { return nullptr; }
 
   // Verification. These wait for their copies.
-  /// A random pattern, and memory of the place of `like` that holds it.
+  /// A random pattern, and memory of the location of `like` that holds it.
   [[nodiscard]] virtual std::span<const std::byte> pattern() const = 0;
   [[nodiscard]] virtual const Registration& pattern_memory(const Registration& like) = 0;
   /// Writes the pattern from `pattern_memory` into the other end's window.
   virtual void write_pattern(const Registration& pattern_memory, std::size_t offset) = 0;
-  /// Copies a pattern from this end's window into memory of `place`, and from there to the CPU's.
-  virtual void read_pattern(std::size_t offset, std::uint32_t place, std::span<std::byte> seen) = 0;
+  /// Copies a pattern from this end's window into memory of `location`, and from there to the
+  /// CPU's.
+  virtual void read_pattern(std::size_t offset, std::uint32_t location,
+                            std::span<std::byte> seen) = 0;
   /// Copies device memory to the CPU's, for checksums.
   virtual void fetch(void* destination, const void* source, const Registration& registration,
                      std::size_t bytes) = 0;
@@ -220,9 +223,9 @@ struct WindowSizes {
 };
 
 /// Waits for the other ends of paths.
-class Door {
+class Acceptor {
  public:
-  virtual ~Door() = default;
+  virtual ~Acceptor() = default;
   [[nodiscard]] virtual const Handle& handle() const = 0;
   /// @return nullptr when nobody is there; otherwise a path that is ready
   [[nodiscard]] virtual std::unique_ptr<Path> accept() = 0;
@@ -233,11 +236,13 @@ class Driver {
   virtual ~Driver() = default;
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual int num_devices() const = 0;
+  /// As Transport::why_no_devices().
+  [[nodiscard]] virtual std::string why_no_devices() const { return {}; }
   /// Without what the engine decides (requests in flight, grouped receives, message sizes).
   [[nodiscard]] virtual DeviceProperties properties(int device) const = 0;
   virtual std::unique_ptr<Registration> register_memory(int device, void* data, std::size_t bytes,
                                                         MemoryKind kind) = 0;
-  [[nodiscard]] virtual std::unique_ptr<Door> open_door(int device, WindowSizes sizes) = 0;
+  [[nodiscard]] virtual std::unique_ptr<Acceptor> open_acceptor(int device, WindowSizes sizes) = 0;
   /// Never waits for the other end; the path becomes ready later.
   /// @throws Error kInvalidArgument when this is no handle of this driver; kPeerLost
   [[nodiscard]] virtual std::unique_ptr<Path> connect(int device, const Handle& handle,

@@ -15,17 +15,18 @@ constexpr std::size_t kDefaultPullBytes = 16 << 10;
 
 class WindowListener final : public Listener {
  public:
-  WindowListener(std::unique_ptr<Door> door, Driver& driver, int device, const Options& options)
-      : door_(std::move(door)), driver_(driver), device_(device), options_(options) {}
-  [[nodiscard]] const Handle& handle() const override { return door_->handle(); }
+  WindowListener(std::unique_ptr<Acceptor> acceptor, Driver& driver, int device,
+                 const Options& options)
+      : acceptor_(std::move(acceptor)), driver_(driver), device_(device), options_(options) {}
+  [[nodiscard]] const Handle& handle() const override { return acceptor_->handle(); }
   std::unique_ptr<ReceiveConnection> accept() override {
-    std::unique_ptr<Path> path = door_->accept();
+    std::unique_ptr<Path> path = acceptor_->accept();
     if (!path) return nullptr;
     return std::make_unique<WindowReceiver>(std::move(path), driver_, device_, options_);
   }
 
  private:
-  std::unique_ptr<Door> door_;
+  std::unique_ptr<Acceptor> acceptor_;
   Driver& driver_;
   const int device_;
   const Options options_;
@@ -59,6 +60,7 @@ class Window final : public Transport {
 
   [[nodiscard]] std::string name() const override { return driver_->name(); }
   [[nodiscard]] int num_devices() const override { return driver_->num_devices(); }
+  [[nodiscard]] std::string why_no_devices() const override { return driver_->why_no_devices(); }
 
   [[nodiscard]] DeviceProperties properties(int device) const override {
     check(device);
@@ -72,8 +74,8 @@ class Window final : public Transport {
   std::unique_ptr<Listener> listen(int device) override {
     check(device);
     return std::make_unique<WindowListener>(
-        driver_->open_door(device, {kReceiverWindowBytes, kSenderWindowBytes}), *driver_, device,
-        options_);
+        driver_->open_acceptor(device, {kReceiverWindowBytes, kSenderWindowBytes}), *driver_,
+        device, options_);
   }
 
   std::unique_ptr<Connector> connect(int device, const Handle& handle) override {

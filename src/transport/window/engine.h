@@ -37,11 +37,12 @@
 //
 // Verified connections (setting VERIFY). Before its first message the sender moves a random pattern
 // through everything that it will use (mailbox, bounce ring, pull), and the receiver compares. A
-// way that fails is not used, and the log says why; when none is left, the connection fails by
-// name. The sender closes the exchange by OPEN, from which on both ends' ready() is true. Device
-// memory's ways are tried when they are first asked for, once for each pair of places. VERIFY=all
-// adds a checksum to every message. (That of a pulled message is made at once in send(), which then
-// takes as long as reading it.)
+// method that fails is not used, and the log says why; when none is left, the connection fails by
+// name, as it does where the two ends have different values of VERIFY. The sender closes the
+// exchange by OPEN, from which on both ends' ready() is true. Device memory's methods are tried
+// when they are first asked for, once for each pair of locations. VERIFY=all adds a checksum to
+// every message. (That of a pulled message is made at once in send(), which then takes as long as
+// reading it.)
 //
 // A request that is destroyed unfinished breaks the connection.
 #pragma once

@@ -164,22 +164,23 @@ class BadDriver final : public Driver {
                                                 MemoryKind kind) override {
     return inner_->register_memory(device, data, bytes, kind);
   }
-  std::unique_ptr<Door> open_door(int device, WindowSizes sizes) override {
-    class BadDoor final : public Door {
+  std::unique_ptr<Acceptor> open_acceptor(int device, WindowSizes sizes) override {
+    class BadAcceptor final : public Acceptor {
      public:
-      BadDoor(std::unique_ptr<Door> door, Mischief& bad) : door_(std::move(door)), bad_(bad) {}
-      [[nodiscard]] const Handle& handle() const override { return door_->handle(); }
+      BadAcceptor(std::unique_ptr<Acceptor> acceptor, Mischief& bad)
+          : acceptor_(std::move(acceptor)), bad_(bad) {}
+      [[nodiscard]] const Handle& handle() const override { return acceptor_->handle(); }
       std::unique_ptr<Path> accept() override {
-        auto path = door_->accept();
+        auto path = acceptor_->accept();
         if (!path) return nullptr;
         return std::make_unique<BadPath>(std::move(path), bad_);
       }
 
      private:
-      std::unique_ptr<Door> door_;
+      std::unique_ptr<Acceptor> acceptor_;
       Mischief& bad_;
     };
-    return std::make_unique<BadDoor>(inner_->open_door(device, sizes), mischief_);
+    return std::make_unique<BadAcceptor>(inner_->open_acceptor(device, sizes), mischief_);
   }
   std::unique_ptr<Path> connect(int device, const Handle& handle, WindowSizes sizes) override {
     return std::make_unique<BadPath>(inner_->connect(device, handle, sizes), mischief_);
@@ -192,13 +193,21 @@ class BadDriver final : public Driver {
 
 class Engine : public testing::Test {
  protected:
-  void open(std::initializer_list<std::pair<const char*, const char*>> settings = {}) {
+  using Settings = std::initializer_list<std::pair<const char*, const char*>>;
+  std::unique_ptr<Transport> made(Settings settings) {
     Config config;
     for (const auto& [name, value] : settings) config.set(name, value, "test");
-    transport_ =
-        make_transport(std::make_unique<BadDriver>(make_shm_driver(config), mischief_), config);
+    return make_transport(std::make_unique<BadDriver>(make_shm_driver(config), mischief_), config);
+  }
+  void open(Settings settings = {}) { open(settings, settings); }
+  void open(Settings senders, Settings receivers) {
+    sender_.reset();
+    receiver_.reset();
+    listener_.reset();
+    transport_ = made(receivers);
+    senders_transport_ = made(senders);
     listener_ = transport_->listen(0);
-    const auto connector = transport_->connect(0, listener_->handle());
+    const auto connector = senders_transport_->connect(0, listener_->handle());
     sender_ = connector->poll();
     const Clock::time_point deadline = Clock::now() + kPatience;
     while (!(receiver_ = listener_->accept())) {
@@ -233,6 +242,7 @@ class Engine : public testing::Test {
 
   Mischief mischief_;
   std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Transport> senders_transport_;
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<SendConnection> sender_;
   std::unique_ptr<ReceiveConnection> receiver_;
@@ -326,6 +336,47 @@ TEST_F(Engine, WithoutVerificationNothingIsFound) {
   EXPECT_FALSE(exchange(kLarge));  // this is what the setting gives up
 }
 
+// What one end trusts unseen, the other may have found to be broken: no message goes.
+TEST_F(Engine, EndsThatVerifyDifferentlyAreToldByTheSetting) {
+  const std::array<const char*, 3> levels = {"off", "connect", "all"};
+  for (const char* sending : levels) {
+    for (const char* receiving : levels) {
+      SCOPED_TRACE(fmt::format("{} to {}", sending, receiving));
+      open({{"VERIFY", sending}}, {{"VERIFY", receiving}});
+      std::vector<std::string> said(2);
+      const auto turn = [](auto& end, std::string& words) {
+        try {
+          return !words.empty() || end->ready();
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), Errc::kInvalidUsage);
+          words = error.what();
+          return true;
+        }
+      };
+      const Clock::time_point deadline = Clock::now() + kPatience;
+      for (bool sender = false, receiver = false; !sender || !receiver;) {
+        ASSERT_LT(Clock::now(), deadline);
+        receiver = turn(receiver_, said[1]);
+        sender = turn(sender_, said[0]);
+      }
+      if (std::string_view(sending) == receiving) {
+        EXPECT_EQ(said[0] + said[1], "");
+        continue;
+      }
+      EXPECT_NE(said[0].find(fmt::format("setting VERIFY differs: this end has {}, the receiving "
+                                         "end {}",
+                                         sending, receiving)),
+                std::string::npos)
+          << said[0];
+      EXPECT_NE(said[1].find(fmt::format("setting VERIFY differs: this end has {}, the sending end "
+                                         "{}",
+                                         receiving, sending)),
+                std::string::npos)
+          << said[1];
+    }
+  }
+}
+
 TEST_F(Engine, CopyQueuesMayBeSlowAndMany) {
   for (const char* single_copy : {"auto", "off"}) {
     mischief_ = Mischief();
@@ -387,8 +438,9 @@ TEST_F(Engine, PiecesThatAreNotInTheRingOrTheMessageAreRefused) {
        [](Entry& entry) { entry.payload[2] = 9 * kBounceBytes - 64; }},
       {"the end of all positions", 0, [](Entry& entry) { entry.payload[2] = ~std::uint64_t{0}; }},
       {"a byte beyond the message", 1, [](Entry& entry) { ++entry.payload[0]; }},
-      {"a place behind the message", 0, [](Entry& entry) { entry.payload[0] = entry.bytes + 1; }},
-      {"a place that wraps around", 0,
+      {"a location behind the message", 0,
+       [](Entry& entry) { entry.payload[0] = entry.bytes + 1; }},
+      {"a location that wraps around", 0,
        [](Entry& entry) { entry.payload[0] = ~std::uint64_t{0} - 100; }},
       {"more than is left of the message", 1,
        [](Entry& entry) {
@@ -515,15 +567,15 @@ TEST(ShmListener, StrangersDisturbNobody) {
   Config config;
   const auto transport = make_shm_transport(config);
   const auto listener = transport->listen(0);
-  const MeetingPlace place = *decode_meeting_place(listener->handle());
+  const MeetingPlace location = *decode_meeting_place(listener->handle());
   std::vector<FileDescriptor> strangers;
   const SharedMemory window = SharedMemory::create(4096, ShmBacking::kAuto);
   for (int i = 0; i < 30; ++i) {
-    strangers.push_back(call(place));
+    strangers.push_back(call(location));
     if (i % 3 == 1) send_greeting(strangers.back().get(), make_greeting({}, {}), window.fd());
     // The right secret with a window that is too small is refused as well.
     if (i % 3 == 2) {
-      send_greeting(strangers.back().get(), make_greeting(place.secret, {}), window.fd());
+      send_greeting(strangers.back().get(), make_greeting(location.secret, {}), window.fd());
     }
   }
   const auto connector = transport->connect(0, listener->handle());

@@ -1,4 +1,4 @@
-// Handles of window drivers: a magic that says which driver's, and where its door is.
+// Handles of window drivers: a magic that says which driver's, and where its acceptor is.
 #pragma once
 
 #include <array>
@@ -15,13 +15,13 @@ namespace ropewalk::transport::window {
 template <typename Place, std::size_t kMagicBytes>
 struct HandleOf {
   std::array<char, kMagicBytes> magic;
-  Place place;
+  Place location;
   static_assert(std::is_trivially_copyable_v<Place> && kMagicBytes + sizeof(Place) <= kHandleBytes);
 };
 
 template <typename Place, std::size_t kMagicBytes>
-Handle encode_handle(const std::array<char, kMagicBytes>& magic, const Place& place) {
-  const HandleOf<Place, kMagicBytes> layout{magic, place};
+Handle encode_handle(const std::array<char, kMagicBytes>& magic, const Place& location) {
+  const HandleOf<Place, kMagicBytes> layout{magic, location};
   Handle handle{};
   std::memcpy(handle.data(), &layout, sizeof layout);
   return handle;
@@ -34,7 +34,7 @@ std::optional<Place> decode_handle(const std::array<char, kMagicBytes>& magic,
   HandleOf<Place, kMagicBytes> layout{};
   std::memcpy(&layout, handle.data(), sizeof layout);
   if (layout.magic != magic) return std::nullopt;
-  return layout.place;
+  return layout.location;
 }
 
 }  // namespace ropewalk::transport::window

@@ -40,9 +40,10 @@ inline constexpr std::size_t kSenderWindowBytes = kBounceOffset;
 inline constexpr std::size_t kReceiverWindowBytes = kBounceOffset + kBounceBytes;
 
 enum class Command : std::uint32_t {
-  kVerify = 1,     ///< sender: payload = {check, pattern's address, its checksum, a random word}
-  kReady,          ///< receiver: payload = {may pull, may bounce, 0, the random word}
-  kRecvRequested,  ///< receiver: id, tag, bytes = room; payload = {place, target of direct writes}
+  kVerify = 1,     ///< sender: payload = {VERIFY, pattern's address, its checksum, a random word}
+  kReady,          ///< receiver: payload = {may pull, may bounce, VERIFY, the random word}
+  kRecvRequested,  ///< receiver: id, tag, bytes = room; payload = {location, target of direct
+                   ///< writes}
   kSendInline,     ///< sender: id, bytes; payload = the message
   kSendPiece,      ///< sender: id, bytes of all, tag = skipped bytes of the ring before it;
                    ///< payload = {offset, bytes, position, checksum}
@@ -51,11 +52,11 @@ enum class Command : std::uint32_t {
   kTooLong,        ///< sender: id, bytes; the message does not fit
   kSendDirect,     ///< sender: id, bytes, which are in the target; payload = {0, 0, 0, checksum}
   kOpen,           ///< sender: it has accepted READY
-  kOffer,   ///< sender: id = places (its own above), bytes of a pattern or 0. To pull: payload
+  kOffer,   ///< sender: id = locations (its own above), bytes of a pattern or 0. To pull: payload
             ///< = {key, pattern's key, 0, checksum}. To stage: tag = skipped before the
             ///< pattern in the ring, payload = {0, 0, position, checksum}
   kAnswer,  ///< receiver: id as in the offer; payload = {key, yes or no}
-  kTry,     ///< sender: id = places, between which it would write directly
+  kTry,     ///< sender: id = locations, between which it would write directly
   kTarget,  ///< receiver: id as in TRY; payload = {0, target of the pattern}
   kTried,   ///< sender: id, bytes of the pattern; payload = {kWriting, 0, 0, checksum}; is answered
 };

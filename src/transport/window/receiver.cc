@@ -73,7 +73,7 @@ std::unique_ptr<Request> WindowReceiver::receive(std::span<const ReceiveBuffer> 
     return nullptr;
   }
   for (const ReceiveBuffer& buffer : buffers)
-    (void)place_of(buffer);  // throws before any is posted
+    (void)location_of(buffer);  // throws before any is posted
   return std::make_unique<ReceiveRequest<WindowReceiver>>(*this, buffers);
 }
 
@@ -83,14 +83,14 @@ std::unique_ptr<Request> WindowReceiver::flush(std::span<const ReceiveBuffer> bu
 
 void WindowReceiver::post(Posted& posted) {
   posted.id = next_id_++;
-  posted.place = place_of(posted.buffer);
+  posted.location = location_of(posted.buffer);
   posted_.push_back(&posted);
   Entry entry;
   entry.command = Command::kRecvRequested;
   entry.tag = posted.buffer.tag;
   entry.id = posted.id;
   entry.bytes = posted.buffer.bytes;
-  entry.payload[0] = posted.place;
+  entry.payload[0] = posted.location;
   state_target(posted, entry);
   mailbox_.write(entry);
 }
@@ -183,19 +183,19 @@ void WindowReceiver::on_entry(const Entry& entry) {
     case Command::kSendDirect: return on_direct(entry, *posted);
     case Command::kSendPull:
       if (posted->started || entry.bytes == 0) break;
-      if (posted->place == 0 && !mailbox_.path().capabilities().pull) break;
-      if ((entry.payload[1] != 0) != (posted->place != 0)) break;
-      if (posted->place != 0) {
+      if (posted->location == 0 && !mailbox_.path().capabilities().pull) break;
+      if ((entry.payload[1] != 0) != (posted->location != 0)) break;
+      if (posted->location != 0) {
         if (device_pulling() == nullptr) break;
         const std::optional<std::uint64_t> room =
-            device_pulling()->opened(entry.payload[1], posted->place);
+            device_pulling()->opened(entry.payload[1], posted->location);
         if (!room || entry.payload[0] > *room || entry.bytes > *room - entry.payload[0]) break;
       }
       posted->started = true;
       posted->source = entry.payload[0];
       posted->key = entry.payload[1];
       posted->checksum = entry.payload[3];
-      (posted->place != 0 ? device_pulls_ : pulls_).push_back(posted);
+      (posted->location != 0 ? device_pulls_ : pulls_).push_back(posted);
       return;
     case Command::kVerify:
     case Command::kReady:
@@ -214,7 +214,7 @@ void WindowReceiver::on_entry(const Entry& entry) {
 
 void WindowReceiver::on_inline(const Entry& entry, Posted& posted) {
   const bool checked = entry.tag != 0;
-  if (posted.started || (posted.place != 0 && entry.bytes > 0) ||
+  if (posted.started || (posted.location != 0 && entry.bytes > 0) ||
       entry.bytes > kInlineBytes - (checked ? sizeof(std::uint64_t) : 0)) {
     return senseless();
   }
@@ -227,20 +227,20 @@ void WindowReceiver::on_inline(const Entry& entry, Posted& posted) {
 
 void WindowReceiver::on_piece(const Entry& entry, Posted& posted) {
   const auto [offset, bytes, position, sum] = entry.payload;
-  const auto place = static_cast<std::size_t>(position % kBounceBytes);
-  if (bytes == 0 || bytes > kBouncePieceBytes || place + bytes > kBounceBytes ||
+  const auto location = static_cast<std::size_t>(position % kBounceBytes);
+  if (bytes == 0 || bytes > kBouncePieceBytes || location + bytes > kBounceBytes ||
       offset > entry.bytes || bytes > entry.bytes - offset ||
       bytes > entry.bytes - posted.arrived) {
     return senseless();
   }
   posted.started = true;
   const RingRange range{position - entry.tag, position + (bytes + 63) / 64 * 64};
-  if (posted.place != 0) {
-    staged_.push_back({&posted, offset, bytes, place, range, sum});
+  if (posted.location != 0) {
+    staged_.push_back({&posted, offset, bytes, location, range, sum});
     return;
   }
   auto* destination = static_cast<std::byte*>(posted.buffer.data) + offset;
-  const std::byte* const staged = mailbox_.path().window() + kBounceOffset + place;
+  const std::byte* const staged = mailbox_.path().window() + kBounceOffset + location;
   if (posted.buffer.bytes <= kMostInOrder) {
     copy_in_order(destination, staged, bytes);
   } else {
@@ -311,7 +311,7 @@ void WindowReceiver::finish_pull(Posted& posted) {
 std::uint64_t WindowReceiver::sum_of(const Posted& posted, std::size_t offset,
                                      std::size_t bytes) const {
   const std::byte* data = static_cast<const std::byte*>(posted.buffer.data) + offset;
-  if (posted.place == 0) return host_checksum(data, bytes);
+  if (posted.location == 0) return host_checksum(data, bytes);
   return device_checksum(*mailbox_.path().device_copies(), data, *posted.buffer.registration,
                          bytes);
 }
@@ -364,6 +364,13 @@ void WindowReceiver::pull_pieces() {
 void WindowReceiver::on_verify(const Entry& entry) {
   if (verify_.command == Command::kVerify) return senseless();
   verify_ = entry;
+  if (const auto theirs = static_cast<Verify>(entry.payload[0]); theirs != options_.level()) {
+    tell_ready(false, false);  // it names the setting, too
+    mailbox_.fail(Errc::kInvalidUsage,
+                  fmt::format("setting VERIFY differs: this end has {}, the sending end {}",
+                              name(options_.level()), name(theirs)));
+    return;
+  }
   verifying_ = true;
   Path& path = mailbox_.path();
   if (entry.payload[0] != 0) {
@@ -427,9 +434,14 @@ void WindowReceiver::answer_verify() {
   } else if (!may_pull) {
     log::info(log::kNet, "{}: single copy not used: {}", driver_.name(), why);
   }
+  tell_ready(may_pull, may_bounce);
+}
+
+void WindowReceiver::tell_ready(bool may_pull, bool may_bounce) {
   Entry entry;
   entry.command = Command::kReady;
-  entry.payload = {may_pull ? 1U : 0U, may_bounce ? 1U : 0U, 0, verify_.payload[3]};
+  entry.payload = {may_pull ? 1U : 0U, may_bounce ? 1U : 0U,
+                   static_cast<std::uint64_t>(options_.level()), verify_.payload[3]};
   mailbox_.write(entry);
 }
 

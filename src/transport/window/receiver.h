@@ -43,8 +43,8 @@ class WindowReceiver final : public ReceiveConnection {
     std::size_t arrived = 0;  // of them, by pieces or pulls
     bool started = false;     // the message's size is known
     bool finished = false;
-    bool target = false;      // the sender may write it directly
-    std::uint32_t place = 0;  // of the buffer
+    bool target = false;         // the sender may write it directly
+    std::uint32_t location = 0;  // of the buffer
     // Of a message that is pulled.
     std::uint64_t source = 0;
     std::uint64_t key = 0;  // of the sender's registration; 0: the CPU's memory
@@ -66,7 +66,7 @@ class WindowReceiver final : public ReceiveConnection {
     Posted* posted = nullptr;
     std::size_t offset = 0;  // in the message
     std::size_t bytes = 0;
-    std::size_t place = 0;  // in the ring
+    std::size_t location = 0;  // in the ring
     RingRange range;
     std::uint64_t checksum = 0;
   };
@@ -83,6 +83,7 @@ class WindowReceiver final : public ReceiveConnection {
   void on_entry(const Entry& entry);
   void on_verify(const Entry& entry);
   void answer_verify();
+  void tell_ready(bool may_pull, bool may_bounce);
   void on_inline(const Entry& entry, Posted& posted);
   void on_piece(const Entry& entry, Posted& posted);
   void pull_pieces();
@@ -106,7 +107,7 @@ class WindowReceiver final : public ReceiveConnection {
                                      std::size_t bytes) const;
 
   // receiver_device.cc
-  [[nodiscard]] std::uint32_t place_of(const ReceiveBuffer& buffer) const;
+  [[nodiscard]] std::uint32_t location_of(const ReceiveBuffer& buffer) const;
   [[nodiscard]] DevicePulls* device_pulling() const;
   void copy_device_pieces();
   void advance_device_queues();
@@ -145,7 +146,7 @@ class WindowReceiver final : public ReceiveConnection {
   std::deque<StagedPiece> staged_;
   std::vector<DeviceCopy> device_queues_;
   std::optional<Entry> offer_;                          // not answered
-  std::map<std::uint64_t, std::string> pull_verdicts_;  // by places: what a pattern showed
+  std::map<std::uint64_t, std::string> pull_verdicts_;  // by locations: what a pattern showed
   std::string pull_failure_;                            // the last
 };
 

@@ -13,13 +13,13 @@
 
 namespace ropewalk::transport::window {
 
-std::uint32_t WindowReceiver::place_of(const ReceiveBuffer& buffer) const {
+std::uint32_t WindowReceiver::location_of(const ReceiveBuffer& buffer) const {
   if (buffer.registration == nullptr || buffer.registration->kind() == MemoryKind::kHost) return 0;
   const DeviceCopies* device = mailbox_.path().device_copies();
   if (device == nullptr) {
     throw Error(Errc::kInvalidArgument, "{}", "this connection moves no device memory");
   }
-  return device->place(*buffer.registration, buffer.data, buffer.bytes);
+  return device->location(*buffer.registration, buffer.data, buffer.bytes);
 }
 
 DevicePulls* WindowReceiver::device_pulling() const {
@@ -81,7 +81,7 @@ bool WindowReceiver::start_device_copy(std::size_t queue) {
     Posted& posted = *piece.posted;
     device.start_read(static_cast<int>(queue),
                       static_cast<std::byte*>(posted.buffer.data) + piece.offset,
-                      *posted.buffer.registration, kBounceOffset + piece.place, piece.bytes);
+                      *posted.buffer.registration, kBounceOffset + piece.location, piece.bytes);
     copy.posted = &posted;
     copy.bytes = piece.bytes;
     copy.staged = piece;
@@ -142,20 +142,20 @@ void WindowReceiver::answer(const Entry& offer, bool yes) {
 void WindowReceiver::answer_pull() {
   const Entry offer = *offer_;
   DevicePulls& device = *device_pulling();
-  const auto place = static_cast<std::uint32_t>(offer.id);
-  const std::optional<std::string> opened = device.open(offer.payload[0], place);
+  const auto location = static_cast<std::uint32_t>(offer.id);
+  const std::optional<std::string> opened = device.open(offer.payload[0], location);
   if (!opened) return;
   if (offer.bytes > 0) {
-    const std::optional<std::string> pattern = device.open(offer.payload[1], place);
+    const std::optional<std::string> pattern = device.open(offer.payload[1], location);
     if (!pattern) return;
     pull_verdicts_[offer.id] =
         !pattern->empty() ? *pattern : try_pattern(offer, [&](std::span<std::byte> seen) {
-          device.pull_pattern(offer.payload[1], place, seen);
+          device.pull_pattern(offer.payload[1], location, seen);
         });
   }
   offer_.reset();
   std::string failure = *opened;
-  // What a pattern has shown holds for all memory of these places.
+  // What a pattern has shown holds for all memory of these locations.
   const auto verdict = pull_verdicts_.find(offer.id);
   if (failure.empty() && verdict != pull_verdicts_.end()) failure = verdict->second;
   if (!failure.empty()) {
@@ -170,10 +170,10 @@ void WindowReceiver::answer_stage(const Entry& offer) {
   const auto in_ring = static_cast<std::size_t>(position % kBounceBytes);
   if (offer.bytes == 0 || in_ring + offer.bytes > kBounceBytes) return senseless();
   const std::size_t offset = kBounceOffset + in_ring;
-  const auto place = static_cast<std::uint32_t>(offer.id);
+  const auto location = static_cast<std::uint32_t>(offer.id);
   const std::string failure = try_pattern(offer, [&](std::span<std::byte> seen) {
-    if (place != 0) {
-      mailbox_.path().device_copies()->read_pattern(offset, place, seen);
+    if (location != 0) {
+      mailbox_.path().device_copies()->read_pattern(offset, location, seen);
     } else {
       std::memcpy(seen.data(), mailbox_.path().window() + offset, seen.size());
     }

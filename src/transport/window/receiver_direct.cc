@@ -17,7 +17,7 @@ void WindowReceiver::state_target(Posted& posted, Entry& entry) {
   DirectWrites* const direct = mailbox_.path().direct_writes();
   const ReceiveBuffer& buffer = posted.buffer;
   if (direct == nullptr || buffer.registration == nullptr || buffer.bytes == 0 ||
-      (posted.place == 0 && buffer.bytes < direct->smallest_direct())) {
+      (posted.location == 0 && buffer.bytes < direct->smallest_direct())) {
     return;
   }
   const Target target = direct->target_of(buffer.data, buffer.bytes, *buffer.registration);

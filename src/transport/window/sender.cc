@@ -23,6 +23,15 @@ std::size_t whole_lines(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
+std::string_view name(Verify verify) noexcept {
+  switch (verify) {
+    case Verify::kOff: return "off";
+    case Verify::kConnect: return "connect";
+    case Verify::kAll: return "all";
+  }
+  return "unknown";
+}
+
 class WindowSendRequest final : public Request {
  public:
   WindowSendRequest(WindowSender& sender, const WindowSender::Message& started)
@@ -79,23 +88,23 @@ bool WindowSender::ready() {
 
 std::string WindowSender::describe() const {
   if (state_ != State::kOpen) return "it is being verified";
-  const auto asked = std::count_if(questions_.begin(), questions_.end(),
-                                   [](const Question& question) { return !question.answer; });
+  const auto asked = std::count_if(probes_.begin(), probes_.end(),
+                                   [](const CapabilityProbe& probe) { return !probe.answer; });
   return fmt::format(
       "{} messages under way, {} of them to be pulled and {} with pieces to copy; the receiver "
-      "waits for {} more, {} of them into device memory; {} of {} questions about ways not "
+      "waits for {} more, {} of them into device memory; {} of {} capability probes not "
       "answered",
       active_, pulled_.size(), bouncing_.size(), requested_.size(),
       std::count_if(requested_.begin(), requested_.end(),
-                    [](const Requested& request) { return request.place != 0; }),
-      asked, questions_.size());
+                    [](const Requested& request) { return request.location != 0; }),
+      asked, probes_.size());
 }
 
 std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes, std::uint32_t tag,
                                             Registration* registration) {
   check_buffer(data, bytes, kMaxMessageBytes);
   mailbox_.throw_if_failed();
-  const std::uint32_t place = place_of(registration, data, bytes);
+  const std::uint32_t location = location_of(registration, data, bytes);
   auto match = requested_.end();
   const auto find = [&] {
     if (state_ != State::kOpen) return false;
@@ -109,9 +118,11 @@ std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes,
     if (active_ >= kMaxRequests || !find()) return nullptr;
   }
   const Requested request = *match;
-  const bool device = (place != 0 || request.place != 0) && bytes > 0 && bytes <= request.room;
-  const Way taken = device ? way(request, data, bytes, place, registration) : Way::kUnknown;
-  if (device && taken == Way::kUnknown) {
+  const bool device =
+      (location != 0 || request.location != 0) && bytes > 0 && bytes <= request.room;
+  const Method taken =
+      device ? method(request, data, bytes, location, registration) : Method::kUnknown;
+  if (device && taken == Method::kUnknown) {
     mailbox_.throw_if_failed();
     return nullptr;  // until the receiver has answered how
   }
@@ -134,13 +145,13 @@ std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes,
   message.bytes = bytes;
   message.id = request.id;
   message.registration = registration;
-  message.device = place != 0 ? registration : nullptr;
+  message.device = location != 0 ? registration : nullptr;
   auto started = std::make_unique<WindowSendRequest>(*this, message);
   Message& mine = started->message;
 
   const std::size_t inline_bytes = kInlineBytes - (options_.checksums ? sizeof(std::uint64_t) : 0);
   if (device
-          ? taken == Way::kPulled
+          ? taken == Method::kPulled
           : bytes > inline_bytes && may_pull_ && (bytes >= options_.pull_bytes || !may_bounce_)) {
     entry.command = Command::kSendPull;
     if (device) {
@@ -163,7 +174,7 @@ std::unique_ptr<Request> WindowSender::send(const void* data, std::size_t bytes,
     finish(mine);
     mailbox_.throw_if_failed();
   } else {
-    if (device ? taken == Way::kDirect : may_write(request, data, bytes, registration)) {
+    if (device ? taken == Method::kDirect : may_write(request, data, bytes, registration)) {
       mine.target = request.target;
       start_direct(mine);
       mailbox_.throw_if_failed();
@@ -224,7 +235,8 @@ void WindowSender::join() {
   }
   Entry entry;
   entry.command = Command::kVerify;
-  entry.payload = {options_.verify ? 1U : 0U, path.address_of(pattern_.data(), nullptr),
+  entry.payload = {static_cast<std::uint64_t>(options_.level()),
+                   path.address_of(pattern_.data(), nullptr),
                    checksum(pattern_.data(), kPatternBytes), secret_};
   mailbox_.write(entry);
   state_ = State::kAwaitingReady;
@@ -273,6 +285,12 @@ void WindowSender::on_entry(const Entry& entry) {
 void WindowSender::on_ready(const Entry& entry) {
   if (state_ != State::kAwaitingReady || entry.payload[3] != secret_) {
     mailbox_.fail(Errc::kPeerLost, "the mailbox is corrupted: a random word came back changed");
+    return;
+  }
+  if (const auto theirs = static_cast<Verify>(entry.payload[2]); theirs != options_.level()) {
+    mailbox_.fail(Errc::kInvalidUsage,
+                  fmt::format("setting VERIFY differs: this end has {}, the receiving end {}",
+                              name(options_.level()), name(theirs)));
     return;
   }
   may_pull_ = entry.payload[0] != 0;
@@ -338,14 +356,15 @@ bool WindowSender::start_piece(std::size_t queue) {
   piece.message = &message;
   message.next_offset += piece.bytes;
   if (message.next_offset == message.bytes) bouncing_.pop_front();
-  const std::size_t place = kBounceOffset + static_cast<std::size_t>(piece.position % kBounceBytes);
+  const std::size_t location =
+      kBounceOffset + static_cast<std::size_t>(piece.position % kBounceBytes);
   const std::byte* source = message.data + piece.offset;
   Path& path = mailbox_.path();
   if (device) {
-    path.device_copies()->start_write(static_cast<int>(queue - path_queues_), place, source,
+    path.device_copies()->start_write(static_cast<int>(queue - path_queues_), location, source,
                                       *message.device, piece.bytes);
   } else {
-    path.start_write(static_cast<int>(queue), place, source, piece.bytes);
+    path.start_write(static_cast<int>(queue), location, source, piece.bytes);
   }
   return true;
 }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "transport/transport.h"
@@ -17,11 +18,21 @@
 
 namespace ropewalk::transport::window {
 
+/// The setting VERIFY, in the order of its choices. Both ends of a connection must have the same:
+/// what one end trusts unseen, the other may have found to be broken.
+enum class Verify : std::uint64_t { kOff, kConnect, kAll };
+/// As the setting has it; "unknown" for a value that a peer of another build sent.
+std::string_view name(Verify verify) noexcept;
+
 struct Options {
   bool verify = true;          ///< a pattern when a connection is made
   bool checksums = false;      ///< of every message
   bool require_pull = false;   ///< SINGLE_COPY=on
   std::size_t pull_bytes = 0;  ///< smallest message that is pulled
+
+  [[nodiscard]] Verify level() const noexcept {
+    return checksums ? Verify::kAll : verify ? Verify::kConnect : Verify::kOff;
+  }
 };
 
 class WindowSendRequest;
@@ -59,15 +70,15 @@ class WindowSender final : public SendConnection {
     std::uint32_t tag;
     std::uint64_t id;
     std::uint64_t room;
-    std::uint32_t place;
+    std::uint32_t location;
     Target target;
   };
   // How a message goes that is not from the CPU's memory into the CPU's.
-  enum class Way { kUnknown, kDirect, kPulled, kStaged };
-  // Whether memory can be pulled into a place, or messages staged or written between two.
-  struct Question {
+  enum class Method { kUnknown, kDirect, kPulled, kStaged };
+  // Whether memory can be pulled into a location, or messages staged or written between two.
+  struct CapabilityProbe {
     std::uint64_t key = kStaging;
-    std::uint64_t places = 0;      // this end's, shifted by 32, and the other's
+    std::uint64_t locations = 0;   // this end's, shifted by 32, and the other's
     std::optional<Target> target;  // of a pattern, until that is written
     std::optional<bool> answer;
   };
@@ -104,16 +115,16 @@ class WindowSender final : public SendConnection {
   void set_writing(bool writing);
 
   // sender_device.cc
-  [[nodiscard]] std::uint32_t place_of(const Registration* registration, const void* data,
-                                       std::size_t bytes) const;
-  Way way(const Requested& request, const void* data, std::size_t bytes, std::uint32_t place,
-          const Registration* registration);
-  std::optional<bool> ask(std::uint64_t key, const Registration* source, std::uint64_t places);
-  Question* question(std::uint64_t key, std::uint64_t places);
-  bool offer(Question& question, const Registration* source);
-  bool offer_pull(Question& question, const Registration& source);
-  bool offer_stage(Question& question, const Registration* source);
-  bool offer_direct(Question& question);
+  [[nodiscard]] std::uint32_t location_of(const Registration* registration, const void* data,
+                                          std::size_t bytes) const;
+  Method method(const Requested& request, const void* data, std::size_t bytes,
+                std::uint32_t location, const Registration* registration);
+  std::optional<bool> ask(std::uint64_t key, const Registration* source, std::uint64_t locations);
+  CapabilityProbe* probe(std::uint64_t key, std::uint64_t locations);
+  bool offer(CapabilityProbe& probe, const Registration* source);
+  bool offer_pull(CapabilityProbe& probe, const Registration& source);
+  bool offer_stage(CapabilityProbe& probe, const Registration* source);
+  bool offer_direct(CapabilityProbe& probe);
   void try_direct();
   bool on_answer(const Entry& entry);
   bool on_target(const Entry& entry);
@@ -138,9 +149,9 @@ class WindowSender final : public SendConnection {
   std::deque<Message*> bouncing_;  // with pieces left to start
   std::vector<Piece> queues_;      // the path's, then those for device memory
   std::size_t path_queues_ = 0;
-  std::vector<Question> questions_;
-  bool offering_ = false;               // a question is not answered
-  std::vector<std::uint64_t> checked_;  // places between which a pattern was sent to be pulled
+  std::vector<CapabilityProbe> probes_;
+  bool offering_ = false;               // a probe is not answered
+  std::vector<std::uint64_t> checked_;  // locations between which a pattern was sent to be pulled
 };
 
 }  // namespace ropewalk::transport::window

@@ -43,66 +43,67 @@ std::uint64_t device_checksum(DeviceCopies& device, const void* data,
   });
 }
 
-std::uint32_t WindowSender::place_of(const Registration* registration, const void* data,
-                                     std::size_t bytes) const {
+std::uint32_t WindowSender::location_of(const Registration* registration, const void* data,
+                                        std::size_t bytes) const {
   if (registration == nullptr || registration->kind() == MemoryKind::kHost) return 0;
   const DeviceCopies* device = mailbox_.path().device_copies();
   if (device == nullptr) {
     throw Error(Errc::kInvalidArgument, "{}", "this connection moves no device memory");
   }
-  return device->place(*registration, data, bytes);
+  return device->location(*registration, data, bytes);
 }
 
 // Written directly or pulled where that may be, else staged. Each is asked about when it is needed:
 // so most connections never try the others.
-WindowSender::Way WindowSender::way(const Requested& request, const void* data, std::size_t bytes,
-                                    std::uint32_t place, const Registration* registration) {
+WindowSender::Method WindowSender::method(const Requested& request, const void* data,
+                                          std::size_t bytes, std::uint32_t location,
+                                          const Registration* registration) {
   DeviceCopies* device = mailbox_.path().device_copies();
   if (device == nullptr) {
     mailbox_.fail(Errc::kPeerLost, "the receiver asks for device memory, which this end has not");
-    return Way::kUnknown;
+    return Method::kUnknown;
   }
-  const std::uint64_t places = (std::uint64_t{place} << 32) | request.place;
-  const Registration* const source = place != 0 ? registration : nullptr;
+  const std::uint64_t locations = (std::uint64_t{location} << 32) | request.location;
+  const Registration* const source = location != 0 ? registration : nullptr;
   const Target target = request.target;  // asking may bring more requests
   DirectWrites* direct = mailbox_.path().direct_writes();
   if (direct != nullptr && target.region != 0 && direct->reach(target, data, bytes, registration)) {
-    const std::optional<bool> writes = ask(kWriting, source, places);
-    if (!writes) return Way::kUnknown;
-    if (*writes) return Way::kDirect;
+    const std::optional<bool> writes = ask(kWriting, source, locations);
+    if (!writes) return Method::kUnknown;
+    if (*writes) return Method::kDirect;
   }
-  if (place != 0 && static_cast<std::uint32_t>(places) != 0 && device->pulls() != nullptr) {
-    const std::optional<bool> pulls = ask(device->pulls()->key(*source), source, places);
-    if (!pulls) return Way::kUnknown;
-    if (*pulls) return Way::kPulled;
+  if (location != 0 && static_cast<std::uint32_t>(locations) != 0 && device->pulls() != nullptr) {
+    const std::optional<bool> pulls = ask(device->pulls()->key(*source), source, locations);
+    if (!pulls) return Method::kUnknown;
+    if (*pulls) return Method::kPulled;
   }
-  return ask(kStaging, source, places).value_or(false) ? Way::kStaged : Way::kUnknown;
+  return ask(kStaging, source, locations).value_or(false) ? Method::kStaged : Method::kUnknown;
 }
 
-WindowSender::Question* WindowSender::question(std::uint64_t key, std::uint64_t places) {
-  const auto found = std::find_if(questions_.begin(), questions_.end(), [&](const Question& each) {
-    return each.key == key && each.places == places;
+WindowSender::CapabilityProbe* WindowSender::probe(std::uint64_t key, std::uint64_t locations) {
+  const auto found = std::find_if(probes_.begin(), probes_.end(), [&](const CapabilityProbe& each) {
+    return each.key == key && each.locations == locations;
   });
-  return found == questions_.end() ? nullptr : &*found;
+  return found == probes_.end() ? nullptr : &*found;
 }
 
 // @return nothing when it is not known yet: to be asked again
 std::optional<bool> WindowSender::ask(std::uint64_t key, const Registration* source,
-                                      std::uint64_t places) {
-  const Question* known = question(key, places);
+                                      std::uint64_t locations) {
+  const CapabilityProbe* known = probe(key, locations);
   if (known != nullptr && known->answer) return known->answer;
   progress();
   if (mailbox_.failed()) return std::nullopt;
   try {
-    if (const Question* asked = question(key, places)) return asked->answer;
+    if (const CapabilityProbe* asked = probe(key, locations)) return asked->answer;
     if (offering_) return std::nullopt;
-    Question made{key, places, std::nullopt, std::nullopt};
+    CapabilityProbe made{key, locations, std::nullopt, std::nullopt};
     if (!offer(made, source)) return std::nullopt;
     const DevicePulls* pulls = mailbox_.path().device_copies()->pulls();
-    std::erase_if(questions_, [&](const Question& each) {
+    std::erase_if(probes_, [&](const CapabilityProbe& each) {
       return each.key != kStaging && each.key != kWriting && pulls->ended(each.key);
     });
-    questions_.push_back(made);
+    probes_.push_back(made);
     offering_ = !made.answer;
     return made.answer;
   } catch (const Error& error) {
@@ -112,18 +113,18 @@ std::optional<bool> WindowSender::ask(std::uint64_t key, const Registration* sou
 }
 
 // @return whether it went, or is known by now; otherwise it is not possible just now
-bool WindowSender::offer(Question& question, const Registration* source) {
-  if (question.key == kStaging) return offer_stage(question, source);
-  if (question.key == kWriting) return offer_direct(question);
-  return offer_pull(question, *source);
+bool WindowSender::offer(CapabilityProbe& probe, const Registration* source) {
+  if (probe.key == kStaging) return offer_stage(probe, source);
+  if (probe.key == kWriting) return offer_direct(probe);
+  return offer_pull(probe, *source);
 }
 
-bool WindowSender::offer_pull(Question& question, const Registration& source) {
+bool WindowSender::offer_pull(CapabilityProbe& probe, const Registration& source) {
   DeviceCopies& device = *mailbox_.path().device_copies();
   DevicePulls& pulls = *device.pulls();
   const auto refuse = [&](const std::string& why) {
     log::info(log::kNet, "{}: GPU memory is staged: {}", driver_.name(), why);
-    question.answer = false;
+    probe.answer = false;
     return true;
   };
   const std::optional<std::string> refused = pulls.offer(source);
@@ -131,10 +132,10 @@ bool WindowSender::offer_pull(Question& question, const Registration& source) {
   if (!refused->empty()) return refuse(*refused);
   Entry entry;
   entry.command = Command::kOffer;
-  entry.id = question.places;
-  entry.payload[0] = question.key;
+  entry.id = probe.locations;
+  entry.payload[0] = probe.key;
   if (options_.verify &&
-      std::find(checked_.begin(), checked_.end(), question.places) == checked_.end()) {
+      std::find(checked_.begin(), checked_.end(), probe.locations) == checked_.end()) {
     try {
       const Registration& pattern = device.pattern_memory(source);
       const std::optional<std::string> no_pattern = pulls.offer(pattern);
@@ -147,15 +148,15 @@ bool WindowSender::offer_pull(Question& question, const Registration& source) {
     const std::span<const std::byte> bytes = device.pattern();
     entry.bytes = bytes.size();
     entry.payload[3] = checksum(bytes.data(), bytes.size());
-    checked_.push_back(question.places);
+    checked_.push_back(probe.locations);
   }
   mailbox_.write(entry);
   return true;
 }
 
-bool WindowSender::offer_stage(Question& question, const Registration* source) {
+bool WindowSender::offer_stage(CapabilityProbe& probe, const Registration* source) {
   if (!options_.verify) {
-    question.answer = true;
+    probe.answer = true;
     return true;
   }
   Path& path = mailbox_.path();
@@ -165,10 +166,10 @@ bool WindowSender::offer_stage(Question& question, const Registration* source) {
   if (!take_bounce(bytes.size(), piece)) return false;
   const std::size_t offset =
       kBounceOffset + static_cast<std::size_t>(piece.position % kBounceBytes);
-  if (question.places >> 32 == 0) {
+  if (probe.locations >> 32 == 0) {
     path.put(offset, bytes.data(), bytes.size());
   } else {
-    RW_ASSERT(source != nullptr);  // asked for a GPU's place
+    RW_ASSERT(source != nullptr);  // asked for a GPU's location
     try {
       device.write_pattern(device.pattern_memory(*source), offset);
     } catch (const Error& error) {
@@ -178,7 +179,7 @@ bool WindowSender::offer_stage(Question& question, const Registration* source) {
   }
   Entry entry;
   entry.command = Command::kOffer;
-  entry.id = question.places;
+  entry.id = probe.locations;
   entry.bytes = bytes.size();
   entry.tag = piece.skipped;
   entry.payload[2] = piece.position;
@@ -187,23 +188,24 @@ bool WindowSender::offer_stage(Question& question, const Registration* source) {
   return true;
 }
 
-bool WindowSender::offer_direct(Question& question) {
+bool WindowSender::offer_direct(CapabilityProbe& probe) {
   if (!options_.verify) {
-    question.answer = true;
+    probe.answer = true;
     return true;
   }
   Entry entry;
   entry.command = Command::kTry;
-  entry.id = question.places;
+  entry.id = probe.locations;
   mailbox_.write(entry);
   return true;
 }
 
 // If the receiver has named memory for a pattern.
 void WindowSender::try_direct() {
-  const auto asked = std::find_if(questions_.begin(), questions_.end(),
-                                  [](const Question& each) { return each.target.has_value(); });
-  if (asked == questions_.end()) return;
+  const auto asked = std::find_if(probes_.begin(), probes_.end(), [](const CapabilityProbe& each) {
+    return each.target.has_value();
+  });
+  if (asked == probes_.end()) return;
   const auto idle =
       std::find_if(queues_.begin(), queues_.begin() + static_cast<std::ptrdiff_t>(path_queues_),
                    [](const Piece& piece) { return piece.message == nullptr; });
@@ -212,9 +214,9 @@ void WindowSender::try_direct() {
   Path& path = mailbox_.path();
   const Target target = *std::exchange(asked->target, std::nullopt);
   const std::string why_not =
-      path.direct_writes()->try_direct(static_cast<int>(queue), target, asked->places);
+      path.direct_writes()->try_direct(static_cast<int>(queue), target, asked->locations);
   if (!why_not.empty()) {
-    path.direct_writes()->tried(asked->places, why_not);
+    path.direct_writes()->tried(asked->locations, why_not);
     asked->answer = false;
     offering_ = false;
     return;
@@ -222,7 +224,7 @@ void WindowSender::try_direct() {
   const std::span<const std::byte> bytes = path.device_copies()->pattern();
   Entry entry;
   entry.command = Command::kTried;
-  entry.id = asked->places;
+  entry.id = asked->locations;
   entry.bytes = bytes.size();
   entry.payload[0] = kWriting;
   entry.payload[3] = checksum(bytes.data(), bytes.size());
@@ -230,7 +232,7 @@ void WindowSender::try_direct() {
 }
 
 bool WindowSender::on_target(const Entry& entry) {
-  Question* const asked = question(kWriting, entry.id);
+  CapabilityProbe* const asked = probe(kWriting, entry.id);
   if (!offering_ || asked == nullptr || asked->answer) return false;
   if (entry.payload[1] != 0) {
     asked->target = Target{entry.payload[1], entry.payload[2]};
@@ -242,12 +244,12 @@ bool WindowSender::on_target(const Entry& entry) {
 }
 
 bool WindowSender::on_answer(const Entry& entry) {
-  Question* const asked = question(entry.payload[0], entry.id);
+  CapabilityProbe* const asked = probe(entry.payload[0], entry.id);
   if (!offering_ || asked == nullptr || asked->answer) return false;
   asked->answer = entry.payload[1] != 0;
   offering_ = false;
   if (asked->key == kWriting && *asked->answer) {
-    mailbox_.path().direct_writes()->tried(asked->places, "");
+    mailbox_.path().direct_writes()->tried(asked->locations, "");
   }
   return true;
 }

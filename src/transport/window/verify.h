@@ -1,4 +1,4 @@
-// The pattern that a new connection moves over each of its ways.
+// The pattern that a new connection moves by each of its methods.
 #pragma once
 
 #include <cstddef>

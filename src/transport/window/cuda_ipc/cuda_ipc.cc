@@ -67,9 +67,9 @@ class CudaIpcPath final : public Path {
   std::optional<DeviceSide> device_;
 };
 
-class CudaIpcDoor final : public Door {
+class CudaIpcAcceptor final : public Acceptor {
  public:
-  CudaIpcDoor(std::unique_ptr<Door> host, CudaShared* shared, WindowSizes sizes)
+  CudaIpcAcceptor(std::unique_ptr<Acceptor> host, CudaShared* shared, WindowSizes sizes)
       : host_(std::move(host)), shared_(shared), sizes_(sizes), handle_(host_->handle()) {
     std::memcpy(handle_.data(), kHandleMagic.data(), kHandleMagic.size());
   }
@@ -81,7 +81,7 @@ class CudaIpcDoor final : public Door {
   }
 
  private:
-  std::unique_ptr<Door> host_;
+  std::unique_ptr<Acceptor> host_;
   CudaShared* shared_;
   const WindowSizes sizes_;
   Handle handle_;
@@ -129,8 +129,8 @@ class CudaIpcDriver final : public Driver {
     if (!shared_) throw Error(Errc::kInvalidArgument, "cuda_ipc: {}", why_no_cuda_);
     return std::make_unique<DeviceRegistration>(shared_->registrations, shared_->gpus, data, bytes);
   }
-  std::unique_ptr<Door> open_door(int /*device*/, WindowSizes sizes) override {
-    return std::make_unique<CudaIpcDoor>(host_->open_door(0, sizes), shared_.get(), sizes);
+  std::unique_ptr<Acceptor> open_acceptor(int /*device*/, WindowSizes sizes) override {
+    return std::make_unique<CudaIpcAcceptor>(host_->open_acceptor(0, sizes), shared_.get(), sizes);
   }
   std::unique_ptr<Path> connect(int /*device*/, const Handle& handle, WindowSizes sizes) override {
     if (std::memcmp(handle.data(), kHandleMagic.data(), kHandleMagic.size()) != 0) {

@@ -34,7 +34,7 @@ Patterns::Patterns(Registrations& registrations, Gpus& gpus)
 
 const DeviceRegistration& Patterns::at(const DeviceMemory& like) {
   const Lock lock(mutex_);
-  Source& source = sources_[like.place()];
+  Source& source = sources_[like.location()];
   if (!source.registration) {
     source.buffer = std::make_unique<DeviceBuffer>(
         *like.gpu, bytes_.size(),
@@ -98,11 +98,11 @@ DeviceSide::~DeviceSide() {
   }
 }
 
-std::uint32_t DeviceSide::place(const Registration& registration, const void* data,
-                                std::size_t bytes) const {
+std::uint32_t DeviceSide::location(const Registration& registration, const void* data,
+                                   std::size_t bytes) const {
   const DeviceMemory& memory = memory_of(registration);
   memory.check_holds(data, bytes);
-  return memory.place();
+  return memory.location();
 }
 
 std::uint64_t DeviceSide::key(const Registration& registration) const {
@@ -178,7 +178,7 @@ void DeviceSide::start_read(int queue, void* destination, const Registration& re
 void DeviceSide::start_pull(int queue, void* destination, const Registration& registration,
                             std::uint64_t key, std::uint64_t offset, std::size_t bytes) {
   const DeviceMemory& memory = memory_of(registration);
-  std::shared_ptr<const OpenedMemory> source = find_opened(key, memory.place());
+  std::shared_ptr<const OpenedMemory> source = find_opened(key, memory.location());
   if (!source) {
     throw Error(Errc::kPeerLost, "{}", "the sender withdrew memory before it was copied");
   }
@@ -237,19 +237,19 @@ void DeviceSide::close_withdrawn() {
   if (openings_) openings_->read();
 }
 
-std::optional<std::string> DeviceSide::open(std::uint64_t key, std::uint32_t place) {
+std::optional<std::string> DeviceSide::open(std::uint64_t key, std::uint32_t location) {
   const Lock lock(mutex_);
-  return openings().open(key, ordinal_of(place));
+  return openings().open(key, ordinal_of(location));
 }
 
 std::shared_ptr<const OpenedMemory> DeviceSide::find_opened(std::uint64_t key,
-                                                            std::uint32_t place) const {
+                                                            std::uint32_t location) const {
   const Lock lock(mutex_);
-  return openings_ ? openings_->find(key, ordinal_of(place)) : nullptr;
+  return openings_ ? openings_->find(key, ordinal_of(location)) : nullptr;
 }
 
-std::optional<std::uint64_t> DeviceSide::opened(std::uint64_t key, std::uint32_t place) const {
-  const std::shared_ptr<const OpenedMemory> found = find_opened(key, place);
+std::optional<std::uint64_t> DeviceSide::opened(std::uint64_t key, std::uint32_t location) const {
+  const std::shared_ptr<const OpenedMemory> found = find_opened(key, location);
   if (!found) return std::nullopt;
   return found->bytes();
 }
@@ -268,12 +268,13 @@ void DeviceSide::write_pattern(const Registration& pattern_memory, std::size_t o
   });
 }
 
-void DeviceSide::pull_pattern(std::uint64_t key, std::uint32_t place, std::span<std::byte> seen) {
-  const std::shared_ptr<const OpenedMemory> source = find_opened(key, place);
+void DeviceSide::pull_pattern(std::uint64_t key, std::uint32_t location,
+                              std::span<std::byte> seen) {
+  const std::shared_ptr<const OpenedMemory> source = find_opened(key, location);
   if (!source || source->bytes() < seen.size()) {
     throw Error(Errc::kPeerLost, "{}", "the sender's pattern is not there");
   }
-  Gpu& gpu = shared_.gpus.at(ordinal_of(place));
+  Gpu& gpu = shared_.gpus.at(ordinal_of(location));
   shared_.patterns.try_copy(gpu, seen, [&](CuPointer destination) {
     gpu.now("pulling a pattern", [&](CuStream stream) {
       const OpenedMemory& from = *source;
@@ -285,8 +286,9 @@ void DeviceSide::pull_pattern(std::uint64_t key, std::uint32_t place, std::span<
   });
 }
 
-void DeviceSide::read_pattern(std::size_t offset, std::uint32_t place, std::span<std::byte> seen) {
-  Gpu& gpu = shared_.gpus.at(ordinal_of(place));
+void DeviceSide::read_pattern(std::size_t offset, std::uint32_t location,
+                              std::span<std::byte> seen) {
+  Gpu& gpu = shared_.gpus.at(ordinal_of(location));
   const std::byte* window = pinned_own(gpu);
   shared_.patterns.try_copy(gpu, seen, [&](CuPointer destination) {
     gpu.now("reading a staged pattern", [&](CuStream stream) {

@@ -26,7 +26,7 @@
 
 namespace ropewalk::transport::window {
 
-/// A random pattern, and device memory for verification: at each place one that holds it, and on
+/// A random pattern, and device memory for verification: at each location one that holds it, and on
 /// each GPU one that it is copied to. Threads: any.
 class Patterns {
  public:
@@ -78,8 +78,8 @@ class DeviceSide final : public DeviceCopies, private DevicePulls {
 
   void prepare(const Registration& registration, bool receives) noexcept override;
   [[nodiscard]] int queues() const override { return kQueues; }
-  [[nodiscard]] std::uint32_t place(const Registration& registration, const void* data,
-                                    std::size_t bytes) const override;
+  [[nodiscard]] std::uint32_t location(const Registration& registration, const void* data,
+                                       std::size_t bytes) const override;
   void start_write(int queue, std::size_t offset, const void* source,
                    const Registration& registration, std::size_t bytes) override;
   void start_read(int queue, void* destination, const Registration& registration,
@@ -89,7 +89,7 @@ class DeviceSide final : public DeviceCopies, private DevicePulls {
   [[nodiscard]] std::span<const std::byte> pattern() const override;
   const Registration& pattern_memory(const Registration& like) override;
   void write_pattern(const Registration& pattern_memory, std::size_t offset) override;
-  void read_pattern(std::size_t offset, std::uint32_t place, std::span<std::byte> seen) override;
+  void read_pattern(std::size_t offset, std::uint32_t location, std::span<std::byte> seen) override;
   void fetch(void* destination, const void* source, const Registration& registration,
              std::size_t bytes) override;
 
@@ -111,10 +111,10 @@ class DeviceSide final : public DeviceCopies, private DevicePulls {
                   std::uint64_t offset, std::size_t bytes) override;
   std::optional<std::string> offer(const Registration& registration) override;
   [[nodiscard]] bool ended(std::uint64_t key) const override;
-  std::optional<std::string> open(std::uint64_t key, std::uint32_t place) override;
+  std::optional<std::string> open(std::uint64_t key, std::uint32_t location) override;
   [[nodiscard]] std::optional<std::uint64_t> opened(std::uint64_t key,
-                                                    std::uint32_t place) const override;
-  void pull_pattern(std::uint64_t key, std::uint32_t place, std::span<std::byte> seen) override;
+                                                    std::uint32_t location) const override;
+  void pull_pattern(std::uint64_t key, std::uint32_t location, std::span<std::byte> seen) override;
 
   struct Slot {
     CopyQueue* busy = nullptr;
@@ -124,7 +124,7 @@ class DeviceSide final : public DeviceCopies, private DevicePulls {
   Openings& openings() RW_REQUIRES(mutex_);
   void offer_early(const Registration& registration);
   CopyQueue& start(int queue, Gpu& gpu);
-  std::shared_ptr<const OpenedMemory> find_opened(std::uint64_t key, std::uint32_t place) const;
+  std::shared_ptr<const OpenedMemory> find_opened(std::uint64_t key, std::uint32_t location) const;
   // This end's window and the other's, which copy engines read and write, are pinned at first use.
   std::byte* pinned_own(Gpu& gpu);
   std::byte* pinned_other(Gpu& gpu);

@@ -189,13 +189,13 @@ Gpus::Gpus(const CudaApi& cuda) : cuda_(cuda) {
 }
 
 Gpu& Gpus::at(int ordinal) {
-  const auto place = static_cast<std::size_t>(ordinal);
-  if (ordinal < 0 || place >= uuids_.size()) {
+  const auto location = static_cast<std::size_t>(ordinal);
+  if (ordinal < 0 || location >= uuids_.size()) {
     throw Error(Errc::kInvalidArgument, "GPU {} of {}", ordinal, uuids_.size());
   }
   const Lock lock(mutex_);
-  if (!gpus_[place]) gpus_[place] = std::make_unique<Gpu>(cuda_, ordinal);
-  return *gpus_[place];
+  if (!gpus_[location]) gpus_[location] = std::make_unique<Gpu>(cuda_, ordinal);
+  return *gpus_[location];
 }
 
 Gpu* Gpus::find(const CuUuid& uuid) {

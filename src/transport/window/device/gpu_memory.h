@@ -23,16 +23,18 @@ struct GpuMemory {
   bool virtual_memory = false;          ///< of virtual-memory management, else of the allocator
   std::vector<Allocation> allocations;  ///< that it lies in, ascending, without gaps
 
-  /// As DeviceCopies has places: memory of one GPU and kind.
-  [[nodiscard]] std::uint32_t place() const noexcept {
+  /// As DeviceCopies has locations: memory of one GPU and kind.
+  [[nodiscard]] std::uint32_t location() const noexcept {
     return 1 + 2 * static_cast<std::uint32_t>(gpu->ordinal()) + (virtual_memory ? 1 : 0);
   }
   /// @throws Error kInvalidArgument when not all of `bytes` at `from` is in it
   void check_holds(const void* from, std::size_t bytes) const;
 };
-/// The GPU of a place, and whether its memory is of virtual-memory management.
-constexpr int ordinal_of(std::uint32_t place) noexcept { return static_cast<int>((place - 1) / 2); }
-constexpr bool is_virtual(std::uint32_t place) noexcept { return (place - 1) % 2 == 1; }
+/// The GPU of a location, and whether its memory is of virtual-memory management.
+constexpr int ordinal_of(std::uint32_t location) noexcept {
+  return static_cast<int>((location - 1) / 2);
+}
+constexpr bool is_virtual(std::uint32_t location) noexcept { return (location - 1) % 2 == 1; }
 
 /// Finds out what memory that is.
 /// @throws Error kInvalidArgument when it is no GPU memory, not of a primary context, or not all of

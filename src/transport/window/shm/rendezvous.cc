@@ -46,7 +46,7 @@ Error lost(std::string_view what) { return Error(Errc::kPeerLost, "shared memory
 
 }  // namespace
 
-Handle encode(const MeetingPlace& place) { return encode_handle(kHandleMagic, place); }
+Handle encode(const MeetingPlace& location) { return encode_handle(kHandleMagic, location); }
 
 std::optional<MeetingPlace> decode_meeting_place(const Handle& handle) {
   return decode_handle<MeetingPlace>(kHandleMagic, handle);
@@ -133,9 +133,9 @@ std::optional<MeetingPoint::Guest> MeetingPoint::accept() {
   return found;
 }
 
-FileDescriptor call(const MeetingPlace& place) {
+FileDescriptor call(const MeetingPlace& location) {
   FileDescriptor made = make_socket();
-  const UnixAddress address = address_of(place.name);
+  const UnixAddress address = address_of(location.name);
   int result = 0;
   do {
     result = connect(made.get(), address.get(), address.bytes);

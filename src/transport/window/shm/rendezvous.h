@@ -28,7 +28,7 @@ struct MeetingPlace {
   Name name{};      ///< of the abstract socket
   Secret secret{};  ///< names can be listed by anyone on the host, this cannot
 };
-Handle encode(const MeetingPlace& place);
+Handle encode(const MeetingPlace& location);
 std::optional<MeetingPlace> decode_meeting_place(const Handle& handle);
 
 /// The first message of each side, with the descriptor of its window. Plain bytes.
@@ -59,7 +59,7 @@ pid_t checked_peer(int socket);
 class MeetingPoint {
  public:
   MeetingPoint();
-  [[nodiscard]] const MeetingPlace& place() const noexcept { return place_; }
+  [[nodiscard]] const MeetingPlace& location() const noexcept { return place_; }
   struct Guest {
     FileDescriptor socket;
     Received received;
@@ -79,6 +79,6 @@ class MeetingPoint {
 };
 
 /// Connects; never waits. @throws Error kPeerLost
-FileDescriptor call(const MeetingPlace& place);
+FileDescriptor call(const MeetingPlace& location);
 
 }  // namespace ropewalk::transport::window

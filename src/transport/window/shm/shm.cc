@@ -223,22 +223,22 @@ SharedMemory make_window(std::size_t bytes, ShmBacking backing) {
   return window;
 }
 
-class ShmDoor final : public Door {
+class ShmAcceptor final : public Acceptor {
  public:
-  ShmDoor(WindowSizes sizes, ShmBacking backing, SingleCopy single_copy, CopyPool* pool)
+  ShmAcceptor(WindowSizes sizes, ShmBacking backing, SingleCopy single_copy, CopyPool* pool)
       : sizes_(sizes),
         backing_(backing),
         single_copy_(single_copy),
         pool_(pool),
-        handle_(encode(point_.place())) {}
+        handle_(encode(point_.location())) {}
   [[nodiscard]] const Handle& handle() const override { return handle_; }
   std::unique_ptr<Path> accept() override {
     std::optional<MeetingPoint::Guest> guest = point_.accept();
     if (!guest) return nullptr;
     SharedMemory window = make_window(sizes_.own, backing_);
     try {
-      return std::make_unique<ShmPath>(std::move(*guest), std::move(window), point_.place().secret,
-                                       sizes_.other, single_copy_, pool_);
+      return std::make_unique<ShmPath>(std::move(*guest), std::move(window),
+                                       point_.location().secret, sizes_.other, single_copy_, pool_);
     } catch (const Error& error) {
       // That peer's connection ends with its socket; other peers are not to suffer.
       log::warn("a connection over shared memory could not be made: {}", error.what());
@@ -279,14 +279,14 @@ class ShmDriver final : public Driver {
                                                 MemoryKind kind) override {
     return HostRegistration::make(data, bytes, kind);
   }
-  std::unique_ptr<Door> open_door(int /*device*/, WindowSizes sizes) override {
-    return std::make_unique<ShmDoor>(sizes, backing_, single_copy_, pool());
+  std::unique_ptr<Acceptor> open_acceptor(int /*device*/, WindowSizes sizes) override {
+    return std::make_unique<ShmAcceptor>(sizes, backing_, single_copy_, pool());
   }
   std::unique_ptr<Path> connect(int /*device*/, const Handle& handle, WindowSizes sizes) override {
-    const std::optional<MeetingPlace> place = decode_meeting_place(handle);
-    if (!place) throw Error(Errc::kInvalidArgument, "shm: this is no handle of a shm listener");
-    return std::make_unique<ShmPath>(call(*place), make_window(sizes.own, backing_), place->secret,
-                                     sizes.other);
+    const std::optional<MeetingPlace> location = decode_meeting_place(handle);
+    if (!location) throw Error(Errc::kInvalidArgument, "shm: this is no handle of a shm listener");
+    return std::make_unique<ShmPath>(call(*location), make_window(sizes.own, backing_),
+                                     location->secret, sizes.other);
   }
 
  private:

@@ -45,12 +45,13 @@ TEST(ShmPath, OfTwoEndsThatPutThenReadOneSeesTheOther) {
   if (cpus.size() < 2) GTEST_SKIP() << "needs two CPUs";
   const std::unique_ptr<Driver> driver = make_shm_driver(Config());
   const WindowSizes sizes{4096, 4096};
-  const std::unique_ptr<Door> door = driver->open_door(0, sizes);
-  std::array<std::unique_ptr<Path>, 2> ends = {driver->connect(0, door->handle(), sizes), nullptr};
+  const std::unique_ptr<Acceptor> acceptor = driver->open_acceptor(0, sizes);
+  std::array<std::unique_ptr<Path>, 2> ends = {driver->connect(0, acceptor->handle(), sizes),
+                                               nullptr};
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!ends[1]) {
     ASSERT_LT(std::chrono::steady_clock::now(), deadline);
-    ends[1] = door->accept();
+    ends[1] = acceptor->accept();
   }
   while (!ends[0]->ready()) ASSERT_LT(std::chrono::steady_clock::now(), deadline);
 

@@ -42,20 +42,20 @@ void GpuSide::prepare(const Registration& registration, bool receives) noexcept 
     queues_.prepare(*memory.gpu);
     (void)staging(0, *memory.gpu);
     if (receives) {
-      (void)slot(memory.place());
+      (void)slot(memory.location());
     } else {
-      (void)trials_.source(memory.place());
+      (void)trials_.source(memory.location());
     }
   } catch (const Error& error) {
     log::info(log::kNet, "sisci: preparing for GPU memory: {}", error.what());
   }
 }
 
-std::uint32_t GpuSide::place(const Registration& registration, const void* data,
-                             std::size_t bytes) const {
+std::uint32_t GpuSide::location(const Registration& registration, const void* data,
+                                std::size_t bytes) const {
   const GpuMemory& memory = memory_of(registration);
   memory.check_holds(data, bytes);
-  return memory.place();
+  return memory.location();
 }
 
 std::byte* GpuSide::staging(int queue, Gpu& gpu) {
@@ -64,10 +64,10 @@ std::byte* GpuSide::staging(int queue, Gpu& gpu) {
   return staging_->data() + static_cast<std::size_t>(queue) * kBouncePieceBytes;
 }
 
-TrialSlot& GpuSide::slot(std::uint32_t place) {
+TrialSlot& GpuSide::slot(std::uint32_t location) {
   const Lock lock(mutex_);
-  std::unique_ptr<TrialSlot>& made = trial_slots_[place];
-  if (!made) made = trials_.take_slot(place);
+  std::unique_ptr<TrialSlot>& made = trial_slots_[location];
+  if (!made) made = trials_.take_slot(location);
   return *made;
 }
 
@@ -109,7 +109,7 @@ bool GpuSide::done(int queue) {
 }
 
 const Registration& GpuSide::pattern_memory(const Registration& like) {
-  return trials_.source(memory_of(like).place());
+  return trials_.source(memory_of(like).location());
 }
 
 void GpuSide::write_pattern(const Registration& pattern_memory, std::size_t offset) {
@@ -119,8 +119,8 @@ void GpuSide::write_pattern(const Registration& pattern_memory, std::size_t offs
   path_.put(offset, bytes.data(), bytes.size());
 }
 
-void GpuSide::read_pattern(std::size_t offset, std::uint32_t place, std::span<std::byte> seen) {
-  TrialSlot& to = slot(place);
+void GpuSide::read_pattern(std::size_t offset, std::uint32_t location, std::span<std::byte> seen) {
+  TrialSlot& to = slot(location);
   to.clear();
   to.write({path_.window() + offset, seen.size()});
   to.fetch(seen);

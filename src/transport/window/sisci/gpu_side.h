@@ -34,8 +34,8 @@ class GpuSide final : public DeviceCopies {
 
   void prepare(const Registration& registration, bool receives) noexcept override;
   [[nodiscard]] int queues() const override { return cuda_ != nullptr ? kQueues : 0; }
-  [[nodiscard]] std::uint32_t place(const Registration& registration, const void* data,
-                                    std::size_t bytes) const override;
+  [[nodiscard]] std::uint32_t location(const Registration& registration, const void* data,
+                                       std::size_t bytes) const override;
   void start_write(int queue, std::size_t offset, const void* source,
                    const Registration& registration, std::size_t bytes) override;
   void start_read(int queue, void* destination, const Registration& registration,
@@ -44,12 +44,12 @@ class GpuSide final : public DeviceCopies {
   [[nodiscard]] std::span<const std::byte> pattern() const override { return trials_.pattern(); }
   const Registration& pattern_memory(const Registration& like) override;
   void write_pattern(const Registration& pattern_memory, std::size_t offset) override;
-  void read_pattern(std::size_t offset, std::uint32_t place, std::span<std::byte> seen) override;
+  void read_pattern(std::size_t offset, std::uint32_t location, std::span<std::byte> seen) override;
   void fetch(void* destination, const void* source, const Registration& registration,
              std::size_t bytes) override;
 
-  /// Memory of a place for patterns of the other end. @throws Error kInvalidArgument, kCuda
-  TrialSlot& slot(std::uint32_t place);
+  /// Memory of a location for patterns of the other end. @throws Error kInvalidArgument, kCuda
+  TrialSlot& slot(std::uint32_t location);
 
  private:
   struct Slot {

@@ -17,14 +17,14 @@ GpuTrials::GpuTrials(DriverCuda* cuda, Regions& regions)
   fill_random(pattern_);
 }
 
-GpuTrials::Place& GpuTrials::at(std::uint32_t place) {
+GpuTrials::Place& GpuTrials::at(std::uint32_t location) {
   if (cuda_ == nullptr) throw Error(Errc::kInvalidArgument, "{}", "this end takes no GPU memory");
-  Place& made = places_[place];
+  Place& made = places_[location];
   if (made.registration) return made;
-  Gpu& gpu = cuda_->gpus.at(ordinal_of(place));
+  Gpu& gpu = cuda_->gpus.at(ordinal_of(location));
   made.buffer = std::make_unique<DeviceBuffer>(
       gpu, kBufferBytes,
-      is_virtual(place) ? DeviceBuffer::From::kVirtualMemory : DeviceBuffer::From::kAllocator);
+      is_virtual(location) ? DeviceBuffer::From::kVirtualMemory : DeviceBuffer::From::kAllocator);
   gpu.fill(made.buffer->data(), pattern_.data(), pattern_.size());
   made.free.clear();
   for (std::size_t offset = kPatternBytes; offset < kBufferBytes; offset += kPatternBytes) {
@@ -34,32 +34,32 @@ GpuTrials::Place& GpuTrials::at(std::uint32_t place) {
   return made;
 }
 
-const GpuRegistration& GpuTrials::source(std::uint32_t place) {
+const GpuRegistration& GpuTrials::source(std::uint32_t location) {
   const Lock lock(mutex_);
-  return static_cast<const GpuRegistration&>(*at(place).registration);
+  return static_cast<const GpuRegistration&>(*at(location).registration);
 }
 
-std::unique_ptr<TrialSlot> GpuTrials::take_slot(std::uint32_t place) {
+std::unique_ptr<TrialSlot> GpuTrials::take_slot(std::uint32_t location) {
   const Lock lock(mutex_);
-  Place& from = at(place);
+  Place& from = at(location);
   if (from.free.empty()) {
     throw Error(Errc::kCuda, "{}", "more connections than there is GPU memory for trials");
   }
   const std::size_t offset = from.free.back();
-  auto made = std::make_unique<TrialSlot>(*this, place, offset,
+  auto made = std::make_unique<TrialSlot>(*this, location, offset,
                                           static_cast<const GpuRegistration&>(*from.registration));
   from.free.pop_back();
   return made;
 }
 
-void GpuTrials::give_back(std::uint32_t place, std::size_t offset) {
+void GpuTrials::give_back(std::uint32_t location, std::size_t offset) {
   const Lock lock(mutex_);
-  places_[place].free.push_back(offset);
+  places_[location].free.push_back(offset);
 }
 
-TrialSlot::TrialSlot(GpuTrials& owner, std::uint32_t place, std::size_t offset,
+TrialSlot::TrialSlot(GpuTrials& owner, std::uint32_t location, std::size_t offset,
                      const GpuRegistration& memory)
-    : owner_(owner), place_(place), offset_(offset), memory_(memory) {}
+    : owner_(owner), place_(location), offset_(offset), memory_(memory) {}
 
 TrialSlot::~TrialSlot() { owner_.give_back(place_, offset_); }
 

@@ -17,18 +17,18 @@ namespace ropewalk::transport::window::sisci {
 
 class TrialSlot;
 
-/// A random pattern; at each place memory that holds it, registered as messages' memory is, and
+/// A random pattern; at each location memory that holds it, registered as messages' memory is, and
 /// room beside it for the patterns of other ends. Threads: any.
 class GpuTrials {
  public:
   /// @param cuda null where there is only the pattern
   GpuTrials(DriverCuda* cuda, Regions& regions);
   [[nodiscard]] std::span<const std::byte> pattern() const noexcept { return pattern_; }
-  /// Memory of that place which begins with the pattern.
+  /// Memory of that location which begins with the pattern.
   /// @throws Error kInvalidArgument, kCuda
-  const GpuRegistration& source(std::uint32_t place);
+  const GpuRegistration& source(std::uint32_t location);
   /// @throws Error kInvalidArgument, kCuda
-  std::unique_ptr<TrialSlot> take_slot(std::uint32_t place);
+  std::unique_ptr<TrialSlot> take_slot(std::uint32_t location);
 
  private:
   friend class TrialSlot;
@@ -37,8 +37,8 @@ class GpuTrials {
     std::unique_ptr<Registration> registration;
     std::vector<std::size_t> free;  // offsets of slots
   };
-  Place& at(std::uint32_t place) RW_REQUIRES(mutex_);
-  void give_back(std::uint32_t place, std::size_t offset);
+  Place& at(std::uint32_t location) RW_REQUIRES(mutex_);
+  void give_back(std::uint32_t location, std::size_t offset);
 
   DriverCuda* const cuda_;
   Regions& regions_;
@@ -51,7 +51,7 @@ class GpuTrials {
 /// does not outlive its GpuTrials.
 class TrialSlot {
  public:
-  TrialSlot(GpuTrials& owner, std::uint32_t place, std::size_t offset,
+  TrialSlot(GpuTrials& owner, std::uint32_t location, std::size_t offset,
             const GpuRegistration& memory);
   ~TrialSlot();
   TrialSlot(const TrialSlot&) = delete;

@@ -46,7 +46,7 @@ constexpr const char* kMemoryCause =
 
 }  // namespace
 
-Handle encode(const MeetingPlace& place) { return encode_handle(kHandleMagic, place); }
+Handle encode(const MeetingPlace& location) { return encode_handle(kHandleMagic, location); }
 
 std::optional<MeetingPlace> decode_meeting_place(const Handle& handle) {
   return decode_handle<MeetingPlace>(kHandleMagic, handle);
@@ -68,16 +68,16 @@ bool is_greeting(const Greeting& greeting) {
 }
 
 SisciPath::SisciPath(Context& context, Memory& memory, const PathOptions& options,
-                     const MeetingPlace& place, WindowSizes sizes)
+                     const MeetingPlace& location, WindowSizes sizes)
     : context_(context),
       memory_(memory),
       options_(options),
       descriptor_(OpenDescriptor::open(context)),
-      peer_node_(place.node),
+      peer_node_(location.node),
       own_(std::make_unique<OwnWindow>(context, descriptor_, options.adapter, sizes.own)),
       state_(State::kCalling),
       deadline_(Clock::now() + kPatience),
-      place_(place),
+      place_(location),
       nonce_(random_word()),
       window_bytes_(sizes.other),
       transfer_from_(options.pio_bytes != 0 ? options.pio_bytes : kUsualCrossover),
@@ -308,8 +308,9 @@ bool SisciPath::try_window() {
     trial_ = std::make_unique<Trial>(memory_.regions, times_copies() ? kTimedSizes.back() : 0);
     const std::span<std::byte> page = trial_->page(kFromPlain).first(kScratchBytes);
     fill_pattern(page, trial_seed_, kFromPlain);
-    const PeerWindow::Place place = peer_->place(kScratchOffset);
-    const Status status = copy.queue->start(page.data(), place.segment, place.offset, page.size());
+    const PeerWindow::Place location = peer_->location(kScratchOffset);
+    const Status status =
+        copy.queue->start(page.data(), location.segment, location.offset, page.size());
     if (status != Status::kOk) return give_up("cannot start: " + context_.library->words(status));
     copy.posted = true;
     deadline_ = Clock::now() + kPatience;
@@ -400,7 +401,7 @@ bool SisciPath::start_memory_trial(unsigned way) {
   return true;
 }
 
-// Part of this end's trial, to the same place of the other's.
+// Part of this end's trial, to the same location of the other's.
 Status SisciPath::start_from_trial(unsigned way, std::span<const std::byte> part) {
   Queue& queue = *copies_.front().queue;
   const std::size_t offset = trial_->offset(part);
@@ -500,10 +501,10 @@ SisciPath::Copy& SisciPath::copy_of(int queue) {
 void SisciPath::start_write(int queue, std::size_t offset, const void* source, std::size_t bytes) {
   Copy& copy = copy_of(queue);
   copy.direct = false;
-  const PeerWindow::Place place = peer_->place(kHeaderBytes + offset);
-  if (use_dma_ && copy.queue && bytes >= transfer_from_ && bytes <= place.room &&
+  const PeerWindow::Place location = peer_->location(kHeaderBytes + offset);
+  if (use_dma_ && copy.queue && bytes >= transfer_from_ && bytes <= location.room &&
       aligned(offset, source, bytes)) {
-    const Status status = copy.queue->start(source, place.segment, place.offset, bytes);
+    const Status status = copy.queue->start(source, location.segment, location.offset, bytes);
     if (status == Status::kOk) {
       copy.posted = true;
       copy.offset = offset;

@@ -57,7 +57,7 @@ struct MeetingPlace {
   Secret secret{};
   std::uint32_t adapter = 0;  ///< last, as it is small: `auto` leaves zeros at the end out
 };
-Handle encode(const MeetingPlace& place);
+Handle encode(const MeetingPlace& location);
 std::optional<MeetingPlace> decode_meeting_place(const Handle& handle);
 
 /// What the connecting end says first, through the data interrupt.
@@ -97,8 +97,8 @@ struct Memory {
 class SisciPath final : public Path, private DirectWrites {
  public:
   /// The connecting end.
-  SisciPath(Context& context, Memory& memory, const PathOptions& options, const MeetingPlace& place,
-            WindowSizes sizes);
+  SisciPath(Context& context, Memory& memory, const PathOptions& options,
+            const MeetingPlace& location, WindowSizes sizes);
   /// The accepting end, of which the greeting came and `peer` is connected.
   SisciPath(Context& context, Memory& memory, const PathOptions& options,
             std::shared_ptr<OpenDescriptor> descriptor, std::unique_ptr<PeerWindow> peer,
@@ -135,10 +135,10 @@ class SisciPath final : public Path, private DirectWrites {
   void start_direct(int queue, const Target& target, const void* source,
                     const Registration* registration, std::size_t bytes) override;
   void revoke(Registration& registration) override;
-  Target trial_target(std::uint64_t places) override;
-  std::string try_direct(int queue, const Target& target, std::uint64_t places) override;
-  void fetch_trial(std::uint64_t places, std::span<std::byte> seen) override;
-  void tried(std::uint64_t places, const std::string& why_not) override;
+  Target trial_target(std::uint64_t locations) override;
+  std::string try_direct(int queue, const Target& target, std::uint64_t locations) override;
+  void fetch_trial(std::uint64_t locations, std::span<std::byte> seen) override;
+  void tried(std::uint64_t locations, const std::string& why_not) override;
 
   // Of the connecting end, in order.
   enum class State { kCalling, kAwaitingAnswer, kJoining, kTryingWindow, kTryingMemory, kReady };
@@ -194,7 +194,7 @@ class SisciPath final : public Path, private DirectWrites {
                           const Registration* registration, std::size_t bytes);
   std::string try_direct_from(int queue, const Target& target, const void* data,
                               const Registration& registration);
-  unsigned trial_ways(std::uint32_t place);
+  unsigned trial_ways(std::uint32_t location);
 
   Context& context_;
   Memory& memory_;

@@ -35,7 +35,9 @@ bool on_gpu(const Registration* registration) {
   return registration != nullptr && registration->kind() == MemoryKind::kCuda;
 }
 
-const char* memory_of(std::uint64_t place) { return place == 0 ? "host memory" : "GPU memory"; }
+const char* memory_of(std::uint64_t location) {
+  return location == 0 ? "host memory" : "GPU memory";
+}
 
 constexpr const char* kGpuCause =
     "the IOMMU is off or broken, PCIe access control services turn the transfers away, or NVIDIA's "
@@ -45,11 +47,11 @@ constexpr const char* kGpuCause =
 
 std::size_t SisciPath::direct_piece_bytes() const { return kDirectPieceBytes; }
 
-// Of a place of this end, once the trials of host memory are judged: before, GPU memory may be
+// Of a location of this end, once the trials of host memory are judged: before, GPU memory may be
 // written from GPU memory alone, and host memory not at all.
-unsigned SisciPath::trial_ways(std::uint32_t place) {
+unsigned SisciPath::trial_ways(std::uint32_t location) {
   const unsigned ways = judge_trial();
-  if (place != 0) return ways | kFromGpu | kIntoGpu;
+  if (location != 0) return ways | kFromGpu | kIntoGpu;
   return ways == 0 ? 0 : ways | kFromGpu;
 }
 
@@ -178,12 +180,12 @@ void SisciPath::revoke(Registration& registration) {
 
 // ---- trials --------------------------------------------------------------------------------
 
-Target SisciPath::trial_target(std::uint64_t places) {
-  const auto place = static_cast<std::uint32_t>(places);
-  const unsigned ways = trial_ways(place);
+Target SisciPath::trial_target(std::uint64_t locations) {
+  const auto location = static_cast<std::uint32_t>(locations);
+  const unsigned ways = trial_ways(location);
   try {
-    if (place != 0) {
-      TrialSlot& slot = gpu_side_.slot(place);
+    if (location != 0) {
+      TrialSlot& slot = gpu_side_.slot(location);
       const Region* const region = slot.memory().region().get();
       if (region == nullptr || !region->holds(slot.data(), kPatternBytes)) return {};
       slot.clear();
@@ -199,11 +201,11 @@ Target SisciPath::trial_target(std::uint64_t places) {
   }
 }
 
-std::string SisciPath::try_direct(int queue, const Target& target, std::uint64_t places) {
-  const auto place = static_cast<std::uint32_t>(places >> 32);
+std::string SisciPath::try_direct(int queue, const Target& target, std::uint64_t locations) {
+  const auto location = static_cast<std::uint32_t>(locations >> 32);
   try {
-    if (place != 0) {
-      const GpuRegistration& from = memory_.trials.source(place);
+    if (location != 0) {
+      const GpuRegistration& from = memory_.trials.source(location);
       // NOLINTNEXTLINE(performance-no-int-to-ptr)
       return try_direct_from(queue, target, reinterpret_cast<void*>(from.memory().data), from);
     }
@@ -245,17 +247,18 @@ std::string SisciPath::try_direct_from(int queue, const Target& target, const vo
   return "";
 }
 
-void SisciPath::fetch_trial(std::uint64_t places, std::span<std::byte> seen) {
-  const auto place = static_cast<std::uint32_t>(places);
-  if (place != 0) return gpu_side_.slot(place).fetch(seen);
+void SisciPath::fetch_trial(std::uint64_t locations, std::span<std::byte> seen) {
+  const auto location = static_cast<std::uint32_t>(locations);
+  if (location != 0) return gpu_side_.slot(location).fetch(seen);
   if (!host_trial_) throw Error(Errc::kPeerLost, "{}", "no memory was named for that");
   std::memcpy(seen.data(), host_trial_->page(kFromRegistered).data(), seen.size());
   host_trial_.reset();
 }
 
-void SisciPath::tried(std::uint64_t places, const std::string& why_not) {
-  const std::string way = fmt::format("{}: DMA from {} into {}", to_peer(), memory_of(places >> 32),
-                                      memory_of(static_cast<std::uint32_t>(places)));
+void SisciPath::tried(std::uint64_t locations, const std::string& why_not) {
+  const std::string way =
+      fmt::format("{}: DMA from {} into {}", to_peer(), memory_of(locations >> 32),
+                  memory_of(static_cast<std::uint32_t>(locations)));
   if (why_not.empty()) {
     log::info(log::kNet, "{} is used", way);
   } else {

@@ -152,12 +152,12 @@ Status OwnWindow::make(std::size_t bytes, std::size_t piece_bytes) {
   const Library& library = *context_.library;
   const std::size_t count = (bytes + piece_bytes - 1) / piece_bytes;
   if (count > kMaxPieces) return Status::kNoSpace;
-  std::byte* place = nullptr;
+  std::byte* location = nullptr;
   if (count > 1) {
     // A range of addresses for the pieces to be mapped at, one after the other.
     void* range = mmap(nullptr, count * piece_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (range == MAP_FAILED) return Status::kNoSpace;
-    place = static_cast<std::byte*>(range);
+    location = static_cast<std::byte*>(range);
   }
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t size = std::min(piece_bytes, bytes - i * piece_bytes);
@@ -169,7 +169,7 @@ Status OwnWindow::make(std::size_t bytes, std::size_t piece_bytes) {
     status = Status::kUnset;
     library->PrepareSegment(piece.segment, adapter_, 0, &status);
     if (status != Status::kOk) return status;
-    std::byte* const wanted = place == nullptr ? nullptr : place + i * piece_bytes;
+    std::byte* const wanted = location == nullptr ? nullptr : location + i * piece_bytes;
     status = Status::kUnset;
     void* mapped = library->MapLocalSegment(
         piece.segment, &pieces_.back().map, 0, size, wanted,
@@ -325,7 +325,7 @@ PeerWindow::~PeerWindow() {
   }
 }
 
-PeerWindow::Place PeerWindow::place(std::size_t offset) const {
+PeerWindow::Place PeerWindow::location(std::size_t offset) const {
   const Piece& piece = pieces_[offset / piece_bytes_];
   const std::size_t within = offset % piece_bytes_;
   return {piece.region->get(), within, piece_bytes_ - within};

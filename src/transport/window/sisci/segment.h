@@ -155,7 +155,7 @@ class PeerWindow {
     std::size_t offset;
     std::size_t room;
   };
-  [[nodiscard]] Place place(std::size_t offset) const;
+  [[nodiscard]] Place location(std::size_t offset) const;
 
   [[nodiscard]] std::optional<std::string> gone() const;
   /// Whether stores since the last call were lost on their way. @return in words what happened

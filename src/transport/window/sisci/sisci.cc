@@ -8,8 +8,8 @@
 #include "core/log.h"
 #include "transport/window/device/driver_cuda.h"
 #include "transport/window/engine.h"
+#include "transport/window/sisci/acceptor.h"
 #include "transport/window/sisci/adapter.h"
-#include "transport/window/sisci/door.h"
 #include "transport/window/sisci/path.h"
 
 namespace ropewalk::transport::window {
@@ -26,19 +26,27 @@ class SisciDriver final : public Driver {
     context_.loss_time = config.duration(Setting::kPeerLossTime);
     Library::Found found = Library::open(config.text(Setting::kSisciLibrary));
     if (!found.library) {
-      log::info(log::kNet, "sisci: no devices: {}", found.why_not);
+      why_no_devices_ = found.why_not;
+      log::info(log::kNet, "sisci: no devices: {}", why_no_devices_);
       return;
     }
     context_.library = std::move(found.library);
     std::vector<Adapter> adapters = find_adapters(*context_.library);
-    if (adapters.empty()) log::info(log::kNet, "sisci: no devices: the library knows no adapter");
+    if (adapters.empty()) {
+      why_no_devices_ = "the library knows no adapter";
+      log::info(log::kNet, "sisci: no devices: {}", why_no_devices_);
+    } else {
+      why_no_devices_ = "no adapter has a link";
+    }
     std::erase_if(adapters, [](const Adapter& adapter) {
       if (adapter.link) return false;
       log::warn("sisci: adapter {} (node {}) has no link: it is not used", adapter.number,
                 adapter.node);
       return true;
     });
-    if (!adapters.empty()) open_cuda(config);
+    if (adapters.empty()) return;
+    why_no_devices_.clear();
+    open_cuda(config);
     for (Adapter& adapter : adapters) {
       devices_.push_back(
           std::make_unique<Device>(context_, std::move(adapter), cuda_.get(), config));
@@ -47,6 +55,7 @@ class SisciDriver final : public Driver {
 
   [[nodiscard]] std::string name() const override { return "sisci"; }
   [[nodiscard]] int num_devices() const override { return static_cast<int>(devices_.size()); }
+  [[nodiscard]] std::string why_no_devices() const override { return why_no_devices_; }
 
   [[nodiscard]] DeviceProperties properties(int device) const override {
     const Adapter& adapter = at(device).adapter;
@@ -68,16 +77,17 @@ class SisciDriver final : public Driver {
     return at(device).memory.regions.add(data, bytes, kind);
   }
 
-  std::unique_ptr<Door> open_door(int device, WindowSizes sizes) override {
+  std::unique_ptr<Acceptor> open_acceptor(int device, WindowSizes sizes) override {
     context_.clean_up.sweep();
-    return std::make_unique<SisciDoor>(context_, at(device).memory, at(device).options, sizes);
+    return std::make_unique<SisciAcceptor>(context_, at(device).memory, at(device).options, sizes);
   }
 
   std::unique_ptr<Path> connect(int device, const Handle& handle, WindowSizes sizes) override {
-    const std::optional<MeetingPlace> place = decode_meeting_place(handle);
-    if (!place) throw Error(Errc::kInvalidArgument, "sisci: this is no handle of a sisci listener");
+    const std::optional<MeetingPlace> location = decode_meeting_place(handle);
+    if (!location)
+      throw Error(Errc::kInvalidArgument, "sisci: this is no handle of a sisci listener");
     context_.clean_up.sweep();
-    return std::make_unique<SisciPath>(context_, at(device).memory, at(device).options, *place,
+    return std::make_unique<SisciPath>(context_, at(device).memory, at(device).options, *location,
                                        sizes);
   }
 
@@ -121,6 +131,7 @@ class SisciDriver final : public Driver {
   Context context_;
   std::unique_ptr<DriverCuda> cuda_;  // null where GPU memory is not taken
   std::string why_no_cuda_;
+  std::string why_no_devices_;
   std::vector<std::unique_ptr<Device>> devices_;
 };
 

@@ -285,14 +285,14 @@ TEST(SisciGpu, AnAllocationAtTheSameAddressIsAnother) {
     Gpu& gpu = ends.gpus.gpus.at(0);
     constexpr std::size_t kBytes = std::size_t{2} << 20;
     auto first = std::make_unique<DeviceBuffer>(gpu, kBytes, DeviceBuffer::From::kAllocator);
-    const CuPointer place = first->data();
+    const CuPointer location = first->data();
     const auto stale = ends.sender->register_memory(first->pointer(), kBytes, MemoryKind::kCuda);
     first.reset();  // freed, while it is registered
     std::vector<std::unique_ptr<DeviceBuffer>> made;
     do {
       made.push_back(std::make_unique<DeviceBuffer>(gpu, kBytes, DeviceBuffer::From::kAllocator));
-    } while (made.back()->data() != place && made.size() < 16);
-    if (made.back()->data() != place) return;  // it is given out again on most systems
+    } while (made.back()->data() != location && made.size() < 16);
+    if (made.back()->data() != location) return;  // it is given out again on most systems
     const auto fresh =
         ends.sender->register_memory(made.back()->pointer(), kBytes, MemoryKind::kCuda);
     CHECK_THAT(static_cast<SisciRegistration&>(*stale).region() !=

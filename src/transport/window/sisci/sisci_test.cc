@@ -54,16 +54,16 @@ TEST(SisciAdapter, KnowsTheSpeedOfLanes) {
 }
 
 TEST(SisciHandle, SaysItAndRefusesOthers) {
-  MeetingPlace place;
-  place.node = 12;
-  place.interrupt = 77;
-  place.secret[3] = std::byte{9};
-  const Handle handle = encode(place);
+  MeetingPlace location;
+  location.node = 12;
+  location.interrupt = 77;
+  location.secret[3] = std::byte{9};
+  const Handle handle = encode(location);
   const std::optional<MeetingPlace> read = decode_meeting_place(handle);
   ASSERT_TRUE(read);
   EXPECT_EQ(read->node, 12U);
   EXPECT_EQ(read->interrupt, 77U);
-  EXPECT_EQ(read->secret, place.secret);
+  EXPECT_EQ(read->secret, location.secret);
   for (std::size_t i = 60; i < handle.size(); ++i) EXPECT_EQ(handle[i], std::byte{0});
   EXPECT_FALSE(decode_meeting_place(Handle{}));
 }

@@ -29,7 +29,7 @@ class StandIn {
   void* library_;
 };
 
-/// Bytes that tell places and seeds apart.
+/// Bytes that tell locations and seeds apart.
 inline std::vector<char> numbered(std::size_t bytes, std::size_t seed) {
   std::vector<char> data(bytes);
   for (std::size_t i = 0; i < bytes; ++i) data[i] = static_cast<char>(i * 7 + i / 251 + seed);

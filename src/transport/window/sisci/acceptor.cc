@@ -1,4 +1,4 @@
-#include "transport/window/sisci/door.h"
+#include "transport/window/sisci/acceptor.h"
 
 #include <array>
 #include <cstring>
@@ -19,8 +19,8 @@ constexpr std::size_t kMessageBytes = 256;
 
 }  // namespace
 
-SisciDoor::SisciDoor(Context& context, Memory& memory, const PathOptions& options,
-                     WindowSizes sizes)
+SisciAcceptor::SisciAcceptor(Context& context, Memory& memory, const PathOptions& options,
+                             WindowSizes sizes)
     : context_(context),
       memory_(memory),
       options_(options),
@@ -42,7 +42,7 @@ SisciDoor::SisciDoor(Context& context, Memory& memory, const PathOptions& option
   handle_ = encode(place_);
 }
 
-SisciDoor::~SisciDoor() {
+SisciAcceptor::~SisciAcceptor() {
   context_.clean_up.add(
       {[interrupt = interrupt_, library = context_.library, descriptor = descriptor_] {
         Status status = Status::kUnset;
@@ -51,7 +51,7 @@ SisciDoor::~SisciDoor() {
       }});
 }
 
-void SisciDoor::take_greetings() {
+void SisciAcceptor::take_greetings() {
   const Library& library = *context_.library;
   while (guests_.size() < kMaxGuests) {
     std::array<std::byte, kMessageBytes> message{};
@@ -78,13 +78,13 @@ void SisciDoor::take_greetings() {
 }
 
 // A segment that was connected and is so no more tells its owner that there will be no answer.
-void SisciDoor::refuse(const Greeting& greeting) {
+void SisciAcceptor::refuse(const Greeting& greeting) {
   Status status = Status::kUnset;
   (void)RemoteRegion::connect(context_, descriptor_, options_.adapter, greeting.node,
                               greeting.segment, status);
 }
 
-std::unique_ptr<Path> SisciDoor::accept() {
+std::unique_ptr<Path> SisciAcceptor::accept() {
   context_.clean_up.sweep();
   take_greetings();
   std::unique_ptr<Path> path;
@@ -97,7 +97,7 @@ std::unique_ptr<Path> SisciDoor::accept() {
   return path;
 }
 
-std::unique_ptr<Path> SisciDoor::let_in(const Guest& guest, bool& keep) {
+std::unique_ptr<Path> SisciAcceptor::let_in(const Guest& guest, bool& keep) {
   try {
     std::shared_ptr<OpenDescriptor> descriptor = OpenDescriptor::open(context_);
     Status status = Status::kUnset;

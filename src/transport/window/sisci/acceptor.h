@@ -10,13 +10,13 @@
 
 namespace ropewalk::transport::window::sisci {
 
-class SisciDoor final : public Door {
+class SisciAcceptor final : public Acceptor {
  public:
   /// @throws Error kSystem
-  SisciDoor(Context& context, Memory& memory, const PathOptions& options, WindowSizes sizes);
-  ~SisciDoor() override;
-  SisciDoor(const SisciDoor&) = delete;
-  SisciDoor& operator=(const SisciDoor&) = delete;
+  SisciAcceptor(Context& context, Memory& memory, const PathOptions& options, WindowSizes sizes);
+  ~SisciAcceptor() override;
+  SisciAcceptor(const SisciAcceptor&) = delete;
+  SisciAcceptor& operator=(const SisciAcceptor&) = delete;
   [[nodiscard]] const Handle& handle() const override { return handle_; }
   std::unique_ptr<Path> accept() override;
 
