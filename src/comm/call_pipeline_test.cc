@@ -60,10 +60,10 @@ class CallPipelineTest : public testing::Test {
 TEST_F(CallPipelineTest, ACallOfTheSameShapeIsPreparedOnce) {
   float buffers[2] = {};
   CollectiveCall call = all_reduce(1);
-  const PreparedCall* first = &calls_->get(call);
+  const PreparedCall* first = &calls_->get(call, 1);
   call.input = &buffers[0];
   call.output = &buffers[1];
-  EXPECT_EQ(&calls_->get(call), first);
+  EXPECT_EQ(&calls_->get(call, 1), first);
   EXPECT_EQ(executor_.prepared, 1);
   EXPECT_EQ(first->extent().input_bytes, sizeof(float));
 }
@@ -79,15 +79,15 @@ TEST_F(CallPipelineTest, EveryPartOfAShapeCounts) {
   others[4].root = 2;
   others[5].op = RedOp::kPreMulSum;
   others[5].scalar = 7;
-  EXPECT_TRUE(calls_->get(call).serves(call));
+  EXPECT_TRUE(calls_->get(call, 1).serves(call));
   for (const CollectiveCall& other : others) {
-    EXPECT_FALSE(calls_->get(call).serves(other));
-    EXPECT_TRUE(calls_->get(other).serves(other));
+    EXPECT_FALSE(calls_->get(call, 1).serves(other));
+    EXPECT_TRUE(calls_->get(other, 1).serves(other));
   }
 }
 
 TEST_F(CallPipelineTest, WhatIsReplacedIsRetired) {
-  for (std::size_t count = 1; count <= 1000; ++count) (void)calls_->get(all_reduce(count));
+  for (std::size_t count = 1; count <= 1000; ++count) (void)calls_->get(all_reduce(count), 1);
   EXPECT_EQ(executor_.prepared, 1000);
   EXPECT_GE(executor_.retired, 900);
   calls_.reset();
@@ -97,25 +97,25 @@ TEST_F(CallPipelineTest, WhatIsReplacedIsRetired) {
 // As many as a training step has buckets.
 TEST_F(CallPipelineTest, SomeDozenShapesAreKept) {
   for (int round = 0; round < 3; ++round) {
-    for (std::size_t i = 0; i < 24; ++i) (void)calls_->get(all_reduce(1000 + i * 37));
+    for (std::size_t i = 0; i < 24; ++i) (void)calls_->get(all_reduce(1000 + i * 37), 1);
   }
   EXPECT_LT(executor_.prepared, 40);
 }
 
 TEST_F(CallPipelineTest, AGivenScheduleIsUsedUntilItIsForgotten) {
   const CollectiveCall call = all_reduce(1 << 20);
-  const std::string own = calls_->get(call).choice().algorithm;
+  const std::string own = calls_->get(call, 1).choice().algorithm;
   calls_->use_schedule(schedules_.get("ring", {Collective::kAllReduce, kRanks, 0, 2}));
-  EXPECT_EQ(calls_->get(call).choice().algorithm, tune::kGivenSchedule);
-  EXPECT_EQ(calls_->get(call).choice().schedule->schedule().num_channels(), 2);
+  EXPECT_EQ(calls_->get(call, 1).choice().algorithm, tune::kGivenSchedule);
+  EXPECT_EQ(calls_->get(call, 1).choice().schedule->schedule().num_channels(), 2);
   calls_->forget_schedules();
-  EXPECT_EQ(calls_->get(call).choice().algorithm, own);
+  EXPECT_EQ(calls_->get(call, 1).choice().algorithm, own);
   EXPECT_EQ(executor_.forgotten, 2);
 }
 
 TEST_F(CallPipelineTest, AScheduleOfTooManyChannelsIsRefusedAndChangesNothing) {
   const CollectiveCall call = all_reduce(4);
-  const PreparedCall* before = &calls_->get(call);
+  const PreparedCall* before = &calls_->get(call, 1);
   try {
     calls_->use_schedule(schedules_.get("ring", {Collective::kAllReduce, kRanks, 0, 3}));
     FAIL() << "no error";
@@ -123,14 +123,14 @@ TEST_F(CallPipelineTest, AScheduleOfTooManyChannelsIsRefusedAndChangesNothing) {
     EXPECT_EQ(error.code(), Errc::kInvalidArgument);
     EXPECT_THAT(error.what(), testing::HasSubstr("the schedule has 3 channels"));
   }
-  EXPECT_EQ(&calls_->get(call), before);
+  EXPECT_EQ(&calls_->get(call, 1), before);
 }
 
 TEST_F(CallPipelineTest, AWrongCallIsRefusedAndKeepsNothing) {
   CollectiveCall call = all_reduce(4);
   call.collective = Collective::kBroadcast;
   call.root = kRanks;
-  EXPECT_THROW((void)calls_->get(call), Error);
+  EXPECT_THROW((void)calls_->get(call, 1), Error);
   EXPECT_EQ(executor_.prepared, 0);
 }
 

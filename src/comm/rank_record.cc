@@ -22,7 +22,7 @@
 namespace ropewalk::comm {
 namespace {
 
-constexpr std::uint32_t kRecordVersion = 2;
+constexpr std::uint32_t kRecordVersion = 3;
 
 // Sent as it lies: all ranks run the same build on the same architecture, which `version` and
 // `size` check.
@@ -42,6 +42,7 @@ struct RankRecord {
   std::uint8_t topology_given = 0;
   std::uint8_t emulated = 0;
   std::uint8_t encrypts = 0;
+  std::array<char, 12> planning{};  // the setting PLANNING
   std::uint64_t single_copy_bytes = 0;
   std::array<char, 8> protocol{};
   std::array<std::uint8_t, kNumCollectives> algorithms{};  // that are forced, see forced_places()
@@ -115,6 +116,8 @@ void require_equal_settings(const RankRecord& mine, const RankRecord& theirs, in
           "setting PROTOCOL");
   require(std::string_view(mine.net.data()), std::string_view(theirs.net.data()), "setting NET");
   require(mine.encrypts, theirs.encrypts, "setting NET_ENCRYPT");
+  require(std::string_view(mine.planning.data()), std::string_view(theirs.planning.data()),
+          "setting PLANNING");
   // What machine it is, is compared when it was read.
   const auto emulated = [](const RankRecord& record) {
     return std::string_view(record.emulated != 0 ? "a machine" : "none");
@@ -178,6 +181,7 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
   std::strncpy(mine.protocol.data(), protocol.c_str(), mine.protocol.size() - 1);
   mine.algorithms = forced_places(config);
   config.text(Setting::kNet).copy(mine.net.data(), mine.net.size() - 1);
+  config.text(Setting::kPlanning).copy(mine.planning.data(), mine.planning.size() - 1);
   if (rank == 0) mine.constants = tune::machine_constants(config);
   bootstrap.all_gather(std::as_writable_bytes(std::span(records)), sizeof(RankRecord), deadline);
 
