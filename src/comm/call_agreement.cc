@@ -22,9 +22,8 @@ constexpr std::chrono::milliseconds kCheckPeriod{1};
 }  // namespace
 
 CallAgreement::CallAgreement(bootstrap::Bootstrap& bootstrap) : bootstrap_(bootstrap) {
-  bootstrap_.on_message(kTag, [this](int peer, std::span<const std::byte> bytes) {
-    on_message(peer, bytes);
-  });
+  bootstrap_.on_message(
+      kTag, [this](int peer, std::span<const std::byte> bytes) { on_message(peer, bytes); });
 }
 
 CallAgreement::~CallAgreement() { bootstrap_.on_message(kTag, nullptr); }

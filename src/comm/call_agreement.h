@@ -1,7 +1,7 @@
 // Lets all ranks of a communicator begin something new at the same call, while they make calls.
 //
-// Calls are numbered alike on all ranks, and ranks may be any number of calls apart. Each rank has a
-// limit: its calls from that number on look here first, those before do not. When all ranks are
+// Calls are numbered alike on all ranks, and ranks may be any number of calls apart. Each rank has
+// a limit: its calls from that number on look here first, those before do not. When all ranks are
 // ready, rank 0 asks each for its limit, which then stays; the largest of all limits is the number
 // of the first call of the new. No rank can have passed it, and none passes its limit before it
 // knows the number. So a call may wait here, for messages that service threads answer, never for
@@ -102,8 +102,7 @@ class CallAgreement {
       RW_REQUIRES(mutex_);
   void on_ready(int peer, const AgreementSubject& subject, std::uint64_t digest)
       RW_REQUIRES(mutex_);
-  void on_limit(int peer, const AgreementSubject& subject, std::uint64_t limit)
-      RW_REQUIRES(mutex_);
+  void on_limit(int peer, const AgreementSubject& subject, std::uint64_t limit) RW_REQUIRES(mutex_);
   void on_from(const AgreementSubject& subject, std::uint64_t number) RW_REQUIRES(mutex_);
   void update_next() RW_REQUIRES(mutex_);
 

@@ -24,8 +24,9 @@ void CallPipeline::plan_in_background(CallAgreement& agreement, bool on_device) 
 void CallPipeline::begin_new(std::uint64_t number) {
   for (const AgreementSubject& subject : agreement_->take(on_device_, number)) {
     tuner_.adopt(subject.collective, subject.root);
-    log::info(log::kTuning, "rank {}: plans for {} from root {} that took long are in use from call {} on",
-              rank_, name(subject.collective), subject.root, agreement_->first_call(subject));
+    log::info(log::kTuning,
+              "rank {}: plans for {} from root {} that took long are in use from call {} on", rank_,
+              name(subject.collective), subject.root, agreement_->first_call(subject));
   }
   forget_calls();
 }

@@ -156,10 +156,10 @@ std::string kept_plans_text(const std::string& body) {
 
 std::string plans_file(const std::string& folder, std::uint64_t machine_hash,
                        const PlansRequest& request) {
-  return fmt::format("{}/plans/{:016x}-{}-{}-{}{}.json", folder, machine_hash,
-                     name(request.collective), request.root, request.max_channels,
-                     fmt::format("{}{}", request.lags ? "-lags" : "",
-                                 request.thorough ? "-thorough" : ""));
+  return fmt::format(
+      "{}/plans/{:016x}-{}-{}-{}{}.json", folder, machine_hash, name(request.collective),
+      request.root, request.max_channels,
+      fmt::format("{}{}", request.lags ? "-lags" : "", request.thorough ? "-thorough" : ""));
 }
 
 std::shared_ptr<const PlannedCandidates> KeptPlans::get(const PlannedMachine& machine,
