@@ -55,9 +55,9 @@ const std::string& slow_machine() {
   static const std::string file = [] {
     topology::Description description = topology::testing::machine("dgx1v").description();
     for (topology::Link& link : description.links) link.capacity /= 1000;
-    std::string path = (std::filesystem::path(::testing::TempDir()) /
-                        fmt::format("slow-dgx1v-{}.json", getpid()))
-                           .string();
+    std::string path =
+        (std::filesystem::path(::testing::TempDir()) / fmt::format("slow-dgx1v-{}.json", getpid()))
+            .string();
     std::ofstream(path) << topology::write_json(topology::Topology(std::move(description)));
     return path;
   }();
