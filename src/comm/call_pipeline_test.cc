@@ -3,9 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <memory>
+#include <thread>
 #include <vector>
 
+#include "bootstrap/unique_id.h"
 #include "core/error.h"
+#include "topology/testing/recorded.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -13,7 +18,7 @@ namespace {
 constexpr int kRanks = 4;
 
 // Prepares nothing, and counts.
-class Counting final : public Executor {
+class Counting : public Executor {
  public:
   std::unique_ptr<PreparedCall> prepare(const CollectiveCall& call, const Extent& extent,
                                         std::shared_ptr<const tune::Choice> choice) override {
@@ -132,6 +137,53 @@ TEST_F(CallPipelineTest, AWrongCallIsRefusedAndKeepsNothing) {
   call.root = kRanks;
   EXPECT_THROW((void)calls_->get(call, 1), Error);
   EXPECT_EQ(executor_.prepared, 0);
+}
+
+// As a GPU's: its calls and the host's have one row of numbers, and each operation its own plans.
+TEST(CallPipelineOfADevice, BeginsWithPlansThatWereMadeInTheBackgroundAtTheAgreedCall) {
+  Config config = Config::load();
+  config.set("TUNE", "0", "test");
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(config);
+  const auto alone =
+      bootstrap::Bootstrap::join(id, 0, 1, config, deadline_after(std::chrono::seconds(30)));
+  CallAgreement agreement(*alone);
+  const auto plans = std::make_shared<tune::KeptPlans>();
+  plans->plan_with([](const topology::Topology& machine, const tune::PlansRequest& request) {
+    tune::PlansMade made;
+    made.later = {"plan-optimal"};
+    return request.thorough ? tune::make_plans(machine, request) : made;
+  });
+  schedule::CheckedSchedules schedules;
+  tune::DeviceLimits limits;
+  limits.channels = 64;
+  limits.slot_bytes = {128 << 10, 8192, 0};
+  tune::DeviceConstants constants;
+  constants.link_rate = 20e9;
+  const auto machine =
+      std::make_shared<const topology::Topology>(topology::testing::machine("dgx1v"));
+  class Wide final : public Counting {
+    [[nodiscard]] int max_channels() const noexcept override { return 64; }
+  } executor;
+  CallPipeline calls(tune::device_tuner(config, 8, limits, constants, schedules, machine, plans),
+                     executor, 0, 8);
+  calls.plan_in_background(agreement, true);
+  CollectiveCall call;
+  call.count = std::size_t{16} << 20;
+  const AgreementSubject subject{true, Collective::kAllReduce, 0};
+  std::uint64_t number = agreement.pass(1, [] {}) - 1;
+  EXPECT_EQ(calls.get(call, number).choice().routed, nullptr);
+  while (agreement.first_call(subject) == CallAgreement::kNever) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const std::uint64_t first = agreement.first_call(subject);
+  EXPECT_GT(first, number);
+  for (; number < first; ++number) EXPECT_EQ(calls.get(call, number).choice().routed, nullptr);
+  const int prepared = executor.prepared;
+  EXPECT_NE(calls.get(call, first).choice().routed, nullptr);
+  EXPECT_NE(calls.get(call, first + 1).choice().routed, nullptr);
+  EXPECT_EQ(executor.prepared, prepared + 1);
+  EXPECT_EQ(executor.retired, prepared);
+  alone->leave();
 }
 
 }  // namespace
