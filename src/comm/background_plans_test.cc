@@ -31,7 +31,7 @@ using tune::PlansMade;
 using tune::PlansRequest;
 
 constexpr int kRanks = 3;
-constexpr std::size_t kCount = 64 << 10;
+constexpr std::size_t kCount = 16 << 10;
 constexpr const char* kSlow = "plan-packed";  // what is made to take long
 
 // A brief request leaves out all plans; a thorough one makes the packed one, after `slow`.
@@ -226,9 +226,9 @@ TEST(BackgroundPlans, RanksWithDifferentPlansKeepWhatTheyHave) {
   Began began(kRanks);
   with_runtimes(runtimes, [&](Communicator& comm) {
     Reducing reduce(comm);
-    for (int i = 0; i < 200; ++i) reduce();
+    for (int i = 0; i < 30; ++i) reduce();
     std::this_thread::sleep_for(milliseconds(50));
-    for (int i = 0; i < 200; ++i) reduce();
+    for (int i = 0; i < 30; ++i) reduce();
     began[static_cast<std::size_t>(comm.rank())] = reduce.began();
   });
   for (const auto& rank : began) {
@@ -247,7 +247,7 @@ TEST(BackgroundPlans, WhereOneRankCannotPlanAllKeepWhatTheyHave) {
   }
   with_runtimes(runtimes, [&](Communicator& comm) {
     Reducing reduce(comm);
-    for (int i = 0; i < 200; ++i) reduce();
+    for (int i = 0; i < 30; ++i) reduce();
     EXPECT_EQ(reduce.began().size(), 1U);
     EXPECT_FALSE(reduce.planned());
   });
@@ -411,7 +411,7 @@ TEST(BackgroundPlans, ASettingWaitsForThemOrLeavesThemOut) {
     runtime.set("PLANNING", setting, "test");
     testing::with_ranks(kRanks, runtime, [&](Communicator& comm) {
       Reducing reduce(comm);
-      for (int i = 0; i < 50; ++i) reduce();
+      for (int i = 0; i < 15; ++i) reduce();
       EXPECT_EQ(reduce.began().size(), 1U);
       EXPECT_EQ(reduce.planned(), setting == "wait");
       EXPECT_FALSE(comm.explain(reduce.call()).background.has_value());

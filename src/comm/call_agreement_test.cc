@@ -168,7 +168,7 @@ TEST(CallAgreement, ARankThatLeavesKeepsNobodyWaiting) {
         // The leaver's last calls come while the ranks agree; the others have as many left.
         if (rank != leaver) std::this_thread::sleep_for(milliseconds(round));
         agreement.ready(subject_of(0), 7);
-        for (int i = 0; i < 300; ++i) {
+        for (int i = 0; i < 150; ++i) {
           caller.call();
           if (rank != leaver) std::this_thread::sleep_for(microseconds(20));
         }
