@@ -80,7 +80,7 @@ def fail(message: str, status: int = FAILURE) -> NoReturn:
 def waiting_for_plans(given: list[str]) -> list[str]:
     """With PLANNING=wait in front, unless somebody set it: what is printed is of the final choice."""
     rows = {row["name"]: row for row in settings.describe()}
-    return given if rows["PLANNING"]["source"] != "default" else ["PLANNING=wait", *given]
+    return given if rows["ROPEWALK_PLANNING"]["source"] != "default" else ["PLANNING=wait", *given]
 
 
 def apply_settings(given: Optional[list[str]]) -> None:
