@@ -10,7 +10,8 @@ import pytest
 from conftest import Program
 
 # Packing and rings on it take more than a quarter of a second.
-MACHINE = ("--ranks", "16", "--set", "TOPOLOGY=dgx-h100-x2")
+FILE = Path(__file__).resolve().parent.parent / "topologies" / "dgx-h100-x2.json"
+MACHINE = ("--ranks", "16", "--set", f"TOPOLOGY={FILE}")
 
 
 @pytest.fixture
