@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -55,11 +56,14 @@ def test_processes_begin_with_them_while_the_benchmark_runs(
     assert done.returncode == 0, done.stderr
     assert "Out of bounds values : 0 OK" in done.stdout
     lines = (done.stdout + done.stderr).splitlines()
-    calls = [
-        line.rsplit("in use from call ", 1)[1] for line in lines if "in use from call " in line
-    ]
-    assert len(calls) == 16
-    assert len(set(calls)) == 1, calls
+    begun: dict[str, dict[str, str]] = {}  # calls, by operation and rank
+    for line in lines:
+        found = re.search(r"rank (\d+): plans for (\w+) from .* in use from call (\d+) on", line)
+        if found is not None:
+            begun.setdefault(found[2], {})[found[1]] = found[3]
+    assert "all_reduce" in begun
+    for operation, calls in begun.items():
+        assert len(calls) == 16 and len(set(calls.values())) == 1, (operation, calls)
 
 
 def test_a_program_ends_while_plans_are_made(program: Program, kept: dict[str, str]) -> None:

@@ -78,7 +78,7 @@ def fail(message: str, status: int = FAILURE) -> NoReturn:
 
 
 def waiting_for_plans(given: list[str]) -> list[str]:
-    """With PLANNING=wait in front, unless somebody set it: what is printed is of the final choice."""
+    """With PLANNING=wait in front, unless somebody set it: what is printed is the final choice."""
     rows = {row["name"]: row for row in settings.describe()}
     return given if rows["ROPEWALK_PLANNING"]["source"] != "default" else ["PLANNING=wait", *given]
 
