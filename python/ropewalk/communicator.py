@@ -872,6 +872,11 @@ class Communicator(ProcessBound):
             one), chosen_by ("cost model",
             "setting ALGORITHM" or "rwCommUseSchedule").
 
+            planning: what became of plans that take long to make (setting PLANNING): None, or
+            state ("under way", "made", "in use", "failed"), algorithms (what they may add), later
+            (what will be chosen, where state is "made"), from_call (the communicator's first call
+            with them, once the ranks have agreed on it).
+
             Where each rank has a GPU of the machine (settings TOPOLOGY, EMULATE): bound
             (algbw_gbps, and in words why), algbw_gbps of each candidate for long messages, and
             limiting_links of the chosen one (link, type, capacity, load); else None and [].

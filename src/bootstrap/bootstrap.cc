@@ -159,6 +159,10 @@ std::optional<std::vector<std::byte>> Bootstrap::try_recv(int peer, std::uint32_
   return rank_->try_receive(peer, MessageChannel::kMessages, tag, "bootstrap recv");
 }
 
+void Bootstrap::on_message(std::uint32_t tag, MessageHandler handler) {
+  rank_->on_message(tag, std::move(handler));
+}
+
 void Bootstrap::recv(int peer, std::uint32_t tag, std::span<std::byte> data, Deadline deadline) {
   const std::vector<std::byte> message = recv(peer, tag, deadline);
   if (message.size() != data.size()) {

@@ -17,6 +17,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -85,6 +86,13 @@ class Bootstrap {
 
   /// The next message of `peer` with `tag` if it is there. @throws as recv, except kTimeout
   [[nodiscard]] std::optional<std::vector<std::byte>> try_recv(int peer, std::uint32_t tag);
+
+  /// From now on messages with `tag`, also those that have arrived, go to `handler` and not to
+  /// recv(). The service thread calls it, one message at a time (for those that have arrived: this
+  /// thread, before this returns). It returns soon, throws nothing, and may send to other ranks. An
+  /// empty one ends it: when that returns, no call is in progress. Neither from within a handler.
+  using MessageHandler = std::function<void(int peer, std::span<const std::byte> message)>;
+  void on_message(std::uint32_t tag, MessageHandler handler);
 
   static constexpr std::size_t kMaxMessageBytes = std::size_t{64} << 20;
 

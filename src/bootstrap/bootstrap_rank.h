@@ -57,6 +57,10 @@ class BootstrapRank final : public std::enable_shared_from_this<BootstrapRank>,
                                                     std::uint32_t tag, std::string_view what) {
     return context_.status.try_receive(peer, channel, tag, what);
   }
+  /// As RankStatus::handle().
+  void on_message(std::uint32_t tag, RankStatus::MessageHandler handler) {
+    context_.status.handle(tag, std::move(handler));
+  }
   void watch(Observer* observer) { observers_.watch(observer); }
   /// Both start; wait_closed() waits until the others have acknowledged, PEER_LOSS_TIME at most.
   void leave();

@@ -80,6 +80,31 @@ TEST(RankStatusTest, MessagesOfOneKeyStayInOrderAndApartFromOthers) {
   EXPECT_FALSE(status.try_receive(1, channel, 5, "test"));
 }
 
+TEST(RankStatusTest, AHandlerGetsTheMessagesOfItsTagInOrderAlsoThoseThatHaveArrived) {
+  RankStatus status(0, 3);
+  const auto channel = MessageChannel::kMessages;
+  status.deliver(1, channel, 5, {std::byte{1}});
+  status.deliver(2, channel, 5, {std::byte{2}});
+  status.deliver(1, channel, 6, {std::byte{3}});
+  status.deliver(1, MessageChannel::kCollectives, 5, {std::byte{4}});
+  std::vector<std::pair<int, std::byte>> handled;
+  status.handle(5, [&](int peer, std::span<const std::byte> message) {
+    handled.emplace_back(peer, message[0]);
+  });
+  status.deliver(1, channel, 5, {std::byte{5}});
+  status.deliver(1, MessageChannel::kCollectives, 5, {std::byte{6}});
+  const std::vector<std::pair<int, std::byte>> expected{
+      {1, std::byte{1}}, {2, std::byte{2}}, {1, std::byte{5}}};
+  EXPECT_EQ(handled, expected);
+  EXPECT_EQ(status.try_receive(1, channel, 6, "test"), std::vector{std::byte{3}});
+  EXPECT_EQ(status.try_receive(1, MessageChannel::kCollectives, 5, "test"),
+            std::vector{std::byte{4}});
+  status.handle(5, nullptr);
+  status.deliver(2, channel, 5, {std::byte{7}});
+  EXPECT_EQ(handled.size(), 3U);
+  EXPECT_EQ(status.try_receive(2, channel, 5, "test"), std::vector{std::byte{7}});
+}
+
 TEST(RankStatusTest, OnlyTheFirstOfLeavingAndAbortingCounts) {
   RankStatus status(0, 2);
   EXPECT_TRUE(status.set_left());

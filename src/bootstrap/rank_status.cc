@@ -46,10 +46,43 @@ void RankStatus::check_sendable(int peer) const {
 void RankStatus::deliver(int peer, MessageChannel channel, std::uint32_t tag,
                          std::vector<std::byte> message) {
   {
+    // Held from the look at the handlers on: a handler that is set meanwhile finds the message.
+    const Lock handling(handlers_mutex_);
+    if (channel == MessageChannel::kMessages) {
+      if (const auto found = handlers_.find(tag); found != handlers_.end()) {
+        found->second(peer, message);
+        return;
+      }
+    }
     const Lock lock(mutex_);
     inbox_[{peer, channel, tag}].push_back(std::move(message));
   }
   changed_.notify_all();
+}
+
+void RankStatus::handle(std::uint32_t tag, MessageHandler handler) {
+  const Lock handling(handlers_mutex_);
+  if (handler == nullptr) {
+    handlers_.erase(tag);
+    return;
+  }
+  std::vector<std::pair<int, std::deque<std::vector<std::byte>>>> arrived;
+  {
+    const Lock lock(mutex_);
+    for (auto item = inbox_.begin(); item != inbox_.end();) {
+      const auto& [peer, channel, its_tag] = item->first;
+      if (channel != MessageChannel::kMessages || its_tag != tag) {
+        ++item;
+        continue;
+      }
+      arrived.emplace_back(peer, std::move(item->second));
+      item = inbox_.erase(item);
+    }
+  }
+  const MessageHandler& set = handlers_[tag] = std::move(handler);
+  for (const auto& [peer, messages] : arrived) {
+    for (const std::vector<std::byte>& message : messages) set(peer, message);
+  }
 }
 
 bool RankStatus::blocked_by_loss(int peer, MessageChannel channel, std::string* why) const {

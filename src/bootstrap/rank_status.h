@@ -8,8 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -56,6 +58,9 @@ class RankStatus {
   void check_sendable(int peer) const;
   /// Adds a message of `peer` (which may be this rank) for receive().
   void deliver(int peer, MessageChannel channel, std::uint32_t tag, std::vector<std::byte> message);
+  using MessageHandler = std::function<void(int peer, std::span<const std::byte> message)>;
+  /// As Bootstrap::on_message(): deliver() calls `handler` for messages with `tag` from now on.
+  void handle(std::uint32_t tag, MessageHandler handler);
   /// Waits for the oldest message of that peer, channel and tag; `what` names the operation in
   /// errors. On kCollectives it fails when any rank is gone that did not leave in order, on
   /// kMessages only when `peer` is.
@@ -90,6 +95,8 @@ class RankStatus {
       RW_REQUIRES(mutex_);
   [[nodiscard]] bool blocked_by_loss(int peer, MessageChannel channel, std::string* why) const;
 
+  Mutex handlers_mutex_ RW_ACQUIRED_BEFORE(mutex_);  // held while a handler is called
+  std::map<std::uint32_t, MessageHandler> handlers_ RW_GUARDED_BY(handlers_mutex_);
   mutable Mutex mutex_;
   std::condition_variable changed_;
   // These two are written by the service thread only, holding mutex_; it therefore reads them

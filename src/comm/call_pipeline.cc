@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/log.h"
 
 namespace ropewalk::comm {
 
@@ -10,6 +11,25 @@ CallPipeline::CallPipeline(tune::Tuner tuner, Executor& executor, int rank, int 
     : tuner_(std::move(tuner)), executor_(executor), rank_(rank), num_ranks_(num_ranks) {}
 
 CallPipeline::~CallPipeline() { forget_calls(); }
+
+void CallPipeline::plan_in_background(CallAgreement& agreement, bool on_device) {
+  agreement_ = &agreement;
+  on_device_ = on_device;
+  tuner_.plan_in_background(
+      [&agreement, on_device](Collective collective, int root, std::uint64_t digest) {
+        agreement.ready({on_device, collective, root}, digest);
+      });
+}
+
+void CallPipeline::begin_new(std::uint64_t number) {
+  for (const AgreementSubject& subject : agreement_->take(on_device_, number)) {
+    tuner_.adopt(subject.collective, subject.root);
+    log::info(log::kTuning,
+              "rank {}: plans for {} from root {} that took long are in use from call {} on", rank_,
+              name(subject.collective), subject.root, agreement_->first_call(subject));
+  }
+  forget_calls();
+}
 
 void CallPipeline::replace(std::unique_ptr<PreparedCall>& kept, const CollectiveCall& call) {
   const Extent extent = extent_of(call, rank_, num_ranks_);

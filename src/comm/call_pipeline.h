@@ -4,8 +4,10 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
+#include "comm/call_agreement.h"
 #include "comm/collective_call.h"
 #include "comm/executor.h"
 #include "comm/served_sizes.h"
@@ -23,9 +25,17 @@ class CallPipeline {
   CallPipeline(const CallPipeline&) = delete;
   CallPipeline& operator=(const CallPipeline&) = delete;
 
-  /// What the call runs with. The reference holds until the next call of a function of this class.
+  /// Plans that take long are made in the background, and are in use from the call on that all
+  /// ranks agree on. Before the first get().
+  /// @param agreement outlives it
+  void plan_in_background(CallAgreement& agreement, bool on_device);
+
+  /// What call `number` of the communicator runs with; the numbers do not fall. The reference holds
+  /// until the next call of a function of this class.
   /// @throws Error as extent_of(), Tuner::choose() and Executor::prepare()
-  PreparedCall& get(const CollectiveCall& call) {
+  PreparedCall& get(const CollectiveCall& call, std::uint64_t number) {
+    if (agreement_ != nullptr && number >= agreement_->next(on_device_)) [[unlikely]]
+      begin_new(number);
     std::unique_ptr<PreparedCall>& kept = kept_[place_of(call)];
     if (kept == nullptr || !kept->serves(call)) replace(kept, call);
     return *kept;
@@ -49,6 +59,8 @@ class CallPipeline {
                               static_cast<std::size_t>(static_cast<unsigned>(call.root));
     return mixed % kKept;
   }
+  // What all ranks begin with call `number`.
+  void begin_new(std::uint64_t number);
   void replace(std::unique_ptr<PreparedCall>& kept, const CollectiveCall& call);
 
   tune::Tuner tuner_;
@@ -56,6 +68,8 @@ class CallPipeline {
   int rank_;
   int num_ranks_;
   ServedSizesLog sizes_log_;
+  CallAgreement* agreement_ = nullptr;
+  bool on_device_ = false;
   std::array<std::unique_ptr<PreparedCall>, kKept> kept_;
 };
 

@@ -3,9 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <memory>
+#include <thread>
 #include <vector>
 
+#include "bootstrap/unique_id.h"
 #include "core/error.h"
+#include "topology/testing/recorded.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -13,7 +18,7 @@ namespace {
 constexpr int kRanks = 4;
 
 // Prepares nothing, and counts.
-class Counting final : public Executor {
+class Counting : public Executor {
  public:
   std::unique_ptr<PreparedCall> prepare(const CollectiveCall& call, const Extent& extent,
                                         std::shared_ptr<const tune::Choice> choice) override {
@@ -60,10 +65,10 @@ class CallPipelineTest : public testing::Test {
 TEST_F(CallPipelineTest, ACallOfTheSameShapeIsPreparedOnce) {
   float buffers[2] = {};
   CollectiveCall call = all_reduce(1);
-  const PreparedCall* first = &calls_->get(call);
+  const PreparedCall* first = &calls_->get(call, 1);
   call.input = &buffers[0];
   call.output = &buffers[1];
-  EXPECT_EQ(&calls_->get(call), first);
+  EXPECT_EQ(&calls_->get(call, 1), first);
   EXPECT_EQ(executor_.prepared, 1);
   EXPECT_EQ(first->extent().input_bytes, sizeof(float));
 }
@@ -79,15 +84,15 @@ TEST_F(CallPipelineTest, EveryPartOfAShapeCounts) {
   others[4].root = 2;
   others[5].op = RedOp::kPreMulSum;
   others[5].scalar = 7;
-  EXPECT_TRUE(calls_->get(call).serves(call));
+  EXPECT_TRUE(calls_->get(call, 1).serves(call));
   for (const CollectiveCall& other : others) {
-    EXPECT_FALSE(calls_->get(call).serves(other));
-    EXPECT_TRUE(calls_->get(other).serves(other));
+    EXPECT_FALSE(calls_->get(call, 1).serves(other));
+    EXPECT_TRUE(calls_->get(other, 1).serves(other));
   }
 }
 
 TEST_F(CallPipelineTest, WhatIsReplacedIsRetired) {
-  for (std::size_t count = 1; count <= 1000; ++count) (void)calls_->get(all_reduce(count));
+  for (std::size_t count = 1; count <= 1000; ++count) (void)calls_->get(all_reduce(count), 1);
   EXPECT_EQ(executor_.prepared, 1000);
   EXPECT_GE(executor_.retired, 900);
   calls_.reset();
@@ -97,25 +102,25 @@ TEST_F(CallPipelineTest, WhatIsReplacedIsRetired) {
 // As many as a training step has buckets.
 TEST_F(CallPipelineTest, SomeDozenShapesAreKept) {
   for (int round = 0; round < 3; ++round) {
-    for (std::size_t i = 0; i < 24; ++i) (void)calls_->get(all_reduce(1000 + i * 37));
+    for (std::size_t i = 0; i < 24; ++i) (void)calls_->get(all_reduce(1000 + i * 37), 1);
   }
   EXPECT_LT(executor_.prepared, 40);
 }
 
 TEST_F(CallPipelineTest, AGivenScheduleIsUsedUntilItIsForgotten) {
   const CollectiveCall call = all_reduce(1 << 20);
-  const std::string own = calls_->get(call).choice().algorithm;
+  const std::string own = calls_->get(call, 1).choice().algorithm;
   calls_->use_schedule(schedules_.get("ring", {Collective::kAllReduce, kRanks, 0, 2}));
-  EXPECT_EQ(calls_->get(call).choice().algorithm, tune::kGivenSchedule);
-  EXPECT_EQ(calls_->get(call).choice().schedule->schedule().num_channels(), 2);
+  EXPECT_EQ(calls_->get(call, 1).choice().algorithm, tune::kGivenSchedule);
+  EXPECT_EQ(calls_->get(call, 1).choice().schedule->schedule().num_channels(), 2);
   calls_->forget_schedules();
-  EXPECT_EQ(calls_->get(call).choice().algorithm, own);
+  EXPECT_EQ(calls_->get(call, 1).choice().algorithm, own);
   EXPECT_EQ(executor_.forgotten, 2);
 }
 
 TEST_F(CallPipelineTest, AScheduleOfTooManyChannelsIsRefusedAndChangesNothing) {
   const CollectiveCall call = all_reduce(4);
-  const PreparedCall* before = &calls_->get(call);
+  const PreparedCall* before = &calls_->get(call, 1);
   try {
     calls_->use_schedule(schedules_.get("ring", {Collective::kAllReduce, kRanks, 0, 3}));
     FAIL() << "no error";
@@ -123,15 +128,62 @@ TEST_F(CallPipelineTest, AScheduleOfTooManyChannelsIsRefusedAndChangesNothing) {
     EXPECT_EQ(error.code(), Errc::kInvalidArgument);
     EXPECT_THAT(error.what(), testing::HasSubstr("the schedule has 3 channels"));
   }
-  EXPECT_EQ(&calls_->get(call), before);
+  EXPECT_EQ(&calls_->get(call, 1), before);
 }
 
 TEST_F(CallPipelineTest, AWrongCallIsRefusedAndKeepsNothing) {
   CollectiveCall call = all_reduce(4);
   call.collective = Collective::kBroadcast;
   call.root = kRanks;
-  EXPECT_THROW((void)calls_->get(call), Error);
+  EXPECT_THROW((void)calls_->get(call, 1), Error);
   EXPECT_EQ(executor_.prepared, 0);
+}
+
+// As a GPU's: its calls and the host's have one row of numbers, and each operation its own plans.
+TEST(CallPipelineOfADevice, BeginsWithPlansThatWereMadeInTheBackgroundAtTheAgreedCall) {
+  Config config = Config::load();
+  config.set("TUNE", "0", "test");
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(config);
+  const auto alone =
+      bootstrap::Bootstrap::join(id, 0, 1, config, deadline_after(std::chrono::seconds(30)));
+  CallAgreement agreement(*alone);
+  const auto plans = std::make_shared<tune::KeptPlans>();
+  plans->plan_with([](const topology::Topology& machine, const tune::PlansRequest& request) {
+    tune::PlansMade made;
+    made.later = {"plan-optimal"};
+    return request.thorough ? tune::make_plans(machine, request) : made;
+  });
+  schedule::CheckedSchedules schedules;
+  tune::DeviceLimits limits;
+  limits.channels = 64;
+  limits.slot_bytes = {128 << 10, 8192, 0};
+  tune::DeviceConstants constants;
+  constants.link_rate = 20e9;
+  const auto machine =
+      std::make_shared<const topology::Topology>(topology::testing::machine("dgx1v"));
+  class Wide final : public Counting {
+    [[nodiscard]] int max_channels() const noexcept override { return 64; }
+  } executor;
+  CallPipeline calls(tune::device_tuner(config, 8, limits, constants, schedules, machine, plans),
+                     executor, 0, 8);
+  calls.plan_in_background(agreement, true);
+  CollectiveCall call;
+  call.count = std::size_t{16} << 20;
+  const AgreementSubject subject{true, Collective::kAllReduce, 0};
+  std::uint64_t number = agreement.pass(1, [] {}) - 1;
+  EXPECT_EQ(calls.get(call, number).choice().routed, nullptr);
+  while (agreement.first_call(subject) == CallAgreement::kNever) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const std::uint64_t first = agreement.first_call(subject);
+  EXPECT_GT(first, number);
+  for (; number < first; ++number) EXPECT_EQ(calls.get(call, number).choice().routed, nullptr);
+  const int prepared = executor.prepared;
+  EXPECT_NE(calls.get(call, first).choice().routed, nullptr);
+  EXPECT_NE(calls.get(call, first + 1).choice().routed, nullptr);
+  EXPECT_EQ(executor.prepared, prepared + 1);
+  EXPECT_EQ(executor.retired, prepared);
+  alone->leave();
 }
 
 }  // namespace

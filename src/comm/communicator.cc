@@ -219,6 +219,11 @@ void Communicator::connect() {
       tune::host_tuner(config_, facts_, place.constants, runtime_.schedules(),
                        machine_ == nullptr ? nullptr : machine_->planned, runtime_.plans()),
       *host_executor_, rank(), size());
+  if (machine_ != nullptr && size() > 1 && config_.text(Setting::kPlanning) == "background") {
+    agreement_ = std::make_unique<CallAgreement>(*bootstrap_);
+    host_calls_->plan_in_background(*agreement_, false);
+    next_stop_ = 1;
+  }
   message_choice_ = host_calls_->tuner().message(0);
 
   executor::Waiter::Policy policy;
@@ -434,7 +439,8 @@ std::unique_ptr<Task> Communicator::new_task(const CollectiveCall& call) {
   failure_.check();
   trace(call, "as a task");
   const Validated valid = validate(call, rank(), size());
-  return std::make_unique<CollectiveTask>(*this, call, valid.in_place, tag_of(call, next_number()));
+  before_call();
+  return std::make_unique<CollectiveTask>(*this, call, valid.in_place, next_number());
 }
 
 std::unique_ptr<Task> Communicator::new_task(std::vector<PointToPointCall> calls) {
@@ -446,18 +452,41 @@ std::unique_ptr<Task> Communicator::new_task(std::vector<PointToPointCall> calls
   return std::make_unique<PointToPointTask>(*this, std::move(calls));
 }
 
+void Communicator::stop_before_call() {
+  const auto start = std::chrono::steady_clock::now();
+  const auto check = [&] {
+    failure_.check();
+    const auto waited = std::chrono::steady_clock::now() - start;
+    if (waited > kInterruptPeriod) check_interrupt("waiting for the ranks to agree on a call");
+    const std::chrono::nanoseconds limit = timeout_.load(std::memory_order_relaxed);
+    if (limit.count() > 0 && waited > limit) {
+      throw Error(Errc::kTimeout,
+                  "rank {} waits for all ranks to agree from which call on new plans are in use",
+                  rank());
+    }
+  };
+  try {
+    next_stop_ = agreement_->pass(calls_ + 1, check);
+  } catch (const Error& error) {
+    broke(error);
+  }
+  // The worker's tasks forget it themselves.
+  if (!has_worker_ && agreement_->next(false) <= calls_ + 1) last_.collective = nullptr;
+}
+
 void Communicator::run(const CollectiveCall& call) {
   const Use use(*this);
   failure_.check();
   if (log::enabled(log::Level::kTrace, log::kColl)) [[unlikely]]
     trace(call, "blocking");
+  before_call();
   const bool again = !has_worker_ && last_.collective != nullptr && last_.call == call;
   HostCall* prepared = again ? nullptr : short_call(call);
   bool in_place = false;
   if (!again) {
     if (prepared == nullptr) {
       const Validated valid = validate(call, rank(), size());
-      CollectiveTask task(*this, call, valid.in_place, tag_of(call, next_number()));
+      CollectiveTask task(*this, call, valid.in_place, next_number());
       drain_queue();
       const Lock lock(engine_mutex_);
       execute(task);
@@ -467,9 +496,10 @@ void Communicator::run(const CollectiveCall& call) {
     last_ = {call, &prepared->collective()};
   }
   try {
-    const bool done = again ? host_executor_->run_again(*last_.collective, next_number())
-                            : host_executor_->run(*prepared, call, in_place,
-                                                  tag_of(call, next_number()), nullptr);
+    const auto number = static_cast<std::uint32_t>(next_number());
+    const bool done =
+        again ? host_executor_->run_again(*last_.collective, number)
+              : host_executor_->run(*prepared, call, in_place, tag_of(call, number), nullptr);
     if (done) return;
   } catch (const Error& error) {
     broke(error);
@@ -482,7 +512,7 @@ HostCall* Communicator::short_call(const CollectiveCall& call) {
   // The worker's tasks forget what was last, too; and an emulated call must begin (execute()).
   if (has_worker_ || emulation_ != nullptr) return nullptr;
   last_.collective = nullptr;
-  HostCall& prepared = host_call(call);
+  HostCall& prepared = host_call(call, calls_ + 1);
   const PreparedCollective& collective = prepared.collective();
   // Long calls may wait within a transfer, which takes a task for its deadline.
   const bool is_short =
@@ -725,6 +755,7 @@ void Communicator::attach_device(int device) {
   device_calls_ = std::make_unique<CallPipeline>(
       device_->tuner(config_, machine_->described ? machine_->planned : nullptr, runtime_.plans()),
       *device_, rank(), size());
+  if (agreement_ != nullptr) device_calls_->plan_in_background(*agreement_, true);
   for (const auto& [collective, checked] : given_schedules_) device_calls_->use_schedule(checked);
   device_->set_timeout(timeout_.load(std::memory_order_relaxed));
   failure_.when_broken([group = device_.get()] { group->abort(); });
@@ -755,8 +786,9 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
   failure_.check();
   if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
   trace(call, "on a stream");
-  PreparedCall& prepared = device_calls_->get(call);
-  const executor::CallTag tag = tag_of(call, calls_ + 1);
+  before_call();
+  PreparedCall& prepared = device_calls_->get(call, calls_ + 1);
+  const executor::CallTag tag = tag_of(call, static_cast<std::uint32_t>(calls_ + 1));
   if (exchanges_in_place(call)) {
     device_->run_copied(prepared, call, tag, stream);
   } else {
@@ -764,7 +796,7 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
     (void)device_->run(prepared, call, in_place, tag, stream);
   }
   // Only now: a call that was refused leaves this rank in step with the others.
-  next_number();
+  (void)next_number();
 }
 
 void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStream stream) {
@@ -816,7 +848,8 @@ void Communicator::exchange(std::span<std::byte> all, std::size_t bytes_each) {
 
 std::string Communicator::algorithm_of(const CollectiveCall& call) {
   const Use use(*this);
-  return host_call(call).collective().checked().schedule().algorithm;
+  drain_queue();
+  return host_call(call, calls_ + 1).collective().checked().schedule().algorithm;
 }
 
 Communicator::Explained Communicator::explain(const CollectiveCall& call) {
@@ -826,14 +859,26 @@ Communicator::Explained Communicator::explain(const CollectiveCall& call) {
   const Lock lock(engine_mutex_);
   CallPipeline& calls = device_calls_ != nullptr ? *device_calls_ : *host_calls_;
   tune::Tuner& tuner = calls.tuner();
-  const PreparedCall& prepared = calls.get(call);
+  const PreparedCall& prepared = calls.get(call, calls_ + 1);
   const std::size_t unit_bytes = call.count * prepared.extent().element_bytes;
   const tune::Choice& choice = prepared.choice();
-  return {tuner.priced(call.collective, call.root, unit_bytes), choice,
-          choice.schedule->schedule().algorithm,
-          tuner.is_given(call.collective, call.root)    ? "rwCommUseSchedule"
-          : tuner.is_forced(call.collective, call.root) ? "setting ALGORITHM"
-                                                        : "cost model"};
+  Explained explained{tuner.priced(call.collective, call.root, unit_bytes),
+                      choice,
+                      choice.schedule->schedule().algorithm,
+                      tuner.is_given(call.collective, call.root)    ? "rwCommUseSchedule"
+                      : tuner.is_forced(call.collective, call.root) ? "setting ALGORITHM"
+                                                                    : "cost model",
+                      tuner.background(call.collective, call.root),
+                      std::nullopt,
+                      std::nullopt};
+  if (!explained.background.has_value()) return explained;
+  if (explained.background->state == tune::BackgroundPlans::State::kMade) {
+    explained.later = tuner.later(call.collective, call.root, unit_bytes);
+  }
+  const std::uint64_t first = agreement_->first_call(
+      {&calls == device_calls_.get(), call.collective, has_root(call.collective) ? call.root : 0});
+  if (first != CallAgreement::kNever) explained.first = first;
+  return explained;
 }
 
 // ---- waiting ----------------------------------------------------------------------------
@@ -955,6 +1000,7 @@ void Communicator::finalize() {
     look_at_device();
   }
   finalized_ = true;
+  if (agreement_ != nullptr) agreement_->leave();
   bootstrap_->leave();
 }
 

@@ -21,6 +21,7 @@
 
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/failure_state.h"
+#include "comm/call_agreement.h"
 #include "comm/call_pipeline.h"
 #include "comm/collective_call.h"
 #include "comm/device_group.h"
@@ -155,6 +156,9 @@ class Communicator final : public executor::WaitHook {
     tune::Choice choice;    ///< what runs
     std::string algorithm;  ///< as its schedule is named
     std::string_view chosen_by;
+    std::optional<tune::BackgroundPlans> background;
+    std::optional<tune::Choice> later;   ///< where they are made, and not in use yet
+    std::optional<std::uint64_t> first;  ///< the call from which on they are in use, once agreed
   };
   /// Of a call on the GPU's memory after attach_device(), else on the host's.
   /// @throws Error as CallPipeline::get()
@@ -173,8 +177,8 @@ class Communicator final : public executor::WaitHook {
   link::Links& links() noexcept { return *links_; }
   /// What the call runs with. The reference holds until the next call of this function.
   /// @throws Error as CallPipeline::get()
-  HostCall& host_call(const CollectiveCall& call) {
-    return static_cast<HostCall&>(host_calls_->get(call));
+  HostCall& host_call(const CollectiveCall& call, std::uint64_t number) {
+    return static_cast<HostCall&>(host_calls_->get(call, number));
   }
   HostExecutor& host_executor() noexcept { return *host_executor_; }
   /// Before a task arms anything.
@@ -218,7 +222,14 @@ class Communicator final : public executor::WaitHook {
   [[noreturn]] void broke(const Error& error);
   void drain_queue();
   void worker();
-  std::uint32_t next_number() noexcept { return ++calls_; }
+  // Collective calls are numbered from 1. Before each: what all ranks begin with it. @throws Error
+  // as the operations
+  void before_call() {
+    if (calls_ + 1 >= next_stop_) [[unlikely]]
+      stop_before_call();
+  }
+  void stop_before_call();
+  std::uint64_t next_number() noexcept { return ++calls_; }
 
   const Machine& known_machine();
   // Collective: the machine with each rank on its GPU.
@@ -238,6 +249,7 @@ class Communicator final : public executor::WaitHook {
   std::unique_ptr<FoundHosts> found_;       // null where machine_ was given
   std::unique_ptr<Emulation> emulation_;
   std::unique_ptr<link::Links> links_;
+  std::unique_ptr<CallAgreement> agreement_;  // null where nothing is planned in the background
   std::unique_ptr<HostExecutor> host_executor_;
   std::unique_ptr<CallPipeline> host_calls_;
   std::unique_ptr<DeviceGroup> device_;
@@ -253,7 +265,8 @@ class Communicator final : public executor::WaitHook {
   Last last_;
   int point_to_point_channel_ = 0;
   bool check_calls_ = true;
-  std::uint32_t calls_ = 0;
+  std::uint64_t calls_ = 0;
+  std::uint64_t next_stop_ = CallAgreement::kNever;
   bool finalized_ = false;
 
   executor::HostTeam team_;

@@ -44,6 +44,24 @@ json limiting_links(const topology::Topology& machine, const tune::Choice& choic
   return links;
 }
 
+// What became of the plans that take long; null where none do.
+json planning(const Communicator::Explained& explained) {
+  if (!explained.background.has_value()) return nullptr;
+  const auto state = [&]() -> const char* {
+    switch (explained.background->state) {
+      case tune::BackgroundPlans::State::kUnderWay: return "under way";
+      case tune::BackgroundPlans::State::kMade: return "made";
+      case tune::BackgroundPlans::State::kInUse: return "in use";
+      case tune::BackgroundPlans::State::kFailed: return "failed";
+    }
+    return "";
+  };
+  return {{"state", state()},
+          {"algorithms", explained.background->algorithms},
+          {"later", explained.later.has_value() ? json(explained.later->algorithm) : json()},
+          {"from_call", explained.first.has_value() ? json(*explained.first) : json()}};
+}
+
 }  // namespace
 
 std::string explain(Communicator& comm, Collective collective, std::size_t bytes, int root) {
@@ -95,6 +113,7 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
       {"bound", machine == nullptr ? json() : bound_of(*machine, collective, root)},
       {"limiting_links", std::move(limits)},
       {"candidates", std::move(candidates)},
+      {"planning", planning(explained)},
       {"memory", comm.device() == nullptr ? "host" : "GPU"},
       {"chosen", explained.algorithm},
       {"protocol", executor::name(explained.choice.protocol)},

@@ -25,6 +25,11 @@ class Communicator;
 /// and limiting_links[] of the chosen one (link "a->b", type, capacity and load in GB/s in that
 /// limit, the busiest of its links). Else null, null and [].
 ///
+/// planning: null where no plans take long to make, or the setting PLANNING is not background. Else
+/// state ("under way"; "made", by this rank: all begin with them at one call; "in use"; "failed"),
+/// algorithms[] (what they may add), later (what will be chosen; null but for "made"), from_call
+/// (the number of the communicator's first call with them, once the ranks agree; else null).
+///
 /// Local, and no operation: other ranks need not call.
 /// @throws Error kInvalidArgument for a root that is not there, or an ALGORITHM that cannot do this
 std::string explain(Communicator& comm, Collective collective, std::size_t bytes, int root);

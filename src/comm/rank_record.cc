@@ -22,7 +22,7 @@
 namespace ropewalk::comm {
 namespace {
 
-constexpr std::uint32_t kRecordVersion = 3;
+constexpr std::uint32_t kRecordVersion = 4;
 
 // Sent as it lies: all ranks run the same build on the same architecture, which `version` and
 // `size` check.
@@ -42,6 +42,7 @@ struct RankRecord {
   std::uint8_t topology_given = 0;
   std::uint8_t emulated = 0;
   std::uint8_t encrypts = 0;
+  std::array<char, 12> planning{};  // the setting PLANNING
   std::uint64_t single_copy_bytes = 0;
   std::array<char, 8> protocol{};
   std::array<std::uint8_t, kNumCollectives> algorithms{};  // that are forced, see forced_places()
@@ -118,6 +119,8 @@ void require_equal_settings(const RankRecord& mine, const RankRecord& theirs, in
   require(std::string_view(mine.verify.data()), std::string_view(theirs.verify.data()),
           "setting VERIFY");
   require(mine.encrypts, theirs.encrypts, "setting NET_ENCRYPT");
+  require(std::string_view(mine.planning.data()), std::string_view(theirs.planning.data()),
+          "setting PLANNING");
   // What machine it is, is compared when it was read.
   const auto emulated = [](const RankRecord& record) {
     return std::string_view(record.emulated != 0 ? "a machine" : "none");
@@ -184,6 +187,7 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
   mine.algorithms = forced_places(config);
   config.text(Setting::kNet).copy(mine.net.data(), mine.net.size() - 1);
   config.text(Setting::kVerify).copy(mine.verify.data(), mine.verify.size() - 1);
+  config.text(Setting::kPlanning).copy(mine.planning.data(), mine.planning.size() - 1);
   if (rank == 0) mine.constants = tune::machine_constants(config);
   bootstrap.all_gather(std::as_writable_bytes(std::span(records)), sizeof(RankRecord), deadline);
 

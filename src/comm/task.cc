@@ -9,7 +9,7 @@ namespace ropewalk::comm {
 
 bool CollectiveTask::begin() {
   if (armed_) return true;
-  const HostCall& call = comm_.host_call(call_);
+  const HostCall& call = comm_.host_call(call_, number_);
   prepared_ = &call.collective();
   if (!prepared_->connect(comm_.links())) return false;
   comm_.forget_last();

@@ -35,9 +35,14 @@ class Task {
 
 class CollectiveTask final : public Task {
  public:
+  /// @param number of the call, as next_number() gave it
   CollectiveTask(Communicator& comm, const CollectiveCall& call, bool in_place,
-                 const executor::CallTag& tag)
-      : comm_(comm), call_(call), in_place_(in_place), tag_(tag) {}
+                 std::uint64_t number)
+      : comm_(comm),
+        call_(call),
+        in_place_(in_place),
+        number_(number),
+        tag_(tag_of(call, static_cast<std::uint32_t>(number))) {}
   /// A call that has begun: `prepared` is armed for it.
   CollectiveTask(Communicator& comm, const CollectiveCall& call, PreparedCollective& prepared)
       : comm_(comm),
@@ -59,6 +64,7 @@ class CollectiveTask final : public Task {
   Communicator& comm_;
   CollectiveCall call_;
   bool in_place_;
+  std::uint64_t number_ = 0;
   executor::CallTag tag_;
   PreparedCollective* prepared_ = nullptr;
   bool armed_ = false;

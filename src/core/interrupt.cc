@@ -43,6 +43,13 @@ void check_interrupt(std::string_view what) {
   if (interrupted()) throw Error(Errc::kInterrupted, "{}: interrupted by the program", what);
 }
 
+void check_stopped(std::string_view what) {
+  const std::atomic<bool>* stop = of_thread.stop;
+  if (stop != nullptr && stop->load(std::memory_order_relaxed)) {
+    throw Error(Errc::kInterrupted, "{}: it is not needed any more", what);
+  }
+}
+
 bool in_interrupt_check() noexcept {
   return in_checks.load(std::memory_order_relaxed) != 0 && of_thread.in_check;
 }

@@ -30,6 +30,11 @@ void check_interrupt(std::string_view what);
 /// Whether this thread is in its check, and so within another call already.
 [[nodiscard]] bool in_interrupt_check() noexcept;
 
+/// Between the steps of long calculations, which may be many: cheap, and asks no program.
+/// @throws Error kInterrupted where another thread that this one works for ends it; `what` begins
+/// its text
+void check_stopped(std::string_view what);
+
 /// While one lives, this thread works for another one, which asks: its waits end when `stop` is
 /// set.
 class InterruptedBy {

@@ -68,7 +68,8 @@ NetworkReceiver& NetworkLinks::receiver(int channel, int peer, const Route& rout
 }
 
 void NetworkLinks::connect(const Key& key, SendLink& link) {
-  const auto& [channel, peer, route_number] = key;
+  const int channel = std::get<0>(key);
+  const int peer = std::get<1>(key);
   if (link.connector == nullptr) {
     const std::optional<std::vector<std::byte>> bytes = bootstrap_.try_recv(peer, handle_tag(key));
     if (!bytes.has_value()) return;

@@ -1,6 +1,7 @@
 #include "plan/arborescence.h"
 
 #include "core/error.h"
+#include "core/interrupt.h"
 
 namespace ropewalk::plan {
 
@@ -95,6 +96,7 @@ std::vector<int> solve(int nodes, int root, const std::vector<Arc>& arcs) {
 }  // namespace
 
 std::vector<int> cheapest_out_tree(const CostMatrix& costs, int root) {
+  check_stopped("planning");
   const int ranks = costs.ranks();
   std::vector<Arc> arcs;
   arcs.reserve(at(ranks) * at(ranks));

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/interrupt.h"
+
 namespace ropewalk::plan {
 
 namespace {
@@ -73,6 +75,7 @@ Capacity FlowGraph::push(int node, int sink, Capacity limit) {
 }
 
 Capacity FlowGraph::max_flow(int source, int sink, Capacity enough) {
+  check_stopped("planning");
   for (std::size_t arc = 0; arc < capacities_.size(); ++arc) {
     halves_[2 * arc].left = capacities_[arc];
     halves_[2 * arc + 1].left = 0;

@@ -7,6 +7,7 @@
 #include <queue>
 
 #include "core/error.h"
+#include "core/interrupt.h"
 
 namespace ropewalk::plan {
 
@@ -125,6 +126,7 @@ class Search {
 
   bool extend(Ring& ring) {
     if (steps_ > kHopsPerRing || hops_left_ <= 0) return false;
+    check_stopped("planning");
     const int from = ring.ranks.back();
     if (ring.ranks.size() == at(network_.num_ranks())) {
       Hop last = hop(from, ring.ranks[0]);

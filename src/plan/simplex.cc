@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/error.h"
+#include "core/interrupt.h"
 
 namespace ropewalk::plan {
 
@@ -171,6 +172,7 @@ class Simplex {
 
   /// Exchanges the basis column of row `leaving` for `column`, whose direction is `along`.
   void pivot(int leaving, int column, const std::vector<double>& along) {
+    check_stopped("planning");
     const double size = along[at(leaving)];
     const double step = amounts_[at(leaving)] / size;
     for (int i = 0; i < rows_; ++i) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "core/digest.h"
 #include "core/error.h"
 #include "schedule/building.h"
 #include "schedule/layout.h"
@@ -372,6 +373,19 @@ void Routes::append(const Routes& others, int first_channel) {
     auto& mine = paths_[{first_channel + channel, block, source, destination}];
     mine.insert(mine.end(), paths.begin(), paths.end());
   }
+}
+
+std::uint64_t Routes::digest() const {
+  std::string all;
+  for (const auto& [key, paths] : paths_) {
+    const auto& [channel, block, source, destination] = key;
+    all += fmt::format("{} {} {} {}:", channel, block, source, destination);
+    for (const std::vector<int>& path : paths) {
+      for (const int link : path) all += fmt::format(" {}", link);
+      all += ';';
+    }
+  }
+  return ropewalk::digest(all);
 }
 
 PlannedSchedule from_plan(const plan::Plan& plan, Pipelining pipelining) {

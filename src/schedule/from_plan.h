@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <span>
 #include <tuple>
@@ -41,6 +42,9 @@ class Routes {
 
   /// All of `others`, whose channel 0 becomes `first_channel`.
   void append(const Routes& others, int first_channel);
+
+  /// Tells apart what differs.
+  [[nodiscard]] std::uint64_t digest() const;
 
  private:
   using Key = std::tuple<int, int, int, int>;

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/mutex.h"
 #include "plan/planner.h"
 #include "schedule/repeat.h"
 #include "tune/machine_constants.h"
@@ -40,13 +41,25 @@ int root_of(Collective collective, int root) { return has_root(collective) ? roo
 
 }  // namespace
 
+struct Candidates::Background {
+  Mutex mutex;  // held while `hook` is called
+  PlansMadeHook hook RW_GUARDED_BY(mutex);
+  struct Entry {
+    BackgroundPlans plans;
+    std::shared_ptr<const PlannedCandidates> made;
+  };
+  std::map<std::pair<Collective, int>, Entry> entries RW_GUARDED_BY(mutex);
+};
+
 struct Candidates::OnMachine {
   OnMachine(const topology::Topology& found, std::shared_ptr<KeptPlans> kept, std::string where)
-      : machine(found),
+      : shared_machine(std::make_shared<const PlannedMachine>(found)),
+        machine(*shared_machine),
         routes(machine.topology()),
         plans(kept == nullptr ? std::make_shared<KeptPlans>() : std::move(kept)),
         folder(std::move(where)) {}
-  PlannedMachine machine;
+  std::shared_ptr<const PlannedMachine> shared_machine;
+  const PlannedMachine& machine;
   DefaultRoutes routes;
   std::shared_ptr<KeptPlans> plans;
   std::string folder;
@@ -62,6 +75,9 @@ Candidates::Candidates(const Config& config, GroupFacts facts, CandidateOptions 
       machine_(std::move(machine)),
       forced_(forced_algorithms(config.text(Setting::kAlgorithm))) {
   if (machine_ == nullptr || facts_.num_ranks < 2) return;
+  const std::string& planning = config.text(Setting::kPlanning);
+  if (planning == "background") planning_ = Planning::kBackground;
+  if (planning == "wait") planning_ = Planning::kWait;
   const bool keeps = config.flag(Setting::kTune);
   const std::filesystem::path file = keeps ? tuning_file(config) : std::string();
   on_machine_ = [machine = machine_, plans = std::move(plans),
@@ -70,7 +86,11 @@ Candidates::Candidates(const Config& config, GroupFacts facts, CandidateOptions 
   };
 }
 
-Candidates::~Candidates() = default;
+Candidates::~Candidates() {
+  if (background_ == nullptr) return;
+  const Lock lock(background_->mutex);
+  background_->hook = nullptr;
+}
 Candidates::Candidates(Candidates&&) noexcept = default;
 
 schedule::Request Candidates::request_of(Collective collective, int root,
@@ -142,7 +162,7 @@ std::vector<std::string> Candidates::registered(Collective collective, int root)
 const std::vector<Candidate>& Candidates::get(Collective collective, int root) {
   const auto key = std::pair(collective, root_of(collective, root));
   if (const auto known = made_.find(key); known != made_.end()) return known->second;
-  std::vector<Candidate> all = made(collective, key.second);
+  std::vector<Candidate> all = made(collective, key.second, nullptr);
   if (all.empty()) {
     throw Error(Errc::kInvalidUsage, "no algorithm for {} over {} ranks", name(collective),
                 facts_.num_ranks);
@@ -162,7 +182,76 @@ std::shared_ptr<MachineCost> Candidates::cost_of(const schedule::Checked& checke
                                        checked.report().longest_path, routes, options);
 }
 
-std::vector<Candidate> Candidates::made(Collective collective, int root) {
+void Candidates::plan_in_background(PlansMadeHook made) {
+  background_ = std::make_shared<Background>();
+  const Lock lock(background_->mutex);
+  background_->hook = std::move(made);
+}
+
+std::shared_ptr<const PlannedCandidates> Candidates::planned(Collective collective, int root,
+                                                             bool forced) {
+  PlansRequest request{collective, root, facts_.max_channels, facts_.lag_slots >= kLeastLagSlots};
+  // What a setting names cannot be replaced meanwhile.
+  request.thorough = planning_ == Planning::kWait || forced;
+  std::shared_ptr<const PlannedCandidates> plans =
+      on_machine_->plans->get(on_machine_->machine, request, on_machine_->folder);
+  if (request.thorough || plans->later.empty() || planning_ != Planning::kBackground ||
+      background_ == nullptr) {
+    return plans;
+  }
+  const auto key = std::pair(collective, root);
+  {
+    const Lock lock(background_->mutex);
+    background_->entries[key] = {{{plans->later.begin(), plans->later.end()}, {}}, nullptr};
+  }
+  request.thorough = true;
+  on_machine_->plans->get_later(
+      on_machine_->shared_machine, request, on_machine_->folder,
+      [shared = background_, key](std::shared_ptr<const PlannedCandidates> planned) {
+        const Lock lock(shared->mutex);
+        if (shared->hook == nullptr) return;
+        Background::Entry& entry = shared->entries.at(key);
+        entry.plans.state =
+            planned == nullptr ? BackgroundPlans::State::kFailed : BackgroundPlans::State::kMade;
+        const std::uint64_t digest = planned == nullptr ? 0 : digest_of(*planned);
+        entry.made = std::move(planned);
+        shared->hook(key.first, key.second, digest);
+      });
+  return plans;
+}
+
+void Candidates::adopt(Collective collective, int root) {
+  const auto key = std::pair(collective, root_of(collective, root));
+  std::vector<Candidate> all = later(collective, root);
+  {
+    const Lock lock(background_->mutex);
+    background_->entries.at(key).plans.state = BackgroundPlans::State::kInUse;
+    background_->entries.at(key).made = nullptr;
+  }
+  made_.insert_or_assign(key, std::move(all));
+}
+
+std::optional<BackgroundPlans> Candidates::background(Collective collective, int root) const {
+  if (background_ == nullptr) return std::nullopt;
+  const Lock lock(background_->mutex);
+  const auto found = background_->entries.find({collective, root_of(collective, root)});
+  if (found == background_->entries.end()) return std::nullopt;
+  return found->second.plans;
+}
+
+std::vector<Candidate> Candidates::later(Collective collective, int root) {
+  const auto key = std::pair(collective, root_of(collective, root));
+  std::shared_ptr<const PlannedCandidates> plans;
+  {
+    const Lock lock(background_->mutex);
+    plans = background_->entries.at(key).made;
+  }
+  RW_ASSERT(plans != nullptr);
+  return made(collective, key.second, std::move(plans));
+}
+
+std::vector<Candidate> Candidates::made(Collective collective, int root,
+                                        std::shared_ptr<const PlannedCandidates> plans) {
   std::vector<Candidate> all;
   std::vector<Candidate> without_routes;
   const std::string* plan = forced_plan(collective);
@@ -197,21 +286,18 @@ std::vector<Candidate> Candidates::made(Collective collective, int root) {
                 *plan);
   }
   if (plan != nullptr || !is_forced(collective, root)) {
-    const std::shared_ptr<const PlannedCandidates> planned = on_machine_->plans->get(
-        on_machine_->machine,
-        {collective, root, facts_.max_channels, facts_.lag_slots >= kLeastLagSlots},
-        on_machine_->folder);
-    for (const std::shared_ptr<const RoutedSchedule>& routed : planned->schedules) {
+    if (plans == nullptr) plans = planned(collective, root, plan != nullptr);
+    for (const std::shared_ptr<const RoutedSchedule>& routed : plans->schedules) {
       if (plan != nullptr && routed->algorithm != *plan) continue;
       const ScheduleShape shape = ScheduleShape::of(*routed->checked);
       all.push_back({routed->algorithm, shape.channels, shape, routed,
                      cost_of(*routed->checked, routed->routes)});
     }
     if (plan != nullptr && all.empty()) {
-      const auto why = planned->refused.find(*plan);
+      const auto why = plans->refused.find(*plan);
       throw Error(Errc::kInvalidArgument, "setting ROPEWALK_ALGORITHM: no \"{}\" for {} on {}: {}",
                   *plan, name(collective), machine_->name(),
-                  why == planned->refused.end() ? "not one of this machine's" : why->second);
+                  why == plans->refused.end() ? "not one of this machine's" : why->second);
     }
   }
   // A machine whose GPUs have no way to each other but through GPUs, and no plan: what is known of

@@ -2,6 +2,8 @@
 // for the machine (planned_candidates.h), or the one that the user or a setting names.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -33,6 +35,20 @@ struct Candidate {
   std::shared_ptr<MachineCost> cost;             ///< where there is a machine
 };
 
+/// What stands in for plans that take long to make (setting PLANNING).
+enum class Planning {
+  kBackground,  ///< other candidates, until adopt()
+  kWait,        ///< get() makes these plans, however long that takes
+  kBrief,       ///< other candidates, for good
+};
+
+/// What became of an operation's plans that take long to make.
+struct BackgroundPlans {
+  std::vector<std::string> algorithms;  ///< that they may add
+  enum class State { kUnderWay, kMade, kInUse, kFailed };
+  State state = State::kUnderWay;
+};
+
 struct CandidateOptions {
   /// Numbers of channels to compile the registry's algorithms with.
   std::vector<int> channels = {1};
@@ -57,6 +73,18 @@ class Candidates {
   /// do it; kInvalidUsage when nothing can
   const std::vector<Candidate>& get(Collective collective, int root);
 
+  /// With Planning::kBackground: `made` is told, by the thread that plans, that the plans for an
+  /// operation are there: by a digest of them, 0 when there will be none. It calls nothing of this
+  /// object. Without it nothing is planned in the background.
+  using PlansMadeHook = std::function<void(Collective, int root, std::uint64_t digest)>;
+  void plan_in_background(PlansMadeHook made);
+  /// From now on these plans are candidates: get() returns others. @pre `made` was told of them
+  void adopt(Collective collective, int root);
+  /// nullopt where no plans take long, or none were asked for.
+  [[nodiscard]] std::optional<BackgroundPlans> background(Collective collective, int root) const;
+  /// As get() will be after adopt(). @pre background() is kMade
+  [[nodiscard]] std::vector<Candidate> later(Collective collective, int root);
+
   /// The user's schedule as a candidate.
   [[nodiscard]] static Candidate given(std::shared_ptr<const schedule::Checked> checked);
 
@@ -80,17 +108,27 @@ class Candidates {
   [[nodiscard]] std::optional<Candidate> over_rails(const std::string& algorithm,
                                                     const schedule::Request& request);
   [[nodiscard]] std::vector<std::string> registered(Collective collective, int root) const;
-  [[nodiscard]] std::vector<Candidate> made(Collective collective, int root);
+  // @param plans those to take; null: makes them
+  [[nodiscard]] std::vector<Candidate> made(Collective collective, int root,
+                                            std::shared_ptr<const PlannedCandidates> plans);
+  // Those that are made at once; what they leave out is planned in the background.
+  [[nodiscard]] std::shared_ptr<const PlannedCandidates> planned(Collective collective, int root,
+                                                                 bool forced);
   // Where ALGORITHM names a plan for this.
   [[nodiscard]] const std::string* forced_plan(Collective collective) const;
   [[nodiscard]] std::shared_ptr<MachineCost> cost_of(const schedule::Checked& checked,
                                                      const schedule::Routes& routes);
+
+  // Shared with the thread that plans.
+  struct Background;
 
   GroupFacts facts_;
   CandidateOptions options_;
   schedule::CheckedSchedules* schedules_;
   std::shared_ptr<const topology::Topology> machine_;
   WhenNeeded<OnMachine> on_machine_;  // where there is a machine of at least two ranks
+  Planning planning_ = Planning::kBrief;
+  std::shared_ptr<Background> background_;
   std::map<Collective, ForcedAlgorithm> forced_;
   std::map<std::pair<Collective, int>, std::vector<Candidate>> made_;
 };

@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <utility>
+
+#include "tune/tuning_store.h"
 
 namespace ropewalk::tune {
 namespace {
@@ -54,8 +55,6 @@ constexpr std::array<std::pair<const char*, Row>, 4> kRows = {
      {"fan_s", &DeviceConstants::fan},
      {"block_rate_Bps", &DeviceConstants::block_rate}}};
 constexpr const char* kLinkRate = "link_rate_Bps";
-
-bool makes_sense(double value) { return value >= 0 && value < 1e15; }
 
 }  // namespace
 
@@ -108,24 +107,23 @@ json to_json(const DeviceConstants& constants) {
   return entry;
 }
 
-std::optional<DeviceConstants> device_constants_of(const json& entry) {
-  try {
-    DeviceConstants constants;
-    bool right = true;
-    for (const auto& [key, row] : kRows) {
-      for (int p = 0; p < executor::kNumProtocols; ++p) {
-        double& value = (constants.*row)[p];
-        value = entry.at(key).at(executor::name(static_cast<executor::Protocol>(p))).get<double>();
-        right = right && makes_sense(value);
-      }
+DeviceConstants device_constants_of(const json& entry) {
+  DeviceConstants constants;
+  for (const auto& [key, row] : kRows) {
+    // The times of a protocol that does not run here are none; rates are of what data takes.
+    const bool zero_allowed = row != &DeviceConstants::block_rate;
+    for (int p = 0; p < executor::kNumProtocols; ++p) {
+      (constants.*row)[p] = constant_of(
+          entry.at(key), executor::name(static_cast<executor::Protocol>(p)), zero_allowed);
     }
-    constants.link_rate = entry.at(kLinkRate).get<double>();
-    for (const double rate : constants.block_rate) right = right && rate > 0;
-    if (!right || !makes_sense(constants.link_rate) || constants.link_rate == 0) return {};
-    return constants;
-  } catch (const std::exception&) {
-    return std::nullopt;
   }
+  constants.link_rate = constant_of(entry, kLinkRate);
+  return constants;
+}
+
+std::optional<DeviceConstants> kept_device_constants(const std::string& path,
+                                                     const std::string& name) {
+  return read_tuning_as(path, name, device_constants_of);
 }
 
 // Measured on two H200 that NVLink joins (driver 580); the second with peer access turned off.

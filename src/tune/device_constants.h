@@ -65,7 +65,11 @@ DeviceConstants scaled(const DeviceBase& base, const DeviceTimes& times, int ran
 std::string describe(const DeviceTimes& times);
 
 nlohmann::json to_json(const DeviceConstants& constants);
-/// @return nothing when a number is missing or makes no sense
-std::optional<DeviceConstants> device_constants_of(const nlohmann::json& entry);
+/// @throws std::exception when a number is missing or makes no sense
+DeviceConstants device_constants_of(const nlohmann::json& entry);
+
+/// What the tuning file (tuning_store.h) has of these GPUs, if anything.
+std::optional<DeviceConstants> kept_device_constants(const std::string& path,
+                                                     const std::string& name);
 
 }  // namespace ropewalk::tune

@@ -19,6 +19,7 @@
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/file_descriptor.h"
+#include "core/interrupt.h"
 #include "core/log.h"
 #include "core/replace_file.h"
 #include "plan/json.h"
@@ -39,6 +40,7 @@ json header(const PlannedMachine& machine, const PlansRequest& request) {
                  {"root", request.root},
                  {"max_channels", request.max_channels}};
   if (request.lags) header["lags"] = true;
+  if (request.thorough) header["thorough"] = true;
   return header;
 }
 
@@ -46,6 +48,7 @@ std::string text_of(const PlannedMachine& machine, const PlansRequest& request,
                     const PlansMade& made) {
   json all = header(machine, request);
   all["refused"] = made.refused;
+  all["later"] = made.later;
   all["algorithms"] = json::array();
   for (const PlannedAlgorithm& algorithm : made.algorithms) {
     json plans = json::array();
@@ -77,6 +80,7 @@ PlansMade parse(const std::string& text, const std::string& path, const PlannedM
   }
   PlansMade made;
   made.refused = all.at("refused").get<std::map<std::string, std::string>>();
+  made.later = all.at("later").get<std::set<std::string>>();
   for (const json& algorithm : all.at("algorithms")) {
     PlannedAlgorithm read{algorithm.at("name").get<std::string>(), {}};
     for (const json& plan : algorithm.at("plans")) {
@@ -111,20 +115,23 @@ std::optional<PlansMade> read(const std::string& path, const PlannedMachine& mac
 // without the lock a process plans for itself.
 class PlanningLock {
  public:
-  explicit PlanningLock(const std::string& path) {
+  PlanningLock(const std::string& path, bool thorough) {
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
     file_ = FileDescriptor(open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (!file_) return;
-    const auto end = std::chrono::steady_clock::now() + kLongestWait;
+    const auto end =
+        std::chrono::steady_clock::now() + (thorough ? kLongestThoroughWait : kLongestWait);
     while (flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK &&
            std::chrono::steady_clock::now() < end) {
+      check_stopped("waiting for plans");
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
 
  private:
   static constexpr std::chrono::seconds kLongestWait{2};
+  static constexpr std::chrono::seconds kLongestThoroughWait{300};
   FileDescriptor file_;  // closing it unlocks
 };
 
@@ -138,6 +145,8 @@ void write(const std::string& path, const std::string& text) {
 
 }  // namespace
 
+KeptPlans::KeptPlans() : planner_(make_plans) {}
+
 PlannedMachine::PlannedMachine(const topology::Topology& machine)
     : topology_(planned_machine(machine)), hash_(digest(topology::write_json(topology_))) {}
 
@@ -147,21 +156,24 @@ std::string kept_plans_text(const std::string& body) {
 
 std::string plans_file(const std::string& folder, std::uint64_t machine_hash,
                        const PlansRequest& request) {
-  return fmt::format("{}/plans/{:016x}-{}-{}-{}{}.json", folder, machine_hash,
-                     name(request.collective), request.root, request.max_channels,
-                     request.lags ? "-lags" : "");
+  return fmt::format(
+      "{}/plans/{:016x}-{}-{}-{}{}.json", folder, machine_hash, name(request.collective),
+      request.root, request.max_channels,
+      fmt::format("{}{}", request.lags ? "-lags" : "", request.thorough ? "-thorough" : ""));
 }
 
 std::shared_ptr<const PlannedCandidates> KeptPlans::get(const PlannedMachine& machine,
                                                         const PlansRequest& request,
                                                         const std::string& folder) {
   std::shared_ptr<Entry> entry;
+  Planner planner;
   {
     const Lock lock(mutex_);
     std::shared_ptr<Entry>& place = entries_[{machine.hash(), request}];
     if (place == nullptr) place = std::make_shared<Entry>();
     place->last_use = ++uses_;
     entry = place;
+    planner = planner_;
     if (entries_.size() > kCapacity) {
       entries_.erase(std::min_element(entries_.begin(), entries_.end(), [](auto& a, auto& b) {
         return a.second->last_use < b.second->last_use;
@@ -176,11 +188,12 @@ std::shared_ptr<const PlannedCandidates> KeptPlans::get(const PlannedMachine& ma
   std::optional<PlansMade> made;
   std::unique_ptr<PlanningLock> lock_of_host;
   if (!path.empty() && !std::filesystem::exists(path))
-    lock_of_host = std::make_unique<PlanningLock>(path);
+    lock_of_host = std::make_unique<PlanningLock>(path, request.thorough);
   if (!path.empty()) made = read(path, machine, request);
   const bool from_disk = made.has_value();
   if (!from_disk) {
-    made = make_plans(machine.topology(), request);
+    made = planner(machine.topology(), request);
+    check_stopped("planning");  // what was stopped on the way is noted as a reason for no plan
     if (!path.empty() && !made->algorithms.empty()) {
       write(path, text_of(machine, request, *made));
     }
@@ -192,11 +205,31 @@ std::shared_ptr<const PlannedCandidates> KeptPlans::get(const PlannedMachine& ma
                request.root, algorithm, why);
   }
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-  log::info(log::kTuning, "{} plans for {} from root {} on {} {} in {:.1f} ms",
+  log::info(log::kTuning, "{} plans for {} from root {} on {} {} in {:.1f} ms{}",
             candidates.schedules.size(), name(request.collective), request.root,
-            machine.topology().name(), from_disk ? "read" : "made", took.count());
+            machine.topology().name(), from_disk ? "read" : "made", took.count(),
+            request.thorough ? ", those that take long among them" : "");
   entry->made = std::make_shared<const PlannedCandidates>(std::move(candidates));
   return entry->made;
+}
+
+void KeptPlans::get_later(std::shared_ptr<const PlannedMachine> machine,
+                          const PlansRequest& request, const std::string& folder, Done done) {
+  background_.post([this, machine = std::move(machine), request, folder, done = std::move(done)] {
+    std::shared_ptr<const PlannedCandidates> made;
+    try {
+      made = get(*machine, request, folder);
+    } catch (const std::exception& error) {
+      if (background_.stopped()) return;
+      log::warn("planning {} in the background: {}", name(request.collective), error.what());
+    }
+    done(std::move(made));
+  });
+}
+
+void KeptPlans::plan_with(Planner planner) {
+  const Lock lock(mutex_);
+  planner_ = std::move(planner);
 }
 
 }  // namespace ropewalk::tune

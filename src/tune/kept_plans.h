@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,11 +18,12 @@
 #include "core/mutex.h"
 #include "topology/topology.h"
 #include "tune/planned_candidates.h"
+#include "tune/planning_thread.h"
 
 namespace ropewalk::tune {
 
 /// Files of another version are ignored. Raise it whenever planning gives other plans.
-inline constexpr int kKeptPlansVersion = 1;
+inline constexpr int kKeptPlansVersion = 2;
 
 /// A machine that plans are made for.
 ///
@@ -51,10 +53,21 @@ std::string plans_file(const std::string& folder, std::uint64_t machine_hash,
 /// them to make them; others do not wait.
 class KeptPlans {
  public:
+  KeptPlans();
   /// @param folder on disk; "" keeps nothing there
   std::shared_ptr<const PlannedCandidates> get(const PlannedMachine& machine,
                                                const PlansRequest& request,
                                                const std::string& folder);
+
+  /// The same by a thread in the background, one request after the other. It calls `done`, with
+  /// nullptr where planning failed, which the log tells; not if this is destroyed before.
+  using Done = std::function<void(std::shared_ptr<const PlannedCandidates>)>;
+  void get_later(std::shared_ptr<const PlannedMachine> machine, const PlansRequest& request,
+                 const std::string& folder, Done done);
+
+  /// For tests: in place of make_plans(), for what is not made yet.
+  using Planner = std::function<PlansMade(const topology::Topology&, const PlansRequest&)>;
+  void plan_with(Planner planner);
 
  private:
   using Key = std::pair<std::uint64_t, PlansRequest>;
@@ -68,6 +81,8 @@ class KeptPlans {
   Mutex mutex_;
   std::map<Key, std::shared_ptr<Entry>> entries_ RW_GUARDED_BY(mutex_);
   std::uint64_t uses_ RW_GUARDED_BY(mutex_) = 0;
+  Planner planner_ RW_GUARDED_BY(mutex_);
+  PlanningThread background_;  // last: its jobs use the others
 };
 
 }  // namespace ropewalk::tune

@@ -5,6 +5,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <future>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -121,6 +123,35 @@ TEST_F(KeptPlansTest, EveryMachineAndRequestHasAFileOfItsOwn) {
   EXPECT_NE(plans_file("f", machine_.hash(), kRequest), plans_file("f", other.hash(), kRequest));
   EXPECT_NE(plans_file("f", 1, kRequest), plans_file("f", 1, {Collective::kBroadcast, 3, 8}));
   EXPECT_NE(plans_file("f", 1, kRequest), plans_file("f", 1, {Collective::kBroadcast, 4, 16}));
+}
+
+TEST_F(KeptPlansTest, ThoroughPlansAreKeptApartAndMadeInTheBackground) {
+  const auto machine =
+      std::make_shared<const PlannedMachine>(topology::testing::machine("dgx-h100-x2"));
+  const PlansRequest brief{Collective::kAllReduce, 0, 16};
+  PlansRequest thorough = brief;
+  thorough.thorough = true;
+  KeptPlans plans;
+  const auto at_once = plans.get(*machine, brief, folder_.string());
+  EXPECT_TRUE(at_once->later.contains("plan-packed"));
+  EXPECT_TRUE(at_once->later.contains("plan-ring"));
+  std::promise<std::shared_ptr<const PlannedCandidates>> promise;
+  plans.get_later(machine, thorough, folder_.string(),
+                  [&](std::shared_ptr<const PlannedCandidates> made) { promise.set_value(made); });
+  const auto later = promise.get_future().get();
+  ASSERT_NE(later, nullptr);
+  EXPECT_TRUE(later->later.empty());
+  std::set<std::string> names;
+  for (const auto& each : later->schedules) names.insert(each->algorithm);
+  EXPECT_TRUE(names.contains("plan-packed"));
+  EXPECT_EQ(plans.get(*machine, thorough, folder_.string()), later);
+  EXPECT_NE(digest_of(*at_once), digest_of(*later));
+  KeptPlans others;
+  const auto read = others.get(*machine, thorough, folder_.string());
+  expect_same(*read, *later);
+  EXPECT_EQ(digest_of(*read), digest_of(*later));
+  EXPECT_TRUE(fs::exists(plans_file(folder_.string(), machine->hash(), brief)));
+  EXPECT_TRUE(fs::exists(plans_file(folder_.string(), machine->hash(), thorough)));
 }
 
 }  // namespace

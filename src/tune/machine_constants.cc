@@ -55,22 +55,13 @@ constexpr const char* kLast = "last_measured_at";
 std::int64_t now() { return std::chrono::system_clock::now().time_since_epoch() / 1s; }
 
 std::optional<Kept> read(const std::string& path) {
-  const std::optional<json> mine = read_tuning(path, machine_name());
-  if (!mine) return std::nullopt;
-  try {
+  return read_tuning_as(path, machine_name(), [](const json& entry) {
     Kept kept;
-    for (const auto& [key, member] : kFields) {
-      const double value = mine->at(key).get<double>();
-      if (!(value > 0 && value < 1e15)) throw std::out_of_range(key);
-      kept.constants.*member = value;
-    }
-    kept.measurements = mine->value(kMeasurements, kept.measurements);
-    kept.last = mine->value(kLast, kept.last);
+    for (const auto& [key, member] : kFields) kept.constants.*member = constant_of(entry, key);
+    kept.measurements = entry.value(kMeasurements, kept.measurements);
+    kept.last = entry.value(kLast, kept.last);
     return kept;
-  } catch (const std::exception& error) {
-    log::warn("the tuning file {} is unusable ({}); measuring again", path, error.what());
-    return std::nullopt;
-  }
+  });
 }
 
 void write(const std::string& path, const Kept& kept) {

@@ -5,12 +5,14 @@
 #include <optional>
 #include <utility>
 
+#include "core/digest.h"
 #include "core/error.h"
 #include "plan/device_path.h"
 #include "plan/link_split.h"
 #include "plan/planner.h"
 #include "schedule/from_plan.h"
 #include "schedule/limits.h"
+#include "schedule/text.h"
 
 namespace ropewalk::tune {
 namespace {
@@ -28,6 +30,8 @@ constexpr const char* kHybrid = "-hybrid";  // after the name of the plans that 
 constexpr double kMostPackingWork = 17'000;
 constexpr double kMostRingWork = 6'000;
 constexpr double kMostTreesWork = 300'000;
+// A thorough request may take so many times as long.
+constexpr double kThorough = 120;
 // Shares of two classes of links are those of long messages; shorter ones take the faster alone.
 constexpr double kLongMessage = 1e9;
 
@@ -132,11 +136,13 @@ class Maker {
     request.algorithm = algorithm;
     request.selection.plane = plane;
     const double work = work_of(plane);
-    std::string why = too_much(algorithm, work);
+    std::string why = too_much(algorithm, work, request_.thorough);
     if (!why.empty()) {
       made_.refused[name] = why;
+      if (!request_.thorough && too_much(algorithm, work, true).empty()) made_.later.insert(name);
       return std::nullopt;
     }
+    if (algorithm == "optimal" && !any_number(work)) made_.later.insert(name);
     for (const int trees : numbers_of_trees(algorithm, max_channels, work)) {
       request.trees_per_root = trees;
       try {
@@ -164,13 +170,18 @@ class Maker {
     if (algorithm == "packed") return {0, max_channels};
     if (algorithm != "optimal") return {0};
     std::vector<int> numbers;
-    // From one root, where nodes are many, any number takes longest and gives most.
-    if (work <= kMostPackingWork || !has_root(request_.collective)) numbers.push_back(0);
+    if (any_number(work)) numbers.push_back(0);
     for (int trees = 16; trees > 0; trees /= 2) {
       // As many channels as one rank has trees, or somewhat fewer.
       if (trees <= 2 * max_channels) numbers.push_back(trees);
     }
     return numbers;
+  }
+
+  /// Whether trees of any number are asked for: from one root, where nodes are many, that takes
+  /// longest and gives most.
+  [[nodiscard]] bool any_number(double work) const {
+    return request_.thorough || work <= kMostPackingWork || !has_root(request_.collective);
   }
 
   /// GPUs squared times the links of the plane.
@@ -184,11 +195,13 @@ class Maker {
   }
 
   /// Why an algorithm would take too long; "" where it would not.
-  [[nodiscard]] std::string too_much(const std::string& algorithm, double work) const {
+  [[nodiscard]] std::string too_much(const std::string& algorithm, double work,
+                                     bool thorough) const {
     const bool several_hosts = machine_.hosts() > 1;
-    const double most = algorithm == "packed"                  ? kMostPackingWork
-                        : algorithm == "ring" && several_hosts ? kMostRingWork
-                                                               : kMostTreesWork;
+    const double brief = algorithm == "packed"                  ? kMostPackingWork
+                         : algorithm == "ring" && several_hosts ? kMostRingWork
+                                                                : kMostTreesWork;
+    const double most = thorough ? brief * kThorough : brief;
     if (work <= most) return "";
     return fmt::format(
         "planning would take too long: GPUs squared times links are {:.0f}, {:.0f} "
@@ -204,6 +217,7 @@ class Maker {
         [&](const PlannedAlgorithm& each) { return each.name == "plan-" + algorithm; });
     if (fast == made_.algorithms.end()) {
       made_.refused[name] = "there is no plan-" + algorithm;
+      if (made_.later.contains("plan-" + algorithm)) made_.later.insert(name);
       return;
     }
     const plan::Plan first = fast->plans.front();
@@ -299,6 +313,15 @@ topology::Topology planned_machine(const topology::Topology& machine) {
   return topology::Topology(std::move(description));
 }
 
+std::uint64_t digest_of(const PlannedCandidates& candidates) {
+  std::string all;
+  for (const std::shared_ptr<const RoutedSchedule>& each : candidates.schedules) {
+    all += fmt::format("{:016x}{:016x}{}", ropewalk::digest(print(each->checked->schedule())),
+                       each->routes.digest(), each->algorithm);
+  }
+  return std::max<std::uint64_t>(1, ropewalk::digest(all));
+}
+
 PlansMade make_plans(const topology::Topology& machine, const PlansRequest& request) {
   const auto& planned = plan::planned_collectives();
   if (machine.gpus().size() < 2 ||
@@ -311,6 +334,7 @@ PlansMade make_plans(const topology::Topology& machine, const PlansRequest& requ
 PlannedCandidates compile_plans(PlansMade made, const PlansRequest& request) {
   PlannedCandidates out;
   out.refused = std::move(made.refused);
+  out.later = std::move(made.later);
   for (const PlannedAlgorithm& algorithm : made.algorithms) {
     try {
       schedule::PlannedSchedule planned = compiled(algorithm, request);

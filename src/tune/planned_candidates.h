@@ -11,14 +11,17 @@
 // - all links together where those between GPUs do not connect the ranks, as between hosts:
 //   "plan-packed"; of these plans those alone whose every hop is one that a driver takes.
 //
-// What would take long to plan is no candidate: the estimate follows from the numbers of GPUs and
-// links, so that all ranks leave out the same.
+// What takes long to plan is left out of a brief request: the estimate follows from the numbers of
+// GPUs and links, so that all ranks leave out the same. A thorough one has it (kept_plans.h makes
+// such plans in the background), and leaves out what would take half a minute.
 //
 // Deterministic, so that all ranks make the same. Pure: no clock, no device, no environment.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +40,7 @@ struct PlansRequest {
   /// For links where steps lag: all-reduces are schedule::Pipelining::kByLags where `max_channels`
   /// suffice for a channel per tree.
   bool lags = false;
+  bool thorough = false;  ///< also what takes long to plan
   friend auto operator<=>(const PlansRequest&, const PlansRequest&) = default;
 };
 
@@ -49,12 +53,18 @@ struct PlannedAlgorithm {
 struct PlansMade {
   std::vector<PlannedAlgorithm> algorithms;
   std::map<std::string, std::string> refused;  ///< by name, why there is none
+  /// Of a brief request: names that a thorough one may have, or have with another plan.
+  std::set<std::string> later;
 };
 
 struct PlannedCandidates {
   std::vector<std::shared_ptr<const RoutedSchedule>> schedules;
-  std::map<std::string, std::string> refused;  ///< by name, why there is none
+  std::map<std::string, std::string> refused;  ///< as in PlansMade
+  std::set<std::string> later;
 };
+
+/// Tells apart what two ranks run by: of all schedules and routes. Never 0.
+std::uint64_t digest_of(const PlannedCandidates& candidates);
 
 /// The names that candidates may have, in their order.
 const std::vector<std::string>& planned_names();

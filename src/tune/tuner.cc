@@ -99,6 +99,34 @@ std::vector<Choice> Tuner::priced(Collective collective, int root, std::size_t u
   return all;
 }
 
+// ---- plans that were made in the background ----------------------------------------------
+
+void Tuner::adopt(Collective collective, int root) {
+  const int its_root = has_root(collective) ? root : 0;
+  candidates_.adopt(collective, its_root);
+  if (its_root == 0) {
+    rootless_[static_cast<std::size_t>(collective)] = {};
+  } else {
+    rooted_.erase({collective, its_root});
+  }
+  std::erase_if(chosen_, [&](const auto& entry) {
+    const auto& [of, from, algorithm, channels] = entry.first;
+    return of == collective && from == its_root && algorithm != kGivenSchedule;
+  });
+}
+
+Choice Tuner::later(Collective collective, int root, std::size_t unit_bytes) {
+  std::optional<Choice> best;
+  for (const Candidate& candidate : candidates_.later(collective, root)) {
+    Choice choice = pricing_->price(candidate, unit_bytes);
+    if (!best.has_value() || choice.predicted_seconds < best->predicted_seconds) {
+      best = std::move(choice);
+    }
+  }
+  RW_ASSERT(best.has_value());
+  return *std::move(best);
+}
+
 // ---- schedules of the user --------------------------------------------------------------
 
 void Tuner::use(std::shared_ptr<const schedule::Checked> given) {

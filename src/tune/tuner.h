@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -46,6 +47,19 @@ class Tuner {
   [[nodiscard]] bool is_forced(Collective collective, int root) const {
     return candidates_.is_forced(collective, root);
   }
+  /// As Candidates'.
+  void plan_in_background(Candidates::PlansMadeHook made) {
+    candidates_.plan_in_background(std::move(made));
+  }
+  [[nodiscard]] std::optional<BackgroundPlans> background(Collective collective, int root) const {
+    return candidates_.background(collective, root);
+  }
+  /// Choices for the operation are made anew, with the plans that were made in the background.
+  void adopt(Collective collective, int root);
+  /// What choose() will return after adopt(), but its index and schedule.
+  /// @pre background() is kMade
+  [[nodiscard]] Choice later(Collective collective, int root, std::size_t unit_bytes);
+
   /// The machine, or null.
   [[nodiscard]] const topology::Topology* machine() const noexcept { return candidates_.machine(); }
 

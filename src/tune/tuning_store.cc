@@ -1,12 +1,19 @@
 #include "tune/tuning_store.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
+#include <thread>
 
+#include "core/error.h"
+#include "core/file_descriptor.h"
 #include "core/log.h"
 #include "core/replace_file.h"
 #include "tune/processors.h"
@@ -16,13 +23,37 @@ namespace {
 
 using nlohmann::json;
 
-json read_all(const std::string& path) {
+constexpr const char* kSchema = "ropewalk-tuning";
+
+// The entries. @param quiet what is wrong was told when it was read
+json read_all(const std::string& path, bool quiet = false) {
   std::ifstream file(path);
   if (!file.good()) return json::object();
-  json all = json::parse(file, nullptr, false);
-  if (all.is_object()) return all;
-  log::warn("the tuning file {} is no JSON object; measuring again", path);
+  const json all = json::parse(file, nullptr, false);
+  std::string why;
+  if (!all.is_object()) {
+    why = "it is no JSON object";
+  } else if (!all.contains("schema") || all["schema"] != kSchema || !all.contains("version") ||
+             all["version"] != kTuningVersion) {
+    why = fmt::format("it is no {} of version {}", kSchema, kTuningVersion);
+  } else if (!all.contains("entries") || !all["entries"].is_object()) {
+    why = "it has no entries";
+  } else {
+    return all["entries"];
+  }
+  if (!quiet) log::warn("the tuning file {} is unusable ({}); measuring again", path, why);
   return json::object();
+}
+
+// Held from reading the file to replacing it. Without it, as where the folder cannot be written,
+// the last of several writers wins.
+FileDescriptor lock_of(const std::string& path) {
+  FileDescriptor file(open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  for (int turn = 0; file && turn < 1000; ++turn) {
+    if (flock(file.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return file;
 }
 
 }  // namespace
@@ -41,6 +72,12 @@ std::optional<json> read_tuning(const std::string& path, const std::string& name
   return std::move(*mine);
 }
 
+double constant_of(const json& entry, const char* key, bool zero_allowed) {
+  const double value = entry.at(key).get<double>();
+  if ((value > 0 && value < 1e15) || (zero_allowed && value == 0)) return value;
+  throw Error(Errc::kInvalidArgument, "its {} is {}", key, value);
+}
+
 json tuning_within(const std::string& path, const std::string& name) {
   json found = json::object();
   const json all = read_all(path);
@@ -53,8 +90,10 @@ json tuning_within(const std::string& path, const std::string& name) {
 void write_tuning(const std::string& path, const std::string& name, const json& entry) {
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  json all = read_all(path);
-  all[name] = entry;
+  const FileDescriptor lock = lock_of(path);
+  json entries = read_all(path, true);
+  entries[name] = entry;
+  const json all = {{"schema", kSchema}, {"version", kTuningVersion}, {"entries", entries}};
   if (const int failed = replace_file(path, all.dump(2) + '\n', 0666); failed != 0) {
     log::warn("cannot write the tuning file {}: {}", path, std::system_category().message(failed));
   }

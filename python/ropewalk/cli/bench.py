@@ -351,7 +351,9 @@ def bench(
             console.fail(f"{flag} {path}: cannot write into {path.parent}", console.USAGE)
     outputs = bench_run.Outputs(output_file, plot, sys.argv)
     chosen = OPERATIONS[wanted]
-    given = [*([] if emulated is None else emulated.settings()), *(set_ or [])]
+    given = console.waiting_for_plans(
+        [*([] if emulated is None else emulated.settings()), *(set_ or [])]
+    )
     if timeout >= 0:
         given.append(f"TIMEOUT={timeout}s")
 

@@ -77,6 +77,12 @@ def fail(message: str, status: int = FAILURE) -> NoReturn:
     raise typer.Exit(status)
 
 
+def waiting_for_plans(given: list[str]) -> list[str]:
+    """With PLANNING=wait in front, unless somebody set it: what is printed is the final choice."""
+    rows = {row["name"]: row for row in settings.describe()}
+    return given if rows["ROPEWALK_PLANNING"]["source"] != "default" else ["PLANNING=wait", *given]
+
+
 def apply_settings(given: Optional[list[str]]) -> None:
     """Sets what --set gave, before the command and after it."""
     for entry in [*pending_settings, *(given or [])]:

@@ -25,6 +25,9 @@ linked; under torchrun, mpirun or srun each process is one rank.
 Where TOPOLOGY names the machine, its plans are candidates beside the shapes, the candidates are
 priced on its links, and the bound and the links that limit the chosen one are named.
 
+What takes longer to plan than a quarter of a second is waited for here, so that the answer is the
+final one. With `--set PLANNING=background`, as in programs, it says what was chosen meanwhile.
+
 The size is that of `ropewalk bench -b`. A communicator chooses once for all sizes between two
 powers of two: near a border, what runs may not be the cheapest for this very size.
 
@@ -82,7 +85,9 @@ def explain(
                 _print(found)
         return console.OK
 
-    given = [*([] if emulated is None else emulated.settings()), *(set_ or [])]
+    given = console.waiting_for_plans(
+        [*([] if emulated is None else emulated.settings()), *(set_ or [])]
+    )
     apply = functools.partial(console.apply_settings, given)
     if launched:
         apply()
@@ -129,5 +134,9 @@ def _print(found: dict[str, Any]) -> None:
         out.print(f"bound: {found['bound']['algbw_gbps']:.4g} GB/s; {found['bound']['words']}")
     if found["limiting_links"]:
         out.print(f"limits {found['chosen']}: {_in_words(found['limiting_links'])}")
+    planning = found["planning"]
+    if planning is not None and planning["state"] != "in use":
+        then = "" if planning["later"] is None else f"; then {planning['later']} runs"
+        out.print(f"planning {', '.join(planning['algorithms'])}: {planning['state']}{then}")
     over = f" over {found['channels']} channels" if spread else ""
     out.print(f"runs: {found['chosen']}{over}, by {found['chosen_by']}")

@@ -115,9 +115,7 @@ tune::DeviceConstants CudaGroup::constants(bootstrap::Bootstrap& bootstrap, cons
   std::string name;
   if (rank_ == 0) {
     name = name_of(device_, size_, peers_->peer_access());
-    if (const auto entry = tune::read_tuning(file, name)) {
-      if (const auto kept = tune::device_constants_of(*entry)) known = {true, *kept};
-    }
+    if (const auto kept = tune::kept_device_constants(file, name)) known = {true, *kept};
   }
   bootstrap.broadcast(std::as_writable_bytes(std::span(&known, 1)), 0, deadline);
   if (known.known) return known.constants;
