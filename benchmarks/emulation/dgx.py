@@ -143,7 +143,7 @@ def draw_switches(times: dict[int, dict[str, float]], path: Path) -> None:
 
 NUMBERS = tuple(tuple(range(count)) for count in range(3, 9))
 SETUPS_MS = (0.0, 1.0, 5.0)  # of the class over PCIe, for each call
-LONG = "256M"  # 64 MiB where only PCIe is used: it is so slow
+LONG = "128M"  # 16 MiB where only PCIe is used: it is so slow
 BYTES = 500e6  # of the calls that the set-up time is counted for
 
 
@@ -175,8 +175,8 @@ def hybrid(bench: Any, options: argparse.Namespace) -> list[str]:
             row[setup] = BYTES / us / 1e3
         rows.append(row)
     lines = [
-        "Broadcast on a DGX-1V, the first GPUs, algbw in GB/s: trees over NVLink alone (256 MiB), over",
-        "PCIe alone (16 MiB), and two sets of trees at once, one for each class of links (256 MiB), each",
+        "Broadcast on a DGX-1V, the first GPUs, algbw in GB/s: trees over NVLink alone (128 MiB), over",
+        "PCIe alone (16 MiB), and two sets of trees at once, one for each class of links (128 MiB), each",
         f"measured, links slowed {slowdown} times. Right of these, computed from the two measured rates by",
         "equation 8 of Blink: 500 MB where the class over PCIe starts so many ms later in each call, as",
         "where peer access must be switched off first. Published for figure 25: 2 to 5 GB/s more than",

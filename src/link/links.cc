@@ -74,7 +74,7 @@ executor::SendEnd* Links::send_end(int channel, int peer, const Route& route) {
     pending.connection = sealed(std::move(pending.connection), pending.key,
                                 sizeof(executor::SlotHeader) + shape_.slot_bytes, shape_.slots);
   }
-  if (pacer_) pending.connection = pacer_(std::move(pending.connection), peer, route);
+  if (pacer_) pending.connection = pacer_(std::move(pending.connection), channel, peer, route);
   auto sender = std::make_unique<NetworkSender>(shape_, peer, std::move(pending.connection));
   executor::SendEnd* end = &sender->end();
   network_sends_[key] = std::move(sender);

@@ -33,7 +33,7 @@ TEST(PeeledTrees, ReachTheBestRateWithoutTreesToBeginWith) {
   for (const char* name : {"dgx1p", "dgx1v"}) {
     const topology::Topology machine = topology::testing::machine(name);
     const Network network = make_network(machine, {"nvlink", {}});
-    const Fraction best = solve_tree_program(network, Collective::kAllReduce, 0).rate;
+    const Fraction best = solve_tree_program(network, Collective::kAllReduce, 0).bound;
     const FewTrees found = peeled_trees(network, Collective::kAllReduce, 0, {}, 64);
     EXPECT_EQ(found.rate, best) << name;
     EXPECT_LE(found.trees.size(), 12U) << name;
@@ -52,7 +52,7 @@ TEST(PeeledTrees, OfALimitedNumberAreTheHeaviest) {
   const FewTrees all = peeled_trees(network, Collective::kAllReduce, 0, {}, 64);
   const int half = static_cast<int>(all.trees.size()) / 2;
   const FewTrees some = peeled_trees(network, Collective::kAllReduce, 0, {}, half);
-  EXPECT_EQ(some.trees.size(), at(half));
+  EXPECT_LE(some.trees.size(), at(half));
   EXPECT_GT(some.rate.to_double(), 0.6 * all.rate.to_double());
   EXPECT_LT(some.rate, all.rate);
   expect_within_links(network, some);
