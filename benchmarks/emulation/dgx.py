@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (lines of tables)
 """A DGX-2 by size, and both classes of links of a DGX-1V at once (figures 24 to 26 of Blink).
 
 Parts of `benchmarks/emulation/run`. What was measured is kept in emulation-*.json beside the
@@ -25,9 +26,9 @@ class Kept:
         self.path = path
         self.rows: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
 
-    def get(self, key: str, measure: Callable[[], Any]) -> Any:
+    def get(self, key: str, measure: Callable[..., Any], *args: Any) -> Any:
         if key not in self.rows:
-            self.rows[key] = measure()
+            self.rows[key] = measure(*args)
             print(key, self.rows[key], flush=True)
             self.path.write_text(json.dumps(self.rows, indent=1) + "\n")
         return self.rows[key]
@@ -63,11 +64,11 @@ NAMES = {
 }
 # Messages that links' latencies make long are short beside what this host takes, unless links are
 # slowed more; long ones would take hours.
-SPANS = (("1K-1M", 20000), ("4M-16M", 8000), ("64M-64M", 8000), ("256M-256M", 8000))
+SPANS = (("1K-1M", 20000), ("4M-16M", 8000))
 
 
 def switches(bench: Any, options: argparse.Namespace) -> list[str]:
-    """DGX-2: one-hop trees against double binary trees and ring, 1 KiB to 256 MiB."""
+    """DGX-2: one-hop trees against double binary trees and ring, 1 KiB to 16 MiB."""
     path = str(MACHINES / "dgx2.json")
     gpus = tuple(range(16))
     kept = Kept(options.out / "emulation-switches.json")
@@ -76,23 +77,18 @@ def switches(bench: Any, options: argparse.Namespace) -> list[str]:
     for sizes, slowdown in SPANS:
         for name in NAMES:
             force = name and f"all_reduce={name}"
-            lines = kept.get(
-                f"{sizes} {NAMES[name]}, slowed {options.slowdown or slowdown} times",
-                lambda: bench(
-                    path, "all_reduce", gpus, sizes, force, options.slowdown or slowdown, 0
-                ),
-            )
+            factor = options.slowdown or slowdown
+            key = f"{sizes} {NAMES[name]}, slowed {factor} times"
+            lines = kept.get(key, bench, path, "all_reduce", gpus, sizes, force, factor, 0)
             for line in lines:
                 times.setdefault(int(line["size"]), {})[NAMES[name]] = line["us"]
     for size in times:
-        chosen[size] = kept.get(
-            f"choice for {size_name(size)}",
-            lambda: bench.explain(path, "all_reduce", gpus, str(size))["chosen"],
-        )
+        key = f"choice for {size_name(size)}"
+        chosen[size] = kept.get(key, choice, bench, path, gpus, size)
     lines = [
-        "All-reduce on a DGX-2 (16 GPUs behind NVSwitches), us by size. chosen: by the tuner, unasked,",
-        "and its name. rings / chosen: how much longer rings take. Links slowed 20000 times up to 1 MiB,",
-        "8000 times beyond; each time is one call, the better of in place and not, verified.",
+        "All-reduce on a DGX-2 (16 GPUs behind NVSwitches), us by size. chosen: by the tuner,",
+        "unasked, and its name. rings / chosen: how much longer rings take. Links slowed 20000 times up to",
+        "1 MiB, 8000 times beyond; each time is one call, the better of in place and not, verified.",
         "",
         f"{'size':>6}"
         + "".join(f"{name:>21}" for name in NAMES.values())
@@ -107,6 +103,10 @@ def switches(bench: Any, options: argparse.Namespace) -> list[str]:
         )
     draw_switches(times, options.out / "emulation-switches.svg")
     return lines
+
+
+def choice(bench: Any, path: str, gpus: tuple[int, ...], size: int) -> str:
+    return str(bench.explain(path, "all_reduce", gpus, str(size))["chosen"])
 
 
 def draw_switches(times: dict[int, dict[str, float]], path: Path) -> None:
