@@ -13,7 +13,8 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-// A pivot of a programme takes the square of the links; some hundredths of a second of one core in all.
+// A pivot of a programme takes the square of the links; some hundredths of a second of one core in
+// all.
 constexpr std::size_t kMostWork = 12'000'000;
 constexpr std::size_t kTried = 16;  // of the heaviest trees of the last solution, at each step
 // What a tree is worth more than others, so that it gets all it can. Less than what any exchange of
