@@ -240,10 +240,13 @@ void Communicator::connect() {
     policy.spin = {};
     policy.bare_turns = 0;
   }
-  // Whoever waits for a slowed link leaves the cores to those that have something to do.
+  // Whoever waits for a slowed link leaves the cores to those that have something to do, and looks
+  // the less often the more it is slowed: what is seen late was there in time (emulated/
+  // link_clock.h), and a chunk of an NVLink takes 20 ms when it is slowed 4000 times.
   if (emulation_ != nullptr) {
     policy.yield = std::chrono::microseconds(100);
-    policy.sleep = std::chrono::microseconds(200);
+    policy.sleep = std::chrono::microseconds(
+        std::clamp(static_cast<int>(emulation_->slowdown() / 4), 200, 1000));
   }
   waiter_ = std::make_unique<executor::Waiter>(policy, *this);
   team_.wait_with(waiter_.get());

@@ -29,6 +29,9 @@ using transport::emulated::RankClock;
 // end, the transport's, and sums.
 constexpr double kBytesPerProcessor = 0.3e9;
 
+// Of each rank, for its channels; of more channels several share one.
+constexpr std::size_t kRankClocks = 64;
+
 struct Record {
   std::array<char, 40> host{};
   std::uint64_t machine = 0;  // digest of its JSON
@@ -39,7 +42,7 @@ struct Record {
 
 std::size_t bytes_of(const Machine& machine) {
   return machine.planned->links().size() * sizeof(LinkClock) +
-         machine.planned->gpus().size() * sizeof(RankClock);
+         machine.planned->gpus().size() * kRankClocks * sizeof(RankClock);
 }
 
 void require_alike(std::span<const Record> records) {
@@ -163,19 +166,21 @@ LinkClock* Emulation::link(std::size_t index) const noexcept {
   return reinterpret_cast<LinkClock*>(memory_.data()) + index;
 }
 
-RankClock* Emulation::rank(int rank) const noexcept {
+RankClock* Emulation::rank(int rank, int channel) const noexcept {
   return reinterpret_cast<RankClock*>(memory_.data() +
                                       machine_->planned->links().size() * sizeof(LinkClock)) +
-         rank;
+         static_cast<std::size_t>(rank) * kRankClocks +
+         static_cast<std::size_t>(channel) % kRankClocks;
 }
 
-transport::emulated::Path Emulation::path_to(int peer, const link::Route& route) const {
+transport::emulated::Path Emulation::path_to(int channel, int peer,
+                                             const link::Route& route) const {
   const topology::Topology& machine = *machine_->planned;
   const std::vector<int> links =
       route.empty() ? schedule::default_route(machine, rank_, peer) : route;
   transport::emulated::Path path;
-  path.source = rank(rank_);
-  path.destination = rank(peer);
+  path.source = rank(rank_, channel);
+  path.destination = rank(peer, channel);
   double latency_us = 0;
   for (const int index : links) {
     const topology::Link& physical = machine.link(static_cast<std::size_t>(index));
@@ -188,10 +193,10 @@ transport::emulated::Path Emulation::path_to(int peer, const link::Route& route)
 }
 
 link::Pacer Emulation::pacer() {
-  return
-      [this](std::unique_ptr<transport::SendConnection> inner, int peer, const link::Route& route) {
-        return transport::emulated::pace(std::move(inner), path_to(peer, route), beginning_);
-      };
+  return [this](std::unique_ptr<transport::SendConnection> inner, int channel, int peer,
+                const link::Route& route) {
+    return transport::emulated::pace(std::move(inner), path_to(channel, peer, route), beginning_);
+  };
 }
 
 std::string describe(const Emulation& emulation) {

@@ -41,14 +41,15 @@ class Emulation {
 
  private:
   Emulation(std::shared_ptr<const Machine> machine, int rank, double slowdown, SharedMemory memory);
-  [[nodiscard]] transport::emulated::Path path_to(int peer, const link::Route& route) const;
+  [[nodiscard]] transport::emulated::Path path_to(int channel, int peer,
+                                                  const link::Route& route) const;
   [[nodiscard]] transport::emulated::LinkClock* link(std::size_t index) const noexcept;
-  [[nodiscard]] transport::emulated::RankClock* rank(int rank) const noexcept;
+  [[nodiscard]] transport::emulated::RankClock* rank(int rank, int channel) const noexcept;
 
   std::shared_ptr<const Machine> machine_;
   int rank_;
   double slowdown_;
-  SharedMemory memory_;  // a LinkClock for each link, a RankClock for each rank
+  SharedMemory memory_;  // a LinkClock for each link, RankClocks for each rank
   transport::emulated::Beginning beginning_;
 };
 

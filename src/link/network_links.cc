@@ -92,7 +92,7 @@ void NetworkLinks::connect(const Key& key, SendLink& link) {
         sealed(std::move(connection), link.key,
                sizeof(executor::SlotHeader) + options_.shape.slot_bytes, options_.shape.slots);
   }
-  if (pacer_) connection = pacer_(std::move(connection), peer, link.route);
+  if (pacer_) connection = pacer_(std::move(connection), channel, peer, link.route);
   link.sender->use(std::move(connection));
   link.connector.reset();
 }

@@ -25,8 +25,9 @@ inline constexpr std::uint32_t kRouteNumbers = 1U << 13U;
   return 1 + hash % (kRouteNumbers - 1);
 }
 
-/// Makes a connection to `peer` take the time of a route's physical links (an emulated machine).
+/// Makes a connection of a channel to `peer` take the time of a route's physical links (an emulated
+/// machine).
 using Pacer = std::function<std::unique_ptr<transport::SendConnection>(
-    std::unique_ptr<transport::SendConnection>, int peer, const Route& route)>;
+    std::unique_ptr<transport::SendConnection>, int channel, int peer, const Route& route)>;
 
 }  // namespace ropewalk::link

@@ -151,6 +151,22 @@ TEST(Dgx1, BroadcastTakesAtMostSixTreesOfWholeLanes) {
   }
 }
 
+TEST(Dgx1, PackedAllReduceReachesTheBoundAsRingsDo) {
+  for (const auto& [name, most_trees] : {std::pair{"dgx1p", 7U}, std::pair{"dgx1v", 9U}}) {
+    const topology::Topology machine = topology::testing::machine(name);
+    Request wanted;
+    wanted.algorithm = "packed";
+    wanted.selection.plane = "nvlink";
+    const Plan plan = make_plan(machine, wanted);
+    EXPECT_EQ(plan.algbw, plan.bound.algbw) << name;
+    EXPECT_LE(plan.trees.size(), most_trees) << name;
+    const Certificate found = check(machine, plan);
+    EXPECT_TRUE(found.valid && found.bound_holds && found.optimal) << name;
+    wanted.algorithm = "ring";
+    EXPECT_EQ(plan.algbw, make_plan(machine, wanted).algbw) << name;
+  }
+}
+
 TEST(Dgx1, SubsetsHaveTheKnownRates) {
   for (const char* name : {"dgx1p", "dgx1v"}) {
     const topology::Topology machine = topology::testing::machine(name);

@@ -6,11 +6,13 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <tuple>
 
 #include "core/error.h"
 #include "plan/bounds.h"
 #include "plan/few_trees.h"
 #include "plan/optimal.h"
+#include "plan/peeling.h"
 
 namespace ropewalk::plan {
 
@@ -24,7 +26,8 @@ constexpr double kStep = 0.2;  // of the multiplicative weights: within some per
 // trees were found, times the number of arcs that a search looks at.
 constexpr std::size_t kMostSearchWork = 120'000;
 constexpr int kMostRanks = 64;
-constexpr int kMostTrees = 64;  // more are never "few"
+constexpr int kMostTrees = 64;         // more are never "few"
+constexpr std::size_t kChannels = 16;  // a schedule has one for each tree
 
 /// Whole units greedily: the trees with the largest weights first, each as many units as still fit.
 /// @param unit  of one tree
@@ -123,12 +126,18 @@ FewTrees fewest(const Network& network, Collective collective, int root, double 
   const double enough = (limit > 0 ? 1 - 1e-9 : 1 - kPackedGap) * bound;
   std::optional<FewTrees> best;
   const auto near = [&](const FewTrees& trees) { return trees.rate.to_double() >= enough; };
+  // Of those that are near, the ones at the bound itself with trees enough for a channel each come
+  // first: rings reach it on some machines.
+  const auto rank_of = [&](const FewTrees& trees) {
+    const bool full =
+        trees.rate.to_double() >= (1 - 1e-9) * bound && trees.trees.size() <= kChannels;
+    return std::tuple(!full, trees.trees.size(), Fraction(0) - trees.rate);
+  };
   const auto offer = [&](FewTrees offered) {
     if (static_cast<int>(offered.trees.size()) > most_trees || offered.trees.empty()) return;
     const bool both_near = limit == 0 && near(offered) && best.has_value() && near(*best);
     const bool better = !best.has_value() ||
-                        (both_near ? std::pair(offered.trees.size(), best->rate) <
-                                         std::pair(best->trees.size(), offered.rate)
+                        (both_near ? rank_of(offered) < rank_of(*best)
                                    : offered.rate > best->rate && !(limit == 0 && near(*best)));
     if (better) best = std::move(offered);
   };
@@ -149,6 +158,7 @@ FewTrees fewest(const Network& network, Collective collective, int root, double 
       offer(rounded(network, packing, Fraction(lane, parts)));
     }
   }
+  offer(peeled_trees(network, collective, root, packing.trees, most_trees));
   double most_for_each = 0;  // of the numbers of trees that were tried
   for (const int count : {1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64}) {
     const bool had = best.has_value() && near(*best);

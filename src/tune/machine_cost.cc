@@ -161,7 +161,8 @@ double MachineCost::predict(double unit_bytes, double chunk_bytes) {
   const auto between = [&](double a, double b) { return a + (b - a) * way; };
   const double first = between(small.first, large.first);
   const double period = std::max(between(small.period, large.period), busiest_ * size);
-  return plan::pipelined_seconds(first, rounds, period);
+  const double alone = between(small.alone, large.alone);
+  return std::min(alone * rounds, plan::pipelined_seconds(first, rounds, period));
 }
 
 MachineCost::Walked MachineCost::walked(int exponent) {
@@ -171,10 +172,23 @@ MachineCost::Walked MachineCost::walked(int exponent) {
     if (sends_.size() > kMostWalked) {
       entry->second = in_closed_form(size);
     } else {
+      int most_lag = 0;
+      for (const Strand& strand : strands_) most_lag = std::max(most_lag, strand.last_lag);
+      // Steps that lag fill their links one turn after the other: until all of them run, no round
+      // takes as long as later ones do, and what is filled once is drained once.
+      const auto wanted =
+          static_cast<std::size_t>(most_lag > 0 ? 2 * most_lag + kMostRounds : kMostRounds);
       const int rounds = static_cast<int>(
-          std::clamp<std::size_t>(kWalkedMessages / sends_.size(), kLeastRounds, kMostRounds));
+          std::clamp<std::size_t>(kWalkedMessages / sends_.size(), kLeastRounds, wanted));
       const std::vector<double> ends = walk(size, rounds);
-      entry->second = {walk(size, 1).back(), (ends.back() - ends.front()) / (rounds - 1)};
+      const double alone = walk(size, 1).back();
+      if (most_lag == 0) {
+        entry->second = {alone, alone, (ends.back() - ends.front()) / (rounds - 1)};
+      } else {
+        const int half = rounds / 2;
+        const double period = (ends.back() - ends[at(half)]) / (rounds - 1 - half);
+        entry->second = {alone, ends.back() - period * (rounds - 1), period};
+      }
     }
   }
   return entry->second;
@@ -187,7 +201,8 @@ MachineCost::Walked MachineCost::in_closed_form(double unit_bytes) const {
   }
   hop += 2 * options_.message_seconds;
   const double busiest = busiest_ * unit_bytes;
-  return {std::max(longest_path_ * hop, busiest), busiest};
+  const double first = std::max(longest_path_ * hop, busiest);
+  return {first, first, busiest};
 }
 
 // When each of the rounds has ended.

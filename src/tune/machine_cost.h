@@ -3,12 +3,13 @@
 // The bytes of every message are counted along the links of its route. In the manner of LogGP
 // (cost_model.h), with the links of the machine in the place of one rate for all:
 //
-//   T(R rounds) = F + (R - 1) * max(P, B)
+//   T(R rounds) = F + (R - 1) * max(P, B), and at most R times as long as one round alone
 //
 // A round moves one chunk of each channel, all channels alike in number and by weight in size. B is
 // the time of the busiest link: the bytes that a round puts on it, over its capacity. F is how long
 // one round takes, and P the time between the ends of two rounds on average. F and P come from
-// walks of one round, and of some after each other, message by message:
+// walks of one round, and of some after each other, message by message (where steps lag, of so many
+// that all of them run, and P from the later half; F then has what filling and draining take):
 //
 // - a message may start when its step's operands are there, the step before it is done, and the
 //   FIFO that it goes through has a free slot and is not busy with another one;
@@ -118,8 +119,9 @@ class MachineCost {
   };
   // What rounds of one size take.
   struct Walked {
-    double first = 0;
-    double period = 0;
+    double alone = 0;   // one round without others, seconds
+    double first = 0;   // the first of many, extrapolated from later ones
+    double period = 0;  // between the ends of two rounds
   };
   [[nodiscard]] Walked walked(int exponent);
   [[nodiscard]] std::vector<double> walk(double unit_bytes, int rounds) const;

@@ -233,7 +233,7 @@ class Maker {
   }
 
   static const std::vector<std::string>& hybrid_algorithms() {
-    static const std::vector<std::string> algorithms = {"optimal", "ring"};
+    static const std::vector<std::string> algorithms = {"optimal", "packed", "ring"};
     return algorithms;
   }
 
@@ -296,6 +296,7 @@ const std::vector<std::string>& planned_names() {
     }
     out.emplace_back(kPcie);
     out.emplace_back("plan-optimal-hybrid");
+    out.emplace_back("plan-packed-hybrid");
     out.emplace_back("plan-ring-hybrid");
     return out;
   }();

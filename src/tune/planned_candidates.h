@@ -7,7 +7,7 @@
 // - everything else (PCIe, between sockets, networks) alone, where that does: "plan-optimal-pcie";
 // - both of these at once, as one schedule whose channels are those of two plans, each on links of
 //   its own and with its share of the data (plan/link_split.h): "plan-optimal-hybrid",
-//   "plan-ring-hybrid";
+//   "plan-packed-hybrid", "plan-ring-hybrid";
 // - all links together where those between GPUs do not connect the ranks, as between hosts:
 //   "plan-packed"; of these plans those alone whose every hop is one that a driver takes.
 //

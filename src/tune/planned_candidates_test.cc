@@ -65,6 +65,31 @@ TEST(PlannedCandidates, WhereStepsLagAnAllReduceHasAChannelForEachTree) {
   }
 }
 
+// Trees at the bound are few enough that those of both classes of links have channels of their own.
+TEST(PlannedCandidates, LargeAllocationsHaveAnAllReduceOverBothClassesOfLinks) {
+  for (const std::vector<int>& gpus :
+       {std::vector{0, 1, 2, 5, 6, 7}, std::vector{0, 2, 3, 4, 6, 7}, std::vector{0, 2, 3, 5, 6, 7},
+        std::vector{0, 1, 2, 3, 4, 5, 6}, std::vector{0, 1, 2, 3, 4, 6, 7},
+        std::vector{0, 1, 2, 3, 4, 5, 6, 7}}) {
+    const topology::Topology part =
+        planned_machine(topology::testing::machine("dgx1v").with_gpus(gpus));
+    const PlansRequest lagging{Collective::kAllReduce, 0, 16, true};
+    const PlansMade made = make_plans(part, lagging);
+    const auto hybrid = std::ranges::find(made.algorithms, "plan-packed-hybrid",
+                                          [](const auto& each) { return each.name; });
+    ASSERT_NE(hybrid, made.algorithms.end()) << testing::PrintToString(gpus);
+    for (const plan::Plan& plan : hybrid->plans) {
+      EXPECT_GE(plan.algbw.to_double(), plan.bound.algbw.to_double() * 0.99)
+          << testing::PrintToString(gpus) << " " << plan.plane;
+    }
+    for (const auto& candidate : compile_plans(made, lagging).schedules) {
+      if (candidate->algorithm != "plan-packed-hybrid") continue;
+      EXPECT_EQ(candidate->checked->schedule().parts, 1) << "a channel for each tree";
+      EXPECT_LE(candidate->checked->schedule().num_channels(), 16);
+    }
+  }
+}
+
 TEST(PlannedCandidates, EachChannelKeepsToOneClassOfLinks) {
   const topology::Topology dgx1 = machine("dgx1v");
   for (const Collective collective : plan::planned_collectives()) {

@@ -26,7 +26,8 @@ struct LinkClock {
 };
 static_assert(std::atomic<Instant>::is_always_lock_free);
 
-/// What one rank has seen arrive; lies in shared memory, all zero at first.
+/// What one rank has seen arrive on a channel: what it sends there follows from that, not from what
+/// other channels bring meanwhile. Lies in shared memory, all zero at first.
 struct RankClock {
   alignas(64) std::atomic<Instant> arrived;
 };
