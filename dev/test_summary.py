@@ -74,10 +74,11 @@ def left_out(rules: str, tests: list[dict[str, Any]], labels: str) -> list[str]:
             for test in rest
             if label in labels_of(test)
             and re.search(names, test["name"])
-            and Path(test.get("command", [""])[0]).name == program
+            and Path(test.get("command", [""])[0]).name in (program, f"{program}_NOT_BUILT")
         ]
         rest = [test for test in rest if test not in its]
-        lines.append(f"  left out, {label}: {len(its)} of {program}, {names}: {reason}")
+        which = f"all of {program}" if names == "." else f"{len(its)} of {program}, {names}"
+        lines.append(f"  left out, {label}: {which}: {reason}")
     return lines
 
 
