@@ -73,6 +73,8 @@ rw_label_tests(slow schedule_test "Recorded/SimulatedMachines.*/(dgx|mi250)"
 rw_label_tests(slow schedule_test "Simulate.AThousandRanksBroadcast"
   "3 s without a sanitizer; fewer ranks run")
 
+rw_label_tests(sanitizer-blind core_test "ProcessMemory.LengthsBeyondOneCallOfTheKernel"
+  "the kernel copies 2.5 GiB between two processes" SANITIZER thread)
 rw_label_tests(sanitizer-blind plan_test "." "arithmetic of one thread" SANITIZER thread)
 rw_label_tests(sanitizer-blind schedule_test "." "arithmetic of one thread" SANITIZER thread)
 foreach(program algorithms_test faults_test hosts_test machines_test)
