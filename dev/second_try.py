@@ -8,7 +8,7 @@ output and in what RW_FAILURES names, so that it is looked into. No second time 
 output has a sanitizer's report, which no load makes, nor when more than a handful fail.
 
 RW_FAILURES: a file to which each failure's last lines are appended: a log's end then can tell them.
-RW_UNSTEADY: a file to which the names of unsteady tests are appended, so that all parts' can be counted.
+RW_UNSTEADY: a file to which the names of unsteady tests are appended, to count those of all parts.
 Exit status: 0, or the runner's own.
 """
 

@@ -4,10 +4,10 @@ Usage: test_summary.py FILE... [--left-out FOLDER LABELS]
        test_summary.py --skipped FILE...
        test_summary.py --unsteady FILE MOST
 
-With --left-out a line follows for each reason for which LABELS, a regular expression, leaves tests of
-the build FOLDER out (cmake/test_labels.cmake). --skipped prints a line for each reason that the
-skipped tests of the files gave themselves. --unsteady counts the names in a file of dev/second_try.py;
-exit status 1 when there are more than MOST.
+With --left-out a line follows for each reason for which LABELS, a regular expression, leaves tests
+of the build FOLDER out (cmake/test_labels.cmake). --skipped prints a line for each reason that the
+skipped tests of the files gave themselves. --unsteady counts the names in a file that
+dev/second_try.py wrote; exit status 1 when there are more than MOST.
 """
 
 from __future__ import annotations

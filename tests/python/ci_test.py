@@ -193,3 +193,39 @@ def test_tidy_names_what_the_build_does_not_have(tmp_path: Path) -> None:
     status, looked, told = Tidied(tmp_path).run(60, "src/cuda_only.cc", "src/a.cc")
     assert (status, looked) == (0, ["src/a.cc"])
     assert "no part of this build: src/cuda_only.cc" in told
+
+
+PARTS = ("lint", "asan", "fuzz", "tsan", "tidy-changed", "build", ".venv/.ready-torch")
+
+
+def ci(folder: Path, failing: str = "") -> subprocess.CompletedProcess[str]:
+    """.ci/run over parts that only say their name; `test` tells what it was handed."""
+    (folder / ".ci").mkdir()
+    shutil.copy(DEV.parent / ".ci" / "run", folder / ".ci")
+    rules = [f"{part}:\n\t@echo part of {part}; test {part} != '{failing}'\n" for part in PARTS]
+    rules.append("test:\n\t@cat $$RW_SUMMARY; echo '---'; cat $$RW_FAILURES $$RW_UNSTEADY\n")
+    (folder / "Makefile").write_text(f".PHONY: test {' '.join(PARTS)}\n" + "".join(rules))
+    return run([str(folder / ".ci" / "run")], folder)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+def test_ci_runs_every_part_and_hands_the_test_run_what_each_took(tmp_path: Path) -> None:
+    done = ci(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = [line for line in done.stdout.splitlines() if line.startswith("part of ")]
+    assert ran == [f"part of {part}" for part in PARTS]
+    told = done.stdout.partition("=== test: make test\n")[2]
+    assert told.count(": passed, ") == len(PARTS)
+    assert told.count(" s of processors") == len(PARTS)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+@pytest.mark.parametrize("failing", ["lint", "tsan"])
+def test_ci_fails_by_one_part_and_runs_the_others(tmp_path: Path, failing: str) -> None:
+    done = ci(tmp_path, failing)
+    assert done.returncode != 0
+    told = done.stdout.partition("=== test: make test\n")[2]
+    assert told.count(": passed, ") == len(PARTS) - 1
+    assert f"part of {failing}" in told.partition("---\n")[2]
+    name = {"lint": "lint", "tsan": "thread sanitizer"}[failing]
+    assert done.stdout.endswith(f"parts that failed: {name}\n")
