@@ -201,7 +201,7 @@ MUTANTS_SEED ?= 1
 MUTANTS_LAYERS ?=
 MUTANTS_AGAIN ?=
 MUTANTS_FRESH ?=
-mutants: build/.system $(VENV)/.ready-test ## which small changes to the code no test notices (docs/testing.md)
+mutants: build/.system-test $(VENV)/.ready-test ## which small changes to the code no test notices (docs/testing.md)
 	nice $(BIN)/python dev/mutants.py --mutants $(MUTANTS) --seed $(MUTANTS_SEED) --jobs $(JOBS) \
 	  $(if $(MUTANTS_LAYERS),--layers $(MUTANTS_LAYERS)) $(if $(MUTANTS_FRESH),--fresh) \
   $(if $(MUTANTS_AGAIN),--again $(MUTANTS_AGAIN)) --configure \
