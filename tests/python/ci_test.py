@@ -229,3 +229,39 @@ def test_ci_fails_by_one_part_and_runs_the_others(tmp_path: Path, failing: str) 
     assert f"part of {failing}" in told.partition("---\n")[2]
     name = {"lint": "lint", "tsan": "thread sanitizer"}[failing]
     assert done.stdout.endswith(f"parts that failed: {name}\n")
+
+
+def fuzz(folder: Path, scripts: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """dev/run-fuzzers over programs that are built already; b has seeds."""
+    build, tools = folder / "build", folder / "tools"
+    for made in (build, tools, folder / "src"):
+        made.mkdir()
+    for path, script in [(tools / "ninja", "exit 0")] + [
+        (build / name, script) for name, script in scripts.items()
+    ]:
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    for name in scripts:
+        (folder / "src" / f"{name}.cc").touch()
+    (folder / "src" / "b_fuzz.seeds").write_text("here/seeds\n")
+    path = f"{tools}:{os.environ['PATH']}"
+    told = str(folder / "summary")
+    command = [str(DEV / "run-fuzzers"), str(build), "7", "2"]
+    return run(command, folder, PATH=path, RW_SUMMARY=told, FUZZ_SEED="1")
+
+
+def test_every_fuzzer_runs_with_its_seeds(tmp_path: Path) -> None:
+    done = fuzz(tmp_path, {"a_fuzz": 'echo "a: $*"', "b_fuzz": 'echo "b: $*"'})
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in "ab":
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith(f"{name}: ")]
+        assert "-max_total_time=7 -seed=1 " in line
+        assert line.endswith("here/seeds") == (name == "b")
+    assert (tmp_path / "summary").read_text() == "2 fuzzers, 7 s each\n"
+
+
+def test_a_fuzzer_that_fails_fails_the_part_and_the_others_run(tmp_path: Path) -> None:
+    done = fuzz(tmp_path, {"a_fuzz": "exit 77", "b_fuzz": "echo ran", "c_fuzz": "echo ran"})
+    assert done.returncode != 0
+    assert "a_fuzz FAILED with status 77" in done.stdout
+    assert done.stdout.count("\nran\n") == 2
