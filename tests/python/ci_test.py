@@ -236,11 +236,10 @@ def fuzz(folder: Path, scripts: dict[str, str]) -> subprocess.CompletedProcess[s
     build, tools = folder / "build", folder / "tools"
     for made in (build, tools, folder / "src"):
         made.mkdir()
-    for path, script in [(tools / "ninja", "exit 0")] + [
-        (build / name, script) for name, script in scripts.items()
-    ]:
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
+    programs = {tools / "ninja": "exit 0", **{build / n: text for n, text in scripts.items()}}
+    for program, script in programs.items():
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
     for name in scripts:
         (folder / "src" / f"{name}.cc").touch()
     (folder / "src" / "b_fuzz.seeds").write_text("here/seeds\n")
