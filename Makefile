@@ -26,8 +26,8 @@ STAGE := whole
 ifeq ($(MAKECMDGOALS)$(wildcard $(BUILD)/.whole),bench)
   STAGE := first
 endif
-# pip fetches packages while the compiler runs.
-ifneq ($(filter bench test,$(MAKECMDGOALS)),)
+# pip fetches packages while the compiler runs. Several goals stay one after another.
+ifneq ($(filter $(subst $() ,+,$(strip $(MAKECMDGOALS))),bench test),)
   MAKEFLAGS += -j2
 endif
 FUZZ_SECONDS ?= 20
