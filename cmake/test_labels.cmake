@@ -73,6 +73,9 @@ rw_label_tests(slow schedule_test "Recorded/SimulatedMachines.*/(dgx|mi250)"
 rw_label_tests(slow schedule_test "Simulate.AThousandRanksBroadcast"
   "3 s without a sanitizer; fewer ranks run")
 
+rw_label_tests(slow executor_test "^Limits\\."
+  "loops that measure the machine's memory, for minutes; what they share with others runs")
+
 rw_label_tests(sanitizer-blind core_test "ProcessMemory.LengthsBeyondOneCallOfTheKernel"
   "the kernel copies 2.5 GiB between two processes" SANITIZER thread)
 rw_label_tests(sanitizer-blind plan_test "." "arithmetic of one thread" SANITIZER thread)
