@@ -1,12 +1,19 @@
 # CUDA, where nvcc is found: RW_CUDA says whether. The runtime is linked statically and finds the
 # driver when it is first used, so the library loads on machines without one.
 set(RW_CUDA AUTO CACHE STRING "Build for GPUs: AUTO (when nvcc is found), ON or OFF")
+# Its kernels take longer to compile than all the rest: what is for this machine alone has none without a
+# GPU (a device of the driver's, or of WSL's).
+set(cuda ${RW_CUDA})
+file(GLOB gpus /dev/nvidia[0-9]* /dev/dxg)
+if(RW_LIBRARY_ONLY AND RW_CUDA STREQUAL "AUTO" AND NOT gpus)
+  set(cuda OFF)
+endif()
 if(NOT CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
   # 90 without a suffix: code for it, and PTX for what comes after.
   set(CMAKE_CUDA_ARCHITECTURES "80-real;90")
 endif()
 set(RW_HAVE_CUDA FALSE)
-if(NOT RW_CUDA STREQUAL "OFF")
+if(NOT cuda STREQUAL "OFF")
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
@@ -27,6 +34,9 @@ if(NOT RW_CUDA STREQUAL "OFF")
     find_package(CUDAToolkit)
     if(TARGET CUDA::cudart_static)
       set(RW_HAVE_CUDA TRUE)
+      foreach(folder IN LISTS CUDAToolkit_INCLUDE_DIRS)
+        list(APPEND RW_CUDA_HEADERS "-isystem${folder}")
+      endforeach()
     endif()
   endif()
   if(RW_CUDA STREQUAL "ON" AND NOT RW_HAVE_CUDA)

@@ -1,6 +1,6 @@
 # Installation: the library, the public headers, pkg-config and CMake package files.
 #
-# The component `runtime` is the library alone; the Python wheel takes that one.
+# The component `runtime` is what programs load or run, without headers; the Python wheel takes that one.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -15,24 +15,28 @@ if(TARGET ropewalk)
   # NCCL's API has a folder of its own: beside the system's libraries it would take the place of
   # NVIDIA's under programs that did not ask for it.
   add_custom_target(runtime DEPENDS ropewalk)
-  # NCCL and RCCL open the network plugin by these names; programs do not link with it.
-  add_dependencies(runtime nccl_net_ropewalk)
-  # In the wheel it is also a file in a folder below the libraries.
-  set_target_properties(nccl_net_ropewalk PROPERTIES INSTALL_RPATH "$ORIGIN:$ORIGIN/..")
-  install(TARGETS nccl_net_ropewalk LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
-  install(FILES ${PROJECT_BINARY_DIR}/librccl-net-ropewalk.so
-    DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
-  install(FILES ${RW_PLUGIN_DEFAULT_NAMES}
-    DESTINATION ${CMAKE_INSTALL_LIBDIR}/ropewalk/nccl-net COMPONENT runtime)
+  if(TARGET nccl_net_ropewalk)
+    # NCCL and RCCL open the network plugin by these names; programs do not link with it.
+    add_dependencies(runtime nccl_net_ropewalk)
+    # In the wheel it is also a file in a folder below the libraries.
+    set_target_properties(nccl_net_ropewalk PROPERTIES INSTALL_RPATH "$ORIGIN:$ORIGIN/..")
+    install(TARGETS nccl_net_ropewalk LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
+    install(FILES ${PROJECT_BINARY_DIR}/librccl-net-ropewalk.so
+      DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
+    install(FILES ${RW_PLUGIN_DEFAULT_NAMES}
+      DESTINATION ${CMAKE_INSTALL_LIBDIR}/ropewalk/nccl-net COMPONENT runtime)
+  endif()
   if(TARGET nccl)
     add_dependencies(runtime nccl)
     set_target_properties(nccl PROPERTIES INSTALL_RPATH "$ORIGIN:$ORIGIN/..")
     install(TARGETS nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ropewalk COMPONENT runtime
       NAMELINK_SKIP)
   endif()
-  # What `ropewalk check-plugin` runs; in the wheel it lies beside the library.
-  add_dependencies(runtime ropewalk-check-plugin)
-  install(TARGETS ropewalk-check-plugin RUNTIME DESTINATION bin COMPONENT runtime)
+  if(TARGET ropewalk-check-plugin)
+    # What `ropewalk check-plugin` runs; in the wheel it lies beside the library.
+    add_dependencies(runtime ropewalk-check-plugin)
+    install(TARGETS ropewalk-check-plugin RUNTIME DESTINATION bin COMPONENT runtime)
+  endif()
   # A component of its own: it needs SimGrid, which few systems have. The wheel takes it, too.
   if(TARGET ropewalk-simgrid)
     add_dependencies(runtime ropewalk-simgrid)

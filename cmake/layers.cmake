@@ -48,6 +48,10 @@ function(rw_layer name)
     file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${folder}/*.cu)
     list(APPEND sources ${kernels})
     list(FILTER sources EXCLUDE REGEX "/no_cuda\\.cc$")
+    # CUDA's headers are for these sources alone: the objects of all others are those of a build without.
+    set(for_cuda ${sources} ${tests})
+    list(FILTER for_cuda INCLUDE REGEX "/cuda/[^/]*\\.cc$")
+    set_source_files_properties(${for_cuda} PROPERTIES COMPILE_OPTIONS "${RW_CUDA_HEADERS}")
   else()
     list(FILTER sources EXCLUDE REGEX "/cuda/")
     list(FILTER tests EXCLUDE REGEX "/cuda/")
@@ -79,7 +83,7 @@ function(rw_layer name)
     target_compile_definitions(${name}_test PRIVATE RW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
     rw_test_options(${name}_test)
     rw_precompile(${name}_test test)
-    gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
+    rw_discover_tests(${name}_test TIMEOUT 120)
   endif()
   if(RW_FUZZ)
     foreach(fuzzer IN LISTS fuzzers)
@@ -98,8 +102,10 @@ rw_layer(topology DEPENDS core LIBRARIES nlohmann_json::nlohmann_json PkgConfig:
   ${CMAKE_DL_LIBS})
 rw_layer(plan DEPENDS core topology LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(schedule DEPENDS core topology plan LIBRARIES nlohmann_json::nlohmann_json)
-rw_layer(executor DEPENDS core schedule transport
-  LIBRARIES PkgConfig::HWY $<$<BOOL:${RW_HAVE_CUDA}>:CUDA::cudart_static>)
+rw_layer(executor DEPENDS core schedule transport LIBRARIES PkgConfig::HWY)
+if(RW_HAVE_CUDA)
+  target_link_libraries(rw_executor INTERFACE $<LINK_ONLY:CUDA::cudart_static>)
+endif()
 rw_layer(bootstrap DEPENDS core LIBRARIES PkgConfig::SODIUM)
 rw_layer(link DEPENDS core transport executor bootstrap LIBRARIES PkgConfig::SODIUM)
 rw_layer(tune DEPENDS core topology plan schedule executor LIBRARIES nlohmann_json::nlohmann_json)
@@ -107,31 +113,6 @@ rw_layer(comm DEPENDS core topology plan schedule transport executor bootstrap l
   LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(diagnose DEPENDS core schedule transport executor link tune comm
   LIBRARIES nlohmann_json::nlohmann_json)
-
-# The network plugin for NCCL and RCCL, a module under the names that each looks for. Its tables are
-# compiled into the module itself: nothing refers to them, so an archive would not give them out.
-set(plugin_exports ${PROJECT_SOURCE_DIR}/src/netplugin/exports.map)
-add_library(nccl_net_ropewalk MODULE $<TARGET_OBJECTS:rw_netplugin>)
-target_link_libraries(nccl_net_ropewalk PRIVATE rw_transport)
-set_target_properties(nccl_net_ropewalk PROPERTIES OUTPUT_NAME nccl-net-ropewalk
-  LINK_DEPENDS ${plugin_exports})
-target_link_options(nccl_net_ropewalk PRIVATE -Wl,--exclude-libs,ALL
-  -Wl,--version-script=${plugin_exports})
-if(NOT RW_SANITIZE)
-  target_link_options(nccl_net_ropewalk PRIVATE -Wl,--no-undefined)
-endif()
-# Under a name without "ropewalk" it is what every NCCL or RCCL that finds it takes, asked for or not:
-# those names lie in a folder of their own, at the place that they have when installed.
-set(RW_PLUGIN_DEFAULT_NAMES ropewalk/nccl-net/libnccl-net.so ropewalk/nccl-net/librccl-net.so)
-list(TRANSFORM RW_PLUGIN_DEFAULT_NAMES PREPEND ${PROJECT_BINARY_DIR}/)
-add_custom_command(TARGET nccl_net_ropewalk POST_BUILD
-  COMMAND ${CMAKE_COMMAND} -E create_symlink libnccl-net-ropewalk.so
-    ${PROJECT_BINARY_DIR}/librccl-net-ropewalk.so
-  COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/ropewalk/nccl-net)
-foreach(name IN LISTS RW_PLUGIN_DEFAULT_NAMES)
-  add_custom_command(TARGET nccl_net_ropewalk POST_BUILD
-    COMMAND ${CMAKE_COMMAND} -E create_symlink ../../libnccl-net-ropewalk.so ${name})
-endforeach()
 
 # The library: every layer behind the exported C functions.
 file(GLOB capi_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/capi/*.cc)
@@ -156,7 +137,7 @@ if(capi_sources)
     target_compile_definitions(capi_test PRIVATE RW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
     rw_test_options(capi_test)
     rw_precompile(capi_test test)
-    gtest_discover_tests(capi_test DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
+    rw_discover_tests(capi_test TIMEOUT 120)
   endif()
 endif()
 

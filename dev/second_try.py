@@ -8,6 +8,7 @@ output and in what RW_FAILURES names, so that it is looked into. No second time 
 output has a sanitizer's report, which no load makes, nor when more than a handful fail.
 
 RW_FAILURES: a file to which each failure's last lines are appended: a log's end then can tell them.
+RW_UNSTEADY: a file to which the names of unsteady tests are appended, to count those of all parts.
 Exit status: 0, or the runner's own.
 """
 
@@ -78,6 +79,13 @@ def again(command: list[str], names: list[str]) -> list[str]:
     return [*command[:upto], "--output-on-failure", "--no-tests=error", "-R", exactly]
 
 
+def append(variable: str, lines: list[str]) -> None:
+    """To the file that an environment variable names, if it is set."""
+    if lines and os.environ.get(variable):
+        with Path(os.environ[variable]).open("a") as out:
+            out.write("".join(f"{line}\n" for line in lines))
+
+
 def second_try(command: list[str], junit: Path) -> int:
     """Exit status after both; `junit` then tells what stands after both."""
     status = subprocess.run(with_junit(command, junit), check=False).returncode
@@ -115,9 +123,8 @@ def second_try(command: list[str], junit: Path) -> int:
     for name in unsteady:
         text += f"\nunsteady: failed, and passed when run alone: {name}"
         print(f"unsteady: failed, and passed when run alone: {name}", flush=True)
-    if text and "RW_FAILURES" in os.environ:
-        with Path(os.environ["RW_FAILURES"]).open("a") as out:
-            out.write(text + "\n")
+    append("RW_FAILURES", [text] if text else [])
+    append("RW_UNSTEADY", unsteady)
     return 0 if failed and len(unsteady) == len(failed) else status
 
 

@@ -3,7 +3,9 @@
 They are libropewalk.so, the network plugin libnccl-net-ropewalk.so under all of its names, the
 program ropewalk-check-plugin and, where there is CUDA, libnccl.so.2. Where SimGrid is,
 ropewalk-simgrid comes too, but not SimGrid itself: it would be the largest part of the wheel by
-far, for one command that does without. The C API's headers are in the package's folder include.
+far, for one command that does without. Of a build of the library alone (RW_LIBRARY_ONLY, the first
+stage of the Makefile) the wheel has no more than that. The C API's headers are in the package's
+folder include.
 
 The package is pure Python over ctypes, so that one wheel per platform serves every Python version.
 RW_BUILD_DIR names a build folder to use, as the Makefile does; otherwise build/wheel is made. (Not

@@ -27,7 +27,7 @@ def program() -> Path:
     if found is None:
         raise errors.SystemCallError(
             f"{_PROGRAM} is neither beside the Ropewalk library nor on PATH; reinstall the "
-            "ropewalk package"
+            "ropewalk package (from its sources: make install)"
         )
     return Path(found)
 

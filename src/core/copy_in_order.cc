@@ -41,7 +41,7 @@ __attribute__((target("avx2"))) void copy_lines_by_32(std::byte* to, const std::
   }
 }
 
-const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
+const bool kHasAvx2 = __builtin_cpu_supports("avx2") != 0;
 #endif
 
 }  // namespace
@@ -61,7 +61,7 @@ void copy_in_order(void* destination, const void* source, std::size_t bytes) noe
   const OrderedPieces pieces = ordered_pieces(reinterpret_cast<std::uintptr_t>(to) % kLine, bytes);
   copy(pieces.head);
 #ifdef __x86_64__
-  if (has_avx2) {
+  if (kHasAvx2) {
     copy_lines_by_32(to, from, pieces.lines);
   } else {
     copy_lines(to, from, pieces.lines);

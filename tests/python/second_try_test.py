@@ -31,7 +31,11 @@ def run(tmp_path: Path, tests: dict[str, str]) -> tuple[int, str, dict[str, bool
     command = ["ctest", "--test-dir", str(tmp_path), "--output-on-failure", "-j", "2"]
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(junit), *command],
-        env={"PATH": "/usr/bin:/bin", "RW_FAILURES": str(failures)},
+        env={
+            "PATH": "/usr/bin:/bin",
+            "RW_FAILURES": str(failures),
+            "RW_UNSTEADY": str(tmp_path / "unsteady"),
+        },
         capture_output=True,
         text=True,
         timeout=60,
@@ -57,6 +61,7 @@ def test_what_fails_once_passes_and_is_named(tmp_path: Path) -> None:
     assert failed == {name: False, "good": False}
     assert f"unsteady: failed, and passed when run alone: {name}" in output
     assert "no luck" in told and "unsteady" in told
+    assert (tmp_path / "unsteady").read_text() == f"{name}\n"
 
 
 def test_what_fails_twice_has_failed(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+# Labels of unit tests, by which `make asan` and `make tsan` leave tests out (dev/run-sanitized). Each has its
+# reason beside it, and .ci/run tells both. There is no other list of exceptions.
+#
+# slow:             takes a sanitizer minutes that other tests of the same code do not need
+# sanitizer-blind:  what it is about, the sanitizer of this build does not see
+#
+# rw_label_tests(LABEL PROGRAM REGEX REASON [SANITIZER name]): tests of PROGRAM whose name in ctest REGEX
+# matches; with SANITIZER in builds by that one alone (address or thread). With the regex "." the program is
+# not even built there, unless it is asked for by name.
+# rw_discover_tests(TARGET property...): gtest_discover_tests, and the labels.
+# rw_label_plain_test(TEST PROGRAM): the labels for a test that is no GoogleTest.
+set(rw_labels_file ${PROJECT_BINARY_DIR}/test_labels.txt)
+file(WRITE ${rw_labels_file} "")
+
+function(rw_label_tests label program regex reason)
+  cmake_parse_arguments(WHERE "" "SANITIZER" "" ${ARGN})
+  if(NOT RW_SANITIZE OR (WHERE_SANITIZER AND NOT RW_SANITIZE MATCHES "${WHERE_SANITIZER}"))
+    return()
+  endif()
+  file(APPEND ${rw_labels_file} "${label}\t${program}\t${regex}\t${reason}\n")
+  set_property(GLOBAL APPEND_STRING PROPERTY rw_labels_${program} "  if(test MATCHES [==[${regex}]==])
+    list(APPEND labels ${label})
+  endif()
+")
+  if(regex STREQUAL ".")
+    set_property(GLOBAL APPEND PROPERTY rw_all_${program} ${label})
+  endif()
+endfunction()
+
+function(rw_discover_tests target)
+  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 PROPERTIES ${ARGN})
+  get_property(labels GLOBAL PROPERTY rw_labels_${target})
+  if(NOT labels)
+    return()
+  endif()
+  # Read by ctest after the tests that the program has named, or that which says that it is not built.
+  set(file ${CMAKE_CURRENT_BINARY_DIR}/${target}_labels.cmake)
+  file(WRITE ${file} "foreach(test IN LISTS ${target}_TESTS)
+  set(labels)
+${labels}  if(labels)
+    set_tests_properties(\"\${test}\" PROPERTIES LABELS \"\${labels}\")
+  endif()
+endforeach()
+")
+  get_property(all GLOBAL PROPERTY rw_all_${target})
+  if(all)
+    set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
+    file(APPEND ${file} "if(NOT ${target}_TESTS)
+  set_tests_properties(${target}_NOT_BUILT PROPERTIES LABELS \"${all}\")
+endif()
+")
+  endif()
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${file})
+endfunction()
+
+function(rw_label_plain_test test program)
+  get_property(all GLOBAL PROPERTY rw_all_${program})
+  if(all)
+    set_tests_properties(${test} PROPERTIES LABELS "${all}")
+    set_target_properties(${program} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
+endfunction()
+
+rw_label_tests(slow plan_test "SmallGraphs.AllUndirectedOnesOfFiveGpus"
+  "18 s without a sanitizer; the graphs of three and four GPUs run")
+rw_label_tests(slow plan_test "ExpectedBounds.*/(dgx2|dgx_[ah]100_x2|mi250_(16gcd|8gcd_x2))"
+  "plans of 16 GPUs and more, seconds without a sanitizer; those of up to 8 run")
+rw_label_tests(slow schedule_test
+  "Recorded/(Simulated)?Machines.*/(dgx2|dgx_[ah]100_x2|mi250_(16gcd|8gcd_x2)|forestcoll)"
+  "schedules of 16 GPUs and more, seconds without a sanitizer; those of up to 8 run")
+rw_label_tests(slow schedule_test "Recorded/SimulatedMachines.*/(dgx|mi250)"
+  "large messages over many links, seconds without a sanitizer; those of other machines run")
+rw_label_tests(slow schedule_test "Simulate.AThousandRanksBroadcast"
+  "3 s without a sanitizer; fewer ranks run")
+
+rw_label_tests(slow executor_test "^Limits\\."
+  "loops that measure the machine's memory, for minutes; what they share with others runs")
+
+rw_label_tests(sanitizer-blind core_test "ProcessMemory.LengthsBeyondOneCallOfTheKernel"
+  "the kernel copies 2.5 GiB between two processes" SANITIZER thread)
+rw_label_tests(sanitizer-blind plan_test "." "arithmetic of one thread" SANITIZER thread)
+rw_label_tests(sanitizer-blind schedule_test "." "arithmetic of one thread" SANITIZER thread)
+foreach(program algorithms_test faults_test hosts_test machines_test)
+  rw_label_tests(sanitizer-blind ${program} "."
+    "ranks are processes; it sees races between threads of one" SANITIZER thread)
+endforeach()
+rw_label_tests(sanitizer-blind gpu_messages "." "two processes of one thread" SANITIZER thread)
+rw_label_tests(sanitizer-blind transport_test "KilledPeer|BetweenProcesses"
+  "two processes; it sees races between threads of one" SANITIZER thread)
+rw_label_tests(sanitizer-blind transport_test "^Sisci\\.|SisciGpu|Faults/Replaced"
+  "the software libsisci writes memory as a PCIe bridge does, whenever it likes" SANITIZER thread)
+foreach(program software_sisci_test fault_table)
+  rw_label_tests(sanitizer-blind ${program} "."
+    "the software libsisci writes memory as a PCIe bridge does, whenever it likes" SANITIZER thread)
+endforeach()

@@ -1,0 +1,266 @@
+"""The scripts behind .ci/run: what they leave out, they name; what fails, fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DEV = Path(__file__).parents[2] / "dev"
+SUMMARY = DEV / "test_summary.py"
+
+needs_ctest = pytest.mark.skipif(shutil.which("ctest") is None, reason="no ctest")
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="no git")
+
+
+def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "HOME": str(folder), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def ctest_folder(folder: Path) -> Path:
+    """Three tests of one program, two with labels, as cmake/test_labels.cmake leaves them."""
+    program = folder / "plan_test"
+    program.write_text("#!/bin/sh\necho ran $1 >>ran\n")
+    program.chmod(0o755)
+    (folder / "CTestTestfile.cmake").write_text(
+        "".join(f'add_test({name} "{program}" {name})\n' for name in ("Quick", "Long", "Blind"))
+        + "set_tests_properties(Long PROPERTIES LABELS slow)\n"
+        + 'set_tests_properties(Blind PROPERTIES LABELS "sanitizer-blind")\n'
+    )
+    (folder / "test_labels.txt").write_text(
+        "slow\tplan_test\t^Long\tminutes of arithmetic\n"
+        "sanitizer-blind\tplan_test\tBlind\tbetween processes\n"
+    )
+    return folder
+
+
+@needs_ctest
+def test_labelled_tests_are_left_out_and_named_with_their_reason(tmp_path: Path) -> None:
+    folder, told = ctest_folder(tmp_path), tmp_path / "summary"
+    command = [str(DEV / "run-sanitized"), str(folder), "1", "slow|sanitizer-blind"]
+    done = run(command, DEV.parent, RW_SUMMARY=str(told))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (folder / "ran").read_text() == "ran Quick\n"
+    assert told.read_text().splitlines() == [
+        "1 passed, 0 failed, 0 skipped",
+        "  left out, slow: 1 of plan_test, ^Long: minutes of arithmetic",
+        "  left out, sanitizer-blind: 1 of plan_test, Blind: between processes",
+    ]
+
+
+@needs_ctest
+def test_without_labels_all_run(tmp_path: Path) -> None:
+    folder = ctest_folder(tmp_path)
+    done = run([str(DEV / "run-sanitized"), str(folder), "1", ""], DEV.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (folder / "ran").read_text().split() == ["ran", "Quick", "ran", "Long", "ran", "Blind"]
+    assert "left out" not in done.stdout
+
+
+@needs_ctest
+def test_a_test_that_fails_fails_the_sanitized_run(tmp_path: Path) -> None:
+    folder = ctest_folder(tmp_path)
+    (folder / "plan_test").write_text("#!/bin/sh\nexit 1\n")
+    done = run([str(DEV / "run-sanitized"), str(folder), "1", "slow"], DEV.parent)
+    assert done.returncode != 0
+    assert "0 passed, 2 failed, 0 skipped" in done.stdout
+
+
+@pytest.mark.parametrize("number", [0, 2, 3])
+def test_more_than_two_unsteady_tests_fail_the_run(tmp_path: Path, number: int) -> None:
+    names = tmp_path / "unsteady"
+    names.write_text("".join(f"Some.Test{index}\n" for index in range(number)))
+    done = run([sys.executable, str(SUMMARY), "--unsteady", str(names), "2"], tmp_path)
+    assert done.returncode == (1 if number > 2 else 0)
+    assert f"{number} passed only at the second try" in done.stdout
+    assert done.stdout.count("Some.Test") == number
+
+
+def test_reasons_of_skipped_tests_are_counted(tmp_path: Path) -> None:
+    skips = "".join(
+        f'<testcase name="{index}"><skipped message="{reason}"/></testcase>'
+        for index, reason in enumerate(["no GPU", "no torch", "no GPU"])
+    )
+    junit = tmp_path / "junit.xml"
+    junit.write_text(f"<testsuite>{skips}</testsuite>")
+    done = run([sys.executable, str(SUMMARY), "--skipped", str(junit)], tmp_path)
+    assert done.stdout == "  skipped: 2: no GPU\n  skipped: 1: no torch\n"
+
+
+def git(folder: Path, *words: str) -> None:
+    done = run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], folder)
+    assert done.returncode == 0, done.stderr
+
+
+class Tidied:
+    """A repository with a main branch and sources, and a clang-tidy that notes what it is given."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "tree"
+        self.tools = folder / "tools"
+        (self.folder / "src").mkdir(parents=True)
+        self.tools.mkdir()
+        self.tool('echo "tidied $4"')
+        git(self.folder, "init", "-q", "-b", "main")
+        self.commit("a.cc", "b.cc", "b_test.cc")
+
+    def tool(self, script: str) -> None:
+        path = self.tools / "clang-tidy"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def commit(self, *names: str) -> None:
+        for name in names:
+            with (self.folder / "src" / name).open("a") as out:
+                out.write("int a;\n")
+        git(self.folder, "add", "-A")
+        git(self.folder, "commit", "-q", "-m", "a")
+
+    def run(self, seconds: int = 60, *files: str) -> tuple[int, list[str], str]:
+        """Exit status, what was looked at, and all that was told."""
+        build = self.folder.parent / "build"
+        build.mkdir(exist_ok=True)
+        entries = [
+            {"file": str(path), "command": "c++", "directory": str(build)}
+            for path in self.folder.glob("src/*.cc")
+        ]
+        (build / "compile_commands.json").write_text(json.dumps(entries, indent=1))
+        done = run(
+            [str(DEV / "run-tidy"), str(build), "1", str(seconds), *files],
+            self.folder,
+            PATH=f"{self.tools}:{os.environ['PATH']}",
+        )
+        looked = [line[7:] for line in done.stdout.splitlines() if line.startswith("tidied ")]
+        return done.returncode, looked, done.stdout + done.stderr
+
+
+@needs_git
+def test_tidy_takes_what_the_last_commit_changed(tmp_path: Path) -> None:
+    tree = Tidied(tmp_path)
+    status, looked, told = tree.run()
+    assert (status, looked) == (0, [])
+    assert "skipped, there is no earlier commit" in told
+    tree.commit("a.cc")
+    assert tree.run()[:2] == (0, ["src/a.cc"])
+    tree.commit("b.h")
+    assert tree.run()[:2] == (0, ["src/b.cc", "src/b_test.cc"])
+
+
+@needs_git
+def test_tidy_takes_what_a_branch_changed_and_what_is_not_committed(tmp_path: Path) -> None:
+    tree = Tidied(tmp_path)
+    tree.commit("a.cc")
+    git(tree.folder, "checkout", "-q", "-b", "other")
+    tree.commit("b.cc")
+    tree.commit("b_test.cc")
+    (tree.folder / "src" / "new.cc").write_text("int b;\n")
+    assert tree.run()[:2] == (0, ["src/b.cc", "src/b_test.cc", "src/new.cc"])
+
+
+@needs_git
+def test_tidy_says_what_its_time_did_not_suffice_for(tmp_path: Path) -> None:
+    tree = Tidied(tmp_path)
+    tree.tool("sleep 30")
+    status, _, told = tree.run(1, "src/a.cc", "src/b.cc")
+    assert status == 0
+    assert "0 of 2 sources" in told
+    assert "1 s did not suffice: src/a.cc src/b.cc" in told
+
+
+@needs_git
+def test_tidy_fails_where_clang_tidy_does(tmp_path: Path) -> None:
+    tree = Tidied(tmp_path)
+    tree.tool('echo "$4:1:1: error: no"; exit 1')
+    status, _, told = tree.run(60, "src/a.cc")
+    assert status != 0
+    assert "src/a.cc:1:1: error" in told
+
+
+@needs_git
+def test_tidy_names_what_the_build_does_not_have(tmp_path: Path) -> None:
+    status, looked, told = Tidied(tmp_path).run(60, "src/cuda_only.cc", "src/a.cc")
+    assert (status, looked) == (0, ["src/a.cc"])
+    assert "no part of this build: src/cuda_only.cc" in told
+
+
+PARTS = ("lint", "asan", "fuzz", "tsan", "tidy-changed", "build", ".venv/.ready-torch")
+
+
+def ci(folder: Path, failing: str = "") -> subprocess.CompletedProcess[str]:
+    """.ci/run over parts that only say their name; `test` tells what it was handed."""
+    (folder / ".ci").mkdir()
+    shutil.copy(DEV.parent / ".ci" / "run", folder / ".ci")
+    rules = [f"{part}:\n\t@echo part of {part}; test {part} != '{failing}'\n" for part in PARTS]
+    rules.append("test:\n\t@cat $$RW_SUMMARY; echo '---'; cat $$RW_FAILURES $$RW_UNSTEADY\n")
+    (folder / "Makefile").write_text(f".PHONY: test {' '.join(PARTS)}\n" + "".join(rules))
+    return run([str(folder / ".ci" / "run")], folder)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+def test_ci_runs_every_part_and_hands_the_test_run_what_each_took(tmp_path: Path) -> None:
+    done = ci(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = [line for line in done.stdout.splitlines() if line.startswith("part of ")]
+    assert ran == [f"part of {part}" for part in PARTS]
+    told = done.stdout.partition("=== test: make test\n")[2]
+    assert told.count(": passed, ") == len(PARTS)
+    assert told.count(" s of processors") == len(PARTS)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+@pytest.mark.parametrize("failing", ["lint", "tsan"])
+def test_ci_fails_by_one_part_and_runs_the_others(tmp_path: Path, failing: str) -> None:
+    done = ci(tmp_path, failing)
+    assert done.returncode != 0
+    told = done.stdout.partition("=== test: make test\n")[2]
+    assert told.count(": passed, ") == len(PARTS) - 1
+    assert f"part of {failing}" in told.partition("---\n")[2]
+    name = {"lint": "lint", "tsan": "thread sanitizer"}[failing]
+    assert done.stdout.endswith(f"parts that failed: {name}\n")
+
+
+def fuzz(folder: Path, scripts: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """dev/run-fuzzers over programs that are built already; b has seeds."""
+    build, tools = folder / "build", folder / "tools"
+    for made in (build, tools, folder / "src"):
+        made.mkdir()
+    programs = {tools / "ninja": "exit 0", **{build / n: text for n, text in scripts.items()}}
+    for program, script in programs.items():
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    for name in scripts:
+        (folder / "src" / f"{name}.cc").touch()
+    (folder / "src" / "b_fuzz.seeds").write_text("here/seeds\n")
+    path = f"{tools}:{os.environ['PATH']}"
+    told = str(folder / "summary")
+    command = [str(DEV / "run-fuzzers"), str(build), "7", "2"]
+    return run(command, folder, PATH=path, RW_SUMMARY=told, FUZZ_SEED="1")
+
+
+def test_every_fuzzer_runs_with_its_seeds(tmp_path: Path) -> None:
+    done = fuzz(tmp_path, {"a_fuzz": 'echo "a: $*"', "b_fuzz": 'echo "b: $*"'})
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in "ab":
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith(f"{name}: ")]
+        assert "-max_total_time=7 -seed=1 " in line
+        assert line.endswith("here/seeds") == (name == "b")
+    assert (tmp_path / "summary").read_text() == "2 fuzzers, 7 s each\n"
+
+
+def test_a_fuzzer_that_fails_fails_the_part_and_the_others_run(tmp_path: Path) -> None:
+    done = fuzz(tmp_path, {"a_fuzz": "exit 77", "b_fuzz": "echo ran", "c_fuzz": "echo ran"})
+    assert done.returncode != 0
+    assert "a_fuzz FAILED with status 77" in done.stdout
+    assert done.stdout.count("\nran\n") == 2
