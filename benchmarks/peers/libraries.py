@@ -79,6 +79,7 @@ class Loop:
     blocking: bool
     over_ranks: str  # of OVER_RANKS
     limit_s: float  # per size, of a library that collapses
+    region: int  # bytes of input, and of output, through which runs move; 0: hot
 
     @property
     def time_key(self) -> str:
@@ -205,12 +206,14 @@ class Libraries:
             command += ["--ranks", str(scenario.ranks), "--limit-s", str(loop.limit_s)]
             command += ["--cpus", cpus] if setting.bound else []
             command += ["--blocking"] if loop.blocking else []
+            command += ["--region", str(loop.region)]
         else:
             program = str(self.build / f"mpi_bench.{setting.library}")
             command = [*fence, *setting.launcher, program]
         command += [loop.operation]
         if setting.library != "gloo":
             command += [cpus if setting.bound else "-", str(int(loop.blocking)), str(loop.limit_s)]
+            command += [str(loop.region)]
         command += [str(plan) for plan in loop.sizes]
         failure = ""
         try:
@@ -245,9 +248,14 @@ class Libraries:
                 command += ["-z", str(int(loop.blocking)), "-c", "1", "-d", "float", "-o", "sum"]
                 command += ["-r", "0", "-J", str(file)]
                 command += ["-a", OVER_RANKS[loop.over_ranks][1]]
+                command += [] if loop.region else ["--hot"]
                 try:
                     run_program(command, setting.environment, 120)
-                    results = json.loads(file.read_text())["results"]
+                    document = json.loads(file.read_text())
+                    results = document["results"]
+                    moved = document["buffers"]["region_bytes"]
+                    if moved != loop.region:
+                        raise LaunchError(f"buffers moved through {moved} bytes, not {loop.region}")
                 except (LaunchError, KeyError, ValueError) as error:
                     return rows, f"{type(error).__name__}: {error}"
             for result in results:
