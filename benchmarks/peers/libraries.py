@@ -16,8 +16,14 @@ from pathlib import Path
 from machine import ROOT, LaunchError, run_program
 
 HERE = Path(__file__).resolve().parent
-TITLES = {"openmpi": "Open MPI", "mpich": "MPICH", "gloo": "Gloo", "ropewalk": "Ropewalk"}
-PEERS = ("openmpi", "mpich", "gloo")
+TITLES = {
+    "openmpi": "Open MPI",
+    "mpich": "MPICH",
+    "ucc": "UCC",
+    "gloo": "Gloo",
+    "ropewalk": "Ropewalk",
+}
+PEERS = ("openmpi", "mpich", "ucc", "gloo")
 
 # How the ranks' times become one: its key in a row of mpi_bench and gloo_bench, and `bench -a`.
 OVER_RANKS = {"mean": ("avg_us", "1"), "max": ("max_us", "3")}
@@ -94,6 +100,8 @@ def settings_of(library: str, scenario: Scenario) -> list[Setting]:
         return _openmpi(scenario, crowded)
     if library == "mpich":
         return _mpich(scenario)
+    if library == "ucc":
+        return _ucc(scenario, crowded)
     if library == "gloo":
         # Gloo's threads share the rank's one core when it is bound, which costs more than it gains.
         return [Setting("gloo", "free", bound=False), Setting("gloo", "bound")]
@@ -145,6 +153,25 @@ def _mpich(scenario: Scenario) -> list[Setting]:
     return [setting("posix"), setting("ucx", MPIR_CVAR_NOLOCAL="1", UCX_TLS="posix,cma,self")]
 
 
+def _ucc(scenario: Scenario, crowded: bool) -> list[Setting]:
+    """Under Open MPI, whose component `coll ucc` hands it the collectives that UCC has."""
+    launcher = ["mpirun.openmpi", "-n", str(scenario.ranks), "--bind-to", "none"]
+    if crowded:
+        launcher += ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
+    for key, value in {
+        "pml": "ucx",
+        "pml_ucx_tls": "any",
+        "pml_ucx_devices": "any",
+        "coll_ucc_enable": "1",
+        "coll_ucc_priority": "100",
+    }.items():
+        launcher += ["--mca", key, value]
+    shared = scenario.medium == "shm"
+    launcher += ["-x", "UCX_TLS=posix,cma,self" if shared else "UCX_TLS=tcp,self"]
+    launcher += [] if shared else ["-x", "UCX_NET_DEVICES=lo"]
+    return [Setting("ucc", "ucx", tuple(launcher), OPENMPI_ENVIRONMENT)]
+
+
 class Libraries:
     """The programs that are there, built where they need to be."""
 
@@ -165,6 +192,13 @@ class Libraries:
             source = HERE / "mpi_bench.c"
             target = self.build / f"mpi_bench.{library}"
             run_program([compiler, "-std=c11", "-O2", str(source), "-o", str(target)])
+        elif library == "ucc":
+            # Debian 12 has neither UCC nor an Open MPI that was built with it.
+            components = run_program(["ompi_info", "--parsable"])
+            if "mca:coll:ucc:" not in components:
+                raise LaunchError("this Open MPI has no component coll ucc")
+            self.prepare("openmpi")
+            self.versions["ucc"] = "through Open MPI's coll ucc"
         elif library == "gloo":
             probe = "import torch.distributed as d; assert d.is_gloo_available()"
             try:
@@ -208,7 +242,8 @@ class Libraries:
             command += ["--blocking"] if loop.blocking else []
             command += ["--region", str(loop.region)]
         else:
-            program = str(self.build / f"mpi_bench.{setting.library}")
+            mpi = "openmpi" if setting.library == "ucc" else setting.library
+            program = str(self.build / f"mpi_bench.{mpi}")
             command = [*fence, *setting.launcher, program]
         command += [loop.operation]
         if setting.library != "gloo":
@@ -226,7 +261,7 @@ class Libraries:
                 continue
             row = json.loads(line)
             if "library" in row:
-                self.versions[setting.library] = row["library"]
+                self.versions.setdefault(setting.library, row["library"])
             else:
                 rows.append(row)
         return rows, failure

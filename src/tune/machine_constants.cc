@@ -49,6 +49,10 @@ struct Kept {
   std::int64_t last = 0;  // when, in seconds since 1970
 };
 
+// Changed when constants come to mean something else: what was kept before is measured again. 2:
+// rates of copies from memory; they were those of copies within caches.
+constexpr const char* kMeaning = "meaning";
+constexpr int kMeaningNow = 2;
 constexpr const char* kMeasurements = "measurements";
 constexpr const char* kLast = "last_measured_at";
 
@@ -56,8 +60,9 @@ std::int64_t now() { return std::chrono::system_clock::now().time_since_epoch() 
 
 std::optional<Kept> read(const std::string& path) {
   const std::optional<json> mine = read_tuning(path, machine_name());
-  if (!mine) return std::nullopt;
+  if (!mine || !mine->contains(kMeaning)) return std::nullopt;
   try {
+    if (mine->at(kMeaning).get<int>() != kMeaningNow) return std::nullopt;
     Kept kept;
     for (const auto& [key, member] : kFields) {
       const double value = mine->at(key).get<double>();
@@ -75,6 +80,7 @@ std::optional<Kept> read(const std::string& path) {
 
 void write(const std::string& path, const Kept& kept) {
   json entry = to_json(kept.constants);
+  entry[kMeaning] = kMeaningNow;
   entry[kMeasurements] = kept.measurements;
   entry[kLast] = kept.last;
   write_tuning(path, machine_name(), entry);
@@ -117,7 +123,7 @@ MachineConstants measured() {
   }
   if (limits.process_read.has_value()) {
     take(constants.address_cost, limits.process_read->seconds_per_call);
-    take(constants.address_rate, limits.process_read->small_bytes_per_second);
+    take(constants.address_rate, limits.process_read->fresh_bytes_per_second);
   }
   take(constants.network_latency, limits.tcp_latency_seconds.value_or(0));
   take(constants.network_message, limits.tcp_message_seconds.value_or(0));
