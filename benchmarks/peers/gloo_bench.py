@@ -3,20 +3,22 @@
     gloo_bench.py --ranks N --cpus 0,1 OPERATION SIZE:WARMUP:ITERATIONS...
 
 The loop is Python's, so its overhead is part of the times: it is what users of Gloo through PyTorch
-see. Gloo has no shared memory; ranks talk over TCP on the loopback interface. all_reduce, reduce
+see. The tensors of every place that a run may take are made before.
+Gloo has no shared memory; ranks talk over TCP on the loopback interface. all_reduce, reduce
 and broadcast exist in place only. Prints JSON lines as mpi_bench does.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import json
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -27,13 +29,22 @@ all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_te
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-class Job(NamedTuple):
+class Job:
     """One operation on buffers of one size: what to run and what must stand where afterwards."""
 
-    run: Callable[[], object]
-    sent: torch.Tensor
-    received: torch.Tensor
-    expected: Callable[[], torch.Tensor | None]  # None: this rank receives nothing
+    def __init__(
+        self,
+        runs: list[Callable[[], object]],
+        sent: torch.Tensor,
+        received: torch.Tensor,
+        expected: Callable[[], torch.Tensor | None],
+    ) -> None:
+        """`runs`: one for each place in memory; `sent` and `received` are the first's."""
+        self.first = runs[0]
+        self.in_turn = itertools.cycle(runs)
+        self.sent = sent
+        self.received = received
+        self.expected = expected  # None: this rank receives nothing
 
 
 def inputs_of(rank: int, elements: int) -> torch.Tensor:
@@ -46,93 +57,116 @@ def sum_of_inputs(ranks: int, elements: int) -> torch.Tensor:
     return torch.stack([inputs_of(r, elements) for r in range(ranks)]).sum(0)
 
 
-def make_job(operation: str, size: int, rank: int, ranks: int) -> Job:
+class Places:
+    """Memory that moves: tensors of one shape, one for each run, cyclically."""
+
+    LINE = 64 // 4  # elements of a cache line
+
+    def __init__(self, whole: int, region: int, most: int) -> None:
+        """As many places as fit into `region` bytes, at most `most`."""
+        self._stride = -(-whole // self.LINE) * self.LINE
+        fit = max(1, region // 4 // self._stride)
+        self._count = min(fit, most)
+        self._elements = fit * self._stride  # all written, so that the first are in no cache
+
+    def zeros(self, elements: int) -> list[torch.Tensor]:
+        whole = torch.empty(self._elements, dtype=torch.float32).fill_(0)
+        return [whole.narrow(0, i * self._stride, elements) for i in range(self._count)]
+
+
+def make_job(operation: str, size: int, rank: int, ranks: int, region: int, most: int) -> Job:
+    """`most`: runs that will be made at most."""
     whole = size // 4
     block = whole // ranks
     mine = slice(rank * block, (rank + 1) * block)
     next_rank, previous = (rank + 1) % ranks, (rank - 1) % ranks
+    zeros = Places(whole, region, most).zeros
 
-    def zeros(elements: int) -> torch.Tensor:
-        return torch.zeros(elements, dtype=torch.float32)
+    def job(
+        run: Callable[[torch.Tensor, torch.Tensor], object],
+        sent: list[torch.Tensor],
+        received: list[torch.Tensor],
+        expected: Callable[[], torch.Tensor],
+        receives: bool = True,
+    ) -> Job:
+        runs = [functools.partial(run, *pair) for pair in zip(sent, received, strict=True)]
+        return Job(runs, sent[0], received[0], lambda: expected() if receives else None)
 
-    def at_root(value: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor | None]:
-        return lambda: value() if rank == ROOT else None
+    def parts(of: torch.Tensor) -> list[torch.Tensor] | None:
+        return list(torch.split(of, block)) if rank == ROOT else None
+
+    def all_gathered() -> torch.Tensor:
+        return torch.cat([inputs_of(r, block) for r in range(ranks)])
 
     if operation == "all_reduce":
         data = zeros(whole)
-        return Job(lambda: dist.all_reduce(data), data, data, lambda: sum_of_inputs(ranks, whole))
+        return job(
+            lambda _, to: dist.all_reduce(to), data, data, lambda: sum_of_inputs(ranks, whole)
+        )
     if operation == "broadcast":
         data = zeros(whole)
-        return Job(lambda: dist.broadcast(data, ROOT), data, data, lambda: inputs_of(ROOT, whole))
+        return job(
+            lambda _, to: dist.broadcast(to, ROOT), data, data, lambda: inputs_of(ROOT, whole)
+        )
     if operation == "reduce":
         data = zeros(whole)
-        return Job(
-            lambda: dist.reduce(data, ROOT),
+        return job(
+            lambda _, to: dist.reduce(to, ROOT),
             data,
             data,
-            at_root(lambda: sum_of_inputs(ranks, whole)),
+            lambda: sum_of_inputs(ranks, whole),
+            rank == ROOT,
         )
     if operation == "all_gather":
-        part, full = zeros(block), zeros(whole)
-        return Job(
-            lambda: all_gather(full, part),
-            part,
-            full,
-            lambda: torch.cat([inputs_of(r, block) for r in range(ranks)]),
-        )
+        return job(lambda sent, to: all_gather(to, sent), zeros(block), zeros(whole), all_gathered)
     if operation == "reduce_scatter":
-        full, part = zeros(whole), zeros(block)
-        return Job(
-            lambda: reduce_scatter(part, full),
-            full,
-            part,
+        return job(
+            lambda sent, to: reduce_scatter(to, sent),
+            zeros(whole),
+            zeros(block),
             lambda: sum_of_inputs(ranks, whole)[mine],
         )
     if operation == "all_to_all":
-        full, received = zeros(whole), zeros(whole)
-        return Job(
-            lambda: dist.all_to_all_single(received, full),
-            full,
-            received,
+        return job(
+            lambda sent, to: dist.all_to_all_single(to, sent),
+            zeros(whole),
+            zeros(whole),
             lambda: torch.cat([inputs_of(r, whole)[mine] for r in range(ranks)]),
         )
     if operation == "gather":
-        part, full = zeros(block), zeros(whole)
-        parts = list(torch.split(full, block)) if rank == ROOT else None
-        return Job(
-            lambda: dist.gather(part, parts, ROOT),
-            part,
-            full,
-            at_root(lambda: torch.cat([inputs_of(r, block) for r in range(ranks)])),
+        return job(
+            lambda sent, to: dist.gather(sent, parts(to), ROOT),
+            zeros(block),
+            zeros(whole),
+            all_gathered,
+            rank == ROOT,
         )
     if operation == "scatter":
-        full, part = zeros(whole), zeros(block)
-        parts = list(torch.split(full, block)) if rank == ROOT else None
-        return Job(
-            lambda: dist.scatter(part, parts, ROOT),
-            full,
-            part,
+        return job(
+            lambda sent, to: dist.scatter(to, parts(sent), ROOT),
+            zeros(whole),
+            zeros(block),
             lambda: inputs_of(ROOT, whole)[mine],
         )
     if operation == "sendrecv":
-        sent, received = zeros(whole), zeros(whole)
 
-        def exchange() -> None:
+        def exchange(sent: torch.Tensor, to: torch.Tensor) -> None:
             request = dist.isend(sent, next_rank)
-            dist.recv(received, previous)
+            dist.recv(to, previous)
             assert request is not None
             request.wait()
 
-        return Job(exchange, sent, received, lambda: inputs_of(previous, whole))
+        return job(exchange, zeros(whole), zeros(whole), lambda: inputs_of(previous, whole))
     sys.exit(f"gloo_bench: unknown operation {operation}")
 
 
 def time_loop(job: Job, iterations: int, blocking: bool) -> float:
     """Mean microseconds of one run."""
     dist.barrier()
+    runs = itertools.islice(job.in_turn, iterations)
     start = time.perf_counter()
-    for _ in range(iterations):
-        job.run()
+    for run in runs:
+        run()
         if blocking:
             dist.barrier()
     return (time.perf_counter() - start) * 1e6 / iterations
@@ -171,7 +205,7 @@ def measure(
 
     job.received.fill_(-1)
     job.sent.copy_(inputs_of(dist.get_rank(), job.sent.numel()))
-    job.run()
+    job.first()
     expected = job.expected()
     wrong = torch.tensor([0 if expected is None else int((job.received != expected).sum())])
     dist.all_reduce(wrong)
@@ -196,7 +230,8 @@ def run_rank(rank: int, arguments: argparse.Namespace, store: str) -> None:
         print(json.dumps({"library": f"Gloo of PyTorch {torch.__version__}"}), flush=True)
     for plan in arguments.plans:
         size, warmup, iterations = (int(part) for part in plan.split(":"))
-        job = make_job(arguments.operation, size, rank, ranks)
+        runs = 3 * (warmup + iterations)  # the last batch of the warm-up may be twice what is left
+        job = make_job(arguments.operation, size, rank, ranks, arguments.region, runs)
         row = {"size": size} | measure(
             job, warmup, iterations, arguments.blocking, arguments.limit_s * 1e6
         )
@@ -211,6 +246,12 @@ def main() -> int:
     parser.add_argument("--cpus", default="", help="rank r is bound to entry r modulo the length")
     parser.add_argument("--blocking", action="store_true", help="a barrier after each iteration")
     parser.add_argument("--limit-s", type=float, default=1.0, help="most seconds per size")
+    parser.add_argument(
+        "--region",
+        type=int,
+        default=64 << 20,
+        help="bytes of input, and of output, through which the runs move; 0: all use the same",
+    )
     parser.add_argument("operation")
     parser.add_argument("plans", nargs="+", metavar="SIZE:WARMUP:ITERATIONS")
     arguments = parser.parse_args()

@@ -16,8 +16,14 @@ from pathlib import Path
 from machine import ROOT, LaunchError, run_program
 
 HERE = Path(__file__).resolve().parent
-TITLES = {"openmpi": "Open MPI", "mpich": "MPICH", "gloo": "Gloo", "ropewalk": "Ropewalk"}
-PEERS = ("openmpi", "mpich", "gloo")
+TITLES = {
+    "openmpi": "Open MPI",
+    "mpich": "MPICH",
+    "ucc": "UCC",
+    "gloo": "Gloo",
+    "ropewalk": "Ropewalk",
+}
+PEERS = ("openmpi", "mpich", "ucc", "gloo")
 
 # How the ranks' times become one: its key in a row of mpi_bench and gloo_bench, and `bench -a`.
 OVER_RANKS = {"mean": ("avg_us", "1"), "max": ("max_us", "3")}
@@ -79,6 +85,7 @@ class Loop:
     blocking: bool
     over_ranks: str  # of OVER_RANKS
     limit_s: float  # per size, of a library that collapses
+    region: int  # bytes of input, and of output, through which runs move; 0: hot
 
     @property
     def time_key(self) -> str:
@@ -93,6 +100,8 @@ def settings_of(library: str, scenario: Scenario) -> list[Setting]:
         return _openmpi(scenario, crowded)
     if library == "mpich":
         return _mpich(scenario)
+    if library == "ucc":
+        return _ucc(scenario, crowded)
     if library == "gloo":
         # Gloo's threads share the rank's one core when it is bound, which costs more than it gains.
         return [Setting("gloo", "free", bound=False), Setting("gloo", "bound")]
@@ -144,6 +153,25 @@ def _mpich(scenario: Scenario) -> list[Setting]:
     return [setting("posix"), setting("ucx", MPIR_CVAR_NOLOCAL="1", UCX_TLS="posix,cma,self")]
 
 
+def _ucc(scenario: Scenario, crowded: bool) -> list[Setting]:
+    """Under Open MPI, whose component `coll ucc` hands it the collectives that UCC has."""
+    launcher = ["mpirun.openmpi", "-n", str(scenario.ranks), "--bind-to", "none"]
+    if crowded:
+        launcher += ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
+    for key, value in {
+        "pml": "ucx",
+        "pml_ucx_tls": "any",
+        "pml_ucx_devices": "any",
+        "coll_ucc_enable": "1",
+        "coll_ucc_priority": "100",
+    }.items():
+        launcher += ["--mca", key, value]
+    shared = scenario.medium == "shm"
+    launcher += ["-x", "UCX_TLS=posix,cma,self" if shared else "UCX_TLS=tcp,self"]
+    launcher += [] if shared else ["-x", "UCX_NET_DEVICES=lo"]
+    return [Setting("ucc", "ucx", tuple(launcher), OPENMPI_ENVIRONMENT)]
+
+
 class Libraries:
     """The programs that are there, built where they need to be."""
 
@@ -164,6 +192,13 @@ class Libraries:
             source = HERE / "mpi_bench.c"
             target = self.build / f"mpi_bench.{library}"
             run_program([compiler, "-std=c11", "-O2", str(source), "-o", str(target)])
+        elif library == "ucc":
+            # Debian 12 has neither UCC nor an Open MPI that was built with it.
+            components = run_program(["ompi_info", "--parsable"])
+            if "mca:coll:ucc:" not in components:
+                raise LaunchError("this Open MPI has no component coll ucc")
+            self.prepare("openmpi")
+            self.versions["ucc"] = "through Open MPI's coll ucc"
         elif library == "gloo":
             probe = "import torch.distributed as d; assert d.is_gloo_available()"
             try:
@@ -205,12 +240,15 @@ class Libraries:
             command += ["--ranks", str(scenario.ranks), "--limit-s", str(loop.limit_s)]
             command += ["--cpus", cpus] if setting.bound else []
             command += ["--blocking"] if loop.blocking else []
+            command += ["--region", str(loop.region)]
         else:
-            program = str(self.build / f"mpi_bench.{setting.library}")
+            mpi = "openmpi" if setting.library == "ucc" else setting.library
+            program = str(self.build / f"mpi_bench.{mpi}")
             command = [*fence, *setting.launcher, program]
         command += [loop.operation]
         if setting.library != "gloo":
             command += [cpus if setting.bound else "-", str(int(loop.blocking)), str(loop.limit_s)]
+            command += [str(loop.region)]
         command += [str(plan) for plan in loop.sizes]
         failure = ""
         try:
@@ -223,7 +261,7 @@ class Libraries:
                 continue
             row = json.loads(line)
             if "library" in row:
-                self.versions[setting.library] = row["library"]
+                self.versions.setdefault(setting.library, row["library"])
             else:
                 rows.append(row)
         return rows, failure
@@ -245,9 +283,14 @@ class Libraries:
                 command += ["-z", str(int(loop.blocking)), "-c", "1", "-d", "float", "-o", "sum"]
                 command += ["-r", "0", "-J", str(file)]
                 command += ["-a", OVER_RANKS[loop.over_ranks][1]]
+                command += [] if loop.region else ["--hot"]
                 try:
                     run_program(command, setting.environment, 120)
-                    results = json.loads(file.read_text())["results"]
+                    document = json.loads(file.read_text())
+                    results = document["results"]
+                    moved = document["buffers"]["region_bytes"]
+                    if moved != loop.region:
+                        raise LaunchError(f"buffers moved through {moved} bytes, not {loop.region}")
                 except (LaunchError, KeyError, ValueError) as error:
                     return rows, f"{type(error).__name__}: {error}"
             for result in results:

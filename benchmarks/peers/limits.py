@@ -95,7 +95,13 @@ def bytes_touched(operation: str, ranks: int, size: int) -> tuple[int, int]:
 
 
 def bound_us(
-    limits: Limits, operation: str, ranks: int, cores: int, size: int, blocking: bool
+    limits: Limits,
+    operation: str,
+    ranks: int,
+    cores: int,
+    size: int,
+    blocking: bool,
+    fresh: bool,
 ) -> float:
     """No library can run `operation` faster, on average over a back-to-back loop.
 
@@ -106,7 +112,8 @@ def bound_us(
     switches carries as many iterations as there are ranks. Where data flows one way (from or to a
     root), the sender may run ahead, so only the rate of cache lines bounds a loop without
     barriers. Bandwidth: the bytes that must be written (or read) at one core's copy (or read)
-    bandwidth, spread over all cores. The largest of these holds; they may overlap, so no sum does.
+    bandwidth, spread over all cores: `fresh` data at that of memory. The largest of these holds;
+    they may overlap, so no sum does.
     """
     hops = (0 if operation in ROOTED else 1) + (1 if blocking else 0)
     cores = min(cores, ranks)
@@ -117,6 +124,7 @@ def bound_us(
     switch_us = switches * limits.switch_us if hops else 0.0
     latency_us = max(hops * limits.line_one_way_us, switch_us, limits.line_stream_us)
     written, read = (total / cores for total in bytes_touched(operation, ranks, size))
-    write_us = written / best_rate(limits.copy_gb_per_s, written) / 1e3
-    read_us = read / best_rate(limits.read_gb_per_s, read) / 1e3
+    held = float(SIZES[-1]) if fresh else 0.0
+    write_us = written / best_rate(limits.copy_gb_per_s, max(written, held)) / 1e3
+    read_us = read / best_rate(limits.read_gb_per_s, max(read, held)) / 1e3
     return max(latency_us, write_us, read_us)

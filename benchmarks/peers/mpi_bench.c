@@ -1,20 +1,24 @@
 /* Times one collective of an MPI library. The same source is compiled by every MPI's mpicc.
  *
- *   mpi_bench OPERATION CPUS BLOCKING LIMIT_S SIZE:WARMUP:ITERATIONS...
+ *   mpi_bench OPERATION CPUS BLOCKING LIMIT_S REGION SIZE:WARMUP:ITERATIONS...
  *
  * The loop is that of rwMeasure: warm-up, barrier, iterations back to back (BLOCKING 1: a barrier
  * after each), mean over iterations, then mean (smallest, largest) over ranks. The result is
  * checked after the timed part, with fresh data. ITERATIONS are cut to what fits into LIMIT_S
  * seconds by the first warm-up iterations: a library that collapses must not hold up the others.
- * SIZE means what nccl-tests' column of that name means: the larger of the bytes that a rank sends
- * and receives. CPUS is a comma-separated list (rank r is bound to entry r modulo its length,
- * before MPI starts) or "-": the launcher binds, or nobody does.
+ * Each run takes the memory after that of the run before, cyclically, within REGION bytes of input
+ * and as many of output, in steps of whole cache lines, so that data comes from memory; REGION 0:
+ * all take the same, and data comes from caches. SIZE means what nccl-tests' column of that name
+ * means: the larger of the bytes that a rank sends and receives. CPUS is a comma-separated list
+ * (rank r is bound to entry r modulo its length, before MPI starts) or "-": the launcher binds, or
+ * nobody does.
  *
  * Rank 0 prints JSON lines: one that names the library, then one per size.
  */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,8 +69,19 @@ static void bind_to_cpu(const char* list) {
 typedef struct Buffers {
   float* send;
   float* recv;
-  int count; /* elements as in the MPI call: of the whole message, or of one rank's block */
+  int count;     /* elements as in the MPI call: of the whole message, or of one rank's block */
+  size_t stride; /* elements from the memory of one run to that of the next */
+  size_t places; /* how many there are */
+  size_t place;  /* that of the next run */
 } Buffers;
+
+static void advance(Buffers* b) {
+  const int last = b->place + 1 == b->places;
+  const ptrdiff_t by = last ? -(ptrdiff_t)(b->place * b->stride) : (ptrdiff_t)b->stride;
+  b->send += by;
+  b->recv += by;
+  b->place = last ? 0 : b->place + 1;
+}
 
 static void all_reduce(const Buffers* b) {
   MPI_Allreduce(b->send, b->recv, b->count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
@@ -208,12 +223,13 @@ static unsigned long long wrong_elements(const Operation* operation, const Buffe
 }
 
 /* Mean microseconds of one run. */
-static double time_loop(const Operation* operation, const Buffers* buffers, int iterations,
+static double time_loop(const Operation* operation, Buffers* buffers, int iterations,
                         int blocking) {
   MPI_Barrier(MPI_COMM_WORLD);
   const double start_us = now_us();
   for (int i = 0; i < iterations; ++i) {
     operation->run(buffers);
+    advance(buffers);
     if (blocking) MPI_Barrier(MPI_COMM_WORLD);
   }
   return (now_us() - start_us) / iterations;
@@ -221,7 +237,7 @@ static double time_loop(const Operation* operation, const Buffers* buffers, int 
 
 /* Runs batches, each twice the one before, until `warmup` runs or the time are spent. Returns the
  * mean of the last batch. Rank 0's clock decides, for all alike. */
-static double warm_up(const Operation* operation, const Buffers* buffers, int warmup, int blocking,
+static double warm_up(const Operation* operation, Buffers* buffers, int warmup, int blocking,
                       double limit_us) {
   const double start_us = now_us();
   double one_us = 0;
@@ -245,13 +261,19 @@ static int that_fit(int wanted, double one_us, double limit_us) {
 }
 
 static void measure(const Operation* operation, size_t size, int warmup, int iterations,
-                    int blocking, double limit_us) {
+                    int blocking, double limit_us, size_t region) {
+  enum { kLineElems = 64 / sizeof(float) };
   const size_t whole = size / sizeof(float);
   const size_t block = whole / (size_t)g_ranks;
   const size_t send_elems = operation->send_is_block ? block : whole;
   const size_t recv_elems = operation->recv_is_block ? block : whole;
-  const Buffers buffers = {allocate(send_elems), allocate(recv_elems),
-                           (int)(counts_one_block(operation) ? block : whole)};
+  const size_t stride = (whole + kLineElems - 1) / kLineElems * kLineElems;
+  const size_t fit = region / sizeof(float) / stride;
+  const size_t places = fit > 1 ? fit : 1;
+  float* const sends = allocate(places * stride);
+  float* const recvs = allocate(places * stride);
+  Buffers buffers = {sends,  recvs,  (int)(counts_one_block(operation) ? block : whole),
+                     stride, places, 0};
 
   const double one_us = warm_up(operation, &buffers, warmup, blocking, limit_us / 4);
   iterations = that_fit(iterations, one_us, limit_us);
@@ -271,18 +293,19 @@ static void measure(const Operation* operation, size_t size, int warmup, int ite
         size, iterations, sum / g_ranks, smallest, largest, wrong);
     fflush(stdout);
   }
-  free(buffers.send);
-  free(buffers.recv);
+  free(sends);
+  free(recvs);
 }
 
 int main(int argc, char** argv) {
-  if (argc < 6) {
-    die("usage", "mpi_bench OPERATION CPUS BLOCKING LIMIT_S SIZE:WARMUP:ITERATIONS...");
+  if (argc < 7) {
+    die("usage", "mpi_bench OPERATION CPUS BLOCKING LIMIT_S REGION SIZE:WARMUP:ITERATIONS...");
   }
   const Operation* operation = find_operation(argv[1]);
   bind_to_cpu(argv[2]);
   const int blocking = atoi(argv[3]);
   const double limit_us = atof(argv[4]) * 1e6;
+  const size_t region = strtoull(argv[5], NULL, 10);
 
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &g_rank);
@@ -297,14 +320,14 @@ int main(int argc, char** argv) {
     }
     printf("{\"library\": \"%s\"}\n", version);
   }
-  for (int i = 5; i < argc; ++i) {
+  for (int i = 6; i < argc; ++i) {
     size_t size = 0;
     int warmup = 0;
     int iterations = 0;
     if (sscanf(argv[i], "%zu:%d:%d", &size, &warmup, &iterations) != 3 || iterations < 1) {
       die("not SIZE:WARMUP:ITERATIONS", argv[i]);
     }
-    measure(operation, size, warmup, iterations, blocking, limit_us);
+    measure(operation, size, warmup, iterations, blocking, limit_us, region);
   }
   MPI_Finalize();
   return 0;

@@ -8,7 +8,13 @@ from libraries import TITLES
 from report import bound_of, limits_of
 from results import Results
 
-COLOURS = {"openmpi": "#0072B2", "mpich": "#E69F00", "gloo": "#999999", "ropewalk": "#D55E00"}
+COLOURS = {
+    "openmpi": "#0072B2",
+    "mpich": "#E69F00",
+    "ucc": "#009E73",
+    "gloo": "#999999",
+    "ropewalk": "#D55E00",
+}
 MOST_COLUMNS = 3
 
 

@@ -11,6 +11,7 @@ Times in microseconds per operation: mean over iterations, then {over_ranks}, th
 {statistic} of {rounds} rounds in which the libraries took turns. Float32, sum, root 0, out of
 place where the library has that form (broadcast: in place everywhere). bytes as in nccl-tests: the
 larger of what a rank sends and receives. {loop}
+{memory}
 Of several settings of a library the best at each size stands here; the JSON has all.
 Gloo (through PyTorch, the loop in Python) has TCP only: its column is the same in both media.
 limit: what this machine's cores and memory allow any library (hops, bytes over bandwidth); it
@@ -38,6 +39,7 @@ def bound_of(results: Results, limits: Limits, place: Place) -> float:
         len(scenario["cpus"]),
         place.size,
         bool(results.document["blocking"]),
+        results.document.get("region_bytes", 0) != 0,
     )
 
 
@@ -80,9 +82,22 @@ def _heading(results: Results, limits: Limits) -> list[str]:
         loop = "A barrier after each iteration."
     over_ranks = "that of the last rank" if document.get("over_ranks") == "max" else "over ranks"
     notes = NOTES.format(
-        statistic=results.statistic, rounds=document["rounds"], over_ranks=over_ranks, loop=loop
+        statistic=results.statistic,
+        rounds=document["rounds"],
+        over_ranks=over_ranks,
+        loop=loop,
+        memory=_memory(document.get("region_bytes", 0)),
     )
     return lines + [f"# {line}" for line in notes.splitlines()]
+
+
+def _memory(region: object) -> str:
+    if not region:
+        return "Hot: all operations use the same buffers, from caches that hold them."
+    assert isinstance(region, int)
+    return (
+        f"Fresh: each operation uses other memory, within {_size(region)} of input, and of output."
+    )
 
 
 def _size(size: int) -> str:

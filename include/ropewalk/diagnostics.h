@@ -41,6 +41,9 @@ typedef struct {
   int graphs; /* with `device`: capture all iterations in a CUDA graph and time this many launches
                * of it; 0: enqueue each operation */
   int registered; /* with `device`: 1 registers input and output first (rwCommWindowRegister) */
+  size_t region; /* each operation takes the memory after that of the one before, cyclically, within
+                  * so many bytes for the input and as many for the output, so that data comes from
+                  * memory; 0: all take the same memory, and data comes from caches that hold it */
 } rwMeasureSpec_t;
 
 typedef struct {

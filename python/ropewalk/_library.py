@@ -81,6 +81,7 @@ class MeasureSpec(ctypes.Structure):
         ("device", ctypes.c_int),
         ("graphs", ctypes.c_int),
         ("registered", ctypes.c_int),
+        ("region", ctypes.c_size_t),
     ]
 
 

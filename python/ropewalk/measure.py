@@ -46,6 +46,7 @@ def measure(
     device: bool = False,
     graphs: int = 0,
     registered: bool = False,
+    region: int = 0,
 ) -> Measured:
     """Runs a collective `iterations` times and verifies it. All ranks call alike.
 
@@ -69,6 +70,8 @@ def measure(
         graphs: with `device`: the iterations are captured in a CUDA graph, which is launched so
             many times; 0 enqueues each.
         registered: with `device`: the buffers are registered first (`Communicator.register`).
+        region: bytes of input and of output through which the operations move, so that data comes
+            from memory; 0: all use the same bytes, which caches may hold.
     """
     each = (ctypes.c_double * iterations)() if per_iteration else None
     spec = MeasureSpec(
@@ -89,6 +92,7 @@ def measure(
         device=int(device),
         graphs=graphs,
         registered=int(registered),
+        region=region,
     )
     comms = [comm] if isinstance(comm, Communicator) else comm
     handles = (Comm * len(comms))(*(each.c_handle for each in comms))

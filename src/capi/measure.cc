@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -13,10 +15,13 @@
 namespace ropewalk::capi {
 namespace {
 
-diagnose::MeasureSpec from_c(const rwMeasureSpec_t& given) {
-  if (given.size < sizeof(rwMeasureSpec_t)) {
-    throw Error(Errc::kInvalidArgument, "spec.size: {} is too small", given.size);
+diagnose::MeasureSpec from_c(const rwMeasureSpec_t& spec) {
+  if (spec.size < offsetof(rwMeasureSpec_t, region)) {
+    throw Error(Errc::kInvalidArgument, "spec.size: {} is too small", spec.size);
   }
+  // Of a caller that knows fewer fields, the others are 0.
+  rwMeasureSpec_t given{};
+  std::memcpy(&given, &spec, std::min(spec.size, sizeof given));
   diagnose::MeasureSpec wanted;
   const std::optional<Collective> collective =
       parse_collective(&checked(given.collective, "spec.collective"));
@@ -53,6 +58,7 @@ diagnose::MeasureSpec from_c(const rwMeasureSpec_t& given) {
   wanted.on_device = given.device != 0;
   wanted.graphs = given.graphs;
   wanted.registered = given.registered != 0;
+  wanted.region = given.region;
   return wanted;
 }
 

@@ -5,6 +5,12 @@
 #include "executor/walker.h"
 
 namespace ropewalk::comm {
+namespace {
+
+// Shorter calls fit the nearest cache, whatever they find there.
+constexpr std::size_t kColdBytes = std::size_t{16} << 10U;
+
+}  // namespace
 
 std::unique_ptr<PreparedCall> HostExecutor::prepare(const CollectiveCall& call,
                                                     const Extent& extent,
@@ -24,6 +30,16 @@ void HostExecutor::arm(const HostCall& prepared, const CollectiveCall& call, boo
   prepared.collective().arm(call, in_place, tag, prepared.choice(), options_.num_ranks,
                             options_.check_tags);
   team_.history().record(tag);
+  extent_ = prepared.extent();
+  note_buffers(prepared.collective().call());
+}
+
+void HostExecutor::note_buffers(executor::Call& call) noexcept {
+  call.cold_input = call.cold_output = false;
+  if (extent_.input_bytes + extent_.output_bytes < kColdBytes) return;
+  call.cold_output = !warm_.touch(call.output, extent_.output_bytes);
+  call.cold_input =
+      call.in_place ? call.cold_output : !warm_.touch(call.input, extent_.input_bytes);
 }
 
 bool HostExecutor::run(PreparedCall& prepared, const CollectiveCall& call, bool in_place,

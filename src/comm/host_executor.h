@@ -7,6 +7,7 @@
 #include "comm/executor.h"
 #include "comm/prepared.h"
 #include "executor/host/host_team.h"
+#include "executor/host/warm_buffers.h"
 #include "schedule/checked.h"
 
 namespace ropewalk::comm {
@@ -33,7 +34,10 @@ class HostExecutor final : public Executor {
     bool check_tags = true;
   };
   /// @param team outlives it
-  HostExecutor(executor::HostTeam& team, const Options& options) : team_(team), options_(options) {}
+  HostExecutor(executor::HostTeam& team, const Options& options)
+      : team_(team),
+        options_(options),
+        warm_(executor::WarmBuffers::cache_bytes_of_each(options.num_ranks)) {}
 
   std::unique_ptr<PreparedCall> prepare(const CollectiveCall& call, const Extent& extent,
                                         std::shared_ptr<const tune::Choice> choice) override;
@@ -43,6 +47,10 @@ class HostExecutor final : public Executor {
   /// The last call of these strands once more, with the same buffers, as call `number`.
   bool run_again(PreparedCollective& collective, std::uint32_t number) {
     collective.arm_again(number);
+    executor::Call& call = collective.call();
+    // The buffers of the last call are warm now, if they are not longer than the caches.
+    if (call.cold_input || call.cold_output) [[unlikely]]
+      note_buffers(call);
     team_.history().record(collective.call().tag);
     return walk(collective);
   }
@@ -55,11 +63,15 @@ class HostExecutor final : public Executor {
            const executor::CallTag& tag);
 
  private:
+  // Says which of a call's buffers no cache holds.
+  void note_buffers(executor::Call& call) noexcept;
   // @return true when all strands are at their ends
   bool walk(PreparedCollective& collective);
 
   executor::HostTeam& team_;
   Options options_;
+  executor::WarmBuffers warm_;
+  Extent extent_;  // of the last call that was armed
   struct Prepared {
     std::unique_ptr<PreparedCollective> collective;
     bool given = false;  // by the user

@@ -36,6 +36,10 @@ class DrivenRanks {
 
   /// Runs or enqueues the calls of one turn (MeasuredRank::turns()).
   void run(std::size_t turn);
+  /// Moves the next calls (MeasuredRank::advance()).
+  void advance() noexcept {
+    for (const auto& rank : ranks_) rank->advance();
+  }
   /// Returns when all that was run is done.
   void finish();
   void barrier();

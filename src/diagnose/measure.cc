@@ -16,6 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMaxUnalign = std::size_t{1} << 20;
+constexpr std::size_t kMaxRegion = std::size_t{1} << 40;
 
 void validate(std::span<comm::Communicator* const> comms) {
   if (comms.empty()) throw Error(Errc::kInvalidArgument, "there is no communicator to measure");
@@ -42,6 +43,10 @@ void validate(const MeasureSpec& spec, int num_ranks) {
   if (spec.unalign > kMaxUnalign) {
     throw Error(Errc::kInvalidArgument, "unalign: {} is more than {} elements", spec.unalign,
                 kMaxUnalign);
+  }
+  if (spec.region > kMaxRegion) {
+    throw Error(Errc::kInvalidArgument, "region: {} is more than {} bytes", spec.region,
+                kMaxRegion);
   }
   if (spec.root < -1 || spec.root >= num_ranks) {
     throw Error(Errc::kInvalidArgument, "root: {} is outside -1 to {}", spec.root, num_ranks - 1);
@@ -135,11 +140,12 @@ MeasureResult measure(std::span<comm::Communicator* const> comms, const MeasureS
   DrivenRanks ranks(comms);
   ranks.prepare(spec);
   // Small integers also while timing: denormals and infinities would slow the arithmetic down.
-  for (const auto& rank : ranks.all()) rank->fill(0);
+  for (const auto& rank : ranks.all()) rank->fill_all();
   std::size_t next = 0;
   const auto run_iteration = [&] {
     for (int i = 0; i < spec.operations; ++i) {
       ranks.run(next);
+      ranks.advance();
       if (++next == ranks.first().turns()) next = 0;
       if (spec.barrier == MeasureBarrier::kOperation && spec.graphs == 0) {
         ranks.finish();

@@ -35,6 +35,10 @@ struct MeasureSpec {
   bool on_device = false;      ///< in the memory of the rank's GPU
   int graphs = 0;              ///< on_device: launches of a graph of all iterations; 0: no graph
   bool registered = false;     ///< on_device: the buffers are registered first
+  /// Each operation takes the memory after that of the one before, cyclically, within buffers of so
+  /// many bytes, so that its data comes from memory; lines are shared by no two operations. 0: all
+  /// take the same memory, and data comes from the caches that hold it.
+  std::size_t region = 0;
 };
 
 struct MeasureResult {

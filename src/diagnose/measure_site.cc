@@ -31,6 +31,11 @@ class HostSite final : public MeasureSite {
   void read(std::span<std::byte> to, const std::byte* from) override {
     if (!to.empty()) std::memcpy(to.data(), from, to.size());
   }
+  void repeat(std::byte* begin, std::size_t period, std::size_t bytes) override {
+    for (std::size_t done = period; done > 0 && done < bytes; done *= 2) {
+      std::memcpy(begin + done, begin, std::min(done, bytes - done));
+    }
+  }
   void run(const comm::CollectiveCall& call) override { comm_.run(call); }
   void add(const comm::CollectiveCall& call, comm::Group& group) override {
     group.add(comm_, call, nullptr);

@@ -26,6 +26,8 @@ class MeasureSite {
   virtual void register_buffers() = 0;
   virtual void write(std::byte* to, std::span<const std::byte> from) = 0;
   virtual void read(std::span<std::byte> to, const std::byte* from) = 0;
+  /// Fills `bytes` from `begin` on with copies of the first `period` of them.
+  virtual void repeat(std::byte* begin, std::size_t period, std::size_t bytes) = 0;
 
   /// Runs or enqueues.
   virtual void run(const comm::CollectiveCall& call) = 0;

@@ -105,6 +105,7 @@ TEST(Measure, EveryCollectiveOverSeveralRanksOfAThread) {
             spec.iterations = 2;
             spec.warmup = 1;
             spec.root = has_root(spec.collective) ? -1 : 0;
+            spec.region = count == 1 ? 4096 : 0;
             const MeasureResult result = measure(ranks, spec);
             EXPECT_EQ(result.wrong, 0U) << name(spec.collective) << " of " << count << " over "
                                         << ranks.front()->size() << " ranks";
@@ -115,6 +116,62 @@ TEST(Measure, EveryCollectiveOverSeveralRanksOfAThread) {
       return true;
     });
   }
+}
+
+// Where the calls of a rank read and write, in turn, until they come back to where they began.
+using Places = std::vector<std::pair<const std::byte*, const std::byte*>>;
+
+Places places_of(MeasuredRank& rank) {
+  Places places;
+  const auto place = [&] {
+    const comm::CollectiveCall& call = rank.call(0);
+    return std::pair(static_cast<const std::byte*>(call.input),
+                     static_cast<const std::byte*>(call.output));
+  };
+  do {
+    places.push_back(place());
+    rank.advance();
+  } while (place() != places.front() && places.size() < 1000);
+  return places;
+}
+
+TEST(Measure, OperationsTakeOtherMemoryWithinARegion) {
+  Job job(2);
+  job.in_threads<bool>({2}, [](const Ranks& ranks) {
+    MeasureSpec spec;
+    spec.collective = Collective::kAllGather;
+    spec.count = 25;  // 100 bytes of a rank: a result of 200, in four lines
+    spec.region = 1100;
+    DrivenRanks driven(ranks);
+    driven.prepare(spec);
+    driven.leave();
+    for (const auto& rank : driven.all()) {
+      const Places places = places_of(*rank);
+      EXPECT_EQ(places.size(), 4U);
+      for (std::size_t i = 1; i < places.size(); ++i) {
+        EXPECT_EQ(places[i].first - places[i - 1].first, 256);
+        EXPECT_EQ(places[i].second - places[i - 1].second, 256);
+      }
+    }
+    return true;
+  });
+}
+
+TEST(Measure, WithoutARegionAllOperationsTakeTheSameMemory) {
+  Job job(2);
+  job.in_threads<bool>({2}, [](const Ranks& ranks) {
+    for (const std::size_t region : {0, 63, 64}) {
+      MeasureSpec spec;
+      spec.count = 16;
+      spec.region = region;
+      spec.in_place = true;
+      DrivenRanks driven(ranks);
+      driven.prepare(spec);
+      driven.leave();
+      EXPECT_EQ(places_of(driven.first()).size(), 1U);
+    }
+    return true;
+  });
 }
 
 // All ranks of one thread wait for all of another, however many each has.

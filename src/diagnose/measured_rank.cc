@@ -8,6 +8,8 @@
 namespace ropewalk::diagnose {
 namespace {
 
+constexpr std::size_t kLineBytes = 64;
+
 std::size_t unit_bytes(const MeasureSpec& spec) { return spec.count * size_of(spec.type); }
 
 // Bytes of `units_of` a call: schedule::input_units or schedule::output_units.
@@ -36,16 +38,17 @@ MeasuredRank::MeasuredRank(comm::Communicator& comm, const MeasureSpec& spec)
     inputs = std::max(inputs, bytes_of(schedule::input_units, spec, root, comm));
     outputs = std::max(outputs, bytes_of(schedule::output_units, spec, root, comm));
   }
+  stride_ = (std::max(inputs, outputs) + kLineBytes - 1) / kLineBytes * kLineBytes;
+  if (stride_ > 0 && spec.region > stride_) last_shift_ = (spec.region / stride_ - 1) * stride_;
   const std::size_t offset = spec.unalign * size_of(spec.type);
-  std::byte* input = nullptr;
   std::byte* output = nullptr;
   if (spec.in_place) {
-    input = output = site_->take(std::max(inputs, outputs), offset);
+    inputs_ = output = site_->take(last_shift_ + stride_, offset);
   } else {
-    input = site_->take(inputs, offset);
-    output = site_->take(outputs, offset);
+    inputs_ = site_->take(last_shift_ + stride_, offset);
+    output = site_->take(last_shift_ + outputs, offset);
   }
-  for (const int root : roots) turns_.push_back(turn_of(root, input, output));
+  for (const int root : roots) turns_.push_back(turn_of(root, inputs_, output));
 }
 
 MeasuredRank::Turn MeasuredRank::turn_of(int root, std::byte* input, std::byte* output) const {
@@ -74,22 +77,27 @@ MeasuredRank::Turn MeasuredRank::turn_of(int root, std::byte* input, std::byte* 
   return {call, input, output};
 }
 
+void MeasuredRank::fill_all() {
+  fill(0);
+  site_->repeat(inputs_, stride_, last_shift_ + stride_);
+}
+
 void MeasuredRank::fill(std::size_t turn) {
   const int root = call(turn).root;
   std::vector<std::byte> input(bytes_of(schedule::input_units, spec_, root, comm_));
   pattern_of(spec_, root, comm_.size()).fill_input(comm_.rank(), input.data());
-  site_->write(turns_[turn].input, input);
+  site_->write(turns_[turn].input + shift_, input);
 }
 
 void MeasuredRank::spoil(std::size_t turn) {
   const std::size_t bytes = bytes_of(schedule::output_units, spec_, call(turn).root, comm_);
-  site_->write(turns_[turn].output, std::vector<std::byte>(bytes, std::byte{0x5a}));
+  site_->write(turns_[turn].output + shift_, std::vector<std::byte>(bytes, std::byte{0x5a}));
 }
 
 std::uint64_t MeasuredRank::count_wrong(std::size_t turn) {
   const int root = call(turn).root;
   std::vector<std::byte> output(bytes_of(schedule::output_units, spec_, root, comm_));
-  site_->read(output, turns_[turn].output);
+  site_->read(output, turns_[turn].output + shift_);
   return pattern_of(spec_, root, comm_.size()).count_wrong(comm_.rank(), output.data());
 }
 

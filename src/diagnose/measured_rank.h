@@ -24,11 +24,19 @@ class MeasuredRank {
 
   /// The calls that take turns: one, or one for each root.
   [[nodiscard]] std::size_t turns() const noexcept { return turns_.size(); }
-  [[nodiscard]] const comm::CollectiveCall& call(std::size_t turn) const {
-    return turns_[turn].call;
+  /// As it is until the next advance().
+  [[nodiscard]] const comm::CollectiveCall& call(std::size_t turn) {
+    Turn& wanted = turns_[turn];
+    wanted.call.input = wanted.input + shift_;
+    wanted.call.output = wanted.output + shift_;
+    return wanted.call;
   }
+  /// Moves all calls to the memory after what they have now, or to the first (MeasureSpec::region).
+  void advance() noexcept { shift_ = shift_ == last_shift_ ? 0 : shift_ + stride_; }
 
-  /// Writes the input of a call.
+  /// Writes the input of the first turn's call, wherever it may move.
+  void fill_all();
+  /// Writes the input of a call where it is now.
   void fill(std::size_t turn);
   /// Writes what no result is where the result of a call will be.
   void spoil(std::size_t turn);
@@ -38,7 +46,7 @@ class MeasuredRank {
  private:
   struct Turn {
     comm::CollectiveCall call;
-    std::byte* input = nullptr;  // the call's, which only reads it
+    std::byte* input = nullptr;  // the call's, before it has moved
     std::byte* output = nullptr;
   };
   [[nodiscard]] Turn turn_of(int root, std::byte* input, std::byte* output) const;
@@ -46,6 +54,10 @@ class MeasuredRank {
   comm::Communicator& comm_;
   const MeasureSpec& spec_;
   std::unique_ptr<MeasureSite> site_;
+  std::byte* inputs_ = nullptr;  // the buffer, of stride_ for each place of a call
+  std::size_t stride_ = 0;
+  std::size_t shift_ = 0;
+  std::size_t last_shift_ = 0;
   std::vector<Turn> turns_;
 };
 

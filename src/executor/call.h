@@ -25,6 +25,8 @@ struct Call {
   bool check_tags = true;
   std::size_t address_bytes = ~std::size_t{0};  ///< smallest chunk that goes by address
   std::size_t share_bytes = ~std::size_t{0};    ///< smallest such chunk that both ends may copy
+  bool cold_input = false;   ///< host: no cache holds the input (host/warm_buffers.h)
+  bool cold_output = false;  ///< host: nor what the output replaces
   CallTag tag;
 };
 

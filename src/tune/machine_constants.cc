@@ -108,7 +108,7 @@ MachineConstants measured() {
   }
   if (limits.process_read.has_value()) {
     take(constants.address_cost, limits.process_read->seconds_per_call);
-    take(constants.address_rate, limits.process_read->small_bytes_per_second);
+    take(constants.address_rate, limits.process_read->fresh_bytes_per_second);
   }
   take(constants.network_latency, limits.tcp_latency_seconds.value_or(0));
   take(constants.network_message, limits.tcp_message_seconds.value_or(0));

@@ -15,7 +15,8 @@
 
 namespace ropewalk::tune {
 
-/// Files of another version are ignored. Raise it when entries mean something else.
+/// Files of another version are ignored. Raise it when entries mean something else. 2: rates of
+/// copies are of data in memory, not in caches.
 inline constexpr int kTuningVersion = 2;
 
 /// Names this machine in the file: home directories are shared between machines.

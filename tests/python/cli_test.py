@@ -104,6 +104,14 @@ def test_bench_types_operators_and_roots(program: Program) -> None:
     assert {row[8] for row in table} == {"0"}
 
 
+def test_bench_says_that_buffers_are_hot(program: Program, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    done = program("bench", "all_gather", *QUICK, "--hot", "-J", str(path))
+    assert done.returncode == 0, done.stderr
+    assert "# Hot: every operation uses the same buffers" in done.stdout
+    assert json.loads(path.read_text())["buffers"] == {"hot": True, "region_bytes": 0}
+
+
 def test_bench_json_has_the_keys_of_nccl_tests(program: Program, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     arguments = ("bench", "all_reduce", *QUICK, "-J", str(path))
@@ -115,6 +123,7 @@ def test_bench_json_has_the_keys_of_nccl_tests(program: Program, tmp_path: Path)
         "args",
         "env",
         "nccl_version",
+        "buffers",
         "config",
         "results",
         "out_of_bounds",
@@ -123,6 +132,7 @@ def test_bench_json_has_the_keys_of_nccl_tests(program: Program, tmp_path: Path)
         "end_time",
     ]
     assert document["version"] == 3
+    assert document["buffers"] == {"hot": False, "region_bytes": 64 << 20}
     assert list(document["config"]) == [
         "nthreads",
         "ngpus",

@@ -29,7 +29,8 @@ Time a collective operation and verify its result.
 
 The flags, the table and the JSON are those of nccl-tests 2.19, so that scripts which read one read
 the other. The memory is that of GPUs where there is one for each rank, else host memory; --device
-chooses.
+chooses. As in nccl-tests, each operation takes other memory than the one before, here within 64 MiB
+of input and as much of output, so that data comes from memory; with --hot it comes from caches.
 
 \b
 Operations: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather, scatter,
@@ -61,6 +62,8 @@ Examples:
       ranks started by a launcher
   ropewalk bench all_reduce --set ALGORITHM=ring --pin
       a fixed algorithm, each rank bound to a core
+  ropewalk bench all_reduce -b 8 -e 1M -f 2 --hot
+      the same buffers again and again, as a program has that works on few data
   ropewalk bench all_reduce --device cuda --graph -b 8 -e 64K -f 2
       on GPUs, 20 operations in one CUDA graph
   ropewalk bench broadcast --emulate dgx1v --gpus 0,1,3 -b 1M -e 64M -f 4
@@ -263,6 +266,12 @@ def bench(
         int,
         typer.Option("-K", "--per_iter_skip", help="First iterations that -I's figures leave out."),
     ] = 0,
+    hot: Annotated[
+        bool,
+        typer.Option(
+            "--hot", help="The same buffers each time, from caches; else they move through 64 MiB."
+        ),
+    ] = False,
     emulate: emulation.EmulateOption = None,
     gpus: emulation.GpusOption = None,
     slowdown: emulation.SlowdownOption = None,
@@ -338,6 +347,7 @@ def bench(
         report_timestamps=bool(report_timestamps),
         graphs=graphs,
         registered=local_register == 2,
+        hot=hot,
     )
     if options.minbytes > options.maxbytes:
         console.fail(f"-b {minbytes} is larger than -e {maxbytes}", console.USAGE)

@@ -54,6 +54,8 @@ class Report:
         """Notes the flags and where the ranks run; `emulation` is a key that nccl-tests has not."""
         if emulation is not None:
             self._document["emulation"] = emulation
+        # Also no key of nccl-tests', whose buffers always move.
+        self._document["buffers"] = {"hot": options.hot, "region_bytes": options.region}
         step = (
             {"step_factor": options.stepfactor}
             if options.stepfactor > 1

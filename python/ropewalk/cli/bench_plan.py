@@ -124,6 +124,9 @@ class Options:
     report_timestamps: bool = False
     graphs: int = 0
     registered: bool = False
+    hot: bool = False
+    region: int = 0
+    """bytes of input, and of output, through which the operations move; 0: hot"""
     slowdown: float = 1.0
     """of an emulated machine, whose times are shown; 1: of this one"""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import dataclasses
@@ -25,6 +26,10 @@ from ropewalk.groups import group
 from ropewalk.measure import measure
 
 _DEVICE_BYTES = 512  # room for one rank's line in the exchange of devices
+# More than the last cache of a processor, or of a GPU, holds. The ranks of a host share its caches:
+# from so many on, each needs a part of it.
+_REGION_BYTES = 64 << 20
+_RANKS_WITH_WHOLE_REGIONS = 8
 
 
 class Outputs:
@@ -58,6 +63,7 @@ def run(comms: list[Communicator], operation: Operation, options: Options, outpu
 
     devices = _devices(comms)
     options, reduced = _within_memory(comms, devices, options)
+    options = dataclasses.replace(options, region=_region(comms, devices, options))
     emulation = comms[0].emulation
     if emulation is not None:
         options = dataclasses.replace(options, slowdown=emulation["slowdown"])
@@ -68,6 +74,9 @@ def run(comms: list[Communicator], operation: Operation, options: Options, outpu
             _say(device.line())
         if emulation is not None:
             for text in bench_table.emulated(emulation):
+                _say(text)
+        if options.hot:
+            for text in bench_table.HOT:
                 _say(text)
         if reduced:
             _say("#")
@@ -133,6 +142,7 @@ def _measure_case(
             device=comms[0].device is not None,
             graphs=options.graphs,
             registered=options.registered,
+            region=options.region,
         )
         seconds = {
             0: found.seconds_rank0,
@@ -284,6 +294,15 @@ def _within_memory(
         return options, False
     values = {**vars(options), "maxbytes": largest, "minbytes": min(options.minbytes, largest)}
     return Options(**values), True
+
+
+def _region(comms: list[Communicator], devices: list[Device], options: Options) -> int:
+    """The bytes through which buffers move, the same on all ranks."""
+    if options.hot:
+        return 0
+    hosts = collections.Counter(device.hostname for device in devices)
+    crowd = 1 if comms[0].device is not None else max(hosts.values())
+    return _REGION_BYTES * _RANKS_WITH_WHOLE_REGIONS // max(crowd, _RANKS_WITH_WHOLE_REGIONS)
 
 
 def _available_bytes() -> int:

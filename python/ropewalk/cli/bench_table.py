@@ -117,6 +117,13 @@ def emulated(emulation: dict[str, Any]) -> list[str]:
     ]
 
 
+HOT: Final = (
+    "#",
+    "# Hot: every operation uses the same buffers, whose data comes from caches that hold it.",
+)
+"""The lines that say so below the devices; nccl-tests has neither them nor the mode."""
+
+
 def columns(options: Options) -> list[str]:
     """The three lines above the table, and the empty one before them."""
     seconds = "cputime" if options.report_cputime else "time"

@@ -51,6 +51,11 @@ class DeviceSite final : public MeasureSite {
   void read(std::span<std::byte> to, const std::byte* from) override {
     copy(to.data(), from, to.size());
   }
+  void repeat(std::byte* begin, std::size_t period, std::size_t bytes) override {
+    for (std::size_t done = period; done > 0 && done < bytes; done *= 2) {
+      copy(begin + done, begin, std::min(done, bytes - done));
+    }
+  }
   void run(const comm::CollectiveCall& call) override { comm_.enqueue(call, stream_.get()); }
   void add(const comm::CollectiveCall& call, comm::Group& group) override {
     group.add_on_stream(comm_, call, stream_.get());

@@ -44,6 +44,7 @@ void HostTeam::taken_back(const ReceiveEnd& link) {
 }
 
 void HostTeam::transfer_any(Strand& strand, const Call& call, Transfer transfer) {
+  const bool to_output = strand.destinations[0].data != nullptr;
   std::uint32_t places = 0;
   for (std::uint32_t d = 0; d < transfer.num_destinations; ++d) {
     if (strand.destinations[d].data != nullptr) {
@@ -54,16 +55,16 @@ void HostTeam::transfer_any(Strand& strand, const Call& call, Transfer transfer)
   transfer.num_destinations = places;
   for (std::uint32_t s = 0; s < transfer.num_sources; ++s) {
     if (strand.sources[s].process != 0) {
-      transfer_remote(strand, call, transfer);
+      transfer_remote(strand, call, transfer, to_output);
       return;
     }
   }
-  transfer_local(strand, call, transfer, 0, transfer.count);
+  transfer_local(strand, call, transfer, 0, transfer.count, to_output);
 }
 
 void HostTeam::transfer_local(Strand& strand, const Call& call, const Transfer& transfer,
-                              std::size_t offset, std::size_t count) {
-  const Ahead ahead = std::exchange(ahead_, Ahead{});
+                              std::size_t offset, std::size_t count, bool to_output) {
+  const NextReceive ahead = std::exchange(ahead_, NextReceive{});
   const std::size_t offset_bytes = offset * call.element_bytes;
   const std::size_t bytes = count * call.element_bytes;
   if (transfer.num_sources == 1 && transfer.scaled_source < 0 && transfer.divisor == 1) {
@@ -74,7 +75,10 @@ void HostTeam::transfer_local(Strand& strand, const Call& call, const Transfer& 
       if (destination == source) continue;  // in place
       piece_destinations_.push_back(destination);
     }
-    if (ahead.link != nullptr && piece_destinations_.size() == 1) {
+    const bool all = piece_destinations_.size() == transfer.num_destinations;
+    if (all && to_output && is_cold_output(strand, call, bytes)) {
+      copy_streaming(piece_destinations_, source, bytes);
+    } else if (ahead.link != nullptr && piece_destinations_.size() == 1) {
       copy_looking_ahead(ahead, static_cast<std::byte*>(piece_destinations_[0]), source, bytes);
     } else if (!piece_destinations_.empty()) {
       copy(piece_destinations_, source, bytes);
@@ -98,10 +102,12 @@ void HostTeam::transfer_local(Strand& strand, const Call& call, const Transfer& 
   args.scaled_source = transfer.scaled_source;
   args.scalar = call.scalar;
   args.divisor = transfer.divisor;
+  args.streaming_output = to_output && is_cold_output(strand, call, bytes);
   combine(args);
 }
 
-void HostTeam::transfer_remote(Strand& strand, const Call& call, const Transfer& transfer) {
+void HostTeam::transfer_remote(Strand& strand, const Call& call, const Transfer& transfer,
+                               bool to_output) {
   const bool plain = transfer.num_sources == 1 && transfer.divisor == 1;
   const std::size_t piece_bytes =
       plain && transfer.num_destinations == 1 ? kPlainPieceBytes : kPieceBytes;
@@ -142,7 +148,7 @@ void HostTeam::transfer_remote(Strand& strand, const Call& call, const Transfer&
       source.data = room - offset_bytes;
       room += kPieceBytes;
     }
-    transfer_local(strand, call, transfer, offset, count);
+    transfer_local(strand, call, transfer, offset, count, to_output);
   }
 }
 
@@ -157,7 +163,7 @@ void HostTeam::foresee(Strand& strand, const Call& call, const StepRecord& step,
             bytes};
 }
 
-void HostTeam::copy_looking_ahead(const Ahead& ahead, std::byte* destination,
+void HostTeam::copy_looking_ahead(const NextReceive& ahead, std::byte* destination,
                                   const std::byte* source, std::size_t bytes) {
   const auto apart = [&ahead](const std::byte* begin, std::size_t size) {
     return begin + size <= ahead.destination || ahead.destination + ahead.bytes <= begin;
@@ -173,7 +179,7 @@ void HostTeam::copy_looking_ahead(const Ahead& ahead, std::byte* destination,
   }
 }
 
-bool HostTeam::post_if_there(const Ahead& ahead) {
+bool HostTeam::post_if_there(const NextReceive& ahead) {
   const ReceiveEnd& link = *ahead.link;
   if (!has_come(link)) return false;
   const SlotHeader* header = link.header(link.received + 1);

@@ -204,6 +204,8 @@ class HostTeam {
   static constexpr std::uint64_t kOwnAhead = 8;
   // From here on a copy is worth sparing.
   static constexpr std::size_t kPlaceBytes = 4096;
+  // Of shorter pieces of a cold output the fence behind them costs more than they save.
+  static constexpr std::size_t kStreamedBytes = 4096;
   // Inline data that lies in the flag's own line.
   static constexpr std::size_t kFirstLineBytes = 32;
 
@@ -279,23 +281,30 @@ class HostTeam {
   }
   [[noreturn]] static void taken_back(const ReceiveEnd& link);
 
+  // Whether the step at work writes an output that no cache holds.
+  static bool is_cold_output(const Strand& strand, const Call& call, std::size_t bytes) noexcept {
+    if (!call.cold_output || bytes < kStreamedBytes) return false;
+    const StepRecord& step = strand.step_record(strand.step);
+    // In place, what the block's input was is in the cache: this rank has read it.
+    return step.write_output && !(call.in_place && step.input_index != kNowhere);
+  }
   void transfer_any(Strand& strand, const Call& call, Transfer transfer);
   void transfer_local(Strand& strand, const Call& call, const Transfer& transfer,
-                      std::size_t offset, std::size_t count);
-  void transfer_remote(Strand& strand, const Call& call, const Transfer& transfer);
+                      std::size_t offset, std::size_t count, bool to_output);
+  void transfer_remote(Strand& strand, const Call& call, const Transfer& transfer, bool to_output);
   void copy_with_writer(const Source& source, std::byte* destination, std::size_t bytes);
   void finish_copy(const Source& source, std::byte* destination);
 
   // A receive that comes next, and where it goes.
-  struct Ahead {
+  struct NextReceive {
     const ReceiveEnd* link = nullptr;
     std::byte* destination = nullptr;
     std::size_t bytes = 0;
   };
-  void copy_looking_ahead(const Ahead& ahead, std::byte* destination, const std::byte* source,
+  void copy_looking_ahead(const NextReceive& ahead, std::byte* destination, const std::byte* source,
                           std::size_t bytes);
   // @return whether the chunk has come, so that there is no need to look again
-  bool post_if_there(const Ahead& ahead);
+  bool post_if_there(const NextReceive& ahead);
   bool help_readers();
 
   int rank_;
@@ -303,7 +312,7 @@ class HostTeam {
   Waiter* waiter_ = nullptr;
   int sharing_with_ = -1;
   std::vector<SendEnd*> offers_;
-  Ahead ahead_;                            // of the transfer at work
+  NextReceive ahead_;                      // of the transfer at work
   std::optional<SharedCopy> shared_copy_;  // from its post until it is complete
   CallHistory history_;
   std::vector<std::byte> scratch_;

@@ -41,8 +41,8 @@ void combine(const CombineArgs& args) {
       if (args.destinations.size() == 1 && !args.streaming_output) {
         std::memcpy(args.destinations[0], args.sources[0], bytes);
       } else {
-        selected_kernels().copy(args.destinations.data(), args.destinations.size(), args.sources[0],
-                                bytes, args.streaming_output);
+        selected_kernels().copy(args.destinations.data(), args.destinations.size(),
+                                args.streaming_output ? 1 : 0, args.sources[0], bytes);
       }
       return;
     }
@@ -68,11 +68,17 @@ void copy(std::span<void* const> destinations, const void* source, std::size_t b
   for (void* destination : destinations) {
     if (destination != source) continue;
     for (void* other : destinations) {
-      if (other != source) selected_kernels().copy(&other, 1, source, bytes, streaming);
+      if (other != source) selected_kernels().copy(&other, 1, streaming ? 1 : 0, source, bytes);
     }
     return;
   }
-  selected_kernels().copy(destinations.data(), destinations.size(), source, bytes, streaming);
+  selected_kernels().copy(destinations.data(), destinations.size(),
+                          streaming ? destinations.size() : 0, source, bytes);
+}
+
+void copy_streaming(std::span<void* const> destinations, const void* source, std::size_t bytes) {
+  if (bytes == 0) return;
+  selected_kernels().copy(destinations.data(), destinations.size(), 1, source, bytes);
 }
 
 const char* vector_target() { return selected_kernels().target; }

@@ -33,9 +33,10 @@ struct CombineArgs {
   int scaled_source = -1;
   std::uint64_t scalar = 0;  ///< one element of `type`, in the low bytes
   std::uint32_t divisor = 1;
-  /// Writes the destinations with non-temporal stores where that is possible: right for large
-  /// outputs that no core reads soon, wrong for a slot that a peer waits for. Ordered before any
-  /// later store of the calling thread when combine() returns.
+  /// Writes the first destination with non-temporal stores where that is possible: right for an
+  /// output that no cache holds, wrong for one that some core reads soon. The others, which a peer
+  /// may wait for, are written as usual. Ordered before any later store of the calling thread when
+  /// combine() returns.
   bool streaming_output = false;
 };
 
@@ -48,6 +49,9 @@ void combine(const CombineArgs& args);
 /// kStreamingCopyBytes and more use non-temporal stores; they are ordered before any later store of
 /// the calling thread when copy() returns.
 void copy(std::span<void* const> destinations, const void* source, std::size_t bytes);
+/// The same, the first destination written with non-temporal stores whatever the size, and the
+/// others as usual.
+void copy_streaming(std::span<void* const> destinations, const void* source, std::size_t bytes);
 /// From about the size of a core's second-level cache: there, on a Xeon with 2 MiB of it, 14 GB/s
 /// became 20, while copies of half a MiB fell from 42 to 22.
 inline constexpr std::size_t kStreamingCopyBytes = std::size_t{2} << 20;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "executor/host/kernels_pages.h"
 #include "executor/host/kernels_table.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -29,7 +30,12 @@ void stream_bytes(std::uint8_t* destination, const std::uint8_t* source, std::si
   }
   std::memcpy(destination, source, head);
   std::size_t i = head;
+  PagesAhead pages;
   for (; i + 4 * lanes <= bytes; i += 4 * lanes) {
+    if (pages.begins_one(4 * lanes)) {
+      PagesAhead::ask_to_read(source + i);
+      PagesAhead::ask_to_write(destination + i);
+    }
     const auto v0 = hn::LoadU(d, source + i);
     const auto v1 = hn::LoadU(d, source + i + lanes);
     const auto v2 = hn::LoadU(d, source + i + 2 * lanes);
@@ -40,16 +46,16 @@ void stream_bytes(std::uint8_t* destination, const std::uint8_t* source, std::si
     hn::Stream(v3, d, destination + i + 3 * lanes);
   }
   std::memcpy(destination + i, source + i, bytes - i);
-  hwy::FlushStream();
 }
 
-void copy_bytes(void* const* destinations, std::size_t num_destinations, const void* source,
-                std::size_t bytes, bool streaming) {
+void copy_bytes(void* const* destinations, std::size_t num_destinations, std::size_t streamed,
+                const void* source, std::size_t bytes) {
   const auto* from = static_cast<const std::uint8_t*>(source);
   if (num_destinations == 1) {
     auto* to = static_cast<std::uint8_t*>(destinations[0]);
-    if (streaming) {
+    if (streamed > 0) {
       stream_bytes(to, from, bytes);
+      hwy::FlushStream();
     } else {
       std::memcpy(to, from, bytes);
     }
@@ -61,13 +67,14 @@ void copy_bytes(void* const* destinations, std::size_t num_destinations, const v
     const std::size_t part = bytes - begin < kBlock ? bytes - begin : kBlock;
     for (std::size_t k = 0; k < num_destinations; ++k) {
       auto* to = static_cast<std::uint8_t*>(destinations[k]) + begin;
-      if (streaming) {
+      if (k < streamed) {
         stream_bytes(to, from + begin, part);
       } else {
         std::memcpy(to, from + begin, part);
       }
     }
   }
+  if (streamed > 0) hwy::FlushStream();
 }
 
 detail::CopyKernel target_copy() { return copy_bytes; }

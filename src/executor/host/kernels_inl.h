@@ -14,8 +14,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "executor/host/kernels_elements_inl.h"
+#include "executor/host/kernels_pages.h"
 #include "executor/host/kernels_table.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -151,8 +153,9 @@ struct Outputs {
   HWY_INLINE void stream(D /*d*/, hn::Vec<D> y, std::size_t i) const {
     const hn::Rebind<typename E::Stored, D> ds;
     const auto stored = E::encode(ds, y);
-    for (std::size_t k = 0; k < num_destinations; ++k) {
-      hn::Stream(stored, ds, static_cast<typename E::Stored*>(destinations[k]) + i);
+    hn::Stream(stored, ds, static_cast<typename E::Stored*>(destinations[0]) + i);
+    for (std::size_t k = 1; k < num_destinations; ++k) {
+      hn::StoreU(stored, ds, static_cast<typename E::Stored*>(destinations[k]) + i);
     }
   }
 };
@@ -193,26 +196,31 @@ HWY_INLINE void run(const Values& values, const Out& out, std::size_t count) {
   out.store(d, tail, last, 0);
 }
 
-/// run() with non-temporal stores between the first and the last vector. @return false when the
-/// destinations cannot be aligned, or are too short for it to matter; then nothing was done
+/// run() with non-temporal stores to the first destination between its first and its last vector.
+/// @return false when it is too short for that to matter; then nothing was done
 template <class Values, class Out>
-HWY_INLINE bool run_streaming(const Values& values, const Out& out, std::size_t count) {
+HWY_INLINE bool run_streaming(const Values& values, const Out& out, const CombineArgs& args) {
   using E = typename Values::Element;
   using Stored = typename E::Stored;
   const hn::ScalableTag<typename E::Compute> d;
   const std::size_t lanes = hn::Lanes(d);
   const std::size_t vector_bytes = lanes * sizeof(Stored);
   // Highway streams no less than 16 bytes.
+  const std::size_t count = args.count;
   if (vector_bytes < 16 || count < 8 * lanes) return false;
   const std::size_t over = reinterpret_cast<std::uintptr_t>(out.destinations[0]) % vector_bytes;
-  for (std::size_t k = 1; k < out.num_destinations; ++k) {
-    if (reinterpret_cast<std::uintptr_t>(out.destinations[k]) % vector_bytes != over) return false;
-  }
+  PagesAhead pages;
   const std::size_t last = count - lanes;
   const auto head = values.at(d, 0, 0);
   const auto tail = values.at(d, last, 0);
   std::size_t i = over == 0 ? 0 : (vector_bytes - over) / sizeof(Stored);
   for (; i + 4 * lanes <= count; i += 4 * lanes) {
+    if (pages.begins_one(4 * vector_bytes)) {
+      for (const void* source : args.sources) {
+        PagesAhead::ask_to_read(static_cast<const Stored*>(source) + i);
+      }
+      PagesAhead::ask_to_write(static_cast<Stored*>(out.destinations[0]) + i);
+    }
     const auto y0 = values.at(d, i, 0);
     const auto y1 = values.at(d, i + lanes, 0);
     const auto y2 = values.at(d, i + 2 * lanes, 0);
@@ -239,12 +247,22 @@ HWY_NOINLINE void combine_any(const CombineArgs& args) {
                                       E::decode_scalar(args.scalar),
                                       Divisor<typename E::Compute>(args.divisor)};
   const Outputs<E, 0> out{args.destinations.data(), args.destinations.size()};
-  if (args.streaming_output && run_streaming(values, out, args.count)) return;
+  if (args.streaming_output && run_streaming(values, out, args)) return;
   run(values, out, args.count);
 }
 
 template <class E, class Op>
 void combine_with(const CombineArgs& args) {
+  // Two ranks' sum is most of what is streamed, and worth a loop of its own.
+  if constexpr (std::is_same_v<Op, Sum>) {
+    if (args.streaming_output && args.sources.size() == 2 && args.scaled_source < 0 &&
+        args.divisor <= 1) {
+      const void* const sources[2] = {args.sources[0], args.sources[1]};
+      const Folded<E, Op, 2> values{sources, 2, {}};
+      const Outputs<E, 0> out{args.destinations.data(), args.destinations.size()};
+      if (run_streaming(values, out, args)) return;
+    }
+  }
   if (args.scaled_source >= 0 || args.divisor > 1 || args.streaming_output) {
     return combine_any<E>(args);
   }

@@ -19,9 +19,10 @@ namespace ropewalk::executor::detail {
 using CombineKernel = void (*)(const CombineArgs& args);
 using CombineTable = std::array<std::array<CombineKernel, kNumRedOps>, kNumDataTypes>;
 
-/// Copies to one or more destinations, none equal to the source.
+/// Copies to one or more destinations, none equal to the source; to the first `streamed` of them
+/// past the caches.
 using CopyKernel = void (*)(void* const* destinations, std::size_t num_destinations,
-                            const void* source, std::size_t bytes, bool streaming);
+                            std::size_t streamed, const void* source, std::size_t bytes);
 
 // Each fills in its types for the target that Highway has chosen.
 void add_integer_kernels(CombineTable& table);

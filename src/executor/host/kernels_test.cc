@@ -583,7 +583,11 @@ TEST_P(Kernels, CopiesToEveryDestination) {
         }
         for (auto& output : outputs) to.push_back(output.data());
         if (in_place) to.back() = source.data();
-        copy(to, source.data(), bytes);
+        if (!in_place && random() % 2 == 0) {
+          copy_streaming(to, source.data(), bytes);
+        } else {
+          copy(to, source.data(), bytes);
+        }
         for (std::size_t k = 0; k < num_destinations; ++k) {
           ASSERT_TRUE(bytes == 0 || std::memcmp(to[k], original.data(), bytes) == 0)
               << bytes << " bytes, destination " << k << " of " << num_destinations;

@@ -141,7 +141,7 @@ std::vector<BandwidthPoint> measure_bandwidth(Seconds budget) {
     point.memcpy_bytes_per_second =
         rate(half, smallest_seconds(share, [&] { std::memcpy(second, first, half); }));
     point.streaming_bytes_per_second =
-        rate(half, smallest_seconds(share, [&] { copy_kernel(&second, 1, first, half, true); }));
+        rate(half, smallest_seconds(share, [&] { copy_kernel(&second, 1, 1, first, half); }));
     const std::size_t third = point.working_set / 3 / 64 * 64;
     const void* const sources[] = {first, first + third};
     void* const destination = first + 2 * third;
@@ -208,10 +208,28 @@ std::vector<LineLatency> measure_lines(const std::vector<int>& cores, Seconds bu
 
 // ---- another process's memory -------------------------------------------------------------------
 
+// What was written last may still be in a cache of up to this size.
+constexpr std::size_t kCacheBytes = std::size_t{36} << 20;
+constexpr std::size_t kFreshBytes = std::size_t{12} << 20;
+// As the executor reads what it combines (host_team.cc).
+constexpr std::size_t kFreshPiece = std::size_t{128} << 10;
+
+/// Bytes per second of `read(offset, bytes)` over memory that no cache holds, each piece once.
+double fresh_rate(const auto& read) {
+  constexpr std::size_t kTogether = 8;  // long enough for the clock
+  double least = 1e9;
+  for (std::size_t begin = 0; begin < kFreshBytes; begin += kTogether * kFreshPiece) {
+    const auto start = Clock::now();
+    for (std::size_t i = 0; i < kTogether; ++i) read(begin + i * kFreshPiece, kFreshPiece);
+    least = std::min(least, Seconds(Clock::now() - start).count());
+  }
+  return rate(kTogether * kFreshPiece, least);
+}
+
 std::optional<ProcessRead> measure_process_read(Seconds budget) {
   constexpr std::size_t kSmall = std::size_t{64} << 10;
   constexpr std::size_t kLarge = std::size_t{8} << 20;
-  const Pages source(kLarge);
+  const Pages source(kFreshBytes + kCacheBytes);
   const Pages destination(kLarge);
   int ends[2];
   if (pipe(ends) != 0) return std::nullopt;
@@ -234,11 +252,14 @@ std::optional<ProcessRead> measure_process_read(Seconds budget) {
   if (child < 0) return std::nullopt;
 
   bool permitted = true;
-  const auto read_child = [&](std::size_t bytes) {
-    const iovec local{destination.data(), bytes};
-    const iovec remote{source.data(), bytes};
+  const auto read_piece = [&](std::byte* to, std::byte* from, std::size_t bytes) {
+    const iovec local{to, bytes};
+    const iovec remote{from, bytes};
     permitted = permitted &&
                 process_vm_readv(child, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(bytes);
+  };
+  const auto read_child = [&](std::size_t bytes) {
+    read_piece(destination.data(), source.data(), bytes);
   };
   read_child(8);
   ProcessRead result;
@@ -248,6 +269,9 @@ std::optional<ProcessRead> measure_process_read(Seconds budget) {
         rate(kSmall, smallest_seconds(budget / 3, [&] { read_child(kSmall); }));
     result.large_bytes_per_second =
         rate(kLarge, smallest_seconds(budget / 3, [&] { read_child(kLarge); }));
+    result.fresh_bytes_per_second = fresh_rate([&](std::size_t begin, std::size_t bytes) {
+      read_piece(destination.data(), source.data() + begin, bytes);
+    });
   }
   kill(child, SIGKILL);
   while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {

@@ -34,6 +34,7 @@ struct ProcessRead {
   double seconds_per_call = 0;        ///< of a read of 8 bytes
   double small_bytes_per_second = 0;  ///< 64 KiB at a time, source and destination in cache
   double large_bytes_per_second = 0;  ///< 8 MiB at a time
+  double fresh_bytes_per_second = 0;  ///< 128 KiB at a time, from memory into the cache
 };
 
 struct Limits {

@@ -7,11 +7,12 @@
 namespace ropewalk::executor {
 
 struct LinkLimits {
-  double hop_seconds = 0;              ///< one way, 8 bytes, all work of both ends included
-  double staged_bytes_per_second = 0;  ///< one way, through slots, each end at work on its own core
+  double hop_seconds = 0;  ///< one way, 8 bytes, all work of both ends included
+  /// One way, through slots, each end at work on its own core; from memory and to memory.
+  double staged_bytes_per_second = 0;
 };
 
-/// Takes some 20 ms on two threads pinned to the first two of `cores`; nothing with fewer cores.
+/// Takes some 60 ms on two threads pinned to the first two of `cores`; nothing with fewer cores.
 std::optional<LinkLimits> measure_link(const std::vector<int>& cores);
 
 }  // namespace ropewalk::executor
