@@ -79,6 +79,22 @@ std::vector<Case> cases() {
       all.push_back({"TcpChecksums",
                      "tcp",
                      {{"SOCKET_IFNAME", "=lo"}, {"TCP_STREAMS", "5"}, {"VERIFY", "all"}}});
+    } else if (provider == "ofi") {
+      const auto add = [&](const char* name_of, const char* over,
+                           std::vector<std::pair<std::string, std::string>> settings = {}) {
+        settings.emplace_back("SOCKET_IFNAME", "=lo");
+        settings.emplace_back("OFI_PROVIDER", over);
+        all.push_back({name_of, provider, std::move(settings)});
+      };
+      add("OfiTcp", "tcp;ofi_rxm");
+      add("OfiTcpTagged", "tcp;ofi_rxm", {{"OFI_LARGE", "tagged"}});
+      add("OfiTcpSeparate", "tcp;ofi_rxm", {{"OFI_ENDPOINTS", "separate"}});
+      add("OfiTcpChecksums", "tcp;ofi_rxm", {{"VERIFY", "all"}});
+      add("OfiTcpUnverified", "tcp;ofi_rxm", {{"VERIFY", "off"}});
+      add("OfiShm", "shm");
+      add("OfiShmTagged", "shm", {{"OFI_LARGE", "tagged"}});
+      add("OfiShmSeparate", "shm", {{"OFI_ENDPOINTS", "separate"}});
+      add("OfiNet", "net");
     } else if (provider == "shm") {
       all.push_back({"Shm", "shm", {}});
       all.push_back({"ShmWrappedInNoFaults", "shm", {{"FAULTY", "seed=3"}}});
