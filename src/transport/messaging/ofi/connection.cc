@@ -26,6 +26,7 @@ struct HelloNote {
   std::uint8_t verifies;
   std::uint16_t address_bytes;
   std::uint64_t seed;
+  std::uint64_t endpoint;
   std::array<char, 64> provider;
 };
 static_assert(std::is_trivially_copyable_v<HelloNote>);
@@ -104,6 +105,7 @@ void Connection::greet() {
   hello.verifies = verify_ != Verify::kOff ? 1 : 0;
   hello.address_bytes = static_cast<std::uint16_t>(address.size());
   hello.seed = seed_;
+  hello.endpoint = fabric_.id();
   hello.provider = fixed(fabric_.device().provider);
   std::vector<std::byte> payload(sizeof hello + address.size());
   std::memcpy(payload.data(), &hello, sizeof hello);
@@ -133,6 +135,7 @@ void Connection::take_hello(const SideChannel::Received& note) {
   } catch (const Error& error) {
     return fail(error.code(), error.what());
   }
+  if (hello.endpoint != fabric_.id()) peer_kept_ = Endpoint::of_this_process(hello.endpoint);
   peer_number_ = hello.number;
   peer_proof_ = hello.proof;
   writes_ = hello.writes != 0 && fabric_.device().large != LargePath::kTagged;

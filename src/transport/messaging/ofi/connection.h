@@ -116,6 +116,7 @@ class Connection : public Member {
 
   const std::shared_ptr<Endpoint> kept_;
   Endpoint& fabric_;
+  std::shared_ptr<Endpoint> peer_kept_;  // the peer's, if it is of this process
   SideChannel side_;
   const std::string peer_name_;
   const Verify verify_;

@@ -6,11 +6,13 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/random.h"
 
 namespace ropewalk::transport::ofi {
 namespace {
@@ -41,6 +43,37 @@ std::string locked_memory_limit() {
 
 }  // namespace
 
+namespace {
+
+// The endpoints of this process by their ids.
+struct Known {
+  std::mutex mutex;
+  std::map<std::uint64_t, std::weak_ptr<Endpoint>> endpoints;
+};
+Known& known() {
+  static Known all;
+  return all;
+}
+
+}  // namespace
+
+std::shared_ptr<Endpoint> Endpoint::make(std::shared_ptr<const Library> library,
+                                         const Device& device) {
+  auto made = std::make_shared<Endpoint>(std::move(library), device);
+  Known& all = known();
+  const std::lock_guard lock(all.mutex);
+  std::erase_if(all.endpoints, [](const auto& entry) { return entry.second.expired(); });
+  all.endpoints.emplace(made->id_, made);
+  return made;
+}
+
+std::shared_ptr<Endpoint> Endpoint::of_this_process(std::uint64_t id) {
+  Known& all = known();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.endpoints.find(id);
+  return found == all.endpoints.end() ? nullptr : found->second.lock();
+}
+
 // A small message of the endpoint's own.
 struct Endpoint::Buffer {
   Operation operation;  // first
@@ -58,6 +91,7 @@ struct Endpoint::Block {
 
 Endpoint::Endpoint(std::shared_ptr<const Library> library, const Device& device)
     : library_(std::move(library)), device_(device), scratch_(kMaxInject) {
+  fill_random(std::as_writable_bytes(std::span(&id_, 1)));
   try {
     open();
     const Lock lock(mutex);

@@ -82,6 +82,15 @@ class Endpoint {
 
   Mutex mutex;
 
+  /// Random; the same nowhere else.
+  [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
+  /// The endpoint of that id, if this process has it. Providers use the memory of an endpoint of
+  /// the same process directly, also after it was closed: whoever sends to one keeps it.
+  static std::shared_ptr<Endpoint> of_this_process(std::uint64_t id);
+  /// Makes one that of_this_process() finds.
+  static std::shared_ptr<Endpoint> make(std::shared_ptr<const Library> library,
+                                        const Device& device);
+
   [[nodiscard]] const Device& device() const noexcept { return device_; }
   [[nodiscard]] std::span<const std::byte> address() const noexcept { return address_; }
   /// @throws Error kSystem when the provider cannot use it
@@ -159,6 +168,7 @@ class Endpoint {
 
   std::shared_ptr<const Library> library_;
   const Device device_;
+  std::uint64_t id_ = 0;
   bool mr_local_ = false;
   bool virtual_addresses_ = false;
   bool chosen_keys_ = false;  // by us

@@ -1,5 +1,6 @@
 #include "transport/messaging/ofi/ofi.h"
 
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -22,14 +23,14 @@ class Endpoints {
   [[nodiscard]] const Device& device() const noexcept { return device_; }
   /// For one connection.
   std::shared_ptr<Endpoint> take() {
-    if (!shared_) return std::make_shared<Endpoint>(library_, device_);
+    if (!shared_) return Endpoint::make(library_, device_);
     const std::lock_guard lock(mutex_);
     if (current_ != nullptr) {
       const Lock state(current_->mutex);
       if (!current_->retired()) return current_;
     }
     // Those who use a closed one keep it.
-    current_ = std::make_shared<Endpoint>(library_, device_);
+    current_ = Endpoint::make(library_, device_);
     return current_;
   }
 

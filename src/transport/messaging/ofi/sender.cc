@@ -375,7 +375,11 @@ void Sender::begin_trials() {
   }
   const bool all = std::all_of(trials_.begin(), trials_.end(),
                                [](const auto& trial) { return trial->finished.load(); });
-  if (patterns_right_ && all) verified_ = true;
+  if (!patterns_right_ || !all) return;
+  for (const auto& trial : trials_) trial->region.mr.reset();
+  trials_.clear();
+  pattern_.clear();
+  verified_ = true;
 }
 
 void Sender::on_note(const SideChannel::Received& note) {
