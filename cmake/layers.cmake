@@ -118,6 +118,9 @@ rw_layer(comm DEPENDS core topology plan schedule transport executor bootstrap l
   LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(diagnose DEPENDS core schedule transport executor link tune comm
   LIBRARIES nlohmann_json::nlohmann_json)
+if(RW_HAVE_OFI)
+  target_compile_definitions(rw_diagnose PRIVATE RW_HAVE_OFI)
+endif()
 
 # The network plugin for NCCL and RCCL, a module under the names that each looks for. Its tables are
 # compiled into the module itself: nothing refers to them, so an archive would not give them out.

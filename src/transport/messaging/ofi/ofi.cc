@@ -1,6 +1,10 @@
 #include "transport/messaging/ofi/ofi.h"
 
+#include <algorithm>
+#include <array>
+#include <filesystem>
 #include <mutex>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -106,20 +110,24 @@ class Ofi final : public Transport {
   explicit Ofi(const Config& config) : verify_(verify_of(config.text(Setting::kVerify))) {
     const Library::Found found = Library::open(config.text(Setting::kOfiLibrary));
     if (!found.library) {
-      why_none_ = found.why_not;
+      summary_.why_none = found.why_not;
     } else {
       Listing listing = find_devices(
           *found.library, {config.text(Setting::kOfiProvider), config.text(Setting::kSocketIfname),
                            config.text(Setting::kOfiLarge)});
-      why_none_ = std::move(listing.why_none);
+      summary_.why_none = std::move(listing.why_none);
+      summary_.library = "libfabric " + found.library->version_text();
       const bool shared = config.text(Setting::kOfiEndpoints) == "shared";
       for (Device& device : listing.devices) {
-        log::info(log::kInit, "ofi: {} on {} (libfabric {})", device.provider, device.name,
-                  found.library->version_text());
+        log::info(log::kInit, "ofi: {} on {} ({})", device.provider, device.name,
+                  summary_.library);
+        summary_.provider = device.provider;
+        summary_.large = ofi::name(device.large);
+        summary_.rdma = device.rdma;
         devices_.push_back(std::make_unique<Endpoints>(found.library, std::move(device), shared));
       }
     }
-    if (devices_.empty()) log::info(log::kInit, "ofi: no device: {}", why_none_);
+    if (devices_.empty()) log::info(log::kInit, "ofi: no device: {}", summary_.why_none);
   }
 
   [[nodiscard]] std::string name() const override { return "ofi"; }
@@ -154,14 +162,12 @@ class Ofi final : public Transport {
 
   void settle() override { linger_.settle(); }
 
-  [[nodiscard]] bool rdma() const {
-    return !devices_.empty() && devices_.front()->device().rdma;
-  }
+  [[nodiscard]] const Summary& summary() const noexcept { return summary_; }
 
  private:
   [[nodiscard]] Endpoints& endpoints(int device) const {
     if (device < 0 || device >= num_devices()) {
-      if (devices_.empty()) throw Error(Errc::kSystem, "ofi: no device: {}", why_none_);
+      if (devices_.empty()) throw Error(Errc::kSystem, "ofi: no device: {}", summary_.why_none);
       throw Error(Errc::kInvalidArgument, "ofi: device {} of {}", device, num_devices());
     }
     return *devices_[static_cast<std::size_t>(device)];
@@ -172,7 +178,7 @@ class Ofi final : public Transport {
   }
 
   const Verify verify_;
-  std::string why_none_;
+  Summary summary_;
   std::vector<std::unique_ptr<Endpoints>> devices_;
   tcp::Linger linger_;
 };
@@ -183,6 +189,21 @@ std::unique_ptr<Transport> make_transport(const Config& config) {
   return std::make_unique<Ofi>(config);
 }
 
-bool has_rdma(const Transport& ofi) { return dynamic_cast<const Ofi&>(ofi).rdma(); }
+bool worth_a_look(const Config& config) {
+  if (!config.text(Setting::kOfiProvider).empty()) return true;
+  // InfiniBand, RoCE, EFA and Omni-Path; Slingshot.
+  constexpr std::array kClasses = {"/sys/class/infiniband", "/sys/class/cxi"};
+  return std::any_of(kClasses.begin(), kClasses.end(), [](const char* folder) {
+    std::error_code none;
+    const std::filesystem::directory_iterator adapters(folder, none);
+    return !none && adapters != std::filesystem::directory_iterator();
+  });
+}
+
+const Summary& summary(const Transport& ofi) { return dynamic_cast<const Ofi&>(ofi).summary(); }
+
+bool better_than_tcp(const Transport& ofi, const Config& config) {
+  return summary(ofi).rdma || !config.text(Setting::kOfiProvider).empty();
+}
 
 }  // namespace ropewalk::transport::ofi

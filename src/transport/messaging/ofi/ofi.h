@@ -11,7 +11,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "core/settings.h"
 #include "transport/transport.h"
@@ -22,7 +21,22 @@ namespace ropewalk::transport::ofi {
 /// @throws Error kInvalidArgument when SOCKET_IFNAME leaves no interface
 std::unique_ptr<Transport> make_transport(const Config& config);
 
-/// Whether data goes through a NIC of its own and not over this host's sockets or memory.
-[[nodiscard]] bool has_rdma(const Transport& ofi);
+/// What was found when the transport was made.
+struct Summary {
+  std::string library;   ///< "libfabric 1.17"; empty when it cannot be used
+  std::string provider;  ///< as libfabric names it; empty without devices
+  std::string large;     ///< how messages above 8 KiB go
+  std::string why_none;  ///< why there is no device
+  bool rdma = false;     ///< data goes through NICs of its own
+};
+[[nodiscard]] const Summary& summary(const Transport& ofi);
+
+/// For `auto`. Whether libfabric is worth loading: OFI_PROVIDER names a provider, or the system knows
+/// adapters of a kind that libfabric drives. Loading takes up to half a second.
+[[nodiscard]] bool worth_a_look(const Config& config);
+
+/// For `auto`. Whether data goes through a NIC of its own and not over this host's sockets or
+/// memory, or OFI_PROVIDER asks for it.
+[[nodiscard]] bool better_than_tcp(const Transport& ofi, const Config& config);
 
 }  // namespace ropewalk::transport::ofi
