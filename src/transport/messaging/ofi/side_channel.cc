@@ -47,16 +47,15 @@ void SideChannel::send(Note note, std::span<const std::byte> payload) {
   payload = payload.first(std::min(payload.size(), kMaxPayload));
   const NoteHead head{static_cast<std::uint32_t>(note), static_cast<std::uint32_t>(payload.size())};
   const auto* const bytes = reinterpret_cast<const std::byte*>(&head);
-  out_.insert(out_.end(), bytes, bytes + sizeof head);
-  out_.insert(out_.end(), payload.begin(), payload.end());
+  // Nothing of this end's is told to who has not proven itself.
+  std::vector<std::byte>& queue = reply_ ? held_back_ : out_;
+  queue.insert(queue.end(), bytes, bytes + sizeof head);
+  queue.insert(queue.end(), payload.begin(), payload.end());
   flush();
 }
 
 void SideChannel::flush() {
-  // Nothing of this end's is told to who has not proven itself.
-  constexpr std::size_t kGreeting = tcp::kHelloBytes;
   while (!out_.empty() && !socket_ended_) {
-    if (reply_ && out_.size() > kGreeting) return;
     const ssize_t sent =
         ::send(socket_.get(), out_.data(), out_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
@@ -99,6 +98,8 @@ std::optional<SideChannel::Received> SideChannel::poll() {
     }
     in_.erase(in_.begin(), in_.begin() + tcp::kReplyBytes);
     reply_.reset();
+    out_.insert(out_.end(), held_back_.begin(), held_back_.end());
+    held_back_.clear();
     flush();
   }
   NoteHead head{};

@@ -65,6 +65,7 @@ class SideChannel {
 
   FileDescriptor socket_;
   std::vector<std::byte> out_;
+  std::vector<std::byte> held_back_;  // until the peer has proven itself
   std::vector<std::byte> in_;
   std::optional<tcp::Reply> reply_;  // still expected
   bool socket_ended_ = false;
