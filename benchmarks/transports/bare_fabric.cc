@@ -42,7 +42,7 @@ struct BareFabric::State {
   std::byte* out = nullptr;
   std::byte* in = nullptr;
   std::vector<fi_context2> contexts = std::vector<fi_context2>(64);
-  std::size_t sends = 0;      // under way
+  std::size_t sends = 0;  // under way
   std::size_t receives = 0;
 
   // Both queues make progress: the peer may need it.
@@ -93,8 +93,7 @@ BareFabric::BareFabric(const std::string& provider, int socket, void* out, void*
   hints->caps = FI_TAGGED;
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   hints->ep_attr->type = FI_EP_RDM;
-  hints->domain_attr->mr_mode =
-      FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+  hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
   hints->domain_attr->threading = FI_THREAD_DOMAIN;
   hints->fabric_attr->prov_name = strdup(provider.c_str());
   check(fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints, &s.info), "fi_getinfo");

@@ -2,10 +2,11 @@
 //
 // transports [--rounds N] [--latency] NAME[,SETTING=VALUE...]...
 //
-// Each NAME is a transport with its settings, or `bare:PROVIDER`: libfabric alone. Both processes open a connection each way over every
-// one; then, for each size, the transports take turns, so that what else the machine does hits all
-// alike. With --latency only the shortest messages. Printed are medians, and their ratio to the first transport's. Buffers are registered, and
-// what arrived is compared outside the time.
+// Each NAME is a transport with its settings, or `bare:PROVIDER`: libfabric alone. Both processes
+// open a connection each way over every one; then, for each size, the transports take turns, so
+// that what else the machine does hits all alike. With --latency only the shortest messages.
+// Printed are medians, and their ratio to the first transport's. Buffers are registered, and what
+// arrived is compared outside the time.
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -241,7 +242,8 @@ int main(int argc, char** argv) {
       }
     }
     if (chosen.empty() || rounds < 1) {
-      fmt::print(stderr, "usage: {} [--rounds N] [--latency] NAME[,SETTING=VALUE...]...\n", argv[0]);
+      fmt::print(stderr, "usage: {} [--rounds N] [--latency] NAME[,SETTING=VALUE...]...\n",
+                 argv[0]);
       return 2;
     }
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0) return 2;

@@ -48,14 +48,14 @@ Check locked_memory(bool rdma) {
 Check library(const ofi::Summary& found) {
   Check check{.what = "library and provider"};
   if (!found.provider.empty()) {
-    check.found = fmt::format("{}, {}; long messages by {}", found.library, found.provider,
-                              found.large);
+    check.found =
+        fmt::format("{}, {}; long messages by {}", found.library, found.provider, found.large);
     return check;
   }
   const bool absent = found.why_none.find("cannot open shared object file") != std::string::npos;
   check.outcome = absent ? Outcome::kSkipped : Outcome::kFailed;
-  check.found = found.library.empty() ? found.why_none
-                                      : fmt::format("{}: {}", found.library, found.why_none);
+  check.found =
+      found.library.empty() ? found.why_none : fmt::format("{}: {}", found.library, found.why_none);
   if (absent) return check;
   check.cause = found.library.empty()
                     ? "that file is no libfabric of 1.17 or later: look at OFI_LIBRARY"

@@ -60,9 +60,9 @@ Checks gpu(int device);
 /// and the way through the host.
 Checks gpu_pair(int first, int second);
 
-/// The request {"path": "shared-memory" | "interface" | "rdma" | "sisci" | "ofi" | "gpu" | "gpu-pair",
-/// "name": TEXT, "devices": [N...]} as JSON: {"checks": [{what, outcome, found, cause, gbps,
-/// latency_us}...]}; for
+/// The request {"path": "shared-memory" | "interface" | "rdma" | "sisci" | "ofi" | "gpu" |
+/// "gpu-pair", "name": TEXT, "devices": [N...]} as JSON: {"checks": [{what, outcome, found, cause,
+/// gbps, latency_us}...]}; for
 /// {"path": "list"} {"interfaces": [...], "gpus": [...], "why_no_gpu": TEXT}.
 /// @throws Error kInvalidArgument for another request
 std::string run(std::string_view request);

@@ -120,8 +120,7 @@ void Connection::take_hello(const SideChannel::Received& note) {
   }
   std::memcpy(&hello, note.payload.data(), sizeof hello);
   hello.provider.back() = '\0';
-  if (hello.version != kHelloVersion ||
-      note.payload.size() != sizeof hello + hello.address_bytes) {
+  if (hello.version != kHelloVersion || note.payload.size() != sizeof hello + hello.address_bytes) {
     return fail(Errc::kPeerLost, "the peer's version of this transport is another");
   }
   if (hello.provider != fixed(fabric_.device().provider)) {
@@ -200,8 +199,12 @@ void Connection::flush_controls() {
 }
 
 Error Connection::named(Errc code, const std::string& reason) const {
-  return {code, "ofi connection with {} ({} on {}): {}", peer_name_, fabric_.device().provider,
-          fabric_.device().name, reason};
+  return {code,
+          "ofi connection with {} ({} on {}): {}",
+          peer_name_,
+          fabric_.device().provider,
+          fabric_.device().name,
+          reason};
 }
 
 void Connection::fail(Errc code, const std::string& reason) {

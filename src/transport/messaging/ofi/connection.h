@@ -124,9 +124,9 @@ class Connection : public Member {
   fi_addr_t peer_ = FI_ADDR_UNSPEC;
   std::uint32_t peer_number_ = 0;
   std::uint32_t peer_proof_ = 0;
-  bool writes_ = false;         // both ends can do RMA writes
-  bool verifies_ = false;       // both ends want it
-  bool closed_ = false;         // the peer was closed, or its process is gone
+  bool writes_ = false;    // both ends can do RMA writes
+  bool verifies_ = false;  // both ends want it
+  bool closed_ = false;    // the peer was closed, or its process is gone
   Clock::time_point closed_at_{};
   std::uint32_t number_ = 0;
 

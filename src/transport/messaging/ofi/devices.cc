@@ -154,8 +154,8 @@ std::optional<Device> device_of(const Library& library, const fi_info& info,
                        (info.addr_format == FI_SOCKADDR_IN || info.addr_format == FI_SOCKADDR_IN6);
   device.rdma = info.nic != nullptr && !device.pci_path.empty() && !is_interface(domain);
   if (sockets) {
-    const auto own = std::find_if(
-        interfaces.begin(), interfaces.end(), [&](const tcp::Interface& interface) {
+    const auto own =
+        std::find_if(interfaces.begin(), interfaces.end(), [&](const tcp::Interface& interface) {
           return interface.name == domain && has_address(info, interface.address);
         });
     if (own == interfaces.end()) return std::nullopt;
@@ -169,9 +169,7 @@ std::optional<Device> device_of(const Library& library, const fi_info& info,
     device.speed_mbps = static_cast<double>(info.nic->link_attr->speed) / 1e6;
   }
   const bool local = !sockets && !device.rdma && info.addr_format == FI_ADDR_STR;
-  device.latency_us = device.rdma ? kRdmaLatencyUs
-                      : local     ? kLocalLatencyUs
-                                  : kSocketsLatencyUs;
+  device.latency_us = device.rdma ? kRdmaLatencyUs : local ? kLocalLatencyUs : kSocketsLatencyUs;
   if (device.speed_mbps <= 0) device.speed_mbps = kUnknownSpeedMbps;
   device.info = std::shared_ptr<const fi_info>(library.copy(info));
   return device;
@@ -212,9 +210,9 @@ Listing find_devices(const Library& library, const Selection& selection) {
     }
   }
   if (all.empty()) {
-    return {{}, selection.provider.empty()
-                    ? why
-                    : fmt::format("provider {}: {}", selection.provider, why)};
+    return {
+        {},
+        selection.provider.empty() ? why : fmt::format("provider {}: {}", selection.provider, why)};
   }
   std::stable_sort(all.begin(), all.end(),
                    [](const Device& a, const Device& b) { return a.rdma && !b.rdma; });

@@ -14,9 +14,9 @@ namespace ropewalk::transport::ofi {
 
 /// How a message that is too long to be sent unasked gets to its receiver.
 enum class LargePath {
-  kWriteInOrder,   ///< RMA write; a small message sent behind it stays behind it
-  kWriteConfirmed, ///< RMA write; the small message is sent when the data has been delivered
-  kTagged,         ///< a tagged message, to a receive that is posted when it is asked for
+  kWriteInOrder,    ///< RMA write; a small message sent behind it stays behind it
+  kWriteConfirmed,  ///< RMA write; the small message is sent when the data has been delivered
+  kTagged,          ///< a tagged message, to a receive that is posted when it is asked for
 };
 std::string_view name(LargePath path) noexcept;
 
@@ -29,7 +29,7 @@ struct Device {
   std::string fabric;
   double speed_mbps = 0;
   double latency_us = 0;
-  bool rdma = false;  ///< a NIC moves the data, not this host's sockets or memory
+  bool rdma = false;       ///< a NIC moves the data, not this host's sockets or memory
   tcp::Interface meeting;  ///< where its side channels listen
   LargePath large = LargePath::kTagged;
 };

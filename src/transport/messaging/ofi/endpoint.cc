@@ -395,8 +395,8 @@ void Endpoint::take_error() {
   if (got < 0) return;
   std::string words = library_->words(entry.err);
   std::array<char, 128> detail{};
-  const char* const own = fi_cq_strerror(queue_.get(), entry.prov_errno, entry.err_data,
-                                         detail.data(), detail.size());
+  const char* const own =
+      fi_cq_strerror(queue_.get(), entry.prov_errno, entry.err_data, detail.data(), detail.size());
   if (own != nullptr && *own != '\0') words += fmt::format(": {}", own);
   finish(entry.op_context, entry.len, words);
 }
@@ -416,7 +416,8 @@ bool Endpoint::progress() {
       retire(fmt::format("fi_cq_read: {}", library_->words(got)));
       break;
     }
-    for (const fi_cq_tagged_entry& entry : std::span(entries).first(static_cast<std::size_t>(got))) {
+    for (const fi_cq_tagged_entry& entry :
+         std::span(entries).first(static_cast<std::size_t>(got))) {
       finish(entry.op_context, entry.len, {});
     }
     if (static_cast<std::size_t>(got) < entries.size()) break;

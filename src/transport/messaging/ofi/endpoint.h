@@ -160,8 +160,7 @@ class Endpoint {
   void finish(void* context, std::size_t bytes, const std::string& error) RW_REQUIRES(mutex);
   void take_error() RW_REQUIRES(mutex);
   // Called by finish(), so with the mutex held.
-  static void buffer_received(Operation& operation, const std::string& error)
-      RW_NO_THREAD_ANALYSIS;
+  static void buffer_received(Operation& operation, const std::string& error) RW_NO_THREAD_ANALYSIS;
   static void buffer_sent(Operation& operation, const std::string& error) RW_NO_THREAD_ANALYSIS;
   /// @return false for "not now"; throws for anything else
   bool accepted(ssize_t result, const char* call);
@@ -192,7 +191,7 @@ class Endpoint {
   std::map<std::uint32_t, Member*> members_ RW_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<Block>> blocks_;
   std::size_t send_buffers_ = 0;
-  std::vector<Buffer*> free_ RW_GUARDED_BY(mutex);    // for sends
+  std::vector<Buffer*> free_ RW_GUARDED_BY(mutex);      // for sends
   std::vector<Buffer*> unposted_ RW_GUARDED_BY(mutex);  // for receives, that were refused
   std::vector<std::byte> scratch_ RW_GUARDED_BY(mutex);
 };

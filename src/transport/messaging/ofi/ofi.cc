@@ -119,8 +119,7 @@ class Ofi final : public Transport {
       summary_.library = "libfabric " + found.library->version_text();
       const bool shared = config.text(Setting::kOfiEndpoints) == "shared";
       for (Device& device : listing.devices) {
-        log::info(log::kInit, "ofi: {} on {} ({})", device.provider, device.name,
-                  summary_.library);
+        log::info(log::kInit, "ofi: {} on {} ({})", device.provider, device.name, summary_.library);
         summary_.provider = device.provider;
         summary_.large = ofi::name(device.large);
         summary_.rdma = device.rdma;

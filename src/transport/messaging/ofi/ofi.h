@@ -4,9 +4,9 @@
 // One device for each NIC of one provider (devices.h). Messages: connection.h. All connections of a
 // device share an endpoint, or with OFI_ENDPOINTS=separate each has one of its own. Memory: host.
 //
-// Safety: as the provider `tcp`, by whose handshake the side channel is made (side_channel.h). Small
-// messages carry a number that their connection drew; memory is open to the fabric only while it is
-// registered. The network itself is trusted.
+// Safety: as the provider `tcp`, by whose handshake the side channel is made (side_channel.h).
+// Small messages carry a number that their connection drew; memory is open to the fabric only while
+// it is registered. The network itself is trusted.
 #pragma once
 
 #include <memory>
@@ -31,8 +31,8 @@ struct Summary {
 };
 [[nodiscard]] const Summary& summary(const Transport& ofi);
 
-/// For `auto`. Whether libfabric is worth loading: OFI_PROVIDER names a provider, or the system knows
-/// adapters of a kind that libfabric drives. Loading takes up to half a second.
+/// For `auto`. Whether libfabric is worth loading: OFI_PROVIDER names a provider, or the system
+/// knows adapters of a kind that libfabric drives. Loading takes up to half a second.
 [[nodiscard]] bool worth_a_look(const Config& config);
 
 /// For `auto`. Whether data goes through a NIC of its own and not over this host's sockets or

@@ -179,12 +179,11 @@ TEST_P(OfiOver, OthersGoOnWhenOneBreaks) {
     auto receive = breaks.receiver->receive({&buffer, 1});
     ASSERT_TRUE(receive);
     receive.reset();  // given up
-    EXPECT_THROW(
-        poll_until([&] {
-          (void)breaks.receiver->receive({&buffer, 1});
-          return false;
-        }),
-        Error);
+    EXPECT_THROW(poll_until([&] {
+                   (void)breaks.receiver->receive({&buffer, 1});
+                   return false;
+                 }),
+                 Error);
     exchange(stays, 300'000);
   }
 }
@@ -195,14 +194,14 @@ TEST_P(OfiOver, MemoryThatIsGivenUpStaysAsItIs) {
   Pair pair = connected(*transport, *transport);
   std::vector<char> in(1 << 20, 'a');
   const std::vector<char> out(in.size(), 'b');
-  const auto memory =
-      pair.receiver->register_memory(in.data(), in.size(), MemoryKind::kHost);
+  const auto memory = pair.receiver->register_memory(in.data(), in.size(), MemoryKind::kHost);
   const ReceiveBuffer buffer{in.data(), in.size(), 0, memory.get()};
   auto receive = pair.receiver->receive({&buffer, 1});
   ASSERT_TRUE(receive);
   (void)receive->test();
   std::unique_ptr<Request> send;
-  poll_until([&] { return (send = pair.sender->send(out.data(), out.size(), 0, nullptr)) != nullptr; });
+  poll_until(
+      [&] { return (send = pair.sender->send(out.data(), out.size(), 0, nullptr)) != nullptr; });
   receive.reset();
   const std::vector<char> then = in;
   for (int i = 0; i < 1000; ++i) {

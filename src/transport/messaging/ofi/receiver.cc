@@ -118,8 +118,8 @@ void Receiver::announce(Posted& posted) {
     }
     region = &known->region;
   } else if (posted.region.mr == nullptr) {
-    posted.region = fabric_.register_memory(posted.buffer.data, posted.buffer.bytes,
-                                            FI_RECV | FI_REMOTE_WRITE);
+    posted.region =
+        fabric_.register_memory(posted.buffer.data, posted.buffer.bytes, FI_RECV | FI_REMOTE_WRITE);
   }
   if (!greeted()) return;  // on_greeted() does it
   posted.announced = true;
@@ -245,9 +245,9 @@ void Receiver::on_message(const Header& header, const std::byte* payload) {
     case Type::kGrant:
     case Type::kCredit: break;
   }
-  fail(Errc::kPeerLost, fmt::format("an unexpected message of type {} came (tag {}, {} bytes)",
-                                    static_cast<std::uint32_t>(header.type), header.tag,
-                                    header.bytes));
+  fail(Errc::kPeerLost,
+       fmt::format("an unexpected message of type {} came (tag {}, {} bytes)",
+                   static_cast<std::uint32_t>(header.type), header.tag, header.bytes));
 }
 
 void Receiver::on_greeted() {
@@ -289,11 +289,11 @@ void Receiver::judge_trials() {
         std::memcmp(expected.data() + at, trials_->memory.data() + at, kPatternBytes[i]) == 0) {
       continue;
     }
-    return fail(Errc::kPeerLost,
-                fmt::format("verification: a pattern of {} bytes came wrong (by {})",
-                            kPatternBytes[i],
-                            kPatternBytes[i] > kEagerBytes ? name(fabric_.device().large)
-                                                           : "a small message"));
+    return fail(
+        Errc::kPeerLost,
+        fmt::format(
+            "verification: a pattern of {} bytes came wrong (by {})", kPatternBytes[i],
+            kPatternBytes[i] > kEagerBytes ? name(fabric_.device().large) : "a small message"));
   }
   trials_.reset();
   ready_ = true;
@@ -359,8 +359,8 @@ void Receiver::withdraw(Posted& posted) {
   std::erase(posted_, &posted);
   std::erase(to_grant_, &posted);
   const auto give_up = [&](const char* what) RW_NO_THREAD_ANALYSIS {
-    fabric_.retire(fmt::format("{}, and a receive of {} bytes was given up", what,
-                               posted.buffer.bytes));
+    fabric_.retire(
+        fmt::format("{}, and a receive of {} bytes was given up", what, posted.buffer.bytes));
   };
   if (posted.operation.under_way) {
     fabric_.cancel(posted.operation);

@@ -38,11 +38,11 @@ class Receiver final : public ReceiveConnection, private Connection {
     std::uint32_t index = 0;
     std::size_t bytes = 0;  // of the message, once known
     std::atomic<bool> finished = false;
-    bool announced = false;   // the peer may write to it
-    bool wanted = false;      // granted, or to be granted as soon as the provider takes the receive
-    Region region;            // for this message alone
+    bool announced = false;  // the peer may write to it
+    bool wanted = false;     // granted, or to be granted as soon as the provider takes the receive
+    Region region;           // for this message alone
     void* descriptor = nullptr;
-    Operation operation;      // of a tagged receive
+    Operation operation;  // of a tagged receive
     Receiver* receiver = nullptr;
   };
   struct Trials {
@@ -85,15 +85,15 @@ class Receiver final : public ReceiveConnection, private Connection {
     std::uint64_t checksum;
   };
   bool ready_ = false;
-  bool stopped_ = false;  // the sender writes no more
+  bool stopped_ = false;                // the sender writes no more
   std::optional<std::uint64_t> total_;  // messages that the sender has sent until its end
   std::uint64_t arrived_ = 0;
   Clock::time_point last_arrival_{};
   std::uint64_t owed_credits_ = 0;
   std::size_t active_ = 0;
-  Index next_;                                         // of each tag's next receive
-  std::vector<Posted*> posted_;                        // not finished, in order
-  std::vector<Posted*> to_grant_;                      // whose tagged receive was refused
+  Index next_;                     // of each tag's next receive
+  std::vector<Posted*> posted_;    // not finished, in order
+  std::vector<Posted*> to_grant_;  // whose tagged receive was refused
   std::unordered_map<std::uint64_t, Early> early_;
   std::unordered_map<std::uint64_t, std::uint64_t> requests_;  // bytes, before their receives
   std::unique_ptr<Trials> trials_;

@@ -10,7 +10,8 @@
 namespace ropewalk::transport::ofi {
 namespace {
 
-// The receiver was closed while what it had asked for was being sent: it may have come all the same.
+// The receiver was closed while what it had asked for was being sent: it may have come all the
+// same.
 constexpr auto kLastWords = std::chrono::seconds(1);
 
 }  // namespace
@@ -194,8 +195,8 @@ std::unique_ptr<SendRequest> Sender::start(std::span<const std::byte> head, cons
       if (auto* known = dynamic_cast<FabricRegistration*>(registration); known != nullptr) {
         request->descriptor = known->region.descriptor();
       } else {
-        request->region = fabric_.register_memory(const_cast<void*>(data), bytes,
-                                                  FI_SEND | FI_WRITE);
+        request->region =
+            fabric_.register_memory(const_cast<void*>(data), bytes, FI_SEND | FI_WRITE);
         request->descriptor = request->region.descriptor();
       }
     }
@@ -218,8 +219,8 @@ bool Sender::start_eager(SendRequest& request) {
   header.bytes = request.bytes;
   const SendRequest::Pieces pieces = request.pieces(0, request.bytes);
   if (verify_ == Verify::kAll) header.value = wire_checksum(request.body, request.bytes);
-  switch (fabric_.send(peer_, header, std::span(pieces.at).first(pieces.count),
-                       &request.operation)) {
+  switch (
+      fabric_.send(peer_, header, std::span(pieces.at).first(pieces.count), &request.operation)) {
     case Endpoint::Sent::kNotNow: return false;
     case Endpoint::Sent::kThrough: request.finished = true; break;
     case Endpoint::Sent::kUnderWay: ++under_way_; break;
@@ -302,8 +303,8 @@ void Sender::attend() {
 void Sender::piece_ended(SendRequest& request, const std::string& error) {
   --under_way_;
   if (!error.empty()) {
-    fail(Errc::kPeerLost, fmt::format("a message of {} bytes (tag {}): {}", request.bytes,
-                                      request.tag, error));
+    fail(Errc::kPeerLost,
+         fmt::format("a message of {} bytes (tag {}): {}", request.bytes, request.tag, error));
   }
   if (failed()) return tell_stopped();
   const bool all = request.bytes > kEagerBytes && request.posted == request.bytes;

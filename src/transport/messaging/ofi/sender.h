@@ -77,7 +77,7 @@ class Sender final : public SendConnection, private Connection {
   std::uint64_t messages_ = 0;
   std::uint64_t credits_ = kEagerCredits;
   std::size_t active_ = 0;
-  std::size_t under_way_ = 0;  // pieces that the provider has
+  std::size_t under_way_ = 0;                              // pieces that the provider has
   std::unordered_map<std::uint32_t, std::uint32_t> next_;  // index of each tag's next message
   std::unordered_map<std::uint64_t, Place> places_;        // announced, for messages to come
   std::vector<SendRequest*> waiting_;                      // for their places
