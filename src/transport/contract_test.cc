@@ -1175,12 +1175,20 @@ TEST_P(Contract, BetweenProcesses) {
 }
 
 // The peer is killed while this process sends to it (or receives from it), at several states.
-class KilledPeer : public Contract {};
+class KilledPeer : public Contract {
+ protected:
+  // libfabric's shm guards its queues by spin locks in shared memory: a peer that is killed while
+  // it holds one leaves fi_cq_read spinning for ever.
+  [[nodiscard]] static bool provider_hangs() {
+    return GetParam().provider == "ofi" && GetParam().label.starts_with("OfiShm");
+  }
+};
 
 // The other process of each is forked before this one has threads, whose locks it would take over.
 constexpr std::array<std::size_t, 2> kKilledSizes = {10, 5'000'000};
 
 TEST_P(KilledPeer, IsLostToItsReceiver) {
+  if (provider_hangs()) GTEST_SKIP() << "libfabric's shm may hang when a peer is killed";
   const Case chosen = GetParam();
   std::deque<Child> children;
   for (const std::size_t bytes : kKilledSizes) {
@@ -1222,6 +1230,7 @@ TEST_P(KilledPeer, IsLostToItsReceiver) {
 }
 
 TEST_P(KilledPeer, IsLostToItsSender) {
+  if (provider_hangs()) GTEST_SKIP() << "libfabric's shm may hang when a peer is killed";
   const Case chosen = GetParam();
   std::deque<Child> children;
   for (const std::size_t bytes : kKilledSizes) {

@@ -11,6 +11,9 @@ namespace ropewalk::transport::ofi {
 namespace {
 
 constexpr std::uint64_t kCreditBatch = kEagerCredits / 4;
+// After so many small messages into long receives, long ones are no longer announced unasked: an
+// announcement costs as much as a small message.
+constexpr unsigned kSmallInRow = 4;
 // What a sender had sent when it was closed is on its way for at most so long.
 constexpr auto kLastMessages = std::chrono::seconds(5);
 // The same of one whose process has died.
@@ -99,7 +102,7 @@ void Receiver::post_locked(Posted& posted) {
   posted_.push_back(&posted);
   if (fabric_.device().large == LargePath::kTagged || (greeted() && !writes_)) {
     // Announced by nothing: the sender asks.
-  } else if (posted.buffer.bytes > kEagerBytes) {
+  } else if (posted.buffer.bytes > kEagerBytes && small_in_row_ < kSmallInRow) {
     announce(posted);
   }
   if (const auto request = requests_.find(key); request != requests_.end()) {
@@ -138,7 +141,14 @@ void Receiver::match_request(Posted& posted, std::uint64_t bytes) {
   if (bytes > posted.buffer.bytes) {
     return fail(Errc::kInvalidUsage, too_long(bytes, posted.buffer.tag, posted.buffer.bytes));
   }
-  if (writes_) return;  // its announcement is on its way
+  if (writes_) {
+    // Long messages have begun again, if its announcement is not on its way already.
+    small_in_row_ = 0;
+    for (Posted* const each : posted_) {
+      if (!each->announced && each->buffer.bytes > kEagerBytes) announce(*each);
+    }
+    return;
+  }
   if (fabric_.needs_local()) {
     if (auto* known = dynamic_cast<FabricRegistration*>(posted.buffer.registration);
         known != nullptr) {
@@ -188,6 +198,7 @@ void Receiver::take_eager(Posted& posted, const std::byte* data, std::uint64_t b
   if (bytes > posted.buffer.bytes) {
     return fail(Errc::kInvalidUsage, too_long(bytes, posted.buffer.tag, posted.buffer.bytes));
   }
+  if (posted.buffer.bytes > kEagerBytes && small_in_row_ < kSmallInRow) ++small_in_row_;
   if (bytes > 0) std::memcpy(posted.buffer.data, data, bytes);
   finish(posted, bytes, checksum);
   return_credits(bytes);

@@ -90,6 +90,7 @@ class Receiver final : public ReceiveConnection, private Connection {
   std::uint64_t arrived_ = 0;
   Clock::time_point last_arrival_{};
   std::uint64_t owed_credits_ = 0;
+  unsigned small_in_row_ = 0;  // messages that did not need the announcement of their receive
   std::size_t active_ = 0;
   Index next_;                     // of each tag's next receive
   std::vector<Posted*> posted_;    // not finished, in order
