@@ -91,12 +91,17 @@ INSIDE: dict[str, Folder] = {
     "simgrid": folder(),
     "topology": folder(),
     "transport": folder(),
-    # "auto" is a word of the language.
+    # "auto" is a word of the language. It asks libfabric's provider whether it has a NIC of its own.
     "transport/auto": folder(
-        "transport", namespaces=("ropewalk::transport", "ropewalk::transport::choosing")
+        *("transport", "transport/messaging/ofi"),
+        namespaces=("ropewalk::transport", "ropewalk::transport::choosing"),
     ),
     "transport/emulated": folder("transport"),
     "transport/messaging/tcp": folder("transport", namespaces=("ropewalk::transport::tcp",)),
+    # Its side channels are made as the connections of tcp are.
+    "transport/messaging/ofi": folder(
+        *("transport", "transport/messaging/tcp"), namespaces=("ropewalk::transport::ofi",)
+    ),
     # The drivers of windows are in the namespace of the engine that runs them, but for SISCI's,
     # which has many words of its own.
     "transport/window": folder("transport"),
@@ -121,8 +126,8 @@ INSIDE: dict[str, Folder] = {
 EXCEPTIONS: dict[str, set[str]] = {
     # The table of providers has a line for each; nothing else names one.
     "transport/registry.cc": {
-        *("transport/auto", "transport/messaging/tcp", "transport/window/cuda_ipc"),
-        *("transport/window/shm", "transport/window/sisci"),
+        *("transport/auto", "transport/messaging/ofi", "transport/messaging/tcp"),
+        *("transport/window/cuda_ipc", "transport/window/shm", "transport/window/sisci"),
     },
 }
 # Layers that are no library of their own, and what they are built into.

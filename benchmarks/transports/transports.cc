@@ -1,11 +1,12 @@
 // Transports side by side: bandwidth and latency between two processes, by turns.
 //
-// transports [--rounds N] NAME[,SETTING=VALUE...]...
+// transports [--rounds N] [--latency] NAME[,SETTING=VALUE...]...
 //
-// Each NAME is a transport with its settings. Both processes open a connection each way over every
-// one; then, for each size, the transports take turns, so that what else the machine does hits all
-// alike. Printed are medians, and their ratio to the first transport's. Buffers are registered, and
-// what arrived is compared outside the time.
+// Each NAME is a transport with its settings, or `bare:PROVIDER`: libfabric alone. Both processes
+// open a connection each way over every one; then, for each size, the transports take turns, so
+// that what else the machine does hits all alike. With --latency only the shortest messages.
+// Printed are medians, and their ratio to the first transport's. Buffers are registered, and what
+// arrived is compared outside the time.
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -19,12 +20,16 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/error.h"
 #include "core/settings.h"
 #include "transport/registry.h"
 #include "transport/transport.h"
+#ifdef RW_HAVE_BARE_FABRIC
+#include "transports/bare_fabric.h"
+#endif
 
 namespace ropewalk {
 namespace {
@@ -32,6 +37,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace transport;  // NOLINT(google-build-using-namespace)
 
+constexpr std::string_view kBare = "bare:";
 constexpr std::size_t kLargest = 16 << 20;
 constexpr std::size_t kInFlight = 4;
 constexpr std::size_t kBytesPerTurn = 64 << 20;
@@ -73,8 +79,18 @@ void meet(int socket) {
 // One transport's connections and buffers in one of the two processes.
 class End {
  public:
-  End(const Chosen& chosen, int socket)
-      : transport_(make_transport(chosen.name, chosen.config)), out_(kLargest), in_(kLargest) {
+  End(const Chosen& chosen, int socket) : out_(kLargest), in_(kLargest) {
+    for (std::size_t i = 0; i < kLargest; ++i) out_[i] = static_cast<char>(i * 7 + i / 251);
+    if (chosen.name.starts_with(kBare)) {
+#ifdef RW_HAVE_BARE_FABRIC
+      bare_ = std::make_unique<BareFabric>(chosen.name.substr(kBare.size()), socket, out_.data(),
+                                           in_.data(), kLargest);
+      return;
+#else
+      throw Error(Errc::kInvalidUsage, "{}: this build has no libfabric", chosen.name);
+#endif
+    }
+    transport_ = make_transport(chosen.name, chosen.config);
     if (transport_->num_devices() == 0) {
       throw Error(Errc::kSystem, "{} has no device here", chosen.name);
     }
@@ -86,13 +102,15 @@ class End {
       if (!sender_) sender_ = connector->poll();
       if (!receiver_) receiver_ = listener->accept();
     }
-    for (std::size_t i = 0; i < kLargest; ++i) out_[i] = static_cast<char>(i * 7 + i / 251);
     out_memory_ = sender_->register_memory(out_.data(), out_.size(), MemoryKind::kHost);
     in_memory_ = receiver_->register_memory(in_.data(), in_.size(), MemoryKind::kHost);
   }
 
   // Several messages in flight, one after the other into the same memory.
   void send_many(std::size_t bytes, std::size_t messages) {
+#ifdef RW_HAVE_BARE_FABRIC
+    if (bare_) return bare_->send_many(bytes, messages, kInFlight);
+#endif
     std::deque<std::unique_ptr<Request>> flying;
     for (std::size_t i = 0; i < messages || !flying.empty();) {
       if (i < messages && flying.size() < kInFlight) {
@@ -106,6 +124,9 @@ class End {
     }
   }
   void receive_many(std::size_t bytes, std::size_t messages) {
+#ifdef RW_HAVE_BARE_FABRIC
+    if (bare_) return bare_->receive_many(bytes, messages, kInFlight);
+#endif
     const ReceiveBuffer buffer{in_.data(), bytes, 0, in_memory_.get()};
     std::deque<std::unique_ptr<Request>> flying;
     for (std::size_t i = 0; i < messages || !flying.empty();) {
@@ -120,6 +141,9 @@ class End {
     }
   }
   void ping_pong(std::size_t bytes, int times, bool first) {
+#ifdef RW_HAVE_BARE_FABRIC
+    if (bare_) return bare_->ping_pong(bytes, times, first);
+#endif
     for (int i = 0; i < times; ++i) {
       if (first) send_many(bytes, 1);
       receive_many(bytes, 1);
@@ -137,6 +161,9 @@ class End {
   std::unique_ptr<ReceiveConnection> receiver_;
   std::vector<char> out_;
   std::vector<char> in_;
+#ifdef RW_HAVE_BARE_FABRIC
+  std::unique_ptr<BareFabric> bare_;
+#endif
   std::unique_ptr<Registration> out_memory_;
   std::unique_ptr<Registration> in_memory_;
 };
@@ -153,11 +180,11 @@ void print(const std::string& label, std::size_t bytes, double value, const char
 }
 
 // Both processes do the same turns; the first one takes the time.
-int run(const std::vector<Chosen>& chosen, int rounds, int socket, bool first) {
+int run(const std::vector<Chosen>& chosen, int rounds, bool latency_only, int socket, bool first) {
   std::vector<std::unique_ptr<End>> ends;
   for (const Chosen& one : chosen) ends.push_back(std::make_unique<End>(one, socket));
   int wrong = 0;
-  for (std::size_t bytes = 64 << 10; bytes <= kLargest; bytes *= 4) {
+  for (std::size_t bytes = 64 << 10; bytes <= kLargest && !latency_only; bytes *= 4) {
     std::vector<std::vector<double>> rates(ends.size());
     const std::size_t messages = kBytesPerTurn / bytes;
     for (int round = -1; round < rounds; ++round) {  // the first is for warming up
@@ -200,6 +227,7 @@ int run(const std::vector<Chosen>& chosen, int rounds, int socket, bool first) {
 int main(int argc, char** argv) {
   using namespace ropewalk;
   int rounds = 9;
+  bool latency_only = false;
   std::vector<Chosen> chosen;
   int sockets[2];
   try {
@@ -207,18 +235,21 @@ int main(int argc, char** argv) {
       const std::string argument = argv[i];
       if (argument == "--rounds" && i + 1 < argc) {
         rounds = std::atoi(argv[++i]);
+      } else if (argument == "--latency") {
+        latency_only = true;
       } else {
         chosen.push_back(parse(argument));
       }
     }
     if (chosen.empty() || rounds < 1) {
-      fmt::print(stderr, "usage: {} [--rounds N] NAME[,SETTING=VALUE...]...\n", argv[0]);
+      fmt::print(stderr, "usage: {} [--rounds N] [--latency] NAME[,SETTING=VALUE...]...\n",
+                 argv[0]);
       return 2;
     }
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0) return 2;
     const pid_t child = fork();
     const bool first = child != 0;
-    const int result = run(chosen, rounds, sockets[first ? 0 : 1], first);
+    const int result = run(chosen, rounds, latency_only, sockets[first ? 0 : 1], first);
     if (!first) _exit(result);
     int status = 0;
     waitpid(child, &status, 0);

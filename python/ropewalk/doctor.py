@@ -23,7 +23,7 @@ from typing import Any, Final, Optional
 from ropewalk import errors
 from ropewalk.topology import Link, Node, Topology, discover
 
-KINDS: Final = ("shared-memory", "interfaces", "rdma", "sisci", "gpus")
+KINDS: Final = ("shared-memory", "interfaces", "rdma", "sisci", "fabrics", "gpus")
 FAILED: Final = "failed"
 
 _CHILD: Final = (sys.executable, "-m", "ropewalk.probe_child")
@@ -52,7 +52,7 @@ class PathReport:
     """All checks of one path."""
 
     path: str
-    """its kind: shared-memory, interface, rdma, sisci, gpu, gpu-pair"""
+    """its kind: shared-memory, interface, rdma, sisci, ofi, gpu, gpu-pair"""
     title: str
     checks: list[Check]
 
@@ -304,6 +304,8 @@ def examine(
         probes.append(_Probe("RDMA adapters", {"path": "rdma"}))
     if "sisci" in kinds:
         probes.append(_Probe("PCIe bridges (SISCI)", {"path": "sisci"}))
+    if "fabrics" in kinds:
+        probes.append(_Probe("fabrics (libfabric)", {"path": "ofi"}))
     if "gpus" in kinds and listed["gpus"]:
         probes += _gpu_probes(listed)
     requests = [probe.request for probe in probes]

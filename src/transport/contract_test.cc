@@ -79,6 +79,22 @@ std::vector<Case> cases() {
       all.push_back({"TcpChecksums",
                      "tcp",
                      {{"SOCKET_IFNAME", "=lo"}, {"TCP_STREAMS", "5"}, {"VERIFY", "all"}}});
+    } else if (provider == "ofi") {
+      const auto add = [&](const char* name_of, const char* over,
+                           std::vector<std::pair<std::string, std::string>> settings = {}) {
+        settings.emplace_back("SOCKET_IFNAME", "=lo");
+        settings.emplace_back("OFI_PROVIDER", over);
+        all.push_back({name_of, provider, std::move(settings)});
+      };
+      add("OfiTcp", "tcp;ofi_rxm");
+      add("OfiTcpTagged", "tcp;ofi_rxm", {{"OFI_LARGE", "tagged"}});
+      add("OfiTcpSeparate", "tcp;ofi_rxm", {{"OFI_ENDPOINTS", "separate"}});
+      add("OfiTcpChecksums", "tcp;ofi_rxm", {{"VERIFY", "all"}});
+      add("OfiTcpUnverified", "tcp;ofi_rxm", {{"VERIFY", "off"}});
+      add("OfiShm", "shm");
+      add("OfiShmTagged", "shm", {{"OFI_LARGE", "tagged"}});
+      add("OfiShmSeparate", "shm", {{"OFI_ENDPOINTS", "separate"}});
+      add("OfiNet", "net");
     } else if (provider == "shm") {
       all.push_back({"Shm", "shm", {}});
       all.push_back({"ShmWrappedInNoFaults", "shm", {{"FAULTY", "seed=3"}}});
@@ -1159,12 +1175,20 @@ TEST_P(Contract, BetweenProcesses) {
 }
 
 // The peer is killed while this process sends to it (or receives from it), at several states.
-class KilledPeer : public Contract {};
+class KilledPeer : public Contract {
+ protected:
+  // libfabric's shm guards its queues by spin locks in shared memory: a peer that is killed while
+  // it holds one leaves fi_cq_read spinning for ever.
+  [[nodiscard]] static bool provider_hangs() {
+    return GetParam().provider == "ofi" && GetParam().label.starts_with("OfiShm");
+  }
+};
 
 // The other process of each is forked before this one has threads, whose locks it would take over.
 constexpr std::array<std::size_t, 2> kKilledSizes = {10, 5'000'000};
 
 TEST_P(KilledPeer, IsLostToItsReceiver) {
+  if (provider_hangs()) GTEST_SKIP() << "libfabric's shm may hang when a peer is killed";
   const Case chosen = GetParam();
   std::deque<Child> children;
   for (const std::size_t bytes : kKilledSizes) {
@@ -1206,6 +1230,7 @@ TEST_P(KilledPeer, IsLostToItsReceiver) {
 }
 
 TEST_P(KilledPeer, IsLostToItsSender) {
+  if (provider_hangs()) GTEST_SKIP() << "libfabric's shm may hang when a peer is killed";
   const Case chosen = GetParam();
   std::deque<Child> children;
   for (const std::size_t bytes : kKilledSizes) {

@@ -65,7 +65,7 @@ class ReceiveRequest final : public Request {
   static constexpr bool kPlaces = requires(Posted & posted) { posted.placed; };
   [[nodiscard]] bool finished() const {
     return std::all_of(posted_.begin(), posted_.end(),
-                       [](const Posted& posted) { return posted.finished; });
+                       [](const Posted& posted) -> bool { return posted.finished; });
   }
   Receiver& receiver_;
   std::vector<Posted> posted_;

@@ -6,6 +6,9 @@
 #include "core/error.h"
 #include "transport/auto/auto.h"
 #include "transport/faulty.h"
+#ifdef RW_HAVE_OFI
+#include "transport/messaging/ofi/ofi.h"
+#endif
 #include "transport/messaging/tcp/tcp.h"
 #include "transport/window/cuda_ipc/cuda_ipc.h"
 #include "transport/window/shm/shm.h"
@@ -24,6 +27,9 @@ constexpr std::array kProviders = {
     Provider{"shm", window::make_shm_transport},
     Provider{"cuda_ipc", window::make_cuda_ipc_transport},
     Provider{"sisci", window::make_sisci_transport},
+#ifdef RW_HAVE_OFI
+    Provider{"ofi", ofi::make_transport},
+#endif
     Provider{"tcp", tcp::make_transport},
 };
 

@@ -49,6 +49,10 @@ Checks rdma();
 /// host to itself over each adapter.
 Checks sisci_adapters();
 
+/// Fabrics through libfabric: the library, the provider that is taken, the limit of locked memory,
+/// and messages of this host to itself over each device.
+Checks fabrics();
+
 /// One GPU with the host: copies both ways, a kernel that exchanges flags and data with the host
 /// while it runs. @throws Error kInvalidUsage without GPUs
 Checks gpu(int device);
@@ -56,9 +60,9 @@ Checks gpu(int device);
 /// and the way through the host.
 Checks gpu_pair(int first, int second);
 
-/// The request {"path": "shared-memory" | "interface" | "rdma" | "sisci" | "gpu" | "gpu-pair",
-/// "name": TEXT, "devices": [N...]} as JSON: {"checks": [{what, outcome, found, cause, gbps,
-/// latency_us}...]}; for
+/// The request {"path": "shared-memory" | "interface" | "rdma" | "sisci" | "ofi" | "gpu" |
+/// "gpu-pair", "name": TEXT, "devices": [N...]} as JSON: {"checks": [{what, outcome, found, cause,
+/// gbps, latency_us}...]}; for
 /// {"path": "list"} {"interfaces": [...], "gpus": [...], "why_no_gpu": TEXT}.
 /// @throws Error kInvalidArgument for another request
 std::string run(std::string_view request);

@@ -9,6 +9,9 @@
 #include "core/log.h"
 #include "transport/auto/ends.h"
 #include "transport/auto/offers.h"
+#ifdef RW_HAVE_OFI
+#include "transport/messaging/ofi/ofi.h"
+#endif
 #include "transport/registry.h"
 
 namespace ropewalk::transport {
@@ -53,6 +56,13 @@ class Auto final : public Transport {
     // the program can say that it does neither during a collective.
     add(PathKind::kShm, config);
     add(PathKind::kSisci, config);
+#ifdef RW_HAVE_OFI
+    if (ofi::worth_a_look(config) && add(PathKind::kOfi, config) &&
+        !ofi::better_than_tcp(*members_.back().transport, config)) {
+      log::info(log::kInit, "auto: ofi is not used: it has no NIC of its own");
+      members_.pop_back();
+    }
+#endif
     add(PathKind::kTcp, config);
     if (members_.empty()) throw Error(Errc::kSystem, "auto: no provider can be used here");
   }
@@ -130,9 +140,11 @@ class Auto final : public Transport {
     }
     return nullptr;
   }
-  // The member whose devices tell those of `auto` apart: PCIe bridges, else several NICs.
+  // The member whose devices tell those of `auto` apart: PCIe bridges, else libfabric's NICs, else
+  // several NICs.
   [[nodiscard]] const Member* with_devices() const {
     if (const Member* bridge = member(PathKind::kSisci)) return bridge;
+    if (const Member* fabric = member(PathKind::kOfi)) return fabric;
     const Member* nics = member(PathKind::kTcp);
     return nics != nullptr && nics->transport->num_devices() > 1 ? nics : nullptr;
   }

@@ -33,11 +33,9 @@ constexpr int kMaxAcceptsPerCall = 64;
 
 constexpr int kRoomBytes = 1 << 20;
 
-constexpr std::array<char, 4> kHandleMagic = {'R', 'W', 't', '3'};
-
 // What a handle holds, as it lies in it. Last what may be zero: `auto` leaves zeros at the end out.
 struct HandleLayout {
-  std::array<char, 4> magic;
+  HandleMark magic;
   std::uint16_t family;
   std::uint16_t port;  // network order, as in a sockaddr
   Token proof;
@@ -95,9 +93,9 @@ void make_room(int socket) {
 
 }  // namespace
 
-Handle encode(const Target& target) {
+Handle encode(const Target& target, const HandleMark& mark) {
   HandleLayout layout{};
-  layout.magic = kHandleMagic;
+  layout.magic = mark;
   layout.proof = target.proof;
   layout.reply = target.reply;
   layout.family = static_cast<std::uint16_t>(target.address.family());
@@ -109,10 +107,10 @@ Handle encode(const Target& target) {
   return handle;
 }
 
-std::optional<Target> decode_handle(const Handle& handle) {
+std::optional<Target> decode_handle(const Handle& handle, const HandleMark& mark) {
   HandleLayout layout{};
   std::memcpy(&layout, handle.data(), sizeof layout);
-  if (layout.magic != kHandleMagic || layout.port == 0) return std::nullopt;
+  if (layout.magic != mark || layout.port == 0) return std::nullopt;
   Target target;
   target.proof = layout.proof;
   target.reply = layout.reply;
@@ -124,40 +122,28 @@ std::optional<Target> decode_handle(const Handle& handle) {
 
 // ---- listening -----------------------------------------------------------------------------
 
-TcpListener::TcpListener(const Interface& interface, Options options, Linger& linger)
-    : options_(options), linger_(linger) {
+Acceptor::Acceptor(const Interface& interface) {
   SocketAddress own = interface.address;
   own.set_port(0);
   socket_ = listen_on(own, &target_.address);
   fill_random(target_.proof);
   fill_random(target_.reply);
-  handle_ = encode(target_);
 }
 
-std::unique_ptr<ReceiveConnection> TcpListener::accept() {
-  linger_.poll();
+std::optional<Acceptor::Accepted> Acceptor::accept() {
   take_new_sockets();
   read_greetings();
   const auto complete =
       std::find_if(gathering_.begin(), gathering_.end(),
                    [](const Gathering& entry) { return entry.present == entry.streams.size(); });
-  if (complete == gathering_.end()) return nullptr;
-  Gathering group = std::move(*complete);
+  if (complete == gathering_.end()) return std::nullopt;
+  Accepted accepted{std::move(complete->streams), std::move(complete->peer)};
   gathering_.erase(complete);
-  std::vector<Stream> streams;
-  for (FileDescriptor& socket : group.streams) {
-    tune(socket.get());
-    leave_unpaced(socket.get());
-    make_room(socket.get());
-    streams.emplace_back(std::move(socket), Reader::kReceiver);
-    streams.back().queue_raw(encode(target_.reply));
-  }
-  log::info(log::kNet, "tcp: accepted {} streams from {}", streams.size(), group.peer);
-  return std::make_unique<TcpReceiver>(std::move(streams), std::move(group.peer),
-                                       options_.checksums, linger_);
+  for (const FileDescriptor& socket : accepted.sockets) tune(socket.get());
+  return accepted;
 }
 
-void TcpListener::take_new_sockets() {
+void Acceptor::take_new_sockets() {
   for (int taken = 0; taken < kMaxAcceptsPerCall; ++taken) {
     SocketAddress from;
     int error = 0;
@@ -173,7 +159,7 @@ void TcpListener::take_new_sockets() {
   }
 }
 
-void TcpListener::read_greetings() {
+void Acceptor::read_greetings() {
   const Clock::time_point now = Clock::now();
   std::erase_if(half_open_, [&](HalfOpen& entry) {
     std::array<std::byte, kHelloBytes> piece{};
@@ -200,7 +186,7 @@ void TcpListener::read_greetings() {
   });
 }
 
-void TcpListener::gather(HalfOpen& entry, const Hello& hello) {
+void Acceptor::gather(HalfOpen& entry, const Hello& hello) {
   auto group = std::find_if(gathering_.begin(), gathering_.end(), [&](const Gathering& other) {
     return other.connection == hello.connection;
   });
@@ -220,11 +206,32 @@ void TcpListener::gather(HalfOpen& entry, const Hello& hello) {
   ++group->present;
 }
 
+TcpListener::TcpListener(const Interface& interface, Options options, Linger& linger)
+    : options_(options),
+      linger_(linger),
+      acceptor_(interface),
+      handle_(encode(acceptor_.target())) {}
+
+std::unique_ptr<ReceiveConnection> TcpListener::accept() {
+  linger_.poll();
+  std::optional<Acceptor::Accepted> accepted = acceptor_.accept();
+  if (!accepted) return nullptr;
+  std::vector<Stream> streams;
+  for (FileDescriptor& socket : accepted->sockets) {
+    leave_unpaced(socket.get());
+    make_room(socket.get());
+    streams.emplace_back(std::move(socket), Reader::kReceiver);
+    streams.back().queue_raw(encode(acceptor_.target().reply));
+  }
+  log::info(log::kNet, "tcp: accepted {} streams from {}", streams.size(), accepted->peer);
+  return std::make_unique<TcpReceiver>(std::move(streams), std::move(accepted->peer),
+                                       options_.checksums, linger_);
+}
+
 // ---- connecting ----------------------------------------------------------------------------
 
-TcpConnector::TcpConnector(const Interface& interface, const Target& target, Options options,
-                           Linger& linger)
-    : target_(target), options_(options), linger_(linger), attempts_(options.streams) {
+Dialer::Dialer(const Interface& interface, const Target& target, std::size_t streams)
+    : target_(target), attempts_(streams) {
   // A zone is a number of this host's own interfaces: the listener's is meaningless here.
   if (target_.address.scope() != 0) target_.address.set_scope(interface.index);
   for (Attempt& attempt : attempts_) {
@@ -242,14 +249,13 @@ TcpConnector::TcpConnector(const Interface& interface, const Target& target, Opt
   }
 }
 
-void TcpConnector::check(int error) const {
+void Dialer::check(int error) const {
   if (error == 0) return;
   throw Error(Errc::kPeerLost, "{}",
               system_error(error, fmt::format("connect to {}", target_.address.text())).what());
 }
 
-std::unique_ptr<SendConnection> TcpConnector::poll() {
-  linger_.poll();
+std::optional<std::vector<FileDescriptor>> Dialer::poll() {
   if (attempts_.empty()) {
     throw Error(Errc::kInvalidUsage, "poll of a connector that has handed out its connection");
   }
@@ -261,20 +267,34 @@ std::unique_ptr<SendConnection> TcpConnector::poll() {
     }
     all = all && attempt.connected;
   }
-  if (!all) return nullptr;
+  if (!all) return std::nullopt;
+  std::vector<FileDescriptor> sockets;
+  for (Attempt& attempt : attempts_) sockets.push_back(std::move(attempt.socket));
+  attempts_.clear();
+  return sockets;
+}
+
+TcpConnector::TcpConnector(const Interface& interface, const Target& target, Options options,
+                           Linger& linger)
+    : options_(options), linger_(linger), dialer_(interface, target, options.streams) {}
+
+std::unique_ptr<SendConnection> TcpConnector::poll() {
+  linger_.poll();
+  std::optional<std::vector<FileDescriptor>> sockets = dialer_.poll();
+  if (!sockets) return nullptr;
+  const Target& target = dialer_.target();
   Hello hello;
-  hello.token = target_.proof;
+  hello.token = target.proof;
   fill_random(hello.connection);
-  hello.streams = static_cast<std::uint16_t>(attempts_.size());
+  hello.streams = static_cast<std::uint16_t>(sockets->size());
   std::vector<Stream> streams;
-  for (Attempt& attempt : attempts_) {
-    leave_unpaced(attempt.socket.get());
-    streams.emplace_back(std::move(attempt.socket), Reader::kSender);
+  for (FileDescriptor& socket : *sockets) {
+    leave_unpaced(socket.get());
+    streams.emplace_back(std::move(socket), Reader::kSender);
     streams.back().queue_raw(encode(hello));
     ++hello.stream;
   }
-  attempts_.clear();
-  return std::make_unique<TcpSender>(std::move(streams), target_.address.text(), target_.reply,
+  return std::make_unique<TcpSender>(std::move(streams), target.address.text(), target.reply,
                                      options_.checksums, linger_);
 }
 

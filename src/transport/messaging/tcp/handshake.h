@@ -1,4 +1,6 @@
 // Making TCP connections: handles, the listener's half-open connections, the connecting side.
+//
+// Acceptor and Dialer give proven sockets: the provider `ofi` makes its side channels by them, too.
 #pragma once
 
 #include <chrono>
@@ -20,20 +22,30 @@ struct Target {
   Token proof{};  ///< the connecting side sends it
   Reply reply{};  ///< the listener sends it
 };
-Handle encode(const Target& target);
+/// What a handle begins with: a mark of the provider.
+using HandleMark = std::array<char, 4>;
+inline constexpr HandleMark kTcpMark = {'R', 'W', 't', '3'};
+Handle encode(const Target& target, const HandleMark& mark = kTcpMark);
 /// @return nothing when the bytes are no handle of this provider
-std::optional<Target> decode_handle(const Handle& handle);
+std::optional<Target> decode_handle(const Handle& handle, const HandleMark& mark = kTcpMark);
 
 struct Options {
   std::size_t streams = 1;
   bool checksums = false;
 };
 
-class TcpListener final : public Listener {
+/// Listens, and hands out the sockets of those who know the handle's secret.
+class Acceptor {
  public:
-  TcpListener(const Interface& interface, Options options, Linger& linger);
-  [[nodiscard]] const Handle& handle() const override { return handle_; }
-  std::unique_ptr<ReceiveConnection> accept() override;
+  explicit Acceptor(const Interface& interface);
+  [[nodiscard]] const Target& target() const noexcept { return target_; }
+  /// The sockets of one connection, as many as the connecting end has.
+  struct Accepted {
+    std::vector<FileDescriptor> sockets;
+    std::string peer;
+  };
+  /// @return nothing until a connection is complete
+  std::optional<Accepted> accept();
 
  private:
   // A socket whose greeting is not complete.
@@ -55,19 +67,19 @@ class TcpListener final : public Listener {
   void read_greetings();
   void gather(HalfOpen& entry, const Hello& hello);
 
-  Options options_;
-  Linger& linger_;
   FileDescriptor socket_;
   Target target_;
-  Handle handle_{};
   std::vector<HalfOpen> half_open_;
   std::vector<Gathering> gathering_;
 };
 
-class TcpConnector final : public Connector {
+/// Connects the sockets of one connection. Their greetings are left to the caller.
+class Dialer {
  public:
-  TcpConnector(const Interface& interface, const Target& target, Options options, Linger& linger);
-  std::unique_ptr<SendConnection> poll() override;
+  Dialer(const Interface& interface, const Target& target, std::size_t streams);
+  [[nodiscard]] const Target& target() const noexcept { return target_; }
+  /// @return the sockets once all are connected; then it has none
+  std::optional<std::vector<FileDescriptor>> poll();
 
  private:
   struct Attempt {
@@ -78,9 +90,31 @@ class TcpConnector final : public Connector {
   void check(int error) const;
 
   Target target_;
+  std::vector<Attempt> attempts_;
+};
+
+class TcpListener final : public Listener {
+ public:
+  TcpListener(const Interface& interface, Options options, Linger& linger);
+  [[nodiscard]] const Handle& handle() const override { return handle_; }
+  std::unique_ptr<ReceiveConnection> accept() override;
+
+ private:
   Options options_;
   Linger& linger_;
-  std::vector<Attempt> attempts_;
+  Acceptor acceptor_;
+  Handle handle_{};
+};
+
+class TcpConnector final : public Connector {
+ public:
+  TcpConnector(const Interface& interface, const Target& target, Options options, Linger& linger);
+  std::unique_ptr<SendConnection> poll() override;
+
+ private:
+  Options options_;
+  Linger& linger_;
+  Dialer dialer_;
 };
 
 }  // namespace ropewalk::transport::tcp

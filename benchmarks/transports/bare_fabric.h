@@ -1,0 +1,29 @@
+// libfabric without anything around it: what fi_rdm_tagged_pingpong and fi_rdm_tagged_bw of
+// fabtests do, as a peer for the transport `ofi`.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+namespace ropewalk {
+
+/// One end of a pair of processes, joined by `socket`. Tagged messages; receives are posted before
+/// their messages come; short messages are injected.
+class BareFabric {
+ public:
+  /// @throws Error naming the call that failed
+  BareFabric(const std::string& provider, int socket, void* out, void* in, std::size_t bytes);
+  ~BareFabric();
+  BareFabric(const BareFabric&) = delete;
+  BareFabric& operator=(const BareFabric&) = delete;
+  void send_many(std::size_t bytes, std::size_t messages, std::size_t in_flight);
+  void receive_many(std::size_t bytes, std::size_t messages, std::size_t in_flight);
+  void ping_pong(std::size_t bytes, int times, bool first);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ropewalk

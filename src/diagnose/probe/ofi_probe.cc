@@ -1,0 +1,101 @@
+// Fabrics through libfabric.
+#include <sys/resource.h>
+
+#include <memory>
+#include <string>
+
+#include "comm/runtime.h"
+#include "core/error.h"
+#include "core/settings.h"
+#include "diagnose/probe/probe.h"
+#include "diagnose/probe/self_messages.h"
+#include "transport/registry.h"
+#include "transport/transport.h"
+#ifdef RW_HAVE_OFI
+#include "transport/messaging/ofi/ofi.h"
+#endif
+
+namespace ropewalk::diagnose::probe {
+
+#ifdef RW_HAVE_OFI
+
+namespace {
+
+namespace ofi = transport::ofi;
+
+// What one communicator of many connections registers, at least.
+constexpr rlim_t kLeastLocked = rlim_t{64} << 20;
+
+Check locked_memory(bool rdma) {
+  Check check{.what = "locked memory"};
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    check.found = "no limit";
+    return check;
+  }
+  check.found = fmt::format("limit {} KiB", limit.rlim_cur >> 10);
+  if (!rdma) {
+    check.found += "; this provider locks none";
+  } else if (limit.rlim_cur < kLeastLocked) {
+    check.outcome = Outcome::kFailed;
+    check.cause =
+        "adapters read and write locked memory only: ulimit -l unlimited, or memlock in "
+        "/etc/security/limits.conf";
+  }
+  return check;
+}
+
+Check library(const ofi::Summary& found) {
+  Check check{.what = "library and provider"};
+  if (!found.provider.empty()) {
+    check.found =
+        fmt::format("{}, {}; long messages by {}", found.library, found.provider, found.large);
+    return check;
+  }
+  const bool absent = found.why_none.find("cannot open shared object file") != std::string::npos;
+  check.outcome = absent ? Outcome::kSkipped : Outcome::kFailed;
+  check.found =
+      found.library.empty() ? found.why_none : fmt::format("{}: {}", found.library, found.why_none);
+  if (absent) return check;
+  check.cause = found.library.empty()
+                    ? "that file is no libfabric of 1.17 or later: look at OFI_LIBRARY"
+                    : "no provider fits: look at FI_PROVIDER, OFI_PROVIDER and SOCKET_IFNAME; "
+                      "FI_LOG_LEVEL=info makes libfabric say why";
+  return check;
+}
+
+}  // namespace
+
+Checks fabrics() {
+  Config config = comm::Runtime::process().config();
+  config.set("FAULTY", "", "doctor");
+  const std::unique_ptr<transport::Transport> over = transport::make_transport("ofi", config);
+  const ofi::Summary& found = ofi::summary(*over);
+  Checks checks = {library(found)};
+  if (found.provider.empty()) return checks;
+  checks.push_back(locked_memory(found.rdma));
+  for (int device = 0; device < over->num_devices(); ++device) {
+    const transport::DeviceProperties properties = over->properties(device);
+    Check check = self_messages(
+        *over, device,
+        fmt::format("{:.0f} Gbit/s; this host reaches itself", properties.speed_mbps / 1000),
+        "the provider's own requirements (fi_info -p, FI_LOG_LEVEL=warn); the log with DEBUG=INFO "
+        "and DEBUG_SUBSYS=NET tells what was tried",
+        "the provider cannot reach this host from itself, or a firewall drops what it sends");
+    check.what = fmt::format("{} on {}", found.provider, properties.name);
+    checks.push_back(std::move(check));
+  }
+  return checks;
+}
+
+#else
+
+Checks fabrics() {
+  return {{.what = "library and provider",
+           .outcome = Outcome::kSkipped,
+           .found = "this build has no transport ofi (it was made without libfabric's headers)"}};
+}
+
+#endif
+
+}  // namespace ropewalk::diagnose::probe

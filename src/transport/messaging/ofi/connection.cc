@@ -1,0 +1,225 @@
+#include "transport/messaging/ofi/connection.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/log.h"
+#include "core/random.h"
+#include "transport/checksum.h"
+
+namespace ropewalk::transport::ofi {
+namespace {
+
+// The side channel is looked at by a system call, so not each time that nothing has come.
+constexpr unsigned kLookPeriod = 16;
+constexpr auto kLookTime = std::chrono::milliseconds(1);
+
+constexpr std::uint32_t kHelloVersion = 1;
+
+// The first note of each end; the address follows.
+struct HelloNote {
+  std::uint32_t version;
+  std::uint32_t number;
+  std::uint32_t proof;
+  std::uint8_t writes;
+  std::uint8_t verifies;
+  std::uint16_t address_bytes;
+  std::uint64_t seed;
+  std::uint64_t endpoint;
+  std::array<char, 64> provider;
+};
+static_assert(std::is_trivially_copyable_v<HelloNote>);
+
+template <typename T>
+T random_value() {
+  T value{};
+  fill_random(std::as_writable_bytes(std::span(&value, 1)));
+  return value;
+}
+
+std::array<char, 64> fixed(const std::string& text) {
+  std::array<char, 64> chars{};
+  std::copy_n(text.begin(), std::min(text.size(), chars.size() - 1), chars.begin());
+  return chars;
+}
+
+}  // namespace
+
+std::string too_long(std::uint64_t bytes, std::uint32_t tag, std::uint64_t room) {
+  return fmt::format("a message of {} bytes (tag {}) came for a receive of {} bytes", bytes, tag,
+                     room);
+}
+
+std::uint64_t wire_checksum(const void* data, std::size_t bytes) {
+  const std::uint64_t sum = checksum(data, bytes);
+  return sum == 0 ? 1 : sum;
+}
+
+void fill_pattern(std::span<std::byte> memory, std::uint64_t seed) {
+  std::uint64_t state = seed | 1;
+  for (std::byte& each : memory) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    each = static_cast<std::byte>(state >> 56);
+  }
+}
+
+FabricRegistration::FabricRegistration(std::shared_ptr<Endpoint> endpoint, Region made)
+    : region(std::move(made)), endpoint_(std::move(endpoint)) {}
+
+FabricRegistration::~FabricRegistration() {
+  const Lock lock(endpoint_->mutex);
+  region.mr.reset();
+}
+
+Connection::Connection(std::shared_ptr<Endpoint> endpoint, SideChannel side, std::string peer,
+                       Verify verify, tcp::Linger& linger)
+    : kept_(std::move(endpoint)),
+      fabric_(*kept_),
+      side_(std::move(side)),
+      peer_name_(std::move(peer)),
+      verify_(verify),
+      seed_(random_value<std::uint64_t>()),
+      linger_(linger),
+      proof_(random_value<std::uint32_t>()) {
+  {
+    const Lock lock(fabric_.mutex);
+    number_ = fabric_.add(*this);
+  }
+  greet();
+}
+
+Connection::~Connection() {
+  const Lock lock(fabric_.mutex);
+  fabric_.remove(number_);
+  linger_.adopt(side_.release());
+}
+
+void Connection::greet() {
+  const std::span<const std::byte> address = fabric_.address();
+  HelloNote hello{};
+  hello.version = kHelloVersion;
+  hello.number = number_;
+  hello.proof = proof_;
+  hello.writes = fabric_.device().large != LargePath::kTagged ? 1 : 0;
+  hello.verifies = verify_ != Verify::kOff ? 1 : 0;
+  hello.address_bytes = static_cast<std::uint16_t>(address.size());
+  hello.seed = seed_;
+  hello.endpoint = fabric_.id();
+  hello.provider = fixed(fabric_.device().provider);
+  std::vector<std::byte> payload(sizeof hello + address.size());
+  std::memcpy(payload.data(), &hello, sizeof hello);
+  std::memcpy(payload.data() + sizeof hello, address.data(), address.size());
+  side_.send(Note::kHello, payload);
+}
+
+void Connection::take_hello(const SideChannel::Received& note) {
+  HelloNote hello{};
+  if (greeted_ || note.payload.size() < sizeof hello) {
+    return fail(Errc::kPeerLost, "a malformed hello came over the side channel");
+  }
+  std::memcpy(&hello, note.payload.data(), sizeof hello);
+  hello.provider.back() = '\0';
+  if (hello.version != kHelloVersion || note.payload.size() != sizeof hello + hello.address_bytes) {
+    return fail(Errc::kPeerLost, "the peer's version of this transport is another");
+  }
+  if (hello.provider != fixed(fabric_.device().provider)) {
+    return fail(Errc::kInvalidUsage,
+                fmt::format("the peer runs over {}, and this end over {}: OFI_PROVIDER or "
+                            "FI_PROVIDER must choose the same",
+                            hello.provider.data(), fabric_.device().provider));
+  }
+  try {
+    peer_ = fabric_.peer(std::span(note.payload).subspan(sizeof hello));
+  } catch (const Error& error) {
+    return fail(error.code(), error.what());
+  }
+  if (hello.endpoint != fabric_.id()) peer_kept_ = Endpoint::of_this_process(hello.endpoint);
+  peer_number_ = hello.number;
+  peer_proof_ = hello.proof;
+  writes_ = hello.writes != 0 && fabric_.device().large != LargePath::kTagged;
+  verifies_ = hello.verifies != 0 && verify_ != Verify::kOff;
+  // Each end has drawn one: both take the sum.
+  seed_ += hello.seed;
+  greeted_ = true;
+  on_greeted();
+}
+
+void Connection::look_at_side() {
+  while (std::optional<SideChannel::Received> note = side_.poll()) {
+    if (note->note == Note::kHello) {
+      take_hello(*note);
+    } else if (note->note == Note::kBroken) {
+      fail(Errc::kPeerLost, note->text());
+    } else {
+      on_note(*note);
+    }
+  }
+  if (side_.ended() && !closed_) {
+    closed_ = true;
+    closed_at_ = Clock::now();
+    if (!greeted_) fail(Errc::kPeerLost, side_.reason());
+  }
+}
+
+void Connection::drive() {
+  const bool moved = fabric_.progress();
+  if (!greeted_ || (!moved && ++drives_ % kLookPeriod == 0)) {
+    const Clock::time_point now = Clock::now();
+    if (!greeted_ || now - looked_ > kLookTime) {
+      looked_ = now;
+      look_at_side();
+    }
+  }
+  if (failed()) return;
+  try {
+    flush_controls();
+    attend();
+  } catch (const Error& error) {
+    fail(error.code(), error.what());
+  }
+}
+
+void Connection::control(Header header, Operation* told) {
+  if (failed()) return;
+  header.to = peer_number_;
+  header.proof = peer_proof_;
+  controls_.push_back({header, told});
+}
+
+void Connection::flush_controls() {
+  while (!controls_.empty() && greeted_) {
+    if (fabric_.send(peer_, controls_.front().header, {}, nullptr) == Endpoint::Sent::kNotNow) {
+      return;
+    }
+    Operation* const told = controls_.front().told;
+    controls_.pop_front();
+    if (told != nullptr) told->finished(*told, {});
+  }
+}
+
+Error Connection::named(Errc code, const std::string& reason) const {
+  return {code,
+          "ofi connection with {} ({} on {}): {}",
+          peer_name_,
+          fabric_.device().provider,
+          fabric_.device().name,
+          reason};
+}
+
+void Connection::fail(Errc code, const std::string& reason) {
+  if (failed()) return;
+  error_ = named(code, reason);
+  failed_.store(true, std::memory_order_release);
+  controls_.clear();
+  side_.send(Note::kBroken, reason);
+  on_failed();
+}
+
+void Connection::throw_if_failed() const {
+  if (failed()) throw Error(*error_);
+}
+
+void Connection::on_retired(const std::string& reason) { fail(Errc::kPeerLost, reason); }
+
+}  // namespace ropewalk::transport::ofi

@@ -1,0 +1,167 @@
+// What the two ends of a connection over a fabric have in common, and how messages travel.
+//
+// Message k of a tag meets receive k of that tag; each end counts, so that nothing depends on the
+// order in which the fabric delivers. Small messages (up to kEagerBytes) are sent at once, as many
+// as kEagerCredits permit before their receives are posted; the receiver holds those that came
+// early. A longer message waits in the sender for its receive, so that nothing long is ever held by
+// a provider, and none meets a receive that is too short, which some providers do not survive:
+//
+//   providers with RMA                              providers without
+//   receiver  posts a receive -> kAnnounce(place)   sender    -> kRequest(bytes)
+//   sender    writes it there, then -> kDone        receiver  posts a tagged receive -> kGrant(tag)
+//                                                   sender    sends it with that tag
+//
+// A sender of a long message that nothing has been announced for sends kRequest in both cases, so
+// that a receive that is too short is noticed. In a steady state receives are posted before the
+// messages come, so the announcement has crossed already. Writing also leaves out the provider's
+// own rendezvous, which takes a further round trip.
+//
+// When an end is given up with a message under way, its memory must not be touched later: it waits
+// for the provider, up to kPatience, and the receiving end for the sender's word that it has
+// stopped. If neither comes, the endpoint is closed, and with it all of its connections.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/error.h"
+#include "core/mutex.h"
+#include "transport/messaging/ofi/endpoint.h"
+#include "transport/messaging/ofi/side_channel.h"
+#include "transport/messaging/tcp/connection.h"
+#include "transport/transport.h"
+
+namespace ropewalk::transport::ofi {
+
+inline constexpr std::size_t kMaxRequests = 32;
+inline constexpr std::size_t kMaxGroup = 8;
+
+enum class Verify : std::uint8_t { kOff, kConnect, kAll };
+
+/// Message `index` of `tag` as a key.
+constexpr std::uint64_t key_of(std::uint32_t tag, std::uint32_t index) {
+  return std::uint64_t{tag} << 32 | index;
+}
+/// What is wrong with a message that is longer than its receive.
+std::string too_long(std::uint64_t bytes, std::uint32_t tag, std::uint64_t room);
+/// 0 on the wire means that the sender made no checksum.
+std::uint64_t wire_checksum(const void* data, std::size_t bytes);
+
+/// Memory that was registered with an end.
+class FabricRegistration final : public Registration {
+ public:
+  FabricRegistration(std::shared_ptr<Endpoint> endpoint, Region region);
+  ~FabricRegistration() override;
+  FabricRegistration(const FabricRegistration&) = delete;
+  FabricRegistration& operator=(const FabricRegistration&) = delete;
+  Region region;  // with the endpoint's mutex held
+
+ private:
+  std::shared_ptr<Endpoint> endpoint_;
+};
+
+/// Threads: those of the connection, and whoever drives the endpoint: all but the constructor with
+/// its mutex held.
+class Connection : public Member {
+ public:
+  Connection(std::shared_ptr<Endpoint> endpoint, SideChannel side, std::string peer, Verify verify,
+             tcp::Linger& linger);
+  ~Connection() override;
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  [[nodiscard]] std::uint32_t proof() const noexcept final { return proof_; }
+  void on_retired(const std::string& reason) final RW_NO_THREAD_ANALYSIS;
+  void on_wait() final RW_NO_THREAD_ANALYSIS { look_at_side(); }
+
+ protected:
+  using Clock = std::chrono::steady_clock;
+  /// The longest that giving up waits for a peer that is there, and for one that is not.
+  static constexpr auto kPatience = std::chrono::seconds(1);
+  static constexpr auto kLittlePatience = std::chrono::milliseconds(100);
+
+  /// A small message without payload that the provider has not taken yet.
+  struct Control {
+    Header header;
+    Operation* told = nullptr;  // finished when the provider has taken it
+  };
+
+  /// Progress, of the endpoint and of this end.
+  void drive() RW_REQUIRES(fabric_.mutex);
+  void control(Header header, Operation* told = nullptr) RW_REQUIRES(fabric_.mutex);
+  void flush_controls() RW_REQUIRES(fabric_.mutex);
+  /// Drives until `done` or for as long as there is hope. @return whether it was done
+  template <typename Done>
+  bool drive_until(Done done) RW_REQUIRES(fabric_.mutex);
+  /// Breaks the connection; the first reason holds. The peer is told.
+  void fail(Errc code, const std::string& reason) RW_REQUIRES(fabric_.mutex);
+  [[nodiscard]] bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
+  void throw_if_failed() const;
+  /// The Error that every call throws from now on.
+  [[nodiscard]] Error named(Errc code, const std::string& reason) const;
+  [[nodiscard]] bool greeted() const noexcept { return greeted_; }
+  [[nodiscard]] bool peer_gone() const noexcept { return side_.ended(); }
+
+  virtual void on_greeted() = 0;
+  virtual void on_note(const SideChannel::Received& note) = 0;
+  /// What this end has to do in each drive(), such as operations that were refused.
+  virtual void attend() = 0;
+  /// It has just failed.
+  virtual void on_failed() = 0;
+
+  const std::shared_ptr<Endpoint> kept_;
+  Endpoint& fabric_;
+  std::shared_ptr<Endpoint> peer_kept_;  // the peer's, if it is of this process
+  SideChannel side_;
+  const std::string peer_name_;
+  const Verify verify_;
+  std::uint64_t seed_ = 0;  // of the pattern: the sender's
+  fi_addr_t peer_ = FI_ADDR_UNSPEC;
+  std::uint32_t peer_number_ = 0;
+  std::uint32_t peer_proof_ = 0;
+  bool writes_ = false;    // both ends can do RMA writes
+  bool verifies_ = false;  // both ends want it
+  bool closed_ = false;    // the peer was closed, or its process is gone
+  Clock::time_point closed_at_{};
+  std::uint32_t number_ = 0;
+
+ private:
+  void greet();
+  void take_hello(const SideChannel::Received& note) RW_REQUIRES(fabric_.mutex);
+  void look_at_side() RW_REQUIRES(fabric_.mutex);
+
+  tcp::Linger& linger_;
+  std::uint32_t proof_ = 0;
+  bool greeted_ = false;
+  std::atomic<bool> failed_ = false;
+  std::optional<Error> error_;
+  std::deque<Control> controls_;
+  unsigned drives_ = 0;
+  Clock::time_point looked_{};
+};
+
+template <typename Done>
+bool Connection::drive_until(Done done) {
+  const Clock::time_point since = Clock::now();
+  while (!done()) {
+    if (fabric_.retired()) return false;
+    fabric_.progress_all();
+    if (Clock::now() - since > (peer_gone() ? Clock::duration(kLittlePatience) : kPatience)) {
+      return done();
+    }
+  }
+  return true;
+}
+
+/// The pattern that is sent when a connection is made.
+void fill_pattern(std::span<std::byte> memory, std::uint64_t seed);
+/// One message for each way that a message can take.
+inline constexpr std::array<std::size_t, 3> kPatternBytes = {8, kEagerBytes, 65'543};
+inline constexpr std::uint32_t kPatternTag = 0xffffffff;
+
+}  // namespace ropewalk::transport::ofi

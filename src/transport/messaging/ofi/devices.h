@@ -1,0 +1,52 @@
+// The devices of libfabric that this transport can use: one for each NIC.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "transport/messaging/ofi/library.h"
+#include "transport/messaging/tcp/interfaces.h"
+
+namespace ropewalk::transport::ofi {
+
+/// How a message that is too long to be sent unasked gets to its receiver.
+enum class LargePath {
+  kWriteInOrder,    ///< RMA write; a small message sent behind it stays behind it
+  kWriteConfirmed,  ///< RMA write; the small message is sent when the data has been delivered
+  kTagged,          ///< a tagged message, to a receive that is posted when it is asked for
+};
+std::string_view name(LargePath path) noexcept;
+
+struct Device {
+  std::shared_ptr<const fi_info> info;
+  std::string name;      ///< "mlx5_0", "eth0", "shm"
+  std::string provider;  ///< as libfabric names it: "verbs;ofi_rxm"
+  std::string pci_path;
+  std::uint64_t guid = 0;
+  std::string fabric;
+  double speed_mbps = 0;
+  double latency_us = 0;
+  bool rdma = false;       ///< a NIC moves the data, not this host's sockets or memory
+  tcp::Interface meeting;  ///< where its side channels listen
+  LargePath large = LargePath::kTagged;
+};
+
+struct Selection {
+  std::string_view provider;    ///< OFI_PROVIDER; empty: the best
+  std::string_view interfaces;  ///< SOCKET_IFNAME
+  std::string_view large;       ///< OFI_LARGE: auto, write or tagged
+};
+
+/// All devices of the provider that is selected. The best is the first that libfabric lists, which
+/// has the fastest first, save that a provider with a NIC of its own goes before those without.
+/// Nothing of what libfabric itself reads (FI_PROVIDER and others) is overridden.
+struct Listing {
+  std::vector<Device> devices;
+  std::string why_none;
+};
+Listing find_devices(const Library& library, const Selection& selection);
+
+}  // namespace ropewalk::transport::ofi

@@ -1,0 +1,199 @@
+// A fabric endpoint with its domain and completion queue, which connections share.
+//
+// Endpoints are not connected: each can send to any whose address it was given. What a small
+// message is for is in its header (wire.h); an endpoint gives it to the connection of that number.
+// Small messages come into buffers of the endpoint's that are always posted, so that none waits in
+// the provider for a receive, and none can be too long.
+//
+// Threads: all but the constructor and the destructor with `mutex` held. So the provider is asked
+// for FI_THREAD_DOMAIN, which lets it leave out its own locks. Progress is made by every call of a
+// connection that waits, whichever model the provider has.
+#pragma once
+
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/mutex.h"
+#include "transport/messaging/ofi/devices.h"
+#include "transport/messaging/ofi/wire.h"
+
+namespace ropewalk::transport::ofi {
+
+/// One operation of the provider's. It lives until `finished` was called, or the endpoint ended.
+struct Operation {
+  fi_context2 context{};  // first: the provider gives back its address
+  void* owner = nullptr;
+  /// `error` is empty, or says what went wrong.
+  void (*finished)(Operation& operation, const std::string& error) = nullptr;
+  bool under_way = false;
+};
+
+/// Closes an object of libfabric's.
+template <typename T>
+struct CloseFid {
+  void operator()(T* object) const noexcept {
+    if (object != nullptr) fi_close(&object->fid);
+  }
+};
+template <typename T>
+using Fid = std::unique_ptr<T, CloseFid<T>>;
+
+/// Memory made known to the provider.
+struct Region {
+  Fid<fid_mr> mr;
+  std::uint64_t base = 0;
+  [[nodiscard]] void* descriptor() const noexcept {
+    return mr == nullptr ? nullptr : fi_mr_desc(mr.get());
+  }
+};
+
+/// What an endpoint calls: a connection's end.
+class Member {
+ public:
+  virtual ~Member() = default;
+  [[nodiscard]] virtual std::uint32_t proof() const noexcept = 0;
+  virtual void on_message(const Header& header, const std::byte* payload) = 0;
+  /// The endpoint was closed for `reason`: no operation is under way any more, none can start.
+  virtual void on_retired(const std::string& reason) = 0;
+  /// Another end waits for its peer, which may be this one.
+  virtual void on_wait() = 0;
+};
+
+class Endpoint {
+ public:
+  /// @throws Error kSystem naming the call of libfabric's
+  Endpoint(std::shared_ptr<const Library> library, const Device& device);
+  ~Endpoint();
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  Mutex mutex;
+
+  /// Random; the same nowhere else.
+  [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
+  /// The endpoint of that id, if this process has it. Providers use the memory of an endpoint of
+  /// the same process directly, also after it was closed: whoever sends to one keeps it.
+  static std::shared_ptr<Endpoint> of_this_process(std::uint64_t id);
+  /// Makes one that of_this_process() finds.
+  static std::shared_ptr<Endpoint> make(std::shared_ptr<const Library> library,
+                                        const Device& device);
+
+  [[nodiscard]] const Device& device() const noexcept { return device_; }
+  [[nodiscard]] std::span<const std::byte> address() const noexcept { return address_; }
+  /// @throws Error kSystem when the provider cannot use it
+  fi_addr_t peer(std::span<const std::byte> address) RW_REQUIRES(mutex);
+
+  /// @return its number, which is never given twice
+  std::uint32_t add(Member& member) RW_REQUIRES(mutex);
+  void remove(std::uint32_t number) RW_REQUIRES(mutex);
+
+  enum class Sent {
+    kThrough,   ///< the source is free, and the provider needs no further call
+    kUnderWay,  ///< the operation will be finished
+    kNotNow,
+  };
+  /// Sends header and payload, which are copied. `operation` may be null: then nobody is told.
+  /// @throws Error kPeerLost in the provider's words
+  Sent send(fi_addr_t to, const Header& header, std::span<const iovec> payload,
+            Operation* operation) RW_REQUIRES(mutex);
+
+  /// Of a send that was copied: nobody waits for its end any more.
+  void forget(const Operation& operation) RW_REQUIRES(mutex);
+
+  struct Remote {
+    fi_addr_t peer;
+    std::uint64_t address;
+    std::uint64_t key;
+  };
+  /// Starts to write. @return false: not now
+  bool write(const Remote& to, std::span<const iovec> from, std::span<void*> descriptors,
+             bool confirmed, Operation& operation) RW_REQUIRES(mutex);
+  /// Tagged messages of a number that this endpoint gave (next_tag).
+  bool send_tagged(fi_addr_t to, std::uint64_t tag, std::span<const iovec> from,
+                   std::span<void*> descriptors, Operation& operation) RW_REQUIRES(mutex);
+  bool receive_tagged(std::uint64_t tag, void* data, std::size_t bytes, void* descriptor,
+                      Operation& operation) RW_REQUIRES(mutex);
+  [[nodiscard]] std::uint64_t next_tag() RW_REQUIRES(mutex);
+  /// Asks the provider to end a receive; it is finished with an error, or as if not asked.
+  void cancel(Operation& operation) RW_REQUIRES(mutex);
+
+  /// @throws Error kSystem with the provider's words and the limit of locked memory
+  Region register_memory(void* data, std::size_t bytes, std::uint64_t access) RW_REQUIRES(mutex);
+  /// Memory that the provider reads and writes here must be registered.
+  [[nodiscard]] bool needs_local() const noexcept { return mr_local_; }
+  /// What a peer has to know to write to `data` in a region.
+  [[nodiscard]] std::uint64_t remote_address(const Region& region, const void* data) const noexcept;
+  [[nodiscard]] std::size_t max_bytes() const noexcept { return max_bytes_; }
+
+  /// Takes what has come and what has been finished. @return whether there was any
+  bool progress() RW_REQUIRES(mutex);
+
+  /// As progress(), and has all connections look at their side channels.
+  void progress_all() RW_REQUIRES(mutex);
+
+  /// Closes it for good: the one way to end what a provider does not let go of.
+  void retire(const std::string& reason) RW_REQUIRES(mutex);
+  [[nodiscard]] bool retired() const RW_REQUIRES(mutex) { return endpoint_ == nullptr; }
+
+ private:
+  struct Buffer;
+  struct Block;
+  void open();
+  void close_all() noexcept;
+  Fid<fid_mr> make_region(void* data, std::size_t bytes, std::uint64_t access);
+  void make_block(std::size_t count, bool receiving) RW_REQUIRES(mutex);
+  void post(Buffer& buffer) RW_REQUIRES(mutex);
+  void deliver(Buffer& buffer, std::size_t bytes) RW_REQUIRES(mutex);
+  void finish(void* context, std::size_t bytes, const std::string& error) RW_REQUIRES(mutex);
+  void take_error() RW_REQUIRES(mutex);
+  // Called by finish(), so with the mutex held.
+  static void buffer_received(Operation& operation, const std::string& error) RW_NO_THREAD_ANALYSIS;
+  static void buffer_sent(Operation& operation, const std::string& error) RW_NO_THREAD_ANALYSIS;
+  /// @return false for "not now"; throws for anything else
+  bool accepted(ssize_t result, const char* call);
+
+  std::shared_ptr<const Library> library_;
+  const Device device_;
+  std::uint64_t id_ = 0;
+  bool mr_local_ = false;
+  bool virtual_addresses_ = false;
+  bool chosen_keys_ = false;  // by us
+  bool bound_regions_ = false;
+  std::size_t max_bytes_ = 0;
+  std::size_t inject_bytes_ = 0;
+  std::uint64_t key_limit_ = 0;
+  std::uint64_t next_key_ = 1;
+  std::uint32_t next_tag_ = 1;
+  std::uint32_t next_number_ = 1;
+  std::size_t received_bytes_ = 0;  // of the receive that is being finished
+
+  // Closed in the order of close_all().
+  Fid<fid_fabric> fabric_;
+  Fid<fid_domain> domain_;
+  Fid<fid_cq> queue_;
+  Fid<fid_av> addresses_;
+  Fid<fid_ep> endpoint_;
+  std::vector<std::byte> address_;
+  std::map<std::vector<std::byte>, fi_addr_t> peers_ RW_GUARDED_BY(mutex);
+  std::map<std::uint32_t, Member*> members_ RW_GUARDED_BY(mutex);
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::size_t send_buffers_ = 0;
+  std::vector<Buffer*> free_ RW_GUARDED_BY(mutex);      // for sends
+  std::vector<Buffer*> unposted_ RW_GUARDED_BY(mutex);  // for receives, that were refused
+  std::vector<std::byte> scratch_ RW_GUARDED_BY(mutex);
+};
+
+}  // namespace ropewalk::transport::ofi

@@ -1,0 +1,42 @@
+// Any fabric that libfabric reaches: InfiniBand and RoCE (verbs), EFA, Slingshot (cxi), Omni-Path
+// (psm3, opx), and in software sockets (tcp) and shared memory (shm).
+//
+// One device for each NIC of one provider (devices.h). Messages: connection.h. All connections of a
+// device share an endpoint, or with OFI_ENDPOINTS=separate each has one of its own. Memory: host.
+//
+// Safety: as the provider `tcp`, by whose handshake the side channel is made (side_channel.h).
+// Small messages carry a number that their connection drew; memory is open to the fabric only while
+// it is registered. The network itself is trusted.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/settings.h"
+#include "transport/transport.h"
+
+namespace ropewalk::transport::ofi {
+
+/// A transport without devices where there is no usable libfabric or no provider; why is logged.
+/// @throws Error kInvalidArgument when SOCKET_IFNAME leaves no interface
+std::unique_ptr<Transport> make_transport(const Config& config);
+
+/// What was found when the transport was made.
+struct Summary {
+  std::string library;   ///< "libfabric 1.17"; empty when it cannot be used
+  std::string provider;  ///< as libfabric names it; empty without devices
+  std::string large;     ///< how messages above 8 KiB go
+  std::string why_none;  ///< why there is no device
+  bool rdma = false;     ///< data goes through NICs of its own
+};
+[[nodiscard]] const Summary& summary(const Transport& ofi);
+
+/// For `auto`. Whether libfabric is worth loading: OFI_PROVIDER names a provider, or the system
+/// knows adapters of a kind that libfabric drives. Loading takes up to half a second.
+[[nodiscard]] bool worth_a_look(const Config& config);
+
+/// For `auto`. Whether data goes through a NIC of its own and not over this host's sockets or
+/// memory, or OFI_PROVIDER asks for it.
+[[nodiscard]] bool better_than_tcp(const Transport& ofi, const Config& config);
+
+}  // namespace ropewalk::transport::ofi

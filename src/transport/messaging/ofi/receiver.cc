@@ -1,0 +1,409 @@
+#include "transport/messaging/ofi/receiver.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "transport/simple_requests.h"
+
+namespace ropewalk::transport::ofi {
+namespace {
+
+constexpr std::uint64_t kCreditBatch = kEagerCredits / 4;
+// After so many small messages into long receives, long ones are no longer announced unasked: an
+// announcement costs as much as a small message.
+constexpr unsigned kSmallInRow = 4;
+// What a sender had sent when it was closed is on its way for at most so long.
+constexpr auto kLastMessages = std::chrono::seconds(5);
+// The same of one whose process has died.
+constexpr auto kLastWords = std::chrono::milliseconds(50);
+// After the sender's word that it has stopped, what is on its way already still comes.
+constexpr auto kQuiet = std::chrono::milliseconds(2);
+
+}  // namespace
+
+Receiver::Receiver(std::shared_ptr<Endpoint> endpoint, SideChannel side, std::string peer,
+                   Verify verify, tcp::Linger& linger)
+    : Connection(std::move(endpoint), std::move(side), std::move(peer), verify, linger) {
+  next_[kPatternTag] = kPatternBytes.size();
+}
+
+Receiver::~Receiver() {
+  if (trials_) {
+    for (Posted& posted : trials_->posted) {
+      if (posted.receiver != nullptr && !posted.finished) withdraw(posted);
+    }
+  }
+  const Lock lock(fabric_.mutex);
+  trials_.reset();
+  if (!failed() && greeted()) flush_controls();
+  side_.send(Note::kEnd, "");
+}
+
+bool Receiver::ready() {
+  progress();
+  throw_if_failed();
+  const Lock lock(fabric_.mutex);
+  if (!ready_ && closed_) {
+    fail(Errc::kPeerLost, "the peer was closed before the connection was verified");
+    Connection::throw_if_failed();
+  }
+  return ready_;
+}
+
+std::unique_ptr<Registration> Receiver::register_memory(void* data, std::size_t bytes,
+                                                        MemoryKind kind) {
+  std::unique_ptr<Registration> host = HostRegistration::make(data, bytes, kind);
+  if (fabric_.device().large == LargePath::kTagged && !fabric_.needs_local()) return host;
+  const Lock lock(fabric_.mutex);
+  return std::make_unique<FabricRegistration>(
+      kept_, fabric_.register_memory(data, bytes, FI_RECV | FI_REMOTE_WRITE));
+}
+
+std::unique_ptr<Request> Receiver::receive(std::span<const ReceiveBuffer> buffers) {
+  check_buffers(buffers, kMaxGroup, kMaxMessageBytes);
+  {
+    const Lock lock(fabric_.mutex);
+    Connection::throw_if_failed();
+    if (closed_ || active_ >= kMaxRequests) drive();
+    Connection::throw_if_failed();
+    if (active_ >= kMaxRequests) return nullptr;
+    if (closed_ && !held(buffers)) {
+      if (!exhausted()) return nullptr;
+      throw named(Errc::kPeerLost, "the sender was closed");
+    }
+  }
+  return std::make_unique<ReceiveRequest<Receiver>>(*this, buffers);
+}
+
+std::unique_ptr<Request> Receiver::flush(std::span<const ReceiveBuffer> buffers) {
+  return std::make_unique<FinishedRequest>(std::vector<std::size_t>(buffers.size(), 0));
+}
+
+void Receiver::post(Posted& posted) {
+  const Lock lock(fabric_.mutex);
+  try {
+    posted.index = next_[posted.buffer.tag]++;
+    post_locked(posted);
+  } catch (const Error& error) {
+    fail(error.code(), error.what());
+  }
+}
+
+void Receiver::post_locked(Posted& posted) {
+  posted.receiver = this;
+  const std::uint64_t key = key_of(posted.buffer.tag, posted.index);
+  if (const auto early = early_.find(key); early != early_.end()) {
+    const Early message = std::move(early->second);
+    early_.erase(early);
+    return take_eager(posted, message.data.data(), message.data.size(), message.checksum);
+  }
+  posted_.push_back(&posted);
+  if (fabric_.device().large == LargePath::kTagged || (greeted() && !writes_)) {
+    // Announced by nothing: the sender asks.
+  } else if (posted.buffer.bytes > kEagerBytes && small_in_row_ < kSmallInRow) {
+    announce(posted);
+  }
+  if (const auto request = requests_.find(key); request != requests_.end()) {
+    const std::uint64_t bytes = request->second;
+    requests_.erase(request);
+    match_request(posted, bytes);
+  }
+}
+
+void Receiver::announce(Posted& posted) {
+  const Region* region = &posted.region;
+  if (auto* known = dynamic_cast<FabricRegistration*>(posted.buffer.registration);
+      known != nullptr) {
+    if (known->region.mr == nullptr) {
+      return fail(Errc::kAborted, "its memory's registration ended when a receive was given up");
+    }
+    region = &known->region;
+  } else if (posted.region.mr == nullptr) {
+    posted.region =
+        fabric_.register_memory(posted.buffer.data, posted.buffer.bytes, FI_RECV | FI_REMOTE_WRITE);
+  }
+  if (!greeted()) return;  // on_greeted() does it
+  posted.announced = true;
+  Header header;
+  header.type = Type::kAnnounce;
+  header.tag = posted.buffer.tag;
+  header.index = posted.index;
+  header.credits = static_cast<std::uint32_t>(std::exchange(owed_credits_, 0));
+  header.bytes = posted.buffer.bytes;
+  header.value = fabric_.remote_address(*region, posted.buffer.data);
+  header.key = fi_mr_key(region->mr.get());
+  control(header);
+}
+
+void Receiver::match_request(Posted& posted, std::uint64_t bytes) {
+  if (bytes > posted.buffer.bytes) {
+    return fail(Errc::kInvalidUsage, too_long(bytes, posted.buffer.tag, posted.buffer.bytes));
+  }
+  if (writes_) {
+    // Long messages have begun again, if its announcement is not on its way already.
+    small_in_row_ = 0;
+    for (Posted* const each : posted_) {
+      if (!each->announced && each->buffer.bytes > kEagerBytes) announce(*each);
+    }
+    return;
+  }
+  if (fabric_.needs_local()) {
+    if (auto* known = dynamic_cast<FabricRegistration*>(posted.buffer.registration);
+        known != nullptr) {
+      posted.descriptor = known->region.descriptor();
+    } else {
+      posted.region = fabric_.register_memory(posted.buffer.data, posted.buffer.bytes, FI_RECV);
+      posted.descriptor = posted.region.descriptor();
+    }
+  }
+  posted.bytes = bytes;
+  posted.operation.owner = &posted;
+  posted.operation.finished = [](Operation& operation, const std::string& error) {
+    auto& ended = *static_cast<Posted*>(operation.owner);
+    ended.receiver->tagged_ended(ended, error);
+  };
+  if (!grant(posted)) to_grant_.push_back(&posted);
+}
+
+bool Receiver::grant(Posted& posted) {
+  const std::uint64_t tag = fabric_.next_tag();
+  if (!fabric_.receive_tagged(tag, posted.buffer.data, posted.bytes, posted.descriptor,
+                              posted.operation)) {
+    return false;
+  }
+  Header header;
+  header.type = Type::kGrant;
+  header.tag = posted.buffer.tag;
+  header.index = posted.index;
+  header.credits = static_cast<std::uint32_t>(std::exchange(owed_credits_, 0));
+  header.bytes = posted.bytes;
+  header.value = tag;
+  control(header);
+  return true;
+}
+
+void Receiver::tagged_ended(Posted& posted, const std::string& error) {
+  if (!error.empty()) {
+    return fail(Errc::kPeerLost, fmt::format("a message of {} bytes (tag {}): {}", posted.bytes,
+                                             posted.buffer.tag, error));
+  }
+  ++arrived_;
+  finish(posted, posted.bytes, 0);
+}
+
+void Receiver::take_eager(Posted& posted, const std::byte* data, std::uint64_t bytes,
+                          std::uint64_t checksum) {
+  if (bytes > posted.buffer.bytes) {
+    return fail(Errc::kInvalidUsage, too_long(bytes, posted.buffer.tag, posted.buffer.bytes));
+  }
+  if (posted.buffer.bytes > kEagerBytes && small_in_row_ < kSmallInRow) ++small_in_row_;
+  if (bytes > 0) std::memcpy(posted.buffer.data, data, bytes);
+  finish(posted, bytes, checksum);
+  return_credits(bytes);
+}
+
+void Receiver::finish(Posted& posted, std::uint64_t bytes, std::uint64_t checksum) {
+  if (checksum != 0 && wire_checksum(posted.buffer.data, bytes) != checksum) {
+    return fail(Errc::kPeerLost,
+                fmt::format("a message of {} bytes arrived with a wrong checksum", bytes));
+  }
+  posted.bytes = bytes;
+  posted.region.mr.reset();
+  std::erase(posted_, &posted);
+  posted.finished.store(true, std::memory_order_release);
+}
+
+void Receiver::return_credits(std::uint64_t bytes) {
+  owed_credits_ += credits_of(bytes);
+  if (owed_credits_ < kCreditBatch) return;
+  Header header;
+  header.type = Type::kCredit;
+  header.credits = static_cast<std::uint32_t>(std::exchange(owed_credits_, 0));
+  control(header);
+}
+
+Receiver::Posted* Receiver::find(std::uint32_t tag, std::uint32_t index) {
+  const auto found = std::find_if(posted_.begin(), posted_.end(), [&](const Posted* each) {
+    return each->index == index && each->buffer.tag == tag;
+  });
+  return found == posted_.end() ? nullptr : *found;
+}
+
+void Receiver::on_message(const Header& header, const std::byte* payload) {
+  if (failed()) return;
+  last_arrival_ = closed_ ? Clock::now() : Clock::time_point{};
+  const std::uint64_t key = key_of(header.tag, header.index);
+  Posted* const posted = find(header.tag, header.index);
+  switch (header.type) {
+    case Type::kEager:
+      ++arrived_;
+      if (posted != nullptr) return take_eager(*posted, payload, header.bytes, header.value);
+      if (early_.size() > kEagerCredits) break;
+      early_.emplace(key, Early{{payload, payload + header.bytes}, header.value});
+      return;
+    case Type::kRequest:
+      if (posted != nullptr) return match_request(*posted, header.bytes);
+      if (requests_.size() > kMaxRequests) break;
+      requests_.emplace(key, header.bytes);
+      return;
+    case Type::kDone:
+      if (posted == nullptr || !posted->announced || header.bytes > posted->buffer.bytes) break;
+      ++arrived_;
+      return finish(*posted, header.bytes, header.value);
+    case Type::kAnnounce:
+    case Type::kGrant:
+    case Type::kCredit: break;
+  }
+  fail(Errc::kPeerLost,
+       fmt::format("an unexpected message of type {} came (tag {}, {} bytes)",
+                   static_cast<std::uint32_t>(header.type), header.tag, header.bytes));
+}
+
+void Receiver::on_greeted() {
+  try {
+    if (writes_) {
+      for (Posted* const posted : posted_) {
+        if (posted->buffer.bytes > kEagerBytes) announce(*posted);
+      }
+    }
+    if (!verifies_) {
+      ready_ = true;
+      return;
+    }
+    trials_ = std::make_unique<Trials>();
+    trials_->memory.resize(
+        std::accumulate(kPatternBytes.begin(), kPatternBytes.end(), std::size_t{0}));
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < kPatternBytes.size(); at += kPatternBytes[i++]) {
+      trials_->posted[i].buffer = {trials_->memory.data() + at, kPatternBytes[i], kPatternTag,
+                                   nullptr};
+      trials_->posted[i].index = static_cast<std::uint32_t>(i);
+      post_locked(trials_->posted[i]);
+    }
+  } catch (const Error& error) {
+    fail(error.code(), error.what());
+  }
+}
+
+void Receiver::judge_trials() {
+  for (const Posted& posted : trials_->posted) {
+    if (!posted.finished) return;
+  }
+  std::vector<std::byte> expected(trials_->memory.size());
+  fill_pattern(expected, seed_);
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < kPatternBytes.size(); at += kPatternBytes[i++]) {
+    const Posted& posted = trials_->posted[i];
+    if (posted.bytes == kPatternBytes[i] &&
+        std::memcmp(expected.data() + at, trials_->memory.data() + at, kPatternBytes[i]) == 0) {
+      continue;
+    }
+    return fail(
+        Errc::kPeerLost,
+        fmt::format(
+            "verification: a pattern of {} bytes came wrong (by {})", kPatternBytes[i],
+            kPatternBytes[i] > kEagerBytes ? name(fabric_.device().large) : "a small message"));
+  }
+  trials_.reset();
+  ready_ = true;
+  side_.send(Note::kVerified, "");
+}
+
+void Receiver::attend() {
+  while (!to_grant_.empty() && grant(*to_grant_.front())) to_grant_.erase(to_grant_.begin());
+  if (trials_) judge_trials();
+  flush_controls();
+}
+
+void Receiver::on_note(const SideChannel::Received& note) {
+  if (note.note == Note::kStopped) stopped_ = true;
+  if (note.note != Note::kEnd || closed_) return;
+  closed_ = true;
+  closed_at_ = Clock::now();
+  stopped_ = true;
+  if (note.payload.size() == sizeof(std::uint64_t)) {
+    std::uint64_t total = 0;
+    std::memcpy(&total, note.payload.data(), sizeof total);
+    total_ = total;
+  }
+}
+
+void Receiver::progress() {
+  const Lock lock(fabric_.mutex);
+  drive();
+}
+
+void Receiver::throw_if_failed() {
+  Connection::throw_if_failed();
+  const Lock lock(fabric_.mutex);
+  if (!closed_ || !exhausted()) return;
+  throw named(Errc::kPeerLost, total_ ? "the sender was closed" : side_.reason());
+}
+
+bool Receiver::exhausted() {
+  if (!closed_) return false;
+  if (total_ && arrived_ >= *total_) return true;
+  const Clock::time_point last = std::max(last_arrival_, closed_at_);
+  return Clock::now() - last > (total_ ? Clock::duration(kLastMessages) : kLastWords);
+}
+
+std::uint32_t Receiver::next_of(const Index& counters, std::uint32_t tag) const {
+  const auto known = counters.find(tag);
+  return known == counters.end() ? 0 : known->second;
+}
+
+bool Receiver::held(std::span<const ReceiveBuffer> buffers) const {
+  Index ahead;
+  return std::all_of(buffers.begin(), buffers.end(), [&](const ReceiveBuffer& buffer) {
+    const std::uint32_t index = next_of(next_, buffer.tag) + ahead[buffer.tag]++;
+    return early_.contains(key_of(buffer.tag, index));
+  });
+}
+
+void Receiver::withdraw(Posted& posted) {
+  const Lock lock(fabric_.mutex);
+  // A sender that was closed in order writes nothing more.
+  const bool over = closed_ && exhausted();
+  if (!over) fail(Errc::kAborted, "a receive was given up before it was finished");
+  std::erase(posted_, &posted);
+  std::erase(to_grant_, &posted);
+  const auto give_up = [&](const char* what) RW_NO_THREAD_ANALYSIS {
+    fabric_.retire(
+        fmt::format("{}, and a receive of {} bytes was given up", what, posted.buffer.bytes));
+  };
+  if (posted.operation.under_way) {
+    fabric_.cancel(posted.operation);
+    if (!drive_until([&] { return !posted.operation.under_way; })) {
+      give_up("the provider does not let go of a tagged receive");
+    }
+  }
+  if (!posted.announced || fabric_.retired()) return;
+  // First no write can begin any more, then those that have begun end.
+  posted.region.mr.reset();
+  if (auto* known = dynamic_cast<FabricRegistration*>(posted.buffer.registration);
+      known != nullptr && !over) {
+    known->region.mr.reset();
+  }
+  const bool was_stopped = stopped_;
+  if (!drive_until([this] { return stopped_ || peer_gone(); }) && !peer_gone()) {
+    return give_up("the sender does not say that it has stopped writing");
+  }
+  if (was_stopped) return;
+  stopped_ = true;
+  for (Clock::time_point moved = Clock::now(); Clock::now() - moved < kQuiet;) {
+    if (fabric_.progress()) moved = Clock::now();
+  }
+}
+
+std::string Receiver::describe() const {
+  const Lock lock(fabric_.mutex);
+  if (!greeted()) return "the peer's hello";
+  if (trials_) return "the patterns that verify the connection";
+  if (posted_.empty()) return {};
+  return fmt::format("a message of tag {}, the first of {} receives", posted_.front()->buffer.tag,
+                     posted_.size());
+}
+
+}  // namespace ropewalk::transport::ofi

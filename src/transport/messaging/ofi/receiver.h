@@ -1,0 +1,103 @@
+// The receiving end of a connection over a fabric; how messages travel is in connection.h.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/messaging/ofi/connection.h"
+#include "transport/receive_request.h"
+
+namespace ropewalk::transport::ofi {
+
+class Receiver final : public ReceiveConnection, private Connection {
+ public:
+  Receiver(std::shared_ptr<Endpoint> endpoint, SideChannel side, std::string peer, Verify verify,
+           tcp::Linger& linger);
+  ~Receiver() override;
+  Receiver(const Receiver&) = delete;
+  Receiver& operator=(const Receiver&) = delete;
+  [[nodiscard]] bool ready() override;
+  std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
+                                                MemoryKind kind) override;
+  std::unique_ptr<Request> receive(std::span<const ReceiveBuffer> buffers) override;
+  std::unique_ptr<Request> flush(std::span<const ReceiveBuffer> buffers) override;
+  [[nodiscard]] std::string describe() const override;
+
+ private:
+  friend class ReceiveRequest<Receiver>;
+  struct Posted {
+    ReceiveBuffer buffer;
+    std::uint32_t index = 0;
+    std::size_t bytes = 0;  // of the message, once known
+    std::atomic<bool> finished = false;
+    bool announced = false;  // the peer may write to it
+    bool wanted = false;     // granted, or to be granted as soon as the provider takes the receive
+    Region region;           // for this message alone
+    void* descriptor = nullptr;
+    Operation operation;  // of a tagged receive
+    Receiver* receiver = nullptr;
+  };
+  struct Trials {
+    std::vector<std::byte> memory;
+    std::array<Posted, kPatternBytes.size()> posted;
+  };
+  using Index = std::unordered_map<std::uint32_t, std::uint32_t>;
+
+  void post(Posted& posted);
+  void withdraw(Posted& posted);
+  void progress();
+  void throw_if_failed();
+
+  void post_locked(Posted& posted) RW_REQUIRES(fabric_.mutex);
+  void announce(Posted& posted) RW_REQUIRES(fabric_.mutex);
+  void match_request(Posted& posted, std::uint64_t bytes) RW_REQUIRES(fabric_.mutex);
+  bool grant(Posted& posted) RW_REQUIRES(fabric_.mutex);
+  void tagged_ended(Posted& posted, const std::string& error) RW_NO_THREAD_ANALYSIS;
+  void take_eager(Posted& posted, const std::byte* data, std::uint64_t bytes,
+                  std::uint64_t checksum) RW_REQUIRES(fabric_.mutex);
+  void finish(Posted& posted, std::uint64_t bytes, std::uint64_t checksum)
+      RW_REQUIRES(fabric_.mutex);
+  void return_credits(std::uint64_t bytes) RW_REQUIRES(fabric_.mutex);
+  void judge_trials() RW_REQUIRES(fabric_.mutex);
+  /// The next receives of these tags have their messages here.
+  [[nodiscard]] bool held(std::span<const ReceiveBuffer> buffers) const;
+  /// The sender has ended, and nothing of its is to come any more.
+  [[nodiscard]] bool exhausted();
+  Posted* find(std::uint32_t tag, std::uint32_t index);
+  [[nodiscard]] std::uint32_t next_of(const Index& counters, std::uint32_t tag) const;
+
+  void on_message(const Header& header, const std::byte* payload) override RW_NO_THREAD_ANALYSIS;
+  void on_greeted() override RW_NO_THREAD_ANALYSIS;
+  void on_note(const SideChannel::Received& note) override;
+  void attend() override RW_NO_THREAD_ANALYSIS;
+  void on_failed() override {}
+
+  struct Early {  // an eager message that came before its receive
+    std::vector<std::byte> data;
+    std::uint64_t checksum;
+  };
+  bool ready_ = false;
+  bool stopped_ = false;                // the sender writes no more
+  std::optional<std::uint64_t> total_;  // messages that the sender has sent until its end
+  std::uint64_t arrived_ = 0;
+  Clock::time_point last_arrival_{};
+  std::uint64_t owed_credits_ = 0;
+  unsigned small_in_row_ = 0;  // messages that did not need the announcement of their receive
+  std::size_t active_ = 0;
+  Index next_;                     // of each tag's next receive
+  std::vector<Posted*> posted_;    // not finished, in order
+  std::vector<Posted*> to_grant_;  // whose tagged receive was refused
+  std::unordered_map<std::uint64_t, Early> early_;
+  std::unordered_map<std::uint64_t, std::uint64_t> requests_;  // bytes, before their receives
+  std::unique_ptr<Trials> trials_;
+};
+
+}  // namespace ropewalk::transport::ofi

@@ -1,0 +1,438 @@
+#include "transport/messaging/ofi/sender.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "transport/simple_requests.h"
+
+namespace ropewalk::transport::ofi {
+namespace {
+
+// The receiver was closed while what it had asked for was being sent: it may have come all the
+// same.
+constexpr auto kLastWords = std::chrono::seconds(1);
+
+}  // namespace
+
+class SendRequest final : public Request {
+ public:
+  SendRequest(Sender& sender, std::span<const std::byte> head, const void* data,
+              std::size_t data_bytes, std::uint32_t message_tag)
+      : head_bytes(head.size()),
+        body(static_cast<const std::byte*>(data)),
+        bytes(head.size() + data_bytes),
+        tag(message_tag),
+        sender_(sender),
+        sizes_{bytes} {
+    std::copy(head.begin(), head.end(), head_.begin());
+    operation.owner = this;
+    operation.finished = [](Operation& ended, const std::string& error) {
+      auto& request = *static_cast<SendRequest*>(ended.owner);
+      request.sender_.piece_ended(request, error);
+    };
+    told.owner = this;
+    told.finished = [](Operation& taken, const std::string&) {
+      auto& request = *static_cast<SendRequest*>(taken.owner);
+      request.done_told = true;
+      request.sender_.judge(request);
+    };
+    ++sender_.active_;
+  }
+  ~SendRequest() override RW_NO_THREAD_ANALYSIS {
+    if (finished.load(std::memory_order_acquire) && region.mr == nullptr) {
+      --sender_.active_;
+      return;
+    }
+    const Lock lock(sender_.fabric_.mutex);
+    --sender_.active_;
+    if (!finished) sender_.abandon(*this);
+    region.mr.reset();
+  }
+  SendRequest(const SendRequest&) = delete;
+  SendRequest& operator=(const SendRequest&) = delete;
+
+  std::optional<std::size_t> test() override {
+    if (!finished.load(std::memory_order_acquire)) {
+      const Lock lock(sender_.fabric_.mutex);
+      sender_.drive();
+      if (!finished) {
+        sender_.check_hope(*this);
+        return std::nullopt;
+      }
+    }
+    return bytes;
+  }
+  [[nodiscard]] std::span<const std::size_t> sizes() const override { return sizes_; }
+
+  // The bytes from `from` on, as many as `most`, and where each piece of them is registered.
+  struct Pieces {
+    std::array<iovec, 2> at{};
+    std::array<void*, 2> descriptors{};
+    std::size_t count = 0;
+    std::size_t bytes = 0;
+  };
+  [[nodiscard]] Pieces pieces(std::size_t from, std::size_t most) const {
+    Pieces all;
+    const auto add = [&](const std::byte* start, std::size_t length, void* registered) {
+      length = std::min(length, most - all.bytes);
+      if (length == 0) return;
+      all.at[all.count] = {const_cast<std::byte*>(start), length};
+      all.descriptors[all.count++] = registered;
+      all.bytes += length;
+    };
+    if (from < head_bytes) add(head_.data() + from, head_bytes - from, nullptr);
+    const std::size_t at = from < head_bytes ? 0 : from - head_bytes;
+    add(body + at, bytes - head_bytes - at, descriptor);
+    return all;
+  }
+
+  std::size_t head_bytes;
+  const std::byte* body;
+  std::size_t bytes;
+  std::uint32_t tag;
+  std::uint32_t index = 0;
+  Operation operation;  // of a piece
+  Operation told;       // the kDone behind the last
+  std::size_t posted = 0;
+  bool done_told = false;
+  void* descriptor = nullptr;
+  Region region;  // for this message alone
+  Sender::Place place{};
+  std::atomic<bool> finished = false;
+
+ private:
+  Sender& sender_;
+  std::array<std::byte, kMaxHeadBytes> head_{};
+  std::array<std::size_t, 1> sizes_;
+};
+
+Sender::Sender(std::shared_ptr<Endpoint> endpoint, SideChannel side, std::string peer,
+               Verify verify, tcp::Linger& linger)
+    : Connection(std::move(endpoint), std::move(side), std::move(peer), verify, linger) {}
+
+Sender::~Sender() {
+  trials_.clear();
+  const Lock lock(fabric_.mutex);
+  if (!failed() && greeted()) flush_controls();
+  side_.send(Note::kEnd, std::as_bytes(std::span(&messages_, 1)));
+}
+
+bool Sender::ready() {
+  throw_if_failed();
+  if (verified_) return true;
+  const Lock lock(fabric_.mutex);
+  drive();
+  throw_if_failed();
+  begin_trials();
+  if (closed_ && !verified_) {
+    fail(Errc::kPeerLost, "the peer was closed before the connection was verified");
+    throw_if_failed();
+  }
+  return verified_;
+}
+
+std::unique_ptr<Registration> Sender::register_memory(void* data, std::size_t bytes,
+                                                      MemoryKind kind) {
+  std::unique_ptr<Registration> host = HostRegistration::make(data, bytes, kind);
+  if (!fabric_.needs_local()) return host;
+  const Lock lock(fabric_.mutex);
+  return std::make_unique<FabricRegistration>(
+      kept_, fabric_.register_memory(data, bytes, FI_SEND | FI_WRITE));
+}
+
+std::unique_ptr<Request> Sender::send(const void* data, std::size_t bytes, std::uint32_t tag,
+                                      Registration* registration) {
+  check_buffer(data, bytes, kMaxMessageBytes);
+  if (!ready()) return nullptr;
+  const Lock lock(fabric_.mutex);
+  return start({}, data, bytes, tag, registration);
+}
+
+std::unique_ptr<Request> Sender::send_split(std::span<const std::byte> head, const void* data,
+                                            std::size_t bytes, std::uint32_t tag) {
+  if (!splits_messages() || head.size() > kMaxHeadBytes) {
+    return SendConnection::send_split(head, data, bytes, tag);
+  }
+  check_buffer(data, bytes, kMaxMessageBytes - kMaxHeadBytes);
+  if (!ready()) return nullptr;
+  const Lock lock(fabric_.mutex);
+  return start(head, data, bytes, tag, nullptr);
+}
+
+std::unique_ptr<SendRequest> Sender::start(std::span<const std::byte> head, const void* data,
+                                           std::size_t bytes, std::uint32_t tag,
+                                           Registration* registration) {
+  if (closed_) {
+    fail(Errc::kPeerLost, "the peer was closed");
+    throw_if_failed();
+  }
+  if (active_ >= kMaxRequests) {
+    drive();
+    throw_if_failed();
+    return nullptr;
+  }
+  auto request = std::make_unique<SendRequest>(*this, head, data, bytes, tag);
+  request->index = next_[tag];
+  if (request->bytes <= kEagerBytes) {
+    bool sent = false;
+    try {
+      sent = start_eager(*request);
+    } catch (const Error& error) {
+      fail(error.code(), error.what());
+      throw_if_failed();
+    }
+    if (!sent) {
+      // It has not begun: there is nothing to give up.
+      request->finished = true;
+      drive();
+      throw_if_failed();
+      return nullptr;
+    }
+  } else {
+    if (fabric_.needs_local()) {
+      if (auto* known = dynamic_cast<FabricRegistration*>(registration); known != nullptr) {
+        request->descriptor = known->region.descriptor();
+      } else {
+        request->region =
+            fabric_.register_memory(const_cast<void*>(data), bytes, FI_SEND | FI_WRITE);
+        request->descriptor = request->region.descriptor();
+      }
+    }
+    start_large(*request);
+  }
+  ++next_[tag];
+  ++messages_;
+  return request;
+}
+
+bool Sender::start_eager(SendRequest& request) {
+  const std::uint64_t needed = credits_of(request.bytes);
+  if (credits_ < needed) return false;
+  Header header;
+  header.to = peer_number_;
+  header.proof = peer_proof_;
+  header.type = Type::kEager;
+  header.tag = request.tag;
+  header.index = request.index;
+  header.bytes = request.bytes;
+  const SendRequest::Pieces pieces = request.pieces(0, request.bytes);
+  if (verify_ == Verify::kAll) header.value = wire_checksum(request.body, request.bytes);
+  switch (
+      fabric_.send(peer_, header, std::span(pieces.at).first(pieces.count), &request.operation)) {
+    case Endpoint::Sent::kNotNow: return false;
+    case Endpoint::Sent::kThrough: request.finished = true; break;
+    case Endpoint::Sent::kUnderWay: ++under_way_; break;
+  }
+  credits_ -= needed;
+  places_.erase(key_of(request.tag, request.index));
+  return true;
+}
+
+void Sender::start_large(SendRequest& request) {
+  const auto place = places_.find(key_of(request.tag, request.index));
+  if (place != places_.end()) {
+    const Place found = place->second;
+    places_.erase(place);
+    placed(request, found);
+    return drive();
+  }
+  Header header;
+  header.type = Type::kRequest;
+  header.tag = request.tag;
+  header.index = request.index;
+  header.bytes = request.bytes;
+  control(header);
+  waiting_.push_back(&request);
+  drive();
+}
+
+void Sender::placed(SendRequest& request, const Place& place) {
+  if (place.bytes < request.bytes) {
+    return fail(Errc::kInvalidUsage, too_long(request.bytes, request.tag, place.bytes));
+  }
+  request.place = place;
+  to_post_.push_back(&request);
+}
+
+bool Sender::post_piece(SendRequest& request) {
+  if (request.operation.under_way) return true;
+  const std::size_t most = std::min<std::size_t>(fabric_.max_bytes(), kMaxMessageBytes);
+  const SendRequest::Pieces pieces = request.pieces(request.posted, most);
+  const std::span<const iovec> from = std::span(pieces.at).first(pieces.count);
+  std::array<void*, 2> descriptors = pieces.descriptors;
+  bool taken = false;
+  if (writes_) {
+    const bool confirmed = fabric_.device().large == LargePath::kWriteConfirmed;
+    taken = fabric_.write({peer_, request.place.value + request.posted, request.place.key}, from,
+                          descriptors, confirmed, request.operation);
+  } else {
+    taken = fabric_.send_tagged(peer_, request.place.value, from, descriptors, request.operation);
+  }
+  if (!taken) return false;
+  request.posted += pieces.bytes;
+  ++under_way_;
+  if (request.posted == request.bytes && writes_ &&
+      fabric_.device().large == LargePath::kWriteInOrder) {
+    tell_done(request);
+  }
+  return true;
+}
+
+void Sender::tell_done(SendRequest& request) {
+  Header header;
+  header.type = Type::kDone;
+  header.tag = request.tag;
+  header.index = request.index;
+  header.bytes = request.bytes;
+  if (verify_ == Verify::kAll) header.value = wire_checksum(request.body, request.bytes);
+  control(header, &request.told);
+}
+
+void Sender::attend() {
+  while (!to_post_.empty()) {
+    SendRequest& request = *to_post_.front();
+    if (request.operation.under_way || !post_piece(request)) break;
+    if (request.posted < request.bytes) break;
+    to_post_.pop_front();
+  }
+  flush_controls();
+}
+
+void Sender::piece_ended(SendRequest& request, const std::string& error) {
+  --under_way_;
+  if (!error.empty()) {
+    fail(Errc::kPeerLost,
+         fmt::format("a message of {} bytes (tag {}): {}", request.bytes, request.tag, error));
+  }
+  if (failed()) return tell_stopped();
+  const bool all = request.bytes > kEagerBytes && request.posted == request.bytes;
+  if (all && writes_ && fabric_.device().large == LargePath::kWriteConfirmed) tell_done(request);
+  judge(request);
+}
+
+void Sender::judge(SendRequest& request) {
+  if (request.operation.under_way) return;
+  const bool eager = request.bytes <= kEagerBytes;
+  if (eager || (request.posted == request.bytes && (!writes_ || request.done_told))) {
+    request.finished.store(true, std::memory_order_release);
+  }
+}
+
+void Sender::check_hope(const SendRequest& request) {
+  throw_if_failed();
+  if (!closed_) return;
+  const bool begun = request.operation.under_way || request.posted > 0;
+  if (begun && Clock::now() - closed_at_ < kLastWords) return;
+  fail(Errc::kPeerLost, peer_gone() ? side_.reason() : "the receiver was closed");
+  throw_if_failed();
+}
+
+void Sender::abandon(SendRequest& request) {
+  fail(Errc::kAborted, "a send was given up before it was finished");
+  std::erase(waiting_, &request);
+  std::erase(to_post_, &request);
+  if (!request.operation.under_way) return;
+  if (request.bytes <= kEagerBytes) {
+    fabric_.forget(request.operation);
+    --under_way_;
+  } else if (!drive_until([&] { return !request.operation.under_way; })) {
+    fabric_.retire(fmt::format("{} does not let go of a message of {} bytes that was given up",
+                               fabric_.device().provider, request.bytes));
+  }
+  tell_stopped();
+}
+
+void Sender::tell_stopped() {
+  if (under_way_ > 0 || stopped_told_) return;
+  stopped_told_ = true;
+  side_.send(Note::kStopped, "");
+}
+
+void Sender::on_failed() {
+  // An endpoint that was closed has nothing under way.
+  tell_stopped();
+}
+
+void Sender::on_greeted() {
+  if (verifies_) return;
+  next_[kPatternTag] = kPatternBytes.size();
+  verified_ = true;
+}
+
+void Sender::begin_trials() {
+  if (!greeted() || verified_) return;
+  if (pattern_.empty()) {
+    pattern_.resize(std::accumulate(kPatternBytes.begin(), kPatternBytes.end(), std::size_t{0}));
+    fill_pattern(pattern_, seed_);
+  }
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < kPatternBytes.size(); at += kPatternBytes[i++]) {
+    if (i < trials_.size()) continue;
+    auto request = start({}, pattern_.data() + at, kPatternBytes[i], kPatternTag, nullptr);
+    if (request == nullptr) return;
+    trials_.push_back(std::move(request));
+  }
+  const bool all = std::all_of(trials_.begin(), trials_.end(),
+                               [](const auto& trial) { return trial->finished.load(); });
+  if (!patterns_right_ || !all) return;
+  for (const auto& trial : trials_) trial->region.mr.reset();
+  trials_.clear();
+  pattern_.clear();
+  verified_ = true;
+}
+
+void Sender::on_note(const SideChannel::Received& note) {
+  if (note.note == Note::kVerified) patterns_right_ = true;
+  if (note.note == Note::kEnd && !closed_) {
+    closed_ = true;
+    closed_at_ = Clock::now();
+  }
+}
+
+void Sender::on_message(const Header& header, const std::byte* /*payload*/) {
+  if (failed()) return;
+  credits_ = std::min(kEagerCredits, credits_ + header.credits);
+  if (header.type == Type::kCredit) return;
+  if (header.type != (writes_ ? Type::kAnnounce : Type::kGrant)) {
+    return fail(Errc::kPeerLost, fmt::format("a message of type {} came to a sender",
+                                             static_cast<std::uint32_t>(header.type)));
+  }
+  const Place place{header.bytes, header.value, header.key};
+  const auto waiting =
+      std::find_if(waiting_.begin(), waiting_.end(), [&](const SendRequest* request) {
+        return request->tag == header.tag && request->index == header.index;
+      });
+  if (waiting != waiting_.end()) {
+    SendRequest& request = **waiting;
+    waiting_.erase(waiting);
+    return placed(request, place);
+  }
+  // Of messages that were small it is of no use.
+  const auto next = next_.find(header.tag);
+  const std::uint32_t sent = next == next_.end() ? 0 : next->second;
+  if (static_cast<std::int32_t>(header.index - sent) < 0) return;
+  if (places_.size() > kMaxRequests * kMaxGroup) {
+    return fail(Errc::kPeerLost, "the receiver announced more receives than it may have");
+  }
+  places_.emplace(key_of(header.tag, header.index), place);
+}
+
+std::string Sender::describe() const {
+  const Lock lock(fabric_.mutex);
+  if (!greeted()) return "the peer's hello";
+  if (!verified_) return "the patterns that verify the connection";
+  if (!waiting_.empty()) {
+    return fmt::format("the receive of a message of {} bytes (tag {})", waiting_.front()->bytes,
+                       waiting_.front()->tag);
+  }
+  if (under_way_ > 0 || !to_post_.empty()) {
+    return fmt::format("{} to send {} pieces", fabric_.device().provider,
+                       under_way_ + to_post_.size());
+  }
+  if (credits_ < credits_of(kEagerBytes)) return "the receiver, which holds many messages already";
+  return {};
+}
+
+}  // namespace ropewalk::transport::ofi

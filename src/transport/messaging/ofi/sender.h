@@ -1,0 +1,89 @@
+// The sending end of a connection over a fabric; how messages travel is in connection.h.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/messaging/ofi/connection.h"
+
+namespace ropewalk::transport::ofi {
+
+class SendRequest;
+
+class Sender final : public SendConnection, private Connection {
+ public:
+  Sender(std::shared_ptr<Endpoint> endpoint, SideChannel side, std::string peer, Verify verify,
+         tcp::Linger& linger);
+  ~Sender() override;
+  Sender(const Sender&) = delete;
+  Sender& operator=(const Sender&) = delete;
+  [[nodiscard]] bool ready() override;
+  std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
+                                                MemoryKind kind) override;
+  std::unique_ptr<Request> send(const void* data, std::size_t bytes, std::uint32_t tag,
+                                Registration* registration) override;
+  /// A checksum covers one contiguous buffer, and a provider that needs all memory registered would
+  /// have the data registered for this message alone.
+  [[nodiscard]] bool splits_messages() const override {
+    return verify_ != Verify::kAll && !fabric_.needs_local();
+  }
+  std::unique_ptr<Request> send_split(std::span<const std::byte> head, const void* data,
+                                      std::size_t bytes, std::uint32_t tag) override;
+  [[nodiscard]] std::string describe() const override;
+
+ private:
+  friend class SendRequest;
+  struct Place {  // where a message goes
+    std::uint64_t bytes;
+    std::uint64_t value;
+    std::uint64_t key;
+  };
+
+  std::unique_ptr<SendRequest> start(std::span<const std::byte> head, const void* data,
+                                     std::size_t bytes, std::uint32_t tag,
+                                     Registration* registration) RW_REQUIRES(fabric_.mutex);
+  bool start_eager(SendRequest& request) RW_REQUIRES(fabric_.mutex);
+  void start_large(SendRequest& request) RW_REQUIRES(fabric_.mutex);
+  void placed(SendRequest& request, const Place& place);
+  /// @return whether the provider took the next piece, or there is none
+  bool post_piece(SendRequest& request) RW_REQUIRES(fabric_.mutex);
+  void piece_ended(SendRequest& request, const std::string& error) RW_NO_THREAD_ANALYSIS;
+  void tell_done(SendRequest& request) RW_REQUIRES(fabric_.mutex);
+  void abandon(SendRequest& request) RW_REQUIRES(fabric_.mutex);
+  void check_hope(const SendRequest& request) RW_REQUIRES(fabric_.mutex);
+
+  void on_message(const Header& header, const std::byte* payload) override RW_NO_THREAD_ANALYSIS;
+  void on_greeted() override RW_NO_THREAD_ANALYSIS;
+  void on_note(const SideChannel::Received& note) override;
+  void attend() override RW_NO_THREAD_ANALYSIS;
+  void on_failed() override;
+  void tell_stopped();
+
+  void begin_trials() RW_REQUIRES(fabric_.mutex);
+  /// Finishes it if nothing of it is left to do.
+  void judge(SendRequest& request);
+
+  std::atomic<bool> verified_ = false;
+  bool patterns_right_ = false;  // says the receiver
+  bool stopped_told_ = false;
+  std::uint64_t messages_ = 0;
+  std::uint64_t credits_ = kEagerCredits;
+  std::size_t active_ = 0;
+  std::size_t under_way_ = 0;                              // pieces that the provider has
+  std::unordered_map<std::uint32_t, std::uint32_t> next_;  // index of each tag's next message
+  std::unordered_map<std::uint64_t, Place> places_;        // announced, for messages to come
+  std::vector<SendRequest*> waiting_;                      // for their places
+  std::deque<SendRequest*> to_post_;                       // placed, not yet given to the provider
+  std::vector<std::byte> pattern_;
+  std::vector<std::unique_ptr<SendRequest>> trials_;
+};
+
+}  // namespace ropewalk::transport::ofi
