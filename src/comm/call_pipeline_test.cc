@@ -164,8 +164,11 @@ TEST(CallPipelineOfADevice, BeginsWithPlansThatWereMadeInTheBackgroundAtTheAgree
   class Wide final : public Counting {
     [[nodiscard]] int max_channels() const noexcept override { return 64; }
   } executor;
-  CallPipeline calls(tune::device_tuner(config, 8, limits, constants, schedules, machine, plans),
-                     executor, 0, 8);
+  tune::GroupFacts facts;
+  facts.num_ranks = facts.max_ranks_per_host = 8;
+  CallPipeline calls(
+      tune::device_tuner(config, facts, limits, constants, schedules, machine, plans), executor, 0,
+      8);
   calls.plan_in_background(agreement, true);
   CollectiveCall call;
   call.count = std::size_t{16} << 20;

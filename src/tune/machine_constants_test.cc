@@ -106,17 +106,6 @@ TEST_F(MachineConstantsTest, OddTimesAndOldFilesAreMeasuredAgain) {
   EXPECT_EQ(entry()["measurements"], 2);
 }
 
-TEST_F(MachineConstantsTest, WhatMeantSomethingElseIsMeasuredAgain) {
-  keep(1, now());
-  json old = entry();
-  old["copy_rate_Bps"] = 1e14;  // more than any machine has, so that keeping the best would show it
-  old.erase("meaning");
-  write_tuning(path_, machine_name(), old);
-  EXPECT_LT(machine_constants(config_).copy_rate, 1e14);
-  EXPECT_EQ(entry()["measurements"], 1);
-  EXPECT_TRUE(entry().contains("meaning"));
-}
-
 TEST_F(MachineConstantsTest, NonsenseIsMeasuredAgain) {
   std::ofstream(path_) << "[1, 2";
   EXPECT_GT(machine_constants(config_).copy_rate, 1e6);
