@@ -21,7 +21,7 @@
 namespace ropewalk::tune {
 
 /// Files of another version are ignored. Raise it whenever planning gives other plans.
-inline constexpr int kKeptPlansVersion = 1;
+inline constexpr int kKeptPlansVersion = 2;
 
 /// A machine that plans are made for.
 ///

@@ -28,6 +28,8 @@ constexpr const char* kHybrid = "-hybrid";  // after the name of the plans that 
 constexpr double kMostPackingWork = 17'000;
 constexpr double kMostRingWork = 6'000;
 constexpr double kMostTreesWork = 300'000;
+// Rings through NICs follow from one host's GPUs and NICs: no search over all of them.
+constexpr double kMostNicRingsWork = 10'000'000;
 // Shares of two classes of links are those of long messages; shorter ones take the faster alone.
 constexpr double kLongMessage = 1e9;
 
@@ -188,6 +190,7 @@ class Maker {
     const bool several_hosts = machine_.hosts() > 1;
     const double most = algorithm == "packed"                  ? kMostPackingWork
                         : algorithm == "ring" && several_hosts ? kMostRingWork
+                        : algorithm.starts_with("nics-")       ? kMostNicRingsWork
                                                                : kMostTreesWork;
     if (work <= most) return "";
     return fmt::format(
