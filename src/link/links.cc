@@ -4,9 +4,12 @@
 #include <atomic>
 #include <cstddef>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "core/error.h"
 #include "core/guarded_write.h"
+#include "core/log.h"
 #include "executor/host/lending.h"
 
 namespace ropewalk::link {
@@ -23,6 +26,18 @@ constexpr std::uint32_t handle_tag(int channel, std::uint32_t route) noexcept {
 
 constexpr std::uint64_t kTurnsPerLook = 4;
 
+// By which a sender says that it does not get to a receiver: of the attempt with this number.
+constexpr std::uint32_t kLostTag = 0x4f000000;
+// A system repeats what got no answer after 1 s and after 3.
+constexpr std::chrono::seconds kConnectTime{4};
+
+constexpr std::uint32_t lost_tag(int channel, std::uint32_t route) noexcept {
+  return kLostTag | route << kChannelBits | static_cast<std::uint32_t>(channel);
+}
+
+constexpr int kMostDevices = 64;
+static_assert(1 + kMostDevices * kMostDevices <= kRouteNumbers);
+
 }  // namespace
 
 Links::Links(bootstrap::Bootstrap& bootstrap, std::vector<PeerReach> reach,
@@ -35,6 +50,110 @@ Links::Links(bootstrap::Bootstrap& bootstrap, std::vector<PeerReach> reach,
       transport_(std::move(transport)) {}
 
 Links::~Links() = default;
+
+std::optional<Rails::Pair> Links::named_by(const Route& route, int peer, bool sends) const {
+  if (pacer_ || !nics_of_route_ || route.empty()) return std::nullopt;
+  const RouteNics nics = nics_of_route_(route);
+  const int self = bootstrap_.rank();
+  return rails_.through(self, peer, sends ? nics.exit : nics.entry, sends ? nics.entry : nics.exit,
+                        sends ? self : peer);
+}
+
+std::uint32_t Links::number(const Route& route, int peer, bool sends) const {
+  if (pacer_) return route_number(route);
+  const std::optional<Rails::Pair> named = named_by(route, peer, sends);
+  if (!named.has_value()) return 0;
+  RW_ASSERT(named->own < kMostDevices && named->peers < kMostDevices);
+  const int from = sends ? named->own : named->peers;
+  const int to = sends ? named->peers : named->own;
+  return static_cast<std::uint32_t>(1 + from * kMostDevices + to);
+}
+
+std::vector<Rails::Pair> Links::devices(int channel, int peer, const Route& route,
+                                        bool sends) const {
+  std::vector<Rails::Pair> all;
+  if (const std::optional<Rails::Pair> named = named_by(route, peer, sends)) all.push_back(*named);
+  const int first = channel < spread_channels_ ? channel % rails_.count() : 0;
+  for (int k = 0; k < rails_.count(); ++k) {
+    const Rails::Pair pair = rails_.pair(bootstrap_.rank(), peer, (first + k) % rails_.count());
+    if (std::ranges::find(all, pair) == all.end()) all.push_back(pair);
+  }
+  return all;
+}
+
+bool Links::connect(PendingSend& pending, const RoutedKey& key) {
+  const auto& [channel, peer, number] = key;
+  const std::optional<std::vector<std::byte>> told =
+      bootstrap_.try_recv(peer, handle_tag(channel, number));
+  if (!told.has_value() && pending.connector == nullptr) return false;
+  const auto own = [&]() -> const Rails::Pair& { return pending.devices[pending.attempt]; };
+  try {
+    if (told.has_value()) {
+      transport::Handle handle{};
+      RW_ASSERT(told->size() == 1 + handle.size() + (seals_ ? pending.key.size() : 0));
+      pending.attempt = std::to_integer<std::size_t>(told->front());
+      RW_ASSERT(pending.attempt < pending.devices.size());
+      const auto at = told->begin() + 1;
+      std::copy_n(at, handle.size(), handle.begin());
+      std::copy(at + static_cast<std::ptrdiff_t>(handle.size()), told->end(), pending.key.begin());
+      pending.begun = std::chrono::steady_clock::now();
+      pending.connector = transport_->connect(own().own, handle);
+    }
+    pending.connection = pending.connector->poll();
+    if (pending.connection != nullptr) return true;
+    const bool has_others = pending.devices.size() > 1;
+    if (has_others && std::chrono::steady_clock::now() - pending.begun > kConnectTime) {
+      throw Error(Errc::kPeerLost, "no answer in {} s", kConnectTime.count());
+    }
+    return false;
+  } catch (const Error& error) {
+    pending.connector.reset();
+    const std::string words =
+        fmt::format("rank {} does not reach rank {} over {}: {}", bootstrap_.rank(), peer,
+                    device_name(own()), error.what());
+    if (pending.attempt + 1 == pending.devices.size()) throw Error(error.code(), "{}", words);
+    log::warn("{}; another NIC is taken", words);
+    const auto attempt = static_cast<std::byte>(pending.attempt);
+    bootstrap_.send(peer, lost_tag(channel, number), std::span(&attempt, 1));
+    return false;
+  }
+}
+
+void Links::listen(PendingReceive& pending, const RoutedKey& key) {
+  const auto& [channel, peer, number] = key;
+  const auto take_next = [&](const std::string& words, Errc code) {
+    pending.listener.reset();
+    if (++pending.attempt == pending.devices.size()) throw Error(code, "{}", words);
+  };
+  while (const std::optional<std::vector<std::byte>> lost =
+             bootstrap_.try_recv(peer, lost_tag(channel, number))) {
+    if (std::to_integer<std::size_t>(lost->front()) != pending.attempt) continue;
+    take_next(fmt::format("rank {} is not reached by rank {} over {}", bootstrap_.rank(), peer,
+                          device_name(pending.devices[pending.attempt])),
+              Errc::kPeerLost);
+  }
+  while (pending.listener == nullptr) {
+    const Rails::Pair& pair = pending.devices[pending.attempt];
+    try {
+      pending.listener = transport_->listen(pair.own);
+    } catch (const Error& error) {
+      const std::string words =
+          fmt::format("rank {} cannot be reached by rank {} over {}: {}", bootstrap_.rank(), peer,
+                      device_name(pair), error.what());
+      take_next(words, error.code());
+      log::warn("{}; another NIC is taken", words);
+      continue;
+    }
+    const transport::Handle& handle = pending.listener->handle();
+    std::vector<std::byte> told = {static_cast<std::byte>(pending.attempt)};
+    told.insert(told.end(), handle.begin(), handle.end());
+    if (seals_) {
+      pending.key = make_link_key();
+      told.insert(told.end(), pending.key.begin(), pending.key.end());
+    }
+    bootstrap_.send(peer, handle_tag(channel, number), told);
+  }
+}
 
 executor::SendEnd* Links::send_end(int channel, int peer, const Route& route) {
   const PeerReach& reach = reach_[static_cast<std::size_t>(peer)];
@@ -52,24 +171,14 @@ executor::SendEnd* Links::send_end(int channel, int peer, const Route& route) {
     if (reach.by_address && can_guard_writes()) made->process = reach.process;
     return (memory_sends_[key] = std::move(made)).get();
   }
-  const RoutedKey key{channel, peer, number(route)};
+  const RoutedKey key{channel, peer, number(route, peer, true)};
   if (const auto made = network_sends_.find(key); made != network_sends_.end()) {
     return &made->second->end();
   }
   PendingSend& pending = pending_sends_[key];
-  if (pending.connector == nullptr) {
-    const std::optional<std::vector<std::byte>> bytes =
-        bootstrap_.try_recv(peer, handle_tag(channel, std::get<2>(key)));
-    if (!bytes.has_value()) return nullptr;
-    transport::Handle handle{};
-    RW_ASSERT(bytes->size() == handle.size() + (seals_ ? pending.key.size() : 0));
-    std::copy_n(bytes->begin(), handle.size(), handle.begin());
-    std::copy(bytes->begin() + static_cast<std::ptrdiff_t>(handle.size()), bytes->end(),
-              pending.key.begin());
-    pending.connector = transport_->connect(device(channel, peer), handle);
-  }
-  if (pending.connection == nullptr) pending.connection = pending.connector->poll();
-  if (pending.connection == nullptr || !pending.connection->ready()) return nullptr;
+  if (pending.devices.empty()) pending.devices = devices(channel, peer, route, true);
+  if (pending.connection == nullptr && !connect(pending, key)) return nullptr;
+  if (!pending.connection->ready()) return nullptr;
   if (seals_) {
     pending.connection = sealed(std::move(pending.connection), pending.key,
                                 sizeof(executor::SlotHeader) + shape_.slot_bytes, shape_.slots);
@@ -97,21 +206,13 @@ executor::ReceiveEnd* Links::receive_end(int channel, int peer, const Route& rou
     made->process = reach.process;
     return (memory_receives_[key] = std::move(made)).get();
   }
-  const RoutedKey key{channel, peer, number(route)};
+  const RoutedKey key{channel, peer, number(route, peer, false)};
   if (const auto made = network_receives_.find(key); made != network_receives_.end()) {
     return &made->second->end();
   }
   PendingReceive& pending = pending_receives_[key];
-  if (pending.listener == nullptr) {
-    pending.listener = transport_->listen(device(channel, peer));
-    const transport::Handle& handle = pending.listener->handle();
-    std::vector<std::byte> told(handle.begin(), handle.end());
-    if (seals_) {
-      pending.key = make_link_key();
-      told.insert(told.end(), pending.key.begin(), pending.key.end());
-    }
-    bootstrap_.send(peer, handle_tag(channel, std::get<2>(key)), told);
-  }
+  if (pending.devices.empty()) pending.devices = devices(channel, peer, route, false);
+  listen(pending, key);
   std::unique_ptr<transport::ReceiveConnection> connection = pending.listener->accept();
   if (connection == nullptr) return nullptr;
   if (seals_) {

@@ -5,12 +5,20 @@
 // connecting. Ask for all ends that a call needs, receive ends first, so that no rank waits for a
 // handle that its peer sends only after waiting itself.
 //
+// A network link whose NIC cannot be used when it is wanted (it listens or connects with an error,
+// or does not connect within 4 s) takes the next rail, with a line in the log; where none is left,
+// the error names ranks and NIC. The receiver leads: it says on which rail it listens, and goes on
+// to the next one when it cannot, or when the sender says that it does not get there.
+//
 // Threads: one at a time.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -48,11 +56,13 @@ class Links {
   /// @pre no link was asked for; on all ranks or none
   void pace(Pacer pacer) { pacer_ = std::move(pacer); }
 
-  /// Network links take these rails from now on: channel c rail c modulo their number, and those
-  /// from `channels` on, which carry no collectives, the first. @pre as pace()
-  void spread(Rails rails, int channels) {
+  /// Network links take these rails from now on: those that a route names, else channel c rail c
+  /// modulo their number, and those from `channels` on, which carry no collectives, the first.
+  /// @param nics_of_route  null where routes name none that are there. @pre as pace()
+  void spread(Rails rails, int channels, NicsOfRoute nics_of_route = {}) {
     rails_ = std::move(rails);
     spread_channels_ = channels;
+    nics_of_route_ = std::move(nics_of_route);
   }
 
   /// Network links are sealed from now on (sealed_connection.h). @pre as pace(); on all ranks or
@@ -90,14 +100,14 @@ class Links {
   using Key = std::pair<int, int>;                        // channel, peer
   using RoutedKey = std::tuple<int, int, std::uint32_t>;  // and number of the route
 
-  // This rank's device for a network link.
-  [[nodiscard]] int device(int channel, int peer) const {
-    const int rail = channel < spread_channels_ ? channel % rails_.count() : 0;
-    return rails_.device(bootstrap_.rank(), peer, rail);
-  }
-  [[nodiscard]] std::uint32_t number(const Route& route) const noexcept {
-    return pacer_ ? route_number(route) : 0;
-  }
+  // The devices that a route names, for a link to or from `peer`.
+  [[nodiscard]] std::optional<Rails::Pair> named_by(const Route& route, int peer, bool sends) const;
+  // Tells a network link from others between the same ranks on the same channel. Both ends compute
+  // the same.
+  [[nodiscard]] std::uint32_t number(const Route& route, int peer, bool sends) const;
+  // The devices that a network link may take, the first wanted first. Both ends compute the same.
+  [[nodiscard]] std::vector<Rails::Pair> devices(int channel, int peer, const Route& route,
+                                                 bool sends) const;
 
   bootstrap::Bootstrap& bootstrap_;
   std::vector<PeerReach> reach_;
@@ -106,20 +116,33 @@ class Links {
   Pacer pacer_;
   Rails rails_;
   int spread_channels_ = 0;
+  NicsOfRoute nics_of_route_;
   bool seals_ = false;
   std::unique_ptr<transport::Transport> transport_;  // outlives its listeners and connections
   std::map<Key, std::unique_ptr<executor::SendEnd>> memory_sends_;
   std::map<Key, std::unique_ptr<executor::ReceiveEnd>> memory_receives_;
   // A connection that may not have been verified yet.
   struct PendingSend {
+    std::vector<Rails::Pair> devices;
+    std::size_t attempt = 0;  // index into devices, as the receiver says
+    std::chrono::steady_clock::time_point begun{};
     std::unique_ptr<transport::Connector> connector;
     std::unique_ptr<transport::SendConnection> connection;
     LinkKey key{};  // where links are sealed
   };
   struct PendingReceive {
+    std::vector<Rails::Pair> devices;
+    std::size_t attempt = 0;
     std::unique_ptr<transport::Listener> listener;
     LinkKey key{};
   };
+  // Whether a connection is there, if not yet verified.
+  bool connect(PendingSend& pending, const RoutedKey& key);
+  void listen(PendingReceive& pending, const RoutedKey& key);
+  [[nodiscard]] std::string device_name(const Rails::Pair& pair) const {
+    return transport_->properties(pair.own).name;
+  }
+
   std::map<RoutedKey, PendingSend> pending_sends_;
   std::map<RoutedKey, PendingReceive> pending_receives_;
   std::map<RoutedKey, std::unique_ptr<NetworkSender>> network_sends_;
