@@ -1,6 +1,7 @@
 #include "comm/nic_places.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -16,7 +17,8 @@ namespace {
 using transport::DeviceProperties;
 
 Machine paper() {
-  auto whole = topology::named(RW_SOURCE_DIR "/tests/topologies/rccl-4gpu-4nic-x2.json");
+  const topology::Topology whole =
+      topology::named(RW_SOURCE_DIR "/tests/topologies/rccl-4gpu-4nic-x2.json");
   auto planned = std::make_shared<const topology::Topology>(whole);
   return Machine{.topology = whole,
                  .node_of_rank = planned->gpus(),

@@ -217,6 +217,10 @@ const std::vector<Entry>& registry() {
         "paper)",
         planned_collectives()},
        [](const Problem& problem) { return plan_nic_rings(problem, NicRule::kLeastUsed); }},
+      {{"nics-first-ring",
+        "what nics-least-used replaces: one ring, whose two NICs carry everything (RCCL 2.18)",
+        planned_collectives()},
+       [](const Problem& problem) { return plan_nic_rings(problem, NicRule::kFirstRing); }},
   };
   return entries;
 }
