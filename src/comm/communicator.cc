@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "comm/found_rails.h"
+#include "comm/nic_places.h"
 #include "comm/rank_record.h"
 #include "core/error.h"
 #include "core/interrupt.h"
@@ -196,8 +197,8 @@ void Communicator::connect() {
   link::Rails rails;
   if (network != nullptr && emulation_ == nullptr) {
     FoundRails found =
-        find_rails(*bootstrap_, config_, runtime_.nic_rates(), *network, host_of_rank_,
-                   facts_.max_channels, deadline, [this] { failure_.check(); });
+        find_rails(*bootstrap_, config_, runtime_.nic_rates(), *network, machine_.get(),
+                   host_of_rank_, facts_.max_channels, deadline, [this] { failure_.check(); });
     rails = std::move(found.rails);
     facts_.rail_rates = std::move(found.rates);
   }
@@ -205,7 +206,8 @@ void Communicator::connect() {
   links_ = std::make_unique<link::Links>(*bootstrap_, std::move(place.reach),
                                          std::move(place.segment), std::move(network), place.shape);
   if (emulation_ != nullptr) links_->to_hosts().pace(emulation_->pacer());
-  links_->to_hosts().spread(std::move(rails), point_to_point_channel_);
+  links_->to_hosts().spread(std::move(rails), point_to_point_channel_,
+                            machine_ != nullptr ? nics_of_routes(*machine_) : link::NicsOfRoute{});
   if (config_.flag(Setting::kNetEncrypt)) links_->to_hosts().seal();
   if (machine_ == nullptr) {
     found_ = std::make_unique<FoundHosts>(*bootstrap_, config_, runtime_.host(),

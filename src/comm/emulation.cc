@@ -140,10 +140,14 @@ std::unique_ptr<Emulation> Emulation::join(bootstrap::Bootstrap& bootstrap, cons
   const double slowdown = records.front().chosen;
   std::vector<int> ranks(records.size());
   std::iota(ranks.begin(), ranks.end(), 0);
+  // A rank that had it, and nothing else to do, would else leave while rank 0 serves the others, and
+  // be missed.
+  const auto all_have_it = [&] { bootstrap.barrier(deadline); };
   if (rank != 0) {
     const auto& from = records.front().server;
     SharedMemory memory = SharedMemory::map(
         bootstrap::descriptor_of(0, std::string_view(from.data(), from.size()), deadline), bytes);
+    all_have_it();
     return std::unique_ptr<Emulation>(
         new Emulation(std::move(machine), rank, slowdown, std::move(memory)));
   }
@@ -151,6 +155,7 @@ std::unique_ptr<Emulation> Emulation::join(bootstrap::Bootstrap& bootstrap, cons
       SharedMemory::create(bytes, parse_shm_backing(config.text(Setting::kShmBacking)));
   memory.reserve(0, bytes);
   bootstrap::hand_over(*server, memory.fd(), size - 1, ranks, bootstrap, deadline);
+  all_have_it();
   log::info(log::kInit, "emulating {}, {} GPUs: links are slowed {:g} times", name, size, slowdown);
   return std::unique_ptr<Emulation>(
       new Emulation(std::move(machine), rank, slowdown, std::move(memory)));

@@ -10,11 +10,14 @@
 #include <string>
 #include <utility>
 
+#include "comm/nic_places.h"
 #include "comm/rail_measurement.h"
 #include "comm/rank_record.h"
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "tune/processors.h"
+#include "tune/rail_weights.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -26,24 +29,51 @@ using Rates = std::array<double, kMostRails>;
 
 // Sent as they lie.
 struct NicRecord {
-  std::int64_t count = 0;
-  std::array<link::Nic, kMostRails> nics{};
+  link::Nic nic;
+  link::NicPlace place;
 };
 struct RatesRecord {
   std::int64_t known = 0;
   Rates rates{};
 };
 
-std::vector<link::Nic> nics_of(const transport::Transport& transport) {
-  std::vector<link::Nic> nics;
-  const int count = std::min(transport.num_devices(), kMostRails);
-  for (int d = 0; d < count; ++d) {
-    const transport::DeviceProperties properties = transport.properties(d);
-    const std::uint64_t fabric =
-        properties.fabric.empty() ? 0 : std::max<std::uint64_t>(1, digest(properties.fabric));
-    nics.push_back({fabric, properties.speed_mbps * kBytesPerMegabit});
+link::Nic nic_of(const transport::DeviceProperties& device) {
+  const auto number = [](const std::string& text) {
+    return text.empty() ? 0 : std::max<std::uint64_t>(1, digest(text));
+  };
+  return {number(device.fabric), device.speed_mbps * kBytesPerMegabit, number(device.address)};
+}
+
+// Every rank's, in the order of its devices; a NIC without rate is none.
+struct AllNics {
+  std::vector<std::vector<link::Nic>> nics;
+  std::vector<std::vector<link::NicPlace>> places;
+};
+
+AllNics exchange(bootstrap::Bootstrap& bootstrap, const std::vector<NicRecord>& own,
+                 Deadline deadline) {
+  const auto n = static_cast<std::size_t>(bootstrap.size());
+  const auto self = static_cast<std::size_t>(bootstrap.rank());
+  std::vector<std::int64_t> counts(n);
+  counts[self] = static_cast<std::int64_t>(own.size());
+  bootstrap.all_gather(std::as_writable_bytes(std::span(counts)), sizeof(std::int64_t), deadline);
+  for (std::int64_t& count : counts) count = std::clamp<std::int64_t>(count, 1, kMostRails);
+  const auto most = static_cast<std::size_t>(*std::ranges::max_element(counts));
+  if (most == 1) return {};
+  std::vector<NicRecord> records(n * most);
+  std::ranges::copy(own, records.begin() + static_cast<std::ptrdiff_t>(self * most));
+  bootstrap.all_gather(std::as_writable_bytes(std::span(records)), most * sizeof(NicRecord),
+                       deadline);
+  AllNics all;
+  all.nics.resize(n);
+  all.places.resize(n);
+  for (std::size_t r = 0; r < n; ++r) {
+    for (std::size_t d = 0; d < static_cast<std::size_t>(counts[r]); ++d) {
+      all.nics[r].push_back(records[r * most + d].nic);
+      all.places[r].push_back(records[r * most + d].place);
+    }
   }
-  return nics;
+  return all;
 }
 
 // The distinct lists of NICs: hosts of one kind measure the same.
@@ -52,7 +82,9 @@ std::string key_of(std::vector<std::vector<link::Nic>> nics) {
   nics.erase(std::unique(nics.begin(), nics.end()), nics.end());
   std::string key;
   for (const std::vector<link::Nic>& of_rank : nics) {
-    for (const link::Nic& nic : of_rank) key += fmt::format("{:x} {}, ", nic.fabric, nic.rate);
+    for (const link::Nic& nic : of_rank) {
+      key += fmt::format("{:x} {} {:x}, ", nic.fabric, nic.rate, nic.address);
+    }
     key += "; ";
   }
   return key;
@@ -102,7 +134,9 @@ FoundRails fastest_first(const link::Rails& rails, std::span<const double> rates
     kept.push_back(rail);
     found.rates.push_back(rate_of(rail));
   }
-  found.rails = rails.reordered(kept);
+  const auto alike =
+      std::ranges::count_if(found.rates, [&](double rate) { return tune::as_fast(rate, fastest); });
+  found.rails = rails.reordered(kept, static_cast<int>(alike));
   if (found.rates.size() == 1) found.rates.clear();
   return found;
 }
@@ -110,21 +144,24 @@ FoundRails fastest_first(const link::Rails& rails, std::span<const double> rates
 }  // namespace
 
 FoundRails find_rails(bootstrap::Bootstrap& bootstrap, const Config& config, KnownRates& known,
-                      transport::Transport& transport, std::span<const int> host_of_rank, int most,
-                      Deadline deadline, const std::function<void()>& waiting) {
+                      transport::Transport& transport, const Machine* machine,
+                      std::span<const int> host_of_rank, int most, Deadline deadline,
+                      const std::function<void()>& waiting) {
   const auto n = static_cast<std::size_t>(bootstrap.size());
   const auto self = static_cast<std::size_t>(bootstrap.rank());
-  std::vector<NicRecord> records(n);
-  const std::vector<link::Nic> own = nics_of(transport);
-  records[self].count = static_cast<std::int32_t>(own.size());
-  std::ranges::copy(own, records[self].nics.begin());
-  bootstrap.all_gather(std::as_writable_bytes(std::span(records)), sizeof(NicRecord), deadline);
-  std::vector<std::vector<link::Nic>> nics;
-  for (const NicRecord& record : records) {
-    const auto count = std::clamp<std::int64_t>(record.count, 0, kMostRails);
-    nics.emplace_back(record.nics.begin(), record.nics.begin() + count);
+  std::vector<transport::DeviceProperties> devices;
+  for (int d = 0; d < std::min(transport.num_devices(), kMostRails); ++d) {
+    devices.push_back(transport.properties(d));
   }
-  const link::Rails rails(nics, host_of_rank, most);
+  const std::vector<link::NicPlace> places = machine != nullptr
+                                                 ? place_nics(*machine, bootstrap.rank(), devices)
+                                                 : place_nics(tune::Processors::usable(), devices);
+  std::vector<NicRecord> own;
+  for (std::size_t d = 0; d < devices.size(); ++d) own.push_back({nic_of(devices[d]), places[d]});
+  AllNics all_nics = exchange(bootstrap, own, deadline);
+  if (all_nics.nics.empty()) return {};
+  const std::vector<std::vector<link::Nic>>& nics = all_nics.nics;
+  const link::Rails rails(nics, host_of_rank, most, std::move(all_nics.places));
   if (rails.count() == 1) return {rails, {}};
   const auto count = static_cast<std::size_t>(rails.count());
   const bool tells = bootstrap.rank() == 0;

@@ -13,6 +13,7 @@
 
 #include "bootstrap/bootstrap.h"
 #include "comm/known_rates.h"
+#include "comm/machine.h"
 #include "core/settings.h"
 #include "link/rails.h"
 #include "transport/transport.h"
@@ -27,11 +28,14 @@ struct FoundRails {
 
 /// Collective over all ranks of several hosts, and equal on all. A rail that cannot be connected,
 /// or is slower than a thirty-second of the fastest, is left out, with a line of rank 0's log.
+/// @param machine  where a person described it, to know which NICs are near which ranks; else null:
+///                 by NUMA node
 /// @param most     rails at most, as there are channels for
 /// @param waiting  called while others are waited for; may throw
 /// @throws Error kTimeout at the deadline; as Bootstrap's collectives
 FoundRails find_rails(bootstrap::Bootstrap& bootstrap, const Config& config, KnownRates& known,
-                      transport::Transport& transport, std::span<const int> host_of_rank, int most,
-                      Deadline deadline, const std::function<void()>& waiting);
+                      transport::Transport& transport, const Machine* machine,
+                      std::span<const int> host_of_rank, int most, Deadline deadline,
+                      const std::function<void()>& waiting);
 
 }  // namespace ropewalk::comm

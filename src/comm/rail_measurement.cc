@@ -21,11 +21,14 @@ using Requests = std::deque<std::unique_ptr<transport::Request>>;
 
 constexpr std::uint32_t kHandleTag = 0x4e000000;
 constexpr std::uint32_t kDoneTag = 0x4e010000;
+constexpr std::uint32_t kFailedTag = 0x4e020000;
 constexpr std::uint32_t kTag = 1;
 
 constexpr std::size_t kMessageBytes = std::size_t{64} << 10;
 constexpr std::size_t kUnderWay = 4;
 constexpr auto kConnectTime = std::chrono::seconds(2);
+// Once all others are done: what reaches the other host connects in milliseconds.
+constexpr auto kConnectTimeOfLast = std::chrono::milliseconds(500);
 constexpr auto kBurstTime = std::chrono::milliseconds(10);
 constexpr auto kSpanTime = std::chrono::milliseconds(40);
 constexpr int kLeastMessages = 4;
@@ -40,7 +43,11 @@ class Receiver {
  public:
   Receiver(bootstrap::Bootstrap& bootstrap, transport::Transport& transport, int device, int peer,
            std::uint32_t rail)
-      : begun_(Clock::now()), memory_(kUnderWay * kMessageBytes) {
+      : bootstrap_(bootstrap),
+        peer_(peer),
+        rail_(rail),
+        begun_(Clock::now()),
+        memory_(kUnderWay * kMessageBytes) {
     guarded([&] {
       listener_ = transport.listen(device);
       bootstrap.send(peer, kHandleTag | rail, listener_->handle());
@@ -50,10 +57,17 @@ class Receiver {
   [[nodiscard]] bool done() const noexcept { return done_; }
   [[nodiscard]] double rate() const noexcept { return rate_; }
 
-  bool poll() {
+  // Nothing arrived yet.
+  [[nodiscard]] bool silent() const noexcept { return messages_ == 0; }
+
+  /// @param alone  all other rails are done, or silent
+  bool poll(bool alone) {
     if (done_) return false;
     bool moved = false;
     guarded([&] {
+      if (bootstrap_.try_recv(peer_, kFailedTag | rail_).has_value()) {
+        throw Error(Errc::kPeerLost, "rank {} does not get here over it", peer_);
+      }
       if (connection_ == nullptr) {
         connection_ = listener_->accept();
         if (connection_ != nullptr) {
@@ -62,8 +76,10 @@ class Receiver {
         }
       }
       if (connection_ != nullptr) moved = receive();
-      if (messages_ == 0 && Clock::now() - begun_ > kConnectTime) {
-        throw Error(Errc::kTimeout, "nothing arrived in {} s", kConnectTime.count());
+      const Clock::duration silence = Clock::now() - begun_;
+      if (messages_ == 0 &&
+          silence > (alone ? kConnectTimeOfLast : Clock::duration(kConnectTime))) {
+        throw Error(Errc::kTimeout, "nothing arrived in {:.1f} s", seconds(silence));
       }
     });
     return moved;
@@ -116,6 +132,9 @@ class Receiver {
     done_ = steady || ++spans_ == kMostSpans;
   }
 
+  bootstrap::Bootstrap& bootstrap_;
+  const int peer_;
+  const std::uint32_t rail_;
   const Clock::time_point begun_;
   std::vector<std::byte> memory_;
   std::unique_ptr<transport::Listener> listener_;
@@ -159,6 +178,7 @@ class Sender {
     } catch (const Error& error) {
       log::info(log::kNet, "measuring a rail: {}", error.what());
       broken_ = true;
+      bootstrap_.send(peer_, kFailedTag | rail_, {});
       return false;
     }
   }
@@ -245,8 +265,14 @@ std::vector<double> measure_rails(bootstrap::Bootstrap& bootstrap, transport::Tr
   while (!all_done()) {
     bool moved = false;
     for (Sender& sender : senders) moved |= sender.poll();
+    const bool some_carry = std::ranges::any_of(
+        receivers, [](const Receiver& each) { return each.done() && !each.silent(); });
+    const bool rest_is_silent =
+        some_carry && std::ranges::all_of(receivers, [](const Receiver& each) {
+          return each.done() || each.silent();
+        });
     for (std::size_t rail = 0; rail < receivers.size(); ++rail) {
-      moved |= receivers[rail].poll();
+      moved |= receivers[rail].poll(rest_is_silent);
       if (!receivers[rail].done() || !told.insert(rail).second) continue;
       bootstrap.send(previous, kDoneTag | static_cast<std::uint32_t>(rail), {});
     }

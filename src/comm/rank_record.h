@@ -27,7 +27,7 @@ struct HostInfo {
 };
 
 /// NICs of a host that are used at once, at most.
-inline constexpr int kMostRails = 8;
+inline constexpr int kMostRails = 16;
 
 /// Collective over all ranks. Throws on every rank when a rank has other settings (by rank and
 /// field), no shared memory, or another version of Ropewalk.

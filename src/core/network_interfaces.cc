@@ -106,8 +106,19 @@ bool passes_filter(std::string_view name, std::string_view filter) {
 }
 
 bool is_last_choice(const InterfaceAddress& candidate) {
-  return candidate.loopback || candidate.name.starts_with("docker") ||
-         candidate.name.starts_with("virbr");
+  if (candidate.loopback) return true;
+  // Docker calls the bridge of a network of its own "br-" and twelve hexadecimal digits.
+  constexpr std::string_view kOwnBridge = "br-";
+  constexpr std::size_t kOwnBridgeDigits = 12;
+  const std::string_view name = candidate.name;
+  if (name.starts_with(kOwnBridge) && name.size() == kOwnBridge.size() + kOwnBridgeDigits &&
+      name.find_first_not_of("0123456789abcdef", kOwnBridge.size()) == std::string_view::npos) {
+    return true;
+  }
+  constexpr std::array<std::string_view, 6> kBridges = {"docker", "virbr", "cni",
+                                                        "podman", "lxcbr", "lxdbr"};
+  return std::ranges::any_of(kBridges,
+                             [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
 int preference(const InterfaceAddress& candidate) {

@@ -73,6 +73,15 @@ TEST(Interfaces, EachInterfaceHasOneAddressTheBest) {
   EXPECT_EQ(chosen("ib"), "");
 }
 
+TEST(Interfaces, BridgesOfContainersAreTheLastChoice) {
+  for (const char* name : {"docker0", "br-0123456789ab", "virbr0", "cni0", "podman1", "lxdbr0"}) {
+    EXPECT_TRUE(is_last_choice(made(name, "172.18.0.1:1"))) << name;
+  }
+  for (const char* name : {"eth0", "br0", "br-lan", "br-0123456789xy", "ib0"}) {
+    EXPECT_FALSE(is_last_choice(made(name, "10.0.0.1:1"))) << name;
+  }
+}
+
 TEST(Interfaces, SubnetIsTheAddressUnderItsMask) {
   const auto subnet = [](const char* address, const char* mask) {
     return subnet_of(resolve(address).front(), resolve(mask).front());

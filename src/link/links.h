@@ -4,12 +4,20 @@
 // Asking never blocks: an end that is not connected yet is nullptr, and asking again goes on with
 // connecting. Ask for all ends that a call needs, receive ends first (network_links.h).
 //
+// A network link whose NIC cannot be used when it is wanted (it listens or connects with an error,
+// or does not connect within 4 s) takes the next rail, with a line in the log; where none is left,
+// the error names ranks and NIC. The receiver leads: it says on which rail it listens, and goes on
+// to the next one when it cannot, or when the sender says that it does not get there.
+//
 // Threads: one at a time.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "link/naming_peer.h"
 
 namespace ropewalk::link {
@@ -15,6 +18,14 @@ namespace {
 constexpr std::uint32_t kHandleTag = 0x4c000000;
 constexpr unsigned kChannelBits = 11;
 static_assert(kRouteNumbers << kChannelBits == 1U << 24U);
+
+// By which a sender says that it does not get to a receiver: of the attempt with this number.
+constexpr std::uint32_t kLostTag = 0x4f000000;
+// A system repeats what got no answer after 1 s and after 3.
+constexpr std::chrono::seconds kConnectTime{4};
+
+constexpr int kMostDevices = 64;
+static_assert(1 + kMostDevices * kMostDevices <= kRouteNumbers);
 
 constexpr std::uint64_t kTurnsPerLook = 4;
 
@@ -26,66 +37,114 @@ NetworkLinks::NetworkLinks(bootstrap::Bootstrap& bootstrap,
 
 NetworkLinks::~NetworkLinks() = default;
 
-std::uint32_t NetworkLinks::handle_tag(const Key& key) const noexcept {
+std::uint32_t NetworkLinks::tag_of(std::uint32_t kind, const Key& key) const noexcept {
   const auto& [channel, peer, route] = key;
-  return (kHandleTag + (options_.tag << 24U)) | route << kChannelBits |
+  return (kind + (options_.tag << 24U)) | route << kChannelBits |
          static_cast<std::uint32_t>(channel);
 }
 
+std::optional<Rails::Pair> NetworkLinks::named_by(const Route& route, int peer, bool sends) const {
+  if (pacer_ || !nics_of_route_ || route.empty()) return std::nullopt;
+  const RouteNics nics = nics_of_route_(route);
+  const int self = bootstrap_.rank();
+  return rails_.through(self, peer, sends ? nics.exit : nics.entry, sends ? nics.entry : nics.exit,
+                        sends ? self : peer);
+}
+
+std::uint32_t NetworkLinks::number(const Route& route, int peer, bool sends) const {
+  if (pacer_) return route_number(route);
+  const std::optional<Rails::Pair> named = named_by(route, peer, sends);
+  if (!named.has_value()) return 0;
+  RW_ASSERT(named->own < kMostDevices && named->peers < kMostDevices);
+  const int from = sends ? named->own : named->peers;
+  const int to = sends ? named->peers : named->own;
+  return static_cast<std::uint32_t>(1 + from * kMostDevices + to);
+}
+
+std::vector<Rails::Pair> NetworkLinks::devices(int channel, int peer, const Route& route,
+                                               bool sends) const {
+  std::vector<Rails::Pair> all;
+  if (const std::optional<Rails::Pair> named = named_by(route, peer, sends)) all.push_back(*named);
+  const int first = channel < spread_channels_ ? channel % rails_.count() : 0;
+  for (int k = 0; k < rails_.count(); ++k) {
+    const Rails::Pair pair = rails_.pair(bootstrap_.rank(), peer, (first + k) % rails_.count());
+    if (std::ranges::find(all, pair) == all.end()) all.push_back(pair);
+  }
+  return all;
+}
+
+std::string NetworkLinks::device_name(const Rails::Pair& pair) const {
+  return pair.own < transport_->num_devices() ? transport_->properties(pair.own).name
+                                              : transport_->name();
+}
+
 NetworkSender& NetworkLinks::sender(int channel, int peer, const Route& route) {
-  const Key key{channel, peer, number(route)};
+  const Key key{channel, peer, number(route, peer, true)};
   SendLink& link = sends_[key];
   if (link.sender == nullptr) {
     link.sender = std::make_unique<NetworkSender>(options_.shape, peer, options_.make_memory,
                                                   options_.by_blocks);
     link.route = route;
+    link.devices = devices(channel, peer, route, true);
   }
   if (!link.sender->connected()) connect(key, link);
   return *link.sender;
 }
 
 NetworkReceiver& NetworkLinks::receiver(int channel, int peer, const Route& route) {
-  const Key key{channel, peer, number(route)};
+  const Key key{channel, peer, number(route, peer, false)};
   ReceiveLink& link = receives_[key];
   if (link.receiver == nullptr) {
     link.receiver = std::make_unique<NetworkReceiver>(options_.shape, peer, options_.make_memory,
                                                       options_.by_blocks);
+    link.devices = devices(channel, peer, route, false);
   }
-  if (link.receiver->connected()) return *link.receiver;
-  if (link.listener == nullptr) {
-    naming_peer(peer, "listening for",
-                [&] { link.listener = transport_->listen(device(channel, peer)); });
-    const transport::Handle& handle = link.listener->handle();
-    std::vector<std::byte> told(handle.begin(), handle.end());
-    if (seals_) {
-      link.key = make_link_key();
-      told.insert(told.end(), link.key.begin(), link.key.end());
-    }
-    bootstrap_.send(peer, handle_tag(key), told);
-  }
-  accept(link);
+  if (!link.receiver->connected()) accept(key, link);
   return *link.receiver;
+}
+
+bool NetworkLinks::dial(const Key& key, SendLink& link) {
+  const int peer = std::get<1>(key);
+  const std::optional<std::vector<std::byte>> told =
+      bootstrap_.try_recv(peer, tag_of(kHandleTag, key));
+  if (!told.has_value() && link.connector == nullptr) return false;
+  try {
+    if (told.has_value()) {
+      transport::Handle handle{};
+      RW_ASSERT(told->size() == 1 + handle.size() + (seals_ ? link.key.size() : 0));
+      link.attempt = std::to_integer<std::size_t>(told->front());
+      RW_ASSERT(link.attempt < link.devices.size());
+      const auto at = told->begin() + 1;
+      std::copy_n(at, handle.size(), handle.begin());
+      std::copy(at + static_cast<std::ptrdiff_t>(handle.size()), told->end(), link.key.begin());
+      link.begun = std::chrono::steady_clock::now();
+      link.connector = transport_->connect(link.devices[link.attempt].own, handle);
+    }
+    link.connection = link.connector->poll();
+    if (link.connection != nullptr) return true;
+    const bool has_others = link.devices.size() > 1;
+    if (has_others && std::chrono::steady_clock::now() - link.begun > kConnectTime) {
+      throw Error(Errc::kPeerLost, "no answer in {} s", kConnectTime.count());
+    }
+    return false;
+  } catch (const Error& error) {
+    link.connector.reset();
+    const std::string words =
+        fmt::format("rank {} does not reach rank {} over {}: {}", bootstrap_.rank(), peer,
+                    device_name(link.devices[link.attempt]), error.what());
+    if (link.attempt + 1 == link.devices.size()) throw Error(error.code(), "{}", words);
+    log::warn("{}; another NIC is taken", words);
+    const auto attempt = static_cast<std::byte>(link.attempt);
+    bootstrap_.send(peer, tag_of(kLostTag, key), std::span(&attempt, 1));
+    return false;
+  }
 }
 
 void NetworkLinks::connect(const Key& key, SendLink& link) {
   const int channel = std::get<0>(key);
   const int peer = std::get<1>(key);
-  if (link.connector == nullptr) {
-    const std::optional<std::vector<std::byte>> bytes = bootstrap_.try_recv(peer, handle_tag(key));
-    if (!bytes.has_value()) return;
-    transport::Handle handle{};
-    RW_ASSERT(bytes->size() == handle.size() + (seals_ ? link.key.size() : 0));
-    std::copy_n(bytes->begin(), handle.size(), handle.begin());
-    std::copy(bytes->begin() + static_cast<std::ptrdiff_t>(handle.size()), bytes->end(),
-              link.key.begin());
-    naming_peer(peer, "connecting to",
-                [&] { link.connector = transport_->connect(device(channel, peer), handle); });
-  }
-  const bool ready = naming_peer(peer, "connecting to", [&] {
-    if (link.connection == nullptr) link.connection = link.connector->poll();
-    return link.connection != nullptr && link.connection->ready();
-  });
-  if (!ready) return;
+  if (link.connection == nullptr && !dial(key, link)) return;
+  if (!naming_peer(peer, "connecting to", [&] { return link.connection->ready(); })) return;
   std::unique_ptr<transport::SendConnection> connection = std::move(link.connection);
   if (seals_) {
     connection =
@@ -97,9 +156,46 @@ void NetworkLinks::connect(const Key& key, SendLink& link) {
   link.connector.reset();
 }
 
-void NetworkLinks::accept(ReceiveLink& link) {
+void NetworkLinks::listen(const Key& key, ReceiveLink& link) {
+  const int peer = std::get<1>(key);
+  const auto take_next = [&](const std::string& words, Errc code) {
+    link.listener.reset();
+    if (++link.attempt == link.devices.size()) throw Error(code, "{}", words);
+  };
+  while (const std::optional<std::vector<std::byte>> lost =
+             bootstrap_.try_recv(peer, tag_of(kLostTag, key))) {
+    if (std::to_integer<std::size_t>(lost->front()) != link.attempt) continue;
+    take_next(fmt::format("rank {} is not reached by rank {} over {}", bootstrap_.rank(), peer,
+                          device_name(link.devices[link.attempt])),
+              Errc::kPeerLost);
+  }
+  while (link.listener == nullptr) {
+    const Rails::Pair& pair = link.devices[link.attempt];
+    try {
+      link.listener = transport_->listen(pair.own);
+    } catch (const Error& error) {
+      const std::string words =
+          fmt::format("rank {} cannot be reached by rank {} over {}: {}", bootstrap_.rank(), peer,
+                      device_name(pair), error.what());
+      take_next(words, error.code());
+      log::warn("{}; another NIC is taken", words);
+      continue;
+    }
+    const transport::Handle& handle = link.listener->handle();
+    std::vector<std::byte> told = {static_cast<std::byte>(link.attempt)};
+    told.insert(told.end(), handle.begin(), handle.end());
+    if (seals_) {
+      link.key = make_link_key();
+      told.insert(told.end(), link.key.begin(), link.key.end());
+    }
+    bootstrap_.send(peer, tag_of(kHandleTag, key), told);
+  }
+}
+
+void NetworkLinks::accept(const Key& key, ReceiveLink& link) {
+  listen(key, link);
   std::unique_ptr<transport::ReceiveConnection> connection =
-      naming_peer(link.receiver->end().peer, "accepting", [&] { return link.listener->accept(); });
+      naming_peer(std::get<1>(key), "accepting", [&] { return link.listener->accept(); });
   if (connection == nullptr) return;
   if (seals_) {
     connection =
@@ -133,7 +229,7 @@ bool NetworkLinks::poll() {
   const bool all = ++turns_ % kTurnsPerLook == 0;
   for (auto& [key, link] : receives_) {
     if (!link.receiver->connected()) {
-      accept(link);
+      accept(key, link);
       moved |= link.receiver->connected();
     } else if (all || link.receiver->wanted()) {
       moved |= link.receiver->poll();

@@ -1,5 +1,10 @@
 // The network links of one rank of a communicator: made when first asked for, and moved by poll().
 //
+// A link whose NIC cannot be used when it is wanted (it listens or connects with an error, or does
+// not connect within 4 s) takes the next rail, with a line in the log; where none is left, the
+// error names ranks and NIC. The receiver leads: it says on which rail it listens, and goes on to
+// the next one when it cannot, or when the sender says that it does not get there.
+//
 // Nothing here blocks: an end's memory is there at once, and poll() goes on with connecting until
 // data can move. Who polls decides how links progress: the thread that waits for a call
 // (comm/task.h), or a thread of its own where nobody on the host waits (progress_thread.h).
@@ -7,12 +12,15 @@
 // Threads: one at a time.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "bootstrap/bootstrap.h"
 #include "executor/link_end.h"
@@ -46,11 +54,13 @@ class NetworkLinks {
   /// Links are paced from now on, and those of one pair on one channel differ by route.
   /// @pre no link was asked for; on all ranks or none
   void pace(Pacer pacer) { pacer_ = std::move(pacer); }
-  /// Links take these rails from now on: channel c rail c modulo their number, and those from
-  /// `channels` on, which carry no collectives, the first. @pre as pace()
-  void spread(Rails rails, int channels) {
+  /// Links take these rails from now on: those that a route names, else channel c rail c modulo
+  /// their number, and those from `channels` on, which carry no collectives, the first.
+  /// @param nics_of_route  null where routes name none that are there. @pre as pace()
+  void spread(Rails rails, int channels, NicsOfRoute nics_of_route = {}) {
     rails_ = std::move(rails);
     spread_channels_ = channels;
+    nics_of_route_ = std::move(nics_of_route);
   }
   /// Links are sealed from now on (sealed_connection.h). @pre as pace(); on all ranks or none
   void seal() { seals_ = true; }
@@ -81,6 +91,9 @@ class NetworkLinks {
  private:
   using Key = std::tuple<int, int, std::uint32_t>;  // channel, peer, number of the route
   struct SendLink {
+    std::vector<Rails::Pair> devices;
+    std::size_t attempt = 0;  // index into devices, as the receiver says
+    std::chrono::steady_clock::time_point begun{};
     std::unique_ptr<transport::Connector> connector;
     std::unique_ptr<transport::SendConnection> connection;  // perhaps not verified yet
     std::unique_ptr<NetworkSender> sender;
@@ -88,28 +101,36 @@ class NetworkLinks {
     LinkKey key{};  // where links are sealed
   };
   struct ReceiveLink {
+    std::vector<Rails::Pair> devices;
+    std::size_t attempt = 0;
     std::unique_ptr<transport::Listener> listener;
     std::unique_ptr<NetworkReceiver> receiver;
     LinkKey key{};
   };
 
+  // Goes on with making a link.
   void connect(const Key& key, SendLink& link);
-  void accept(ReceiveLink& link);
-  // This rank's device for a link.
-  [[nodiscard]] int device(int channel, int peer) const {
-    const int rail = channel < spread_channels_ ? channel % rails_.count() : 0;
-    return rails_.device(bootstrap_.rank(), peer, rail);
-  }
-  [[nodiscard]] std::uint32_t number(const Route& route) const noexcept {
-    return pacer_ ? route_number(route) : 0;
-  }
-  [[nodiscard]] std::uint32_t handle_tag(const Key& key) const noexcept;
+  void accept(const Key& key, ReceiveLink& link);
+  // Whether a connection is there, if not yet verified.
+  bool dial(const Key& key, SendLink& link);
+  void listen(const Key& key, ReceiveLink& link);
+  // The devices that a route names, for a link to or from `peer`.
+  [[nodiscard]] std::optional<Rails::Pair> named_by(const Route& route, int peer, bool sends) const;
+  // Tells a link from others between the same ranks on the same channel. Both ends compute the
+  // same.
+  [[nodiscard]] std::uint32_t number(const Route& route, int peer, bool sends) const;
+  // The devices that a link may take, the first wanted first. Both ends compute the same.
+  [[nodiscard]] std::vector<Rails::Pair> devices(int channel, int peer, const Route& route,
+                                                 bool sends) const;
+  [[nodiscard]] std::string device_name(const Rails::Pair& pair) const;
+  [[nodiscard]] std::uint32_t tag_of(std::uint32_t kind, const Key& key) const noexcept;
 
   bootstrap::Bootstrap& bootstrap_;
   Options options_;
   Pacer pacer_;
   Rails rails_;
   int spread_channels_ = 0;
+  NicsOfRoute nics_of_route_;
   bool seals_ = false;
   std::unique_ptr<transport::Transport> transport_;  // outlives its listeners and connections
   std::map<Key, SendLink> sends_;

@@ -10,20 +10,24 @@
 
 namespace ropewalk::link {
 
-std::vector<std::pair<int, int>> pair_nics(std::span<const Nic> a, std::span<const Nic> b) {
+std::vector<std::pair<int, int>> possible_pairs(std::span<const Nic> a, std::span<const Nic> b) {
   struct Pair {
     int of_a;
     int of_b;
     double rate;
     bool one_fabric;
+    bool one_address;
   };
   std::vector<Pair> all;
   for (std::size_t i = 0; i < a.size(); ++i) {
     for (std::size_t j = 0; j < b.size(); ++j) {
+      const bool one_fabric = a[i].fabric != 0 && a[i].fabric == b[j].fabric;
       all.push_back({static_cast<int>(i), static_cast<int>(j), std::min(a[i].rate, b[j].rate),
-                     a[i].fabric != 0 && a[i].fabric == b[j].fabric});
+                     one_fabric, one_fabric && a[i].address != 0 && a[i].address == b[j].address});
     }
   }
+  if (!std::ranges::all_of(all, &Pair::one_address))
+    std::erase_if(all, [](const Pair& pair) { return pair.one_address; });
   if (std::ranges::any_of(all, &Pair::one_fabric)) {
     std::erase_if(all, [](const Pair& pair) { return !pair.one_fabric; });
   }
@@ -32,18 +36,25 @@ std::vector<std::pair<int, int>> pair_nics(std::span<const Nic> a, std::span<con
     return std::tuple(-pair.rate, std::abs(pair.of_a - pair.of_b), pair.of_a + pair.of_b,
                       pair.of_a);
   });
+  std::vector<std::pair<int, int>> pairs;
+  for (const Pair& pair : all) pairs.emplace_back(pair.of_a, pair.of_b);
+  return pairs;
+}
+
+std::vector<std::pair<int, int>> pair_nics(std::span<const Nic> a, std::span<const Nic> b) {
   std::vector<std::pair<int, int>> chosen;
-  for (const Pair& pair : all) {
+  for (const std::pair<int, int>& pair : possible_pairs(a, b)) {
     const bool taken = std::ranges::any_of(chosen, [&](const std::pair<int, int>& other) {
-      return other.first == pair.of_a || other.second == pair.of_b;
+      return other.first == pair.first || other.second == pair.second;
     });
-    if (!taken) chosen.emplace_back(pair.of_a, pair.of_b);
+    if (!taken) chosen.push_back(pair);
   }
   return chosen;
 }
 
-Rails::Rails(std::vector<std::vector<Nic>> nics, std::span<const int> host_of_rank, int most)
-    : nics_(std::move(nics)) {
+Rails::Rails(std::vector<std::vector<Nic>> nics, std::span<const int> host_of_rank, int most,
+             std::vector<std::vector<NicPlace>> places)
+    : nics_(std::move(nics)), places_(std::move(places)) {
   // Few of many ranks differ in their NICs, or hosts of one kind in theirs.
   std::map<std::vector<Nic>, std::set<int>> hosts;
   for (std::size_t r = 0; r < nics_.size(); ++r) hosts[nics_[r]].insert(host_of_rank[r]);
@@ -52,30 +63,79 @@ Rails::Rails(std::vector<std::vector<Nic>> nics, std::span<const int> host_of_ra
     for (auto b = a; b != hosts.end(); ++b) {
       // Of ranks of one host alone there is no network link.
       if (a->second.size() == 1 && a->second == b->second) continue;
-      fewest = std::min(fewest, pair_nics(a->first, b->first).size());
+      const std::size_t pairs = pair_nics(a->first, b->first).size();
+      if (pairs > fewest) all_ = false;
+      fewest = std::min(fewest, pairs);
     }
   }
   order_.resize(std::max<std::size_t>(fewest, 1));
   std::iota(order_.begin(), order_.end(), 0);
 }
 
-int Rails::device(int rank, int peer, int rail) const {
-  if (nics_.empty()) return 0;
+// By rail.
+std::vector<Rails::Pair> Rails::pairs_of(int rank, int peer) const {
   // Both ends pair in one order, so that they find the same pairs.
   const auto [low, high] = std::minmax(rank, peer);
-  const std::vector<std::pair<int, int>> pairs =
+  const std::vector<std::pair<int, int>> paired =
       pair_nics(nics_[static_cast<std::size_t>(low)], nics_[static_cast<std::size_t>(high)]);
-  const auto place = static_cast<std::size_t>(order_[static_cast<std::size_t>(rail)]);
-  if (place >= pairs.size()) return 0;  // of one host
-  return rank == low ? pairs[place].first : pairs[place].second;
+  std::vector<std::pair<int, int>> by_rail;
+  for (const int place : order_) {
+    const auto p = static_cast<std::size_t>(place);
+    by_rail.push_back(p < paired.size() ? paired[p] : std::pair(0, 0));  // of one host
+  }
+  if (!places_.empty()) {
+    const auto distance = [&](const std::pair<int, int>& pair) {
+      return places_[static_cast<std::size_t>(low)][static_cast<std::size_t>(pair.first)].distance +
+             places_[static_cast<std::size_t>(high)][static_cast<std::size_t>(pair.second)]
+                 .distance;
+    };
+    std::ranges::stable_sort(by_rail.begin(), by_rail.begin() + alike_, {}, distance);
+  }
+  std::vector<Pair> pairs;
+  for (const auto& [of_low, of_high] : by_rail) {
+    pairs.push_back(rank == low ? Pair{of_low, of_high} : Pair{of_high, of_low});
+  }
+  return pairs;
 }
 
-Rails Rails::reordered(std::span<const int> order) const {
+Rails::Pair Rails::pair(int rank, int peer, int rail) const {
+  if (nics_.empty()) return {};
+  return pairs_of(rank, peer)[static_cast<std::size_t>(rail)];
+}
+
+std::optional<Rails::Pair> Rails::through(int rank, int peer, int own_node, int peer_node,
+                                          int sender) const {
+  if (places_.empty()) return std::nullopt;
+  const auto device_at = [&](int of_rank, int node) {
+    const std::vector<NicPlace>& places = places_[static_cast<std::size_t>(of_rank)];
+    const auto found = std::ranges::find(places, node, &NicPlace::node);
+    return node < 0 || found == places.end() ? -1 : static_cast<int>(found - places.begin());
+  };
+  const Pair wanted{device_at(rank, own_node), device_at(peer, peer_node)};
+  if (all_ && wanted.own >= 0 && wanted.peers >= 0) {
+    const auto [low, high] = std::minmax(rank, peer);
+    const auto possible =
+        possible_pairs(nics_[static_cast<std::size_t>(low)], nics_[static_cast<std::size_t>(high)]);
+    const std::pair<int, int> pair =
+        rank == low ? std::pair(wanted.own, wanted.peers) : std::pair(wanted.peers, wanted.own);
+    if (std::ranges::find(possible, pair) != possible.end()) return wanted;
+  }
+  for (const Pair& pair : pairs_of(rank, peer)) {
+    if ((sender == rank ? pair.own : pair.peers) == (sender == rank ? wanted.own : wanted.peers)) {
+      return pair;
+    }
+  }
+  return std::nullopt;
+}
+
+Rails Rails::reordered(std::span<const int> order, int alike) const {
   Rails result = *this;
   result.order_.clear();
   for (const int rail : order) {
     result.order_.push_back(order_[static_cast<std::size_t>(rail)]);
   }
+  result.alike_ = alike;
+  result.all_ = all_ && order.size() == order_.size();
   return result;
 }
 

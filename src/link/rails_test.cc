@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <optional>
 #include <vector>
 
 namespace ropewalk::link {
@@ -27,6 +28,13 @@ TEST(Rails, OnePairTakesEachNicOnce) {
 TEST(Rails, WithoutACommonFabricAllMayBeRouted) {
   EXPECT_EQ(pair_nics(Nics{{1, 1e9}, {2, 1e9}}, Nics{{3, 1e9}, {4, 1e9}}), (Pairs{{0, 0}, {1, 1}}));
   EXPECT_EQ(pair_nics(Nics{{0, 1e9}, {0, 3e9}}, Nics{{0, 3e9}, {0, 1e9}}), (Pairs{{1, 0}, {0, 1}}));
+}
+
+// As docker0 of two hosts: each reaches nobody but its own containers.
+TEST(Rails, NicsOfOneAddressAreNoPairWhereThereAreOthers) {
+  const Nics host = {{1, 1e9, 11}, {2, 1e9, 7}};
+  EXPECT_EQ(pair_nics(host, Nics{{1, 1e9, 12}, {2, 1e9, 7}}), (Pairs{{0, 0}}));
+  EXPECT_EQ(pair_nics(Nics{{2, 1e9, 7}}, Nics{{2, 1e9, 7}}), (Pairs{{0, 0}}));
 }
 
 TEST(Rails, BothEndsFindTheSamePairs) {
@@ -72,6 +80,47 @@ TEST(Rails, ReorderedOnesKeepTheirDevices) {
   EXPECT_EQ(fewer.device(1, 0, 0), 2);
   EXPECT_EQ(fewer.device(0, 1, 1), 0);
   EXPECT_EQ(fewer.reordered(std::array{1}).device(0, 1, 0), 0);
+}
+
+// Two hosts of two ranks and two NICs, each rank near one NIC.
+Rails near_rails(int alike) {
+  const Nics nics = {{1, 1e9}, {2, 1e9}};
+  const std::vector<NicPlace> near_first = {{10, 0}, {11, 1}};
+  const std::vector<NicPlace> near_second = {{10, 1}, {11, 0}};
+  const Rails rails({nics, nics, nics, nics}, std::array{0, 0, 1, 1}, 8,
+                    {near_first, near_second, near_first, near_second});
+  return rails.reordered(std::array{0, 1}, alike);
+}
+
+TEST(Rails, OfThoseThatCarryAlikeTheNearestComesFirst) {
+  const Rails rails = near_rails(2);
+  EXPECT_EQ(rails.pair(0, 2, 0), (Rails::Pair{0, 0}));
+  EXPECT_EQ(rails.pair(1, 3, 0), (Rails::Pair{1, 1}));
+  EXPECT_EQ(rails.pair(3, 1, 0), (Rails::Pair{1, 1}));
+  EXPECT_EQ(rails.pair(1, 3, 1), (Rails::Pair{0, 0}));
+}
+
+TEST(Rails, AFasterOneComesBeforeANearerOne) {
+  EXPECT_EQ(near_rails(1).pair(1, 3, 0), (Rails::Pair{0, 0}));
+}
+
+TEST(Rails, ARouteNamesThem) {
+  const Rails rails = near_rails(2);
+  EXPECT_EQ(rails.through(0, 3, 11, 11, 0), (Rails::Pair{1, 1}));
+  // Not of one fabric: the sender's rail, as both ends see it.
+  EXPECT_EQ(rails.through(0, 3, 11, 10, 0), (Rails::Pair{1, 1}));
+  EXPECT_EQ(rails.through(3, 0, 10, 11, 0), (Rails::Pair{1, 1}));
+  EXPECT_EQ(rails.through(0, 3, 12, -1, 0), std::nullopt);
+  // One that was left out.
+  EXPECT_EQ(rails.reordered(std::array{0}).through(0, 3, 11, 11, 0), std::nullopt);
+}
+
+TEST(Rails, OfOneFabricARouteNamesAnyTwo) {
+  const Nics nics = {{1, 1e9}, {1, 1e9}};
+  const std::vector<NicPlace> places = {{10, 0}, {11, 0}};
+  const Rails rails({nics, nics}, std::array{0, 1}, 8, {places, places});
+  EXPECT_EQ(rails.through(0, 1, 11, 10, 0), (Rails::Pair{1, 0}));
+  EXPECT_EQ(rails.through(1, 0, 10, 11, 0), (Rails::Pair{0, 1}));
 }
 
 }  // namespace

@@ -25,6 +25,14 @@ inline constexpr std::uint32_t kRouteNumbers = 1U << 13U;
   return 1 + hash % (kRouteNumbers - 1);
 }
 
+/// The NICs through which a route leaves the sender's host and enters the receiver's, as nodes of
+/// the machine; -1 where it passes none.
+struct RouteNics {
+  int exit = -1;
+  int entry = -1;
+};
+using NicsOfRoute = std::function<RouteNics(const Route&)>;
+
 /// Makes a connection of a channel to `peer` take the time of a route's physical links (an emulated
 /// machine).
 using Pacer = std::function<std::unique_ptr<transport::SendConnection>(

@@ -343,12 +343,6 @@ std::optional<std::vector<int>> way_between_nics(const topology::Topology& topol
   return links;
 }
 
-/// The ring of one channel over all hosts, as ranks and the links of each hop to the next.
-struct Ring {
-  std::vector<int> ranks;
-  std::vector<std::vector<int>> hops;  // hops[i]: from ranks[i] to ranks[i + 1], around
-};
-
 class RingBuilder {
  public:
   RingBuilder(const topology::Topology& topology, const HostChannels& channels)
@@ -371,8 +365,8 @@ class RingBuilder {
     }
   }
 
-  Ring ring(std::size_t channel) {
-    Ring made;
+  ChannelRing ring(std::size_t channel) {
+    ChannelRing made;
     const int hosts = topology_.hosts();
     for (int host = 0; host < hosts; ++host) {
       const HostChannel& here = on_host(channel, host);
@@ -381,11 +375,11 @@ class RingBuilder {
       for (std::size_t i = 0; i + 1 < here.order.size(); ++i) {
         const NodeIndex from = gpus[static_cast<std::size_t>(here.order[i])];
         const NodeIndex to = gpus[static_cast<std::size_t>(here.order[i + 1])];
-        made.ranks.push_back(topology_.node(from).rank);
+        made.gpus.push_back(from);
         made.hops.push_back(within_host(from, to));
       }
       const NodeIndex last = gpus[static_cast<std::size_t>(here.order.back())];
-      made.ranks.push_back(topology_.node(last).rank);
+      made.gpus.push_back(last);
       made.hops.push_back(across(host, last, here, (host + 1) % hosts, there));
     }
     return made;
@@ -449,15 +443,17 @@ class RingBuilder {
 };
 
 /// An all-gather along a ring: every rank's data goes around, all but the last hop.
-void add_trees(const Ring& ring, const Fraction& weight, std::vector<Tree>& trees) {
-  const std::size_t n = ring.ranks.size();
+void add_trees(const topology::Topology& topology, const ChannelRing& ring, const Fraction& weight,
+               std::vector<Tree>& trees) {
+  const std::size_t n = ring.gpus.size();
+  const auto rank = [&](std::size_t at) { return topology.node(ring.gpus[at % n]).rank; };
   for (std::size_t start = 0; start < n; ++start) {
     Tree tree;
-    tree.root = ring.ranks[start];
+    tree.root = rank(start);
     tree.weight = weight;
     for (std::size_t i = 0; i + 1 < n; ++i) {
       const std::size_t at = (start + i) % n;
-      tree.broadcast.push_back({ring.ranks[at], ring.ranks[(at + 1) % n], ring.hops[at]});
+      tree.broadcast.push_back({rank(at), rank(at + 1), ring.hops[at]});
     }
     trees.push_back(std::move(tree));
   }
@@ -504,16 +500,23 @@ HostChannels make_channels(const topology::Topology& topology, const ChannelRequ
   return Maker(topology, request).make();
 }
 
-Plan plan_of_channels(const topology::Topology& topology, const HostChannels& channels) {
+std::vector<ChannelRing> rings_of_channels(const topology::Topology& topology,
+                                           const HostChannels& channels) {
   RingBuilder builder(topology, channels);
+  std::vector<ChannelRing> rings;
+  for (std::size_t c = 0; c < channels.channels.size(); ++c) rings.push_back(builder.ring(c));
+  return rings;
+}
+
+Plan plan_of_channels(const topology::Topology& topology, const HostChannels& channels) {
   Plan plan;
   plan.collective = Collective::kAllGather;
   plan.algorithm = std::string("nics-") + std::string(name(channels.rule));
   plan.topology = topology.name();
   plan.plane = "all";
   for (const NodeIndex gpu : topology.gpus()) plan.gpus.push_back(static_cast<int>(gpu));
-  for (std::size_t c = 0; c < channels.channels.size(); ++c) {
-    add_trees(builder.ring(c), 1, plan.trees);
+  for (const ChannelRing& ring : rings_of_channels(topology, channels)) {
+    add_trees(topology, ring, 1, plan.trees);
   }
   std::vector<int> links;
   std::set<int> used;

@@ -51,14 +51,26 @@ struct ChannelRequest {
 ///         reach
 HostChannels make_channels(const topology::Topology& topology, const ChannelRequest& request);
 
-/// The plan of an all-gather over these rings on all hosts of the topology, every channel with the
-/// same weight: as fast as the busiest link lets it be. Hosts follow each other by number; with
-/// mirrored channels, hosts with odd numbers exchange the two of a pair, as NCCL does, so that a
-/// NIC sends to the same NIC of the next host. NIC rates count as link rates where they are lower.
-/// The plan's bound is left at its own rate: these rings are compared with each other.
+/// One channel as a ring over all hosts.
+struct ChannelRing {
+  std::vector<topology::NodeIndex> gpus;
+  std::vector<std::vector<int>> hops;  ///< hops[i]: links from gpus[i] to the next one, around
+};
+
+/// The rings of all channels: hosts follow each other by number; with mirrored channels, hosts with
+/// odd numbers exchange the two of a pair, as NCCL does, so that a NIC sends to the same NIC of the
+/// next host.
 ///
 /// @throws Error kInvalidArgument for fewer than two hosts, hosts that are not alike, and NICs of
 ///         different hosts without a way to each other
+std::vector<ChannelRing> rings_of_channels(const topology::Topology& topology,
+                                           const HostChannels& channels);
+
+/// The plan of an all-gather over these rings on all hosts of the topology, every channel with the
+/// same weight: as fast as the busiest link lets it be. NIC rates count as link rates where they
+/// are lower. The plan's bound is left at its own rate: these rings are compared with each other.
+///
+/// @throws as rings_of_channels()
 Plan plan_of_channels(const topology::Topology& topology, const HostChannels& channels);
 
 /// The graph file of that host: a ring graph and a tree graph with the same channels (trees enter

@@ -10,7 +10,9 @@
 #include <string>
 
 #include "core/error.h"
+#include "plan/certificate.h"
 #include "plan/nic_report.h"
+#include "plan/planner.h"
 #include "topology/replicate.h"
 #include "topology/synthetic.h"
 #include "topology/testing/recorded.h"
@@ -44,6 +46,45 @@ TEST(ChannelRings, BalancedAgainstOneRingReachesThePublishedGain) {
   EXPECT_GT(rewrite, before);
   EXPECT_GE(balanced / before, 1.51);
   EXPECT_GE(balanced, rewrite);
+}
+
+// All that a plan of them says is right is confirmed by code of its own.
+TEST(NicRings, ServeEveryCollectiveAtTheRateOfTheBusiestLink) {
+  const topology::Topology machine = topology::testing::machine("rccl-4gpu-4nic-x2");
+  for (const Collective collective : planned_collectives()) {
+    for (const char* algorithm : {"nics-balanced", "nics-least-used"}) {
+      SCOPED_TRACE(std::string(algorithm) + " " + std::string(name(collective)));
+      Request request;
+      request.collective = collective;
+      request.algorithm = algorithm;
+      const Plan plan = make_plan(machine, request);
+      EXPECT_TRUE(check(machine, plan).valid);
+      const double busbw = plan.algbw.to_double() * bus_factor(collective, 8);
+      if (std::string(algorithm) == "nics-balanced") {
+        // A rooted one leaves a hop of each ring out, never more than the GPU's port.
+        EXPECT_NEAR(busbw, 12, 1e-9);
+      } else {
+        EXPECT_GE(busbw, 8 - 1e-9);
+        EXPECT_LT(busbw, 12);
+      }
+    }
+  }
+}
+
+TEST(NicRings, ChannelsThatAreTheSameRingAreOneTree) {
+  const topology::Topology machine = topology::testing::machine("dolphin-k2200-x2");
+  Request request;
+  request.collective = Collective::kBroadcast;
+  request.algorithm = "nics-balanced";
+  EXPECT_EQ(make_plan(machine, request).trees.size(), 1U);
+}
+
+TEST(NicRings, NeedSeveralHostsAndAllTheirGpus) {
+  Request request;
+  request.algorithm = "nics-balanced";
+  EXPECT_THROW(make_plan(topology::testing::machine("dgx1v"), request), Error);
+  request.selection.gpus = {0, 1, 4, 5};
+  EXPECT_THROW(make_plan(topology::testing::machine("rccl-4gpu-4nic-x2"), request), Error);
 }
 
 TEST(ChannelRings, EveryChannelIsARingOverAllRanks) {

@@ -11,6 +11,7 @@
 #include "plan/bounds.h"
 #include "plan/estimate.h"
 #include "plan/loads.h"
+#include "plan/nic_rings.h"
 #include "plan/optimal.h"
 #include "plan/packed.h"
 #include "plan/problem.h"
@@ -208,6 +209,18 @@ const std::vector<Entry>& registry() {
         "double binary trees as NCCL builds them",
         {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce}},
        plan_binary_tree},
+      {{"nics-balanced", "rings over hosts whose ends are spread over the NICs, each near its own",
+        planned_collectives()},
+       [](const Problem& problem) { return plan_nic_rings(problem, NicRule::kBalanced); }},
+      {{"nics-least-used",
+        "the ring in the order of ranks, each channel over the least used NICs (RCCL multi-NIC "
+        "paper)",
+        planned_collectives()},
+       [](const Problem& problem) { return plan_nic_rings(problem, NicRule::kLeastUsed); }},
+      {{"nics-first-ring",
+        "what nics-least-used replaces: one ring, whose two NICs carry everything (RCCL 2.18)",
+        planned_collectives()},
+       [](const Problem& problem) { return plan_nic_rings(problem, NicRule::kFirstRing); }},
   };
   return entries;
 }

@@ -231,9 +231,15 @@ RingSearch search_rings(const Network& network) {
 }
 
 std::vector<Tree> plan_ring(const Problem& problem) {
+  const RingSearch found = search_rings(problem.network);
+  return trees_of_rings(
+      problem, found.rings,
+      Fraction::from_decimal(found.speed_gbps, kCapacityDigits) / problem.network.unit);
+}
+
+std::vector<Tree> trees_of_rings(const Problem& problem, const std::vector<Ring>& rings,
+                                 const Fraction& speed) {
   const Network& network = problem.network;
-  const RingSearch found = search_rings(network);
-  const Fraction speed = Fraction::from_decimal(found.speed_gbps, kCapacityDigits) / network.unit;
   const int ranks = network.num_ranks();
   std::vector<OutTree> forward;
   std::vector<OutTree> back;
@@ -241,7 +247,7 @@ std::vector<Tree> plan_ring(const Problem& problem) {
   const bool rooted = has_root(problem.collective);
   Fraction weight = rooted ? speed : speed / Fraction(ranks - 1);
   if (problem.collective == Collective::kAllReduce) weight /= 2;
-  for (const Ring& ring : found.rings) {
+  for (const Ring& ring : rings) {
     const Ring reverse = backwards(ring);
     for (int root = 0; root < ranks; ++root) {
       if (rooted && root != problem.root) continue;

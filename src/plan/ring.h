@@ -27,4 +27,9 @@ RingSearch search_rings(const Network& network);
 
 std::vector<Tree> plan_ring(const Problem& problem);
 
+/// Chains along these rings, of every root or the one root, each ring with the same share.
+/// @param speed  of a ring, in Network::unit
+std::vector<Tree> trees_of_rings(const Problem& problem, const std::vector<Ring>& rings,
+                                 const Fraction& speed);
+
 }  // namespace ropewalk::plan

@@ -33,6 +33,7 @@ struct DeviceProperties {
   /// What it is attached to, as a subnet: devices of one fabric reach each other without a router.
   /// Empty: not known.
   std::string fabric;
+  std::string address;    ///< within the fabric, where it has one: "10.0.0.1"
   double speed_mbps = 0;  ///< Mbit/s, as NCCL counts
   double latency_us = 0;  ///< one way; 0 when not known
   int port = 0;

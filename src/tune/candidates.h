@@ -67,6 +67,8 @@ class Candidates {
   ~Candidates();
   Candidates(Candidates&&) noexcept;
   Candidates& operator=(Candidates&&) = delete;
+  Candidates(const Candidates&) = delete;
+  Candidates& operator=(const Candidates&) = delete;
 
   /// In an order that all ranks have alike. Never empty. `root` counts for rooted operations.
   /// @throws Error kInvalidArgument when the setting ALGORITHM names for this operation what cannot

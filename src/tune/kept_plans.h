@@ -23,7 +23,7 @@
 namespace ropewalk::tune {
 
 /// Files of another version are ignored. Raise it whenever planning gives other plans.
-inline constexpr int kKeptPlansVersion = 3;
+inline constexpr int kKeptPlansVersion = 4;
 
 /// A machine that plans are made for.
 ///

@@ -32,6 +32,10 @@ constexpr double kMostRingWork = 6'000;
 constexpr double kMostTreesWork = 300'000;
 // A thorough request may take so many times as long.
 constexpr double kThorough = 120;
+// Rings through NICs follow from one host's GPUs and NICs: no search over all of them.
+constexpr double kMostNicRingsWork = 10'000'000;
+// To compare with: never the best.
+constexpr double kMostFirstRingWork = 10'000;
 // Shares of two classes of links are those of long messages; shorter ones take the faster alone.
 constexpr double kLongMessage = 1e9;
 
@@ -200,6 +204,8 @@ class Maker {
     const bool several_hosts = machine_.hosts() > 1;
     const double brief = algorithm == "packed"                  ? kMostPackingWork
                          : algorithm == "ring" && several_hosts ? kMostRingWork
+                         : algorithm == "nics-first-ring"       ? kMostFirstRingWork
+                         : algorithm.starts_with("nics-")       ? kMostNicRingsWork
                                                                 : kMostTreesWork;
     const double most = thorough ? brief * kThorough : brief;
     if (work <= most) return "";

@@ -23,7 +23,7 @@ std::vector<int> channel_weights(std::span<const double> rates, int channels) {
     const std::size_t rail = c % rails;
     const std::size_t users = (count - rail + rails - 1) / rails;
     double share = rates[rail] / rates[0];
-    if (share >= kEqual) share = 1;
+    if (as_fast(rates[rail], rates[0])) share = 1;
     // Sixteenths of each channel's share of the rail, so that few channels more do not round to 0.
     weights[c] =
         std::max(1, static_cast<int>(std::lround(share * kLevels * static_cast<double>(count) /
@@ -34,6 +34,8 @@ std::vector<int> channel_weights(std::span<const double> rates, int channels) {
   for (int& weight : weights) weight /= common;
   return weights;
 }
+
+bool as_fast(double rate, double fastest) { return rate >= kEqual * fastest; }
 
 double rate_of_channels(std::span<const double> rates, int channels) {
   double sum = 0;

@@ -67,7 +67,12 @@ class TwoHosts {
 
   // Interface `i` goes on being up, and answers nobody.
   [[nodiscard]] bool lose(int i) const {
-    return run(fmt::format("ip -n {} link set rwb{}{} arp off", names_[1], i, getpid()));
+    return run(fmt::format("ip -n {} link set rwb{}{} arp off", names_[1], i, maker_));
+  }
+
+  // Interface `i` of the first host goes down.
+  [[nodiscard]] bool take_down(int i) const {
+    return run(fmt::format("ip -n {} link set rwa{}{} down", names_[0], i, maker_));
   }
 
   // Moves the calling process to host `index`.
@@ -82,6 +87,7 @@ class TwoHosts {
   static bool run(const std::string& command) {
     return std::system((command + " >/dev/null 2>&1").c_str()) == 0;
   }
+  const int maker_ = getpid();
   std::string names_[2];
   bool ready_ = false;
   bool shaped_ = true;
@@ -380,6 +386,61 @@ TEST(HostsOfSeveralNics, OneThatDoesNotConnectIsLeftOut) {
   for (const std::string& text : texts_of(ranks, 2)) {
     EXPECT_NE(text.find(" 0.0 "), std::string::npos) << text;
     EXPECT_EQ(text.find("wrong"), std::string::npos) << text;
+  }
+}
+
+// One that was there while joining, and is not when the first link over it is wanted.
+TEST(HostsOfSeveralNics, OneThatVanishesIsReplacedByAnother) {
+  for (const bool silent : {false, true}) {
+    const TwoHosts hosts({0, 0});
+    if (!hosts.ready()) GTEST_SKIP() << "network namespaces cannot be made here";
+    RankOptions options;
+    options.settings = {
+        {"TIMEOUT", "60"}, {"NET", "tcp"}, {"NIC_RATES", "stated"}, {"CHANNELS", "2"}};
+    options.before = [&](int rank) { hosts.enter(rank); };
+    RankProcesses ranks(2, options, [&](comm::Communicator& comm) -> std::string {
+      const bool gone = comm.rank() != 0 || (silent ? hosts.lose(1) : hosts.take_down(1));
+      std::vector<std::byte> together(2);
+      comm.exchange(together, 1);
+      if (!gone) return "the NIC stays";
+      return fmt::format("{} NICs, {}", comm.facts().rail_rates.size(), shares_of_nics(comm));
+    });
+    for (const std::string& text : texts_of(ranks, 2)) {
+      EXPECT_EQ(text.find("2 NICs, 1.0 0.0"), 0U) << text;
+    }
+  }
+}
+
+// What the plan says of NICs holds for those that are there: of two rings the first is over one
+// NIC.
+TEST(HostsOfSeveralNics, APlanNamesThem) {
+  const TwoHosts hosts({0, 0, 0, 0});
+  if (!hosts.ready()) GTEST_SKIP() << "network namespaces cannot be made here";
+  for (const char* algorithm : {"plan-nics-balanced", "plan-nics-first-ring"}) {
+    RankOptions options;
+    options.settings = {{"TIMEOUT", "60"},
+                        {"NET", "tcp"},
+                        {"NIC_RATES", "stated"},
+                        {"ALGORITHM", fmt::format("all_reduce={}", algorithm)},
+                        {"TOPOLOGY", RW_SOURCE_DIR "/tests/topologies/rccl-4gpu-4nic-x2.json"}};
+    options.before = [&](int rank) { hosts.enter(rank / 4); };
+    RankProcesses ranks(8, options, [](comm::Communicator& comm) {
+      const std::vector<double> before = sent_bytes();
+      diagnose::MeasureSpec spec;
+      spec.collective = Collective::kAllReduce;
+      spec.count = 1 << 20;
+      const std::uint64_t wrong = diagnose::measure(comm, spec).wrong;
+      const std::vector<double> after = sent_bytes();
+      std::string used;
+      for (std::size_t i = 0; i < after.size(); ++i) {
+        used += after[i] - before[i] > 1e6 ? "used " : "idle ";
+      }
+      return fmt::format("{} wrong, {}", wrong, used);
+    });
+    const bool all = std::string_view(algorithm) == "plan-nics-balanced";
+    for (const std::string& text : texts_of(ranks, 8)) {
+      EXPECT_EQ(text, all ? "0 wrong, used used used used " : "0 wrong, idle idle idle used ");
+    }
   }
 }
 

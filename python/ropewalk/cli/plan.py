@@ -66,8 +66,8 @@ def plan(
         str,
         typer.Option(
             "--algorithm",
-            help="optimal, packed, one-hop, three-phase, rail-chain, ring, binary-tree, or auto: "
-            "the best.",
+            help="optimal, packed, one-hop, three-phase, rail-chain, ring, binary-tree, "
+            "nics-balanced, nics-least-used, nics-first-ring, or auto: the best.",
         ),
     ] = "auto",
     trees_per_root: Annotated[

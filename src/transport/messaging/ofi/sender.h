@@ -52,7 +52,7 @@ class Sender final : public SendConnection, private Connection {
                                      Registration* registration) RW_REQUIRES(fabric_.mutex);
   bool start_eager(SendRequest& request) RW_REQUIRES(fabric_.mutex);
   void start_large(SendRequest& request) RW_REQUIRES(fabric_.mutex);
-  void placed(SendRequest& request, const Place& place);
+  void placed(SendRequest& request, const Place& place) RW_REQUIRES(fabric_.mutex);
   /// @return whether the provider took the next piece, or there is none
   bool post_piece(SendRequest& request) RW_REQUIRES(fabric_.mutex);
   void piece_ended(SendRequest& request, const std::string& error) RW_NO_THREAD_ANALYSIS;

@@ -30,6 +30,7 @@ class Tcp final : public Transport {
     properties.pci_path = chosen.pci_path;
     properties.guid = chosen.guid;
     properties.fabric = chosen.subnet;
+    properties.address = chosen.address.text();
     properties.speed_mbps = chosen.speed_mbps;
     properties.latency_us = kLatencyUs;
     properties.max_message_bytes = kMaxMessageBytes;

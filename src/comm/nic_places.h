@@ -1,0 +1,32 @@
+// Where this rank's NICs are: which nodes of the machine they are, and how far from the rank.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "comm/machine.h"
+#include "link/rails.h"
+#include "link/route.h"
+#include "transport/transport.h"
+#include "tune/processors.h"
+
+namespace ropewalk::comm {
+
+/// On a machine that a person described: a device is the NIC of the rank's host that has its name
+/// or its PCI address; where none has, and there are as many NICs as devices, they are the same in
+/// order. Distances are those of plan/device_path.h, from the rank's GPU. Pure.
+std::vector<link::NicPlace> place_nics(const Machine& machine, int rank,
+                                       std::span<const transport::DeviceProperties> devices);
+
+/// On one that was not: distance 0 of NICs at a NUMA node whose processors the rank may run on, and
+/// of those that are at none; 1 of the others.
+/// @param sysfs  the system's "/sys"
+std::vector<link::NicPlace> place_nics(const tune::Processors& usable,
+                                       std::span<const transport::DeviceProperties> devices,
+                                       const std::filesystem::path& sysfs = "/sys");
+
+/// As link::Links wants it. The machine's planned topology is kept.
+link::NicsOfRoute nics_of_routes(const Machine& machine);
+
+}  // namespace ropewalk::comm
