@@ -140,8 +140,8 @@ std::unique_ptr<Emulation> Emulation::join(bootstrap::Bootstrap& bootstrap, cons
   const double slowdown = records.front().chosen;
   std::vector<int> ranks(records.size());
   std::iota(ranks.begin(), ranks.end(), 0);
-  // A rank that had it, and nothing else to do, would else leave while rank 0 serves the others, and
-  // be missed.
+  // A rank that had it, and nothing else to do, would else leave while rank 0 serves the others,
+  // and be missed.
   const auto all_have_it = [&] { bootstrap.barrier(deadline); };
   if (rank != 0) {
     const auto& from = records.front().server;

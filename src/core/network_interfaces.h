@@ -39,8 +39,8 @@ InterfaceState interface_state(std::string_view name);
 bool passes_filter(std::string_view name, std::string_view filter);
 
 /// Loopback, and bridges of containers and virtual machines (docker*, br- with an identity of
-/// Docker's, virbr*, cni*, podman*, lxcbr*, lxdbr*), which other hosts do not reach: used only where
-/// a filter names them or there is nothing else.
+/// Docker's, virbr*, cni*, podman*, lxcbr*, lxdbr*), which other hosts do not reach: used only
+/// where a filter names them or there is nothing else.
 bool is_last_choice(const InterfaceAddress& candidate);
 
 /// Lower is better. By interface: loopback last, is_last_choice() before it; within one: IPv4, then
