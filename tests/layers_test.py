@@ -91,7 +91,7 @@ INSIDE: dict[str, Folder] = {
     "simgrid": folder(),
     "topology": folder(),
     "transport": folder(),
-    # "auto" is a word of the language. It asks libfabric's provider whether it has a NIC of its own.
+    # "auto" is a word of the language. It asks the provider ofi whether it has a NIC of its own.
     "transport/auto": folder(
         *("transport", "transport/messaging/ofi"),
         namespaces=("ropewalk::transport", "ropewalk::transport::choosing"),
