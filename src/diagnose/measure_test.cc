@@ -160,7 +160,7 @@ TEST(Measure, OperationsTakeOtherMemoryWithinARegion) {
 TEST(Measure, WithoutARegionAllOperationsTakeTheSameMemory) {
   Job job(2);
   job.in_threads<bool>({2}, [](const Ranks& ranks) {
-    for (const std::size_t region : {0, 63, 64}) {
+    for (const std::size_t region : std::initializer_list<std::size_t>{0, 63, 64}) {
       MeasureSpec spec;
       spec.count = 16;
       spec.region = region;

@@ -75,7 +75,8 @@ Rails::Rails(std::vector<std::vector<Nic>> nics, std::span<const int> host_of_ra
 // By rail.
 std::vector<Rails::Pair> Rails::pairs_of(int rank, int peer) const {
   // Both ends pair in one order, so that they find the same pairs.
-  const auto [low, high] = std::minmax(rank, peer);
+  const int low = std::min(rank, peer);
+  const int high = std::max(rank, peer);
   const std::vector<std::pair<int, int>> paired =
       pair_nics(nics_[static_cast<std::size_t>(low)], nics_[static_cast<std::size_t>(high)]);
   std::vector<std::pair<int, int>> by_rail;
@@ -113,7 +114,8 @@ std::optional<Rails::Pair> Rails::through(int rank, int peer, int own_node, int 
   };
   const Pair wanted{device_at(rank, own_node), device_at(peer, peer_node)};
   if (all_ && wanted.own >= 0 && wanted.peers >= 0) {
-    const auto [low, high] = std::minmax(rank, peer);
+    const int low = std::min(rank, peer);
+    const int high = std::max(rank, peer);
     const auto possible =
         possible_pairs(nics_[static_cast<std::size_t>(low)], nics_[static_cast<std::size_t>(high)]);
     const std::pair<int, int> pair =

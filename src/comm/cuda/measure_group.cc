@@ -51,8 +51,8 @@ double CudaGroup::seconds_of(const Config& config, Collective collective, std::s
   tag.count = call.count;
   tag.collective = static_cast<std::uint8_t>(collective);
   const auto enqueue = [&] {
-    tag.call = kFirstCall + measured_calls_++;
-    run(calls.get(call), call, false, tag, stream);
+    tag.call = kFirstCall + measured_calls_;
+    run(calls.get(call, measured_calls_++), call, false, tag, stream);
   };
   enqueue();
   executor::check_cuda(cudaStreamSynchronize(stream), "measuring");

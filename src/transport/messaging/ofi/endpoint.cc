@@ -168,7 +168,7 @@ void Endpoint::open() {
 }
 
 fi_addr_t Endpoint::peer(std::span<const std::byte> address) {
-  std::vector<std::byte> key(address.begin(), address.end());
+  std::string key(reinterpret_cast<const char*>(address.data()), address.size());
   const auto known = peers_.find(key);
   if (known != peers_.end()) return known->second;
   fi_addr_t peer = FI_ADDR_UNSPEC;

@@ -187,7 +187,7 @@ class Endpoint {
   Fid<fid_av> addresses_;
   Fid<fid_ep> endpoint_;
   std::vector<std::byte> address_;
-  std::map<std::vector<std::byte>, fi_addr_t> peers_ RW_GUARDED_BY(mutex);
+  std::map<std::string, fi_addr_t> peers_ RW_GUARDED_BY(mutex);  // by the bytes of their addresses
   std::map<std::uint32_t, Member*> members_ RW_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<Block>> blocks_;
   std::size_t send_buffers_ = 0;
