@@ -155,6 +155,7 @@ TEST(Dgx1, PackedAllReduceReachesTheBoundAsRingsDo) {
   for (const auto& [name, most_trees] : {std::pair{"dgx1p", 7U}, std::pair{"dgx1v", 9U}}) {
     const topology::Topology machine = topology::testing::machine(name);
     Request wanted;
+    wanted.collective = Collective::kAllReduce;
     wanted.algorithm = "packed";
     wanted.selection.plane = "nvlink";
     const Plan plan = make_plan(machine, wanted);

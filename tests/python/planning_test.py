@@ -247,7 +247,8 @@ def test_every_algorithm_makes_valid_plans(
         try:
             made = ropewalk.plan(machine, op, algorithm=entry["name"])
         except ropewalk.ArgumentError:
-            assert entry["name"] in ("ring", "one-hop", "binary-tree", "rail-chain", "three-phase")
+            names = ("ring", "one-hop", "binary-tree", "rail-chain", "three-phase")
+            assert entry["name"] in names or entry["name"].startswith("nics-")
             continue
         found = made.check()
         assert found.valid and found.bound_holds and not found.defects
