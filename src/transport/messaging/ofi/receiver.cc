@@ -19,7 +19,9 @@ constexpr auto kLastMessages = std::chrono::seconds(5);
 // The same of one whose process has died.
 constexpr auto kLastWords = std::chrono::milliseconds(50);
 // After the sender's word that it has stopped, what is on its way already still comes.
-constexpr auto kQuiet = std::chrono::milliseconds(2);
+// A software provider tells of what it has received whole alone, so that the rest of a write that
+// its sender gave up shows nowhere: what lies in sockets by then is read in this time.
+constexpr auto kQuiet = std::chrono::milliseconds(100);
 
 }  // namespace
 
