@@ -93,3 +93,25 @@ foreach(program software_sisci_test fault_table)
   rw_label_tests(sanitizer-blind ${program} "."
     "the software libsisci writes memory as a PCIe bridge does, whenever it likes" SANITIZER thread)
 endforeach()
+
+rw_label_tests(slow plan_test "PackedIsNearWithFewTrees/(dgx1[pv]_all|forestcoll|dgx_[ah]100)"
+  "12 to 32 s each; smaller machines run")
+rw_label_tests(slow tune_test
+  "PlannedChoice.(IsTheCheapest|EveryRank|SchedulesKeep|RootedCollectives|LongMessages)"
+  "plans of whole machines, 16 to 84 s each; shorter tests of the same choice run")
+rw_label_tests(slow tune_test "PlannedCandidates.(AllNames|LargeAllocations|EachChannel)"
+  "plans of whole machines, 14 to 19 s each; other planned candidates run")
+rw_label_tests(slow tune_test "KeptPlansTest.ThoroughPlans"
+  "66 s; BackgroundPlans in comm_test plans in the background, too")
+rw_label_tests(slow tune_test "AgainstTheSimulator"
+  "plays schedules of whole machines; the simulator's own tests run")
+rw_label_tests(slow tune_test "MachineConstantsTest.(OddTimes|Nonsense)"
+  "measures the machine's memory anew, 17 s each; other tests of the file run")
+rw_label_tests(slow schedule_test "SimulatedMachines.LargeMessages.*/(rccl|pcie_8gpu)"
+  "large messages over many links, 7 to 14 s each; those of other machines run")
+rw_label_tests(slow schedule_test "Compile.ManyRanks|Lags.EveryPlanComputesTheSame"
+  "9 to 11 s each; fewer ranks and other plans run")
+foreach(program topology_test tune_test)
+  rw_label_tests(sanitizer-blind ${program} "."
+    "one thread, but for planning beside calls, which comm_test has" SANITIZER thread)
+endforeach()
