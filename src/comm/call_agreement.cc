@@ -9,7 +9,7 @@
 namespace ropewalk::comm {
 namespace {
 
-constexpr std::uint32_t kTag = 0x46000000;
+constexpr std::uint32_t kTag = 0x47000000;
 
 // A call that comes to the limit takes some 60 ns for it: seldom enough, and calls that are longer
 // come to it each time.
@@ -142,13 +142,15 @@ void CallAgreement::send_all(const Message& message) {
 void CallAgreement::on_ready(int peer, const AgreementSubject& subject, std::uint64_t digest) {
   Vote& vote = votes_[subject];
   vote.digests[peer] = digest;
-  const std::uint64_t first = vote.digests.begin()->second;
+  // With all others: they come in any order.
+  const auto other =
+      std::ranges::find_if(vote.digests, [&](const auto& entry) { return entry.second != digest; });
   if (digest == 0 || some_left_) {
     decide(subject, vote, kNever);
-  } else if (digest != first) {
+  } else if (other != vote.digests.end()) {
     if (!vote.decided) {
       log::warn("ranks {} and {} have different plans for {}: those that are in use stay", peer,
-                vote.digests.begin()->first, name(subject.collective));
+                other->first, name(subject.collective));
     }
     decide(subject, vote, kNever);
   } else if (vote.digests.size() == static_cast<std::size_t>(bootstrap_.size()) && !vote.decided) {
