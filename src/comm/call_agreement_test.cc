@@ -186,7 +186,7 @@ TEST(CallAgreement, AWaitEndsByItsCheck) {
     const Deadline deadline = deadline_after(std::chrono::seconds(30));
     if (rank == 1) {
       agreement.ready(subject_of(0), 7);
-      bootstrap.on_message(0x46000000, [](int, std::span<const std::byte>) {});  // answers nothing
+      bootstrap.on_message(0x47000000, [](int, std::span<const std::byte>) {});  // answers nothing
       bootstrap.barrier(deadline);
       bootstrap.barrier(deadline);
       return;
