@@ -18,10 +18,6 @@ constexpr unsigned kSmallInRow = 4;
 constexpr auto kLastMessages = std::chrono::seconds(5);
 // The same of one whose process has died.
 constexpr auto kLastWords = std::chrono::milliseconds(50);
-// After the sender's word that it has stopped, what is on its way already still comes.
-// A software provider tells of what it has received whole alone, so that the rest of a write that
-// its sender gave up shows nowhere: what lies in sockets by then is read in this time.
-constexpr auto kQuiet = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -388,15 +384,13 @@ void Receiver::withdraw(Posted& posted) {
       known != nullptr && !over) {
     known->region.mr.reset();
   }
-  const bool was_stopped = stopped_;
+  if (over) return;
   if (!drive_until([this] { return stopped_ || peer_gone(); }) && !peer_gone()) {
     return give_up("the sender does not say that it has stopped writing");
   }
-  if (was_stopped) return;
   stopped_ = true;
-  for (Clock::time_point moved = Clock::now(); Clock::now() - moved < kQuiet;) {
-    if (fabric_.progress()) moved = Clock::now();
-  }
+  // What its provider has begun to send, that goes on sending, whatever its user says.
+  give_up("the sender may have begun to write");
 }
 
 std::string Receiver::describe() const {
