@@ -949,26 +949,34 @@ void Communicator::compare_calls() {
   if (!check_calls_ || now < next_compare_) return;
   next_compare_ = now + kCompareAfter;
   const std::optional<executor::CallTag> mine = current_->tag();
-  if (mine.has_value()) {
-    for (const int peer : current_->waiting_for(team_)) {
-      if (told_.insert(peer).second) {
+  const std::vector<int> waiting = current_->waiting_for(team_);
+  for (int peer = 0; peer < size(); ++peer) {
+    try {
+      const bool awaited = std::find(waiting.begin(), waiting.end(), peer) != waiting.end();
+      if (mine.has_value() && awaited && told_.insert(peer).second) {
         bootstrap_->send(peer, kCallTag, std::as_bytes(std::span(&*mine, 1)));
       }
+      while (const std::optional<std::vector<std::byte>> bytes =
+                 bootstrap_->try_recv(peer, kCallTag)) {
+        compare_call(peer, *bytes);
+      }
+    } catch (const Error& error) {
+      // What a peer sent before it left may still be on its way, all that this call needs; of one
+      // that is lost failure_ tells.
+      if (error.code() != Errc::kPeerLost) throw;
     }
   }
-  for (int peer = 0; peer < size(); ++peer) {
-    while (const std::optional<std::vector<std::byte>> bytes =
-               bootstrap_->try_recv(peer, kCallTag)) {
-      executor::CallTag theirs;
-      RW_ASSERT(bytes->size() == sizeof theirs);
-      std::memcpy(&theirs, bytes->data(), sizeof theirs);
-      // A call that this rank has not come to yet, or forgotten, says nothing.
-      const std::optional<executor::CallTag> same = team_.history().find(theirs.call);
-      if (same.has_value() && !(*same == theirs)) {
-        throw Error(Errc::kInvalidUsage, "{}",
-                    executor::describe_difference(rank(), *same, team_.history(), peer, theirs));
-      }
-    }
+}
+
+void Communicator::compare_call(int peer, std::span<const std::byte> told) {
+  executor::CallTag theirs;
+  RW_ASSERT(told.size() == sizeof theirs);
+  std::memcpy(&theirs, told.data(), sizeof theirs);
+  // A call that this rank has not come to yet, or forgotten, says nothing.
+  const std::optional<executor::CallTag> same = team_.history().find(theirs.call);
+  if (same.has_value() && !(*same == theirs)) {
+    throw Error(Errc::kInvalidUsage, "{}",
+                executor::describe_difference(rank(), *same, team_.history(), peer, theirs));
   }
 }
 

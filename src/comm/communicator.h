@@ -213,6 +213,7 @@ class Communicator final : public executor::WaitHook {
   void ask_program();
   // Tells the ranks waited for what this rank was called with, and looks at what they told.
   void compare_calls();
+  void compare_call(int peer, std::span<const std::byte> told);
   // By the bootstrap. Breaks the communicator when it fails.
   void all_gather(std::span<std::byte> all, std::size_t bytes_each, Deadline deadline);
   // The caller's buffers are its own again: nobody else touches them after this.

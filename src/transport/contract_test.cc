@@ -1034,7 +1034,11 @@ TEST_P(Contract, TooSmallReceiveBreaksTheConnectionWithBothSizes) {
 TEST_P(Contract, ManyConnections) {
   const auto listener = transport_->listen(0);
   std::vector<Pair> pairs;
-  for (int i = 0; i < 60; ++i) pairs.push_back(connect_pair(*transport_, *transport_, *listener));
+  // An endpoint of tcp;ofi_rxm has 77 MB, under the thread sanitizer more than twice that.
+  const int connections = GetParam().label == "OfiTcpSeparate" ? 6 : 60;
+  for (int i = 0; i < connections; ++i) {
+    pairs.push_back(connect_pair(*transport_, *transport_, *listener));
+  }
   std::vector<Bytes> out;
   std::vector<Bytes> in(pairs.size(), Bytes(30'000));
   std::vector<std::unique_ptr<Request>> requests;

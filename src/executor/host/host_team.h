@@ -164,8 +164,9 @@ class HostTeam {
     const bool long_one = done->kind == SlotKind::kStaged && done->bytes > kPrefetchBytes;
     const std::size_t ahead = long_one ? std::min<std::size_t>(done->bytes, kAheadBytes) : 0;
     if (wanted || (chunk & (link.shape.slots / 2 - 1)) == 0) {
+      // From here on the header may be the writer's again.
       std::atomic_ref(*link.consumed_at).store(chunk, std::memory_order_release);
-      if (lent(link, chunk)) give_back(link);
+      if (wanted && link.process == 0) give_back(link);
     }
     // A writer that runs ahead has filled later headers already, with chunks like this one. Those
     // of a writer that was waited for are its own still, and better left to it.
