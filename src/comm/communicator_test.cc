@@ -796,7 +796,8 @@ TEST(Communicator, LeavingWhileAnotherWaitsIsAnError) {
       std::vector<float> data(4, 1.0F);
       const auto [code, text] = error_of([&] { comm->run(all_reduce(data, data)); });
       EXPECT_EQ(code, Errc::kPeerLost);
-      // Not by what this rank wanted to ask it meanwhile: what it sent before may still be on its way.
+      // Not by what this rank wanted to ask it meanwhile: what it sent before may still be on its
+      // way.
       EXPECT_NE(text.find("rank 1 left the communicator while rank 0 waited for it in all_reduce"),
                 std::string::npos)
           << text;
