@@ -181,7 +181,8 @@ TEST(BackgroundPlans, AreTakenIntoUseByAllRanksAtTheSameCall) {
 
 TEST(BackgroundPlans, ProcessesThatPlanAtDifferentSpeedsSwitchTogether) {
   const std::string folder =
-      (std::filesystem::path(::testing::TempDir()) / "background-plans").string();
+      (std::filesystem::path(::testing::TempDir()) / fmt::format("background-plans-{}", getpid()))
+          .string();
   std::filesystem::remove_all(folder);
   for (const bool kept : {false, true}) {
     std::vector<std::unique_ptr<Runtime>> runtimes;

@@ -1,8 +1,10 @@
 // One file of measured constants, of hosts and of GPUs.
 #include "tune/tuning_store.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -24,7 +26,8 @@ using testing::HasSubstr;
 
 class TuningStoreTest : public testing::Test {
  protected:
-  TuningStoreTest() : folder_(fs::path(testing::TempDir()) / "tuning-store") {
+  TuningStoreTest()
+      : folder_(fs::path(testing::TempDir()) / fmt::format("tuning-store-{}", getpid())) {
     fs::remove_all(folder_);
     fs::create_directories(folder_);
     log::configure("WARN", "ALL", log_file());

@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "core/testing/in_child.h"
+#include "core/testing/sanitizers.h"
 #include "core/testing/share.h"
 #include "netplugin/harness.h"
 #include "transport/window/sisci/testing/fabric.h"
@@ -84,7 +85,7 @@ TEST(PluginLife, LeavesNothingOfPcieBridgesWhenUnloaded) {
   EXPECT_EQ(ropewalk::testing::in_child([&] {
               setenv("ROPEWALK_NET", "sisci", 1);
               setenv("ROPEWALK_SISCI_LIBRARY", RW_SOFTWARE_SISCI, 1);
-              const Holdings before;
+              Holdings before;
               for (int round = 0; round < 24; ++round) {
                 constexpr std::array kVersions = {4, 8, 11, 12};
                 {
@@ -94,7 +95,12 @@ TEST(PluginLife, LeavesNothingOfPcieBridgesWhenUnloaded) {
                   exchange(loop, 100'000, 100'000, 1);
                 }
                 const Holdings after;
-                EXPECT_EQ(after.descriptors, before.descriptors) << "round " << round;
+                // The thread sanitizer adds a thread of its own, and pipes to the program that
+                // names what it found in the software bridges (dev/tsan.supp).
+                if (ropewalk::testing::kThreadSanitizer && round == 0) before = after;
+                if (!ropewalk::testing::kThreadSanitizer) {
+                  EXPECT_EQ(after.descriptors, before.descriptors) << "round " << round;
+                }
                 EXPECT_EQ(after.threads, before.threads) << "round " << round;
                 EXPECT_FALSE(std::filesystem::exists(fabric.file() + ".state"));
               }
