@@ -95,12 +95,9 @@ TEST(PluginLife, LeavesNothingOfPcieBridgesWhenUnloaded) {
                   exchange(loop, 100'000, 100'000, 1);
                 }
                 const Holdings after;
-                // The thread sanitizer adds a thread of its own, and pipes to the program that
-                // names what it found in the software bridges (dev/tsan.supp).
+                // The thread sanitizer adds a thread of its own.
                 if (ropewalk::testing::kThreadSanitizer && round == 0) before = after;
-                if (!ropewalk::testing::kThreadSanitizer) {
-                  EXPECT_EQ(after.descriptors, before.descriptors) << "round " << round;
-                }
+                EXPECT_EQ(after.descriptors, before.descriptors) << "round " << round;
                 EXPECT_EQ(after.threads, before.threads) << "round " << round;
                 EXPECT_FALSE(std::filesystem::exists(fabric.file() + ".state"));
               }
@@ -158,7 +155,10 @@ TEST(PluginLife, IsLoadedAndUnloadedAgainAndAgain) {
   EXPECT_EQ(still, nullptr) << "the library is still loaded";
   EXPECT_EQ(seen.back().descriptors, seen.front().descriptors);
   EXPECT_EQ(seen.back().threads, seen.front().threads);
-  EXPECT_LE(seen.back().maps, seen.front().maps + 1);
+  // The thread sanitizer takes memory as it goes.
+  if (!ropewalk::testing::kThreadSanitizer) {
+    EXPECT_LE(seen.back().maps, seen.front().maps + 1);
+  }
 }
 
 }  // namespace
