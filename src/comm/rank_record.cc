@@ -229,6 +229,11 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
                            : !config.text(Setting::kEmulate).empty() ? kEmulatedSlotBytes
                            : place.facts.num_hosts > 1               ? kNetworkSlotBytes
                                                                      : kSlotBytes;
+  if (place.shape.slot_bytes > kShortBytes) {
+    place.shape.short_slots = kShortSlots;
+    place.shape.short_bytes = kShortBytes;
+    place.shape.short_stride = kShortStride;
+  }
   place.facts.slot_bytes = place.shape.slot_bytes;
   place.constants = records[0].constants;
   // Two strands suffice for double trees; wide groups keep the segment's address range in bounds.

@@ -25,7 +25,7 @@ RW_HOST_DEVICE Source arrived_chunk(Team& team, const End& link, const Call& cal
   Source source;
   switch (slot->kind) {
     case SlotKind::kInline: source.data = slot->inline_data; break;
-    case SlotKind::kStaged: source.data = link.data(chunk); break;
+    case SlotKind::kStaged: source.data = link.data(chunk, bytes); break;
     case SlotKind::kAddress:
       if (link.process == 0) {
         source.data = reinterpret_cast<const std::byte*>(slot->address);
@@ -61,7 +61,7 @@ RW_HOST_DEVICE Destination describe_chunk(Team& team, End& link, const Call& cal
   // Chunks that are larger than a slot are cut only where all go by address.
   if (bytes > link.shape.slot_bytes) team.wrong_size(link.peer, bytes, link.shape.slot_bytes);
   slot->kind = SlotKind::kStaged;
-  return Destination{link.data(chunk)};
+  return Destination{link.data(chunk, bytes)};
 }
 
 }  // namespace ropewalk::executor

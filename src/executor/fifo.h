@@ -12,15 +12,17 @@
 //   the reader's word of host/lending.h
 // - line 1: the desk of host/shared_copy.h; in its last word the writer's of host/lending.h
 // - headers: a SlotHeader each, two lines
+// - short slots: short_bytes of data each
 // - slots: slot_bytes of data each
 //
 // Chunk n (counted from 1 over the life of the link) is described by header (n - 1) % headers;
-// where it is staged, its data is in slot (n - 1) % slots. The writer fills both, then stores
-// `sequence` = n with release; the reader waits for it with acquire. So a pair of cache lines
-// carries flag, description and, up to kInlineBytes, the data itself. There are more headers than
-// slots: many short messages may be on their way, while the data of long ones stays in few slots,
-// and so in the caches. The writer may use a header or slot again once `consumed` has reached the
-// chunk that lay there before; it re-reads that line only when it knows of none free.
+// where it is staged, its data is in short slot (n - 1) % short_slots, or if it is longer than that
+// in slot (n - 1) % slots. The writer fills both, then stores `sequence` = n with release; the
+// reader waits for it with acquire. So a pair of cache lines carries flag, description and, up to
+// kInlineBytes, the data itself. There are more headers and short slots than slots: many short
+// messages may be on their way, while the data of long ones stays in few slots, and so in the
+// caches. The writer may use a header or slot again once `consumed` has reached the chunk that lay
+// there before; it re-reads that line only when it knows of none free.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +41,7 @@ inline constexpr std::size_t kHeaderBytes = 2 * kLineBytes;
 /// Where a chunk's data is.
 enum class SlotKind : std::uint8_t {
   kInline,   ///< in the header itself
-  kStaged,   ///< in the slot's data bytes
+  kStaged,   ///< in a slot, a short one where it fits there
   kAddress,  ///< in the writer's memory, at `address`; it stays there until the chunk is consumed
 };
 
@@ -69,11 +71,17 @@ struct alignas(kHeaderBytes) SlotHeader {
 };
 static_assert(sizeof(SlotHeader) == kHeaderBytes);
 
-/// Sizes of a link's memory. Both counts are powers of two, and slots <= headers.
+/// Sizes of a link's memory. The counts are powers of two (or no short slots: 0), and no more slots
+/// of either kind than headers.
 struct FifoShape {
   std::uint32_t headers = 64;
   std::uint32_t slots = 8;
   std::uint32_t slot_bytes = 32768;
+  std::uint32_t short_slots = 0;
+  std::uint32_t short_bytes = 0;  ///< 0 without short slots
+  /// From one short slot to the next, in whole lines. Where they lie close together, a reader's
+  /// hardware fetches lines of the next one while the writer writes it.
+  std::uint32_t short_stride = 0;
   /// Each header directly before its slot (headers == slots), so that a transport can send both as
   /// one piece.
   bool interleaved = false;
@@ -87,12 +95,29 @@ struct FifoShape {
     if (!interleaved) return 2 * kLineBytes + index * sizeof(SlotHeader);
     return 2 * kLineBytes + index * header_stride();
   }
-  [[nodiscard]] RW_HOST_DEVICE std::size_t data_offset(std::uint64_t chunk) const noexcept {
+  /// Of a staged chunk of `bytes`.
+  [[nodiscard]] RW_HOST_DEVICE std::size_t data_offset(std::uint64_t chunk,
+                                                       std::size_t bytes) const noexcept {
     if (interleaved) return header_offset(chunk) + sizeof(SlotHeader);
-    return 2 * kLineBytes + headers * sizeof(SlotHeader) + ((chunk - 1) & (slots - 1)) * slot_bytes;
+    if (bytes <= short_bytes) {
+      return short_offset() + std::size_t{(chunk - 1) & (short_slots - 1)} * short_stride;
+    }
+    return short_offset() + std::size_t{short_slots} * short_stride +
+           ((chunk - 1) & (slots - 1)) * slot_bytes;
+  }
+  /// How many chunks, the last one of `bytes`, may be on their way.
+  [[nodiscard]] RW_HOST_DEVICE std::uint32_t window(std::size_t bytes) const noexcept {
+    if (bytes <= kInlineBytes) return headers;
+    return bytes <= short_bytes ? short_slots : slots;
   }
   [[nodiscard]] RW_HOST_DEVICE std::size_t bytes() const noexcept {
-    return 2 * kLineBytes + headers * sizeof(SlotHeader) + std::size_t{slots} * slot_bytes;
+    return short_offset() + std::size_t{short_slots} * short_stride +
+           std::size_t{slots} * slot_bytes;
+  }
+
+ private:
+  [[nodiscard]] RW_HOST_DEVICE std::size_t short_offset() const noexcept {
+    return 2 * kLineBytes + headers * sizeof(SlotHeader);
   }
 };
 

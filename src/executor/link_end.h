@@ -51,8 +51,9 @@ struct alignas(16) SendEnd : SendCounters {
   [[nodiscard]] RW_HOST_DEVICE SlotHeader* header(std::uint64_t chunk) const noexcept {
     return reinterpret_cast<SlotHeader*>(memory + shape.header_offset(chunk));
   }
-  [[nodiscard]] RW_HOST_DEVICE std::byte* data(std::uint64_t chunk) const noexcept {
-    return memory + shape.data_offset(chunk);
+  [[nodiscard]] RW_HOST_DEVICE std::byte* data(std::uint64_t chunk,
+                                               std::size_t bytes) const noexcept {
+    return memory + shape.data_offset(chunk, bytes);
   }
 };
 
@@ -81,8 +82,9 @@ struct alignas(16) ReceiveEnd : ReceiveCounters {
   [[nodiscard]] RW_HOST_DEVICE SlotHeader* header(std::uint64_t chunk) const noexcept {
     return reinterpret_cast<SlotHeader*>(memory + shape.header_offset(chunk));
   }
-  [[nodiscard]] RW_HOST_DEVICE std::byte* data(std::uint64_t chunk) const noexcept {
-    return memory + shape.data_offset(chunk);
+  [[nodiscard]] RW_HOST_DEVICE std::byte* data(std::uint64_t chunk,
+                                               std::size_t bytes) const noexcept {
+    return memory + shape.data_offset(chunk, bytes);
   }
 };
 

@@ -238,6 +238,29 @@ TEST(Walker, RunsEveryScheduleRight) {
   }
 }
 
+// Chunks of all kinds of slots follow each other over one link.
+TEST(Walker, ShortAndLongChunksShareALink) {
+  for (const char* algorithm : {"ring", "binary_tree"}) {
+    for (const Collective collective : {Collective::kAllReduce, Collective::kBroadcast}) {
+      Case test;
+      test.schedule = schedule::compile(algorithm, {collective, 3, 0, 1});
+      test.shape = {.headers = 16,
+                    .slots = 2,
+                    .slot_bytes = 256,
+                    .short_slots = 8,
+                    .short_bytes = 192,
+                    .short_stride = 256};
+      for (const std::size_t chunk : {20U, 30U, 48U, 64U}) {
+        for (const std::size_t count : {25U, 64U, 500U, 1111U}) {
+          test.chunk = chunk;
+          test.count = count;
+          ASSERT_EQ(run(test), 0U) << describe(test.schedule, count, false, false) << chunk;
+        }
+      }
+    }
+  }
+}
+
 // Each rank a thread: what another one may still read, or has not written yet, is never touched.
 TEST(Walker, RunsPlansRightWhoseStepsLag) {
   ropewalk::testing::Share share;

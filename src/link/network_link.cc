@@ -35,6 +35,7 @@ std::size_t wire_bytes(const SlotHeader& slot) {
 executor::FifoShape interleaved(executor::FifoShape shape) {
   shape.interleaved = true;
   shape.headers = shape.slots;
+  shape.short_slots = shape.short_bytes = shape.short_stride = 0;
   return shape;
 }
 

@@ -173,7 +173,7 @@ class StagedWalk {
   }
   RW_HOST_DEVICE bool wait_room(SendEnd& link, std::size_t bytes) {
     const std::uint64_t next = link.published + 1;
-    const std::uint64_t window = bytes > kInlineBytes ? link.shape.slots : link.shape.headers;
+    const std::uint64_t window = link.shape.window(bytes);
     return next <= window || wait_consumed(link, next - window);
   }
   RW_HOST_DEVICE bool wait_consumed(SendEnd& link, std::uint64_t number) {

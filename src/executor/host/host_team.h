@@ -73,7 +73,7 @@ class HostTeam {
   void give_up_copy() noexcept { shared_copy_.reset(); }
 
   bool wait_room(SendEnd& link, std::size_t bytes) const noexcept {
-    const std::uint64_t window = bytes > kInlineBytes ? link.shape.slots : link.shape.headers;
+    const std::uint64_t window = link.shape.window(bytes);
     if (link.published - link.consumed_seen < window) return true;
     link.consumed_seen = std::atomic_ref(*link.consumed_at).load(std::memory_order_acquire);
     return link.published - link.consumed_seen < window;
@@ -137,7 +137,7 @@ class HostTeam {
     ++moves_;
     if (header->kind == SlotKind::kStaged) {
       // Where the reader is done with that slot: it would only fetch its lines again.
-      const bool free = next - link.consumed_seen < link.shape.slots;
+      const bool free = next - link.consumed_seen < link.shape.window(header->bytes);
       if (header->bytes <= kPrefetchBytes || free) {
         own_next_lines(link, next + 1, std::min<std::size_t>(header->bytes, kAheadBytes));
       }
@@ -219,7 +219,7 @@ class HostTeam {
   // Asks for the lines of the next chunk, supposing it like the last one: when its data is written,
   // this core has them already, and the reader's miss is the only one.
   static void own_next_lines(const SendEnd& link, std::uint64_t chunk, std::size_t bytes) noexcept {
-    std::byte* data = link.data(chunk);
+    std::byte* data = link.data(chunk, bytes);
     for (std::size_t line = 0; line < bytes; line += kLineBytes) prefetch_for_writing(data + line);
   }
 
@@ -234,7 +234,7 @@ class HostTeam {
 
   static void prefetch_data(const ReceiveEnd& link, std::uint64_t chunk,
                             std::size_t bytes) noexcept {
-    const std::byte* data = link.data(chunk);
+    const std::byte* data = link.data(chunk, bytes);
     for (std::size_t line = 0; line < bytes; line += kLineBytes) __builtin_prefetch(data + line);
   }
 
