@@ -194,6 +194,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwTuningDescribe": (_INT, _INT, _TEXT_OUT),
     "rwMeasurePeers": (_SIZE, _INT, _TEXT_OUT),
     "rwProbe": (_TEXT, _TEXT_OUT),
+    "rwCommCallRecords": (Comm, _TEXT_OUT),
     "rwMeasureGroup": (
         _COMM_OUT,
         _INT,

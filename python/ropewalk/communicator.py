@@ -890,6 +890,20 @@ class Communicator(ProcessBound):
         )
         return found
 
+    def call_records(self) -> dict[str, Any]:
+        """What this communicator was last asked to do, and when (settings TRACE, TRACE_RECORDS).
+
+        communicator, rank, ranks, host, process, written_ns, begun (operations so far), failure
+        (None, or why it is broken) and records, the oldest first: id, call (the number of a
+        collective, the same on all ranks; None of a message), operation, count, type, op, root,
+        peer, algorithm, memory ("host", "GPU"), state ("scheduled", "started", "completed"),
+        scheduled_ns, started_ns and completed_ns (nanoseconds since 1970; None: not yet; of
+        operations on a GPU scheduled_ns alone). Local. Any thread, also while another one is in an
+        operation of this communicator, and from within a signal's handler.
+        """
+        report: dict[str, Any] = json_of(library().rwCommCallRecords, self.c_handle)
+        return report
+
     @property
     def emulation(self) -> Optional[dict[str, Any]]:
         """The machine that the setting EMULATE names, as far as this communicator is on it.

@@ -12,6 +12,7 @@
 #include <span>
 #include <utility>
 
+#include "comm/call_report.h"
 #include "comm/found_rails.h"
 #include "comm/nic_places.h"
 #include "comm/rank_record.h"
@@ -136,6 +137,7 @@ Communicator::Communicator(std::unique_ptr<bootstrap::Bootstrap> bootstrap, cons
       rank_(bootstrap_->rank()),
       size_(bootstrap_->size()),
       check_calls_(config.flag(Setting::kCheckCalls)),
+      records_(records_kept(config), config.text(Setting::kTrace) == "all"),
       team_(bootstrap_->rank()),
       timeout_(config.duration(Setting::kTimeout)) {
   bootstrap_->watch(&failure_);
@@ -157,7 +159,9 @@ Communicator::~Communicator() {
   }
   failure_.when_broken(nullptr);
   bootstrap_->watch(nullptr);
-  if (!finalized_) bootstrap_->abort("the communicator was destroyed without being finalized");
+  if (finalized_) return;
+  write_records();
+  bootstrap_->abort("the communicator was destroyed without being finalized");
 }
 
 void Communicator::connect() {
@@ -445,7 +449,9 @@ std::unique_ptr<Task> Communicator::new_task(const CollectiveCall& call) {
   trace(call, "as a task");
   const Validated valid = validate(call, rank(), size());
   before_call();
-  return std::make_unique<CollectiveTask>(*this, call, valid.in_place, next_number());
+  auto task = std::make_unique<CollectiveTask>(*this, call, valid.in_place, next_number());
+  task->record_in(records_, records_.begin(call, calls_, CallRecords::Starts::kLater, 0, false), 1);
+  return task;
 }
 
 std::unique_ptr<Task> Communicator::new_task(std::vector<PointToPointCall> calls) {
@@ -454,7 +460,15 @@ std::unique_ptr<Task> Communicator::new_task(std::vector<PointToPointCall> calls
     trace(call, "as a task");
     validate(call, size());
   }
-  return std::make_unique<PointToPointTask>(*this, std::move(calls));
+  CallRecords::Id first = 0;
+  for (const PointToPointCall& call : calls) {
+    const CallRecords::Id id = records_.begin(call, CallRecords::Starts::kLater, false);
+    if (first == 0) first = id;
+  }
+  const std::size_t count = calls.size();
+  auto task = std::make_unique<PointToPointTask>(*this, std::move(calls));
+  task->record_in(records_, first, count);
+  return task;
 }
 
 void Communicator::stop_before_call() {
@@ -492,25 +506,33 @@ void Communicator::run(const CollectiveCall& call) {
     if (prepared == nullptr) {
       const Validated valid = validate(call, rank(), size());
       CollectiveTask task(*this, call, valid.in_place, next_number());
+      task.record_in(records_, records_.begin(call, calls_, CallRecords::Starts::kLater, 0, false),
+                     1);
       drain_queue();
       const Lock lock(engine_mutex_);
       execute(task);
       return;
     }
     in_place = validate_buffers(call, prepared->extent(), rank()).in_place;
-    last_ = {call, &prepared->collective()};
+    last_ = {call, &prepared->collective(), label_of(*prepared)};
   }
+  const auto number = static_cast<std::uint32_t>(next_number());
+  const CallRecords::Id record =
+      records_.begin(call, calls_, CallRecords::Starts::kNow, last_.label, false);
   try {
-    const auto number = static_cast<std::uint32_t>(next_number());
     const bool done =
         again ? host_executor_->run_again(*last_.collective, number)
               : host_executor_->run(*prepared, call, in_place, tag_of(call, number), nullptr);
-    if (done) return;
+    if (done) {
+      records_.complete(record);
+      return;
+    }
   } catch (const Error& error) {
     broke(error);
   }
   CollectiveTask task(*this, call, *last_.collective);
   execute(task);
+  records_.complete(record);
 }
 
 HostCall* Communicator::short_call(const CollectiveCall& call) {
@@ -568,6 +590,7 @@ void Communicator::execute(Task& task) {
   if (emulation_ != nullptr) emulation_->begin();
   if (!told_.empty()) told_.clear();
   waiter_->restart();
+  task.started();
   try {
     while (!task.advance(team_)) waiter_->idle(team_.moves());
   } catch (const Error& error) {
@@ -575,6 +598,12 @@ void Communicator::execute(Task& task) {
     broke(error);
   }
   current_ = nullptr;
+  task.completed();
+}
+
+void Communicator::write_records() const noexcept {
+  const std::string pattern = config_.text(Setting::kTraceFile);
+  if (!pattern.empty() && records_.enabled()) write_call_report(*this, pattern);
 }
 
 void Communicator::give_back_buffers() noexcept {
@@ -599,6 +628,7 @@ void Communicator::broke(const Error& error) {
   }
   if (!failure_.broken()) seal(error);
   links_->take_back_buffers();
+  write_records();
   throw failure_.error();
 }
 
@@ -699,10 +729,14 @@ void Communicator::run_together(std::vector<Work> work) {
         Communicator& comm = *work[i].comm;
         while (next[i] < work[i].tasks.size()) {
           Task& task = *work[i].tasks[next[i]];
-          if (comm.current_ != &task) comm.told_.clear();
+          if (comm.current_ != &task) {
+            comm.told_.clear();
+            task.started();
+          }
           comm.current_ = &task;
           if (!task.advance(comm.team_)) break;
           comm.current_ = nullptr;
+          task.completed();
           ++next[i];
         }
         all_done &= next[i] == work[i].tasks.size();
@@ -802,6 +836,7 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
   }
   // Only now: a call that was refused leaves this rank in step with the others.
   (void)next_number();
+  (void)records_.begin(call, calls_, CallRecords::Starts::kLater, label_of(prepared), true);
 }
 
 void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStream stream) {
@@ -814,6 +849,9 @@ void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStr
     validate(call, size());
   }
   device_->send_and_receive(calls, stream);
+  for (const PointToPointCall& call : calls) {
+    (void)records_.begin(call, CallRecords::Starts::kLater, true);
+  }
 }
 
 std::uint64_t Communicator::register_buffer(const void* buffer, std::size_t bytes) {
@@ -1013,6 +1051,7 @@ void Communicator::finalize() {
     look_at_device();
   }
   finalized_ = true;
+  write_records();
   if (agreement_ != nullptr) agreement_->leave();
   bootstrap_->leave();
 }

@@ -23,6 +23,7 @@
 #include "bootstrap/failure_state.h"
 #include "comm/call_agreement.h"
 #include "comm/call_pipeline.h"
+#include "comm/call_records.h"
 #include "comm/collective_call.h"
 #include "comm/device_group.h"
 #include "comm/emulation.h"
@@ -168,6 +169,9 @@ class Communicator final : public executor::WaitHook {
     return (device_calls_ != nullptr ? device_calls_ : host_calls_)->tuner().machine();
   }
 
+  /// What was called, and how far it is (setting TRACE). Any thread, any time.
+  [[nodiscard]] const CallRecords& records() const noexcept { return records_; }
+
   // WaitHook, for the thread that waits on this communicator.
   bool poll() override;
   void stalled(std::chrono::nanoseconds since_progress) override;
@@ -181,6 +185,12 @@ class Communicator final : public executor::WaitHook {
     return static_cast<HostCall&>(host_calls_->get(call, number));
   }
   HostExecutor& host_executor() noexcept { return *host_executor_; }
+  /// Of the call's algorithm in records().
+  std::uint16_t label_of(PreparedCall& call) {
+    if (call.record_label() == 0 && records_.enabled()) [[unlikely]]
+      call.set_record_label(records_.label_of(call.choice().schedule->schedule().algorithm));
+    return call.record_label();
+  }
   /// Before a task arms anything.
   void forget_last() noexcept { last_.collective = nullptr; }
   /// Of sends and receives on host memory.
@@ -203,6 +213,8 @@ class Communicator final : public executor::WaitHook {
   std::unique_ptr<Task> new_task(const CollectiveCall& call);
   std::unique_ptr<Task> new_task(std::vector<PointToPointCall> calls);
   void enter_queue(std::unique_ptr<Task> task, std::vector<std::shared_ptr<Request>> requests);
+  // Setting TRACE_FILE: writes what records_ has.
+  void write_records() const noexcept;
   // DEBUG=TRACE: every call, as it was made.
   void trace(const CollectiveCall& call, std::string_view how) const;
   void trace(const PointToPointCall& call, std::string_view how) const;
@@ -262,6 +274,7 @@ class Communicator final : public executor::WaitHook {
   struct Last {
     CollectiveCall call;
     PreparedCollective* collective = nullptr;
+    std::uint16_t label = 0;
   };
   Last last_;
   int point_to_point_channel_ = 0;
@@ -269,6 +282,7 @@ class Communicator final : public executor::WaitHook {
   std::uint64_t calls_ = 0;
   std::uint64_t next_stop_ = CallAgreement::kNever;
   bool finalized_ = false;
+  CallRecords records_;
 
   executor::HostTeam team_;
   std::unique_ptr<executor::Waiter> waiter_;

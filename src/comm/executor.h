@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -37,10 +38,15 @@ class PreparedCall {
   [[nodiscard]] const Extent& extent() const noexcept { return extent_; }
   [[nodiscard]] const tune::Choice& choice() const noexcept { return *choice_; }
 
+  /// Of its algorithm in the communicator's records (call_records.h); 0 before it is set.
+  [[nodiscard]] std::uint16_t record_label() const noexcept { return record_label_; }
+  void set_record_label(std::uint16_t label) noexcept { record_label_ = label; }
+
  private:
   CollectiveCall shape_;  // without buffers
   Extent extent_;
   std::shared_ptr<const tune::Choice> choice_;
+  std::uint16_t record_label_ = 0;
 };
 
 /// Threads: one at a time.

@@ -37,8 +37,8 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
 /// A slot's size between ranks that share memory, where the setting SLOT_BYTES gives none.
 inline constexpr std::uint32_t kSlotBytes = 32 << 10;
 /// Short messages have slots of their own in memory links, four times as many: a root that shares
-/// its core with its readers goes on longer before their turn. Measured on an EPYC: with a stride of
-/// 2 KiB or less, or for messages of 2 KiB, all-reduces of two ranks take up to 1.3 of the time.
+/// its core with its readers goes on longer before their turn. Measured on an EPYC: with a stride
+/// of 2 KiB or less, or for messages of 2 KiB, all-reduces of two ranks take up to 1.3 of the time.
 inline constexpr std::uint32_t kShortSlots = 32;
 inline constexpr std::uint32_t kShortBytes = 1 << 10;
 inline constexpr std::uint32_t kShortStride = 2560;

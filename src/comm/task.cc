@@ -9,8 +9,9 @@ namespace ropewalk::comm {
 
 bool CollectiveTask::begin() {
   if (armed_) return true;
-  const HostCall& call = comm_.host_call(call_, number_);
+  HostCall& call = comm_.host_call(call_, number_);
   prepared_ = &call.collective();
+  record_label(comm_.label_of(call));
   if (!prepared_->connect(comm_.links())) return false;
   comm_.forget_last();
   comm_.host_executor().arm(call, call_, in_place_, tag_);

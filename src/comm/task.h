@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/call_records.h"
 #include "comm/collective_call.h"
 #include "comm/prepared.h"
 #include "executor/host/host_team.h"
@@ -31,6 +32,30 @@ class Task {
   /// What the ranks that take part must agree on; nothing for sends and receives, which are
   /// compared when they meet.
   [[nodiscard]] virtual std::optional<executor::CallTag> tag() const { return std::nullopt; }
+
+  /// Its operations' records are the `count` from `first` on.
+  void record_in(CallRecords& records, CallRecords::Id first, std::size_t count) noexcept {
+    records_ = &records;
+    first_record_ = first;
+    num_records_ = first == 0 ? 0 : count;
+  }
+  /// For who runs it: before the first advance(), and when it is done.
+  void started() noexcept {
+    for (std::size_t i = 0; i < num_records_; ++i) records_->start(first_record_ + i);
+  }
+  void completed() noexcept {
+    for (std::size_t i = 0; i < num_records_; ++i) records_->complete(first_record_ + i);
+  }
+
+ protected:
+  void record_label(std::uint16_t label) noexcept {
+    for (std::size_t i = 0; i < num_records_; ++i) records_->set_label(first_record_ + i, label);
+  }
+
+ private:
+  CallRecords* records_ = nullptr;
+  CallRecords::Id first_record_ = 0;
+  std::size_t num_records_ = 0;
 };
 
 class CollectiveTask final : public Task {

@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include <array>
-#include <climits>
 #include <string>
 
 #include "core/error.h"
+#include "core/file_pattern.h"
 
 namespace ropewalk::log {
 namespace {
@@ -75,35 +75,6 @@ std::uint32_t parse_subsystems(std::string_view text) {
   return invert ? ~bits : bits;
 }
 
-std::string host_name() {
-  std::array<char, HOST_NAME_MAX + 1> buffer{};
-  gethostname(buffer.data(), buffer.size() - 1);
-  std::string host = buffer.data();
-  return host.substr(0, host.find('.'));
-}
-
-std::string expand(std::string_view pattern) {
-  std::string path;
-  for (std::size_t i = 0; i < pattern.size(); ++i) {
-    if (pattern[i] == '%' && i + 1 < pattern.size()) {
-      const char letter = pattern[++i];
-      if (letter == 'h') {
-        path += host_name();
-      } else if (letter == 'p') {
-        path += std::to_string(getpid());
-      } else if (letter == '%') {
-        path += '%';
-      } else {
-        throw Error(Errc::kInvalidArgument, "ROPEWALK_DEBUG_FILE: \"%{}\" is none of %h, %p, %%",
-                    letter);
-      }
-    } else {
-      path += pattern[i];
-    }
-  }
-  return path;
-}
-
 std::string_view name(Level level) noexcept {
   switch (level) {
     case Level::kNone: return "NONE";
@@ -129,7 +100,7 @@ void configure(std::string_view level, std::string_view subsystems, std::string_
   const std::uint32_t new_subsystems = parse_subsystems(subsystems);
   int fd = STDERR_FILENO;
   if (!file.empty()) {
-    const std::string path = expand(file);
+    const std::string path = expand_file_pattern("DEBUG_FILE", file);
     fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (fd < 0) throw system_error(errno, fmt::format("ROPEWALK_DEBUG_FILE: open {}", path));
   }
@@ -161,7 +132,7 @@ void write(Level level, std::uint32_t subsystem, std::string_view text) noexcept
       sink(level, subsystem, std::string(text).c_str());
       return;
     }
-    static const std::string host = host_name();
+    static const std::string host = short_host_name();
     const std::string line = fmt::format("{}:{}:{} [0] ROPEWALK {} {}\n", host, getpid(),
                                          syscall(SYS_gettid), name(level), text);
     // A log that cannot be written must not stop a collective.

@@ -1,0 +1,168 @@
+// What a communicator was last asked to do, and when each operation was asked for, began and ended:
+// a ring of records in memory, written by the calls themselves. The model is PyTorch's Flight
+// Recorder; what is recorded is what its analyzer, NCCL's Inspector and Kineto's traces want.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/collective_call.h"
+#include "core/mutex.h"
+#include "core/ticks.h"
+
+namespace ropewalk::comm {
+
+/// Threads: one at a time begins records; any thread may write the times of records that it was
+/// given, and read all of them at any time.
+class CallRecords {
+ public:
+  /// A record's number, from 1; 0: none, which all functions ignore.
+  using Id = std::uint64_t;
+
+  enum class State : std::uint8_t { kScheduled, kStarted, kCompleted };
+
+  struct Record {
+    Id id = 0;
+    std::uint64_t call =
+        0;                  ///< number of the collective on this communicator, from 1; 0: a message
+    std::string operation;  ///< "all_reduce", "barrier", "send", "receive"
+    std::size_t count = 0;
+    std::string type;
+    std::string op;         ///< of reductions, else empty
+    int root = -1;          ///< of rooted operations, else -1
+    int peer = -1;          ///< of messages, else -1
+    std::string algorithm;  ///< empty where none was chosen yet
+    bool on_device = false;
+    State state = State::kScheduled;
+    // CLOCK_REALTIME in ns; 0: not yet. Of operations on a GPU only when they were enqueued.
+    std::int64_t scheduled_ns = 0;
+    std::int64_t started_ns = 0;
+    std::int64_t completed_ns = 0;
+  };
+
+  /// @param capacity  records that are kept, a power of two; 0: nothing is recorded
+  /// @param all  further ones are kept too, as long as there is memory for them
+  CallRecords(std::size_t capacity, bool all);
+
+  [[nodiscard]] bool enabled() const noexcept { return capacity_ != 0; }
+
+  /// When an operation starts.
+  enum class Starts : std::uint8_t { kLater, kNow };
+
+  /// Of a collective that is scheduled now. @param number  on this communicator, from 1
+  /// @param label  of its algorithm, or 0
+  Id begin(const CollectiveCall& call, std::uint64_t number, Starts starts, std::uint16_t label,
+           bool on_device) noexcept {
+    if (!enabled()) return 0;
+    Slot& slot = next_slot();
+    fill(slot, call, static_cast<unsigned>(call.collective), call.root, on_device);
+    slot.label.store(label, std::memory_order_relaxed);
+    slot.op.store(static_cast<std::uint8_t>(call.op), std::memory_order_relaxed);
+    return publish(slot, number, starts);
+  }
+  Id begin(const PointToPointCall& call, Starts starts, bool on_device) noexcept {
+    if (!enabled()) return 0;
+    Slot& slot = next_slot();
+    fill(slot, call, call.sends ? kSend : kReceive, call.peer, on_device);
+    slot.label.store(0, std::memory_order_relaxed);
+    return publish(slot, 0, starts);
+  }
+
+  /// @return what set_label() takes for this algorithm
+  [[nodiscard]] std::uint16_t label_of(std::string_view algorithm);
+  void set_label(Id id, std::uint16_t label) noexcept {
+    if (Slot* slot = find(id)) slot->label.store(label, std::memory_order_relaxed);
+  }
+  void start(Id id) noexcept {
+    if (Slot* slot = find(id)) slot->started.store(ticks(), std::memory_order_relaxed);
+  }
+  void complete(Id id) noexcept {
+    if (Slot* slot = find(id)) slot->completed.store(ticks(), std::memory_order_relaxed);
+  }
+
+  /// Those that are kept, the oldest first.
+  [[nodiscard]] std::vector<Record> read() const;
+  /// All records that were begun.
+  [[nodiscard]] std::uint64_t num_begun() const noexcept {
+    return last_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  // One cache line. Readers come at any time: they see by `id`, before and after, whether the slot
+  // was given to another record meanwhile.
+  struct alignas(64) Slot {
+    std::atomic<Id> id{0};
+    std::atomic<std::uint64_t> call{0};
+    std::atomic<std::uint64_t> scheduled{0};  // ticks, as are the next two; 0: not yet
+    std::atomic<std::uint64_t> started{0};
+    std::atomic<std::uint64_t> completed{0};
+    std::atomic<std::uint64_t> count{0};
+    std::atomic<std::int32_t> root_or_peer{0};
+    std::atomic<std::uint16_t> label{0};
+    std::atomic<std::uint8_t> operation{0};  // Collective, or kSend, kReceive; with kOnDevice
+    std::atomic<std::uint8_t> type{0};       // DataType or CarriedType
+    std::atomic<std::uint8_t> op{0};         // RedOp
+  };
+  static constexpr std::uint8_t kSend = 0x20;
+  static constexpr std::uint8_t kReceive = 0x21;
+  static constexpr std::uint8_t kOnDevice = 0x80;
+
+  template <typename AnyCall>
+  static void fill(Slot& slot, const AnyCall& call, unsigned operation, int root_or_peer,
+                   bool on_device) noexcept {
+    constexpr auto kRelaxed = std::memory_order_relaxed;
+    // Readers take it for none meanwhile.
+    slot.id.store(0, kRelaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    slot.completed.store(0, kRelaxed);
+    slot.count.store(call.count, kRelaxed);
+    slot.root_or_peer.store(root_or_peer, kRelaxed);
+    slot.operation.store(static_cast<std::uint8_t>(operation | (on_device ? kOnDevice : 0U)),
+                         kRelaxed);
+    slot.type.store(call.carried == CarriedType::kNone ? static_cast<std::uint8_t>(call.type)
+                                                       : static_cast<std::uint8_t>(call.carried),
+                    kRelaxed);
+  }
+  Id publish(Slot& slot, std::uint64_t number, Starts starts) noexcept {
+    const Id id = last_.load(std::memory_order_relaxed) + 1;
+    const std::uint64_t now = ticks();
+    slot.call.store(number, std::memory_order_relaxed);
+    slot.scheduled.store(now, std::memory_order_relaxed);
+    slot.started.store(starts == Starts::kNow ? now : 0, std::memory_order_relaxed);
+    slot.id.store(id, std::memory_order_release);
+    last_.store(id, std::memory_order_release);
+    return id;
+  }
+  // Of the next record. In a ring that of the oldest one.
+  Slot& next_slot() noexcept {
+    const Id at = last_.load(std::memory_order_relaxed) & (capacity_ - 1);
+    if (all_ && at == 0) add_block();
+    return newest_[at];
+  }
+  // Null for 0, and for a record that is kept no more.
+  Slot* find(Id id) noexcept {
+    if (id == 0) return nullptr;
+    Slot& slot = (all_ ? block_of(id) : newest_)[(id - 1) & (capacity_ - 1)];
+    return slot.id.load(std::memory_order_relaxed) == id ? &slot : nullptr;
+  }
+  Slot* block_of(Id id) noexcept;
+  void add_block() noexcept;
+  [[nodiscard]] bool read_slot(const Slot& slot, Record& record) const RW_REQUIRES(mutex_);
+
+  std::size_t capacity_ = 0;  // of a block
+  bool all_ = false;
+  std::atomic<Id> last_{0};
+  Slot* newest_ = nullptr;  // the block that is written; by the thread that begins records
+  mutable Mutex mutex_;
+  std::vector<std::unique_ptr<Slot[]>> blocks_ RW_GUARDED_BY(mutex_);
+  Id first_of_blocks_ RW_GUARDED_BY(mutex_) = 1;
+  std::vector<std::string> labels_ RW_GUARDED_BY(mutex_);
+  mutable TickScale scale_ RW_GUARDED_BY(mutex_);
+};
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,286 @@
+#include "comm/call_records.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "comm/call_report.h"
+#include "comm/communicator.h"
+#include "comm/testing/ranks.h"
+#include "core/error.h"
+
+namespace ropewalk::comm {
+namespace {
+
+using nlohmann::json;
+using testing::quiet;
+using testing::with_ranks;
+using Starts = CallRecords::Starts;
+using State = CallRecords::State;
+
+CollectiveCall all_reduce_of(std::size_t count) {
+  CollectiveCall call;
+  call.count = count;
+  return call;
+}
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+TEST(CallRecords, SayWhatWasCalledAndHowFarItIs) {
+  CallRecords records(16, false);
+  const std::int64_t before = now_ns();
+  CollectiveCall reduce = all_reduce_of(7);
+  reduce.collective = Collective::kReduce;
+  reduce.op = RedOp::kMax;
+  reduce.type = DataType::kFloat64;
+  reduce.root = 3;
+  const std::uint16_t ring = records.label_of("ring");
+  EXPECT_EQ(records.label_of("ring"), ring);
+  EXPECT_NE(records.label_of("chain"), ring);
+  const CallRecords::Id first = records.begin(reduce, 1, Starts::kNow, ring, false);
+  records.complete(first);
+  PointToPointCall send;
+  send.sends = true;
+  send.count = 9;
+  send.carried = CarriedType::kComplex64;
+  send.peer = 2;
+  const CallRecords::Id second = records.begin(send, Starts::kLater, true);
+  float nothing = 0;
+  const CallRecords::Id third = records.begin(barrier_call(nothing), 2, Starts::kLater, 0, false);
+  records.start(third);
+
+  const std::vector<CallRecords::Record> read = records.read();
+  const std::int64_t after = now_ns();
+  ASSERT_EQ(read.size(), 3U);
+  EXPECT_EQ(read[0].id, first);
+  EXPECT_EQ(read[0].call, 1U);
+  EXPECT_EQ(read[0].operation, "reduce");
+  EXPECT_EQ(read[0].count, 7U);
+  EXPECT_EQ(read[0].type, "float64");
+  EXPECT_EQ(read[0].op, "max");
+  EXPECT_EQ(read[0].root, 3);
+  EXPECT_EQ(read[0].peer, -1);
+  EXPECT_EQ(read[0].algorithm, "ring");
+  EXPECT_FALSE(read[0].on_device);
+  EXPECT_EQ(read[0].state, State::kCompleted);
+  EXPECT_EQ(read[0].started_ns, read[0].scheduled_ns);
+  constexpr std::int64_t kDoubtNs = 100'000;
+  EXPECT_GE(read[0].scheduled_ns, before - kDoubtNs);
+  EXPECT_GE(read[0].completed_ns, read[0].started_ns);
+  EXPECT_LE(read[0].completed_ns, after + kDoubtNs);
+
+  EXPECT_EQ(read[1].id, second);
+  EXPECT_EQ(read[1].call, 0U);
+  EXPECT_EQ(read[1].operation, "send");
+  EXPECT_EQ(read[1].type, "complex64");
+  EXPECT_EQ(read[1].peer, 2);
+  EXPECT_EQ(read[1].root, -1);
+  EXPECT_TRUE(read[1].on_device);
+  EXPECT_EQ(read[1].state, State::kScheduled);
+  EXPECT_EQ(read[1].started_ns, 0);
+  EXPECT_EQ(read[1].algorithm, "");
+
+  EXPECT_EQ(read[2].operation, "barrier");
+  EXPECT_EQ(read[2].type, "");
+  EXPECT_EQ(read[2].op, "");
+  EXPECT_EQ(read[2].state, State::kStarted);
+  EXPECT_GT(read[2].started_ns, 0);
+}
+
+TEST(CallRecords, ARingKeepsTheLastOnes) {
+  CallRecords records(16, false);
+  std::vector<CallRecords::Id> ids;
+  for (std::uint64_t i = 1; i <= 40; ++i) {
+    ids.push_back(records.begin(all_reduce_of(i), i, Starts::kLater, 0, false));
+  }
+  // It is kept no more, and nobody else's times change.
+  records.complete(ids[3]);
+  records.complete(ids[39]);
+  const std::vector<CallRecords::Record> read = records.read();
+  ASSERT_EQ(read.size(), 16U);
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    EXPECT_EQ(read[i].count, 25 + i);
+    EXPECT_EQ(read[i].state, i == 15 ? State::kCompleted : State::kScheduled);
+  }
+  EXPECT_EQ(records.num_begun(), 40U);
+}
+
+TEST(CallRecords, AllAreKeptWhereAllAreWanted) {
+  CallRecords records(16, true);
+  std::vector<CallRecords::Id> ids;
+  for (std::uint64_t i = 1; i <= 40; ++i) {
+    ids.push_back(records.begin(all_reduce_of(i), i, Starts::kLater, 0, false));
+  }
+  records.complete(ids[3]);
+  const std::vector<CallRecords::Record> read = records.read();
+  ASSERT_EQ(read.size(), 40U);
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    EXPECT_EQ(read[i].count, 1 + i);
+    EXPECT_EQ(read[i].state, i == 3 ? State::kCompleted : State::kScheduled);
+  }
+}
+
+TEST(CallRecords, WithoutCapacityThereAreNone) {
+  CallRecords records(0, false);
+  const CallRecords::Id id = records.begin(all_reduce_of(1), 1, Starts::kNow, 0, false);
+  EXPECT_EQ(id, 0U);
+  records.start(id);
+  records.complete(id);
+  EXPECT_TRUE(records.read().empty());
+}
+
+// Each record that is read is one that was written, whole.
+TEST(CallRecords, AreReadWhileTheyAreWritten) {
+  CallRecords records(32, false);
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (std::uint64_t i = 1; !stop; ++i) {
+      CollectiveCall call = all_reduce_of(3 * i);
+      call.collective = Collective::kBroadcast;
+      call.root = static_cast<int>(i % 1000);
+      const CallRecords::Id id = records.begin(call, i, Starts::kNow, 0, false);
+      if (i % 2 == 0) records.complete(id);
+    }
+  });
+  for (int round = 0; round < 200; ++round) {
+    for (const CallRecords::Record& record : records.read()) {
+      ASSERT_EQ(record.count, 3 * record.call);
+      ASSERT_EQ(record.id, record.call);
+      ASSERT_EQ(record.root, static_cast<int>(record.call % 1000));
+      if (record.call % 2 == 1) {
+        ASSERT_EQ(record.state, State::kStarted);
+      }
+    }
+  }
+  stop = true;
+  writer.join();
+}
+
+// ---- of communicators -------------------------------------------------------------------
+
+json report_in(const std::string& path) { return json::parse(std::ifstream(path)); }
+
+class TraceFile : public ::testing::Test {
+ protected:
+  TraceFile()
+      : folder_(std::filesystem::path(::testing::TempDir()) / fmt::format("trace-{}", getpid())) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~TraceFile() override { std::filesystem::remove_all(folder_); }
+  [[nodiscard]] std::string path(std::string_view name) const { return (folder_ / name).string(); }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(TraceFile, HasTheCallsOfACommunicatorThatWasLeft) {
+  Runtime runtime;
+  quiet(runtime);
+  runtime.set("TRACE_FILE", path("%r.json"), "test");
+  with_ranks(2, runtime, [&](Communicator& comm) {
+    std::vector<float> data(4, 1.0F);
+    CollectiveCall call = all_reduce_of(4);
+    call.input = call.output = data.data();
+    for (int i = 0; i < 3; ++i) comm.run(call);
+    PointToPointCall message;
+    message.sends = comm.rank() == 0;
+    message.input = message.output = data.data();
+    message.count = 4;
+    message.peer = 1 - comm.rank();
+    comm.run({message});
+    const auto request = std::make_shared<Request>();
+    comm.start(call, request);
+    ASSERT_TRUE(request->wait(std::chrono::microseconds(-1)));
+    comm.barrier();
+  });
+  for (int rank = 0; rank < 2; ++rank) {
+    const json report = report_in(path(fmt::format("{}.json", rank)));
+    EXPECT_EQ(report["schema"], "ropewalk-calls");
+    EXPECT_EQ(report["rank"], rank);
+    EXPECT_EQ(report["ranks"], 2);
+    EXPECT_EQ(report["failure"], nullptr);
+    const std::vector<std::string> operations = {"all_reduce", "all_reduce",
+                                                 "all_reduce", rank == 0 ? "send" : "receive",
+                                                 "all_reduce", "barrier"};
+    ASSERT_EQ(report["records"].size(), operations.size());
+    std::int64_t last = 0;
+    for (std::size_t i = 0; i < operations.size(); ++i) {
+      const json& record = report["records"][i];
+      EXPECT_EQ(record["operation"], operations[i]);
+      EXPECT_EQ(record["state"], "completed") << record;
+      EXPECT_EQ(record["algorithm"].is_null(), i == 3) << record;
+      EXPECT_GE(record["started_ns"], record["scheduled_ns"]);
+      EXPECT_GE(record["completed_ns"], record["started_ns"]);
+      EXPECT_GE(record["scheduled_ns"], last);
+      last = record["scheduled_ns"];
+    }
+    EXPECT_EQ(report["records"][5]["call"], 5);
+  }
+}
+
+// The call that a rank hangs in is there, and is not over.
+TEST_F(TraceFile, HasTheCallThatACommunicatorBrokeIn) {
+  Runtime runtime;
+  quiet(runtime);
+  runtime.set("TRACE_FILE", path("%r-%c.json"), "test");
+  runtime.set("TIMEOUT", "100ms", "test");
+  std::string file;
+  try {
+    with_ranks(2, runtime, [&](Communicator& comm) {
+      std::vector<float> data(4, 1.0F);
+      CollectiveCall call = all_reduce_of(4);
+      call.input = call.output = data.data();
+      comm.run(call);
+      if (comm.rank() == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(400));
+        return;
+      }
+      file = path(fmt::format("0-{:016x}.json", comm.identity()));
+      EXPECT_THROW(comm.run(call), Error);
+    });
+  } catch (const Error&) {
+    // Rank 1 leaves a communicator that is broken.
+  }
+  const json report = report_in(file);
+  ASSERT_EQ(report["records"].size(), 2U);
+  EXPECT_EQ(report["records"][0]["state"], "completed");
+  EXPECT_EQ(report["records"][1]["state"], "started");
+  EXPECT_EQ(report["records"][1]["completed_ns"], nullptr);
+  EXPECT_THAT(report["failure"].get<std::string>(), ::testing::HasSubstr("nothing moved"));
+}
+
+TEST_F(TraceFile, ThatCannotBeWrittenHarmsNothing) {
+  Runtime runtime;
+  quiet(runtime);
+  runtime.set("TRACE_FILE", path("no/such/folder/%r.json"), "test");
+  with_ranks(2, runtime, [&](Communicator& comm) { comm.barrier(); });
+  Runtime wrong;
+  quiet(wrong);
+  wrong.set("TRACE_FILE", path("%q"), "test");
+  with_ranks(2, wrong, [&](Communicator& comm) { comm.barrier(); });
+}
+
+TEST(CallReport, IsEmptyWithoutRecords) {
+  Runtime runtime;
+  quiet(runtime);
+  runtime.set("TRACE", "off", "test");
+  with_ranks(2, runtime, [&](Communicator& comm) {
+    comm.barrier();
+    const json report = json::parse(call_report(comm));
+    EXPECT_EQ(report["records"].size(), 0U);
+    EXPECT_EQ(report["begun"], 0);
+  });
+}
+
+}  // namespace
+}  // namespace ropewalk::comm

@@ -1,0 +1,96 @@
+#include "comm/call_report.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "comm/communicator.h"
+#include "core/error.h"
+#include "core/file_pattern.h"
+#include "core/log.h"
+#include "core/replace_file.h"
+
+namespace ropewalk::comm {
+namespace {
+
+using nlohmann::json;
+
+constexpr mode_t kFileMode = 0644;
+
+json text_or_null(const std::string& text) { return text.empty() ? json() : json(text); }
+json rank_or_null(int rank) { return rank < 0 ? json() : json(rank); }
+json time_or_null(std::int64_t ns) { return ns == 0 ? json() : json(ns); }
+
+std::string_view name(CallRecords::State state) {
+  constexpr std::array<std::string_view, 3> kNames = {"scheduled", "started", "completed"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+json describe(const CallRecords::Record& record) {
+  return {{"id", record.id},
+          {"call", record.call == 0 ? json() : json(record.call)},
+          {"operation", record.operation},
+          {"count", record.count},
+          {"type", text_or_null(record.type)},
+          {"op", text_or_null(record.op)},
+          {"root", rank_or_null(record.root)},
+          {"peer", rank_or_null(record.peer)},
+          {"algorithm", text_or_null(record.algorithm)},
+          {"memory", record.on_device ? "GPU" : "host"},
+          {"state", name(record.state)},
+          {"scheduled_ns", record.scheduled_ns},
+          {"started_ns", time_or_null(record.started_ns)},
+          {"completed_ns", time_or_null(record.completed_ns)}};
+}
+
+}  // namespace
+
+std::size_t records_kept(const Config& config) {
+  if (config.text(Setting::kTrace) == "off") return 0;
+  return std::bit_ceil(static_cast<std::size_t>(config.integer(Setting::kTraceRecords)));
+}
+
+std::string call_report(const Communicator& comm) {
+  json records = json::array();
+  for (const CallRecords::Record& record : comm.records().read()) {
+    records.push_back(describe(record));
+  }
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  json report = {
+      {"schema", "ropewalk-calls"},
+      {"version", 1},
+      {"communicator", fmt::format("{:016x}", comm.identity())},
+      {"rank", comm.rank()},
+      {"ranks", comm.size()},
+      {"host", short_host_name()},
+      {"process", getpid()},
+      {"written_ns", std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()},
+      {"begun", comm.records().num_begun()},
+      {"failure", comm.failure().broken() ? json(comm.failure().error().what()) : json()},
+      {"records", std::move(records)}};
+  return report.dump();
+}
+
+void write_call_report(const Communicator& comm, std::string_view pattern) noexcept {
+  try {
+    const std::array<std::pair<char, std::string>, 2> letters = {
+        {{'r', std::to_string(comm.rank())}, {'c', fmt::format("{:016x}", comm.identity())}}};
+    const std::string path = expand_file_pattern("TRACE_FILE", pattern, letters);
+    if (const int error = replace_file(path, call_report(comm), kFileMode); error != 0) {
+      log::warn(
+          "rank {}: the records of its calls (setting ROPEWALK_TRACE_FILE) were not written "
+          "to {}: {}",
+          comm.rank(), path, std::strerror(error));
+    }
+  } catch (const std::exception& error) {
+    log::warn("rank {}: the records of its calls were not written: {}", comm.rank(), error.what());
+  }
+}
+
+}  // namespace ropewalk::comm
