@@ -37,6 +37,8 @@ Examples:
       try every path of this machine
   ropewalk explain all_reduce -b 1M --ranks 4
       which algorithms were considered, what each should take, and which one runs
+  ropewalk calls calls-*.json
+      which rank of a job is missing, and who is late
   ropewalk config
       list all settings
   ropewalk run -- python train.py
@@ -59,6 +61,7 @@ class _Place(NamedTuple):
 COMMANDS: Final = {
     "bench": _Place("bench", "bench"),
     "bind": _Place("bind", "bind"),
+    "calls": _Place("calls", "calls"),
     "check-plugin": _Place("check_plugin", "check_plugin"),
     "config": _Place("config", "config"),
     "doctor": _Place("doctor", "doctor"),

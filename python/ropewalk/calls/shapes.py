@@ -1,0 +1,56 @@
+"""Elements that a rank's buffers of an operation hold, and its bytes as nccl-tests counts them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ropewalk.calls.records import Record
+
+BYTES: Final = {
+    **dict.fromkeys(("int8", "uint8", "float8_e4m3", "float8_e5m2", "bool", "byte"), 1),
+    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
+    **dict.fromkeys(("int32", "uint32", "float32"), 4),
+    **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
+    "complex128": 16,
+}
+
+
+def input_elements(record: Record, rank: int, ranks: int) -> int:
+    """Of the input buffer."""
+    operation, count = record["operation"], int(record["count"])
+    if operation in ("barrier", "receive") or (operation == "broadcast" and rank != record["root"]):
+        return 0
+    if operation == "scatter":
+        return count * ranks if rank == record["root"] else 0
+    return count * ranks if operation in ("reduce_scatter", "all_to_all") else count
+
+
+def output_elements(record: Record, rank: int, ranks: int) -> int:
+    """Of the output buffer."""
+    operation, count = record["operation"], int(record["count"])
+    if operation in ("barrier", "send") or (operation == "reduce" and rank != record["root"]):
+        return 0
+    if operation == "gather":
+        return count * ranks if rank == record["root"] else 0
+    return count * ranks if operation in ("all_gather", "all_to_all") else count
+
+
+def message_bytes(record: Record, ranks: int) -> int:
+    """The size as nccl-tests counts it: of the larger of a rank's two buffers."""
+    whole = record["operation"] in (
+        "reduce_scatter",
+        "all_to_all",
+        "all_gather",
+        "gather",
+        "scatter",
+    )
+    return int(record["count"]) * (ranks if whole else 1) * BYTES.get(record["type"] or "", 0)
+
+
+def bus_factor(operation: str, ranks: int) -> float:
+    """What algbw is multiplied by for busbw, as nccl-tests has it."""
+    if operation == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    if operation in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"):
+        return (ranks - 1) / ranks
+    return 1.0

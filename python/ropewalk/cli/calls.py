@@ -1,0 +1,127 @@
+"""`ropewalk calls`: what the ranks of a job were called with, who is missing, and who is late."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated, Any, Final, Optional
+
+import typer
+from rich.table import Table
+
+from ropewalk.calls import Reports, flight_recorder, inspector, load, perfetto, verdict
+from ropewalk.cli import console
+
+HELP: Final = """
+Read the records of a job's calls: which rank is missing, which called something else, who is late.
+
+Every communicator keeps its last 1,024 calls in memory (settings TRACE and TRACE_RECORDS). With
+TRACE_FILE=calls-%r.json each rank writes them when its communicator breaks or is left; a program
+gets them by Communicator.call_records(). Give the files of all ranks.
+
+A rank's share is the part of the ranks' time in collectives without a root that the others waited
+for it to begin. Clocks of several hosts are compared as they are.
+
+Examples:
+
+\b
+  ROPEWALK_TRACE_FILE=calls-%r.json torchrun --nproc-per-node 4 train.py
+      write records
+  ropewalk calls calls-*.json
+      print what they say
+  ropewalk calls calls-*.json --perfetto calls.json
+      a trace for ui.perfetto.dev
+  ropewalk calls calls-*.json --flight-recorder dump/rank_
+      pickles for python -m torch.distributed.flight_recorder.fr_trace dump -p rank_
+  ropewalk calls calls-*.json --inspector calls.log
+      lines as NCCL's Inspector writes them
+
+Exit status: 0, 1 when a rank is missing or called something else, 2 for a wrong command line or
+file.
+"""
+
+
+def calls(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Of each rank.")],
+    perfetto_: Annotated[
+        Optional[Path], typer.Option("--perfetto", help="Write Chrome's trace events here.")
+    ] = None,
+    flight_recorder_: Annotated[
+        Optional[str],
+        typer.Option("--flight-recorder", metavar="PREFIX", help="Write a pickle for each rank."),
+    ] = None,
+    inspector_: Annotated[
+        Optional[Path], typer.Option("--inspector", help="Write NCCL Inspector's lines here.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """See HELP."""
+    with console.reported():
+        found = load(files)
+    if flight_recorder_ is not None and len(found) > 1:
+        console.fail(
+            "--flight-recorder: the files are of several communicators; give those of one",
+            console.USAGE,
+        )
+    if perfetto_ is not None:
+        console.write(json.dumps(perfetto.trace_of(found)) + "\n", perfetto_)
+    if inspector_ is not None:
+        console.write(
+            "".join(f"{line}\n" for each in found for line in inspector.lines(each)), inspector_
+        )
+    if flight_recorder_ is not None:
+        try:
+            flight_recorder.write(found[0], flight_recorder_)
+        except OSError as error:
+            console.fail(f"--flight-recorder: {error}", console.USAGE)
+    verdicts = [verdict.judge(each) for each in found]
+    if as_json:
+        print(json.dumps([_document(*pair) for pair in zip(found, verdicts)], indent=2))
+    else:
+        for pair in zip(found, verdicts):
+            _print(*pair)
+    wrong = any(each.absent or each.mismatches or each.under_way for each in verdicts)
+    if wrong:
+        raise typer.Exit(console.WRONG)
+
+
+def _document(reports: Reports, judged: verdict.Verdict) -> dict[str, Any]:
+    return {
+        "communicator": reports.communicator,
+        "ranks": reports.ranks,
+        "without_file": reports.missing,
+        "failures": {
+            str(rank): report.failure for rank, report in reports.by_rank.items() if report.failure
+        },
+        **dataclasses.asdict(judged),
+        "words": judged.words(),
+    }
+
+
+def _print(reports: Reports, judged: verdict.Verdict) -> None:
+    out = console.output()
+    out.print(f"communicator {reports.communicator}, {reports.ranks} ranks")
+    if reports.missing:
+        out.print(f"no file of rank {', '.join(map(str, reports.missing))}")
+    for line in judged.words():
+        out.print(line)
+    for rank, report in reports.by_rank.items():
+        if report.failure:
+            out.print(f"rank {rank}: {report.failure}")
+    table = Table(box=None, pad_edge=False)
+    for title in ("rank", "host", "process", "operations", "kept", "last in", "others waited"):
+        table.add_column(title, justify="left" if title == "host" else "right")
+    shares = {each.rank: each for each in judged.waiting}
+    for rank, report in reports.by_rank.items():
+        late = shares.get(rank)
+        table.add_row(
+            str(rank),
+            report.host,
+            str(report.process),
+            str(report.begun),
+            str(len(report.records)),
+            "-" if late is None else str(late.late_calls),
+            "-" if late is None else f"{late.share:.1%}",
+        )
+    out.print(table)
