@@ -37,6 +37,8 @@ Examples:
       try every path of this machine
   ropewalk explain all_reduce -b 1M --ranks 4
       which algorithms were considered, what each should take, and which one runs
+  ropewalk train --device cpu --model resnet50 --batch 2 --image 64
+      what a training step takes over Ropewalk and over Gloo
   ropewalk config
       list all settings
   ropewalk run -- python train.py
@@ -72,6 +74,7 @@ COMMANDS: Final = {
     "schedule": _Place("schedule", "app"),
     "simulate": _Place("simulate", "simulate"),
     "topo": _Place("topo", "topo"),
+    "train": _Place("train", "train"),
 }
 
 
