@@ -41,7 +41,7 @@ def draw(
         colour = _COLOURS[place % len(_COLOURS)]
         middle = [1e3 * each.batch_median for each in of]
         spread = [1e3 * max(0.0, each.batch_p95 - each.batch_median) for each in of]
-        bars = batch.bar(
+        batch.bar(
             at,
             middle,
             0.92 * width,
@@ -50,13 +50,20 @@ def draw(
             yerr=[[0.0] * len(of), spread],
             error_kw={"elinewidth": 1, "capsize": 2, "alpha": 0.6},
         )
-        batch.bar_label(
-            bars, [f"{each:.3g}" for each in middle], label_type="center", color="white", fontsize=8
-        )
+        for x, value in zip(at, middle):
+            batch.annotate(
+                f"{value:.3g}",
+                (x, 0),
+                (0, 4),
+                textcoords="offset points",
+                ha="center",
+                color="white",
+                fontsize=8,
+            )
         whole = [1e3 * each.collectives for each in of]
         bare = [1e3 * each.exposed for each in of]
         communication.bar(at, whole, 0.92 * width, color=colour, alpha=0.35)
-        bars = communication.bar(at, bare, 0.92 * width, color=colour)
+        communication.bar(at, bare, 0.92 * width, color=colour)
         for x, high, low in zip(at, whole, bare):
             communication.annotate(
                 f"{high:.3g}\n({low:.3g})",
