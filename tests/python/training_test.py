@@ -16,9 +16,9 @@ from running import free_port
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed")
 
-from ropewalk.training.buckets import Buckets
-from ropewalk.training.figures import of_ranks, percentile
-from ropewalk.training.models import MODELS
+from ropewalk.training.buckets import Buckets  # noqa: E402
+from ropewalk.training.figures import of_ranks, percentile  # noqa: E402
+from ropewalk.training.models import MODELS  # noqa: E402
 
 # Parameters and tensors as torchvision publishes them, and DDP's buckets in MiB.
 PUBLISHED = {
