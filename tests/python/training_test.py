@@ -1,4 +1,4 @@
-"""`ropewalk train`: its networks, its figures, what it says of bad input, and a run of each kind."""
+"""`ropewalk train`: its networks, its figures, what it says of bad input, runs of each kind."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_ranks_of_a_launcher_and_a_setting(tmp_path: Path) -> None:
             subprocess.Popen(
                 [
                     *(sys.executable, "-m", "ropewalk", "train", *QUICK),
-                    *("--model", "mobilenet_v3_large", "--backend", "ropewalk:TRANSPORTS=tcp"),
+                    *("--model", "mobilenet_v3_large", "--backend", "ropewalk:NET=tcp"),
                 ],
                 env={**os.environ, **place},
                 stdout=subprocess.PIPE,
@@ -139,7 +139,7 @@ def test_ranks_of_a_launcher_and_a_setting(tmp_path: Path) -> None:
         )
     said = [each.communicate(timeout=DEADLINE_SECONDS) for each in started]
     assert [each.returncode for each in started] == [0, 0], said
-    assert "ropewalk:TRANSPORTS=tcp" in said[0][0]
+    assert "ropewalk:NET=tcp" in said[0][0]
     assert said[1] == ("", "")  # one table
 
 
