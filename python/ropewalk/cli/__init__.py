@@ -39,6 +39,8 @@ Examples:
       which algorithms were considered, what each should take, and which one runs
   ropewalk calls calls-*.json
       which rank of a job is missing, and who is late
+  ropewalk train --device cpu --model resnet50 --batch 2 --image 64
+      what a training step takes over Ropewalk and over Gloo
   ropewalk config
       list all settings
   ropewalk run -- python train.py
@@ -75,6 +77,7 @@ COMMANDS: Final = {
     "schedule": _Place("schedule", "app"),
     "simulate": _Place("simulate", "simulate"),
     "topo": _Place("topo", "topo"),
+    "train": _Place("train", "train"),
 }
 
 

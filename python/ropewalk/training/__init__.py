@@ -1,0 +1,1 @@
+"""The training benchmark: three networks, one rank's run, what a run's figures are."""
