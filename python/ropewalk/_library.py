@@ -291,7 +291,7 @@ _Owned = TypeVar("_Owned", bound=OwnedHandle)
 
 
 def made(kind: type[_Owned], function: Any, *arguments: Any) -> _Owned:
-    """Calls a function whose last argument is the place of a handle; returns that handle."""
+    """Calls a function whose last argument is a pointer to a handle; returns that handle."""
     out = kind()
     check(function(*arguments, ctypes.byref(out)))
     return out

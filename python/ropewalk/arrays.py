@@ -157,7 +157,7 @@ def _data_type(given: str, size: int) -> DataType:
 
 
 def _same_again(array: Any, use: _Use, ask: Any) -> Buffer:
-    """What `ask` finds; asked twice where the operation writes: copies lie in two places."""
+    """The buffer from `ask`. If the operation writes, asks twice: each copy has another address."""
     found: Buffer = ask(array, use)
     if use.written and found.count and found.writable:
         again: Buffer = ask(array, use)  # `found` still holds the first
@@ -264,8 +264,8 @@ def _from_array_interface(array: Any, use: _Use) -> Buffer:
     found = _from_interface(array, use, interface, "numpy.ascontiguousarray(array)")
     if not found.count:
         return found
-    # The memory of a copy that nothing holds is free again by now. So that the next one does not
-    # come to lie there by chance, others take such places first.
+    # A copy that nothing references is already freed. Other allocations take its address first, so
+    # that the next copy does not get it by chance.
     numpy = sys.modules.get("numpy")
     taken = [
         bytearray(found.nbytes) if numpy is None else numpy.empty(found.nbytes, "uint8")

@@ -444,7 +444,7 @@ class Communicator(ProcessBound):
 
         Args:
             array: this rank's block of `count` elements. Without `out`: the whole, `size * count`
-                elements, with this rank's block at its place.
+                elements, with this rank's block at index `rank`.
             out: `size * count` elements for the result.
             stream: see the class.
             blocking: see the class.
@@ -589,7 +589,7 @@ class Communicator(ProcessBound):
 
         Args:
             array: this rank's block of `count` elements. On `root` without `out`: the whole,
-                `size * count` elements, with its own block at its place.
+                `size * count` elements, with its own block at index `rank`.
             root: the rank that gets the blocks.
             out: `size * count` elements for the result on `root`; the other ranks leave it out.
             stream: see the class.
@@ -826,7 +826,7 @@ class Communicator(ProcessBound):
         return PreMulSum(self, scalar, data_type)
 
     def use_schedule(self, text: Optional[str]) -> None:
-        """Runs this schedule for its collective from now on; all ranks alike.
+        """Runs this schedule for its collective from now on; all ranks pass the same text.
 
         On GPUs as well, each channel repeated over as many blocks as a call's size deserves. CUDA
         graphs that were captured before go on with what they captured.

@@ -149,7 +149,7 @@ def _rate(link: Link) -> float:
 
 
 def _widest(links: list[Link], source: str, target: str) -> Optional[float]:
-    """The narrowest link of the widest way between two nodes."""
+    """The narrowest link of the widest path between two nodes."""
     best = {source: float("inf")}
     left = {source}
     while left:
@@ -267,7 +267,7 @@ def _judged(check: Check, expected: dict[str, float], share: float) -> Check:
         outcome=FAILED,
         found=f"{check.found}, but at {check.gbps / rates[0]:.0%} of what the link should give",
         cause="the link runs with fewer lanes or an older generation than it could (nvidia-smi -q, "
-        "lspci -vv), data takes another way, or something else uses it",
+        "lspci -vv), data takes another path, or something else uses it",
     )
 
 

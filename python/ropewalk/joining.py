@@ -38,10 +38,10 @@ def why_no_device() -> str:
     return (library().rwWhyNoDevice() or b"").decode("utf-8", "replace")
 
 
-def local_number(otherwise: int) -> int:
-    """This process's number among the launcher's on this host; `otherwise` if it does not tell."""
+def local_number(fallback: int) -> int:
+    """This process's number among the launcher's on this host; `fallback` if it does not say."""
     told = next((os.environ[name] for name in _LOCAL_RANKS if name in os.environ), "")
-    return int(told) if told.isdigit() else otherwise
+    return int(told) if told.isdigit() else fallback
 
 
 def device_number(device: Union[str, int], rank: int) -> int:
@@ -95,7 +95,7 @@ def _struct_of(unique_id: bytes) -> UniqueIdStruct:
 def unique_id() -> bytes:
     """Address of the first rank and a secret, for `init`. Serves one communicator.
 
-    One rank makes it and hands it to the others by a private way: who holds it can join.
+    One rank makes it and sends it to the others over a private channel: anyone who has it can join.
     """
     made = UniqueIdStruct()
     check(library().rwGetUniqueId(ctypes.byref(made)))

@@ -48,7 +48,7 @@ def measure(
     registered: bool = False,
     region: int = 0,
 ) -> Measured:
-    """Runs a collective `iterations` times and verifies it. All ranks call alike.
+    """Runs a collective `iterations` times and verifies it. All ranks make the same call.
 
     Args:
         comm: this rank; or several ranks of one communicator, of which this thread makes each call

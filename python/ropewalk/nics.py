@@ -19,12 +19,12 @@ def nic_report(
     one_rail: bool = False,
     graph: str = "",
 ) -> dict[str, Any]:
-    """Compares ways to use a host's NICs.
+    """Compares rules that assign a host's NICs to channels.
 
     Args:
-        topology: the machine; one host alone is judged as a pair of two alike.
+        topology: the machine; a single host is judged as two equal hosts.
         host: whose NICs.
-        measured: rates of NICs in GB/s by id, in place of nominal ones.
+        measured: rates of NICs in GB/s by id, instead of nominal ones.
         channels: how many; 0 for what lets every NIC have its share.
         one_rail: the network joins only NICs with the same number on their hosts.
         graph: text of a graph file to judge as well.

@@ -159,11 +159,11 @@ def _visible(
     return {node.id: i for i, node in enumerate(kept)}, machine.select(gpus=ranks)
 
 
-def _share(cpus: list[int], place: int, count: int) -> set[int]:
-    """The place-th of `count` parts; where there are fewer CPUs than parts, one in turn."""
+def _share(cpus: list[int], index: int, count: int) -> set[int]:
+    """Part `index` of `count`; with fewer CPUs than parts, one CPU, round robin."""
     if len(cpus) < count:
-        return {cpus[place % len(cpus)]}
-    return set(cpus[place * len(cpus) // count : (place + 1) * len(cpus) // count])
+        return {cpus[index % len(cpus)]}
+    return set(cpus[index * len(cpus) // count : (index + 1) * len(cpus) // count])
 
 
 def _parsed(cpus: str) -> set[int]:

@@ -220,7 +220,7 @@ def read(json_text: str, topology: Optional[Topology] = None, *, origin: str = "
 
     Raises:
         ArgumentError: the text is no plan, is one for another machine, or lacks its trees; names
-            the place in the JSON.
+            the location in the JSON.
     """
     text(json_text, "json_text")
     text(origin, "origin")

@@ -34,8 +34,8 @@ def from_plan(plan: Union[Plan, str]) -> str:
         plan: the plan, or its JSON as `ropewalk plan --json` prints it.
 
     Raises:
-        ArgumentError: the text is no plan, and names the place in the JSON; or the plan was made
-            without its trees.
+        ArgumentError: the text is not a plan (the message names the location in the JSON), or it
+            was made without its trees.
     """
     if not isinstance(plan, Plan):
         text_argument(plan, "plan")

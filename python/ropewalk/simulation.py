@@ -113,7 +113,7 @@ def simulate(
         report = played.by_the_library(json.dumps(request).encode())
     if chunk_bytes and report["chunk_bytes"] > chunk_bytes * 1.001:
         note(
-            f"chunks are {report['chunk_bytes']:.4g} bytes instead of {chunk_bytes:.4g}: otherwise "
+            f"chunks are {report['chunk_bytes']:.4g} bytes instead of {chunk_bytes:.4g}: else "
             f"more than {most_messages:.4g} messages, or 2^20 of one tree, would be moved"
         )
     elif report["messages"] < report["wished_messages"] * 0.999:

@@ -115,24 +115,24 @@ class Meeting:
             self._store.set(self._key, attempt)
 
     def _join(self, attempt: str, until: float, look: Callable[[], None]) -> Communicator:
-        place = f"{self._key}/{attempt}"
-        self._store.set(f"{place}/{self._rank}", "here")
-        if self._store.add(f"{place}/came", 1) == self._size:
-            self._store.set(f"{place}/all", "here")
-        if not self._await(attempt, f"{place}/all", until, look):
+        prefix = f"{self._key}/{attempt}"
+        self._store.set(f"{prefix}/{self._rank}", "here")
+        if self._store.add(f"{prefix}/came", 1) == self._size:
+            self._store.set(f"{prefix}/all", "here")
+        if not self._await(attempt, f"{prefix}/all", until, look):
             away = [
                 str(rank)
                 for rank in range(self._size)
-                if not self._store.check([f"{place}/{rank}"])
+                if not self._store.check([f"{prefix}/{rank}"])
             ]
             ranks = "rank" if len(away) == 1 else "ranks"
             raise timeout_error(f"{ranks} {' '.join(away)} did not come to join within the timeout")
         # Made now: the service of an id that nobody uses would stay for long.
         if self._rank == 0:
             unique_id = ropewalk.unique_id()
-            self._store.set(f"{place}/id", unique_id.hex())
-        elif self._await(attempt, f"{place}/id", until, look):
-            unique_id = bytes.fromhex(self._store.get(f"{place}/id").decode())
+            self._store.set(f"{prefix}/id", unique_id.hex())
+        elif self._await(attempt, f"{prefix}/id", until, look):
+            unique_id = bytes.fromhex(self._store.get(f"{prefix}/id").decode())
         else:
             raise timeout_error("rank 0 did not go on joining within the timeout")
         comm = ropewalk.init(unique_id=unique_id, rank=self._rank, size=self._size)
@@ -173,16 +173,16 @@ def rendezvous(url: str, **_options: Any) -> Generator[tuple[Any, int, int], Non
     So a program runs under mpirun and srun as under torchrun. Rank 0 has the store.
     """
     comm = ropewalk.init()
-    place = torch.zeros(256, dtype=torch.uint8)
+    address = torch.zeros(256, dtype=torch.uint8)
     store: Any = None
     if comm.rank == 0:
         host = url[len("ropewalk://") :] or _own_name()
         store = dist.TCPStore(host, 0, comm.size, is_master=True, wait_for_workers=False)
         text = f"{host} {store.port}".encode()
-        place[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
-    comm.broadcast(place)
+        address[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
+    comm.broadcast(address)
     if store is None:
-        host, port = bytes(place.tolist()).rstrip(b"\0").decode().split()
+        host, port = bytes(address.tolist()).rstrip(b"\0").decode().split()
         store = dist.TCPStore(host, int(port), comm.size, is_master=False)
     yield store, comm.rank, comm.size
     raise RuntimeError("ropewalk:// cannot start ranks again")
@@ -211,15 +211,15 @@ def own_gpu(rank: int) -> int:
 def attach(comm: Communicator) -> tuple[Optional[Communicator], str]:
     """A communicator of the same ranks with GPUs, or why there is none."""
     mine = own_gpu(comm.rank)
-    places = torch.zeros(comm.size, 2, dtype=torch.int64)
-    places[comm.rank, 0] = mine
-    places[comm.rank, 1] = zlib.crc32(socket.gethostname().encode())
-    comm.all_gather(places)
-    without = (places[:, 0] < 0).nonzero().flatten().tolist()
+    gpus = torch.zeros(comm.size, 2, dtype=torch.int64)
+    gpus[comm.rank, 0] = mine
+    gpus[comm.rank, 1] = zlib.crc32(socket.gethostname().encode())
+    comm.all_gather(gpus)
+    without = (gpus[:, 0] < 0).nonzero().flatten().tolist()
     if without:
         reason = ropewalk.why_no_device() or "PyTorch has no CUDA"
         return None, f"rank {without[0]} has no GPU" + (f": {reason}" if mine < 0 else "")
-    if len(places.unique(dim=0)) < comm.size:
+    if len(gpus.unique(dim=0)) < comm.size:
         return None, "two ranks of the group share a GPU"
     gpu = comm.split(0, comm.rank)
     assert gpu is not None

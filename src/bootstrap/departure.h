@@ -7,7 +7,7 @@
 // ranks that a notice has reached are killed with it is it lost; the others then find that nobody
 // listens at the leaver's address, and take it for dead.
 //
-//   kStaying -> kDraining     leaves in order: messages that are under way go before the notice
+//   kStaying -> kDraining     leaves in order: messages in flight are sent before the notice
 //   kStaying, kDraining -> kAnnounced     the notice is out, its acknowledgements are not all in
 //
 // After kAnnounced the rank closes. Each state has a time limit.

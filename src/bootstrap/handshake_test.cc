@@ -144,14 +144,14 @@ TEST(Handshake, ClientNamesAnotherProtocol) {
 }
 
 TEST(Handshake, EveryChangedByteOfTheResponseIsRefused) {
-  for (std::size_t place = 0; place < Session::kResponseBytes; ++place) {
+  for (std::size_t offset = 0; offset < Session::kResponseBytes; ++offset) {
     Session client = Session::client(secret(1), kService, kClaims);
     Session server = Session::server(secret(1), kService);
     client.feed(take(server));
     std::vector<std::byte> response = take(client);
     ASSERT_EQ(response.size(), Session::kResponseBytes);
-    response[place] ^= std::byte{1};
-    EXPECT_THROW(server.feed(response), Error) << place;
+    response[offset] ^= std::byte{1};
+    EXPECT_THROW(server.feed(response), Error) << offset;
   }
 }
 

@@ -204,10 +204,10 @@ void meet_and_join(LaunchEnvironment environment, int size, int rounds = 1) {
   for (std::thread& thread : threads) thread.join();
 }
 
-LaunchEnvironment named(const std::string& way) {
+LaunchEnvironment named(const std::string& rendezvous) {
   LaunchEnvironment environment;
   environment.launcher = "Ropewalk";
-  environment.rendezvous = way;
+  environment.rendezvous = rendezvous;
   return environment;
 }
 
@@ -397,15 +397,15 @@ TEST(Rendezvous, TwoProcessesOfOneRankAreNamed) {
   }
 }
 
-TEST(Rendezvous, UnknownWaysAreRefused) {
-  for (const char* way : {"nowhere", "local:", "file:", "tcp://", "tcp://host", "udp://x:1"}) {
-    LaunchEnvironment environment = named(way);
+TEST(Rendezvous, UnknownMethodsAreRefused) {
+  for (const char* method : {"nowhere", "local:", "file:", "tcp://", "tcp://host", "udp://x:1"}) {
+    LaunchEnvironment environment = named(method);
     environment.size = 2;
     const Folder folder;
     environment.secret_file = folder.secret("s", "sixteen bytes and more");
     EXPECT_EQ(error_of([&] { (void)rendezvous(environment, quiet_config(), in_ms(10)); }).first,
               Errc::kInvalidArgument)
-        << way;
+        << method;
   }
 }
 

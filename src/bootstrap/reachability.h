@@ -1,7 +1,7 @@
 // Which peers a rank does not try to connect to for now. Pure: no sockets, no clock, no threads.
 //
 //   kReachable -> kRetrying   it did not answer, or hung up: tried again later
-//   kReachable -> kRefused    nobody listens there: lost, unless news say otherwise in time
+//   kReachable -> kRefused    nobody listens there: lost, unless a later message refutes it in time
 //   kRetrying  -> kRefused
 //   kRetrying, kRefused -> kReachable
 #pragma once

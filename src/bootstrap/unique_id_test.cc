@@ -37,9 +37,9 @@ TEST(UniqueId, NoTwoAreEqual) {
 TEST(UniqueId, DamageIsRecognised) {
   Context context;
   const UniqueId id = make_unique_id(quiet_config(), context);
-  for (std::size_t place = 0; place < id.size(); ++place) {
+  for (std::size_t offset = 0; offset < id.size(); ++offset) {
     UniqueId damaged = id;
-    damaged[place] ^= std::byte{4};
+    damaged[offset] ^= std::byte{4};
     refusal(damaged);
   }
   for (std::size_t length = 0; length < id.size(); ++length) {

@@ -31,10 +31,10 @@ UniqueId from_c(const rwUniqueId& id) {
   return bytes;
 }
 
-void join_into(rwComm_t* place, const UniqueId& id, int rank, int size) {
+void join_into(rwComm_t* out, const UniqueId& id, int rank, int size) {
   auto handle = std::make_unique<rwComm>();
   handle->comm = Communicator::join(id, rank, size, Runtime::process());
-  *place = handle.release();
+  *out = handle.release();
 }
 
 // Ranks `first` and those after it into `comms`, all or none.
@@ -42,8 +42,8 @@ void join_together(std::span<rwComm_t> comms, const UniqueId& id, int first, int
   std::vector<rwComm_t> made(comms.size(), nullptr);
   Group group;
   group.start();
-  for (rwComm_t& place : made) {
-    group.add_join([&id, &place, rank = first++, size] { join_into(&place, id, rank, size); });
+  for (rwComm_t& out : made) {
+    group.add_join([&id, &out, rank = first++, size] { join_into(&out, id, rank, size); });
   }
   try {
     group.end();
@@ -64,7 +64,7 @@ void join_by_launcher(std::span<rwComm_t> comms) {
     throw Error(Errc::kInvalidArgument, "nranks: {} in each of {} processes", each,
                 environment.size);
   }
-  // The meeting place must stay until all ranks of this process have joined.
+  // The rendezvous must stay open until all ranks of this process have joined.
   const bootstrap::Meeting meeting =
       bootstrap::rendezvous(environment, config, deadline_of(config), runtime.context());
   const int count = static_cast<int>(each);
@@ -122,12 +122,12 @@ RW_API rwResult_t rwGetUniqueId(rwUniqueId* id) {
 
 RW_API rwResult_t rwCommInitRank(rwComm_t* comm, int nranks, rwUniqueId id, int rank) {
   return guarded("rwCommInitRank", [&] {
-    rwComm_t* place = &checked(comm, "comm");
+    rwComm_t* out = &checked(comm, "comm");
     const UniqueId bytes = from_c(id);
     if (Group::of_thread().open()) {
-      Group::of_thread().add_join([=] { join_into(place, bytes, rank, nranks); });
+      Group::of_thread().add_join([=] { join_into(out, bytes, rank, nranks); });
     } else {
-      join_into(place, bytes, rank, nranks);
+      join_into(out, bytes, rank, nranks);
     }
   });
 }

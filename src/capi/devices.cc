@@ -33,9 +33,9 @@ RW_API rwResult_t rwCommWindowRegister(rwComm_t comm, void* buffer, size_t bytes
                                        rwWindow_t* window) {
   return guarded("rwCommWindowRegister", [&] {
     comm::Communicator* communicator = checked(comm, "comm").comm.get();
-    rwWindow_t* place = &checked(window, "window");
+    rwWindow_t* out = &checked(window, "window");
     const auto work = [=] {
-      *place = reinterpret_cast<rwWindow_t>(communicator->register_buffer(buffer, bytes));
+      *out = reinterpret_cast<rwWindow_t>(communicator->register_buffer(buffer, bytes));
     };
     comm::Group& group = comm::Group::of_thread();
     if (group.open()) {
@@ -68,11 +68,11 @@ RW_API rwResult_t rwDeviceCount(int* count) {
 
 RW_API rwResult_t rwDeviceDescribe(int device, char** json) {
   return guarded("rwDeviceDescribe", [&] {
-    char*& place = checked(json, "json");
+    char*& out = checked(json, "json");
     if (const std::string reason = comm::why_no_device(); !reason.empty()) {
       throw Error(Errc::kInvalidUsage, reason);
     }
-    place = duplicate(comm::describe_device(device));
+    out = duplicate(comm::describe_device(device));
   });
 }
 

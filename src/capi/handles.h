@@ -47,6 +47,6 @@ inline rwComm& checked(rwComm* comm, const char* name) {
 struct rwRequest {
   ropewalk::Belonging belonging;
   std::shared_ptr<ropewalk::comm::Request> request;       // of an operation on host memory, or
-  std::unique_ptr<ropewalk::comm::StreamMark> on_stream;  // a place in a stream
+  std::unique_ptr<ropewalk::comm::StreamMark> on_stream;  // a position in a stream
   std::string error;
 };

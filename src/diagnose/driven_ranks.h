@@ -48,7 +48,7 @@ class DrivenRanks {
   void capture(const std::function<void()>& enqueue);
   void replay();
 
-  /// Runs `body` for the place of each rank in all(), at once.
+  /// Runs `body` concurrently with the index of each rank in all().
   void at_once(const std::function<void(std::size_t)>& body);
 
   [[nodiscard]] std::span<const std::unique_ptr<MeasuredRank>> all() const noexcept {

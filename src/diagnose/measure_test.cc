@@ -118,21 +118,21 @@ TEST(Measure, EveryCollectiveOverSeveralRanksOfAThread) {
   }
 }
 
-// Where the calls of a rank read and write, in turn, until they come back to where they began.
-using Places = std::vector<std::pair<const std::byte*, const std::byte*>>;
+// The buffers of successive calls of a rank, until they repeat.
+using Buffers = std::vector<std::pair<const std::byte*, const std::byte*>>;
 
-Places places_of(MeasuredRank& rank) {
-  Places places;
-  const auto place = [&] {
+Buffers buffers_of(MeasuredRank& rank) {
+  Buffers buffers;
+  const auto buffer = [&] {
     const comm::CollectiveCall& call = rank.call(0);
     return std::pair(static_cast<const std::byte*>(call.input),
                      static_cast<const std::byte*>(call.output));
   };
   do {
-    places.push_back(place());
+    buffers.push_back(buffer());
     rank.advance();
-  } while (place() != places.front() && places.size() < 1000);
-  return places;
+  } while (buffer() != buffers.front() && buffers.size() < 1000);
+  return buffers;
 }
 
 TEST(Measure, OperationsTakeOtherMemoryWithinARegion) {
@@ -146,11 +146,11 @@ TEST(Measure, OperationsTakeOtherMemoryWithinARegion) {
     driven.prepare(spec);
     driven.leave();
     for (const auto& rank : driven.all()) {
-      const Places places = places_of(*rank);
-      EXPECT_EQ(places.size(), 4U);
-      for (std::size_t i = 1; i < places.size(); ++i) {
-        EXPECT_EQ(places[i].first - places[i - 1].first, 256);
-        EXPECT_EQ(places[i].second - places[i - 1].second, 256);
+      const Buffers buffers = buffers_of(*rank);
+      EXPECT_EQ(buffers.size(), 4U);
+      for (std::size_t i = 1; i < buffers.size(); ++i) {
+        EXPECT_EQ(buffers[i].first - buffers[i - 1].first, 256);
+        EXPECT_EQ(buffers[i].second - buffers[i - 1].second, 256);
       }
     }
     return true;
@@ -168,7 +168,7 @@ TEST(Measure, WithoutARegionAllOperationsTakeTheSameMemory) {
       DrivenRanks driven(ranks);
       driven.prepare(spec);
       driven.leave();
-      EXPECT_EQ(places_of(driven.first()).size(), 1U);
+      EXPECT_EQ(buffers_of(driven.first()).size(), 1U);
     }
     return true;
   });

@@ -55,7 +55,7 @@ MeasuredRank::Turn MeasuredRank::turn_of(int root, std::byte* input, std::byte* 
   const int n = comm_.size();
   const int rank = comm_.rank();
   if (spec_.in_place) {
-    // The smaller of input and output lies at the rank's own place in the larger.
+    // The smaller of input and output is the rank's own block of the larger.
     const int offset = *schedule::in_place_input_offset(spec_.collective, rank);
     const int inputs = schedule::input_units(spec_.collective, n, root, rank);
     const int outputs = schedule::output_units(spec_.collective, n, root, rank);

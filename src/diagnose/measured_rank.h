@@ -54,7 +54,7 @@ class MeasuredRank {
   comm::Communicator& comm_;
   const MeasureSpec& spec_;
   std::unique_ptr<MeasureSite> site_;
-  std::byte* inputs_ = nullptr;  // the buffer, of stride_ for each place of a call
+  std::byte* inputs_ = nullptr;  // one block of stride_ bytes per call in rotation
   std::size_t stride_ = 0;
   std::size_t shift_ = 0;
   std::size_t last_shift_ = 0;

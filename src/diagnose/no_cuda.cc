@@ -1,4 +1,4 @@
-// What a build without CUDA has in place of src/diagnose/cuda.
+// Replaces src/diagnose/cuda in builds without CUDA.
 #include "comm/device_group.h"
 #include "core/error.h"
 #include "diagnose/measure_site.h"

@@ -12,7 +12,7 @@ namespace ropewalk::diagnose {
 /// kernel: GPU i loads from GPU j); null where that cannot be. A row of `host` has what, direction,
 /// by, unit and values[], one for each GPU.
 ///
-/// The same questions as the CUDA samples' p2pBandwidthLatencyTest answers, measured in its way:
+/// Measures the same values as the CUDA samples' p2pBandwidthLatencyTest, by the same method:
 /// work is enqueued behind a kernel that holds the stream, so that launching is not timed.
 ///
 /// Switches peer access of all pairs on and off: call it where no communicator has GPUs.

@@ -13,11 +13,11 @@ struct Arc {
   int from;  // in this level's nodes
   int to;
   double cost;
-  int id;  // the arc's place in the level below
+  int id;  // the arc's index in the level below
 };
 
-/// Best arc into every node but the root, cycles contracted and solved again. Returns the places in
-/// `arcs` of the chosen ones.
+/// Best arc into every node but the root, cycles contracted and solved again. Returns the indices
+/// in `arcs` of the chosen ones.
 std::vector<int> solve(int nodes, int root, const std::vector<Arc>& arcs) {
   std::vector<int> best(at(nodes), -1);
   for (std::size_t i = 0; i < arcs.size(); ++i) {
@@ -61,7 +61,7 @@ std::vector<int> solve(int nodes, int root, const std::vector<Arc>& arcs) {
   }
   // One arc per pair of groups is enough: the cheapest, with what it saves inside its cycle.
   std::vector<Arc> contracted;
-  std::vector<int> place(at(groups) * at(groups), -1);
+  std::vector<int> index(at(groups) * at(groups), -1);
   for (std::size_t i = 0; i < arcs.size(); ++i) {
     const Arc& arc = arcs[i];
     const int from = group[at(arc.from)];
@@ -70,7 +70,7 @@ std::vector<int> solve(int nodes, int root, const std::vector<Arc>& arcs) {
       continue;
     }
     const double cost = arc.cost - (in_cycle[at(arc.to)] ? arcs[at(best[at(arc.to)])].cost : 0.0);
-    int& known = place[at(from) * at(groups) + at(to)];
+    int& known = index[at(from) * at(groups) + at(to)];
     if (known < 0) {
       known = static_cast<int>(contracted.size());
       contracted.push_back({from, to, cost, static_cast<int>(i)});
@@ -102,7 +102,7 @@ std::vector<int> cheapest_out_tree(const CostMatrix& costs, int root) {
   arcs.reserve(at(ranks) * at(ranks));
   for (int from = 0; from < ranks; ++from) {
     for (int to = 0; to < ranks; ++to) {
-      if (from != to && to != root && costs(from, to) < CostMatrix::kNoWay) {
+      if (from != to && to != root && costs(from, to) < CostMatrix::kUnreachable) {
         arcs.push_back({from, to, costs(from, to), 0});
       }
     }

@@ -5,21 +5,21 @@
 
 namespace ropewalk::plan {
 
-/// Costs of direct arcs between all pairs of ranks; kNoWay where there is none.
+/// Costs of direct arcs between all pairs of ranks; kUnreachable where there is none.
 class CostMatrix {
  public:
-  static constexpr double kNoWay = 1e300;
+  static constexpr double kUnreachable = 1e300;
 
   explicit CostMatrix(int ranks)
       : ranks_(ranks),
-        costs_(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks), kNoWay) {}
+        costs_(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks), kUnreachable) {}
 
   [[nodiscard]] int ranks() const { return ranks_; }
-  double& operator()(int from, int to) { return costs_[place(from, to)]; }
-  double operator()(int from, int to) const { return costs_[place(from, to)]; }
+  double& operator()(int from, int to) { return costs_[index(from, to)]; }
+  double operator()(int from, int to) const { return costs_[index(from, to)]; }
 
  private:
-  [[nodiscard]] std::size_t place(int from, int to) const {
+  [[nodiscard]] std::size_t index(int from, int to) const {
     return static_cast<std::size_t>(from) * static_cast<std::size_t>(ranks_) +
            static_cast<std::size_t>(to);
   }

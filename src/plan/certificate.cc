@@ -288,7 +288,7 @@ class Checker {
     return true;
   }
 
-  /// Cheapest ways from a node to all others, by relaxing all links until nothing changes.
+  /// Cheapest paths from a node to all others, by relaxing all links until nothing changes.
   [[nodiscard]] std::vector<double> costs_from(int node, const std::vector<double>& price) const {
     std::vector<double> cost(topology_.nodes().size(), kFar);
     cost[at(node)] = 0;
@@ -305,7 +305,8 @@ class Checker {
     return cost;
   }
 
-  /// Price of the cheapest tree where each edge may be taken the cheaper way (R. C. Prim 1957).
+  /// Price of the cheapest tree where each edge may be used in its cheaper direction (R. C. Prim
+  /// 1957).
   static double undirected_tree(const std::vector<std::vector<double>>& cost) {
     const std::size_t ranks = cost.size();
     std::vector<double> nearest(ranks, kFar);
@@ -348,32 +349,32 @@ class Checker {
       // One cycle of zeros becomes one node.
       std::vector<int> cycle;
       for (int start = 0; start < nodes && cycle.empty(); ++start) {
-        std::vector<int> way;
+        std::vector<int> path;
         for (int node = start; node >= 0; node = parent[at(node)]) {
-          const auto met = std::find(way.begin(), way.end(), node);
-          if (met != way.end()) {
-            cycle.assign(met, way.end());
+          const auto met = std::find(path.begin(), path.end(), node);
+          if (met != path.end()) {
+            cycle.assign(met, path.end());
             break;
           }
-          way.push_back(node);
+          path.push_back(node);
         }
       }
       if (cycle.empty()) return total;
-      std::vector<int> place(at(nodes), -1);
-      for (const int node : cycle) place[at(node)] = 0;
+      std::vector<int> index(at(nodes), -1);
+      for (const int node : cycle) index[at(node)] = 0;
       int count = 1;
       for (int node = 0; node < nodes; ++node) {
-        if (place[at(node)] < 0) place[at(node)] = count++;
+        if (index[at(node)] < 0) index[at(node)] = count++;
       }
       std::vector<std::vector<double>> next(at(count), std::vector<double>(at(count), kFar));
       for (int a = 0; a < nodes; ++a) {
         for (int b = 0; b < nodes; ++b) {
-          double& known = next[at(place[at(a)])][at(place[at(b)])];
+          double& known = next[at(index[at(a)])][at(index[at(b)])];
           known = std::min(known, cost[at(a)][at(b)]);
         }
       }
       cost = std::move(next);
-      root = place[at(root)];
+      root = index[at(root)];
     }
   }
 

@@ -61,29 +61,29 @@ std::vector<int> shares_of(const std::vector<NicPort>& ports, int wanted) {
   return shares;
 }
 
-/// Ways between all GPUs of a host, once.
-class GpuWays {
+/// Paths between all GPUs of a host, once.
+class GpuPaths {
  public:
-  GpuWays(const topology::Topology& topology, const std::vector<NodeIndex>& gpus) {
+  GpuPaths(const topology::Topology& topology, const std::vector<NodeIndex>& gpus) {
     for (const NodeIndex from : gpus) {
-      auto& row = ways_.emplace_back();
+      auto& row = paths_.emplace_back();
       for (const NodeIndex to : gpus) {
-        auto way =
+        auto path =
             from == to ? std::optional(DevicePath{}) : nearest_between_gpus(topology, from, to);
-        if (!way.has_value()) {
-          throw Error(Errc::kInvalidArgument, "{}: no way from {} to {} within their host",
+        if (!path.has_value()) {
+          throw Error(Errc::kInvalidArgument, "{}: no path from {} to {} within their host",
                       topology.name(), topology.node(from).id, topology.node(to).id);
         }
-        row.push_back(std::move(*way));
+        row.push_back(std::move(*path));
       }
     }
   }
   [[nodiscard]] const DevicePath& between(int from, int to) const {
-    return ways_[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
+    return paths_[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
   }
 
  private:
-  std::vector<std::vector<DevicePath>> ways_;
+  std::vector<std::vector<DevicePath>> paths_;
 };
 
 /// Which links the channels so far use, for choosing the next order.
@@ -131,15 +131,16 @@ void for_orders(int gpus, int first, int last, Body&& body) {
   } while (std::next_permutation(inner.begin(), inner.end()));
 }
 
-std::vector<int> best_order(int gpus, int first, int last, const GpuWays& ways, const Uses& uses) {
+std::vector<int> best_order(int gpus, int first, int last, const GpuPaths& paths,
+                            const Uses& uses) {
   std::vector<int> best;
   std::pair<double, int> least{std::numeric_limits<double>::max(), 0};
   for_orders(gpus, first, last, [&](const std::vector<int>& order) {
     std::pair<double, int> found{0, 0};
     for (std::size_t i = 0; i + 1 < order.size(); ++i) {
-      const DevicePath& way = ways.between(order[i], order[i + 1]);
-      found.first = std::max(found.first, uses.with(way.links));
-      found.second += way.distance;
+      const DevicePath& path = paths.between(order[i], order[i + 1]);
+      found.first = std::max(found.first, uses.with(path.links));
+      found.second += path.distance;
     }
     if (best.empty() || found.first < least.first - 1e-12 ||
         (found.first < least.first + 1e-12 && found.second < least.second)) {
@@ -196,8 +197,8 @@ class Maker {
   }
 
  private:
-  [[nodiscard]] NodeIndex gpu(int place) const {
-    return made_.gpus[static_cast<std::size_t>(place)];
+  [[nodiscard]] NodeIndex gpu(int index) const {
+    return made_.gpus[static_cast<std::size_t>(index)];
   }
 
   /// GPUs in the order of their distance to a port; equals by how many ends they have already.
@@ -206,10 +207,10 @@ class Maker {
     std::tuple<int, int, int> least;
     for (int g = 0; g < static_cast<int>(made_.gpus.size()); ++g) {
       if (g == but) continue;
-      const auto way = entry ? nearest_over_pcie(topology_, made_.ports[port].node, gpu(g))
-                             : nearest_over_pcie(topology_, gpu(g), made_.ports[port].node);
-      if (!way.has_value()) continue;
-      const std::tuple<int, int, int> found{way->distance, used_ends_[{g, entry}], g};
+      const auto path = entry ? nearest_over_pcie(topology_, made_.ports[port].node, gpu(g))
+                              : nearest_over_pcie(topology_, gpu(g), made_.ports[port].node);
+      if (!path.has_value()) continue;
+      const std::tuple<int, int, int> found{path->distance, used_ends_[{g, entry}], g};
       if (best < 0 || found < least) {
         best = g;
         least = found;
@@ -265,8 +266,8 @@ class Maker {
   bool two_gpus_are_nearest(std::size_t port) {
     std::vector<int> distances;
     for (const NodeIndex each : made_.gpus) {
-      if (const auto way = nearest_over_pcie(topology_, each, made_.ports[port].node)) {
-        distances.push_back(way->distance);
+      if (const auto path = nearest_over_pcie(topology_, each, made_.ports[port].node)) {
+        distances.push_back(path->distance);
       }
     }
     std::sort(distances.begin(), distances.end());
@@ -274,7 +275,7 @@ class Maker {
   }
 
   void choose_orders() {
-    const GpuWays ways(topology_, made_.gpus);
+    const GpuPaths paths(topology_, made_.gpus);
     for (std::size_t c = 0; c < ends_.size(); ++c) {
       const auto [first, last] = ends_[c];
       std::vector<int> order;
@@ -284,10 +285,10 @@ class Maker {
       } else if (c % 2 == 1 && ends_[c - 1] == std::pair(last, first)) {
         order.assign(made_.channels.back().order.rbegin(), made_.channels.back().order.rend());
       } else {
-        order = best_order(static_cast<int>(made_.gpus.size()), first, last, ways, uses_);
+        order = best_order(static_cast<int>(made_.gpus.size()), first, last, paths, uses_);
       }
       for (std::size_t i = 0; i + 1 < order.size(); ++i) {
-        uses_.add(ways.between(order[i], order[i + 1]).links);
+        uses_.add(paths.between(order[i], order[i + 1]).links);
       }
       made_.channels.push_back({std::move(order), made_.assignment.channels[c]});
     }
@@ -309,14 +310,14 @@ class Maker {
   const topology::Topology& topology_;
   const ChannelRequest& request_;
   HostChannels made_;
-  std::vector<std::pair<int, int>> ends_;  // places of first and last GPU, by channel
+  std::vector<std::pair<int, int>> ends_;  // indices of first and last GPU, by channel
   std::map<std::pair<int, bool>, int> used_ends_;
   Uses uses_;
 };
 
-/// The way from a NIC to one of another host, through networks and bridges; fewest links.
-std::optional<std::vector<int>> way_between_nics(const topology::Topology& topology, NodeIndex from,
-                                                 NodeIndex to) {
+/// The path from a NIC to one of another host, through networks and bridges; fewest links.
+std::optional<std::vector<int>> path_between_nics(const topology::Topology& topology,
+                                                  NodeIndex from, NodeIndex to) {
   std::vector<int> by(topology.nodes().size(), -1);
   std::vector<NodeIndex> open = {from};
   std::vector<bool> seen(topology.nodes().size(), false);
@@ -394,20 +395,20 @@ class RingBuilder {
 
   NodeIndex nic(int host, std::size_t port) const {
     const auto& nics = nics_[static_cast<std::size_t>(host)];
-    const auto place = static_cast<std::size_t>(channels_.ports[port].rail);
-    if (place >= nics.size()) {
+    const auto index = static_cast<std::size_t>(channels_.ports[port].rail);
+    if (index >= nics.size()) {
       throw Error(Errc::kInvalidArgument, "{}: host {} has {} NICs, host {} more", topology_.name(),
                   host, nics.size(), channels_.host);
     }
-    return nics[place];
+    return nics[index];
   }
 
   std::vector<int> within_host(NodeIndex from, NodeIndex to) {
-    auto& known = ways_[{from, to}];
+    auto& known = paths_[{from, to}];
     if (known.empty()) {
-      const auto way = nearest_between_gpus(topology_, from, to);
-      if (!way.has_value()) no_way(from, to);
-      known = way->links;
+      const auto path = nearest_between_gpus(topology_, from, to);
+      if (!path.has_value()) no_path(from, to);
+      known = path->links;
     }
     return known;
   }
@@ -419,19 +420,19 @@ class RingBuilder {
     const NodeIndex first =
         gpus_[static_cast<std::size_t>(next)][static_cast<std::size_t>(there.order.front())];
     const auto out = nearest_over_pcie(topology_, last, exit);
-    const auto over = way_between_nics(topology_, exit, entry);
+    const auto over = path_between_nics(topology_, exit, entry);
     const auto in = nearest_over_pcie(topology_, entry, first);
-    if (!out.has_value()) no_way(last, exit);
-    if (!over.has_value()) no_way(exit, entry);
-    if (!in.has_value()) no_way(entry, first);
+    if (!out.has_value()) no_path(last, exit);
+    if (!over.has_value()) no_path(exit, entry);
+    if (!in.has_value()) no_path(entry, first);
     std::vector<int> links = out->links;
     links.insert(links.end(), over->begin(), over->end());
     links.insert(links.end(), in->links.begin(), in->links.end());
     return links;
   }
 
-  [[noreturn]] void no_way(NodeIndex from, NodeIndex to) const {
-    throw Error(Errc::kInvalidArgument, "{}: no way from {} to {}", topology_.name(),
+  [[noreturn]] void no_path(NodeIndex from, NodeIndex to) const {
+    throw Error(Errc::kInvalidArgument, "{}: no path from {} to {}", topology_.name(),
                 topology_.node(from).id, topology_.node(to).id);
   }
 
@@ -439,7 +440,7 @@ class RingBuilder {
   const HostChannels& channels_;
   std::vector<std::vector<NodeIndex>> gpus_;
   std::vector<std::vector<NodeIndex>> nics_;
-  std::map<std::pair<NodeIndex, NodeIndex>, std::vector<int>> ways_;
+  std::map<std::pair<NodeIndex, NodeIndex>, std::vector<int>> paths_;
 };
 
 /// An all-gather along a ring: every rank's data goes around, all but the last hop.
@@ -459,19 +460,19 @@ void add_trees(const topology::Topology& topology, const ChannelRing& ring, cons
   }
 }
 
-std::uint64_t device_number(const topology::Node& node, const char* attribute, std::size_t place) {
+std::uint64_t device_number(const topology::Node& node, const char* attribute, std::size_t index) {
   for (const auto& [name, value] : node.attributes) {
     if (name == attribute && !value.empty() && value.size() < 8 &&
         value.find_first_not_of("0123456789") == std::string::npos) {
       return std::stoull(value);
     }
   }
-  return place;
+  return index;
 }
 
 std::uint64_t gpu_number(const topology::Topology& topology, const HostChannels& channels,
-                         int place) {
-  const auto p = static_cast<std::size_t>(place);
+                         int index) {
+  const auto p = static_cast<std::size_t>(index);
   return device_number(topology.node(channels.gpus[p]), "gpu.dev", p);
 }
 
@@ -536,12 +537,12 @@ Plan plan_of_channels(const topology::Topology& topology, const HostChannels& ch
     for (const NodeIndex end : {link.source, link.destination}) {
       if (topology.node(end).kind != NodeKind::kNic) continue;
       const auto nics = topology.nodes_of(NodeKind::kNic);
-      std::size_t place = 0;
+      std::size_t index = 0;
       for (const NodeIndex nic : nics) {
         if (nic == end) break;
-        if (topology.node(nic).host == topology.node(end).host) ++place;
+        if (topology.node(nic).host == topology.node(end).host) ++index;
       }
-      const auto rate = nic_rate.find(place);
+      const auto rate = nic_rate.find(index);
       if (rate != nic_rate.end()) {
         capacity = std::min(capacity, Fraction::from_decimal(rate->second, kCapacityDigits));
       }
@@ -560,7 +561,7 @@ Plan plan_of_channels(const topology::Topology& topology, const HostChannels& ch
 
 NcclGraphs graph_of_channels(const topology::Topology& topology, const HostChannels& channels,
                              double channel_gbps) {
-  const GpuWays ways(topology, channels.gpus);
+  const GpuPaths paths(topology, channels.gpus);
   PathClass intra = PathClass::kSelf;
   NcclGraph ring;
   ring.id = 0;
@@ -577,11 +578,11 @@ NcclGraphs graph_of_channels(const topology::Topology& topology, const HostChann
   tree.pattern = channels.gpus.size() > 1 ? 1 : 3;
   for (const HostChannel& channel : channels.channels) {
     NcclChannel in_ring;
-    for (const int place : channel.order) {
-      in_ring.gpus.push_back({gpu_number(topology, channels, place), {}});
+    for (const int index : channel.order) {
+      in_ring.gpus.push_back({gpu_number(topology, channels, index), {}});
     }
     for (std::size_t i = 0; i + 1 < channel.order.size(); ++i) {
-      intra = std::max(intra, ways.between(channel.order[i], channel.order[i + 1]).path);
+      intra = std::max(intra, paths.between(channel.order[i], channel.order[i + 1]).path_class);
     }
     const std::uint64_t entry = nic_number(topology, channels.ports[channel.nics.entry]);
     const std::uint64_t exit = nic_number(topology, channels.ports[channel.nics.exit]);

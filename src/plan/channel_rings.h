@@ -1,5 +1,5 @@
 // Rings over several hosts with a NIC at either end of each host's part: what NCCL calls the
-// channels of a ring graph. Made for every host alike, as graph files are.
+// channels of a ring graph. The same for every host, as in graph files.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@
 
 namespace ropewalk::plan {
 
-/// A channel on one host: its GPUs by their place among the host's GPUs (by rank), and its NICs by
-/// their place in `ports`.
+/// A channel on one host: its GPUs by their index among the host's GPUs (by rank), and its NICs by
+/// their index in `ports`.
 struct HostChannel {
   std::vector<int> order;
   ChannelNics nics;
@@ -61,8 +61,8 @@ struct ChannelRing {
 /// odd numbers exchange the two of a pair, as NCCL does, so that a NIC sends to the same NIC of the
 /// next host.
 ///
-/// @throws Error kInvalidArgument for fewer than two hosts, hosts that are not alike, and NICs of
-///         different hosts without a way to each other
+/// @throws Error kInvalidArgument for fewer than two hosts, hosts that differ, and NICs of
+///         different hosts without a path to each other
 std::vector<ChannelRing> rings_of_channels(const topology::Topology& topology,
                                            const HostChannels& channels);
 
@@ -76,7 +76,7 @@ Plan plan_of_channels(const topology::Topology& topology, const HostChannels& ch
 /// The graph file of that host: a ring graph and a tree graph with the same channels (trees enter
 /// and leave at their first GPU's NIC). Speeds are what the plan of one channel can carry.
 /// Device numbers: a GPU's `gpu.dev` and a NIC's `net.dev` attribute where the topology came from
-/// NCCL's XML, else their place on the host.
+/// NCCL's XML, else their index on the host.
 NcclGraphs graph_of_channels(const topology::Topology& topology, const HostChannels& channels,
                              double channel_gbps);
 

@@ -42,7 +42,7 @@ TEST(ChannelRings, BalancedAgainstOneRingReachesThePublishedGain) {
   EXPECT_DOUBLE_EQ(before * 7 / 8, 6.25);
   EXPECT_DOUBLE_EQ(balanced * 7 / 8, 12);
   // The RCCL multi-NIC paper measured gains of 1.34 to 1.51 for its rewrite, which shares the NICs
-  // alike but not near: in this model it ends at 1.28, where links between dies limit it.
+  // similar but not equal: in this model it ends at 1.28, where links between dies limit it.
   EXPECT_GT(rewrite, before);
   EXPECT_GE(balanced / before, 1.51);
   EXPECT_GE(balanced, rewrite);
@@ -76,7 +76,7 @@ TEST(NicRings, ChannelsThatAreTheSameRingAreOneTree) {
   Request request;
   request.collective = Collective::kBroadcast;
   request.algorithm = "nics-balanced";
-  // The ring, and the same the other way round.
+  // The ring, and the same in the opposite direction.
   EXPECT_EQ(make_plan(machine, request).trees.size(), 2U);
 }
 

@@ -24,7 +24,7 @@ struct ChunkChoice {
   double seconds = 0;
 };
 
-/// What every pipelined operation takes: the first chunk's whole way, then one period for each
+/// What every pipelined operation takes: the first chunk's full latency, then one period for each
 /// chunk that follows. The runtime's tuner (tune/cost_model.h, tune/device_pricing.h) predicts
 /// by it as well, with measured costs of the busiest rank for a period.
 inline double pipelined_seconds(double first, double chunks, double period) {

@@ -52,7 +52,7 @@ Closure::Closure(const Network& network, const std::vector<double>& prices,
 
 void Closure::search(int rank, const std::vector<double>& prices) {
   using Entry = std::tuple<double, int, int>;  // cost, arcs, node
-  std::vector<std::pair<double, int>> best(at(network_.num_nodes), {CostMatrix::kNoWay, 0});
+  std::vector<std::pair<double, int>> best(at(network_.num_nodes), {CostMatrix::kUnreachable, 0});
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> open;
   const int start = network_.ranks[at(rank)];
   best[at(start)] = {0, 0};

@@ -1,4 +1,4 @@
-// Cheapest ways between ranks at given prices of arcs.
+// Cheapest paths between ranks at given prices of arcs.
 #pragma once
 
 #include <optional>
@@ -15,8 +15,8 @@ namespace ropewalk::plan {
 class Closure {
  public:
   /// @param prices    of every arc, >= 0
-  /// @param symmetry  alike arcs must have the same price; nullptr: no arcs are alike. Must outlive
-  /// this
+  /// @param symmetry  equivalent arcs must have the same price; nullptr: no arcs are equivalent.
+  /// Must outlive this
   Closure(const Network& network, const std::vector<double>& prices,
           const Symmetry* symmetry = nullptr);
 

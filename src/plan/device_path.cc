@@ -35,7 +35,7 @@ PathClass class_of(const topology::Topology& topology, const std::vector<int>& l
   return bridges > 1 ? PathClass::kPxb : PathClass::kPix;
 }
 
-/// What entering a node by a link costs; nothing when that is no way.
+/// What entering a node by a link costs; nothing if paths may not enter there.
 std::optional<int> price(const topology::Topology& topology, const topology::Link& link) {
   const int through = topology.node(link.destination).kind == NodeKind::kCpu ? kCpu : 0;
   switch (link.type) {
@@ -51,7 +51,7 @@ std::optional<int> price(const topology::Topology& topology, const topology::Lin
 std::optional<DevicePath> nearest_over_pcie(const topology::Topology& topology, NodeIndex from,
                                             NodeIndex to) {
   if (from == to) return DevicePath{};
-  // Least price first, then the wider narrowest link, then the node's place.
+  // Least price first, then the wider narrowest link, then the node's index.
   using Open = std::tuple<int, double, NodeIndex>;
   std::priority_queue<Open, std::vector<Open>, std::greater<>> open;
   std::vector<bool> done(topology.nodes().size(), false);
@@ -86,7 +86,7 @@ std::optional<DevicePath> nearest_over_pcie(const topology::Topology& topology, 
     result.links.push_back(static_cast<int>(arrived_by[at]));
   }
   std::reverse(result.links.begin(), result.links.end());
-  result.path = class_of(topology, result.links);
+  result.path_class = class_of(topology, result.links);
   return result;
 }
 

@@ -15,30 +15,30 @@ constexpr int kMostNodes = 400;  // some ten seconds; time grows with more than 
 
 SplitNetwork::SplitNetwork(const Network& network, const Supplies& supplies)
     : num_ranks_(network.num_ranks()) {
-  // Ranks get the first places, then the nodes that have arcs.
-  std::vector<int> place(at(network.num_nodes), -1);
+  // Ranks get the first indices, then the nodes that have arcs.
+  std::vector<int> index(at(network.num_nodes), -1);
   for (int rank = 0; rank < num_ranks_; ++rank) {
-    place[at(network.ranks[at(rank)])] = rank;
+    index[at(network.ranks[at(rank)])] = rank;
   }
   num_nodes_ = num_ranks_;
   for (const Arc& arc : network.arcs) {
     for (const int node : {arc.from, arc.to}) {
-      if (place[at(node)] < 0) {
-        place[at(node)] = num_nodes_++;
+      if (index[at(node)] < 0) {
+        index[at(node)] = num_nodes_++;
       }
     }
   }
   if (num_nodes_ > kMostNodes) {
     throw Error(Errc::kInvalidArgument,
                 "edge splitting: {} nodes; {} is the limit for exact trees on a machine (or an "
-                "operation with a root) that is not alike everywhere",
+                "operation with a root) that differs between nodes",
                 num_nodes_, kMostNodes);
   }
   pairs_.resize(at(num_nodes_) * at(num_nodes_));
   gone_.assign(at(num_nodes_), false);
   for (std::size_t i = 0; i < network.arcs.size(); ++i) {
     const Arc& arc = network.arcs[i];
-    Pair& direct = pair(place[at(arc.from)], place[at(arc.to)]);
+    Pair& direct = pair(index[at(arc.from)], index[at(arc.to)]);
     direct.capacity += arc.capacity;
     direct.parts.push_back({static_cast<int>(i), -1, arc.capacity});
   }
@@ -72,7 +72,7 @@ void SplitNetwork::join(int from, int via, int to, Capacity amount) {
   pair(from, via).capacity -= amount;
   pair(via, to).capacity -= amount;
   if (from == to) {
-    return;  // a way back to where it came from serves nobody
+    return;  // a path back to its own start is useless
   }
   Pair& direct = pair(from, to);
   direct.capacity += amount;
@@ -146,7 +146,8 @@ void SplitNetwork::remove(int node, const Supplies& supplies) {
   std::sort(around.begin(), around.end());
   around.erase(std::unique(around.begin(), around.end()), around.end());
 
-  // With two neighbours there is one way through each way, and no cut gains by keeping the node.
+  // With two neighbours each direction has only one path through the node, and no cut gains by
+  // keeping the node.
   const bool passage = around.size() == 2;
   const auto try_join = [&](int from, int to, Capacity wanted) {
     wanted = std::min({wanted, pair(from, node).capacity, pair(node, to).capacity});

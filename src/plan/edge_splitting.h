@@ -14,7 +14,7 @@
 
 namespace ropewalk::plan {
 
-/// A way for some capacity of a direct arc: the network's arcs in order.
+/// A path for some capacity of a direct arc: the network's arcs in order.
 struct PathShare {
   std::vector<int> arcs;  ///< indices into Network::arcs
   Capacity amount = 0;

@@ -12,8 +12,8 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-/// The longest way from the root to a rank, or from a rank to the root.
-struct Way {
+/// The longest path from the root to a rank, or from a rank to the root.
+struct TreePath {
   double us = 0;
   int hops = 0;
 };
@@ -26,19 +26,19 @@ double hop_us(const topology::Topology& topology, const TreeEdge& edge) {
   return sum;
 }
 
-Way longest(const topology::Topology& topology, const std::vector<TreeEdge>& edges, int num_ranks,
-            bool towards_root) {
-  std::vector<Way> way(at(num_ranks));
-  Way out;
+TreePath longest(const topology::Topology& topology, const std::vector<TreeEdge>& edges,
+                 int num_ranks, bool towards_root) {
+  std::vector<TreePath> path(at(num_ranks));
+  TreePath out;
   const auto pass = [&](const TreeEdge& edge) {
     const int near = towards_root ? edge.destination : edge.source;
     const int far = towards_root ? edge.source : edge.destination;
-    way[at(far)] = {way[at(near)].us + hop_us(topology, edge), way[at(near)].hops + 1};
-    if (way[at(far)].us > out.us) {
-      out = way[at(far)];
+    path[at(far)] = {path[at(near)].us + hop_us(topology, edge), path[at(near)].hops + 1};
+    if (path[at(far)].us > out.us) {
+      out = path[at(far)];
     }
   };
-  // From the root outwards, whichever way the data goes.
+  // From the root outwards, whichever direction the data flows.
   if (towards_root) {
     std::for_each(edges.rbegin(), edges.rend(), pass);
   } else {
@@ -47,9 +47,9 @@ Way longest(const topology::Topology& topology, const std::vector<TreeEdge>& edg
   return out;
 }
 
-Way whole_way(const topology::Topology& topology, const Plan& plan, const Tree& tree) {
-  const Way up = longest(topology, tree.reduce, plan.num_ranks(), true);
-  const Way down = longest(topology, tree.broadcast, plan.num_ranks(), false);
+TreePath deepest_path(const topology::Topology& topology, const Plan& plan, const Tree& tree) {
+  const TreePath up = longest(topology, tree.reduce, plan.num_ranks(), true);
+  const TreePath down = longest(topology, tree.broadcast, plan.num_ranks(), false);
   return {up.us + down.us, up.hops + down.hops};
 }
 
@@ -58,7 +58,7 @@ Way whole_way(const topology::Topology& topology, const Plan& plan, const Tree& 
 double latency_us(const topology::Topology& topology, const Plan& plan) {
   double out = 0;
   for (const Tree& tree : plan.trees) {
-    out = std::max(out, whole_way(topology, plan, tree).us);
+    out = std::max(out, deepest_path(topology, plan, tree).us);
   }
   return out;
 }
@@ -92,9 +92,9 @@ std::vector<double> bytes_for_shares(const topology::Topology& topology, const P
   std::vector<double> out(shares.size(), 0);
   const double rate = plan.algbw.to_double() * 1e3;  // bytes per microsecond
   for (const Tree& tree : plan.trees) {
-    const Way way = whole_way(topology, plan, tree);
-    const int hops = std::max(way.hops, 1);
-    const double alpha = way.us / hops;
+    const TreePath path = deepest_path(topology, plan, tree);
+    const int hops = std::max(path.hops, 1);
+    const double alpha = path.us / hops;
     // x^2 microseconds at the whole rate take (x + sqrt((p-1) a))^2 with the best chunks, over one
     // hop x^2 + a: the x for which that is x^2 / share.
     for (std::size_t i = 0; i < shares.size(); ++i) {
@@ -111,11 +111,11 @@ double time_us(const topology::Topology& topology, const Plan& plan, double byte
   if (bytes <= 0) return latency_us(topology, plan);
   const double rate = plan.algbw.to_double() * 1e3;  // bytes per microsecond
   for (const Tree& tree : plan.trees) {
-    const Way way = whole_way(topology, plan, tree);
+    const TreePath path = deepest_path(topology, plan, tree);
     // Every tree's share takes as long as the whole message at the whole rate.
-    const HopCost hop{.alpha_s = way.us / std::max(way.hops, 1) * 1e-6,
+    const HopCost hop{.alpha_s = path.us / std::max(path.hops, 1) * 1e-6,
                       .beta_bytes_per_s = rate * 1e6};
-    out = std::max(out, best_chunk(std::max(way.hops, 1), bytes, hop, 1).seconds * 1e6);
+    out = std::max(out, best_chunk(std::max(path.hops, 1), bytes, hop, 1).seconds * 1e6);
   }
   return out;
 }

@@ -12,10 +12,10 @@
 namespace ropewalk::plan {
 
 /// Microseconds from the first byte's start to the last rank's end for a message of no bytes: the
-/// longest way of any tree pair, down or up and down.
+/// longest path of any tree pair, down or up and down.
 double latency_us(const topology::Topology& topology, const Plan& plan);
 
-/// Edges of the longest way in any tree, up and down together.
+/// Edges of the longest path in any tree, up and down together.
 int hops(const Plan& plan);
 
 /// Bytes from which on a message has `share` (above 0, below 1) of the plan's rate, for each of

@@ -40,12 +40,12 @@ std::string lines(const std::vector<Json>& elements) {
 }
 
 Json json_of(const topology::Topology& topology, const TreeEdge& edge, const char* phase,
-             const std::map<int, int>& place) {
+             const std::map<int, int>& index) {
   Json path = Json::array({topology.node(topology.link(at(edge.links[0])).source).id});
   Json links = Json::array();
   for (const int link : edge.links) {
     path.push_back(topology.node(topology.link(at(link)).destination).id);
-    links.push_back(place.at(link));
+    links.push_back(index.at(link));
   }
   return {{"phase", phase},
           {"source", edge.source},
@@ -76,7 +76,7 @@ Json json_of(const topology::Topology& topology, const Bound& bound) {
 
 /// What limits the plan itself, which may stay below the bound: its busiest links.
 Json limit_of(const topology::Topology& topology, const Plan& plan,
-              const std::map<int, int>& place) {
+              const std::map<int, int>& index) {
   Fraction largest = 0;
   for (const LinkLoad& each : plan.links) largest = std::max(largest, each.load / each.capacity);
   std::vector<int> busiest;
@@ -84,7 +84,7 @@ Json limit_of(const topology::Topology& topology, const Plan& plan,
   for (const LinkLoad& each : plan.links) {
     if (each.load == Fraction(0) || each.load / each.capacity != largest) continue;
     busiest.push_back(each.link);
-    links.push_back(place.at(each.link));
+    links.push_back(index.at(each.link));
   }
   const bool one = busiest.size() == 1;
   std::set<double> capacities;
@@ -277,27 +277,27 @@ std::string write_json(const topology::Topology& topology, const Plan& plan, boo
   const std::vector<double> sizes = bytes_for_shares(topology, plan, {0.5, 0.9});
   head["bytes_for_half"] = sizes[0];
   head["bytes_for_90_percent"] = sizes[1];
-  std::map<int, int> place;
+  std::map<int, int> index;
   std::vector<Json> links;
   for (const LinkLoad& used : plan.links) {
     const topology::Link& link = topology.link(at(used.link));
-    place[used.link] = static_cast<int>(links.size());
+    index[used.link] = static_cast<int>(links.size());
     links.push_back({{"source", topology.node(link.source).id},
                      {"destination", topology.node(link.destination).id},
                      {"type", name(link.type)},
                      {"capacity", used.capacity.to_double()},
                      {"load", used.load.to_double()}});
   }
-  head["limit"] = limit_of(topology, plan, place);
+  head["limit"] = limit_of(topology, plan, index);
   std::vector<Json> trees;
   for (const Tree& tree : plan.trees) {
     if (!with_trees) break;
     Json edges = Json::array();
     for (const TreeEdge& edge : tree.reduce) {
-      edges.push_back(json_of(topology, edge, "reduce", place));
+      edges.push_back(json_of(topology, edge, "reduce", index));
     }
     for (const TreeEdge& edge : tree.broadcast) {
-      edges.push_back(json_of(topology, edge, "broadcast", place));
+      edges.push_back(json_of(topology, edge, "broadcast", index));
     }
     trees.push_back({{"root", tree.root},
                      {"weight_gbps", tree.weight.to_double()},

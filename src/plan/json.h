@@ -15,7 +15,7 @@ namespace ropewalk::plan {
 inline constexpr std::size_t kMaxPlanBytes = std::size_t{256} << 20;
 
 /// One tree and one link per line. Nodes are named by id, ranks by number; a tree's edges name
-/// links by their place in the list `links`.
+/// links by their index in the list `links`.
 ///
 /// @param trees        false leaves the trees out; such a text cannot be read back
 /// @param certificate  what the checker found, to stand in the text; nullptr: nothing

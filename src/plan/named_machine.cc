@@ -50,10 +50,10 @@ class Collector {
   }
 
   void gpu(const std::string& id) {
-    const auto place = node(id);
-    if (!place || machine_.nodes[*place].kind == topology::NodeKind::kGpu) return;
-    machine_.nodes[*place].kind = topology::NodeKind::kGpu;
-    machine_.nodes[*place].rank = gpus_++;
+    const auto index = node(id);
+    if (!index || machine_.nodes[*index].kind == topology::NodeKind::kGpu) return;
+    machine_.nodes[*index].kind = topology::NodeKind::kGpu;
+    machine_.nodes[*index].rank = gpus_++;
   }
 
   void link(const Json& entry) {

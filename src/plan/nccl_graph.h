@@ -59,8 +59,8 @@ using NcclGraphs = std::vector<NcclGraph>;
 ///         becomes device 0) or more than two, numbers that are none, more than 1024 elements
 NcclGraphs read_nccl_graph(std::string_view text, std::string_view origin);
 
-/// The text that every release reads alike: no header, `0x` before every dev, nchannels as many as
-/// there are channels.
+/// The text that every NCCL release reads equally: no header, `0x` before every dev, nchannels as
+/// many as there are channels.
 ///
 /// @throws Error kInvalidArgument for what read_nccl_graph() would refuse
 std::string write_nccl_graph(const NcclGraphs& graphs);

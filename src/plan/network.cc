@@ -108,7 +108,7 @@ void require_connected(const Network& network, const topology::Topology& topolog
     }
   }
   if (!names.empty()) {
-    throw Error(Errc::kInvalidArgument, "{}{}: no way from {} to {} and back", topology.name(),
+    throw Error(Errc::kInvalidArgument, "{}{}: no path from {} to {} and back", topology.name(),
                 plane.empty() ? "" : " (plane " + plane + ")",
                 topology.node(at(network.ranks[0])).id, names);
   }

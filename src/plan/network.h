@@ -18,7 +18,7 @@ struct Arc {
   int link = 0;           ///< index into Topology::links
 };
 
-/// A directed graph whose ranks are the GPUs that take part. Nodes have the topology's places, so
+/// A directed graph whose ranks are the GPUs that take part. Nodes keep the topology's indices, so
 /// those that do not matter here are there without arcs.
 struct Network {
   int num_nodes = 0;
@@ -49,13 +49,13 @@ inline constexpr int kCapacityDigits = 6;
 /// Nodes that lead nowhere are left out too.
 ///
 /// @throws Error kInvalidArgument for an unknown plane, GPUs that are not there or twice, fewer
-///         than two GPUs, and GPUs without a way to each other (names them)
+///         than two GPUs, and GPUs without a path to each other (names them)
 Network make_network(const topology::Topology& topology, const Selection& selection);
 
 /// The same with every arc turned round: reduce-scatter is all-gather on it, reduce is broadcast.
 Network reversed(const Network& network);
 
-/// Of every arc the place of one that leads back with the same capacity, each once; -1: there is
+/// Of every arc the index of one that leads back with the same capacity, each once; -1: there is
 /// none.
 std::vector<int> twin_arcs(const Network& network);
 

@@ -18,9 +18,9 @@ using topology::NodeIndex;
 using topology::NodeKind;
 using topology::PathClass;
 
-constexpr int kNoWay = std::numeric_limits<int>::max() / 8;
+constexpr int kUnreachable = std::numeric_limits<int>::max() / 8;
 
-/// What must find a place: one end, or both ends of a channel that go together.
+/// What must be assigned to a port: one end, or both ends of a channel that go together.
 struct Demand {
   std::vector<int> cost;  ///< by port
 };
@@ -34,7 +34,7 @@ std::optional<std::vector<std::size_t>> place(const std::vector<Demand>& demands
   for (std::size_t next = 0; next < demands.size(); ++next) {
     // Shortest alternating path from the new demand to a port with room; arcs back from a port to
     // a demand that it holds undo that choice. Few nodes, so Bellman and Ford's method serves.
-    std::vector<int> cost(ports, kNoWay);
+    std::vector<int> cost(ports, kUnreachable);
     std::vector<std::size_t> by(ports, demands.size());  // the demand that moves to this port
     for (std::size_t p = 0; p < ports; ++p) {
       cost[p] = demands[next].cost[p];
@@ -44,9 +44,9 @@ std::optional<std::vector<std::size_t>> place(const std::vector<Demand>& demands
       changed = false;
       for (std::size_t d = 0; d < next; ++d) {
         const std::size_t held = port_of[d];
-        if (cost[held] >= kNoWay) continue;
+        if (cost[held] >= kUnreachable) continue;
         for (std::size_t p = 0; p < ports; ++p) {
-          if (demands[d].cost[p] >= kNoWay) continue;
+          if (demands[d].cost[p] >= kUnreachable) continue;
           const int found = cost[held] - demands[d].cost[held] + demands[d].cost[p];
           if (found < cost[p]) {
             cost[p] = found;
@@ -58,7 +58,7 @@ std::optional<std::vector<std::size_t>> place(const std::vector<Demand>& demands
     }
     std::size_t end = ports;
     for (std::size_t p = 0; p < ports; ++p) {
-      if (room[p] > 0 && cost[p] < kNoWay && (end == ports || cost[p] < cost[end])) end = p;
+      if (room[p] > 0 && cost[p] < kUnreachable && (end == ports || cost[p] < cost[end])) end = p;
     }
     if (end == ports) return std::nullopt;
     --room[end];
@@ -73,10 +73,10 @@ std::optional<std::vector<std::size_t>> place(const std::vector<Demand>& demands
   return port_of;
 }
 
-/// The ways of every end to every port, once.
-class Ways {
+/// The paths of every end to every port, once.
+class NicPaths {
  public:
-  Ways(const topology::Topology& topology, const std::vector<NicPort>& ports)
+  NicPaths(const topology::Topology& topology, const std::vector<NicPort>& ports)
       : topology_(topology), ports_(ports) {}
 
   /// Data that comes in goes from the NIC to the GPU.
@@ -88,7 +88,7 @@ class Ways {
                               : nearest_over_pcie(topology_, gpu, port.node));
       }
       if (std::none_of(known.begin(), known.end(),
-                       [](const auto& way) { return way.has_value(); })) {
+                       [](const auto& path) { return path.has_value(); })) {
         throw Error(Errc::kInvalidArgument, "{}: {} reaches no NIC of its host", topology_.name(),
                     topology_.node(gpu).id);
       }
@@ -102,22 +102,23 @@ class Ways {
   std::map<std::pair<NodeIndex, bool>, std::vector<std::optional<DevicePath>>> known_;
 };
 
-Demand demand_of(const std::vector<std::optional<DevicePath>>& ways) {
+Demand demand_of(const std::vector<std::optional<DevicePath>>& paths) {
   Demand demand;
-  for (const auto& way : ways) demand.cost.push_back(way.has_value() ? way->distance : kNoWay);
+  for (const auto& path : paths)
+    demand.cost.push_back(path.has_value() ? path->distance : kUnreachable);
   return demand;
 }
 
 std::vector<int> room_for(const std::vector<NicPort>& ports, double load) {
   std::vector<int> room;
   for (const NicPort& port : ports) {
-    // A load that is j / v makes j places, whatever the rounding.
+    // A load that is j / v admits j ends, whatever the rounding.
     room.push_back(static_cast<int>(std::floor(load * port.gbps * (1 + 1e-12) + 1e-9)));
   }
   return room;
 }
 
-/// The least load at which both directions fit, with the nearest places.
+/// The least load at which both directions fit, with the nearest ports.
 std::vector<std::vector<std::size_t>> place_at_least_load(
     const std::vector<std::vector<Demand>>& directions, const std::vector<NicPort>& ports) {
   std::set<double> loads;
@@ -138,7 +139,7 @@ std::vector<std::vector<std::size_t>> place_at_least_load(
   throw Error(Errc::kInternal, "NIC assignment: no load fits");
 }
 
-/// Exchanges the places of two ends of one direction where that costs no distance and fewer
+/// Swaps the ports of two ends of one direction where that costs no distance and fewer
 /// channels change rails, until no exchange helps.
 void put_rails_right(std::vector<ChannelNics>& channels, const std::vector<Demand>& entries,
                      const std::vector<Demand>& exits, const std::vector<NicPort>& ports) {
@@ -168,19 +169,19 @@ void put_rails_right(std::vector<ChannelNics>& channels, const std::vector<Deman
   }
 }
 
-std::vector<ChannelNics> balanced(const NicProblem& problem, Ways& ways) {
+std::vector<ChannelNics> balanced(const NicProblem& problem, NicPaths& paths) {
   std::vector<Demand> entries;
   std::vector<Demand> exits;
   for (const ChannelEnds& ends : problem.channels) {
-    entries.push_back(demand_of(ways.of(ends.first, true)));
-    exits.push_back(demand_of(ways.of(ends.last, false)));
+    entries.push_back(demand_of(paths.of(ends.first, true)));
+    exits.push_back(demand_of(paths.of(ends.last, false)));
   }
   std::vector<ChannelNics> channels(problem.channels.size());
   if (problem.one_rail) {
     std::vector<Demand> both = entries;
     for (std::size_t c = 0; c < both.size(); ++c) {
       for (std::size_t p = 0; p < problem.ports.size(); ++p) {
-        both[c].cost[p] = std::min(kNoWay, both[c].cost[p] + exits[c].cost[p]);
+        both[c].cost[p] = std::min(kUnreachable, both[c].cost[p] + exits[c].cost[p]);
       }
     }
     const auto placed = place_at_least_load({both}, problem.ports).front();
@@ -209,13 +210,14 @@ std::vector<ChannelNics> least_used(const NicProblem& problem) {
   return channels;
 }
 
-std::size_t nearest(const std::vector<std::optional<DevicePath>>& ways) {
-  const Demand demand = demand_of(ways);
+std::size_t nearest(const std::vector<std::optional<DevicePath>>& paths) {
+  const Demand demand = demand_of(paths);
   return static_cast<std::size_t>(std::min_element(demand.cost.begin(), demand.cost.end()) -
                                   demand.cost.begin());
 }
 
-NicAssignment judged(const NicProblem& problem, Ways& ways, std::vector<ChannelNics> channels) {
+NicAssignment judged(const NicProblem& problem, NicPaths& paths,
+                     std::vector<ChannelNics> channels) {
   NicAssignment result;
   std::vector<int> in(problem.ports.size(), 0);
   std::vector<int> out(problem.ports.size(), 0);
@@ -223,16 +225,16 @@ NicAssignment judged(const NicProblem& problem, Ways& ways, std::vector<ChannelN
     const ChannelNics& nics = channels[c];
     ++in[nics.entry];
     ++out[nics.exit];
-    const auto& entry = ways.of(problem.channels[c].first, true)[nics.entry];
-    const auto& exit = ways.of(problem.channels[c].last, false)[nics.exit];
-    for (const auto* way : {&entry, &exit}) {
-      // Only the published rules choose a NIC that the GPU has no way to.
-      if (!way->has_value()) {
+    const auto& entry = paths.of(problem.channels[c].first, true)[nics.entry];
+    const auto& exit = paths.of(problem.channels[c].last, false)[nics.exit];
+    for (const auto* path : {&entry, &exit}) {
+      // Only the published rules choose a NIC that the GPU has no path to.
+      if (!path->has_value()) {
         result.worst_path = PathClass::kNone;
         continue;
       }
-      result.distance += (*way)->distance;
-      result.worst_path = std::max(result.worst_path, (*way)->path);
+      result.distance += (*path)->distance;
+      result.worst_path = std::max(result.worst_path, (*path)->path_class);
     }
     if (problem.ports[nics.entry].rail != problem.ports[nics.exit].rail) ++result.rail_changes;
   }
@@ -290,10 +292,10 @@ std::vector<NicPort> nic_ports(const topology::Topology& topology, int host,
     }
   }
   std::vector<NicPort> ports;
-  int place = 0;
+  int index = 0;
   for (const NodeIndex node : topology.nodes_of(NodeKind::kNic)) {
     if (topology.node(node).host != host) continue;
-    const int rail = place++;
+    const int rail = index++;
     const bool reached =
         std::any_of(topology.gpus().begin(), topology.gpus().end(), [&](NodeIndex gpu) {
           return topology.node(gpu).host == host && nearest_over_pcie(topology, gpu, node);
@@ -314,26 +316,26 @@ std::vector<NicPort> nic_ports(const topology::Topology& topology, int host,
 NicAssignment judge_nics(const topology::Topology& topology, const NicProblem& problem,
                          std::vector<ChannelNics> channels) {
   require_some(topology, problem);
-  Ways ways(topology, problem.ports);
-  return judged(problem, ways, std::move(channels));
+  NicPaths paths(topology, problem.ports);
+  return judged(problem, paths, std::move(channels));
 }
 
 NicAssignment assign_nics(const topology::Topology& topology, const NicProblem& problem,
                           NicRule rule) {
   require_some(topology, problem);
-  Ways ways(topology, problem.ports);
+  NicPaths paths(topology, problem.ports);
   std::vector<ChannelNics> channels;
   switch (rule) {
-    case NicRule::kBalanced: channels = balanced(problem, ways); break;
+    case NicRule::kBalanced: channels = balanced(problem, paths); break;
     case NicRule::kLeastUsed: channels = least_used(problem); break;
     case NicRule::kFirstRing: {
       const ChannelEnds& first = problem.channels.front();
       channels.assign(problem.channels.size(),
-                      {nearest(ways.of(first.first, true)), nearest(ways.of(first.last, false))});
+                      {nearest(paths.of(first.first, true)), nearest(paths.of(first.last, false))});
       break;
     }
   }
-  return judged(problem, ways, std::move(channels));
+  return judged(problem, paths, std::move(channels));
 }
 
 }  // namespace ropewalk::plan

@@ -7,8 +7,8 @@
 //   balanced    the smallest possible largest load per unit of NIC speed, then the smallest sum of
 //               distances GPU-NIC, then the fewest channels that change rails, by exact
 //               assignment: for a load t a NIC of speed v takes floor(t v) ends in each direction;
-//               the least t among the j/v that lets all ends find a place is searched, a min-cost
-//               flow then finds the nearest places (successive shortest paths; Ahuja, Magnanti,
+//               the least t among the j/v that gives every end a port is searched, a min-cost
+//               flow then finds the nearest ports (successive shortest paths; Ahuja, Magnanti,
 //               Orlin, "Network Flows", 1993, ch. 9). Rails are then put right by exchanges that
 //               cost no distance: a local search, so the third aim is not proven to be least
 //   least-used  the published rewrite for RCCL 2.18: for channel after channel the NIC with the
@@ -31,9 +31,9 @@ namespace ropewalk::plan {
 /// A NIC of a host.
 struct NicPort {
   topology::NodeIndex node = 0;
-  double gbps =
-      0;  ///< GB/s each way: measured, else line rate, else its widest link away from the host
-  int rail = 0;  ///< its place among the NICs of its host: rail r meets rail r of other hosts
+  double gbps = 0;  ///< GB/s in each direction: measured, else line rate, else its widest link away
+                    ///< from the host
+  int rail = 0;     ///< its index among the NICs of its host: rail r meets rail r of other hosts
 };
 
 /// Rates measured on NICs, by id; they replace nominal ones.

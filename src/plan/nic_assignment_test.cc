@@ -56,18 +56,18 @@ TEST(NicAssignment, AgreesWithTheReferenceOnEveryMachine) {
     for (const auto& [gpu, near] : choice["nearest"].items()) {
       std::vector<std::string> ids;
       int least = std::numeric_limits<int>::max();
-      std::string path;
+      std::string path_class;
       for (const NicPort& port : nic_ports(machine, machine.node(machine.at(gpu)).host)) {
-        const auto way = nearest_over_pcie(machine, machine.at(gpu), port.node);
-        if (!way.has_value() || way->distance > least) continue;
-        if (way->distance < least) ids.clear();
-        least = way->distance;
-        path = class_name(way->path);
+        const auto path = nearest_over_pcie(machine, machine.at(gpu), port.node);
+        if (!path.has_value() || path->distance > least) continue;
+        if (path->distance < least) ids.clear();
+        least = path->distance;
+        path_class = class_name(path->path_class);
         ids.push_back(machine.node(port.node).id);
       }
       std::sort(ids.begin(), ids.end());
       EXPECT_EQ(ids, near["nics"].get<std::vector<std::string>>()) << gpu;
-      EXPECT_EQ(path, near["path"].get<std::string>()) << gpu;
+      EXPECT_EQ(path_class, near["path"].get<std::string>()) << gpu;
     }
     // The reference names one optimal assignment; its load and distance are what counts.
     const json& best = choice["balanced_nearest"];
@@ -80,9 +80,9 @@ TEST(NicAssignment, AgreesWithTheReferenceOnEveryMachine) {
       for (const auto& [gpu, nic] : best["one_optimal_assignment"].items()) {
         if (machine.node(machine.at(gpu)).host != host) continue;
         const auto id = nic.get<std::string>();
-        const auto way = nearest_over_pcie(machine, machine.at(gpu), machine.at(id));
-        ASSERT_TRUE(way.has_value());
-        distance += 2 * way->distance;  // in and out
+        const auto path = nearest_over_pcie(machine, machine.at(gpu), machine.at(id));
+        ASSERT_TRUE(path.has_value());
+        distance += 2 * path->distance;  // in and out
         load = std::max(load, ++uses[id] / choice["nic_speed_gbps"][id].get<double>());
       }
       EXPECT_DOUBLE_EQ(found.largest_load, load);
@@ -110,10 +110,10 @@ std::pair<double, int> by_trying_all(const topology::Topology& machine, const Ni
       for (std::size_t c = 0; c < ends; ++c) {
         const std::size_t port = chosen[first + c];
         const ChannelEnds& channel = problem.channels[c];
-        const auto way = first == 0
-                             ? nearest_over_pcie(machine, problem.ports[port].node, channel.first)
-                             : nearest_over_pcie(machine, channel.last, problem.ports[port].node);
-        found.second += way->distance;
+        const auto path = first == 0
+                              ? nearest_over_pcie(machine, problem.ports[port].node, channel.first)
+                              : nearest_over_pcie(machine, channel.last, problem.ports[port].node);
+        found.second += path->distance;
         found.first = std::max(found.first, ++uses[port] / problem.ports[port].gbps);
       }
     }

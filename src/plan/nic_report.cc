@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// One way of using the NICs, with what it reaches.
+/// One NIC rule and the rates it reaches.
 struct Judged {
   std::string name;
   HostChannels channels;
@@ -58,8 +58,8 @@ Json json_of(const topology::Topology& machine, const Judged& judged) {
   Json list = Json::array();
   for (const HostChannel& channel : channels.channels) {
     Json gpus = Json::array();
-    for (const int place : channel.order) {
-      gpus.push_back(id(channels.gpus[static_cast<std::size_t>(place)]));
+    for (const int index : channel.order) {
+      gpus.push_back(id(channels.gpus[static_cast<std::size_t>(index)]));
     }
     ++in[channel.nics.entry];
     ++out[channel.nics.exit];

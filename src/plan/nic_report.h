@@ -18,7 +18,7 @@ struct NicReportRequest {
 };
 
 /// JSON (docs/nic-balance.md has every field). A machine of one host is judged as a pair of two
-/// alike.
+/// equal.
 ///
 /// @throws Error kInvalidArgument as make_channels() and read_nccl_graph()
 std::string nic_report(const topology::Topology& topology, const NicReportRequest& request);

@@ -27,9 +27,9 @@ std::vector<SharedRing> on_network(const Problem& problem,
   std::map<std::pair<std::vector<topology::NodeIndex>, std::vector<std::vector<int>>>, std::size_t>
       known;
   for (const ChannelRing& channel : channels) {
-    const auto [place, is_new] = known.try_emplace({channel.gpus, channel.hops}, rings.size());
+    const auto [index, is_new] = known.try_emplace({channel.gpus, channel.hops}, rings.size());
     if (!is_new) {
-      ++rings[place->second].channels;
+      ++rings[index->second].channels;
       continue;
     }
     Ring& ring = rings.emplace_back(SharedRing{{}, 1}).ring;

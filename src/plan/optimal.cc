@@ -34,17 +34,17 @@ void route(SplitNetwork& split, const Batch& batch, const Fraction& unit_weight,
     }
     RW_ASSERT(end == batch.multiplicity);
   }
-  std::vector<std::size_t> place(shares.size(), 0);
+  std::vector<std::size_t> index(shares.size(), 0);
   std::vector<Capacity> used(shares.size(), 0);
   Capacity begin = 0;
   for (const Capacity end : ends) {
     OutTree tree{batch.root, Fraction(end - begin) * unit_weight, {}};
     for (std::size_t i = 0; i < shares.size(); ++i) {
-      tree.edges.push_back({batch.edges[i].first, batch.edges[i].second, shares[i][place[i]].arcs});
+      tree.edges.push_back({batch.edges[i].first, batch.edges[i].second, shares[i][index[i]].arcs});
       used[i] += end - begin;
-      if (used[i] == shares[i][place[i]].amount) {
+      if (used[i] == shares[i][index[i]].amount) {
         used[i] = 0;
-        ++place[i];
+        ++index[i];
       }
     }
     begin = end;

@@ -60,7 +60,7 @@ FewTrees rounded(const Network& network, const FractionalPacking& packing, const
 
 /// The best packing of whole numbers of equal trees, `supplies` of them for each number: the least
 /// number that comes near `bound`; with a limit on the number (not 0) the best within it. Links
-/// must be alike both ways.
+/// must be equal in both directions.
 std::vector<OutTree> equal_trees(const Network& network,
                                  const std::function<Supplies(Capacity)>& supplies,
                                  const Fraction& bound, int limit) {
@@ -86,7 +86,7 @@ std::vector<OutTree> equal_trees_of_all(const Network& network, int limit) {
 }
 
 /// Exact packings with few trees, where there are such: they serve machines with many like
-/// switches, among whose ways prices cannot choose. Needs links alike both ways.
+/// switches, among whose paths prices cannot choose. Needs links equal in both directions.
 FewTrees whole_numbers(const Network& network, Collective collective, int root, int limit) {
   FewTrees out;
   if (!is_symmetric(network)) return out;
@@ -231,12 +231,12 @@ FractionalPacking pack_by_weights(const Network& network, Collective collective,
       lengths[at(arc)] *=
           1 + epsilon * narrow * times / static_cast<double>(network.arcs[at(arc)].capacity);
     }
-    const auto [place, fresh] = known.emplace(uses, out.trees.size());
+    const auto [index, fresh] = known.emplace(uses, out.trees.size());
     if (fresh) {
       out.trees.push_back(tree);
       out.weights.push_back(0);
     }
-    out.weights[place->second] += narrow;
+    out.weights[index->second] += narrow;
   }
   // All weights over the largest relative load: never less than the textbook factor.
   std::vector<double> load(network.arcs.size(), 0.0);

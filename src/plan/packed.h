@@ -26,9 +26,9 @@ FractionalPacking pack_by_weights(const Network& network, Collective collective,
 
 /// Broadcast, reduce and all_reduce as in the paper; Problem::trees_per_root is then the most trees
 /// in all, and the best rate with so many is wanted. All_gather and reduce_scatter have equal trees
-/// of all roots: the least number near the bound (plan/optimal.h), or, where links are not alike
-/// both ways, routed by common prices (plan/few_trees.h); Problem::trees_per_root is then the most
-/// for each root.
+/// of all roots: the least number near the bound (plan/optimal.h), or, where links are not equal
+/// in both directions, routed by common prices (plan/few_trees.h); Problem::trees_per_root is then
+/// the most for each root.
 std::vector<Tree> plan_packed(const Problem& problem);
 
 }  // namespace ropewalk::plan

@@ -25,8 +25,8 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-/// Edges of one tree for each rank as a root, or ways between all pairs: what memory must hold,
-/// some 100 bytes each and about as much again on the way there.
+/// Edges of one tree for each rank as a root, or paths between all pairs: what memory must hold,
+/// some 100 bytes each and about as much again while planning.
 double least_edges(Collective collective, int num_ranks) {
   const double ranks = num_ranks;
   return ranks * (ranks - 1) * (collective == Collective::kAllReduce ? 2 : 1);
@@ -94,8 +94,9 @@ std::vector<OutTree> splitting_trees(const Problem& problem, const Network& netw
                                         : pack_all_gather(network, bound);
   }
   if (!is_symmetric(network)) {
-    throw Error(Errc::kInvalidArgument,
-                "a fixed number of trees per root needs links of the same capacity both ways");
+    throw Error(
+        Errc::kInvalidArgument,
+        "a fixed number of trees per root needs links of the same capacity in both directions");
   }
   const bool rooted = has_root(problem.collective);
   Supplies supplies(at(network.num_ranks()), rooted ? 0 : Capacity{problem.trees_per_root});
@@ -154,8 +155,9 @@ std::vector<Tree> plan_optimal(const Problem& problem) {
   const Network& network = problem.network;
   if (!switches_are_balanced(network)) {
     if (problem.trees_per_root > 0) {
-      throw Error(Errc::kInvalidArgument,
-                  "a fixed number of trees per root needs links of the same capacity both ways");
+      throw Error(
+          Errc::kInvalidArgument,
+          "a fixed number of trees per root needs links of the same capacity in both directions");
     }
     return program_trees(problem);
   }

@@ -64,7 +64,7 @@ TEST(Planner, RefusesWhatCannotBe) {
   request.selection.gpus = {0, 1, 0};
   EXPECT_THAT(refusal(machine, request), HasSubstr("GPU 0 is named twice"));
   request.selection = {"nvlink", {0, 5, 6}};
-  EXPECT_THAT(refusal(machine, request), HasSubstr("no way from gpu0 to gpu5, gpu6"));
+  EXPECT_THAT(refusal(machine, request), HasSubstr("no path from gpu0 to gpu5, gpu6"));
   request.selection = {"warp", {}};
   EXPECT_THAT(refusal(machine, request), HasSubstr("no plane \"warp\"; it has nvlink, pcie, all"));
   request.selection = {};
@@ -139,9 +139,9 @@ TEST(Planner, RefusesPlansThatAreNone) {
   EXPECT_NO_THROW(read_json(text, "p", machine));
   const auto spoilt = [&](const std::string& from, const std::string& to) {
     std::string out = text;
-    const std::size_t place = out.find(from);
-    EXPECT_NE(place, std::string::npos) << from;
-    out.replace(place, from.size(), to);
+    const std::size_t index = out.find(from);
+    EXPECT_NE(index, std::string::npos) << from;
+    out.replace(index, from.size(), to);
     try {
       read_json(out, "p", machine);
     } catch (const Error& error) {

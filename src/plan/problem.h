@@ -40,7 +40,7 @@ struct Problem {
 std::vector<Tree> broadcast_trees(const Network& network, const std::vector<OutTree>& trees);
 
 /// Out-trees of the reversed network as in-trees of the plan: for reduce and reduce_scatter.
-/// Weights and arcs' places are the same in both networks.
+/// Weights and arcs' indices are the same in both networks.
 std::vector<Tree> reduce_trees(const Network& network, const std::vector<OutTree>& trees);
 
 /// All-reduce as a reduce-scatter and an all-gather that run at once, pipelined: in-trees and

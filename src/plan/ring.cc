@@ -64,7 +64,7 @@ class Search {
   }
 
  private:
-  /// The shortest way with the speed left on every link, the widest of several.
+  /// The shortest path with the speed left on every link, the widest of several.
   [[nodiscard]] Hop hop(int from, int to) const {
     const int start = network_.ranks[at(from)];
     const int end = network_.ranks[at(to)];
@@ -178,13 +178,13 @@ OutTree chain(const Ring& ring, int root, const Fraction& weight) {
       std::find(ring.ranks.begin(), ring.ranks.end(), root) - ring.ranks.begin());
   OutTree out{root, weight, {}};
   for (std::size_t i = 0; i + 1 < ranks; ++i) {
-    const std::size_t place = (start + i) % ranks;
-    out.edges.push_back({ring.ranks[place], ring.ranks[(place + 1) % ranks], ring.paths[place]});
+    const std::size_t index = (start + i) % ranks;
+    out.edges.push_back({ring.ranks[index], ring.ranks[(index + 1) % ranks], ring.paths[index]});
   }
   return out;
 }
 
-/// The same ring in the reversed network: the same links, passed the other way.
+/// The same ring in the reversed network: the same links, used in the other direction.
 Ring backwards(const Ring& ring) {
   Ring out;
   const std::size_t ranks = ring.ranks.size();

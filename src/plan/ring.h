@@ -1,10 +1,11 @@
 // Rings as NCCL searches them: the baseline that other plans are compared with.
 //
-// For falling speeds per channel, a depth-first search places ring after ring; every hop takes the
-// speed off the links of its path, and fits only where every link has that much left. The solution
-// with the largest channels x speed wins. In the form described by NCCL's documentation and source
-// (2.30): ranks in order first, then the order of the channel before, the same backwards, then free
-// search by the bandwidth that is left; the number of steps is bounded, so a ring may be missed.
+// For falling speeds per channel, a depth-first search adds one ring after another; every hop takes
+// the speed off the links of its path, and fits only where every link has that much left. The
+// solution with the largest channels x speed wins. In the form described by NCCL's documentation
+// and source (2.30): ranks in order first, then the order of the channel before, the same
+// backwards, then free search by the bandwidth that is left; the number of steps is bounded, so a
+// ring may be missed.
 #pragma once
 
 #include "plan/problem.h"

@@ -14,8 +14,8 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-/// The way between two ranks that costs the links least time: wide links are cheap.
-Closure widest_ways(const Problem& problem) {
+/// The path between two ranks that costs the links least time: wide links are cheap.
+Closure widest_paths(const Problem& problem) {
   std::vector<double> prices;
   for (const Arc& arc : problem.network.arcs) {
     prices.push_back(1.0 / static_cast<double>(arc.capacity));
@@ -83,9 +83,9 @@ std::vector<int> hung_at(const std::vector<int>& parents, int root) {
   return out;
 }
 
-/// The tree along the ways between ranks.
+/// The tree along the paths between ranks.
 /// @throws Error kInvalidArgument naming two GPUs without a path that passes no other
-OutTree routed(const Problem& problem, const Closure& ways, const std::vector<int>& parents,
+OutTree routed(const Problem& problem, const Closure& paths, const std::vector<int>& parents,
                int root, bool reversed) {
   OutTree out{root, 1, {}};
   std::vector<int> order{root};
@@ -93,8 +93,9 @@ OutTree routed(const Problem& problem, const Closure& ways, const std::vector<in
     for (std::size_t rank = 0; rank < parents.size(); ++rank) {
       if (parents[rank] != order[i]) continue;
       const int child = static_cast<int>(rank);
-      const double cost = reversed ? ways.costs()(child, order[i]) : ways.costs()(order[i], child);
-      if (cost >= CostMatrix::kNoWay) {
+      const double cost =
+          reversed ? paths.costs()(child, order[i]) : paths.costs()(order[i], child);
+      if (cost >= CostMatrix::kUnreachable) {
         const std::vector<int>& nodes = problem.network.ranks;
         throw Error(Errc::kInvalidArgument,
                     "trees of this shape: {} and {} have no path that passes no other GPU",
@@ -102,7 +103,7 @@ OutTree routed(const Problem& problem, const Closure& ways, const std::vector<in
                     problem.topology.node(at(nodes[rank])).id);
       }
       RoutedEdge edge{order[i], child, {}};
-      edge.arcs = reversed ? ways.path(child, order[i]) : ways.path(order[i], child);
+      edge.arcs = reversed ? paths.path(child, order[i]) : paths.path(order[i], child);
       if (reversed) std::reverse(edge.arcs.begin(), edge.arcs.end());
       out.edges.push_back(std::move(edge));
       order.push_back(child);
@@ -133,7 +134,7 @@ std::vector<Tree> plan_binary_tree(const Problem& problem) {
     for (auto& [host, members] : hosts) groups.push_back(members);
   }
   const int nodes = static_cast<int>(groups.size());
-  const Closure ways = widest_ways(problem);
+  const Closure paths = widest_paths(problem);
   std::vector<OutTree> up;
   std::vector<OutTree> down;
   int chain_start = 0;
@@ -159,8 +160,8 @@ std::vector<Tree> plan_binary_tree(const Problem& problem) {
       parents = hung_at(parents, problem.root);
       root = problem.root;
     }
-    if (goes_up(problem.collective)) up.push_back(routed(problem, ways, parents, root, true));
-    if (goes_down(problem.collective)) down.push_back(routed(problem, ways, parents, root, false));
+    if (goes_up(problem.collective)) up.push_back(routed(problem, paths, parents, root, true));
+    if (goes_down(problem.collective)) down.push_back(routed(problem, paths, parents, root, false));
     ++chain_start;
   }
   return weighed(problem, std::move(up), std::move(down));
@@ -169,7 +170,7 @@ std::vector<Tree> plan_binary_tree(const Problem& problem) {
 std::vector<Tree> plan_one_hop(const Problem& problem) {
   const Network& network = problem.network;
   const int ranks = network.num_ranks();
-  const Closure ways = widest_ways(problem);
+  const Closure paths = widest_paths(problem);
   std::vector<OutTree> up;
   std::vector<OutTree> down;
   for (int centre = 0; centre < ranks; ++centre) {
@@ -182,8 +183,8 @@ std::vector<Tree> plan_one_hop(const Problem& problem) {
       if (centre == root && ranks > 2) continue;
       parents = hung_at(parents, root);
     }
-    if (goes_up(problem.collective)) up.push_back(routed(problem, ways, parents, root, true));
-    if (goes_down(problem.collective)) down.push_back(routed(problem, ways, parents, root, false));
+    if (goes_up(problem.collective)) up.push_back(routed(problem, paths, parents, root, true));
+    if (goes_down(problem.collective)) down.push_back(routed(problem, paths, parents, root, false));
   }
   return weighed(problem, std::move(up), std::move(down));
 }
@@ -206,7 +207,7 @@ std::vector<Tree> plan_rail_chain(const Problem& problem) {
     }
   }
   const bool rooted = has_root(problem.collective);
-  const Closure ways = widest_ways(problem);
+  const Closure paths = widest_paths(problem);
   std::vector<OutTree> up;
   std::vector<OutTree> down;
   for (std::size_t rail = 0; rail < rails; ++rail) {
@@ -229,8 +230,8 @@ std::vector<Tree> plan_rail_chain(const Problem& problem) {
         last = next;
       }
     }
-    if (goes_up(problem.collective)) up.push_back(routed(problem, ways, parents, root, true));
-    if (goes_down(problem.collective)) down.push_back(routed(problem, ways, parents, root, false));
+    if (goes_up(problem.collective)) up.push_back(routed(problem, paths, parents, root, true));
+    if (goes_down(problem.collective)) down.push_back(routed(problem, paths, parents, root, false));
   }
   return weighed(problem, std::move(up), std::move(down));
 }

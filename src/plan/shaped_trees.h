@@ -20,7 +20,7 @@ std::vector<Tree> plan_binary_tree(const Problem& problem);
 std::vector<Tree> plan_one_hop(const Problem& problem);
 
 /// Chains along rails: tree i goes from host to host by GPU i of each, and inside every host on by
-/// a chain of its GPUs. Every link carries each tree once at most, so that all NICs of many alike
+/// a chain of its GPUs. Every link carries each tree once at most, so that all NICs of many equal
 /// hosts work for one root. For broadcast, reduce and all_reduce.
 std::vector<Tree> plan_rail_chain(const Problem& problem);
 

@@ -24,7 +24,7 @@ class Simplex {
   explicit Simplex(const std::vector<double>& limits)
       : rows_(static_cast<int>(limits.size())), limits_(limits), perturbed_(limits) {
     // Many rows become tight at once in symmetric programmes, and simplex would turn on the spot.
-    // Rows get limits that differ by a little, in a fixed but irregular way. Prices do not depend
+    // Rows get limits that differ by a little, by fixed but irregular amounts. Prices do not depend
     // on limits, so what they prove is unharmed; amounts are computed from the real limits.
     std::uint64_t state = 0x9e3779b97f4a7c15ULL;
     for (double& limit : perturbed_) {
@@ -73,7 +73,7 @@ class Simplex {
     for (double& price : out.prices) {
       price = std::max(price, 0.0);
     }
-    mend();
+    restore_feasibility();
     return finish(std::move(out));
   }
 
@@ -193,8 +193,8 @@ class Simplex {
   }
 
   /// With the real limits some amounts may be below zero. Dual simplex steps (C. E. Lemke 1954)
-  /// over the columns that there are mend that and keep the prices optimal.
-  void mend() {
+  /// over the existing columns make them feasible and keep the prices optimal.
+  void restore_feasibility() {
     perturbed_ = limits_;
     renew();
     const int columns = static_cast<int>(columns_.size());
@@ -345,8 +345,8 @@ LinearSolution maximise(
     int max_rounds) {
   if (limits.size() > kMostRows) {
     throw Error(Errc::kInvalidArgument,
-                "linear programme: {} links that are not alike; {} is the limit", limits.size(),
-                kMostRows);
+                "linear programme: {} links that are not equivalent; {} is the limit",
+                limits.size(), kMostRows);
   }
   return Simplex(limits).run(make_column, max_rounds);
 }

@@ -75,8 +75,8 @@ std::vector<std::vector<std::vector<int>>> candidate_groups(int n) {
   return out;
 }
 
-/// Extends a permutation of one host's GPUs to its other nodes: nodes that the GPUs' places tell
-/// apart go where the same places are; those that nothing tells apart keep their order.
+/// Extends a permutation of one host's GPUs to its other nodes: nodes that the GPUs' indices tell
+/// apart go where the same indices are; those that nothing tells apart keep their order.
 class HostExtension {
  public:
   HostExtension(const topology::Topology& topology, const Network& network,
@@ -92,7 +92,8 @@ class HostExtension {
     }
   }
 
-  /// By place in the host. @param gpus  places of the host's ranks; order[i] goes to order of image
+  /// By index in the host. @param gpus  indices of the host's ranks; order[i] goes to order of
+  /// image
   std::optional<std::vector<int>> extend(const std::vector<int>& gpus,
                                          const std::vector<int>& permutation) const {
     std::vector<int> before = start(gpus, {});
@@ -146,8 +147,8 @@ class HostExtension {
     std::vector<int> out;
     for (std::size_t i = 0; i < host_.size(); ++i) {
       std::vector<std::tuple<int, Capacity, int>> seen;
-      for (const auto& [way, capacity, other] : around_[i]) {
-        seen.emplace_back(way, capacity, other < 0 ? -1000 : colours[at(other)]);
+      for (const auto& [path, capacity, other] : around_[i]) {
+        seen.emplace_back(path, capacity, other < 0 ? -1000 : colours[at(other)]);
       }
       std::sort(seen.begin(), seen.end());
       const auto size = static_cast<int>(known.size());
@@ -190,10 +191,10 @@ void fill_classes(const Network& network, const ArcImages& arcs, Symmetry& out) 
   std::map<int, int> number;
   for (std::size_t i = 0; i < network.arcs.size(); ++i) {
     const int root = root_of(arc_parent, static_cast<int>(i));
-    const int place = number.emplace(root, static_cast<int>(number.size())).first->second;
-    out.arc_class.push_back(place);
+    const int index = number.emplace(root, static_cast<int>(number.size())).first->second;
+    out.arc_class.push_back(index);
     out.arc_class_size.resize(number.size(), 0);
-    ++out.arc_class_size[at(place)];
+    ++out.arc_class_size[at(index)];
   }
   for (std::size_t i = 0; i < network.ranks.size(); ++i) {
     out.rank_class.push_back(root_of(rank_parent, static_cast<int>(i)));
@@ -258,16 +259,16 @@ Symmetry find_symmetry(const topology::Topology& topology, const Network& networ
         const int node = (*hosts)[at(host)][i];
         // Where `first` takes it within its host, then to the other host.
         const std::vector<int>& home = (*hosts)[at(host)];
-        const auto place =
+        const auto index =
             std::lower_bound(home.begin(), home.end(), first[at(node)]) - home.begin();
-        out[at(node)] = (*hosts)[at((host + shift) % num_hosts)][static_cast<std::size_t>(place)];
+        out[at(node)] = (*hosts)[at((host + shift) % num_hosts)][static_cast<std::size_t>(index)];
       }
     }
     return out;
   };
   const bool hosts_alike = num_hosts > 1 && keeps(network, arcs, rotated(identity(network), 1));
 
-  // GPUs of the first host that take part, by place.
+  // GPUs of the first host that take part, by index.
   std::vector<int> gpus;
   for (std::size_t i = 0; i < (*hosts)[0].size(); ++i) {
     if (network.is_rank((*hosts)[0][i])) gpus.push_back(static_cast<int>(i));
@@ -277,18 +278,18 @@ Symmetry find_symmetry(const topology::Topology& topology, const Network& networ
   for (const auto& group : candidate_groups(static_cast<int>(gpus.size()))) {
     std::vector<Renaming> kept = {identity(network)};
     for (std::size_t i = 1; i < group.size(); ++i) {
-      const auto places = extension.extend(gpus, group[i]);
-      if (!places.has_value()) continue;
+      const auto indices = extension.extend(gpus, group[i]);
+      if (!indices.has_value()) continue;
       Renaming whole = identity(network);
       for (const std::vector<int>& host : *hosts) {
         for (std::size_t node = 0; node < host.size(); ++node) {
-          whole[at(host[node])] = host[at((*places)[node])];
+          whole[at(host[node])] = host[at((*indices)[node])];
         }
       }
       if (keeps(network, arcs, whole)) kept.push_back(std::move(whole));
     }
-    // A part of a group that is no group of its own would not treat ranks alike: its size then does
-    // not divide the whole.
+    // A part of a group that is no group of its own would not treat ranks equally: its size then
+    // does not divide the whole.
     if (kept.size() > local.size() && group.size() % kept.size() == 0) local = std::move(kept);
     if (local.size() == gpus.size()) break;
   }

@@ -1,5 +1,5 @@
-// Ways to rename a network's nodes that leave it as it is. Clusters are copies of one host, and
-// hosts have GPUs that are all alike: what is planned for one serves all.
+// Automorphisms of a network: renamings of its nodes that keep every arc and capacity. Clusters are
+// copies of one host whose GPUs are equivalent, so a plan for one GPU serves all.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace ropewalk::plan {
 
-/// Renamings that were each verified arc by arc, and what they make alike.
+/// Renamings that were each verified arc by arc, and the equivalence classes that they make.
 struct Symmetry {
   /// images[g][node]; the first is the identity. Together they take every rank to every rank of its
   /// class equally often.

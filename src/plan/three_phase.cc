@@ -24,10 +24,10 @@ constexpr double kWorthMoreTrees = 1.001;
 
 /// One host's GPUs and the links between its own nodes.
 struct Host {
-  std::vector<int> ranks;  // of the problem; the inner network's ranks are places in this list
+  std::vector<int> ranks;  // of the problem; the inner network's ranks are indices in this list
   Network inner;
   std::vector<int> arcs;         // of the problem's network, by inner arc
-  std::vector<int> local_roots;  // places in `ranks`
+  std::vector<int> local_roots;  // indices in `ranks`
 };
 
 /// Trees within a host from one of its GPUs, in ranks and arcs of the whole network, with the share
@@ -41,8 +41,8 @@ std::string name_of(const Problem& problem, int rank) {
   return problem.topology.node(at(problem.network.ranks[at(rank)])).id;
 }
 
-/// The way that costs the links least time, where `uses` trees are on each already.
-Closure ways_beside(const Network& network, const std::vector<int>& uses) {
+/// The path that costs the links least time, where `uses` trees are on each already.
+Closure paths_beside(const Network& network, const std::vector<int>& uses) {
   std::vector<double> prices;
   for (std::size_t i = 0; i < network.arcs.size(); ++i) {
     prices.push_back((1.0 + uses[i]) / static_cast<double>(network.arcs[i].capacity));
@@ -50,8 +50,9 @@ Closure ways_beside(const Network& network, const std::vector<int>& uses) {
   return Closure(network, prices);
 }
 
-bool joined(const Closure& ways, int a, int b) {
-  return ways.costs()(a, b) < CostMatrix::kNoWay && ways.costs()(b, a) < CostMatrix::kNoWay;
+bool joined(const Closure& paths, int a, int b) {
+  return paths.costs()(a, b) < CostMatrix::kUnreachable &&
+         paths.costs()(b, a) < CostMatrix::kUnreachable;
 }
 
 /// @throws Error kInvalidArgument naming a GPU that others of its host cannot reach within it
@@ -73,7 +74,7 @@ void require_connected(const Problem& problem, const Host& host) {
     for (std::size_t i = 0; i < network->ranks.size(); ++i) {
       if (seen[at(network->ranks[i])]) continue;
       throw Error(Errc::kInvalidArgument,
-                  "three-phase: {} and {} have no way to each other within their host",
+                  "three-phase: {} and {} have no path to each other within their host",
                   name_of(problem, host.ranks[0]), name_of(problem, host.ranks[i]));
     }
   }
@@ -115,21 +116,21 @@ std::vector<Host> hosts_of(const Problem& problem) {
 
 /// The GPUs that reach every other host without passing a GPU, the same number on each host.
 void choose_local_roots(const Problem& problem, std::vector<Host>& hosts) {
-  const Closure ways =
-      ways_beside(problem.network, std::vector<int>(problem.network.arcs.size(), 0));
+  const Closure paths =
+      paths_beside(problem.network, std::vector<int>(problem.network.arcs.size(), 0));
   std::size_t fewest = problem.network.ranks.size();
   for (Host& host : hosts) {
     for (std::size_t i = 0; i < host.ranks.size(); ++i) {
       const bool reaches_all = std::all_of(hosts.begin(), hosts.end(), [&](const Host& other) {
         return &other == &host || std::any_of(other.ranks.begin(), other.ranks.end(), [&](int to) {
-          return joined(ways, host.ranks[i], to);
+          return joined(paths, host.ranks[i], to);
         });
       });
       if (reaches_all) host.local_roots.push_back(static_cast<int>(i));
     }
     if (host.local_roots.empty()) {
       throw Error(Errc::kInvalidArgument,
-                  "three-phase: no GPU of {}'s host has a way to every other host that passes no "
+                  "three-phase: no GPU of {}'s host has a path to every other host that passes no "
                   "other GPU",
                   name_of(problem, host.ranks[0]));
     }
@@ -138,11 +139,11 @@ void choose_local_roots(const Problem& problem, std::vector<Host>& hosts) {
   for (Host& host : hosts) host.local_roots.resize(fewest);
 }
 
-/// Ways between two ranks along the edges of a tree that is used both ways.
-using Ways = std::map<std::pair<int, int>, std::vector<int>>;
+/// Paths between two ranks along the edges of a tree that is used in both directions.
+using TreePaths = std::map<std::pair<int, int>, std::vector<int>>;
 
-Ways ways_of(const TreePair& tree) {
-  Ways out;
+TreePaths paths_of(const TreePair& tree) {
+  TreePaths out;
   for (const RoutedEdge& edge : tree.out) out[{edge.parent, edge.child}] = edge.arcs;
   for (const RoutedEdge& edge : tree.in) {
     std::vector<int> arcs(edge.arcs.rbegin(), edge.arcs.rend());
@@ -152,16 +153,16 @@ Ways ways_of(const TreePair& tree) {
 }
 
 /// The tree hung up at `root`; over the reversed network where `up`.
-std::vector<RoutedEdge> hung_at(const Ways& ways, int root, bool up) {
+std::vector<RoutedEdge> hung_at(const TreePaths& paths, int root, bool up) {
   std::vector<RoutedEdge> out;
   std::vector<int> order{root};
   std::vector<int> above{-1};
   for (std::size_t i = 0; i < order.size(); ++i) {
-    for (const auto& [ends, arcs] : ways) {
+    for (const auto& [ends, arcs] : paths) {
       if (ends.first != order[i] || ends.second == above[i]) continue;
       RoutedEdge edge{ends.first, ends.second, arcs};
       if (up) {
-        edge.arcs = ways.at({ends.second, ends.first});
+        edge.arcs = paths.at({ends.second, ends.first});
         std::reverse(edge.arcs.begin(), edge.arcs.end());
       }
       out.push_back(std::move(edge));
@@ -172,12 +173,12 @@ std::vector<RoutedEdge> hung_at(const Ways& ways, int root, bool up) {
   return out;
 }
 
-std::vector<RoutedEdge> star(const Closure& ways, int root, int num_ranks) {
+std::vector<RoutedEdge> star(const Closure& paths, int root, int num_ranks) {
   std::vector<RoutedEdge> out;
   for (int rank = 0; rank < num_ranks; ++rank) {
     if (rank == root) continue;
-    if (ways.costs()(root, rank) >= CostMatrix::kNoWay) return {};
-    out.push_back({root, rank, ways.path(root, rank)});
+    if (paths.costs()(root, rank) >= CostMatrix::kUnreachable) return {};
+    out.push_back({root, rank, paths.path(root, rank)});
   }
   return out;
 }
@@ -189,11 +190,12 @@ class LocalTrees {
       : hosts_(hosts),
         most_(problem.trees_per_root > 0 ? std::min(problem.trees_per_root, kLocalTrees)
                                          : kLocalTrees),
-        both_ways_(problem.collective == Collective::kAllReduce && is_symmetric(problem.network)),
+        bidirectional_(problem.collective == Collective::kAllReduce &&
+                       is_symmetric(problem.network)),
         mirrored_(hosts.size()) {}
 
-  /// From `root` (a place in the host's ranks); over the reversed network where `up`. A star alone
-  /// where `stars`; nothing where there is none.
+  /// From `root` (an index into the host's ranks); over the reversed network where `up`. A star
+  /// alone where `stars`; nothing where there is none.
   std::vector<LocalTree> from(std::size_t host, int root, bool up, bool stars) {
     const Host& here = hosts_[host];
     if (here.ranks.size() == 1) return {LocalTree{}};
@@ -201,15 +203,16 @@ class LocalTrees {
     std::vector<LocalTree> out;
     if (stars) {
       const std::vector<int> unused(network.arcs.size(), 0);
-      std::vector<RoutedEdge> edges = star(ways_beside(network, unused), root, network.num_ranks());
+      std::vector<RoutedEdge> edges =
+          star(paths_beside(network, unused), root, network.num_ranks());
       if (!edges.empty()) out.push_back({std::move(edges), 1});
-    } else if (both_ways_) {
+    } else if (bidirectional_) {
       if (!mirrored_[host].has_value()) {
         mirrored_[host] = few_trees(here.inner, Collective::kAllReduce, 0, most_);
       }
       const FewTrees& found = *mirrored_[host];
       for (std::size_t i = 0; i < found.trees.size(); ++i) {
-        out.push_back({hung_at(ways_of(found.trees[i]), root, up),
+        out.push_back({hung_at(paths_of(found.trees[i]), root, up),
                        (found.weights[i] / found.rate).to_double()});
       }
     } else {
@@ -231,7 +234,7 @@ class LocalTrees {
  private:
   const std::vector<Host>& hosts_;
   int most_;
-  bool both_ways_;
+  bool bidirectional_;
   std::vector<std::optional<FewTrees>> mirrored_;
 };
 
@@ -247,7 +250,7 @@ std::vector<WholeTree> joined_trees(const std::vector<std::vector<LocalTree>>& h
                                     const std::vector<RoutedEdge>& between,
                                     std::size_t first_host) {
   std::vector<WholeTree> out;
-  std::vector<std::size_t> place(hosts.size(), 0);
+  std::vector<std::size_t> index(hosts.size(), 0);
   std::vector<double> left;
   for (const std::vector<LocalTree>& trees : hosts) {
     if (trees.empty()) return {};
@@ -259,7 +262,7 @@ std::vector<WholeTree> joined_trees(const std::vector<std::vector<LocalTree>>& h
     WholeTree tree;
     tree.share = share;
     const auto add = [&](std::size_t host) {
-      const std::vector<RoutedEdge>& edges = hosts[host][place[host]].edges;
+      const std::vector<RoutedEdge>& edges = hosts[host][index[host]].edges;
       tree.edges.insert(tree.edges.end(), edges.begin(), edges.end());
     };
     // Parents before children: the host where it begins, the hops between hosts, the other hosts.
@@ -272,8 +275,8 @@ std::vector<WholeTree> joined_trees(const std::vector<std::vector<LocalTree>>& h
     for (std::size_t host = 0; host < hosts.size(); ++host) {
       left[host] -= share;
       if (left[host] > kRounding) continue;
-      if (++place[host] == hosts[host].size()) return out;
-      left[host] = hosts[host][place[host]].share;
+      if (++index[host] == hosts[host].size()) return out;
+      left[host] = hosts[host][index[host]].share;
     }
   }
 }
@@ -323,7 +326,8 @@ class Partitions {
     }
     std::vector<WholeTree> up = one_way(number, centre, root, true, stars);
     std::vector<WholeTree> down = one_way(number, centre, root, false, stars);
-    // Both have the same shares where links are alike both ways; else the shorter list repeats.
+    // Both have the same shares where links are equal in both directions; else the shorter list
+    // repeats.
     for (std::size_t i = 0; !up.empty() && !down.empty() && i < std::max(up.size(), down.size());
          ++i) {
       out.push_back({0, up[i % up.size()].edges, down[i % down.size()].edges});
@@ -334,7 +338,7 @@ class Partitions {
   std::vector<WholeTree> one_way(std::size_t number, std::size_t centre, int root, bool up,
                                  bool stars) {
     const Network& network = up ? back_ : problem_.network;
-    const Closure ways = ways_beside(network, uses_);
+    const Closure paths = paths_beside(network, uses_);
     const int from = hosts_[centre].ranks[at(hosts_[centre].local_roots[number])];
     std::vector<RoutedEdge> between;
     std::vector<std::vector<LocalTree>> within;
@@ -345,12 +349,12 @@ class Partitions {
       }
       const int local_root = hosts_[host].local_roots[number];
       const int to = hosts_[host].ranks[at(local_root)];
-      if (ways.costs()(from, to) >= CostMatrix::kNoWay) {
+      if (paths.costs()(from, to) >= CostMatrix::kUnreachable) {
         throw Error(Errc::kInvalidArgument,
                     "three-phase: {} and {} have no path that passes no other GPU",
                     name_of(problem_, from), name_of(problem_, to));
       }
-      between.push_back({from, to, ways.path(from, to)});
+      between.push_back({from, to, paths.path(from, to)});
       for (const int arc : between.back().arcs) ++uses_[at(arc)];
       within.push_back(local_.from(host, local_root, up, stars));
     }

@@ -85,9 +85,9 @@ class Packing {
 
   void grow(std::size_t index) {
     // Breadth first: all edges of the ranks nearest to the root before those of farther ones.
-    for (std::size_t place = 0; growing_[index].order.size() < at(ranks_); ++place) {
-      RW_ASSERT(place < growing_[index].order.size());
-      const int from = growing_[index].order[place];
+    for (std::size_t next = 0; growing_[index].order.size() < at(ranks_); ++next) {
+      RW_ASSERT(next < growing_[index].order.size());
+      const int from = growing_[index].order[next];
       for (int step = 1; step < ranks_; ++step) {
         const int to = (from + step) % ranks_;
         if (growing_[index].has[at(to)]) {

@@ -21,7 +21,7 @@ struct Batch {
 /// K. Berczi and A. Frank, "Packing arborescences", RIMS Kokyuroku Bessatsu B23 (2010), as used by
 /// ForestColl (arXiv 2402.06787): batches of equal partial trees grow by one edge at a time; a
 /// max-flow says how many of a batch may take the edge without leaving some set of ranks too few
-/// ways in for what is still to come. It never goes back on a choice.
+/// links into the tree for what is still to come. It never goes back on a choice.
 ///
 /// Edges close to the root are tried first, so that trees are flat where there is a choice.
 ///

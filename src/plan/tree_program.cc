@@ -62,11 +62,11 @@ std::vector<int> hung_at_middle(const std::vector<int>& parents, int& root) {
   };
   const int end = walk(root).first;
   const auto [other_end, above] = walk(end);
-  std::vector<int> way{other_end};
-  while (way.back() != end) {
-    way.push_back(above[at(way.back())]);
+  std::vector<int> path{other_end};
+  while (path.back() != end) {
+    path.push_back(above[at(path.back())]);
   }
-  root = way[way.size() / 2];
+  root = path[path.size() / 2];
   return walk(root).second;
 }
 
@@ -159,7 +159,7 @@ std::pair<TreePair, double> TreeFinder::mirrored() const {
   CostMatrix both = parts_->closure.costs();
   for (int a = 0; a < both.ranks(); ++a) {
     for (int b = 0; b < both.ranks(); ++b) {
-      if (a != b && both(a, b) < CostMatrix::kNoWay) {
+      if (a != b && both(a, b) < CostMatrix::kUnreachable) {
         both(a, b) += parts_->backwards(a, b);
       }
     }
@@ -352,13 +352,13 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
   // trees.
   limits.resize(at(rows) + (gather ? roots.size() : 0), 0.0);
   const auto rate_row = [&](int rank) {
-    const auto place = std::lower_bound(roots.begin(), roots.end(), root_class[at(rank)]);
-    return rows + static_cast<int>(place - roots.begin());
+    const auto index = std::lower_bound(roots.begin(), roots.end(), root_class[at(rank)]);
+    return rows + static_cast<int>(index - roots.begin());
   };
 
   std::vector<TreePair> trees;
   std::vector<int> tree_of_column;
-  int favourite = 0;  // place in `roots` of the one that was last worth it
+  int favourite = 0;  // index in `roots` of the one that was last worth it
   const auto price_only = [&](const std::vector<double>& prices) {
     std::vector<double> out(at(arcs));
     for (int arc = 0; arc < arcs; ++arc) {
@@ -385,15 +385,15 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
     } else {
       const int count = static_cast<int>(roots.size());
       for (int step = 0; step < count; ++step) {
-        const int place = (favourite + step) % count;
-        const int tried = roots[at(place)];
+        const int index = (favourite + step) % count;
+        const int tried = roots[at(index)];
         if (gather) {
           offer(finder.out_tree(tried), prices[at(rate_row(tried))]);
         } else {
           offer(finder.pair(tried), 1);
         }
         if (best_gain > kBreak) {
-          favourite = (place + (gather ? 1 : 0)) % count;
+          favourite = (index + (gather ? 1 : 0)) % count;
           break;
         }
       }
@@ -443,8 +443,8 @@ TreeProgramSolution solve_tree_program(const Network& network, Collective collec
   TreeProgramSolution out;
   out.prices = best_prices.empty() ? price_only(solution.prices) : best_prices;
   if (mirrored) {
-    // Reversing is a symmetry of the programme, so the mean of the prices both ways is as good, and
-    // prices pairs of different trees rightly as well.
+    // Reversing is a symmetry of the programme, so the mean of the prices in both directions is as
+    // good, and prices pairs of different trees rightly as well.
     const std::vector<int> twins = twin_arcs(network);
     const std::vector<double> one_way = out.prices;
     for (std::size_t i = 0; i < one_way.size(); ++i) {

@@ -7,7 +7,7 @@
 //
 // This solves what cuts cannot: all-reduce, whose in-trees and out-trees share the links (the
 // programme is the one of arXiv 2402.06787, written over trees in place of flows), and machines
-// whose switches have more capacity one way than the other.
+// whose switches have more capacity in one direction than in the other.
 #pragma once
 
 #include <vector>
@@ -39,8 +39,9 @@ struct TreeProgramSolution {
 /// All-reduce by pairs with any roots; all-gather with the same rate for every rank; broadcast from
 /// `root`. Reduce-scatter and reduce are those of the reversed network.
 ///
-/// On networks with twin links both trees of an all-reduce pair are the same tree both ways:
-/// reversing a solution is a solution, so nothing is lost, and the root is free to be its middle.
+/// On networks with twin links both trees of an all-reduce pair are the same tree in both
+/// directions: reversing a solution is a solution, so nothing is lost, and the root is free to be
+/// its middle.
 ///
 /// With a symmetry there is one row per class of links, and a tree stands for all its images, each
 /// with an equal part of the weight: the mean of a solution over its images is a solution of the
@@ -78,7 +79,7 @@ class TreeFinder {
   [[nodiscard]] std::pair<TreePair, double> out_tree(int root) const;
   /// An in-tree and an out-tree of `root`.
   [[nodiscard]] std::pair<TreePair, double> pair(int root) const;
-  /// One tree used both ways, rooted at its middle.
+  /// One tree used in both directions, rooted at its middle.
   [[nodiscard]] std::pair<TreePair, double> mirrored() const;
 
  private:

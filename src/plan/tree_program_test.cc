@@ -29,12 +29,12 @@ class Dice {
   std::uint64_t state_ = 7;
 };
 
-/// The cheapest of all ways to give every rank but 0 a parent, without cycles.
+/// The cheapest choice that gives every rank but 0 a parent, without cycles.
 double cheapest_by_enumeration(const CostMatrix& costs) {
   const int ranks = costs.ranks();
   int all = 1;
   for (int i = 1; i < ranks; ++i) all *= ranks;
-  double best = CostMatrix::kNoWay;
+  double best = CostMatrix::kUnreachable;
   for (int code = 0; code < all; ++code) {
     std::vector<int> parent(at(ranks), -1);
     int left = code;
@@ -60,7 +60,7 @@ TEST(Arborescence, IsTheCheapestOfAll) {
     CostMatrix costs(ranks);
     for (int a = 0; a < ranks; ++a) {
       for (int b = 0; b < ranks; ++b) {
-        // From 0 there is always a way.
+        // From 0 there is always a path.
         if (a != b && (a == 0 || dice(4) > 0)) costs(a, b) = dice(9);
       }
     }
@@ -97,7 +97,7 @@ TEST(Symmetry, FindsThatHostsAndGpusAreAlike) {
 }
 
 TEST(Symmetry, ClaimsNothingThatIsNot) {
-  // One link of the second host is slower: hosts are not alike, and neither are all GPUs.
+  // One link of the second host is slower: neither hosts nor GPUs are equivalent.
   topology::Description changed =
       topology::replicate(topology::testing::machine("dgx-h100"), 2, topology::Fabric::kOne)
           .description();

@@ -32,7 +32,7 @@ std::vector<int> peers_after(int rank, int num_ranks);
 int around(int rank, int distance, int num_ranks);
 
 /// The ranks in the order in which channel `channel` visits them, from `first` on. Odd channels go
-/// the other way around, so that two channels load both directions of every link.
+/// in the opposite direction, so that two channels load both directions of every link.
 std::vector<int> ring_order(int num_ranks, int first, int channel);
 
 /// True when a schedule of about `steps` steps is within kMaxSteps.

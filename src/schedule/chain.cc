@@ -13,7 +13,7 @@ StepList& steps_of(Schedule& schedule, int rank, int channel) {
   return schedule.programs[static_cast<std::size_t>(rank)][static_cast<std::size_t>(channel)];
 }
 
-/// Nearest block first: the root can take it while those from further out are still on their way.
+/// Nearest block first: the root can take it while those from further out are still in transit.
 void add_gather(Schedule& schedule, int channel, const std::vector<int>& order) {
   for (std::size_t p = 0; p < order.size(); ++p) {
     StepList& steps = steps_of(schedule, order[p], channel);
@@ -27,7 +27,7 @@ void add_gather(Schedule& schedule, int channel, const std::vector<int>& order) 
   }
 }
 
-/// Furthest block first, so that it is on its way while the nearer ones follow.
+/// Furthest block first, so that the nearer ones overlap its transfer.
 void add_scatter(Schedule& schedule, int channel, const std::vector<int>& order) {
   for (std::size_t p = 0; p < order.size(); ++p) {
     StepList& steps = steps_of(schedule, order[p], channel);

@@ -151,7 +151,7 @@ std::optional<std::string> defect_of_outputs(const Schedule& s, int rank, int ch
 
 }  // namespace
 
-std::string place(int rank, int channel, std::size_t number, const Step& step) {
+std::string step_name(int rank, int channel, std::size_t number, const Step& step) {
   std::string text = print(step);
   constexpr std::size_t kShown = 80;
   if (text.size() > kShown) text = text.substr(0, kShown) + "...";
@@ -173,7 +173,7 @@ void check_form(const Schedule& schedule, int slots, Defects& defects) {
         if (auto defect = defect_of_step(schedule, rank, steps[i], scratch)) {
           sound = false;
           defects.add(Severity::kForm,
-                      fmt::format("{}: {}", place(rank, channel, i, steps[i]), *defect));
+                      fmt::format("{}: {}", step_name(rank, channel, i, steps[i]), *defect));
         }
       }
       if (!sound) continue;

@@ -14,6 +14,6 @@ namespace ropewalk::schedule {
 void check_form(const Schedule& schedule, int slots, Defects& defects);
 
 /// "rank 1, channel 0, step 3 (b1: 0 + in => out)"
-std::string place(int rank, int channel, std::size_t number, const Step& step);
+std::string step_name(int rank, int channel, std::size_t number, const Step& step);
 
 }  // namespace ropewalk::schedule

@@ -179,7 +179,7 @@ TEST(Check, AnOutputOverwrittenByLessIsWrong) {
   EXPECT_THAT(defects(pair_with("b0: in + 1 => out\n", "b0: in + 1 => out\n b0: in -> out\n")),
               ElementsAre(AllOf(HasSubstr("rank 0, channel 0, step 2 (b0: in -> out)"),
                                 HasSubstr("lacks the contribution of rank 1"))));
-  // Partial values on the way are fine.
+  // Partial values at intermediate ranks are allowed.
   EXPECT_THAT(defects(pair_with("b0: in + 1 => out", "b0: in -> out\n b0: out + 1 => out")),
               ElementsAre());
 }
@@ -312,7 +312,7 @@ TEST(Check, LoadsAndLongestPath) {
   for (const LinkLoad& link : report.links) {
     EXPECT_EQ(link.messages, 6);
     EXPECT_DOUBLE_EQ(link.units, (link.channel == 0 ? 0.75 : 0.25) * 2 * 3 / 4);
-    // The second channel runs the other way around.
+    // The second channel runs in the opposite direction.
     EXPECT_EQ(link.destination, (link.source + (link.channel == 0 ? 1 : 3)) % 4);
   }
   EXPECT_EQ(report.longest_path, 6);

@@ -31,10 +31,10 @@ std::shared_ptr<const Checked> CheckedSchedules::get(std::string_view algorithm,
   std::shared_ptr<Entry> entry;
   {
     const Lock lock(mutex_);
-    std::shared_ptr<Entry>& place = entries_[key];
-    if (place == nullptr) place = std::make_shared<Entry>();
-    place->last_use = ++uses_;
-    entry = place;
+    std::shared_ptr<Entry>& slot = entries_[key];
+    if (slot == nullptr) slot = std::make_shared<Entry>();
+    slot->last_use = ++uses_;
+    entry = slot;
     if (entries_.size() > capacity_) evict_oldest();
   }
   // When making fails, the entry stays empty and the next caller tries again.

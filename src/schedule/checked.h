@@ -16,7 +16,7 @@
 
 namespace ropewalk::schedule {
 
-/// A schedule with the report that accepted it. There is no other way to make one.
+/// A schedule with the report that accepted it; not constructible without the check.
 ///
 /// Threads: immutable.
 class Checked {

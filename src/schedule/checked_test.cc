@@ -61,7 +61,7 @@ TEST(CheckedSchedules, KeepsTheMostRecentlyUsed) {
     const auto used = cache.get(kept, kRequest);
     const auto unused = cache.get(left, kRequest);
     EXPECT_EQ(cache.get(kept, kRequest), used);
-    cache.get("one_shot", kRequest);  // takes the place of what was not used since
+    cache.get("one_shot", kRequest);  // evicts the least recently used entry
     EXPECT_EQ(cache.size(), 2U);
     EXPECT_EQ(cache.get(kept, kRequest), used) << kept;
     EXPECT_NE(cache.get(left, kRequest), unused) << left;

@@ -15,7 +15,7 @@ enum class Severity {
   kDeadlock,  ///< it would hang
   kResult,    ///< it would give a wrong result
   kResidue,   ///< it would leave chunks that the next round takes for its own
-  kMark,      ///< `finished` in a wrong place
+  kMark,      ///< `finished` on the wrong step
 };
 
 class Defects {

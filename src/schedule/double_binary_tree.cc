@@ -3,8 +3,8 @@
 // logarithmic latency. Sanders, Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast,
 // reduction and scan" (2009).
 //
-// Channels come in pairs, one per tree. Both trees hang below the root at place 0; the other places
-// 1..m of the second tree are mirrored (m even) or shifted by one (m odd), which turns odd places,
+// Channels come in pairs, one per tree. Both trees have the root at node 0; the other nodes
+// 1..m of the second tree are mirrored (m even) or shifted by one (m odd), which turns odd nodes,
 // the leaves, into even ones.
 #include "schedule/algorithms.h"
 #include "schedule/building.h"
@@ -23,12 +23,12 @@ bool supports(const Request& request) noexcept {
   }
 }
 
-/// The ranks by their places in the second tree.
+/// The rank at each node of the second tree.
 std::vector<int> second_order(const std::vector<int>& first) {
   const int others = static_cast<int>(first.size()) - 1;
   std::vector<int> order = {first[0]};
-  for (int place = 1; place <= others; ++place) {
-    const int moved = others % 2 == 0 ? others + 1 - place : place % others + 1;
+  for (int node = 1; node <= others; ++node) {
+    const int moved = others % 2 == 0 ? others + 1 - node : node % others + 1;
     order.push_back(first[static_cast<std::size_t>(moved)]);
   }
   return order;

@@ -112,8 +112,8 @@ class FairShare : public FlowEngine {
     for (const int index : *leaving.path) {
       Link& used = link(index);
       fitted = fitted && used.fits_all();
-      const auto place = std::find(used.flows.begin(), used.flows.end(), flow);
-      *place = used.flows.back();
+      const auto found = std::find(used.flows.begin(), used.flows.end(), flow);
+      *found = used.flows.back();
       used.flows.pop_back();
       if (leaving.limit < kNoLimit) {
         used.limits = used.flows.empty() ? 0 : used.limits - leaving.limit;
@@ -133,7 +133,7 @@ class FairShare : public FlowEngine {
     changed.rate = rate;
     events_.emplace(now_ + (changed.left > 0 ? changed.left / rate : 0), ++sequence_, flow,
                     ++changed.version);
-    // What is out of date would otherwise stay until its time: for N flows that share, N for each
+    // Stale events would otherwise stay queued until their time: for N flows that share, N for each
     // of N arrivals.
     if (events_.size() > 4 * flows_.size() + 1024) {
       events_.erase_if(

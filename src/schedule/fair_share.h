@@ -8,8 +8,8 @@
 namespace ropewalk::schedule {
 
 /// Max-min fair shares with a limit per flow, by progressive filling (D. Bertsekas and R. Gallager,
-/// "Data Networks", 1992, 6.5.2): raise all rates alike; who meets its own limit or a full link
-/// stops. A flow starts to flow after the latencies of its path.
+/// "Data Networks", 1992, 6.5.2): raise all rates equally; a flow that meets its own limit or a
+/// full link stops. A flow starts to flow after the latencies of its path.
 ///
 /// Where the limits of all flows on a link fit its capacity, no shares are computed, so paced
 /// traffic costs the length of its paths only. Otherwise shares of all flows that are connected

@@ -20,7 +20,7 @@ namespace {
 
 using plan::Fraction;
 
-/// A plan's tree in both directions, as trees over places with the root at place 0.
+/// A plan's tree in both directions, as trees over nodes with the root at node 0.
 struct Pair {
   const plan::Tree* source = nullptr;
   RankedTree up;    // reduction, as the out-tree of its reversal; empty when there is none
@@ -45,8 +45,8 @@ RankedTree ranked(const plan::Plan& plan, int root, const std::vector<std::pair<
     parent_of[static_cast<std::size_t>(child)] = parent;
   }
   RankedTree result;
-  std::vector<int> place_of(static_cast<std::size_t>(n), -1);
-  std::vector<int> parent_place = {-1};
+  std::vector<int> node_of(static_cast<std::size_t>(n), -1);
+  std::vector<int> parent_node = {-1};
   std::vector<std::vector<int>> children(static_cast<std::size_t>(n));
   for (int rank = 0; rank < n; ++rank) {
     if (const int parent = parent_of[static_cast<std::size_t>(rank)]; parent >= 0) {
@@ -54,20 +54,20 @@ RankedTree ranked(const plan::Plan& plan, int root, const std::vector<std::pair<
     }
   }
   result.order.push_back(root);
-  place_of[static_cast<std::size_t>(root)] = 0;
-  for (std::size_t place = 0; place < result.order.size(); ++place) {
-    for (const int child : children[static_cast<std::size_t>(result.order[place])]) {
-      place_of[static_cast<std::size_t>(child)] = static_cast<int>(result.order.size());
+  node_of[static_cast<std::size_t>(root)] = 0;
+  for (std::size_t node = 0; node < result.order.size(); ++node) {
+    for (const int child : children[static_cast<std::size_t>(result.order[node])]) {
+      node_of[static_cast<std::size_t>(child)] = static_cast<int>(result.order.size());
       result.order.push_back(child);
-      parent_place.push_back(static_cast<int>(place));
+      parent_node.push_back(static_cast<int>(node));
     }
   }
   if (static_cast<int>(result.order.size()) != n) {
-    const auto missing = std::find(place_of.begin(), place_of.end(), -1) - place_of.begin();
+    const auto missing = std::find(node_of.begin(), node_of.end(), -1) - node_of.begin();
     refuse(plan, fmt::format("a tree of root {} does not reach rank {}", root, missing));
   }
-  result.tree = tree_of(std::move(parent_place));
-  result.place = std::move(place_of);
+  result.tree = tree_of(std::move(parent_node));
+  result.node = std::move(node_of);
   return result;
 }
 
@@ -184,8 +184,8 @@ class Compiler {
                                 shares.size(), kMaxChannels));
     }
     const double blocks = static_cast<double>(num_units(plan_.collective, num_ranks())) * parts;
-    const double ways = plan_.collective == Collective::kAllReduce ? 2 : 1;
-    if (!affordable(ways * blocks * num_ranks() * static_cast<double>(shares.size()))) {
+    const double passes = plan_.collective == Collective::kAllReduce ? 2 : 1;
+    if (!affordable(passes * blocks * num_ranks() * static_cast<double>(shares.size()))) {
       refuse(plan_, fmt::format("it needs more than {} steps", kMaxSteps));
     }
     const int root = has_root(plan_.collective) ? plan_.root : 0;
@@ -305,12 +305,12 @@ class Compiler {
     std::vector<int> children;
   };
   static Neighbours neighbours(const RankedTree& ranked, int rank) {
-    const auto place = static_cast<std::size_t>(ranked.place[static_cast<std::size_t>(rank)]);
+    const auto node = static_cast<std::size_t>(ranked.node[static_cast<std::size_t>(rank)]);
     Neighbours found;
-    if (const int parent = ranked.tree.parent[place]; parent >= 0) {
+    if (const int parent = ranked.tree.parent[node]; parent >= 0) {
       found.parent = ranked.order[static_cast<std::size_t>(parent)];
     }
-    for (const int child : ranked.tree.children[place]) {
+    for (const int child : ranked.tree.children[node]) {
       found.children.push_back(ranked.order[static_cast<std::size_t>(child)]);
     }
     return found;
@@ -329,7 +329,7 @@ class Compiler {
     if (at.parent >= 0) {
       steps(rank, channel).push_back(write(block, {Operand::link(at.parent)}, at.children));
     } else if (plan_.collective == Collective::kAllReduce) {
-      // The sum is in the output since the way up.
+      // The reduction left the sum in the output.
       if (!at.children.empty()) {
         steps(rank, channel).push_back(send(block, {Operand::output()}, at.children));
       }

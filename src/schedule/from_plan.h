@@ -5,11 +5,12 @@
 //   each rank is laid along a line of that length and cut where any rank changes from one of its
 //   trees to the next; each piece is a channel, in which every rank has one tree. The block of a
 //   rank moves along that rank's tree.
-// - all_reduce whose trees every rank roots alike, Pipelining::kByParts: the same pieces, with one
+// - all_reduce whose trees are rooted equally at every rank, Pipelining::kByParts: the same pieces,
+// with one
 //   part per rank. A part is reduced to its root along the in-tree and comes back along the
 //   out-tree.
-// - all_reduce in general: one channel per tree (or pair of trees), with the tree's weight. The way
-//   back of a chunk overlaps the way up of later ones (Pipelining).
+// - all_reduce in general: one channel per tree (or pair of trees), with the tree's weight. The
+//   broadcast of a chunk overlaps the reduction of later ones (Pipelining).
 //
 // So the share of every tree is what the plan says, as far as elements and whole-number weights
 // allow, and the checker proves the rest. Trees are over ranks; which physical links a hop takes is
@@ -56,12 +57,13 @@ struct PlannedSchedule {
   Routes routes;
 };
 
-/// How the way back of an all-reduce along a tree overlaps the way up of what comes later.
+/// How the broadcast of an all-reduce along a tree overlaps the reduction of later chunks.
 enum class Pipelining {
-  kByParts,  ///< a channel is cut into parts, whose ways up and back alternate in the list of steps
-  /// A channel is one tree, and each way one step; what runs the schedule lets the way back lag
-  /// (lags.h), for which links of 4 slots are enough. So nothing is filled and drained anew in each
-  /// round. Run round by round, such a list waits for the whole way of each chunk.
+  kByParts,  ///< a channel is cut into parts, with reduction and broadcast alternating in the step
+             ///< list
+  /// A channel is one tree with one step per direction; the executor lets the broadcast lag
+  /// (lags.h), for which links of 4 slots are enough. So the pipeline is filled and drained once,
+  /// not in each round. Run round by round, such a list waits for each chunk's full round trip.
   kByLags,
 };
 

@@ -11,20 +11,20 @@ namespace {
 
 using Lags = std::vector<std::vector<std::uint32_t>>;
 
-/// A step of a rank.
-struct Place {
+/// A step, by rank and index in its list.
+struct StepId {
   std::size_t rank = 0;
   std::size_t step = 0;
 };
-/// A step sends a chunk to another.
+/// A chunk sent from one step to another.
 struct Edge {
-  Place from;
-  Place to;
+  StepId from;
+  StepId to;
 };
 /// The steps at both ends of a link, in the order of its chunks.
 struct LinkEnds {
-  std::vector<Place> sends;
-  std::vector<Place> takes;
+  std::vector<StepId> sends;
+  std::vector<StepId> takes;
 };
 
 std::map<std::pair<std::size_t, std::size_t>, LinkEnds> links_of(const Schedule& schedule,
@@ -61,7 +61,7 @@ std::optional<Levels> levels_of(const Schedule& schedule, std::size_t channel,
   const std::size_t ranks = schedule.programs.size();
   Levels levels;
   std::vector<std::vector<bool>> known(ranks);
-  std::vector<std::vector<std::vector<std::pair<Place, int>>>> next(ranks);
+  std::vector<std::vector<std::vector<std::pair<StepId, int>>>> next(ranks);
   levels.of.resize(ranks);
   for (std::size_t r = 0; r < ranks; ++r) {
     levels.of[r].resize(schedule.programs[r][channel].size());
@@ -75,12 +75,12 @@ std::optional<Levels> levels_of(const Schedule& schedule, std::size_t channel,
   for (std::size_t r = 0; r < ranks; ++r) {
     for (std::size_t s = 0; s < known[r].size(); ++s) {
       if (known[r][s]) continue;
-      std::vector<Place> joined = {{r, s}};
+      std::vector<StepId> joined = {{r, s}};
       known[r][s] = true;
       levels.of[r][s] = {levels.groups, 0};
       int least = 0;
       for (std::size_t i = 0; i < joined.size(); ++i) {
-        const Place at = joined[i];
+        const StepId at = joined[i];
         const int level = levels.of[at.rank][at.step].level;
         least = std::min(least, level);
         for (const auto& [to, more] : next[at.rank][at.step]) {
@@ -94,7 +94,7 @@ std::optional<Levels> levels_of(const Schedule& schedule, std::size_t channel,
           }
         }
       }
-      for (const Place& place : joined) levels.of[place.rank][place.step].level -= least;
+      for (const StepId& id : joined) levels.of[id.rank][id.step].level -= least;
       ++levels.groups;
     }
   }

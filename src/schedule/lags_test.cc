@@ -99,8 +99,8 @@ TEST(Lags, EveryAlgorithmRunsInTheirOrder) {
   EXPECT_GT(lagging, 1000);
 }
 
-// In any order of progress, on numbers: staged and by address, in place and not. An address is read
-// as late as the step that takes it.
+// In any order of progress, on numbers: staged and direct, in place and out of place. An address is
+// read as late as the step that takes it.
 // @return the steps that lag
 int expect_right(const Schedule& schedule, std::uint32_t slots, ropewalk::testing::Share& share) {
   const CheckReport report = check(schedule);
@@ -207,7 +207,7 @@ TEST(Lags, NoneWhereALinkHoldsTooFewChunks) {
   EXPECT_EQ(run(ring, find_lags(ring, 0, 6), 2), "ranks wait for each other");
 }
 
-// Rank 2 takes rank 0's chunk straight, and by way of rank 1, in one step.
+// In one step, rank 2 takes rank 0's chunk directly and through rank 1.
 TEST(Lags, NoneWhereAStepTakesChunksOfDifferentAge) {
   Schedule schedule;
   schedule.collective = Collective::kReduce;

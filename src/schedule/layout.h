@@ -1,4 +1,4 @@
-// Where the data of a block lies: the meaning of each collective, in one place.
+// Where the data of a block lies: the definition of each collective.
 //
 // The *units* of a collective are what its definition names: the whole vector (all_reduce,
 // broadcast, reduce), one per rank (all_gather, reduce_scatter, gather, scatter, sendrecv), one per
@@ -36,7 +36,7 @@ int output_units(Collective collective, int num_ranks, int root, int rank) noexc
 
 /// For in-place calls: the unit index within the *output* buffer at which the input buffer starts
 /// when the caller passes overlapping buffers as NCCL defines it (all_gather and gather: the own
-/// rank's place in the output; reduce_scatter and scatter: the output is the own rank's place in
+/// rank's block of the output; reduce_scatter and scatter: the output is the own rank's block of
 /// the input, given as a negative index). Nothing when the collective has no in-place form.
 std::optional<int> in_place_input_offset(Collective collective, int rank) noexcept;
 

@@ -17,7 +17,7 @@ constexpr std::string_view kForward = "forward";
 constexpr std::string_view kReduceForward = "reduce-forward";
 constexpr std::string_view kReduceBroadcast = "reduce-broadcast";
 
-/// A pattern as a tree over places with its root at place 0, and the rank at each place.
+/// A pattern as a tree over nodes with its root at node 0, and the rank at each node.
 struct Shape {
   Tree tree;
   std::vector<int> order;
@@ -104,7 +104,7 @@ Schedule fan_in_forward(const MicroRequest& request) {
   return schedule;
 }
 
-/// Every rank's data to the next rank, all by way of the centre: one stream in and one out for
+/// Every rank's data to the next rank, all through the centre: one stream in and one out for
 /// every leaf. The centre takes the last leaf's data and gives its own to the first.
 Schedule mimo_forward(const MicroRequest& request) {
   const int centre = request.width;

@@ -9,7 +9,7 @@
 //   test              what flows                                as a collective
 //   forward           data is handed on unchanged               broadcast, gather or sendrecv
 //   reduce-forward    each rank adds its own and hands on       reduce
-//   reduce-broadcast  sums go one way, results the other way    all_reduce
+//   reduce-broadcast  sums go in, results go out at once        all_reduce
 //
 //   pattern      ranks                  shape
 //   chain        length                 0 -> 1 -> ... -> length-1
@@ -36,7 +36,7 @@ struct MicroRequest {
 };
 
 /// The tests that a pattern has, in the order of the table above; empty for an unknown pattern.
-/// fan-out has no reduce-forward (that is fan-in), mimo neither (its sums would have one way out).
+/// fan-out has no reduce-forward (that is fan-in), mimo neither (its sums would have one exit).
 std::vector<std::string_view> micro_tests(std::string_view pattern);
 
 /// The schedule, labelled "pattern.test", with one channel. On every link one stream of the size of

@@ -162,7 +162,7 @@ std::vector<std::size_t> many_counts(const Schedule& s) {
   return counts;
 }
 
-/// The first defect's words after the place that it names.
+/// The first defect's text after the step that it names.
 std::string reason(const CheckReport& report) {
   std::string text = report.defects.front();
   if (const auto after = text.find("): "); after != std::string::npos)
@@ -209,7 +209,7 @@ TEST(Mutation, TheCheckerRefusesEveryDefectWithAWrongEffect) {
       ++why_refused[kind + " | " + reason(report)];
       continue;
     }
-    // What is accepted must also be right with published buffers, and in place where it says so.
+    // An accepted schedule must also be correct with published buffers, and in place if allowed.
     const auto direct = effect(mutant, seed + 2, few_counts(mutant), false, &report);
     ASSERT_FALSE(direct) << "direct: " << *direct << "\n" << print(mutant);
     if (report.in_place) {

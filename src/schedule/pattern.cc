@@ -162,10 +162,10 @@ double TestPattern::input_value(int rank, std::size_t index) const {
   return static_cast<double>(turn) < std::floor(limit / 2) ? 1 : 0;
 }
 
-std::optional<TestPattern::Origin> TestPattern::origin(int rank, int place) const {
+std::optional<TestPattern::Origin> TestPattern::origin(int rank, int output_unit) const {
   const int units = num_units(collective_, num_ranks_);
   for (int unit = 0; unit < units; ++unit) {
-    if (output_index(collective_, num_ranks_, root_, unit, rank) != place) continue;
+    if (output_index(collective_, num_ranks_, root_, unit, rank) != output_unit) continue;
     const int source = *contributor(collective_, num_ranks_, root_, unit);
     return Origin{source, *input_index(collective_, num_ranks_, root_, unit, source)};
   }
@@ -202,19 +202,19 @@ void TestPattern::fill_input(int rank, void* input) const {
 }
 
 std::uint64_t TestPattern::count_wrong(int rank, const void* output) const {
-  const int places = output_units(collective_, num_ranks_, root_, rank);
+  const int units = output_units(collective_, num_ranks_, root_, rank);
   const bool exact = op_ != RedOp::kAvg || !reduces(collective_) || !is_float(type_);
   const double tolerance = exact ? 0 : epsilon(type_) * num_ranks_;
   const auto* bytes = static_cast<const std::byte*>(output);
   std::uint64_t wrong = 0;
-  for (int place = 0; place < places; ++place) {
-    const std::optional<Origin> from = reduces(collective_) ? std::nullopt : origin(rank, place);
+  for (int unit = 0; unit < units; ++unit) {
+    const std::optional<Origin> from = reduces(collective_) ? std::nullopt : origin(rank, unit);
     const std::size_t reduced_from =
         collective_ == Collective::kReduceScatter ? static_cast<std::size_t>(rank) * count_ : 0;
     for (std::size_t i = 0; i < count_; ++i, bytes += size_of(type_)) {
       const double expected =
           from.has_value()
-              ? input_value(from->rank, static_cast<std::size_t>(from->place) * count_ + i)
+              ? input_value(from->rank, static_cast<std::size_t>(from->unit) * count_ + i)
               : reduced_value(reduced_from + i);
       const double got = load(type_, bytes);
       // Written so that a NaN is wrong.

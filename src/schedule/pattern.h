@@ -31,12 +31,12 @@ class TestPattern {
 
  private:
   [[nodiscard]] double input_value(int rank, std::size_t index) const;
-  /// Whose input unit ends in unit `place` of `rank`'s output, where nothing is reduced.
+  /// The input unit that ends in unit `output_unit` of `rank`'s output, where nothing is reduced.
   struct Origin {
     int rank;
-    int place;
+    int unit;
   };
-  [[nodiscard]] std::optional<Origin> origin(int rank, int place) const;
+  [[nodiscard]] std::optional<Origin> origin(int rank, int output_unit) const;
   [[nodiscard]] double reduced_value(std::size_t index) const;
   [[nodiscard]] double scalar_value(int rank) const;
 

@@ -12,8 +12,8 @@
 namespace ropewalk::schedule {
 namespace {
 
-/// One rank's place in the ring; places are counted around, so at(-1) is the previous rank.
-struct Place {
+/// One rank's position in the ring; positions wrap around, so at(-1) is the previous rank.
+struct Position {
   const std::vector<int>& order;
   int index;
   [[nodiscard]] int at(int distance) const {
@@ -25,40 +25,40 @@ struct Place {
 
 /// The block of a rank starts at the next one, collects contributions all around and arrives at its
 /// rank with all. `forward`: that rank also sends it on, for the all-gather half of an all-reduce.
-void reduce_scatter(StepList& steps, const Place& place, bool forward) {
-  const int next = place.at(1);
-  const Operand previous = Operand::link(place.at(-1));
-  steps.push_back(send(place.at(-1), {Operand::input()}, {next}));
-  for (int k = 2; k < place.size(); ++k) {
-    steps.push_back(send(place.at(-k), {previous, Operand::input()}, {next}));
+void reduce_scatter(StepList& steps, const Position& position, bool forward) {
+  const int next = position.at(1);
+  const Operand previous = Operand::link(position.at(-1));
+  steps.push_back(send(position.at(-1), {Operand::input()}, {next}));
+  for (int k = 2; k < position.size(); ++k) {
+    steps.push_back(send(position.at(-k), {previous, Operand::input()}, {next}));
   }
   std::vector<int> peers;
   if (forward) peers.push_back(next);
-  steps.push_back(finish(place.at(0), {previous, Operand::input()}, std::move(peers)));
+  steps.push_back(finish(position.at(0), {previous, Operand::input()}, std::move(peers)));
 }
 
 /// The blocks of the others come by, the previous rank's first; the last one stops here.
-void pass_around(StepList& steps, const Place& place) {
-  const Operand previous = Operand::link(place.at(-1));
-  for (int k = 1; k < place.size() - 1; ++k) {
-    steps.push_back(write(place.at(-k), {previous}, {place.at(1)}));
+void pass_around(StepList& steps, const Position& position) {
+  const Operand previous = Operand::link(position.at(-1));
+  for (int k = 1; k < position.size() - 1; ++k) {
+    steps.push_back(write(position.at(-k), {previous}, {position.at(1)}));
   }
-  steps.push_back(write(place.at(1), {previous}));
+  steps.push_back(write(position.at(1), {previous}));
 }
 
 /// Distance by distance, the block of the pair (source, destination) walks from one to the other.
 /// All ranks do the same at each time, so the links keep one order and one chunk each suffices.
-void all_to_all(StepList& steps, const Place& place) {
-  const int n = place.size();
+void all_to_all(StepList& steps, const Position& position) {
+  const int n = position.size();
   const auto block = [&](int source, int destination) {
-    return place.at(source) * n + place.at(destination);
+    return position.at(source) * n + position.at(destination);
   };
-  const Operand previous = Operand::link(place.at(-1));
+  const Operand previous = Operand::link(position.at(-1));
   steps.push_back(write(block(0, 0), {Operand::input()}));
   for (int distance = 1; distance < n; ++distance) {
-    steps.push_back(send(block(0, distance), {Operand::input()}, {place.at(1)}));
+    steps.push_back(send(block(0, distance), {Operand::input()}, {position.at(1)}));
     for (int hop = 1; hop < distance; ++hop) {
-      steps.push_back(send(block(-hop, distance - hop), {previous}, {place.at(1)}));
+      steps.push_back(send(block(-hop, distance - hop), {previous}, {position.at(1)}));
     }
     steps.push_back(write(block(-distance, 0), {previous}));
   }
@@ -94,19 +94,18 @@ Schedule compile_ring(const Request& request) {
       continue;
     }
     for (int index = 0; index < request.num_ranks; ++index) {
-      const Place place{order, index};
-      StepList& steps =
-          schedule
-              .programs[static_cast<std::size_t>(place.at(0))][static_cast<std::size_t>(channel)];
+      const Position position{order, index};
+      StepList& steps = schedule.programs[static_cast<std::size_t>(position.at(0))]
+                                         [static_cast<std::size_t>(channel)];
       if (request.collective == Collective::kAllToAll) {
-        all_to_all(steps, place);
+        all_to_all(steps, position);
       } else if (request.collective == Collective::kAllGather) {
-        steps.push_back(write(place.at(0), {Operand::input()}, {place.at(1)}));
-        pass_around(steps, place);
+        steps.push_back(write(position.at(0), {Operand::input()}, {position.at(1)}));
+        pass_around(steps, position);
       } else {
         const bool both = request.collective == Collective::kAllReduce;
-        reduce_scatter(steps, place, both);
-        if (both) pass_around(steps, place);
+        reduce_scatter(steps, position, both);
+        if (both) pass_around(steps, position);
       }
     }
   }

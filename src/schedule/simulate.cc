@@ -109,7 +109,7 @@ class Player {
   struct Pipe {
     int sender = -1;
     int receiver = -1;
-    int taken = 0;    // slots: waiting, under way, or arrived
+    int taken = 0;    // slots: waiting, in transit, or arrived
     int arrived = 0;  // chunks to receive
     std::deque<Waiting> waiting;
     bool busy = false;

@@ -1,6 +1,6 @@
 // Simulation: how long traffic takes on a topology, and how busy every link is meanwhile.
 //
-// Flow level: a chunk on its way is a flow over all links of its path at once, delayed by their
+// Flow level: a chunk in transit is a flow over all links of its path at once, delayed by their
 // latencies; what flows share a link share its rate. Who shares how is the engine's business:
 // FairShareEngine here, SimGrid's network models in the program `ropewalk-simgrid`. Copies, adds
 // and the ranks' own work cost no time: the result says what links allow, not what processors do.
@@ -29,8 +29,8 @@ class FlowEngine {
   FlowEngine& operator=(const FlowEngine&) = delete;
   virtual ~FlowEngine() = default;
 
-  /// Starts `bytes` on path `path` of the traffic as flow `flow`, which is not under way; no faster
-  /// than `gbps` unless that is 0.
+  /// Starts `bytes` on path `path` of the traffic as flow `flow`, which is not in transit; no
+  /// faster than `gbps` unless that is 0.
   virtual void start(int flow, int path, double bytes, double gbps) = 0;
 
   /// Runs until no flow is left. Calls `arrived(flow, seconds)` at each arrival, in the order of

@@ -44,7 +44,7 @@ TEST(Simulate, LeavesToOthersWhatTakesItsEngineLong) {
   EXPECT_NO_THROW(simulate(machine, ring, {}, slow));
 }
 
-/// A row of GPUs, each joined to the next both ways at 10 GB/s and 2 us.
+/// A row of GPUs, each joined to the next in both directions at 10 GB/s and 2 us.
 topology::Topology row(int gpus) {
   topology::Description machine;
   machine.name = "row";
@@ -130,7 +130,7 @@ TEST(Simulate, CountsBytesAndUtilisation) {
     carried += outcome.utilisation[root_link][bin] * span * 10e9;
   }
   EXPECT_NEAR(carried, 1e8, 1e3);
-  EXPECT_TRUE(outcome.utilisation[1].empty());  // the way back is idle
+  EXPECT_TRUE(outcome.utilisation[1].empty());  // the reverse direction is idle
 }
 
 class SimulatedMachines : public ::testing::TestWithParam<std::string> {};

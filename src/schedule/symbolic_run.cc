@@ -47,7 +47,7 @@ struct Strand {
   const StepList* steps = nullptr;
   std::size_t next = 0;
   int depth = 0;
-  std::vector<Output> outputs;           // by place in the output buffer, in parts
+  std::vector<Output> outputs;           // by unit of the output buffer, in parts
   std::optional<std::size_t> waits_for;  // link
   [[nodiscard]] bool done() const { return next == steps->size(); }
 };
@@ -281,7 +281,7 @@ class Run {
       defects_.add(
           Severity::kDeadlock,
           fmt::format("deadlock ({} of {} ranks stuck): {} waits for {} rank {}{}", stuck,
-                      s_.num_ranks, place(rank, channel_, mine.next, (*mine.steps)[mine.next]),
+                      s_.num_ranks, step_name(rank, channel_, mine.next, (*mine.steps)[mine.next]),
                       receives ? "a chunk from" : "a free slot to", peer, state));
     }
   }
@@ -295,7 +295,7 @@ class Run {
       defects_.add(
           Severity::kResidue,
           fmt::format("{} sends a chunk that rank {} never takes ({} left on that link)",
-                      place(link.source, channel_, step, (*strand(link.source).steps)[step]),
+                      step_name(link.source, channel_, step, (*strand(link.source).steps)[step]),
                       link.destination, link.waiting()));
     }
   }
@@ -313,8 +313,8 @@ class Run {
       const auto wrong = wrong_output(step.block, written.value);
       if (!wrong) continue;
       defects_.add(Severity::kResult, fmt::format("{}: the output of block {} {}",
-                                                  place(rank, channel_, *written.last_writer,
-                                                        (*mine.steps)[*written.last_writer]),
+                                                  step_name(rank, channel_, *written.last_writer,
+                                                            (*mine.steps)[*written.last_writer]),
                                                   step.block, *wrong));
     }
   }
@@ -337,9 +337,10 @@ class Run {
   void complain(Severity severity, int rank, fmt::format_string<Args...> format, Args&&... args) {
     if (defects_.full(severity)) return;
     const Strand& mine = strand(rank);
-    defects_.add(severity,
-                 fmt::format("{}: {}", place(rank, channel_, mine.next, (*mine.steps)[mine.next]),
-                             fmt::format(format, std::forward<Args>(args)...)));
+    defects_.add(
+        severity,
+        fmt::format("{}: {}", step_name(rank, channel_, mine.next, (*mine.steps)[mine.next]),
+                    fmt::format(format, std::forward<Args>(args)...)));
   }
 
   void collect_links() {

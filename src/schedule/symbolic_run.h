@@ -4,7 +4,7 @@
 //
 // - Order. A rank does one step at a time, and what a step waits for (a chunk, a free slot) stays
 //   once it is there. So the ranks are a Kahn process network: every order of progress performs
-//   the same steps with the same values, and stops at the same place (Kahn, "The semantics of a
+//   the same steps with the same values, and stops at the same step (Kahn, "The semantics of a
 //   simple language for parallel programming", 1974). Any one order is a proof for all.
 // - Rounds. Draw an arrow from each step to those that wait for it: to the rank's next step; from
 //   a send to the receive of that chunk; and, FIFOs holding S chunks, from the receive of a link's
@@ -57,7 +57,7 @@ struct ChannelVerdict {
 ChannelVerdict run_symbolically(const Schedule& schedule, int channel, int slots, Defects& defects);
 
 /// True when, in an in-place call, the input and the output of `block` at `rank` are the same
-/// memory. They never overlap in any other way: an in-place call shifts whole units, so a part of a
+/// memory. They never overlap otherwise: an in-place call shifts whole units, so a part of a
 /// unit lies on the same part.
 bool is_aliased(const Schedule& schedule, int rank, int block) noexcept;
 

@@ -54,7 +54,7 @@ class TreeTraffic {
               const TrafficOptions& options, Traffic& traffic)
       : topology_(topology), plan_(plan), options_(options), traffic_(traffic) {}
 
-  /// What a tree asks for: chunks of the best size for its deepest way, or of the size given.
+  /// Chunks of the best size for the tree's longest path, or of the given size.
   struct Wish {
     int hops = 0;
     int rounds = 1;
@@ -109,10 +109,10 @@ class TreeTraffic {
     return options_.bytes * (tree.weight / plan_.algbw).to_double();
   }
 
-  /// Hops of the tree's deepest way, and one of them.
+  /// Hops of the tree's longest path, and the mean cost of one hop.
   [[nodiscard]] std::pair<int, plan::HopCost> deepest(const plan::Tree& tree) const {
     std::vector<std::pair<int, double>> depth(static_cast<std::size_t>(plan_.num_ranks()), {0, 0});
-    const auto way = [&](const std::vector<plan::TreeEdge>& edges, bool reversed) {
+    const auto longest = [&](const std::vector<plan::TreeEdge>& edges, bool reversed) {
       std::pair<int, double> most{0, 0};
       std::fill(depth.begin(), depth.end(), std::pair(0, 0.0));
       const auto visit = [&](const plan::TreeEdge& edge) {
@@ -129,8 +129,8 @@ class TreeTraffic {
       }
       return most;
     };
-    const auto up = way(tree.reduce, true);
-    const auto down = way(tree.broadcast, false);
+    const auto up = longest(tree.reduce, true);
+    const auto down = longest(tree.broadcast, false);
     const int hops = up.first + down.first;
     const double alpha = hops > 0 ? (up.second + down.second) / hops : 0;
     return {hops, {alpha, tree.weight.to_double() * 1e9, 0}};
@@ -273,7 +273,7 @@ std::vector<int> default_route(const topology::Topology& topology, int from_rank
   const NodeIndex from = topology.gpus().at(static_cast<std::size_t>(from_rank));
   const NodeIndex to = topology.gpus().at(static_cast<std::size_t>(to_rank));
   if (topology.node(from).host == topology.node(to).host) {
-    if (auto way = plan::nearest_between_gpus(topology, from, to)) return std::move(way->links);
+    if (auto path = plan::nearest_between_gpus(topology, from, to)) return std::move(path->links);
   }
   using Open = std::tuple<int, double, NodeIndex>;  // links, minus the narrowest one's rate, node
   std::priority_queue<Open, std::vector<Open>, std::greater<>> open;
@@ -300,7 +300,7 @@ std::vector<int> default_route(const topology::Topology& topology, int from_rank
     }
   }
   if (!done[to]) {
-    throw Error(Errc::kInvalidArgument, "{}: no way from {} to {}", topology.name(),
+    throw Error(Errc::kInvalidArgument, "{}: no path from {} to {}", topology.name(),
                 topology.node(from).id, topology.node(to).id);
   }
   std::vector<int> path;

@@ -57,20 +57,20 @@ struct TrafficOptions {
 
 /// Every tree on its own, its edges pipelined: the copies of one edge follow each other, those of
 /// different edges and trees do not wait for each other (as with one stream per tree and link). An
-/// all-reduce's way back starts with each chunk's sum.
+/// all-reduce's broadcast starts with each chunk's sum.
 Traffic traffic_of(const topology::Topology& topology, const plan::Plan& plan,
                    const TrafficOptions& options);
 
 /// Every rank and channel as a strand, in the order of its step list, through FIFOs of two chunks.
 /// Messages take the routes given; where there is none, default_route().
 /// @throws Error kInvalidArgument when the topology has fewer GPUs than the schedule ranks, or no
-///         way between two that talk
+///         path between two ranks that exchange data
 Traffic traffic_of(const topology::Topology& topology, const Schedule& schedule,
                    const Routes& routes, const TrafficOptions& options);
 
-/// The way between two ranks' GPUs that a library without a plan would take: within a host
-/// NVLink or xGMI, else PCIe; between hosts the way with fewest links, among equals the wider.
-/// Other GPUs do not forward. @throws Error kInvalidArgument when there is no way
+/// The path between two ranks' GPUs that a library without a plan would take: within a host
+/// NVLink or xGMI, else PCIe; between hosts the path with fewest links, among equals the wider.
+/// Other GPUs do not forward. @throws Error kInvalidArgument when there is no path
 std::vector<int> default_route(const topology::Topology& topology, int from_rank, int to_rank);
 
 }  // namespace ropewalk::schedule

@@ -11,35 +11,35 @@ namespace {
 
 constexpr int kMostParts = 64;
 
-/// A tree with ranks for places.
-class Seats {
+/// A tree whose nodes are mapped to ranks.
+class RankedTree {
  public:
-  Seats(const Tree& tree, const std::vector<int>& order) : tree_(tree), order_(order) {}
+  RankedTree(const Tree& tree, const std::vector<int>& order) : tree_(tree), order_(order) {}
 
-  [[nodiscard]] int rank(int place) const { return order_[static_cast<std::size_t>(place)]; }
-  [[nodiscard]] bool is_root(int place) const { return parent_place(place) < 0; }
-  [[nodiscard]] int parent(int place) const { return rank(parent_place(place)); }
-  [[nodiscard]] std::vector<int> children(int place) const {
+  [[nodiscard]] int rank(int node) const { return order_[static_cast<std::size_t>(node)]; }
+  [[nodiscard]] bool is_root(int node) const { return parent_node(node) < 0; }
+  [[nodiscard]] int parent(int node) const { return rank(parent_node(node)); }
+  [[nodiscard]] std::vector<int> children(int node) const {
     std::vector<int> ranks;
-    for (const int child : tree_.children[static_cast<std::size_t>(place)]) {
+    for (const int child : tree_.children[static_cast<std::size_t>(node)]) {
       ranks.push_back(rank(child));
     }
     return ranks;
   }
   /// `in + child + child`
-  [[nodiscard]] std::vector<Operand> own_and_children(int place) const {
+  [[nodiscard]] std::vector<Operand> own_and_children(int node) const {
     std::vector<Operand> operands = {Operand::input()};
-    for (const int child : children(place)) operands.push_back(Operand::link(child));
+    for (const int child : children(node)) operands.push_back(Operand::link(child));
     return operands;
   }
-  StepList& steps(Schedule& schedule, int place, int channel) const {
+  StepList& steps(Schedule& schedule, int node, int channel) const {
     return schedule
-        .programs[static_cast<std::size_t>(rank(place))][static_cast<std::size_t>(channel)];
+        .programs[static_cast<std::size_t>(rank(node))][static_cast<std::size_t>(channel)];
   }
 
  private:
-  [[nodiscard]] int parent_place(int place) const {
-    return tree_.parent[static_cast<std::size_t>(place)];
+  [[nodiscard]] int parent_node(int node) const {
+    return tree_.parent[static_cast<std::size_t>(node)];
   }
   const Tree& tree_;
   const std::vector<int>& order_;
@@ -97,44 +97,44 @@ Tree in_order_tree(int size) {
 
 void add_tree_broadcast(Schedule& schedule, int channel, const Tree& tree,
                         const std::vector<int>& order) {
-  const Seats seats(tree, order);
-  for (int place = 0; place < tree.size(); ++place) {
+  const RankedTree ranked(tree, order);
+  for (int node = 0; node < tree.size(); ++node) {
     const Operand from =
-        seats.is_root(place) ? Operand::input() : Operand::link(seats.parent(place));
-    seats.steps(schedule, place, channel).push_back(write(0, {from}, seats.children(place)));
+        ranked.is_root(node) ? Operand::input() : Operand::link(ranked.parent(node));
+    ranked.steps(schedule, node, channel).push_back(write(0, {from}, ranked.children(node)));
   }
 }
 
 void add_tree_reduce(Schedule& schedule, int channel, const Tree& tree,
                      const std::vector<int>& order) {
-  const Seats seats(tree, order);
-  for (int place = 0; place < tree.size(); ++place) {
-    StepList& steps = seats.steps(schedule, place, channel);
-    if (seats.is_root(place)) {
-      steps.push_back(finish(0, seats.own_and_children(place)));
+  const RankedTree ranked(tree, order);
+  for (int node = 0; node < tree.size(); ++node) {
+    StepList& steps = ranked.steps(schedule, node, channel);
+    if (ranked.is_root(node)) {
+      steps.push_back(finish(0, ranked.own_and_children(node)));
     } else {
-      steps.push_back(send(0, seats.own_and_children(place), {seats.parent(place)}));
+      steps.push_back(send(0, ranked.own_and_children(node), {ranked.parent(node)}));
     }
   }
 }
 
 void add_tree_all_reduce(Schedule& schedule, int channel, const Tree& tree,
                          const std::vector<int>& order) {
-  const Seats seats(tree, order);
+  const RankedTree ranked(tree, order);
   const int parts = schedule.parts;
-  for (int place = 0; place < tree.size(); ++place) {
-    StepList& steps = seats.steps(schedule, place, channel);
-    if (seats.is_root(place)) {
+  for (int node = 0; node < tree.size(); ++node) {
+    StepList& steps = ranked.steps(schedule, node, channel);
+    if (ranked.is_root(node)) {
       for (int part = 0; part < parts; ++part) {
-        steps.push_back(finish(part, seats.own_and_children(place), seats.children(place)));
+        steps.push_back(finish(part, ranked.own_and_children(node), ranked.children(node)));
       }
       continue;
     }
-    const Operand down = Operand::link(seats.parent(place));
-    const int lag = std::min(tree.depth[static_cast<std::size_t>(place)], parts);
+    const Operand down = Operand::link(ranked.parent(node));
+    const int lag = std::min(tree.depth[static_cast<std::size_t>(node)], parts);
     for (int i = 0; i < parts + lag; ++i) {
-      if (i < parts) steps.push_back(send(i, seats.own_and_children(place), {seats.parent(place)}));
-      if (i >= lag) steps.push_back(write(i - lag, {down}, seats.children(place)));
+      if (i < parts) steps.push_back(send(i, ranked.own_and_children(node), {ranked.parent(node)}));
+      if (i >= lag) steps.push_back(write(i - lag, {down}, ranked.children(node)));
     }
   }
 }
@@ -142,29 +142,29 @@ void add_tree_all_reduce(Schedule& schedule, int channel, const Tree& tree,
 void add_tree_pair_all_reduce(Schedule& schedule, int channel, const Tree& up,
                               const std::vector<int>& up_order, const Tree& down,
                               const std::vector<int>& down_order) {
-  const Seats above(up, up_order);
-  const Seats below(down, down_order);
+  const RankedTree above(up, up_order);
+  const RankedTree below(down, down_order);
   const int parts = schedule.parts;
-  for (int place = 0; place < up.size(); ++place) {
-    const int rank = above.rank(place);
-    const int down_place = static_cast<int>(std::find(down_order.begin(), down_order.end(), rank) -
-                                            down_order.begin());
-    StepList& steps = above.steps(schedule, place, channel);
-    if (above.is_root(place)) {
+  for (int node = 0; node < up.size(); ++node) {
+    const int rank = above.rank(node);
+    const int down_node = static_cast<int>(std::find(down_order.begin(), down_order.end(), rank) -
+                                           down_order.begin());
+    StepList& steps = above.steps(schedule, node, channel);
+    if (above.is_root(node)) {
       for (int part = 0; part < parts; ++part) {
-        steps.push_back(finish(part, above.own_and_children(place), below.children(down_place)));
+        steps.push_back(finish(part, above.own_and_children(node), below.children(down_node)));
       }
       continue;
     }
-    // b - a of the header: the way up and the way down.
-    const int lag = std::min(parts, up.depth[static_cast<std::size_t>(place)] +
-                                        down.depth[static_cast<std::size_t>(down_place)]);
-    const Operand from = Operand::link(below.parent(down_place));
+    // b - a of the header: the reduction and the broadcast.
+    const int lag = std::min(parts, up.depth[static_cast<std::size_t>(node)] +
+                                        down.depth[static_cast<std::size_t>(down_node)]);
+    const Operand from = Operand::link(below.parent(down_node));
     for (int i = 0; i < parts + lag; ++i) {
       if (i < parts) {
-        steps.push_back(send(i, above.own_and_children(place), {above.parent(place)}));
+        steps.push_back(send(i, above.own_and_children(node), {above.parent(node)}));
       }
-      if (i >= lag) steps.push_back(write(i - lag, {from}, below.children(down_place)));
+      if (i >= lag) steps.push_back(write(i - lag, {from}, below.children(down_node)));
     }
   }
 }

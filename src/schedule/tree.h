@@ -1,6 +1,6 @@
-// Trees over places 0..n-1 with their root at place 0, and the steps that move data along one.
+// Trees over nodes 0..n-1 with their root at node 0, and the steps that move data along one.
 //
-// A tree knows places only; `order` says which rank stands at which place.
+// A tree has node numbers only; `order[node]` is the rank at a node.
 #pragma once
 
 #include <vector>
@@ -17,18 +17,18 @@ struct Tree {
   [[nodiscard]] int height() const;  ///< the largest depth
 };
 
-/// Fills in children and depth. Children stand in the order of their places.
+/// Fills in children and depth. Children are sorted by node.
 Tree tree_of(std::vector<int> parent);
 
-/// Each place hangs on the one before.
+/// A chain: the parent of node v is v - 1.
 Tree path_tree(int size);
 
-/// The heap: place v has the children 2v+1 and 2v+2.
+/// The heap: node v has the children 2v+1 and 2v+2.
 Tree heap_tree(int size);
 
-/// The in-order binary tree below a root with one child: place v > 0 with lowest set bit b hangs on
-/// v - b + 2b where that is a place, else on v - b. Odd places are leaves. Sanders, Speck, Traeff,
-/// "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009).
+/// The in-order binary tree below a root with one child: node v > 0 with lowest set bit b has the
+/// parent v - b + 2b where that is a node, else v - b. Odd nodes are leaves. Sanders, Speck,
+/// Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009).
 Tree in_order_tree(int size);
 
 // Each adds one channel's steps of every rank. Broadcast and reduce move block 0 in one part and
@@ -47,10 +47,10 @@ void add_tree_all_reduce(Schedule& schedule, int channel, const Tree& tree,
                          const std::vector<int>& order);
 
 /// The same along two trees with the same root: up the in-tree (given as the out-tree of its
-/// reversal), down the out-tree. Places of the two are unrelated. At time t a rank sends up part
-/// t - a and down part t - b, where a is how much nearer than the deepest rank it is to the root,
-/// and b is when that part's sum can have come back to it. Every receive is one time after its
-/// send, so FIFOs of 2 chunks are enough, also where a link serves both trees.
+/// reversal), down the out-tree. Node numbers of the two are unrelated. At time t a rank sends up
+/// part t - a and down part t - b, where a is how much nearer than the deepest rank it is to the
+/// root, and b is when that part's sum can have come back to it. Every receive is one time after
+/// its send, so FIFOs of 2 chunks are enough, also where a link serves both trees.
 void add_tree_pair_all_reduce(Schedule& schedule, int channel, const Tree& up,
                               const std::vector<int>& up_order, const Tree& down,
                               const std::vector<int>& down_order);

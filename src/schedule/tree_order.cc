@@ -59,15 +59,15 @@ class Run {
     std::sort(by_depth.begin(), by_depth.end(), [&](int a, int b) {
       return tree.depth[static_cast<std::size_t>(a)] > tree.depth[static_cast<std::size_t>(b)];
     });
-    for (const int place : by_depth) {
-      const auto p = static_cast<std::size_t>(place);
+    for (const int node : by_depth) {
+      const auto p = static_cast<std::size_t>(node);
       const int rank = ranked.order[p];
-      const int parent_place = tree.parent[p];
-      if (parent_place < 0) {
+      const int parent_node = tree.parent[p];
+      if (parent_node < 0) {
         own_[static_cast<std::size_t>(rank)].push_back(index);
         continue;
       }
-      const int parent = ranked.order[static_cast<std::size_t>(parent_place)];
+      const int parent = ranked.order[static_cast<std::size_t>(parent_node)];
       const int link = link_to(rank, known[static_cast<std::size_t>(parent)]);
       Part& mine = part(rank, index);
       Part& above = part(parent, index);

@@ -1,6 +1,6 @@
 // The order in which ranks work on several trees at once, so that one channel can serve them all.
 //
-// In an all-gather every rank is the root of a tree and has a place in all the others. A rank runs
+// In an all-gather every rank is the root of one tree and a node of all the others. A rank runs
 // its steps strictly in order, so the order decides how long chunks wait, and whether ranks wait
 // for each other in a circle.
 #pragma once
@@ -12,12 +12,12 @@
 
 namespace ropewalk::schedule {
 
-/// An out-tree over all ranks: `tree` over places, `order[place]` the rank, `place[rank]` the
-/// place.
+/// An out-tree over all ranks: `order[node]` is the rank at a node of `tree`, `node[rank]` the
+/// inverse.
 struct RankedTree {
   Tree tree;
   std::vector<int> order;
-  std::vector<int> place;
+  std::vector<int> node;
 };
 
 /// For every rank, the indices of the trees in the order in which the rank handles their blocks

@@ -124,7 +124,8 @@ TEST(Discover, BySysfsAlone) {
   EXPECT_THAT(topology.description().assumptions,
               Contains(HasSubstr("by sysfs alone: libnot-there.so.1 is not there")));
   EXPECT_THAT(topology.description().assumptions,
-              Contains(HasSubstr("NVLink cannot be seen: libnot-there-either.so.1 is not there")));
+              Contains(HasSubstr(
+                  "NVLink cannot be read from NVML: libnot-there-either.so.1 is not there")));
 }
 
 TEST(Discover, GoesOnWithWhatIsThere) {
@@ -135,7 +136,8 @@ TEST(Discover, GoesOnWithWhatIsThere) {
   const Topology topology = discover(options(root));
   ASSERT_EQ(topology.nodes().size(), 1U);
   EXPECT_EQ(topology.node(0).cpus, "0,2");
-  EXPECT_THAT(topology.description().assumptions, Contains(HasSubstr("PCI cannot be seen")));
+  EXPECT_THAT(topology.description().assumptions,
+              Contains(HasSubstr("PCI devices cannot be read")));
   EXPECT_THAT(topology.description().assumptions, Contains(HasSubstr("NUMA nodes are not told")));
 
   const FakeRoot empty;
@@ -206,7 +208,7 @@ TEST(Nvml, AddsGpusThatPciDoesNotShow) {
   add_nvml(scan, RW_STAND_IN_NVML);
   const Topology topology = assemble(scan);
   EXPECT_EQ(topology.gpus().size(), 2U);
-  EXPECT_THAT(scan.notes, Contains("the place of GPU 0 (0000:13:00.0) on PCIe cannot be seen"));
+  EXPECT_THAT(scan.notes, Contains("the PCIe position of GPU 0 (0000:13:00.0) cannot be read"));
   const auto link = topology.find_link(topology.gpus()[0], topology.at("cpu0"), LinkType::kPcie);
   ASSERT_TRUE(link);
   EXPECT_EQ(topology.link(*link).gen, 5);

@@ -145,7 +145,7 @@ Distances::Distances(const Topology& topology)
 /// Breadth first over PCIe and links between CPUs of one host, through switches and CPUs only.
 std::vector<Path> Distances::walk(const Topology& topology, NodeIndex from,
                                   std::size_t host_size) const {
-  std::vector<NodeIndex> before(host_size, kNobody);  // by place within the host
+  std::vector<NodeIndex> before(host_size, kNobody);  // by index within the host
   std::vector<NodeIndex> open{from};
   before[place_[from]] = from;
   for (std::size_t next = 0; next < open.size(); ++next) {

@@ -20,7 +20,7 @@ enum class PathClass {
   kNode,    ///< two host bridges of one NUMA node (known for discovered machines only, else PHB)
   kSys,     ///< between NUMA nodes
   kNet,     ///< another host
-  kNone,    ///< no way, or through other GPUs only
+  kNone,    ///< no path, or through other GPUs only
 };
 
 /// "X", "NV" (without lanes), "PIX", ..., "NET", "-".
@@ -30,7 +30,7 @@ struct Path {
   PathClass path = PathClass::kNone;
   int lanes = 0;                        ///< kFabric: of the narrower end
   LinkType fabric = LinkType::kNvlink;  ///< kFabric
-  int hops = 0;                         ///< links on the way; 0 where none is known
+  int hops = 0;                         ///< links on the path; 0 where none is known
 
   /// The matrix's cell: "X", "NV18", "XG4", "PIX", ..., "-".
   [[nodiscard]] std::string text() const;
@@ -61,7 +61,7 @@ class Distances {
 
  private:
   struct Row {
-    std::vector<Path> to;  ///< by the place of a node within its host
+    std::vector<Path> to;  ///< by the index of a node within its host
     std::optional<NodeIndex> cpu;
   };
   [[nodiscard]] std::vector<Path> walk(const Topology& topology, NodeIndex from,

@@ -116,7 +116,7 @@ class Reader {
     const long number = xml_.integer(object, "os_index");
     if (number < 0 || number > 65535) xml_.refuse(object, fmt::format("os_index {}", number));
     std::string cpus = list_of(object, "cpuset");
-    // Memory of GPUs and other memory without CPUs is no place where a rank can run.
+    // Ranks cannot run on memory nodes without CPUs, such as GPU memory.
     if (cpus.empty() || std::string_view(object.attribute("subtype").value()) == "GPUMemory")
       return;
     scan_.cpus.push_back({static_cast<int>(number), std::move(cpus), around.identity});

@@ -46,7 +46,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-// Other builds may look otherwise. The file that this code is in: the library, or a program.
+// Other builds may discover differently. The file with this code: the library or a program.
 std::string build() {
   Dl_info info{};
   struct stat found {};

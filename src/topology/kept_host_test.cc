@@ -139,9 +139,9 @@ TEST_F(Kept, EveryTruncationIsNoticed) {
 TEST_F(Kept, AFlippedByteIsNoticed) {
   (void)graph();
   const std::string whole = text_of(file());
-  for (const std::size_t place : {whole.find('\n') + 5, whole.size() / 2, whole.size() - 3}) {
+  for (const std::size_t offset : {whole.find('\n') + 5, whole.size() / 2, whole.size() - 3}) {
     std::string other = whole;
-    other[place] = static_cast<char>(other[place] ^ 1);
+    other[offset] = static_cast<char>(other[offset] ^ 1);
     std::ofstream(file(), std::ios::binary | std::ios::trunc) << other;
     expect_made_anew("it is not whole");
   }
@@ -195,7 +195,7 @@ TEST_F(Kept, AChangedHostIsLookedAtAgain) {
 }
 
 // Jobs with different GPUs of one host keep a file each.
-TEST_F(Kept, ViewsOfAHostDoNotReplaceEachOther) {
+TEST_F(Kept, ViewsOfAHostDoNotReoffsetEachOther) {
   write("dev/nvidia0", "");
   const fs::path one = file();
   write("dev/nvidia1", "");

@@ -159,7 +159,7 @@ Topology merge(std::span<const Topology> hosts, Fabric fabric) {
   if (networks > 0) {
     made.assumptions.push_back(
         fabric == Fabric::kRails
-            ? "a network for each NIC place; NICs reach it at their line rate"
+            ? "a network for each NIC index; NICs reach it at their line rate"
             : "one network without contention; NICs reach it at their line rate");
   } else if (hosts.size() > 1) {
     made.assumptions.push_back("no host has a NIC: no network joins them");

@@ -9,7 +9,7 @@ namespace ropewalk::topology {
 
 enum class Fabric {
   kOne,    ///< every NIC reaches every NIC, through one ideal network
-  kRails,  ///< a network for each NIC place: NIC i reaches NIC i of other hosts
+  kRails,  ///< a network for each NIC index: NIC i reaches NIC i of other hosts
 };
 
 /// GB/s that a NIC is taken to have where nobody told its line rate: 10 Gbit/s.

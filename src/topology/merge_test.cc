@@ -94,7 +94,7 @@ TEST(Merge, HostsMayDiffer) {
   EXPECT_EQ(read_json(write_json(made), "again"), made);
 }
 
-// Only the longest host has a NIC at the last places.
+// Only the longest host has NICs with the last indices.
 TEST(Merge, RailsOfUnequalHosts) {
   const Topology made = merge(
       std::vector{synthetic("4gpu nvring 4nic@50"), synthetic("4gpu 1nic@25")}, Fabric::kRails);

@@ -67,7 +67,7 @@ TEST(NcclXml, DumpsComeBack) {
     const NcclXml written = write_nccl_xml(topology, 0);
     EXPECT_EQ(meaning(written.text), meaning(text));
     EXPECT_THAT(written.notes, ElementsAre());
-    // By way of JSON too.
+    // Through JSON too.
     EXPECT_EQ(write_nccl_xml(read_json(write_json(topology), "json"), 0).text, written.text);
   }
 }

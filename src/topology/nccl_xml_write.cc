@@ -198,11 +198,11 @@ class Writer {
     return pci_class != nullptr && pci_class->starts_with("0x02");
   }
 
-  Element cpu_element(std::size_t place) {
-    const NodeIndex index = cpus_[place];
+  Element cpu_element(std::size_t number) {
+    const NodeIndex index = cpus_[number];
     const Node& node = topology_.node(index);
     Element element{"cpu",
-                    {{"numaid", fmt::format("{}", node.numa.value_or(static_cast<int>(place)))}}};
+                    {{"numaid", fmt::format("{}", node.numa.value_or(static_cast<int>(number)))}}};
     for (const auto& [key, value] : those_of(node.attributes, "")) element.set(key, value);
     if (!node.cpus.empty()) element.set("affinity", cpu_mask(node.cpus));
     if (find_attribute(element.attributes, "arch") == nullptr) {
@@ -390,11 +390,11 @@ class Writer {
     Element net{"net", {{"name", node.device.empty() ? node.id : node.device}}};
     for (const auto& [key, value] : those_of(node.attributes, "net.")) net.set(key, value);
     if (find_attribute(net.attributes, "dev") == nullptr) {
-      const int place = place_among_nics(index);
-      net.set("dev", fmt::format("{}", place));
+      const int number = nic_number(index);
+      net.set("dev", fmt::format("{}", number));
       if (node.net_gbps) net.set("speed", fmt::format("{:.0f}", *node.net_gbps * 8000));
       net.set("port", "1");
-      net.set("guid", fmt::format("{:#x}", 0xa0 + place));
+      net.set("guid", fmt::format("{:#x}", 0xa0 + number));
     }
     element.children.push_back(std::move(net));
     return element;
@@ -422,12 +422,12 @@ class Writer {
     return fmt::format("{}", number);
   }
 
-  [[nodiscard]] int place_among_nics(NodeIndex nic) const {
-    int place = 0;
+  [[nodiscard]] int nic_number(NodeIndex nic) const {
+    int number = 0;
     for (NodeIndex i = 0; i < nic; ++i) {
-      if (here(i) && topology_.node(i).kind == NodeKind::kNic) ++place;
+      if (here(i) && topology_.node(i).kind == NodeKind::kNic) ++number;
     }
-    return place;
+    return number;
   }
 
   void note_what_is_lost() {

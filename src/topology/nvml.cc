@@ -167,7 +167,7 @@ void merge(Scan& scan, ScannedDevice gpu) {
       });
   if (same == scan.devices.end()) {
     scan.notes.push_back(
-        fmt::format("the place of GPU {} ({}) on PCIe cannot be seen", *gpu.index, gpu.bus_id));
+        fmt::format("the PCIe position of GPU {} ({}) cannot be read", *gpu.index, gpu.bus_id));
     scan.devices.push_back(std::move(gpu));
     return;
   }
@@ -190,7 +190,7 @@ void add_nvml(Scan& scan, const std::string& library) {
   if (!nvml.ready()) {
     // Worth a word only where there is a GPU that it would describe.
     if (std::any_of(scan.devices.begin(), scan.devices.end(), is_nvidia)) {
-      scan.notes.push_back(fmt::format("NVLink cannot be seen: {}", why_not));
+      scan.notes.push_back(fmt::format("NVLink cannot be read from NVML: {}", why_not));
     } else {
       scan.notes.push_back(fmt::format("no NVIDIA GPU was looked for: {}", why_not));
     }

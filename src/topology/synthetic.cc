@@ -139,7 +139,7 @@ class Parser {
     expand(found);
   }
 
-  /// A preset's parts in place of its name.
+  /// Replaces a preset's name by its parts.
   void expand(const Part& found) {
     const auto known = std::find_if(presets().begin(), presets().end(), [&](const Preset& preset) {
       return preset.name == found.word;
@@ -206,9 +206,9 @@ class HostBuilder {
     return description;
   }
 
-  void once(std::optional<Part>& place, const Part& part) {
-    if (place) parser_.refuse(part.column, fmt::format("{} twice", part.word));
-    place = part;
+  void once(std::optional<Part>& slot, const Part& part) {
+    if (slot) parser_.refuse(part.column, fmt::format("{} twice", part.word));
+    slot = part;
   }
 
   void plain(const Part& part) {
@@ -260,8 +260,8 @@ class HostBuilder {
 
   /// What the counts would make must fit a Topology before anything is made.
   void check() {
-    const auto count = [](const std::optional<Part>& part, int otherwise) {
-      return static_cast<std::size_t>(part ? part->count.value_or(1) : otherwise);
+    const auto count = [](const std::optional<Part>& part, int fallback) {
+      return static_cast<std::size_t>(part ? part->count.value_or(1) : fallback);
     };
     const std::size_t gpus = count(gpu_, 0);
     const std::size_t cpus = count(cpu_, 1);
@@ -295,13 +295,13 @@ class HostBuilder {
     above_ = cpus_;
   }
 
-  /// The i-th of n devices hangs below this node.
-  [[nodiscard]] NodeIndex place(std::size_t i, std::size_t n) const {
+  /// The parent of the i-th of n devices.
+  [[nodiscard]] NodeIndex parent(std::size_t i, std::size_t n) const {
     return above_[i * above_.size() / n];
   }
 
   NodeIndex hang(Node node, std::size_t i, std::size_t n) {
-    const NodeIndex above = place(i, n);
+    const NodeIndex above = parent(i, n);
     node.numa = builder_.node(above).numa;
     const NodeIndex made = builder_.add(std::move(node));
     builder_.join_pcie(made, above, gen_, 16);

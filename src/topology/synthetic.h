@@ -8,17 +8,15 @@
 // "2x(8gpu nvswitch) 8nic" is two hosts of eight GPUs behind a switch, with eight NICs each.
 //
 //   gpu       GPUs; MODEL (P100, V100, A100, H100, H200, B200, ...) says how many NVLink lanes
-//   nvswitch  every GPU joined to every switch; RATE: GB/s of a GPU each way, all switches together
-//   nvmesh    every pair of GPUs joined; RATE of each pair (default: the lanes of a GPU, divided)
-//   nvring    each GPU with the next; RATE of each pair
-//   nvcube    8 GPUs as a hybrid cube mesh, the wiring of the DGX-1; RATE of a lane
-//   cpu       NUMA nodes (default 1), each pair joined; RATE between two (default 22)
-//   pcie      PCIe switches; twice: a second level below the first (default: none)
-//   nic       NICs; RATE of each (default 50, that is 400Gb)
-//   gen3 ...  gen1 to gen6: generation of all PCIe links, 16 lanes each (default 5)
-//   rails     a network for each NIC place, instead of one network between the hosts
-//   net       one network even for a single host
-//   NAME      a known machine, for the parts of it: presets()
+//   nvswitch  every GPU joined to every switch; RATE: GB/s of a GPU per direction, all switches
+//   together nvmesh    every pair of GPUs joined; RATE of each pair (default: the lanes of a GPU,
+//   divided) nvring    each GPU with the next; RATE of each pair nvcube    8 GPUs as a hybrid cube
+//   mesh, the wiring of the DGX-1; RATE of a lane cpu       NUMA nodes (default 1), each pair
+//   joined; RATE between two (default 22) pcie      PCIe switches; twice: a second level below the
+//   first (default: none) nic       NICs; RATE of each (default 50, that is 400Gb) gen3 ...  gen1
+//   to gen6: generation of all PCIe links, 16 lanes each (default 5) rails     a network for each
+//   NIC index, instead of one network between the hosts net       one network even for a single
+//   host NAME      a known machine, for the parts of it: presets()
 //
 // Rates are GB/s, or Gbit/s with "Gb" behind the number. Devices are spread evenly, in order: GPU i
 // of n hangs on switch floor(i * switches / n), and so on up.

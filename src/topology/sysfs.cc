@@ -178,7 +178,7 @@ Scan scan_sysfs(const fs::path& root) {
   const fs::path functions = root / "sys/bus/pci/devices";
   std::error_code error;
   if (!fs::is_directory(functions, error)) {
-    scan.notes.push_back("PCI cannot be seen (no /sys/bus/pci/devices)");
+    scan.notes.push_back("PCI devices cannot be read: no /sys/bus/pci/devices");
     return scan;
   }
   for (const std::string& bus_id : entries(functions)) {

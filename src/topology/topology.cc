@@ -161,17 +161,17 @@ Description reduced(const Description& from, const std::vector<bool>& keep) {
   Description result = from;
   result.nodes.clear();
   result.links.clear();
-  std::vector<NodeIndex> place(from.nodes.size(), 0);
+  std::vector<NodeIndex> new_index(from.nodes.size(), 0);
   for (NodeIndex i = 0; i < from.nodes.size(); ++i) {
     if (!keep[i]) continue;
-    place[i] = result.nodes.size();
+    new_index[i] = result.nodes.size();
     result.nodes.push_back(from.nodes[i]);
   }
   for (const Link& link : from.links) {
     if (!keep[link.source] || !keep[link.destination]) continue;
     result.links.push_back(link);
-    result.links.back().source = place[link.source];
-    result.links.back().destination = place[link.destination];
+    result.links.back().source = new_index[link.source];
+    result.links.back().destination = new_index[link.destination];
   }
   return result;
 }
@@ -329,9 +329,9 @@ Topology Topology::with_gpus(const std::vector<int>& ranks) const {
       throw Error(Errc::kInvalidArgument, "GPU {} is asked for; {} has {} GPUs, numbered from 0",
                   rank, name(), gpus_.size());
     }
-    int& place = renumbered[static_cast<std::size_t>(rank)];
-    if (place != -1) throw Error(Errc::kInvalidArgument, "GPU {} is asked for twice", rank);
-    place = static_cast<int>(i);
+    int& number = renumbered[static_cast<std::size_t>(rank)];
+    if (number != -1) throw Error(Errc::kInvalidArgument, "GPU {} is asked for twice", rank);
+    number = static_cast<int>(i);
   }
   std::vector<bool> keep(nodes().size(), true);
   for (std::size_t rank = 0; rank < gpus_.size(); ++rank) {

@@ -47,7 +47,7 @@ std::optional<LinkType> parse_link_type(std::string_view word) noexcept;
 const std::vector<NodeKind>& all_node_kinds();
 const std::vector<LinkType>& all_link_types();
 
-/// Places in Topology::nodes() and Topology::links().
+/// Indices into Topology::nodes() and Topology::links().
 using NodeIndex = std::size_t;
 using LinkIndex = std::size_t;
 
@@ -165,7 +165,7 @@ class Topology {
   /// Whether every link has a twin in the other direction with the same type and capacity.
   [[nodiscard]] bool symmetric() const noexcept { return symmetric_; }
 
-  /// The machine with the links of one plane only; nodes keep their places.
+  /// The machine with the links of one plane only; nodes keep their indices.
   /// @throws Error kInvalidArgument naming the planes that there are
   [[nodiscard]] Topology plane(std::string_view plane_name) const;
 
@@ -174,8 +174,8 @@ class Topology {
   /// @throws Error kInvalidArgument for an empty list, a rank twice, or one that is not there
   [[nodiscard]] Topology with_gpus(const std::vector<int>& ranks) const;
 
-  /// The machine without nodes that no way from a GPU to a GPU needs: repeatedly those, GPUs apart,
-  /// with at most one neighbour. Places change.
+  /// The machine without nodes that are on no path between GPUs: repeatedly removes nodes, other
+  /// than GPUs, with at most one neighbour. Indices change.
   [[nodiscard]] Topology without_dead_ends() const;
 
   /// Ids of GPUs that rank 0 cannot reach, or that cannot reach rank 0, by rank.
@@ -192,11 +192,11 @@ class Topology {
   bool symmetric_ = false;
 };
 
-/// What a collective needs: at least two GPUs, and a way between any two.
+/// What a collective needs: at least two GPUs, and a path between any two.
 ///
 /// @throws Error kInvalidArgument saying how many GPUs there are, or naming those that rank 0 has
 /// no
-///         way to or from
+///         path to or from
 void require_connected(const Topology& topology);
 
 /// Latency of a link where its file gives none: rough figures for one small message (NVLink 0.7,

@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// GPUs a, b, c in a row, joined both ways, and a switch w on the side of c.
+/// GPUs a, b, c in a row, joined in both directions, and a switch w on the side of c.
 Description row() {
   Description description;
   description.name = "row";
@@ -125,7 +125,7 @@ TEST(Topology, LatenciesAreToldOrThoseOfTheLinksType) {
     EXPECT_GT(of(type), 0.1);
     EXPECT_LT(of(type), 1);
   }
-  EXPECT_LT(of(LinkType::kSmp), of(LinkType::kPcie)) << "no device is on the way";
+  EXPECT_LT(of(LinkType::kSmp), of(LinkType::kPcie)) << "no device is on the path";
   EXPECT_GT(of(LinkType::kNet), 2 * of(LinkType::kNtb)) << "two adapters and a switch";
   EXPECT_GT(of(LinkType::kEthernet), 2 * of(LinkType::kNet)) << "through the kernel";
   EXPECT_EQ(latency_us(Link{.type = LinkType::kNet, .latency_us = 9}), 9);

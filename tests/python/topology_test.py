@@ -101,7 +101,7 @@ def test_pictures_hold_every_device_in_its_place(source: str) -> None:
         assert 0 <= float(x) <= width
         assert 0 <= float(y) <= height
     if shown.hosts > layout.MOST_HOSTS:
-        assert f"{shown.hosts - layout.MOST_HOSTS} more hosts are alike" in drawn
+        assert f"{shown.hosts - layout.MOST_HOSTS} more identical hosts" in drawn
 
 
 def test_widths_follow_capacity() -> None:
@@ -117,13 +117,13 @@ def test_pictures_in_docs_are_current() -> None:
 
 def test_ways_lead_from_box_to_box() -> None:
     placed = layout.arrange(recorded("dgx1v"))
-    there, back = placed.way("gpu0", "plx0"), placed.way("plx0", "gpu0")
+    there, back = placed.path("gpu0", "plx0"), placed.path("plx0", "gpu0")
     assert there is not None
     assert back is not None
     points = re.findall(r"[-\d.]+ [-\d.]+", there)
     assert re.findall(r"[-\d.]+ [-\d.]+", back) == points[::-1]
-    assert placed.way("gpu0", "nobody") is None
-    assert placed.way("gpu0", "gpu3", 2) != placed.way("gpu0", "gpu3")
+    assert placed.path("gpu0", "nobody") is None
+    assert placed.path("gpu0", "gpu3", 2) != placed.path("gpu0", "gpu3")
 
 
 def test_nccl_xml_of_a_machine_reads_back() -> None:

@@ -32,7 +32,7 @@ Examples:
   ropewalk plan dgx-h100 all_reduce
       the best trees on a machine, and what limits them
   ropewalk check-plugin libnccl-net-mine.so
-      does a network plugin do what NCCL relies on
+      check whether a network plugin does what NCCL relies on
   ropewalk doctor
       try every path of this machine
   ropewalk explain all_reduce -b 1M --ranks 4
@@ -52,8 +52,8 @@ Examples:
 """
 
 
-class _Place(NamedTuple):
-    """Where a command is: a module beside this one, and what it calls the command and its help."""
+class _Command(NamedTuple):
+    """A command: its module in this folder, and the names of its function and its help there."""
 
     module: str
     function: str  # or the app of a group
@@ -61,23 +61,23 @@ class _Place(NamedTuple):
 
 
 COMMANDS: Final = {
-    "bench": _Place("bench", "bench"),
-    "bind": _Place("bind", "bind"),
-    "calls": _Place("calls", "calls"),
-    "check-plugin": _Place("check_plugin", "check_plugin"),
-    "config": _Place("config", "config"),
-    "doctor": _Place("doctor", "doctor"),
-    "explain": _Place("explain", "explain"),
-    "microbench": _Place("microbench", "microbench"),
-    "nccl-env": _Place("nccl", "nccl_env", "ENV_HELP"),
-    "nccl-graph": _Place("nccl", "nccl_graph", "GRAPH_HELP"),
-    "p2p": _Place("p2p", "p2p"),
-    "plan": _Place("plan", "plan"),
-    "run": _Place("run", "run"),
-    "schedule": _Place("schedule", "app"),
-    "simulate": _Place("simulate", "simulate"),
-    "topo": _Place("topo", "topo"),
-    "train": _Place("train", "train"),
+    "bench": _Command("bench", "bench"),
+    "bind": _Command("bind", "bind"),
+    "calls": _Command("calls", "calls"),
+    "check-plugin": _Command("check_plugin", "check_plugin"),
+    "config": _Command("config", "config"),
+    "doctor": _Command("doctor", "doctor"),
+    "explain": _Command("explain", "explain"),
+    "microbench": _Command("microbench", "microbench"),
+    "nccl-env": _Command("nccl", "nccl_env", "ENV_HELP"),
+    "nccl-graph": _Command("nccl", "nccl_graph", "GRAPH_HELP"),
+    "p2p": _Command("p2p", "p2p"),
+    "plan": _Command("plan", "plan"),
+    "run": _Command("run", "run"),
+    "schedule": _Command("schedule", "app"),
+    "simulate": _Command("simulate", "simulate"),
+    "topo": _Command("topo", "topo"),
+    "train": _Command("train", "train"),
 }
 
 
@@ -93,15 +93,15 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     app.callback(help=HELP)(_root)
     for name in names:
-        place = COMMANDS[name]
-        module = import_module(f"{__name__}.{place.module}")
-        found = getattr(module, place.function)
+        command = COMMANDS[name]
+        module = import_module(f"{__name__}.{command.module}")
+        found = getattr(module, command.function)
         if isinstance(found, typer.Typer):
-            app.add_typer(found, name=name, help=getattr(module, place.help))
+            app.add_typer(found, name=name, help=getattr(module, command.help))
             continue
         # What follows the program's name is the program's.
         context = {"allow_interspersed_args": False} if name == "run" else None
-        app.command(name=name, help=getattr(module, place.help), context_settings=context)(found)
+        app.command(name=name, help=getattr(module, command.help), context_settings=context)(found)
     return app
 
 

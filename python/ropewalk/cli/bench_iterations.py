@@ -47,8 +47,8 @@ def summarize(per_rank_us: list[list[float]], skipped: int, ranks_each: int = 1)
     mean = sum(counted) / total
 
     def percentile(percent: int) -> float:
-        place = (total * percent + 99) // 100 - 1
-        return float(counted[min(total - 1, place)])
+        index = (total * percent + 99) // 100 - 1
+        return float(counted[min(total - 1, index)])
 
     return Iterations(
         skipped,

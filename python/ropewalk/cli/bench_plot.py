@@ -41,11 +41,11 @@ def draw(operation: Operation, lines: list[Line], ranks: int, path: Path) -> Non
     figure = Figure(figsize=(11, 4.8), layout="constrained")
     bandwidth, latency = figure.subplots(1, 2)
     kinds = sorted({(line.type_name, line.op_name, line.root) for line in lines})
-    for place, kind in enumerate(kinds):
+    for index, kind in enumerate(kinds):
         chosen = [line for line in lines if (line.type_name, line.op_name, line.root) == kind]
         chosen = [line for line in chosen if line.size > 0]
         suffix = f", {' '.join(_kind_words(kind))}" if len(kinds) > 1 else ""
-        shade = 1.0 - 0.7 * place / max(1, len(kinds) - 1)
+        shade = 1.0 - 0.7 * index / max(1, len(kinds) - 1)
         _curve(bandwidth, latency, chosen, True, f"in place{suffix}", shade)
         _curve(bandwidth, latency, chosen, False, f"out of place{suffix}", shade)
 

@@ -1,4 +1,4 @@
-"""A schedule given to `ropewalk bench` or `ropewalk microbench` in place of the tuner's choice."""
+"""A schedule that replaces the tuner's choice in `ropewalk bench` or `ropewalk microbench`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Given:
     def use(self, comms: list[Communicator]) -> Use:
         """Makes `comms`, ranks of one communicator, run it; all ranks call.
 
-        All ranks find out alike what the checker says; rank 0 tells the user.
+        All ranks get the same result from the checker; rank 0 reports it.
         """
         prints = comms[0].rank == 0
         try:

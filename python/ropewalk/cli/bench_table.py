@@ -1,7 +1,7 @@
 """The text of `ropewalk bench`: nccl-tests 2.19's header, columns and footer, to the byte.
 
 Scripts that read nccl-tests' output read this. Of ranks on host memory, the device number is the
-rank's number on its host, and the place of the PCI address holds zeros.
+rank's number on its host, and the PCI address is printed as zeros.
 """
 
 from __future__ import annotations

@@ -79,10 +79,10 @@ def device_line(number: int, device: dict[str, Any]) -> str:
         for name, key in (("host", "host_memory"), ("GPU", "gpu_memory"), ("DMA-BUF", "dma_buf"))
         if device[key]
     ]
-    place = f", {device['pci_path']}" if device["pci_path"] else ""
+    pci_path = f", {device['pci_path']}" if device["pci_path"] else ""
     return (
         f"# device {number}: {device['name']}, {device['speed_mbps'] / 1000:g} Gbit/s, "
-        f"{' and '.join(kinds)} memory, {device['max_recvs']} grouped receives{place}"
+        f"{' and '.join(kinds)} memory, {device['max_recvs']} grouped receives{pci_path}"
     )
 
 

@@ -254,8 +254,8 @@ def _best_sizes(plans: list[planning.Plan]) -> dict[int, tuple[int, int]]:
     """For each plan that is the quickest somewhere, the least and largest such size."""
     times = [made.times_us(_SIZES) for made in plans]
     found: dict[int, tuple[int, int]] = {}
-    for place, size in enumerate(_SIZES):
-        best = min(range(len(plans)), key=lambda index: times[index][place])
+    for position, size in enumerate(_SIZES):
+        best = min(range(len(plans)), key=lambda index: times[index][position])
         found[best] = (found.get(best, (size, size))[0], size)
     return found
 

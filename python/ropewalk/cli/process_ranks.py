@@ -20,7 +20,7 @@ def pin(first: int, count: int = 1) -> None:
     """Binds this thread, and those that it starts, to cores that it may use, in turns.
 
     Args:
-        first: place of the first among those.
+        first: index of the first of these cores.
         count: how many.
     """
     cores = sorted(os.sched_getaffinity(0))
@@ -60,7 +60,7 @@ def together(comms: list[Communicator], call: Callable[[Communicator], None]) ->
     One for which it raises is aborted, so that the others do not wait for it; then the first
     exception is raised here.
     """
-    _at_once([[comm] for comm in comms], lambda place: call(comms[place]))
+    _at_once([[comm] for comm in comms], lambda index: call(comms[index]))
 
 
 @contextlib.contextmanager
@@ -83,23 +83,23 @@ def _abort(comms: list[Communicator]) -> None:
 
 
 def _at_once(parts: list[list[Communicator]], call: Callable[[int], None]) -> None:
-    """Calls with the place of each part, each in a thread; a part whose call raises is aborted.
+    """Calls with the index of each part, each in a thread; a part whose call raises is aborted.
 
     For the main thread. Raises the first exception when all have ended.
     """
     raised: list[BaseException] = []
 
-    def run(place: int) -> None:
+    def run(index: int) -> None:
         try:
-            call(place)
+            call(index)
         except BaseException as error:
             raised.append(error)  # before others hear of it, and raise what follows from it
-            _abort(parts[place])
+            _abort(parts[index])
 
     if len(parts) == 1:
         run(0)
     else:
-        threads = [threading.Thread(target=run, args=(place,)) for place in range(len(parts))]
+        threads = [threading.Thread(target=run, args=(index,)) for index in range(len(parts))]
         # Ctrl-C ends the process: this thread only waits, and cannot end the others' calls.
         before = signal.signal(signal.SIGINT, signal.SIG_DFL)
         try:

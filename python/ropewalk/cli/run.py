@@ -40,8 +40,8 @@ def nccl_library() -> Path:
     In a wheel and in a build folder beside it, installed in a folder of its own.
     """
     folder = Path(_library.path()).resolve().parent
-    places = (folder / "libnccl.so.2", folder / "ropewalk" / "libnccl.so.2")
-    return next((place for place in places if place.exists()), places[0])
+    paths = (folder / "libnccl.so.2", folder / "ropewalk" / "libnccl.so.2")
+    return next((path for path in paths if path.exists()), paths[0])
 
 
 def environment_with(library: Path, environment: dict[str, str]) -> dict[str, str]:

@@ -146,7 +146,7 @@ def make(
             try:
                 made = schedule.from_plan(_read(plan))
             except errors.ArgumentError as error:
-                # "plan: where and what": the file in place of the word.
+                # "plan: where and what": the file name replaces "plan".
                 raise errors.ArgumentError(f"{plan}: {str(error).removeprefix('plan: ')}") from None
             console.write(made, output)
         return
@@ -260,8 +260,8 @@ def check(
     elif report["accepted"]:
         loads = [link["units"] for link in report["links"]]
         busiest = f"; busiest link {max(loads):.4g} x count" if loads else ""
-        place = "also in place" if report["in_place"] else "out of place only"
-        print(f"accepted, {place}; longest path {report['longest_path']} steps{busiest}")
+        forms = "also in place" if report["in_place"] else "out of place only"
+        print(f"accepted, {forms}; longest path {report['longest_path']} steps{busiest}")
     else:
         print("refused")
         for defect in report["defects"]:

@@ -1,6 +1,6 @@
 """A schedule as SVG: a space-time diagram.
 
-Each rank is a row, time runs to the right in steps, each arrow is a chunk on its way, coloured by
+Each rank is a row, time runs to the right in steps, each arrow is a chunk in transit, coloured by
 its block. One panel per channel.
 """
 
@@ -209,16 +209,16 @@ def _legend(blocks: list[int], num_blocks: int, top: float, width: int) -> list[
         x += 60 + 7.4 * len(words)
     per_row = max(1, (width - 48) // 92)
     shown = blocks[:_LEGEND_BLOCKS]
-    for place, block in enumerate(shown):
-        bx, by = 24 + place % per_row * 92, top + 30 + place // per_row * 24
+    for index, block in enumerate(shown):
+        bx, by = 24 + index % per_row * 92, top + 30 + index // per_row * 24
         parts.append(
             f"<rect x='{bx}' y='{by - 1}' width='18' height='7' rx='2' "
             f"fill='{colour(block, num_blocks)}'/>"
             f"<text x='{bx + 25}' y='{by + 7}' font-size='12' fill='{INK}'>block {block}</text>"
         )
     if len(blocks) > len(shown):
-        place = len(shown)
-        bx, by = 24 + place % per_row * 92, top + 30 + place // per_row * 24
+        index = len(shown)
+        bx, by = 24 + index % per_row * 92, top + 30 + index // per_row * 24
         parts.append(
             f"<text x='{bx}' y='{by + 7}' font-size='12' fill='{INK}'>"
             f"and {len(blocks) - len(shown)} more</text>"

@@ -103,7 +103,7 @@ def _step(line: str) -> Step:
 
 @dataclass(frozen=True)
 class Message:
-    """A chunk's way: from a step of one rank to a step of another."""
+    """A chunk's transfer: from a step of one rank to a step of another."""
 
     block: int
     source: int

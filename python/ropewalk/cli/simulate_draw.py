@@ -85,9 +85,9 @@ def svg(report: dict[str, Any]) -> str:
             f"<text x='{_LEFT - 8}' y='{y + 12}' font-size='11' text-anchor='end' fill='{_INK}'>"
             f"{escape(label)}</text>"
         )
-        for place, share in enumerate(link["over_time"]):
-            begin = place * report["bin_seconds"] / span * _WIDTH
-            end = min((place + 1) * report["bin_seconds"] / span, 1.0) * _WIDTH
+        for index, share in enumerate(link["over_time"]):
+            begin = index * report["bin_seconds"] / span * _WIDTH
+            end = min((index + 1) * report["bin_seconds"] / span, 1.0) * _WIDTH
             last = min(max(end, begin) + 0.5, _WIDTH)
             parts.append(
                 # Half a point under the next one: no seams between bins.

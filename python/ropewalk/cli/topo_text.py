@@ -21,7 +21,7 @@ _LEGEND: Final = {
     "PIX": "at most one PCIe bridge",
     "NV#": "# NVLinks",
     "XG#": "# xGMI links",
-    "-": "no way but through another GPU",
+    "-": "no path except through another GPU",
 }
 
 

@@ -1,8 +1,8 @@
-"""Where a machine's parts lie in a picture.
+"""Positions of a machine's parts in a picture.
 
 From above: networks, NICs, CPUs, PCIe switches (a row per level), GPUs, NVSwitches. Hosts stand
-side by side. A node's place is a `Box`; a link's way is an SVG path from box to box, so that what
-is drawn along links (loads, trees) has the same geometry as the machine beneath it.
+side by side. A node is a `Box`; a link is an SVG path from box to box, so that what is drawn along
+links (loads, trees) has the same geometry as the machine beneath it.
 """
 
 from __future__ import annotations
@@ -72,20 +72,20 @@ class HostFrame:
 
 @dataclass
 class Layout:
-    """Places of the nodes that are drawn, by id."""
+    """Boxes of the drawn nodes, by id."""
 
     boxes: dict[str, Box]
     frames: list[HostFrame]
     width: float
     height: float
     hidden_hosts: int
-    """hosts that are alike and left out"""
+    """identical hosts that are not drawn"""
     arcs_below: float
     """how far arcs between GPUs hang below their row"""
     ports: dict[tuple[str, str], float]
     """where an arc from one node to another in its row begins, from the box's middle"""
 
-    def way(self, source: str, destination: str, shift: float = 0) -> Optional[str]:
+    def path(self, source: str, destination: str, shift: float = 0) -> Optional[str]:
         """The path of a link, moved sideways by `shift`; None where an end is not drawn."""
         a, b = self.boxes.get(source), self.boxes.get(destination)
         if a is None or b is None:
@@ -238,16 +238,16 @@ class _Host:
             self.x[at] = (first + last) / 2
             taken = [self.x[c] for c in self._above(at)]
             for i, nic in enumerate(nics):
-                place = first + (i + 0.5) * (last - first + 1) / len(nics) - 0.5
-                place = max(place, begin) if below else first + i
+                x = first + (i + 0.5) * (last - first + 1) / len(nics) - 0.5
+                x = max(x, begin) if below else first + i
                 # Its line down must not run through the CPU above the middle.
-                if node.kind != "cpu" and abs(place - self._column_of_cpu(at)) < 0.5:
-                    place = self._column_of_cpu(at) + 0.95
-                while any(abs(place - other) < 0.92 for other in taken):
-                    place += 0.1
-                taken.append(place)
-                self.x[nic] = place
-                cursor = max(cursor, place + 1)
+                if node.kind != "cpu" and abs(x - self._column_of_cpu(at)) < 0.5:
+                    x = self._column_of_cpu(at) + 0.95
+                while any(abs(x - other) < 0.92 for other in taken):
+                    x += 0.1
+                taken.append(x)
+                self.x[nic] = x
+                cursor = max(cursor, x + 1)
             return first, last
 
         for cpu in self.of("cpu"):
@@ -345,8 +345,8 @@ def arrange(topology: Topology, *, title_height: float = TITLE) -> Layout:
             boxes[node.id] = Box(total / 2, rows["network"] + 46 * i, total - 2 * MARGIN, 30)
         else:
             each = (total - 2 * MARGIN) / len(fans)
-            place = MARGIN + (i + 0.5) * each
-            boxes[node.id] = Box(place, rows["network"], min(each - 10, 120), 30)
+            x = MARGIN + (i + 0.5) * each
+            boxes[node.id] = Box(x, rows["network"], min(each - 10, 120), 30)
     return Layout(
         boxes=boxes,
         frames=frames,

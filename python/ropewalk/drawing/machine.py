@@ -93,11 +93,11 @@ def draw(
             )
     largest = max((link.capacity for link in topology.links), default=1)
     for link in _one_way(topology):
-        way = layout.way(link.src, link.dst)
-        if way is None:
+        path = layout.path(link.src, link.dst)
+        if path is None:
             continue
         canvas.curve(
-            way,
+            path,
             stroke="#d5dbe1" if faint else COLOURS[link.type],
             stroke_width=stroke_width(link.capacity, largest),
             opacity=1 if faint else 0.8,
@@ -255,6 +255,6 @@ def _draw_legend(
         canvas.text(x + 66, y + 4.5, words + more, size=12, fill=INK, anchor="start")
     note = "Widths: square root of capacity."
     if layout.hidden_hosts:
-        note += f" {layout.hidden_hosts} more hosts are alike and not drawn."
+        note += f" {layout.hidden_hosts} more identical hosts are not drawn."
     y = layout.height + 14 + rows * _LEGEND_ROW + 10
     canvas.text(28, y, note, size=11, fill=SOFT, anchor="start")

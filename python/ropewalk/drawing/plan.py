@@ -22,7 +22,7 @@ def svg(plan: Plan) -> str:
     topology = plan.topology
     layout = arrange(topology)
     groups = _groups(plan)
-    shared = any(len(_users(groups, place)) > _MOST_LINES for place in range(len(plan.links)))
+    shared = any(len(_users(groups, index)) > _MOST_LINES for index in range(len(plan.links)))
     rows = min(len(groups), _MOST_ROWS) + (len(groups) > _MOST_ROWS) + shared
     rows += len(_reason(plan, layout)) - 1
     canvas = Canvas(
@@ -64,32 +64,34 @@ def _groups(plan: Plan) -> list[dict[str, Any]]:
     return out
 
 
-def _users(groups: list[dict[str, Any]], place: int) -> list[tuple[int, dict[str, Any], float]]:
+def _users(groups: list[dict[str, Any]], link: int) -> list[tuple[int, dict[str, Any], float]]:
     """Which colours are on a link: number, group, load."""
     return [
-        (index, group, group["loads"][place])
+        (index, group, group["loads"][link])
         for index, group in enumerate(groups)
-        if group["loads"].get(place, 0) > 0
+        if group["loads"].get(link, 0) > 0
     ]
 
 
 def _draw_links(canvas: Canvas, layout: Layout, plan: Plan, groups: list[dict[str, Any]]) -> None:
     heaviest = max((max(group["loads"].values(), default=0) for group in groups), default=1)
-    for place, link in enumerate(plan.links):
-        using = _users(groups, place)
+    for index, link in enumerate(plan.links):
+        using = _users(groups, index)
         # Both directions share a line: each keeps to its own side of it.
         side = 1 if link["source"] < link["destination"] else -1
         if len(using) > _MOST_LINES:
             total = sum(load for _, _, load in using)
-            way = layout.way(link["source"], link["destination"], side * 3.4)
-            if way is not None:
-                canvas.curve(way, stroke=SOFT, stroke_width=_shared_width(total / link["capacity"]))
+            path = layout.path(link["source"], link["destination"], side * 3.4)
+            if path is not None:
+                canvas.curve(
+                    path, stroke=SOFT, stroke_width=_shared_width(total / link["capacity"])
+                )
             continue
         for position, (index, group, load) in enumerate(using):
-            way = layout.way(link["source"], link["destination"], side * (2.5 + 3.6 * position))
-            if way is not None:
+            path = layout.path(link["source"], link["destination"], side * (2.5 + 3.6 * position))
+            if path is not None:
                 canvas.curve(
-                    way,
+                    path,
                     stroke=group["colour"],
                     stroke_width=1.2 + 2.2 * load / heaviest,
                     opacity=0.9,

@@ -45,8 +45,8 @@ void require_rank(int rank, int size) {
   }
 }
 
-// Puts a new handle into `place` and has its communicator made, with `parent` busy meanwhile.
-ncclResult_t make_into(ncclComm_t* place, int device, bool blocking, Make make,
+// Writes a new handle to `out` and starts making its communicator; `parent` is busy meanwhile.
+ncclResult_t make_into(ncclComm_t* out, int device, bool blocking, Make make,
                        std::shared_ptr<Core> parent = nullptr) {
   if (parent != nullptr) parent->begin();
   auto core = std::make_shared<Core>(device, blocking);
@@ -59,38 +59,38 @@ ncclResult_t make_into(ncclComm_t* place, int device, bool blocking, Make make,
     core->end(std::move(made));
     if (parent != nullptr) parent->end(nullptr);
   };
-  job.failed = [core, parent = std::move(parent), blocking, place,
+  job.failed = [core, parent = std::move(parent), blocking, out,
                 raw = handle.get()](const Error& error) {
     core->fail(error);
     // The parent says by itself whether it is broken.
     if (parent != nullptr) parent->end(nullptr);
     if (blocking) {
-      *place = nullptr;
+      *out = nullptr;
       delete raw;
     }
   };
-  *place = handle.release();
+  *out = handle.release();
   return Group::of_thread().run(std::move(job));
 }
 
-ncclResult_t init(ncclComm_t* place, int size, const ncclUniqueId& id, int rank, int device,
+ncclResult_t init(ncclComm_t* out, int size, const ncclUniqueId& id, int rank, int device,
                   const CommConfig& config) {
-  checked(place, "comm");
+  checked(out, "comm");
   require_rank(rank, size);
   const UniqueId bytes = from_c(id);
-  return make_into(place, device, config.blocking, [bytes, rank, size] {
+  return make_into(out, device, config.blocking, [bytes, rank, size] {
     if (rank == 0) log_version();
     return Communicator::join(bytes, rank, size, Runtime::process());
   });
 }
 
-ncclResult_t init_here(ncclComm_t* place, int size, const ncclUniqueId& id, int rank,
+ncclResult_t init_here(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
                        const ncclConfig_t* config) {
   const CommConfig read = read_config(config, {});
-  checked(place, "comm");
+  checked(out, "comm");
   require_rank(rank, size);
   require_devices();
-  return init(place, size, id, rank, comm::current_device(), read);
+  return init(out, size, id, rank, comm::current_device(), read);
 }
 
 ncclUniqueId make_id() {

@@ -5,7 +5,7 @@
 
 namespace ropewalk::nccl {
 
-/// What Ropewalk takes from a configuration. The other fields are checked for sense and otherwise
+/// What Ropewalk takes from a configuration. The other fields are validated and otherwise
 /// hints for NVIDIA's algorithms.
 struct CommConfig {
   bool blocking = true;

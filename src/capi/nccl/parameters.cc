@@ -116,8 +116,8 @@ using namespace ropewalk::nccl;  // NOLINT
 
 RW_NCCL_API(ncclResult_t, ncclParamBind, ncclParamHandle_t* handle, const char* key) {
   return guarded("ncclParamBind", [&] {
-    ncclParamHandle_t& place = checked(handle, "out");
-    place = reinterpret_cast<ncclParamHandle_t>(&row_of(key));
+    ncclParamHandle_t& out = checked(handle, "out");
+    out = reinterpret_cast<ncclParamHandle_t>(&row_of(key));
   });
 }
 
@@ -139,9 +139,9 @@ RW_NCCL_PARAM_GET(ncclParamGetU64, std::uint64_t)
 RW_NCCL_API(ncclResult_t, ncclParamGetStr, ncclParamHandle_t handle, const char** text) {
   return guarded("ncclParamGetStr", [&] {
     thread_local std::string kept;
-    const char*& place = checked(text, "out");
+    const char*& out = checked(text, "out");
     kept = text_of(row_of(handle));
-    place = kept.c_str();
+    out = kept.c_str();
   });
 }
 
@@ -154,10 +154,10 @@ RW_NCCL_API(ncclResult_t, ncclParamGet, ncclParamHandle_t handle, void* value, i
 RW_NCCL_API(ncclResult_t, ncclParamGetParameter, const char* key, const char** text, int* length) {
   return guarded("ncclParamGetParameter", [&] {
     thread_local std::string kept;
-    const char*& place = checked(text, "value");
+    const char*& out = checked(text, "value");
     int& length_place = checked(length, "valueLen");
     kept = text_of(row_of(key));
-    place = kept.c_str();
+    out = kept.c_str();
     length_place = length_of(kept.size());
   });
 }
@@ -167,14 +167,14 @@ RW_NCCL_API(ncclResult_t, ncclParamGetAllParameterKeys, const char*** keys, int*
   return guarded("ncclParamGetAllParameterKeys", [&] {
     thread_local std::vector<std::string> names;
     thread_local std::vector<const char*> table;
-    const char**& place = checked(keys, "table");
+    const char**& out = checked(keys, "table");
     int& count_place = checked(count, "tableLen");
     names.clear();
     for (const auto& [name, id] : kNcclNames) names.emplace_back(name);
     for (const SettingRow& row : settings_table()) names.push_back(key_of(row));
     table.clear();
     for (const std::string& name : names) table.push_back(name.c_str());
-    place = table.data();
+    out = table.data();
     count_place = length_of(table.size());
   });
 }

@@ -89,8 +89,8 @@ std::uint64_t memory_statistic(Core& core, ncclCommMemStat_t stat) {
 
 // For functions that return no result.
 template <typename Value, typename Body>
-Value guarded_value(const char* entry, Value otherwise, Body body) noexcept {
-  Value value = otherwise;
+Value guarded_value(const char* entry, Value fallback, Body body) noexcept {
+  Value value = fallback;
   guarded(entry, [&] { value = body(); });
   return value;
 }

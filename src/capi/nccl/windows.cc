@@ -169,8 +169,8 @@ RW_NCCL_API(ncclResult_t, ncclGetLsaDevicePointer, ncclWindow_t window, std::siz
 RW_NCCL_API(ncclResult_t, ncclGetLsaMultimemDevicePointer, ncclWindow_t window,
             std::size_t /*offset*/, void** pointer) {
   return guarded("ncclGetLsaMultimemDevicePointer", [&] {
-    void*& place = checked(pointer, "outPtr");
+    void*& out = checked(pointer, "outPtr");
     (void)window_of(window);
-    place = nullptr;
+    out = nullptr;
   });
 }

@@ -106,7 +106,7 @@ void wait_for(cudaStream_t stream, const char* tried) {
 
 // Fills `to` by `copy`, compares it with what was in the source, and times more of it.
 //
-// `read` brings what arrived to the host, by another way than was tried.
+// `read` copies the received data to the host by a different method from the one under test.
 template <typename Copy>
 Check copies(const std::string& what, const Gpu& timed, const std::vector<std::uint32_t>& sent,
              Copy&& copy, const std::function<void(std::uint32_t*)>& read) {
@@ -213,7 +213,7 @@ Check kernels(const std::string& what, const Gpu& first, const Gpu& second, Inbo
     judge(check, results[1], fmt::format("GPU {}", second.device()).c_str());
     if (check.outcome == Outcome::kPassed) {
       check.latency_us = static_cast<double>(results[0].nanoseconds) / (kExchangeRounds - 1) / 1000;
-      check.found = fmt::format("{} rounds of {} and a flag each way", kExchangeRounds,
+      check.found = fmt::format("{} rounds of {} and a flag in each direction", kExchangeRounds,
                                 format_bytes(kExchangeWords * sizeof(std::uint32_t)));
     }
   } catch (const Error& error) {
@@ -266,7 +266,7 @@ Check kernel_and_host(const Gpu& gpu) {
     }
     if (check.outcome == Outcome::kPassed) {
       check.latency_us = static_cast<double>(result->nanoseconds) / (kExchangeRounds - 1) / 1000;
-      check.found = fmt::format("{} rounds of {} and a flag each way", kExchangeRounds,
+      check.found = fmt::format("{} rounds of {} and a flag in each direction", kExchangeRounds,
                                 format_bytes(kExchangeWords * sizeof(std::uint32_t)));
     }
   } catch (const Error& error) {
@@ -314,7 +314,7 @@ Check peer_access(int first, int second) {
       return check;
     }
   }
-  check.found = "both ways";
+  check.found = "both directions";
   return check;
 }
 
@@ -343,7 +343,7 @@ Checks gpu(int device) {
   const executor::PinnedBuffer host(kBytes);
   fill(tried, sent);
   std::memcpy(host.data(), sent.data(), kBytes);
-  // Each way is read back by the other, so that one that does nothing shows.
+  // Each copy is read back by the other method, so that a copy that does nothing is detected.
   checks.push_back(copies(
       "host to GPU", tried, sent,
       [&](cudaStream_t stream) {

@@ -22,7 +22,7 @@ __global__ void hold(const volatile std::uint32_t* flag) {
 __global__ void __launch_bounds__(kThreads) copy(uint4* to, const uint4* from, std::size_t packs) {
   const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
   std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  // Four loads on their way at once.
+  // Four loads in flight at once.
   for (; i + 3 * step < packs; i += 4 * step) {
     const uint4 a = from[i];
     const uint4 b = from[i + step];
@@ -37,9 +37,9 @@ __global__ void __launch_bounds__(kThreads) copy(uint4* to, const uint4* from, s
 }
 
 __global__ void chase(const volatile std::uint32_t* chain, int hops, std::uint32_t* end) {
-  std::uint32_t place = 0;
-  for (int hop = 0; hop < hops; ++hop) place = chain[place];
-  *end = place;
+  std::uint32_t index = 0;
+  for (int hop = 0; hop < hops; ++hop) index = chain[index];
+  *end = index;
 }
 
 }  // namespace

@@ -15,8 +15,8 @@ cudaError_t launch_hold(const std::uint32_t* flag, cudaStream_t stream);
 /// Copies by loads and stores of 16 bytes. Buffers are aligned to that, and `bytes` a multiple.
 cudaError_t launch_copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream);
 
-/// Goes `hops` times from chain[i] to chain[chain[i]], one load after the other, from 0; leaves the
-/// last place in *end, so that nothing is left out.
+/// Pointer chase: `hops` dependent loads, i = chain[i], from i = 0. Writes the last index to *end,
+/// so that the compiler keeps every load.
 cudaError_t launch_chase(const std::uint32_t* chain, int hops, std::uint32_t* end,
                          cudaStream_t stream);
 

@@ -25,7 +25,7 @@ constexpr std::size_t kWord = 16;  // of a copy whose latency is asked for
 constexpr int kLatencyCopies = 100;
 // Of the chain that a kernel follows: steps of 4 KiB, so that no cache line is met twice.
 constexpr std::uint32_t kStride = 1024;
-constexpr std::uint32_t kPlaces = 512;
+constexpr std::uint32_t kChainEntries = 512;
 constexpr int kHops = 2000;
 
 // What one GPU has. Members live and die with it current.
@@ -34,15 +34,15 @@ struct Gpu {
       : device(number),
         source(bytes),
         target(bytes),
-        chain(sizeof(std::uint32_t) * kStride * kPlaces),
+        chain(sizeof(std::uint32_t) * kStride * kChainEntries),
         end(sizeof(std::uint32_t)) {
-    std::vector<std::uint32_t> places(std::size_t{kStride} * kPlaces);
-    // An odd step goes through all places of a power of two; a large one leaves the prefetcher.
-    for (std::uint32_t i = 0; i < kPlaces; ++i) {
-      places[std::size_t{i} * kStride] = (i + 211) % kPlaces * kStride;
+    std::vector<std::uint32_t> entries(std::size_t{kStride} * kChainEntries);
+    // An odd step visits all entries of a power of two; a large one defeats the prefetcher.
+    for (std::uint32_t i = 0; i < kChainEntries; ++i) {
+      entries[std::size_t{i} * kStride] = (i + 211) % kChainEntries * kStride;
     }
     executor::check_cuda(
-        cudaMemcpy(chain.data(), places.data(), chain.bytes(), cudaMemcpyHostToDevice),
+        cudaMemcpy(chain.data(), entries.data(), chain.bytes(), cudaMemcpyHostToDevice),
         "writing to device memory");
     executor::check_cuda(cudaDeviceSynchronize(), "writing to device memory");
   }
@@ -78,8 +78,9 @@ class Bench {
       const executor::CurrentDevice current(i);
       gpus_.push_back(std::make_unique<Gpu>(i, bytes));
     }
-    auto* places = static_cast<std::uint32_t*>(chain_.data());
-    for (std::uint32_t i = 0; i < kPlaces; ++i) places[i * kStride] = (i + 211) % kPlaces * kStride;
+    auto* entries = static_cast<std::uint32_t*>(chain_.data());
+    for (std::uint32_t i = 0; i < kChainEntries; ++i)
+      entries[i * kStride] = (i + 211) % kChainEntries * kStride;
   }
   ~Bench() {
     for (std::unique_ptr<Gpu>& gpu : gpus_) {
@@ -114,7 +115,7 @@ class Bench {
   }
 
  private:
-  static std::size_t host_chain_bytes() { return sizeof(std::uint32_t) * kStride * kPlaces; }
+  static std::size_t host_chain_bytes() { return sizeof(std::uint32_t) * kStride * kChainEntries; }
 
   bool can_access(std::size_t from, std::size_t to) {
     if (from == to) return true;

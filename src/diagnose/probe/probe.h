@@ -53,11 +53,11 @@ Checks sisci_adapters();
 /// and messages of this host to itself over each device.
 Checks fabrics();
 
-/// One GPU with the host: copies both ways, a kernel that exchanges flags and data with the host
-/// while it runs. @throws Error kInvalidUsage without GPUs
+/// One GPU with the host: copies in both directions, a kernel that exchanges flags and data with
+/// the host while it runs. @throws Error kInvalidUsage without GPUs
 Checks gpu(int device);
-/// Two GPUs: peer access, copies both ways, kernels resident on both that exchange flags and data,
-/// and the way through the host.
+/// Two GPUs: peer access, copies in both directions, kernels resident on both that exchange flags
+/// and data, and the path through host memory.
 Checks gpu_pair(int first, int second);
 
 /// The request {"path": "shared-memory" | "interface" | "rdma" | "sisci" | "ofi" | "gpu" |

@@ -114,7 +114,7 @@ Check self_messages(transport::Transport& over, int device, const std::string& f
     for (int i = 0; i < kSmallMessages; ++i) connection.move(from, to, 8);
     check.latency_us = seconds_since(begin) / kSmallMessages * 1e6;
     check.found = found;
-    // It found another way, and says for what reason.
+    // Warnings tell why a slower path was chosen.
     check.cause = warnings.text();
     if (!check.cause.empty()) {
       check.outcome = Outcome::kDegraded;

@@ -247,7 +247,7 @@ class ReferenceRun {
     }
   }
 
-  /// The address that takes a slot's place when the report's flag allows it.
+  /// The address that replaces a slot when the report's flag allows it.
   const std::uint64_t* published(const Strand& strand, const Step& step, std::size_t k,
                                  const std::uint64_t* in, const std::uint64_t* out) {
     if (o_.direct == nullptr) return nullptr;
@@ -270,11 +270,11 @@ class ReferenceRun {
   std::optional<std::string> wrong_output() {
     for (int rank = 0; rank < s_.num_ranks; ++rank) {
       for (int unit = 0; unit < num_units(s_.collective, s_.num_ranks); ++unit) {
-        const auto place = output_index(s_.collective, s_.num_ranks, s_.root, unit, rank);
-        if (!place) continue;
+        const auto index = output_index(s_.collective, s_.num_ranks, s_.root, unit, rank);
+        if (!index) continue;
         for (std::size_t i = 0; i < o_.count; ++i) {
           const Memory& mine = memory_[z(rank)];
-          if (mine.all[mine.output + z(*place) * o_.count + i] != expected(unit, i)) {
+          if (mine.all[mine.output + z(*index) * o_.count + i] != expected(unit, i)) {
             return fmt::format("rank {} unit {} element {} is wrong", rank, unit, i);
           }
         }
@@ -285,8 +285,8 @@ class ReferenceRun {
 
   [[nodiscard]] std::uint64_t expected(int unit, std::size_t i) const {
     const auto of = [&](int rank) {
-      const int place = *input_index(s_.collective, s_.num_ranks, s_.root, unit, rank);
-      return factor(rank) * inputs_[z(rank)][z(place) * o_.count + i];
+      const int index = *input_index(s_.collective, s_.num_ranks, s_.root, unit, rank);
+      return factor(rank) * inputs_[z(rank)][z(index) * o_.count + i];
     };
     if (const auto source = contributor(s_.collective, s_.num_ranks, s_.root, unit)) {
       return of(*source);
