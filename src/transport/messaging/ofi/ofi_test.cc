@@ -1,9 +1,8 @@
 // What is the fabric transport's own: the library and providers that are not there, two transports
-// in one process, connections that break while others go on, notes and headers that are malformed.
+// in one process, connections that break while others go on, headers that are malformed.
 #include "transport/messaging/ofi/ofi.h"
 
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 
 #include <array>
 #include <chrono>
@@ -15,7 +14,6 @@
 #include <vector>
 
 #include "core/error.h"
-#include "transport/messaging/ofi/side_channel.h"
 #include "transport/messaging/ofi/wire.h"
 #include "transport/registry.h"
 
@@ -238,38 +236,6 @@ TEST(OfiWire, LengthsMustAgree) {
   header.bytes = kMaxMessageBytes + 1;
   std::memcpy(bytes.data(), &header, kHeaderBytes);
   EXPECT_FALSE(decode(bytes.data(), kHeaderBytes));
-}
-
-std::pair<FileDescriptor, FileDescriptor> socket_pair() {
-  std::array<int, 2> ends{};
-  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
-
-TEST(OfiSideChannel, TellsNothingToWhoIsNotProven) {
-  auto [own, theirs] = socket_pair();
-  SideChannel channel = SideChannel::connecting(std::move(own), tcp::Token{}, tcp::Reply{});
-  channel.send(Note::kHello, "secret");
-  std::array<char, 256> heard{};
-  EXPECT_EQ(recv(theirs.get(), heard.data(), heard.size(), MSG_DONTWAIT),
-            static_cast<ssize_t>(tcp::kHelloBytes));
-  tcp::Reply wrong{};
-  wrong.fill(std::byte{1});
-  const auto reply = tcp::encode(wrong);
-  ASSERT_EQ(send(theirs.get(), reply.data(), reply.size(), 0), static_cast<ssize_t>(reply.size()));
-  EXPECT_FALSE(channel.poll());
-  EXPECT_TRUE(channel.ended());
-  EXPECT_NE(channel.reason().find("secret"), std::string::npos);
-}
-
-TEST(OfiSideChannel, EndsAtAMalformedNote) {
-  auto [own, theirs] = socket_pair();
-  SideChannel channel = SideChannel::accepting(std::move(own), tcp::Reply{});
-  const std::array<std::uint32_t, 2> head = {99, 4};
-  ASSERT_EQ(send(theirs.get(), head.data(), sizeof head, 0), static_cast<ssize_t>(sizeof head));
-  EXPECT_FALSE(channel.poll());
-  EXPECT_TRUE(channel.ended());
-  EXPECT_NE(channel.reason().find("malformed"), std::string::npos);
 }
 
 }  // namespace
