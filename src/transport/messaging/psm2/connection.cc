@@ -187,6 +187,7 @@ void Connection::look_at_side() {
   if (side_.ended() && !closed_) {
     closed_ = true;
     closed_at_ = last_progress_ = Clock::now();
+    if (shares_memory_) port_.let_run_out();
     if (!greeted_) fail(Errc::kPeerLost, side_.reason());
   }
 }

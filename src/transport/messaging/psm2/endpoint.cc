@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,6 +16,7 @@
 #include "core/random.h"
 #include "core/socket.h"
 #include "transport/messaging/psm2/setup_threads.h"
+#include "transport/messaging/psm2/shared_files.h"
 
 namespace ropewalk::transport::psm2 {
 namespace {
@@ -34,12 +34,6 @@ constexpr std::int64_t kConnectNs = 2'000'000'000;
 // What an endpoint has in /dev/shm, and some. Where that is full, libpsm2's first touch of its
 // memory ends the process.
 constexpr std::uint64_t kSharedMemoryBytes = 5 << 20;
-
-// The shared memory of an endpoint of this user; libpsm2 appends a number, which is 0 but where
-// another user's file is in the way.
-std::string shared_memory_file(abi::EndpointId id) {
-  return fmt::format("/dev/shm/psm2_shm.{}{:016x}0", getuid(), id);
-}
 
 // All processes of a job need the same, and jobs on adapters are told apart by the numbers in their
 // tags. Over shared memory alone its first 16 bits and the process's number are an endpoint's id.
@@ -77,6 +71,10 @@ Endpoint::Endpoint(std::shared_ptr<const Library> library, const Device& device,
 }
 
 void Endpoint::open() {
+  if (const int removed = remove_abandoned_files(); removed > 0) {
+    log::info(log::kNet, "psm2: removed {} files of processes that were killed from /dev/shm",
+              removed);
+  }
   struct statvfs space {};
   if (statvfs("/dev/shm", &space) == 0 &&
       std::uint64_t{space.f_bavail} * space.f_frsize < kSharedMemoryBytes) {
@@ -93,6 +91,7 @@ void Endpoint::open() {
   if (error != abi::kOk) {
     throw Error(Errc::kSystem, "psm2_ep_open on {}: {}", device_.name, library_->words(error));
   }
+  file_ = claim_shared_file(shared_file(id_));
   error = library_->queue_init(endpoint_, ~std::uint64_t{0}, nullptr, 0, &queue_);
   if (error != abi::kOk) {
     throw Error(Errc::kSystem, "psm2_mq_init on {}: {}", device_.name, library_->words(error));
@@ -100,7 +99,7 @@ void Endpoint::open() {
 }
 
 bool Endpoint::has_room() const noexcept {
-  return !retired_ && !belonging_.elsewhere() && free_units_ >= kSmallestWindow;
+  return !retired_ && !runs_out_ && !belonging_.elsewhere() && free_units_ >= kSmallestWindow;
 }
 
 void Endpoint::add(Member& member) { members_.push_back(&member); }
@@ -146,7 +145,7 @@ bool Endpoint::connect(abi::EndpointId id) {
   if (!known.wanted) return done("the connection was given up");
   // libpsm2 does not survive to connect to memory that is not there.
   struct stat file {};
-  if (const std::string path = shared_memory_file(id);
+  if (const std::string path = shared_file(id);
       id != id_ && shares_memory(id) && stat(path.c_str(), &file) != 0) {
     return done(fmt::format("stat of the peer's {}: {}", path, system_words(errno)));
   }

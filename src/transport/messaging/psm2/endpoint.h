@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "core/file_descriptor.h"
 #include "core/fork.h"
 #include "transport/messaging/psm2/devices.h"
 #include "transport/messaging/psm2/library.h"
@@ -62,6 +63,9 @@ class Endpoint {
   [[nodiscard]] bool connecting() const noexcept { return connecting_ > 0; }
   /// Whether another connection may use it, in this process.
   [[nodiscard]] bool has_room() const noexcept;
+  /// A peer's process died with which it shares memory: what that was putting into this endpoint's
+  /// queue may block it, so that no further connection begins here.
+  void let_run_out() noexcept { runs_out_ = true; }
 
   // Any thread. The pool's.
   std::atomic<int> users = 0;
@@ -135,7 +139,9 @@ class Endpoint {
   abi::Endpoint* endpoint_ = nullptr;
   abi::Queue* queue_ = nullptr;
   abi::EndpointId id_ = 0;
+  FileDescriptor file_{-1};  // its shared memory, locked
   std::atomic<bool> retired_ = false;
+  std::atomic<bool> runs_out_ = false;
   std::atomic<int> connecting_ = 0;
   std::atomic<unsigned> free_units_;
   std::uint32_t last_number_ RW_GUARDED_BY(mutex) = 0;

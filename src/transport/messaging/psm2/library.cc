@@ -2,10 +2,13 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -36,6 +39,24 @@ ssize_t copy_or_pretend(pid_t process, const iovec* local, unsigned long local_c
     std::size_t all = 0;
     for (unsigned long i = 0; i < local_count; ++i) all += local[i].iov_len;
     return static_cast<ssize_t>(all);
+  }
+}
+
+// In place of its pthread_spin_lock(). A process that is killed while it puts a packet into a
+// queue in shared memory leaves the queue's lock held, and libpsm2 would spin for ever in each
+// other sender. A lock is held for less than a microsecond, so that one which is held this long has
+// lost its owner; the queue may lack a packet then.
+int lock_or_inherit(pthread_spinlock_t* lock) {
+  constexpr auto kOwnerIsGone = std::chrono::seconds(1);
+  constexpr int kTries = 1000;
+  if (pthread_spin_trylock(lock) == 0) return 0;
+  const auto since = std::chrono::steady_clock::now();
+  for (;;) {
+    for (int i = 0; i < kTries; ++i) {
+      if (pthread_spin_trylock(lock) == 0) return 0;
+    }
+    if (std::chrono::steady_clock::now() - since > kOwnerIsGone) return 0;
+    sched_yield();
   }
 }
 
@@ -82,6 +103,9 @@ Library::Found Library::open(const std::string& file, bool shared_memory) {
       return {nullptr, "libpsm2 was already initialised in this process, for another PSM2_DEVICE"};
     }
     if (before.file != file) {
+      if (Candidate other = find(file, shared_memory); !other.library) {
+        return {nullptr, std::move(other.why_not)};
+      }
       return {nullptr,
               fmt::format("this process uses {} as libpsm2, and not {}", before.file, file)};
     }
@@ -112,6 +136,15 @@ Library::Found Library::open_first(const std::string& file, bool shared_memory) 
   setenv("PSM2_MULTI_EP", "1", 0);
   // Its thread would read memory of messages that were given up.
   setenv("PSM2_RCVTHREAD", "0", 0);
+  const Candidate found = find(file, shared_memory);
+  if (!found.library) return {nullptr, found.why_not};
+  if (std::string why_not = found.library->initialise(); !why_not.empty()) {
+    return {nullptr, fmt::format("{} cannot be used: {}", file, why_not)};
+  }
+  return {found.library, {}};
+}
+
+Library::Candidate Library::find(const std::string& file, bool shared_memory) {
   void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr) {
     const char* const reason = dlerror();
@@ -119,9 +152,8 @@ Library::Found Library::open_first(const std::string& file, bool shared_memory) 
                                  reason == nullptr ? "no reason given" : reason)};
   }
   const std::shared_ptr<Library> library(new Library(handle, shared_memory));
-  std::string why_not = library->load();
-  if (why_not.empty()) why_not = library->initialise();
-  if (!why_not.empty()) return {nullptr, fmt::format("{} cannot be used: {}", file, why_not)};
+  if (std::string why_not = library->load(); !why_not.empty())
+    return {nullptr, fmt::format("{} cannot be used: {}", file, why_not)};
   return {library, {}};
 }
 
@@ -165,16 +197,20 @@ std::string Library::initialise() {
               "psm2: libpsm2's copies between processes could not be guarded; "
               "PSM2_KASSIST_MODE=none");
   }
+  intercept(handle_, "pthread_spin_lock", reinterpret_cast<void*>(&lock_or_inherit));
   if (shared_memory_) intercept(handle_, "stat", reinterpret_cast<void*>(&stat_of_one_adapter));
   // Its own handler prints, sleeps and ends the process.
   register_handler_(nullptr, reinterpret_cast<abi::ErrorHandler>(-2));
   int major = abi::kMajor;
   int minor = abi::kMinor;
   if (const abi::Error error = init_(&major, &minor); error != abi::kOk) {
+    // What counts is the environment at the time when it is loaded.
     const char* const advice =
-        shared_memory_ ? ""
-                       : " (is the driver hfi1 loaded, and has this user access to /dev/hfi1_0?)";
-    return fmt::format("psm2_init: {}{}", words(error), advice);
+        shared_memory_
+            ? "if another library, such as libfabric, has loaded it before, then PSM2_DEVICE=shm "
+              "needs HFI_SYSFS_PATH=/sys/class in the program's environment"
+            : "is the driver hfi1 loaded, and has this user access to /dev/hfi1_0?";
+    return fmt::format("psm2_init: {}; {}", words(error), advice);
   }
   version_ = fmt::format("{}.{}", major, minor);
   if (major != abi::kMajor) return fmt::format("its interface is {}, not 2.x", version_);

@@ -65,6 +65,12 @@ class Library {
  private:
   Library(void* handle, bool shared_memory) noexcept
       : handle_(handle), shared_memory_(shared_memory) {}
+  struct Candidate {
+    std::shared_ptr<Library> library;
+    std::string why_not;
+  };
+  /// Loads it, which initialises nothing.
+  static Candidate find(const std::string& file, bool shared_memory);
   static Found open_first(const std::string& file, bool shared_memory);
   std::string load();
   std::string initialise();
