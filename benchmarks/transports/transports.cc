@@ -138,10 +138,14 @@ class End {
   }
   void ping_pong(std::size_t bytes, int times, bool first) {
     if (bare_) return bare_->ping_pong(bytes, times, first);
+    const ReceiveBuffer buffer{in_.data(), bytes, 0, in_memory_.get()};
     for (int i = 0; i < times; ++i) {
-      if (first) send_many(bytes, 1);
-      receive_many(bytes, 1);
-      if (!first) send_many(bytes, 1);
+      if (first) send_one(bytes);
+      std::unique_ptr<Request> receive;
+      while (!receive) receive = receiver_->receive({&buffer, 1});
+      while (!receive->test()) {
+      }
+      if (!first) send_one(bytes);
     }
   }
   void clear() { std::fill(in_.begin(), in_.end(), 0); }
@@ -150,6 +154,13 @@ class End {
   }
 
  private:
+  void send_one(std::size_t bytes) {
+    std::unique_ptr<Request> send;
+    while (!send) send = sender_->send(out_.data(), bytes, 0, out_memory_.get());
+    while (!send->test()) {
+    }
+  }
+
   std::unique_ptr<Bare> make_bare(const std::string& library, [[maybe_unused]] int socket) {
 #ifdef RW_HAVE_BARE_PSM2
     if (library == "psm2") {

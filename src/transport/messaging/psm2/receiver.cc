@@ -283,6 +283,14 @@ void Receiver::progress(std::span<Posted> posted) RW_NO_THREAD_ANALYSIS {
   // Held by another: progress is being made, or a peer is being connected to.
   if (!port_.mutex.try_lock()) return;
   const std::lock_guard lock(port_.mutex, std::adopt_lock);
+  if (port_.poll() && !sums_) {
+    // What has come is mostly what is waited for.
+    for (Posted& each : posted) look_at(each);
+    if (std::all_of(posted.begin(), posted.end(),
+                    [](const Posted& each) -> bool { return each.finished; })) {
+      return;
+    }
+  }
   drive();
   for (Posted& each : posted) look_at(each);
 }
