@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -21,6 +22,7 @@
 #include "core/network_interfaces.h"
 #include "diagnose/measure.h"
 #include "processes/rank_processes.h"
+#include "transport/registry.h"
 #include "transport/window/sisci/testing/fabric.h"
 
 namespace ropewalk::testing {
@@ -455,7 +457,8 @@ TEST_P(HostsOver, ThreeHostsWithARankEach) {
                       {"LINKS", "network"},
                       {"SOCKET_IFNAME", "lo"},
                       {"NET", GetParam()},
-                      {"SISCI_LIBRARY", RW_SOFTWARE_SISCI}};
+                      {"SISCI_LIBRARY", RW_SOFTWARE_SISCI},
+                      {"PSM2_DEVICE", "shm"}};
   RankProcesses ranks(3, options, [](comm::Communicator& comm) {
     return fmt::format("{} hosts over {}, wrong: {}", comm.facts().num_hosts,
                        comm.links().network(), wrong_collectives(comm));
@@ -465,7 +468,15 @@ TEST_P(HostsOver, ThreeHostsWithARankEach) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, HostsOver, ::testing::Values("tcp", "shm", "sisci", "auto"),
+// Those that this build has. libpsm2 runs over its shared-memory device.
+std::vector<const char*> networks() {
+  std::vector<const char*> all = {"tcp", "shm", "sisci", "auto"};
+  const std::vector<std::string_view> built = transport::compiled_providers();
+  if (std::find(built.begin(), built.end(), "psm2") != built.end()) all.push_back("psm2");
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, HostsOver, ::testing::ValuesIn(networks()),
                          [](const auto& over) { return std::string(over.param); });
 
 }  // namespace

@@ -427,6 +427,20 @@ def test_ropewalks_own_plugin(version: int) -> None:
     assert "passed" in {rules["transfer"]["outcome"]}
 
 
+@pytest.mark.parametrize("endpoints", ["shared", "separate"])
+def test_ropewalks_own_plugin_over_libpsm2(
+    endpoints: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over its shared-memory device."""
+    if not own_plugin().exists():
+        pytest.skip("libnccl-net-ropewalk.so is not built")
+    for name, value in {"NET": "psm2", "PSM2_DEVICE": "shm", "PSM2_ENDPOINTS": endpoints}.items():
+        monkeypatch.setenv(f"ROPEWALK_{name}", value)
+    rules = checked(str(own_plugin()), only=["transfer", "order", "lost-sender", "lost-receiver", "unload"])
+    assert outcomes(rules, "failed") == {}
+    assert rules["transfer"]["outcome"] == "passed"
+
+
 @pytest.mark.parametrize("settings", [{"NET": "shm", "SINGLE_COPY": "off"}, {"NET": "sisci"}])
 def test_lines_come_in_order_through_a_window(
     settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
+#include <mutex>
 
 namespace ropewalk::transport::psm2 {
 namespace {
@@ -39,12 +41,39 @@ Tables tables_of(const link_map& library) {
   return tables;
 }
 
+// What was replaced, to be put back.
+class Replaced {
+ public:
+  Replaced() = default;
+  Replaced(const Replaced&) = delete;
+  Replaced& operator=(const Replaced&) = delete;
+  ~Replaced() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [entry, original] : originals_) {
+      __atomic_store_n(entry, original, __ATOMIC_RELEASE);
+    }
+  }
+  void add(void** entry) {
+    const std::lock_guard lock(mutex_);
+    originals_.emplace(entry, *entry);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<void**, void*> originals_;
+};
+Replaced& replaced() {
+  static Replaced all;
+  return all;
+}
+
 // The page may be read-only since the loader was done with it (RELRO).
 bool replace(void** entry, void* replacement) {
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   auto* const begin =
       reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(entry) & ~(page - 1));
   if (mprotect(begin, page, PROT_READ | PROT_WRITE) != 0) return false;
+  replaced().add(entry);
   __atomic_store_n(entry, replacement, __ATOMIC_RELEASE);
   // Left writable: whether it was before is not known here, and its neighbours may need to be.
   return true;

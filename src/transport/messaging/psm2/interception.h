@@ -9,6 +9,7 @@
 namespace ropewalk::transport::psm2 {
 
 /// In the library that dlopen() returned `handle` for: calls of `function` go to `replacement`.
+/// Ended when this library is unloaded: the other one may stay.
 /// @return whether it imports such a function, and its table could be written
 bool intercept(void* handle, const char* function, void* replacement);
 

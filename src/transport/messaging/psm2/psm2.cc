@@ -9,6 +9,7 @@
 #include "transport/messaging/meeting.h"
 #include "transport/messaging/psm2/receiver.h"
 #include "transport/messaging/psm2/sender.h"
+#include "transport/messaging/psm2/setup_threads.h"
 #include "transport/messaging/tcp/handshake.h"
 
 namespace ropewalk::transport::psm2 {
@@ -117,6 +118,7 @@ class Psm2 final : public Transport {
     return devices_[static_cast<std::size_t>(device)];
   }
 
+  const std::shared_ptr<SetupThreads> threads_ = setup_threads();
   const Verify verify_;
   const bool shared_;
   Summary summary_;

@@ -1,7 +1,6 @@
 #include "transport/messaging/psm2/setup_threads.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -24,22 +23,27 @@ constexpr auto kEager = std::chrono::seconds(2);
 constexpr auto kSlowPeriod = std::chrono::milliseconds(2);
 constexpr unsigned kLookPeriod = 20;
 
-// Threads do not survive a fork: each process has its own, and never frees them.
-class Threads {
+}  // namespace
+
+class SetupThreads {
  public:
-  static Threads& of_process() {
-    static std::atomic<Threads*> current = nullptr;
-    static std::mutex making;
-    Threads* threads = current.load(std::memory_order_acquire);
-    if (threads != nullptr && !threads->belonging_.elsewhere()) return *threads;
-    const std::lock_guard lock(making);
-    threads = current.load(std::memory_order_acquire);
-    if (threads == nullptr || threads->belonging_.elsewhere()) {
-      threads = new Threads;
-      current.store(threads, std::memory_order_release);
+  SetupThreads() = default;
+  SetupThreads(const SetupThreads&) = delete;
+  SetupThreads& operator=(const SetupThreads&) = delete;
+  ~SetupThreads() {
+    // Threads do not survive a fork.
+    if (belonging_.elsewhere()) {
+      for (std::thread& each : threads_) each.detach();
+      return;
     }
-    return *threads;
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& each : threads_) each.join();
   }
+  [[nodiscard]] bool elsewhere() const noexcept { return belonging_.elsewhere(); }
 
   void watch(Endpoint& endpoint) {
     {
@@ -66,7 +70,7 @@ class Threads {
   template <typename Body>
   void start(bool& started, Body body) {
     if (std::exchange(started, true)) return;
-    std::thread(std::move(body)).detach();
+    threads_.emplace_back(std::move(body));
   }
 
   void poll() {
@@ -78,7 +82,8 @@ class Threads {
         std::erase_if(watched_, [](const Endpoint* endpoint) {
           return endpoint->in_setup == 0 || endpoint->retired();
         });
-        changed_.wait(lock, [this] { return !watched_.empty(); });
+        changed_.wait(lock, [this] { return ended_ || !watched_.empty(); });
+        if (ended_) return;
         endpoints = watched_;
         since = since_;
       }
@@ -99,7 +104,8 @@ class Threads {
       std::pair<Endpoint*, abi::EndpointId> next;
       {
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return !to_connect_.empty(); });
+        changed_.wait(lock, [this] { return ended_ || !to_connect_.empty(); });
+        if (ended_) return;
         next = to_connect_.front();
         to_connect_.pop_front();
       }
@@ -124,14 +130,26 @@ class Threads {
   std::deque<std::pair<Endpoint*, abi::EndpointId>> to_connect_;
   bool polls_ = false;
   bool connects_ = false;
+  bool ended_ = false;
+  std::vector<std::thread> threads_;
 };
 
-}  // namespace
+std::shared_ptr<SetupThreads> setup_threads() {
+  static std::mutex mutex;
+  static std::weak_ptr<SetupThreads> current;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<SetupThreads> threads = current.lock();
+  if (threads == nullptr || threads->elsewhere()) {
+    threads = std::make_shared<SetupThreads>();
+    current = threads;
+  }
+  return threads;
+}
 
-void poll_while_in_setup(Endpoint& endpoint) { Threads::of_process().watch(endpoint); }
+void poll_while_in_setup(Endpoint& endpoint) { setup_threads()->watch(endpoint); }
 
 void connect_in_background(Endpoint& endpoint, abi::EndpointId id) {
-  Threads::of_process().connect(endpoint, id);
+  setup_threads()->connect(endpoint, id);
 }
 
 }  // namespace ropewalk::transport::psm2
