@@ -96,6 +96,7 @@ std::vector<Case> cases() {
       add("OfiShmSeparate", "shm", {{"OFI_ENDPOINTS", "separate"}});
       add("OfiNet", "net");
     } else if (provider == "psm2") {
+#ifdef RW_TEST_PSM2
       const auto add = [&](const char* name_of,
                            std::vector<std::pair<std::string, std::string>> settings = {}) {
         settings.emplace_back("SOCKET_IFNAME", "=lo");
@@ -107,6 +108,7 @@ std::vector<Case> cases() {
       add("Psm2LateAndOutOfOrder", {{"FAULTY", "delay=100us,reorder=0.2"}});
       add("Psm2Checksums", {{"VERIFY", "all"}});
       add("Psm2SeparateUnverified", {{"PSM2_ENDPOINTS", "separate"}, {"VERIFY", "off"}});
+#endif
     } else if (provider == "shm") {
       all.push_back({"Shm", "shm", {}});
       all.push_back({"ShmWrappedInNoFaults", "shm", {{"FAULTY", "seed=3"}}});

@@ -39,8 +39,10 @@ std::vector<Case> cases() {
       {"OfiTcp", "ofi", {{"OFI_PROVIDER", "tcp;ofi_rxm"}}},
       {"OfiShm", "ofi", {{"OFI_PROVIDER", "shm"}}},
       {"OfiNet", "ofi", {{"OFI_PROVIDER", "net"}}},
+#ifdef RW_TEST_PSM2
       {"Psm2", "psm2", {{"PSM2_DEVICE", "shm"}}},
       {"Psm2Separate", "psm2", {{"PSM2_DEVICE", "shm"}, {"PSM2_ENDPOINTS", "separate"}}},
+#endif
   };
   std::vector<Case> built;
   for (const std::string_view name : compiled_providers()) {
