@@ -73,7 +73,7 @@ $(BUILD)/.whole: | $(if $(TESTED),$(BUILD)/.tests,$(BUILD)/.first)
 	[[ -e $@ ]] || $(CONFIGURE) -S . -B $(BUILD) -DRW_LIBRARY_ONLY=OFF
 	@touch $@
 
-$(BUILD)/.tests: | build/.system-test build/.system-simgrid
+$(BUILD)/.tests: | build/.system-test build/.system-simgrid build/.system-psm2
 	$(CONFIGURE) -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release -DRW_LIBRARY_ONLY=OFF -DRW_TESTS=ON
 	@touch $@ $(BUILD)/.first $(BUILD)/.whole
 
@@ -124,6 +124,11 @@ build/.system-simgrid: dev/setup | build/.system build/.system-test
 	dev/setup simgrid || echo "going on without SimGrid"
 	@mkdir -p build && touch $@
 
+# Optional: libpsm2 is for x86-64 alone. Without it the tests of the transport psm2 are not built.
+build/.system-psm2: dev/setup | build/.system
+	dev/setup psm2 || echo "going on without libpsm2"
+	@mkdir -p build && touch $@
+
 build/.system-%: dev/setup | build/.system
 	dev/setup $*
 	@mkdir -p build && touch $@
@@ -162,12 +167,12 @@ CONFIGURE_CLANG := $(CONFIGURE) -DCMAKE_BUILD_TYPE=None -DRW_CUDA=OFF \
 
 # The fuzzers need the same sanitizers: one tree serves both.
 build/asan/build.ninja: CMakeLists.txt cmake/layers.cmake \
-  | build/.system build/.system-test build/.system-clang
+  | build/.system build/.system-test build/.system-psm2 build/.system-clang
 	$(CONFIGURE_CLANG) -S . -B build/asan -DRW_SANITIZE=address,undefined -DRW_FUZZ=ON
 	@touch $@
 
 build/tsan/build.ninja: CMakeLists.txt cmake/layers.cmake \
-  | build/.system build/.system-test build/.system-clang
+  | build/.system build/.system-test build/.system-psm2 build/.system-clang
 	$(CONFIGURE_CLANG) -S . -B build/tsan -DRW_SANITIZE=thread
 	@touch $@
 

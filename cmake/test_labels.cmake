@@ -85,7 +85,7 @@ foreach(program algorithms_test faults_test hosts_test machines_test)
     "ranks are processes; it sees races between threads of one" SANITIZER thread)
 endforeach()
 rw_label_tests(sanitizer-blind gpu_messages "." "two processes of one thread" SANITIZER thread)
-rw_label_tests(sanitizer-blind transport_test "KilledPeer|BetweenProcesses"
+rw_label_tests(sanitizer-blind transport_test "KilledPeer|BetweenProcesses|Psm2FlowControl"
   "two processes; it sees races between threads of one" SANITIZER thread)
 rw_label_tests(sanitizer-blind transport_test "^Sisci\\.|SisciGpu|Faults/Replaced"
   "the software libsisci writes memory as a PCIe bridge does, whenever it likes" SANITIZER thread)

@@ -91,16 +91,25 @@ INSIDE: dict[str, Folder] = {
     "simgrid": folder(),
     "topology": folder(),
     "transport": folder(),
-    # "auto" is a word of the language. It asks the provider ofi whether it has a NIC of its own.
+    # "auto" is a word of the language. It asks the providers ofi and psm2 whether they have NICs of
+    # their own.
     "transport/auto": folder(
-        *("transport", "transport/messaging/ofi"),
+        *("transport", "transport/messaging/ofi", "transport/messaging/psm2"),
         namespaces=("ropewalk::transport", "ropewalk::transport::choosing"),
     ),
     "transport/emulated": folder("transport"),
     "transport/messaging/tcp": folder("transport", namespaces=("ropewalk::transport::tcp",)),
-    # Its side channels are made as the connections of tcp are.
+    # Side channels are made as the connections of tcp are.
+    "transport/messaging": folder(
+        *("transport", "transport/messaging/tcp"), namespaces=("ropewalk::transport::messaging",)
+    ),
     "transport/messaging/ofi": folder(
-        *("transport", "transport/messaging/tcp"), namespaces=("ropewalk::transport::ofi",)
+        *("transport", "transport/messaging", "transport/messaging/tcp"),
+        namespaces=("ropewalk::transport::ofi",),
+    ),
+    "transport/messaging/psm2": folder(
+        *("transport", "transport/messaging", "transport/messaging/tcp"),
+        namespaces=("ropewalk::transport::psm2", "ropewalk::transport::psm2::abi"),
     ),
     # The drivers of windows are in the namespace of the engine that runs them, but for SISCI's,
     # which has many words of its own.
@@ -126,7 +135,8 @@ INSIDE: dict[str, Folder] = {
 EXCEPTIONS: dict[str, set[str]] = {
     # The table of providers has a line for each; nothing else names one.
     "transport/registry.cc": {
-        *("transport/auto", "transport/messaging/ofi", "transport/messaging/tcp"),
+        *("transport/auto", "transport/messaging/ofi", "transport/messaging/psm2"),
+        "transport/messaging/tcp",
         *("transport/window/cuda_ipc", "transport/window/shm", "transport/window/sisci"),
     },
 }

@@ -2,7 +2,8 @@
 //
 // transports [--rounds N] [--latency] NAME[,SETTING=VALUE...]...
 //
-// Each NAME is a transport with its settings, or `bare:PROVIDER`: libfabric alone. Both processes
+// Each NAME is a transport with its settings, `bare:PROVIDER`: libfabric alone, or `bare:psm2`:
+// libpsm2 alone, over its shared-memory device. Both processes
 // open a connection each way over every one; then, for each size, the transports take turns, so
 // that what else the machine does hits all alike. With --latency only the shortest messages.
 // Printed are medians, and their ratio to the first transport's. Buffers are registered, and what
@@ -27,8 +28,12 @@
 #include "core/settings.h"
 #include "transport/registry.h"
 #include "transport/transport.h"
+#include "transports/bare.h"
 #ifdef RW_HAVE_BARE_FABRIC
 #include "transports/bare_fabric.h"
+#endif
+#ifdef RW_HAVE_BARE_PSM2
+#include "transports/bare_psm2.h"
 #endif
 
 namespace ropewalk {
@@ -82,13 +87,8 @@ class End {
   End(const Chosen& chosen, int socket) : out_(kLargest), in_(kLargest) {
     for (std::size_t i = 0; i < kLargest; ++i) out_[i] = static_cast<char>(i * 7 + i / 251);
     if (chosen.name.starts_with(kBare)) {
-#ifdef RW_HAVE_BARE_FABRIC
-      bare_ = std::make_unique<BareFabric>(chosen.name.substr(kBare.size()), socket, out_.data(),
-                                           in_.data(), kLargest);
+      bare_ = make_bare(chosen.name.substr(kBare.size()), socket);
       return;
-#else
-      throw Error(Errc::kInvalidUsage, "{}: this build has no libfabric", chosen.name);
-#endif
     }
     transport_ = make_transport(chosen.name, chosen.config);
     if (transport_->num_devices() == 0) {
@@ -108,9 +108,7 @@ class End {
 
   // Several messages in flight, one after the other into the same memory.
   void send_many(std::size_t bytes, std::size_t messages) {
-#ifdef RW_HAVE_BARE_FABRIC
     if (bare_) return bare_->send_many(bytes, messages, kInFlight);
-#endif
     std::deque<std::unique_ptr<Request>> flying;
     for (std::size_t i = 0; i < messages || !flying.empty();) {
       if (i < messages && flying.size() < kInFlight) {
@@ -124,9 +122,7 @@ class End {
     }
   }
   void receive_many(std::size_t bytes, std::size_t messages) {
-#ifdef RW_HAVE_BARE_FABRIC
     if (bare_) return bare_->receive_many(bytes, messages, kInFlight);
-#endif
     const ReceiveBuffer buffer{in_.data(), bytes, 0, in_memory_.get()};
     std::deque<std::unique_ptr<Request>> flying;
     for (std::size_t i = 0; i < messages || !flying.empty();) {
@@ -141,13 +137,15 @@ class End {
     }
   }
   void ping_pong(std::size_t bytes, int times, bool first) {
-#ifdef RW_HAVE_BARE_FABRIC
     if (bare_) return bare_->ping_pong(bytes, times, first);
-#endif
+    const ReceiveBuffer buffer{in_.data(), bytes, 0, in_memory_.get()};
     for (int i = 0; i < times; ++i) {
-      if (first) send_many(bytes, 1);
-      receive_many(bytes, 1);
-      if (!first) send_many(bytes, 1);
+      if (first) send_one(bytes);
+      std::unique_ptr<Request> receive;
+      while (!receive) receive = receiver_->receive({&buffer, 1});
+      while (!receive->test()) {
+      }
+      if (!first) send_one(bytes);
     }
   }
   void clear() { std::fill(in_.begin(), in_.end(), 0); }
@@ -156,14 +154,32 @@ class End {
   }
 
  private:
+  void send_one(std::size_t bytes) {
+    std::unique_ptr<Request> send;
+    while (!send) send = sender_->send(out_.data(), bytes, 0, out_memory_.get());
+    while (!send->test()) {
+    }
+  }
+
+  std::unique_ptr<Bare> make_bare(const std::string& library, [[maybe_unused]] int socket) {
+#ifdef RW_HAVE_BARE_PSM2
+    if (library == "psm2") {
+      return std::make_unique<BarePsm2>(socket, out_.data(), in_.data());
+    }
+#endif
+#ifdef RW_HAVE_BARE_FABRIC
+    return std::make_unique<BareFabric>(library, socket, out_.data(), in_.data(), kLargest);
+#else
+    throw Error(Errc::kInvalidUsage, "{}{}: not in this build", kBare, library);
+#endif
+  }
+
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<SendConnection> sender_;
   std::unique_ptr<ReceiveConnection> receiver_;
   std::vector<char> out_;
   std::vector<char> in_;
-#ifdef RW_HAVE_BARE_FABRIC
-  std::unique_ptr<BareFabric> bare_;
-#endif
+  std::unique_ptr<Bare> bare_;
   std::unique_ptr<Registration> out_memory_;
   std::unique_ptr<Registration> in_memory_;
 };

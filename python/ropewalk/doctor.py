@@ -52,7 +52,7 @@ class PathReport:
     """All checks of one path."""
 
     path: str
-    """its kind: shared-memory, interface, rdma, sisci, ofi, gpu, gpu-pair"""
+    """its kind: shared-memory, interface, rdma, sisci, psm2, ofi, gpu, gpu-pair"""
     title: str
     checks: list[Check]
 
@@ -305,6 +305,8 @@ def examine(
     if "sisci" in kinds:
         probes.append(_Probe("PCIe bridges (SISCI)", {"path": "sisci"}))
     if "fabrics" in kinds:
+        # libfabric loads libpsm2, too, and not with the environment that it needs without adapters.
+        probes.append(_Probe("Omni-Path (libpsm2)", {"path": "psm2"}))
         probes.append(_Probe("fabrics (libfabric)", {"path": "ofi"}))
     if "gpus" in kinds and listed["gpus"]:
         probes += _gpu_probes(listed)

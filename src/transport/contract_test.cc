@@ -95,6 +95,20 @@ std::vector<Case> cases() {
       add("OfiShmTagged", "shm", {{"OFI_LARGE", "tagged"}});
       add("OfiShmSeparate", "shm", {{"OFI_ENDPOINTS", "separate"}});
       add("OfiNet", "net");
+    } else if (provider == "psm2") {
+#ifdef RW_TEST_PSM2
+      const auto add = [&](const char* name_of,
+                           std::vector<std::pair<std::string, std::string>> settings = {}) {
+        settings.emplace_back("SOCKET_IFNAME", "=lo");
+        settings.emplace_back("PSM2_DEVICE", "shm");
+        all.push_back({name_of, provider, std::move(settings)});
+      };
+      add("Psm2");
+      add("Psm2Separate", {{"PSM2_ENDPOINTS", "separate"}});
+      add("Psm2LateAndOutOfOrder", {{"FAULTY", "delay=100us,reorder=0.2"}});
+      add("Psm2Checksums", {{"VERIFY", "all"}});
+      add("Psm2SeparateUnverified", {{"PSM2_ENDPOINTS", "separate"}, {"VERIFY", "off"}});
+#endif
     } else if (provider == "shm") {
       all.push_back({"Shm", "shm", {}});
       all.push_back({"ShmWrappedInNoFaults", "shm", {{"FAULTY", "seed=3"}}});

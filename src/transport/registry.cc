@@ -9,6 +9,9 @@
 #ifdef RW_HAVE_OFI
 #include "transport/messaging/ofi/ofi.h"
 #endif
+#ifdef RW_HAVE_PSM2
+#include "transport/messaging/psm2/psm2.h"
+#endif
 #include "transport/messaging/tcp/tcp.h"
 #include "transport/window/cuda_ipc/cuda_ipc.h"
 #include "transport/window/shm/shm.h"
@@ -29,6 +32,9 @@ constexpr std::array kProviders = {
     Provider{"sisci", window::make_sisci_transport},
 #ifdef RW_HAVE_OFI
     Provider{"ofi", ofi::make_transport},
+#endif
+#ifdef RW_HAVE_PSM2
+    Provider{"psm2", psm2::make_transport},
 #endif
     Provider{"tcp", tcp::make_transport},
 };

@@ -455,7 +455,8 @@ TEST_P(HostsOver, ThreeHostsWithARankEach) {
                       {"LINKS", "network"},
                       {"SOCKET_IFNAME", "lo"},
                       {"NET", GetParam()},
-                      {"SISCI_LIBRARY", RW_SOFTWARE_SISCI}};
+                      {"SISCI_LIBRARY", RW_SOFTWARE_SISCI},
+                      {"PSM2_DEVICE", "shm"}};
   RankProcesses ranks(3, options, [](comm::Communicator& comm) {
     return fmt::format("{} hosts over {}, wrong: {}", comm.facts().num_hosts,
                        comm.links().network(), wrong_collectives(comm));
@@ -465,7 +466,14 @@ TEST_P(HostsOver, ThreeHostsWithARankEach) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, HostsOver, ::testing::Values("tcp", "shm", "sisci", "auto"),
+// libpsm2 runs over its shared-memory device.
+#ifdef RW_TEST_PSM2
+#define RW_PSM2_NETWORK , "psm2"
+#else
+#define RW_PSM2_NETWORK
+#endif
+INSTANTIATE_TEST_SUITE_P(Transports, HostsOver,
+                         ::testing::Values("tcp", "shm", "sisci", "auto" RW_PSM2_NETWORK),
                          [](const auto& over) { return std::string(over.param); });
 
 }  // namespace

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import time
+from ctypes.util import find_library
 from pathlib import Path
 from typing import Any
 
@@ -425,6 +426,21 @@ def test_ropewalks_own_plugin(version: int) -> None:
     rules = checked(str(own_plugin()), version=version)
     assert outcomes(rules, "failed") == {}
     assert "passed" in {rules["transfer"]["outcome"]}
+
+
+@pytest.mark.skipif(not find_library("psm2"), reason="libpsm2 is not installed")
+@pytest.mark.parametrize("endpoints", ["shared", "separate"])
+def test_ropewalks_own_plugin_over_libpsm2(endpoints: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over its shared-memory device."""
+    if not own_plugin().exists():
+        pytest.skip("libnccl-net-ropewalk.so is not built")
+    for name, value in {"NET": "psm2", "PSM2_DEVICE": "shm", "PSM2_ENDPOINTS": endpoints}.items():
+        monkeypatch.setenv(f"ROPEWALK_{name}", value)
+    rules = checked(
+        str(own_plugin()), only=["transfer", "order", "lost-sender", "lost-receiver", "unload"]
+    )
+    assert outcomes(rules, "failed") == {}
+    assert rules["transfer"]["outcome"] == "passed"
 
 
 @pytest.mark.parametrize("settings", [{"NET": "shm", "SINGLE_COPY": "off"}, {"NET": "sisci"}])

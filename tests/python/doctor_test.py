@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from ctypes.util import find_library
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,19 @@ def test_no_pcie_bridges_are_no_failure(program: Program) -> None:
     done = program("doctor", "--only", "sisci", env=environment)
     assert done.returncode == 0
     assert "skipped   library and driver: /nonexistent/libsisci.so" in done.stdout
+
+
+@pytest.mark.skipif(not find_library("psm2"), reason="libpsm2 is not installed")
+def test_psm2_over_its_shared_memory(program: Program) -> None:
+    done = program("doctor", "--only", "fabrics", env={"ROPEWALK_PSM2_DEVICE": "shm"})
+    assert "passed    psm2 on psm2_shm" in done.stdout, done.stdout
+
+
+def test_a_missing_libpsm2_that_is_asked_for(program: Program) -> None:
+    environment = {"ROPEWALK_PSM2_DEVICE": "shm", "ROPEWALK_PSM2_LIBRARY": "/nonexistent/psm2.so"}
+    done = program("doctor", "--only", "fabrics", env=environment)
+    assert done.returncode == 1
+    assert "failed    library and adapters: /nonexistent/psm2.so" in done.stdout, done.stdout
 
 
 CHILD = """

@@ -1,12 +1,11 @@
 // Fabrics through libfabric.
-#include <sys/resource.h>
-
 #include <memory>
 #include <string>
 
 #include "comm/runtime.h"
 #include "core/error.h"
 #include "core/settings.h"
+#include "diagnose/probe/locked_memory.h"
 #include "diagnose/probe/probe.h"
 #include "diagnose/probe/self_messages.h"
 #include "transport/registry.h"
@@ -22,28 +21,6 @@ namespace ropewalk::diagnose::probe {
 namespace {
 
 namespace ofi = transport::ofi;
-
-// What one communicator of many connections registers, at least.
-constexpr rlim_t kLeastLocked = rlim_t{64} << 20;
-
-Check locked_memory(bool rdma) {
-  Check check{.what = "locked memory"};
-  rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
-    check.found = "no limit";
-    return check;
-  }
-  check.found = fmt::format("limit {} KiB", limit.rlim_cur >> 10);
-  if (!rdma) {
-    check.found += "; this provider locks none";
-  } else if (limit.rlim_cur < kLeastLocked) {
-    check.outcome = Outcome::kFailed;
-    check.cause =
-        "adapters read and write locked memory only: ulimit -l unlimited, or memlock in "
-        "/etc/security/limits.conf";
-  }
-  return check;
-}
 
 Check library(const ofi::Summary& found) {
   Check check{.what = "library and provider"};

@@ -53,6 +53,10 @@ Checks sisci_adapters();
 /// and messages of this host to itself over each device.
 Checks fabrics();
 
+/// Omni-Path through libpsm2: the library and its adapters, the limit of locked memory, access to
+/// the adapters, and messages of this host to itself over each.
+Checks omni_path();
+
 /// One GPU with the host: copies in both directions, a kernel that exchanges flags and data with
 /// the host while it runs. @throws Error kInvalidUsage without GPUs
 Checks gpu(int device);
@@ -60,7 +64,7 @@ Checks gpu(int device);
 /// and data, and the path through host memory.
 Checks gpu_pair(int first, int second);
 
-/// The request {"path": "shared-memory" | "interface" | "rdma" | "sisci" | "ofi" | "gpu" |
+/// The request {"path": "shared-memory" | "interface" | "rdma" | "sisci" | "psm2" | "ofi" | "gpu" |
 /// "gpu-pair", "name": TEXT, "devices": [N...]} as JSON: {"checks": [{what, outcome, found, cause,
 /// gbps, latency_us}...]}; for
 /// {"path": "list"} {"interfaces": [...], "gpus": [...], "why_no_gpu": TEXT}.

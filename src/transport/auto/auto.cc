@@ -12,6 +12,9 @@
 #ifdef RW_HAVE_OFI
 #include "transport/messaging/ofi/ofi.h"
 #endif
+#ifdef RW_HAVE_PSM2
+#include "transport/messaging/psm2/psm2.h"
+#endif
 #include "transport/registry.h"
 
 namespace ropewalk::transport {
@@ -56,9 +59,13 @@ class Auto final : public Transport {
     // the program can say that it does neither during a collective.
     add(PathKind::kShm, config);
     add(PathKind::kSisci, config);
+#ifdef RW_HAVE_PSM2
+    if (psm2::worth_a_look(config)) add(PathKind::kPsm2, config);
+#endif
 #ifdef RW_HAVE_OFI
-    if (ofi::worth_a_look(config) && add(PathKind::kOfi, config) &&
-        !ofi::better_than_tcp(*members_.back().transport, config)) {
+    // libfabric reaches Omni-Path through libpsm2, too, which has one user in a process.
+    if (member(PathKind::kPsm2) == nullptr && ofi::worth_a_look(config) &&
+        add(PathKind::kOfi, config) && !ofi::better_than_tcp(*members_.back().transport, config)) {
       log::info(log::kInit, "auto: ofi is not used: it has no NIC of its own");
       members_.pop_back();
     }
@@ -140,10 +147,11 @@ class Auto final : public Transport {
     }
     return nullptr;
   }
-  // The member whose devices tell those of `auto` apart: PCIe bridges, else libfabric's NICs, else
-  // several NICs.
+  // The member whose devices tell those of `auto` apart: PCIe bridges, else libpsm2's
+  // adapters, else libfabric's NICs, else several NICs.
   [[nodiscard]] const Member* with_devices() const {
     if (const Member* bridge = member(PathKind::kSisci)) return bridge;
+    if (const Member* adapters = member(PathKind::kPsm2)) return adapters;
     if (const Member* fabric = member(PathKind::kOfi)) return fabric;
     const Member* nics = member(PathKind::kTcp);
     return nics != nullptr && nics->transport->num_devices() > 1 ? nics : nullptr;

@@ -53,6 +53,7 @@ std::string_view name(PathKind kind) noexcept {
     case PathKind::kSisci: return "sisci";
     case PathKind::kTcp: return "tcp";
     case PathKind::kOfi: return "ofi";
+    case PathKind::kPsm2: return "psm2";
   }
   return "?";
 }
@@ -66,7 +67,7 @@ std::optional<std::vector<Offer>> decode_offers(const Handle& handle) {
     const auto kind = std::to_integer<std::uint8_t>(handle[at]);
     const auto bytes = std::to_integer<std::size_t>(handle[at + 1]);
     if (kind == 0) break;
-    if (kind > static_cast<std::uint8_t>(PathKind::kOfi) ||
+    if (kind > static_cast<std::uint8_t>(PathKind::kPsm2) ||
         at + kEntryHead + bytes > handle.size()) {
       return std::nullopt;
     }

@@ -11,7 +11,7 @@
 namespace ropewalk::transport {
 
 /// Providers by the numbers that handles carry.
-enum class PathKind : std::uint8_t { kShm = 1, kSisci, kTcp, kOfi };
+enum class PathKind : std::uint8_t { kShm = 1, kSisci, kTcp, kOfi, kPsm2 };
 std::string_view name(PathKind kind) noexcept;
 
 struct Offer {

@@ -6,7 +6,6 @@
 
 #include "core/log.h"
 #include "core/random.h"
-#include "transport/checksum.h"
 
 namespace ropewalk::transport::ofi {
 namespace {
@@ -45,24 +44,6 @@ std::array<char, 64> fixed(const std::string& text) {
 }
 
 }  // namespace
-
-std::string too_long(std::uint64_t bytes, std::uint32_t tag, std::uint64_t room) {
-  return fmt::format("a message of {} bytes (tag {}) came for a receive of {} bytes", bytes, tag,
-                     room);
-}
-
-std::uint64_t wire_checksum(const void* data, std::size_t bytes) {
-  const std::uint64_t sum = checksum(data, bytes);
-  return sum == 0 ? 1 : sum;
-}
-
-void fill_pattern(std::span<std::byte> memory, std::uint64_t seed) {
-  std::uint64_t state = seed | 1;
-  for (std::byte& each : memory) {
-    state = state * 6364136223846793005U + 1442695040888963407U;
-    each = static_cast<std::byte>(state >> 56);
-  }
-}
 
 FabricRegistration::FabricRegistration(std::shared_ptr<Endpoint> endpoint, Region made)
     : region(std::move(made)), endpoint_(std::move(endpoint)) {}

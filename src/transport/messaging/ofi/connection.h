@@ -33,8 +33,9 @@
 #include "core/error.h"
 #include "core/mutex.h"
 #include "transport/messaging/ofi/endpoint.h"
-#include "transport/messaging/ofi/side_channel.h"
+#include "transport/messaging/side_channel.h"
 #include "transport/messaging/tcp/connection.h"
+#include "transport/messaging/verification.h"
 #include "transport/transport.h"
 
 namespace ropewalk::transport::ofi {
@@ -42,16 +43,14 @@ namespace ropewalk::transport::ofi {
 inline constexpr std::size_t kMaxRequests = 32;
 inline constexpr std::size_t kMaxGroup = 8;
 
-enum class Verify : std::uint8_t { kOff, kConnect, kAll };
+using messaging::Note;
+using messaging::SideChannel;
+using messaging::Verify;
 
 /// Message `index` of `tag` as a key.
 constexpr std::uint64_t key_of(std::uint32_t tag, std::uint32_t index) {
   return std::uint64_t{tag} << 32 | index;
 }
-/// What is wrong with a message that is longer than its receive.
-std::string too_long(std::uint64_t bytes, std::uint32_t tag, std::uint64_t room);
-/// 0 on the wire means that the sender made no checksum.
-std::uint64_t wire_checksum(const void* data, std::size_t bytes);
 
 /// Memory that was registered with an end.
 class FabricRegistration final : public Registration {
@@ -158,10 +157,7 @@ bool Connection::drive_until(Done done) {
   return true;
 }
 
-/// The pattern that is sent when a connection is made.
-void fill_pattern(std::span<std::byte> memory, std::uint64_t seed);
-/// One message for each way that a message can take.
+/// Of the pattern, one message for each way that a message can take.
 inline constexpr std::array<std::size_t, 3> kPatternBytes = {8, kEagerBytes, 65'543};
-inline constexpr std::uint32_t kPatternTag = 0xffffffff;
 
 }  // namespace ropewalk::transport::ofi

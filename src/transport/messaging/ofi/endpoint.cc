@@ -1,7 +1,5 @@
 #include "transport/messaging/ofi/endpoint.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -13,6 +11,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/random.h"
+#include "transport/messaging/verification.h"
 
 namespace ropewalk::transport::ofi {
 namespace {
@@ -33,17 +32,6 @@ constexpr int kReadRounds = 8;
 // short tags have (48 bits).
 constexpr std::uint64_t kSmallTag = 0;
 constexpr std::uint64_t kLargeTag = std::uint64_t{1} << 40;
-
-std::string locked_memory_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "unknown";
-  if (limit.rlim_cur == RLIM_INFINITY) return "unlimited";
-  return fmt::format("{} KiB", limit.rlim_cur >> 10);
-}
-
-}  // namespace
-
-namespace {
 
 // The endpoints of this process by their ids.
 struct Known {
@@ -204,7 +192,7 @@ Fid<fid_mr> Endpoint::make_region(void* data, std::size_t bytes, std::uint64_t a
                 "fi_mr_reg of {} bytes (provider {}, {}): {}; the limit of locked memory "
                 "(ulimit -l) is {}",
                 bytes, device_.provider, device_.name, library_->words(error),
-                locked_memory_limit());
+                messaging::locked_memory_limit());
   }
   Fid<fid_mr> owned(region);
   if (bound_regions_) {

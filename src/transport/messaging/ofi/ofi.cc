@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "transport/messaging/meeting.h"
 #include "transport/messaging/ofi/receiver.h"
 #include "transport/messaging/ofi/sender.h"
 #include "transport/messaging/tcp/handshake.h"
@@ -46,68 +47,10 @@ class Endpoints {
   std::shared_ptr<Endpoint> current_;
 };
 
-struct Parts {
-  Endpoints& endpoints;
-  tcp::Linger& linger;
-  Verify verify;
-};
-
-class OfiListener final : public Listener {
- public:
-  explicit OfiListener(const Parts& parts)
-      : parts_(parts),
-        acceptor_(parts.endpoints.device().meeting),
-        handle_(tcp::encode(acceptor_.target(), kMark)) {}
-  [[nodiscard]] const Handle& handle() const override { return handle_; }
-  std::unique_ptr<ReceiveConnection> accept() override {
-    parts_.linger.poll();
-    std::optional<tcp::Acceptor::Accepted> accepted = acceptor_.accept();
-    if (!accepted) return nullptr;
-    if (accepted->sockets.size() != 1) {
-      log::warn("ofi: {} connected with {} sockets; dropped", accepted->peer,
-                accepted->sockets.size());
-      return nullptr;
-    }
-    return std::make_unique<Receiver>(
-        parts_.endpoints.take(),
-        SideChannel::accepting(std::move(accepted->sockets.front()), acceptor_.target().reply),
-        std::move(accepted->peer), parts_.verify, parts_.linger);
-  }
-
- private:
-  Parts parts_;
-  tcp::Acceptor acceptor_;
-  Handle handle_;
-};
-
-class OfiConnector final : public Connector {
- public:
-  OfiConnector(const Parts& parts, const tcp::Target& target)
-      : parts_(parts), dialer_(parts.endpoints.device().meeting, target, 1) {}
-  std::unique_ptr<SendConnection> poll() override {
-    parts_.linger.poll();
-    std::optional<std::vector<FileDescriptor>> sockets = dialer_.poll();
-    if (!sockets) return nullptr;
-    const tcp::Target& target = dialer_.target();
-    return std::make_unique<Sender>(
-        parts_.endpoints.take(),
-        SideChannel::connecting(std::move(sockets->front()), target.proof, target.reply),
-        target.address.text(), parts_.verify, parts_.linger);
-  }
-
- private:
-  Parts parts_;
-  tcp::Dialer dialer_;
-};
-
-Verify verify_of(const std::string& setting) {
-  if (setting == "off") return Verify::kOff;
-  return setting == "all" ? Verify::kAll : Verify::kConnect;
-}
-
 class Ofi final : public Transport {
  public:
-  explicit Ofi(const Config& config) : verify_(verify_of(config.text(Setting::kVerify))) {
+  explicit Ofi(const Config& config)
+      : verify_(messaging::verify_of(config.text(Setting::kVerify))) {
     const Library::Found found = Library::open(config.text(Setting::kOfiLibrary));
     if (!found.library) {
       summary_.why_none = found.why_not;
@@ -149,14 +92,26 @@ class Ofi final : public Transport {
   }
 
   std::unique_ptr<Listener> listen(int device) override {
-    return std::make_unique<OfiListener>(parts(device));
+    Endpoints& own = endpoints(device);
+    linger_.poll();
+    return std::make_unique<messaging::MeetingListener>(
+        "ofi", own.device().meeting, kMark, linger_,
+        [this, &own](SideChannel side, std::string peer) {
+          return std::make_unique<Receiver>(own.take(), std::move(side), std::move(peer), verify_,
+                                            linger_);
+        });
   }
 
   std::unique_ptr<Connector> connect(int device, const Handle& handle) override {
-    const Parts own = parts(device);
+    Endpoints& own = endpoints(device);
+    linger_.poll();
     const std::optional<tcp::Target> target = tcp::decode_handle(handle, kMark);
     if (!target) throw Error(Errc::kInvalidArgument, "ofi: this is no handle of an ofi listener");
-    return std::make_unique<OfiConnector>(own, *target);
+    return std::make_unique<messaging::MeetingConnector>(
+        own.device().meeting, *target, linger_, [this, &own](SideChannel side, std::string peer) {
+          return std::make_unique<Sender>(own.take(), std::move(side), std::move(peer), verify_,
+                                          linger_);
+        });
   }
 
   void settle() override { linger_.settle(); }
@@ -170,10 +125,6 @@ class Ofi final : public Transport {
       throw Error(Errc::kInvalidArgument, "ofi: device {} of {}", device, num_devices());
     }
     return *devices_[static_cast<std::size_t>(device)];
-  }
-  Parts parts(int device) {
-    linger_.poll();
-    return {endpoints(device), linger_, verify_};
   }
 
   const Verify verify_;

@@ -4,7 +4,7 @@
 // One device for each NIC of one provider (devices.h). Messages: connection.h. All connections of a
 // device share an endpoint, or with OFI_ENDPOINTS=separate each has one of its own. Memory: host.
 //
-// Safety: as the provider `tcp`, by whose handshake the side channel is made (side_channel.h).
+// Safety: as the provider `tcp`, by whose handshake the side channel is made (messaging/meeting.h).
 // Small messages carry a number that their connection drew; memory is open to the fabric only while
 // it is registered. The network itself is trusted.
 #pragma once

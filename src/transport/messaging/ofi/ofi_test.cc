@@ -1,9 +1,8 @@
-// What is the fabric transport's own: the library and providers that are not there, two transports
-// in one process, connections that break while others go on, notes and headers that are malformed.
+// What is the fabric transport's own: the library and providers that are not there, headers that
+// are malformed.
 #include "transport/messaging/ofi/ofi.h"
 
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 
 #include <array>
 #include <chrono>
@@ -15,7 +14,6 @@
 #include <vector>
 
 #include "core/error.h"
-#include "transport/messaging/ofi/side_channel.h"
 #include "transport/messaging/ofi/wire.h"
 #include "transport/registry.h"
 
@@ -59,21 +57,6 @@ Pair connected(Transport& from, Transport& to) {
     return pair.receiver->ready() && one;
   });
   return pair;
-}
-
-void exchange(Pair& pair, std::size_t bytes) {
-  std::vector<char> out(bytes, 'x');
-  std::vector<char> in(bytes);
-  const ReceiveBuffer buffer{in.data(), bytes, 3, nullptr};
-  std::unique_ptr<Request> receive;
-  std::unique_ptr<Request> send;
-  poll_until([&] {
-    if (!receive) receive = pair.receiver->receive({&buffer, 1});
-    if (!send) send = pair.sender->send(out.data(), bytes, 3, nullptr);
-    const bool sent = send && send->test();
-    return receive && receive->test() && sent;
-  });
-  EXPECT_EQ(in, out);
 }
 
 std::string why_none(const Config& config) {
@@ -150,78 +133,6 @@ TEST(OfiProvider, AHandleOfTcpIsNone) {
   EXPECT_THROW((void)transport->connect(0, listener->handle()), Error);
 }
 
-class OfiOver : public ::testing::TestWithParam<const char*> {};
-
-// Two communicators of one process.
-TEST_P(OfiOver, TwoTransportsInOneProcess) {
-  const auto first = make_transport(over(GetParam()));
-  const auto second = make_transport(over(GetParam()));
-  Pair there = connected(*first, *second);
-  Pair back = connected(*second, *first);
-  for (const std::size_t bytes : {1UL, 5000UL, 200'000UL}) {
-    exchange(there, bytes);
-    exchange(back, bytes);
-  }
-  // In an order that is not that of making, with the other still in use.
-  there.receiver.reset();
-  there.sender.reset();
-  exchange(back, 200'000);
-}
-
-// What one connection's end does to its endpoint does not reach the others.
-// With endpoints of their own: a shared one is closed, as its provider may still write.
-TEST_P(OfiOver, OthersGoOnWhenOneBreaks) {
-  Config config = over(GetParam());
-  config.set("OFI_ENDPOINTS", "separate", "test");
-  const auto transport = make_transport(config);
-  Pair stays = connected(*transport, *transport);
-  for (int i = 0; i < 3; ++i) {
-    Pair breaks = connected(*transport, *transport);
-    std::vector<char> memory(500'000);
-    const ReceiveBuffer buffer{memory.data(), memory.size(), 0, nullptr};
-    auto receive = breaks.receiver->receive({&buffer, 1});
-    ASSERT_TRUE(receive);
-    receive.reset();  // given up
-    EXPECT_THROW(poll_until([&] {
-                   (void)breaks.receiver->receive({&buffer, 1});
-                   return false;
-                 }),
-                 Error);
-    exchange(stays, 300'000);
-  }
-}
-
-// Registered memory is open to the peer no longer than its registration lasts.
-TEST_P(OfiOver, MemoryThatIsGivenUpStaysAsItIs) {
-  const auto transport = make_transport(over(GetParam()));
-  Pair pair = connected(*transport, *transport);
-  std::vector<char> in(1 << 20, 'a');
-  const std::vector<char> out(in.size(), 'b');
-  const auto memory = pair.receiver->register_memory(in.data(), in.size(), MemoryKind::kHost);
-  const ReceiveBuffer buffer{in.data(), in.size(), 0, memory.get()};
-  auto receive = pair.receiver->receive({&buffer, 1});
-  ASSERT_TRUE(receive);
-  (void)receive->test();
-  std::unique_ptr<Request> send;
-  poll_until(
-      [&] { return (send = pair.sender->send(out.data(), out.size(), 0, nullptr)) != nullptr; });
-  receive.reset();
-  const std::vector<char> then = in;
-  for (int i = 0; i < 1000; ++i) {
-    try {
-      (void)send->test();
-    } catch (const Error&) {
-    }
-  }
-  EXPECT_EQ(in, then);
-}
-
-INSTANTIATE_TEST_SUITE_P(Providers, OfiOver, ::testing::Values("tcp;ofi_rxm", "shm", "net"),
-                         [](const auto& chosen) {
-                           std::string name = chosen.param;
-                           return name == "tcp;ofi_rxm" ? std::string("tcp") : name;
-                         });
-
 TEST(OfiWire, LengthsMustAgree) {
   Header header;
   header.type = Type::kEager;
@@ -238,38 +149,6 @@ TEST(OfiWire, LengthsMustAgree) {
   header.bytes = kMaxMessageBytes + 1;
   std::memcpy(bytes.data(), &header, kHeaderBytes);
   EXPECT_FALSE(decode(bytes.data(), kHeaderBytes));
-}
-
-std::pair<FileDescriptor, FileDescriptor> socket_pair() {
-  std::array<int, 2> ends{};
-  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
-
-TEST(OfiSideChannel, TellsNothingToWhoIsNotProven) {
-  auto [own, theirs] = socket_pair();
-  SideChannel channel = SideChannel::connecting(std::move(own), tcp::Token{}, tcp::Reply{});
-  channel.send(Note::kHello, "secret");
-  std::array<char, 256> heard{};
-  EXPECT_EQ(recv(theirs.get(), heard.data(), heard.size(), MSG_DONTWAIT),
-            static_cast<ssize_t>(tcp::kHelloBytes));
-  tcp::Reply wrong{};
-  wrong.fill(std::byte{1});
-  const auto reply = tcp::encode(wrong);
-  ASSERT_EQ(send(theirs.get(), reply.data(), reply.size(), 0), static_cast<ssize_t>(reply.size()));
-  EXPECT_FALSE(channel.poll());
-  EXPECT_TRUE(channel.ended());
-  EXPECT_NE(channel.reason().find("secret"), std::string::npos);
-}
-
-TEST(OfiSideChannel, EndsAtAMalformedNote) {
-  auto [own, theirs] = socket_pair();
-  SideChannel channel = SideChannel::accepting(std::move(own), tcp::Reply{});
-  const std::array<std::uint32_t, 2> head = {99, 4};
-  ASSERT_EQ(send(theirs.get(), head.data(), sizeof head, 0), static_cast<ssize_t>(sizeof head));
-  EXPECT_FALSE(channel.poll());
-  EXPECT_TRUE(channel.ended());
-  EXPECT_NE(channel.reason().find("malformed"), std::string::npos);
 }
 
 }  // namespace

@@ -8,6 +8,12 @@
 #include "transport/simple_requests.h"
 
 namespace ropewalk::transport::ofi {
+
+using messaging::fill_pattern;
+using messaging::kPatternTag;
+using messaging::too_long;
+using messaging::wire_checksum;
+
 namespace {
 
 constexpr std::uint64_t kCreditBatch = kEagerCredits / 4;

@@ -1,4 +1,4 @@
-#include "transport/messaging/ofi/side_channel.h"
+#include "transport/messaging/side_channel.h"
 
 #include <sys/socket.h>
 
@@ -10,7 +10,7 @@
 #include "core/random.h"
 #include "core/socket.h"
 
-namespace ropewalk::transport::ofi {
+namespace ropewalk::transport::messaging {
 namespace {
 
 struct NoteHead {
@@ -121,4 +121,4 @@ std::optional<SideChannel::Received> SideChannel::poll() {
   return std::nullopt;
 }
 
-}  // namespace ropewalk::transport::ofi
+}  // namespace ropewalk::transport::messaging

@@ -1,7 +1,7 @@
 // The TCP connection that accompanies each connection over a fabric.
 //
-// A fabric's reliable datagrams tell nothing of a peer that died: its own sends may stay without
-// an answer for ever. The side channel carries the two fabric addresses at the start, the outcome
+// A fabric's messages tell nothing of a peer that died: sends to it may stay without an answer for
+// ever. The side channel carries the two fabric addresses at the start, the outcome
 // of verification, why an end broke, and by its end that the peer's process is gone. No message and
 // no progress depends on it after that. It is made like a connection of the provider `tcp` with one
 // stream: both ends prove that they know the handle.
@@ -18,13 +18,13 @@
 #include "core/file_descriptor.h"
 #include "transport/messaging/tcp/frame.h"
 
-namespace ropewalk::transport::ofi {
+namespace ropewalk::transport::messaging {
 
 enum class Note : std::uint32_t {
   kHello = 1,  ///< address, numbers, abilities
   kVerified,   ///< to the sender: all patterns came right
   kBroken,     ///< this end broke, for the reason that follows
-  kStopped,    ///< to the receiver: nothing more will be written to its memory
+  kStopped,    ///< this end's memory is left alone, and it leaves the peer's alone, from now on
   kEnd,        ///< this end was closed; from the sender with the number of its messages
 };
 
@@ -73,4 +73,4 @@ class SideChannel {
   std::string reason_;
 };
 
-}  // namespace ropewalk::transport::ofi
+}  // namespace ropewalk::transport::messaging

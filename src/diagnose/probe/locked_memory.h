@@ -1,0 +1,11 @@
+// The limit of locked memory (ulimit -l), which adapters with a kernel bypass need.
+#pragma once
+
+#include "diagnose/probe/probe.h"
+
+namespace ropewalk::diagnose::probe {
+
+/// @param needed what is used locks memory; else the limit is only told
+Check locked_memory(bool needed);
+
+}  // namespace ropewalk::diagnose::probe

@@ -1,0 +1,16 @@
+// Putting a function of ours in place of one that a loaded library imports.
+//
+// libpsm2 ends the process when copying from a peer that has just died fails, and counts adapters
+// by stat() of files in /dev. Both are calls through its table of imported functions (the global
+// offset table of ELF, System V ABI AMD64 supplement, "Global Offset Table"), of which the entry is
+// replaced. Nobody else's calls change.
+#pragma once
+
+namespace ropewalk::transport::psm2 {
+
+/// In the library that dlopen() returned `handle` for: calls of `function` go to `replacement`.
+/// Ended when this library is unloaded: the other one may stay.
+/// @return whether it imports such a function, and its table could be written
+bool intercept(void* handle, const char* function, void* replacement);
+
+}  // namespace ropewalk::transport::psm2

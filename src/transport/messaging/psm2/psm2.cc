@@ -1,0 +1,143 @@
+#include "transport/messaging/psm2/psm2.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "transport/messaging/meeting.h"
+#include "transport/messaging/psm2/receiver.h"
+#include "transport/messaging/psm2/sender.h"
+#include "transport/messaging/psm2/setup_threads.h"
+#include "transport/messaging/tcp/handshake.h"
+
+namespace ropewalk::transport::psm2 {
+namespace {
+
+constexpr tcp::HandleMark kMark = {'R', 'W', 'p', '1'};
+
+class Psm2 final : public Transport {
+ public:
+  explicit Psm2(const Config& config)
+      : verify_(messaging::verify_of(config.text(Setting::kVerify))),
+        shared_(config.text(Setting::kPsm2Endpoints) == "shared") {
+    summary_.shared_memory = config.text(Setting::kPsm2Device) == "shm";
+    summary_.adapter = has_adapter();
+    find(config);
+    if (devices_.empty()) log::info(log::kInit, "psm2: no device: {}", summary_.why_none);
+    for (const Device& device : devices_) {
+      log::info(log::kInit, "psm2: {} ({})", device.name, summary_.library);
+    }
+  }
+
+  [[nodiscard]] std::string name() const override { return "psm2"; }
+  [[nodiscard]] int num_devices() const override { return static_cast<int>(devices_.size()); }
+  [[nodiscard]] std::string why_no_devices() const override { return summary_.why_none; }
+
+  [[nodiscard]] DeviceProperties properties(int device) const override {
+    const Device& chosen = at(device);
+    DeviceProperties properties;
+    properties.name = chosen.name;
+    properties.pci_path = chosen.pci_path;
+    properties.guid = chosen.guid;
+    properties.fabric = chosen.fabric;
+    properties.speed_mbps = chosen.speed_mbps;
+    properties.latency_us = chosen.latency_us;
+    properties.port = chosen.port;
+    properties.max_message_bytes = kMaxMessageBytes;
+    properties.max_requests = static_cast<int>(kMaxRequests);
+    properties.max_grouped_receives = static_cast<int>(kMaxGroup);
+    if (summary_.gpu_memory) properties.memory_kinds |= static_cast<unsigned>(MemoryKind::kCuda);
+    properties.registration_is_global = false;
+    return properties;
+  }
+
+  std::unique_ptr<Listener> listen(int device) override {
+    const Device& own = at(device);
+    linger_.poll();
+    return std::make_unique<messaging::MeetingListener>(
+        "psm2", *meeting_, kMark, linger_, [this, &own](SideChannel side, std::string peer) {
+          return std::make_unique<Receiver>(Lease(library_, own, shared_), std::move(side),
+                                            std::move(peer), verify_, linger_);
+        });
+  }
+
+  std::unique_ptr<Connector> connect(int device, const Handle& handle) override {
+    const Device& own = at(device);
+    linger_.poll();
+    const std::optional<tcp::Target> target = tcp::decode_handle(handle, kMark);
+    if (!target) throw Error(Errc::kInvalidArgument, "psm2: this is no handle of a psm2 listener");
+    return std::make_unique<messaging::MeetingConnector>(
+        *meeting_, *target, linger_, [this, &own](SideChannel side, std::string peer) {
+          return std::make_unique<Sender>(Lease(library_, own, shared_), std::move(side),
+                                          std::move(peer), verify_, linger_);
+        });
+  }
+
+  void settle() override { linger_.settle(); }
+
+  [[nodiscard]] const Summary& summary() const noexcept { return summary_; }
+
+ private:
+  void find(const Config& config) {
+    if (!summary_.shared_memory && !summary_.adapter) {
+      summary_.why_none = "there is no Omni-Path adapter (/sys/class/infiniband/hfi1_*)";
+      return;
+    }
+    std::vector<tcp::Interface> interfaces =
+        tcp::find_interfaces(config.text(Setting::kSocketIfname));
+    if (interfaces.empty()) {
+      summary_.why_none = "no network interface is up, over which connections could be made";
+      return;
+    }
+    meeting_ = std::move(interfaces.front());
+    Library::Found found =
+        Library::open(config.text(Setting::kPsm2Library), summary_.shared_memory);
+    if (!found.library) {
+      summary_.why_none = std::move(found.why_not);
+      return;
+    }
+    library_ = std::move(found.library);
+    summary_.library = "libpsm2 " + library_->version_text();
+    summary_.gpu_memory = library_->takes_gpu_memory();
+    if (!shared_ && !library_->several_endpoints()) {
+      summary_.why_none = "this libpsm2 opens one endpoint a process: PSM2_ENDPOINTS=shared";
+      return;
+    }
+    Listing listing = find_devices(*library_);
+    devices_ = std::move(listing.devices);
+    summary_.why_none = std::move(listing.why_none);
+  }
+
+  [[nodiscard]] const Device& at(int device) const {
+    if (device < 0 || device >= num_devices()) {
+      if (devices_.empty()) throw Error(Errc::kSystem, "psm2: no device: {}", summary_.why_none);
+      throw Error(Errc::kInvalidArgument, "psm2: device {} of {}", device, num_devices());
+    }
+    return devices_[static_cast<std::size_t>(device)];
+  }
+
+  const std::shared_ptr<SetupThreads> threads_ = setup_threads();
+  const Verify verify_;
+  const bool shared_;
+  Summary summary_;
+  std::shared_ptr<const Library> library_;
+  std::optional<tcp::Interface> meeting_;
+  std::vector<Device> devices_;
+  tcp::Linger linger_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_transport(const Config& config) {
+  return std::make_unique<Psm2>(config);
+}
+
+const Summary& summary(const Transport& psm2) { return dynamic_cast<const Psm2&>(psm2).summary(); }
+
+bool worth_a_look(const Config& config) {
+  return config.text(Setting::kPsm2Device) != "shm" && has_adapter();
+}
+
+}  // namespace ropewalk::transport::psm2
