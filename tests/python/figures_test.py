@@ -217,34 +217,20 @@ def test_time_of_a_cache_line() -> None:
     assert same(times, figures[8][2] * 1000 / float(far))
 
 
-def test_all_points_over_shared_memory() -> None:
-    all_, some, limit, most = sentence(
-        "README.md",
-        r"of (\d+) points (\d+) are at most ([\d.]+) of the best peer's time, and none is over "
-        r"([\d.]+\d)",
-    )
-    assert all_ == str(len(ratios("peers-shm.txt")))
-    assert some == at_most("peers-shm.txt", float(limit))
-    assert same(most, max(ratio for _, ratio in ratios("peers-shm.txt")))
-
-
-def test_all_points_on_an_epyc() -> None:
-    file = "peers-shm-epyc.txt"
-    some, all_, *ranges, least, most = sentence(
-        "README.md",
-        r"AMD EPYC\]\S+ it is (\d+) of (\d+), all-reduces from 256 KiB on at ([\d.]+) to ([\d.]+) "
-        r"by two ranks and ([\d.]+) to ([\d.]+) by four; over it are scatters of 64 and 512 bytes "
-        r"to four ranks, at ([\d.]+) and ([\d.]+\d)",
-    )
-    assert all_ == str(len(ratios(file)))
-    assert some == at_most(file, 1.05)
-    for ranks, shown in (("2 ranks", ranges[:2]), ("4 ranks", ranges[2:])):
-        long = [ratio for bytes_, ratio in ratios(file, ranks, "all_reduce") if bytes_ >= 256 << 10]
-        assert same(shown[0], min(long))
-        assert same(shown[1], max(long))
-    scatters = dict(ratios(file, "4 ranks", "scatter"))
-    assert same(least, scatters[64])
-    assert same(most, scatters[512])
+def test_points_by_processor() -> None:
+    titles, *rows = table("README.md", "processor, data", "ranks", "at most 0.9", "at most 1.1")
+    assert titles[4:6] == ["points", "worst"]
+    assert len(rows) == 6
+    for row in rows:
+        (file,) = re.findall(r"results/([\w.-]+)", row[0])
+        ranks = f"{row[1]} ranks"
+        found = [ratio for _, ratio in ratios(file, ranks)]
+        counts = [sum(ratio <= limit for ratio in found) for limit in (0.9, 1.1)]
+        assert row[2:5] == [str(count) for count in (*counts, len(found))], row
+        assert same(row[5], max(found)), row
+        reduces = dict(ratios(file, ranks, "all_reduce"))
+        for cell, bytes_ in zip(row[6:], (8, 256 << 10, 2 << 20, 64 << 20)):
+            assert same(cell, reduces[bytes_]), row
 
 
 def test_all_points_over_tcp() -> None:
