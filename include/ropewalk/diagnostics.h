@@ -19,15 +19,16 @@ extern "C" {
 
 /* ---- records of calls ------------------------------------------------------------------------ */
 
-/* What `comm` was last asked to do and when each operation was scheduled, started and completed
- * (settings TRACE, TRACE_RECORDS). *json, for rwFreeText: schema "ropewalk-calls", version 1,
- * communicator, rank, ranks, host, process, written_ns, begun (operations so far), failure (null, or
- * why the communicator is broken) and records[], the oldest first: id, call (the number of a
- * collective on its communicator, from 1, the same on all ranks; null of a message), operation,
- * count, type, op, root, peer, algorithm, memory ("host", "GPU"), state ("scheduled", "started",
- * "completed"), scheduled_ns, started_ns, completed_ns (CLOCK_REALTIME, null: not yet; of operations
- * on a GPU scheduled_ns alone). Local. Any thread, also while another one is in a call. Waits up to
- * 10 ms in a communicator's first ones, for the rate of the processor's clock. */
+/* What `comm` was last asked to do and when each operation was scheduled, started and
+ * completed (settings TRACE, TRACE_RECORDS). *json, for rwFreeText: schema "ropewalk-calls",
+ * version 1, communicator, rank, ranks, host, process, written_ns, begun (operations so far),
+ * failure (null, or why the communicator is broken) and records[], the oldest first: id, call
+ * (the number of a collective on its communicator, from 1, the same on all ranks; null of a
+ * message), operation, count, type, op, root, peer, algorithm, memory ("host", "GPU"), state
+ * ("scheduled", "started", "completed"), scheduled_ns, started_ns, completed_ns
+ * (CLOCK_REALTIME, null: not yet; of operations on a GPU scheduled_ns alone). Local. Any
+ * thread, also while another one is in a call. Waits up to 10 ms in a communicator's first
+ * ones, for the rate of the processor's clock. */
 RW_API rwResult_t rwCommCallRecords(rwComm_t comm, char** json);
 
 /* ---- measuring ------------------------------------------------------------------------------ */

@@ -15,7 +15,7 @@
 #include "transport/registry.h"
 #include "transport/transport.h"
 
-namespace ropewalk::transport {
+namespace ropewalk::transport::messaging {
 namespace {
 
 using Settings = std::vector<std::pair<std::string, std::string>>;
@@ -169,4 +169,4 @@ INSTANTIATE_TEST_SUITE_P(Providers, Messaging, ::testing::ValuesIn(cases()),
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Messaging);
 
 }  // namespace
-}  // namespace ropewalk::transport
+}  // namespace ropewalk::transport::messaging

@@ -1,6 +1,7 @@
 // Making TCP connections: handles, the listener's half-open connections, the connecting side.
 //
-// Acceptor and Dialer give proven sockets: side channels (messaging/meeting.h) are made by them, too.
+// Acceptor and Dialer give proven sockets: side channels (messaging/meeting.h) are made by them,
+// too.
 #pragma once
 
 #include <chrono>
