@@ -27,6 +27,8 @@ constexpr std::size_t kMaxInject = 1024;
 constexpr std::size_t kQueueEntries = 8192;
 constexpr std::size_t kReadAtOnce = 16;
 constexpr int kReadRounds = 8;
+// Names that an endpoint tries before "busy" is an error.
+constexpr int kEndpointNames = 16;
 
 // Small messages have one tag; large tagged messages have numbers that fit into what providers with
 // short tags have (48 bits).
@@ -141,13 +143,22 @@ void Endpoint::open() {
   fid_av* addresses = nullptr;
   check(fi_av_open(domain, &address_attributes, &addresses, nullptr), "fi_av_open");
   addresses_.reset(addresses);
-  fid_ep* endpoint = nullptr;
-  check(fi_endpoint(domain, info.get(), &endpoint, nullptr), "fi_endpoint");
-  endpoint_.reset(endpoint);
-  check(fi_ep_bind(endpoint, &addresses->fid, 0), "fi_ep_bind of the address vector");
-  check(fi_ep_bind(endpoint, &queue->fid, FI_TRANSMIT | FI_RECV),
-        "fi_ep_bind of the completion queue");
-  check(fi_enable(endpoint), "fi_enable");
+  // Provider shm names an endpoint by process and a count that threads may read at once, and other
+  // containers have processes of the same number: a name that is taken says "busy", the next is free.
+  int enabled = 0;
+  for (int attempt = 0; attempt < kEndpointNames; ++attempt) {
+    endpoint_.reset();
+    fid_ep* endpoint = nullptr;
+    check(fi_endpoint(domain, info.get(), &endpoint, nullptr), "fi_endpoint");
+    endpoint_.reset(endpoint);
+    check(fi_ep_bind(endpoint, &addresses->fid, 0), "fi_ep_bind of the address vector");
+    check(fi_ep_bind(endpoint, &queue->fid, FI_TRANSMIT | FI_RECV),
+          "fi_ep_bind of the completion queue");
+    enabled = fi_enable(endpoint);
+    if (enabled != -FI_EBUSY) break;
+  }
+  check(enabled, "fi_enable");
+  fid_ep* endpoint = endpoint_.get();
   std::size_t bytes = 0;
   int asked = fi_getname(&endpoint->fid, nullptr, &bytes);
   if (asked != -FI_ETOOSMALL && asked != 0) check(asked, "fi_getname");
