@@ -90,6 +90,23 @@ def test_all_reduce_on_two_gpus() -> None:
         assert same(ours, figures[size(title)][OWN_TIME]), (title, ours)
 
 
+def test_the_first_screen() -> None:
+    least, most, four, host_least, host_most = sentence(
+        "README.md",
+        r"takes ([\d.]+) to ([\d.]+) of NCCL's time on two H200 \(on four it is slower from "
+        r"(\d+ MiB) on\), and ([\d.]+) to ([\d.]+) of the time of the faster of Open MPI and MPICH",
+    )
+    lines = points("nccl-compare-2xh200.txt")[f"all_reduce: {GRAPH}"].values()
+    of_nccl = [line[OWN_TIME] / line[NCCL_TIME] for line in lines]
+    assert same(least, min(of_nccl))
+    assert same(most, max(of_nccl))
+    larger = points("nccl-compare-4xh200.txt")[f"all_reduce: {GRAPH}"]
+    assert min(bytes_ for bytes_, line in larger.items() if line[TIMES] < 1) == size(four)
+    pair = ratios("peers-shm.txt", "2 ranks", ", all_reduce")
+    assert same(host_least, min(ratio for _, ratio in pair))
+    assert same(host_most, max(ratio for _, ratio in pair))
+
+
 def test_other_operations_on_two_gpus() -> None:
     figures = points("nccl-compare-2xh200.txt")
     titles, *rows = table("README.md", "", "all-gather", "reduce-scatter")
@@ -237,7 +254,7 @@ def test_all_points_over_tcp() -> None:
     some, all_, limit, least, most, last_least, last_most = sentence(
         "README.md",
         r"(\d+) of (\d+) are at most ([\d.]+\d) .*? the others are .*? of four ranks at ([\d.]+) "
-        r"to ([\d.]+) \(by the \S+ rank's time\]\S+ at ([\d.]+) to ([\d.]+)\)",
+        r"to ([\d.]+) \(by the \S+ rank's time\]\S+ at ([\d.]+) to ([\d.]+)[;)]",
     )
     assert all_ == str(len(ratios("peers-tcp.txt")))
     assert some == at_most("peers-tcp.txt", float(limit))
