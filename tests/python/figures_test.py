@@ -163,7 +163,7 @@ def releases() -> dict[str, list[str]]:
 def test_releases_of_nccl() -> None:
     ran = sorted([*releases(), "2.28.9"])  # that one in a file of its own
     (named,) = sentence(
-        "docs/network-plugin.md", r"over `shm` and `cuda_ipc`, with ([\d., and]+) \(\["
+        "docs/network-plugin.md", r"NCCL ([\d., and]+) ran on two H200, over `shm` and `cuda_ipc`, with the plugin"
     )
     assert sorted(re.findall(r"[\d.]*\d", named)) == ran
     ends = (ran[0], ran[-1])
