@@ -149,7 +149,7 @@ void CallAgreement::on_ready(int peer, const AgreementSubject& subject, std::uin
     decide(subject, vote, kNever);
   } else if (other != vote.digests.end()) {
     if (!vote.decided) {
-      log::warn("ranks {} and {} have different plans for {}: those that are in use stay", peer,
+      log::warn("ranks {} and {} have different plans for {}: the plans in use stay", peer,
                 other->first, name(subject.collective));
     }
     decide(subject, vote, kNever);

@@ -268,7 +268,7 @@ void Communicator::connect() {
     try {
       for (const std::string& line : describe(known_machine())) log::info(log::kInit, "{}", line);
     } catch (const Error& error) {
-      log::warn("the machine cannot be told: {}", error.what());
+      log::warn("the machine cannot be described: {}", error.what());
     }
   }
 }
@@ -279,7 +279,7 @@ const Machine& Communicator::known_machine() {
     machine_ = std::make_shared<const Machine>(found_->machine([&] {
       failure_.check();
       if (std::chrono::steady_clock::now() < deadline) return;
-      throw Error(Errc::kTimeout, "rank {} waits for another one to find this host's topology",
+      throw Error(Errc::kTimeout, "rank {} waits for another rank to discover this host's topology",
                   rank());
     }));
   }
@@ -345,7 +345,7 @@ std::unique_ptr<Communicator> Communicator::shrink(const std::set<int>& excluded
   }
   const auto own = std::find(members.begin(), members.end(), rank());
   if (own == members.end()) {
-    throw Error(Errc::kInvalidArgument, "rank {} is excluded, and calls all the same", rank());
+    throw Error(Errc::kInvalidArgument, "rank {} is excluded but takes part in the call", rank());
   }
   bootstrap::UniqueId id;
   if (own == members.begin()) {
@@ -1027,7 +1027,7 @@ void Communicator::finalize() {
   if (failure_.broken()) {
     // The others know already; there is nothing to leave in order.
     finalized_ = true;
-    bootstrap_->abort("its communicator was broken");
+    bootstrap_->abort("its communicator failed");
     return;
   }
   const Lock lock(engine_mutex_);
@@ -1043,7 +1043,7 @@ void Communicator::finalize() {
           Errc::kInvalidUsage, "{}",
           executor::describe_difference(rank(), *ours, team_.history(), chunk.peer, chunk.tag)));
     }
-    log::warn("rank {} leaves, and has not received what rank {} sent it (call {})", rank(),
+    log::warn("rank {} leaves without having received what rank {} sent it (call {})", rank(),
               chunk.peer, chunk.tag.call);
   }
   if (device_ != nullptr) {

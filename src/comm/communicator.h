@@ -84,7 +84,7 @@ class Communicator final : public executor::WaitHook {
   // ---- operations -----------------------------------------------------------------------
   //
   // Errors: kInvalidArgument before anything was done (the communicator stays whole). kPeerLost,
-  // kTimeout, kInvalidUsage (ranks were called differently), kAborted, kSystem: the communicator is
+  // kTimeout, kInvalidUsage (ranks issued different calls), kAborted, kSystem: the communicator is
   // broken; the other ranks are told, and every later call throws the same error.
 
   /// Runs and returns when this rank's buffers may be used again.

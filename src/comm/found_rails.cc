@@ -127,7 +127,7 @@ FoundRails fastest_first(const link::Rails& rails, std::span<const double> rates
         log::warn("NIC {} of {} is left out: {}", name_of(rail), rates.size(),
                   rate_of(rail) > 0 ? fmt::format("{:.4g} MB/s, the fastest {:.4g}",
                                                   rate_of(rail) / 1e6, fastest / 1e6)
-                                    : std::string("over it the next host is not reached"));
+                                    : std::string("the next host cannot be reached over it"));
       }
       continue;
     }

@@ -66,7 +66,7 @@ class Receiver {
     bool moved = false;
     guarded([&] {
       if (bootstrap_.try_recv(peer_, kFailedTag | rail_).has_value()) {
-        throw Error(Errc::kPeerLost, "rank {} does not get here over it", peer_);
+        throw Error(Errc::kPeerLost, "rank {} cannot reach this host over it", peer_);
       }
       if (connection_ == nullptr) {
         connection_ = listener_->accept();

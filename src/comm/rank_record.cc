@@ -100,7 +100,8 @@ std::array<std::uint8_t, kNumCollectives> forced_places(const Config& config) {
 std::string_view forced_name(std::uint8_t place) {
   const std::vector<std::string>& known = tune::algorithm_names();
   if (place == 0) return "auto";
-  return place <= known.size() ? std::string_view(known[place - 1U]) : "one that is not known here";
+  return place <= known.size() ? std::string_view(known[place - 1U])
+                               : "an algorithm unknown to this rank";
 }
 
 // What ranks choose by, each for itself, must be equal for them to choose identically.

@@ -62,7 +62,7 @@ void EventLoop::post(Task task) {
     running_ = false;
     posted_.pop_back();
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw Error(Errc::kSystem, "starting the {} thread: {}", name_, error.what());
+    throw Error(Errc::kSystem, "cannot start the {} thread: {}", name_, error.what());
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
@@ -130,7 +130,7 @@ void EventLoop::guarded(const Task& task) const noexcept {
   try {
     task();
   } catch (const std::exception& error) {
-    log::warn("{}: its thread: {}", name_, error.what());
+    log::warn("{} thread: {}", name_, error.what());
   }
 }
 

@@ -46,7 +46,7 @@ void check_interrupt(std::string_view what) {
 void check_stopped(std::string_view what) {
   const std::atomic<bool>* stop = of_thread.stop;
   if (stop != nullptr && stop->load(std::memory_order_relaxed)) {
-    throw Error(Errc::kInterrupted, "{}: it is not needed any more", what);
+    throw Error(Errc::kInterrupted, "{}: it is no longer needed", what);
   }
 }
 

@@ -61,7 +61,7 @@ int read_all(pid_t pid, void* local, std::uint64_t remote, std::size_t bytes) no
 void check(int saved_errno, const char* call, pid_t pid, std::size_t bytes) {
   if (saved_errno == 0) return;
   const std::string tried = fmt::format("{} of {} bytes, process {}", call, bytes, pid);
-  if (saved_errno == ESRCH) throw Error(Errc::kPeerLost, "{}: the process is gone", tried);
+  if (saved_errno == ESRCH) throw Error(Errc::kPeerLost, "{}: the process has ended", tried);
   throw system_error(saved_errno, tried);
 }
 

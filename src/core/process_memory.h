@@ -42,12 +42,12 @@ std::string try_single_copy(const ProbeAddress& peer);
 /// seen.
 bool is_mapped(const void* data, std::size_t bytes) noexcept;
 
-/// Copies from another process. @throws Error kPeerLost when the process is gone, kSystem else
+/// Copies from another process. @throws Error kPeerLost when the process has ended, kSystem else
 void read_process(pid_t pid, void* destination, std::uint64_t source, std::size_t bytes);
 
 /// Copies to another process, while the guard holds.
 /// @return false when it did not; what was left then is not written, now or later
-/// @throws Error kPeerLost when the process is gone, kSystem else
+/// @throws Error kPeerLost when the process has ended, kSystem else
 /// @pre can_guard_writes()
 bool write_process(pid_t pid, std::uint64_t destination, const void* source, std::size_t bytes,
                    const WriteGuard& guard);

@@ -91,7 +91,7 @@ ShmBacking parse_shm_backing(std::string_view text) {
   if (text == "auto") return ShmBacking::kAuto;
   if (text == "memfd") return ShmBacking::kMemfd;
   if (text == "dev_shm") return ShmBacking::kDevShm;
-  throw Error(Errc::kInvalidArgument, "'{}' is no shared-memory backing (auto, memfd, dev_shm)",
+  throw Error(Errc::kInvalidArgument, "'{}' is not a shared-memory backing (auto, memfd, dev_shm)",
               text);
 }
 

@@ -44,7 +44,7 @@ executor::FifoShape interleaved(executor::FifoShape shape) {
 FifoMemory host_fifo(std::size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) throw system_error(errno, "memory of a network link");
+  if (memory == MAP_FAILED) throw system_error(errno, "mmap for a network link");
   return {static_cast<std::byte*>(memory), [bytes](std::byte* begin) { munmap(begin, bytes); }};
 }
 

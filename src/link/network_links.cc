@@ -133,7 +133,7 @@ bool NetworkLinks::dial(const Key& key, SendLink& link) {
         fmt::format("rank {} does not reach rank {} over {}: {}", bootstrap_.rank(), peer,
                     device_name(link.devices[link.attempt]), error.what());
     if (link.attempt + 1 == link.devices.size()) throw Error(error.code(), "{}", words);
-    log::warn("{}; another NIC is taken", words);
+    log::warn("{}; using another NIC", words);
     const auto attempt = static_cast<std::byte>(link.attempt);
     bootstrap_.send(peer, tag_of(kLostTag, key), std::span(&attempt, 1));
     return false;
@@ -178,7 +178,7 @@ void NetworkLinks::listen(const Key& key, ReceiveLink& link) {
           fmt::format("rank {} cannot be reached by rank {} over {}: {}", bootstrap_.rank(), peer,
                       device_name(pair), error.what());
       take_next(words, error.code());
-      log::warn("{}; another NIC is taken", words);
+      log::warn("{}; using another NIC", words);
       continue;
     }
     const transport::Handle& handle = link.listener->handle();

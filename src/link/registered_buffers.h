@@ -42,7 +42,7 @@ class MemorySharing {
 
   virtual ~MemorySharing() = default;
   /// @return nothing for memory of this rank's GPU that cannot be shared
-  /// @throws Error kInvalidArgument for what is no memory of this rank's GPU, or leaves its
+  /// @throws Error kInvalidArgument for what is not memory of this rank's GPU, or leaves its
   /// allocation
   virtual std::optional<Place> place_of(const BufferRange& buffer) = 0;
   /// The start of another process's allocation. It is closed when all who opened it have let go.

@@ -51,7 +51,7 @@ class TestSharing final : public MemorySharing {
     const auto address = reinterpret_cast<std::uint64_t>(buffer.begin);
     if (address == kBroken) throw Error(Errc::kCuda, "the driver is at its end");
     if (address < allocation_of(0)) {
-      throw Error(Errc::kInvalidArgument, "buffer: {} is no memory of a GPU", buffer.begin);
+      throw Error(Errc::kInvalidArgument, "buffer: {} is not memory of a GPU", buffer.begin);
     }
     if (!shares) return {};
     Place place;
@@ -254,7 +254,7 @@ TEST(RegisteredBuffers, ABadBufferOfOneRankIsAnErrorOfAll) {
   const std::vector<Case> cases = {
       {{nullptr, 64}, "rank 1: buffer: NULL"},
       {{at(allocation_of(1)), 0}, "rank 1: buffer: 0 bytes"},
-      {{at(0x1000), 64}, "rank 1: buffer: 0x1000 is no memory of a"},
+      {{at(0x1000), 64}, "rank 1: buffer: 0x1000 is not memory of a"},
       {{at(kBroken), 64}, "rank 1: the driver is at its end", Errc::kCuda}};
   with_ranks(3, driver, [&](Rank& rank) {
     for (const Case& bad : cases) {

@@ -123,8 +123,8 @@ class Receiving final : public Request {
         !rooms_->open(room_, *came, wanted_.data, number_)) {
       throw Error(
           Errc::kPeerLost,
-          "a message of {} bytes is not as it was sent (setting NET_ENCRYPT): it was changed "
-          "on its way",
+          "a message of {} bytes failed authentication (setting NET_ENCRYPT): it was changed "
+          "in transit",
           *came);
     }
     bytes_ = *came - kSealBytes;

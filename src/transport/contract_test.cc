@@ -793,7 +793,7 @@ TEST_P(Contract, RequestsInFlightUpToTheClaimAndBeyond) {
     Pair pair = connected();
     std::vector<Bytes> in;
     std::vector<std::unique_ptr<Request>> receives;
-    // Until it is refused: as many as claimed at least, and a refusal is no error.
+    // Until it is refused: as many as claimed at least, and a refusal is not an error.
     for (std::size_t i = 0; i < claimed + 8; ++i) {
       in.emplace_back(bytes);
       const ReceiveBuffer buffer{in.back().data(), bytes, 1, nullptr};

@@ -251,7 +251,7 @@ def test_windows_that_are_none(nccl: Any) -> None:
     offset = ctypes.c_size_t(0)
     for handle in (None, ctypes.c_void_p(1), ctypes.c_void_p(0x5257000000000001)):
         assert nccl.ncclGetPeerDevicePointer(handle, offset, 0, out) == ARGUMENT
-        assert "is no window" in last_error(nccl)
+        assert "is not a window" in last_error(nccl)
         assert nccl.ncclGetLsaDevicePointer(handle, offset, 0, out) == ARGUMENT
         assert nccl.ncclGetLsaMultimemDevicePointer(handle, offset, out) == ARGUMENT
         assert nccl.ncclWinGetUserPtr(None, handle, out) == ARGUMENT
@@ -309,7 +309,7 @@ for prefix in ("nccl", "pnccl"):
         assert getattr(nccl, prefix + name)(*arguments) != 0, name
     for name in ("CommCount", "CommFinalize", "CommDestroy", "CommAbort"):
         assert getattr(nccl, prefix + name)(no_comm, out) == {ARGUMENT}, name
-    # Nothing to do is no error.
+    # Nothing to do is not an error.
     assert getattr(nccl, prefix + "CommDestroy")(None) == 0
     assert getattr(nccl, prefix + "CommAbort")(None) == 0
 assert place.value is None

@@ -116,8 +116,8 @@ def test_the_command_tells_and_draws(program: Program, tmp_path: Path) -> None:
         (("RING",), "needs a topology"),
         (("RING", "--topology", "2gpu nvswitch"), "has 2 GPUs, the schedule 3 ranks"),
         (("RING", "--topology", "absent.json"), "absent.json"),
-        (("RING", "--bytes", "many"), "is no size"),
-        (("RING", "--bytes", "0"), "is no size"),
+        (("RING", "--bytes", "many"), "is not a size"),
+        (("RING", "--bytes", "0"), "is not a size"),
         (("RING", "--engine", "steam"), "known are auto, simgrid, builtin"),
     ],
 )

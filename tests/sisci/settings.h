@@ -47,7 +47,7 @@ struct Settings {
 
   // Transfers are counted in each process, from 1.
   bool attach_error = false;  // a transfer from or to attached memory fails when it is started
-  std::uint64_t lose_transfer = 0;   // this one reports success and moves nothing
+  std::uint64_t lose_transfer = 0;   // this one reports success but moves no data
   bool lose_all_transfers = false;   // and all after it
   bool lose_gpu_reads = false;       // so do all from GPU memory that are not into it,
   bool lose_gpu_writes = false;      // all into GPU memory that are not from it,

@@ -457,7 +457,7 @@ void CudaGroup::finish(bootstrap::Bootstrap& bootstrap) {
   const executor::CurrentDevice current(device_);
   order_->wait_until_idle();
   if (network_ != nullptr && !network_->drain(deadline_after(kFarewellPatience))) {
-    log::warn("rank {} leaves before all that its kernels sent has gone", rank_);
+    log::warn("rank {} leaves before all data of its kernels was sent", rank_);
   }
   // Before the others hear of it: who has left may free its memory.
   buffers_->close_all();
@@ -473,7 +473,7 @@ void CudaGroup::finish(bootstrap::Bootstrap& bootstrap) {
       bootstrap.recv(r, kFarewellTag, patience);
     } catch (const Error&) {
       // It may be busy leaving another communicator first. Its writes fail at worst.
-      log::warn("rank {} frees its window before rank {} has said that it is done", rank_, r);
+      log::warn("rank {} frees its window before rank {} has finished", rank_, r);
       return;
     }
   }

@@ -64,7 +64,7 @@ class DeviceSite final : public MeasureSite {
   bool finished() override {
     const cudaError_t state = cudaStreamQuery(stream_.get());
     if (state == cudaErrorNotReady) {
-      cudaGetLastError();  // which holds this, too, though it is no error
+      cudaGetLastError();  // which holds this, too, though it is not an error
       return false;
     }
     executor::check_cuda(state, "waiting for a stream");

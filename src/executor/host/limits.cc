@@ -36,7 +36,7 @@ class Pages {
   explicit Pages(std::size_t bytes) : bytes_(bytes) {
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-      throw system_error(errno, fmt::format("mmap of {} bytes to measure with", bytes));
+      throw system_error(errno, fmt::format("mmap of {} bytes for a measurement", bytes));
     }
     data_ = static_cast<std::byte*>(memory);
     std::memset(data_, 0, bytes);

@@ -107,7 +107,7 @@ class Auto final : public Transport {
     check(device);
     std::optional<std::vector<Offer>> offers = decode_offers(handle);
     if (!offers) {
-      throw Error(Errc::kInvalidArgument, "auto: this is no handle of a listener of `auto`");
+      throw Error(Errc::kInvalidArgument, "auto: not a handle of a listener of `auto`");
     }
     return std::make_unique<AutoConnector>(
         std::make_unique<AutoSender>(providers(device), std::move(*offers)));

@@ -92,7 +92,7 @@ std::optional<SideChannel::Received> SideChannel::poll() {
     }
     if (!tcp::is_reply(std::span(in_).first<tcp::kReplyBytes>(), *reply_)) {
       in_.clear();
-      end("who answered does not know the handle's secret");
+      end("the process that answered does not know the handle's secret");
       ended_ = true;
       return std::nullopt;
     }
@@ -108,7 +108,7 @@ std::optional<SideChannel::Received> SideChannel::poll() {
     if (head.bytes > kMaxPayload || head.note < static_cast<std::uint32_t>(Note::kHello) ||
         head.note > static_cast<std::uint32_t>(Note::kEnd)) {
       in_.clear();
-      end("a malformed note came over the side channel");
+      end("a malformed message arrived over the side channel");
     } else if (in_.size() >= sizeof head + head.bytes) {
       Received received{static_cast<Note>(head.note), {}};
       const auto begin = in_.begin() + sizeof head;

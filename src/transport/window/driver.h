@@ -131,7 +131,8 @@ class DeviceCopies {
   /// time; what fails is tried again when it is needed.
   virtual void prepare(const Registration& registration, bool receives) noexcept = 0;
   [[nodiscard]] virtual int queues() const = 0;
-  /// @throws Error kInvalidArgument when it is no registration of device memory of this driver, or
+  /// @throws Error kInvalidArgument when it is not a registration of device memory of this driver,
+  /// or
   ///         `data` and `bytes` are not within it
   [[nodiscard]] virtual std::uint32_t location(const Registration& registration, const void* data,
                                                std::size_t bytes) const = 0;
@@ -244,7 +245,7 @@ class Driver {
                                                         MemoryKind kind) = 0;
   [[nodiscard]] virtual std::unique_ptr<Acceptor> open_acceptor(int device, WindowSizes sizes) = 0;
   /// Never waits for the other end; the path becomes ready later.
-  /// @throws Error kInvalidArgument when this is no handle of this driver; kPeerLost
+  /// @throws Error kInvalidArgument when this is not a handle of this driver; kPeerLost
   [[nodiscard]] virtual std::unique_ptr<Path> connect(int device, const Handle& handle,
                                                       WindowSizes sizes) = 0;
   /// As Transport::settle().

@@ -195,7 +195,7 @@ std::string WindowReceiver::try_pattern(const Entry& offer,
   }
   return checksum(seen.data(), seen.size()) == offer.payload[3]
              ? ""
-             : "a copy reported success, but the pattern did not come";
+             : "a copy reported success, but the pattern did not arrive";
 }
 
 }  // namespace ropewalk::transport::window

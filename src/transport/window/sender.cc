@@ -279,7 +279,7 @@ void WindowSender::on_entry(const Entry& entry) {
     case Command::kTry:
     case Command::kTried: break;
   }
-  mailbox_.fail(Errc::kPeerLost, "the receiver wrote a mailbox entry that makes no sense");
+  mailbox_.fail(Errc::kPeerLost, "the receiver wrote an invalid mailbox entry");
 }
 
 void WindowSender::on_ready(const Entry& entry) {
@@ -429,7 +429,7 @@ void WindowSender::abandon(Message* message) {
       wait_for_pull(std::nullopt);
     }
   }
-  mailbox_.fail(Errc::kAborted, "a send was given up before it was finished");
+  mailbox_.fail(Errc::kAborted, "a send was cancelled before it completed");
 }
 
 void WindowSender::wait_for_pull(std::optional<std::chrono::milliseconds> longest) const {

@@ -189,11 +189,11 @@ std::string_view name(LargePath path) noexcept {
 Listing find_devices(const Library& library, const Selection& selection) {
   const std::vector<tcp::Interface> interfaces = tcp::find_interfaces(selection.interfaces);
   if (interfaces.empty()) {
-    return {{}, "no network interface is up, over which connections could be made"};
+    return {{}, "no network interface is up to make connections over"};
   }
   std::vector<Device> all;
   std::set<std::pair<std::string, std::string>> seen;  // provider, NIC
-  std::string why = "libfabric lists nothing";
+  std::string why = "fi_getinfo lists no provider";
   for (const Wish& wish : kWishes) {
     const Answer answer = ask(library, wish, selection.provider);
     if (answer.error != 0) {
@@ -203,7 +203,7 @@ Listing find_devices(const Library& library, const Selection& selection) {
     for (const fi_info* info = answer.list.get(); info != nullptr; info = info->next) {
       std::optional<Device> device = device_of(library, *info, interfaces, selection.large);
       if (!device) {
-        why = "its interfaces are not among those that SOCKET_IFNAME leaves";
+        why = "SOCKET_IFNAME excludes its interfaces";
         continue;
       }
       if (seen.emplace(device->provider, device->name).second) all.push_back(std::move(*device));

@@ -307,7 +307,7 @@ void Receiver::judge_trials() {
     return fail(
         Errc::kPeerLost,
         fmt::format(
-            "verification: a pattern of {} bytes came wrong (by {})", kPatternBytes[i],
+            "verification: a pattern of {} bytes arrived changed (by {})", kPatternBytes[i],
             kPatternBytes[i] > kEagerBytes ? name(fabric_.device().large) : "a small message"));
   }
   trials_.reset();
@@ -370,7 +370,7 @@ void Receiver::withdraw(Posted& posted) {
   const Lock lock(fabric_.mutex);
   // A sender that was closed in order writes nothing more.
   const bool over = closed_ && exhausted();
-  if (!over) fail(Errc::kAborted, "a receive was given up before it was finished");
+  if (!over) fail(Errc::kAborted, "a receive was cancelled before it completed");
   std::erase(posted_, &posted);
   std::erase(to_grant_, &posted);
   const auto give_up = [&](const char* what) RW_NO_THREAD_ANALYSIS {

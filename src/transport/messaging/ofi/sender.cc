@@ -336,7 +336,7 @@ void Sender::check_hope(const SendRequest& request) {
 }
 
 void Sender::abandon(SendRequest& request) {
-  fail(Errc::kAborted, "a send was given up before it was finished");
+  fail(Errc::kAborted, "a send was cancelled before it completed");
   std::erase(waiting_, &request);
   std::erase(to_post_, &request);
   if (!request.operation.under_way) return;

@@ -42,7 +42,7 @@ inline constexpr std::uint64_t kEagerCredits = 4096;
 constexpr std::uint64_t credits_of(std::uint64_t message_bytes) { return 1 + message_bytes / 512; }
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 40;
 
-/// @return nothing when `bytes` bytes at `data` are no message of this protocol
+/// @return nothing when `bytes` bytes at `data` are not a message of this protocol
 std::optional<Header> decode(const std::byte* data, std::size_t bytes);
 
 }  // namespace ropewalk::transport::ofi

@@ -133,11 +133,11 @@ void Connection::greet() {
 void Connection::take_hello(const SideChannel::Received& note) {
   HelloNote hello{};
   if (greeted_ || note.payload.size() != sizeof hello) {
-    return fail(Errc::kPeerLost, "a malformed hello came over the side channel");
+    return fail(Errc::kPeerLost, "a malformed hello arrived over the side channel");
   }
   std::memcpy(&hello, note.payload.data(), sizeof hello);
   if (hello.version != kHelloVersion) {
-    return fail(Errc::kPeerLost, "the peer's version of this transport is another");
+    return fail(Errc::kPeerLost, "the peer has another version of this transport");
   }
   const bool alone = port_.library().shared_memory();
   if ((hello.shared_memory != 0) != alone) {
@@ -154,7 +154,7 @@ void Connection::take_hello(const SideChannel::Received& note) {
   peer_id_ = hello.endpoint;
   if (!receives_) {
     if (hello.identity >= kProbe || hello.window == 0) {
-      return fail(Errc::kPeerLost, "a malformed hello came over the side channel");
+      return fail(Errc::kPeerLost, "a malformed hello arrived over the side channel");
     }
     identity_ = hello.identity;
     nonce_ = hello.nonce;

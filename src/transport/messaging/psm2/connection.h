@@ -25,7 +25,7 @@
 // Giving up: an end that is given up with messages under way waits until its memory is left alone:
 // a receive is withdrawn from libpsm2; a long send, which libpsm2 cannot withdraw, waits for the
 // peer's word that it takes no more messages, or for its end. If nothing comes within kPatience,
-// the endpoint is not used any more, and all of its connections end.
+// the endpoint is no longer used, and all of its connections end.
 #pragma once
 
 #include <array>

@@ -141,7 +141,7 @@ bool Endpoint::connect(abi::EndpointId id) {
     --connecting_;
     return true;
   };
-  if (retired_) return done("the endpoint is not used any more");
+  if (retired_) return done("the endpoint is no longer used");
   if (!known.wanted) return done("the connection was given up");
   // libpsm2 does not survive to connect to memory that is not there.
   struct stat file {};
@@ -255,7 +255,7 @@ bool Endpoint::withdraw(abi::QueueRequest*& request) {
 void Endpoint::retire(const std::string& reason) {
   if (retired_) return;
   retired_ = true;
-  log::warn("psm2: an endpoint on {} is not used any more: {}", device_.name, reason);
+  log::warn("psm2: an endpoint on {} is no longer used: {}", device_.name, reason);
   for (std::size_t i = 0; i < members_.size(); ++i) members_[i]->on_retired(reason);
 }
 

@@ -305,7 +305,7 @@ void TcpSender::end_frame(const Frame& frame, const PayloadTarget& /*payload*/) 
         std::find_if(waiting_.begin(), waiting_.end(),
                      [&](const Message* message) { return message->number == frame.number; });
     if (granted == waiting_.end()) {
-      connection_.fail(Errc::kPeerLost, "it granted a message that nobody sends");
+      connection_.fail(Errc::kPeerLost, "it granted a message that was not sent");
       return;
     }
     Message& message = **granted;
@@ -319,7 +319,7 @@ void TcpSender::end_frame(const Frame& frame, const PayloadTarget& /*payload*/) 
 void TcpSender::abandon(Message* message) {
   std::erase(waiting_, message);
   std::erase(large_, message);
-  connection_.fail(Errc::kAborted, "a send was given up before it was finished");
+  connection_.fail(Errc::kAborted, "a send was cancelled before it completed");
 }
 
 // ---- receiving -----------------------------------------------------------------------------
@@ -582,7 +582,7 @@ bool TcpReceiver::find_in_left_over(const Posted& posted) {
 }
 
 void TcpReceiver::withdraw(Posted& posted) {
-  connection_.fail(Errc::kAborted, "a receive was given up before it was finished");
+  connection_.fail(Errc::kAborted, "a receive was cancelled before it completed");
   std::erase(posted_, &posted);
   if (eager_target_ == &posted) eager_target_ = nullptr;
   for (Arrival& arrival : arrivals_) {

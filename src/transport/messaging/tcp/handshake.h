@@ -27,7 +27,7 @@ struct Target {
 using HandleMark = std::array<char, 4>;
 inline constexpr HandleMark kTcpMark = {'R', 'W', 't', '3'};
 Handle encode(const Target& target, const HandleMark& mark = kTcpMark);
-/// @return nothing when the bytes are no handle of this provider
+/// @return nothing when the bytes are not a handle of this provider
 std::optional<Target> decode_handle(const Handle& handle, const HandleMark& mark = kTcpMark);
 
 struct Options {

@@ -134,8 +134,7 @@ class CudaIpcDriver final : public Driver {
   }
   std::unique_ptr<Path> connect(int /*device*/, const Handle& handle, WindowSizes sizes) override {
     if (std::memcmp(handle.data(), kHandleMagic.data(), kHandleMagic.size()) != 0) {
-      throw Error(Errc::kInvalidArgument, "{}",
-                  "cuda_ipc: this is no handle of a cuda_ipc listener");
+      throw Error(Errc::kInvalidArgument, "{}", "cuda_ipc: not a handle of a cuda_ipc listener");
     }
     Handle host = encode({});
     std::memcpy(host.data() + kHandleMagic.size(), handle.data() + kHandleMagic.size(),

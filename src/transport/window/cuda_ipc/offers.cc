@@ -178,7 +178,7 @@ OfferReader::Came OfferReader::read(int socket) {
     }
     if (!got || got->bytes == 0) break;
     if (got->bytes != sizeof packet || got->truncated || packet.magic != kMagic) {
-      log::warn("{}", "an offer of device memory makes no sense");
+      log::warn("{}", "an offer of device memory is invalid");
       continue;
     }
     if (packet.withdrawn != 0) {
@@ -204,7 +204,7 @@ OfferReader::Came OfferReader::read(int socket) {
                        (packet.virtual_memory == 0 || got->descriptor);
     if (!right) {
       offers_.erase(packet.key);
-      log::warn("{}", "an offer of device memory makes no sense");
+      log::warn("{}", "an offer of device memory is invalid");
       continue;
     }
     Segment segment;

@@ -97,7 +97,7 @@ std::string CudaApi::words(CuResult result) const {
   error_name(result, &name);
   error_string(result, &text);
   return fmt::format("{} ({})", name != nullptr ? name : fmt::format("error {}", result),
-                     text != nullptr ? text : "no words for it");
+                     text != nullptr ? text : "unknown error");
 }
 
 void CudaApi::check(CuResult result, const char* tried) const {
@@ -112,9 +112,9 @@ void CudaApi::warn(CuResult result, const char* tried) const noexcept {
 
 CurrentContext::CurrentContext(const CudaApi& cuda, CuContext context) : cuda_(cuda) {
   CuContext before = nullptr;
-  cuda.check(cuda.context_current(&before), "asking for the current CUDA context");
+  cuda.check(cuda.context_current(&before), "cuCtxGetCurrent");
   if (before != context) {
-    cuda.check(cuda.context_push(context), "changing the current CUDA context");
+    cuda.check(cuda.context_push(context), "cuCtxPushCurrent");
     pushed_ = true;
   }
   cuda.exchange_capture_mode(&capture_mode_);

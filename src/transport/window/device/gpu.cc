@@ -19,8 +19,8 @@ constexpr std::size_t kMarkBytes = 64;
 }  // namespace
 
 Gpu::Gpu(const CudaApi& cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {
-  cuda.check(cuda.device_get(&device_, ordinal), "finding a GPU");
-  cuda.check(cuda.device_uuid(&uuid_, device_), "asking for a GPU's UUID");
+  cuda.check(cuda.device_get(&device_, ordinal), "cuDeviceGet");
+  cuda.check(cuda.device_uuid(&uuid_, device_), "cuDeviceGetUuid");
   std::array<char, 96> name{};
   const bool named =
       cuda.device_name(name.data(), static_cast<int>(name.size()) - 1, device_) == kCuSuccess;
@@ -28,21 +28,21 @@ Gpu::Gpu(const CudaApi& cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {
   int writes = 0;
   if (cuda.device_attribute(&writes, kCuAttributeWrite64, device_) != kCuSuccess) writes = 0;
   writes_marks_ = writes != 0 && cuda.stream_write64 != nullptr;
-  cuda.check(cuda.primary_retain(&context_, device_), "retaining a GPU's primary context");
+  cuda.check(cuda.primary_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
 }
 
 Gpu::~Gpu() {
   CuContext popped = nullptr;
   if (cuda_.context_push(context_) == kCuSuccess) {
     for (CuStream stream : streams_) {
-      if (stream != nullptr) cuda_.warn(cuda_.stream_destroy(stream), "destroying a stream");
+      if (stream != nullptr) cuda_.warn(cuda_.stream_destroy(stream), "cuStreamDestroy");
     }
     for (void* page : pages_) cuda_.warn(cuda_.host_free(page), "freeing pinned memory");
     if (staging_ != nullptr) cuda_.warn(cuda_.host_free(staging_), "freeing pinned memory");
     if (scratch_ != 0) cuda_.warn(cuda_.free(scratch_), "freeing device memory");
     cuda_.context_pop(&popped);
   }
-  cuda_.warn(cuda_.primary_release(device_), "releasing a primary context");
+  cuda_.warn(cuda_.primary_release(device_), "cuDevicePrimaryCtxRelease");
 }
 
 CuStream Gpu::stream(std::size_t number) {
@@ -52,8 +52,9 @@ CuStream Gpu::stream(std::size_t number) {
     const CurrentContext current(cuda_, context_);
     int least = 0;
     int greatest = 0;
-    cuda_.check(cuda_.stream_priorities(&least, &greatest), "asking for streams' priorities");
-    cuda_.check(cuda_.stream_create(&stream, kCuStreamNonBlocking, greatest), "making a stream");
+    cuda_.check(cuda_.stream_priorities(&least, &greatest), "cuCtxGetStreamPriorityRange");
+    cuda_.check(cuda_.stream_create(&stream, kCuStreamNonBlocking, greatest),
+                "cuStreamCreateWithPriority");
   }
   return stream;
 }
@@ -68,7 +69,7 @@ MarkWord Gpu::take_mark() {
     pages_.push_back(page);
     std::memset(page, 0, kPageBytes);
     CuPointer device = 0;
-    cuda_.check(cuda_.host_pointer(&device, page, 0), "asking for pinned memory's address");
+    cuda_.check(cuda_.host_pointer(&device, page, 0), "cuMemHostGetDevicePointer");
     for (std::size_t offset = 0; offset < kPageBytes; offset += kMarkBytes) {
       auto* word = new (static_cast<std::byte*>(page) + offset) std::atomic<std::uint64_t>(0);
       marks_.push_back({word, device + offset});
@@ -181,8 +182,8 @@ Gpus::Gpus(const CudaApi& cuda) : cuda_(cuda) {
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     CuDevice device = 0;
     CuUuid uuid;
-    cuda.check(cuda.device_get(&device, ordinal), "finding a GPU");
-    cuda.check(cuda.device_uuid(&uuid, device), "asking for a GPU's UUID");
+    cuda.check(cuda.device_get(&device, ordinal), "cuDeviceGet");
+    cuda.check(cuda.device_uuid(&uuid, device), "cuDeviceGetUuid");
     uuids_.push_back(uuid);
   }
   gpus_.resize(uuids_.size());
@@ -238,7 +239,7 @@ DeviceBuffer::DeviceBuffer(Gpu& gpu, std::size_t bytes, From from) : gpu_(gpu), 
   }
   std::size_t granularity = 0;
   cuda.check(cuda.granularity(&granularity, &properties, kCuGranularityMinimum),
-             "asking for the granularity of device memory");
+             "cuMemGetAllocationGranularity");
   const std::size_t size = (bytes + granularity - 1) / granularity * granularity;
   CuAllocation allocation = 0;
   cuda.check(cuda.create_allocation(&allocation, size, &properties, 0), "taking device memory");
@@ -268,8 +269,8 @@ DeviceBuffer::~DeviceBuffer() {
     if (from_ == From::kAllocator) {
       cuda.warn(cuda.free(data_), "freeing device memory");
     } else {
-      cuda.warn(cuda.unmap(data_, reserved_), "unmapping device memory");
-      cuda.warn(cuda.free_addresses(data_, reserved_), "freeing addresses");
+      cuda.warn(cuda.unmap(data_, reserved_), "cuMemUnmap");
+      cuda.warn(cuda.free_addresses(data_, reserved_), "cuMemAddressFree");
     }
   } catch (const Error&) {
     // CUDA has ended before this did, and the memory with it.

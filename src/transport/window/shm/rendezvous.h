@@ -46,7 +46,7 @@ struct Received {
   FileDescriptor window;
 };
 /// @return nothing when nothing came yet
-/// @throws Error kPeerLost when the other end is gone or what came is no greeting
+/// @throws Error kPeerLost when the other end is gone or the first message is not a greeting
 std::optional<Received> receive_greeting(int socket);
 
 Greeting make_greeting(const Secret& secret, const ProbeAddress& probe);

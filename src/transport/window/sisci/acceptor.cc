@@ -66,7 +66,7 @@ void SisciAcceptor::take_greetings() {
     if (length == sizeof greeting) std::memcpy(&greeting, message.data(), sizeof greeting);
     // Any node may trigger an interrupt with anything.
     if (length != sizeof greeting || !is_greeting(greeting)) {
-      log::warn("sisci: {} bytes that came to a listener on adapter {} are no greeting", length,
+      log::warn("sisci: {} bytes that came to a listener on adapter {} are not a greeting", length,
                 options_.adapter);
     } else if (!same_secret(greeting.secret, place_.secret)) {
       log::warn("sisci: node {} does not know the handle's secret", greeting.node);

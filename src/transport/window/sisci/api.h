@@ -168,7 +168,8 @@ class Library {
     std::shared_ptr<const Library> library;
     std::string why_not;
   };
-  /// Opens and initializes it once per process. Its absence, or that of its driver, is no error.
+  /// Opens and initializes it once per process. Its absence, or that of its driver, is not an
+  /// error.
   static Found open(const std::string& file);
 
   Library(const Library&) = delete;

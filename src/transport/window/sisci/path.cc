@@ -103,7 +103,7 @@ SisciPath::SisciPath(Context& context, Memory& memory, const PathOptions& option
       transfer_from_(options.pio_bytes != 0 ? options.pio_bytes : kTimedSizes.front()),
       gpu_side_(memory.cuda, memory.trials, *this, static_cast<int>(options.queues)) {
   capabilities_.piece_bytes = kWindowPieceBytes;
-  capabilities_.why_no_pull = "a sender writes, over a bridge that is the faster way";
+  capabilities_.why_no_pull = "a sender writes, which is faster over a bridge";
   capabilities_.puts_may_tear = true;
   std::uint32_t trial_segment = 0;
   if (options_.verify) {
@@ -194,7 +194,7 @@ bool SisciPath::call() {
                                 place_.interrupt, library.flags().infinite_timeout, 0, &status);
   // The handle exists, so the interrupt did: its listener has gone.
   if (status == Status::kNoSuchSegment) {
-    throw Error(Errc::kPeerLost, "{}: its listener is gone", to_peer());
+    throw Error(Errc::kPeerLost, "{}: its listener has closed", to_peer());
   }
   if (status != Status::kOk) {
     check_deadline(status, "SCIConnectDataInterrupt");
@@ -249,7 +249,7 @@ void SisciPath::look_at_listener() {
   }
   if (own_word(kReplyOffset) == nonce_) return;  // it answered, and then went
   if (status == Status::kNoSuchSegment) {
-    throw Error(Errc::kPeerLost, "{}: its listener is gone", to_peer());
+    throw Error(Errc::kPeerLost, "{}: its listener has closed", to_peer());
   }
   check_deadline(status, "SCIConnectDataInterrupt");
 }
@@ -261,7 +261,7 @@ bool SisciPath::join() {
   if (!peer_) {
     // It was available before it was named, so it is gone.
     if (status == Status::kNoSuchSegment) {
-      throw Error(Errc::kPeerLost, "{}: the accepting end is gone", to_peer());
+      throw Error(Errc::kPeerLost, "{}: the accepting end has closed", to_peer());
     }
     check_deadline(status, "connecting to its window");
     return false;
@@ -328,7 +328,7 @@ bool SisciPath::try_window() {
     if (std::optional<std::string> reason = peer_->gone()) {
       throw Error(Errc::kPeerLost, "{}: {}", to_peer(), *reason);
     }
-    return give_up("reported success and did not bring the data");
+    return give_up("reported success but moved no data");
   }
   return true;
 }
@@ -436,12 +436,12 @@ unsigned SisciPath::judge_trial() {
   }
   if (lost && ways == 0) {
     context_.warn_once(fmt::format(
-        "{}: DMA into registered memory of this end reports success and moves nothing: {}; "
+        "{}: DMA into registered memory of this end reports success but moves no data: {}; "
         "messages go through windows",
         to_peer(), kMemoryCause));
   } else if (lost) {
     context_.warn_once(fmt::format(
-        "{}: DMA out of registered memory of the other end reports success and moves nothing: {}; "
+        "{}: DMA out of registered memory of the other end reports success but moves no data: {}; "
         "it is pinned for each transfer instead",
         to_peer(), kMemoryCause));
   }
@@ -520,7 +520,7 @@ void SisciPath::start_write(int queue, std::size_t offset, const void* source, s
 
 void SisciPath::start_pull(int /*queue*/, void* /*destination*/, std::uint64_t /*source*/,
                            std::size_t /*bytes*/) {
-  throw Error(Errc::kInternal, "{}: nothing is pulled over a bridge", to_peer());
+  throw Error(Errc::kInternal, "{}: bridges do not support pulling messages", to_peer());
 }
 
 bool SisciPath::copy_done(int queue) {

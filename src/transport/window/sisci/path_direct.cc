@@ -250,7 +250,7 @@ std::string SisciPath::try_direct_from(int queue, const Target& target, const vo
 void SisciPath::fetch_trial(std::uint64_t locations, std::span<std::byte> seen) {
   const auto location = static_cast<std::uint32_t>(locations);
   if (location != 0) return gpu_side_.slot(location).fetch(seen);
-  if (!host_trial_) throw Error(Errc::kPeerLost, "{}", "no memory was named for that");
+  if (!host_trial_) throw Error(Errc::kPeerLost, "{}", "no memory was named for this pattern");
   std::memcpy(seen.data(), host_trial_->page(kFromRegistered).data(), seen.size());
   host_trial_.reset();
 }

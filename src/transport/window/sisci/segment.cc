@@ -269,10 +269,11 @@ std::unique_ptr<PeerWindow> PeerWindow::connect(Context& context,
   made->get(kTableOffset, &table, sizeof table);
   if (table.count == 0 || table.count > kMaxPieces || table.piece_bytes < kSmallestPiece ||
       table.ids[0] != first_id) {
-    throw Error(Errc::kPeerLost,
-                "sisci: node {}: what was read from a segment is no table of a window: the link or "
-                "the peer is not what it should be",
-                node);
+    throw Error(
+        Errc::kPeerLost,
+        "sisci: node {}: what was read from a segment is not the table of a window: the link or "
+        "the peer is not what it should be",
+        node);
   }
   made->piece_bytes_ = static_cast<std::size_t>(table.piece_bytes);
   for (std::size_t i = 1; i < table.count; ++i) {

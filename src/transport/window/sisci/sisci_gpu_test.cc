@@ -405,7 +405,7 @@ TEST(SisciGpu, WhatIsInSeveralAllocationsIsStaged) {
     std::vector<char> in(2 * kEach);
     to.fetch(in);
     CHECK_THAT(in == out);
-    EXPECT_WORDS(ends.text(), "are staged: they lie in several allocations");
+    EXPECT_WORDS(ends.text(), "are staged: they span several allocations");
   });
 }
 
