@@ -92,8 +92,8 @@ Examples:
   ropewalk schedule draw ring.txt -o ring.svg
   ropewalk schedule make all_reduce --ranks 8 --algorithm ring | ropewalk schedule draw - -o x.svg
 
-Exit status: 0, or 2 when FILE is not a schedule. A schedule that the checker refuses is drawn as far
-as it gets.
+Exit status: 0, or 2 when FILE is not a schedule. If the checker refuses the
+schedule, the drawing shows the steps before the fault.
 """
 
 app = typer.Typer(
