@@ -18,8 +18,8 @@ The first of these that is present gives the value:
 
 1. `--set NAME=VALUE` on the command line; `ropewalk.settings.set` or `rwSettingSet` in a program;
 2. the environment variable `ROPEWALK_NAME`;
-3. a `NAME=value` line in the file `$ROPEWALK_CONF_FILE`, or else in `~/.config/ropewalk.conf`, or else in
-   `/etc/ropewalk.conf`;
+3. a `NAME=value` line in the file `$ROPEWALK_CONF_FILE`, or else in `~/.config/ropewalk.conf`,
+   or else in `/etc/ropewalk.conf`;
 4. the default.
 
 An unknown name or a malformed value is an error that names the setting. Bytes are written `8`,

@@ -1,4 +1,4 @@
-"""What belongs to a rank, and `ropewalk topo` and `ropewalk bind` as programs."""
+"""The devices and CPUs of a rank, and `ropewalk topo` and `ropewalk bind` as programs."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def size(text: str) -> int:
 
 
 def same(shown: str, figure: float) -> bool:
-    """Whether the figure, rounded to as many places as are shown, is what is shown."""
+    """Whether the figure, rounded to the shown number of digits, equals the shown text."""
     number = shown.split()[0].rstrip("%")
     last_place = 10.0 ** -len(number.partition(".")[2])
     return abs(float(number) - figure) <= last_place / 2 * 1.001
@@ -163,7 +163,8 @@ def releases() -> dict[str, list[str]]:
 def test_releases_of_nccl() -> None:
     ran = sorted([*releases(), "2.28.9"])  # that one in a file of its own
     (named,) = sentence(
-        "docs/network-plugin.md", r"NCCL ([\d., and]+) ran on two H200, over `shm` and `cuda_ipc`, with the plugin"
+        "docs/network-plugin.md",
+        r"NCCL ([\d., and]+) ran on two H200, over `shm` and `cuda_ipc`, with the plugin",
     )
     assert sorted(re.findall(r"[\d.]*\d", named)) == ran
     ends = (ran[0], ran[-1])

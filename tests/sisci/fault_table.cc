@@ -248,7 +248,7 @@ auto until(Try attempt) {
   }
 }
 
-// What one process does, with a deadline that only the other process's silence can reach.
+// The work of one process, with a deadline that is reached only if the other one does not answer.
 class Actor {
  public:
   Actor(const Fault& fault, const std::string& provider, const std::string& log) : fault_(fault) {
@@ -452,7 +452,7 @@ std::string steady(std::string text) {
   return text;
 }
 
-// The lines that say what is wrong.
+// The lines of the log that name the fault.
 std::string log_lines(const std::string& path) {
   std::ifstream file(path);
   std::set<std::string> lines;
@@ -518,7 +518,8 @@ std::string row(const Fault& fault, const std::string& provider) {
 std::string page() {
   std::string text =
       "# Faults\n\n"
-      "How each transport reacts to each fault. `tests/sisci/fault_table.cc` injects the faults and "
+      "How each transport reacts to each fault. `tests/sisci/fault_table.cc` injects the faults "
+      "and "
       "writes this page;\na test checks that it is current. In each case two processes, on two "
       "hosts of a software fabric, exchange messages\nof 8 bytes to 1.5 MB over registered memory "
       "and compare the data. `works` means that all data arrived and was right;\na case that hangs "
