@@ -168,8 +168,8 @@ std::optional<Acceptors::Arrival> Acceptors::take_new() {
     }
   }
   poll();
-  // The senders may not go on before this end has accepted, so their first messages are waited for
-  // only where a connection may want one of these in place of its own.
+  // Senders may wait until this end has accepted. So it waits for their first messages only if a
+  // connection may need one of them as a replacement.
   const auto replacements = std::count_if(over_tcp_.begin(), over_tcp_.end(),
                                           [](const Arrival& a) { return a.greeted && a.replaces; });
   const int undecided = undecided_;
@@ -328,7 +328,7 @@ AutoReceiver::AutoReceiver(std::shared_ptr<Acceptors> acceptors, Acceptors::Arri
   if (arrival.kind != PathKind::kTcp) {
     acceptors_->count_undecided(1);
   } else {
-    acceptors_.reset();  // there is nothing that could take its place
+    acceptors_.reset();  // there is no replacement
   }
   take(std::move(arrival));
 }
@@ -348,7 +348,7 @@ void AutoReceiver::lost_path(const Error& error) {
   log::warn("auto: {} is not used for this connection, waiting for another path: {}",
             name(path_.kind), error.what());
   failure_ = error;
-  // A peer that is gone does not come again; one that only closed does so at once.
+  // A peer that has died does not connect again; one that only closed does so at once.
   give_up_at_ = Clock::now() + (error.code() == Errc::kPeerLost
                                     ? std::chrono::duration_cast<Clock::duration>(peer_loss_time_)
                                     : Clock::duration(kReplacementTime));

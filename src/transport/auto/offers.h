@@ -1,4 +1,4 @@
-// What a handle of `auto` says: the handles of several providers, the best first.
+// The contents of a handle of `auto`: the handles of several providers, the best first.
 #pragma once
 
 #include <cstdint>

@@ -47,7 +47,7 @@ void SideChannel::send(Note note, std::span<const std::byte> payload) {
   payload = payload.first(std::min(payload.size(), kMaxPayload));
   const NoteHead head{static_cast<std::uint32_t>(note), static_cast<std::uint32_t>(payload.size())};
   const auto* const bytes = reinterpret_cast<const std::byte*>(&head);
-  // Nothing of this end's is told to who has not proven itself.
+  // This end sends nothing of its own before the peer has proven that it knows the secret.
   std::vector<std::byte>& queue = reply_ ? held_back_ : out_;
   queue.insert(queue.end(), bytes, bytes + sizeof head);
   queue.insert(queue.end(), payload.begin(), payload.end());

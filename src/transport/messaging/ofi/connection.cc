@@ -10,7 +10,8 @@
 namespace ropewalk::transport::ofi {
 namespace {
 
-// The side channel is looked at by a system call, so not each time that nothing has come.
+// Polling the side channel takes a system call, so it is not polled each time that nothing has
+// arrived.
 constexpr unsigned kLookPeriod = 16;
 constexpr auto kLookTime = std::chrono::milliseconds(1);
 

@@ -23,7 +23,7 @@ constexpr std::size_t kMaxSendBuffers = 1024;
 // Longer messages are not injected though the provider would copy them: the copy would be made
 // while the caller waits, and a small message is what this is for.
 constexpr std::size_t kMaxInject = 1024;
-// The queue of completions: one for each operation that can be under way.
+// Size of the completion queue: one for each operation that can be in progress.
 constexpr std::size_t kQueueEntries = 8192;
 constexpr std::size_t kReadAtOnce = 16;
 constexpr int kReadRounds = 8;
@@ -68,7 +68,7 @@ std::shared_ptr<Endpoint> Endpoint::of_this_process(std::uint64_t id) {
 struct Endpoint::Buffer {
   Operation operation;  // first
   Endpoint* endpoint = nullptr;
-  Operation* told = nullptr;  // of a send: who waits for its end
+  Operation* told = nullptr;  // of a send: the request that waits for its completion
   std::byte* data = nullptr;
   void* descriptor = nullptr;
 };
@@ -144,7 +144,8 @@ void Endpoint::open() {
   check(fi_av_open(domain, &address_attributes, &addresses, nullptr), "fi_av_open");
   addresses_.reset(addresses);
   // Provider shm names an endpoint by process and a count that threads may read at once, and other
-  // containers have processes of the same number: a name that is taken says "busy", the next is free.
+  // containers have processes of the same number: a name that is taken says "busy", the next is
+  // free.
   int enabled = 0;
   for (int attempt = 0; attempt < kEndpointNames; ++attempt) {
     endpoint_.reset();

@@ -16,12 +16,13 @@
 namespace ropewalk::transport::psm2 {
 namespace {
 
-// The side channel is looked at by a system call, so not each time that nothing has come.
+// Polling the side channel takes a system call, so it is not polled each time that nothing has
+// arrived.
 constexpr unsigned kLookPeriod = 16;
 constexpr auto kLookTime = std::chrono::milliseconds(1);
 // Polls without progress after which nothing is left in shared memory.
 constexpr unsigned kIdlePolls = 4;
-// What a peer that was closed, or died, had sent over a network is on its way for at most so long.
+// The longest time that messages of a peer that was closed, or died, are in flight on a network.
 constexpr auto kOnItsWay = std::chrono::seconds(1);
 
 constexpr std::uint32_t kHelloVersion = 1;

@@ -283,7 +283,7 @@ void Receiver::progress(std::span<Posted> posted) RW_NO_THREAD_ANALYSIS {
   if (!port_.mutex.try_lock()) return;
   const std::lock_guard lock(port_.mutex, std::adopt_lock);
   if (port_.poll() && !sums_) {
-    // What has come is mostly what is waited for.
+    // The message that has arrived is mostly the one that is waited for.
     for (Posted& each : posted) look_at(each);
     if (std::all_of(posted.begin(), posted.end(),
                     [](const Posted& each) -> bool { return each.finished; })) {

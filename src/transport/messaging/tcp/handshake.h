@@ -17,13 +17,13 @@
 
 namespace ropewalk::transport::tcp {
 
-/// What a Handle says.
+/// The contents of a Handle.
 struct Target {
   SocketAddress address;
   Token proof{};  ///< the connecting side sends it
   Reply reply{};  ///< the listener sends it
 };
-/// What a handle begins with: a mark of the provider.
+/// The first bytes of a handle, which identify the provider.
 using HandleMark = std::array<char, 4>;
 inline constexpr HandleMark kTcpMark = {'R', 'W', 't', '3'};
 Handle encode(const Target& target, const HandleMark& mark = kTcpMark);

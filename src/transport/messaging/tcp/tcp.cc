@@ -9,8 +9,7 @@
 namespace ropewalk::transport::tcp {
 namespace {
 
-// One-way latency over a present-day network with plain sockets; only orders providers among each
-// other.
+// One-way latency over a present-day network with plain sockets; used only to order the providers.
 constexpr double kLatencyUs = 20;
 
 class Tcp final : public Transport {
