@@ -124,8 +124,8 @@ int EventLoop::wait_ms() const {
   return static_cast<int>(std::min<std::int64_t>(ms, 60'000));
 }
 
-// One object's failure must not take the others' events with it. Handlers deal with the errors of
-// their connections; what comes here is lack of memory or descriptors, or a defect.
+// One object's failure must not affect the events of others. Handlers deal with the errors of their
+// connections; exceptions here are lack of memory or descriptors, or a defect.
 void EventLoop::guarded(const Task& task) const noexcept {
   try {
     task();
@@ -143,7 +143,7 @@ void EventLoop::run_deferred() {
 }
 
 void EventLoop::run_timers() {
-  // Only what was due at the start: a timer that sets itself again must not starve sockets.
+  // Only timers that were due at the start: a timer that sets itself again must not starve sockets.
   const auto now = Clock::now();
   while (!timers_.empty() && timers_.begin()->first.first <= now) {
     const Task task = std::move(timers_.begin()->second);

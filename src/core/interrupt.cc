@@ -13,7 +13,8 @@ struct OfThread {
 };
 thread_local OfThread of_thread;
 
-// Threads in their checks. Nearly always 0, and one load, where what a thread has takes a call.
+// Threads in their checks. Nearly always 0, and read by one load, while a thread-local takes a
+// call.
 std::atomic<int> in_checks{0};
 
 }  // namespace

@@ -69,7 +69,8 @@ template class NetworkEnd<transport::ReceiveConnection, executor::ReceiveEnd>;
 NetworkSender::NetworkSender(const executor::FifoShape& shape, int peer,
                              const FifoMaker& make_memory, bool by_blocks)
     : NetworkEnd(shape, peer, make_memory, by_blocks) {
-  // A rank that returns from a call need not come back soon: what it sent must be on its way.
+  // A rank that returns from a call may not call again soon, so its messages must be in flight by
+  // then.
   end_.drain_all = !by_blocks;
 }
 
@@ -83,7 +84,7 @@ std::unique_ptr<transport::Request> NetworkSender::send(SlotHeader& slot) {
   if (slot.kind != SlotKind::kAddress) {
     return connection_->send(head, wire_bytes(slot), kTag, registration_.get());
   }
-  // For the other end it is staged, and the address is no business of its.
+  // The other end stages the data; the address is meaningless to it.
   SlotHeader sent = slot;
   sent.kind = SlotKind::kStaged;
   sent.address = 0;

@@ -223,8 +223,8 @@ bool NetworkLinks::poll() {
   }
   // Often that is all that the call waited for: a rank that only sends asks nobody.
   if (moved) return true;
-  // To ask a link is a system call, so the ones that a strand waits for are asked at each turn. The
-  // others only now and then: what comes over them is wanted later, but their writers may wait for
+  // Polling a link takes a system call, so each turn polls only the links that a strand waits for.
+  // The others are polled now and then: their data is needed later, but their writers may wait for
   // room in their sockets.
   const bool all = ++turns_ % kTurnsPerLook == 0;
   for (auto& [key, link] : receives_) {

@@ -105,7 +105,7 @@ struct Rank {
 };
 
 // Ranks in processes of their own, each of which opens what it can. They end together, so that none
-// takes memory back at which another still looks.
+// frees memory that another still reads.
 template <typename Body>
 void with_ranks(int count, Driver& driver, Body body) {
   run_ranks(count, [&](bootstrap::Bootstrap& bootstrap) {
@@ -318,7 +318,7 @@ TEST(RegisteredBuffers, WhatWasNotToldIsOpenUntilItIs) {
     EXPECT_EQ(driver.open_now, 6);
     rank.meet();
     rank.buffers->settle();
-    // Nothing that was told before is open after the next registration.
+    // No buffer whose removal was announced is open after the next registration.
     rank.buffers->add(rank.own(0, 64, 1), soon());
     rank.meet();
     EXPECT_EQ(driver.open_now, 2);

@@ -34,7 +34,7 @@ Nonce nonce_of(std::uint64_t number) {
 
 unsigned char* chars(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
 
-// The sealed messages under way, each in a room of its own.
+// The sealed messages in flight, each in a buffer of its own.
 class Rooms {
  public:
   Rooms(const LinkKey& key, std::size_t most_bytes, std::size_t count)

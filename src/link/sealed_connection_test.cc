@@ -18,7 +18,7 @@ using transport::ReceiveBuffer;
 using transport::Registration;
 using transport::Request;
 
-// What is on its way between two ends, for a test to look at and change.
+// The messages in flight between two ends, for a test to read and change.
 struct Wire {
   std::deque<std::string> messages;
   bool full = false;

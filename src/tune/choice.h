@@ -1,4 +1,4 @@
-// What a call runs with: a schedule, and how it is cut.
+// The choice for a call: a schedule, and how it is cut.
 #pragma once
 
 #include <cstddef>

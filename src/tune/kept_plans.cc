@@ -193,7 +193,7 @@ std::shared_ptr<const PlannedCandidates> KeptPlans::get(const PlannedMachine& ma
   const bool from_disk = made.has_value();
   if (!from_disk) {
     made = planner(machine.topology(), request);
-    check_stopped("planning");  // what was stopped on the way is noted as a reason for no plan
+    check_stopped("planning");  // an interrupted planning is noted as a reason for no plan
     if (!path.empty() && !made->algorithms.empty()) {
       write(path, text_of(machine, request, *made));
     }

@@ -25,7 +25,8 @@ using nlohmann::json;
 
 constexpr const char* kSchema = "ropewalk-tuning";
 
-// The entries. @param quiet what is wrong was told when it was read
+// The entries.
+// @param quiet errors were logged at an earlier read
 json read_all(const std::string& path, bool quiet = false) {
   std::ifstream file(path);
   if (!file.good()) return json::object();
