@@ -167,7 +167,7 @@ void check_null_config(Session& session) {
   establish(session, connecting, accepting);
 }
 
-// As many as NCCL opens between two processes, all at once, both ways.
+// As many as NCCL opens between two processes, all at once, in both directions.
 void check_many_connections(Session& session) {
   session.start();
   constexpr int kCount = 32;

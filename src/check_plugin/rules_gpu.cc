@@ -10,7 +10,7 @@
 namespace ropewalk::check_plugin {
 namespace {
 
-// Flushes what was received, as NCCL does before the GPU may read it.
+// Flushes received data, as NCCL does before the GPU may read it.
 void flush(Session& session, void* comm, const Part& part) {
   void* request = nullptr;
   session.expect(session.plugin().iflush(comm, {part}, &request), Call::kIflush);

@@ -1,4 +1,4 @@
-// Rules about when things happen: order, progress, what is visible when.
+// Rules about timing: order, progress, visibility.
 #include <atomic>
 #include <chrono>
 #include <vector>
@@ -47,7 +47,8 @@ void check_order(Session& session) {
 void check_both_ways(Session& session) {
   session.start();
   const Comms comms = connect_processes(session, 1, 1);
-  // More than are in flight at once, so that each way has to go on while the other does.
+  // More than are in flight at once, so that each direction must make progress while the other
+  // does.
   constexpr std::size_t kCount = 160;
   constexpr std::size_t kBytes = 50'000;
   const std::vector<Message> messages = equal_messages(kCount, kBytes);
@@ -196,7 +197,7 @@ void check_late_writes(Session& session) {
       run(session, "all sends complete", sends);
       return;
     }
-    // Two slots are posted, two rest: what was received there must stay as the owner left it.
+    // Two slots are posted, two are not: data received in the latter must stay unchanged.
     Receives receives(session, way.comm, region, mhandle, single_slots(messages), kSlots / 2);
     receives.on_done = [&](std::size_t i) {
       const Message& message = messages[i];
@@ -231,7 +232,8 @@ class Lines {
     }
   }
 
-  /// Whether line has the round's flag. @throws Failed when it does, but not its data
+  /// Whether line has the round's flag.
+  /// @throws Failed when it does, but not its data
   static bool arrived(std::byte* slot, std::size_t line, std::uint64_t round) {
     Word* words = reinterpret_cast<Word*>(slot + line * kLineBytes);
     if (std::atomic_ref(words[kWords]).load(std::memory_order_acquire) != flag(round)) return false;

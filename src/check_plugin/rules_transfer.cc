@@ -1,4 +1,4 @@
-// Rules about what a message is: its bytes, its size, its place, what the calls write.
+// Rules about messages: their bytes, size and location, and the outputs of the calls.
 #include <algorithm>
 #include <numeric>
 #include <vector>
@@ -142,7 +142,7 @@ void check_outputs(Session& session) {
   transfer(session, comm, messages, 50, session.plugin().most_requests());
 }
 
-// Smaller than what is posted, so that the posted size is seen to be another.
+// Smaller than the posted size, so that the two sizes differ.
 void check_received_size(Session& session) {
   session.start();
   const Comms comms = connect_one_way(session);
@@ -176,7 +176,7 @@ void check_received_size(Session& session) {
   });
 }
 
-// NCCL's bootstrap, and releases before 2.20 for sends, pass no place for sizes.
+// NCCL's bootstrap, and releases before 2.20 for sends, pass NULL for sizes.
 void check_null_sizes(Session& session) {
   void* comm = one_way_comm(session);
   Region region(10'000);

@@ -128,7 +128,7 @@ void CallAgreement::send(int peer, const Message& message) {
   try {
     bootstrap_.send(peer, kTag, std::as_bytes(std::span(&message, 1)));
   } catch (const Error& error) {
-    // It is gone: in order, and will make no call, or the communicator is broken.
+    // The peer has left in order and will make no call, or the communicator is broken.
     log::trace(log::kTuning, "rank {} to rank {}: {}", bootstrap_.rank(), peer, error.what());
   }
 }

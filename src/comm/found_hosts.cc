@@ -28,7 +28,7 @@ std::string_view environment(const char* variable) {
   return value == nullptr ? std::string_view() : std::string_view(value);
 }
 
-// As NCCL does, a file that cannot be used is told and left aside.
+// As in NCCL, a file that cannot be used causes a warning and is ignored.
 std::optional<ThisHost> from_nccl_file() {
   const std::string path(environment("NCCL_TOPO_FILE"));
   if (path.empty()) return std::nullopt;
@@ -50,7 +50,7 @@ std::optional<ThisHost> from_nccl_file() {
   }
 }
 
-// Where nothing can be looked at.
+// For hosts where nothing can be discovered.
 topology::Topology bare_host() {
   topology::Description bare;
   bare.name = "host";

@@ -109,7 +109,7 @@ Rates stated(const link::Rails& rails, const std::vector<std::vector<link::Nic>>
   return rates;
 }
 
-// `name_of` a rail, for the log; none on ranks that tell nothing.
+// `name_of` a rail, for the log; none on ranks that do not log.
 FoundRails fastest_first(const link::Rails& rails, std::span<const double> rates,
                          const std::function<std::string(int)>& name_of) {
   std::vector<int> order(rates.size());

@@ -59,7 +59,7 @@ constexpr std::uint32_t kNetworkSlotBytes = 64 << 10;
 constexpr int kPlannedChannels = 16;
 constexpr int kMostPlannedRanks = 64;
 
-// As links between GPUs have: a chunk of them is long beside what a link takes to begin.
+// As for links between GPUs: the time of a chunk is long compared with the link's latency.
 constexpr std::uint32_t kEmulatedSlotBytes = 512 << 10;
 
 // Each channel takes address space for all pairs of a host's ranks.
@@ -239,7 +239,7 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
   place.constants = records[0].constants;
   // Two strands suffice for double trees; wide groups keep the segment's address range in bounds.
   place.channels = std::max(2, static_cast<int>(mine.channels));
-  // By what all know alike: a TOPOLOGY that one rank lacks is told later.
+  // By facts that are equal on all ranks; a TOPOLOGY that one rank lacks is reported later.
   const bool planned = place.topology_given || !config.text(Setting::kEmulate).empty();
   if (planned && size <= kMostPlannedRanks) {
     place.channels = std::max(place.channels, kPlannedChannels);

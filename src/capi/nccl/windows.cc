@@ -54,7 +54,7 @@ std::shared_ptr<const Window> own_window(const Core& core, ncclWindow_t handle) 
 
 void deregister_window(ncclComm_t comm, ncclWindow_t handle) {
   Core& core = ready(comm);
-  // NVIDIA's library gives NULL for what it could not make a window of.
+  // NVIDIA's library returns NULL if it could not make a window.
   if (handle == nullptr) return;
   core.comm->deregister_buffer(own_window(core, handle)->number);
   remove_window(handle);
