@@ -325,13 +325,13 @@ constexpr Rule kRules[] = {
     {"lost-listener", "A listener that was killed hangs nobody who connects",
      "connect is polled by the thread that serves all connections.", kAbort, "connect", 2, 1,
      check_lost_listener},
-    {"early-end", "What was sent arrives, though the sender closes and ends at once",
+    {"early-end", "Sent data arrives, even if the sender closes and ends at once",
      "A rank whose sends are done may end its communicator and its program while others receive.",
      kFree, "transfer", 2, 1, check_early_end},
     {"leaks", "Many connections leave nothing behind",
      "Jobs that run for weeks make and end communicators: memory, descriptors, threads and "
      "segments "
-     "must come back.",
+     "must be released.",
      kFree, "transfer", 2, kLeaksTimeFactor, check_leaks},
 };
 

@@ -142,8 +142,8 @@ constexpr std::string_view kProgram = "the program that uses NCCL";
 
 constexpr Rule kRules[] = {
     {"descriptors", "The program's descriptors stay open",
-     "They are files and connections of the program; what is written to one that was closed and "
-     "opened anew goes to a stranger.",
+     "They are files and connections of the program; data written to one that was closed and "
+     "opened again goes to the wrong file.",
      kProgram, "init", 1, 1, check_descriptors, "", "self-connection"},
     {"processes", "No process of the plugin outlives the program",
      "Launchers wait for all that holds the job's output or cgroup: a job that ended does not end.",
