@@ -37,9 +37,9 @@ Gpu::~Gpu() {
     for (CuStream stream : streams_) {
       if (stream != nullptr) cuda_.warn(cuda_.stream_destroy(stream), "cuStreamDestroy");
     }
-    for (void* page : pages_) cuda_.warn(cuda_.host_free(page), "freeing pinned memory");
-    if (staging_ != nullptr) cuda_.warn(cuda_.host_free(staging_), "freeing pinned memory");
-    if (scratch_ != 0) cuda_.warn(cuda_.free(scratch_), "freeing device memory");
+    for (void* page : pages_) cuda_.warn(cuda_.host_free(page), "cuMemFreeHost");
+    if (staging_ != nullptr) cuda_.warn(cuda_.host_free(staging_), "cuMemFreeHost");
+    if (scratch_ != 0) cuda_.warn(cuda_.free(scratch_), "cuMemFree");
     cuda_.context_pop(&popped);
   }
   cuda_.warn(cuda_.primary_release(device_), "cuDevicePrimaryCtxRelease");
@@ -65,7 +65,7 @@ MarkWord Gpu::take_mark() {
     const CurrentContext current(cuda_, context_);
     void* page = nullptr;
     cuda_.check(cuda_.host_allocate(&page, kPageBytes, kCuHostPortable | kCuHostDeviceMap),
-                "taking pinned memory");
+                "cuMemHostAlloc");
     pages_.push_back(page);
     std::memset(page, 0, kPageBytes);
     CuPointer device = 0;
@@ -102,7 +102,7 @@ std::byte* Gpu::staging() {
   if (staging_ == nullptr) {
     const CurrentContext current(cuda_, context_);
     void* made = nullptr;
-    cuda_.check(cuda_.host_allocate(&made, kStagingBytes, kCuHostPortable), "taking pinned memory");
+    cuda_.check(cuda_.host_allocate(&made, kStagingBytes, kCuHostPortable), "cuMemHostAlloc");
     staging_ = static_cast<std::byte*>(made);
   }
   return staging_;
@@ -111,7 +111,7 @@ std::byte* Gpu::staging() {
 CuPointer Gpu::scratch() {
   if (scratch_ == 0) {
     const CurrentContext current(cuda_, context_);
-    cuda_.check(cuda_.allocate(&scratch_, kScratchBytes), "taking device memory");
+    cuda_.check(cuda_.allocate(&scratch_, kScratchBytes), "cuMemAlloc");
   }
   return scratch_;
 }
@@ -178,7 +178,7 @@ void Gpu::fill(CuPointer destination, const void* host, std::size_t bytes) {
 
 Gpus::Gpus(const CudaApi& cuda) : cuda_(cuda) {
   int count = 0;
-  cuda.check(cuda.device_count(&count), "counting the GPUs");
+  cuda.check(cuda.device_count(&count), "cuDeviceGetCount");
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     CuDevice device = 0;
     CuUuid uuid;
@@ -207,14 +207,14 @@ Gpu* Gpus::find(const CuUuid& uuid) {
 PinnedBuffer::PinnedBuffer(Gpu& gpu, std::size_t bytes) : gpu_(gpu) {
   const CurrentContext current(gpu.cuda(), gpu.context());
   void* made = nullptr;
-  gpu.cuda().check(gpu.cuda().host_allocate(&made, bytes, kCuHostPortable), "taking pinned memory");
+  gpu.cuda().check(gpu.cuda().host_allocate(&made, bytes, kCuHostPortable), "cuMemHostAlloc");
   data_ = static_cast<std::byte*>(made);
 }
 
 PinnedBuffer::~PinnedBuffer() {
   try {
     const CurrentContext current(gpu_.cuda(), gpu_.context());
-    gpu_.cuda().warn(gpu_.cuda().host_free(data_), "freeing pinned memory");
+    gpu_.cuda().warn(gpu_.cuda().host_free(data_), "cuMemFreeHost");
   } catch (const Error&) {
     // CUDA has ended before this did, and the memory with it.
   }
@@ -224,7 +224,7 @@ DeviceBuffer::DeviceBuffer(Gpu& gpu, std::size_t bytes, From from) : gpu_(gpu), 
   const CudaApi& cuda = gpu.cuda();
   const CurrentContext current(cuda, gpu.context());
   if (from == From::kAllocator) {
-    cuda.check(cuda.allocate(&data_, bytes), "taking device memory");
+    cuda.check(cuda.allocate(&data_, bytes), "cuMemAlloc");
     return;
   }
   if (!cuda.has_virtual_memory()) throw Error(Errc::kCuda, "{}", "no virtual-memory management");
@@ -242,7 +242,7 @@ DeviceBuffer::DeviceBuffer(Gpu& gpu, std::size_t bytes, From from) : gpu_(gpu), 
              "cuMemGetAllocationGranularity");
   const std::size_t size = (bytes + granularity - 1) / granularity * granularity;
   CuAllocation allocation = 0;
-  cuda.check(cuda.create_allocation(&allocation, size, &properties, 0), "taking device memory");
+  cuda.check(cuda.create_allocation(&allocation, size, &properties, 0), "cuMemCreate");
   CuResult result = cuda.reserve_addresses(&data_, size, 0, 0, 0);
   if (result == kCuSuccess) {
     reserved_ = size;
@@ -267,7 +267,7 @@ DeviceBuffer::~DeviceBuffer() {
   try {
     const CurrentContext current(cuda, gpu_.context());
     if (from_ == From::kAllocator) {
-      cuda.warn(cuda.free(data_), "freeing device memory");
+      cuda.warn(cuda.free(data_), "cuMemFree");
     } else {
       cuda.warn(cuda.unmap(data_, reserved_), "cuMemUnmap");
       cuda.warn(cuda.free_addresses(data_, reserved_), "cuMemAddressFree");
