@@ -122,7 +122,7 @@ void WindowReceiver::progress() {
     if (!mailbox_.failed()) copy_device_pieces();
     if (!mailbox_.failed() && copied_ == 0 && mailbox_.idle_and_lost()) {
       read_mailbox(~std::size_t{0});  // its last words were written before it went
-      // So were the pieces that are still on their way to device memory.
+      // So were the pieces that are still being copied to device memory.
       if (!staging()) mailbox_.fail(Errc::kPeerLost, mailbox_.lost());
     }
   } catch (const Error& error) {
@@ -291,7 +291,7 @@ bool WindowReceiver::abandoned() {
   return true;
 }
 
-// All of a message is here: looks whether it is right, and tells the sender.
+// A message is complete: checks it, and notifies the sender.
 void WindowReceiver::finish_pull(Posted& posted) {
   // Memory that the sender gave up may have been anything by the time it was read.
   if (abandoned()) return;

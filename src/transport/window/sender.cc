@@ -302,7 +302,8 @@ void WindowSender::on_ready(const Entry& entry) {
   mailbox_.write(opened);
 }
 
-// Finds `bytes` contiguous bytes in the bounce ring. @return false when there is no room
+// Finds `bytes` contiguous bytes in the bounce ring.
+// @return false when there is no room
 bool WindowSender::take_bounce(std::size_t bytes, Piece& piece) {
   const std::size_t needed = whole_lines(bytes);
   std::uint64_t position = bounce_taken_;
@@ -391,8 +392,8 @@ void WindowSender::notify(const Piece& piece) {
   if (message.notified == message.bytes) finish(message);
 }
 
-// With checksums of every message, what is told as sent has also left this end: nobody may look
-// again.
+// With checksums of every message, a message that is reported as sent has also left this end, since
+// nobody may check again.
 void WindowSender::finish(Message& message) {
   if (options_.checksums) {
     if (const std::optional<std::string> lost = mailbox_.path().stores_lost()) {

@@ -20,8 +20,8 @@ namespace {
 constexpr double kSpeedMbps = 2'400'000;
 constexpr double kLatencyUs = 5;
 
-// A handle is one of shared memory under another name, so that neither is taken for the other.
-// In the place of the mark of shared memory.
+// A handle is one of shared memory under another name, so that neither is taken for the other. It
+// replaces the mark of shared memory.
 constexpr std::array<char, kMarkBytes> kHandleMagic = {'R', 'W', 'c', '2'};
 
 class CudaIpcPath final : public Path {

@@ -213,7 +213,7 @@ Openings& DeviceSide::openings() {
   return *openings_;
 }
 
-// Also the pattern, by which the way of the first message is verified.
+// Also the pattern, which verifies the path of the first message.
 void DeviceSide::offer_early(const Registration& registration) {
   const Registration& pattern = pattern_memory(registration);
   if (host_.other_window() == nullptr) return;

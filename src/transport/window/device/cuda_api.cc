@@ -35,7 +35,7 @@ CudaApi::CudaApi(const std::string& library) {
   need(device_count, "cuDeviceGetCount");
   need(device_get, "cuDeviceGet");
   need(device_name, "cuDeviceGetName");
-  // The second form tells slices of one GPU apart.
+  // The second version distinguishes slices of one GPU.
   if (!find(handle, device_uuid, "cuDeviceGetUuid_v2")) need(device_uuid, "cuDeviceGetUuid");
   need(device_attribute, "cuDeviceGetAttribute");
   need(primary_retain, "cuDevicePrimaryCtxRetain");

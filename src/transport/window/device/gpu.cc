@@ -13,7 +13,7 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(10);
 constexpr std::size_t kPageBytes = 4096;
-// A cache line each: what one queue's stream writes disturbs nobody who looks at another.
+// A cache line each, so that writes of one queue's stream do not slow readers of another.
 constexpr std::size_t kMarkBytes = 64;
 
 }  // namespace

@@ -20,10 +20,10 @@ namespace ropewalk::transport::window {
 using Name = std::array<std::byte, 8>;
 using Secret = std::array<std::byte, 16>;
 
-/// What a handle begins with: a mark of the provider.
+/// The first bytes of a handle, which identify the provider.
 inline constexpr std::size_t kMarkBytes = 4;
 
-/// What a handle says.
+/// The contents of a handle.
 struct MeetingPlace {
   Name name{};      ///< of the abstract socket
   Secret secret{};  ///< names can be listed by anyone on the host, this cannot
@@ -38,7 +38,8 @@ struct Greeting {
   ProbeAddress probe;
 };
 
-/// Sends a greeting on a connected socket. @throws Error kPeerLost
+/// Sends a greeting on a connected socket.
+/// @throws Error kPeerLost
 void send_greeting(int socket, const Greeting& greeting, int window);
 
 struct Received {
@@ -78,7 +79,8 @@ class MeetingPoint {
   std::vector<Waiting> waiting_;
 };
 
-/// Connects; never waits. @throws Error kPeerLost
+/// Connects; never waits.
+/// @throws Error kPeerLost
 FileDescriptor call(const MeetingPlace& location);
 
 }  // namespace ropewalk::transport::window
