@@ -46,8 +46,8 @@ struct Received {
   Greeting greeting;
   FileDescriptor window;
 };
-/// @return nothing when nothing came yet
-/// @throws Error kPeerLost when the other end is gone or the first message is not a greeting
+/// @return nothing if nothing has arrived yet
+/// @throws Error kPeerLost if the other end has closed or the first message is not a greeting
 std::optional<Received> receive_greeting(int socket);
 
 Greeting make_greeting(const Secret& secret, const ProbeAddress& probe);
@@ -56,7 +56,7 @@ Greeting make_greeting(const Secret& secret, const ProbeAddress& probe);
 /// @throws Error kPeerLost when it belongs to another user
 pid_t checked_peer(int socket);
 
-/// Listens; hands out sockets whose greeting is right. Whoever is silent is dropped in time.
+/// Listens; returns sockets with a valid greeting. Silent connections are dropped after some time.
 class MeetingPoint {
  public:
   MeetingPoint();

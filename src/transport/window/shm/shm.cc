@@ -67,7 +67,7 @@ FileDescriptor open_pidfd(pid_t pid) {
   return FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }
 
-// Once: what a system forbids, it forbids every connection.
+// Logged once, since a system that forbids it forbids it to every connection.
 void warn_of_two_copies(const std::string& why) {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;

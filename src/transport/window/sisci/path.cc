@@ -192,7 +192,7 @@ bool SisciPath::call() {
   Status status = Status::kUnset;
   library->ConnectDataInterrupt(descriptor_->get(), &interrupt, place_.node, options_.adapter,
                                 place_.interrupt, library.flags().infinite_timeout, 0, &status);
-  // The handle exists, so the interrupt did: its listener has gone.
+  // The handle exists, so the interrupt existed: its listener has closed.
   if (status == Status::kNoSuchSegment) {
     throw Error(Errc::kPeerLost, "{}: its listener has closed", to_peer());
   }
@@ -206,7 +206,7 @@ bool SisciPath::call() {
   Status ignored = Status::kUnset;
   library->DisconnectDataInterrupt(interrupt, 0, &ignored);
   if (status == Status::kOk) return true;
-  // The listener has not fetched earlier ones; that it may take long to do.
+  // The listener has not fetched earlier ones, which may take long.
   if (out_of_space(status)) {
     deadline_ = Clock::now() + kPatience;
   } else {
@@ -216,7 +216,7 @@ bool SisciPath::call() {
 }
 
 bool SisciPath::answered() {
-  const bool left = own_->left();  // before the answer is looked at, which may have come first
+  const bool left = own_->left();  // before the answer is read, which may have arrived first
   if (own_word(kReplyOffset) != nonce_) {
     if (left) {
       throw Error(Errc::kPeerLost,
@@ -259,7 +259,7 @@ bool SisciPath::join() {
   peer_ = PeerWindow::connect(context_, descriptor_, options_.adapter, peer_node_, answer_segment_,
                               status);
   if (!peer_) {
-    // It was available before it was named, so it is gone.
+    // It was available before it was named, so it has been removed.
     if (status == Status::kNoSuchSegment) {
       throw Error(Errc::kPeerLost, "{}: the accepting end has closed", to_peer());
     }
@@ -470,7 +470,7 @@ std::uint64_t SisciPath::read_word(std::size_t offset) const {
   return own_word(kHeaderBytes + offset);
 }
 
-// A load from the other end follows the stores on their way, so they have arrived when it is done.
+// A load from the other end follows the stores in flight, so they have arrived when it is done.
 void SisciPath::order_puts_before_reads() {
   std::uint64_t word = 0;
   peer_->get(kHeaderBytes, &word, sizeof word);
@@ -485,7 +485,7 @@ bool SisciPath::aligned(std::size_t offset, const void* source, std::size_t byte
   return ((offset | reinterpret_cast<std::uintptr_t>(source) | bytes) % options_.alignment) == 0;
 }
 
-// Those for what is staged are made when they are needed.
+// Queues for staged memory are made when they are needed.
 SisciPath::Copy& SisciPath::copy_of(int queue) {
   const auto number = static_cast<std::size_t>(queue);
   if (number < options_.queues) return copies_[number];
