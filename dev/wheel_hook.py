@@ -39,15 +39,15 @@ SYSTEM_LIBRARIES = (
 # Opened at run time where they are there: no link names them.
 OPENED_LIBRARIES = ("libhwloc.so.15",)
 
-# Other names of the network plugin, and the folder below lib/ that each is in: what is called
-# libnccl-net.so is taken by every NCCL that finds it, asked for or not.
+# Other names of the network plugin, and the folder below lib/ that each is in: every NCCL that
+# finds a libnccl-net.so loads it, even without a setting.
 PLUGIN_LINKS = {
     "librccl-net-ropewalk.so": "",
     "libnccl-net.so": "nccl-net/",
     "librccl-net.so": "nccl-net/",
 }
 
-# What it needs is in the wheel for the library's sake, but for SimGrid.
+# The wheel already has the libraries that it needs, except SimGrid.
 SIMGRID_PROGRAM = "ropewalk-simgrid"
 
 

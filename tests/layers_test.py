@@ -1,7 +1,7 @@
 """Includes in src/ go one way: a layer uses those below it and none above.
 
 Inside a layer its folders have the same rule, and a folder has one name: path, namespace, and for a
-layer CMake target. Also: a public header stands alone and takes nothing from src/.
+layer CMake target. Also: a public header compiles alone and includes nothing from src/.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ BELOW: dict[str, set[str]] = {
 class Folder:
     """What a folder inside a layer may include of that layer besides itself, and its namespaces.
 
-    An empty `namespaces` is the one of the path: ropewalk::layer::folder. The table is for what is
-    in libraries and programs; unit tests and fuzzers include whatever their layer has.
+    An empty `namespaces` stands for that of the path: ropewalk::layer::folder. The table is about
+    libraries and programs; unit tests and fuzzers may include everything of their layer.
     """
 
     below: frozenset[str] = frozenset()
@@ -120,7 +120,7 @@ INSIDE: dict[str, Folder] = {
     "transport/window/shm": folder(
         "transport", "transport/window", namespaces=("ropewalk::transport::window",)
     ),
-    # Whether two processes share a host is found by way of shared memory.
+    # Shared memory shows whether two processes share a host.
     "transport/window/cuda_ipc": folder(
         *("transport", "transport/window", "transport/window/device", "transport/window/shm"),
         namespaces=("ropewalk::transport::window",),
@@ -131,7 +131,7 @@ INSIDE: dict[str, Folder] = {
     ),
     "tune": folder(),
 }
-# Files that may include what is above their folder, and why.
+# Files that may include folders above their own, and why.
 EXCEPTIONS: dict[str, set[str]] = {
     # The table of providers has a line for each; nothing else names one.
     "transport/registry.cc": {
@@ -140,7 +140,7 @@ EXCEPTIONS: dict[str, set[str]] = {
         *("transport/window/cuda_ipc", "transport/window/shm", "transport/window/sisci"),
     },
 }
-# Layers that are no library of their own, and what they are built into.
+# Layers without a library of their own, and the target into which they are built.
 PROGRAMS = {
     "capi": "ropewalk",
     "check_plugin": "ropewalk-check-plugin",

@@ -846,7 +846,7 @@ class Communicator(ProcessBound):
                 math.inf: for ever.
 
         Raises:
-            ArgumentError: `timeout` is no number of seconds.
+            ArgumentError: `timeout` is not a number of seconds.
         """
         # 0 is the setting alone; less than a microsecond is one.
         microseconds = 0 if timeout is None else request.microseconds(timeout) or 1

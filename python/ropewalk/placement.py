@@ -79,7 +79,7 @@ def _told_in_part(environment: Mapping[str, str]) -> tuple[Optional[int], Option
 def _number(environment: Mapping[str, str], name: str) -> int:
     text = environment[name]
     if not (text.isascii() and text.isdigit()):
-        raise errors.ArgumentError(f'{name}="{text[:64]}" is no number')
+        raise errors.ArgumentError(f'{name}="{text[:64]}" is not a number')
     return int(text)
 
 

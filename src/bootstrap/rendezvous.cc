@@ -526,7 +526,7 @@ Meeting rendezvous(const LaunchEnvironment& environment, const Config& config, D
   }
   if (!method.empty()) {
     throw Error(Errc::kInvalidArgument,
-                "ROPEWALK_RENDEZVOUS=\"{}\" is none of local:NAME, file:PATH, tcp://HOST:PORT",
+                "ROPEWALK_RENDEZVOUS=\"{}\" is not one of local:NAME, file:PATH, tcp://HOST:PORT",
                 method);
   }
   if (environment.size == 1) return Meeting(make_unique_id(config, context));

@@ -24,11 +24,12 @@
 namespace ropewalk::comm {
 namespace {
 
-// A rank that waits this long for one that left in order waits in vain: what was sent before the
-// leave has long arrived.
+// After waiting this long for a rank that left in order, a rank gives up: messages sent before the
+// leave have long arrived.
 constexpr std::chrono::milliseconds kLeftGrace{200};
 
-// A rank that has waited this long asks those it waits for whether they were called alike.
+// After waiting this long, a rank asks the ranks that it waits for whether their calls are the
+// same.
 constexpr std::chrono::milliseconds kCompareAfter{100};
 constexpr std::uint32_t kCallTag = 0x43000000;
 constexpr std::uint32_t kShrinkTag = 0x45000000;
@@ -85,7 +86,7 @@ class Communicator::Use {
   Use& operator=(const Use&) = delete;
 
  private:
-  // Out of the way: within a short operation each nanosecond shows.
+  // Not inlined: within a short operation each nanosecond matters.
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(std::uintptr_t user) const {
     throw Error(Errc::kInvalidUsage,
                 "rank {} is in a call on this communicator, by {} thread: one at a time; let each "
@@ -121,7 +122,7 @@ std::unique_ptr<Communicator> Communicator::join(const bootstrap::UniqueId& id, 
     comm->bootstrap_->leave();
     throw;
   } catch (const Error& error) {
-    // A rank that was told of another one's failure is not the one to report it.
+    // A rank that learned of another one's failure from a peer does not report it again.
     comm->failure_.check();
     comm->bootstrap_->abort(error.what());
     throw;
@@ -152,7 +153,7 @@ Communicator::~Communicator() {
     queue_changed_.notify_all();
     worker_.join();
   }
-  // Another thread may be on its way out of an operation that abort() ended.
+  // Another thread may be leaving an operation that abort() ended.
   { const Lock wait(engine_mutex_); }
   while (user_.load(std::memory_order_acquire) != 0) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -170,7 +171,7 @@ void Communicator::connect() {
   facts_ = place.facts;
   point_to_point_channel_ = place.channels;
   if (facts_.num_hosts > 1) {
-    // Network links tell of every chunk, those in memory do not.
+    // Network links report every chunk, memory links do not.
     const std::uint32_t slots = place.shape.slots;
     facts_.lag_slots =
         facts_.max_ranks_per_host > 1 ? executor::HostTeam::certain_slots(slots) : slots;
@@ -217,8 +218,8 @@ void Communicator::connect() {
     found_ = std::make_unique<FoundHosts>(*bootstrap_, config_, runtime_.host(),
                                           std::move(place.seats), segment, deadline);
   }
-  // An emulated machine's links are slow, and this host is not: what it takes for a message is as
-  // much less, in the machine's time.
+  // An emulated machine's links are slowed, and this host is not: in the machine's time its work
+  // for a message is shorter by that factor.
   if (emulation_ != nullptr) place.constants.network_message /= emulation_->slowdown();
   host_executor_ = std::make_unique<HostExecutor>(team_, options);
   host_calls_ = std::make_unique<CallPipeline>(
@@ -246,8 +247,8 @@ void Communicator::connect() {
     policy.spin = {};
     policy.bare_turns = 0;
   }
-  // Whoever waits for a slowed link leaves the cores to those that have something to do, and looks
-  // the less often the more it is slowed: what is seen late was there in time (emulated/
+  // A thread that waits for a slowed link leaves the cores to others, and polls less often the more
+  // the link is slowed: a message that is noticed late was delivered in time (emulated/
   // link_clock.h), and a chunk of an NVLink takes 20 ms when it is slowed 4000 times.
   if (emulation_ != nullptr) {
     policy.yield = std::chrono::microseconds(100);
@@ -268,7 +269,7 @@ void Communicator::connect() {
     try {
       for (const std::string& line : describe(known_machine())) log::info(log::kInit, "{}", line);
     } catch (const Error& error) {
-      log::warn("the machine cannot be told: {}", error.what());
+      log::warn("the machine cannot be described: {}", error.what());
     }
   }
 }
@@ -279,7 +280,7 @@ const Machine& Communicator::known_machine() {
     machine_ = std::make_shared<const Machine>(found_->machine([&] {
       failure_.check();
       if (std::chrono::steady_clock::now() < deadline) return;
-      throw Error(Errc::kTimeout, "rank {} waits for another one to find this host's topology",
+      throw Error(Errc::kTimeout, "rank {} waits for another rank to discover this host's topology",
                   rank());
     }));
   }
@@ -345,7 +346,7 @@ std::unique_ptr<Communicator> Communicator::shrink(const std::set<int>& excluded
   }
   const auto own = std::find(members.begin(), members.end(), rank());
   if (own == members.end()) {
-    throw Error(Errc::kInvalidArgument, "rank {} is excluded, and calls all the same", rank());
+    throw Error(Errc::kInvalidArgument, "rank {} is excluded but takes part in the call", rank());
   }
   bootstrap::UniqueId id;
   if (own == members.begin()) {
@@ -536,7 +537,7 @@ void Communicator::run(const CollectiveCall& call) {
 }
 
 HostCall* Communicator::short_call(const CollectiveCall& call) {
-  // The worker's tasks forget what was last, too; and an emulated call must begin (execute()).
+  // The worker's tasks reset the last call, too; and an emulated call must begin (execute()).
   if (has_worker_ || emulation_ != nullptr) return nullptr;
   last_.collective = nullptr;
   HostCall& prepared = host_call(call, calls_ + 1);
@@ -999,8 +1000,8 @@ void Communicator::compare_calls() {
         compare_call(peer, *bytes);
       }
     } catch (const Error& error) {
-      // What a peer sent before it left may still be on its way, all that this call needs; of one
-      // that is lost failure_ tells.
+      // Messages that a peer sent before it left may still be in flight, which is all that this
+      // call needs; failure_ reports a lost peer.
       if (error.code() != Errc::kPeerLost) throw;
     }
   }
@@ -1010,7 +1011,7 @@ void Communicator::compare_call(int peer, std::span<const std::byte> told) {
   executor::CallTag theirs;
   RW_ASSERT(told.size() == sizeof theirs);
   std::memcpy(&theirs, told.data(), sizeof theirs);
-  // A call that this rank has not come to yet, or forgotten, says nothing.
+  // A call that this rank has not reached yet, or no longer remembers, proves nothing.
   const std::optional<executor::CallTag> same = team_.history().find(theirs.call);
   if (same.has_value() && !(*same == theirs)) {
     throw Error(Errc::kInvalidUsage, "{}",
@@ -1027,11 +1028,12 @@ void Communicator::finalize() {
   if (failure_.broken()) {
     // The others know already; there is nothing to leave in order.
     finalized_ = true;
-    bootstrap_->abort("its communicator was broken");
+    bootstrap_->abort("its communicator failed");
     return;
   }
   const Lock lock(engine_mutex_);
-  // A root that only sent has not heard from the others: what they were called with may lie unread.
+  // A root that only sent has received nothing from the others: chunks with their calls may be
+  // unread.
   const bool rooted = team_.history().any_of([](const executor::CallTag& tag) {
     return tag.collective < kNumCollectives && has_root(static_cast<Collective>(tag.collective));
   });
@@ -1043,7 +1045,7 @@ void Communicator::finalize() {
           Errc::kInvalidUsage, "{}",
           executor::describe_difference(rank(), *ours, team_.history(), chunk.peer, chunk.tag)));
     }
-    log::warn("rank {} leaves, and has not received what rank {} sent it (call {})", rank(),
+    log::warn("rank {} leaves without having received what rank {} sent it (call {})", rank(),
               chunk.peer, chunk.tag.call);
   }
   if (device_ != nullptr) {

@@ -57,7 +57,7 @@ class Interrupted : public testing::Test {
   }
   ~Interrupted() override { EXPECT_LT(Clock::now() - begin_, std::chrono::seconds(30)); }
 
-  // `waits` is rank 0; rank 1 joins, takes no part, and says what it heard.
+  // `waits` is rank 0; rank 1 joins, takes no part, and reports the error that it got.
   std::string told_to_the_other(const std::function<void(Communicator&)>& waits) {
     const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
     std::string told;

@@ -1,4 +1,4 @@
-// Machines as values: where ranks are on them, in which order, and what is said of them.
+// Machines as values: the placement and order of ranks, and the log lines.
 #include "comm/machine.h"
 
 #include <gmock/gmock.h>
@@ -91,7 +91,7 @@ TEST(Placement, UnboundRanksAreSpreadInOrder) {
   EXPECT_THAT(
       ids(one, place_by_cores(one, {{0, 0, 0, 0}, lists(std::vector(4, std::string("0-7")))})),
       ElementsAre("cpu0", "cpu0", "cpu1", "cpu1"));
-  // A bound one does not change the others' places.
+  // A bound rank does not change the placement of others.
   EXPECT_THAT(ids(one, place_by_cores(one, {{0, 0, 0}, lists({"0-7", "0", "0-7"})})),
               ElementsAre("cpu0", "cpu0", "cpu1"));
 }
@@ -220,7 +220,7 @@ TEST(HostGraphs, RefuseWhatIsBroken) {
     EXPECT_THROW((void)read_host_graphs(whole.substr(0, length)), Error) << length;
   }
   EXPECT_THROW((void)read_host_graphs(whole + "x"), Error);
-  // Lengths and places that are far too large.
+  // Lengths and offsets that are far too large.
   for (std::size_t place = 7; place < whole.size(); place += 8) {
     std::string other = whole;
     other[place] = '\xff';

@@ -1,5 +1,5 @@
-// Network links of GPUs, with threads of the host in place of blocks: ranks that are threads, each
-// taken for a host of its own.
+// Network links of GPUs, with host threads instead of blocks: ranks are threads, each acting as a
+// host of its own.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -155,7 +155,7 @@ TEST_P(NetworkBlocks, RunSchedulesOneAfterAnotherOverTheSameLinks) {
   }
 }
 
-// Ranks that were called otherwise: the tag of a chunk says so, with no board between hosts.
+// Ranks with different calls: the tag of a chunk shows it, since hosts share no board.
 TEST_P(NetworkBlocks, TellAPeerThatWasCalledOtherwise) {
   Case test;
   test.schedule = schedule::compile("ring", {Collective::kAllReduce, 2, 0, 1});
@@ -175,7 +175,7 @@ TEST_P(NetworkBlocks, TellAPeerThatWasCalledOtherwise) {
   });
 }
 
-// A block that waits for a peer whose links are gone ends at once, and the rank is named.
+// A block that waits for a peer whose links are closed ends at once, and the rank is named.
 TEST_P(NetworkBlocks, EndWhenAPeerIsGone) {
   Case test;
   test.schedule = schedule::compile("ring", {Collective::kAllReduce, 2, 0, 1});

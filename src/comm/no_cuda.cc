@@ -1,4 +1,4 @@
-// What a build without CUDA has in place of src/comm/cuda.
+// Replaces src/comm/cuda in a build without CUDA.
 #include "comm/device_group.h"
 #include "comm/stream_mark.h"
 

@@ -1,5 +1,5 @@
-// What the communicators of a process share: settings, checked schedules, the service thread, what
-// is known of the host.
+// Objects that the communicators of a process share: settings, checked schedules, the service
+// thread, facts about the host.
 #pragma once
 
 #include <map>

@@ -34,7 +34,7 @@ TEST(CopyInOrder, CopiesEveryByteAndNoOther) {
   }
 }
 
-// All that memcpy may store in any order is a piece; what must be ordered is cut.
+// A piece is data that memcpy may store in any order; ordered data is cut into pieces.
 TEST(CopyInOrder, NoPieceHoldsALinesEndAndWhatIsBeforeIt) {
   for (std::size_t within = 0; within < kOrderedLine; ++within) {
     for (std::size_t bytes = 0; bytes <= 3 * kOrderedLine + 1; ++bytes) {

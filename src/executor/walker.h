@@ -1,8 +1,8 @@
-// The step walker: what a step is, for host threads and CUDA blocks alike, and the loop by which
-// host threads run every schedule. A block has a loop of its own (block/staged_walk.h), since its
-// threads share out the parts of a step, and those of several steps.
+// The step walker: the meaning of a step, for both host threads and CUDA blocks, and the loop by
+// which host threads run every schedule. A block has a loop of its own (block/staged_walk.h), since
+// its threads divide the parts of one step and of several steps.
 //
-// A *Team* is what a host thread works with, or a test's stand-in. It offers the primitives:
+// A *Team* is a host thread's environment, or a test's substitute. It offers the primitives:
 //
 //   bool wait_arrival(ReceiveEnd&, std::size_t bytes)
 //                                     the next chunk of the link, of that size, is there (acquire)
@@ -127,9 +127,9 @@ struct StepAtWork {
   std::size_t bytes = 0;  ///< of a chunk
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  // What may go by address: this rank's input or output as it is, and what is written to the output
-  // (schedule/check.h, DirectSend). The former is there already: its readers can start before this
-  // rank has made its own copy.
+  // Chunks that may be sent by address: from this rank's unchanged input or output, and from data
+  // that is written to the output (schedule/check.h, DirectSend). The former exists already: its
+  // readers can start before this rank has made its own copy.
   const std::byte* given = nullptr;
   bool is_there = false;
   bool is_input = false;  ///< is_there, and nothing in this call has written it
@@ -182,7 +182,8 @@ RW_HOST_DEVICE inline Source own_source(const StepAtWork& work, std::int32_t ope
   return source;
 }
 
-/// Runs one step on one slice. @pre step_ready()
+/// Runs one step on one slice.
+/// @pre step_ready()
 template <typename Team, typename Strand>
 void run_step(Team& team, Strand& strand, const Call& call, const StepRecord& step, Slice slice) {
   const StepAtWork work = at_work(strand, call, step, slice);
@@ -218,7 +219,7 @@ bool is_own_copy(const Strand& strand, const StepRecord& step) {
   return step.num_sends == 0 && step.num_operands == 1 && strand.operand(step.first_operand) < 0;
 }
 
-/// Tells the team what comes after the strand's current step in this turn, if anything does.
+/// Gives the team the step after the strand's current one in this turn, if there is one.
 template <typename Team, typename Strand>
 void foresee_next(Team& team, Strand& strand, const Call& call) {
   for (std::size_t s = strand.step + 1; s < strand.num_steps(); ++s) {
@@ -231,8 +232,9 @@ void foresee_next(Team& team, Strand& strand, const Call& call) {
   }
 }
 
-/// Goes on with a strand as far as it can. @return true when it is done: the output is complete and
-/// no peer needs this rank's buffers any more
+/// Goes on with a strand as far as it can.
+/// @return true when it is done: the output is complete and no peer needs this rank's buffers any
+/// more
 template <typename Team, typename Strand>
 bool walk(Team& team, Strand& strand, const Call& call) {
   const std::size_t num_steps = strand.num_steps();
@@ -241,7 +243,7 @@ bool walk(Team& team, Strand& strand, const Call& call) {
     for (; num_steps > strand.step; ++strand.step) {
       const StepRecord& step = strand.step_record(strand.step);
       if (step.lag > strand.turn) continue;
-      // All ranks cut a block alike, so sender and receiver skip the same empty chunks.
+      // All ranks cut a block identically, so sender and receiver skip the same empty chunks.
       const Slice slice = slice_of(strand, step.part, strand.turn - step.lag);
       if (slice.count == 0) continue;
       if (!step_ready(team, strand, step, slice.count * call.element_bytes)) {

@@ -25,9 +25,9 @@ Error not_registered(std::uint64_t number) {
 
 }  // namespace
 
-// What a rank tells the others of its buffer.
+// A rank's offer of its buffer to the others.
 struct RegisteredBuffers::Offer {
-  std::uint64_t told = 0;  // removals that it has told of before
+  std::uint64_t told = 0;  // removals that it has announced before
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
   MemorySharing::Place place;

@@ -51,7 +51,7 @@ class TestSharing final : public MemorySharing {
     const auto address = reinterpret_cast<std::uint64_t>(buffer.begin);
     if (address == kBroken) throw Error(Errc::kCuda, "the driver is at its end");
     if (address < allocation_of(0)) {
-      throw Error(Errc::kInvalidArgument, "buffer: {} is no memory of a GPU", buffer.begin);
+      throw Error(Errc::kInvalidArgument, "buffer: {} is not memory of a GPU", buffer.begin);
     }
     if (!shares) return {};
     Place place;
@@ -105,7 +105,7 @@ struct Rank {
 };
 
 // Ranks in processes of their own, each of which opens what it can. They end together, so that none
-// takes memory back at which another still looks.
+// frees memory that another still reads.
 template <typename Body>
 void with_ranks(int count, Driver& driver, Body body) {
   run_ranks(count, [&](bootstrap::Bootstrap& bootstrap) {
@@ -254,7 +254,7 @@ TEST(RegisteredBuffers, ABadBufferOfOneRankIsAnErrorOfAll) {
   const std::vector<Case> cases = {
       {{nullptr, 64}, "rank 1: buffer: NULL"},
       {{at(allocation_of(1)), 0}, "rank 1: buffer: 0 bytes"},
-      {{at(0x1000), 64}, "rank 1: buffer: 0x1000 is no memory of a"},
+      {{at(0x1000), 64}, "rank 1: buffer: 0x1000 is not memory of a"},
       {{at(kBroken), 64}, "rank 1: the driver is at its end", Errc::kCuda}};
   with_ranks(3, driver, [&](Rank& rank) {
     for (const Case& bad : cases) {
@@ -318,7 +318,7 @@ TEST(RegisteredBuffers, WhatWasNotToldIsOpenUntilItIs) {
     EXPECT_EQ(driver.open_now, 6);
     rank.meet();
     rank.buffers->settle();
-    // Nothing that was told before is open after the next registration.
+    // No buffer whose removal was announced is open after the next registration.
     rank.buffers->add(rank.own(0, 64, 1), soon());
     rank.meet();
     EXPECT_EQ(driver.open_now, 2);

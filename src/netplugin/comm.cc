@@ -41,7 +41,7 @@ Comm& comm_of_request(const Comms& comms, const void* request) {
   Comm* comm = nullptr;
   if (kind_of(request) == Kind::kRequest) comm = comms.find_at(number_of(request) & kIndexMask);
   if (comm == nullptr) {
-    throw Error(Errc::kInvalidArgument, "{} is no request of an open connection", request);
+    throw Error(Errc::kInvalidArgument, "{} is not a request of an open connection", request);
   }
   return *comm;
 }
@@ -88,7 +88,7 @@ void Comm::deregister(void* handle) {
   const Lock lock(mutex_);
   const auto found = std::find(memories_.begin(), memories_.end(), handle);
   if (found == memories_.end()) {
-    throw Error(Errc::kInvalidArgument, "{}: {} is no registration of this connection", name_,
+    throw Error(Errc::kInvalidArgument, "{}: {} is not a registration of this connection", name_,
                 handle);
   }
   Memory* memory = all_memories_.find(handle);
@@ -234,7 +234,7 @@ Outcome Comm::test(void* request) {
   const std::size_t index = index_of(request);
   if (index >= kMostInFlight || in_flight_[index].generation != generation_of(request) ||
       in_flight_[index].request == nullptr) {
-    throw Error(Errc::kInvalidArgument, "{}: {} is no request in flight", name_, request);
+    throw Error(Errc::kInvalidArgument, "{}: {} is not a request in flight", name_, request);
   }
   throw_if_broken();
   InFlight& entry = in_flight_[index];

@@ -6,8 +6,8 @@
 
 namespace ropewalk::netplugin {
 
-/// NCCL waits as long as a rank computes, so a stall is no error: it is only worth a line in the
-/// log, which says where a job that hangs stands. Threads: one at a time.
+/// NCCL waits as long as a rank computes, so a stall is not an error: it is only worth a line in
+/// the log, which says where a job that hangs stands. Threads: one at a time.
 class StallWatch {
  public:
   using Clock = std::chrono::steady_clock;

@@ -113,12 +113,12 @@ TEST(HwlocXml, NamesFileAndLineOfWhatIsWrong) {
   EXPECT_THAT(with("<object type=\"NUMANode\" os_index=\"-1\" cpuset=\"0x1\"/>"),
               StartsWith("t.xml: line 2: os_index -1"));
   EXPECT_THAT(with("<object type=\"NUMANode\" os_index=\"0\" cpuset=\"rope\"/>"),
-              StartsWith("t.xml: line 2: \"rope\" is no mask"));
+              StartsWith("t.xml: line 2: \"rope\" is not a mask"));
   EXPECT_THAT(with("<object type=\"PCIDev\"/>"),
               StartsWith("t.xml: line 2: <object> has no pci_type"));
   EXPECT_THAT(with("<object type=\"PCIDev\" pci_type=\"0302 [10de:1]\" pci_busid=\"x\" "
                    "pci_link_speed=\"nan\"/>"),
-              StartsWith("t.xml: line 2: pci_link_speed=\"nan\" of <object> is no number"));
+              StartsWith("t.xml: line 2: pci_link_speed=\"nan\" of <object> is not a number"));
   std::string deep;
   for (int i = 0; i < 200; ++i) deep += "<object type=\"Group\">";
   for (int i = 0; i < 200; ++i) deep += "</object>";

@@ -130,8 +130,9 @@ class Reader {
     const std::string_view speed = element.attribute("link_speed").value();
     const std::optional<int> gen = pcie_gen(speed);
     if (!speed.empty() && !gen.has_value()) {
-      builder_.note(fmt::format("line {}: link_speed \"{}\" is no speed of PCIe: taken for gen 3",
-                                xml_.line_of(element), speed.substr(0, 64)));
+      builder_.note(
+          fmt::format("line {}: link_speed \"{}\" is not a speed of PCIe: taken for gen 3",
+                      xml_.line_of(element), speed.substr(0, 64)));
     }
     return gen;
   }

@@ -171,7 +171,7 @@ std::vector<Case> cases() {
 // The PCIe bridges of this process and its children.
 class Fabric : public ::testing::Environment {
  public:
-  /// What they cannot do from now on.
+  /// The operations that no longer work.
   void become(const std::string& faults) {
     if (faults == faults_) return;
     faults_ = faults;
@@ -464,8 +464,8 @@ TEST_P(Contract, ReceiveMayBeLarger) {
   }
 }
 
-// Sends `head` + `rest` bytes from two places, and asks for the last `wanted` of them elsewhere
-// than in the buffer.
+// Sends `head` + `rest` bytes from two buffers, and receives the last `wanted` of them into another
+// buffer.
 void exchange_split(Pair& pair, std::size_t head, std::size_t rest, std::size_t wanted,
                     std::size_t messages) {
   constexpr std::uint32_t kTag = 9;
@@ -581,7 +581,7 @@ TEST_P(Contract, RefusesMemoryItCannotUse) {
 
 TEST_P(Contract, EqualTagsKeepTheirOrder) {
   Pair pair = connected();
-  // Small and large in turn: they take different ways and must not overtake each other.
+  // Small and large in turn: they take different paths and must not overtake each other.
   const std::vector<std::size_t> sizes = {10, 300'000, 0, 20'000, 5, 5, 70'000, 16'384, 16'385, 1};
   for (int round = 0; round < 20; ++round) {
     std::vector<Bytes> out;
@@ -793,7 +793,7 @@ TEST_P(Contract, RequestsInFlightUpToTheClaimAndBeyond) {
     Pair pair = connected();
     std::vector<Bytes> in;
     std::vector<std::unique_ptr<Request>> receives;
-    // Until it is refused: as many as claimed at least, and a refusal is no error.
+    // Until it is refused: as many as claimed at least, and a refusal is not an error.
     for (std::size_t i = 0; i < claimed + 8; ++i) {
       in.emplace_back(bytes);
       const ReceiveBuffer buffer{in.back().data(), bytes, 1, nullptr};
@@ -897,7 +897,7 @@ TEST_P(Contract, SenderMayCloseWhenItsSendsAreDone) {
     auto send = start_send(*pair.sender, out.data(), bytes, 1, {receive.get()});
     poll_until(
         [&] {
-          // What is short ends without the receiver, except where a GPU of its must be asked about.
+          // Short messages complete without the receiver, unless one of its GPUs must be queried.
           if (bytes > 100 || GetParam().provider == "cuda_ipc" || GetParam().on_gpus()) {
             (void)receive->test();
           }

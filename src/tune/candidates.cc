@@ -191,7 +191,7 @@ void Candidates::plan_in_background(PlansMadeHook made) {
 std::shared_ptr<const PlannedCandidates> Candidates::planned(Collective collective, int root,
                                                              bool forced) {
   PlansRequest request{collective, root, facts_.max_channels, facts_.lag_slots >= kLeastLagSlots};
-  // What a setting names cannot be replaced meanwhile.
+  // An algorithm that a setting names has no temporary replacement.
   request.thorough = planning_ == Planning::kWait || forced;
   std::shared_ptr<const PlannedCandidates> plans =
       on_machine_->plans->get(on_machine_->machine, request, on_machine_->folder);
@@ -300,8 +300,8 @@ std::vector<Candidate> Candidates::made(Collective collective, int root,
                   why == plans->refused.end() ? "not one of this machine's" : why->second);
     }
   }
-  // A machine whose GPUs have no way to each other but through GPUs, and no plan: what is known of
-  // links without a machine must do.
+  // A machine whose GPUs reach each other only through GPUs, without a plan: the model without a
+  // machine must suffice.
   if (all.empty()) return without_routes;
   return all;
 }

@@ -18,7 +18,7 @@ bool all_by_address(const schedule::Checked& checked) {
     for (const auto& channel : rank) {
       for (const auto& step : channel) {
         for (const schedule::DirectSend& send : step) {
-          // Ranks may differ in whether they call in place, and must cut alike.
+          // Some ranks may call in place and others not, but all must cut identically.
           if (!send.out_of_place || (has_in_place && !send.in_place)) return false;
         }
       }
@@ -100,12 +100,13 @@ int leaving_host(const schedule::Schedule& schedule, std::span<const int> host_o
 
 namespace {
 
-// What a message costs its sender of what it costs both.
+// The sender's share of a message's cost at both ends.
 constexpr double kSendersShare = 0.65;
-// Ranks that share cores also look for messages in vain, and take turns: as much again.
+// Ranks that share cores also poll without success, and take turns: as much again.
 constexpr double kCrowdedShare = 2;
 
-// What a rank takes for one chunk: to send, copy or combine what came, and copy without any link.
+// A rank's time for one chunk: to send, to copy or combine received data, and to copy without any
+// link.
 struct ChunkCosts {
   double send;
   double copy_in;
@@ -129,7 +130,7 @@ double busiest(const ScheduleShape& shape, const ChunkCosts& costs) {
   return most;
 }
 
-// What a round takes over the NICs of the busiest host.
+// The time of a round over the NICs of the busiest host.
 double over_nics(const ScheduleShape& shape, const CostContext& context, double chunk) {
   return context.nic_rate > 0 ? shape.leaving_host * chunk / context.nic_rate : 0;
 }

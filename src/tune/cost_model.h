@@ -28,8 +28,8 @@
 
 namespace ropewalk::tune {
 
-/// Measured on each machine (machine_constants.h). Seconds, bytes per second. Plain bytes: rank
-/// 0's are sent to all ranks, so that all choose alike.
+/// Measured on each machine (machine_constants.h). Seconds, bytes per second. Plain bytes: rank 0's
+/// are sent to all ranks, so that all choose identically.
 struct MachineConstants {
   double hop_latency = 1.2e-7;  ///< one way: a line written here is seen by another core
   double chunk_cost = 5e-8;     ///< processor time per chunk at either end
@@ -52,7 +52,7 @@ struct CostContext {
   double nic_rate = 0;
 };
 
-/// What one round of a schedule asks of a rank, in messages and copies of a part each.
+/// The work of a rank in one round of a schedule, in messages and copies of a part each.
 struct RankLoad {
   int messages_out = 0;
   int combined_in = 0;  ///< received and combined
@@ -61,12 +61,12 @@ struct RankLoad {
   friend auto operator<=>(const RankLoad&, const RankLoad&) = default;
 };
 
-/// What a schedule asks of its ranks; computed once per schedule.
+/// The work of a schedule's ranks; computed once per schedule.
 struct ScheduleShape {
   int longest_path = 0;
   int parts = 1;
   int channels = 1;
-  bool by_address = false;      ///< every message can go by address, in place or not
+  bool by_address = false;      ///< every message can be sent by address, in place or not
   std::vector<RankLoad> loads;  ///< the distinct ones
   int ranks = 1;
   RankLoad all;  ///< of all ranks together

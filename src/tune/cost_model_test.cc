@@ -1,5 +1,5 @@
-// What the tuner chooses by the cost model, with the built-in constants: it must follow what was
-// measured (benchmarks/results, peers).
+// The tuner's choices by the cost model, with the built-in constants: they must agree with
+// measurements (benchmarks/results, peers).
 #include "tune/cost_model.h"
 
 #include <gtest/gtest.h>
@@ -151,7 +151,8 @@ MachineConstants whole_seconds() {
   return machine;
 }
 
-// Two ranks: one sends, combines and is done; the other sends twice, copies what came and its own.
+// Two ranks: one sends, combines and is done; the other sends twice, copies the received data and
+// its own.
 ScheduleShape two_ranks() {
   ScheduleShape shape;
   shape.longest_path = 2;

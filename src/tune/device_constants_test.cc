@@ -24,7 +24,7 @@ TEST(DeviceConstantsOf, SmallDifferencesAreTheModelsOwn) {
   EXPECT_EQ(to_json(scaled(base, times, 2)), to_json(base.constants));
 }
 
-// A bridge in the place of NVLink, say: data moves at a twentieth of the rate, and launches do not
+// Such as a bridge instead of NVLink: data moves at a twentieth of the rate, and launches do not
 // change.
 TEST(DeviceConstantsOf, ASlowLinkIsSeen) {
   const DeviceBase base = device_base(true);

@@ -17,7 +17,7 @@ using executor::Protocol;
 constexpr std::size_t kBlockBytes[executor::kNumProtocols] = {
     std::size_t{32} << 10, 2048, std::size_t{64} * 8 * executor::kLineWords};
 constexpr int kWarp = 32;
-// Chunks per slot-sized share: a few on their way hide the latency of a hop.
+// Chunks per slot-sized share: a few in flight hide the latency of a hop.
 constexpr std::size_t kLeastChunk = std::size_t{128} << 10;
 // What kernels' stores reach of a link's stated rate: 368 of 450 GB/s between two H200.
 constexpr double kReachedShare = 0.82;
@@ -77,7 +77,7 @@ Choice DevicePricing::by_protocol(const ScheduleShape& shape, double seconds_per
   choice.channels = std::min((choice.channels + channels.multiple - 1) / channels.multiple,
                              std::max(1, channels.most / channels.multiple)) *
                     channels.multiple;
-  // What a channel moves of each part.
+  // A channel's share of each part.
   const std::size_t part = std::max<std::size_t>(
       1, unit_bytes / static_cast<std::size_t>(shape.parts * choice.channels));
   if (protocol == Protocol::kSimple) {

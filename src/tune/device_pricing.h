@@ -3,7 +3,7 @@
 // A cost model in the manner of cost_model.h: a launch, a latency for every hop, and then whatever
 // takes longer: the bytes that the busiest rank sends or receives, at the rate of its link, or all
 // that it reads and writes, at the rate of its blocks. Where the machine is known, its busiest link
-// (machine_cost.h) takes the place of the busiest rank's: a GPU may have several.
+// (machine_cost.h) replaces the busiest rank's: a GPU may have several.
 #pragma once
 
 #include <algorithm>

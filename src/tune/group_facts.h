@@ -1,5 +1,5 @@
-// What all ranks of a communicator know alike. Choices follow from it and from the call alone, so
-// all ranks choose alike without a word.
+// Facts that all ranks of a communicator have in common. Choices depend only on them and on the
+// call, so all ranks choose identically without communicating.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ struct GroupFacts {
   int num_ranks = 1;
   int num_hosts = 1;
   int max_ranks_per_host = 1;
-  double ranks_per_processor = 1;  ///< at the most crowded place; at most 1: none is shared
+  double ranks_per_processor = 1;  ///< at the most crowded processors; at most 1: none is shared
   bool all_by_address = false;     ///< every pair of ranks can copy from each other's memory
   bool same_process = false;       ///< all ranks are threads of one process
   std::size_t slot_bytes = 32768;

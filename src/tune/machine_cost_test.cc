@@ -47,7 +47,7 @@ double units(Collective collective, int ranks) {
                                                                                           : 1;
 }
 
-// The way back of a chunk goes on beside the way up of later ones, or waits for each.
+// A chunk moves down the tree while later ones move up, or waits for each of them.
 TEST(MachineCost, WhatLagsFillsTheLinksInEveryRound) {
   const topology::Topology machine = topology::testing::machine("h200-2gpu");
   plan::Plan plan;
@@ -67,7 +67,7 @@ TEST(MachineCost, WhatLagsFillsTheLinksInEveryRound) {
   EXPECT_NEAR(seconds(false), 1000 * 22.8e-6, 1e-4);
 }
 
-// Two GPUs joined by 450 GB/s, 1.4 us each way (NVLink 0.7, in and out of the switch).
+// Two GPUs joined by 450 GB/s, 1.4 us in each direction (NVLink 0.7, in and out of the switch).
 TEST(MachineCost, OneHopTakesItsLatencyAndTheLinksTime) {
   const topology::Topology machine = topology::testing::machine("h200-2gpu");
   DefaultRoutes routes(machine);

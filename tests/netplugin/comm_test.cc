@@ -182,7 +182,7 @@ TEST_F(ScriptedComm, Holds64RequestsAtOnce) {
 
 TEST_F(ScriptedComm, TellsOnceOfAMessageThatCannotBeStarted) {
   Comm comm(std::make_unique<ScriptedSender>(script_), memories_, "connection 8", nullptr, now);
-  for (int round = 0; round < 2; ++round) {  // what was started ends a stall
+  for (int round = 0; round < 2; ++round) {  // a started operation ends a stall
     logged.clear();
     script_.starts = false;
     stall([&] { EXPECT_EQ(comm.send({}), nullptr); });

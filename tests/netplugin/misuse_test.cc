@@ -132,7 +132,7 @@ TEST_F(Misuse, OfMemory) {
   Bytes data(1000);
   void* memory = net.register_memory(loop.sender, data.data(), data.size());
   void* receive_memory = net.register_memory(loop.receiver, data.data(), data.size());
-  // What is no memory is none to register.
+  // Addresses that are not memory cannot be registered.
   void* none = nullptr;
   for (const std::size_t bytes : {~std::size_t{0}, std::size_t{1} << 63U}) {
     expect_refused(net.api->register_memory(loop.sender, data.data(), bytes, kHost, &none),

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.skipif(
     BUILD is None, reason="RW_BUILD_DIR names no build folder; `make test` does"
 )
 
-# What a fault does not show by the plugin that has all versions: its library, else the rest's.
+# Faults that do not show with the plugin of all versions: the library to use instead.
 OF_VERSION = {"connect-first": 6, "null-config": 10, "truncation": 8}
-# Faults with the name of a rule are one each; these break it in another way.
+# A fault with the name of a rule breaks that rule; these break a rule in another way.
 MORE_FAULTS = [
     "device-names-allocated",
     "devices-unwritten",
@@ -218,7 +218,7 @@ def test_a_hang_costs_one_limit(fault: str, rule: str) -> None:
 def test_the_log_of_a_rule_is_what_was_logged_in_it(program: Program) -> None:
     found = checked(library(), "zero-bytes,warns", only=["zero-bytes"], timeout=SHORT)
     assert found["zero-bytes"]["outcome"] == "failed"
-    # What init logs each time is told once, with the plugin.
+    # Lines that init logs each time are shown once, with the plugin.
     assert found["zero-bytes"]["log"] == []
     found = checked(library(), "many-connections,warns", only=["many-connections"], timeout=SHORT)
     assert found["many-connections"]["outcome"] == "failed"
@@ -447,7 +447,7 @@ def test_ropewalks_own_plugin_over_libpsm2(endpoints: str, monkeypatch: pytest.M
 def test_lines_come_in_order_through_a_window(
     settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each run sees what is out of order now and then: one in ten did."""
+    """A run sees the wrong order only sometimes: one in ten did."""
     if not own_plugin().exists():
         pytest.skip("libnccl-net-ropewalk.so is not built")
     for name, value in settings.items():

@@ -1,4 +1,4 @@
-"""The scripts behind .ci/run: what they leave out, they name; what fails, fails."""
+"""The scripts behind .ci/run: they name what they leave out, and failures fail the run."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def git(folder: Path, *words: str) -> None:
 
 
 class Tidied:
-    """A repository with a main branch and sources, and a clang-tidy that notes what it is given."""
+    """A repository with a main branch and sources, and a clang-tidy that records its arguments."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "tree"
@@ -129,7 +129,7 @@ class Tidied:
         git(self.folder, "commit", "-q", "-m", "a")
 
     def run(self, seconds: int = 60, *files: str) -> tuple[int, list[str], str]:
-        """Exit status, what was looked at, and all that was told."""
+        """Exit status, the checked sources, and the output."""
         build = self.folder.parent / "build"
         build.mkdir(exist_ok=True)
         entries = [
@@ -199,7 +199,7 @@ PARTS = ("lint", "asan", "fuzz", "tsan", "tidy-changed", "build", ".venv/.ready-
 
 
 def ci(folder: Path, failing: str = "") -> subprocess.CompletedProcess[str]:
-    """.ci/run over parts that only say their name; `test` tells what it was handed."""
+    """.ci/run with parts that only print their name; `test` prints its environment."""
     (folder / ".ci").mkdir()
     shutil.copy(DEV.parent / ".ci" / "run", folder / ".ci")
     rules = [f"{part}:\n\t@echo part of {part}; test {part} != '{failing}'\n" for part in PARTS]

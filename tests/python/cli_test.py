@@ -210,8 +210,8 @@ def test_bench_plot(program: Program, tmp_path: Path, suffix: str) -> None:
     [
         (("bench",), "OP"),
         (("bench", "all_mend"), 'unknown operation "all_mend"'),
-        (("bench", "all_reduce", "-b", "8Q"), '-b "8Q" is no size'),
-        (("bench", "all_reduce", "-b", "-8"), "is no size"),
+        (("bench", "all_reduce", "-b", "8Q"), '-b "8Q" is not a size'),
+        (("bench", "all_reduce", "-b", "-8"), "is not a size"),
         (("bench", "all_reduce", "-b", "16", "-e", "8"), "larger than"),
         (("bench", "all_reduce", "-n", "0"), "-n 0"),
         (("bench", "all_reduce", "-d", "quad"), 'unknown type "quad"'),

@@ -1,4 +1,4 @@
-"""Emulated machines: right data over slowed links, what is said of them, and what is refused."""
+"""Emulated machines: right data over slowed links, the messages about them, and refused input."""
 
 from __future__ import annotations
 

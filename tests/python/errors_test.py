@@ -1,4 +1,4 @@
-"""Bad input gives an exception that names what is wrong, and nothing hangs."""
+"""Bad input gives an exception that names the error, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_closed_communicator_says_so() -> None:
         (lambda comm: comm.all_reduce(np.ones(3 + comm.rank)), "count"),
         (lambda comm: comm.all_reduce(np.ones(4, ["f4", "f8"][comm.rank])), "type"),
         (lambda comm: comm.all_reduce(np.ones(4), ["sum", "max"][comm.rank]), "operator|op"),
-        # Two roots only send, so that each is content; the next operation finds what they sent.
+        # Two roots only send, so neither notices; the next operation finds the data that they sent.
         (
             lambda comm: [comm.broadcast(np.ones(4), root=comm.rank), comm.all_reduce(np.ones(4))],
             "root|broadcast",
@@ -258,7 +258,7 @@ def test_an_exchange_is_not_measured_in_place(alone: Communicator) -> None:
     ],
 )
 def test_what_is_given_must_have_a_place(name: str, types: tuple[Any, ...]) -> None:
-    """Before anything else is looked at: nothing is done for nobody."""
+    """Checked before anything else."""
     some = {ctypes.c_char_p: b"", ctypes.c_int: 2, ctypes.c_size_t: 2, ctypes.c_double: 2.0}
     before = [some.get(kind) for kind in types[:-1]]
     with pytest.raises(

@@ -88,7 +88,7 @@ def test_the_setting_and_the_network_show(program: Program) -> None:
     ("arguments", "text"),
     [
         (["everything"], "OP everything: is none of"),
-        (["all_reduce", "-b", "many"], '-b "many" is no size'),
+        (["all_reduce", "-b", "many"], '-b "many" is not a size'),
         (["all_reduce", "--ranks", "0"], "--ranks 0: must be positive"),
         (["broadcast", "--root", "2"], "--root 2: is outside 0 to 1"),
     ],

@@ -52,7 +52,7 @@ def size(text: str) -> int:
 
 
 def same(shown: str, figure: float) -> bool:
-    """Whether the figure, rounded to as many places as are shown, is what is shown."""
+    """Whether the figure, rounded to the shown number of digits, equals the shown text."""
     number = shown.split()[0].rstrip("%")
     last_place = 10.0 ** -len(number.partition(".")[2])
     return abs(float(number) - figure) <= last_place / 2 * 1.001
@@ -88,6 +88,23 @@ def test_all_reduce_on_two_gpus() -> None:
     for title, theirs, ours in zip(titles[1:], nccl[1:], own[1:]):
         assert same(theirs, figures[size(title)][NCCL_TIME]), (title, theirs)
         assert same(ours, figures[size(title)][OWN_TIME]), (title, ours)
+
+
+def test_the_first_screen() -> None:
+    least, most, four, host_least, host_most = sentence(
+        "README.md",
+        r"takes ([\d.]+) to ([\d.]+) of NCCL's time on two H200 \(on four it is slower from "
+        r"(\d+ MiB) on\), and ([\d.]+) to ([\d.]+) of the time of the faster of Open MPI and MPICH",
+    )
+    lines = points("nccl-compare-2xh200.txt")[f"all_reduce: {GRAPH}"].values()
+    of_nccl = [line[OWN_TIME] / line[NCCL_TIME] for line in lines]
+    assert same(least, min(of_nccl))
+    assert same(most, max(of_nccl))
+    larger = points("nccl-compare-4xh200.txt")[f"all_reduce: {GRAPH}"]
+    assert min(bytes_ for bytes_, line in larger.items() if line[TIMES] < 1) == size(four)
+    pair = ratios("peers-shm.txt", "2 ranks", ", all_reduce")
+    assert same(host_least, min(ratio for _, ratio in pair))
+    assert same(host_most, max(ratio for _, ratio in pair))
 
 
 def test_other_operations_on_two_gpus() -> None:
@@ -146,7 +163,8 @@ def releases() -> dict[str, list[str]]:
 def test_releases_of_nccl() -> None:
     ran = sorted([*releases(), "2.28.9"])  # that one in a file of its own
     (named,) = sentence(
-        "docs/network-plugin.md", r"over `shm` and `cuda_ipc`, with ([\d., and]+) \(\["
+        "docs/network-plugin.md",
+        r"NCCL ([\d., and]+) ran on two H200, over `shm` and `cuda_ipc`, with the plugin",
     )
     assert sorted(re.findall(r"[\d.]*\d", named)) == ran
     ends = (ran[0], ran[-1])
@@ -237,7 +255,7 @@ def test_all_points_over_tcp() -> None:
     some, all_, limit, least, most, last_least, last_most = sentence(
         "README.md",
         r"(\d+) of (\d+) are at most ([\d.]+\d) .*? the others are .*? of four ranks at ([\d.]+) "
-        r"to ([\d.]+) \(by the \S+ rank's time\]\S+ at ([\d.]+) to ([\d.]+)\)",
+        r"to ([\d.]+) \(by the \S+ rank's time\]\S+ at ([\d.]+) to ([\d.]+)[;)]",
     )
     assert all_ == str(len(ratios("peers-tcp.txt")))
     assert some == at_most("peers-tcp.txt", float(limit))

@@ -1,4 +1,5 @@
-"""dev/mutants.py: what it changes, what it leaves alone, and what it says of a small project."""
+"""dev/mutants.py: the code that it changes, the code that it leaves alone, and its report on a
+small project."""
 
 from __future__ import annotations
 
@@ -177,7 +178,7 @@ def test_what_was_tried_is_kept_by_seed_and_source(tmp_path: Path) -> None:
 
 
 class NoticedNow(mutants.Trials):
-    """Trials without a tree, in which tests notice what they did not."""
+    """Trials without a tree, in which tests now notice earlier survivors."""
 
     def __init__(self) -> None:
         self.prepared: list[str] = []

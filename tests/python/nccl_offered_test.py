@@ -1,4 +1,5 @@
-"""libnccl.so.2's names: what programs need is there, what is refused says so, the page has all."""
+"""libnccl.so.2's functions: programs find those they need, refused ones say so, the page lists
+all."""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ def test_an_extension_that_binds_all_names_at_once_loads(extension: Path, progra
     assert (done.returncode, done.stdout) == (0, "193\n"), done.stderr
 
 
-# ---- what is refused ------------------------------------------------------------------------
+# ---- refused functions ------------------------------------------------------------------------
 
 
 class Team(ctypes.Structure):

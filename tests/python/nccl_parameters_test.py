@@ -60,7 +60,7 @@ def test_texts(nccl: Any) -> None:
     assert text.value == b"auto"
     assert nccl.ncclParamGetI32(handle, ctypes.byref(length)) == ARGUMENT
     assert "ROPEWALK_NET is a text" in said(nccl)
-    # As text a number is what was given.
+    # As text a number is returned as it was given.
     key = b"ROPEWALK_TIMEOUT"
     outcome = nccl.ncclParamGetParameter(key, ctypes.byref(text), ctypes.byref(length))
     assert outcome == SUCCESS

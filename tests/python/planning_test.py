@@ -156,7 +156,7 @@ def all_reduce_by_flows(gpus: int, switches: int, links: dict[tuple[int, int], f
     """The programme of ForestColl over flows: no trees in it."""
     arcs = list(links)
     size, count = gpus + switches, len(arcs)
-    # Variables: x of each root; c_in and c_out of each arc; a flow per GPU and way.
+    # Variables: x of each root; c_in and c_out of each arc; a flow per GPU and direction.
     flows = gpus + 2 * count
     total = flows + 2 * gpus * count
     equal: list[tuple[dict[int, float], float]] = []

@@ -35,7 +35,7 @@ def test_commands(page: str, tmp_path: Path) -> None:
     text = (ROOT / page).read_text().partition(SHOWN[page] + "\n")[2]
     (commands,) = re.findall(r"^```sh\n(.*?)^```", text, flags=re.M | re.S)[:1]
     assert commands.count("ropewalk") >= 2
-    # Times are none of a test's business: sizes at which the same code runs.
+    # A test needs no times, only sizes at which the same code runs.
     commands = commands.replace(".venv/bin/ropewalk", "ropewalk").replace("-e 64M", "-e 64K")
     script = f'set -eu\nropewalk() {{ "{sys.executable}" -m ropewalk "$@"; }}\n{commands}'
     done = subprocess.run(

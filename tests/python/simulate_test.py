@@ -116,8 +116,8 @@ def test_the_command_tells_and_draws(program: Program, tmp_path: Path) -> None:
         (("RING",), "needs a topology"),
         (("RING", "--topology", "2gpu nvswitch"), "has 2 GPUs, the schedule 3 ranks"),
         (("RING", "--topology", "absent.json"), "absent.json"),
-        (("RING", "--bytes", "many"), "is no size"),
-        (("RING", "--bytes", "0"), "is no size"),
+        (("RING", "--bytes", "many"), "is not a size"),
+        (("RING", "--bytes", "0"), "is not a size"),
         (("RING", "--engine", "steam"), "known are auto, simgrid, builtin"),
     ],
 )
@@ -133,7 +133,7 @@ def test_a_wrong_command_line_is_named(
 
 
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """A program in the place of ropewalk-simgrid."""
+    """A program that replaces ropewalk-simgrid."""
     file = tmp_path / "ropewalk-simgrid"
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
@@ -204,7 +204,7 @@ def test_chunks_have_the_size_that_was_asked_for() -> None:
     reason="RW_BUILD_DIR names no build folder with ropewalk-simgrid",
 )
 def test_what_was_built_is_in_the_package() -> None:
-    # Not by way of PATH: an installed package has it beside its library.
+    # Not found by PATH: an installed package has it beside its library.
     assert (Path(_library.path()).parent / "ropewalk-simgrid").is_file()
 
 

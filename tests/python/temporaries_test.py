@@ -104,7 +104,7 @@ class Holding:
 
 
 class Dangling(Holding):
-    """The same, and nothing holds it: what comes next may lie in its place."""
+    """The same without a reference to it: the next object may reuse its memory."""
 
     @property
     def __array_interface__(self) -> Any:

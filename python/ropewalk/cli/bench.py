@@ -87,7 +87,7 @@ def parse_size(text: str, flag: str) -> int:
     except ValueError:
         size = -1
     if not 0 <= size < 2**63:
-        console.fail(f'{flag} "{text}" is no size; write 8, 64K, 1.5M or 2G', console.USAGE)
+        console.fail(f'{flag} "{text}" is not a size; write 8, 64K, 1.5M or 2G', console.USAGE)
     return int(size)
 
 

@@ -222,7 +222,7 @@ void destroy(ncclComm_t comm) {
   if (comm->core->comm != nullptr) comm->core->comm->finalize();
 }
 
-// Ends all operations that run, here and on the other ranks, which are told.
+// Ends all running operations, on this rank and on the others, which are notified.
 void give_up(Core& core, const char* reason) {
   // A thread that is joining holds the core, and finds this when it is done.
   core.abandoned = true;

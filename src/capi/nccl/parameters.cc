@@ -34,7 +34,7 @@ const SettingRow& row_of(ncclParamHandle_t handle) {
   for (const SettingRow& row : settings_table()) {
     if (&row == given) return row;
   }
-  throw Error(Errc::kInvalidArgument, "h: {} is no handle of ncclParamBind",
+  throw Error(Errc::kInvalidArgument, "h: {} is not a handle of ncclParamBind",
               static_cast<const void*>(handle));
 }
 

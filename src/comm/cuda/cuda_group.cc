@@ -33,7 +33,7 @@ int fewest_multiprocessors(bootstrap::Bootstrap& bootstrap, int device, Deadline
   std::vector<int> all(static_cast<std::size_t>(bootstrap.size()));
   int& own = all[static_cast<std::size_t>(bootstrap.rank())];
   executor::check_cuda(cudaDeviceGetAttribute(&own, cudaDevAttrMultiProcessorCount, device),
-                       "asking for the number of multiprocessors");
+                       "cudaDeviceGetAttribute");
   bootstrap.all_gather(std::as_writable_bytes(std::span(all)), sizeof own, deadline);
   return *std::min_element(all.begin(), all.end());
 }
@@ -42,7 +42,7 @@ int capability_of(int device) {
   int capability = 0;
   executor::check_cuda(
       cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device),
-      "asking for the compute capability");
+      "cudaDeviceGetAttribute");
   return capability;
 }
 
@@ -191,7 +191,7 @@ std::unique_ptr<PreparedCall> CudaGroup::prepare(const CollectiveCall& call, con
 void CudaGroup::check_buffer(const void* buffer, std::size_t bytes, const char* name) const {
   if (bytes == 0) return;
   cudaPointerAttributes attributes{};
-  executor::check_cuda(cudaPointerGetAttributes(&attributes, buffer), "looking at a buffer");
+  executor::check_cuda(cudaPointerGetAttributes(&attributes, buffer), "cudaPointerGetAttributes");
   if (attributes.type == cudaMemoryTypeUnregistered) {
     throw Error(Errc::kInvalidArgument, "{}: {} is memory that no GPU can reach", name, buffer);
   }
@@ -270,7 +270,7 @@ void CudaGroup::run_copied(PreparedCall& prepared, const CollectiveCall& call,
   const auto on = static_cast<cudaStream_t>(stream);
   if (check_pointers_) check_buffer(call.input, bytes, "sendbuf");
   void* copy = nullptr;
-  executor::check_cuda(cudaMallocAsync(&copy, bytes, on), "taking memory for a copy of sendbuf");
+  executor::check_cuda(cudaMallocAsync(&copy, bytes, on), "cudaMallocAsync (a copy of sendbuf)");
   const cudaError_t copied = cudaMemcpyAsync(copy, call.input, bytes, cudaMemcpyDefault, on);
   CollectiveCall from_copy = call;
   from_copy.input = copy;
@@ -281,7 +281,7 @@ void CudaGroup::run_copied(PreparedCall& prepared, const CollectiveCall& call,
     cudaFreeAsync(copy, on);
     throw;
   }
-  executor::check_cuda(cudaFreeAsync(copy, on), "freeing the copy of sendbuf");
+  executor::check_cuda(cudaFreeAsync(copy, on), "cudaFreeAsync (the copy of sendbuf)");
 }
 
 executor::Capture CudaGroup::follow_last(cudaStream_t stream) {
@@ -296,7 +296,7 @@ void CudaGroup::start(const void* kernel, unsigned blocks, unsigned threads, voi
   if (shared > std::size_t{48} << 10) {
     executor::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                               static_cast<int>(shared)),
-                         "asking for shared memory");
+                         "cudaFuncSetAttribute");
   }
   // The next launch may begin while this one ends (CudaBlock::prologue()).
   cudaLaunchAttribute overlap{};
@@ -310,7 +310,7 @@ void CudaGroup::start(const void* kernel, unsigned blocks, unsigned threads, voi
   config.attrs = &overlap;
   config.numAttrs = can_overlap_ ? 1 : 0;
   void* parameters[] = {args};
-  executor::check_cuda(cudaLaunchKernelExC(&config, kernel, parameters), "starting a kernel");
+  executor::check_cuda(cudaLaunchKernelExC(&config, kernel, parameters), "cudaLaunchKernelExC");
 }
 
 // ---- registered buffers -----------------------------------------------------------------
@@ -383,7 +383,7 @@ void CudaGroup::send_and_receive(const std::vector<PointToPointCall>& calls, Dev
     const executor::Capture capture = follow_last(on);
     executor::check_cuda(
         cudaMemcpyAsync(own_receives[i]->output, own_sends[i]->input, bytes, cudaMemcpyDefault, on),
-        "copying a message to this rank itself");
+        "cudaMemcpyAsync (a message to this rank itself)");
     if (capture.number == 0) order_->mark(on);
   }
   for (const auto& [number, wave] : waves) {
@@ -457,7 +457,7 @@ void CudaGroup::finish(bootstrap::Bootstrap& bootstrap) {
   const executor::CurrentDevice current(device_);
   order_->wait_until_idle();
   if (network_ != nullptr && !network_->drain(deadline_after(kFarewellPatience))) {
-    log::warn("rank {} leaves before all that its kernels sent has gone", rank_);
+    log::warn("rank {} leaves before all data of its kernels was sent", rank_);
   }
   // Before the others hear of it: who has left may free its memory.
   buffers_->close_all();
@@ -473,7 +473,7 @@ void CudaGroup::finish(bootstrap::Bootstrap& bootstrap) {
       bootstrap.recv(r, kFarewellTag, patience);
     } catch (const Error&) {
       // It may be busy leaving another communicator first. Its writes fail at worst.
-      log::warn("rank {} frees its window before rank {} has said that it is done", rank_, r);
+      log::warn("rank {} frees its window before rank {} has finished", rank_, r);
       return;
     }
   }
@@ -503,7 +503,7 @@ std::string why_no_device() {
 
 int current_device() {
   int device = 0;
-  executor::check_cuda(cudaGetDevice(&device), "asking for the current device");
+  executor::check_cuda(cudaGetDevice(&device), "cudaGetDevice");
   return device;
 }
 

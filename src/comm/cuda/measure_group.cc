@@ -29,8 +29,7 @@ constexpr std::uint32_t kFirstCall = 0x80000000;
 
 std::string name_of(int device, int ranks, bool peer_access) {
   cudaDeviceProp properties{};
-  executor::check_cuda(cudaGetDeviceProperties(&properties, device),
-                       "asking for a GPU's properties");
+  executor::check_cuda(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
   return fmt::format("{}/{} x {}{}", tune::machine_name(), properties.name, ranks,
                      peer_access ? "" : ", no peer access");
 }
@@ -55,17 +54,17 @@ double CudaGroup::seconds_of(const Config& config, Collective collective, std::s
     run(calls.get(call, measured_calls_++), call, false, tag, stream);
   };
   enqueue();
-  executor::check_cuda(cudaStreamSynchronize(stream), "measuring");
+  executor::check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize (measuring)");
   executor::CapturedGraph graph(stream);
   graph.begin();
   for (int i = 0; i < kOperations; ++i) enqueue();
   graph.end();
   graph.load();
   graph.launch();
-  executor::check_cuda(cudaStreamSynchronize(stream), "measuring");
+  executor::check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize (measuring)");
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < kLaunches; ++i) graph.launch();
-  executor::check_cuda(cudaStreamSynchronize(stream), "measuring");
+  executor::check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize (measuring)");
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
   return passed.count() / (kLaunches * kOperations);
 }

@@ -92,7 +92,7 @@ TEST(Block, RunsEveryScheduleRight) {
   }
 }
 
-// Steps of different parts change places; those of one keep theirs.
+// Steps of different parts may be reordered; those of one part keep their order.
 TEST(Block, RunsPlansRight) {
   ropewalk::testing::Share share;
   schedule::testing::RandomPlans plans(11);
@@ -251,7 +251,7 @@ TEST(Block, CarriesMessages) {
   }
 }
 
-// One rank of two, alone or with a peer that was called otherwise.
+// One rank of two, alone or with a peer that issued a different call.
 StopRecord stop_of(bool with_peer, std::uint64_t timeout_ns, bool abort,
                    Protocol protocol = Protocol::kSimple) {
   using Float = ElementOf<DataType::kFloat32>;

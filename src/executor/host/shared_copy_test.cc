@@ -101,7 +101,7 @@ TEST_F(SharedCopyTest, BothSidesTogetherCopyEachByteOnce) {
         if (help_copying(send_)) helped = true;
       }
     });
-    // Who gets what is the scheduler's matter, but in every other turn the writer gets something.
+    // The scheduler decides who gets which piece, but in every other turn the writer gets one.
     const bool waits = turn % 2 == 0;
     std::size_t read_bytes = 0;
     {

@@ -202,7 +202,8 @@ TEST_P(Choosing, EndsOnAPathThatWorks) {
   }
 }
 
-// Who has decided on a path wants no other: the next one that comes in place of another is new.
+// An end that has decided on a path accepts no other: the next connection that replaces a failed
+// one is a new one.
 TEST_P(Choosing, ReplacesTheSecondConnectionOfAListenerWhereTheFirstWasRight) {
   const auto acceptors = std::make_shared<Acceptors>(providers_, 0);
   shm_->fail_by(Fault::kNone);

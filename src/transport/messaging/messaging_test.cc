@@ -118,7 +118,7 @@ TEST_P(Messaging, TwoTransportsInOneProcess) {
   exchange(back, 200'000);
 }
 
-// What one connection's end does to its endpoint does not reach the others. Over libfabric with
+// The end of one connection does not affect the others on its endpoint. Over libfabric with
 // endpoints of their own: a shared one is closed, as its provider may still write.
 TEST_P(Messaging, OthersGoOnWhenOneBreaks) {
   const auto transport = GetParam().make({{"OFI_ENDPOINTS", "separate"}});

@@ -1,4 +1,4 @@
-// Side channels with peers that are not what they should be.
+// Side channels with strangers and faulty peers.
 #include "transport/messaging/side_channel.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// What is the PSM2 transport's own: the library and adapters that are not there, functions put in
-// place of a library's, files that killed processes leave, copies from a peer that has died.
+// Tests that only the PSM2 transport needs: a missing library and missing adapters, replaced
+// functions of a library, files of killed processes, copies from a peer that has died.
 #include "transport/messaging/psm2/psm2.h"
 
 #include <dlfcn.h>
@@ -153,7 +153,7 @@ TEST(Psm2SharedFiles, OnlyThoseThatWereLeftAreRemoved) {
   unlink(strange.c_str());
 }
 
-// libpsm2 itself would end the process: the message's memory is gone.
+// libpsm2 itself would end the process, since the message's memory no longer exists.
 TEST(Psm2KilledPeer, ItsMessageUnderWayIsAnError) {
   constexpr std::size_t kBytes = 1 << 20;
   Child child([](int socket) {

@@ -73,7 +73,8 @@ class CudaIpc : public ::testing::Test {
   std::unique_ptr<GuardedBuffer> destination(Memory memory, std::size_t bytes = kLarge) {
     return std::make_unique<GuardedBuffer>(gpus_.gpus.at(1), bytes, memory, *receiver_);
   }
-  // A message from one to the other; both stay filled. @return whether it came right
+  // A message from one to the other; both stay filled.
+  // @return whether it came right
   bool exchange(GuardedBuffer& from, GuardedBuffer& to, std::size_t bytes,
                 const char* faults = "") {
     const std::vector<char> out = numbered(bytes, ++messages_);
@@ -121,7 +122,8 @@ class CudaIpc : public ::testing::Test {
              return 2;
            }) == 0;
   }
-  // The same with faults, which break it. @return the error's words
+  // The same with faults, which break it.
+  // @return the error's words
   std::string failure(Memory from, Memory to, const char* faults) {
     try {
       const auto a = source(from);
@@ -173,7 +175,7 @@ TEST_F(CudaIpc, WhereKernelsAreLoadedLazilyTakesHostMemory) {
   expect_host_memory_only(RW_STAND_IN_CUDA, "CUDA_MODULE_LOADING=EAGER");
 }
 
-// What is opened is closed when the registration ends, while the connection lives.
+// Opened memory is closed when the registration ends, while the connection exists.
 TEST_F(CudaIpc, ClosesWhatIsDeregistered) {
   open();
   // Everything that is made once is there after this.
@@ -258,7 +260,7 @@ TEST_F(CudaIpc, MemoryOfSeveralAllocationsIsOne) {
   gpus_.cuda.free_addresses(base, 3 * kEach);
 }
 
-// ---- what is refused -----------------------------------------------------------------------
+// ---- refused input -----------------------------------------------------------------------
 
 TEST_F(CudaIpc, RefusesWhatIsNoGpuMemory) {
   open();
@@ -311,7 +313,7 @@ struct Fault {
 
 class Replaced : public CudaIpc, public ::testing::WithParamInterface<Fault> {};
 
-// Pulling does not work in some way; messages come all the same.
+// Pulling fails in different ways; messages still arrive.
 TEST_P(Replaced, ByStaging) {
   for (const char* verify : {"connect", "all"}) {
     open({{"VERIFY", verify}});
@@ -435,7 +437,7 @@ TEST_F(CudaIpc, SlowCopiesEndBeforeTheirMemoryGoes) {
       EXPECT_FALSE(receive->test());
       EXPECT_FALSE(send->test());
     }
-    // Copies are under way. The sanitizers see any access after this.
+    // Copies are in progress. The sanitizers detect any access after this.
     if (memory == Memory::kVirtual) {
       send.reset();
       from.reset();

@@ -405,7 +405,7 @@ TEST(SisciGpu, WhatIsInSeveralAllocationsIsStaged) {
     std::vector<char> in(2 * kEach);
     to.fetch(in);
     CHECK_THAT(in == out);
-    EXPECT_WORDS(ends.text(), "are staged: they lie in several allocations");
+    EXPECT_WORDS(ends.text(), "are staged: they span several allocations");
   });
 }
 
@@ -502,7 +502,7 @@ TEST(SisciGpu, RefusedWithoutPinnedMemory) {
             [&] { (void)ends.sender->register_memory(memory.pointer(), 4096, MemoryKind::kCuda); },
             Errc::kInvalidArgument),
         "memory of GPU 0 (Stand-in 0) is not taken, since nothing is copied between it and "
-        "the host: taking pinned memory: CUDA_ERROR_OUT_OF_MEMORY");
+        "the host: cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY");
     ends.stand_in.configure("");
     (void)ends.sender->register_memory(memory.pointer(), 4096, MemoryKind::kCuda);
   });

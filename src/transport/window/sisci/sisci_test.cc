@@ -153,7 +153,7 @@ TEST(Sisci, GoesThroughWindowsWhenTheIommuIsBroken) {
     ends.connect();
     CHECK_THAT(ends.exchange_all());
     EXPECT_WORDS(ends.text(),
-                 "DMA into registered memory of this end reports success and moves nothing: the "
+                 "DMA into registered memory of this end reports success but moves no data: the "
                  "IOMMU is off or broken");
   });
 }
@@ -175,7 +175,7 @@ TEST(Sisci, CopiesByTheCpuWhenDmaMovesNothing) {
     ends.connect();
     CHECK_THAT(ends.exchange_all());
     EXPECT_WORDS(ends.text(),
-                 "DMA into its window reported success and did not bring the data; "
+                 "DMA into its window reported success but moved no data; "
                  "the CPU copies instead");
   });
 }
