@@ -57,7 +57,7 @@ TEST(Membership, SuspicionsOfSeveralClearOneByOne) {
   EXPECT_FALSE(self.suspected(2));
 }
 
-// News go round the ring and over it: what came before is not forwarded once more.
+// News go around the ring and over it: earlier news are not forwarded again.
 TEST(Membership, TheSameSuspicionIsNewsOnce) {
   Membership self(0, 4);
   const Notice doubt{Kind::kSuspected, 2, 1, 3, {}};

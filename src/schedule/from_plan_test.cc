@@ -62,7 +62,7 @@ TEST(FromPlan, IsAcceptedAndComputesItsCollective) {
   EXPECT_GT(made, 200);
 }
 
-// What is not an all-reduce is the same.
+// Other operations than all-reduce are unchanged.
 TEST(FromPlan, ByLagsIsAChannelPerTreeAndAStepPerWay) {
   for_every_plan([&](const plan::Plan& plan) {
     const Schedule schedule = from_plan(plan, Pipelining::kByLags).schedule;

@@ -1,4 +1,4 @@
-// What is kept of this host, and when it counts.
+// The cache of this host's topology, and its validity.
 #include "topology/kept_host.h"
 
 #include <gmock/gmock.h>
@@ -72,7 +72,7 @@ class Kept : public ::testing::Test {
   // By an object of its own: as another process does.
   HostGraph graph() const { return KeptHost(options()).graph(folder_); }
   fs::path file() const { return kept_host_file(folder_, host_fingerprint(root_)); }
-  // The host is looked at again, a line says why, and the next call finds what was made anew.
+  // The host is discovered again, a line says why, and the next call finds the new file.
   void expect_made_anew(const std::string& why) const {
     warnings().clear();
     const std::string right = write_json(discover(options()));

@@ -76,7 +76,7 @@ TEST(Topology, GpusCanBeChosenAndRenumbered) {
   EXPECT_EQ(two.nodes().size(), 3U);
   EXPECT_EQ(two.links().size(), 4U);
   require_connected(two);
-  // The middle one is gone, so nothing joins the ends.
+  // The middle one is removed, so nothing joins the ends.
   EXPECT_THAT(complaint([] {
                 require_connected(Topology(row()).with_gpus({0, 2}));
               }),
