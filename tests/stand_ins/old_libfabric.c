@@ -1,4 +1,4 @@
-// A libfabric that is too old: it has only the function that returns its version.
+// A libfabric that is too old: it has only the functions that a program needs to read its version.
 #include <stdint.h>
 
 uint32_t fi_version(void) { return 1U << 16 | 16; }
