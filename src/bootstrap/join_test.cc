@@ -74,7 +74,7 @@ std::size_t read_to_end(const FileDescriptor& socket, std::size_t limit) {
   return total;
 }
 
-TEST(Join, TwoRanksWithOneNumberIsToldToAll) {
+TEST(Join, TwoRanksWithOneNumberIsAnErrorOnAll) {
   Context context;
   const UniqueId id = make_unique_id(quiet_config(), context);
   for (const Outcome& outcome : join_all(id, {{0, 4}, {1, 4}, {1, 4}, {2, 4}}, soon(), context)) {
@@ -84,7 +84,7 @@ TEST(Join, TwoRanksWithOneNumberIsToldToAll) {
   }
 }
 
-TEST(Join, DifferentNumbersOfRanksIsToldToAll) {
+TEST(Join, DifferentNumbersOfRanksIsAnErrorOnAll) {
   Context context;
   const UniqueId id = make_unique_id(quiet_config(), context);
   for (const Outcome& outcome : join_all(id, {{0, 3}, {1, 4}, {2, 3}}, soon(), context)) {
@@ -94,7 +94,7 @@ TEST(Join, DifferentNumbersOfRanksIsToldToAll) {
   }
 }
 
-TEST(Join, ARankOutsideTheSizeIsToldToAll) {
+TEST(Join, ARankOutsideTheSizeIsAnErrorOnAll) {
   for (const int wrong : {3, 1000, -1}) {
     Context context;
     const UniqueId id = make_unique_id(quiet_config(), context);

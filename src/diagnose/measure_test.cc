@@ -237,7 +237,7 @@ TEST(Measure, BarriersOfSeveralRanks) {
   }
 }
 
-TEST(Measure, WhatIsWrongChangesNothing) {
+TEST(Measure, AnErrorChangesNothing) {
   Job job(3);
   Job other(4);
   MeasureSpec spec;

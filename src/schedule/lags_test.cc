@@ -173,7 +173,7 @@ TEST(Lags, EveryPlanComputesTheSame) {
   EXPECT_GT(lagging, 1000);
 }
 
-TEST(Lags, TheWayBackOfAnAllReduceIsBehindTheWayUp) {
+TEST(Lags, TheBroadcastOfAnAllReduceLagsBehindItsReduce) {
   plan::Plan plan;
   plan.collective = Collective::kAllReduce;
   plan.algorithm = "chain";
@@ -244,7 +244,7 @@ Step takes(int block, int from) {
 }
 
 // Rank 1 takes before it sends, rank 0 sends before it takes.
-TEST(Lags, StepsOfOneBlockKeepTheirOrderAndOthersNeedNot) {
+TEST(Lags, OnlyStepsOfOneBlockKeepTheirOrder) {
   Schedule schedule;
   schedule.collective = Collective::kAllToAll;
   schedule.num_ranks = 2;
