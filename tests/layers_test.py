@@ -225,7 +225,7 @@ def test_every_folder_of_src_is_a_known_layer() -> None:
     assert {path.relative_to(ROOT / "src").parts[0] for path in sources()} <= set(BELOW)
 
 
-def test_layers_include_only_what_is_below() -> None:
+def test_layers_include_only_lower_layers() -> None:
     found: list[str] = []
     for path in sources():
         relative = path.relative_to(ROOT / "src")
@@ -238,7 +238,7 @@ def test_every_folder_has_a_row_and_every_row_a_folder() -> None:
     assert {name for name in folders if "testing" not in Path(name).parts} == set(INSIDE)
 
 
-def test_folders_include_only_what_is_below() -> None:
+def test_folders_include_only_lower_folders() -> None:
     found: list[str] = []
     for path in sources():
         found += folder_violations(str(path.relative_to(ROOT / "src")), path.read_text())

@@ -47,11 +47,11 @@ typedef struct Rank {
   double left_s;   /* when rwCommDestroy returned */
 } Rank;
 
-/* Memory and descriptors of one process. */ typedef struct Usage {
+/* Memory and descriptors of one process. */
+typedef struct Usage {
   long long anonymous_bytes;
   long long pss_bytes;
-  long long
-      shmem_bytes; /* of the whole machine, including memory that is allocated but not mapped */
+  long long shmem_bytes; /* of the whole machine, also memory that is allocated but not mapped */
   long long threads;
   long long files;
 } Usage;
@@ -247,8 +247,8 @@ static void take_usage(Shared* shared, int rank, enum Moment moment) {
 
 static void hold_communicators(Shared* shared, int rank) {
   static rwComm_t comms[kMostCommunicators + 1];
-  const int count =
-      g_communicators + 1; /* the first one pays for resources that a process needs once */
+  const int count = g_communicators + 1; /* the first one pays for resources that a process needs
+                                          * once */
   for (int i = 0; i < count; ++i) {
     if (rank == 0) require(rwGetUniqueId(&shared->ids[i]), "rwGetUniqueId");
     pthread_barrier_wait(&shared->barrier);
@@ -260,8 +260,8 @@ static void hold_communicators(Shared* shared, int rank) {
       take_usage(shared, rank, kBase);
     }
   }
-  take_usage(shared, rank, kIdle); /* Small and large, so that everything allocated at the first
-use is allocated now. */
+  take_usage(shared, rank, kIdle);
+  /* Small and large, so that everything allocated at the first use is allocated now. */
   const size_t large = 1 << 20;
   float* memory = calloc(large, sizeof *memory);
   require_system(memory != NULL, "calloc");

@@ -10,8 +10,7 @@
  *                    which the peers use for large messages through shared memory
  *   copy             [{size, gb_per_s}]: bytes copied per second by one core, buffers reused
  *   read             [{size, gb_per_s}]: bytes summed up per second by one core
- * Each is the best of several repetitions: noise only ever slows a machine down.
- */
+ * Each is the best of several repetitions: noise only ever slows a machine down. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -91,8 +90,9 @@ static void* echo(void* argument) {
     atomic_store_explicit(&pair->pong.value, i, memory_order_release);
   }
   for (uint64_t i = 1; i <= (uint64_t)kStreamed * kRepetitions; ++i) {
-    wait_for(&pair->stream[i % kStreamLines], i); /* Acknowledges a quarter of the ring at a time,
-    so that acknowledgements do not slow the stream. */
+    wait_for(&pair->stream[i % kStreamLines], i);
+    /* Acknowledges a quarter of the ring at a time, so that acknowledgements do not slow the
+     * stream. */
     if (i % (kStreamLines / 4) == 0) {
       atomic_store_explicit(&pair->consumed.value, i, memory_order_release);
     }
@@ -208,9 +208,9 @@ typedef void (*Copy)(char* to, const char* from, size_t bytes);
 
 static void copy_by_memcpy(char* to, const char* from, size_t bytes) { memcpy(to, from, bytes); }
 
-#if defined(__x86_64__) /* Non-temporal stores: fastest if the copy does not fit into the caches. \
-`bytes` is a                                                                                      \
- * multiple of a line. */
+#if defined(__x86_64__)
+/* Non-temporal stores: fastest if the copy does not fit into the caches. `bytes` is a multiple of a
+ * line. */
 __attribute__((target("avx512f"))) static void copy_by_streaming(char* to, const char* from,
                                                                  size_t bytes) {
   for (size_t i = 0; i < bytes; i += kLine) {

@@ -12,8 +12,7 @@
  * that a rank sends and receives. CPUS is a comma-separated list (rank r is bound to entry r modulo
  * its length, before MPI starts) or "-": the launcher binds, or nobody does.
  *
- * Rank 0 prints JSON lines: one that names the library, then one per size.
- */
+ * Rank 0 prints JSON lines: one that names the library, then one per size. */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>
@@ -36,7 +35,7 @@ static void die(const char* what, const char* value) {
 /* ---- binding -------------------------------------------------------------------------------- */
 
 /* The rank on this host, as the launchers of Open MPI and MPICH give it to a process before
-MPI_Init. */
+ * MPI_Init. */
 static int launcher_rank(void) {
   static const char* const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_RANK"};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {

@@ -1,7 +1,6 @@
 /* Plans an all-reduce for a named machine, checks the plan, and prints its rate.
  *
- * Run: ./plan dgx-a100, or with a file as `ropewalk topo --json` writes it: ./plan machine.json
- */
+ * Run: ./plan dgx-a100, or with a file as `ropewalk topo --json` writes it: ./plan machine.json */
 #include <ropewalk/plan.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -40,7 +40,7 @@ class OwnedHandle(ctypes.c_void_p):
             self.free(self)
 
     def __reduce__(self) -> NoReturn:
-        """Refuses, for pickle and copy: what a copy points to would be freed twice."""
+        """Refuses pickle and copy, since a copy would free the handle twice."""
         raise errors.NotCopiedError(
             f"a {type(self).__name__} cannot be pickled or copied; the object that holds it can"
         )

@@ -1,4 +1,4 @@
-"""Communicators: the ranks of one job, and what they do together."""
+"""Communicators: the ranks of one job, and their operations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _place(device: Optional[int]) -> str:
 
 
 def _destroy(address: int) -> None:
-    """Leaves in order: at the end of the program, or when the object is gone."""
+    """Leaves in order: at the end of the program, or when the object is deleted."""
     if library().rwCommDestroy(address) == INTERRUPTED:
         interrupts.reraise()
 
@@ -189,7 +189,7 @@ class Communicator(ProcessBound):
     # ---- its end
 
     def finalize(self) -> None:
-        """Waits for this rank's operations, tells the others that it leaves, and closes.
+        """Waits for this rank's operations, notifies the others that it leaves, and closes.
 
         Raises:
             UsageError: another thread is in a call. Nothing was done.
@@ -210,7 +210,7 @@ class Communicator(ProcessBound):
             library().rwCommDestroy(address)
 
     def abort(self) -> None:
-        """Ends every operation of this rank with an error, tells the others, and closes."""
+        """Ends every operation of this rank with an error, notifies the others, and closes."""
         address, self._address = self.c_handle, None
         aborted = library().rwCommAbort(address)
         if aborted == INVALID_USAGE:  # refused

@@ -150,7 +150,7 @@ TEST(Handles, OfAPlanAloneHaveTheMachineThatItNames) {
             text([&](char** out) { return rwScheduleFromPlan(plan.get(), out); }));
 }
 
-TEST(Handles, WithoutTreesKeepTheirTextAndWhatWasChecked) {
+TEST(Handles, WithoutTreesKeepTheirTextAndTheirCheck) {
   const Topology machine = synthetic("4gpu nvswitch");
   const Plan whole = planned(machine, kAllReduce);
   const Plan bare = planned(machine, R"({"collective": "all_reduce", "trees": false})");

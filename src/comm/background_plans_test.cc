@@ -208,7 +208,7 @@ TEST(BackgroundPlans, ProcessesThatPlanAtDifferentSpeedsSwitchTogether) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(BackgroundPlans, RanksWithDifferentPlansKeepWhatTheyHave) {
+TEST(BackgroundPlans, RanksWithDifferentPlansKeepTheirPlans) {
   std::vector<std::unique_ptr<Runtime>> runtimes;
   for (int r = 0; r < kRanks; ++r) {
     runtimes.push_back(std::make_unique<Runtime>());
@@ -238,7 +238,7 @@ TEST(BackgroundPlans, RanksWithDifferentPlansKeepWhatTheyHave) {
   }
 }
 
-TEST(BackgroundPlans, WhereOneRankCannotPlanAllKeepWhatTheyHave) {
+TEST(BackgroundPlans, IfOneRankCannotPlanAllKeepTheirPlans) {
   std::vector<std::unique_ptr<Runtime>> runtimes;
   for (int r = 0; r < kRanks; ++r) {
     runtimes.push_back(std::make_unique<Runtime>());
@@ -421,7 +421,7 @@ TEST(BackgroundPlans, ASettingWaitsForThemOrLeavesThemOut) {
   }
 }
 
-TEST(BackgroundPlans, ExplainSaysWhatIsUnderWayAndWhatComes) {
+TEST(BackgroundPlans, ExplainReportsPlanningAndTheNextChoice) {
   using State = tune::BackgroundPlans::State;
   Runtime runtime;
   std::promise<void> gate;

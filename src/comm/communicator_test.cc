@@ -805,7 +805,7 @@ TEST(Communicator, LeavingWhileAnotherWaitsIsAnError) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(Group, WhatOneCommunicatorJoinsInRunsInOrder) {
+TEST(Group, TasksOfOneCommunicatorRunInOrder) {
   Runtime runtime;
   quiet(runtime);
   with_ranks(1, runtime, [&](Communicator& comm) {

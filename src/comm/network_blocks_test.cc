@@ -176,7 +176,7 @@ TEST_P(NetworkBlocks, TellAPeerThatWasCalledOtherwise) {
 }
 
 // A block that waits for a peer whose links are closed ends at once, and the rank is named.
-TEST_P(NetworkBlocks, EndWhenAPeerIsGone) {
+TEST_P(NetworkBlocks, EndWhenAPeerDies) {
   Case test;
   test.schedule = schedule::compile("ring", {Collective::kAllReduce, 2, 0, 1});
   test.count = 64;

@@ -124,7 +124,7 @@ class StoppedBeforeCall {
   bool stopped_there_ = false;
 };
 
-TEST_F(GuardedWrite, AThreadStoppedBeforeItsCallLooksAgain) {
+TEST_F(GuardedWrite, AThreadStoppedBeforeItsCallChecksAgain) {
   StoppedBeforeCall child([&] { write(); });
   if (!child.stopped_there()) GTEST_SKIP() << "a child cannot be traced here";
   shared_->word = 8;  // whoever wanted the data has given up

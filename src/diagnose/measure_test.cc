@@ -237,7 +237,7 @@ TEST(Measure, BarriersOfSeveralRanks) {
   }
 }
 
-TEST(Measure, WhatIsWrongChangesNothing) {
+TEST(Measure, AnErrorChangesNothing) {
   Job job(3);
   Job other(4);
   MeasureSpec spec;
@@ -289,7 +289,7 @@ TEST(Measure, ARankThatIsBrokenEndsAllOfItsThreadAndTheOthers) {
   const auto begin = std::chrono::steady_clock::now();
   job.rank(1).abort("as the test wants it");
   const auto errors = measured_without_end(job);
-  // By its own error or that of the other rank, whichever is looked at first.
+  // By its own error or that of the other rank, whichever is noticed first.
   for (const std::optional<Errc>& error : errors) EXPECT_TRUE(error.has_value());
   for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(job.rank(i).failure().broken()) << i;
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));

@@ -15,8 +15,8 @@ namespace ropewalk::diagnose {
 /// Threads: one at a time. Lifetime: within the communicator's, and that of the spec.
 class MeasuredRank {
  public:
-  /// Takes the buffers. @throws Error kInvalidUsage for a rank without the GPU that is wanted;
-  /// kSystem, kCuda
+  /// Takes the buffers.
+  /// @throws Error kInvalidUsage for a rank without the GPU that is wanted; kSystem, kCuda
   MeasuredRank(comm::Communicator& comm, const MeasureSpec& spec);
 
   [[nodiscard]] comm::Communicator& comm() noexcept { return comm_; }
@@ -38,7 +38,7 @@ class MeasuredRank {
   void fill_all();
   /// Writes the input of a call where it is now.
   void fill(std::size_t turn);
-  /// Writes what no result is where the result of a call will be.
+  /// Poisons the output buffer.
   void spoil(std::size_t turn);
   /// Elements of a call's result that differ from the expected value.
   [[nodiscard]] std::uint64_t count_wrong(std::size_t turn);

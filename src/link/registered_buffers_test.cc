@@ -115,7 +115,7 @@ void with_ranks(int count, Driver& driver, Body body) {
   });
 }
 
-TEST(RegisteredBuffers, PeersSeeWhatLiesWithinOne) {
+TEST(RegisteredBuffers, PeersSeeMemoryWithinOne) {
   Driver driver;
   with_ranks(3, driver, [&](Rank& rank) {
     // Sizes differ, and each begins somewhere in its allocation.
@@ -157,7 +157,7 @@ TEST(RegisteredBuffers, ACallGoesByAddressWhenBothItsBuffersAreSeen) {
   });
 }
 
-TEST(RegisteredBuffers, MoreRanksSeeABufferThanALaunchTells) {
+TEST(RegisteredBuffers, MoreRanksSeeABufferThanALaunchCanName) {
   Driver driver;
   constexpr int kRanks = static_cast<int>(executor::kMaxSeen) + 2;
   with_ranks(kRanks, driver, [&](Rank& rank) {
@@ -185,7 +185,7 @@ TEST(RegisteredBuffers, RanksOfOneProcessOpenNothing) {
   EXPECT_EQ(driver.opened_ever, 4);
 }
 
-TEST(RegisteredBuffers, ReachesThePeersOwnPlaces) {
+TEST(RegisteredBuffers, ReachesThePeersOwnAddresses) {
   Driver driver;
   run_ranks(4, [&](bootstrap::Bootstrap& bootstrap) {
     // Ranks 0 and 1 share a process; rank 3's memory cannot be shared.
@@ -226,7 +226,7 @@ TEST(RegisteredBuffers, ARankThatOpensNothingReachesItsOwnOnly) {
   });
 }
 
-TEST(RegisteredBuffers, WhatCannotBeSharedOrOpenedIsStaged) {
+TEST(RegisteredBuffers, BuffersThatCannotBeSharedOrOpenedAreStaged) {
   Driver driver;
   run_ranks(3, [&](bootstrap::Bootstrap& bootstrap) {
     // Rank 0 has memory that cannot be shared, rank 1 opens none, rank 2 is told to open none.
@@ -271,7 +271,7 @@ TEST(RegisteredBuffers, ABadBufferOfOneRankIsAnErrorOfAll) {
   });
 }
 
-TEST(RegisteredBuffers, RemovingIsLocalAndTheOthersCloseWhenTheyHear) {
+TEST(RegisteredBuffers, RemovingIsLocalAndTheOthersCloseWhenNotified) {
   Driver driver;
   with_ranks(2, driver, [&](Rank& rank) {
     const int peer = 1 - rank.number;
@@ -306,7 +306,7 @@ TEST(RegisteredBuffers, RemovingIsLocalAndTheOthersCloseWhenTheyHear) {
   });
 }
 
-TEST(RegisteredBuffers, WhatWasNotToldIsOpenUntilItIs) {
+TEST(RegisteredBuffers, ARemovalLeavesABufferOpenUntilItIsAnnounced) {
   Driver driver;
   with_ranks(2, driver, [&](Rank& rank) {
     for (std::uint64_t number = 1; number <= 3; ++number) {

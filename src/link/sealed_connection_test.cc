@@ -111,7 +111,7 @@ class Sealed : public ::testing::Test {
       sealed(std::make_unique<OutOfWire>(wire_), key_, kMost, kRooms);
 };
 
-TEST_F(Sealed, MessagesArriveAndAreNotSeenOnTheWay) {
+TEST_F(Sealed, MessagesArriveAndAreEncryptedInTransit) {
   const std::string text = "what nobody on the way should read";
   const auto sent = send(text);
   ASSERT_EQ(wire_.messages.size(), 1U);
@@ -121,7 +121,7 @@ TEST_F(Sealed, MessagesArriveAndAreNotSeenOnTheWay) {
   EXPECT_EQ(received(), text);
 }
 
-TEST_F(Sealed, EqualMessagesDifferOnTheWay) {
+TEST_F(Sealed, EqualMessagesDifferInTransit) {
   (void)send("twice");
   (void)send("twice");
   EXPECT_NE(wire_.messages[0], wire_.messages[1]);
@@ -151,7 +151,7 @@ TEST_F(Sealed, EveryChangedBitIsSeen) {
   }
 }
 
-TEST_F(Sealed, WhatIsLeftOutRepeatedOrExchangedIsSeen) {
+TEST_F(Sealed, LeftOutRepeatedAndReorderedMessagesAreDetected) {
   constexpr const char* kSeen = "it was changed in transit";
   (void)send("one");
   (void)send("two");

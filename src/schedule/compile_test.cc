@@ -65,7 +65,7 @@ TEST(Compile, EveryCollectiveHasAnAlgorithmForEveryNumberOfRanksAndRoot) {
   });
 }
 
-TEST(Compile, EveryScheduleComputesWhatItsCollectiveMeans) {
+TEST(Compile, EveryScheduleComputesItsCollective) {
   std::uint64_t seed = 1;
   ropewalk::testing::Share share;
   for_every_request(9, [&](const Request& request) {
@@ -154,7 +154,7 @@ void expect_refused(std::string_view algorithm, const Request& request, std::str
   }
 }
 
-TEST(Compile, RefusesWhatItCannotDo) {
+TEST(Compile, RefusesUnsupportedRequests) {
   expect_refused("rings", {Collective::kAllReduce, 2, 0, 1}, "ring, chain");
   expect_refused("two_shot", {Collective::kBroadcast, 4, 0, 1}, "those that have: ring, chain");
   expect_refused("recursive_doubling", {Collective::kReduceScatter, 6, 0, 1}, "6 ranks");

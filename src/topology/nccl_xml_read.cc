@@ -239,7 +239,7 @@ class Reader {
     take(node.attributes, net, "net.", {"name"});
   }
 
-  /// A NIC on the CPU itself: how it is attached is not told, so it is as fast as its port.
+  /// A NIC on the CPU itself: its attachment is unknown, so its link is as fast as its port.
   void read_nic(const pugi::xml_node& element, NodeIndex cpu) {
     std::vector<pugi::xml_node> ports = ports_of(element);
     if (ports.empty()) return skip(element, element.parent());

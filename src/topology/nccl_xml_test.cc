@@ -188,7 +188,7 @@ TEST(NcclXml, WritesPcieLinksByTheirShape) {
   }
 }
 
-TEST(NcclXml, SaysWhatTheFormCannotHold) {
+TEST(NcclXml, NotesWhatTheFormatCannotExpress) {
   EXPECT_THAT(write_nccl_xml(testing::machine("dgx2-detailed"), 0).notes,
               Contains(HasSubstr("between NVSwitches")));
   EXPECT_THAT(write_nccl_xml(testing::machine("dgx-a100-x2"), 1).notes,
@@ -227,7 +227,7 @@ TEST(NcclXml, RefusesABusIdOfTwoDevices) {
   }
 }
 
-TEST(NcclXml, NamesFileAndLineOfWhatIsWrong) {
+TEST(NcclXml, NamesFileAndLineOfAnError) {
   const std::string good = R"(<system version="1">
 <cpu numaid="0" arch="x86_64">
 <pci busid="0000:01:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16">
@@ -307,7 +307,7 @@ TEST(NcclXml, LeavesOutUnknownElementsWithANote) {
               ElementsAre("line 1: <rope> in <cpu> is not known and left out"));
 }
 
-TEST(NcclForm, TakesWhatNcclTakes) {
+TEST(NcclForm, AcceptsFilesThatNcclAccepts) {
   check_nccl_form("<a b=\"c\">\n  <d/>\n</a>\n", "x");
   check_nccl_form("<!-- note -->\n<a/>", "x");
   for (const std::string& file : dumps()) {
@@ -315,7 +315,7 @@ TEST(NcclForm, TakesWhatNcclTakes) {
   }
 }
 
-TEST(NcclForm, RefusesWhatNcclRefuses) {
+TEST(NcclForm, RefusesFilesThatNcclRefuses) {
   std::string wide = "<a>";
   for (int i = 0; i < 32; ++i) wide += "<b/>";
   std::string many = "<a>";

@@ -374,7 +374,7 @@ TEST_P(Contract, StatesItsDevices) {
   EXPECT_EQ(code_of([&] { (void)transport_->properties(-1); }), Errc::kInvalidArgument);
 }
 
-TEST_P(Contract, RefusesWhatIsNoHandle) {
+TEST_P(Contract, RefusesInvalidHandles) {
   Handle garbage{};
   EXPECT_EQ(code_of([&] { (void)transport_->connect(0, garbage); }), Errc::kInvalidArgument);
   garbage.fill(std::byte{0xa5});
@@ -508,7 +508,7 @@ void exchange_split(Pair& pair, std::size_t head, std::size_t rest, std::size_t 
   }
 }
 
-TEST_P(Contract, MessagesInTwoPlaces) {
+TEST_P(Contract, MessagesInTwoBuffers) {
   Pair pair = connected();
   poll_until(
       [&] {
@@ -913,7 +913,7 @@ TEST_P(Contract, SenderMayCloseWhenItsSendsAreDone) {
   }
 }
 
-TEST_P(Contract, WhatCameBeforeTheEndCanStillBeReceived) {
+TEST_P(Contract, MessagesBeforeTheEndCanStillBeReceived) {
   Pair pair = connected();
   exchange(pair, 10, 10, 1);
   const Bytes out = numbered(100, 2);

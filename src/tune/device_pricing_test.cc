@@ -90,7 +90,7 @@ TEST(DevicePricing, AScheduleOfItsOwnRunsWithMultiplesOfItsChannels) {
 }
 
 // A slot of a protocol with flags takes all that a round sends over a link.
-TEST(DevicePricing, WhatDoesNotFitASlotTakesAnotherProtocol) {
+TEST(DevicePricing, AChunkThatDoesNotFitASlotTakesAnotherProtocol) {
   DeviceLimits tiny = nvlink();
   tiny.slot_bytes = {512 << 10, 8, 0};
   const Candidate dense = candidate("recursive_doubling", Collective::kAllGather, 8);

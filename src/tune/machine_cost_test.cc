@@ -48,7 +48,7 @@ double units(Collective collective, int ranks) {
 }
 
 // A chunk moves down the tree while later ones move up, or waits for each of them.
-TEST(MachineCost, WhatLagsFillsTheLinksInEveryRound) {
+TEST(MachineCost, LaggingStepsFillTheLinksInEveryRound) {
   const topology::Topology machine = topology::testing::machine("h200-2gpu");
   plan::Plan plan;
   plan.collective = Collective::kAllReduce;
@@ -82,7 +82,7 @@ TEST(MachineCost, OneHopTakesItsLatencyAndTheLinksTime) {
   EXPECT_NEAR(cost.least(450e3 * 8), 8e-6, 1e-8);
 }
 
-TEST(MachineCost, ExecutorsHaveTheNextChunkUnderWay) {
+TEST(MachineCost, ExecutorsHaveTheNextChunkInFlight) {
   const topology::Topology machine = topology::testing::machine("h200-2gpu");
   DefaultRoutes routes(machine);
   const RoutedSchedule chain = shape("chain", Collective::kBroadcast, 2);
@@ -131,7 +131,7 @@ double simulated_seconds(const topology::Topology& machine, const RoutedSchedule
   return schedule::play(machine, traffic, *engine).seconds;
 }
 
-TEST_P(AgainstTheSimulator, PredictsWhatItPlays) {
+TEST_P(AgainstTheSimulator, PredictsTheSimulatedTime) {
   const topology::Topology machine = planned_machine(topology::testing::machine(GetParam()));
   const int ranks = static_cast<int>(machine.gpus().size());
   DefaultRoutes routes(machine);

@@ -137,7 +137,7 @@ TEST(PlannedCandidates, BetweenHostsThreePhasesAndChainsOverRails) {
   EXPECT_EQ(found.refused.at("plan-optimal"), "it has hops that a driver would not take");
 }
 
-TEST(PlannedCandidates, WhatTakesLongToPlanIsLeftOutWithTheReason) {
+TEST(PlannedCandidates, SlowPlansAreLeftOutWithTheReason) {
   const topology::Topology pair = machine("dgx-h100-x2");
   const PlansMade made = make_plans(pair, {Collective::kAllReduce, 0, 16});
   EXPECT_THAT(made.refused.at("plan-packed"), testing::HasSubstr("take too long"));

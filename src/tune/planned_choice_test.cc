@@ -129,7 +129,7 @@ TEST(PlannedChoice, ShortMessagesTakeShortShapes) {
   }
 }
 
-TEST(PlannedChoice, EveryRankChoosesAlike) {
+TEST(PlannedChoice, EveryRankChoosesTheSame) {
   const auto machine = recorded("dgx1v");
   Rank one(machine);
   Rank other(machine);
@@ -187,7 +187,7 @@ TEST(PlannedChoice, OperationsWithoutPlansKeepTheirAlgorithms) {
 }
 
 // GPUs 0 and 5 of a DGX-1 are not joined by NVLink, nor is any other of these with 5.
-TEST(PlannedChoice, GpusWithoutAConnectingNvlinkPlaneTakeWhatADriverTakes) {
+TEST(PlannedChoice, GpusWithoutAConnectingNvlinkPlaneTakeDefaultRoutes) {
   const auto machine = part_of("dgx1v", {0, 1, 5, 6});
   Rank rank(machine);
   const Choice& choice = rank.choose(Collective::kAllReduce, kLong);

@@ -60,7 +60,7 @@ TEST_F(PluginTest, ManyConnectionsAtOnce) {
   for (std::size_t i = 0; i < loops.size(); ++i) exchange(*loops[i], 1000 + i, 2000, i);
 }
 
-TEST_F(PluginTest, FinalizeClosesWhatWasLeftOpen) {
+TEST_F(PluginTest, FinalizeClosesOpenConnections) {
   // Another communicator keeps the plugin alive.
   Net other(library_.api(12));
   const Holdings before;

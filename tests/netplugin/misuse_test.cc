@@ -181,7 +181,7 @@ TEST_F(Misuse, OfConnections) {
   expect_refused(net.api->close_listen(loop.sender), abi::kInvalidArgument, {"closeListen"});
   std::array<char, 64> foreign{};
   expect_refused(net.api->close_send(foreign.data()), abi::kInvalidArgument,
-                 {"no open connection"});
+                 {"not an open connection"});
   void* made = nullptr;
   expect_refused(net.api->accept(foreign.data(), &made), abi::kInvalidArgument, {"accept"});
   expect_refused(net.api->finalize(foreign.data()), abi::kInvalidArgument, {"context"});

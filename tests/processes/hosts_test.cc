@@ -196,7 +196,7 @@ std::string overheard(comm::Communicator& comm) {
   return came != all ? "wrong" : heard ? "heard" : "not heard";
 }
 
-TEST(Hosts, WhoListensToTheNetworkHearsPayloadOnlyInTheClear) {
+TEST(Hosts, AListenerOnTheNetworkReadsOnlyPlainPayload) {
   const TwoHosts hosts;
   if (!hosts.ready()) GTEST_SKIP() << "network namespaces cannot be made here";
   for (const bool encrypted : {false, true}) {

@@ -30,7 +30,7 @@ def choose(rank: int, size: int, **options: object) -> placement.Choice:
     return placement.choose(topology.read(DGX), rank, size, **arguments)  # type: ignore[arg-type]
 
 
-def test_each_rank_gets_what_is_next_to_its_gpu() -> None:
+def test_each_rank_gets_the_resources_next_to_its_gpu() -> None:
     choice = choose(2, 8)
     assert (choice.gpu, choice.device, choice.numa) == ("gpu2", 2, 1)
     assert (choice.nic, choice.nic_path) == ("mlx5_2", "PIX")
@@ -189,7 +189,7 @@ def test_a_rank_that_is_no_number_is_refused(program: Program, name: str) -> Non
     assert f'{name}="abc" is not a number' in done.stderr
 
 
-def test_what_a_file_leaves_open_is_said(program: Program, tmp_path: Path) -> None:
+def test_gaps_in_a_file_are_reported(program: Program, tmp_path: Path) -> None:
     file = tmp_path / "x.xml"
     made = program("topo", "--synthetic", "2gpu nvswitch", "--nccl-xml").stdout
     speed = re.search('link_speed="[^"]*"', made)

@@ -75,7 +75,7 @@ def declared() -> dict[str, list[str]]:
     return found
 
 
-def test_what_is_declared_is_exported_and_nothing_else() -> None:
+def test_exactly_the_declared_functions_are_exported() -> None:
     library = Path(_library.path())
     if not library.is_file():
         pytest.skip(f"{library} is looked up by the loader")
@@ -96,7 +96,7 @@ def test_a_prototype_is_that_of_the_header(name: str) -> None:
     assert [TYPES[words] for words in declared()[name]] == list(_library._PROTOTYPES[name])
 
 
-def test_programs_do_not_get_what_tools_need() -> None:
+def test_programs_do_not_get_diagnostics() -> None:
     for header in HEADERS.glob("*.h"):
         assert "ropewalk/diagnostics.h>" not in header.read_text(), header
     in_diagnostics = re.findall(r"\b(rw\w+)\(", (HEADERS / "diagnostics.h").read_text())

@@ -147,7 +147,7 @@ class Tidied:
 
 
 @needs_git
-def test_tidy_takes_what_the_last_commit_changed(tmp_path: Path) -> None:
+def test_tidy_checks_sources_of_the_last_commit(tmp_path: Path) -> None:
     tree = Tidied(tmp_path)
     status, looked, told = tree.run()
     assert (status, looked) == (0, [])
@@ -159,7 +159,7 @@ def test_tidy_takes_what_the_last_commit_changed(tmp_path: Path) -> None:
 
 
 @needs_git
-def test_tidy_takes_what_a_branch_changed_and_what_is_not_committed(tmp_path: Path) -> None:
+def test_tidy_checks_a_branchs_and_uncommitted_changes(tmp_path: Path) -> None:
     tree = Tidied(tmp_path)
     tree.commit("a.cc")
     git(tree.folder, "checkout", "-q", "-b", "other")
@@ -170,7 +170,7 @@ def test_tidy_takes_what_a_branch_changed_and_what_is_not_committed(tmp_path: Pa
 
 
 @needs_git
-def test_tidy_says_what_its_time_did_not_suffice_for(tmp_path: Path) -> None:
+def test_tidy_names_sources_beyond_its_time(tmp_path: Path) -> None:
     tree = Tidied(tmp_path)
     tree.tool("sleep 30")
     status, _, told = tree.run(1, "src/a.cc", "src/b.cc")
@@ -189,7 +189,7 @@ def test_tidy_fails_where_clang_tidy_does(tmp_path: Path) -> None:
 
 
 @needs_git
-def test_tidy_names_what_the_build_does_not_have(tmp_path: Path) -> None:
+def test_tidy_names_sources_that_the_build_lacks(tmp_path: Path) -> None:
     status, looked, told = Tidied(tmp_path).run(60, "src/cuda_only.cc", "src/a.cc")
     assert (status, looked) == (0, ["src/a.cc"])
     assert "no part of this build: src/cuda_only.cc" in told
@@ -209,7 +209,7 @@ def ci(folder: Path, failing: str = "") -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make")
-def test_ci_runs_every_part_and_hands_the_test_run_what_each_took(tmp_path: Path) -> None:
+def test_ci_runs_every_part_and_passes_times_to_the_test_run(tmp_path: Path) -> None:
     done = ci(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [line for line in done.stdout.splitlines() if line.startswith("part of ")]

@@ -468,7 +468,7 @@ def test_schedule_check_refuses_and_says_why(program: Program) -> None:
     assert report["defects"]
 
 
-def test_schedule_check_of_what_is_none(program: Program) -> None:
+def test_schedule_check_of_other_text(program: Program) -> None:
     done = program("schedule", "check", "-", input="ropewalk-schedule 1\ncollective nonsense\n")
     assert done.returncode == 2
     assert "line 2" in done.stderr

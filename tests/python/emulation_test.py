@@ -34,7 +34,7 @@ def test_results_are_right(program: Program, operation: str) -> None:
 
 
 @pytest.mark.parametrize("gpus", ["0,1,2,6", "0,1,2,4,7"])
-def test_all_reduces_whose_way_back_lags_are_right(program: Program, gpus: str) -> None:
+def test_all_reduces_with_lagging_broadcasts_are_right(program: Program, gpus: str) -> None:
     chosen = "all_reduce=plan-optimal-hybrid"
     lines = bench(
         program, "all_reduce", "--emulate", "dgx1v", "--gpus", gpus, "--slowdown", "20",
@@ -122,7 +122,7 @@ def test_what_is_refused(program: Program, arguments: tuple[str, ...], message: 
     assert "Traceback" not in done.stderr
 
 
-def test_ranks_of_different_machines_are_told() -> None:
+def test_ranks_of_different_machines_get_an_error() -> None:
     script = """
 import os, ropewalk
 ropewalk.settings.set("EMULATE", "dgx1v" if os.environ["RANK"] == "1" else "dgx1p")

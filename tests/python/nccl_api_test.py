@@ -362,7 +362,7 @@ def test_run_passes_settings_on(program: Program) -> None:
 
 
 @needs_library
-def test_run_of_what_is_no_program(program: Program, tmp_path: Path) -> None:
+def test_run_of_a_missing_program(program: Program, tmp_path: Path) -> None:
     assert program("run", "--", str(tmp_path / "none")).returncode == 127
     (tmp_path / "text").write_text("no program")
     assert program("run", "--", str(tmp_path / "text")).returncode == 126
@@ -382,14 +382,14 @@ def test_run_without_the_library_says_why(program: Program, tmp_path: Path) -> N
     assert "built without CUDA" in done.stderr
 
 
-def test_preloading_keeps_what_was_preloaded() -> None:
+def test_preloading_keeps_other_libraries() -> None:
     library = Path("/x/libnccl.so.2")
     assert environment_with(library, {})["LD_PRELOAD"] == "/x/libnccl.so.2"
     before = environment_with(library, {"LD_PRELOAD": "/y.so", "A": "b"})
     assert before == {"LD_PRELOAD": "/x/libnccl.so.2:/y.so", "A": "b"}
 
 
-def test_benchmark_declares_what_the_library_has() -> None:
+def test_benchmark_declares_the_librarys_functions() -> None:
     """Every function that nccl_compare loads is one of NCCL's."""
     text = (ROOT / "benchmarks" / "nccl_compare" / "nccl_functions.h").read_text()
     known = set(nccl_names.functions())

@@ -91,7 +91,7 @@ def test_all_keys_can_be_bound(nccl: Any) -> None:
     assert bound(nccl, "NCCL_DEBUG").value == bound(nccl, "ROPEWALK_DEBUG").value
 
 
-def test_what_is_no_parameter(nccl: Any) -> None:
+def test_unknown_parameters(nccl: Any) -> None:
     handle, value = ctypes.c_void_p(3), ctypes.c_int64()
     for key in (b"NCCL_BUFFSIZE", b"TIMEOUT", b""):
         assert nccl.ncclParamBind(ctypes.byref(handle), key) == ARGUMENT

@@ -286,7 +286,7 @@ def test_split_ends_all_classes_together() -> None:
         assert [part / 1e6 for part in parts] == pytest.approx(example["share_mb"], abs=1e-5)
 
 
-def test_command_tells_rate_bound_and_why(program: Program) -> None:
+def test_command_shows_rate_bound_and_limits(program: Program) -> None:
     machine = str(MACHINES / "dgx1v.json")
     shown = program("plan", machine, "broadcast", "--plane", "nvlink")
     assert shown.returncode == 0
@@ -305,7 +305,7 @@ def test_command_tells_rate_bound_and_why(program: Program) -> None:
     assert json.loads(only.stdout)["bound_gbps"] == pytest.approx(92.571429)
 
 
-def test_command_tells_sizes_idle_links_and_what_limits_the_plan(program: Program) -> None:
+def test_command_shows_sizes_idle_links_and_limits(program: Program) -> None:
     machine = str(MACHINES / "dgx1v.json")
     ring = program("plan", machine, "all_gather", "--plane", "pcie", "--algorithm", "ring").stdout
     assert "limit       the 2 socket links (10.3 GB/s each) limit this plan" in ring
@@ -339,7 +339,7 @@ def test_a_graph_file_comes_with_its_explanation(program: Program, tmp_path: Pat
     assert "no NICs" in done.stderr
 
 
-def test_files_are_named_with_what_is_wrong(program: Program, tmp_path: Path) -> None:
+def test_files_are_named_with_the_error(program: Program, tmp_path: Path) -> None:
     machine = str(MACHINES / "dgx1v.json")
     garbage = tmp_path / "garbage.json"
     garbage.write_text("nonsense")

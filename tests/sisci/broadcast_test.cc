@@ -319,7 +319,7 @@ TEST_F(Broadcast, SegmentsMayBeOfDifferentSizes) {
       soon([&] { return small.word(kPage / 4 - 1) == 5 && large.word(kPage / 4 - 1) == 5; }));
 }
 
-TEST_F(Broadcast, WhatCannotBeIsRefused) {
+TEST_F(Broadcast, InvalidCallsAreRefused) {
   // Nobody has such a segment, or it is not available.
   (void)join();
   EXPECT_EQ(error_, SCI_ERR_NO_SUCH_SEGMENT);

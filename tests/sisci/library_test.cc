@@ -351,7 +351,7 @@ TEST_F(SoftwareSisciGpu, TransfersReachItAndReadItBack) {
   EXPECT_EQ(std::memcmp(memory + 3, source.data(), source.size()), 0);
 }
 
-TEST_F(SoftwareSisciGpu, WhatIsBrokenMovesNothing) {
+TEST_F(SoftwareSisciGpu, ABrokenMethodMovesNothing) {
   with();
   const GpuPages gpu(kGpuBytes);
   sci_local_segment_t on_gpu = attached(1, gpu.data());

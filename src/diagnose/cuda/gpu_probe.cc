@@ -37,7 +37,7 @@ constexpr const char* kNoOrder =
     "work: "
     "ACS or IOMMU settings, or a bridge that does not keep the order of writes";
 
-// What one GPU has for its checks; lives and dies with it current.
+// One GPU's resources for its checks; created and destroyed with the GPU current.
 class Gpu {
  public:
   explicit Gpu(int device) : device_(device), current_(device) {
@@ -104,7 +104,7 @@ void wait_for(cudaStream_t stream, const char* tried) {
   }
 }
 
-// Fills `to` by `copy`, compares it with what was in the source, and times more of it.
+// Fills `to` by `copy`, compares it with the source, and times further copies.
 //
 // `read` copies the received data to the host by a different method from the one under test.
 template <typename Copy>
@@ -164,7 +164,7 @@ void clear_inbox(const Gpu& gpu) {
   executor::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
-// Loads the kernel on a GPU: what is loaded at its first use may wait for what runs meanwhile.
+// Loads the kernel on a GPU: loading at the first use may wait for running kernels.
 void load_kernel(const Gpu& gpu, ExchangeResult* result) {
   const executor::CurrentDevice current(gpu.device());
   executor::check_cuda(launch_exchange(gpu.inbox(), gpu.inbox(), 0, 0, 0, 0, result, gpu.stream()),
@@ -285,7 +285,8 @@ void need_device(int device) {
   }
 }
 
-// Lets `from` reach the memory of `to`. @return the reason when it cannot
+// Lets `from` reach the memory of `to`.
+// @return the reason when it cannot
 std::string open_peer(int from, int to) {
   int can = 0;
   executor::check_cuda(cudaDeviceCanAccessPeer(&can, from, to), "cudaDeviceCanAccessPeer");

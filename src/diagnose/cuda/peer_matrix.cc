@@ -28,7 +28,7 @@ constexpr std::uint32_t kStride = 1024;
 constexpr std::uint32_t kChainEntries = 512;
 constexpr int kHops = 2000;
 
-// What one GPU has. Members live and die with it current.
+// One GPU's resources. Created and destroyed with the GPU current.
 struct Gpu {
   explicit Gpu(int number, std::size_t bytes)
       : device(number),
@@ -53,7 +53,7 @@ struct Gpu {
   link::DeviceMemory chain;
   link::DeviceMemory end;
   executor::Stream stream;
-  executor::Stream second;  // for what it does at the same time
+  executor::Stream second;  // for simultaneous work
   executor::Event start;
   executor::Event second_end;
   executor::Event stop;
@@ -145,7 +145,7 @@ class Bench {
 
   // Seconds from when all lanes may start to when all have ended.
   double seconds(const std::vector<Lane>& lanes) {
-    run_lanes(lanes);  // what is made at first use is not timed
+    run_lanes(lanes);  // allocations at the first use are not timed
     return run_lanes(lanes);
   }
 

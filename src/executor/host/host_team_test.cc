@@ -148,7 +148,7 @@ TEST_F(HostTeamTest, AWriterBeginsWhileTheReaderCopiesItsOwn) {
   expect_right();
 }
 
-TEST_F(HostTeamTest, ACopyThatWasGivenUpIsWrittenNoMore) {
+TEST_F(HostTeamTest, AnAbandonedCopyIsWrittenNoMore) {
   offer();
   Root root(writer_);
   root.gives_up = true;
@@ -208,7 +208,7 @@ TEST_F(HostTeamTest, AChunkOfAnotherSizeIsNotPosted) {
   EXPECT_FALSE(root.helped);
 }
 
-TEST_F(HostTeamTest, NothingIsSharedInPlaceOfTheOwnBlock) {
+TEST_F(HostTeamTest, NoSharingInsteadOfTheOwnBlock) {
   offer();
   Root root(writer_);
   Strand strand = strand_of(root_program_);

@@ -222,7 +222,7 @@ TEST_F(SharedCopyTest, AWriterStoppedWithAClaimWritesNothingWhenItGoesOn) {
   waitpid(stopped, nullptr, 0);
 }
 
-TEST_F(SharedCopyTest, ReaderCopiesWhatTheWriterMayNotWrite) {
+TEST_F(SharedCopyTest, ReaderCopiesWhenTheWriterMayNotWrite) {
   give(kBytes);
   void* room = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(room, MAP_FAILED);
@@ -250,7 +250,7 @@ TEST_F(SharedCopyTest, ReaderCopiesWhatTheWriterMayNotWrite) {
   munmap(room, kBytes);
 }
 
-TEST_F(SharedCopyTest, ReaderThatIsGoneIsAnError) {
+TEST_F(SharedCopyTest, ADeadReaderIsAnError) {
   give(kBytes);
   const pid_t other = fork();
   if (other == 0) _exit(0);

@@ -30,7 +30,7 @@ void idle_until_told(Waiter& waiter, const Hook& hook, std::size_t times, std::u
 
 // There a different call of a peer, an abort and a deadline are noticed. The soonest of many waits:
 // this thread may have to wait for its core.
-TEST(Waiter, TellsOfAStallSoonAfterItsBegin) {
+TEST(Waiter, ReportsAStallSoonAfterItsBegin) {
   std::chrono::nanoseconds soonest = std::chrono::hours(1);
   for (int turn = 0; turn < 20 && soonest > milliseconds(20); ++turn) {
     Hook hook;
@@ -60,7 +60,7 @@ TEST(Waiter, GoesOnTellingAndNotAtEachTurn) {
 }
 
 // After progress, or in a new wait, the count starts again.
-TEST(Waiter, TellsOfTheTimeSinceSomethingMovedLast) {
+TEST(Waiter, ReportsTheTimeSinceTheLastProgress) {
   for (const bool restarts : {false, true}) {
     Hook hook;
     Waiter waiter({}, hook);

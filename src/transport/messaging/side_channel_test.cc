@@ -16,7 +16,7 @@ std::pair<FileDescriptor, FileDescriptor> socket_pair() {
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
-TEST(SideChannelTest, TellsNothingToWhoIsNotProven) {
+TEST(SideChannelTest, SendsNothingToAnUnprovenPeer) {
   auto [own, theirs] = socket_pair();
   SideChannel channel = SideChannel::connecting(std::move(own), tcp::Token{}, tcp::Reply{});
   channel.send(Note::kHello, "secret");

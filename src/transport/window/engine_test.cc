@@ -250,7 +250,7 @@ class Engine : public testing::Test {
 
 constexpr std::size_t kLarge = 3'000'001;
 
-TEST_F(Engine, UsesTheBestWay) {
+TEST_F(Engine, UsesTheBestMethod) {
   open();
   EXPECT_TRUE(exchange(30));
   EXPECT_TRUE(exchange(1000));
@@ -315,7 +315,7 @@ TEST_F(Engine, NoticesACorruptedMailbox) {
   EXPECT_NE(words.find("the mailbox is corrupted"), std::string::npos) << words;
 }
 
-TEST_F(Engine, ChecksumsFindWhatThePatternDidNot) {
+TEST_F(Engine, ChecksumsFindFaultsThatThePatternDidNot) {
   mischief_.pulls_change_data = true;
   mischief_.good_pulls = 1;
   open({{"VERIFY", "all"}});
@@ -338,7 +338,7 @@ TEST_F(Engine, WithoutVerificationNothingIsFound) {
 
 // One end may have found a path to be broken that the other one uses unverified: no message is
 // sent.
-TEST_F(Engine, EndsThatVerifyDifferentlyAreToldByTheSetting) {
+TEST_F(Engine, EndsThatVerifyDifferentlyFailByTheSettingsName) {
   const std::array<const char*, 3> levels = {"off", "connect", "all"};
   for (const char* sending : levels) {
     for (const char* receiving : levels) {

@@ -94,7 +94,7 @@ TEST(Psm2Device, WithoutAdapterThereIsNone) {
 TEST(Psm2Device, SharedMemoryIsNothingForAuto) { EXPECT_FALSE(worth_a_look(over_shared_memory())); }
 
 // A setting that was meant for a test must not have processes of different hosts meet.
-TEST(Psm2Device, SharedMemoryAloneMustBeAskedFor) {
+TEST(Psm2Device, SharedMemoryAloneMustBeRequested) {
   Child child([](int) {
     setenv("PSM2_DEVICES", "self,shm", 1);
     const Library::Found found = Library::open("libpsm2.so.2", false);
@@ -154,7 +154,7 @@ TEST(Psm2SharedFiles, OnlyThoseThatWereLeftAreRemoved) {
 }
 
 // libpsm2 itself would end the process, since the message's memory no longer exists.
-TEST(Psm2KilledPeer, ItsMessageUnderWayIsAnError) {
+TEST(Psm2KilledPeer, ItsMessageInFlightIsAnError) {
   constexpr std::size_t kBytes = 1 << 20;
   Child child([](int socket) {
     const auto transport = make_transport(over_shared_memory());

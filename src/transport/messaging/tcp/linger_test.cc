@@ -61,7 +61,7 @@ TEST(TcpLinger, SettlesWhenThePeersSystemHasTheLastBytes) {
   EXPECT_EQ(recv(theirs.get(), bytes, sizeof bytes, 0), 0);
 }
 
-TEST(TcpLinger, WaitsForABoundedTimeAndKeepsWhatIsNotThrough) {
+TEST(TcpLinger, WaitsForABoundedTimeAndKeepsUnfinishedSockets) {
   auto [mine, theirs] = connected();
   Linger linger;
   const std::size_t sent = fill(mine.get());

@@ -128,7 +128,7 @@ TEST(TcpHello, KnowsStrangersEarly) {
   EXPECT_EQ(judge_hello(encode(hello), token, seen), HelloState::kStranger);
 }
 
-TEST(Checksum, DependsOnEveryBitAndPlace) {
+TEST(Checksum, DependsOnEveryBitAndPosition) {
   std::vector<std::uint8_t> data(200);
   for (std::size_t bytes = 1; bytes <= data.size(); bytes += 13) {
     const std::uint64_t original = checksum(data.data(), bytes);
@@ -487,7 +487,7 @@ TEST(TcpLinger, LastBytesArriveWhateverThePeerWrites) {
 }
 
 // A peer may write much before it comes to read: it must not wait for room that nobody makes.
-TEST(TcpLinger, WhatThePeerStillWritesIsTaken) {
+TEST(TcpLinger, LateBytesOfThePeerAreRead) {
   Linger linger;
   Sockets sockets = joined_sockets();
   const std::size_t sent = fill(sockets.near.get());

@@ -176,7 +176,7 @@ TEST_F(CudaIpc, WhereKernelsAreLoadedLazilyTakesHostMemory) {
 }
 
 // Opened memory is closed when the registration ends, while the connection exists.
-TEST_F(CudaIpc, ClosesWhatIsDeregistered) {
+TEST_F(CudaIpc, ClosesDeregisteredMemory) {
   open();
   // Everything that is made once is there after this.
   {
@@ -253,7 +253,7 @@ TEST_F(CudaIpc, MemoryOfSeveralAllocationsIsOne) {
     const std::string words =
         message_of([&] { (void)sender_->register_memory(data, 3 * kEach, MemoryKind::kCuda); },
                    Errc::kInvalidArgument);
-    EXPECT_NE(words.find("are there"), std::string::npos) << words;
+    EXPECT_NE(words.find("are allocated"), std::string::npos) << words;
   }
   close();
   for (std::size_t i = 0; i < 3; ++i) gpus_.cuda.unmap(base + i * kEach, kEach);
@@ -262,7 +262,7 @@ TEST_F(CudaIpc, MemoryOfSeveralAllocationsIsOne) {
 
 // ---- refused input -----------------------------------------------------------------------
 
-TEST_F(CudaIpc, RefusesWhatIsNoGpuMemory) {
+TEST_F(CudaIpc, RefusesOtherThanGpuMemory) {
   open();
   std::vector<char> host(100);
   message_of([&] { (void)sender_->register_memory(host.data(), 100, MemoryKind::kCuda); },
@@ -277,7 +277,7 @@ TEST_F(CudaIpc, RefusesWhatIsNoGpuMemory) {
       Errc::kInvalidArgument);
 }
 
-TEST_F(CudaIpc, RefusesWhatIsOutsideTheRegistration) {
+TEST_F(CudaIpc, RefusesMessagesOutsideTheRegistration) {
   open();
   const auto from = source(Memory::kAllocator, 4096);
   const auto to = destination(Memory::kAllocator, 4096);
@@ -383,7 +383,7 @@ TEST_F(CudaIpc, WithoutVerificationNothingIsFound) {
   EXPECT_FALSE(exchange(*from, *to, kLarge, "lose=dtod"));  // this is what the setting gives up
 }
 
-TEST_F(CudaIpc, ChecksumsFindWhatThePatternDidNot) {
+TEST_F(CudaIpc, ChecksumsFindFaultsThatThePatternDidNot) {
   open({{"VERIFY", "all"}});
   {
     const auto from = source(Memory::kVirtual);

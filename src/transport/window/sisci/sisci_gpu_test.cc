@@ -369,7 +369,7 @@ TEST(SisciGpu, StagedWithoutQueuesAndByTheCpu) {
   }
 }
 
-TEST(SisciGpu, WhatIsInSeveralAllocationsIsStaged) {
+TEST(SisciGpu, MemoryInSeveralAllocationsIsStaged) {
   alone(kCuda, [](const SoftwareFabric& fabric) {
     GpuEnds ends(fabric);
     ends.connect();
@@ -409,7 +409,7 @@ TEST(SisciGpu, WhatIsInSeveralAllocationsIsStaged) {
   });
 }
 
-TEST(SisciGpu, WhatSharesItsPagesIsStaged) {
+TEST(SisciGpu, MemoryThatSharesItsPagesIsStaged) {
   alone(kCuda, [](const SoftwareFabric& fabric) {
     GpuEnds ends(fabric);
     ends.connect();
@@ -508,7 +508,7 @@ TEST(SisciGpu, RefusedWithoutPinnedMemory) {
   });
 }
 
-TEST(SisciGpu, RefusesWhatIsNoGpuMemoryAndWhatIsOutside) {
+TEST(SisciGpu, RefusesOtherThanGpuMemoryAndMessagesOutside) {
   alone(kCuda, [](const SoftwareFabric& fabric) {
     GpuEnds ends(fabric);
     ends.connect();
