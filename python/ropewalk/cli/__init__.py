@@ -41,6 +41,8 @@ Examples:
       which rank of a job is missing, and who is late
   ropewalk train --device cpu --model resnet50 --batch 2 --image 64
       what a training step takes over Ropewalk and over Gloo
+  ropewalk launch --hosts hosts.txt -- python train.py
+      start a job's ranks on several hosts by ssh
   ropewalk config
       list all settings
   ropewalk run -- python train.py
@@ -68,6 +70,7 @@ COMMANDS: Final = {
     "config": _Command("config", "config"),
     "doctor": _Command("doctor", "doctor"),
     "explain": _Command("explain", "explain"),
+    "launch": _Command("launch_hosts", "launch"),
     "microbench": _Command("microbench", "microbench"),
     "nccl-env": _Command("nccl", "nccl_env", "ENV_HELP"),
     "nccl-graph": _Command("nccl", "nccl_graph", "GRAPH_HELP"),
@@ -79,6 +82,10 @@ COMMANDS: Final = {
     "topo": _Command("topo", "topo"),
     "train": _Command("train", "train"),
 }
+
+
+# Commands that start another one.
+_STARTERS: Final = ("launch", "run")
 
 
 def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -100,7 +107,7 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
             app.add_typer(found, name=name, help=getattr(module, command.help))
             continue
         # What follows the program's name is the program's.
-        context = {"allow_interspersed_args": False} if name == "run" else None
+        context = {"allow_interspersed_args": False} if name in _STARTERS else None
         app.command(name=name, help=getattr(module, command.help), context_settings=context)(found)
     return app
 
