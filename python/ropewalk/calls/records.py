@@ -30,6 +30,8 @@ class Report:
     begun: int
     failure: str | None
     records: list[Record]
+    waiting: dict[str, Any] | None = None
+    """of a rank in which nothing moves: for (ranks), in (the operation), seconds"""
 
     @classmethod
     def of(cls, document: Any, where: str) -> Report:
@@ -39,7 +41,10 @@ class Report:
         if document.get("version") != VERSION:
             raise ArgumentError(f"{where}: version {document.get('version')} is not {VERSION}")
         try:
-            fields = {name: document[name] for name in cls.__dataclass_fields__}
+            fields = {
+                name: document[name] for name in cls.__dataclass_fields__ if name != "waiting"
+            }
+            fields["waiting"] = document.get("waiting")
             for record in fields["records"]:
                 for name in ("id", "call", "operation", "count", "state", "scheduled_ns"):
                     record[name]

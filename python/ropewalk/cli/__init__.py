@@ -39,6 +39,8 @@ Examples:
       which algorithms were considered, what each should take, and which one runs
   ropewalk calls calls-*.json
       which rank of a job is missing, and who is late
+  ropewalk status
+      which rank of a running job the others wait for
   ropewalk train --device cpu --model resnet50 --batch 2 --image 64
       what a training step takes over Ropewalk and over Gloo
   ropewalk launch --hosts hosts.txt -- python train.py
@@ -79,6 +81,7 @@ COMMANDS: Final = {
     "run": _Command("run", "run"),
     "schedule": _Command("schedule", "app"),
     "simulate": _Command("simulate", "simulate"),
+    "status": _Command("status", "status"),
     "topo": _Command("topo", "topo"),
     "train": _Command("train", "train"),
 }
