@@ -100,4 +100,5 @@ def _ask_host(host: Host, ssh: Sequence[str], calls: int, timeout: float) -> lis
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise OSError(said[-1] if said else f"ended with status {done.returncode}")
-    return done.stdout.decode("utf-8", "replace").splitlines()
+    answer: bytes = done.stdout
+    return answer.decode("utf-8", "replace").splitlines()

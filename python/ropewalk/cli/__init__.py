@@ -41,6 +41,10 @@ Examples:
       which rank of a job is missing, and who is late
   ropewalk status
       which rank of a running job the others wait for
+  ropewalk serve --metrics 9400
+      metrics of running jobs for Prometheus
+  ropewalk trace -o run.json -- torchrun --nproc-per-node 8 train.py
+      what the hosts of a job are busy with over time
   ropewalk train --device cpu --model resnet50 --batch 2 --image 64
       what a training step takes over Ropewalk and over Gloo
   ropewalk launch --hosts hosts.txt -- python train.py
@@ -80,15 +84,17 @@ COMMANDS: Final = {
     "plan": _Command("plan", "plan"),
     "run": _Command("run", "run"),
     "schedule": _Command("schedule", "app"),
+    "serve": _Command("serve", "serve"),
     "simulate": _Command("simulate", "simulate"),
     "status": _Command("status", "status"),
     "topo": _Command("topo", "topo"),
+    "trace": _Command("trace", "trace"),
     "train": _Command("train", "train"),
 }
 
 
 # Commands that start another one.
-_STARTERS: Final = ("launch", "run")
+_STARTERS: Final = ("launch", "run", "serve", "trace")
 
 
 def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:

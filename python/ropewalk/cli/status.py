@@ -20,7 +20,7 @@ Ask the running jobs of this host which rank is missing, which called something 
 
 Each process that has a communicator answers, whatever it does meanwhile (settings STATUS and
 TRACE); those of the same user, of all users for root. With --hosts the hosts of a file are asked by
-ssh: they need Python 3.8 or newer as python3, and nothing of Ropewalk. What is printed is as in
+ssh: they need Python 3.9 or newer as python3, and nothing of Ropewalk. What is printed is as in
 `ropewalk calls`, and besides for whom each rank waits while nothing moves.
 
 Examples:
