@@ -93,7 +93,8 @@ def as_text(found: Found, seconds: float, *, verbose: bool) -> str:
         "",
         "  Nodes  Processes         GPUs  Processes     GPUs",
         "(total)   per node  per process    (total)  (total)",
-        f"{len(hosts):7d}  {_range(list(hosts.values())):>9s}  {0:11d}  {len(processes):9d}  {0:7d}",
+        f"{len(hosts):7d}  {_range(list(hosts.values())):>9s}  {0:11d}  {len(processes):9d}  "
+        f"{0:7d}",
         "",
         f"Communicators... ({seconds:.3f}s)",
         "=" * 23,
