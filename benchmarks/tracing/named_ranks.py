@@ -1,10 +1,10 @@
 """Whether the rank that does otherwise is named: seeded trials with ranks that are processes.
 
-In each trial 2 to 4 ranks call all-reduce; at a random step one of them sleeps, dies, or calls another
-operation. Named rightly is
+In each trial 2 to 4 ranks call all-reduce; at a random step one of them sleeps, dies, or calls
+another operation. Named rightly is
 
-  sleeps   `ropewalk status`, asked meanwhile from outside, has this rank alone as absent, and this step
-  dies     the other ranks' error names it, and their records (setting TRACE_FILE) miss it alone
+  sleeps   `ropewalk status`, asked meanwhile from outside, has it alone as absent, and this step
+  dies     the other ranks' error names it, and their records (TRACE_FILE) miss it alone
   differs  the records have this step as different, with this rank on a side of its own
 
 Usage: named_ranks.py [--trials N] [--seed N]. Exit status 1 when any was not.

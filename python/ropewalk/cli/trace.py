@@ -77,9 +77,9 @@ def trace(
         Optional[Path], typer.Option("--hosts", help="File of hosts that are sampled, too.")
     ] = None,
     ssh: Annotated[str, typer.Option("--ssh", help="The program ssh, with options.")] = "ssh",
-    calls: Annotated[
-        bool, typer.Option(help="Lay the calls of Ropewalk's communicators over.")
-    ] = True,
+    no_calls: Annotated[
+        bool, typer.Option("--no-calls", help="Do not record the calls of communicators.")
+    ] = False,
 ) -> None:
     """See HELP."""
     if not 0.01 <= interval <= 3600:
@@ -101,7 +101,9 @@ def trace(
         recording = Recording(out, csv_file, time.monotonic_ns(), time.time_ns())
     except OSError as error:
         console.fail(f"{error.filename}: {error.strerror}", console.USAGE)
-    status = _Run(recording, [this_host(), *others], interval, words).run(command, out, plot, calls)
+    status = _Run(recording, [this_host(), *others], interval, words).run(
+        command, out, plot, calls=not no_calls
+    )
     if status != 0:
         raise typer.Exit(status)
 
@@ -148,7 +150,7 @@ class _Run:
         self._lock = threading.Lock()
         self._told: set[str] = set()
 
-    def run(self, command: list[str], out: Path, plot: Optional[Path], calls: bool) -> int:
+    def run(self, command: list[str], out: Path, plot: Optional[Path], *, calls: bool) -> int:
         """Returns the command's exit status."""
         spent = time.process_time()
         self._start_samplers()
