@@ -141,9 +141,12 @@ class StatusEndpoint::Server : public std::enable_shared_from_this<Server> {
 
   void go_on(Number number) {
     Asker& asker = askers_.at(number);
-    if (!asker.asked && !read_question(asker)) {
-      if (asker.question.empty()) drop(number);
-      return;
+    if (!asker.asked) {
+      switch (read_question(asker)) {
+        case Question::kIncomplete: return;
+        case Question::kNone: drop(number); return;
+        case Question::kAnswered: break;
+      }
     }
     while (asker.sent < asker.answer.size()) {
       const ssize_t sent = send(asker.socket.get(), asker.answer.data() + asker.sent,
@@ -161,30 +164,26 @@ class StatusEndpoint::Server : public std::enable_shared_from_this<Server> {
     drop(number);
   }
 
-  // @return whether the answer is there. An empty question then: there will be none.
-  bool read_question(Asker& asker) {
+  enum class Question : std::uint8_t { kIncomplete, kNone, kAnswered };
+  Question read_question(Asker& asker) {
     std::array<char, kMaxQuestion> bytes{};
     const ssize_t got = recv(asker.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-      if (asker.question.empty()) asker.question = " ";  // not dropped
-      return false;
+      return Question::kIncomplete;
     }
-    if (asker.question == " ") asker.question.clear();
-    if (got > 0) asker.question.append(bytes.data(), static_cast<std::size_t>(got));
-    const bool ended = got <= 0 || asker.question.size() > kMaxQuestion;
-    if (!ended && !asker.question.ends_with('\n')) return false;
+    if (got <= 0) return Question::kNone;
+    asker.question.append(bytes.data(), static_cast<std::size_t>(got));
+    if (asker.question.size() > kMaxQuestion) return Question::kNone;
+    if (!asker.question.ends_with('\n')) return Question::kIncomplete;
     const std::optional<std::size_t> count = asked_for(asker.question);
-    if (ended || !count.has_value()) {
-      asker.question.clear();
-      return false;
-    }
+    if (!count.has_value()) return Question::kNone;
     asker.asked = true;
     const Lock lock(shared_->mutex);
     for (const Communicator* comm : shared_->comms) {
       asker.answer += call_report(*comm, *count);
       asker.answer += '\n';
     }
-    return true;
+    return Question::kAnswered;
   }
 
   void dump() {

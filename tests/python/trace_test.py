@@ -102,6 +102,7 @@ def test_gpus_are_sampled_by_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     first, second = line["gpu"]
     assert (first["busy"], second["busy"]) == (0.25, 0.5)
     assert second["memory"] == 2 << 30
+    assert host.describe()["gpu_memories"] == [80 << 30] * 2
     assert [rate * seconds for rate in first["nvlink"]] == pytest.approx(
         [1 << 20, 2 << 20], rel=1e-3
     )
@@ -122,7 +123,10 @@ def source_of(name: str, offset_ns: int = 0) -> Source:
     source = Source.__new__(Source)
     source.host = Host(name)
     source.offset_ns = offset_ns
-    source.description = {"host": name, "memory": 1000, "cpus": 2, "rdma": [], "gpus": []}
+    source.description = {
+        "host": name, "memory": 1000, "cpus": 2, "rdma": [], "gpus": [],
+        "gpu_memories": [1000],
+    }  # fmt: skip
     return source
 
 
@@ -167,6 +171,20 @@ def test_clocks_that_are_set_are_told(tmp_path: Path) -> None:
     # Samples keep their times, and calls have those of the clock as it was set.
     assert recording.at("here", 98_500_000_000) == pytest.approx(2_500_000_000)
     recording.close()
+
+
+def test_averages_are_parts_of_what_is_there(tmp_path: Path) -> None:
+    recording = Recording(tmp_path / "a.json", None, 0, 0)
+    source = source_of("here")
+    recording.describe(source)
+    for i, busy in enumerate((0.25, 0.75)):
+        sample = sample_at(i + 1, i + 1, busy)
+        sample["gpu"] = [{"busy": busy / 2, "memory": 100}]
+        recording.add(source, sample)
+    recording.close()
+    assert recording.averages("here") == pytest.approx(
+        {"processors": 0.5, "memory": 0.5, "GPUs": 0.25, "GPU memory": 0.1}
+    )
 
 
 def test_pictures_have_no_more_points_than_are_seen() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,6 +79,8 @@ def joined(reports: Iterable[Report]) -> list[Reports]:
         whole = found.setdefault(
             report.communicator, Reports(report.communicator, report.ranks, {})
         )
+        # NCCL does not tell its old profilers how many ranks there are.
+        whole = found[report.communicator] = replace(whole, ranks=max(whole.ranks, report.ranks))
         before = whole.by_rank.get(report.rank)
         if before is None or before.written_ns <= report.written_ns:
             whole.by_rank[report.rank] = report

@@ -69,7 +69,10 @@ def judge(reports: Reports) -> Verdict:
         here = {rank: calls[number] for rank, calls in collectives.items() if number in calls}
         open_ = [rank for rank, record in here.items() if record["state"] != "completed"]
         late = [rank for rank in collectives if rank not in here and newest[rank] < number]
-        on_gpu = any(record["memory"] == "GPU" for record in here.values())
+        # Of Ropewalk's own operations on GPUs it is not known when they start.
+        on_gpu = any(
+            record["memory"] == "GPU" and record["state"] == "scheduled" for record in here.values()
+        )
         if (open_ and not on_gpu) or late:
             under_way = f"collective {number}, {describe(next(iter(here.values())))}"
             inside = sorted(set(here) - set(late))

@@ -251,6 +251,10 @@ class _Run:
         if seconds <= 0 or not self._recording.samples:
             return
         hosts = len(self._recording.series)
+        for host in self._recording.series:
+            averages = self._recording.averages(host)
+            text = ", ".join(f"{name} {value:.3f}" for name, value in averages.items())
+            self._say(f"host {host}, averages: {text}")
         self._say(
             f"{out}: {self._recording.samples} samples of {hosts} host{'s' if hosts > 1 else ''} "
             f"in {seconds:.1f} s; sampling took {100 * most:.2f}% of a core on a host, "

@@ -114,6 +114,31 @@ class Recording:
             if last[0] > first[0]
         ]
 
+    def averages(self, host: str) -> dict[str, float]:
+        """Over the samples: processors, memory, GPUs, their memory; parts of what is there."""
+        description = self.descriptions[host]
+        found: dict[str, float] = {}
+        gpu_memory = []
+        gpus = []
+        for (device, what, _), series in self.series[host].items():
+            if not series.values:
+                continue
+            mean = sum(series.values) / len(series.values)
+            if what == "cpu":
+                found["processors"] = mean
+            elif what == "memory" and description["memory"]:
+                found["memory"] = mean / description["memory"]
+            elif what == "gpu":
+                gpus.append(mean)
+            elif what == "gpu_memory":
+                total = description["gpu_memories"][int(device.rpartition(" ")[2])]
+                gpu_memory.append(mean / total if total else 0.0)
+        if gpus:
+            found["GPUs"] = sum(gpus) / len(gpus)
+        if gpu_memory:
+            found["GPU memory"] = sum(gpu_memory) / len(gpu_memory)
+        return found
+
     def describe(self, source: Source) -> None:
         """A host has told what it has."""
         assert source.description is not None

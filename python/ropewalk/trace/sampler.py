@@ -69,6 +69,7 @@ class Gpus:
 
     def __init__(self, library: str) -> None:
         self.names: list[str] = []
+        self.memories: list[int] = []
         self.note: Optional[str] = None
         self._handles: list[ctypes.c_void_p] = []
         # Of drivers without counters: bytes per second, by GPU and direction.
@@ -90,6 +91,9 @@ class Gpus:
             self._nvml.nvmlDeviceGetName(handle, name, 96)
             self._handles.append(handle)
             self.names.append(name.value.decode("utf-8", "replace"))
+            memory = _Memory()
+            self._nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
+            self.memories.append(memory.total)
         if self._handles and self._fields(self._handles[0]).get(_PCIE_TX) is None:
             threading.Thread(target=self._measure_pcie, daemon=True).start()
 
@@ -183,6 +187,7 @@ class Host:
             "memory": int(total) * 1024,
             "rdma": sorted(self._ports),
             "gpus": self.gpus.names,
+            "gpu_memories": self.gpus.memories,
             "notes": [self.gpus.note] if self.gpus.note else [],
         }
 
