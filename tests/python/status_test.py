@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
-from ropewalk.calls import collect, prometheus, ras
+from ropewalk.calls import collect, prometheus, ras, verdict
 from ropewalk.calls import status as asking
 from ropewalk.calls.records import Report, Reports
 
@@ -238,6 +239,31 @@ def report_of(rank: int, calls: int, **more: Any) -> Report:
         "written_ns": 0, "begun": calls, "failure": None, "records": records,
     }  # fmt: skip
     return Report(**{**fields, **more})
+
+
+def test_ranks_that_run_are_not_called_absent() -> None:
+    def at(calls: int, **more: Any) -> Reports:
+        return Reports("ab", 2, {0: report_of(0, 5, **more), 1: report_of(1, calls)})
+
+    assert verdict.judge(at(3)).absent == [1]
+    assert verdict.settled(None, at(3)).absent == []
+    assert verdict.settled(verdict.judge(at(2)), at(3)).absent == []  # it has gone on
+    assert verdict.settled(verdict.judge(at(3)), at(3)).absent == [1]
+    waiting = {"for": [1], "in": "all_reduce", "seconds": 0.2}
+    assert verdict.settled(None, at(3, waiting=waiting)).absent == [1]
+
+
+def test_a_link_over_which_nothing_comes_is_named() -> None:
+    def waits(rank: int, *peers: int) -> Report:
+        report = report_of(rank, 3, waiting={"for": list(peers), "in": "x", "seconds": 1.5})
+        report.records[-1] |= {"state": "started", "completed_ns": None}
+        return dataclasses.replace(report, ranks=3)
+
+    # 0 waits for 2, which waits for 1; 1 and 2 wait for each other alone.
+    ranks = {0: waits(0, 2), 1: waits(1, 2), 2: waits(2, 1)}
+    judged = verdict.judge(Reports("ab", 3, ranks))
+    assert [(each.source, each.target) for each in judged.still_links] == [(2, 1), (1, 2)]
+    assert "nothing has come from rank 1 to rank 2 for 1.5 s" in judged.words()
 
 
 def test_ras_tells_of_ranks_without_an_answer() -> None:

@@ -13,7 +13,7 @@ from typing import Final
 from ropewalk.calls import shapes
 from ropewalk.calls.records import Report
 from ropewalk.calls.status import Found
-from ropewalk.calls.verdict import judge
+from ropewalk.calls.verdict import Verdict, judge, settled
 
 BUCKETS: Final = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """seconds"""
@@ -43,10 +43,16 @@ class Metrics:
     def __init__(self) -> None:
         self._ranks: dict[tuple[str, int], _Rank] = {}
         self._found = Found([])
+        self._verdicts: list[Verdict] = []
+        self._last: dict[str, Verdict] = {}
 
     def update(self, found: Found) -> None:
         """What was found now. Communicators that are gone are forgotten."""
         self._found = found
+        self._verdicts = [
+            settled(self._last.get(each.communicator), each) for each in found.communicators
+        ]
+        self._last = {each.communicator: judge(each) for each in found.communicators}
         ranks: dict[tuple[str, int], _Rank] = {}
         for reports in found.communicators:
             for number, report in reports.by_rank.items():
@@ -78,7 +84,7 @@ class Metrics:
         yield from self._of_operations()
 
     def _of_verdicts(self) -> Iterator[str]:
-        verdicts = [(each, judge(each)) for each in self._found.communicators]
+        verdicts = list(zip(self._found.communicators, self._verdicts))
         yield from _head(
             "ropewalk_rank_absent", "gauge",
             "1: other ranks are in a collective that this one has not entered.",

@@ -10,15 +10,20 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from ropewalk import __version__
 from ropewalk.calls.records import Report, Reports
 from ropewalk.calls.status import Found
-from ropewalk.calls.verdict import Verdict, judge
+from ropewalk.calls.verdict import Verdict, judge, settled
 
 PORT: Final = 28028
 PROTOCOL: Final = 2
+# Ranks that run are asked at slightly different times.
+_AGAIN_SECONDS: Final = 0.3
+_NOTHING: Final[Mapping[str, Verdict]] = MappingProxyType({})
 _KINDS: Final = {
     "Broadcast": "broadcast",
     "Reduce": "reduce",
@@ -51,11 +56,14 @@ class Session:
             return "OK\n", False
         if words in (["STATUS"], ["VERBOSE", "STATUS"]):
             begin = time.monotonic()
+            before = {each.communicator: judge(each) for each in found().communicators}
+            if any(judged.absent for judged in before.values()):
+                time.sleep(_AGAIN_SECONDS)
             now = found()
             seconds = time.monotonic() - begin
             if self._format == "json":
                 return json.dumps(as_json(now, seconds), indent=2) + "\n", True
-            return as_text(now, seconds, verbose=len(words) == 2), True
+            return as_text(now, seconds, verbose=len(words) == 2, before=before), True
         if words[:1] == ["MONITOR"]:
             return "ERROR: MONITOR is not offered\n", False
         return f"ERROR: Unknown command: {line.strip()[:64]}\n", False
@@ -80,8 +88,10 @@ def _errors_of(reports: Reports, judged: Verdict) -> str:
     return "OK"
 
 
-def as_text(found: Found, seconds: float, *, verbose: bool) -> str:
-    """The report of STATUS and VERBOSE STATUS."""
+def as_text(
+    found: Found, seconds: float, *, verbose: bool, before: Mapping[str, Verdict] = _NOTHING
+) -> str:
+    """The report of STATUS and VERBOSE STATUS; `before`: verdicts of a moment ago."""
     every = [report for each in found.communicators for report in each.by_rank.values()]
     processes = {(report.host, report.process) for report in every}
     hosts = Counter(host for host, _ in processes)
@@ -104,7 +114,7 @@ def as_text(found: Found, seconds: float, *, verbose: bool) -> str:
     ]
     problems: list[str] = []
     for number, reports in enumerate(found.communicators):
-        judged = judge(reports)
+        judged = settled(before.get(reports.communicator), reports)
         nodes = Counter(report.host for report in reports.by_rank.values())
         errors = _errors_of(reports, judged)
         lines.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ropewalk.calls.records import Record, Reports, describe
 
@@ -53,6 +53,20 @@ class Verdict:
         ]
         lines += self.mismatches
         return lines
+
+
+def settled(before: Verdict | None, reports: Reports) -> Verdict:
+    """The verdict on ranks that run, which were asked at slightly different times.
+
+    A rank is absent if another one says that it waits while nothing moves, or if it was absent in
+    the same collective when it was asked before (`before`, some tenths of a second ago).
+    """
+    now = judge(reports)
+    if not now.absent or any(report.waiting for report in reports.by_rank.values()):
+        return now
+    if before is not None and (before.under_way, before.absent) == (now.under_way, now.absent):
+        return now
+    return replace(now, under_way=None, absent=[], inside=[])
 
 
 def judge(reports: Reports) -> Verdict:

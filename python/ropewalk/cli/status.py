@@ -37,6 +37,8 @@ Exit status: 0, 1 when a rank is missing, does not answer, or called something e
 command line, 3 when no job is found or a host cannot be asked.
 """
 
+_AGAIN_SECONDS: Final = 0.3
+
 
 def status(
     job: Annotated[
@@ -63,17 +65,25 @@ def status(
             console.fail(f"{flag} {value:g}: must be above 0", console.USAGE)
     with console.reported():
         found_hosts = None if hosts is None else read_hosts(hosts)
+
+    def look() -> asking.Found:
+        if found_hosts is None:
+            return asking.of_this_host(calls, timeout)
+        return asking.of_hosts(found_hosts, asking.words_of(ssh), calls, timeout)
+
     seen = False
     while True:
         with console.reported():
-            if found_hosts is None:
-                found = asking.of_this_host(calls, timeout)
-            else:
-                found = asking.of_hosts(found_hosts, asking.words_of(ssh), calls, timeout)
-        found = found.only(job)
+            found = look()
+            found = found.only(job)
+            before = {each.communicator: verdict.judge(each) for each in found.communicators}
+            # Ranks that run are asked at slightly different times.
+            if any(judged.absent for judged in before.values()):
+                time.sleep(_AGAIN_SECONDS)
+                found = look().only(job)
         if not found.communicators and not found.silent and seen:
             return
-        wrong = _print(found, as_json)
+        wrong = _print(found, before, as_json)
         if watch is None:
             break
         seen = seen or bool(found.communicators)
@@ -86,9 +96,11 @@ def status(
         raise typer.Exit(console.WRONG)
 
 
-def _print(found: asking.Found, as_json: bool) -> bool:
+def _print(found: asking.Found, before: dict[str, verdict.Verdict], as_json: bool) -> bool:
     """Returns whether anything is wrong."""
-    verdicts = [verdict.judge(each) for each in found.communicators]
+    verdicts = [
+        verdict.settled(before.get(each.communicator), each) for each in found.communicators
+    ]
     pairs = list(zip(found.communicators, verdicts))
     if as_json:
         document = {
