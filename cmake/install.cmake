@@ -26,6 +26,12 @@ if(TARGET ropewalk)
     install(FILES ${RW_PLUGIN_DEFAULT_NAMES}
       DESTINATION ${CMAKE_INSTALL_LIBDIR}/ropewalk/nccl-net COMPONENT runtime)
   endif()
+  if(TARGET nccl_profiler_ropewalk)
+    add_dependencies(runtime nccl_profiler_ropewalk)
+    set_target_properties(nccl_profiler_ropewalk PROPERTIES INSTALL_RPATH "$ORIGIN")
+    install(TARGETS nccl_profiler_ropewalk LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+      COMPONENT runtime)
+  endif()
   if(TARGET nccl)
     add_dependencies(runtime nccl)
     set_target_properties(nccl PROPERTIES INSTALL_RPATH "$ORIGIN:$ORIGIN/..")

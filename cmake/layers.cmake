@@ -118,6 +118,7 @@ if(RW_HAVE_PSM2)
   target_compile_definitions(rw_transport PRIVATE RW_HAVE_PSM2)
 endif()
 rw_layer(netplugin DEPENDS core transport)
+rw_layer(profiler DEPENDS core LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(topology DEPENDS core LIBRARIES nlohmann_json::nlohmann_json PkgConfig::PUGIXML
   ${CMAKE_DL_LIBS})
 rw_layer(plan DEPENDS core topology LIBRARIES nlohmann_json::nlohmann_json)

@@ -1,6 +1,7 @@
 """Builds the libraries and puts them, with those that they need, into the wheel.
 
 They are libropewalk.so, the network plugin libnccl-net-ropewalk.so under all of its names, the
+profiler plugin libnccl-profiler-ropewalk.so, the
 program ropewalk-check-plugin and, where there is CUDA, libnccl.so.2. Where SimGrid is,
 ropewalk-simgrid comes too, but not SimGrid itself: it would be the largest part of the wheel by
 far, for one command that does without. Of a build of the library alone (RW_LIBRARY_ONLY, the first
@@ -93,6 +94,7 @@ def build(root: Path, folder: Path, stage: Path) -> list[Path]:
     names = (
         "libropewalk.so.0",
         "libnccl-net-ropewalk.so",
+        "libnccl-profiler-ropewalk.so",
         "libnccl.so.2",
         "ropewalk-check-plugin",
         SIMGRID_PROGRAM,

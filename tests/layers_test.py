@@ -35,6 +35,7 @@ BELOW: dict[str, set[str]] = {
     },
     "diagnose": {"core", "transport", "schedule", "executor", "link", "tune", "comm"},
     "netplugin": {"core", "transport"},
+    "profiler": {"core"},
     "capi": {
         *("core", "topology", "plan", "transport", "schedule", "executor"),
         *("bootstrap", "link", "tune", "comm", "diagnose"),
@@ -87,6 +88,7 @@ INSIDE: dict[str, Folder] = {
     "netplugin": folder("netplugin/abi"),
     "netplugin/abi": folder(),
     "plan": folder(),
+    "profiler": folder(namespaces=("ropewalk::profiler", "ropewalk::profiler::abi")),
     "schedule": folder(),
     "simgrid": folder(),
     "topology": folder(),

@@ -127,6 +127,7 @@ std::unique_ptr<Communicator> Communicator::join(const bootstrap::UniqueId& id, 
     comm->bootstrap_->abort(error.what());
     throw;
   }
+  if (config.flag(Setting::kStatus) && comm->records_.enabled()) runtime.status().add(*comm);
   return comm;
 }
 
@@ -158,6 +159,7 @@ Communicator::~Communicator() {
   while (user_.load(std::memory_order_acquire) != 0) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
+  runtime_.status().remove(*this);
   failure_.when_broken(nullptr);
   bootstrap_->watch(nullptr);
   if (finalized_) return;
@@ -944,7 +946,10 @@ void Communicator::set_timeout(std::chrono::nanoseconds limit) noexcept {
 void Communicator::stalled(std::chrono::nanoseconds since_progress) {
   if (current_ == nullptr) return;
   if (since_progress > kInterruptPeriod) ask_program();
-  if (since_progress > kCompareAfter) compare_calls();
+  if (since_progress > kCompareAfter) {
+    compare_calls();
+    tell_stall(since_progress);
+  }
   std::vector<int> waiting;
   if (since_progress > kLeftGrace) {
     const std::vector<int> left = failure_.left();
@@ -971,6 +976,14 @@ void Communicator::stalled(std::chrono::nanoseconds since_progress) {
         list(waiting),
         silent.empty() ? std::string() : fmt::format("; {} does not respond", list(silent)));
   }
+}
+
+void Communicator::tell_stall(std::chrono::nanoseconds since_progress) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_tell_) return;
+  next_tell_ = now + kCompareAfter;
+  stall_.tell({current_->waiting_for(team_), current_->describe(),
+               std::chrono::duration<double>(since_progress).count()});
 }
 
 void Communicator::ask_program() {
@@ -1053,6 +1066,7 @@ void Communicator::finalize() {
     look_at_device();
   }
   finalized_ = true;
+  runtime_.status().remove(*this);
   write_records();
   if (agreement_ != nullptr) agreement_->leave();
   bootstrap_->leave();

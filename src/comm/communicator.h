@@ -32,6 +32,7 @@
 #include "comm/machine.h"
 #include "comm/request.h"
 #include "comm/runtime.h"
+#include "comm/stall.h"
 #include "comm/task.h"
 #include "core/fork.h"
 #include "core/mutex.h"
@@ -176,6 +177,8 @@ class Communicator final : public executor::WaitHook {
 
   /// The calls and their progress (setting TRACE). Any thread, any time.
   [[nodiscard]] const CallRecords& records() const noexcept { return records_; }
+  /// For whom this rank waits while nothing moves. Any thread, any time.
+  [[nodiscard]] const Stall& stall() const noexcept { return stall_; }
 
   // WaitHook, for the thread that waits on this communicator.
   bool poll() override;
@@ -230,6 +233,8 @@ class Communicator final : public executor::WaitHook {
   void ask_program();
   // Sends this rank's call to the ranks it waits for, and checks the calls that they sent.
   void compare_calls();
+  // Tells it in stall_.
+  void tell_stall(std::chrono::nanoseconds since_progress);
   void compare_call(int peer, std::span<const std::byte> told);
   // By the bootstrap. Breaks the communicator when it fails.
   void all_gather(std::span<std::byte> all, std::size_t bytes_each, Deadline deadline);
@@ -288,6 +293,7 @@ class Communicator final : public executor::WaitHook {
   std::uint64_t next_stop_ = CallAgreement::kNever;
   bool finalized_ = false;
   CallRecords records_;
+  Stall stall_;
 
   executor::HostTeam team_;
   std::unique_ptr<executor::Waiter> waiter_;
@@ -296,6 +302,7 @@ class Communicator final : public executor::WaitHook {
   std::set<int> told_;                             // ranks to which the current call was sent
   std::chrono::steady_clock::time_point next_compare_{};
   std::chrono::steady_clock::time_point next_ask_{};
+  std::chrono::steady_clock::time_point next_tell_{};
 
   struct Queued {
     std::unique_ptr<Task> task;
