@@ -11,7 +11,7 @@ namespace {
 using Pairs = std::span<const std::pair<int, int>>;
 
 // Ranks that the search may take a step to, all in all.
-constexpr int kMostSteps = 400'000;
+constexpr int kMostSteps = 100'000;
 
 bool is_slow(Pairs slow, int a, int b) {
   const std::pair pair = std::minmax(a, b);
@@ -22,30 +22,40 @@ bool is_slow(Pairs slow, int a, int b) {
 class Search {
  public:
   Search(Pairs slow, std::vector<int> ranks, bool closes)
-      : slow_(slow), ranks_(std::move(ranks)), closes_(closes), best_(ranks_) {
+      : ranks_(std::move(ranks)), n_(ranks_.size()), closes_(closes), slow_(n_ * n_) {
+    for (std::size_t a = 0; a < n_; ++a) {
+      for (std::size_t b = 0; b < n_; ++b) slow_[a * n_ + b] = is_slow(slow, ranks_[a], ranks_[b]);
+    }
+    best_.resize(n_);
+    std::iota(best_.begin(), best_.end(), std::size_t{0});
     least_ = cost(best_);
   }
 
   std::vector<int> run() {
-    std::vector<int> path = {ranks_.front()};
     // A ring may begin anywhere, a path not.
-    for (std::size_t first = 0; first < (closes_ ? 1 : ranks_.size()); ++first) {
-      path = {ranks_[first]};
-      extend(path, 0);
+    for (std::size_t first = 0; first < (closes_ ? 1 : n_); ++first) {
+      std::vector<std::size_t> path = {first};
+      std::vector<bool> in_path(n_);
+      in_path[first] = true;
+      extend(path, in_path, 0);
     }
-    return best_;
+    std::vector<int> found;
+    for (const std::size_t i : best_) found.push_back(ranks_[i]);
+    return found;
   }
 
  private:
-  [[nodiscard]] int cost(const std::vector<int>& path) const {
-    int sum = closes_ && path.size() > 1 && is_slow(slow_, path.back(), path.front()) ? 1 : 0;
-    for (std::size_t i = 1; i < path.size(); ++i) sum += is_slow(slow_, path[i - 1], path[i]);
+  [[nodiscard]] int at(std::size_t a, std::size_t b) const { return slow_[a * n_ + b] ? 1 : 0; }
+
+  [[nodiscard]] int cost(const std::vector<std::size_t>& path) const {
+    int sum = closes_ && n_ > 1 ? at(path.back(), path.front()) : 0;
+    for (std::size_t i = 1; i < path.size(); ++i) sum += at(path[i - 1], path[i]);
     return sum;
   }
 
-  void extend(std::vector<int>& path, int so_far) {
+  void extend(std::vector<std::size_t>& path, std::vector<bool>& in_path, int so_far) {
     if (least_ == 0 || so_far >= least_ || steps_ >= kMostSteps) return;
-    if (path.size() == ranks_.size()) {
+    if (path.size() == n_) {
       const int all = cost(path);
       if (all < least_) {
         least_ = all;
@@ -53,20 +63,23 @@ class Search {
       }
       return;
     }
-    for (const int next : ranks_) {
-      if (std::ranges::find(path, next) != path.end()) continue;
+    for (std::size_t next = 0; next < n_; ++next) {
+      if (in_path[next]) continue;
       ++steps_;
-      const int slow = is_slow(slow_, path.back(), next) ? 1 : 0;
+      const int slow = at(path.back(), next);
       path.push_back(next);
-      extend(path, so_far + slow);
+      in_path[next] = true;
+      extend(path, in_path, so_far + slow);
+      in_path[next] = false;
       path.pop_back();
     }
   }
 
-  Pairs slow_;
-  std::vector<int> ranks_;
+  std::vector<int> ranks_;  // by their indices here
+  std::size_t n_;
   bool closes_;
-  std::vector<int> best_;
+  std::vector<bool> slow_;
+  std::vector<std::size_t> best_;
   int least_ = 0;
   int steps_ = 0;
 };

@@ -2,48 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
-import ropewalk
 from gpu_support import DEADLINE_SECONDS, need_ranks
+from host_ranks import run, start
 
 need_ranks()
-
-PROGRAM = Path(__file__).parent / "hosts_rank.py"
-
-
-def start(what: str, ranks: int, hosts: int, **settings: str) -> list[subprocess.Popen[str]]:
-    made = ropewalk.unique_id().hex()
-    return [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), what, made, str(rank), str(ranks), str(hosts)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, **{f"ROPEWALK_{name}": text for name, text in settings.items()}},
-        )
-        for rank in range(ranks)
-    ]
-
-
-def run(what: str, ranks: int, hosts: int, **settings: str) -> list[str]:
-    processes = start(what, ranks, hosts, **settings)
-    try:
-        said = [process.communicate(timeout=DEADLINE_SECONDS)[0] for process in processes]
-        for rank, process in enumerate(processes):
-            assert process.returncode == 0, "\n".join(said)
-            assert f"rank {rank}: " in said[rank]
-        return said
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 @pytest.mark.parametrize("net", ["tcp", "shm", "auto"])

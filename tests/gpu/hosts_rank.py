@@ -121,6 +121,20 @@ def speed(comm: Communicator) -> int:
     return 1
 
 
+def prices(comm: Communicator) -> int:
+    """Prints what a long all-reduce is predicted to take, by algorithm, and runs one."""
+    found = comm.explain("all_reduce", 128 << 20)
+    for candidate in found["candidates"]:
+        print(f"{candidate['algorithm']} {candidate['predicted_us']:.1f} us", flush=True)
+    print(f"chosen {found['chosen']}", flush=True)
+    data = torch.ones(32 << 20, device=f"cuda:{comm.device}")
+    comm.all_reduce(data)
+    torch.cuda.synchronize()
+    comm.check()
+    assert bool((data == comm.size).all())
+    return 1
+
+
 def lost(comm: Communicator) -> int:
     """Rank 0 waits in a kernel for a rank that is killed."""
     data = torch.ones(1 << 20, device=f"cuda:{comm.device}")

@@ -84,6 +84,7 @@ void apply() noexcept {
     for (const char* variable : {"NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS"}) {
       take(variable, Setting::kMaxBlocks, "MAX_BLOCKS", block_count(environment(variable)));
     }
+    take("NCCL_HOSTID", Setting::kHostId, "HOST_ID", environment("NCCL_HOSTID"));
     take("NCCL_SOCKET_IFNAME", Setting::kSocketIfname, "SOCKET_IFNAME",
          environment("NCCL_SOCKET_IFNAME"));
   } catch (const std::exception& error) {

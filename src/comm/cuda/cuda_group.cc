@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "core/cpu_list.h"
 #include "core/log.h"
 #include "executor/call_history.h"
 #include "executor/cuda/cuda_error.h"
@@ -60,6 +61,20 @@ int capability_of(int device) {
       cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device),
       "asking for the compute capability");
   return capability;
+}
+
+// Where the thread runs that moves data between hosts.
+std::vector<int> progress_cpus(const Config& config, int device) {
+  const std::string& text = config.text(Setting::kProgressCpus);
+  if (text == "none") return {};
+  if (text != "auto") {
+    try {
+      return parse_cpu_list(text);
+    } catch (const Error& error) {
+      throw Error(error.code(), "setting ROPEWALK_PROGRESS_CPUS: {}", error.what());
+    }
+  }
+  return cpus_near(device_bus_id(device));
 }
 
 // Links to other hosts have the protocol simple, and fewer channels.
@@ -131,7 +146,8 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   if (facts.num_hosts > 1) {
     network_ = std::make_unique<link::DeviceNetwork>(
         bootstrap, transport::make_transport(config.text(Setting::kNet), config), rails,
-        config.flag(Setting::kNetEncrypt), [this](const Error&) { abort(); });
+        config.flag(Setting::kNetEncrypt), progress_cpus(config, device_),
+        [this](const Error&) { abort(); });
   }
   links_ =
       std::make_unique<link::DeviceLinks>(*peers_, layouts, network_.get(), control_, *blocks_);
