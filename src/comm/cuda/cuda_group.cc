@@ -137,12 +137,14 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
     facts_.ring_order = tune::ring_avoiding(facts_.host_path_pairs, size_, facts.host_of_rank);
   }
   std::vector<bool> elsewhere;
+  std::vector<bool> beyond;
   for (int r = 0; r < size_; ++r) {
     elsewhere.push_back(peers_->reaches(r) && !peers_->same_process(r));
+    beyond.push_back(!peers_->reaches(r));
   }
   buffers_ = std::make_unique<link::RegisteredBuffers>(
       bootstrap, std::make_unique<link::IpcSharing>(device_), std::move(elsewhere),
-      direct_ != Direct::kOff);
+      direct_ != Direct::kOff, std::move(beyond));
   if (facts.num_hosts > 1) {
     network_ = std::make_unique<link::DeviceNetwork>(
         bootstrap, transport::make_transport(config.text(Setting::kNet), config), rails,
