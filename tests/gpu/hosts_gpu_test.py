@@ -57,3 +57,26 @@ def test_a_killed_rank_is_seen_while_a_kernel_spins() -> None:
         for process in processes:
             process.kill()
             process.wait()
+
+
+@pytest.mark.parametrize("net", ["tcp", "shm"])
+def test_right_results_over_a_late_transport(net: str) -> None:
+    run("collectives", 4, 2, NET=net, FAULTY="delay=300us,reorder=0.1,seed=1")
+
+
+def test_a_failing_transport_ends_all_kernels_by_name() -> None:
+    """Within a second of the first failure, each rank; the setting TIMEOUT is far away."""
+    said = run("until_error", 2, 2, NET="tcp", FAULTY="fail=0.005,seed=1", TIMEOUT="100s")
+    times = []
+    for text in said:
+        found = re.search(r"PeerLostError after \d+ calls at ([0-9.]+): .*rank \d", text)
+        assert found, text
+        times.append(float(found.group(1)))
+    print(f"{max(times) - min(times):.3f} s between the ranks' errors")
+    assert max(times) - min(times) < 5
+
+
+def test_what_a_transport_loses_ends_at_the_limit() -> None:
+    said = run("until_error", 2, 2, NET="tcp", FAULTY="drop=0.005,seed=1", TIMEOUT="3s")
+    assert any("TimeoutError after" in text for text in said), said
+    assert all("Error after" in text for text in said), said
