@@ -37,7 +37,7 @@ PYTHON_FILES := $(shell find python -name '*.py' -o -name py.typed)
 CPP_FILES := $(shell find src include cmake -type f) CMakeLists.txt
 
 .PHONY: help bench test test-gpu build wheel install lint tidy format asan tsan fuzz mutants clean \
-  docs tidy-changed
+  docs tidy-changed cuda-architectures
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 16
@@ -132,6 +132,17 @@ build/.system-psm2: dev/setup | build/.system
 build/.system-%: dev/setup | build/.system
 	dev/setup $*
 	@mkdir -p build && touch $@
+
+# CUDA 12's compiler as a library and its headers; nvcc is not on PyPI for it. Without them that part is skipped.
+build/.cuda12: | build/.system
+	$(PYTHON) -m venv build/cuda12
+	build/cuda12/bin/python -m pip install --quiet --disable-pip-version-check "nvidia-cuda-nvrtc-cu12==12.9.*" \
+	  "nvidia-cuda-nvcc-cu12==12.9.*" "nvidia-cuda-runtime-cu12==12.9.*" "nvidia-cuda-cccl-cu12==12.9.*" \
+	  || echo "going on without CUDA 12"
+	@touch $@
+
+cuda-architectures: build/.cuda12 ## compile one set of kernels for each kind of GPU, with CUDA 12 and 13
+	$(PYTHON) dev/cuda_architectures.py --jobs $(JOBS) --site build/cuda12/lib/python3*/site-packages
 
 lint: $(VENV)/.ready-test ## run clang-format, ruff and mypy
 	@echo clang-format --dry-run --Werror; $(BIN)/clang-format --dry-run --Werror $(CXX_FILES)

@@ -90,7 +90,7 @@ class Candidates {
   [[nodiscard]] std::vector<Candidate> later(Collective collective, int root);
 
   /// The user's schedule as a candidate.
-  [[nodiscard]] static Candidate given(std::shared_ptr<const schedule::Checked> checked);
+  [[nodiscard]] Candidate given(std::shared_ptr<const schedule::Checked> checked) const;
 
   /// The schedule to run: the candidate's schedule with this number of channels, a multiple of its
   /// own.

@@ -19,7 +19,7 @@
 #include "core/host_device.h"
 #include "executor/block/flagged_transfer.h"
 #include "executor/block/launch.h"
-#include "executor/walker.h"
+#include "executor/step.h"
 
 namespace ropewalk::executor {
 

@@ -11,7 +11,7 @@
 #include "executor/block/stage.h"
 #include "executor/call.h"
 #include "executor/link_end.h"
-#include "executor/program.h"
+#include "executor/step.h"
 
 namespace ropewalk::executor {
 

@@ -9,7 +9,7 @@
 #include "executor/block/launch.h"
 #include "executor/block/staged_walk.h"
 #include "executor/block/strand.h"
-#include "executor/walker.h"
+#include "executor/step.h"
 
 namespace ropewalk::executor {
 

@@ -46,7 +46,7 @@
 #include "executor/block/plain_transfer.h"
 #include "executor/block/strand.h"
 #include "executor/chunk.h"
-#include "executor/walker.h"
+#include "executor/step.h"
 
 namespace ropewalk::executor {
 

@@ -8,7 +8,7 @@
 #include "executor/block/launch.h"
 #include "executor/block/stage.h"
 #include "executor/call.h"
-#include "executor/program.h"
+#include "executor/step.h"
 
 namespace ropewalk::executor {
 
