@@ -158,7 +158,10 @@ void ReceiverCore::drop(std::span<Posted> posted) {
     for (auto& [number, message] : messages_) {
       if (message.posted == &each) message.posted = nullptr;
     }
-    if (!error_) {
+    if (error_) continue;
+    if (over()) {
+      fail(Errc::kPeerLost, "the sender closed the connection");
+    } else {
       fail(Errc::kAborted, "a receive was given up before it was finished");
     }
   }
