@@ -152,10 +152,10 @@ std::vector<Case> cases() {
         settings.emplace_back("SOCKET_IFNAME", "=lo");
         settings.emplace_back("TCP_STREAMS", "1");
         settings.emplace_back("RAILS", over);
+        settings.emplace_back("PEER_LOSS_TIME", "500ms");
         all.push_back({name_of, provider, std::move(settings)});
       };
       add("RailsOfTcp", "tcp:lo,tcp:lo");
-      add("RailsOfOne", "tcp:lo");
       add("RailsOfShmAndTcp", "shm,tcp:lo");
       add("RailsChecksums", "tcp:lo,tcp:lo", {{"VERIFY", "all"}});
       add("RailsUnverified", "tcp:lo,shm", {{"VERIFY", "off"}});

@@ -278,23 +278,25 @@ Tended::Tending SenderCore::tend(Clock::time_point now) {
       tell_all(Kind::kGoodbye, {}, head);
       goodbye_said_ = true;
     }
-    // The goodbye is a message of a rail: counted like others.
-    const bool flying = std::ranges::any_of(rails_, [](const Rail& rail) {
-      return rail.state == State::kUp && std::ranges::any_of(rail.flying, [](const Flying& each) {
-               return each.kind == Kind::kGoodbye || each.kind == Kind::kBroken;
-             });
-    });
     if (error_) {
       for (Rail& rail : rails_) {
-        if (rail.state == State::kUp) {
-          try {
-            reap(rail);
-          } catch (const Error&) {
-            rail.flying.clear();
-          }
+        if (rail.state != State::kUp) continue;
+        try {
+          reap(rail);
+        } catch (const Error&) {
+          rail.flying.clear();
+          rail.tested = 0;
         }
       }
     }
+    // The goodbye is a message of a rail: counted like others, if there is anybody to count.
+    const bool counts = !error_;
+    const bool flying = std::ranges::any_of(rails_, [&](const Rail& rail) {
+      return rail.state == State::kUp && std::ranges::any_of(rail.flying, [&](const Flying& each) {
+               const bool last = each.kind == Kind::kGoodbye || each.kind == Kind::kBroken;
+               return last && (each.request != nullptr || (counts && !each.counted));
+             });
+    });
     if ((goodbye_said_ || error_) && (!flying || now > close_by_)) {
       rails_.clear();
       return Tending::kOver;
