@@ -29,13 +29,13 @@ Acceptors::Acceptors(const Context& context) : context_(context) {
       Acceptor acceptor{&device, device.transport->listen(device.number)};
       fact.provider = device.provider;
       fact.handle = acceptor.listener->handle();
-      offers.push_back({static_cast<std::uint8_t>(facts.size()), fact.provider, fact.fabric,
-                        fact.handle});
+      offers.push_back(
+          {static_cast<std::uint8_t>(facts.size()), fact.provider, fact.fabric, fact.handle});
       acceptors_.push_back(std::move(acceptor));
     } catch (const Error& error) {
       // With no provider it is paired with nothing.
-      failures += fmt::format("{}{}: {}", failures.empty() ? "" : "; ", device.name(),
-                              error.what());
+      failures +=
+          fmt::format("{}{}: {}", failures.empty() ? "" : "; ", device.name(), error.what());
       log::warn("rails: {} is left out: {}", device.name(), error.what());
     }
     facts.push_back(std::move(fact));
@@ -67,8 +67,8 @@ void Acceptors::close() {
 Tended::Tending Acceptors::tend(Clock::time_point now) {
   const Lock lock(mutex_);
   poll(now);
-  const bool needed = std::ranges::any_of(
-      cores_, [](const auto& entry) { return !entry.second.expired(); });
+  const bool needed =
+      std::ranges::any_of(cores_, [](const auto& entry) { return !entry.second.expired(); });
   if (closed_ && !needed) {
     arriving_.clear();
     acceptors_.clear();

@@ -24,15 +24,17 @@ struct Device {
 
 struct Context {
   std::vector<Device> devices;
-  bool verifies = true;      ///< patterns before a rail is used
-  bool sums = false;         ///< checksums of all pieces
+  bool verifies = true;  ///< patterns before a rail is used
+  bool sums = false;     ///< checksums of all pieces
   std::chrono::nanoseconds loss_time{};
   Keeper* keeper = nullptr;
 };
 
 /// Messages of the providers have one tag.
 inline constexpr std::uint32_t kTag = 0x7261696c;
-/// A try to make a rail takes no longer.
+/// A try to make a rail takes no longer: to connect (a packet that is lost meanwhile is repeated
+/// after a second, which a new try is sooner than), and then to be verified.
+inline constexpr auto kConnectTime = std::chrono::seconds(1);
 inline constexpr auto kTryTime = std::chrono::seconds(3);
 
 }  // namespace ropewalk::transport::rails

@@ -110,8 +110,7 @@ void Keeper::run() {
   std::vector<std::shared_ptr<Tended>> round;
   bool busy = true;
   while (!stop_) {
-    std::array<pollfd, 2> waits = {pollfd{wake_.get(), POLLIN, 0},
-                                   pollfd{links.fd(), POLLIN, 0}};
+    std::array<pollfd, 2> waits = {pollfd{wake_.get(), POLLIN, 0}, pollfd{links.fd(), POLLIN, 0}};
     const int limit = busy ? kBusyMs : round.empty() ? -1 : kIdleMs;
     (void)::poll(waits.data(), waits.size(), limit);
     if ((waits[0].revents & POLLIN) != 0) {

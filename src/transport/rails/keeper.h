@@ -25,10 +25,10 @@ class Tended {
   Tended& operator=(const Tended&) = delete;
 
   enum class Tending : std::uint8_t {
-    kIdle,    ///< look again when it suits
-    kBusy,    ///< look again soon: something is being made
-    kClosing, ///< as kBusy, and nobody else looks any more
-    kOver,    ///< look no more
+    kIdle,     ///< look again when it suits
+    kBusy,     ///< look again soon: something is being made
+    kClosing,  ///< as kBusy, and nobody else looks any more
+    kOver,     ///< look no more
   };
   /// Moves what can be moved. Never throws.
   virtual Tending tend(Clock::time_point now) = 0;

@@ -35,9 +35,8 @@ std::vector<PairedDevices> pair_up(std::span<const Pairable> own, std::span<cons
     });
   };
   std::vector<Candidate> possible;
-  std::ranges::copy_if(candidates, std::back_inserter(possible), [&](const Candidate& each) {
-    return each.nearness > 0 || !has_near(each);
-  });
+  std::ranges::copy_if(candidates, std::back_inserter(possible),
+                       [&](const Candidate& each) { return each.nearness > 0 || !has_near(each); });
   std::ranges::stable_sort(possible, [](const Candidate& a, const Candidate& b) {
     if (a.nearness != b.nearness) return a.nearness > b.nearness;
     if (a.speed != b.speed) return a.speed > b.speed;
@@ -45,9 +44,8 @@ std::vector<PairedDevices> pair_up(std::span<const Pairable> own, std::span<cons
   });
   std::vector<PairedDevices> pairs;
   const auto uses = [&](auto member, int device) {
-    return std::ranges::any_of(pairs, [&](const PairedDevices& pair) {
-      return pair.*member == device;
-    });
+    return std::ranges::any_of(pairs,
+                               [&](const PairedDevices& pair) { return pair.*member == device; });
   };
   for (const bool twice : {false, true}) {
     if (twice && each_once) break;

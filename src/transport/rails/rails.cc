@@ -208,7 +208,9 @@ std::string text_of(const std::vector<RailReport>& rails) {
   std::string text;
   for (const RailReport& rail : rails) {
     text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", rail.name,
-                        rail.left_out ? "left out" : rail.up ? "up" : "not up");
+                        rail.left_out ? "left out"
+                        : rail.up     ? "up"
+                                      : "not up");
     if (rail.rate > 0) text += fmt::format(", {:.4g} MB/s", rail.rate / 1e6);
     text += fmt::format(", {} bytes", rail.bytes);
     if (rail.again > 0) text += fmt::format(" ({} of them again)", rail.again);

@@ -173,7 +173,7 @@ void wait_until_up(const SendConnection& sender, std::size_t count) {
 Received stream_through(Joined& joined, const StreamShape& shape, std::uint64_t messages) {
   std::thread sending([&] {
     std::uint64_t sent = 0;
-    send_stream(*joined.sender, shape, [&] { return sent++ == messages; });
+    send_stream(*joined.sender, shape, [&] { return sent++ + shape.under_way == messages; });
   });
   Received received;
   try {
@@ -209,13 +209,14 @@ TEST(Rails, ARailThatIsSilentOrBreaksIsLostAndComesBack) {
     wait_until_up(*joined.sender, 2);
     for (const std::size_t rail : {0UL, 1UL}) {
       cables[rail].cut = cut;
-      const Received meanwhile = stream_through(joined, StreamShape{}, 100);
-      EXPECT_EQ(meanwhile.messages, 100U);
-      EXPECT_EQ(meanwhile.wrong + meanwhile.late, 0U);
-      wait_until_up(*joined.sender, 1);
+      for (int i = 0; i < 100 && rails_up(*joined.sender) == 2; ++i) {
+        const Received meanwhile = stream_through(joined, StreamShape{}, 100);
+        EXPECT_EQ(meanwhile.messages, 100U);
+        EXPECT_EQ(meanwhile.wrong + meanwhile.late, 0U);
+      }
       const RailReport lost = report(*joined.sender)[rail];
       EXPECT_FALSE(lost.up);
-      EXPECT_EQ(lost.losses, 1U);
+      EXPECT_GE(lost.losses, 1U);
       EXPECT_NE(lost.why.find(cut == Cut::kSilent ? "silent" : "cut"), std::string::npos)
           << lost.why;
       cables[rail].cut = Cut::kNone;
@@ -402,9 +403,8 @@ TEST(RailsOfHosts, InterfacesThatGoDownAndSwitchesThatDropLoseNothing) {
   std::uint64_t sent = 0;
   Received received;
   std::string failure;
-  std::thread sending([&] {
-    sent = send_stream(*joined.sender, StreamShape{}, [&] { return stop.load(); });
-  });
+  std::thread sending(
+      [&] { sent = send_stream(*joined.sender, StreamShape{}, [&] { return stop.load(); }); });
   std::thread receiving([&] { received = receive_stream(*joined.receiver, StreamShape{}); });
   std::mt19937 random(3);
   const auto until = testing::Clock::now() + 7s;

@@ -232,10 +232,10 @@ Tended::Tending ReceiverCore::tend(Clock::time_point now) {
     messages_.clear();
     return Tending::kOver;
   }
-  const bool driven = (now - Clock::time_point(Clock::duration(driven_at_.load()))) < milliseconds(5);
-  const bool making = std::ranges::any_of(rails_, [](const auto& entry) {
-    return !entry.second->welcomed;
-  });
+  const bool driven =
+      (now - Clock::time_point(Clock::duration(driven_at_.load()))) < milliseconds(5);
+  const bool making =
+      std::ranges::any_of(rails_, [](const auto& entry) { return !entry.second->welcomed; });
   if (!driven || making) progress(now);
   return making && !error_ ? Tending::kBusy : Tending::kIdle;
 }
@@ -416,9 +416,11 @@ void ReceiverCore::take_message(ArrivingRail& rail, const Head& head,
   const std::uint64_t pieces =
       std::max<std::uint64_t>(1, (head.bytes + kPieceBytes - 1) / kPieceBytes);
   const std::uint64_t index = head.offset / kPieceBytes;
-  if (head.bytes > kMaxMessageBytes || head.eager > std::min<std::uint64_t>(head.bytes, kEagerBytes) ||
+  if (head.bytes > kMaxMessageBytes ||
+      head.eager > std::min<std::uint64_t>(head.bytes, kEagerBytes) ||
       head.offset % kPieceBytes != 0 || index >= pieces ||
-      (!intro && head.following != std::min<std::uint64_t>(kPieceBytes, head.bytes - head.offset)) ||
+      (!intro &&
+       head.following != std::min<std::uint64_t>(kPieceBytes, head.bytes - head.offset)) ||
       head.message >= next_ + kMostAhead) {
     throw Error(Errc::kPeerLost, "{}", "a malformed piece came over it");
   }
@@ -496,8 +498,7 @@ void ReceiverCore::match(std::uint64_t number, Inbound& message, Posted& posted)
     head.bytes = message.bytes;
     head.offset = posted.buffer.bytes;
     tell_all(Kind::kBroken, head, {});
-    fail(Errc::kInvalidUsage,
-         messaging::too_long(message.bytes, message.tag, posted.buffer.bytes));
+    fail(Errc::kInvalidUsage, messaging::too_long(message.bytes, message.tag, posted.buffer.bytes));
     return;
   }
   posted.matched = true;
@@ -540,8 +541,8 @@ void ReceiverCore::throw_over() const {
 bool ReceiverCore::held_for(std::span<const Posted> posted) const {
   for (const Posted& each : posted) {
     const std::uint32_t tag = each.buffer.tag;
-    const auto wanted = std::ranges::count_if(
-        posted, [&](const Posted& other) { return other.buffer.tag == tag; });
+    const auto wanted =
+        std::ranges::count_if(posted, [&](const Posted& other) { return other.buffer.tag == tag; });
     const auto whole =
         std::ranges::count_if(messages_, [tag, introduced = next_](const auto& entry) {
           return entry.first < introduced && entry.second.posted == nullptr &&

@@ -47,7 +47,7 @@ class ArrivingRail {
   std::uint32_t incarnation = 0;
   std::uint64_t count = 0;  ///< messages dealt with
   bool welcomed = false;
-  bool owes = false;  ///< a snapshot, at once
+  bool owes = false;       ///< a snapshot, at once
   std::uint64_t told = 0;  ///< count, in the last snapshot that went over it
   Clock::time_point since = Clock::now();
   std::string name;
@@ -116,7 +116,7 @@ class ReceiverCore final : public Tended {
     bool asks = false;  // the rest, or all of it, waits for a grant
     std::uint64_t pieces = 0;
     std::uint64_t arrived = 0;
-    std::vector<std::uint64_t> have;  // a bit for each piece
+    std::vector<std::uint64_t> have;    // a bit for each piece
     std::unique_ptr<std::byte[]> held;  // what came before the receive
     Posted* posted = nullptr;
     [[nodiscard]] bool whole() const noexcept { return arrived == pieces; }

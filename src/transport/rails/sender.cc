@@ -123,8 +123,8 @@ SenderCore::SenderCore(const Context& context, std::vector<Offer> offers)
   peers_.resize(kMostDevices);
   std::vector<Pairable> own;
   for (const Device& device : context_.devices) {
-    own.push_back({device.provider, fabric_code(device.properties.fabric),
-                   device.properties.speed_mbps});
+    own.push_back(
+        {device.provider, fabric_code(device.properties.fabric), device.properties.speed_mbps});
   }
   std::vector<Pairable> theirs;
   for (const Offer& offer : offers) {
@@ -267,7 +267,8 @@ void SenderCore::throw_if_failed() const {
 
 Tended::Tending SenderCore::tend(Clock::time_point now) {
   const Lock lock(mutex_);
-  const bool driven = (now - Clock::time_point(Clock::duration(driven_at_.load()))) < milliseconds(5);
+  const bool driven =
+      (now - Clock::time_point(Clock::duration(driven_at_.load()))) < milliseconds(5);
   if (!closing_ && driven && ever_up_) return Tending::kIdle;
   if (!error_) progress(now);
   if (closing_) {
@@ -328,7 +329,7 @@ void SenderCore::link_changed(const std::string& name, bool up) {
       rail.backoff = {};
       if (rail.state == State::kWaiting) rail.retry_at = now;
     } else if (rail.state != State::kWaiting) {
-      lose(rail, fmt::format("the network interface {} is down", name), now);
+      lose(rail, Error(Errc::kPeerLost, "the network interface {} is down", name), now);
     }
   }
   progress(now);
@@ -338,8 +339,8 @@ void SenderCore::link_changed(const std::string& name, bool up) {
 
 void SenderCore::add_rails(std::span<const PairedDevices> pairs) {
   for (const PairedDevices& pair : pairs) {
-    const bool there = std::ranges::any_of(
-        rails_, [&](const Rail& rail) { return rail.pair == pair; });
+    const bool there =
+        std::ranges::any_of(rails_, [&](const Rail& rail) { return rail.pair == pair; });
     if (there || rails_.size() == kMostRails) continue;
     Rail& rail = rails_.emplace_back();
     rail.number = static_cast<std::uint32_t>(rails_.size() - 1);
@@ -359,8 +360,8 @@ void SenderCore::begin(Rail& rail, Clock::time_point now) {
   rail.tested = 0;
   rail.outstanding = 0;
   rail.listener = own.transport->listen(own.number);
-  rail.connector = own.transport->connect(
-      own.number, peers_[static_cast<std::size_t>(rail.pair.peers)].handle);
+  rail.connector =
+      own.transport->connect(own.number, peers_[static_cast<std::size_t>(rail.pair.peers)].handle);
 }
 
 void SenderCore::greet(Rail& rail, Clock::time_point now) {
@@ -379,7 +380,8 @@ void SenderCore::greet(Rail& rail, Clock::time_point now) {
     if (rail.back == nullptr) return;
     rail.back_memory.resize(kBackSlots * (kHeadBytes + kMostControlBytes));
     rail.back_posted.clear();
-    for (std::size_t slot = 0; slot < kBackSlots; ++slot) rail.back_posted.emplace_back(slot, nullptr);
+    for (std::size_t slot = 0; slot < kBackSlots; ++slot)
+      rail.back_posted.emplace_back(slot, nullptr);
   }
 }
 
@@ -414,6 +416,7 @@ void SenderCore::step(Rail& rail, Clock::time_point now) {
     if (rail.forth != nullptr) {
       rail.connector.reset();
       rail.state = State::kGreeting;
+      rail.since = now;
     }
   }
   if (rail.state == State::kGreeting) greet(rail, now);
@@ -421,8 +424,9 @@ void SenderCore::step(Rail& rail, Clock::time_point now) {
     if (rail.back != nullptr) read_back(rail, now);
     reap(rail);
   }
-  if (rail.state != State::kUp && now - rail.since > kTryTime) {
-    throw Error(Errc::kTimeout, "no answer in {} s", kTryTime.count());
+  const auto limit = rail.state == State::kConnecting ? kConnectTime : kTryTime;
+  if (rail.state != State::kUp && now - rail.since > limit) {
+    throw Error(Errc::kTimeout, "no answer in {} s", limit.count());
   }
 }
 
@@ -515,7 +519,7 @@ void SenderCore::take(Rail& rail, const Head& head, std::span<const std::byte> f
       if (of.incarnation != lost->incarnation || of.state == State::kWaiting) return;
       const std::string why = "the receiver lost it: " + lost->why;
       if (&of == &rail) throw Error(Errc::kPeerLost, "{}", why);
-      lose(of, why, now);
+      lose(of, Error(Errc::kPeerLost, why), now);
       return;
     }
     case Kind::kBroken:
@@ -621,7 +625,8 @@ void SenderCore::judge_rates(Clock::time_point now) {
 
 // ---- loss ----------------------------------------------------------------------------------
 
-void SenderCore::lose(Rail& rail, const std::string& why, Clock::time_point now) {
+void SenderCore::lose(Rail& rail, const Error& error, Clock::time_point now) {
+  const std::string why = error.what();
   const bool was_up = rail.state == State::kUp;
   const bool stable = was_up && now - rail.since >= kStable;
   std::vector<Piece> lost;
@@ -651,6 +656,8 @@ void SenderCore::lose(Rail& rail, const std::string& why, Clock::time_point now)
                      : std::min<Clock::duration>(2 * rail.backoff, kLongestBackoff);
   rail.retry_at = now + rail.backoff;
   rail.why = why;
+  rail.unanswered = error.code() == Errc::kTimeout;
+  rail.probe_refused = false;
   if (was_up) {
     ++rail.losses;
     last_up_ = now;
@@ -679,16 +686,15 @@ void SenderCore::probe(Clock::time_point now) {
   ++probes_;
   for (Rail& rail : rails_) {
     if (rail.state != State::kUp || rail.flying.size() >= kMostFlying + kMostUnanswered) continue;
-    const auto unanswered = std::ranges::count_if(rail.flying, [](const Flying& each) {
-      return each.kind == Kind::kProbe && !each.counted;
-    });
+    const auto unanswered = std::ranges::count_if(
+        rail.flying, [](const Flying& each) { return each.kind == Kind::kProbe && !each.counted; });
     if (unanswered >= static_cast<std::ptrdiff_t>(kMostUnanswered)) continue;
     Head head;
     head.message = probes_;
     try {
-      (void)send_control(rail, Kind::kProbe, {}, head, now);
+      rail.probe_refused = !send_control(rail, Kind::kProbe, {}, head, now);
     } catch (const Error& error) {
-      lose(rail, error.what(), now);
+      lose(rail, error, now);
     }
   }
 }
@@ -711,17 +717,21 @@ void SenderCore::watch(Clock::time_point now) {
   if (any_up) {
     last_up_ = now;
     for (Rail& rail : rails_) {
-      if (rail.state != State::kUp || rail.counted == rail.sent) continue;
+      if (rail.state != State::kUp) continue;
+      if (rail.counted == rail.sent && !rail.probe_refused) continue;
       if (rail.answered + kMissedProbes > answered || now - rail.heard < kSilence) continue;
-      lose(rail, fmt::format("silent for {:.2f} s, while others answer", seconds(now - rail.heard)),
+      lose(rail,
+           Error(Errc::kPeerLost, "silent for {:.2f} s, while others answer",
+                 seconds(now - rail.heard)),
            now);
     }
     return;
   }
   if (now - last_up_ < context_.loss_time) return;
   if (!ever_up_ && now - begun_at_ < kFirstUpTime) {
-    const bool all_refused = std::ranges::all_of(
-        rails_, [](const Rail& rail) { return !rail.why.empty() || rail.incarnation == 0; });
+    const bool all_refused = std::ranges::all_of(rails_, [](const Rail& rail) {
+      return rail.incarnation == 0 || (!rail.why.empty() && !rail.unanswered);
+    });
     if (!all_refused) return;
   }
   fail(Errc::kPeerLost, fmt::format("no rail is left: {}", rails_text()));
@@ -759,7 +769,7 @@ void SenderCore::progress(Clock::time_point now) {
     try {
       step(rail, now);
     } catch (const Error& error) {
-      lose(rail, error.what(), now);
+      lose(rail, error, now);
     }
   }
   if (error_) return;
@@ -797,7 +807,7 @@ void SenderCore::transmit(Clock::time_point now) {
         if (!send(rail, std::move(flying), head, fill_bytes(), kPieceBytes, now)) break;
       }
     } catch (const Error& error) {
-      lose(rail, error.what(), now);
+      lose(rail, error, now);
     }
   }
   while (!again_.empty()) {
@@ -908,7 +918,7 @@ bool SenderCore::give(const Piece& piece, Clock::time_point now) {
       }
       rail->refused = true;
     } catch (const Error& error) {
-      lose(*rail, error.what(), now);
+      lose(*rail, error, now);
     }
   }
 }

@@ -25,15 +25,15 @@ struct Outbound {
   std::uint32_t tag = 0;
   const std::byte* data = nullptr;
   std::size_t bytes = 0;
-  std::size_t eager = 0;      // of them, before it is granted
+  std::size_t eager = 0;         // of them, before it is granted
   bool introduced_only = false;  // there were no credits for it
   bool introduced = false;       // then: that was sent
   bool granted = false;
-  std::size_t next = 0;   // offset of the first byte that was given to no rail yet
-  std::size_t pieces = 0;  // all of it
-  std::size_t given = 0;   // pieces that were given to a rail, once
-  std::size_t arrived = 0;  // pieces in the receiver's record
-  int lent = 0;            // requests of providers that read `data`
+  std::size_t next = 0;               // offset of the first byte that was given to no rail yet
+  std::size_t pieces = 0;             // all of it
+  std::size_t given = 0;              // pieces that were given to a rail, once
+  std::size_t arrived = 0;            // pieces in the receiver's record
+  int lent = 0;                       // requests of providers that read `data`
   std::unique_ptr<std::byte[]> copy;  // of a short one: its send has been finished at once
   [[nodiscard]] bool delivered() const noexcept { return arrived == pieces; }
 };
@@ -89,10 +89,11 @@ class SenderCore final : public Tended, public std::enable_shared_from_this<Send
     std::string name;
     State state = State::kWaiting;
     std::uint32_t incarnation = 0;
-    Clock::time_point since{};     // this state
+    Clock::time_point since{};  // this state
     Clock::time_point retry_at{};
     Clock::duration backoff{};
     bool ever_up = false;
+    bool unanswered = false;  // the last try ended so, which proves nothing
     std::string why;
     bool standby = false;
     // Destroyed bottom up: requests before the connections.
@@ -106,9 +107,9 @@ class SenderCore final : public Tended, public std::enable_shared_from_this<Send
     bool greeted = false;
     std::uint64_t sent = 0;
     std::uint64_t counted = 0;
-    std::size_t tested = 0;  // of flying, from the front: the provider is done with them
+    std::size_t tested = 0;       // of flying, from the front: the provider is done with them
     std::size_t outstanding = 0;  // bytes of pieces
-    std::uint64_t answered = 0;  // the last probe
+    std::uint64_t answered = 0;   // the last probe
     Clock::time_point heard{};
     // Rate: bytes counted while something was outstanding.
     double rate = 0;
@@ -118,7 +119,8 @@ class SenderCore final : public Tended, public std::enable_shared_from_this<Send
     Clock::time_point busy_since{};
     bool was_full = false;
     Clock::time_point measure_at{};
-    bool refused = false;  // takes no more in this turn
+    bool refused = false;        // takes no more in this turn
+    bool probe_refused = false;  // the last probe could not be sent
     // Of all incarnations.
     std::uint64_t total_bytes = 0;
     std::uint64_t total_again = 0;
@@ -137,13 +139,12 @@ class SenderCore final : public Tended, public std::enable_shared_from_this<Send
   void reap(Rail& rail) RW_REQUIRES(mutex_);
   void measure(Rail& rail, std::size_t bytes, Clock::time_point now) RW_REQUIRES(mutex_);
   void judge_rates(Clock::time_point now) RW_REQUIRES(mutex_);
-  void lose(Rail& rail, const std::string& why, Clock::time_point now) RW_REQUIRES(mutex_);
+  void lose(Rail& rail, const Error& error, Clock::time_point now) RW_REQUIRES(mutex_);
   void come_up(Rail& rail, Clock::time_point now) RW_REQUIRES(mutex_);
   void transmit(Clock::time_point now) RW_REQUIRES(mutex_);
   bool give(const Piece& piece, Clock::time_point now) RW_REQUIRES(mutex_);
   Rail* choose(const Piece& piece) RW_REQUIRES(mutex_);
-  std::optional<Piece> next_of(const std::shared_ptr<Outbound>& message) const
-      RW_REQUIRES(mutex_);
+  std::optional<Piece> next_of(const std::shared_ptr<Outbound>& message) const RW_REQUIRES(mutex_);
   bool send(Rail& rail, Flying flying, Head head, const std::byte* following, std::size_t bytes,
             Clock::time_point now) RW_REQUIRES(mutex_);
   bool send_control(Rail& rail, Kind kind, std::span<const std::byte> following, Head head,
@@ -165,7 +166,7 @@ class SenderCore final : public Tended, public std::enable_shared_from_this<Send
   std::deque<Rail> rails_ RW_GUARDED_BY(mutex_);
   std::deque<Piece> again_ RW_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Outbound>> pending_ RW_GUARDED_BY(mutex_);  // not wholly given out
-  std::size_t queued_bytes_ RW_GUARDED_BY(mutex_) = 0;                  // of both
+  std::size_t queued_bytes_ RW_GUARDED_BY(mutex_) = 0;                   // of both
   std::deque<std::shared_ptr<Outbound>> undelivered_ RW_GUARDED_BY(mutex_);
   std::uint64_t number_ RW_GUARDED_BY(mutex_) = 0;
   std::uint64_t credits_used_ RW_GUARDED_BY(mutex_) = 0;

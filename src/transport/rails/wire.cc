@@ -103,9 +103,8 @@ std::optional<Head> open_head(std::span<const std::byte> message) {
   if (message.size() < sizeof head) return std::nullopt;
   std::memcpy(&head, message.data(), sizeof head);
   const std::span<const std::byte> following = message.subspan(sizeof head);
-  if (head.mark != kMark || head.following != following.size() ||
-      head.kind < Kind::kHello || head.kind > Kind::kSnapshot ||
-      head.checksum != sum_of(head, following)) {
+  if (head.mark != kMark || head.following != following.size() || head.kind < Kind::kHello ||
+      head.kind > Kind::kSnapshot || head.checksum != sum_of(head, following)) {
     return std::nullopt;
   }
   return head;

@@ -77,7 +77,8 @@ inline void wait_for(const StreamShape& shape, const std::string& what,
   }
 }
 
-/// Sends until `stop`, and says at the end how many it were.
+/// Sends until `stop`; before the last messages it says how many there will have been, so that the
+/// receiver posts no receive too many. @return how many
 inline std::uint64_t send_stream(SendConnection& sender, const StreamShape& shape,
                                  const std::function<bool()>& stop) {
   struct Message {
@@ -89,14 +90,24 @@ inline std::uint64_t send_stream(SendConnection& sender, const StreamShape& shap
   std::uint64_t number = 0;
   const auto finish_one = [&] {
     Message& first = flying.front();
-    wait_for(shape, "a send: " + sender.describe(), [&] { return first.request->test().has_value(); });
+    wait_for(shape, "a send: " + sender.describe(),
+             [&] { return first.request->test().has_value(); });
     first.request.reset();
     // Whoever still reads it sends what is wrong.
     std::memset(first.memory.data(), 0xdb, first.memory.size());
     spare.push_back(std::move(first.memory));
     flying.pop_front();
   };
-  while (!stop()) {
+  std::uint64_t total = 0;
+  std::unique_ptr<Request> last;
+  while (total == 0 || number < total) {
+    if (total == 0 && stop()) {
+      total = number + shape.under_way;
+      wait_for(shape, "starting to say how many", [&] {
+        last = sender.send(&total, sizeof total, kLastTag, nullptr);
+        return last != nullptr;
+      });
+    }
     if (flying.size() == shape.under_way) finish_one();
     Message message;
     if (spare.empty()) {
@@ -115,11 +126,7 @@ inline std::uint64_t send_stream(SendConnection& sender, const StreamShape& shap
     ++number;
   }
   while (!flying.empty()) finish_one();
-  std::unique_ptr<Request> last;
-  wait_for(shape, "starting the last send", [&] {
-    if (last == nullptr) last = sender.send(&number, sizeof number, kLastTag, nullptr);
-    return last != nullptr && last->test().has_value();
-  });
+  wait_for(shape, "saying how many", [&] { return last->test().has_value(); });
   return number;
 }
 
@@ -141,7 +148,8 @@ inline Received receive_stream(ReceiveConnection& receiver, const StreamShape& s
   std::deque<Message> flying;
   std::deque<std::vector<std::byte>> spare;  // the longest unused first
   Received all;
-  std::uint64_t last = ~std::uint64_t{0};
+  std::uint64_t posted = 0;
+  std::uint64_t last = 0;
   const ReceiveBuffer last_buffer{&last, sizeof last, kLastTag, nullptr};
   std::unique_ptr<Request> end;
   wait_for(shape, "posting the last receive", [&] {
@@ -149,11 +157,14 @@ inline Received receive_stream(ReceiveConnection& receiver, const StreamShape& s
     return end != nullptr;
   });
   const auto untouched = [&](const std::vector<std::byte>& memory) {
-    return memory[0] == kCanary && std::memcmp(memory.data(), memory.data() + 1, memory.size() - 1) == 0;
+    return memory[0] == kCanary &&
+           std::memcmp(memory.data(), memory.data() + 1, memory.size() - 1) == 0;
   };
   bool ended = false;
   for (;;) {
-    while (!ended && flying.size() < shape.under_way) {
+    if (!ended && end->test()) ended = true;
+    while (flying.size() < shape.under_way && (!ended || posted < last)) {
+      ++posted;
       Message message;
       if (spare.size() < 4) {
         message.memory.resize(shape.most_bytes + 8);
@@ -171,13 +182,11 @@ inline Received receive_stream(ReceiveConnection& receiver, const StreamShape& s
       flying.push_back(std::move(message));
     }
     std::optional<std::size_t> got;
-    wait_for(shape, "a receive", [&] {
-      if (!ended && end->test()) ended = true;
-      if (ended && all.messages == last) return true;
-      if (!flying.empty()) got = flying.front().request->test();
+    if (flying.empty()) break;
+    wait_for(shape, "a receive: " + receiver.describe(), [&] {
+      got = flying.front().request->test();
       return got.has_value();
     });
-    if (!got) break;
     Message message = std::move(flying.front());
     flying.pop_front();
     message.request.reset();

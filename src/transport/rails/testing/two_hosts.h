@@ -34,17 +34,17 @@ class TwoHosts {
       for (int host = 0; host < 2 && ready_; ++host) {
         const std::string& name = names_[static_cast<std::size_t>(host)];
         const std::string link = interface(static_cast<int>(i), host);
-        ready_ = run(fmt::format("ip link add {0} netns {1} type veth peer name {0}s netns {2}",
-                                 link, name, names_[2])) &&
-                 run(fmt::format("ip -n {} link set {}s master br{} up", names_[2], link, i)) &&
-                 run(fmt::format("ip -n {} addr add 10.233.{}.{}/24 dev {}", name, i, host + 1,
-                                 link)) &&
-                 run(fmt::format("ip -n {} link set {} up", name, link));
+        ready_ =
+            run(fmt::format("ip link add {0} netns {1} type veth peer name {0}s netns {2}", link,
+                            name, names_[2])) &&
+            run(fmt::format("ip -n {} link set {}s master br{} up", names_[2], link, i)) &&
+            run(fmt::format("ip -n {} addr add 10.233.{}.{}/24 dev {}", name, i, host + 1, link)) &&
+            run(fmt::format("ip -n {} link set {} up", name, link));
         if (rates[i] == 0) continue;
-        shaped_ = shaped_ &&
-                  run(fmt::format("tc -n {} qdisc add dev {} root tbf rate {}mbit burst 128kb "
-                                  "latency 10ms",
-                                  name, link, 8 * rates[i]));
+        shaped_ =
+            shaped_ && run(fmt::format("tc -n {} qdisc add dev {} root tbf rate {}mbit burst 128kb "
+                                       "latency 10ms",
+                                       name, link, 8 * rates[i]));
       }
     }
   }
