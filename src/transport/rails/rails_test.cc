@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <functional>
 #include <random>
 #include <thread>
 
@@ -170,18 +173,35 @@ void wait_until_up(const SendConnection& sender, std::size_t count) {
   });
 }
 
-Received stream_through(Joined& joined, const StreamShape& shape, std::uint64_t messages) {
-  std::thread sending([&] {
+// A thread that says what went wrong.
+std::thread guarded(std::atomic<int>& failures, std::function<void()> body) {
+  return std::thread([&failures, body = std::move(body)] {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      ++failures;
+      std::fprintf(stderr, "%s\n", error.what());
+    }
+  });
+}
+
+// Sockets are made in the host of the thread that makes them.
+Received stream_through(Joined& joined, const StreamShape& shape, std::uint64_t messages,
+                        const testing::TwoHosts* hosts = nullptr) {
+  std::atomic<int> failures = 0;
+  Received received;
+  std::thread sending = guarded(failures, [&] {
+    if (hosts != nullptr) hosts->enter(0);
     std::uint64_t sent = 0;
     send_stream(*joined.sender, shape, [&] { return sent++ + shape.under_way == messages; });
   });
-  Received received;
-  try {
+  std::thread receiving = guarded(failures, [&] {
+    if (hosts != nullptr) hosts->enter(1);
     received = receive_stream(*joined.receiver, shape);
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << error.what();
-  }
+  });
   sending.join();
+  receiving.join();
+  EXPECT_EQ(failures, 0);
   return received;
 }
 
@@ -314,23 +334,14 @@ TEST(Rails, CutsAtRandomMomentsLoseNothing) {
   std::array<Received, 2> received{};
   std::atomic<int> failures = 0;
   std::vector<std::thread> threads;
-  const auto guarded = [&](auto&& body) {
-    threads.emplace_back([&, body] {
-      try {
-        body();
-      } catch (const std::exception& error) {
-        ++failures;
-        std::fprintf(stderr, "%s\n", error.what());
-      }
-    });
-  };
   for (std::size_t way = 0; way < 2; ++way) {
     StreamShape shape;
     shape.seed = way + 1;
-    guarded([&, way, shape] {
+    threads.push_back(guarded(failures, [&, way, shape] {
       sent[way] = send_stream(*ways[way].sender, shape, [&] { return stop.load(); });
-    });
-    guarded([&, way, shape] { received[way] = receive_stream(*ways[way].receiver, shape); });
+    }));
+    threads.push_back(guarded(
+        failures, [&, way, shape] { received[way] = receive_stream(*ways[way].receiver, shape); }));
   }
   std::mt19937 random(7);
   const auto until = testing::Clock::now() + 7s;
@@ -402,10 +413,15 @@ TEST(RailsOfHosts, InterfacesThatGoDownAndSwitchesThatDropLoseNothing) {
   std::atomic<bool> stop = false;
   std::uint64_t sent = 0;
   Received received;
-  std::string failure;
-  std::thread sending(
-      [&] { sent = send_stream(*joined.sender, StreamShape{}, [&] { return stop.load(); }); });
-  std::thread receiving([&] { received = receive_stream(*joined.receiver, StreamShape{}); });
+  std::atomic<int> failures = 0;
+  std::thread sending = guarded(failures, [&] {
+    hosts.enter(0);
+    sent = send_stream(*joined.sender, StreamShape{}, [&] { return stop.load(); });
+  });
+  std::thread receiving = guarded(failures, [&] {
+    hosts.enter(1);
+    received = receive_stream(*joined.receiver, StreamShape{});
+  });
   std::mt19937 random(3);
   const auto until = testing::Clock::now() + 7s;
   while (testing::Clock::now() < until) {
@@ -420,6 +436,7 @@ TEST(RailsOfHosts, InterfacesThatGoDownAndSwitchesThatDropLoseNothing) {
   stop = true;
   sending.join();
   receiving.join();
+  EXPECT_EQ(failures, 0);
   EXPECT_EQ(received.messages, sent);
   EXPECT_EQ(received.wrong, 0U);
   EXPECT_EQ(received.late, 0U);
@@ -439,7 +456,7 @@ TEST(RailsOfHosts, ASlowRailIsLeftOut) {
   shape.least_bytes = shape.most_bytes;
   bool left_out = false;
   for (int i = 0; i < 20 && !left_out; ++i) {
-    EXPECT_EQ(stream_through(joined, shape, 60).wrong, 0U);
+    EXPECT_EQ(stream_through(joined, shape, 60, &hosts).wrong, 0U);
     const RailReport slow = report(*joined.sender)[1];
     left_out = slow.left_out && slow.why.find("a quarter") != std::string::npos;
   }
