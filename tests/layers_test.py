@@ -113,6 +113,8 @@ INSIDE: dict[str, Folder] = {
         *("transport", "transport/messaging", "transport/messaging/tcp"),
         namespaces=("ropewalk::transport::psm2", "ropewalk::transport::psm2::abi"),
     ),
+    # Made of others, by their names; patterns are those of the messaging libraries.
+    "transport/rails": folder("transport", "transport/messaging"),
     # The drivers of windows are in the namespace of the engine that runs them, but for SISCI's,
     # which has many words of its own.
     "transport/window": folder("transport"),
@@ -138,7 +140,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     # The table of providers has a line for each; nothing else names one.
     "transport/registry.cc": {
         *("transport/auto", "transport/messaging/ofi", "transport/messaging/psm2"),
-        "transport/messaging/tcp",
+        *("transport/messaging/tcp", "transport/rails"),
         *("transport/window/cuda_ipc", "transport/window/shm", "transport/window/sisci"),
     },
 }

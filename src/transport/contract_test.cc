@@ -145,6 +145,21 @@ std::vector<Case> cases() {
       add("SisciGpuStaged", Memory::kAllocator, Memory::kVirtual, "gpu_memory no\n");
       add("SisciGpuStagedToHost", Memory::kAllocator, Memory::kHost, "iommu absent\n");
       add("SisciGpuStagedFromHost", Memory::kHost, Memory::kVirtual, "iommu broken\n", "all");
+    } else if (provider == "rails") {
+      // The same device twice is two rails; one socket for each connection is enough of them.
+      const auto add = [&](const char* name_of, const char* over,
+                           std::vector<std::pair<std::string, std::string>> settings = {}) {
+        settings.emplace_back("SOCKET_IFNAME", "=lo");
+        settings.emplace_back("TCP_STREAMS", "1");
+        settings.emplace_back("RAILS", over);
+        settings.emplace_back("PEER_LOSS_TIME", "500ms");
+        all.push_back({name_of, provider, std::move(settings)});
+      };
+      add("RailsOfTcp", "tcp:lo,tcp:lo");
+      add("RailsOfShmAndTcp", "shm,tcp:lo");
+      add("RailsChecksums", "tcp:lo,tcp:lo", {{"VERIFY", "all"}});
+      add("RailsUnverified", "tcp:lo,shm", {{"VERIFY", "off"}});
+      add("RailsLateAndOutOfOrder", "tcp:lo,tcp:lo", {{"FAULTY", "delay=100us,reorder=0.2"}});
     } else if (provider == "cuda_ipc") {
       const std::pair<std::string, std::string> cuda{"CUDA_LIBRARY", cuda_library()};
       const auto add = [&](const char* name_of, Memory sends, Memory receives,
