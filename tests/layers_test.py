@@ -28,17 +28,18 @@ BELOW: dict[str, set[str]] = {
     "executor": {"core", "transport", "schedule"},
     "bootstrap": {"core"},
     "link": {"core", "transport", "executor", "bootstrap"},
+    "message": {"core", "transport", "executor", "bootstrap", "link"},
     "tune": {"core", "topology", "plan", "schedule", "executor"},
     "comm": {
         *("core", "topology", "plan", "transport", "schedule", "executor"),
-        *("bootstrap", "link", "tune"),
+        *("bootstrap", "link", "message", "tune"),
     },
     "diagnose": {"core", "transport", "schedule", "executor", "link", "tune", "comm"},
     "netplugin": {"core", "transport"},
     "profiler": {"core"},
     "capi": {
         *("core", "topology", "plan", "transport", "schedule", "executor"),
-        *("bootstrap", "link", "tune", "comm", "diagnose"),
+        *("bootstrap", "link", "message", "tune", "comm", "diagnose"),
     },
 }
 
@@ -85,6 +86,7 @@ INSIDE: dict[str, Folder] = {
     ),
     "link": folder(),
     "link/cuda": folder("link", namespaces=("ropewalk::link",)),
+    "message": folder(),
     "netplugin": folder("netplugin/abi"),
     "netplugin/abi": folder(),
     "plan": folder(),

@@ -29,6 +29,7 @@ from ropewalk.process_bound import ProcessBound
 from ropewalk.registration import Registration
 from ropewalk.request import Handle
 from ropewalk.topology import Topology
+from ropewalk.window import Window
 
 Array = TypeVar("Array")
 
@@ -808,6 +809,23 @@ class Communicator(ProcessBound):
 
         self._call(run, lambda: self._registered.add(made))
         return made
+
+    def window(self, array_or_nbytes: Any, slots: int = 1) -> Window:
+        """Makes a window that the other ranks put to and get from. All ranks must call.
+
+        In the same order; several ranks of one thread call within a `group`. Host memory.
+
+        Args:
+            array_or_nbytes: this rank's part: so many bytes of zeroed shared memory
+                (`Window.memory`), into which ranks of this host store directly; or an array, which
+                must stay as it is until the window is closed. Sizes may differ, and be 0.
+            slots: how many signal counters each rank has for each source; the same on all ranks.
+
+        Raises:
+            ArgumentError, UsageError, SystemCallError: what a rank gave cannot be right, slots
+                differ, or a rank has not enough memory. All ranks get it, with the rank's number.
+        """
+        return Window(self, array_or_nbytes, slots)
 
     def _forget(self, registration: Registration) -> None:
         self._registered.discard(registration)

@@ -160,6 +160,7 @@ Communicator::~Communicator() {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   runtime_.status().remove(*this);
+  messenger_.reset();
   failure_.when_broken(nullptr);
   bootstrap_->watch(nullptr);
   if (finalized_) return;
@@ -210,6 +211,7 @@ void Communicator::connect() {
     facts_.rail_rates = std::move(found.rates);
   }
   const std::shared_ptr<link::HostSegment> segment = place.segment;
+  reach_ = place.reach;
   links_ = std::make_unique<link::Links>(*bootstrap_, std::move(place.reach),
                                          std::move(place.segment), std::move(network), place.shape);
   if (emulation_ != nullptr) links_->to_hosts().pace(emulation_->pacer());
@@ -235,7 +237,7 @@ void Communicator::connect() {
   }
   message_choice_ = host_calls_->tuner().message(0);
 
-  executor::Waiter::Policy policy;
+  executor::Waiter::Policy& policy = wait_policy_;
   policy.spin = config_.duration(Setting::kSpin);
   if (facts_.ranks_per_processor > 1) {
     policy.spin = {};
@@ -1034,12 +1036,160 @@ void Communicator::compare_call(int peer, std::span<const std::byte> told) {
   }
 }
 
+// ---- windows ----------------------------------------------------------------------------
+
+std::unique_ptr<link::NetworkLinks> Communicator::message_links(
+    link::NetworkLinks::Options options) {
+  std::unique_ptr<transport::Transport> network =
+      transport::make_transport(config_.text(Setting::kNet), config_);
+  if (network->num_devices() == 0) {
+    throw Error(Errc::kSystem, "rank {} has no device of the transport {} (setting NET): {}",
+                rank(), network->name(), network->why_no_devices());
+  }
+  auto links =
+      std::make_unique<link::NetworkLinks>(*bootstrap_, std::move(network), std::move(options));
+  links->spread(links_->to_hosts().rails(), 1);
+  if (config_.flag(Setting::kNetEncrypt)) links->seal();
+  return links;
+}
+
+message::Messenger& Communicator::messenger() {
+  if (finalized_) {
+    throw message::Refused(Errc::kInvalidUsage, "the communicator of rank {} was finalized",
+                           rank());
+  }
+  if (messenger_ != nullptr) return *messenger_;
+  if (emulation_ != nullptr) {
+    throw message::Refused(Errc::kInvalidUsage,
+                           "setting ROPEWALK_EMULATE: an emulated machine has no windows");
+  }
+  message::Messenger::Options options;
+  options.reach = reach_;
+  options.backing = parse_shm_backing(config_.text(Setting::kShmBacking));
+  options.policy = wait_policy_;
+  options.timeout = [this] { return timeout_.load(std::memory_order_relaxed); };
+  options.peer_loss_time = config_.duration(Setting::kPeerLossTime);
+  options.make_links = [this](link::NetworkLinks::Options its) {
+    return message_links(std::move(its));
+  };
+  options.on_error = [this](const Error& error) { seal(error); };
+  messenger_ = std::make_unique<message::Messenger>(*bootstrap_, failure_, std::move(options));
+  return *messenger_;
+}
+
+template <typename Body>
+auto Communicator::with_messenger(Body&& body) {
+  const Use use(*this);
+  failure_.check();
+  try {
+    return std::forward<Body>(body)(messenger());
+  } catch (const message::Refused&) {
+    throw;
+  } catch (const Error& error) {
+    if (!failure_.broken()) seal(error);
+    throw failure_.error();
+  }
+}
+
+message::Window& Communicator::create_window(const message::WindowSpec& spec) {
+  return *with_messenger([&](message::Messenger& messenger) {
+    return &messenger.create_window(spec, deadline_of(config_));
+  });
+}
+
+void Communicator::free_window(message::Window& window) {
+  with_messenger(
+      [&](message::Messenger& messenger) { messenger.free_window(window, deadline_of(config_)); });
+}
+
+void Communicator::run(const message::OperationSpec& operation) {
+  with_messenger([&](message::Messenger& messenger) { messenger.run(operation); });
+}
+
+namespace {
+
+message::Messenger::Ended ending(std::shared_ptr<Request> request) {
+  return [request = std::move(request)](const Error* error) {
+    if (error == nullptr) {
+      request->finish();
+    } else {
+      request->fail(*error);
+    }
+  };
+}
+
+}  // namespace
+
+void Communicator::start(const message::OperationSpec& operation,
+                         std::shared_ptr<Request> request) {
+  with_messenger([&](message::Messenger& messenger) {
+    messenger.start(operation, ending(std::move(request)));
+  });
+}
+
+void Communicator::run_both(const message::OperationSpec& put,
+                            const message::OperationSpec& signal) {
+  with_messenger([&](message::Messenger& messenger) {
+    messenger.validate(signal);
+    messenger.run(put);
+    messenger.run(signal);
+  });
+}
+
+void Communicator::start_both(const message::OperationSpec& put,
+                              const message::OperationSpec& signal,
+                              std::shared_ptr<Request> request) {
+  with_messenger([&](message::Messenger& messenger) {
+    messenger.validate(signal);
+    messenger.start(put, ending(std::move(request)));
+    messenger.start(signal, [](const Error*) {});
+  });
+}
+
+void Communicator::flush(message::Window& window) {
+  with_messenger([&](message::Messenger& messenger) { messenger.flush_all(window); });
+}
+
+void Communicator::add(message::Batch& batch, const message::OperationSpec& operation) {
+  with_messenger([&](message::Messenger& messenger) {
+    messenger.validate(operation);
+    if (batch.running()) {
+      throw message::Refused(Errc::kInvalidUsage,
+                             "the batch was launched, and has not ended: it cannot be added to");
+    }
+    batch.add(operation);
+  });
+}
+
+void Communicator::run(message::Batch& batch) {
+  with_messenger([&](message::Messenger& messenger) { messenger.run(batch); });
+}
+
+void Communicator::start(message::Batch& batch, std::shared_ptr<Request> request) {
+  with_messenger(
+      [&](message::Messenger& messenger) { messenger.start(batch, ending(std::move(request))); });
+}
+
+std::uint64_t Communicator::arrived(message::Window& window, int source, int slot) {
+  return with_messenger(
+      [&](message::Messenger& messenger) { return messenger.arrived(window, source, slot); });
+}
+
 // ---- the end ----------------------------------------------------------------------------
 
 void Communicator::finalize() {
   const Use use(*this);
   if (finalized_) return;
   drain_queue();
+  if (messenger_ != nullptr && !failure_.broken()) {
+    try {
+      messenger_->finish();
+    } catch (const Error& error) {
+      finalized_ = true;
+      if (!failure_.broken()) seal(error);
+      throw failure_.error();
+    }
+  }
   if (failure_.broken()) {
     // The others know already; there is nothing to leave in order.
     finalized_ = true;

@@ -39,6 +39,7 @@
 #include "executor/host/host_team.h"
 #include "executor/host/waiter.h"
 #include "link/links.h"
+#include "message/messenger.h"
 #include "tune/choice.h"
 #include "tune/group_facts.h"
 
@@ -136,6 +137,30 @@ class Communicator final : public executor::WaitHook {
   /// Breaks the communicator if a kernel of this rank ended badly.
   void look_at_device();
 
+  // ---- windows --------------------------------------------------------------------------
+  //
+  // Errors: message::Refused leaves the communicator whole; others break it, as above.
+
+  /// All ranks call, in the same order (message/messenger.h). It lives as long as this.
+  message::Window& create_window(const message::WindowSpec& spec);
+  /// All ranks call.
+  void free_window(message::Window& window);
+  /// Runs; not ordered with operations above that were started with requests.
+  void run(const message::OperationSpec& operation);
+  void start(const message::OperationSpec& operation, std::shared_ptr<Request> request);
+  /// A put and the signal that follows it; the request ends with the put.
+  void run_both(const message::OperationSpec& put, const message::OperationSpec& signal);
+  void start_both(const message::OperationSpec& put, const message::OperationSpec& signal,
+                  std::shared_ptr<Request> request);
+  /// Of all that this rank did to the window.
+  void flush(message::Window& window);
+  void add(message::Batch& batch, const message::OperationSpec& operation);
+  void run(message::Batch& batch);
+  /// `batch` must live until the request ends.
+  void start(message::Batch& batch, std::shared_ptr<Request> request);
+  /// How many signals of `source` have arrived.
+  std::uint64_t arrived(message::Window& window, int source, int slot);
+
   /// Waits for all started operations, notifies the others, and leaves.
   void finalize();
   /// Ends all operations with kAborted and notifies the others. Does not wait.
@@ -220,6 +245,13 @@ class Communicator final : public executor::WaitHook {
 
   std::unique_ptr<Task> new_task(const CollectiveCall& call);
   std::unique_ptr<Task> new_task(std::vector<PointToPointCall> calls);
+  // What only operations on windows need; made by the first window.
+  message::Messenger& messenger();
+  [[nodiscard]] std::unique_ptr<link::NetworkLinks> message_links(
+      link::NetworkLinks::Options options);
+  // Runs `body(messenger)`, for an operation on windows.
+  template <typename Body>
+  auto with_messenger(Body&& body);
   void enter_queue(std::unique_ptr<Task> task, std::vector<std::shared_ptr<Request>> requests);
   // Setting TRACE_FILE: writes what records_ has.
   void write_records() const noexcept;
@@ -271,6 +303,7 @@ class Communicator final : public executor::WaitHook {
   std::shared_ptr<const Machine> machine_;  // null as long as nobody needed found_'s
   std::unique_ptr<FoundHosts> found_;       // null where machine_ was given
   std::unique_ptr<Emulation> emulation_;
+  std::vector<link::PeerReach> reach_;
   std::unique_ptr<link::Links> links_;
   std::unique_ptr<CallAgreement> agreement_;  // null where nothing is planned in the background
   std::unique_ptr<HostExecutor> host_executor_;
@@ -296,6 +329,7 @@ class Communicator final : public executor::WaitHook {
   Stall stall_;
 
   executor::HostTeam team_;
+  executor::Waiter::Policy wait_policy_;
   std::unique_ptr<executor::Waiter> waiter_;
   std::atomic<std::chrono::nanoseconds> timeout_;  // zero is for ever
   Task* current_ = nullptr;                        // for stalled()
@@ -320,6 +354,8 @@ class Communicator final : public executor::WaitHook {
   bool working_ RW_GUARDED_BY(queue_mutex_) = false;  // the worker holds a task
   bool stop_ RW_GUARDED_BY(queue_mutex_) = false;
   std::thread worker_;  // by the thread that uses the communicator
+  // Last, so that its thread ends first.
+  std::unique_ptr<message::Messenger> messenger_;
 };
 
 }  // namespace ropewalk::comm

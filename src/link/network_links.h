@@ -82,6 +82,9 @@ class NetworkLinks {
   /// All that was published is with the transport, which is done with it.
   [[nodiscard]] bool drained();
 
+  /// Closes the links to and from `peer`, which has left, whatever is on them.
+  void forget(int peer);
+
   /// Of every link that was asked for.
   template <typename Function>
   void for_each_receiver(Function&& function) {
