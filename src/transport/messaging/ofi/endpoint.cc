@@ -143,9 +143,8 @@ void Endpoint::open() {
   fid_av* addresses = nullptr;
   check(fi_av_open(domain, &address_attributes, &addresses, nullptr), "fi_av_open");
   addresses_.reset(addresses);
-  // Provider shm names an endpoint by process and a count that threads may read at once, and other
-  // containers have processes of the same number: a name that is taken says "busy", the next is
-  // free.
+  // Provider shm names an endpoint by process id and a counter that two threads may read at once,
+  // and another container may have the same process id. FI_EBUSY: the name is in use, try the next.
   int enabled = 0;
   for (int attempt = 0; attempt < kEndpointNames; ++attempt) {
     endpoint_.reset();
