@@ -131,8 +131,8 @@ DevicePeers::DevicePeers(bootstrap::Bootstrap& bootstrap, const Config& config,
     std::vector<bool> named(peers_.size(), false);
     for (const auto& [a, b] : parse_rank_pairs(name, config.text(setting))) {
       const int other = a == rank_ ? b : a;
-      if ((a == rank_ || b == rank_) && other < size_)
-        named[static_cast<std::size_t>(other)] = true;
+      if ((a != rank_ && b != rank_) || other >= size_) continue;
+      named[static_cast<std::size_t>(other)] = true;
     }
     return named;
   };
