@@ -195,7 +195,10 @@ def test_tidy_names_what_the_build_does_not_have(tmp_path: Path) -> None:
     assert "no part of this build: src/cuda_only.cc" in told
 
 
-PARTS = ("lint", "asan", "fuzz", "tsan", "tidy-changed", "build", ".venv/.ready-torch")
+PARTS = (
+    *("lint", "asan", "fuzz", "tsan", "tidy-changed", "build", "cuda-architectures"),
+    ".venv/.ready-torch",
+)
 
 
 def ci(folder: Path, failing: str = "") -> subprocess.CompletedProcess[str]:
@@ -264,3 +267,41 @@ def test_a_fuzzer_that_fails_fails_the_part_and_the_others_run(tmp_path: Path) -
     assert done.returncode != 0
     assert "a_fuzz FAILED with status 77" in done.stdout
     assert done.stdout.count("\nran\n") == 2
+
+
+ARCHITECTURES = DEV / "cuda_architectures.py"
+
+
+def nvcc(folder: Path, body: str) -> Path:
+    """A stand-in that knows sm_80 and sm_90, and compiles by `body`."""
+    path = folder / "nvcc"
+    path.write_text(
+        "#!/bin/sh\n"
+        'case "$1" in\n'
+        "--list-gpu-arch) echo compute_80; echo compute_90 ;;\n"
+        "--version) echo release 13.0, V13 ;;\n"
+        f"*) {body} ;;\n"
+        "esac\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+def test_architectures_that_no_compiler_has_are_named(tmp_path: Path) -> None:
+    told = tmp_path / "summary"
+    command = [sys.executable, str(ARCHITECTURES), "--jobs", "1"]
+    done = run(command, tmp_path, CUDACXX=str(nvcc(tmp_path, "exit 0")), RW_SUMMARY=str(told))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nvcc 13.0: sm_90: compiled" in done.stdout
+    text = told.read_text()
+    assert "skipped: nvcc 13.0: sm_120: this compiler does not have it" in text
+    assert "skipped: NVRTC of CUDA 12: not installed" in text
+    assert "compiled by none: sm_70" in text
+    assert "2 compiled, 0 failed" in text
+
+
+def test_a_kernel_that_does_not_compile_fails(tmp_path: Path) -> None:
+    broken = nvcc(tmp_path, "echo no such instruction >&2; exit 1")
+    done = run([sys.executable, str(ARCHITECTURES)], tmp_path, CUDACXX=str(broken))
+    assert done.returncode == 1
+    assert "sm_80: FAILED\nno such instruction" in done.stdout
