@@ -767,7 +767,7 @@ void Communicator::barrier() {
 
 // ---- on GPU memory ----------------------------------------------------------------------
 
-void Communicator::attach_device(int device) {
+void Communicator::attach_device(int device, BlockBounds blocks) {
   const Use use(*this);
   failure_.check();
   drain_queue();
@@ -779,9 +779,11 @@ void Communicator::attach_device(int device) {
     throw Error(Errc::kInvalidUsage,
                 "setting ROPEWALK_EMULATE: ranks of an emulated machine work on host memory");
   }
+  if (blocks.least == 0) blocks.least = static_cast<int>(config_.integer(Setting::kMinBlocks));
+  if (blocks.most == 0) blocks.most = static_cast<int>(config_.integer(Setting::kMaxBlocks));
   try {
-    std::unique_ptr<DeviceGroup> group = comm::attach_device(*bootstrap_, config_, runtime_, facts_,
-                                                             links_->to_hosts().rails(), device);
+    std::unique_ptr<DeviceGroup> group = comm::attach_device(
+        *bootstrap_, config_, runtime_, facts_, links_->to_hosts().rails(), device, blocks);
     machine_ = machine_on_devices(device);
     device_ = std::move(group);
   } catch (const Error& error) {

@@ -111,9 +111,10 @@ class Communicator final : public executor::WaitHook {
 
   // ---- on GPU memory --------------------------------------------------------------------
 
-  /// Gives this rank the GPU `device`. All ranks call. @throws Error as attach_device(), and as
+  /// Gives this rank the GPU `device`. All ranks call; of their bounds the narrowest hold.
+  /// @throws Error as attach_device(), and as
   /// place() (comm/placement.h) on all ranks, with the communicator whole
-  void attach_device(int device);
+  void attach_device(int device, BlockBounds blocks = {});
   /// nullptr before attach_device().
   [[nodiscard]] DeviceGroup* device() noexcept { return device_.get(); }
   /// Enqueues on `stream`; the operation runs there. Errors as above, also of earlier kernels.

@@ -28,6 +28,13 @@
 
 namespace ropewalk::comm {
 
+/// How many blocks, each on a multiprocessor of its own, an operation may take. 0: as serves it
+/// best.
+struct BlockBounds {
+  int least = 0;  ///< of a collective, where data and GPUs allow
+  int most = 0;   ///< but one for each peer and direction of messages that go at once
+};
+
 /// Threads: one at a time, except abort().
 class DeviceGroup : public Executor {
  public:
@@ -78,10 +85,12 @@ class DeviceGroup : public Executor {
 
 /// Collective over all ranks: each with the GPU `device`, as the CUDA runtime numbers them.
 /// @param rails of the transport NET between hosts
+/// @param blocks may differ between ranks: the narrowest hold
 /// @throws Error kCuda; kInvalidUsage when this build has no CUDA; as transport::make_transport()
 std::unique_ptr<DeviceGroup> attach_device(bootstrap::Bootstrap& bootstrap, const Config& config,
                                            Runtime& runtime, const tune::GroupFacts& facts,
-                                           const link::Rails& rails, int device);
+                                           const link::Rails& rails, int device,
+                                           BlockBounds blocks);
 
 /// Why GPUs cannot be used here; empty when they can.
 std::string why_no_device();

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "core/error.h"
 #include "core/mutex.h"
@@ -28,6 +29,8 @@ class ProgressThread {
     std::chrono::microseconds nap{20};           ///< then sleeps so long between two polls...
     std::chrono::microseconds naps_for{50'000};  ///< ...for that time
     std::chrono::microseconds sleep{1'000};      ///< and then so long
+    /// Processors to run on, those of them that the process may use; empty: any.
+    std::vector<int> cpus = {};
   };
 
   /// Takes the links over: from now on they are reached through with_links() alone.

@@ -56,10 +56,12 @@ class MemorySharing {
 /// this rank may read what it has opened.
 class RegisteredBuffers {
  public:
-  /// @param elsewhere by rank: whether it is in another process
+  /// @param elsewhere by rank: whether it is in another process, whose memory this one can open
+  /// @param beyond by rank: whether its memory is out of reach, on another host or without peer
+  ///        access; empty: nobody's is
   /// @param opens false: no memory is opened, so that the other ranks stage what is for this one
   RegisteredBuffers(bootstrap::Bootstrap& bootstrap, std::unique_ptr<MemorySharing> sharing,
-                    std::vector<bool> elsewhere, bool opens);
+                    std::vector<bool> elsewhere, bool opens, std::vector<bool> beyond = {});
 
   /// Collective: every rank registers a buffer, of whatever size; ranks of one communicator
   /// register in the same order. A buffer may lie in another one, or beside it in one allocation.
@@ -119,6 +121,7 @@ class RegisteredBuffers {
   bootstrap::Bootstrap& bootstrap_;
   std::unique_ptr<MemorySharing> sharing_;
   std::vector<bool> elsewhere_;
+  std::vector<bool> beyond_;
   bool opens_;
   std::uint64_t last_number_ = 0;
   std::map<std::uint64_t, Own> own_;

@@ -77,7 +77,7 @@ class TestSharing final : public MemorySharing {
 
 struct Rank {
   Rank(bootstrap::Bootstrap& bootstrap, Driver& driver, bool opens = true,
-       std::vector<bool> elsewhere_given = {})
+       std::vector<bool> elsewhere_given = {}, std::vector<bool> beyond = {})
       : number(bootstrap.rank()), joined(bootstrap) {
     std::vector<bool> elsewhere = std::move(elsewhere_given);
     if (elsewhere.empty()) {
@@ -86,7 +86,7 @@ struct Rank {
     }
     auto made = std::make_unique<TestSharing>(driver, number);
     sharing = made.get();
-    buffers.emplace(bootstrap, std::move(made), std::move(elsewhere), opens);
+    buffers.emplace(bootstrap, std::move(made), std::move(elsewhere), opens, std::move(beyond));
   }
   [[nodiscard]] BufferRange own(std::uint64_t offset, std::size_t bytes, int which = 0) const {
     return {at(allocation_of(number, which) + offset), bytes};
@@ -369,6 +369,25 @@ TEST(RegisteredBuffers, ARankThatDoesNotComeIsATimeout) {
     } else {
       while (!timed_out) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+  });
+}
+
+// A rank of another process that is out of reach, as GPUs without peer access are, is neither
+// opened nor taken for one of this process.
+TEST(RegisteredBuffers, ARankBeyondReachIsNeitherHereNorOpened) {
+  Driver driver;
+  bootstrap::run_ranks(2, [&](bootstrap::Bootstrap& bootstrap) {
+    std::vector<bool> beyond(2, true);
+    beyond[static_cast<std::size_t>(bootstrap.rank())] = false;
+    Rank rank(bootstrap, driver, true, {false, false}, beyond);
+    const BufferRange own = rank.own(0, 0x1000);
+    const std::uint64_t number = rank.buffers->add(own, soon());
+    const auto& reached = rank.buffers->reached(number);
+    EXPECT_EQ(reached[static_cast<std::size_t>(rank.number)].bytes, 0x1000U);
+    EXPECT_EQ(reached[static_cast<std::size_t>(1 - rank.number)].bytes, 0U);
+    EXPECT_EQ(rank.buffers->seen_by(1 - rank.number, own), std::nullopt);
+    EXPECT_EQ(driver.opened_ever, 0);
+    rank.meet();
   });
 }
 

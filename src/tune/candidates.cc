@@ -95,7 +95,7 @@ Candidates::Candidates(Candidates&&) noexcept = default;
 
 schedule::Request Candidates::request_of(Collective collective, int root,
                                          int channels) const noexcept {
-  return {collective, facts_.num_ranks, root_of(collective, root), channels};
+  return {collective, facts_.num_ranks, root_of(collective, root), channels, facts_.ring_order};
 }
 
 std::optional<Candidate> Candidates::over_rails(const std::string& algorithm,
@@ -118,6 +118,7 @@ std::optional<Candidate> Candidates::over_rails(const std::string& algorithm,
   if (!facts_.host_of_rank.empty()) {
     candidate.shape.leaving_host = leaving_host(checked->schedule(), facts_.host_of_rank);
   }
+  candidate.shape.host_path_units = units_over(checked->schedule(), facts_.host_path_pairs);
   return candidate;
 }
 
@@ -289,7 +290,8 @@ std::vector<Candidate> Candidates::made(Collective collective, int root,
     if (plans == nullptr) plans = planned(collective, root, plan != nullptr);
     for (const std::shared_ptr<const RoutedSchedule>& routed : plans->schedules) {
       if (plan != nullptr && routed->algorithm != *plan) continue;
-      const ScheduleShape shape = ScheduleShape::of(*routed->checked);
+      ScheduleShape shape = ScheduleShape::of(*routed->checked);
+      shape.host_path_units = units_over(routed->checked->schedule(), facts_.host_path_pairs);
       all.push_back({routed->algorithm, shape.channels, shape, routed,
                      cost_of(*routed->checked, routed->routes)});
     }
@@ -306,8 +308,9 @@ std::vector<Candidate> Candidates::made(Collective collective, int root,
   return all;
 }
 
-Candidate Candidates::given(std::shared_ptr<const schedule::Checked> checked) {
-  const ScheduleShape shape = ScheduleShape::of(*checked);
+Candidate Candidates::given(std::shared_ptr<const schedule::Checked> checked) const {
+  ScheduleShape shape = ScheduleShape::of(*checked);
+  shape.host_path_units = units_over(checked->schedule(), facts_.host_path_pairs);
   return {kGivenSchedule, shape.channels, shape,
           std::make_shared<const RoutedSchedule>(
               RoutedSchedule{kGivenSchedule, std::move(checked), {}}),

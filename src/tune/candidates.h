@@ -88,7 +88,7 @@ class Candidates {
   [[nodiscard]] std::vector<Candidate> later(Collective collective, int root);
 
   /// The user's schedule as a candidate.
-  [[nodiscard]] static Candidate given(std::shared_ptr<const schedule::Checked> checked);
+  [[nodiscard]] Candidate given(std::shared_ptr<const schedule::Checked> checked) const;
 
   /// What runs: the candidate's schedule with so many channels, a multiple of its own.
   [[nodiscard]] std::shared_ptr<const schedule::Checked> schedule(Collective collective, int root,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "plan/chunk_model.h"
@@ -96,6 +98,27 @@ int leaving_host(const schedule::Schedule& schedule, std::span<const int> host_o
   int most = 0;
   for (const auto& [host, messages] : leaving) most = std::max(most, messages);
   return most;
+}
+
+double units_over(const schedule::Schedule& schedule, std::span<const std::pair<int, int>> pairs) {
+  if (pairs.empty()) return 0;
+  const double all = std::accumulate(schedule.weight.begin(), schedule.weight.end(), 0.0);
+  std::vector<double> sent(schedule.programs.size());
+  std::vector<double> received(schedule.programs.size());
+  for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
+    for (std::size_t c = 0; c < schedule.weight.size(); ++c) {
+      const double unit = schedule.weight[c] / all / schedule.parts;
+      for (const schedule::Step& step : schedule.programs[rank][c]) {
+        for (const int peer : step.send) {
+          const std::pair<int, int> pair = std::minmax(static_cast<int>(rank), peer);
+          if (std::ranges::find(pairs, pair) == pairs.end()) continue;
+          sent[rank] += unit;
+          received[static_cast<std::size_t>(peer)] += unit;
+        }
+      }
+    }
+  }
+  return std::max(std::ranges::max(sent), std::ranges::max(received));
 }
 
 namespace {

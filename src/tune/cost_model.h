@@ -22,6 +22,7 @@
 
 #include <cstddef>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "schedule/checked.h"
@@ -75,11 +76,17 @@ struct ScheduleShape {
   int link_messages = 1;  ///< in a round, on the link that has most
   double link_units = 0;  ///< sent or received by the busiest rank, whichever is more
   double work_units = 0;  ///< read and written by the busiest rank
+  /// Sent or received by one rank over links through the host's memory; see units_over().
+  double host_path_units = 0;
   static ScheduleShape of(const schedule::Checked& checked);
 };
 
 /// The messages of a round that leave the busiest host. `host_of_rank` by rank.
 int leaving_host(const schedule::Schedule& schedule, std::span<const int> host_of_rank);
+
+/// Units that one rank sends, or receives, over links of these pairs: whichever rank and direction
+/// has most. Pairs have the lower rank first.
+double units_over(const schedule::Schedule& schedule, std::span<const std::pair<int, int>> pairs);
 
 /// Seconds for units of `unit_bytes`, cut into chunks of at most `chunk_bytes`, given by address or
 /// staged.

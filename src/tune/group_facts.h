@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace ropewalk::tune {
@@ -24,6 +25,10 @@ struct GroupFacts {
   /// Where each host has several NICs: what each rail (link/rails.h) carries, bytes/s, the fastest
   /// first. Channel c goes over rail c % rail_rates.size().
   std::vector<double> rail_rates;
+  /// GPUs: pairs of one host that are linked through its memory, where others have access to each
+  /// other's. The lower rank first.
+  std::vector<std::pair<int, int>> host_path_pairs;
+  std::vector<int> ring_order;  ///< schedule::Request::order
 };
 
 }  // namespace ropewalk::tune

@@ -29,13 +29,15 @@ struct Registration {
 ///
 /// Threads: `state` and what asks it, any; the rest as Communicator.
 struct Core {
-  Core(int gpu, bool blocks) : device(gpu), blocking(blocks) {}
+  Core(int gpu, bool waits, const comm::BlockBounds& bounds)
+      : device(gpu), blocking(waits), blocks(bounds) {}
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
   const Belonging belonging;
   const int device;
   const bool blocking;
+  const comm::BlockBounds blocks;
   std::unique_ptr<comm::Communicator> comm;  // while `state` is not kBusy
   comm::MadeOperators operators;
   std::set<Registration*> registrations;
