@@ -47,8 +47,8 @@ class Driver:
     """What NCCL does with one communicator of one rank."""
 
     def __init__(self, library: ctypes.CDLL, version: int, rank: int, ranks: int) -> None:
-        words = (ctypes.c_void_p * 6).in_dll(library, f"ncclProfiler_v{version}")
-        assert ctypes.string_at(words[0] or 0) == b"Ropewalk"
+        words = (ctypes.c_size_t * 6).in_dll(library, f"ncclProfiler_v{version}")
+        assert ctypes.string_at(words[0]) == b"Ropewalk"
         pointer, number = ctypes.c_void_p, ctypes.c_int
         out, mask = ctypes.POINTER(pointer), ctypes.POINTER(number)
         self._start = ctypes.CFUNCTYPE(number, pointer, out, pointer)(words[2])
@@ -65,7 +65,10 @@ class Driver:
                 ctypes.byref(self.context), ctypes.byref(self.mask)
             )
         elif version == 4:
-            kinds = (out, mask, ctypes.c_char_p, ctypes.c_uint64, number, number, number, pointer)
+            kinds: tuple[Any, ...] = (
+                *(out, mask, ctypes.c_char_p, ctypes.c_uint64),
+                *(number, number, number, pointer),
+            )
             result = ctypes.CFUNCTYPE(number, *kinds)(address)(
                 ctypes.byref(self.context), ctypes.byref(self.mask), about[0], COMMUNICATOR,
                 *about[1:],
