@@ -121,7 +121,7 @@ std::vector<Arrival> pump(const TwoHosts& hosts, Pair& pair, std::size_t bytes,
         }
       }
       while (!requests.empty() && requests.front()->test()) requests.pop_front();
-      std::this_thread::yield();
+      std::this_thread::sleep_for(20us);
     }
   });
   std::thread receiving = on_host(hosts, 1, [&] {
@@ -145,7 +145,7 @@ std::vector<Arrival> pump(const TwoHosts& hosts, Pair& pair, std::size_t bytes,
         requests.pop_front();
         arrivals.push_back({Clock::now(), bytes});
       } else {
-        std::this_thread::yield();
+        std::this_thread::sleep_for(20us);
       }
     }
   });
