@@ -108,42 +108,44 @@ std::vector<Arrival> pump(const TwoHosts& hosts, Pair& pair, std::size_t bytes,
   Joined& joined = pair.connections.front();
   const Clock::time_point end = Clock::now() + time;
   std::vector<Arrival> arrivals;
+  // As many are sent as the receiver had posted when the time was over.
   std::atomic<std::uint64_t> total = ~std::uint64_t{0};
   std::thread sending = on_host(hosts, 0, [&] {
     const std::vector<std::byte> memory(bytes, std::byte{3});
     std::deque<std::unique_ptr<Request>> requests;
-    std::uint64_t sent = 0;
-    while (Clock::now() < end || !requests.empty()) {
-      if (Clock::now() < end && requests.size() < under_way) {
+    for (std::uint64_t sent = 0; sent < total || !requests.empty();) {
+      if (requests.size() < under_way && sent < total) {
         if (auto request = joined.sender->send(memory.data(), bytes, 1, nullptr)) {
           requests.push_back(std::move(request));
           ++sent;
         }
-      } else if (Clock::now() >= end) {
-        total = sent;
       }
       while (!requests.empty() && requests.front()->test()) requests.pop_front();
-      std::this_thread::yield();
+      std::this_thread::sleep_for(20us);
     }
-    total = sent;
   });
   std::thread receiving = on_host(hosts, 1, [&] {
-    std::vector<std::vector<std::byte>> memory(under_way, std::vector<std::byte>(bytes));
+    // So that the sender is never ahead of what is posted, when the time is over.
+    const std::size_t most = 3 * under_way;
+    std::vector<std::vector<std::byte>> memory(most, std::vector<std::byte>(bytes));
     std::deque<std::unique_ptr<Request>> requests;
     std::uint64_t posted = 0;
     while (arrivals.size() < total) {
-      if (requests.size() < under_way && posted < total) {
-        const ReceiveBuffer buffer{memory[posted % under_way].data(), bytes, 1, nullptr};
+      const bool over = Clock::now() >= end;
+      if (requests.size() < most && (!over || posted < arrivals.size() + 2 * under_way) &&
+          posted < total) {
+        const ReceiveBuffer buffer{memory[posted % most].data(), bytes, 1, nullptr};
         if (auto request = joined.receiver->receive({&buffer, 1})) {
           requests.push_back(std::move(request));
           ++posted;
         }
       }
+      if (over && posted >= arrivals.size() + 2 * under_way && posted < total) total = posted;
       if (!requests.empty() && requests.front()->test()) {
         requests.pop_front();
         arrivals.push_back({Clock::now(), bytes});
       } else {
-        std::this_thread::yield();
+        std::this_thread::sleep_for(20us);
       }
     }
   });
@@ -212,7 +214,7 @@ void cut(int rounds) {
       Pair pair(hosts, "rails", 1);
       std::vector<Arrival> arrivals;
       const Clock::time_point begin = Clock::now();
-      std::thread stream([&] { arrivals = pump(hosts, pair, 256 << 10, 16, 6s); });
+      std::thread stream([&] { arrivals = pump(hosts, pair, 256 << 10, 10, 6s); });
       std::this_thread::sleep_until(begin + 2s);
       const Clock::time_point cut_at = Clock::now();
       silent ? hosts.silence(1, 0) : hosts.down(1, 0);

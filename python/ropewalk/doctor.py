@@ -52,7 +52,7 @@ class PathReport:
     """All checks of one path."""
 
     path: str
-    """its kind: shared-memory, interface, rdma, sisci, psm2, ofi, gpu, gpu-pair"""
+    """its kind: shared-memory, interface, rails, rdma, sisci, psm2, ofi, gpu, gpu-pair"""
     title: str
     checks: list[Check]
 
@@ -300,6 +300,7 @@ def examine(
             _Probe(f"interface {name}", {"path": "interface", "name": name})
             for name in listed["interfaces"]
         ]
+        probes.append(_Probe("rails (setting RAILS)", {"path": "rails"}))
     if "rdma" in kinds:
         probes.append(_Probe("RDMA adapters", {"path": "rdma"}))
     if "sisci" in kinds:
