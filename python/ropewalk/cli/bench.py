@@ -313,7 +313,7 @@ def bench(
             console.fail("--device cuda: --emulate runs on host memory", console.USAGE)
         if len(emulated.gpus) % each:
             console.fail(
-                f"-t and -g: {len(emulated.gpus)} GPUs are no multiple of {each} ranks of a process",
+                f"-t and -g: {len(emulated.gpus)} GPUs are no multiple of {each} ranks",
                 console.USAGE,
             )
         ranks, device = len(emulated.gpus) // each, "host"
