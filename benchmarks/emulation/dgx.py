@@ -41,6 +41,10 @@ def size_name(size: int) -> str:
     return str(size)
 
 
+def parse_size(name: str) -> int:
+    return int(name[:-1]) * {"G": 1 << 30, "M": 1 << 20, "K": 1 << 10}[name[-1]]
+
+
 def drawing() -> Any:
     """Matplotlib; nothing without it."""
     if importlib.util.find_spec("matplotlib") is None:
@@ -65,7 +69,13 @@ NAMES = {
 # Messages that links' latencies make long are short beside what this host takes, unless links are
 # slowed more; long ones would take hours. Of the longest the data repeats, so that 16 ranks of 1 GiB
 # take 2 GiB of memory: sizes, slowdown, bytes that repeat.
-SPANS = (("1K-1M", 20000, ""), ("4M-16M", 8000, ""), ("64M-1G", 8000, "16M"))
+SPANS = (
+    ("1K-1M", 20000, ""),
+    ("4M-16M", 8000, ""),
+    ("1G", 20000, "16M"),
+    ("64M", 20000, "16M"),
+    ("256M", 20000, "16M"),
+)
 
 
 def switches(bench: Any, options: argparse.Namespace) -> list[str]:
@@ -78,6 +88,10 @@ def switches(bench: Any, options: argparse.Namespace) -> list[str]:
     for sizes, slowdown, period in SPANS:
         for name in NAMES:
             force = name and f"all_reduce={name}"
+            if period and not name:
+                # By its name, so that not each rank compares all candidates anew.
+                told = kept.get(f"choice for {sizes}", choice, bench, path, gpus, parse_size(sizes))
+                force = f"all_reduce={told}"
             factor = options.slowdown or slowdown
             key = f"{sizes} {NAMES[name]}, slowed {factor} times"
             lines = kept.get(key, bench, path, "all_reduce", gpus, sizes, force, factor, 0, period)

@@ -450,7 +450,14 @@ Plan default_plan(const Problem& problem, const Bound& bound, const Request& req
   std::vector<Plan> real;
   std::ranges::copy_if(plans, std::back_inserter(real),
                        [&](const Plan& plan) { return can_be_had(problem.topology, plan); });
-  if (real.empty()) {
+  const auto best_rate = [](const std::vector<Plan>& of) {
+    double best = 0;
+    for (const Plan& plan : of) best = std::max(best, plan.algbw.to_double());
+    return best;
+  };
+  // Where what is left is slower, the other algorithms may have better that can be had.
+  constexpr double kAsGood = 0.99;
+  if (real.empty() || best_rate(real) < kAsGood * best_rate(plans)) {
     for (const std::string_view other :
          {"three-phase", "nics-balanced", "packed", "ring", "binary-tree"}) {
       const Entry& entry = entry_of(other);
