@@ -84,6 +84,7 @@ class MeasureSpec(ctypes.Structure):
         ("graphs", ctypes.c_int),
         ("registered", ctypes.c_int),
         ("region", ctypes.c_size_t),
+        ("period", ctypes.c_size_t),
     ]
 
 

@@ -60,6 +60,7 @@ diagnose::MeasureSpec from_c(const rwMeasureSpec_t& spec) {
   wanted.graphs = given.graphs;
   wanted.registered = given.registered != 0;
   wanted.region = given.region;
+  wanted.period = given.period;
   return wanted;
 }
 

@@ -20,6 +20,9 @@ class MeasureSite {
   /// to on a GPU), every byte written; lives as long as this.
   /// @throws Error kSystem, kCuda
   virtual std::byte* take(std::size_t bytes, std::size_t offset) = 0;
+  /// A buffer of which each `period` bytes are the same memory; lives as long as this.
+  /// @pre as RepeatedMemory @throws Error kSystem; kInvalidUsage on a GPU
+  virtual std::byte* take_repeated(std::size_t bytes, std::size_t period) = 0;
   /// Collective: lets the other ranks read all memory taken so far where it lies, while this lives.
   /// @throws Error kInvalidUsage on the host, which needs no such thing; as
   /// Communicator::register_buffer

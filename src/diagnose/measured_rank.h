@@ -9,6 +9,7 @@
 #include "comm/communicator.h"
 #include "diagnose/measure.h"
 #include "diagnose/measure_site.h"
+#include "schedule/pattern.h"
 
 namespace ropewalk::diagnose {
 
@@ -49,11 +50,15 @@ class MeasuredRank {
     std::byte* input = nullptr;  // the call's, before it has moved
     std::byte* output = nullptr;
   };
+  /// Bytes that the input, and the output but for that of one rank, repeat; 0: they do not.
+  [[nodiscard]] std::size_t period() const noexcept { return period_; }
+  [[nodiscard]] schedule::TestPattern pattern(int root) const;
   [[nodiscard]] Turn turn_of(int root, std::byte* input, std::byte* output) const;
 
   comm::Communicator& comm_;
   const MeasureSpec& spec_;
   std::unique_ptr<MeasureSite> site_;
+  std::size_t period_ = 0;
   std::byte* inputs_ = nullptr;  // one block of stride_ bytes per call in rotation
   std::size_t stride_ = 0;
   std::size_t shift_ = 0;

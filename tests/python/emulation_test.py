@@ -44,6 +44,27 @@ def test_all_reduces_with_lagging_broadcasts_are_right(program: Program, gpus: s
     assert len(lines) >= 2
 
 
+def test_ranks_may_be_threads_and_their_data_may_repeat(program: Program) -> None:
+    lines = bench(
+        program, "all_reduce", "--emulate", "dgx1v", "--gpus", "0,1,4", "-t", "3", "--slowdown",
+        "20", "-b", "64K", "-e", "1M", "-f", "16", "-n", "1", "-w", "0", "--period", "64K",
+    )  # fmt: skip
+    assert len(lines) == 2
+    assert "N/A" in lines[-1]  # nothing in place
+    for arguments, message in (
+        (("-t", "2"), "3 GPUs are no multiple of 2 ranks"),
+        (("--period", "1000"), "--period 1000: must be a multiple of 64K"),
+    ):
+        done = program(
+            "bench", "all_reduce", "--emulate", "dgx1v", "--gpus", "0,1,4", *arguments, check=False
+        )
+        assert done.returncode == 2
+        assert message in done.stderr
+    done = program("bench", "all_gather", "--period", "64K", "--ranks", "2", check=False)
+    assert done.returncode == 2
+    assert "--period 64K: is for all_reduce, broadcast, reduce" in done.stderr
+
+
 def test_the_table_and_the_json_say_so(program: Program, tmp_path: Path) -> None:
     report = tmp_path / "run.json"
     done = program(

@@ -321,6 +321,24 @@ def test_command_shows_sizes_idle_links_and_limits(program: Program) -> None:
     assert "  idle nvlink   gpu1>gpu0, gpu2>gpu0, gpu3>gpu0, gpu4>gpu0\n" in best
 
 
+def test_the_default_plan_keeps_to_hops_that_a_driver_takes(program: Program) -> None:
+    machine = str(MACHINES / "dgx1v.json")
+    shown = program("plan", machine, "broadcast", "--setup-us", "5000").stdout
+    assert "by link-classes" in shown and "certificate holds" in shown
+    assert "hops        150 GB/s in 6 trees as a driver takes them" in shown
+    assert "over PCIe, with peer access off" in shown
+    # Equation 8: 500 MB end together at 160.3 GB/s, but for what 5 ms of 10.3 GB/s are.
+    assert "pays from 750 MB on; 500 MB at 150 GB/s, 0.00% of it over PCIe" in shown
+    sooner = program("plan", machine, "broadcast", "--setup-us", "1000").stdout
+    assert "pays from 150 MB on; 500 MB at 157.0" in sooner
+    one_graph = program("plan", machine, "broadcast", "--gpus", "0,1,4,5", "--plane", "all").stdout
+    assert "with hops that no driver takes" in one_graph
+    alone = program("plan", machine, "broadcast", "--plane", "nvlink").stdout
+    assert "driver" not in alone
+    wrong = program("plan", machine, "broadcast", "--setup-us", "-1", check=False)
+    assert wrong.returncode == 2 and "--setup-us -1: must be 0 or more" in wrong.stderr
+
+
 def test_a_graph_file_comes_with_its_explanation(program: Program, tmp_path: Path) -> None:
     file = tmp_path / "g.xml"
     pair = str(MACHINES / "dgx-h100-x2.json")

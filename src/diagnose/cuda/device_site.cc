@@ -39,6 +39,9 @@ class DeviceSite final : public MeasureSite {
     executor::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     return buffers_.back().data() + offset;
   }
+  std::byte* take_repeated(std::size_t /*bytes*/, std::size_t /*period*/) override {
+    throw Error(Errc::kInvalidUsage, "period: memory of a GPU is not repeated");
+  }
   void register_buffers() override {
     for (const link::DeviceMemory& buffer : buffers_) {
       registered_.push_back(comm_.register_buffer(buffer.data(), buffer.bytes()));
