@@ -60,10 +60,10 @@ typedef struct {
                    * comes from memory; 0: all operations use the same memory, and data comes from
                    * caches that hold it */
   size_t period;  /* all_reduce, broadcast and reduce on host memory, out of place: buffers of a
-                  * multiple of so many bytes (itself one of 65536) show the same memory each
-                  * period, so that long messages need little of it; the output of rank 0 (of a
-                  * reduce, the root) is whole, and verified whole, of the others' what was written
-                  * last in each period. 0: all buffers are whole */
+                   * multiple of so many bytes (itself one of 65536) show the same memory each
+                   * period, so that long messages need little of it; the output of rank 0 (of a
+                   * reduce, the root) is whole, and verified whole, of the others' what was written
+                   * last in each period. 0: all buffers are whole */
 } rwMeasureSpec_t;
 
 typedef struct {
