@@ -68,7 +68,7 @@ INSIDE: dict[str, Folder] = {
     # NCCL's API over the same layers: no part of capi's, which it does not include.
     "capi/nccl": folder(namespaces=("ropewalk::nccl",)),
     "check_plugin": folder(),
-    "comm": folder(),
+    "comm": folder(namespaces=("ropewalk::comm", "ropewalk::comm::trace_signal")),
     "comm/cuda": folder("comm", namespaces=("ropewalk::comm",)),
     # What all layers speak of has no prefix.
     "core": folder(namespaces=("ropewalk", "ropewalk::log")),

@@ -18,9 +18,11 @@ from typing import Any
 import pytest
 from ropewalk.calls import load, perfetto, verdict
 
-LIBRARY = Path(
-    os.environ.get("RW_BUILD_DIR", "build/release"), "libnccl-profiler-ropewalk.so"
-).absolute()
+ROOT = Path(__file__).parents[2]
+# A relative folder is the repository's, whatever the working directory of the driver's process is.
+LIBRARY = (
+    ROOT / os.environ.get("RW_BUILD_DIR", "build/release") / "libnccl-profiler-ropewalk.so"
+).resolve()
 pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason=f"{LIBRARY} is not built")
 
 COLLECTIVE, MESSAGE, PROXY_OPERATION, KERNEL = 1 << 1, 1 << 2, 1 << 3, 1 << 6
