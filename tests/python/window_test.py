@@ -126,9 +126,6 @@ def test_several_ranks_of_one_thread() -> None:
     with ropewalk.group():
         for window in windows:
             window.close()
-    with ropewalk.group():
-        for comm in comms:
-            comm.barrier()
     run_ranks(comms, Communicator.finalize)
 
 
