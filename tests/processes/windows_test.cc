@@ -203,7 +203,8 @@ TEST_P(WindowProcesses, WindowsThatAreFreedLeaveNothing) {
     const std::size_t before = shared_things();
     for (int turn = 0; turn < 20; ++turn) make();
     const std::size_t after = shared_things();
-    return after == before ? "done" : fmt::format("{} before, {} after", before, after);
+    // Connections of joining may end meanwhile.
+    return after <= before ? "done" : fmt::format("{} before, {} after", before, after);
   });
   for (int r = 0; r < 2; ++r) {
     const std::optional<Report> report = ranks.wait(r, milliseconds(60'000));
