@@ -73,7 +73,7 @@ $(BUILD)/.whole: | $(if $(TESTED),$(BUILD)/.tests,$(BUILD)/.first)
 	[[ -e $@ ]] || $(CONFIGURE) -S . -B $(BUILD) -DRW_LIBRARY_ONLY=OFF
 	@touch $@
 
-$(BUILD)/.tests: | build/.system-test build/.system-simgrid build/.system-psm2
+$(BUILD)/.tests: | build/.system-test build/.system-simgrid build/.system-psm2 build/.system-ofi
 	$(CONFIGURE) -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release -DRW_LIBRARY_ONLY=OFF -DRW_TESTS=ON
 	@touch $@ $(BUILD)/.first $(BUILD)/.whole
 
@@ -129,6 +129,11 @@ build/.system-psm2: dev/setup | build/.system
 	dev/setup psm2 || echo "going on without libpsm2"
 	@mkdir -p build && touch $@
 
+# Optional: without libfabric's headers the transport ofi and its tests are not built.
+build/.system-ofi: dev/setup | build/.system
+	dev/setup ofi || echo "going on without libfabric"
+	@mkdir -p build && touch $@
+
 build/.system-%: dev/setup | build/.system
 	dev/setup $*
 	@mkdir -p build && touch $@
@@ -178,12 +183,12 @@ CONFIGURE_CLANG := $(CONFIGURE) -DCMAKE_BUILD_TYPE=None -DRW_CUDA=OFF \
 
 # The fuzzers need the same sanitizers, so one tree serves both.
 build/asan/build.ninja: CMakeLists.txt cmake/layers.cmake \
-  | build/.system build/.system-test build/.system-psm2 build/.system-clang
+  | build/.system build/.system-test build/.system-psm2 build/.system-ofi build/.system-clang
 	$(CONFIGURE_CLANG) -S . -B build/asan -DRW_SANITIZE=address,undefined -DRW_FUZZ=ON
 	@touch $@
 
 build/tsan/build.ninja: CMakeLists.txt cmake/layers.cmake \
-  | build/.system build/.system-test build/.system-psm2 build/.system-clang
+  | build/.system build/.system-test build/.system-psm2 build/.system-ofi build/.system-clang
 	$(CONFIGURE_CLANG) -S . -B build/tsan -DRW_SANITIZE=thread
 	@touch $@
 
