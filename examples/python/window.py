@@ -10,7 +10,9 @@ import ropewalk
 
 with ropewalk.init() as comm, comm.window(1024) as window:
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    mine = np.frombuffer(window.memory(), dtype="float64")  # this rank's part
+    memory = window.memory()  # this rank's part
+    assert memory is not None  # the library allocated it
+    mine = np.frombuffer(memory, dtype="float64")
 
     line = np.full(4, comm.rank, dtype="float64")
     window.put(line, right)
