@@ -5,9 +5,9 @@
 // that it reads and writes, at the rate of its blocks. Where the machine is known, its busiest link
 // (machine_cost.h) replaces the busiest rank's: a GPU may have several.
 //
-// Where some pairs of GPUs are linked through host memory, a schedule that uses such a link is priced
-// with that link class's constants, and its transfers over those links at their rate if that is
-// longer. A step of a block waits for its slowest link, so one such link is enough.
+// Where some pairs of GPUs are linked through host memory, a schedule that uses such a link is
+// priced with that link class's constants, and its transfers over those links at their rate if that
+// is longer. A step of a block waits for its slowest link, so one such link is enough.
 #pragma once
 
 #include <algorithm>
