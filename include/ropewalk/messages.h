@@ -1,9 +1,9 @@
 /* Windows: memory that the ranks of a communicator put to and get from, and signals.
  *
- * A rank that writes needs nothing of the rank that it writes to: no call there, no receive. What
- * tells the other is a signal, a 64-bit counter of the window that the sender raises and its owner
- * waits for. The model is that of MPI's one-sided operations within an epoch that never ends
- * (MPI-4, chapter 12: MPI_Win_lock_all), and of NCCL's PutSignal, Signal and WaitSignal.
+ * A put needs no matching call on the target. The target learns of it by a signal: a 64-bit counter
+ * in the window that the sender increments and the owner waits for. The model is that of MPI's
+ * one-sided operations within an epoch that never ends (MPI-4, chapter 12: MPI_Win_lock_all), and
+ * of NCCL's PutSignal, Signal and WaitSignal.
  *
  * Ranks of one host store straight into each other's memory, where the library allocated it
  * (rwWindowCreate) or they are threads of one process. To all others, and to memory that the user
@@ -17,20 +17,20 @@
  * different peers, of different ranks, or between windows and collectives are not ordered, but by
  * signals, rwFlush, and what the program does after it waited.
  *
- * What a peer's put changes may be read once a signal that followed it was waited for; until then
- * its bytes are anything. Who puts to bytes that another rank uses at the same time gets anything,
- * and nothing is said.
+ * Data of a peer's put may be read after waiting for a signal that followed the put; until then the
+ * bytes are undefined. Concurrent accesses to the same bytes, one of them a put, give undefined
+ * bytes; this is not detected.
  *
- * Requests. With `request` NULL a call returns when what it says is done; else *request is set,
- * the call returns at once, and the request ends then (rwRequestWait). What needs no link is done
- * by the call itself.
+ * Requests. With `request` NULL a call returns when it is done, as stated per call; else it sets
+ * *request and returns at once, and the request completes when the call is done (rwRequestWait).
+ * An operation that needs no link is done before the call returns.
  *
  * Streams. `stream` is NULL; another one gets rwInvalidUsage, since windows lie in host memory.
  *
- * Errors of every call. rwInvalidArgument: a range beyond the peer's part, a rank, slot or count
- * that cannot be right; rwInvalidUsage: a window that was freed, or is in use; rwRemoteError where
- * the peer left in order. Nothing was done then, and the communicator stays whole. A rank that was
- * lost or aborted (rwRemoteError), a deadline that passed (rwTimeout: rwCommSetTimeout, setting
+ * Errors of every call. rwInvalidArgument: a range beyond the peer's part, or a rank, slot or
+ * count out of range; rwInvalidUsage: a window that was freed, or is in use; rwRemoteError where
+ * the peer left in order. Nothing was done then, and the communicator remains usable. A rank that
+ * was lost or aborted (rwRemoteError), a deadline that passed (rwTimeout: rwCommSetTimeout, setting
  * TIMEOUT; for puts and gets over a link, while nothing moves) and an interrupt break it as for
  * operations.
  *
