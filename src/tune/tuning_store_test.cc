@@ -92,7 +92,7 @@ TEST_F(TuningStoreTest, AnUnusableFileIsReportedOnceAndWrittenAgain) {
     EXPECT_EQ(read_tuning(path(), "a"), json({{"rate", 2.0}})) << text;
     EXPECT_EQ(lines(), 0);
   }
-  EXPECT_THAT(text_of(log_file()), HasSubstr("no ropewalk-tuning of version 2"));
+  EXPECT_THAT(text_of(log_file()), HasSubstr("not a ropewalk-tuning of version 2"));
 }
 
 TEST_F(TuningStoreTest, AnInvalidEntryIsReportedOnce) {

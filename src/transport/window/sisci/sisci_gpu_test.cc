@@ -348,7 +348,7 @@ INSTANTIATE_TEST_SUITE_P(
               false},
         Fault{"FromGpuOnly", "lose_gpu_reads yes\n",
               "DMA from GPU memory into host memory: a copy reported success, but the pattern did "
-              "not come: the IOMMU is off or broken",
+              "not arrive: the IOMMU is off or broken",
               true, false, true},
         Fault{"IntoGpuOnly", "lose_gpu_writes yes\n",
               "DMA from host memory into GPU memory: transfers report success, but a pattern", true,
