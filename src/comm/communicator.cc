@@ -229,7 +229,7 @@ void Communicator::connect() {
       tune::host_tuner(config_, facts_, place.constants, runtime_.schedules(),
                        machine_ == nullptr ? nullptr : machine_->planned, runtime_.plans()),
       *host_executor_, rank(), size());
-  if (machine_ != nullptr && size() > 1 && config_.text(Setting::kPlanning) == "background") {
+  if (host_calls_->tuner().plans() && config_.text(Setting::kPlanning) == "background") {
     agreement_ = std::make_unique<CallAgreement>(*bootstrap_);
     host_calls_->plan_in_background(*agreement_, false);
     next_stop_ = 1;
