@@ -895,6 +895,11 @@ class Communicator(ProcessBound):
             (what will be chosen, where state is "made"), from_call (the communicator's first call
             with them, once the ranks have agreed on it).
 
+            chunks: where the chunk size of calls of this many bytes on host memory is tuned
+            (setting ADAPT_CHUNKS), once there was one: bytes (of the next call's chunks),
+            start_bytes, state ("measuring", "settled"; "follows" on ranks other than the root or
+            rank 0) and gain (where settled: the time at first over the time now); else None.
+
             Where each rank has a GPU of the machine (settings TOPOLOGY, EMULATE): bound
             (algbw_gbps, and in words why), algbw_gbps of each candidate for long messages, and
             limiting_links of the chosen one (link, type, capacity, load); else None and [].
@@ -914,9 +919,10 @@ class Communicator(ProcessBound):
         communicator, rank, ranks, host, process, written_ns, begun (operations so far), failure
         (None, or why it is broken) and records, the oldest first: id, call (the number of a
         collective, the same on all ranks; None of a message), operation, count, type, op, root,
-        peer, algorithm, memory ("host", "GPU"), state ("scheduled", "started", "completed"),
-        scheduled_ns, started_ns and completed_ns (nanoseconds since 1970; None: not yet; of
-        operations on a GPU scheduled_ns alone). Local. Any thread, also while another one is in an
+        peer, algorithm, chunk_bytes (where chunks are tuned), memory ("host", "GPU"), state
+        ("scheduled", "started", "completed"), scheduled_ns, started_ns and completed_ns
+        (nanoseconds since 1970; None: not yet; of operations on a GPU scheduled_ns alone). Local.
+        Any thread, also while another one is in an
         operation of this communicator, and from within a signal's handler.
         """
         report: dict[str, Any] = json_of(library().rwCommCallRecords, self.c_handle)

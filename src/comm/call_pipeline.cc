@@ -27,6 +27,7 @@ void CallPipeline::begin_new(std::uint64_t number) {
     log::info(log::kTuning,
               "rank {}: plans for {} from root {} that took long are in use from call {} on", rank_,
               name(subject.collective), subject.root, agreement_->first_call(subject));
+    if (rank_ == 0) sizes_log_.changed(tuner_, subject.collective, subject.root, num_ranks_);
   }
   forget_calls();
 }

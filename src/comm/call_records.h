@@ -3,6 +3,7 @@
 // Recorder; what is recorded is what its analyzer, NCCL's Inspector and Kineto's traces want.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -38,6 +39,8 @@ class CallRecords {
     int root = -1;          ///< of rooted operations, else -1
     int peer = -1;          ///< of messages, else -1
     std::string algorithm;  ///< empty where none was chosen yet
+    /// Of a chunk, where chunk sizes are tuned (comm/agreed_chunks.h); else 0. To 256 bytes.
+    std::size_t chunk_bytes = 0;
     bool on_device = false;
     State state = State::kScheduled;
     // CLOCK_REALTIME in ns; 0: not yet. Of operations on a GPU only when they were enqueued.
@@ -79,6 +82,15 @@ class CallRecords {
   void set_label(Id id, std::uint16_t label) noexcept {
     if (Slot* slot = find(id)) slot->label.store(label, std::memory_order_relaxed);
   }
+  /// @pre set_label() was called
+  void set_chunk(Id id, std::size_t bytes) noexcept {
+    if (Slot* slot = find(id)) {
+      const std::uint32_t label = slot->label.load(std::memory_order_relaxed) & kLabel;
+      const auto units = static_cast<std::uint32_t>(bytes / kChunkUnit);
+      slot->label.store(label | std::min(units, kMostChunkUnits) << kLabelBits,
+                        std::memory_order_relaxed);
+    }
+  }
   void start(Id id) noexcept {
     if (Slot* slot = find(id)) slot->started.store(ticks(), std::memory_order_relaxed);
   }
@@ -105,7 +117,7 @@ class CallRecords {
     std::atomic<std::uint64_t> completed{0};
     std::atomic<std::uint64_t> count{0};
     std::atomic<std::int32_t> root_or_peer{0};
-    std::atomic<std::uint16_t> label{0};
+    std::atomic<std::uint32_t> label{0};     // and the chunk, in kChunkUnit, above it
     std::atomic<std::uint8_t> operation{0};  // Collective, or kSend, kReceive; with kOnDevice
     std::atomic<std::uint8_t> type{0};       // DataType or CarriedType
     std::atomic<std::uint8_t> op{0};         // RedOp
@@ -113,6 +125,10 @@ class CallRecords {
   static constexpr std::uint8_t kSend = 0x20;
   static constexpr std::uint8_t kReceive = 0x21;
   static constexpr std::uint8_t kOnDevice = 0x80;
+  static constexpr unsigned kLabelBits = 16;
+  static constexpr std::uint32_t kLabel = (1U << kLabelBits) - 1;
+  static constexpr std::size_t kChunkUnit = 256;
+  static constexpr std::uint32_t kMostChunkUnits = (1U << (32 - kLabelBits)) - 1;
 
   template <typename AnyCall>
   static void fill(Slot& slot, const AnyCall& call, unsigned operation, int root_or_peer,

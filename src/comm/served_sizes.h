@@ -15,10 +15,16 @@ namespace ropewalk::comm {
 /// @throws Error as Tuner::priced()
 std::string served_sizes(tune::Tuner& tuner, Collective collective, int root, int num_ranks);
 
-/// Logs that at INFO, when an operation is first called. Threads: one at a time.
+/// Logs that at INFO, when an operation is first called, and when it changes. Threads: one at a
+/// time.
 class ServedSizesLog {
  public:
   void first_call(tune::Tuner& tuner, Collective collective, int root, int num_ranks);
+  /// Of an operation that was called: other plans are in use.
+  void changed(tune::Tuner& tuner, Collective collective, int root, int num_ranks) {
+    told_.reset(static_cast<std::size_t>(collective));
+    first_call(tuner, collective, root, num_ranks);
+  }
 
  private:
   std::bitset<kNumCollectives> told_;

@@ -56,6 +56,23 @@ struct CallTag {
   std::uint8_t type_and_op = 0;  ///< DataType or CarriedType, and RedOp << kTagTypeBits
   friend bool operator==(const CallTag&, const CallTag&) = default;
 };
+
+/// The top byte of CallTag::count, which no count needs: a note that ranks pass on to each other
+/// with the chunks that they send anyway, about later calls (comm/agreed_chunks.h). 0: none. It is
+/// no part of what ranks were called with, and only in the tags of chunks.
+inline constexpr unsigned kNoteShift = 56;
+RW_HOST_DEVICE inline std::uint8_t note_of(const CallTag& tag) noexcept {
+  return static_cast<std::uint8_t>(tag.count >> kNoteShift);
+}
+RW_HOST_DEVICE inline CallTag without_note(CallTag tag) noexcept {
+  tag.count &= (std::uint64_t{1} << kNoteShift) - 1;
+  return tag;
+}
+RW_HOST_DEVICE inline CallTag with_note(const CallTag& tag, std::uint8_t note) noexcept {
+  CallTag noted = without_note(tag);
+  noted.count |= std::uint64_t{note} << kNoteShift;
+  return noted;
+}
 inline constexpr std::uint8_t kPointToPoint = 0x40;
 inline constexpr std::uint8_t kBarrier = 0x41;  ///< the rest of the tag says nothing
 inline constexpr unsigned kTagTypeBits = 5;

@@ -53,6 +53,9 @@ struct CandidateOptions {
   /// Numbers of channels to compile the registry's algorithms with.
   std::vector<int> channels = {1};
   double message_seconds = 0;  ///< MachineCostOptions::message_seconds
+  /// Without a machine: plans for the hosts that the ranks are on (hosts_machine.h) are candidates
+  /// where these can gain (worth_planning()).
+  bool plans_for_hosts = false;
 };
 
 /// Threads: one at a time.
@@ -79,7 +82,9 @@ class Candidates {
   /// are ready, with a digest of them, or 0 if there will be none. It must not call this object.
   /// Without it nothing is planned in the background.
   using PlansMadeHook = std::function<void(Collective, int root, std::uint64_t digest)>;
-  void plan_in_background(PlansMadeHook made);
+  /// Before that, by the same thread: what get() will return is priced, so that no call has to.
+  using Price = std::function<void(const std::vector<Candidate>&)>;
+  void plan_in_background(PlansMadeHook made, Price price);
   /// From now on these plans are candidates: get() returns others.
   /// @pre `made` was called for them
   void adopt(Collective collective, int root);
@@ -88,6 +93,8 @@ class Candidates {
   /// As get() will be after adopt().
   /// @pre background() is kMade
   [[nodiscard]] std::vector<Candidate> later(Collective collective, int root);
+  /// Whether plans are candidates, now or later.
+  [[nodiscard]] bool plans() const noexcept { return !(on_machine_ == nullptr); }
 
   /// The user's schedule as a candidate.
   [[nodiscard]] Candidate given(std::shared_ptr<const schedule::Checked> checked) const;
@@ -100,41 +107,23 @@ class Candidates {
 
   /// Whether the setting ALGORITHM names an algorithm for this operation that can do it.
   [[nodiscard]] bool is_forced(Collective collective, int root) const;
-  [[nodiscard]] const GroupFacts& facts() const noexcept { return facts_; }
+  [[nodiscard]] const GroupFacts& facts() const noexcept;
   /// The machine, or null.
-  [[nodiscard]] const topology::Topology* machine() const noexcept { return machine_.get(); }
+  [[nodiscard]] const topology::Topology* machine() const noexcept;
 
  private:
   struct OnMachine;
-  [[nodiscard]] schedule::Request request_of(Collective collective, int root,
-                                             int channels) const noexcept;
-  // An algorithm's schedule, by weight where rails are unequal.
-  // @return nothing when it has more channels than there are links
-  [[nodiscard]] std::optional<Candidate> over_rails(const std::string& algorithm,
-                                                    const schedule::Request& request);
-  [[nodiscard]] std::vector<std::string> registered(Collective collective, int root) const;
-  // @param plans those to take; null: makes them
-  [[nodiscard]] std::vector<Candidate> made(Collective collective, int root,
-                                            std::shared_ptr<const PlannedCandidates> plans);
-  // Plans that are made at once; the others are planned in the background.
+  class Maker;
+  // Those that are made at once; what they leave out is planned in the background.
   [[nodiscard]] std::shared_ptr<const PlannedCandidates> planned(Collective collective, int root,
                                                                  bool forced);
-  // Where ALGORITHM names a plan for this.
-  [[nodiscard]] const std::string* forced_plan(Collective collective) const;
-  [[nodiscard]] std::shared_ptr<MachineCost> cost_of(const schedule::Checked& checked,
-                                                     const schedule::Routes& routes);
-
   // Shared with the thread that plans.
   struct Background;
 
-  GroupFacts facts_;
-  CandidateOptions options_;
-  schedule::CheckedSchedules* schedules_;
-  std::shared_ptr<const topology::Topology> machine_;
+  std::shared_ptr<const Maker> maker_;
   WhenNeeded<OnMachine> on_machine_;  // where there is a machine of at least two ranks
   Planning planning_ = Planning::kBrief;
   std::shared_ptr<Background> background_;
-  std::map<Collective, ForcedAlgorithm> forced_;
   std::map<std::pair<Collective, int>, std::vector<Candidate>> made_;
 };
 

@@ -16,6 +16,9 @@
 // 2 cores, all-reduces of 512 bytes by ten schedules of 6 to 24 messages took 2.5 us a message,
 // whatever their hops.
 //
+// Messages between ranks of one host cost what memory costs, those between hosts what the network
+// does; h is counted for each kind, along a chain with as many messages between hosts as there are.
+//
 // Where the rate of a host's NICs was measured, no round takes less than what its M messages that
 // leave a host take over them, M * b / rate.
 #pragma once
@@ -59,12 +62,19 @@ struct RankLoad {
   int combined_in = 0;  ///< received and combined
   int copied_in = 0;    ///< received and only copied or passed on
   int copies = 0;       ///< moved without any link
+  // Of these messages, those from and to ranks of the same host; 0 before split_by_hosts().
+  int near_out = 0;
+  int near_combined_in = 0;
+  int near_copied_in = 0;
   friend auto operator<=>(const RankLoad&, const RankLoad&) = default;
 };
 
 /// The work of a schedule's ranks; computed once per schedule.
 struct ScheduleShape {
   int longest_path = 0;
+  /// Of these messages, those within a host; 0 before split_by_hosts(), which takes the longest of
+  /// the chains that have most messages between hosts.
+  int near_path = 0;
   int parts = 1;
   int channels = 1;
   bool by_address = false;      ///< every message can be sent by address, in place or not
@@ -87,6 +97,11 @@ int leaving_host(const schedule::Schedule& schedule, std::span<const int> host_o
 /// Units that one rank sends, or receives, over links of these pairs: whichever rank and direction
 /// has most. Pairs have the lower rank first.
 double units_over(const schedule::Schedule& schedule, std::span<const std::pair<int, int>> pairs);
+
+/// Tells messages within hosts from those between them, for groups of several hosts. Before that
+/// all messages count as between hosts. `host_of_rank` by rank.
+void split_by_hosts(ScheduleShape& shape, const schedule::Schedule& schedule,
+                    std::span<const int> host_of_rank);
 
 /// Seconds for units of `unit_bytes`, cut into chunks of at most `chunk_bytes`, given by address or
 /// staged.

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -123,6 +124,31 @@ TEST(CostModel, BytesThatLeaveAHostAreCounted) {
   EXPECT_EQ(leaving_host(ring->schedule(), together), 0);
 }
 
+TEST(CostModel, MessagesWithinHostsAreToldFromThoseBetweenThem) {
+  schedule::CheckedSchedules schedules;
+  const auto ring = schedules.get("ring", {Collective::kAllGather, 4, 0, 1});
+  const auto split = [&](std::vector<int> host_of_rank) {
+    ScheduleShape shape = ScheduleShape::of(*ring);
+    split_by_hosts(shape, ring->schedule(), host_of_rank);
+    return shape;
+  };
+  const ScheduleShape pairs = split({0, 0, 1, 1});
+  EXPECT_EQ(pairs.longest_path, 3);
+  EXPECT_EQ(pairs.near_path, 1);  // over both borders
+  EXPECT_EQ(pairs.leaving_host, 3);
+  EXPECT_EQ(pairs.all.messages_out, 12);
+  EXPECT_EQ(pairs.all.near_out, 6);
+  EXPECT_EQ(pairs.all.near_copied_in, 6);
+  ASSERT_EQ(pairs.loads.size(), 2U);  // who sends over the border, and who receives
+  for (const RankLoad& load : pairs.loads) EXPECT_EQ(load.near_out + load.near_copied_in, 3);
+  const ScheduleShape mixed = split({0, 1, 0, 1});
+  EXPECT_EQ(mixed.near_path, 0);
+  EXPECT_EQ(mixed.all.near_out, 0);
+  const ScheduleShape apart = split({0, 1, 2, 3});
+  EXPECT_EQ(apart.longest_path, ScheduleShape::of(*ring).longest_path);
+  EXPECT_EQ(apart.loads, ScheduleShape::of(*ring).loads);
+}
+
 TEST(CostModel, ShortMessagesOverOneHopAreNotCut) {
   GroupFacts facts;
   facts.num_ranks = facts.max_ranks_per_host = 2;
@@ -229,6 +255,23 @@ TEST(Predict, OverANetworkBothEndsPayForAMessage) {
   EXPECT_DOUBLE_EQ(predicted(combines, 4, false, 1, true), 2 * hop + 3 * (send + receive + 11));
   combines.longest_path = 1;
   EXPECT_DOUBLE_EQ(predicted(combines, 4, false, 1, true), 4 * (send + receive + 11));
+}
+
+// Within a host a chunk costs what slots in memory cost: 5 + 7 to send or copy, 5 + 11 to combine.
+TEST(Predict, OverANetworkMessagesWithinAHostCostWhatMemoryCosts) {
+  ScheduleShape shape = two_ranks();
+  shape.loads = {{.messages_out = 2, .combined_in = 2, .near_out = 1, .near_combined_in = 1}};
+  shape.all = {.messages_out = 4, .combined_in = 4, .near_out = 2, .near_combined_in = 2};
+  shape.near_path = 1;
+  const double far_hop = 23 + 2 * 29;
+  const double near_hop = 3 + 12 + 16;
+  const double work = (26 + 29) + (14 + 29 + 11) + 12 + 16;
+  EXPECT_DOUBLE_EQ(predicted(shape, 1, false, 1, true), std::max(far_hop + near_hop, work));
+  EXPECT_DOUBLE_EQ(predicted(shape, 4, false, 1, true),
+                   std::max(far_hop + near_hop, work) + 3 * work);
+  // Two ranks of a core: a far message takes twice 40, and a near hop a switch.
+  const double crowded = (52 + 29) + (28 + 29 + 11) + 12 + 16;
+  EXPECT_DOUBLE_EQ(predicted(shape, 1, false, 2, true), 2 * crowded + crowded + 40 + (3 + 19));
 }
 
 // Each message costs twice as much there, and what counts is the work of all ranks of a core.

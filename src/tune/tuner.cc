@@ -6,12 +6,47 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/interrupt.h"
 #include "core/log.h"
 #include "tune/host_pricing.h"
 
 namespace ropewalk::tune {
 
-Tuner::Tuner(Candidates candidates, std::unique_ptr<Pricing> pricing)
+namespace {
+
+// Of a size's power of two.
+std::size_t middle_of(std::size_t bucket) { return std::size_t{3} << (bucket - 2); }
+
+// The cheapest candidate, with its place. Pricing on a machine takes milliseconds: what cannot be
+// the cheapest is not priced. First those that may be the fastest; of equals the first candidate
+// wins, as in Tuner::priced().
+std::pair<Choice, std::size_t> cheapest_of(const std::vector<Candidate>& all,
+                                           const Pricing& pricing, std::size_t unit_bytes) {
+  std::vector<double> least;
+  for (const Candidate& candidate : all) least.push_back(pricing.least(candidate, unit_bytes));
+  std::vector<std::size_t> order(all.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return least[a] < least[b]; });
+  std::optional<std::pair<Choice, std::size_t>> best;
+  for (const std::size_t i : order) {
+    if (best.has_value() && least[i] > best->first.predicted_seconds) break;
+    Choice choice = pricing.price(all[i], unit_bytes);
+    const bool better =
+        !best.has_value() || std::pair(choice.predicted_seconds, i) <
+                                 std::pair(best->first.predicted_seconds, best->second);
+    if (better) best.emplace(std::move(choice), i);
+  }
+  RW_ASSERT(best.has_value());
+  return *std::move(best);
+}
+
+// Units of up to 4 GiB.
+constexpr std::size_t kLastPriced = 32;
+
+}  // namespace
+
+Tuner::Tuner(Candidates candidates, std::shared_ptr<const Pricing> pricing)
     : candidates_(std::move(candidates)), pricing_(std::move(pricing)) {}
 
 std::shared_ptr<const Choice> Tuner::choose(Collective collective, int root,
@@ -36,7 +71,7 @@ std::shared_ptr<const Choice> Tuner::for_bucket(Collective collective, int root,
           ? rooted_[{collective, root}][bucket % kBuckets]
           : rootless_[static_cast<std::size_t>(collective)][bucket % kBuckets];
   if (entry == nullptr) {
-    const std::size_t middle = bucket < 2 ? unit_bytes : std::size_t{3} << (bucket - 2);
+    const std::size_t middle = bucket < 2 ? unit_bytes : middle_of(bucket);
     entry = std::make_shared<const Choice>(cheapest(collective, root, middle));
     const std::size_t last = (std::size_t{1} << std::min<std::size_t>(bucket, 63U)) - 1;
     log::info(log::kTuning, "{} of {} to {} bytes in a unit, {} ranks: {}, {:.4g} us predicted",
@@ -52,27 +87,9 @@ Choice Tuner::cheapest(Collective collective, int root, std::size_t unit_bytes) 
     set_schedule(choice, collective, root, *given);
     return choice;
   }
-  // Pricing on a machine takes milliseconds: what cannot be the cheapest is not priced. First those
-  // that may be the fastest; of equals the first candidate wins, as in priced().
   const std::vector<Candidate>& all = candidates_.get(collective, root);
-  std::vector<double> least;
-  for (const Candidate& candidate : all) least.push_back(pricing_->least(candidate, unit_bytes));
-  std::vector<std::size_t> order(all.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return least[a] < least[b]; });
-  std::optional<std::pair<Choice, std::size_t>> best;
-  for (const std::size_t i : order) {
-    if (best.has_value() && least[i] > best->first.predicted_seconds) break;
-    Choice choice = pricing_->price(all[i], unit_bytes);
-    const bool better =
-        !best.has_value() || std::pair(choice.predicted_seconds, i) <
-                                 std::pair(best->first.predicted_seconds, best->second);
-    if (better) best.emplace(std::move(choice), i);
-  }
-  RW_ASSERT(best.has_value());
-  Choice choice = std::move(best->first);
-  set_schedule(choice, collective, root, all[best->second]);
+  auto [choice, place] = cheapest_of(all, *pricing_, unit_bytes);
+  set_schedule(choice, collective, root, all[place]);
   return choice;
 }
 
@@ -100,6 +117,19 @@ std::vector<Choice> Tuner::priced(Collective collective, int root, std::size_t u
 }
 
 // ---- plans that were made in the background ----------------------------------------------
+
+void Tuner::plan_in_background(Candidates::PlansMadeHook made) {
+  // What a price takes long for is kept by each candidate's MachineCost, for the sizes that calls
+  // have prices of.
+  const auto price = [pricing = pricing_](const std::vector<Candidate>& all) {
+    if (!pricing->shared_by_sizes()) return;
+    for (std::size_t bucket = 2; bucket <= kLastPriced; ++bucket) {
+      check_stopped("pricing plans");
+      (void)cheapest_of(all, *pricing, middle_of(bucket));
+    }
+  };
+  candidates_.plan_in_background(std::move(made), price);
+}
 
 void Tuner::adopt(Collective collective, int root) {
   const int its_root = has_root(collective) ? root : 0;
@@ -164,6 +194,7 @@ Tuner host_tuner(const Config& config, const GroupFacts& facts, const MachineCon
   (void)allowed_protocols(config, {executor::Protocol::kSimple});
   auto pricing = std::make_unique<HostPricing>(config, facts, constants);
   CandidateOptions options;
+  options.plans_for_hosts = true;
   options.message_seconds = pricing->message_seconds();
   const auto given = static_cast<int>(config.integer(Setting::kChannels));
   const auto rails = static_cast<int>(facts.rail_rates.size());

@@ -26,7 +26,7 @@ namespace ropewalk::tune {
 /// Threads: one at a time.
 class Tuner {
  public:
-  Tuner(Candidates candidates, std::unique_ptr<Pricing> pricing);
+  Tuner(Candidates candidates, std::shared_ptr<const Pricing> pricing);
 
   /// The choice for units of `unit_bytes`.
   /// @throws Error as Candidates::get()
@@ -49,9 +49,9 @@ class Tuner {
     return candidates_.is_forced(collective, root);
   }
   /// As Candidates'.
-  void plan_in_background(Candidates::PlansMadeHook made) {
-    candidates_.plan_in_background(std::move(made));
-  }
+  void plan_in_background(Candidates::PlansMadeHook made);
+  /// As Candidates'.
+  [[nodiscard]] bool plans() const noexcept { return candidates_.plans(); }
   [[nodiscard]] std::optional<BackgroundPlans> background(Collective collective, int root) const {
     return candidates_.background(collective, root);
   }
@@ -79,7 +79,7 @@ class Tuner {
   void forget_choices();
 
   Candidates candidates_;
-  std::unique_ptr<Pricing> pricing_;
+  std::shared_ptr<const Pricing> pricing_;  // shared with the thread that plans
   int next_index_ = 0;
   std::array<Choices, kNumCollectives> rootless_;
   std::map<std::pair<Collective, int>, Choices> rooted_;
