@@ -119,19 +119,11 @@ $(VENV)/.installed-$(STAGE): build/.wheel-$(STAGE) | $(if $(TESTED),$(VENV)/.rea
 	  $(WHEELS)/ropewalk-*.whl
 	@touch $@
 
-# Optional: without it there is no ropewalk-simgrid, and its tests are skipped.
-build/.system-simgrid: dev/setup | build/.system build/.system-test
-	dev/setup simgrid || echo "going on without SimGrid"
-	@mkdir -p build && touch $@
-
-# Optional: libpsm2 is for x86-64 alone. Without it the tests of the transport psm2 are not built.
-build/.system-psm2: dev/setup | build/.system
-	dev/setup psm2 || echo "going on without libpsm2"
-	@mkdir -p build && touch $@
-
-# Optional: without libfabric's headers the transport ofi and its tests are not built.
-build/.system-ofi: dev/setup | build/.system
-	dev/setup ofi || echo "going on without libfabric"
+# Optional: without them there is no ropewalk-simgrid, and the transports psm2 (for x86-64 alone) and ofi, or
+# their tests, are not built.
+build/.system-simgrid: | build/.system-test
+build/.system-simgrid build/.system-psm2 build/.system-ofi: build/.system-%: dev/setup | build/.system
+	dev/setup $* || echo "going on without $*"
 	@mkdir -p build && touch $@
 
 build/.system-%: dev/setup | build/.system
