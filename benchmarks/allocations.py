@@ -1,4 +1,4 @@
-"""Sets of a DGX-1's GPUs, told apart by what links them."""
+"""Sets of a DGX-1's GPUs, distinguished by the links between them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def lanes(machine: Topology) -> dict[tuple[int, int], float]:
 
 
 def signature(gpus: tuple[int, ...], wide: dict[tuple[int, int], float]) -> tuple[object, ...]:
-    """Equal for sets that are the same up to renaming: the least matrix of all orders."""
+    """A key that is equal for isomorphic sets: the smallest matrix over all orders."""
     best: tuple[float, ...] | None = None
     degrees = {g: sorted(wide.get((g, h), 0.0) for h in gpus) for g in gpus}
-    # Only orders by degree: renaming keeps degrees.
+    # Only orders by degree, since isomorphisms keep degrees.
     groups = [
         list(group)
         for _, group in itertools.groupby(

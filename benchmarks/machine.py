@@ -1,5 +1,5 @@
-"""Facts about the machine and the source that a benchmark's result is kept with, and how its
-programs are started."""
+"""Facts about the machine and the source to keep with a benchmark's result; starting its
+programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LaunchError(Exception):
 
 
 def end_programs_on_sigterm() -> None:
-    """Makes SIGTERM an exception, so that what run_program started is ended too."""
+    """Turns SIGTERM into an exception, so that programs of run_program are ended too."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
@@ -32,8 +32,8 @@ def run_program(
 ) -> str:
     """Standard output of `command`, started with `environment` on top of the caller's.
 
-    The program gets a process group of its own. When `limit_s` passes, that group is asked to end,
-    then ended, so that no rank outlives its launcher.
+    The program gets a process group of its own. When `limit_s` passes, the group gets SIGTERM, then
+    SIGKILL, so that no rank outlives its launcher.
     """
     try:
         process = subprocess.Popen(
@@ -114,7 +114,7 @@ def describe() -> dict[str, object]:
 
 
 def load_average() -> float:
-    """Mean number of processes that ran or wanted to in the last minute."""
+    """Load average: mean number of running and runnable processes in the last minute."""
     return os.getloadavg()[0]
 
 

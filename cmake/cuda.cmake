@@ -1,28 +1,42 @@
-# CUDA, where nvcc is found: RW_CUDA says whether. The runtime is linked statically and finds the
-# driver when it is first used, so the library loads on machines without one.
-set(RW_CUDA AUTO CACHE STRING "Build for GPUs: AUTO (when nvcc is found), ON or OFF")
-# Its kernels take longer to compile than all the rest: what is for this machine alone has none without a
-# GPU (a device of the driver's, or of WSL's).
+# CUDA: RW_CUDA says whether to use it. The runtime is linked statically and looks for the
+# driver at its first use, so the library loads on machines without a driver.
+set(RW_CUDA AUTO CACHE STRING "Build for GPUs: AUTO (if nvcc is found), ON or OFF")
+# The kernels take longer to compile than all other code, so a library for this machine alone has none without
+# a GPU (a device file of the driver or of WSL).
 set(cuda ${RW_CUDA})
 file(GLOB gpus /dev/nvidia[0-9]* /dev/dxg)
 if(RW_LIBRARY_ONLY AND RW_CUDA STREQUAL "AUTO" AND NOT gpus)
   set(cuda OFF)
 endif()
-if(NOT CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
-  # 90 without a suffix: code for it, and PTX for what comes after.
-  set(CMAKE_CUDA_ARCHITECTURES "80-real;90")
-endif()
+option(RW_ALL_GPUS "Kernels for every GPU that nvcc knows from sm_70 on, instead of sm_80 and sm_90" OFF)
 set(RW_HAVE_CUDA FALSE)
 if(NOT cuda STREQUAL "OFF")
   include(CheckLanguage)
   check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER AND NOT CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
+    # The last one without a suffix: code for it, and PTX for what comes after.
+    set(CMAKE_CUDA_ARCHITECTURES "80-real;90")
+    if(RW_ALL_GPUS)
+      # CUDA 12 knows sm_70, which CUDA 13 does not, and from 12.8 on sm_100 and sm_120.
+      execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known
+        COMMAND_ERROR_IS_FATAL ANY)
+      set(CMAKE_CUDA_ARCHITECTURES "")
+      foreach(number 70 75 80 86 89 90 100 103 120)
+        if(known MATCHES "compute_${number}[\r\n]")
+          list(APPEND CMAKE_CUDA_ARCHITECTURES ${number}-real)
+          set(newest ${number})
+        endif()
+      endforeach()
+      list(APPEND CMAKE_CUDA_ARCHITECTURES ${newest}-virtual)
+    endif()
+  endif()
   if(CMAKE_CUDA_COMPILER)
-    # CMake before 3.26 does not know how nvcc is told the language's year.
+    # CMake before 3.26 does not know nvcc's option for C++20.
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
     set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # named where it is linked
     enable_language(CUDA)
-    # What the host's compiler searches anyway must not be named: that would change the order.
+    # Folders that the host compiler searches anyway must not be named: that would change the order.
     list(APPEND CMAKE_CUDA_IMPLICIT_INCLUDE_DIRECTORIES ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})
     # FindCUDAToolkit asks for libcudart.so, which the packages on PyPI have under its full name only.
     get_filename_component(toolkit ${CMAKE_CUDA_COMPILER}/../.. ABSOLUTE)
@@ -44,3 +58,6 @@ if(NOT cuda STREQUAL "OFF")
   endif()
 endif()
 message(STATUS "CUDA: ${RW_HAVE_CUDA}")
+if(RW_HAVE_CUDA)
+  message(STATUS "GPUs: ${CMAKE_CUDA_ARCHITECTURES}")
+endif()

@@ -1,30 +1,36 @@
 # Installation: the library, the public headers, pkg-config and CMake package files.
 #
-# The component `runtime` is what programs load or run, without headers; the Python wheel takes that one.
+# The component `runtime` has what programs load or run, without headers; the Python wheel contains it.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 if(TARGET ropewalk)
-  # $ORIGIN: the wheel puts the libraries that this one needs beside it.
+  # $ORIGIN: in the wheel the libraries that this one needs are in the same folder.
   set_target_properties(ropewalk PROPERTIES INSTALL_RPATH "$ORIGIN")
   install(TARGETS ropewalk EXPORT ropewalk-targets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime
     NAMELINK_COMPONENT development)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ropewalk
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
-  # NCCL's API has a folder of its own: beside the system's libraries it would take the place of
-  # NVIDIA's under programs that did not ask for it.
+  # NCCL's API has a folder of its own: among the system's libraries it would replace NVIDIA's library
+  # for all programs.
   add_custom_target(runtime DEPENDS ropewalk)
   if(TARGET nccl_net_ropewalk)
     # NCCL and RCCL open the network plugin by these names; programs do not link with it.
     add_dependencies(runtime nccl_net_ropewalk)
-    # In the wheel it is also a file in a folder below the libraries.
+    # The wheel also has it in a folder below the libraries.
     set_target_properties(nccl_net_ropewalk PROPERTIES INSTALL_RPATH "$ORIGIN:$ORIGIN/..")
     install(TARGETS nccl_net_ropewalk LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
     install(FILES ${PROJECT_BINARY_DIR}/librccl-net-ropewalk.so
       DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
     install(FILES ${RW_PLUGIN_DEFAULT_NAMES}
       DESTINATION ${CMAKE_INSTALL_LIBDIR}/ropewalk/nccl-net COMPONENT runtime)
+  endif()
+  if(TARGET nccl_profiler_ropewalk)
+    add_dependencies(runtime nccl_profiler_ropewalk)
+    set_target_properties(nccl_profiler_ropewalk PROPERTIES INSTALL_RPATH "$ORIGIN")
+    install(TARGETS nccl_profiler_ropewalk LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+      COMPONENT runtime)
   endif()
   if(TARGET nccl)
     add_dependencies(runtime nccl)
@@ -33,11 +39,11 @@ if(TARGET ropewalk)
       NAMELINK_SKIP)
   endif()
   if(TARGET ropewalk-check-plugin)
-    # What `ropewalk check-plugin` runs; in the wheel it lies beside the library.
+    # The program behind `ropewalk check-plugin`; in the wheel it is in the library's folder.
     add_dependencies(runtime ropewalk-check-plugin)
     install(TARGETS ropewalk-check-plugin RUNTIME DESTINATION bin COMPONENT runtime)
   endif()
-  # A component of its own: it needs SimGrid, which few systems have. The wheel takes it, too.
+  # A component of its own: it needs SimGrid, which few systems have. The wheel contains it, too.
   if(TARGET ropewalk-simgrid)
     add_dependencies(runtime ropewalk-simgrid)
   endif()
@@ -53,7 +59,7 @@ if(TARGET ropewalk)
     ${PROJECT_BINARY_DIR}/ropewalk-config-version.cmake
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/ropewalk COMPONENT development)
 
-  # The prefix is found from the .pc file's own place, so that the installed tree may be moved.
+  # The prefix is relative to the .pc file, so that the installed tree can be moved.
   file(RELATIVE_PATH RW_PREFIX_FROM_PC
     ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
   configure_file(${CMAKE_CURRENT_LIST_DIR}/ropewalk.pc.in ${PROJECT_BINARY_DIR}/ropewalk.pc @ONLY)

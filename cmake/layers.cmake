@@ -2,14 +2,14 @@
 #
 # A layer is a folder src/NAME: every *.cc below it is its library rw_NAME, every *_test.cc its unit
 # test NAME_test, every *_fuzz.cc a fuzzer. DEPENDS are the layers below that it may include;
-# tests/layers_test.py holds the includes to that.
+# tests/layers_test.py checks the includes.
 add_library(rw_options INTERFACE)
 target_include_directories(rw_options INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
 target_compile_options(rw_options INTERFACE
   $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-Wall -Wextra -Wshadow -Wconversion
   $<$<BOOL:${RW_WERROR}>:-Werror>>)
-# A product fused with a sum rounds once: results would differ between processors.
+# No fused multiply-add: it rounds once, so results would differ between processors.
 target_compile_options(rw_options INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --fmad=false>
   $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-ffp-contract=off>)
@@ -20,13 +20,13 @@ if(RW_FUZZ AND NOT RW_SANITIZE)
   set(RW_SANITIZE address,undefined)
 endif()
 if(RW_SANITIZE)
-  # As it stands, with line numbers: more of either costs more to compile than the tests gain, vector
-  # code above all. One vector target for the same reason: the others differ in instructions, not in
-  # what they touch.
+  # -O0 and line numbers only: optimization and full debug information cost more compile time than the
+  # tests gain, above all for vector code. One vector target for the same reason: the others differ in
+  # instructions, not in the memory that they access.
   target_compile_options(rw_options INTERFACE -fsanitize=${RW_SANITIZE} -fno-sanitize-recover=all
     -fno-omit-frame-pointer -O0 -g1)
-  # Libraries that are found at run time are called by declarations of our own, whose types have other
-  # names than the libraries'.
+  # Libraries opened at run time are called by declarations of our own, whose type names differ from the
+  # libraries'.
   target_compile_options(rw_options INTERFACE $<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function>)
   target_compile_definitions(rw_options INTERFACE HWY_COMPILE_ONLY_STATIC)
   target_link_options(rw_options INTERFACE -fsanitize=${RW_SANITIZE})
@@ -43,12 +43,12 @@ function(rw_layer name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*.cc)
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${folder}/*_test.cc)
   file(GLOB_RECURSE fuzzers CONFIGURE_DEPENDS ${folder}/*_fuzz.cc)
-  # Folders called cuda/ are for builds that have it.
+  # Folders named cuda/ are part of builds with CUDA only.
   if(RW_HAVE_CUDA)
     file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${folder}/*.cu)
     list(APPEND sources ${kernels})
     list(FILTER sources EXCLUDE REGEX "/no_cuda\\.cc$")
-    # CUDA's headers are for these sources alone: the objects of all others are those of a build without.
+    # Only these sources see CUDA's headers, so that all other objects are the same as in a build without CUDA.
     set(for_cuda ${sources} ${tests})
     list(FILTER for_cuda INCLUDE REGEX "/cuda/[^/]*\\.cc$")
     set_source_files_properties(${for_cuda} PROPERTIES COMPILE_OPTIONS "${RW_CUDA_HEADERS}")
@@ -118,6 +118,7 @@ if(RW_HAVE_PSM2)
   target_compile_definitions(rw_transport PRIVATE RW_HAVE_PSM2)
 endif()
 rw_layer(netplugin DEPENDS core transport)
+rw_layer(profiler DEPENDS core LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(topology DEPENDS core LIBRARIES nlohmann_json::nlohmann_json PkgConfig::PUGIXML
   ${CMAKE_DL_LIBS})
 rw_layer(plan DEPENDS core topology LIBRARIES nlohmann_json::nlohmann_json)
@@ -128,8 +129,9 @@ if(RW_HAVE_CUDA)
 endif()
 rw_layer(bootstrap DEPENDS core LIBRARIES PkgConfig::SODIUM)
 rw_layer(link DEPENDS core transport executor bootstrap LIBRARIES PkgConfig::SODIUM)
+rw_layer(message DEPENDS core transport executor bootstrap link)
 rw_layer(tune DEPENDS core topology plan schedule executor LIBRARIES nlohmann_json::nlohmann_json)
-rw_layer(comm DEPENDS core topology plan schedule transport executor bootstrap link tune
+rw_layer(comm DEPENDS core topology plan schedule transport executor bootstrap link message tune
   LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(diagnose DEPENDS core schedule transport executor link tune comm
   LIBRARIES nlohmann_json::nlohmann_json)
@@ -155,7 +157,7 @@ if(capi_sources)
   if(NOT RW_SANITIZE)  # whose functions are in the program
     target_link_options(ropewalk PRIVATE -Wl,--no-undefined)
   endif()
-  # Tests of the C API as programs have it: by its headers and the library's exports.
+  # Tests of the C API as programs use it: by its headers and the library's exports.
   file(GLOB capi_tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/capi/*_test.cc)
   if(RW_TESTS AND capi_tests)
     add_executable(capi_test ${capi_tests})
@@ -167,8 +169,8 @@ if(capi_sources)
   endif()
 endif()
 
-# NCCL's API over the same layers, where GPUs can be used: a library that takes the place of
-# NVIDIA's under programs that were linked with it.
+# NCCL's API over the same layers, in builds with CUDA: a library that replaces NVIDIA's for
+# programs that were linked with it.
 if(RW_HAVE_CUDA)
   file(GLOB nccl_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/capi/nccl/*.cc)
   list(FILTER nccl_sources EXCLUDE REGEX "_test\\.cc$")

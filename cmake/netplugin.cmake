@@ -1,5 +1,5 @@
-# The network plugin for NCCL and RCCL, a module under the names that each looks for. Its tables are
-# compiled into the module itself: nothing refers to them, so an archive would not give them out.
+# The network plugin for NCCL and RCCL: a module with the file names that each of them opens. Its tables are
+# compiled into the module itself, since the linker would drop unreferenced tables of an archive.
 set(plugin_exports ${PROJECT_SOURCE_DIR}/src/netplugin/exports.map)
 add_library(nccl_net_ropewalk MODULE $<TARGET_OBJECTS:rw_netplugin>)
 target_link_libraries(nccl_net_ropewalk PRIVATE rw_transport)
@@ -10,8 +10,8 @@ target_link_options(nccl_net_ropewalk PRIVATE -Wl,--exclude-libs,ALL
 if(NOT RW_SANITIZE)
   target_link_options(nccl_net_ropewalk PRIVATE -Wl,--no-undefined)
 endif()
-# Under a name without "ropewalk" it is what every NCCL or RCCL that finds it takes, asked for or not:
-# those names lie in a folder of their own, at the place that they have when installed.
+# Every NCCL or RCCL that finds the file name without "ropewalk" loads it, even without a setting. So these
+# names are in a folder of their own, as they are when installed.
 set(RW_PLUGIN_DEFAULT_NAMES ropewalk/nccl-net/libnccl-net.so ropewalk/nccl-net/librccl-net.so)
 list(TRANSFORM RW_PLUGIN_DEFAULT_NAMES PREPEND ${PROJECT_BINARY_DIR}/)
 add_custom_command(TARGET nccl_net_ropewalk POST_BUILD

@@ -1,6 +1,6 @@
-// Headers that most sources include, compiled once for a whole build (RW_PRECOMPILED). What costs
-// more to load than it saves is not here: GCC instantiates nlohmann's parser anew for each source
-// that has it.
+// Headers that most sources include, compiled once for a whole build (RW_PRECOMPILED). Headers that
+// cost more to load than they save are left out: GCC instantiates nlohmann's parser again in each
+// source that loads it.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,14 +1,14 @@
 # Labels of unit tests, by which `make asan` and `make tsan` leave tests out (dev/run-sanitized). Each has its
-# reason beside it, and .ci/run tells both. There is no other list of exceptions.
+# reason beside it, and .ci/run prints both. There is no other list of exceptions.
 #
 # slow:             takes a sanitizer minutes that other tests of the same code do not need
-# sanitizer-blind:  what it is about, the sanitizer of this build does not see
+# sanitizer-blind:  the sanitizer of this build cannot see what the test checks
 #
 # rw_label_tests(LABEL PROGRAM REGEX REASON [SANITIZER name]): tests of PROGRAM whose name in ctest REGEX
-# matches; with SANITIZER in builds by that one alone (address or thread). With the regex "." the program is
-# not even built there, unless it is asked for by name.
+# matches; with SANITIZER only in builds with that one (address or thread). With the regex "." the program is
+# not built there, except as a named target.
 # rw_discover_tests(TARGET property...): gtest_discover_tests, and the labels.
-# rw_label_plain_test(TEST PROGRAM): the labels for a test that is no GoogleTest.
+# rw_label_plain_test(TEST PROGRAM): the labels for a test without GoogleTest.
 set(rw_labels_file ${PROJECT_BINARY_DIR}/test_labels.txt)
 file(WRITE ${rw_labels_file} "")
 
@@ -33,7 +33,7 @@ function(rw_discover_tests target)
   if(NOT labels)
     return()
   endif()
-  # Read by ctest after the tests that the program has named, or that which says that it is not built.
+  # ctest reads this after the list of the program's tests, or after the placeholder for a program that is not built.
   set(file ${CMAKE_CURRENT_BINARY_DIR}/${target}_labels.cmake)
   file(WRITE ${file} "foreach(test IN LISTS ${target}_TESTS)
   set(labels)

@@ -11,15 +11,15 @@ from ropewalk import settings
 
 HEAD = """# Settings
 
-Every setting has one row in one table of the library (`src/core/settings_table.inc`), from which
-this page is made. `ropewalk config` shows the same with the current values and their sources.
+This page is generated from the library's table of settings (`src/core/settings_table.inc`).
+`ropewalk config` shows the same with the current values and their sources.
 
-A value comes from, strongest first:
+The first of these that is present gives the value:
 
 1. `--set NAME=VALUE` on the command line; `ropewalk.settings.set` or `rwSettingSet` in a program;
 2. the environment variable `ROPEWALK_NAME`;
-3. a `NAME=value` line in the file `$ROPEWALK_CONF_FILE`, else `~/.config/ropewalk.conf`, else
-   `/etc/ropewalk.conf`;
+3. a `NAME=value` line in the file `$ROPEWALK_CONF_FILE`, or else in `~/.config/ropewalk.conf`,
+   or else in `/etc/ropewalk.conf`;
 4. the default.
 
 An unknown name or a malformed value is an error that names the setting. Bytes are written `8`,

@@ -1,8 +1,7 @@
-"""Small, plausible slips that a C++ source could contain: a line each, found by its text.
+"""Small, plausible mistakes in C++ sources, of one line each, found by the line's text.
 
-Only code is changed: no comment, string, message, assertion or preprocessor line. What a line looks
-like is what clang-format makes of it: binary operators stand between spaces, template brackets do
-not.
+Only code is changed: no comment, string, message, assertion or preprocessor line. The patterns rely
+on clang-format: binary operators have spaces around them, template brackets have none.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _WORDS = re.compile(
     r"|\bthrow\b|\b__attribute__(?=\()"
 )
 _CONDITION = re.compile(r"\s*#\s*(ifdef|ifndef|if|elif|else|endif)\b(.*)")
-# What it would change is refused by the compiler, or is for readers.
+# Such a change would not compile, or would change text for readers only.
 _DECLARATION = re.compile(
     r"\s*(?:template\b|using\b|typedef\b|namespace\b|friend\b|static_assert\b|extern\b|public:"
     r"|private:|protected:|requires\b|\[\[nodiscard\]\]|class\b|struct\b|enum\b)"
@@ -74,7 +73,7 @@ def closing(text: str, opening: int) -> int:
 
 
 def code_of(text: str) -> str:
-    """`text` with all that is no code as spaces, so that places stay what they are."""
+    """`text` with everything but code replaced by spaces, so that offsets stay the same."""
 
     def blanked(found: re.Match[str]) -> str:
         return found[0] if found[0][0].isdigit() else _blank(found[0])
@@ -90,7 +89,7 @@ def code_of(text: str) -> str:
 
 
 def _without_preprocessor(text: str) -> str:
-    """Without directives, what macros are defined as, and what is for CUDA alone."""
+    """Without directives, definitions of macros, and code for CUDA only."""
     lines = text.split("\n")
     hidden: list[bool] = []  # for each open #if: is this branch for CUDA?
     continued = False
@@ -147,7 +146,7 @@ def _number(line: str) -> Iterator[Edit]:
             yield Edit(found.start(1), found.end(1), str(value - 1))
 
 
-# Their absence is seen in the time that something takes, not in what it does.
+# Their absence changes how long something takes, not its result.
 _ONLY_FASTER = re.compile(
     r"\b(?:reserve|shrink_to_fit|prefetch|pause|yield|relax|sleep_for|set_name|madvise"
     r"|__builtin_\w+)\("
@@ -185,14 +184,14 @@ def _statement(line: str) -> Iterator[Edit]:
 
 
 def _default(line: str) -> Iterator[Edit]:
-    """What a function returns becomes the type's default."""
+    """The returned value becomes the type's default value."""
     found = re.search(r"\breturn ([^;]+);\s*$", line)
     if found and found[1].strip() not in ("{}", "nullptr", "0", "false", "true", "std::nullopt"):
         yield Edit(found.start(1), found.end(1), "{}")
 
 
 def _arguments(line: str, opening: int) -> list[tuple[int, int]]:
-    """The places of the arguments in the brackets that open at `opening`."""
+    """The offsets of the arguments in the brackets that open at `opening`."""
     end = closing(line, opening)
     if end < 0:
         return []
@@ -228,7 +227,7 @@ def _left_out(line: str) -> Iterator[Edit]:
 
 
 def _exchanged(line: str) -> Iterator[Edit]:
-    """Two arguments that stand side by side change places; not parameters, which have types."""
+    """Exchanges two adjacent arguments; not parameters, which have types."""
     for found in re.finditer(r"\w\(", line):
         places = _arguments(line, found.end() - 1)
         for (begin, end), (other, last) in zip(places, places[1:]):

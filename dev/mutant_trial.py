@@ -34,7 +34,7 @@ MOST_OUTPUT = GIBIBYTE // 4
 # machine has moments in which nothing runs.
 TIMES_LONGEST = 4
 SPARE_SECONDS = 20.0
-# A test that fails beside others and passes alone is unsteady; so many are forgiven.
+# A test that fails beside others and passes alone is unsteady; this many are tolerated.
 MOST_UNSTEADY = 3
 # On the unchanged tree, whose tests' times are not known yet.
 FIRST_SECONDS = 300.0
@@ -118,7 +118,7 @@ def end_children(but: set[int]) -> None:
 
 
 def reap(but: set[int]) -> None:
-    """Orphans that have ended, as init does: tests look whether they are gone."""
+    """Reaps orphans that have ended, as init does, since tests check that they are gone."""
     while children() - but:
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None or ended.si_pid in but:
@@ -127,7 +127,7 @@ def reap(but: set[int]) -> None:
 
 
 def _limits() -> None:
-    """In the child: what goes wrong there is its own."""
+    """In the child: its errors are its own."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_ADDRESSES, MOST_ADDRESSES))
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_DATA, MOST_DATA))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE, MOST_FILE))
@@ -146,7 +146,7 @@ class Tree:
         self._digests: dict[str, tuple[int, str]] = {}
 
     def sync(self) -> None:
-        """Copies what differs, and removes what is no more. What git ignores is no part."""
+        """Copies files that differ, removes files that no longer exist; without ignored ones."""
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
             cwd=self.source,
@@ -190,7 +190,7 @@ class Tree:
     def build(
         self, targets: list[str], jobs: int, *, keep: bool
     ) -> subprocess.CompletedProcess[str]:
-        """ninja; with `keep`, what is compiled goes to the compiler cache, if there is one."""
+        """Runs ninja; with `keep`, objects go to the compiler cache, if there is one."""
         environment = {**os.environ, **({} if keep else {"CCACHE_READONLY": "1"})}
         return subprocess.run(
             ["ninja", "-C", str(self.build_folder), "-j", str(jobs), *targets],
@@ -246,7 +246,7 @@ class Tree:
         return digest.hexdigest()
 
     def restore_objects(self, unchanged: dict[str, str], jobs: int) -> None:
-        """Compiles again what a mutant changed; what is linked from it waits until it is needed."""
+        """Compiles the objects that a mutant changed; programs are linked only when needed."""
         stale = [name for name, digest in self.objects().items() if unchanged.get(name) != digest]
         if stale:
             names = [os.path.relpath(name, self.build_folder) for name in stale]
@@ -332,7 +332,7 @@ _PYTEST_RUNS = re.compile(
 
 
 def failed_tests(output: str, *, pytest: bool) -> list[str]:
-    """What failed, or what was running when the program ended."""
+    """The tests that failed, or were running when the program ended."""
     failed = _PYTEST_FAILED if pytest else _GTEST_FAILED
     names = list(dict.fromkeys(failed.findall(output)))
     if names:
@@ -359,7 +359,7 @@ def baseline_of(tree: Tree, step: Step) -> Baseline:
         done = tree.run(step, FIRST_SECONDS, without=without)
         took = [int(ms) / 1000 for _, ms in _GTEST_TOOK.findall(done.output)]
         found.tests = max(found.tests, len(took) or done.output.count(" PASSED"))
-        # pytest tells no times; a test takes no longer than its file.
+        # pytest gives no times per test; a test takes no longer than its file.
         found.longest = max([found.longest, *took] if took else [found.longest, done.seconds])
         if done.passed:
             return found

@@ -8,11 +8,11 @@ the tests beside its source, then those of its layer, then the nearest ones that
 or processes, until one fails. Mutants that do not compile, or compile to the same objects, count
 for nothing.
 
-What was tried stays in build/mutants/report.json: a second run of the same seed tries what survived
-and is not explained once more, and goes on with what is missing. MUTANTS_AGAIN="FILE:LINE" tries
-one place again; MUTANTS_AGAIN=stale what survived unexplained and what stands in files that have
-changed, so that all is of one state of the sources; lines are followed by their text.
-MUTANTS_FRESH=1 begins anew.
+Results stay in build/mutants/report.json: a second run of the same seed repeats unexplained
+survivors and continues with the missing mutants. MUTANTS_AGAIN="FILE:LINE" repeats one location;
+MUTANTS_AGAIN=stale repeats unexplained survivors and mutants in files that have changed, so that
+all results are of one state of the sources; lines are found by their text. MUTANTS_FRESH=1 ignores
+earlier results.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ TESTS: dict[str, tuple[str, ...]] = {
 
 # A header that more sources include than these takes minutes to try.
 MOST_USERS = 30
-# For --again: what is not known of the sources as they are.
+# For --again: mutants without a result for the present sources.
 STALE = "stale"
 # Lines drawn for each mutant that counts, at most: where nearly nothing compiles, an end.
 MOST_DRAWN = 6
@@ -110,7 +110,7 @@ def beside(root: Path, layer: str, file: str) -> list[Step]:
 
 
 def sources_of(root: Path, layer: str) -> list[str]:
-    """What is compiled into the layer; helpers of tests are none."""
+    """Sources compiled into the layer, without helpers of tests."""
     found = []
     for path in sorted((root / "src" / layer).rglob("*")):
         name = path.relative_to(root)
@@ -230,7 +230,7 @@ def report(entries: list[Entry], reasons: Reasons) -> str:
 
 
 class Kept:
-    """What was tried, as a file: begun anew for another seed."""
+    """The results, as a file; started again for another seed."""
 
     def __init__(self, file: Path, seed: int, fresh: bool, commit: str = "") -> None:
         self.file = file
@@ -260,7 +260,7 @@ class Kept:
         return None
 
     def put(self, entry: Entry, before: Entry | None = None) -> None:
-        """Keeps `entry`, in the place of `before` if that was tried; writes the file."""
+        """Stores `entry`, replacing `before` if that is there; writes the file."""
         if before is None:
             self.entries.append(entry)
         else:
@@ -275,7 +275,7 @@ class Kept:
 
 
 def kept_baseline(tree: Tree, step: Step, file: Path) -> Baseline:
-    """Of all tests of the program or files; again when they, or what they test, have changed."""
+    """Runs all tests of the program or files; again if they or the tested code changed."""
     step = Step(step.name)
     rows = json.loads(file.read_text()) if file.exists() else {}
     fingerprint = tree.fingerprint(step)
@@ -319,7 +319,7 @@ class Trials:
         self._baselines: dict[str, Baseline] = {}
 
     def prepare(self, layer: str) -> None:
-        """Before mutants of the layer: links what the last one was in, runs what was not yet."""
+        """Before a layer's mutants: links the last mutant's programs, runs missing baselines."""
         self.tree.build([], self._jobs, keep=True)
         for step in steps_of(layer):
             if step.name not in self._baselines:
@@ -347,7 +347,7 @@ class Trials:
 def sampled(
     trials: Trials, layers: list[str], each: int, kept: Kept, reasons: Reasons
 ) -> list[Entry]:
-    """Tries a sample of each layer, but for what is known and no survivor to try again."""
+    """Tries a sample of each layer, except mutants with a result that need no repetition."""
     root, users = trials.tree.root, trials.tree.users()
     entries: list[Entry] = []
     for layer in layers:
@@ -393,7 +393,7 @@ def followed(mutant: Mutant, text: str) -> Mutant | None:
 
 
 def once_more(trials: Trials, places: list[str], kept: Kept, reasons: Reasons) -> list[Entry]:
-    """Tries again what was tried at these places (FILE, FILE:LINE), or whatever is stale."""
+    """Repeats the mutants at these locations (FILE, FILE:LINE), or all that are stale."""
     entries: list[Entry] = []
     for before in list(kept.entries):
         mutant = before.mutant

@@ -2,14 +2,14 @@
 
 Usage: second_try.py JUNIT_FILE COMMAND...
 
-Many tests are about time between processes, and machines have moments in which nothing runs for
-a second. A test that passes the second time counts as passed and is named as unsteady, in the
-output and in what RW_FAILURES names, so that it is looked into. No second time for a test whose
-output has a sanitizer's report, which no load makes, nor when more than a handful fail.
+Many tests depend on timing between processes, and machines sometimes run nothing for a second. A
+test that passes the second time counts as passed and is named as unsteady, in the output and in the
+file RW_FAILURES, so that somebody examines it. A test whose output has a sanitizer's report, which
+load cannot cause, is not repeated, nor are tests when more than a handful fail.
 
-RW_FAILURES: a file to which each failure's last lines are appended: a log's end then can tell them.
-RW_UNSTEADY: a file to which the names of unsteady tests are appended, to count those of all parts.
-Exit status: 0, or the runner's own.
+RW_FAILURES: a file to which each failure's last lines are appended: the log's end can then show
+them. RW_UNSTEADY: a file to which the names of unsteady tests are appended, to count those of all
+parts. Exit status: 0, or the runner's own.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def append(variable: str, lines: list[str]) -> None:
 
 
 def second_try(command: list[str], junit: Path) -> int:
-    """Exit status after both; `junit` then tells what stands after both."""
+    """Exit status after both runs; `junit` then has the results after both."""
     status = subprocess.run(with_junit(command, junit), check=False).returncode
     if status == 0:
         return 0

@@ -50,7 +50,7 @@ def skipped(text: str) -> list[str]:
 
 
 def labels_of(test: dict[str, Any]) -> list[str]:
-    """The labels of a test as ctest tells it."""
+    """The labels of a test as ctest reports them."""
     found: list[str] = next(
         (p["value"] for p in test.get("properties", []) if p["name"] == "LABELS"), []
     )
@@ -94,7 +94,7 @@ def left_out_of(folder: Path, labels: str) -> list[str]:
 
 
 def unsteady(names: list[str], most: int) -> tuple[str, int]:
-    """What is told of tests that passed only when run again, and the exit status."""
+    """The report on tests that passed only when run again, and the exit status."""
     lines = [f"{len(names)} passed only at the second try", *(f"  {name}" for name in names)]
     if len(names) > most:
         lines.append(f"FAILED: more than {most} passed only at the second try")

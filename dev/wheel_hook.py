@@ -1,6 +1,7 @@
 """Builds the libraries and puts them, with those that they need, into the wheel.
 
 They are libropewalk.so, the network plugin libnccl-net-ropewalk.so under all of its names, the
+profiler plugin libnccl-profiler-ropewalk.so, the
 program ropewalk-check-plugin and, where there is CUDA, libnccl.so.2. Where SimGrid is,
 ropewalk-simgrid comes too, but not SimGrid itself: it would be the largest part of the wheel by
 far, for one command that does without. Of a build of the library alone (RW_LIBRARY_ONLY, the first
@@ -39,15 +40,15 @@ SYSTEM_LIBRARIES = (
 # Opened at run time where they are there: no link names them.
 OPENED_LIBRARIES = ("libhwloc.so.15",)
 
-# Other names of the network plugin, and the folder below lib/ that each is in: what is called
-# libnccl-net.so is taken by every NCCL that finds it, asked for or not.
+# Other names of the network plugin, and the folder below lib/ that each is in: every NCCL that
+# finds a libnccl-net.so loads it, even without a setting.
 PLUGIN_LINKS = {
     "librccl-net-ropewalk.so": "",
     "libnccl-net.so": "nccl-net/",
     "librccl-net.so": "nccl-net/",
 }
 
-# What it needs is in the wheel for the library's sake, but for SimGrid.
+# The wheel already has the libraries that it needs, except SimGrid.
 SIMGRID_PROGRAM = "ropewalk-simgrid"
 
 
@@ -93,6 +94,7 @@ def build(root: Path, folder: Path, stage: Path) -> list[Path]:
     names = (
         "libropewalk.so.0",
         "libnccl-net-ropewalk.so",
+        "libnccl-profiler-ropewalk.so",
         "libnccl.so.2",
         "ropewalk-check-plugin",
         SIMGRID_PROGRAM,

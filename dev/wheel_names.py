@@ -5,8 +5,8 @@ dev/wheel_names.py imports FILE.whl   undefined symbols, which the loader binds 
 dev/wheel_names.py texts FILE.whl     names as text, which are looked up at run time (XLA)
 dev/wheel_names.py exports FILE.whl   defined symbols (NVIDIA's own library)
 
-Prints a comment that says where they are from, then one name a line. A wheel is got, without what
-it needs, by `pip download --no-deps PACKAGE==VERSION`.
+Prints a comment that says where they are from, then one name a line. To get a wheel without its
+dependencies: `pip download --no-deps PACKAGE==VERSION`.
 """
 
 from __future__ import annotations

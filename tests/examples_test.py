@@ -59,6 +59,11 @@ def run_ranks(command: list[str], size: int, extra: Optional[dict[str, str]] = N
             "1 ranks: average 1, meanwhile 21065.83",
             "2 ranks: average 1.5, meanwhile 21065.83",
         ),
+        (
+            "window",
+            "1 ranks: from rank 0: [0.0, 0.0, 0.0, 0.0], then 9",
+            "2 ranks: from rank 1: [1.0, 1.0, 1.0, 1.0], then 10",
+        ),
         ("torch_tensors", "1 ranks: sum 1, rows [0.0]", "2 ranks: sum 3, rows [0.0, 1.0]"),
         (
             "torch_distributed",
@@ -109,8 +114,16 @@ def expect_plans(program: Path, prefix: Path) -> None:
         assert said[4].startswith("a schedule of "), said
 
 
+def expect_messages(program: Path, prefix: Path) -> None:
+    extra = {"LD_LIBRARY_PATH": str(library_folder(prefix))}
+    alone = "1 ranks: 10 from rank 0, rank 0 has 10"
+    assert run_ranks([str(program)], 1, extra).strip() == alone
+    three = "3 ranks: 12 from rank 2, rank 0 has 12"
+    assert run_ranks([str(program)], 3, extra).strip() == three
+
+
 def test_c_example_by_pkg_config(installed: Path, tmp_path: Path) -> None:
-    for name in ("all_reduce.c", "plan.c", "Makefile"):
+    for name in ("all_reduce.c", "plan.c", "window.c", "Makefile"):
         (tmp_path / name).write_bytes((ROOT / "examples" / "c" / name).read_bytes())
     environment = {**os.environ, "PKG_CONFIG_PATH": str(library_folder(installed) / "pkgconfig")}
     subprocess.run(
@@ -121,6 +134,7 @@ def test_c_example_by_pkg_config(installed: Path, tmp_path: Path) -> None:
     )
     expect_sums(tmp_path / "all_reduce", installed)
     expect_plans(tmp_path / "plan", installed)
+    expect_messages(tmp_path / "window", installed)
 
 
 def test_c_example_by_cmake(installed: Path, tmp_path: Path) -> None:
@@ -132,3 +146,4 @@ def test_c_example_by_cmake(installed: Path, tmp_path: Path) -> None:
     subprocess.run(["ninja", "-C", str(tmp_path)], check=True, stdout=subprocess.DEVNULL)
     expect_sums(tmp_path / "all_reduce", installed)
     expect_plans(tmp_path / "plan", installed)
+    expect_messages(tmp_path / "window", installed)

@@ -1,4 +1,4 @@
-// Ways to move data between two processes of one host, and what each of them costs here.
+// Times several methods to move data between two processes of one host.
 //
 // Two processes, pinned to the first two allowed cores, run each strategy over a range of sizes:
 //
@@ -70,7 +70,7 @@ struct Control {
   Counter arrived[2];
   Counter head[2];   // slots filled
   Counter tail[2];   // slots emptied
-  Counter ready[2];  // pieces or operations of any other kind that are done
+  Counter ready[2];  // completed pieces or operations of any other kind
   Counter done[2];
   Line line[2];
 };
@@ -119,7 +119,7 @@ void readv_from(pid_t pid, void* to, const void* from, std::size_t bytes, bool w
   if (moved != static_cast<ssize_t>(bytes)) throw system_error(errno, "process_vm_readv");
 }
 
-/// One rank of a run. Counters go up for ever, so that no run starts by clearing them.
+/// One rank of a run. Counters are never reset, so that no run starts by clearing them.
 class Rank {
  public:
   Rank(const Memory& memory, int rank)
@@ -255,7 +255,7 @@ class Rank {
         }
         return signal_done();
       case Strategy::kCooperate: {
-        // Both must know that the other has come before either touches its memory.
+        // Both must know that the other has arrived before either touches its memory.
         signal_ready();
         wait_ready();
         const std::size_t half = run.bytes / 2;
@@ -337,8 +337,9 @@ class Rank {
         });
       }
       case Strategy::kSlots: {
-        // Two-shot as a pipeline: push raw pieces of the peer's half, combine what comes into the
-        // output and a slot, take results out. Raw pieces and results share the FIFO in turn.
+        // Two-shot as a pipeline: push raw pieces of the peer's half, combine arriving pieces into
+        // the output and a slot, copy arriving results into the output. Raw pieces and results
+        // share the FIFO in turn.
         std::size_t raw = 0;
         std::size_t combined = 0;
         std::size_t results = 0;
@@ -454,7 +455,7 @@ std::pair<double, double> measure(Rank& rank, Control& control, Run run) {
     rank.barrier();  // the peer reads control.run after this
     return rank.timed(run);
   };
-  // Many short batches: the smallest one is what the machine does when nothing else runs.
+  // Many short batches: the smallest time is that of the machine when nothing else runs.
   const double guess = go(2);
   const int iterations = std::clamp(static_cast<int>(0.0005 / guess), 1, 20000);
   std::vector<double> seconds;

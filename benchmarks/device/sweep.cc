@@ -1,6 +1,6 @@
 // Runs Ropewalk's collectives on the GPUs of this machine, one thread driving all of them: verifies
-// results, and times what a setting asks for. For finding constants and limits; comparisons with
-// NCCL are made by benchmarks/nccl_compare.
+// results, and times operations under given settings. It serves to find constants and limits;
+// benchmarks/nccl_compare compares with NCCL.
 //
 //   sweep check                    every collective, type and operator, many sizes: counts errors
 //   sweep time OP BYTES... -- NAME=VALUE...    microseconds by stream and by graph, per setting

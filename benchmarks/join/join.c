@@ -47,11 +47,11 @@ typedef struct Rank {
   double left_s;   /* when rwCommDestroy returned */
 } Rank;
 
-/* What one process holds. */
+/* Memory and descriptors of one process. */
 typedef struct Usage {
   long long anonymous_bytes;
   long long pss_bytes;
-  long long shmem_bytes; /* of the whole machine: also what is allocated and mapped by nobody */
+  long long shmem_bytes; /* of the whole machine, also memory that is allocated but not mapped */
   long long threads;
   long long files;
 } Usage;
@@ -128,7 +128,7 @@ static void ask_for_machine(Shared* shared, int rank, rwComm_t comm) {
 }
 
 static void join_and_leave(Shared* shared, int rank) {
-  pthread_barrier_wait(&shared->barrier); /* all have started: that is not what is measured */
+  pthread_barrier_wait(&shared->barrier); /* all have started; starting is not measured */
   if (rank == 0) {
     shared->start_s = now_s();
     require(rwGetUniqueId(&shared->ids[0]), "rwGetUniqueId");
@@ -232,7 +232,7 @@ static long long open_files(void) {
   return count;
 }
 
-/* Both ranks are between two barriers, so that neither moves while the other looks. */
+/* Both ranks are between two barriers, so that neither runs while the other measures. */
 static void take_usage(Shared* shared, int rank, enum Moment moment) {
   pthread_barrier_wait(&shared->barrier);
   shared->usage[rank][moment] = (Usage){
@@ -247,7 +247,8 @@ static void take_usage(Shared* shared, int rank, enum Moment moment) {
 
 static void hold_communicators(Shared* shared, int rank) {
   static rwComm_t comms[kMostCommunicators + 1];
-  const int count = g_communicators + 1; /* the first one pays for what a process needs once */
+  const int count = g_communicators + 1; /* the first one pays for resources that a process needs
+                                          * once */
   for (int i = 0; i < count; ++i) {
     if (rank == 0) require(rwGetUniqueId(&shared->ids[i]), "rwGetUniqueId");
     pthread_barrier_wait(&shared->barrier);
@@ -260,7 +261,7 @@ static void hold_communicators(Shared* shared, int rank) {
     }
   }
   take_usage(shared, rank, kIdle);
-  /* Small and large: whatever is made on first use is made now. */
+  /* Small and large, so that everything allocated at the first use is allocated now. */
   const size_t large = 1 << 20;
   float* memory = calloc(large, sizeof *memory);
   require_system(memory != NULL, "calloc");

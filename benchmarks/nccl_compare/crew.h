@@ -64,7 +64,7 @@ class Crew {
     }
   }
 
-  /// All workers; spinning, since it stands just before what is timed.
+  /// A barrier of all workers. It spins, since the timed part follows.
   void barrier() {
     const int turn = shared_->turn.load();
     if (shared_->arrived.fetch_add(1) + 1 == workers_) {
@@ -78,7 +78,7 @@ class Crew {
     }
   }
 
-  /// The leading process: has a command carried out, during which `losses` workers end.
+  /// The leading process: lets the workers execute a command, during which `losses` workers end.
   /// @return false when more have ended
   bool carry_out(const Command& command, int losses = 0) {
     shared_->command = command;

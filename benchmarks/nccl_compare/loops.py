@@ -1,4 +1,4 @@
-"""Conversations with nccl_loop: one library, loaded by a program that takes commands."""
+"""Runs nccl_loop, a program that loads one library and takes commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Outcome:
 
 
 class Loop:
-    """A running nccl_loop. Started at the first command, and anew after a failure."""
+    """A running nccl_loop. Started at the first command, and again after a failure."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Loop:
         max_bytes: int,
         environment: dict[str, str] | None = None,
     ) -> None:
-        """`environment` is put on top of this process's."""
+        """`environment` is added to this process's."""
         self._environment = environment or {}
         self._command = [str(program), str(library), mode, str(gpus), str(max_bytes)]
         self._process: subprocess.Popen[str] | None = None

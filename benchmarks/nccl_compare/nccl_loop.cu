@@ -6,8 +6,9 @@
 // Reads commands from standard input, one a line: OPERATION BYTES stream|graph ITERATIONS. Answers
 // each by a line: the microseconds of one operation and the number of wrong elements, or "error"
 // and why. The operation lose_rank kills the last rank's process in the middle of all-reduces of
-// BYTES: the answer is the time until all others' NCCL says so, and its error code; it is the last
-// command. The first line out tells the version of the library and the seconds that starting took.
+// BYTES: the answer is the time until all others' NCCL reports it, and the error code; it is the
+// last command. The first line out tells the version of the library and the seconds that starting
+// took.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -103,7 +104,7 @@ class Worker {
     release_graphs();
   }
 
-  /// The last rank's process dies while all-reduces are under way.
+  /// The last rank's process dies while all-reduces are in progress.
   void lose_rank(const Command& command, Outcome& outcome) {
     const std::size_t count = std::max<std::size_t>(1, command.bytes / sizeof(float));
     enqueue(Operation::kAllReduce, count);
@@ -261,7 +262,7 @@ void work(Crew& crew, int number, const char* library, bool hosts, int ranks,
     shared.failed.store(true);
   }
   shared.done.fetch_add(1);
-  // Without the destructors of what may be broken.
+  // Without destructors, since the communicators may be broken.
 }
 
 bool print_outcome(Crew& crew, bool alive) {

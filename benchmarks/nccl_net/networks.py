@@ -1,4 +1,4 @@
-"""The networks that are compared, and what they are compared on."""
+"""The networks under comparison, and the operations and sizes."""
 
 from __future__ import annotations
 

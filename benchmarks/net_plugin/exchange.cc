@@ -1,10 +1,10 @@
-// What a NCCL network plugin carries between two processes, both ways at once.
+// Rate of a NCCL network plugin between two processes, in both directions at once.
 //
 // exchange PLUGIN MESSAGE_BYTES ITERATIONS SIZE...
 //
 // Each process sends SIZE bytes to the other one and receives as many, as messages of MESSAGE_BYTES
-// with up to eight in flight each way, over registered memory: what an all-reduce of SIZE
-// bytes between two hosts moves. Prints for each size the median of the slower process' rates, a
+// with up to eight in flight in each direction, over registered memory: as much as an all-reduce of
+// SIZE bytes between two hosts. Prints for each size the median of the slower process' rates, a
 // JSON object a line. On software PCIe bridges the processes are hosts 0 and 1.
 #include <dlfcn.h>
 #include <sys/socket.h>

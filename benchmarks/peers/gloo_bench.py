@@ -2,10 +2,10 @@
 
     gloo_bench.py --ranks N --cpus 0,1 OPERATION SIZE:WARMUP:ITERATIONS...
 
-The loop is Python's, so its overhead is part of the times: it is what users of Gloo through PyTorch
-see. The tensors of every place that a run may take are made before.
-Gloo has no shared memory; ranks talk over TCP on the loopback interface. all_reduce, reduce
-and broadcast exist in place only. Prints JSON lines as mpi_bench does.
+The loop is Python's, so its overhead is part of the times: users of Gloo through PyTorch see the
+same. All tensors of a run are allocated before it. Gloo has no shared memory; ranks talk over TCP
+on the loopback interface. all_reduce, reduce and broadcast exist in place only. Prints JSON lines
+as mpi_bench does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sca
 
 
 class Job:
-    """One operation on buffers of one size: what to run and what must stand where afterwards."""
+    """One operation on buffers of one size: the call, and the expected contents afterwards."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Job:
         received: torch.Tensor,
         expected: Callable[[], torch.Tensor | None],
     ) -> None:
-        """`runs`: one for each place in memory; `sent` and `received` are the first's."""
+        """`runs`: one for each set of buffers; `sent` and `received` are those of the first."""
         self.first = runs[0]
         self.in_turn = itertools.cycle(runs)
         self.sent = sent
@@ -58,12 +58,12 @@ def sum_of_inputs(ranks: int, elements: int) -> torch.Tensor:
 
 
 class Places:
-    """Memory that moves: tensors of one shape, one for each run, cyclically."""
+    """Buffers that change with each run: tensors of one shape, used cyclically."""
 
     LINE = 64 // 4  # elements of a cache line
 
     def __init__(self, whole: int, region: int, most: int) -> None:
-        """As many places as fit into `region` bytes, at most `most`."""
+        """As many tensors as fit into `region` bytes, at most `most`."""
         self._stride = -(-whole // self.LINE) * self.LINE
         fit = max(1, region // 4 // self._stride)
         self._count = min(fit, most)
@@ -75,7 +75,7 @@ class Places:
 
 
 def make_job(operation: str, size: int, rank: int, ranks: int, region: int, most: int) -> Job:
-    """`most`: runs that will be made at most."""
+    """`most`: the largest number of runs."""
     whole = size // 4
     block = whole // ranks
     mine = slice(rank * block, (rank + 1) * block)
@@ -230,7 +230,7 @@ def run_rank(rank: int, arguments: argparse.Namespace, store: str) -> None:
         print(json.dumps({"library": f"Gloo of PyTorch {torch.__version__}"}), flush=True)
     for plan in arguments.plans:
         size, warmup, iterations = (int(part) for part in plan.split(":"))
-        runs = 3 * (warmup + iterations)  # the last batch of the warm-up may be twice what is left
+        runs = 3 * (warmup + iterations)  # the last batch of the warm-up may be twice the rest
         job = make_job(arguments.operation, size, rank, ranks, arguments.region, runs)
         row = {"size": size} | measure(
             job, warmup, iterations, arguments.blocking, arguments.limit_s * 1e6

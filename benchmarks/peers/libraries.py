@@ -1,7 +1,8 @@
 """The libraries under comparison: how each is built, started and read.
 
-A *setting* is one way to start a library: where it has choices that matter (its own shared-memory
-path or UCX's, ranks bound or free), all of them run, and the table shows the best at each size.
+A *setting* is a set of options with which a library is started: if a library has options that
+matter (its own shared-memory path or UCX's, ranks bound or free), all of them run, and the table
+shows the best at each size.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PEERS = ("openmpi", "mpich", "ucc", "gloo")
 # How the ranks' times become one: its key in a row of mpi_bench and gloo_bench, and `bench -a`.
 OVER_RANKS = {"mean": ("avg_us", "1"), "max": ("max_us", "3")}
 
-# Open MPI refuses to start as root, which containers are, unless told twice.
+# Open MPI refuses to run as root, as in containers, unless both variables are set.
 OPENMPI_ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -53,7 +54,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to start a library."""
+    """A set of options with which a library is started."""
 
     library: str
     name: str
@@ -94,7 +95,7 @@ class Loop:
 
 
 def settings_of(library: str, scenario: Scenario) -> list[Setting]:
-    """The settings that are worth a run, most usual first."""
+    """The settings to run, the most usual first."""
     crowded = scenario.ranks > len(scenario.cpus)
     if library == "openmpi":
         return _openmpi(scenario, crowded)
@@ -103,7 +104,7 @@ def settings_of(library: str, scenario: Scenario) -> list[Setting]:
     if library == "ucc":
         return _ucc(scenario, crowded)
     if library == "gloo":
-        # Gloo's threads share the rank's one core when it is bound, which costs more than it gains.
+        # With binding Gloo's threads share the rank's one core, which costs more than it gains.
         return [Setting("gloo", "free", bound=False), Setting("gloo", "bound")]
     environment = {}
     if scenario.medium == "tcp":
@@ -128,7 +129,7 @@ def _openmpi(scenario: Scenario, crowded: bool) -> list[Setting]:
             return [setting("tcp", *tcp), setting("tcp, free", *tcp, bound=False)]
         return [setting("tcp", *tcp), setting("tcp, 2 links", *tcp, *mca(btl_tcp_links="2"))]
     vader = mca(pml="ob1", btl="vader,self")
-    # UCX is passed over where no fabric is found, unless every transport is declared welcome.
+    # Without a fabric Open MPI does not select UCX, unless every transport is allowed.
     ucx = mca(pml="ucx", pml_ucx_tls="any", pml_ucx_devices="any", btl="^openib")
     ucx += ["-x", "UCX_TLS=posix,cma,self"]
     if crowded:
@@ -154,7 +155,7 @@ def _mpich(scenario: Scenario) -> list[Setting]:
 
 
 def _ucc(scenario: Scenario, crowded: bool) -> list[Setting]:
-    """Under Open MPI, whose component `coll ucc` hands it the collectives that UCC has."""
+    """UCC under Open MPI: the component `coll ucc` passes it the collectives that it supports."""
     launcher = ["mpirun.openmpi", "-n", str(scenario.ranks), "--bind-to", "none"]
     if crowded:
         launcher += ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
@@ -173,7 +174,7 @@ def _ucc(scenario: Scenario, crowded: bool) -> list[Setting]:
 
 
 class Libraries:
-    """The programs that are there, built where they need to be."""
+    """The programs under comparison, compiled if necessary."""
 
     def __init__(self, build: Path, ropewalk: Path, python: str) -> None:
         self.build = build
@@ -211,7 +212,7 @@ class Libraries:
             self.versions["ropewalk"] = run_program([str(self.ropewalk), "--version"]).strip()
 
     def facts(self) -> dict[str, str]:
-        """What decides how fast the peers' shared memory is."""
+        """The facts that decide the speed of the peers' shared memory."""
         try:
             output = run_program(
                 ["ompi_info", "--param", "btl", "vader", "--level", "9", "--parsable"]
@@ -225,7 +226,7 @@ class Libraries:
     def measure(
         self, setting: Setting, scenario: Scenario, loop: Loop, factor: int
     ) -> tuple[list[dict[str, float]], str]:
-        """One launch: a row for each size, and what went wrong.
+        """One launch: a row for each size, and the error if any.
 
         A row is {size, iterations, avg_us or max_us, or both, wrong}.
         Rows that were complete before a failure count; "" when nothing failed.
@@ -270,11 +271,11 @@ class Libraries:
         self, setting: Setting, scenario: Scenario, loop: Loop, factor: int, fence: list[str]
     ) -> tuple[list[dict[str, float]], str]:
         rows: list[dict[str, float]] = []
-        # MPI and PyTorch broadcast in place; the same work of Ropewalk is its in-place column.
+        # MPI and PyTorch broadcast in place, so Ropewalk's in-place column is compared.
         column = "in_place" if loop.operation == "broadcast" else "out_of_place"
         for run in runs_of_equal_iterations(loop.sizes, factor):
             with tempfile.TemporaryDirectory() as folder:
-                # As nccl-tests, `bench -J` leaves a file alone that is there already.
+                # As in nccl-tests, `bench -J` does not overwrite an existing file.
                 file = Path(folder) / "results.json"
                 command = [*fence, str(self.ropewalk), "bench", loop.operation]
                 command += ["--ranks", str(scenario.ranks), "--pin"]
@@ -324,6 +325,6 @@ def runs_of_equal_iterations(sizes: tuple[SizePlan, ...], factor: int) -> list[l
 
 
 def default_python() -> str:
-    """The project's environment where it has been set up, else the interpreter at hand."""
+    """The Python of the project's environment if there is one, else the running interpreter."""
     own = ROOT / ".venv" / "bin" / "python"
     return str(own) if own.exists() else sys.executable

@@ -1,4 +1,4 @@
-/* Measures what no library on this machine can pass.
+/* Measures the machine's limits, which no library can exceed.
  *
  *   limits CPU_A CPU_B SIZE...
  *
@@ -7,11 +7,10 @@
  *   line_stream_ns   per line, when one CPU writes many lines ahead and the other reads them all
  *   switch_ns        one process yields the CPU to another one bound to it
  *   single_copy      whether the kernel lets a process read another's memory (process_vm_readv),
- *                    which the peers' large messages through shared memory rest on
+ *                    which the peers use for large messages through shared memory
  *   copy             [{size, gb_per_s}]: bytes copied per second by one core, buffers reused
  *   read             [{size, gb_per_s}]: bytes summed up per second by one core
- * Each is the best of several repetitions: noise only ever slows a machine down.
- */
+ * Each is the best of several repetitions: noise only ever slows a machine down. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -92,7 +91,8 @@ static void* echo(void* argument) {
   }
   for (uint64_t i = 1; i <= (uint64_t)kStreamed * kRepetitions; ++i) {
     wait_for(&pair->stream[i % kStreamLines], i);
-    /* A quarter of the ring at a time, so that handing back costs the stream nothing. */
+    /* Acknowledges a quarter of the ring at a time, so that acknowledgements do not slow the
+     * stream. */
     if (i % (kStreamLines / 4) == 0) {
       atomic_store_explicit(&pair->consumed.value, i, memory_order_release);
     }
@@ -209,8 +209,8 @@ typedef void (*Copy)(char* to, const char* from, size_t bytes);
 static void copy_by_memcpy(char* to, const char* from, size_t bytes) { memcpy(to, from, bytes); }
 
 #if defined(__x86_64__)
-/* Stores that go round the caches: fastest where the copy does not fit into them. `bytes` is a
- * multiple of a line. */
+/* Non-temporal stores: fastest if the copy does not fit into the caches. `bytes` is a multiple of a
+ * line. */
 __attribute__((target("avx512f"))) static void copy_by_streaming(char* to, const char* from,
                                                                  size_t bytes) {
   for (size_t i = 0; i < bytes; i += kLine) {

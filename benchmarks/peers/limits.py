@@ -105,15 +105,15 @@ def bound_us(
 ) -> float:
     """No library can run `operation` faster, on average over a back-to-back loop.
 
-    Latency: where every rank needs something of every other, an iteration takes at least one hop,
-    and each core must have switched through its ranks: a rank on its core can start one iteration
-    more than the slowest other has started, so k ranks of a core take k - 1 switches an iteration.
-    In a ring (sendrecv) each may be one ahead of its predecessor only, so that one round of
-    switches carries as many iterations as there are ranks. Where data flows one way (from or to a
-    root), the sender may run ahead, so only the rate of cache lines bounds a loop without
-    barriers. Bandwidth: the bytes that must be written (or read) at one core's copy (or read)
-    bandwidth, spread over all cores: `fresh` data at that of memory. The largest of these holds;
-    they may overlap, so no sum does.
+    Latency: if every rank needs data of every other, an iteration takes at least one hop, and each
+    core must have switched through its ranks: a rank on its core can start one iteration more than
+    the slowest other has started, so k ranks of a core take k - 1 switches an iteration. In a ring
+    (sendrecv) each may be one ahead of its predecessor only, so that one round of switches carries
+    as many iterations as there are ranks. Where data flows one way (from or to a root), the sender
+    may run ahead, so only the rate of cache lines bounds a loop without barriers. Bandwidth: the
+    bytes that must be written (or read) at one core's copy (or read) bandwidth, spread over all
+    cores: `fresh` data at that of memory. The bound is the largest of these, not their sum, since
+    they may overlap.
     """
     hops = (0 if operation in ROOTED else 1) + (1 if blocking else 0)
     cores = min(cores, ranks)

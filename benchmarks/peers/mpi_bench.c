@@ -5,16 +5,14 @@
  * The loop is that of rwMeasure: warm-up, barrier, iterations back to back (BLOCKING 1: a barrier
  * after each), mean over iterations, then mean (smallest, largest) over ranks. The result is
  * checked after the timed part, with fresh data. ITERATIONS are cut to what fits into LIMIT_S
- * seconds by the first warm-up iterations: a library that collapses must not hold up the others.
+ * seconds by the first warm-up iterations, so that a very slow library does not delay the others.
  * Each run takes the memory after that of the run before, cyclically, within REGION bytes of input
  * and as many of output, in steps of whole cache lines, so that data comes from memory; REGION 0:
- * all take the same, and data comes from caches. SIZE means what nccl-tests' column of that name
- * means: the larger of the bytes that a rank sends and receives. CPUS is a comma-separated list
- * (rank r is bound to entry r modulo its length, before MPI starts) or "-": the launcher binds, or
- * nobody does.
+ * all take the same, and data comes from caches. SIZE is as in nccl-tests: the larger of the bytes
+ * that a rank sends and receives. CPUS is a comma-separated list (rank r is bound to entry r modulo
+ * its length, before MPI starts) or "-": the launcher binds, or nobody does.
  *
- * Rank 0 prints JSON lines: one that names the library, then one per size.
- */
+ * Rank 0 prints JSON lines: one that names the library, then one per size. */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>
@@ -36,8 +34,8 @@ static void die(const char* what, const char* value) {
 
 /* ---- binding -------------------------------------------------------------------------------- */
 
-/* The rank on this host, as the launchers of Open MPI and MPICH hand it to a process that has not
- * called MPI_Init yet. */
+/* The rank on this host, as the launchers of Open MPI and MPICH give it to a process before
+ * MPI_Init. */
 static int launcher_rank(void) {
   static const char* const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_RANK"};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {

@@ -148,7 +148,7 @@ def _row(results: Results, limits: Limits, libraries: list[str], place: Place) -
 
 
 def target_of(place: Place) -> float | None:
-    """The largest ratio to the best peer's time that is good enough; None: not a target."""
+    """The target: the largest allowed ratio to the best peer's time; None: no target."""
     ranks, medium = place.scenario.split("-")
     if ranks != "2":
         return 1.2
@@ -162,7 +162,7 @@ def target_of(place: Place) -> float | None:
 
 
 def check(results: Results) -> tuple[list[str], int]:
-    """Misses of the targets, one line each, worst first, and the number of figures looked at."""
+    """Misses of the targets, one line each, worst first, and the number of checked figures."""
     misses: list[tuple[float, str]] = []
     checked = 0
     for place in results.places:

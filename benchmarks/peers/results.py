@@ -1,4 +1,4 @@
-"""What was measured, reduced to one number for each library, operation and size."""
+"""The measurements, reduced to one number for each library, operation and size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from libraries import PEERS
 
 @dataclass(frozen=True)
 class Best:
-    """The best setting of a library in one place of the table."""
+    """The best setting of a library in one cell of the table."""
 
     library: str
     setting: str
@@ -47,7 +47,7 @@ class Results:
             key = (place, row["library"])
             if key not in self._best or candidate.time_us < self._best[key].time_us:
                 self._best[key] = candidate
-            # Gloo knows one medium; its figures stand in both tables.
+            # Gloo has one medium; its figures are in both tables.
             if row["library"] == "gloo" and place.scenario.endswith("-tcp"):
                 twin = Place(place.scenario.replace("-tcp", "-shm"), place.operation, place.size)
                 self._best[twin, "gloo"] = self._best[key]
@@ -77,7 +77,7 @@ class Results:
         return sorted(found, key=lambda place: place.size)
 
     def wrong(self) -> list[str]:
-        """Where a library computed a wrong result."""
+        """The rows in which a library computed a wrong result."""
         rows = self.document["results"]
         assert isinstance(rows, list)
         return [

@@ -3,9 +3,9 @@
 Usage: python benchmarks/simulation/ratios.py [OUTPUT [MACHINE...]]. Needs the installed package, in
 which SimGrid's column needs ropewalk-simgrid. Takes half an hour with SimGrid.
 
-A message of a finite number of chunks takes as many of them longer as its trees are deep, so the
-number of chunks is doubled until the built-in engine is within 5% of the analytic rate; SimGrid
-then plays the same chunks.
+Filling a tree takes the time of as many chunks as the tree is deep, so the number of chunks is
+doubled until the built-in engine is within 5% of the analytic rate; SimGrid then plays the same
+chunks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def row(machine: topology.Topology, plane: str | None, operation: str, simgrid: 
 
 
 def all_reduce_of(gather: dict[str, Any]) -> dict[str, Any]:
-    """The all-reduce over an all-gather's rings: sums go once around, then results do.
+    """The all-reduce over an all-gather's rings: sums go around once, then the results.
 
     Every link carries each byte twice as often, so that algbw is half; busbw is the same.
     """

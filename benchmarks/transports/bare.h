@@ -1,4 +1,4 @@
-// A message-passing library without anything around it, as a peer for the transport over it.
+// A message-passing library called directly, for comparison with the transport over it.
 #pragma once
 
 #include <cstddef>

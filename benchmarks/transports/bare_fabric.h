@@ -1,5 +1,5 @@
-// libfabric without anything around it: what fi_rdm_tagged_pingpong and fi_rdm_tagged_bw of
-// fabtests do, as a peer for the transport `ofi`.
+// libfabric called directly, as in fi_rdm_tagged_pingpong and fi_rdm_tagged_bw of fabtests, for
+// comparison with the transport `ofi`.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// libpsm2 without anything around it: its own calls in a loop, over its shared-memory device, as a
-// peer for the transport `psm2`.
+// libpsm2 called directly in a loop, over its shared-memory device, for comparison with the
+// transport `psm2`.
 #pragma once
 
 #include <cstddef>

@@ -3,11 +3,11 @@
 // transports [--rounds N] [--latency] NAME[,SETTING=VALUE...]...
 //
 // Each NAME is a transport with its settings, `bare:PROVIDER`: libfabric alone, or `bare:psm2`:
-// libpsm2 alone, over its shared-memory device. Both processes
-// open a connection each way over every one; then, for each size, the transports take turns, so
-// that what else the machine does hits all alike. With --latency only the shortest messages.
-// Printed are medians, and their ratio to the first transport's. Buffers are registered, and what
-// arrived is compared outside the time.
+// libpsm2 alone, over its shared-memory device. Both processes open a connection each way over
+// every one; then, for each size, the transports take turns, so that other load on the machine
+// affects all equally. With --latency only the shortest messages. Printed are medians, and their
+// ratio to the first transport's. Buffers are registered, and what arrived is compared outside the
+// time.
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -195,7 +195,7 @@ void print(const std::string& label, std::size_t bytes, double value, const char
   std::fflush(stdout);
 }
 
-// Both processes do the same turns; the first one takes the time.
+// Both processes take the same turns; the first one measures the time.
 int run(const std::vector<Chosen>& chosen, int rounds, bool latency_only, int socket, bool first) {
   std::vector<std::unique_ptr<End>> ends;
   for (const Chosen& one : chosen) ends.push_back(std::make_unique<End>(one, socket));

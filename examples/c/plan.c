@@ -1,7 +1,6 @@
-/* Plans an all-reduce for a machine that is named, checks the plan, and says what it reaches.
+/* Plans an all-reduce for a named machine, checks the plan, and prints its rate.
  *
- * Run: ./plan dgx-a100, or with a file as `ropewalk topo --json` writes it: ./plan machine.json
- */
+ * Run: ./plan dgx-a100, or with a file as `ropewalk topo --json` writes it: ./plan machine.json */
 #include <ropewalk/plan.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +22,7 @@ int main(int count, char** arguments) {
   }
   rwPlan_t plan = NULL;
   check(rwPlanMake(machine, "{\"collective\": \"all_reduce\"}", &plan));
-  check(rwTopologyFree(machine)); /* the plan keeps what it needs */
+  check(rwTopologyFree(machine)); /* the plan keeps a copy of what it needs */
 
   const double bytes[] = {1e3, 1e6, 1e9};
   double microseconds[3];

@@ -45,19 +45,25 @@ typedef struct {
   int warmup;     /* iterations before */
   int iterations; /* timed */
   int operations; /* in each iteration, one after the other; 0 is 1 */
-  int check;      /* so many verified rounds after the timed loop, with fresh data */
+  int check;      /* number of verified rounds after the timed loop, with fresh data */
   int barrier; /* 1: after each operation, its time counts; 3: after each iteration, its time does
                   not count (nccl-tests' -z) */
-  size_t unalign;            /* buffers begin so many elements after the start of a page */
+  size_t unalign;            /* buffers begin this number of elements after the start of a page */
   double* iteration_seconds; /* NULL, or takes `iterations` numbers: the seconds per operation in
                                 each iteration of this rank */
   int device; /* 0: host memory; 1: memory of the rank's GPU, on a stream of its own */
   int graphs; /* with `device`: capture all iterations in a CUDA graph and time this many launches
                * of it; 0: enqueue each operation */
   int registered; /* with `device`: 1 registers input and output first (rwCommWindowRegister) */
-  size_t region; /* each operation takes the memory after that of the one before, cyclically, within
-                  * so many bytes for the input and as many for the output, so that data comes from
-                  * memory; 0: all take the same memory, and data comes from caches that hold it */
+  size_t region;  /* each operation uses the memory after that of the one before, cyclically, within
+                   * this number of bytes for the input and as many for the output, so that data
+                   * comes from memory; 0: all operations use the same memory, and data comes from
+                   * caches that hold it */
+  size_t period;  /* all_reduce, broadcast and reduce on host memory, out of place: buffers of a
+                   * multiple of so many bytes (itself one of 65536) show the same memory each
+                   * period, so that long messages need little of it; the output of rank 0 (of a
+                   * reduce, the root) is whole, and verified whole, of the others' what was written
+                   * last in each period. 0: all buffers are whole */
 } rwMeasureSpec_t;
 
 typedef struct {
@@ -73,9 +79,9 @@ typedef struct {
  * are small integers, so that every order of reduction gives the same bits. */
 RW_API rwResult_t rwMeasure(rwComm_t comm, const rwMeasureSpec_t* spec, rwMeasureResult_t* result);
 /* The same for `ncomms` different ranks of one communicator, of which this thread makes each call
- * in one group. Other threads and processes call for theirs, with however many. iteration_seconds
- * are those of the group. What is wrong with `comms` or `spec` changes nothing; after any other
- * error all of `comms` are broken, so that none waits for another. */
+ * in one group. Other threads and processes call for their ranks, with any number of them.
+ * iteration_seconds are those of the group. Invalid `comms` or `spec` change nothing; after any
+ * other error all of `comms` are broken, so that none waits for another. */
 RW_API rwResult_t rwMeasureGroup(const rwComm_t* comms, int ncomms, const rwMeasureSpec_t* spec,
                                  rwMeasureResult_t* result);
 
@@ -120,8 +126,8 @@ RW_API rwResult_t rwNicReport(rwTopology_t topology, const char* request, char**
 
 /* The text form of a micro-benchmark: `pattern` is "chain", "fan-in", "fan-out", "mimo" or
  * "multi-chain", `test` is "forward", "reduce-forward" or "reduce-broadcast". `width` counts
- * sources, sinks, leaves or chains, `length` the ranks of a chain; what a pattern does not use is
- * ignored. */
+ * sources, sinks, leaves or chains, `length` the ranks of a chain; values that a pattern does not
+ * use are ignored. */
 RW_API rwResult_t rwScheduleMicrobench(const char* pattern, const char* test, int width, int length,
                                        char** text);
 

@@ -4,14 +4,13 @@
  * and which bound no schedule can exceed. It is a handle, made for a topology (topology.h), which
  * it keeps: the topology may be freed before it. It is freed with rwPlanFree, and converted to JSON
  * of the schema "ropewalk-plan/1" (docs/planning.md) and back. All functions are pure: no device,
- * clock or environment. Texts that they give are the caller's, for rwFreeText.
+ * clock or environment. The caller frees returned texts with rwFreeText.
  *
  * A plan never changes, and any number of threads may use one at once. It belongs to no process: a
  * forked child may use and free its copy. Nothing may use it while, or after, it is freed.
  *
  * Results are those of ropewalk.h; rwInvalidArgument has a text (rwGetLastError(NULL)). What a call
- * gives is set on success only. Threads: any number at once.
- */
+ * gives is set on success only. Threads: any number at once. */
 #ifndef ROPEWALK_PLAN_H_
 #define ROPEWALK_PLAN_H_
 
@@ -42,9 +41,9 @@ RW_API rwResult_t rwPlanMake(rwTopology_t topology, const char* request, rwPlan_
 
 /* Reads a plan back for the topology that it was made for, or for the machine as far as the text
  * itself names it (`topology` NULL): GPUs and links, whose latencies are those of their types.
- * `origin` is what messages call the text. Rates and loads are computed anew from the trees;
- * nothing of the text is a proof: see rwPlanCheck. A plan for another topology is
- * rwInvalidArgument, as is a text without trees. */
+ * `origin` names the text in messages. Rates and loads are computed again from the trees; the text
+ * itself proves nothing: see rwPlanCheck. A plan for another topology is rwInvalidArgument, as is a
+ * text without trees. */
 RW_API rwResult_t rwPlanRead(rwTopology_t topology, const char* text, const char* origin,
                              rwPlan_t* plan);
 

@@ -1,11 +1,11 @@
 /* Ropewalk's C API: collective communication between the ranks of a communicator.
  *
- * The calls, their arguments and the numbers of types and operators follow NCCL's, with `rw` in
- * place of `nccl`. Differences: a call on host memory blocks unless it is given a request, and
- * every error has a text (rwGetLastError).
+ * The calls, their arguments and the numbers of types and operators follow NCCL's, with the prefix
+ * `rw` instead of `nccl`. Differences: a call on host memory blocks unless it is given a request,
+ * and every error has a text (rwGetLastError).
  *
- * Machines as graphs are in topology.h, plans for them in plan.h, what tools measure, try and
- * compute in diagnostics.h.
+ * topology.h has machines as graphs, plan.h plans for them, diagnostics.h the measurements, probes
+ * and computations of tools.
  *
  * Threads: a communicator may be used by one thread at a time; different communicators by different
  * threads at once. A call while another thread is in one gets rwInvalidUsage, and the communicator
@@ -15,8 +15,7 @@
  *
  * Processes: a communicator, and a request, belong to the process that made them. In a forked child
  * calls with them get rwInvalidUsage; rwCommDestroy and rwRequestFree do nothing, and what they
- * would free stays. No other rank notices. The child may make communicators of its own.
- */
+ * would free stays. No other rank notices. The child may make communicators of its own. */
 #ifndef ROPEWALK_ROPEWALK_H_
 #define ROPEWALK_ROPEWALK_H_
 
@@ -60,9 +59,9 @@ RW_API rwResult_t rwGetVersion(int* version);
 /* A constant string for a result. Never NULL. */
 RW_API const char* rwGetErrorString(rwResult_t result);
 
-/* What went wrong last: on `comm` when it is not NULL, else in the calling thread, with the
- * function that failed in front ("rwAllReduce: count: ..."). "" when nothing did. Valid until the
- * next call on `comm`, or of the thread. */
+/* The last error: on `comm` if it is not NULL, else in the calling thread, beginning with the
+ * function that failed ("rwAllReduce: count: ..."). "" if there was none. Valid until the next call
+ * on `comm`, or of the thread. */
 struct rwComm;
 typedef struct rwComm* rwComm_t;
 RW_API const char* rwGetLastError(rwComm_t comm);
@@ -144,25 +143,26 @@ RW_API rwResult_t rwCommSplit(rwComm_t comm, int color, int key, rwComm_t* newco
 RW_API rwResult_t rwCommCount(rwComm_t comm, int* count);
 RW_API rwResult_t rwCommUserRank(rwComm_t comm, int* rank);
 
-/* Waits for this rank's outstanding operations and tells the others that it leaves in order. */
+/* Waits for this rank's outstanding operations and notifies the others that it leaves in order. */
 RW_API rwResult_t rwCommFinalize(rwComm_t comm);
 /* rwCommFinalize where it was not called, then frees. NULL is fine. */
 RW_API rwResult_t rwCommDestroy(rwComm_t comm);
-/* Ends every operation of this rank with an error, tells the others, and frees. */
+/* Ends every operation of this rank with an error, notifies the others, and frees the
+ * communicator. */
 RW_API rwResult_t rwCommAbort(rwComm_t comm);
 /* The error that broke the communicator, or rwSuccess. Does not block. */
 RW_API rwResult_t rwCommGetAsyncError(rwComm_t comm, rwResult_t* error);
 
 /* ---- interrupts ----------------------------------------------------------------------------- */
 
-/* Lets the calling thread's calls that wait be ended, as by a person's Ctrl-C: from now on each
- * that has waited for 0.1 s calls `check(user)`, and so every 0.1 s. 0: it goes on. Any other
- * value: it returns rwInterrupted. A wait for a request leaves the operation going on and may be
- * repeated; an operation, or joining, that was interrupted breaks its communicator, and the other
- * ranks are told.
+/* Makes waits in the calling thread interruptible, for example by Ctrl-C: from now on each call
+ * that waits calls `check(user)` every 0.1 s. Result 0: the call continues to wait. Any other
+ * result: the call returns rwInterrupted. An interrupted wait for a request does not end the
+ * operation and may be repeated; an interrupted operation, or joining, breaks its communicator, and
+ * the other ranks are notified.
  *
- * For this thread alone; NULL: nobody is asked, as in the beginning. `check` may take its time. It
- * must not call the library with a communicator, or set a check: rwInvalidUsage. */
+ * Only for this thread; NULL, the initial state: waits are not interruptible. `check` may take any
+ * time. It must not call the library with a communicator, or set a check: rwInvalidUsage. */
 RW_API rwResult_t rwSetInterruptCheck(int (*check)(void* user), void* user);
 
 /* ---- requests ------------------------------------------------------------------------------- */
@@ -178,27 +178,27 @@ typedef struct rwStreamOpaque* rwStream_t;
  * each with a GPU; then operations may work on GPU memory. Several ranks in one thread call between
  * rwGroupStart and rwGroupEnd. */
 RW_API rwResult_t rwCommAttachDevice(rwComm_t comm, int device);
-/* Lets the GPUs of other processes read `bytes` at `buffer`, in the memory of this rank's GPU,
- * where they lie, instead of having them copied into a window of theirs first. All ranks of `comm`
- * call, in the same order, each with a buffer, whose sizes may differ; several ranks in one thread
- * call between rwGroupStart and rwGroupEnd, where *window is set. Operations look by themselves
- * whether their buffers lie in what is registered; nothing else changes, and any other memory works
- * as before. Memory that cudaMalloc did not give (of CUDA's virtual memory functions, of pools) is
- * accepted and stays staged.
+/* Registers `bytes` at `buffer`, in the memory of this rank's GPU, so that the GPUs of other
+ * processes read them directly instead of having them copied into a window first. All ranks of
+ * `comm` call, in the same order, each with a buffer, whose sizes may differ; several ranks in one
+ * thread call between rwGroupStart and rwGroupEnd, where *window is set. Operations find out by
+ * themselves whether their buffers are registered; nothing else changes, and any other memory works
+ * as before. Memory that is not from cudaMalloc (from CUDA's virtual memory functions, from pools)
+ * is accepted but stays staged.
  *
- * A buffer that cannot be right (NULL, 0 bytes, on the host, on another GPU) is an error on all
- * ranks that names its rank, with nothing registered. A rank that does not call is a timeout of the
- * others, and breaks `comm`. rwInvalidUsage without a GPU. */
+ * An invalid buffer (NULL, 0 bytes, on the host, on another GPU) is an error on all ranks that
+ * names its rank; nothing is registered. If a rank does not call, the others time out, and `comm`
+ * is broken. rwInvalidUsage without a GPU. */
 typedef struct rwWindowOpaque* rwWindow_t;
 RW_API rwResult_t rwCommWindowRegister(rwComm_t comm, void* buffer, size_t bytes,
                                        rwWindow_t* window);
-/* Ends that. Local: the others need not call, or not now. Does not wait: operations that were
- * called go on, and until they have run the memory must stay. When it is freed then, the GPU has it
- * back when the other processes have closed it: when they register or deregister something, between
- * operations after they have deregistered their part, or when they leave `comm`, which also closes
- * what was never deregistered. CUDA graphs that were captured with the buffer must not be launched
- * any more; where graphs have captured operations of `comm`, closing waits for the next
- * registration, or the end. */
+/* Deregisters a buffer. Local: peers may deregister later or never. Does not wait: started
+ * operations continue, and the memory must stay allocated until they have run. After the program
+ * frees it, the GPU regains the memory when the other processes have closed it: when they register
+ * or deregister something, between operations after they have deregistered their part, or when they
+ * leave `comm`, which also closes what was never deregistered. CUDA graphs that were captured with
+ * the buffer must not be launched any more; where graphs have captured operations of `comm`,
+ * closing waits for the next registration, or the end. */
 RW_API rwResult_t rwCommWindowDeregister(rwComm_t comm, rwWindow_t window);
 /* Why GPUs cannot be used here, "" when they can. Valid until the thread's next call. */
 RW_API const char* rwWhyNoDevice(void);
@@ -226,17 +226,16 @@ RW_API const char* rwRequestError(rwRequest_t request);
 /* Frees. An operation that still runs goes on, and its buffers must stay. NULL is fine. */
 RW_API rwResult_t rwRequestFree(rwRequest_t request);
 
-/* A request that ends when all that was enqueued on `stream` of GPU `device` until now has run. For
- * operations on streams, which take no request of their own. Whether the operation
- * succeeded rwCommGetAsyncError tells. A stream that is being captured has no such end:
- * rwInvalidUsage. */
+/* A request that completes when all work enqueued on `stream` of GPU `device` so far has run. For
+ * operations on streams, which take no request of their own. rwCommGetAsyncError tells whether the
+ * operation succeeded. For a stream that is being captured: rwInvalidUsage. */
 RW_API rwResult_t rwStreamMark(int device, rwStream_t stream, rwRequest_t* request);
 
 /* ---- collectives ---------------------------------------------------------------------------- */
 
 /* Counts are in elements of `type`. Buffers are aligned to the element. sendbuf == recvbuf (shifted
- * by the rank's place as in NCCL for all-gather, reduce-scatter, gather and scatter) is in place.
- * A buffer that a rank does not use may be NULL. */
+ * by the rank's block as in NCCL for all-gather, reduce-scatter, gather and scatter) is in place. A
+ * buffer that a rank does not use may be NULL. */
 
 /* recvbuf = combination over all ranks of sendbuf; both hold `count` elements. */
 RW_API rwResult_t rwAllReduce(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
@@ -262,7 +261,7 @@ RW_API rwResult_t rwReduceScatter(const void* sendbuf, void* recvbuf, size_t rec
                                   rwDataType_t type, rwRedOp_t op, rwComm_t comm, rwStream_t stream,
                                   rwRequest_t* request);
 /* Element block j of sendbuf goes to block i (the sender's rank) of rank j's recvbuf; blocks of
- * `count` elements. In place on GPUs alone, where the input is copied first. */
+ * `count` elements. In place on GPUs only, where the input is copied first. */
 RW_API rwResult_t rwAllToAll(const void* sendbuf, void* recvbuf, size_t count, rwDataType_t type,
                              rwComm_t comm, rwStream_t stream, rwRequest_t* request);
 /* recvbuf on `root` = sendbufs of all ranks, in rank order. */
@@ -305,9 +304,9 @@ RW_API rwResult_t rwScheduleMake(const char* collective, const char* algorithm, 
 RW_API rwResult_t rwScheduleCheck(const char* text, char** report);
 /* JSON list of the algorithms: name, help, collectives. */
 RW_API rwResult_t rwScheduleAlgorithms(char** json);
-/* From now on `comm` runs this schedule for its collective, on all ranks alike. The checker must
- * accept it. NULL text goes back to the tuner's choice for all collectives. Holds for memory of the
- * host and of GPUs; at most 64 channels there. */
+/* From now on `comm` runs this schedule for its collective; all ranks must pass the same one. The
+ * checker must accept it. NULL text restores the tuner's choice for all collectives. For host
+ * memory and for GPUs, where a schedule has at most 64 channels. */
 RW_API rwResult_t rwCommUseSchedule(rwComm_t comm, const char* text);
 /* Why `comm` runs `collective` ("all_reduce" and so on) by the algorithm that it does: on its GPU's
  * memory where it has a GPU, else on the host's. `bytes`: the size as nccl-tests counts it, that of

@@ -1,20 +1,19 @@
 /* Ropewalk's C API: machines as graphs.
  *
- * A topology is a handle, made from a text, a file, a short string or what this host has, and
- * freed with rwTopologyFree. It is converted to JSON of the schema "gpu-topology/1"
- * (docs/topology.md has every field) and back without loss. Texts that functions give are the
- * caller's, for rwFreeText. rwTopologyReadFile reads a file, rwTopologyDiscover looks at this host,
- * and rwCommTopology and rwCommPlacement tell of a communicator; all others are pure: no device,
- * clock or environment.
+ * A topology is a handle, made from a text, a file, a short string or what this host has, and freed
+ * with rwTopologyFree. It is converted to JSON of the schema "gpu-topology/1" (docs/topology.md has
+ * every field) and back without loss. The caller frees returned texts with rwFreeText.
+ * rwTopologyReadFile reads a file, rwTopologyDiscover examines this host, and rwCommTopology and
+ * rwCommPlacement describe a communicator's machine; all others are pure: no device, clock or
+ * environment.
  *
- * A topology never changes: what changes something gives a new one, and any number of threads may
- * use one at once. It belongs to no process: a forked child may use and free its copy. Nothing may
- * use it while, or after, it is freed.
+ * A topology never changes: functions that change something return a new one, and any number of
+ * threads may use one at once. It belongs to no process: a forked child may use and free its copy.
+ * Nothing may use it while, or after, it is freed.
  *
  * Results are those of ropewalk.h; rwInvalidArgument has a text that names file, line or JSON path
  * (rwGetLastError(NULL)). What a call gives is set on success only. Threads: any number at once,
- * where nothing else is said.
- */
+ * where nothing else is said. */
 #ifndef ROPEWALK_TOPOLOGY_H_
 #define ROPEWALK_TOPOLOGY_H_
 
@@ -35,9 +34,9 @@ RW_API rwResult_t rwTopologyFree(rwTopology_t topology);
  * "assumptions", and never an error. */
 RW_API rwResult_t rwTopologyDiscover(rwTopology_t* topology);
 
-/* A file's text of any form that can be read, told apart by how it begins: the JSON itself, NCCL's
- * topology XML (as of NCCL_TOPO_DUMP_FILE, RCCL's too), hwloc's XML. `origin` is what messages call
- * it. */
+/* Reads a file's text in any supported format, recognised by its beginning: the JSON itself, NCCL's
+ * topology XML (as of NCCL_TOPO_DUMP_FILE, RCCL's too), hwloc's XML. `origin` names it in
+ * messages. */
 RW_API rwResult_t rwTopologyRead(const char* text, const char* origin, rwTopology_t* topology);
 
 /* The same of a file. Messages call it by its path. One that is not there is rwInvalidArgument, one
@@ -72,12 +71,12 @@ RW_API rwResult_t rwTopologyJson(rwTopology_t topology, char** json);
  * through another GPU. */
 RW_API rwResult_t rwTopologyMatrix(rwTopology_t topology, int host, char** json);
 
-/* One host as a file for NCCL_TOPO_FILE: {"text", "notes"}, notes being what was invented or cannot
- * be said. */
+/* One host as a file for NCCL_TOPO_FILE: {"text", "notes"}; the notes list invented values and
+ * parts that the format cannot express. */
 RW_API rwResult_t rwTopologyNcclXml(rwTopology_t topology, int host, char** json);
 
-/* What belongs to each of `local_size` ranks on a host, by local rank:
- * [{"gpu", "cpu", "numa", "cpus", "nics", "nic_path"}], ids of nodes; absent is null. */
+/* The resources of each of `local_size` ranks on a host, by local rank: [{"gpu", "cpu", "numa",
+ * "cpus", "nics", "nic_path"}], ids of nodes; absent is null. */
 RW_API rwResult_t rwTopologyPlace(rwTopology_t topology, int host, int local_size, char** json);
 
 /* ---- communicators and launchers ------------------------------------------------------------ */
@@ -94,8 +93,8 @@ RW_API rwResult_t rwCommTopology(rwComm_t comm, rwTopology_t* topology);
  * node of its cores; `ring_order` has the ranks by host, NUMA node and core. As rwCommTopology. */
 RW_API rwResult_t rwCommPlacement(rwComm_t comm, char** json);
 
-/* Which rank the launcher's environment says this process is: {"launcher", "rank", "size",
- * "local_rank", "local_size"}; the latter two -1 where the launcher does not tell. */
+/* This process's rank according to the launcher's environment: {"launcher", "rank", "size",
+ * "local_rank", "local_size"}; the latter two are -1 if the launcher does not give them. */
 RW_API rwResult_t rwLaunchDescribe(char** json);
 
 #ifdef __cplusplus

@@ -29,11 +29,13 @@ from ropewalk.operators import PreMulSum
 from ropewalk.planning import Plan, plan
 from ropewalk.registration import Registration
 from ropewalk.request import Handle
+from ropewalk.window import Batch, Window
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError",
+    "Batch",
     "Communicator",
     "CudaError",
     "Error",
@@ -47,6 +49,7 @@ __all__ = [
     "SystemCallError",
     "TimeoutError",
     "UsageError",
+    "Window",
     "__version__",
     "device_count",
     "group",

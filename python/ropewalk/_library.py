@@ -21,6 +21,8 @@ Comm = ctypes.c_void_p
 Request = ctypes.c_void_p
 Stream = ctypes.c_void_p
 Window = ctypes.c_void_p
+MessageWindow = ctypes.c_void_p
+Batch = ctypes.c_void_p
 
 
 class OwnedHandle(ctypes.c_void_p):
@@ -40,7 +42,7 @@ class OwnedHandle(ctypes.c_void_p):
             self.free(self)
 
     def __reduce__(self) -> NoReturn:
-        """Refuses, for pickle and copy: what a copy points to would be freed twice."""
+        """Refuses pickle and copy, since a copy would free the handle twice."""
         raise errors.NotCopiedError(
             f"a {type(self).__name__} cannot be pickled or copied; the object that holds it can"
         )
@@ -82,6 +84,7 @@ class MeasureSpec(ctypes.Structure):
         ("graphs", ctypes.c_int),
         ("registered", ctypes.c_int),
         ("region", ctypes.c_size_t),
+        ("period", ctypes.c_size_t),
     ]
 
 
@@ -109,6 +112,9 @@ _REQUEST_OUT = ctypes.POINTER(Request)
 _TOPOLOGY_OUT = ctypes.POINTER(TopologyHandle)
 _PLAN_OUT = ctypes.POINTER(PlanHandle)
 _DOUBLES = ctypes.POINTER(ctypes.c_double)
+_WINDOW_OUT = ctypes.POINTER(MessageWindow)
+_SIZE_OUT = ctypes.POINTER(ctypes.c_size_t)
+_COUNT = ctypes.c_uint64
 _START = (Comm, Stream, _REQUEST_OUT)  # how the arguments of every operation end
 
 # Everything below returns rwResult_t.
@@ -132,6 +138,26 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwCommAttachDevice": (Comm, _INT),
     "rwCommWindowRegister": (Comm, _POINTER, _SIZE, ctypes.POINTER(Window)),
     "rwCommWindowDeregister": (Comm, Window),
+    "rwWindowCreate": (Comm, _SIZE, _INT, _WINDOW_OUT),
+    "rwWindowRegister": (Comm, _POINTER, _SIZE, _INT, _WINDOW_OUT),
+    "rwWindowFree": (MessageWindow,),
+    "rwWindowMemory": (MessageWindow, _INT, ctypes.POINTER(_POINTER), _SIZE_OUT),
+    "rwWindowDescriptor": (MessageWindow, _INT, _INT_OUT, _SIZE_OUT),
+    "rwPut": (_POINTER, _SIZE, _INT, _SIZE, MessageWindow, Stream, _REQUEST_OUT),
+    "rwGet": (_POINTER, _SIZE, _INT, _SIZE, MessageWindow, Stream, _REQUEST_OUT),
+    "rwSignal": (_INT, _INT, _COUNT, MessageWindow, Stream, _REQUEST_OUT),
+    "rwPutSignal": (_POINTER, _SIZE, _INT, _SIZE, _INT, MessageWindow, Stream, _REQUEST_OUT),
+    "rwWaitSignal": (_INT, _INT, _COUNT, MessageWindow, Stream, _REQUEST_OUT),
+    "rwSignalCount": (_INT, _INT, MessageWindow, ctypes.POINTER(_COUNT)),
+    "rwFlush": (_INT, MessageWindow, Stream, _REQUEST_OUT),
+    "rwBatchCreate": (Comm, ctypes.POINTER(Batch)),
+    "rwBatchFree": (Batch,),
+    "rwBatchPut": (Batch, _POINTER, _SIZE, _INT, _SIZE, MessageWindow),
+    "rwBatchGet": (Batch, _POINTER, _SIZE, _INT, _SIZE, MessageWindow),
+    "rwBatchSignal": (Batch, _INT, _INT, _COUNT, MessageWindow),
+    "rwBatchWaitSignal": (Batch, _INT, _INT, _COUNT, MessageWindow),
+    "rwBatchFlush": (Batch, _INT, MessageWindow),
+    "rwBatchLaunch": (Batch, Stream, _REQUEST_OUT),
     "rwCommDevice": (Comm, _INT_OUT),
     "rwCommDeviceMemory": (Comm, ctypes.POINTER(ctypes.c_size_t)),
     "rwDeviceCount": (_INT_OUT,),

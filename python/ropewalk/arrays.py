@@ -23,7 +23,7 @@ from ropewalk.errors import ArgumentError
 from ropewalk.types import DATA_TYPES, FOREIGN_NAMES, MOVED_TYPES, DataType, opaque
 
 UNKNOWN_DEVICE = -1
-"""of an array that does not tell its GPU, where the communicator has none either"""
+"""for an array without a known GPU, if the communicator has none either"""
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ def _from_interface(array: Any, use: _Use, interface: Any, copy: str) -> Buffer:
     order, kind, digits = parts.groups()
     size = int(digits) * (_BYTES_OF_A_CHARACTER if kind == "U" else 1)
     foreign = getattr(getattr(array, "dtype", None), "name", "")
-    if foreign in ("bfloat16", *FOREIGN_NAMES):  # ml_dtypes: only the name tells them apart
+    if foreign in ("bfloat16", *FOREIGN_NAMES):  # ml_dtypes: only the name distinguishes them
         data_type = _data_type(foreign, size)
     else:
         if order == (">" if sys.byteorder == "little" else "<"):

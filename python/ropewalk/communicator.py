@@ -1,4 +1,4 @@
-"""Communicators: the ranks of one job, and what they do together."""
+"""Communicators: the ranks of one job, and their operations."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from ropewalk.process_bound import ProcessBound
 from ropewalk.registration import Registration
 from ropewalk.request import Handle
 from ropewalk.topology import Topology
+from ropewalk.window import Window
 
 Array = TypeVar("Array")
 
@@ -40,7 +41,7 @@ def _place(device: Optional[int]) -> str:
 
 
 def _destroy(address: int) -> None:
-    """Leaves in order: at the end of the program, or when the object is gone."""
+    """Leaves in order: at the end of the program, or when the object is deleted."""
     if library().rwCommDestroy(address) == INTERRUPTED:
         interrupts.reraise()
 
@@ -189,7 +190,7 @@ class Communicator(ProcessBound):
     # ---- its end
 
     def finalize(self) -> None:
-        """Waits for this rank's operations, tells the others that it leaves, and closes.
+        """Waits for this rank's operations, notifies the others that it leaves, and closes.
 
         Raises:
             UsageError: another thread is in a call. Nothing was done.
@@ -210,7 +211,7 @@ class Communicator(ProcessBound):
             library().rwCommDestroy(address)
 
     def abort(self) -> None:
-        """Ends every operation of this rank with an error, tells the others, and closes."""
+        """Ends every operation of this rank with an error, notifies the others, and closes."""
         address, self._address = self.c_handle, None
         aborted = library().rwCommAbort(address)
         if aborted == INVALID_USAGE:  # refused
@@ -809,6 +810,23 @@ class Communicator(ProcessBound):
         self._call(run, lambda: self._registered.add(made))
         return made
 
+    def window(self, array_or_nbytes: Any, slots: int = 1) -> Window:
+        """Makes a window that the other ranks put to and get from. All ranks must call.
+
+        In the same order; several ranks of one thread call within a `group`. Host memory.
+
+        Args:
+            array_or_nbytes: this rank's part: so many bytes of zeroed shared memory
+                (`Window.memory`), into which ranks of this host store directly; or an array, which
+                must stay as it is until the window is closed. Sizes may differ, and be 0.
+            slots: how many signal counters each rank has for each source; the same on all ranks.
+
+        Raises:
+            ArgumentError, UsageError, SystemCallError: what a rank gave cannot be right, slots
+                differ, or a rank has not enough memory. All ranks get it, with the rank's number.
+        """
+        return Window(self, array_or_nbytes, slots)
+
     def _forget(self, registration: Registration) -> None:
         self._registered.discard(registration)
 
@@ -846,7 +864,7 @@ class Communicator(ProcessBound):
                 math.inf: for ever.
 
         Raises:
-            ArgumentError: `timeout` is no number of seconds.
+            ArgumentError: `timeout` is not a number of seconds.
         """
         # 0 is the setting alone; less than a microsecond is one.
         microseconds = 0 if timeout is None else request.microseconds(timeout) or 1

@@ -16,7 +16,7 @@ LEGACY_STREAM = 1
 """CUDA's default stream: 0 to CUDA, cudaStreamLegacy here, since 0 means host memory"""
 
 Stream = Any
-"""What is taken for a stream; see the module."""
+"""Objects accepted as streams; see the module."""
 
 
 def stream_handle(stream: Stream) -> int:
@@ -88,5 +88,5 @@ def interface_of(array: Any, name: str) -> dict[str, Any]:
 
 
 def device_of(array: Any) -> Optional[int]:
-    """The GPU where the object tells it (Numba does not)."""
+    """The GPU, if the object reports it (Numba does not)."""
     return getattr(getattr(array, "device", None), "id", None)

@@ -52,7 +52,7 @@ class PathReport:
     """All checks of one path."""
 
     path: str
-    """its kind: shared-memory, interface, rdma, sisci, psm2, ofi, gpu, gpu-pair"""
+    """its kind: shared-memory, interface, rails, rdma, sisci, psm2, ofi, gpu, gpu-pair"""
     title: str
     checks: list[Check]
 
@@ -117,7 +117,7 @@ class _Child:
         self._log.close()
 
     def _logged(self) -> str:
-        """What it wrote to its standard error so far."""
+        """Its standard error so far."""
         self._log.seek(0)
         return self._log.read().decode("utf-8", "replace")
 
@@ -167,7 +167,7 @@ def _widest(links: list[Link], source: str, target: str) -> Optional[float]:
 
 
 def pair_gbps(topology: Topology, first: str, second: str) -> Optional[float]:
-    """What one GPU should be able to send to another, by their links; None: not known."""
+    """Rate that one GPU should reach to another, by their links; None: unknown."""
     rates: dict[tuple[str, str], float] = {}
     for link in topology.links:
         if link.type in _FAST_TYPES and not link.assumed:
@@ -181,7 +181,7 @@ def pair_gbps(topology: Topology, first: str, second: str) -> Optional[float]:
 
 
 def host_gbps(topology: Topology, gpu: str) -> Optional[float]:
-    """What a GPU should be able to send to the memory of its host; None: not known."""
+    """Rate that a GPU should reach to the memory of its host; None: unknown."""
     cpus = [node.id for node in topology.nodes if node.kind == "cpu"]
     if any(link.assumed for link in topology.links if gpu in (link.src, link.dst)):
         return None
@@ -300,6 +300,7 @@ def examine(
             _Probe(f"interface {name}", {"path": "interface", "name": name})
             for name in listed["interfaces"]
         ]
+        probes.append(_Probe("rails (setting RAILS)", {"path": "rails"}))
     if "rdma" in kinds:
         probes.append(_Probe("RDMA adapters", {"path": "rdma"}))
     if "sisci" in kinds:

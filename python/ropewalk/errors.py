@@ -1,4 +1,4 @@
-"""What goes wrong, as exceptions. All are `ropewalk.Error`; some are a built-in one too.
+"""The library's exceptions. All are `ropewalk.Error`; some are a built-in one too.
 
 Each C call returns a result code; `check` turns it into the exception of that code, with the
 library's own text.
@@ -23,7 +23,7 @@ class UsageError(Error):
 
 
 class NotCopiedError(UsageError, TypeError):
-    """What a copy would share was to be pickled or copied."""
+    """An object that cannot be shared was to be pickled or copied."""
 
 
 class SystemCallError(Error, OSError):

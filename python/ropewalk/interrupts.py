@@ -66,7 +66,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def reraise() -> None:
-    """Raises what a handler raised during this thread's call, if one did."""
+    """Raises the exception of a handler during this thread's call, if any."""
     global _raised
     if _raised is None or threading.current_thread() is not threading.main_thread():
         return

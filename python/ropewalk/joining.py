@@ -22,7 +22,7 @@ _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "
 
 
 def _may_wait() -> None:
-    """Lets Ctrl-C end the joining, and what follows, also where a thread loaded the library."""
+    """Lets Ctrl-C end joining and later calls, also if another thread loaded the library."""
     interrupts.enable(library())
 
 

@@ -47,6 +47,7 @@ def measure(
     graphs: int = 0,
     registered: bool = False,
     region: int = 0,
+    period: int = 0,
 ) -> Measured:
     """Runs a collective `iterations` times and verifies it. All ranks make the same call.
 
@@ -72,6 +73,10 @@ def measure(
         registered: with `device`: the buffers are registered first (`Communicator.register`).
         region: bytes of input and of output through which the operations move, so that data comes
             from memory; 0: all use the same bytes, which caches may hold.
+        period: of all_reduce, broadcast and reduce on host memory, out of place: buffers of a
+            multiple of so many bytes (itself one of 65536) show the same memory each period. The
+            output of rank 0 (of a reduce, the root) is whole, and verified whole; of the others',
+            what was written last in each period. 0: all buffers are whole.
     """
     each = (ctypes.c_double * iterations)() if per_iteration else None
     spec = MeasureSpec(
@@ -93,6 +98,7 @@ def measure(
         graphs=graphs,
         registered=int(registered),
         region=region,
+        period=period,
     )
     comms = [comm] if isinstance(comm, Communicator) else comm
     handles = (Comm * len(comms))(*(each.c_handle for each in comms))

@@ -1,4 +1,4 @@
-"""Which NIC serves which channel, and the graph file that tells NCCL so."""
+"""The choice of a NIC for each channel, and the graph file for NCCL."""
 
 from __future__ import annotations
 

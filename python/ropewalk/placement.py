@@ -22,7 +22,7 @@ _BIND: Final = 2
 
 @dataclass(frozen=True)
 class Choice:
-    """What one rank gets."""
+    """The resources of one rank."""
 
     gpu: Optional[str]
     """id of its node"""
@@ -49,7 +49,7 @@ class Choice:
 
 
 def local_rank() -> tuple[Optional[int], Optional[int]]:
-    """Number among the ranks of this host, and their number, as far as the launcher tells."""
+    """Local rank and number of local ranks, if the launcher gives them."""
     found = json_of(library().rwLaunchDescribe)
     if found["launcher"] == "none":
         return _told_in_part(os.environ)
@@ -79,7 +79,7 @@ def _told_in_part(environment: Mapping[str, str]) -> tuple[Optional[int], Option
 def _number(environment: Mapping[str, str], name: str) -> int:
     text = environment[name]
     if not (text.isascii() and text.isdigit()):
-        raise errors.ArgumentError(f'{name}="{text[:64]}" is no number')
+        raise errors.ArgumentError(f'{name}="{text[:64]}" is not a number')
     return int(text)
 
 
@@ -202,7 +202,7 @@ def set_memory_policy(node: int, *, strict: bool) -> None:
     mask[node // bits] = 1 << (node % bits)
     libc = ctypes.CDLL(None, use_errno=True)
     policy = _BIND if strict else _PREFERRED
-    # The kernel reads one bit less than it is told.
+    # The kernel reads one bit less than the given number.
     if libc.syscall(number, policy, ctypes.byref(mask), words * bits + 1) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

@@ -110,7 +110,7 @@ class Plan:
         return Certificate(**json_of(library().rwPlanCheck, self.c_handle))
 
     def times_us(self, sizes: Sequence[float]) -> list[float]:
-        """Estimated microseconds for messages of so many bytes."""
+        """Estimated microseconds for messages of the given numbers of bytes."""
         given = _floats(sizes, "sizes")
         numbers = ctypes.c_double * len(given)
         found = numbers()

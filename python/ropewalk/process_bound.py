@@ -1,4 +1,4 @@
-"""What belongs to the process that made it."""
+"""Objects that belong to the process that made them."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def microseconds(timeout: Optional[float]) -> int:
     if timeout is None:
         return _FOR_EVER
     if not isinstance(timeout, numbers.Real) or math.isnan(timeout):
-        raise errors.ArgumentError(f"timeout of {timeout!r} is no number of seconds")
+        raise errors.ArgumentError(f"timeout of {timeout!r} is not a number of seconds")
     if timeout < 0:
         raise errors.ArgumentError(f"timeout of {timeout} s is negative")
     return int(timeout * 1e6) if timeout < _LONGEST_SECONDS else _FOR_EVER
@@ -90,7 +90,7 @@ class Handle(ProcessBound, Generic[Result]):
             timeout: seconds, or None to wait as long as it takes.
 
         Raises:
-            ArgumentError: `timeout` is no number of seconds.
+            ArgumentError: `timeout` is not a number of seconds.
             TimeoutError: `timeout` passed first. The operation goes on; wait again.
             Error: the operation failed.
         """

@@ -72,7 +72,7 @@ def check(text: str) -> dict[str, Any]:
         the schedule itself.
 
     Raises:
-        ArgumentError: the text is no schedule; names line and column.
+        ArgumentError: the text is not a schedule; names line and column.
     """
     report: dict[str, Any] = json_of(library().rwScheduleCheck, text_argument(text, "text"))
     return report

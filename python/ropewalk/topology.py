@@ -20,7 +20,7 @@ from ropewalk.arguments import integer, integers, text_or_none
 from ropewalk.arguments import text as text_argument
 
 HERE: Final = "here"
-"""what `load` takes for the machine at hand"""
+"""the name by which `load` discovers this machine"""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Placement:
-    """What belongs to one rank of a host: ids of nodes, and a list of CPUs."""
+    """The resources of one rank of a host: ids of nodes, and a list of CPUs."""
 
     gpu: Optional[str]
     cpu: Optional[str]
@@ -110,12 +110,12 @@ class Topology:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name."""
         return self._fields["name"]  # type: ignore[no-any-return]
 
     @property
     def title(self) -> str:
-        """What it is, in words."""
+        """Its title."""
         return self._fields["title"]  # type: ignore[no-any-return]
 
     @property
@@ -145,7 +145,7 @@ class Topology:
 
     @property
     def assumptions(self) -> list[str]:
-        """What was assumed, or could not be seen."""
+        """What was assumed, or could not be discovered."""
         return self._fields["assumptions"]  # type: ignore[no-any-return]
 
     @cached_property
@@ -234,12 +234,12 @@ class Topology:
         )
 
     def nccl_xml(self, host: int = 0) -> tuple[str, list[str]]:
-        """A file for NCCL_TOPO_FILE, and notes on what was invented or cannot be said."""
+        """A file for NCCL_TOPO_FILE, and notes on invented values and inexpressible parts."""
         raw = json_of(library().rwTopologyNcclXml, self._handle, integer(host, "host"))
         return raw["text"], raw["notes"]
 
     def place(self, local_size: int, host: int = 0) -> list[Placement]:
-        """What belongs to each of so many ranks on a host, by local rank."""
+        """The resources of each rank on a host, by local rank."""
         raw = json_of(
             library().rwTopologyPlace,
             self._handle,
@@ -305,7 +305,7 @@ def read(path: Path | str) -> Topology:
 
 
 def load(source: str) -> Topology:
-    """What a person names: a file, "here" for this host, or a synthetic description."""
+    """A machine by name: a file, "here" for this host, or a synthetic description."""
     if source == HERE:
         return discover()
     if Path(source).is_file():

@@ -1,4 +1,4 @@
-"""Tells PyTorch of the backend "ropewalk" when PyTorch is imported: see [project.entry-points].
+"""Registers the backend "ropewalk" when PyTorch is imported: see [project.entry-points].
 
 Imports little, since every program that imports PyTorch imports it. The backend itself
 (torch_backend.py) is imported when the first group is made.

@@ -206,7 +206,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
     # ---- reductions
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Work:
-        """Combines tensors of all ranks, in place."""
+        """Reduces tensors over all ranks, in place."""
         op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
 
         def body(comm: Communicator) -> None:
@@ -416,7 +416,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._noted(self._messages.receive(tensors, source, tag))
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Work:
-        """Receives from the rank whose message of that tag is first; `source_rank` tells which."""
+        """Receives the first message of that tag from any rank; `source_rank` gives the rank."""
         return self._noted(self._messages.receive(tensors, None, tag))
 
     def _noted(self, work: Work) -> Work:
@@ -465,7 +465,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
     def monitored_barrier(
         self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False
     ) -> None:
-        """A barrier at which rank 0 tells which ranks did not come.
+        """A barrier at which rank 0 names the missing ranks.
 
         Args:
             timeout: None is the group's.
@@ -512,7 +512,7 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
             self.send([token], rank, _BARRIER_TAG)
 
     def abort(self) -> None:
-        """Ends every operation of this rank with an error, and tells the others."""
+        """Ends every operation of this rank with an error, and notifies the others."""
         self._messages.abort()
         for comm in (self._on_host, self._gpu):
             if comm is not None and not comm.closed:

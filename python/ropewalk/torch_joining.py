@@ -51,7 +51,7 @@ class Meeting:
     """
 
     def __init__(self, store: Any, name: str, rank: int, size: int) -> None:
-        """`name` tells apart what is joined through one store."""
+        """`name` distinguishes the groups that join through one store."""
         self._store = store
         self._key = f"ropewalk/{name}"
         self._rank, self._size = rank, size
@@ -99,7 +99,7 @@ class Meeting:
         return self._rank != 0 and self._read() not in ("", attempt)
 
     def _read(self) -> str:
-        """What is announced; empty for nothing."""
+        """The announced attempt; empty for none."""
         if not self._store.check([self._key]):
             return ""
         announced: str = self._store.get(self._key).decode()
@@ -152,7 +152,7 @@ class Meeting:
 
 
 def _turns(until: float, look: Callable[[], None]) -> Generator[None, None, None]:
-    """Turns of a wait that looks at something: at once, then less and less often, to `until`."""
+    """Polling times: at once, then at growing intervals, up to `until`."""
     # Store.get would hold a lock of the store meanwhile, and with it other threads' set.
     nap = 0.0005
     while True:

@@ -44,7 +44,7 @@ INLINE_BYTES = PACKET_BYTES - HEADER_BYTES
 
 
 class Packet:
-    """What a message begins with: tag, bytes, whether on a GPU; then the message, if it fits."""
+    """A message's header: tag, bytes, whether on a GPU; then the message, if it fits."""
 
     def __init__(self) -> None:
         """Holds no message yet."""
@@ -135,7 +135,7 @@ class Outbox(Connection):
         self._thread = Worker(f"ropewalk send {self._ranks[RECEIVER]}")
 
     def send(self, tensors: list[Tensor], tag: int, seconds: float) -> Work:
-        """Sends after what was sent before."""
+        """Sends after earlier messages."""
         device = tensors[0].device
         stream = self.stream(device)
         work = Work("send", tensors, stream)
@@ -170,7 +170,7 @@ class Outbox(Connection):
             on.send(data, RECEIVER)
 
     def close(self) -> None:
-        """Sends what it has, and leaves."""
+        """Sends its queue, and leaves."""
         try:
             self._thread.put(self._leave)
         except RuntimeError:  # the program ends, and the thread has
@@ -183,7 +183,7 @@ class Outbox(Connection):
 
 
 class Posted:
-    """A receive that waits for its message, from one rank or from whoever is first."""
+    """A receive that waits for its message, from one rank or from any."""
 
     def __init__(self, work: Work, tensor: Tensor, before: Any, sources: int, until: float) -> None:
         """`before` is an event after which `tensor` may be written on a GPU."""
@@ -340,7 +340,7 @@ class Inbox(Connection):
             self._give(posted, data)
 
     def _take(self, comm: Communicator, key: Key, size: int) -> None:
-        """Receives what follows a packet: where it is wanted, or to be kept."""
+        """Receives the data after a packet, into its destination or to be kept."""
         seconds = self._messages.seconds
         with self._changing:
             posted = self._next(key)
@@ -530,7 +530,7 @@ class Messages:
 
 
 class _Streamed:
-    """On a GPU: what is enqueued within goes to `stream`, after `before`. Else nothing."""
+    """On a GPU: enqueues to `stream`, after `before`. Else no effect."""
 
     def __init__(self, stream: Any, before: Any, tensors: list[Tensor]) -> None:
         """`tensors` are used on `stream`."""

@@ -16,7 +16,7 @@ Tensor = Any  # torch.Tensor; the type checker does not read PyTorch
 
 
 def all_reduce(comm: Communicator, tensor: Tensor, op: Any) -> None:
-    """Combines `tensor` of all ranks, in place."""
+    """Reduces `tensor` over all ranks, in place."""
     simple = simple_name(tensor, op)
     if simple:
         comm.all_reduce(tensor, simple)

@@ -21,7 +21,7 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 def flat_bytes(tensor: Tensor) -> Tensor:
-    """As `flat`, as bytes: what is only moved has no type."""
+    """As `flat`, as bytes: moved data needs no type."""
     return flat(tensor).view(torch.uint8)
 
 
@@ -48,7 +48,7 @@ class Staged:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
-        """Puts back what was written, unless it failed."""
+        """Copies the result back, unless the operation failed."""
         if kind is None:
             self.put_back()
 

@@ -116,7 +116,7 @@ class Work(_Work):  # type: ignore[misc]
     # ---- for its caller
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Raises what went wrong, or TimeoutError after `timeout`: the operation goes on."""
+        """Raises the operation's error, or TimeoutError after `timeout`: it then continues."""
         if not self._done:
             settler.step_aside()
             seconds = timeout.total_seconds()
@@ -163,7 +163,7 @@ class Work(_Work):  # type: ignore[misc]
         return self._done and self._error is None
 
     def exception(self) -> Optional[BaseException]:
-        """What it ended with, if not well; None also while it runs."""
+        """Its error, if any; None also while it runs."""
         return self._error
 
     def result(self) -> Any:
@@ -178,7 +178,7 @@ class Work(_Work):  # type: ignore[misc]
     block_current_stream = synchronize
 
     def source_rank(self) -> int:
-        """The rank in the group that sent what was received; -1 before, and for the others."""
+        """The group rank of the sender; -1 before, and for other operations."""
         return self._source
 
     _source_rank = source_rank

@@ -16,7 +16,7 @@ class DataType(NamedTuple):
     """how many the library counts in one: bytes, of types that it does not know"""
 
     def counted(self, elements: int) -> int:
-        """So many elements, as the library counts them."""
+        """Number of elements, as the library counts them."""
         return elements * self.units
 
     @property

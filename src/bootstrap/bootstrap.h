@@ -81,10 +81,12 @@ class Bootstrap {
   void send(int peer, std::uint32_t tag, std::span<const std::byte> data);
   /// Waits for the next message of `peer` with `tag`.
   std::vector<std::byte> recv(int peer, std::uint32_t tag, Deadline deadline);
-  /// The same into `data`. @throws Error kInternal when the lengths differ
+  /// The same into `data`.
+  /// @throws Error kInternal when the lengths differ
   void recv(int peer, std::uint32_t tag, std::span<std::byte> data, Deadline deadline);
 
-  /// The next message of `peer` with `tag` if it is there. @throws as recv, except kTimeout
+  /// The next message of `peer` with `tag` if it is there.
+  /// @throws as recv, except kTimeout
   [[nodiscard]] std::optional<std::vector<std::byte>> try_recv(int peer, std::uint32_t tag);
 
   /// From now on messages with `tag`, also those that have arrived, go to `handler` and not to
@@ -103,13 +105,13 @@ class Bootstrap {
   /// call is in progress (do not call it from within the observer).
   void watch(Observer* observer);
 
-  /// Leaves in order: tells the others and returns when the neighbours have acknowledged (at most
-  /// PEER_LOSS_TIME later). Queued messages are delivered first. The others see on_left, not
+  /// Leaves in order: notifies the others and returns when the neighbours have acknowledged (at
+  /// most PEER_LOSS_TIME later). Queued messages are delivered first. The others see on_left, not
   /// on_lost. Only destruction is valid afterwards.
   void leave();
 
-  /// Gives up: calls that block here end with kAborted, the others see on_abort. Does not wait.
-  /// A second call, or one after leave(), does nothing.
+  /// Aborts: calls that block here end with kAborted, the others see on_abort. Does not wait. A
+  /// second call, or one after leave(), does nothing.
   void abort(std::string_view reason);
 
  private:

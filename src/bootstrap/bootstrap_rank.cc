@@ -186,7 +186,7 @@ void BootstrapRank::on_suspicion(int peer, bool suspected) {
                  context_.phase() != RankPhase::kLeaving);
 }
 
-// Deferred: iterators of those who found the news stay valid. Once for all news at hand.
+// Deferred, so that iterators of the callers stay valid. Once for all current news.
 void BootstrapRank::adapt_soon() {
   if (adapting_) return;
   adapting_ = true;

@@ -1,4 +1,4 @@
-// One rank of a communicator: its parts, and what passes between them.
+// One rank of a communicator: its parts, and the calls between them.
 //
 //   rank_status.h      what other threads see: phase, states of the ranks, messages
 //   joining.h          from the root service's address to the ring

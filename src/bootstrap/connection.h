@@ -76,7 +76,7 @@ class Connection {
   Owner owner_;
   std::uint64_t key_ = 0;
   std::optional<Service::TimerKey> timer_;
-  // Tells a function of this object, which called its owner, that the owner destroyed the object.
+  // Shows a member function that calls the owner whether the owner has destroyed the object.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

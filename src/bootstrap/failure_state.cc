@@ -53,6 +53,7 @@ void FailureState::on_left(int rank) {
   // Not an error: what it sent before may still be in transit.
   const Lock lock(mutex_);
   left_.insert(rank);
+  any_left_.store(true, std::memory_order_release);
 }
 
 void FailureState::on_abort(int rank, const std::string& reason) {

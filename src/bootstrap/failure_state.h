@@ -36,6 +36,8 @@ class FailureState : public Observer {
 
   [[nodiscard]] std::vector<int> suspected() const;
   [[nodiscard]] std::vector<int> left() const;
+  /// Whether left() has any. Cheap.
+  [[nodiscard]] bool any_left() const noexcept { return any_left_.load(std::memory_order_acquire); }
 
   void on_lost(int rank, const std::string& reason) override;
   void on_suspect(int rank, bool suspected) override;
@@ -46,6 +48,7 @@ class FailureState : public Observer {
   [[noreturn]] void raise() const;
 
   std::atomic<bool> broken_{false};
+  std::atomic<bool> any_left_{false};
   mutable Mutex mutex_;
   Errc code_ RW_GUARDED_BY(mutex_) = Errc::kInternal;
   std::string text_ RW_GUARDED_BY(mutex_);

@@ -104,8 +104,8 @@ void Gossip::write(PeerLink& link) {
   link.connection->send(out.bytes());
 }
 
-// Not while the ring is being repaired and no other link is there: what came over `from` is then
-// with this rank alone. A rank that leaves hands it on before it ends.
+// Not while the ring is being repaired and no other link is there: only this rank then has the news
+// from `from`. A rank that leaves forwards them before it ends.
 bool Gossip::can_pass_on(const PeerLink& from) const {
   if (context_.phase() != RankPhase::kJoined) return true;
   const int next = ring_.successor();

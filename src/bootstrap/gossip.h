@@ -41,13 +41,14 @@ class Gossip {
 
   /// Sends all that is known over a new link.
   void on_link(PeerLink& link);
-  /// The rest of a frame kNews. @throws Error kInvalidArgument
+  /// The rest of a frame kNews.
+  /// @throws Error kInvalidArgument
   void on_news(PeerLink& link, WireReader& in);
   void on_sync(PeerLink& link);
   /// Asks the link's other end to acknowledge the messages that were sent over it.
   static void sync(PeerLink& link);
 
-  /// Writes notices and acknowledgements after the events at hand.
+  /// Writes notices and acknowledgements after the current events.
   void flush_soon();
   [[nodiscard]] bool flush_planned() const noexcept { return flush_planned_; }
   /// Whether all links to peers that answer have acknowledged all that was sent over them. When

@@ -52,7 +52,7 @@ class Session {
   /// @throws Error kPeerLost for a wrong proof, a frame that was changed or is too long
   void feed(std::span<const std::byte> bytes);
 
-  /// Bytes to write to the connection; the caller removes what it wrote by consume().
+  /// Bytes to write to the connection; the caller removes written bytes by consume().
   [[nodiscard]] std::span<const std::byte> output() const noexcept {
     return std::span(output_).subspan(written_);
   }
@@ -63,9 +63,11 @@ class Session {
   /// Server, once established: what the other end claimed.
   [[nodiscard]] const Claims& claims() const noexcept { return claims_; }
 
-  /// Queues one message. @pre established()
+  /// Queues one message.
+  /// @pre established()
   void send(std::span<const std::byte> payload);
-  /// Takes the next message. @return false when none is complete
+  /// Takes the next message.
+  /// @return false when none is complete
   bool next(std::vector<std::byte>& payload);
 
   static constexpr std::size_t kMaxFrameBytes = (std::size_t{64} << 20) + 4096;
@@ -105,7 +107,8 @@ class Session {
   std::size_t written_ = 0;
 };
 
-/// libsodium is ready to use. @throws Error kSystem
+/// libsodium is ready to use.
+/// @throws Error kSystem
 void require_sodium();
 
 }  // namespace ropewalk::bootstrap

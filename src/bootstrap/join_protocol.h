@@ -16,7 +16,7 @@
 
 namespace ropewalk::bootstrap {
 
-/// Of one communicator; bounds what a wrong number can cost.
+/// Largest size of a communicator; bounds the memory that a wrong number can cause.
 inline constexpr int kMaxRanks = 1 << 20;
 
 /// First byte of each message.

@@ -56,7 +56,8 @@ FileDescriptor stranger(const UniqueId& id) {
   return socket;
 }
 
-/// Reads until the other end closes, at most `limit` bytes. @return how many
+/// Reads until the other end closes, at most `limit` bytes.
+/// @return how many
 std::size_t read_to_end(const FileDescriptor& socket, std::size_t limit) {
   std::size_t total = 0;
   std::vector<char> buffer(65536);
@@ -73,7 +74,7 @@ std::size_t read_to_end(const FileDescriptor& socket, std::size_t limit) {
   return total;
 }
 
-TEST(Join, TwoRanksWithOneNumberIsToldToAll) {
+TEST(Join, TwoRanksWithOneNumberIsAnErrorOnAll) {
   Context context;
   const UniqueId id = make_unique_id(quiet_config(), context);
   for (const Outcome& outcome : join_all(id, {{0, 4}, {1, 4}, {1, 4}, {2, 4}}, soon(), context)) {
@@ -83,7 +84,7 @@ TEST(Join, TwoRanksWithOneNumberIsToldToAll) {
   }
 }
 
-TEST(Join, DifferentNumbersOfRanksIsToldToAll) {
+TEST(Join, DifferentNumbersOfRanksIsAnErrorOnAll) {
   Context context;
   const UniqueId id = make_unique_id(quiet_config(), context);
   for (const Outcome& outcome : join_all(id, {{0, 3}, {1, 4}, {2, 3}}, soon(), context)) {
@@ -93,7 +94,7 @@ TEST(Join, DifferentNumbersOfRanksIsToldToAll) {
   }
 }
 
-TEST(Join, ARankOutsideTheSizeIsToldToAll) {
+TEST(Join, ARankOutsideTheSizeIsAnErrorOnAll) {
   for (const int wrong : {3, 1000, -1}) {
     Context context;
     const UniqueId id = make_unique_id(quiet_config(), context);
@@ -137,7 +138,7 @@ TEST(Join, AnIdWhosePortServesAnotherIdIsRefused) {
 TEST(Join, MissingRanksAreNamedToThoseThatCame) {
   Context context;
   const UniqueId id = make_unique_id(quiet_config(), context);
-  // Long enough that both have told the root; if not, the root names one more.
+  // Long enough that both have reported to the root; if not, the root names one more.
   for (const Outcome& outcome : join_all(id, {{0, 7}, {3, 7}}, in_ms(1500), context)) {
     EXPECT_EQ(outcome.first, Errc::kTimeout);
     EXPECT_NE(outcome.second.find("ranks 1, 2, 4-6 of 7 did not join"), std::string::npos)
@@ -208,7 +209,7 @@ TEST(Join, ARankThatComesAfterThatLearnsItAlthoughTheMakerOfTheIdEnds) {
   // So that the root knows that it is in its process.
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   come_and_die(id, 2, 3);
-  // So that the maker of the id would have ended, were it told at once.
+  // So that the maker of the id would have ended if it were notified at once.
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   Context context;
   const Outcome late = join_all(id, {{1, 3}}, soon(), context)[0];
@@ -318,7 +319,7 @@ TEST(Strangers, GetTheChallengeAndNothingElse) {
     const auto [code, text] = join_all(encode_unique_id(parts), {{0, 1}}, in_ms(100), context)[0];
     EXPECT_EQ(code, Errc::kTimeout) << text;
   }
-  // The id has not suffered.
+  // The id is still valid.
   const Outcome outcome = join_all(id, {{0, 1}}, soon(), context)[0];
   EXPECT_TRUE(joined(outcome)) << outcome.second;
 }

@@ -167,8 +167,8 @@ void Joining::on_go() {
 }
 
 void Joining::on_link_ended(int peer, const Closing& closing) {
-  // The root sees the same end of that rank, and tells all. If the root has released it already,
-  // this rank reports it once it is released, too.
+  // The root notices the same end of that rank, and notifies all. If the root has released it
+  // already, this rank reports it once it is released, too.
   if (context_.alive(peer)) early_losses_.emplace(peer, closing);
 }
 

@@ -42,7 +42,7 @@ class Joining {
     virtual void on_join_failed(const Error& error) = 0;
   };
 
-  /// Beyond the caller's deadline the root still gets this long to tell who is missing.
+  /// Beyond the caller's deadline the root still gets this long to name the missing ranks.
   static constexpr std::chrono::seconds kRootSlack{2};
 
   Joining(RankContext& context, PeerLinks& links, Owner& owner)

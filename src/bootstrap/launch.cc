@@ -15,7 +15,7 @@ extern char** environ;
 namespace ropewalk::bootstrap {
 namespace {
 
-/// How one launcher tells rank and size.
+/// The variables with which one launcher passes rank and size.
 struct Source {
   const char* launcher;
   const char* rank;
@@ -164,7 +164,7 @@ std::string launcher_process() {
     const auto line = process_line(pid);
     return line ? fmt::format("{}.{}", pid, line->start_time) : fmt::format("{}", pid);
   };
-  // Ranks may be started through a script each; what they have in common is the proxy above.
+  // Each rank may be started through a script; their common ancestor is the proxy above.
   int pid = getppid();
   for (int depth = 0; depth < 32 && pid > 1; ++depth) {
     const auto line = process_line(pid);

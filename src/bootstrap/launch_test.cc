@@ -239,7 +239,7 @@ TEST(Rendezvous, AFileLeftByAKilledJobIsNotTaken) {
   meet_and_join(named("file:" + folder.file("id")), 3);
 }
 
-TEST(Rendezvous, WhatIsWrongWithTheFileIsTold) {
+TEST(Rendezvous, AnErrorInTheFileIsNamed) {
   const Folder folder;
   LaunchEnvironment environment = named("file:" + folder.file("id"));
   environment.rank = 1;
@@ -354,7 +354,7 @@ TEST(Rendezvous, MissingRanksAreNamed) {
   EXPECT_NE(other_text.find("rank 0"), std::string::npos) << other_text;
 }
 
-TEST(Rendezvous, DifferentSizesAreToldToBoth) {
+TEST(Rendezvous, DifferentSizesAreErrorsOnBoth) {
   LaunchEnvironment environment = named(own_name("sizes"));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {

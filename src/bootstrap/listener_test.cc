@@ -23,7 +23,7 @@
 namespace ropewalk::bootstrap {
 namespace {
 
-/// What a client reads next; nothing when the other end has closed.
+/// The next bytes that a client reads; empty if the other end has closed.
 std::vector<std::byte> read_some(const FileDescriptor& socket) {
   pollfd waiting{socket.get(), POLLIN, 0};
   EXPECT_EQ(poll(&waiting, 1, 30'000), 1);
@@ -64,7 +64,7 @@ TEST(Listener, AfterStopNobodyGetsAProof) {
     ASSERT_FALSE(sessions.back().output().empty());
     clients.push_back(std::move(client));
   }
-  // Both responses wait for the thread, which then is told of them at once.
+  // Both responses wait for the thread, which then gets them at once.
   std::promise<void> sent;
   service.post([go = sent.get_future().share()] { go.wait(); });
   for (std::size_t i = 0; i < 2; ++i) {

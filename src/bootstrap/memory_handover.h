@@ -10,8 +10,8 @@
 
 namespace ropewalk::bootstrap {
 
-/// Hands `fd` to `receivers` fetches by the other `ranks`.
-/// @throws Error kTimeout; and as Bootstrap::try_recv, naming the rank, when one of `ranks` is gone
+/// Serves `fd` to `receivers` fetches by the other `ranks`.
+/// @throws Error kTimeout; and as Bootstrap::try_recv, naming the rank, if one of `ranks` has died
 void hand_over(DescriptorServer& server, int fd, int receivers, std::span<const int> ranks,
                Bootstrap& bootstrap, Deadline deadline);
 

@@ -92,7 +92,7 @@ bool Membership::suspected(int rank) const {
   if (state(rank) != State::kAlive) return false;
   for (auto suspicion = suspicions_.lower_bound({rank, 0});
        suspicion != suspicions_.end() && suspicion->first.first == rank; ++suspicion) {
-    // A rank that is gone suspects nobody any more.
+    // A dead rank's suspicions no longer count.
     if (suspicion->second.suspected && state(suspicion->first.second) == State::kAlive) return true;
   }
   return false;

@@ -28,7 +28,7 @@ namespace ropewalk::bootstrap {
 class Observer {
  public:
   virtual ~Observer() = default;
-  /// `rank` died: its connection ended without goodbye, or its process is gone. Final.
+  /// `rank` died: its connection ended without goodbye, or its process has ended. Final.
   virtual void on_lost(int rank, const std::string& reason) = 0;
   /// `rank` does not answer (stopped, overloaded, network away), or answers again.
   virtual void on_suspect(int rank, bool suspected) = 0;
@@ -68,10 +68,12 @@ class Membership {
 
   Membership(int rank, int size);
 
-  /// Merges one notice. @return true when it was news, and so must be forwarded
+  /// Merges one notice.
+  /// @return true when it was news, and so must be forwarded
   bool merge(const Notice& notice);
 
-  /// This rank hears `subject` no more, or again. @return the notice to flood, if that is a change
+  /// This rank hears `subject` no more, or again.
+  /// @return the notice to flood, if that is a change
   bool set_suspected(int subject, bool suspected, Notice* notice);
 
   [[nodiscard]] State state(int rank) const { return states_[static_cast<std::size_t>(rank)]; }
@@ -86,7 +88,7 @@ class Membership {
   /// The next rank after `after` that is alive and not this one; -1 when there is none.
   [[nodiscard]] int next_alive(int after) const;
   [[nodiscard]] int num_alive() const noexcept { return num_alive_; }
-  /// All that is known, as notices: what is sent first on a new connection.
+  /// All known states, as notices: the first message on a new connection.
   [[nodiscard]] std::vector<Notice> snapshot() const;
 
   [[nodiscard]] int rank() const noexcept { return rank_; }

@@ -57,7 +57,7 @@ TEST(Membership, SuspicionsOfSeveralClearOneByOne) {
   EXPECT_FALSE(self.suspected(2));
 }
 
-// News go round the ring and over it: what came before is not forwarded once more.
+// News go around the ring and over it: earlier news are not forwarded again.
 TEST(Membership, TheSameSuspicionIsNewsOnce) {
   Membership self(0, 4);
   const Notice doubt{Kind::kSuspected, 2, 1, 3, {}};
@@ -84,7 +84,7 @@ TEST(Membership, ADeadRanksSuspicionCountsNoMore) {
   EXPECT_FALSE(self.suspected(2));
 }
 
-TEST(Membership, TheSnapshotTellsAllToANewcomer) {
+TEST(Membership, TheSnapshotInformsANewcomer) {
   Membership self(0, 6);
   self.merge({Kind::kLost, 1, 2, 0, "killed"});
   self.merge({Kind::kLeft, 2, 2, 0, {}});
@@ -253,7 +253,7 @@ TEST(Monitor, AllButOneLeaveAtOnce) {
   ranks.expect_all(0, leaving, {"lost"});
 }
 
-TEST(Monitor, ADepartureOutlivesTheNeighbourThatWasToldOfIt) {
+TEST(Monitor, ADepartureOutlivesTheNotifiedNeighbour) {
   constexpr int kSize = 6;
   for (const int victim : {1, 3}) {
     Processes ranks(kSize, short_config("5s"), obey);
@@ -268,7 +268,7 @@ TEST(Monitor, ADepartureOutlivesTheNeighbourThatWasToldOfIt) {
   }
 }
 
-TEST(Monitor, GivingUpIsToldWithItsReason) {
+TEST(Monitor, AnAbortIsReportedWithItsReason) {
   Processes ranks(4, short_config("5s"), obey);
   all_joined(ranks, 4);
   ranks.command(2, 'a');
@@ -315,7 +315,7 @@ void kill_a_parent(bool behind_libc) {
 TEST(Monitor, AChildDoesNotHideItsParentsDeath) { kill_a_parent(false); }
 TEST(Monitor, AClonedChildDoesNotHideItsParentsDeath) { kill_a_parent(true); }
 
-TEST(Monitor, RandomDeathsAndDeparturesAreToldApart) {
+TEST(Monitor, RandomDeathsAndDeparturesAreDistinguished) {
   const unsigned seed = std::random_device()();
   std::printf("seed %u\n", seed);
   SCOPED_TRACE(seed);

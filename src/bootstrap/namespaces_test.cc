@@ -43,7 +43,7 @@ struct Pipe {
   std::array<int, 2> fd{};
 };
 
-/// Ranks `first` and `first` + 1 of four, as threads with a service each; ends when told.
+/// Ranks `first` and `first` + 1 of four, as threads with a service each; ends on a command.
 void two_ranks(int first, const UniqueId& id, const Config& config, const Pipe& commands,
                const Pipe& events) {
   std::vector<std::thread> threads;
@@ -88,7 +88,7 @@ void two_ranks(int first, const UniqueId& id, const Config& config, const Pipe& 
 TEST(Namespaces, TwoHostsJoinTalkAndLoseEachOther) {
   if (geteuid() != 0) GTEST_SKIP() << "needs the right to make network namespaces";
   if (!run("command -v ip")) GTEST_SKIP() << "needs the program ip";
-  Config config;  // the interfaces are found, not told
+  Config config;  // the interfaces are discovered, not given
   config.set("TIMEOUT", "60s", "test");
   config.set("PEER_LOSS_TIME", "1s", "test");
   Pipe to_a;

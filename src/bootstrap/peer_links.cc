@@ -100,7 +100,7 @@ void PeerLinks::establish(Position link) {
   link->state = PeerLink::State::kEstablished;
   // Behind those that were there before: find() stays with the first.
   links_.splice(links_.end(), links_, link);
-  // Tells the other end that this one has its proof, and so knows of the link.
+  // Acknowledges the other end's proof, so that it knows that this end has accepted the link.
   if (link->outgoing) send_frame(*link, PeerFrame::kHeartbeat);
   if (const auto queued = queued_.find(link->peer); queued != queued_.end()) {
     PeerLink& first = *find(link->peer);

@@ -32,7 +32,7 @@ struct PeerLink {
     std::uint32_t sent = 0;          // frames
     std::uint32_t acknowledged = 0;  // of those sent
     std::uint32_t received = 0;
-    std::uint32_t confirmed = 0;  // of those received, as told to the peer
+    std::uint32_t confirmed = 0;  // of those received, as acknowledged to the peer
   };
 
   PeerLink(int to, bool by_this_rank) : peer(to), outgoing(by_this_rank) {}

@@ -50,7 +50,7 @@ struct RankContext {
   std::vector<RankRecord> table;
   /// Cleared when joining ends, and when the rank closes.
   TimerSet timers;
-  /// Runs a task after the events at hand; the rank lives until then.
+  /// Runs a task after the current events; the rank lives until then.
   std::function<void(Service::Task)> defer;
 };
 

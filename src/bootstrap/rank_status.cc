@@ -46,7 +46,7 @@ void RankStatus::check_sendable(int peer) const {
 void RankStatus::deliver(int peer, MessageChannel channel, std::uint32_t tag,
                          std::vector<std::byte> message) {
   {
-    // Held from the look at the handlers on: a handler that is set meanwhile finds the message.
+    // Held from the check of the handlers on: a handler that is set meanwhile finds the message.
     const Lock handling(handlers_mutex_);
     if (channel == MessageChannel::kMessages) {
       if (const auto found = handlers_.find(tag); found != handlers_.end()) {

@@ -62,15 +62,15 @@ class RankStatus {
   /// As Bootstrap::on_message(): deliver() calls `handler` for messages with `tag` from now on.
   void handle(std::uint32_t tag, MessageHandler handler);
   /// Waits for the oldest message of that peer, channel and tag; `what` names the operation in
-  /// errors. On kCollectives it fails when any rank is gone that did not leave in order, on
-  /// kMessages only when `peer` is.
+  /// errors. On kCollectives it fails if any rank has died, on kMessages only if `peer` has ended.
   std::vector<std::byte> receive(int peer, MessageChannel channel, std::uint32_t tag,
                                  Deadline deadline, std::string_view what);
   /// The same without waiting: nothing when no such message has arrived.
   std::optional<std::vector<std::byte>> try_receive(int peer, MessageChannel channel,
                                                     std::uint32_t tag, std::string_view what);
 
-  /// Calls that block end from now on. @return false when the rank left or aborted before
+  /// Calls that block end from now on.
+  /// @return false when the rank left or aborted before
   bool set_left();
   bool set_aborted(std::string_view reason);
   void wait_closed();
@@ -80,7 +80,7 @@ class RankStatus {
   [[nodiscard]] RankPhase phase() const noexcept { return phase_; }
   /// @pre may_enter(phase(), next)
   void enter(RankPhase next);
-  /// Notes why joining failed; enter(kClosed), which follows, wakes who waits.
+  /// Records why joining failed; enter(kClosed), which follows, wakes waiting threads.
   void fail_join(const Error& error);
   [[nodiscard]] const Membership& membership() const noexcept { return membership_; }
   /// As Membership's.

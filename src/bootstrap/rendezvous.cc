@@ -36,7 +36,8 @@ bool passed(Deadline deadline) { return deadline != kNoDeadline && Clock::now() 
 
 void ask_program() { check_interrupt("rendezvous"); }
 
-/// At each turn of a wait: whether to take one more. @throws Error kInterrupted
+/// At each turn of a wait: whether to take one more.
+/// @throws Error kInterrupted
 bool goes_on(Deadline deadline) {
   thread_local Clock::time_point next_ask;
   if (const Clock::time_point now = Clock::now(); now >= next_ask) {
@@ -74,7 +75,7 @@ std::vector<int> without(int size, const std::map<int, pid_t>& there) {
 // ---- one host: an abstract Unix socket
 // -----------------------------------------------------------
 
-// What a rank sends, and what it gets. Both ends are of one user on one host.
+// The request of a rank, and the answer. Both ends belong to one user on one host.
 struct LocalRequest {
   std::uint32_t magic = 0x71525752;
   std::int32_t rank = 0;
@@ -526,7 +527,7 @@ Meeting rendezvous(const LaunchEnvironment& environment, const Config& config, D
   }
   if (!method.empty()) {
     throw Error(Errc::kInvalidArgument,
-                "ROPEWALK_RENDEZVOUS=\"{}\" is none of local:NAME, file:PATH, tcp://HOST:PORT",
+                "ROPEWALK_RENDEZVOUS=\"{}\" is not one of local:NAME, file:PATH, tcp://HOST:PORT",
                 method);
   }
   if (environment.size == 1) return Meeting(make_unique_id(config, context));

@@ -45,7 +45,8 @@ class Root {
   void fail(Errc code, const std::string& text);
   /// Of the process that this runs in.
   bool is_own(const JoiningRank& joining) const;
-  /// Tells the own ranks why the join failed, once all others have read it or it is too late.
+  /// Tells the local ranks why the join failed, once all others have read it or the deadline has
+  /// passed.
   void tell_own(bool too_late);
   void send_table();
   void release();
@@ -63,7 +64,7 @@ class Root {
   std::map<int, JoiningRank> joining_;
   std::vector<std::shared_ptr<Connection>> refused_;
   std::set<int> late_;      // ranks that came after the failure
-  bool own_waits_ = false;  // the own ranks have not got the failure
+  bool own_waits_ = false;  // the local ranks have not received the failure
   Errc failure_code_ = Errc::kInternal;
   std::string failure_;
   Service::Clock::time_point started_;

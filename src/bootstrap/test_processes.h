@@ -26,7 +26,7 @@ class Reporter : public Observer {
     const std::string line = text + "\n";
     (void)!::write(out_, line.data(), line.size());
   }
-  /// Waits for the next command; 0 when the test is gone.
+  /// Waits for the next command; 0 if the test has ended.
   [[nodiscard]] char command() const {
     char letter = 0;
     return ::read(in_, &letter, 1) == 1 ? letter : '\0';
@@ -133,7 +133,8 @@ class Processes {
     }
   }
 
-  /// Waits until the process ended by itself. @return its exit status
+  /// Waits until the process ended by itself.
+  /// @return its exit status
   int wait(int rank) {
     int status = 0;
     EXPECT_EQ(waitpid(at(rank).pid, &status, 0), at(rank).pid);

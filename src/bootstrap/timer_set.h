@@ -31,7 +31,7 @@ class TimerSet {
   void after(Clock::duration delay, std::function<void()> task) {
     at(Clock::now() + delay, std::move(task));
   }
-  /// Cancels all that have not run.
+  /// Cancels all timers that have not run.
   void clear() {
     for (const Service::TimerKey& key : keys_) service_.cancel(key);
     keys_.clear();

@@ -17,8 +17,8 @@ void UnreachablePeers::on_cannot_connect(int peer, const Closing& closing) {
     context_.timers.after(peer_loss_time / 4, [this, peer] { on_grace_passed(peer); });
     return;
   }
-  // Without an answer: stopped, or the network is away. Closed: pushed out by a flood, or about to
-  // end, which the next attempt tells.
+  // No answer: the process is stopped, or the network is down. Closed: dropped because of too many
+  // connections, or about to end, which the next attempt shows.
   const bool no_answer = closing.code == Errc::kTimeout;
   if (no_answer) gossip_.suspect(peer, true);
   if (!reachability_.enter(peer, Reach::kRetrying)) return;

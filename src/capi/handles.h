@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "comm/made_operators.h"
@@ -12,10 +13,13 @@
 #include "core/fork.h"
 #include "core/interrupt.h"
 
+struct rwMessageWindow;
+
 struct rwComm {
   std::unique_ptr<ropewalk::comm::Communicator> comm;
   std::string last_error;  // holds the text that rwGetLastError(comm) returned
   ropewalk::comm::MadeOperators operators;
+  std::vector<std::shared_ptr<rwMessageWindow>> windows;  // also those that were freed
 };
 
 namespace ropewalk::capi {

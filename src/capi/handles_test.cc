@@ -25,7 +25,7 @@ struct Free {
 using Topology = std::unique_ptr<rwTopology, Free>;
 using Plan = std::unique_ptr<rwPlan, Free>;
 
-/// What a call gives through a `char**`.
+/// The text that a call returns through a `char**`.
 template <typename Call>
 std::string text(const Call& call) {
   char* out = nullptr;
@@ -34,7 +34,7 @@ std::string text(const Call& call) {
   return out == nullptr ? "" : out;
 }
 
-/// What a call says that refuses, after its name.
+/// The error text of a refused call, after its name.
 std::string refused(rwResult_t result) {
   EXPECT_EQ(result, rwInvalidArgument);
   const std::string text = rwGetLastError(nullptr);
@@ -150,7 +150,7 @@ TEST(Handles, OfAPlanAloneHaveTheMachineThatItNames) {
             text([&](char** out) { return rwScheduleFromPlan(plan.get(), out); }));
 }
 
-TEST(Handles, WithoutTreesKeepTheirTextAndWhatWasChecked) {
+TEST(Handles, WithoutTreesKeepTheirTextAndTheirCheck) {
   const Topology machine = synthetic("4gpu nvswitch");
   const Plan whole = planned(machine, kAllReduce);
   const Plan bare = planned(machine, R"({"collective": "all_reduce", "trees": false})");
@@ -192,7 +192,7 @@ TEST(Handles, AreNotMadeFromGarbage) {
   EXPECT_NE(refused(rwPlanMake(machine.get(), "{", &plan)).find("request: "), std::string::npos);
   EXPECT_NE(refused(rwPlanMake(machine.get(), R"({"collective": "sort"})", &plan)).find("sort"),
             std::string::npos);
-  // What was written without trees is no plan any more.
+  // A file without trees is not a plan.
   const std::string bare = json(planned(machine, kAllReduce), false);
   EXPECT_EQ(refused(rwPlanRead(machine.get(), bare.c_str(), "p.json", &plan)),
             "p.json: \"trees\" is missing");
@@ -311,7 +311,7 @@ TEST(Handles, ServeSeveralThreadsAtOnce) {
   for (const std::string& each : found) EXPECT_EQ(each, wanted);
 }
 
-/// For the address sanitizer, which counts what is left.
+/// For the address sanitizer, which reports leaks.
 TEST(Handles, AreMadeAndFreedManyTimes) {
   const std::string machine = json(synthetic("4gpu nvswitch"));
   for (int i = 0; i < 100; ++i) {

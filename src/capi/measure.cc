@@ -53,12 +53,14 @@ diagnose::MeasureSpec from_c(const rwMeasureSpec_t& spec) {
     case 1: wanted.barrier = diagnose::MeasureBarrier::kOperation; break;
     case 3: wanted.barrier = diagnose::MeasureBarrier::kIteration; break;
     default:
-      throw Error(Errc::kInvalidArgument, "spec.barrier: {} is none of 0, 1 and 3", given.barrier);
+      throw Error(Errc::kInvalidArgument, "spec.barrier: {} is not one of 0, 1 and 3",
+                  given.barrier);
   }
   wanted.on_device = given.device != 0;
   wanted.graphs = given.graphs;
   wanted.registered = given.registered != 0;
   wanted.region = given.region;
+  wanted.period = given.period;
   return wanted;
 }
 

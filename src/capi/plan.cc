@@ -159,7 +159,7 @@ RW_API rwResult_t rwPlanTimes(rwPlan_t plan, const double* bytes, size_t count,
     checked(microseconds, "microseconds");
     for (std::size_t i = 0; i < count; ++i) {
       if (!std::isfinite(sizes[i]) || sizes[i] < 0) {
-        throw Error(Errc::kInvalidArgument, "bytes[{}]: {} is no size", i, sizes[i]);
+        throw Error(Errc::kInvalidArgument, "bytes[{}]: {} is not a size", i, sizes[i]);
       }
     }
     std::transform(sizes.begin(), sizes.end(), microseconds,

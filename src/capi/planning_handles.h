@@ -1,7 +1,7 @@
-// What rwTopology_t and rwPlan_t point to.
+// The objects behind rwTopology_t and rwPlan_t.
 //
-// Both never change once made: any number of threads may use one at once, and copies of a pointer
-// to what is in one may outlive it.
+// Both are immutable: any number of threads may use one at once, and shared pointers to their
+// contents may outlive them.
 #pragma once
 
 #include <memory>

@@ -9,8 +9,8 @@
 
 namespace ropewalk::check_plugin {
 
-/// session.start() for what is about GPU memory.
-/// @return the GPU of this child: another than the other child's where there are two
+/// session.start() for rules about GPU memory.
+/// @return the GPU of this child: different from the other child's if there are two
 /// @throws Skipped when the plugin takes no GPU memory, or there is no GPU
 int start_with_gpu(Session& session);
 
@@ -36,7 +36,9 @@ class Listening {
 class Connecting {
  public:
   Connecting(Session& session, void* context, std::span<const std::byte> handle);
-  /// One call. @return whether there is a comm now. @throws Failed
+  /// One call.
+  /// @return whether there is a comm now.
+  /// @throws Failed
   bool step();
   /// One call, whose result is the caller's to judge.
   abi::Result call();
@@ -72,7 +74,8 @@ class Accepting {
   void* comm_ = nullptr;
 };
 
-/// Polls both ends, which are in this process, until both have their comm. @throws Failed
+/// Polls both ends, which are in this process, until both have their comm.
+/// @throws Failed
 void establish(Session& session, Connecting& connecting, Accepting& accepting);
 
 /// Comms of this process: sends[i] belongs to the other end's receives[i].
@@ -84,13 +87,13 @@ struct Comms {
 /// Connects this child with the other: `outgoing` connections from here, `incoming` to here, all
 /// polled in turn by this thread. The other child calls it with the numbers exchanged.
 Comms connect_processes(Session& session, int outgoing, int incoming);
-/// One way: the sending child has `count` sends, the receiving one as many receives.
+/// In one direction: the sending child has `count` sends, the receiving one as many receives.
 Comms connect_one_way(Session& session, int count = 1);
 /// This process with itself, over `context`.
 Comms connect_self(Session& session, void* context, int count = 1);
 void close_comms(Session& session, const Comms& comms);
-/// When the other child has done its part too: what a peer that closes at once does to what it sent
-/// is for one rule.
+/// After the other child has done its part too: only one rule checks a peer that closes right after
+/// it has sent.
 void meet_and_close(Session& session, const Comms& comms);
 
 }  // namespace ropewalk::check_plugin

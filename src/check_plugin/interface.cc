@@ -30,7 +30,7 @@ constexpr int kSecondBytes = 0x5a;
 
 template <typename Field>
 bool written(const Field& first, const Field& second) {
-  // Bytes, since what was not written has no value.
+  // Bytes, since an unwritten field has no value.
   const auto holds = [](const Field& field, int byte) {
     std::array<unsigned char, sizeof(Field)> bytes;
     std::memcpy(bytes.data(), &field, sizeof(Field));
@@ -113,7 +113,7 @@ class VersionInterface final : public Interface {
   }
 
   [[nodiscard]] std::size_t largest_message() const override {
-    // NCCL cuts what goes to versions whose sizes are int.
+    // NCCL limits sizes for versions whose sizes are int.
     constexpr bool kWide = std::is_invocable_v<decltype(net_->irecv), void*, int, void**,
                                                std::size_t*, int*, void**, void**> ||
                            std::is_invocable_v<decltype(net_->irecv), void*, int, void**,

@@ -182,15 +182,15 @@ Options options_of(const Json& request) {
   return options;
 }
 
-// Checks the rules in their order, and tells what came of each.
+// Checks the rules in their order, and reports the outcome of each.
 class Check {
  public:
   Check(const Options& options, std::set<std::string_view> chosen)
       : options_(options), chosen_(std::move(chosen)) {}
 
   void run() {
-    // What the plugin says of itself is told first, but asked for when these have looked at all the
-    // calls that are made for it: one that hangs there would cost a second limit.
+    // The plugin's description is printed first, but read only after these rules have checked the
+    // calls needed for it: a call that hangs would otherwise take the time limit twice.
     constexpr std::string_view kLastBefore = "properties-written";
     for (const Rule& rule : rules()) {
       start_beside(rule);

@@ -72,7 +72,8 @@ class Lane {
     ++posted_;
     return true;
   }
-  // Tests the oldest. @return whether it is done
+  // Tests the oldest.
+  // @return whether it is done
   bool test() {
     if (done_ == posted_) return false;
     int done = 0;
@@ -116,9 +117,8 @@ std::size_t messages(std::size_t bytes) {
   return std::clamp<std::size_t>((std::size_t{64} << 20) / (bytes + 1), 2 * kSlots, 2000);
 }
 
-// What was measured before has left the slots in the caches of the core that copied, which need not
-// be the one that copies now. So each measurement begins with a message of each slot that does not
-// count.
+// The measurement before has left the slots in the caches of the core that copied, which may be
+// another core than now. So each measurement begins with one uncounted message in each slot.
 
 // Half of a round trip in seconds, the mean of many.
 double ping_pong(Session& session, Lane& out, Lane& in, std::size_t bytes) {
@@ -238,7 +238,7 @@ void measure_size(Session& session, const Comms& comms, std::size_t bytes, std::
     kernel_copies.push_back(by_kernel);
   }
   if (session.receiver()) {
-    // The copies wrote the same bytes: only the plugin's last stream is looked at.
+    // The copies wrote the same bytes: only the plugin's last stream is checked.
     in.region().blank(0, in.region().bytes());
   }
   stream(session, session.sender() ? out : in, bytes);

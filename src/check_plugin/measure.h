@@ -9,14 +9,15 @@
 
 namespace ropewalk::check_plugin {
 
-/// Latency and bandwidth per size, with what the same memory does without the plugin in the same
+/// Latency and bandwidth per size, and the rates of the same memory without the plugin in the same
 /// run: one memcpy from memory that the other process wrote, and one process_vm_readv. For two
 /// children; the receiving one leaves numbers in its page, which measured() reads.
 ///
-/// Rounds of all kinds take turns, so that a busy machine touches all alike.
+/// Rounds of all kinds take turns, so that other load affects all equally.
 void measure(Session& session, const std::vector<std::size_t>& sizes, std::byte* shared);
 
-/// As measure(), of GPU memory. @throws Skipped where it cannot be
+/// As measure(), of GPU memory.
+/// @throws Skipped where it cannot be
 void measure_gpu(Session& session, const std::vector<std::size_t>& sizes);
 
 /// The most sizes at once.

@@ -15,7 +15,7 @@
 namespace ropewalk::check_plugin {
 namespace {
 
-// The place of this thread's note; found at its first call.
+// The index of this thread's note; found at its first call.
 thread_local std::atomic<Note>* note_of_thread = nullptr;
 thread_local Note calls_of_thread = 0;
 thread_local bool checkers_thread = false;

@@ -1,8 +1,8 @@
-// The page that the checker and its children share: what each child is doing, what came out, and
-// what the two children of a rule tell each other.
+// The page that the checker and its children share: each child's current call, its outcome, and the
+// messages between the two children of a rule.
 //
-// It is mapped before the children are forked and outlives them, so that a child that crashes or
-// hangs leaves behind in which call of the plugin it was.
+// It is mapped before the children are forked and outlives them, so that it shows in which call of
+// the plugin a child crashed or hangs.
 #pragma once
 
 #include <array>
@@ -52,8 +52,8 @@ constexpr std::size_t kMostNumbers = 4096;
 
 enum class State : int { kRunning, kPassed, kFailed, kSkipped, kStopped };
 
-/// What a thread is in: its call, and in the bits above how many calls it has begun, so that a
-/// thread which stays in one call is told from one that calls again and again.
+/// A thread's current call, and in the upper bits the number of calls that it has begun, to
+/// distinguish a thread that stays in one call from one that calls repeatedly.
 using Note = std::uint64_t;
 constexpr Call call_of(Note note) noexcept { return static_cast<Call>(note & 0xff); }
 
@@ -76,7 +76,7 @@ struct Log {
   [[nodiscard]] std::vector<const Line*> in_order() const;
 };
 
-/// What one child says. Written by the child, read by the others and the checker.
+/// The report of one child. Written by the child, read by the others and the checker.
 struct ProcessPage {
   std::array<std::atomic<Note>, kMostThreads> notes;  ///< what each thread is in
   std::atomic<int> threads;                           ///< how many of them are used
@@ -97,7 +97,7 @@ struct ProcessPage {
   std::atomic<std::uint64_t> meetings;  ///< how often it came to a meeting
   std::array<std::byte, kMailBytes> mail;
   std::atomic<std::uint64_t> progress;       ///< whatever a rule counts
-  std::array<double, kMostNumbers> numbers;  ///< what a measure found
+  std::array<double, kMostNumbers> numbers;  ///< results of a measurement
 };
 
 struct Page {

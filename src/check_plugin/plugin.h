@@ -1,7 +1,7 @@
 // A loaded plugin behind one form of the interface, whatever version it has.
 //
-// Arguments that a version does not have are left away; sizes are narrowed to what it takes. Every
-// call is noted in the page while it runs.
+// Arguments that a version does not have are left out; sizes are narrowed to its type. Every call
+// is noted in the page while it runs.
 #pragma once
 
 #include <array>
@@ -58,7 +58,7 @@ class Interface;
 /// A plugin in this process.
 ///
 /// Threads: as the interface says; the object itself may be used by several. Functions return what
-/// the plugin returned. Outputs are passed on as they are, so that the caller sees what was
+/// the plugin returned. Outputs are passed on unchanged, so that the caller sees exactly what was
 /// written.
 class Plugin {
  public:
@@ -116,7 +116,8 @@ class Plugin {
   abi::Result make_virtual_device(int* device, const std::vector<int>& members);
   abi::Result set_net_attributes(void* context, abi::NetAttributes* attributes);
 
-  /// dlclose. Nothing else may be called afterwards. @return whether the library has left memory
+  /// dlclose. Nothing else may be called afterwards.
+  /// @return whether the library has left memory
   bool unload();
 
  private:
@@ -131,7 +132,7 @@ class Plugin {
 /// The result as NCCL words it, with its number: "internal error (3)".
 std::string describe(abi::Result result);
 
-/// What a number that the plugin is to write holds before.
+/// The initial value of a number that the plugin must write.
 constexpr int kUnwritten = -0x5a5a5a5b;
 /// A number that the plugin was to write, or "not written".
 std::string output(int number);

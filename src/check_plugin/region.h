@@ -27,12 +27,13 @@ class Region {
     return gpu_ < 0 ? abi::kHostPointer : abi::kCudaPointer;
   }
 
-  /// Registers all of it on a comm. @throws Failed
+  /// Registers all of it on a comm.
+  /// @throws Failed
   void* register_on(Session& session, void* comm) const;
 
   /// Fills a range with bytes that `seed` determines.
   void fill(std::size_t offset, std::size_t bytes, std::uint64_t seed);
-  /// Fills a range with what no fill() gives: memory that must not be touched.
+  /// Fills a range with a pattern that fill() never writes: memory that must not be touched.
   void blank(std::size_t offset, std::size_t bytes);
   /// Where a range differs from fill(seed): "byte 17 is 0x00, not 0x5a"; empty when it does not.
   [[nodiscard]] std::optional<std::string> difference(std::size_t offset, std::size_t bytes,

@@ -13,15 +13,15 @@ namespace ropewalk::check_plugin {
 
 struct Rule {
   std::string_view id;      ///< a word for files and command lines: "zero-bytes"
-  std::string_view title;   ///< what a plugin that keeps it does
+  std::string_view title;   ///< what a plugin that obeys it does
   std::string_view relies;  ///< what in NCCL would go wrong otherwise
   std::string_view where;   ///< in NCCL's sources
   std::string_view needs;   ///< the rule without which this one says nothing; empty: none
   int processes;            ///< 1, or 2: the sending and the receiving child
   int time_factor;          ///< how many of the usual limits it may take
   void (*check)(Session&);  ///< run by each child; throws Failed or Skipped
-  /// The rule beside which and those after it this one runs, since it mostly rests; its outcome is
-  /// told in its turn. Empty: none.
+  /// The rule with which this one starts, running beside it and later ones, since it mostly sleeps;
+  /// its outcome is reported in its turn. Empty: none.
   std::string_view beside = {};
   /// A rule that need not pass; but only if it does this one goes so far (Options::connects).
   std::string_view prefers = {};

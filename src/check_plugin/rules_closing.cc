@@ -1,4 +1,4 @@
-// Rules about ends: closing in any order, peers that are gone, what is left behind.
+// Rules about ends: closing in any order, dead peers, leftover resources.
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): kill is POSIX's
 #include <unistd.h>
 
@@ -97,7 +97,7 @@ void check_close_connecting(Session& session) {
       Connecting connecting(session, session.context(), listening.handle());
       for (int i = 0; i < 3 && connecting.comm() == nullptr; ++i) connecting.step();
       listening.close();
-      // Errors are right now; nobody closes what is half made.
+      // Errors are correct here; nobody closes a half-made connection.
       for (int i = 0; i < 100 && connecting.comm() == nullptr; ++i) {
         if (connecting.call() != abi::kSuccess) break;
       }
@@ -142,8 +142,8 @@ void close_after_loss(Session& session, const Comms& comms, void* comm, void* mh
   session.end_context(session.context());
 }
 
-// Sends into buffers, and receives of what was still underway, may complete after the death of the
-// other end; not for ever.
+// Sends into buffers, and receives of data in flight, may still complete for some time after the
+// death of the other end.
 void check_lost(Session& session, bool victim) {
   Comms comms;
   void* comm = connected_pair(session, comms);
@@ -208,8 +208,8 @@ void check_lost_listener(Session& session) {
   session.end_context(session.context());
 }
 
-// What a rank does whose part is done: it ends its communicator, and its program. What it sent is
-// still underway.
+// As a rank whose part is done: it ends its communicator and its program while its messages are
+// still in flight.
 void check_early_end(Session& session) {
   session.start();
   constexpr std::size_t kBytes = 20'000;
@@ -263,7 +263,7 @@ void check_leaks(Session& session) {
     session.meet();
     return (session.sender() ? session.own() : session.other()).progress.load() == 1;
   };
-  // What is made once, and caches, are there after a few.
+  // After a few connections, resources that are made once, and caches, exist.
   for (int i = 0; i < kWarmUp; ++i) batch();
   const Usage before = usage_now();
   const int asked = std::max(1, session.options().connections / kBatch);
@@ -272,7 +272,7 @@ void check_leaks(Session& session) {
   while (batch() && batches < asked) ++batches;
   session.own().numbers[0] =
       batches * kBatch / std::chrono::duration<double>(Clock::now() - begin).count();
-  // The last few may still be on their way out.
+  // The last few may not have been released yet.
   constexpr std::size_t kThreads = 2;
   constexpr std::size_t kDescriptors = std::size_t{2} * kBatch;
   const auto settled = [&] {
@@ -325,13 +325,13 @@ constexpr Rule kRules[] = {
     {"lost-listener", "A listener that was killed hangs nobody who connects",
      "connect is polled by the thread that serves all connections.", kAbort, "connect", 2, 1,
      check_lost_listener},
-    {"early-end", "What was sent arrives, though the sender closes and ends at once",
+    {"early-end", "Sent data arrives, even if the sender closes and ends at once",
      "A rank whose sends are done may end its communicator and its program while others receive.",
      kFree, "transfer", 2, 1, check_early_end},
     {"leaks", "Many connections leave nothing behind",
      "Jobs that run for weeks make and end communicators: memory, descriptors, threads and "
      "segments "
-     "must come back.",
+     "must be released.",
      kFree, "transfer", 2, kLeaksTimeFactor, check_leaks},
 };
 

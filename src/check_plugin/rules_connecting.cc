@@ -167,7 +167,7 @@ void check_null_config(Session& session) {
   establish(session, connecting, accepting);
 }
 
-// As many as NCCL opens between two processes, all at once, both ways.
+// As many as NCCL opens between two processes, all at once, in both directions.
 void check_many_connections(Session& session) {
   session.start();
   constexpr int kCount = 32;
@@ -224,8 +224,8 @@ constexpr Rule kRules[] = {
      "Each connection has a listen of its own on the same device.", kSetup, "self-connection", 1, 1,
      check_listen_again},
     {"second-peer", "A second connection to a handle does not harm the first",
-     "A retried or strange peer must not break what runs.", kSetup, "self-connection", 1, 1,
-     check_second_peer},
+     "A retried or strange peer must not break a running connection.", kSetup, "self-connection", 1,
+     1, check_second_peer},
     {"null-device-handle", "The device handle's pointer may be NULL, and stays NULL",
      "Some callers pass NULL; a handle that is not NULL switches NCCL to device offload.",
      "src/init.cc: ncclGpuGdrSupport; src/transport/net.cc", "self-connection", 1, 1,

@@ -10,7 +10,7 @@
 namespace ropewalk::check_plugin {
 namespace {
 
-// Flushes what was received, as NCCL does before the GPU may read it.
+// Flushes received data, as NCCL does before the GPU may read it.
 void flush(Session& session, void* comm, const Part& part) {
   void* request = nullptr;
   session.expect(session.plugin().iflush(comm, {part}, &request), Call::kIflush);
@@ -104,10 +104,10 @@ void check_gpu_and_host(Session& session) {
 constexpr std::string_view kWhere = "src/transport/net.cc: recvProxyProgress";
 
 constexpr Rule kRules[] = {
-    {"gpu-transfer", "Messages from GPU memory come into GPU memory as they were sent",
+    {"gpu-transfer", "Messages from GPU memory arrive in GPU memory as they were sent",
      "CUDA in ptrSupport says that regMr takes GPU pointers.", kWhere, "transfer", 2, 3,
      check_gpu_transfer},
-    {"gpu-flush", "A flush covers all that was received, by whatever address",
+    {"gpu-flush", "A flush covers all received data, whatever its address",
      "2.12 to 2.19 pass the address of a later slot.", kWhere, "gpu-transfer", 2, 2,
      check_gpu_flush},
     {"gpu-and-host", "Host and GPU memory go over one connection",

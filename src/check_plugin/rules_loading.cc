@@ -1,4 +1,4 @@
-// Rules about loading a plugin, what it says of itself, and its life cycle.
+// Rules about loading a plugin, its properties, and its life cycle.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -187,8 +187,8 @@ void check_finalize_null(Session& session) {
   }
   void* context = session.new_context();
   const abi::Result result = session.plugin().finalize(nullptr);
-  // After an init that failed NCCL does not look at the result: it is enough that the call returns.
-  // An init that succeeds may give NULL too, and then the result counts as that of any finalize.
+  // After a failed init NCCL ignores the result: it is enough that the call returns. An init that
+  // succeeds may give NULL too, and then the result counts as that of any finalize.
   if (context == nullptr && result != abi::kSuccess) {
     throw Failed{"success from finalize of the NULL that init gave", describe(result)};
   }
@@ -209,7 +209,7 @@ void check_init_again(Session& session) {
   session.end_context(again);
 }
 
-// What was made by a thread that is about to end may still be listed for a moment.
+// Resources of a thread that is about to end may still be listed for a moment.
 bool threads_gone(Session& session, std::size_t before) {
   return session.within(std::chrono::milliseconds(500),
                         [&] { return usage_now().threads <= before; });
@@ -224,7 +224,8 @@ void use_once(Session& session) {
 
 void check_unload(Session& session) {
   // Libraries that the plugin uses may start threads and keep files until the process ends, as CUDA
-  // does, and stay where they are. So it is loaded twice: what is the plugin's comes again.
+  // does, and stay loaded. So the plugin is loaded twice: resources of the plugin itself appear
+  // again.
   const std::size_t at_first = usage_now().threads;
   use_once(session);
   session.plugin().unload();
@@ -245,7 +246,7 @@ void check_unload(Session& session) {
                    fmt::format("{} more than before", after.descriptors - before.descriptors)};
     }
   }
-  // NCCL loads it anew for the next communicator.
+  // NCCL loads it again for the next communicator.
   use_once(session);
 }
 
@@ -298,8 +299,8 @@ constexpr Rule kRules[] = {
     {"symbol", "It exports a network plugin",
      "NCCL looks for ncclNetPlugin_vN, newest first, and takes the first that there is.", kLoading,
      "library", 1, 1, check_symbol},
-    {"members", "All functions of its version are there",
-     "NCCL calls them without a look: a NULL crashes the job.", kNet, "symbol", 1, 1,
+    {"members", "It has all functions of its version",
+     "NCCL calls them without a check: a NULL crashes the job.", kNet, "symbol", 1, 1,
      check_members},
     {"name", "It has a name before init",
      "NCCL compares the name with NCCL_NET before it calls init.", kNet, "symbol", 1, 1,
@@ -320,7 +321,7 @@ constexpr Rule kRules[] = {
      "The name is the key of the NIC in the topology: two of one name become one.", kTopology,
      "devices", 1, 1, check_device_names},
     {"pci-path", "pciPath is free of symbolic links",
-     "NCCL finds the NIC's place by the components of the path.", kTopology, "devices", 1, 1,
+     "NCCL locates the NIC by the components of the path.", kTopology, "devices", 1, 1,
      check_pci_path},
     {"contexts", "Contexts of several communicators are independent",
      "From version 11 each communicator has a context; they begin and end in any order.", kNet,

@@ -1,4 +1,4 @@
-// Rules about when things happen: order, progress, what is visible when.
+// Rules about timing: order, progress, visibility.
 #include <atomic>
 #include <chrono>
 #include <vector>
@@ -47,7 +47,8 @@ void check_order(Session& session) {
 void check_both_ways(Session& session) {
   session.start();
   const Comms comms = connect_processes(session, 1, 1);
-  // More than are in flight at once, so that each way has to go on while the other does.
+  // More than are in flight at once, so that each direction must make progress while the other
+  // does.
   constexpr std::size_t kCount = 160;
   constexpr std::size_t kBytes = 50'000;
   const std::vector<Message> messages = equal_messages(kCount, kBytes);
@@ -196,7 +197,7 @@ void check_late_writes(Session& session) {
       run(session, "all sends complete", sends);
       return;
     }
-    // Two slots are posted, two rest: what was received there must stay as the owner left it.
+    // Two slots are posted, two are not: data received in the latter must stay unchanged.
     Receives receives(session, way.comm, region, mhandle, single_slots(messages), kSlots / 2);
     receives.on_done = [&](std::size_t i) {
       const Message& message = messages[i];
@@ -231,7 +232,8 @@ class Lines {
     }
   }
 
-  /// Whether line has the round's flag. @throws Failed when it does, but not its data
+  /// Whether line has the round's flag.
+  /// @throws Failed when it does, but not its data
   static bool arrived(std::byte* slot, std::size_t line, std::uint64_t round) {
     Word* words = reinterpret_cast<Word*>(slot + line * kLineBytes);
     if (std::atomic_ref(words[kWords]).load(std::memory_order_acquire) != flag(round)) return false;
@@ -366,18 +368,18 @@ constexpr Rule kRules[] = {
      "a "
      "plugin that cannot gives a NULL request.",
      kProgress, "transfer", 2, 1, check_in_flight},
-    {"order", "Messages come in the order in which they were sent",
+    {"order", "Messages arrive in the order in which they were sent",
      "The k-th send meets the k-th receive, whatever the sizes are.", kProgress, "transfer", 2, 1,
      check_order},
-    {"both-ways", "Messages go both ways at once", "Each rank of a ring sends and receives.",
-     kProgress, "transfer", 2, 1, check_both_ways},
+    {"both-ways", "Messages go in both directions at once",
+     "Each rank of a ring sends and receives.", kProgress, "transfer", 2, 1, check_both_ways},
     {"sends-first", "Sends may come before their receives",
      "The peer posts when its GPU is ready; until then isend waits or gives NULL.", kProgress,
      "transfer", 2, 1, check_sends_first},
     {"receives-first", "Receives may come before their sends, and wait for them",
-     "A receive that is done before it came hands garbage to the GPU.", kProgress, "transfer", 2, 1,
-     check_receives_first},
-    {"any-request", "test moves all requests of a connection, whichever is asked",
+     "A receive that completes before its message arrived passes garbage to the GPU.", kProgress,
+     "transfer", 2, 1, check_receives_first},
+    {"any-request", "test drives all requests of a connection, whichever is tested",
      "With maxRecvs above 1 several operations share a connection; NCCL tests the oldest of each.",
      kProgress, "transfer", 2, 1, check_any_request},
     {"last-receive", "A send completes without further calls of the receiver",

@@ -22,7 +22,7 @@
 namespace ropewalk::check_plugin {
 namespace {
 
-// Longer than what libraries wait for before they look at something again.
+// Longer than the usual polling periods of libraries.
 constexpr std::chrono::milliseconds kRest{600};
 
 void connect_once(Session& session, void* context, const std::function<void(Call)>& after) {
@@ -68,7 +68,7 @@ void live_as_far_as_it_goes(Session& session, const std::function<void(Call)>& a
   }
 }
 
-// What a descriptor refers to.
+// The object to which a descriptor refers.
 struct File {
   int descriptor;
   dev_t device;
@@ -112,7 +112,7 @@ void check_descriptors(Session& session) {
   if (found) throw Failed{*found};
 }
 
-// The program that ends is this process; what it leaves is looked for when it is gone.
+// This process is the program that ends; its leftovers are searched afterwards.
 void check_processes(Session& session) {
   session.own().must_leave_none.store(true);
   // One whose parent has ended is the checker's.
@@ -123,7 +123,7 @@ void check_processes(Session& session) {
   };
   const std::set<pid_t> before = others();
   live_as_far_as_it_goes(session, [&](Call call) {
-    // Where most start what they start; each look reads all of /proc.
+    // Most plugins start processes here; each check reads all of /proc.
     const bool looks = call == Call::kLoad || call == Call::kInit || call == Call::kConnect ||
                        call == Call::kFinalize;
     if (!looks || session.own().started_process.load() != Call::kNone) return;
@@ -142,8 +142,8 @@ constexpr std::string_view kProgram = "the program that uses NCCL";
 
 constexpr Rule kRules[] = {
     {"descriptors", "The program's descriptors stay open",
-     "They are files and connections of the program; what is written to one that was closed and "
-     "opened anew goes to a stranger.",
+     "They are files and connections of the program; data written to one that was closed and "
+     "opened again goes to the wrong file.",
      kProgram, "init", 1, 1, check_descriptors, "", "self-connection"},
     {"processes", "No process of the plugin outlives the program",
      "Launchers wait for all that holds the job's output or cgroup: a job that ended does not end.",

@@ -1,4 +1,4 @@
-// Rules about what a message is: its bytes, its size, its place, what the calls write.
+// Rules about messages: their bytes, size and location, and the outputs of the calls.
 #include <algorithm>
 #include <numeric>
 #include <vector>
@@ -142,7 +142,7 @@ void check_outputs(Session& session) {
   transfer(session, comm, messages, 50, session.plugin().most_requests());
 }
 
-// Smaller than what is posted, so that the posted size is seen to be another.
+// Smaller than the posted size, so that the two sizes differ.
 void check_received_size(Session& session) {
   session.start();
   const Comms comms = connect_one_way(session);
@@ -176,7 +176,7 @@ void check_received_size(Session& session) {
   });
 }
 
-// NCCL's bootstrap, and releases before 2.20 for sends, pass no place for sizes.
+// NCCL's bootstrap, and releases before 2.20 for sends, pass NULL for sizes.
 void check_null_sizes(Session& session) {
   void* comm = one_way_comm(session);
   Region region(10'000);
@@ -360,25 +360,25 @@ void check_large_message(Session& session) {
 constexpr std::string_view kProgress = "src/transport/net.cc: sendProxyProgress, recvProxyProgress";
 
 constexpr Rule kRules[] = {
-    {"transfer", "A message comes as it was sent", "The first thing that anyone needs.", kProgress,
-     "connect", 2, 1, check_transfer},
-    {"sizes", "Messages of all sizes come as they were sent",
+    {"transfer", "A message arrives as it was sent", "All other rules about messages need this.",
+     kProgress, "connect", 2, 1, check_transfer},
+    {"sizes", "Messages of all sizes arrive as they were sent",
      "From one byte to NCCL's largest steps, several in flight.", kProgress, "transfer", 2, 2,
      check_sizes},
     {"zero-bytes", "Messages of no bytes take one send and one receive each",
-     "A rank without a part in a collective's step sends nothing, but sends.", kProgress,
-     "transfer", 2, 1, check_zero_bytes},
+     "A rank without data in a collective's step sends an empty message.", kProgress, "transfer", 2,
+     1, check_zero_bytes},
     {"offsets", "A message lies anywhere in a registration, and nothing beside it is touched",
      "NCCL registers a buffer once and uses eight slots of it in turn.", kProgress, "transfer", 2,
      1, check_offsets},
     {"larger-receive", "A receive may be larger than its message",
-     "NCCL posts the most that may come; what lies behind the message stays.", kProgress,
+     "NCCL posts the largest possible size; memory behind the message must not change.", kProgress,
      "transfer", 2, 1, check_larger_receive},
     {"received-size", "test gives the sizes of what was received",
      "NCCL flushes GPU memory only when they add up to more than 0; 2.20 to 2.23 go on from there "
      "in registered buffers. It needs them for nothing else, and neither do the other rules.",
      kProgress, "transfer", 2, 1, check_received_size},
-    {"truncation", "A message beyond what is posted is cut",
+    {"truncation", "A message longer than its receive is cut",
      "2.20 to 2.23 send more than is posted with registered buffers, and read the size from the "
      "sender's test.",
      kProgress, "transfer", 2, 1, check_truncation},
@@ -401,7 +401,7 @@ constexpr Rule kRules[] = {
     {"group-order", "A send for a later group waits for its turn",
      "Operations that share a connection do not wait for each other.", kProgress, "groups", 2, 1,
      check_group_order},
-    {"large-message", "A message above 2 GiB comes as it was sent",
+    {"large-message", "A message above 2 GiB arrives as it was sent",
      "From version 9 sizes are size_t, and users' buffers are sent whole up to maxP2pBytes.",
      kProgress, "transfer", 2, 12, check_large_message},
 };

@@ -65,10 +65,12 @@ class Session {
     return page_.processes[static_cast<std::size_t>(1 - process_)];
   }
 
-  /// Loads the plugin. @throws Failed
+  /// Loads the plugin.
+  /// @throws Failed
   void load();
   /// load(), init, devices, properties. What the plugin logs meanwhile is forgotten unless
-  /// `keeps_log`: it says nothing about the rule. @throws Failed
+  /// `keeps_log`: it says nothing about the rule.
+  /// @throws Failed
   void start(bool keeps_log = false);
   [[nodiscard]] Plugin& plugin() noexcept { return *plugin_; }
   [[nodiscard]] void* context() const noexcept { return context_; }
@@ -92,7 +94,7 @@ class Session {
   /// @throws Failed unless `result` is success
   void expect(abi::Result result, Call call) const;
 
-  /// Calls `ready` until it says so, giving way in between.
+  /// Calls `ready` until it returns true, yielding in between.
   ///
   /// @throws Failed{expected, "..."} when the time is over; Stopped when the other child failed
   template <typename Ready>
@@ -100,7 +102,8 @@ class Session {
     const Clock::time_point begin = Clock::now();
     while (!ready()) give_way(expected, begin);
   }
-  /// As wait(), with a limit of its own. @return false when the time is over
+  /// As wait(), with a limit of its own.
+  /// @return false when the time is over
   template <typename Ready>
   bool within(std::chrono::milliseconds limit, Ready&& ready) {
     const Clock::time_point deadline = Clock::now() + limit;
@@ -119,7 +122,7 @@ class Session {
   void meet_at_end();
   /// Puts bytes where the other child sees them after the next meeting.
   void tell(std::span<const std::byte> bytes);
-  /// What the other child told before the last meeting.
+  /// The other child's message before the last meeting.
   [[nodiscard]] std::span<const std::byte> heard(std::size_t bytes);
 
   /// Runs `body` in a thread of its own, as NCCL moves data by another thread than it connects, and

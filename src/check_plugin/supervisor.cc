@@ -18,7 +18,7 @@ namespace ropewalk::check_plugin {
 namespace {
 
 constexpr std::array<const char*, kMostProcesses> kSides = {"sender", "receiver"};
-// For what a child still does after the other has failed.
+// Time for a child to finish after the other has failed.
 constexpr std::chrono::milliseconds kGrace{1500};
 constexpr useconds_t kPollUs = 300;
 
@@ -66,8 +66,8 @@ struct Ending {
   double seconds;
 };
 
-// What one child says. The verdict that weighs most is the rule's: a crash, then a hang in a call,
-// then what a child found.
+// The verdict of one child. The most severe one is the rule's: a crash, then a hang in a call, then
+// a failure that a child found.
 struct Judged {
   Verdict verdict;
   int weight = 0;
@@ -113,7 +113,7 @@ Judged judge(const ProcessPage& own, const Ending& ending) {
         ending.call);
   }
   if (state == State::kFailed) {
-    // The other may have failed only because this one was gone.
+    // The other may have failed only because this one had died.
     return failed(ending.failed_first ? 4 : 3, own.expected.data(), own.came.data());
   }
   if (ending.hung && !ending.stopped) {
@@ -181,7 +181,7 @@ bool Supervisor::poll_child(std::size_t number) {
   if (child.ended) return false;
   child.ended = waitpid(child.pid, &child.status, WNOHANG) == child.pid;
   if (!child.ended) return true;
-  // The other need not wait for one that is gone without a word.
+  // The other need not wait for one that has died.
   const ProcessPage& own = page_.get().processes[number];
   if (own.state.load() == State::kRunning && !own.meant_to_die.load()) page_.get().stop.store(true);
   return false;

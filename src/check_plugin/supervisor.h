@@ -1,4 +1,5 @@
-// Runs what uses the plugin in children, and tells what came of it, also when they crash or hang.
+// Runs code that uses the plugin in child processes, and reports the outcome, also if they crash or
+// hang.
 #pragma once
 
 #include <sys/types.h>

@@ -21,7 +21,7 @@ void* post_send(Session& session, void* comm, const Part& part);
 void* post_receive(Session& session, void* comm, const std::vector<Part>& parts,
                    bool optional_completion = false);
 
-/// One test. `sizes`: NULL, or as many entries as the request has parts, and what they hold before;
+/// One test. `sizes`: NULL, or as many entries as the request has parts, and their initial values;
 /// more are guarded in strict sessions.
 bool test_request(Session& session, void* request, std::vector<int>* sizes);
 
@@ -57,7 +57,7 @@ class Sends {
   std::deque<void*> requests_;
 };
 
-/// One buffer of a group: a range of a region, and what is to come.
+/// One buffer of a group: a range of a region, and the expected message.
 struct Slot {
   std::size_t offset = 0;
   std::size_t posted = 0;    ///< bytes that may come
@@ -65,8 +65,7 @@ struct Slot {
   int tag = 0;
 };
 
-/// Receives groups in order. Sizes that test gives are not looked at, as in NCCL, but where
-/// `checks_sizes` says so.
+/// Receives groups in order. Sizes from test are ignored, as in NCCL, unless `checks_sizes` is set.
 class Receives {
  public:
   using Groups = std::vector<std::vector<Slot>>;
@@ -94,7 +93,8 @@ class Receives {
 /// Single receives, each as large as its message.
 Receives::Groups single_slots(const std::vector<Message>& messages);
 
-/// Steps all until all are done. @throws Failed with `expected` when the time is over
+/// Steps all until all are done.
+/// @throws Failed with `expected` when the time is over
 template <typename... Pumps>
 void run(Session& session, std::string_view expected, Pumps&... pumps) {
   session.wait(expected, [&] {
@@ -105,8 +105,8 @@ void run(Session& session, std::string_view expected, Pumps&... pumps) {
 }
 
 /// Sends `messages` from the sending child to the receiving one over the first of `comms`, filled
-/// by seed + number, and compares what came. Both children call it with the same messages, which do
-/// not overlap.
+/// by seed + number, and compares the received data. Both children call it with the same messages,
+/// which do not overlap.
 /// @param posted bytes that the receiver posts for each; 0: as many as come
 void transfer(Session& session, void* comm, const std::vector<Message>& messages,
               std::uint64_t seed, int limit = kSteps, std::size_t posted = 0);

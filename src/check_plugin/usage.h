@@ -1,4 +1,4 @@
-// What this process holds of the system, to see what a plugin leaves behind.
+// This process's use of system resources, to find what a plugin leaves behind.
 #pragma once
 
 #include <cstddef>

@@ -93,7 +93,7 @@ void with_runtimes(const std::vector<std::unique_ptr<Runtime>>& runtimes,
   for (std::thread& thread : threads) thread.join();
 }
 
-// Makes all-reduces, looks at every result, and notes at which call which algorithm began.
+// Makes all-reduces, checks every result, and records at which call each algorithm began.
 class Reducing {
  public:
   explicit Reducing(Communicator& comm, std::size_t count = kCount)
@@ -208,7 +208,7 @@ TEST(BackgroundPlans, ProcessesThatPlanAtDifferentSpeedsSwitchTogether) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(BackgroundPlans, RanksWithDifferentPlansKeepWhatTheyHave) {
+TEST(BackgroundPlans, RanksWithDifferentPlansKeepTheirPlans) {
   std::vector<std::unique_ptr<Runtime>> runtimes;
   for (int r = 0; r < kRanks; ++r) {
     runtimes.push_back(std::make_unique<Runtime>());
@@ -238,7 +238,7 @@ TEST(BackgroundPlans, RanksWithDifferentPlansKeepWhatTheyHave) {
   }
 }
 
-TEST(BackgroundPlans, WhereOneRankCannotPlanAllKeepWhatTheyHave) {
+TEST(BackgroundPlans, IfOneRankCannotPlanAllKeepTheirPlans) {
   std::vector<std::unique_ptr<Runtime>> runtimes;
   for (int r = 0; r < kRanks; ++r) {
     runtimes.push_back(std::make_unique<Runtime>());
@@ -375,7 +375,7 @@ TEST(BackgroundPlans, ACommunicatorMayEndWhileItIsPlannedFor) {
     EXPECT_EQ(ended, 0);
     gate.set_value();
     while (ended == 0) std::this_thread::sleep_for(milliseconds(1));
-    // The next one finds what was planned for the other.
+    // The next communicator finds the other's plans in the cache.
     testing::with_ranks(kRanks, *runtime, [](Communicator& comm) {
       Reducing reduce(comm);
       reduce.until_planned();
@@ -421,7 +421,7 @@ TEST(BackgroundPlans, ASettingWaitsForThemOrLeavesThemOut) {
   }
 }
 
-TEST(BackgroundPlans, ExplainSaysWhatIsUnderWayAndWhatComes) {
+TEST(BackgroundPlans, ExplainReportsPlanningAndTheNextChoice) {
   using State = tune::BackgroundPlans::State;
   Runtime runtime;
   std::promise<void> gate;

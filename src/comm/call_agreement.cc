@@ -128,7 +128,7 @@ void CallAgreement::send(int peer, const Message& message) {
   try {
     bootstrap_.send(peer, kTag, std::as_bytes(std::span(&message, 1)));
   } catch (const Error& error) {
-    // It is gone: in order, and will make no call, or the communicator is broken.
+    // The peer has left in order and will make no call, or the communicator is broken.
     log::trace(log::kTuning, "rank {} to rank {}: {}", bootstrap_.rank(), peer, error.what());
   }
 }
@@ -149,7 +149,7 @@ void CallAgreement::on_ready(int peer, const AgreementSubject& subject, std::uin
     decide(subject, vote, kNever);
   } else if (other != vote.digests.end()) {
     if (!vote.decided) {
-      log::warn("ranks {} and {} have different plans for {}: those that are in use stay", peer,
+      log::warn("ranks {} and {} have different plans for {}: the plans in use stay", peer,
                 other->first, name(subject.collective));
     }
     decide(subject, vote, kNever);

@@ -158,7 +158,7 @@ TEST(CallAgreement, NothingBeginsWhereDigestsDifferOrARankWillNot) {
   }
 }
 
-// What is asked when a rank leaves is answered, so that nobody waits for it.
+// A request that arrives when a rank leaves is answered, so that nobody waits for it.
 TEST(CallAgreement, ARankThatLeavesKeepsNobodyWaiting) {
   for (int leaver = 0; leaver < 3; ++leaver) {
     for (int round = 0; round < 5; ++round) {

@@ -45,7 +45,7 @@ class CallPipeline {
   /// @throws Error kInvalidArgument for too many channels
   void use_schedule(std::shared_ptr<const schedule::Checked> checked);
   void forget_schedules();
-  /// Prepares every call anew.
+  /// Prepares every call again.
   void forget_calls();
 
   [[nodiscard]] tune::Tuner& tuner() noexcept { return tuner_; }

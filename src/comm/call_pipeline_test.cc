@@ -91,7 +91,7 @@ TEST_F(CallPipelineTest, EveryPartOfAShapeCounts) {
   }
 }
 
-TEST_F(CallPipelineTest, WhatIsReplacedIsRetired) {
+TEST_F(CallPipelineTest, ReplacedCallsAreRetired) {
   for (std::size_t count = 1; count <= 1000; ++count) (void)calls_->get(all_reduce(count), 1);
   EXPECT_EQ(executor_.prepared, 1000);
   EXPECT_GE(executor_.retired, 900);

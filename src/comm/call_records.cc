@@ -96,17 +96,20 @@ bool CallRecords::read_slot(const Slot& slot, Record& record) const {
   return true;
 }
 
-std::vector<CallRecords::Record> CallRecords::read() const {
+std::vector<CallRecords::Record> CallRecords::read(std::size_t newest) const {
   const Lock lock(mutex_);
   scale_.update();
   std::vector<Record> records;
-  for (const std::unique_ptr<Slot[]>& block : blocks_) {
-    for (std::size_t i = 0; i < capacity_; ++i) {
-      Record record;
-      if (read_slot(block[i], record)) records.push_back(std::move(record));
-    }
+  const Id last = last_.load(std::memory_order_acquire);
+  const Id kept = std::min<Id>(last, blocks_.size() * capacity_);
+  const Id wanted = last - std::min<Id>(kept, newest) + 1;
+  for (Id id = all_ ? std::max(wanted, first_of_blocks_) : wanted; id <= last; ++id) {
+    const Id in_blocks = all_ ? id - first_of_blocks_ : (id - 1) & (capacity_ - 1);
+    const Slot& slot = blocks_[in_blocks / capacity_][in_blocks & (capacity_ - 1)];
+    Record record;
+    // A slot may have another record by now, or none.
+    if (read_slot(slot, record) && record.id == id) records.push_back(std::move(record));
   }
-  std::ranges::sort(records, {}, &Record::id);
   return records;
 }
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -85,8 +86,9 @@ class CallRecords {
     if (Slot* slot = find(id)) slot->completed.store(ticks(), std::memory_order_relaxed);
   }
 
-  /// Those that are kept, the oldest first.
-  [[nodiscard]] std::vector<Record> read() const;
+  /// Those that are kept, the oldest first; no more than the `newest`.
+  [[nodiscard]] std::vector<Record> read(
+      std::size_t newest = std::numeric_limits<std::size_t>::max()) const;
   /// All records that were begun.
   [[nodiscard]] std::uint64_t num_begun() const noexcept {
     return last_.load(std::memory_order_relaxed);

@@ -37,7 +37,7 @@ std::int64_t now_ns() {
       .count();
 }
 
-TEST(CallRecords, SayWhatWasCalledAndHowFarItIs) {
+TEST(CallRecords, ShowCallsAndTheirProgress) {
   CallRecords records(16, false);
   const std::int64_t before = now_ns();
   CollectiveCall reduce = all_reduce_of(7);

@@ -49,6 +49,11 @@ json describe(const CallRecords::Record& record) {
           {"completed_ns", time_or_null(record.completed_ns)}};
 }
 
+json describe(const std::optional<Stall::State>& stall) {
+  if (!stall.has_value()) return {};
+  return {{"for", stall->peers}, {"in", stall->operation}, {"seconds", stall->seconds}};
+}
+
 }  // namespace
 
 std::size_t records_kept(const Config& config) {
@@ -56,9 +61,9 @@ std::size_t records_kept(const Config& config) {
   return std::bit_ceil(static_cast<std::size_t>(config.integer(Setting::kTraceRecords)));
 }
 
-std::string call_report(const Communicator& comm) {
+std::string call_report(const Communicator& comm, std::size_t newest) {
   json records = json::array();
-  for (const CallRecords::Record& record : comm.records().read()) {
+  for (const CallRecords::Record& record : comm.records().read(newest)) {
     records.push_back(describe(record));
   }
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -73,8 +78,10 @@ std::string call_report(const Communicator& comm) {
       {"written_ns", std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()},
       {"begun", comm.records().num_begun()},
       {"failure", comm.failure().broken() ? json(comm.failure().error().what()) : json()},
+      {"waiting", describe(comm.stall().now())},
       {"records", std::move(records)}};
-  return report.dump();
+  // Names of schedules are the users': what is no UTF-8 in them must not cost the report.
+  return report.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 void write_call_report(const Communicator& comm, std::string_view pattern) noexcept {

@@ -54,8 +54,8 @@ bool usable(const void* buffer, std::size_t bytes, std::size_t element_bytes) {
   return there || bytes == 0;
 }
 
-// From the tag of a carrier's elements. Short calls pay for what they do not use: no division
-// there.
+// From the tag of a carrier's elements. No division, since short calls would pay for it without
+// using it.
 void set_carried(executor::CallTag& tag, CarriedType carried) noexcept {
   if (carried == CarriedType::kNothing) {
     tag.collective = executor::kBarrier;

@@ -1,4 +1,4 @@
-// What a user asked for, validated.
+// A user's call, validated.
 #pragma once
 
 #include <cstddef>
@@ -45,8 +45,8 @@ struct Validated {
   bool in_place = false;
 };
 
-/// What a rank's buffers of a call must hold. Follows from the call's collective, root, count and
-/// type, so that repeated calls need not work it out again.
+/// The sizes of a rank's buffers in a call. They follow from the call's collective, root, count and
+/// type, so that repeated calls need not compute them again.
 struct Extent {
   std::size_t input_bytes = 0;
   std::size_t output_bytes = 0;
@@ -58,7 +58,8 @@ struct Extent {
 Extent extent_of(const CollectiveCall& call, int rank, int num_ranks);
 
 /// Checks the buffers: null, misaligned, past the end of the address space, overlapping without
-/// being in place. @pre `extent` is extent_of(call, rank, ...)
+/// being in place.
+/// @pre `extent` is extent_of(call, rank, ...)
 /// @throws Error kInvalidArgument naming the argument and its value
 Validated validate_buffers(const CollectiveCall& call, const Extent& extent, int rank);
 

@@ -34,7 +34,7 @@ TEST(CollectiveCall, BuffersBeyondTheAddressSpaceAreRefused) {
             std::string::npos);
 }
 
-// What a count asks for over all ranks is looked at before it is multiplied: 2^64 bytes are none.
+// The bytes of a count over all ranks are checked before they are multiplied: 2^64 would wrap to 0.
 TEST(CollectiveCall, CountsThatOverflowOverAllRanksAreRefused) {
   alignas(16) std::array<std::byte, 16> memory{};
   struct Case {

@@ -24,11 +24,12 @@
 namespace ropewalk::comm {
 namespace {
 
-// A rank that waits this long for one that left in order waits in vain: what was sent before the
-// leave has long arrived.
+// After waiting this long for a rank that left in order, a rank gives up: messages sent before the
+// leave have long arrived.
 constexpr std::chrono::milliseconds kLeftGrace{200};
 
-// A rank that has waited this long asks those it waits for whether they were called alike.
+// After waiting this long, a rank asks the ranks that it waits for whether their calls are the
+// same.
 constexpr std::chrono::milliseconds kCompareAfter{100};
 constexpr std::uint32_t kCallTag = 0x43000000;
 constexpr std::uint32_t kShrinkTag = 0x45000000;
@@ -85,7 +86,7 @@ class Communicator::Use {
   Use& operator=(const Use&) = delete;
 
  private:
-  // Out of the way: within a short operation each nanosecond shows.
+  // Not inlined: within a short operation each nanosecond matters.
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(std::uintptr_t user) const {
     throw Error(Errc::kInvalidUsage,
                 "rank {} is in a call on this communicator, by {} thread: one at a time; let each "
@@ -121,11 +122,12 @@ std::unique_ptr<Communicator> Communicator::join(const bootstrap::UniqueId& id, 
     comm->bootstrap_->leave();
     throw;
   } catch (const Error& error) {
-    // A rank that was told of another one's failure is not the one to report it.
+    // A rank that learned of another one's failure from a peer does not report it again.
     comm->failure_.check();
     comm->bootstrap_->abort(error.what());
     throw;
   }
+  if (config.flag(Setting::kStatus) && comm->records_.enabled()) runtime.status().add(*comm);
   return comm;
 }
 
@@ -152,11 +154,13 @@ Communicator::~Communicator() {
     queue_changed_.notify_all();
     worker_.join();
   }
-  // Another thread may be on its way out of an operation that abort() ended.
+  // Another thread may be leaving an operation that abort() ended.
   { const Lock wait(engine_mutex_); }
   while (user_.load(std::memory_order_acquire) != 0) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
+  runtime_.status().remove(*this);
+  messenger_.reset();
   failure_.when_broken(nullptr);
   bootstrap_->watch(nullptr);
   if (finalized_) return;
@@ -170,7 +174,7 @@ void Communicator::connect() {
   facts_ = place.facts;
   point_to_point_channel_ = place.channels;
   if (facts_.num_hosts > 1) {
-    // Network links tell of every chunk, those in memory do not.
+    // Network links report every chunk, memory links do not.
     const std::uint32_t slots = place.shape.slots;
     facts_.lag_slots =
         facts_.max_ranks_per_host > 1 ? executor::HostTeam::certain_slots(slots) : slots;
@@ -207,6 +211,7 @@ void Communicator::connect() {
     facts_.rail_rates = std::move(found.rates);
   }
   const std::shared_ptr<link::HostSegment> segment = place.segment;
+  reach_ = place.reach;
   links_ = std::make_unique<link::Links>(*bootstrap_, std::move(place.reach),
                                          std::move(place.segment), std::move(network), place.shape);
   if (emulation_ != nullptr) links_->to_hosts().pace(emulation_->pacer());
@@ -217,8 +222,8 @@ void Communicator::connect() {
     found_ = std::make_unique<FoundHosts>(*bootstrap_, config_, runtime_.host(),
                                           std::move(place.seats), segment, deadline);
   }
-  // An emulated machine's links are slow, and this host is not: what it takes for a message is as
-  // much less, in the machine's time.
+  // An emulated machine's links are slowed, and this host is not: in the machine's time its work
+  // for a message is shorter by that factor.
   if (emulation_ != nullptr) place.constants.network_message /= emulation_->slowdown();
   host_executor_ = std::make_unique<HostExecutor>(team_, options);
   host_calls_ = std::make_unique<CallPipeline>(
@@ -232,7 +237,7 @@ void Communicator::connect() {
   }
   message_choice_ = host_calls_->tuner().message(0);
 
-  executor::Waiter::Policy policy;
+  executor::Waiter::Policy& policy = wait_policy_;
   policy.spin = config_.duration(Setting::kSpin);
   if (facts_.ranks_per_processor > 1) {
     policy.spin = {};
@@ -246,8 +251,8 @@ void Communicator::connect() {
     policy.spin = {};
     policy.bare_turns = 0;
   }
-  // Whoever waits for a slowed link leaves the cores to those that have something to do, and looks
-  // the less often the more it is slowed: what is seen late was there in time (emulated/
+  // A thread that waits for a slowed link leaves the cores to others, and polls less often the more
+  // the link is slowed: a message that is noticed late was delivered in time (emulated/
   // link_clock.h), and a chunk of an NVLink takes 20 ms when it is slowed 4000 times.
   if (emulation_ != nullptr) {
     policy.yield = std::chrono::microseconds(100);
@@ -268,7 +273,7 @@ void Communicator::connect() {
     try {
       for (const std::string& line : describe(known_machine())) log::info(log::kInit, "{}", line);
     } catch (const Error& error) {
-      log::warn("the machine cannot be told: {}", error.what());
+      log::warn("the machine cannot be described: {}", error.what());
     }
   }
 }
@@ -279,7 +284,7 @@ const Machine& Communicator::known_machine() {
     machine_ = std::make_shared<const Machine>(found_->machine([&] {
       failure_.check();
       if (std::chrono::steady_clock::now() < deadline) return;
-      throw Error(Errc::kTimeout, "rank {} waits for another one to find this host's topology",
+      throw Error(Errc::kTimeout, "rank {} waits for another rank to discover this host's topology",
                   rank());
     }));
   }
@@ -345,7 +350,7 @@ std::unique_ptr<Communicator> Communicator::shrink(const std::set<int>& excluded
   }
   const auto own = std::find(members.begin(), members.end(), rank());
   if (own == members.end()) {
-    throw Error(Errc::kInvalidArgument, "rank {} is excluded, and calls all the same", rank());
+    throw Error(Errc::kInvalidArgument, "rank {} is excluded but takes part in the call", rank());
   }
   bootstrap::UniqueId id;
   if (own == members.begin()) {
@@ -536,7 +541,7 @@ void Communicator::run(const CollectiveCall& call) {
 }
 
 HostCall* Communicator::short_call(const CollectiveCall& call) {
-  // The worker's tasks forget what was last, too; and an emulated call must begin (execute()).
+  // The worker's tasks reset the last call, too; and an emulated call must begin (execute()).
   if (has_worker_ || emulation_ != nullptr) return nullptr;
   last_.collective = nullptr;
   HostCall& prepared = host_call(call, calls_ + 1);
@@ -767,7 +772,7 @@ void Communicator::barrier() {
 
 // ---- on GPU memory ----------------------------------------------------------------------
 
-void Communicator::attach_device(int device) {
+void Communicator::attach_device(int device, BlockBounds blocks) {
   const Use use(*this);
   failure_.check();
   drain_queue();
@@ -779,9 +784,11 @@ void Communicator::attach_device(int device) {
     throw Error(Errc::kInvalidUsage,
                 "setting ROPEWALK_EMULATE: ranks of an emulated machine work on host memory");
   }
+  if (blocks.least == 0) blocks.least = static_cast<int>(config_.integer(Setting::kMinBlocks));
+  if (blocks.most == 0) blocks.most = static_cast<int>(config_.integer(Setting::kMaxBlocks));
   try {
-    std::unique_ptr<DeviceGroup> group = comm::attach_device(*bootstrap_, config_, runtime_, facts_,
-                                                             links_->to_hosts().rails(), device);
+    std::unique_ptr<DeviceGroup> group = comm::attach_device(
+        *bootstrap_, config_, runtime_, facts_, links_->to_hosts().rails(), device, blocks);
     machine_ = machine_on_devices(device);
     device_ = std::move(group);
   } catch (const Error& error) {
@@ -943,7 +950,10 @@ void Communicator::set_timeout(std::chrono::nanoseconds limit) noexcept {
 void Communicator::stalled(std::chrono::nanoseconds since_progress) {
   if (current_ == nullptr) return;
   if (since_progress > kInterruptPeriod) ask_program();
-  if (since_progress > kCompareAfter) compare_calls();
+  if (since_progress > kCompareAfter) {
+    compare_calls();
+    tell_stall(since_progress);
+  }
   std::vector<int> waiting;
   if (since_progress > kLeftGrace) {
     const std::vector<int> left = failure_.left();
@@ -970,6 +980,14 @@ void Communicator::stalled(std::chrono::nanoseconds since_progress) {
         list(waiting),
         silent.empty() ? std::string() : fmt::format("; {} does not respond", list(silent)));
   }
+}
+
+void Communicator::tell_stall(std::chrono::nanoseconds since_progress) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_tell_) return;
+  next_tell_ = now + kCompareAfter;
+  stall_.tell({current_->waiting_for(team_), current_->describe(),
+               std::chrono::duration<double>(since_progress).count()});
 }
 
 void Communicator::ask_program() {
@@ -999,8 +1017,8 @@ void Communicator::compare_calls() {
         compare_call(peer, *bytes);
       }
     } catch (const Error& error) {
-      // What a peer sent before it left may still be on its way, all that this call needs; of one
-      // that is lost failure_ tells.
+      // Messages that a peer sent before it left may still be in flight, which is all that this
+      // call needs; failure_ reports a lost peer.
       if (error.code() != Errc::kPeerLost) throw;
     }
   }
@@ -1010,12 +1028,151 @@ void Communicator::compare_call(int peer, std::span<const std::byte> told) {
   executor::CallTag theirs;
   RW_ASSERT(told.size() == sizeof theirs);
   std::memcpy(&theirs, told.data(), sizeof theirs);
-  // A call that this rank has not come to yet, or forgotten, says nothing.
+  // A call that this rank has not reached yet, or no longer remembers, proves nothing.
   const std::optional<executor::CallTag> same = team_.history().find(theirs.call);
   if (same.has_value() && !(*same == theirs)) {
     throw Error(Errc::kInvalidUsage, "{}",
                 executor::describe_difference(rank(), *same, team_.history(), peer, theirs));
   }
+}
+
+// ---- windows ----------------------------------------------------------------------------
+
+std::unique_ptr<link::NetworkLinks> Communicator::message_links(
+    link::NetworkLinks::Options options) {
+  std::unique_ptr<transport::Transport> network =
+      transport::make_transport(config_.text(Setting::kNet), config_);
+  if (network->num_devices() == 0) {
+    throw Error(Errc::kSystem, "rank {} has no device of the transport {} (setting NET): {}",
+                rank(), network->name(), network->why_no_devices());
+  }
+  auto links =
+      std::make_unique<link::NetworkLinks>(*bootstrap_, std::move(network), std::move(options));
+  links->spread(links_->to_hosts().rails(), 1);
+  if (config_.flag(Setting::kNetEncrypt)) links->seal();
+  return links;
+}
+
+message::Messenger& Communicator::messenger() {
+  if (finalized_) {
+    throw message::Refused(Errc::kInvalidUsage, "the communicator of rank {} was finalized",
+                           rank());
+  }
+  if (messenger_ != nullptr) return *messenger_;
+  if (emulation_ != nullptr) {
+    throw message::Refused(Errc::kInvalidUsage,
+                           "setting ROPEWALK_EMULATE: an emulated machine has no windows");
+  }
+  message::Messenger::Options options;
+  options.reach = reach_;
+  options.backing = parse_shm_backing(config_.text(Setting::kShmBacking));
+  options.policy = wait_policy_;
+  options.timeout = [this] { return timeout_.load(std::memory_order_relaxed); };
+  options.peer_loss_time = config_.duration(Setting::kPeerLossTime);
+  options.make_links = [this](link::NetworkLinks::Options its) {
+    return message_links(std::move(its));
+  };
+  options.on_error = [this](const Error& error) { seal(error); };
+  messenger_ = std::make_unique<message::Messenger>(*bootstrap_, failure_, std::move(options));
+  return *messenger_;
+}
+
+template <typename Body>
+auto Communicator::with_messenger(Body&& body) {
+  const Use use(*this);
+  failure_.check();
+  try {
+    return std::forward<Body>(body)(messenger());
+  } catch (const message::Refused&) {
+    throw;
+  } catch (const Error& error) {
+    if (!failure_.broken()) seal(error);
+    throw failure_.error();
+  }
+}
+
+message::Window& Communicator::create_window(const message::WindowSpec& spec) {
+  return *with_messenger([&](message::Messenger& messenger) {
+    return &messenger.create_window(spec, deadline_of(config_));
+  });
+}
+
+void Communicator::free_window(message::Window& window) {
+  with_messenger(
+      [&](message::Messenger& messenger) { messenger.free_window(window, deadline_of(config_)); });
+}
+
+void Communicator::run(const message::OperationSpec& operation) {
+  with_messenger([&](message::Messenger& messenger) { messenger.run(operation); });
+}
+
+namespace {
+
+message::Messenger::Ended ending(std::shared_ptr<Request> request) {
+  return [request = std::move(request)](const Error* error) {
+    if (error == nullptr) {
+      request->finish();
+    } else {
+      request->fail(*error);
+    }
+  };
+}
+
+}  // namespace
+
+void Communicator::start(const message::OperationSpec& operation,
+                         std::shared_ptr<Request> request) {
+  with_messenger([&](message::Messenger& messenger) {
+    messenger.start(operation, ending(std::move(request)));
+  });
+}
+
+void Communicator::run_both(const message::OperationSpec& put,
+                            const message::OperationSpec& signal) {
+  with_messenger([&](message::Messenger& messenger) {
+    messenger.validate(signal);
+    messenger.run(put);
+    messenger.run(signal);
+  });
+}
+
+void Communicator::start_both(const message::OperationSpec& put,
+                              const message::OperationSpec& signal,
+                              std::shared_ptr<Request> request) {
+  with_messenger([&](message::Messenger& messenger) {
+    messenger.validate(signal);
+    messenger.start(put, ending(std::move(request)));
+    messenger.start(signal, [](const Error*) {});
+  });
+}
+
+void Communicator::flush(message::Window& window) {
+  with_messenger([&](message::Messenger& messenger) { messenger.flush_all(window); });
+}
+
+void Communicator::add(message::Batch& batch, const message::OperationSpec& operation) {
+  with_messenger([&](message::Messenger& messenger) {
+    messenger.validate(operation);
+    if (batch.running()) {
+      throw message::Refused(Errc::kInvalidUsage,
+                             "the batch was launched, and has not ended: it cannot be added to");
+    }
+    batch.add(operation);
+  });
+}
+
+void Communicator::run(message::Batch& batch) {
+  with_messenger([&](message::Messenger& messenger) { messenger.run(batch); });
+}
+
+void Communicator::start(message::Batch& batch, std::shared_ptr<Request> request) {
+  with_messenger(
+      [&](message::Messenger& messenger) { messenger.start(batch, ending(std::move(request))); });
+}
+
+std::uint64_t Communicator::arrived(message::Window& window, int source, int slot) {
+  return with_messenger(
+      [&](message::Messenger& messenger) { return messenger.arrived(window, source, slot); });
 }
 
 // ---- the end ----------------------------------------------------------------------------
@@ -1024,14 +1181,24 @@ void Communicator::finalize() {
   const Use use(*this);
   if (finalized_) return;
   drain_queue();
+  if (messenger_ != nullptr && !failure_.broken()) {
+    try {
+      messenger_->finish();
+    } catch (const Error& error) {
+      finalized_ = true;
+      if (!failure_.broken()) seal(error);
+      throw failure_.error();
+    }
+  }
   if (failure_.broken()) {
     // The others know already; there is nothing to leave in order.
     finalized_ = true;
-    bootstrap_->abort("its communicator was broken");
+    bootstrap_->abort("its communicator failed");
     return;
   }
   const Lock lock(engine_mutex_);
-  // A root that only sent has not heard from the others: what they were called with may lie unread.
+  // A root that only sent has received nothing from the others: chunks with their calls may be
+  // unread.
   const bool rooted = team_.history().any_of([](const executor::CallTag& tag) {
     return tag.collective < kNumCollectives && has_root(static_cast<Collective>(tag.collective));
   });
@@ -1043,7 +1210,7 @@ void Communicator::finalize() {
           Errc::kInvalidUsage, "{}",
           executor::describe_difference(rank(), *ours, team_.history(), chunk.peer, chunk.tag)));
     }
-    log::warn("rank {} leaves, and has not received what rank {} sent it (call {})", rank(),
+    log::warn("rank {} leaves without having received what rank {} sent it (call {})", rank(),
               chunk.peer, chunk.tag.call);
   }
   if (device_ != nullptr) {
@@ -1051,6 +1218,7 @@ void Communicator::finalize() {
     look_at_device();
   }
   finalized_ = true;
+  runtime_.status().remove(*this);
   write_records();
   if (agreement_ != nullptr) agreement_->leave();
   bootstrap_->leave();

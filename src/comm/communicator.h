@@ -1,4 +1,4 @@
-// A rank's place in an ordered set of ranks that run collectives together.
+// One rank of an ordered set of ranks that run collectives together.
 //
 // A call goes this way: validate (collective_call.h) -> choose and prepare, or find what was
 // prepared for its shape (call_pipeline.h) -> run: on host memory by the walker (host_executor.h),
@@ -32,12 +32,14 @@
 #include "comm/machine.h"
 #include "comm/request.h"
 #include "comm/runtime.h"
+#include "comm/stall.h"
 #include "comm/task.h"
 #include "core/fork.h"
 #include "core/mutex.h"
 #include "executor/host/host_team.h"
 #include "executor/host/waiter.h"
 #include "link/links.h"
+#include "message/messenger.h"
 #include "tune/choice.h"
 #include "tune/group_facts.h"
 
@@ -53,7 +55,8 @@ namespace ropewalk::comm {
 /// threads that are not in the child.
 class Communicator final : public executor::WaitHook {
  public:
-  /// Joins; returns when all ranks have. @throws Error as Bootstrap::join, kSystem without memory
+  /// Joins; returns when all ranks have.
+  /// @throws Error as Bootstrap::join, kSystem without memory
   static std::unique_ptr<Communicator> join(const bootstrap::UniqueId& id, int rank, int size,
                                             Runtime& runtime);
   ~Communicator() override;
@@ -62,17 +65,19 @@ class Communicator final : public executor::WaitHook {
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  /// A random number that is the same on all ranks, and tells communicators apart. Public.
+  /// A random number that is the same on all ranks, and identifies the communicator. Public.
   [[nodiscard]] std::uint64_t identity() const noexcept { return identity_; }
   [[nodiscard]] const Config& config() const noexcept { return config_; }
   [[nodiscard]] Runtime& runtime() noexcept { return runtime_; }
   [[nodiscard]] const Belonging& belonging() const noexcept { return belonging_; }
 
   /// Ranks with equal non-negative `color` form a new communicator, by `key`, then rank. All ranks
-  /// call. @return nullptr for a negative color
+  /// call.
+  /// @return nullptr for a negative color
   std::unique_ptr<Communicator> split(int color, int key);
   /// The ranks outside `excluded` form a new communicator, in their order. They call, the others do
-  /// not. @throws Error as the operations; a communicator that is broken cannot be shrunk
+  /// not.
+  /// @throws Error as the operations; a communicator that is broken cannot be shrunk
   std::unique_ptr<Communicator> shrink(const std::set<int>& excluded);
   /// These ranks, which keep their numbers, and new ones, which join() with `id` and a rank from
   /// size() on, form a communicator of `num_ranks`. All ranks call; one gives the id, which
@@ -84,8 +89,8 @@ class Communicator final : public executor::WaitHook {
   // ---- operations -----------------------------------------------------------------------
   //
   // Errors: kInvalidArgument before anything was done (the communicator stays whole). kPeerLost,
-  // kTimeout, kInvalidUsage (ranks were called differently), kAborted, kSystem: the communicator is
-  // broken; the other ranks are told, and every later call throws the same error.
+  // kTimeout, kInvalidUsage (ranks issued different calls), kAborted, kSystem: the communicator is
+  // broken; the other ranks are notified, and every later call throws the same error.
 
   /// Runs and returns when this rank's buffers may be used again.
   void run(const CollectiveCall& call);
@@ -111,9 +116,10 @@ class Communicator final : public executor::WaitHook {
 
   // ---- on GPU memory --------------------------------------------------------------------
 
-  /// Gives this rank the GPU `device`. All ranks call. @throws Error as attach_device(), and as
-  /// place() (comm/placement.h) on all ranks, with the communicator whole
-  void attach_device(int device);
+  /// Gives this rank the GPU `device`. All ranks call; the narrowest of their bounds apply.
+  /// @throws Error as attach_device(), and as place() (comm/placement.h) on all ranks, with the
+  /// communicator whole
+  void attach_device(int device, BlockBounds blocks = {});
   /// nullptr before attach_device().
   [[nodiscard]] DeviceGroup* device() noexcept { return device_.get(); }
   /// Enqueues on `stream`; the operation runs there. Errors as above, also of earlier kernels.
@@ -131,9 +137,33 @@ class Communicator final : public executor::WaitHook {
   /// Breaks the communicator if a kernel of this rank ended badly.
   void look_at_device();
 
-  /// Waits for all started operations, tells the others, and leaves.
+  // ---- windows --------------------------------------------------------------------------
+  //
+  // Errors: message::Refused leaves the communicator whole; others break it, as above.
+
+  /// All ranks call, in the same order (message/messenger.h). It lives as long as this.
+  message::Window& create_window(const message::WindowSpec& spec);
+  /// All ranks call.
+  void free_window(message::Window& window);
+  /// Runs; not ordered with operations above that were started with requests.
+  void run(const message::OperationSpec& operation);
+  void start(const message::OperationSpec& operation, std::shared_ptr<Request> request);
+  /// A put and the signal that follows it; the request ends with the put.
+  void run_both(const message::OperationSpec& put, const message::OperationSpec& signal);
+  void start_both(const message::OperationSpec& put, const message::OperationSpec& signal,
+                  std::shared_ptr<Request> request);
+  /// Of all that this rank did to the window.
+  void flush(message::Window& window);
+  void add(message::Batch& batch, const message::OperationSpec& operation);
+  void run(message::Batch& batch);
+  /// `batch` must live until the request ends.
+  void start(message::Batch& batch, std::shared_ptr<Request> request);
+  /// How many signals of `source` have arrived.
+  std::uint64_t arrived(message::Window& window, int source, int slot);
+
+  /// Waits for all started operations, notifies the others, and leaves.
   void finalize();
-  /// Ends everything here with kAborted and tells the others. Does not wait.
+  /// Ends all operations with kAborted and notifies the others. Does not wait.
   void abort(const std::string& reason);
   [[nodiscard]] const bootstrap::FailureState& failure() const noexcept { return failure_; }
 
@@ -151,7 +181,8 @@ class Communicator final : public executor::WaitHook {
   /// The machine that the ranks run on, with the ranks at their GPUs after attach_device(). Equal
   /// on all ranks. Local; the first call may take some milliseconds. Valid until attach_device().
   const Machine& machine();
-  /// What may run this call, the cheapest first, what does, and who chose it (comm/explain.h).
+  /// The candidates for this call, the cheapest first, the one that runs, and who chose it
+  /// (comm/explain.h).
   struct Explained {
     std::vector<tune::Choice> candidates;
     tune::Choice choice;    ///< what runs
@@ -169,8 +200,10 @@ class Communicator final : public executor::WaitHook {
     return (device_calls_ != nullptr ? device_calls_ : host_calls_)->tuner().machine();
   }
 
-  /// What was called, and how far it is (setting TRACE). Any thread, any time.
+  /// The calls and their progress (setting TRACE). Any thread, any time.
   [[nodiscard]] const CallRecords& records() const noexcept { return records_; }
+  /// For whom this rank waits while nothing moves. Any thread, any time.
+  [[nodiscard]] const Stall& stall() const noexcept { return stall_; }
 
   // WaitHook, for the thread that waits on this communicator.
   bool poll() override;
@@ -212,6 +245,13 @@ class Communicator final : public executor::WaitHook {
 
   std::unique_ptr<Task> new_task(const CollectiveCall& call);
   std::unique_ptr<Task> new_task(std::vector<PointToPointCall> calls);
+  // What only operations on windows need; made by the first window.
+  message::Messenger& messenger();
+  [[nodiscard]] std::unique_ptr<link::NetworkLinks> message_links(
+      link::NetworkLinks::Options options);
+  // Runs `body(messenger)`, for an operation on windows.
+  template <typename Body>
+  auto with_messenger(Body&& body);
   void enter_queue(std::unique_ptr<Task> task, std::vector<std::shared_ptr<Request>> requests);
   // Setting TRACE_FILE: writes what records_ has.
   void write_records() const noexcept;
@@ -223,20 +263,22 @@ class Communicator final : public executor::WaitHook {
   HostCall* short_call(const CollectiveCall& call);
   // Throws kInterrupted when the program wants the call to end.
   void ask_program();
-  // Tells the ranks waited for what this rank was called with, and looks at what they told.
+  // Sends this rank's call to the ranks it waits for, and checks the calls that they sent.
   void compare_calls();
+  // Tells it in stall_.
+  void tell_stall(std::chrono::nanoseconds since_progress);
   void compare_call(int peer, std::span<const std::byte> told);
   // By the bootstrap. Breaks the communicator when it fails.
   void all_gather(std::span<std::byte> all, std::size_t bytes_each, Deadline deadline);
   // The caller's buffers are its own again: nobody else touches them after this.
   void give_back_buffers() noexcept;
-  // Breaks the communicator, and tells the others.
+  // Breaks the communicator, and notifies the others.
   void seal(const Error& error);
   [[noreturn]] void broke(const Error& error);
   void drain_queue();
   void worker();
-  // Collective calls are numbered from 1. Before each: what all ranks begin with it. @throws Error
-  // as the operations
+  // Collective calls are numbered from 1. Before each: what all ranks begin with it.
+  // @throws Error as the operations
   void before_call() {
     if (calls_ + 1 >= next_stop_) [[unlikely]]
       stop_before_call();
@@ -261,6 +303,7 @@ class Communicator final : public executor::WaitHook {
   std::shared_ptr<const Machine> machine_;  // null as long as nobody needed found_'s
   std::unique_ptr<FoundHosts> found_;       // null where machine_ was given
   std::unique_ptr<Emulation> emulation_;
+  std::vector<link::PeerReach> reach_;
   std::unique_ptr<link::Links> links_;
   std::unique_ptr<CallAgreement> agreement_;  // null where nothing is planned in the background
   std::unique_ptr<HostExecutor> host_executor_;
@@ -283,14 +326,17 @@ class Communicator final : public executor::WaitHook {
   std::uint64_t next_stop_ = CallAgreement::kNever;
   bool finalized_ = false;
   CallRecords records_;
+  Stall stall_;
 
   executor::HostTeam team_;
+  executor::Waiter::Policy wait_policy_;
   std::unique_ptr<executor::Waiter> waiter_;
   std::atomic<std::chrono::nanoseconds> timeout_;  // zero is for ever
   Task* current_ = nullptr;                        // for stalled()
-  std::set<int> told_;                             // ranks that were told of the current call
+  std::set<int> told_;                             // ranks to which the current call was sent
   std::chrono::steady_clock::time_point next_compare_{};
   std::chrono::steady_clock::time_point next_ask_{};
+  std::chrono::steady_clock::time_point next_tell_{};
 
   struct Queued {
     std::unique_ptr<Task> task;
@@ -308,6 +354,8 @@ class Communicator final : public executor::WaitHook {
   bool working_ RW_GUARDED_BY(queue_mutex_) = false;  // the worker holds a task
   bool stop_ RW_GUARDED_BY(queue_mutex_) = false;
   std::thread worker_;  // by the thread that uses the communicator
+  // Last, so that its thread ends first.
+  std::unique_ptr<message::Messenger> messenger_;
 };
 
 }  // namespace ropewalk::comm

@@ -51,7 +51,7 @@ CollectiveCall all_reduce(const std::vector<float>& in, std::vector<float>& out)
   return call;
 }
 
-// What a communicator keeps from call to call must not show in the next one.
+// State that a communicator keeps between calls must not affect the next one.
 TEST(Communicator, CallsThatDifferInOneThingFromTheLast) {
   Runtime runtime;
   quiet(runtime);
@@ -108,7 +108,7 @@ TEST(Communicator, CallsThatDifferInOneThingFromTheLast) {
   });
 }
 
-// A factor is part of what is prepared for a call, in each of the ways that a call can take.
+// A factor is part of a prepared call, in each kind of execution.
 TEST(Communicator, PreMultipliedSumsThatDifferInTheFactorAlone) {
   Runtime runtime;
   quiet(runtime);
@@ -406,7 +406,7 @@ TEST(Communicator, RefusesASecondThread) {
   }
 }
 
-// Whoever is refused at a group's end has tasks that are numbered and do not run.
+// A communicator that is refused at a group's end has numbered tasks that do not run.
 TEST(Communicator, ARefusedGroupBreaksItsCommunicators) {
   Runtime runtime;
   quiet(runtime);
@@ -690,7 +690,7 @@ TEST(Communicator, AbortAndDestructionEndAnOperationOfAnotherThread) {
     const std::unique_ptr<Communicator> comm = Communicator::join(id, 1, 2, runtime);
     std::vector<float> data(4, 1.0F);
     comm->run(all_reduce(data, data));
-    // Takes no part in the second call; is told of the abort.
+    // Takes no part in the second call; learns of the abort.
     while (!comm->failure().broken()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
   std::unique_ptr<Communicator> comm = Communicator::join(id, 0, 2, runtime);
@@ -796,8 +796,7 @@ TEST(Communicator, LeavingWhileAnotherWaitsIsAnError) {
       std::vector<float> data(4, 1.0F);
       const auto [code, text] = error_of([&] { comm->run(all_reduce(data, data)); });
       EXPECT_EQ(code, Errc::kPeerLost);
-      // Not by what this rank wanted to ask it meanwhile: what it sent before may still be on its
-      // way.
+      // Not by this rank's unanswered request: messages that it sent before may still be in flight.
       EXPECT_NE(text.find("rank 1 left the communicator while rank 0 waited for it in all_reduce"),
                 std::string::npos)
           << text;
@@ -806,7 +805,7 @@ TEST(Communicator, LeavingWhileAnotherWaitsIsAnError) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(Group, WhatOneCommunicatorJoinsInRunsInOrder) {
+TEST(Group, TasksOfOneCommunicatorRunInOrder) {
   Runtime runtime;
   quiet(runtime);
   with_ranks(1, runtime, [&](Communicator& comm) {

@@ -28,10 +28,18 @@
 
 namespace ropewalk::comm {
 
+/// How many blocks, each on a multiprocessor of its own, an operation may take. 0: as serves it
+/// best.
+struct BlockBounds {
+  int least = 0;  ///< of a collective, where data and GPUs allow
+  int most = 0;   ///< but one for each peer and direction of messages that go at once
+};
+
 /// Threads: one at a time, except abort().
 class DeviceGroup : public Executor {
  public:
-  /// For calls on the memory of the ranks' GPUs. @param machine, plans as for tune::device_tuner()
+  /// For calls on the memory of the ranks' GPUs.
+  /// @param machine, plans as for tune::device_tuner()
   [[nodiscard]] virtual tune::Tuner tuner(const Config& config,
                                           std::shared_ptr<const topology::Topology> machine,
                                           std::shared_ptr<tune::KeptPlans> plans) = 0;
@@ -48,11 +56,13 @@ class DeviceGroup : public Executor {
   virtual void set_timeout(std::chrono::nanoseconds limit) noexcept = 0;
 
   /// Collective: lets ranks of other processes read this buffer where it lies. Sizes may differ.
-  /// @return its number, from 1 @throws Error as RegisteredBuffers::add
+  /// @return its number, from 1
+  /// @throws Error as RegisteredBuffers::add
   virtual std::uint64_t register_buffer(const void* buffer, std::size_t bytes,
                                         Deadline deadline) = 0;
   /// Local, and waits for nothing. Graphs that were captured with the buffer must not be launched
-  /// any more. @throws Error kInvalidArgument for an unknown number; kCuda
+  /// any more.
+  /// @throws Error kInvalidArgument for an unknown number; kCuda
   virtual void deregister_buffer(std::uint64_t number) = 0;
 
   /// By rank: where this rank's GPU reaches the buffers of one registration; of no bytes where it
@@ -65,10 +75,10 @@ class DeviceGroup : public Executor {
 
   /// Makes the kernels of this rank end soon. Any thread, any time.
   virtual void abort() noexcept = 0;
-  /// What a kernel of this rank ended with, if not well.
+  /// The error with which a kernel of this rank ended, if any.
   [[nodiscard]] virtual std::optional<Error> stopped() const = 0;
-  /// Waits until all kernels of this rank have ended, and tells the other ranks that it needs their
-  /// windows no more. The last thing to do before the communicator is left in order.
+  /// Waits until all kernels of this rank have ended, and tells the other ranks that it no longer
+  /// needs their windows. The last step before leaving the communicator in order.
   virtual void finish(bootstrap::Bootstrap& bootstrap) = 0;
 
   [[nodiscard]] virtual int device() const noexcept = 0;
@@ -78,25 +88,30 @@ class DeviceGroup : public Executor {
 
 /// Collective over all ranks: each with the GPU `device`, as the CUDA runtime numbers them.
 /// @param rails of the transport NET between hosts
+/// @param blocks may differ between ranks: the narrowest hold
 /// @throws Error kCuda; kInvalidUsage when this build has no CUDA; as transport::make_transport()
 std::unique_ptr<DeviceGroup> attach_device(bootstrap::Bootstrap& bootstrap, const Config& config,
                                            Runtime& runtime, const tune::GroupFacts& facts,
-                                           const link::Rails& rails, int device);
+                                           const link::Rails& rails, int device,
+                                           BlockBounds blocks);
 
 /// Why GPUs cannot be used here; empty when they can.
 std::string why_no_device();
 
-/// GPUs that this process can use: 0 where why_no_device() says why. @throws Error kCuda
+/// GPUs that this process can use: 0 where why_no_device() says why.
+/// @throws Error kCuda
 int device_count();
 
 /// One GPU as JSON: device, name, bus_id, capability, total_bytes, free_bytes.
 /// @throws Error kInvalidArgument for a number that no GPU has; kCuda
 std::string describe_device(int device);
 
-/// A GPU's PCI address, "0000:3B:00.0". @throws Error kCuda
+/// A GPU's PCI address, "0000:3B:00.0".
+/// @throws Error kCuda
 std::string device_bus_id(int device);
 
-/// The calling thread's current device. @throws Error kCuda
+/// The calling thread's current device.
+/// @throws Error kCuda
 int current_device();
 
 }  // namespace ropewalk::comm

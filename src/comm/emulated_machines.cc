@@ -12,7 +12,7 @@
 namespace ropewalk::comm {
 namespace {
 
-// What tells one file from what it was before; nothing for a description.
+// Distinguishes versions of a file; empty for a description.
 std::string version_of(const std::string& name) {
   std::error_code none;
   const auto written = std::filesystem::last_write_time(name, none);

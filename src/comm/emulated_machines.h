@@ -15,7 +15,7 @@ namespace ropewalk::comm {
 
 struct EmulatedMachine {
   std::shared_ptr<const Machine> machine;
-  std::uint64_t digest = 0;  ///< of the JSON of what is planned for
+  std::uint64_t digest = 0;  ///< of the JSON of the machine that is planned for
 };
 
 /// Threads: any number at once; while one makes a machine, the others wait for it.

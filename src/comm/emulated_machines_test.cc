@@ -34,7 +34,7 @@ TEST(EmulatedMachines, RanksOfAProcessShareOne) {
   EXPECT_EQ(first.machine->planned->gpus().size(), 4U);
 }
 
-TEST(EmulatedMachines, WhatIsAskedForCounts) {
+TEST(EmulatedMachines, TheRequestedMachineCounts) {
   EmulatedMachines machines;
   const EmulatedMachine first = machines.get(emulating("dgx1v"), 4);
   EXPECT_NE(machines.get(emulating("dgx1v"), 3).digest, first.digest);

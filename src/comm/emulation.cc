@@ -25,8 +25,8 @@ namespace {
 using transport::emulated::LinkClock;
 using transport::emulated::RankClock;
 
-// What a core moves through slots and shared memory with some of its time left: copies at either
-// end, the transport's, and sums.
+// The rate at which a core moves data through slots and shared memory with some of its time left:
+// copies at either end, the transport's, and sums.
 constexpr double kBytesPerProcessor = 0.3e9;
 
 // Of each rank, for its channels; of more channels several share one.

@@ -16,7 +16,7 @@ namespace ropewalk::comm {
 /// A cudaStream_t; host memory has none.
 using DeviceStream = void*;
 
-/// All of a call but its buffers, ready to run. An executor adds what it needs.
+/// Everything of a call except its buffers, ready to run. An executor adds its own data.
 class PreparedCall {
  public:
   PreparedCall(const CollectiveCall& shape, const Extent& extent,

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-// What no schedule can exceed on the machine; null for operations without plans.
+// The rate that no schedule can exceed on the machine; null for operations without plans.
 json bound_of(const topology::Topology& machine, Collective collective, int root) {
   const auto& planned = plan::planned_collectives();
   if (std::find(planned.begin(), planned.end(), collective) == planned.end() ||

@@ -28,7 +28,7 @@ std::string_view environment(const char* variable) {
   return value == nullptr ? std::string_view() : std::string_view(value);
 }
 
-// As NCCL does, a file that cannot be used is told and left aside.
+// As in NCCL, a file that cannot be used causes a warning and is ignored.
 std::optional<ThisHost> from_nccl_file() {
   const std::string path(environment("NCCL_TOPO_FILE"));
   if (path.empty()) return std::nullopt;
@@ -45,12 +45,12 @@ std::optional<ThisHost> from_nccl_file() {
     }
     return ThisHost{{topology::write_json(read), "NCCL_TOPO_FILE " + path}, true};
   } catch (const Error& error) {
-    log::warn("NCCL_TOPO_FILE is left aside: {}", error.what());
+    log::warn("NCCL_TOPO_FILE is ignored: {}", error.what());
     return std::nullopt;
   }
 }
 
-// Where nothing can be looked at.
+// For hosts where nothing can be discovered.
 topology::Topology bare_host() {
   topology::Description bare;
   bare.name = "host";
@@ -100,7 +100,7 @@ std::string collect(bootstrap::Bootstrap& bootstrap, const std::vector<int>& lea
   graphs.origin = joined(std::move(origins));
   std::string written = write(graphs);
   if (written.size() <= bootstrap::Bootstrap::kMaxMessageBytes) return written;
-  log::warn("the topologies of {} hosts take {} bytes: they are left aside", leaders.size(),
+  log::warn("the topologies of {} hosts take {} bytes: they are ignored", leaders.size(),
             written.size());
   HostGraphs bare{.origin = "left aside"};
   for (std::size_t h = 0; h < leaders.size(); ++h) bare.add(topology::write_json(bare_host()));
@@ -127,7 +127,7 @@ ThisHost this_host(const Config& config, topology::KeptHost& kept) {
   try {
     return {kept.graph(topology_cache(config)), false};
   } catch (const std::exception& error) {
-    log::warn("this host's topology cannot be found: {}", error.what());
+    log::warn("this host's topology cannot be discovered: {}", error.what());
     return {{topology::write_json(bare_host()), "not found"}, false};
   }
 }

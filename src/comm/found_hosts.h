@@ -35,8 +35,8 @@ class FoundHosts {
   FoundHosts(bootstrap::Bootstrap& bootstrap, const Config& config, topology::KeptHost& kept,
              Seats seats, std::shared_ptr<link::HostSegment> segment, Deadline deadline);
 
-  /// The ranks at their cores; equal on all ranks. Local. Takes some milliseconds, the first time
-  /// on a host that has not been looked at since it booted some hundreds.
+  /// The ranks at their cores; equal on all ranks. Local. Takes some milliseconds; at the first
+  /// discovery since the host booted some hundreds.
   /// @param waiting called while another rank of the host finds it; may throw
   /// @throws Error as SharedText::get(), and as topology::merge() for more than a Topology may have
   [[nodiscard]] Machine machine(const std::function<void()>& waiting);
@@ -55,8 +55,9 @@ class FoundHosts {
 /// for nowhere.
 std::filesystem::path topology_cache(const Config& config);
 
-/// This host: from the file that the environment's NCCL_TOPO_FILE names, else kept or found. Never
-/// throws for a host that cannot be looked at: then little is known of it, which the log tells.
+/// This host: from the file that the environment's NCCL_TOPO_FILE names, else from the cache or by
+/// discovery. Never throws for a host that cannot be discovered: it is then described with little
+/// detail, and the log says so.
 struct ThisHost {
   topology::HostGraph graph;
   bool described = false;

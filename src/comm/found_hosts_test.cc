@@ -189,7 +189,7 @@ void expect_on_all(const std::vector<Settings>& settings, Errc code, const std::
   }
 }
 
-TEST(GivenTopology, RanksThatDifferAreTold) {
+TEST(GivenTopology, RanksThatDifferGetAnError) {
   expect_on_all({topology("dgx1v"), topology("dgx1v"), topology("dgx-a100")}, Errc::kInvalidUsage,
                 "rank 2 has dgx-a100");
   expect_on_all({topology("dgx1v"), {}, topology("dgx1v")}, Errc::kInvalidUsage, "rank 1 has none");
@@ -197,7 +197,7 @@ TEST(GivenTopology, RanksThatDifferAreTold) {
 }
 
 // By name they are the same.
-TEST(GivenTopology, FilesWithOtherContentsAreTold) {
+TEST(GivenTopology, FilesWithOtherContentsAreErrors) {
   const Folder a;
   const Folder b;
   const std::string one = a.write("machine.json", topology::write_json(topology::named("dgx1v")));
@@ -205,7 +205,7 @@ TEST(GivenTopology, FilesWithOtherContentsAreTold) {
   expect_on_all({topology(one), topology(other)}, Errc::kInvalidUsage, "rank 1 has " + other);
 }
 
-TEST(GivenTopology, WhatOneRankCannotReadIsToldOnAll) {
+TEST(GivenTopology, AFileThatOneRankCannotReadIsAnErrorOnAll) {
   expect_on_all({topology("dgx1v"), topology("dgx1v"), topology("/not/there.json")},
                 Errc::kInvalidArgument, "TOPOLOGY of rank 2: /not/there.json: no such file");
   expect_on_all({topology("9zpu"), topology("dgx1v")}, Errc::kInvalidArgument,
@@ -298,7 +298,7 @@ std::vector<std::string> lines_with(const std::string& what) {
   return found;
 }
 
-TEST(MachineLog, RankZeroTellsTheMachineInThreeLines) {
+TEST(MachineLog, RankZeroLogsTheMachineInThreeLines) {
   lines().clear();
   log::set_sink(hear);
   expect_good(join({on("a"), on("a"), on("b")}, [](Communicator&) {}));

@@ -109,7 +109,7 @@ Rates stated(const link::Rails& rails, const std::vector<std::vector<link::Nic>>
   return rates;
 }
 
-// `name_of` a rail, for the log; none on ranks that tell nothing.
+// `name_of` a rail, for the log; none on ranks that do not log.
 FoundRails fastest_first(const link::Rails& rails, std::span<const double> rates,
                          const std::function<std::string(int)>& name_of) {
   std::vector<int> order(rates.size());
@@ -127,7 +127,7 @@ FoundRails fastest_first(const link::Rails& rails, std::span<const double> rates
         log::warn("NIC {} of {} is left out: {}", name_of(rail), rates.size(),
                   rate_of(rail) > 0 ? fmt::format("{:.4g} MB/s, the fastest {:.4g}",
                                                   rate_of(rail) / 1e6, fastest / 1e6)
-                                    : std::string("over it the next host is not reached"));
+                                    : std::string("the next host cannot be reached over it"));
       }
       continue;
     }

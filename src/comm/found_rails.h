@@ -1,10 +1,10 @@
 // The rails of a communicator: its hosts' NICs, found and measured while joining.
 //
-// Every rank tells the devices of its transport. Where each host has several, their rates are
+// Every rank sends the devices of its transport. Where each host has several, their rates are
 // measured once for a set of NICs in a process's life: the first ranks of the hosts, in a ring,
-// send over all rails at once for some tens of milliseconds, as the rate that a driver states is
-// often not what a network gives, and virtual interfaces state none. What a rail carries is the
-// least that any host measured.
+// send over all rails at once for some tens of milliseconds, since the rate that a driver states is
+// often not that of the network, and virtual interfaces state none. A rail's rate is the lowest
+// that any host measured.
 #pragma once
 
 #include <functional>

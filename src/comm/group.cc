@@ -107,7 +107,7 @@ void Group::run_joins() {
   {
     Lock lock(mutex);
     const auto done = [&running] { return running == 0; };
-    // This thread asks; the others see what it heard.
+    // This thread calls the interrupt check; the others use its result.
     const auto ask = [&stop] { stop = stop || interrupted(); };
     lock.wait_until(changed, kNoDeadline, done, kInterruptPeriod, ask);
   }

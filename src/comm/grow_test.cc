@@ -68,7 +68,7 @@ TEST(Grow, RanksKeepTheirNumbersAndNewOnesFollow) {
   }
 }
 
-TEST(Grow, WhatCannotBeIsToldOnAllRanks) {
+TEST(Grow, InvalidCallsAreErrorsOnAllRanks) {
   Runtime runtime;
   with_ranks(2, runtime, [&](Communicator& comm) {
     const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());

@@ -37,7 +37,7 @@ class Reader {
   }
   void end() const { require(rest_.empty()); }
   static void require(bool right) {
-    if (!right) throw Error(Errc::kInternal, "the hosts' topologies came broken");
+    if (!right) throw Error(Errc::kInternal, "the hosts' topologies arrived damaged");
   }
 
  private:

@@ -1,4 +1,4 @@
-// What the hosts of a communicator told of themselves, as rank 0 sends it to all ranks.
+// The descriptions of a communicator's hosts, as rank 0 sends them to all ranks.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@ namespace ropewalk::comm {
 /// Texts as topology/json.h writes them; equal ones are sent once.
 struct HostGraphs {
   std::string origin{};
-  bool described = false;  ///< a person said what a host is
+  bool described = false;  ///< a user described a host
   std::vector<std::string> texts{};
-  std::vector<std::uint32_t> text_of_host{};  ///< by host: place in `texts`
+  std::vector<std::uint32_t> text_of_host{};  ///< by host: index in `texts`
 
   /// For the next host.
   void add(std::string text);

@@ -57,7 +57,7 @@ class Interrupted : public testing::Test {
   }
   ~Interrupted() override { EXPECT_LT(Clock::now() - begin_, std::chrono::seconds(30)); }
 
-  // `waits` is rank 0; rank 1 joins, takes no part, and says what it heard.
+  // `waits` is rank 0; rank 1 joins, takes no part, and reports the error that it got.
   std::string told_to_the_other(const std::function<void(Communicator&)>& waits) {
     const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
     std::string told;
@@ -76,7 +76,7 @@ class Interrupted : public testing::Test {
   Clock::time_point begin_ = Clock::now();
 };
 
-TEST_F(Interrupted, AnOperationBreaksTheCommunicatorAndTellsTheOthers) {
+TEST_F(Interrupted, AnOperationBreaksTheCommunicatorAndNotifiesTheOthers) {
   std::vector<float> data(4, 1.0F);
   const std::string told = told_to_the_other([&](Communicator& comm) {
     const auto [code, text] = error_of([&] {
@@ -144,7 +144,7 @@ TEST_F(Interrupted, AWaitForARequestLeavesTheOperation) {
   EXPECT_EQ(data, std::vector<float>(4, 3.0F));
 }
 
-TEST_F(Interrupted, WaitingForWhatWasStartedEndsIt) {
+TEST_F(Interrupted, WaitingForAStartedOperationEndsIt) {
   std::vector<float> data(4, 1.0F);
   const auto request = std::make_shared<Request>();
   const std::string told = told_to_the_other([&](Communicator& comm) {

@@ -9,7 +9,7 @@
 
 namespace ropewalk::comm {
 
-/// By what was measured: a text that names the NICs of all hosts.
+/// By the measured NICs: a text that names the NICs of all hosts.
 ///
 /// Threads: any number at once.
 class KnownRates {

@@ -16,7 +16,7 @@
 namespace ropewalk::comm {
 namespace {
 
-// What a rank says of its setting TOPOLOGY.
+// A rank's record of its setting TOPOLOGY.
 struct GivenTopology {
   enum class State : std::uint8_t { kNone, kRead, kFailed };
   State state = State::kNone;

@@ -1,5 +1,5 @@
 // The machine that the ranks of a communicator run on: the same value on every rank, so that all
-// plan alike. Named by the setting TOPOLOGY, or found (comm/found_hosts.h).
+// plan identically. Named by the setting TOPOLOGY, or found (comm/found_hosts.h).
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ struct Machine {
   /// for. Null where ranks have no GPU of their own.
   std::shared_ptr<const topology::Topology> planned;
   std::string origin;  ///< for messages: "found", "kept in FILE", "setting TOPOLOGY"
-  /// A person said what it is: what contradicts it is an error.
+  /// A user described it: contradictions are errors.
   bool described = false;
   std::vector<int> core_of_rank{};  ///< the first that each may run on; empty: not known
 };
@@ -37,7 +37,7 @@ std::vector<int> ring_order(const Machine& machine);
 /// where the ranks are.
 std::vector<std::string> describe(const Machine& machine);
 
-/// What all ranks throw alike, of what they told each other: none needs to tell the others.
+/// An error that all ranks throw, since all have the same records: none needs to notify the others.
 class AgreedError : public Error {
  public:
   using Error::Error;
@@ -49,7 +49,7 @@ class AgreedError : public Error {
 /// @return nullptr where none has it
 /// @throws AgreedError what reading it threw where one rank cannot, naming that rank; kInvalidUsage
 /// for
-///         ranks that have different machines (a file counts by what it says, not by its name);
+///         ranks that have different machines (files are compared by contents, not by name);
 ///         kInvalidArgument for one with fewer GPUs than the communicator ranks
 std::shared_ptr<const Machine> find_machine(bootstrap::Bootstrap& bootstrap, const Config& config,
                                             bool given, Deadline deadline);

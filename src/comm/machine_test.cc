@@ -1,4 +1,4 @@
-// Machines as values: where ranks are on them, in which order, and what is said of them.
+// Machines as values: the placement and order of ranks, and the log lines.
 #include "comm/machine.h"
 
 #include <gmock/gmock.h>
@@ -91,7 +91,7 @@ TEST(Placement, UnboundRanksAreSpreadInOrder) {
   EXPECT_THAT(
       ids(one, place_by_cores(one, {{0, 0, 0, 0}, lists(std::vector(4, std::string("0-7")))})),
       ElementsAre("cpu0", "cpu0", "cpu1", "cpu1"));
-  // A bound one does not change the others' places.
+  // A bound rank does not change the placement of others.
   EXPECT_THAT(ids(one, place_by_cores(one, {{0, 0, 0}, lists({"0-7", "0", "0-7"})})),
               ElementsAre("cpu0", "cpu0", "cpu1"));
 }
@@ -143,7 +143,7 @@ TEST(Placement, WithoutAGpuOfItsOwnThereAreNoPlans) {
   EXPECT_THAT(ids(unseen.topology, unseen.node_of_rank), ElementsAre("h0.gpu0", "h0.cpu1"));
 }
 
-TEST(Placement, WhatAPersonDescribedMustHaveTheGpus) {
+TEST(Placement, ADescribedMachineMustHaveTheGpus) {
   const Seats seats{{0, 0}, lists({"0", "5"})};
   Machine described = at_cores(host("2cpu 2gpu"), seats);
   described.described = true;
@@ -170,7 +170,7 @@ TEST(RingOrder, ByHostNumaNodeAndCore) {
   EXPECT_THAT(ring_order(at_cores(two_hosts(), seats)), ElementsAre(4, 2, 5, 0, 3, 1));
 }
 
-TEST(RingOrder, OfEqualPlacesByRank) {
+TEST(RingOrder, OfEqualPlacementByRank) {
   const Seats seats{{0, 0, 0}, lists(std::vector(3, std::string("0-3")))};
   EXPECT_THAT(ring_order(at_cores(host("2cpu 2gpu"), seats)), ElementsAre(0, 1, 2));
 }
@@ -193,7 +193,7 @@ TEST(MachineText, AtMostThreeLines) {
   EXPECT_EQ(lines[2], "ranks: 1 on h0.cpu0, 1 on h0.cpu1, 2 on h1.cpu0");
 }
 
-TEST(Fingerprint, TellsMachinesApart) {
+TEST(Fingerprint, DistinguishesMachines) {
   const Machine one{host("2cpu 2gpu"), {}, nullptr, "found"};
   const Machine same{host("2cpu 2gpu"), {}, nullptr, "kept"};
   const Machine other{host("2cpu 2gpu 1nic"), {}, nullptr, "found"};
@@ -211,7 +211,7 @@ TEST(HostGraphs, AreReadAsTheyWereWritten) {
   EXPECT_EQ(read_host_graphs(write(HostGraphs{})), HostGraphs{});
 }
 
-TEST(HostGraphs, RefuseWhatIsBroken) {
+TEST(HostGraphs, RefuseDamagedText) {
   HostGraphs graphs{.origin = "found"};
   graphs.add("a text");
   graphs.add("another");
@@ -220,7 +220,7 @@ TEST(HostGraphs, RefuseWhatIsBroken) {
     EXPECT_THROW((void)read_host_graphs(whole.substr(0, length)), Error) << length;
   }
   EXPECT_THROW((void)read_host_graphs(whole + "x"), Error);
-  // Lengths and places that are far too large.
+  // Lengths and offsets that are far too large.
   for (std::size_t place = 7; place < whole.size(); place += 8) {
     std::string other = whole;
     other[place] = '\xff';

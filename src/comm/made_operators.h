@@ -29,7 +29,7 @@ class MadeOperators {
   void remove(int number);
 
   /// Sets the operator of `call`, by the numbers of both C APIs, and its scalar.
-  /// @return what was made under this number; nullptr for an operator that is always there
+  /// @return the operator made under this number; nullptr for a built-in operator
   /// @throws Error kInvalidArgument when there is no such operator, or it is for another type
   const PreMulSum* set(CollectiveCall& call, int number) const;
 

@@ -1,10 +1,11 @@
-// Network links of GPUs, with threads of the host in place of blocks: ranks that are threads, each
-// taken for a host of its own.
+// Network links of GPUs, with host threads instead of blocks: ranks are threads, each acting as a
+// host of its own.
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -36,14 +37,16 @@ constexpr executor::FifoShape kShape{4, 4, 4096};
 // A rank with its links, as cuda/cuda_group.h has them.
 class Host final : public executor::BlockEnds {
  public:
-  Host(bootstrap::Bootstrap& bootstrap, const std::string& transport) {
+  Host(bootstrap::Bootstrap& bootstrap, const std::string& transport,
+       const std::string& faults = "") {
+    Config config = bootstrap::quiet_config();
+    if (!faults.empty()) config.set("FAULTY", faults, "test");
     NetworkLinks::Options options;
     options.shape = kShape;
     options.tag = 1;
     options.by_blocks = true;
     auto links = std::make_unique<NetworkLinks>(
-        bootstrap, transport::make_transport(transport, bootstrap::quiet_config()),
-        std::move(options));
+        bootstrap, transport::make_transport(transport, config), std::move(options));
     thread_ = std::make_unique<ProgressThread>(
         std::move(links), ProgressThread::Policy(),
         [this](const Error&) { std::atomic_ref(control_.abort).store(1); });
@@ -155,7 +158,7 @@ TEST_P(NetworkBlocks, RunSchedulesOneAfterAnotherOverTheSameLinks) {
   }
 }
 
-// Ranks that were called otherwise: the tag of a chunk says so, with no board between hosts.
+// Ranks with different calls: the tag of a chunk shows it, since hosts share no board.
 TEST_P(NetworkBlocks, TellAPeerThatWasCalledOtherwise) {
   Case test;
   test.schedule = schedule::compile("ring", {Collective::kAllReduce, 2, 0, 1});
@@ -175,8 +178,8 @@ TEST_P(NetworkBlocks, TellAPeerThatWasCalledOtherwise) {
   });
 }
 
-// A block that waits for a peer whose links are gone ends at once, and the rank is named.
-TEST_P(NetworkBlocks, EndWhenAPeerIsGone) {
+// A block that waits for a peer whose links are closed ends at once, and the rank is named.
+TEST_P(NetworkBlocks, EndWhenAPeerDies) {
   Case test;
   test.schedule = schedule::compile("ring", {Collective::kAllReduce, 2, 0, 1});
   test.count = 64;
@@ -225,6 +228,101 @@ TEST_P(NetworkBlocks, WaitForRanksThatComeLate) {
     host.drain();
     bootstrap.barrier(bootstrap::soon());
   });
+}
+
+// What a rank ended with, after calls one after another until one of them fails.
+struct Ended {
+  int calls = 0;  // that were right
+  std::uint64_t wrong = 0;
+  std::uint32_t reason = 0;  // of its blocks
+  std::optional<Error> failure;
+};
+
+// Calls of every kind of schedule over links whose transport has faults, by 3 ranks.
+std::vector<Ended> run_under(const std::string& transport, const std::string& faults, int calls,
+                             std::chrono::milliseconds limit) {
+  std::vector<Ended> ended(3);
+  std::vector<Case> cases;
+  for (const char* algorithm : {"ring", "two_shot"}) {
+    Case test;
+    test.schedule = schedule::compile(algorithm, {Collective::kAllReduce, 3, 0, 1});
+    test.count = 3000;
+    test.chunk = 300;
+    cases.push_back(std::move(test));
+  }
+  run_ranks(3, [&](bootstrap::Bootstrap& bootstrap) {
+    Ended& own = ended[static_cast<std::size_t>(bootstrap.rank())];
+    Host host(bootstrap, transport, faults);
+    std::vector<std::unique_ptr<Launch>> launches;
+    for (const Case& test : cases) {
+      launches.push_back(std::make_unique<Launch>(test, bootstrap.rank(), host));
+    }
+    std::vector<float> input(cases[0].count);
+    std::vector<float> output(cases[0].count);
+    for (int call = 0; call < calls && host.control().abort == 0; ++call) {
+      const std::size_t which = static_cast<std::size_t>(call) % cases.size();
+      const Case& test = cases[which];
+      const schedule::TestPattern pattern(Collective::kAllReduce, test.type, test.op, 3, 0,
+                                          test.count);
+      LaunchArgs& args = launches[which]->args;
+      pattern.fill_input(bootstrap.rank(), reinterpret_cast<std::byte*>(input.data()));
+      std::ranges::fill(output, -1.0F);
+      args.call.input = reinterpret_cast<std::byte*>(input.data());
+      args.call.output = reinterpret_cast<std::byte*>(output.data());
+      args.call.tag.call = static_cast<std::uint32_t>(call) + 1;
+      args.links.timeout_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(limit).count());
+      launches[which]->run();
+      if (std::atomic_ref(host.control().abort).load() != 0) break;
+      own.wrong +=
+          pattern.count_wrong(bootstrap.rank(), reinterpret_cast<std::byte*>(output.data()));
+      ++own.calls;
+    }
+    own.reason = host.control().stop.reason;
+    own.failure = host.thread().failure();
+    if (own.calls == calls) host.drain();
+    if (own.calls == calls) bootstrap.barrier(bootstrap::soon());
+    host.close();  // which the others' links notice
+  });
+  return ended;
+}
+
+TEST_P(NetworkBlocks, AreRightOverALateTransport) {
+  for (const Ended& own :
+       run_under(GetParam(), "delay=300us,reorder=0.2,seed=7", 30, std::chrono::minutes(1))) {
+    EXPECT_EQ(own.calls, 30);
+    EXPECT_EQ(own.wrong, 0U);
+    EXPECT_FALSE(own.failure.has_value());
+  }
+}
+
+// A transport that fails ends the blocks of all ranks, by what it said or by links that are gone;
+// no call that ended well is wrong.
+TEST_P(NetworkBlocks, EndWhenTheTransportFails) {
+  for (const char* faults : {"fail=0.002,seed=1", "fail=0.02,delay=100us,seed=2"}) {
+    int failures = 0;
+    for (const Ended& own : run_under(GetParam(), faults, 1000, std::chrono::minutes(2))) {
+      EXPECT_EQ(own.wrong, 0U);
+      EXPECT_LT(own.calls, 1000);
+      EXPECT_NE(own.reason, static_cast<std::uint32_t>(executor::StopReason::kTimeout));
+      if (!own.failure.has_value()) continue;
+      ++failures;
+      EXPECT_EQ(own.failure->code(), Errc::kPeerLost);
+      EXPECT_NE(std::string(own.failure->what()).find("rank "), std::string::npos);
+    }
+    EXPECT_EQ(failures, 3);
+  }
+}
+
+// What never arrives ends the blocks at their limit: no transport says so.
+TEST_P(NetworkBlocks, EndAtTheLimitWhenAChunkIsLost) {
+  bool timed_out = false;
+  for (const Ended& own :
+       run_under(GetParam(), "drop=0.01,seed=3", 1000, std::chrono::milliseconds(1500))) {
+    EXPECT_EQ(own.wrong, 0U);
+    EXPECT_LT(own.calls, 1000);
+    timed_out |= own.reason == static_cast<std::uint32_t>(executor::StopReason::kTimeout);
+  }
+  EXPECT_TRUE(timed_out);
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, NetworkBlocks, testing::Values("tcp", "shm"),

@@ -1,4 +1,4 @@
-// What a build without CUDA has in place of src/comm/cuda.
+// Replaces src/comm/cuda in a build without CUDA.
 #include "comm/device_group.h"
 #include "comm/stream_mark.h"
 
@@ -9,7 +9,8 @@ std::string why_no_device() { return "this build of Ropewalk has no CUDA: nvcc w
 std::unique_ptr<DeviceGroup> attach_device(bootstrap::Bootstrap& /*bootstrap*/,
                                            const Config& /*config*/, Runtime& /*runtime*/,
                                            const tune::GroupFacts& /*facts*/,
-                                           const link::Rails& /*rails*/, int /*device*/) {
+                                           const link::Rails& /*rails*/, int /*device*/,
+                                           BlockBounds /*blocks*/) {
   throw Error(Errc::kInvalidUsage, why_no_device());
 }
 

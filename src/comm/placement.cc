@@ -55,7 +55,7 @@ std::vector<NodeIndex> place_by_cores(const Topology& topology, const Seats& sea
   for (const NodeIndex cpu : topology.nodes_of(topology::NodeKind::kCpu)) {
     cpus_of_host[topology.node(cpu).host].push_back(cpu);
   }
-  // Many ranks have the same processors: they are looked at once. Those are spread.
+  // Many ranks have the same processors, which are examined once; such ranks are spread.
   std::map<std::pair<int, tune::Processors>, std::vector<std::size_t>> alike;
   for (std::size_t r = 0; r < seats.host_of_rank.size(); ++r) {
     alike[{seats.host_of_rank[r], seats.processors[r]}].push_back(r);

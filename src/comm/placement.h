@@ -11,7 +11,7 @@
 
 namespace ropewalk::comm {
 
-/// Who runs where, as the ranks told when they joined.
+/// Where each rank runs, as the ranks reported when they joined.
 struct Seats {
   std::vector<int> host_of_rank;             ///< hosts are numbered by their first rank
   std::vector<tune::Processors> processors;  ///< that each rank may run on

@@ -129,7 +129,7 @@ void PreparedCollective::cut(const CollectiveCall& call, const tune::Choice& cho
   std::size_t chunk_bytes = choice.chunk_bytes;
   call_.address_bytes = choice.address_bytes;
   call_.share_bytes = choice.share_bytes;
-  // A scaled input is not what lies in the user's buffer, so it cannot go by address.
+  // A scaled input differs from the user's buffer, so it cannot be sent by address.
   if (choice.address_chunk_bytes > chunk_bytes && all_by_address_ && !call_.scaled) {
     chunk_bytes = choice.address_chunk_bytes;
     call_.address_bytes = std::min(choice.address_bytes, choice.chunk_bytes);

@@ -66,7 +66,7 @@ class Receiver {
     bool moved = false;
     guarded([&] {
       if (bootstrap_.try_recv(peer_, kFailedTag | rail_).has_value()) {
-        throw Error(Errc::kPeerLost, "rank {} does not get here over it", peer_);
+        throw Error(Errc::kPeerLost, "rank {} cannot reach this host over it", peer_);
       }
       if (connection_ == nullptr) {
         connection_ = listener_->accept();
@@ -152,7 +152,7 @@ class Receiver {
   bool done_ = false;
 };
 
-// The end that sends until it is told that the other one is done.
+// The end that sends until the other one reports that it is done.
 class Sender {
  public:
   Sender(bootstrap::Bootstrap& bootstrap, transport::Transport& transport, int device, int peer,
@@ -249,7 +249,7 @@ std::vector<double> measure_rails(bootstrap::Bootstrap& bootstrap, transport::Tr
   const auto at = static_cast<std::size_t>(place - leaders.begin());
   const int next = leaders[(at + 1) % leaders.size()];
   const int previous = leaders[(at + leaders.size() - 1) % leaders.size()];
-  // Receivers are destroyed first: what their senders still have under way is then dropped.
+  // Receivers are destroyed first, so that their senders' messages in flight are dropped.
   std::deque<Sender> senders;
   std::deque<Receiver> receivers;
   for (int rail = 0; rail < rails.count(); ++rail) {

@@ -59,7 +59,7 @@ constexpr std::uint32_t kNetworkSlotBytes = 64 << 10;
 constexpr int kPlannedChannels = 16;
 constexpr int kMostPlannedRanks = 64;
 
-// As links between GPUs have: a chunk of them is long beside what a link takes to begin.
+// As for links between GPUs: the time of a chunk is long compared with the link's latency.
 constexpr std::uint32_t kEmulatedSlotBytes = 512 << 10;
 
 // Each channel takes address space for all pairs of a host's ranks.
@@ -100,7 +100,8 @@ std::array<std::uint8_t, kNumCollectives> forced_places(const Config& config) {
 std::string_view forced_name(std::uint8_t place) {
   const std::vector<std::string>& known = tune::algorithm_names();
   if (place == 0) return "auto";
-  return place <= known.size() ? std::string_view(known[place - 1U]) : "one that is not known here";
+  return place <= known.size() ? std::string_view(known[place - 1U])
+                               : "an algorithm unknown to this rank";
 }
 
 // What ranks choose by, each for itself, must be equal for them to choose identically.
@@ -238,7 +239,7 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
   place.constants = records[0].constants;
   // Two strands suffice for double trees; wide groups keep the segment's address range in bounds.
   place.channels = std::max(2, static_cast<int>(mine.channels));
-  // By what all know alike: a TOPOLOGY that one rank lacks is told later.
+  // By facts that are equal on all ranks; a TOPOLOGY that one rank lacks is reported later.
   const bool planned = place.topology_given || !config.text(Setting::kEmulate).empty();
   if (planned && size <= kMostPlannedRanks) {
     place.channels = std::max(place.channels, kPlannedChannels);

@@ -1,5 +1,5 @@
-// What every rank tells the others about itself when it joins, and what follows from it: who shares
-// memory with whom.
+// The record that every rank sends to the others when it joins, and what follows from the records:
+// which ranks share memory.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ struct HostInfo {
   std::shared_ptr<link::HostSegment> segment;
   executor::FifoShape shape;
   int channels = 1;  ///< of collectives; the one after them carries point-to-point traffic
-  tune::MachineConstants constants;  ///< rank 0's, for all to choose alike
+  tune::MachineConstants constants;  ///< rank 0's, so that all choose identically
 };
 
 /// NICs of a host that are used at once, at most.

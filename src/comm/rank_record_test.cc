@@ -1,4 +1,4 @@
-// What ranks whose settings differ are told when they join.
+// Errors when ranks with different settings join.
 #include "comm/rank_record.h"
 
 #include <gtest/gtest.h>
@@ -108,7 +108,7 @@ TEST(RankRecord, EveryRankNamesTheSettingTheRanksAndTheirValues) {
   }
 }
 
-// What forces the same is written in several ways.
+// Different texts that force the same algorithms.
 TEST(RankRecord, AlgorithmsAreComparedByWhatTheyForce) {
   const Outcomes outcomes =
       with_settings("ALGORITHM",

@@ -13,7 +13,7 @@ namespace ropewalk::comm {
 
 namespace {
 
-// Puts into force what is for the whole process, and refuses what no communicator will take.
+// Applies process-wide settings, and refuses values that no communicator accepts.
 void apply(const Config& config) {
   (void)tune::forced_algorithms(config.text(Setting::kAlgorithm));
   log::configure(config.text(Setting::kDebug), config.text(Setting::kDebugSubsys),

@@ -1,5 +1,5 @@
-// What the communicators of a process share: settings, checked schedules, the service thread, what
-// is known of the host.
+// Objects that the communicators of a process share: settings, checked schedules, the service
+// thread, facts about the host.
 #pragma once
 
 #include <map>
@@ -9,6 +9,7 @@
 #include "bootstrap/context.h"
 #include "comm/emulated_machines.h"
 #include "comm/known_rates.h"
+#include "comm/status_endpoint.h"
 #include "core/mutex.h"
 #include "core/settings.h"
 #include "link/host_segment.h"
@@ -37,6 +38,8 @@ class Runtime {
   [[nodiscard]] const std::shared_ptr<tune::KeptPlans>& plans() const noexcept { return plans_; }
   [[nodiscard]] topology::KeptHost& host() noexcept { return host_; }
   [[nodiscard]] KnownRates& nic_rates() noexcept { return nic_rates_; }
+  /// Where `ropewalk status` asks.
+  [[nodiscard]] StatusEndpoint& status() noexcept { return status_; }
   [[nodiscard]] EmulatedMachines& emulated_machines() noexcept { return emulated_machines_; }
   /// Random number of this process: equal in two ranks' records only if they share its memory.
   [[nodiscard]] std::uint64_t token() const noexcept { return token_; }
@@ -65,6 +68,7 @@ class Runtime {
   topology::KeptHost host_;
   KnownRates nic_rates_;
   EmulatedMachines emulated_machines_;
+  StatusEndpoint status_{context_};
   std::uint64_t token_ = 0;
   Mutex segments_mutex_;  // also held while a rank opens a segment: one of a process does
   std::map<std::string, std::weak_ptr<link::HostSegment>> segments_ RW_GUARDED_BY(segments_mutex_);

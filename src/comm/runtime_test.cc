@@ -1,4 +1,4 @@
-// What a process's communicators share.
+// Tests of the objects that a process's communicators share.
 #include "comm/runtime.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,4 @@
-// What a reducing call asks for besides combining: a factor for the inputs, a divisor for the
-// result.
+// Scaling in a reducing call: a factor for the inputs, a divisor for the result.
 #pragma once
 
 #include <cstdint>

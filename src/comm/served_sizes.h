@@ -9,13 +9,13 @@
 
 namespace ropewalk::comm {
 
-/// "all_reduce of 4 ranks: one_shot below 64 KiB, ring from there on; bytes in a unit". By the
-/// cost model, for units of 8 bytes to 1 GiB, each power of two by its middle, as the tuner
-/// chooses; on a machine, whose links take long to price, every fourth. @throws Error as
-/// Tuner::priced()
+/// "all_reduce of 4 ranks: one_shot below 64 KiB, ring from there on; bytes in a unit". By the cost
+/// model, for units of 8 bytes to 1 GiB, each power of two by its middle, as the tuner chooses; on
+/// a machine, whose links take long to price, every fourth.
+/// @throws Error as Tuner::priced()
 std::string served_sizes(tune::Tuner& tuner, Collective collective, int root, int num_ranks);
 
-/// Tells that at INFO, when an operation is first called. Threads: one at a time.
+/// Logs that at INFO, when an operation is first called. Threads: one at a time.
 class ServedSizesLog {
  public:
   void first_call(tune::Tuner& tuner, Collective collective, int root, int num_ranks);

@@ -17,7 +17,7 @@ class SharedText {
  public:
   explicit SharedText(std::shared_ptr<link::HostSegment> segment) : segment_(std::move(segment)) {}
 
-  /// The text: the same for whoever asks. One caller makes it; the others wait, and call `waiting`
+  /// The text, the same for every caller. One caller makes it; the others wait, and call `waiting`
   /// every millisecond, which may throw: the maker may have died.
   ///
   /// @throws Error what `make` throws, and the next caller makes it; kInvalidArgument for one that

@@ -75,7 +75,7 @@ TEST(SharedText, WhoeverFailsLeavesItToTheNext) {
   EXPECT_EQ(SharedText(shared).get([] { return std::string(); }, no_wait), "");
 }
 
-// Its maker is gone: who waits learns from `waiting` that it need not go on.
+// Its maker has died: a waiting rank learns from `waiting` that it need not continue.
 TEST(SharedText, AWaitCanEnd) {
   const auto shared = segment();
   const pid_t child = fork();

@@ -1,4 +1,4 @@
-// A place in a CUDA stream that the host can wait for.
+// A point in a CUDA stream that the host can wait for.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,8 @@ namespace ropewalk::comm {
 class StreamMark {
  public:
   virtual ~StreamMark() = default;
-  /// Whether all that was enqueued before the mark has run. @throws Error kCuda
+  /// Whether all that was enqueued before the mark has run.
+  /// @throws Error kCuda
   [[nodiscard]] virtual bool passed() = 0;
 };
 
@@ -20,7 +21,8 @@ class StreamMark {
 /// @throws Error kInvalidUsage while the stream is captured, and without GPUs; kCuda
 std::unique_ptr<StreamMark> mark_stream(int device, DeviceStream stream);
 
-/// @return false if `timeout` passed first; a negative timeout waits for ever. @throws Error kCuda
+/// @return false if `timeout` passed first; a negative timeout waits for ever.
+/// @throws Error kCuda
 bool wait(StreamMark& mark, std::chrono::microseconds timeout);
 
 }  // namespace ropewalk::comm

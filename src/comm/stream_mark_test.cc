@@ -24,7 +24,7 @@ class CountedMark final : public StreamMark {
   int left_;
 };
 
-TEST(StreamMark, AMarkThatHasPassedIsAskedOnce) {
+TEST(StreamMark, APassedMarkIsQueriedOnce) {
   CountedMark mark(0);
   EXPECT_TRUE(wait(mark, microseconds(0)));
   EXPECT_EQ(mark.asked, 1);

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kLine = kOrderedLine;
 constexpr std::size_t kData = kOrderedData;
 
-// What comes is stored after what was: no instruction on x86-64, a barrier elsewhere.
+// Later stores become visible after earlier ones: no instruction on x86-64, a barrier elsewhere.
 void then() { std::atomic_thread_fence(std::memory_order_release); }
 
 void copy_lines(std::byte* to, const std::byte* from, std::size_t lines) noexcept {

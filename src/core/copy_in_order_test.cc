@@ -34,8 +34,8 @@ TEST(CopyInOrder, CopiesEveryByteAndNoOther) {
   }
 }
 
-// All that memcpy may store in any order is a piece; what must be ordered is cut.
-TEST(CopyInOrder, NoPieceHoldsALinesEndAndWhatIsBeforeIt) {
+// A piece is data that memcpy may store in any order; ordered data is cut into pieces.
+TEST(CopyInOrder, NoPieceHoldsALinesEndAndEarlierBytes) {
   for (std::size_t within = 0; within < kOrderedLine; ++within) {
     for (std::size_t bytes = 0; bytes <= 3 * kOrderedLine + 1; ++bytes) {
       const OrderedPieces cut = ordered_pieces(within, bytes);
@@ -143,7 +143,7 @@ Steps copy_by_steps(std::byte* to, const std::byte* from, std::size_t bytes) {
   return watched;
 }
 
-TEST(CopyInOrder, NoInstructionStoresALinesEndBeforeWhatIsBeforeIt) {
+TEST(CopyInOrder, NoInstructionStoresALinesEndBeforeEarlierBytes) {
   if (testing::kThreadSanitizer || testing::kAddressSanitizer) {
     GTEST_SKIP() << "copies and signals are the sanitizer's";
   }

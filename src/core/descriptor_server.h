@@ -22,14 +22,16 @@ class DescriptorServer {
   DescriptorServer(const DescriptorServer&) = delete;
   DescriptorServer& operator=(const DescriptorServer&) = delete;
 
-  /// 32 hexadecimal letters; hand it to the receivers by a private way.
+  /// 32 hexadecimal letters; send it to the receivers over a private channel.
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
-  /// Serves waiting receivers without blocking. @return how many were served by this call
+  /// Serves waiting receivers without blocking.
+  /// @return how many were served by this call
   int serve(int fd);
 
   /// Serves until `receivers` were served in all. `meanwhile` is called some ten times a second,
-  /// and may throw to end the wait: a receiver may have died. @throws Error kTimeout
+  /// and may throw to end the wait: a receiver may have died.
+  /// @throws Error kTimeout
   void serve(int fd, int receivers, std::chrono::steady_clock::time_point deadline,
              const std::function<void()>& meanwhile);
 
@@ -38,7 +40,8 @@ class DescriptorServer {
   FileDescriptor socket_;
 };
 
-/// Fetches the descriptor from the server called `name`. @throws Error kTimeout, kSystem
+/// Fetches the descriptor from the server called `name`.
+/// @throws Error kTimeout, kSystem
 FileDescriptor fetch_descriptor(std::string_view name,
                                 std::chrono::steady_clock::time_point deadline);
 

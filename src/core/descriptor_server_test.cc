@@ -72,7 +72,7 @@ TEST(DescriptorServer, Deadlines) {
              Errc::kTimeout);
 }
 
-TEST(DescriptorServer, TheWaitEndsByWhatHappensMeanwhile) {
+TEST(DescriptorServer, TheWaitEndsByAnEventMeanwhile) {
   const SharedMemory memory = SharedMemory::create(4096, ShmBacking::kMemfd);
   DescriptorServer server;
   const auto begin = Clock::now();

@@ -1,4 +1,4 @@
-// A number that tells texts apart: to compare what several ranks or files have. No cryptography.
+// A hash of a text, to compare the texts of several ranks or files. Not cryptographic.
 #pragma once
 
 #include <fmt/format.h>

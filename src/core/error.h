@@ -13,7 +13,8 @@
 
 namespace ropewalk {
 
-/// What went wrong, in the terms a caller can act on. The C API maps each value to an rwResult_t.
+/// The kind of failure, in terms that a caller can act on. The C API maps each value to an
+/// rwResult_t.
 enum class Errc {
   kInvalidArgument,  ///< a value that can never be right here
   kInvalidUsage,     ///< a right value at the wrong time or in the wrong combination
@@ -50,6 +51,6 @@ Error system_error(int saved_errno, std::string_view tried);
 
 }  // namespace ropewalk
 
-// Throws Error(kInternal); the message names the condition and the place.
+// Throws Error(kInternal); the message names the condition, the file and the line.
 #define RW_ASSERT(condition) \
   ((condition) ? void(0) : ::ropewalk::assertion_failed(#condition, __FILE__, __LINE__))

@@ -62,7 +62,7 @@ void EventLoop::post(Task task) {
     running_ = false;
     posted_.pop_back();
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw Error(Errc::kSystem, "starting the {} thread: {}", name_, error.what());
+    throw Error(Errc::kSystem, "cannot start the {} thread: {}", name_, error.what());
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
@@ -124,13 +124,13 @@ int EventLoop::wait_ms() const {
   return static_cast<int>(std::min<std::int64_t>(ms, 60'000));
 }
 
-// One object's failure must not take the others' events with it. Handlers deal with the errors of
-// their connections; what comes here is lack of memory or descriptors, or a defect.
+// One object's failure must not affect the events of others. Handlers deal with the errors of their
+// connections; exceptions here are lack of memory or descriptors, or a defect.
 void EventLoop::guarded(const Task& task) const noexcept {
   try {
     task();
   } catch (const std::exception& error) {
-    log::warn("{}: its thread: {}", name_, error.what());
+    log::warn("{} thread: {}", name_, error.what());
   }
 }
 
@@ -143,7 +143,7 @@ void EventLoop::run_deferred() {
 }
 
 void EventLoop::run_timers() {
-  // Only what was due at the start: a timer that sets itself again must not starve sockets.
+  // Only timers that were due at the start: a timer that sets itself again must not starve sockets.
   const auto now = Clock::now();
   while (!timers_.empty() && timers_.begin()->first.first <= now) {
     const Task task = std::move(timers_.begin()->second);

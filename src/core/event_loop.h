@@ -42,12 +42,14 @@ class EventLoop {
   /// Runs `task` on the loop thread, which is started if it does not run. Any thread.
   void post(Task task);
 
-  /// Destroys what is kept, on the loop thread, and ends the thread. Not from it; for the last use.
+  /// Destroys the kept objects on the loop thread, and ends the thread. Not to be called from it;
+  /// no use after it.
   void stop();
 
   // ---- loop thread ----------------------------------------------------------------------
 
-  /// Watches a descriptor. @return the key for change() and forget()
+  /// Watches a descriptor.
+  /// @return the key for change() and forget()
   std::uint64_t add(int fd, std::uint32_t events, Handler handler);
   void change(std::uint64_t key, int fd, std::uint32_t events);
   /// After this the handler is not called any more.
@@ -59,7 +61,7 @@ class EventLoop {
   }
   void cancel(const TimerKey& timer);
 
-  /// Runs `task` after the events at hand.
+  /// Runs `task` after the current events.
   void defer(Task task) { deferred_.push_back(std::move(task)); }
 
   /// Keeps an object, and the thread, alive until drop().

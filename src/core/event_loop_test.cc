@@ -74,7 +74,7 @@ TEST(EventLoops, AFailingTaskDoesNotStopTheOthers) {
   EXPECT_EQ(second.get_future().wait_for(kPatience), std::future_status::ready);
 }
 
-TEST(EventLoops, StopDestroysWhatIsKept) {
+TEST(EventLoops, StopDestroysKeptObjects) {
   auto kept = std::make_shared<Kept>();
   auto destroyed = kept->destroyed.get_future();
   EventLoop loop("test");

@@ -45,7 +45,7 @@ TEST(FileDescriptors, AreClosedOnce) {
   }
 }
 
-TEST(FileDescriptors, ForkedChildrenHaveOnlyWhatIsKept) {
+TEST(FileDescriptors, ForkedChildrenHaveOnlyKeptDescriptors) {
   const FileDescriptor kept(open_null());
   const FileDescriptor connection(open_null(), InForkedChild::kClosed);
   EXPECT_TRUE(in_child([&] { return is_open(kept.get()) && !is_open(connection.get()); }));

@@ -38,8 +38,8 @@ std::string expand_file_pattern(std::string_view setting, std::string_view patte
     } else {
       std::string letters = "%h, %p";
       for (const auto& each : more) letters += std::string(", %") + each.first;
-      throw Error(Errc::kInvalidArgument, "ROPEWALK_{}: \"%{}\" is none of {}, %%", setting, letter,
-                  letters);
+      throw Error(Errc::kInvalidArgument, "ROPEWALK_{}: \"%{}\" is not one of {}, %%", setting,
+                  letter, letters);
     }
   }
   return path;

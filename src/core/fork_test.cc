@@ -10,7 +10,7 @@
 namespace ropewalk {
 namespace {
 
-TEST(Fork, WhatBelongsToThisProcessIsHere) {
+TEST(Fork, ObjectsOfThisProcessAreAccepted) {
   const Belonging ours;
   EXPECT_FALSE(ours.elsewhere());
   EXPECT_NO_THROW(ours.require_here("it"));

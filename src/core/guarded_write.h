@@ -1,10 +1,10 @@
-// process_vm_writev that does not happen any more once a word has changed, even when the thread was
-// stopped directly before it.
+// process_vm_writev that no longer happens once a word has changed, even if the thread was stopped
+// directly before the call.
 //
-// A look at the word and then the call leave a gap: a thread that is stopped in it (SIGSTOP, a
-// frozen container) writes when it goes on, however much later. Here both are one restartable
-// sequence (rseq(2)): a thread that was stopped or moved between the look and the call begins
-// again with the look. Inside the call the system finishes the copy before it stops the thread.
+// A check of the word followed by the call leaves a gap: a thread that is stopped in it (SIGSTOP, a
+// frozen container) writes when it continues, however much later. Here both are one restartable
+// sequence (rseq(2)): a thread that was stopped or moved between the check and the call repeats the
+// check. Inside the call the system finishes the copy before it stops the thread.
 #pragma once
 
 #include <sys/types.h>

@@ -14,7 +14,7 @@
 namespace ropewalk {
 namespace {
 
-/// What a writing child and its parent share.
+/// The memory that a writing child and its parent share.
 struct Shared {
   std::uint64_t word = 7;
   std::uint64_t target = 0;
@@ -85,7 +85,7 @@ class StoppedBeforeCall {
     }
     int status = 0;
     if (waitpid(pid_, &status, 0) != pid_ || !WIFSTOPPED(status)) return;
-    // A breakpoint in place of the call; then the call again, not yet made.
+    // A breakpoint replaces the call; then the call is restored, not yet executed.
     const std::uint64_t place = place_of_call();
     auto* address = reinterpret_cast<void*>(place);  // NOLINT(performance-no-int-to-ptr)
     const long code = ptrace(PTRACE_PEEKTEXT, pid_, address, nullptr);
@@ -124,7 +124,7 @@ class StoppedBeforeCall {
   bool stopped_there_ = false;
 };
 
-TEST_F(GuardedWrite, AThreadStoppedBeforeItsCallLooksAgain) {
+TEST_F(GuardedWrite, AThreadStoppedBeforeItsCallChecksAgain) {
   StoppedBeforeCall child([&] { write(); });
   if (!child.stopped_there()) GTEST_SKIP() << "a child cannot be traced here";
   shared_->word = 8;  // whoever wanted the data has given up

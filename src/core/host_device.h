@@ -8,7 +8,7 @@
 /// Before a loop that must stay short: a GPU fetches code that it has not run yet at the cost of a
 /// memory access every few instructions.
 #define RW_ROLLED _Pragma("unroll 1")
-/// Before a function that is seldom called, so that it does not lie between what is run.
+/// Before a rarely called function, so that it does not lie between code that runs often.
 #define RW_NOINLINE __noinline__
 #else
 #define RW_HOST_DEVICE

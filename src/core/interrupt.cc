@@ -13,7 +13,8 @@ struct OfThread {
 };
 thread_local OfThread of_thread;
 
-// Threads in their checks. Nearly always 0, and one load, where what a thread has takes a call.
+// Threads in their checks. Nearly always 0, and read by one load, while a thread-local takes a
+// call.
 std::atomic<int> in_checks{0};
 
 }  // namespace
@@ -46,7 +47,7 @@ void check_interrupt(std::string_view what) {
 void check_stopped(std::string_view what) {
   const std::atomic<bool>* stop = of_thread.stop;
   if (stop != nullptr && stop->load(std::memory_order_relaxed)) {
-    throw Error(Errc::kInterrupted, "{}: it is not needed any more", what);
+    throw Error(Errc::kInterrupted, "{}: it is no longer needed", what);
   }
 }
 

@@ -22,7 +22,7 @@ inline constexpr std::chrono::milliseconds kInterruptPeriod{100};
 void set_interrupt_check(InterruptCheck check, void* user);
 
 /// Whether the program wants this thread's wait to end: for waits to call about every
-/// kInterruptPeriod. The check may run any code of the program, which waits for what it likes.
+/// kInterruptPeriod. The check may run any code of the program, which may wait for anything.
 [[nodiscard]] bool interrupted();
 /// @throws Error kInterrupted if so; `what` begins its text
 void check_interrupt(std::string_view what);

@@ -19,7 +19,7 @@ class InterruptTest : public testing::Test {
   int calls_ = 0;
 };
 
-TEST_F(InterruptTest, NobodyIsAskedAtFirst) { EXPECT_FALSE(interrupted()); }
+TEST_F(InterruptTest, NoCheckIsCalledAtFirst) { EXPECT_FALSE(interrupted()); }
 
 TEST_F(InterruptTest, TheCheckDecides) {
   set_interrupt_check(at_the_third, &calls_);
@@ -37,13 +37,13 @@ TEST_F(InterruptTest, TheCheckDecides) {
   EXPECT_EQ(calls_, 3);
 }
 
-TEST_F(InterruptTest, OtherThreadsAreNotAsked) {
+TEST_F(InterruptTest, OtherThreadsAreNotChecked) {
   set_interrupt_check(at_the_third, &calls_);
   std::thread([] { EXPECT_FALSE(interrupted()); }).join();
   EXPECT_EQ(calls_, 0);
 }
 
-TEST_F(InterruptTest, WithinACheckNothingIsAskedOrSet) {
+TEST_F(InterruptTest, WithinACheckNothingIsCheckedOrSet) {
   static bool inside = false;
   static bool again = true;
   EXPECT_FALSE(in_interrupt_check());
@@ -80,7 +80,7 @@ class LockTest : public testing::Test {
   std::condition_variable changed_;
 };
 
-TEST_F(LockTest, WaitsCallBetweenWithTheMutexGivenUp) {
+TEST_F(LockTest, WaitsCallBetweenWithoutTheMutex) {
   int calls = 0;
   bool done = false;
   const auto between = [&] {
@@ -109,7 +109,7 @@ TEST_F(LockTest, WaitsEndAtTheirDeadline) {
   EXPECT_EQ(calls, 0);
 }
 
-TEST_F(LockTest, WhatBetweenThrowsEndsTheWaitWithTheMutexFree) {
+TEST_F(LockTest, AnExceptionOfBetweenEndsTheWaitWithoutTheMutex) {
   const auto wait = [&] {
     Lock lock(mutex_);
     lock.wait_until(

@@ -51,7 +51,7 @@ Level parse_level(std::string_view text) {
   if (text == "INFO") return Level::kInfo;
   if (text == "TRACE") return Level::kTrace;
   throw Error(Errc::kInvalidArgument,
-              "ROPEWALK_DEBUG: \"{}\" is none of NONE, VERSION, WARN, INFO, TRACE", text);
+              "ROPEWALK_DEBUG: \"{}\" is not one of NONE, VERSION, WARN, INFO, TRACE", text);
 }
 
 std::uint32_t parse_subsystems(std::string_view text) {

@@ -31,14 +31,14 @@ enum Subsystem : std::uint32_t {
   kAll = ~0U,
 };
 
-/// Takes lines in place of the file: another library's log, which chooses among them itself.
+/// Receives lines instead of the file: another library's log, which filters them itself.
 using Sink = void (*)(Level level, std::uint32_t subsystem, const char* text);
-/// From here on every line up to INFO goes to `sink`; nullptr brings the file back. Threads: a line
-/// that is being written may still go to the old place.
+/// From now on every line up to INFO goes to `sink`; nullptr restores the file. Threads: a line
+/// that is being written may still go to the former destination.
 void set_sink(Sink sink) noexcept;
 
-/// Hears every warning too, shown or not: for what tells its user in words of its own. nullptr ends
-/// it. Threads: as set_sink().
+/// Also receives every warning, shown or not: for tools that report to their user in their own
+/// words. nullptr ends it. Threads: as set_sink().
 void set_listener(Sink listener) noexcept;
 
 /// Settings as `core/settings.h` reads them. Throws Error(kInvalidArgument) for an unknown level,

@@ -95,7 +95,7 @@ TEST_F(LogFile, IsOpenedInAProcessWithoutStandardInput) {
   EXPECT_THAT(text(), HasSubstr("still here"));
 }
 
-TEST_F(LogFile, WhatIsWrongIsNamedAndChangesNothing) {
+TEST_F(LogFile, AnErrorIsNamedAndChangesNothing) {
   ASSERT_EQ(
       in_child([&] {
         log::configure("WARN", "", path("log"));

@@ -1,4 +1,4 @@
-// A mutex that says what it guards, which Clang checks (-Wthread-safety).
+// A mutex with annotations of what it guards, which Clang checks (-Wthread-safety).
 //
 //   Mutex mutex_;
 //   int count_ RW_GUARDED_BY(mutex_) = 0;   // every use outside a Lock is an error
@@ -62,7 +62,8 @@ class RW_THREAD_ANNOTATION(scoped_lockable) Lock {
     changed.wait(lock_, std::move(done));
   }
   /// The same until `deadline`; meanwhile `between` is called every `period`, with the mutex given
-  /// up, which stays so when it throws. @return false if the deadline passed first
+  /// up, which stays so when it throws.
+  /// @return false if the deadline passed first
   template <typename TimePoint, typename Predicate, typename Between>
   bool wait_until(std::condition_variable& changed, const TimePoint& deadline, Predicate done,
                   typename TimePoint::duration period, Between between) {

@@ -42,7 +42,7 @@ std::string names(std::string_view pattern) {
   return text;
 }
 
-TEST(Interfaces, PatternsMeanWhatNcclMeansByThem) {
+TEST(Interfaces, PatternsHaveNcclsMeaning) {
   EXPECT_EQ(names(""),
             "eth0=10.0.0.1:1 eth10=10.0.1.1:1 ib0=10.0.2.1:1 eth0=[2001:db8::1]:1 "
             "eth0=[fe80::1]:1 docker0=172.17.0.1:1 lo=127.0.0.1:1 ");
@@ -101,7 +101,7 @@ TEST(Interfaces, LoopbacksSubnetIsFound) {
   EXPECT_EQ(loopback->subnet, "127.0.0.0/8");
 }
 
-TEST(Interfaces, ErrorNamesTheSettingAndWhatThereIs) {
+TEST(Interfaces, ErrorNamesTheSettingAndTheInterfaces) {
   const std::vector<InterfaceAddress> all = {made("eth0", "10.0.0.1:1"), made("lo", "127.0.0.1:1")};
   try {
     throw_no_interface(all, "=ib0");

@@ -6,14 +6,16 @@
 namespace ropewalk {
 
 /// Paced by the clock, since some callers poll a hundred times as often as others; and the clock is
-/// read once in so many polls, since it too costs more than they do. Threads: one at a time.
+/// read only once in a number of polls, since reading it takes longer than a poll. Threads: one at
+/// a time.
 class Pacer {
  public:
   using Clock = std::chrono::steady_clock;
 
   explicit Pacer(Clock::duration period) : period_(period) {}
 
-  /// To be called at each poll. @return whether a period has passed since it last returned true
+  /// To be called at each poll.
+  /// @return whether a period has passed since it last returned true
   [[nodiscard]] bool due() {
     if (++polls_ % kPollsPerClock != 0) return false;
     const Clock::time_point now = Clock::now();

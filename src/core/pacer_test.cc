@@ -43,7 +43,7 @@ TEST(Pacer, HoldsOffWhileThingsMove) {
   EXPECT_EQ(times_due(pacer, Pacer::kPollsPerClock), 1U);
 }
 
-TEST(Pacer, TellsWhenItLastLooked) {
+TEST(Pacer, ReturnsTheLastReading) {
   Pacer pacer{milliseconds(0)};
   pacer.restart();
   const Pacer::Clock::time_point begin = pacer.last();

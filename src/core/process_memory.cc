@@ -23,8 +23,7 @@ namespace {
 // The kernel moves at most 2 GiB less a page per call; whole GiB keep the pieces aligned.
 constexpr std::size_t kLargestCopyBytes = std::size_t{1} << 30;
 
-// A guarded write ends its look at the guard with each call; a call of this size takes a
-// millisecond.
+// A guarded write checks the guard before each call; a call of this size takes a millisecond.
 constexpr std::size_t kGuardedCopyBytes = std::size_t{4} << 20;
 
 // Copies all of it by `copy(local, remote)`, in calls of at most `most`, or says which errno ended
@@ -61,7 +60,7 @@ int read_all(pid_t pid, void* local, std::uint64_t remote, std::size_t bytes) no
 void check(int saved_errno, const char* call, pid_t pid, std::size_t bytes) {
   if (saved_errno == 0) return;
   const std::string tried = fmt::format("{} of {} bytes, process {}", call, bytes, pid);
-  if (saved_errno == ESRCH) throw Error(Errc::kPeerLost, "{}: the process is gone", tried);
+  if (saved_errno == ESRCH) throw Error(Errc::kPeerLost, "{}: the process has ended", tried);
   throw system_error(saved_errno, tried);
 }
 
@@ -95,7 +94,7 @@ bool is_mapped(const void* data, std::size_t bytes) noexcept {
   if (bytes > std::numeric_limits<std::uintptr_t>::max() - begin) return false;
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const std::uintptr_t first = begin & ~(page - 1);
-  // Asynchronous, it writes nothing back: the system only looks at what is mapped there.
+  // Asynchronous, it writes nothing back: the system only checks the mapping.
   // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of this process
   return msync(reinterpret_cast<void*>(first), begin + bytes - first, MS_ASYNC) == 0 ||
          errno != ENOMEM;

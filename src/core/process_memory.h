@@ -15,8 +15,7 @@
 
 namespace ropewalk {
 
-/// What a process publishes so that others can try to read its memory. Plain bytes, sent as they
-/// are.
+/// The record that a process publishes so that others can try to read its memory. Plain bytes.
 struct ProbeAddress {
   std::int64_t pid = 0;
   std::uint64_t address = 0;
@@ -33,27 +32,28 @@ class ProcessProbe {
   std::array<std::byte, 32> pattern_;
 };
 
-/// Reads a peer's probe and compares. @return empty when it works, else the reason in words
-/// ("process_vm_readv of process 123: Operation not permitted", "wrong content: another process-id
-/// namespace")
+/// Reads a peer's probe and compares.
+/// @return empty when it works, else the reason in words ("process_vm_readv of process 123:
+/// Operation not permitted", "wrong content: another process-id namespace")
 std::string try_single_copy(const ProbeAddress& peer);
 
 /// Whether all of it is memory of this process, with whatever access. True where that cannot be
 /// seen.
 bool is_mapped(const void* data, std::size_t bytes) noexcept;
 
-/// Copies from another process. @throws Error kPeerLost when the process is gone, kSystem else
+/// Copies from another process.
+/// @throws Error kPeerLost when the process has ended, kSystem else
 void read_process(pid_t pid, void* destination, std::uint64_t source, std::size_t bytes);
 
-/// Copies to another process, while the guard holds.
-/// @return false when it did not; what was left then is not written, now or later
-/// @throws Error kPeerLost when the process is gone, kSystem else
+/// Copies to another process while the guard holds.
+/// @return false if the guard no longer holds; the rest is then not written, now or later
+/// @throws Error kPeerLost when the process has ended, kSystem else
 /// @pre can_guard_writes()
 bool write_process(pid_t pid, std::uint64_t destination, const void* source, std::size_t bytes,
                    const WriteGuard& guard);
 
-/// Whether all threads of a process are stopped (SIGSTOP) or gone, so that none is inside a system
-/// call. False where that cannot be seen.
+/// Whether all threads of a process are stopped (SIGSTOP) or have ended, so that none is inside a
+/// system call. False if this is unknown.
 bool is_stopped(pid_t pid);
 
 }  // namespace ropewalk

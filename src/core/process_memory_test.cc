@@ -63,7 +63,7 @@ TEST(ProcessMemory, OwnProbeIsReadable) {
   if (!reason.empty()) GTEST_SKIP() << reason;
 }
 
-TEST(ProcessMemory, KnowsWhatIsMapped) {
+TEST(ProcessMemory, KnowsMappedMemory) {
   constexpr std::size_t kPage = 4096;
   void* const memory =
       mmap(nullptr, 3 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -40,7 +40,7 @@ TEST_F(ReplaceFile, TheTextIsTheLastOnes) {
   EXPECT_EQ(files(), 1);
 }
 
-TEST_F(ReplaceFile, WhatFailsLeavesAllAsItWas) {
+TEST_F(ReplaceFile, AFailureChangesNothing) {
   EXPECT_EQ(replace_file(folder_ / "none" / "kept", "text", 0600), ENOENT);
   fs::create_directories(path_ / "full");
   EXPECT_NE(replace_file(path_, "text", 0600), 0);

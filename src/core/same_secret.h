@@ -6,7 +6,7 @@
 
 namespace ropewalk {
 
-/// In constant time, so that a stranger cannot feel its way.
+/// In constant time, so that a stranger cannot guess it byte by byte.
 template <std::size_t kBytes>
 [[nodiscard]] bool same_secret(const std::array<std::byte, kBytes>& a,
                                const std::array<std::byte, kBytes>& b) noexcept {

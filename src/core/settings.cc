@@ -66,7 +66,7 @@ void require_choice(std::string_view text, std::string_view allowed) {
     if (rest.substr(0, bar) == text) return;
     rest = bar == std::string_view::npos ? std::string_view() : rest.substr(bar + 1);
   }
-  throw Error(Errc::kInvalidArgument, "\"{}\" is none of {}", text, allowed);
+  throw Error(Errc::kInvalidArgument, "\"{}\" is not one of {}", text, allowed);
 }
 
 std::int64_t parse_number(const SettingRow& setting, std::string_view text) {

@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const ropewalk::Error&) {
     return 0;
   }
-  // What was accepted can be given again, and means the same.
+  // The printed form of an accepted value is accepted again, with the same meaning.
   ropewalk::Config again;
   for (const ropewalk::SettingRow& row : ropewalk::settings_table()) {
     again.set(row.name, config.raw(row.id), "fuzz");

@@ -28,7 +28,7 @@ TEST(Settings, EveryDefaultIsValid) {
   for (const SettingRow& row : settings_table()) EXPECT_EQ(config.source(row.id), "default");
 }
 
-TEST(Settings, ReadsTheFileWithPlaceOfEachValue) {
+TEST(Settings, ReadsTheFileWithTheLineOfEachValue) {
   Config config;
   config.read_text("# comment\n SLOTS = 16 # more\n\nROPEWALK_timeout=1.5s", "conf");
   EXPECT_EQ(config.text(Setting::kSlots), "16");
@@ -37,7 +37,7 @@ TEST(Settings, ReadsTheFileWithPlaceOfEachValue) {
   EXPECT_EQ(config.source(Setting::kTimeout), "file conf:4");
 }
 
-TEST(Settings, NamesWhatIsWrong) {
+TEST(Settings, NamesTheError) {
   Config config;
   EXPECT_NE(message_of([&] { config.read_text("SLOTS", "conf"); }).find("conf:1"),
             std::string::npos);

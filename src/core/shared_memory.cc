@@ -44,7 +44,7 @@ std::string describe_dev_shm() {
                      format_bytes(state.f_bavail * state.f_frsize));
 }
 
-// What went wrong when memory was asked for, with the numbers that explain it.
+// The error of an allocation, with the numbers that explain it.
 Error no_memory(int saved_errno, std::size_t needed, bool dev_shm) {
   const std::string need = format_bytes(needed);
   if (dev_shm) {
@@ -91,7 +91,7 @@ ShmBacking parse_shm_backing(std::string_view text) {
   if (text == "auto") return ShmBacking::kAuto;
   if (text == "memfd") return ShmBacking::kMemfd;
   if (text == "dev_shm") return ShmBacking::kDevShm;
-  throw Error(Errc::kInvalidArgument, "'{}' is no shared-memory backing (auto, memfd, dev_shm)",
+  throw Error(Errc::kInvalidArgument, "'{}' is not a shared-memory backing (auto, memfd, dev_shm)",
               text);
 }
 

@@ -24,7 +24,7 @@ ShmBacking parse_shm_backing(std::string_view text);
 class SharedMemory {
  public:
   /// Creates and maps `bytes` (rounded up to pages) of sparse zeroed memory.
-  /// @throws Error kSystem; for /dev/shm the message says its size and what is free
+  /// @throws Error kSystem; for /dev/shm the message gives its size and free space
   static SharedMemory create(std::size_t bytes, ShmBacking backing);
 
   /// Maps a segment received from another process; checks that it has at least `bytes`.

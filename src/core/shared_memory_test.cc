@@ -68,7 +68,7 @@ TEST_P(Backings, ReserveTakesMemoryOnce) {
   memory.reserve(page + 1, page);  // touches two pages
   EXPECT_EQ(held(), 2 * page);
   memory.data()[page] = std::byte{7};
-  memory.reserve(0, std::size_t{33} << 20);  // more than one piece, around what is there
+  memory.reserve(0, std::size_t{33} << 20);  // more than one piece, around existing data
   EXPECT_EQ(held(), std::size_t{33} << 20);
   EXPECT_EQ(memory.data()[page], std::byte{7});
   memory.reserve(0, std::size_t{33} << 20);

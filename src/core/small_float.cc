@@ -20,7 +20,7 @@ Format format_of(DataType type) {
     case DataType::kBfloat16: return {8, 7, true};
     case DataType::kFloat8e4m3: return {4, 3, false};
     case DataType::kFloat8e5m2: return {5, 2, true};
-    default: throw Error(Errc::kInternal, "{} is no small float", name(type));
+    default: throw Error(Errc::kInternal, "{} is not a small float type", name(type));
   }
 }
 

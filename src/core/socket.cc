@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kBacklog = 4096;
 
-// Of one connection that is gone already, or of the network: accept(2) says to go on.
+// Errors of a connection that has already ended, or of the network: accept(2) says to continue.
 bool concerns_one_connection(int error) {
   return error == EINTR || error == ECONNABORTED || error == EPROTO || error == ENETDOWN ||
          error == EHOSTDOWN || error == EHOSTUNREACH || error == ENETUNREACH;

@@ -23,13 +23,13 @@ Errc code_of(const char* text) {
   return Errc::kInternal;
 }
 
-TEST(SocketAddresses, ResolveTellsWhatIsWrong) {
+TEST(SocketAddresses, ResolveNamesTheError) {
   for (const char* text : {"", "host", ":80", "host:", "host:x", "host:0", "host:70000"}) {
     EXPECT_EQ(code_of(text), Errc::kInvalidArgument) << text;
   }
 }
 
-TEST(SocketAddresses, TextIsWhatResolveTakes) {
+TEST(SocketAddresses, TextCanBeResolved) {
   for (const char* text : {"127.0.0.1:80", "[::1]:65535", "[2001:db8::1]:4711"}) {
     EXPECT_EQ(resolve(text).front().text(), text);
   }
@@ -44,7 +44,7 @@ TEST(SocketAddresses, ScopesAreNamedWhereTheInterfaceIsThere) {
   EXPECT_FALSE(address_of("169.254.0.1:1").link_local());
 }
 
-TEST(SocketAddresses, HostsAreToldApart) {
+TEST(SocketAddresses, HostsAreDistinguished) {
   EXPECT_TRUE(address_of("127.0.0.1:1").same_host(address_of("127.0.0.1:2")));
   EXPECT_FALSE(address_of("127.0.0.1:1").same_host(address_of("127.0.0.2:1")));
   EXPECT_TRUE(address_of("[fe80::1]:1", 1).same_host(address_of("[fe80::1]:1", 1)));

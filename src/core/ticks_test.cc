@@ -25,8 +25,8 @@ TEST(Ticks, NeverGoBack) {
   }
 }
 
-// What was read between two readings of the wall clock lies between them, with some microseconds'
-// doubt about the scale.
+// A reading between two readings of the wall clock lies between them, with an uncertainty of some
+// microseconds from the scale.
 TEST(Ticks, AreConvertedToTheWallClock) {
   constexpr std::int64_t kDoubtNs = 50'000;
   TickScale scale;

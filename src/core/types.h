@@ -27,8 +27,9 @@ enum class DataType : std::uint8_t {
 };
 inline constexpr int kNumDataTypes = 12;
 
-/// Elements that no kernel knows. They travel as elements of a DataType, whose bits nothing looks
-/// at but a complex sum. The numbers go on from DataType's, with room for more of NCCL's.
+/// Elements that no kernel knows. They are moved as elements of a DataType, whose bits only a
+/// complex sum interprets. The numbers continue after DataType's, with room for further types of
+/// NCCL.
 enum class CarriedType : std::uint8_t {
   kNone = 0,  ///< elements of a DataType
   kBool = 16,

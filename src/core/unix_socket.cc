@@ -47,7 +47,7 @@ UnixPeer peer_of(int socket) {
   ucred peer{};
   socklen_t bytes = sizeof peer;
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
-    throw system_error(errno, "SO_PEERCRED of a Unix socket");
+    throw system_error(errno, "getsockopt(SO_PEERCRED) of a Unix socket");
   }
   return {peer.pid, peer.uid, peer.uid == geteuid()};
 }

@@ -23,8 +23,8 @@ struct UnixAddress {
   }
 };
 
-/// An address in the abstract name space: no file, gone with the last descriptor. Anyone on the
-/// host may list such names, and any user may connect.
+/// An address in the abstract name space: no file; it disappears with the last descriptor. Anyone
+/// on the host may list such names, and any user may connect.
 /// @throws Error kInvalidArgument when the name is too long
 UnixAddress abstract_address(std::string_view name);
 
@@ -41,7 +41,7 @@ UnixPeer peer_of(int socket);
 /// @return whether all of it went; errno says why not
 bool send_with_descriptor(int socket, std::span<const std::byte> payload, int fd) noexcept;
 
-/// What one receive brought.
+/// The result of one receive.
 struct WithDescriptor {
   std::size_t bytes = 0;      ///< of the payload; 0: the other end closed
   bool truncated = false;     ///< the message was longer than the room for it

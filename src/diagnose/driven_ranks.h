@@ -1,7 +1,7 @@
 // The ranks that one thread drives in a measurement.
 //
-// One rank makes its calls alone. Several make each call of theirs in one group, which is all that
-// they cost more; what is not timed and waits for other ranks, they do each in a thread of its own.
+// One rank makes its calls alone. Several make each of their calls in one group, which is their
+// only additional cost; untimed work that waits for other ranks runs in a thread for each.
 #pragma once
 
 #include <cstddef>

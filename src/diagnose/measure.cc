@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "diagnose/driven_ranks.h"
+#include "diagnose/repeated_memory.h"
 #include "schedule/layout.h"
 
 namespace ropewalk::diagnose {
@@ -47,6 +48,20 @@ void validate(const MeasureSpec& spec, int num_ranks) {
   if (spec.region > kMaxRegion) {
     throw Error(Errc::kInvalidArgument, "region: {} is more than {} bytes", spec.region,
                 kMaxRegion);
+  }
+  if (spec.period > 0) {
+    const bool one_unit = spec.collective == Collective::kAllReduce ||
+                          spec.collective == Collective::kBroadcast ||
+                          spec.collective == Collective::kReduce;
+    if (!one_unit || spec.in_place || spec.on_device || spec.unalign > 0 || spec.root < 0) {
+      throw Error(Errc::kInvalidArgument,
+                  "period: is for all_reduce, broadcast and reduce on host memory, out of place, "
+                  "with one root and buffers that begin with a page");
+    }
+    if (spec.period % RepeatedMemory::kGranularity != 0) {
+      throw Error(Errc::kInvalidArgument, "period: {} is no multiple of {} bytes", spec.period,
+                  RepeatedMemory::kGranularity);
+    }
   }
   if (spec.root < -1 || spec.root >= num_ranks) {
     throw Error(Errc::kInvalidArgument, "root: {} is outside -1 to {}", spec.root, num_ranks - 1);

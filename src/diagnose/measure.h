@@ -39,6 +39,12 @@ struct MeasureSpec {
   /// many bytes, so that its data comes from memory; lines are shared by no two operations. 0: all
   /// take the same memory, and data comes from the caches that hold it.
   std::size_t region = 0;
+  /// Host memory, out of place, collectives whose input and output are one unit (all_reduce,
+  /// broadcast, reduce): buffers of a multiple of so many bytes show the same memory each period,
+  /// so that long messages need little of it. The output of one rank (`root`, else rank 0) is
+  /// whole, and verified whole; of the others' output, what was written last in each period. Such
+  /// buffers do not move (`region`). 0: all buffers are whole.
+  std::size_t period = 0;
 };
 
 struct MeasureResult {

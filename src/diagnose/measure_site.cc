@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "diagnose/repeated_memory.h"
 
 namespace ropewalk::diagnose {
 namespace {
@@ -21,6 +22,10 @@ class HostSite final : public MeasureSite {
         ::operator new (std::max<std::size_t>(offset + bytes, 1), std::align_val_t{kPageBytes})));
     std::memset(buffers_.back().get(), 0x5a, offset + bytes);
     return buffers_.back().get() + offset;
+  }
+  std::byte* take_repeated(std::size_t bytes, std::size_t period) override {
+    repeated_.push_back(std::make_unique<RepeatedMemory>(bytes, period));
+    return repeated_.back()->data();
   }
   void register_buffers() override {
     throw Error(Errc::kInvalidUsage, "registered: memory of the host needs no registration");
@@ -60,6 +65,7 @@ class HostSite final : public MeasureSite {
   };
   comm::Communicator& comm_;
   std::vector<std::unique_ptr<std::byte, Free>> buffers_;
+  std::vector<std::unique_ptr<RepeatedMemory>> repeated_;
 };
 
 }  // namespace

@@ -20,6 +20,9 @@ class MeasureSite {
   /// to on a GPU), every byte written; lives as long as this.
   /// @throws Error kSystem, kCuda
   virtual std::byte* take(std::size_t bytes, std::size_t offset) = 0;
+  /// A buffer of which each `period` bytes are the same memory; lives as long as this.
+  /// @pre as RepeatedMemory @throws Error kSystem; kInvalidUsage on a GPU
+  virtual std::byte* take_repeated(std::size_t bytes, std::size_t period) = 0;
   /// Collective: lets the other ranks read all memory taken so far where it lies, while this lives.
   /// @throws Error kInvalidUsage on the host, which needs no such thing; as
   /// Communicator::register_buffer
@@ -33,18 +36,21 @@ class MeasureSite {
   virtual void run(const comm::CollectiveCall& call) = 0;
   /// Adds the call to a group, whose end runs or enqueues it.
   virtual void add(const comm::CollectiveCall& call, comm::Group& group) = 0;
-  /// Whether all that was run is done. Does not wait. @throws Error as Communicator::run
+  /// Whether all that was run is done. Does not wait.
+  /// @throws Error as Communicator::run
   [[nodiscard]] virtual bool finished() = 0;
-  /// Returns when finished(). @throws Error as Communicator::run
+  /// Returns when finished().
+  /// @throws Error as Communicator::run
   virtual void finish() = 0;
 
   /// Notes the calls from here to end_capture(), without running them. Several sites of a thread
-  /// may capture at once. @throws Error kInvalidUsage where that cannot be
+  /// may capture at once.
+  /// @throws Error kInvalidUsage where that cannot be
   virtual void begin_capture() = 0;
   virtual void end_capture() = 0;
-  /// Makes what was captured ready, when no site of this thread captures any more.
+  /// Instantiates the captured graph, when no site of this thread captures any more.
   virtual void load_captured() = 0;
-  /// Enqueues what was captured.
+  /// Enqueues the captured graph.
   virtual void replay() = 0;
 
   /// What the call runs with.
@@ -52,7 +58,8 @@ class MeasureSite {
 };
 
 std::unique_ptr<MeasureSite> host_site(comm::Communicator& comm);
-/// On a stream of its own. @throws Error kInvalidUsage when the rank has no GPU; kCuda
+/// On a stream of its own.
+/// @throws Error kInvalidUsage when the rank has no GPU; kCuda
 std::unique_ptr<MeasureSite> device_site(comm::Communicator& comm);
 
 }  // namespace ropewalk::diagnose

@@ -174,6 +174,58 @@ TEST(Measure, WithoutARegionAllOperationsTakeTheSameMemory) {
   });
 }
 
+TEST(Measure, LongBuffersOfLittleMemory) {
+  Job job(3);
+  job.in_threads<bool>({1, 2}, [](const Ranks& ranks) {
+    MeasureSpec spec;
+    spec.period = std::size_t{64} << 10;
+    spec.iterations = 2;
+    for (const Collective collective :
+         {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce}) {
+      // Eight periods; less than one; and no whole number of them, which is not repeated.
+      for (const std::size_t bytes : {8 * spec.period, spec.period / 2, 3 * spec.period + 4}) {
+        spec.collective = collective;
+        spec.root = has_root(collective) ? 2 : 0;
+        spec.count = bytes / 4;
+        EXPECT_EQ(measure(ranks, spec).wrong, 0U) << name(collective) << " of " << bytes;
+      }
+    }
+    return true;
+  });
+}
+
+TEST(Measure, WhatRepeatsIsVerifiedToo) {
+  Job job(2);
+  job.in_threads<bool>({1, 1}, [](const Ranks& ranks) {
+    MeasureSpec spec;
+    spec.period = std::size_t{64} << 10;
+    spec.count = spec.period;  // four periods
+    MeasuredRank rank(*ranks.front(), spec);
+    rank.spoil(0);
+    const std::uint64_t shown = ranks.front()->rank() == 0 ? 4 : 1;
+    EXPECT_EQ(rank.count_wrong(0), shown * spec.period / 4);
+    return true;
+  });
+}
+
+TEST(Measure, RefusesPeriodsOfOtherOperations) {
+  Job job(2);
+  job.in_threads<bool>({2}, [](const Ranks& ranks) {
+    MeasureSpec spec;
+    spec.count = 1;
+    spec.period = std::size_t{64} << 10;
+    spec.in_place = true;
+    EXPECT_EQ(error_of([&] { measure(ranks, spec); }), Errc::kInvalidArgument);
+    spec.in_place = false;
+    spec.collective = Collective::kAllGather;
+    EXPECT_EQ(error_of([&] { measure(ranks, spec); }), Errc::kInvalidArgument);
+    spec.collective = Collective::kAllReduce;
+    spec.period = 4096;
+    EXPECT_EQ(error_of([&] { measure(ranks, spec); }), Errc::kInvalidArgument);
+    return true;
+  });
+}
+
 // All ranks of one thread wait for all of another, however many each has.
 TEST(DrivenRanks, ABarrierWaitsForTheRanksOfOtherThreads) {
   for (const std::vector<std::size_t>& share :
@@ -237,7 +289,7 @@ TEST(Measure, BarriersOfSeveralRanks) {
   }
 }
 
-TEST(Measure, WhatIsWrongChangesNothing) {
+TEST(Measure, AnErrorChangesNothing) {
   Job job(3);
   Job other(4);
   MeasureSpec spec;
@@ -289,7 +341,7 @@ TEST(Measure, ARankThatIsBrokenEndsAllOfItsThreadAndTheOthers) {
   const auto begin = std::chrono::steady_clock::now();
   job.rank(1).abort("as the test wants it");
   const auto errors = measured_without_end(job);
-  // By its own error or that of the other rank, whichever is looked at first.
+  // By its own error or that of the other rank, whichever is noticed first.
   for (const std::optional<Errc>& error : errors) EXPECT_TRUE(error.has_value());
   for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(job.rank(i).failure().broken()) << i;
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));

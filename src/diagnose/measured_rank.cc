@@ -19,8 +19,9 @@ std::size_t bytes_of(const auto& units_of, const MeasureSpec& spec, int root,
          static_cast<std::size_t>(units_of(spec.collective, comm.size(), root, comm.rank()));
 }
 
-schedule::TestPattern pattern_of(const MeasureSpec& spec, int root, int num_ranks) {
-  return {spec.collective, spec.type, spec.op, num_ranks, root, spec.count};
+// The rank whose output is whole where others' repeat.
+int whole_rank(const MeasureSpec& spec) {
+  return spec.collective == Collective::kReduce ? spec.root : 0;
 }
 
 }  // namespace
@@ -42,7 +43,13 @@ MeasuredRank::MeasuredRank(comm::Communicator& comm, const MeasureSpec& spec)
   if (stride_ > 0 && spec.region > stride_) last_shift_ = (spec.region / stride_ - 1) * stride_;
   const std::size_t offset = spec.unalign * size_of(spec.type);
   std::byte* output = nullptr;
-  if (spec.in_place) {
+  if (spec.period > 0 && unit_bytes(spec) > spec.period && unit_bytes(spec) % spec.period == 0) {
+    period_ = spec.period;
+    last_shift_ = 0;
+    inputs_ = site_->take_repeated(stride_, period_);
+    output = comm.rank() == whole_rank(spec) ? site_->take(stride_, 0)
+                                             : site_->take_repeated(stride_, period_);
+  } else if (spec.in_place) {
     inputs_ = output = site_->take(last_shift_ + stride_, offset);
   } else {
     inputs_ = site_->take(last_shift_ + stride_, offset);
@@ -72,33 +79,54 @@ MeasuredRank::Turn MeasuredRank::turn_of(int root, std::byte* input, std::byte* 
   call.count = spec_.count;
   call.type = spec_.type;
   call.op = spec_.op;
-  call.scalar = pattern_of(spec_, root, n).scalar(rank);
+  call.scalar = pattern(root).scalar(rank);
   call.root = root;
   return {call, input, output};
 }
 
+schedule::TestPattern MeasuredRank::pattern(int root) const {
+  const std::size_t count = period_ > 0 ? period_ / size_of(spec_.type) : spec_.count;
+  return {spec_.collective, spec_.type, spec_.op, comm_.size(), root, count};
+}
+
 void MeasuredRank::fill_all() {
   fill(0);
-  site_->repeat(inputs_, stride_, last_shift_ + stride_);
+  if (period_ == 0) site_->repeat(inputs_, stride_, last_shift_ + stride_);
 }
 
 void MeasuredRank::fill(std::size_t turn) {
   const int root = call(turn).root;
-  std::vector<std::byte> input(bytes_of(schedule::input_units, spec_, root, comm_));
-  pattern_of(spec_, root, comm_.size()).fill_input(comm_.rank(), input.data());
+  const std::size_t whole = bytes_of(schedule::input_units, spec_, root, comm_);
+  std::vector<std::byte> input(period_ > 0 ? std::min(whole, period_) : whole);
+  if (input.empty()) return;
+  pattern(root).fill_input(comm_.rank(), input.data());
   site_->write(turns_[turn].input + shift_, input);
 }
 
 void MeasuredRank::spoil(std::size_t turn) {
-  const std::size_t bytes = bytes_of(schedule::output_units, spec_, call(turn).root, comm_);
-  site_->write(turns_[turn].output + shift_, std::vector<std::byte>(bytes, std::byte{0x5a}));
+  const std::size_t whole = bytes_of(schedule::output_units, spec_, call(turn).root, comm_);
+  const std::size_t piece = period_ > 0 ? std::min(whole, period_) : whole;
+  const std::vector<std::byte> nothing(piece, std::byte{0x5a});
+  for (std::size_t done = 0; done < whole; done += piece) {
+    site_->write(turns_[turn].output + shift_ + done, nothing);
+  }
 }
 
 std::uint64_t MeasuredRank::count_wrong(std::size_t turn) {
   const int root = call(turn).root;
-  std::vector<std::byte> output(bytes_of(schedule::output_units, spec_, root, comm_));
-  site_->read(output, turns_[turn].output + shift_);
-  return pattern_of(spec_, root, comm_.size()).count_wrong(comm_.rank(), output.data());
+  const std::size_t whole = bytes_of(schedule::output_units, spec_, root, comm_);
+  if (period_ == 0 || whole == 0) {
+    std::vector<std::byte> output(whole);
+    site_->read(output, turns_[turn].output + shift_);
+    return pattern(root).count_wrong(comm_.rank(), output.data());
+  }
+  // A period that repeats shows the same each time; looking once is enough.
+  const std::size_t shown = comm_.rank() == whole_rank(spec_) ? whole : period_;
+  std::uint64_t wrong = 0;
+  for (std::size_t done = 0; done < shown; done += period_) {
+    wrong += pattern(root).count_wrong(comm_.rank(), turns_[turn].output + done);
+  }
+  return wrong;
 }
 
 }  // namespace ropewalk::diagnose

@@ -10,7 +10,7 @@
 
 namespace ropewalk::executor {
 
-/// What one call asks for; the same for all its strands.
+/// The arguments of one call; the same for all its strands.
 struct Call {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
@@ -36,7 +36,7 @@ struct Source {
   std::uint64_t remote = 0;
   int process = 0;         ///< 0: `data` counts; else `remote` in the process of this pid
   std::uint32_t flag = 0;  ///< protocol ll: what stands beside every four bytes when they are there
-  const ReceiveEnd* link = nullptr;  ///< host: where it came from, for what is `remote`
+  const ReceiveEnd* link = nullptr;  ///< host: the process that has the data, if it is `remote`
 };
 
 /// Where a transfer's result goes; nowhere when `data` is null.

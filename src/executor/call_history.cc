@@ -61,7 +61,7 @@ std::string describe_difference(int rank, const CallTag& ours, const CallHistory
     hint = "; was a communicator used by two threads at once?";
   }
   return fmt::format(
-      "ranks were called differently ({}): rank {} call {}: {}; rank {} call {}: {}{}",
+      "ranks issued different calls ({}): rank {} call {}: {}; rank {} call {}: {}{}",
       differing_fields(mine, theirs), rank, mine.call, describe(mine), peer, theirs.call,
       describe(theirs), hint);
 }

@@ -27,14 +27,14 @@ std::string difference(const CallTag& ours, const CallTag& theirs,
 TEST(CallHistory, NamesTypesThatOtherTypesCarry) {
   EXPECT_EQ(difference(all_reduce(1, static_cast<unsigned>(CarriedType::kComplex64)),
                        all_reduce(1, kFloat32)),
-            "ranks were called differently (type): rank 0 call 1: all_reduce of 4 complex64 sum; "
+            "ranks issued different calls (type): rank 0 call 1: all_reduce of 4 complex64 sum; "
             "rank 1 call 1: all_reduce of 4 float32 sum");
 }
 
 TEST(CallHistory, EveryOperatorHasRoomBesideEveryType) {
   for (unsigned type = 0; type < kEndOfCarriedTypes; ++type) {
     EXPECT_EQ(difference(all_reduce(1, type, RedOp::kPreMulSum), all_reduce(1, type))
-                  .find("ranks were called differently (operator): "),
+                  .find("ranks issued different calls (operator): "),
               0U)
         << type;
   }
@@ -53,7 +53,7 @@ TEST(CallHistory, ABarrierIsNamedAndItsElementsAreNot) {
   CallTag other = all_reduce(1, static_cast<unsigned>(DataType::kInt8), RedOp::kMax);
   other.count = 9;
   EXPECT_EQ(difference(barrier, other),
-            "ranks were called differently (operation): rank 0 call 1: barrier; rank 1 call 1: "
+            "ranks issued different calls (operation): rank 0 call 1: barrier; rank 1 call 1: "
             "all_reduce of 9 int8 max");
 }
 

@@ -12,8 +12,8 @@
 
 namespace ropewalk::executor {
 
-/// Where the data of the next chunk of `link` is. The team's mismatch() and wrong_size() are told
-/// when the two ends were called, or cut their data, differently.
+/// Where the data of the next chunk of `link` is. Calls the team's mismatch() or wrong_size() if
+/// the two ends issued different calls or cut their data differently.
 /// @pre the chunk has arrived
 template <typename Team, typename End>
 RW_HOST_DEVICE Source arrived_chunk(Team& team, const End& link, const Call& call,

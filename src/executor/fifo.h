@@ -3,8 +3,8 @@
 //
 // The same bytes serve every kind of link. Ranks that share memory write and read them directly;
 // for a network link each end has a copy and a transport moves slots between the two. On a host the
-// two ends are threads or processes, on a GPU they are blocks. What each of them knows of the link
-// is link_end.h's.
+// two ends are threads or processes, on a GPU they are blocks. link_end.h has each end's view of
+// the link.
 //
 // Memory of a link, in lines of 64 bytes:
 //
@@ -33,8 +33,8 @@
 namespace ropewalk::executor {
 
 inline constexpr std::size_t kLineBytes = 64;
-// A header is a pair of lines. What is short enough to lie in it needs no slot, so that many short
-// messages can be on their way.
+// A header is a pair of lines. Data short enough to fit into it needs no slot, so that many short
+// messages can be in flight.
 inline constexpr std::size_t kInlineBytes = 96;
 inline constexpr std::size_t kHeaderBytes = 2 * kLineBytes;
 
@@ -45,8 +45,9 @@ enum class SlotKind : std::uint8_t {
   kAddress,  ///< in the writer's memory, at `address`; it stays there until the chunk is consumed
 };
 
-/// What a rank was called with. Both ends of a link must agree; a difference is the caller's error
-/// and is reported by name. Travels with every chunk, since it costs nothing there.
+/// The arguments of a rank's call. They must be equal at both ends of a link; a difference is an
+/// error of the caller, which is reported by name. Sent with every chunk, since it costs nothing
+/// there.
 struct CallTag {
   std::uint64_t count = 0;
   std::uint32_t call = 0;  ///< number of the call on this communicator, modulo 2^32; 0 for sends
@@ -105,7 +106,7 @@ struct FifoShape {
     return short_offset() + std::size_t{short_slots} * short_stride +
            ((chunk - 1) & (slots - 1)) * slot_bytes;
   }
-  /// How many chunks, the last one of `bytes`, may be on their way.
+  /// The number of chunks, the last one of `bytes`, that may be in flight.
   [[nodiscard]] RW_HOST_DEVICE std::uint32_t window(std::size_t bytes) const noexcept {
     if (bytes <= kInlineBytes) return headers;
     return bytes <= short_bytes ? short_slots : slots;

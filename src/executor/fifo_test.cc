@@ -25,7 +25,7 @@ bool overlap(const Span& a, const Span& b) { return a.begin < b.end && b.begin <
 
 // A writer never writes where a chunk lies that its reader may still read: whatever the two chunks'
 // sizes, while the later one has room.
-TEST(FifoShape, WhatIsOnItsWayLiesApart) {
+TEST(FifoShape, ChunksInFlightAreSeparate) {
   const std::vector<FifoShape> shapes = {
       {.headers = 16, .slots = 4, .slot_bytes = 512},
       {.headers = 16,
@@ -55,7 +55,7 @@ TEST(FifoShape, WhatIsOnItsWayLiesApart) {
   }
 }
 
-TEST(FifoShape, MoreShortMessagesThanLongOnesMayBeOnTheirWay) {
+TEST(FifoShape, MoreShortMessagesThanLongOnesMayBeInFlight) {
   const FifoShape plain;
   EXPECT_EQ(plain.window(kInlineBytes), plain.headers);
   EXPECT_EQ(plain.window(kInlineBytes + 1), plain.slots);

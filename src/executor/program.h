@@ -8,35 +8,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "executor/step.h"
 #include "schedule/check.h"
 #include "schedule/schedule.h"
 
 namespace ropewalk::executor {
-
-inline constexpr std::int32_t kOwnInput = -1;
-inline constexpr std::int32_t kOwnOutput = -2;
-inline constexpr std::int32_t kNowhere = -1;
-
-struct StepRecord {
-  std::int32_t part = 0;
-  std::int32_t input_index = kNowhere;   ///< unit index of the block in the input buffer
-  std::int32_t output_index = kNowhere;  ///< unit index of the block in the output buffer
-  std::uint32_t first_operand = 0;
-  std::uint32_t num_operands = 0;
-  std::uint32_t first_send = 0;
-  std::uint32_t num_sends = 0;
-  std::uint32_t lag = 0;  ///< rounds (schedule/lags.h)
-  bool write_output = false;
-  bool finished = false;
-};
-
-/// One destination link of a step. The flags say when the receiver may be given the address of the
-/// user's buffer instead of a copy (schedule/check.h, DirectSend).
-struct SendRecord {
-  std::uint32_t end = 0;  ///< index into Program::send_peers
-  bool address_out_of_place = false;
-  bool address_in_place = false;
-};
 
 struct Program {
   int channel = 0;

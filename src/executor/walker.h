@@ -1,8 +1,8 @@
-// The step walker: what a step is, for host threads and CUDA blocks alike, and the loop by which
-// host threads run every schedule. A block has a loop of its own (block/staged_walk.h), since its
-// threads share out the parts of a step, and those of several steps.
+// The step walker: the loop by which host threads run every schedule. A block has a loop of its own
+// (block/staged_walk.h), since its threads share out the parts of a step, and those of several
+// steps. What a step is, for both, is in step.h.
 //
-// A *Team* is what a host thread works with, or a test's stand-in. It offers the primitives:
+// A *Team* is a host thread's environment, or a test's substitute. It offers the primitives:
 //
 //   bool wait_arrival(ReceiveEnd&, std::size_t bytes)
 //                                     the next chunk of the link, of that size, is there (acquire)
@@ -43,6 +43,7 @@
 #include "executor/call.h"
 #include "executor/link_end.h"
 #include "executor/program.h"
+#include "executor/step.h"
 
 namespace ropewalk::executor {
 
@@ -83,30 +84,6 @@ struct Strand {
   }
 };
 
-struct Slice {
-  std::size_t begin = 0;  ///< elements from the unit's start
-  std::size_t count = 0;
-};
-
-/// The elements of `part` that round `round` moves; empty for parts that have no more.
-template <typename Strand>
-RW_HOST_DEVICE inline Slice slice_of(const Strand& strand, std::int32_t part, std::size_t round) {
-  const std::size_t part_begin = strand.part_length * static_cast<std::size_t>(part);
-  if (part_begin >= strand.length) return {0, 0};
-  const std::size_t left = strand.length - part_begin;
-  const std::size_t part_count = left < strand.part_length ? left : strand.part_length;
-  const std::size_t offset = strand.chunk_length * round;
-  if (offset >= part_count) return {0, 0};
-  const std::size_t rest = part_count - offset;
-  return {strand.begin + part_begin + offset,
-          rest < strand.chunk_length ? rest : strand.chunk_length};
-}
-
-/// Where a slice of the unit `index` begins, in bytes from the start of the input or output.
-RW_HOST_DEVICE inline std::size_t place_of(const Call& call, std::int32_t index, Slice slice) {
-  return (static_cast<std::size_t>(index) * call.count + slice.begin) * call.element_bytes;
-}
-
 /// True when all links of the step are ready.
 template <typename Team, typename Strand>
 bool step_ready(Team& team, Strand& strand, const StepRecord& step, std::size_t bytes) {
@@ -119,67 +96,6 @@ bool step_ready(Team& team, Strand& strand, const StepRecord& step, std::size_t 
     if (!team.wait_room(strand.send_end(send.end), bytes)) return false;
   }
   return true;
-}
-
-/// A step on one slice: what moves, from where and to where.
-struct StepAtWork {
-  Transfer transfer;
-  std::size_t bytes = 0;  ///< of a chunk
-  const std::byte* input = nullptr;
-  std::byte* output = nullptr;
-  // What may go by address: this rank's input or output as it is, and what is written to the output
-  // (schedule/check.h, DirectSend). The former is there already: its readers can start before this
-  // rank has made its own copy.
-  const std::byte* given = nullptr;
-  bool is_there = false;
-  bool is_input = false;  ///< is_there, and nothing in this call has written it
-};
-
-template <typename Strand>
-RW_HOST_DEVICE StepAtWork at_work(const Strand& strand, const Call& call, const StepRecord& step,
-                                  Slice slice) {
-  const std::int32_t only =
-      step.num_operands == 1 ? strand.operand(step.first_operand) : std::int32_t{0};
-  StepAtWork work;
-  work.bytes = slice.count * call.element_bytes;
-  const auto place = [&](std::int32_t index) {
-    return index < 0 ? 0 : place_of(call, index, slice);
-  };
-  work.input = call.input + place(step.input_index);
-  work.output = call.output + place(step.output_index);
-  work.is_input = only == kOwnInput && !call.scaled && !call.in_place;
-  work.is_there = (only == kOwnInput && !call.scaled) || only == kOwnOutput;
-  work.given = step.write_output ? work.output : nullptr;
-  if (work.is_there) work.given = only == kOwnInput ? work.input : work.output;
-
-  Transfer& transfer = work.transfer;
-  transfer.count = slice.count;
-  transfer.num_sources = step.num_operands;
-  transfer.num_destinations = step.num_sends + 1;
-  if (step.finished) transfer.divisor = call.divisor;
-  if (call.scaled) {
-    for (std::uint32_t k = 0; k < step.num_operands; ++k) {
-      if (strand.operand(step.first_operand + k) == kOwnInput) {
-        transfer.scaled_source = static_cast<std::int32_t>(k);
-      }
-    }
-  }
-  return work;
-}
-
-/// Whether a chunk of the step goes by address over a link.
-template <typename SendEnd>
-RW_HOST_DEVICE bool goes_by_address(const StepAtWork& work, const Call& call,
-                                    const SendRecord& send, const SendEnd& link) {
-  return work.given != nullptr && work.bytes >= call.address_bytes && link.address_allowed &&
-         (call.in_place ? send.address_in_place : send.address_out_of_place);
-}
-
-/// An operand that is this rank's own memory.
-RW_HOST_DEVICE inline Source own_source(const StepAtWork& work, std::int32_t operand) {
-  Source source;
-  source.data = operand == kOwnInput ? work.input : work.output;
-  return source;
 }
 
 /// Runs one step on one slice. @pre step_ready()
@@ -218,7 +134,7 @@ bool is_own_copy(const Strand& strand, const StepRecord& step) {
   return step.num_sends == 0 && step.num_operands == 1 && strand.operand(step.first_operand) < 0;
 }
 
-/// Tells the team what comes after the strand's current step in this turn, if anything does.
+/// Gives the team the step after the strand's current one in this turn, if there is one.
 template <typename Team, typename Strand>
 void foresee_next(Team& team, Strand& strand, const Call& call) {
   for (std::size_t s = strand.step + 1; s < strand.num_steps(); ++s) {
@@ -231,8 +147,9 @@ void foresee_next(Team& team, Strand& strand, const Call& call) {
   }
 }
 
-/// Goes on with a strand as far as it can. @return true when it is done: the output is complete and
-/// no peer needs this rank's buffers any more
+/// Goes on with a strand as far as it can.
+/// @return true when it is done: the output is complete and no peer needs this rank's buffers any
+/// more
 template <typename Team, typename Strand>
 bool walk(Team& team, Strand& strand, const Call& call) {
   const std::size_t num_steps = strand.num_steps();
@@ -241,7 +158,7 @@ bool walk(Team& team, Strand& strand, const Call& call) {
     for (; num_steps > strand.step; ++strand.step) {
       const StepRecord& step = strand.step_record(strand.step);
       if (step.lag > strand.turn) continue;
-      // All ranks cut a block alike, so sender and receiver skip the same empty chunks.
+      // All ranks cut a block identically, so sender and receiver skip the same empty chunks.
       const Slice slice = slice_of(strand, step.part, strand.turn - step.lag);
       if (slice.count == 0) continue;
       if (!step_ready(team, strand, step, slice.count * call.element_bytes)) {

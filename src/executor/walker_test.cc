@@ -261,7 +261,8 @@ TEST(Walker, ShortAndLongChunksShareALink) {
   }
 }
 
-// Each rank a thread: what another one may still read, or has not written yet, is never touched.
+// Each rank is a thread: no rank touches memory that another one may still read or has not written
+// yet.
 TEST(Walker, RunsPlansRightWhoseStepsLag) {
   ropewalk::testing::Share share;
   schedule::testing::for_every_plan([&](const plan::Plan& plan) {

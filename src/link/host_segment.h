@@ -35,11 +35,13 @@ class HostSegment {
   std::byte* link(int channel, int source, int destination);
 
   /// The first `bytes` of that, at most kBytesBesideLinks: zeros until a rank writes them. Always
-  /// the same place. @throws Error kSystem when there is no memory for it
+  /// at the same address.
+  /// @throws Error kSystem if there is no memory for it
   std::byte* beside_links(std::size_t bytes);
 
   /// The slot header at `offset` of that link's memory, as it is now. A link that nobody has used
-  /// reads as zeros and takes no memory. @return nothing if it could not be read
+  /// reads as zeros and takes no memory.
+  /// @return nothing if it could not be read
   [[nodiscard]] std::optional<executor::SlotHeader> peek(int channel, int source, int destination,
                                                          std::size_t offset) const;
 

@@ -44,21 +44,22 @@ class Links {
   Links(bootstrap::Bootstrap& bootstrap, std::vector<PeerReach> reach,
         std::shared_ptr<HostSegment> segment, std::unique_ptr<transport::Transport> transport,
         const executor::FifoShape& shape);
-  /// Those to ranks of other hosts, for what they are to be like.
+  /// Links to ranks of other hosts, with the given properties.
   [[nodiscard]] NetworkLinks& to_hosts() noexcept { return network_; }
   ~Links();
   Links(const Links&) = delete;
   Links& operator=(const Links&) = delete;
 
   /// The end of the link to (from) `peer` on `channel`, or nullptr while it connects.
-  /// @throws Error kSystem when memory or sockets are short, kPeerLost when the peer is gone
+  /// @throws Error kSystem if memory or sockets are exhausted, kPeerLost if the peer has died
   executor::SendEnd* send_end(int channel, int peer, const Route& route = {});
   executor::ReceiveEnd* receive_end(int channel, int peer, const Route& route = {});
 
   /// The transport that carries the network links; "" when every peer is local.
   [[nodiscard]] std::string network() const { return network_.network(); }
 
-  /// Moves the network links. @return true when anything moved
+  /// Moves the network links.
+  /// @return true when anything moved
   bool poll() { return network_.poll(); }
 
   /// After an error: stops reading buffers of other ranks of this process, whatever was begun.

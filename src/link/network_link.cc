@@ -44,7 +44,7 @@ executor::FifoShape interleaved(executor::FifoShape shape) {
 FifoMemory host_fifo(std::size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) throw system_error(errno, "memory of a network link");
+  if (memory == MAP_FAILED) throw system_error(errno, "mmap for a network link");
   return {static_cast<std::byte*>(memory), [bytes](std::byte* begin) { munmap(begin, bytes); }};
 }
 
@@ -69,7 +69,8 @@ template class NetworkEnd<transport::ReceiveConnection, executor::ReceiveEnd>;
 NetworkSender::NetworkSender(const executor::FifoShape& shape, int peer,
                              const FifoMaker& make_memory, bool by_blocks)
     : NetworkEnd(shape, peer, make_memory, by_blocks) {
-  // A rank that returns from a call need not come back soon: what it sent must be on its way.
+  // A rank that returns from a call may not call again soon, so its messages must be in flight by
+  // then.
   end_.drain_all = !by_blocks;
 }
 
@@ -83,7 +84,7 @@ std::unique_ptr<transport::Request> NetworkSender::send(SlotHeader& slot) {
   if (slot.kind != SlotKind::kAddress) {
     return connection_->send(head, wire_bytes(slot), kTag, registration_.get());
   }
-  // For the other end it is staged, and the address is no business of its.
+  // The other end stages the data; the address is meaningless to it.
   SlotHeader sent = slot;
   sent.kind = SlotKind::kStaged;
   sent.address = 0;

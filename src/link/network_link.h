@@ -29,13 +29,15 @@ namespace ropewalk::link {
 
 /// Page-aligned, zeroed memory of one link end.
 using FifoMemory = std::unique_ptr<std::byte, std::function<void(std::byte*)>>;
-/// Gives so many bytes of it. @throws Error when there is none
+/// Allocates this number of bytes.
+/// @throws Error if there is no memory
 using FifoMaker = std::function<FifoMemory(std::size_t bytes)>;
-/// Memory of this process. The system gives a page when it is first used. @throws Error kSystem
+/// Memory of this process. The system gives a page when it is first used.
+/// @throws Error kSystem
 FifoMemory host_fifo(std::size_t bytes);
 
-/// What both ends of a network link have: a FIFO of their own, which is registered with the
-/// connection, and the requests under way.
+/// The common part of both ends of a network link: a FIFO of their own, which is registered with
+/// the connection, and the requests in progress.
 template <typename Connection, typename End>
 class NetworkEnd {
  public:
@@ -43,7 +45,8 @@ class NetworkEnd {
   [[nodiscard]] End& end() noexcept { return end_; }
 
   [[nodiscard]] bool connected() const noexcept { return connection_ != nullptr; }
-  /// From now on this carries the link. @pre it is ready(); called once
+  /// From now on this carries the link.
+  /// @pre it is ready(); called once
   void use(std::unique_ptr<Connection> connection);
 
  protected:
@@ -66,7 +69,9 @@ class NetworkSender : public NetworkEnd<transport::SendConnection, executor::Sen
                 bool by_blocks);
   void use(std::unique_ptr<transport::SendConnection> connection);
 
-  /// Moves what can be moved. @return true when anything moved @pre connected()
+  /// Moves what can be moved.
+  /// @return true when anything moved
+  /// @pre connected()
   /// @throws Error kPeerLost naming the peer
   bool poll();
   /// Nothing is published that the transport is not done with.
@@ -74,7 +79,7 @@ class NetworkSender : public NetworkEnd<transport::SendConnection, executor::Sen
 
  private:
   std::unique_ptr<transport::Request> send(executor::SlotHeader& slot);
-  // What a block has published since.
+  // Chunks that a block has published since.
   void count_published();
 };
 
@@ -86,7 +91,7 @@ class NetworkReceiver : public NetworkEnd<transport::ReceiveConnection, executor
 
   /// As NetworkSender::poll.
   bool poll();
-  /// The walker is known to wait for the next chunk, or it is not known what it does.
+  /// Whether the walker certainly waits for the next chunk.
   [[nodiscard]] bool wanted() const noexcept { return by_blocks_ || end_.waited; }
 
  private:

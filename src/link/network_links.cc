@@ -133,7 +133,7 @@ bool NetworkLinks::dial(const Key& key, SendLink& link) {
         fmt::format("rank {} does not reach rank {} over {}: {}", bootstrap_.rank(), peer,
                     device_name(link.devices[link.attempt]), error.what());
     if (link.attempt + 1 == link.devices.size()) throw Error(error.code(), "{}", words);
-    log::warn("{}; another NIC is taken", words);
+    log::warn("{}; using another NIC", words);
     const auto attempt = static_cast<std::byte>(link.attempt);
     bootstrap_.send(peer, tag_of(kLostTag, key), std::span(&attempt, 1));
     return false;
@@ -178,7 +178,7 @@ void NetworkLinks::listen(const Key& key, ReceiveLink& link) {
           fmt::format("rank {} cannot be reached by rank {} over {}: {}", bootstrap_.rank(), peer,
                       device_name(pair), error.what());
       take_next(words, error.code());
-      log::warn("{}; another NIC is taken", words);
+      log::warn("{}; using another NIC", words);
       continue;
     }
     const transport::Handle& handle = link.listener->handle();
@@ -211,6 +211,12 @@ bool NetworkLinks::drained() {
   return std::ranges::all_of(sends_, [](auto& entry) { return entry.second.sender->drained(); });
 }
 
+void NetworkLinks::forget(int peer) {
+  const auto is_of_peer = [peer](const auto& entry) { return std::get<1>(entry.first) == peer; };
+  std::erase_if(sends_, is_of_peer);
+  std::erase_if(receives_, is_of_peer);
+}
+
 bool NetworkLinks::poll() {
   bool moved = false;
   for (auto& [key, link] : sends_) {
@@ -223,8 +229,8 @@ bool NetworkLinks::poll() {
   }
   // Often that is all that the call waited for: a rank that only sends asks nobody.
   if (moved) return true;
-  // To ask a link is a system call, so the ones that a strand waits for are asked at each turn. The
-  // others only now and then: what comes over them is wanted later, but their writers may wait for
+  // Polling a link takes a system call, so each turn polls only the links that a strand waits for.
+  // The others are polled now and then: their data is needed later, but their writers may wait for
   // room in their sockets.
   const bool all = ++turns_ % kTurnsPerLook == 0;
   for (auto& [key, link] : receives_) {

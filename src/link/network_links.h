@@ -34,7 +34,7 @@ namespace ropewalk::link {
 
 class NetworkLinks {
  public:
-  /// What links are like; alike on all ranks.
+  /// Properties of the links; equal on all ranks.
   struct Options {
     executor::FifoShape shape;  ///< of host memory's links
     /// Links with different ones may exist beside each other between two ranks.
@@ -56,28 +56,34 @@ class NetworkLinks {
   void pace(Pacer pacer) { pacer_ = std::move(pacer); }
   /// Links take these rails from now on: those that a route names, else channel c rail c modulo
   /// their number, and those from `channels` on, which carry no collectives, the first.
-  /// @param nics_of_route  null where routes name none that are there. @pre as pace()
+  /// @param nics_of_route  null where routes name none that are there.
+  /// @pre as pace()
   void spread(Rails rails, int channels, NicsOfRoute nics_of_route = {}) {
     rails_ = std::move(rails);
     spread_channels_ = channels;
     nics_of_route_ = std::move(nics_of_route);
   }
-  /// Links are sealed from now on (sealed_connection.h). @pre as pace(); on all ranks or none
+  /// Links are sealed from now on (sealed_connection.h).
+  /// @pre as pace(); on all ranks or none
   void seal() { seals_ = true; }
   [[nodiscard]] const Rails& rails() const noexcept { return rails_; }
 
   /// The link to (from) `peer` on `channel`. Ask for all that a call needs, receive links first, so
   /// that no rank waits for a handle that its peer sends only after waiting itself.
-  /// @throws Error kSystem when memory or sockets are short, kPeerLost when the peer is gone
+  /// @throws Error kSystem if memory or sockets are exhausted, kPeerLost if the peer has died
   NetworkSender& sender(int channel, int peer, const Route& route = {});
   NetworkReceiver& receiver(int channel, int peer, const Route& route = {});
 
-  /// Goes on with connecting, and moves data. @return true when anything moved
+  /// Goes on with connecting, and moves data.
+  /// @return true when anything moved
   /// @throws Error kPeerLost naming the peer; as sender()
   bool poll();
 
   /// All that was published is with the transport, which is done with it.
   [[nodiscard]] bool drained();
+
+  /// Closes the links to and from `peer`, which has left, whatever is on them.
+  void forget(int peer);
 
   /// Of every link that was asked for.
   template <typename Function>
@@ -116,8 +122,8 @@ class NetworkLinks {
   void listen(const Key& key, ReceiveLink& link);
   // The devices that a route names, for a link to or from `peer`.
   [[nodiscard]] std::optional<Rails::Pair> named_by(const Route& route, int peer, bool sends) const;
-  // Tells a link from others between the same ranks on the same channel. Both ends compute the
-  // same.
+  // Distinguishes a link from others between the same ranks on the same channel. Both ends compute
+  // the same value.
   [[nodiscard]] std::uint32_t number(const Route& route, int peer, bool sends) const;
   // The devices that a link may take, the first wanted first. Both ends compute the same.
   [[nodiscard]] std::vector<Rails::Pair> devices(int channel, int peer, const Route& route,

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/cpu_list.h"
 #include "core/log.h"
 
 namespace ropewalk::link {
@@ -10,7 +11,7 @@ using Clock = std::chrono::steady_clock;
 
 ProgressThread::ProgressThread(std::unique_ptr<NetworkLinks> links, Policy policy,
                                std::function<void(const Error&)> on_error)
-    : policy_(policy), on_error_(std::move(on_error)), links_(std::move(links)) {
+    : policy_(std::move(policy)), on_error_(std::move(on_error)), links_(std::move(links)) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -59,6 +60,10 @@ void ProgressThread::rest(std::chrono::microseconds idle) {
 }
 
 void ProgressThread::run() {
+  if (!policy_.cpus.empty() && !stay_on(policy_.cpus)) {
+    log::info(log::kNet, "the progress thread may use none of {} processors near the GPU",
+              policy_.cpus.size());
+  }
   Clock::time_point last_moved = Clock::now();
   while (!stop_) {
     while (wanted_.load(std::memory_order_relaxed) > 0) std::this_thread::yield();

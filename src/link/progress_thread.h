@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "core/error.h"
 #include "core/mutex.h"
@@ -28,13 +29,15 @@ class ProgressThread {
     std::chrono::microseconds nap{20};           ///< then sleeps so long between two polls...
     std::chrono::microseconds naps_for{50'000};  ///< ...for that time
     std::chrono::microseconds sleep{1'000};      ///< and then so long
+    /// Processors to run on, those of them that the process may use; empty: any.
+    std::vector<int> cpus = {};
   };
 
-  /// Takes the links over: from now on they are reached through with_links() alone.
-  /// @param on_error told once, in the thread, when links cannot be moved any more
+  /// Takes the links over: from now on they are accessed only by with_links().
+  /// @param on_error called once, in the thread, if the links can no longer make progress
   ProgressThread(std::unique_ptr<NetworkLinks> links, Policy policy,
                  std::function<void(const Error&)> on_error);
-  /// What is on its way may be lost.
+  /// Data in flight may be lost.
   ~ProgressThread();
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;

@@ -25,14 +25,14 @@ struct NicPlace {
   std::int32_t distance = 0;  ///< from the rank's GPU or cores, to compare with others of the rank
 };
 
-/// Rails between all ranks of different hosts, equally many for every two of them. Computed by
-/// every rank alike.
+/// Rails between all ranks of different hosts, equally many for every two of them. Every rank
+/// computes the same.
 ///
 /// Two ranks' NICs are paired one to one, the fastest pairs first: within fabrics where they have
 /// any in common, else each with each, as routers may join them. NICs of one address are no pair
 /// where there are others: each is of a network of its own host's, as containers have them.
 ///
-/// Of rails that carry alike, each two ranks have those first that are nearest to both: ranks that
+/// Of rails with equal rates, each two ranks have those first that are nearest to both: ranks that
 /// use few rails then use different ones, and those that use all of them lose nothing.
 ///
 /// Threads: immutable.
@@ -40,8 +40,8 @@ class Rails {
  public:
   /// One rail, over each rank's first device.
   Rails() = default;
-  /// `nics` by rank, in the order of the transport's devices; at most `most` rails.
-  /// `places` alike; empty: all are as near.
+  /// `nics` by rank, in the order of the transport's devices; at most `most` rails. `places` by
+  /// rank, too; empty: all are equally near.
   Rails(std::vector<std::vector<Nic>> nics, std::span<const int> host_of_rank, int most,
         std::vector<std::vector<NicPlace>> places = {});
 
@@ -52,7 +52,8 @@ class Rails {
     int peers = 0;
     friend bool operator==(const Pair&, const Pair&) = default;
   };
-  /// Those of `rank` and `peer` on a rail. @pre 0 <= rail < count()
+  /// Those of `rank` and `peer` on a rail.
+  /// @pre 0 <= rail < count()
   [[nodiscard]] Pair pair(int rank, int peer, int rail) const;
   [[nodiscard]] int device(int rank, int peer, int rail) const {
     return pair(rank, peer, rail).own;

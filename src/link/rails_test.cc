@@ -31,7 +31,7 @@ TEST(Rails, WithoutACommonFabricAllMayBeRouted) {
 }
 
 // As docker0 of two hosts: each reaches nobody but its own containers.
-TEST(Rails, NicsOfOneAddressAreNoPairWhereThereAreOthers) {
+TEST(Rails, NicsOfOneAddressAreNoPairIfThereAreOthers) {
   const Nics host = {{1, 1e9, 11}, {2, 1e9, 7}};
   EXPECT_EQ(pair_nics(host, Nics{{1, 1e9, 12}, {2, 1e9, 7}}), (Pairs{{0, 0}}));
   EXPECT_EQ(pair_nics(Nics{{2, 1e9, 7}}, Nics{{2, 1e9, 7}}), (Pairs{{0, 0}}));
@@ -92,7 +92,7 @@ Rails near_rails(int alike) {
   return rails.reordered(std::array{0, 1}, alike);
 }
 
-TEST(Rails, OfThoseThatCarryAlikeTheNearestComesFirst) {
+TEST(Rails, OfRailsWithEqualRatesTheNearestComesFirst) {
   const Rails rails = near_rails(2);
   EXPECT_EQ(rails.pair(0, 2, 0), (Rails::Pair{0, 0}));
   EXPECT_EQ(rails.pair(1, 3, 0), (Rails::Pair{1, 1}));

@@ -25,9 +25,9 @@ Error not_registered(std::uint64_t number) {
 
 }  // namespace
 
-// What a rank tells the others of its buffer.
+// A rank's offer of its buffer to the others.
 struct RegisteredBuffers::Offer {
-  std::uint64_t told = 0;  // removals that it has told of before
+  std::uint64_t told = 0;  // removals that it has announced before
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
   MemorySharing::Place place;
@@ -38,12 +38,16 @@ struct RegisteredBuffers::Offer {
 
 RegisteredBuffers::RegisteredBuffers(bootstrap::Bootstrap& bootstrap,
                                      std::unique_ptr<MemorySharing> sharing,
-                                     std::vector<bool> elsewhere, bool opens)
+                                     std::vector<bool> elsewhere, bool opens,
+                                     std::vector<bool> beyond)
     : bootstrap_(bootstrap),
       sharing_(std::move(sharing)),
       elsewhere_(std::move(elsewhere)),
+      beyond_(std::move(beyond)),
       opens_(opens),
-      heard_(elsewhere_.size(), 0) {}
+      heard_(elsewhere_.size(), 0) {
+  beyond_.resize(elsewhere_.size(), false);
+}
 
 RegisteredBuffers::Offer RegisteredBuffers::offer_of(const BufferRange& buffer) {
   Offer offer;
@@ -132,7 +136,7 @@ std::uint64_t RegisteredBuffers::add(const BufferRange& buffer, Deadline deadlin
   for (std::size_t r = 0; r < n; ++r) {
     own.seen_at.push_back(seen[r * n + rank]);
     // Ranks of one process have the same addresses.
-    const bool here = r == rank || (!elsewhere_[r] && opens_ && offers[r].shared);
+    const bool here = r == rank || (!elsewhere_[r] && !beyond_[r] && opens_ && offers[r].shared);
     const void* begin = here ? pointer_to(offers[r].begin) : opened[r].get();
     own.reached.push_back({begin, begin == nullptr ? 0 : offers[r].bytes});
   }

@@ -1,9 +1,9 @@
 // Buffers of a communicator's ranks in GPU memory that ranks of other processes of the host read
-// where they lie.
+// directly.
 //
 // Registering is collective. Every rank offers a buffer, opens those of the ranks of other
-// processes, and tells each owner at which address it sees its buffer: so the owner can name a
-// place in it as that rank sees it (executor/block/launch.h, Shift). Whether a message goes by
+// processes, and sends each owner the address at which it has mapped the buffer, so that the owner
+// can translate addresses for that rank (executor/block/launch.h, Shift). Whether a message goes by
 // address is the writer's choice for each peer, so ranks need not agree on what is visible: a
 // buffer that a rank could not open is staged to that rank, as any other memory is.
 //
@@ -42,7 +42,7 @@ class MemorySharing {
 
   virtual ~MemorySharing() = default;
   /// @return nothing for memory of this rank's GPU that cannot be shared
-  /// @throws Error kInvalidArgument for what is no memory of this rank's GPU, or leaves its
+  /// @throws Error kInvalidArgument for what is not memory of this rank's GPU, or leaves its
   /// allocation
   virtual std::optional<Place> place_of(const BufferRange& buffer) = 0;
   /// The start of another process's allocation. It is closed when all who opened it have let go.
@@ -56,10 +56,12 @@ class MemorySharing {
 /// this rank may read what it has opened.
 class RegisteredBuffers {
  public:
-  /// @param elsewhere by rank: whether it is in another process
+  /// @param elsewhere by rank: whether it is in another process, whose memory this one can open
+  /// @param beyond by rank: whether its memory is out of reach, on another host or without peer
+  ///        access; empty: nobody's is
   /// @param opens false: no memory is opened, so that the other ranks stage what is for this one
   RegisteredBuffers(bootstrap::Bootstrap& bootstrap, std::unique_ptr<MemorySharing> sharing,
-                    std::vector<bool> elsewhere, bool opens);
+                    std::vector<bool> elsewhere, bool opens, std::vector<bool> beyond = {});
 
   /// Collective: every rank registers a buffer, of whatever size; ranks of one communicator
   /// register in the same order. A buffer may lie in another one, or beside it in one allocation.
@@ -78,19 +80,21 @@ class RegisteredBuffers {
   /// No address in the buffer is given from now on. Local.
   /// @throws Error kInvalidArgument for a number that is not registered
   void remove(std::uint64_t number);
-  /// Tells the others what this rank has removed, and closes what they have. Does not wait.
+  /// Announces this rank's removals to the others, and closes buffers that they have removed. Does
+  /// not wait.
   ///
   /// @pre no kernel of this rank is at work that may have given an address in what it has removed:
-  /// a kernel ends only when what it gave has been read
+  /// a kernel ends only when the data behind the addresses that it sent has been read
   void settle() noexcept;
   /// settle() has something to do, or will have: what this rank has removed is open elsewhere, or
   /// the others' parts of it are open here.
   [[nodiscard]] bool unsettled() const noexcept { return !untold_.empty() || !awaited_.empty(); }
-  /// Before the communicator is left. @pre no kernel of this rank is at work
+  /// Before the communicator is left.
+  /// @pre no kernel of this rank is at work
   void close_all() noexcept;
 
-  /// What is added to addresses in `input` and `output` for `peer`, of another process; nothing
-  /// unless it sees all of both.
+  /// The offsets to add to addresses in `input` and `output` for `peer`, of another process; empty
+  /// unless it has mapped all of both.
   [[nodiscard]] std::optional<executor::Shift> seen_by(int peer, const BufferRange& input,
                                                        const BufferRange& output) const noexcept;
   /// The same for one buffer.
@@ -109,7 +113,7 @@ class RegisteredBuffers {
   struct Offer;
 
   [[nodiscard]] Offer offer_of(const BufferRange& buffer);
-  // This rank's place in an offered buffer; null when it cannot open it.
+  // This rank's address of an offered buffer; null if it cannot open it.
   std::shared_ptr<std::byte> opened_from(std::size_t rank, const Offer& offer);
   // Closes all that `rank` had told of when it made its offer, before anything is opened: memory
   // that was freed and taken again may have the address of what is still open.
@@ -119,13 +123,14 @@ class RegisteredBuffers {
   bootstrap::Bootstrap& bootstrap_;
   std::unique_ptr<MemorySharing> sharing_;
   std::vector<bool> elsewhere_;
+  std::vector<bool> beyond_;
   bool opens_;
   std::uint64_t last_number_ = 0;
   std::map<std::uint64_t, Own> own_;
   std::map<std::uint64_t, Opened> opened_;
   std::set<std::uint64_t> awaited_;    // of opened_: those that this rank has removed
   std::vector<std::uint64_t> untold_;  // removals
-  std::uint64_t told_ = 0;             // removals that this rank has told of, so far
+  std::uint64_t told_ = 0;             // removals that this rank has announced so far
   std::vector<std::uint64_t> heard_;   // by rank: the same of the others
 };
 

@@ -51,7 +51,7 @@ class TestSharing final : public MemorySharing {
     const auto address = reinterpret_cast<std::uint64_t>(buffer.begin);
     if (address == kBroken) throw Error(Errc::kCuda, "the driver is at its end");
     if (address < allocation_of(0)) {
-      throw Error(Errc::kInvalidArgument, "buffer: {} is no memory of a GPU", buffer.begin);
+      throw Error(Errc::kInvalidArgument, "buffer: {} is not memory of a GPU", buffer.begin);
     }
     if (!shares) return {};
     Place place;
@@ -77,7 +77,7 @@ class TestSharing final : public MemorySharing {
 
 struct Rank {
   Rank(bootstrap::Bootstrap& bootstrap, Driver& driver, bool opens = true,
-       std::vector<bool> elsewhere_given = {})
+       std::vector<bool> elsewhere_given = {}, std::vector<bool> beyond = {})
       : number(bootstrap.rank()), joined(bootstrap) {
     std::vector<bool> elsewhere = std::move(elsewhere_given);
     if (elsewhere.empty()) {
@@ -86,7 +86,7 @@ struct Rank {
     }
     auto made = std::make_unique<TestSharing>(driver, number);
     sharing = made.get();
-    buffers.emplace(bootstrap, std::move(made), std::move(elsewhere), opens);
+    buffers.emplace(bootstrap, std::move(made), std::move(elsewhere), opens, std::move(beyond));
   }
   [[nodiscard]] BufferRange own(std::uint64_t offset, std::size_t bytes, int which = 0) const {
     return {at(allocation_of(number, which) + offset), bytes};
@@ -105,7 +105,7 @@ struct Rank {
 };
 
 // Ranks in processes of their own, each of which opens what it can. They end together, so that none
-// takes memory back at which another still looks.
+// frees memory that another still reads.
 template <typename Body>
 void with_ranks(int count, Driver& driver, Body body) {
   run_ranks(count, [&](bootstrap::Bootstrap& bootstrap) {
@@ -115,7 +115,7 @@ void with_ranks(int count, Driver& driver, Body body) {
   });
 }
 
-TEST(RegisteredBuffers, PeersSeeWhatLiesWithinOne) {
+TEST(RegisteredBuffers, PeersSeeMemoryWithinOne) {
   Driver driver;
   with_ranks(3, driver, [&](Rank& rank) {
     // Sizes differ, and each begins somewhere in its allocation.
@@ -157,7 +157,7 @@ TEST(RegisteredBuffers, ACallGoesByAddressWhenBothItsBuffersAreSeen) {
   });
 }
 
-TEST(RegisteredBuffers, MoreRanksSeeABufferThanALaunchTells) {
+TEST(RegisteredBuffers, MoreRanksSeeABufferThanALaunchCanName) {
   Driver driver;
   constexpr int kRanks = static_cast<int>(executor::kMaxSeen) + 2;
   with_ranks(kRanks, driver, [&](Rank& rank) {
@@ -185,7 +185,7 @@ TEST(RegisteredBuffers, RanksOfOneProcessOpenNothing) {
   EXPECT_EQ(driver.opened_ever, 4);
 }
 
-TEST(RegisteredBuffers, ReachesThePeersOwnPlaces) {
+TEST(RegisteredBuffers, ReachesThePeersOwnAddresses) {
   Driver driver;
   run_ranks(4, [&](bootstrap::Bootstrap& bootstrap) {
     // Ranks 0 and 1 share a process; rank 3's memory cannot be shared.
@@ -226,7 +226,7 @@ TEST(RegisteredBuffers, ARankThatOpensNothingReachesItsOwnOnly) {
   });
 }
 
-TEST(RegisteredBuffers, WhatCannotBeSharedOrOpenedIsStaged) {
+TEST(RegisteredBuffers, BuffersThatCannotBeSharedOrOpenedAreStaged) {
   Driver driver;
   run_ranks(3, [&](bootstrap::Bootstrap& bootstrap) {
     // Rank 0 has memory that cannot be shared, rank 1 opens none, rank 2 is told to open none.
@@ -254,7 +254,7 @@ TEST(RegisteredBuffers, ABadBufferOfOneRankIsAnErrorOfAll) {
   const std::vector<Case> cases = {
       {{nullptr, 64}, "rank 1: buffer: NULL"},
       {{at(allocation_of(1)), 0}, "rank 1: buffer: 0 bytes"},
-      {{at(0x1000), 64}, "rank 1: buffer: 0x1000 is no memory of a"},
+      {{at(0x1000), 64}, "rank 1: buffer: 0x1000 is not memory of a"},
       {{at(kBroken), 64}, "rank 1: the driver is at its end", Errc::kCuda}};
   with_ranks(3, driver, [&](Rank& rank) {
     for (const Case& bad : cases) {
@@ -271,7 +271,7 @@ TEST(RegisteredBuffers, ABadBufferOfOneRankIsAnErrorOfAll) {
   });
 }
 
-TEST(RegisteredBuffers, RemovingIsLocalAndTheOthersCloseWhenTheyHear) {
+TEST(RegisteredBuffers, RemovingIsLocalAndTheOthersCloseWhenNotified) {
   Driver driver;
   with_ranks(2, driver, [&](Rank& rank) {
     const int peer = 1 - rank.number;
@@ -306,7 +306,7 @@ TEST(RegisteredBuffers, RemovingIsLocalAndTheOthersCloseWhenTheyHear) {
   });
 }
 
-TEST(RegisteredBuffers, WhatWasNotToldIsOpenUntilItIs) {
+TEST(RegisteredBuffers, ARemovalLeavesABufferOpenUntilItIsAnnounced) {
   Driver driver;
   with_ranks(2, driver, [&](Rank& rank) {
     for (std::uint64_t number = 1; number <= 3; ++number) {
@@ -318,7 +318,7 @@ TEST(RegisteredBuffers, WhatWasNotToldIsOpenUntilItIs) {
     EXPECT_EQ(driver.open_now, 6);
     rank.meet();
     rank.buffers->settle();
-    // Nothing that was told before is open after the next registration.
+    // No buffer whose removal was announced is open after the next registration.
     rank.buffers->add(rank.own(0, 64, 1), soon());
     rank.meet();
     EXPECT_EQ(driver.open_now, 2);
@@ -369,6 +369,25 @@ TEST(RegisteredBuffers, ARankThatDoesNotComeIsATimeout) {
     } else {
       while (!timed_out) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+  });
+}
+
+// A rank of another process that is out of reach, as GPUs without peer access are, is neither
+// opened nor taken for one of this process.
+TEST(RegisteredBuffers, ARankBeyondReachIsNeitherHereNorOpened) {
+  Driver driver;
+  bootstrap::run_ranks(2, [&](bootstrap::Bootstrap& bootstrap) {
+    std::vector<bool> beyond(2, true);
+    beyond[static_cast<std::size_t>(bootstrap.rank())] = false;
+    Rank rank(bootstrap, driver, true, {false, false}, beyond);
+    const BufferRange own = rank.own(0, 0x1000);
+    const std::uint64_t number = rank.buffers->add(own, soon());
+    const auto& reached = rank.buffers->reached(number);
+    EXPECT_EQ(reached[static_cast<std::size_t>(rank.number)].bytes, 0x1000U);
+    EXPECT_EQ(reached[static_cast<std::size_t>(1 - rank.number)].bytes, 0U);
+    EXPECT_EQ(rank.buffers->seen_by(1 - rank.number, own), std::nullopt);
+    EXPECT_EQ(driver.opened_ever, 0);
+    rank.meet();
   });
 }
 

@@ -14,9 +14,9 @@ namespace ropewalk::link {
 /// two ranks.
 using Route = std::vector<int>;
 
-/// Tells the routes between two ranks apart: 0 for the usual path, else 1 to kRouteNumbers - 1.
-/// Both ends compute it from the same route. Of two routes with one number, a link takes the first
-/// that was asked for: data is right, but it is paced as if all took that one.
+/// A number that distinguishes the routes between two ranks: 0 for the usual path, else 1 to
+/// kRouteNumbers - 1. Both ends compute it from the same route. Of two routes with one number, a
+/// link takes the first one requested: data is right, but is paced as if all of it took that route.
 inline constexpr std::uint32_t kRouteNumbers = 1U << 13U;
 [[nodiscard]] inline std::uint32_t route_number(const Route& route) noexcept {
   if (route.empty()) return 0;

@@ -34,7 +34,7 @@ Nonce nonce_of(std::uint64_t number) {
 
 unsigned char* chars(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
 
-// The sealed messages under way, each in a room of its own.
+// The sealed messages in flight, each in a buffer of its own.
 class Rooms {
  public:
   Rooms(const LinkKey& key, std::size_t most_bytes, std::size_t count)
@@ -123,8 +123,8 @@ class Receiving final : public Request {
         !rooms_->open(room_, *came, wanted_.data, number_)) {
       throw Error(
           Errc::kPeerLost,
-          "a message of {} bytes is not as it was sent (setting NET_ENCRYPT): it was changed "
-          "on its way",
+          "a message of {} bytes failed authentication (setting NET_ENCRYPT): it was changed "
+          "in transit",
           *came);
     }
     bytes_ = *came - kSealBytes;

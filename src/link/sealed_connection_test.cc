@@ -18,7 +18,7 @@ using transport::ReceiveBuffer;
 using transport::Registration;
 using transport::Request;
 
-// What is on its way between two ends, for a test to look at and change.
+// The messages in flight between two ends, for a test to read and change.
 struct Wire {
   std::deque<std::string> messages;
   bool full = false;
@@ -111,7 +111,7 @@ class Sealed : public ::testing::Test {
       sealed(std::make_unique<OutOfWire>(wire_), key_, kMost, kRooms);
 };
 
-TEST_F(Sealed, MessagesArriveAndAreNotSeenOnTheWay) {
+TEST_F(Sealed, MessagesArriveAndAreEncryptedInTransit) {
   const std::string text = "what nobody on the way should read";
   const auto sent = send(text);
   ASSERT_EQ(wire_.messages.size(), 1U);
@@ -121,7 +121,7 @@ TEST_F(Sealed, MessagesArriveAndAreNotSeenOnTheWay) {
   EXPECT_EQ(received(), text);
 }
 
-TEST_F(Sealed, EqualMessagesDifferOnTheWay) {
+TEST_F(Sealed, EqualMessagesDifferInTransit) {
   (void)send("twice");
   (void)send("twice");
   EXPECT_NE(wire_.messages[0], wire_.messages[1]);
@@ -151,8 +151,8 @@ TEST_F(Sealed, EveryChangedBitIsSeen) {
   }
 }
 
-TEST_F(Sealed, WhatIsLeftOutRepeatedOrExchangedIsSeen) {
-  constexpr const char* kSeen = "it was changed on its way";
+TEST_F(Sealed, LeftOutRepeatedAndReorderedMessagesAreDetected) {
+  constexpr const char* kSeen = "it was changed in transit";
   (void)send("one");
   (void)send("two");
   const std::deque<std::string> sent = wire_.messages;
@@ -167,7 +167,7 @@ TEST_F(Sealed, WhatIsLeftOutRepeatedOrExchangedIsSeen) {
 TEST_F(Sealed, CutAndForeignMessagesAreSeen) {
   (void)send("content");
   wire_.messages[0].resize(kSealBytes - 1);
-  EXPECT_NE(received().find("15 bytes is not as it was sent"), std::string::npos);
+  EXPECT_NE(received().find("15 bytes failed authentication"), std::string::npos);
   receiver_ = sealed(std::make_unique<OutOfWire>(wire_), make_link_key(), kMost, kRooms);
   (void)send("of another key");
   EXPECT_NE(received().find("NET_ENCRYPT"), std::string::npos);

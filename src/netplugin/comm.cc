@@ -41,7 +41,7 @@ Comm& comm_of_request(const Comms& comms, const void* request) {
   Comm* comm = nullptr;
   if (kind_of(request) == Kind::kRequest) comm = comms.find_at(number_of(request) & kIndexMask);
   if (comm == nullptr) {
-    throw Error(Errc::kInvalidArgument, "{} is no request of an open connection", request);
+    throw Error(Errc::kInvalidArgument, "{} is not a request of an open connection", request);
   }
   return *comm;
 }
@@ -88,7 +88,7 @@ void Comm::deregister(void* handle) {
   const Lock lock(mutex_);
   const auto found = std::find(memories_.begin(), memories_.end(), handle);
   if (found == memories_.end()) {
-    throw Error(Errc::kInvalidArgument, "{}: {} is no registration of this connection", name_,
+    throw Error(Errc::kInvalidArgument, "{}: {} is not a registration of this connection", name_,
                 handle);
   }
   Memory* memory = all_memories_.find(handle);
@@ -208,8 +208,8 @@ void* Comm::flush(std::span<const Part> parts) {
   throw_if_broken();
   auto* receiver = std::get_if<1>(&connection_);
   if (receiver == nullptr) throw Error(Errc::kInvalidArgument, "{} does not receive", name_);
-  // NCCL 2.12 to 2.19 name a later message's memory than the one that came: what counts is that all
-  // that was received before is flushed, so the places are not held to be exact.
+  // NCCL 2.12 to 2.19 pass the memory of a later message than the received one. All earlier
+  // received data must be flushed, so the addresses are not checked.
   std::array<transport::ReceiveBuffer, kGroup> buffers;
   std::array<Memory*, kGroup> memories{};
   for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -219,7 +219,7 @@ void* Comm::flush(std::span<const Part> parts) {
   }
   try {
     auto request = (*receiver)->flush(std::span(buffers).first(parts.size()));
-    // NCCL cannot be told to try a flush again, and it never starts so many that no index is free.
+    // NCCL has no code for retrying a flush, and it never starts so many that no index is free.
     if (request == nullptr || request->test().has_value()) return nullptr;
     if (full())
       throw Error(Errc::kInvalidUsage, "{} requests are in flight already", kMostInFlight);
@@ -234,7 +234,7 @@ Outcome Comm::test(void* request) {
   const std::size_t index = index_of(request);
   if (index >= kMostInFlight || in_flight_[index].generation != generation_of(request) ||
       in_flight_[index].request == nullptr) {
-    throw Error(Errc::kInvalidArgument, "{}: {} is no request in flight", name_, request);
+    throw Error(Errc::kInvalidArgument, "{}: {} is not a request in flight", name_, request);
   }
   throw_if_broken();
   InFlight& entry = in_flight_[index];

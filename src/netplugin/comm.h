@@ -24,7 +24,7 @@
 
 namespace ropewalk::netplugin {
 
-/// Registered memory. What is in flight in it is counted under the lock of its Comm.
+/// Registered memory. Its messages in flight are counted under the lock of its Comm.
 struct Memory {
   const void* comm = nullptr;  ///< the handle of the connection that it was registered for
   std::uint64_t base = 0;
@@ -115,7 +115,8 @@ class Comm {
 };
 using Comms = Slots<Comm, Kind::kComm>;
 
-/// The connection that a request belongs to. @throws Error kInvalidArgument
+/// The connection that a request belongs to.
+/// @throws Error kInvalidArgument
 Comm& comm_of_request(const Comms& comms, const void* request);
 
 }  // namespace ropewalk::netplugin

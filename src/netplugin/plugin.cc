@@ -97,7 +97,7 @@ void* Plugin::open_context(abi::Logger logger, std::uint64_t comm_id) {
 void Plugin::close_context(void* context) {
   if (context == nullptr) return;
   if (contexts_.remove(context) == nullptr) {
-    throw Error(Errc::kInvalidArgument, "{} is no open context", context);
+    throw Error(Errc::kInvalidArgument, "{} is not an open context", context);
   }
   close_all_of(context);
   release_if_idle();
@@ -145,7 +145,7 @@ void Plugin::release() {
 
 void Plugin::check_context(const void* context) const {
   if (context != nullptr && contexts_.find(context) == nullptr) {
-    throw Error(Errc::kInvalidArgument, "{} is no open context", context);
+    throw Error(Errc::kInvalidArgument, "{} is not an open context", context);
   }
 }
 
@@ -234,7 +234,7 @@ void* Plugin::connect(void* context, int number, HandleSize size, void* handle) 
 void* Plugin::accept(void* handle) {
   Listening* const listening = listeners_.find(handle);
   if (listening == nullptr) {
-    throw Error(Errc::kInvalidArgument, "{} is no open listener", handle);
+    throw Error(Errc::kInvalidArgument, "{} is not an open listener", handle);
   }
   auto made = listening->listener->accept();
   if (!made) return nullptr;
@@ -260,7 +260,7 @@ void* Plugin::accept_or_wait(void* listener) {
 
 Comm& Plugin::comm(void* handle) const {
   Comm* const found = comms_.find(handle);
-  if (found == nullptr) throw Error(Errc::kInvalidArgument, "{} is no open connection", handle);
+  if (found == nullptr) throw Error(Errc::kInvalidArgument, "{} is not an open connection", handle);
   return *found;
 }
 
@@ -294,7 +294,7 @@ void Plugin::close_comm(void* handle, bool sends) {
 void Plugin::close_listener(void* handle) {
   if (handle == nullptr) return;
   if (listeners_.remove(handle) == nullptr) {
-    throw Error(Errc::kInvalidArgument, "{} is no open listener", handle);
+    throw Error(Errc::kInvalidArgument, "{} is not an open listener", handle);
   }
   settle_if_unconnected();
 }

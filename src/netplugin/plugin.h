@@ -39,12 +39,13 @@ class Plugin {
   /// init of versions 4 to 10: once while any communicator lives.
   void start(abi::Logger logger, int version);
 
-  /// init of versions 11 and 12: once per communicator. @return the context
+  /// init of versions 11 and 12: once per communicator.
+  /// @return the context
   void* open_context(abi::Logger logger, std::uint64_t comm_id);
   /// Closes all that was made with the context and is still open.
   void close_context(void* context);
 
-  /// The setting NET of what is open; empty when nothing is.
+  /// The setting NET of the open transport; empty if none is open.
   [[nodiscard]] std::string network();
   [[nodiscard]] int num_devices();
   /// @throws Error kInvalidArgument when there is no such device

@@ -26,10 +26,10 @@ class KnownError : public Error {
 /// Logs `error`, which `call` threw, in one line.
 abi::Result report(const char* call, const Error& error) noexcept;
 
-/// For a handler of any exception: logs the one under way.
+/// For a handler of any exception: logs the current one.
 abi::Result report_current(const char* call) noexcept;
 
-/// Runs `body`; what it throws becomes a logged line and a result.
+/// Runs `body`; an exception becomes a logged line and a result.
 template <typename Body>
 abi::Result guarded(const char* call, Body&& body) noexcept {
   try {

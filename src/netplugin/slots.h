@@ -1,8 +1,8 @@
 // Live objects under numbers that go to NCCL in the guise of pointers.
 //
 // Nothing that NCCL hands in is ever followed as a pointer: a number holds a kind, an index and a
-// generation, so what was never given out, what is of another kind, and what was closed before are
-// all told apart from what lives, whatever their bits are.
+// generation, so handles that were never issued, handles of another kind and closed handles are all
+// distinguished from valid ones, whatever their bits are.
 #pragma once
 
 #include <array>

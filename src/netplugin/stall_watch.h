@@ -6,14 +6,14 @@
 
 namespace ropewalk::netplugin {
 
-/// NCCL waits as long as a rank computes, so a stall is no error: it is only worth a line in the
-/// log, which says where a job that hangs stands. Threads: one at a time.
+/// NCCL waits as long as a rank computes, so a stall is not an error: it is only worth a line in
+/// the log, which says where a job that hangs stands. Threads: one at a time.
 class StallWatch {
  public:
   using Clock = std::chrono::steady_clock;
   using Now = Clock::time_point (*)();
   static constexpr std::chrono::seconds kAfter{10};
-  /// NCCL polls millions of times a second: every Nth poll in vain reads the clock.
+  /// NCCL polls millions of times a second: every Nth unsuccessful poll reads the clock.
   static constexpr unsigned kPollsPerLook = 4096;
 
   explicit StallWatch(Now now) noexcept : now_(now) {}
@@ -24,7 +24,8 @@ class StallWatch {
     told_ = false;
   }
 
-  /// A poll in vain. @return true when nothing has moved for kAfter: once, until something moves
+  /// Called after an unsuccessful poll.
+  /// @return true if nothing has moved for kAfter: once, until something moves
   [[nodiscard]] bool begins() noexcept {
     if (++polls_ % kPollsPerLook != 0 || told_) return false;
     const Clock::time_point now = now_();

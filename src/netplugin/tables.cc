@@ -1,7 +1,7 @@
-// The nine tables that NCCL looks for, and what is thin between them and Plugin.
+// The nine tables that NCCL looks for, and the thin functions between them and Plugin.
 //
-// Functions that are equal in several versions are written once. Every one sets what it gives out
-// before anything can fail, and never throws.
+// Functions that are equal in several versions are written once. Each sets its outputs before
+// anything can fail, and never throws.
 #include "netplugin/abi/tables.h"
 
 #include <algorithm>
@@ -29,7 +29,8 @@ T& out(T* target) {
   return *target;
 }
 
-// Writes what `make` returns. The output is checked first: what was made must not be lost.
+// Writes the result of `make`. The output pointer is checked first, so that the new object cannot
+// be lost.
 template <typename T, typename Make>
 void give(T* target, Make make) {
   T& output = out(target);

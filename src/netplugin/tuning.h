@@ -1,5 +1,5 @@
-// What NCCL should know about windows of memory as its network, and cannot find out: its model is
-// that of NICs, which take messages at no cost to the processor.
+// Facts that NCCL should know about windows of memory as its network, and cannot find out: it
+// models NICs, which take messages at no cost to the processor.
 //
 // Here the thread that moves NCCL's proxies starts every copy, some 5 us each for those of a GPU.
 // Two things follow. The protocol LL, which doubles the data and cuts it into the smallest

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "transport/auto/auto.h"
 #include "transport/checksum.h"
+#include "transport/rails/rails.h"
 
 namespace ropewalk::netplugin {
 namespace {
@@ -26,7 +27,8 @@ std::size_t room_in(HandleSize size) noexcept {
 }
 
 void write_handle(const transport::Handle& handle, HandleSize size, void* target) {
-  const transport::Handle fitting = transport::shortened(handle, room_in(size));
+  const transport::Handle fitting =
+      transport::shortened(transport::rails::shortened(handle, room_in(size)), room_in(size));
   std::byte bytes[abi::kHandleBytes] = {};
   std::memcpy(bytes + kCheckBytes, fitting.data(), room_in(size));
   const std::uint32_t check = check_of(bytes, size);

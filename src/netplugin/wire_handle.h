@@ -1,4 +1,4 @@
-// The bytes that NCCL carries from a listener to whoever connects.
+// The bytes that NCCL carries from a listener to the connecting side.
 //
 // First a checksum, then what the transport's listener wants to say. NCCL hands the connecting
 // side its own copy, the same at each call until connect is done; the last eight bytes of that copy
@@ -27,7 +27,7 @@ void write_handle(const transport::Handle& handle, HandleSize size, void* target
 /// @throws Error kInvalidArgument when the bytes are none that write_handle() made
 transport::Handle read_handle(HandleSize size, const void* source);
 
-/// The number of the attempt under way; nullptr for none. Only in full handles.
+/// The number of the attempt in progress; nullptr for none. Only in full handles.
 void* read_attempt(const void* handle) noexcept;
 void write_attempt(void* handle, void* attempt) noexcept;
 

@@ -90,8 +90,8 @@ std::optional<DevicePath> nearest_over_pcie(const topology::Topology& topology, 
   return result;
 }
 
-std::optional<DevicePath> nearest_between_gpus(const topology::Topology& topology, NodeIndex from,
-                                               NodeIndex to) {
+std::optional<DevicePath> nearest_over_fabric(const topology::Topology& topology, NodeIndex from,
+                                              NodeIndex to) {
   std::optional<DevicePath> found;
   double widest = 0;
   const auto consider = [&](double width, std::vector<int> links) {
@@ -117,6 +117,12 @@ std::optional<DevicePath> nearest_between_gpus(const topology::Topology& topolog
       }
     }
   }
+  return found;
+}
+
+std::optional<DevicePath> nearest_between_gpus(const topology::Topology& topology, NodeIndex from,
+                                               NodeIndex to) {
+  std::optional<DevicePath> found = nearest_over_fabric(topology, from, to);
   return found.has_value() ? found : nearest_over_pcie(topology, from, to);
 }
 

@@ -25,8 +25,12 @@ struct DevicePath {
 std::optional<DevicePath> nearest_over_pcie(const topology::Topology& topology,
                                             topology::NodeIndex from, topology::NodeIndex to);
 
-/// GPU to GPU: the widest direct NVLink or xGMI link, else through one NVSwitch, else
-/// nearest_over_pcie().
+/// GPU to GPU: the widest direct NVLink or xGMI link, else through one NVSwitch. Nothing where
+/// these do not join the two.
+std::optional<DevicePath> nearest_over_fabric(const topology::Topology& topology,
+                                              topology::NodeIndex from, topology::NodeIndex to);
+
+/// GPU to GPU: nearest_over_fabric(), else nearest_over_pcie().
 std::optional<DevicePath> nearest_between_gpus(const topology::Topology& topology,
                                                topology::NodeIndex from, topology::NodeIndex to);
 

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "plan/bottleneck.h"
+#include "plan/driver_hops.h"
 #include "plan/estimate.h"
 #include "plan/loads.h"
 #include "plan/network.h"
@@ -72,6 +73,17 @@ Json json_of(const topology::Topology& topology, const Bound& bound) {
           {"ranks_inside", bound.why.ranks_inside},
           {"inside", std::move(inside)},
           {"links", std::move(links)}};
+}
+
+Json classes_of(const topology::Topology& topology, const Plan& plan) {
+  Json out = Json::array();
+  for (const HopClassShare& share : hop_classes(topology, plan)) {
+    const char* words = share.hop_class == HopClass::kPeerAccess     ? "peer access"
+                        : share.hop_class == HopClass::kNoPeerAccess ? "no peer access"
+                                                                     : "none";
+    out.push_back({{"hops", words}, {"trees", share.trees}, {"rate_gbps", share.rate.to_double()}});
+  }
+  return out;
 }
 
 /// What limits the plan itself, which may stay below the bound: its busiest links.
@@ -272,6 +284,7 @@ std::string write_json(const topology::Topology& topology, const Plan& plan, boo
                {"latency_us", plan.latency_us},
                {"num_trees", plan.trees.size()},
                {"hops", plan.hops},
+               {"hop_classes", classes_of(topology, plan)},
                {"bottleneck", json_of(topology, plan.bound)}};
   if (certificate != nullptr) head["certificate"] = Json::parse(write_json(*certificate));
   const std::vector<double> sizes = bytes_for_shares(topology, plan, {0.5, 0.9});

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <new>
 #include <optional>
 
 #include "core/error.h"
 #include "plan/bottleneck.h"
 #include "plan/bounds.h"
+#include "plan/driver_hops.h"
 #include "plan/estimate.h"
 #include "plan/loads.h"
 #include "plan/nic_rings.h"
@@ -299,21 +301,27 @@ double bus_factor(Collective collective, int num_ranks) {
 
 namespace {
 
-Plan made_by(const Problem& problem, const Entry& entry, const Bound& bound,
-             const std::string& plane) {
-  const auto& known = entry.info.collectives;
-  if (std::find(known.begin(), known.end(), problem.collective) == known.end()) {
-    throw Error(Errc::kInvalidArgument, "algorithm: {} makes no plans for {}", entry.info.name,
-                name(problem.collective));
-  }
+// The name of plans that have trees for each class of links.
+constexpr std::string_view kBothClasses = "link-classes";
+
+const Entry& entry_of(std::string_view wanted) {
+  return *std::ranges::find(registry(), wanted, [](const Entry& each) { return each.info.name; });
+}
+
+bool serves(const Entry& entry, Collective collective) {
+  return std::ranges::find(entry.info.collectives, collective) != entry.info.collectives.end();
+}
+
+Plan plan_of(const Problem& problem, std::string_view algorithm, std::vector<Tree> trees,
+             const Bound& bound, const std::string& plane) {
   Plan out;
   out.collective = problem.collective;
-  out.algorithm = entry.info.name;
+  out.algorithm = algorithm;
   out.topology = problem.topology.name();
   out.plane = plane.empty() ? "all" : plane;
   out.root = problem.root;
   out.gpus = problem.network.ranks;
-  out.trees = entry.make(problem);
+  out.trees = std::move(trees);
   for (const Tree& tree : out.trees) {
     out.algbw += tree.weight;
   }
@@ -329,26 +337,29 @@ Plan made_by(const Problem& problem, const Entry& entry, const Bound& bound,
   return out;
 }
 
-/// The best rate; of those within kNear of it the one that ends first for an empty message, then
-/// the one with fewer trees.
-Plan best_of(const Problem& problem, const Bound& bound, const std::string& plane) {
-  constexpr double kNear = 0.001;
+Plan made_by(const Problem& problem, const Entry& entry, const Bound& bound,
+             const std::string& plane) {
+  if (!serves(entry, problem.collective)) {
+    throw Error(Errc::kInvalidArgument, "algorithm: {} makes no plans for {}", entry.info.name,
+                name(problem.collective));
+  }
+  return plan_of(problem, entry.info.name, entry.make(problem), bound, plane);
+}
+
+/// Plans by the algorithms that `auto` tries.
+/// @param refusal  the last one's, set where an algorithm cannot serve the request
+std::vector<Plan> candidates(const Problem& problem, const Bound& bound, const std::string& plane,
+                             std::optional<Error>& refusal) {
   std::vector<Plan> plans;
-  std::optional<Error> refusal;
   // Trees by edge splitting take long on large machines: they come last, and only where they may
   // still be better.
   constexpr int kMany = 24;
   for (const std::string_view wanted : {"one-hop", "rail-chain", "optimal"}) {
-    const Entry& entry = *std::find_if(registry().begin(), registry().end(),
-                                       [&](const Entry& each) { return each.info.name == wanted; });
-    const auto& known = entry.info.collectives;
+    const Entry& entry = entry_of(wanted);
     const bool done =
         problem.network.num_ranks() >= kMany &&
         std::any_of(plans.begin(), plans.end(), [](const Plan& plan) { return plan.optimal; });
-    if (std::find(known.begin(), known.end(), problem.collective) == known.end() ||
-        (done && has_root(problem.collective))) {
-      continue;
-    }
+    if (!serves(entry, problem.collective) || (done && has_root(problem.collective))) continue;
     try {
       plans.push_back(made_by(problem, entry, bound, plane));
     } catch (const Error& error) {
@@ -356,7 +367,13 @@ Plan best_of(const Problem& problem, const Bound& bound, const std::string& plan
       refusal = error;
     }
   }
-  if (plans.empty()) throw Error(*refusal);
+  return plans;
+}
+
+/// The best rate; of those within kNear of it the one that ends first for an empty message, then
+/// the one with fewer trees.
+Plan best_of(std::vector<Plan> plans) {
+  constexpr double kNear = 0.001;
   const double best =
       std::max_element(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
         return a.algbw < b.algbw;
@@ -366,6 +383,98 @@ Plan best_of(const Problem& problem, const Bound& bound, const std::string& plan
   return *std::min_element(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
     return std::pair(a.latency_us, a.trees.size()) < std::pair(b.latency_us, b.trees.size());
   });
+}
+
+Plan best_of(const Problem& problem, const Bound& bound, const std::string& plane) {
+  std::optional<Error> refusal;
+  std::vector<Plan> plans = candidates(problem, bound, plane, refusal);
+  if (plans.empty()) throw Error(*refusal);
+  return best_of(std::move(plans));
+}
+
+bool can_be_had(const topology::Topology& topology, const Plan& plan) {
+  return std::ranges::all_of(plan.trees, [&](const Tree& tree) {
+    return hop_class(topology, plan, tree) != HopClass::kNone;
+  });
+}
+
+/// The machine with planes for the links that join GPUs, and for all others. Nodes and links keep
+/// their indices.
+topology::Topology in_two_classes(const topology::Topology& topology) {
+  topology::Description description = topology.description();
+  description.planes = {{"between-gpus", {}}, {"besides", {}}};
+  for (const topology::LinkType type : topology::all_link_types()) {
+    description.planes[joins_gpus(type) ? 0 : 1].types.push_back(type);
+  }
+  return topology::Topology(std::move(description));
+}
+
+/// Two sets of trees, one for each class of links, with the shares of long messages that end
+/// together (plan/link_split.h): in proportion to their rates. Nothing where only one of the
+/// classes connects the ranks.
+std::optional<Plan> of_both_classes(const Problem& whole, const Bound& bound,
+                                    const Request& request) {
+  const auto has = [&](bool joining) {
+    return std::ranges::any_of(whole.network.arcs, [&](const Arc& arc) {
+      return joins_gpus(whole.topology.link(at(arc.link)).type) == joining;
+    });
+  };
+  if (!has(true) || !has(false)) return std::nullopt;
+  const topology::Topology classes = in_two_classes(whole.topology);
+  std::vector<Plan> plans;
+  for (const topology::Plane& plane : classes.planes()) {
+    Request alone = request;
+    alone.selection.plane = plane.name;
+    try {
+      const Problem problem = make_problem(classes, alone);
+      plans.push_back(best_of(problem, bound_of(problem), plane.name));
+    } catch (const Error& error) {
+      if (error.code() != Errc::kInvalidArgument) throw;
+      return std::nullopt;
+    }
+  }
+  std::vector<Tree> trees = std::move(plans[0].trees);
+  trees.insert(trees.end(), std::make_move_iterator(plans[1].trees.begin()),
+               std::make_move_iterator(plans[1].trees.end()));
+  return plan_of(whole, kBothClasses, std::move(trees), bound, "");
+}
+
+/// `auto` on all links: of the plans that a program can have from a driver, the best.
+Plan default_plan(const Problem& problem, const Bound& bound, const Request& request) {
+  if (std::optional<Plan> both = of_both_classes(problem, bound, request);
+      both.has_value() && can_be_had(problem.topology, *both)) {
+    return std::move(*both);
+  }
+  std::optional<Error> refusal;
+  const std::vector<Plan> plans = candidates(problem, bound, "", refusal);
+  std::vector<Plan> real;
+  std::ranges::copy_if(plans, std::back_inserter(real),
+                       [&](const Plan& plan) { return can_be_had(problem.topology, plan); });
+  const auto best_rate = [](const std::vector<Plan>& of) {
+    double best = 0;
+    for (const Plan& plan : of) best = std::max(best, plan.algbw.to_double());
+    return best;
+  };
+  // Where what is left is slower, the other algorithms may have better that can be had.
+  constexpr double kAsGood = 0.99;
+  if (real.empty() || best_rate(real) < kAsGood * best_rate(plans)) {
+    for (const std::string_view other :
+         {"three-phase", "nics-balanced", "packed", "ring", "binary-tree"}) {
+      const Entry& entry = entry_of(other);
+      if (!serves(entry, problem.collective)) continue;
+      try {
+        Plan plan = made_by(problem, entry, bound, "");
+        if (can_be_had(problem.topology, plan)) real.push_back(std::move(plan));
+      } catch (const Error& error) {
+        if (error.code() != Errc::kInvalidArgument) throw;
+        refusal = error;
+      }
+    }
+  }
+  if (!real.empty()) return best_of(std::move(real));
+  // hop_classes() says what is wrong with it.
+  if (!plans.empty()) return best_of(plans);
+  throw Error(*refusal);
 }
 
 }  // namespace
@@ -405,8 +514,9 @@ Plan planned(const topology::Topology& topology, const Request& request) {
                 request.algorithm, names);
   }
   const Bound bound = bound_of(problem);
-  return entry == entries.end() ? best_of(problem, bound, request.selection.plane)
-                                : made_by(problem, *entry, bound, request.selection.plane);
+  const std::string& plane = request.selection.plane;
+  if (entry != entries.end()) return made_by(problem, *entry, bound, plane);
+  return plane.empty() ? default_plan(problem, bound, request) : best_of(problem, bound, plane);
 }
 
 }  // namespace

@@ -19,8 +19,12 @@ struct Request {
   Collective collective = Collective::kAllGather;
   Selection selection;
   int root = 0;  ///< rank (of the plan) of broadcast and reduce
-  std::string algorithm =
-      "auto";              ///< a name of algorithms(), or "auto": the one with the best rate
+  /// A name of algorithms(), or "auto": the one with the best rate. Without a plane, "auto" gives
+  /// what a program can have from a driver (plan/driver_hops.h): where links between GPUs and
+  /// others each connect all ranks, trees for each of the two classes; else of one graph, as the
+  /// algorithms by name do, but without hops that no driver takes. The plane "all" is one graph for
+  /// any of them.
+  std::string algorithm = "auto";
   int trees_per_root = 0;  ///< 0: as many as the best rate needs
 };
 

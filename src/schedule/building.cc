@@ -1,5 +1,7 @@
 #include "schedule/building.h"
 
+#include <algorithm>
+
 #include "schedule/layout.h"
 #include "schedule/limits.h"
 
@@ -64,6 +66,14 @@ std::vector<int> ring_order(int num_ranks, int first, int channel) {
   order.reserve(static_cast<std::size_t>(num_ranks));
   const int direction = channel % 2 == 0 ? 1 : -1;
   for (int i = 0; i < num_ranks; ++i) order.push_back(around(first, direction * i, num_ranks));
+  return order;
+}
+
+std::vector<int> ring_order(const Request& request, int first, int channel) {
+  if (request.order.empty()) return ring_order(request.num_ranks, first, channel);
+  const auto at = static_cast<int>(std::ranges::find(request.order, first) - request.order.begin());
+  std::vector<int> order = ring_order(request.num_ranks, at, channel);
+  for (int& rank : order) rank = request.order[static_cast<std::size_t>(rank)];
   return order;
 }
 

@@ -35,6 +35,9 @@ int around(int rank, int distance, int num_ranks);
 /// in the opposite direction, so that two channels load both directions of every link.
 std::vector<int> ring_order(int num_ranks, int first, int channel);
 
+/// The same around `request.order`, where there is one.
+std::vector<int> ring_order(const Request& request, int first, int channel);
+
 /// True when a schedule of about `steps` steps is within kMaxSteps.
 bool affordable(double steps) noexcept;
 

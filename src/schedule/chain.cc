@@ -61,7 +61,7 @@ Schedule compile_chain(const Request& request) {
   const int parts = both ? tree_all_reduce_parts(path.height()) : 1;
   Schedule schedule = blank("chain", request, parts, request.channels);
   for (int channel = 0; channel < request.channels; ++channel) {
-    const std::vector<int> order = ring_order(request.num_ranks, request.root, channel);
+    const std::vector<int> order = ring_order(request, request.root, channel);
     switch (request.collective) {
       case Collective::kAllReduce: add_tree_all_reduce(schedule, channel, path, order); break;
       case Collective::kBroadcast: add_tree_broadcast(schedule, channel, path, order); break;

@@ -37,7 +37,7 @@ struct LinkLoad {
   double units = 0;  ///< data carried, in multiples of `count` elements of the call
 };
 
-/// What the executor may do with a step's data beyond copying it to a slot. A sender may publish
+/// Whether the executor may send a step's data without copying it to a slot. A sender may publish
 /// the address of the user's buffer instead of copying: the output when the step writes it or is a
 /// plain `out -> peers`, the input when the step is a plain `in -> peers`. A flag is set when no
 /// later step of the same round overwrites that buffer before the receiver has certainly read it.

@@ -8,9 +8,9 @@
 
 namespace ropewalk::schedule {
 
-/// Reports what is out of range or contradicts itself, looking at each step alone. Only a schedule
-/// without such a defect may go to the symbolic run, which indexes by what stands in it. Takes no
-/// memory that the schedule's own size does not justify.
+/// Reports values out of range and contradictions, checking each step alone. Only a schedule
+/// without such a defect may go to the symbolic run, which uses its values as indices. Memory use
+/// is bounded by the schedule's own size.
 void check_form(const Schedule& schedule, int slots, Defects& defects);
 
 /// "rank 1, channel 0, step 3 (b1: 0 + in => out)"

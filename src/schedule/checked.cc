@@ -27,7 +27,7 @@ CheckedSchedules::CheckedSchedules(std::size_t capacity)
 std::shared_ptr<const Checked> CheckedSchedules::get(std::string_view algorithm,
                                                      const Request& request, int slots) {
   const Key key(std::string(algorithm), request.collective, request.num_ranks, request.root,
-                request.channels, slots);
+                request.channels, request.order, slots);
   std::shared_ptr<Entry> entry;
   {
     const Lock lock(mutex_);

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 #include "core/mutex.h"
 #include "schedule/check.h"
@@ -54,7 +55,7 @@ class CheckedSchedules {
   [[nodiscard]] std::size_t size() const;
 
  private:
-  using Key = std::tuple<std::string, Collective, int, int, int, int>;
+  using Key = std::tuple<std::string, Collective, int, int, int, std::vector<int>, int>;
   struct Entry {
     Mutex making;  // held while the schedule is made
     std::shared_ptr<const Checked> checked RW_GUARDED_BY(making);

@@ -5,6 +5,7 @@
 
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "schedule/schedule.h"
 
@@ -15,6 +16,8 @@ struct Request {
   int num_ranks = 1;
   int root = 0;      ///< 0 for collectives without a root
   int channels = 1;  ///< wanted number of channels; an algorithm may need more (double trees)
+  /// The ranks as rings and chains visit them, from any of them on and around; empty: as numbered.
+  std::vector<int> order = {};
 };
 
 struct Algorithm {
@@ -29,7 +32,7 @@ std::span<const Algorithm> algorithms() noexcept;
 
 /// Compiles. One rank copies its input to its output, whatever the algorithm. @throws Error
 /// kInvalidArgument for an unknown algorithm, one that does not support the request (the message
-/// lists those that do), or ranks, root or channels out of range
+/// lists those that do), for ranks, root or channels out of range, and an order that is none
 Schedule compile(std::string_view algorithm, const Request& request);
 
 }  // namespace ropewalk::schedule

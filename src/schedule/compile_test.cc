@@ -65,7 +65,7 @@ TEST(Compile, EveryCollectiveHasAnAlgorithmForEveryNumberOfRanksAndRoot) {
   });
 }
 
-TEST(Compile, EveryScheduleComputesWhatItsCollectiveMeans) {
+TEST(Compile, EveryScheduleComputesItsCollective) {
   std::uint64_t seed = 1;
   ropewalk::testing::Share share;
   for_every_request(9, [&](const Request& request) {
@@ -154,7 +154,7 @@ void expect_refused(std::string_view algorithm, const Request& request, std::str
   }
 }
 
-TEST(Compile, RefusesWhatItCannotDo) {
+TEST(Compile, RefusesUnsupportedRequests) {
   expect_refused("rings", {Collective::kAllReduce, 2, 0, 1}, "ring, chain");
   expect_refused("two_shot", {Collective::kBroadcast, 4, 0, 1}, "those that have: ring, chain");
   expect_refused("recursive_doubling", {Collective::kReduceScatter, 6, 0, 1}, "6 ranks");
@@ -164,6 +164,47 @@ TEST(Compile, RefusesWhatItCannotDo) {
   expect_refused("chain", {Collective::kBroadcast, 4, 4, 1}, "root 4 among 4");
   expect_refused("ring", {Collective::kAllReduce, 4, 1, 1}, "has no root");
   expect_refused("one_shot", {Collective::kAllReduce, 65536, 0, 1}, "those that have: chain");
+}
+
+// Every collective of rings and chains, in an order: accepted by the checker, and over its
+// neighbours alone.
+TEST(CompileInOrder, UsesTheLinksOfTheOrderAlone) {
+  const std::vector<int> order = {0, 1, 3, 2, 4};
+  int compiled = 0;
+  for (const char* algorithm : {"ring", "chain"}) {
+    for (int c = 0; c < kNumCollectives; ++c) {
+      for (const int root : {0, 3}) {
+        const auto collective = static_cast<Collective>(c);
+        if (root != 0 && !has_root(collective)) continue;
+        const Request request{collective, 5, root, 2, order};
+        const auto row = std::ranges::find(algorithms(), algorithm, &Algorithm::name);
+        if (!row->supports(request)) continue;
+        const Schedule schedule = compile(algorithm, request);
+        EXPECT_TRUE(check(schedule).accepted) << algorithm << " " << name(collective);
+        ++compiled;
+        for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
+          for (const StepList& steps : schedule.programs[rank]) {
+            for (const Step& step : steps) {
+              for (const int peer : step.send) {
+                const auto at = std::ranges::find(order, static_cast<int>(rank)) - order.begin();
+                const auto to = std::ranges::find(order, peer) - order.begin();
+                EXPECT_TRUE(to == (at + 1) % 5 || at == (to + 1) % 5)
+                    << algorithm << " " << name(collective) << ": " << rank << " to " << peer;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GE(compiled, 10);
+}
+
+TEST(CompileInOrder, RefusesWhatIsNone) {
+  for (const std::vector<int>& order :
+       {std::vector<int>{0, 1}, std::vector<int>{0, 1, 1}, std::vector<int>{0, 1, 3}}) {
+    EXPECT_THROW(compile("ring", {Collective::kAllReduce, 3, 0, 1, order}), Error);
+  }
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ class Routes {
   /// All of `others`, whose channel 0 becomes `first_channel`.
   void append(const Routes& others, int first_channel);
 
-  /// Tells apart what differs.
+  /// Distinguishes different schedules.
   [[nodiscard]] std::uint64_t digest() const;
 
  private:

@@ -52,7 +52,7 @@ void expect_as_promised(const topology::Topology& machine, const plan::Plan& mad
 
 class Machines : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Machines, SchedulesCarryWhatThePlansPromise) {
+TEST_P(Machines, SchedulesPutThePlannedBytesOnLinks) {
   const topology::Topology machine = topology::testing::machine(GetParam());
   for (const std::string& plane : planes_of(machine)) {
     for (const Collective collective : plan::planned_collectives()) {
@@ -69,7 +69,7 @@ TEST_P(Machines, SchedulesCarryWhatThePlansPromise) {
 
 class SeveralHosts : public Machines {};
 
-TEST_P(SeveralHosts, SchedulesOfThreePhasesCarryWhatThePlansPromise) {
+TEST_P(SeveralHosts, ThreePhaseSchedulesPutThePlannedBytesOnLinks) {
   const topology::Topology machine = topology::testing::machine(GetParam());
   for (const Collective collective :
        {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce}) {

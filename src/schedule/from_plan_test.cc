@@ -62,8 +62,8 @@ TEST(FromPlan, IsAcceptedAndComputesItsCollective) {
   EXPECT_GT(made, 200);
 }
 
-// What is not an all-reduce is the same.
-TEST(FromPlan, ByLagsIsAChannelPerTreeAndAStepPerWay) {
+// Other operations than all-reduce are unchanged.
+TEST(FromPlan, LaggingSchedulesHaveAChannelPerTreeAndAStepPerDirection) {
   for_every_plan([&](const plan::Plan& plan) {
     const Schedule schedule = from_plan(plan, Pipelining::kByLags).schedule;
     if (plan.collective != Collective::kAllReduce) {
@@ -84,7 +84,7 @@ TEST(FromPlan, ByLagsIsAChannelPerTreeAndAStepPerWay) {
   });
 }
 
-TEST(FromPlan, PutsOnEveryLinkWhatThePlanSays) {
+TEST(FromPlan, PutsThePlannedBytesOnEveryLink) {
   for_every_plan([&](const plan::Plan& plan) {
     for (const Pipelining pipelining : {Pipelining::kByParts, Pipelining::kByLags}) {
       const PlannedSchedule planned = from_plan(plan, pipelining);
@@ -142,7 +142,7 @@ std::string message_of(const plan::Plan& plan) {
   return "nothing was thrown";
 }
 
-TEST(FromPlan, RefusesWhatIsNoPlanOfTrees) {
+TEST(FromPlan, RefusesPlansWithoutTrees) {
   RandomPlans plans(9);
   const plan::Plan good = plans.make(Collective::kAllGather, 4, 1, true, true);
   const auto spoilt = [&](auto&& spoil) {

@@ -22,7 +22,7 @@ namespace {
 using Lags = std::vector<std::vector<std::uint32_t>>;
 constexpr std::uint32_t kRounds = 5;
 
-// What a rank does, in order: (round, step).
+// A rank's steps, in order: (round, step).
 std::vector<std::pair<std::uint32_t, std::size_t>> order_of(
     const std::vector<std::uint32_t>& lags) {
   std::uint32_t last = 0;
@@ -37,7 +37,8 @@ std::vector<std::pair<std::uint32_t, std::size_t>> order_of(
 }
 
 // Runs all ranks in the order that the lags give, over links that hold `slots` chunks. A chunk is
-// named by its round and block. @return what went wrong; empty for nothing
+// named by its round and block.
+// @return the error; empty for none
 std::string run(const Schedule& schedule, const Lags& lags, std::uint32_t slots) {
   using Chunk = std::pair<std::uint32_t, int>;
   std::map<std::pair<int, int>, std::deque<Chunk>> links;
@@ -172,7 +173,7 @@ TEST(Lags, EveryPlanComputesTheSame) {
   EXPECT_GT(lagging, 1000);
 }
 
-TEST(Lags, TheWayBackOfAnAllReduceIsBehindTheWayUp) {
+TEST(Lags, TheBroadcastOfAnAllReduceLagsBehindItsReduce) {
   plan::Plan plan;
   plan.collective = Collective::kAllReduce;
   plan.algorithm = "chain";
@@ -243,7 +244,7 @@ Step takes(int block, int from) {
 }
 
 // Rank 1 takes before it sends, rank 0 sends before it takes.
-TEST(Lags, StepsOfOneBlockKeepTheirOrderAndOthersNeedNot) {
+TEST(Lags, OnlyStepsOfOneBlockKeepTheirOrder) {
   Schedule schedule;
   schedule.collective = Collective::kAllToAll;
   schedule.num_ranks = 2;

@@ -89,7 +89,7 @@ TEST(Micro, ChainsFlowFromRankZeroToTheLast) {
   }
 }
 
-TEST(Micro, RefusesWhatItCannotMake) {
+TEST(Micro, RefusesUnsupportedPatterns) {
   EXPECT_NE(message_of({"loop", "forward", 1, 2}).find("unknown pattern \"loop\""),
             std::string::npos);
   EXPECT_NE(

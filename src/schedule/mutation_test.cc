@@ -130,7 +130,7 @@ bool runnable(const Schedule& s) {
   return true;
 }
 
-/// What goes wrong in any of several runs with other contents and orders of progress, on FIFOs of 2
+/// The error in any of several runs with other contents and orders of progress, on FIFOs of 2
 /// chunks.
 std::optional<std::string> effect(const Schedule& s, std::uint64_t seed,
                                   std::span<const std::size_t> counts, bool in_place,

@@ -1,5 +1,5 @@
-// One-shot: every rank sends what it has to all others at once, and each combines for itself, in
-// rank order, so that all get the same bits. One hop: the least latency; for small data.
+// One-shot: every rank sends its input to all others at once, and each combines all inputs itself,
+// in rank order, so that all get the same bits. One hop: the least latency; for small data.
 #include "schedule/algorithms.h"
 #include "schedule/building.h"
 #include "schedule/exchange.h"

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <array>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "schedule/algorithms.h"
@@ -25,6 +27,15 @@ void require_within(std::string_view what, int value, int least, int most) {
     throw Error(Errc::kInvalidArgument, "schedule for {} {}: must be within {} to {}", value, what,
                 least, most);
   }
+}
+
+bool visits_each_once(std::vector<int> order, int num_ranks) {
+  std::ranges::sort(order);
+  if (order.size() != static_cast<std::size_t>(num_ranks)) return false;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    if (order[static_cast<std::size_t>(rank)] != rank) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -53,6 +64,10 @@ Schedule compile(std::string_view algorithm, const Request& request) {
   if (request.root != 0 && !has_root(request.collective)) {
     throw Error(Errc::kInvalidArgument, "schedule for root {}: {} has no root", request.root,
                 name(request.collective));
+  }
+  if (!request.order.empty() && !visits_each_once(request.order, request.num_ranks)) {
+    throw Error(Errc::kInvalidArgument, "schedule in the order {}: not each of {} ranks once",
+                fmt::join(request.order, " "), request.num_ranks);
   }
   for (const Algorithm& candidate : algorithms()) {
     if (candidate.name != algorithm) continue;

@@ -84,7 +84,7 @@ Schedule compile_ring(const Request& request) {
   const int parts = request.collective == Collective::kAllReduce ? request.num_ranks : 1;
   Schedule schedule = blank("ring", request, parts, request.channels);
   for (int channel = 0; channel < request.channels; ++channel) {
-    const std::vector<int> order = ring_order(request.num_ranks, request.root, channel);
+    const std::vector<int> order = ring_order(request, request.root, channel);
     if (request.collective == Collective::kBroadcast) {
       add_tree_broadcast(schedule, channel, path_tree(request.num_ranks), order);
       continue;

@@ -254,7 +254,7 @@ void require_sizes(const TrafficOptions& options) {
   }
 }
 
-/// What is played, for the report.
+/// The subject of the simulation, for the report.
 struct Played {
   std::string_view kind;
   Collective collective{};

@@ -21,7 +21,7 @@
 
 namespace ropewalk::schedule {
 
-/// Moves flows over links and tells when they arrive.
+/// Moves flows over links and reports when they arrive.
 class FlowEngine {
  public:
   FlowEngine() = default;
@@ -65,8 +65,8 @@ struct SimulationEngine {
   double most_seconds = 0;  ///< refuse what `cost` says takes longer; 0: nothing
 };
 
-/// Plays a plan that was made for `topology`, or read for it. @return JSON (docs/simulation.md has
-/// every field)
+/// Plays a plan that was made for `topology`, or read for it.
+/// @return JSON (docs/simulation.md has every field)
 /// @throws Error kInvalidArgument for bytes or chunks that are not positive and finite, for trees
 ///         that from_plan() refuses; kTimeout before it starts where the engine takes too long
 std::string simulate(const topology::Topology& topology, const plan::Plan& plan,

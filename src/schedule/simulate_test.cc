@@ -27,7 +27,7 @@ namespace {
 
 const SimulationEngine kBuiltin{"builtin", make_fair_share_engine};
 
-TEST(Simulate, LeavesToOthersWhatTakesItsEngineLong) {
+TEST(Simulate, LeavesSlowCasesToTheOtherEngine) {
   const topology::Topology machine = topology::synthetic("4gpu nvswitch");
   const Checked ring = Checked::from(compile("ring", {Collective::kAllReduce, 4, 0, 1}));
   double said = 11;
@@ -81,7 +81,7 @@ Outcome run(const topology::Topology& machine, const Traffic& traffic) {
   return play(machine, traffic, *engine);
 }
 
-TEST(Simulate, AChainTakesWhatTheChunkModelSays) {
+TEST(Simulate, AChainTakesTheTimeOfTheChunkModel) {
   const topology::Topology machine = row(5);
   const plan::Plan plan = planned(machine, Collective::kBroadcast);
   for (const double chunk : {1e5, 5e5, 2.5e6}) {
@@ -185,7 +185,7 @@ TEST(Simulate, AThousandRanksBroadcast) {
   EXPECT_GT(outcome.seconds, 1e9 / 450e9);
 }
 
-TEST(Simulate, SchedulesTakeAtLeastWhatTheirBusiestLinkNeeds) {
+TEST(Simulate, SchedulesTakeAtLeastTheTimeOfTheirBusiestLink) {
   const topology::Topology machine = topology::testing::machine("dgx1v");
   for (const char* algorithm : {"ring", "chain", "double_binary_tree", "two_shot"}) {
     const Checked checked = Checked::from(compile(algorithm, {Collective::kAllReduce, 8, 0, 1}));
@@ -207,7 +207,7 @@ std::string message_of(const Play& play_it) {
   return "nothing was thrown";
 }
 
-TEST(Simulate, RefusesWhatCannotBePlayed) {
+TEST(Simulate, RefusesWhatCannotBeSimulated) {
   const topology::Topology machine = topology::testing::machine("h200-2gpu");
   const plan::Plan good = planned(machine, Collective::kAllGather);
   const auto says = [&](auto&& spoil, const std::string& part) {

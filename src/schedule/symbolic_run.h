@@ -53,7 +53,7 @@ struct ChannelVerdict {
   Trace trace;
 };
 
-/// Runs a schedule whose form is sound; adds what is wrong to `defects`.
+/// Runs a schedule whose form is sound; adds its defects to `defects`.
 ChannelVerdict run_symbolically(const Schedule& schedule, int channel, int slots, Defects& defects);
 
 /// True when, in an in-place call, the input and the output of `block` at `rank` are the same

@@ -120,8 +120,8 @@ std::unique_ptr<schedule::FlowEngine> make_simgrid_engine(const topology::Topolo
 }
 
 double simgrid_seconds(const schedule::Traffic& traffic) {
-  // Measured with SimGrid 3.32 on one core: hosts and links are looked up by name in a list for
-  // each that is made, and shares are found anew at every arrival among the flows that meet there.
+  // Measured with SimGrid 3.32 on one core: each new host or link is looked up by name in a list,
+  // and at every arrival the shares of the flows that meet there are computed again.
   const auto paths = static_cast<double>(traffic.paths.size());
   double passes = 0;
   std::unordered_set<int> links;

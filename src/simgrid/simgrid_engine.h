@@ -12,9 +12,8 @@
 namespace ropewalk::simgrid {
 
 /// The model is CM02 (max-min fair) without the corrections for TCP: a window too large to limit,
-/// no share of the way back,
-/// bandwidths and latencies as the topology has them. Every path becomes a zone of two hosts with
-/// one route over shared links.
+/// no share for the return path, bandwidths and latencies as the topology has them. Every path
+/// becomes a zone of two hosts with one route over shared links.
 ///
 /// SimGrid keeps its state in globals: one engine per process.
 std::unique_ptr<schedule::FlowEngine> make_simgrid_engine(const topology::Topology& topology,

@@ -1,4 +1,4 @@
-// What belongs to each rank of a host: its GPU, the CPUs and memory next to it, its NIC.
+// The resources of each rank of a host: its GPU, the CPUs and memory next to it, its NIC.
 #pragma once
 
 #include <optional>

@@ -77,7 +77,7 @@ TEST(Building, CpuListsAndMasks) {
   EXPECT_THROW((void)cpu_list("0xg"), Error);
 }
 
-TEST(Read, TellsFormsApart) {
+TEST(Read, DistinguishesFormats) {
   for (const char* file :
        {"dgx1v.json", "nccl/dgx-a100.xml", "nccl/pcie-4gpu-4nic.xml", "hwloc/dgx1-like.xml"}) {
     EXPECT_GE(read_topology(testing::file_text(file), file).gpus().size(), 4U) << file;
@@ -101,7 +101,7 @@ TEST(Replicate, CopiesOfARecordedHostAreTheRecordedPair) {
             8U);
 }
 
-TEST(Replicate, RefusesWhatCannotBeJoined) {
+TEST(Replicate, RefusesHostsThatCannotBeJoined) {
   EXPECT_THROW((void)replicate(testing::machine("h200-2gpu"), 2, Fabric::kOne), Error);
   EXPECT_THROW((void)replicate(testing::machine("dgx-a100-x2"), 2, Fabric::kOne), Error);
   EXPECT_THROW((void)replicate(testing::machine("dgx-a100"), 0, Fabric::kOne), Error);

@@ -30,7 +30,7 @@ std::size_t parse_cpu(std::string_view text, std::string_view whole) {
   std::size_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value >= kMaxCpus) {
-    throw Error(Errc::kInvalidArgument, "\"{}\" is no list of CPUs", whole.substr(0, 64));
+    throw Error(Errc::kInvalidArgument, "\"{}\" is not a list of CPUs", whole.substr(0, 64));
   }
   return value;
 }
@@ -162,7 +162,7 @@ std::string cpu_list(std::string_view cpu_mask) {
                        : std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
     if (error != std::errc() || end != digits.data() + digits.size() ||
         words.size() >= kMaxCpus / 32) {
-      throw Error(Errc::kInvalidArgument, "\"{}\" is no mask of CPUs", cpu_mask.substr(0, 64));
+      throw Error(Errc::kInvalidArgument, "\"{}\" is not a mask of CPUs", cpu_mask.substr(0, 64));
     }
     words.push_back(value);
   }

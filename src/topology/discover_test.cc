@@ -128,7 +128,7 @@ TEST(Discover, BySysfsAlone) {
                   "NVLink cannot be read from NVML: libnot-there-either.so.1 is not there")));
 }
 
-TEST(Discover, GoesOnWithWhatIsThere) {
+TEST(Discover, ContinuesWithTheAvailableSources) {
   // No PCI at all, no NUMA, offline CPUs.
   const FakeRoot root;
   root.write("sys/devices/system/cpu/online", "0,2");
@@ -167,7 +167,7 @@ TEST(Discover, SysfsKnowsRatesThatHwlocDoesNot) {
   EXPECT_EQ(scan.devices[0].numa, 1);
 }
 
-TEST(Discover, NumaNodesAreThoseThatTheSystemTells) {
+TEST(Discover, NumaNodesAreThoseOfTheSystem) {
   const FakeRoot root;
   root.make_two_sockets();
   const auto numa_of_gpu = [&](const std::string& told) {

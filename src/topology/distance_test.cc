@@ -61,7 +61,7 @@ TEST(Distance, OtherHostsAreReachedByTheNetworkOrNot) {
   EXPECT_EQ(between(ethernet, "h0.gpu0", "h1.gpu1"), "NET");
 }
 
-TEST(Distance, HostBridgesOfOneCpuAreToldApartWhereKnown) {
+TEST(Distance, HostBridgesOfOneCpuAreDistinguishedIfKnown) {
   Description description = synthetic("3gpu").description();
   EXPECT_EQ(between(Topology(description), "gpu0", "gpu1"), "PHB");
   for (Node& node : description.nodes) {

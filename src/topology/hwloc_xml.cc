@@ -122,7 +122,7 @@ class Reader {
     scan_.cpus.push_back({static_cast<int>(number), std::move(cpus), around.identity});
   }
 
-  /// GB/s on the wire, as hwloc tells it; 0: not known.
+  /// GB/s on the wire, as hwloc reports it; 0: unknown.
   PcieShape shape_of(const pugi::xml_node& object) const {
     if (!object.attribute("pci_link_speed")) return {0, 0};
     const double rate = xml_.number(object, "pci_link_speed");

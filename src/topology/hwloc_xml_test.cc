@@ -30,7 +30,7 @@ std::string complaint(const std::string& text) {
   return "";
 }
 
-TEST(HwlocXml, WhatHasNoElementIsRefusedAtItsEnd) {
+TEST(HwlocXml, ADocumentWithoutElementsIsRefusedAtItsEnd) {
   EXPECT_THAT(complaint("\n"), StartsWith("t.xml: line 2: "));
   EXPECT_THAT(complaint(""), StartsWith("t.xml: line 1: "));
 }
@@ -60,7 +60,7 @@ TEST(HwlocXml, ReadsSwitchesGpusAndNics) {
   EXPECT_EQ(topology.link(*smp).capacity, 6);
 }
 
-TEST(HwlocXml, TellsHostBridgesApart) {
+TEST(HwlocXml, DistinguishesHostBridges) {
   const Topology topology = recorded("dgx1-like");
   const Distances distances(topology);
   const auto between = [&](std::size_t a, std::size_t b) {
@@ -71,7 +71,7 @@ TEST(HwlocXml, TellsHostBridgesApart) {
   EXPECT_EQ(between(0, 4), "SYS");
 }
 
-TEST(HwlocXml, WhatItReadsCanBeWrittenForNccl) {
+TEST(HwlocXml, AReadMachineCanBeWrittenForNccl) {
   const NcclXml xml = write_nccl_xml(recorded("dgx1-like"), 0);
   check_nccl_form(xml.text, "written");
   EXPECT_EQ(read_nccl_xml(xml.text, "written").gpus().size(), 8U);
@@ -99,7 +99,7 @@ TEST(HwlocXml, ReadsARecordedMachineWithTwoH200) {
   EXPECT_EQ(topology.node(topology.at("cpu0")).cpus, "0-31");
 }
 
-TEST(HwlocXml, NamesFileAndLineOfWhatIsWrong) {
+TEST(HwlocXml, NamesFileAndLineOfAnError) {
   EXPECT_THAT(complaint(""), StartsWith("t.xml: line 1: "));
   EXPECT_THAT(complaint("<topology version=\"1.0\"/>"),
               StartsWith("t.xml: line 1: <topology version=\"1.0\"> where"));
@@ -113,12 +113,12 @@ TEST(HwlocXml, NamesFileAndLineOfWhatIsWrong) {
   EXPECT_THAT(with("<object type=\"NUMANode\" os_index=\"-1\" cpuset=\"0x1\"/>"),
               StartsWith("t.xml: line 2: os_index -1"));
   EXPECT_THAT(with("<object type=\"NUMANode\" os_index=\"0\" cpuset=\"rope\"/>"),
-              StartsWith("t.xml: line 2: \"rope\" is no mask"));
+              StartsWith("t.xml: line 2: \"rope\" is not a mask"));
   EXPECT_THAT(with("<object type=\"PCIDev\"/>"),
               StartsWith("t.xml: line 2: <object> has no pci_type"));
   EXPECT_THAT(with("<object type=\"PCIDev\" pci_type=\"0302 [10de:1]\" pci_busid=\"x\" "
                    "pci_link_speed=\"nan\"/>"),
-              StartsWith("t.xml: line 2: pci_link_speed=\"nan\" of <object> is no number"));
+              StartsWith("t.xml: line 2: pci_link_speed=\"nan\" of <object> is not a number"));
   std::string deep;
   for (int i = 0; i < 200; ++i) deep += "<object type=\"Group\">";
   for (int i = 0; i < 200; ++i) deep += "</object>";

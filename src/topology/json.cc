@@ -124,7 +124,7 @@ class Value {
   std::string path_;
 };
 
-/// Reads a text and counts what is read, so that the parser's callback knows where it is.
+/// Reads a text and counts the bytes, so that the parser's callback knows its position.
 struct CountedRead {
   using difference_type = std::ptrdiff_t;
   using value_type = char;
@@ -330,7 +330,7 @@ Json to_json(const Link& link, const std::vector<Node>& nodes) {
   return json;
 }
 
-/// What comes from a machine's own files need not be UTF-8; JSON must be.
+/// Text from a machine's own files need not be UTF-8; JSON must be.
 std::string dumped(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

@@ -80,7 +80,7 @@ TEST(TopologyJson, AllFieldsComeBack) {
   EXPECT_FALSE(topology.symmetric());
 }
 
-TEST(TopologyJson, NamesFileLineAndPathOfWhatIsWrong) {
+TEST(TopologyJson, NamesFileLineAndPathOfAnError) {
   EXPECT_EQ(complaint(two_gpus()), "");
   const struct {
     const char* piece;

@@ -17,22 +17,23 @@ struct HostGraph {
   std::string origin;  ///< "found", or "kept in FILE"
 };
 
-/// What a kept Topology holds for: the boot, PCI devices, processors and NUMA nodes, adapters with
-/// their state, the GPUs that this process may open, and this build of Ropewalk. Texts of
-/// hexadecimal digits.
+/// The fingerprint for which a cached Topology is valid: the boot, PCI devices, processors and NUMA
+/// nodes, adapters with their state, the GPUs that this process may open, and this build of
+/// Ropewalk. Texts of hexadecimal digits.
 struct HostFingerprint {
   std::string view;   ///< of the host, and of what of it this process may use: names the file
   std::string state;  ///< all of the above: written in the file
   bool operator==(const HostFingerprint&) const = default;
 };
-/// Takes some tenths of a millisecond. @param root has sys/, proc/ and dev/
+/// Takes some tenths of a millisecond.
+/// @param root has sys/, proc/ and dev/
 HostFingerprint host_fingerprint(const std::filesystem::path& root = "/");
 
 /// Where it is kept.
 std::filesystem::path kept_host_file(const std::filesystem::path& folder,
                                      const HostFingerprint& fingerprint);
 
-/// This host's Topology as earlier calls kept it, in memory and on disk.
+/// This host's Topology as cached by earlier calls, in memory and on disk.
 ///
 /// A file counts when it is this user's alone to write, whole (its first line has length and digest
 /// of the rest) and of the present fingerprint. Any other is replaced, with a line in the log. It
@@ -45,7 +46,8 @@ class KeptHost {
  public:
   explicit KeptHost(DiscoverOptions options = {}) : options_(std::move(options)) {}
 
-  /// discover(), or what is kept. @param folder empty: kept in memory alone
+  /// discover(), or the cached Topology.
+  /// @param folder empty: cached in memory only
   HostGraph graph(const std::filesystem::path& folder);
 
  private:

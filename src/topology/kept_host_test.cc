@@ -1,4 +1,4 @@
-// What is kept of this host, and when it counts.
+// The cache of this host's topology, and its validity.
 #include "topology/kept_host.h"
 
 #include <gmock/gmock.h>
@@ -72,7 +72,7 @@ class Kept : public ::testing::Test {
   // By an object of its own: as another process does.
   HostGraph graph() const { return KeptHost(options()).graph(folder_); }
   fs::path file() const { return kept_host_file(folder_, host_fingerprint(root_)); }
-  // The host is looked at again, a line says why, and the next call finds what was made anew.
+  // The host is discovered again, a line says why, and the next call finds the new file.
   void expect_made_anew(const std::string& why) const {
     warnings().clear();
     const std::string right = write_json(discover(options()));
@@ -117,7 +117,7 @@ TEST_F(Kept, InMemoryWithoutAFolder) {
   EXPECT_NE(graph().text, first.text);
 }
 
-TEST_F(Kept, GarbageIsMadeAnew) {
+TEST_F(Kept, GarbageIsReplaced) {
   (void)graph();
   for (const std::string& garbage :
        {std::string("{}"), std::string(), std::string(100'000, 'x'), std::string("\0\1\2\3", 4)}) {
@@ -147,7 +147,7 @@ TEST_F(Kept, AFlippedByteIsNoticed) {
   }
 }
 
-TEST_F(Kept, AnotherVersionIsMadeAnew) {
+TEST_F(Kept, AnotherVersionIsReplaced) {
   (void)graph();
   std::string other = text_of(file());
   other.replace(other.find(" 1 "), 3, " 2 ");
@@ -155,7 +155,7 @@ TEST_F(Kept, AnotherVersionIsMadeAnew) {
   expect_made_anew("it is of another version");
 }
 
-TEST_F(Kept, WhatOthersMayWriteDoesNotCount) {
+TEST_F(Kept, AFileThatOthersMayWriteIsIgnored) {
   (void)graph();
   fs::permissions(file(), fs::perms::others_write, fs::perm_options::add);
   expect_made_anew("this user alone");

@@ -38,7 +38,7 @@ bool all_equal(std::span<const Topology> hosts) {
   return std::ranges::all_of(hosts, [&](const Topology& host) { return host == hosts.front(); });
 }
 
-// What each says, in order, without what was said before.
+// The texts of all hosts, in order, without repetitions.
 void add_new(std::vector<std::string>& said, const std::vector<std::string>& more) {
   for (const std::string& text : more) {
     if (std::ranges::find(said, text) == said.end()) said.push_back(text);

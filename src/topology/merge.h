@@ -12,7 +12,7 @@ enum class Fabric {
   kRails,  ///< a network for each NIC index: NIC i reaches NIC i of other hosts
 };
 
-/// GB/s that a NIC is taken to have where nobody told its line rate: 10 Gbit/s.
+/// GB/s that a NIC is assumed to have if its line rate is unknown: 10 Gbit/s.
 inline constexpr double kUntoldLineRate = 1.25;
 
 /// Machines of one host each as one machine: hosts[h] becomes host h.

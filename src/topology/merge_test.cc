@@ -59,7 +59,7 @@ TEST(Merge, TheSameHostTwiceIsTheKeptPair) {
   }
 }
 
-TEST(Merge, CopiesAreWhatReplicateMakes) {
+TEST(Merge, CopiesEqualReplicates) {
   for (const Fabric fabric : {Fabric::kOne, Fabric::kRails}) {
     for (const int hosts : {1, 2, 5}) {
       const Topology one = machine("dgx-a100");
@@ -117,7 +117,7 @@ TEST(Merge, ManyNamesAreCounted) {
   EXPECT_THAT(merge(hosts, Fabric::kOne).name(), ::testing::EndsWith("+2"));
 }
 
-TEST(Merge, WhatIsNotKnownOfNicsIsTold) {
+TEST(Merge, UnknownFactsAboutNicsAreNoted) {
   Description untold = synthetic("2gpu 1nic").description();
   for (Node& node : untold.nodes) node.net_gbps.reset();
   const Topology made = merge(
@@ -151,7 +151,7 @@ TEST(Merge, OneHostKeepsItsIds) {
   EXPECT_THAT(alone.description().assumptions, Not(Contains(HasSubstr("NIC"))));
 }
 
-TEST(Merge, RefusesWhatIsNoHost) {
+TEST(Merge, RefusesOtherThanSingleHosts) {
   EXPECT_EQ(complaint({}), "no host to make a machine of");
   EXPECT_THAT(complaint({machine("dgx-a100"), machine("dgx-a100-x2")}), HasSubstr("has 2 hosts"));
   EXPECT_THAT(complaint({machine("dgx-a100"), synthetic("2gpu 1nic net")}),

@@ -29,8 +29,8 @@ Topology read_nccl_xml(std::string_view text, std::string_view origin);
 
 struct NcclXml {
   std::string text;
-  /// What was invented because the topology does not say it (bus ids say), and what the form
-  /// cannot say (links between NVSwitches, the network).
+  /// Values that were invented because the topology lacks them (bus ids, for example), and parts
+  /// that the format cannot express (links between NVSwitches, the network).
   std::vector<std::string> notes;
 };
 

@@ -130,8 +130,9 @@ class Reader {
     const std::string_view speed = element.attribute("link_speed").value();
     const std::optional<int> gen = pcie_gen(speed);
     if (!speed.empty() && !gen.has_value()) {
-      builder_.note(fmt::format("line {}: link_speed \"{}\" is no speed of PCIe: taken for gen 3",
-                                xml_.line_of(element), speed.substr(0, 64)));
+      builder_.note(
+          fmt::format("line {}: link_speed \"{}\" is not a speed of PCIe: taken for gen 3",
+                      xml_.line_of(element), speed.substr(0, 64)));
     }
     return gen;
   }
@@ -238,7 +239,7 @@ class Reader {
     take(node.attributes, net, "net.", {"name"});
   }
 
-  /// A NIC on the CPU itself: how it is attached is not told, so it is as fast as its port.
+  /// A NIC on the CPU itself: its attachment is unknown, so its link is as fast as its port.
   void read_nic(const pugi::xml_node& element, NodeIndex cpu) {
     std::vector<pugi::xml_node> ports = ports_of(element);
     if (ports.empty()) return skip(element, element.parent());

@@ -188,7 +188,7 @@ TEST(NcclXml, WritesPcieLinksByTheirShape) {
   }
 }
 
-TEST(NcclXml, SaysWhatTheFormCannotHold) {
+TEST(NcclXml, NotesWhatTheFormatCannotExpress) {
   EXPECT_THAT(write_nccl_xml(testing::machine("dgx2-detailed"), 0).notes,
               Contains(HasSubstr("between NVSwitches")));
   EXPECT_THAT(write_nccl_xml(testing::machine("dgx-a100-x2"), 1).notes,
@@ -227,7 +227,7 @@ TEST(NcclXml, RefusesABusIdOfTwoDevices) {
   }
 }
 
-TEST(NcclXml, NamesFileAndLineOfWhatIsWrong) {
+TEST(NcclXml, NamesFileAndLineOfAnError) {
   const std::string good = R"(<system version="1">
 <cpu numaid="0" arch="x86_64">
 <pci busid="0000:01:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16">
@@ -251,8 +251,9 @@ TEST(NcclXml, NamesFileAndLineOfWhatIsWrong) {
       {"version=\"1\"", "version=\"2\"", "t.xml: line 1: version is not 1"},
       {" version=\"1\"", "", "t.xml: line 1: <system> has no version"},
       {"<cpu numaid=\"0\"", "<cpu", "t.xml: line 2: <cpu> has no numaid"},
-      {"numaid=\"0\"", "numaid=\"x\"", "t.xml: line 2: numaid=\"x\" of <cpu> is no whole number"},
-      {"arch=\"x86_64\"", "affinity=\"zz\"", "t.xml: line 2: \"zz\" is no mask of CPUs"},
+      {"numaid=\"0\"", "numaid=\"x\"",
+       "t.xml: line 2: numaid=\"x\" of <cpu> is not a whole number"},
+      {"arch=\"x86_64\"", "affinity=\"zz\"", "t.xml: line 2: \"zz\" is not a mask of CPUs"},
       {"busid=\"0000:02:00.0\"", "busid=\"0000:01:00.0\"",
        "t.xml: line 8: busid 0000:01:00.0 twice"},
       {"busid=\"0000:01:00.0\" ", "", "t.xml: line 3: <pci> has no busid"},
@@ -306,7 +307,7 @@ TEST(NcclXml, LeavesOutUnknownElementsWithANote) {
               ElementsAre("line 1: <rope> in <cpu> is not known and left out"));
 }
 
-TEST(NcclForm, TakesWhatNcclTakes) {
+TEST(NcclForm, AcceptsFilesThatNcclAccepts) {
   check_nccl_form("<a b=\"c\">\n  <d/>\n</a>\n", "x");
   check_nccl_form("<!-- note -->\n<a/>", "x");
   for (const std::string& file : dumps()) {
@@ -314,7 +315,7 @@ TEST(NcclForm, TakesWhatNcclTakes) {
   }
 }
 
-TEST(NcclForm, RefusesWhatNcclRefuses) {
+TEST(NcclForm, RefusesFilesThatNcclRefuses) {
   std::string wide = "<a>";
   for (int i = 0; i < 32; ++i) wide += "<b/>";
   std::string many = "<a>";

@@ -315,7 +315,8 @@ class Writer {
     const Node& node = topology_.node(index);
     Element element{"gpu", those_of(node.attributes, "gpu.")};
     const std::string number = free_number(index);  // also finds numbers that are there twice
-    // What is not known stays out: NCCL fills it in from the GPU, and believes what is there.
+    // Unknown attributes are left out: NCCL fills them in from the GPU, but trusts the ones that
+    // are there.
     if (find_attribute(element.attributes, "dev") == nullptr) {
       element.set("dev", number);
     }

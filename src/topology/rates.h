@@ -1,4 +1,4 @@
-// What links carry, where a description gives only what they are (generation, lanes, model).
+// Rates of links whose description has only generation, lanes or model.
 //
 // `capacity` of a PCIe link is the planning figure of NCCL's graph model (gen 3 x16: 12 GB/s, gen
 // 4: 24, gen 5: 48), since the raw rate is never reached; of an NVLink it is the signalling rate.

@@ -40,7 +40,7 @@ Topology read_file(const std::string& path) {
   if (!file && errno == ENOENT) refuse(errno);
   if (!file) throw system_error(errno, path);
   std::string text;
-  // A pipe has no size that could be looked at before.
+  // A pipe has no size that could be checked before.
   for (std::istreambuf_iterator<char> next(file), end; next != end; ++next) {
     if (text.size() == kMaxFileBytes) {
       throw Error(Errc::kInvalidArgument, "{}: longer than {} bytes", path, kMaxFileBytes);

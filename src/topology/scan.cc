@@ -163,7 +163,7 @@ class Assembly {
     }
   }
 
-  /// One node per chip; one for all whose address is not told.
+  /// One node per chip; one for all chips without an address.
   NodeIndex switch_at(const std::string& bus_id) {
     const auto found = switches_.find(bus_id);
     if (found != switches_.end()) return found->second;

@@ -1,5 +1,5 @@
-// What a look at one host found, before it is a graph. hwloc, sysfs and NVML each fill in what they
-// see; assemble() makes the machine.
+// The result of discovery on one host, before it is a graph. hwloc, sysfs and NVML each fill in
+// what they see; assemble() makes the machine.
 #pragma once
 
 #include <optional>
@@ -27,7 +27,7 @@ struct ScannedBridge {
 
 struct ScannedDevice {
   NodeKind kind = NodeKind::kGpu;  ///< or kNic
-  std::string bus_id{};            ///< "0000:3b:00.0"; "" for what is on no PCI bus
+  std::string bus_id{};            ///< "0000:3b:00.0"; "" for devices on no PCI bus
   std::string vendor{};            ///< "10de"
   std::string host_bridge{};       ///< "0000:00"; "" when not known
   std::optional<int> numa{};
@@ -40,7 +40,7 @@ struct ScannedDevice {
   std::optional<int> index{};  ///< GPU: NVML's number
   int compute_capability = 0;
   struct Nvlink {
-    std::string remote{};  ///< bus id of the other end; "" when not told
+    std::string remote{};  ///< bus id of the other end; "" if unknown
     bool to_switch = false;
   };
   std::vector<Nvlink> nvlinks{};  ///< one per active lane

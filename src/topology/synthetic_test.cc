@@ -90,7 +90,7 @@ TEST(Synthetic, FabricsAndRates) {
   EXPECT_DOUBLE_EQ(rate("gpu nic net", "nic0", "net0", LinkType::kNet), 50);
 }
 
-TEST(Synthetic, NamesTheColumnOfWhatIsWrong) {
+TEST(Synthetic, NamesTheColumnOfAnError) {
   const struct {
     const char* text;
     const char* message;

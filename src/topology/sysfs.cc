@@ -51,7 +51,7 @@ struct Shape {
   int width = 0;
 };
 
-/// The best that a function can do, or what it does where that is not told.
+/// The highest rate of a function, or its present rate if the highest is unknown.
 Shape shape_of(const fs::path& function) {
   Shape shape;
   for (const char* which : {"max_link", "current_link"}) {

@@ -1,4 +1,4 @@
-// What Linux tells in /sys and /proc: NUMA nodes, PCI functions, rates of links and NICs.
+// Discovery by Linux's /sys and /proc: NUMA nodes, PCI functions, rates of links and NICs.
 #pragma once
 
 #include <filesystem>
@@ -8,7 +8,7 @@
 namespace ropewalk::topology {
 
 /// NUMA nodes, GPUs and NICs of this host, without hwloc's help. `root` has sys/ and proc/; "/" but
-/// in tests. What is missing or unreadable is noted, never an error.
+/// in tests. Missing or unreadable files are noted, never an error.
 Scan scan_sysfs(const std::filesystem::path& root);
 
 /// Adds to devices and bridges of `scan` what sysfs knows better than hwloc: the rate that a PCIe

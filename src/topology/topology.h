@@ -108,7 +108,7 @@ struct Description {
   std::optional<double> lane_gbps{};  ///< capacity of one NVLink or xGMI lane
   std::vector<Plane> planes{};
   std::vector<std::string> sources{};      ///< where the numbers come from
-  std::vector<std::string> assumptions{};  ///< what was assumed, or could not be seen
+  std::vector<std::string> assumptions{};  ///< what was assumed, or could not be discovered
   std::vector<Node> nodes{};
   std::vector<Link> links{};
 
@@ -192,7 +192,7 @@ class Topology {
   bool symmetric_ = false;
 };
 
-/// What a collective needs: at least two GPUs, and a path between any two.
+/// Checks the requirements of a collective: at least two GPUs, and a path between any two.
 ///
 /// @throws Error kInvalidArgument saying how many GPUs there are, or naming those that rank 0 has
 /// no

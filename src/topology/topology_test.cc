@@ -76,7 +76,7 @@ TEST(Topology, GpusCanBeChosenAndRenumbered) {
   EXPECT_EQ(two.nodes().size(), 3U);
   EXPECT_EQ(two.links().size(), 4U);
   require_connected(two);
-  // The middle one is gone, so nothing joins the ends.
+  // The middle one is removed, so nothing joins the ends.
   EXPECT_THAT(complaint([] {
                 require_connected(Topology(row()).with_gpus({0, 2}));
               }),
@@ -117,7 +117,7 @@ TEST(Topology, AOneWayLinkDoesNotConnect) {
   EXPECT_THAT(topology.unreachable_gpus(), ElementsAre("b", "c"));
 }
 
-TEST(Topology, LatenciesAreToldOrThoseOfTheLinksType) {
+TEST(Topology, LatenciesAreGivenOrThoseOfTheLinkType) {
   const auto of = [](LinkType type) { return latency_us(Link{.type = type}); };
   const LinkType inside[] = {LinkType::kNvlink, LinkType::kXgmi, LinkType::kC2c,
                              LinkType::kPcie,   LinkType::kSmp,  LinkType::kNtb};
@@ -131,7 +131,7 @@ TEST(Topology, LatenciesAreToldOrThoseOfTheLinksType) {
   EXPECT_EQ(latency_us(Link{.type = LinkType::kNet, .latency_us = 9}), 9);
 }
 
-TEST(Topology, RefusesWhatIsNoMachine) {
+TEST(Topology, RefusesInvalidMachines) {
   const auto with_capacity = [](double capacity) {
     return complaint([&] {
       Description description = row();

@@ -53,7 +53,7 @@ long XmlFile::integer(const pugi::xml_node& element, const char* attribute) cons
   errno = 0;
   const long value = std::strtol(text.c_str(), &end, hexadecimal ? 16 : 10);
   if (text.empty() || *end != '\0' || errno != 0) {
-    refuse(element, fmt::format("{}=\"{}\" of <{}> is no whole number", attribute,
+    refuse(element, fmt::format("{}=\"{}\" of <{}> is not a whole number", attribute,
                                 text.substr(0, 64), element.name()));
   }
   return value;
@@ -70,7 +70,7 @@ double XmlFile::number(const pugi::xml_node& element, const char* attribute) con
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   if (text.empty() || *end != '\0' || !std::isfinite(value)) {
-    refuse(element, fmt::format("{}=\"{}\" of <{}> is no number", attribute, text.substr(0, 64),
+    refuse(element, fmt::format("{}=\"{}\" of <{}> is not a number", attribute, text.substr(0, 64),
                                 element.name()));
   }
   return value;

@@ -145,6 +145,21 @@ std::vector<Case> cases() {
       add("SisciGpuStaged", Memory::kAllocator, Memory::kVirtual, "gpu_memory no\n");
       add("SisciGpuStagedToHost", Memory::kAllocator, Memory::kHost, "iommu absent\n");
       add("SisciGpuStagedFromHost", Memory::kHost, Memory::kVirtual, "iommu broken\n", "all");
+    } else if (provider == "rails") {
+      // The same device twice is two rails; one socket for each connection is enough of them.
+      const auto add = [&](const char* name_of, const char* over,
+                           std::vector<std::pair<std::string, std::string>> settings = {}) {
+        settings.emplace_back("SOCKET_IFNAME", "=lo");
+        settings.emplace_back("TCP_STREAMS", "1");
+        settings.emplace_back("RAILS", over);
+        settings.emplace_back("PEER_LOSS_TIME", "500ms");
+        all.push_back({name_of, provider, std::move(settings)});
+      };
+      add("RailsOfTcp", "tcp:lo,tcp:lo");
+      add("RailsOfShmAndTcp", "shm,tcp:lo");
+      add("RailsChecksums", "tcp:lo,tcp:lo", {{"VERIFY", "all"}});
+      add("RailsUnverified", "tcp:lo,shm", {{"VERIFY", "off"}});
+      add("RailsLateAndOutOfOrder", "tcp:lo,tcp:lo", {{"FAULTY", "delay=100us,reorder=0.2"}});
     } else if (provider == "cuda_ipc") {
       const std::pair<std::string, std::string> cuda{"CUDA_LIBRARY", cuda_library()};
       const auto add = [&](const char* name_of, Memory sends, Memory receives,
@@ -171,7 +186,7 @@ std::vector<Case> cases() {
 // The PCIe bridges of this process and its children.
 class Fabric : public ::testing::Environment {
  public:
-  /// What they cannot do from now on.
+  /// The operations that no longer work.
   void become(const std::string& faults) {
     if (faults == faults_) return;
     faults_ = faults;
@@ -374,7 +389,7 @@ TEST_P(Contract, StatesItsDevices) {
   EXPECT_EQ(code_of([&] { (void)transport_->properties(-1); }), Errc::kInvalidArgument);
 }
 
-TEST_P(Contract, RefusesWhatIsNoHandle) {
+TEST_P(Contract, RefusesInvalidHandles) {
   Handle garbage{};
   EXPECT_EQ(code_of([&] { (void)transport_->connect(0, garbage); }), Errc::kInvalidArgument);
   garbage.fill(std::byte{0xa5});
@@ -464,8 +479,8 @@ TEST_P(Contract, ReceiveMayBeLarger) {
   }
 }
 
-// Sends `head` + `rest` bytes from two places, and asks for the last `wanted` of them elsewhere
-// than in the buffer.
+// Sends `head` + `rest` bytes from two buffers, and receives the last `wanted` of them into another
+// buffer.
 void exchange_split(Pair& pair, std::size_t head, std::size_t rest, std::size_t wanted,
                     std::size_t messages) {
   constexpr std::uint32_t kTag = 9;
@@ -508,7 +523,7 @@ void exchange_split(Pair& pair, std::size_t head, std::size_t rest, std::size_t 
   }
 }
 
-TEST_P(Contract, MessagesInTwoPlaces) {
+TEST_P(Contract, MessagesInTwoBuffers) {
   Pair pair = connected();
   poll_until(
       [&] {
@@ -581,7 +596,7 @@ TEST_P(Contract, RefusesMemoryItCannotUse) {
 
 TEST_P(Contract, EqualTagsKeepTheirOrder) {
   Pair pair = connected();
-  // Small and large in turn: they take different ways and must not overtake each other.
+  // Small and large in turn: they take different paths and must not overtake each other.
   const std::vector<std::size_t> sizes = {10, 300'000, 0, 20'000, 5, 5, 70'000, 16'384, 16'385, 1};
   for (int round = 0; round < 20; ++round) {
     std::vector<Bytes> out;
@@ -793,7 +808,7 @@ TEST_P(Contract, RequestsInFlightUpToTheClaimAndBeyond) {
     Pair pair = connected();
     std::vector<Bytes> in;
     std::vector<std::unique_ptr<Request>> receives;
-    // Until it is refused: as many as claimed at least, and a refusal is no error.
+    // Until it is refused: as many as claimed at least, and a refusal is not an error.
     for (std::size_t i = 0; i < claimed + 8; ++i) {
       in.emplace_back(bytes);
       const ReceiveBuffer buffer{in.back().data(), bytes, 1, nullptr};
@@ -897,7 +912,7 @@ TEST_P(Contract, SenderMayCloseWhenItsSendsAreDone) {
     auto send = start_send(*pair.sender, out.data(), bytes, 1, {receive.get()});
     poll_until(
         [&] {
-          // What is short ends without the receiver, except where a GPU of its must be asked about.
+          // Short messages complete without the receiver, unless one of its GPUs must be queried.
           if (bytes > 100 || GetParam().provider == "cuda_ipc" || GetParam().on_gpus()) {
             (void)receive->test();
           }
@@ -913,7 +928,7 @@ TEST_P(Contract, SenderMayCloseWhenItsSendsAreDone) {
   }
 }
 
-TEST_P(Contract, WhatCameBeforeTheEndCanStillBeReceived) {
+TEST_P(Contract, MessagesBeforeTheEndCanStillBeReceived) {
   Pair pair = connected();
   exchange(pair, 10, 10, 1);
   const Bytes out = numbered(100, 2);

@@ -23,7 +23,8 @@ double parse_share(std::string_view name, std::string_view text) {
   double share = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), share);
   if (error != std::errc() || end != text.data() + text.size() || !(share >= 0 && share <= 1)) {
-    throw Error(Errc::kInvalidArgument, "FAULTY: {}={} is no share between 0 and 1", name, text);
+    throw Error(Errc::kInvalidArgument, "FAULTY: {}={} is not a number between 0 and 1", name,
+                text);
   }
   return share;
 }
@@ -69,7 +70,7 @@ class FaultyRequest final : public Request {
     if (reported_) return result_;
     if (line_.broken || failing_) {
       line_.broken = true;
-      throw Error(Errc::kPeerLost, "a fault made on purpose: request {} fails", number_);
+      throw Error(Errc::kPeerLost, "injected fault: request {} fails", number_);
     }
     if (!result_) {
       result_ = inner_->test();
@@ -112,7 +113,7 @@ std::unique_ptr<Request> wrap(std::unique_ptr<Request> inner, Line& line) {
 
 void throw_if_broken(const Line& line) {
   if (line.broken) {
-    throw Error(Errc::kPeerLost, "{}", "a fault made on purpose broke this connection");
+    throw Error(Errc::kPeerLost, "{}", "an injected fault broke this connection");
   }
 }
 
@@ -268,7 +269,7 @@ Faults parse_faults(std::string_view text) {
       faults.seed = static_cast<std::uint64_t>(parse_integer(value));
     } else {
       throw Error(Errc::kInvalidArgument,
-                  "FAULTY: '{}' is no fault (delay, reorder, fail, drop, seed)", name);
+                  "FAULTY: '{}' is not a fault (delay, reorder, fail, drop, seed)", name);
     }
   }
   return faults;

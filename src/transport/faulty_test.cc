@@ -68,7 +68,7 @@ Outcome run(const std::string& faults, std::size_t count) {
         if (!message.send) (void)message.receive->test();
       }
     }
-    // Long enough for what comes, bounded for what was dropped.
+    // Long enough for messages that arrive, bounded for messages that were dropped.
     const auto enough = Clock::now() + std::chrono::milliseconds(50);
     while (outcome.order.size() < count && Clock::now() < enough) {
       for (std::size_t i = 0; i < count; ++i) {

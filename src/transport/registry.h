@@ -13,7 +13,8 @@ namespace ropewalk::transport {
 /// The names that make_transport() knows in this build.
 std::vector<std::string_view> compiled_providers();
 
-/// Makes the provider called `name`; with the setting FAULTY, wrapped in faulty.h.
+/// Makes the provider called `name`; with the setting FAULTY, wrapped in faulty.h; where it is
+/// `rails`, those below it are.
 /// @throws Error kInvalidArgument for an unknown name; whatever the provider throws
 std::unique_ptr<Transport> make_transport(std::string_view name, const Config& config);
 

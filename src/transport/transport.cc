@@ -7,7 +7,7 @@ namespace ropewalk::transport {
 std::unique_ptr<Request> SendConnection::send_split(std::span<const std::byte> /*head*/,
                                                     const void* /*data*/, std::size_t /*bytes*/,
                                                     std::uint32_t /*tag*/) {
-  throw Error(Errc::kInvalidUsage, "this transport sends messages that lie in one place");
+  throw Error(Errc::kInvalidUsage, "this transport sends only contiguous messages");
 }
 
 }  // namespace ropewalk::transport

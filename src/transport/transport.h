@@ -25,13 +25,13 @@ namespace ropewalk::transport {
 /// Kinds of memory that a provider can take as source or destination.
 enum class MemoryKind : std::uint8_t { kHost = 1, kCuda = 2, kDmaBuf = 4 };
 
-/// What a provider states about a device. The contract suite checks that what is claimed works.
+/// A provider's statements about a device. The contract suite checks them.
 struct DeviceProperties {
   std::string name;        ///< "shm0", "eth0"
   std::string pci_path;    ///< sysfs path, empty when there is none
   std::uint64_t guid = 0;  ///< equal for equal hardware
-  /// What it is attached to, as a subnet: devices of one fabric reach each other without a router.
-  /// Empty: not known.
+  /// The network to which it is attached, such as a subnet: devices of one fabric reach each other
+  /// without a router. Empty: unknown.
   std::string fabric;
   std::string address;    ///< within the fabric, where it has one: "10.0.0.1"
   double speed_mbps = 0;  ///< Mbit/s, as NCCL counts
@@ -45,7 +45,7 @@ struct DeviceProperties {
   bool registration_is_global = true;  ///< registered memory serves every connection of the device
 };
 
-/// What a listener hands to the connecting side, by any means the caller has. Opaque.
+/// A listener's address, which the caller sends to the connecting side. Opaque.
 inline constexpr std::size_t kHandleBytes = 128;
 using Handle = std::array<std::byte, kHandleBytes>;
 
@@ -61,10 +61,11 @@ class Registration {
 class Request {
  public:
   virtual ~Request() = default;
-  /// Drives progress. @return the bytes moved (for grouped receives see sizes()), once finished
+  /// Drives progress.
+  /// @return the bytes moved (for grouped receives see sizes()), once finished
   /// @throws Error kPeerLost when the connection broke
   [[nodiscard]] virtual std::optional<std::size_t> test() = 0;
-  /// False when test() would first have to drive progress, which may be a system call in vain.
+  /// False if test() would first have to drive progress, which may be a useless system call.
   [[nodiscard]] virtual bool at_hand() const { return true; }
   /// After test() returned a value: the bytes of each message of a grouped receive.
   [[nodiscard]] virtual std::span<const std::size_t> sizes() const = 0;
@@ -76,7 +77,7 @@ class Request {
   [[nodiscard]] virtual bool placed() const { return false; }
 };
 
-/// Room for what a message begins with, where it lies in two places.
+/// The largest head of a message that is sent from two buffers.
 inline constexpr std::size_t kMaxHeadBytes = 128;
 
 /// The sending end.
@@ -97,12 +98,12 @@ class SendConnection {
   /// Whether send_split() works here, and Request::place_rest() at the other end. Known once
   /// ready() was true: a connection may have taken one of several paths.
   [[nodiscard]] virtual bool splits_messages() const { return false; }
-  /// As send(), of a message that lies in two places: `head`, which is copied at once, before
-  /// `data`. @pre splits_messages(), and at most kMaxHeadBytes of `head`
+  /// As send(), for a message in two buffers: `head`, which is copied at once, followed by `data`.
+  /// @pre splits_messages(), and at most kMaxHeadBytes of `head`
   [[nodiscard]] virtual std::unique_ptr<Request> send_split(std::span<const std::byte> head,
                                                             const void* data, std::size_t bytes,
                                                             std::uint32_t tag);
-  /// What it waits for, in words for a log; empty where it cannot say.
+  /// A text for the log on what it waits for; empty if unknown.
   [[nodiscard]] virtual std::string describe() const { return {}; }
 };
 
@@ -141,7 +142,7 @@ class Listener {
   [[nodiscard]] virtual std::unique_ptr<ReceiveConnection> accept() = 0;
 };
 
-/// A connection attempt under way. Call poll() until it returns the connection.
+/// A connection attempt in progress. Call poll() until it returns the connection.
 class Connector {
  public:
   virtual ~Connector() = default;
@@ -158,9 +159,9 @@ class Transport {
   [[nodiscard]] virtual DeviceProperties properties(int device) const = 0;
   [[nodiscard]] virtual std::unique_ptr<Listener> listen(int device) = 0;
   [[nodiscard]] virtual std::unique_ptr<Connector> connect(int device, const Handle& handle) = 0;
-  /// Gives back what closed connections still hold, such as sockets whose last bytes are under way.
-  /// For when no connection is left that could do so on its way: unlike all else here this may
-  /// wait, for a bounded time.
+  /// Releases resources of closed connections, such as sockets whose last bytes are in flight. For
+  /// use when no connection is left that would do so; unlike all other functions this may wait, for
+  /// a bounded time.
   virtual void settle() {}
 };
 

@@ -95,7 +95,7 @@ Candidates::Candidates(Candidates&&) noexcept = default;
 
 schedule::Request Candidates::request_of(Collective collective, int root,
                                          int channels) const noexcept {
-  return {collective, facts_.num_ranks, root_of(collective, root), channels};
+  return {collective, facts_.num_ranks, root_of(collective, root), channels, facts_.ring_order};
 }
 
 std::optional<Candidate> Candidates::over_rails(const std::string& algorithm,
@@ -118,6 +118,7 @@ std::optional<Candidate> Candidates::over_rails(const std::string& algorithm,
   if (!facts_.host_of_rank.empty()) {
     candidate.shape.leaving_host = leaving_host(checked->schedule(), facts_.host_of_rank);
   }
+  candidate.shape.host_path_units = units_over(checked->schedule(), facts_.host_path_pairs);
   return candidate;
 }
 
@@ -191,7 +192,7 @@ void Candidates::plan_in_background(PlansMadeHook made) {
 std::shared_ptr<const PlannedCandidates> Candidates::planned(Collective collective, int root,
                                                              bool forced) {
   PlansRequest request{collective, root, facts_.max_channels, facts_.lag_slots >= kLeastLagSlots};
-  // What a setting names cannot be replaced meanwhile.
+  // An algorithm that a setting names has no temporary replacement.
   request.thorough = planning_ == Planning::kWait || forced;
   std::shared_ptr<const PlannedCandidates> plans =
       on_machine_->plans->get(on_machine_->machine, request, on_machine_->folder);
@@ -289,7 +290,8 @@ std::vector<Candidate> Candidates::made(Collective collective, int root,
     if (plans == nullptr) plans = planned(collective, root, plan != nullptr);
     for (const std::shared_ptr<const RoutedSchedule>& routed : plans->schedules) {
       if (plan != nullptr && routed->algorithm != *plan) continue;
-      const ScheduleShape shape = ScheduleShape::of(*routed->checked);
+      ScheduleShape shape = ScheduleShape::of(*routed->checked);
+      shape.host_path_units = units_over(routed->checked->schedule(), facts_.host_path_pairs);
       all.push_back({routed->algorithm, shape.channels, shape, routed,
                      cost_of(*routed->checked, routed->routes)});
     }
@@ -300,14 +302,15 @@ std::vector<Candidate> Candidates::made(Collective collective, int root,
                   why == plans->refused.end() ? "not one of this machine's" : why->second);
     }
   }
-  // A machine whose GPUs have no way to each other but through GPUs, and no plan: what is known of
-  // links without a machine must do.
+  // A machine whose GPUs reach each other only through GPUs, without a plan: the model without a
+  // machine must suffice.
   if (all.empty()) return without_routes;
   return all;
 }
 
-Candidate Candidates::given(std::shared_ptr<const schedule::Checked> checked) {
-  const ScheduleShape shape = ScheduleShape::of(*checked);
+Candidate Candidates::given(std::shared_ptr<const schedule::Checked> checked) const {
+  ScheduleShape shape = ScheduleShape::of(*checked);
+  shape.host_path_units = units_over(checked->schedule(), facts_.host_path_pairs);
   return {kGivenSchedule, shape.channels, shape,
           std::make_shared<const RoutedSchedule>(
               RoutedSchedule{kGivenSchedule, std::move(checked), {}}),

@@ -70,27 +70,30 @@ class Candidates {
   Candidates(const Candidates&) = delete;
   Candidates& operator=(const Candidates&) = delete;
 
-  /// In an order that all ranks have alike. Never empty. `root` counts for rooted operations.
+  /// In an order that is equal on all ranks. Never empty. `root` matters for rooted operations.
   /// @throws Error kInvalidArgument when the setting ALGORITHM names for this operation what cannot
   /// do it; kInvalidUsage when nothing can
   const std::vector<Candidate>& get(Collective collective, int root);
 
-  /// With Planning::kBackground: `made` is told, by the thread that plans, that the plans for an
-  /// operation are there: by a digest of them, 0 when there will be none. It calls nothing of this
-  /// object. Without it nothing is planned in the background.
+  /// With Planning::kBackground: the planning thread calls `made` when the plans for an operation
+  /// are ready, with a digest of them, or 0 if there will be none. It must not call this object.
+  /// Without it nothing is planned in the background.
   using PlansMadeHook = std::function<void(Collective, int root, std::uint64_t digest)>;
   void plan_in_background(PlansMadeHook made);
-  /// From now on these plans are candidates: get() returns others. @pre `made` was told of them
+  /// From now on these plans are candidates: get() returns others.
+  /// @pre `made` was called for them
   void adopt(Collective collective, int root);
   /// nullopt where no plans take long, or none were asked for.
   [[nodiscard]] std::optional<BackgroundPlans> background(Collective collective, int root) const;
-  /// As get() will be after adopt(). @pre background() is kMade
+  /// As get() will be after adopt().
+  /// @pre background() is kMade
   [[nodiscard]] std::vector<Candidate> later(Collective collective, int root);
 
   /// The user's schedule as a candidate.
-  [[nodiscard]] static Candidate given(std::shared_ptr<const schedule::Checked> checked);
+  [[nodiscard]] Candidate given(std::shared_ptr<const schedule::Checked> checked) const;
 
-  /// What runs: the candidate's schedule with so many channels, a multiple of its own.
+  /// The schedule to run: the candidate's schedule with this number of channels, a multiple of its
+  /// own.
   [[nodiscard]] std::shared_ptr<const schedule::Checked> schedule(Collective collective, int root,
                                                                   const Candidate& candidate,
                                                                   int channels);
@@ -105,15 +108,15 @@ class Candidates {
   struct OnMachine;
   [[nodiscard]] schedule::Request request_of(Collective collective, int root,
                                              int channels) const noexcept;
-  // An algorithm's schedule, by weight where rails are unequal. @return nothing when it has more
-  // channels than there are links
+  // An algorithm's schedule, by weight where rails are unequal.
+  // @return nothing when it has more channels than there are links
   [[nodiscard]] std::optional<Candidate> over_rails(const std::string& algorithm,
                                                     const schedule::Request& request);
   [[nodiscard]] std::vector<std::string> registered(Collective collective, int root) const;
   // @param plans those to take; null: makes them
   [[nodiscard]] std::vector<Candidate> made(Collective collective, int root,
                                             std::shared_ptr<const PlannedCandidates> plans);
-  // Those that are made at once; what they leave out is planned in the background.
+  // Plans that are made at once; the others are planned in the background.
   [[nodiscard]] std::shared_ptr<const PlannedCandidates> planned(Collective collective, int root,
                                                                  bool forced);
   // Where ALGORITHM names a plan for this.

@@ -1,4 +1,4 @@
-// What a call runs with: a schedule, and how it is cut.
+// The choice for a call: a schedule, and how it is cut.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ struct Choice {
   double predicted_seconds = 0;
   /// What runs; null in what Tuner::priced() returns.
   std::shared_ptr<const schedule::Checked> schedule;
-  /// Where the schedule is none of the registry's (schedule/compile.h) but was made for this
+  /// Where the schedule is not one of the registry's (schedule/compile.h) but was made for this
   /// machine or given by the user; else null.
   std::shared_ptr<const RoutedSchedule> routed;
   /// On a machine (else 0 and none): GB/s in the limit of long messages as nccl-tests counts them,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "plan/chunk_model.h"
@@ -18,7 +20,7 @@ bool all_by_address(const schedule::Checked& checked) {
     for (const auto& channel : rank) {
       for (const auto& step : channel) {
         for (const schedule::DirectSend& send : step) {
-          // Ranks may differ in whether they call in place, and must cut alike.
+          // Some ranks may call in place and others not, but all must cut identically.
           if (!send.out_of_place || (has_in_place && !send.in_place)) return false;
         }
       }
@@ -98,14 +100,36 @@ int leaving_host(const schedule::Schedule& schedule, std::span<const int> host_o
   return most;
 }
 
+double units_over(const schedule::Schedule& schedule, std::span<const std::pair<int, int>> pairs) {
+  if (pairs.empty()) return 0;
+  const double all = std::accumulate(schedule.weight.begin(), schedule.weight.end(), 0.0);
+  std::vector<double> sent(schedule.programs.size());
+  std::vector<double> received(schedule.programs.size());
+  for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
+    for (std::size_t c = 0; c < schedule.weight.size(); ++c) {
+      const double unit = schedule.weight[c] / all / schedule.parts;
+      for (const schedule::Step& step : schedule.programs[rank][c]) {
+        for (const int peer : step.send) {
+          const std::pair<int, int> pair = std::minmax(static_cast<int>(rank), peer);
+          if (std::ranges::find(pairs, pair) == pairs.end()) continue;
+          sent[rank] += unit;
+          received[static_cast<std::size_t>(peer)] += unit;
+        }
+      }
+    }
+  }
+  return std::max(std::ranges::max(sent), std::ranges::max(received));
+}
+
 namespace {
 
-// What a message costs its sender of what it costs both.
+// The sender's share of a message's cost at both ends.
 constexpr double kSendersShare = 0.65;
-// Ranks that share cores also look for messages in vain, and take turns: as much again.
+// Ranks that share cores also poll without success, and take turns: as much again.
 constexpr double kCrowdedShare = 2;
 
-// What a rank takes for one chunk: to send, copy or combine what came, and copy without any link.
+// A rank's time for one chunk: to send, to copy or combine received data, and to copy without any
+// link.
 struct ChunkCosts {
   double send;
   double copy_in;
@@ -129,7 +153,7 @@ double busiest(const ScheduleShape& shape, const ChunkCosts& costs) {
   return most;
 }
 
-// What a round takes over the NICs of the busiest host.
+// The time of a round over the NICs of the busiest host.
 double over_nics(const ScheduleShape& shape, const CostContext& context, double chunk) {
   return context.nic_rate > 0 ? shape.leaving_host * chunk / context.nic_rate : 0;
 }

@@ -22,14 +22,15 @@
 
 #include <cstddef>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "schedule/checked.h"
 
 namespace ropewalk::tune {
 
-/// Measured on each machine (machine_constants.h). Seconds, bytes per second. Plain bytes: rank
-/// 0's are sent to all ranks, so that all choose alike.
+/// Measured on each machine (machine_constants.h). Seconds, bytes per second. Plain bytes: rank 0's
+/// are sent to all ranks, so that all choose identically.
 struct MachineConstants {
   double hop_latency = 1.2e-7;  ///< one way: a line written here is seen by another core
   double chunk_cost = 5e-8;     ///< processor time per chunk at either end
@@ -52,7 +53,7 @@ struct CostContext {
   double nic_rate = 0;
 };
 
-/// What one round of a schedule asks of a rank, in messages and copies of a part each.
+/// The work of a rank in one round of a schedule, in messages and copies of a part each.
 struct RankLoad {
   int messages_out = 0;
   int combined_in = 0;  ///< received and combined
@@ -61,12 +62,12 @@ struct RankLoad {
   friend auto operator<=>(const RankLoad&, const RankLoad&) = default;
 };
 
-/// What a schedule asks of its ranks; computed once per schedule.
+/// The work of a schedule's ranks; computed once per schedule.
 struct ScheduleShape {
   int longest_path = 0;
   int parts = 1;
   int channels = 1;
-  bool by_address = false;      ///< every message can go by address, in place or not
+  bool by_address = false;      ///< every message can be sent by address, in place or not
   std::vector<RankLoad> loads;  ///< the distinct ones
   int ranks = 1;
   RankLoad all;  ///< of all ranks together
@@ -75,11 +76,17 @@ struct ScheduleShape {
   int link_messages = 1;  ///< in a round, on the link that has most
   double link_units = 0;  ///< sent or received by the busiest rank, whichever is more
   double work_units = 0;  ///< read and written by the busiest rank
+  /// Sent or received by one rank over links through the host's memory; see units_over().
+  double host_path_units = 0;
   static ScheduleShape of(const schedule::Checked& checked);
 };
 
 /// The messages of a round that leave the busiest host. `host_of_rank` by rank.
 int leaving_host(const schedule::Schedule& schedule, std::span<const int> host_of_rank);
+
+/// Units that one rank sends, or receives, over links of these pairs: whichever rank and direction
+/// has most. Pairs have the lower rank first.
+double units_over(const schedule::Schedule& schedule, std::span<const std::pair<int, int>> pairs);
 
 /// Seconds for units of `unit_bytes`, cut into chunks of at most `chunk_bytes`, given by address or
 /// staged.

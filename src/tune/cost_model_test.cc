@@ -1,5 +1,5 @@
-// What the tuner chooses by the cost model, with the built-in constants: it must follow what was
-// measured (benchmarks/results, peers).
+// The tuner's choices by the cost model, with the built-in constants: they must agree with
+// measurements (benchmarks/results, peers).
 #include "tune/cost_model.h"
 
 #include <gtest/gtest.h>
@@ -84,7 +84,7 @@ TEST(CostModel, LongMessagesTakeAllNicsAndShortOnesOne) {
   }
 }
 
-TEST(CostModel, UnequalNicsCarryWhatTheyCan) {
+TEST(CostModel, UnequalNicsAreLoadedByTheirRates) {
   const Choice chosen = choice(Collective::kAllReduce, 16 << 20, over_rails({4e7, 4e7, 2e7, 1e7}));
   ASSERT_NE(chosen.routed, nullptr);
   EXPECT_EQ(chosen.routed->checked->schedule().weight, (std::vector<int>{4, 4, 2, 1}));
@@ -112,7 +112,7 @@ TEST(CostModel, GivenChannelsAreSpreadByWeight) {
   EXPECT_EQ(weights("4"), (std::vector<int>{2, 1, 2, 1}));
 }
 
-TEST(CostModel, WhatLeavesAHostIsCounted) {
+TEST(CostModel, BytesThatLeaveAHostAreCounted) {
   schedule::CheckedSchedules schedules;
   const auto ring = schedules.get("ring", {Collective::kAllGather, 4, 0, 1});
   const std::vector<int> pairs = {0, 0, 1, 1};
@@ -151,7 +151,8 @@ MachineConstants whole_seconds() {
   return machine;
 }
 
-// Two ranks: one sends, combines and is done; the other sends twice, copies what came and its own.
+// Two ranks: one sends, combines and is done; the other sends twice, copies the received data and
+// its own.
 ScheduleShape two_ranks() {
   ScheduleShape shape;
   shape.longest_path = 2;
@@ -231,7 +232,7 @@ TEST(Predict, OverANetworkBothEndsPayForAMessage) {
 }
 
 // Each message costs twice as much there, and what counts is the work of all ranks of a core.
-TEST(Predict, OverANetworkRanksOfACoreWaitForEachOthersWork) {
+TEST(Predict, RanksThatShareACoreWaitForEachOtherOverANetwork) {
   const double send = 52 + 29;
   const double receive = 28 + 29;
   const double all = 3 * send + (receive + 11) + receive + 7;  // of two ranks, on one core

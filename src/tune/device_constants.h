@@ -2,8 +2,8 @@
 // for a machine, and kept.
 //
 // The built-in constants are a fit to sweeps over all sizes on one kind of machine. A few
-// operations that are timed here, and that were timed in the same way there, tell by how much this
-// machine differs in each constant; by less than the model's own error, it does not.
+// operations are timed on this machine in the same way as on that one; the ratios give this
+// machine's constants. A difference within the model's error counts as none.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ struct DeviceConstants {
   /// Between hosts, where ranks are on several: out of one of them, and of each hop.
   double network_rate = 5e9;
   double network_hop = 2e-5;
-  /// What one block reads and writes, its operands and its results.
+  /// Rate at which one block reads operands and writes results.
   double block_rate[executor::kNumProtocols] = {24e9, 7.8e9, 18.7e9};
   /// Of the time that a pipeline takes to fill: the rest is hidden by blocks that are further.
   double fill = 0.1;

@@ -24,7 +24,7 @@ TEST(DeviceConstantsOf, SmallDifferencesAreTheModelsOwn) {
   EXPECT_EQ(to_json(scaled(base, times, 2)), to_json(base.constants));
 }
 
-// A bridge in the place of NVLink, say: data moves at a twentieth of the rate, and launches do not
+// Such as a bridge instead of NVLink: data moves at a twentieth of the rate, and launches do not
 // change.
 TEST(DeviceConstantsOf, ASlowLinkIsSeen) {
   const DeviceBase base = device_base(true);
@@ -36,7 +36,7 @@ TEST(DeviceConstantsOf, ASlowLinkIsSeen) {
   EXPECT_EQ(found.block_rate[0], base.constants.block_rate[0]);
 }
 
-TEST(DeviceConstantsOf, LatencyIsWhatASecondRoundAdds) {
+TEST(DeviceConstantsOf, LatencyIsTheTimeThatASecondRoundAdds) {
   const DeviceBase base = device_base(true);
   DeviceTimes times = base.times;
   for (std::size_t p = 0; p < kNumProtocols; ++p) {
@@ -70,7 +70,7 @@ TEST(DeviceConstantsOf, MoreRanksAreNotASlowerMachine) {
   EXPECT_EQ(to_json(scaled(base, times, 5)), to_json(base.constants));
 }
 
-TEST(DeviceConstantsOf, WhatWasNotMeasuredOrMakesNoSenseChangesNothing) {
+TEST(DeviceConstantsOf, MissingAndInvalidMeasurementsChangeNothing) {
   const DeviceBase base = device_base(true);
   EXPECT_EQ(to_json(scaled(base, DeviceTimes{}, 2)), to_json(base.constants));
   DeviceTimes backwards = base.times;

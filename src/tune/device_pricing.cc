@@ -17,7 +17,7 @@ using executor::Protocol;
 constexpr std::size_t kBlockBytes[executor::kNumProtocols] = {
     std::size_t{32} << 10, 2048, std::size_t{64} * 8 * executor::kLineWords};
 constexpr int kWarp = 32;
-// Chunks per slot-sized share: a few on their way hide the latency of a hop.
+// Chunks per slot-sized share: a few in flight hide the latency of a hop.
 constexpr std::size_t kLeastChunk = std::size_t{128} << 10;
 // What kernels' stores reach of a link's stated rate: 368 of 450 GB/s between two H200.
 constexpr double kReachedShare = 0.82;
@@ -67,17 +67,20 @@ Choice DevicePricing::by_protocol(const ScheduleShape& shape, double seconds_per
                                   Protocol protocol, std::size_t unit_bytes,
                                   Channels channels) const {
   const std::size_t p = index(protocol);
-  const std::size_t slot_bytes = limits_.slot_bytes[p];
+  const std::size_t slot_bytes =
+      shape.host_path_units > 0 ? limits_.host_path_slot_bytes[p] : limits_.slot_bytes[p];
+  const DeviceConstants& constants = constants_of(shape);
   Choice choice;
   choice.protocol = protocol;
   const double moved = std::max(shape.link_units, 1.0) * static_cast<double>(unit_bytes);
   choice.channels = std::clamp(
       static_cast<int>(std::ceil(moved / static_cast<double>(kBlockBytes[p]))), 1, channels.most);
+  choice.channels = std::max(choice.channels, std::min(limits_.least_channels, channels.most));
   if (given_channels_ > 0) choice.channels = std::min(given_channels_, channels.most);
   choice.channels = std::min((choice.channels + channels.multiple - 1) / channels.multiple,
                              std::max(1, channels.most / channels.multiple)) *
                     channels.multiple;
-  // What a channel moves of each part.
+  // A channel's share of each part.
   const std::size_t part = std::max<std::size_t>(
       1, unit_bytes / static_cast<std::size_t>(shape.parts * choice.channels));
   if (protocol == Protocol::kSimple) {
@@ -99,14 +102,14 @@ Choice DevicePricing::by_protocol(const ScheduleShape& shape, double seconds_per
   const double flags[executor::kNumProtocols] = {1, 2, 16.0 / 15};
   const double moving = static_cast<double>(unit_bytes) *
                         std::max(seconds_per_byte * flags[p],
-                                 shape.work_units / (choice.channels * constants_.block_rate[p]));
+                                 shape.work_units / (choice.channels * constants.block_rate[p]));
   const double chunks =
       std::ceil(static_cast<double>(part) / static_cast<double>(choice.chunk_bytes));
   const double period = moving / chunks;
-  const double filled = chunks > 1 ? 1 + constants_.fill * std::max(0, shape.longest_path - 1) : 1;
-  const double hop = limits_.network ? constants_.network_hop : constants_.hop[p];
-  choice.predicted_seconds = constants_.launch[p] + shape.longest_path * hop +
-                             std::max(0.0, shape.link_units - 1) * constants_.fan[p] +
+  const double filled = chunks > 1 ? 1 + constants.fill * std::max(0, shape.longest_path - 1) : 1;
+  const double hop = limits_.network ? constants.network_hop : constants.hop[p];
+  choice.predicted_seconds = constants.launch[p] + shape.longest_path * hop +
+                             std::max(0.0, shape.link_units - 1) * constants.fan[p] +
                              plan::pipelined_seconds(filled * period, chunks, period);
   return choice;
 }
@@ -115,10 +118,14 @@ Choice DevicePricing::best(const ScheduleShape& shape, double seconds_per_byte,
                            std::size_t unit_bytes, Channels channels) const {
   Choice best;
   best.predicted_seconds = std::numeric_limits<double>::infinity();
-  for (const Protocol protocol : protocols_) {
+  seconds_per_byte = std::max(seconds_per_byte, shape.host_path_units / host_path_.link_rate);
+  const auto take = [&](Protocol protocol) {
     Choice choice = by_protocol(shape, seconds_per_byte, protocol, unit_bytes, channels);
     if (choice.predicted_seconds < best.predicted_seconds) best = std::move(choice);
-  }
+  };
+  for (const Protocol protocol : protocols_) take(protocol);
+  // The setting PROTOCOL names one that links through the host's memory do not have.
+  if (best.chunk_bytes == 0 && shape.host_path_units > 0) take(Protocol::kSimple);
   return best;
 }
 
@@ -139,6 +146,14 @@ Choice DevicePricing::price(const Candidate& candidate, std::size_t unit_bytes) 
 
 double DevicePricing::least(const Candidate& /*candidate*/, std::size_t /*unit_bytes*/) const {
   return 0;  // price() takes no time
+}
+
+Choice DevicePricing::message_by_host_path(std::size_t bytes) const {
+  ScheduleShape shape = message_shape();
+  shape.host_path_units = 1;
+  Choice choice = best(shape, on_busiest_rank(shape), bytes, {limits_.message_channels, 1});
+  choice.algorithm = "message";
+  return choice;
 }
 
 Choice DevicePricing::message(std::size_t bytes) const {

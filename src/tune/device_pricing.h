@@ -3,7 +3,11 @@
 // A cost model in the manner of cost_model.h: a launch, a latency for every hop, and then whatever
 // takes longer: the bytes that the busiest rank sends or receives, at the rate of its link, or all
 // that it reads and writes, at the rate of its blocks. Where the machine is known, its busiest link
-// (machine_cost.h) takes the place of the busiest rank's: a GPU may have several.
+// (machine_cost.h) replaces the busiest rank's: a GPU may have several.
+//
+// Where some pairs of GPUs are linked through host memory, a schedule that uses such a link is
+// priced with that link class's constants, and its transfers over those links at their rate if that
+// is longer. A step of a block waits for its slowest link, so one such link is enough.
 #pragma once
 
 #include <algorithm>
@@ -22,11 +26,14 @@ namespace ropewalk::tune {
 /// What the GPUs of a communicator have room for.
 struct DeviceLimits {
   int channels = 32;            ///< of a collective
+  int least_channels = 0;       ///< of a collective, where its data allows
   int message_channels = 16;    ///< of a message to one peer
   std::uint32_t lag_slots = 4;  ///< chunks that a link of protocol simple holds
   bool network = false;         ///< some links are to other hosts
   /// Of a slot, by protocol; 0 where links do not have the protocol.
   std::array<std::size_t, executor::kNumProtocols> slot_bytes{};
+  /// The same of the links of GroupFacts::host_path_pairs.
+  std::array<std::size_t, executor::kNumProtocols> host_path_slot_bytes{};
 };
 
 /// The protocols that the setting PROTOCOL leaves of `available`. One that links do not have is
@@ -42,6 +49,8 @@ class DevicePricing final : public Pricing {
   [[nodiscard]] Choice price(const Candidate& candidate, std::size_t unit_bytes) const override;
   [[nodiscard]] double least(const Candidate& candidate, std::size_t unit_bytes) const override;
   [[nodiscard]] Choice message(std::size_t bytes) const override;
+  /// Between two ranks of GroupFacts::host_path_pairs.
+  [[nodiscard]] Choice message_by_host_path(std::size_t bytes) const;
   [[nodiscard]] bool shared_by_sizes() const noexcept override { return false; }
 
  private:
@@ -60,9 +69,14 @@ class DevicePricing final : public Pricing {
     const double leaving = limits_.network ? shape.leaving_host / constants_.network_rate : 0;
     return std::max(std::max(shape.link_units, 1.0) / constants_.link_rate, leaving);
   }
+  // Of what runs on links through the host's memory, or on no such.
+  [[nodiscard]] const DeviceConstants& constants_of(const ScheduleShape& shape) const {
+    return shape.host_path_units > 0 ? host_path_ : constants_;
+  }
 
   DeviceLimits limits_;
   DeviceConstants constants_;
+  DeviceConstants host_path_ = host_path();
   std::vector<executor::Protocol> protocols_;  // that may be chosen
   int given_channels_ = 0;                     // 0: free
   int given_threads_ = 0;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "executor/block/launch.h"
@@ -41,6 +42,70 @@ TEST(AllowedProtocols, TheNamedOneWhereLinksHaveIt) {
             std::vector<Protocol>{Protocol::kLl});
   const std::vector<Protocol> simple = {Protocol::kSimple};
   EXPECT_EQ(allowed_protocols(config_with({{"PROTOCOL", "ll128"}}), simple), simple);
+}
+
+// GPUs 0 and 3, and 1 and 2, without access to each other's memory.
+const std::vector<std::pair<int, int>> kDiagonals = {{0, 3}, {1, 2}};
+
+Candidate beside_diagonals(const char* algorithm, std::vector<int> order) {
+  const auto checked = schedule::CheckedSchedules().get(
+      algorithm, {Collective::kAllReduce, 4, 0, 1, std::move(order)});
+  Candidate candidate{algorithm, 1, ScheduleShape::of(*checked), nullptr, nullptr};
+  candidate.shape.host_path_units = units_over(checked->schedule(), kDiagonals);
+  return candidate;
+}
+
+DeviceLimits nvlink_and_host_path() {
+  DeviceLimits limits = nvlink();
+  limits.host_path_slot_bytes = {64 << 10, 8192, 0};
+  return limits;
+}
+
+TEST(DevicePricing, ARingBesidePairsWithoutAccessTakesWhatItTookWithAll) {
+  const DevicePricing pricing(config_with(), nvlink_and_host_path(), {});
+  const std::size_t bytes = std::size_t{128} << 20;
+  const Candidate through = beside_diagonals("ring", {});
+  const Candidate beside = beside_diagonals("ring", {0, 1, 3, 2});
+  EXPECT_DOUBLE_EQ(through.shape.host_path_units, 1.5);
+  EXPECT_DOUBLE_EQ(beside.shape.host_path_units, 0);
+  EXPECT_DOUBLE_EQ(pricing.price(beside, bytes).predicted_seconds,
+                   pricing.price(kRing, bytes).predicted_seconds);
+  const Choice slow = pricing.price(through, bytes);
+  EXPECT_GE(slow.predicted_seconds, 1.5 * static_cast<double>(bytes) / host_path().link_rate);
+  EXPECT_LE(slow.chunk_bytes, std::size_t{64} << 10);
+  // Two units in three of a direct exchange go to the others.
+  const Candidate direct = beside_diagonals("two_shot", {});
+  EXPECT_GT(direct.shape.host_path_units, 0);
+  EXPECT_LT(direct.shape.host_path_units, 1);
+}
+
+TEST(DevicePricing, LinksThroughTheHostHaveNoLl128) {
+  const Candidate through = beside_diagonals("ring", {});
+  const DevicePricing free(config_with(), nvlink_and_host_path(), {});
+  const DevicePricing forced(config_with({{"PROTOCOL", "ll128"}}), nvlink_and_host_path(), {});
+  for (std::size_t bytes = 8; bytes <= std::size_t{64} << 20; bytes *= 8) {
+    EXPECT_NE(free.price(through, bytes).protocol, Protocol::kLl128) << bytes;
+    EXPECT_EQ(forced.price(through, bytes).protocol, Protocol::kSimple) << bytes;
+    EXPECT_EQ(forced.price(kRing, bytes).protocol, Protocol::kLl128) << bytes;
+    EXPECT_NE(free.message_by_host_path(bytes).protocol, Protocol::kLl128) << bytes;
+  }
+}
+
+TEST(DevicePricing, BlocksStayWithinTheirBounds) {
+  DeviceLimits limits = nvlink();
+  limits.channels = 6;
+  limits.message_channels = 3;
+  limits.least_channels = 4;
+  const DevicePricing pricing(config_with(), limits, {});
+  for (std::size_t bytes = 8; bytes <= std::size_t{512} << 20; bytes *= 4) {
+    const Choice choice = pricing.price(kRing, bytes);
+    EXPECT_GE(choice.channels, 4) << bytes;
+    EXPECT_LE(choice.channels, 6) << bytes;
+    EXPECT_LE(pricing.message(bytes).channels, 3) << bytes;
+  }
+  // More than there are of.
+  limits.least_channels = 64;
+  EXPECT_EQ(DevicePricing(config_with(), limits, {}).price(kRing, 8).channels, 6);
 }
 
 TEST(DevicePricing, ShortCallsCarryFlagsAndLongOnesFillTheLink) {
@@ -90,7 +155,7 @@ TEST(DevicePricing, AScheduleOfItsOwnRunsWithMultiplesOfItsChannels) {
 }
 
 // A slot of a protocol with flags takes all that a round sends over a link.
-TEST(DevicePricing, WhatDoesNotFitASlotTakesAnotherProtocol) {
+TEST(DevicePricing, AChunkThatDoesNotFitASlotTakesAnotherProtocol) {
   DeviceLimits tiny = nvlink();
   tiny.slot_bytes = {512 << 10, 8, 0};
   const Candidate dense = candidate("recursive_doubling", Collective::kAllGather, 8);

@@ -22,7 +22,8 @@ struct ForcedAlgorithm {
 };
 
 /// What the text forces: "ring" for all operations, or "all_reduce=ring,broadcast=chain"; "auto"
-/// forces nothing. @throws Error kInvalidArgument naming what is unknown
+/// forces nothing.
+/// @throws Error kInvalidArgument naming the unknown word
 std::map<Collective, ForcedAlgorithm> forced_algorithms(std::string_view text);
 
 }  // namespace ropewalk::tune

@@ -1,9 +1,10 @@
-// What all ranks of a communicator know alike. Choices follow from it and from the call alone, so
-// all ranks choose alike without a word.
+// Facts that all ranks of a communicator have in common. Choices depend only on them and on the
+// call, so all ranks choose identically without communicating.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace ropewalk::tune {
@@ -12,7 +13,7 @@ struct GroupFacts {
   int num_ranks = 1;
   int num_hosts = 1;
   int max_ranks_per_host = 1;
-  double ranks_per_processor = 1;  ///< at the most crowded place; at most 1: none is shared
+  double ranks_per_processor = 1;  ///< at the most crowded processors; at most 1: none is shared
   bool all_by_address = false;     ///< every pair of ranks can copy from each other's memory
   bool same_process = false;       ///< all ranks are threads of one process
   std::size_t slot_bytes = 32768;
@@ -24,6 +25,10 @@ struct GroupFacts {
   /// Where each host has several NICs: what each rail (link/rails.h) carries, bytes/s, the fastest
   /// first. Channel c goes over rail c % rail_rates.size().
   std::vector<double> rail_rates;
+  /// GPUs: pairs of one host that are linked through its memory, where others have access to each
+  /// other's. The lower rank first.
+  std::vector<std::pair<int, int>> host_path_pairs;
+  std::vector<int> ring_order;  ///< schedule::Request::order
 };
 
 }  // namespace ropewalk::tune

@@ -17,8 +17,8 @@ constexpr double kWorthCuttingLags = 0.97;
 // the whole, back to back, and gained little one at a time.
 constexpr std::size_t kLeastChunk = 2048;
 constexpr std::size_t kLeastChunkOverOneHop = 8192;
-// Rates are those of data from memory; what is shorter is in caches more often than not. There two
-// copies of 16 KiB took two thirds of the time of a system call's one.
+// Rates are those of data from memory; shorter data is usually in caches. There two copies of 16
+// KiB took two thirds of the time of one copy by a system call.
 constexpr std::size_t kLeastByAddress = std::size_t{32} << 10U;
 constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 

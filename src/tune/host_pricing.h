@@ -17,7 +17,7 @@ class HostPricing final : public Pricing {
   [[nodiscard]] double least(const Candidate& candidate, std::size_t unit_bytes) const override;
   [[nodiscard]] Choice message(std::size_t bytes) const override;
   [[nodiscard]] bool shared_by_sizes() const noexcept override { return true; }
-  /// What a message costs each of its ends beside the time on links.
+  /// The time that a message takes at each of its ends, in addition to the time on links.
   [[nodiscard]] double message_seconds() const noexcept;
 
  private:

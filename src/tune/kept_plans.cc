@@ -64,11 +64,11 @@ PlansMade parse(const std::string& text, const std::string& path, const PlannedM
                 const PlansRequest& request) {
   const std::size_t end = text.find('\n');
   if (end == std::string::npos || text.size() < end + 2 || text.back() != '\n') {
-    throw Error(Errc::kInvalidArgument, "it is cut");
+    throw Error(Errc::kInvalidArgument, "it is truncated");
   }
   const std::string_view body = std::string_view(text).substr(end + 1, text.size() - end - 2);
   if (text.substr(0, end) != digest_text(body)) {
-    throw Error(Errc::kInvalidArgument, "its check sum is wrong");
+    throw Error(Errc::kInvalidArgument, "its checksum is wrong");
   }
   const json all = json::parse(body);
   const json wanted = header(machine, request);
@@ -139,7 +139,7 @@ void write(const std::string& path, const std::string& text) {
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   if (const int failed = replace_file(path, text, 0666); failed != 0) {
-    log::warn("cannot keep plans in {}: {}", path, std::system_category().message(failed));
+    log::warn("cannot write plans to {}: {}", path, std::system_category().message(failed));
   }
 }
 
@@ -193,7 +193,7 @@ std::shared_ptr<const PlannedCandidates> KeptPlans::get(const PlannedMachine& ma
   const bool from_disk = made.has_value();
   if (!from_disk) {
     made = planner(machine.topology(), request);
-    check_stopped("planning");  // what was stopped on the way is noted as a reason for no plan
+    check_stopped("planning");  // an interrupted planning is noted as a reason for no plan
     if (!path.empty() && !made->algorithms.empty()) {
       write(path, text_of(machine, request, *made));
     }

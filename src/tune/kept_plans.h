@@ -1,11 +1,10 @@
-// Plans that were made, kept: planning takes milliseconds to seconds, and the same machine asks
-// again and again.
+// A cache of plans: planning takes milliseconds to seconds, and jobs on the same machine need the
+// same plans.
 //
 // In the process: for every communicator, so that ranks that are its threads plan once. On disk,
-// beside the file of the measured constants: for later jobs. What a file says is compiled and
-// checked like a new plan; a file that is not what it should be is ignored with one line in the log
-// and made anew. All ranks have the same plans whether they read or made them, since planning is
-// deterministic.
+// beside the file of the measured constants: for later jobs. A plan from a file is compiled and
+// checked like a new plan; an invalid file is ignored with one line in the log and written again.
+// All ranks have the same plans whether they read or made them, since planning is deterministic.
 #pragma once
 
 #include <cstdint>
@@ -60,12 +59,12 @@ class KeptPlans {
                                                const std::string& folder);
 
   /// The same by a thread in the background, one request after the other. It calls `done`, with
-  /// nullptr where planning failed, which the log tells; not if this is destroyed before.
+  /// nullptr if planning failed, which is logged; not if this object is destroyed before.
   using Done = std::function<void(std::shared_ptr<const PlannedCandidates>)>;
   void get_later(std::shared_ptr<const PlannedMachine> machine, const PlansRequest& request,
                  const std::string& folder, Done done);
 
-  /// For tests: in place of make_plans(), for what is not made yet.
+  /// For tests: replaces make_plans() for plans that are not in the cache.
   using Planner = std::function<PlansMade(const topology::Topology&, const PlansRequest&)>;
   void plan_with(Planner planner);
 

@@ -83,7 +83,7 @@ TEST_F(KeptPlansTest, AreReadAsTheyWereMade) {
   }
 }
 
-TEST_F(KeptPlansTest, WhatIsNoFileOfPlansIsMadeAnew) {
+TEST_F(KeptPlansTest, AFileWithoutPlansIsWrittenAgain) {
   const auto made = fresh();
   const std::string good = text();
   std::vector<std::string> bad = {
@@ -99,7 +99,7 @@ TEST_F(KeptPlansTest, WhatIsNoFileOfPlansIsMadeAnew) {
   }
 }
 
-TEST_F(KeptPlansTest, AnotherVersionIsMadeAnew) {
+TEST_F(KeptPlansTest, AnotherVersionIsReplaced) {
   (void)fresh();
   const std::string good = text();
   // A file that is whole, of a later version: the check sum of its text is right.

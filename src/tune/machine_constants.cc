@@ -71,7 +71,7 @@ void write(const std::string& path, const Kept& kept) {
   write_tuning(path, machine_name(), entry);
 }
 
-// Other work on the machine makes costs higher and rates lower, never the other way.
+// Other work on the machine makes costs higher and rates lower, never the reverse.
 MachineConstants best_of(const MachineConstants& one, const MachineConstants& other) {
   MachineConstants best;
   for (const auto& [key, member] : kFields) {

@@ -116,7 +116,7 @@ TEST_F(MachineConstantsTest, NonsenseIsMeasuredAgain) {
   EXPECT_GT(machine_constants(config_).copy_rate, 1e6);
 }
 
-TEST(ProcessorKind, IsWhatTheKernelTells) {
+TEST(ProcessorKind, IsTheOneThatTheKernelReports) {
   std::istringstream x86(
       "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\n"
       "model name\t: AMD EPYC\nstepping\t: 1\nflags\t\t: fpu\nbugs\t:\n\n"

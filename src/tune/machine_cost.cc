@@ -257,7 +257,7 @@ std::vector<double> MachineCost::walk(double unit_bytes, int rounds) const {
                                            : std::max(now, pipe.current.ready) + latency;
     events.emplace(start, made++, Kind::kStart, index, 0);
   };
-  // A link is shared alike by what passes it; a message moves as fast as its scarcest link lets it.
+  // All messages on a link share it equally; a message moves at the rate of its slowest link.
   const auto path_of = [&](int index) -> const Path& {
     return paths_[at(sends_[at(pipes[at(index)].current.send)].path)];
   };

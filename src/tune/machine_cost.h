@@ -1,15 +1,16 @@
 // How long a checked schedule should take on a machine of physical links.
 //
 // The bytes of every message are counted along the links of its route. In the manner of LogGP
-// (cost_model.h), with the links of the machine in the place of one rate for all:
+// (cost_model.h), with the links of the machine instead of one rate for all:
 //
 //   T(R rounds) = F + (R - 1) * max(P, B), and at most R times as long as one round alone
 //
-// A round moves one chunk of each channel, all channels alike in number and by weight in size. B is
-// the time of the busiest link: the bytes that a round puts on it, over its capacity. F is how long
-// one round takes, and P the time between the ends of two rounds on average. F and P come from
-// walks of one round, and of some after each other, message by message (where steps lag, of so many
-// that all of them run, and P from the later half; F then has what filling and draining take):
+// A round moves one chunk of each channel, all channels have the same number of chunks, with sizes
+// by weight. B is the time of the busiest link: the bytes that a round puts on it, over its
+// capacity. F is how long one round takes, and P the time between the ends of two rounds on
+// average. F and P come from walks of one round, and of some after each other, message by message
+// (where steps lag, of so many that all of them run, and P from the later half; F then has what
+// filling and draining take):
 //
 // - a message may start when its step's operands are there, the step before it is done, and the
 //   FIFO that it goes through has a free slot and is not busy with another one;
@@ -42,8 +43,8 @@ struct MachineCostOptions {
   double message_seconds = 0;  ///< of each end, per message
   int slots = 8;               ///< chunks that a FIFO holds
   bool lags = false;           ///< steps run in the order of schedule/lags.h
-  /// A FIFO's next chunk is under way before the last one has arrived, as the executors do; else
-  /// one at a time, as in the simulator.
+  /// A FIFO's next chunk is sent before the last one has arrived, as the executors do; else one at
+  /// a time, as in the simulator.
   bool overlaps = true;
 };
 
@@ -71,7 +72,7 @@ class DefaultRoutes {
 class MachineCost {
  public:
   /// @param given  routes of messages; where there is none, `routes` says
-  /// @throws Error kInvalidArgument when there is no way between two ranks that talk
+  /// @throws Error kInvalidArgument if there is no path between two ranks that communicate
   MachineCost(DefaultRoutes& routes, const schedule::Schedule& schedule, int longest_path,
               const schedule::Routes& given, const MachineCostOptions& options);
 
@@ -94,7 +95,7 @@ class MachineCost {
 
  private:
   struct Path {
-    std::vector<int> links;  // places in capacity_
+    std::vector<int> links;  // indices in capacity_
     double latency = 0;
     double slowest = 0;  // bytes per second
   };

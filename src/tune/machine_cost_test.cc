@@ -47,8 +47,8 @@ double units(Collective collective, int ranks) {
                                                                                           : 1;
 }
 
-// The way back of a chunk goes on beside the way up of later ones, or waits for each.
-TEST(MachineCost, WhatLagsFillsTheLinksInEveryRound) {
+// A chunk moves down the tree while later ones move up, or waits for each of them.
+TEST(MachineCost, LaggingStepsFillTheLinksInEveryRound) {
   const topology::Topology machine = topology::testing::machine("h200-2gpu");
   plan::Plan plan;
   plan.collective = Collective::kAllReduce;
@@ -67,7 +67,7 @@ TEST(MachineCost, WhatLagsFillsTheLinksInEveryRound) {
   EXPECT_NEAR(seconds(false), 1000 * 22.8e-6, 1e-4);
 }
 
-// Two GPUs joined by 450 GB/s, 1.4 us each way (NVLink 0.7, in and out of the switch).
+// Two GPUs joined by 450 GB/s, 1.4 us in each direction (NVLink 0.7, in and out of the switch).
 TEST(MachineCost, OneHopTakesItsLatencyAndTheLinksTime) {
   const topology::Topology machine = topology::testing::machine("h200-2gpu");
   DefaultRoutes routes(machine);
@@ -82,7 +82,7 @@ TEST(MachineCost, OneHopTakesItsLatencyAndTheLinksTime) {
   EXPECT_NEAR(cost.least(450e3 * 8), 8e-6, 1e-8);
 }
 
-TEST(MachineCost, ExecutorsHaveTheNextChunkUnderWay) {
+TEST(MachineCost, ExecutorsHaveTheNextChunkInFlight) {
   const topology::Topology machine = topology::testing::machine("h200-2gpu");
   DefaultRoutes routes(machine);
   const RoutedSchedule chain = shape("chain", Collective::kBroadcast, 2);
@@ -131,7 +131,7 @@ double simulated_seconds(const topology::Topology& machine, const RoutedSchedule
   return schedule::play(machine, traffic, *engine).seconds;
 }
 
-TEST_P(AgainstTheSimulator, PredictsWhatItPlays) {
+TEST_P(AgainstTheSimulator, PredictsTheSimulatedTime) {
   const topology::Topology machine = planned_machine(topology::testing::machine(GetParam()));
   const int ranks = static_cast<int>(machine.gpus().size());
   DefaultRoutes routes(machine);

@@ -7,7 +7,7 @@
 
 #include "core/digest.h"
 #include "core/error.h"
-#include "plan/device_path.h"
+#include "plan/driver_hops.h"
 #include "plan/link_split.h"
 #include "plan/planner.h"
 #include "schedule/from_plan.h"
@@ -17,8 +17,8 @@
 namespace ropewalk::tune {
 namespace {
 
+using plan::joins_gpus;
 using topology::LinkType;
-using topology::NodeKind;
 
 constexpr const char* kBetweenGpus = "between-gpus";
 constexpr const char* kBesides = "besides";
@@ -39,39 +39,10 @@ constexpr double kMostFirstRingWork = 10'000;
 // Shares of two classes of links are those of long messages; shorter ones take the faster alone.
 constexpr double kLongMessage = 1e9;
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
-bool joins_gpus(LinkType type) { return type == LinkType::kNvlink || type == LinkType::kXgmi; }
-
-/// Whether a driver that is asked for a copy between the two GPUs takes this way.
-bool driver_takes(const topology::Topology& machine, const plan::Plan& plan,
-                  const plan::TreeEdge& edge) {
-  const topology::NodeIndex from = at(plan.gpus[at(edge.source)]);
-  const topology::NodeIndex to = at(plan.gpus[at(edge.destination)]);
-  bool all_join_gpus = true;
-  bool leaves_host = false;
-  for (const int index : edge.links) {
-    const topology::Link& link = machine.link(at(index));
-    const NodeKind kind = machine.node(link.destination).kind;
-    if (kind == NodeKind::kGpu && link.destination != to) return false;  // GPUs do not forward
-    all_join_gpus = all_join_gpus && joins_gpus(link.type);
-    leaves_host = leaves_host || kind == NodeKind::kNic || kind == NodeKind::kNetwork;
-  }
-  if (all_join_gpus || machine.node(from).host != machine.node(to).host) return true;
-  const auto own = plan::nearest_between_gpus(machine, from, to);
-  const bool joined = own.has_value() && joins_gpus(machine.link(at(own->links.front())).type);
-  return !joined && !leaves_host;
-}
-
 bool driver_takes_all(const topology::Topology& machine, const plan::Plan& plan) {
-  for (const plan::Tree& tree : plan.trees) {
-    for (const auto* edges : {&tree.reduce, &tree.broadcast}) {
-      for (const plan::TreeEdge& edge : *edges) {
-        if (!driver_takes(machine, plan, edge)) return false;
-      }
-    }
-  }
-  return true;
+  return std::ranges::all_of(plan.trees, [&](const plan::Tree& tree) {
+    return plan::hop_class(machine, plan, tree) == plan::HopClass::kPeerAccess;
+  });
 }
 
 using schedule::Pipelining;

@@ -46,7 +46,8 @@ std::set<LinkType> types(const topology::Topology& on, const RoutedSchedule& can
   return out;
 }
 
-// Both classes of links are then cut alike, also where one plan has a root and the other has all.
+// Both classes of links are then cut identically, also if one plan has one root and the other has
+// all.
 TEST(PlannedCandidates, WhereStepsLagAnAllReduceHasAChannelForEachTree) {
   const topology::Topology part =
       planned_machine(topology::testing::machine("dgx1v").with_gpus({0, 1, 2, 4, 7}));
@@ -132,11 +133,11 @@ TEST(PlannedCandidates, BetweenHostsThreePhasesAndChainsOverRails) {
   const PlansRequest request{Collective::kAllReduce, 0, 16};
   const PlannedCandidates found = compile_plans(make_plans(pair, request), request);
   EXPECT_THAT(names(found), testing::IsSupersetOf({"plan-three-phase", "plan-rail-chain"}));
-  // What goes out to the network and back within a host is no way that a driver takes.
+  // A driver does not take a path within a host that goes out to the network and back.
   EXPECT_EQ(found.refused.at("plan-optimal"), "it has hops that a driver would not take");
 }
 
-TEST(PlannedCandidates, WhatTakesLongToPlanIsLeftOutWithTheReason) {
+TEST(PlannedCandidates, SlowPlansAreLeftOutWithTheReason) {
   const topology::Topology pair = machine("dgx-h100-x2");
   const PlansMade made = make_plans(pair, {Collective::kAllReduce, 0, 16});
   EXPECT_THAT(made.refused.at("plan-packed"), testing::HasSubstr("take too long"));

@@ -1,5 +1,5 @@
-// What the tuner chooses where it knows the machine: plans for long messages, short shapes for
-// short ones, alike on every rank.
+// The tuner's choices if it knows the machine: plans for long messages, schedules with few hops for
+// short ones, the same on every rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ Config config_with(const std::string& algorithm = "auto") {
   return config;
 }
 
-// A rank of a job: what it chooses.
+// A rank of a job, and its choice.
 class Rank {
  public:
   explicit Rank(const std::shared_ptr<const topology::Topology>& machine,
@@ -129,7 +129,7 @@ TEST(PlannedChoice, ShortMessagesTakeShortShapes) {
   }
 }
 
-TEST(PlannedChoice, EveryRankChoosesAlike) {
+TEST(PlannedChoice, EveryRankChoosesTheSame) {
   const auto machine = recorded("dgx1v");
   Rank one(machine);
   Rank other(machine);
@@ -148,7 +148,7 @@ TEST(PlannedChoice, EveryRankChoosesAlike) {
   }
 }
 
-// The choice prices only what may be the cheapest.
+// Only candidates that may be the cheapest are priced.
 TEST(PlannedChoice, IsTheCheapestOfAllCandidates) {
   for (const char* machine : {"dgx1v", "h200-4gpu"}) {
     Rank rank(recorded(machine));
@@ -187,7 +187,7 @@ TEST(PlannedChoice, OperationsWithoutPlansKeepTheirAlgorithms) {
 }
 
 // GPUs 0 and 5 of a DGX-1 are not joined by NVLink, nor is any other of these with 5.
-TEST(PlannedChoice, GpusWithoutAConnectingNvlinkPlaneTakeWhatADriverTakes) {
+TEST(PlannedChoice, GpusWithoutAConnectingNvlinkPlaneTakeDefaultRoutes) {
   const auto machine = part_of("dgx1v", {0, 1, 5, 6});
   Rank rank(machine);
   const Choice& choice = rank.choose(Collective::kAllReduce, kLong);

@@ -9,8 +9,8 @@
 
 namespace ropewalk::tune {
 
-/// Pure: what it returns follows from its arguments and the facts it was made with, which all ranks
-/// have alike.
+/// Pure: the result depends only on the arguments and the facts of the constructor, which are equal
+/// on all ranks.
 class Pricing {
  public:
   Pricing() = default;
@@ -26,7 +26,7 @@ class Pricing {
   [[nodiscard]] virtual bool shared_by_sizes() const noexcept = 0;
   /// Seconds that price() does not fall short of, at once; 0 where that is not known.
   [[nodiscard]] virtual double least(const Candidate& candidate, std::size_t unit_bytes) const = 0;
-  /// For a message of so many bytes between two ranks.
+  /// For a message of this number of bytes between two ranks.
   [[nodiscard]] virtual Choice message(std::size_t bytes) const = 0;
 };
 

@@ -18,7 +18,7 @@ struct Processors {
 
   /// Those that the calling thread may run on; one where the system does not say.
   static Processors usable();
-  /// Of a list as the kernel writes it, "0-15,32-47"; none for what is no such list.
+  /// Parses a list as the kernel writes it, "0-15,32-47"; empty if it is not such a list.
   static Processors of_list(std::string_view list);
   [[nodiscard]] int count() const noexcept;
   /// How many are in both.
@@ -47,14 +47,14 @@ class OnAllProcessors {
 /// of one machine have the same one.
 std::string machine_identity();
 
-/// What kind of processor this is, as the kernel tells it: vendor, family, model and stepping of
-/// the first one. "unknown" where it tells nothing.
+/// The kind of processor, as the kernel reports it: vendor, family, model and stepping of the first
+/// one. "unknown" if it reports nothing.
 std::string processor_kind();
 /// The same from the text of /proc/cpuinfo.
 std::string processor_kind(std::istream& cpuinfo);
 
-/// How many of a machine's ranks have to share a processor, at its most crowded place: for any set
-/// of processors, the ranks that may run nowhere else over its size. At most 1 when each rank can
+/// How many of a machine's ranks have to share a processor, at most: for any set of processors, the
+/// number of ranks that may run only there, divided by the set's size. At most 1 when each rank can
 /// have one for itself. (By Hall's theorem one would have to look at all unions of sets; the sets
 /// themselves and the union of all are what binding programs make.)
 /// @param each of every rank of the machine

@@ -30,7 +30,7 @@ TEST(Processors, RanksThatAreBoundToProcessorsOfTheirOwnShareNone) {
   EXPECT_EQ(shared({set({0, 1}), set({0, 1}), set({2, 3}), set({2, 3})}), 1);
 }
 
-TEST(Processors, TheMostCrowdedPlaceCounts) {
+TEST(Processors, TheMostCrowdedProcessorsCount) {
   EXPECT_EQ(shared({set({0}), set({0}), set({1}), set({2}), set({3})}), 2);
   EXPECT_EQ(shared({set({0}), set({0, 1}), set({0, 1})}), 1.5);
   EXPECT_EQ(shared({set({5}), set({5}), set({5}), set({0, 1, 2, 3, 4, 5})}), 3);
@@ -67,7 +67,7 @@ TEST(Processors, OfTheKernelsLists) {
   }
 }
 
-TEST(Processors, WhatTwoHaveInCommon) {
+TEST(Processors, TheIntersectionOfTwo) {
   EXPECT_EQ(set({0, 1, 64, 1023}).in_common(set({1, 64, 65})), 2);
   EXPECT_EQ(set({0}).in_common({}), 0);
   EXPECT_EQ(set({70, 1023}).first(), 70);

@@ -13,7 +13,7 @@ namespace ropewalk::tune {
 /// @param rates bytes/s, the fastest first, all positive; empty: one rail
 std::vector<int> channel_weights(std::span<const double> rates, int channels);
 
-/// Whether two rates count as equal: what is at least seven eighths of `fastest`.
+/// Whether a rate counts as equal to `fastest`: at least seven eighths of it.
 bool as_fast(double rate, double fastest);
 
 /// What `channels` channels carry together, bytes/s; 0 where no rate is known.

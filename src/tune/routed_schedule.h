@@ -15,7 +15,7 @@ inline constexpr const char* kGivenSchedule = "(given)";
 struct RoutedSchedule {
   std::string algorithm;  ///< "plan-packed", "plan-optimal", ...
   std::shared_ptr<const schedule::Checked> checked;
-  schedule::Routes routes;  ///< what it does not name takes schedule::default_route()
+  schedule::Routes routes;  ///< other messages take schedule::default_route()
 };
 
 }  // namespace ropewalk::tune

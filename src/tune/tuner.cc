@@ -132,7 +132,7 @@ Choice Tuner::later(Collective collective, int root, std::size_t unit_bytes) {
 void Tuner::use(std::shared_ptr<const schedule::Checked> given) {
   const Collective collective = given->schedule().collective;
   forget_choices();
-  given_.insert_or_assign(collective, Candidates::given(std::move(given)));
+  given_.insert_or_assign(collective, candidates_.given(std::move(given)));
 }
 
 void Tuner::forget() {

@@ -28,7 +28,8 @@ class Tuner {
  public:
   Tuner(Candidates candidates, std::unique_ptr<Pricing> pricing);
 
-  /// The choice for units of `unit_bytes`. @throws Error as Candidates::get()
+  /// The choice for units of `unit_bytes`.
+  /// @throws Error as Candidates::get()
   [[nodiscard]] std::shared_ptr<const Choice> choose(Collective collective, int root,
                                                      std::size_t unit_bytes);
 
@@ -54,7 +55,7 @@ class Tuner {
   [[nodiscard]] std::optional<BackgroundPlans> background(Collective collective, int root) const {
     return candidates_.background(collective, root);
   }
-  /// Choices for the operation are made anew, with the plans that were made in the background.
+  /// Choices for the operation are made again, with the plans that were made in the background.
   void adopt(Collective collective, int root);
   /// What choose() will return after adopt(), but its index and schedule.
   /// @pre background() is kMade
@@ -63,7 +64,7 @@ class Tuner {
   /// The machine, or null.
   [[nodiscard]] const topology::Topology* machine() const noexcept { return candidates_.machine(); }
 
-  /// For a message of so many bytes between two ranks.
+  /// For a message of this number of bytes between two ranks.
   [[nodiscard]] Choice message(std::size_t bytes) const { return pricing_->message(bytes); }
 
  private:
@@ -83,12 +84,13 @@ class Tuner {
   std::array<Choices, kNumCollectives> rootless_;
   std::map<std::pair<Collective, int>, Choices> rooted_;
   std::map<Collective, Candidate> given_;
-  // What was chosen so far: collective, root, algorithm, channels.
+  // The choices so far: collective, root, algorithm, channels.
   std::map<std::tuple<Collective, int, std::string, int>, std::shared_ptr<const schedule::Checked>>
       chosen_;
 };
 
-/// For host memory. @param machine, plans as for Candidates
+/// For host memory.
+/// @param machine, plans as for Candidates
 Tuner host_tuner(const Config& config, const GroupFacts& facts, const MachineConstants& constants,
                  schedule::CheckedSchedules& schedules,
                  std::shared_ptr<const topology::Topology> machine = nullptr,

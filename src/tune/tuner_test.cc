@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Tuners,
                          testing::Values(Kind{"host", for_host}, Kind{"gpus", for_gpus}),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
-TEST_P(Tuners, AnAlgorithmForAllServesWhatItCanDo) {
+TEST_P(Tuners, AnAlgorithmForAllServesTheOperationsThatItSupports) {
   Tuner forced = tuner(config_with("ALGORITHM", "one_shot"));
   EXPECT_EQ(forced.choose(Collective::kAllReduce, 0, kLong)->algorithm, "one_shot");
   EXPECT_TRUE(forced.is_forced(Collective::kAllReduce, 0));

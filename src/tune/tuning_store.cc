@@ -25,17 +25,18 @@ using nlohmann::json;
 
 constexpr const char* kSchema = "ropewalk-tuning";
 
-// The entries. @param quiet what is wrong was told when it was read
+// The entries.
+// @param quiet errors were logged at an earlier read
 json read_all(const std::string& path, bool quiet = false) {
   std::ifstream file(path);
   if (!file.good()) return json::object();
   const json all = json::parse(file, nullptr, false);
   std::string why;
   if (!all.is_object()) {
-    why = "it is no JSON object";
+    why = "it is not a JSON object";
   } else if (!all.contains("schema") || all["schema"] != kSchema || !all.contains("version") ||
              all["version"] != kTuningVersion) {
-    why = fmt::format("it is no {} of version {}", kSchema, kTuningVersion);
+    why = fmt::format("it is not a {} of version {}", kSchema, kTuningVersion);
   } else if (!all.contains("entries") || !all["entries"].is_object()) {
     why = "it has no entries";
   } else {

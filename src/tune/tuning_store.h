@@ -1,10 +1,10 @@
-// The file of all that was measured of machines (setting TUNING_FILE): constants of hosts
-// (machine_constants.h) and of GPUs (device_constants.h), one entry for each.
+// The file of measured constants (setting TUNING_FILE): constants of hosts (machine_constants.h)
+// and of GPUs (device_constants.h), one entry for each.
 //
 //   {"schema": "ropewalk-tuning", "version": 2, "entries": {NAME: {...}, ...}}
 //
-// A file that is garbage, cut or of another version, and an entry that makes no sense, count as not
-// there, with one line in the log; what is then measured takes their places.
+// A file that is garbage, cut or of another version, and an invalid entry, are ignored with one
+// line in the log; new measurements replace them.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -40,8 +40,8 @@ auto read_tuning_as(const std::string& path, const std::string& name, const Read
   }
 }
 
-/// The number called `key`. @throws std::exception unless it is there and in (0, 1e15), or is 0
-/// where that is allowed
+/// The number called `key`.
+/// @throws std::exception unless it is there and in (0, 1e15), or is 0 where that is allowed
 double constant_of(const nlohmann::json& entry, const char* key, bool zero_allowed = false);
 
 /// All entries whose names begin with `name` and a slash, by the rest of their names.

@@ -72,7 +72,7 @@ TEST_F(TuningStoreTest, HostsAndGpusShareAFile) {
   EXPECT_EQ(lines(), 0);
 }
 
-TEST_F(TuningStoreTest, WhatIsUnusableIsToldOnceAndMadeAnew) {
+TEST_F(TuningStoreTest, AnUnusableFileIsReportedOnceAndWrittenAgain) {
   write_tuning(path(), "a", {{"rate", 1.0}});
   const std::string right = text_of(path());
   json other = json::parse(right);
@@ -92,10 +92,10 @@ TEST_F(TuningStoreTest, WhatIsUnusableIsToldOnceAndMadeAnew) {
     EXPECT_EQ(read_tuning(path(), "a"), json({{"rate", 2.0}})) << text;
     EXPECT_EQ(lines(), 0);
   }
-  EXPECT_THAT(text_of(log_file()), HasSubstr("no ropewalk-tuning of version 2"));
+  EXPECT_THAT(text_of(log_file()), HasSubstr("not a ropewalk-tuning of version 2"));
 }
 
-TEST_F(TuningStoreTest, AnEntryThatMakesNoSenseIsToldOnce) {
+TEST_F(TuningStoreTest, AnInvalidEntryIsReportedOnce) {
   const auto rate = [](const json& entry) { return constant_of(entry, "rate"); };
   for (const json& value : std::vector<json>{"fast", 0, -1.0, 1e16, nullptr}) {
     write_tuning(path(), "a", {{"rate", value}});

@@ -2,8 +2,8 @@
 // of the rule that it breaks, or several with commas between. Unset or empty: a plugin that keeps
 // all rules.
 //
-// crash-CALL, kill-CALL, hang-CALL and exit-CALL do so at the entry of that function, as NCCL
-// spells it.
+// crash-CALL, kill-CALL, hang-CALL and exit-CALL crash, kill, hang or end the process at the entry
+// of that function, as NCCL spells it.
 //
 // Unusual, but right, and found in plugins that work with NCCL:
 //   allocated-names     getProperties allocates the device's name at each call

@@ -34,7 +34,7 @@ constexpr int kMostParts = 8;
 
 struct Context {};
 
-// Abstract names that the system chooses are short: what is sent of a handle fits 64 bytes.
+// The system chooses short abstract names, so that the used part of a handle fits 64 bytes.
 constexpr std::size_t kNameBytes = 32;
 struct SentHandle {
   char name[kNameBytes];
@@ -91,7 +91,7 @@ struct Comm {
   std::deque<Stashed> stash;
   std::uint64_t messages = 0;
   std::deque<std::uint64_t> owed;   // acknowledgements
-  const void* last_done = nullptr;  // of the last receive that was told done
+  const void* last_done = nullptr;  // of the last receive that was reported as done
   char* last_end = nullptr;         // of the last message, for "late-writes"
   char last_bytes[8] = {};
   int polls = 0;
@@ -121,7 +121,7 @@ std::atomic<int> merged{0};
 std::mutex registered_mutex;
 std::multiset<void*> registered;
 
-// Sends wait for the receiver's word about what it took.
+// Sends wait for the receiver's acknowledgement.
 bool acknowledges() { return fault("reg-is-global") || fault("last-receive"); }
 
 abi::Result lost() { return abi::kRemoteError; }
@@ -271,7 +271,7 @@ bool hung_up(const Comm& comm) {
 
 abi::Result progress_receives(Comm& comm) {
   const bool forgiving = fault("lost-sender");
-  // What came before is thrown away.
+  // Discards data that came before.
   if (fault("early-end") && hung_up(comm)) return lost();
   for (;;) {
     bool placed = false;

@@ -238,10 +238,11 @@ synchronize()
 expect(data, total)
 print("destroy: ok")
 
-# Not blocking, in a group.
+# Not blocking, in a group, with bounds of blocks.
 unique = UniqueId()
 api.GetUniqueId(ctypes.byref(unique))
 config = Config(blocking=0)
+config.min_ctas, config.max_ctas = 1, 2
 comms = [Comm() for _ in range(n)]
 api.GroupStart()
 for g in range(n):

@@ -2,48 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
-import ropewalk
 from gpu_support import DEADLINE_SECONDS, need_ranks
+from host_ranks import run, start
 
 need_ranks()
-
-PROGRAM = Path(__file__).parent / "hosts_rank.py"
-
-
-def start(what: str, ranks: int, hosts: int, **settings: str) -> list[subprocess.Popen[str]]:
-    made = ropewalk.unique_id().hex()
-    return [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), what, made, str(rank), str(ranks), str(hosts)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, **{f"ROPEWALK_{name}": text for name, text in settings.items()}},
-        )
-        for rank in range(ranks)
-    ]
-
-
-def run(what: str, ranks: int, hosts: int, **settings: str) -> list[str]:
-    processes = start(what, ranks, hosts, **settings)
-    try:
-        said = [process.communicate(timeout=DEADLINE_SECONDS)[0] for process in processes]
-        for rank, process in enumerate(processes):
-            assert process.returncode == 0, "\n".join(said)
-            assert f"rank {rank}: " in said[rank]
-        return said
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 @pytest.mark.parametrize("net", ["tcp", "shm", "auto"])
@@ -91,3 +57,26 @@ def test_a_killed_rank_is_seen_while_a_kernel_spins() -> None:
         for process in processes:
             process.kill()
             process.wait()
+
+
+@pytest.mark.parametrize("net", ["tcp", "shm"])
+def test_right_results_over_a_late_transport(net: str) -> None:
+    run("collectives", 4, 2, NET=net, FAULTY="delay=300us,reorder=0.1,seed=1")
+
+
+def test_a_failing_transport_ends_all_kernels_by_name() -> None:
+    """Within a second of the first failure, each rank; the setting TIMEOUT is far away."""
+    said = run("until_error", 2, 2, NET="tcp", FAULTY="fail=0.005,seed=1", TIMEOUT="100s")
+    times = []
+    for text in said:
+        found = re.search(r"PeerLostError after \d+ calls at ([0-9.]+): .*rank \d", text)
+        assert found, text
+        times.append(float(found.group(1)))
+    print(f"{max(times) - min(times):.3f} s between the ranks' errors")
+    assert max(times) - min(times) < 5
+
+
+def test_what_a_transport_loses_ends_at_the_limit() -> None:
+    said = run("until_error", 2, 2, NET="tcp", FAULTY="drop=0.005,seed=1", TIMEOUT="3s")
+    assert any("TimeoutError after" in text for text in said), said
+    assert all("Error after" in text for text in said), said

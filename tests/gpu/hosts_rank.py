@@ -121,6 +121,49 @@ def speed(comm: Communicator) -> int:
     return 1
 
 
+def until_error(comm: Communicator) -> int:
+    """Operations one after another until one fails. What ended well is right."""
+    device = comm.device
+    assert device is not None
+    n = comm.size
+    for call in range(1000):
+        count = COUNTS[call % (len(COUNTS) - 1)]
+        every = [value(rank, count, device, call) for rank in range(n)]
+        total = torch.stack(every).sum(0)
+        try:
+            if call % 2 == 0:
+                tensor = every[comm.rank].clone()
+                comm.all_reduce(tensor)
+                expected = total
+            else:
+                tensor = torch.empty(n * count, device=total.device)
+                comm.all_gather(every[comm.rank], out=tensor)
+                expected = torch.cat(every)
+            torch.cuda.synchronize()
+            comm.check()
+        except (ropewalk.PeerLostError, ropewalk.TimeoutError) as error:
+            kind = type(error).__name__
+            print(f"{kind} after {call} calls at {time.time():.3f}: {error}", flush=True)
+            comm.abort()
+            return call
+        assert torch.equal(tensor, expected), f"call {call} ended well and is wrong"
+    return 1000
+
+
+def prices(comm: Communicator) -> int:
+    """Prints what a long all-reduce is predicted to take, by algorithm, and runs one."""
+    found = comm.explain("all_reduce", 128 << 20)
+    for candidate in found["candidates"]:
+        print(f"{candidate['algorithm']} {candidate['predicted_us']:.1f} us", flush=True)
+    print(f"chosen {found['chosen']}", flush=True)
+    data = torch.ones(32 << 20, device=f"cuda:{comm.device}")
+    comm.all_reduce(data)
+    torch.cuda.synchronize()
+    comm.check()
+    assert bool((data == comm.size).all())
+    return 1
+
+
 def lost(comm: Communicator) -> int:
     """Rank 0 waits in a kernel for a rank that is killed."""
     data = torch.ones(1 << 20, device=f"cuda:{comm.device}")
@@ -147,7 +190,9 @@ def main() -> None:
     comm = ropewalk.init(unique_id=bytes.fromhex(MADE), rank=RANK, size=RANKS, device=device)
     body: Callable[[Communicator], int] = globals()[WHAT]
     calls = body(comm)
-    if WHAT != "lost":
+    if WHAT == "until_error":
+        print(f"rank {RANK}: {calls} calls were right", flush=True)
+    elif WHAT != "lost":
         comm.finalize()
         print(f"rank {RANK}: {calls} calls, all right", flush=True)
 

@@ -35,7 +35,7 @@ bool begins_at_next_look(StallWatch& watch) {
   return watch.begins();
 }
 
-TEST(StallWatch, TellsOnceUntilSomethingMoves) {
+TEST(StallWatch, ReportsOnceUntilSomethingMoves) {
   StallWatch watch(now);
   for (int round = 0; round < 2; ++round) {
     EXPECT_FALSE(begins_at_next_look(watch));  // from here on it counts
@@ -147,7 +147,7 @@ class ScriptedComm : public ::testing::Test {
   std::array<std::byte, 8> data_{};
 };
 
-TEST_F(ScriptedComm, TellsOnceOfAMessageThatDoesNotArrive) {
+TEST_F(ScriptedComm, ReportsOnceAMessageThatDoesNotArrive) {
   Comm comm(std::make_unique<ScriptedReceiver>(script_), memories_, "connection 7", nullptr, now);
   void* const memory =
       comm.register_memory(data_.data(), data_.size(), transport::MemoryKind::kHost);
@@ -180,9 +180,9 @@ TEST_F(ScriptedComm, Holds64RequestsAtOnce) {
   EXPECT_NE(comm.receive({&part, 1}), nullptr);
 }
 
-TEST_F(ScriptedComm, TellsOnceOfAMessageThatCannotBeStarted) {
+TEST_F(ScriptedComm, ReportsOnceAMessageThatCannotBeStarted) {
   Comm comm(std::make_unique<ScriptedSender>(script_), memories_, "connection 8", nullptr, now);
-  for (int round = 0; round < 2; ++round) {  // what was started ends a stall
+  for (int round = 0; round < 2; ++round) {  // a started operation ends a stall
     logged.clear();
     script_.starts = false;
     stall([&] { EXPECT_EQ(comm.send({}), nullptr); });

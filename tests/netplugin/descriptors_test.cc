@@ -1,5 +1,5 @@
-// Open descriptors of the network plugin: what a program's connections took is given back when the
-// last of them is closed, also in versions 4 to 10, which have no finalize.
+// Open descriptors of the network plugin: the descriptors of a program's connections are closed
+// when the last connection is closed, also in versions 4 to 10, which have no finalize.
 #include <algorithm>
 #include <random>
 

@@ -87,8 +87,8 @@ std::string case_name(const ::testing::TestParamInfo<Setup>& tested) {
 
 namespace {
 
-// What the thread sanitizer finds in the software bridges (dev/tsan.supp) has a name only once a
-// program tells it, to which the sanitizer then keeps pipes: that is done before they count.
+// The thread sanitizer starts a symbolizer with pipes at its first suppressed report about the
+// software bridges (dev/tsan.supp). This starts it before descriptors are counted.
 void start_symbolizer() {
 #if defined(__clang__)
   if constexpr (ropewalk::testing::kThreadSanitizer) {

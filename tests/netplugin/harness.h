@@ -29,7 +29,7 @@ inline constexpr auto kPatience = std::chrono::seconds(30);
 
 inline constexpr int kHost = abi::kHostPointer;
 
-/// @throws std::runtime_error, with what was logged, unless `result` is success
+/// @throws std::runtime_error with the logged lines, unless `result` is success
 void check(int result, const char* call);
 
 template <typename Step>
@@ -135,7 +135,7 @@ struct Transfer {
   }
 };
 
-/// One message through a connection, verified with what lies around it.
+/// One message through a connection; verifies it and the memory around it.
 void exchange(Loop& loop, std::size_t bytes, std::size_t room, std::uint64_t seed);
 
 /// A version of the interface, and the setting NET.

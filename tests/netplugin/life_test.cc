@@ -60,7 +60,7 @@ TEST_F(PluginTest, ManyConnectionsAtOnce) {
   for (std::size_t i = 0; i < loops.size(); ++i) exchange(*loops[i], 1000 + i, 2000, i);
 }
 
-TEST_F(PluginTest, FinalizeClosesWhatWasLeftOpen) {
+TEST_F(PluginTest, FinalizeClosesOpenConnections) {
   // Another communicator keeps the plugin alive.
   Net other(library_.api(12));
   const Holdings before;
@@ -77,8 +77,8 @@ TEST_F(PluginTest, FinalizeClosesWhatWasLeftOpen) {
   EXPECT_TRUE(take_lines().empty());
 }
 
-// What it opened of libsisci is closed, and with that what the library holds: its threads, and the
-// file by which software bridges know each other. SCITerminate would end it for others as well.
+// It closes all objects of libsisci, and with them the library's own resources: its threads, and
+// the file that software bridges share. SCITerminate would end it for others as well.
 TEST(PluginLife, LeavesNothingOfPcieBridgesWhenUnloaded) {
   const transport::SoftwareFabric fabric;
   // The code of libsisci stays in a process.

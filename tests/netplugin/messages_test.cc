@@ -144,7 +144,7 @@ TEST_P(EveryVersion, ClosesWithRequestsPending) {
     EXPECT_EQ(net.api->deregister(receiver, in_memory), 0);
     EXPECT_EQ(net.api->close_recv(receiver), 0);
     EXPECT_EQ(net.api->close_listen(listener), 0);
-    // What was closed is known to be.
+    // A closed connection is recognised.
     int done = 0;
     EXPECT_NE(net.api->test(send, &done, nullptr), 0);
     EXPECT_EQ(done, 0);

@@ -132,7 +132,7 @@ TEST_F(Misuse, OfMemory) {
   Bytes data(1000);
   void* memory = net.register_memory(loop.sender, data.data(), data.size());
   void* receive_memory = net.register_memory(loop.receiver, data.data(), data.size());
-  // What is no memory is none to register.
+  // Addresses that are not memory cannot be registered.
   void* none = nullptr;
   for (const std::size_t bytes : {~std::size_t{0}, std::size_t{1} << 63U}) {
     expect_refused(net.api->register_memory(loop.sender, data.data(), bytes, kHost, &none),
@@ -181,7 +181,7 @@ TEST_F(Misuse, OfConnections) {
   expect_refused(net.api->close_listen(loop.sender), abi::kInvalidArgument, {"closeListen"});
   std::array<char, 64> foreign{};
   expect_refused(net.api->close_send(foreign.data()), abi::kInvalidArgument,
-                 {"no open connection"});
+                 {"not an open connection"});
   void* made = nullptr;
   expect_refused(net.api->accept(foreign.data(), &made), abi::kInvalidArgument, {"accept"});
   expect_refused(net.api->finalize(foreign.data()), abi::kInvalidArgument, {"context"});

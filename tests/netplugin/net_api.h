@@ -1,7 +1,7 @@
 // A network plugin as NCCL loads it, any version of the interface in one form.
 //
-// Calls take and give what version 12 does; what a version lacks is left out. Results that NCCL
-// would find uninitialised are filled with rubbish before each call.
+// Calls have the arguments and results of version 12; those that a version lacks are left out.
+// Results that NCCL leaves uninitialised are filled with garbage before each call.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -49,7 +49,7 @@ void stream(Net& net, void* comm, bool sends, int count) {
   }
 }
 
-TEST_P(TwoProcesses, MoveMessagesBothWays) {
+TEST_P(TwoProcesses, MoveMessagesInBothDirections) {
   constexpr int kCount = 40;
   Child child([&](int socket) {
     Net net(library_.api(GetParam().version));

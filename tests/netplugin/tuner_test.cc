@@ -172,7 +172,7 @@ TEST_P(TunerOf, RulesOutLl128AloneOverBridges) {
   }
 }
 
-TEST_P(TunerOf, LeavesWhatHasNoOtherWay) {
+TEST_P(TunerOf, LeavesTheOnlyOption) {
   const Open open("shm");
   const Tuner tuner(GetParam(), 2, 2);
   Times only_ll;

@@ -38,7 +38,7 @@ std::set<std::string> shared_memory_names() {
 std::string work_until_it_breaks(comm::Communicator& comm) {
   std::vector<float> in(300'000, 1.0F);
   std::vector<float> out(300'000 * static_cast<std::size_t>(comm.size()));
-  // The same on every rank: they must call alike.
+  // The same on every rank, since their calls must match.
   std::minstd_rand random(7);
   while (true) {
     comm::CollectiveCall call;
@@ -64,8 +64,8 @@ void kill_at_random_moments(int times, const RankOptions& options, std::mt19937&
   const std::set<std::string> before = shared_memory_names();
   std::vector<double> delays_ms;
   const int turns = std::max(1, times / share());
-  // A rank that is killed before it has joined is missed at the deadline: that tells nothing of how
-  // soon a death is heard of.
+  // If a rank is killed before it has joined, the others notice it only at the deadline; such runs
+  // say nothing about the time to detect a death.
   for (int turn = 0; turn < turns || (delays_ms.empty() && turn < turns + 20); ++turn) {
     const int size = 2 + static_cast<int>(random() % 3);
     const int victim = static_cast<int>(random() % static_cast<unsigned>(size));

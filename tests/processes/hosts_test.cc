@@ -26,8 +26,8 @@
 namespace ropewalk::testing {
 namespace {
 
-// Two namespaces joined by pairs of virtual interfaces, each of a subnet of its own, gone with the
-// object.
+// Two namespaces joined by pairs of virtual interfaces, each pair with a subnet of its own, removed
+// with the object.
 class TwoHosts {
  public:
   // By interface: MB/s, of both ends; 0: as fast as they are.
@@ -126,7 +126,7 @@ std::vector<std::string> texts_of(RankProcesses& ranks, int count) {
   return texts;
 }
 
-// Every collective in some sizes: "" or what was wrong.
+// Every collective in some sizes; returns "" or the error.
 std::string wrong_collectives(comm::Communicator& comm) {
   std::string wrong;
   for (int c = 0; c < kNumCollectives; ++c) {
@@ -196,7 +196,7 @@ std::string overheard(comm::Communicator& comm) {
   return came != all ? "wrong" : heard ? "heard" : "not heard";
 }
 
-TEST(Hosts, WhoListensToTheNetworkHearsPayloadOnlyInTheClear) {
+TEST(Hosts, AListenerOnTheNetworkReadsOnlyPlainPayload) {
   const TwoHosts hosts;
   if (!hosts.ready()) GTEST_SKIP() << "network namespaces cannot be made here";
   for (const bool encrypted : {false, true}) {
@@ -211,7 +211,7 @@ TEST(Hosts, WhoListensToTheNetworkHearsPayloadOnlyInTheClear) {
   }
 }
 
-// Software bridges between ranks that count as hosts; what is wrong is wrong at rank 1 alone.
+// Software bridges between ranks that act as hosts; the fault is at rank 1 only.
 class OneSided : public ::testing::Test {
  protected:
   // Runs all collectives. @param at_rank_1 in its process, before it joins
@@ -269,14 +269,14 @@ void network_links(int /*rank*/) { setenv("ROPEWALK_LINKS", "network", 1); }
 TEST_F(OneSided, TransfersThatMoveNothingAreReplacedByStores) {
   run("sisci", "at_host 1 lose_transfer 1\nat_host 1 lose_all_transfers yes\n", 3, network_links);
   expect_right_results();
-  EXPECT_EQ(lines_with("DMA into its window reported success and did not bring the data"), 2U)
+  EXPECT_EQ(lines_with("DMA into its window reported success but moved no data"), 2U)
       << log;  // by peer
 }
 
 TEST_F(OneSided, ABrokenIommuIsNoticed) {
   run("sisci", "at_host 1 iommu broken\n", 3, network_links);
   expect_right_results();
-  EXPECT_GE(lines_with("reports success and moves nothing"), 1U) << log;
+  EXPECT_GE(lines_with("reports success but moves no data"), 1U) << log;
 }
 
 TEST_F(OneSided, StoresThatAreLostEndInAnError) {
@@ -302,7 +302,7 @@ TEST_F(OneSided, VerifyingOnOneSideOnlyIsNamed) {
   expect_errors_with("setting VERIFY differs: rank ");
 }
 
-// Between network namespaces no memory is shared: what is left of `auto` is bridges and TCP.
+// Network namespaces share no memory, so `auto` has only bridges and TCP.
 TEST_F(OneSided, AutoTakesTheNextPath) {
   const TwoHosts hosts;
   if (!hosts.ready()) GTEST_SKIP() << "network namespaces cannot be made here";
@@ -340,7 +340,7 @@ std::string shares_of_nics(comm::Communicator& comm) {
   return shares;
 }
 
-// Two ranks a host share each NIC. What is measured on a machine that does other work varies.
+// Two ranks a host share each NIC. On a machine that does other work the measured rates vary.
 TEST(HostsOfSeveralNics, ChannelsAreSpreadByTheirRates) {
   const TwoHosts hosts({60, 60, 10});
   if (!hosts.ready() || !hosts.shaped()) {
@@ -406,7 +406,8 @@ TEST(HostsOfSeveralNics, OneThatVanishesIsReplacedByAnother) {
       return fmt::format("{} NICs, {}", comm.facts().rail_rates.size(), shares_of_nics(comm));
     });
     for (const std::string& text : texts_of(ranks, 2)) {
-      // Two when the ranks joined; all went over the one that is left. What is down has no share.
+      // There were two when the ranks joined; all data went over the remaining one. An interface
+      // that is down gets no share.
       EXPECT_EQ(text.find("2 NICs, 1.0 "), 0U) << text;
     }
   }

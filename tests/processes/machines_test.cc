@@ -1,5 +1,5 @@
-// What processes that join are told of their machine, and of each other's setting TOPOLOGY: on all
-// ranks, by rank and name, and never by a hang.
+// What joining processes learn about their machine, and about differing settings TOPOLOGY: errors
+// on all ranks, by rank and name, never a hang.
 #include <gtest/gtest.h>
 #include <linux/capability.h>
 #include <sys/syscall.h>

@@ -20,7 +20,7 @@ def kept(tmp_path: Path) -> dict[str, str]:
     return {"ROPEWALK_TUNING_FILE": str(tmp_path / "tuning.json")}
 
 
-def test_explain_waits_for_them_unless_a_setting_says_otherwise(
+def test_explain_waits_for_them_unless_a_setting_forbids_it(
     program: Program, kept: dict[str, str]
 ) -> None:
     ask = ("explain", "all_reduce", "-b", "64M", *MACHINE)

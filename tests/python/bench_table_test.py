@@ -76,7 +76,7 @@ def test_per_iteration_columns_are_as_in_the_golden_file() -> None:
     ]
     golden = PER_ITERATION.read_text().split("\n")[:-1]
     assert text == golden
-    # Columns stay where they are when there is no in-place form, but for nccl-tests' short N/A.
+    # Columns keep their positions if there is no in-place form, except for nccl-tests' short N/A.
     missing = bench_table.line_text(Line(8, 2, "float", "sum", -1, left, None), options)
     assert len(missing.split()) == len(text[-1].split())
     assert len(missing) == len(text[-1])

@@ -1,4 +1,4 @@
-"""What belongs to a rank, and `ropewalk topo` and `ropewalk bind` as programs."""
+"""The devices and CPUs of a rank, and `ropewalk topo` and `ropewalk bind` as programs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def choose(rank: int, size: int, **options: object) -> placement.Choice:
     return placement.choose(topology.read(DGX), rank, size, **arguments)  # type: ignore[arg-type]
 
 
-def test_each_rank_gets_what_is_next_to_its_gpu() -> None:
+def test_each_rank_gets_the_resources_next_to_its_gpu() -> None:
     choice = choose(2, 8)
     assert (choice.gpu, choice.device, choice.numa) == ("gpu2", 2, 1)
     assert (choice.nic, choice.nic_path) == ("mlx5_2", "PIX")
@@ -149,7 +149,7 @@ def test_topo_shows_every_form(program: Program, tmp_path: Path) -> None:
         (["--synthetic", "8gpu rope"], "column 6: unknown word"),
         (["--synthetic", "8gpu", "--from", "x"], "one of them"),
         (["--synthetic", "8gpu", "--json", "--svg"], "one of them"),
-        (["--synthetic", "8gpu", "--gpus", "a"], '--gpus "a" is no list'),
+        (["--synthetic", "8gpu", "--gpus", "a"], '--gpus "a" is not a list'),
         (["--synthetic", "8gpu", "--gpus", "0-8"], "no GPU 8: synthetic has 8 GPUs, 0 to 7"),
         (["--synthetic", "8gpu", "--host", "1"], "host 1: synthetic has 1 hosts"),
         (["--synthetic", "8gpu", "--hosts", "2"], "no NIC to join hosts by"),
@@ -186,10 +186,10 @@ def test_a_rank_without_a_job_is_that_rank(
 def test_a_rank_that_is_no_number_is_refused(program: Program, name: str) -> None:
     done = program("bind", "--dry-run", env={name: "abc"})
     assert done.returncode == 2
-    assert f'{name}="abc" is no number' in done.stderr
+    assert f'{name}="abc" is not a number' in done.stderr
 
 
-def test_what_a_file_leaves_open_is_said(program: Program, tmp_path: Path) -> None:
+def test_gaps_in_a_file_are_reported(program: Program, tmp_path: Path) -> None:
     file = tmp_path / "x.xml"
     made = program("topo", "--synthetic", "2gpu nvswitch", "--nccl-xml").stdout
     speed = re.search('link_speed="[^"]*"', made)
@@ -198,7 +198,7 @@ def test_what_a_file_leaves_open_is_said(program: Program, tmp_path: Path) -> No
     for arguments in (["topo", "--from", str(file)], ["plan", str(file), "all_reduce"]):
         done = program(*arguments)
         assert done.returncode == 0
-        assert re.search('line [0-9]+: link_speed "banana" is no speed of PCIe', done.stderr)
+        assert re.search('line [0-9]+: link_speed "banana" is not a speed of PCIe', done.stderr)
 
 
 def test_launcher_without_a_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def ropewalk(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_what_ranks_ran_is_said(finished: list[Path]) -> None:
+def test_the_calls_of_ranks_are_shown(finished: list[Path]) -> None:
     code, text = ropewalk(*finished)
     assert code == 0, text
     assert "all ranks completed collective 8" in text
@@ -119,7 +119,7 @@ def test_a_different_call_is_named(finished: list[Path]) -> None:
     )
 
 
-def test_whom_the_others_wait_for_is_told(finished: list[Path]) -> None:
+def test_the_awaited_rank_is_named(finished: list[Path]) -> None:
     def change(documents: list[Any]) -> None:
         for rank, document in enumerate(documents):
             document["records"] = document["records"][:1]
@@ -211,7 +211,7 @@ def test_inspectors_lines(finished: list[Path], tmp_path: Path) -> None:
     assert list(inspector.lines(reports)) == out.read_text().splitlines()
 
 
-def test_what_is_no_file_of_records_is_refused(finished: list[Path], tmp_path: Path) -> None:
+def test_a_file_without_records_is_refused(finished: list[Path], tmp_path: Path) -> None:
     garbage = tmp_path / "garbage.json"
     cut = json.loads(finished[0].read_text())
     del cut["records"][0]["operation"]

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.skipif(
     BUILD is None, reason="RW_BUILD_DIR names no build folder; `make test` does"
 )
 
-# What a fault does not show by the plugin that has all versions: its library, else the rest's.
+# Faults that do not show with the plugin of all versions: the library to use instead.
 OF_VERSION = {"connect-first": 6, "null-config": 10, "truncation": 8}
-# Faults with the name of a rule are one each; these break it in another way.
+# A fault with the name of a rule breaks that rule; these break a rule in another way.
 MORE_FAULTS = [
     "device-names-allocated",
     "devices-unwritten",
@@ -172,7 +172,9 @@ def test_one_fault_hides_no_other_rule(fault: str) -> None:
         (12, "device-names-allocated", "device-names", '"socket0" twice'),
     ],
 )
-def test_what_came_is_the_plugins_own(version: int, fault: str, rule: str, came: str) -> None:
+def test_the_shown_result_is_the_plugins_own(
+    version: int, fault: str, rule: str, came: str
+) -> None:
     found = checked(library(f"broken_plugin_v{version}"), fault, only=[rule], timeout=SHORT)
     assert found[rule]["came"] == came, found[rule]
 
@@ -185,7 +187,7 @@ def test_what_came_is_the_plugins_own(version: int, fault: str, rule: str, came:
         ("rest", "", 'in a thread that the plugin started ("broken-late"): Aborted'),
     ],
 )
-def test_what_is_done_to_the_program_is_named(fault: str, call: str, words: str) -> None:
+def test_effects_on_the_program_are_named(fault: str, call: str, words: str) -> None:
     found = checked(library(), fault, only=[fault])
     assert found[fault]["outcome"] == "failed"
     assert words in found[fault]["came"]
@@ -215,10 +217,10 @@ def test_a_hang_costs_one_limit(fault: str, rule: str) -> None:
     assert found[rule]["outcome"] == "failed"
 
 
-def test_the_log_of_a_rule_is_what_was_logged_in_it(program: Program) -> None:
+def test_the_log_of_a_rule_has_its_own_lines(program: Program) -> None:
     found = checked(library(), "zero-bytes,warns", only=["zero-bytes"], timeout=SHORT)
     assert found["zero-bytes"]["outcome"] == "failed"
-    # What init logs each time is told once, with the plugin.
+    # Lines that init logs each time are shown once, with the plugin.
     assert found["zero-bytes"]["log"] == []
     found = checked(library(), "many-connections,warns", only=["many-connections"], timeout=SHORT)
     assert found["many-connections"]["outcome"] == "failed"
@@ -346,7 +348,7 @@ def test_a_file_of_this_folder_needs_no_slash(
     assert found["zero-bytes"]["outcome"] == "failed"
 
 
-def test_a_failure_is_told(program: Program) -> None:
+def test_a_failure_is_shown(program: Program) -> None:
     environment = {"RW_BROKEN_PLUGIN": "zero-bytes"}
     only = ("--only", "zero-bytes")
     done = program("check-plugin", library(), *only, env=environment)
@@ -447,7 +449,7 @@ def test_ropewalks_own_plugin_over_libpsm2(endpoints: str, monkeypatch: pytest.M
 def test_lines_come_in_order_through_a_window(
     settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each run sees what is out of order now and then: one in ten did."""
+    """A run sees the wrong order only sometimes: one in ten did."""
     if not own_plugin().exists():
         pytest.skip("libnccl-net-ropewalk.so is not built")
     for name, value in settings.items():

@@ -1,4 +1,4 @@
-"""The scripts behind .ci/run: what they leave out, they name; what fails, fails."""
+"""The scripts behind .ci/run: they name what they leave out, and failures fail the run."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def git(folder: Path, *words: str) -> None:
 
 
 class Tidied:
-    """A repository with a main branch and sources, and a clang-tidy that notes what it is given."""
+    """A repository with a main branch and sources, and a clang-tidy that records its arguments."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "tree"
@@ -129,7 +129,7 @@ class Tidied:
         git(self.folder, "commit", "-q", "-m", "a")
 
     def run(self, seconds: int = 60, *files: str) -> tuple[int, list[str], str]:
-        """Exit status, what was looked at, and all that was told."""
+        """Exit status, the checked sources, and the output."""
         build = self.folder.parent / "build"
         build.mkdir(exist_ok=True)
         entries = [
@@ -147,7 +147,7 @@ class Tidied:
 
 
 @needs_git
-def test_tidy_takes_what_the_last_commit_changed(tmp_path: Path) -> None:
+def test_tidy_checks_sources_of_the_last_commit(tmp_path: Path) -> None:
     tree = Tidied(tmp_path)
     status, looked, told = tree.run()
     assert (status, looked) == (0, [])
@@ -159,7 +159,7 @@ def test_tidy_takes_what_the_last_commit_changed(tmp_path: Path) -> None:
 
 
 @needs_git
-def test_tidy_takes_what_a_branch_changed_and_what_is_not_committed(tmp_path: Path) -> None:
+def test_tidy_checks_a_branchs_and_uncommitted_changes(tmp_path: Path) -> None:
     tree = Tidied(tmp_path)
     tree.commit("a.cc")
     git(tree.folder, "checkout", "-q", "-b", "other")
@@ -170,7 +170,7 @@ def test_tidy_takes_what_a_branch_changed_and_what_is_not_committed(tmp_path: Pa
 
 
 @needs_git
-def test_tidy_says_what_its_time_did_not_suffice_for(tmp_path: Path) -> None:
+def test_tidy_names_sources_beyond_its_time(tmp_path: Path) -> None:
     tree = Tidied(tmp_path)
     tree.tool("sleep 30")
     status, _, told = tree.run(1, "src/a.cc", "src/b.cc")
@@ -189,17 +189,20 @@ def test_tidy_fails_where_clang_tidy_does(tmp_path: Path) -> None:
 
 
 @needs_git
-def test_tidy_names_what_the_build_does_not_have(tmp_path: Path) -> None:
+def test_tidy_names_sources_that_the_build_lacks(tmp_path: Path) -> None:
     status, looked, told = Tidied(tmp_path).run(60, "src/cuda_only.cc", "src/a.cc")
     assert (status, looked) == (0, ["src/a.cc"])
     assert "no part of this build: src/cuda_only.cc" in told
 
 
-PARTS = ("lint", "asan", "fuzz", "tsan", "tidy-changed", "build", ".venv/.ready-torch")
+PARTS = (
+    *("lint", "asan", "fuzz", "tsan", "tidy-changed", "build", "cuda-architectures"),
+    ".venv/.ready-torch",
+)
 
 
 def ci(folder: Path, failing: str = "") -> subprocess.CompletedProcess[str]:
-    """.ci/run over parts that only say their name; `test` tells what it was handed."""
+    """.ci/run with parts that only print their name; `test` prints its environment."""
     (folder / ".ci").mkdir()
     shutil.copy(DEV.parent / ".ci" / "run", folder / ".ci")
     rules = [f"{part}:\n\t@echo part of {part}; test {part} != '{failing}'\n" for part in PARTS]
@@ -209,7 +212,7 @@ def ci(folder: Path, failing: str = "") -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make")
-def test_ci_runs_every_part_and_hands_the_test_run_what_each_took(tmp_path: Path) -> None:
+def test_ci_runs_every_part_and_passes_times_to_the_test_run(tmp_path: Path) -> None:
     done = ci(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [line for line in done.stdout.splitlines() if line.startswith("part of ")]
@@ -264,3 +267,41 @@ def test_a_fuzzer_that_fails_fails_the_part_and_the_others_run(tmp_path: Path) -
     assert done.returncode != 0
     assert "a_fuzz FAILED with status 77" in done.stdout
     assert done.stdout.count("\nran\n") == 2
+
+
+ARCHITECTURES = DEV / "cuda_architectures.py"
+
+
+def nvcc(folder: Path, body: str) -> Path:
+    """A stand-in that knows sm_80 and sm_90, and compiles by `body`."""
+    path = folder / "nvcc"
+    path.write_text(
+        "#!/bin/sh\n"
+        'case "$1" in\n'
+        "--list-gpu-arch) echo compute_80; echo compute_90 ;;\n"
+        "--version) echo release 13.0, V13 ;;\n"
+        f"*) {body} ;;\n"
+        "esac\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+def test_architectures_that_no_compiler_has_are_named(tmp_path: Path) -> None:
+    told = tmp_path / "summary"
+    command = [sys.executable, str(ARCHITECTURES), "--jobs", "1"]
+    done = run(command, tmp_path, CUDACXX=str(nvcc(tmp_path, "exit 0")), RW_SUMMARY=str(told))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nvcc 13.0: sm_90: compiled" in done.stdout
+    text = told.read_text()
+    assert "skipped: nvcc 13.0: sm_120: this compiler does not have it" in text
+    assert "skipped: NVRTC of CUDA 12: not installed" in text
+    assert "compiled by none: sm_70" in text
+    assert "2 compiled, 0 failed" in text
+
+
+def test_a_kernel_that_does_not_compile_fails(tmp_path: Path) -> None:
+    broken = nvcc(tmp_path, "echo no such instruction >&2; exit 1")
+    done = run([sys.executable, str(ARCHITECTURES)], tmp_path, CUDACXX=str(broken))
+    assert done.returncode == 1
+    assert "sm_80: FAILED\nno such instruction" in done.stdout

@@ -210,8 +210,8 @@ def test_bench_plot(program: Program, tmp_path: Path, suffix: str) -> None:
     [
         (("bench",), "OP"),
         (("bench", "all_mend"), 'unknown operation "all_mend"'),
-        (("bench", "all_reduce", "-b", "8Q"), '-b "8Q" is no size'),
-        (("bench", "all_reduce", "-b", "-8"), "is no size"),
+        (("bench", "all_reduce", "-b", "8Q"), '-b "8Q" is not a size'),
+        (("bench", "all_reduce", "-b", "-8"), "is not a size"),
         (("bench", "all_reduce", "-b", "16", "-e", "8"), "larger than"),
         (("bench", "all_reduce", "-n", "0"), "-n 0"),
         (("bench", "all_reduce", "-d", "quad"), 'unknown type "quad"'),
@@ -468,7 +468,7 @@ def test_schedule_check_refuses_and_says_why(program: Program) -> None:
     assert report["defects"]
 
 
-def test_schedule_check_of_what_is_none(program: Program) -> None:
+def test_schedule_check_of_other_text(program: Program) -> None:
     done = program("schedule", "check", "-", input="ropewalk-schedule 1\ncollective nonsense\n")
     assert done.returncode == 2
     assert "line 2" in done.stderr

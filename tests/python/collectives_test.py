@@ -41,7 +41,7 @@ cases = st.fixed_dictionaries(
 
 
 class Case:
-    """A drawn case and what it takes to run it."""
+    """A generated case, and the means to run it."""
 
     def __init__(self, drawn: dict[str, Any]) -> None:
         self.ranks: int = drawn["ranks"]

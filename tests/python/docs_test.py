@@ -79,7 +79,7 @@ def text_of(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link to a heading is called."""
+    """The anchors of the page's headings."""
     headings = re.findall(r"^#+ (.*)", text_of(page), flags=re.M)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -117,9 +117,9 @@ BUILD = os.environ.get("RW_BUILD_DIR")
         ("driver no\n", "library and driver", "failed", "modprobe"),
         ("adapters 0\n", "adapters", "failed", "lspci"),
         ("link_down 0 0\n", "adapter 0 (node ", "failed", "no cable"),
-        ("iommu broken\n", "adapter 0 (node ", "degraded", "reports success and moves nothing"),
+        ("iommu broken\n", "adapter 0 (node ", "degraded", "reports success but moves no data"),
         ("iommu absent\n", "adapter 0 (node ", "degraded", "without an IOMMU"),
-        ("lose_all_transfers yes\n", "adapter 0 (node ", "degraded", "did not bring the data"),
+        ("lose_all_transfers yes\n", "adapter 0 (node ", "degraded", "moved no data"),
         ("max_dma_queues 1\n", "adapter 0 (node ", "degraded", "1 of 4 DMA queues"),
         ("megabytes_per_second 100\n", "adapter 0 (node ", "degraded", "1% of what the link"),
         ("max_segments 1\n", "adapter 0 (node ", "failed", "no segment for a window"),
@@ -150,7 +150,7 @@ def test_a_file_that_is_no_library(program: Program, tmp_path: Path) -> None:
     assert "SISCI_LIBRARY" in done.stdout
 
 
-def test_what_it_tries_can_be_logged(program: Program) -> None:
+def test_trials_can_be_logged(program: Program) -> None:
     sisci = str(Path(BUILD or "", "sisci", "libsisci.so").resolve())
     environment = {"ROPEWALK_SISCI_LIBRARY": sisci, "ROPEWALK_DEBUG": "INFO"}
     environment["ROPEWALK_DEBUG_SUBSYS"] = "NET"
@@ -251,7 +251,7 @@ def test_links_that_give_too_little_fail(monkeypatch: pytest.MonkeyPatch) -> Non
         ("dgx1v", 20, 30),  # one NVLink of generation 2 between GPU 0 and GPU 1
     ],
 )
-def test_what_two_gpus_should_give(machine: str, low: float, high: float) -> None:
+def test_expected_rates_of_two_gpus(machine: str, low: float, high: float) -> None:
     graph = topology.synthetic(machine)
     gbps = doctor.pair_gbps(graph, graph.gpus[0].id, graph.gpus[1].id)
     if gbps is None:
@@ -259,7 +259,7 @@ def test_what_two_gpus_should_give(machine: str, low: float, high: float) -> Non
     assert low <= gbps <= high
 
 
-def test_what_gpu_and_host_should_give() -> None:
+def test_expected_rates_of_gpu_and_host() -> None:
     graph = topology.synthetic("dgx1v")
     gbps = doctor.host_gbps(graph, graph.gpus[0].id)
     assert gbps is None or 8 <= gbps <= 16  # PCIe generation 3

@@ -1,4 +1,4 @@
-"""Emulated machines: right data over slowed links, what is said of them, and what is refused."""
+"""Emulated machines: right data over slowed links, the messages about them, and refused input."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_results_are_right(program: Program, operation: str) -> None:
 
 
 @pytest.mark.parametrize("gpus", ["0,1,2,6", "0,1,2,4,7"])
-def test_all_reduces_whose_way_back_lags_are_right(program: Program, gpus: str) -> None:
+def test_all_reduces_with_lagging_broadcasts_are_right(program: Program, gpus: str) -> None:
     chosen = "all_reduce=plan-optimal-hybrid"
     lines = bench(
         program, "all_reduce", "--emulate", "dgx1v", "--gpus", gpus, "--slowdown", "20",
@@ -42,6 +42,27 @@ def test_all_reduces_whose_way_back_lags_are_right(program: Program, gpus: str) 
         "--set", f"ALGORITHM={chosen}", "--set", "SLOT_BYTES=16384",
     )  # fmt: skip
     assert len(lines) >= 2
+
+
+def test_ranks_may_be_threads_and_their_data_may_repeat(program: Program) -> None:
+    lines = bench(
+        program, "all_reduce", "--emulate", "dgx1v", "--gpus", "0,1,4", "-t", "3", "--slowdown",
+        "20", "-b", "64K", "-e", "1M", "-f", "16", "-n", "1", "-w", "0", "--period", "64K",
+    )  # fmt: skip
+    assert len(lines) == 2
+    assert "N/A" in lines[-1]  # nothing in place
+    for arguments, message in (
+        (("-t", "2"), "3 GPUs are no multiple of 2 ranks"),
+        (("--period", "1000"), "--period 1000: must be a multiple of 64K"),
+    ):
+        done = program(
+            "bench", "all_reduce", "--emulate", "dgx1v", "--gpus", "0,1,4", *arguments, check=False
+        )
+        assert done.returncode == 2
+        assert message in done.stderr
+    done = program("bench", "all_gather", "--period", "64K", "--ranks", "2", check=False)
+    assert done.returncode == 2
+    assert "--period 64K: is for all_reduce, broadcast, reduce" in done.stderr
 
 
 def test_the_table_and_the_json_say_so(program: Program, tmp_path: Path) -> None:
@@ -122,7 +143,7 @@ def test_what_is_refused(program: Program, arguments: tuple[str, ...], message: 
     assert "Traceback" not in done.stderr
 
 
-def test_ranks_of_different_machines_are_told() -> None:
+def test_ranks_of_different_machines_get_an_error() -> None:
     script = """
 import os, ropewalk
 ropewalk.settings.set("EMULATE", "dgx1v" if os.environ["RANK"] == "1" else "dgx1p")

@@ -1,4 +1,4 @@
-"""Bad input gives an exception that names what is wrong, and nothing hangs."""
+"""Bad input gives an exception that names the error, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -137,14 +137,14 @@ def test_a_closed_communicator_says_so() -> None:
         (lambda comm: comm.all_reduce(np.ones(3 + comm.rank)), "count"),
         (lambda comm: comm.all_reduce(np.ones(4, ["f4", "f8"][comm.rank])), "type"),
         (lambda comm: comm.all_reduce(np.ones(4), ["sum", "max"][comm.rank]), "operator|op"),
-        # Two roots only send, so that each is content; the next operation finds what they sent.
+        # Two roots only send, so neither notices; the next operation finds the data that they sent.
         (
             lambda comm: [comm.broadcast(np.ones(4), root=comm.rank), comm.all_reduce(np.ones(4))],
             "root|broadcast",
         ),
     ],
 )
-def test_ranks_that_disagree_are_told_about_what(
+def test_ranks_that_disagree_get_the_field(
     call: Callable[[Communicator], object], word: str
 ) -> None:
     texts: list[str] = []
@@ -158,7 +158,7 @@ def test_ranks_that_disagree_are_told_about_what(
     assert any(re.search(word, text) and "rank" in text for text in texts), texts
 
 
-def test_a_wait_tells_what_ended_its_operation() -> None:
+def test_a_wait_raises_the_error_of_its_operation() -> None:
     def body(comm: Communicator) -> str:
         with comm:
             handle = comm.all_reduce(np.ones(3 + comm.rank), blocking=False)
@@ -191,7 +191,7 @@ def test_a_block_that_raises_aborts() -> None:
     assert comm.closed
 
 
-def test_settings_name_what_is_wrong() -> None:
+def test_settings_name_the_error() -> None:
     with pytest.raises(ropewalk.ArgumentError, match="NO_SUCH"):
         ropewalk.settings.set("NO_SUCH", 1)
     with pytest.raises(ropewalk.ArgumentError, match="SLOTS"):
@@ -227,7 +227,7 @@ def test_settings_tell_who_gave_them() -> None:
         ("barrier", 2, "spec.barrier: 2"),
     ],
 )
-def test_what_is_measured_must_exist(
+def test_measured_operations_must_exist(
     alone: Communicator, field: str, value: Any, reason: str
 ) -> None:
     words = {"collective": b"all_reduce", "count": 4, "iterations": 1, field: value}
@@ -257,8 +257,8 @@ def test_an_exchange_is_not_measured_in_place(alone: Communicator) -> None:
         and not name.startswith("rwCommInit")
     ],
 )
-def test_what_is_given_must_have_a_place(name: str, types: tuple[Any, ...]) -> None:
-    """Before anything else is looked at: nothing is done for nobody."""
+def test_output_pointers_must_not_be_null(name: str, types: tuple[Any, ...]) -> None:
+    """Checked before anything else."""
     some = {ctypes.c_char_p: b"", ctypes.c_int: 2, ctypes.c_size_t: 2, ctypes.c_double: 2.0}
     before = [some.get(kind) for kind in types[:-1]]
     with pytest.raises(
@@ -270,7 +270,7 @@ def test_what_is_given_must_have_a_place(name: str, types: tuple[Any, ...]) -> N
 @pytest.mark.parametrize(
     "name", [name for name, types in _PROTOTYPES.items() if types == (Comm, _TEXT_OUT)]
 )
-def test_a_text_of_a_communicator_must_have_a_place(alone: Communicator, name: str) -> None:
+def test_text_pointers_of_a_communicator_must_not_be_null(alone: Communicator, name: str) -> None:
     with pytest.raises(ropewalk.ArgumentError, match=r"^(json|text|xml|report): NULL$"):
         check(getattr(library(), name)(alone.c_handle, None))
 

@@ -58,14 +58,14 @@ def test_a_schedule_of_the_user_is_named_as_such(pair: ropewalk.Communicator) ->
     assert pair.explain("all_gather", 1 << 10)["chosen_by"] == "cost model"
 
 
-def test_what_it_refuses(pair: ropewalk.Communicator) -> None:
+def test_refused_requests(pair: ropewalk.Communicator) -> None:
     with pytest.raises(ropewalk.ArgumentError, match='unknown "all_the_things"'):
         pair.explain("all_the_things", 8)
     with pytest.raises(ropewalk.ArgumentError, match="root: 7 is outside 0 to 1"):
         pair.explain("broadcast", 8, root=7)
 
 
-def test_the_command_tells_what_runs(program: Program) -> None:
+def test_the_command_shows_what_runs(program: Program) -> None:
     done = program("explain", "all_reduce", "-b", "1M", "--ranks", "3", "--json")
     found = json.loads(done.stdout)
     assert found["operation"] == "all_reduce" and found["ranks"] == 3
@@ -88,7 +88,7 @@ def test_the_setting_and_the_network_show(program: Program) -> None:
     ("arguments", "text"),
     [
         (["everything"], "OP everything: is none of"),
-        (["all_reduce", "-b", "many"], '-b "many" is no size'),
+        (["all_reduce", "-b", "many"], '-b "many" is not a size'),
         (["all_reduce", "--ranks", "0"], "--ranks 0: must be positive"),
         (["broadcast", "--root", "2"], "--root 2: is outside 0 to 1"),
     ],

@@ -255,7 +255,7 @@ def test_all_points_over_tcp() -> None:
     some, all_, limit, least, most, last_least, last_most = sentence(
         "README.md",
         r"(\d+) of (\d+) are at most ([\d.]+\d) .*? the others are .*? of four ranks at ([\d.]+) "
-        r"to ([\d.]+) \(by the \S+ rank's time\]\S+ at ([\d.]+) to ([\d.]+)\)",
+        r"to ([\d.]+) \(by the \S+ rank's time\]\S+ at ([\d.]+) to ([\d.]+)[;)]",
     )
     assert all_ == str(len(ratios("peers-tcp.txt")))
     assert some == at_most("peers-tcp.txt", float(limit))

@@ -1,4 +1,4 @@
-"""Ranks as processes forked from one that has imported what is slow to import, as PyTorch is."""
+"""Ranks as processes forked from one that has imported slow modules, such as PyTorch."""
 
 from __future__ import annotations
 

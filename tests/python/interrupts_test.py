@@ -126,7 +126,7 @@ def test_ctrl_c_ends_a_wait_and_leaves_the_operation() -> None:
     """)
 
 
-def test_ctrl_c_in_a_block_tells_the_others() -> None:
+def test_ctrl_c_in_a_block_notifies_the_others() -> None:
     run("""
         mine, other = ropewalk.init_all(2)
         later(press)
@@ -162,7 +162,7 @@ def test_a_handler_that_raises_nothing_runs_meanwhile() -> None:
     """)
 
 
-def test_what_a_handler_raises_is_raised() -> None:
+def test_an_exception_of_a_handler_is_raised() -> None:
     run("""
         class Stop(Exception):
             pass

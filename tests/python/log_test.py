@@ -1,4 +1,4 @@
-"""What the log tells of operations: DEBUG and DEBUG_SUBSYS."""
+"""The log of operations: DEBUG and DEBUG_SUBSYS."""
 
 from __future__ import annotations
 

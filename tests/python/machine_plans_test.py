@@ -1,5 +1,4 @@
-"""Where TOPOLOGY names the machine, its plans run without being asked for, and compute what they
-should."""
+"""If TOPOLOGY names the machine, its plans run by default, and compute the right results."""
 
 from __future__ import annotations
 

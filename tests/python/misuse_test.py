@@ -1,4 +1,4 @@
-"""A communicator that two threads use at once, and calls that the ranks did not make alike."""
+"""A communicator that two threads use at once, and calls that differ between ranks."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_a_second_thread_is_refused_and_the_first_goes_on(call: Any) -> None:
         comm.finalize()
 
 
-def test_threads_that_go_at_it_are_told_of_themselves() -> None:
-    """Never of ranks that were called differently in no field."""
+def test_threads_that_share_a_communicator_get_an_error() -> None:
+    """Never an error about differing calls without a field that differs."""
     comms = ropewalk.init_all(2)
     said: list[str] = []
     told = threading.Event()

@@ -1,4 +1,5 @@
-"""dev/mutants.py: what it changes, what it leaves alone, and what it says of a small project."""
+"""dev/mutants.py: the code that it changes, the code that it leaves alone, and its report on a
+small project."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def test_no_change(line: str) -> None:
     assert mutants_of("a.cc", f"{line}\n") == []
 
 
-def test_what_ends_lines_later_is_no_code_there() -> None:
+def test_text_that_ends_lines_later_is_no_code() -> None:
     text = 'throw Error(kind,\n            a + b);\nx = a + b;\nR"(x < y)" /* a\n < b */\n'
     assert {mutant.line for mutant in mutants_of("a.cc", text)} == {3}
     assert [len(line) for line in code_of(text).split("\n")] == [
@@ -136,14 +137,14 @@ def test_tests_beside_a_source_come_first() -> None:
     assert "CopyInOrder.*" in steps[0].only
 
 
-def test_what_is_explained_is_still_in_the_sources() -> None:
+def test_explained_mutants_are_still_in_the_sources() -> None:
     for row in json.loads(mutants.EXPLAINED.read_text()):
         lines = [line.strip() for line in (ROOT / row["file"]).read_text().splitlines()]
         assert row["was"] in lines, row
         assert row["was"] != row["now"] and len(row["why"]) > 20
 
 
-def test_report_counts_what_is_explained_and_says_so() -> None:
+def test_report_counts_explained_survivors() -> None:
     def entry(line: int, state: str) -> mutants.Entry:
         mutant = Mutant("src/core/a.cc", line, "boundary", f"  x{line} < b;", f"  x{line} <= b;")
         return mutants.Entry("core", mutant, "", trial.Verdict(state, ran=["core_test"]))
@@ -158,7 +159,7 @@ def test_report_counts_what_is_explained_and_says_so() -> None:
     assert text.count("explained: never equal") == 1
 
 
-def test_what_was_tried_is_kept_by_seed_and_source(tmp_path: Path) -> None:
+def test_results_are_kept_by_seed_and_source(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     mutant = Mutant("src/core/a.cc", 3, "logic", "a && b;", "a || b;")
     entry = mutants.Entry("core", mutant, "digest", trial.Verdict("noticed", by="A.b"))
@@ -177,7 +178,7 @@ def test_what_was_tried_is_kept_by_seed_and_source(tmp_path: Path) -> None:
 
 
 class NoticedNow(mutants.Trials):
-    """Trials without a tree, in which tests notice what they did not."""
+    """Trials without a tree, in which tests now notice earlier survivors."""
 
     def __init__(self) -> None:
         self.prepared: list[str] = []
@@ -195,7 +196,7 @@ class NoticedNow(mutants.Trials):
         return mutants.Entry(layer, mutant, self.digest(mutant.file), trial.Verdict("noticed"))
 
 
-def test_places_are_tried_again(tmp_path: Path) -> None:
+def test_locations_are_tried_again(tmp_path: Path) -> None:
     trials = NoticedNow()
     kept = kept_survivors(tmp_path / "report.json")
     tried = mutants.once_more(trials, ["a.cc:4", "b.cc"], kept, {})
@@ -204,7 +205,7 @@ def test_places_are_tried_again(tmp_path: Path) -> None:
     assert states_of(kept) == ["survived", "noticed", "noticed", "survived", "survived", "noticed"]
 
 
-def test_what_is_stale_is_tried_again_where_its_line_stands_now(tmp_path: Path) -> None:
+def test_stale_results_are_tried_again_at_the_present_line(tmp_path: Path) -> None:
     kept = kept_survivors(tmp_path / "report.json")
     reasons = {("a.cc", "a && b;", "a || b;"): "never both"}
     mutants.once_more(NoticedNow(), [mutants.STALE], kept, reasons)

@@ -102,7 +102,7 @@ def test_groups(nccl: Any) -> None:
     assert nccl.ncclGroupStart() == SUCCESS
     assert nccl.ncclGroupEnd() == SUCCESS
     assert nccl.ncclAllReduce(None, None, ctypes.c_size_t(1), 7, 0, None, None) == ARGUMENT
-    # The outermost end tells the group's first error, and the group is closed.
+    # The outermost ncclGroupEnd returns the group's first error, and the group is closed.
     assert nccl.ncclGroupEnd() == ARGUMENT
     assert nccl.ncclGroupEnd() == USAGE
     assert nccl.ncclGroupStart() == SUCCESS
@@ -132,7 +132,7 @@ def config(
 @needs_library
 @needs_no_driver
 def test_configurations(nccl: Any) -> None:
-    """What is wrong is told before the driver is missed."""
+    """Invalid arguments are reported before a missing driver."""
 
     def init(given: Any) -> int:
         comm = ctypes.c_void_p()
@@ -180,7 +180,8 @@ def wishes(
 
 @needs_library
 def test_wishes_of_one_operation(nccl: Any) -> None:
-    """What cannot be met is told; the rest are hints, and what is wrong is the communicator."""
+    """Requirements that cannot be met are errors; other fields are hints; an invalid communicator
+    is an error."""
 
     def reduce(given: Any) -> tuple[int, str]:
         size, place = ctypes.c_size_t(4), ctypes.byref(ctypes.c_void_p())
@@ -251,7 +252,7 @@ def test_windows_that_are_none(nccl: Any) -> None:
     offset = ctypes.c_size_t(0)
     for handle in (None, ctypes.c_void_p(1), ctypes.c_void_p(0x5257000000000001)):
         assert nccl.ncclGetPeerDevicePointer(handle, offset, 0, out) == ARGUMENT
-        assert "is no window" in last_error(nccl)
+        assert "is not a window" in last_error(nccl)
         assert nccl.ncclGetLsaDevicePointer(handle, offset, 0, out) == ARGUMENT
         assert nccl.ncclGetLsaMultimemDevicePointer(handle, offset, out) == ARGUMENT
         assert nccl.ncclWinGetUserPtr(None, handle, out) == ARGUMENT
@@ -309,7 +310,7 @@ for prefix in ("nccl", "pnccl"):
         assert getattr(nccl, prefix + name)(*arguments) != 0, name
     for name in ("CommCount", "CommFinalize", "CommDestroy", "CommAbort"):
         assert getattr(nccl, prefix + name)(no_comm, out) == {ARGUMENT}, name
-    # Nothing to do is no error.
+    # Nothing to do is not an error.
     assert getattr(nccl, prefix + "CommDestroy")(None) == 0
     assert getattr(nccl, prefix + "CommAbort")(None) == 0
 assert place.value is None
@@ -361,7 +362,7 @@ def test_run_passes_settings_on(program: Program) -> None:
 
 
 @needs_library
-def test_run_of_what_is_no_program(program: Program, tmp_path: Path) -> None:
+def test_run_of_a_missing_program(program: Program, tmp_path: Path) -> None:
     assert program("run", "--", str(tmp_path / "none")).returncode == 127
     (tmp_path / "text").write_text("no program")
     assert program("run", "--", str(tmp_path / "text")).returncode == 126
@@ -381,14 +382,14 @@ def test_run_without_the_library_says_why(program: Program, tmp_path: Path) -> N
     assert "built without CUDA" in done.stderr
 
 
-def test_preloading_keeps_what_was_preloaded() -> None:
+def test_preloading_keeps_other_libraries() -> None:
     library = Path("/x/libnccl.so.2")
     assert environment_with(library, {})["LD_PRELOAD"] == "/x/libnccl.so.2"
     before = environment_with(library, {"LD_PRELOAD": "/y.so", "A": "b"})
     assert before == {"LD_PRELOAD": "/x/libnccl.so.2:/y.so", "A": "b"}
 
 
-def test_benchmark_declares_what_the_library_has() -> None:
+def test_benchmark_declares_the_librarys_functions() -> None:
     """Every function that nccl_compare loads is one of NCCL's."""
     text = (ROOT / "benchmarks" / "nccl_compare" / "nccl_functions.h").read_text()
     known = set(nccl_names.functions())

@@ -1,4 +1,5 @@
-"""libnccl.so.2's names: what programs need is there, what is refused says so, the page has all."""
+"""libnccl.so.2's functions: programs find those they need, refused ones say so, the page lists
+all."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def test_names_that_programs_need_are_nvidias() -> None:
 
 @needs_library
 @pytest.mark.parametrize("user", nccl_names.users())
-def test_what_programs_need_is_there(user: str) -> None:
+def test_functions_that_programs_need_exist(user: str) -> None:
     library = ctypes.CDLL(str(LIBRARY))
     missing = [name for name in nccl_names.names(user) if not hasattr(library, name)]
     assert missing == []
@@ -92,7 +93,7 @@ def test_an_extension_that_binds_all_names_at_once_loads(extension: Path, progra
     assert (done.returncode, done.stdout) == (0, "193\n"), done.stderr
 
 
-# ---- what is refused ------------------------------------------------------------------------
+# ---- refused functions ------------------------------------------------------------------------
 
 
 class Team(ctypes.Structure):
@@ -101,7 +102,7 @@ class Team(ctypes.Structure):
 
 @needs_library
 @pytest.mark.parametrize("name", sorted(refused()))
-def test_what_is_refused_says_what_is_missing(name: str) -> None:
+def test_refused_functions_name_what_is_missing(name: str) -> None:
     library = ctypes.CDLL(str(LIBRARY))
     library.ncclGetLastError.restype = ctypes.c_char_p
     for prefix in ("", "p"):

@@ -60,7 +60,7 @@ def test_texts(nccl: Any) -> None:
     assert text.value == b"auto"
     assert nccl.ncclParamGetI32(handle, ctypes.byref(length)) == ARGUMENT
     assert "ROPEWALK_NET is a text" in said(nccl)
-    # As text a number is what was given.
+    # As text a number is returned as it was given.
     key = b"ROPEWALK_TIMEOUT"
     outcome = nccl.ncclParamGetParameter(key, ctypes.byref(text), ctypes.byref(length))
     assert outcome == SUCCESS
@@ -91,7 +91,7 @@ def test_all_keys_can_be_bound(nccl: Any) -> None:
     assert bound(nccl, "NCCL_DEBUG").value == bound(nccl, "ROPEWALK_DEBUG").value
 
 
-def test_what_is_no_parameter(nccl: Any) -> None:
+def test_unknown_parameters(nccl: Any) -> None:
     handle, value = ctypes.c_void_p(3), ctypes.c_int64()
     for key in (b"NCCL_BUFFSIZE", b"TIMEOUT", b""):
         assert nccl.ncclParamBind(ctypes.byref(handle), key) == ARGUMENT

@@ -38,7 +38,7 @@ def test_the_file_is_as_every_release_reads_it(program: Program, tmp_path: Path)
     assert sorted(channel[-1].get("dev", "") for channel in rings) == ["0x0", "0x1", "0x2", "0x3"]
 
 
-def test_words_name_what_idled_and_what_to_expect(program: Program, tmp_path: Path) -> None:
+def test_the_report_names_idle_nics_and_the_gain(program: Program, tmp_path: Path) -> None:
     done = program("nccl-env", PAIR)
     assert done.returncode == 0, done.stderr
     assert "2 of 4 NICs are idle" in done.stdout

@@ -156,7 +156,7 @@ def all_reduce_by_flows(gpus: int, switches: int, links: dict[tuple[int, int], f
     """The programme of ForestColl over flows: no trees in it."""
     arcs = list(links)
     size, count = gpus + switches, len(arcs)
-    # Variables: x of each root; c_in and c_out of each arc; a flow per GPU and way.
+    # Variables: x of each root; c_in and c_out of each arc; a flow per GPU and direction.
     flows = gpus + 2 * count
     total = flows + 2 * gpus * count
     equal: list[tuple[dict[int, float], float]] = []
@@ -286,7 +286,7 @@ def test_split_ends_all_classes_together() -> None:
         assert [part / 1e6 for part in parts] == pytest.approx(example["share_mb"], abs=1e-5)
 
 
-def test_command_tells_rate_bound_and_why(program: Program) -> None:
+def test_command_shows_rate_bound_and_limits(program: Program) -> None:
     machine = str(MACHINES / "dgx1v.json")
     shown = program("plan", machine, "broadcast", "--plane", "nvlink")
     assert shown.returncode == 0
@@ -305,7 +305,7 @@ def test_command_tells_rate_bound_and_why(program: Program) -> None:
     assert json.loads(only.stdout)["bound_gbps"] == pytest.approx(92.571429)
 
 
-def test_command_tells_sizes_idle_links_and_what_limits_the_plan(program: Program) -> None:
+def test_command_shows_sizes_idle_links_and_limits(program: Program) -> None:
     machine = str(MACHINES / "dgx1v.json")
     ring = program("plan", machine, "all_gather", "--plane", "pcie", "--algorithm", "ring").stdout
     assert "limit       the 2 socket links (10.3 GB/s each) limit this plan" in ring
@@ -319,6 +319,24 @@ def test_command_tells_sizes_idle_links_and_what_limits_the_plan(program: Progra
     best = program("plan", machine, "broadcast").stdout
     assert "limit       " not in best.replace("limits", "")
     assert "  idle nvlink   gpu1>gpu0, gpu2>gpu0, gpu3>gpu0, gpu4>gpu0\n" in best
+
+
+def test_the_default_plan_keeps_to_hops_that_a_driver_takes(program: Program) -> None:
+    machine = str(MACHINES / "dgx1v.json")
+    shown = program("plan", machine, "broadcast", "--setup-us", "5000").stdout
+    assert "by link-classes" in shown and "certificate holds" in shown
+    assert "hops        150 GB/s in 6 trees as a driver takes them" in shown
+    assert "over PCIe, with peer access off" in shown
+    # Equation 8: 500 MB end together at 160.3 GB/s, but for what 5 ms of 10.3 GB/s are.
+    assert "pays from 750 MB on; 500 MB at 150 GB/s, 0.00% of it over PCIe" in shown
+    sooner = program("plan", machine, "broadcast", "--setup-us", "1000").stdout
+    assert "pays from 150 MB on; 500 MB at 157.0" in sooner
+    one_graph = program("plan", machine, "broadcast", "--gpus", "0,1,4,5", "--plane", "all").stdout
+    assert "with hops that no driver takes" in one_graph
+    alone = program("plan", machine, "broadcast", "--plane", "nvlink").stdout
+    assert "driver" not in alone
+    wrong = program("plan", machine, "broadcast", "--setup-us", "-1", check=False)
+    assert wrong.returncode == 2 and "--setup-us -1: must be 0 or more" in wrong.stderr
 
 
 def test_a_graph_file_comes_with_its_explanation(program: Program, tmp_path: Path) -> None:
@@ -339,7 +357,7 @@ def test_a_graph_file_comes_with_its_explanation(program: Program, tmp_path: Pat
     assert "no NICs" in done.stderr
 
 
-def test_files_are_named_with_what_is_wrong(program: Program, tmp_path: Path) -> None:
+def test_files_are_named_with_the_error(program: Program, tmp_path: Path) -> None:
     machine = str(MACHINES / "dgx1v.json")
     garbage = tmp_path / "garbage.json"
     garbage.write_text("nonsense")

@@ -14,8 +14,8 @@ from ropewalk import _library
 
 BUILD = os.environ.get("RW_BUILD_DIR")
 
-# By NCCL_NET_PLUGIN=ropewalk; and what is opened where that is not set, which NCCL before 2.11 and
-# RCCL before ROCm 5.1 do not know.
+# The file by NCCL_NET_PLUGIN=ropewalk; and the one that is opened without it, and always by NCCL
+# before 2.11 and RCCL before ROCm 5.1.
 BY_NAME = {"libnccl-net-ropewalk.so", "librccl-net-ropewalk.so"}
 BY_DEFAULT = {"libnccl-net.so", "librccl-net.so"}
 

@@ -134,7 +134,8 @@ def timeouts(rank: int, size: int, device: str) -> None:
 
 
 def timeouts_set_later(rank: int, size: int, device: str) -> None:
-    """Both ways; on connections that are there too, and only for what starts later."""
+    """Longer and shorter; also for existing connections, and only for operations that start
+    later."""
     from torch.distributed.distributed_c10d import _set_pg_timeout
 
     with warnings.catch_warnings():

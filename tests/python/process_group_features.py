@@ -27,7 +27,7 @@ def callbacks_that_wait(rank: int, size: int, device: str) -> None:
         for _ in range(depth):
             future = future.then(again)
         assert future.wait()[0].tolist() == [float(size ** (depth + 1))] * 2
-    # One that waits for what a later operation's callback does.
+    # A callback that waits for a later operation's callback.
     passed = threading.Event()
     first = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda _: passed.wait())
     second = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda _: passed.set())
@@ -75,7 +75,7 @@ def uneven_inputs(rank: int, size: int, device: str) -> None:
             model.zero_grad()
             model(torch.ones(2, 4)).sum().backward()
             gc.collect()
-    # A gradient of 2; who has no inputs any more adds nothing to what is averaged.
+    # A gradient of 2; a rank without further inputs adds nothing to the average.
     assert model.module.weight.grad.tolist() == [[2.0 / size if rank else 2.0] * 4] * 4
 
 
@@ -143,7 +143,7 @@ def messages_of_tags(rank: int, size: int, device: str) -> None:
         for work in works:
             work.wait()
     elif rank == 1:
-        # The long one is in the way, and must not be.
+        # The long message must not delay the others.
         first, second = torch.zeros(3), torch.zeros(3)
         works = [dist.irecv(first, 0, tag=2), dist.irecv(second, 0, tag=2)]
         for work in works:

@@ -1,4 +1,4 @@
-"""What every collective must do, in NumPy, on inputs that any order of reduction sums alike."""
+"""The results of every collective, in NumPy, on inputs whose sum does not depend on the order."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def inputs(ranks: int, count: int, dtype: Any, op: str, seed: int) -> list[Array
     narrow = dtype.itemsize == 1 and dtype.kind not in "iu"
     found: list[Array]
     if op == "prod":
-        # The place of the factors differs from element to element.
+        # The positions of the factors differ from element to element.
         found = [np.ones(count) for _ in range(ranks)]
         for rank in (0, ranks - 1):
             found[rank] = generator.integers(1, 3, count).astype(np.float64)

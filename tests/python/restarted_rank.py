@@ -24,13 +24,13 @@ import torch.distributed as dist
 from torch.distributed import run
 from torch.distributed.launcher.api import elastic_launch
 
-# What is then not done hangs, and says where.
+# After this time a rank counts as hanging, and prints where.
 SECONDS_OF_A_KIND = 120
 SECONDS_OF_AN_ATTEMPT = 40
 
 
 def free_port() -> int:
-    """Not one that the system gives to whoever asks for any."""
+    """Not an ephemeral port."""
     while True:
         port = random.randrange(20000, 32000)
         with socket.socket() as tried:
@@ -66,7 +66,7 @@ def rank_main(kind: str, folder: Path, restarts: int) -> None:
     attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["RANK"])
 
     def here(place: int) -> None:
-        """A place at which a rank may die."""
+        """A point at which a rank may die."""
         if attempt < restarts and attempt % 3 == place and rank == (attempt // 3 + 1) % 2:
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""The program as a child process that goes on, and what it says."""
+"""The program as a running child process, and its output."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_all_pass(tmp_path: Path) -> None:
     assert run(tmp_path, {"good": "exit 0"})[::2] == (0, {"good": False})
 
 
-def test_what_fails_once_passes_and_is_named(tmp_path: Path) -> None:
+def test_a_test_that_fails_once_passes_and_is_named(tmp_path: Path) -> None:
     name = 'A/B.C  # GetParam() = "x"'
     status, output, failed, told = run(tmp_path, {name: FAILS_ONCE, "good": "exit 0"})
     assert status == 0
@@ -64,7 +64,7 @@ def test_what_fails_once_passes_and_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "unsteady").read_text() == f"{name}\n"
 
 
-def test_what_fails_twice_has_failed(tmp_path: Path) -> None:
+def test_a_test_that_fails_twice_has_failed(tmp_path: Path) -> None:
     status, output, failed, told = run(tmp_path, {"once": FAILS_ONCE, "bad": "echo why; exit 3"})
     assert status == 8
     assert failed == {"once": False, "bad": True}

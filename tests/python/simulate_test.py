@@ -76,7 +76,7 @@ def test_balanced_nics_gain_as_published_in_simgrid() -> None:
     assert rates["balanced"] / rates["first-ring"] >= 1.51
 
 
-def test_the_command_tells_and_draws(program: Program, tmp_path: Path) -> None:
+def test_the_command_reports_and_draws(program: Program, tmp_path: Path) -> None:
     text = tmp_path / "ring.txt"
     text.write_text(schedule.make("all_reduce", "ring", 8))
     picture = tmp_path / "links.svg"
@@ -116,8 +116,8 @@ def test_the_command_tells_and_draws(program: Program, tmp_path: Path) -> None:
         (("RING",), "needs a topology"),
         (("RING", "--topology", "2gpu nvswitch"), "has 2 GPUs, the schedule 3 ranks"),
         (("RING", "--topology", "absent.json"), "absent.json"),
-        (("RING", "--bytes", "many"), "is no size"),
-        (("RING", "--bytes", "0"), "is no size"),
+        (("RING", "--bytes", "many"), "is not a size"),
+        (("RING", "--bytes", "0"), "is not a size"),
         (("RING", "--engine", "steam"), "known are auto, simgrid, builtin"),
     ],
 )
@@ -133,7 +133,7 @@ def test_a_wrong_command_line_is_named(
 
 
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """A program in the place of ropewalk-simgrid."""
+    """A program that replaces ropewalk-simgrid."""
     file = tmp_path / "ropewalk-simgrid"
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
@@ -158,7 +158,7 @@ def test_without_simgrid_the_builtin_engine_plays_and_says_why(
         simulation.simulate(ring, machine("dgx1v"), engine="simgrid")
 
 
-def test_what_takes_simgrid_long_goes_to_the_builtin_engine(
+def test_slow_cases_go_to_the_builtin_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in(
@@ -179,7 +179,7 @@ def test_what_takes_simgrid_long_goes_to_the_builtin_engine(
 
 
 @needs_simgrid
-def test_simgrid_says_what_takes_it_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simgrid_reports_slow_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "PATIENCE_SECONDS", 1e-6)
     report = simulation.simulate(schedule.make("all_reduce", "ring", 8), machine("dgx1v"))
     assert report["engine"] == "builtin"
@@ -203,8 +203,8 @@ def test_chunks_have_the_size_that_was_asked_for() -> None:
     not Path(os.environ.get("RW_BUILD_DIR", ""), "ropewalk-simgrid").is_file(),
     reason="RW_BUILD_DIR names no build folder with ropewalk-simgrid",
 )
-def test_what_was_built_is_in_the_package() -> None:
-    # Not by way of PATH: an installed package has it beside its library.
+def test_built_files_are_in_the_package() -> None:
+    # Not found by PATH: an installed package has it beside its library.
     assert (Path(_library.path()).parent / "ropewalk-simgrid").is_file()
 
 

@@ -104,7 +104,7 @@ class Holding:
 
 
 class Dangling(Holding):
-    """The same, and nothing holds it: what comes next may lie in its place."""
+    """The same without a reference to it: the next object may reuse its memory."""
 
     @property
     def __array_interface__(self) -> Any:
@@ -156,7 +156,7 @@ def test_copies_are_refused(alone: Any, kind: type, count: int) -> None:
     assert ADVICE in str(caught.value)
 
 
-def test_what_shows_its_own_memory_is_used(alone: Any) -> None:
+def test_objects_that_show_their_own_memory_are_used(alone: Any) -> None:
     inner = np.ones(5)
     assert buffer_of(Steady(inner), "array", writable=True).address == inner.ctypes.data
 
@@ -212,7 +212,7 @@ def test_advice_for_out(alone: Any) -> None:
         alone.all_reduce(np.ones(4), out=np.ones((4, 2))[:, 0])
 
 
-def test_advice_for_what_is_only_read(alone: Any) -> None:
+def test_advice_for_read_only_arguments(alone: Any) -> None:
     with pytest.raises(ropewalk.ArgumentError) as caught:
         alone.all_reduce(np.ones((4, 2))[:, 0], out=np.ones(4))
     assert str(caught.value) == "array is not contiguous; pass numpy.ascontiguousarray(array)"

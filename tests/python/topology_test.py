@@ -80,7 +80,7 @@ def test_matrix_has_the_layout_of_nvidia_smi() -> None:
 
 
 @pytest.mark.parametrize("source", DESCRIBED)
-def test_pictures_hold_every_device_in_its_place(source: str) -> None:
+def test_pictures_have_every_device(source: str) -> None:
     shown = topology.load(source)
     placed = layout.arrange(shown)
     drawn = machine.svg(shown)
@@ -115,7 +115,7 @@ def test_pictures_in_docs_are_current() -> None:
         assert kept == machine.svg(recorded(name)), "make it anew: ropewalk topo --svg"
 
 
-def test_ways_lead_from_box_to_box() -> None:
+def test_lines_lead_from_box_to_box() -> None:
     placed = layout.arrange(recorded("dgx1v"))
     there, back = placed.path("gpu0", "plx0"), placed.path("plx0", "gpu0")
     assert there is not None
@@ -138,7 +138,7 @@ def test_discovery_sees_this_host() -> None:
     assert Topology.from_json(here.to_json()) == here
 
 
-def test_what_is_no_machine_is_named(tmp_path: Path) -> None:
+def test_files_that_are_no_machine_are_named(tmp_path: Path) -> None:
     def complaint(content: bytes) -> str:
         path = tmp_path / "x.json"
         path.write_bytes(content)

@@ -147,7 +147,7 @@ def test_ranks_start_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("late", ["set", "deleted"])
-def test_what_a_killed_rank_sent_arrives_late(late: str) -> None:
+def test_messages_of_a_killed_rank_arrive_late(late: str) -> None:
     """At the store, after the next rank 0 has announced its attempt to join."""
     import torch.distributed as dist
     from ropewalk.torch_joining import Meeting

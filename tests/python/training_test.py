@@ -1,4 +1,4 @@
-"""`ropewalk train`: its networks, its figures, what it says of bad input, runs of each kind."""
+"""`ropewalk train`: its networks, its figures, its errors on bad input, runs of each kind."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
 
 
 def load(backend: str, ranks: int) -> Any:
-    """The class of the tests. Which of them are skipped is what it is for Gloo."""
+    """The class of the tests. The same tests are skipped as for Gloo."""
     # Read while the module is loaded, by what skips tests.
     os.environ |= {
         "BACKEND": "gloo",
@@ -80,7 +80,7 @@ def names(tests: Any) -> list[str]:
 
 
 def run(tests: Any, name: str, ranks: int) -> dict[str, Any]:
-    """Runs one test and tells how it went."""
+    """Runs one test and returns its outcome."""
     begin = time.monotonic()
     statuses, said = forked_ranks.run(
         ranks,

@@ -41,7 +41,7 @@ TEST_F(AsAdapters, SegmentsAreRemovedWhilePeersAreConnected) {
   ASSERT_EQ(error_, SCI_ERR_OK);
   SCIRemoveSegment(segment, 0, &error_);
   EXPECT_EQ(error_, SCI_ERR_OK);
-  // Who was connected hears of it; what it stores now vanishes.
+  // A connected peer gets an event; its further stores are lost.
   sci_error_t status = SCI_ERR_OK;
   for (sci_remote_segment_t remote : {unmapped, mapped}) {
     EXPECT_EQ(SCIWaitForRemoteSegmentEvent(remote, &status, 5000, 0, &error_), SCI_CB_LOST);

@@ -202,7 +202,7 @@ TEST_F(Broadcast, NodesComeAndGo) {
   to_all[1] = 11;
   SCIFlush(sequence_, 0);
   EXPECT_EQ(mine[1], 11U);
-  // A program may repeat a store for those that come late, which cannot be told from no store.
+  // A program may repeat a store for late nodes; this cannot be distinguished from no store.
   auto late = std::make_unique<Node>(3);
   EXPECT_TRUE(soon([&] { return late->word(1) == 11; }));
   to_all[2] = 22;
@@ -319,7 +319,7 @@ TEST_F(Broadcast, SegmentsMayBeOfDifferentSizes) {
       soon([&] { return small.word(kPage / 4 - 1) == 5 && large.word(kPage / 4 - 1) == 5; }));
 }
 
-TEST_F(Broadcast, WhatCannotBeIsRefused) {
+TEST_F(Broadcast, InvalidCallsAreRefused) {
   // Nobody has such a segment, or it is not available.
   (void)join();
   EXPECT_EQ(error_, SCI_ERR_NO_SUCH_SEGMENT);
@@ -344,7 +344,7 @@ TEST_F(Broadcast, WhatCannotBeIsRefused) {
   sci_remote_data_interrupt_t interrupt = nullptr;
   SCIConnectDataInterrupt(sd_, &interrupt, kAll, 0, 1, SCI_INFINITE_TIMEOUT, 0, &error_);
   EXPECT_EQ(error_, SCI_ERR_NO_SUCH_NODEID);
-  // Memory of other kinds, and what is no group.
+  // Other kinds of memory, and ids without a group.
   EXPECT_EQ(create(4, kBytes, SCI_FLAG_BROADCAST | SCI_FLAG_EMPTY), nullptr);
   EXPECT_EQ(error_, SCI_ERR_FLAG_NOT_IMPLEMENTED);
   (void)available(60);

@@ -12,9 +12,9 @@ using namespace software_sisci;
 
 namespace {
 
-// Between two looks at whether the segment is still there.
+// Time between two checks that the segment still exists.
 constexpr std::size_t kSliceBytes = 512 << 10;
-// What a program that asks for a queue's state does of its transfer meanwhile.
+// The part of its transfer that a program copies while it queries a queue's state.
 constexpr std::size_t kPollBytes = 512 << 10;
 
 // Memory of another process that registered it.
@@ -163,7 +163,7 @@ Looked sci_dma_queue::look(Library& /*library*/) {
   }
   const sci_error_t status =
       in_state(*this, SCI_DMAQUEUE_DONE) ? SCI_ERR_OK : SCI_ERR_TRANSFER_FAILED;
-  // What it answers is about this transfer alone: the next one brings its own callback.
+  // The callback's answer is about this transfer alone; the next one has its own callback.
   (void)call_now(arg, this, status);
   return Looked::kCalled;
 }

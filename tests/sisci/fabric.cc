@@ -106,8 +106,7 @@ void Fabric::open_file() {
     close(file_);  // the last user took it away meanwhile
   }
   std::uint64_t ready = 0;
-  // A file of another layout is emptied; what is new in it reads as zero, a valid state of
-  // everything.
+  // A file of another layout is emptied; its memory then reads as zero, which is a valid state.
   if (pread(file_, &ready, sizeof ready, 0) != sizeof ready || ready != kReady) {
     (void)!ftruncate(file_, 0);
   }

@@ -150,7 +150,7 @@ class Fabric {
   [[nodiscard]] State& state() noexcept { return *state_; }
   [[nodiscard]] unsigned process() const noexcept { return process_; }
 
-  /// Tells waiting threads of all processes to look again.
+  /// Wakes waiting threads of all processes.
   void announce() noexcept;
   /// Waits until something changes after `seen` was read, or for `milliseconds`.
   void wait_for_change(std::uint32_t seen, int milliseconds) noexcept;

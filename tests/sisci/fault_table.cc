@@ -1,11 +1,11 @@
-// The table of faults: what each transport does about each thing that goes wrong, as it is seen.
+// The table of faults: how each transport reacts to each injected fault.
 //
-// fault_table --write FILE     tries everything and writes the page
-// fault_table --check FILE     tries everything and compares with the page
+// fault_table --write FILE     runs all cases and writes the page
+// fault_table --check FILE     runs all cases and compares the results with the page
 //
-// A case is two processes on two hosts of a software fabric: the receiving one listens, the sending
-// one connects, and messages of several sizes go over registered memory. Each reports how it ended;
-// what hangs is killed and reported so.
+// A case is two processes on two hosts of a software fabric: the receiver listens, the sender
+// connects, and messages of several sizes go over registered memory. Each process reports how it
+// ended; a process that hangs is killed and reported as hanging.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -46,7 +46,7 @@ constexpr auto kPatience = std::chrono::seconds(40);
 constexpr std::array<std::size_t, 4> kSizes = {8, 5'000, 100'000, 1'500'000};
 constexpr int kRounds = 4;
 
-// When something happens to a case.
+// The moment of a fault in a case.
 enum class Step { kNever, kBeforeAccept, kConnected, kTransfer };
 
 struct Fault {
@@ -57,12 +57,12 @@ struct Fault {
   std::string driver{};  // empty: every transport
   Step receiver_killed = Step::kNever;
   Step sender_killed = Step::kNever;
-  std::string fabric_later{};  // while messages go
+  std::string fabric_later{};  // set while messages are sent
   int senders = 1;
-  std::function<void(Handle&)> handle{};  // done to it on its way
-  bool quoted = false;                    // the errors' words are the same each time
-  bool too_long = false;                  // messages, for their receives
-  bool gpu_memory = false;                // what they lie in over `sisci`, too
+  std::function<void(Handle&)> handle{};  // changes the handle on its way
+  bool quoted = false;                    // the errors' texts are the same in every run
+  bool too_long = false;                  // messages are longer than their receives
+  bool gpu_memory = false;                // over `sisci` too, messages are in GPU memory
 };
 
 std::vector<Fault> faults() {
@@ -70,10 +70,10 @@ std::vector<Fault> faults() {
   std::vector<Fault> all;
   const auto add = [&](Fault fault) { all.push_back(std::move(fault)); };
   add({.title = "nothing"});
-  add({.title = "the library is not there",
+  add({.title = "the library is missing",
        .settings = {{"SISCI_LIBRARY", "libno-such-sisci.so"}},
        .driver = sisci});
-  add({.title = "the library is there, its driver is not",
+  add({.title = "the library is installed, its driver is not loaded",
        .fabric = "driver no\n",
        .driver = sisci});
   add({.title = "the adapter has no link",
@@ -120,7 +120,7 @@ std::vector<Fault> faults() {
        .settings = {{"PEER_LOSS_TIME", "200ms"}},
        .driver = sisci,
        .fabric_later = "link_down 0 0\n"});
-  add({.title = "one segment for each host and no more",
+  add({.title = "each host can make only one segment",
        .fabric = "max_segments 1\n",
        .driver = sisci});
   add({.title = "no contiguous memory",
@@ -144,7 +144,7 @@ std::vector<Fault> faults() {
     add(std::move(fault));
   };
   add_gpu({.title = "nothing"});
-  add_gpu({.title = "CUDA's library is not there: messages in host memory",
+  add_gpu({.title = "CUDA's library is missing: messages in host memory",
            .settings = {{"CUDA_LIBRARY", "libno-such-cuda.so"}}});
   add_gpu({.title = "kernels are loaded at their first launch: messages in host memory",
            .gpus = "lazy"});
@@ -155,7 +155,8 @@ std::vector<Fault> faults() {
       {.title = "broken IOMMU: attaching succeeds, DMA moves nothing", .fabric = "iommu broken\n"});
   add_gpu({.title = "broken IOMMU: attaching succeeds, DMA on GPU memory cannot be started",
            .fabric = "attach_error yes\n"});
-  add_gpu({.title = "DMA between GPUs alone moves nothing", .fabric = "lose_gpu_to_gpu yes\n"});
+  add_gpu({.title = "DMA moves nothing between GPUs, and works elsewhere",
+           .fabric = "lose_gpu_to_gpu yes\n"});
   add_gpu({.title = "SYNC_MEMOPS cannot be set", .gpus = "refuse=cuPointerSetAttribute:801"});
   add_gpu({.title = "one transfer is lost later, VERIFY=all",
            .fabric = "lose_transfer 12\n",
@@ -170,7 +171,7 @@ std::vector<Fault> faults() {
   add_gpu({.title = "the sender is killed in a transfer", .sender_killed = Step::kTransfer});
   add_gpu({.title = "the receiver is killed in a transfer", .receiver_killed = Step::kTransfer});
   const std::string cuda = "cuda_ipc";
-  add({.title = "CUDA's library is not there: messages in host memory",
+  add({.title = "CUDA's library is missing: messages in host memory",
        .settings = {{"CUDA_LIBRARY", "libno-such-cuda.so"}},
        .driver = cuda});
   add({.title = "kernels are loaded at their first launch: messages in host memory",
@@ -179,20 +180,20 @@ std::vector<Fault> faults() {
   add({.title = "copies between GPUs report success and move nothing",
        .gpus = "lose=dtod",
        .driver = cuda});
-  add({.title = "a GPU's memory cannot be handed out",
+  add({.title = "a GPU's memory cannot be exported",
        .gpus = "refuse=cuMemExportToShareableHandle:800",
        .driver = cuda});
-  add({.title = "a GPU's memory cannot be opened",
+  add({.title = "a GPU's memory cannot be imported",
        .gpus = "refuse=cuMemImportFromShareableHandle:801",
        .driver = cuda});
-  add({.title = "no GPU reaches another's memory", .gpus = "no_peer", .driver = cuda});
-  add({.title = "the window cannot be pinned, GPUs reach each other",
+  add({.title = "no GPU can access another's memory", .gpus = "no_peer", .driver = cuda});
+  add({.title = "the window cannot be pinned, GPUs can access each other's memory",
        .gpus = "refuse=cuMemHostRegister_v2:800",
        .driver = cuda});
   add({.title = "the window cannot be pinned, and no GPU reaches another's memory",
        .gpus = "no_peer,refuse=cuMemHostRegister_v2:800",
        .driver = cuda});
-  add({.title = "streams cannot write marks", .gpus = "no_marks", .driver = cuda});
+  add({.title = "streams cannot write flags to memory", .gpus = "no_marks", .driver = cuda});
   add({.title = "the sender is killed before it is accepted",
        .sender_killed = Step::kBeforeAccept});
   add({.title = "the sender is killed when it is connected", .sender_killed = Step::kConnected});
@@ -204,9 +205,9 @@ std::vector<Fault> faults() {
   add({.title = "the receiver is killed in a transfer", .receiver_killed = Step::kTransfer});
   add({.title = "two senders for one handle", .senders = 2});
   add({.title = "a handle of zeros", .handle = [](Handle& handle) { handle = {}; }});
-  add({.title = "a handle of something else",
+  add({.title = "a handle with other contents",
        .handle = [](Handle& handle) { handle.fill(std::byte{0xa5}); }});
-  // Of both: 4 bytes of mark, 8 of what is no secret, 16 that are.
+  // Handles of both: 4 bytes of magic number, 8 public bytes, 16 bytes of secret.
   const auto change_secret = [](Handle& handle) { handle[20] ^= std::byte{1}; };
   add({.title = "a handle whose secret was changed",
        .driver = sisci,
@@ -247,7 +248,7 @@ auto until(Try attempt) {
   }
 }
 
-// What one process does, with a deadline that only the other process's silence can reach.
+// The work of one process, with a deadline that is reached only if the other one does not answer.
 class Actor {
  public:
   Actor(const Fault& fault, const std::string& provider, const std::string& log) : fault_(fault) {
@@ -286,10 +287,10 @@ class Actor {
                             : kPatience);
     while (connections.size() < static_cast<std::size_t>(fault_.senders)) {
       if (auto connection = listener->accept()) connections.push_back(std::move(connection));
-      if (Clock::now() > end) throw std::runtime_error("is asked by nobody");
+      if (Clock::now() > end) throw std::runtime_error("gets no connection");
       char refused = 0;
       if (recv(socket, &refused, 1, MSG_DONTWAIT | MSG_PEEK) == 1) {
-        throw std::runtime_error("is asked by nobody");
+        throw std::runtime_error("gets no connection");
       }
       std::this_thread::yield();
     }
@@ -400,7 +401,7 @@ struct Process {
 
 Process start(bool quoted, const std::function<void()>& before, const std::function<void()>& body) {
   int ends[2];
-  if (pipe(ends) != 0) throw std::runtime_error("no pipe");
+  if (pipe(ends) != 0) throw std::runtime_error("pipe() failed");
   Process process{fork(), ends[0]};
   if (process.pid == 0) {
     close(ends[0]);
@@ -451,7 +452,7 @@ std::string steady(std::string text) {
   return text;
 }
 
-// The lines that say what is wrong.
+// The lines of the log that name the fault.
 std::string log_lines(const std::string& path) {
   std::ifstream file(path);
   std::set<std::string> lines;
@@ -504,7 +505,7 @@ std::string row(const Fault& fault, const std::string& provider) {
   std::set<std::string> sent;
   for (const Process& sender : senders) sent.insert(steady(finish(sender, end)));
   const std::string received = steady(finish(receiver, end));
-  // What a survivor still says of one that is killed in the middle depends on the moment.
+  // What a survivor logs about a process killed during a transfer depends on the moment.
   const bool logs = fault.sender_killed <= Step::kBeforeAccept &&
                     fault.receiver_killed == Step::kNever && fault.fabric_later.empty();
   std::string sending;
@@ -517,16 +518,14 @@ std::string row(const Fault& fault, const std::string& provider) {
 std::string page() {
   std::string text =
       "# Faults\n\n"
-      "What each transport does about each thing that goes wrong. This page is made by a program "
-      "that "
-      "tries it\n(`tests/sisci/fault_table.cc`), and a test holds that it is right. Two processes, "
-      "on "
-      "two hosts of a\nsoftware fabric, send each other messages of 8 bytes to 1.5 MB over "
-      "registered "
-      "memory, and compare them.\n`works` means that all data came and was right; nothing ever "
-      "hangs, "
-      "or the page would say so.\n`cuda_ipc` moves them between two GPUs of a stand-in for CUDA's "
-      "library; so does `sisci`\nwhere GPU memory is named.\n\n"
+      "How each transport reacts to each fault. `tests/sisci/fault_table.cc` injects the faults "
+      "and "
+      "writes this page;\na test checks that it is current. In each case two processes, on two "
+      "hosts of a software fabric, exchange messages\nof 8 bytes to 1.5 MB over registered memory "
+      "and compare the data. `works` means that all data arrived and was right;\na case that hangs "
+      "would be shown as `hangs`. `cuda_ipc` moves the messages between two GPUs of a stand-in "
+      "for CUDA's\nlibrary, as does `sisci` in the rows with GPU memory. No adapter and no GPU was "
+      "used.\n\n"
       "| what is wrong | transport | the sender | the receiver | the log |\n"
       "| --- | --- | --- | --- | --- |\n";
   for (const Fault& fault : faults()) {
@@ -553,7 +552,7 @@ int compare(const std::string& path, const std::string& made) {
     if (more_page) fmt::print("- {}\n", page_line);
     if (more_made) fmt::print("+ {}\n", made_line);
   }
-  fmt::print("{} does not say what happens; `make docs` writes it anew\n", path);
+  fmt::print("{} is not current: the lines above differ; `make docs` writes it again\n", path);
   return 1;
 }
 

@@ -70,7 +70,7 @@ GpuMemory::GpuMemory(const std::string& library, Fabric& fabric)
   fabric_.state().processes[fabric_.process()].gpu = true;
 }
 
-// The worker closes what was opened, so it has to be there still.
+// The worker closes opened memory, so it must still exist.
 GpuMemory::~GpuMemory() { openings_.clear(); }
 
 std::shared_ptr<const GpuView> GpuMemory::attach(void* address, std::size_t bytes,

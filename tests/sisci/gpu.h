@@ -58,7 +58,7 @@ class GpuMemory {
   /// The memory of a segment. @throws Failure when it cannot be opened
   std::shared_ptr<const GpuView> connect(std::size_t segment, std::uint64_t generation, pid_t owner,
                                          const GpuShare& share);
-  /// Opens what other processes attached, and lets go of what is gone.
+  /// Opens memory that other processes attached, and closes memory that is detached.
   void survey();
   /// Waits until all others have opened that segment, and this process theirs; 2 s at most.
   void settle(const SegmentEntry& segment);

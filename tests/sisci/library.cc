@@ -22,7 +22,7 @@ constexpr auto kEngineAwake = std::chrono::milliseconds(20);
 constexpr std::size_t kEngineBytes = 1 << 20;
 
 constexpr int kEventMilliseconds = 10;
-// While a program stores into memory that is looked at for it.
+// While a program stores into memory that the library polls.
 constexpr int kStoreMilliseconds = 1;
 
 std::mutex start_lock;
@@ -38,8 +38,8 @@ __attribute__((destructor)) void leave_at_exit() {
   if (Library* const mine = current; mine != nullptr) mine->leave();
 }
 
-// Tells one version of a file from the next: two that are made within some milliseconds may have
-// one time, but the one that takes the other's place is another file.
+// Distinguishes versions of a file: two files made within some milliseconds may have the same time,
+// but the second one has another inode.
 FileVersion version_of(const std::string& path) {
   struct stat status {};
   if (path.empty() || stat(path.c_str(), &status) != 0) return {};

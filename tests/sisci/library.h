@@ -47,7 +47,7 @@ struct Counted {
   std::atomic<int> children{0};
 };
 
-/// A reference of a child to what it hangs below.
+/// A reference of a child to its parent.
 class Below {
  public:
   explicit Below(Counted& parent) : parent_(&parent) { ++parent.children; }
@@ -67,7 +67,7 @@ inline Looked called(sci_callback_action_t action) {
   return action == SCI_CALLBACK_CANCEL ? Looked::kCancelled : Looked::kCalled;
 }
 
-/// Objects that the event thread looks at.
+/// Objects that the event thread polls.
 class Watched {
  public:
   virtual ~Watched() = default;
@@ -149,7 +149,7 @@ struct sci_map final {
   std::mutex lock;
   std::byte* target = nullptr;
   std::vector<std::byte> sent;  // whole words; empty when stores arrive at once
-  std::uint64_t told = 0;       // the newest member of the group that was told of earlier stores
+  std::uint64_t told = 0;       // the newest member of the group that has received earlier stores
   std::uint64_t flushes = 0;
   software_sisci::Clock::time_point flushed = software_sisci::Clock::now();
   bool store_lost = false;

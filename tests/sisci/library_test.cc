@@ -23,7 +23,7 @@
 #include "sisci_api.h"
 #include "transport/window/sisci/testing/fabric.h"
 
-// What a test leaves to SCITerminate is freed with the process.
+// Objects that a test leaves to SCITerminate are freed with the process.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libsisci.so"; }
 
 namespace {
@@ -200,7 +200,7 @@ TEST_F(SoftwareSisci, QueuesFollowTheirStates) {
   EXPECT_EQ(error_, SCI_ERR_OK);
 }
 
-// Without anyone who asks for its state.
+// Without a query of its state.
 TEST_F(SoftwareSisci, TransfersGoOnByThemselves) {
   sci_local_segment_t to = available(2, 8 << 20);
   std::byte* target = local_memory(to);
@@ -340,7 +340,7 @@ TEST_F(SoftwareSisciGpu, TransfersReachItAndReadItBack) {
   SCIStartDmaTransferMem(dma, source.data(), to_gpu, source.size(), 777, nullptr, nullptr, 0,
                          &error_);
   EXPECT_EQ(moved(dma), SCI_DMAQUEUE_DONE);
-  // By the same engine the other way.
+  // By the same engine in the other direction.
   SCIStartDmaTransfer(dma, on_host, to_gpu, 100, source.size(), 777, nullptr, nullptr,
                       SCI_FLAG_DMA_READ, &error_);
   EXPECT_EQ(moved(dma), SCI_DMAQUEUE_DONE);
@@ -351,7 +351,7 @@ TEST_F(SoftwareSisciGpu, TransfersReachItAndReadItBack) {
   EXPECT_EQ(std::memcmp(memory + 3, source.data(), source.size()), 0);
 }
 
-TEST_F(SoftwareSisciGpu, WhatIsBrokenMovesNothing) {
+TEST_F(SoftwareSisciGpu, ABrokenMethodMovesNothing) {
   with();
   const GpuPages gpu(kGpuBytes);
   sci_local_segment_t on_gpu = attached(1, gpu.data());
@@ -699,7 +699,7 @@ TEST(SoftwareSisciSettings, ADriverMayBeAbsent) {
   SCITerminate();
 }
 
-// What a library has of a process while a descriptor is open: threads, a descriptor, a file.
+// The library's resources while a descriptor is open: threads, a descriptor, a file.
 struct Held {
   explicit Held(const SoftwareFabric& fabric)
       : threads(entries("/proc/self/task")),
@@ -755,7 +755,7 @@ TEST(SoftwareSisciSettings, NothingIsLeft) {
   EXPECT_EQ(Held(fabric), before);
 }
 
-// A process that comes while another goes: they meet, or the later one makes the file anew.
+// A process starts while another ends: both use one file, or the later one creates a new file.
 TEST(SoftwareSisciSettings, ProcessesComeAndGoAtOnce) {
   const SoftwareFabric fabric;
   sci_error_t error = SCI_ERR_OK;

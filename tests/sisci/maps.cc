@@ -24,10 +24,10 @@ constexpr auto kTornTime = std::chrono::microseconds(300);
 
 std::size_t words_of(const sci_map& map) { return map.sent.size() / kWord; }
 
-// What was stored since the last flush, and is noted as sent.
+// Data stored since the last flush, which is then marked as sent.
 std::vector<Block> take_stored(sci_map& map) {
   std::vector<Block> blocks = blocks_that_differ(map.pointer, map.sent.data(), words_of(map));
-  // The program may go on storing: what was seen is what is sent.
+  // The program may continue to store, so a snapshot is sent.
   for (const Block& block : blocks) {
     std::memcpy(map.sent.data() + block.offset, map.pointer + block.offset, block.bytes);
   }
@@ -85,7 +85,7 @@ bool flush_to_target(Library& mine, sci_map& map, bool asked) {
 bool flush_locked(Library& mine, sci_map& map, bool asked) {
   if (map.sent.empty()) return false;
   if (map.dead) {
-    // What is stored meanwhile vanishes. A map of one node shows that by itself.
+    // Data stored meanwhile is lost. A map of one node has this property by itself.
     if (map.remote->group) (void)take_stored(map);
     return false;
   }
@@ -261,7 +261,7 @@ sci_sequence_status_t check(sci_sequence_t sequence) {
   if (sequence->broken || map.store_lost) {
     sequence->broken = false;
     map.store_lost = false;
-    // What was stored is sent again.
+    // The stored data is sent again.
     if (map.target != nullptr) std::memcpy(map.sent.data(), map.target, map.sent.size());
     return SCI_SEQ_RETRIABLE;
   }
@@ -374,7 +374,7 @@ void SCICacheSync(sci_map_t map, void* /*address*/, size_t /*length*/, unsigned 
 }
 SISCI_EXPORT(SCICacheSync);
 
-// Which of them is best is a matter of adapters: here all copy alike.
+// The best of them depends on the adapter; here all copy in the same way.
 void SetSciMemCopyFunction(unsigned int function) { copy_function = function; }
 SISCI_EXPORT(SetSciMemCopyFunction);
 

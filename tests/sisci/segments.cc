@@ -1,4 +1,4 @@
-// Local and remote segments: their life, who may connect, and what each side is told.
+// Local and remote segments: their lifetime, who may connect, and the events of each side.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -164,7 +164,7 @@ Looked sci_remote_segment::look(Library& mine) {
     event = up ? SCI_CB_OPERATIONAL : SCI_CB_NOT_OPERATIONAL;
   }
   if (event) {
-    // What is mapped shows ones and keeps nothing while the other side cannot be reached.
+    // While the other side is unreachable, a map reads as ones and stores are lost.
     const bool dead = lost || !operational;
     {
       const std::lock_guard lock(maps_lock);

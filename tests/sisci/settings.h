@@ -47,7 +47,7 @@ struct Settings {
 
   // Transfers are counted in each process, from 1.
   bool attach_error = false;  // a transfer from or to attached memory fails when it is started
-  std::uint64_t lose_transfer = 0;   // this one reports success and moves nothing
+  std::uint64_t lose_transfer = 0;   // this one reports success but moves no data
   bool lose_all_transfers = false;   // and all after it
   bool lose_gpu_reads = false;       // so do all from GPU memory that are not into it,
   bool lose_gpu_writes = false;      // all into GPU memory that are not from it,
@@ -59,8 +59,8 @@ struct Settings {
   // faults of flushes are those of segments of one node.
   bool delayed_stores = false;
   unsigned store_delay_ms = 0;   // after the last flush; 0: as soon as the library looks
-  std::uint64_t torn_flush = 0;  // every so many flushes, the last word arrives before the others
-  std::uint64_t lost_flush = 0;  // every so many flushes, the first word never arrives
+  std::uint64_t torn_flush = 0;  // every Nth flush, the last word arrives before the others
+  std::uint64_t lost_flush = 0;  // every Nth flush, the first word never arrives
 
   double megabytes_per_second = 0;  // of each adapter; 0: as fast as memory is
   double latency_us = 0;            // of each transfer

@@ -129,7 +129,7 @@ struct Range {
   std::set<int> access;        // ordinals, of virtual memory
   Allocation allocation = 0;   // of virtual memory
   std::string ipc_name;        // opened by a handle
-  int opened = 0;              // so many times
+  int opened = 0;              // this number of times
   std::uint64_t number = 0;    // no other allocation has had it
 };
 

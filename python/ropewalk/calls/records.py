@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,8 @@ class Report:
     begun: int
     failure: str | None
     records: list[Record]
+    waiting: dict[str, Any] | None = None
+    """of a rank in which nothing moves: for (ranks), in (the operation), seconds"""
 
     @classmethod
     def of(cls, document: Any, where: str) -> Report:
@@ -39,7 +41,10 @@ class Report:
         if document.get("version") != VERSION:
             raise ArgumentError(f"{where}: version {document.get('version')} is not {VERSION}")
         try:
-            fields = {name: document[name] for name in cls.__dataclass_fields__}
+            fields = {
+                name: document[name] for name in cls.__dataclass_fields__ if name != "waiting"
+            }
+            fields["waiting"] = document.get("waiting")
             for record in fields["records"]:
                 for name in ("id", "call", "operation", "count", "state", "scheduled_ns"):
                     record[name]
@@ -74,6 +79,8 @@ def joined(reports: Iterable[Report]) -> list[Reports]:
         whole = found.setdefault(
             report.communicator, Reports(report.communicator, report.ranks, {})
         )
+        # NCCL does not tell its old profilers how many ranks there are.
+        whole = found[report.communicator] = replace(whole, ranks=max(whole.ranks, report.ranks))
         before = whole.by_rank.get(report.rank)
         if before is None or before.written_ns <= report.written_ns:
             whole.by_rank[report.rank] = report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ropewalk.calls.records import Record, Reports, describe
 
@@ -17,6 +17,15 @@ class Waiting:
 
 
 @dataclass(frozen=True)
+class StillLink:
+    """Both ranks are in the same collective, and nothing comes from one to the other."""
+
+    source: int
+    target: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What the records of one communicator's ranks say."""
 
@@ -26,6 +35,7 @@ class Verdict:
     inside: list[int] = field(default_factory=list)  # those that are in it
     mismatches: list[str] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)  # most share first
+    still_links: list[StillLink] = field(default_factory=list)
 
     def words(self) -> list[str]:
         """A line each."""
@@ -36,8 +46,27 @@ class Verdict:
             lines.append(f"{_ranks(self.inside)} in {self.under_way}")
             if self.absent:
                 lines.append(f"{_ranks(self.absent)} not entered it")
+        lines += [
+            f"nothing has come from rank {link.source} to rank {link.target} for "
+            f"{link.seconds:.3g} s"
+            for link in self.still_links
+        ]
         lines += self.mismatches
         return lines
+
+
+def settled(before: Verdict | None, reports: Reports) -> Verdict:
+    """The verdict on ranks that run, which were asked at slightly different times.
+
+    A rank is absent if another one says that it waits while nothing moves, or if it was absent in
+    the same collective when it was asked before (`before`, some tenths of a second ago).
+    """
+    now = judge(reports)
+    if not now.absent or any(report.waiting for report in reports.by_rank.values()):
+        return now
+    if before is not None and (before.under_way, before.absent) == (now.under_way, now.absent):
+        return now
+    return replace(now, under_way=None, absent=[], inside=[])
 
 
 def judge(reports: Reports) -> Verdict:
@@ -54,7 +83,10 @@ def judge(reports: Reports) -> Verdict:
         here = {rank: calls[number] for rank, calls in collectives.items() if number in calls}
         open_ = [rank for rank, record in here.items() if record["state"] != "completed"]
         late = [rank for rank in collectives if rank not in here and newest[rank] < number]
-        on_gpu = any(record["memory"] == "GPU" for record in here.values())
+        # Of Ropewalk's own operations on GPUs it is not known when they start.
+        on_gpu = any(
+            record["memory"] == "GPU" and record["state"] == "scheduled" for record in here.values()
+        )
         if (open_ and not on_gpu) or late:
             under_way = f"collective {number}, {describe(next(iter(here.values())))}"
             inside = sorted(set(here) - set(late))
@@ -69,12 +101,32 @@ def judge(reports: Reports) -> Verdict:
         inside,
         _mismatches(collectives, known),
         _waiting(reports, collectives, known),
+        [] if absent else _still_links(reports, inside),
     )
 
 
 def _ranks(ranks: list[int]) -> str:
     many = len(ranks) != 1
     return f"rank{'s' if many else ''} {', '.join(map(str, ranks))} {'have' if many else 'has'}"
+
+
+def _still_links(reports: Reports, inside: list[int]) -> list[StillLink]:
+    """Those that nothing else explains: the rank that should send waits for nobody else."""
+    peers = {
+        rank: set(report.waiting["for"])
+        for rank, report in reports.by_rank.items()
+        if report.waiting is not None and rank in inside
+    }
+    found = []
+    for target, waited_for in peers.items():
+        waiting = reports.by_rank[target].waiting
+        assert waiting is not None
+        found += [
+            StillLink(source, target, float(waiting["seconds"]))
+            for source in sorted(waited_for)
+            if source in inside and peers.get(source, set()) <= {target}
+        ]
+    return found
 
 
 def _mismatches(collectives: dict[int, dict[int, Record]], known: list[int]) -> list[str]:

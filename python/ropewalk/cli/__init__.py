@@ -39,8 +39,16 @@ Examples:
       which algorithms were considered, what each should take, and which one runs
   ropewalk calls calls-*.json
       which rank of a job is missing, and who is late
+  ropewalk status
+      which rank of a running job the others wait for
+  ropewalk serve --metrics 9400
+      metrics of running jobs for Prometheus
+  ropewalk trace -o run.json -- torchrun --nproc-per-node 8 train.py
+      what the hosts of a job are busy with over time
   ropewalk train --device cpu --model resnet50 --batch 2 --image 64
       what a training step takes over Ropewalk and over Gloo
+  ropewalk launch --hosts hosts.txt -- python train.py
+      start a job's ranks on several hosts by ssh
   ropewalk config
       list all settings
   ropewalk run -- python train.py
@@ -68,6 +76,7 @@ COMMANDS: Final = {
     "config": _Command("config", "config"),
     "doctor": _Command("doctor", "doctor"),
     "explain": _Command("explain", "explain"),
+    "launch": _Command("launch_hosts", "launch"),
     "microbench": _Command("microbench", "microbench"),
     "nccl-env": _Command("nccl", "nccl_env", "ENV_HELP"),
     "nccl-graph": _Command("nccl", "nccl_graph", "GRAPH_HELP"),
@@ -75,10 +84,17 @@ COMMANDS: Final = {
     "plan": _Command("plan", "plan"),
     "run": _Command("run", "run"),
     "schedule": _Command("schedule", "app"),
+    "serve": _Command("serve", "serve"),
     "simulate": _Command("simulate", "simulate"),
+    "status": _Command("status", "status"),
     "topo": _Command("topo", "topo"),
+    "trace": _Command("trace", "trace"),
     "train": _Command("train", "train"),
 }
+
+
+# Commands that start another one.
+_STARTERS: Final = ("launch", "run", "serve", "trace")
 
 
 def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -100,7 +116,7 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
             app.add_typer(found, name=name, help=getattr(module, command.help))
             continue
         # What follows the program's name is the program's.
-        context = {"allow_interspersed_args": False} if name == "run" else None
+        context = {"allow_interspersed_args": False} if name in _STARTERS else None
         app.command(name=name, help=getattr(module, command.help), context_settings=context)(found)
     return app
 

@@ -68,12 +68,18 @@ Examples:
       on GPUs, 20 operations in one CUDA graph
   ropewalk bench broadcast --emulate dgx1v --gpus 0,1,3 -b 1M -e 64M -f 4
       on three GPUs of a DGX-1 that need not be there: local ranks over links slowed down
+  ropewalk bench all_reduce --emulate dgx2 -b 1G -e 1G --period 64M
+      16 ranks with 1 GiB each in 4 GiB of memory: their data repeats every 64 MiB
   ropewalk bench --schedule ring.txt -b 1M -e 64M -f 2
       a schedule from `ropewalk schedule make`, or your own; its file says the number of ranks
 
 Exit status: 0 when all results are right, 1 when one is wrong, 2 for a wrong command line, another
 value when a rank failed or was killed.
 """
+
+
+_PERIOD_GRANULARITY = 64 << 10
+_PERIODIC = ("all_reduce", "broadcast", "reduce")
 
 
 def parse_size(text: str, flag: str) -> int:
@@ -87,7 +93,7 @@ def parse_size(text: str, flag: str) -> int:
     except ValueError:
         size = -1
     if not 0 <= size < 2**63:
-        console.fail(f'{flag} "{text}" is no size; write 8, 64K, 1.5M or 2G', console.USAGE)
+        console.fail(f'{flag} "{text}" is not a size; write 8, 64K, 1.5M or 2G', console.USAGE)
     return int(size)
 
 
@@ -272,6 +278,13 @@ def bench(
             "--hot", help="The same buffers each time, from caches; else they move through 64 MiB."
         ),
     ] = False,
+    period: Annotated[
+        str,
+        typer.Option(
+            "--period",
+            help="Host memory, out of place: long buffers repeat so many bytes of memory; 0: none.",
+        ),
+    ] = "0",
     emulate: emulation.EmulateOption = None,
     gpus: emulation.GpusOption = None,
     slowdown: emulation.SlowdownOption = None,
@@ -293,11 +306,17 @@ def bench(
     _only("-V", device_cta_count, -1, ncclish)
     _only("-M", memory, 0, "no memory report by this version; ROPEWALK_DEBUG=INFO tells it")
     _only("-y", stream_null, 0, "the default stream is not measured by this version")
-    emulated = emulation.find(emulate, gpus, slowdown, ranks)
+    each = max(nthreads or 1, 1) * max(ngpus or 1, 1)
+    emulated = emulation.find(emulate, gpus, slowdown, None if ranks is None else ranks * each)
     if emulated is not None:
         if device == "cuda":
             console.fail("--device cuda: --emulate runs on host memory", console.USAGE)
-        ranks, device = len(emulated.gpus), "host"
+        if len(emulated.gpus) % each:
+            console.fail(
+                f"-t and -g: {len(emulated.gpus)} GPUs are no multiple of {each} ranks",
+                console.USAGE,
+            )
+        ranks, device = len(emulated.gpus) // each, "host"
     ranks_of = bench_ranks.find(ranks, nthreads, ngpus, given_schedule)
     if device not in (None, "host", "cuda"):
         console.fail(f'--device "{device}": known are host, cuda', console.USAGE)
@@ -348,7 +367,15 @@ def bench(
         graphs=graphs,
         registered=local_register == 2,
         hot=hot,
+        period=parse_size(period, "--period"),
     )
+    if options.period % _PERIOD_GRANULARITY:
+        console.fail(f"--period {period}: must be a multiple of 64K", console.USAGE)
+    if options.period and (wanted not in _PERIODIC or options.root < 0 or options.unalign):
+        console.fail(
+            f"--period {period}: is for {', '.join(_PERIODIC)}, with one root and without -u",
+            console.USAGE,
+        )
     if options.minbytes > options.maxbytes:
         console.fail(f"-b {minbytes} is larger than -e {maxbytes}", console.USAGE)
     if output_file is not None and output_file.suffix.lower() != ".json":
@@ -361,6 +388,8 @@ def bench(
             console.fail(f"{flag} {path}: cannot write into {path.parent}", console.USAGE)
     outputs = bench_run.Outputs(output_file, plot, sys.argv)
     chosen = OPERATIONS[wanted]
+    if options.period:
+        chosen = replace(chosen, in_place=False)
     given = console.waiting_for_plans(
         [*([] if emulated is None else emulated.settings()), *(set_ or [])]
     )
@@ -374,6 +403,8 @@ def bench(
         given = [*given_schedule.settings(), *given]
     if graphs and not site.gpus:
         console.fail(f"-G {graphs}: needs CUDA; {site.why_host}", console.USAGE)
+    if options.period and site.gpus:
+        console.fail(f"--period {period}: is for host memory (--device host)", console.USAGE)
     if local_register == 1:
         print(
             "# -R 1: a buffer that only its own rank registers changes nothing here; see -R 2",

@@ -127,6 +127,8 @@ class Options:
     hot: bool = False
     region: int = 0
     """bytes of input, and of output, through which the operations move; 0: hot"""
+    period: int = 0
+    """bytes of memory that long buffers repeat; 0: buffers are whole"""
     slowdown: float = 1.0
     """of an emulated machine, whose times are shown; 1: of this one"""
 

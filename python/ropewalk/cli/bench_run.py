@@ -143,6 +143,7 @@ def _measure_case(
             graphs=options.graphs,
             registered=options.registered,
             region=options.region,
+            period=options.period,
         )
         seconds = {
             0: found.seconds_rank0,
@@ -279,6 +280,9 @@ def _within_memory(
     limits: list[Any] = []
     for comm in comms:
         room = _available_bytes() // neighbours // 4
+        if options.period:
+            # One whole output; of the other buffers, and of what is compared with them, a period.
+            room = max(room, _available_bytes() // 2 - 4 * options.period * neighbours)
         if comm.device is not None:
             # As nccl-tests has it: the rest is for the library, and for what the driver holds back.
             room = min(room, int(_gpu(comm.device)["free_bytes"] * 0.9) // 2)

@@ -77,16 +77,17 @@ def calls(
             console.fail(f"--flight-recorder: {error}", console.USAGE)
     verdicts = [verdict.judge(each) for each in found]
     if as_json:
-        print(json.dumps([_document(*pair) for pair in zip(found, verdicts)], indent=2))
+        print(json.dumps([describe_reports(*pair) for pair in zip(found, verdicts)], indent=2))
     else:
         for pair in zip(found, verdicts):
-            _print(*pair)
+            print_reports(*pair)
     wrong = any(each.absent or each.mismatches or each.under_way for each in verdicts)
     if wrong:
         raise typer.Exit(console.WRONG)
 
 
-def _document(reports: Reports, judged: verdict.Verdict) -> dict[str, Any]:
+def describe_reports(reports: Reports, judged: verdict.Verdict) -> dict[str, Any]:
+    """For JSON."""
     return {
         "communicator": reports.communicator,
         "ranks": reports.ranks,
@@ -94,21 +95,33 @@ def _document(reports: Reports, judged: verdict.Verdict) -> dict[str, Any]:
         "failures": {
             str(rank): report.failure for rank, report in reports.by_rank.items() if report.failure
         },
+        "waits": {
+            str(rank): report.waiting
+            for rank, report in reports.by_rank.items()
+            if report.waiting is not None
+        },
         **dataclasses.asdict(judged),
         "words": judged.words(),
     }
 
 
-def _print(reports: Reports, judged: verdict.Verdict) -> None:
+def print_reports(reports: Reports, judged: verdict.Verdict, missing: str = "no file of") -> None:
+    """To standard output; `missing` begins the line of ranks without a report."""
     out = console.output()
     out.print(f"communicator {reports.communicator}, {reports.ranks} ranks")
     if reports.missing:
-        out.print(f"no file of rank {', '.join(map(str, reports.missing))}")
+        out.print(f"{missing} rank {', '.join(map(str, reports.missing))}")
     for line in judged.words():
         out.print(line)
     for rank, report in reports.by_rank.items():
         if report.failure:
             out.print(f"rank {rank}: {report.failure}")
+        elif report.waiting is not None:
+            peers = ", ".join(map(str, report.waiting["for"]))
+            out.print(
+                f"rank {rank} has waited {report.waiting['seconds']:.3g} s for rank {peers} in "
+                f"{report.waiting['in']}"
+            )
     table = Table(box=None, pad_edge=False)
     for title in ("rank", "host", "process", "operations", "kept", "last in", "others waited"):
         table.add_column(title, justify="left" if title == "host" else "right")

@@ -59,7 +59,7 @@ def launched_processes() -> int:
     """How many processes a launcher started, this one among them; 0 without a launcher."""
     for rank, size in _LAUNCHERS:
         if rank in os.environ and size in os.environ:
-            # What is no number is the library's to refuse, in joining.init.
+            # What is not a number is the library's to refuse, in joining.init.
             return int(os.environ[size]) if os.environ[size].isdigit() else 1
     return 0
 

@@ -54,7 +54,9 @@ def gpu_list(text: Optional[str], of: Topology) -> Optional[list[int]]:
         try:
             ends = int(first), int(last if dash else first)
         except ValueError:
-            console.fail(f'--gpus "{_short(text)}" is no list of numbers, as 0,1,4', console.USAGE)
+            console.fail(
+                f'--gpus "{_short(text)}" is not a list of numbers, as 0,1,4', console.USAGE
+            )
         # Before the range is written out: it may name a thousand million.
         absent = next((end for end in ends if end >= there), None)
         if absent is not None:

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 from rich.table import Table
@@ -27,11 +27,17 @@ TOPOLOGY is a file (JSON, NCCL's topology XML, hwloc's XML), a short description
 broadcast or reduce. Rates are the limit for large messages, from TOPOLOGY's capacities; no schedule
 can exceed the bound. Every plan is checked by code that shares nothing with the planner.
 
+A driver that is asked for a copy between two GPUs takes NVLink where it joins them. Without --plane
+and --algorithm, a machine whose NVLink and PCIe both join all GPUs gets two sets of trees, one for
+each class of links, with a share of the message each. --plane all plans all links as one graph.
+
 Examples:
 
 \b
   ropewalk plan dgx1v.json broadcast --plane nvlink
       the best trees, and what limits them
+  ropewalk plan dgx1v.json broadcast --setup-us 5000
+      over NVLink and PCIe, where switching peer access off takes 5 ms in each call
   ropewalk plan dgx1v.json all_reduce --gpus 0,1,4 --algorithm packed
       few trees for three of the GPUs
   ropewalk plan dgx-h100 all_gather --json -o plan.json
@@ -49,6 +55,7 @@ Exit status: 0, 1 when a plan fails its check, or 2 when the request cannot be s
 """
 
 _MOST_SHOWN = 64
+_SPLIT_BYTES = 500e6  # of the message whose split is shown, as in Blink's figure 25
 _SIZES = [1 << shift for shift in range(3, 35)]
 
 
@@ -77,6 +84,14 @@ def plan(
             help="So many trees for each root (packed: at most so many in all); 0: any.",
         ),
     ] = 0,
+    setup_us: Annotated[
+        float,
+        typer.Option(
+            "--setup-us",
+            help="Microseconds that each call takes to switch peer access off, for trees over PCIe "
+            "beside NVLink.",
+        ),
+    ] = 0.0,
     compare: Annotated[
         bool, typer.Option("--compare", help="Show all algorithms side by side.")
     ] = False,
@@ -99,6 +114,8 @@ def plan(
     console.apply_settings(None)
     if sum((compare, bound, svg)) > 1 or (svg and as_json):
         console.fail("--compare, --bound, --svg, --json: one of them", console.USAGE)
+    if not 0 <= setup_us < 1e12:
+        console.fail(f"--setup-us {setup_us:g}: must be 0 or more", console.USAGE)
     operation = operation.replace("-", "_")
     with console.reported(), _file_named(source):
         machine = _machine(source)
@@ -133,7 +150,7 @@ def plan(
             console.write(plan_drawing.svg(made), output)
             return
         checked = made.check()
-        console.write(_text(made, checked), output)
+        console.write(_text(made, checked, setup_us), output)
     if not checked.valid or not checked.bound_holds:
         raise typer.Exit(console.WRONG)
 
@@ -182,7 +199,40 @@ def _rate(gbps: float) -> str:
     return f"{gbps:.5g} GB/s"
 
 
-def _text(made: planning.Plan, checked: planning.Certificate) -> str:
+_TAKEN = {
+    "peer access": "as a driver takes them",
+    "no peer access": "over PCIe, with peer access off",
+    "none": "with hops that no driver takes",
+}
+
+
+def _share(share: dict[str, Any]) -> str:
+    trees = f"{share['trees']} tree" + ("" if share["trees"] == 1 else "s")
+    return f"{_rate(share['rate_gbps'])} in {trees} {_TAKEN[share['hops']]}"
+
+
+def _hops(made: planning.Plan, setup_us: float) -> list[str]:
+    """Which trees a program can have from a driver, and how a message is split over the classes."""
+    classes = made.hop_classes
+    if [each["hops"] for each in classes] == ["peer access"]:
+        return []
+    lines = [
+        f"{'hops' if index == 0 else '':<12}{_share(each)}" for index, each in enumerate(classes)
+    ]
+    if [each["hops"] for each in classes] != ["peer access", "no peer access"]:
+        return lines
+    fast, slow = (each["rate_gbps"] for each in classes)
+    pays = f"pays from {decimal_bytes(setup_us * fast * 1e3)} on; " if setup_us > 0 else ""
+    us, parts = planning.split([(fast, 0.0), (slow, setup_us)], _SPLIT_BYTES)
+    lines.append(
+        f"split       {setup_us:g} us for switching peer access off: {pays}"
+        f"{decimal_bytes(_SPLIT_BYTES)} at {_rate(_SPLIT_BYTES / us / 1e3)}, "
+        f"{parts[1] / _SPLIT_BYTES:.2%} of it over PCIe"
+    )
+    return lines
+
+
+def _text(made: planning.Plan, checked: planning.Certificate, setup_us: float) -> str:
     ranks = len(made.gpus)
     lines = [
         f"{made.collective} over {ranks} GPUs of {made.topology.name}, plane {made.plane}, "
@@ -195,6 +245,7 @@ def _text(made: planning.Plan, checked: planning.Certificate) -> str:
         f"why         {made.bottleneck['words']}",
         *([] if made.optimal else [f"limit       {made.limit['words']}"]),
         f"trees       {made.num_trees}, at most {made.hops} hops from rank to rank",
+        *_hops(made, setup_us),
         f"latency     {made.latency_us:.3g} us (estimate)",
         f"sizes       half of that rate from {decimal_bytes(made.bytes_for_half)}, "
         f"90% from {decimal_bytes(made.bytes_for_90_percent)} "

@@ -63,7 +63,7 @@ Examples:
   ropewalk schedule show ring.txt --rank 2
   ropewalk schedule make all_gather --ranks 5 --algorithm ring | ropewalk schedule show -
 
-Exit status: 0, or 2 when FILE is no schedule.
+Exit status: 0, or 2 when FILE is not a schedule.
 """
 
 CHECK_HELP = """
@@ -80,7 +80,7 @@ Examples:
   ropewalk schedule check ring.txt --json
       the whole report for programs
 
-Exit status: 0 when accepted, 1 when refused, 2 when FILE is no schedule.
+Exit status: 0 when accepted, 1 when refused, 2 when FILE is not a schedule.
 """
 
 DRAW_HELP = """
@@ -92,8 +92,8 @@ Examples:
   ropewalk schedule draw ring.txt -o ring.svg
   ropewalk schedule make all_reduce --ranks 8 --algorithm ring | ropewalk schedule draw - -o x.svg
 
-Exit status: 0, or 2 when FILE is no schedule. A schedule that the checker refuses is drawn as far
-as it gets.
+Exit status: 0, or 2 when FILE is not a schedule. If the checker refuses the
+schedule, the drawing shows the steps before the fault.
 """
 
 app = typer.Typer(

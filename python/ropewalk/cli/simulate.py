@@ -52,7 +52,7 @@ def decimal_size(text: str, flag: str) -> float:
     except ValueError:
         size = -1
     if not 0 < size < 1e18:
-        console.fail(f'{flag} "{text}" is no size; write 1000, 64M or 1.5G', console.USAGE)
+        console.fail(f'{flag} "{text}" is not a size; write 1000, 64M or 1.5G', console.USAGE)
     return size
 
 

@@ -46,16 +46,17 @@ void require_rank(int rank, int size) {
 }
 
 // Writes a new handle to `out` and starts making its communicator; `parent` is busy meanwhile.
-ncclResult_t make_into(ncclComm_t* out, int device, bool blocking, Make make,
+ncclResult_t make_into(ncclComm_t* out, int device, const CommConfig& config, Make make,
                        std::shared_ptr<Core> parent = nullptr) {
+  const bool blocking = config.blocking;
   if (parent != nullptr) parent->begin();
-  auto core = std::make_shared<Core>(device, blocking);
+  auto core = std::make_shared<Core>(device, blocking, config.blocks);
   auto handle = std::make_unique<ncclComm>(core);
   Job job;
   job.blocking = blocking;
-  job.work = [core, parent, device, make = std::move(make)] {
+  job.work = [core, parent, device, blocks = config.blocks, make = std::move(make)] {
     std::unique_ptr<Communicator> made = make();
-    if (made != nullptr) made->attach_device(device);
+    if (made != nullptr) made->attach_device(device, blocks);
     core->end(std::move(made));
     if (parent != nullptr) parent->end(nullptr);
   };
@@ -78,7 +79,7 @@ ncclResult_t init(ncclComm_t* out, int size, const ncclUniqueId& id, int rank, i
   checked(out, "comm");
   require_rank(rank, size);
   const UniqueId bytes = from_c(id);
-  return make_into(out, device, config.blocking, [bytes, rank, size] {
+  return make_into(out, device, config, [bytes, rank, size] {
     if (rank == 0) log_version();
     return Communicator::join(bytes, rank, size, Runtime::process());
   });
@@ -140,12 +141,12 @@ ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
     throw Error(Errc::kInvalidArgument, "color: {} is negative", color);
   }
   Core& parent = usable(comm);
-  const CommConfig read = read_config(config, {parent.blocking});
+  const CommConfig read = read_config(config, {parent.blocking, parent.blocks});
   Communicator* whole = parent.comm.get();
   if (color != kNcclNoColor) {
     return make_into(
-        newcomm, parent.device, read.blocking,
-        [whole, color, key] { return whole->split(color, key); }, comm->core);
+        newcomm, parent.device, read, [whole, color, key] { return whole->split(color, key); },
+        comm->core);
   }
   // No communicator for this rank, which takes part in the parting all the same.
   *newcomm = nullptr;
@@ -173,10 +174,9 @@ ncclResult_t shrink(ncclComm_t comm, const int* excluded, int num_excluded, nccl
     throw Error(Errc::kInvalidArgument, "excludeRanksList: holds the calling rank, {}",
                 whole->rank());
   }
-  const CommConfig read = read_config(config, {parent.blocking});
+  const CommConfig read = read_config(config, {parent.blocking, parent.blocks});
   return make_into(
-      newcomm, parent.device, read.blocking, [whole, out] { return whole->shrink(out); },
-      comm->core);
+      newcomm, parent.device, read, [whole, out] { return whole->shrink(out); }, comm->core);
 }
 
 // Existing ranks give their communicator and no rank, one of them the id; new ranks give the id and
@@ -190,11 +190,11 @@ ncclResult_t grow(ncclComm_t comm, int size, const ncclUniqueId* id, int rank, n
                 "rank: {}, and -1 is for a rank that is in the communicator already", rank);
   }
   Core& parent = usable(comm);
-  const CommConfig read = read_config(config, {parent.blocking});
+  const CommConfig read = read_config(config, {parent.blocking, parent.blocks});
   std::optional<UniqueId> given;
   if (id != nullptr) given = from_c(*id);
   return make_into(
-      newcomm, parent.device, read.blocking,
+      newcomm, parent.device, read,
       [whole = parent.comm.get(), given, size] { return whole->grow(given, size); }, comm->core);
 }
 
@@ -222,7 +222,7 @@ void destroy(ncclComm_t comm) {
   if (comm->core->comm != nullptr) comm->core->comm->finalize();
 }
 
-// Ends all operations that run, here and on the other ranks, which are told.
+// Ends all running operations, on this rank and on the others, which are notified.
 void give_up(Core& core, const char* reason) {
   // A thread that is joining holds the core, and finds this when it is done.
   core.abandoned = true;

@@ -63,6 +63,8 @@ CommConfig read_config(const ncclConfig_t* config, const CommConfig& inherited) 
   require_within(own.shrinkShare, 0, 1, "config", "shrinkShare");
   CommConfig result = inherited;
   if (own.blocking != kNcclUndefInt) result.blocking = own.blocking == 1;
+  if (own.minCTAs != kNcclUndefInt) result.blocks.least = own.minCTAs;
+  if (own.maxCTAs != kNcclUndefInt) result.blocks.most = own.maxCTAs;
   return result;
 }
 

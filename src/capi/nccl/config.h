@@ -2,6 +2,7 @@
 #pragma once
 
 #include "capi/nccl/nccl_api.h"
+#include "comm/communicator.h"
 
 namespace ropewalk::nccl {
 
@@ -9,6 +10,7 @@ namespace ropewalk::nccl {
 /// hints for NVIDIA's algorithms.
 struct CommConfig {
   bool blocking = true;
+  comm::BlockBounds blocks;  ///< minCTAs, maxCTAs
 };
 
 /// `config` may be nullptr: then `inherited`, which also fills fields that are undefined.

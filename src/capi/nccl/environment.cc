@@ -1,5 +1,6 @@
 // NCCL's variables that say the same as a setting of Ropewalk. The setting's own variable, and a
 // settings file, come first.
+#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <optional>
@@ -9,6 +10,7 @@
 #include "capi/nccl/guard.h"
 #include "comm/runtime.h"
 #include "core/log.h"
+#include "executor/block/launch.h"
 
 namespace ropewalk::nccl {
 namespace {
@@ -51,6 +53,14 @@ std::optional<std::string> environment(const char* variable) {
   return std::string(text);
 }
 
+// A positive number, as much of it as there are blocks; NCCL says nothing of others.
+std::optional<std::string> block_count(const std::optional<std::string>& text) {
+  if (!text.has_value()) return std::nullopt;
+  const long number = std::strtol(text->c_str(), nullptr, 10);
+  if (number < 1) return std::nullopt;
+  return std::to_string(std::min<long>(number, executor::kMaxBlocks));
+}
+
 void apply() noexcept {
   try {
     std::optional<std::string> level = environment("NCCL_DEBUG");
@@ -67,6 +77,14 @@ void apply() noexcept {
         environment("NCCL_P2P_LEVEL") == "0") {
       take("NCCL_P2P_DISABLE", Setting::kPeerAccess, "PEER_ACCESS", "0");
     }
+    // Each is known by an older name, too.
+    for (const char* variable : {"NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS"}) {
+      take(variable, Setting::kMinBlocks, "MIN_BLOCKS", block_count(environment(variable)));
+    }
+    for (const char* variable : {"NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS"}) {
+      take(variable, Setting::kMaxBlocks, "MAX_BLOCKS", block_count(environment(variable)));
+    }
+    take("NCCL_HOSTID", Setting::kHostId, "HOST_ID", environment("NCCL_HOSTID"));
     take("NCCL_SOCKET_IFNAME", Setting::kSocketIfname, "SOCKET_IFNAME",
          environment("NCCL_SOCKET_IFNAME"));
   } catch (const std::exception& error) {

@@ -12,7 +12,7 @@
 namespace ropewalk::nccl {
 namespace {
 
-// The error, which the job has been told of.
+// The error that was reported to the job.
 std::optional<Error> perform(const Job& job) noexcept {
   std::optional<Error> error;
   try {

@@ -1,8 +1,8 @@
 // NCCL's groups, over comm/group.h.
 //
-// What they add to it: a group with a call that failed starts nothing and ends with that call's
-// error; communicators that are made in a group are made at once; those that do not block go on in
-// threads of their own.
+// Additions: a group with a failed call starts nothing and ends with that call's error;
+// communicators created in a group are created concurrently; non-blocking ones continue in threads
+// of their own.
 #pragma once
 
 #include <functional>
@@ -53,9 +53,10 @@ class Group {
   std::vector<Job> jobs_;
 };
 
-/// Has an existing communicator do something that waits for its other ranks, now or at the end of
-/// the open group, and be busy meanwhile. What it does in one group, it does in order.
-/// @return ncclInProgress when it goes on in a thread @throws Error as ready()
+/// Lets an existing communicator do something that waits for its other ranks, now or at the end of
+/// the open group, and be busy meanwhile. Its tasks in one group run in order.
+/// @return ncclInProgress if it continues in a thread
+/// @throws Error as ready()
 ncclResult_t run_on(const std::shared_ptr<Core>& core, std::function<void()> work);
 
 }  // namespace ropewalk::nccl

@@ -20,9 +20,9 @@ namespace ropewalk::nccl {
 /// a program of 2.28, which has no number for it.
 ncclResult_t to_nccl(Errc code) noexcept;
 
-/// Reads NCCL_DEBUG and its kin before the first thing that may log. Every entry point calls it.
+/// Reads NCCL_DEBUG and related variables before anything may log. Every entry point calls it.
 void read_environment() noexcept;
-/// The same anew.
+/// Reads them again.
 void reread_environment() noexcept;
 
 /// Keeps the text for ncclGetLastError and logs it at level WARN, as NCCL does.
@@ -33,7 +33,8 @@ const char* last_error() noexcept;
 /// The line that NCCL_DEBUG=VERSION asks for.
 void log_version() noexcept;
 
-/// Reports that `entry` is not offered, and why. @return ncclInvalidUsage
+/// Reports that `entry` is not offered, and why.
+/// @return ncclInvalidUsage
 ncclResult_t not_offered(const char* entry, const char* reason) noexcept;
 
 /// The exception being handled, reported.

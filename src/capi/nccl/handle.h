@@ -29,13 +29,15 @@ struct Registration {
 ///
 /// Threads: `state` and what asks it, any; the rest as Communicator.
 struct Core {
-  Core(int gpu, bool blocks) : device(gpu), blocking(blocks) {}
+  Core(int gpu, bool waits, const comm::BlockBounds& bounds)
+      : device(gpu), blocking(waits), blocks(bounds) {}
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
   const Belonging belonging;
   const int device;
   const bool blocking;
+  const comm::BlockBounds blocks;
   std::unique_ptr<comm::Communicator> comm;  // while `state` is not kBusy
   comm::MadeOperators operators;
   std::set<Registration*> registrations;
@@ -50,7 +52,8 @@ struct Core {
 
   ~Core();
 
-  /// Busy again, for a thread that works on it. @throws Error as ready()
+  /// Busy again, for a thread that works on it.
+  /// @throws Error as ready()
   void begin();
   /// The thread is done; `made` is the new Communicator, or nullptr to keep the old one.
   void end(std::unique_ptr<comm::Communicator> made);
@@ -66,18 +69,20 @@ struct ncclComm {
   ncclComm& operator=(const ncclComm&) = delete;
 
   static constexpr std::uint64_t kMark = 0x6b6c6177'65706f72;
-  std::uint64_t mark = kMark;  // tells a handle from other memory, and from one that was destroyed
+  std::uint64_t mark =
+      kMark;  // distinguishes a handle from other memory, and from a destroyed handle
   std::shared_ptr<ropewalk::nccl::Core> core;
 };
 
 namespace ropewalk::nccl {
 
-/// @throws Error kInvalidArgument for NULL and for what is no communicator
+/// @throws Error kInvalidArgument for NULL and for other pointers that are not communicators
 Core& core_of(ncclComm_t comm);
-/// The communicator behind a handle. @throws Error kInvalidArgument while it is in the making; the
-/// reason why that failed
+/// The communicator behind a handle.
+/// @throws Error kInvalidArgument while it is in the making; the reason why that failed
 Core& ready(ncclComm_t comm);
-/// The same, to work with it. @throws Error kInvalidUsage after ncclCommRevoke
+/// The same, to work with it.
+/// @throws Error kInvalidUsage after ncclCommRevoke
 Core& usable(ncclComm_t comm);
 void require_unrevoked(const Core& core);
 

@@ -41,7 +41,7 @@ RW_NCCL_API(const char*, ncclGetErrorString, ncclResult_t result) {
   return "unknown result code";
 }
 
-// What broke `comm`; else what went wrong last in this process, as with NCCL.
+// The error that broke `comm`; else the last error in this process, as with NCCL.
 RW_NCCL_API(const char*, ncclGetLastError, ncclComm_t comm) {
   read_environment();
   try {

@@ -1,9 +1,9 @@
 // NCCL's C API, as libnccl.so.2 2.32.3 has it.
 //
 // Facts of NVIDIA's nccl.h and nccl_device/host.h 2.32.3: names, numbers, the order and layout of
-// structures, the arguments of functions. What each call does is documented by NVIDIA; what it does
-// otherwise here is said where it is defined. Each function also has a name that begins with `p`:
-// tools that interpose a function call the original by it.
+// structures, the arguments of functions. NVIDIA documents what each call does; differences are
+// described where the call is defined. Each function also has a name that begins with `p`: tools
+// that interpose a function call the original by it.
 //
 // The numbers of types, operators and results equal core/types.h and rwResult_t.
 #pragma once
@@ -22,9 +22,9 @@ using ncclWindow_t = ncclWindow_vidmem*;
 struct CUstream_st;
 using ncclStream_t = CUstream_st*;  // cudaStream_t; nullptr is the legacy default stream
 
-// What ncclGetVersion says: all of nccl.h 2.28 is here. Functions of later versions are here too,
-// but programs that look at this number (XLA, vLLM) take a later one for the promise of those that
-// are refused: one-sided operations, device communicators.
+// The result of ncclGetVersion: all of nccl.h 2.28 is here. Functions of later versions are here
+// too, but programs that choose by this number (XLA, vLLM) would expect functions that are refused:
+// one-sided operations, device communicators.
 inline constexpr int kNcclVersion = 22809;
 
 struct ncclUniqueId {

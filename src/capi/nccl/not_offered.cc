@@ -1,7 +1,7 @@
 // Functions that Ropewalk does not offer: they exist, so that every program that names them loads
 // (Python binds all names of an extension at once), and say what is missing.
 //
-// Their arguments are not looked at, so none are named: the calling conventions of Linux (System V
+// They do not read their arguments, so none are named: the calling conventions of Linux (System V
 // on x86-64, AAPCS64 on arm64) let a function ignore what it was passed. docs/nccl.md has the list.
 #include "capi/nccl/guard.h"
 
@@ -9,7 +9,7 @@ using namespace ropewalk::nccl;  // NOLINT: this file is the edge
 
 #define RW_NCCL_NOT_OFFERED(name, reason) \
   RW_NCCL_API(ncclResult_t, name) { return not_offered(#name, reason); }
-// For those that return no result: what is no slot and no team.
+// For functions that return no result code: an empty slot count or team.
 #define RW_NCCL_NO_VALUE(type, name, value, reason) \
   RW_NCCL_API(type, name) {                         \
     not_offered(#name, reason);                     \

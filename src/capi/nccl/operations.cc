@@ -80,9 +80,9 @@ ncclResult_t reducing(const char* entry, Collective collective, const void* inpu
   });
 }
 
-ncclResult_t message(const char* entry, bool sends, const void* input, void* output,
-                     std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                     ncclStream_t stream) noexcept {
+ncclResult_t send_or_receive(const char* entry, bool sends, const void* input, void* output,
+                             std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                             ncclStream_t stream) noexcept {
   return guarded(entry, [&] {
     PointToPointCall call;
     call.sends = sends;
@@ -182,12 +182,12 @@ RW_NCCL_API(ncclResult_t, ncclScatter, const void* sendbuf, void* recvbuf, std::
 
 RW_NCCL_API(ncclResult_t, ncclSend, const void* sendbuf, std::size_t count, ncclDataType_t type,
             int peer, ncclComm_t comm, ncclStream_t stream) {
-  return message("ncclSend", true, sendbuf, nullptr, count, type, peer, comm, stream);
+  return send_or_receive("ncclSend", true, sendbuf, nullptr, count, type, peer, comm, stream);
 }
 
 RW_NCCL_API(ncclResult_t, ncclRecv, void* recvbuf, std::size_t count, ncclDataType_t type, int peer,
             ncclComm_t comm, ncclStream_t stream) {
-  return message("ncclRecv", false, nullptr, recvbuf, count, type, peer, comm, stream);
+  return send_or_receive("ncclRecv", false, nullptr, recvbuf, count, type, peer, comm, stream);
 }
 
 // ---- with wishes ------------------------------------------------------------------------

@@ -18,11 +18,14 @@
 namespace ropewalk::nccl {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, Setting>, 5> kNcclNames = {{
+constexpr std::array<std::pair<std::string_view, Setting>, 8> kNcclNames = {{
     {"NCCL_DEBUG", Setting::kDebug},
     {"NCCL_DEBUG_SUBSYS", Setting::kDebugSubsys},
     {"NCCL_DEBUG_FILE", Setting::kDebugFile},
     {"NCCL_P2P_DISABLE", Setting::kPeerAccess},
+    {"NCCL_MIN_CTAS", Setting::kMinBlocks},
+    {"NCCL_MAX_CTAS", Setting::kMaxBlocks},
+    {"NCCL_HOSTID", Setting::kHostId},
     {"NCCL_SOCKET_IFNAME", Setting::kSocketIfname},
 }};
 
@@ -34,7 +37,7 @@ const SettingRow& row_of(ncclParamHandle_t handle) {
   for (const SettingRow& row : settings_table()) {
     if (&row == given) return row;
   }
-  throw Error(Errc::kInvalidArgument, "h: {} is no handle of ncclParamBind",
+  throw Error(Errc::kInvalidArgument, "h: {} is not a handle of ncclParamBind",
               static_cast<const void*>(handle));
 }
 

@@ -1,4 +1,4 @@
-// What a communicator tells of itself: teams of ranks, properties, memory.
+// Queries of a communicator: teams of ranks, properties, memory.
 //
 // Teams are sets of ranks with a stride. "Lsa" is the team whose GPUs load from and store to each
 // other's memory: all ranks, or where that is not so (NCCL_P2P_DISABLE=1, PEER_ACCESS,
@@ -44,7 +44,7 @@ int world_rank(Core& core, const ncclTeam_t& team, int rank) {
   return core.comm->rank() + (rank - team.rank) * team.stride;
 }
 
-// NVML's number of a GPU: CUDA_VISIBLE_DEVICES changes CUDA's. -1 where NVML does not tell.
+// NVML's number of a GPU: CUDA_VISIBLE_DEVICES changes CUDA's. -1 if NVML does not report it.
 int nvml_device(int device) {
   const std::string bus_id =
       nlohmann::json::parse(comm::describe_device(device)).at("bus_id").get<std::string>();
@@ -71,8 +71,8 @@ void query(Core& core, ncclCommProperties_t& given) {
   all.nLsaTeams = core.comm->size() / load_store(core).nRanks;
   if (head.version < 22903) std::swap(all.ginType, all.nLsaTeams);
   all.commHash = core.comm->identity();
-  // The rest is what is not offered, and zero: device communicators, multicast memory, networks
-  // that GPUs drive, one-sided operations.
+  // The other fields stay zero, since these features are not offered: device communicators,
+  // multicast memory, networks that GPUs drive, one-sided operations.
   std::memcpy(&given, &all, std::min(given.size, sizeof all));
 }
 

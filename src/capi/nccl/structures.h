@@ -1,4 +1,4 @@
-// Structures that callers of any version give: how they begin, and what is read of them.
+// Structures from callers of any version: their common header, and reading them.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 
 namespace ropewalk::nccl {
 
-/// A copy of what a caller gives, of an older or a newer version: what it is too short for keeps
-/// its value in `defaults`, and what is beyond this library's knowledge is left out.
+/// A copy of a caller's structure of an older or a newer version: fields that it is too short for
+/// keep their values in `defaults`, and fields that this library does not know are left out.
 ///
 /// @param smallest bytes that every version has
-/// @throws Error kInvalidArgument for what was not initialized
+/// @throws Error kInvalidArgument for a structure that was not initialized
 template <typename Structure>
 Structure copy_known(const Structure& given, Structure defaults, std::size_t smallest,
                      const char* name, const char* initializer) {
@@ -29,7 +29,8 @@ Structure copy_known(const Structure& given, Structure defaults, std::size_t sma
   return defaults;
 }
 
-/// A field that may be undefined. @throws Error kInvalidArgument outside `low` to `high`
+/// A field that may be undefined.
+/// @throws Error kInvalidArgument outside `low` to `high`
 inline void require_within(int value, int low, int high, const char* structure, const char* field) {
   if (value == kNcclUndefInt || (value >= low && value <= high)) return;
   throw Error(Errc::kInvalidArgument, "{}: {} is {}, outside {} to {}", structure, field, value,

@@ -54,7 +54,7 @@ std::shared_ptr<const Window> own_window(const Core& core, ncclWindow_t handle) 
 
 void deregister_window(ncclComm_t comm, ncclWindow_t handle) {
   Core& core = ready(comm);
-  // NVIDIA's library gives NULL for what it could not make a window of.
+  // NVIDIA's library returns NULL if it could not make a window.
   if (handle == nullptr) return;
   core.comm->deregister_buffer(own_window(core, handle)->number);
   remove_window(handle);
@@ -111,7 +111,7 @@ std::shared_ptr<const Window> window_of(ncclWindow_t handle) {
   const Lock lock(all.mutex);
   const auto found = all.windows.find(number_of(handle));
   if (found == all.windows.end()) {
-    throw Error(Errc::kInvalidArgument, "win: {} is no window, or one that was deregistered",
+    throw Error(Errc::kInvalidArgument, "win: {} is not a window, or one that was deregistered",
                 static_cast<const void*>(handle));
   }
   return found->second;
@@ -150,7 +150,7 @@ RW_NCCL_API(ncclResult_t, ncclWinGetUserPtr, ncclComm_t comm, ncclWindow_t windo
                  [&] { checked(pointer, "outUserPtr") = user_pointer(comm, window); });
 }
 
-// NULL is no error: callers take it for "by the network".
+// NULL is not an error: callers take it for "by the network".
 RW_NCCL_API(ncclResult_t, ncclGetPeerDevicePointer, ncclWindow_t window, std::size_t offset,
             int peer, void** pointer) {
   return guarded("ncclGetPeerDevicePointer", [&] {

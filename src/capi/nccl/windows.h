@@ -28,9 +28,9 @@ struct Window {
 
 /// Threads: any.
 ncclWindow_t add_window(Window window);
-/// @throws Error kInvalidArgument for what is no window, or one that was deregistered
+/// @throws Error kInvalidArgument for a pointer that is not a window, or a deregistered one
 std::shared_ptr<const Window> window_of(ncclWindow_t handle);
-/// Does nothing for what is no window.
+/// Does nothing for a pointer that is not a window.
 void remove_window(ncclWindow_t handle);
 /// All of a communicator that is destroyed.
 void remove_windows_of(const Core& core);

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "core/cpu_list.h"
 #include "core/log.h"
 #include "executor/call_history.h"
 #include "executor/cuda/cuda_error.h"
@@ -28,33 +29,66 @@ constexpr int kPeersAtOnce = executor::kMaxMessages / 2;
 constexpr std::uint32_t kFarewellTag = 0x44000000;
 constexpr std::chrono::seconds kFarewellPatience{2};
 
+// What every rank has room for and allows.
+struct Room {
+  int multiprocessors = 0;
+  BlockBounds bounds;
+};
 // Collective.
-int fewest_multiprocessors(bootstrap::Bootstrap& bootstrap, int device, Deadline deadline) {
-  std::vector<int> all(static_cast<std::size_t>(bootstrap.size()));
-  int& own = all[static_cast<std::size_t>(bootstrap.rank())];
-  executor::check_cuda(cudaDeviceGetAttribute(&own, cudaDevAttrMultiProcessorCount, device),
-                       "asking for the number of multiprocessors");
+Room narrowest(bootstrap::Bootstrap& bootstrap, int device, const BlockBounds& bounds,
+               Deadline deadline) {
+  std::vector<Room> all(static_cast<std::size_t>(bootstrap.size()));
+  Room& own = all[static_cast<std::size_t>(bootstrap.rank())];
+  own.bounds = bounds;
+  executor::check_cuda(
+      cudaDeviceGetAttribute(&own.multiprocessors, cudaDevAttrMultiProcessorCount, device),
+      "cudaDeviceGetAttribute");
   bootstrap.all_gather(std::as_writable_bytes(std::span(all)), sizeof own, deadline);
-  return *std::min_element(all.begin(), all.end());
+  Room result = own;
+  for (const Room& room : all) {
+    result.multiprocessors = std::min(result.multiprocessors, room.multiprocessors);
+    result.bounds.least = std::max(result.bounds.least, room.bounds.least);
+    if (room.bounds.most == 0) continue;
+    result.bounds.most =
+        result.bounds.most == 0 ? room.bounds.most : std::min(result.bounds.most, room.bounds.most);
+  }
+  return result;
 }
 
 int capability_of(int device) {
   int capability = 0;
   executor::check_cuda(
       cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device),
-      "asking for the compute capability");
+      "cudaDeviceGetAttribute");
   return capability;
+}
+
+// Where the thread runs that moves data between hosts.
+std::vector<int> progress_cpus(const Config& config, int device) {
+  const std::string& text = config.text(Setting::kProgressCpus);
+  if (text == "none") return {};
+  if (text != "auto") {
+    try {
+      return parse_cpu_list(text);
+    } catch (const Error& error) {
+      throw Error(error.code(), "setting ROPEWALK_PROGRESS_CPUS: {}", error.what());
+    }
+  }
+  return cpus_near(device_bus_id(device));
 }
 
 // Links to other hosts have the protocol simple, and fewer channels.
 tune::DeviceLimits over_network(tune::DeviceLimits limits) {
   const executor::FifoShape shape = link::DeviceNetwork::shape();
-  std::size_t& simple = limits.slot_bytes[static_cast<std::size_t>(Protocol::kSimple)];
-  simple = std::min<std::size_t>(simple, shape.slot_bytes);
-  limits.slot_bytes[static_cast<std::size_t>(Protocol::kLl)] = 0;
-  limits.slot_bytes[static_cast<std::size_t>(Protocol::kLl128)] = 0;
+  for (auto* slot_bytes : {&limits.slot_bytes, &limits.host_path_slot_bytes}) {
+    std::size_t& simple = (*slot_bytes)[static_cast<std::size_t>(Protocol::kSimple)];
+    simple = std::min<std::size_t>(simple, shape.slot_bytes);
+    (*slot_bytes)[static_cast<std::size_t>(Protocol::kLl)] = 0;
+    (*slot_bytes)[static_cast<std::size_t>(Protocol::kLl128)] = 0;
+  }
   limits.lag_slots = std::min(limits.lag_slots, shape.slots);
   limits.channels = std::min(limits.channels, link::DeviceNetwork::kChannels);
+  limits.least_channels = std::min(limits.least_channels, limits.channels);
   limits.message_channels = std::min(limits.message_channels, link::DeviceNetwork::kChannels);
   limits.network = true;
   return limits;
@@ -69,7 +103,8 @@ CudaGroup::Direct CudaGroup::direct_buffers(const Config& config) {
 }
 
 CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runtime& runtime,
-                     const tune::GroupFacts& facts, const link::Rails& rails, int device)
+                     const tune::GroupFacts& facts, const link::Rails& rails, int device,
+                     BlockBounds bounds)
     : device_(device),
       rank_(bootstrap.rank()),
       size_(bootstrap.size()),
@@ -82,7 +117,6 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   const executor::CurrentDevice current(device_);
   peers_ = std::make_unique<link::DevicePeers>(bootstrap, config, runtime.token(), device_,
                                                facts.host_of_rank);
-  if (!peers_->peer_access()) direct_ = Direct::kOff;
   // On a shared GPU the blocks of a launch that begins early might take the place of those that
   // another rank's launch waits for.
   can_overlap_ = capability_of(device_) >= 9 && config.flag(Setting::kOverlapLaunches) &&
@@ -92,24 +126,33 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   order_ = std::make_unique<executor::StreamOrder>();
   blocks_ = std::make_unique<link::DeviceBlocks>(*order_);
 
-  const link::WindowLayout layout = link::DeviceLinks::layout(config, *peers_);
+  const link::DevicePeers::Layouts layouts = link::DeviceLinks::layouts(config, *peers_);
   {
     const executor::Stream stream;
-    peers_->open_windows(bootstrap, layout.bytes(), stream.get(), deadline_of(config));
+    peers_->open_windows(bootstrap, layouts, stream.get(), deadline_of(config));
+  }
+  if (!peers_->access().any() && !peers_->access().missing().empty()) direct_ = Direct::kOff;
+  if (peers_->access().any()) {
+    facts_.host_path_pairs = peers_->access().missing();
+    facts_.ring_order = tune::ring_avoiding(facts_.host_path_pairs, size_, facts.host_of_rank);
   }
   std::vector<bool> elsewhere;
+  std::vector<bool> beyond;
   for (int r = 0; r < size_; ++r) {
-    elsewhere.push_back(peers_->on_this_host(r) && !peers_->same_process(r));
+    elsewhere.push_back(peers_->reaches(r) && !peers_->same_process(r));
+    beyond.push_back(!peers_->reaches(r));
   }
   buffers_ = std::make_unique<link::RegisteredBuffers>(
       bootstrap, std::make_unique<link::IpcSharing>(device_), std::move(elsewhere),
-      direct_ != Direct::kOff);
+      direct_ != Direct::kOff, std::move(beyond));
   if (facts.num_hosts > 1) {
     network_ = std::make_unique<link::DeviceNetwork>(
         bootstrap, transport::make_transport(config.text(Setting::kNet), config), rails,
-        config.flag(Setting::kNetEncrypt), [this](const Error&) { abort(); });
+        config.flag(Setting::kNetEncrypt), progress_cpus(config, device_),
+        [this](const Error&) { abort(); });
   }
-  links_ = std::make_unique<link::DeviceLinks>(*peers_, layout, network_.get(), control_, *blocks_);
+  links_ =
+      std::make_unique<link::DeviceLinks>(*peers_, layouts, network_.get(), control_, *blocks_);
   // Reading a peer's memory while it reads this one's is slower than both writing; one way only, it
   // saves a copy.
   LaunchMaker::Options options;
@@ -124,15 +167,20 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   // Blocks wait for their peers' ones: all of a launch must be on the GPU at once, one on each
   // multiprocessor, on the smallest GPU of all, beside those of the ranks that share it, and the
   // program's own kernels. A launch of messages has up to two for each peer.
-  int blocks = fewest_multiprocessors(bootstrap, device_, deadline_of(config));
+  const Room room = narrowest(bootstrap, device_, bounds, deadline_of(config));
+  int blocks = room.multiprocessors;
   if (const int sharing = peers_->most_on_one_gpu(); sharing > 1) {
     blocks = std::max(1, blocks * 3 / 4 / sharing);
   }
+  if (room.bounds.most > 0) blocks = std::min(blocks, room.bounds.most);
   limits_.channels = std::min(link::DeviceLinks::kChannels, blocks);
+  limits_.least_channels = std::min(limits_.channels, room.bounds.least);
   limits_.lag_slots = link::DeviceLinks::kSimpleSlots;
   limits_.message_channels = std::clamp(blocks / (2 * std::max(1, size_ - 1)), 1, limits_.channels);
   for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
     limits_.slot_bytes[static_cast<std::size_t>(protocol)] = links_->slot_bytes(protocol);
+    limits_.host_path_slot_bytes[static_cast<std::size_t>(protocol)] =
+        links_->host_path_slot_bytes(protocol);
   }
   if (network_ != nullptr) limits_ = over_network(limits_);
   // Now, since taking device memory later may wait for a kernel that waits for this rank.
@@ -191,7 +239,7 @@ std::unique_ptr<PreparedCall> CudaGroup::prepare(const CollectiveCall& call, con
 void CudaGroup::check_buffer(const void* buffer, std::size_t bytes, const char* name) const {
   if (bytes == 0) return;
   cudaPointerAttributes attributes{};
-  executor::check_cuda(cudaPointerGetAttributes(&attributes, buffer), "looking at a buffer");
+  executor::check_cuda(cudaPointerGetAttributes(&attributes, buffer), "cudaPointerGetAttributes");
   if (attributes.type == cudaMemoryTypeUnregistered) {
     throw Error(Errc::kInvalidArgument, "{}: {} is memory that no GPU can reach", name, buffer);
   }
@@ -270,7 +318,7 @@ void CudaGroup::run_copied(PreparedCall& prepared, const CollectiveCall& call,
   const auto on = static_cast<cudaStream_t>(stream);
   if (check_pointers_) check_buffer(call.input, bytes, "sendbuf");
   void* copy = nullptr;
-  executor::check_cuda(cudaMallocAsync(&copy, bytes, on), "taking memory for a copy of sendbuf");
+  executor::check_cuda(cudaMallocAsync(&copy, bytes, on), "cudaMallocAsync (a copy of sendbuf)");
   const cudaError_t copied = cudaMemcpyAsync(copy, call.input, bytes, cudaMemcpyDefault, on);
   CollectiveCall from_copy = call;
   from_copy.input = copy;
@@ -281,7 +329,7 @@ void CudaGroup::run_copied(PreparedCall& prepared, const CollectiveCall& call,
     cudaFreeAsync(copy, on);
     throw;
   }
-  executor::check_cuda(cudaFreeAsync(copy, on), "freeing the copy of sendbuf");
+  executor::check_cuda(cudaFreeAsync(copy, on), "cudaFreeAsync (the copy of sendbuf)");
 }
 
 executor::Capture CudaGroup::follow_last(cudaStream_t stream) {
@@ -296,7 +344,7 @@ void CudaGroup::start(const void* kernel, unsigned blocks, unsigned threads, voi
   if (shared > std::size_t{48} << 10) {
     executor::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                               static_cast<int>(shared)),
-                         "asking for shared memory");
+                         "cudaFuncSetAttribute");
   }
   // The next launch may begin while this one ends (CudaBlock::prologue()).
   cudaLaunchAttribute overlap{};
@@ -310,7 +358,7 @@ void CudaGroup::start(const void* kernel, unsigned blocks, unsigned threads, voi
   config.attrs = &overlap;
   config.numAttrs = can_overlap_ ? 1 : 0;
   void* parameters[] = {args};
-  executor::check_cuda(cudaLaunchKernelExC(&config, kernel, parameters), "starting a kernel");
+  executor::check_cuda(cudaLaunchKernelExC(&config, kernel, parameters), "cudaLaunchKernelExC");
 }
 
 // ---- registered buffers -----------------------------------------------------------------
@@ -340,8 +388,8 @@ void CudaGroup::deregister_buffer(std::uint64_t number) {
 // ---- messages ---------------------------------------------------------------------------
 
 void CudaGroup::show(Message& message) const {
-  if (direct_ != Direct::kOn || message.protocol != Protocol::kSimple || !message.sends ||
-      message.bytes == 0) {
+  if (direct_ != Direct::kOn || !peers_->reaches(message.peer) ||
+      message.protocol != Protocol::kSimple || !message.sends || message.bytes == 0) {
     return;
   }
   if (peers_->same_process(message.peer)) {
@@ -383,7 +431,7 @@ void CudaGroup::send_and_receive(const std::vector<PointToPointCall>& calls, Dev
     const executor::Capture capture = follow_last(on);
     executor::check_cuda(
         cudaMemcpyAsync(own_receives[i]->output, own_sends[i]->input, bytes, cudaMemcpyDefault, on),
-        "copying a message to this rank itself");
+        "cudaMemcpyAsync (a message to this rank itself)");
     if (capture.number == 0) order_->mark(on);
   }
   for (const auto& [number, wave] : waves) {
@@ -396,7 +444,10 @@ void CudaGroup::send_and_receive(const std::vector<PointToPointCall>& calls, Dev
     for (const PointToPointCall& call : wave) {
       Message& message = args.messages[args.num_messages++];
       message.bytes = call.count * size_of(call.type);
-      const tune::Choice choice = pricing_->message(message.bytes);
+      const bool by_host_path =
+          peers_->access().any() && peers_->on_this_host(call.peer) && !peers_->reaches(call.peer);
+      const tune::Choice choice = by_host_path ? pricing_->message_by_host_path(message.bytes)
+                                               : pricing_->message(message.bytes);
       message.chunk_bytes = choice.chunk_bytes;
       message.peer = call.peer;
       message.first_block = static_cast<std::uint16_t>(blocks);
@@ -457,7 +508,7 @@ void CudaGroup::finish(bootstrap::Bootstrap& bootstrap) {
   const executor::CurrentDevice current(device_);
   order_->wait_until_idle();
   if (network_ != nullptr && !network_->drain(deadline_after(kFarewellPatience))) {
-    log::warn("rank {} leaves before all that its kernels sent has gone", rank_);
+    log::warn("rank {} leaves before all data of its kernels was sent", rank_);
   }
   // Before the others hear of it: who has left may free its memory.
   buffers_->close_all();
@@ -473,7 +524,7 @@ void CudaGroup::finish(bootstrap::Bootstrap& bootstrap) {
       bootstrap.recv(r, kFarewellTag, patience);
     } catch (const Error&) {
       // It may be busy leaving another communicator first. Its writes fail at worst.
-      log::warn("rank {} frees its window before rank {} has said that it is done", rank_, r);
+      log::warn("rank {} frees its window before rank {} has finished", rank_, r);
       return;
     }
   }
@@ -483,8 +534,9 @@ void CudaGroup::finish(bootstrap::Bootstrap& bootstrap) {
 
 std::unique_ptr<DeviceGroup> attach_device(bootstrap::Bootstrap& bootstrap, const Config& config,
                                            Runtime& runtime, const tune::GroupFacts& facts,
-                                           const link::Rails& rails, int device) {
-  return std::make_unique<CudaGroup>(bootstrap, config, runtime, facts, rails, device);
+                                           const link::Rails& rails, int device,
+                                           BlockBounds blocks) {
+  return std::make_unique<CudaGroup>(bootstrap, config, runtime, facts, rails, device, blocks);
 }
 
 std::string why_no_device() {
@@ -503,7 +555,7 @@ std::string why_no_device() {
 
 int current_device() {
   int device = 0;
-  executor::check_cuda(cudaGetDevice(&device), "asking for the current device");
+  executor::check_cuda(cudaGetDevice(&device), "cudaGetDevice");
   return device;
 }
 

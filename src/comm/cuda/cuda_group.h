@@ -20,13 +20,15 @@
 #include "link/registered_buffers.h"
 #include "tune/device_constants.h"
 #include "tune/device_pricing.h"
+#include "tune/ring_search.h"
 
 namespace ropewalk::comm {
 
 class CudaGroup final : public DeviceGroup {
  public:
   CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runtime& runtime,
-            const tune::GroupFacts& facts, const link::Rails& rails, int device);
+            const tune::GroupFacts& facts, const link::Rails& rails, int device,
+            BlockBounds bounds);
   ~CudaGroup() override;
   CudaGroup(const CudaGroup&) = delete;
   CudaGroup& operator=(const CudaGroup&) = delete;
@@ -54,7 +56,7 @@ class CudaGroup final : public DeviceGroup {
     return buffers_->reached(number);
   }
   [[nodiscard]] bool reaches_all() const noexcept override {
-    return direct_ != Direct::kOff && network_ == nullptr;
+    return direct_ != Direct::kOff && network_ == nullptr && peers_->access().missing().empty();
   }
   void abort() noexcept override;
   [[nodiscard]] std::optional<Error> stopped() const override;

@@ -9,13 +9,14 @@ namespace ropewalk::comm {
 int device_count() {
   if (!why_no_device().empty()) return 0;
   int count = 0;
-  executor::check_cuda(cudaGetDeviceCount(&count), "counting the GPUs");
+  executor::check_cuda(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
   return count;
 }
 
 std::string device_bus_id(int device) {
   char bus_id[20] = {};
-  executor::check_cuda(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, device), "naming a GPU");
+  executor::check_cuda(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, device),
+                       "cudaDeviceGetPCIBusId");
   return bus_id;
 }
 
@@ -25,10 +26,10 @@ std::string describe_device(int device) {
   }
   const executor::CurrentDevice current(device);
   cudaDeviceProp properties{};
-  executor::check_cuda(cudaGetDeviceProperties(&properties, device), "describing a GPU");
+  executor::check_cuda(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
   std::size_t free = 0;
   std::size_t total = 0;
-  executor::check_cuda(cudaMemGetInfo(&free, &total), "asking for free device memory");
+  executor::check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   const nlohmann::json json = {
       {"device", device},
       {"name", properties.name},

@@ -27,12 +27,13 @@ constexpr int kLaunches = 3;
 // Numbers that the communicator's own calls reach last.
 constexpr std::uint32_t kFirstCall = 0x80000000;
 
-std::string name_of(int device, int ranks, bool peer_access) {
+std::string name_of(int device, int ranks, const link::PeerAccess& access) {
   cudaDeviceProp properties{};
-  executor::check_cuda(cudaGetDeviceProperties(&properties, device),
-                       "asking for a GPU's properties");
+  executor::check_cuda(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
   return fmt::format("{}/{} x {}{}", tune::machine_name(), properties.name, ranks,
-                     peer_access ? "" : ", no peer access");
+                     !access.any()              ? ", no peer access"
+                     : access.missing().empty() ? ""
+                                                : ", some peer access");
 }
 
 }  // namespace
@@ -55,17 +56,17 @@ double CudaGroup::seconds_of(const Config& config, Collective collective, std::s
     run(calls.get(call, measured_calls_++), call, false, tag, stream);
   };
   enqueue();
-  executor::check_cuda(cudaStreamSynchronize(stream), "measuring");
+  executor::check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize (measuring)");
   executor::CapturedGraph graph(stream);
   graph.begin();
   for (int i = 0; i < kOperations; ++i) enqueue();
   graph.end();
   graph.load();
   graph.launch();
-  executor::check_cuda(cudaStreamSynchronize(stream), "measuring");
+  executor::check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize (measuring)");
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < kLaunches; ++i) graph.launch();
-  executor::check_cuda(cudaStreamSynchronize(stream), "measuring");
+  executor::check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize (measuring)");
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
   return passed.count() / (kLaunches * kOperations);
 }
@@ -95,7 +96,9 @@ tune::DeviceTimes CudaGroup::measure(const Config& config) {
 }
 
 tune::DeviceConstants CudaGroup::constants(bootstrap::Bootstrap& bootstrap, const Config& config) {
-  const tune::DeviceBase base = tune::device_base(peers_->peer_access());
+  const link::PeerAccess& access = peers_->access();
+  const bool some_miss = access.any() && !access.missing().empty();
+  const tune::DeviceBase base = tune::device_base(access.any() || access.missing().empty());
   constants_ = base.constants;
   if (network_ != nullptr) {
     // What rails carry was measured while joining; without several, nothing was.
@@ -104,6 +107,11 @@ tune::DeviceConstants CudaGroup::constants(bootstrap::Bootstrap& bootstrap, cons
     return constants_;
   }
   if (size_ < 2 || !config.flag(Setting::kTune)) return base.constants;
+  // What is measured is a ring: where none avoids the pairs without access, the built-in constants
+  // of each kind of link hold.
+  if (some_miss && tune::slow_neighbours(access.missing(), size_, facts_.ring_order) > 0) {
+    return base.constants;
+  }
   const Deadline deadline = deadline_of(config);
   const std::string file = tune::tuning_file(config);
   // The first rank's word holds for all: ranks that choose differently do not understand each
@@ -114,7 +122,7 @@ tune::DeviceConstants CudaGroup::constants(bootstrap::Bootstrap& bootstrap, cons
   } known;
   std::string name;
   if (rank_ == 0) {
-    name = name_of(device_, size_, peers_->peer_access());
+    name = name_of(device_, size_, access);
     if (const auto kept = tune::kept_device_constants(file, name)) known = {true, *kept};
   }
   bootstrap.broadcast(std::as_writable_bytes(std::span(&known, 1)), 0, deadline);

@@ -11,10 +11,10 @@ class EventMark final : public StreamMark {
   EventMark(int device, cudaStream_t stream) : device_(device) {
     const executor::CurrentDevice current(device_);
     executor::check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming),
-                         "making an event");
+                         "cudaEventCreateWithFlags");
     if (const cudaError_t result = cudaEventRecord(event_, stream); result != cudaSuccess) {
       cudaEventDestroy(event_);
-      executor::check_cuda(result, "marking a stream");
+      executor::check_cuda(result, "cudaEventRecord");
     }
   }
   ~EventMark() override { cudaEventDestroy(event_); }
@@ -28,7 +28,7 @@ class EventMark final : public StreamMark {
       cudaGetLastError();
       return false;
     }
-    executor::check_cuda(result, "waiting for a stream");
+    executor::check_cuda(result, "cudaEventQuery");
     return true;
   }
 
@@ -46,8 +46,7 @@ std::unique_ptr<StreamMark> mark_stream(int device, DeviceStream stream) {
   const auto on = static_cast<cudaStream_t>(stream);
   const executor::CurrentDevice current(device);
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  executor::check_cuda(cudaStreamIsCapturing(on, &capturing),
-                       "asking a stream whether it captures");
+  executor::check_cuda(cudaStreamIsCapturing(on, &capturing), "cudaStreamIsCapturing");
   if (capturing != cudaStreamCaptureStatusNone) {
     throw Error(Errc::kInvalidUsage, "the stream is being captured: wait for the graph's launch");
   }

@@ -66,7 +66,7 @@ class Child {
   int socket_ = -1;
 };
 
-/// @throws std::runtime_error when the other process is gone
+/// @throws std::runtime_error if the other process has ended
 inline void write_all(int socket, const void* data, std::size_t bytes) {
   if (write(socket, data, bytes) != static_cast<ssize_t>(bytes)) {
     throw std::runtime_error("the other process is gone");

@@ -14,7 +14,7 @@
 
 namespace ropewalk::testing {
 
-/// What a body returns where the system does not permit the test.
+/// The result of a body if the system does not permit the test.
 constexpr int kSkipped = 77;
 
 /// Runs `body` in a forked child and returns its result, 128 and the signal's number when one ended

@@ -1,4 +1,4 @@
-// Which sanitizer watches a test: GCC and Clang say so in two ways.
+// Which sanitizer is active; GCC and Clang have different macros for it.
 #pragma once
 
 #if defined(__has_feature)

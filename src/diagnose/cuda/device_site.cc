@@ -35,10 +35,12 @@ class DeviceSite final : public MeasureSite {
   std::byte* take(std::size_t bytes, std::size_t offset) override {
     const executor::CurrentDevice current(device_);
     buffers_.emplace_back(std::max<std::size_t>(offset + bytes, 1));
-    executor::check_cuda(cudaMemset(buffers_.back().data(), 0x5a, offset + bytes),
-                         "clearing device memory");
-    executor::check_cuda(cudaDeviceSynchronize(), "clearing device memory");
+    executor::check_cuda(cudaMemset(buffers_.back().data(), 0x5a, offset + bytes), "cudaMemset");
+    executor::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     return buffers_.back().data() + offset;
+  }
+  std::byte* take_repeated(std::size_t /*bytes*/, std::size_t /*period*/) override {
+    throw Error(Errc::kInvalidUsage, "period: memory of a GPU is not repeated");
   }
   void register_buffers() override {
     for (const link::DeviceMemory& buffer : buffers_) {
@@ -64,7 +66,7 @@ class DeviceSite final : public MeasureSite {
   bool finished() override {
     const cudaError_t state = cudaStreamQuery(stream_.get());
     if (state == cudaErrorNotReady) {
-      cudaGetLastError();  // which holds this, too, though it is no error
+      cudaGetLastError();  // which holds this, too, though it is not an error
       return false;
     }
     executor::check_cuda(state, "waiting for a stream");
@@ -73,7 +75,7 @@ class DeviceSite final : public MeasureSite {
   }
   void finish() override {
     // A kernel whose peer is lost is ended by the communicator's abort flag; then this returns.
-    executor::check_cuda(cudaStreamSynchronize(stream_.get()), "waiting for a stream");
+    executor::check_cuda(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
     look();
   }
 
@@ -106,8 +108,8 @@ class DeviceSite final : public MeasureSite {
     if (bytes == 0) return;
     const executor::CurrentDevice current(device_);
     executor::check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_.get()),
-                         "copying");
-    executor::check_cuda(cudaStreamSynchronize(stream_.get()), "copying");
+                         "cudaMemcpyAsync");
+    executor::check_cuda(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
   }
 
   void look() {

@@ -37,7 +37,7 @@ constexpr const char* kNoOrder =
     "work: "
     "ACS or IOMMU settings, or a bridge that does not keep the order of writes";
 
-// What one GPU has for its checks; lives and dies with it current.
+// One GPU's resources for its checks; created and destroyed with the GPU current.
 class Gpu {
  public:
   explicit Gpu(int device) : device_(device), current_(device) {
@@ -104,7 +104,7 @@ void wait_for(cudaStream_t stream, const char* tried) {
   }
 }
 
-// Fills `to` by `copy`, compares it with what was in the source, and times more of it.
+// Fills `to` by `copy`, compares it with the source, and times further copies.
 //
 // `read` copies the received data to the host by a different method from the one under test.
 template <typename Copy>
@@ -128,13 +128,13 @@ Check copies(const std::string& what, const Gpu& timed, const std::vector<std::u
       check.cause = kMovesNothing;
       return check;
     }
-    executor::check_cuda(cudaEventRecord(timed.begin(), timed.stream()), "marking a stream");
+    executor::check_cuda(cudaEventRecord(timed.begin(), timed.stream()), "cudaEventRecord");
     for (int i = 0; i < kCopies; ++i) copy(timed.stream());
-    executor::check_cuda(cudaEventRecord(timed.end(), timed.stream()), "marking a stream");
+    executor::check_cuda(cudaEventRecord(timed.end(), timed.stream()), "cudaEventRecord");
     wait_for(timed.stream(), "copying");
     float milliseconds = 0;
     executor::check_cuda(cudaEventElapsedTime(&milliseconds, timed.begin(), timed.end()),
-                         "timing a stream");
+                         "cudaEventElapsedTime");
     check.gbps = static_cast<double>(kBytes) * kCopies / milliseconds / 1e6;
     check.found = fmt::format("{} arrived as they were", format_bytes(kBytes));
   } catch (const Error& error) {
@@ -148,28 +148,27 @@ Check copies(const std::string& what, const Gpu& timed, const std::vector<std::u
 void fill(const Gpu& gpu, const std::vector<std::uint32_t>& words) {
   const executor::CurrentDevice current(gpu.device());
   executor::check_cuda(cudaMemcpy(gpu.source(), words.data(), kBytes, cudaMemcpyHostToDevice),
-                       "writing to device memory");
-  executor::check_cuda(cudaMemset(gpu.target(), 0, kBytes), "clearing device memory");
-  executor::check_cuda(cudaDeviceSynchronize(), "writing to device memory");
+                       "cudaMemcpy");
+  executor::check_cuda(cudaMemset(gpu.target(), 0, kBytes), "cudaMemset");
+  executor::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
 void read_target(const Gpu& gpu, std::uint32_t* to) {
   const executor::CurrentDevice current(gpu.device());
-  executor::check_cuda(cudaMemcpy(to, gpu.target(), kBytes, cudaMemcpyDeviceToHost),
-                       "reading device memory");
+  executor::check_cuda(cudaMemcpy(to, gpu.target(), kBytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
 }
 
 void clear_inbox(const Gpu& gpu) {
   const executor::CurrentDevice current(gpu.device());
-  executor::check_cuda(cudaMemset(gpu.inbox(), 0, sizeof(Inbox)), "clearing device memory");
-  executor::check_cuda(cudaDeviceSynchronize(), "clearing device memory");
+  executor::check_cuda(cudaMemset(gpu.inbox(), 0, sizeof(Inbox)), "cudaMemset");
+  executor::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
-// Loads the kernel on a GPU: what is loaded at its first use may wait for what runs meanwhile.
+// Loads the kernel on a GPU: loading at the first use may wait for running kernels.
 void load_kernel(const Gpu& gpu, ExchangeResult* result) {
   const executor::CurrentDevice current(gpu.device());
   executor::check_cuda(launch_exchange(gpu.inbox(), gpu.inbox(), 0, 0, 0, 0, result, gpu.stream()),
-                       "starting a kernel");
+                       "kernel launch");
   wait_for(gpu.stream(), "a kernel");
 }
 
@@ -199,13 +198,13 @@ Check kernels(const std::string& what, const Gpu& first, const Gpu& second, Inbo
       const executor::CurrentDevice current(first.device());
       executor::check_cuda(launch_exchange(first_inbox, second_inbox, 0, 1, kExchangeRounds,
                                            kKernelLimit, &results[0], first.stream()),
-                           "starting a kernel");
+                           "kernel launch");
     }
     {
       const executor::CurrentDevice current(second.device());
       executor::check_cuda(launch_exchange(second_inbox, first_inbox, 1, 0, kExchangeRounds,
                                            kKernelLimit, &results[1], second.stream()),
-                           "starting a kernel");
+                           "kernel launch");
     }
     wait_for(first.stream(), "a kernel that exchanges flags");
     wait_for(second.stream(), "a kernel that exchanges flags");
@@ -238,7 +237,7 @@ Check kernel_and_host(const Gpu& gpu) {
     const executor::CurrentDevice current(gpu.device());
     executor::check_cuda(launch_exchange(&to_gpu, &to_host, 0, 1, kExchangeRounds, kKernelLimit,
                                          result, gpu.stream()),
-                         "starting a kernel");
+                         "kernel launch");
     std::size_t wrong = 0;
     const Clock::time_point begin = Clock::now();
     for (std::uint32_t round = 1; round <= kExchangeRounds; ++round) {
@@ -286,10 +285,11 @@ void need_device(int device) {
   }
 }
 
-// Lets `from` reach the memory of `to`. @return the reason when it cannot
+// Lets `from` reach the memory of `to`.
+// @return the reason when it cannot
 std::string open_peer(int from, int to) {
   int can = 0;
-  executor::check_cuda(cudaDeviceCanAccessPeer(&can, from, to), "asking for peer access");
+  executor::check_cuda(cudaDeviceCanAccessPeer(&can, from, to), "cudaDeviceCanAccessPeer");
   if (can == 0) return fmt::format("GPU {} cannot reach the memory of GPU {}", from, to);
   const executor::CurrentDevice current(from);
   const cudaError_t result = cudaDeviceEnablePeerAccess(to, 0);
@@ -325,10 +325,10 @@ Check through_host(const Gpu& from, const Gpu& to, const std::vector<std::uint32
       [&](cudaStream_t stream) {
         executor::check_cuda(
             cudaMemcpyAsync(stage.data(), from.source(), kBytes, cudaMemcpyDefault, stream),
-            "copying to the host");
+            "cudaMemcpyAsync (to the host)");
         executor::check_cuda(
             cudaMemcpyAsync(to.target(), stage.data(), kBytes, cudaMemcpyDefault, stream),
-            "copying from the host");
+            "cudaMemcpyAsync (from the host)");
       },
       [&](std::uint32_t* came) { read_target(to, came); });
 }
@@ -349,7 +349,7 @@ Checks gpu(int device) {
       [&](cudaStream_t stream) {
         executor::check_cuda(
             cudaMemcpyAsync(tried.target(), host.data(), kBytes, cudaMemcpyDefault, stream),
-            "copying from the host");
+            "cudaMemcpyAsync (from the host)");
       },
       [&](std::uint32_t* came) { read_target(tried, came); }));
   std::memset(host.data(), 0, kBytes);
@@ -358,7 +358,7 @@ Checks gpu(int device) {
       [&](cudaStream_t stream) {
         executor::check_cuda(
             cudaMemcpyAsync(host.data(), tried.source(), kBytes, cudaMemcpyDefault, stream),
-            "copying to the host");
+            "cudaMemcpyAsync (to the host)");
       },
       [&](std::uint32_t* came) { std::memcpy(came, host.data(), kBytes); }));
   checks.push_back(kernel_and_host(tried));
@@ -388,7 +388,7 @@ Checks gpu_pair(int first, int second) {
         [&](cudaStream_t stream) {
           executor::check_cuda(cudaMemcpyPeerAsync(to.target(), to.device(), from.source(),
                                                    from.device(), kBytes, stream),
-                               "copying between GPUs");
+                               "cudaMemcpyPeerAsync (between GPUs)");
         },
         [&](std::uint32_t* came) { read_target(to, came); }));
   }

@@ -28,7 +28,7 @@ constexpr std::uint32_t kStride = 1024;
 constexpr std::uint32_t kChainEntries = 512;
 constexpr int kHops = 2000;
 
-// What one GPU has. Members live and die with it current.
+// One GPU's resources. Created and destroyed with the GPU current.
 struct Gpu {
   explicit Gpu(int number, std::size_t bytes)
       : device(number),
@@ -43,8 +43,8 @@ struct Gpu {
     }
     executor::check_cuda(
         cudaMemcpy(chain.data(), entries.data(), chain.bytes(), cudaMemcpyHostToDevice),
-        "writing to device memory");
-    executor::check_cuda(cudaDeviceSynchronize(), "writing to device memory");
+        "cudaMemcpy");
+    executor::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
   int device;
@@ -53,7 +53,7 @@ struct Gpu {
   link::DeviceMemory chain;
   link::DeviceMemory end;
   executor::Stream stream;
-  executor::Stream second;  // for what it does at the same time
+  executor::Stream second;  // for simultaneous work
   executor::Event start;
   executor::Event second_end;
   executor::Event stop;
@@ -122,7 +122,7 @@ class Bench {
     int can = 0;
     executor::check_cuda(
         cudaDeviceCanAccessPeer(&can, static_cast<int>(from), static_cast<int>(to)),
-        "asking for peer access");
+        "cudaDeviceCanAccessPeer");
     return can != 0;
   }
 
@@ -145,7 +145,7 @@ class Bench {
 
   // Seconds from when all lanes may start to when all have ended.
   double seconds(const std::vector<Lane>& lanes) {
-    run_lanes(lanes);  // what is made at first use is not timed
+    run_lanes(lanes);  // allocations at the first use are not timed
     return run_lanes(lanes);
   }
 
@@ -158,15 +158,15 @@ class Bench {
       const executor::CurrentDevice current(gpu.device);
       cudaStream_t stream = k == 0 ? gpu.stream.get() : gpu.second.get();
       if (k == 0) {
-        executor::check_cuda(launch_hold(flag, stream), "starting a kernel");
-        executor::check_cuda(cudaEventRecord(gpu.start.get(), stream), "marking a stream");
+        executor::check_cuda(launch_hold(flag, stream), "kernel launch");
+        executor::check_cuda(cudaEventRecord(gpu.start.get(), stream), "cudaEventRecord");
       } else {
         executor::check_cuda(cudaStreamWaitEvent(stream, first.start.get(), 0),
-                             "ordering two streams");
+                             "cudaStreamWaitEvent");
       }
       lanes[k].enqueue(stream);
       if (k > 0) {
-        executor::check_cuda(cudaEventRecord(gpu.second_end.get(), stream), "marking a stream");
+        executor::check_cuda(cudaEventRecord(gpu.second_end.get(), stream), "cudaEventRecord");
       }
     }
     {
@@ -174,17 +174,17 @@ class Bench {
       for (std::size_t k = 1; k < lanes.size(); ++k) {
         executor::check_cuda(
             cudaStreamWaitEvent(first.stream.get(), lanes[k].gpu->second_end.get(), 0),
-            "ordering two streams");
+            "cudaStreamWaitEvent");
       }
       executor::check_cuda(cudaEventRecord(first.stop.get(), first.stream.get()),
-                           "marking a stream");
+                           "cudaEventRecord");
     }
     std::atomic_ref(*flag).store(1);
     const executor::CurrentDevice current(first.device);
-    executor::check_cuda(cudaEventSynchronize(first.stop.get()), "waiting for a stream");
+    executor::check_cuda(cudaEventSynchronize(first.stop.get()), "cudaEventSynchronize");
     float milliseconds = 0;
     executor::check_cuda(cudaEventElapsedTime(&milliseconds, first.start.get(), first.stop.get()),
-                         "timing a stream");
+                         "cudaEventElapsedTime");
     return milliseconds / 1e3;
   }
 
@@ -197,7 +197,7 @@ class Bench {
                   executor::check_cuda(
                       cudaMemcpyPeerAsync(target.target.data(), target.device, source.source.data(),
                                           source.device, bytes, stream),
-                      "copying between GPUs");
+                      "cudaMemcpyPeerAsync (between GPUs)");
                 }
               }};
     }
@@ -206,7 +206,7 @@ class Bench {
               for (int i = 0; i < times; ++i) {
                 executor::check_cuda(
                     launch_copy(target.target.data(), source.source.data(), bytes, stream),
-                    "starting a kernel");
+                    "kernel launch");
               }
             }};
   }
@@ -221,7 +221,7 @@ class Bench {
       return seconds({{&reader,
                        [=](cudaStream_t stream) {
                          executor::check_cuda(launch_chase(chain, kHops, end, stream),
-                                              "starting a kernel");
+                                              "kernel launch");
                        }}}) /
              kHops * 1e6;
     }
@@ -311,7 +311,7 @@ class Bench {
       return seconds({{&gpu,
                        [=](cudaStream_t stream) {
                          executor::check_cuda(launch_chase(chain, kHops, end, stream),
-                                              "starting a kernel");
+                                              "kernel launch");
                        }}}) /
              kHops * 1e6;
     });

@@ -6,7 +6,7 @@
 namespace ropewalk::diagnose::probe {
 namespace {
 
-// What one communicator of many connections registers, at least.
+// The least memory that one communicator with many connections registers.
 constexpr rlim_t kLeastLocked = rlim_t{64} << 20;
 
 }  // namespace

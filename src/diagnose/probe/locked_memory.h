@@ -5,7 +5,7 @@
 
 namespace ropewalk::diagnose::probe {
 
-/// @param needed what is used locks memory; else the limit is only told
+/// @param needed whether a used transport locks memory; else the limit is only reported
 Check locked_memory(bool needed);
 
 }  // namespace ropewalk::diagnose::probe

@@ -68,6 +68,7 @@ std::string run(std::string_view request) {
   if (path == "sisci") return text(to_json(sisci_adapters()));
   if (path == "psm2") return text(to_json(omni_path()));
   if (path == "ofi") return text(to_json(fabrics()));
+  if (path == "rails") return text(to_json(several_devices()));
   if (path == "gpu" && devices.size() == 1) return text(to_json(gpu(devices[0])));
   if (path == "gpu-pair" && devices.size() == 2) {
     return text(to_json(gpu_pair(devices[0], devices[1])));

@@ -57,6 +57,10 @@ Checks fabrics();
 /// the adapters, and messages of this host to itself over each.
 Checks omni_path();
 
+/// Rails: one connection of this host with itself over all devices of the setting RAILS; each of
+/// them by name, and why it is left out.
+Checks several_devices();
+
 /// One GPU with the host: copies in both directions, a kernel that exchanges flags and data with
 /// the host while it runs. @throws Error kInvalidUsage without GPUs
 Checks gpu(int device);
@@ -64,9 +68,9 @@ Checks gpu(int device);
 /// and data, and the path through host memory.
 Checks gpu_pair(int first, int second);
 
-/// The request {"path": "shared-memory" | "interface" | "rdma" | "sisci" | "psm2" | "ofi" | "gpu" |
-/// "gpu-pair", "name": TEXT, "devices": [N...]} as JSON: {"checks": [{what, outcome, found, cause,
-/// gbps, latency_us}...]}; for
+/// The request {"path": "shared-memory" | "interface" | "rdma" | "sisci" | "psm2" | "ofi" | "rails"
+/// | "gpu" | "gpu-pair", "name": TEXT, "devices": [N...]} as JSON: {"checks": [{what, outcome,
+/// found, cause, gbps, latency_us}...]}; for
 /// {"path": "list"} {"interfaces": [...], "gpus": [...], "why_no_gpu": TEXT}.
 /// @throws Error kInvalidArgument for another request
 std::string run(std::string_view request);

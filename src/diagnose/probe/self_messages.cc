@@ -102,7 +102,7 @@ Check self_messages(transport::Transport& over, int device, const std::string& f
       check.cause = "faulty memory or a faulty driver";
       return check;
     }
-    // The best: what else runs on this machine is not what is judged.
+    // The best time, so that other load on this machine is not judged.
     double gbps = 0;
     for (int i = 0; i < kLargeMessages; ++i) {
       const Clock::time_point begin = Clock::now();

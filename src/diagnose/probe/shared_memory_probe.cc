@@ -212,7 +212,7 @@ std::string status_of_self(const std::string& field) {
   return {};
 }
 
-// Why one process may not read another's memory, as far as the system tells.
+// Why one process may not read another's memory, as far as the system reports it.
 std::string why_no_copy() {
   const std::string scope = first_line("/proc/sys/kernel/yama/ptrace_scope");
   if (!scope.empty() && scope != "0") {

@@ -17,7 +17,8 @@ namespace {
 
 namespace sisci = transport::window::sisci;
 
-// Of a link's rate. What a host sends itself may take the link twice, and the CPU may have to copy.
+// Share of a link's rate. A host's messages to itself may use the link twice, and the CPU may have
+// to copy.
 constexpr double kLeastOfLink = 0.25;
 
 // The transport's device for an adapter: those without a link have none.

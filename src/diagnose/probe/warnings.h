@@ -1,4 +1,4 @@
-// What a transport warns of while it is probed.
+// The warnings of a transport while it is probed.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What a block's threads move, and what every element of a step goes through.
+// The packs that a block's threads move, and the arithmetic on every element of a step.
 #pragma once
 
 #include <cstddef>

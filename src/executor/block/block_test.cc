@@ -92,7 +92,7 @@ TEST(Block, RunsEveryScheduleRight) {
   }
 }
 
-// Steps of different parts change places; those of one keep theirs.
+// Steps of different parts may be reordered; those of one part keep their order.
 TEST(Block, RunsPlansRight) {
   ropewalk::testing::Share share;
   schedule::testing::RandomPlans plans(11);
@@ -251,7 +251,7 @@ TEST(Block, CarriesMessages) {
   }
 }
 
-// One rank of two, alone or with a peer that was called otherwise.
+// One rank of two, alone or with a peer that issued a different call.
 StopRecord stop_of(bool with_peer, std::uint64_t timeout_ns, bool abort,
                    Protocol protocol = Protocol::kSimple) {
   using Float = ElementOf<DataType::kFloat32>;
@@ -293,7 +293,7 @@ StopRecord stop_of(bool with_peer, std::uint64_t timeout_ns, bool abort,
   return control.stop;
 }
 
-TEST(Block, StopsWhenToldTo) {
+TEST(Block, StopsOnRequest) {
   EXPECT_EQ(stop_of(false, 0, true).reason, static_cast<std::uint32_t>(StopReason::kNone));
 }
 
@@ -302,14 +302,14 @@ TEST(Block, StopsWhenTimeIsUp) {
             static_cast<std::uint32_t>(StopReason::kTimeout));
 }
 
-TEST(Block, TellsWhoWasCalledOtherwise) {
+TEST(Block, NamesARankWithADifferentCall) {
   const StopRecord stop = stop_of(true, 0, false);
   EXPECT_EQ(stop.reason, static_cast<std::uint32_t>(StopReason::kMismatch));
   EXPECT_NE(stop.own.root, stop.theirs.root);
   EXPECT_EQ(stop.peer, stop.theirs.root);
 }
 
-TEST(Block, TellsSoThoughDataCarriesNoTags) {
+TEST(Block, NamesItAlthoughDataCarriesNoTags) {
   for (const Protocol protocol : {Protocol::kLl, Protocol::kLl128}) {
     const StopRecord stop = stop_of(true, 0, false, protocol);
     EXPECT_EQ(stop.reason, static_cast<std::uint32_t>(StopReason::kMismatch));
@@ -318,7 +318,7 @@ TEST(Block, TellsSoThoughDataCarriesNoTags) {
   }
 }
 
-TEST(Block, PackingTellsTheRoomThatProgramsNeed) {
+TEST(Block, PackingReturnsTheSizeThatProgramsNeed) {
   const auto room_of = [](Protocol protocol, int ranks) {
     const schedule::Schedule s =
         schedule::compile("two_shot", {Collective::kAllReduce, ranks, 0, 1});

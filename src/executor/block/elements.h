@@ -1,5 +1,5 @@
-// Element types and operators, one value at a time, for blocks of threads. What they do is said in
-// executor/host/kernels.h, and equal to it bit for bit.
+// Element types and operators, one value at a time, for blocks of threads. Results equal those of
+// executor/host/kernels.h bit for bit.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // How a block moves data that carries its flags (links.h): word by word of 8 bytes (ll), or in
-// lines of 15 words (ll128). A word of a link is waited for where it is needed, and nothing else
-// is.
+// lines of 15 words (ll128). A block waits for a word of a link only where it needs it, and for
+// nothing else.
 //
 // `places` are those of the step that `shape` describes: its operands, then where its result goes.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace ropewalk::executor {
 
-/// The first of `left` bytes, at most eight; for what is not aligned or is no whole word.
+/// The first of `left` bytes, at most eight; for unaligned data and partial words.
 template <typename Block>
 RW_NOINLINE RW_HOST_DEVICE std::uint64_t load_bytes(Block& block, const std::byte* from,
                                                     std::uint32_t left) {
@@ -146,7 +146,8 @@ RW_HOST_DEVICE bool transfer_ll(Block& block, const FlaggedShape& shape, const F
 // ---- ll128 ------------------------------------------------------------------------------
 
 /// One line of each of `kAtOnce` (lines `stride` apart; those beyond `lines` are nothing). The
-/// threads of a line go together. @return false when the block was told to stop
+/// threads of a line go together.
+/// @return false when the block was told to stop
 template <typename Element, RedOp kOp, int kAtOnce, typename Block>
 RW_HOST_DEVICE bool transfer_lines(Block& block, const FlaggedShape& shape,
                                    const FlaggedPlace* places, std::uint64_t scalar,
@@ -154,7 +155,7 @@ RW_HOST_DEVICE bool transfer_lines(Block& block, const FlaggedShape& shape,
   constexpr int kWords = 2 * Block::kPieces;  // of this thread, of a line
   const std::uint32_t end = (shape.bytes + 7) / 8;
   const std::uint32_t own = 2 * block.first_piece();
-  // This thread's word `k` of line `u`, or past the end for the flag's place and what is no data.
+  // This thread's word `k` of line `u`, or past the end for the flag and for words without data.
   const auto word_of = [&](int u, int k) {
     const std::uint32_t in_line = own + static_cast<std::uint32_t>(k);
     if (in_line >= kLineWords) return end;

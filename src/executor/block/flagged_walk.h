@@ -1,6 +1,6 @@
-// The walk of a block over links whose data carries its flags: made for the least latency.
+// The walk of a block over links whose data carries its flags: the walk with the least latency.
 //
-// Such data needs no waiting but for itself: a word is there when its flag is. So in each round all
+// Such data needs no separate signal: a word has arrived when its flag has. So in each round all
 // places of all steps are made ready at once, a thread each, and after one barrier the words of all
 // steps are moved with no barrier between: a thread has the same words of a block in every step. A
 // slot takes all chunks that a round sends over a link (pack.h), so within a round nobody waits for
@@ -8,9 +8,9 @@
 // the writer waits until the reader has begun the round kFlaggedSlots - 1 before it, which it can
 // without the writer's help.
 //
-// Counters of links count rounds. All that does not depend on them is done before the prologue,
-// while an earlier launch is at work. The writer hears what was read in one round at the start of
-// the next: a launch does not end with something under way.
+// Counters of links count rounds. Everything that does not depend on them is done before the
+// prologue, while an earlier launch runs. The writer hears what was read in one round at the start
+// of the next: a launch does not end with something under way.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,12 @@
 #include "core/host_device.h"
 #include "executor/block/flagged_transfer.h"
 #include "executor/block/launch.h"
-#include "executor/walker.h"
+#include "executor/step.h"
 
 namespace ropewalk::executor {
 
-/// A FlaggedProgram at work in a block. Arrays are shared by the block, numbers are this thread's
-/// copy: all threads go the same way.
+/// A FlaggedProgram at work in a block. The block shares the arrays; numbers are each thread's
+/// copy, since all threads take the same branches.
 struct FlaggedStrand {
   const FlaggedStepRecord* steps = nullptr;
   const FlaggedPlaceRecord* places = nullptr;
@@ -125,7 +125,8 @@ class FlaggedWalk {
   }
 
  private:
-  // The places' slots, by a thread each; and by one for each link, that there is room.
+  // One thread for each operand and destination finds its slot; one for each link checks that there
+  // is room.
   RW_HOST_DEVICE void find_slots() {
     if (sends_) {
       const SendEnd& end = strand_.sends[link_];
@@ -159,7 +160,7 @@ class FlaggedWalk {
   RW_HOST_DEVICE void keep_counters() {
     const bool last = round_ + 1 == strand_.rounds;
     if (receives_) {
-      // Relaxed: what was read before has been used by its readers before a barrier.
+      // Relaxed: a barrier separates this from the reads of earlier data.
       block_.store_relaxed(strand_.receives[link_].consumed_at, received_ - 1);
       if (last) strand_.receives[link_].kept->received = received_;
     }

@@ -52,7 +52,7 @@ class HostBlock {
   bool sync_or(bool value) {
     if (value) shared_.any_ = true;
     sync();
-    // Only ever set: a block that was told to stop does not go on.
+    // Never reset: a stopped block does not continue.
     const bool any = shared_.any_;
     sync();
     return any;

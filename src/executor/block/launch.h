@@ -1,4 +1,4 @@
-// What a launch hands to its blocks: the call, the programs, the links. One block runs one channel.
+// The arguments of a launch: the call, the programs, the links. One block runs one channel.
 //
 // Everything here is passed by value as the kernel's parameter, or lies in device memory and is
 // used by one launch at a time, in stream order.
@@ -11,7 +11,7 @@
 #include "executor/block/stage.h"
 #include "executor/call.h"
 #include "executor/link_end.h"
-#include "executor/program.h"
+#include "executor/step.h"
 
 namespace ropewalk::executor {
 
@@ -95,7 +95,7 @@ struct alignas(16) FlaggedProgram {
   }
 };
 
-/// What must be added to the addresses of this rank's buffers, for a peer of another process.
+/// The offset to add to addresses of this rank's buffers, for a peer in another process.
 struct Shift {
   std::int64_t input = 0;
   std::int64_t output = 0;
@@ -140,7 +140,8 @@ struct LaunchLinks {
   std::uint32_t rank = 0;
 };
 
-/// Looks whether a peer was called otherwise than by `own`, and says how. For a block that waits.
+/// Checks whether a peer issued a different call than `own`, and records the difference. For a
+/// block that waits.
 template <typename Block>
 RW_HOST_DEVICE bool called_otherwise(const Block& block, const LaunchLinks& links,
                                      const CallTag* own, StopRecord& record) {
@@ -196,13 +197,12 @@ struct LaunchArgs {
 // Kernel parameters may take 4 KiB on every device.
 static_assert(sizeof(LaunchArgs) <= 4096);
 
-/// A place of a round as it is: of this rank's memory, or of a slot's, with what stands beside its
-/// data.
+/// An address in one round: in this rank's memory, or in a slot, with the flags beside its data.
 struct alignas(16) FlaggedPlace {
   std::byte* data = nullptr;  ///< null: nowhere
   std::uint32_t flag = 0;     ///< 0: this rank's memory
 };
-/// What a place of a link is made of in each round.
+/// The data from which each round computes a link's slot address.
 struct alignas(16) FlaggedOrigin {
   const std::uint64_t* rounds =
       nullptr;                  ///< the link's counter of rounds before this launch, or null
@@ -227,7 +227,7 @@ RW_HOST_DEVICE inline std::size_t shared_bytes(const LaunchArgs& args, Protocol 
 }
 
 /// A send to, or a receive from, one peer. Both ends choose the protocol, the channels and the
-/// chunk by the size alone, so they choose alike.
+/// chunk by the size alone, so they choose identically.
 struct Message {
   std::byte* data = nullptr;
   /// Of this link's channels: SendEnds where it sends, else ReceiveEnds. In device memory.

@@ -1,7 +1,7 @@
 // How a block copies and combines plain memory: all its threads share out the elements.
 //
-// It is moved in packs of 16 bytes where every address allows it, several packs per thread at once,
-// so that enough loads are on their way to fill a link.
+// Data is moved in packs of 16 bytes if every address allows it, several packs per thread at once,
+// so that enough loads are in flight to fill a link.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace ropewalk::executor {
 
-/// The operands of a transfer and what is to be done with them, as a block sees them.
+/// The operands and the operation of a transfer, in a block's form.
 struct BlockTransfer {
   const Source* sources = nullptr;
   const Destination* destinations = nullptr;
@@ -85,7 +85,7 @@ RW_HOST_DEVICE void combine_packs(Block& block, const BlockTransfer& transfer, s
   }
 }
 
-/// Copies `bytes` of the one source, where it is not in place already.
+/// Copies `bytes` of the one source, unless it is in place already.
 template <typename Block>
 RW_HOST_DEVICE void copy_bytes(Block& block, const BlockTransfer& transfer, std::size_t bytes) {
   constexpr std::size_t kAtOnce = 8;
@@ -119,7 +119,7 @@ RW_HOST_DEVICE void copy_bytes(Block& block, const BlockTransfer& transfer, std:
       }
     }
   }
-  // What no pack holds: by the widest word that all addresses share.
+  // The rest after the packs: by the widest word to which all addresses are aligned.
   const auto rest = [&](auto word) {
     using Word = decltype(word);
     const std::size_t begin = packs * sizeof(Pack) / sizeof(Word);

@@ -1,4 +1,4 @@
-// What a block does in a launch: a channel of a collective, or of a message.
+// The work of a block in a launch: one channel of a collective or of a message.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 #include "executor/block/launch.h"
 #include "executor/block/staged_walk.h"
 #include "executor/block/strand.h"
-#include "executor/walker.h"
+#include "executor/step.h"
 
 namespace ropewalk::executor {
 
@@ -23,12 +23,12 @@ template <typename Block>
 RW_HOST_DEVICE void read_counters(const Block& block, ReceiveEnd& receive) {
   receive.received = block.load(&receive.kept->received);
 }
-/// Where protocol simple's counters stand, which an earlier launch has kept, and what may go by
-/// address in this one.
+/// Protocol simple's counters, as the earlier launch left them, and the buffers that this launch
+/// may send by address.
 template <typename Block>
 RW_HOST_DEVICE void read_counters(const Block& block, const BlockStrand& strand,
                                   const LaunchArgs& args) {
-  // Not what a cache may have of them from before the prologue.
+  // Bypasses cached values from before the prologue.
   for (std::uint32_t k = block.thread(); k < strand.num_send_ends; k += block.size()) {
     SendEnd& send = strand.sends[k];
     read_counters(block, send);
@@ -54,7 +54,7 @@ RW_HOST_DEVICE void keep_counters(const Block& block, const BlockStrand& strand)
   }
 }
 
-/// Lets the peers know what this rank was called with, should they wait for it in vain.
+/// Tells the peers this rank's call, in case they wait for it.
 template <typename Block>
 RW_HOST_DEVICE void leave_tag(const Block& block, const LaunchArgs& args, std::uint32_t channel) {
   if (channel != 0 || args.links.boards == nullptr || !args.call.check_tags) return;
@@ -95,8 +95,8 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
     return place;
   };
   std::byte* program = take(args.program_bytes);
-  // It is on its way while an earlier launch may still be at work; what that may change, the ends'
-  // counters, comes after the prologue.
+  // This load runs while an earlier launch may still be running; the ends' counters, which that
+  // launch may change, are loaded after the prologue.
   const auto fetch = [&](void* to, const void* from, std::size_t bytes) {
     RW_ROLLED
     for (std::size_t i = block.thread(); i < bytes / sizeof(Pack); i += block.size()) {

@@ -19,7 +19,7 @@ struct Notice {
   std::uint64_t number = 0;
 };
 
-/// A step at work. The arrays and what they hold are shared by the block.
+/// A step in progress. The block shares the arrays and their contents.
 struct alignas(16) BlockStage {
   Source* sources = nullptr;
   Destination* destinations = nullptr;
@@ -32,7 +32,7 @@ struct alignas(16) BlockStage {
   bool last = false;     ///< no step: the list is done
 };
 
-/// Memory of the stages of a block, whose steps have at most so many operands and sends.
+/// Memory of the stages of a block, for steps with at most this number of operands and sends.
 RW_HOST_DEVICE constexpr std::size_t stage_bytes(std::uint32_t operands, std::uint32_t sends) {
   return kStages * (sizeof(BlockStage) + operands * (sizeof(Source) + sizeof(Notice)) +
                     (sends + 1) * (sizeof(Destination) + sizeof(Notice)));

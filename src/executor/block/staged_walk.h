@@ -1,5 +1,5 @@
-// How a block of threads walks a step list over links of protocol simple: in stages, so that it
-// moves data all the time.
+// How a block of threads walks a step list over links of protocol simple: in stages, so that some
+// of its threads always move data.
 //
 // A step takes a block through waits for its links, a copy, a fence and flags for the peers. One SM
 // copies 256 KiB in some 6 us, and the rest takes as long when one comes after the other. So each
@@ -46,7 +46,7 @@
 #include "executor/block/plain_transfer.h"
 #include "executor/block/strand.h"
 #include "executor/chunk.h"
-#include "executor/walker.h"
+#include "executor/step.h"
 
 namespace ropewalk::executor {
 
@@ -126,7 +126,7 @@ class StagedWalk {
         const StepRecord& step = strand_.step_record(s);
         const std::size_t round = t - step.lag;
         if (step.lag > t || round >= strand_.rounds) continue;
-        // All ranks cut a block alike, so sender and receiver skip the same empty chunks.
+        // All ranks cut a block identically, so sender and receiver skip the same empty chunks.
         const Slice slice = slice_of(strand_, step.part, round);
         if (slice.count == 0) continue;
         const StepAtWork work = at_work(strand_, call_, step, slice);
@@ -262,7 +262,7 @@ class StagedWalk {
           const Notice& notice = stage.publications[k];
           if (notice.at != nullptr) block_.store_release(notice.at, notice.number);
         }
-        // Relaxed: what was read has been stored elsewhere by its readers before the barrier.
+        // Relaxed: before the barrier the readers have stored the data elsewhere.
         for (std::uint32_t k = lane; k < stage.num_releases; k += Block::kWarp) {
           const Notice& notice = stage.releases[k];
           if (notice.at != nullptr) block_.store_relaxed(notice.at, notice.number);

@@ -8,7 +8,7 @@
 #include "executor/block/launch.h"
 #include "executor/block/stage.h"
 #include "executor/call.h"
-#include "executor/program.h"
+#include "executor/step.h"
 
 namespace ropewalk::executor {
 
@@ -23,7 +23,7 @@ struct BlockStrand {
   std::uint32_t num_send_ends = 0;
   std::uint32_t num_receive_ends = 0;
   std::size_t num_records = 0;
-  // This thread's copy: all threads go the same way.
+  // This thread's copy, since all threads take the same branches.
   std::size_t begin = 0;
   std::size_t length = 0;
   std::size_t part_length = 0;

@@ -16,7 +16,7 @@ namespace {
 // Pulled data is combined in pieces that stay in a core's own cache; a larger piece costs fewer
 // system calls. 128 KiB: between the L1 and the L2 of every server core of the last ten years.
 constexpr std::size_t kPieceBytes = std::size_t{128} << 10U;
-// What is only copied needs no cache: pieces bound the time between two looks at the abort flag.
+// A plain copy needs no cache; pieces bound the time between two checks of the abort flag.
 constexpr std::size_t kPlainPieceBytes = std::size_t{1} << 20U;
 // How often a rank that copies its own memory looks whether the next chunk has come.
 constexpr std::size_t kLookBytes = std::size_t{32} << 10U;
@@ -204,7 +204,7 @@ void HostTeam::copy_with_writer(const Source& source, std::byte* destination, st
 void HostTeam::finish_copy(const Source& source, std::byte* destination) {
   SharedCopy& copy = *shared_copy_;
   const auto read = [&](SharedCopy::Range range) {
-    // Pieces bound the time between two looks at the abort flag.
+    // Pieces bound the time between two checks of the abort flag.
     read_process(source.process, destination + range.begin, source.remote + range.begin,
                  range.bytes);
   };

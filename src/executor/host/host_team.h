@@ -29,7 +29,9 @@ class HostTeam {
   void wait_with(Waiter* waiter) noexcept { waiter_ = waiter; }
 
   /// Takes part in the copies that readers of this rank's buffers make now. For threads that wait
-  /// for anything. @return true when it copied @throws Error kPeerLost when a reader is gone
+  /// for anything.
+  /// @return true when it copied
+  /// @throws Error kPeerLost if a reader has died
   bool help() { return !offers_.empty() && help_readers(); }
 
   /// The rank whose part of a shared copy is waited for now, or -1.
@@ -49,8 +51,9 @@ class HostTeam {
     return there;
   }
 
-  /// Tells a network link where a chunk that is only copied is wanted, if that has not come: the
-  /// step may wait for room alone, and the link would take the place for the chunk after it.
+  /// Withdraws the destination of a chunk that is only copied from a network link, if the chunk has
+  /// not arrived: the step may be waiting for room only, and the link would use the destination for
+  /// the chunk after it.
   void expect(Strand& strand, const Call& call, const StepRecord& step,
               Slice slice) const noexcept {
     const std::size_t bytes = slice.count * call.element_bytes;
@@ -85,8 +88,8 @@ class HostTeam {
     return link.consumed_seen >= number;
   }
 
-  /// Of a memory link's `slots`, those that a writer has at least when its reader is done with all
-  /// chunks but these: release() tells of half the slots at once.
+  /// The number of a memory link's `slots` that the writer certainly has when the reader has
+  /// consumed all earlier chunks: release() acknowledges half the slots at once.
   static constexpr std::uint32_t certain_slots(std::uint32_t slots) noexcept {
     return slots - slots / 2 + 1;
   }
@@ -106,7 +109,7 @@ class HostTeam {
 
   /// Copies or combines. Data in another process is pulled piece by piece through a scratch buffer
   /// that stays in the core's cache, or straight into the destination when nothing is combined.
-  /// @throws Error kPeerLost when the other process is gone
+  /// @throws Error kPeerLost if the other process has died
   void transfer(Strand& strand, const Call& call, const Transfer& transfer) {
     const Source& source = strand.sources[0];
     const std::size_t bytes = transfer.count * call.element_bytes;
@@ -154,9 +157,9 @@ class HostTeam {
   void release(ReceiveEnd& link, const Source& /*source*/) noexcept {
     const std::uint64_t chunk = ++link.received;
     ++moves_;
-    // The writer waits for this chunk itself only when it gave an address. Otherwise it wants room
-    // now and then, and telling it of half the slots at once spares both ends most transfers of
-    // that line. It never waits in vain: what is not told is less than half its window
+    // The writer waits for this very chunk only if it sent an address. Otherwise it needs room now
+    // and then, and acknowledging half the slots at once saves both ends most transfers of that
+    // line. The writer cannot stall: fewer than half the slots are unacknowledged
     // (certain_slots()).
     const SlotHeader* done = link.header(chunk);
     const bool wanted = done->kind == SlotKind::kAddress;
@@ -183,10 +186,12 @@ class HostTeam {
     }
   }
 
-  /// For chunk.h. @throws Error kInvalidUsage naming both ranks and the fields that differ
+  /// For chunk.h.
+  /// @throws Error kInvalidUsage naming both ranks and the fields that differ
   [[noreturn]] void mismatch(int peer, const CallTag& theirs, const Call& call) const;
 
-  /// For chunk.h. @throws Error kInternal
+  /// For chunk.h.
+  /// @throws Error kInternal
   [[noreturn]] void wrong_size(int peer, std::size_t got, std::size_t expected) const;
 
   /// Chunks sent and received so far: a waiting thread sees by it whether anything moves.
@@ -225,7 +230,7 @@ class HostTeam {
 
   static void prefetch_for_writing(std::byte* line) noexcept {
 #if defined(__x86_64__)
-    // The compiler emits this instruction only for processors it is told of; others ignore it.
+    // The compiler emits this instruction only for given processors; others ignore it.
     asm volatile("prefetchw %0" : : "m"(*line));
 #else
     __builtin_prefetch(line, 1);
@@ -238,7 +243,7 @@ class HostTeam {
     for (std::size_t line = 0; line < bytes; line += kLineBytes) __builtin_prefetch(data + line);
   }
 
-  // Without a call: most of the time of a copy of some bytes would be the way to memcpy.
+  // Inline: the call of memcpy would take most of the time of a copy of some bytes.
   static void copy_short(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
     const auto whole = [&](auto word) {
       constexpr std::size_t kWord = sizeof word;
@@ -286,7 +291,7 @@ class HostTeam {
   static bool is_cold_output(const Strand& strand, const Call& call, std::size_t bytes) noexcept {
     if (!call.cold_output || bytes < kStreamedBytes) return false;
     const StepRecord& step = strand.step_record(strand.step);
-    // In place, what the block's input was is in the cache: this rank has read it.
+    // In place, the block's former input is in the cache, since this rank has read it.
     return step.write_output && !(call.in_place && step.input_index != kNowhere);
   }
   void transfer_any(Strand& strand, const Call& call, Transfer transfer);

@@ -1,4 +1,4 @@
-// What a host thread does around a gather's own block: its writer begins meanwhile.
+// A host thread and a gather's own block: the writer begins meanwhile.
 #include "executor/host/host_team.h"
 
 #include <gtest/gtest.h>
@@ -148,7 +148,7 @@ TEST_F(HostTeamTest, AWriterBeginsWhileTheReaderCopiesItsOwn) {
   expect_right();
 }
 
-TEST_F(HostTeamTest, ACopyThatWasGivenUpIsWrittenNoMore) {
+TEST_F(HostTeamTest, AnAbandonedCopyIsWrittenNoMore) {
   offer();
   Root root(writer_);
   root.gives_up = true;
@@ -199,7 +199,7 @@ TEST_F(HostTeamTest, AWriterThatHasBegunIsWaitedFor) {
   expect_right();
 }
 
-// Another size than is wanted: nothing is written, and the step says what is wrong.
+// A chunk of the wrong size: nothing is written, and the step reports the sizes.
 TEST_F(HostTeamTest, AChunkOfAnotherSizeIsNotPosted) {
   offer();
   send_.header(1)->bytes -= 4096;
@@ -208,7 +208,7 @@ TEST_F(HostTeamTest, AChunkOfAnotherSizeIsNotPosted) {
   EXPECT_FALSE(root.helped);
 }
 
-TEST_F(HostTeamTest, NothingIsSharedInPlaceOfTheOwnBlock) {
+TEST_F(HostTeamTest, NoSharingInsteadOfTheOwnBlock) {
   offer();
   Root root(writer_);
   Strand strand = strand_of(root_program_);
@@ -264,8 +264,8 @@ TEST_F(PassingOn, AChunkThatIsWaitedForIsWantedInTheOutput) {
   EXPECT_EQ(in_.place_bytes, output_.size());
 }
 
-// Its place is no place for the chunk after it, which the link may hold already: it would overwrite
-// the output, perhaps after the call's end.
+// Its destination must not be used for the chunk after it, which the link may hold already: it
+// would overwrite the output, perhaps after the call's end.
 TEST_F(PassingOn, AChunkThatWaitsForRoomIsWantedNowhere) {
   out_.published = shape_.slots;
   EXPECT_FALSE(walk(team_, strand_, call_));

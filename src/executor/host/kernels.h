@@ -56,7 +56,7 @@ void copy_streaming(std::span<void* const> destinations, const void* source, std
 /// became 20, while copies of half a MiB fell from 42 to 22.
 inline constexpr std::size_t kStreamingCopyBytes = std::size_t{2} << 20;
 
-/// "AVX3", "AVX2", "SSE4", "NEON": what is in use, for the log.
+/// The target in use, for the log: "AVX3", "AVX2", "SSE4", "NEON".
 const char* vector_target();
 
 }  // namespace ropewalk::executor

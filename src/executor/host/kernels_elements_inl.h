@@ -134,8 +134,8 @@ struct Integer : Plain<T> {
   }
 };
 
-/// What all float types share. Ties of max and min keep `a`, and a NaN gives way: `b` is taken only
-/// if it is greater (less), or `a` is NaN.
+/// Operators of all float types. Ties of max and min keep `a`, and a NaN loses against a number:
+/// `b` is taken only if it is greater (less), or `a` is NaN.
 struct FloatOperators {
   template <class D, class V>
   static HWY_INLINE V add(D, V a, V b) {
@@ -184,7 +184,7 @@ struct Bfloat16 : FloatOperators {
     const hn::RebindToSigned<decltype(d)> di;
     const auto bits = hn::BitCast(du, v);
     const auto upper = hn::ShiftRight<16>(bits);
-    // Half of the last place, less one unless the kept part is odd: ties go to even.
+    // Half of the last kept bit, less one unless the kept part is odd: ties go to even.
     const auto odd = hn::And(upper, hn::Set(du, 1u));
     const auto half = hn::Add(odd, hn::Set(du, 0x7fffu));
     const auto rounded = hn::ShiftRight<16>(hn::Add(bits, half));
@@ -245,8 +245,8 @@ struct SmallFloat : FloatOperators {
     const auto sign =
         hn::BitCast(di, hn::ShiftRight<32 - kBits>(hn::BitCast(du, hn::Xor(x, magnitude))));
 
-    // Normal: drop kShift bits, ties to even; a carry into the exponent is just right. What is
-    // beyond the largest exponent is brought near first, so that the addition cannot wrap.
+    // Normal: drop kShift bits, ties to even; a carry into the exponent is just right. Values
+    // beyond the largest exponent are clamped first, so that the addition cannot wrap.
     const auto near = hn::Min(magnitude, hn::Set(di, power_of_two(kBias + 2)));
     const auto odd = hn::And(hn::ShiftRight<kShift>(near), hn::Set(di, 1));
     const auto half = hn::Add(odd, hn::Set(di, (1 << (kShift - 1)) - 1));

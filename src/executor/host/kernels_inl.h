@@ -55,7 +55,7 @@ struct Min {
     return E::min(d, a, b);
   }
 };
-/// An operator known at run time only: one loop for what is rare.
+/// An operator known only at run time: one loop for rare cases.
 struct AnyOp {
   RedOp op;
   template <class E, class D, class V>
@@ -129,7 +129,7 @@ struct ScaledFolded {
   }
 };
 
-/// Where results go: kDestinations places (0: known at run time).
+/// The destinations: kDestinations of them (0: known at run time).
 template <class E, int kDestinations>
 struct Outputs {
   void* const* destinations;
@@ -237,7 +237,8 @@ HWY_INLINE bool run_streaming(const Values& values, const Out& out, const Combin
   return true;
 }
 
-/// What is rare, or bound by memory: scaling, division, streaming. One instance for all operators.
+/// Cases that are rare or limited by memory: scaling, division, non-temporal stores. One instance
+/// for all operators.
 template <class E>
 HWY_NOINLINE void combine_any(const CombineArgs& args) {
   const ScaledFolded<E, AnyOp> values{args.sources.data(),
@@ -253,7 +254,7 @@ HWY_NOINLINE void combine_any(const CombineArgs& args) {
 
 template <class E, class Op>
 void combine_with(const CombineArgs& args) {
-  // Two ranks' sum is most of what is streamed, and worth a loop of its own.
+  // Most non-temporal stores are of two ranks' sums, which get a loop of their own.
   if constexpr (std::is_same_v<Op, Sum>) {
     if (args.streaming_output && args.sources.size() == 2 && args.scaled_source < 0 &&
         args.divisor <= 1) {

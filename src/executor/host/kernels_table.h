@@ -9,8 +9,8 @@
 
 #include "executor/host/kernels.h"
 
-// Highway's targets that are worth their compile time: on x86 its baseline, SSE4, AVX2 and AVX3.
-// Before <hwy/highway.h>, alike in every file.
+// Highway's targets that are worth their compile time: on x86 its baseline, SSE4, AVX2 and AVX3. To
+// be included before <hwy/highway.h>, in every file.
 #define HWY_DISABLED_TARGETS HWY_SSSE3
 
 namespace ropewalk::executor::detail {

@@ -273,7 +273,7 @@ std::vector<std::byte> random_elements(DataType type, std::size_t count, std::mt
   return bytes;
 }
 
-/// `count` elements at an odd place (aligned to the element only) between two canaries.
+/// `count` elements at an odd address (aligned to the element only) between two canaries.
 class Guarded {
  public:
   Guarded(std::size_t bytes, std::size_t offset)
@@ -392,7 +392,7 @@ TEST_P(Kernels, EveryTypeOperatorAndShape) {
         }
         for (const std::size_t count : kCounts) {
           for (std::size_t num_destinations = 1; num_destinations <= 3; ++num_destinations) {
-            // Place `aliased` of the destinations is also a source, unless it is beyond them.
+            // The destination with the index `aliased` is also a source, unless there is none.
             const std::size_t aliased = random() % (2 * num_destinations);
             const std::size_t source_of_alias = random() % num_sources;
             std::vector<Guarded> sources;

@@ -51,7 +51,7 @@ TEST(Lending, TheWriterWaitsForTheReader) {
   EXPECT_TRUE(is_back);
 }
 
-// The address sanitizer and the thread sanitizer see a read of what is gone.
+// The address sanitizer and the thread sanitizer detect a read of freed memory.
 TEST(Lending, BuffersMayGoOnceTheyAreBack) {
   for (int turn = 0; turn < 300 / std::min(10, ropewalk::testing::share()); ++turn) {
     Ends ends;

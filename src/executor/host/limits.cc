@@ -36,7 +36,7 @@ class Pages {
   explicit Pages(std::size_t bytes) : bytes_(bytes) {
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-      throw system_error(errno, fmt::format("mmap of {} bytes to measure with", bytes));
+      throw system_error(errno, fmt::format("mmap of {} bytes for a measurement", bytes));
     }
     data_ = static_cast<std::byte*>(memory);
     std::memset(data_, 0, bytes);
@@ -125,7 +125,7 @@ double rate(std::size_t bytes, double seconds) {
 // ---- memory -------------------------------------------------------------------------------------
 
 std::vector<BandwidthPoint> measure_bandwidth(Seconds budget) {
-  // What a copy reads; it writes as much.
+  // The bytes that a copy reads; it writes as many.
   constexpr std::array<std::size_t, 6> kHalves = {std::size_t{12} << 10,   std::size_t{128} << 10,
                                                   std::size_t{512} << 10,  std::size_t{2048} << 10,
                                                   std::size_t{8192} << 10, std::size_t{96} << 20};
@@ -208,10 +208,10 @@ std::vector<LineLatency> measure_lines(const std::vector<int>& cores, Seconds bu
 
 // ---- another process's memory -------------------------------------------------------------------
 
-// What was written last may still be in a cache of up to this size.
+// The data written last may still be in a cache of up to this size.
 constexpr std::size_t kCacheBytes = std::size_t{36} << 20;
 constexpr std::size_t kFreshBytes = std::size_t{12} << 20;
-// As the executor reads what it combines (host_team.cc).
+// As the executor reads operands (host_team.cc).
 constexpr std::size_t kFreshPiece = std::size_t{128} << 10;
 
 /// Bytes per second of `read(offset, bytes)` over memory that no cache holds, each piece once.

@@ -39,16 +39,17 @@ struct ProcessRead {
 
 struct Limits {
   std::vector<int> cores;  ///< that the calling thread may use
-  /// From what fits the first cache to what fits none, ascending.
+  /// Sizes in ascending order, from one that fits the first-level cache to one that fits none.
   std::vector<BandwidthPoint> bandwidth;
   /// Each pair of the first 8 cores. Empty when there is one core only: two threads on one core do
   /// not share a line, they take turns.
   std::vector<LineLatency> line_latency;
   /// Nothing where reading another process's memory is not permitted.
   std::optional<ProcessRead> process_read;
-  /// One-way time of 8 bytes through a TCP connection over loopback; nothing where there is none.
+  /// One-way time of 8 bytes through a TCP connection over loopback; empty without a loopback
+  /// interface.
   std::optional<double> tcp_latency_seconds;
-  /// What a short message over loopback costs a core that both sends and receives it.
+  /// Time that a short message over loopback takes of a core that both sends and receives it.
   std::optional<double> tcp_message_seconds;
 
   /// The smallest line latency; nothing with one core.
@@ -61,8 +62,9 @@ struct Limits {
 };
 
 /// Measures for about `budget` (at least some 20 ms) and takes up to 256 MiB of memory meanwhile.
-/// The calling thread's core set is changed meanwhile and put back. Starts threads and a child
-/// process, all gone when it returns. @throws Error kSystem when even memory or threads are refused
+/// The calling thread's core set is changed and restored. Starts threads and a child process, which
+/// have ended when it returns.
+/// @throws Error kSystem if memory or threads cannot be had
 Limits measure_limits(std::chrono::milliseconds budget);
 
 /// The part of it that the cost model asks for, and a process's first join waits for: cores,

@@ -23,9 +23,10 @@ constexpr std::size_t kStreamBytes = std::size_t{256}
 constexpr int kStreams = 16;
 constexpr int kRoundTrips = 2000;
 constexpr int kRepetitions = 3;
-// Each stream takes other memory, as a program's calls do that go through their data: what was used
-// before is in the caches, and there both ends copy several times as fast. What follows the
-// streams' part was written after it, and has pushed it out of a last cache of up to so many bytes.
+// Each stream uses other memory, as do the calls of a program that walks through its data: memory
+// that was just used is in the caches, where both ends copy several times as fast. The memory after
+// the streams' part was written later, and has evicted that part from a last-level cache of up to
+// this size.
 constexpr std::size_t kStreamedBytes = kRepetitions * kStreams * kStreamBytes;
 constexpr std::size_t kCacheBytes = std::size_t{36} << 20U;
 

@@ -1,4 +1,5 @@
-// What a memory link between two threads of this machine can do, measured with the executor itself.
+// Rates and latencies of a memory link between two threads of this machine, measured with the
+// executor itself.
 #pragma once
 
 #include <optional>

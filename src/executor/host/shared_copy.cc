@@ -35,8 +35,8 @@ std::uint32_t pieces_of(std::size_t bytes) {
   return static_cast<std::uint32_t>((bytes + kPieceBytes - 1) / kPieceBytes);
 }
 
-// Three eighths of what is left: large claims at first, which cost few system calls, small ones at
-// last, so that both sides end together (guided self-scheduling: Polychronopoulos and Kuck, IEEE
+// Three eighths of the rest: large claims at first, which cost few system calls, small ones at the
+// end, so that both sides finish together (guided self-scheduling: Polychronopoulos and Kuck, IEEE
 // Transactions on Computers C-36, 1987).
 std::uint32_t share(const Claims& claims) { return ((claims.last - claims.first) * 3 + 7) / 8; }
 
@@ -64,7 +64,8 @@ SharedCopy::SharedCopy(const ReceiveEnd& link, int writer, std::byte* destinatio
 
 SharedCopy::~SharedCopy() {
   if (claimed_ && rest() != Rest::kPending) return;
-  // Before the look at the writer's state below: one that is stopped now sees it when it goes on.
+  // Before the check of the writer's state below: a writer that is stopped now sees this when it
+  // continues.
   std::atomic_ref(desk_.destination).store(0, std::memory_order_seq_cst);
   if (!claimed_) {
     const std::uint64_t seen =

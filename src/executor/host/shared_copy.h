@@ -1,10 +1,10 @@
 // A long copy from one process to another, made by both at once.
 //
 // The reader of a chunk that was given by address would copy it alone (process_vm_readv), while the
-// writer waits for nothing else. Here the reader posts where the chunk goes, and whoever has time
-// takes the next piece: the reader from the front, by reading, the writer from the back, by
-// process_vm_writev. Two cores copy 1.5 to 2.5 times as fast as one (benchmarks/data_path). A
-// writer that is late, busy or not permitted to write takes nothing, and the reader does it all.
+// writer waits for nothing else. Here the reader posts the chunk's destination, and both ends take
+// pieces when they have time: the reader from the front, by reading, the writer from the back, by
+// process_vm_writev. Two cores copy 1.5 to 2.5 times as fast as one (benchmarks/data_path). If the
+// writer is late, busy or not permitted to write, the reader copies everything.
 //
 // The post is the CopyDesk in a link's memory (executor/fifo.h). A claim of pieces and the end of
 // the post are one word, changed by compare-and-swap, so the writer writes nothing that it has not
@@ -23,7 +23,7 @@
 
 namespace ropewalk::executor {
 
-/// What lies in a link's desk line. Zeroed memory is an empty desk.
+/// The contents of a link's desk line. Zeroed memory is an empty desk.
 struct CopyDesk {
   /// The chunk's number modulo 2^32, then the free pieces: first, and one past the last (16 bits
   /// each). Opened by the reader, changed by both.
@@ -36,8 +36,8 @@ struct CopyDesk {
 };
 static_assert(sizeof(CopyDesk) <= kLineBytes - sizeof(std::uint64_t));  // host/lending.h
 
-/// Whether copies of this size are shared: from here on the second core saves more than its claims
-/// cost, and a desk's words can count so many pieces.
+/// Whether copies of this size are shared: above this size the second core saves more than its
+/// claims cost, and a desk's words can count the pieces.
 constexpr bool is_shared_copy(std::size_t bytes) noexcept {
   return bytes >= (std::size_t{64} << 10U) && bytes <= (std::size_t{1} << 31U) - (1U << 15U);
 }
@@ -51,9 +51,9 @@ class SharedCopy {
   /// process.
   /// @pre is_shared_copy(bytes)
   SharedCopy(const ReceiveEnd& link, int writer, std::byte* destination, std::size_t bytes);
-  /// Ends the post. When the copy was given up (an exception) nothing is written after this: it
-  /// waits until the writer has written, refused to, was stopped or is gone. Only a writer that the
-  /// system keeps inside its call for more than a second may be later than this.
+  /// Ends the post. If the copy was abandoned (an exception), nothing is written after this: it
+  /// waits until the writer has written, has refused, was stopped or has died. Only a writer whose
+  /// system call lasts more than a second may write later.
   ~SharedCopy();
   SharedCopy(const SharedCopy&) = delete;
   SharedCopy& operator=(const SharedCopy&) = delete;
@@ -82,9 +82,10 @@ class SharedCopy {
   bool claimed_ = false;        // all of it
 };
 
-/// The writer's side: takes what is free of the chunk that the reader of `link` copies now, until
-/// nothing is. Does not wait. @return true when it wrote anything
-/// @throws Error kPeerLost when the reader is gone
+/// The writer's side: copies free pieces of the chunk that the reader of `link` copies now, until
+/// none is left. Does not wait.
+/// @return true if it wrote anything
+/// @throws Error kPeerLost if the reader has died
 /// @pre can_guard_writes()
 bool help_copying(SendEnd& link);
 

@@ -101,7 +101,7 @@ TEST_F(SharedCopyTest, BothSidesTogetherCopyEachByteOnce) {
         if (help_copying(send_)) helped = true;
       }
     });
-    // Who gets what is the scheduler's matter, but in every other turn the writer gets something.
+    // The scheduler decides who gets which piece, but in every other turn the writer gets one.
     const bool waits = turn % 2 == 0;
     std::size_t read_bytes = 0;
     {
@@ -222,7 +222,7 @@ TEST_F(SharedCopyTest, AWriterStoppedWithAClaimWritesNothingWhenItGoesOn) {
   waitpid(stopped, nullptr, 0);
 }
 
-TEST_F(SharedCopyTest, ReaderCopiesWhatTheWriterMayNotWrite) {
+TEST_F(SharedCopyTest, ReaderCopiesWhenTheWriterMayNotWrite) {
   give(kBytes);
   void* room = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(room, MAP_FAILED);
@@ -250,7 +250,7 @@ TEST_F(SharedCopyTest, ReaderCopiesWhatTheWriterMayNotWrite) {
   munmap(room, kBytes);
 }
 
-TEST_F(SharedCopyTest, ReaderThatIsGoneIsAnError) {
+TEST_F(SharedCopyTest, ADeadReaderIsAnError) {
   give(kBytes);
   const pid_t other = fork();
   if (other == 0) _exit(0);

@@ -22,11 +22,11 @@ void cpu_relax() noexcept {
 
 constexpr std::chrono::milliseconds kStalledPeriod{1};
 
-// A yield to nobody takes 0.2 to 0.6 us; one to another thread, two changes of context and what it
-// does.
+// A yield without another runnable thread takes 0.2 to 0.6 us; one to another thread takes two
+// context switches and that thread's time.
 constexpr std::chrono::nanoseconds kYieldToNobody{1'500};
 constexpr std::chrono::microseconds kTimedPeriod{20};
-// Who yields back at once has not gone to another core.
+// A thread that yields back at once has not moved to another core.
 constexpr int kQuickYields = 16;
 
 }  // namespace
@@ -78,7 +78,7 @@ void Waiter::pause_or_sleep(std::chrono::nanoseconds waited) {
   } else if (waited < policy_.spin + policy_.yield) {
     sched_yield();
   } else {
-    // Sleep an eighth of what was waited: the sleep adds at most that share to the wait.
+    // Sleep an eighth of the time waited so far: the sleep adds at most that share to the wait.
     std::this_thread::sleep_for(std::min(policy_.sleep, waited / 8));
   }
 }

@@ -15,7 +15,7 @@ namespace ropewalk::executor {
 class WaitHook {
  public:
   virtual ~WaitHook() = default;
-  /// At each turn of the wait. Cheap: looks at one flag, moves network links.
+  /// At each turn of the wait. Cheap: checks one flag, drives network links.
   /// @return true when something moved
   virtual bool poll() = 0;
   /// At most every millisecond or so, with how long nothing has moved.
@@ -26,9 +26,9 @@ class WaitHook {
 class Waiter {
  public:
   struct Policy {
-    /// Turns before the first yield and the first look at the clock: a short wait, as for a peer
-    /// that is just a cache line away, must not pay for either. 0 where a turn is dear itself, as
-    /// one that asks a socket is.
+    /// Turns before the first yield and the first reading of the clock: a short wait, as for a
+    /// cache line of a peer, must not pay for either. 0 if a turn is itself expensive, such as one
+    /// that polls a socket.
     std::uint64_t bare_turns = 256;
     /// Spinning time before the first yield. 0 where ranks outnumber cores: a spinning rank would
     /// only keep the one it waits for from running.

@@ -1,4 +1,4 @@
-// When a waiting thread tells that nothing moves.
+// When a waiting thread reports that nothing moves.
 #include "executor/host/waiter.h"
 
 #include <gtest/gtest.h>
@@ -28,9 +28,9 @@ void idle_until_told(Waiter& waiter, const Hook& hook, std::size_t times, std::u
   while (hook.told.size() < times) waiter.idle(moves);
 }
 
-// A rank that is called otherwise, an abort and a deadline are all found there. The soonest of many
-// waits: this thread may have to wait for its core.
-TEST(Waiter, TellsOfAStallSoonAfterItsBegin) {
+// There a different call of a peer, an abort and a deadline are noticed. The soonest of many waits:
+// this thread may have to wait for its core.
+TEST(Waiter, ReportsAStallSoonAfterItsBegin) {
   std::chrono::nanoseconds soonest = std::chrono::hours(1);
   for (int turn = 0; turn < 20 && soonest > milliseconds(20); ++turn) {
     Hook hook;
@@ -59,8 +59,8 @@ TEST(Waiter, GoesOnTellingAndNotAtEachTurn) {
   EXPECT_LE(soonest, milliseconds(100));
 }
 
-// What moved, or a new wait, begins anew.
-TEST(Waiter, TellsOfTheTimeSinceSomethingMovedLast) {
+// After progress, or in a new wait, the count starts again.
+TEST(Waiter, ReportsTheTimeSinceTheLastProgress) {
   for (const bool restarts : {false, true}) {
     Hook hook;
     Waiter waiter({}, hook);

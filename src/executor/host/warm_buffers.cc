@@ -10,7 +10,8 @@ std::size_t WarmBuffers::cache_bytes_of_each(int ranks) noexcept {
   // Where the system does not say: that of most servers' cores.
   constexpr long kOwn = long{1} << 20;
   constexpr long kShared = long{16} << 20;
-  // Some systems name what many cores have together; one core's part has not been more so far.
+  // Some systems report the size of a cache that many cores share; the part of one core has not
+  // been larger so far.
   constexpr long kMostShared = long{32} << 20;
   const auto known = [](int name, long otherwise) {
     const long bytes = sysconf(name);

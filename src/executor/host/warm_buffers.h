@@ -1,10 +1,10 @@
 // Which of a rank's buffers a cache probably holds when a call begins.
 //
-// An output that no cache holds is best written past the caches: an ordinary store first reads the
-// line that it replaces from memory, so that each byte takes the way to memory twice. One that a
-// cache does hold is best written there. Nothing tells which is the case but the calls that were
-// before: a program that uses the same few buffers again and again has them in its caches, one that
-// goes through many has not. What the program itself does between its calls is not seen.
+// An output that no cache holds is best written by non-temporal stores: an ordinary store first
+// reads the line that it replaces, so that each byte crosses the path to memory twice. An output
+// that a cache holds is best written by ordinary stores. Only earlier calls tell which is the case:
+// a program that uses the same few buffers repeatedly has them in its caches, a program that uses
+// many does not. Memory accesses of the program between its calls are not known.
 #pragma once
 
 #include <array>
@@ -16,11 +16,12 @@ namespace ropewalk::executor {
 /// Threads: one at a time.
 class WarmBuffers {
  public:
-  /// @param cache_bytes  what a rank's calls may touch before the caches hold no more of it
+  /// @param cache_bytes bytes that a rank's calls may touch before the caches no longer hold the
+  /// first of them
   explicit WarmBuffers(std::size_t cache_bytes) : cache_bytes_(cache_bytes) {}
 
-  /// Notes that a call uses the buffer. @return whether one has before, by the same address, and
-  /// not too much was touched since then
+  /// Notes that a call uses the buffer.
+  /// @return whether one has before, by the same address, and not too much was touched since then
   bool touch(const void* data, std::size_t bytes) noexcept {
     const auto line = reinterpret_cast<std::uintptr_t>(data) / 64;
     // Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, 6.4). Buffers that share

@@ -50,39 +50,60 @@ std::size_t ll128_slot(int ranks) {
 
 }  // namespace
 
-WindowLayout DeviceLinks::layout(const Config& config, const DevicePeers& peers) {
+DevicePeers::Layouts DeviceLinks::layouts(const Config& config, const DevicePeers& peers) {
   const int ranks = peers.most_on_a_host();
-  WindowLayout layout;
-  layout.ranks = ranks;
-  layout.all_ranks = peers.size();
-  layout.channels = kChannels;
-  layout.shapes[index(Protocol::kLl)] = flagged_shape(kLlSlot);
+  WindowLayout device;
+  device.ranks = ranks;
+  device.all_ranks = peers.size();
+  device.channels = kChannels;
+  device.shapes[index(Protocol::kLl)] = flagged_shape(kLlSlot);
   // Without lines that arrive whole there is no ll128.
-  layout.shapes[index(Protocol::kLl128)] =
-      flagged_shape(peers.whole_lines() ? ll128_slot(ranks) : 0);
+  device.shapes[index(Protocol::kLl128)] =
+      flagged_shape(peers.access().whole_lines() ? ll128_slot(ranks) : 0);
   std::size_t budget = config.bytes(Setting::kDeviceWindow);
   const auto others = static_cast<std::size_t>(std::max(1, ranks - 1));
   budget = std::min(budget * others, std::max(budget, kMostWindowBytes));
-  if (!peers.peer_access()) budget /= kHostWindowShare;
-  layout.shapes[index(Protocol::kSimple)] = simple_shape(budget, ranks);
-  return layout;
+  device.shapes[index(Protocol::kSimple)] = simple_shape(budget, ranks);
+  WindowLayout host = device;
+  host.ranks = 2;
+  host.all_ranks = 0;  // boards lie beside it
+  host.shapes[index(Protocol::kLl128)] = flagged_shape(0);
+  host.shapes[index(Protocol::kSimple)] = simple_shape(budget / kHostWindowShare, ranks);
+  // Where no pair has access, all links are as these.
+  if (!peers.access().any() && !peers.access().missing().empty()) device.shapes = host.shapes;
+  return {device, host};
 }
 
-DeviceLinks::DeviceLinks(const DevicePeers& peers, const WindowLayout& layout,
+DeviceLinks::DeviceLinks(const DevicePeers& peers, const DevicePeers::Layouts& layouts,
                          DeviceNetwork* network, executor::Control* control, DeviceBlocks& blocks)
-    : layout_(layout),
+    : layout_(layouts.device),
+      host_layout_(layouts.host),
       peers_(peers),
       network_(network),
       blocks_(blocks),
       rank_(peers.rank()),
-      control_(control),
-      own_window_(peers.window(peers.rank())) {
+      control_(control) {
+  // What the links are like may have turned out when the windows were tried.
+  if (!peers.access().any() && !peers.access().missing().empty()) {
+    layout_.shapes = host_layout_.shapes;
+  }
   std::vector<std::byte*> boards;
-  for (int r = 0; r < layout.all_ranks; ++r) {
-    std::byte* window = peers.window(r);
-    boards.push_back(window == nullptr ? nullptr : window + layout.board_offset(rank_));
+  for (int r = 0; r < layout_.all_ranks; ++r) {
+    std::byte* const board = peers.board(r);
+    boards.push_back(
+        board == nullptr ? nullptr : board + layout_.board_offset(rank_) - layout_.board_offset(0));
   }
   boards_ = blocks.copy(boards);
+}
+
+DeviceLinks::Sides DeviceLinks::sides(int peer) const {
+  if (peers_.reaches(peer)) {
+    return {layout_, peers_.window(rank_), peers_.window(peer), peers_.number_on_host(rank_),
+            peers_.number_on_host(peer)};
+  }
+  const int own = rank_ < peer ? 0 : 1;
+  return {host_layout_, peers_.host_window(peer, rank_), peers_.host_window(peer, peer), own,
+          1 - own};
 }
 
 template <typename Counters>
@@ -100,20 +121,19 @@ Counters* DeviceLinks::Kept<Counters>::find_or_make(const Key& key, DeviceBlocks
 executor::SendEnd DeviceLinks::send_end(Protocol protocol, int channel, int peer) {
   RW_ASSERT(channel < kChannels && peer != rank_);
   executor::SendEnd end;
-  if (peers_.window(peer) == nullptr) {
+  if (!peers_.on_this_host(peer)) {
     RW_ASSERT(network_ != nullptr && protocol == Protocol::kSimple);
     end = network_->send_end(channel, peer);
     end.kept = sent_.find_or_make({protocol, channel, peer}, blocks_);
     return end;
   }
-  const int own = peers_.number_on_host(rank_);
-  const int theirs = peers_.number_on_host(peer);
-  end.memory = peers_.window(peer) + layout_.link_offset(protocol, channel, theirs, own);
+  const Sides at = sides(peer);
+  end.memory = at.their_window + at.layout.link_offset(protocol, channel, at.theirs, at.own);
   end.consumed_at = reinterpret_cast<std::uint64_t*>(
-      own_window_ + layout_.counter_offset(protocol, channel, theirs));
-  end.shape = layout_.shapes[index(protocol)];
+      at.own_window + at.layout.counter_offset(protocol, channel, at.theirs));
+  end.shape = at.layout.shapes[index(protocol)];
   end.peer = peer;
-  end.in_process = peers_.same_process(peer);
+  end.in_process = peers_.same_process(peer) && peers_.reaches(peer);
   end.kept = sent_.find_or_make({protocol, channel, peer}, blocks_);
   return end;
 }
@@ -121,18 +141,17 @@ executor::SendEnd DeviceLinks::send_end(Protocol protocol, int channel, int peer
 executor::ReceiveEnd DeviceLinks::receive_end(Protocol protocol, int channel, int peer) {
   RW_ASSERT(channel < kChannels && peer != rank_);
   executor::ReceiveEnd end;
-  if (peers_.window(peer) == nullptr) {
+  if (!peers_.on_this_host(peer)) {
     RW_ASSERT(network_ != nullptr && protocol == Protocol::kSimple);
     end = network_->receive_end(channel, peer);
     end.kept = received_.find_or_make({protocol, channel, peer}, blocks_);
     return end;
   }
-  const int own = peers_.number_on_host(rank_);
-  const int theirs = peers_.number_on_host(peer);
-  end.memory = own_window_ + layout_.link_offset(protocol, channel, own, theirs);
+  const Sides at = sides(peer);
+  end.memory = at.own_window + at.layout.link_offset(protocol, channel, at.own, at.theirs);
   end.consumed_at = reinterpret_cast<std::uint64_t*>(
-      peers_.window(peer) + layout_.counter_offset(protocol, channel, own));
-  end.shape = layout_.shapes[index(protocol)];
+      at.their_window + at.layout.counter_offset(protocol, channel, at.own));
+  end.shape = at.layout.shapes[index(protocol)];
   end.peer = peer;
   end.kept = received_.find_or_make({protocol, channel, peer}, blocks_);
   return end;
@@ -157,7 +176,7 @@ executor::LaunchLinks DeviceLinks::others(std::uint64_t timeout_ns) const {
   links.control = control_;
   links.timeout_ns = timeout_ns;
   links.boards = reinterpret_cast<executor::CallTag* const*>(boards_->data());
-  links.board = reinterpret_cast<const executor::CallTag*>(own_window_ + layout_.board_offset(0));
+  links.board = reinterpret_cast<const executor::CallTag*>(peers_.board(rank_));
   links.num_ranks = static_cast<std::uint32_t>(layout_.all_ranks);
   links.rank = static_cast<std::uint32_t>(rank_);
   return links;

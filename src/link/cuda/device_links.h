@@ -27,13 +27,13 @@ class DeviceLinks {
   static constexpr std::uint32_t kSimpleSlots = 4;
 
   /// Of the windows that `peers` are to open. Follows from what all ranks know alike.
-  static WindowLayout layout(const Config& config, const DevicePeers& peers);
+  static DevicePeers::Layouts layouts(const Config& config, const DevicePeers& peers);
 
   /// @param peers   with their windows open
   /// @param network links to ranks of other hosts; null where there are none
   /// @param control pinned
   /// All of them, and `blocks`, outlive this.
-  DeviceLinks(const DevicePeers& peers, const WindowLayout& layout, DeviceNetwork* network,
+  DeviceLinks(const DevicePeers& peers, const DevicePeers::Layouts& layouts, DeviceNetwork* network,
               executor::Control* control, DeviceBlocks& blocks);
 
   /// For programs. @throws Error kCuda
@@ -45,9 +45,14 @@ class DeviceLinks {
 
   /// What else a launch needs.
   [[nodiscard]] executor::LaunchLinks others(std::uint64_t timeout_ns) const;
-  /// Of a slot. 0: links do not have the protocol.
+  /// Of a slot. 0: links do not have the protocol. Of protocols other than simple, all links that
+  /// have one have slots of one size.
   [[nodiscard]] std::size_t slot_bytes(executor::Protocol protocol) const noexcept {
     return layout_.shapes[static_cast<std::size_t>(protocol)].slot_bytes;
+  }
+  /// The same of links between GPUs of a host without access to each other's memory.
+  [[nodiscard]] std::size_t host_path_slot_bytes(executor::Protocol protocol) const noexcept {
+    return host_layout_.shapes[static_cast<std::size_t>(protocol)].slot_bytes;
   }
 
  private:
@@ -65,13 +70,23 @@ class DeviceLinks {
     std::size_t used_ = kPerBlock;  // of the last block
   };
 
+  // Where the two ends of a link to or from `peer` lie.
+  struct Sides {
+    const WindowLayout& layout;
+    std::byte* own_window;
+    std::byte* their_window;
+    int own;  // numbers of the ranks in the layout
+    int theirs;
+  };
+  [[nodiscard]] Sides sides(int peer) const;
+
   WindowLayout layout_;
+  WindowLayout host_layout_;
   const DevicePeers& peers_;
   DeviceNetwork* network_;
   DeviceBlocks& blocks_;
   int rank_;
   executor::Control* control_;
-  std::byte* own_window_;
   Kept<executor::SendCounters> sent_;
   Kept<executor::ReceiveCounters> received_;
   std::map<std::tuple<executor::Protocol, int, bool>, std::shared_ptr<DeviceBlock>> messages_;

@@ -47,7 +47,8 @@ executor::FifoShape DeviceNetwork::shape() {
 
 DeviceNetwork::DeviceNetwork(bootstrap::Bootstrap& bootstrap,
                              std::unique_ptr<transport::Transport> transport, const Rails& rails,
-                             bool seals, std::function<void(const Error&)> on_error)
+                             bool seals, std::vector<int> cpus,
+                             std::function<void(const Error&)> on_error)
     : pool_(kBlockBytes), name_(transport->name()) {
   NetworkLinks::Options options;
   options.shape = shape();
@@ -59,8 +60,10 @@ DeviceNetwork::DeviceNetwork(bootstrap::Bootstrap& bootstrap,
   auto links = std::make_unique<NetworkLinks>(bootstrap, std::move(transport), std::move(options));
   links->spread(rails, kChannels);
   if (seals) links->seal();
-  thread_ = std::make_unique<ProgressThread>(std::move(links), ProgressThread::Policy(),
-                                             std::move(on_error));
+  ProgressThread::Policy policy;
+  policy.cpus = std::move(cpus);
+  thread_ =
+      std::make_unique<ProgressThread>(std::move(links), std::move(policy), std::move(on_error));
 }
 
 bool DeviceNetwork::drain(Deadline deadline) {

@@ -47,10 +47,12 @@ class DeviceNetwork {
   static executor::FifoShape shape();
 
   /// Links over `transport`. `bootstrap` outlives this.
+  /// @param cpus     for the thread; empty: any
   /// @param on_error as of ProgressThread
   /// @throws Error kCuda
   DeviceNetwork(bootstrap::Bootstrap& bootstrap, std::unique_ptr<transport::Transport> transport,
-                const Rails& rails, bool seals, std::function<void(const Error&)> on_error);
+                const Rails& rails, bool seals, std::vector<int> cpus,
+                std::function<void(const Error&)> on_error);
 
   /// The ends of the link to (from) a rank of another host; they may be used at once, and connect
   /// meanwhile. @throws Error kCuda, kSystem, kPeerLost

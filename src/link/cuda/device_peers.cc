@@ -11,9 +11,18 @@
 #include "core/log.h"
 #include "core/mutex.h"
 #include "executor/cuda/cuda_error.h"
+#include "executor/cuda/owned.h"
+#include "executor/cuda/pattern.h"
 
 namespace ropewalk::link {
 namespace {
+
+constexpr std::size_t kPageBytes = 4096;
+
+// Whether pairs with access to each other's memory keep it beside pairs without. Off: the first run on
+// a GPU (H100, three ranks that share it, one pair denied) ended in an illegal memory access in a
+// broadcast, so that one pair without access still sends the data of all pairs through host memory.
+constexpr bool kMixesPairs = false;
 
 // What a rank tells the others before it knows how they are reached.
 struct Facts {
@@ -21,10 +30,6 @@ struct Facts {
   std::int32_t device = -1;   // as its process numbers it
   char bus_id[20] = {};
   cudaUUID_t uuid{};
-};
-struct Reach {
-  bool all = true;  // of its peers' memory
-  bool whole_lines = true;
 };
 // Its window.
 struct Place {
@@ -66,14 +71,14 @@ class Windows {
   std::map<std::uint64_t, std::weak_ptr<DeviceMemory>> windows_ RW_GUARDED_BY(mutex_);
 };
 
-// What this GPU can do with that of another rank.
-Reach reach_of(const Facts& facts, int device) {
+// What this GPU can do with that of another rank, by what CUDA says.
+PeerAccess::View view_of(const Facts& facts, int device) {
   int theirs = -1;
   if (cudaDeviceGetByPCIBusId(&theirs, facts.bus_id) != cudaSuccess) {
     cudaGetLastError();
-    return {true, false};  // hidden from this process: opening its window will tell
+    return {1, 0};  // hidden from this process: opening its window will tell
   }
-  if (theirs == device) return {true, true};
+  if (theirs == device) return {1, 1};
   int can = 0;
   int atomics = 0;
   executor::check_cuda(cudaDeviceCanAccessPeer(&can, device, theirs), "asking for peer access");
@@ -81,7 +86,8 @@ Reach reach_of(const Facts& facts, int device) {
   const cudaError_t asked =
       cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, device, theirs);
   if (asked != cudaSuccess) cudaGetLastError();
-  return {can != 0, can != 0 && asked == cudaSuccess && atomics != 0};
+  const bool whole_lines = can != 0 && asked == cudaSuccess && atomics != 0;
+  return {static_cast<std::uint8_t>(can != 0), static_cast<std::uint8_t>(whole_lines)};
 }
 
 void enable_peer_access(int device) {
@@ -126,40 +132,62 @@ DevicePeers::DevicePeers(bootstrap::Bootstrap& bootstrap, const Config& config,
     });
     most_on_one_gpu_ = std::max(most_on_one_gpu_, static_cast<int>(sharing));
   }
-  Reach own;
-  own.all = config.flag(Setting::kPeerAccess);
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    if (on_this_host(static_cast<int>(r))) {
-      const Reach reach = reach_of(all[r], device);
-      own.all = own.all && reach.all;
-      own.whole_lines = own.whole_lines && reach.whole_lines;
+  const auto named_with_this = [&](Setting setting, const char* name) {
+    std::vector<bool> named(peers_.size(), false);
+    for (const auto& [a, b] : parse_rank_pairs(name, config.text(setting))) {
+      const int other = a == rank_ ? b : a;
+      if ((a != rank_ && b != rank_) || other >= size_) continue;
+      named[static_cast<std::size_t>(other)] = true;
     }
-    peers_[r].same_process = all[r].process == facts.process && on_this_host(static_cast<int>(r));
-  }
-  for (const Reach& reach : gathered(bootstrap, own)) {
-    peer_access_ = peer_access_ && reach.all;
-    whole_lines_ = whole_lines_ && reach.whole_lines;
-  }
-  whole_lines_ = whole_lines_ && peer_access_;
-  if (!peer_access_) return;
+    return named;
+  };
+  const std::vector<bool> denied = named_with_this(Setting::kPeerAccessDeny, "PEER_ACCESS_DENY");
+  spoiled_ = named_with_this(Setting::kPeerAccessFaulty, "PEER_ACCESS_FAULTY");
+  views_.resize(peers_.size());
   for (std::size_t r = 0; r < all.size(); ++r) {
-    if (peers_[r].same_process && all[r].device != device) enable_peer_access(all[r].device);
+    peers_[r].same_process = all[r].process == facts.process && on_this_host(static_cast<int>(r));
+    if (!on_this_host(static_cast<int>(r)) || denied[r]) continue;
+    if (config.flag(Setting::kPeerAccess)) views_[r] = view_of(all[r], device);
   }
+  agree(bootstrap);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (peers_[r].same_process && all[r].device != device && reaches(static_cast<int>(r))) {
+      enable_peer_access(all[r].device);
+    }
+  }
+}
+
+// Every rank's views, and what follows from them.
+void DevicePeers::agree(bootstrap::Bootstrap& bootstrap) {
+  const auto n = static_cast<std::size_t>(size_);
+  std::vector<PeerAccess::View> all(n * n);
+  std::ranges::copy(views_, all.begin() + static_cast<std::ptrdiff_t>(rank_) * size_);
+  bootstrap.all_gather(std::as_writable_bytes(std::span(all)), n * sizeof(PeerAccess::View),
+                       kNoDeadline);
+  access_ = PeerAccess(all, host_of_rank_);
+  if (kMixesPairs || access_.missing().empty() || !access_.any()) return;
+  std::ranges::fill(all, PeerAccess::View{});
+  std::ranges::fill(views_, PeerAccess::View{});
+  access_ = PeerAccess(all, host_of_rank_);
 }
 
 DevicePeers::~DevicePeers() = default;
 
-void DevicePeers::open_windows(bootstrap::Bootstrap& bootstrap, std::size_t bytes,
+void DevicePeers::open_windows(bootstrap::Bootstrap& bootstrap, const Layouts& layouts,
                                cudaStream_t stream, Deadline deadline) {
-  if (peer_access_) {
-    open_device_windows(bootstrap, bytes, stream);
-  } else {
-    open_host_windows(bootstrap, bytes, deadline);
+  if (access_.any()) {
+    open_device_windows(bootstrap, layouts.device, stream);
+    try_windows(bootstrap, stream);
+  } else if (size_ == 1 || access_.missing().empty()) {
+    // Nobody to share with: ranks of other hosts alone.
+    open_device_windows(bootstrap, layouts.device, stream);
   }
+  if (!access_.missing().empty()) open_host_windows(bootstrap, layouts, deadline);
 }
 
-void DevicePeers::open_device_windows(bootstrap::Bootstrap& bootstrap, std::size_t bytes,
+void DevicePeers::open_device_windows(bootstrap::Bootstrap& bootstrap, const WindowLayout& layout,
                                       cudaStream_t stream) {
+  const std::size_t bytes = layout.bytes();
   Place own;
   own.bytes = bytes;
   // Each rank finds its own faults; then all hear of the first.
@@ -196,48 +224,139 @@ void DevicePeers::open_device_windows(bootstrap::Bootstrap& bootstrap, std::size
             "rank {} has a window of {} bytes, rank {} of {}: ROPEWALK_DEVICE_WINDOW differs", r,
             place.bytes, rank_, bytes);
       }
-      if (!on_this_host(r)) continue;
+      if (!reaches(r)) continue;
       if (peer.same_process) {
         peer.shared = r == rank_ ? own_ : Windows::of_process().find(place.address);
         peer.window = peer.shared->data();
       } else {
-        peer.opened = OpenedMemory(place.handle);
-        peer.window = peer.opened.data();
+        try {
+          peer.opened = OpenedMemory(place.handle);
+          peer.window = peer.opened.data();
+        } catch (const Error& error) {
+          log::warn("rank {}: the window of rank {} goes through the host's memory: {}", rank_, r,
+                    error.what());
+          views_[static_cast<std::size_t>(r)] = {};
+        }
       }
+      if (peer.window != nullptr) peer.board = peer.window + layout.board_offset(0);
     }
   } catch (const Error& error) {
     note(error);
   }
   tell_faults(gathered(bootstrap, own));
+  agree(bootstrap);
 }
 
-void DevicePeers::open_host_windows(bootstrap::Bootstrap& bootstrap, std::size_t bytes,
+void DevicePeers::try_windows(bootstrap::Bootstrap& bootstrap, cudaStream_t stream) {
+  constexpr std::size_t kWords = 256;
+  constexpr std::size_t kBytes = kWords * sizeof(std::uint64_t);
+  const auto number = [&](int rank) { return static_cast<std::size_t>(number_on_host(rank)); };
+  const auto seed = [&](int from, int to) {
+    return static_cast<std::uint64_t>(from) * static_cast<std::uint64_t>(size_) +
+           static_cast<std::uint64_t>(to);
+  };
+  // Where `from` writes in a window.
+  const auto area = [&](std::byte* window, int from) {
+    return reinterpret_cast<std::uint64_t*>(window + number(from) * kBytes);
+  };
+  const auto tried = [&](int rank) { return rank != rank_ && reaches(rank); };
+  const std::size_t cleared = static_cast<std::size_t>(most_on_a_host_) * kBytes;
+  RW_ASSERT(cleared <= own_->bytes());
+  const char* const what = "trying peer access";
+  for (int r = 0; r < size_; ++r) {
+    if (!tried(r)) continue;
+    const std::uint64_t spoiled = spoiled_[static_cast<std::size_t>(r)] ? ~std::uint64_t{0} : 0;
+    executor::check_cuda(
+        executor::store_pattern(area(peers_[static_cast<std::size_t>(r)].window, rank_), kWords,
+                                seed(rank_, r) ^ spoiled, stream),
+        what);
+  }
+  executor::check_cuda(cudaStreamSynchronize(stream), what);
+  bootstrap.barrier(kNoDeadline);
+  // What the others have stored here, and what this rank has stored there.
+  const executor::PinnedBuffer counts(sizeof(unsigned) * 2 * peers_.size());
+  auto* const wrong = static_cast<unsigned*>(counts.data());
+  std::fill_n(wrong, 2 * peers_.size(), 0U);
+  for (int r = 0; r < size_; ++r) {
+    if (!tried(r)) continue;
+    const auto i = static_cast<std::size_t>(r);
+    executor::check_cuda(executor::count_wrong_words(area(own_->data(), r), kWords, seed(r, rank_),
+                                                     wrong + 2 * i, stream),
+                         what);
+    executor::check_cuda(
+        executor::count_wrong_words(area(peers_[i].window, rank_), kWords,
+                                    seed(rank_, r) ^ (spoiled_[i] ? ~std::uint64_t{0} : 0),
+                                    wrong + 2 * i + 1, stream),
+        what);
+  }
+  executor::check_cuda(cudaStreamSynchronize(stream), what);
+  for (int r = 0; r < size_; ++r) {
+    const auto i = static_cast<std::size_t>(r);
+    if (wrong[2 * i] + wrong[2 * i + 1] == 0) continue;
+    log::warn(
+        "rank {}: CUDA says that its GPU and that of rank {} have access to each other's memory, "
+        "but of {} words {} arrived wrong and {} were read back wrong; this pair goes through the "
+        "host's memory",
+        rank_, r, kWords, wrong[2 * i], wrong[2 * i + 1]);
+    views_[i] = {};
+  }
+  agree(bootstrap);  // all have read
+  executor::check_cuda(cudaMemsetAsync(own_->data(), 0, cleared, stream), "clearing the window");
+  executor::check_cuda(cudaStreamSynchronize(stream), "clearing the window");
+  for (int r = 0; r < size_; ++r) {
+    if (reaches(r)) continue;
+    Peer& peer = peers_[static_cast<std::size_t>(r)];
+    peer.window = peer.board = nullptr;
+    peer.shared = nullptr;
+    peer.opened = OpenedMemory();
+  }
+}
+
+std::byte* DevicePeers::host_window(int peer, int rank) const noexcept {
+  RW_ASSERT(rank == peer || rank == rank_);
+  std::byte* const both = peers_[static_cast<std::size_t>(peer)].host_windows;
+  return both + (rank == std::max(rank_, peer) ? host_window_bytes_ : 0);
+}
+
+void DevicePeers::open_host_windows(bootstrap::Bootstrap& bootstrap, const Layouts& layouts,
                                     Deadline deadline) {
+  host_window_bytes_ = layouts.host.bytes();
   std::vector<int> near;  // ranks of this host; the first makes the memory
   for (int r = 0; r < size_; ++r) {
     if (on_this_host(r)) near.push_back(r);
   }
+  std::vector<RankPair> pairs;
+  for (const RankPair& pair : access_.missing()) {
+    if (on_this_host(pair.first)) pairs.push_back(pair);
+  }
+  // The boards of all, then two windows for each pair.
+  const std::size_t board_bytes =
+      (layouts.device.bytes_of_boards() + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const std::size_t pair_bytes = 2 * host_window_bytes_;
+  const std::size_t total =
+      pairs.empty() ? 0 : near.size() * board_bytes + pairs.size() * pair_bytes;
   const int first = near.front();
-  const std::size_t total = bytes * near.size();
   struct Offer {
-    std::uint64_t bytes = 0;
+    std::uint64_t window_bytes = 0;
     char server[33] = {};
   };
   Offer own;
-  own.bytes = bytes;
+  own.window_bytes = host_window_bytes_;
   std::unique_ptr<DescriptorServer> server;
-  if (rank_ == first) {
+  if (rank_ == first && total > 0) {
     server = std::make_unique<DescriptorServer>();
     server->name().copy(own.server, sizeof own.server - 1);
   }
   const std::vector<Offer> offers = gathered(bootstrap, own);
   for (int r = 0; r < size_; ++r) {
-    if (offers[static_cast<std::size_t>(r)].bytes != bytes) {
+    const std::uint64_t theirs = offers[static_cast<std::size_t>(r)].window_bytes;
+    if (theirs != host_window_bytes_) {
       throw Error(Errc::kInvalidUsage,
                   "rank {} has a window of {} bytes, rank {} of {}: ROPEWALK_DEVICE_WINDOW differs",
-                  r, offers[static_cast<std::size_t>(r)].bytes, rank_, bytes);
+                  r, theirs, rank_, host_window_bytes_);
     }
   }
+  if (total == 0) return;  // another host has such pairs
   if (rank_ == first) {
     SharedMemory memory = SharedMemory::create(total, backing_);
     memory.reserve(0, total);
@@ -250,13 +369,22 @@ void DevicePeers::open_host_windows(bootstrap::Bootstrap& bootstrap, std::size_t
         bootstrap::descriptor_of(first, offers[static_cast<std::size_t>(first)].server, deadline),
         total));
   }
-  for (std::size_t i = 0; i < near.size(); ++i) {
-    peers_[static_cast<std::size_t>(near[i])].window = host_->on_device() + i * bytes;
+  std::byte* next = host_->on_device();
+  for (const int r : near) {
+    peers_[static_cast<std::size_t>(r)].board = next;
+    next += board_bytes;
   }
-  log::info(log::kInit,
-            "rank {}: GPUs have no access to each other's memory; data goes through {} MiB of the "
-            "host's",
-            rank_, total >> 20);
+  for (const auto& [a, b] : pairs) {
+    if (a == rank_) peers_[static_cast<std::size_t>(b)].host_windows = next;
+    if (b == rank_) peers_[static_cast<std::size_t>(a)].host_windows = next;
+    next += pair_bytes;
+  }
+  if (rank_ == first) {
+    log::info(log::kInit,
+              "rank {}: {} of {} pairs of GPUs have no access to each other's memory; their data "
+              "goes through {} MiB of the host's",
+              rank_, pairs.size(), near.size() * (near.size() - 1) / 2, total >> 20);
+  }
 }
 
 }  // namespace ropewalk::link

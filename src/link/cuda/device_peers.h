@@ -1,9 +1,13 @@
 // How the GPUs of a communicator's ranks reach those of their host: the windows that they write.
 //
-// A window lies in its rank's device memory, where all GPUs have access to each other's: by peer
-// access within a process, by CUDA IPC between processes. Where one pair has none, or the setting
-// PEER_ACCESS is off, all windows lie in pinned memory of the host, which every GPU reaches. The
-// links in them are the same.
+// Each pair has its own. Two ranks whose GPUs have access to each other's memory (by peer access
+// within a process, by CUDA IPC between processes) write windows in device memory. Two that have
+// none, or are denied it (settings PEER_ACCESS, PEER_ACCESS_DENY), have two windows for themselves
+// in pinned memory of the host, which every GPU reaches. The links in them are the same.
+//
+// What CUDA says of peer access is tried before use, since data goes wrong without an error where
+// PCIe switches or an IOMMU are set up wrongly: each GPU stores a pattern into the window of every
+// peer, which finds it there, and loads it back. A pair that fails goes by the host's memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,6 +20,7 @@
 #include "bootstrap/bootstrap.h"
 #include "core/settings.h"
 #include "link/cuda/device_window.h"
+#include "link/peer_access.h"
 
 namespace ropewalk::link {
 
@@ -42,24 +47,38 @@ class DevicePeers {
   }
   /// Ranks on the host that has most.
   [[nodiscard]] int most_on_a_host() const noexcept { return most_on_a_host_; }
-  /// GPUs of each host reach each other's memory; else windows are on the host. Alike on all ranks.
-  [[nodiscard]] bool peer_access() const noexcept { return peer_access_; }
-  /// Every two ranks' GPUs of a host write each other lines of 128 bytes whole. Alike on all.
-  [[nodiscard]] bool whole_lines() const noexcept { return whole_lines_; }
+  /// Who has access to whose memory; after open_windows() of what was tried. Alike on all ranks.
+  [[nodiscard]] const PeerAccess& access() const noexcept { return access_; }
+  /// This rank and a rank of its host have access to each other's memory.
+  [[nodiscard]] bool reaches(int rank) const noexcept { return access_.between(rank_, rank); }
   /// Ranks on the GPU that most ranks share; alike on all of them.
   [[nodiscard]] int most_on_one_gpu() const noexcept { return most_on_one_gpu_; }
   [[nodiscard]] bool same_process(int rank) const noexcept {
     return peers_[static_cast<std::size_t>(rank)].same_process;
   }
 
-  /// Collective: a window of `bytes`, zero at first, for every rank, which those of its host see.
-  /// It is cleared on `stream`.
-  /// @throws Error kCuda, kSystem; kInvalidUsage when `bytes` differs between ranks
-  void open_windows(bootstrap::Bootstrap& bootstrap, std::size_t bytes, cudaStream_t stream,
+  /// What windows are like: those in device memory, which all links of a rank share, and the two
+  /// of a pair in the host's. Alike on all ranks.
+  struct Layouts {
+    WindowLayout device;
+    WindowLayout host;  ///< of two ranks: 0 is the lower one
+  };
+  /// Collective: makes windows, zero at first, opens those of the other ranks of this host, and
+  /// tries them. Uses `stream`.
+  /// @throws Error kCuda, kSystem; kInvalidUsage when sizes differ between ranks
+  void open_windows(bootstrap::Bootstrap& bootstrap, const Layouts& layouts, cudaStream_t stream,
                     Deadline deadline);
-  /// A rank's window, as this rank's GPU sees it; null for a rank of another host.
+  /// A rank's window in device memory, as this rank's GPU sees it; null unless reaches(rank).
   [[nodiscard]] std::byte* window(int rank) const noexcept {
     return peers_[static_cast<std::size_t>(rank)].window;
+  }
+  /// Of the two windows of this rank and `peer` in the host's memory that of `rank`, one of them.
+  /// @pre they are on one host and have no access
+  [[nodiscard]] std::byte* host_window(int peer, int rank) const noexcept;
+  /// Where a rank of this host finds the others' tags (executor/block/launch.h), as this rank's
+  /// GPU sees it; null for a rank of another host.
+  [[nodiscard]] std::byte* board(int rank) const noexcept {
+    return peers_[static_cast<std::size_t>(rank)].board;
   }
   /// Device memory that this rank's window takes.
   [[nodiscard]] std::size_t device_bytes() const noexcept {
@@ -71,6 +90,8 @@ class DevicePeers {
     bool same_process = false;
     int number_on_host = 0;
     std::byte* window = nullptr;
+    std::byte* board = nullptr;
+    std::byte* host_windows = nullptr;     // two
     std::shared_ptr<DeviceMemory> shared;  // of a rank of this process
     OpenedMemory opened;                   // of another one
   };
@@ -78,8 +99,13 @@ class DevicePeers {
   [[nodiscard]] int host_of(int rank) const noexcept {
     return host_of_rank_.empty() ? 0 : host_of_rank_[static_cast<std::size_t>(rank)];
   }
-  void open_device_windows(bootstrap::Bootstrap& bootstrap, std::size_t bytes, cudaStream_t stream);
-  void open_host_windows(bootstrap::Bootstrap& bootstrap, std::size_t bytes, Deadline deadline);
+  void open_device_windows(bootstrap::Bootstrap& bootstrap, const WindowLayout& layout,
+                           cudaStream_t stream);
+  // Tries the windows that are open, and closes what failed.
+  void try_windows(bootstrap::Bootstrap& bootstrap, cudaStream_t stream);
+  void agree(bootstrap::Bootstrap& bootstrap);
+  void open_host_windows(bootstrap::Bootstrap& bootstrap, const Layouts& layouts,
+                         Deadline deadline);
 
   int rank_;
   int size_;
@@ -87,9 +113,11 @@ class DevicePeers {
   std::vector<int> host_of_rank_;
   int most_on_a_host_ = 1;
   ShmBacking backing_;
-  bool peer_access_ = true;
-  bool whole_lines_ = true;
   int most_on_one_gpu_ = 1;
+  std::vector<bool> spoiled_;            // by rank: the check is to find wrong data
+  std::vector<PeerAccess::View> views_;  // this rank's, by rank
+  PeerAccess access_{{}, {}};
+  std::size_t host_window_bytes_ = 0;
   std::vector<Peer> peers_;
   std::shared_ptr<DeviceMemory> own_;  // ranks of this process keep it while they use it
   std::unique_ptr<PinnedMemory> host_;

@@ -32,6 +32,8 @@ struct WindowLayout {
   /// Of the tags that `rank`, of all, leaves.
   [[nodiscard]] std::size_t board_offset(int rank) const noexcept;
   [[nodiscard]] std::size_t bytes() const noexcept;
+  /// Of all ranks' tags for one rank.
+  [[nodiscard]] std::size_t bytes_of_boards() const noexcept { return boards_bytes(); }
 
  private:
   [[nodiscard]] std::size_t stride(executor::Protocol protocol) const noexcept;

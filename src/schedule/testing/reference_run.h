@@ -43,7 +43,7 @@ class ReferenceRun {
   ReferenceRun(const Schedule& schedule, const RunOptions& options)
       : s_(schedule), o_(options), random_(options.seed) {}
 
-  /// Nothing when all is right, else what went wrong.
+  /// Empty on success, else the error.
   std::optional<std::string> wrong() {
     fill();
     start_strands();
@@ -72,7 +72,7 @@ class ReferenceRun {
   struct Chunk {
     Numbers data;
     const std::uint64_t* published = nullptr;
-    std::uint64_t scale = 1;  // of what was published
+    std::uint64_t scale = 1;  // of the published buffers
     std::size_t count = 0;
     [[nodiscard]] std::uint64_t at(std::size_t i) const {
       return published != nullptr ? scale * published[i] : data[i];

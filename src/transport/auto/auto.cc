@@ -107,7 +107,7 @@ class Auto final : public Transport {
     check(device);
     std::optional<std::vector<Offer>> offers = decode_offers(handle);
     if (!offers) {
-      throw Error(Errc::kInvalidArgument, "auto: this is no handle of a listener of `auto`");
+      throw Error(Errc::kInvalidArgument, "auto: not a handle of a listener of `auto`");
     }
     return std::make_unique<AutoConnector>(
         std::make_unique<AutoSender>(providers(device), std::move(*offers)));
@@ -147,7 +147,7 @@ class Auto final : public Transport {
     }
     return nullptr;
   }
-  // The member whose devices tell those of `auto` apart: PCIe bridges, else libpsm2's
+  // The provider by whose devices those of `auto` are distinguished: PCIe bridges, else libpsm2's
   // adapters, else libfabric's NICs, else several NICs.
   [[nodiscard]] const Member* with_devices() const {
     if (const Member* bridge = member(PathKind::kSisci)) return bridge;

@@ -4,9 +4,9 @@
 // Between hosts: a PCIe bridge if there is one, else libpsm2 if it has an adapter, else libfabric
 // if it has a NIC (or OFI_PROVIDER names a provider), else TCP. A listener has an acceptor for
 // each; its handle holds as many of their handles as fit, the best first. The connecting end tries
-// them in that order. A path that does not pass verification is given up by both ends with one line
-// in the log, and TCP takes its place; no message has passed by then. Until a path is decided on,
-// send() and receive() return nullptr.
+// them in that order. If a path fails verification, both ends drop it with one line in the log, and
+// TCP replaces it; no message has been sent over it by then. Until a path is decided on, send() and
+// receive() return nullptr.
 //
 // Devices: those of the PCIe bridge, else libpsm2's, else libfabric's, else the NICs that TCP runs
 // over.

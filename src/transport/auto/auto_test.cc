@@ -202,7 +202,8 @@ TEST_P(Choosing, EndsOnAPathThatWorks) {
   }
 }
 
-// Who has decided on a path wants no other: the next one that comes in place of another is new.
+// An end that has decided on a path accepts no other: the next connection that replaces a failed
+// one is a new one.
 TEST_P(Choosing, ReplacesTheSecondConnectionOfAListenerWhereTheFirstWasRight) {
   const auto acceptors = std::make_shared<Acceptors>(providers_, 0);
   shm_->fail_by(Fault::kNone);
@@ -241,7 +242,7 @@ TEST_P(Choosing, NeedsNoListenerAfterAccept) {
       "a path");
 }
 
-TEST_P(Choosing, SaysWhyWhenNothingIsLeft) {
+TEST_P(Choosing, GivesTheReasonWhenNoPathIsLeft) {
   providers_.pop_back();  // no TCP
   if (GetParam() == Fault::kNone) return;
   if (GetParam() == Fault::kListen) {
@@ -287,7 +288,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, Choosing,
 
 // A bridge's connections may take GPU memory. Those of one host go over shared memory, which does
 // not, and nobody knows which of both a connection will be when NCCL asks.
-TEST(Auto, TakesWhatEachOfItsPathsTakes) {
+TEST(Auto, TakesMemoryThatAllOfItsPathsTake) {
   window::sisci::testing::alone(
       std::string("cuda_library ") + RW_STAND_IN_CUDA + "\n", [](const SoftwareFabric&) {
         const window::testing::StandIn stand_in;
@@ -308,7 +309,7 @@ TEST(Auto, TakesWhatEachOfItsPathsTakes) {
       });
 }
 
-TEST(Offers, SurviveTheWay) {
+TEST(Offers, SurviveEncodingAndDecoding) {
   Handle one{};
   one[0] = std::byte{1};
   one[39] = std::byte{2};

@@ -72,7 +72,7 @@ void Registrations::register_one(Entry& entry) {
   } catch (const Error& error) {
     if (entry.kind == MemoryKind::kHost) throw;
     throw Error(error.code(),
-                "{}: {}. The path that this connection can take has no use for GPU memory; with "
+                "{}: {}. The path that this connection can take does not take GPU memory; with "
                 "NCCL_NET_GDR_LEVEL=LOC NCCL gives it host memory",
                 name_, error.what());
   }
@@ -131,7 +131,7 @@ bool Acceptors::Arrival::read_greeting() {
   if (!request || !request->test()) return false;
   request.reset();
   if (!std::equal(kGreeting.begin(), kGreeting.end(), message->begin())) {
-    throw Error(Errc::kPeerLost, "the first message over tcp is not what it should be");
+    throw Error(Errc::kPeerLost, "the first message over tcp is invalid");
   }
   replaces = message->back() != std::byte{0};
   greeted = true;
@@ -168,8 +168,8 @@ std::optional<Acceptors::Arrival> Acceptors::take_new() {
     }
   }
   poll();
-  // The senders may not go on before this end has accepted, so their first messages are waited for
-  // only where a connection may want one of these in place of its own.
+  // Senders may wait until this end has accepted. So it waits for their first messages only if a
+  // connection may need one of them as a replacement.
   const auto replacements = std::count_if(over_tcp_.begin(), over_tcp_.end(),
                                           [](const Arrival& a) { return a.greeted && a.replaces; });
   const int undecided = undecided_;
@@ -224,7 +224,7 @@ void AutoSender::next_path() {
         std::find_if(providers_.begin(), providers_.end(),
                      [&](const Provider& known) { return known.kind == offer.kind; });
     try {
-      if (provider == providers_.end()) throw Error(Errc::kSystem, "not there at this end");
+      if (provider == providers_.end()) throw Error(Errc::kSystem, "not available at this end");
       // Only TCP stands in for another path: its first message says so.
       if (replaces_ && offer.kind != PathKind::kTcp) continue;
       kind_ = offer.kind;
@@ -328,7 +328,7 @@ AutoReceiver::AutoReceiver(std::shared_ptr<Acceptors> acceptors, Acceptors::Arri
   if (arrival.kind != PathKind::kTcp) {
     acceptors_->count_undecided(1);
   } else {
-    acceptors_.reset();  // there is nothing that could take its place
+    acceptors_.reset();  // there is no replacement
   }
   take(std::move(arrival));
 }
@@ -345,10 +345,10 @@ void AutoReceiver::take(Acceptors::Arrival arrival) {
 
 void AutoReceiver::lost_path(const Error& error) {
   if (!acceptors_ || !is_of_path(error)) throw error;
-  log::warn("auto: {} is not used for this connection, another path is awaited: {}",
+  log::warn("auto: {} is not used for this connection, waiting for another path: {}",
             name(path_.kind), error.what());
   failure_ = error;
-  // A peer that is gone does not come again; one that only closed does so at once.
+  // A peer that has died does not connect again; one that only closed does so at once.
   give_up_at_ = Clock::now() + (error.code() == Errc::kPeerLost
                                     ? std::chrono::duration_cast<Clock::duration>(peer_loss_time_)
                                     : Clock::duration(kReplacementTime));

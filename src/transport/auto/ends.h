@@ -37,8 +37,8 @@ class Registrations {
   /// Registers with the path of now, or later when there is none.
   std::unique_ptr<Registration> add(void* data, std::size_t bytes, MemoryKind kind);
 
-  /// The path of now; `name` is for messages. nullptr: none, what is registered waits.
-  /// @throws Error when the new path cannot take what was registered before
+  /// The current path; `name` is for messages. nullptr: none, registrations wait.
+  /// @throws Error if the new path cannot take an earlier registration
   void move_to(void* connection, Register how, std::string_view name);
 
   /// What the path knows `registration` by.
@@ -66,19 +66,20 @@ class Acceptors {
   struct Arrival {
     PathKind kind{};
     std::unique_ptr<ReceiveConnection> connection;
-    // To the TCP acceptor: the first message says whether it comes in place of another.
+    // To the TCP acceptor: the first message says whether this connection replaces a failed one.
     std::unique_ptr<std::array<std::byte, 8>> message;
     std::unique_ptr<Request> request;
     bool greeted = false;
     bool replaces = false;
 
-    /// Reads the first message as far as it came. @return greeted
+    /// Reads the first message as far as it came.
+    /// @return greeted
     /// @throws Error when the connection broke
     bool read_greeting();
   };
   /// @return one that replaces no other, for the listener's owner
   std::optional<Arrival> take_new();
-  /// @return one that comes in place of another that failed
+  /// @return a connection that replaces a failed one
   std::optional<Arrival> take_replacement();
 
   /// A connection that was handed out may (cannot any more) lose its path and want another.

@@ -1,4 +1,4 @@
-// What a handle of `auto` says: the handles of several providers, the best first.
+// The contents of a handle of `auto`: the handles of several providers, the best first.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct Offer {
 
 /// As many of the offers as fit, in their order.
 Handle encode(const std::vector<Offer>& offers);
-/// @return nothing when this is no handle of `auto`
+/// @return nothing when this is not a handle of `auto`
 std::optional<std::vector<Offer>> decode_offers(const Handle& handle);
 
 }  // namespace ropewalk::transport

@@ -17,7 +17,7 @@ class MeetingListener final : public Listener {
  public:
   using Make =
       std::function<std::unique_ptr<ReceiveConnection>(SideChannel side, std::string peer)>;
-  /// `provider` is for messages, `mark` tells its handles from others'.
+  /// `provider` is for messages, `mark` distinguishes its handles from others'.
   MeetingListener(std::string provider, const tcp::Interface& interface,
                   const tcp::HandleMark& mark, tcp::Linger& linger, Make make);
   [[nodiscard]] const Handle& handle() const override { return handle_; }

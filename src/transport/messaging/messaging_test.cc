@@ -118,9 +118,9 @@ TEST_P(Messaging, TwoTransportsInOneProcess) {
   exchange(back, 200'000);
 }
 
-// What one connection's end does to its endpoint does not reach the others. Over libfabric with
+// The end of one connection does not affect the others on its endpoint. Over libfabric with
 // endpoints of their own: a shared one is closed, as its provider may still write.
-TEST_P(Messaging, OthersGoOnWhenOneBreaks) {
+TEST_P(Messaging, OthersContinueWhenOneBreaks) {
   const auto transport = GetParam().make({{"OFI_ENDPOINTS", "separate"}});
   Pair stays = connected(*transport, *transport);
   for (int i = 0; i < 3; ++i) {
@@ -140,7 +140,7 @@ TEST_P(Messaging, OthersGoOnWhenOneBreaks) {
 }
 
 // Registered memory is open to the peer no longer than its registration lasts.
-TEST_P(Messaging, MemoryThatIsGivenUpStaysAsItIs) {
+TEST_P(Messaging, MemoryOfCancelledMessagesStaysUnchanged) {
   const auto transport = GetParam().make();
   Pair pair = connected(*transport, *transport);
   std::vector<char> in(1 << 20, 'a');

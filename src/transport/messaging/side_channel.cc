@@ -47,7 +47,7 @@ void SideChannel::send(Note note, std::span<const std::byte> payload) {
   payload = payload.first(std::min(payload.size(), kMaxPayload));
   const NoteHead head{static_cast<std::uint32_t>(note), static_cast<std::uint32_t>(payload.size())};
   const auto* const bytes = reinterpret_cast<const std::byte*>(&head);
-  // Nothing of this end's is told to who has not proven itself.
+  // This end sends nothing of its own before the peer has proven that it knows the secret.
   std::vector<std::byte>& queue = reply_ ? held_back_ : out_;
   queue.insert(queue.end(), bytes, bytes + sizeof head);
   queue.insert(queue.end(), payload.begin(), payload.end());
@@ -92,7 +92,7 @@ std::optional<SideChannel::Received> SideChannel::poll() {
     }
     if (!tcp::is_reply(std::span(in_).first<tcp::kReplyBytes>(), *reply_)) {
       in_.clear();
-      end("who answered does not know the handle's secret");
+      end("the process that answered does not know the handle's secret");
       ended_ = true;
       return std::nullopt;
     }
@@ -108,7 +108,7 @@ std::optional<SideChannel::Received> SideChannel::poll() {
     if (head.bytes > kMaxPayload || head.note < static_cast<std::uint32_t>(Note::kHello) ||
         head.note > static_cast<std::uint32_t>(Note::kEnd)) {
       in_.clear();
-      end("a malformed note came over the side channel");
+      end("a malformed message arrived over the side channel");
     } else if (in_.size() >= sizeof head + head.bytes) {
       Received received{static_cast<Note>(head.note), {}};
       const auto begin = in_.begin() + sizeof head;

@@ -1,10 +1,10 @@
 // The TCP connection that accompanies each connection over a fabric.
 //
-// A fabric's messages tell nothing of a peer that died: sends to it may stay without an answer for
-// ever. The side channel carries the two fabric addresses at the start, the outcome
-// of verification, why an end broke, and by its end that the peer's process is gone. No message and
-// no progress depends on it after that. It is made like a connection of the provider `tcp` with one
-// stream: both ends prove that they know the handle.
+// A fabric's messages do not show that a peer died: sends to it may never complete. The side
+// channel carries the two fabric addresses at the start, the outcome of verification, and the
+// reason of a failure; when it closes, the peer's process has ended. No message and no progress
+// depends on it after that. It is made like a connection of the provider `tcp` with one stream:
+// both ends prove that they know the handle.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,8 @@ class SideChannel {
       return {reinterpret_cast<const char*>(payload.data()), payload.size()};
     }
   };
-  /// Moves what can be moved. @return the next note
+  /// Moves what can be moved.
+  /// @return the next note
   std::optional<Received> poll();
   /// The peer's end came, and all of its notes have been taken.
   [[nodiscard]] bool ended() const noexcept { return ended_; }

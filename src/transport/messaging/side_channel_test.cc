@@ -1,4 +1,4 @@
-// Side channels with peers that are not what they should be.
+// Side channels with strangers and faulty peers.
 #include "transport/messaging/side_channel.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ std::pair<FileDescriptor, FileDescriptor> socket_pair() {
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
-TEST(SideChannelTest, TellsNothingToWhoIsNotProven) {
+TEST(SideChannelTest, SendsNothingToAnUnprovenPeer) {
   auto [own, theirs] = socket_pair();
   SideChannel channel = SideChannel::connecting(std::move(own), tcp::Token{}, tcp::Reply{});
   channel.send(Note::kHello, "secret");

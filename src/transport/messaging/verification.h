@@ -20,7 +20,7 @@ inline constexpr std::uint32_t kPatternTag = 0xffffffff;
 /// 0 on the wire means that the sender made no checksum.
 std::uint64_t wire_checksum(const void* data, std::size_t bytes);
 
-/// What is wrong with a message that is longer than its receive.
+/// The error text for a message that is longer than its receive.
 std::string too_long(std::uint64_t bytes, std::uint32_t tag, std::uint64_t room);
 
 /// The limit of locked memory (ulimit -l), in words.

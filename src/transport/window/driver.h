@@ -23,7 +23,7 @@
 namespace ropewalk::transport::window {
 
 struct Capabilities {
-  int queues = 1;                      ///< copies that may be under way at once, each way
+  int queues = 1;  ///< copies that may be in progress at once, in each direction
   std::size_t piece_bytes = 64 << 10;  ///< largest copy; bounds how long a synchronous one blocks
   bool pull = false;                   ///< start_pull() works
   std::string why_no_pull;             ///< in words, when it does not
@@ -51,7 +51,8 @@ class DirectWrites {
   [[nodiscard]] virtual std::size_t direct_piece_bytes() const = 0;
   /// Shorter messages into the CPU's memory are better off in the window.
   [[nodiscard]] virtual std::size_t smallest_direct() const = 0;
-  /// What the other end calls this end's memory. @return none where it cannot be written from there
+  /// What the other end calls this end's memory.
+  /// @return none where it cannot be written from there
   [[nodiscard]] virtual Target target_of(const void* data, std::size_t bytes,
                                          const Registration& registration) = 0;
   /// Whether start_direct() works, to that target and out of that registration or none.
@@ -72,9 +73,9 @@ class DirectWrites {
   /// @return why that failed, empty for success
   [[nodiscard]] virtual std::string try_direct(int queue, const Target& target,
                                                std::uint64_t locations) = 0;
-  /// Copies what came to this end's trial target.
+  /// Copies the contents of this end's trial target.
   virtual void fetch_trial(std::uint64_t locations, std::span<std::byte> seen) = 0;
-  /// What a trial came to, for the log: why it failed, empty for success.
+  /// The result of a trial, for the log: why it failed, empty for success.
   virtual void tried(std::uint64_t locations, const std::string& why_not) = 0;
 
  protected:
@@ -131,7 +132,8 @@ class DeviceCopies {
   /// time; what fails is tried again when it is needed.
   virtual void prepare(const Registration& registration, bool receives) noexcept = 0;
   [[nodiscard]] virtual int queues() const = 0;
-  /// @throws Error kInvalidArgument when it is no registration of device memory of this driver, or
+  /// @throws Error kInvalidArgument when it is not a registration of device memory of this driver,
+  /// or
   ///         `data` and `bytes` are not within it
   [[nodiscard]] virtual std::uint32_t location(const Registration& registration, const void* data,
                                                std::size_t bytes) const = 0;
@@ -208,11 +210,11 @@ class Path {
   /// Null where memory is the CPU's alone.
   [[nodiscard]] virtual DeviceCopies* device_copies() { return nullptr; }
 
-  /// Why the other end is gone, if it is. What it wrote before stays readable in window().
+  /// Why the other end has ended, if it has. Its earlier writes stay readable in window().
   [[nodiscard]] virtual std::optional<std::string> peer_lost() = 0;
-  /// Whether words and puts since the last call were lost on their way, and why; may take a while.
+  /// Whether words and puts since the last call were lost in transit, and why; may take a while.
   [[nodiscard]] virtual std::optional<std::string> stores_lost() { return std::nullopt; }
-  /// Lets the other end know that this one is gone. Called once, last.
+  /// Notifies the other end that this one ends. Called once, last.
   virtual void disconnect() noexcept = 0;
 };
 
@@ -244,7 +246,7 @@ class Driver {
                                                         MemoryKind kind) = 0;
   [[nodiscard]] virtual std::unique_ptr<Acceptor> open_acceptor(int device, WindowSizes sizes) = 0;
   /// Never waits for the other end; the path becomes ready later.
-  /// @throws Error kInvalidArgument when this is no handle of this driver; kPeerLost
+  /// @throws Error kInvalidArgument when this is not a handle of this driver; kPeerLost
   [[nodiscard]] virtual std::unique_ptr<Path> connect(int device, const Handle& handle,
                                                       WindowSizes sizes) = 0;
   /// As Transport::settle().

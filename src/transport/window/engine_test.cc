@@ -1,5 +1,5 @@
-// What the window engine does when a way of its driver is broken, on the shared-memory driver with
-// faults put between.
+// The window engine when a method of its driver is broken: on the shared-memory driver, with
+// injected faults.
 #include "transport/window/engine.h"
 
 #include <gtest/gtest.h>
@@ -28,15 +28,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::seconds(30);
 
-// What a bad bridge may do.
+// Faults of a bad bridge.
 struct Mischief {
   bool writes_change_data = false;
   bool pulls_change_data = false;
   bool pulls_fail = false;
   bool words_change = false;    // of entries that carry VERIFY
-  std::size_t good_writes = 0;  // so many writes are right before mischief begins
+  std::size_t good_writes = 0;  // this number of writes is right before the faults begin
   std::size_t good_pulls = 0;
-  int slow = 0;         // copies are done after so many polls
+  int slow = 0;         // copies are done after this number of polls
   bool uneven = false;  // some of them earlier than others that began before
   int queues = 1;
   std::size_t writes = 0;  // counted
@@ -214,7 +214,7 @@ class Engine : public testing::Test {
       if (Clock::now() > deadline) throw std::runtime_error("hangs");
     }
   }
-  // @return whether what came is what was sent
+  // @return whether the received data equals the sent data
   bool exchange(std::size_t bytes) {
     std::vector<char> out(bytes);
     for (std::size_t i = 0; i < bytes; ++i) out[i] = static_cast<char>(i * 7 + i / 251);
@@ -250,7 +250,7 @@ class Engine : public testing::Test {
 
 constexpr std::size_t kLarge = 3'000'001;
 
-TEST_F(Engine, UsesTheBestWay) {
+TEST_F(Engine, UsesTheBestMethod) {
   open();
   EXPECT_TRUE(exchange(30));
   EXPECT_TRUE(exchange(1000));
@@ -315,7 +315,7 @@ TEST_F(Engine, NoticesACorruptedMailbox) {
   EXPECT_NE(words.find("the mailbox is corrupted"), std::string::npos) << words;
 }
 
-TEST_F(Engine, ChecksumsFindWhatThePatternDidNot) {
+TEST_F(Engine, ChecksumsFindFaultsThatThePatternDidNot) {
   mischief_.pulls_change_data = true;
   mischief_.good_pulls = 1;
   open({{"VERIFY", "all"}});
@@ -336,8 +336,9 @@ TEST_F(Engine, WithoutVerificationNothingIsFound) {
   EXPECT_FALSE(exchange(kLarge));  // this is what the setting gives up
 }
 
-// What one end trusts unseen, the other may have found to be broken: no message goes.
-TEST_F(Engine, EndsThatVerifyDifferentlyAreToldByTheSetting) {
+// One end may have found a path to be broken that the other one uses unverified: no message is
+// sent.
+TEST_F(Engine, EndsThatVerifyDifferentlyFailByTheSettingsName) {
   const std::array<const char*, 3> levels = {"off", "connect", "all"};
   for (const char* sending : levels) {
     for (const char* receiving : levels) {
@@ -406,7 +407,7 @@ TEST_F(Engine, ALastSendOverALossyLinkFails) {
     const std::string words = failure(bytes);
     EXPECT_NE(words.find("stores were lost on purpose"), std::string::npos) << words;
 
-    // Who does not ask for checksums is not told.
+    // Without checksums this is not noticed.
     open({{"SINGLE_COPY", "off"}, {"VERIFY", "connect"}});
     mischief_.stores_lost = "stores were lost on purpose";
     EXPECT_TRUE(exchange(bytes));
@@ -477,7 +478,7 @@ TEST_F(Engine, PiecesThatAreNotInTheRingOrTheMessageAreRefused) {
       EXPECT_EQ(error.code(), Errc::kPeerLost);
       words = error.what();
     }
-    EXPECT_NE(words.find("a mailbox entry that makes no sense"), std::string::npos) << words;
+    EXPECT_NE(words.find("an invalid mailbox entry"), std::string::npos) << words;
     EXPECT_EQ(std::count(in.begin() + kBytes, in.end(), 'x'), 4096);
   }
 }
@@ -498,7 +499,8 @@ TEST_F(Engine, PiecesMayFillTheRing) {
 // what was before, and memory would be read after it was given up. (That a path's order is one:
 // shm_test.cc.)
 TEST_F(Engine, PullsAndTheirEndArePutInOrderBeforeTheOtherIsRead) {
-  // What an end does next after it set a word that was not set. @return how often it did so
+  // What an end does next after it set a word that was not set.
+  // @return how often it did so
   const auto expect_next = [&](std::size_t set, std::size_t read) {
     const std::vector<std::string> wanted = {"order", fmt::format("read {} 0", read)};
     std::size_t found = 0;
@@ -522,7 +524,7 @@ TEST_F(Engine, PullsAndTheirEndArePutInOrderBeforeTheOtherIsRead) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(exchange(kLarge));
   EXPECT_GE(expect_next(kPullingWord, kAbandonedWord), 3U);
 
-  // A send is given up that the receiver has not begun to pull.
+  // A send is cancelled that the receiver has not begun to pull.
   mischief_.steps.clear();
   std::vector<char> out(kLarge);
   std::vector<char> in(kLarge);
@@ -552,7 +554,7 @@ TEST_F(Engine, SlowCopiesEndBeforeTheirMemoryGoes) {
       (void)receive->test();
       (void)send->test();
     }
-    // Now copies are under way. The sanitizers see any access after this.
+    // Now copies are in progress. The sanitizers detect any access after this.
     receive.reset();
     in.reset();
     send.reset();

@@ -12,7 +12,7 @@ namespace {
 // Looking costs a system call.
 constexpr std::chrono::milliseconds kLookPeriod{1};
 
-// Stores that are under way arrive much sooner.
+// Stores in flight arrive much sooner.
 constexpr auto kTornTime = std::chrono::seconds(2);
 
 std::size_t slot_offset(std::uint64_t number) {

@@ -110,7 +110,7 @@ void WindowReceiver::withdraw(Posted& posted) {
   std::erase(posted_, &posted);
   if (posted.target) end_direct_writes(posted);
   if (!reading()) set_pulling(false);
-  mailbox_.fail(Errc::kAborted, "a receive was given up before it was finished");
+  mailbox_.fail(Errc::kAborted, "a receive was cancelled before it completed");
 }
 
 void WindowReceiver::progress() {
@@ -122,7 +122,7 @@ void WindowReceiver::progress() {
     if (!mailbox_.failed()) copy_device_pieces();
     if (!mailbox_.failed() && copied_ == 0 && mailbox_.idle_and_lost()) {
       read_mailbox(~std::size_t{0});  // its last words were written before it went
-      // So were the pieces that are still on their way to device memory.
+      // So were the pieces that are still being copied to device memory.
       if (!staging()) mailbox_.fail(Errc::kPeerLost, mailbox_.lost());
     }
   } catch (const Error& error) {
@@ -148,7 +148,7 @@ WindowReceiver::Posted* WindowReceiver::by_id(std::uint64_t id) {
 }
 
 void WindowReceiver::senseless() {
-  mailbox_.fail(Errc::kPeerLost, "the sender wrote a mailbox entry that makes no sense");
+  mailbox_.fail(Errc::kPeerLost, "the sender wrote an invalid mailbox entry");
 }
 
 void WindowReceiver::finish(Posted& posted) {
@@ -287,11 +287,11 @@ void WindowReceiver::set_pulling(bool pulling) {
 
 bool WindowReceiver::abandoned() {
   if (mailbox_.path().read_word(kAbandonedWord) == 0) return false;
-  mailbox_.fail(Errc::kPeerLost, "the sender gave up a message before it was copied");
+  mailbox_.fail(Errc::kPeerLost, "the sender cancelled a message before it was copied");
   return true;
 }
 
-// All of a message is here: looks whether it is right, and tells the sender.
+// A message is complete: checks it, and notifies the sender.
 void WindowReceiver::finish_pull(Posted& posted) {
   // Memory that the sender gave up may have been anything by the time it was read.
   if (abandoned()) return;
@@ -376,7 +376,7 @@ void WindowReceiver::on_verify(const Entry& entry) {
   if (entry.payload[0] != 0) {
     for (std::size_t copy = 0; copy < kPatternCopies; ++copy) {
       if (checksum(path.window() + pattern_offset(copy), kPatternBytes) != entry.payload[2]) {
-        bounce_failure_ = "a pattern came through it changed";
+        bounce_failure_ = "a pattern arrived changed";
       }
     }
     if (path.capabilities().pull) {
@@ -406,7 +406,7 @@ void WindowReceiver::answer_verify() {
         if (!path.copy_done(0)) return;
         if (checksum(pulled_pattern_.data(), kPatternBytes) != verify_.payload[2]) {
           may_pull = false;
-          why = "a pattern came through it changed";
+          why = "a pattern arrived changed";
         }
       } catch (const Error& error) {
         may_pull = false;

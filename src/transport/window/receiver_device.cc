@@ -41,7 +41,7 @@ void WindowReceiver::advance_device_queues() {
   }
 }
 
-// Whether pieces in this end's window are on their way to device memory.
+// Whether pieces in this end's window are being copied to device memory.
 bool WindowReceiver::staging() const {
   return !staged_.empty() ||
          std::any_of(device_queues_.begin(), device_queues_.end(),
@@ -155,7 +155,7 @@ void WindowReceiver::answer_pull() {
   }
   offer_.reset();
   std::string failure = *opened;
-  // What a pattern has shown holds for all memory of these locations.
+  // The result of a pattern is valid for all memory of these locations.
   const auto verdict = pull_verdicts_.find(offer.id);
   if (failure.empty() && verdict != pull_verdicts_.end()) failure = verdict->second;
   if (!failure.empty()) {
@@ -184,7 +184,8 @@ void WindowReceiver::answer_stage(const Entry& offer) {
                                    (pull_failure_.empty() ? "" : "; pulled: " + pull_failure_));
 }
 
-// Compares what `copy` brings with the pattern. @return why it failed, empty for success
+// Compares what `copy` brings with the pattern.
+// @return why it failed, empty for success
 std::string WindowReceiver::try_pattern(const Entry& offer,
                                         const std::function<void(std::span<std::byte>)>& copy) {
   std::vector<std::byte> seen(offer.bytes);
@@ -195,7 +196,7 @@ std::string WindowReceiver::try_pattern(const Entry& offer,
   }
   return checksum(seen.data(), seen.size()) == offer.payload[3]
              ? ""
-             : "a copy reported success, but the pattern did not come";
+             : "a copy reported success, but the pattern did not arrive";
 }
 
 }  // namespace ropewalk::transport::window

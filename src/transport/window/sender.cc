@@ -279,7 +279,7 @@ void WindowSender::on_entry(const Entry& entry) {
     case Command::kTry:
     case Command::kTried: break;
   }
-  mailbox_.fail(Errc::kPeerLost, "the receiver wrote a mailbox entry that makes no sense");
+  mailbox_.fail(Errc::kPeerLost, "the receiver wrote an invalid mailbox entry");
 }
 
 void WindowSender::on_ready(const Entry& entry) {
@@ -302,7 +302,8 @@ void WindowSender::on_ready(const Entry& entry) {
   mailbox_.write(opened);
 }
 
-// Finds `bytes` contiguous bytes in the bounce ring. @return false when there is no room
+// Finds `bytes` contiguous bytes in the bounce ring.
+// @return false when there is no room
 bool WindowSender::take_bounce(std::size_t bytes, Piece& piece) {
   const std::size_t needed = whole_lines(bytes);
   std::uint64_t position = bounce_taken_;
@@ -391,8 +392,8 @@ void WindowSender::notify(const Piece& piece) {
   if (message.notified == message.bytes) finish(message);
 }
 
-// With checksums of every message, what is told as sent has also left this end: nobody may look
-// again.
+// With checksums of every message, a message that is reported as sent has also left this end, since
+// nobody may check again.
 void WindowSender::finish(Message& message) {
   if (options_.checksums) {
     if (const std::optional<std::string> lost = mailbox_.path().stores_lost()) {
@@ -429,7 +430,7 @@ void WindowSender::abandon(Message* message) {
       wait_for_pull(std::nullopt);
     }
   }
-  mailbox_.fail(Errc::kAborted, "a send was given up before it was finished");
+  mailbox_.fail(Errc::kAborted, "a send was cancelled before it completed");
 }
 
 void WindowSender::wait_for_pull(std::optional<std::chrono::milliseconds> longest) const {

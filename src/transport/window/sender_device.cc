@@ -60,7 +60,8 @@ WindowSender::Method WindowSender::method(const Requested& request, const void* 
                                           const Registration* registration) {
   DeviceCopies* device = mailbox_.path().device_copies();
   if (device == nullptr) {
-    mailbox_.fail(Errc::kPeerLost, "the receiver asks for device memory, which this end has not");
+    mailbox_.fail(Errc::kPeerLost,
+                  "the receiver asks for device memory, which this end does not have");
     return Method::kUnknown;
   }
   const std::uint64_t locations = (std::uint64_t{location} << 32) | request.location;

@@ -21,7 +21,7 @@ void WindowSender::start_direct(Message& message) {
   if (options_.checksums) message.checksum = sum_of(message, 0, message.bytes);
   if (writing_++ == 0) set_writing(true);
   if (mailbox_.path().read_word(kAbandonedWord) != 0) {
-    mailbox_.fail(Errc::kPeerLost, "the receiver gave up a message before it was written");
+    mailbox_.fail(Errc::kPeerLost, "the receiver cancelled a message before it was written");
   }
 }
 

@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
   SCICreateMapSequence(remote_map, &sequence, 0, &error);
   OK("SCICreateMapSequence");
 
-  /* Told again and again, as those who come later have not heard. */
+  /* Repeated, since nodes that join later have not received it. */
   everyones[READINESS + rank] = READY;
   SCIFlush(sequence, SCI_FLAG_FLUSH_CPU_BUFFERS_ONLY);
   for (i = 0; i < nodes; ++i) {

@@ -62,7 +62,7 @@ class TestBlock : public HostBlock {
   bool late_;
 };
 
-// Memory at two places: its owner's, and where the other ranks see it.
+// Memory mapped at two addresses: the owner's, and that of the other ranks.
 class TwiceMapped {
  public:
   explicit TwiceMapped(std::size_t bytes)

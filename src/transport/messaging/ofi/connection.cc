@@ -10,7 +10,8 @@
 namespace ropewalk::transport::ofi {
 namespace {
 
-// The side channel is looked at by a system call, so not each time that nothing has come.
+// Polling the side channel takes a system call, so it is not polled each time that nothing has
+// arrived.
 constexpr unsigned kLookPeriod = 16;
 constexpr auto kLookTime = std::chrono::milliseconds(1);
 
@@ -97,12 +98,12 @@ void Connection::greet() {
 void Connection::take_hello(const SideChannel::Received& note) {
   HelloNote hello{};
   if (greeted_ || note.payload.size() < sizeof hello) {
-    return fail(Errc::kPeerLost, "a malformed hello came over the side channel");
+    return fail(Errc::kPeerLost, "a malformed hello arrived over the side channel");
   }
   std::memcpy(&hello, note.payload.data(), sizeof hello);
   hello.provider.back() = '\0';
   if (hello.version != kHelloVersion || note.payload.size() != sizeof hello + hello.address_bytes) {
-    return fail(Errc::kPeerLost, "the peer's version of this transport is another");
+    return fail(Errc::kPeerLost, "the peer has another version of this transport");
   }
   if (hello.provider != fixed(fabric_.device().provider)) {
     return fail(Errc::kInvalidUsage,

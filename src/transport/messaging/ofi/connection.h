@@ -1,4 +1,4 @@
-// What the two ends of a connection over a fabric have in common, and how messages travel.
+// The common parts of both ends of a connection over a fabric, and the protocol of messages.
 //
 // Message k of a tag meets receive k of that tag; each end counts, so that nothing depends on the
 // order in which the fabric delivers. Small messages (up to kEagerBytes) are sent at once, as many
@@ -94,10 +94,11 @@ class Connection : public Member {
   void drive() RW_REQUIRES(fabric_.mutex);
   void control(Header header, Operation* told = nullptr) RW_REQUIRES(fabric_.mutex);
   void flush_controls() RW_REQUIRES(fabric_.mutex);
-  /// Drives until `done` or for as long as there is hope. @return whether it was done
+  /// Drives until `done` or for as long as there is hope.
+  /// @return whether it was done
   template <typename Done>
   bool drive_until(Done done) RW_REQUIRES(fabric_.mutex);
-  /// Breaks the connection; the first reason holds. The peer is told.
+  /// Breaks the connection and notifies the peer; the first reason is kept.
   void fail(Errc code, const std::string& reason) RW_REQUIRES(fabric_.mutex);
   [[nodiscard]] bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
   void throw_if_failed() const;
@@ -125,7 +126,7 @@ class Connection : public Member {
   std::uint32_t peer_proof_ = 0;
   bool writes_ = false;    // both ends can do RMA writes
   bool verifies_ = false;  // both ends want it
-  bool closed_ = false;    // the peer was closed, or its process is gone
+  bool closed_ = false;    // the peer was closed, or its process has ended
   Clock::time_point closed_at_{};
   std::uint32_t number_ = 0;
 
@@ -157,7 +158,7 @@ bool Connection::drive_until(Done done) {
   return true;
 }
 
-/// Of the pattern, one message for each way that a message can take.
+/// One message of the pattern for each path that a message can take.
 inline constexpr std::array<std::size_t, 3> kPatternBytes = {8, kEagerBytes, 65'543};
 
 }  // namespace ropewalk::transport::ofi

@@ -21,7 +21,7 @@ namespace ropewalk::transport::ofi {
 namespace {
 
 constexpr double kUnknownSpeedMbps = 10'000;
-// One way; only orders providers among each other.
+// One-way latency; used only to order the providers.
 constexpr double kRdmaLatencyUs = 2;
 constexpr double kLocalLatencyUs = 1;
 constexpr double kSocketsLatencyUs = 25;
@@ -30,7 +30,7 @@ constexpr std::uint64_t kOrders = FI_ORDER_SAS | FI_ORDER_SAW;
 
 std::string text_of(const char* text) { return text == nullptr ? "" : text; }
 
-// What one query asks for: the widest first.
+// The capabilities of one query; the largest set first.
 struct Wish {
   std::uint64_t caps;
   std::uint64_t orders;
@@ -105,8 +105,8 @@ std::uint64_t guid_of(const fi_info& info, const std::string& name) {
   return hexadecimal(text_of(info.nic->link_attr->address));
 }
 
-// What tells a NIC from another: its own name where there is one. Providers list a domain for each
-// kind of endpoint and address of it.
+// The key of a NIC: its own name if there is one. Providers list a domain for each kind of endpoint
+// and address of it.
 std::string nic_name(const fi_info& info) {
   if (info.nic != nullptr && info.nic->device_attr != nullptr &&
       info.nic->device_attr->name != nullptr) {
@@ -189,11 +189,11 @@ std::string_view name(LargePath path) noexcept {
 Listing find_devices(const Library& library, const Selection& selection) {
   const std::vector<tcp::Interface> interfaces = tcp::find_interfaces(selection.interfaces);
   if (interfaces.empty()) {
-    return {{}, "no network interface is up, over which connections could be made"};
+    return {{}, "no network interface is up to make connections over"};
   }
   std::vector<Device> all;
   std::set<std::pair<std::string, std::string>> seen;  // provider, NIC
-  std::string why = "libfabric lists nothing";
+  std::string why = "fi_getinfo lists no provider";
   for (const Wish& wish : kWishes) {
     const Answer answer = ask(library, wish, selection.provider);
     if (answer.error != 0) {
@@ -203,7 +203,7 @@ Listing find_devices(const Library& library, const Selection& selection) {
     for (const fi_info* info = answer.list.get(); info != nullptr; info = info->next) {
       std::optional<Device> device = device_of(library, *info, interfaces, selection.large);
       if (!device) {
-        why = "its interfaces are not among those that SOCKET_IFNAME leaves";
+        why = "SOCKET_IFNAME excludes its interfaces";
         continue;
       }
       if (seen.emplace(device->provider, device->name).second) all.push_back(std::move(*device));

@@ -40,9 +40,9 @@ struct Selection {
   std::string_view large;       ///< OFI_LARGE: auto, write or tagged
 };
 
-/// All devices of the provider that is selected. The best is the first that libfabric lists, which
-/// has the fastest first, save that a provider with a NIC of its own goes before those without.
-/// Nothing of what libfabric itself reads (FI_PROVIDER and others) is overridden.
+/// All devices of the provider that is selected. The best is the first that libfabric lists, since
+/// it lists the fastest first, but a provider with a NIC of its own precedes those without.
+/// Variables that libfabric itself reads (FI_PROVIDER and others) keep their effect.
 struct Listing {
   std::vector<Device> devices;
   std::string why_none;

@@ -1,6 +1,6 @@
 // A fabric endpoint with its domain and completion queue, which connections share.
 //
-// Endpoints are not connected: each can send to any whose address it was given. What a small
+// Endpoints are not connected: each can send to any endpoint whose address it has. What a small
 // message is for is in its header (wire.h); an endpoint gives it to the connection of that number.
 // Small messages come into buffers of the endpoint's that are always posted, so that none waits in
 // the provider for a receive, and none can be too long.
@@ -36,7 +36,7 @@ namespace ropewalk::transport::ofi {
 struct Operation {
   fi_context2 context{};  // first: the provider gives back its address
   void* owner = nullptr;
-  /// `error` is empty, or says what went wrong.
+  /// `error` is empty on success.
   void (*finished)(Operation& operation, const std::string& error) = nullptr;
   bool under_way = false;
 };
@@ -66,7 +66,7 @@ class Member {
   virtual ~Member() = default;
   [[nodiscard]] virtual std::uint32_t proof() const noexcept = 0;
   virtual void on_message(const Header& header, const std::byte* payload) = 0;
-  /// The endpoint was closed for `reason`: no operation is under way any more, none can start.
+  /// The endpoint was closed for `reason`: no operation is in progress any more, none can start.
   virtual void on_retired(const std::string& reason) = 0;
   /// Another end waits for its peer, which may be this one.
   virtual void on_wait() = 0;
@@ -105,7 +105,8 @@ class Endpoint {
     kUnderWay,  ///< the operation will be finished
     kNotNow,
   };
-  /// Sends header and payload, which are copied. `operation` may be null: then nobody is told.
+  /// Sends header and payload, which are copied. `operation` may be null: then its completion is
+  /// not reported.
   /// @throws Error kPeerLost in the provider's words
   Sent send(fi_addr_t to, const Header& header, std::span<const iovec> payload,
             Operation* operation) RW_REQUIRES(mutex);
@@ -118,7 +119,8 @@ class Endpoint {
     std::uint64_t address;
     std::uint64_t key;
   };
-  /// Starts to write. @return false: not now
+  /// Starts to write.
+  /// @return false: not now
   bool write(const Remote& to, std::span<const iovec> from, std::span<void*> descriptors,
              bool confirmed, Operation& operation) RW_REQUIRES(mutex);
   /// Tagged messages of a number that this endpoint gave (next_tag).
@@ -134,17 +136,18 @@ class Endpoint {
   Region register_memory(void* data, std::size_t bytes, std::uint64_t access) RW_REQUIRES(mutex);
   /// Memory that the provider reads and writes here must be registered.
   [[nodiscard]] bool needs_local() const noexcept { return mr_local_; }
-  /// What a peer has to know to write to `data` in a region.
+  /// The address and key with which a peer writes to `data` in a region.
   [[nodiscard]] std::uint64_t remote_address(const Region& region, const void* data) const noexcept;
   [[nodiscard]] std::size_t max_bytes() const noexcept { return max_bytes_; }
 
-  /// Takes what has come and what has been finished. @return whether there was any
+  /// Takes what has come and what has been finished.
+  /// @return whether there was any
   bool progress() RW_REQUIRES(mutex);
 
-  /// As progress(), and has all connections look at their side channels.
+  /// As progress(), and polls the side channels of all connections.
   void progress_all() RW_REQUIRES(mutex);
 
-  /// Closes it for good: the one way to end what a provider does not let go of.
+  /// Closes it for good: the only method to end operations that a provider does not release.
   void retire(const std::string& reason) RW_REQUIRES(mutex);
   [[nodiscard]] bool retired() const RW_REQUIRES(mutex) { return endpoint_ == nullptr; }
 

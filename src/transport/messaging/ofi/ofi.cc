@@ -106,7 +106,7 @@ class Ofi final : public Transport {
     Endpoints& own = endpoints(device);
     linger_.poll();
     const std::optional<tcp::Target> target = tcp::decode_handle(handle, kMark);
-    if (!target) throw Error(Errc::kInvalidArgument, "ofi: this is no handle of an ofi listener");
+    if (!target) throw Error(Errc::kInvalidArgument, "ofi: not a handle of an ofi listener");
     return std::make_unique<messaging::MeetingConnector>(
         own.device().meeting, *target, linger_, [this, &own](SideChannel side, std::string peer) {
           return std::make_unique<Sender>(own.take(), std::move(side), std::move(peer), verify_,

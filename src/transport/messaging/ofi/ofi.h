@@ -21,7 +21,7 @@ namespace ropewalk::transport::ofi {
 /// @throws Error kInvalidArgument when SOCKET_IFNAME leaves no interface
 std::unique_ptr<Transport> make_transport(const Config& config);
 
-/// What was found when the transport was made.
+/// The result of discovery when the transport was created.
 struct Summary {
   std::string library;   ///< "libfabric 1.17"; empty when it cannot be used
   std::string provider;  ///< as libfabric names it; empty without devices

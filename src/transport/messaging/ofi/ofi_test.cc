@@ -1,5 +1,5 @@
-// What is the fabric transport's own: the library and providers that are not there, headers that
-// are malformed.
+// Tests that only the fabric transport needs: a missing library and missing providers, malformed
+// headers.
 #include "transport/messaging/ofi/ofi.h"
 
 #include <gtest/gtest.h>

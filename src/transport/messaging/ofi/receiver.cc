@@ -17,10 +17,10 @@ using messaging::wire_checksum;
 namespace {
 
 constexpr std::uint64_t kCreditBatch = kEagerCredits / 4;
-// After so many small messages into long receives, long ones are no longer announced unasked: an
+// After this many small messages into long receives, long ones are announced only on request: an
 // announcement costs as much as a small message.
 constexpr unsigned kSmallInRow = 4;
-// What a sender had sent when it was closed is on its way for at most so long.
+// The longest time that messages of a closed sender are in flight.
 constexpr auto kLastMessages = std::chrono::seconds(5);
 // The same of one whose process has died.
 constexpr auto kLastWords = std::chrono::milliseconds(50);
@@ -146,7 +146,7 @@ void Receiver::match_request(Posted& posted, std::uint64_t bytes) {
     return fail(Errc::kInvalidUsage, too_long(bytes, posted.buffer.tag, posted.buffer.bytes));
   }
   if (writes_) {
-    // Long messages have begun again, if its announcement is not on its way already.
+    // Long messages have begun again, unless its announcement is already in flight.
     small_in_row_ = 0;
     for (Posted* const each : posted_) {
       if (!each->announced && each->buffer.bytes > kEagerBytes) announce(*each);
@@ -307,7 +307,7 @@ void Receiver::judge_trials() {
     return fail(
         Errc::kPeerLost,
         fmt::format(
-            "verification: a pattern of {} bytes came wrong (by {})", kPatternBytes[i],
+            "verification: a pattern of {} bytes arrived changed (by {})", kPatternBytes[i],
             kPatternBytes[i] > kEagerBytes ? name(fabric_.device().large) : "a small message"));
   }
   trials_.reset();
@@ -370,7 +370,7 @@ void Receiver::withdraw(Posted& posted) {
   const Lock lock(fabric_.mutex);
   // A sender that was closed in order writes nothing more.
   const bool over = closed_ && exhausted();
-  if (!over) fail(Errc::kAborted, "a receive was given up before it was finished");
+  if (!over) fail(Errc::kAborted, "a receive was cancelled before it completed");
   std::erase(posted_, &posted);
   std::erase(to_grant_, &posted);
   const auto give_up = [&](const char* what) RW_NO_THREAD_ANALYSIS {

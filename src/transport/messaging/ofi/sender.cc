@@ -16,8 +16,8 @@ using messaging::wire_checksum;
 
 namespace {
 
-// The receiver was closed while what it had asked for was being sent: it may have come all the
-// same.
+// The receiver was closed while a message that it had requested was being sent: it may have
+// arrived.
 constexpr auto kLastWords = std::chrono::seconds(1);
 
 }  // namespace
@@ -190,7 +190,7 @@ std::unique_ptr<SendRequest> Sender::start(std::span<const std::byte> head, cons
       throw_if_failed();
     }
     if (!sent) {
-      // It has not begun: there is nothing to give up.
+      // It has not begun: there is nothing to cancel.
       request->finished = true;
       drive();
       throw_if_failed();
@@ -336,7 +336,7 @@ void Sender::check_hope(const SendRequest& request) {
 }
 
 void Sender::abandon(SendRequest& request) {
-  fail(Errc::kAborted, "a send was given up before it was finished");
+  fail(Errc::kAborted, "a send was cancelled before it completed");
   std::erase(waiting_, &request);
   std::erase(to_post_, &request);
   if (!request.operation.under_way) return;
@@ -357,7 +357,7 @@ void Sender::tell_stopped() {
 }
 
 void Sender::on_failed() {
-  // An endpoint that was closed has nothing under way.
+  // A closed endpoint has no operations in progress.
   tell_stopped();
 }
 

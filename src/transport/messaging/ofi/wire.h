@@ -1,4 +1,4 @@
-// What the two ends of a connection tell each other over the fabric: small messages, each of which
+// The messages between the two ends of a connection over the fabric: small messages, each of which
 // begins with a header. Numbers are in the processor's byte order (little-endian on all that are
 // built for).
 #pragma once
@@ -34,15 +34,15 @@ struct Header {
 inline constexpr std::size_t kHeaderBytes = 48;
 static_assert(sizeof(Header) == kHeaderBytes && std::is_trivially_copyable_v<Header>);
 
-/// Larger messages are not sent before the receiver has a place for them. 8 KiB and the header are
-/// below what all software providers send in one piece (16 KiB with their own header).
+/// Larger messages are sent only after the receiver has posted a buffer for them. 8 KiB and the
+/// header are below what all software providers send in one piece (16 KiB with their own header).
 inline constexpr std::size_t kEagerBytes = 8 << 10;
 /// Credits bound the eager messages of a connection that are in flight or held: 2 MiB.
 inline constexpr std::uint64_t kEagerCredits = 4096;
 constexpr std::uint64_t credits_of(std::uint64_t message_bytes) { return 1 + message_bytes / 512; }
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 40;
 
-/// @return nothing when `bytes` bytes at `data` are no message of this protocol
+/// @return nothing when `bytes` bytes at `data` are not a message of this protocol
 std::optional<Header> decode(const std::byte* data, std::size_t bytes);
 
 }  // namespace ropewalk::transport::ofi

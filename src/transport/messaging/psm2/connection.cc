@@ -16,12 +16,13 @@
 namespace ropewalk::transport::psm2 {
 namespace {
 
-// The side channel is looked at by a system call, so not each time that nothing has come.
+// Polling the side channel takes a system call, so it is not polled each time that nothing has
+// arrived.
 constexpr unsigned kLookPeriod = 16;
 constexpr auto kLookTime = std::chrono::milliseconds(1);
 // Polls without progress after which nothing is left in shared memory.
 constexpr unsigned kIdlePolls = 4;
-// What a peer that was closed, or died, had sent over a network is on its way for at most so long.
+// The longest time that messages of a peer that was closed, or died, are in flight on a network.
 constexpr auto kOnItsWay = std::chrono::seconds(1);
 
 constexpr std::uint32_t kHelloVersion = 1;
@@ -133,11 +134,11 @@ void Connection::greet() {
 void Connection::take_hello(const SideChannel::Received& note) {
   HelloNote hello{};
   if (greeted_ || note.payload.size() != sizeof hello) {
-    return fail(Errc::kPeerLost, "a malformed hello came over the side channel");
+    return fail(Errc::kPeerLost, "a malformed hello arrived over the side channel");
   }
   std::memcpy(&hello, note.payload.data(), sizeof hello);
   if (hello.version != kHelloVersion) {
-    return fail(Errc::kPeerLost, "the peer's version of this transport is another");
+    return fail(Errc::kPeerLost, "the peer has another version of this transport");
   }
   const bool alone = port_.library().shared_memory();
   if ((hello.shared_memory != 0) != alone) {
@@ -154,7 +155,7 @@ void Connection::take_hello(const SideChannel::Received& note) {
   peer_id_ = hello.endpoint;
   if (!receives_) {
     if (hello.identity >= kProbe || hello.window == 0) {
-      return fail(Errc::kPeerLost, "a malformed hello came over the side channel");
+      return fail(Errc::kPeerLost, "a malformed hello arrived over the side channel");
     }
     identity_ = hello.identity;
     nonce_ = hello.nonce;

@@ -1,4 +1,4 @@
-// What the two ends of a connection over libpsm2 have in common, and how messages travel.
+// The common parts of both ends of a connection over libpsm2, and the protocol of messages.
 //
 // A message is one message of libpsm2, matched by libpsm2: receives of equal tags are met in the
 // order in which they were posted, by messages in the order in which they were sent (in-order
@@ -25,7 +25,7 @@
 // Giving up: an end that is given up with messages under way waits until its memory is left alone:
 // a receive is withdrawn from libpsm2; a long send, which libpsm2 cannot withdraw, waits for the
 // peer's word that it takes no more messages, or for its end. If nothing comes within kPatience,
-// the endpoint is not used any more, and all of its connections end.
+// the endpoint is no longer used, and all of its connections end.
 #pragma once
 
 #include <array>
@@ -100,16 +100,17 @@ class Connection : public Member {
   void leave() RW_REQUIRES(port_.mutex);
   /// Progress, of the endpoint and of this end.
   void drive() RW_REQUIRES(port_.mutex);
-  /// Drives until `done` or for as long as there is hope. @return whether it was done
+  /// Drives until `done` or for as long as there is hope.
+  /// @return whether it was done
   template <typename Done>
   bool drive_until(Done done) RW_REQUIRES(port_.mutex);
-  /// Breaks the connection; the first reason holds. The peer is told.
+  /// Breaks the connection and notifies the peer; the first reason is kept.
   void fail(Errc code, const std::string& reason) RW_REQUIRES(port_.mutex);
   [[nodiscard]] bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
   void throw_if_failed() const;
   /// The Error that every call throws from now on.
   [[nodiscard]] Error named(Errc code, const std::string& reason) const;
-  /// libpsm2's words for what a call returned.
+  /// libpsm2's text for a result.
   void check(abi::Error error, const char* call) RW_REQUIRES(port_.mutex);
   [[nodiscard]] bool peer_gone() const noexcept { return side_.ended(); }
   /// The peer was closed, and this endpoint has been polled long enough since to have got all that
@@ -134,7 +135,7 @@ class Connection : public Member {
   bool greeted_ = false;
   bool verifies_ = false;             // both ends want it
   bool sums_ = false;                 // and of every message
-  std::atomic<bool> closed_ = false;  // the peer was closed, or its process is gone
+  std::atomic<bool> closed_ = false;  // the peer was closed, or its process has ended
   // The receiving end's.
   std::uint32_t identity_ = 0;  // word 1
   std::uint32_t nonce_ = 0;     // word 2
@@ -172,7 +173,7 @@ bool Connection::drive_until(Done done) {
   return true;
 }
 
-/// Of the pattern, one message for each way that a message can take.
+/// One message of the pattern for each path that a message can take.
 inline constexpr std::array<std::size_t, 3> kPatternBytes = {8, kEagerBytes, 65'543};
 
 }  // namespace ropewalk::transport::psm2

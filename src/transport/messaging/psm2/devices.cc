@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kOmniPathMbps = 100'000;
 constexpr double kLocalMbps = 10'000;  // not known; only must not be 0
-// One way; they order providers among each other.
+// One-way latencies; used only to order the providers.
 constexpr double kAdapterLatencyUs = 1.5;
 constexpr double kLocalLatencyUs = 0.5;
 

@@ -21,7 +21,7 @@
 namespace ropewalk::transport::psm2 {
 namespace {
 
-// Of the 1024 places of a receiving queue; the others are for libpsm2's own packets.
+// Share of the 1024 entries of a receive queue; the others are for libpsm2's own packets.
 constexpr unsigned kQueueUnits = 960;
 // The windows of the first connections, and of those that come when the queue gets short.
 constexpr unsigned kWindow = 64;
@@ -35,8 +35,8 @@ constexpr std::int64_t kConnectNs = 2'000'000'000;
 // memory ends the process.
 constexpr std::uint64_t kSharedMemoryBytes = 5 << 20;
 
-// All processes of a job need the same, and jobs on adapters are told apart by the numbers in their
-// tags. Over shared memory alone its first 16 bits and the process's number are an endpoint's id.
+// All processes of a job need the same, and the numbers in their tags distinguish jobs on adapters.
+// Over shared memory alone its first 16 bits and the process's number are an endpoint's id.
 abi::JobKey job_key(bool shared_memory) {
   abi::JobKey key{'r', 'o', 'p', 'e', 'w', 'a', 'l', 'k'};
   if (shared_memory) {
@@ -141,7 +141,7 @@ bool Endpoint::connect(abi::EndpointId id) {
     --connecting_;
     return true;
   };
-  if (retired_) return done("the endpoint is not used any more");
+  if (retired_) return done("the endpoint is no longer used");
   if (!known.wanted) return done("the connection was given up");
   // libpsm2 does not survive to connect to memory that is not there.
   struct stat file {};
@@ -255,7 +255,7 @@ bool Endpoint::withdraw(abi::QueueRequest*& request) {
 void Endpoint::retire(const std::string& reason) {
   if (retired_) return;
   retired_ = true;
-  log::warn("psm2: an endpoint on {} is not used any more: {}", device_.name, reason);
+  log::warn("psm2: an endpoint on {} is no longer used: {}", device_.name, reason);
   for (std::size_t i = 0; i < members_.size(); ++i) members_[i]->on_retired(reason);
 }
 

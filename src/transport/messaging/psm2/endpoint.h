@@ -40,7 +40,7 @@ class Member {
   virtual void on_wait() = 0;
 };
 
-/// A place in a receiving queue: a small packet takes one, a packet of 8 KiB four.
+/// An entry of a receive queue: a small packet takes one, a packet of 8 KiB four.
 inline constexpr unsigned kPacketUnits = 1;
 inline constexpr unsigned kPieceUnits = 4;
 
@@ -78,7 +78,7 @@ class Endpoint {
   /// possible.
   std::uint32_t take_number() RW_REQUIRES(mutex);
   void give_number(std::uint32_t number) RW_REQUIRES(mutex) { numbers_.erase(number); }
-  /// How much one sender may have under way to this endpoint. To be given back.
+  /// The window of one sender to this endpoint. To be returned.
   unsigned take_window() RW_REQUIRES(mutex);
   void give_window(unsigned units) RW_REQUIRES(mutex);
 
@@ -92,18 +92,20 @@ class Endpoint {
   };
   /// Not moved while the endpoint lives.
   Peer& peer(abi::EndpointId id) RW_REQUIRES(mutex) { return peers_[id]; }
-  /// Has a helper thread connect, unless that is done or under way.
+  /// Lets a helper thread connect, unless that is done or in progress.
   void reach(abi::EndpointId id) RW_REQUIRES(mutex);
-  /// A helper thread's. Waits, 2 s at most. @return false: try again
+  /// A helper thread's. Waits, 2 s at most.
+  /// @return false: try again
   bool connect(abi::EndpointId id) RW_REQUIRES(mutex);
 
   /// Whether messages to and from that endpoint go through this host's memory.
   [[nodiscard]] bool shares_memory(abi::EndpointId id) const RW_REQUIRES(mutex);
 
-  /// Makes progress. @return whether there was any
+  /// Makes progress.
+  /// @return whether there was any
   bool poll() RW_REQUIRES(mutex);
-  /// As poll(), has all connections look at their side channels, and does the same for the other
-  /// endpoints of this process as far as they are free: the peer may be one of theirs.
+  /// As poll(), and polls the side channels of all connections. Does the same for the other
+  /// endpoints of this process that are not in use: the peer may be one of theirs.
   void poll_all() RW_REQUIRES(mutex);
   void look_at_sides() RW_REQUIRES(mutex);
 
@@ -116,16 +118,17 @@ class Endpoint {
   abi::Error start_receive(const abi::Tag& tag, const abi::Tag& mask, std::uint32_t flags,
                            void* data, std::size_t bytes, abi::QueueRequest*& request)
       RW_REQUIRES(mutex);
-  /// Whether such a message has come that no receive was posted for, and what it is.
+  /// Whether a message without a posted receive has arrived, and its description.
   bool has_come(const abi::Tag& tag, const abi::Tag& mask, abi::Status& status) RW_REQUIRES(mutex);
   /// @return whether it has ended; then it is null
   bool ended(abi::QueueRequest*& request, abi::Status& status) RW_REQUIRES(mutex);
-  /// Withdraws a receive. @return whether it is gone
+  /// Cancels a receive.
+  /// @return whether it was cancelled
   bool withdraw(abi::QueueRequest*& request) RW_REQUIRES(mutex);
   /// errno of a copy into this memory that failed, or 0. Asked once.
   int failed_copy(const void* data, std::size_t bytes) RW_REQUIRES(mutex);
 
-  /// It is never used again: the one way to end what libpsm2 does not let go of.
+  /// Never uses it again: the only method to end requests that libpsm2 does not release.
   void retire(const std::string& reason) RW_REQUIRES(mutex);
 
  private:

@@ -41,7 +41,7 @@ Tables tables_of(const link_map& library) {
   return tables;
 }
 
-// What was replaced, to be put back.
+// The replaced entries, to be restored.
 class Replaced {
  public:
   Replaced() = default;

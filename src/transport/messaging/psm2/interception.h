@@ -1,9 +1,9 @@
-// Putting a function of ours in place of one that a loaded library imports.
+// Replacing a function that a loaded library imports by one of ours.
 //
 // libpsm2 ends the process when copying from a peer that has just died fails, and counts adapters
 // by stat() of files in /dev. Both are calls through its table of imported functions (the global
 // offset table of ELF, System V ABI AMD64 supplement, "Global Offset Table"), of which the entry is
-// replaced. Nobody else's calls change.
+// replaced. Calls of other libraries do not change.
 #pragma once
 
 namespace ropewalk::transport::psm2 {

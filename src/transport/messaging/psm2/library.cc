@@ -25,9 +25,10 @@ namespace {
 
 thread_local std::vector<Library::FailedCopy> failed_copies;
 
-// In place of libpsm2's process_vm_readv and process_vm_writev. It aborts the process when they
-// fail, as they do for a process that was killed with a message under way. Told that all is copied,
-// it finishes the message, and the connection that finds its buffer among the failed copies ends.
+// Replaces libpsm2's calls of process_vm_readv and process_vm_writev. libpsm2 aborts the process
+// when they fail, as they do for a process that was killed during a message. This function reports
+// success instead, so libpsm2 finishes the message, and the connection that finds its buffer among
+// the failed copies ends.
 template <auto Copy>
 ssize_t copy_or_pretend(pid_t process, const iovec* local, unsigned long local_count,
                         const iovec* remote, unsigned long remote_count, unsigned long flags) {
@@ -42,7 +43,7 @@ ssize_t copy_or_pretend(pid_t process, const iovec* local, unsigned long local_c
   }
 }
 
-// In place of its pthread_spin_lock(). A process that is killed while it puts a packet into a
+// Replaces its calls of pthread_spin_lock(). A process that is killed while it puts a packet into a
 // queue in shared memory leaves the queue's lock held, and libpsm2 would spin for ever in each
 // other sender. A lock is held for less than a microsecond, so that one which is held this long has
 // lost its owner; the queue may lack a packet then.
@@ -60,8 +61,8 @@ int lock_or_inherit(pthread_spinlock_t* lock) {
   }
 }
 
-// In place of its stat(), without adapters: there is one, so that initialising does not fail. It
-// is never opened.
+// Replaces its calls of stat() if there is no adapter: reports one, so that initialising does not
+// fail. It is never opened.
 int stat_of_one_adapter(const char* path, struct stat* result) {
   if (std::string_view(path) == "/dev/hfi1_0") {
     std::memset(result, 0, sizeof *result);

@@ -37,8 +37,8 @@ class Library {
   /// libpsm2's words for an error code.
   [[nodiscard]] std::string words(abi::Error error) const;
 
-  /// A copy from a peer's memory that failed: a receive into `to` that libpsm2 calls complete has
-  /// not got its data.
+  /// A copy from a peer's memory that failed: a receive into `to` that libpsm2 reports as complete
+  /// lacks its data.
   struct FailedCopy {
     const void* to;
     int error;  ///< errno: ESRCH when the peer has died, EPERM when copying is not permitted

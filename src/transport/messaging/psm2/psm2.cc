@@ -67,7 +67,7 @@ class Psm2 final : public Transport {
     const Device& own = at(device);
     linger_.poll();
     const std::optional<tcp::Target> target = tcp::decode_handle(handle, kMark);
-    if (!target) throw Error(Errc::kInvalidArgument, "psm2: this is no handle of a psm2 listener");
+    if (!target) throw Error(Errc::kInvalidArgument, "psm2: not a handle of a psm2 listener");
     return std::make_unique<messaging::MeetingConnector>(
         *meeting_, *target, linger_, [this, &own](SideChannel side, std::string peer) {
           return std::make_unique<Sender>(Lease(library_, own, shared_), std::move(side),
@@ -88,7 +88,7 @@ class Psm2 final : public Transport {
     std::vector<tcp::Interface> interfaces =
         tcp::find_interfaces(config.text(Setting::kSocketIfname));
     if (interfaces.empty()) {
-      summary_.why_none = "no network interface is up, over which connections could be made";
+      summary_.why_none = "no network interface is up to make connections over";
       return;
     }
     meeting_ = std::move(interfaces.front());

@@ -20,7 +20,7 @@ namespace ropewalk::transport::psm2 {
 /// @throws Error kInvalidArgument when SOCKET_IFNAME leaves no interface
 std::unique_ptr<Transport> make_transport(const Config& config);
 
-/// What was found when the transport was made.
+/// The result of discovery when the transport was created.
 struct Summary {
   std::string library;   ///< "libpsm2 2.2"; empty when it cannot be used
   std::string why_none;  ///< why there is no device

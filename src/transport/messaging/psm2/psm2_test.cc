@@ -1,5 +1,5 @@
-// What is the PSM2 transport's own: the library and adapters that are not there, functions put in
-// place of a library's, files that killed processes leave, copies from a peer that has died.
+// Tests that only the PSM2 transport needs: a missing library and missing adapters, replaced
+// functions of a library, files of killed processes, copies from a peer that has died.
 #include "transport/messaging/psm2/psm2.h"
 
 #include <dlfcn.h>
@@ -94,7 +94,7 @@ TEST(Psm2Device, WithoutAdapterThereIsNone) {
 TEST(Psm2Device, SharedMemoryIsNothingForAuto) { EXPECT_FALSE(worth_a_look(over_shared_memory())); }
 
 // A setting that was meant for a test must not have processes of different hosts meet.
-TEST(Psm2Device, SharedMemoryAloneMustBeAskedFor) {
+TEST(Psm2Device, SharedMemoryAloneMustBeRequested) {
   Child child([](int) {
     setenv("PSM2_DEVICES", "self,shm", 1);
     const Library::Found found = Library::open("libpsm2.so.2", false);
@@ -153,8 +153,8 @@ TEST(Psm2SharedFiles, OnlyThoseThatWereLeftAreRemoved) {
   unlink(strange.c_str());
 }
 
-// libpsm2 itself would end the process: the message's memory is gone.
-TEST(Psm2KilledPeer, ItsMessageUnderWayIsAnError) {
+// libpsm2 itself would end the process, since the message's memory no longer exists.
+TEST(Psm2KilledPeer, ItsMessageInFlightIsAnError) {
   constexpr std::size_t kBytes = 1 << 20;
   Child child([](int socket) {
     const auto transport = make_transport(over_shared_memory());

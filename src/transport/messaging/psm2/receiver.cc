@@ -160,8 +160,7 @@ void Receiver::look_at(Posted& posted) {
                                              port_.library().words(status.error)));
   }
   if (const int error = port_.failed_copy(buffer.data, buffer.bytes); error != 0) {
-    const char* const advice =
-        error == EPERM ? "; PSM2_KASSIST_MODE=none does without such copies" : "";
+    const char* const advice = error == EPERM ? "; PSM2_KASSIST_MODE=none avoids such copies" : "";
     return fail(Errc::kPeerLost, fmt::format("process_vm_readv of {} bytes from the peer: {}{}",
                                              status.received_bytes, system_words(error), advice));
   }
@@ -221,8 +220,8 @@ void Receiver::judge_trials() {
         std::memcmp(expected.data() + at, trials_->memory.data() + at, kPatternBytes[i]) == 0) {
       continue;
     }
-    return fail(Errc::kPeerLost,
-                fmt::format("verification: a pattern of {} bytes came wrong", kPatternBytes[i]));
+    return fail(Errc::kPeerLost, fmt::format("verification: a pattern of {} bytes arrived changed",
+                                             kPatternBytes[i]));
   }
   trials_.reset();
   ready_ = true;
@@ -284,7 +283,7 @@ void Receiver::progress(std::span<Posted> posted) RW_NO_THREAD_ANALYSIS {
   if (!port_.mutex.try_lock()) return;
   const std::lock_guard lock(port_.mutex, std::adopt_lock);
   if (port_.poll() && !sums_) {
-    // What has come is mostly what is waited for.
+    // The message that has arrived is mostly the one that is waited for.
     for (Posted& each : posted) look_at(each);
     if (std::all_of(posted.begin(), posted.end(),
                     [](const Posted& each) -> bool { return each.finished; })) {
@@ -311,8 +310,7 @@ std::string Receiver::why_exhausted() const {
 void Receiver::withdraw(Posted& posted) {
   const Spin lock(port_.mutex);
   // A sender that was closed sends nothing more.
-  if (!closed_ || !exhausted())
-    fail(Errc::kAborted, "a receive was given up before it was finished");
+  if (!closed_ || !exhausted()) fail(Errc::kAborted, "a receive was cancelled before it completed");
   const auto gone = [&]() RW_NO_THREAD_ANALYSIS {
     look_at(posted);
     return port_.withdraw(posted.queued);

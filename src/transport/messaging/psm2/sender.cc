@@ -209,7 +209,7 @@ void Sender::check_hope() {
 void Sender::abandon(SendRequest& request) {
   look_at(request);
   if (request.finished) return;
-  fail(Errc::kAborted, "a send was given up before it was finished");
+  fail(Errc::kAborted, "a send was cancelled before it completed");
   const auto left_alone = [&]() RW_NO_THREAD_ANALYSIS {
     abi::Status status{};
     if (port_.ended(request.queued, status)) request.queued = nullptr;

@@ -33,11 +33,11 @@ class Sender final : public SendConnection, private Connection {
   std::unique_ptr<SendRequest> start(const void* data, std::size_t bytes, std::uint32_t tag,
                                      std::uint32_t flags) RW_REQUIRES(port_.mutex);
   [[nodiscard]] unsigned units_of(std::size_t bytes) const;
-  /// To its own endpoint: libpsm2 keeps a copy of what has not been asked for.
+  /// To its own endpoint: libpsm2 keeps a copy of a message without a posted receive.
   [[nodiscard]] bool to_itself() const { return peer_id_ == port_.id(); }
-  /// Whether `units` more may be under way.
+  /// Whether `units` more may be in flight.
   bool has_room(unsigned units) RW_REQUIRES(port_.mutex);
-  /// What libpsm2 has taken counts as under way until a probe behind it has been met.
+  /// Messages that libpsm2 has accepted count as in flight until a later probe has been matched.
   void sent(unsigned units) RW_REQUIRES(port_.mutex);
   void probe() RW_REQUIRES(port_.mutex);
   void look_at(SendRequest& request) RW_REQUIRES(port_.mutex);
@@ -59,7 +59,7 @@ class Sender final : public SendConnection, private Connection {
   std::size_t active_ = 0;  // requests that are not finished
   unsigned under_way_ = 0;  // units
   unsigned unprobed_ = 0;   // of these, sent since the last probe
-  unsigned probed_ = 0;     // sent before the probe that is under way
+  unsigned probed_ = 0;     // sent before the probe that is in flight
   abi::QueueRequest* probe_ = nullptr;
   std::vector<std::byte> pattern_;
   std::vector<std::unique_ptr<SendRequest>> trials_;

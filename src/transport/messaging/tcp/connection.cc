@@ -19,8 +19,9 @@ constexpr std::size_t kControlBatch = 64;
 // A sender whose credits become few asks the socket for more once every kLookPeriod messages: each
 // time is a system call.
 constexpr std::uint64_t kLookPeriod = 16;
-// Longer eager messages are held back until the next test() of the sender: what one system call
-// more costs is little beside them, and much beside shorter ones.
+// Eager messages up to this size are written at once, longer ones at the next test() of the sender.
+// That may take a further system call: little time compared with longer messages, much compared
+// with shorter ones.
 constexpr std::size_t kAtOnceBytes = 4096;
 // A sender's streams end together; when one has ended, the others get this long.
 constexpr auto kEndTogether = std::chrono::seconds(1);
@@ -137,7 +138,7 @@ bool TcpSender::answered() {
 std::unique_ptr<Request> TcpSender::send(const void* data, std::size_t bytes, std::uint32_t tag,
                                          Registration* /*registration*/) {
   check_buffer(data, bytes, kMaxMessageBytes);
-  // What is short goes behind its frame, so that the system is given one range.
+  // Short payload is copied behind its frame, so that one range is passed to the system.
   if (bytes <= kMaxHeadBytes && !connection_.checksums) {
     return start({static_cast<const std::byte*>(data), bytes}, nullptr, 0, tag);
   }
@@ -305,7 +306,7 @@ void TcpSender::end_frame(const Frame& frame, const PayloadTarget& /*payload*/) 
         std::find_if(waiting_.begin(), waiting_.end(),
                      [&](const Message* message) { return message->number == frame.number; });
     if (granted == waiting_.end()) {
-      connection_.fail(Errc::kPeerLost, "it granted a message that nobody sends");
+      connection_.fail(Errc::kPeerLost, "it granted a message that was not sent");
       return;
     }
     Message& message = **granted;
@@ -319,7 +320,7 @@ void TcpSender::end_frame(const Frame& frame, const PayloadTarget& /*payload*/) 
 void TcpSender::abandon(Message* message) {
   std::erase(waiting_, message);
   std::erase(large_, message);
-  connection_.fail(Errc::kAborted, "a send was given up before it was finished");
+  connection_.fail(Errc::kAborted, "a send was cancelled before it completed");
 }
 
 // ---- receiving -----------------------------------------------------------------------------
@@ -391,7 +392,7 @@ void TcpReceiver::read_stream(std::size_t index) {
   if (ended_[index]) return;
   current_stream_ = index;
   Stream& stream = connection_.streams[index];
-  // What was queued and did not fit into the socket. Failure shows when reading ends.
+  // Queued data that did not fit into the socket. A failure is noticed when reading ends.
   if (index == 0 && queued_controls_ == 0) stream.flush();
   if (stream.read(*this) || connection_.failed()) return;
   ended_[index] = true;
@@ -582,7 +583,7 @@ bool TcpReceiver::find_in_left_over(const Posted& posted) {
 }
 
 void TcpReceiver::withdraw(Posted& posted) {
-  connection_.fail(Errc::kAborted, "a receive was given up before it was finished");
+  connection_.fail(Errc::kAborted, "a receive was cancelled before it completed");
   std::erase(posted_, &posted);
   if (eager_target_ == &posted) eager_target_ = nullptr;
   for (Arrival& arrival : arrivals_) {

@@ -67,7 +67,7 @@ class Linger {
   void adopt(FileDescriptor socket);
   /// Closes those that are through.
   void poll();
-  /// Polls until none is left, for a bounded time. What is not through then stays.
+  /// Polls until none is left, for a bounded time. Sockets that are not done by then are kept.
   void settle();
 
  private:
@@ -218,7 +218,8 @@ class TcpReceiver final : public ReceiveConnection, private FrameSink {
   void withdraw(Posted& posted);
   bool take_message(Posted& posted, std::size_t bytes);
   void finish(Posted& posted);
-  /// Reads the message of a receive from what stream 0 has left over. @return whether it was there
+  /// Reads the message of a receive from what stream 0 has left over.
+  /// @return whether it was there
   bool find_in_left_over(const Posted& posted);
   Posted* first_unmatched(std::uint32_t tag);
   /// Where the payload of a message's frame goes; notes whether its rest is placed apart.

@@ -1,5 +1,5 @@
-// What goes over the wire: the greeting that opens each stream, and the frames that follow it.
-// Pure functions on bytes; nothing here touches a socket. Numbers are little-endian.
+// The wire format: the greeting that opens each stream, and the frames that follow it. Pure
+// functions on bytes; nothing here touches a socket. Numbers are little-endian.
 #pragma once
 
 #include <array>
@@ -30,8 +30,8 @@ std::array<std::byte, kHelloBytes> encode(const Hello& hello);
 
 enum class HelloState { kStranger, kIncomplete, kProven };
 
-/// Judges what came so far. A stranger is known by its first wrong byte: no more is read of it.
-/// `hello` is filled when the answer is kProven.
+/// Checks the bytes that have arrived so far. A stranger is recognised by its first wrong byte; no
+/// more is read from it. `hello` is filled when the answer is kProven.
 HelloState judge_hello(std::span<const std::byte> bytes, const Token& token, Hello& hello);
 
 /// The listener's answer on every stream.

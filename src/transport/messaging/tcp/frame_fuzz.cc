@@ -43,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   tcp::Token token{};
   token.fill(std::byte{'t'});
   tcp::Hello hello;
-  // What is a stranger stays one when more comes; a greeting is judged once it is whole.
+  // A stranger stays one when more bytes arrive; a greeting is checked once it is complete.
   bool stranger = false;
   for (std::size_t length = 0; length <= std::min(size, tcp::kHelloBytes); ++length) {
     const tcp::HelloState state = tcp::judge_hello(bytes.first(length), token, hello);

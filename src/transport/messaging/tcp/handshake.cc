@@ -33,7 +33,8 @@ constexpr int kMaxAcceptsPerCall = 64;
 
 constexpr int kRoomBytes = 1 << 20;
 
-// What a handle holds, as it lies in it. Last what may be zero: `auto` leaves zeros at the end out.
+// The layout of a handle. Fields that may be zero come last, since `auto` leaves zeros at the end
+// out.
 struct HandleLayout {
   HandleMark magic;
   std::uint16_t family;
@@ -65,10 +66,10 @@ void tune(int socket) {
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 10'000);
 }
 
-// Between two sockets of this host there is no path whose rate a congestion control must find out.
-// One that paces what it sends, as bbr does, which is many a system's default, halves the rate of a
-// stream: 4.8 GB/s instead of 9.6 over loopback. Every system has reno, which does not pace, and
-// permits it to every process.
+// Between two sockets of one host congestion control has no rate to find. An algorithm that paces
+// its packets, such as bbr, the default of many systems, halves the rate of a stream: 4.8 GB/s
+// instead of 9.6 over loopback. Every system has reno, which does not pace, and lets every process
+// choose it.
 void leave_unpaced(int socket) {
   try {
     if (!local_address(socket).same_host(peer_address(socket))) return;
@@ -81,11 +82,11 @@ void leave_unpaced(int socket) {
   }
 }
 
-// Room for what a sender may have in flight. The system makes a buffer larger as it sees its
-// reader keep up, which a reader of several sockets does not appear to do: of one that gathers from
-// three it stopped at 0.4 MiB, and they waited for the window most of the time. SO_RCVBUF would end
-// that for good, and is bounded by net.core.rmem_max, often 0.2 MiB; to ask for a low water mark
-// makes room and ends nothing.
+// Room for what a sender may have in flight. The system makes a buffer larger as it sees its reader
+// keep up, which a reader of several sockets does not appear to do: of one that gathers from three
+// it stopped at 0.4 MiB, and they waited for the window most of the time. SO_RCVBUF would turn the
+// automatic growth off, and is bounded by net.core.rmem_max, often 0.2 MiB; a low water mark
+// (SO_RCVLOWAT) makes room and keeps the growth.
 void make_room(int socket) {
   set_option(socket, SOL_SOCKET, SO_RCVLOWAT, kRoomBytes);
   set_option(socket, SOL_SOCKET, SO_RCVLOWAT, 1);

@@ -17,17 +17,17 @@
 
 namespace ropewalk::transport::tcp {
 
-/// What a Handle says.
+/// The contents of a Handle.
 struct Target {
   SocketAddress address;
   Token proof{};  ///< the connecting side sends it
   Reply reply{};  ///< the listener sends it
 };
-/// What a handle begins with: a mark of the provider.
+/// The first bytes of a handle, which identify the provider.
 using HandleMark = std::array<char, 4>;
 inline constexpr HandleMark kTcpMark = {'R', 'W', 't', '3'};
 Handle encode(const Target& target, const HandleMark& mark = kTcpMark);
-/// @return nothing when the bytes are no handle of this provider
+/// @return nothing when the bytes are not a handle of this provider
 std::optional<Target> decode_handle(const Handle& handle, const HandleMark& mark = kTcpMark);
 
 struct Options {

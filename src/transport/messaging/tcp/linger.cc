@@ -35,8 +35,8 @@ bool through(int socket) {
   do {
     got = recv(socket, unread.data(), unread.size(), MSG_DONTWAIT);
   } while (got > 0 || (got < 0 && errno == EINTR));
-  // After the peer's end nothing can come any more that resets the connection, and the system
-  // delivers what was written. After an error there is nothing left to save.
+  // After the peer's end no packet can arrive that resets the connection, and the system delivers
+  // the written data. After an error there is nothing left to save.
   if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) return true;
   int unacknowledged = 0;
   if (ioctl(socket, SIOCOUTQ, &unacknowledged) != 0) return true;

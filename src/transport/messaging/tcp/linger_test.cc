@@ -1,4 +1,4 @@
-// Sockets that were closed while their last bytes are under way.
+// Sockets that were closed while their last bytes are in flight.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ TEST(TcpLinger, SettlesWhenThePeersSystemHasTheLastBytes) {
   EXPECT_EQ(recv(theirs.get(), bytes, sizeof bytes, 0), 0);
 }
 
-TEST(TcpLinger, WaitsForABoundedTimeAndKeepsWhatIsNotThrough) {
+TEST(TcpLinger, WaitsForABoundedTimeAndKeepsUnfinishedSockets) {
   auto [mine, theirs] = connected();
   Linger linger;
   const std::size_t sent = fill(mine.get());
@@ -79,7 +79,7 @@ TEST(TcpLinger, WaitsForABoundedTimeAndKeepsWhatIsNotThrough) {
   EXPECT_FALSE(is_open(number));
 }
 
-// The peer has ended, too: what is under way is the system's to deliver.
+// The peer has ended, too: the system delivers the bytes in flight.
 TEST(TcpLinger, ClosesAtOnceWhereThePeerHasEnded) {
   auto [mine, theirs] = connected();
   Linger linger;

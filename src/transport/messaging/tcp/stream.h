@@ -26,11 +26,12 @@ struct PayloadTarget {
   std::byte* rest = nullptr;
 };
 
-/// What a stream calls while it reads.
+/// The callbacks of a stream while it reads.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
-  /// A frame came. @return where its payload of `frame.piece` bytes goes; unused when there is none
+  /// A frame came.
+  /// @return where its payload of `frame.piece` bytes goes; unused when there is none
   virtual PayloadTarget begin_frame(const Frame& frame) = 0;
   /// The payload is there too (at once when there is none).
   virtual void end_frame(const Frame& frame, const PayloadTarget& payload) = 0;
@@ -54,12 +55,14 @@ class Stream {
   void queue(const Frame& frame, std::span<const std::byte> head, const std::byte* payload,
              std::size_t* unsent);
 
-  /// Writes what the socket takes. @return false when it will never take more
+  /// Writes what the socket takes.
+  /// @return false when it will never take more
   bool flush();
 
   /// Reads what has come while the sink wants it, at most about 1 MiB, so that a call stays short;
   /// and not beyond the first long eager message, so that the sink knows where the next one is
-  /// wanted. @return false when nothing more will ever come
+  /// wanted.
+  /// @return false when nothing more will ever come
   bool read(FrameSink& sink);
 
   /// The same of short messages that an earlier call took from the socket and left, without a
@@ -74,7 +77,7 @@ class Stream {
   [[nodiscard]] int fd() const noexcept { return socket_.get(); }
   /// Why flush() or read() returned false, in words.
   [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
-  /// Ends both directions at once; queued payloads are no longer looked at.
+  /// Ends both directions at once; queued payloads are no longer accessed.
   void shut_down() noexcept;
   /// Gives the socket away, for closing.
   FileDescriptor release() noexcept { return std::move(socket_); }
@@ -91,10 +94,11 @@ class Stream {
   [[nodiscard]] bool frame_left() const noexcept { return end_ - begin_ >= kFrameBytes; }
   Outgoing& add_outgoing();
   void drop_outgoing() noexcept;
-  // Consumes whole frames and payload bytes from the buffer. @return false on an invalid frame
+  // Consumes whole frames and payload bytes from the buffer.
+  // @return false on an invalid frame
   bool consume(FrameSink& sink);
   std::optional<std::size_t> receive(std::span<iovec> into);
-  // The parts of the current frame's payload that have not come.
+  // The parts of the current frame's payload that have not arrived.
   [[nodiscard]] std::array<std::span<std::byte>, 2> missing() const;
 
   FileDescriptor socket_;

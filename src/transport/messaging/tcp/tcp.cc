@@ -9,8 +9,7 @@
 namespace ropewalk::transport::tcp {
 namespace {
 
-// One-way latency over a present-day network with plain sockets; only orders providers among each
-// other.
+// One-way latency over a present-day network with plain sockets; used only to order the providers.
 constexpr double kLatencyUs = 20;
 
 class Tcp final : public Transport {
@@ -47,7 +46,7 @@ class Tcp final : public Transport {
   std::unique_ptr<Connector> connect(int device, const Handle& handle) override {
     linger_.poll();
     const std::optional<Target> target = decode_handle(handle);
-    if (!target) throw Error(Errc::kInvalidArgument, "tcp: this is no handle of a tcp listener");
+    if (!target) throw Error(Errc::kInvalidArgument, "tcp: not a handle of a tcp listener");
     return std::make_unique<TcpConnector>(interface(device), *target, options_, linger_);
   }
 

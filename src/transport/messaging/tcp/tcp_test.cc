@@ -1,4 +1,4 @@
-// What is TCP's own: frames, interface filters, handles, strangers on the port.
+// Tests that only TCP needs: frames, interface filters, handles, strangers on the port.
 #include "transport/messaging/tcp/tcp.h"
 
 #include <arpa/inet.h>
@@ -128,7 +128,7 @@ TEST(TcpHello, KnowsStrangersEarly) {
   EXPECT_EQ(judge_hello(encode(hello), token, seen), HelloState::kStranger);
 }
 
-TEST(Checksum, DependsOnEveryBitAndPlace) {
+TEST(Checksum, DependsOnEveryBitAndPosition) {
   std::vector<std::uint8_t> data(200);
   for (std::size_t bytes = 1; bytes <= data.size(); bytes += 13) {
     const std::uint64_t original = checksum(data.data(), bytes);
@@ -381,7 +381,7 @@ TEST(TcpConnection, MessagesBeforeTheEndOutliveTheWaitForAllStreamsToEnd) {
               static_cast<ssize_t>(bytes.size()));
   };
 
-  // Within a message of several pieces the receiver looks at both streams, and sees the end of one.
+  // Within a message of several pieces the receiver reads both streams, and notices the end of one.
   std::vector<std::byte> large(kPieceBytes + 1);
   const ReceiveBuffer whole{large.data(), large.size(), 0, nullptr};
   auto receive = receiver->receive({&whole, 1});
@@ -437,7 +437,8 @@ Sockets joined_sockets() {
   return made;
 }
 
-// What the system does not take at once is all that this writes. @return how many bytes it took
+// What the system does not take at once is all that this writes.
+// @return how many bytes it took
 std::size_t fill(int socket) {
   const std::vector<char> some(10'000, 'x');
   std::size_t total = 0;
@@ -449,7 +450,8 @@ std::size_t fill(int socket) {
   }
 }
 
-// Reads to the end. @return how many bytes came, and how it ended: 0, or the error's number
+// Reads to the end.
+// @return how many bytes came, and how it ended: 0, or the error's number
 std::pair<std::size_t, int> read_to_end(int socket, Linger& linger) {
   std::vector<char> buffer(10'000);
   std::size_t total = 0;
@@ -466,7 +468,8 @@ std::pair<std::size_t, int> read_to_end(int socket, Linger& linger) {
 }
 
 // The system resets a connection that is closed over unread bytes, or that gets bytes after that;
-// the peer then loses what it had not read. So the socket is kept, and what comes is taken.
+// the peer then loses what it had not read. So the socket is kept open, and arriving bytes are
+// read.
 TEST(TcpLinger, LastBytesArriveWhateverThePeerWrites) {
   for (const bool writes_later : {false, true}) {
     SCOPED_TRACE(writes_later);
@@ -484,7 +487,7 @@ TEST(TcpLinger, LastBytesArriveWhateverThePeerWrites) {
 }
 
 // A peer may write much before it comes to read: it must not wait for room that nobody makes.
-TEST(TcpLinger, WhatThePeerStillWritesIsTaken) {
+TEST(TcpLinger, LateBytesOfThePeerAreRead) {
   Linger linger;
   Sockets sockets = joined_sockets();
   const std::size_t sent = fill(sockets.near.get());

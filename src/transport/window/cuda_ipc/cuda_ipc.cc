@@ -20,8 +20,8 @@ namespace {
 constexpr double kSpeedMbps = 2'400'000;
 constexpr double kLatencyUs = 5;
 
-// A handle is one of shared memory under another name, so that neither is taken for the other.
-// In the place of the mark of shared memory.
+// A handle is one of shared memory under another name, so that neither is taken for the other. It
+// replaces the mark of shared memory.
 constexpr std::array<char, kMarkBytes> kHandleMagic = {'R', 'W', 'c', '2'};
 
 class CudaIpcPath final : public Path {
@@ -134,8 +134,7 @@ class CudaIpcDriver final : public Driver {
   }
   std::unique_ptr<Path> connect(int /*device*/, const Handle& handle, WindowSizes sizes) override {
     if (std::memcmp(handle.data(), kHandleMagic.data(), kHandleMagic.size()) != 0) {
-      throw Error(Errc::kInvalidArgument, "{}",
-                  "cuda_ipc: this is no handle of a cuda_ipc listener");
+      throw Error(Errc::kInvalidArgument, "{}", "cuda_ipc: not a handle of a cuda_ipc listener");
     }
     Handle host = encode({});
     std::memcpy(host.data() + kHandleMagic.size(), handle.data() + kHandleMagic.size(),

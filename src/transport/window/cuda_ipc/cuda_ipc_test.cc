@@ -73,7 +73,8 @@ class CudaIpc : public ::testing::Test {
   std::unique_ptr<GuardedBuffer> destination(Memory memory, std::size_t bytes = kLarge) {
     return std::make_unique<GuardedBuffer>(gpus_.gpus.at(1), bytes, memory, *receiver_);
   }
-  // A message from one to the other; both stay filled. @return whether it came right
+  // A message from one to the other; both stay filled.
+  // @return whether it came right
   bool exchange(GuardedBuffer& from, GuardedBuffer& to, std::size_t bytes,
                 const char* faults = "") {
     const std::vector<char> out = numbered(bytes, ++messages_);
@@ -121,7 +122,8 @@ class CudaIpc : public ::testing::Test {
              return 2;
            }) == 0;
   }
-  // The same with faults, which break it. @return the error's words
+  // The same with faults, which break it.
+  // @return the error's words
   std::string failure(Memory from, Memory to, const char* faults) {
     try {
       const auto a = source(from);
@@ -173,8 +175,8 @@ TEST_F(CudaIpc, WhereKernelsAreLoadedLazilyTakesHostMemory) {
   expect_host_memory_only(RW_STAND_IN_CUDA, "CUDA_MODULE_LOADING=EAGER");
 }
 
-// What is opened is closed when the registration ends, while the connection lives.
-TEST_F(CudaIpc, ClosesWhatIsDeregistered) {
+// Opened memory is closed when the registration ends, while the connection exists.
+TEST_F(CudaIpc, ClosesDeregisteredMemory) {
   open();
   // Everything that is made once is there after this.
   {
@@ -251,16 +253,16 @@ TEST_F(CudaIpc, MemoryOfSeveralAllocationsIsOne) {
     const std::string words =
         message_of([&] { (void)sender_->register_memory(data, 3 * kEach, MemoryKind::kCuda); },
                    Errc::kInvalidArgument);
-    EXPECT_NE(words.find("are there"), std::string::npos) << words;
+    EXPECT_NE(words.find("are allocated"), std::string::npos) << words;
   }
   close();
   for (std::size_t i = 0; i < 3; ++i) gpus_.cuda.unmap(base + i * kEach, kEach);
   gpus_.cuda.free_addresses(base, 3 * kEach);
 }
 
-// ---- what is refused -----------------------------------------------------------------------
+// ---- refused input -----------------------------------------------------------------------
 
-TEST_F(CudaIpc, RefusesWhatIsNoGpuMemory) {
+TEST_F(CudaIpc, RefusesOtherThanGpuMemory) {
   open();
   std::vector<char> host(100);
   message_of([&] { (void)sender_->register_memory(host.data(), 100, MemoryKind::kCuda); },
@@ -275,7 +277,7 @@ TEST_F(CudaIpc, RefusesWhatIsNoGpuMemory) {
       Errc::kInvalidArgument);
 }
 
-TEST_F(CudaIpc, RefusesWhatIsOutsideTheRegistration) {
+TEST_F(CudaIpc, RefusesMessagesOutsideTheRegistration) {
   open();
   const auto from = source(Memory::kAllocator, 4096);
   const auto to = destination(Memory::kAllocator, 4096);
@@ -311,7 +313,7 @@ struct Fault {
 
 class Replaced : public CudaIpc, public ::testing::WithParamInterface<Fault> {};
 
-// Pulling does not work in some way; messages come all the same.
+// Pulling fails in different ways; messages still arrive.
 TEST_P(Replaced, ByStaging) {
   for (const char* verify : {"connect", "all"}) {
     open({{"VERIFY", verify}});
@@ -381,7 +383,7 @@ TEST_F(CudaIpc, WithoutVerificationNothingIsFound) {
   EXPECT_FALSE(exchange(*from, *to, kLarge, "lose=dtod"));  // this is what the setting gives up
 }
 
-TEST_F(CudaIpc, ChecksumsFindWhatThePatternDidNot) {
+TEST_F(CudaIpc, ChecksumsFindFaultsThatThePatternDidNot) {
   open({{"VERIFY", "all"}});
   {
     const auto from = source(Memory::kVirtual);
@@ -435,7 +437,7 @@ TEST_F(CudaIpc, SlowCopiesEndBeforeTheirMemoryGoes) {
       EXPECT_FALSE(receive->test());
       EXPECT_FALSE(send->test());
     }
-    // Copies are under way. The sanitizers see any access after this.
+    // Copies are in progress. The sanitizers detect any access after this.
     if (memory == Memory::kVirtual) {
       send.reset();
       from.reset();

@@ -42,7 +42,7 @@ class OfferLine;
 class Registrations {
  public:
   std::uint64_t add();
-  /// Ends a registration, and tells all whom it was offered.
+  /// Ends a registration, and notifies all peers to which it was offered.
   void end(std::uint64_t key);
   [[nodiscard]] bool ended(std::uint64_t key) const;
   void add_line(const std::shared_ptr<OfferLine>& line);

@@ -15,7 +15,8 @@ namespace {
 const DeviceMemory& memory_of(const Registration& registration) {
   const auto* device = dynamic_cast<const DeviceRegistration*>(&registration);
   if (device == nullptr) {
-    throw Error(Errc::kInvalidArgument, "{}", "this is no registration of GPU memory of cuda_ipc");
+    throw Error(Errc::kInvalidArgument, "{}",
+                "this is not a registration of GPU memory by cuda_ipc");
   }
   return device->memory();
 }
@@ -212,7 +213,7 @@ Openings& DeviceSide::openings() {
   return *openings_;
 }
 
-// Also the pattern, by which the way of the first message is verified.
+// Also the pattern, which verifies the path of the first message.
 void DeviceSide::offer_early(const Registration& registration) {
   const Registration& pattern = pattern_memory(registration);
   if (host_.other_window() == nullptr) return;
@@ -272,7 +273,7 @@ void DeviceSide::pull_pattern(std::uint64_t key, std::uint32_t location,
                               std::span<std::byte> seen) {
   const std::shared_ptr<const OpenedMemory> source = find_opened(key, location);
   if (!source || source->bytes() < seen.size()) {
-    throw Error(Errc::kPeerLost, "{}", "the sender's pattern is not there");
+    throw Error(Errc::kPeerLost, "{}", "the sender's pattern is missing");
   }
   Gpu& gpu = shared_.gpus.at(ordinal_of(location));
   shared_.patterns.try_copy(gpu, seen, [&](CuPointer destination) {

@@ -35,7 +35,7 @@ class Patterns {
   const DeviceRegistration& at(const DeviceMemory& like);
   /// Takes the memory that copies to that GPU will need.
   void prepare(Gpu& gpu);
-  /// Runs `copy(destination)` and fetches what it brought. One at a time.
+  /// Runs `copy(destination)` and fetches the copied data. One at a time.
   template <typename Copy>
   void try_copy(Gpu& gpu, std::span<std::byte> seen, Copy copy) {
     const Lock lock(mutex_);
@@ -118,7 +118,7 @@ class DeviceSide final : public DeviceCopies, private DevicePulls {
 
   struct Slot {
     CopyQueue* busy = nullptr;
-    std::shared_ptr<const OpenedMemory> source;  // of the copy under way
+    std::shared_ptr<const OpenedMemory> source;  // of the copy in progress
   };
   OfferLine& line() RW_REQUIRES(mutex_);
   Openings& openings() RW_REQUIRES(mutex_);

@@ -39,7 +39,7 @@ struct Packet {
 };
 static_assert(std::is_trivially_copyable_v<Packet>);
 
-// What goes back.
+// The answers.
 struct AnswerPacket {
   std::array<char, 8> magic = kAnswerMagic;
   Answer answer{};
@@ -58,7 +58,7 @@ Sent send_packet(int socket, const Packet& packet, int descriptor) {
              static_cast<ssize_t>(bytes.size())) {
     return Sent::kYes;
   }
-  // ETOOMANYREFS: so many descriptors are under way, in all of this user's sockets.
+  // ETOOMANYREFS: too many descriptors are in flight, in all of this user's sockets.
   return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS ||
                  errno == ETOOMANYREFS
              ? Sent::kNoRoom
@@ -154,7 +154,7 @@ void OfferLine::close() {
   socket_ = -1;
 }
 
-// @return whether all withdrawals were told
+// @return whether all withdrawals were sent
 bool OfferLine::flush() {
   while (!withdrawn_.empty()) {
     Packet packet;
@@ -178,7 +178,7 @@ OfferReader::Came OfferReader::read(int socket) {
     }
     if (!got || got->bytes == 0) break;
     if (got->bytes != sizeof packet || got->truncated || packet.magic != kMagic) {
-      log::warn("{}", "an offer of device memory makes no sense");
+      log::warn("{}", "an offer of device memory is invalid");
       continue;
     }
     if (packet.withdrawn != 0) {
@@ -204,7 +204,7 @@ OfferReader::Came OfferReader::read(int socket) {
                        (packet.virtual_memory == 0 || got->descriptor);
     if (!right) {
       offers_.erase(packet.key);
-      log::warn("{}", "an offer of device memory makes no sense");
+      log::warn("{}", "an offer of device memory is invalid");
       continue;
     }
     Segment segment;

@@ -1,5 +1,5 @@
-// How device memory is handed to the other end of a connection: packets over its Unix socket, and
-// answers on the same way back.
+// Passing device memory to the other end of a connection: packets over its Unix socket, and answers
+// over the same socket.
 #pragma once
 
 #include <chrono>
@@ -25,8 +25,8 @@ inline constexpr std::size_t kMaxSegments = 1024;
 
 /// What the receiving end says.
 enum class Answer : std::uint32_t {
-  kTakesDeviceMemory = 1,  ///< it opens what is offered when that comes
-  kOpened = 2,             ///< what was offered under a key is open, or cannot be opened
+  kTakesDeviceMemory = 1,  ///< it opens memory when its offer arrives
+  kOpened = 2,             ///< the memory offered under a key is open, or cannot be opened
 };
 /// Never waits: an answer for which there is no room is lost, and whoever waited for it goes on.
 void send_answer(int socket, Answer answer, std::uint64_t key = 0);
@@ -39,7 +39,7 @@ class OfferLine {
   std::optional<std::string> offer(const DeviceMemory& memory);
   /// Waits until the other end has answered for `keys`, if it is one that does; `patience` at most.
   void await(std::span<const std::uint64_t> keys, std::chrono::milliseconds patience);
-  /// Tells the other end to close what was offered under `key`, if it was.
+  /// Tells the other end to close the memory offered under `key`, if any.
   void withdraw(std::uint64_t key);
   /// The socket is about to be closed.
   void close();
@@ -54,7 +54,7 @@ class OfferLine {
   // Of an offer that the socket had no room for: how many parts went.
   std::uint64_t partly_ RW_GUARDED_BY(mutex_) = 0;
   std::size_t sent_ RW_GUARDED_BY(mutex_) = 0;
-  std::deque<std::uint64_t> withdrawn_ RW_GUARDED_BY(mutex_);  // not told yet
+  std::deque<std::uint64_t> withdrawn_ RW_GUARDED_BY(mutex_);  // not sent yet
   bool answers_ RW_GUARDED_BY(mutex_) = false;
   std::set<std::uint64_t> opened_ RW_GUARDED_BY(mutex_);
 };

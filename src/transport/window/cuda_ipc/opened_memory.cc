@@ -72,7 +72,7 @@ void OpenedMemory::map_descriptors(const OfferedMemory& offer) {
     CuPointer at = reserved_;
     for (const Segment& segment : offer.segments) {
       CuAllocation allocation = 0;
-      // The descriptor itself goes in the place of a pointer, as CUDA asks for it.
+      // The descriptor itself is passed as the pointer argument, as CUDA requires.
       const auto descriptor = static_cast<std::intptr_t>(segment.descriptor.get());
       cuda.check(cuda.import_allocation(
                      &allocation,

@@ -109,7 +109,7 @@ std::optional<std::string> Openings::open(std::uint64_t key, int ordinal) {
   read_offers();
   const std::shared_ptr<Opening> opening = start({key, ordinal});
   // The offer was sent before this end was asked to open it.
-  if (!opening) return "the offer of memory did not come";
+  if (!opening) return "the offer of memory did not arrive";
   if (!opening->finished.load(std::memory_order_acquire)) return std::nullopt;
   return opening->why_not;
 }

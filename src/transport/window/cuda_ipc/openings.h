@@ -29,10 +29,10 @@ class Openings : public std::enable_shared_from_this<Openings> {
   /// The socket is about to be closed. Called before the last reference goes.
   void close();
 
-  /// From now on opens for `gpu` what is offered. Waits until all that was offered by now is open,
-  /// or cannot be; not for long.
+  /// From now on opens offered memory for `gpu`. Waits for a short time until all offers so far are
+  /// open, or have failed.
   void expect(Gpu& gpu);
-  /// Reads what has come: closes what was withdrawn.
+  /// Reads arrived packets: closes withdrawn memory.
   void read();
   /// @return nothing while it is being opened; else why it cannot be, empty for success
   std::optional<std::string> open(std::uint64_t key, int ordinal);

@@ -28,9 +28,10 @@ class Worker {
   /// @throws Error kSystem when the thread cannot be started
   void run(std::function<void()> errand);
   /// Calls `readable` whenever the descriptor can be read, until it is unwatched or its other end
-  /// is closed. @throws as run()
+  /// is closed.
+  /// @throws as run()
   void watch(int descriptor, std::function<void()> readable);
-  /// When it returns, what was given to watch() does not run any more. Not from an errand.
+  /// When it returns, the callback of watch() no longer runs. Not to be called from an errand.
   void unwatch(int descriptor) noexcept;
 
  private:

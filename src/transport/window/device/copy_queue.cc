@@ -23,12 +23,12 @@ CopyQueue::CopyQueue(Gpu& gpu, std::size_t number, std::chrono::nanoseconds limi
     return;
   }
   const CurrentContext current(gpu.cuda(), gpu.context());
-  gpu.cuda().check(gpu.cuda().event_create(&event_, kCuEventNoTiming), "making an event");
+  gpu.cuda().check(gpu.cuda().event_create(&event_, kCuEventNoTiming), "cuEventCreate");
 }
 
 CopyQueue::~CopyQueue() {
   if (event_ != nullptr) {
-    gpu_.cuda().warn(gpu_.cuda().event_destroy(event_), "destroying an event");
+    gpu_.cuda().warn(gpu_.cuda().event_destroy(event_), "cuEventDestroy");
   }
   // A mark that a stream has yet to write belongs to nobody else.
   if (mark_.host != nullptr && marked()) gpu_.give_mark(mark_);

@@ -35,7 +35,7 @@ CudaApi::CudaApi(const std::string& library) {
   need(device_count, "cuDeviceGetCount");
   need(device_get, "cuDeviceGet");
   need(device_name, "cuDeviceGetName");
-  // The second form tells slices of one GPU apart.
+  // The second version distinguishes slices of one GPU.
   if (!find(handle, device_uuid, "cuDeviceGetUuid_v2")) need(device_uuid, "cuDeviceGetUuid");
   need(device_attribute, "cuDeviceGetAttribute");
   need(primary_retain, "cuDevicePrimaryCtxRetain");
@@ -97,7 +97,7 @@ std::string CudaApi::words(CuResult result) const {
   error_name(result, &name);
   error_string(result, &text);
   return fmt::format("{} ({})", name != nullptr ? name : fmt::format("error {}", result),
-                     text != nullptr ? text : "no words for it");
+                     text != nullptr ? text : "unknown error");
 }
 
 void CudaApi::check(CuResult result, const char* tried) const {
@@ -112,9 +112,9 @@ void CudaApi::warn(CuResult result, const char* tried) const noexcept {
 
 CurrentContext::CurrentContext(const CudaApi& cuda, CuContext context) : cuda_(cuda) {
   CuContext before = nullptr;
-  cuda.check(cuda.context_current(&before), "asking for the current CUDA context");
+  cuda.check(cuda.context_current(&before), "cuCtxGetCurrent");
   if (before != context) {
-    cuda.check(cuda.context_push(context), "changing the current CUDA context");
+    cuda.check(cuda.context_push(context), "cuCtxPushCurrent");
     pushed_ = true;
   }
   cuda.exchange_capture_mode(&capture_mode_);

@@ -13,14 +13,14 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(10);
 constexpr std::size_t kPageBytes = 4096;
-// A cache line each: what one queue's stream writes disturbs nobody who looks at another.
+// A cache line each, so that writes of one queue's stream do not slow readers of another.
 constexpr std::size_t kMarkBytes = 64;
 
 }  // namespace
 
 Gpu::Gpu(const CudaApi& cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {
-  cuda.check(cuda.device_get(&device_, ordinal), "finding a GPU");
-  cuda.check(cuda.device_uuid(&uuid_, device_), "asking for a GPU's UUID");
+  cuda.check(cuda.device_get(&device_, ordinal), "cuDeviceGet");
+  cuda.check(cuda.device_uuid(&uuid_, device_), "cuDeviceGetUuid");
   std::array<char, 96> name{};
   const bool named =
       cuda.device_name(name.data(), static_cast<int>(name.size()) - 1, device_) == kCuSuccess;
@@ -28,21 +28,21 @@ Gpu::Gpu(const CudaApi& cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {
   int writes = 0;
   if (cuda.device_attribute(&writes, kCuAttributeWrite64, device_) != kCuSuccess) writes = 0;
   writes_marks_ = writes != 0 && cuda.stream_write64 != nullptr;
-  cuda.check(cuda.primary_retain(&context_, device_), "retaining a GPU's primary context");
+  cuda.check(cuda.primary_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
 }
 
 Gpu::~Gpu() {
   CuContext popped = nullptr;
   if (cuda_.context_push(context_) == kCuSuccess) {
     for (CuStream stream : streams_) {
-      if (stream != nullptr) cuda_.warn(cuda_.stream_destroy(stream), "destroying a stream");
+      if (stream != nullptr) cuda_.warn(cuda_.stream_destroy(stream), "cuStreamDestroy");
     }
-    for (void* page : pages_) cuda_.warn(cuda_.host_free(page), "freeing pinned memory");
-    if (staging_ != nullptr) cuda_.warn(cuda_.host_free(staging_), "freeing pinned memory");
-    if (scratch_ != 0) cuda_.warn(cuda_.free(scratch_), "freeing device memory");
+    for (void* page : pages_) cuda_.warn(cuda_.host_free(page), "cuMemFreeHost");
+    if (staging_ != nullptr) cuda_.warn(cuda_.host_free(staging_), "cuMemFreeHost");
+    if (scratch_ != 0) cuda_.warn(cuda_.free(scratch_), "cuMemFree");
     cuda_.context_pop(&popped);
   }
-  cuda_.warn(cuda_.primary_release(device_), "releasing a primary context");
+  cuda_.warn(cuda_.primary_release(device_), "cuDevicePrimaryCtxRelease");
 }
 
 CuStream Gpu::stream(std::size_t number) {
@@ -52,8 +52,9 @@ CuStream Gpu::stream(std::size_t number) {
     const CurrentContext current(cuda_, context_);
     int least = 0;
     int greatest = 0;
-    cuda_.check(cuda_.stream_priorities(&least, &greatest), "asking for streams' priorities");
-    cuda_.check(cuda_.stream_create(&stream, kCuStreamNonBlocking, greatest), "making a stream");
+    cuda_.check(cuda_.stream_priorities(&least, &greatest), "cuCtxGetStreamPriorityRange");
+    cuda_.check(cuda_.stream_create(&stream, kCuStreamNonBlocking, greatest),
+                "cuStreamCreateWithPriority");
   }
   return stream;
 }
@@ -64,11 +65,11 @@ MarkWord Gpu::take_mark() {
     const CurrentContext current(cuda_, context_);
     void* page = nullptr;
     cuda_.check(cuda_.host_allocate(&page, kPageBytes, kCuHostPortable | kCuHostDeviceMap),
-                "taking pinned memory");
+                "cuMemHostAlloc");
     pages_.push_back(page);
     std::memset(page, 0, kPageBytes);
     CuPointer device = 0;
-    cuda_.check(cuda_.host_pointer(&device, page, 0), "asking for pinned memory's address");
+    cuda_.check(cuda_.host_pointer(&device, page, 0), "cuMemHostGetDevicePointer");
     for (std::size_t offset = 0; offset < kPageBytes; offset += kMarkBytes) {
       auto* word = new (static_cast<std::byte*>(page) + offset) std::atomic<std::uint64_t>(0);
       marks_.push_back({word, device + offset});
@@ -101,7 +102,7 @@ std::byte* Gpu::staging() {
   if (staging_ == nullptr) {
     const CurrentContext current(cuda_, context_);
     void* made = nullptr;
-    cuda_.check(cuda_.host_allocate(&made, kStagingBytes, kCuHostPortable), "taking pinned memory");
+    cuda_.check(cuda_.host_allocate(&made, kStagingBytes, kCuHostPortable), "cuMemHostAlloc");
     staging_ = static_cast<std::byte*>(made);
   }
   return staging_;
@@ -110,7 +111,7 @@ std::byte* Gpu::staging() {
 CuPointer Gpu::scratch() {
   if (scratch_ == 0) {
     const CurrentContext current(cuda_, context_);
-    cuda_.check(cuda_.allocate(&scratch_, kScratchBytes), "taking device memory");
+    cuda_.check(cuda_.allocate(&scratch_, kScratchBytes), "cuMemAlloc");
   }
   return scratch_;
 }
@@ -177,12 +178,12 @@ void Gpu::fill(CuPointer destination, const void* host, std::size_t bytes) {
 
 Gpus::Gpus(const CudaApi& cuda) : cuda_(cuda) {
   int count = 0;
-  cuda.check(cuda.device_count(&count), "counting the GPUs");
+  cuda.check(cuda.device_count(&count), "cuDeviceGetCount");
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     CuDevice device = 0;
     CuUuid uuid;
-    cuda.check(cuda.device_get(&device, ordinal), "finding a GPU");
-    cuda.check(cuda.device_uuid(&uuid, device), "asking for a GPU's UUID");
+    cuda.check(cuda.device_get(&device, ordinal), "cuDeviceGet");
+    cuda.check(cuda.device_uuid(&uuid, device), "cuDeviceGetUuid");
     uuids_.push_back(uuid);
   }
   gpus_.resize(uuids_.size());
@@ -206,14 +207,14 @@ Gpu* Gpus::find(const CuUuid& uuid) {
 PinnedBuffer::PinnedBuffer(Gpu& gpu, std::size_t bytes) : gpu_(gpu) {
   const CurrentContext current(gpu.cuda(), gpu.context());
   void* made = nullptr;
-  gpu.cuda().check(gpu.cuda().host_allocate(&made, bytes, kCuHostPortable), "taking pinned memory");
+  gpu.cuda().check(gpu.cuda().host_allocate(&made, bytes, kCuHostPortable), "cuMemHostAlloc");
   data_ = static_cast<std::byte*>(made);
 }
 
 PinnedBuffer::~PinnedBuffer() {
   try {
     const CurrentContext current(gpu_.cuda(), gpu_.context());
-    gpu_.cuda().warn(gpu_.cuda().host_free(data_), "freeing pinned memory");
+    gpu_.cuda().warn(gpu_.cuda().host_free(data_), "cuMemFreeHost");
   } catch (const Error&) {
     // CUDA has ended before this did, and the memory with it.
   }
@@ -223,7 +224,7 @@ DeviceBuffer::DeviceBuffer(Gpu& gpu, std::size_t bytes, From from) : gpu_(gpu), 
   const CudaApi& cuda = gpu.cuda();
   const CurrentContext current(cuda, gpu.context());
   if (from == From::kAllocator) {
-    cuda.check(cuda.allocate(&data_, bytes), "taking device memory");
+    cuda.check(cuda.allocate(&data_, bytes), "cuMemAlloc");
     return;
   }
   if (!cuda.has_virtual_memory()) throw Error(Errc::kCuda, "{}", "no virtual-memory management");
@@ -238,10 +239,10 @@ DeviceBuffer::DeviceBuffer(Gpu& gpu, std::size_t bytes, From from) : gpu_(gpu), 
   }
   std::size_t granularity = 0;
   cuda.check(cuda.granularity(&granularity, &properties, kCuGranularityMinimum),
-             "asking for the granularity of device memory");
+             "cuMemGetAllocationGranularity");
   const std::size_t size = (bytes + granularity - 1) / granularity * granularity;
   CuAllocation allocation = 0;
-  cuda.check(cuda.create_allocation(&allocation, size, &properties, 0), "taking device memory");
+  cuda.check(cuda.create_allocation(&allocation, size, &properties, 0), "cuMemCreate");
   CuResult result = cuda.reserve_addresses(&data_, size, 0, 0, 0);
   if (result == kCuSuccess) {
     reserved_ = size;
@@ -266,10 +267,10 @@ DeviceBuffer::~DeviceBuffer() {
   try {
     const CurrentContext current(cuda, gpu_.context());
     if (from_ == From::kAllocator) {
-      cuda.warn(cuda.free(data_), "freeing device memory");
+      cuda.warn(cuda.free(data_), "cuMemFree");
     } else {
-      cuda.warn(cuda.unmap(data_, reserved_), "unmapping device memory");
-      cuda.warn(cuda.free_addresses(data_, reserved_), "freeing addresses");
+      cuda.warn(cuda.unmap(data_, reserved_), "cuMemUnmap");
+      cuda.warn(cuda.free_addresses(data_, reserved_), "cuMemAddressFree");
     }
   } catch (const Error&) {
     // CUDA has ended before this did, and the memory with it.

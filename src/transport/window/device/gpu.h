@@ -40,7 +40,7 @@ class Gpu {
   [[nodiscard]] CuContext context() const noexcept { return context_; }
   /// "GPU 0 (NVIDIA H200)"
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  /// Whether a stream can write a mark by itself; else completion is told by events.
+  /// Whether a stream can write a mark by itself; else events report completion.
   [[nodiscard]] bool writes_marks() const noexcept { return writes_marks_; }
 
   /// A stream that waits for no other (kCuStreamNonBlocking), and has the highest priority: kernels
@@ -57,10 +57,11 @@ class Gpu {
   MarkWord take_mark();
   void give_mark(MarkWord mark);
 
-  // These wait until they are done, 10 s at most. @throws Error kCuda, kTimeout
+  // These wait until they are done, 10 s at most.
+  // @throws Error kCuda, kTimeout
   void fetch(void* host, CuPointer source, std::size_t bytes);
   void fill(CuPointer destination, const void* host, std::size_t bytes);
-  /// Runs `start` with a stream, and waits for what it started.
+  /// Runs `start` with a stream, and waits for the started work.
   template <typename Start>
   void now(const char* what, Start start) {
     const CurrentContext current(cuda_, context_);

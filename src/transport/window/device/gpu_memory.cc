@@ -44,7 +44,7 @@ GpuMemory find_gpu_memory(Gpus& gpus, void* data, std::size_t bytes) {
   }
   if (known != kCuSuccess || type != kCuMemoryIsDevice ||
       cuda.pointer_attribute(&ordinal, kCuPointerOrdinal, memory.data) != kCuSuccess) {
-    throw Error(Errc::kInvalidArgument, "registration of {} bytes at {}: this is no GPU memory",
+    throw Error(Errc::kInvalidArgument, "registration of {} bytes at {}: this is not GPU memory",
                 bytes, data);
   }
   Gpu& gpu = gpus.at(ordinal);
@@ -66,7 +66,7 @@ GpuMemory find_gpu_memory(Gpus& gpus, void* data, std::size_t bytes) {
     if (cuda.address_range(&found.base, &found.bytes, at) != kCuSuccess || found.bytes == 0 ||
         (at != memory.data && !(memory.virtual_memory && retained.held()))) {
       throw Error(Errc::kInvalidArgument,
-                  "registration of {} bytes at {}: only {} of them are there", bytes, data,
+                  "registration of {} bytes at {}: only {} of them are allocated", bytes, data,
                   at - memory.data);
     }
     memory.virtual_memory = retained.held();

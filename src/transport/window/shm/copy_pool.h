@@ -41,7 +41,7 @@ class CopyJob {
 class CopyPool {
  public:
   explicit CopyPool(int threads);
-  ~CopyPool();  ///< carries out what was submitted
+  ~CopyPool();  ///< executes submitted copies
   CopyPool(const CopyPool&) = delete;
   CopyPool& operator=(const CopyPool&) = delete;
   [[nodiscard]] int threads() const noexcept { return static_cast<int>(threads_.size()); }

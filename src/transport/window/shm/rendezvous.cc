@@ -75,7 +75,7 @@ std::optional<Received> receive_greeting(int socket) {
   received.window = std::move(got->descriptor);
   if (got->bytes != sizeof received.greeting || got->truncated ||
       received.greeting.magic != kGreetingMagic || !received.window) {
-    throw lost("what came is no greeting");
+    throw lost("the first message is not a greeting");
   }
   return received;
 }

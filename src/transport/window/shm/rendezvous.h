@@ -20,10 +20,10 @@ namespace ropewalk::transport::window {
 using Name = std::array<std::byte, 8>;
 using Secret = std::array<std::byte, 16>;
 
-/// What a handle begins with: a mark of the provider.
+/// The first bytes of a handle, which identify the provider.
 inline constexpr std::size_t kMarkBytes = 4;
 
-/// What a handle says.
+/// The contents of a handle.
 struct MeetingPlace {
   Name name{};      ///< of the abstract socket
   Secret secret{};  ///< names can be listed by anyone on the host, this cannot
@@ -38,15 +38,16 @@ struct Greeting {
   ProbeAddress probe;
 };
 
-/// Sends a greeting on a connected socket. @throws Error kPeerLost
+/// Sends a greeting on a connected socket.
+/// @throws Error kPeerLost
 void send_greeting(int socket, const Greeting& greeting, int window);
 
 struct Received {
   Greeting greeting;
   FileDescriptor window;
 };
-/// @return nothing when nothing came yet
-/// @throws Error kPeerLost when the other end is gone or what came is no greeting
+/// @return nothing if nothing has arrived yet
+/// @throws Error kPeerLost if the other end has closed or the first message is not a greeting
 std::optional<Received> receive_greeting(int socket);
 
 Greeting make_greeting(const Secret& secret, const ProbeAddress& probe);
@@ -55,7 +56,7 @@ Greeting make_greeting(const Secret& secret, const ProbeAddress& probe);
 /// @throws Error kPeerLost when it belongs to another user
 pid_t checked_peer(int socket);
 
-/// Listens; hands out sockets whose greeting is right. Whoever is silent is dropped in time.
+/// Listens; returns sockets with a valid greeting. Silent connections are dropped after some time.
 class MeetingPoint {
  public:
   MeetingPoint();
@@ -78,7 +79,8 @@ class MeetingPoint {
   std::vector<Waiting> waiting_;
 };
 
-/// Connects; never waits. @throws Error kPeerLost
+/// Connects; never waits.
+/// @throws Error kPeerLost
 FileDescriptor call(const MeetingPlace& location);
 
 }  // namespace ropewalk::transport::window

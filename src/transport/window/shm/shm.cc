@@ -67,7 +67,7 @@ FileDescriptor open_pidfd(pid_t pid) {
   return FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }
 
-// Once: what a system forbids, it forbids every connection.
+// Logged once, since a system that forbids it forbids it to every connection.
 void warn_of_two_copies(const std::string& why) {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
@@ -284,7 +284,7 @@ class ShmDriver final : public Driver {
   }
   std::unique_ptr<Path> connect(int /*device*/, const Handle& handle, WindowSizes sizes) override {
     const std::optional<MeetingPlace> location = decode_meeting_place(handle);
-    if (!location) throw Error(Errc::kInvalidArgument, "shm: this is no handle of a shm listener");
+    if (!location) throw Error(Errc::kInvalidArgument, "shm: not a handle of a shm listener");
     return std::make_unique<ShmPath>(call(*location), make_window(sizes.own, backing_),
                                      location->secret, sizes.other);
   }

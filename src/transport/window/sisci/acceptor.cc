@@ -66,7 +66,7 @@ void SisciAcceptor::take_greetings() {
     if (length == sizeof greeting) std::memcpy(&greeting, message.data(), sizeof greeting);
     // Any node may trigger an interrupt with anything.
     if (length != sizeof greeting || !is_greeting(greeting)) {
-      log::warn("sisci: {} bytes that came to a listener on adapter {} are no greeting", length,
+      log::warn("sisci: {} bytes that came to a listener on adapter {} are not a greeting", length,
                 options_.adapter);
     } else if (!same_secret(greeting.secret, place_.secret)) {
       log::warn("sisci: node {} does not know the handle's secret", greeting.node);
@@ -77,7 +77,7 @@ void SisciAcceptor::take_greetings() {
   }
 }
 
-// A segment that was connected and is so no more tells its owner that there will be no answer.
+// When a segment is disconnected again, its owner learns that there will be no answer.
 void SisciAcceptor::refuse(const Greeting& greeting) {
   Status status = Status::kUnset;
   (void)RemoteRegion::connect(context_, descriptor_, options_.adapter, greeting.node,
@@ -108,7 +108,7 @@ std::unique_ptr<Path> SisciAcceptor::let_in(const Guest& guest, bool& keep) {
       return std::make_unique<SisciPath>(context_, memory_, options_, std::move(descriptor),
                                          std::move(peer), guest.greeting, sizes_);
     }
-    // Its segment was there before it greeted: without it, it has gone.
+    // Its segment existed before it greeted; without the segment it has ended.
     keep = may_pass(status) && status != Status::kNoSuchSegment &&
            std::chrono::steady_clock::now() - guest.since < kGreetingTime;
     if (!keep) {

@@ -21,7 +21,7 @@ class SisciAcceptor final : public Acceptor {
   std::unique_ptr<Path> accept() override;
 
  private:
-  // Whoever has greeted, until its window is connected.
+  // Ends that have greeted, until their windows are connected.
   struct Guest {
     Greeting greeting;
     std::chrono::steady_clock::time_point since;

@@ -16,7 +16,7 @@ namespace {
 constexpr unsigned kMaxAdapters = 16;
 constexpr unsigned kMaxLinks = 16;  // of one adapter
 
-// The library does not tell the PCI domain.
+// The library does not report the PCI domain.
 std::string sysfs_path(unsigned bdf) {
   const std::string path = "/sys/bus/pci/devices/" + pci_address(bdf);
   const std::unique_ptr<char, decltype(&std::free)> real(realpath(path.c_str(), nullptr),
@@ -51,7 +51,7 @@ void ask_links(const Library& library, Adapter& adapter) {
     const auto ask = [&](std::string_view what) {
       return library.ask_adapter(adapter.number, what, port);
     };
-    // A library that cannot tell is believed to have one.
+    // If the library cannot report it, a link is assumed.
     if (ask("LINK_OPERATIONAL").value_or(1) == 0) continue;
     const double mbps = lanes_mbps(ask("LINK_WIDTH").value_or(0), ask("LINK_SPEED").value_or(0));
     adapter.speed_mbps = adapter.link ? std::min(adapter.speed_mbps, mbps) : mbps;

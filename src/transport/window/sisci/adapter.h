@@ -23,7 +23,7 @@ std::vector<Adapter> find_adapters(const Library& library);
 /// The address that a library's BDF value stands for, as sysfs writes it: "0000:17:00.0".
 std::string pci_address(unsigned bdf);
 
-/// Mbit/s of PCIe lanes of a generation, after their encoding; a guess for what is not known.
+/// Mbit/s of PCIe lanes of a generation, after their encoding; a guess for unknown generations.
 double lanes_mbps(unsigned lanes, unsigned generation);
 
 }  // namespace ropewalk::transport::window::sisci

@@ -127,7 +127,7 @@ Status Library::opens() const {
 }
 
 Library::Found Library::open(const std::string& file) {
-  // Initializing is once per process. A forked child is another process and begins anew.
+  // Initializing is once per process. A forked child is another process and initializes again.
   static std::mutex mutex;
   static std::map<std::string, Opened> opened;
   const std::lock_guard lock(mutex);

@@ -24,7 +24,7 @@ using DmaQueue = struct sci_dma_queue*;
 using LocalDataInterrupt = struct sci_local_data_interrupt*;
 using RemoteDataInterrupt = struct sci_remote_data_interrupt*;
 
-/// What a call answers; others than these are failures without a meaning here.
+/// The results of a call; all others are failures without a special meaning here.
 enum class Status : std::uint32_t {
   kOk = 0,
   kBusy = 0x40000900,
@@ -104,7 +104,7 @@ struct Functions {
                            unsigned flags, Status*);
   void (*RegisterSegmentMemory)(void* address, std::size_t bytes, LocalSegment, unsigned flags,
                                 Status*);
-  /// Null in libraries that cannot attach what is not the host's memory.
+  /// Null in libraries that can attach only host memory.
   void (*AttachPhysicalMemory)(std::uint64_t bus_address, void* address, unsigned bus,
                                std::size_t bytes, LocalSegment, unsigned flags, Status*);
   void (*ConnectSegment)(Descriptor, RemoteSegment*, unsigned node, unsigned id, unsigned adapter,
@@ -168,7 +168,8 @@ class Library {
     std::shared_ptr<const Library> library;
     std::string why_not;
   };
-  /// Opens and initializes it once per process. Its absence, or that of its driver, is no error.
+  /// Opens and initializes it once per process. Its absence, or that of its driver, is not an
+  /// error.
   static Found open(const std::string& file);
 
   Library(const Library&) = delete;
@@ -177,7 +178,8 @@ class Library {
 
   const Functions* operator->() const noexcept { return &functions_; }
   [[nodiscard]] const Flags& flags() const noexcept { return flags_; }
-  /// The value of a constant. @return nothing when the library has none of that name
+  /// The value of a constant.
+  /// @return nothing when the library has none of that name
   [[nodiscard]] std::optional<unsigned> constant(std::string_view name) const;
   /// A number that an adapter knows about itself, as in SCI_Q_ADAPTER_`what`.
   [[nodiscard]] std::optional<unsigned> ask_adapter(unsigned adapter, std::string_view what,

@@ -31,7 +31,8 @@ CleanUp::~CleanUp() {
     left.swap(left_);
   }
   if (left.empty()) return;
-  log::info(log::kNet, "sisci: {} objects are still in use by peers; they go with this process",
+  log::info(log::kNet,
+            "sisci: {} objects are still in use by peers; they are freed when this process ends",
             left.size());
 }
 

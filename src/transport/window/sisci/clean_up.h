@@ -1,4 +1,4 @@
-// Objects of the library that could not be given back at once.
+// Objects of the library that could not be released at once.
 //
 // The library says BUSY while something hangs on an object: a peer that is still connected, a
 // transfer under way. The steps that are left are kept here and tried again at later calls of the
@@ -15,7 +15,8 @@
 
 namespace ropewalk::transport::window::sisci {
 
-/// A step gives one thing back. @return false when it is busy, and to be tried again
+/// A step gives one thing back.
+/// @return false when it is busy, and to be tried again
 using CleanUpStep = std::function<bool()>;
 
 /// Threads: any.
@@ -28,7 +29,7 @@ class CleanUp {
 
   /// Takes steps that are made in their order, and makes those that can be made now.
   void add(std::deque<CleanUpStep> steps);
-  /// Tries what is left.
+  /// Tries the remaining steps.
   void sweep();
   /// The same until nothing is left, for a bounded time.
   void settle();
@@ -36,7 +37,7 @@ class CleanUp {
  private:
   Mutex mutex_;
   std::vector<std::deque<CleanUpStep>> left_ RW_GUARDED_BY(mutex_);
-  bool ended_ RW_GUARDED_BY(mutex_) = false;  // what comes now is left to the end of the process
+  bool ended_ RW_GUARDED_BY(mutex_) = false;  // objects from now on are freed when the process ends
 };
 
 }  // namespace ropewalk::transport::window::sisci

@@ -6,7 +6,7 @@
 namespace ropewalk::transport::window::sisci {
 namespace {
 
-TEST(CleanUp, SettlingGivesBackWhatIsBusyForAMoment) {
+TEST(CleanUp, SettlingReleasesObjectsThatAreBusyForAMoment) {
   CleanUp clean_up;
   int tries = 0;
   bool second = false;

@@ -11,7 +11,7 @@ std::size_t crossover(std::span<const TimedCopies> timed) {
   if (first < timed.size()) return timed[first].bytes;
   const TimedCopies& last = timed.back();
   if (timed.size() < 2) return std::min(2 * last.bytes, kMostStored);
-  // What a transfer is behind at the last size, and what it catches up by with each byte.
+  // By how much a transfer is slower at the last size, and by how much it gains with each byte.
   const TimedCopies& before = timed[timed.size() - 2];
   const double behind = last.transfer_us - last.stores_us;
   const double gained = (before.transfer_us - before.stores_us - behind) /

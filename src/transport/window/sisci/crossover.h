@@ -10,7 +10,7 @@
 
 namespace ropewalk::transport::window::sisci {
 
-/// One size, both ways.
+/// One size, by both methods.
 struct TimedCopies {
   std::size_t bytes = 0;
   double stores_us = 0;    ///< stores into the other end's window, and its copy out of there

@@ -28,7 +28,7 @@ TEST(Crossover, IsTheFirstSizeThatIsFasterByTransfer) {
   EXPECT_EQ(crossover(timed(0, 0.5, 19.2, 0.2)), 64U << 10);
 }
 
-TEST(Crossover, LiesBeyondWhatWasMeasuredWhereTheLinesMeetThere) {
+TEST(Crossover, MayLieBeyondTheMeasuredSizes) {
   const std::size_t found = crossover(timed(0, 0.5, 30, 0.2));
   EXPECT_NEAR(static_cast<double>(found), 100 * 1024, 2);
 }

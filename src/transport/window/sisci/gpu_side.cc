@@ -15,7 +15,7 @@ namespace {
 const GpuMemory& memory_of(const Registration& registration) {
   const auto* gpu = dynamic_cast<const GpuRegistration*>(&registration);
   if (gpu == nullptr) {
-    throw Error(Errc::kInvalidArgument, "{}", "this is no registration of GPU memory of sisci");
+    throw Error(Errc::kInvalidArgument, "{}", "this is not a registration of GPU memory by sisci");
   }
   return gpu->memory();
 }

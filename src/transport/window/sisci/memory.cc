@@ -21,7 +21,7 @@ std::string likely_cause(const Pages& pages, Status status) {
   }
   if (status == Status::kNotSupported) return ", as without an IOMMU";
   if (!out_of_space(status)) return "";
-  return ", so a limit is reached: of segments, or of locked memory (ulimit -l)";
+  return ", so a limit of segments or of locked memory (ulimit -l) is reached";
 }
 
 }  // namespace
@@ -161,7 +161,7 @@ std::unique_ptr<Registration> Regions::add_gpu(void* data, std::size_t bytes) {
 
 std::shared_ptr<Region> Regions::attach(const GpuMemory& memory, std::string& why_not) {
   if (memory.allocations.size() != 1) {
-    why_not = "they lie in several allocations";
+    why_not = "they span several allocations";
     return nullptr;
   }
   const CudaApi& cuda = cuda_->cuda;

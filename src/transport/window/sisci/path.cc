@@ -103,7 +103,7 @@ SisciPath::SisciPath(Context& context, Memory& memory, const PathOptions& option
       transfer_from_(options.pio_bytes != 0 ? options.pio_bytes : kTimedSizes.front()),
       gpu_side_(memory.cuda, memory.trials, *this, static_cast<int>(options.queues)) {
   capabilities_.piece_bytes = kWindowPieceBytes;
-  capabilities_.why_no_pull = "a sender writes, over a bridge that is the faster way";
+  capabilities_.why_no_pull = "a sender writes, which is faster over a bridge";
   capabilities_.puts_may_tear = true;
   std::uint32_t trial_segment = 0;
   if (options_.verify) {
@@ -192,9 +192,9 @@ bool SisciPath::call() {
   Status status = Status::kUnset;
   library->ConnectDataInterrupt(descriptor_->get(), &interrupt, place_.node, options_.adapter,
                                 place_.interrupt, library.flags().infinite_timeout, 0, &status);
-  // The handle exists, so the interrupt did: its listener has gone.
+  // The handle exists, so the interrupt existed: its listener has closed.
   if (status == Status::kNoSuchSegment) {
-    throw Error(Errc::kPeerLost, "{}: its listener is gone", to_peer());
+    throw Error(Errc::kPeerLost, "{}: its listener has closed", to_peer());
   }
   if (status != Status::kOk) {
     check_deadline(status, "SCIConnectDataInterrupt");
@@ -206,7 +206,7 @@ bool SisciPath::call() {
   Status ignored = Status::kUnset;
   library->DisconnectDataInterrupt(interrupt, 0, &ignored);
   if (status == Status::kOk) return true;
-  // The listener has not fetched earlier ones; that it may take long to do.
+  // The listener has not fetched earlier ones, which may take long.
   if (out_of_space(status)) {
     deadline_ = Clock::now() + kPatience;
   } else {
@@ -216,7 +216,7 @@ bool SisciPath::call() {
 }
 
 bool SisciPath::answered() {
-  const bool left = own_->left();  // before the answer is looked at, which may have come first
+  const bool left = own_->left();  // before the answer is read, which may have arrived first
   if (own_word(kReplyOffset) != nonce_) {
     if (left) {
       throw Error(Errc::kPeerLost,
@@ -249,7 +249,7 @@ void SisciPath::look_at_listener() {
   }
   if (own_word(kReplyOffset) == nonce_) return;  // it answered, and then went
   if (status == Status::kNoSuchSegment) {
-    throw Error(Errc::kPeerLost, "{}: its listener is gone", to_peer());
+    throw Error(Errc::kPeerLost, "{}: its listener has closed", to_peer());
   }
   check_deadline(status, "SCIConnectDataInterrupt");
 }
@@ -259,9 +259,9 @@ bool SisciPath::join() {
   peer_ = PeerWindow::connect(context_, descriptor_, options_.adapter, peer_node_, answer_segment_,
                               status);
   if (!peer_) {
-    // It was available before it was named, so it is gone.
+    // It was available before it was named, so it has been removed.
     if (status == Status::kNoSuchSegment) {
-      throw Error(Errc::kPeerLost, "{}: the accepting end is gone", to_peer());
+      throw Error(Errc::kPeerLost, "{}: the accepting end has closed", to_peer());
     }
     check_deadline(status, "connecting to its window");
     return false;
@@ -328,7 +328,7 @@ bool SisciPath::try_window() {
     if (std::optional<std::string> reason = peer_->gone()) {
       throw Error(Errc::kPeerLost, "{}: {}", to_peer(), *reason);
     }
-    return give_up("reported success and did not bring the data");
+    return give_up("reported success but moved no data");
   }
   return true;
 }
@@ -436,12 +436,12 @@ unsigned SisciPath::judge_trial() {
   }
   if (lost && ways == 0) {
     context_.warn_once(fmt::format(
-        "{}: DMA into registered memory of this end reports success and moves nothing: {}; "
+        "{}: DMA into registered memory of this end reports success but moves no data: {}; "
         "messages go through windows",
         to_peer(), kMemoryCause));
   } else if (lost) {
     context_.warn_once(fmt::format(
-        "{}: DMA out of registered memory of the other end reports success and moves nothing: {}; "
+        "{}: DMA out of registered memory of the other end reports success but moves no data: {}; "
         "it is pinned for each transfer instead",
         to_peer(), kMemoryCause));
   }
@@ -470,7 +470,7 @@ std::uint64_t SisciPath::read_word(std::size_t offset) const {
   return own_word(kHeaderBytes + offset);
 }
 
-// A load from the other end follows the stores on their way, so they have arrived when it is done.
+// A load from the other end follows the stores in flight, so they have arrived when it is done.
 void SisciPath::order_puts_before_reads() {
   std::uint64_t word = 0;
   peer_->get(kHeaderBytes, &word, sizeof word);
@@ -485,7 +485,7 @@ bool SisciPath::aligned(std::size_t offset, const void* source, std::size_t byte
   return ((offset | reinterpret_cast<std::uintptr_t>(source) | bytes) % options_.alignment) == 0;
 }
 
-// Those for what is staged are made when they are needed.
+// Queues for staged memory are made when they are needed.
 SisciPath::Copy& SisciPath::copy_of(int queue) {
   const auto number = static_cast<std::size_t>(queue);
   if (number < options_.queues) return copies_[number];
@@ -520,7 +520,7 @@ void SisciPath::start_write(int queue, std::size_t offset, const void* source, s
 
 void SisciPath::start_pull(int /*queue*/, void* /*destination*/, std::uint64_t /*source*/,
                            std::size_t /*bytes*/) {
-  throw Error(Errc::kInternal, "{}: nothing is pulled over a bridge", to_peer());
+  throw Error(Errc::kInternal, "{}: bridges do not support pulling messages", to_peer());
 }
 
 bool SisciPath::copy_done(int queue) {

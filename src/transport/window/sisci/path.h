@@ -50,7 +50,7 @@ namespace ropewalk::transport::window::sisci {
 
 using Secret = std::array<std::byte, 16>;
 
-/// What a handle says.
+/// The contents of a handle.
 struct MeetingPlace {
   std::uint32_t node = 0;
   std::uint32_t interrupt = 0;
@@ -73,7 +73,7 @@ static_assert(sizeof(Greeting) <= 64);  // what any library takes
 Greeting make_greeting(unsigned node, unsigned segment, std::uint64_t nonce, const Secret& secret);
 bool is_greeting(const Greeting& greeting);
 
-/// What a driver's paths have in common.
+/// The common data of a driver's paths.
 struct PathOptions {
   unsigned adapter = 0;
   unsigned node = 0;  ///< this end's
@@ -83,7 +83,7 @@ struct PathOptions {
   bool verify = true;
 };
 
-/// What a device's connections share for registered memory. Outlives them.
+/// The data that a device's connections share for registered memory. Outlives them.
 struct Memory {
   Memory(Context& context, unsigned adapter, DriverCuda* cuda_or_null)
       : cuda(cuda_or_null), regions(context, adapter, cuda), trials(cuda, regions) {}
@@ -158,7 +158,7 @@ class SisciPath final : public Path, private DirectWrites {
   double time_stores(std::size_t window_offset, std::span<const std::byte> source);
   // While the other end has not answered: whether it still listens.
   void look_at_listener();
-  // Of the accepting end: what the other end's trial came to, once it is told.
+  // Of the accepting end: the result of the other end's trial, once it is known.
   unsigned judge_trial();
   [[nodiscard]] std::uint64_t own_word(std::size_t offset) const;
   void check_deadline(Status status, const char* what) const;

@@ -19,7 +19,7 @@ constexpr std::size_t kDirectPieceBytes = 512 << 10;
 constexpr std::size_t kMaxReached = 128;
 constexpr auto kTrialTime = std::chrono::seconds(10);
 
-// A target's region: a segment id, and the ways to write it above.
+// A target's region: a segment id, and above it the methods to write it.
 constexpr unsigned kWayShift = 32;
 std::uint32_t id_of(const Target& target) { return static_cast<std::uint32_t>(target.region); }
 unsigned ways_of(const Target& target) { return static_cast<unsigned>(target.region >> kWayShift); }
@@ -149,7 +149,7 @@ std::string SisciPath::post_direct(int queue, const Target& target, const void* 
   return "";
 }
 
-// Few, and enough for a pattern to be told from another.
+// Few, but enough to distinguish patterns.
 std::size_t SisciPath::read_back_bytes() const {
   return std::max(options_.alignment, sizeof(std::uint64_t));
 }
@@ -250,7 +250,7 @@ std::string SisciPath::try_direct_from(int queue, const Target& target, const vo
 void SisciPath::fetch_trial(std::uint64_t locations, std::span<std::byte> seen) {
   const auto location = static_cast<std::uint32_t>(locations);
   if (location != 0) return gpu_side_.slot(location).fetch(seen);
-  if (!host_trial_) throw Error(Errc::kPeerLost, "{}", "no memory was named for that");
+  if (!host_trial_) throw Error(Errc::kPeerLost, "{}", "no memory was named for this pattern");
   std::memcpy(seen.data(), host_trial_->page(kFromRegistered).data(), seen.size());
   host_trial_.reset();
 }

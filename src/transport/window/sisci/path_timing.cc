@@ -83,7 +83,7 @@ double SisciPath::time_transfer(std::size_t bytes, unsigned way) {
     progress = copy.queue->progress();
   }
   if (progress == Queue::Progress::kDone) return microseconds_since(begin);
-  // What is under way ends with its queue.
+  // Transfers in progress end with their queue.
   Status made = Status::kUnset;
   copy.queue = Queue::create(context_, descriptor_, options_.adapter, made);
   if (!copy.queue) use_dma_ = false;

@@ -27,7 +27,7 @@ class Queue {
   [[nodiscard]] Status start(LocalSegment from, std::size_t from_offset, RemoteSegment to,
                              std::size_t offset, std::size_t bytes);
 
-  /// Starts a transfer the other way, into a segment of this end.
+  /// Starts a transfer in the other direction, into a segment of this end.
   [[nodiscard]] Status start_read(LocalSegment to, std::size_t to_offset, RemoteSegment from,
                                   std::size_t offset, std::size_t bytes);
 

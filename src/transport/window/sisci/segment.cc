@@ -35,7 +35,7 @@ std::int64_t now_ns() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
 
-// Runs in a thread of the library, so it only notes what it is told.
+// Runs in a thread of the library, so it only records the event.
 CallbackAction on_remote_event(void* arg, RemoteSegment /*segment*/, Reason reason,
                                Status /*status*/) {
   auto& state = *static_cast<RemoteState*>(arg);
@@ -204,8 +204,8 @@ void OwnWindow::give_back() {
                              library->UnmapSegment(map, 0, status);
                            }));
     }
-    // By force: a peer that has not heard is told so, and one that does not answer is not waited
-    // for.
+    // By force: a peer that has not disconnected gets an event, and this end does not wait for its
+    // answer.
     steps.push_back(remove_segment_step(context_.library, piece.segment, adapter_, descriptor_));
     context_.clean_up.add(std::move(steps));
   }
@@ -269,10 +269,11 @@ std::unique_ptr<PeerWindow> PeerWindow::connect(Context& context,
   made->get(kTableOffset, &table, sizeof table);
   if (table.count == 0 || table.count > kMaxPieces || table.piece_bytes < kSmallestPiece ||
       table.ids[0] != first_id) {
-    throw Error(Errc::kPeerLost,
-                "sisci: node {}: what was read from a segment is no table of a window: the link or "
-                "the peer is not what it should be",
-                node);
+    throw Error(
+        Errc::kPeerLost,
+        "sisci: node {}: what was read from a segment is not the table of a window: the link or "
+        "the peer is not what it should be",
+        node);
   }
   made->piece_bytes_ = static_cast<std::size_t>(table.piece_bytes);
   for (std::size_t i = 1; i < table.count; ++i) {
@@ -316,7 +317,7 @@ PeerWindow::~PeerWindow() {
                          [map = piece.map](const Library& library, Status* status) {
                            library->UnmapSegment(map, 0, status);
                          }));
-    // The region disconnects after the map is gone, whenever that is.
+    // The region disconnects after the map is removed, whenever that is.
     steps.push_back([region = std::shared_ptr<RemoteRegion>(std::move(piece.region))]() mutable {
       region.reset();
       return true;
@@ -402,7 +403,7 @@ std::optional<std::string> PeerWindow::stores_lost() {
     if (found == SequenceStatus::kPending) {
       piece.unchecked = true;
     } else if (status != Status::kOk || found != SequenceStatus::kOk) {
-      // What was stored since the link failed is not known, so nothing can be repeated.
+      // It is unknown which stores were made since the link failed, so none can be repeated.
       return "stores to it were lost on the link";
     }
   }

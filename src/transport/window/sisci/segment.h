@@ -47,13 +47,15 @@ class OpenDescriptor {
   Descriptor handle_;
 };
 
-/// Makes a local segment of a random id, which nobody else has. @return how it went
+/// Makes a local segment of a random id, which nobody else has.
+/// @return how it went
 /// @param left set by the library when a connected end disconnects or ends; lives as long as the
 ///        segment; may be null
 Status create_segment(const Library& library, Descriptor descriptor, std::size_t bytes,
                       unsigned flags, std::atomic<bool>* left, LocalSegment& made, unsigned& id);
 
-/// Cuts off whoever is connected to a segment. @return the step that gives it back
+/// Disconnects all peers of a segment.
+/// @return the step that releases it
 CleanUpStep remove_segment_step(const std::shared_ptr<const Library>& library, LocalSegment segment,
                                 unsigned adapter, std::shared_ptr<OpenDescriptor> descriptor);
 
@@ -95,7 +97,7 @@ class OwnWindow {
   std::shared_ptr<std::atomic<bool>> left_ = std::make_shared<std::atomic<bool>>(false);
 };
 
-/// What the library has told about a connected segment, from its own thread.
+/// The events that the library reported about a connected segment, from its own thread.
 struct RemoteState {
   std::atomic<bool> lost{false};
   std::atomic<std::int64_t> down_since{0};  ///< on the steady clock, in ns; 0: operational
@@ -131,7 +133,8 @@ class RemoteRegion {
 /// The other end's window, mapped: stores of the CPU, and where copies go.
 class PeerWindow {
  public:
-  /// Tries once. @return null, with the status, when it is not possible now
+  /// Tries once.
+  /// @return null, with the status, when it is not possible now
   static std::unique_ptr<PeerWindow> connect(Context& context,
                                              const std::shared_ptr<OpenDescriptor>& descriptor,
                                              unsigned adapter, unsigned node, unsigned first_id,
@@ -158,7 +161,8 @@ class PeerWindow {
   [[nodiscard]] Place location(std::size_t offset) const;
 
   [[nodiscard]] std::optional<std::string> gone() const;
-  /// Whether stores since the last call were lost on their way. @return in words what happened
+  /// Whether stores since the last call were lost in transit.
+  /// @return a text that describes the loss
   [[nodiscard]] std::optional<std::string> stores_lost();
 
  private:

@@ -33,7 +33,7 @@ class SisciDriver final : public Driver {
     context_.library = std::move(found.library);
     std::vector<Adapter> adapters = find_adapters(*context_.library);
     if (adapters.empty()) {
-      why_no_devices_ = "the library knows no adapter";
+      why_no_devices_ = "the library reports no adapter";
       log::info(log::kNet, "sisci: no devices: {}", why_no_devices_);
     } else {
       why_no_devices_ = "no adapter has a link";
@@ -84,8 +84,7 @@ class SisciDriver final : public Driver {
 
   std::unique_ptr<Path> connect(int device, const Handle& handle, WindowSizes sizes) override {
     const std::optional<MeetingPlace> location = decode_meeting_place(handle);
-    if (!location)
-      throw Error(Errc::kInvalidArgument, "sisci: this is no handle of a sisci listener");
+    if (!location) throw Error(Errc::kInvalidArgument, "sisci: not a handle of a sisci listener");
     context_.clean_up.sweep();
     return std::make_unique<SisciPath>(context_, at(device).memory, at(device).options, *location,
                                        sizes);

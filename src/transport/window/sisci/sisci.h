@@ -2,7 +2,8 @@
 // libsisci drives.
 //
 // The library is found at run time (setting SISCI_LIBRARY). Without it, without its driver, or
-// without an adapter that has a link, there is no device, which the log says and which is no error.
+// without an adapter that has a link, there is no device, which the log says and which is not an
+// error.
 //
 // Each adapter with a link is a device. What a connection is made of, and how it finds out which of
 // its ways work, is in path.h; what registration does, in memory.h; how GPU memory goes that the

@@ -348,7 +348,7 @@ INSTANTIATE_TEST_SUITE_P(
               false},
         Fault{"FromGpuOnly", "lose_gpu_reads yes\n",
               "DMA from GPU memory into host memory: a copy reported success, but the pattern did "
-              "not come: the IOMMU is off or broken",
+              "not arrive: the IOMMU is off or broken",
               true, false, true},
         Fault{"IntoGpuOnly", "lose_gpu_writes yes\n",
               "DMA from host memory into GPU memory: transfers report success, but a pattern", true,
@@ -369,7 +369,7 @@ TEST(SisciGpu, StagedWithoutQueuesAndByTheCpu) {
   }
 }
 
-TEST(SisciGpu, WhatIsInSeveralAllocationsIsStaged) {
+TEST(SisciGpu, MemoryInSeveralAllocationsIsStaged) {
   alone(kCuda, [](const SoftwareFabric& fabric) {
     GpuEnds ends(fabric);
     ends.connect();
@@ -405,11 +405,11 @@ TEST(SisciGpu, WhatIsInSeveralAllocationsIsStaged) {
     std::vector<char> in(2 * kEach);
     to.fetch(in);
     CHECK_THAT(in == out);
-    EXPECT_WORDS(ends.text(), "are staged: they lie in several allocations");
+    EXPECT_WORDS(ends.text(), "are staged: they span several allocations");
   });
 }
 
-TEST(SisciGpu, WhatSharesItsPagesIsStaged) {
+TEST(SisciGpu, MemoryThatSharesItsPagesIsStaged) {
   alone(kCuda, [](const SoftwareFabric& fabric) {
     GpuEnds ends(fabric);
     ends.connect();
@@ -502,13 +502,13 @@ TEST(SisciGpu, RefusedWithoutPinnedMemory) {
             [&] { (void)ends.sender->register_memory(memory.pointer(), 4096, MemoryKind::kCuda); },
             Errc::kInvalidArgument),
         "memory of GPU 0 (Stand-in 0) is not taken, since nothing is copied between it and "
-        "the host: taking pinned memory: CUDA_ERROR_OUT_OF_MEMORY");
+        "the host: cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY");
     ends.stand_in.configure("");
     (void)ends.sender->register_memory(memory.pointer(), 4096, MemoryKind::kCuda);
   });
 }
 
-TEST(SisciGpu, RefusesWhatIsNoGpuMemoryAndWhatIsOutside) {
+TEST(SisciGpu, RefusesOtherThanGpuMemoryAndMessagesOutside) {
   alone(kCuda, [](const SoftwareFabric& fabric) {
     GpuEnds ends(fabric);
     ends.connect();

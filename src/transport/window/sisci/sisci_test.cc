@@ -53,7 +53,7 @@ TEST(SisciAdapter, KnowsTheSpeedOfLanes) {
   EXPECT_GT(lanes_mbps(0, 0), 0);
 }
 
-TEST(SisciHandle, SaysItAndRefusesOthers) {
+TEST(SisciHandle, IsParsedAndOthersAreRefused) {
   MeetingPlace location;
   location.node = 12;
   location.interrupt = 77;
@@ -75,7 +75,7 @@ TEST(SisciGreeting, ChangedBytesAreNone) {
   EXPECT_FALSE(is_greeting(greeting));
 }
 
-TEST(SisciTrial, PatternsDependOnSeedAndWay) {
+TEST(SisciTrial, PatternsDependOnSeedAndMethod) {
   std::vector<std::byte> page(kTrialPage);
   fill_pattern(page, 5, kFromPlain);
   EXPECT_TRUE(is_pattern(page, 5, kFromPlain));
@@ -153,7 +153,7 @@ TEST(Sisci, GoesThroughWindowsWhenTheIommuIsBroken) {
     ends.connect();
     CHECK_THAT(ends.exchange_all());
     EXPECT_WORDS(ends.text(),
-                 "DMA into registered memory of this end reports success and moves nothing: the "
+                 "DMA into registered memory of this end reports success but moves no data: the "
                  "IOMMU is off or broken");
   });
 }
@@ -175,7 +175,7 @@ TEST(Sisci, CopiesByTheCpuWhenDmaMovesNothing) {
     ends.connect();
     CHECK_THAT(ends.exchange_all());
     EXPECT_WORDS(ends.text(),
-                 "DMA into its window reported success and did not bring the data; "
+                 "DMA into its window reported success but moved no data; "
                  "the CPU copies instead");
   });
 }
@@ -204,7 +204,7 @@ TEST(Sisci, CopiesByTheCpuWithoutQueues) {
   });
 }
 
-TEST(Sisci, RepeatsWhatFailedByTheCpu) {
+TEST(Sisci, RepeatsFailedTransfersByTheCpu) {
   // Three transfers are trials; then the window's fail one by one.
   alone("iommu absent\nfail_transfer 5\n", [](const SoftwareFabric& fabric) {
     Ends ends(fabric);
@@ -264,7 +264,7 @@ TEST(Sisci, LostStoresAreNoticed) {
 
 // Stores that nobody flushes stay with the CPU. An end that fails says so while it is still there,
 // one that closes before its segment is gone.
-TEST(Sisci, DelayedStoresTellThatAnEndHasGone) {
+TEST(Sisci, DelayedStoresReportThatAnEndHasClosed) {
   const std::string held = "delayed_stores yes\nstore_delay_ms 600000\n";
   alone(held + "iommu absent\nlose_transfer 9\n", [](const SoftwareFabric& fabric) {
     Ends ends(fabric, {{"VERIFY", "all"}});

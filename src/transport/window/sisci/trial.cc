@@ -39,7 +39,7 @@ bool is_pattern(std::span<const std::byte> page, std::uint64_t seed, unsigned wa
 Trial::Trial(Regions& regions, std::size_t timed_bytes) : bytes_(kTimedOffset + timed_bytes) {
   void* mapped = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (mapped == MAP_FAILED) throw system_error(errno, "memory for a trial");
+  if (mapped == MAP_FAILED) throw system_error(errno, "mmap of memory for a trial");
   data_ = static_cast<std::byte*>(mapped);
   try {
     registration_ = regions.add(data_, bytes_, MemoryKind::kHost);

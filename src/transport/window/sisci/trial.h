@@ -1,4 +1,4 @@
-// Patterns that show whether a transfer moved what it said.
+// Patterns that show whether a transfer really moved its data.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 namespace ropewalk::transport::window::sisci {
 
 inline constexpr std::size_t kTrialPage = 4096;
-/// Ways to write registered memory, as bits: from registered memory, and from any.
+/// Methods to write registered memory, as bits: from registered memory, and from any memory.
 inline constexpr unsigned kFromRegistered = 1;
 inline constexpr unsigned kFromPlain = 2;
 /// And, after a trial of its own: from GPU memory; and that it is GPU memory which is written.

@@ -122,7 +122,7 @@ class OnDeviceRequest final : public Request {
   OnDeviceRequest& operator=(const OnDeviceRequest&) = delete;
   ~OnDeviceRequest() override {
     inner_.reset();
-    // The peer's copy engine may still read what was given up; freeing it waits for that.
+    // The peer's copy engine may still read cancelled messages; freeing the memory waits for that.
     if (!fetched_) return;
     for (Part& part : parts_) pool_.give(std::move(part.buffer));
   }

@@ -1,0 +1,232 @@
+"""One rank of `benchmarks/overlap/run`: a matrix product of PyTorch beside collectives of one
+libnccl.so.2. Reads commands from standard input, one JSON object a line, and answers each so.
+
+    rank.py LIBRARY RANK RANKS ID_FILE
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FLOAT32, SUM = 7, 0
+WARMUPS = 3
+# While one side is timed the other has so much more to do that it goes on until the end.
+MARGIN = 2.5
+
+
+class UniqueId(ctypes.Structure):
+    _fields_ = [("internal", ctypes.c_byte * 128)]
+
+
+class Collectives:
+    """The operations that are timed, on one communicator."""
+
+    def __init__(self, library: str, rank: int, ranks: int, id_file: Path) -> None:
+        self.nccl = ctypes.CDLL(library, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        self.nccl.ncclGetErrorString.restype = ctypes.c_char_p
+        self.nccl.ncclGetLastError.restype = ctypes.c_char_p
+        self.rank, self.ranks = rank, ranks
+        unique = UniqueId()
+        if rank == 0:
+            self._check(self.nccl.ncclGetUniqueId(ctypes.byref(unique)), "ncclGetUniqueId")
+            part = id_file.with_suffix(".part")
+            part.write_bytes(bytes(unique))
+            part.rename(id_file)
+        else:
+            end = time.monotonic() + 60
+            while not id_file.exists():
+                if time.monotonic() > end:
+                    raise RuntimeError("rank 0 has made no id in 60 s")
+                time.sleep(0.01)
+            unique = UniqueId.from_buffer_copy(id_file.read_bytes())
+        self.comm = ctypes.c_void_p()
+        self._check(
+            self.nccl.ncclCommInitRank(ctypes.byref(self.comm), ranks, unique, rank),
+            "ncclCommInitRank",
+        )
+
+    def enqueue(self, operation: str, data: Any, out: Any, stream: Any) -> None:
+        count = ctypes.c_size_t(data.numel())
+        part = ctypes.c_size_t(data.numel() // self.ranks)
+        source, target = ctypes.c_void_p(data.data_ptr()), ctypes.c_void_p(out.data_ptr())
+        on = ctypes.c_void_p(stream.cuda_stream)
+        if operation == "all_reduce":
+            result = self.nccl.ncclAllReduce(source, target, count, FLOAT32, SUM, self.comm, on)
+        elif operation == "all_gather":
+            result = self.nccl.ncclAllGather(source, target, part, FLOAT32, self.comm, on)
+        elif operation == "reduce_scatter":
+            result = self.nccl.ncclReduceScatter(source, target, part, FLOAT32, SUM, self.comm, on)
+        elif operation == "broadcast":
+            result = self.nccl.ncclBroadcast(source, target, count, FLOAT32, 0, self.comm, on)
+        else:
+            raise RuntimeError(f"unknown operation {operation}")
+        self._check(result, operation)
+
+    def wrong(self, operation: str, data: Any, out: Any, stream: Any) -> int:
+        """Elements of one more operation's result that are wrong."""
+        with torch.cuda.stream(stream):
+            data.fill_(self.rank + 1)
+            out.fill_(-1)
+        self.enqueue(operation, data, out, stream)
+        stream.synchronize()
+        n = self.ranks
+        total = n * (n + 1) // 2
+        length = out.numel() // n * n
+        if operation == "all_reduce":
+            return int((out != total).sum())
+        if operation == "reduce_scatter":
+            return int((out[: length // n] != total).sum())
+        if operation == "broadcast":
+            return int((out != 1).sum())
+        parts = out[:length].view(n, -1)
+        return sum(int((parts[r] != r + 1).sum()) for r in range(n))
+
+    def close(self) -> None:
+        self._check(self.nccl.ncclCommDestroy(self.comm), "ncclCommDestroy")
+
+    def _check(self, result: int, what: str) -> None:
+        if result != 0:
+            text = self.nccl.ncclGetErrorString(result) or b""
+            last = self.nccl.ncclGetLastError(None) or b""
+            raise RuntimeError(f"{what}: {text.decode()}: {last.decode()}")
+
+
+class Bench:
+    """Products on one stream, collectives on another one."""
+
+    def __init__(self, collectives: Collectives, matrix: int, size: int, operation: str) -> None:
+        self.collectives, self.operation = collectives, operation
+        # The product has the stream of lower priority: what carries data must not wait for it.
+        self.computes = torch.cuda.Stream(priority=0)
+        self.carries = torch.cuda.Stream(priority=-1)
+        self.a = torch.randn(matrix, matrix, device="cuda", dtype=torch.bfloat16)
+        self.b = torch.randn(matrix, matrix, device="cuda", dtype=torch.bfloat16)
+        self.c = torch.empty_like(self.a)
+        count = size // 4 // collectives.ranks * collectives.ranks
+        self.data = torch.ones(count, device="cuda")
+        self.out = torch.empty_like(self.data)
+        torch.cuda.synchronize()
+
+    def product(self) -> None:
+        with torch.cuda.stream(self.computes):
+            torch.matmul(self.a, self.b, out=self.c)
+
+    def collective(self) -> None:
+        self.collectives.enqueue(self.operation, self.data, self.out, self.carries)
+
+    def barrier(self) -> None:
+        """All ranks are here, and their GPUs idle."""
+        torch.cuda.synchronize()
+        self.collective()
+        torch.cuda.synchronize()
+
+    def alone(self, step: Callable[[], None], stream: Any, count: int) -> float:
+        """Seconds of one of `count` steps."""
+        for _ in range(WARMUPS):
+            step()
+        self.barrier()
+        return self._timed(step, stream, count)
+
+    def beside(
+        self,
+        step: Callable[[], None],
+        stream: Any,
+        count: int,
+        other: Callable[[], None],
+        more: int,
+    ) -> float:
+        """The same while `more` of the other are under way."""
+        self.barrier()
+        # Both streams are fed in turn, so that neither is empty while the host feeds the other.
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        for _ in range(max(1, more // 10)):
+            other()
+        begin.record(stream)
+        fed = max(1, more // 10)
+        for i in range(count):
+            step()
+            while fed < more * (i + 1) / count:
+                other()
+                fed += 1
+        end.record(stream)
+        end.synchronize()
+        seconds = begin.elapsed_time(end) / 1e3 / count
+        torch.cuda.synchronize()
+        return float(seconds)
+
+    @staticmethod
+    def _timed(step: Callable[[], None], stream: Any, count: int) -> float:
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record(stream)
+        for _ in range(count):
+            step()
+        end.record(stream)
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3 / count
+
+    def measure(self, counts: dict[str, int]) -> dict[str, float]:
+        """@param counts: of products and of collectives, the same on all ranks."""
+        products, collectives = counts["products"], counts["collectives"]
+        result = {
+            "product_alone_s": self.alone(self.product, self.computes, products),
+            "collective_alone_s": self.alone(self.collective, self.carries, collectives),
+        }
+        result["product_beside_s"] = self.beside(
+            self.product, self.computes, products, self.collective, int(collectives * MARGIN)
+        )
+        result["collective_beside_s"] = self.beside(
+            self.collective, self.carries, collectives, self.product, int(products * MARGIN)
+        )
+        # As many of each as take equally long alone: how long both take together.
+        self.barrier()
+        begin = time.perf_counter()
+        done = 0
+        for i in range(products):
+            self.product()
+            while done < collectives * (i + 1) // products:
+                self.collective()
+                done += 1
+        torch.cuda.synchronize()
+        result["together_s"] = time.perf_counter() - begin
+        result["wrong"] = self.collectives.wrong(self.operation, self.data, self.out, self.carries)
+        return result
+
+
+def serve(library: str, rank: int, ranks: int, id_file: Path) -> None:
+    torch.cuda.set_device(rank)
+    collectives = Collectives(library, rank, ranks, id_file)
+    print(json.dumps({"ready": True}), flush=True)
+    bench: Bench | None = None
+    key: tuple[int, int, str] | None = None
+    for line in sys.stdin:
+        command = json.loads(line)
+        wanted = (command["matrix"], command["size"], command["operation"])
+        if bench is None or key != wanted:
+            bench, key = Bench(collectives, *wanted), wanted
+        if command["do"] == "times":  # of one each, so that the caller can choose counts
+            found = {
+                "product_s": bench.alone(bench.product, bench.computes, 5),
+                "collective_s": bench.alone(bench.collective, bench.carries, 5),
+            }
+        else:
+            found = bench.measure(command["counts"])
+        print(json.dumps(found), flush=True)
+    torch.cuda.synchronize()
+    collectives.close()
+
+
+if __name__ == "__main__":
+    try:
+        serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    except Exception as error:  # noqa: BLE001 - the parent shows it
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+        os._exit(1)

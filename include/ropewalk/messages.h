@@ -1,0 +1,147 @@
+/* Windows: memory that the ranks of a communicator put to and get from, and signals.
+ *
+ * A put needs no matching call on the target. The target learns of it by a signal: a 64-bit counter
+ * in the window that the sender increments and the owner waits for. The model is that of MPI's
+ * one-sided operations within an epoch that never ends (MPI-4, chapter 12: MPI_Win_lock_all), and
+ * of NCCL's PutSignal, Signal and WaitSignal.
+ *
+ * Ranks of one host store straight into each other's memory, where the library allocated it
+ * (rwWindowCreate) or they are threads of one process. To all others, and to memory that the user
+ * brought (rwWindowRegister) in another process, a link over a transport carries the data; a thread
+ * of the owner's puts it there, so that a rank that computes is served all the same, within about
+ * 0.1 ms where messages came lately and 1 ms where none did for 50 ms.
+ *
+ * Order. The operations of one rank on one peer take effect in the order in which they were called,
+ * with or without requests: a signal is seen after the data of the puts before it. (A get with a
+ * request reads at any time until it is done.) Operations on
+ * different peers, of different ranks, or between windows and collectives are not ordered, but by
+ * signals, rwFlush, and what the program does after it waited.
+ *
+ * Data of a peer's put may be read after waiting for a signal that followed the put; until then the
+ * bytes are undefined. Concurrent accesses to the same bytes, one of them a put, give undefined
+ * bytes; this is not detected.
+ *
+ * Requests. With `request` NULL a call returns when it is done, as stated per call; else it sets
+ * *request and returns at once, and the request completes when the call is done (rwRequestWait).
+ * An operation that needs no link is done before the call returns.
+ *
+ * Streams. `stream` is NULL; another one gets rwInvalidUsage, since windows lie in host memory.
+ *
+ * Errors of every call. rwInvalidArgument: a range beyond the peer's part, or a rank, slot or
+ * count out of range; rwInvalidUsage: a window that was freed, or is in use; rwRemoteError where
+ * the peer left in order. Nothing was done then, and the communicator remains usable. A rank that
+ * was lost or aborted (rwRemoteError), a deadline that passed (rwTimeout: rwCommSetTimeout, setting
+ * TIMEOUT; for puts and gets over a link, while nothing moves) and an interrupt break it as for
+ * operations.
+ *
+ * Threads: as the communicator's, one at a time.
+ */
+#ifndef ROPEWALK_MESSAGES_H_
+#define ROPEWALK_MESSAGES_H_
+
+#include <ropewalk/ropewalk.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- windows -------------------------------------------------------------------------------- */
+
+/* A window, as one rank has it. The handle is valid until the communicator's end, also after
+ * rwWindowFree, when every call with it gets rwInvalidUsage. (rwWindow_t is a buffer on a GPU that
+ * collectives read: rwCommWindowRegister.) */
+typedef struct rwMessageWindow* rwMessageWindow_t;
+
+/* Makes a window whose memory the library allocates: `bytes` of it on this rank, zeroed, in shared
+ * memory. All ranks of `comm` call, in the same order. Sizes may differ, and be 0. `slots`, the
+ * same on all ranks (1 to 4096): each rank has so many counters for each source.
+ *
+ * Memory is taken at once: rwSystemError on all ranks where one of them has not enough, as for all
+ * that a rank gives and cannot be right. `comm` stays whole. */
+RW_API rwResult_t rwWindowCreate(rwComm_t comm, size_t bytes, int slots, rwMessageWindow_t* window);
+/* The same with memory of the user's, which must stay until rwWindowFree; NULL and 0 for none. */
+RW_API rwResult_t rwWindowRegister(rwComm_t comm, void* memory, size_t bytes, int slots,
+                                   rwMessageWindow_t* window);
+/* Ends it. All ranks call; returns when all have, and all that they did to it is done. Memory that
+ * the library allocated is gone then. rwInvalidUsage while this rank has operations with requests,
+ * or a launched batch, on it: wait for them, and call again. Windows that were not freed end with
+ * the communicator. NULL is fine. */
+RW_API rwResult_t rwWindowFree(rwMessageWindow_t window);
+/* Where this rank sees the part of `rank`, and how large it is. *memory is NULL where it cannot
+ * address it: of other hosts, and of what other processes registered. Who stores there orders the
+ * stores by rwSignal, as puts. `memory` and `bytes` may be NULL. */
+RW_API rwResult_t rwWindowMemory(rwMessageWindow_t window, int rank, void** memory, size_t* bytes);
+/* The same part as a range of a file of shared memory: *fd, and *offset, a multiple of a page's
+ * size, for a mapping of the caller's own (mmap) that may outlast the window. The descriptor is the
+ * window's: duplicate it, or map before rwWindowFree. -1 where *memory would be NULL, and for what
+ * a rank registered. */
+RW_API rwResult_t rwWindowDescriptor(rwMessageWindow_t window, int rank, int* fd, size_t* offset);
+
+/* ---- operations ----------------------------------------------------------------------------- */
+
+/* Copies `bytes` from `source` to `offset` of the part of `peer` (which may be this rank). Done:
+ * the source may be reused. The peer sees the data when it has waited for a later signal. */
+RW_API rwResult_t rwPut(const void* source, size_t bytes, int peer, size_t offset,
+                        rwMessageWindow_t window, rwStream_t stream, rwRequest_t* request);
+/* Copies `bytes` at `offset` of the part of `peer` to `destination`. Done: they are there. It sees
+ * this rank's own earlier puts to that peer; of later ones, which begin before it is done, it may
+ * see some. */
+RW_API rwResult_t rwGet(void* destination, size_t bytes, int peer, size_t offset,
+                        rwMessageWindow_t window, rwStream_t stream, rwRequest_t* request);
+/* Raises the counter that `peer` has for this rank and `slot` by `count`, from 1. Counters are
+ * never reset and end at 2^63 - 1: rwInvalidArgument. Done: it is on its way. */
+RW_API rwResult_t rwSignal(int peer, int slot, uint64_t count, rwMessageWindow_t window,
+                           rwStream_t stream, rwRequest_t* request);
+/* rwPut, then rwSignal by 1. */
+RW_API rwResult_t rwPutSignal(const void* source, size_t bytes, int peer, size_t offset, int slot,
+                              rwMessageWindow_t window, rwStream_t stream, rwRequest_t* request);
+/* Waits until `count` signals of `peer` on `slot` have arrived beyond those that were waited for
+ * before. Done: what `peer` put here before them may be read. A peer that left in order, and whose
+ * signals have not come, is rwRemoteError after 0.2 s. A wait that ends with an error has waited
+ * for none. */
+RW_API rwResult_t rwWaitSignal(int peer, int slot, uint64_t count, rwMessageWindow_t window,
+                               rwStream_t stream, rwRequest_t* request);
+/* How many signals of `peer` on `slot` have arrived since the window was made, those waited for
+ * included. Does not wait. */
+RW_API rwResult_t rwSignalCount(int peer, int slot, rwMessageWindow_t window, uint64_t* count);
+/* Done: all that this rank did to the part of `peer` before is complete there, so that whoever is
+ * told of it by any means finds it. (More than that sources may be reused, which a put's own end
+ * says; as MPI_Win_flush.) RW_ALL_PEERS, which takes no request: to all. */
+#define RW_ALL_PEERS (-1)
+RW_API rwResult_t rwFlush(int peer, rwMessageWindow_t window, rwStream_t stream,
+                          rwRequest_t* request);
+
+/* ---- prepared batches ----------------------------------------------------------------------- */
+
+/* Operations that are prepared once and launched together, any number of times. */
+typedef struct rwBatch* rwBatch_t;
+RW_API rwResult_t rwBatchCreate(rwComm_t comm, rwBatch_t* batch);
+/* rwInvalidUsage while it is launched. NULL is fine. */
+RW_API rwResult_t rwBatchFree(rwBatch_t batch);
+
+/* These add an operation of the same meaning, on any window of the batch's communicator, and check
+ * it. Sources are read, and destinations written, when the batch is launched: they must stay. */
+RW_API rwResult_t rwBatchPut(rwBatch_t batch, const void* source, size_t bytes, int peer,
+                             size_t offset, rwMessageWindow_t window);
+RW_API rwResult_t rwBatchGet(rwBatch_t batch, void* destination, size_t bytes, int peer,
+                             size_t offset, rwMessageWindow_t window);
+RW_API rwResult_t rwBatchSignal(rwBatch_t batch, int peer, int slot, uint64_t count,
+                                rwMessageWindow_t window);
+RW_API rwResult_t rwBatchWaitSignal(rwBatch_t batch, int peer, int slot, uint64_t count,
+                                    rwMessageWindow_t window);
+RW_API rwResult_t rwBatchFlush(rwBatch_t batch, int peer, rwMessageWindow_t window);
+/* Starts its operations in the order in which they were added; a wait for signals or a flush holds
+ * back those after it. Done: all of them are. Waits count arrivals, so each launch waits for as
+ * many more. rwInvalidUsage for a batch that was launched and has not ended. When an operation
+ * fails those after it are not started, and the batch ends with its error. Between launch and end
+ * the program may call other operations; those on the same peer are not ordered with the batch's
+ * that were held back. */
+RW_API rwResult_t rwBatchLaunch(rwBatch_t batch, rwStream_t stream, rwRequest_t* request);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,1 @@
+"""Load of hosts over time, beside what runs on them (`ropewalk trace`)."""

@@ -1,0 +1,354 @@
+"""Windows: memory that ranks put to and get from, signals, and prepared batches of them."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from ropewalk import request
+from ropewalk._library import Batch as BatchHandle
+from ropewalk._library import MessageWindow, check, library
+from ropewalk.arguments import integer
+from ropewalk.arrays import Buffer, buffer_of
+from ropewalk.errors import ArgumentError, UsageError
+from ropewalk.process_bound import ProcessBound
+from ropewalk.request import Handle
+
+if TYPE_CHECKING:
+    from ropewalk.communicator import Communicator
+
+_ALL_PEERS = -1
+_MOST_COUNT = (1 << 63) - 1
+_MOST_OFFSET = (1 << 64) - 1
+
+
+def _host_buffer(array: Any, name: str, *, writable: bool) -> Buffer:
+    """Memory of the host that an operation reads or writes."""
+    buffer = buffer_of(array, name, writable=writable)
+    if buffer.device is not None:
+        raise ArgumentError(f"{name} is on a GPU; windows are in host memory")
+    if buffer.scalar is not None and writable:
+        raise ArgumentError(f"{name} is a NumPy scalar, which cannot change; pass an array")
+    return buffer
+
+
+class Window(ProcessBound):
+    """A window, as this rank has it. Made by `Communicator.window`.
+
+    Each rank has a part, which the others put to and get from without a call of its own. What tells
+    it is a signal: a 64-bit counter for each source rank and slot, which the source raises and its
+    owner waits for. Offsets are in bytes from the beginning of the peer's part.
+
+    Order: the operations of one rank on one peer take effect in the order in which they were
+    called, with `blocking` True or False: a signal is seen after the data of the puts before it.
+    All others are ordered by signals, by `flush`, and by what the program does after it waited.
+
+    Every operation takes `blocking`. True returns when it is done; False returns a `Handle` at
+    once, which keeps the array alive, and whose `wait` returns it.
+
+    Every operation may raise:
+        ArgumentError: a range beyond the peer's part, or a rank, slot or count that cannot be
+            right. Nothing was done.
+        UsageError: the window was closed.
+        PeerLostError: the peer left in order; nothing was done, and the communicator stays whole.
+            Or another rank died or aborted; the communicator is broken then.
+        TimeoutError: the deadline (setting TIMEOUT) passed; the communicator is broken.
+
+    Threads: as the communicator's. As a context manager a window is closed at the end of the block;
+    after an exception the communicator's end closes it.
+    """
+
+    def __init__(self, comm: Communicator, array_or_nbytes: Any, slots: int) -> None:
+        """See Communicator.window."""
+        self._comm = comm
+        self._slots = integer(slots, "slots", 1, 4096)
+        self._owner: Any = None
+        self._handle = MessageWindow()
+        out = ctypes.byref(self._handle)
+        if _is_size(array_or_nbytes):
+            nbytes = integer(array_or_nbytes, "nbytes", 0)
+
+            def make() -> None:
+                check(library().rwWindowCreate(comm.c_handle, nbytes, self._slots, out))
+        else:
+            buffer = _host_buffer(array_or_nbytes, "array", writable=True)
+            self._owner = array_or_nbytes, buffer
+
+            def make() -> None:
+                address = buffer.address if buffer.nbytes else None
+                check(
+                    library().rwWindowRegister(
+                        comm.c_handle, address, buffer.nbytes, self._slots, out
+                    )
+                )
+
+        comm._call(make)
+
+    # ---- what it is
+
+    @property
+    def slots(self) -> int:
+        """Counters for each source rank."""
+        return self._slots
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or its communicator was; or is not made yet, in an open group."""
+        return not self._handle or self._comm.closed
+
+    @property
+    def array(self) -> Any:
+        """The array that was given; None where the library allocated the memory."""
+        return None if self._owner is None else self._owner[0]
+
+    def nbytes(self, rank: Optional[int] = None) -> int:
+        """Bytes of the part of `rank`; of this rank's without."""
+        size = ctypes.c_size_t()
+        which = self._rank_number(self._comm.rank if rank is None else rank, "rank")
+        check(library().rwWindowMemory(self._open(), which, None, ctypes.byref(size)))
+        return size.value
+
+    def memory(self, rank: Optional[int] = None) -> Optional[memoryview]:
+        """The part of `rank` where the library allocated it and this host has it; else None.
+
+        This rank's own without `rank`. For `numpy.frombuffer(window.memory(), dtype="float32")` and
+        the like; the view stays valid when the window is closed. Who stores to another rank's part
+        tells it by `signal`, as after a put.
+        """
+        which = self._rank_number(self._comm.rank if rank is None else rank, "rank")
+        descriptor, offset = ctypes.c_int(), ctypes.c_size_t()
+        check(
+            library().rwWindowDescriptor(
+                self._open(), which, ctypes.byref(descriptor), ctypes.byref(offset)
+            )
+        )
+        size = self.nbytes(which)
+        if descriptor.value < 0:
+            return None
+        if size == 0:
+            return memoryview(bytearray())
+        return memoryview(mmap.mmap(descriptor.value, size, offset=offset.value))
+
+    # ---- operations
+
+    def put(
+        self, array: Any, peer: int, offset: int = 0, *, blocking: bool = True
+    ) -> Optional[Handle[Any]]:
+        """Copies `array` to `offset` of the part of `peer`.
+
+        Done: `array` may change. The peer sees the data when it has waited for a later signal.
+        """
+        source = _host_buffer(array, "array", writable=False)
+        place = (*_range(source), self._rank_number(peer, "peer"), _offset(offset), self._open())
+        return self._start("rwPut", place, array, source, blocking)
+
+    def put_signal(
+        self, array: Any, peer: int, offset: int = 0, slot: int = 0, *, blocking: bool = True
+    ) -> Optional[Handle[Any]]:
+        """`put`, then `signal`."""
+        source = _host_buffer(array, "array", writable=False)
+        place = (*_range(source), self._rank_number(peer, "peer"), _offset(offset))
+        return self._start(
+            "rwPutSignal", (*place, self._slot(slot), self._open()), array, source, blocking
+        )
+
+    def get(
+        self, out: Any, peer: int, offset: int = 0, *, blocking: bool = True
+    ) -> Optional[Handle[Any]]:
+        """Fills `out` from `offset` of the part of `peer`.
+
+        It sees this rank's own earlier puts to that peer; of later ones, which begin before it is
+        done, it may see some.
+        """
+        target = _host_buffer(out, "out", writable=True)
+        place = (*_range(target), self._rank_number(peer, "peer"), _offset(offset), self._open())
+        return self._start("rwGet", place, out, target, blocking)
+
+    def signal(
+        self, peer: int, slot: int = 0, count: int = 1, *, blocking: bool = True
+    ) -> Optional[Handle[None]]:
+        """Raises the counter that `peer` has for this rank and `slot` by `count`."""
+        arguments = (self._rank_number(peer, "peer"), self._slot(slot), _count(count), self._open())
+        return self._start("rwSignal", arguments, None, None, blocking)
+
+    def wait_signal(
+        self, peer: int, slot: int = 0, count: int = 1, *, blocking: bool = True
+    ) -> Optional[Handle[None]]:
+        """Waits for `count` signals of `peer` beyond those that were waited for before.
+
+        Done: what `peer` put here before them may be read.
+        """
+        arguments = (self._rank_number(peer, "peer"), self._slot(slot), _count(count), self._open())
+        return self._start("rwWaitSignal", arguments, None, None, blocking)
+
+    def signals(self, peer: int, slot: int = 0) -> int:
+        """How many signals of `peer` have arrived, those waited for included. Does not wait."""
+        found = ctypes.c_uint64()
+        check(
+            library().rwSignalCount(
+                self._rank_number(peer, "peer"), self._slot(slot), self._open(), ctypes.byref(found)
+            )
+        )
+        return found.value
+
+    def flush(self, peer: Optional[int] = None) -> None:
+        """Returns when all that this rank did to the part of `peer` is complete there.
+
+        None: of all peers.
+        """
+        which = _ALL_PEERS if peer is None else self._rank_number(peer, "peer")
+        check(library().rwFlush(which, self._open(), None, None))
+
+    def batch(self) -> Batch:
+        """An empty batch of operations on this window."""
+        return Batch(self)
+
+    # ---- its end
+
+    def close(self) -> None:
+        """Ends it. All ranks call; returns when all have, and what they did to it is done.
+
+        Raises:
+            UsageError: this rank has operations on it that were started with `blocking=False` and
+                have not ended. Wait for them, and call again.
+        """
+        if self.closed:
+            return
+        handle = self._open()
+
+        def note() -> None:
+            self._handle = MessageWindow()
+            self._owner = None
+
+        self._comm._call(lambda: check(library().rwWindowFree(handle)), note)
+
+    def __enter__(self) -> Window:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        """Closes, unless the block ends by an exception: the other ranks may not come here."""
+        if kind is None and not self._comm.elsewhere:
+            self.close()
+
+    # ---- common parts
+
+    def _open(self) -> MessageWindow:
+        self._comm.c_handle  # noqa: B018  raises when the communicator is closed
+        if not self._handle:
+            raise UsageError("the window was closed, or is in a group that has not ended")
+        return self._handle
+
+    def _rank_number(self, value: int, name: str) -> int:
+        return integer(value, name, 0, self._comm.size - 1)
+
+    def _slot(self, value: int) -> int:
+        return integer(value, "slot", 0, self._slots - 1)
+
+    @staticmethod
+    def _start(
+        function: str, arguments: tuple[Any, ...], result: Any, keep: Any, blocking: bool
+    ) -> Optional[Handle[Any]]:
+        call: Callable[..., int] = getattr(library(), function)
+        if blocking:
+            check(call(*arguments, None, None))
+            return None
+        request.sweep()
+        handle: Handle[Any] = Handle(result, keep)
+        check(call(*arguments, None, handle._slot()))
+        return handle
+
+
+class Batch(ProcessBound):
+    """Operations that are prepared once and launched together, any number of times.
+
+    Made by `Window.batch`. The operations are those of a window, with the same meaning; each
+    returns the batch. They start in the order in which they were added; a wait for signals, or a
+    flush, holds back those after it. Arrays are read and written when the batch is launched; it
+    keeps them alive.
+
+    Threads: as the communicator's.
+    """
+
+    def __init__(self, window: Window) -> None:
+        """See Window.batch."""
+        self._window = window
+        self._keep: list[Any] = []
+        self._process = os.getpid()
+        self._handle = BatchHandle()
+        check(library().rwBatchCreate(window._comm.c_handle, ctypes.byref(self._handle)))
+
+    def put(self, array: Any, peer: int, offset: int = 0) -> Batch:
+        """As Window.put."""
+        source = _host_buffer(array, "array", writable=False)
+        self._add("rwBatchPut", (*_range(source), self._peer(peer), _offset(offset)), source)
+        return self
+
+    def get(self, out: Any, peer: int, offset: int = 0) -> Batch:
+        """As Window.get."""
+        target = _host_buffer(out, "out", writable=True)
+        self._add("rwBatchGet", (*_range(target), self._peer(peer), _offset(offset)), target)
+        return self
+
+    def signal(self, peer: int, slot: int = 0, count: int = 1) -> Batch:
+        """As Window.signal."""
+        place = (self._peer(peer), self._window._slot(slot), _count(count))
+        self._add("rwBatchSignal", place, None)
+        return self
+
+    def wait_signal(self, peer: int, slot: int = 0, count: int = 1) -> Batch:
+        """As Window.wait_signal."""
+        place = (self._peer(peer), self._window._slot(slot), _count(count))
+        self._add("rwBatchWaitSignal", place, None)
+        return self
+
+    def flush(self, peer: int) -> Batch:
+        """As Window.flush, of one peer."""
+        self._add("rwBatchFlush", (self._peer(peer),), None)
+        return self
+
+    def launch(self, *, blocking: bool = True) -> Optional[Handle[None]]:
+        """Starts all operations; returns when they are done, or a `Handle` at once.
+
+        Raises:
+            UsageError: it was launched before and has not ended.
+        """
+        self._window._open()
+        return Window._start("rwBatchLaunch", (self._handle,), None, self, blocking)
+
+    def __del__(self) -> None:
+        """Frees it. While it is launched its handle keeps it."""
+        if self._handle and self._process == os.getpid():
+            library().rwBatchFree(self._handle)
+
+    def _peer(self, value: int) -> int:
+        return self._window._rank_number(value, "peer")
+
+    def _add(self, function: str, place: tuple[Any, ...], keep: Any) -> None:
+        check(getattr(library(), function)(self._handle, *place, self._window._open()))
+        self._keep.append(keep)
+
+
+def _is_size(value: Any) -> bool:
+    """Whether it is a number of bytes, not an array; numpy.int64 has both protocols."""
+    return hasattr(value, "__index__") and not getattr(value, "shape", None)
+
+
+def _range(buffer: Buffer) -> tuple[Optional[int], int]:
+    return (buffer.address if buffer.nbytes else None), buffer.nbytes
+
+
+def _offset(value: int) -> int:
+    return integer(value, "offset", 0, _MOST_OFFSET)
+
+
+def _count(value: int) -> int:
+    return integer(value, "count", 1, _MOST_COUNT)

@@ -1,0 +1,51 @@
+// What the communicators of this process are called with, for who asks from outside: `ropewalk
+// status`, which finds out which rank of a job is missing while the job hangs.
+//
+// A Unix socket in the abstract name space, "ropewalk-status-UID-PID-RANDOM" (16 hexadecimal
+// digits): a killed process leaves nothing behind. Only this process's user and root get an answer
+// (SO_PEERCRED). Who connects sends "calls N\n" and reads to the end: one line of JSON for each
+// communicator, as call_report() has it, with its last N calls.
+//
+// All of it runs on the service thread (bootstrap/context.h), when somebody asks: calls pay
+// nothing.
+#pragma once
+
+#include <memory>
+#include <set>
+
+#include "bootstrap/context.h"
+#include "core/mutex.h"
+
+namespace ropewalk::comm {
+
+class Communicator;
+
+/// Threads: any. Lifetime: must outlive the communicators that it was given.
+class StatusEndpoint {
+ public:
+  explicit StatusEndpoint(bootstrap::Context& context);
+  ~StatusEndpoint();
+  StatusEndpoint(const StatusEndpoint&) = delete;
+  StatusEndpoint& operator=(const StatusEndpoint&) = delete;
+
+  /// Offers the records of `comm` until remove(). With the first one it begins to listen, and to
+  /// watch for the signal of the setting TRACE_SIGNAL. What fails is logged.
+  void add(const Communicator& comm) noexcept;
+  /// When it returns nothing reads `comm` any more. Nothing happens if it was not added.
+  void remove(const Communicator& comm) noexcept;
+
+ private:
+  class Server;
+
+  // What the service thread and the communicators share: the former may come later.
+  struct Shared {
+    Mutex mutex;
+    std::set<const Communicator*> comms RW_GUARDED_BY(mutex);
+  };
+  bootstrap::Context& context_;
+  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  Mutex mutex_;  // held while it begins or ends to listen
+  std::shared_ptr<Server> server_ RW_GUARDED_BY(mutex_);
+};
+
+}  // namespace ropewalk::comm

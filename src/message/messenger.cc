@@ -1,0 +1,728 @@
+#include "message/messenger.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "core/interrupt.h"
+#include "core/log.h"
+
+namespace ropewalk::message {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A rank that left in order has been told that all its operations are complete; what a wait looks
+// for now will not come.
+constexpr std::chrono::milliseconds kLeftGrace{200};
+
+// How the thread spends the time while nothing moves.
+constexpr std::chrono::microseconds kBusy{200};        // polls all the time
+constexpr std::chrono::microseconds kNap{50};          // then sleeps so long between two polls...
+constexpr std::chrono::microseconds kNapsFor{50'000};  // ...for that time
+constexpr std::chrono::microseconds kSleep{1'000};     // and then so long
+
+// What a rank tells the others once it has its memory, or has not.
+struct Outcome {
+  std::int32_t code = 0;
+  std::array<char, 200> fault{};
+};
+
+Refused left_error(const OperationSpec& spec) {
+  return {Errc::kPeerLost, "{}: rank {} left the communicator", describe(spec), spec.peer};
+}
+
+}  // namespace
+
+Messenger::Messenger(bootstrap::Bootstrap& bootstrap, bootstrap::FailureState& failure,
+                     Options options)
+    : bootstrap_(bootstrap),
+      failure_(failure),
+      options_(std::move(options)),
+      waiter_(options_.policy, *this) {}
+
+Messenger::~Messenger() {
+  ends_ = true;
+  wake();
+  if (thread_.joinable()) thread_.join();
+  stop(Error(Errc::kAborted, "the communicator was destroyed"));
+}
+
+// ---- windows ------------------------------------------------------------------------------
+
+Window& Messenger::create_window(const WindowSpec& spec, Deadline deadline) {
+  const int rank = bootstrap_.rank();
+  const std::uint32_t number = ++last_number_;
+  auto window = std::make_unique<Window>(
+      number, rank, spec.slots,
+      WindowMemory::create(bootstrap_, options_.reach, spec, options_.backing, deadline));
+  std::optional<Error> failure = window->failure();
+  try {
+    const bool of_user = spec.registers && spec.memory != nullptr;
+    std::vector<int> carried;
+    for (int peer = 0; peer < bootstrap_.size() && !failure.has_value(); ++peer) {
+      const link::PeerReach& reach = options_.reach[static_cast<std::size_t>(peer)];
+      if (!window->part(peer).mapped || (of_user && reach.process != 0)) carried.push_back(peer);
+    }
+    if (!carried.empty()) {
+      need_thread();
+      const Lock lock(mutex_);
+      if (carrier_ == nullptr) {
+        carrier_ = std::make_unique<Carrier>(options_.make_links(Carrier::link_options()));
+      }
+      carrier_->add(*window);
+      for (const int peer : carried) carrier_->connect(peer);
+    }
+  } catch (const Error& error) {
+    failure = error;
+  }
+  // Only now may a rank use another's part: all have theirs, and know the window's number.
+  std::vector<Outcome> outcomes(static_cast<std::size_t>(bootstrap_.size()));
+  if (failure.has_value()) {
+    Outcome& mine = outcomes[static_cast<std::size_t>(rank)];
+    mine.code = static_cast<std::int32_t>(failure->code());
+    std::string_view(failure->what()).copy(mine.fault.data(), mine.fault.size() - 1);
+  }
+  bootstrap_.all_gather(std::as_writable_bytes(std::span(outcomes)), sizeof(Outcome), deadline);
+  for (std::size_t r = 0; r < outcomes.size(); ++r) {
+    if (outcomes[r].fault[0] == '\0') continue;
+    const Lock lock(mutex_);
+    if (carrier_ != nullptr) carrier_->remove(*window);
+    throw Refused(static_cast<Errc>(outcomes[r].code), "rank {}: {}", r, outcomes[r].fault.data());
+  }
+  windows_.push_back(std::move(window));
+  return *windows_.back();
+}
+
+void Messenger::free_window(Window& window, Deadline deadline) {
+  require_usable(window);
+  {
+    const Lock lock(mutex_);
+    const bool waits = std::ranges::any_of(started_, [&](const Started& one) {
+      if (one.operation != nullptr) return one.operation->spec.window == &window;
+      return std::ranges::any_of(one.batch->operations_, [&](const Operation& operation) {
+        return operation.spec.window == &window;
+      });
+    });
+    if (waits || (carrier_ != nullptr && carrier_->busy(window))) {
+      throw Refused(Errc::kInvalidUsage,
+                    "window {} has operations with requests that have not ended: wait for them "
+                    "before it is freed",
+                    window.number());
+    }
+  }
+  flush_all(window);
+  wake();
+  bootstrap_.barrier(deadline);
+  const Lock lock(mutex_);
+  if (carrier_ != nullptr) carrier_->remove(window);
+  window.close();
+}
+
+// ---- one operation ------------------------------------------------------------------------
+
+void Messenger::require_usable(const Window& window) const {
+  if (!window.closed()) return;
+  throw Refused(Errc::kInvalidUsage, "window {} was freed", window.number());
+}
+
+bool Messenger::has_left(int peer) const {
+  if (!failure_.any_left()) return false;
+  const std::vector<int> left = failure_.left();
+  return std::ranges::find(left, peer) != left.end();
+}
+
+void Messenger::require_peer(const OperationSpec& spec) const {
+  const Window& window = *spec.window;
+  if (spec.peer < 0 || spec.peer >= window.size()) {
+    throw Refused(Errc::kInvalidArgument, "peer: {} is no rank of {}", spec.peer, window.size());
+  }
+}
+
+void Messenger::validate(const OperationSpec& spec) {
+  require_usable(*spec.window);
+  require_peer(spec);
+  Window& window = *spec.window;
+  switch (spec.kind) {
+    case OperationKind::kPut:
+    case OperationKind::kGet: {
+      const std::uint64_t there = window.part(spec.peer).bytes;
+      if (spec.offset > there || spec.bytes > there - spec.offset) [[unlikely]] {
+        throw Refused(Errc::kInvalidArgument,
+                      "{}: offset {} and {} bytes leave the {} bytes of that rank's part",
+                      describe(spec), spec.offset, spec.bytes, there);
+      }
+      const void* local =
+          spec.kind == OperationKind::kPut ? spec.source : static_cast<void*>(spec.destination);
+      if (local == nullptr && spec.bytes > 0) [[unlikely]] {
+        throw Refused(Errc::kInvalidArgument, "{}: {}: NULL", describe(spec),
+                      spec.kind == OperationKind::kPut ? "source" : "destination");
+      }
+      break;
+    }
+    case OperationKind::kSignal:
+    case OperationKind::kWaitSignal: {
+      if (spec.slot < 0 || spec.slot >= window.slots()) [[unlikely]] {
+        throw Refused(Errc::kInvalidArgument, "slot: {} is not in 0 to {}", spec.slot,
+                      window.slots() - 1);
+      }
+      if (spec.count == 0 || spec.count > Window::kMostSignals) [[unlikely]] {
+        throw Refused(Errc::kInvalidArgument, "count: {} is not in 1 to {}", spec.count,
+                      Window::kMostSignals);
+      }
+      break;
+    }
+    case OperationKind::kFlush: break;
+  }
+  if (spec.kind != OperationKind::kWaitSignal && has_left(spec.peer)) [[unlikely]] {
+    throw left_error(spec);
+  }
+}
+
+void Messenger::count_wait(Operation& operation) {
+  const OperationSpec& spec = operation.spec;
+  std::uint64_t& awaited = spec.window->awaited(spec.peer, spec.slot);
+  if (spec.count > Window::kMostSignals - awaited) {
+    throw Refused(Errc::kInvalidArgument,
+                  "{}: {} were waited for already, and a counter ends at {}", describe(spec),
+                  awaited, Window::kMostSignals);
+  }
+  operation.target = awaited += spec.count;
+}
+
+void Messenger::uncount_wait(const Operation& operation) {
+  const OperationSpec& spec = operation.spec;
+  spec.window->awaited(spec.peer, spec.slot) -= spec.count;
+}
+
+bool Messenger::check_wait(Operation& operation) {
+  const OperationSpec& spec = operation.spec;
+  if (spec.window->arrived(spec.peer, spec.slot) < operation.target) return false;
+  operation.end();
+  return true;
+}
+
+bool Messenger::run_mapped(const OperationSpec& spec) {
+  Window& window = *spec.window;
+  const Part& part = window.part(spec.peer);
+  if (spec.kind == OperationKind::kSignal) {
+    std::uint64_t& sent = window.sent(spec.peer, spec.slot);
+    if (spec.count > Window::kMostSignals - sent) [[unlikely]] {
+      throw Refused(Errc::kInvalidArgument,
+                    "{} by {}: {} were sent already, and a counter ends at {}", describe(spec),
+                    spec.count, sent, Window::kMostSignals);
+    }
+    sent += spec.count;
+    if (!part.mapped) return false;
+    // Publishes the puts before it. This rank alone raises the counter.
+    std::atomic_ref(window.counter(spec.peer, window.rank(), spec.slot))
+        .store(sent, std::memory_order_release);
+    return true;
+  }
+  if (!part.mapped) return false;
+  switch (spec.kind) {
+    case OperationKind::kPut:
+      if (spec.bytes > 0) std::memcpy(part.data + spec.offset, spec.source, spec.bytes);
+      return true;
+    case OperationKind::kGet:
+      if (spec.bytes > 0) std::memcpy(spec.destination, part.data + spec.offset, spec.bytes);
+      return true;
+    case OperationKind::kFlush: std::atomic_thread_fence(std::memory_order_seq_cst); return true;
+    case OperationKind::kSignal:
+    case OperationKind::kWaitSignal: break;
+  }
+  return false;
+}
+
+bool Messenger::begin(Operation& operation) {
+  operation.rewind();
+  const OperationSpec& spec = operation.spec;
+  if (spec.kind == OperationKind::kWaitSignal) {
+    count_wait(operation);
+    return check_wait(operation);
+  }
+  if (run_mapped(spec)) {
+    operation.end();
+    return true;
+  }
+  if (stopped_) {
+    operation.fail(failure_.broken() ? failure_.error() : Error(Errc::kAborted, "stopped"), false);
+    return true;
+  }
+  const std::pair<std::uint32_t, int> key{spec.window->number(), spec.peer};
+  if (spec.kind == OperationKind::kFlush) {
+    unflushed_.erase(key);
+  } else if (spec.kind != OperationKind::kGet) {
+    unflushed_.insert(key);
+  }
+  carrier_->start(operation);
+  return operation.ended();
+}
+
+void Messenger::raise(const Operation& operation) {
+  const Error& fault = *operation.fault;
+  if (operation.refused) throw Refused(fault.code(), "{}", fault.what());
+  throw Error(fault);
+}
+
+void Messenger::run(const OperationSpec& spec) {
+  validate(spec);
+  Window& window = *spec.window;
+  const bool deferred = deferred_.load(std::memory_order_acquire) != 0;
+  if (spec.kind == OperationKind::kWaitSignal) {
+    Operation wait(spec);
+    if (deferred) [[unlikely]] {
+      const Lock lock(mutex_);
+      count_wait(wait);
+    } else {
+      count_wait(wait);
+    }
+    try {
+      await(wait.spec, [&] { return check_wait(wait); });
+    } catch (const Refused&) {
+      uncount_wait(wait);
+      throw;
+    } catch (const Error& error) {
+      stop(error);
+      throw;
+    }
+    return;
+  }
+  if (window.part(spec.peer).mapped && !deferred) [[likely]] {
+    (void)run_mapped(spec);
+    return;
+  }
+  Operation operation(spec);
+  {
+    ++wanted_;
+    const Lock lock(mutex_);
+    --wanted_;
+    (void)begin(operation);
+    // What it writes may be on its way before this returns.
+    (void)poll_locked();
+  }
+  try {
+    await(operation.spec, [&] { return operation.ended(); });
+  } catch (const Error& error) {
+    stop(error);
+    throw;
+  }
+  if (operation.fault.has_value()) raise(operation);
+}
+
+void Messenger::start(const OperationSpec& spec, Ended ended) {
+  validate(spec);
+  const bool mapped = spec.window->part(spec.peer).mapped;
+  if (spec.kind != OperationKind::kWaitSignal && mapped &&
+      deferred_.load(std::memory_order_acquire) == 0) {
+    (void)run_mapped(spec);
+    ended(nullptr);
+    return;
+  }
+  need_thread();
+  auto operation = std::make_unique<Operation>(spec);
+  {
+    ++wanted_;
+    const Lock lock(mutex_);
+    --wanted_;
+    (void)begin(*operation);
+    if (!operation->ended()) {
+      started_.push_back({std::move(operation), nullptr, std::move(ended)});
+      (void)poll_locked();
+      wake();
+      return;
+    }
+  }
+  if (operation->fault.has_value() && operation->refused) raise(*operation);
+  ended(operation->fault.has_value() ? &*operation->fault : nullptr);
+}
+
+void Messenger::flush_all(Window& window) {
+  require_usable(window);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::vector<int> peers;
+  {
+    const Lock lock(mutex_);
+    for (const auto& [number, peer] : unflushed_) {
+      if (number == window.number()) peers.push_back(peer);
+    }
+  }
+  for (const int peer : peers) {
+    OperationSpec spec;
+    spec.kind = OperationKind::kFlush;
+    spec.window = &window;
+    spec.peer = peer;
+    run(spec);
+  }
+}
+
+std::uint64_t Messenger::arrived(Window& window, int source, int slot) {
+  OperationSpec spec;
+  spec.kind = OperationKind::kWaitSignal;
+  spec.window = &window;
+  spec.peer = source;
+  spec.slot = slot;
+  spec.count = 1;
+  validate(spec);
+  (void)drive();
+  return window.arrived(source, slot);
+}
+
+// ---- batches ------------------------------------------------------------------------------
+
+void Messenger::begin_batch(Batch& batch) {
+  if (batch.running()) {
+    throw Refused(Errc::kInvalidUsage,
+                  "the batch was launched, and has not ended: wait for it before the next launch");
+  }
+  // Before anything of it was done.
+  for (const Operation& operation : batch.operations_) validate(operation.spec);
+  batch.next_ = 0;
+  batch.begun_ = false;
+  batch.running_.store(true, std::memory_order_relaxed);
+}
+
+const Operation* Messenger::failed(const Batch& batch) {
+  const auto found = std::ranges::find_if(
+      batch.operations_, [](const Operation& operation) { return operation.fault.has_value(); });
+  return found == batch.operations_.end() ? nullptr : &*found;
+}
+
+bool Messenger::advance(Batch& batch) {
+  while (batch.next_ < batch.operations_.size()) {
+    Operation& operation = batch.operations_[batch.next_];
+    const OperationKind kind = operation.spec.kind;
+    if (!batch.begun_) {
+      batch.begun_ = true;
+      try {
+        (void)begin(operation);
+      } catch (const Refused& refused) {
+        operation.fail(refused, true);
+      }
+    }
+    if (!operation.ended()) {
+      if (kind == OperationKind::kFlush) return false;
+      if (kind == OperationKind::kWaitSignal && !check_wait(operation)) return false;
+    }
+    if (operation.fault.has_value()) {
+      skip_rest(batch);
+      break;
+    }
+    batch.begun_ = false;
+    ++batch.next_;
+  }
+  return std::ranges::all_of(batch.operations_,
+                             [](const Operation& operation) { return operation.ended(); });
+}
+
+void Messenger::skip_rest(Batch& batch) {
+  const Operation& bad = batch.operations_[batch.next_];
+  for (std::size_t k = batch.next_ + 1; k < batch.operations_.size(); ++k) {
+    batch.operations_[k].rewind();
+    batch.operations_[k].fail(*bad.fault, bad.refused);
+  }
+  batch.next_ = batch.operations_.size();
+}
+
+void Messenger::run(Batch& batch) {
+  begin_batch(batch);
+  OperationSpec at;  // what it waits for now
+  const auto advance_now = [&] {
+    ++wanted_;
+    const Lock lock(mutex_);
+    --wanted_;
+    const std::size_t before = batch.next_;
+    if (advance(batch)) return true;
+    const std::size_t last = batch.operations_.size() - 1;
+    at = batch.operations_[std::min(batch.next_, last)].spec;
+    // What was started goes on to its end, whatever becomes of its peer.
+    if (batch.next_ > last) at.kind = OperationKind::kFlush;
+    if (batch.next_ != before) await_began_.reset();
+    return false;
+  };
+  for (;;) {
+    try {
+      await(at, advance_now);
+      break;
+    } catch (const Refused& refused) {
+      // The wait at which it stands will not end.
+      const Lock lock(mutex_);
+      batch.operations_[batch.next_].fail(refused, true);
+    } catch (const Error& error) {
+      stop(error);
+      batch.running_.store(false, std::memory_order_release);
+      throw;
+    }
+  }
+  batch.running_.store(false, std::memory_order_release);
+  if (const Operation* operation = failed(batch)) raise(*operation);
+}
+
+void Messenger::start(Batch& batch, Ended ended) {
+  begin_batch(batch);
+  need_thread();
+  const Operation* fault = nullptr;
+  {
+    ++wanted_;
+    const Lock lock(mutex_);
+    --wanted_;
+    if (!advance(batch)) {
+      deferred_.fetch_add(1, std::memory_order_release);
+      started_.push_back({nullptr, &batch, std::move(ended)});
+      (void)poll_locked();
+      wake();
+      return;
+    }
+    fault = failed(batch);
+  }
+  batch.running_.store(false, std::memory_order_release);
+  if (fault != nullptr && fault->refused) raise(*fault);
+  ended(fault == nullptr ? nullptr : &*fault->fault);
+}
+
+// ---- waiting ------------------------------------------------------------------------------
+
+template <typename Done>
+void Messenger::await(const OperationSpec& spec, Done&& done) {
+  if (done()) return;
+  struct Driving {
+    explicit Driving(Messenger& its) : messenger(its) { ++messenger.driving_; }
+    ~Driving() {
+      --messenger.driving_;
+      messenger.awaited_ = nullptr;
+    }
+    Driving(const Driving&) = delete;
+    Driving& operator=(const Driving&) = delete;
+    Messenger& messenger;
+  };
+  const Driving driving(*this);
+  awaited_ = &spec;
+  await_began_.reset();
+  waiter_.restart();
+  look_pacer_.hold_off();
+  while (!done()) waiter_.idle(0);
+}
+
+bool Messenger::poll() {
+  failure_.check();
+  const bool moved = thread_.joinable() && drive();
+  if (!moved) return false;
+  if (awaited_->kind == OperationKind::kWaitSignal) {
+    // What moves may be of other operations: this one's time goes on.
+    if (look_pacer_.due()) look(std::chrono::nanoseconds(0));
+  } else {
+    await_began_.reset();
+  }
+  return true;
+}
+
+void Messenger::stalled(std::chrono::nanoseconds since_progress) { look(since_progress); }
+
+void Messenger::look(std::chrono::nanoseconds waited) {
+  const Clock::time_point now = Clock::now();
+  if (!await_began_.has_value()) await_began_ = now - waited;
+  waited = now - *await_began_;
+  const OperationSpec& spec = *awaited_;
+  if (waited > kInterruptPeriod && now >= next_ask_) {
+    next_ask_ = now + kInterruptPeriod;
+    if (interrupted()) {
+      throw Error(Errc::kInterrupted, "{}: rank {} was interrupted by its program", describe(spec),
+                  bootstrap_.rank());
+    }
+  }
+  if (spec.kind == OperationKind::kWaitSignal && waited > kLeftGrace && has_left(spec.peer)) {
+    throw left_error(spec);
+  }
+  const std::chrono::nanoseconds limit = options_.timeout();
+  if (limit.count() > 0 && waited > limit) {
+    throw Error(Errc::kTimeout, "{}: rank {} has waited for {:.3g} s", describe(spec),
+                bootstrap_.rank(), std::chrono::duration<double>(waited).count());
+  }
+}
+
+void Messenger::finish() {
+  // Where it waits for nothing in particular.
+  for (const std::unique_ptr<Window>& window : windows_) {
+    if (window->closed()) continue;
+    OperationSpec spec;
+    spec.kind = OperationKind::kFlush;
+    spec.window = window.get();
+    spec.peer = bootstrap_.rank();
+    try {
+      await(spec, [&] {
+        const Lock lock(mutex_);
+        return started_.empty();
+      });
+      flush_all(*window);
+    } catch (const Refused&) {
+      // A rank that left earlier needs nothing any more.
+    } catch (const Error& error) {
+      stop(error);
+      throw;
+    }
+  }
+}
+
+// ---- progress -----------------------------------------------------------------------------
+
+bool Messenger::drive() {
+  ++wanted_;
+  const Lock lock(mutex_);
+  --wanted_;
+  return poll_locked();
+}
+
+bool Messenger::poll_locked() {
+  if (stopped_) return false;
+  if (failure_.broken()) {
+    stop_locked(failure_.error());
+    return false;
+  }
+  bool moved = false;
+  try {
+    moved = carrier_ != nullptr && carrier_->poll();
+  } catch (const Error& error) {
+    if (!after_error(error)) return false;
+    moved = true;
+  }
+  moved |= drop_left();
+  moved |= end_started();
+  return moved;
+}
+
+bool Messenger::end_started() {
+  bool moved = false;
+  for (auto it = started_.begin(); it != started_.end();) {
+    bool ended = false;
+    const Operation* fault = nullptr;
+    if (it->batch != nullptr) {
+      ended = advance(*it->batch);
+      if (ended) fault = failed(*it->batch);
+    } else {
+      Operation& operation = *it->operation;
+      ended = operation.ended() ||
+              (operation.spec.kind == OperationKind::kWaitSignal && check_wait(operation));
+      if (operation.fault.has_value()) fault = &operation;
+    }
+    if (!ended) {
+      ++it;
+      continue;
+    }
+    if (it->batch != nullptr) {
+      it->batch->running_.store(false, std::memory_order_release);
+      deferred_.fetch_sub(1, std::memory_order_release);
+    }
+    it->ended(fault == nullptr ? nullptr : &*fault->fault);
+    it = started_.erase(it);
+    moved = true;
+  }
+  return moved;
+}
+
+bool Messenger::drop_left() {
+  if (!failure_.any_left()) return false;
+  const Clock::time_point now = Clock::now();
+  if (!left_seen_.has_value()) left_seen_ = now;
+  if (now - *left_seen_ < kLeftGrace || !left_pacer_.due()) return false;
+  bool moved = false;
+  for (const int peer : failure_.left()) {
+    if (dropped_.insert(peer).second && carrier_ != nullptr) {
+      carrier_->drop(peer, Error(Errc::kPeerLost, "rank {} left the communicator", peer));
+      moved = true;
+    }
+    const auto fail = [&](Operation& operation) {
+      if (operation.spec.peer != peer || operation.spec.kind != OperationKind::kWaitSignal) return;
+      if (check_wait(operation)) return;
+      operation.fail(left_error(operation.spec), true);
+      moved = true;
+    };
+    for (Started& one : started_) {
+      if (one.operation != nullptr) fail(*one.operation);
+      if (one.batch != nullptr && one.batch->begun_) fail(one.batch->operations_[one.batch->next_]);
+    }
+  }
+  return moved;
+}
+
+bool Messenger::after_error(const Error& error) {
+  // A link that broke says little: the watch over the ranks soon knows who died, or left.
+  const Deadline patience = deadline_after(options_.peer_loss_time);
+  while (!failure_.broken()) {
+    bool any_new = false;
+    for (const int peer : failure_.left()) {
+      if (!dropped_.insert(peer).second) continue;
+      any_new = true;
+      carrier_->drop(peer, Error(Errc::kPeerLost, "rank {} left the communicator", peer));
+    }
+    if (any_new) return true;
+    if (Clock::now() > patience) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (!failure_.broken()) options_.on_error(error);
+  stop_locked(failure_.broken() ? failure_.error() : error);
+  return false;
+}
+
+void Messenger::stop(const Error& error) {
+  const Lock lock(mutex_);
+  stop_locked(error);
+}
+
+void Messenger::stop_locked(const Error& error) {
+  stopped_ = true;
+  if (carrier_ != nullptr) carrier_->fail_all(error);
+  for (Started& one : started_) {
+    if (one.batch != nullptr) {
+      for (Operation& operation : one.batch->operations_) operation.fail(error, false);
+      one.batch->running_.store(false, std::memory_order_release);
+      deferred_.fetch_sub(1, std::memory_order_release);
+    }
+    one.ended(&error);
+  }
+  started_.clear();
+}
+
+void Messenger::need_thread() {
+  if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+}
+
+void Messenger::wake() noexcept {
+  if (awake_.exchange(true, std::memory_order_relaxed)) return;
+  const std::lock_guard lock(sleep_mutex_);
+  sleep_.notify_one();
+}
+
+void Messenger::rest(std::chrono::nanoseconds idle) {
+  if (idle < kBusy) {
+    std::this_thread::yield();
+    return;
+  }
+  std::unique_lock lock(sleep_mutex_);
+  sleep_.wait_for(lock, idle < kBusy + kNapsFor ? kNap : kSleep,
+                  [&] { return awake_.load(std::memory_order_relaxed) || ends_.load(); });
+}
+
+void Messenger::work() {
+  Clock::time_point last_moved = Clock::now();
+  while (!ends_) {
+    if (driving_.load(std::memory_order_relaxed) > 0) {
+      // Who waits polls; a second one would only take its core.
+      std::this_thread::sleep_for(kNap);
+      continue;
+    }
+    while (wanted_.load(std::memory_order_relaxed) > 0) std::this_thread::yield();
+    bool moved = false;
+    {
+      const Lock lock(mutex_);
+      moved = poll_locked();
+    }
+    const Clock::time_point now = Clock::now();
+    if (awake_.exchange(false, std::memory_order_relaxed) || moved) last_moved = now;
+    if (!moved) rest(now - last_moved);
+  }
+}
+
+}  // namespace ropewalk::message

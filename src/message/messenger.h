@@ -1,0 +1,185 @@
+// Windows, and the operations on them, of one rank of a communicator.
+//
+// Where a peer's part is mapped an operation is done by the calling thread at once: a put is a
+// copy, a signal one store with release. Everything else is carried by links (carrier.h), which
+// whoever waits moves, and a thread of the messenger when nobody does: a rank that computes is
+// served all the same. That thread also ends what was started with a request. It begins with the
+// first operation, or window, that needs it.
+//
+// Order: the operations of one rank on one peer take effect in the order in which they were
+// started, so that a signal publishes the puts before it; on different peers in any. (Mapped:
+// x86 stores are in order, and the signal's store has release semantics elsewhere. Carried: a link
+// is a FIFO. Only a get reads later than it was started, at the latest when it ends: a link's other
+// end cannot hold back what comes after a get's request while it waits for room for the answer, or
+// two ranks that answer each other would wait for ever.) The order is that of one-sided calls among
+// themselves, not of collectives.
+//
+// The model is that of MPI's passive target with all windows unlocked, of OpenSHMEM's put_signal,
+// and of NCCL's PutSignal, Signal and WaitSignal (NCCL 2.29), whose waits count arrivals.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/failure_state.h"
+#include "core/deadline.h"
+#include "core/mutex.h"
+#include "core/pacer.h"
+#include "executor/host/waiter.h"
+#include "link/links.h"
+#include "link/network_links.h"
+#include "message/batch.h"
+#include "message/carrier.h"
+#include "message/operation.h"
+#include "message/window.h"
+
+namespace ropewalk::message {
+
+/// Threads: one at a time, besides its own.
+///
+/// Errors: Refused (window_memory.h) where nothing was done, for what cannot be right and for a
+/// peer that left in order; every other Error means that the ranks may be out of step.
+class Messenger : private executor::WaitHook {
+ public:
+  struct Options {
+    std::vector<link::PeerReach> reach;  ///< by rank
+    ShmBacking backing = ShmBacking::kAuto;
+    executor::Waiter::Policy policy;
+    /// How long a wait may last; zero: for ever. Asked by any thread.
+    std::function<std::chrono::nanoseconds()> timeout;
+    /// After a link broke: until when the watch over the ranks says who died.
+    std::chrono::nanoseconds peer_loss_time{};
+    /// Called once, when the first operation needs a link.
+    std::function<std::unique_ptr<link::NetworkLinks>(link::NetworkLinks::Options)> make_links;
+    /// A link broke: breaks the communicator. From any thread.
+    std::function<void(const Error&)> on_error;
+  };
+  /// Told of the end of what was started: null for success. By any thread; must not call back.
+  using Ended = std::function<void(const Error*)>;
+
+  /// The references outlive this.
+  Messenger(bootstrap::Bootstrap& bootstrap, bootstrap::FailureState& failure, Options options);
+  /// Ends everything with kAborted.
+  ~Messenger() override;
+  Messenger(const Messenger&) = delete;
+  Messenger& operator=(const Messenger&) = delete;
+
+  /// Collective. The window lives as long as this; freed, it is closed.
+  /// @throws Refused on all ranks alike, also for want of memory on one of them
+  Window& create_window(const WindowSpec& spec, Deadline deadline);
+  /// Collective: returns when all operations of all ranks on it are done and no rank will use it.
+  /// @throws Refused kInvalidUsage while this rank has operations with requests on it
+  void free_window(Window& window, Deadline deadline);
+
+  /// @throws Refused for what cannot be right
+  void validate(const OperationSpec& spec);
+  /// Runs. When it returns, the source of a put may be reused, what a get asked for is there, a
+  /// flush's operations are complete at the peer.
+  void run(const OperationSpec& spec);
+  /// Starts, and tells of the end. What needs no link is done at once.
+  void start(const OperationSpec& spec, Ended ended);
+
+  /// A flush to all peers that this rank has used since the last.
+  void flush_all(Window& window);
+
+  /// @throws Refused kInvalidUsage while it is running
+  void run(Batch& batch);
+  /// `batch` must live until the end.
+  void start(Batch& batch, Ended ended);
+
+  /// How many signals of `source` have arrived on `slot`, those waited for included.
+  [[nodiscard]] std::uint64_t arrived(Window& window, int source, int slot);
+
+  /// Waits for what was started, and until the peers have what this rank sent them. Before leaving.
+  void finish();
+  /// Ends all that was started with `error`, and touches no memory of it from now on.
+  void stop(const Error& error);
+
+ private:
+  struct Started {
+    std::unique_ptr<Operation> operation;  // or
+    Batch* batch = nullptr;
+    Ended ended;
+  };
+
+  // WaitHook, of the thread that waits in await().
+  bool poll() override;
+  void stalled(std::chrono::nanoseconds since_progress) override;
+  void look(std::chrono::nanoseconds waited);
+  template <typename Done>
+  void await(const OperationSpec& spec, Done&& done);
+
+  void require_usable(const Window& window) const;
+  void require_peer(const OperationSpec& spec) const;
+  [[nodiscard]] bool has_left(int peer) const;
+  // At once, where the peer is mapped. @return false when a link must carry it
+  static bool run_mapped(const OperationSpec& spec);
+  // Starts one; a wait ends as check_wait() says. @return whether it has ended
+  bool begin(Operation& operation) RW_REQUIRES(mutex_);
+  static bool check_wait(Operation& operation);
+  void count_wait(Operation& operation);
+  void uncount_wait(const Operation& operation);
+  // @return whether it has ended
+  bool advance(Batch& batch) RW_REQUIRES(mutex_);
+  // The operations after a failed one are not started.
+  static void skip_rest(Batch& batch);
+  static const Operation* failed(const Batch& batch);
+  void begin_batch(Batch& batch);
+  [[noreturn]] static void raise(const Operation& operation);
+
+  bool drive();
+  bool poll_locked() RW_REQUIRES(mutex_);
+  bool end_started() RW_REQUIRES(mutex_);
+  void stop_locked(const Error& error) RW_REQUIRES(mutex_);
+  bool after_error(const Error& error) RW_REQUIRES(mutex_);
+  bool drop_left() RW_REQUIRES(mutex_);
+  void need_thread();
+  void wake() noexcept;
+  void work();
+  void rest(std::chrono::nanoseconds idle);
+
+  bootstrap::Bootstrap& bootstrap_;
+  bootstrap::FailureState& failure_;
+  Options options_;
+  std::vector<std::unique_ptr<Window>> windows_;
+  std::uint32_t last_number_ = 0;
+  std::set<std::pair<std::uint32_t, int>> unflushed_;  // window, carried peer
+
+  executor::Waiter waiter_;
+  const OperationSpec* awaited_ = nullptr;
+  std::optional<std::chrono::steady_clock::time_point> await_began_;
+  std::chrono::steady_clock::time_point next_ask_{};
+  Pacer look_pacer_{std::chrono::milliseconds(10)};
+
+  // Batches that the messenger's thread goes on with: then it, too, uses windows' counters.
+  std::atomic<int> deferred_{0};
+  std::atomic<int> driving_{0};  // threads that poll while they wait
+  std::atomic<int> wanted_{0};   // threads that wait for mutex_
+  Mutex mutex_;
+  std::unique_ptr<Carrier> carrier_ RW_GUARDED_BY(mutex_);
+  std::list<Started> started_ RW_GUARDED_BY(mutex_);
+  std::set<int> dropped_ RW_GUARDED_BY(mutex_);
+  bool stopped_ RW_GUARDED_BY(mutex_) = false;
+  Pacer left_pacer_ RW_GUARDED_BY(mutex_){std::chrono::milliseconds(20)};
+  std::optional<std::chrono::steady_clock::time_point> left_seen_ RW_GUARDED_BY(mutex_);
+
+  std::atomic<bool> ends_{false};
+  std::atomic<bool> awake_{true};
+  std::mutex sleep_mutex_;
+  std::condition_variable sleep_;
+  std::thread thread_;  // by the thread that uses the messenger
+};
+
+}  // namespace ropewalk::message

@@ -1,0 +1,78 @@
+// A window of a communicator: memory of each rank that the others put to and get from, and counters
+// of their signals.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "message/window_memory.h"
+
+namespace ropewalk::message {
+
+/// As one rank has it. Made and used by its Messenger (messenger.h).
+class Window {
+ public:
+  /// The highest that a counter counts to.
+  static constexpr std::uint64_t kMostSignals = (std::uint64_t{1} << 63U) - 1;
+
+  Window(std::uint32_t number, int rank, int slots, WindowMemory memory)
+      : number_(number),
+        rank_(rank),
+        slots_(slots),
+        memory_(std::move(memory)),
+        sent_(memory_->parts().size() * static_cast<std::size_t>(slots)),
+        awaited_(sent_.size()) {}
+
+  /// Why this rank does not have its memory; nothing when it has.
+  [[nodiscard]] std::optional<Error> failure() const { return memory_->failure(); }
+  /// Gives the memory back; nothing else may be asked of a closed window.
+  void close() noexcept {
+    closed_ = true;
+    memory_.reset();
+  }
+  [[nodiscard]] bool closed() const noexcept { return closed_; }
+
+  /// From 1; the same on all ranks.
+  [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(memory_->parts().size()); }
+  [[nodiscard]] int slots() const noexcept { return slots_; }
+  [[nodiscard]] const Part& part(int rank) const noexcept {
+    return memory_->parts()[static_cast<std::size_t>(rank)];
+  }
+  [[nodiscard]] std::optional<WindowMemory::Location> location(int rank) const {
+    return memory_->location(rank);
+  }
+  [[nodiscard]] const Part& own() const noexcept { return part(rank_); }
+
+  /// The counter at `owner` of what `source` has signalled on `slot`. @pre part(owner).signals
+  [[nodiscard]] std::uint64_t& counter(int owner, int source, int slot) const noexcept {
+    return part(owner).signals[index(source, slot)].count;
+  }
+  /// How many signals of `source` have arrived here.
+  [[nodiscard]] std::uint64_t arrived(int source, int slot) const noexcept {
+    return std::atomic_ref(counter(rank_, source, slot)).load(std::memory_order_acquire);
+  }
+  /// What this rank has signalled to `peer`, and waited for from it, so far.
+  std::uint64_t& sent(int peer, int slot) noexcept { return sent_[index(peer, slot)]; }
+  std::uint64_t& awaited(int peer, int slot) noexcept { return awaited_[index(peer, slot)]; }
+
+ private:
+  [[nodiscard]] std::size_t index(int rank, int slot) const noexcept {
+    return static_cast<std::size_t>(rank) * static_cast<std::size_t>(slots_) +
+           static_cast<std::size_t>(slot);
+  }
+
+  std::uint32_t number_;
+  int rank_;
+  int slots_;
+  bool closed_ = false;
+  std::optional<WindowMemory> memory_;
+  std::vector<std::uint64_t> sent_;
+  std::vector<std::uint64_t> awaited_;
+};
+
+}  // namespace ropewalk::message

@@ -1,0 +1,188 @@
+#include "message/window_memory.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "bootstrap/memory_handover.h"
+#include "core/descriptor_server.h"
+#include "core/process_memory.h"
+#include "core/units.h"
+
+namespace ropewalk::message {
+namespace {
+
+// Parts begin at pages, so that they can be mapped one by one.
+std::size_t whole_pages(std::size_t bytes) {
+  static const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return (bytes + page - 1) / page * page;
+}
+
+// What a rank tells the others of its part. Sent as it lies: all ranks run the same build.
+struct Offer {
+  std::uint64_t bytes = 0;
+  std::uint64_t address = 0;  // of the user's memory; 0: the library allocates
+  std::int32_t slots = 0;
+  std::int32_t code = 0;  // Errc, of a fault
+  std::array<char, 160> fault{};
+};
+
+using ServerName = std::array<char, 32>;
+
+// What the system could give without swapping, as Linux estimates it (MemAvailable of
+// /proc/meminfo). Asked for more, it would end this process, or another one.
+std::size_t available_bytes() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    std::size_t kibibytes = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %zu kB", &kibibytes) == 1) return kibibytes << 10U;
+  }
+  return std::numeric_limits<std::size_t>::max();
+}
+
+void require(bool right, const std::string& words) {
+  if (!right) throw Error(Errc::kInvalidArgument, words);
+}
+
+Offer offer_of(const WindowSpec& spec) {
+  Offer offer;
+  offer.bytes = spec.bytes;
+  // Who registers nothing gets the library's memory, of no bytes.
+  if (spec.registers) offer.address = reinterpret_cast<std::uint64_t>(spec.memory);
+  offer.slots = spec.slots;
+  try {
+    require(spec.slots >= 1 && spec.slots <= kMostSlots,
+            fmt::format("slots: {} is not in 1 to {}", spec.slots, kMostSlots));
+    require(spec.bytes <= kMostWindowBytes,
+            fmt::format("bytes: {} is more than {}", spec.bytes, kMostWindowBytes));
+    if (const std::size_t most = available_bytes(); !spec.registers && spec.bytes > most) {
+      throw Error(Errc::kSystem, "shared memory: {} were needed, and {} are available",
+                  format_bytes(spec.bytes), format_bytes(most));
+    }
+    require(!spec.registers || spec.memory != nullptr || spec.bytes == 0,
+            fmt::format("memory: NULL, and {} bytes", spec.bytes));
+    require(!spec.registers || is_mapped(spec.memory, spec.bytes),
+            fmt::format("memory: {} bytes at {} are not all memory of this process", spec.bytes,
+                        spec.memory));
+  } catch (const Error& error) {
+    offer.code = static_cast<std::int32_t>(error.code());
+    std::string_view(error.what()).copy(offer.fault.data(), offer.fault.size() - 1);
+  }
+  return offer;
+}
+
+void check(std::span<const Offer> offers) {
+  for (std::size_t r = 0; r < offers.size(); ++r) {
+    if (offers[r].fault[0] != '\0') {
+      throw Refused(static_cast<Errc>(offers[r].code), "rank {}: {}", r, offers[r].fault.data());
+    }
+  }
+  for (std::size_t r = 0; r < offers.size(); ++r) {
+    if (offers[r].slots != offers[0].slots) {
+      throw Refused(Errc::kInvalidUsage, "slots differ: rank 0 has {}, rank {} has {}",
+                    offers[0].slots, r, offers[r].slots);
+    }
+  }
+}
+
+}  // namespace
+
+WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
+                                  std::span<const link::PeerReach> reach, const WindowSpec& spec,
+                                  ShmBacking backing, Deadline deadline) {
+  const auto n = static_cast<std::size_t>(bootstrap.size());
+  const auto self = static_cast<std::size_t>(bootstrap.rank());
+  std::vector<Offer> offers(n);
+  offers[self] = offer_of(spec);
+  bootstrap.all_gather(std::as_writable_bytes(std::span(offers)), sizeof(Offer), deadline);
+  check(offers);
+
+  // The ranks of this host, in their order in the segment.
+  std::vector<int> local;
+  std::size_t most_bytes = 0;
+  for (std::size_t r = 0; r < n; ++r) {
+    if (reach[r].local_rank < 0) continue;
+    local.push_back(static_cast<int>(r));
+    if (offers[r].address == 0) most_bytes = std::max<std::size_t>(most_bytes, offers[r].bytes);
+  }
+  const std::size_t counters =
+      whole_pages(n * static_cast<std::size_t>(spec.slots) * sizeof(SignalLine));
+  const std::size_t stride = counters + whole_pages(most_bytes);
+  const std::size_t total = stride * local.size();
+  const bool leads = local.front() == bootstrap.rank();
+
+  WindowMemory made;
+  std::vector<ServerName> names(n);
+  std::optional<DescriptorServer> server;
+  if (leads) {
+    try {
+      made.segment_ = SharedMemory::create(total, backing);
+      server.emplace();
+      server->name().copy(names[self].data(), names[self].size());
+    } catch (const Error& error) {
+      made.failure_ = error;
+    }
+  }
+  bootstrap.all_gather(std::as_writable_bytes(std::span(names)), sizeof(ServerName), deadline);
+  const int leader = local.front();
+  const ServerName& name = names[static_cast<std::size_t>(leader)];
+  if (name[0] == '\0') {
+    if (!made.failure_.has_value()) {
+      made.failure_ = Error(Errc::kSystem, "rank {} could not make the shared memory", leader);
+    }
+  } else if (leads) {
+    bootstrap::hand_over(*server, made.segment_->fd(), static_cast<int>(local.size()) - 1, local,
+                         bootstrap, deadline);
+  } else {
+    FileDescriptor fd =
+        bootstrap::descriptor_of(leader, std::string(name.begin(), name.end()), deadline);
+    try {
+      made.segment_ = SharedMemory::map(std::move(fd), total);
+    } catch (const Error& error) {
+      made.failure_ = error;
+    }
+  }
+  made.parts_.resize(n);
+  for (std::size_t r = 0; r < n; ++r) made.parts_[r].bytes = offers[r].bytes;
+  if (made.failure_.has_value()) return made;
+  for (std::size_t k = 0; k < local.size(); ++k) {
+    const auto r = static_cast<std::size_t>(local[k]);
+    Part& part = made.parts_[r];
+    std::byte* const begin = made.segment_->data() + k * stride;
+    const bool of_user = offers[r].address != 0;
+    // The user's memory is reached by ranks of its process alone.
+    if (of_user && reach[r].process != 0) continue;
+    part.mapped = true;
+    part.signals = reinterpret_cast<SignalLine*>(begin);
+    part.data = of_user
+                    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of this process
+                    ? reinterpret_cast<std::byte*>(offers[r].address)
+                    : begin + counters;
+    if (r != self) continue;
+    try {
+      made.segment_->reserve(k * stride,
+                             counters + (of_user ? 0 : static_cast<std::size_t>(part.bytes)));
+    } catch (const Error& error) {
+      made.failure_ = error;
+    }
+  }
+  return made;
+}
+
+std::optional<WindowMemory::Location> WindowMemory::location(int rank) const {
+  const Part& part = parts_[static_cast<std::size_t>(rank)];
+  if (!part.mapped || !segment_.has_value()) return std::nullopt;
+  const std::byte* const begin = segment_->data();
+  if (part.data < begin || part.data >= begin + segment_->size()) return std::nullopt;
+  return Location{segment_->fd(), static_cast<std::size_t>(part.data - begin)};
+}
+
+}  // namespace ropewalk::message

@@ -1,0 +1,89 @@
+// The memory behind a window: each rank's part, and the counters of the signals that reach it.
+//
+// The parts of one host's ranks lie in one segment of shared memory, which the host's first rank
+// makes and the others map, at equal distances: [counters of rank 0][data of rank 0][counters of
+// rank 1]... Memory that the user brings stays where it is; then the segment holds that rank's
+// counters alone.
+//
+// A counter is a 64-bit number in a cache line of its own, one for each source rank and slot. Only
+// the source raises it, with release; its owner waits for it with acquire. It is never reset. So
+// there are never two writers of one word, and what a GPU needs to write or to wait for it (its
+// address and a value) is plain data.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "bootstrap/bootstrap.h"
+#include "core/deadline.h"
+#include "core/error.h"
+#include "core/shared_memory.h"
+#include "link/links.h"
+
+namespace ropewalk::message {
+
+/// Nothing was done; the communicator is whole. Of collective calls: the same on all ranks.
+class Refused : public Error {
+ public:
+  using Error::Error;
+};
+
+/// One counter.
+struct alignas(64) SignalLine {
+  std::uint64_t count = 0;
+};
+
+/// One rank's part of a window, as this rank reaches it. Plain data.
+struct Part {
+  std::byte* data = nullptr;      ///< null where this rank cannot address it
+  std::uint64_t bytes = 0;        ///< as that rank gave it
+  SignalLine* signals = nullptr;  ///< of the part's owner; null likewise
+  /// Puts, gets and signals are loads and stores of this rank. Else a link carries them.
+  bool mapped = false;
+};
+
+/// What a rank brings to a window.
+struct WindowSpec {
+  bool registers = false;  ///< `memory` is the user's; else the library allocates
+  void* memory = nullptr;
+  std::size_t bytes = 0;
+  int slots = 1;  ///< counters for each source; the same on all ranks
+};
+
+inline constexpr int kMostSlots = 4096;
+/// Larger sums of parts would not fit an address space.
+inline constexpr std::size_t kMostWindowBytes = std::size_t{1} << 44;
+
+class WindowMemory {
+ public:
+  /// Collective. `reach` by rank. Before another rank may use this one's part, all must agree that
+  /// they have what they need: see failure().
+  /// @throws Refused for what a rank gave that cannot be right; Error as Bootstrap's collectives
+  static WindowMemory create(bootstrap::Bootstrap& bootstrap,
+                             std::span<const link::PeerReach> reach, const WindowSpec& spec,
+                             ShmBacking backing, Deadline deadline);
+
+  /// Why this rank does not have its memory; nothing when it has.
+  [[nodiscard]] const std::optional<Error>& failure() const noexcept { return failure_; }
+  [[nodiscard]] const std::vector<Part>& parts() const noexcept { return parts_; }
+
+  /// Where a part's data lies in the shared memory, for a mapping of its own.
+  struct Location {
+    int fd = -1;
+    std::size_t offset = 0;
+  };
+  /// Nothing where this rank does not map it, or it is the user's memory.
+  [[nodiscard]] std::optional<Location> location(int rank) const;
+
+ private:
+  WindowMemory() = default;
+  std::optional<SharedMemory> segment_;
+  std::vector<Part> parts_;
+  std::optional<Error> failure_;
+};
+
+}  // namespace ropewalk::message

@@ -1,0 +1,226 @@
+// Windows between processes: ranks that die while others put, wait and get, and memory that one
+// process registered and another cannot map.
+#include <dirent.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "message/messenger.h"
+#include "processes/rank_processes.h"
+
+namespace ropewalk::testing {
+namespace {
+
+using message::OperationKind;
+using message::OperationSpec;
+using message::Window;
+using message::WindowSpec;
+using std::chrono::milliseconds;
+
+std::set<std::string> shared_memory_names() {
+  std::set<std::string> names;
+  if (DIR* folder = opendir("/dev/shm")) {
+    while (const dirent* entry = readdir(folder)) names.insert(entry->d_name);
+    closedir(folder);
+  }
+  return names;
+}
+
+OperationSpec operation(OperationKind kind, Window& window, int peer) {
+  OperationSpec spec;
+  spec.kind = kind;
+  spec.window = &window;
+  spec.peer = peer;
+  spec.count = 1;
+  return spec;
+}
+
+struct Case {
+  std::string name;
+  bool registers = false;
+  bool network = false;
+  std::string backing;
+};
+
+RankOptions options_of(const Case& each) {
+  RankOptions options;
+  options.settings = {{"TIMEOUT", "20"}};
+  if (each.network) {
+    options.settings.emplace_back("LINKS", "network");
+    options.settings.emplace_back("NET", "tcp");
+    options.settings.emplace_back("SOCKET_IFNAME", "lo");
+  }
+  if (!each.backing.empty()) options.settings.emplace_back("SHM_BACKING", each.backing);
+  return options;
+}
+
+class WindowProcesses : public ::testing::TestWithParam<Case> {};
+
+// What rank 0 put where it cannot store is there, and what rank 1 has is got.
+TEST_P(WindowProcesses, PutSignalGetAndFlush) {
+  const Case& each = GetParam();
+  RankProcesses ranks(2, options_of(each), [&](comm::Communicator& comm) -> std::string {
+    constexpr std::size_t kBytes = 1'000'003;
+    std::vector<std::byte> memory(each.registers ? kBytes : 0);
+    WindowSpec spec;
+    spec.registers = each.registers;
+    spec.memory = memory.data();
+    spec.bytes = kBytes;
+    Window& window = comm.create_window(spec);
+    const int peer = 1 - comm.rank();
+    std::vector<std::byte> source(kBytes);
+    for (int turn = 0; turn < 20; ++turn) {
+      const auto value = static_cast<std::byte>(turn * 2 + comm.rank());
+      std::fill(source.begin(), source.end(), value);
+      OperationSpec put = operation(OperationKind::kPut, window, peer);
+      put.source = source.data();
+      put.bytes = kBytes - static_cast<std::size_t>(turn);
+      put.offset = static_cast<std::size_t>(turn);
+      comm.run(put);
+      comm.run(operation(OperationKind::kSignal, window, peer));
+      comm.run(operation(OperationKind::kWaitSignal, window, peer));
+      const auto expected = static_cast<std::byte>(turn * 2 + peer);
+      for (std::size_t i = static_cast<std::size_t>(turn); i < kBytes; ++i) {
+        if (window.own().data[i] != expected) return fmt::format("turn {}: byte {}", turn, i);
+      }
+      OperationSpec get = operation(OperationKind::kGet, window, peer);
+      std::vector<std::byte> seen(kBytes - 20);
+      get.destination = seen.data();
+      get.offset = 20;
+      get.bytes = seen.size();
+      comm.run(get);
+      if (seen.front() != value || seen.back() != value) return fmt::format("turn {}: get", turn);
+      comm.run(operation(OperationKind::kFlush, window, peer));
+      comm.barrier();
+    }
+    comm.free_window(window);
+    return "done";
+  });
+  for (int r = 0; r < 2; ++r) {
+    const std::optional<Report> report = ranks.wait(r, milliseconds(60'000));
+    ASSERT_TRUE(report.has_value());
+    EXPECT_EQ(report->text, "done");
+  }
+}
+
+// Rank 2 dies; the others wait for its signal, put to it, get from it, or have requests.
+TEST_P(WindowProcesses, AKilledPeerEndsEveryWait) {
+  const Case& each = GetParam();
+  const std::set<std::string> before = shared_memory_names();
+  RankProcesses ranks(5, options_of(each), [&](comm::Communicator& comm) -> std::string {
+    constexpr std::size_t kBytes = 300'000;
+    std::vector<std::byte> memory(kBytes);
+    WindowSpec spec;
+    spec.registers = each.registers;
+    spec.memory = memory.data();
+    spec.bytes = kBytes;
+    Window& window = comm.create_window(spec);
+    comm.barrier();
+    std::vector<std::byte> buffer(kBytes);
+    switch (comm.rank()) {
+      case 0: comm.run(operation(OperationKind::kWaitSignal, window, 2)); break;
+      case 1:
+        for (;;) {
+          OperationSpec put = operation(OperationKind::kPut, window, 2);
+          put.source = buffer.data();
+          put.bytes = kBytes;
+          comm.run(put);
+        }
+      case 2: std::this_thread::sleep_for(std::chrono::minutes(1)); break;
+      case 3:
+        for (;;) {
+          OperationSpec get = operation(OperationKind::kGet, window, 2);
+          get.destination = buffer.data();
+          get.bytes = kBytes;
+          comm.run(get);
+        }
+      default: {
+        const auto request = std::make_shared<comm::Request>();
+        comm.start(operation(OperationKind::kWaitSignal, window, 2), request);
+        if (!request->wait(std::chrono::seconds(50))) return "no end";
+        if (request->error().has_value()) throw Error(*request->error());
+      }
+    }
+    return "no error";
+  });
+  std::this_thread::sleep_for(milliseconds(500));
+  const auto killed = std::chrono::steady_clock::now();
+  ranks.signal(2, SIGKILL);
+  for (const int r : {0, 1, 3, 4}) {
+    const std::optional<Report> report = ranks.wait(r, milliseconds(30'000));
+    ASSERT_TRUE(report.has_value()) << "rank " << r << " hangs";
+    EXPECT_TRUE(report->error) << report->text;
+    EXPECT_EQ(report->code, Errc::kPeerLost) << report->text;
+    EXPECT_NE(report->text.find("rank 2"), std::string::npos) << report->text;
+    const std::chrono::duration<double, std::milli> delay = report->when - killed;
+    std::printf("rank %d: %.0f ms after the kill: %s\n", r, delay.count(), report->text.c_str());
+  }
+  EXPECT_EQ(shared_memory_names(), before);
+}
+
+// How much of the process is shared memory of ours, in mappings and descriptors.
+std::size_t shared_things() {
+  std::size_t found = 0;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    found += line.find("memfd:ropewalk") != std::string::npos ? 1 : 0;
+  }
+  if (DIR* folder = opendir("/proc/self/fd")) {
+    while (readdir(folder) != nullptr) ++found;
+    closedir(folder);
+  }
+  return found;
+}
+
+TEST_P(WindowProcesses, WindowsThatAreFreedLeaveNothing) {
+  const Case& each = GetParam();
+  RankProcesses ranks(2, options_of(each), [&](comm::Communicator& comm) -> std::string {
+    std::vector<std::byte> memory(10'000);
+    WindowSpec spec;
+    spec.registers = each.registers;
+    spec.memory = memory.data();
+    spec.bytes = memory.size();
+    const auto make = [&] {
+      Window& window = comm.create_window(spec);
+      const int peer = 1 - comm.rank();
+      OperationSpec put = operation(OperationKind::kPut, window, peer);
+      put.source = memory.data();
+      put.bytes = 1000;
+      put.offset = 5000;
+      comm.run(put);
+      comm.run(operation(OperationKind::kSignal, window, peer));
+      comm.run(operation(OperationKind::kWaitSignal, window, peer));
+      comm.free_window(window);
+    };
+    make();  // makes the links
+    const std::size_t before = shared_things();
+    for (int turn = 0; turn < 20; ++turn) make();
+    const std::size_t after = shared_things();
+    // Connections of joining may end meanwhile.
+    return after <= before ? "done" : fmt::format("{} before, {} after", before, after);
+  });
+  for (int r = 0; r < 2; ++r) {
+    const std::optional<Report> report = ranks.wait(r, milliseconds(60'000));
+    ASSERT_TRUE(report.has_value());
+    EXPECT_EQ(report->text, "done");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, WindowProcesses,
+                         ::testing::Values(Case{"Allocated", false, false, ""},
+                                           Case{"AllocatedInDevShm", false, false, "dev_shm"},
+                                           Case{"Registered", true, false, ""},
+                                           Case{"OverTcp", false, true, ""}),
+                         [](const ::testing::TestParamInfo<Case>& each) {
+                           return each.param.name;
+                         });
+
+}  // namespace
+}  // namespace ropewalk::testing

@@ -1,0 +1,352 @@
+"""`ropewalk status` and `ropewalk serve`: jobs that run, asked from outside of their processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+from ropewalk.calls import collect, prometheus, ras, verdict
+from ropewalk.calls import status as asking
+from ropewalk.calls.records import Report, Reports
+
+SECONDS = 120
+
+# Rank 2 comes late to the fifth collective: when it may go on.
+PROGRAM = """
+import pathlib, sys, time
+import numpy as np
+import ropewalk
+
+go = pathlib.Path(sys.argv[1])
+with ropewalk.init() as comm:
+    data = np.ones(8, dtype="float32")
+    for _ in range(4):
+        comm.all_reduce(data)
+    if comm.rank == 2:
+        while not go.exists():
+            time.sleep(0.02)
+    comm.all_reduce(data, op="max")
+"""
+
+
+class Job:
+    """Three ranks that run until `go()`."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._go = folder / "go"
+        self.ranks = [
+            subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, str(self._go)],
+                env=os.environ
+                | {
+                    "ROPEWALK_RANK": str(rank),
+                    "ROPEWALK_WORLD_SIZE": "3",
+                    "ROPEWALK_RENDEZVOUS": f"local:{name}-{os.getpid()}",
+                },
+            )
+            for rank in range(3)
+        ]
+
+    def go(self) -> None:
+        self._go.touch()
+        assert [rank.wait(timeout=SECONDS) for rank in self.ranks] == [0, 0, 0]
+
+    def kill(self) -> None:
+        for rank in self.ranks:
+            rank.kill()
+            rank.wait(timeout=SECONDS)
+
+    def found(self) -> Reports:
+        """Its communicator, when rank 2 is missing in collective 5."""
+        pids = {rank.pid for rank in self.ranks}
+
+        def look() -> Any:
+            for each in asking.of_this_host(100, 30.0).communicators:
+                mine = {report.process for report in each.by_rank.values()} == pids
+                inside = [report for report in each.by_rank.values() if report.waiting is not None]
+                if mine and len(inside) == 2:
+                    return each
+            return None
+
+        found = wait_for(look)
+        assert isinstance(found, Reports)
+        return found
+
+
+def wait_for(look: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + SECONDS
+    while (found := look()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    made = Job(tmp_path_factory.mktemp("job"), "status")
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+def ropewalk(*arguments: object) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "ropewalk", *map(str, arguments)],
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_missing_rank_is_named(job: Job) -> None:
+    name = job.found().communicator
+    status, out, err = ropewalk("status", "--job", name)
+    assert status == 1, err
+    assert f"communicator {name}, 3 ranks" in out
+    assert "all ranks completed collective 4" in out
+    assert "ranks 0, 1 have in collective 5, all_reduce of 8 float32 (max)" in out
+    assert "rank 2 has not entered it" in out
+    assert "rank 0 has waited" in out
+    status, out, _ = ropewalk("status", "--job", name[:6], "--json")
+    assert status == 1
+    (document,) = json.loads(out)["communicators"]
+    assert document["absent"] == [2]
+    assert set(document["waits"]) == {"0", "1"}
+    assert ropewalk("status", "--job", "not-hexadecimal")[0] == 3
+
+
+def test_hosts_are_asked_by_ssh(job: Job, tmp_path: Path) -> None:
+    name = job.found().communicator
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        "#!/bin/sh\nwhile [ $# -gt 2 ]; do shift; done\n"
+        '[ "$1" = far ] && { echo "Connection refused" >&2; exit 255; }\nexec sh -c "$2"\n'
+    )
+    ssh.chmod(0o755)
+    hosts = tmp_path / "hosts"
+    hosts.write_text("near\nfar\n")
+    status, out, _ = ropewalk("status", "--hosts", hosts, "--ssh", ssh, "--job", name)
+    assert status == 3
+    assert "rank 2 has not entered it" in out
+    assert "host far: Connection refused" in out
+
+
+def test_a_stopped_process_is_told(job: Job) -> None:
+    name = job.found().communicator
+    stopped = job.ranks[2]
+    stopped.send_signal(signal.SIGSTOP)
+    try:
+        status, out, _ = ropewalk("status", "--job", name, "--timeout", 2)
+    finally:
+        stopped.send_signal(signal.SIGCONT)
+    assert status == 1
+    assert f"process {stopped.pid} does not answer: it is stopped" in out
+    assert "no answer of rank 2" in out
+
+
+def test_others_names_are_not_believed() -> None:
+    """Anybody may listen under such a name: the user who does must be the one in the name."""
+    name = f"ropewalk-status-{os.geteuid() + 1}-1-{'0' * 16}"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("\0" + name)
+        server.listen()
+        assert (name, os.geteuid() + 1, 1) in collect.endpoints()
+        assert collect.ask(name, os.geteuid() + 1, 1, 5.0) is None
+
+
+# ---- NCCL's RAS ----------------------------------------------------------------------------------
+
+
+class Serving:
+    """`ropewalk serve` with a port of its own choosing."""
+
+    def __init__(self, flag: str, *more: object) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ropewalk", "serve", flag, "0", *map(str, more)],
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stderr is not None
+        line = self.process.stderr.readline()
+        self.port = int(line.partition("127.0.0.1:")[2].partition("/")[0])
+
+    def __enter__(self) -> Serving:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        assert self.process.wait(timeout=SECONDS) == 0
+
+
+def ask_ras(port: int, *lines: str) -> str:
+    with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as connection:
+        connection.sendall("".join(lines).encode())
+        parts = []
+        while part := connection.recv(1 << 16):
+            parts.append(part)
+    return b"".join(parts).decode()
+
+
+def test_ras_answers_as_nccls(job: Job) -> None:
+    name = job.found().communicator
+    with Serving("--ras") as serving:
+        hello = ("client protocol 2\r\n", "TIMEOUT 5\n")
+        text = ask_ras(serving.port, *hello, "VERBOSE STATUS\n")
+        assert text.startswith("SERVER PROTOCOL 2\nOK\n")
+        assert "Job summary\n===========\n" in text
+        assert f"({name}) MISMATCH" in text
+        assert "2 ranks have launched up to operation 5" in text
+        assert "Rank 2 has launched up to operation 4 -- GPU 0 managed by process " in text
+        answer = ask_ras(serving.port, *hello, "SET FORMAT json\n", "STATUS\n")
+        document = json.loads(answer.partition("OK\nOK\n")[2])
+        (communicator,) = [
+            each for each in document["communicators"] if each["hash"] == f"0x{name}"
+        ]
+        assert communicator["missing_ranks_count"] == 0
+        assert [each["collective_counts"]["AllReduce"] for each in communicator["ranks"]] == [
+            5,
+            5,
+            4,
+        ]
+        assert ask_ras(serving.port, "what\n", "STATUS\n").startswith("ERROR: Unknown command")
+        status, _, err = ropewalk("serve", "--ras", serving.port)
+        assert status == 2
+        assert "Address already in use" in err
+
+
+def report_of(rank: int, calls: int, **more: Any) -> Report:
+    records = [
+        {
+            "id": i + 1, "call": i + 1, "operation": "all_reduce", "count": 256, "type": "float32",
+            "op": "sum", "root": None, "peer": None, "algorithm": None, "memory": "host",
+            "state": "completed", "scheduled_ns": 10, "started_ns": 10, "completed_ns": 2_000_010,
+        }
+        for i in range(calls)
+    ]  # fmt: skip
+    fields = {
+        "communicator": "ab", "rank": rank, "ranks": 2, "host": "h", "process": 10 + rank,
+        "written_ns": 0, "begun": calls, "failure": None, "records": records,
+    }  # fmt: skip
+    return Report(**{**fields, **more})
+
+
+def test_ranks_that_run_are_not_called_absent() -> None:
+    def at(calls: int, **more: Any) -> Reports:
+        return Reports("ab", 2, {0: report_of(0, 5, **more), 1: report_of(1, calls)})
+
+    assert verdict.judge(at(3)).absent == [1]
+    assert verdict.settled(None, at(3)).absent == []
+    assert verdict.settled(verdict.judge(at(2)), at(3)).absent == []  # it has gone on
+    assert verdict.settled(verdict.judge(at(3)), at(3)).absent == [1]
+    waiting = {"for": [1], "in": "all_reduce", "seconds": 0.2}
+    assert verdict.settled(None, at(3, waiting=waiting)).absent == [1]
+
+
+def test_a_link_over_which_nothing_comes_is_named() -> None:
+    def waits(rank: int, *peers: int) -> Report:
+        report = report_of(rank, 3, waiting={"for": list(peers), "in": "x", "seconds": 1.5})
+        report.records[-1] |= {"state": "started", "completed_ns": None}
+        return dataclasses.replace(report, ranks=3)
+
+    # 0 waits for 2, which waits for 1; 1 and 2 wait for each other alone.
+    ranks = {0: waits(0, 2), 1: waits(1, 2), 2: waits(2, 1)}
+    judged = verdict.judge(Reports("ab", 3, ranks))
+    assert [(each.source, each.target) for each in judged.still_links] == [(2, 1), (1, 2)]
+    assert "nothing has come from rank 1 to rank 2 for 1.5 s" in judged.words()
+
+
+def test_ras_tells_of_ranks_without_an_answer() -> None:
+    found = asking.Found([Reports("ab", 2, {0: report_of(0, 3)})])
+    assert "Missing 1 rank\n  Rank 1 does not respond" in ras.as_text(found, 0.0, verbose=False)
+    (communicator,) = ras.as_json(found, 0.0)["communicators"]
+    assert communicator["missing_ranks"][0]["rank"] == 1
+
+
+# ---- Prometheus ----------------------------------------------------------------------------------
+
+
+def values_of(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    """By the Prometheus client's own parser."""
+    parser = pytest.importorskip("prometheus_client.parser")
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for family in parser.text_string_to_metric_families(text):
+        assert family.documentation
+        for sample in family.samples:
+            labels = tuple(sorted(sample.labels.items()))
+            assert labels not in found.setdefault(sample.name, {}), "twice"
+            found[sample.name][labels] = sample.value
+    return found
+
+
+def test_counters_go_on() -> None:
+    metrics = prometheus.Metrics()
+    metrics.update(asking.Found([Reports("ab", 2, {0: report_of(0, 2), 1: report_of(1, 3)})]))
+    later = report_of(1, 7)
+    # Of 4 to 7 the records of 4 and 5 are gone, and 7 is under way.
+    later = report_of(1, 7, records=[*later.records[5:6], {**later.records[6], "state": "started"}])
+    metrics.update(asking.Found([Reports("ab", 2, {0: report_of(0, 2), 1: later})]))
+    found = values_of(metrics.text())
+    of_0 = (("communicator", "ab"), ("operation", "all_reduce"), ("rank", "0"))
+    of_1 = (("communicator", "ab"), ("operation", "all_reduce"), ("rank", "1"))
+    assert found["ropewalk_calls_total"] == {of_0: 2, of_1: 4}
+    assert found["ropewalk_bytes_total"][of_1] == 4 * 1024
+    assert found["ropewalk_calls_unseen_total"][(("communicator", "ab"), ("rank", "1"))] == 2
+    assert found["ropewalk_call_seconds_count"][of_1] == 4
+    assert found["ropewalk_call_seconds_sum"][of_1] == pytest.approx(0.008)
+    below = found["ropewalk_call_seconds_bucket"]
+    assert below[(("communicator", "ab"), ("le", "0.001"), *of_1[1:])] == 0
+    assert below[(("communicator", "ab"), ("le", "0.01"), *of_1[1:])] == 4
+    # When it is completed it counts, once.
+    metrics.update(asking.Found([Reports("ab", 2, {1: report_of(1, 7)})]))
+    metrics.update(asking.Found([Reports("ab", 2, {1: report_of(1, 7)})]))
+    assert values_of(metrics.text())["ropewalk_calls_total"] == {of_1: 5}
+
+
+def test_metrics_of_a_job_are_served(job: Job, tmp_path: Path) -> None:
+    name = job.found().communicator
+    file = tmp_path / "ropewalk.prom"
+    with Serving("--metrics", "--textfile", file, "--interval", 0.2) as serving:
+        where = f"http://127.0.0.1:{serving.port}"
+        with urllib.request.urlopen(f"{where}/metrics", timeout=SECONDS) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            found = values_of(answer.read().decode())
+        assert found["ropewalk_ranks"][(("communicator", name),)] == 3
+        absent = found["ropewalk_rank_absent"]
+        assert [absent[(("communicator", name), ("rank", str(r)))] for r in range(3)] == [0, 0, 1]
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(f"{where}/other", timeout=SECONDS)
+        wait_for(lambda: True if file.exists() else None)
+        assert values_of(file.read_text())["ropewalk_ranks"][(("communicator", name),)] == 3
+
+
+def test_serving_ends_with_its_command() -> None:
+    status, out, _ = ropewalk("serve", "--ras", 0, "--", "sh", "-c", "echo ran; exit 4")
+    assert (status, out) == (4, "ran\n")
+    assert ropewalk("serve", "--", "true")[0] == 2
+
+
+def test_a_textfile_that_cannot_be_written_is_told() -> None:
+    status, _, err = ropewalk("serve", "--textfile", "/no/such/folder/x.prom", "--", "sleep", "0.1")
+    assert status == 0
+    assert "/no/such/folder/x.prom: No such file or directory" in err
+
+
+def test_the_job_goes_on(job: Job) -> None:
+    """The last test: nobody who asked has harmed it."""
+    job.go()
+    assert all(
+        report.process not in {rank.pid for rank in job.ranks}
+        for each in asking.of_this_host(1, 5.0).communicators
+        for report in each.by_rank.values()
+    )

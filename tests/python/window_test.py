@@ -1,0 +1,179 @@
+"""Windows from Python: arrays, views, handles, batches, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+import ropewalk
+from conftest import Worlds, run_ranks
+from ropewalk.communicator import Communicator
+from ropewalk.errors import ArgumentError, NotCopiedError, PeerLostError, UsageError
+
+
+def test_put_signal_and_wait(worlds: Worlds) -> None:
+    def body(comm: Communicator) -> None:
+        right, left = (comm.rank + 1) % 3, (comm.rank + 2) % 3
+        with comm.window(1000, slots=2) as window:
+            assert window.nbytes() == 1000 and window.slots == 2 and window.array is None
+            mine = np.frombuffer(window.memory() or b"", dtype="int32")
+            window.put(np.arange(10, dtype="int32") + comm.rank, right, offset=40)
+            window.signal(right, slot=1)
+            window.wait_signal(left, slot=1)
+            assert mine[10:20].tolist() == list(range(left, left + 10))
+            assert window.signals(left, 1) == 1
+            window.put_signal(np.float64(comm.rank), right)
+            window.wait_signal(left)
+            out = np.zeros(10, dtype="int32")
+            window.get(out, right, offset=40)
+            assert out.tolist() == list(range(comm.rank, comm.rank + 10))
+            window.flush()
+            window.flush(right)
+        assert window.closed
+        # A view stays, though the window is gone.
+        assert mine[10] == left
+
+    run_ranks(worlds(3), body)
+
+
+def test_an_array_as_a_window(worlds: Worlds) -> None:
+    torch = pytest.importorskip("torch")
+
+    def body(comm: Communicator) -> None:
+        array: Any = np.zeros(6) if comm.rank == 0 else torch.zeros(4)
+        peer = 1 - comm.rank
+        with comm.window(array) as window:
+            assert window.array is array and window.memory() is None
+            assert window.nbytes(peer) == (48 if peer == 0 else 16)
+            value = np.full(2, 7.0) if peer == 0 else torch.full((2,), 8.0)
+            window.put(value, peer, offset=8)
+            window.signal(peer)
+            window.wait_signal(peer)
+            expected = [0, 7, 7, 0, 0, 0] if comm.rank == 0 else [0, 0, 8, 8]
+            assert array.tolist() == expected
+
+    run_ranks(worlds(2), body)
+
+
+def test_handles(worlds: Worlds) -> None:
+    def body(comm: Communicator) -> None:
+        peer = 1 - comm.rank
+        window = comm.window(80_000)
+        waited = window.wait_signal(peer, blocking=False)
+        assert waited is not None and not waited.done()
+        with pytest.raises(UsageError, match="have not ended"):
+            window.close()
+        comm.barrier()
+        source = np.full(10_000, float(comm.rank))
+        put = window.put(source, peer, blocking=False)
+        assert put is not None and put.wait(60) is source
+        signalled = window.signal(peer, blocking=False)
+        assert signalled is not None and signalled.wait(60) is None
+        assert waited.wait(60) is None
+        out = np.empty(10_000)
+        got = window.get(out, peer, blocking=False)
+        assert got is not None and got.wait(60) is out
+        assert (out == comm.rank).all()
+        window.close()
+        window.close()
+
+    run_ranks(worlds(2), body)
+
+
+def test_batches(worlds: Worlds) -> None:
+    def body(comm: Communicator) -> None:
+        peer = 1 - comm.rank
+        with comm.window(64) as window:
+            mine = np.frombuffer(window.memory() or b"", dtype="int64")
+            source, back = np.zeros(4, dtype="int64"), np.zeros(4, dtype="int64")
+            batch = window.batch().put(source, peer).signal(peer).wait_signal(peer)
+            batch.get(back, peer).flush(peer)
+            for step in range(10):
+                source[:] = 100 * comm.rank + step
+                if step % 2:
+                    handle = batch.launch(blocking=False)
+                    assert handle is not None
+                    handle.wait(60)
+                else:
+                    batch.launch()
+                assert mine[:4].tolist() == [100 * peer + step] * 4
+                assert back.tolist() == source.tolist()
+                comm.barrier()
+            held = window.batch().wait_signal(peer)
+            launched = held.launch(blocking=False)
+            with pytest.raises(UsageError, match="has not ended"):
+                held.launch()
+            del held
+            gc.collect()  # the handle keeps it
+            comm.barrier()
+            window.signal(peer)
+            assert launched is not None
+            launched.wait(60)
+
+    run_ranks(worlds(2), body)
+
+
+def test_several_ranks_of_one_thread() -> None:
+    comms = ropewalk.init_all(2)
+    with ropewalk.group():
+        windows = [comm.window(8) for comm in comms]
+    windows[0].put_signal(np.float32(3), 1)
+    windows[1].wait_signal(0)
+    assert np.frombuffer(windows[0].memory(1) or b"", dtype="float32")[0] == 3
+    with ropewalk.group():
+        for window in windows:
+            window.close()
+    run_ranks(comms, Communicator.finalize)
+
+
+def test_what_is_refused(worlds: Worlds) -> None:
+    def body(comm: Communicator) -> None:
+        peer = 1 - comm.rank
+        window = comm.window(100)
+        array = np.zeros(10)
+        with pytest.raises(ArgumentError, match=r"put of 80 bytes to rank .*offset 21 and 80"):
+            window.put(array, peer, offset=21)
+        with pytest.raises(ArgumentError, match="peer 2 is outside 0 to 1"):
+            window.put(array, 2)
+        with pytest.raises(ArgumentError, match="offset -1 is"):
+            window.put(array, peer, offset=-1)
+        with pytest.raises(ArgumentError, match="slot 1 is outside"):
+            window.signal(peer, slot=1)
+        with pytest.raises(ArgumentError, match="count 0 is"):
+            window.signal(peer, count=0)
+        with pytest.raises(ArgumentError, match="NumPy scalar"):
+            window.get(np.float64(3), peer)
+        with pytest.raises(ArgumentError, match="out"):
+            window.get([1.0], peer)
+        with pytest.raises(ArgumentError, match=r"read-only|writable"):
+            window.get(b"abc", peer)
+        with pytest.raises(NotCopiedError):
+            copy.copy(window)
+        with pytest.raises(ArgumentError, match="nbytes -1"):
+            comm.window(-1)
+        with pytest.raises(UsageError, match=r"slots differ: rank 0 has 1, rank 1 has 2"):
+            comm.window(8, slots=comm.rank + 1)
+        window.put(array, peer)
+        window.close()
+        with pytest.raises(UsageError, match="closed"):
+            window.put(array, peer)
+        comm.barrier()
+
+    run_ranks(worlds(2), body)
+
+
+def test_a_rank_that_left() -> None:
+    comms = ropewalk.init_all(2)
+    with ropewalk.group():
+        windows = [comm.window(8) for comm in comms]
+    comms[1].finalize()
+    with pytest.raises(PeerLostError, match="rank 1 left"):
+        windows[0].wait_signal(1)
+    with pytest.raises(PeerLostError, match="rank 1 left"):
+        windows[0].put(np.zeros(1), 1)
+    with pytest.raises(UsageError, match="finalized or aborted"):
+        windows[1].signal(0)
+    comms[0].finalize()
