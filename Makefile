@@ -18,6 +18,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 CCACHE := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache \
   -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
+# Objects of one checkout serve another: paths count from the checkout's folder.
+ifneq ($(CCACHE),)
+  export CCACHE_BASEDIR ?= $(CURDIR)
+  export CCACHE_NOHASHDIR ?= true
+endif
 # CMAKE_ARGS: further options, such as -DRW_CUDA=OFF.
 CMAKE_ARGS ?=
 CONFIGURE := cmake -G Ninja $(CCACHE) $(CMAKE_ARGS)

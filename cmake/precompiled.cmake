@@ -3,7 +3,7 @@
 # ccache, so that ccache can reuse objects. clang-tidy runs without precompiled headers (dev/run-tidy), so that
 # it finds sources with missing includes.
 set(default ON)
-if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache" AND NOT RW_SANITIZE)
+if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
   set(default OFF)
 endif()
 option(RW_PRECOMPILED "Precompile common headers" ${default})

@@ -75,6 +75,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cli",
     ),
     "netplugin": ("netplugin_test", "check_plugin"),
+    "message": ("comm_test", "windows_test", "window"),
+    "profiler": ("profiler_plugin",),
     "check_plugin": ("check_plugin", "doctor"),
 }
 

@@ -81,7 +81,7 @@ Json classes_of(const topology::Topology& topology, const Plan& plan) {
     const char* words = share.hop_class == HopClass::kPeerAccess     ? "peer access"
                         : share.hop_class == HopClass::kNoPeerAccess ? "no peer access"
                                                                      : "none";
-    out.push_back({{"hops", words}, {"trees", share.trees}, {"rate_gbps", share.rate.to_double()}});
+    out.push_back({{"hops", words}, {"num_trees", share.trees}, {"rate_gbps", share.rate.to_double()}});
   }
   return out;
 }

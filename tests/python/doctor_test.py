@@ -212,7 +212,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_crashes_and_hangs_fail_their_path_alone() -> None:
     found = {report.title: report.checks[0] for report in doctor.examine(["interfaces"], timeout=2)}
     assert [check.outcome for check in found.values()] == [
-        "passed", "failed", "failed", "failed", "passed", "passed",
+        "passed", "failed", "failed", "failed", "passed", "passed", "passed",
     ]  # fmt: skip
     assert "hung" in found["interface hangs"].found
     assert "SIGSEGV" in found["interface crashes"].found

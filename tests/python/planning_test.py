@@ -407,7 +407,7 @@ def test_memory_that_runs_out_is_said(tmp_path: Path) -> None:
     [
         (["--gpus", "0"], "at least 2 GPUs"),
         (["--gpus", "0,9"], "no GPU 9"),
-        (["--gpus", "0,x"], "no list of numbers"),
+        (["--gpus", "0,x"], "not a list of numbers"),
         (["--gpus", "0-1000000000"], "no GPU 1000000000: dgx1v has 8 GPUs, 0 to 7"),
         (["--gpus", "0-7,0-7"], "twice"),
         (["--gpus", "3-1"], "runs backwards"),

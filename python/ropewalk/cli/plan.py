@@ -207,7 +207,7 @@ _TAKEN = {
 
 
 def _share(share: dict[str, Any]) -> str:
-    trees = f"{share['trees']} tree" + ("" if share["trees"] == 1 else "s")
+    trees = f"{share['num_trees']} tree" + ("" if share["num_trees"] == 1 else "s")
     return f"{_rate(share['rate_gbps'])} in {trees} {_TAKEN[share['hops']]}"
 
 

@@ -125,6 +125,18 @@ void Connection::take_hello(const SideChannel::Received& note) {
   seed_ += hello.seed;
   greeted_ = true;
   on_greeted();
+  for (const Ahead& message : std::exchange(ahead_, {})) {
+    handle(message.header, message.payload.data());
+  }
+}
+
+void Connection::on_message(const Header& header, const std::byte* payload) {
+  if (greeted_) return handle(header, payload);
+  if (ahead_.size() >= kEagerCredits + kMaxRequests * kMaxGroup) {
+    return fail(Errc::kPeerLost, "the peer sends more before its hello than it may");
+  }
+  const std::uint64_t bytes = header.type == Type::kEager ? header.bytes : 0;
+  ahead_.push_back({header, {payload, payload + bytes}});
 }
 
 void Connection::look_at_side() {

@@ -29,6 +29,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "core/mutex.h"
@@ -77,6 +78,7 @@ class Connection : public Member {
   [[nodiscard]] std::uint32_t proof() const noexcept final { return proof_; }
   void on_retired(const std::string& reason) final RW_NO_THREAD_ANALYSIS;
   void on_wait() final RW_NO_THREAD_ANALYSIS { look_at_side(); }
+  void on_message(const Header& header, const std::byte* payload) final RW_NO_THREAD_ANALYSIS;
 
  protected:
   using Clock = std::chrono::steady_clock;
@@ -108,6 +110,8 @@ class Connection : public Member {
   [[nodiscard]] bool peer_gone() const noexcept { return side_.ended(); }
 
   virtual void on_greeted() = 0;
+  /// A message came, after the peer's hello. A kEager has its payload behind it.
+  virtual void handle(const Header& header, const std::byte* payload) = 0;
   virtual void on_note(const SideChannel::Received& note) = 0;
   /// What this end has to do in each drive(), such as operations that were refused.
   virtual void attend() = 0;
@@ -138,6 +142,12 @@ class Connection : public Member {
   tcp::Linger& linger_;
   std::uint32_t proof_ = 0;
   bool greeted_ = false;
+  // Messages that came before the hello, which travels by another connection.
+  struct Ahead {
+    Header header;
+    std::vector<std::byte> payload;
+  };
+  std::vector<Ahead> ahead_;
   std::atomic<bool> failed_ = false;
   std::optional<Error> error_;
   std::deque<Control> controls_;

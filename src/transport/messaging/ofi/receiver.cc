@@ -235,7 +235,7 @@ Receiver::Posted* Receiver::find(std::uint32_t tag, std::uint32_t index) {
   return found == posted_.end() ? nullptr : *found;
 }
 
-void Receiver::on_message(const Header& header, const std::byte* payload) {
+void Receiver::handle(const Header& header, const std::byte* payload) {
   if (failed()) return;
   last_arrival_ = closed_ ? Clock::now() : Clock::time_point{};
   const std::uint64_t key = key_of(header.tag, header.index);

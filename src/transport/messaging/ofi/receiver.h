@@ -74,7 +74,7 @@ class Receiver final : public ReceiveConnection, private Connection {
   Posted* find(std::uint32_t tag, std::uint32_t index);
   [[nodiscard]] std::uint32_t next_of(const Index& counters, std::uint32_t tag) const;
 
-  void on_message(const Header& header, const std::byte* payload) override RW_NO_THREAD_ANALYSIS;
+  void handle(const Header& header, const std::byte* payload) override RW_NO_THREAD_ANALYSIS;
   void on_greeted() override RW_NO_THREAD_ANALYSIS;
   void on_note(const SideChannel::Received& note) override;
   void attend() override RW_NO_THREAD_ANALYSIS;

@@ -397,7 +397,7 @@ void Sender::on_note(const SideChannel::Received& note) {
   }
 }
 
-void Sender::on_message(const Header& header, const std::byte* /*payload*/) {
+void Sender::handle(const Header& header, const std::byte* /*payload*/) {
   if (failed()) return;
   credits_ = std::min(kEagerCredits, credits_ + header.credits);
   if (header.type == Type::kCredit) return;

@@ -60,7 +60,7 @@ class Sender final : public SendConnection, private Connection {
   void abandon(SendRequest& request) RW_REQUIRES(fabric_.mutex);
   void check_hope(const SendRequest& request) RW_REQUIRES(fabric_.mutex);
 
-  void on_message(const Header& header, const std::byte* payload) override RW_NO_THREAD_ANALYSIS;
+  void handle(const Header& header, const std::byte* payload) override RW_NO_THREAD_ANALYSIS;
   void on_greeted() override RW_NO_THREAD_ANALYSIS;
   void on_note(const SideChannel::Received& note) override;
   void attend() override RW_NO_THREAD_ANALYSIS;
