@@ -211,6 +211,8 @@ bool NetworkLinks::drained() {
   return std::ranges::all_of(sends_, [](auto& entry) { return entry.second.sender->drained(); });
 }
 
+void NetworkLinks::close_senders() { sends_.clear(); }
+
 void NetworkLinks::forget(int peer) {
   const auto is_of_peer = [peer](const auto& entry) { return std::get<1>(entry.first) == peer; };
   std::erase_if(sends_, is_of_peer);

@@ -82,6 +82,9 @@ class NetworkLinks {
   /// All that was published is with the transport, which is done with it.
   [[nodiscard]] bool drained();
 
+  /// Closes the links to all peers; what was published on them should be drained().
+  void close_senders();
+
   /// Closes the links to and from `peer`, which has left, whatever is on them.
   void forget(int peer);
 

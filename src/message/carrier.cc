@@ -258,6 +258,7 @@ bool Carrier::serve(int rank, Peer& peer) {
 
 bool Carrier::poll() {
   bool moved = links_->poll();
+  if (left_) return moved;
   for (auto& [rank, peer] : peers_) {
     moved |= serve(rank, peer);
     moved |= end_lent(peer);
@@ -286,6 +287,18 @@ void Carrier::drop(int peer, const Error& error) {
   for_each_operation(found->second, [&](Operation& operation) { operation.fail(error, true); });
   peers_.erase(found);
   links_->forget(peer);
+}
+
+bool Carrier::drained() {
+  return links_->drained() && std::ranges::all_of(peers_, [](const auto& entry) {
+           return entry.second.items.empty() && entry.second.lent.empty();
+         });
+}
+
+void Carrier::leave() {
+  left_ = true;
+  for (auto& [rank, peer] : peers_) peer.sender = nullptr;
+  links_->close_senders();
 }
 
 void Carrier::fail_all(const Error& error) {

@@ -564,6 +564,14 @@ void Messenger::finish() {
       throw;
     }
   }
+  const Deadline patience = deadline_after(options_.peer_loss_time);
+  bool left = carrier_ == nullptr;
+  while (!left) {
+    (void)drive();
+    const Lock lock(mutex_);
+    left = stopped_ || carrier_->drained() || Clock::now() > patience;
+    if (left && !stopped_) carrier_->leave();
+  }
 }
 
 // ---- progress -----------------------------------------------------------------------------

@@ -96,6 +96,8 @@ class Connection : public Member {
   void drive() RW_REQUIRES(fabric_.mutex);
   void control(Header header, Operation* told = nullptr) RW_REQUIRES(fabric_.mutex);
   void flush_controls() RW_REQUIRES(fabric_.mutex);
+  /// Takes the notes that have come.
+  void look_at_side() RW_REQUIRES(fabric_.mutex);
   /// Drives until `done` or for as long as there is hope.
   /// @return whether it was done
   template <typename Done>
@@ -137,7 +139,6 @@ class Connection : public Member {
  private:
   void greet();
   void take_hello(const SideChannel::Received& note) RW_REQUIRES(fabric_.mutex);
-  void look_at_side() RW_REQUIRES(fabric_.mutex);
 
   tcp::Linger& linger_;
   std::uint32_t proof_ = 0;

@@ -368,7 +368,9 @@ bool Receiver::held(std::span<const ReceiveBuffer> buffers) const {
 
 void Receiver::withdraw(Posted& posted) {
   const Lock lock(fabric_.mutex);
+  look_at_side();
   // A sender that was closed in order writes nothing more.
+  const auto closed_in_order = [this] { return closed_ && total_ && arrived_ >= *total_; };
   const bool over = closed_ && exhausted();
   if (!over) fail(Errc::kAborted, "a receive was cancelled before it completed");
   std::erase(posted_, &posted);
@@ -395,6 +397,7 @@ void Receiver::withdraw(Posted& posted) {
     return give_up("the sender does not say that it has stopped writing");
   }
   stopped_ = true;
+  if (closed_in_order()) return;
   // What its provider has begun to send, that goes on sending, whatever its user says.
   give_up("the sender may have begun to write");
 }
