@@ -4,5 +4,6 @@ file(GLOB check_plugin_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/check
 add_executable(ropewalk-check-plugin ${check_plugin_sources})
 target_link_libraries(ropewalk-check-plugin PRIVATE rw_core nlohmann_json::nlohmann_json
   ${CMAKE_DL_LIBS})
+rw_unity(ropewalk-check-plugin)
 # In the wheel the libraries that it needs are in the same folder.
 set_target_properties(ropewalk-check-plugin PROPERTIES INSTALL_RPATH "$ORIGIN")

@@ -304,7 +304,7 @@ constexpr std::string_view kAbort = "src/proxy.cc: ncclProxyStop; src/init.cc: c
 constexpr std::string_view kProgressErrors =
     "src/proxy.cc: ncclProxyProgress; src/transport/net.cc: recvProxyProgress";
 
-constexpr Rule kRules[] = {
+constexpr Rule kClosingRules[] = {
     {"close-null", "closeSend, closeRecv and closeListen take NULL",
      "After an error NCCL closes what it has, and closes it again at the end.", kFree, "devices", 1,
      1, check_close_null},
@@ -337,6 +337,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> closing_rules() { return kRules; }
+std::span<const Rule> closing_rules() { return kClosingRules; }
 
 }  // namespace ropewalk::check_plugin

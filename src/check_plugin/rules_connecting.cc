@@ -194,7 +194,7 @@ void check_many_connections(Session& session) {
 constexpr std::string_view kSetup =
     "src/transport/net.cc: sendProxyConnect, recvProxySetup, recvProxyConnect";
 
-constexpr Rule kRules[] = {
+constexpr Rule kConnectingRules[] = {
     {"listen", "listen gives a comm, and a handle that fits",
      "A handle has 128 bytes, 64 for version 4; NCCL sends it to the peer as it is.", kSetup,
      "devices", 1, 1, check_listen},
@@ -240,6 +240,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> connecting_rules() { return kRules; }
+std::span<const Rule> connecting_rules() { return kConnectingRules; }
 
 }  // namespace ropewalk::check_plugin

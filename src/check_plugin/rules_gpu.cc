@@ -103,7 +103,7 @@ void check_gpu_and_host(Session& session) {
 
 constexpr std::string_view kWhere = "src/transport/net.cc: recvProxyProgress";
 
-constexpr Rule kRules[] = {
+constexpr Rule kGpuRules[] = {
     {"gpu-transfer", "Messages from GPU memory arrive in GPU memory as they were sent",
      "CUDA in ptrSupport says that regMr takes GPU pointers.", kWhere, "transfer", 2, 3,
      check_gpu_transfer},
@@ -117,6 +117,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> gpu_rules() { return kRules; }
+std::span<const Rule> gpu_rules() { return kGpuRules; }
 
 }  // namespace ropewalk::check_plugin

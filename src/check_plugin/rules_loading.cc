@@ -292,7 +292,7 @@ constexpr std::string_view kLoading = "src/plugin/plugin_open.cc, src/plugin/net
 constexpr std::string_view kNet = "src/plugin/net.cc: ncclNetPluginInit";
 constexpr std::string_view kTopology = "src/graph/xml.cc, src/graph/topo.cc: ncclTopoProcessNet";
 
-constexpr Rule kRules[] = {
+constexpr Rule kLoadingRules[] = {
     {"library", "The library loads with immediate, local binding",
      "NCCL opens plugins with RTLD_NOW | RTLD_LOCAL; one that lacks a symbol is passed over.",
      kLoading, "", 1, 1, check_library},
@@ -347,8 +347,8 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> loading_rules() { return std::span(kRules).first(10); }
+std::span<const Rule> loading_rules() { return std::span(kLoadingRules).first(10); }
 
-std::span<const Rule> life_cycle_rules() { return std::span(kRules).subspan(10); }
+std::span<const Rule> life_cycle_rules() { return std::span(kLoadingRules).subspan(10); }
 
 }  // namespace ropewalk::check_plugin

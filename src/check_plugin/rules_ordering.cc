@@ -362,7 +362,7 @@ void check_fairness(Session& session) {
 
 constexpr std::string_view kProgress = "src/transport/net.cc: sendProxyProgress, recvProxyProgress";
 
-constexpr Rule kRules[] = {
+constexpr Rule kOrderingRules[] = {
     {"in-flight", "As many requests as NCCL may have are in flight",
      "NCCL_NET_MAX_REQUESTS of the net.h of the version: 8 up to version 7, 32 from version 8 on; "
      "a "
@@ -401,6 +401,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> ordering_rules() { return kRules; }
+std::span<const Rule> ordering_rules() { return kOrderingRules; }
 
 }  // namespace ropewalk::check_plugin

@@ -140,7 +140,7 @@ void check_rest(Session& session) {
 
 constexpr std::string_view kProgram = "the program that uses NCCL";
 
-constexpr Rule kRules[] = {
+constexpr Rule kProgramRules[] = {
     {"descriptors", "The program's descriptors stay open",
      "They are files and connections of the program; data written to one that was closed and "
      "opened again goes to the wrong file.",
@@ -155,6 +155,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> program_rules() { return kRules; }
+std::span<const Rule> program_rules() { return kProgramRules; }
 
 }  // namespace ropewalk::check_plugin

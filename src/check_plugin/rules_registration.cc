@@ -146,7 +146,7 @@ void check_register_meanwhile(Session& session) {
 constexpr std::string_view kWhere =
     "src/transport/net.cc: sendProxyConnect, recvProxyConnect, ncclNetRegisterBuffer";
 
-constexpr Rule kRules[] = {
+constexpr Rule kRegistrationRules[] = {
     {"register", "Host memory of any size and alignment can be registered",
      "Users' buffers start anywhere and have any length.", kWhere, "self-connection", 1, 1,
      check_register},
@@ -168,6 +168,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> registration_rules() { return kRules; }
+std::span<const Rule> registration_rules() { return kRegistrationRules; }
 
 }  // namespace ropewalk::check_plugin

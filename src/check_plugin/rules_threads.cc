@@ -69,7 +69,7 @@ void check_parallel(Session& session) {
   meet_and_close(session, comms);
 }
 
-constexpr Rule kRules[] = {
+constexpr Rule kThreadsRules[] = {
     {"threads", "Communicators live in several threads at once",
      "A process with several GPUs has two threads for each communicator, and makes and ends them "
      "at "
@@ -82,6 +82,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> thread_rules() { return kRules; }
+std::span<const Rule> thread_rules() { return kThreadsRules; }
 
 }  // namespace ropewalk::check_plugin

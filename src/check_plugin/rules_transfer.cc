@@ -359,7 +359,7 @@ void check_large_message(Session& session) {
 
 constexpr std::string_view kProgress = "src/transport/net.cc: sendProxyProgress, recvProxyProgress";
 
-constexpr Rule kRules[] = {
+constexpr Rule kTransferRules[] = {
     {"transfer", "A message arrives as it was sent", "All other rules about messages need this.",
      kProgress, "connect", 2, 1, check_transfer},
     {"sizes", "Messages of all sizes arrive as they were sent",
@@ -408,6 +408,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> transfer_rules() { return kRules; }
+std::span<const Rule> transfer_rules() { return kTransferRules; }
 
 }  // namespace ropewalk::check_plugin

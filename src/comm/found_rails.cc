@@ -25,7 +25,7 @@ namespace {
 constexpr double kLeastShare = 1.0 / 32;
 constexpr double kBytesPerMegabit = 125e3;
 
-using Rates = std::array<double, kMostRails>;
+using RailRates = std::array<double, kMostRails>;
 
 // Sent as they lie.
 struct NicRecord {
@@ -34,7 +34,7 @@ struct NicRecord {
 };
 struct RatesRecord {
   std::int64_t known = 0;
-  Rates rates{};
+  RailRates rates{};
 };
 
 link::Nic nic_of(const transport::DeviceProperties& device) {
@@ -91,9 +91,9 @@ std::string key_of(std::vector<std::vector<link::Nic>> nics) {
 }
 
 // Between the hosts that would measure.
-Rates stated(const link::Rails& rails, const std::vector<std::vector<link::Nic>>& nics,
-             std::span<const int> leaders) {
-  Rates rates{};
+RailRates stated(const link::Rails& rails, const std::vector<std::vector<link::Nic>>& nics,
+                 std::span<const int> leaders) {
+  RailRates rates{};
   for (std::size_t rail = 0; rail < static_cast<std::size_t>(rails.count()); ++rail) {
     rates[rail] = std::numeric_limits<double>::infinity();
     for (std::size_t k = 0; k < leaders.size(); ++k) {
@@ -179,14 +179,14 @@ FoundRails find_rails(bootstrap::Bootstrap& bootstrap, const Config& config, Kno
   }
   bootstrap.broadcast(std::as_writable_bytes(std::span(&agreed, 1)), 0, deadline);
   if (agreed.known == 0) {
-    std::vector<Rates> all(n);
+    std::vector<RailRates> all(n);
     const std::vector<double> mine =
         measure_rails(bootstrap, transport, rails, leaders, deadline, waiting);
     std::ranges::copy(mine, all[self].begin());
-    bootstrap.all_gather(std::as_writable_bytes(std::span(all)), sizeof(Rates), deadline);
+    bootstrap.all_gather(std::as_writable_bytes(std::span(all)), sizeof(RailRates), deadline);
     agreed.rates = all[0];
     for (const int leader : leaders) {
-      const Rates& theirs = all[static_cast<std::size_t>(leader)];
+      const RailRates& theirs = all[static_cast<std::size_t>(leader)];
       for (std::size_t rail = 0; rail < count; ++rail) {
         agreed.rates[rail] = std::min(agreed.rates[rail], theirs[rail]);
       }

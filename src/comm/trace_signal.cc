@@ -23,7 +23,7 @@ static_assert(std::atomic<int>::is_always_lock_free);
 void handle(int /*number*/) {
   const int saved = errno;
   const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(event.load(), &one, sizeof one);
+  [[maybe_unused]] const ssize_t written = ::write(event.load(), &one, sizeof one);
   errno = saved;
 }
 

@@ -1,15 +1,14 @@
 #include "plan/arborescence.h"
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/interrupt.h"
 
 namespace ropewalk::plan {
 
 namespace {
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
-struct Arc {
+struct WeightedArc {
   int from;  // in this level's nodes
   int to;
   double cost;
@@ -18,10 +17,10 @@ struct Arc {
 
 /// Best arc into every node but the root, cycles contracted and solved again. Returns the indices
 /// in `arcs` of the chosen ones.
-std::vector<int> solve(int nodes, int root, const std::vector<Arc>& arcs) {
+std::vector<int> solve(int nodes, int root, const std::vector<WeightedArc>& arcs) {
   std::vector<int> best(at(nodes), -1);
   for (std::size_t i = 0; i < arcs.size(); ++i) {
-    const Arc& arc = arcs[i];
+    const WeightedArc& arc = arcs[i];
     if (arc.to != root && arc.from != arc.to &&
         (best[at(arc.to)] < 0 || arc.cost < arcs[at(best[at(arc.to)])].cost)) {
       best[at(arc.to)] = static_cast<int>(i);
@@ -60,10 +59,10 @@ std::vector<int> solve(int nodes, int root, const std::vector<Arc>& arcs) {
     }
   }
   // One arc per pair of groups is enough: the cheapest, with what it saves inside its cycle.
-  std::vector<Arc> contracted;
+  std::vector<WeightedArc> contracted;
   std::vector<int> index(at(groups) * at(groups), -1);
   for (std::size_t i = 0; i < arcs.size(); ++i) {
-    const Arc& arc = arcs[i];
+    const WeightedArc& arc = arcs[i];
     const int from = group[at(arc.from)];
     const int to = group[at(arc.to)];
     if (from == to || arc.to == root) {
@@ -98,7 +97,7 @@ std::vector<int> solve(int nodes, int root, const std::vector<Arc>& arcs) {
 std::vector<int> cheapest_out_tree(const CostMatrix& costs, int root) {
   check_stopped("planning");
   const int ranks = costs.ranks();
-  std::vector<Arc> arcs;
+  std::vector<WeightedArc> arcs;
   arcs.reserve(at(ranks) * at(ranks));
   for (int from = 0; from < ranks; ++from) {
     for (int to = 0; to < ranks; ++to) {

@@ -6,14 +6,14 @@
 #include <map>
 #include <set>
 
+#include "core/index.h"
+
 namespace ropewalk::plan {
 
 namespace {
 
 using topology::LinkType;
 using topology::NodeKind;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 std::string_view spoken(LinkType type) {
   switch (type) {

@@ -4,12 +4,11 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/index.h"
 
 namespace ropewalk::plan {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 FlowGraph flow_graph(const Network& network, Capacity scale) {
   FlowGraph graph(network.num_nodes);

@@ -8,14 +8,14 @@
 #include <map>
 #include <set>
 
+#include "core/index.h"
+
 namespace ropewalk::plan {
 
 namespace {
 
 constexpr double kTolerance = 1e-6;
 constexpr double kFar = std::numeric_limits<double>::infinity();
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 class Checker {
  public:

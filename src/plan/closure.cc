@@ -4,11 +4,9 @@
 #include <queue>
 #include <tuple>
 
-namespace ropewalk::plan {
+#include "core/index.h"
 
-namespace {
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-}  // namespace
+namespace ropewalk::plan {
 
 Closure::Closure(const Network& network, const std::vector<double>& prices,
                  const Symmetry* symmetry)

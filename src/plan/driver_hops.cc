@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <array>
 
+#include "core/index.h"
 #include "plan/device_path.h"
 
 namespace ropewalk::plan {
 namespace {
 
 using topology::NodeKind;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// What a hop's links say of it.
 struct Hop {

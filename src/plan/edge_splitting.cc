@@ -4,12 +4,11 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/index.h"
 
 namespace ropewalk::plan {
 
 namespace {
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 constexpr int kMostNodes = 400;  // some ten seconds; time grows with more than the third power
 }  // namespace
 

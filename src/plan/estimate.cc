@@ -4,13 +4,12 @@
 #include <cmath>
 #include <vector>
 
+#include "core/index.h"
 #include "plan/chunk_model.h"
 
 namespace ropewalk::plan {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// The longest path from the root to a rank, or from a rank to the root.
 struct TreePath {

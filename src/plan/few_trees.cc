@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/index.h"
 #include "plan/optimal.h"
 
 namespace ropewalk::plan {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 constexpr int kQuickRepairs = 4;
 constexpr int kRepairs = 12;  // times that every tree is routed again; gains end well before

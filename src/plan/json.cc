@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "plan/bottleneck.h"
 #include "plan/driver_hops.h"
 #include "plan/estimate.h"
@@ -24,8 +25,6 @@ using Json = nlohmann::ordered_json;
 using topology::parse_error_words;
 
 constexpr std::string_view kSchema = "ropewalk-plan/1";
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -81,7 +80,8 @@ Json classes_of(const topology::Topology& topology, const Plan& plan) {
     const char* words = share.hop_class == HopClass::kPeerAccess     ? "peer access"
                         : share.hop_class == HopClass::kNoPeerAccess ? "no peer access"
                                                                      : "none";
-    out.push_back({{"hops", words}, {"num_trees", share.trees}, {"rate_gbps", share.rate.to_double()}});
+    out.push_back(
+        {{"hops", words}, {"num_trees", share.trees}, {"rate_gbps", share.rate.to_double()}});
   }
   return out;
 }

@@ -2,13 +2,10 @@
 
 #include <algorithm>
 
+#include "core/index.h"
 #include "core/interrupt.h"
 
 namespace ropewalk::plan {
-
-namespace {
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-}  // namespace
 
 FlowGraph::FlowGraph(int nodes) : leaving_(at(nodes)) {}
 

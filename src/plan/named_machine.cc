@@ -16,7 +16,7 @@
 namespace ropewalk::plan {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 /// Fields of what may be anything.
 std::string text_at(const Json& json, const char* key) {

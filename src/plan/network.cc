@@ -6,12 +6,11 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "core/index.h"
 
 namespace ropewalk::plan {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 std::vector<topology::LinkType> types_of(const topology::Topology& topology,
                                          const std::string& plane) {

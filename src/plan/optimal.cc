@@ -7,14 +7,13 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "plan/edge_splitting.h"
 #include "plan/tree_packing.h"
 
 namespace ropewalk::plan {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// A batch whose edges go along several paths each becomes as many trees as its pieces need.
 void route(SplitNetwork& split, const Batch& batch, const Fraction& unit_weight,

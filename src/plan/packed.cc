@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "plan/bounds.h"
 #include "plan/few_trees.h"
 #include "plan/optimal.h"
@@ -18,14 +19,12 @@ namespace ropewalk::plan {
 
 namespace {
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 constexpr Capacity kMostEqualTrees = 24;
 constexpr double kStep = 0.2;  // of the multiplicative weights: within some percent of the bound
 // Where searches find ever new trees, their weights cannot be rounded to few: they end when so many
 // trees were found, times the number of arcs that a search looks at.
 constexpr std::size_t kMostSearchWork = 120'000;
-constexpr int kMostRanks = 64;
+constexpr int kMostPackedRanks = 64;
 constexpr int kMostTrees = 64;         // more are never "few"
 constexpr std::size_t kChannels = 16;  // a schedule has one for each tree
 
@@ -252,9 +251,9 @@ FractionalPacking pack_by_weights(const Network& network, Collective collective,
 
 std::vector<Tree> plan_packed(const Problem& problem) {
   const Network& network = problem.network;
-  if (network.num_ranks() > kMostRanks) {
+  if (network.num_ranks() > kMostPackedRanks) {
     throw Error(Errc::kInvalidArgument, "packed: {} GPUs; {} is the limit of the search",
-                network.num_ranks(), kMostRanks);
+                network.num_ranks(), kMostPackedRanks);
   }
   const int most = std::min(problem.trees_per_root, kMostTrees);
   switch (problem.collective) {

@@ -5,13 +5,12 @@
 #include <optional>
 #include <utility>
 
+#include "core/index.h"
 #include "plan/optimal.h"
 #include "plan/simplex.h"
 
 namespace ropewalk::plan {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // A pivot of a programme takes the square of the links; some hundredths of a second of one core in
 // all.

@@ -5,14 +5,13 @@
 
 #include <algorithm>
 
+#include "core/index.h"
 #include "plan/bounds.h"
 #include "plan/packed.h"
 #include "topology/testing/recorded.h"
 
 namespace ropewalk::plan {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 void expect_within_links(const Network& network, const FewTrees& found) {
   std::vector<Fraction> load(network.arcs.size(), 0);

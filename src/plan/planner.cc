@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "plan/bottleneck.h"
 #include "plan/bounds.h"
 #include "plan/driver_hops.h"
@@ -24,8 +25,6 @@
 namespace ropewalk::plan {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// Edges of one tree for each rank as a root, or paths between all pairs: what memory must hold,
 /// some 100 bytes each and about as much again while planning.

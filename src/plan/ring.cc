@@ -7,17 +7,16 @@
 #include <queue>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/interrupt.h"
 
 namespace ropewalk::plan {
 
 namespace {
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 constexpr int kHopsPerRing = 1 << 17;  // hops looked at before a search gives up
 constexpr int kHopsInAll = 1 << 20;
-constexpr int kMostRanks = 256;
+constexpr int kMostRingRanks = 256;
 constexpr int kMaxRings = 32;
 /// Speeds per channel that NCCL tries, GB/s, from its lists for one and several nodes. The
 /// capacities of the machine's own lanes are tried as well.
@@ -199,9 +198,9 @@ Ring backwards(const Ring& ring) {
 }  // namespace
 
 RingSearch search_rings(const Network& network) {
-  if (network.num_ranks() > kMostRanks) {
+  if (network.num_ranks() > kMostRingRanks) {
     throw Error(Errc::kInvalidArgument, "ring: {} GPUs; {} is the limit of the search",
-                network.num_ranks(), kMostRanks);
+                network.num_ranks(), kMostRingRanks);
   }
   std::vector<double> speeds;
   const double unit = network.unit.to_double();

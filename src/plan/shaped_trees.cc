@@ -6,13 +6,12 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "plan/closure.h"
 
 namespace ropewalk::plan {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// The path between two ranks that costs the links least time: wide links are cheap.
 Closure widest_paths(const Problem& problem) {

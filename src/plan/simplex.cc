@@ -5,13 +5,12 @@
 #include <cstdint>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/interrupt.h"
 
 namespace ropewalk::plan {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 constexpr double kWorth = 1e-10;  // a column must be worth this much more than it costs, relative
 constexpr double kPivot = 1e-7;   // smaller entries are rounding

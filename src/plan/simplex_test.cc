@@ -8,10 +8,10 @@
 #include <random>
 #include <vector>
 
+#include "core/index.h"
+
 namespace ropewalk::plan {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 double gain_of(const Column& column, const std::vector<double>& prices) {
   double gain = column.value;

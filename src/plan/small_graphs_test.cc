@@ -10,14 +10,13 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "plan/bounds.h"
 #include "plan/certificate.h"
 #include "plan/planner.h"
 
 namespace ropewalk::plan {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// capacity[a * n + b] between GPUs; no other nodes.
 topology::Topology graph_of(int n, const std::vector<int>& capacity) {

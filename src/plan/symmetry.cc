@@ -7,11 +7,11 @@
 #include <set>
 #include <tuple>
 
+#include "core/index.h"
+
 namespace ropewalk::plan {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 using Renaming = std::vector<int>;
 

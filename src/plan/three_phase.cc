@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "plan/closure.h"
 #include "plan/few_trees.h"
 #include "plan/optimal.h"
@@ -15,10 +16,8 @@ namespace ropewalk::plan {
 
 namespace {
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 constexpr int kLocalTrees = 8;  // within a host: they come within some percent of any number
-constexpr int kMostRanks = 64;
+constexpr int kMostThreePhaseRanks = 64;
 // Stars alone are preferred when other trees add less: they are fewer, and shorter.
 constexpr double kWorthMoreTrees = 1.001;
 
@@ -387,9 +386,9 @@ Weighed weighed(const Network& network, std::vector<TreePair> trees) {
 
 std::vector<Tree> plan_three_phase(const Problem& problem) {
   const Network& network = problem.network;
-  if (network.num_ranks() > kMostRanks) {
+  if (network.num_ranks() > kMostThreePhaseRanks) {
     throw Error(Errc::kInvalidArgument, "three-phase: {} GPUs; {} is the limit of the search",
-                network.num_ranks(), kMostRanks);
+                network.num_ranks(), kMostThreePhaseRanks);
   }
   std::vector<Host> hosts = hosts_of(problem);
   choose_local_roots(problem, hosts);

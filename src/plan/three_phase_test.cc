@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "plan/certificate.h"
 #include "plan/planner.h"
 #include "topology/testing/recorded.h"
@@ -15,8 +16,6 @@ namespace ropewalk::plan {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 Request request(Collective collective, int root = 0) {
   Request out;

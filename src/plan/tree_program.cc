@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "plan/arborescence.h"
 #include "plan/closure.h"
 #include "plan/optimal.h"
@@ -15,8 +16,6 @@
 namespace ropewalk::plan {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// Ranks from the root outwards, with their parents.
 std::vector<std::pair<int, int>> from_root(const std::vector<int>& parents, int root) {

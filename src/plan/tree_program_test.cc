@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/index.h"
 #include "plan/arborescence.h"
 #include "plan/packed.h"
 #include "plan/symmetry.h"
@@ -15,8 +16,6 @@
 
 namespace ropewalk::plan {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 class Dice {
  public:

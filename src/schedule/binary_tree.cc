@@ -7,7 +7,7 @@
 namespace ropewalk::schedule {
 namespace {
 
-bool supports(const Request& request) noexcept {
+bool binary_tree_supports(const Request& request) noexcept {
   switch (request.collective) {
     case Collective::kAllReduce:
     case Collective::kBroadcast:
@@ -36,7 +36,7 @@ Schedule compile_binary_tree(const Request& request) {
 
 }  // namespace
 
-const Algorithm kBinaryTree{"binary_tree", "a tree with two children each; few hops", supports,
-                            compile_binary_tree};
+const Algorithm kBinaryTree{"binary_tree", "a tree with two children each; few hops",
+                            binary_tree_supports, compile_binary_tree};
 
 }  // namespace ropewalk::schedule

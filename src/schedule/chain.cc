@@ -39,7 +39,7 @@ void add_scatter(Schedule& schedule, int channel, const std::vector<int>& order)
   }
 }
 
-bool supports(const Request& request) noexcept {
+bool chain_supports(const Request& request) noexcept {
   const double ranks = request.num_ranks;
   switch (request.collective) {
     case Collective::kAllReduce: return affordable(ranks * 128 * request.channels);
@@ -76,6 +76,6 @@ Schedule compile_chain(const Request& request) {
 }  // namespace
 
 const Algorithm kChain{"chain", "a path from the root; full bandwidth, latency grows with ranks",
-                       supports, compile_chain};
+                       chain_supports, compile_chain};
 
 }  // namespace ropewalk::schedule

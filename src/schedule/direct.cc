@@ -6,7 +6,7 @@
 namespace ropewalk::schedule {
 namespace {
 
-bool supports(const Request& request) noexcept {
+bool direct_supports(const Request& request) noexcept {
   const double ranks = request.num_ranks;
   switch (request.collective) {
     case Collective::kAllReduce: return false;
@@ -86,6 +86,6 @@ Schedule compile_direct(const Request& request) {
 }  // namespace
 
 const Algorithm kDirect{"direct", "each block straight from its source to its destination",
-                        supports, compile_direct};
+                        direct_supports, compile_direct};
 
 }  // namespace ropewalk::schedule

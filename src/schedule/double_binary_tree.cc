@@ -13,7 +13,7 @@
 namespace ropewalk::schedule {
 namespace {
 
-bool supports(const Request& request) noexcept {
+bool double_binary_tree_supports(const Request& request) noexcept {
   switch (request.collective) {
     case Collective::kAllReduce:
     case Collective::kBroadcast:
@@ -59,6 +59,6 @@ Schedule compile_double_binary_tree(const Request& request) {
 
 const Algorithm kDoubleBinaryTree{
     "double_binary_tree", "two trees, each for half of the data; few hops at full bandwidth",
-    supports, compile_double_binary_tree};
+    double_binary_tree_supports, compile_double_binary_tree};
 
 }  // namespace ropewalk::schedule

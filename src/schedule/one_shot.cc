@@ -7,7 +7,7 @@
 namespace ropewalk::schedule {
 namespace {
 
-bool supports(const Request& request) noexcept {
+bool one_shot_supports(const Request& request) noexcept {
   switch (request.collective) {
     case Collective::kAllReduce:
     case Collective::kAllGather:
@@ -38,6 +38,6 @@ Schedule compile_one_shot(const Request& request) {
 }  // namespace
 
 const Algorithm kOneShot{"one_shot", "each rank sends all to all, in one hop; for small data",
-                         supports, compile_one_shot};
+                         one_shot_supports, compile_one_shot};
 
 }  // namespace ropewalk::schedule

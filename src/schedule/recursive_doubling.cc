@@ -11,7 +11,7 @@
 namespace ropewalk::schedule {
 namespace {
 
-bool supports(const Request& request) noexcept {
+bool recursive_doubling_supports(const Request& request) noexcept {
   const double ranks = request.num_ranks;
   switch (request.collective) {
     case Collective::kAllReduce: return affordable(34 * ranks * request.channels);
@@ -131,7 +131,7 @@ Schedule compile_recursive_doubling(const Request& request) {
 }  // namespace
 
 const Algorithm kRecursiveDoubling{"recursive_doubling",
-                                   "exchanges at distances 1, 2, 4, ...; few hops", supports,
-                                   compile_recursive_doubling};
+                                   "exchanges at distances 1, 2, 4, ...; few hops",
+                                   recursive_doubling_supports, compile_recursive_doubling};
 
 }  // namespace ropewalk::schedule

@@ -64,7 +64,7 @@ void all_to_all(StepList& steps, const Position& position) {
   }
 }
 
-bool supports(const Request& request) noexcept {
+bool ring_supports(const Request& request) noexcept {
   const double ranks = request.num_ranks;
   switch (request.collective) {
     case Collective::kAllReduce:
@@ -115,6 +115,6 @@ Schedule compile_ring(const Request& request) {
 }  // namespace
 
 const Algorithm kRing{"ring", "each rank talks to its two neighbours; least data per link",
-                      supports, compile_ring};
+                      ring_supports, compile_ring};
 
 }  // namespace ropewalk::schedule

@@ -12,7 +12,7 @@
 namespace ropewalk::schedule {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 /// Whether `key` is one of the options; then it is read.
 bool is_option(const std::string& key, const Json& value, TrafficOptions& options) {

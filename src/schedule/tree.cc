@@ -12,9 +12,9 @@ namespace {
 constexpr int kMostParts = 64;
 
 /// A tree whose nodes are mapped to ranks.
-class RankedTree {
+class OrderedTree {
  public:
-  RankedTree(const Tree& tree, const std::vector<int>& order) : tree_(tree), order_(order) {}
+  OrderedTree(const Tree& tree, const std::vector<int>& order) : tree_(tree), order_(order) {}
 
   [[nodiscard]] int rank(int node) const { return order_[static_cast<std::size_t>(node)]; }
   [[nodiscard]] bool is_root(int node) const { return parent_node(node) < 0; }
@@ -97,7 +97,7 @@ Tree in_order_tree(int size) {
 
 void add_tree_broadcast(Schedule& schedule, int channel, const Tree& tree,
                         const std::vector<int>& order) {
-  const RankedTree ranked(tree, order);
+  const OrderedTree ranked(tree, order);
   for (int node = 0; node < tree.size(); ++node) {
     const Operand from =
         ranked.is_root(node) ? Operand::input() : Operand::link(ranked.parent(node));
@@ -107,7 +107,7 @@ void add_tree_broadcast(Schedule& schedule, int channel, const Tree& tree,
 
 void add_tree_reduce(Schedule& schedule, int channel, const Tree& tree,
                      const std::vector<int>& order) {
-  const RankedTree ranked(tree, order);
+  const OrderedTree ranked(tree, order);
   for (int node = 0; node < tree.size(); ++node) {
     StepList& steps = ranked.steps(schedule, node, channel);
     if (ranked.is_root(node)) {
@@ -120,7 +120,7 @@ void add_tree_reduce(Schedule& schedule, int channel, const Tree& tree,
 
 void add_tree_all_reduce(Schedule& schedule, int channel, const Tree& tree,
                          const std::vector<int>& order) {
-  const RankedTree ranked(tree, order);
+  const OrderedTree ranked(tree, order);
   const int parts = schedule.parts;
   for (int node = 0; node < tree.size(); ++node) {
     StepList& steps = ranked.steps(schedule, node, channel);
@@ -142,8 +142,8 @@ void add_tree_all_reduce(Schedule& schedule, int channel, const Tree& tree,
 void add_tree_pair_all_reduce(Schedule& schedule, int channel, const Tree& up,
                               const std::vector<int>& up_order, const Tree& down,
                               const std::vector<int>& down_order) {
-  const RankedTree above(up, up_order);
-  const RankedTree below(down, down_order);
+  const OrderedTree above(up, up_order);
+  const OrderedTree below(down, down_order);
   const int parts = schedule.parts;
   for (int node = 0; node < up.size(); ++node) {
     const int rank = above.rank(node);

@@ -15,9 +15,9 @@ struct Part {
   int height = 0;             // hops to its furthest leaf
 };
 
-class Run {
+class OrderRun {
  public:
-  Run(const std::vector<RankedTree>& trees, int num_ranks, int slots)
+  OrderRun(const std::vector<RankedTree>& trees, int num_ranks, int slots)
       : slots_(static_cast<std::size_t>(slots)),
         parts_(static_cast<std::size_t>(num_ranks), std::vector<Part>(trees.size())),
         links_into_(static_cast<std::size_t>(num_ranks)),
@@ -135,7 +135,7 @@ class Run {
 
 std::vector<std::vector<int>> tree_order(const std::vector<RankedTree>& trees, int num_ranks,
                                          int slots) {
-  Run run(trees, num_ranks, slots);
+  OrderRun run(trees, num_ranks, slots);
   if (run.finishes()) return run.take_orders();
   std::vector<int> in_turn(trees.size());
   std::iota(in_turn.begin(), in_turn.end(), 0);

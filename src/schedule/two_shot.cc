@@ -7,7 +7,7 @@
 namespace ropewalk::schedule {
 namespace {
 
-bool supports(const Request& request) noexcept {
+bool two_shot_supports(const Request& request) noexcept {
   return request.collective == Collective::kAllReduce &&
          affordable(4.0 * request.num_ranks * request.num_ranks * request.channels);
 }
@@ -26,7 +26,7 @@ Schedule compile_two_shot(const Request& request) {
 
 }  // namespace
 
-const Algorithm kTwoShot{"two_shot", "reduce-scatter, then all-gather, each in one hop", supports,
-                         compile_two_shot};
+const Algorithm kTwoShot{"two_shot", "reduce-scatter, then all-gather, each in one hop",
+                         two_shot_supports, compile_two_shot};
 
 }  // namespace ropewalk::schedule

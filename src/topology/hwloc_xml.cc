@@ -12,7 +12,7 @@
 namespace ropewalk::topology {
 namespace {
 
-constexpr int kMaxDepth = 128;
+constexpr int kMaxHwlocDepth = 128;
 
 /// What the objects around one say.
 struct Around {
@@ -81,7 +81,7 @@ class Reader {
   }
 
   void read(const pugi::xml_node& object, Around around, int depth) {
-    if (depth > kMaxDepth) xml_.refuse(object, fmt::format("deeper than {}", kMaxDepth));
+    if (depth > kMaxHwlocDepth) xml_.refuse(object, fmt::format("deeper than {}", kMaxHwlocDepth));
     const std::string_view type = object.attribute("type").value();
     if (type == "Machine" || type == "Package") look_at_cpu(object, around.identity);
     if (object.attribute("nodeset")) {

@@ -82,7 +82,7 @@ std::string adapters(const fs::path& root) {
   return found;
 }
 
-std::string host_name() {
+std::string host_name_in_paths() {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0) return "host";
   std::string text = name.data();
@@ -176,11 +176,11 @@ HostFingerprint host_fingerprint(const fs::path& root) {
     state += "\n" + first_line(root / "sys/devices/system" / list);
   }
   state += "\n" + gpus + "\n" + adapters(root) + "\n" + build();
-  return {digest_text(host_name() + "\n" + gpus), digest_text(state)};
+  return {digest_text(host_name_in_paths() + "\n" + gpus), digest_text(state)};
 }
 
 fs::path kept_host_file(const fs::path& folder, const HostFingerprint& fingerprint) {
-  return folder / fmt::format("host-{}-{}.topology", host_name(), fingerprint.view);
+  return folder / fmt::format("host-{}-{}.topology", host_name_in_paths(), fingerprint.view);
 }
 
 HostGraph KeptHost::graph(const fs::path& folder) {

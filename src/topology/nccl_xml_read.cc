@@ -12,7 +12,7 @@
 namespace ropewalk::topology {
 namespace {
 
-constexpr int kMaxDepth = 32;
+constexpr int kMaxNcclDepth = 32;
 constexpr std::string_view kSwitchClass = "0x068000";
 constexpr std::string_view kCpuClass = "0x068001";
 
@@ -138,7 +138,7 @@ class Reader {
   }
 
   void read_pci(const pugi::xml_node& element, NodeIndex above, NodeIndex cpu, int depth) {
-    if (depth > kMaxDepth) xml_.refuse(element, fmt::format("deeper than {}", kMaxDepth));
+    if (depth > kMaxNcclDepth) xml_.refuse(element, fmt::format("deeper than {}", kMaxNcclDepth));
     Node node;
     node.bus_id = xml_.required(element, "busid");
     node.numa = builder_.node(cpu).numa;

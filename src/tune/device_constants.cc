@@ -18,7 +18,7 @@ constexpr auto kLl = static_cast<std::size_t>(executor::Protocol::kLl);
 
 // The model is right within that.
 constexpr double kSame = 1.4;
-constexpr double kMost = 100;
+constexpr double kMostScale = 100;
 
 // What the times say of each constant.
 struct Derived {
@@ -45,7 +45,7 @@ double ratio(double here, double base) {
   if (!(here > 0) || !(base > 0)) return 1;
   const double value = here / base;
   if (value < kSame && value > 1 / kSame) return 1;
-  return std::clamp(value, 1 / kMost, kMost);
+  return std::clamp(value, 1 / kMostScale, kMostScale);
 }
 
 using Row = double (DeviceConstants::*)[kNumProtocols];

@@ -18,7 +18,7 @@ constexpr std::size_t kBlockBytes[executor::kNumProtocols] = {
     std::size_t{32} << 10, 2048, std::size_t{64} * 8 * executor::kLineWords};
 constexpr int kWarp = 32;
 // Chunks per slot-sized share: a few in flight hide the latency of a hop.
-constexpr std::size_t kLeastChunk = std::size_t{128} << 10;
+constexpr std::size_t kLeastDeviceChunk = std::size_t{128} << 10;
 // What kernels' stores reach of a link's stated rate: 368 of 450 GB/s between two H200.
 constexpr double kReachedShare = 0.82;
 
@@ -85,7 +85,7 @@ Choice DevicePricing::by_protocol(const ScheduleShape& shape, double seconds_per
       1, unit_bytes / static_cast<std::size_t>(shape.parts * choice.channels));
   if (protocol == Protocol::kSimple) {
     choice.threads = static_cast<int>(executor::kMaxThreads);
-    choice.chunk_bytes = std::clamp(part / 4, std::min(kLeastChunk, slot_bytes), slot_bytes);
+    choice.chunk_bytes = std::clamp(part / 4, std::min(kLeastDeviceChunk, slot_bytes), slot_bytes);
   } else {
     // A thread for each word, or each two of ll128.
     const std::size_t per_thread = protocol == Protocol::kLl ? 8 : 15;

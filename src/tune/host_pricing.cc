@@ -15,8 +15,8 @@ constexpr double kWorthCutting = 0.9;
 constexpr double kWorthCuttingLags = 0.97;
 // Nor do smaller ones pay. Over one hop, halves of 4 KiB and less took 1.2 to 1.4 times as long as
 // the whole, back to back, and gained little one at a time.
-constexpr std::size_t kLeastChunk = 2048;
-constexpr std::size_t kLeastChunkOverOneHop = 8192;
+constexpr std::size_t kLeastHostChunk = 2048;
+constexpr std::size_t kLeastHostChunkOverOneHop = 8192;
 // Rates are those of data from memory; shorter data is usually in caches. There two copies of 16
 // KiB took two thirds of the time of one copy by a system call.
 constexpr std::size_t kLeastByAddress = std::size_t{32} << 10U;
@@ -90,7 +90,7 @@ Choice HostPricing::price(const Candidate& candidate, std::size_t unit_bytes) co
   const std::size_t step = candidate.cost == nullptr ? 2 : 4;
   // Staged: a chunk fits a slot; smaller ones fill a long chain sooner.
   double staged = std::numeric_limits<double>::infinity();
-  const std::size_t least = shape.longest_path > 1 ? kLeastChunk : kLeastChunkOverOneHop;
+  const std::size_t least = shape.longest_path > 1 ? kLeastHostChunk : kLeastHostChunkOverOneHop;
   const bool lags = candidate.cost != nullptr && facts_.lag_slots > 0;
   const double worth = lags ? kWorthCuttingLags : kWorthCutting;
   for (std::size_t chunk = facts_.slot_bytes; chunk >= least || chunk == facts_.slot_bytes;

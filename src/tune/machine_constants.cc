@@ -85,9 +85,9 @@ MachineConstants best_of(const MachineConstants& one, const MachineConstants& ot
 // A job that started on a busy machine must not slow down all that follow: measured again by later
 // ones, after half a minute and ever more rarely, within two days eight times in all.
 bool is_due(const Kept& kept) {
-  constexpr int kMost = 8;
+  constexpr int kMostMeasurements = 8;
   constexpr std::int64_t kFirstPause = 30;
-  if (kept.measurements >= kMost) return false;
+  if (kept.measurements >= kMostMeasurements) return false;
   const std::int64_t pause = kFirstPause << 2 * (std::max(kept.measurements, 1) - 1);
   const std::int64_t since = now() - kept.last;
   return since < 0 || since >= pause;
@@ -149,7 +149,7 @@ std::string describe_constants(const Config& config, bool measure) {
   const std::optional<Kept> kept = read(path);
   if (!config.flag(Setting::kTune)) {
     object["source"] = "built in (TUNE is 0)";
-    object["constants"] = to_json({});
+    object["constants"] = to_json(MachineConstants{});
   } else if (kept.has_value()) {
     object["source"] = "file";
     object["constants"] = to_json(kept->constants);
@@ -159,7 +159,7 @@ std::string describe_constants(const Config& config, bool measure) {
     object["constants"] = to_json(machine_constants(config));
   } else {
     object["source"] = "built in (not measured yet)";
-    object["constants"] = to_json({});
+    object["constants"] = to_json(MachineConstants{});
   }
   object["gpus"] = tuning_within(path, machine_name());
   return object.dump();

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "core/index.h"
 #include "plan/chunk_model.h"
 #include "schedule/lags.h"
 #include "schedule/layout.h"
@@ -15,8 +16,6 @@
 
 namespace ropewalk::tune {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // Rounds are walked for sizes that are powers of this; between two of them times are nearly linear.
 constexpr double kStep = 4;

@@ -4,6 +4,7 @@
 // take seconds, and a broken driver may hold one for ever: run them in a process that can be ended.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,6 +32,10 @@ struct Check {
 };
 
 using Checks = std::vector<Check>;
+
+inline double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
 
 /// /dev/shm and anonymous memory, shared by two processes; reading another process's memory.
 /// Forks: for processes of one thread.

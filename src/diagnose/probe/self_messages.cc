@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/units.h"
+#include "diagnose/probe/probe.h"
 #include "diagnose/probe/warnings.h"
 
 namespace ropewalk::diagnose::probe {
@@ -16,20 +17,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kLimit{10};
-constexpr std::size_t kBytes = std::size_t{16} << 20;
+constexpr std::chrono::seconds kMessageLimit{10};
+constexpr std::size_t kMessageBytes = std::size_t{16} << 20;
 constexpr int kLargeMessages = 8;
 constexpr int kSmallMessages = 300;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 template <typename Ready>
 void wait(const char* what, Ready&& ready) {
   const Clock::time_point begin = Clock::now();
   while (!ready()) {
-    if (Clock::now() - begin > kLimit) throw Error(Errc::kTimeout, "{}: not in 10 s", what);
+    if (Clock::now() - begin > kMessageLimit) throw Error(Errc::kTimeout, "{}: not in 10 s", what);
     sched_yield();
   }
 }
@@ -91,14 +88,16 @@ Check self_messages(transport::Transport& over, int device, const std::string& f
   Check check{.what = "messages"};
   const HeardWarnings warnings;
   try {
-    std::vector<std::byte> from(kBytes);
-    std::vector<std::byte> to(kBytes);
-    for (std::size_t i = 0; i < kBytes; ++i) from[i] = static_cast<std::byte>(i * 7 + (i >> 9));
+    std::vector<std::byte> from(kMessageBytes);
+    std::vector<std::byte> to(kMessageBytes);
+    for (std::size_t i = 0; i < kMessageBytes; ++i)
+      from[i] = static_cast<std::byte>(i * 7 + (i >> 9));
     SelfConnection connection(over, device);
-    connection.move(from, to, kBytes);
+    connection.move(from, to, kMessageBytes);
     if (from != to) {
       check.outcome = Outcome::kFailed;
-      check.found = fmt::format("a message of {} came with other bytes", format_bytes(kBytes));
+      check.found =
+          fmt::format("a message of {} came with other bytes", format_bytes(kMessageBytes));
       check.cause = "faulty memory or a faulty driver";
       return check;
     }
@@ -106,8 +105,8 @@ Check self_messages(transport::Transport& over, int device, const std::string& f
     double gbps = 0;
     for (int i = 0; i < kLargeMessages; ++i) {
       const Clock::time_point begin = Clock::now();
-      connection.move(from, to, kBytes);
-      gbps = std::max(gbps, static_cast<double>(kBytes) / seconds_since(begin) / 1e9);
+      connection.move(from, to, kMessageBytes);
+      gbps = std::max(gbps, static_cast<double>(kMessageBytes) / seconds_since(begin) / 1e9);
     }
     check.gbps = gbps;
     const Clock::time_point begin = Clock::now();

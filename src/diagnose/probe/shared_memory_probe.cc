@@ -39,10 +39,6 @@ constexpr const char* kDevShmTooSmall =
     "containers get 64 MB unless told otherwise: docker run --shm-size=8g (or --ipc=host); in "
     "Kubernetes mount an emptyDir with medium Memory at /dev/shm";
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 // A child that ends with its parent; `body` gives its exit status.
 class Child {
  public:

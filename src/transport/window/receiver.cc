@@ -17,7 +17,7 @@ namespace {
 // of 600 KiB. Larger ones are not polled, and one copy of them takes a tenth less.
 constexpr std::size_t kMostInOrder = std::size_t{640} << 10U;
 
-constexpr std::size_t kCopyLimitBytes = std::size_t{1} << 20;
+constexpr std::size_t kReceiveLimitBytes = std::size_t{1} << 20;
 
 }  // namespace
 
@@ -117,7 +117,7 @@ void WindowReceiver::progress() {
   if (mailbox_.failed()) return;
   try {
     copied_ = 0;
-    read_mailbox(kCopyLimitBytes);
+    read_mailbox(kReceiveLimitBytes);
     if (!mailbox_.failed()) pull_pieces();
     if (!mailbox_.failed()) copy_device_pieces();
     if (!mailbox_.failed() && copied_ == 0 && mailbox_.idle_and_lost()) {
@@ -332,7 +332,7 @@ void WindowReceiver::pull_pieces() {
   };
   const Clear clear(*this);
   if (abandoned()) return;
-  for (bool moved = true; moved && copied_ < kCopyLimitBytes;) {
+  for (bool moved = true; moved && copied_ < kReceiveLimitBytes;) {
     moved = false;
     for (std::size_t q = 0; q < queues_.size(); ++q) {
       const int queue = static_cast<int>(q);

@@ -15,7 +15,7 @@
 namespace ropewalk::transport::window {
 namespace {
 
-constexpr std::size_t kCopyLimitBytes = std::size_t{1} << 20;
+constexpr std::size_t kSendLimitBytes = std::size_t{1} << 20;
 // The copies that a receiver has under way take a fraction of it.
 constexpr auto kDevicePullTime = std::chrono::milliseconds(20);
 
@@ -318,7 +318,7 @@ bool WindowSender::take_bounce(std::size_t bytes, Piece& piece) {
 
 void WindowSender::copy_pieces() {
   std::size_t copied = 0;
-  for (bool moved = true; moved && copied < kCopyLimitBytes;) {
+  for (bool moved = true; moved && copied < kSendLimitBytes;) {
     moved = false;
     for (std::size_t q = 0; q < queues_.size(); ++q) {
       Piece& piece = queues_[q];

@@ -18,7 +18,7 @@ namespace {
 
 // The receiver was closed while a message that it had requested was being sent: it may have
 // arrived.
-constexpr auto kLastWords = std::chrono::seconds(1);
+constexpr auto kPiecePatience = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -330,7 +330,7 @@ void Sender::check_hope(const SendRequest& request) {
   throw_if_failed();
   if (!closed_) return;
   const bool begun = request.operation.under_way || request.posted > 0;
-  if (begun && Clock::now() - closed_at_ < kLastWords) return;
+  if (begun && Clock::now() - closed_at_ < kPiecePatience) return;
   fail(Errc::kPeerLost, peer_gone() ? side_.reason() : "the receiver was closed");
   throw_if_failed();
 }

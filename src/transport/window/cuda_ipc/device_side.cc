@@ -22,7 +22,7 @@ const DeviceMemory& memory_of(const Registration& registration) {
 }
 
 // How long a registration waits for the other end to open it.
-constexpr std::chrono::milliseconds kPatience{2000};
+constexpr std::chrono::milliseconds kOfferPatience{2000};
 
 CuPointer address(const void* pointer) { return reinterpret_cast<CuPointer>(pointer); }
 
@@ -223,7 +223,7 @@ void DeviceSide::offer_early(const Registration& registration) {
     const DeviceMemory& memory = memory_of(*each);
     if (line().offer(memory) == "") offered.push_back(memory.key);
   }
-  line().await(offered, kPatience);
+  line().await(offered, kOfferPatience);
 }
 
 std::optional<std::string> DeviceSide::offer(const Registration& registration) {

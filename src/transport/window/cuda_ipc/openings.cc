@@ -14,7 +14,7 @@ namespace ropewalk::transport::window {
 namespace {
 
 // Opening takes milliseconds. Where it waits for a kernel, waiting for it is of no use.
-constexpr std::chrono::seconds kPatience{2};
+constexpr std::chrono::seconds kOpeningPatience{2};
 constexpr std::chrono::microseconds kPause{50};
 
 }  // namespace
@@ -47,7 +47,7 @@ void Openings::expect(Gpu& gpu) {
     read_offers();
     for (const std::uint64_t key : offers_.keys()) open_expected(key);
   }
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kOpeningPatience;
   while (!all_finished()) {
     if (std::chrono::steady_clock::now() > deadline) {
       log::info(log::kNet, "{}", "cuda_ipc: opening the sender's GPU memory takes long");

@@ -11,7 +11,7 @@
 namespace ropewalk::transport::window {
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(10);
+constexpr auto kGpuPatience = std::chrono::seconds(10);
 constexpr std::size_t kPageBytes = 4096;
 // A cache line each, so that writes of one queue's stream do not slow readers of another.
 constexpr std::size_t kMarkBytes = 64;
@@ -86,7 +86,7 @@ void Gpu::give_mark(MarkWord mark) {
 }
 
 void Gpu::wait(CuStream stream, const char* what) const {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kGpuPatience;
   for (;;) {
     const CuResult result = cuda_.stream_query(stream);
     if (result == kCuSuccess) return;

@@ -20,7 +20,7 @@ constexpr std::array<char, 4> kHandleMagic = {'R', 'W', 's', '1'};
 constexpr std::uint32_t kGreetingMagic = 0x31677352;
 
 // For an answer that comes at once, or never: a segment of the peer, a trial's transfer.
-constexpr auto kPatience = std::chrono::seconds(10);
+constexpr auto kPathPatience = std::chrono::seconds(10);
 constexpr auto kListenerLook = std::chrono::milliseconds(20);
 constexpr std::size_t kWindowPieceBytes = 64 << 10;
 
@@ -76,7 +76,7 @@ SisciPath::SisciPath(Context& context, Memory& memory, const PathOptions& option
       peer_node_(location.node),
       own_(std::make_unique<OwnWindow>(context, descriptor_, options.adapter, sizes.own)),
       state_(State::kCalling),
-      deadline_(Clock::now() + kPatience),
+      deadline_(Clock::now() + kPathPatience),
       place_(location),
       nonce_(random_word()),
       window_bytes_(sizes.other),
@@ -159,7 +159,7 @@ bool SisciPath::step() {
     case State::kAwaitingAnswer:
       if (!answered()) return false;
       state_ = State::kJoining;
-      deadline_ = Clock::now() + kPatience;
+      deadline_ = Clock::now() + kPathPatience;
       return true;
     case State::kJoining:
       if (!join()) return false;
@@ -208,7 +208,7 @@ bool SisciPath::call() {
   if (status == Status::kOk) return true;
   // The listener has not fetched earlier ones, which may take long.
   if (out_of_space(status)) {
-    deadline_ = Clock::now() + kPatience;
+    deadline_ = Clock::now() + kPathPatience;
   } else {
     check_deadline(status, "SCITriggerDataInterrupt");
   }
@@ -243,7 +243,7 @@ void SisciPath::look_at_listener() {
   library->ConnectDataInterrupt(descriptor_->get(), &interrupt, place_.node, options_.adapter,
                                 place_.interrupt, library.flags().infinite_timeout, 0, &status);
   if (status == Status::kOk) {
-    deadline_ = now + kPatience;
+    deadline_ = now + kPathPatience;
     library->DisconnectDataInterrupt(interrupt, 0, &status);
     return;
   }
@@ -313,7 +313,7 @@ bool SisciPath::try_window() {
         copy.queue->start(page.data(), location.segment, location.offset, page.size());
     if (status != Status::kOk) return give_up("cannot start: " + context_.library->words(status));
     copy.posted = true;
-    deadline_ = Clock::now() + kPatience;
+    deadline_ = Clock::now() + kPathPatience;
   }
   const Queue::Progress progress = copy.queue->progress();
   if (progress == Queue::Progress::kRunning) {
@@ -397,7 +397,7 @@ bool SisciPath::start_memory_trial(unsigned way) {
     return true;
   }
   copies_.front().posted = true;
-  deadline_ = Clock::now() + kPatience;
+  deadline_ = Clock::now() + kPathPatience;
   return true;
 }
 

@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 // The least counts: what else the system does only adds to it.
 constexpr int kRounds = 3;
 // A link that is so slow is not worth the wait of who connects.
-constexpr auto kLongest = std::chrono::milliseconds(2);
+constexpr auto kLongestTiming = std::chrono::milliseconds(2);
 // In front of a window that words and entries have.
 constexpr std::size_t kWindowBytes = 64 << 10;
 constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -56,7 +56,7 @@ void SisciPath::time_copies() {
     }
     if (one.transfer_us == kNever) return;  // the trials or the first messages say what is wrong
     timed.push_back(one);
-    if (Clock::now() - begin > kLongest) break;
+    if (Clock::now() - begin > kLongestTiming) break;
   }
   transfer_from_ = crossover(timed);
   memory_.crossover = transfer_from_;
@@ -79,7 +79,7 @@ double SisciPath::time_transfer(std::size_t bytes, unsigned way) {
   const Clock::time_point begin = Clock::now();
   if (start_from_trial(way, trial_->timed().first(bytes)) != Status::kOk) return kNever;
   Queue::Progress progress = copy.queue->progress();
-  while (progress == Queue::Progress::kRunning && Clock::now() - begin < kLongest) {
+  while (progress == Queue::Progress::kRunning && Clock::now() - begin < kLongestTiming) {
     progress = copy.queue->progress();
   }
   if (progress == Queue::Progress::kDone) return microseconds_since(begin);

@@ -6,7 +6,7 @@ namespace ropewalk::transport::window::sisci {
 namespace {
 
 // A transfer of a piece takes milliseconds on the slowest of links; what takes longer never ends.
-constexpr auto kLongest = std::chrono::seconds(20);
+constexpr auto kLongestLateness = std::chrono::seconds(20);
 
 }  // namespace
 
@@ -22,7 +22,7 @@ std::unique_ptr<Queue> Queue::create(Context& context, std::shared_ptr<OpenDescr
 }
 
 Queue::Queue(Context& context, std::shared_ptr<OpenDescriptor> descriptor)
-    : context_(context), descriptor_(std::move(descriptor)), lateness_(kLongest) {}
+    : context_(context), descriptor_(std::move(descriptor)), lateness_(kLongestLateness) {}
 
 Queue::~Queue() {
   if (handle_ == nullptr) return;
