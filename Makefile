@@ -193,7 +193,7 @@ build/tsan/build.ninja: CMakeLists.txt cmake/layers.cmake \
 # includes are found.
 build/tidy/build.ninja: CMakeLists.txt cmake/layers.cmake \
   | build/.system build/.system-test build/.system-clang
-	$(CONFIGURE_CLANG) -S . -B build/tidy -DRW_FUZZ=ON -DRW_PRECOMPILED=OFF
+	$(CONFIGURE_CLANG) -S . -B build/tidy -DRW_FUZZ=ON -DRW_PRECOMPILED=OFF -DRW_UNITY=OFF
 	@touch $@
 
 # LEFT_OUT: a regular expression of labels (cmake/test_labels.cmake) whose tests are left out; when empty, all
@@ -224,7 +224,7 @@ mutants: build/.system-test $(VENV)/.ready-test ## find small changes to the cod
 	  $(if $(MUTANTS_LAYERS),--layers $(MUTANTS_LAYERS)) $(if $(MUTANTS_FRESH),--fresh) \
   $(if $(MUTANTS_AGAIN),--again $(MUTANTS_AGAIN)) --configure \
 	  $(CCACHE) -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE='-O1 -DNDEBUG' -DRW_CUDA=OFF \
-	  -DRW_SLOW_TESTS=OFF -DRW_WERROR=ON $(CMAKE_ARGS)
+	  -DRW_SLOW_TESTS=OFF -DRW_WERROR=ON -DRW_UNITY=OFF $(CMAKE_ARGS)
 
 clean: ## remove the build folders, not .venv
 	rm -rf build dist

@@ -49,10 +49,11 @@ class Carrier {
   /// `peer` is gone in order: ends its operations with `error`, which leaves the communicator
   /// whole.
   void drop(int peer, const Error& error);
-  /// All that this rank has to send, answers included, is with the transport, which is done with it.
+  /// All that this rank has to send, answers included, is with the transport, which is done with
+  /// it.
   [[nodiscard]] bool drained();
-  /// This rank leaves in order. Its ends that send are closed while the peers' ends that receive are
-  /// there: a connection whose sender was closed so needs no peer to end a receive of it.
+  /// This rank leaves in order. Its ends that send are closed while the peers' ends that receive
+  /// are there: a connection whose sender was closed so needs no peer to end a receive of it.
   void leave();
   /// Ends all operations.
   void fail_all(const Error& error);

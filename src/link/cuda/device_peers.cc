@@ -19,9 +19,10 @@ namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 
-// Whether pairs with access to each other's memory keep it beside pairs without. Off: the first run on
-// a GPU (H100, three ranks that share it, one pair denied) ended in an illegal memory access in a
-// broadcast, so that one pair without access still sends the data of all pairs through host memory.
+// Whether pairs with access to each other's memory keep it beside pairs without. Off: the first run
+// on a GPU (H100, three ranks that share it, one pair denied) ended in an illegal memory access in
+// a broadcast, so that one pair without access still sends the data of all pairs through host
+// memory.
 constexpr bool kMixesPairs = false;
 
 // What a rank tells the others before it knows how they are reached.
