@@ -565,12 +565,12 @@ void Messenger::finish() {
     }
   }
   const Deadline patience = deadline_after(options_.peer_loss_time);
-  bool left = carrier_ == nullptr;
-  while (!left) {
+  while (true) {
     (void)drive();
     const Lock lock(mutex_);
-    left = stopped_ || carrier_->drained() || Clock::now() > patience;
-    if (left && !stopped_) carrier_->leave();
+    if (stopped_ || carrier_ == nullptr) return;
+    if (!carrier_->drained() && Clock::now() < patience) continue;
+    return carrier_->leave();
   }
 }
 

@@ -8,10 +8,10 @@
 namespace ropewalk::plan {
 
 NicReportRequest nic_report_request(std::string_view json) {
-  using Json = nlohmann::json;
+  using Fields = nlohmann::json;
   NicReportRequest request;
   try {
-    const Json given = Json::parse(json);
+    const Fields given = Fields::parse(json);
     for (const auto& [key, value] : given.items()) {
       if (key == "host") {
         request.host = value.get<int>();
@@ -27,7 +27,7 @@ NicReportRequest nic_report_request(std::string_view json) {
         throw Error(Errc::kInvalidArgument, "NIC request: unknown field \"{}\"", key);
       }
     }
-  } catch (const Json::exception& error) {
+  } catch (const Fields::exception& error) {
     throw Error(Errc::kInvalidArgument, "NIC request: {}", error.what());
   }
   return request;

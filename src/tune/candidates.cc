@@ -22,6 +22,9 @@ namespace {
 constexpr int kAllPairsRanks = 32;
 // A plan's all-reduce that relies on lags may send two chunks over a link in a round, up and down.
 constexpr std::uint32_t kLeastLagSlots = 4;
+// Channels of a schedule that are looked at for pairs without access. Each channel takes its own
+// way around the ranks: from twice the number of ranks on, they repeat (schedule/building.h).
+constexpr int kMostWaysAround = 64;
 
 bool all_pairs(std::string_view algorithm) {
   return algorithm == "one_shot" || algorithm == "two_shot" || algorithm == "direct";
@@ -98,6 +101,20 @@ schedule::Request Candidates::request_of(Collective collective, int root,
   return {collective, facts_.num_ranks, root_of(collective, root), channels, facts_.ring_order};
 }
 
+double Candidates::host_path_units(const std::string& algorithm, schedule::Request request,
+                                   const schedule::Checked& compiled) {
+  if (facts_.host_path_pairs.empty()) return 0;
+  // The call may take more channels than the candidate was compiled with, and each takes its own
+  // way around. What only one of them sends over such a pair decides about all: they share the
+  // protocol and the size of chunks.
+  request.channels = std::max(request.channels, std::min(2 * request.num_ranks, kMostWaysAround));
+  try {
+    return units_over(schedules_->get(algorithm, request)->schedule(), facts_.host_path_pairs);
+  } catch (const Error&) {  // too many steps for it: nor will the call take that many channels
+    return units_over(compiled.schedule(), facts_.host_path_pairs);
+  }
+}
+
 std::optional<Candidate> Candidates::over_rails(const std::string& algorithm,
                                                 const schedule::Request& request) {
   std::shared_ptr<const schedule::Checked> checked = schedules_->get(algorithm, request);
@@ -118,7 +135,7 @@ std::optional<Candidate> Candidates::over_rails(const std::string& algorithm,
   if (!facts_.host_of_rank.empty()) {
     candidate.shape.leaving_host = leaving_host(checked->schedule(), facts_.host_of_rank);
   }
-  candidate.shape.host_path_units = units_over(checked->schedule(), facts_.host_path_pairs);
+  candidate.shape.host_path_units = host_path_units(algorithm, request, *checked);
   return candidate;
 }
 

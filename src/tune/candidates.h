@@ -108,6 +108,9 @@ class Candidates {
   struct OnMachine;
   [[nodiscard]] schedule::Request request_of(Collective collective, int root,
                                              int channels) const noexcept;
+  // What goes over pairs of facts.host_path_pairs, whatever the number of channels.
+  [[nodiscard]] double host_path_units(const std::string& algorithm, schedule::Request request,
+                                       const schedule::Checked& compiled);
   // An algorithm's schedule, by weight where rails are unequal.
   // @return nothing when it has more channels than there are links
   [[nodiscard]] std::optional<Candidate> over_rails(const std::string& algorithm,

@@ -6,8 +6,11 @@
 
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
+#include "tune/cost_model.h"
 
 namespace ropewalk::tune {
 namespace {
@@ -89,6 +92,39 @@ TEST_P(Tuners, AProtocolThatLinksDoNotHaveIsPassedOver) {
                       ? for_host(config, 4, schedules)
                       : device_tuner(config, on_one_host(4), limits_of(0), {}, schedules);
   EXPECT_NE(without.choose(Collective::kAllReduce, 0, 8)->protocol, executor::Protocol::kLl128);
+}
+
+// A chain's odd channels go the other way around: what the first channel does not use, they may.
+TEST(DeviceTuner, WhatUsesLinksThroughTheHostKeepsToTheirSlotsWithAnyNumberOfChannels) {
+  using Pairs = std::vector<std::pair<int, int>>;
+  const std::vector<std::pair<int, Pairs>> machines = {
+      {3, {{0, 2}}}, {3, {{0, 1}}}, {4, {{0, 3}, {1, 2}}}, {4, {{2, 3}}}, {5, {{0, 4}}}};
+  for (const auto& [ranks, denied] : machines) {
+    GroupFacts facts = on_one_host(ranks);
+    facts.host_path_pairs = denied;
+    DeviceLimits limits = limits_of(61440);
+    limits.channels = 32;
+    limits.host_path_slot_bytes = {std::size_t{64} << 10, 8192, 0};
+    schedule::CheckedSchedules schedules;
+    Tuner tuner = device_tuner(config_with("ALGORITHM", "auto"), facts, limits, {}, schedules);
+    int through = 0;
+    for (int c = 0; c < kNumCollectives; ++c) {
+      const auto collective = static_cast<Collective>(c);
+      for (int root = 0; root < (has_root(collective) ? ranks : 1); ++root) {
+        for (std::size_t bytes = 8; bytes <= kLong; bytes *= 16) {
+          const auto choice = tuner.choose(collective, root, bytes);
+          if (units_over(choice->schedule->schedule(), denied) == 0) continue;
+          ++through;
+          EXPECT_NE(choice->protocol, executor::Protocol::kLl128) << name(collective) << bytes;
+          EXPECT_LE(choice->chunk_bytes,
+                    limits.host_path_slot_bytes[static_cast<std::size_t>(choice->protocol)])
+              << name(collective) << " " << choice->algorithm << " of " << bytes << " from "
+              << root;
+        }
+      }
+    }
+    EXPECT_GT(through, 0);
+  }
 }
 
 TEST_P(Tuners, AGivenScheduleServesItsOperationAlone) {

@@ -19,12 +19,6 @@ namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 
-// Whether pairs with access to each other's memory keep it beside pairs without. Off: the first run
-// on a GPU (H100, three ranks that share it, one pair denied) ended in an illegal memory access in
-// a broadcast, so that one pair without access still sends the data of all pairs through host
-// memory.
-constexpr bool kMixesPairs = false;
-
 // What a rank tells the others before it knows how they are reached.
 struct Facts {
   std::uint64_t process = 0;  // Runtime::token()
@@ -165,10 +159,6 @@ void DevicePeers::agree(bootstrap::Bootstrap& bootstrap) {
   std::ranges::copy(views_, all.begin() + static_cast<std::ptrdiff_t>(rank_) * size_);
   bootstrap.all_gather(std::as_writable_bytes(std::span(all)), n * sizeof(PeerAccess::View),
                        kNoDeadline);
-  access_ = PeerAccess(all, host_of_rank_);
-  if (kMixesPairs || access_.missing().empty() || !access_.any()) return;
-  std::ranges::fill(all, PeerAccess::View{});
-  std::ranges::fill(views_, PeerAccess::View{});
   access_ = PeerAccess(all, host_of_rank_);
 }
 
