@@ -115,3 +115,17 @@ foreach(program topology_test tune_test)
   rw_label_tests(sanitizer-blind ${program} "."
     "one thread, but for planning beside calls, which comm_test has" SANITIZER thread)
 endforeach()
+
+# Each provider's cases take a sanitizer 30 s and more. Of those that differ in one setting one runs for each part of
+# the code: checksums, unverified connections and faults over shared memory and TCP, ends in GPU and in host memory over
+# one provider.
+rw_label_tests(slow transport_test "Providers/.*/(CudaIpc|Ofi|Psm2|Rails|Sisci)[A-Za-z0-9]*(Checksums|Unverified)( |$)"
+  "the same code as with ShmChecksums, TcpChecksums and the provider without them, which run")
+rw_label_tests(slow transport_test "Providers/.*/(Psm2|Rails|Sisci)LateAndOutOfOrder( |$)"
+  "the wrapper that delays is the same code as with Shm and Tcp, which run")
+rw_label_tests(slow transport_test
+  "Providers/.*/(CudaIpc(FromHost|ToHost|HostMemory|VirtualMemory)|SisciGpu(Staged)?(FromHost|ToHost)|SisciGpuVirtualMemory)( |$)"
+  "where the memory lies decides in code that CudaIpc, SisciGpu and SisciGpuStaged run")
+rw_label_tests(slow transport_test
+  "Providers/.*/(ShmBounceRingChecksums|ShmUnverified|ShmWrappedInNoFaults|TcpOneStream|Ofi(Shm|Tcp)Separate|OfiShmTagged)( |$)"
+  "combinations of settings of which each runs with another case")

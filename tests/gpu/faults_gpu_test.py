@@ -80,7 +80,7 @@ def test_what_a_refused_attach_took_is_given_back() -> None:
     torch.cuda.init()
     torch.cuda.synchronize(0)
     free, _ = torch.cuda.mem_get_info(0)
-    hog = torch.empty(free - (96 << 20), dtype=torch.uint8, device="cuda:0")
+    hog = torch.empty(free - (32 << 20), dtype=torch.uint8, device="cuda:0")
     before = 0
     for i in range(8):
         with pytest.raises(ropewalk.CudaError, match="device memory"), on_gpus(2):

@@ -170,14 +170,16 @@ def training(rank: int, size: int, device: str) -> None:
     inputs = torch.randn(8, 16, device=device)
     start = _model(device)
     reference = dist.new_group(backend="nccl" if device.startswith("cuda") else "gloo")
-    ours = _train(DistributedDataParallel(copy.deepcopy(start)), inputs)
     theirs = _train(DistributedDataParallel(copy.deepcopy(start), process_group=reference), inputs)
-    for mine, other in zip(ours, theirs):
-        # Sums of two numbers have one rounding, in whatever order.
-        assert torch.equal(mine, other) if size == 2 else torch.allclose(mine, other)
-        root = mine.clone()
-        dist.broadcast(root, 0)
-        equal(mine, root)
+    # Several times on a GPU, where an optimizer that did not wait for the sums may still find them.
+    for _ in range(5 if device.startswith("cuda") else 1):
+        ours = _train(DistributedDataParallel(copy.deepcopy(start)), inputs)
+        for mine, other in zip(ours, theirs):
+            # Sums of two numbers have one rounding, in whatever order.
+            assert torch.equal(mine, other) if size == 2 else torch.allclose(mine, other)
+            root = mine.clone()
+            dist.broadcast(root, 0)
+            equal(mine, root)
     _sharded(start, inputs, ours if size == 2 else None)
 
 
