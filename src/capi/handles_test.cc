@@ -1,5 +1,6 @@
 // Topologies and plans through the C API alone, as a program has them.
 #include <gtest/gtest.h>
+#include <source_dir.h>
 
 #include <array>
 #include <cmath>

@@ -1,6 +1,7 @@
 #include "comm/nic_places.h"
 
 #include <gtest/gtest.h>
+#include <source_dir.h>
 #include <unistd.h>
 
 #include <filesystem>

@@ -2,6 +2,7 @@
 // algorithm shows as a readable difference. RW_UPDATE_GOLDEN=1 writes them anew.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <source_dir.h>
 
 #include <cstdlib>
 #include <filesystem>

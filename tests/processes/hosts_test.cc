@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <net/ethernet.h>
 #include <sched.h>
+#include <source_dir.h>
 #include <sys/socket.h>
 #include <unistd.h>
 

@@ -1,6 +1,8 @@
 // For tests: the machines that are kept in tests/topologies.
 #pragma once
 
+#include <source_dir.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -14,7 +16,7 @@
 
 namespace ropewalk::topology::testing {
 
-/// Where they are. RW_SOURCE_DIR is defined for unit tests.
+/// Where they are.
 inline std::filesystem::path machines_folder() {
   return std::filesystem::path(RW_SOURCE_DIR) / "tests" / "topologies";
 }
