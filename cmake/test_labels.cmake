@@ -129,3 +129,6 @@ rw_label_tests(slow transport_test
 rw_label_tests(slow transport_test
   "Providers/.*/(ShmBounceRingChecksums|ShmUnverified|ShmWrappedInNoFaults|TcpOneStream|Ofi(Shm|Tcp)Separate|OfiShmTagged)( |$)"
   "combinations of settings of which each runs with another case")
+rw_label_tests(sanitizer-blind comm_test "WindowContract|Windows"
+  "ranks are threads that store into each other's windows; counters in shared memory order them, which it does not follow"
+  SANITIZER thread)
