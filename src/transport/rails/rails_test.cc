@@ -238,8 +238,9 @@ TEST(Rails, ARailThatIsSilentOrBreaksIsLostAndComesBack) {
       EXPECT_FALSE(lost.up);
       EXPECT_GE(lost.losses, 1U);
       // Or why it has not come back.
-      const bool says = lost.why.find(cut == Cut::kSilent ? "silent" : "cut") != std::string::npos ||
-                        lost.why.find("no answer in") != std::string::npos;
+      const bool says =
+          lost.why.find(cut == Cut::kSilent ? "silent" : "cut") != std::string::npos ||
+          lost.why.find("no answer in") != std::string::npos;
       EXPECT_TRUE(says) << lost.why;
       cables[rail].cut = Cut::kNone;
       wait_until_up(*joined.sender, 2);
