@@ -189,8 +189,8 @@ class Work(_Work):  # type: ignore[misc]
         if self._error is not None:
             raise self._error
         if self._event is not None:
-            # A callback has streams of its own, of which the future that it gives its value to takes
-            # note. They wait for those of _begun's value alone, which is none.
+            # A callback has streams of its own, of which the future that it gives its value to
+            # takes note. They wait for those of _begun's value alone, which is none.
             torch.cuda.current_stream(self._stream.device).wait_event(self._event)
         return self._result
 
