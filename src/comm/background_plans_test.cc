@@ -131,7 +131,7 @@ class Reducing {
     comm_.run(call_);
     check();
   }
-  void until_planned(int at_most = 3'000) {
+  void until_planned(int at_most = 100'000) {
     while (!planned() && calls_ < at_most) (*this)();
     EXPECT_TRUE(planned()) << "after " << calls_ << " calls";
   }
