@@ -73,6 +73,9 @@ rw_label_tests(slow schedule_test "Recorded/SimulatedMachines.*/(dgx|mi250)"
 rw_label_tests(slow schedule_test "Simulate.AThousandRanksBroadcast"
   "3 s without a sanitizer; fewer ranks run")
 
+rw_label_tests(slow hosts_test "HostsOfSeveralNics.(ChannelsAreSpread|OneThatVanishes|APlanNames)"
+  "34 to 66 s each with no other test beside it; other tests of several NICs run")
+
 rw_label_tests(slow executor_test "^Limits\\."
   "loops that measure the machine's memory, for minutes; what they share with others runs")
 
@@ -94,6 +97,8 @@ foreach(program software_sisci_test fault_table)
     "the software libsisci writes memory as a PCIe bridge does, whenever it likes" SANITIZER thread)
 endforeach()
 
+rw_label_tests(slow plan_test "DriverHops.EveryRecordedMachine"
+  "all recorded machines, two minutes; the file's tests of single machines run")
 rw_label_tests(slow plan_test "PackedIsNearWithFewTrees/(dgx1[pv]_all|forestcoll|dgx_[ah]100)"
   "12 to 32 s each; smaller machines run")
 rw_label_tests(slow tune_test
@@ -129,6 +134,6 @@ rw_label_tests(slow transport_test
 rw_label_tests(slow transport_test
   "Providers/.*/(ShmBounceRingChecksums|ShmUnverified|ShmWrappedInNoFaults|TcpOneStream|Ofi(Shm|Tcp)Separate|OfiShmTagged)( |$)"
   "combinations of settings of which each runs with another case")
-rw_label_tests(sanitizer-blind comm_test "WindowContract|Windows"
-  "ranks are threads that store into each other's windows; counters in shared memory order them, which it does not follow"
+rw_label_tests(sanitizer-blind comm_test "WindowContract.*/registered( |$)"
+  "threads copy into each other's memory at one address, ordered by counters that each maps at another"
   SANITIZER thread)

@@ -24,7 +24,8 @@ enum class Note : std::uint32_t {
   kHello = 1,  ///< address, numbers, abilities
   kVerified,   ///< to the sender: all patterns came right
   kBroken,     ///< this end broke, for the reason that follows
-  kStopped,    ///< this end's memory is left alone, and it leaves the peer's alone, from now on
+  kStopped,    ///< this end's memory is left alone, and it leaves the peer's alone, from now on; a
+               ///< provider's sender may add what it has written (ofi/sender.h)
   kEnd,        ///< this end was closed; from the sender with the number of its messages
 };
 

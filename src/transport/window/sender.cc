@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <memory>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -18,6 +20,20 @@ namespace {
 constexpr std::size_t kSendLimitBytes = std::size_t{1} << 20;
 // The copies that a receiver has under way take a fraction of it.
 constexpr auto kDevicePullTime = std::chrono::milliseconds(20);
+
+// The pattern of a new connection: a piece, at random, of one block that lives as long as the
+// process. A receiver of this process may still be copying it when its sender is closed.
+std::span<const std::byte> random_pattern() {
+  constexpr std::size_t kPieces = 64;
+  static const std::vector<std::byte>& block = *[] {
+    auto made = std::make_unique<std::vector<std::byte>>(2 * kPatternBytes);
+    fill_random(*made);
+    return made.release();
+  }();
+  std::uint8_t piece = 0;
+  fill_random(std::as_writable_bytes(std::span(&piece, 1)));
+  return std::span(block).subspan(piece % kPieces * (kPatternBytes / kPieces), kPatternBytes);
+}
 
 std::size_t whole_lines(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -220,8 +236,7 @@ void WindowSender::join() {
     queues_.resize(path_queues_ +
                    (device != nullptr ? static_cast<std::size_t>(device->queues()) : 0));
     fill_random(std::as_writable_bytes(std::span(&secret_, 1)));
-    pattern_.resize(kPatternBytes);
-    fill_random(pattern_);
+    pattern_ = random_pattern();
     state_ = State::kVerifying;
     if (options_.verify) path.start_write(0, pattern_offset(0), pattern_.data(), kPatternBytes);
   }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -136,7 +137,7 @@ class WindowSender final : public SendConnection {
   const int device_;
   const Options options_;
   State state_ = State::kJoining;
-  std::vector<std::byte> pattern_;
+  std::span<const std::byte> pattern_;
   std::size_t pattern_copies_ = 0;
   std::uint64_t secret_ = 0;
   bool may_pull_ = false;

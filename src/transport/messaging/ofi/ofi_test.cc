@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -131,6 +132,50 @@ TEST(OfiProvider, AHandleOfTcpIsNone) {
   const auto transport = make_transport(over("tcp;ofi_rxm"));
   const auto listener = tcp->listen(0);
   EXPECT_THROW((void)transport->connect(0, listener->handle()), Error);
+}
+
+void transfer(Pair& pair, std::size_t bytes) {
+  const std::vector<std::byte> source(bytes, std::byte{7});
+  std::vector<std::byte> target(bytes);
+  std::unique_ptr<Request> sends;
+  std::unique_ptr<Request> receives;
+  const std::array<ReceiveBuffer, 1> buffers{{{target.data(), bytes, 1, nullptr}}};
+  poll_until([&] {
+    if (!receives) receives = pair.receiver->receive(buffers);
+    if (!sends) sends = pair.sender->send(source.data(), bytes, 1, nullptr);
+    const bool sent = sends && sends->test();
+    return receives && receives->test() && sent;
+  });
+  EXPECT_EQ(target, source);
+}
+
+// The endpoint is shared by its connections: one that ends must not take the others with it.
+TEST(OfiProvider, AReceiveThatIsGivenUpHarmsNoOtherConnection) {
+  constexpr std::size_t kBytes = 131'192;
+  const auto from = make_transport(over("tcp;ofi_rxm"));
+  const auto to = make_transport(over("tcp;ofi_rxm"));
+  Pair given_up = connected(*from, *to);
+  Pair other = connected(*from, *to);
+  transfer(given_up, kBytes);
+  transfer(other, kBytes);
+  std::vector<std::byte> target(kBytes);
+  const std::array<ReceiveBuffer, 1> buffers{{{target.data(), kBytes, 1, nullptr}}};
+  auto receives = given_up.receiver->receive(buffers);
+  ASSERT_NE(receives, nullptr);
+  EXPECT_FALSE(receives->test());
+  std::atomic<bool> ended = false;
+  std::thread sender([&] {
+    try {
+      poll_until([&] { return !given_up.sender->ready() || ended; });
+    } catch (const Error&) {
+      // It is told that its receiver gave up.
+    }
+  });
+  receives.reset();
+  ended = true;
+  sender.join();
+  given_up = {};
+  transfer(other, kBytes);
 }
 
 TEST(OfiWire, LengthsMustAgree) {

@@ -236,7 +236,12 @@ Receiver::Posted* Receiver::find(std::uint32_t tag, std::uint32_t index) {
 }
 
 void Receiver::handle(const Header& header, const std::byte* payload) {
-  if (failed()) return;
+  if (failed()) {
+    // What has been written is still of interest: withdraw() waits for it.
+    if (header.type == Type::kEager || header.type == Type::kDone) ++arrived_;
+    if (header.type == Type::kDone) ++written_arrived_;
+    return;
+  }
   last_arrival_ = closed_ ? Clock::now() : Clock::time_point{};
   const std::uint64_t key = key_of(header.tag, header.index);
   Posted* const posted = find(header.tag, header.index);
@@ -255,6 +260,7 @@ void Receiver::handle(const Header& header, const std::byte* payload) {
     case Type::kDone:
       if (posted == nullptr || !posted->announced || header.bytes > posted->buffer.bytes) break;
       ++arrived_;
+      ++written_arrived_;
       return finish(*posted, header.bytes, header.value);
     case Type::kAnnounce:
     case Type::kGrant:
@@ -322,7 +328,15 @@ void Receiver::attend() {
 }
 
 void Receiver::on_note(const SideChannel::Received& note) {
-  if (note.note == Note::kStopped) stopped_ = true;
+  if (note.note == Note::kStopped) {
+    stopped_ = true;
+    std::vector<std::uint64_t> told(note.payload.size() / sizeof(std::uint64_t));
+    std::memcpy(told.data(), note.payload.data(), told.size() * sizeof(std::uint64_t));
+    if (!told.empty()) {
+      written_ = told.front();
+      unwritten_.assign(told.begin() + 1, told.end());
+    }
+  }
   if (note.note != Note::kEnd || closed_) return;
   closed_ = true;
   closed_at_ = Clock::now();
@@ -366,11 +380,16 @@ bool Receiver::held(std::span<const ReceiveBuffer> buffers) const {
   });
 }
 
+bool Receiver::left_alone(const Posted& posted) const {
+  // Of a sender that was closed in order every message has arrived.
+  if (closed_ && total_ && arrived_ >= *total_) return true;
+  return written_ && written_arrived_ >= *written_ &&
+         std::ranges::find(unwritten_, key_of(posted.buffer.tag, posted.index)) == unwritten_.end();
+}
+
 void Receiver::withdraw(Posted& posted) {
   const Lock lock(fabric_.mutex);
   look_at_side();
-  // A sender that was closed in order writes nothing more.
-  const auto closed_in_order = [this] { return closed_ && total_ && arrived_ >= *total_; };
   const bool over = closed_ && exhausted();
   if (!over) fail(Errc::kAborted, "a receive was cancelled before it completed");
   std::erase(posted_, &posted);
@@ -397,7 +416,9 @@ void Receiver::withdraw(Posted& posted) {
     return give_up("the sender does not say that it has stopped writing");
   }
   stopped_ = true;
-  if (closed_in_order()) return;
+  const bool begun =
+      std::ranges::find(unwritten_, key_of(posted.buffer.tag, posted.index)) != unwritten_.end();
+  if (!begun && (written_ || total_) && drive_until([&] { return left_alone(posted); })) return;
   // What its provider has begun to send, that goes on sending, whatever its user says.
   give_up("the sender may have begun to write");
 }

@@ -85,9 +85,14 @@ class Receiver final : public ReceiveConnection, private Connection {
     std::uint64_t checksum;
   };
   bool ready_ = false;
-  bool stopped_ = false;                // the sender writes no more
-  std::optional<std::uint64_t> total_;  // messages that the sender has sent until its end
+  /// The sender has stopped, and nothing of what it wrote can be on its way to this memory.
+  [[nodiscard]] bool left_alone(const Posted& posted) const;
+  bool stopped_ = false;                  // the sender writes no more
+  std::optional<std::uint64_t> total_;    // messages that the sender has sent until its end
+  std::optional<std::uint64_t> written_;  // those of them that it has written, until it stopped
+  std::vector<std::uint64_t> unwritten_;  // whose writing it had begun, then
   std::uint64_t arrived_ = 0;
+  std::uint64_t written_arrived_ = 0;  // those of them that it has written
   Clock::time_point last_arrival_{};
   std::uint64_t owed_credits_ = 0;
   unsigned small_in_row_ = 0;  // messages that did not need the announcement of their receive

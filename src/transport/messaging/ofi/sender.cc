@@ -42,6 +42,8 @@ class SendRequest final : public Request {
     told.finished = [](Operation& taken, const std::string&) {
       auto& request = *static_cast<SendRequest*>(taken.owner);
       request.done_told = true;
+      ++request.sender_.written_;
+      std::erase(request.sender_.unwritten_, key_of(request.tag, request.index));
       request.sender_.judge(request);
     };
     ++sender_.active_;
@@ -119,6 +121,12 @@ Sender::Sender(std::shared_ptr<Endpoint> endpoint, SideChannel side, std::string
     : Connection(std::move(endpoint), std::move(side), std::move(peer), verify, linger) {}
 
 Sender::~Sender() {
+  if (!trials_.empty()) {
+    // The receiver's memory for them is free at once if they have ended, and else not before its
+    // endpoint is closed.
+    const Lock lock(fabric_.mutex);
+    (void)drive_until([this] { return unwritten_.empty() || failed(); });
+  }
   trials_.clear();
   const Lock lock(fabric_.mutex);
   if (!failed() && greeted()) flush_controls();
@@ -277,6 +285,7 @@ bool Sender::post_piece(SendRequest& request) {
     taken = fabric_.send_tagged(peer_, request.place.value, from, descriptors, request.operation);
   }
   if (!taken) return false;
+  if (writes_ && request.posted == 0) unwritten_.push_back(key_of(request.tag, request.index));
   request.posted += pieces.bytes;
   ++under_way_;
   if (request.posted == request.bytes && writes_ &&
@@ -353,7 +362,9 @@ void Sender::abandon(SendRequest& request) {
 void Sender::tell_stopped() {
   if (under_way_ > 0 || stopped_told_) return;
   stopped_told_ = true;
-  side_.send(Note::kStopped, "");
+  std::vector<std::uint64_t> told = {written_};
+  told.insert(told.end(), unwritten_.begin(), unwritten_.end());
+  side_.send(Note::kStopped, std::as_bytes(std::span(told)));
 }
 
 void Sender::on_failed() {

@@ -65,6 +65,9 @@ class Sender final : public SendConnection, private Connection {
   void on_note(const SideChannel::Received& note) override;
   void attend() override RW_NO_THREAD_ANALYSIS;
   void on_failed() override;
+  /// Tells the receiver, once the provider has nothing more of this end's, that no further message
+  /// is written: a list of 64-bit numbers, first that of the messages written whole (those behind
+  /// which kDone was sent), then key_of() each that was begun and not ended.
   void tell_stopped();
 
   void begin_trials() RW_REQUIRES(fabric_.mutex);
@@ -74,6 +77,8 @@ class Sender final : public SendConnection, private Connection {
   std::atomic<bool> verified_ = false;
   bool patterns_right_ = false;  // says the receiver
   bool stopped_told_ = false;
+  std::uint64_t written_ = 0;             // messages whose kDone was sent
+  std::vector<std::uint64_t> unwritten_;  // keys of those whose writing has begun, and not ended
   std::uint64_t messages_ = 0;
   std::uint64_t credits_ = kEagerCredits;
   std::size_t active_ = 0;
