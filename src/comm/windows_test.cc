@@ -12,7 +12,9 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <ostream>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -46,6 +48,8 @@ struct Kind {
   std::string net;  // "": shared memory
   bool encrypts = false;
 };
+
+void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 
 std::vector<Kind> kinds() {
   std::vector<Kind> all = {{"allocated", false, "", false},
@@ -182,7 +186,8 @@ TEST_P(WindowContract, ASignalPublishesThePutsBeforeIt) {
       end.run(end.signal(next));
       end.run(end.wait(previous));
       const Bytes expected = pattern(bytes, previous, turn);
-      ASSERT_EQ(std::memcmp(end.data() + (kMost - bytes), expected.data(), bytes), 0) << bytes;
+      ASSERT_TRUE(std::ranges::equal(std::span(end.data() + (kMost - bytes), bytes), expected))
+          << bytes;
       // The next turn overwrites it.
       comm.barrier();
     }
