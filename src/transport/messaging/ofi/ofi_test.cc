@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -165,8 +166,15 @@ TEST(OfiProvider, AReceiveThatIsGivenUpHarmsNoOtherConnection) {
   EXPECT_FALSE(receives->test());
   std::atomic<bool> ended = false;
   std::thread sender([&] {
+    // Sending is what makes it look at what its peer says.
+    std::vector<std::unique_ptr<Request>> sends;
+    const std::uint64_t word = 0;
     try {
-      poll_until([&] { return !given_up.sender->ready() || ended; });
+      poll_until([&] {
+        auto request = given_up.sender->send(&word, sizeof word, 2, nullptr);
+        if (request) sends.push_back(std::move(request));
+        return ended.load();
+      });
     } catch (const Error&) {
       // It is told that its receiver gave up.
     }
