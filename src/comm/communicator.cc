@@ -127,7 +127,10 @@ std::unique_ptr<Communicator> Communicator::join(const bootstrap::UniqueId& id, 
     comm->bootstrap_->abort(error.what());
     throw;
   }
-  if (config.flag(Setting::kStatus) && comm->records_.enabled()) runtime.status().add(*comm);
+  if (comm->records_.enabled()) {
+    comm->roll_call_ = std::make_unique<RollCall>(*comm->bootstrap_, comm->records_);
+    if (config.flag(Setting::kStatus)) runtime.status().add(*comm);
+  }
   return comm;
 }
 
@@ -973,13 +976,20 @@ void Communicator::stalled(std::chrono::nanoseconds since_progress) {
     waiting = current_->waiting_for(team_);
     if (team_.sharing_with() >= 0) waiting.push_back(team_.sharing_with());
     make_unique(waiting);
-    const std::vector<int> silent = failure_.suspected();
-    throw Error(
-        Errc::kTimeout, "{}: nothing moved for {:.3g} s; rank {} waits for {}{}",
-        current_->describe(), std::chrono::duration<double>(since_progress).count(), rank(),
-        list(waiting),
-        silent.empty() ? std::string() : fmt::format("; {} does not respond", list(silent)));
+    throw Error(Errc::kTimeout, "{}: nothing moved for {:.3g} s; rank {} waits for {}{}",
+                current_->describe(), std::chrono::duration<double>(since_progress).count(), rank(),
+                list(waiting), who_is_missing(waiting));
   }
+}
+
+std::string Communicator::who_is_missing(const std::vector<int>& waiting_for) {
+  if (roll_call_ == nullptr) {
+    const std::vector<int> silent = failure_.suspected();
+    return silent.empty() ? std::string() : fmt::format("; {} does not respond", list(silent));
+  }
+  Waiting waiting{rank(), size(), std::nullopt, waiting_for, failure_.left()};
+  if (const std::optional<executor::CallTag> tag = current_->tag()) waiting.call = tag->call;
+  return missing(roll_call_->ask(waiting.left), waiting);
 }
 
 void Communicator::tell_stall(std::chrono::nanoseconds since_progress) {

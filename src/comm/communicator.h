@@ -31,6 +31,7 @@
 #include "comm/host_executor.h"
 #include "comm/machine.h"
 #include "comm/request.h"
+#include "comm/roll_call.h"
 #include "comm/runtime.h"
 #include "comm/stall.h"
 #include "comm/task.h"
@@ -265,6 +266,8 @@ class Communicator final : public executor::WaitHook {
   void ask_program();
   // Sends this rank's call to the ranks it waits for, and checks the calls that they sent.
   void compare_calls();
+  // For an error at the deadline: "" or what it ends with, from "; " on.
+  std::string who_is_missing(const std::vector<int>& waiting_for);
   // Tells it in stall_.
   void tell_stall(std::chrono::nanoseconds since_progress);
   void compare_call(int peer, std::span<const std::byte> told);
@@ -327,6 +330,7 @@ class Communicator final : public executor::WaitHook {
   bool finalized_ = false;
   CallRecords records_;
   Stall stall_;
+  std::unique_ptr<RollCall> roll_call_;  // null where nothing is recorded
 
   executor::HostTeam team_;
   executor::Waiter::Policy wait_policy_;
