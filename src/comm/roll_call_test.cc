@@ -21,12 +21,15 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-CollectiveCall call_of(Collective collective, std::vector<float>& data) {
+constexpr std::size_t kCount = 16;
+
+CollectiveCall call_of(Collective collective, const std::vector<float>& in,
+                       std::vector<float>& out) {
   CollectiveCall call;
   call.collective = collective;
-  call.input = data.data();
-  call.output = data.data();
-  call.count = data.size() / 4;
+  call.input = in.data();
+  call.output = out.data();
+  call.count = kCount;
   return call;
 }
 
@@ -44,14 +47,15 @@ std::vector<std::string> told_without_rank_3(const std::string& trace) {
   for (int r = 0; r < kRanks; ++r) {
     threads.emplace_back([&, r] {
       const std::unique_ptr<Communicator> comm = Communicator::join(id, r, kRanks, runtime);
-      std::vector<float> data(64, 1.0F);
-      comm->run(call_of(Collective::kAllReduce, data));
-      comm->run(call_of(Collective::kBroadcast, data));
+      const std::vector<float> in(kCount, 1.0F);
+      std::vector<float> out(kRanks * kCount);
+      comm->run(call_of(Collective::kAllReduce, in, out));
+      comm->run(call_of(Collective::kBroadcast, in, out));
       // Nobody is a call ahead of another: a rank that only sends may otherwise be.
       comm->barrier();
       if (r != 3) {
         try {
-          comm->run(call_of(Collective::kAllGather, data));
+          comm->run(call_of(Collective::kAllGather, in, out));
           ADD_FAILURE() << "no error";
         } catch (const Error& error) {
           told[static_cast<std::size_t>(r)] = error.what();

@@ -140,9 +140,9 @@ void run(const Trial& trial) {
     const std::optional<int> other = blames_another(report->text, trial);
     EXPECT_FALSE(other.has_value()) << "rank " << rank << ": " << report->text;
     if (trial.deed == Deed::kSleeps || trial.deed == Deed::kStops) {
-      const std::string wanted = fmt::format(
-          trial.deed == Deed::kSleeps ? "rank {} has not entered" : "rank {} does not respond",
-          trial.culprit);
+      const std::string wanted =
+          fmt::format("rank {} {}", trial.culprit,
+                      trial.deed == Deed::kSleeps ? "has not entered" : "does not respond");
       EXPECT_NE(report->text.find(wanted), std::string::npos)
           << "rank " << rank << ": " << report->text;
     }
