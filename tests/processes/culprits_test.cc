@@ -157,7 +157,7 @@ unsigned number(const char* variable, unsigned otherwise) {
 TEST(Culprits, AreNamedByAllOthers) {
   const unsigned first = number("RW_TEST_SEED", 1);
   const unsigned trials =
-      number("RW_CULPRIT_TRIALS", std::max(8U, 60U / static_cast<unsigned>(share())));
+      number("RW_CULPRIT_TRIALS", std::max(8U, 24U / static_cast<unsigned>(share())));
   int counts[std::size(kDeeds)] = {};
   for (unsigned seed = first; seed < first + trials; ++seed) {
     const Trial trial = trial_of(seed);
