@@ -253,11 +253,14 @@ void Communicator::connect() {
   if (facts_.num_hosts > 1) {
     policy.spin = {};
     policy.bare_turns = 0;
+    // Then sockets wake this thread, and the core is free for what the program computes meanwhile.
+    if (facts_.max_ranks_per_host == 1) policy.hook_sleeps = config_.duration(Setting::kSpin);
   }
   // A thread that waits for a slowed link leaves the cores to others, and polls less often the more
   // the link is slowed: a message that is noticed late was delivered in time (emulated/
   // link_clock.h), and a chunk of an NVLink takes 20 ms when it is slowed 4000 times.
   if (emulation_ != nullptr) {
+    policy.hook_sleeps = std::chrono::nanoseconds::max();
     policy.yield = std::chrono::microseconds(100);
     policy.sleep = std::chrono::microseconds(
         std::clamp(static_cast<int>(emulation_->slowdown() / 4), 200, 1000));
@@ -941,6 +944,8 @@ bool Communicator::poll() {
   const bool helped = team_.help();
   return links_->poll() || helped;
 }
+
+bool Communicator::sleep(std::chrono::nanoseconds at_most) { return links_->sleep(at_most); }
 
 void Communicator::set_timeout(std::chrono::nanoseconds limit) noexcept {
   const std::chrono::nanoseconds setting = config_.duration(Setting::kTimeout);

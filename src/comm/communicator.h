@@ -208,6 +208,7 @@ class Communicator final : public executor::WaitHook {
 
   // WaitHook, for the thread that waits on this communicator.
   bool poll() override;
+  bool sleep(std::chrono::nanoseconds at_most) override;
   void stalled(std::chrono::nanoseconds since_progress) override;
 
   // ---- for tasks ------------------------------------------------------------------------

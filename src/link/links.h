@@ -61,6 +61,8 @@ class Links {
   /// Moves the network links.
   /// @return true when anything moved
   bool poll() { return network_.poll(); }
+  /// As NetworkLinks::sleep. Memory links end no sleep.
+  bool sleep(std::chrono::nanoseconds at_most) { return network_.sleep(at_most); }
 
   /// After an error: stops reading buffers of other ranks of this process, whatever was begun.
   void give_back_buffers() noexcept;

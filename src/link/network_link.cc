@@ -107,6 +107,10 @@ bool NetworkSender::drained() {
   return started_ == end_.published && requests_.empty();
 }
 
+bool NetworkSender::add_descriptors(std::vector<pollfd>& to) {
+  return !by_blocks_ && (drained() || connection_->add_descriptors(to));
+}
+
 bool NetworkSender::poll() {
   return naming_peer(end_.peer, "sending to", [this] {
     bool moved = false;

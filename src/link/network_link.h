@@ -21,6 +21,7 @@
 #include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "executor/link_end.h"
 #include "transport/transport.h"
@@ -76,6 +77,10 @@ class NetworkSender : public NetworkEnd<transport::SendConnection, executor::Sen
   bool poll();
   /// Nothing is published that the transport is not done with.
   [[nodiscard]] bool drained();
+  /// What this thread may sleep on until poll() can move something; nothing where it waits for
+  /// nothing.
+  /// @return false if it must be polled
+  [[nodiscard]] bool add_descriptors(std::vector<pollfd>& to);
 
  private:
   std::unique_ptr<transport::Request> send(executor::SlotHeader& slot);
@@ -91,6 +96,10 @@ class NetworkReceiver : public NetworkEnd<transport::ReceiveConnection, executor
 
   /// As NetworkSender::poll.
   bool poll();
+  /// As NetworkSender::add_descriptors.
+  [[nodiscard]] bool add_descriptors(std::vector<pollfd>& to) const {
+    return !by_blocks_ && (requests_.empty() || connection_->add_descriptors(to));
+  }
   /// Whether the walker certainly waits for the next chunk.
   [[nodiscard]] bool wanted() const noexcept { return by_blocks_ || end_.waited; }
 

@@ -207,6 +207,23 @@ void NetworkLinks::accept(const Key& key, ReceiveLink& link) {
   link.listener.reset();
 }
 
+bool NetworkLinks::sleep(std::chrono::nanoseconds at_most) {
+  descriptors_.clear();
+  for (auto& [key, link] : sends_) {
+    if (!link.sender->connected() || !link.sender->add_descriptors(descriptors_)) return false;
+  }
+  for (auto& [key, link] : receives_) {
+    if (!link.receiver->connected() || !link.receiver->add_descriptors(descriptors_)) return false;
+  }
+  if (descriptors_.empty()) return false;
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(at_most);
+  const timespec limit{seconds.count(), (at_most - seconds).count()};
+  (void)ppoll(descriptors_.data(), descriptors_.size(), &limit, nullptr);
+  // Whichever link it was, the next turn looks at it.
+  turns_ = kTurnsPerLook - 1;
+  return true;
+}
+
 bool NetworkLinks::drained() {
   return std::ranges::all_of(sends_, [](auto& entry) { return entry.second.sender->drained(); });
 }

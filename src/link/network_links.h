@@ -12,6 +12,8 @@
 // Threads: one at a time.
 #pragma once
 
+#include <poll.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -79,6 +81,11 @@ class NetworkLinks {
   /// @throws Error kPeerLost naming the peer; as sender()
   bool poll();
 
+  /// Sleeps until poll() may move something, or `at_most` has passed.
+  /// @return false, at once, if a link must be polled (it connects, or its transport has nothing to
+  ///         sleep on)
+  bool sleep(std::chrono::nanoseconds at_most);
+
   /// All that was published is with the transport, which is done with it.
   [[nodiscard]] bool drained();
 
@@ -145,6 +152,7 @@ class NetworkLinks {
   std::map<Key, SendLink> sends_;
   std::map<Key, ReceiveLink> receives_;
   std::uint64_t turns_ = 0;  // of poll()
+  std::vector<pollfd> descriptors_;
 };
 
 }  // namespace ropewalk::link

@@ -12,6 +12,8 @@
 // registrations.
 #pragma once
 
+#include <poll.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +21,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace ropewalk::transport {
 
@@ -103,6 +106,11 @@ class SendConnection {
   [[nodiscard]] virtual std::unique_ptr<Request> send_split(std::span<const std::byte> head,
                                                             const void* data, std::size_t bytes,
                                                             std::uint32_t tag);
+  /// Adds what a thread may sleep on (poll(2)) instead of driving the connection: with a request
+  /// that is not finished, or a send() that gave nullptr, nothing goes on before one of them is
+  /// ready.
+  /// @return false if there is nothing such: it must be driven all the time
+  [[nodiscard]] virtual bool add_descriptors(std::vector<pollfd>& /*to*/) const { return false; }
   /// A text for the log on what it waits for; empty if unknown.
   [[nodiscard]] virtual std::string describe() const { return {}; }
 };
@@ -130,6 +138,8 @@ class ReceiveConnection {
   /// Starts making received data visible to the memory's device. Host memory needs nothing: the
   /// request is finished at once.
   [[nodiscard]] virtual std::unique_ptr<Request> flush(std::span<const ReceiveBuffer> buffers) = 0;
+  /// As SendConnection::add_descriptors().
+  [[nodiscard]] virtual bool add_descriptors(std::vector<pollfd>& /*to*/) const { return false; }
   /// As SendConnection::describe().
   [[nodiscard]] virtual std::string describe() const { return {}; }
 };

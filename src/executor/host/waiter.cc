@@ -73,6 +73,7 @@ void Waiter::timed_yield(std::chrono::steady_clock::time_point now) {
 }
 
 void Waiter::pause_or_sleep(std::chrono::nanoseconds waited) {
+  if (waited >= policy_.hook_sleeps && hook_.sleep(policy_.sleep)) return;
   if (waited < policy_.spin) {
     cpu_relax();
   } else if (waited < policy_.spin + policy_.yield) {

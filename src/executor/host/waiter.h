@@ -1,4 +1,5 @@
-// How a host thread spends the time while nothing moves: spin, then yield, then sleep.
+// How a host thread spends the time while nothing moves: spin, then yield, then sleep; or, where
+// all that it waits for is the system's (sockets), sleep until the system wakes it.
 //
 // A scheduler may put two ranks onto one core while others are idle, and leave them there for as
 // long as each waits for the other. Then spinning only keeps the one from running that is waited
@@ -20,6 +21,9 @@ class WaitHook {
   virtual bool poll() = 0;
   /// At most every millisecond or so, with how long nothing has moved.
   virtual void stalled(std::chrono::nanoseconds since_progress) = 0;
+  /// Sleeps until poll() may move something, or `at_most` has passed.
+  /// @return false, at once, if it cannot know that
+  virtual bool sleep(std::chrono::nanoseconds /*at_most*/) { return false; }
 };
 
 /// Threads: one per object.
@@ -37,6 +41,8 @@ class Waiter {
     std::chrono::nanoseconds yield{20'000'000};
     /// Longest sleep.
     std::chrono::nanoseconds sleep{1'000'000};
+    /// Time before the hook is asked to sleep.
+    std::chrono::nanoseconds hook_sleeps = std::chrono::nanoseconds::max();
   };
 
   Waiter(const Policy& policy, WaitHook& hook) : policy_(policy), hook_(hook) {}

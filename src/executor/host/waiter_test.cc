@@ -28,6 +28,29 @@ void idle_until_told(Waiter& waiter, const Hook& hook, std::size_t times, std::u
   while (hook.told.size() < times) waiter.idle(moves);
 }
 
+TEST(Waiter, AsksItsHookToSleep) {
+  class Sleeper final : public WaitHook {
+   public:
+    bool poll() override { return ++polls == 1'000; }
+    void stalled(std::chrono::nanoseconds /*since_progress*/) override {}
+    bool sleep(std::chrono::nanoseconds at_most) override {
+      EXPECT_EQ(at_most, milliseconds(2));
+      ++sleeps;
+      return true;
+    }
+    int polls = 0;
+    int sleeps = 0;
+  } hook;
+  Waiter::Policy policy;
+  policy.spin = {};
+  policy.bare_turns = 10;
+  policy.sleep = milliseconds(2);
+  policy.hook_sleeps = {};
+  Waiter waiter(policy, hook);
+  while (hook.polls < 1'000) waiter.idle(0);
+  EXPECT_EQ(hook.sleeps, 1'000 - 10 - 1);
+}
+
 // There a different call of a peer, an abort and a deadline are noticed. The soonest of many waits:
 // this thread may have to wait for its core.
 TEST(Waiter, ReportsAStallSoonAfterItsBegin) {

@@ -208,6 +208,17 @@ std::unique_ptr<Request> TcpSender::start(std::span<const std::byte> head, const
   return request;
 }
 
+bool TcpSender::add_descriptors(std::vector<pollfd>& to) const {
+  if (connection_.failed() || unanswered_ > 0 || held_back_) return false;
+  const std::size_t first = to.size();
+  for (const Stream& stream : connection_.streams) {
+    // The receiver's announcements, grants and credits come on the first one.
+    const short reads = to.size() == first ? POLLIN : 0;
+    to.push_back({stream.fd(), static_cast<short>(reads | (stream.idle() ? 0 : POLLOUT)), 0});
+  }
+  return true;
+}
+
 void TcpSender::write_held_back() {
   if (!std::exchange(held_back_, false) || connection_.failed()) return;
   if (!connection_.streams.front().flush()) progress();  // finds out why, and fails the connection
@@ -368,6 +379,16 @@ bool TcpReceiver::held(std::span<const ReceiveBuffer> buffers) const {
 
 std::unique_ptr<Request> TcpReceiver::flush(std::span<const ReceiveBuffer> buffers) {
   return std::make_unique<FinishedRequest>(std::vector<std::size_t>(buffers.size(), 0));
+}
+
+bool TcpReceiver::add_descriptors(std::vector<pollfd>& to) const {
+  if (connection_.failed() || end_deadline_ || queued_controls_ > 0) return false;
+  const Stream& first = connection_.streams.front();
+  to.push_back({first.fd(), static_cast<short>(POLLIN | (first.idle() ? 0 : POLLOUT)), 0});
+  for (std::size_t i = 1; i < connection_.streams.size() && in_pieces_ > 0; ++i) {
+    to.push_back({connection_.streams[i].fd(), POLLIN, 0});
+  }
+  return true;
 }
 
 void TcpReceiver::progress() {

@@ -114,6 +114,7 @@ class TcpSender final : public SendConnection, private FrameSink {
   [[nodiscard]] bool splits_messages() const override { return !connection_.checksums; }
   std::unique_ptr<Request> send_split(std::span<const std::byte> head, const void* data,
                                       std::size_t bytes, std::uint32_t tag) override;
+  [[nodiscard]] bool add_descriptors(std::vector<pollfd>& to) const override;
 
  private:
   friend class TcpSendRequest;
@@ -178,6 +179,7 @@ class TcpReceiver final : public ReceiveConnection, private FrameSink {
                                                 MemoryKind kind) override;
   std::unique_ptr<Request> receive(std::span<const ReceiveBuffer> buffers) override;
   std::unique_ptr<Request> flush(std::span<const ReceiveBuffer> buffers) override;
+  [[nodiscard]] bool add_descriptors(std::vector<pollfd>& to) const override;
 
  private:
   friend class ReceiveRequest<TcpReceiver>;

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -282,6 +283,65 @@ TEST(TcpConnection, AForkedChildHasNoneOfItsSockets) {
 }
 
 // A listener that does not know the second secret gets no message.
+// Both ends drive only when a descriptor of one of them is ready: nothing is ever waited for that
+// none of them tells.
+TEST(TcpConnection, DescriptorsTellWhenToGoOn) {
+  const auto transport = make_transport(loopback());
+  const auto listener = transport->listen(0);
+  const auto connector = transport->connect(0, listener->handle());
+  auto [sender, receiver] = connected(*connector, *listener);
+  poll_until([&] { return sender->ready() && receiver->ready(); });
+  const auto wait = [&](const Request* sends, const Request* receives) {
+    std::vector<pollfd> descriptors;
+    const bool known = (sends == nullptr || sender->add_descriptors(descriptors)) &&
+                       (receives == nullptr || receiver->add_descriptors(descriptors));
+    return !known || ::poll(descriptors.data(), descriptors.size(), 10'000) > 0;
+  };
+  std::size_t sleeps = 0;
+  for (const std::size_t bytes : {std::size_t{8}, std::size_t{5'000}, std::size_t{100'000},
+                                  std::size_t{3} << 20U, std::size_t{33} << 20U}) {
+    const std::vector<std::byte> source(bytes, std::byte{3});
+    std::vector<std::byte> target(bytes);
+    const std::array<ReceiveBuffer, 1> buffers{{{target.data(), bytes, 1, nullptr}}};
+    std::unique_ptr<Request> receives = receiver->receive(buffers);
+    std::unique_ptr<Request> sends;
+    poll_until([&] {
+      if (!sends) sends = sender->send(source.data(), bytes, 1, nullptr);
+      return sends != nullptr;
+    });
+    while (sends || receives) {
+      if (sends && sends->test()) sends.reset();
+      if (receives && receives->test()) receives.reset();
+      if (!sends && !receives) break;
+      ASSERT_TRUE(wait(sends.get(), receives.get())) << bytes;
+      ++sleeps;
+    }
+    EXPECT_EQ(target, source);
+  }
+  EXPECT_GT(sleeps, 0U);
+}
+
+// A receiver for which nothing comes sleeps; one whose sender ends is woken.
+TEST(TcpConnection, DescriptorsSleepWhileNothingComes) {
+  const auto transport = make_transport(loopback());
+  const auto listener = transport->listen(0);
+  const auto connector = transport->connect(0, listener->handle());
+  auto [sender, receiver] = connected(*connector, *listener);
+  poll_until([&] { return sender->ready() && receiver->ready(); });
+  std::array<std::byte, 8> target{};
+  const std::array<ReceiveBuffer, 1> buffers{{{target.data(), target.size(), 1, nullptr}}};
+  const std::unique_ptr<Request> receives = receiver->receive(buffers);
+  EXPECT_FALSE(receives->test());
+  std::vector<pollfd> descriptors;
+  ASSERT_TRUE(receiver->add_descriptors(descriptors));
+  EXPECT_EQ(::poll(descriptors.data(), descriptors.size(), 50), 0);
+  sender.reset();
+  EXPECT_GT(::poll(descriptors.data(), descriptors.size(), 10'000), 0);
+  EXPECT_THROW(poll_until([&] { return receives->test().has_value(); }), Error);
+  descriptors.clear();
+  EXPECT_FALSE(receiver->add_descriptors(descriptors));
+}
+
 TEST(TcpConnector, ListenerMustProveItselfToo) {
   const auto transport = make_transport(loopback());
   auto listener = transport->listen(0);
