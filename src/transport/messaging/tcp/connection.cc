@@ -382,9 +382,11 @@ std::unique_ptr<Request> TcpReceiver::flush(std::span<const ReceiveBuffer> buffe
 }
 
 bool TcpReceiver::add_descriptors(std::vector<pollfd>& to) const {
-  if (connection_.failed() || end_deadline_ || queued_controls_ > 0) return false;
+  if (connection_.failed() || end_deadline_) return false;
   const Stream& first = connection_.streams.front();
-  to.push_back({first.fd(), static_cast<short>(POLLIN | (first.idle() ? 0 : POLLOUT)), 0});
+  // What is queued until there is a batch waits for no room.
+  const bool writes = queued_controls_ == 0 && !first.idle();
+  to.push_back({first.fd(), static_cast<short>(POLLIN | (writes ? POLLOUT : 0)), 0});
   for (std::size_t i = 1; i < connection_.streams.size() && in_pieces_ > 0; ++i) {
     to.push_back({connection_.streams[i].fd(), POLLIN, 0});
   }
