@@ -75,6 +75,22 @@ GroupFacts over_rails(std::vector<double> rates) {
   return facts;
 }
 
+// Chunks of a whole slot are for long messages: of others there would be too few to fill a
+// pipeline.
+TEST(CostModel, OnlyLongMessagesTakeChunksOfAWholeSlot) {
+  GroupFacts facts = on_hosts(2, 0.5);
+  facts.slot_bytes = 128 << 10;
+  facts.chunk_bytes = 64 << 10;
+  for (const std::size_t bytes : {std::size_t{64} << 10, std::size_t{1} << 20}) {
+    EXPECT_LE(choice(Collective::kAllReduce, bytes, facts).chunk_bytes, facts.chunk_bytes) << bytes;
+  }
+  EXPECT_EQ(choice(Collective::kAllReduce, std::size_t{16} << 20, facts).chunk_bytes,
+            facts.slot_bytes);
+  facts.chunk_bytes = 0;
+  EXPECT_EQ(choice(Collective::kAllReduce, std::size_t{16} << 20, facts).chunk_bytes,
+            facts.slot_bytes);
+}
+
 TEST(CostModel, LongMessagesTakeAllNicsAndShortOnesOne) {
   const GroupFacts facts = over_rails({1e8, 1e8, 1e8, 1e8});
   for (const Collective collective : {Collective::kAllReduce, Collective::kBroadcast,

@@ -20,6 +20,8 @@ constexpr std::size_t kLeastHostChunkOverOneHop = 8192;
 // Rates are those of data from memory; shorter data is usually in caches. There two copies of 16
 // KiB took two thirds of the time of one copy by a system call.
 constexpr std::size_t kLeastByAddress = std::size_t{32} << 10U;
+// From this many on, chunks of a whole slot keep the pipeline as full as the usual ones.
+constexpr std::size_t kManyChunks = 8;
 constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 
 }  // namespace
@@ -27,6 +29,7 @@ constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 HostPricing::HostPricing(const Config& config, const GroupFacts& facts,
                          const MachineConstants& constants)
     : facts_(facts) {
+  if (facts_.chunk_bytes == 0) facts_.chunk_bytes = facts_.slot_bytes;
   context_.machine = constants;
   context_.ranks_per_core = std::max(1.0, facts.ranks_per_processor);
   context_.network = facts.num_hosts > 1;
@@ -50,7 +53,7 @@ double HostPricing::message_seconds() const noexcept {
 }
 
 void HostPricing::set_chunks(Choice& choice) const {
-  choice.chunk_bytes = facts_.slot_bytes;
+  choice.chunk_bytes = facts_.chunk_bytes;
   choice.address_bytes = address_bytes_;
   choice.address_chunk_bytes = facts_.all_by_address ? std::size_t{1} << 20U : 0;
   // Where ranks outnumber cores, a rank that helps takes the core from another one that copies:
@@ -93,8 +96,10 @@ Choice HostPricing::price(const Candidate& candidate, std::size_t unit_bytes) co
   const std::size_t least = shape.longest_path > 1 ? kLeastHostChunk : kLeastHostChunkOverOneHop;
   const bool lags = candidate.cost != nullptr && facts_.lag_slots > 0;
   const double worth = lags ? kWorthCuttingLags : kWorthCutting;
-  for (std::size_t chunk = facts_.slot_bytes; chunk >= least || chunk == facts_.slot_bytes;
-       chunk /= step) {
+  const std::size_t part = unit_bytes / static_cast<std::size_t>(shape.parts * shape.channels);
+  const bool long_chunks = candidate.cost != nullptr || part >= kManyChunks * facts_.slot_bytes;
+  const std::size_t longest = long_chunks ? facts_.slot_bytes : facts_.chunk_bytes;
+  for (std::size_t chunk = longest; chunk >= least || chunk == longest; chunk /= step) {
     const double seconds = seconds_of(chunk, false);
     if (seconds < staged * worth) {
       staged = seconds;
@@ -102,7 +107,6 @@ Choice HostPricing::price(const Candidate& candidate, std::size_t unit_bytes) co
     }
   }
   choice.predicted_seconds = staged;
-  const std::size_t part = unit_bytes / static_cast<std::size_t>(shape.parts * shape.channels);
   if (!facts_.all_by_address || !shape.by_address || part < address_bytes_) {
     choice.address_chunk_bytes = 0;
     return choice;
