@@ -16,6 +16,9 @@ namespace {
 // Half of the credits would do; a quarter leaves the sender room while the credits travel.
 constexpr std::uint64_t kCreditBatch = kEagerCredits / 4;
 constexpr std::size_t kControlBatch = 64;
+// After this many eager messages into receives for large ones these are announced in batches, too,
+// or when a large message asks: at once it is a system call for each.
+constexpr unsigned kSmallInRow = 4;
 // A sender whose credits become few asks the socket for more once every kLookPeriod messages: each
 // time is a system call.
 constexpr std::uint64_t kLookPeriod = 16;
@@ -362,7 +365,8 @@ std::unique_ptr<Request> TcpReceiver::receive(std::span<const ReceiveBuffer> buf
   const bool large = std::any_of(buffers.begin(), buffers.end(), [](const ReceiveBuffer& buffer) {
     return buffer.bytes > kEagerBytes;
   });
-  if (large || queued_controls_ >= kControlBatch) flush_control();
+  const bool wanted = large && small_in_row_ < kSmallInRow;
+  if (wanted || queued_controls_ >= kControlBatch) flush_control();
   return request;
 }
 
@@ -444,6 +448,11 @@ TcpReceiver::Posted* TcpReceiver::by_id(std::uint64_t id) {
 }
 
 bool TcpReceiver::take_message(Posted& posted, std::size_t bytes) {
+  if (bytes > kEagerBytes) {
+    small_in_row_ = 0;
+  } else if (posted.buffer.bytes > kEagerBytes && small_in_row_ < kSmallInRow) {
+    ++small_in_row_;
+  }
   if (bytes > posted.buffer.bytes) {
     Frame frame;
     frame.type = FrameType::kBroken;

@@ -12,8 +12,8 @@
 //   receiver  has a receive for the request                    ->  kGrant(message, receive)
 //
 // In a steady state receives are posted before the messages come, so the announcement has crossed
-// already and costs nothing. Announcements of small receives are only of use for the order below
-// and leave in batches.
+// already and costs nothing. Announcements of small receives, and of large ones into which small
+// messages come, are only of use for the order below and leave in batches.
 //
 // Order. Eager messages and requests are matched by the receiver, in the order of stream 0, with
 // the first receive of their tag. The sender may use an announcement only for the message that the
@@ -236,6 +236,7 @@ class TcpReceiver final : public ReceiveConnection, private FrameSink {
   Connection connection_;
   std::uint64_t next_id_ = 1;
   std::uint64_t seen_ = 0;
+  unsigned small_in_row_ = 0;  // eager messages into receives for large ones, the last ones
   std::uint64_t owed_credits_ = 0;
   std::size_t queued_controls_ = 0;
   std::size_t active_ = 0;
