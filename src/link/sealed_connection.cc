@@ -160,6 +160,9 @@ class SealedEnd : public Connection {
                                                 MemoryKind kind) override {
     return transport::HostRegistration::make(data, bytes, kind);  // the transport sees rooms alone
   }
+  [[nodiscard]] bool add_descriptors(std::vector<pollfd>& to) const override {
+    return inner_->add_descriptors(to);
+  }
   [[nodiscard]] std::string describe() const override { return inner_->describe(); }
 
  protected:

@@ -120,6 +120,9 @@ class AutoSender final : public SendConnection {
   }
   std::unique_ptr<Request> send_split(std::span<const std::byte> head, const void* data,
                                       std::size_t bytes, std::uint32_t tag) override;
+  [[nodiscard]] bool add_descriptors(std::vector<pollfd>& to) const override {
+    return decided_ && connection_ && connection_->add_descriptors(to);
+  }
   [[nodiscard]] std::string describe() const override {
     return decided_ && connection_ ? connection_->describe() : "a path is being chosen";
   }
@@ -157,6 +160,9 @@ class AutoReceiver final : public ReceiveConnection {
   bool ready() override;
   std::unique_ptr<Request> receive(std::span<const ReceiveBuffer> buffers) override;
   std::unique_ptr<Request> flush(std::span<const ReceiveBuffer> buffers) override;
+  [[nodiscard]] bool add_descriptors(std::vector<pollfd>& to) const override {
+    return decided_ && path_.connection && path_.connection->add_descriptors(to);
+  }
   [[nodiscard]] std::string describe() const override {
     return decided_ && path_.connection ? path_.connection->describe() : "a path is being chosen";
   }
