@@ -1,9 +1,10 @@
 #include "transport/window/sender.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
-#include <memory>
 #include <span>
 #include <thread>
 #include <utility>
@@ -25,10 +26,10 @@ constexpr auto kDevicePullTime = std::chrono::milliseconds(20);
 // process. A receiver of this process may still be copying it when its sender is closed.
 std::span<const std::byte> random_pattern() {
   constexpr std::size_t kPieces = 64;
-  static const std::vector<std::byte>& block = *[] {
-    auto made = std::make_unique<std::vector<std::byte>>(2 * kPatternBytes);
-    fill_random(*made);
-    return made.release();
+  static const auto block = [] {
+    std::array<std::byte, 2 * kPatternBytes> made;
+    fill_random(made);
+    return made;
   }();
   std::uint8_t piece = 0;
   fill_random(std::as_writable_bytes(std::span(&piece, 1)));
