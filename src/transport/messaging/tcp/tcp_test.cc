@@ -289,12 +289,14 @@ TEST(TcpConnection, DescriptorsTellWhenToGoOn) {
   const auto transport = make_transport(loopback());
   const auto listener = transport->listen(0);
   const auto connector = transport->connect(0, listener->handle());
-  auto [sender, receiver] = connected(*connector, *listener);
-  poll_until([&] { return sender->ready() && receiver->ready(); });
+  auto ends = connected(*connector, *listener);
+  SendConnection& sender = *ends.first;
+  ReceiveConnection& receiver = *ends.second;
+  poll_until([&] { return sender.ready() && receiver.ready(); });
   const auto wait = [&](const Request* sends, const Request* receives) {
     std::vector<pollfd> descriptors;
-    const bool known = (sends == nullptr || sender->add_descriptors(descriptors)) &&
-                       (receives == nullptr || receiver->add_descriptors(descriptors));
+    const bool known = (sends == nullptr || sender.add_descriptors(descriptors)) &&
+                       (receives == nullptr || receiver.add_descriptors(descriptors));
     return !known || ::poll(descriptors.data(), descriptors.size(), 10'000) > 0;
   };
   std::size_t sleeps = 0;
@@ -303,10 +305,10 @@ TEST(TcpConnection, DescriptorsTellWhenToGoOn) {
     const std::vector<std::byte> source(bytes, std::byte{3});
     std::vector<std::byte> target(bytes);
     const std::array<ReceiveBuffer, 1> buffers{{{target.data(), bytes, 1, nullptr}}};
-    std::unique_ptr<Request> receives = receiver->receive(buffers);
+    std::unique_ptr<Request> receives = receiver.receive(buffers);
     std::unique_ptr<Request> sends;
     poll_until([&] {
-      if (!sends) sends = sender->send(source.data(), bytes, 1, nullptr);
+      if (!sends) sends = sender.send(source.data(), bytes, 1, nullptr);
       return sends != nullptr;
     });
     while (sends || receives) {
@@ -326,20 +328,22 @@ TEST(TcpConnection, DescriptorsSleepWhileNothingComes) {
   const auto transport = make_transport(loopback());
   const auto listener = transport->listen(0);
   const auto connector = transport->connect(0, listener->handle());
-  auto [sender, receiver] = connected(*connector, *listener);
-  poll_until([&] { return sender->ready() && receiver->ready(); });
+  auto ends = connected(*connector, *listener);
+  SendConnection& sender = *ends.first;
+  ReceiveConnection& receiver = *ends.second;
+  poll_until([&] { return sender.ready() && receiver.ready(); });
   std::array<std::byte, 8> target{};
   const std::array<ReceiveBuffer, 1> buffers{{{target.data(), target.size(), 1, nullptr}}};
-  const std::unique_ptr<Request> receives = receiver->receive(buffers);
+  const std::unique_ptr<Request> receives = receiver.receive(buffers);
   EXPECT_FALSE(receives->test());
   std::vector<pollfd> descriptors;
-  ASSERT_TRUE(receiver->add_descriptors(descriptors));
+  ASSERT_TRUE(receiver.add_descriptors(descriptors));
   EXPECT_EQ(::poll(descriptors.data(), descriptors.size(), 50), 0);
-  sender.reset();
+  ends.first.reset();
   EXPECT_GT(::poll(descriptors.data(), descriptors.size(), 10'000), 0);
   EXPECT_THROW(poll_until([&] { return receives->test().has_value(); }), Error);
   descriptors.clear();
-  EXPECT_FALSE(receiver->add_descriptors(descriptors));
+  EXPECT_FALSE(receiver.add_descriptors(descriptors));
 }
 
 TEST(TcpConnector, ListenerMustProveItselfToo) {
