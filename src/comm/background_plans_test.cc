@@ -118,8 +118,8 @@ class Reducing {
     }
     ASSERT_EQ(wrong, 0) << "rank " << comm_.rank() << ", call " << calls_;
   }
-  void note() {
-    const std::string algorithm = comm_.algorithm_of(call_);
+  void note() { note(comm_.algorithm_of(call_)); }
+  void note(const std::string& algorithm) {
     if (began_.empty() || began_.back().second != algorithm) {
       began_.emplace_back(calls_, algorithm);
     }
@@ -127,8 +127,9 @@ class Reducing {
   // One call.
   void operator()() {
     fill();
-    note();
     comm_.run(call_);
+    // What ran: before the call a rank may not know yet that the others begin with it.
+    note(comm_.records().read(1).back().algorithm);
     check();
   }
   void until_planned(int at_most = 100'000) {
