@@ -137,7 +137,7 @@ def draw(result: dict[str, Any], target: Path) -> None:
     )  # fmt: skip
     for axes, (hosts, operation) in zip(grid[0], panels):
         rows = [r for r in result["rows"] if (r["hosts"], r["operation"]) == (hosts, operation)]
-        for name in names:
+        for number, name in enumerate(names):
             points = [(r["size"], r["cases"][name]) for r in rows if name in r["cases"]]
             if not points:
                 continue
@@ -149,7 +149,8 @@ def draw(result: dict[str, Any], target: Path) -> None:
             if name != names[0] and percent is not None:
                 axes.annotate(
                     f"{percent:+.0f}%", (sizes[-1], points[-1][1]["busbw_GBs"]),
-                    textcoords="offset points", xytext=(4, 0), fontsize=8, color=line.get_color(),
+                    textcoords="offset points", xytext=(4, 9 * number - 12),
+                    fontsize=8, color=line.get_color(),
                 )  # fmt: skip
         axes.set_title(f"{operation.replace('_', '-')}, {hosts} hosts", fontsize=10)
         axes.set_xscale("log", base=2)

@@ -73,6 +73,16 @@ EXPERIMENTS = (
         (R + "emulation-hosts.txt",),
     ),
     Experiment(
+        "psm2-sweep",
+        "the same between two and four hosts over sockets, PSM2 and PSM2 with separate endpoints",
+        "benchmarks/nccl_net/sweep --hosts 2,4 -b 1K -e 64M -f 16 --beside psm2 "
+        "--set PSM2_DEVICE=shm --set SOCKET_IFNAME==lo --case 'TCP: NET=tcp' "
+        "--case 'PSM2: NET=psm2' "
+        "--case 'PSM2, separate endpoints: NET=psm2 PSM2_ENDPOINTS=separate'",
+        (R + "psm2-sweep.txt", R + "psm2-sweep.svg"),
+        "libpsm2",
+    ),
+    Experiment(
         "blink-21",
         "chains: forward, reduce and forward, reduce and broadcast",
         "ropewalk microbench chain --ranks 2:8 -b 1M -e 64M -f 4",

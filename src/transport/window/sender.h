@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <span>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
