@@ -256,13 +256,14 @@ void Communicator::connect() {
     // Then sockets wake this thread, and the core is free for what the program computes meanwhile.
     // (After 50 us instead of 200, all-reduces of 256 KiB over loopback took twice as long at
     // times.)
-    if (facts_.max_ranks_per_host == 1) policy.hook_sleeps = 4 * config_.duration(Setting::kSpin);
+    if (facts_.max_ranks_per_host == 1 && emulation_ == nullptr) {
+      policy.hook_sleeps = 4 * config_.duration(Setting::kSpin);
+    }
   }
   // A thread that waits for a slowed link leaves the cores to others, and polls less often the more
   // the link is slowed: a message that is noticed late was delivered in time (emulated/
   // link_clock.h), and a chunk of an NVLink takes 20 ms when it is slowed 4000 times.
   if (emulation_ != nullptr) {
-    policy.hook_sleeps = std::chrono::nanoseconds::max();
     policy.yield = std::chrono::microseconds(100);
     policy.sleep = std::chrono::microseconds(
         std::clamp(static_cast<int>(emulation_->slowdown() / 4), 200, 1000));

@@ -230,19 +230,22 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
         std::max(place.facts.ranks_per_processor, tune::ranks_per_processor(processors));
   }
   place.shape.slots = mine.slots;
-  place.shape.slot_bytes = mine.slot_bytes > 0                       ? mine.slot_bytes
-                           : !config.text(Setting::kEmulate).empty() ? kEmulatedSlotBytes
-                           : place.facts.num_hosts > 1               ? kNetworkSlotBytes
-                                                                     : kSlotBytes;
+  if (mine.slot_bytes > 0) {
+    place.shape.slot_bytes = mine.slot_bytes;
+  } else if (!config.text(Setting::kEmulate).empty()) {
+    place.shape.slot_bytes = kEmulatedSlotBytes;
+  } else if (place.facts.num_hosts > 1) {
+    place.shape.slot_bytes = kNetworkSlotBytes;
+    place.facts.chunk_bytes = kNetworkChunkBytes;
+  } else {
+    place.shape.slot_bytes = kSlotBytes;
+  }
   if (place.shape.slot_bytes > kShortBytes) {
     place.shape.short_slots = kShortSlots;
     place.shape.short_bytes = kShortBytes;
     place.shape.short_stride = kShortStride;
   }
   place.facts.slot_bytes = place.shape.slot_bytes;
-  if (place.shape.slot_bytes == kNetworkSlotBytes && mine.slot_bytes == 0) {
-    place.facts.chunk_bytes = kNetworkChunkBytes;
-  }
   place.constants = records[0].constants;
   // Two strands suffice for double trees; wide groups keep the segment's address range in bounds.
   place.channels = std::max(2, static_cast<int>(mine.channels));

@@ -380,11 +380,14 @@ bool Receiver::held(std::span<const ReceiveBuffer> buffers) const {
   });
 }
 
+bool Receiver::half_written(const Posted& posted) const {
+  return std::ranges::find(unwritten_, key_of(posted.buffer.tag, posted.index)) != unwritten_.end();
+}
+
 bool Receiver::left_alone(const Posted& posted) const {
   // Of a sender that was closed in order every message has arrived.
   if (closed_ && total_ && arrived_ >= *total_) return true;
-  return written_ && written_arrived_ >= *written_ &&
-         std::ranges::find(unwritten_, key_of(posted.buffer.tag, posted.index)) == unwritten_.end();
+  return written_ && written_arrived_ >= *written_ && !half_written(posted);
 }
 
 void Receiver::withdraw(Posted& posted) {
@@ -416,9 +419,8 @@ void Receiver::withdraw(Posted& posted) {
     return give_up("the sender does not say that it has stopped writing");
   }
   stopped_ = true;
-  const bool begun =
-      std::ranges::find(unwritten_, key_of(posted.buffer.tag, posted.index)) != unwritten_.end();
-  if (!begun && (written_ || total_) && drive_until([&] { return left_alone(posted); })) return;
+  const bool will_be = (written_ || total_) && !half_written(posted);
+  if (will_be && drive_until([&] { return left_alone(posted); })) return;
   // What its provider has begun to send, that goes on sending, whatever its user says.
   give_up("the sender may have begun to write");
 }

@@ -85,6 +85,8 @@ class Receiver final : public ReceiveConnection, private Connection {
     std::uint64_t checksum;
   };
   bool ready_ = false;
+  /// The sender had begun to write it when it stopped, and had not ended.
+  [[nodiscard]] bool half_written(const Posted& posted) const;
   /// The sender has stopped, and nothing of what it wrote can be on its way to this memory.
   [[nodiscard]] bool left_alone(const Posted& posted) const;
   bool stopped_ = false;                  // the sender writes no more

@@ -17,6 +17,7 @@
 #include <initializer_list>
 #include <optional>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -282,17 +283,25 @@ TEST(TcpConnection, AForkedChildHasNoneOfItsSockets) {
   EXPECT_EQ(testing::in_child([&] { return open_tcp_sockets() - before; }), 0);
 }
 
-// A listener that does not know the second secret gets no message.
+// Two ends over which messages can pass.
+struct ReadyPair {
+  ReadyPair() {
+    std::tie(sender, receiver) = connected(*connector, *listener);
+    poll_until([&] { return sender->ready() && receiver->ready(); });
+  }
+  std::unique_ptr<Transport> transport = make_transport(loopback());
+  std::unique_ptr<Listener> listener = transport->listen(0);
+  std::unique_ptr<Connector> connector = transport->connect(0, listener->handle());
+  std::unique_ptr<SendConnection> sender;
+  std::unique_ptr<ReceiveConnection> receiver;
+};
+
 // Both ends drive only when a descriptor of one of them is ready: nothing is ever waited for that
 // none of them tells.
 TEST(TcpConnection, DescriptorsTellWhenToGoOn) {
-  const auto transport = make_transport(loopback());
-  const auto listener = transport->listen(0);
-  const auto connector = transport->connect(0, listener->handle());
-  auto ends = connected(*connector, *listener);
-  SendConnection& sender = *ends.first;
-  ReceiveConnection& receiver = *ends.second;
-  poll_until([&] { return sender.ready() && receiver.ready(); });
+  ReadyPair pair;
+  SendConnection& sender = *pair.sender;
+  ReceiveConnection& receiver = *pair.receiver;
   const auto wait = [&](const Request* sends, const Request* receives) {
     std::vector<pollfd> descriptors;
     const bool known = (sends == nullptr || sender.add_descriptors(descriptors)) &&
@@ -325,13 +334,9 @@ TEST(TcpConnection, DescriptorsTellWhenToGoOn) {
 
 // A receiver for which nothing comes sleeps; one whose sender ends is woken.
 TEST(TcpConnection, DescriptorsSleepWhileNothingComes) {
-  const auto transport = make_transport(loopback());
-  const auto listener = transport->listen(0);
-  const auto connector = transport->connect(0, listener->handle());
-  auto ends = connected(*connector, *listener);
-  SendConnection& sender = *ends.first;
-  ReceiveConnection& receiver = *ends.second;
-  poll_until([&] { return sender.ready() && receiver.ready(); });
+  ReadyPair pair;
+  SendConnection& sender = *pair.sender;
+  ReceiveConnection& receiver = *pair.receiver;
   std::array<std::byte, 8> target{};
   const std::array<ReceiveBuffer, 1> buffers{{{target.data(), target.size(), 1, nullptr}}};
   const std::unique_ptr<Request> receives = receiver.receive(buffers);
@@ -339,13 +344,14 @@ TEST(TcpConnection, DescriptorsSleepWhileNothingComes) {
   std::vector<pollfd> descriptors;
   ASSERT_TRUE(receiver.add_descriptors(descriptors));
   EXPECT_EQ(::poll(descriptors.data(), descriptors.size(), 50), 0);
-  ends.first.reset();
+  pair.sender.reset();
   EXPECT_GT(::poll(descriptors.data(), descriptors.size(), 10'000), 0);
   EXPECT_THROW(poll_until([&] { return receives->test().has_value(); }), Error);
   descriptors.clear();
   EXPECT_FALSE(receiver.add_descriptors(descriptors));
 }
 
+// A listener that does not know the second secret gets no message.
 TEST(TcpConnector, ListenerMustProveItselfToo) {
   const auto transport = make_transport(loopback());
   auto listener = transport->listen(0);
