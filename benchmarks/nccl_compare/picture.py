@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from table import size_text
+from table import size_axis
 
 COLOURS = {"nccl": "#009E73", "ropewalk": "#D55E00"}
 TITLES = {"nccl": "NCCL", "ropewalk": "Ropewalk"}
@@ -19,7 +19,6 @@ def draw(result: dict[str, Any], target: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    from matplotlib.ticker import FuncFormatter, NullLocator
 
     mode = "process" if any(row["mode"] == "process" for row in result["rows"]) else "thread"
     rows = [row for row in result["rows"] if row["mode"] == mode]
@@ -52,11 +51,7 @@ def draw(result: dict[str, Any], target: Path) -> None:
                         )
         grid[0][column].set_title(operation)
         for axes in grid[:, column]:
-            axes.set_xscale("log", base=2)
-            axes.xaxis.set_minor_locator(NullLocator())
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: size_text(int(size))))
-            axes.tick_params(axis="x", labelrotation=45, labelsize=8)
-            axes.grid(alpha=0.3, linewidth=0.6)
+            size_axis(axes)
     # Once all is drawn: a row shares its axis, which then takes no further lines into account.
     for axes in grid[:, 0]:
         axes.set_ylim(bottom=0)

@@ -45,6 +45,17 @@ def size_text(size: int) -> str:
     return str(size)
 
 
+def size_axis(axes: Any) -> None:
+    """Of a picture: sizes in bytes on the x axis, by powers of two. Needs Matplotlib."""
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: size_text(int(size))))
+    axes.tick_params(axis="x", labelrotation=45, labelsize=8)
+    axes.grid(alpha=0.3, linewidth=0.6)
+
+
 def rows_of(
     times: dict[tuple[Key, str], list[float]], errors: dict[tuple[Key, str], str], ranks: int
 ) -> list[dict[str, Any]]:

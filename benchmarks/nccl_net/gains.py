@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from logs import Line
-from table import size_text
+from table import size_axis, size_text
 
 # All-reduce of 128 MiB, one GPU and one Omni-Path adapter a host: gains over verbs, by hosts. From
 # "PSM2 for NCCL", OpenFabrics Alliance Workshop 2021, the two charts of all-reduce.
@@ -127,7 +127,6 @@ def draw(result: dict[str, Any], target: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    from matplotlib.ticker import FuncFormatter, NullLocator
 
     names: list[str] = result["cases"]
     panels = list(dict.fromkeys((row["hosts"], row["operation"]) for row in result["rows"]))
@@ -153,14 +152,10 @@ def draw(result: dict[str, Any], target: Path) -> None:
                     fontsize=8, color=line.get_color(),
                 )  # fmt: skip
         axes.set_title(f"{operation.replace('_', '-')}, {hosts} hosts", fontsize=10)
-        axes.set_xscale("log", base=2)
+        size_axis(axes)
         ticks = sorted({row["size"] for row in rows})
         axes.set_xticks(ticks[:: max(1, len(ticks) // 8)])
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: size_text(int(size))))
-        axes.tick_params(axis="x", labelrotation=45, labelsize=8)
         axes.set_xlabel("bytes")
-        axes.grid(alpha=0.3, linewidth=0.6)
         axes.margins(x=0.12)
     grid[0][0].set_ylim(bottom=0)
     grid[0][0].set_ylabel("bus bandwidth, GB/s")

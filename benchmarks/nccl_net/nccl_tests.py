@@ -33,6 +33,18 @@ def build(source: Path) -> Path:
     return source / "build"
 
 
+def command(programs: Path, operation: str, gpus: int) -> list[str]:
+    """A program with a thread for each GPU, five repetitions before it times, verified."""
+    program = str(programs / PROGRAMS[operation])
+    return [program, "-t", str(gpus), "-g", "1", "-w", "5", "-c", "1"]
+
+
+def environment(network: str, plugin: Path, nccl: Path) -> dict[str, str]:
+    """That of networks.environment_of, with this NCCL."""
+    path = f"{nccl.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+    return {**environment_of(network, plugin), "LD_LIBRARY_PATH": path}
+
+
 def run(
     args: argparse.Namespace,
     networks: list[str],
@@ -54,16 +66,13 @@ def run(
             if left < 5:
                 print("cut short by --limit-s", file=sys.stderr)
                 break
-            command = [
-                str(programs / PROGRAMS[operation]),
-                *("-b", str(min(sizes)), "-e", str(max(sizes)), "-f", "16"),
-                *("-t", str(args.gpus), "-g", "1", "-w", "5", "-n", str(args.repetitions)),
-                *("-c", "1"),
-            ]
-            path = f"{nccl.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"
-            environment = {**environment_of(network, args.plugin), "LD_LIBRARY_PATH": path}
+            started = command(programs, operation, args.gpus)
+            started += ["-b", str(min(sizes)), "-e", str(max(sizes)), "-f", "16"]
+            started += ["-n", str(args.repetitions)]
             try:
-                output = machine.run_program(command, environment, limit_s=left)
+                output = machine.run_program(
+                    started, environment(network, args.plugin, nccl), limit_s=left
+                )
             except machine.LaunchError as error:
                 failures += 1
                 output = f"{error}\n{error.output}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from networks import NETWORKS
-from table import size_text, summary
+from table import size_axis, size_text, summary
 
 COLOURS = {"socket": "#009E73", "shm": "#0072B2", "cuda_ipc": "#D55E00", "sisci": "#CC79A7"}
 TITLES = {
@@ -141,7 +141,6 @@ def draw(result: dict[str, Any], target: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    from matplotlib.ticker import FuncFormatter, NullLocator
 
     operations = list(dict.fromkeys(row["operation"] for row in result["rows"]))
     figure, grid = pyplot.subplots(
@@ -168,12 +167,8 @@ def draw(result: dict[str, Any], target: Path) -> None:
         # From sockets to GPUs' own links it is two orders of magnitude.
         grid[1][column].set_yscale("log")
         for axes in grid[:, column]:
-            axes.set_xscale("log", base=2)
+            size_axis(axes)
             axes.set_xticks(sorted({x for line in axes.lines for x in line.get_xdata()}))
-            axes.xaxis.set_minor_locator(NullLocator())
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: size_text(int(size))))
-            axes.tick_params(axis="x", labelrotation=45, labelsize=8)
-            axes.grid(alpha=0.3, linewidth=0.6)
     grid[0][0].set_ylim(bottom=0)
     grid[0][0].set_ylabel("time, µs")
     grid[1][0].set_ylabel("bus bandwidth, GB/s")
