@@ -335,7 +335,6 @@ TEST(TcpConnection, DescriptorsTellWhenToGoOn) {
 // A receiver for which nothing comes sleeps; one whose sender ends is woken.
 TEST(TcpConnection, DescriptorsSleepWhileNothingComes) {
   ReadyPair pair;
-  SendConnection& sender = *pair.sender;
   ReceiveConnection& receiver = *pair.receiver;
   std::array<std::byte, 8> target{};
   const std::array<ReceiveBuffer, 1> buffers{{{target.data(), target.size(), 1, nullptr}}};
