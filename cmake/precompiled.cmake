@@ -43,10 +43,29 @@ function(rw_precompile target kind)
 endfunction()
 
 # rw_unity(TARGET): the compiler takes eight sources as one, so that it reads their headers once, which halves the
-# build's time. -DRW_UNITY=OFF suits work on the code: a changed source is compiled without its neighbours.
+# build's time. Which ones go together is the same with and without the optional parts, whose sources go by
+# themselves: names of two sources may clash. -DRW_UNITY=OFF suits work on the code: a changed source is compiled
+# without its neighbours.
 option(RW_UNITY "Compile several sources as one" ON)
 function(rw_unity target)
-  if(RW_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  if(NOT RW_UNITY)
+    return()
   endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    if(NOT source MATCHES "\\.cc$")
+      continue()
+    endif()
+    set(part always)
+    if(source MATCHES "/(cuda|ofi|psm2|no_cuda)[/.]")
+      set(part ${CMAKE_MATCH_1})
+    endif()
+    if(NOT DEFINED number_${part})
+      set(number_${part} 0)
+    endif()
+    math(EXPR group "${number_${part}} / 8")
+    math(EXPR number_${part} "${number_${part}} + 1")
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${part}_${group})
+  endforeach()
 endfunction()

@@ -107,6 +107,48 @@ double flag_latency() {
   return seconds / kTurns / 2 * 1e6;
 }
 
+// A kernel and a thread of the host answer each other in the host's memory, as a kernel and what
+// moves its data to another host do.
+__global__ void answer_host(unsigned long long* own, unsigned long long* other, unsigned turns,
+                            bool orders, int lines, long long limit) {
+  const long long begin = clock64();
+  unsigned long long sum = 0;
+  for (unsigned turn = 1; turn <= turns; ++turn) {
+    if (orders) __threadfence_system();
+    *const_cast<volatile unsigned long long*>(other) = turn;
+    while (*const_cast<volatile unsigned long long*>(own) != turn) {
+      if (clock64() - begin > limit) return;
+    }
+    // What lies beside the flag, one after another.
+    for (int line = 1; line <= lines; ++line) {
+      sum += *const_cast<volatile unsigned long long*>(own + 16 * line + (sum & 1));
+    }
+  }
+  if (sum == 1) *other = 0;  // never: keeps the loads
+}
+
+// Microseconds from the kernel to the host and back.
+double host_round_trip(bool orders, int lines) {
+  constexpr unsigned kTurns = 2000;
+  unsigned long long* words = nullptr;
+  CHECK_CUDA(cudaSetDevice(0));
+  CHECK_CUDA(cudaHostAlloc(&words, 4096, cudaHostAllocPortable | cudaHostAllocMapped));
+  unsigned long long* const to_host = words + 256;
+  const double seconds = median_seconds([&] {
+    for (int i = 0; i < 512; ++i) words[i] = 0;
+    answer_host<<<1, 1, 0, streams[0]>>>(words, to_host, kTurns, orders, lines, 4'000'000'000LL);
+    const auto begin = Clock::now();
+    for (unsigned turn = 1; turn <= kTurns; ++turn) {
+      while (*const_cast<volatile unsigned long long*>(to_host) != turn) {
+        if (Clock::now() - begin > std::chrono::seconds(2)) return;
+      }
+      *const_cast<volatile unsigned long long*>(words) = turn;
+    }
+  });
+  CHECK_CUDA(cudaFreeHost(words));
+  return seconds / kTurns * 1e6;
+}
+
 double empty_launch_stream() {
   constexpr int kLaunches = 1000;
   CHECK_CUDA(cudaSetDevice(0));
@@ -146,6 +188,9 @@ void measure(std::size_t bytes) {
   std::printf("\"kernel_loads_GBs\": %.1f, ", by_kernel(bytes, false, false));
   std::printf("\"kernel_loads_both_ways_GBs\": %.1f, ", by_kernel(bytes, false, true));
   std::printf("\"flag_latency_us\": %.3f, ", flag_latency());
+  std::printf("\"host_round_trip_us\": %.3f, ", host_round_trip(false, 0));
+  std::printf("\"host_round_trip_fenced_us\": %.3f, ", host_round_trip(true, 0));
+  std::printf("\"host_round_trip_three_loads_us\": %.3f, ", host_round_trip(false, 3));
   std::printf("\"empty_launch_stream_us\": %.3f, ", empty_launch_stream());
   std::printf("\"empty_launch_graph_us\": %.3f}\n", empty_launch_graph());
 }

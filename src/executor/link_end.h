@@ -37,7 +37,9 @@ struct alignas(16) SendEnd : SendCounters {
   bool offered = false;          ///< chunks that this rank may help to copy are on their way
   bool drain_all = false;        ///< a call ends only when every chunk is consumed (network)
   bool in_process = false;       ///< blocks: the reader's GPU is of a rank of this process
-  SendCounters* kept = nullptr;  ///< blocks
+  bool always_staged = false;    ///< blocks: nothing goes by address, whatever the reader can reach
+  std::uint64_t* posts = nullptr;  ///< blocks, ll over a network: block/posts.h; else null
+  SendCounters* kept = nullptr;    ///< blocks
   // Blocks, of the call at work: the reader's addresses of this rank's buffers minus its own.
   std::int64_t input_shift = 0;
   std::int64_t output_shift = 0;

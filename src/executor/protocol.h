@@ -1,7 +1,7 @@
 // How a link marks that data is there.
 //
 //   simple  headers and slots as in fifo.h: data first, then a flag after a fence. For long chunks;
-//           the only protocol of host threads, and of links over a network.
+//           the only protocol of host threads.
 //   ll128   as ll, in lines of 128 bytes: 15 words of data and one of flag, written at once by the
 //           eight threads that hold them. 15/16 of the bandwidth at nearly the latency of ll, where
 //           lines of 128 bytes arrive whole: over NVLink and within a GPU. (NCCL's LL128.)

@@ -49,10 +49,9 @@ FifoMemory host_fifo(std::size_t bytes) {
 }
 
 template <typename Connection, typename End>
-NetworkEnd<Connection, End>::NetworkEnd(const executor::FifoShape& shape, int peer,
-                                        const FifoMaker& make_memory, bool by_blocks)
-    : memory_(make_memory(interleaved(shape).bytes())), by_blocks_(by_blocks) {
-  end_.lie_in(memory_.get(), interleaved(shape));
+NetworkEnd<Connection, End>::NetworkEnd(FifoMemory memory, std::size_t bytes, int peer,
+                                        bool by_blocks)
+    : memory_(std::move(memory)), memory_bytes_(bytes), by_blocks_(by_blocks) {
   end_.peer = peer;
 }
 
@@ -60,7 +59,7 @@ template <typename Connection, typename End>
 void NetworkEnd<Connection, End>::use(std::unique_ptr<Connection> connection) {
   connection_ = std::move(connection);
   registration_ =
-      connection_->register_memory(memory_.get(), end_.shape.bytes(), transport::MemoryKind::kHost);
+      connection_->register_memory(memory_.get(), memory_bytes_, transport::MemoryKind::kHost);
 }
 
 template class NetworkEnd<transport::SendConnection, executor::SendEnd>;
@@ -68,7 +67,9 @@ template class NetworkEnd<transport::ReceiveConnection, executor::ReceiveEnd>;
 
 NetworkSender::NetworkSender(const executor::FifoShape& shape, int peer,
                              const FifoMaker& make_memory, bool by_blocks)
-    : NetworkEnd(shape, peer, make_memory, by_blocks) {
+    : NetworkEnd(make_memory(interleaved(shape).bytes()), interleaved(shape).bytes(), peer,
+                 by_blocks) {
+  end_.lie_in(memory_.get(), interleaved(shape));
   // A rank that returns from a call may not call again soon, so its messages must be in flight by
   // then.
   end_.drain_all = !by_blocks;
@@ -130,6 +131,13 @@ bool NetworkSender::poll() {
     }
     return moved;
   });
+}
+
+NetworkReceiver::NetworkReceiver(const executor::FifoShape& shape, int peer,
+                                 const FifoMaker& make_memory, bool by_blocks)
+    : NetworkEnd(make_memory(interleaved(shape).bytes()), interleaved(shape).bytes(), peer,
+                 by_blocks) {
+  end_.lie_in(memory_.get(), interleaved(shape));
 }
 
 bool NetworkReceiver::poll() {

@@ -51,11 +51,15 @@ class NetworkEnd {
   void use(std::unique_ptr<Connection> connection);
 
  protected:
-  NetworkEnd(const executor::FifoShape& shape, int peer, const FifoMaker& make_memory,
-             bool by_blocks);
+  /// `memory`: all of it is registered.
+  NetworkEnd(FifoMemory memory, std::size_t bytes, int peer, bool by_blocks);
+  ~NetworkEnd() = default;
+  NetworkEnd(const NetworkEnd&) = delete;
+  NetworkEnd& operator=(const NetworkEnd&) = delete;
 
   // Destroyed bottom up: requests before the registration that they use.
   FifoMemory memory_;
+  std::size_t memory_bytes_;
   End end_;
   bool by_blocks_;
   std::unique_ptr<Connection> connection_;
@@ -68,19 +72,23 @@ class NetworkSender : public NetworkEnd<transport::SendConnection, executor::Sen
  public:
   NetworkSender(const executor::FifoShape& shape, int peer, const FifoMaker& make_memory,
                 bool by_blocks);
+  virtual ~NetworkSender() = default;
   void use(std::unique_ptr<transport::SendConnection> connection);
 
   /// Moves what can be moved.
   /// @return true when anything moved
   /// @pre connected()
   /// @throws Error kPeerLost naming the peer
-  bool poll();
+  virtual bool poll();
   /// Nothing is published that the transport is not done with.
-  [[nodiscard]] bool drained();
+  [[nodiscard]] virtual bool drained();
   /// What this thread may sleep on until poll() can move something; nothing where it waits for
   /// nothing.
   /// @return false if it must be polled
   [[nodiscard]] bool add_descriptors(std::vector<pollfd>& to);
+
+ protected:
+  using NetworkEnd::NetworkEnd;
 
  private:
   std::unique_ptr<transport::Request> send(executor::SlotHeader& slot);
@@ -91,17 +99,20 @@ class NetworkSender : public NetworkEnd<transport::SendConnection, executor::Sen
 class NetworkReceiver : public NetworkEnd<transport::ReceiveConnection, executor::ReceiveEnd> {
  public:
   NetworkReceiver(const executor::FifoShape& shape, int peer, const FifoMaker& make_memory,
-                  bool by_blocks)
-      : NetworkEnd(shape, peer, make_memory, by_blocks) {}
+                  bool by_blocks);
+  virtual ~NetworkReceiver() = default;
 
   /// As NetworkSender::poll.
-  bool poll();
+  virtual bool poll();
   /// As NetworkSender::add_descriptors.
   [[nodiscard]] bool add_descriptors(std::vector<pollfd>& to) const {
     return !by_blocks_ && (requests_.empty() || connection_->add_descriptors(to));
   }
   /// Whether the walker certainly waits for the next chunk.
   [[nodiscard]] bool wanted() const noexcept { return by_blocks_ || end_.waited; }
+
+ protected:
+  using NetworkEnd::NetworkEnd;
 
  private:
   std::uint64_t finished_ = 0;

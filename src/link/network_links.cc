@@ -28,6 +28,9 @@ constexpr int kMostDevices = 64;
 static_assert(1 + kMostDevices * kMostDevices <= kRouteNumbers);
 
 constexpr std::uint64_t kTurnsPerLook = 4;
+// With blocks: a link that has moved nothing in so many looks is looked at once in so many turns.
+constexpr unsigned kTurnsUntilRest = 256;
+constexpr std::uint64_t kRestTurns = 16;
 
 }  // namespace
 
@@ -82,8 +85,12 @@ NetworkSender& NetworkLinks::sender(int channel, int peer, const Route& route) {
   const Key key{channel, peer, number(route, peer, true)};
   SendLink& link = sends_[key];
   if (link.sender == nullptr) {
-    link.sender = std::make_unique<NetworkSender>(options_.shape, peer, options_.make_memory,
-                                                  options_.by_blocks);
+    if (options_.flagged) {
+      link.sender = std::make_unique<FlaggedSender>(peer, options_.make_memory, options_.tags);
+    } else {
+      link.sender = std::make_unique<NetworkSender>(options_.shape, peer, options_.make_memory,
+                                                    options_.by_blocks);
+    }
     link.route = route;
     link.devices = devices(channel, peer, route, true);
   }
@@ -95,12 +102,25 @@ NetworkReceiver& NetworkLinks::receiver(int channel, int peer, const Route& rout
   const Key key{channel, peer, number(route, peer, false)};
   ReceiveLink& link = receives_[key];
   if (link.receiver == nullptr) {
-    link.receiver = std::make_unique<NetworkReceiver>(options_.shape, peer, options_.make_memory,
-                                                      options_.by_blocks);
+    if (options_.flagged) {
+      link.receiver = std::make_unique<FlaggedReceiver>(peer, options_.make_memory, options_.tags);
+    } else {
+      link.receiver = std::make_unique<NetworkReceiver>(options_.shape, peer, options_.make_memory,
+                                                        options_.by_blocks);
+    }
     link.devices = devices(channel, peer, route, false);
   }
   if (!link.receiver->connected()) accept(key, link);
   return *link.receiver;
+}
+
+std::size_t NetworkLinks::message_bytes() const noexcept {
+  return options_.flagged ? kFlaggedMessageBytes
+                          : sizeof(executor::SlotHeader) + options_.shape.slot_bytes;
+}
+
+std::uint32_t NetworkLinks::messages() const noexcept {
+  return options_.flagged ? kFlaggedMessages : options_.shape.slots;
 }
 
 bool NetworkLinks::dial(const Key& key, SendLink& link) {
@@ -147,9 +167,7 @@ void NetworkLinks::connect(const Key& key, SendLink& link) {
   if (!naming_peer(peer, "connecting to", [&] { return link.connection->ready(); })) return;
   std::unique_ptr<transport::SendConnection> connection = std::move(link.connection);
   if (seals_) {
-    connection =
-        sealed(std::move(connection), link.key,
-               sizeof(executor::SlotHeader) + options_.shape.slot_bytes, options_.shape.slots);
+    connection = sealed(std::move(connection), link.key, message_bytes(), messages());
   }
   if (pacer_) connection = pacer_(std::move(connection), channel, peer, link.route);
   link.sender->use(std::move(connection));
@@ -198,9 +216,7 @@ void NetworkLinks::accept(const Key& key, ReceiveLink& link) {
       naming_peer(std::get<1>(key), "accepting", [&] { return link.listener->accept(); });
   if (connection == nullptr) return;
   if (seals_) {
-    connection =
-        sealed(std::move(connection), link.key,
-               sizeof(executor::SlotHeader) + options_.shape.slot_bytes, options_.shape.slots);
+    connection = sealed(std::move(connection), link.key, message_bytes(), messages());
   }
   link.receiver->use(std::move(connection));
   // The port is free again; the link stays as it is.
@@ -236,28 +252,38 @@ void NetworkLinks::forget(int peer) {
   std::erase_if(receives_, is_of_peer);
 }
 
+bool NetworkLinks::is_due(const Rest& rest) const noexcept {
+  if (!options_.by_blocks || rest.turns < kTurnsUntilRest) return true;
+  return (turns_ + rest.turns) % kRestTurns == 0;
+}
+
 bool NetworkLinks::poll() {
   bool moved = false;
+  if (options_.by_blocks) ++turns_;
   for (auto& [key, link] : sends_) {
     if (!link.sender->connected()) {
       connect(key, link);
       moved |= link.sender->connected();
-    } else {
-      moved |= link.sender->poll();
+    } else if (is_due(link.rest)) {
+      const bool moves = link.sender->poll();
+      link.rest.count(moves);
+      moved |= moves;
     }
   }
   // Often that is all that the call waited for: a rank that only sends asks nobody.
-  if (moved) return true;
+  if (moved && !options_.by_blocks) return true;
   // Polling a link takes a system call, so each turn polls only the links that a strand waits for.
   // The others are polled now and then: their data is needed later, but their writers may wait for
   // room in their sockets.
-  const bool all = ++turns_ % kTurnsPerLook == 0;
+  const bool all = !options_.by_blocks && ++turns_ % kTurnsPerLook == 0;
   for (auto& [key, link] : receives_) {
     if (!link.receiver->connected()) {
       accept(key, link);
       moved |= link.receiver->connected();
-    } else if (all || link.receiver->wanted()) {
-      moved |= link.receiver->poll();
+    } else if (options_.by_blocks ? is_due(link.rest) : all || link.receiver->wanted()) {
+      const bool moves = link.receiver->poll();
+      link.rest.count(moves);
+      moved |= moves;
     }
   }
   return moved;

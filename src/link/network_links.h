@@ -26,6 +26,7 @@
 
 #include "bootstrap/bootstrap.h"
 #include "executor/link_end.h"
+#include "link/flagged_network_link.h"
 #include "link/network_link.h"
 #include "link/rails.h"
 #include "link/route.h"
@@ -44,6 +45,9 @@ class NetworkLinks {
     FifoMaker make_memory = host_fifo;
     /// The walkers are blocks of a GPU, which count in the links' memory alone.
     bool by_blocks = false;
+    /// Blocks' links of protocol ll, whose shape is their own.
+    bool flagged = false;
+    FlaggedTags tags = {};  ///< where `flagged`
   };
 
   /// `bootstrap` outlives this. `transport` may be null when no link is asked for.
@@ -106,7 +110,14 @@ class NetworkLinks {
 
  private:
   using Key = std::tuple<int, int, std::uint32_t>;  // channel, peer, number of the route
+  // How long a link has moved nothing, where nobody says which one is waited for: with blocks of a
+  // GPU.
+  struct Rest {
+    unsigned turns = 0;
+    void count(bool moved) noexcept { turns = moved ? 0 : turns + 1; }
+  };
   struct SendLink {
+    Rest rest;
     std::vector<Rails::Pair> devices;
     std::size_t attempt = 0;  // index into devices, as the receiver says
     std::chrono::steady_clock::time_point begun{};
@@ -117,6 +128,7 @@ class NetworkLinks {
     LinkKey key{};  // where links are sealed
   };
   struct ReceiveLink {
+    Rest rest;
     std::vector<Rails::Pair> devices;
     std::size_t attempt = 0;
     std::unique_ptr<transport::Listener> listener;
@@ -124,6 +136,12 @@ class NetworkLinks {
     LinkKey key{};
   };
 
+  // Whether this turn polls the link: one that has rested long only now and then, since a look at
+  // it may be a system call and each turn's length is latency for the others.
+  [[nodiscard]] bool is_due(const Rest& rest) const noexcept;
+  // Of a link that is sealed: its longest message, and how many may be on their way.
+  [[nodiscard]] std::size_t message_bytes() const noexcept;
+  [[nodiscard]] std::uint32_t messages() const noexcept;
   // Goes on with making a link.
   void connect(const Key& key, SendLink& link);
   void accept(const Key& key, ReceiveLink& link);

@@ -30,6 +30,18 @@ bool all_pairs(std::string_view algorithm) {
   return algorithm == "one_shot" || algorithm == "two_shot" || algorithm == "direct";
 }
 
+// Data goes from or to the root alone.
+bool one_way(Collective collective) {
+  return collective == Collective::kBroadcast || collective == Collective::kReduce;
+}
+
+// Where every rank sends different data to every other one, both classes of links together were
+// never faster (two H100, benchmarks/results/hybrid-2xh100.txt).
+bool gains_by_hybrid(Collective collective) {
+  return one_way(collective) || collective == Collective::kAllReduce ||
+         collective == Collective::kAllGather || collective == Collective::kReduceScatter;
+}
+
 // Whether plans of this name are made for the collective at all.
 bool plans_serve(std::string_view name, Collective collective) {
   for (const plan::AlgorithmInfo& algorithm : plan::algorithms()) {
@@ -76,6 +88,7 @@ Candidates::Candidates(const Config& config, GroupFacts facts, CandidateOptions 
       options_(std::move(options)),
       schedules_(&schedules),
       machine_(std::move(machine)),
+      hybrid_alone_(config.text(Setting::kHybrid) == "on"),
       forced_(forced_algorithms(config.text(Setting::kAlgorithm))) {
   if (machine_ == nullptr || facts_.num_ranks < 2) return;
   const std::string& planning = config.text(Setting::kPlanning);
@@ -137,6 +150,38 @@ std::optional<Candidate> Candidates::over_rails(const std::string& algorithm,
   }
   candidate.shape.host_path_units = host_path_units(algorithm, request, *checked);
   return candidate;
+}
+
+std::optional<Candidate> Candidates::over_both_classes(const std::string& algorithm,
+                                                       Collective collective, int root) {
+  // Weights are whole numbers: of so much in total.
+  constexpr double kWhole = 10'000;
+  if (facts_.hybrid_channels == 0 || facts_.num_ranks < 2 || !gains_by_hybrid(collective)) {
+    return std::nullopt;
+  }
+  const double share = one_way(collective) ? facts_.hybrid_one_way_share : facts_.hybrid_share;
+  const bool alone = share == 1;
+  const int hybrid = facts_.hybrid_channels;
+  const int channels = alone ? hybrid : facts_.max_channels + hybrid;
+  schedule::Schedule weighted =
+      schedules_->get(algorithm, request_of(collective, root, channels))->schedule();
+  if (weighted.num_channels() != channels) return std::nullopt;
+  const auto each = [&](double of_all, int among) {
+    return std::max(1, static_cast<int>(of_all * kWhole / among + 0.5));
+  };
+  for (int c = 0; c < channels && !alone; ++c) {
+    weighted.weight[static_cast<std::size_t>(c)] =
+        c < channels - hybrid ? each(1 - share, channels - hybrid) : each(share, hybrid);
+  }
+  const std::string name = "hybrid-" + algorithm;
+  auto routed = std::make_shared<RoutedSchedule>();
+  routed->algorithm = name;
+  routed->checked =
+      std::make_shared<const schedule::Checked>(schedule::Checked::from(std::move(weighted)));
+  routed->hybrid_channels = hybrid;
+  routed->hybrid_share = share;
+  const ScheduleShape shape = ScheduleShape::of(*routed->checked);
+  return Candidate{name, channels, shape, std::move(routed), nullptr};
 }
 
 bool Candidates::is_forced(Collective collective, int root) const {
@@ -295,6 +340,16 @@ std::vector<Candidate> Candidates::made(Collective collective, int root,
         all.push_back(std::move(*candidate));
       }
     }
+  }
+  if (plan == nullptr) {
+    std::vector<Candidate> hybrids;
+    for (const std::string& algorithm : registered(collective, root)) {
+      if (auto candidate = over_both_classes(algorithm, collective, root)) {
+        hybrids.push_back(std::move(*candidate));
+      }
+    }
+    if (hybrid_alone_ && !hybrids.empty()) return hybrids;
+    all.insert(all.end(), hybrids.begin(), hybrids.end());
   }
   if (on_machine_ == nullptr) {
     if (plan == nullptr) return all;

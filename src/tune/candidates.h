@@ -115,6 +115,10 @@ class Candidates {
   // @return nothing when it has more channels than there are links
   [[nodiscard]] std::optional<Candidate> over_rails(const std::string& algorithm,
                                                     const schedule::Request& request);
+  // An algorithm's schedule over both classes of links of GPUs.
+  // @return nothing where only one may be used
+  [[nodiscard]] std::optional<Candidate> over_both_classes(const std::string& algorithm,
+                                                           Collective collective, int root);
   [[nodiscard]] std::vector<std::string> registered(Collective collective, int root) const;
   // @param plans those to take; null: makes them
   [[nodiscard]] std::vector<Candidate> made(Collective collective, int root,
@@ -136,6 +140,7 @@ class Candidates {
   std::shared_ptr<const topology::Topology> machine_;
   WhenNeeded<OnMachine> on_machine_;  // where there is a machine of at least two ranks
   Planning planning_ = Planning::kBrief;
+  bool hybrid_alone_ = false;  // setting HYBRID: on
   std::shared_ptr<Background> background_;
   std::map<Collective, ForcedAlgorithm> forced_;
   std::map<std::pair<Collective, int>, std::vector<Candidate>> made_;

@@ -55,6 +55,8 @@ constexpr std::array<std::pair<const char*, Row>, 4> kRows = {
      {"fan_s", &DeviceConstants::fan},
      {"block_rate_Bps", &DeviceConstants::block_rate}}};
 constexpr const char* kLinkRate = "link_rate_Bps";
+constexpr const char* kHybridRate = "hybrid_rate_Bps";
+constexpr const char* kHybridOneWayRate = "hybrid_one_way_rate_Bps";
 
 }  // namespace
 
@@ -83,6 +85,13 @@ DeviceConstants scaled(const DeviceBase& base, const DeviceTimes& times, int ran
     result.block_rate[p] /= ratio(here.block[p], there.block[p]);
   }
   if (times.link > 0) result.link_rate /= ratio(here.link, there.link);
+  constexpr auto kBytes = static_cast<double>(DeviceTimes::kLinkBytes);
+  if (times.hybrid > times.gather[kSimple]) {
+    result.hybrid_rate = std::max(1, ranks - 1) * kBytes / (times.hybrid - times.gather[kSimple]);
+  }
+  if (times.hybrid_one_way > times.gather[kSimple]) {
+    result.hybrid_one_way_rate = kBytes / (times.hybrid_one_way - times.gather[kSimple]);
+  }
   return result;
 }
 
@@ -93,7 +102,8 @@ std::string describe(const DeviceTimes& times) {
                         executor::name(static_cast<executor::Protocol>(p)), times.gather[p] * 1e6,
                         times.reduce[p] * 1e6, times.block[p] * 1e6);
   }
-  return text + fmt::format("all blocks {:.3f} us", times.link * 1e6);
+  return text + fmt::format("all blocks {:.3f} us; through the host's memory {:.3f} us",
+                            times.link * 1e6, times.hybrid * 1e6);
 }
 
 json to_json(const DeviceConstants& constants) {
@@ -104,6 +114,10 @@ json to_json(const DeviceConstants& constants) {
     }
   }
   entry[kLinkRate] = constants.link_rate;
+  if (constants.hybrid_rate > 0 && constants.hybrid_one_way_rate > 0) {
+    entry[kHybridRate] = constants.hybrid_rate;
+    entry[kHybridOneWayRate] = constants.hybrid_one_way_rate;
+  }
   return entry;
 }
 
@@ -118,6 +132,10 @@ DeviceConstants device_constants_of(const json& entry) {
     }
   }
   constants.link_rate = constant_of(entry, kLinkRate);
+  if (entry.contains(kHybridRate)) {
+    constants.hybrid_rate = constant_of(entry, kHybridRate);
+    constants.hybrid_one_way_rate = constant_of(entry, kHybridOneWayRate);
+  }
   return constants;
 }
 

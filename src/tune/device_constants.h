@@ -25,9 +25,13 @@ struct DeviceConstants {
   /// turn.
   double fan[executor::kNumProtocols] = {0, 0.45e-6, 0.05e-6};
   double link_rate = 350e9;  ///< one direction, what kernels reach
+  /// One direction, through the host's memory beside the links between GPUs' memories; 0: not
+  /// measured.
+  double hybrid_rate = 0;
+  double hybrid_one_way_rate = 0;  ///< the same while the other direction is free
   /// Between hosts, where ranks are on several: out of one of them, and of each hop.
   double network_rate = 5e9;
-  double network_hop = 2e-5;
+  double network_hop[executor::kNumProtocols] = {1.2e-5, 6e-6, 0};
   /// Rate at which one block reads operands and writes results.
   double block_rate[executor::kNumProtocols] = {24e9, 7.8e9, 18.7e9};
   /// Of the time that a pipeline takes to fill: the rest is hidden by blocks that are further.
@@ -48,6 +52,9 @@ struct DeviceTimes {
   std::array<double, executor::kNumProtocols> reduce{};  ///< a short all-reduce, by one block
   std::array<double, executor::kNumProtocols> block{};  ///< all-gather of kBlockBytes, by one block
   double link = 0;                                      ///< all-gather of kLinkBytes, by all blocks
+  /// The same through the host's memory, of GPUs that have other links, too; and a broadcast.
+  double hybrid = 0;
+  double hybrid_one_way = 0;
 };
 
 /// What the built-in constants go with: two GPUs, with peer access or without.

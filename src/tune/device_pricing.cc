@@ -6,6 +6,7 @@
 
 #include "core/log.h"
 #include "executor/block/launch.h"
+#include "executor/block/posts.h"
 #include "plan/chunk_model.h"
 
 namespace ropewalk::tune {
@@ -94,7 +95,9 @@ Choice DevicePricing::by_protocol(const ScheduleShape& shape, double seconds_per
                                 static_cast<int>(executor::kMaxThreads));
     // A slot takes all that a round sends over a link.
     const std::size_t whole = protocol == Protocol::kLl ? 8 : 8 * executor::kLineWords;
-    choice.chunk_bytes = slot_bytes / static_cast<std::size_t>(shape.link_messages) / whole * whole;
+    const bool too_many = limits_.network && shape.link_messages > static_cast<int>(executor::kMostPosts);
+    choice.chunk_bytes =
+        too_many ? 0 : slot_bytes / static_cast<std::size_t>(shape.link_messages) / whole * whole;
   }
   if (given_threads_ > 0) choice.threads = std::max(kWarp, given_threads_ / kWarp * kWarp);
   choice.predicted_seconds = std::numeric_limits<double>::infinity();
@@ -107,7 +110,7 @@ Choice DevicePricing::by_protocol(const ScheduleShape& shape, double seconds_per
       std::ceil(static_cast<double>(part) / static_cast<double>(choice.chunk_bytes));
   const double period = moving / chunks;
   const double filled = chunks > 1 ? 1 + constants.fill * std::max(0, shape.longest_path - 1) : 1;
-  const double hop = limits_.network ? constants.network_hop : constants.hop[p];
+  const double hop = limits_.network ? constants.network_hop[p] : constants.hop[p];
   choice.predicted_seconds = constants.launch[p] + shape.longest_path * hop +
                              std::max(0.0, shape.link_units - 1) * constants.fan[p] +
                              plan::pipelined_seconds(filled * period, chunks, period);
@@ -129,7 +132,34 @@ Choice DevicePricing::best(const ScheduleShape& shape, double seconds_per_byte,
   return best;
 }
 
+// Blink, section 4.3 (hybrid trees): either class of links moves its share, the slower to set up
+// begins later, and the call ends with the later of the two.
+Choice DevicePricing::hybrid(const Candidate& candidate, std::size_t unit_bytes) const {
+  const ScheduleShape& shape = candidate.shape;
+  const int channels = candidate.routed->checked->schedule().num_channels();
+  const int host_channels = candidate.routed->hybrid_channels;
+  const double share = candidate.routed->hybrid_share;
+  const double host_rate =
+      constants_.hybrid_rate > 0 ? constants_.hybrid_rate : host_path_.link_rate;
+  const double units = std::max(shape.link_units, 1.0);
+  Choice choice = by_protocol(shape, units * (1 - share) / constants_.link_rate, Protocol::kSimple,
+                              unit_bytes, {channels, channels});
+  choice.chunk_bytes = std::min(choice.chunk_bytes, limits_.hybrid_slot_bytes);
+  const double chunk =
+      static_cast<double>(choice.chunk_bytes * static_cast<std::size_t>(host_channels));
+  const double by_host = constants_.launch[0] +
+                         shape.longest_path * (host_path_.hop[0] + chunk / host_rate) +
+                         static_cast<double>(unit_bytes) * units * share / host_rate;
+  choice.predicted_seconds = std::max(choice.predicted_seconds, by_host);
+  choice.algorithm = candidate.algorithm;
+  choice.routed = candidate.routed;
+  return choice;
+}
+
 Choice DevicePricing::price(const Candidate& candidate, std::size_t unit_bytes) const {
+  if (candidate.routed != nullptr && candidate.routed->hybrid_channels > 0) {
+    return hybrid(candidate, unit_bytes);
+  }
   const int multiple = candidate.routed == nullptr ? 1 : candidate.shape.channels;
   const double seconds_per_byte = candidate.cost == nullptr
                                       ? on_busiest_rank(candidate.shape)

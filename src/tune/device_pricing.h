@@ -32,6 +32,8 @@ struct DeviceLimits {
   bool network = false;         ///< some links are to other hosts
   /// Of a slot, by protocol; 0 where links do not have the protocol.
   std::array<std::size_t, executor::kNumProtocols> slot_bytes{};
+  int hybrid_channels = 0;  ///< GroupFacts'
+  std::size_t hybrid_slot_bytes = 0;
   /// The same of the links of GroupFacts::host_path_pairs.
   std::array<std::size_t, executor::kNumProtocols> host_path_slot_bytes{};
 };
@@ -65,6 +67,8 @@ class DevicePricing final : public Pricing {
                                    Channels channels) const;
   [[nodiscard]] Choice best(const ScheduleShape& shape, double seconds_per_byte,
                             std::size_t unit_bytes, Channels channels) const;
+  // Over both classes of links at once.
+  [[nodiscard]] Choice hybrid(const Candidate& candidate, std::size_t unit_bytes) const;
   [[nodiscard]] double on_busiest_rank(const ScheduleShape& shape) const {
     const double leaving = limits_.network ? shape.leaving_host / constants_.network_rate : 0;
     return std::max(std::max(shape.link_units, 1.0) / constants_.link_rate, leaving);

@@ -16,6 +16,10 @@ struct RoutedSchedule {
   std::string algorithm;  ///< "plan-packed", "plan-optimal", ...
   std::shared_ptr<const schedule::Checked> checked;
   schedule::Routes routes;  ///< other messages take schedule::default_route()
+  /// GPUs: the last so many channels go over links through the host's memory, beside the others'
+  /// links between the GPUs' memories.
+  int hybrid_channels = 0;
+  double hybrid_share = 0;  ///< of the data, on them
 };
 
 }  // namespace ropewalk::tune

@@ -15,6 +15,7 @@
 #include "executor/cuda/kernel_table.h"
 #include "link/cuda/ipc_sharing.h"
 #include "transport/registry.h"
+#include "tune/processors.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -77,13 +78,43 @@ std::vector<int> progress_cpus(const Config& config, int device) {
   return cpus_near(device_bus_id(device));
 }
 
-// Links to other hosts have the protocol simple, and fewer channels.
+// More ranks would take much pinned memory, two windows for each pair.
+constexpr int kMostHybridRanks = 4;
+constexpr double kLeastHybridShare = 0.03;
+// Of the rate that links through the host's memory have alone, both ways.
+constexpr double kBesideOthers = 0.8;
+
+// As many as share out a core's copies, and leave most cores to the program and to other ranks.
+constexpr int kMostProgressThreads = 4;
+constexpr int kCpusPerProgressThread = 4;
+
+link::DeviceNetwork::Options network_options(const Config& config, int device) {
+  link::DeviceNetwork::Options options;
+  options.cpus = progress_cpus(config, device);
+  options.seals = config.flag(Setting::kNetEncrypt);
+  options.threads = static_cast<int>(config.integer(Setting::kProgressThreads));
+  if (options.threads == 0) {
+    const int cpus = tune::Processors::usable().count() / std::max(1, device_count());
+    options.threads = std::clamp(cpus / kCpusPerProgressThread, 1, kMostProgressThreads);
+  }
+  // The progress threads copy in parallel; a transport's own copying threads would wake too late
+  // for pieces of a slot's size.
+  Config of_transport = config;
+  if (config.integer(Setting::kCopyThreads) == 0) {
+    of_transport.set("COPY_THREADS", "1", "links of GPUs");
+  }
+  options.make_transport = [of_transport] {
+    return transport::make_transport(of_transport.text(Setting::kNet), of_transport);
+  };
+  return options;
+}
+
+// Links to other hosts have the protocols simple and ll, and fewer channels.
 tune::DeviceLimits over_network(tune::DeviceLimits limits) {
   const executor::FifoShape shape = link::DeviceNetwork::shape();
   for (auto* slot_bytes : {&limits.slot_bytes, &limits.host_path_slot_bytes}) {
     std::size_t& simple = (*slot_bytes)[static_cast<std::size_t>(Protocol::kSimple)];
     simple = std::min<std::size_t>(simple, shape.slot_bytes);
-    (*slot_bytes)[static_cast<std::size_t>(Protocol::kLl)] = 0;
     (*slot_bytes)[static_cast<std::size_t>(Protocol::kLl128)] = 0;
   }
   limits.lag_slots = std::min(limits.lag_slots, shape.slots);
@@ -136,6 +167,8 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
     facts_.host_path_pairs = peers_->access().missing();
     facts_.ring_order = tune::ring_avoiding(facts_.host_path_pairs, size_, facts.host_of_rank);
   }
+  if (wants_hybrid(config, facts))
+    peers_->open_hybrid_windows(bootstrap, layouts, deadline_of(config));
   std::vector<bool> elsewhere;
   std::vector<bool> beyond;
   for (int r = 0; r < size_; ++r) {
@@ -147,9 +180,7 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
       direct_ != Direct::kOff, std::move(beyond));
   if (facts.num_hosts > 1) {
     network_ = std::make_unique<link::DeviceNetwork>(
-        bootstrap, transport::make_transport(config.text(Setting::kNet), config), rails,
-        config.flag(Setting::kNetEncrypt), progress_cpus(config, device_),
-        [this](const Error&) { abort(); });
+        bootstrap, rails, network_options(config, device_), [this](const Error&) { abort(); });
   }
   links_ =
       std::make_unique<link::DeviceLinks>(*peers_, layouts, network_.get(), control_, *blocks_);
@@ -182,6 +213,11 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
     limits_.host_path_slot_bytes[static_cast<std::size_t>(protocol)] =
         links_->host_path_slot_bytes(protocol);
   }
+  if (peers_->has_hybrid_windows()) {
+    limits_.hybrid_slot_bytes = links_->hybrid_slot_bytes();
+    limits_.hybrid_channels =
+        std::min(link::DeviceLinks::kHybridChannels, blocks - limits_.channels);
+  }
   if (network_ != nullptr) limits_ = over_network(limits_);
   // Now, since taking device memory later may wait for a kernel that waits for this rank.
   for (int r = 0; r < size_; ++r) {
@@ -192,12 +228,42 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
     }
   }
   constants_ = constants(bootstrap, config);
+  use_hybrid(config);
   pricing_ = std::make_unique<tune::DevicePricing>(config, limits_, constants_);
   log::info(log::kInit, "rank {} of {} works on GPU {}: {} MiB of device memory{}", rank_, size_,
             device_, memory_bytes() >> 20,
             network_ == nullptr ? ""
                                 : fmt::format(", {} MiB of pinned memory for links over {}",
                                               network_->memory_bytes() >> 20, network_->name()));
+}
+
+bool CudaGroup::wants_hybrid(const Config& config, const tune::GroupFacts& facts) const {
+  const std::string& text = config.text(Setting::kHybrid);
+  if (text == "off" || size_ < 2 || facts.num_hosts > 1 || !peers_->access().any() ||
+      !peers_->access().missing().empty()) {
+    return false;
+  }
+  return text == "on" || (size_ <= kMostHybridRanks && peers_->most_on_one_gpu() == 1);
+}
+
+void CudaGroup::use_hybrid(const Config& config) {
+  if (!peers_->has_hybrid_windows() || limits_.hybrid_channels == 0) return;
+  const bool always = config.text(Setting::kHybrid) == "on";
+  if (constants_.hybrid_rate == 0 && !always) return;
+  const double one_way =
+      constants_.hybrid_rate > 0 ? constants_.hybrid_one_way_rate : tune::host_path().link_rate;
+  const double both_ways =
+      kBesideOthers *
+      (constants_.hybrid_rate > 0 ? constants_.hybrid_rate : tune::host_path().link_rate);
+  const auto share = [this](double rate) { return rate / (rate + constants_.link_rate); };
+  if (!always && share(both_ways) < kLeastHybridShare) return;
+  facts_.hybrid_channels = limits_.hybrid_channels;
+  facts_.hybrid_share = share(both_ways);
+  facts_.hybrid_one_way_share = share(one_way);
+  log::info(log::kTuning,
+            "rank {}: the host's memory carries {:.1f}% of long operations, {:.1f}% of those in "
+            "one direction",
+            rank_, facts_.hybrid_share * 100, facts_.hybrid_one_way_share * 100);
 }
 
 CudaGroup::~CudaGroup() {

@@ -73,6 +73,10 @@ class CudaGroup final : public DeviceGroup {
   tune::DeviceTimes measure(const Config& config);
   double seconds_of(const Config& config, Collective collective, std::size_t unit_bytes,
                     std::byte* buffer, cudaStream_t stream);
+  // Whether links through the host's memory are to exist beside the others; alike on all ranks.
+  [[nodiscard]] bool wants_hybrid(const Config& config, const tune::GroupFacts& facts) const;
+  // Lets the tuner use them where that may gain.
+  void use_hybrid(const Config& config);
   // Which ranks see the call's buffers, and where.
   void fill_reach(PreparedLaunch& launch, const CollectiveCall& call) const;
   void show(executor::Message& message) const;

@@ -91,6 +91,21 @@ tune::DeviceTimes CudaGroup::measure(const Config& config) {
     times.block[p] = time(protocol, "1", Collective::kAllGather, tune::DeviceTimes::kBlockBytes[p]);
   }
   times.link = time(Protocol::kSimple, "0", Collective::kAllGather, tune::DeviceTimes::kLinkBytes);
+  if (peers_->has_hybrid_windows() && limits_.hybrid_channels > 0) {
+    facts_.hybrid_channels = limits_.hybrid_channels;
+    facts_.hybrid_share = facts_.hybrid_one_way_share = 1;
+    Config alone = config;
+    alone.set("HYBRID", "on", "measuring");
+    alone.set("ALGORITHM", "ring", "measuring");
+    const auto time_alone = [&](Collective collective) {
+      return seconds_of(alone, collective, tune::DeviceTimes::kLinkBytes, buffer.data(),
+                        stream.get());
+    };
+    times.hybrid = time_alone(Collective::kAllGather);
+    times.hybrid_one_way = time_alone(Collective::kBroadcast);
+    facts_.hybrid_channels = 0;
+    facts_.hybrid_share = facts_.hybrid_one_way_share = 0;
+  }
   order_->forget();  // the graphs are gone
   return times;
 }
@@ -123,7 +138,8 @@ tune::DeviceConstants CudaGroup::constants(bootstrap::Bootstrap& bootstrap, cons
   std::string name;
   if (rank_ == 0) {
     name = name_of(device_, size_, access);
-    if (const auto kept = tune::kept_device_constants(file, name)) known = {true, *kept};
+    const auto kept = tune::kept_device_constants(file, name);
+    if (kept && (kept->hybrid_rate > 0 || limits_.hybrid_channels == 0)) known = {true, *kept};
   }
   bootstrap.broadcast(std::as_writable_bytes(std::span(&known, 1)), 0, deadline);
   if (known.known) return known.constants;
@@ -139,6 +155,8 @@ tune::DeviceConstants CudaGroup::constants(bootstrap::Bootstrap& bootstrap, cons
       slower(slowest.block[p], each.block[p]);
     }
     slower(slowest.link, each.link);
+    slower(slowest.hybrid, each.hybrid);
+    slower(slowest.hybrid_one_way, each.hybrid_one_way);
   }
   const tune::DeviceConstants result = tune::scaled(base, slowest, size_);
   if (rank_ == 0) {

@@ -24,18 +24,20 @@ std::size_t divided_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 DevicePrograms& LaunchMaker::programs(const tune::Choice& choice) {
   const bool flagged = choice.protocol != Protocol::kSimple;
+  const int channels = choice.schedule->schedule().num_channels();
+  const int hybrid_channels = choice.routed == nullptr ? 0 : choice.routed->hybrid_channels;
   DevicePrograms& entry = programs_[{choice.schedule.get(), choice.protocol}];
   if (entry.checked != nullptr) return entry;
   const schedule::Checked& checked = *choice.schedule;
   std::vector<executor::Program> programs;
-  for (int c = 0; c < checked.schedule().num_channels(); ++c) {
+  for (int c = 0; c < channels; ++c) {
     programs.push_back(
         executor::make_program(checked.schedule(), checked.report(), options_.rank, c));
     if (flagged) continue;
     const auto lags = schedule::find_lags(checked.schedule(), c, link::DeviceLinks::kSimpleSlots);
     executor::set_lags(programs.back(), lags[static_cast<std::size_t>(options_.rank)]);
   }
-  link::DeviceEnds ends(links_, choice.protocol);
+  link::DeviceEnds ends(links_, choice.protocol, channels - hybrid_channels);
   const executor::PackedPrograms packed =
       flagged ? executor::pack_flagged(programs, ends) : executor::pack(programs, ends);
   entry.memory = blocks_.copy(packed.bytes);
@@ -59,8 +61,7 @@ void LaunchMaker::cut(PreparedLaunch& launch, const DevicePrograms& programs) {
   const executor::Call& walker = args.call;
   const std::size_t granule = std::max<std::size_t>(1, kGranuleBytes / walker.element_bytes);
   const int channels = schedule.num_channels();
-  RW_ASSERT(channels <= static_cast<int>(executor::kMaxBlocks) &&
-            channels <= link::DeviceLinks::kChannels);
+  RW_ASSERT(channels <= static_cast<int>(executor::kMaxBlocks));
   const bool even = std::ranges::all_of(
       schedule.weight, [&](int weight) { return weight == schedule.weight.front(); });
   args.share =
@@ -76,6 +77,9 @@ void LaunchMaker::cut(PreparedLaunch& launch, const DevicePrograms& programs) {
       const schedule::Range range =
           schedule::channel_range(walker.count, schedule.weight.data(), channels, c, granule);
       begins.push_back(range.begin);
+      begins.push_back(
+          divided_up(divided_up(range.count, static_cast<std::size_t>(schedule.parts)), granule) *
+          granule);
       args.share = std::max(args.share, range.count);
     }
     begins.push_back(walker.count);

@@ -19,6 +19,7 @@
 #include "core/host_device.h"
 #include "executor/block/flagged_transfer.h"
 #include "executor/block/launch.h"
+#include "executor/block/posts.h"
 #include "executor/step.h"
 
 namespace ropewalk::executor {
@@ -47,6 +48,7 @@ struct FlaggedStrand {
   std::size_t part_length = 0;
   std::size_t chunk_length = 0;
   std::uint32_t rounds = 0;
+  bool posts = false;  ///< some links are over a network
 };
 
 template <Protocol kProtocol, typename Element, RedOp kOp, typename Block>
@@ -109,6 +111,7 @@ class FlaggedWalk {
       stopped_ = block_.sync_or(stopped_);
       if (stopped_) return;
       keep_counters();
+      if (kProtocol == Protocol::kLl && strand_.posts) post();
       RW_ROLLED
       for (std::uint32_t s = 0; s < strand_.num_steps; ++s) {
         const FlaggedShape shape = strand_.shapes[s];
@@ -153,6 +156,23 @@ class FlaggedWalk {
       place.data = origin.memory + std::size_t{(turn - 1) % kFlaggedSlots} * strand_.slot_stride;
       place.flag = flag_of(turn);
       strand_.at[j] = place;
+    }
+  }
+
+  // Tells network links what this round sends. After the barrier: there is room, and what stood
+  // there has been read.
+  RW_HOST_DEVICE void post() {
+    RW_ROLLED
+    for (std::uint32_t j = block_.thread(); j < strand_.num_places; j += block_.size()) {
+      const FlaggedPlaceRecord& record = strand_.places[j];
+      if (!record.sends || strand_.sends[record.end].posts == nullptr) continue;
+      const SendEnd& end = strand_.sends[record.end];
+      Post post;
+      post.flag = strand_.at[j].flag;  // this thread's
+      post.bytes = strand_.shapes[record.step].bytes;
+      post.offset = record.chunk * strand_.chunk_stride;
+      post.last = record.last;
+      block_.store_relaxed(end.posts + Post::index(post.flag, record.chunk), post.word());
     }
   }
 

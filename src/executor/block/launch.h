@@ -15,7 +15,7 @@
 
 namespace ropewalk::executor {
 
-inline constexpr std::uint32_t kMaxBlocks = 64;  ///< channels of a launch
+inline constexpr std::uint32_t kMaxBlocks = 72;  ///< channels of a launch
 inline constexpr unsigned kMaxThreads = 512;     ///< of a block, that move data
 /// What a block has beside them for protocol simple: makers and tellers (staged_walk.h).
 inline constexpr unsigned kControlThreads = 64;
@@ -79,6 +79,7 @@ struct FlaggedPlaceRecord {
   std::int16_t end = kNone;  ///< of the program's, or one of the above
   std::uint16_t chunk = 0;   ///< of the chunks that the link carries in a round
   bool sends = false;
+  bool last = false;  ///< of a link's chunks that it sends
 };
 /// A Program for links whose data carries its flags: this header, the ends, the steps, the places.
 struct alignas(16) FlaggedProgram {
@@ -135,7 +136,11 @@ struct LaunchLinks {
   /// By rank: where it remembers this rank's tags, null for one of another host; or null.
   CallTag* const* boards = nullptr;
   const CallTag* board = nullptr;  ///< [rank][kBoardTags]: the others' tags
-  std::uint64_t timeout_ns = 0;    ///< longest wait; 0 is for ever
+  /// Where there are network links, in memory of the host: where this rank leaves its last tag, to
+  /// travel with data that carries its flags; and those that came, as `board`. Else null.
+  CallTag* network_tag = nullptr;
+  const CallTag* network_board = nullptr;
+  std::uint64_t timeout_ns = 0;  ///< longest wait; 0 is for ever
   std::uint32_t num_ranks = 0;
   std::uint32_t rank = 0;
 };
@@ -148,14 +153,17 @@ RW_HOST_DEVICE bool called_otherwise(const Block& block, const LaunchLinks& link
   if (links.board == nullptr || own == nullptr) return false;
   for (std::uint32_t r = 0; r < links.num_ranks; ++r) {
     if (r == links.rank) continue;
-    // NOLINTNEXTLINE(bugprone-implicit-widening-of-multiplication-result): some hundred tags
-    const CallTag theirs = block.load_tag(links.board + r * kBoardTags + own->call % kBoardTags);
-    if (theirs.count == 0 || theirs.call != own->call || theirs == *own) continue;
-    record.reason = static_cast<std::uint32_t>(StopReason::kMismatch);
-    record.peer = static_cast<std::int32_t>(r);
-    record.own = *own;
-    record.theirs = theirs;
-    return true;
+    for (const CallTag* board : {links.board, links.network_board}) {
+      if (board == nullptr) continue;
+      // NOLINTNEXTLINE(bugprone-implicit-widening-of-multiplication-result): some hundred tags
+      const CallTag theirs = block.load_tag(board + r * kBoardTags + own->call % kBoardTags);
+      if (theirs.count == 0 || theirs.call != own->call || theirs == *own) continue;
+      record.reason = static_cast<std::uint32_t>(StopReason::kMismatch);
+      record.peer = static_cast<std::int32_t>(r);
+      record.own = *own;
+      record.theirs = theirs;
+      return true;
+    }
   }
   return false;
 }
@@ -178,9 +186,10 @@ struct LaunchArgs {
   std::size_t output_bytes = 0;  ///< of the whole output buffer
   /// Channel c carries elements [c * share, (c + 1) * share) of each unit...
   std::size_t share = 0;
-  /// ...or, where this is not null, [begins[c], begins[c + 1]). In device memory.
+  /// ...or, where this is not null, from begins[2 * c] up to begins[2 * c + 2], with parts of
+  /// begins[2 * c + 1] elements. In device memory.
   const std::uint64_t* begins = nullptr;
-  std::size_t part_length = 0;   ///< elements of a part, of every channel
+  std::size_t part_length = 0;   ///< elements of a part, of the channel that has most
   std::size_t chunk_length = 0;  ///< elements
   std::uint32_t rounds = 0;
   std::uint32_t program_bytes = 0;  ///< of the largest program, a multiple of 16

@@ -108,6 +108,11 @@ Piece flagged(const Program& program, BlockEnds& ends, PackedPrograms& packed) {
     }
     steps.push_back(record);
   }
+  // The last chunk of each link that it sends.
+  std::map<std::int16_t, bool> seen;
+  for (auto place = places.rbegin(); place != places.rend(); ++place) {
+    if (place->sends) place->last = seen.emplace(place->end, true).second;
+  }
   FlaggedProgram header;
   header.num_steps = static_cast<std::uint32_t>(steps.size());
   header.num_places = static_cast<std::uint32_t>(places.size());

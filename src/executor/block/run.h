@@ -34,7 +34,7 @@ RW_HOST_DEVICE void read_counters(const Block& block, const BlockStrand& strand,
     read_counters(block, send);
     send.address_allowed = send.in_process && args.seen_in_process;
     for (std::uint32_t i = 0; i < args.num_seen; ++i) {
-      if (args.seen[i].peer != send.peer) continue;
+      if (args.seen[i].peer != send.peer || send.always_staged) continue;
       send.address_allowed = true;
       send.input_shift = args.seen[i].shift.input;
       send.output_shift = args.seen[i].shift.output;
@@ -57,7 +57,11 @@ RW_HOST_DEVICE void keep_counters(const Block& block, const BlockStrand& strand)
 /// Tells the peers this rank's call, in case they wait for it.
 template <typename Block>
 RW_HOST_DEVICE void leave_tag(const Block& block, const LaunchArgs& args, std::uint32_t channel) {
-  if (channel != 0 || args.links.boards == nullptr || !args.call.check_tags) return;
+  if (channel != 0 || !args.call.check_tags) return;
+  if (args.links.network_tag != nullptr && block.thread() == 0) {
+    block.store_tag(args.links.network_tag, args.call.tag);
+  }
+  if (args.links.boards == nullptr) return;
   // The last threads: the first ones have links to make ready.
   const unsigned thread = block.size() - 1 - block.thread();
   for (std::uint32_t k = thread; k < args.links.num_ranks; k += block.size()) {
@@ -70,15 +74,16 @@ RW_HOST_DEVICE void leave_tag(const Block& block, const LaunchArgs& args, std::u
 template <typename Strand>
 RW_HOST_DEVICE void lay_share(Strand& strand, const LaunchArgs& args, std::uint32_t channel) {
   if (args.begins != nullptr) {
-    strand.begin = args.begins[channel];
-    strand.length = args.begins[channel + 1] - strand.begin;
+    strand.begin = args.begins[2 * channel];
+    strand.part_length = args.begins[2 * channel + 1];
+    strand.length = args.begins[2 * channel + 2] - strand.begin;
   } else {
     const std::size_t begin = args.share * channel;
     strand.begin = begin < args.call.count ? begin : args.call.count;
     const std::size_t left = args.call.count - strand.begin;
     strand.length = left < args.share ? left : args.share;
+    strand.part_length = args.part_length;
   }
-  strand.part_length = args.part_length;
   strand.chunk_length = args.chunk_length;
   strand.rounds = args.rounds;
 }
@@ -147,6 +152,7 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
     strand.origins = reinterpret_cast<FlaggedOrigin*>(room);
     strand.slot_stride = args.slot_stride;
     strand.chunk_stride = args.chunk_stride;
+    strand.posts = args.links.network_tag != nullptr;
     FlaggedWalk<kProtocol, Element, kOp, Block> walk(block, strand, args.call);
     walk.lay_out();
     block.prologue();
@@ -286,7 +292,7 @@ RW_HOST_DEVICE void run_flagged_message(Block& block, const MessageArgs& args,
     place.end = message.sends ? FlaggedPlaceRecord::kNone : FlaggedPlaceRecord::kOutput;
     shared.places[1] = place;
     place.end = 0;
-    place.sends = true;
+    place.sends = place.last = true;
     shared.places[2] = place;
   }
   const MessageShare share = share_of(message, channel);
@@ -299,6 +305,7 @@ RW_HOST_DEVICE void run_flagged_message(Block& block, const MessageArgs& args,
   strand.slot_stride = static_cast<std::uint32_t>(
       flagged_bytes(kProtocol, message.sends ? shared.send_end.shape.slot_bytes
                                              : shared.receive_end.shape.slot_bytes));
+  strand.posts = message.sends && shared.send_end.posts != nullptr;
   const Call call = call_of(message, args);
   FlaggedWalk<kProtocol, CopiedElement, RedOp::kSum, Block> walk(block, strand, call);
   walk.lay_out();

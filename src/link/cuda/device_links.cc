@@ -11,12 +11,14 @@ namespace {
 using executor::Protocol;
 
 constexpr std::size_t kGranuleBytes = 128;
-constexpr std::size_t kLlSlot = 8192;
+constexpr std::size_t kLlSlot = kFlaggedSlotBytes;
 // Of ll128, with one peer; more peers share it. A multiple of a line's 120 bytes.
 constexpr std::size_t kLl128Slot = std::size_t{512} * 8 * executor::kLineWords;
 constexpr std::size_t kLargestSlot = std::size_t{512} << 10;
 // Of all peers together, unless one of them was given more.
 constexpr std::size_t kMostWindowBytes = std::size_t{256} << 20;
+// Through the host's memory beside other links, whatever those have.
+constexpr std::uint32_t kHybridSlot = std::uint32_t{128} << 10;
 // Pinned memory is dearer than that of a GPU.
 constexpr std::size_t kHostWindowShare = 2;
 
@@ -71,13 +73,18 @@ DevicePeers::Layouts DeviceLinks::layouts(const Config& config, const DevicePeer
   host.shapes[index(Protocol::kSimple)] = simple_shape(budget / kHostWindowShare, ranks);
   // Where no pair has access, all links are as these.
   if (!peers.access().any() && !peers.access().missing().empty()) device.shapes = host.shapes;
-  return {device, host};
+  WindowLayout hybrid = host;
+  hybrid.channels = kHybridChannels;
+  hybrid.shapes[index(Protocol::kLl)] = flagged_shape(0);
+  hybrid.shapes[index(Protocol::kSimple)].slot_bytes = kHybridSlot;
+  return {device, host, hybrid};
 }
 
 DeviceLinks::DeviceLinks(const DevicePeers& peers, const DevicePeers::Layouts& layouts,
                          DeviceNetwork* network, executor::Control* control, DeviceBlocks& blocks)
     : layout_(layouts.device),
       host_layout_(layouts.host),
+      hybrid_layout_(layouts.hybrid),
       peers_(peers),
       network_(network),
       blocks_(blocks),
@@ -106,6 +113,12 @@ DeviceLinks::Sides DeviceLinks::sides(int peer) const {
           1 - own};
 }
 
+DeviceLinks::Sides DeviceLinks::hybrid_sides(int peer) const {
+  const int own = rank_ < peer ? 0 : 1;
+  return {hybrid_layout_, peers_.hybrid_window(peer, rank_), peers_.hybrid_window(peer, peer), own,
+          1 - own};
+}
+
 template <typename Counters>
 Counters* DeviceLinks::Kept<Counters>::find_or_make(const Key& key, DeviceBlocks& blocks) {
   Counters*& counters = made_[key];
@@ -122,19 +135,33 @@ executor::SendEnd DeviceLinks::send_end(Protocol protocol, int channel, int peer
   RW_ASSERT(channel < kChannels && peer != rank_);
   executor::SendEnd end;
   if (!peers_.on_this_host(peer)) {
-    RW_ASSERT(network_ != nullptr && protocol == Protocol::kSimple);
-    end = network_->send_end(channel, peer);
+    RW_ASSERT(network_ != nullptr && protocol != Protocol::kLl128);
+    end = network_->send_end(protocol, channel, peer);
     end.kept = sent_.find_or_make({protocol, channel, peer}, blocks_);
     return end;
   }
-  const Sides at = sides(peer);
+  end = send_end(sides(peer), protocol, channel, channel, peer);
+  end.in_process = peers_.same_process(peer) && peers_.reaches(peer);
+  return end;
+}
+
+executor::SendEnd DeviceLinks::hybrid_send_end(int channel, int peer) {
+  RW_ASSERT(channel < kHybridChannels && peer != rank_);
+  executor::SendEnd end =
+      send_end(hybrid_sides(peer), Protocol::kSimple, channel, kChannels + channel, peer);
+  end.always_staged = true;
+  return end;
+}
+
+executor::SendEnd DeviceLinks::send_end(const Sides& at, Protocol protocol, int channel, int number,
+                                        int peer) {
+  executor::SendEnd end;
   end.memory = at.their_window + at.layout.link_offset(protocol, channel, at.theirs, at.own);
   end.consumed_at = reinterpret_cast<std::uint64_t*>(
       at.own_window + at.layout.counter_offset(protocol, channel, at.theirs));
   end.shape = at.layout.shapes[index(protocol)];
   end.peer = peer;
-  end.in_process = peers_.same_process(peer) && peers_.reaches(peer);
-  end.kept = sent_.find_or_make({protocol, channel, peer}, blocks_);
+  end.kept = sent_.find_or_make({protocol, number, peer}, blocks_);
   return end;
 }
 
@@ -142,18 +169,28 @@ executor::ReceiveEnd DeviceLinks::receive_end(Protocol protocol, int channel, in
   RW_ASSERT(channel < kChannels && peer != rank_);
   executor::ReceiveEnd end;
   if (!peers_.on_this_host(peer)) {
-    RW_ASSERT(network_ != nullptr && protocol == Protocol::kSimple);
-    end = network_->receive_end(channel, peer);
+    RW_ASSERT(network_ != nullptr && protocol != Protocol::kLl128);
+    end = network_->receive_end(protocol, channel, peer);
     end.kept = received_.find_or_make({protocol, channel, peer}, blocks_);
     return end;
   }
-  const Sides at = sides(peer);
+  return receive_end(sides(peer), protocol, channel, channel, peer);
+}
+
+executor::ReceiveEnd DeviceLinks::hybrid_receive_end(int channel, int peer) {
+  RW_ASSERT(channel < kHybridChannels && peer != rank_);
+  return receive_end(hybrid_sides(peer), Protocol::kSimple, channel, kChannels + channel, peer);
+}
+
+executor::ReceiveEnd DeviceLinks::receive_end(const Sides& at, Protocol protocol, int channel,
+                                              int number, int peer) {
+  executor::ReceiveEnd end;
   end.memory = at.own_window + at.layout.link_offset(protocol, channel, at.own, at.theirs);
   end.consumed_at = reinterpret_cast<std::uint64_t*>(
       at.their_window + at.layout.counter_offset(protocol, channel, at.own));
   end.shape = at.layout.shapes[index(protocol)];
   end.peer = peer;
-  end.kept = received_.find_or_make({protocol, channel, peer}, blocks_);
+  end.kept = received_.find_or_make({protocol, number, peer}, blocks_);
   return end;
 }
 
@@ -179,6 +216,10 @@ executor::LaunchLinks DeviceLinks::others(std::uint64_t timeout_ns) const {
   links.board = reinterpret_cast<const executor::CallTag*>(peers_.board(rank_));
   links.num_ranks = static_cast<std::uint32_t>(layout_.all_ranks);
   links.rank = static_cast<std::uint32_t>(rank_);
+  if (network_ != nullptr) {
+    links.network_tag = network_->own_tag();
+    links.network_board = network_->board();
+  }
   return links;
 }
 

@@ -25,6 +25,8 @@ class DeviceLinks {
  public:
   static constexpr int kChannels = 64;
   static constexpr std::uint32_t kSimpleSlots = 4;
+  /// Beside those between the GPUs' memories: as many as fill a GPU's link to the host.
+  static constexpr int kHybridChannels = 8;
 
   /// Of the windows that `peers` are to open. Follows from what all ranks know alike.
   static DevicePeers::Layouts layouts(const Config& config, const DevicePeers& peers);
@@ -39,6 +41,11 @@ class DeviceLinks {
   /// For programs. @throws Error kCuda
   executor::SendEnd send_end(executor::Protocol protocol, int channel, int peer);
   executor::ReceiveEnd receive_end(executor::Protocol protocol, int channel, int peer);
+  /// The same through the host's memory, of GPUs that have access to each other's: protocol simple,
+  /// with channels of their own.
+  /// @pre peers.has_hybrid_windows(), channel < kHybridChannels
+  executor::SendEnd hybrid_send_end(int channel, int peer);
+  executor::ReceiveEnd hybrid_receive_end(int channel, int peer);
   /// The ends of the first `channels` channels to (`sends`) or from a peer, in device memory: for
   /// messages, always with the same number. @throws Error kCuda
   const void* message_ends(executor::Protocol protocol, int peer, bool sends, int channels);
@@ -49,6 +56,10 @@ class DeviceLinks {
   /// have one have slots of one size.
   [[nodiscard]] std::size_t slot_bytes(executor::Protocol protocol) const noexcept {
     return layout_.shapes[static_cast<std::size_t>(protocol)].slot_bytes;
+  }
+  /// Of the links of hybrid_send_end().
+  [[nodiscard]] std::size_t hybrid_slot_bytes() const noexcept {
+    return hybrid_layout_.shapes[0].slot_bytes;
   }
   /// The same of links between GPUs of a host without access to each other's memory.
   [[nodiscard]] std::size_t host_path_slot_bytes(executor::Protocol protocol) const noexcept {
@@ -79,9 +90,16 @@ class DeviceLinks {
     int theirs;
   };
   [[nodiscard]] Sides sides(int peer) const;
+  [[nodiscard]] Sides hybrid_sides(int peer) const;
+  // `number`: of the channel among those of both kinds of links.
+  executor::SendEnd send_end(const Sides& at, executor::Protocol protocol, int channel, int number,
+                             int peer);
+  executor::ReceiveEnd receive_end(const Sides& at, executor::Protocol protocol, int channel,
+                                   int number, int peer);
 
   WindowLayout layout_;
   WindowLayout host_layout_;
+  WindowLayout hybrid_layout_;
   const DevicePeers& peers_;
   DeviceNetwork* network_;
   DeviceBlocks& blocks_;
@@ -93,21 +111,25 @@ class DeviceLinks {
   std::shared_ptr<DeviceBlock> boards_;  // addresses of this rank's tags in all windows
 };
 
-/// The links of one protocol, for programs.
+/// The links of one protocol, for programs. Channels from `first_hybrid` on go through the host's
+/// memory.
 class DeviceEnds final : public executor::BlockEnds {
  public:
-  DeviceEnds(DeviceLinks& links, executor::Protocol protocol)
-      : links_(links), protocol_(protocol) {}
+  DeviceEnds(DeviceLinks& links, executor::Protocol protocol, int first_hybrid)
+      : links_(links), protocol_(protocol), first_hybrid_(first_hybrid) {}
   executor::SendEnd send_end(int channel, int peer) override {
-    return links_.send_end(protocol_, channel, peer);
+    return channel < first_hybrid_ ? links_.send_end(protocol_, channel, peer)
+                                   : links_.hybrid_send_end(channel - first_hybrid_, peer);
   }
   executor::ReceiveEnd receive_end(int channel, int peer) override {
-    return links_.receive_end(protocol_, channel, peer);
+    return channel < first_hybrid_ ? links_.receive_end(protocol_, channel, peer)
+                                   : links_.hybrid_receive_end(channel - first_hybrid_, peer);
   }
 
  private:
   DeviceLinks& links_;
   executor::Protocol protocol_;
+  int first_hybrid_;
 };
 
 }  // namespace ropewalk::link

@@ -15,6 +15,7 @@ constexpr std::uint32_t kSlots = 8;
 constexpr std::uint32_t kSlotBytes = std::uint32_t{128} << 10;
 // Beside host memory's links.
 constexpr std::uint32_t kTag = 1;
+constexpr std::uint32_t kFlaggedTag = 2;
 
 }  // namespace
 
@@ -45,30 +46,49 @@ executor::FifoShape DeviceNetwork::shape() {
   return shape;
 }
 
-DeviceNetwork::DeviceNetwork(bootstrap::Bootstrap& bootstrap,
-                             std::unique_ptr<transport::Transport> transport, const Rails& rails,
-                             bool seals, std::vector<int> cpus,
-                             std::function<void(const Error&)> on_error)
-    : pool_(kBlockBytes), name_(transport->name()) {
-  NetworkLinks::Options options;
-  options.shape = shape();
-  options.tag = kTag;
-  options.by_blocks = true;
-  options.make_memory = [this](std::size_t bytes) {
-    return FifoMemory(pool_.take(bytes), [](std::byte*) {});
-  };
-  auto links = std::make_unique<NetworkLinks>(bootstrap, std::move(transport), std::move(options));
-  links->spread(rails, kChannels);
-  if (seals) links->seal();
-  ProgressThread::Policy policy;
-  policy.cpus = std::move(cpus);
-  thread_ =
-      std::make_unique<ProgressThread>(std::move(links), std::move(policy), std::move(on_error));
+DeviceNetwork::DeviceNetwork(bootstrap::Bootstrap& bootstrap, const Rails& rails,
+                             const Options& options,
+                             const std::function<void(const Error&)>& on_error)
+    : pool_(kBlockBytes),
+      own_tag_(reinterpret_cast<executor::CallTag*>(pool_.take(sizeof(executor::CallTag)))),
+      board_(reinterpret_cast<executor::CallTag*>(
+          pool_.take(sizeof(executor::CallTag) * executor::kBoardTags *
+                     static_cast<std::size_t>(bootstrap.size())))) {
+  for (int t = 0; t <= options.threads; ++t) {
+    NetworkLinks::Options of_links;
+    of_links.shape = shape();
+    of_links.flagged = t == 0;
+    of_links.tag = of_links.flagged ? kFlaggedTag : kTag;
+    of_links.tags = {own_tag_, board_};
+    of_links.by_blocks = true;
+    of_links.make_memory = [this](std::size_t bytes) {
+      return FifoMemory(pool_.take(bytes), [](std::byte*) {});
+    };
+    std::unique_ptr<transport::Transport> transport = options.make_transport();
+    name_ = transport->name();
+    auto links =
+        std::make_unique<NetworkLinks>(bootstrap, std::move(transport), std::move(of_links));
+    links->spread(rails, kChannels);
+    if (options.seals) links->seal();
+    ProgressThread::Policy policy;
+    policy.cpus = options.cpus;
+    threads_.push_back(
+        std::make_unique<ProgressThread>(std::move(links), std::move(policy), on_error));
+  }
+}
+
+std::optional<Error> DeviceNetwork::failure() const {
+  for (const auto& thread : threads_) {
+    if (std::optional<Error> error = thread->failure()) return error;
+  }
+  return std::nullopt;
 }
 
 bool DeviceNetwork::drain(Deadline deadline) {
-  const auto drained = [&] {
-    return thread_->with_links([](NetworkLinks& links) { return links.drained(); });
+  const auto drained = [this] {
+    return std::ranges::all_of(threads_, [](auto& thread) {
+      return thread->with_links([](NetworkLinks& links) { return links.drained(); });
+    });
   };
   while (!drained()) {
     if (failure().has_value() || std::chrono::steady_clock::now() > deadline) return false;
@@ -77,14 +97,17 @@ bool DeviceNetwork::drain(Deadline deadline) {
   return true;
 }
 
-executor::SendEnd DeviceNetwork::send_end(int channel, int peer) {
-  return thread_->with_links(
-      [&](NetworkLinks& links) { return links.sender(channel, peer).end(); });
+executor::SendEnd DeviceNetwork::send_end(executor::Protocol protocol, int channel, int peer) {
+  return thread_of(protocol, channel).with_links([&](NetworkLinks& links) {
+    return links.sender(channel, peer).end();
+  });
 }
 
-executor::ReceiveEnd DeviceNetwork::receive_end(int channel, int peer) {
-  return thread_->with_links(
-      [&](NetworkLinks& links) { return links.receiver(channel, peer).end(); });
+executor::ReceiveEnd DeviceNetwork::receive_end(executor::Protocol protocol, int channel,
+                                                int peer) {
+  return thread_of(protocol, channel).with_links([&](NetworkLinks& links) {
+    return links.receiver(channel, peer).end();
+  });
 }
 
 }  // namespace ropewalk::link

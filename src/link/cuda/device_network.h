@@ -1,5 +1,6 @@
 // The network links of a rank's GPU: FIFOs in pinned memory of the host, which kernels write and
-// read and a thread moves over a transport.
+// read and threads move over a transport. Channels are shared out among the threads, as one core
+// copies less than a GPU's link to the host carries.
 #pragma once
 
 #include <cstddef>
@@ -46,33 +47,53 @@ class DeviceNetwork {
   static constexpr int kChannels = 16;
   static executor::FifoShape shape();
 
-  /// Links over `transport`. `bootstrap` outlives this.
-  /// @param cpus     for the thread; empty: any
-  /// @param on_error as of ProgressThread
-  /// @throws Error kCuda
-  DeviceNetwork(bootstrap::Bootstrap& bootstrap, std::unique_ptr<transport::Transport> transport,
-                const Rails& rails, bool seals, std::vector<int> cpus,
-                std::function<void(const Error&)> on_error);
+  struct Options {
+    /// Called once for each thread: a transport is used by one at a time.
+    std::function<std::unique_ptr<transport::Transport>()> make_transport;
+    bool seals = false;
+    int threads = 1;             ///< for long data, at least 1; other ranks may have other numbers
+    std::vector<int> cpus = {};  ///< for the threads; empty: any
+  };
 
-  /// The ends of the link to (from) a rank of another host; they may be used at once, and connect
-  /// meanwhile. @throws Error kCuda, kSystem, kPeerLost
-  executor::SendEnd send_end(int channel, int peer);
-  executor::ReceiveEnd receive_end(int channel, int peer);
+  /// `bootstrap` outlives this.
+  /// @param on_error as of ProgressThread; called once at most for each thread
+  /// @throws Error kCuda, and as make_transport
+  DeviceNetwork(bootstrap::Bootstrap& bootstrap, const Rails& rails, const Options& options,
+                const std::function<void(const Error&)>& on_error);
+
+  /// The ends of the link to (from) a rank of another host, of protocol simple or ll; they may be
+  /// used at once, and connect meanwhile. @throws Error kCuda, kSystem, kPeerLost
+  executor::SendEnd send_end(executor::Protocol protocol, int channel, int peer);
+  executor::ReceiveEnd receive_end(executor::Protocol protocol, int channel, int peer);
+  /// For launches: LaunchLinks::network_tag and network_board.
+  [[nodiscard]] executor::CallTag* own_tag() const noexcept { return own_tag_; }
+  [[nodiscard]] const executor::CallTag* board() const noexcept { return board_; }
 
   /// Waits until all that kernels have published has gone. @return false when it has not in time
   bool drain(Deadline deadline);
 
   /// Kernels that use links are about to start.
-  void wake() noexcept { thread_->wake(); }
-  [[nodiscard]] std::optional<Error> failure() const { return thread_->failure(); }
+  void wake() noexcept {
+    for (auto& thread : threads_) thread->wake();
+  }
+  /// What links could not be moved for, of the first thread that has such.
+  [[nodiscard]] std::optional<Error> failure() const;
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   /// Pinned memory of the host.
   [[nodiscard]] std::size_t memory_bytes() const noexcept { return pool_.bytes(); }
 
  private:
+  // Links of ll have a thread of their own, the first: long chunks do not delay them.
+  ProgressThread& thread_of(executor::Protocol protocol, int channel) {
+    if (protocol == executor::Protocol::kLl) return *threads_.front();
+    return *threads_[1 + static_cast<std::size_t>(channel) % (threads_.size() - 1)];
+  }
+
   PinnedPool pool_;
+  executor::CallTag* own_tag_;
+  executor::CallTag* board_;
   std::string name_;
-  std::unique_ptr<ProgressThread> thread_;  // uses the pool's memory
+  std::vector<std::unique_ptr<ProgressThread>> threads_;  // use the pool's memory
 };
 
 }  // namespace ropewalk::link

@@ -303,63 +303,86 @@ void DevicePeers::try_windows(bootstrap::Bootstrap& bootstrap, cudaStream_t stre
   }
 }
 
-std::byte* DevicePeers::host_window(int peer, int rank) const noexcept {
+std::byte* DevicePeers::of_pair(std::byte* both, std::size_t bytes, int peer,
+                                int rank) const noexcept {
   RW_ASSERT(rank == peer || rank == rank_);
-  std::byte* const both = peers_[static_cast<std::size_t>(peer)].host_windows;
-  return both + (rank == std::max(rank_, peer) ? host_window_bytes_ : 0);
+  return both + (rank == std::max(rank_, peer) ? bytes : 0);
 }
 
-void DevicePeers::open_host_windows(bootstrap::Bootstrap& bootstrap, const Layouts& layouts,
-                                    Deadline deadline) {
-  host_window_bytes_ = layouts.host.bytes();
-  std::vector<int> near;  // ranks of this host; the first makes the memory
+std::byte* DevicePeers::host_window(int peer, int rank) const noexcept {
+  return of_pair(peers_[static_cast<std::size_t>(peer)].host_windows, host_window_bytes_, peer,
+                 rank);
+}
+
+std::byte* DevicePeers::hybrid_window(int peer, int rank) const noexcept {
+  return of_pair(peers_[static_cast<std::size_t>(peer)].hybrid_windows, hybrid_window_bytes_, peer,
+                 rank);
+}
+
+std::vector<int> DevicePeers::ranks_of_this_host() const {
+  std::vector<int> near;
   for (int r = 0; r < size_; ++r) {
     if (on_this_host(r)) near.push_back(r);
   }
-  std::vector<RankPair> pairs;
-  for (const RankPair& pair : access_.missing()) {
-    if (on_this_host(pair.first)) pairs.push_back(pair);
-  }
-  // The boards of all, then two windows for each pair.
-  const std::size_t board_bytes =
-      (layouts.device.bytes_of_boards() + kPageBytes - 1) / kPageBytes * kPageBytes;
-  const std::size_t pair_bytes = 2 * host_window_bytes_;
-  const std::size_t total =
-      pairs.empty() ? 0 : near.size() * board_bytes + pairs.size() * pair_bytes;
-  const int first = near.front();
+  return near;
+}
+
+std::unique_ptr<PinnedMemory> DevicePeers::share_on_host(bootstrap::Bootstrap& bootstrap,
+                                                         std::size_t bytes,
+                                                         std::size_t window_bytes,
+                                                         Deadline deadline) {
+  const std::vector<int> near = ranks_of_this_host();
+  const int first = near.front();  // makes the memory
   struct Offer {
     std::uint64_t window_bytes = 0;
     char server[33] = {};
   };
   Offer own;
-  own.window_bytes = host_window_bytes_;
+  own.window_bytes = window_bytes;
   std::unique_ptr<DescriptorServer> server;
-  if (rank_ == first && total > 0) {
+  if (rank_ == first && bytes > 0) {
     server = std::make_unique<DescriptorServer>();
     server->name().copy(own.server, sizeof own.server - 1);
   }
   const std::vector<Offer> offers = gathered(bootstrap, own);
   for (int r = 0; r < size_; ++r) {
     const std::uint64_t theirs = offers[static_cast<std::size_t>(r)].window_bytes;
-    if (theirs != host_window_bytes_) {
+    if (theirs != window_bytes) {
       throw Error(Errc::kInvalidUsage,
                   "rank {} has a window of {} bytes, rank {} of {}: ROPEWALK_DEVICE_WINDOW differs",
-                  r, theirs, rank_, host_window_bytes_);
+                  r, theirs, rank_, window_bytes);
     }
   }
-  if (total == 0) return;  // another host has such pairs
-  if (rank_ == first) {
-    SharedMemory memory = SharedMemory::create(total, backing_);
-    memory.reserve(0, total);
-    const std::vector<int> others(near.begin() + 1, near.end());
-    bootstrap::hand_over(*server, memory.fd(), static_cast<int>(others.size()), others, bootstrap,
-                         deadline);
-    host_ = std::make_unique<PinnedMemory>(std::move(memory));
-  } else {
-    host_ = std::make_unique<PinnedMemory>(SharedMemory::map(
-        bootstrap::descriptor_of(first, offers[static_cast<std::size_t>(first)].server, deadline),
-        total));
+  if (bytes == 0) return nullptr;
+  if (rank_ != first) {
+    const Offer& offer = offers[static_cast<std::size_t>(first)];
+    return std::make_unique<PinnedMemory>(
+        SharedMemory::map(bootstrap::descriptor_of(first, offer.server, deadline), bytes));
   }
+  SharedMemory memory = SharedMemory::create(bytes, backing_);
+  memory.reserve(0, bytes);
+  const std::vector<int> others(near.begin() + 1, near.end());
+  bootstrap::hand_over(*server, memory.fd(), static_cast<int>(others.size()), others, bootstrap,
+                       deadline);
+  return std::make_unique<PinnedMemory>(std::move(memory));
+}
+
+void DevicePeers::open_host_windows(bootstrap::Bootstrap& bootstrap, const Layouts& layouts,
+                                    Deadline deadline) {
+  host_window_bytes_ = layouts.host.bytes();
+  const std::vector<int> near = ranks_of_this_host();
+  std::vector<RankPair> pairs;
+  for (const RankPair& pair : access_.missing()) {
+    if (on_this_host(pair.first)) pairs.push_back(pair);
+  }
+  // The boards of all, then two windows for each pair. Perhaps only another host has such pairs.
+  const std::size_t board_bytes =
+      (layouts.device.bytes_of_boards() + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const std::size_t pair_bytes = 2 * host_window_bytes_;
+  const std::size_t total =
+      pairs.empty() ? 0 : near.size() * board_bytes + pairs.size() * pair_bytes;
+  host_ = share_on_host(bootstrap, total, host_window_bytes_, deadline);
+  if (host_ == nullptr) return;
   std::byte* next = host_->on_device();
   for (const int r : near) {
     peers_[static_cast<std::size_t>(r)].board = next;
@@ -370,11 +393,29 @@ void DevicePeers::open_host_windows(bootstrap::Bootstrap& bootstrap, const Layou
     if (b == rank_) peers_[static_cast<std::size_t>(a)].host_windows = next;
     next += pair_bytes;
   }
-  if (rank_ == first) {
+  if (rank_ == near.front()) {
     log::info(log::kInit,
               "rank {}: {} of {} pairs of GPUs have no access to each other's memory; their data "
               "goes through {} MiB of the host's",
               rank_, pairs.size(), near.size() * (near.size() - 1) / 2, total >> 20);
+  }
+}
+
+void DevicePeers::open_hybrid_windows(bootstrap::Bootstrap& bootstrap, const Layouts& layouts,
+                                      Deadline deadline) {
+  hybrid_window_bytes_ = layouts.hybrid.bytes();
+  const std::vector<int> near = ranks_of_this_host();
+  const std::size_t pairs = near.size() * (near.size() - 1) / 2;
+  hybrid_ =
+      share_on_host(bootstrap, pairs * 2 * hybrid_window_bytes_, hybrid_window_bytes_, deadline);
+  if (hybrid_ == nullptr) return;
+  std::byte* next = hybrid_->on_device();
+  for (std::size_t a = 0; a < near.size(); ++a) {
+    for (std::size_t b = a + 1; b < near.size(); ++b) {
+      if (near[a] == rank_) peers_[static_cast<std::size_t>(near[b])].hybrid_windows = next;
+      if (near[b] == rank_) peers_[static_cast<std::size_t>(near[a])].hybrid_windows = next;
+      next += 2 * hybrid_window_bytes_;
+    }
   }
 }
 

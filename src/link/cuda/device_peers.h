@@ -61,7 +61,8 @@ class DevicePeers {
   /// of a pair in the host's. Alike on all ranks.
   struct Layouts {
     WindowLayout device;
-    WindowLayout host;  ///< of two ranks: 0 is the lower one
+    WindowLayout host;    ///< of two ranks: 0 is the lower one
+    WindowLayout hybrid;  ///< as `host`, beside those in device memory
   };
   /// Collective: makes windows, zero at first, opens those of the other ranks of this host, and
   /// tries them. Uses `stream`.
@@ -75,6 +76,14 @@ class DevicePeers {
   /// Of the two windows of this rank and `peer` in the host's memory that of `rank`, one of them.
   /// @pre they are on one host and have no access
   [[nodiscard]] std::byte* host_window(int peer, int rank) const noexcept;
+  /// Collective: makes two windows in the host's memory for each pair of ranks of one host, which
+  /// have access to each other's.
+  /// @throws Error kCuda, kSystem
+  void open_hybrid_windows(bootstrap::Bootstrap& bootstrap, const Layouts& layouts,
+                           Deadline deadline);
+  [[nodiscard]] bool has_hybrid_windows() const noexcept { return hybrid_ != nullptr; }
+  /// As host_window(). @pre has_hybrid_windows()
+  [[nodiscard]] std::byte* hybrid_window(int peer, int rank) const noexcept;
   /// Where a rank of this host finds the others' tags (executor/block/launch.h), as this rank's
   /// GPU sees it; null for a rank of another host.
   [[nodiscard]] std::byte* board(int rank) const noexcept {
@@ -92,6 +101,7 @@ class DevicePeers {
     std::byte* window = nullptr;
     std::byte* board = nullptr;
     std::byte* host_windows = nullptr;     // two
+    std::byte* hybrid_windows = nullptr;   // two
     std::shared_ptr<DeviceMemory> shared;  // of a rank of this process
     OpenedMemory opened;                   // of another one
   };
@@ -106,6 +116,14 @@ class DevicePeers {
   void agree(bootstrap::Bootstrap& bootstrap);
   void open_host_windows(bootstrap::Bootstrap& bootstrap, const Layouts& layouts,
                          Deadline deadline);
+  [[nodiscard]] std::vector<int> ranks_of_this_host() const;
+  // Collective: memory that the ranks of this host share, zero at first; null for `bytes` of 0.
+  // `window_bytes` must be alike on all ranks.
+  std::unique_ptr<PinnedMemory> share_on_host(bootstrap::Bootstrap& bootstrap, std::size_t bytes,
+                                              std::size_t window_bytes, Deadline deadline);
+  // Of two windows of a pair that of `rank`.
+  [[nodiscard]] std::byte* of_pair(std::byte* both, std::size_t bytes, int peer,
+                                   int rank) const noexcept;
 
   int rank_;
   int size_;
@@ -118,9 +136,11 @@ class DevicePeers {
   std::vector<PeerAccess::View> views_;  // this rank's, by rank
   PeerAccess access_{{}, {}};
   std::size_t host_window_bytes_ = 0;
+  std::size_t hybrid_window_bytes_ = 0;
   std::vector<Peer> peers_;
   std::shared_ptr<DeviceMemory> own_;  // ranks of this process keep it while they use it
   std::unique_ptr<PinnedMemory> host_;
+  std::unique_ptr<PinnedMemory> hybrid_;
 };
 
 }  // namespace ropewalk::link

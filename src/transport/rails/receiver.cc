@@ -18,12 +18,12 @@ using std::chrono::milliseconds;
 constexpr std::uint64_t kMostAhead = kCredits / kMessageCredits + 2 * kMaxRequests;
 // Short messages are told of in batches: their sends are finished already.
 constexpr std::uint64_t kTellEvery = 8;
-constexpr std::size_t kShortBytes = 4 << 10;
+constexpr std::size_t kBatchedBytes = 4 << 10;
 constexpr std::uint64_t kTellCredits = kCredits / 8;
-constexpr auto kCloseTime = std::chrono::seconds(1);
+constexpr auto kReceiverCloseTime = std::chrono::seconds(1);
 // The sender judges first, and makes rails again.
 constexpr auto kLossMargin = milliseconds(500);
-constexpr auto kFirstUpTime = std::chrono::seconds(10);
+constexpr auto kFirstArrivalTime = std::chrono::seconds(10);
 
 class ReceiveGroup final : public Request {
  public:
@@ -171,7 +171,7 @@ void ReceiverCore::close() {
   {
     const Lock lock(mutex_);
     closing_ = true;
-    close_by_ = Clock::now() + kCloseTime;
+    close_by_ = Clock::now() + kReceiverCloseTime;
     for (auto& [number, rail] : rails_) {
       if (rail->welcomed) rail->say(Kind::kSnapshot, {}, snapshot());
     }
@@ -279,7 +279,7 @@ void ReceiverCore::progress(Clock::time_point now) {
     last_up_ = now;
   } else if (!error_) {
     const Clock::duration limit =
-        ever_up_ ? context_.loss_time + kLossMargin : Clock::duration(kFirstUpTime);
+        ever_up_ ? context_.loss_time + kLossMargin : Clock::duration(kFirstArrivalTime);
     if (now - last_up_ > limit) {
       fail(Errc::kPeerLost, fmt::format("no rail is left: {}", text_of(report_now())));
     }
@@ -445,7 +445,7 @@ void ReceiverCore::take_message(ArrivingRail& rail, const Head& head,
   if (message.bytes != head.bytes || message.tag != head.tag) {
     throw Error(Errc::kPeerLost, "{}", "a piece of another message came over it");
   }
-  if (following.size() > kShortBytes || intro) rail.owes = true;
+  if (following.size() > kBatchedBytes || intro) rail.owes = true;
   if (!intro) {
     std::uint64_t& bits = message.have[index / 64];
     const std::uint64_t bit = std::uint64_t{1} << (index % 64);
