@@ -1,0 +1,255 @@
+#include "message/stream_calls.h"
+
+#include <algorithm>
+#include <atomic>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "core/log.h"
+#include "message/window.h"
+
+namespace ropewalk::message {
+namespace {
+
+namespace gpus = transport::window;
+using Clock = std::chrono::steady_clock;
+using gpus::CuPointer;
+using gpus::CurrentContext;
+
+// Calls that streams hold at once: the next one waits in the host.
+constexpr std::size_t kLines = 4096;
+constexpr std::chrono::seconds kPatience{2};
+// Between two writes of the value that ends waits.
+constexpr std::chrono::milliseconds kReleasePeriod{5};
+}  // namespace
+
+StreamCalls::StreamCalls(gpus::Gpu& gpu) : gpu_(gpu) {
+  const gpus::CudaApi& cuda = gpu.cuda();
+  if (!gpu.writes_marks() || cuda.stream_batch == nullptr || cuda.copy == nullptr ||
+      cuda.stream_capturing == nullptr) {
+    throw Error(Errc::kInvalidUsage,
+                "{}: its driver has no 64-bit memory operations of streams (CUDA 11.7)",
+                gpu.name());
+  }
+  const CurrentContext current(cuda, gpu.context());
+  cuda.check(cuda.host_allocate(&memory_, kLines * sizeof(Line),
+                                gpus::kCuHostPortable | gpus::kCuHostDeviceMap),
+             "cuMemHostAlloc");
+  CuPointer device = 0;
+  const gpus::CuResult mapped = cuda.host_pointer(&device, memory_, 0);
+  if (mapped != gpus::kCuSuccess) {
+    cuda.warn(cuda.host_free(memory_), "cuMemFreeHost");
+    cuda.check(mapped, "cuMemHostGetDevicePointer");
+  }
+  shift_ = device - reinterpret_cast<std::uint64_t>(memory_);
+  for (std::size_t k = kLines; k > 0; --k) {
+    free_.push_back(new (static_cast<Line*>(memory_) + (k - 1)) Line);
+  }
+}
+
+StreamCalls::~StreamCalls() {
+  const Clock::time_point limit = Clock::now() + kPatience;
+  while (busy() && Clock::now() < limit) {
+    release();
+    (void)poll({});
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  if (busy()) {
+    log::warn("{} call(s) on windows are still in streams of {}", held_.size(), gpu_.name());
+    return;  // which may still write to the words
+  }
+  try {
+    const CurrentContext current(gpu_.cuda(), gpu_.context());
+    gpu_.cuda().warn(gpu_.cuda().host_free(memory_), "cuMemFreeHost");
+  } catch (const Error&) {
+    // CUDA has ended before this did.
+  }
+}
+
+bool StreamCalls::captures(gpus::CuStream stream) const {
+  int capturing = 0;
+  gpu_.cuda().check(gpu_.cuda().stream_capturing(stream, &capturing), "cuStreamIsCapturing");
+  return capturing != 0;
+}
+
+bool StreamCalls::accessible(const void* address) const noexcept {
+  unsigned type = 0;
+  // The host's pageable memory is unknown to the driver.
+  return gpu_.cuda().pointer_attribute(&type, gpus::kCuPointerMemoryType,
+                                       reinterpret_cast<CuPointer>(address)) == gpus::kCuSuccess;
+}
+
+std::uint64_t StreamCalls::on_device(const std::uint64_t& word) const noexcept {
+  return reinterpret_cast<std::uint64_t>(&word) + shift_;
+}
+
+std::uint64_t StreamCalls::look(const std::uint64_t& word) noexcept {
+  return std::atomic_ref(const_cast<std::uint64_t&>(word)).load(std::memory_order_acquire);
+}
+
+// ---- enqueueing ---------------------------------------------------------------------------
+
+void StreamCalls::write(std::uint64_t address, std::uint64_t value) {
+  gpus::CuStreamOperation operation;
+  operation.operation = gpus::kCuStreamWrite64;
+  operation.address = address;
+  operation.value = value;
+  pending_.push_back(operation);
+}
+
+void StreamCalls::wait(std::uint64_t address, std::uint64_t value) {
+  write(address, value);
+  pending_.back().operation = gpus::kCuStreamWait64;
+}
+
+void StreamCalls::submit() {
+  for (std::size_t done = 0; done < pending_.size();) {
+    const std::size_t count = std::min(pending_.size() - done, gpus::kCuMostStreamOperations);
+    gpu_.cuda().check(
+        gpu_.cuda().stream_batch(stream_, static_cast<unsigned>(count), pending_.data() + done, 0),
+        "cuStreamBatchMemOp");
+    done += count;
+  }
+  pending_.clear();
+}
+
+void StreamCalls::begin(gpus::CuStream stream) {
+  stream_ = stream;
+  pending_.clear();
+  last_waits_.clear();
+}
+
+void StreamCalls::add(const OperationSpec& spec, std::uint64_t target) {
+  const Window& window = *spec.window;
+  const Part& part = window.part(spec.peer);
+  Line* line = free_.back();
+  free_.pop_back();
+  Held& held = held_.emplace_back();
+  held.line = line;
+  held.number = ++last_number_;
+  held.spec = spec;
+  const CurrentContext current(gpu_.cuda(), gpu_.context());
+  if (spec.kind == OperationKind::kWaitSignal) {
+    held.counter = window.counter_on_gpu(window.rank(), spec.peer, spec.slot);
+    write(on_device(line->began), held.number);
+    wait(held.counter, target);
+  } else if (!part.mapped) {
+    held.carried = std::make_unique<Operation>(spec);
+    // A signal has no memory that the stream could change too early.
+    if (spec.kind != OperationKind::kSignal) {
+      last_waits_.emplace_back(on_device(line->done), held.number);
+    }
+  } else if (spec.kind == OperationKind::kSignal) {
+    // The one on the GPU first, where streams and kernels wait.
+    write(window.counter_on_gpu(spec.peer, window.rank(), spec.slot), target);
+    write(window.counter_in_host(spec.peer, window.rank(), spec.slot), target);
+  } else if (spec.kind != OperationKind::kFlush && spec.bytes > 0) {
+    submit();
+    const auto there = reinterpret_cast<CuPointer>(part.data + spec.offset);
+    const bool puts = spec.kind == OperationKind::kPut;
+    gpu_.cuda().check(gpu_.cuda().copy(puts ? there : reinterpret_cast<CuPointer>(spec.destination),
+                                       puts ? reinterpret_cast<CuPointer>(spec.source) : there,
+                                       spec.bytes, stream_),
+                      puts ? "cuMemcpyAsync (a put)" : "cuMemcpyAsync (a get)");
+  }
+  write(on_device(line->passed), held.number);
+  if (spec.kind == OperationKind::kFlush) wait_for_links();
+}
+
+void StreamCalls::wait_for_links() {
+  for (const auto& [word, value] : last_waits_) wait(word, value);
+  last_waits_.clear();
+}
+
+void StreamCalls::finish() {
+  wait_for_links();
+  const CurrentContext current(gpu_.cuda(), gpu_.context());
+  submit();
+}
+
+// ---- the watch ----------------------------------------------------------------------------
+
+bool StreamCalls::poll(const std::function<void(Operation&)>& start) {
+  bool moved = false;
+  for (auto it = held_.begin(); it != held_.end();) {
+    Held& held = *it;
+    bool over = look(held.line->passed) == held.number;
+    if (held.carried != nullptr && over) {
+      if (!held.started && start != nullptr) {
+        held.started = true;
+        moved = true;
+        start(*held.carried);
+      }
+      over = held.carried->ended();
+      if (over) {
+        if (held.carried->fault.has_value() && !fault_.has_value()) fault_ = held.carried->fault;
+        std::atomic_ref(held.line->done).store(held.number, std::memory_order_release);
+      }
+    }
+    if (!over) {
+      ++it;
+      continue;
+    }
+    moved = true;
+    free_.push_back(held.line);
+    it = held_.erase(it);
+  }
+  return moved;
+}
+
+bool StreamCalls::busy(const Window& window) const {
+  return std::ranges::any_of(held_, [&](const Held& held) { return held.spec.window == &window; });
+}
+
+bool StreamCalls::watched() const noexcept {
+  return std::ranges::any_of(
+      held_, [](const Held& held) { return held.counter != 0 || held.carried != nullptr; });
+}
+
+std::optional<Error> StreamCalls::overdue(std::chrono::nanoseconds limit,
+                                          const std::function<bool(int)>& left) {
+  const Clock::time_point now = Clock::now();
+  for (Held& held : held_) {
+    if (held.counter == 0 || look(held.line->began) != held.number ||
+        look(held.line->passed) == held.number) {
+      continue;
+    }
+    if (!held.began.has_value()) held.began = now;
+    const auto waited = now - *held.began;
+    if (waited > kLeftGrace && left(held.spec.peer)) {
+      return Error(Errc::kPeerLost, "{}: a stream waits, and rank {} left the communicator",
+                   describe(held.spec), held.spec.peer);
+    }
+    if (limit.count() > 0 && waited > limit) {
+      return Error(Errc::kTimeout, "{}: a stream has waited for {:.3g} s", describe(held.spec),
+                   std::chrono::duration<double>(waited).count());
+    }
+  }
+  return {};
+}
+
+void StreamCalls::release() {
+  for (Held& held : held_) {
+    if (held.carried != nullptr) {
+      held.carried->fail(Error(Errc::kAborted, "stopped"), false);
+      std::atomic_ref(held.line->done).store(held.number, std::memory_order_release);
+    }
+  }
+  const Clock::time_point now = Clock::now();
+  if (now < next_release_) return;
+  next_release_ = now + kReleasePeriod;
+  try {
+    const CurrentContext current(gpu_.cuda(), gpu_.context());
+    const gpus::CuStream own = gpu_.stream(0);
+    for (const Held& held : held_) {
+      if (held.counter == 0) continue;
+      gpu_.cuda().check(gpu_.cuda().stream_write64(own, held.counter, Window::kMostSignals, 0),
+                        "cuStreamWriteValue64 (ending a wait)");
+    }
+  } catch (const Error& error) {
+    log::warn("{}", error.what());
+  }
+}
+
+}  // namespace ropewalk::message
