@@ -52,6 +52,7 @@
 #ifndef ROPEWALK_MESSAGES_H_
 #define ROPEWALK_MESSAGES_H_
 
+#include <ropewalk/device_window.h>
 #include <ropewalk/ropewalk.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -101,6 +102,14 @@ RW_API rwResult_t rwWindowMemory(rwMessageWindow_t window, int rank, void** memo
  * window's: duplicate it, or map before rwWindowFree. -1 where *memory would be NULL, for what a
  * rank registered, and for memory of a GPU. */
 RW_API rwResult_t rwWindowDescriptor(rwMessageWindow_t window, int rank, int* fd, size_t* offset);
+
+/* The window as kernels use it (device.cuh), for as long as the window is there: a value, to be
+ * passed to kernels as an argument. For a window in the host's memory, as threads of the host use
+ * it by the same functions. Local. Kernels go on counting from what this rank's calls had signalled
+ * and waited for when this was called first; who counts afterwards is said in device.cuh. The time
+ * limit of their waits is the communicator's at that time. Window and communicator must not be
+ * freed while kernels use it. */
+RW_API rwResult_t rwWindowDevice(rwMessageWindow_t window, rwDeviceWindow* device);
 
 /* ---- operations ----------------------------------------------------------------------------- */
 

@@ -221,6 +221,14 @@ RW_API rwResult_t rwWindowDescriptor(rwMessageWindow_t window, int rank, int* fd
   });
 }
 
+RW_API rwResult_t rwWindowDevice(rwMessageWindow_t window, rwDeviceWindow* device) {
+  return guarded("rwWindowDevice", [&] {
+    rwMessageWindow& given = checked_window(window);
+    rwDeviceWindow& out = checked(device, "device");
+    out = given.comm->device_window(*given.window);
+  });
+}
+
 RW_API rwResult_t rwPut(const void* source, size_t bytes, int peer, size_t offset,
                         rwMessageWindow_t window, rwStream_t stream, rwRequest_t* request) {
   return guarded("rwPut", [&] {

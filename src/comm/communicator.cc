@@ -1220,6 +1220,11 @@ void Communicator::enqueue(const message::Batch& batch, DeviceStream stream) {
   });
 }
 
+rwDeviceWindow Communicator::device_window(message::Window& window) {
+  return with_messenger(
+      [&](message::Messenger& messenger) { return messenger.device_window(window); });
+}
+
 std::uint64_t Communicator::arrived(message::Window& window, int source, int slot) {
   return with_messenger(
       [&](message::Messenger& messenger) { return messenger.arrived(window, source, slot); });

@@ -165,6 +165,8 @@ class Communicator final : public executor::WaitHook {
   /// On a CUDA stream, in its order.
   void enqueue(std::span<const message::OperationSpec> operations, DeviceStream stream);
   void enqueue(const message::Batch& batch, DeviceStream stream);
+  /// For kernels (message/kernel_calls.h).
+  rwDeviceWindow device_window(message::Window& window);
   /// How many signals of `source` have arrived.
   std::uint64_t arrived(message::Window& window, int source, int slot);
 

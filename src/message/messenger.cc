@@ -49,6 +49,7 @@ Messenger::~Messenger() {
   // Before the windows, whose counters streams may still wait for.
   const Lock lock(mutex_);
   streams_.clear();
+  kernels_.clear();
 }
 
 // ---- windows ------------------------------------------------------------------------------
@@ -121,6 +122,14 @@ void Messenger::free_window(Window& window, Deadline deadline) {
                     "before the window is freed",
                     window.number());
     }
+    for (const auto& [gpu, kernels] : kernels_) {
+      (void)poll_kernels();
+      if (!kernels->busy(window)) continue;
+      throw Refused(Errc::kInvalidUsage,
+                    "window {} has operations of kernels that have not ended: synchronize with "
+                    "their streams, and flush, before the window is freed",
+                    window.number());
+    }
   }
   flush_all(window);
   wake();
@@ -132,6 +141,7 @@ void Messenger::free_window(Window& window, Deadline deadline) {
   }
   const Lock lock(mutex_);
   if (carrier_ != nullptr) carrier_->remove(window);
+  for (const auto& [gpu, kernels] : kernels_) kernels->forget(window);
   window.close();
 }
 
@@ -602,6 +612,8 @@ bool Messenger::streams_busy() const {
 
 bool Messenger::poll_streams() {
   bool moved = false;
+  bool asked =
+      std::ranges::any_of(kernels_, [](const auto& entry) { return entry.second->watched(); });
   for (const auto& entry : streams_) {
     StreamCalls* streams = entry.second.get();
     if (streams == nullptr || !streams->busy()) continue;
@@ -614,10 +626,52 @@ bool Messenger::poll_streams() {
     if (!fault.has_value() && stream_pacer_.due()) {
       fault = streams->overdue(options_.timeout(), [this](int peer) { return has_left(peer); });
     }
-    if (!fault.has_value()) continue;
-    // No call of the program's waits for it: the next one tells.
-    options_.on_error(*fault);
-    stop_locked(failure_.broken() ? failure_.error() : *fault);
+    asked |= streams->asks();
+    if (fault.has_value()) break_with(*fault);
+  }
+  asked_.store(asked, std::memory_order_relaxed);
+  return moved;
+}
+
+void Messenger::break_with(const Error& error) {
+  // No call of the program's waits for it: the next one tells.
+  options_.on_error(error);
+  stop_locked(failure_.broken() ? failure_.error() : error);
+}
+
+// ---- kernels ------------------------------------------------------------------------------
+
+rwDeviceWindow Messenger::device_window(Window& window) {
+  require_usable(window);
+  need_thread();
+  ++wanted_;
+  const Lock lock(mutex_);
+  --wanted_;
+  if (stopped_) {
+    throw failure_.broken() ? failure_.error() : Error(Errc::kAborted, "stopped");
+  }
+  std::unique_ptr<KernelCalls>& kernels = kernels_[window.gpu()];
+  if (kernels == nullptr) kernels = std::make_unique<KernelCalls>(window.gpu());
+  const rwDeviceWindow handle = kernels->handle(window, options_.timeout());
+  if (kernels->watched()) asked_ = true;
+  wake();
+  return handle;
+}
+
+bool Messenger::poll_kernels() {
+  bool moved = false;
+  for (const auto& entry : kernels_) {
+    KernelCalls& kernels = *entry.second;
+    moved |= kernels.poll([this](Operation& operation) {
+      validate(operation.spec);
+      if (!stopped_ && operation.spec.kind == OperationKind::kSignal) {
+        carrier_->start(operation);  // kernels count what they send
+      } else {
+        (void)begin(operation);
+      }
+    });
+    if (stopped_) continue;
+    if (const std::optional<Error> fault = kernels.fault()) break_with(*fault);
   }
   return moved;
 }
@@ -725,6 +779,7 @@ bool Messenger::drive() {
 bool Messenger::poll_locked() {
   if (stopped_) {
     (void)poll_streams();
+    (void)poll_kernels();
     return false;
   }
   if (failure_.broken()) {
@@ -740,6 +795,7 @@ bool Messenger::poll_locked() {
   }
   moved |= drop_left();
   moved |= poll_streams();
+  moved |= poll_kernels();
   moved |= end_started();
   return moved;
 }
@@ -837,6 +893,7 @@ void Messenger::stop_locked(const Error& error) {
   for (const auto& entry : streams_) {
     if (entry.second != nullptr) entry.second->release();
   }
+  for (const auto& entry : kernels_) entry.second->abort();
 }
 
 void Messenger::need_thread() {
@@ -855,7 +912,8 @@ void Messenger::rest(std::chrono::nanoseconds idle) {
     return;
   }
   std::unique_lock lock(sleep_mutex_);
-  sleep_.wait_for(lock, idle < kBusy + kNapsFor ? kNap : kSleep,
+  const bool naps = idle < kBusy + kNapsFor || asked_.load(std::memory_order_relaxed);
+  sleep_.wait_for(lock, naps ? kNap : kSleep,
                   [&] { return awake_.load(std::memory_order_relaxed) || ends_.load(); });
 }
 

@@ -48,6 +48,7 @@
 #include "link/network_links.h"
 #include "message/batch.h"
 #include "message/carrier.h"
+#include "message/kernel_calls.h"
 #include "message/operation.h"
 #include "message/stream_calls.h"
 #include "message/window.h"
@@ -111,6 +112,10 @@ class Messenger : private executor::WaitHook {
   void enqueue(std::span<const OperationSpec> specs, transport::window::CuStream stream);
   void enqueue(const Batch& batch, transport::window::CuStream stream);
 
+  /// The window as kernels use it; of one in the host's memory, as host threads do.
+  /// @throws Refused kInvalidUsage for a closed one; Error kCuda
+  rwDeviceWindow device_window(Window& window);
+
   /// How many signals of `source` have arrived on `slot`, those waited for included.
   [[nodiscard]] std::uint64_t arrived(Window& window, int source, int slot);
 
@@ -143,6 +148,8 @@ class Messenger : private executor::WaitHook {
   static std::uint64_t count_signal(const OperationSpec& spec);
   [[nodiscard]] bool streams_busy() const RW_REQUIRES(mutex_);
   bool poll_streams() RW_REQUIRES(mutex_);
+  bool poll_kernels() RW_REQUIRES(mutex_);
+  void break_with(const Error& error) RW_REQUIRES(mutex_);
   // Starts one; a wait ends as check_wait() says. @return whether it has ended
   bool begin(Operation& operation) RW_REQUIRES(mutex_);
   static bool check_wait(Operation& operation);
@@ -188,12 +195,15 @@ class Messenger : private executor::WaitHook {
   std::unique_ptr<Carrier> carrier_ RW_GUARDED_BY(mutex_);
   std::list<Started> started_ RW_GUARDED_BY(mutex_);
   std::map<transport::window::Gpu*, std::unique_ptr<StreamCalls>> streams_ RW_GUARDED_BY(mutex_);
+  std::map<transport::window::Gpu*, std::unique_ptr<KernelCalls>> kernels_ RW_GUARDED_BY(mutex_);
   std::set<int> dropped_ RW_GUARDED_BY(mutex_);
   bool stopped_ RW_GUARDED_BY(mutex_) = false;
   Pacer stream_pacer_ RW_GUARDED_BY(mutex_){std::chrono::milliseconds(5)};
   Pacer left_pacer_ RW_GUARDED_BY(mutex_){std::chrono::milliseconds(20)};
   std::optional<std::chrono::steady_clock::time_point> left_seen_ RW_GUARDED_BY(mutex_);
 
+  // Streams or kernels may ask for a link at any time: the thread takes short naps only.
+  std::atomic<bool> asked_{false};
   std::atomic<bool> ends_{false};
   std::atomic<bool> awake_{true};
   std::mutex sleep_mutex_;

@@ -207,6 +207,11 @@ bool StreamCalls::watched() const noexcept {
       held_, [](const Held& held) { return held.counter != 0 || held.carried != nullptr; });
 }
 
+bool StreamCalls::asks() const noexcept {
+  return std::ranges::any_of(
+      held_, [](const Held& held) { return held.carried != nullptr && !held.started; });
+}
+
 std::optional<Error> StreamCalls::overdue(std::chrono::nanoseconds limit,
                                           const std::function<bool(int)>& left) {
   const Clock::time_point now = Clock::now();

@@ -58,6 +58,8 @@ class StreamCalls {
   [[nodiscard]] bool busy(const Window& window) const;
   /// Needs poll(): for triggers, and for waits that may have to end.
   [[nodiscard]] bool watched() const noexcept;
+  /// A stream may ask for a link at any time.
+  [[nodiscard]] bool asks() const noexcept;
   /// The error of a wait that has lasted for `limit` (0: none), or whose peer `left`.
   std::optional<Error> overdue(std::chrono::nanoseconds limit,
                                const std::function<bool(int)>& left);
