@@ -87,6 +87,7 @@ INSIDE: dict[str, Folder] = {
     "link": folder(),
     "link/cuda": folder("link", namespaces=("ropewalk::link",)),
     "message": folder(),
+    "message/cuda": folder("message", namespaces=("ropewalk::message",)),
     "netplugin": folder("netplugin/abi"),
     "netplugin/abi": folder(),
     "plan": folder(),

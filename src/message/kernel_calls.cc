@@ -39,6 +39,7 @@ struct KernelCalls::Shared {
 
 struct KernelCalls::Tables {
   Window* window = nullptr;
+  std::vector<std::uint64_t> counts;  // the host's when it was made: sent, then awaited
   void* memory = nullptr;
   rwDeviceWindow handle{};
 };
@@ -173,8 +174,29 @@ const rwDeviceWindow& KernelCalls::handle(Window& window, std::chrono::nanosecon
     needs_links_ = true;
   }
   // NOLINTEND(performance-no-int-to-ptr)
+  made->counts = std::move(counts);
   known = std::move(made);
   return known->handle;
+}
+
+void KernelCalls::count_on_gpu(const OperationSpec& spec) {
+  Window& window = *spec.window;
+  const bool sends = spec.kind == OperationKind::kSignal;
+  std::uint8_t& counted = sends ? window.sent_on_gpu(spec.peer, spec.slot)
+                                : window.awaited_on_gpu(spec.peer, spec.slot);
+  if (counted != 0) return;
+  Tables& tables = *tables_.at(window.number());
+  const std::size_t k =
+      static_cast<std::size_t>(spec.peer) * static_cast<std::size_t>(window.slots()) +
+      static_cast<std::size_t>(spec.slot);
+  const std::uint64_t now =
+      sends ? window.sent(spec.peer, spec.slot) : window.awaited(spec.peer, spec.slot);
+  // Where the host has counted since then kernels have not.
+  if (now != tables.counts[sends ? k : tables.counts.size() / 2 + k]) {
+    gpu_->fill(address_of((sends ? tables.handle.sent : tables.handle.awaited) + k), &now,
+               sizeof now);
+  }
+  counted = 1;
 }
 
 void KernelCalls::forget(const Window& window) {

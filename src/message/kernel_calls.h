@@ -39,6 +39,9 @@ class KernelCalls {
   /// @param timeout of their waits; 0: none
   /// @throws Error kCuda
   const rwDeviceWindow& handle(Window& window, std::chrono::nanoseconds timeout);
+  /// Kernels count from now on what `spec`, a signal or a wait, does; from where the host is.
+  /// @pre handle() was called
+  void count_on_gpu(const OperationSpec& spec);
   /// No kernel uses `window` any more.
   void forget(const Window& window);
 

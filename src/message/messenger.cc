@@ -32,6 +32,12 @@ Refused left_error(const OperationSpec& spec) {
   return {Errc::kPeerLost, "{}: rank {} left the communicator", describe(spec), spec.peer};
 }
 
+Refused counted(const OperationSpec& spec) {
+  return {Errc::kInvalidUsage,
+          "{}: kernels count these since a call was captured into a graph: use another slot",
+          describe(spec)};
+}
+
 }  // namespace
 
 Messenger::Messenger(bootstrap::Bootstrap& bootstrap, bootstrap::FailureState& failure,
@@ -206,6 +212,8 @@ void Messenger::validate(const OperationSpec& spec) {
 }
 
 std::uint64_t Messenger::count_wait(const OperationSpec& spec) {
+  if (spec.window->awaited_on_gpu(spec.peer, spec.slot) != 0) [[unlikely]]
+    throw counted(spec);
   std::uint64_t& awaited = spec.window->awaited(spec.peer, spec.slot);
   if (spec.count > Window::kMostSignals - awaited) {
     throw Refused(Errc::kInvalidArgument,
@@ -216,6 +224,8 @@ std::uint64_t Messenger::count_wait(const OperationSpec& spec) {
 }
 
 std::uint64_t Messenger::count_signal(const OperationSpec& spec) {
+  if (spec.window->sent_on_gpu(spec.peer, spec.slot) != 0) [[unlikely]]
+    throw counted(spec);
   std::uint64_t& sent = spec.window->sent(spec.peer, spec.slot);
   if (spec.count > Window::kMostSignals - sent) [[unlikely]] {
     throw Refused(Errc::kInvalidArgument,
@@ -571,10 +581,8 @@ void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window:
     throw failure_.broken() ? failure_.error() : Error(Errc::kAborted, "stopped");
   }
   if (streams->captures(stream)) {
-    throw Refused(Errc::kInvalidUsage,
-                  "{}: stream: it is being captured into a graph, which would repeat one value of "
-                  "a counter that only grows",
-                  describe(specs.front()));
+    capture(specs, *streams, stream);
+    return;
   }
   streams->begin(stream);
   for (const OperationSpec& spec : specs) {
@@ -592,6 +600,24 @@ void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window:
   }
   streams->finish();
   if (streams->watched()) wake();
+}
+
+void Messenger::capture(std::span<const OperationSpec> specs, StreamCalls& streams,
+                        transport::window::CuStream stream) {
+  if (!streams.has_kernels()) {
+    throw Refused(Errc::kInvalidUsage,
+                  "{}: stream: it is captured, which needs kernels, and this build has none",
+                  describe(specs.front()));
+  }
+  for (const OperationSpec& spec : specs) {
+    KernelCalls& kernels = kernels_of(*spec.window);
+    const rwDeviceWindow& device = kernels.handle(*spec.window, options_.timeout());
+    if (spec.kind == OperationKind::kSignal || spec.kind == OperationKind::kWaitSignal) {
+      kernels.count_on_gpu(spec);
+    }
+    streams.capture(spec, device, stream);
+  }
+  wake();
 }
 
 void Messenger::enqueue(const Batch& batch, transport::window::CuStream stream) {
@@ -650,12 +676,15 @@ rwDeviceWindow Messenger::device_window(Window& window) {
   if (stopped_) {
     throw failure_.broken() ? failure_.error() : Error(Errc::kAborted, "stopped");
   }
-  std::unique_ptr<KernelCalls>& kernels = kernels_[window.gpu()];
-  if (kernels == nullptr) kernels = std::make_unique<KernelCalls>(window.gpu());
-  const rwDeviceWindow handle = kernels->handle(window, options_.timeout());
-  if (kernels->watched()) asked_ = true;
+  const rwDeviceWindow handle = kernels_of(window).handle(window, options_.timeout());
   wake();
   return handle;
+}
+
+KernelCalls& Messenger::kernels_of(const Window& window) {
+  std::unique_ptr<KernelCalls>& kernels = kernels_[window.gpu()];
+  if (kernels == nullptr) kernels = std::make_unique<KernelCalls>(window.gpu());
+  return *kernels;
 }
 
 bool Messenger::poll_kernels() {

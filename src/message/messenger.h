@@ -144,6 +144,9 @@ class Messenger : private executor::WaitHook {
   // At once, where the peer is mapped. @return false when a link must carry it
   static bool run_mapped(const OperationSpec& spec);
   void add_streams(transport::window::Gpu& gpu);
+  KernelCalls& kernels_of(const Window& window) RW_REQUIRES(mutex_);
+  void capture(std::span<const OperationSpec> specs, StreamCalls& streams,
+               transport::window::CuStream stream) RW_REQUIRES(mutex_);
   StreamCalls& streams_of(const OperationSpec& spec) RW_REQUIRES(mutex_);
   static std::uint64_t count_signal(const OperationSpec& spec);
   [[nodiscard]] bool streams_busy() const RW_REQUIRES(mutex_);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <new>
 #include <thread>
 #include <utility>
@@ -20,11 +21,18 @@ using gpus::CurrentContext;
 // Calls that streams hold at once: the next one waits in the host.
 constexpr std::size_t kLines = 4096;
 constexpr std::chrono::seconds kPatience{2};
+// Longer copies have the copy engine, which is faster and holds no multiprocessor.
+constexpr std::size_t kMostKernelBytes = 256 << 10;
 // Between two writes of the value that ends waits.
 constexpr std::chrono::milliseconds kReleasePeriod{5};
+
+bool overlap(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::size_t b_bytes) {
+  return std::less<>()(a, b + b_bytes) && std::less<>()(b, a + a_bytes);
+}
+
 }  // namespace
 
-StreamCalls::StreamCalls(gpus::Gpu& gpu) : gpu_(gpu) {
+StreamCalls::StreamCalls(gpus::Gpu& gpu) : gpu_(gpu), has_kernels_(load_kernels(gpu)) {
   const gpus::CudaApi& cuda = gpu.cuda();
   if (!gpu.writes_marks() || cuda.stream_batch == nullptr || cuda.copy == nullptr ||
       cuda.stream_capturing == nullptr) {
@@ -90,6 +98,38 @@ std::uint64_t StreamCalls::look(const std::uint64_t& word) noexcept {
 
 // ---- enqueueing ---------------------------------------------------------------------------
 
+void StreamCalls::copy(void* to, const void* from, std::size_t bytes) {
+  auto* const there = static_cast<std::byte*>(to);
+  const auto* const here = static_cast<const std::byte*>(from);
+  if (!has_kernels_ || bytes > kMostKernelBytes) {
+    submit();
+    gpu_.cuda().check(gpu_.cuda().copy(reinterpret_cast<CuPointer>(to),
+                                       reinterpret_cast<CuPointer>(from), bytes, stream_),
+                      "cuMemcpyAsync (a put or get)");
+    return;
+  }
+  // Those of one kernel run in any order.
+  const bool depends = std::ranges::any_of(copies_, [&](const DeviceCopy& one) {
+    return overlap(one.to, one.bytes, there, bytes) || overlap(one.to, one.bytes, here, bytes) ||
+           overlap(one.from, one.bytes, there, bytes);
+  });
+  if (depends || copies_.size() == kMostDeviceCopies) submit();
+  copies_.push_back({there, here, bytes});
+}
+
+void StreamCalls::submit_copies() {
+  // One alone takes the copy engine the least time; several, one after the other, the longest.
+  if (copies_.size() == 1) {
+    const DeviceCopy& one = copies_.front();
+    gpu_.cuda().check(gpu_.cuda().copy(reinterpret_cast<CuPointer>(one.to),
+                                       reinterpret_cast<CuPointer>(one.from), one.bytes, stream_),
+                      "cuMemcpyAsync (a put or get)");
+  } else {
+    launch(copies_, stream_);
+  }
+  copies_.clear();
+}
+
 void StreamCalls::write(std::uint64_t address, std::uint64_t value) {
   gpus::CuStreamOperation operation;
   operation.operation = gpus::kCuStreamWrite64;
@@ -104,6 +144,7 @@ void StreamCalls::wait(std::uint64_t address, std::uint64_t value) {
 }
 
 void StreamCalls::submit() {
+  submit_copies();
   for (std::size_t done = 0; done < pending_.size();) {
     const std::size_t count = std::min(pending_.size() - done, gpus::kCuMostStreamOperations);
     gpu_.cuda().check(
@@ -116,45 +157,61 @@ void StreamCalls::submit() {
 
 void StreamCalls::begin(gpus::CuStream stream) {
   stream_ = stream;
+  copies_.clear();
   pending_.clear();
   last_waits_.clear();
+  plain_.clear();
+  ordered_ = false;
+}
+
+StreamCalls::Held& StreamCalls::hold(const OperationSpec& spec) {
+  Held& held = held_.emplace_back();
+  held.line = free_.back();
+  free_.pop_back();
+  held.number = ++last_number_;
+  held.spec = spec;
+  return held;
 }
 
 void StreamCalls::add(const OperationSpec& spec, std::uint64_t target) {
   const Window& window = *spec.window;
   const Part& part = window.part(spec.peer);
-  Line* line = free_.back();
-  free_.pop_back();
-  Held& held = held_.emplace_back();
-  held.line = line;
-  held.number = ++last_number_;
-  held.spec = spec;
   const CurrentContext current(gpu_.cuda(), gpu_.context());
+  const bool copies = spec.kind == OperationKind::kPut || spec.kind == OperationKind::kGet;
   if (spec.kind == OperationKind::kWaitSignal) {
+    Held& held = hold(spec);
     held.counter = window.counter_on_gpu(window.rank(), spec.peer, spec.slot);
-    write(on_device(line->began), held.number);
+    write(on_device(held.line->began), held.number);
     wait(held.counter, target);
+    write(on_device(held.line->passed), held.number);
   } else if (!part.mapped) {
+    Held& held = hold(spec);
     held.carried = std::make_unique<Operation>(spec);
+    write(on_device(held.line->passed), held.number);
     // A signal has no memory that the stream could change too early.
     if (spec.kind != OperationKind::kSignal) {
-      last_waits_.emplace_back(on_device(line->done), held.number);
+      last_waits_.emplace_back(on_device(held.line->done), held.number);
     }
-  } else if (spec.kind == OperationKind::kSignal) {
-    // The one on the GPU first, where streams and kernels wait.
-    write(window.counter_on_gpu(spec.peer, window.rank(), spec.slot), target);
-    write(window.counter_in_host(spec.peer, window.rank(), spec.slot), target);
-  } else if (spec.kind != OperationKind::kFlush && spec.bytes > 0) {
-    submit();
-    const auto there = reinterpret_cast<CuPointer>(part.data + spec.offset);
-    const bool puts = spec.kind == OperationKind::kPut;
-    gpu_.cuda().check(gpu_.cuda().copy(puts ? there : reinterpret_cast<CuPointer>(spec.destination),
-                                       puts ? reinterpret_cast<CuPointer>(spec.source) : there,
-                                       spec.bytes, stream_),
-                      puts ? "cuMemcpyAsync (a put)" : "cuMemcpyAsync (a get)");
+    if (spec.kind == OperationKind::kFlush) wait_for_links();
+  } else {
+    if (plain_.empty() || plain_.back() != &window) plain_.push_back(&window);
+    if (spec.kind == OperationKind::kSignal) {
+      // The one on the GPU first, where streams and kernels wait.
+      write(window.counter_on_gpu(spec.peer, window.rank(), spec.slot), target);
+      write(window.counter_in_host(spec.peer, window.rank(), spec.slot), target);
+    } else if (copies && spec.bytes > 0) {
+      if (ordered_) submit();
+      ordered_ = false;
+      std::byte* const there = part.data + spec.offset;
+      if (spec.kind == OperationKind::kPut) {
+        copy(there, spec.source, spec.bytes);
+      } else {
+        copy(spec.destination, there, spec.bytes);
+      }
+      return;
+    }
   }
-  write(on_device(line->passed), held.number);
-  if (spec.kind == OperationKind::kFlush) wait_for_links();
+  ordered_ = true;
 }
 
 void StreamCalls::wait_for_links() {
@@ -164,8 +221,55 @@ void StreamCalls::wait_for_links() {
 
 void StreamCalls::finish() {
   wait_for_links();
+  if (!plain_.empty()) {
+    OperationSpec rest;
+    rest.kind = OperationKind::kFlush;
+    Held& held = hold(rest);
+    held.others = std::exchange(plain_, {});
+    write(on_device(held.line->passed), held.number);
+  }
+  ordered_ = true;
   const CurrentContext current(gpu_.cuda(), gpu_.context());
   submit();
+}
+
+void StreamCalls::capture(const OperationSpec& spec, const rwDeviceWindow& device,
+                          gpus::CuStream stream) {
+  const CurrentContext current(gpu_.cuda(), gpu_.context());
+  const Part& part = spec.window->part(spec.peer);
+  DeviceCall call;
+  call.window = device;
+  call.peer = spec.peer;
+  call.slot = spec.slot;
+  call.count = spec.count;
+  call.offset = spec.offset;
+  call.bytes = spec.bytes;
+  switch (spec.kind) {
+    case OperationKind::kPut:
+    case OperationKind::kGet: {
+      const bool gets = spec.kind == OperationKind::kGet;
+      if (spec.bytes == 0) return;
+      if (part.mapped) {
+        std::byte* const there = part.data + spec.offset;
+        gpu_.cuda().check(
+            gpu_.cuda().copy(reinterpret_cast<CuPointer>(gets ? spec.destination : there),
+                             reinterpret_cast<CuPointer>(gets ? there : spec.source), spec.bytes,
+                             stream),
+            "cuMemcpyAsync (a put or get)");
+        return;
+      }
+      call.kind = gets ? DeviceCall::Kind::kGet : DeviceCall::Kind::kPut;
+      call.local = gets ? spec.destination : const_cast<std::byte*>(spec.source);
+      break;
+    }
+    case OperationKind::kSignal: call.kind = DeviceCall::Kind::kSignal; break;
+    case OperationKind::kWaitSignal: call.kind = DeviceCall::Kind::kWaitSignal; break;
+    case OperationKind::kFlush:
+      if (part.mapped) return;
+      call.kind = DeviceCall::Kind::kPut;  // of nothing, which waits for the link
+      break;
+  }
+  launch(call, stream);
 }
 
 // ---- the watch ----------------------------------------------------------------------------

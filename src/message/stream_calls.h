@@ -6,9 +6,9 @@
 // where the stream must not go on before it is done, it waits for a second word.
 //
 // Each call ends with a write of its number to a word of its own: so it is known what streams still
-// hold. A wait also begins with one, so that its time limit counts from when the stream came there.
-// A wait that must end otherwise is satisfied by the largest value, again and again until the
-// stream has passed: what the peer still sends may overwrite it.
+// hold. Each wait has one, too, and begins with another, so that its time limit counts from when
+// the stream came there. A wait that must end otherwise is satisfied by the largest value, again
+// and again until the stream has passed: what the peer still sends may overwrite it.
 #pragma once
 
 #include <chrono>
@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "message/device_kernels.h"
 #include "message/operation.h"
 #include "transport/window/device/gpu.h"
 
@@ -42,7 +43,14 @@ class StreamCalls {
   [[nodiscard]] bool accessible(const void* address) const noexcept;
 
   /// Has words for one more call. Else poll() until it is so.
-  [[nodiscard]] bool has_room() const noexcept { return !free_.empty(); }
+  [[nodiscard]] bool has_room() const noexcept { return free_.size() >= 2; }
+  /// Whether a stream may be captured; batches have their short copies in one kernel then.
+  [[nodiscard]] bool has_kernels() const noexcept { return has_kernels_; }
+  /// Into the graph that `stream` captures: kernels count, so that it may be launched again and
+  /// again. @pre has_kernels()
+  void capture(const OperationSpec& spec, const rwDeviceWindow& device,
+               transport::window::CuStream stream);
+
   /// The calls of one function of the API, in their order: begin(), add()..., finish().
   /// @throws Error kCuda
   void begin(transport::window::CuStream stream);
@@ -77,25 +85,30 @@ class StreamCalls {
     std::uint64_t unused[5] = {};
   };
   static_assert(sizeof(Line) == 64);
-  // A call that a stream holds.
+  // What a stream holds: a wait, what a link carries, or the rest of one call.
   struct Held {
     Line* line = nullptr;
     std::uint64_t number = 0;
     OperationSpec spec;
-    std::uint64_t counter = 0;  // of a wait
+    std::vector<const Window*> others;  // besides that of `spec`, where it is the rest
+    std::uint64_t counter = 0;          // of a wait
     std::optional<std::chrono::steady_clock::time_point> began;
     std::unique_ptr<Operation> carried;
     bool started = false;
   };
 
+  Held& hold(const OperationSpec& spec);
   void write(std::uint64_t address, std::uint64_t value);
   void wait(std::uint64_t address, std::uint64_t value);
+  void copy(void* to, const void* from, std::size_t bytes);
+  void submit_copies();
   void wait_for_links();
   void submit();
   [[nodiscard]] std::uint64_t on_device(const std::uint64_t& word) const noexcept;
   static std::uint64_t look(const std::uint64_t& word) noexcept;
 
   transport::window::Gpu& gpu_;
+  bool has_kernels_;
   void* memory_ = nullptr;
   std::uint64_t shift_ = 0;  // from the host's to the GPU's address
   std::vector<Line*> free_;
@@ -105,6 +118,10 @@ class StreamCalls {
   std::chrono::steady_clock::time_point next_release_{};
 
   transport::window::CuStream stream_ = nullptr;  // from begin() to finish()
+  std::vector<const Window*> plain_;              // windows of what is not held by itself
+  bool ordered_ = false;                          // the next copy comes after what is pending
+  // Copies, then operations.
+  std::vector<DeviceCopy> copies_;
   std::vector<transport::window::CuStreamOperation> pending_;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> last_waits_;  // word, value
 };

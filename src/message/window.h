@@ -27,7 +27,9 @@ class Window {
         gpu_(gpu),
         memory_(std::move(memory)),
         sent_(memory_->parts().size() * static_cast<std::size_t>(slots)),
-        awaited_(sent_.size()) {}
+        awaited_(sent_.size()),
+        sent_on_gpu_(sent_.size()),
+        awaited_on_gpu_(sent_.size()) {}
 
   /// Why this rank does not have its memory; nothing when it has.
   [[nodiscard]] std::optional<Error> failure() const { return memory_->failure(); }
@@ -79,6 +81,12 @@ class Window {
   /// What this rank has signalled to `peer`, and waited for from it, so far.
   std::uint64_t& sent(int peer, int slot) noexcept { return sent_[index(peer, slot)]; }
   std::uint64_t& awaited(int peer, int slot) noexcept { return awaited_[index(peer, slot)]; }
+  /// Whether kernels count these, since a captured call did it first: then the host's counts,
+  /// above, do not change any more.
+  std::uint8_t& sent_on_gpu(int peer, int slot) noexcept { return sent_on_gpu_[index(peer, slot)]; }
+  std::uint8_t& awaited_on_gpu(int peer, int slot) noexcept {
+    return awaited_on_gpu_[index(peer, slot)];
+  }
 
  private:
   [[nodiscard]] std::size_t index(int rank, int slot) const noexcept {
@@ -94,6 +102,8 @@ class Window {
   std::optional<WindowMemory> memory_;
   std::vector<std::uint64_t> sent_;
   std::vector<std::uint64_t> awaited_;
+  std::vector<std::uint8_t> sent_on_gpu_;
+  std::vector<std::uint8_t> awaited_on_gpu_;
 };
 
 }  // namespace ropewalk::message
