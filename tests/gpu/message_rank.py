@@ -133,6 +133,51 @@ def batches(comm: Communicator) -> None:
     window.close()
 
 
+def graphs(comm: Communicator) -> None:
+    """Captured once, launched again and again; what was called before counts on."""
+    right, left = neighbours(comm)
+    nbytes = 100_000
+    window = comm.window(nbytes, slots=3, device=torch.cuda.current_device())
+    source = torch.zeros(nbytes, dtype=torch.uint8, device="cuda")
+    got = torch.zeros_like(source)
+    mine = part_of(window)
+    stream = torch.cuda.Stream()
+
+    def exchange() -> None:
+        window.put_signal(source, right, stream=stream)
+        window.wait_signal(left, stream=stream)
+        got.copy_(mine)
+        window.signal(left, 1, stream=stream)
+        window.wait_signal(right, 1, stream=stream)
+
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            exchange()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        exchange()
+    for turn in range(30):
+        with torch.cuda.stream(stream):
+            source.copy_(values(comm.rank, nbytes, turn))
+            graph.replay()
+            same = torch.equal(got, values(left, nbytes, turn))
+        assert same, turn
+    comm.check()
+    assert window.signals(left) == 33
+    try:
+        window.signal(right)
+    except ropewalk.UsageError as error:
+        assert "kernels count these" in str(error), error
+    else:
+        raise AssertionError("not refused")
+    window.signal(right, 2)
+    window.wait_signal(left, 2)
+    stream.synchronize()
+    comm.barrier()
+    window.close()
+
+
 def refused(comm: Communicator) -> None:
     right, left = neighbours(comm)
     window = comm.window(100, device=torch.cuda.current_device())
@@ -213,7 +258,7 @@ def deadline(comm: Communicator) -> None:
 
 PARTS: dict[str, Callable[[Communicator], None]] = {
     function.__name__: function
-    for function in (host, streams, gets, batches, refused, until_lost, deadline)
+    for function in (host, streams, gets, batches, graphs, refused, until_lost, deadline)
 }
 
 

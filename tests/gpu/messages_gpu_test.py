@@ -18,6 +18,8 @@ from ropewalk.communicator import Communicator
 
 need_ranks()
 
+BUILD = launcher.ROOT / os.environ.get("RW_BUILD_DIR", "build/release")
+
 
 def run(part: str, ranks: int = 2) -> None:
     for ended in launcher.run(ranks, "message_rank.py", part, ours=False):
@@ -25,22 +27,57 @@ def run(part: str, ranks: int = 2) -> None:
         assert "all done" in ended.output
 
 
-@pytest.mark.parametrize("part", ["host", "streams", "gets", "batches", "refused", "deadline"])
+@pytest.mark.parametrize(
+    "part", ["host", "streams", "gets", "batches", "graphs", "refused", "deadline"]
+)
 def test_processes(part: str) -> None:
     run(part)
 
 
-@pytest.mark.parametrize("part", ["host", "streams", "gets", "batches"])
+@pytest.mark.parametrize("part", ["host", "streams", "gets", "batches", "graphs"])
 def test_three_processes(part: str) -> None:
     run(part, 3)
 
 
 @pytest.mark.parametrize("net", ["tcp", "shm"])
-@pytest.mark.parametrize("part", ["host", "streams", "gets", "batches"])
+@pytest.mark.parametrize("part", ["host", "streams", "gets", "batches", "graphs"])
 def test_two_hosts(part: str, net: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RW_HOSTS", "2")
     monkeypatch.setenv("ROPEWALK_NET", net)
     run(part)
+
+
+@pytest.mark.parametrize(("hosts", "net"), [(1, "auto"), (2, "shm"), (2, "tcp")])
+def test_kernels_streams_batches_and_graphs(hosts: int, net: str) -> None:
+    """The program of benchmarks/messages compares what it moved; times are not looked at."""
+    program = BUILD / "tests" / "gpu_message_times"
+    port = str(launcher.free_port())
+    processes = []
+    for rank in range(2):
+        variables = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
+        variables |= {"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        if hosts == 2:
+            variables |= {"ROPEWALK_HOST_ID": f"host{rank}", "ROPEWALK_NET": net}
+        processes.append(
+            subprocess.Popen(
+                [str(program), str(4 << 20), "1"],
+                env={**os.environ, **variables},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    try:
+        said = [process.communicate(timeout=DEADLINE_SECONDS)[0] for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], said
+        rows = [line.split() for line in said[0].splitlines()]
+        assert {row[0] for row in rows} == {"kernel", "blocks", "stream", "batch", "graph"}
+        assert all(row[-1] == "0" for row in rows), said[0]
+        print(said[0])
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def test_memory_that_has_no_handle(monkeypatch: pytest.MonkeyPatch) -> None:
