@@ -11,7 +11,6 @@
 //   batch    64 puts of a 64th of the bytes each and a signal, prepared, launched on a stream
 //   graph    as stream, 20 round trips captured in a CUDA graph, which is launched again and again
 #include <cuda_runtime.h>
-#include <ropewalk/device.cuh>
 #include <ropewalk/messages.h>
 #include <ropewalk/ropewalk.h>
 
@@ -21,6 +20,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <ropewalk/device.cuh>
 #include <string>
 #include <vector>
 
@@ -155,7 +155,8 @@ int main(int argc, char** argv) {
       const std::string name = row;
       if (("," + rows + ",").find("," + name + ",") == std::string::npos) continue;
       if (name == "blocks" && bytes < 4096) continue;
-      if (name == "batch" && (bytes < kPutsOfABatch * 8 || bytes > (std::size_t{16} << 20))) continue;
+      if (name == "batch" && (bytes < kPutsOfABatch * 8 || bytes > (std::size_t{16} << 20)))
+        continue;
       const int count = static_cast<int>(
           std::clamp<std::size_t>((std::size_t{1} << 30) / (bytes + (1 << 20)), 20, 1000));
       Setup used = at;
@@ -203,8 +204,8 @@ int main(int argc, char** argv) {
         check(cudaGraphDestroy(captured));
         measure = [&](int turns) {
           const int launches = std::max(1, turns / kTripsOfAGraph);
-          Times times = time_streams(used, launches,
-                                     [&] { check(cudaGraphLaunch(graph, used.stream)); });
+          Times times =
+              time_streams(used, launches, [&] { check(cudaGraphLaunch(graph, used.stream)); });
           return Times{times.one_way_s / kTripsOfAGraph, times.enqueue_s / kTripsOfAGraph};
         };
       }

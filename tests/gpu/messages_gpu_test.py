@@ -27,6 +27,38 @@ def run(part: str, ranks: int = 2) -> None:
         assert "all done" in ended.output
 
 
+def start_two(command: list[str], settings: list[dict[str, str]]) -> list[subprocess.Popen[str]]:
+    """Two ranks, each with its settings besides torchrun's variables."""
+    port = str(launcher.free_port())
+    processes = []
+    for rank in range(2):
+        variables = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
+        variables |= {"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        processes.append(
+            subprocess.Popen(
+                command,
+                env={**os.environ, **variables, **settings[rank]},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    return processes
+
+
+def run_two(command: list[str], settings: list[dict[str, str]]) -> str:
+    """What rank 0 printed. Both must end well."""
+    processes = start_two(command, settings)
+    try:
+        said = [process.communicate(timeout=DEADLINE_SECONDS)[0] for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], said
+        return said[0]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 @pytest.mark.parametrize(
     "part", ["host", "streams", "gets", "batches", "graphs", "refused", "deadline"]
 )
@@ -50,34 +82,29 @@ def test_two_hosts(part: str, net: str, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(("hosts", "net"), [(1, "auto"), (2, "shm"), (2, "tcp")])
 def test_kernels_streams_batches_and_graphs(hosts: int, net: str) -> None:
     """The program of benchmarks/messages compares what it moved; times are not looked at."""
-    program = BUILD / "tests" / "gpu_message_times"
-    port = str(launcher.free_port())
-    processes = []
-    for rank in range(2):
-        variables = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
-        variables |= {"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        if hosts == 2:
-            variables |= {"ROPEWALK_HOST_ID": f"host{rank}", "ROPEWALK_NET": net}
-        processes.append(
-            subprocess.Popen(
-                [str(program), str(4 << 20), "1"],
-                env={**os.environ, **variables},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-    try:
-        said = [process.communicate(timeout=DEADLINE_SECONDS)[0] for process in processes]
-        assert [process.returncode for process in processes] == [0, 0], said
-        rows = [line.split() for line in said[0].splitlines()]
-        assert {row[0] for row in rows} == {"kernel", "blocks", "stream", "batch", "graph"}
-        assert all(row[-1] == "0" for row in rows), said[0]
-        print(said[0])
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    settings: list[dict[str, str]] = [{}, {}]
+    if hosts == 2:
+        settings = [{"ROPEWALK_HOST_ID": f"host{rank}", "ROPEWALK_NET": net} for rank in range(2)]
+    said = run_two([str(BUILD / "tests" / "gpu_message_times"), str(4 << 20), "1"], settings)
+    rows = [line.split() for line in said.splitlines()]
+    assert {row[0] for row in rows} == {"kernel", "blocks", "stream", "batch", "graph"}
+    assert all(row[-1] == "0" for row in rows), said
+    print(said)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ([str(BUILD / "tests" / "window_kernel")], "2 ranks: 200 from rank 1 in 100 turns"),
+        ([str(BUILD / "tests" / "window_stream")], "2 ranks: 100 to 109 from rank 1"),
+        (
+            [sys.executable, str(launcher.ROOT / "examples" / "python" / "window_gpu.py")],
+            "2 ranks: from rank 1: [1.5, 1.5, 1.5, 1.5]",
+        ),
+    ],
+)
+def test_examples(command: list[str], expected: str) -> None:
+    assert expected in run_two(command, [{}, {}])
 
 
 def test_memory_that_has_no_handle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,20 +124,8 @@ def short_deadline(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 def test_a_killed_rank_ends_a_streams_wait() -> None:
     """Within 1 s of the kill."""
-    port = str(launcher.free_port())
-    processes = []
-    for rank in range(2):
-        variables = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
-        variables |= {"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, str(Path(__file__).parent / "message_rank.py"), "until_lost"],
-                env={**os.environ, **variables},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
+    program = str(Path(__file__).parent / "message_rank.py")
+    processes = start_two([sys.executable, program, "until_lost"], [{}, {}])
     try:
         for process in processes:
             assert process.stdout is not None
