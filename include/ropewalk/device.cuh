@@ -456,6 +456,16 @@ RW_DEVICE_FUNCTION Status flush(const Scope& scope, const rwDeviceWindow& window
   return static_cast<Status>(scope.any(static_cast<int>(status)));
 }
 
+/// Lets the batch begin that was armed with `trigger` (rwBatchArm), by one store: it sends what the
+/// callers wrote before, and what is visible to them.
+template <typename Scope>
+RW_DEVICE_FUNCTION void launch(const Scope& scope, const rwDeviceTrigger& trigger) {
+  scope.sync();
+  if (scope.rank() != 0) return;
+  detail::fence();
+  detail::store_relaxed(trigger.word, trigger.value);
+}
+
 }  // namespace ropewalk::device
 
 #endif

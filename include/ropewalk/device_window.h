@@ -49,6 +49,12 @@ typedef struct rwDeviceWindow {
   int32_t unused;
 } rwDeviceWindow;
 
+/* One launch of a batch that waits for it (rwBatchArm). */
+typedef struct rwDeviceTrigger {
+  uint64_t* word; /* in the GPU's memory */
+  uint64_t value;
+} rwDeviceTrigger;
+
 #ifdef __cplusplus
 }
 #endif

@@ -171,6 +171,14 @@ RW_API rwResult_t rwBatchFlush(rwBatch_t batch, int peer, rwMessageWindow_t wind
  * launched again at once: the stream keeps the order. Between launch and end the program may call
  * other operations; those on the same peer are not ordered with the batch's that were held back. */
 RW_API rwResult_t rwBatchLaunch(rwBatch_t batch, rwStream_t stream, rwRequest_t* request);
+/* As rwBatchLaunch on a stream, which begins with it when *trigger was stored: by a kernel on
+ * another stream (ropewalk::device::launch of device.cuh), so that one store sends all that was
+ * prepared. Until then `stream` stands still; there is no time limit, but when the communicator
+ * breaks or ends the stream goes on. Each call makes a trigger for one launch; 256 may be waited
+ * for at once. The window must be on the GPU whose kernels store it. Not for a stream that is
+ * captured.
+ */
+RW_API rwResult_t rwBatchArm(rwBatch_t batch, rwStream_t stream, rwDeviceTrigger* trigger);
 
 #ifdef __cplusplus
 }

@@ -373,6 +373,17 @@ RW_API rwResult_t rwBatchFlush(rwBatch_t batch, int peer, rwMessageWindow_t wind
   });
 }
 
+RW_API rwResult_t rwBatchArm(rwBatch_t batch, rwStream_t stream, rwDeviceTrigger* trigger) {
+  return guarded("rwBatchArm", [&] {
+    rwBatch& given = checked(batch, "batch");
+    rwDeviceTrigger& out = checked(trigger, "trigger");
+    if (stream == nullptr) throw Error(Errc::kInvalidArgument, "stream: NULL");
+    const message::StreamCalls::Trigger made = given.comm->arm(given.batch, stream);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    out = {reinterpret_cast<uint64_t*>(made.word), made.value};
+  });
+}
+
 RW_API rwResult_t rwBatchLaunch(rwBatch_t batch, rwStream_t stream, rwRequest_t* request) {
   return guarded("rwBatchLaunch", [&] {
     rwBatch& given = checked(batch, "batch");

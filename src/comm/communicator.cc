@@ -1220,6 +1220,12 @@ void Communicator::enqueue(const message::Batch& batch, DeviceStream stream) {
   });
 }
 
+message::StreamCalls::Trigger Communicator::arm(const message::Batch& batch, DeviceStream stream) {
+  return with_messenger([&](message::Messenger& messenger) {
+    return messenger.arm(batch, static_cast<transport::window::CuStream>(stream));
+  });
+}
+
 rwDeviceWindow Communicator::device_window(message::Window& window) {
   return with_messenger(
       [&](message::Messenger& messenger) { return messenger.device_window(window); });

@@ -165,6 +165,8 @@ class Communicator final : public executor::WaitHook {
   /// On a CUDA stream, in its order.
   void enqueue(std::span<const message::OperationSpec> operations, DeviceStream stream);
   void enqueue(const message::Batch& batch, DeviceStream stream);
+  /// The same, to begin when something on the GPU has stored the trigger.
+  message::StreamCalls::Trigger arm(const message::Batch& batch, DeviceStream stream);
   /// For kernels (message/kernel_calls.h).
   rwDeviceWindow device_window(message::Window& window);
   /// How many signals of `source` have arrived.

@@ -294,6 +294,36 @@ TEST_P(DeviceWindows, ABatchIsLaunchedAgainAndAgain) {
   });
 }
 
+// What a kernel stores the test has another stream store.
+TEST_P(DeviceWindows, AnArmedBatchBeginsWithItsTrigger) {
+  ranks(2, [&](Communicator& comm) {
+    End end(comm, GetParam(), 100);
+    const TestStream other(end.gpu());
+    const int peer = 1 - comm.rank();
+    const Buffer source(end.gpu(), pattern(100, comm.rank(), 3));
+    Batch batch;
+    EXPECT_EQ(refusal_of([&] { (void)comm.arm(batch, end.stream().get()); }).first,
+              Errc::kInvalidUsage);
+    comm.add(batch, end.put(peer, 0, source.data(), 100));
+    comm.add(batch, end.signal(peer));
+    for (int turn = 0; turn < 3; ++turn) {
+      const message::StreamCalls::Trigger trigger = comm.arm(batch, end.stream().get());
+      end.enqueue(end.wait(peer));
+      comm.barrier();
+      EXPECT_FALSE(end.stream().idle());
+      EXPECT_EQ(comm.arrived(end.window(), peer, 0), static_cast<std::uint64_t>(turn));
+      comm.barrier();
+      const gpus::CudaApi& cuda = end.gpu().cuda();
+      const gpus::CurrentContext current(cuda, end.gpu().context());
+      cuda.check(cuda.stream_write64(other.get(), trigger.word, trigger.value, 0), "a trigger");
+      ASSERT_TRUE(end.stream().wait());
+      EXPECT_EQ(end.read(0, 100), pattern(100, peer, 3));
+      comm.barrier();
+    }
+    end.free();
+  });
+}
+
 // Streams and host threads signal and wait across.
 TEST_P(DeviceWindows, StreamsAndTheHostMeet) {
   ranks(2, [&](Communicator& comm) {
@@ -419,6 +449,9 @@ TEST_P(DeviceWindows, ACommunicatorThatEndsEndsItsStreamsWaits) {
       std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime_);
       End end(*comm, GetParam(), 8);
       comm->barrier();
+      Batch batch;
+      comm->add(batch, end.signal(1 - r));
+      (void)comm->arm(batch, end.stream().get());
       end.enqueue(end.wait(1 - r));
       end.enqueue(end.signal(r));
       comm.reset();

@@ -563,6 +563,20 @@ StreamCalls& Messenger::streams_of(const OperationSpec& spec) {
 }
 
 void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window::CuStream stream) {
+  enqueue(specs, stream, nullptr);
+}
+
+template <typename Ready>
+void Messenger::await_streams(Ready&& ready) {
+  while (!ready()) {
+    (void)poll_locked();
+    if (stopped_) throw failure_.broken() ? failure_.error() : Error(Errc::kAborted, "stopped");
+    std::this_thread::yield();
+  }
+}
+
+void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window::CuStream stream,
+                        StreamCalls::Trigger* trigger) {
   for (const OperationSpec& spec : specs) validate(spec);
   if (specs.empty()) return;
   need_thread();
@@ -581,17 +595,22 @@ void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window:
     throw failure_.broken() ? failure_.error() : Error(Errc::kAborted, "stopped");
   }
   if (streams->captures(stream)) {
+    if (trigger != nullptr) {
+      throw Refused(Errc::kInvalidUsage,
+                    "stream: it is captured, and a graph would wait for one trigger only once");
+    }
     capture(specs, *streams, stream);
     return;
   }
+  await_streams(
+      [&] { return streams->has_room() && (trigger == nullptr || streams->has_trigger()); });
   streams->begin(stream);
+  if (trigger != nullptr) *trigger = streams->await_trigger(*specs.front().window);
   for (const OperationSpec& spec : specs) {
-    while (!streams->has_room()) {
+    if (!streams->has_room()) {
       // What is held now must reach the GPU first, or it would never end.
       streams->finish();
-      (void)poll_locked();
-      if (stopped_) throw failure_.broken() ? failure_.error() : Error(Errc::kAborted, "stopped");
-      std::this_thread::yield();
+      await_streams([&] { return streams->has_room(); });
     }
     std::uint64_t target = 0;
     if (spec.kind == OperationKind::kWaitSignal) target = count_wait(spec);
@@ -620,7 +639,7 @@ void Messenger::capture(std::span<const OperationSpec> specs, StreamCalls& strea
   wake();
 }
 
-void Messenger::enqueue(const Batch& batch, transport::window::CuStream stream) {
+std::vector<OperationSpec> Messenger::specs_of(const Batch& batch) {
   if (batch.running()) {
     throw Refused(Errc::kInvalidUsage,
                   "the batch was launched, and has not ended: wait for it before the next launch");
@@ -628,7 +647,19 @@ void Messenger::enqueue(const Batch& batch, transport::window::CuStream stream) 
   std::vector<OperationSpec> specs;
   specs.reserve(batch.operations_.size());
   for (const Operation& operation : batch.operations_) specs.push_back(operation.spec);
-  enqueue(specs, stream);
+  return specs;
+}
+
+void Messenger::enqueue(const Batch& batch, transport::window::CuStream stream) {
+  enqueue(specs_of(batch), stream, nullptr);
+}
+
+StreamCalls::Trigger Messenger::arm(const Batch& batch, transport::window::CuStream stream) {
+  const std::vector<OperationSpec> specs = specs_of(batch);
+  if (specs.empty()) throw Refused(Errc::kInvalidUsage, "the batch has no operations");
+  StreamCalls::Trigger trigger;
+  enqueue(specs, stream, &trigger);
+  return trigger;
 }
 
 bool Messenger::streams_busy() const {

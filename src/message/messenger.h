@@ -111,6 +111,8 @@ class Messenger : private executor::WaitHook {
   /// @throws Refused for what cannot be right, and kInvalidUsage where streams cannot; kCuda
   void enqueue(std::span<const OperationSpec> specs, transport::window::CuStream stream);
   void enqueue(const Batch& batch, transport::window::CuStream stream);
+  /// The batch begins when its trigger was stored.
+  StreamCalls::Trigger arm(const Batch& batch, transport::window::CuStream stream);
 
   /// The window as kernels use it; of one in the host's memory, as host threads do.
   /// @throws Refused kInvalidUsage for a closed one; Error kCuda
@@ -148,6 +150,11 @@ class Messenger : private executor::WaitHook {
   void capture(std::span<const OperationSpec> specs, StreamCalls& streams,
                transport::window::CuStream stream) RW_REQUIRES(mutex_);
   StreamCalls& streams_of(const OperationSpec& spec) RW_REQUIRES(mutex_);
+  void enqueue(std::span<const OperationSpec> specs, transport::window::CuStream stream,
+               StreamCalls::Trigger* trigger);
+  static std::vector<OperationSpec> specs_of(const Batch& batch);
+  template <typename Ready>
+  void await_streams(Ready&& ready) RW_REQUIRES(mutex_);
   static std::uint64_t count_signal(const OperationSpec& spec);
   [[nodiscard]] bool streams_busy() const RW_REQUIRES(mutex_);
   bool poll_streams() RW_REQUIRES(mutex_);

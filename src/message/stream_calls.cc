@@ -20,6 +20,7 @@ using gpus::CurrentContext;
 
 // Calls that streams hold at once: the next one waits in the host.
 constexpr std::size_t kLines = 4096;
+constexpr std::size_t kTriggers = 256;  // of batches that wait for theirs at once
 constexpr std::chrono::seconds kPatience{2};
 // Longer copies have the copy engine, which is faster and holds no multiprocessor.
 constexpr std::size_t kMostKernelBytes = 256 << 10;
@@ -51,6 +52,16 @@ StreamCalls::StreamCalls(gpus::Gpu& gpu) : gpu_(gpu), has_kernels_(load_kernels(
     cuda.check(mapped, "cuMemHostGetDevicePointer");
   }
   shift_ = device - reinterpret_cast<std::uint64_t>(memory_);
+  const gpus::CuResult taken = cuda.allocate(&triggers_, kTriggers * sizeof(Line));
+  if (taken != gpus::kCuSuccess) {
+    cuda.warn(cuda.host_free(memory_), "cuMemFreeHost");
+    cuda.check(taken, "cuMemAlloc");
+  }
+  const std::vector<std::byte> zeros(kTriggers * sizeof(Line));
+  gpu.fill(triggers_, zeros.data(), zeros.size());
+  for (std::size_t k = kTriggers; k > 0; --k) {
+    free_triggers_.push_back(triggers_ + (k - 1) * sizeof(Line));
+  }
   for (std::size_t k = kLines; k > 0; --k) {
     free_.push_back(new (static_cast<Line*>(memory_) + (k - 1)) Line);
   }
@@ -69,6 +80,7 @@ StreamCalls::~StreamCalls() {
   }
   try {
     const CurrentContext current(gpu_.cuda(), gpu_.context());
+    gpu_.cuda().warn(gpu_.cuda().free(triggers_), "cuMemFree");
     gpu_.cuda().warn(gpu_.cuda().host_free(memory_), "cuMemFreeHost");
   } catch (const Error&) {
     // CUDA has ended before this did.
@@ -171,6 +183,20 @@ StreamCalls::Held& StreamCalls::hold(const OperationSpec& spec) {
   held.number = ++last_number_;
   held.spec = spec;
   return held;
+}
+
+StreamCalls::Trigger StreamCalls::await_trigger(const Window& window) {
+  OperationSpec spec;
+  spec.kind = OperationKind::kWaitSignal;
+  spec.window = const_cast<Window*>(&window);
+  Held& held = hold(spec);
+  held.of_trigger = true;
+  held.counter = free_triggers_.back();
+  free_triggers_.pop_back();
+  wait(held.counter, held.number);
+  write(on_device(held.line->passed), held.number);
+  ordered_ = true;
+  return {held.counter, held.number};
 }
 
 void StreamCalls::add(const OperationSpec& spec, std::uint64_t target) {
@@ -297,6 +323,7 @@ bool StreamCalls::poll(const std::function<void(Operation&)>& start) {
     }
     moved = true;
     free_.push_back(held.line);
+    if (held.of_trigger) free_triggers_.push_back(held.counter);
     it = held_.erase(it);
   }
   return moved;
@@ -320,7 +347,7 @@ std::optional<Error> StreamCalls::overdue(std::chrono::nanoseconds limit,
                                           const std::function<bool(int)>& left) {
   const Clock::time_point now = Clock::now();
   for (Held& held : held_) {
-    if (held.counter == 0 || look(held.line->began) != held.number ||
+    if (held.counter == 0 || held.of_trigger || look(held.line->began) != held.number ||
         look(held.line->passed) == held.number) {
       continue;
     }
@@ -353,7 +380,9 @@ void StreamCalls::release() {
     const gpus::CuStream own = gpu_.stream(0);
     for (const Held& held : held_) {
       if (held.counter == 0) continue;
-      gpu_.cuda().check(gpu_.cuda().stream_write64(own, held.counter, Window::kMostSignals, 0),
+      // A trigger's word goes on being used.
+      const std::uint64_t value = held.of_trigger ? held.number : Window::kMostSignals;
+      gpu_.cuda().check(gpu_.cuda().stream_write64(own, held.counter, value, 0),
                         "cuStreamWriteValue64 (ending a wait)");
     }
   } catch (const Error& error) {

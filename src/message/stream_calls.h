@@ -54,6 +54,14 @@ class StreamCalls {
   /// The calls of one function of the API, in their order: begin(), add()..., finish().
   /// @throws Error kCuda
   void begin(transport::window::CuStream stream);
+  /// The calls begin when something on this GPU, a kernel or another stream, has stored this value,
+  /// or a larger one, there. @pre begin() just before; has_trigger()
+  struct Trigger {
+    std::uint64_t word = 0;  ///< its address, in the GPU's memory
+    std::uint64_t value = 0;
+  };
+  Trigger await_trigger(const Window& window);
+  [[nodiscard]] bool has_trigger() const noexcept { return !free_triggers_.empty(); }
   /// `target`: of a wait or a signal, the counter's value. @pre has_room(); validated
   void add(const OperationSpec& spec, std::uint64_t target);
   void finish();
@@ -91,7 +99,8 @@ class StreamCalls {
     std::uint64_t number = 0;
     OperationSpec spec;
     std::vector<const Window*> others;  // besides that of `spec`, where it is the rest
-    std::uint64_t counter = 0;          // of a wait
+    std::uint64_t counter = 0;          // of a wait, or a trigger's word
+    bool of_trigger = false;            // which comes when the program pleases
     std::optional<std::chrono::steady_clock::time_point> began;
     std::unique_ptr<Operation> carried;
     bool started = false;
@@ -112,6 +121,8 @@ class StreamCalls {
   void* memory_ = nullptr;
   std::uint64_t shift_ = 0;  // from the host's to the GPU's address
   std::vector<Line*> free_;
+  std::uint64_t triggers_ = 0;  // lines in the GPU's memory
+  std::vector<std::uint64_t> free_triggers_;
   std::list<Held> held_;
   std::uint64_t last_number_ = 0;
   std::optional<Error> fault_;
