@@ -31,14 +31,22 @@
  * cudaStreamLegacy here.) Sources and destinations are memory of a GPU, or pinned. The order above
  * is then that in which streams do the operations: calls that raise one counter, or wait for one,
  * from several streams or from the host as well must be ordered by the program as they were called.
+ *
  * A stream's wait ends in any case: when its peer is lost or left, when the deadline passes (from
  * when the stream came to it) and when the communicator is aborted or destroyed, streams go on, as
  * if the signals had come, and the next call, or rwCommGetAsyncError, tells; the communicator is
- * broken then. A stream that is being captured gets rwInvalidUsage. At most 4,096 calls are in
- * streams at once; the next one waits. Streams wait by CUDA's memory operations, which hold no
- * multiprocessor; as CUDA warns, streams that wait for each other must not share one of its queues
- * (CUDA_DEVICE_MAX_CONNECTIONS), and taking and freeing GPU memory, which making and freeing a
- * window does, waits for the process's streams, those that wait for signals included.
+ * broken then. At most 4,096 waits and calls are in streams at once; the next one waits.
+ *
+ * A stream that is being captured: puts and gets become copies of the graph, signals and waits
+ * kernels of one thread that count in GPU memory, so that the graph may be launched again and again,
+ * once at a time. From then on kernels count the signals to that peer on that slot, or the waits for
+ * it, and the host's calls for them, with or without a stream, get rwInvalidUsage (device.cuh).
+ * Graphs must not be launched any more when the window is freed.
+ *
+ * Streams wait by CUDA's memory operations, which hold no multiprocessor. As CUDA warns, streams
+ * that wait for each other must not share one of its queues (CUDA_DEVICE_MAX_CONNECTIONS); and
+ * taking and freeing GPU memory, which making and freeing a window does, waits for the process's
+ * streams, those that wait for signals included.
  *
  * Errors of every call. rwInvalidArgument: a range beyond the peer's part, or a rank, slot or
  * count out of range; rwInvalidUsage: a window that was freed, or is in use; rwRemoteError where

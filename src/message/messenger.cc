@@ -674,7 +674,7 @@ bool Messenger::poll_streams() {
   for (const auto& entry : streams_) {
     StreamCalls* streams = entry.second.get();
     if (streams == nullptr || !streams->busy()) continue;
-    moved |= streams->poll([this](Operation& operation) { (void)begin(operation); });
+    moved |= streams->poll([this](Operation& operation) RW_REQUIRES(mutex_) { (void)begin(operation); });
     if (stopped_) {
       streams->release();
       continue;
@@ -722,10 +722,12 @@ bool Messenger::poll_kernels() {
   bool moved = false;
   for (const auto& entry : kernels_) {
     KernelCalls& kernels = *entry.second;
-    moved |= kernels.poll([this](Operation& operation) {
+    moved |= kernels.poll([this](Operation& operation) RW_REQUIRES(mutex_) {
       validate(operation.spec);
       if (!stopped_ && operation.spec.kind == OperationKind::kSignal) {
-        carrier_->start(operation);  // kernels count what they send
+        // Kernels count what they send.
+        unflushed_.insert({operation.spec.window->number(), operation.spec.peer});
+        carrier_->start(operation);
       } else {
         (void)begin(operation);
       }
