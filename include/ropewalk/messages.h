@@ -25,7 +25,28 @@
  * *request and returns at once, and the request completes when the call is done (rwRequestWait).
  * An operation that needs no link is done before the call returns.
  *
- * Streams. `stream` is NULL; another one gets rwInvalidUsage, since windows lie in host memory.
+ * Streams. With `stream` NULL the host does the operation. With a CUDA stream (a window in GPU
+ * memory; `request` NULL) the call enqueues it and returns: the stream does it, in its order, and
+ * what the call's `done` says holds for what is enqueued after it. (CUDA's default stream is
+ * cudaStreamLegacy here.) Sources and destinations are memory of a GPU, or pinned. The order above
+ * is then that in which streams do the operations: calls that raise one counter, or wait for one,
+ * from several streams or from the host as well must be ordered by the program as they were called.
+ *
+ * A stream's wait ends in any case: when its peer is lost or left, when the deadline passes (from
+ * when the stream came to it) and when the communicator is aborted or destroyed, streams go on, as
+ * if the signals had come, and the next call, or rwCommGetAsyncError, tells; the communicator is
+ * broken then. At most 4,096 waits and calls are in streams at once; the next one waits.
+ *
+ * A stream that is being captured: puts and gets become copies of the graph, signals and waits
+ * kernels of one thread that count in GPU memory, so that the graph may be launched again and again,
+ * once at a time. From then on kernels count the signals to that peer on that slot, or the waits for
+ * it, and the host's calls for them, with or without a stream, get rwInvalidUsage (device.cuh).
+ * Graphs must not be launched any more when the window is freed.
+ *
+ * Streams wait by CUDA's memory operations, which hold no multiprocessor. As CUDA warns, streams
+ * that wait for each other must not share one of its queues (CUDA_DEVICE_MAX_CONNECTIONS); and
+ * taking and freeing GPU memory, which making and freeing a window does, waits for the process's
+ * streams, those that wait for signals included.
  *
  * Errors of every call. rwInvalidArgument: a range beyond the peer's part, or a rank, slot or
  * count out of range; rwInvalidUsage: a window that was freed, or is in use; rwRemoteError where
@@ -39,6 +60,7 @@
 #ifndef ROPEWALK_MESSAGES_H_
 #define ROPEWALK_MESSAGES_H_
 
+#include <ropewalk/device_window.h>
 #include <ropewalk/ropewalk.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -61,23 +83,41 @@ typedef struct rwMessageWindow* rwMessageWindow_t;
  * Memory is taken at once: rwSystemError on all ranks where one of them has not enough, as for all
  * that a rank gives and cannot be right. `comm` stays whole. */
 RW_API rwResult_t rwWindowCreate(rwComm_t comm, size_t bytes, int slots, rwMessageWindow_t* window);
-/* The same with memory of the user's, which must stay until rwWindowFree; NULL and 0 for none. */
+/* The same in memory of the GPU `device`, as CUDA numbers them here; -1 is rwWindowCreate. All
+ * ranks give GPU memory, or all the host's (rwInvalidUsage). Ranks of one process reach each
+ * other's part by peer access, those of other processes of the host by CUDA IPC; where that does
+ * not work, and on other hosts, a link carries the operations. Host calls on such a window copy by
+ * CUDA, and return when the copy is done; their buffers may be in any memory. */
+RW_API rwResult_t rwWindowCreateOn(rwComm_t comm, int device, size_t bytes, int slots,
+                                   rwMessageWindow_t* window);
+/* The same with memory of the user's, which must stay until rwWindowFree; NULL and 0 for none. It
+ * may be memory of a GPU. (A rank without any in a window in GPU memory calls rwWindowCreateOn with
+ * 0 bytes.) What CUDA's virtual memory functions or pools gave has no handle for other processes:
+ * links carry what these do. */
 RW_API rwResult_t rwWindowRegister(rwComm_t comm, void* memory, size_t bytes, int slots,
                                    rwMessageWindow_t* window);
 /* Ends it. All ranks call; returns when all have, and all that they did to it is done. Memory that
  * the library allocated is gone then. rwInvalidUsage while this rank has operations with requests,
- * or a launched batch, on it: wait for them, and call again. Windows that were not freed end with
- * the communicator. NULL is fine. */
+ * or a launched batch, on it, or in a stream: wait for them, and call again. Windows that were not
+ * freed end with the communicator. NULL is fine. */
 RW_API rwResult_t rwWindowFree(rwMessageWindow_t window);
-/* Where this rank sees the part of `rank`, and how large it is. *memory is NULL where it cannot
- * address it: of other hosts, and of what other processes registered. Who stores there orders the
- * stores by rwSignal, as puts. `memory` and `bytes` may be NULL. */
+/* Where this rank, or its GPU, sees the part of `rank`, and how large it is. *memory is NULL where
+ * it cannot address it: of other hosts, and of what other processes registered. Who stores there
+ * orders the stores by rwSignal, as puts. `memory` and `bytes` may be NULL. */
 RW_API rwResult_t rwWindowMemory(rwMessageWindow_t window, int rank, void** memory, size_t* bytes);
 /* The same part as a range of a file of shared memory: *fd, and *offset, a multiple of a page's
  * size, for a mapping of the caller's own (mmap) that may outlast the window. The descriptor is the
- * window's: duplicate it, or map before rwWindowFree. -1 where *memory would be NULL, and for what
- * a rank registered. */
+ * window's: duplicate it, or map before rwWindowFree. -1 where *memory would be NULL, for what a
+ * rank registered, and for memory of a GPU. */
 RW_API rwResult_t rwWindowDescriptor(rwMessageWindow_t window, int rank, int* fd, size_t* offset);
+
+/* The window as kernels use it (device.cuh), for as long as the window is there: a value, to be
+ * passed to kernels as an argument. For a window in the host's memory, as threads of the host use
+ * it by the same functions. Local. Kernels go on counting from what this rank's calls had signalled
+ * and waited for when this was called first; who counts afterwards is said in device.cuh. The time
+ * limit of their waits is the communicator's at that time. Window and communicator must not be
+ * freed while kernels use it. */
+RW_API rwResult_t rwWindowDevice(rwMessageWindow_t window, rwDeviceWindow* device);
 
 /* ---- operations ----------------------------------------------------------------------------- */
 
@@ -135,10 +175,18 @@ RW_API rwResult_t rwBatchFlush(rwBatch_t batch, int peer, rwMessageWindow_t wind
 /* Starts its operations in the order in which they were added; a wait for signals or a flush holds
  * back those after it. Done: all of them are. Waits count arrivals, so each launch waits for as
  * many more. rwInvalidUsage for a batch that was launched and has not ended. When an operation
- * fails those after it are not started, and the batch ends with its error. Between launch and end
- * the program may call other operations; those on the same peer are not ordered with the batch's
- * that were held back. */
+ * fails those after it are not started, and the batch ends with its error. On a stream it may be
+ * launched again at once: the stream keeps the order. Between launch and end the program may call
+ * other operations; those on the same peer are not ordered with the batch's that were held back. */
 RW_API rwResult_t rwBatchLaunch(rwBatch_t batch, rwStream_t stream, rwRequest_t* request);
+/* As rwBatchLaunch on a stream, which begins with it when *trigger was stored: by a kernel on
+ * another stream (ropewalk::device::launch of device.cuh), so that one store sends all that was
+ * prepared. Until then `stream` stands still; there is no time limit, but when the communicator
+ * breaks or ends the stream goes on. Each call makes a trigger for one launch; 256 may be waited
+ * for at once. The window must be on the GPU whose kernels store it. Not for a stream that is
+ * captured.
+ */
+RW_API rwResult_t rwBatchArm(rwBatch_t batch, rwStream_t stream, rwDeviceTrigger* trigger);
 
 #ifdef __cplusplus
 }

@@ -139,6 +139,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwCommWindowRegister": (Comm, _POINTER, _SIZE, ctypes.POINTER(Window)),
     "rwCommWindowDeregister": (Comm, Window),
     "rwWindowCreate": (Comm, _SIZE, _INT, _WINDOW_OUT),
+    "rwWindowCreateOn": (Comm, _INT, _SIZE, _INT, _WINDOW_OUT),
     "rwWindowRegister": (Comm, _POINTER, _SIZE, _INT, _WINDOW_OUT),
     "rwWindowFree": (MessageWindow,),
     "rwWindowMemory": (MessageWindow, _INT, ctypes.POINTER(_POINTER), _SIZE_OUT),

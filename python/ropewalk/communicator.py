@@ -810,22 +810,28 @@ class Communicator(ProcessBound):
         self._call(run, lambda: self._registered.add(made))
         return made
 
-    def window(self, array_or_nbytes: Any, slots: int = 1) -> Window:
+    def window(
+        self, array_or_nbytes: Any, slots: int = 1, device: Union[int, str, None] = None
+    ) -> Window:
         """Makes a window that the other ranks put to and get from. All ranks must call.
 
-        In the same order; several ranks of one thread call within a `group`. Host memory.
+        In the same order; several ranks of one thread call within a `group`. All in the host's
+        memory, or all in that of GPUs.
 
         Args:
             array_or_nbytes: this rank's part: so many bytes of zeroed shared memory
                 (`Window.memory`), into which ranks of this host store directly; or an array, which
                 must stay as it is until the window is closed. Sizes may differ, and be 0.
             slots: how many signal counters each rank has for each source; the same on all ranks.
+            device: for a number of bytes: in the memory of this GPU ("cuda", "cuda:1", 1); "cuda"
+                is the communicator's GPU, or the first one. None: the host's.
 
         Raises:
-            ArgumentError, UsageError, SystemCallError: what a rank gave cannot be right, slots
-                differ, or a rank has not enough memory. All ranks get it, with the rank's number.
+            ArgumentError, UsageError, SystemCallError, CudaError: what a rank gave cannot be right,
+                slots differ, or a rank has not enough memory. All ranks get it, with the rank's
+                number.
         """
-        return Window(self, array_or_nbytes, slots)
+        return Window(self, array_or_nbytes, slots, device)
 
     def _forget(self, registration: Registration) -> None:
         self._registered.discard(registration)

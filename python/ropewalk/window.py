@@ -1,4 +1,7 @@
-"""Windows: memory that ranks put to and get from, signals, and prepared batches of them."""
+"""Windows: memory that ranks put to and get from, signals, and prepared batches of them.
+
+In the host's memory or in that of GPUs; the host, or a CUDA stream, does the operations.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ import ctypes
 import mmap
 import os
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from ropewalk import request
 from ropewalk._library import Batch as BatchHandle
 from ropewalk._library import MessageWindow, check, library
 from ropewalk.arguments import integer
 from ropewalk.arrays import Buffer, buffer_of
+from ropewalk.device_arrays import Stream, stream_handle
 from ropewalk.errors import ArgumentError, UsageError
 from ropewalk.process_bound import ProcessBound
 from ropewalk.request import Handle
@@ -25,11 +29,43 @@ _MOST_COUNT = (1 << 63) - 1
 _MOST_OFFSET = (1 << 64) - 1
 
 
-def _host_buffer(array: Any, name: str, *, writable: bool) -> Buffer:
-    """Memory of the host that an operation reads or writes."""
+Device = Union[int, str, None]
+
+
+class DeviceMemory:
+    """A part of a window in a GPU's memory, as bytes. It does not keep the window.
+
+    `torch.as_tensor(it, device="cuda:0")` and `cupy.asarray(it)` make an array of it.
+    """
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        """What lies at `address`."""
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+            "strides": None,
+        }
+
+
+def _device_number(device: Device, comm: Communicator) -> int:
+    """The GPU's number; -1 for the host's memory."""
+    if device is None or device == "cpu":
+        return -1
+    if isinstance(device, str):
+        kind, _, number = device.partition(":")
+        if kind == "cuda" and (not number or number.isdecimal()):
+            if number:
+                return int(number)
+            return 0 if comm.device is None else comm.device
+        raise ArgumentError(f'device {device!r}: pass "cuda", "cuda:1", 1 or None')
+    return integer(device, "device", 0)
+
+
+def _buffer(array: Any, name: str, *, writable: bool) -> Buffer:
+    """Memory that an operation reads or writes."""
     buffer = buffer_of(array, name, writable=writable)
-    if buffer.device is not None:
-        raise ArgumentError(f"{name} is on a GPU; windows are in host memory")
     if buffer.scalar is not None and writable:
         raise ArgumentError(f"{name} is a NumPy scalar, which cannot change; pass an array")
     return buffer
@@ -49,6 +85,12 @@ class Window(ProcessBound):
     Every operation takes `blocking`. True returns when it is done; False returns a `Handle` at
     once, which keeps the array alive, and whose `wait` returns it.
 
+    On a window in GPU memory it takes `stream` as well (the stream's number, or what PyTorch, CuPy
+    or anything with `__cuda_stream__` calls one): the call enqueues the operation and returns, the
+    stream does it in its order, and the array must stay until then, on a GPU or pinned. Without,
+    the host copies, and what is at work on the array must be over. A stream's wait that cannot be
+    met ends all the same; the communicator's next call raises why.
+
     Every operation may raise:
         ArgumentError: a range beyond the peer's part, or a rank, slot or count that cannot be
             right. Nothing was done.
@@ -61,21 +103,28 @@ class Window(ProcessBound):
     after an exception the communicator's end closes it.
     """
 
-    def __init__(self, comm: Communicator, array_or_nbytes: Any, slots: int) -> None:
+    def __init__(
+        self, comm: Communicator, array_or_nbytes: Any, slots: int, device: Device = None
+    ) -> None:
         """See Communicator.window."""
         self._comm = comm
+        number = _device_number(device, comm)
         self._slots = integer(slots, "slots", 1, 4096)
         self._owner: Any = None
+        self._on_gpu = number >= 0
         self._handle = MessageWindow()
         out = ctypes.byref(self._handle)
         if _is_size(array_or_nbytes):
             nbytes = integer(array_or_nbytes, "nbytes", 0)
 
             def make() -> None:
-                check(library().rwWindowCreate(comm.c_handle, nbytes, self._slots, out))
+                check(library().rwWindowCreateOn(comm.c_handle, number, nbytes, self._slots, out))
         else:
-            buffer = _host_buffer(array_or_nbytes, "array", writable=True)
+            buffer = _buffer(array_or_nbytes, "array", writable=True)
+            if device is not None and number != (-1 if buffer.device is None else buffer.device):
+                raise ArgumentError(f"device {device}: the array is elsewhere")
             self._owner = array_or_nbytes, buffer
+            self._on_gpu = buffer.device is not None
 
             def make() -> None:
                 address = buffer.address if buffer.nbytes else None
@@ -132,57 +181,102 @@ class Window(ProcessBound):
             return memoryview(bytearray())
         return memoryview(mmap.mmap(descriptor.value, size, offset=offset.value))
 
+    def device_memory(self, rank: Optional[int] = None) -> Optional[DeviceMemory]:
+        """The part of `rank` in a GPU's memory where this rank's GPU reaches it; else None.
+
+        This rank's own without `rank`. Not to be used when the window is closed.
+        """
+        which = self._rank_number(self._comm.rank if rank is None else rank, "rank")
+        if not self._on_gpu:
+            return None
+        address, size = ctypes.c_void_p(), ctypes.c_size_t()
+        check(
+            library().rwWindowMemory(self._open(), which, ctypes.byref(address), ctypes.byref(size))
+        )
+        return None if address.value is None else DeviceMemory(address.value, size.value)
+
     # ---- operations
 
     def put(
-        self, array: Any, peer: int, offset: int = 0, *, blocking: bool = True
+        self,
+        array: Any,
+        peer: int,
+        offset: int = 0,
+        *,
+        blocking: bool = True,
+        stream: Stream = None,
     ) -> Optional[Handle[Any]]:
         """Copies `array` to `offset` of the part of `peer`.
 
         Done: `array` may change. The peer sees the data when it has waited for a later signal.
         """
-        source = _host_buffer(array, "array", writable=False)
+        source = _buffer(array, "array", writable=False)
         place = (*_range(source), self._rank_number(peer, "peer"), _offset(offset), self._open())
-        return self._start("rwPut", place, array, source, blocking)
+        return self._start("rwPut", place, array, source, blocking, stream)
 
     def put_signal(
-        self, array: Any, peer: int, offset: int = 0, slot: int = 0, *, blocking: bool = True
+        self,
+        array: Any,
+        peer: int,
+        offset: int = 0,
+        slot: int = 0,
+        *,
+        blocking: bool = True,
+        stream: Stream = None,
     ) -> Optional[Handle[Any]]:
         """`put`, then `signal`."""
-        source = _host_buffer(array, "array", writable=False)
+        source = _buffer(array, "array", writable=False)
         place = (*_range(source), self._rank_number(peer, "peer"), _offset(offset))
         return self._start(
-            "rwPutSignal", (*place, self._slot(slot), self._open()), array, source, blocking
+            "rwPutSignal", (*place, self._slot(slot), self._open()), array, source, blocking, stream
         )
 
     def get(
-        self, out: Any, peer: int, offset: int = 0, *, blocking: bool = True
+        self,
+        out: Any,
+        peer: int,
+        offset: int = 0,
+        *,
+        blocking: bool = True,
+        stream: Stream = None,
     ) -> Optional[Handle[Any]]:
         """Fills `out` from `offset` of the part of `peer`.
 
         It sees this rank's own earlier puts to that peer; of later ones, which begin before it is
         done, it may see some.
         """
-        target = _host_buffer(out, "out", writable=True)
+        target = _buffer(out, "out", writable=True)
         place = (*_range(target), self._rank_number(peer, "peer"), _offset(offset), self._open())
-        return self._start("rwGet", place, out, target, blocking)
+        return self._start("rwGet", place, out, target, blocking, stream)
 
     def signal(
-        self, peer: int, slot: int = 0, count: int = 1, *, blocking: bool = True
+        self,
+        peer: int,
+        slot: int = 0,
+        count: int = 1,
+        *,
+        blocking: bool = True,
+        stream: Stream = None,
     ) -> Optional[Handle[None]]:
         """Raises the counter that `peer` has for this rank and `slot` by `count`."""
         arguments = (self._rank_number(peer, "peer"), self._slot(slot), _count(count), self._open())
-        return self._start("rwSignal", arguments, None, None, blocking)
+        return self._start("rwSignal", arguments, None, None, blocking, stream)
 
     def wait_signal(
-        self, peer: int, slot: int = 0, count: int = 1, *, blocking: bool = True
+        self,
+        peer: int,
+        slot: int = 0,
+        count: int = 1,
+        *,
+        blocking: bool = True,
+        stream: Stream = None,
     ) -> Optional[Handle[None]]:
         """Waits for `count` signals of `peer` beyond those that were waited for before.
 
         Done: what `peer` put here before them may be read.
         """
         arguments = (self._rank_number(peer, "peer"), self._slot(slot), _count(count), self._open())
-        return self._start("rwWaitSignal", arguments, None, None, blocking)
+        return self._start("rwWaitSignal", arguments, None, None, blocking, stream)
 
     def signals(self, peer: int, slot: int = 0) -> int:
         """How many signals of `peer` have arrived, those waited for included. Does not wait."""
@@ -194,13 +288,14 @@ class Window(ProcessBound):
         )
         return found.value
 
-    def flush(self, peer: Optional[int] = None) -> None:
+    def flush(self, peer: Optional[int] = None, *, stream: Stream = None) -> None:
         """Returns when all that this rank did to the part of `peer` is complete there.
 
-        None: of all peers.
+        None: of all peers. With `stream` the stream goes on then, of what it did itself.
         """
         which = _ALL_PEERS if peer is None else self._rank_number(peer, "peer")
-        check(library().rwFlush(which, self._open(), None, None))
+        handle = None if stream is None else stream_handle(stream)
+        check(library().rwFlush(which, self._open(), handle, None))
 
     def batch(self) -> Batch:
         """An empty batch of operations on this window."""
@@ -255,9 +350,19 @@ class Window(ProcessBound):
 
     @staticmethod
     def _start(
-        function: str, arguments: tuple[Any, ...], result: Any, keep: Any, blocking: bool
+        function: str,
+        arguments: tuple[Any, ...],
+        result: Any,
+        keep: Any,
+        blocking: bool,
+        stream: Stream = None,
     ) -> Optional[Handle[Any]]:
         call: Callable[..., int] = getattr(library(), function)
+        if stream is not None:
+            if not blocking:
+                raise ArgumentError("blocking=False: an operation on a stream has no handle")
+            check(call(*arguments, stream_handle(stream), None))
+            return None
         if blocking:
             check(call(*arguments, None, None))
             return None
@@ -288,13 +393,13 @@ class Batch(ProcessBound):
 
     def put(self, array: Any, peer: int, offset: int = 0) -> Batch:
         """As Window.put."""
-        source = _host_buffer(array, "array", writable=False)
+        source = _buffer(array, "array", writable=False)
         self._add("rwBatchPut", (*_range(source), self._peer(peer), _offset(offset)), source)
         return self
 
     def get(self, out: Any, peer: int, offset: int = 0) -> Batch:
         """As Window.get."""
-        target = _host_buffer(out, "out", writable=True)
+        target = _buffer(out, "out", writable=True)
         self._add("rwBatchGet", (*_range(target), self._peer(peer), _offset(offset)), target)
         return self
 
@@ -315,14 +420,16 @@ class Batch(ProcessBound):
         self._add("rwBatchFlush", (self._peer(peer),), None)
         return self
 
-    def launch(self, *, blocking: bool = True) -> Optional[Handle[None]]:
+    def launch(self, *, blocking: bool = True, stream: Stream = None) -> Optional[Handle[None]]:
         """Starts all operations; returns when they are done, or a `Handle` at once.
+
+        With `stream` it enqueues them and returns; it may be launched there again at once.
 
         Raises:
             UsageError: it was launched before and has not ended.
         """
         self._window._open()
-        return Window._start("rwBatchLaunch", (self._handle,), None, self, blocking)
+        return Window._start("rwBatchLaunch", (self._handle,), None, self, blocking, stream)
 
     def __del__(self) -> None:
         """Frees it. While it is launched its handle keeps it."""

@@ -1,9 +1,11 @@
 // Windows and the operations on them.
 #include <ropewalk/messages.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "capi/guard.h"
 #include "capi/handles.h"
@@ -30,9 +32,10 @@ namespace {
 using message::OperationKind;
 using message::OperationSpec;
 
-void require_host(rwStream_t stream) {
-  if (stream == nullptr) return;
-  throw Error(Errc::kInvalidUsage, "stream: windows lie in host memory; streams cannot use them");
+void require_no_request(rwRequest_t* request) {
+  if (request == nullptr) return;
+  throw Error(Errc::kInvalidUsage,
+              "request: an operation on a stream is waited for by its stream; pass NULL");
 }
 
 rwMessageWindow& checked_window(rwMessageWindow_t window) {
@@ -55,14 +58,15 @@ const message::Window& open_window(rwMessageWindow_t window, int rank) {
   return its;
 }
 
-void create(rwComm_t comm, const message::WindowSpec& spec, rwMessageWindow_t* window) {
+void create(rwComm_t comm, const message::WindowSpec& spec, rwMessageWindow_t* window,
+            int device = comm::Communicator::kHostMemory) {
   rwComm& handle = checked(comm, "comm");
   comm::Communicator* communicator = handle.comm.get();
   rwMessageWindow_t* out = &checked(window, "window");
   const auto work = [=, &handle] {
     auto made = std::make_shared<rwMessageWindow>();
     made->comm = communicator;
-    made->window = &communicator->create_window(spec);
+    made->window = &communicator->create_window(spec, device);
     handle.windows.push_back(made);
     *out = made.get();
   };
@@ -76,7 +80,11 @@ void create(rwComm_t comm, const message::WindowSpec& spec, rwMessageWindow_t* w
 
 void run(rwMessageWindow& window, const OperationSpec& spec, rwStream_t stream,
          rwRequest_t* request) {
-  require_host(stream);
+  if (stream != nullptr) {
+    require_no_request(request);
+    window.comm->enqueue({&spec, 1}, stream);
+    return;
+  }
   if (request == nullptr) {
     window.comm->run(spec);
     return;
@@ -156,6 +164,16 @@ RW_API rwResult_t rwWindowCreate(rwComm_t comm, size_t bytes, int slots,
   });
 }
 
+RW_API rwResult_t rwWindowCreateOn(rwComm_t comm, int device, size_t bytes, int slots,
+                                   rwMessageWindow_t* window) {
+  return guarded("rwWindowCreateOn", [&] {
+    message::WindowSpec spec;
+    spec.bytes = bytes;
+    spec.slots = slots;
+    create(comm, spec, window, device);
+  });
+}
+
 RW_API rwResult_t rwWindowRegister(rwComm_t comm, void* memory, size_t bytes, int slots,
                                    rwMessageWindow_t* window) {
   return guarded("rwWindowRegister", [&] {
@@ -203,6 +221,14 @@ RW_API rwResult_t rwWindowDescriptor(rwMessageWindow_t window, int rank, int* fd
   });
 }
 
+RW_API rwResult_t rwWindowDevice(rwMessageWindow_t window, rwDeviceWindow* device) {
+  return guarded("rwWindowDevice", [&] {
+    rwMessageWindow& given = checked_window(window);
+    rwDeviceWindow& out = checked(device, "device");
+    out = given.comm->device_window(*given.window);
+  });
+}
+
 RW_API rwResult_t rwPut(const void* source, size_t bytes, int peer, size_t offset,
                         rwMessageWindow_t window, rwStream_t stream, rwRequest_t* request) {
   return guarded("rwPut", [&] {
@@ -231,9 +257,13 @@ RW_API rwResult_t rwPutSignal(const void* source, size_t bytes, int peer, size_t
                               rwMessageWindow_t window, rwStream_t stream, rwRequest_t* request) {
   return guarded("rwPutSignal", [&] {
     rwMessageWindow& given = checked_window(window);
-    require_host(stream);
     const OperationSpec put = put_of(source, bytes, peer, offset, given);
     const OperationSpec signal = signal_of(OperationKind::kSignal, peer, slot, 1, given);
+    if (stream != nullptr) {
+      require_no_request(request);
+      given.comm->enqueue(std::array{put, signal}, stream);
+      return;
+    }
     if (request == nullptr) {
       given.comm->run_both(put, signal);
       return;
@@ -264,13 +294,20 @@ RW_API rwResult_t rwFlush(int peer, rwMessageWindow_t window, rwStream_t stream,
                           rwRequest_t* request) {
   return guarded("rwFlush", [&] {
     rwMessageWindow& given = checked_window(window);
-    require_host(stream);
     if (peer != RW_ALL_PEERS) {
       run(given, flush_of(peer, given), stream, request);
       return;
     }
     if (request != nullptr) {
       throw Error(Errc::kInvalidUsage, "request: a flush to all peers takes none");
+    }
+    if (stream != nullptr) {
+      std::vector<OperationSpec> all;
+      for (int rank = 0; rank < given.window->size(); ++rank) {
+        all.push_back(flush_of(rank, given));
+      }
+      given.comm->enqueue(all, stream);
+      return;
     }
     given.comm->flush(*given.window);
   });
@@ -336,10 +373,25 @@ RW_API rwResult_t rwBatchFlush(rwBatch_t batch, int peer, rwMessageWindow_t wind
   });
 }
 
+RW_API rwResult_t rwBatchArm(rwBatch_t batch, rwStream_t stream, rwDeviceTrigger* trigger) {
+  return guarded("rwBatchArm", [&] {
+    rwBatch& given = checked(batch, "batch");
+    rwDeviceTrigger& out = checked(trigger, "trigger");
+    if (stream == nullptr) throw Error(Errc::kInvalidArgument, "stream: NULL");
+    const message::StreamCalls::Trigger made = given.comm->arm(given.batch, stream);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    out = {reinterpret_cast<uint64_t*>(made.word), made.value};
+  });
+}
+
 RW_API rwResult_t rwBatchLaunch(rwBatch_t batch, rwStream_t stream, rwRequest_t* request) {
   return guarded("rwBatchLaunch", [&] {
     rwBatch& given = checked(batch, "batch");
-    require_host(stream);
+    if (stream != nullptr) {
+      require_no_request(request);
+      given.comm->enqueue(given.batch, stream);
+      return;
+    }
     if (request == nullptr) {
       given.comm->run(given.batch);
       return;

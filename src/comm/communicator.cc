@@ -19,7 +19,9 @@
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/log.h"
+#include "message/device_part.h"
 #include "transport/registry.h"
+#include "transport/window/device/gpu_memory.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -1109,8 +1111,25 @@ auto Communicator::with_messenger(Body&& body) {
   }
 }
 
-message::Window& Communicator::create_window(const message::WindowSpec& spec) {
+message::Window& Communicator::create_window(message::WindowSpec spec, int device) {
   return *with_messenger([&](message::Messenger& messenger) {
+    try {
+      if (transport::window::Gpus * gpus; spec.registers && spec.memory != nullptr &&
+                                          (gpus = runtime_.loaded_gpus()) != nullptr &&
+                                          message::is_on_gpu(gpus->cuda(), spec.memory)) {
+        spec.gpus = gpus;
+        spec.gpu = transport::window::find_gpu_memory(*gpus, spec.memory, spec.bytes).gpu;
+      } else if (device != kHostMemory) {
+        spec.gpus = &runtime_.gpus();
+        if (device < 0 || device >= spec.gpus->count()) {
+          throw Error(Errc::kInvalidArgument, "device: {} is not one of the {} GPUs", device,
+                      spec.gpus->count());
+        }
+        spec.gpu = &spec.gpus->at(device);
+      }
+    } catch (const Error& error) {
+      spec.fault = error;
+    }
     return &messenger.create_window(spec, deadline_of(config_));
   });
 }
@@ -1186,6 +1205,30 @@ void Communicator::run(message::Batch& batch) {
 void Communicator::start(message::Batch& batch, std::shared_ptr<Request> request) {
   with_messenger(
       [&](message::Messenger& messenger) { messenger.start(batch, ending(std::move(request))); });
+}
+
+void Communicator::enqueue(std::span<const message::OperationSpec> operations,
+                           DeviceStream stream) {
+  with_messenger([&](message::Messenger& messenger) {
+    messenger.enqueue(operations, static_cast<transport::window::CuStream>(stream));
+  });
+}
+
+void Communicator::enqueue(const message::Batch& batch, DeviceStream stream) {
+  with_messenger([&](message::Messenger& messenger) {
+    messenger.enqueue(batch, static_cast<transport::window::CuStream>(stream));
+  });
+}
+
+message::StreamCalls::Trigger Communicator::arm(const message::Batch& batch, DeviceStream stream) {
+  return with_messenger([&](message::Messenger& messenger) {
+    return messenger.arm(batch, static_cast<transport::window::CuStream>(stream));
+  });
+}
+
+rwDeviceWindow Communicator::device_window(message::Window& window) {
+  return with_messenger(
+      [&](message::Messenger& messenger) { return messenger.device_window(window); });
 }
 
 std::uint64_t Communicator::arrived(message::Window& window, int source, int slot) {

@@ -143,7 +143,10 @@ class Communicator final : public executor::WaitHook {
   // Errors: message::Refused leaves the communicator whole; others break it, as above.
 
   /// All ranks call, in the same order (message/messenger.h). It lives as long as this.
-  message::Window& create_window(const message::WindowSpec& spec);
+  /// @param device the GPU whose memory it is, as CUDA numbers them; kHostMemory; for memory that
+  /// is registered the GPU on which it lies is found
+  message::Window& create_window(message::WindowSpec spec, int device = kHostMemory);
+  static constexpr int kHostMemory = -1;
   /// All ranks call.
   void free_window(message::Window& window);
   /// Runs; not ordered with operations above that were started with requests.
@@ -159,6 +162,13 @@ class Communicator final : public executor::WaitHook {
   void run(message::Batch& batch);
   /// `batch` must live until the request ends.
   void start(message::Batch& batch, std::shared_ptr<Request> request);
+  /// On a CUDA stream, in its order.
+  void enqueue(std::span<const message::OperationSpec> operations, DeviceStream stream);
+  void enqueue(const message::Batch& batch, DeviceStream stream);
+  /// The same, to begin when something on the GPU has stored the trigger.
+  message::StreamCalls::Trigger arm(const message::Batch& batch, DeviceStream stream);
+  /// For kernels (message/kernel_calls.h).
+  rwDeviceWindow device_window(message::Window& window);
   /// How many signals of `source` have arrived.
   std::uint64_t arrived(message::Window& window, int source, int slot);
 

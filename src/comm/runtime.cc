@@ -1,8 +1,10 @@
 #include "comm/runtime.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 
 #include <atomic>
+#include <chrono>
 #include <span>
 
 #include "core/log.h"
@@ -58,6 +60,28 @@ Runtime& Runtime::process() {
   if (!of_process.compare_exchange_strong(other, made.get())) return *other;
   // Leaked: ranks may leave while static objects are destroyed.
   return *made.release();
+}
+
+transport::window::Gpus& Runtime::gpus() {
+  const Config settings = config();
+  const Lock lock(cuda_mutex_);
+  if (cuda_ == nullptr) {
+    cuda_ = std::make_unique<transport::window::DriverCuda>(settings.text(Setting::kCudaLibrary),
+                                                            std::chrono::nanoseconds(0));
+  }
+  return cuda_->gpus;
+}
+
+transport::window::Gpus* Runtime::loaded_gpus() {
+  void* handle =
+      dlopen(config().text(Setting::kCudaLibrary).c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  if (handle == nullptr) return nullptr;
+  dlclose(handle);
+  try {
+    return &gpus();
+  } catch (const Error&) {
+    return nullptr;  // a driver without a GPU
+  }
 }
 
 Config& Runtime::loaded() {

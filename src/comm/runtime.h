@@ -15,6 +15,7 @@
 #include "link/host_segment.h"
 #include "schedule/checked.h"
 #include "topology/kept_host.h"
+#include "transport/window/device/driver_cuda.h"
 #include "tune/kept_plans.h"
 
 namespace ropewalk::comm {
@@ -44,6 +45,12 @@ class Runtime {
   /// Random number of this process: equal in two ranks' records only if they share its memory.
   [[nodiscard]] std::uint64_t token() const noexcept { return token_; }
 
+  /// CUDA's driver and its GPUs, for windows; loaded at the first call (setting CUDA_LIBRARY).
+  /// @throws Error kCuda in words where there is none
+  transport::window::Gpus& gpus();
+  /// The same where this process has the driver already, as one that has GPU memory; else null.
+  transport::window::Gpus* loaded_gpus();
+
   /// The segment called `name`, made by `make` when no communicator of this process has it open.
   template <typename Make>
   std::shared_ptr<link::HostSegment> segment(const std::string& name, Make&& make) {
@@ -70,6 +77,8 @@ class Runtime {
   EmulatedMachines emulated_machines_;
   StatusEndpoint status_{context_};
   std::uint64_t token_ = 0;
+  Mutex cuda_mutex_;
+  std::unique_ptr<transport::window::DriverCuda> cuda_ RW_GUARDED_BY(cuda_mutex_);
   Mutex segments_mutex_;  // also held while a rank opens a segment: one of a process does
   std::map<std::string, std::weak_ptr<link::HostSegment>> segments_ RW_GUARDED_BY(segments_mutex_);
 };

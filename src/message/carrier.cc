@@ -69,6 +69,7 @@ void Carrier::start(Operation& operation) {
       item.frame.value = spec.offset;
       item.data = spec.source;
       item.bytes = spec.bytes;
+      if (spec.on_gpu) item.window = spec.window;
       break;
     case OperationKind::kSignal:
       item.frame.kind = FrameKind::kSignal;
@@ -114,16 +115,23 @@ bool Carrier::write(Peer& peer, Item& item) {
   SlotHeader& header = *end.header(next);
   header.tag = to_tag(frame);
   header.bytes = static_cast<std::uint32_t>(bytes);
+  const auto copy = [&](void* to) {
+    if (item.window != nullptr) {
+      item.window->copy(to, data, bytes);
+    } else if (bytes > 0) {
+      std::memcpy(to, data, bytes);
+    }
+  };
   if (bytes <= executor::kInlineBytes) {
     header.kind = SlotKind::kInline;
-    if (bytes > 0) std::memcpy(header.inline_data, data, bytes);
-  } else if (bytes >= kAddressBytes && end.address_allowed) {
+    copy(header.inline_data);
+  } else if (bytes >= kAddressBytes && end.address_allowed && item.window == nullptr) {
     header.kind = SlotKind::kAddress;
     header.address = reinterpret_cast<std::uint64_t>(data);
     item.lent = true;
   } else {
     header.kind = SlotKind::kStaged;
-    std::memcpy(end.data(next, bytes), data, bytes);
+    copy(end.data(next, bytes));
   }
   item.moved += bytes;
   end.published = next;
@@ -178,25 +186,26 @@ void Carrier::handle(int rank, Peer& peer, const Frame& frame, const SlotHeader&
   const std::uint64_t bytes = header.bytes;
   switch (frame.kind) {
     case FrameKind::kPut: {
-      const Part& own = window_of(frame).own();
+      const Window& window = window_of(frame);
+      const Part& own = window.own();
       if (frame.value > own.bytes || bytes > own.bytes - frame.value) throw malformed("a put");
-      if (bytes > 0) std::memcpy(own.data + frame.value, data, bytes);
+      window.copy(own.data + frame.value, data, bytes);
       return;
     }
     case FrameKind::kSignal: {
       Window& window = window_of(frame);
       if (frame.slot >= window.slots()) throw malformed("a signal");
       // Only this thread raises the counters of ranks that are carried.
-      const std::atomic_ref counter(window.counter(window.rank(), rank, frame.slot));
-      counter.store(counter.load(std::memory_order_relaxed) + frame.value,
-                    std::memory_order_release);
+      window.set_counter(window.rank(), rank, frame.slot,
+                         window.arrived(rank, frame.slot) + frame.value);
       return;
     }
     case FrameKind::kGet: {
       GetRequest request;
       if (bytes != sizeof request) throw malformed("a get");
       std::memcpy(&request, data, sizeof request);
-      const Part& own = window_of(frame).own();
+      const Window& window = window_of(frame);
+      const Part& own = window.own();
       if (frame.value > own.bytes || request.bytes > own.bytes - frame.value) {
         throw malformed("a get");
       }
@@ -204,6 +213,7 @@ void Carrier::handle(int rank, Peer& peer, const Frame& frame, const SlotHeader&
       answer.frame = {FrameKind::kAnswer, 0, request.operation, 0};
       answer.data = own.data + frame.value;
       answer.bytes = request.bytes;
+      if (window.gpu() != nullptr) answer.window = &window;
       peer.items.push_back(answer);
       return;
     }
@@ -224,7 +234,11 @@ void Carrier::handle(int rank, Peer& peer, const Frame& frame, const SlotHeader&
             bytes > spec.bytes - operation.moved) {
           throw malformed("an answer");
         }
-        if (bytes > 0) std::memcpy(spec.destination + operation.moved, data, bytes);
+        if (spec.on_gpu) {
+          spec.window->copy(spec.destination + operation.moved, data, bytes);
+        } else if (bytes > 0) {
+          std::memcpy(spec.destination + operation.moved, data, bytes);
+        }
         operation.moved += bytes;
         if (operation.moved < spec.bytes) return;
       }

@@ -68,8 +68,9 @@ class Carrier {
     const std::byte* data = nullptr;
     std::uint64_t bytes = 0;
     std::uint64_t moved = 0;
-    bool lent = false;   // a chunk was sent from where it lies
-    GetRequest request;  // of kGet, which is its data
+    const Window* window = nullptr;  // which copies data that is in memory of a GPU; else null
+    bool lent = false;               // a chunk was sent from where it lies
+    GetRequest request;              // of kGet, which is its data
   };
   // Handed on, and to be ended when the link's chunk `last` is consumed.
   struct Lent {

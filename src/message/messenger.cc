@@ -9,15 +9,12 @@
 
 #include "core/interrupt.h"
 #include "core/log.h"
+#include "message/device_part.h"
 
 namespace ropewalk::message {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// A rank that left in order has been told that all its operations are complete; what a wait looks
-// for now will not come.
-constexpr std::chrono::milliseconds kLeftGrace{200};
 
 // How the thread spends the time while nothing moves.
 constexpr std::chrono::microseconds kBusy{200};        // polls all the time
@@ -35,6 +32,12 @@ Refused left_error(const OperationSpec& spec) {
   return {Errc::kPeerLost, "{}: rank {} left the communicator", describe(spec), spec.peer};
 }
 
+Refused counted(const OperationSpec& spec) {
+  return {Errc::kInvalidUsage,
+          "{}: kernels count these since a call was captured into a graph: use another slot",
+          describe(spec)};
+}
+
 }  // namespace
 
 Messenger::Messenger(bootstrap::Bootstrap& bootstrap, bootstrap::FailureState& failure,
@@ -49,6 +52,10 @@ Messenger::~Messenger() {
   wake();
   if (thread_.joinable()) thread_.join();
   stop(Error(Errc::kAborted, "the communicator was destroyed"));
+  // Before the windows, whose counters streams may still wait for.
+  const Lock lock(mutex_);
+  streams_.clear();
+  kernels_.clear();
 }
 
 // ---- windows ------------------------------------------------------------------------------
@@ -57,16 +64,16 @@ Window& Messenger::create_window(const WindowSpec& spec, Deadline deadline) {
   const int rank = bootstrap_.rank();
   const std::uint32_t number = ++last_number_;
   auto window = std::make_unique<Window>(
-      number, rank, spec.slots,
+      number, rank, spec.slots, spec.gpu,
       WindowMemory::create(bootstrap_, options_.reach, spec, options_.backing, deadline));
   std::optional<Error> failure = window->failure();
   try {
-    const bool of_user = spec.registers && spec.memory != nullptr;
     std::vector<int> carried;
     for (int peer = 0; peer < bootstrap_.size() && !failure.has_value(); ++peer) {
-      const link::PeerReach& reach = options_.reach[static_cast<std::size_t>(peer)];
-      if (!window->part(peer).mapped || (of_user && reach.process != 0)) carried.push_back(peer);
+      const Part& part = window->part(peer);
+      if (!part.mapped || part.served) carried.push_back(peer);
     }
+    if (spec.gpu != nullptr && !failure.has_value()) add_streams(*spec.gpu);
     if (!carried.empty()) {
       need_thread();
       const Lock lock(mutex_);
@@ -113,12 +120,34 @@ void Messenger::free_window(Window& window, Deadline deadline) {
                     "before it is freed",
                     window.number());
     }
+    (void)poll_streams();
+    for (const auto& [gpu, streams] : streams_) {
+      if (streams == nullptr || !streams->busy(window)) continue;
+      throw Refused(Errc::kInvalidUsage,
+                    "window {} has operations that a stream has not done yet: synchronize with it "
+                    "before the window is freed",
+                    window.number());
+    }
+    for (const auto& [gpu, kernels] : kernels_) {
+      (void)poll_kernels();
+      if (!kernels->busy(window)) continue;
+      throw Refused(Errc::kInvalidUsage,
+                    "window {} has operations of kernels that have not ended: synchronize with "
+                    "their streams, and flush, before the window is freed",
+                    window.number());
+    }
   }
   flush_all(window);
   wake();
   bootstrap_.barrier(deadline);
+  if (window.gpu() != nullptr) {
+    // Memory that other processes have opened is freed after they closed it.
+    window.close_reached();
+    bootstrap_.barrier(deadline);
+  }
   const Lock lock(mutex_);
   if (carrier_ != nullptr) carrier_->remove(window);
+  for (const auto& [gpu, kernels] : kernels_) kernels->forget(window);
   window.close();
 }
 
@@ -182,15 +211,28 @@ void Messenger::validate(const OperationSpec& spec) {
   }
 }
 
-void Messenger::count_wait(Operation& operation) {
-  const OperationSpec& spec = operation.spec;
+std::uint64_t Messenger::count_wait(const OperationSpec& spec) {
+  if (spec.window->awaited_on_gpu(spec.peer, spec.slot) != 0) [[unlikely]]
+    throw counted(spec);
   std::uint64_t& awaited = spec.window->awaited(spec.peer, spec.slot);
   if (spec.count > Window::kMostSignals - awaited) {
     throw Refused(Errc::kInvalidArgument,
                   "{}: {} were waited for already, and a counter ends at {}", describe(spec),
                   awaited, Window::kMostSignals);
   }
-  operation.target = awaited += spec.count;
+  return awaited += spec.count;
+}
+
+std::uint64_t Messenger::count_signal(const OperationSpec& spec) {
+  if (spec.window->sent_on_gpu(spec.peer, spec.slot) != 0) [[unlikely]]
+    throw counted(spec);
+  std::uint64_t& sent = spec.window->sent(spec.peer, spec.slot);
+  if (spec.count > Window::kMostSignals - sent) [[unlikely]] {
+    throw Refused(Errc::kInvalidArgument,
+                  "{} by {}: {} were sent already, and a counter ends at {}", describe(spec),
+                  spec.count, sent, Window::kMostSignals);
+  }
+  return sent += spec.count;
 }
 
 void Messenger::uncount_wait(const Operation& operation) {
@@ -209,26 +251,18 @@ bool Messenger::run_mapped(const OperationSpec& spec) {
   Window& window = *spec.window;
   const Part& part = window.part(spec.peer);
   if (spec.kind == OperationKind::kSignal) {
-    std::uint64_t& sent = window.sent(spec.peer, spec.slot);
-    if (spec.count > Window::kMostSignals - sent) [[unlikely]] {
-      throw Refused(Errc::kInvalidArgument,
-                    "{} by {}: {} were sent already, and a counter ends at {}", describe(spec),
-                    spec.count, sent, Window::kMostSignals);
-    }
-    sent += spec.count;
+    const std::uint64_t sent = count_signal(spec);
     if (!part.mapped) return false;
-    // Publishes the puts before it. This rank alone raises the counter.
-    std::atomic_ref(window.counter(spec.peer, window.rank(), spec.slot))
-        .store(sent, std::memory_order_release);
+    window.set_counter(spec.peer, window.rank(), spec.slot, sent);
     return true;
   }
   if (!part.mapped) return false;
   switch (spec.kind) {
     case OperationKind::kPut:
-      if (spec.bytes > 0) std::memcpy(part.data + spec.offset, spec.source, spec.bytes);
+      window.copy(part.data + spec.offset, spec.source, spec.bytes);
       return true;
     case OperationKind::kGet:
-      if (spec.bytes > 0) std::memcpy(spec.destination, part.data + spec.offset, spec.bytes);
+      window.copy(spec.destination, part.data + spec.offset, spec.bytes);
       return true;
     case OperationKind::kFlush: std::atomic_thread_fence(std::memory_order_seq_cst); return true;
     case OperationKind::kSignal:
@@ -241,7 +275,7 @@ bool Messenger::begin(Operation& operation) {
   operation.rewind();
   const OperationSpec& spec = operation.spec;
   if (spec.kind == OperationKind::kWaitSignal) {
-    count_wait(operation);
+    operation.target = count_wait(spec);
     return check_wait(operation);
   }
   if (run_mapped(spec)) {
@@ -257,6 +291,11 @@ bool Messenger::begin(Operation& operation) {
     unflushed_.erase(key);
   } else if (spec.kind != OperationKind::kGet) {
     unflushed_.insert(key);
+  }
+  if (const transport::window::Gpu* gpu = spec.window->gpu(); gpu != nullptr) {
+    const void* local =
+        spec.kind == OperationKind::kPut ? spec.source : static_cast<void*>(spec.destination);
+    operation.spec.on_gpu = is_on_gpu(gpu->cuda(), local);
   }
   carrier_->start(operation);
   return operation.ended();
@@ -276,9 +315,9 @@ void Messenger::run(const OperationSpec& spec) {
     Operation wait(spec);
     if (deferred) [[unlikely]] {
       const Lock lock(mutex_);
-      count_wait(wait);
+      wait.target = count_wait(spec);
     } else {
-      count_wait(wait);
+      wait.target = count_wait(spec);
     }
     try {
       await(wait.spec, [&] { return check_wait(wait); });
@@ -483,6 +522,222 @@ void Messenger::start(Batch& batch, Ended ended) {
   ended(fault == nullptr ? nullptr : &*fault->fault);
 }
 
+// ---- streams ------------------------------------------------------------------------------
+
+void Messenger::add_streams(transport::window::Gpu& gpu) {
+  const Lock lock(mutex_);
+  if (const auto [it, fresh] = streams_.try_emplace(&gpu); fresh) {
+    try {
+      it->second = std::make_unique<StreamCalls>(gpu);
+    } catch (const Error& error) {
+      // The host's calls work without.
+      log::info(log::kP2p, "streams cannot use windows: {}", error.what());
+    }
+  }
+}
+
+StreamCalls& Messenger::streams_of(const OperationSpec& spec) {
+  transport::window::Gpu* gpu = spec.window->gpu();
+  if (gpu == nullptr) {
+    throw Refused(Errc::kInvalidUsage,
+                  "{}: stream: the window is in the host's memory, which streams cannot use; make "
+                  "it in memory of a GPU",
+                  describe(spec));
+  }
+  const auto found = streams_.find(gpu);
+  if (found == streams_.end() || found->second == nullptr) {
+    throw Refused(Errc::kInvalidUsage, "{}: stream: {} has no 64-bit memory operations of streams",
+                  describe(spec), gpu->name());
+  }
+  StreamCalls& streams = *found->second;
+  const void* local = spec.kind == OperationKind::kPut   ? spec.source
+                      : spec.kind == OperationKind::kGet ? static_cast<void*>(spec.destination)
+                                                         : nullptr;
+  if (spec.bytes > 0 && local != nullptr && !streams.accessible(local)) {
+    throw Refused(Errc::kInvalidArgument,
+                  "{}: {}: {} is neither memory of a GPU nor pinned; a stream cannot use it",
+                  describe(spec), spec.kind == OperationKind::kPut ? "source" : "destination",
+                  local);
+  }
+  return streams;
+}
+
+void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window::CuStream stream) {
+  enqueue(specs, stream, nullptr);
+}
+
+template <typename Ready>
+void Messenger::await_streams(Ready&& ready) {
+  while (!ready()) {
+    (void)poll_locked();
+    if (stopped_) throw failure_.broken() ? failure_.error() : Error(Errc::kAborted, "stopped");
+    std::this_thread::yield();
+  }
+}
+
+void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window::CuStream stream,
+                        StreamCalls::Trigger* trigger) {
+  for (const OperationSpec& spec : specs) validate(spec);
+  if (specs.empty()) return;
+  need_thread();
+  ++wanted_;
+  const Lock lock(mutex_);
+  --wanted_;
+  StreamCalls* streams = nullptr;
+  for (const OperationSpec& spec : specs) {
+    StreamCalls& its = streams_of(spec);
+    if (streams != nullptr && streams != &its) {
+      throw Refused(Errc::kInvalidUsage, "{}: a batch's windows are on one GPU", describe(spec));
+    }
+    streams = &its;
+  }
+  if (stopped_) {
+    throw failure_.broken() ? failure_.error() : Error(Errc::kAborted, "stopped");
+  }
+  if (streams->captures(stream)) {
+    if (trigger != nullptr) {
+      throw Refused(Errc::kInvalidUsage,
+                    "stream: it is captured, and a graph would wait for one trigger only once");
+    }
+    capture(specs, *streams, stream);
+    return;
+  }
+  await_streams(
+      [&] { return streams->has_room() && (trigger == nullptr || streams->has_trigger()); });
+  streams->begin(stream);
+  if (trigger != nullptr) *trigger = streams->await_trigger(*specs.front().window);
+  for (const OperationSpec& spec : specs) {
+    if (!streams->has_room()) {
+      // What is held now must reach the GPU first, or it would never end.
+      streams->finish();
+      await_streams([&] { return streams->has_room(); });
+    }
+    std::uint64_t target = 0;
+    if (spec.kind == OperationKind::kWaitSignal) target = count_wait(spec);
+    if (spec.kind == OperationKind::kSignal) target = count_signal(spec);
+    streams->add(spec, target);
+  }
+  streams->finish();
+  if (streams->watched()) wake();
+}
+
+void Messenger::capture(std::span<const OperationSpec> specs, StreamCalls& streams,
+                        transport::window::CuStream stream) {
+  if (!streams.has_kernels()) {
+    throw Refused(Errc::kInvalidUsage,
+                  "{}: stream: it is captured, which needs kernels, and this build has none",
+                  describe(specs.front()));
+  }
+  for (const OperationSpec& spec : specs) {
+    KernelCalls& kernels = kernels_of(*spec.window);
+    const rwDeviceWindow& device = kernels.handle(*spec.window, options_.timeout());
+    if (spec.kind == OperationKind::kSignal || spec.kind == OperationKind::kWaitSignal) {
+      kernels.count_on_gpu(spec);
+    }
+    streams.capture(spec, device, stream);
+  }
+  wake();
+}
+
+std::vector<OperationSpec> Messenger::specs_of(const Batch& batch) {
+  if (batch.running()) {
+    throw Refused(Errc::kInvalidUsage,
+                  "the batch was launched, and has not ended: wait for it before the next launch");
+  }
+  std::vector<OperationSpec> specs;
+  specs.reserve(batch.operations_.size());
+  for (const Operation& operation : batch.operations_) specs.push_back(operation.spec);
+  return specs;
+}
+
+void Messenger::enqueue(const Batch& batch, transport::window::CuStream stream) {
+  enqueue(specs_of(batch), stream, nullptr);
+}
+
+StreamCalls::Trigger Messenger::arm(const Batch& batch, transport::window::CuStream stream) {
+  const std::vector<OperationSpec> specs = specs_of(batch);
+  if (specs.empty()) throw Refused(Errc::kInvalidUsage, "the batch has no operations");
+  StreamCalls::Trigger trigger;
+  enqueue(specs, stream, &trigger);
+  return trigger;
+}
+
+bool Messenger::streams_busy() const {
+  return std::ranges::any_of(
+      streams_, [](const auto& entry) { return entry.second != nullptr && entry.second->busy(); });
+}
+
+bool Messenger::poll_streams() {
+  bool moved = false;
+  bool asked =
+      std::ranges::any_of(kernels_, [](const auto& entry) { return entry.second->watched(); });
+  for (const auto& entry : streams_) {
+    StreamCalls* streams = entry.second.get();
+    if (streams == nullptr || !streams->busy()) continue;
+    moved |= streams->poll([this](Operation& operation) RW_REQUIRES(mutex_) { (void)begin(operation); });
+    if (stopped_) {
+      streams->release();
+      continue;
+    }
+    std::optional<Error> fault = streams->fault();
+    if (!fault.has_value() && stream_pacer_.due()) {
+      fault = streams->overdue(options_.timeout(), [this](int peer) { return has_left(peer); });
+    }
+    asked |= streams->asks();
+    if (fault.has_value()) break_with(*fault);
+  }
+  asked_.store(asked, std::memory_order_relaxed);
+  return moved;
+}
+
+void Messenger::break_with(const Error& error) {
+  // No call of the program's waits for it: the next one tells.
+  options_.on_error(error);
+  stop_locked(failure_.broken() ? failure_.error() : error);
+}
+
+// ---- kernels ------------------------------------------------------------------------------
+
+rwDeviceWindow Messenger::device_window(Window& window) {
+  require_usable(window);
+  need_thread();
+  ++wanted_;
+  const Lock lock(mutex_);
+  --wanted_;
+  if (stopped_) {
+    throw failure_.broken() ? failure_.error() : Error(Errc::kAborted, "stopped");
+  }
+  const rwDeviceWindow handle = kernels_of(window).handle(window, options_.timeout());
+  wake();
+  return handle;
+}
+
+KernelCalls& Messenger::kernels_of(const Window& window) {
+  std::unique_ptr<KernelCalls>& kernels = kernels_[window.gpu()];
+  if (kernels == nullptr) kernels = std::make_unique<KernelCalls>(window.gpu());
+  return *kernels;
+}
+
+bool Messenger::poll_kernels() {
+  bool moved = false;
+  for (const auto& entry : kernels_) {
+    KernelCalls& kernels = *entry.second;
+    moved |= kernels.poll([this](Operation& operation) RW_REQUIRES(mutex_) {
+      validate(operation.spec);
+      if (!stopped_ && operation.spec.kind == OperationKind::kSignal) {
+        // Kernels count what they send.
+        unflushed_.insert({operation.spec.window->number(), operation.spec.peer});
+        carrier_->start(operation);
+      } else {
+        (void)begin(operation);
+      }
+    });
+    if (stopped_) continue;
+    if (const std::optional<Error> fault = kernels.fault()) break_with(*fault);
+  }
+  return moved;
+}
+
 // ---- waiting ------------------------------------------------------------------------------
 
 template <typename Done>
@@ -554,7 +809,7 @@ void Messenger::finish() {
     try {
       await(spec, [&] {
         const Lock lock(mutex_);
-        return started_.empty();
+        return started_.empty() && !streams_busy();
       });
       flush_all(*window);
     } catch (const Refused&) {
@@ -584,7 +839,11 @@ bool Messenger::drive() {
 }
 
 bool Messenger::poll_locked() {
-  if (stopped_) return false;
+  if (stopped_) {
+    (void)poll_streams();
+    (void)poll_kernels();
+    return false;
+  }
   if (failure_.broken()) {
     stop_locked(failure_.error());
     return false;
@@ -597,6 +856,8 @@ bool Messenger::poll_locked() {
     moved = true;
   }
   moved |= drop_left();
+  moved |= poll_streams();
+  moved |= poll_kernels();
   moved |= end_started();
   return moved;
 }
@@ -691,6 +952,10 @@ void Messenger::stop_locked(const Error& error) {
     one.ended(&error);
   }
   started_.clear();
+  for (const auto& entry : streams_) {
+    if (entry.second != nullptr) entry.second->release();
+  }
+  for (const auto& entry : kernels_) entry.second->abort();
 }
 
 void Messenger::need_thread() {
@@ -709,7 +974,8 @@ void Messenger::rest(std::chrono::nanoseconds idle) {
     return;
   }
   std::unique_lock lock(sleep_mutex_);
-  sleep_.wait_for(lock, idle < kBusy + kNapsFor ? kNap : kSleep,
+  const bool naps = idle < kBusy + kNapsFor || asked_.load(std::memory_order_relaxed);
+  sleep_.wait_for(lock, naps ? kNap : kSleep,
                   [&] { return awake_.load(std::memory_order_relaxed) || ends_.load(); });
 }
 

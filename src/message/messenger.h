@@ -14,6 +14,10 @@
 // two ranks that answer each other would wait for ever.) The order is that of one-sided calls among
 // themselves, not of collectives.
 //
+// On GPU memory a put or get of the host is a copy that is waited for, and operations may be
+// enqueued on a CUDA stream instead (stream_calls.h): then the stream does them, or triggers a
+// link, and the messenger's thread watches over what streams wait for.
+//
 // The model is that of MPI's passive target with all windows unlocked, of OpenSHMEM's put_signal,
 // and of NCCL's PutSignal, Signal and WaitSignal (NCCL 2.29), whose waits count arrivals.
 #pragma once
@@ -24,10 +28,12 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -42,7 +48,9 @@
 #include "link/network_links.h"
 #include "message/batch.h"
 #include "message/carrier.h"
+#include "message/kernel_calls.h"
 #include "message/operation.h"
+#include "message/stream_calls.h"
 #include "message/window.h"
 
 namespace ropewalk::message {
@@ -99,6 +107,17 @@ class Messenger : private executor::WaitHook {
   /// `batch` must live until the end.
   void start(Batch& batch, Ended ended);
 
+  /// Enqueues them on a CUDA stream, which does them in their order, and returns.
+  /// @throws Refused for what cannot be right, and kInvalidUsage where streams cannot; kCuda
+  void enqueue(std::span<const OperationSpec> specs, transport::window::CuStream stream);
+  void enqueue(const Batch& batch, transport::window::CuStream stream);
+  /// The batch begins when its trigger was stored.
+  StreamCalls::Trigger arm(const Batch& batch, transport::window::CuStream stream);
+
+  /// The window as kernels use it; of one in the host's memory, as host threads do.
+  /// @throws Refused kInvalidUsage for a closed one; Error kCuda
+  rwDeviceWindow device_window(Window& window);
+
   /// How many signals of `source` have arrived on `slot`, those waited for included.
   [[nodiscard]] std::uint64_t arrived(Window& window, int source, int slot);
 
@@ -126,10 +145,25 @@ class Messenger : private executor::WaitHook {
   [[nodiscard]] bool has_left(int peer) const;
   // At once, where the peer is mapped. @return false when a link must carry it
   static bool run_mapped(const OperationSpec& spec);
+  void add_streams(transport::window::Gpu& gpu);
+  KernelCalls& kernels_of(const Window& window) RW_REQUIRES(mutex_);
+  void capture(std::span<const OperationSpec> specs, StreamCalls& streams,
+               transport::window::CuStream stream) RW_REQUIRES(mutex_);
+  StreamCalls& streams_of(const OperationSpec& spec) RW_REQUIRES(mutex_);
+  void enqueue(std::span<const OperationSpec> specs, transport::window::CuStream stream,
+               StreamCalls::Trigger* trigger);
+  static std::vector<OperationSpec> specs_of(const Batch& batch);
+  template <typename Ready>
+  void await_streams(Ready&& ready) RW_REQUIRES(mutex_);
+  static std::uint64_t count_signal(const OperationSpec& spec);
+  [[nodiscard]] bool streams_busy() const RW_REQUIRES(mutex_);
+  bool poll_streams() RW_REQUIRES(mutex_);
+  bool poll_kernels() RW_REQUIRES(mutex_);
+  void break_with(const Error& error) RW_REQUIRES(mutex_);
   // Starts one; a wait ends as check_wait() says. @return whether it has ended
   bool begin(Operation& operation) RW_REQUIRES(mutex_);
   static bool check_wait(Operation& operation);
-  void count_wait(Operation& operation);
+  static std::uint64_t count_wait(const OperationSpec& spec);
   void uncount_wait(const Operation& operation);
   // @return whether it has ended
   bool advance(Batch& batch) RW_REQUIRES(mutex_);
@@ -170,11 +204,16 @@ class Messenger : private executor::WaitHook {
   Mutex mutex_;
   std::unique_ptr<Carrier> carrier_ RW_GUARDED_BY(mutex_);
   std::list<Started> started_ RW_GUARDED_BY(mutex_);
+  std::map<transport::window::Gpu*, std::unique_ptr<StreamCalls>> streams_ RW_GUARDED_BY(mutex_);
+  std::map<transport::window::Gpu*, std::unique_ptr<KernelCalls>> kernels_ RW_GUARDED_BY(mutex_);
   std::set<int> dropped_ RW_GUARDED_BY(mutex_);
   bool stopped_ RW_GUARDED_BY(mutex_) = false;
+  Pacer stream_pacer_ RW_GUARDED_BY(mutex_){std::chrono::milliseconds(5)};
   Pacer left_pacer_ RW_GUARDED_BY(mutex_){std::chrono::milliseconds(20)};
   std::optional<std::chrono::steady_clock::time_point> left_seen_ RW_GUARDED_BY(mutex_);
 
+  // Streams or kernels may ask for a link at any time: the thread takes short naps only.
+  std::atomic<bool> asked_{false};
   std::atomic<bool> ends_{false};
   std::atomic<bool> awake_{true};
   std::mutex sleep_mutex_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -16,6 +17,10 @@ namespace ropewalk::message {
 
 class Window;
 
+/// A rank that left in order has been told that all its operations are complete: what a wait still
+/// looks for after this time will not come.
+inline constexpr std::chrono::milliseconds kLeftGrace{200};
+
 enum class OperationKind : std::uint8_t { kPut, kGet, kSignal, kWaitSignal, kFlush };
 
 struct OperationSpec {
@@ -28,6 +33,7 @@ struct OperationSpec {
   std::byte* destination = nullptr;   ///< kGet
   int slot = 0;                       ///< kSignal, kWaitSignal
   std::uint64_t count = 0;            ///< kSignal: by how much; kWaitSignal: how many more
+  bool on_gpu = false;                ///< kPut, kGet: source or destination is memory of a GPU
 };
 
 /// "put of 64 bytes to rank 3, window 1"

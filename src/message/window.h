@@ -18,16 +18,23 @@ class Window {
   /// The highest that a counter counts to.
   static constexpr std::uint64_t kMostSignals = (std::uint64_t{1} << 63U) - 1;
 
-  Window(std::uint32_t number, int rank, int slots, WindowMemory memory)
+  /// `gpu`: in whose memory it is; null: the host's.
+  Window(std::uint32_t number, int rank, int slots, transport::window::Gpu* gpu,
+         WindowMemory memory)
       : number_(number),
         rank_(rank),
         slots_(slots),
+        gpu_(gpu),
         memory_(std::move(memory)),
         sent_(memory_->parts().size() * static_cast<std::size_t>(slots)),
-        awaited_(sent_.size()) {}
+        awaited_(sent_.size()),
+        sent_on_gpu_(sent_.size()),
+        awaited_on_gpu_(sent_.size()) {}
 
   /// Why this rank does not have its memory; nothing when it has.
   [[nodiscard]] std::optional<Error> failure() const { return memory_->failure(); }
+  /// Lets go of the other ranks' GPU memory, before they free it.
+  void close_reached() noexcept { memory_->close_reached(); }
   /// Gives the memory back; nothing else may be asked of a closed window.
   void close() noexcept {
     closed_ = true;
@@ -47,11 +54,26 @@ class Window {
     return memory_->location(rank);
   }
   [[nodiscard]] const Part& own() const noexcept { return part(rank_); }
+  /// Null where the memory is the host's.
+  [[nodiscard]] transport::window::Gpu* gpu() const noexcept { return gpu_; }
 
   /// The counter at `owner` of what `source` has signalled on `slot`. @pre part(owner).signals
   [[nodiscard]] std::uint64_t& counter(int owner, int source, int slot) const noexcept {
     return part(owner).signals[index(source, slot)].count;
   }
+  /// Of a window in GPU memory, as this rank's GPU addresses them: that counter's home on the
+  /// owner's GPU, and the counter above. @pre part(owner).mapped
+  [[nodiscard]] std::uint64_t counter_on_gpu(int owner, int source, int slot) const noexcept {
+    return reinterpret_cast<std::uint64_t>(&part(owner).device_signals[index(source, slot)].count);
+  }
+  [[nodiscard]] std::uint64_t counter_in_host(int owner, int source, int slot) const noexcept {
+    return reinterpret_cast<std::uint64_t>(
+        &part(owner).signals_on_device[index(source, slot)].count);
+  }
+  /// Copies, whatever memory it is, and returns when it is done.
+  void copy(void* to, const void* from, std::size_t bytes) const;
+  /// Sets the counter, with release. Only who raises it calls. @pre part(owner).mapped
+  void set_counter(int owner, int source, int slot, std::uint64_t value) const;
   /// How many signals of `source` have arrived here.
   [[nodiscard]] std::uint64_t arrived(int source, int slot) const noexcept {
     return std::atomic_ref(counter(rank_, source, slot)).load(std::memory_order_acquire);
@@ -59,6 +81,12 @@ class Window {
   /// What this rank has signalled to `peer`, and waited for from it, so far.
   std::uint64_t& sent(int peer, int slot) noexcept { return sent_[index(peer, slot)]; }
   std::uint64_t& awaited(int peer, int slot) noexcept { return awaited_[index(peer, slot)]; }
+  /// Whether kernels count these, since a captured call did it first: then the host's counts,
+  /// above, do not change any more.
+  std::uint8_t& sent_on_gpu(int peer, int slot) noexcept { return sent_on_gpu_[index(peer, slot)]; }
+  std::uint8_t& awaited_on_gpu(int peer, int slot) noexcept {
+    return awaited_on_gpu_[index(peer, slot)];
+  }
 
  private:
   [[nodiscard]] std::size_t index(int rank, int slot) const noexcept {
@@ -69,10 +97,13 @@ class Window {
   std::uint32_t number_;
   int rank_;
   int slots_;
+  transport::window::Gpu* gpu_;
   bool closed_ = false;
   std::optional<WindowMemory> memory_;
   std::vector<std::uint64_t> sent_;
   std::vector<std::uint64_t> awaited_;
+  std::vector<std::uint8_t> sent_on_gpu_;
+  std::vector<std::uint8_t> awaited_on_gpu_;
 };
 
 }  // namespace ropewalk::message

@@ -14,8 +14,11 @@
 
 #include "bootstrap/memory_handover.h"
 #include "core/descriptor_server.h"
+#include "core/log.h"
 #include "core/process_memory.h"
 #include "core/units.h"
+#include "message/device_part.h"
+#include "transport/window/device/gpu_memory.h"
 
 namespace ropewalk::message {
 namespace {
@@ -32,7 +35,9 @@ struct Offer {
   std::uint64_t address = 0;  // of the user's memory; 0: the library allocates
   std::int32_t slots = 0;
   std::int32_t code = 0;  // Errc, of a fault
+  std::int32_t on_device = 0;
   std::array<char, 160> fault{};
+  DeviceOffer device;
 };
 
 using ServerName = std::array<char, 32>;
@@ -52,17 +57,44 @@ void require(bool right, const std::string& words) {
   if (!right) throw Error(Errc::kInvalidArgument, words);
 }
 
-Offer offer_of(const WindowSpec& spec) {
+std::size_t counters_bytes(std::size_t ranks, int slots) {
+  return ranks * static_cast<std::size_t>(slots) * sizeof(SignalLine);
+}
+
+// Throws what is wrong with memory of a GPU.
+std::shared_ptr<DevicePart> make_device_part(const WindowSpec& spec, std::size_t ranks) {
+  if (spec.registers && spec.memory != nullptr) {
+    const transport::window::GpuMemory found =
+        transport::window::find_gpu_memory(*spec.gpus, spec.memory, spec.bytes);
+    require(found.gpu == spec.gpu, fmt::format("memory: on {}, and {} was to be used",
+                                               found.gpu->name(), spec.gpu->name()));
+  }
+  auto made = std::make_shared<DevicePart>(*spec.gpu, spec, counters_bytes(ranks, spec.slots));
+  publish(made);
+  return made;
+}
+
+// `device`: is set for memory of a GPU.
+Offer offer_of(const WindowSpec& spec, std::size_t ranks, std::shared_ptr<DevicePart>& device) {
   Offer offer;
+  offer.on_device = spec.gpu != nullptr ? 1 : 0;
   offer.bytes = spec.bytes;
   // Who registers nothing gets the library's memory, of no bytes.
   if (spec.registers) offer.address = reinterpret_cast<std::uint64_t>(spec.memory);
   offer.slots = spec.slots;
   try {
+    if (spec.fault.has_value()) throw Error(*spec.fault);
     require(spec.slots >= 1 && spec.slots <= kMostSlots,
             fmt::format("slots: {} is not in 1 to {}", spec.slots, kMostSlots));
     require(spec.bytes <= kMostWindowBytes,
             fmt::format("bytes: {} is more than {}", spec.bytes, kMostWindowBytes));
+    if (spec.gpu != nullptr) {
+      require(!spec.registers || spec.memory != nullptr || spec.bytes == 0,
+              fmt::format("memory: NULL, and {} bytes", spec.bytes));
+      device = make_device_part(spec, ranks);
+      offer.device = device->offer();
+      return offer;
+    }
     if (const std::size_t most = available_bytes(); !spec.registers && spec.bytes > most) {
       throw Error(Errc::kSystem, "shared memory: {} were needed, and {} are available",
                   format_bytes(spec.bytes), format_bytes(most));
@@ -79,6 +111,10 @@ Offer offer_of(const WindowSpec& spec) {
   return offer;
 }
 
+const char* kind_of(const Offer& offer) {
+  return offer.on_device != 0 ? "memory of a GPU" : "the host's";
+}
+
 void check(std::span<const Offer> offers) {
   for (std::size_t r = 0; r < offers.size(); ++r) {
     if (offers[r].fault[0] != '\0') {
@@ -90,10 +126,45 @@ void check(std::span<const Offer> offers) {
       throw Refused(Errc::kInvalidUsage, "slots differ: rank 0 has {}, rank {} has {}",
                     offers[0].slots, r, offers[r].slots);
     }
+    if (offers[r].on_device != offers[0].on_device) {
+      throw Refused(Errc::kInvalidUsage, "memory of different kinds: rank 0 has {}, rank {} has {}",
+                    kind_of(offers[0]), r, kind_of(offers[r]));
+    }
   }
 }
 
 }  // namespace
+
+// The segment, for a GPU.
+struct WindowMemory::Pinned {
+  Pinned(transport::window::Gpu& its_gpu, SharedMemory& segment)
+      : gpu(its_gpu), address(segment.data()) {
+    namespace gpus = transport::window;
+    const gpus::CudaApi& cuda = gpu.cuda();
+    const gpus::CurrentContext current(cuda, gpu.context());
+    cuda.check(
+        cuda.host_register(address, segment.size(), gpus::kCuHostPortable | gpus::kCuHostDeviceMap),
+        "cuMemHostRegister");
+    const gpus::CuResult mapped = cuda.host_pointer(&on_device, address, 0);
+    if (mapped != gpus::kCuSuccess) {
+      cuda.warn(cuda.host_unregister(address), "cuMemHostUnregister");
+      cuda.check(mapped, "cuMemHostGetDevicePointer");
+    }
+  }
+  ~Pinned() {
+    try {
+      const transport::window::CurrentContext current(gpu.cuda(), gpu.context());
+      gpu.cuda().warn(gpu.cuda().host_unregister(address), "cuMemHostUnregister");
+    } catch (const Error&) {
+      // CUDA has ended before this did.
+    }
+  }
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+  transport::window::Gpu& gpu;
+  void* address;
+  transport::window::CuPointer on_device = 0;
+};
 
 WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
                                   std::span<const link::PeerReach> reach, const WindowSpec& spec,
@@ -101,7 +172,8 @@ WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
   const auto n = static_cast<std::size_t>(bootstrap.size());
   const auto self = static_cast<std::size_t>(bootstrap.rank());
   std::vector<Offer> offers(n);
-  offers[self] = offer_of(spec);
+  WindowMemory made;
+  offers[self] = offer_of(spec, n, made.device_);
   bootstrap.all_gather(std::as_writable_bytes(std::span(offers)), sizeof(Offer), deadline);
   check(offers);
 
@@ -111,15 +183,14 @@ WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
   for (std::size_t r = 0; r < n; ++r) {
     if (reach[r].local_rank < 0) continue;
     local.push_back(static_cast<int>(r));
-    if (offers[r].address == 0) most_bytes = std::max<std::size_t>(most_bytes, offers[r].bytes);
+    if (offers[r].address == 0 && spec.gpu == nullptr)
+      most_bytes = std::max<std::size_t>(most_bytes, offers[r].bytes);
   }
-  const std::size_t counters =
-      whole_pages(n * static_cast<std::size_t>(spec.slots) * sizeof(SignalLine));
+  const std::size_t counters = whole_pages(counters_bytes(n, spec.slots));
   const std::size_t stride = counters + whole_pages(most_bytes);
   const std::size_t total = stride * local.size();
   const bool leads = local.front() == bootstrap.rank();
 
-  WindowMemory made;
   std::vector<ServerName> names(n);
   std::optional<DescriptorServer> server;
   if (leads) {
@@ -152,6 +223,51 @@ WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
   }
   made.parts_.resize(n);
   for (std::size_t r = 0; r < n; ++r) made.parts_[r].bytes = offers[r].bytes;
+  if (spec.gpu != nullptr) {
+    std::vector<std::byte*> lines(n, nullptr);
+    for (std::size_t k = 0; k < local.size() && !made.failure_.has_value(); ++k) {
+      lines[static_cast<std::size_t>(local[k])] = made.segment_->data() + k * stride;
+    }
+    if (!made.failure_.has_value()) {
+      try {
+        made.segment_->reserve(static_cast<std::size_t>(lines[self] - made.segment_->data()),
+                               counters);
+        made.pinned_ = std::make_shared<Pinned>(*spec.gpu, *made.segment_);
+      } catch (const Error& error) {
+        made.failure_ = error;
+      }
+    }
+    made.reached_.resize(n);
+    for (std::size_t r = 0; r < n && !made.failure_.has_value(); ++r) {
+      if (lines[r] == nullptr) continue;
+      Part& part = made.parts_[r];
+      try {
+        std::shared_ptr<DevicePart> of_process;
+        if (reach[r].process == 0) of_process = published(offers[r].device.counters.address);
+        made.reached_[r] = std::make_shared<ReachedPart>(*spec.gpus, *spec.gpu, offers[r].device,
+                                                         std::move(of_process));
+      } catch (const Error& error) {
+        log::info(log::kP2p, "rank {} reaches the window of rank {} by a link: {}", self, r,
+                  error.what());
+        if (r == self) made.failure_ = error;
+        continue;
+      }
+      // NOLINTBEGIN(performance-no-int-to-ptr): addresses of the GPU
+      part.mapped = true;
+      part.data = reinterpret_cast<std::byte*>(made.reached_[r]->data());
+      part.device_signals = reinterpret_cast<SignalLine*>(made.reached_[r]->counters());
+      part.signals = reinterpret_cast<SignalLine*>(lines[r]);
+      part.signals_on_device = reinterpret_cast<SignalLine*>(
+          made.pinned_->on_device + static_cast<std::uint64_t>(lines[r] - made.segment_->data()));
+      // NOLINTEND(performance-no-int-to-ptr)
+    }
+    // Who reaches whom need not be mutual.
+    std::vector<std::uint8_t> mapped(n * n);
+    for (std::size_t r = 0; r < n; ++r) mapped[self * n + r] = made.parts_[r].mapped ? 1 : 0;
+    bootstrap.all_gather(std::as_writable_bytes(std::span(mapped)), n, deadline);
+    for (std::size_t r = 0; r < n; ++r) made.parts_[r].served = mapped[r * n + self] == 0;
+    return made;
+  }
   if (made.failure_.has_value()) return made;
   for (std::size_t k = 0; k < local.size(); ++k) {
     const auto r = static_cast<std::size_t>(local[k]);
@@ -159,6 +275,7 @@ WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
     std::byte* const begin = made.segment_->data() + k * stride;
     const bool of_user = offers[r].address != 0;
     // The user's memory is reached by ranks of its process alone.
+    if (offers[self].address != 0 && reach[r].process != 0) part.served = true;
     if (of_user && reach[r].process != 0) continue;
     part.mapped = true;
     part.signals = reinterpret_cast<SignalLine*>(begin);
@@ -179,10 +296,16 @@ WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
 
 std::optional<WindowMemory::Location> WindowMemory::location(int rank) const {
   const Part& part = parts_[static_cast<std::size_t>(rank)];
-  if (!part.mapped || !segment_.has_value()) return std::nullopt;
+  if (!part.mapped || !segment_.has_value() || part.device_signals != nullptr) return std::nullopt;
   const std::byte* const begin = segment_->data();
   if (part.data < begin || part.data >= begin + segment_->size()) return std::nullopt;
   return Location{segment_->fd(), static_cast<std::size_t>(part.data - begin)};
+}
+
+void WindowMemory::close_reached() noexcept {
+  if (reached_.empty()) return;
+  for (Part& part : parts_) part.mapped = false;
+  reached_.clear();
 }
 
 }  // namespace ropewalk::message

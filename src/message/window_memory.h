@@ -9,6 +9,10 @@
 // the source raises it, with release; its owner waits for it with acquire. It is never reset. So
 // there are never two writers of one word, and what a GPU needs to write or to wait for it (its
 // address and a value) is plain data.
+//
+// A window in GPU memory (device_part.h) has each counter twice: in the owner's GPU memory, where
+// its streams and kernels look, and in the segment, where its host threads look. Who signals raises
+// both, the one on the GPU first. All ranks of a window give memory of one kind.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +27,12 @@
 #include "core/error.h"
 #include "core/shared_memory.h"
 #include "link/links.h"
+#include "transport/window/device/gpu.h"
 
 namespace ropewalk::message {
+
+class DevicePart;
+class ReachedPart;
 
 /// Nothing was done; the communicator is whole. Of collective calls: the same on all ranks.
 class Refused : public Error {
@@ -44,6 +52,12 @@ struct Part {
   SignalLine* signals = nullptr;  ///< of the part's owner; null likewise
   /// Puts, gets and signals are loads and stores of this rank. Else a link carries them.
   bool mapped = false;
+  /// That rank reaches this rank's part by a link.
+  bool served = false;
+  /// Of a window in GPU memory, as this rank's GPU addresses them: the counters' home there, and
+  /// `signals`. `data` is an address of that kind, too.
+  SignalLine* device_signals = nullptr;
+  SignalLine* signals_on_device = nullptr;
 };
 
 /// What a rank brings to a window.
@@ -52,6 +66,11 @@ struct WindowSpec {
   void* memory = nullptr;
   std::size_t bytes = 0;
   int slots = 1;  ///< counters for each source; the same on all ranks
+  /// In whose memory it is, or for whose streams, where `bytes` is 0; null: the host's.
+  transport::window::Gpu* gpu = nullptr;
+  transport::window::Gpus* gpus = nullptr;  ///< that `gpu` is one of
+  /// Why this rank cannot give what it was asked for: all ranks are told.
+  std::optional<Error> fault;
 };
 
 inline constexpr int kMostSlots = 4096;
@@ -79,9 +98,17 @@ class WindowMemory {
   /// Nothing where this rank does not map it, or it is the user's memory.
   [[nodiscard]] std::optional<Location> location(int rank) const;
 
+  /// Lets go of the other ranks' GPU memory; their parts are as if not mapped.
+  void close_reached() noexcept;
+
  private:
   WindowMemory() = default;
+  struct Pinned;
   std::optional<SharedMemory> segment_;
+  // Of GPU memory. Destroyed bottom up: what this rank reaches before what it gives.
+  std::shared_ptr<Pinned> pinned_;  // the segment
+  std::shared_ptr<DevicePart> device_;
+  std::vector<std::shared_ptr<ReachedPart>> reached_;
   std::vector<Part> parts_;
   std::optional<Error> failure_;
 };

@@ -61,6 +61,7 @@ constexpr Result kNotReady = 600;
 constexpr Result kIllegalAddress = 700;
 constexpr Result kPeerAlreadyEnabled = 704;
 constexpr Result kNotPermitted = 800;
+constexpr Result kNotSupported = 801;
 
 using Pointer = std::uint64_t;
 using Allocation = unsigned long long;
@@ -703,15 +704,103 @@ EXPORT Result cuStreamQuery(Stream* stream) {
   ENTER("cuStreamQuery");
   return stream->query();
 }
+// A word that streams write and wait for: pinned, or in device memory that the context reaches.
+static std::atomic<std::uint64_t>* word_at(Pointer address, const Context* context) {
+  if (address % 8 != 0) return nullptr;
+  if (is_pinned(reinterpret_cast<void*>(address), 8)) {
+    return reinterpret_cast<std::atomic<std::uint64_t>*>(address);
+  }
+  std::size_t bytes = 8;
+  return reinterpret_cast<std::atomic<std::uint64_t>*>(reach(address, bytes, context));
+}
 EXPORT Result cuStreamWriteValue64_v2(Stream* stream, Pointer address, std::uint64_t value,
                                       unsigned flags) {
   ENTER("cuStreamWriteValue64_v2");
-  if (flags != 0 || !is_pinned(reinterpret_cast<void*>(address), 8)) return kInvalidValue;
-  stream->add([address, value]() -> Result {
-    reinterpret_cast<std::atomic<std::uint64_t>*>(address)->store(value, std::memory_order_release);
+  if (flags != 0) return kInvalidValue;
+  std::atomic<std::uint64_t>* word = word_at(address, stream->context);
+  if (word == nullptr) return kInvalidValue;
+  stream->add([word, value]() -> Result {
+    word->store(value, std::memory_order_release);
     return kOk;
   });
   return kOk;
+}
+struct StreamOperation {
+  int operation;
+  int unused;
+  Pointer address;
+  std::uint64_t value;
+  unsigned flags;
+  unsigned unused_too;
+  std::uint64_t rest[2];
+};
+EXPORT Result cuStreamBatchMemOp_v2(Stream* stream, unsigned count, StreamOperation* operations,
+                                    unsigned flags) {
+  ENTER("cuStreamBatchMemOp_v2");
+  if (stream == nullptr || flags != 0 || count > 255) return kInvalidValue;
+  if (state().faults.no_marks) return kNotSupported;
+  struct Item {
+    bool waits;
+    std::atomic<std::uint64_t>* word;
+    std::uint64_t value;
+  };
+  std::vector<Item> items;
+  for (unsigned k = 0; k < count; ++k) {
+    const StreamOperation& one = operations[k];
+    auto* word = word_at(one.address, stream->context);
+    if ((one.operation != 4 && one.operation != 5) || one.flags != 0 || word == nullptr) {
+      return kInvalidValue;
+    }
+    items.push_back({one.operation == 4, word, one.value});
+  }
+  const long delay_us = state().faults.delay_us;
+  stream->add([items, delay_us]() -> Result {
+    if (delay_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
+    for (const Item& item : items) {
+      if (!item.waits) {
+        item.word->store(item.value, std::memory_order_release);
+        continue;
+      }
+      const auto there = [&item] {
+        return static_cast<std::int64_t>(item.word->load(std::memory_order_acquire) - item.value) >=
+               0;
+      };
+      for (int turn = 0; !there(); ++turn) {
+        if (turn < 100) {
+          std::this_thread::yield();
+        } else {
+          std::this_thread::sleep_for(std::chrono::microseconds(20));
+        }
+      }
+    }
+    return kOk;
+  });
+  return kOk;
+}
+EXPORT Result cuStreamIsCapturing(Stream* /*stream*/, int* capturing) {
+  *capturing = 0;
+  return kOk;
+}
+// Between memory of any kinds: device memory is told by its address.
+EXPORT Result cuMemcpyAsync(Pointer destination, Pointer source, std::size_t bytes,
+                            Stream* stream) {
+  ENTER("cuMemcpyAsync");
+  if (bytes == 0) return kOk;
+  const bool to = find_range(destination) != nullptr;
+  const bool from = find_range(source) != nullptr;
+  const char* kind = !to ? "dtoh" : from ? "dtod" : "htod";
+  Context* context = current_context();
+  // The host's pageable memory is read before the call returns, as CUDA stages it.
+  if (to && !from && !is_pinned(reinterpret_cast<void*>(source), bytes)) {
+    auto staged = std::make_shared<std::vector<std::byte>>(bytes);
+    std::memcpy(staged->data(), reinterpret_cast<void*>(source), bytes);
+    const Result started =
+        start_copy(kind, {true, destination, context},
+                   {false, reinterpret_cast<Pointer>(staged->data()), nullptr}, bytes, stream);
+    if (started == kOk) stream->add([staged]() -> Result { return kOk; });
+    return started;
+  }
+  return start_copy(kind, {to, destination, context}, {from, source, context}, bytes, stream);
 }
 EXPORT Result cuEventCreate(Event** event, unsigned /*flags*/) {
   ENTER("cuEventCreate");

@@ -70,6 +70,9 @@ CudaApi::CudaApi(const std::string& library) {
   need(ipc_open, "cuIpcOpenMemHandle_v2");
   need(ipc_close, "cuIpcCloseMemHandle");
   find(handle, stream_write64, "cuStreamWriteValue64_v2");
+  find(handle, stream_batch, "cuStreamBatchMemOp_v2");
+  find(handle, stream_capturing, "cuStreamIsCapturing");
+  find(handle, copy, "cuMemcpyAsync");
   find(handle, loading_mode, "cuModuleGetLoadingMode");
   find(handle, set_pointer_attribute, "cuPointerSetAttribute");
   virtual_memory_ = find(handle, retain_allocation, "cuMemRetainAllocationHandle") &&

@@ -54,6 +54,20 @@ struct CuAccess {
 };
 static_assert(sizeof(CuAccess) == 12);
 
+/// One operation of a stream on a word of memory.
+struct CuStreamOperation {
+  int operation = 0;
+  int unused = 0;
+  CuPointer address = 0;
+  std::uint64_t value = 0;
+  unsigned flags = 0;
+  unsigned unused_too = 0;
+  CuPointer alias = 0;
+  std::uint64_t reserved = 0;
+};
+static_assert(sizeof(CuStreamOperation) == 48);
+static_assert(offsetof(CuStreamOperation, value) == 16);
+
 inline constexpr CuResult kCuSuccess = 0;
 inline constexpr CuResult kCuInvalidValue = 1;
 inline constexpr CuResult kCuOutOfMemory = 2;
@@ -82,6 +96,10 @@ inline constexpr unsigned kCuStreamNonBlocking = 1;
 inline constexpr unsigned kCuEventNoTiming = 2;
 inline constexpr int kCuCaptureRelaxed = 2;
 inline constexpr int kCuLazyLoading = 2;
+inline constexpr int kCuStreamWait64 = 4;  ///< until the word is at least the value, as int64
+inline constexpr int kCuStreamWrite64 = 5;
+/// Operations that one call of stream_batch takes.
+inline constexpr std::size_t kCuMostStreamOperations = 255;
 
 /// The library, open. Threads: any; the functions are thread-safe as CUDA documents them.
 class CudaApi {
@@ -143,6 +161,9 @@ class CudaApi {
   CuResult (*ipc_close)(CuPointer) = nullptr;
   // Not in every library; null where they are missing.
   CuResult (*stream_write64)(CuStream, CuPointer, std::uint64_t, unsigned) = nullptr;
+  CuResult (*stream_batch)(CuStream, unsigned, CuStreamOperation*, unsigned) = nullptr;
+  CuResult (*stream_capturing)(CuStream, int*) = nullptr;
+  CuResult (*copy)(CuPointer, CuPointer, std::size_t, CuStream) = nullptr;  ///< any kinds of memory
   CuResult (*loading_mode)(int*) = nullptr;
   CuResult (*set_pointer_attribute)(const void*, int, CuPointer) = nullptr;
   CuResult (*retain_allocation)(CuAllocation*, void*) = nullptr;

@@ -1,0 +1,243 @@
+// Messages between the GPUs of two ranks: gpu_messages [MOST_BYTES [ROUNDS [ROWS]]].
+//
+// Each rank is a process, with torchrun's variables; LOCAL_RANK picks its GPU (modulo their
+// number). Rank 0 prints a line for each row and size: "ROW BYTES SECONDS BYTES_PER_S ENQUEUE_S
+// WRONG": half a round trip of data and signal, medians of ROUNDS; the rate that this is; what the
+// host's calls for one message take (0 where there are none); bytes that are wrong at the end.
+//
+//   kernel   both directions from inside one kernel, by one block
+//   blocks   the same by 64 blocks, each with a part of the data and a slot of its own
+//   stream   rwPutSignal and rwWaitSignal on streams
+//   batch    64 puts of a 64th of the bytes each and a signal, prepared, launched on a stream
+//   graph    as stream, 20 round trips captured in a CUDA graph, which is launched again and again
+#include <cuda_runtime.h>
+#include <ropewalk/messages.h>
+#include <ropewalk/ropewalk.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <ropewalk/device.cuh>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr int kBlocks = 64;
+constexpr int kSlots = kBlocks + 1;
+constexpr int kThreads = 512;
+constexpr int kPutsOfABatch = 64;
+constexpr int kTripsOfAGraph = 20;
+
+rwComm_t comm = nullptr;
+
+void check(rwResult_t result) {
+  if (result == rwSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", rwGetErrorString(result), rwGetLastError(comm));
+  std::exit(EXIT_FAILURE);
+}
+void check(cudaError_t result) {
+  if (result == cudaSuccess) return;
+  std::fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(result));
+  std::exit(EXIT_FAILURE);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    trips(const __grid_constant__ rwDeviceWindow window, int peer, bool begins,
+          const unsigned char* source, std::size_t bytes, int count) {
+  using namespace ropewalk::device;
+  const Block block;
+  const int slot = static_cast<int>(blockIdx.x);
+  // Sixteen bytes are the least that a thread moves at once.
+  const std::size_t each = (bytes / gridDim.x + 15) / 16 * 16;
+  const std::size_t first = min(bytes, each * blockIdx.x);
+  const std::size_t mine = min(each, bytes - first);
+  for (int i = 0; i < count; ++i) {
+    if (begins) put_signal(block, window, peer, first, source + first, mine, slot);
+    if (wait_signal(block, window, peer, slot) != Status::kDone) return;
+    if (!begins) put_signal(block, window, peer, first, source + first, mine, slot);
+  }
+}
+
+struct Setup {
+  int rank = 0;
+  int peer = 0;
+  rwMessageWindow_t window = nullptr;
+  rwDeviceWindow device{};
+  unsigned char* source = nullptr;
+  const unsigned char* memory = nullptr;
+  cudaStream_t stream = nullptr;
+  [[nodiscard]] rwStream_t ours() const { return reinterpret_cast<rwStream_t>(stream); }
+};
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct Times {
+  double one_way_s = 0;
+  double enqueue_s = 0;
+};
+
+// `trip` enqueues one round trip; rank 0 begins it.
+Times time_streams(const Setup& at, int count, const std::function<void()>& trip) {
+  check(cudaStreamSynchronize(at.stream));
+  check(rwBarrier(comm));
+  const double begin = now_s();
+  for (int i = 0; i < count; ++i) trip();
+  const double enqueued = now_s();
+  check(cudaStreamSynchronize(at.stream));
+  const double end = now_s();
+  return {(end - begin) / count / 2, (enqueued - begin) / count / 2};
+}
+
+Times time_kernel(const Setup& at, std::size_t bytes, int count, int blocks) {
+  return time_streams(at, 1, [&] {
+    trips<<<blocks, kThreads, 0, at.stream>>>(at.device, at.peer, at.rank == 0, at.source, bytes,
+                                              count);
+    check(cudaGetLastError());
+  });
+}
+
+void put_signal(const Setup& at, std::size_t bytes, int slot) {
+  check(rwPutSignal(at.source, bytes, at.peer, 0, slot, at.window, at.ours(), nullptr));
+}
+void wait_signal(const Setup& at, int slot) {
+  check(rwWaitSignal(at.peer, slot, 1, at.window, at.ours(), nullptr));
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::size_t most = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : std::size_t{64} << 20;
+  const int rounds = argc > 2 ? std::atoi(argv[2]) : 5;
+  const std::string rows = argc > 3 ? argv[3] : "kernel,blocks,stream,batch,graph";
+  // Kernels that were loaded while a stream waits would wait for it.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  int gpus = 0;
+  check(cudaGetDeviceCount(&gpus));
+  const char* local = std::getenv("LOCAL_RANK");
+  const int device = (local != nullptr ? std::atoi(local) : 0) % gpus;
+  check(cudaSetDevice(device));
+  Setup at;
+  check(rwCommInitEnv(&comm));
+  check(rwCommUserRank(comm, &at.rank));
+  at.peer = 1 - at.rank;
+  check(rwWindowCreateOn(comm, device, most, kSlots, &at.window));
+  check(rwWindowDevice(at.window, &at.device));
+  void* memory = nullptr;
+  check(rwWindowMemory(at.window, at.rank, &memory, nullptr));
+  at.memory = static_cast<const unsigned char*>(memory);
+  check(cudaMalloc(&at.source, most));
+  check(cudaMemset(at.source, 1 + at.rank, most));
+  check(cudaStreamCreateWithFlags(&at.stream, cudaStreamNonBlocking));
+  check(cudaDeviceSynchronize());
+
+  // Slots of kernels are theirs: kernels use 0 to kBlocks - 1. A rank's calls on streams use the
+  // last one of a second window, graphs that of a third.
+  rwMessageWindow_t by_stream = nullptr;
+  rwMessageWindow_t by_graph = nullptr;
+  check(rwWindowCreateOn(comm, device, most, 1, &by_stream));
+  check(rwWindowCreateOn(comm, device, most, 1, &by_graph));
+
+  std::vector<unsigned char> seen(most);
+  for (std::size_t bytes = 8; bytes <= most; bytes *= 8) {
+    for (const char* row : {"kernel", "blocks", "stream", "batch", "graph"}) {
+      const std::string name = row;
+      if (("," + rows + ",").find("," + name + ",") == std::string::npos) continue;
+      if (name == "blocks" && bytes < 4096) continue;
+      if (name == "batch" && (bytes < kPutsOfABatch * 8 || bytes > (std::size_t{16} << 20)))
+        continue;
+      const int count = static_cast<int>(
+          std::clamp<std::size_t>((std::size_t{1} << 30) / (bytes + (1 << 20)), 20, 1000));
+      Setup used = at;
+      if (name == "stream" || name == "batch") used.window = by_stream;
+      if (name == "graph") used.window = by_graph;
+      check(rwWindowMemory(used.window, used.rank, &memory, nullptr));
+      check(cudaMemset(memory, 0, bytes));
+      check(cudaDeviceSynchronize());
+      std::function<Times(int)> measure;
+      rwBatch_t batch = nullptr;
+      cudaGraphExec_t graph = nullptr;
+      const auto trip = [&used, bytes] {
+        if (used.rank == 0) put_signal(used, bytes, 0);
+        wait_signal(used, 0);
+        if (used.rank == 1) put_signal(used, bytes, 0);
+      };
+      if (name == "kernel" || name == "blocks") {
+        measure = [&](int turns) {
+          Times times = time_kernel(used, bytes, turns, name == "kernel" ? 1 : kBlocks);
+          return Times{times.one_way_s / turns, 0};
+        };
+      } else if (name == "stream") {
+        measure = [&](int turns) { return time_streams(used, turns, trip); };
+      } else if (name == "batch") {
+        check(rwBatchCreate(comm, &batch));
+        const std::size_t piece = bytes / kPutsOfABatch;
+        for (int k = 0; k < kPutsOfABatch; ++k) {
+          const std::size_t offset = piece * static_cast<std::size_t>(k);
+          check(rwBatchPut(batch, used.source + offset, piece, used.peer, offset, used.window));
+        }
+        check(rwBatchSignal(batch, used.peer, 0, 1, used.window));
+        measure = [&](int turns) {
+          return time_streams(used, turns, [&] {
+            if (used.rank == 0) check(rwBatchLaunch(batch, used.ours(), nullptr));
+            wait_signal(used, 0);
+            if (used.rank == 1) check(rwBatchLaunch(batch, used.ours(), nullptr));
+          });
+        };
+      } else {
+        cudaGraph_t captured = nullptr;
+        check(cudaStreamBeginCapture(used.stream, cudaStreamCaptureModeThreadLocal));
+        for (int k = 0; k < kTripsOfAGraph; ++k) trip();
+        check(cudaStreamEndCapture(used.stream, &captured));
+        check(cudaGraphInstantiate(&graph, captured, 0));
+        check(cudaGraphDestroy(captured));
+        measure = [&](int turns) {
+          const int launches = std::max(1, turns / kTripsOfAGraph);
+          Times times =
+              time_streams(used, launches, [&] { check(cudaGraphLaunch(graph, used.stream)); });
+          return Times{times.one_way_s / kTripsOfAGraph, times.enqueue_s / kTripsOfAGraph};
+        };
+      }
+      (void)measure(std::max(1, count / 4));
+      std::vector<double> one_way;
+      std::vector<double> enqueue;
+      for (int round = 0; round < rounds; ++round) {
+        const Times times = measure(count);
+        one_way.push_back(times.one_way_s);
+        enqueue.push_back(times.enqueue_s);
+      }
+      check(cudaMemcpy(seen.data(), memory, bytes, cudaMemcpyDeviceToHost));
+      std::size_t wrong = 0;
+      const std::size_t whole = name == "batch" ? bytes / kPutsOfABatch * kPutsOfABatch : bytes;
+      for (std::size_t i = 0; i < whole; ++i) wrong += seen[i] != 1 + used.peer ? 1 : 0;
+      rwResult_t error = rwSuccess;
+      check(rwCommGetAsyncError(comm, &error));
+      check(error);
+      if (used.rank == 0) {
+        std::printf("%s %zu %.9g %.9g %.9g %zu\n", row, bytes, median(one_way),
+                    static_cast<double>(bytes) / median(one_way), median(enqueue), wrong);
+        std::fflush(stdout);
+      }
+      if (graph != nullptr) check(cudaGraphExecDestroy(graph));
+      check(rwBatchFree(batch));
+      check(rwBarrier(comm));
+    }
+  }
+  check(rwWindowFree(by_graph));
+  check(rwWindowFree(by_stream));
+  check(rwWindowFree(at.window));
+  check(rwCommDestroy(comm));
+  check(cudaFree(at.source));
+  return EXIT_SUCCESS;
+}

@@ -1,0 +1,471 @@
+// Put, get, signal and wait from inside a kernel, on windows in GPU memory (messages.h).
+//
+//   __global__ void exchange(rwDeviceWindow window, const float* mine, std::size_t bytes, int peer)
+//   {
+//     using namespace ropewalk::device;
+//     put(Block{}, window, peer, 0, mine, bytes);
+//     signal(Block{}, window, peer);
+//     if (wait_signal(Block{}, window, peer) != Status::kDone) return;  // the host tells why
+//     // what the peer put into this rank's part may be read
+//   }
+//
+// The first argument says which threads call together, and share the work: Thread, Warp (all 32
+// threads), Block (all threads of the block). All of them call, with the same arguments.
+//
+// Where the peer's part is mapped, a put is stores and a signal a store with release, over NVLink
+// or PCIe. Else the function writes an entry to a ring, from which a thread of the library has a
+// link carry it.
+//
+// Order: what one thread, warp or block does to one peer takes effect in the order of its calls: a
+// signal is seen after the data of the puts before it. Those of others are ordered by the program
+// (for example __syncthreads, or a counter with fences); what threads outside the caller wrote for
+// a put's source must be visible to it.
+//
+// Counters: kernels count in GPU memory, in the order in which they run, so that a kernel may be
+// launched, or replayed by a CUDA graph, any number of times. One thread, warp or block at a time
+// signals one peer on one slot, and one waits for it. Of one rank's signals to one peer on one slot
+// either all are counted on the GPU (kernels, captured calls) or all by the host (calls, with or
+// without a stream); the same is true of its waits. Who has called by the host before
+// rwWindowDevice goes on from there.
+//
+// Errors: a wait ends with kAborted when the communicator broke or ended, and with kTimeout after
+// the communicator's TIMEOUT of when the handle was made; calls with a range beyond the peer's part
+// do nothing and return kBadRange. After any of these the communicator is broken: its next call on
+// the host, and rwCommGetAsyncError, say why. A peer is lost within the same time as for the host.
+//
+// All of it compiles for host threads as well: on a window in the host's memory, Thread{} is one.
+// Needs C++17; sm_70 and later.
+#ifndef ROPEWALK_DEVICE_CUH_
+#define ROPEWALK_DEVICE_CUH_
+
+#include <ropewalk/device_window.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#ifndef __CUDA_ARCH__
+#include <chrono>
+#include <cstring>
+#include <thread>
+#endif
+
+#ifdef __CUDACC__
+#define RW_DEVICE_FUNCTION __host__ __device__ inline
+#else
+#define RW_DEVICE_FUNCTION inline
+#endif
+
+namespace ropewalk::device {
+
+enum class Status : int {
+  kDone = 0,
+  kAborted = 1,   ///< the communicator broke, or ended
+  kTimeout = 2,   ///< the peer did not signal in time, or a link not move
+  kBadRange = 4,  ///< a range, peer or slot that cannot be right
+};
+
+// Each is a team: sync() waits for all of it, and makes visible to all what one of it has done or
+// seen; any() does the same, and returns the bits that any thread gave.
+
+/// One thread, of a GPU or of the host.
+struct Thread {
+  RW_DEVICE_FUNCTION unsigned rank() const { return 0; }
+  RW_DEVICE_FUNCTION unsigned size() const { return 1; }
+  RW_DEVICE_FUNCTION void sync() const {}
+  RW_DEVICE_FUNCTION int any(int value) const { return value; }
+};
+
+#ifdef __CUDACC__
+/// The 32 threads of a warp of a one-dimensional block.
+struct Warp {
+  __device__ unsigned rank() const { return threadIdx.x % 32; }
+  __device__ unsigned size() const { return 32; }
+  __device__ void sync() const { __syncwarp(); }
+  __device__ int any(int value) const {
+    __syncwarp();
+    if (__any_sync(0xffffffffU, value != 0) == 0) return 0;
+    for (int lanes = 16; lanes > 0; lanes /= 2) value |= __shfl_xor_sync(0xffffffffU, value, lanes);
+    return value;
+  }
+};
+
+/// All threads of a one-dimensional block.
+struct Block {
+  __device__ unsigned rank() const { return threadIdx.x; }
+  __device__ unsigned size() const { return blockDim.x; }
+  __device__ void sync() const { __syncthreads(); }
+  __device__ int any(int value) const {
+    if (__syncthreads_or(value) == 0) return 0;
+    return (__syncthreads_or(value & 1) != 0 ? 1 : 0) | (__syncthreads_or(value & 2) != 0 ? 2 : 0) |
+           (__syncthreads_or(value & 4) != 0 ? 4 : 0);
+  }
+};
+#endif
+
+/// Loads, stores and fences that all GPUs and the host's threads see.
+namespace detail {
+
+RW_DEVICE_FUNCTION void fence() {
+#ifdef __CUDA_ARCH__
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+#else
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
+
+RW_DEVICE_FUNCTION std::uint64_t load_acquire(const std::uint64_t* from) {
+#ifdef __CUDA_ARCH__
+  std::uint64_t value;
+  asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+#else
+  return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+#endif
+}
+
+/// After fence(), so that what was before it is seen first.
+RW_DEVICE_FUNCTION void store_relaxed(std::uint64_t* to, std::uint64_t value) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.relaxed.sys.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+#else
+  // A sanitizer does not know fences.
+  __atomic_store_n(to, value, __ATOMIC_RELEASE);
+#endif
+}
+
+RW_DEVICE_FUNCTION std::uint32_t load_word(const std::uint32_t* from) {
+#ifdef __CUDA_ARCH__
+  return *const_cast<const volatile std::uint32_t*>(from);
+#else
+  return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+#endif
+}
+
+RW_DEVICE_FUNCTION std::uint64_t take_ticket(std::uint64_t* head) {
+#ifdef __CUDA_ARCH__
+  return atomicAdd(reinterpret_cast<unsigned long long*>(head), 1ULL);
+#else
+  return __atomic_fetch_add(head, 1, __ATOMIC_RELAXED);
+#endif
+}
+
+RW_DEVICE_FUNCTION std::uint64_t now_ns() {
+#ifdef __CUDA_ARCH__
+  std::uint64_t time;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+  return time;
+#else
+  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
+                                    std::chrono::nanoseconds(1));
+#endif
+}
+
+/// The first that fails is what the host tells of.
+RW_DEVICE_FUNCTION Status stop(const rwDeviceWindow& window, Status why, int peer, int slot) {
+  if (why == Status::kAborted) return why;
+  rwDeviceControl* control = window.control;
+#ifdef __CUDA_ARCH__
+  *const_cast<volatile std::int32_t*>(&control->peer) = peer;
+  *const_cast<volatile std::int32_t*>(&control->slot) = slot;
+  __threadfence_system();
+  *const_cast<volatile std::uint32_t*>(&control->reason) = static_cast<std::uint32_t>(why);
+#else
+  __atomic_store_n(&control->peer, peer, __ATOMIC_RELAXED);
+  __atomic_store_n(&control->slot, slot, __ATOMIC_RELAXED);
+  __atomic_store_n(&control->reason, static_cast<std::uint32_t>(why), __ATOMIC_RELEASE);
+#endif
+  return why;
+}
+
+/// One thread's: until `condition`, an abort, or the deadline.
+template <typename Condition>
+RW_DEVICE_FUNCTION Status wait_until(const rwDeviceWindow& window, int peer, int slot,
+                                     Condition&& condition) {
+  // A look at the host's memory takes microseconds: once in so many turns.
+  constexpr unsigned kTurns = 1024;
+  std::uint64_t since = 0;
+  for (unsigned turn = 1; !condition(); ++turn) {
+#ifndef __CUDA_ARCH__
+    if (turn % 64 == 0) std::this_thread::yield();
+#endif
+    if (turn % kTurns != 0) continue;
+    if (load_word(&window.control->abort) != 0)
+      return condition() ? Status::kDone : Status::kAborted;
+    const std::uint64_t now = now_ns();
+    if (since == 0) since = now;
+    if (window.timeout_ns != 0 && now - since > window.timeout_ns) {
+      return stop(window, Status::kTimeout, peer, slot);
+    }
+  }
+  return Status::kDone;
+}
+
+RW_DEVICE_FUNCTION std::size_t index(const rwDeviceWindow& window, int rank, int slot) {
+  return static_cast<std::size_t>(rank) * static_cast<std::size_t>(window.slots) +
+         static_cast<std::size_t>(slot);
+}
+
+RW_DEVICE_FUNCTION bool is_counter(const rwDeviceWindow& window, int peer, int slot) {
+  return peer >= 0 && peer < window.size && slot >= 0 && slot < window.slots;
+}
+
+/// Sixteen bytes a thread where both sides allow it, four of them in flight.
+template <typename Scope>
+RW_DEVICE_FUNCTION void copy(const Scope& scope, unsigned char* to, const unsigned char* from,
+                             std::size_t bytes) {
+#ifdef __CUDA_ARCH__
+  struct alignas(16) Pack {
+    std::uint32_t words[4];
+  };
+  const auto alignment =
+      reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from);
+  const std::size_t rank = scope.rank();
+  const std::size_t size = scope.size();
+  std::size_t done = 0;
+  if (alignment % 16 == 0) {
+    const std::size_t packs = bytes / 16;
+    auto* const out = reinterpret_cast<Pack*>(to);
+    auto* const in = reinterpret_cast<const Pack*>(from);
+    std::size_t k = rank;
+    for (; k + 3 * size < packs; k += 4 * size) {
+      const Pack a = in[k];
+      const Pack b = in[k + size];
+      const Pack c = in[k + 2 * size];
+      const Pack d = in[k + 3 * size];
+      out[k] = a;
+      out[k + size] = b;
+      out[k + 2 * size] = c;
+      out[k + 3 * size] = d;
+    }
+    for (; k < packs; k += size) out[k] = in[k];
+    done = packs * 16;
+  } else if (alignment % 8 == 0) {
+    auto* const out = reinterpret_cast<std::uint64_t*>(to);
+    auto* const in = reinterpret_cast<const std::uint64_t*>(from);
+    for (std::size_t k = rank; k < bytes / 8; k += size) out[k] = in[k];
+    done = bytes / 8 * 8;
+  } else if (alignment % 4 == 0) {
+    auto* const out = reinterpret_cast<std::uint32_t*>(to);
+    auto* const in = reinterpret_cast<const std::uint32_t*>(from);
+    for (std::size_t k = rank; k < bytes / 4; k += size) out[k] = in[k];
+    done = bytes / 4 * 4;
+  }
+  // The rest may be aligned to eight bytes only.
+  if (alignment % 8 == 0 && bytes - done >= 8) {
+    if (rank == 0) {
+      *reinterpret_cast<std::uint64_t*>(to + done) =
+          *reinterpret_cast<const std::uint64_t*>(from + done);
+    }
+    done += 8;
+  }
+  for (std::size_t k = done + rank; k < bytes; k += size) to[k] = from[k];
+#else
+  const std::size_t each = (bytes + scope.size() - 1) / scope.size();
+  const std::size_t begin = scope.rank() * each < bytes ? scope.rank() * each : bytes;
+  const std::size_t count = each < bytes - begin ? each : bytes - begin;
+  if (count > 0) std::memcpy(to + begin, from + begin, count);
+#endif
+}
+
+/// What an entry of the ring asks for.
+struct Request {
+  std::uint32_t kind;  ///< as the library numbers them: 0 put, 1 get, 2 signal
+  int peer;
+  int slot;
+  std::uint64_t offset;
+  std::uint64_t bytes;
+  std::uint64_t address;
+  std::uint64_t count;
+};
+constexpr std::uint64_t kPayload = (std::uint64_t{1} << 56U) - 1;
+/// The data of a put of up to eight bytes is in the entry itself.
+constexpr std::uint64_t kMostInline = 8;
+
+/// Writes an entry; one thread calls. @return its number, from 1; 0: aborted or timed out
+RW_DEVICE_FUNCTION std::uint64_t push(const rwDeviceWindow& window, const Request& request,
+                                      Status& status) {
+  const std::uint64_t ticket = take_ticket(window.head);
+  const std::uint64_t lap = ticket / window.num_entries + 1;
+  if (ticket - load_acquire(window.done_seen) >= window.num_entries) {
+    status = wait_until(window, request.peer, request.slot, [&] {
+      const std::uint64_t done = load_acquire(window.done);
+      store_relaxed(window.done_seen, done);
+      return ticket - done < window.num_entries;
+    });
+    if (status != Status::kDone) return 0;
+  }
+  std::uint64_t value = 0;
+  if (request.kind == 0 && request.bytes <= kMostInline) {
+    for (std::uint64_t k = 0; k < request.bytes; ++k) {
+      value |= std::uint64_t{reinterpret_cast<const volatile unsigned char*>(request.address)[k]}
+               << 8U * k;
+    }
+  } else if (request.kind == 0) {
+    // The library's thread has the data copied.
+    fence();
+  }
+  const std::uint64_t tag = lap << 56U;
+  const std::uint64_t words[8] = {
+      request.kind | static_cast<std::uint64_t>(request.slot) << 8U |
+          static_cast<std::uint64_t>(request.peer) << 24U,
+      window.number,
+      request.offset,
+      request.bytes,
+      request.address,
+      request.count,
+      value & 0xffffffffU,
+      value >> 32U,
+  };
+  rwDeviceEntry* entry = window.entries + ticket % window.num_entries;
+  for (int k = 0; k < 8; ++k) store_relaxed(&entry->words[k], (words[k] & kPayload) | tag);
+  return ticket + 1;
+}
+
+}  // namespace detail
+
+/// Copies `bytes` from `source` (memory that this GPU reads) to `offset` of the part of `peer`. The
+/// peer sees them when it has waited for a signal that follows. Where a link carries, the source
+/// must stay until flush().
+template <typename Scope>
+RW_DEVICE_FUNCTION Status put(const Scope& scope, const rwDeviceWindow& window, int peer,
+                              std::size_t offset, const void* source, std::size_t bytes) {
+  if (peer < 0 || peer >= window.size || offset > window.parts[peer].bytes ||
+      bytes > window.parts[peer].bytes - offset) {
+    return detail::stop(window, Status::kBadRange, peer, 0);
+  }
+  if (bytes == 0) return Status::kDone;
+  const rwDevicePart& part = window.parts[peer];
+  if (part.data != nullptr) {
+    detail::copy(scope, part.data + offset, static_cast<const unsigned char*>(source), bytes);
+    return Status::kDone;
+  }
+  scope.sync();
+  Status status = Status::kDone;
+  if (scope.rank() == 0) {
+    (void)detail::push(
+        window, {0, peer, 0, offset, bytes, reinterpret_cast<std::uint64_t>(source), 0}, status);
+  }
+  return static_cast<Status>(scope.any(static_cast<int>(status)));
+}
+
+/// Copies `bytes` at `offset` of the part of `peer` to `destination`, and returns when they are
+/// there, for all who call.
+template <typename Scope>
+RW_DEVICE_FUNCTION Status get(const Scope& scope, const rwDeviceWindow& window, int peer,
+                              std::size_t offset, void* destination, std::size_t bytes) {
+  if (peer < 0 || peer >= window.size || offset > window.parts[peer].bytes ||
+      bytes > window.parts[peer].bytes - offset) {
+    return detail::stop(window, Status::kBadRange, peer, 0);
+  }
+  const rwDevicePart& part = window.parts[peer];
+  Status status = Status::kDone;
+  if (bytes > 0 && part.data != nullptr) {
+    detail::copy(scope, static_cast<unsigned char*>(destination), part.data + offset, bytes);
+  } else if (bytes > 0 && scope.rank() == 0) {
+    const std::uint64_t number = detail::push(
+        window, {1, peer, 0, offset, bytes, reinterpret_cast<std::uint64_t>(destination), 0},
+        status);
+    if (number != 0) {
+      status = detail::wait_until(window, peer, 0,
+                                  [&] { return detail::load_acquire(window.done) >= number; });
+    }
+  }
+  return static_cast<Status>(scope.any(static_cast<int>(status)));
+}
+
+/// Raises the counter that `peer` has for this rank and `slot` by `count`, after all that the
+/// callers did before is visible there.
+template <typename Scope>
+RW_DEVICE_FUNCTION Status signal(const Scope& scope, const rwDeviceWindow& window, int peer,
+                                 int slot = 0, std::uint64_t count = 1) {
+  if (!detail::is_counter(window, peer, slot)) {
+    return detail::stop(window, Status::kBadRange, peer, slot);
+  }
+  scope.sync();
+  const rwDevicePart& part = window.parts[peer];
+  if (part.signals != nullptr) {
+    if (scope.rank() == 0) {
+      std::uint64_t& sent = window.sent[detail::index(window, peer, slot)];
+      const std::uint64_t value = sent + count;
+      const std::size_t word = detail::index(window, window.rank, slot) * 8;
+      sent = value;
+      detail::fence();
+      detail::store_relaxed(part.signals + word, value);
+      if (part.host_signals != nullptr) detail::store_relaxed(part.host_signals + word, value);
+    }
+    return Status::kDone;
+  }
+  Status status = Status::kDone;
+  if (scope.rank() == 0) {
+    (void)detail::push(window, {2, peer, slot, 0, 0, 0, count}, status);
+  }
+  return static_cast<Status>(scope.any(static_cast<int>(status)));
+}
+
+/// put(), then signal() by 1.
+template <typename Scope>
+RW_DEVICE_FUNCTION Status put_signal(const Scope& scope, const rwDeviceWindow& window, int peer,
+                                     std::size_t offset, const void* source, std::size_t bytes,
+                                     int slot = 0) {
+  const Status status = put(scope, window, peer, offset, source, bytes);
+  return status == Status::kDone ? signal(scope, window, peer, slot) : status;
+}
+
+/// Waits until `count` signals of `peer` on `slot` have arrived beyond those that kernels of this
+/// rank waited for before. Then what `peer` put here before them may be read by all who call.
+template <typename Scope>
+RW_DEVICE_FUNCTION Status wait_signal(const Scope& scope, const rwDeviceWindow& window, int peer,
+                                      int slot = 0, std::uint64_t count = 1) {
+  if (!detail::is_counter(window, peer, slot)) {
+    return detail::stop(window, Status::kBadRange, peer, slot);
+  }
+  Status status = Status::kDone;
+  if (scope.rank() == 0) {
+    std::uint64_t& awaited = window.awaited[detail::index(window, peer, slot)];
+    const std::uint64_t target = awaited + count;
+    const std::uint64_t* counter =
+        window.parts[window.rank].signals + detail::index(window, peer, slot) * 8;
+    status = detail::wait_until(window, peer, slot,
+                                [&] { return detail::load_acquire(counter) >= target; });
+    if (status == Status::kDone) awaited = target;
+  }
+  return static_cast<Status>(scope.any(static_cast<int>(status)));
+}
+
+/// How many signals of `peer` on `slot` have arrived since the window was made.
+RW_DEVICE_FUNCTION std::uint64_t signal_count(const rwDeviceWindow& window, int peer,
+                                              int slot = 0) {
+  return detail::load_acquire(window.parts[window.rank].signals +
+                              detail::index(window, peer, slot) * 8);
+}
+
+/// Returns when sources of the callers' puts may be reused, and what they put by loads and stores
+/// is visible to whoever is told of it.
+template <typename Scope>
+RW_DEVICE_FUNCTION Status flush(const Scope& scope, const rwDeviceWindow& window) {
+  scope.sync();
+  Status status = Status::kDone;
+  if (scope.rank() == 0) {
+    detail::fence();
+    if (window.num_entries != 0) {
+      const std::uint64_t taken = detail::load_acquire(window.head);
+      status = detail::wait_until(window, window.rank, 0,
+                                  [&] { return detail::load_acquire(window.done) >= taken; });
+    }
+  }
+  return static_cast<Status>(scope.any(static_cast<int>(status)));
+}
+
+/// Lets the batch begin that was armed with `trigger` (rwBatchArm), by one store: it sends what the
+/// callers wrote before, and what is visible to them.
+template <typename Scope>
+RW_DEVICE_FUNCTION void launch(const Scope& scope, const rwDeviceTrigger& trigger) {
+  scope.sync();
+  if (scope.rank() != 0) return;
+  detail::fence();
+  detail::store_relaxed(trigger.word, trigger.value);
+}
+
+}  // namespace ropewalk::device
+
+#endif

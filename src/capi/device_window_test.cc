@@ -1,0 +1,269 @@
+// The functions that kernels call on windows (ropewalk/device.cuh), run by host threads on windows
+// in the host's memory: what is said there holds of them too.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ropewalk/device.cuh"
+#include "ropewalk/messages.h"
+#include "ropewalk/ropewalk.h"
+
+namespace {
+
+using ropewalk::device::Status;
+using ropewalk::device::Thread;
+
+constexpr int kLanes = 3;
+
+// Some threads that call together, as a warp does.
+class Team {
+ public:
+  struct Shared {
+    std::barrier<> barrier{kLanes};
+    std::atomic<int> bits{0};
+  };
+  Team(Shared& shared, unsigned rank) : shared_(&shared), rank_(rank) {}
+  [[nodiscard]] unsigned rank() const { return rank_; }
+  [[nodiscard]] static unsigned size() { return kLanes; }
+  void sync() const { shared_->barrier.arrive_and_wait(); }
+  [[nodiscard]] int any(int value) const {
+    shared_->bits |= value;
+    sync();
+    const int result = shared_->bits;
+    sync();
+    if (rank_ == 0) shared_->bits = 0;
+    sync();
+    return result;
+  }
+
+ private:
+  Shared* shared_;
+  unsigned rank_;
+};
+
+void check(rwResult_t result) { ASSERT_EQ(result, rwSuccess) << rwGetLastError(nullptr); }
+
+struct Rank {
+  rwComm_t comm = nullptr;
+  int rank = 0;
+  int size = 0;
+};
+
+void set(const char* name, const char* value) { check(rwSettingSet(name, value, "test")); }
+
+// Runs `body` on each rank, in threads of this process.
+void with_ranks(int size, const std::function<void(Rank&)>& body, bool ends_well = true) {
+  rwUniqueId id;
+  check(rwGetUniqueId(&id));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      Rank rank;
+      rank.rank = r;
+      rank.size = size;
+      check(rwCommInitRank(&rank.comm, size, id, r));
+      body(rank);
+      if (ends_well) {
+        check(rwCommDestroy(rank.comm));
+      } else {
+        (void)rwCommAbort(rank.comm);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// What is between the ranks.
+class DeviceFunctions : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    set("TUNE", "0");
+    set("TOPOLOGY_CACHE", "off");
+    set("TIMEOUT", "60s");
+    set("LINKS", GetParam() == "memory" ? "auto" : "network");
+    set("NET", GetParam() == "memory" ? "auto" : GetParam().c_str());
+  }
+  void TearDown() override {
+    set("TIMEOUT", "60s");
+    set("LINKS", "auto");
+    set("NET", "auto");
+  }
+};
+
+std::vector<unsigned char> pattern(std::size_t bytes, int rank, int turn) {
+  std::vector<unsigned char> made(bytes);
+  std::mt19937 random(static_cast<unsigned>(rank * 1000 + turn));
+  for (unsigned char& byte : made) byte = static_cast<unsigned char>(random());
+  return made;
+}
+
+TEST_P(DeviceFunctions, ATeamPutsSignalsAndWaits) {
+  with_ranks(3, [](Rank& rank) {
+    constexpr std::size_t kMost = 50'001;
+    rwMessageWindow_t window = nullptr;
+    check(rwWindowCreate(rank.comm, 2 * kMost, 2, &window));
+    rwDeviceWindow device;
+    check(rwWindowDevice(window, &device));
+    void* memory = nullptr;
+    check(rwWindowMemory(window, rank.rank, &memory, nullptr));
+    const auto* mine = static_cast<const unsigned char*>(memory);
+    const int next = (rank.rank + 1) % rank.size;
+    const int previous = (rank.rank + rank.size - 1) % rank.size;
+    Team::Shared shared;
+    std::vector<std::thread> lanes;
+    for (unsigned lane = 0; lane < kLanes; ++lane) {
+      lanes.emplace_back([&, lane] {
+        using namespace ropewalk::device;  // NOLINT: as a kernel is written
+        const Team team(shared, lane);
+        int turn = 0;
+        for (const std::size_t bytes :
+             {std::size_t{0}, std::size_t{1}, std::size_t{8}, std::size_t{9}, kMost}) {
+          ++turn;
+          const std::vector<unsigned char> source = pattern(bytes, rank.rank, turn);
+          EXPECT_EQ(put(team, device, next, turn % 2 == 0 ? 0 : kMost, source.data(), bytes),
+                    Status::kDone);
+          EXPECT_EQ(signal(team, device, next), Status::kDone);
+          EXPECT_EQ(wait_signal(team, device, previous), Status::kDone);
+          const std::vector<unsigned char> expected = pattern(bytes, previous, turn);
+          EXPECT_EQ(std::memcmp(mine + (turn % 2 == 0 ? 0 : kMost), expected.data(), bytes), 0)
+              << bytes;
+          std::vector<unsigned char> back(bytes);
+          EXPECT_EQ(flush(team, device), Status::kDone);
+          if (lane == 0) {
+            EXPECT_EQ(get(Thread{}, device, next, turn % 2 == 0 ? 0 : kMost, back.data(), bytes),
+                      Status::kDone);
+            EXPECT_EQ(back, source);
+          }
+          // The neighbour may write again.
+          EXPECT_EQ(signal(team, device, previous, 1), Status::kDone);
+          EXPECT_EQ(wait_signal(team, device, next, 1), Status::kDone);
+        }
+        EXPECT_EQ(signal_count(device, previous), 5U);
+      });
+    }
+    for (std::thread& lane : lanes) lane.join();
+    std::uint64_t count = 0;
+    check(rwSignalCount(previous, 0, window, &count));
+    EXPECT_EQ(count, 5U);
+    check(rwWindowFree(window));
+  });
+}
+
+// Kernels go on from what calls had counted, and the two meet.
+TEST_P(DeviceFunctions, KernelsAndCallsMeet) {
+  with_ranks(2, [](Rank& rank) {
+    const int peer = 1 - rank.rank;
+    rwMessageWindow_t window = nullptr;
+    check(rwWindowCreate(rank.comm, 64, 2, &window));
+    for (int slot = 0; slot < 2; ++slot) {
+      check(rwSignal(peer, slot, 3, window, nullptr, nullptr));
+      check(rwWaitSignal(peer, slot, 3, window, nullptr, nullptr));
+    }
+    rwDeviceWindow device;
+    check(rwWindowDevice(window, &device));
+    for (int turn = 0; turn < 20; ++turn) {
+      // A kernel's signal that a call waits for, then the other way round.
+      EXPECT_EQ(ropewalk::device::signal(Thread{}, device, peer, 0, 2), Status::kDone);
+      check(rwWaitSignal(peer, 0, 2, window, nullptr, nullptr));
+      check(rwSignal(peer, 1, 1, window, nullptr, nullptr));
+      EXPECT_EQ(ropewalk::device::wait_signal(Thread{}, device, peer, 1), Status::kDone);
+    }
+    check(rwWindowFree(window));
+  });
+}
+
+// More than the ring of a link holds.
+TEST_P(DeviceFunctions, ManyPutsInARow) {
+  with_ranks(2, [](Rank& rank) {
+    const int peer = 1 - rank.rank;
+    constexpr std::size_t kWords = 3000;
+    rwMessageWindow_t window = nullptr;
+    check(rwWindowCreate(rank.comm, kWords * 8, 1, &window));
+    rwDeviceWindow device;
+    check(rwWindowDevice(window, &device));
+    for (std::uint64_t k = 0; k < kWords; ++k) {
+      const std::uint64_t word = k * 3 + static_cast<std::uint64_t>(rank.rank);
+      ASSERT_EQ(ropewalk::device::put(Thread{}, device, peer, k * 8, &word, 8), Status::kDone);
+    }
+    ASSERT_EQ(ropewalk::device::signal(Thread{}, device, peer), Status::kDone);
+    ASSERT_EQ(ropewalk::device::wait_signal(Thread{}, device, peer), Status::kDone);
+    void* memory = nullptr;
+    check(rwWindowMemory(window, rank.rank, &memory, nullptr));
+    for (std::uint64_t k = 0; k < kWords; ++k) {
+      ASSERT_EQ(static_cast<std::uint64_t*>(memory)[k], k * 3 + static_cast<std::uint64_t>(peer));
+    }
+    EXPECT_EQ(ropewalk::device::flush(Thread{}, device), Status::kDone);
+    check(rwWindowFree(window));
+  });
+}
+
+TEST_P(DeviceFunctions, WhatCannotBeRightBreaksByName) {
+  with_ranks(
+      2,
+      [](Rank& rank) {
+        rwMessageWindow_t window = nullptr;
+        check(rwWindowCreate(rank.comm, 100, 2, &window));
+        rwDeviceWindow device;
+        check(rwWindowDevice(window, &device));
+        check(rwBarrier(rank.comm));
+        const std::array<unsigned char, 60> source{};
+        if (rank.rank == 0) {
+          EXPECT_EQ(ropewalk::device::signal(Thread{}, device, 1, 2), Status::kBadRange);
+          EXPECT_EQ(ropewalk::device::put(Thread{}, device, 2, 0, source.data(), 1),
+                    Status::kBadRange);
+          EXPECT_EQ(ropewalk::device::put(Thread{}, device, 1, 41, source.data(), 60),
+                    Status::kBadRange);
+        }
+        // Of the other rank it is the abort that ends the wait.
+        EXPECT_EQ(ropewalk::device::wait_signal(Thread{}, device, 1 - rank.rank), Status::kAborted);
+        EXPECT_EQ(rwSignal(1 - rank.rank, 0, 1, window, nullptr, nullptr),
+                  rank.rank == 0 ? rwInvalidArgument : rwRemoteError);
+        if (rank.rank == 0) {
+          EXPECT_NE(std::string(rwGetLastError(rank.comm)).find("a kernel used a window"),
+                    std::string::npos)
+              << rwGetLastError(rank.comm);
+        }
+      },
+      false);
+}
+
+TEST_P(DeviceFunctions, AWaitEndsByItsDeadline) {
+  set("TIMEOUT", "200ms");
+  std::atomic<int> ended{0};
+  with_ranks(
+      2,
+      [&](Rank& rank) {
+        rwMessageWindow_t window = nullptr;
+        check(rwWindowCreate(rank.comm, 0, 1, &window));
+        rwDeviceWindow device;
+        check(rwWindowDevice(window, &device));
+        const auto begin = std::chrono::steady_clock::now();
+        EXPECT_NE(ropewalk::device::wait_signal(Thread{}, device, 1 - rank.rank), Status::kDone);
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        const rwResult_t told = rwSignal(1 - rank.rank, 0, 1, window, nullptr, nullptr);
+        EXPECT_TRUE(told == rwTimeout || told == rwRemoteError) << told;
+        ++ended;
+        while (ended < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      },
+      false);
+}
+
+INSTANTIATE_TEST_SUITE_P(Between, DeviceFunctions, ::testing::Values("memory", "tcp", "shm"),
+                         [](const ::testing::TestParamInfo<std::string>& each) {
+                           return each.param;
+                         });
+
+}  // namespace

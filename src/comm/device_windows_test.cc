@@ -1,0 +1,576 @@
+// Windows in GPU memory, and the operations that streams do, with software that stands in for
+// CUDA's driver: its streams are threads that do everything late and in order.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <random>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/testing/ranks.h"
+#include "core/error.h"
+#include "message/messenger.h"
+#include "transport/window/device/gpu.h"
+
+namespace ropewalk::comm {
+namespace {
+
+namespace gpus = transport::window;
+using message::Batch;
+using message::OperationKind;
+using message::OperationSpec;
+using message::Refused;
+using message::Window;
+using message::WindowSpec;
+using testing::quiet;
+using testing::with_ranks;
+using Bytes = std::vector<std::byte>;
+
+// What is between the ranks.
+struct Kind {
+  std::string name;
+  bool registers = false;
+  bool one_gpu = false;
+  std::string net;  // "": peer access
+};
+
+void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+
+// A stream of the stand-in.
+class TestStream {
+ public:
+  explicit TestStream(gpus::Gpu& gpu) : gpu_(gpu) {
+    const gpus::CurrentContext current(gpu.cuda(), gpu.context());
+    gpu.cuda().check(gpu.cuda().stream_create(&stream_, gpus::kCuStreamNonBlocking, 0), "stream");
+  }
+  ~TestStream() { gpu_.cuda().warn(gpu_.cuda().stream_destroy(stream_), "stream"); }
+  TestStream(const TestStream&) = delete;
+  TestStream& operator=(const TestStream&) = delete;
+  [[nodiscard]] gpus::CuStream get() const noexcept { return stream_; }
+  [[nodiscard]] bool idle() const { return gpu_.cuda().stream_query(stream_) == gpus::kCuSuccess; }
+  // @return whether it was idle in time
+  bool wait(std::chrono::milliseconds limit = std::chrono::seconds(60)) const {
+    const auto end = std::chrono::steady_clock::now() + limit;
+    while (!idle()) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    return true;
+  }
+
+ private:
+  gpus::Gpu& gpu_;
+  gpus::CuStream stream_ = nullptr;
+};
+
+// One rank's end of a window on a GPU.
+class End {
+ public:
+  End(Communicator& comm, const Kind& kind, std::size_t bytes, int slots = 1)
+      : comm_(comm),
+        gpu_(comm.runtime().gpus().at(kind.one_gpu ? 0 : comm.rank() % 2)),
+        stream_(gpu_) {
+    WindowSpec spec;
+    spec.registers = kind.registers;
+    spec.bytes = bytes;
+    spec.slots = slots;
+    if (kind.registers) {
+      memory_ = std::make_unique<gpus::DeviceBuffer>(gpu_, std::max<std::size_t>(bytes, 1),
+                                                     gpus::DeviceBuffer::From::kAllocator);
+      spec.memory = memory_->pointer();
+    }
+    window_ =
+        &comm.create_window(spec, kind.registers ? Communicator::kHostMemory : gpu_.ordinal());
+  }
+
+  [[nodiscard]] OperationSpec put(int peer, std::size_t offset, const void* source,
+                                  std::size_t bytes) const {
+    OperationSpec spec = of(OperationKind::kPut, peer);
+    spec.offset = offset;
+    spec.bytes = bytes;
+    spec.source = static_cast<const std::byte*>(source);
+    return spec;
+  }
+  [[nodiscard]] OperationSpec get(int peer, std::size_t offset, void* to, std::size_t bytes) const {
+    OperationSpec spec = of(OperationKind::kGet, peer);
+    spec.offset = offset;
+    spec.bytes = bytes;
+    spec.destination = static_cast<std::byte*>(to);
+    return spec;
+  }
+  [[nodiscard]] OperationSpec signal(int peer, int slot = 0, std::uint64_t count = 1) const {
+    OperationSpec spec = of(OperationKind::kSignal, peer);
+    spec.slot = slot;
+    spec.count = count;
+    return spec;
+  }
+  [[nodiscard]] OperationSpec wait(int peer, int slot = 0, std::uint64_t count = 1) const {
+    OperationSpec spec = signal(peer, slot, count);
+    spec.kind = OperationKind::kWaitSignal;
+    return spec;
+  }
+  [[nodiscard]] OperationSpec flush(int peer) const { return of(OperationKind::kFlush, peer); }
+
+  void run(const OperationSpec& spec) { comm_.run(spec); }
+  void enqueue(const OperationSpec& spec) { comm_.enqueue({&spec, 1}, stream_.get()); }
+  void enqueue(const Batch& batch) { comm_.enqueue(batch, stream_.get()); }
+
+  // What lies in this rank's part.
+  [[nodiscard]] Bytes read(std::size_t offset, std::size_t bytes) const {
+    Bytes out(bytes);
+    gpu_.fetch(out.data(), reinterpret_cast<gpus::CuPointer>(window_->own().data) + offset, bytes);
+    return out;
+  }
+  void fill(const Bytes& with) const {
+    gpu_.fill(reinterpret_cast<gpus::CuPointer>(window_->own().data), with.data(), with.size());
+  }
+  [[nodiscard]] gpus::Gpu& gpu() const noexcept { return gpu_; }
+  [[nodiscard]] const TestStream& stream() const noexcept { return stream_; }
+  [[nodiscard]] Window& window() const { return *window_; }
+  void free() { comm_.free_window(*window_); }
+
+ private:
+  [[nodiscard]] OperationSpec of(OperationKind kind, int peer) const {
+    OperationSpec spec;
+    spec.kind = kind;
+    spec.window = window_;
+    spec.peer = peer;
+    return spec;
+  }
+
+  Communicator& comm_;
+  gpus::Gpu& gpu_;
+  std::unique_ptr<gpus::DeviceBuffer> memory_;
+  TestStream stream_;
+  Window* window_;
+};
+
+// GPU memory of a test, with its contents.
+class Buffer {
+ public:
+  Buffer(gpus::Gpu& gpu, const Bytes& bytes)
+      : gpu_(gpu),
+        size_(bytes.size()),
+        memory_(gpu, std::max<std::size_t>(1, size_), gpus::DeviceBuffer::From::kAllocator) {
+    gpu.fill(memory_.data(), bytes.data(), size_);
+  }
+  [[nodiscard]] void* data() const { return memory_.pointer(); }
+  [[nodiscard]] Bytes read() const {
+    Bytes out(size_);
+    gpu_.fetch(out.data(), memory_.data(), size_);
+    return out;
+  }
+
+ private:
+  gpus::Gpu& gpu_;
+  std::size_t size_;
+  gpus::DeviceBuffer memory_;
+};
+
+Bytes pattern(std::size_t bytes, int rank, int turn) {
+  Bytes made(bytes);
+  std::uint32_t value = 2654435761U * static_cast<std::uint32_t>(rank * 131 + turn + 1);
+  for (std::byte& byte : made) {
+    value = value * 1664525U + 1013904223U;
+    byte = static_cast<std::byte>(value >> 24U);
+  }
+  return made;
+}
+
+template <typename Body>
+std::pair<Errc, std::string> refusal_of(Body&& body) {
+  try {
+    body();
+  } catch (const Refused& error) {
+    return {error.code(), error.what()};
+  } catch (const Error& error) {
+    return {Errc::kInternal, std::string("broke: ") + error.what()};
+  }
+  return {Errc::kInternal, "no error"};
+}
+
+class DeviceWindows : public ::testing::TestWithParam<Kind> {
+ protected:
+  void SetUp() override {
+    quiet(runtime_);
+    runtime_.set("CUDA_LIBRARY", RW_STAND_IN_CUDA, "test");
+    if (GetParam().net.empty()) return;
+    runtime_.set("LINKS", "network", "test");
+    runtime_.set("NET", GetParam().net, "test");
+  }
+  void ranks(int size, const std::function<void(Communicator&)>& body) {
+    with_ranks(size, runtime_, body);
+  }
+  Runtime runtime_;
+};
+
+TEST_P(DeviceWindows, TheHostPutsGetsAndSignals) {
+  ranks(3, [&](Communicator& comm) {
+    constexpr std::size_t kMost = (std::size_t{1} << 18) + 3;
+    End end(comm, GetParam(), kMost);
+    const int next = (comm.rank() + 1) % 3;
+    const int previous = (comm.rank() + 2) % 3;
+    int turn = 0;
+    for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{8}, std::size_t{97},
+                                    std::size_t{20'000}, kMost}) {
+      ++turn;
+      const Bytes source = pattern(bytes, comm.rank(), turn);
+      const Buffer there(end.gpu(), source);
+      // From the host's memory, and from the GPU's.
+      end.run(turn % 2 == 0 ? end.put(next, kMost - bytes, source.data(), bytes)
+                            : end.put(next, kMost - bytes, there.data(), bytes));
+      end.run(end.signal(next));
+      end.run(end.wait(previous));
+      ASSERT_EQ(end.read(kMost - bytes, bytes), pattern(bytes, previous, turn)) << bytes;
+      Bytes back(bytes);
+      end.run(end.get(next, kMost - bytes, back.data(), bytes));
+      ASSERT_EQ(back, source) << bytes;
+      comm.barrier();
+    }
+    EXPECT_EQ(comm.arrived(end.window(), previous, 0), 6U);
+    end.free();
+  });
+}
+
+TEST_P(DeviceWindows, AStreamPutsSignalsAndWaits) {
+  ranks(2, [&](Communicator& comm) {
+    constexpr std::size_t kBytes = 70'000;
+    constexpr int kTurns = 6;
+    End end(comm, GetParam(), kBytes, 2);
+    const int peer = 1 - comm.rank();
+    std::vector<std::unique_ptr<Buffer>> sources;
+    std::vector<std::unique_ptr<Buffer>> seen;
+    // All of it is enqueued before any of it need have happened.
+    for (int turn = 0; turn < kTurns; ++turn) {
+      sources.push_back(std::make_unique<Buffer>(end.gpu(), pattern(kBytes, comm.rank(), turn)));
+      seen.push_back(std::make_unique<Buffer>(end.gpu(), Bytes(kBytes)));
+      end.enqueue(end.put(peer, 0, sources.back()->data(), kBytes));
+      end.enqueue(end.signal(peer, 0));
+      end.enqueue(end.wait(peer, 0));
+      // What came is read before the peer is told that it may put again.
+      end.enqueue(end.get(comm.rank(), 0, seen.back()->data(), kBytes));
+      end.enqueue(end.signal(peer, 1));
+      end.enqueue(end.wait(peer, 1));
+    }
+    ASSERT_TRUE(end.stream().wait());
+    for (int turn = 0; turn < kTurns; ++turn) {
+      EXPECT_EQ(seen[static_cast<std::size_t>(turn)]->read(), pattern(kBytes, peer, turn)) << turn;
+    }
+    EXPECT_EQ(comm.arrived(end.window(), peer, 0), std::uint64_t{kTurns});
+    end.free();
+  });
+}
+
+TEST_P(DeviceWindows, ABatchIsLaunchedAgainAndAgain) {
+  ranks(3, [&](Communicator& comm) {
+    End end(comm, GetParam(), 3000, 2);
+    const Buffer source(end.gpu(), pattern(1000, comm.rank(), 1));
+    Batch batch;
+    for (int peer = 0; peer < 3; ++peer) {
+      comm.add(batch,
+               end.put(peer, 1000 * static_cast<std::size_t>(comm.rank()), source.data(), 1000));
+      comm.add(batch, end.signal(peer, 0));
+    }
+    for (int peer = 0; peer < 3; ++peer) comm.add(batch, end.wait(peer, 0));
+    for (int turn = 0; turn < 5; ++turn) end.enqueue(batch);
+    ASSERT_TRUE(end.stream().wait());
+    comm.run(batch);
+    for (int peer = 0; peer < 3; ++peer) {
+      EXPECT_EQ(end.read(1000 * static_cast<std::size_t>(peer), 1000), pattern(1000, peer, 1));
+      EXPECT_EQ(comm.arrived(end.window(), peer, 0), 6U);
+    }
+    end.free();
+  });
+}
+
+// What a kernel stores the test has another stream store.
+TEST_P(DeviceWindows, AnArmedBatchBeginsWithItsTrigger) {
+  ranks(2, [&](Communicator& comm) {
+    End end(comm, GetParam(), 100);
+    const TestStream other(end.gpu());
+    const int peer = 1 - comm.rank();
+    const Buffer source(end.gpu(), pattern(100, comm.rank(), 3));
+    Batch batch;
+    EXPECT_EQ(refusal_of([&] { (void)comm.arm(batch, end.stream().get()); }).first,
+              Errc::kInvalidUsage);
+    comm.add(batch, end.put(peer, 0, source.data(), 100));
+    comm.add(batch, end.signal(peer));
+    for (int turn = 0; turn < 3; ++turn) {
+      const message::StreamCalls::Trigger trigger = comm.arm(batch, end.stream().get());
+      end.enqueue(end.wait(peer));
+      comm.barrier();
+      EXPECT_FALSE(end.stream().idle());
+      EXPECT_EQ(comm.arrived(end.window(), peer, 0), static_cast<std::uint64_t>(turn));
+      comm.barrier();
+      const gpus::CudaApi& cuda = end.gpu().cuda();
+      const gpus::CurrentContext current(cuda, end.gpu().context());
+      cuda.check(cuda.stream_write64(other.get(), trigger.word, trigger.value, 0), "a trigger");
+      ASSERT_TRUE(end.stream().wait());
+      EXPECT_EQ(end.read(0, 100), pattern(100, peer, 3));
+      comm.barrier();
+    }
+    end.free();
+  });
+}
+
+// Streams and host threads signal and wait across.
+TEST_P(DeviceWindows, StreamsAndTheHostMeet) {
+  ranks(2, [&](Communicator& comm) {
+    End end(comm, GetParam(), 64);
+    const int peer = 1 - comm.rank();
+    const Buffer source(end.gpu(), pattern(64, comm.rank(), 0));
+    for (int turn = 0; turn < 10; ++turn) {
+      if ((turn + comm.rank()) % 2 == 0) {
+        end.enqueue(end.put(peer, 0, source.data(), 64));
+        end.enqueue(end.signal(peer));
+        end.run(end.wait(peer));
+        ASSERT_TRUE(end.stream().wait());
+      } else {
+        end.enqueue(end.wait(peer));
+        ASSERT_TRUE(end.stream().wait());
+        ASSERT_EQ(end.read(0, 64), pattern(64, peer, 0));
+        end.run(end.signal(peer));
+      }
+      comm.barrier();
+    }
+    end.free();
+  });
+}
+
+TEST_P(DeviceWindows, WhatCannotBeRightIsRefused) {
+  ranks(2, [&](Communicator& comm) {
+    End end(comm, GetParam(), 100, 2);
+    const int peer = 1 - comm.rank();
+    const Buffer source(end.gpu(), Bytes(60));
+    const Bytes pageable(60);
+    const auto code = [&](const OperationSpec& spec) {
+      return refusal_of([&] { end.enqueue(spec); });
+    };
+    EXPECT_EQ(code(end.put(peer, 41, source.data(), 60)).first, Errc::kInvalidArgument);
+    const std::pair<Errc, std::string> wrong = code(end.put(peer, 0, pageable.data(), 60));
+    EXPECT_EQ(wrong.first, Errc::kInvalidArgument);
+    EXPECT_NE(wrong.second.find("neither memory of a GPU nor pinned"), std::string::npos)
+        << wrong.second;
+    EXPECT_EQ(code(end.signal(peer, 2)).first, Errc::kInvalidArgument);
+    EXPECT_EQ(code(end.put(7, 0, source.data(), 60)).first, Errc::kInvalidArgument);
+    // In the host's memory.
+    WindowSpec host;
+    host.bytes = 8;
+    Window& other = comm.create_window(host);
+    OperationSpec spec = end.signal(peer);
+    spec.window = &other;
+    const std::pair<Errc, std::string> there = code(spec);
+    EXPECT_EQ(there.first, Errc::kInvalidUsage);
+    EXPECT_NE(there.second.find("the host's memory"), std::string::npos) << there.second;
+    comm.free_window(other);
+    // Kinds that differ.
+    const std::pair<Errc, std::string> mixed = refusal_of(
+        [&] { (void)comm.create_window(host, comm.rank() == 0 ? 0 : Communicator::kHostMemory); });
+    EXPECT_EQ(mixed.first, Errc::kInvalidUsage) << mixed.second;
+    const std::pair<Errc, std::string> unknown =
+        refusal_of([&] { (void)comm.create_window(host, comm.rank() == 1 ? 9 : 0); });
+    EXPECT_EQ(unknown, std::pair(Errc::kInvalidArgument,
+                                 std::string("rank 1: device: 9 is not one of the 2 GPUs")));
+    // While a stream holds something of it. (The memory of the refused windows is gone everywhere:
+    // freeing memory waits for streams.)
+    comm.barrier();
+    end.enqueue(end.wait(peer));
+    const std::pair<Errc, std::string> held = refusal_of([&] { end.free(); });
+    EXPECT_EQ(held.first, Errc::kInvalidUsage) << held.second;
+    comm.barrier();
+    end.run(end.signal(peer));
+    ASSERT_TRUE(end.stream().wait());
+    end.free();
+    EXPECT_EQ(code(end.signal(peer)).first, Errc::kInvalidUsage);
+  });
+}
+
+// Every wait of a stream ends, and soon.
+TEST_P(DeviceWindows, AStreamsWaitEndsByItsDeadline) {
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime_);
+      End end(*comm, GetParam(), 8);
+      comm->barrier();
+      if (r == 0) comm->set_timeout(std::chrono::milliseconds(200));
+      end.enqueue(end.wait(1 - r));
+      end.enqueue(end.wait(1 - r));
+      EXPECT_TRUE(end.stream().wait(std::chrono::seconds(5)));
+      try {
+        end.run(end.signal(1 - r));
+        ADD_FAILURE() << "no error";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), r == 0 ? Errc::kTimeout : Errc::kPeerLost) << error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_P(DeviceWindows, AnAbortEndsAStreamsWait) {
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime_);
+      End end(*comm, GetParam(), 1 << 20);
+      comm->barrier();
+      if (r == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        comm->abort("enough");
+        return;
+      }
+      end.enqueue(end.wait(1));
+      EXPECT_TRUE(end.stream().wait(std::chrono::seconds(5)));
+      EXPECT_THROW(end.enqueue(end.wait(1)), Error);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_P(DeviceWindows, ACommunicatorThatEndsEndsItsStreamsWaits) {
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime_);
+      End end(*comm, GetParam(), 8);
+      comm->barrier();
+      Batch batch;
+      comm->add(batch, end.signal(1 - r));
+      (void)comm->arm(batch, end.stream().get());
+      end.enqueue(end.wait(1 - r));
+      end.enqueue(end.signal(r));
+      comm.reset();
+      EXPECT_TRUE(end.stream().wait(std::chrono::seconds(5)));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// As RandomProgram of windows_test.cc: each rank owns a region of every window, which it alone
+// writes. One stream of each rank, and its host, take turns; the host waits for the stream before.
+TEST_P(DeviceWindows, RandomProgramsDoWhatAModelDoes) {
+  constexpr std::size_t kRegion = 3000;
+  constexpr unsigned kPrograms = 25;
+  for (const int size : {2, 3}) {
+    ranks(size, [&](Communicator& comm) {
+      const auto n = static_cast<std::size_t>(size);
+      End end(comm, GetParam(), kRegion * n, 3);
+      const auto self = static_cast<std::size_t>(comm.rank());
+      // To the end: freeing GPU memory waits for the streams of all ranks.
+      std::vector<std::unique_ptr<Buffer>> buffers;
+      for (unsigned seed = 0; seed < kPrograms; ++seed) {
+        std::mt19937 random(seed);
+        const auto any = [&](std::size_t most) { return random() % most; };
+        end.fill(Bytes(kRegion * n));
+        comm.barrier();
+        std::vector<std::vector<Bytes>> model(n, std::vector<Bytes>(n, Bytes(kRegion)));
+        for (int round = 0; round < 2; ++round) {
+          std::vector<std::vector<std::uint64_t>> signals(n, std::vector<std::uint64_t>(n, 0));
+          std::vector<std::pair<const Buffer*, Bytes>> gets;
+          for (std::size_t source = 0; source < n; ++source) {
+            const bool mine = source == self;
+            Batch batch;
+            const std::size_t form = any(3);  // host, stream, a batch on a stream
+            const auto give = [&](const OperationSpec& spec) {
+              if (form == 0) {
+                end.run(spec);
+              } else if (form == 1) {
+                end.enqueue(spec);
+              } else {
+                comm.add(batch, spec);
+              }
+            };
+            const std::size_t operations = 1 + any(8);
+            for (std::size_t k = 0; k < operations; ++k) {
+              const std::size_t target = any(n);
+              const int peer = static_cast<int>(target);
+              const std::size_t bytes = std::array{any(9), any(200), any(kRegion)}[any(3)];
+              const std::size_t offset = any(kRegion - bytes + 1);
+              Bytes& there = model[source][target];
+              switch (any(5)) {
+                case 0:
+                case 1: {
+                  const Bytes data =
+                      pattern(bytes, static_cast<int>(source), static_cast<int>(any(1000)));
+                  std::ranges::copy(data, there.begin() + static_cast<std::ptrdiff_t>(offset));
+                  if (!mine) break;
+                  buffers.push_back(std::make_unique<Buffer>(end.gpu(), data));
+                  give(end.put(peer, source * kRegion + offset, buffers.back()->data(), bytes));
+                  break;
+                }
+                case 2: {
+                  const std::uint64_t count = 1 + any(3);
+                  signals[source][target] += count;
+                  if (mine) give(end.signal(peer, 0, count));
+                  break;
+                }
+                case 3: {
+                  if (!mine) break;
+                  buffers.push_back(std::make_unique<Buffer>(end.gpu(), Bytes(bytes)));
+                  const auto from = there.begin() + static_cast<std::ptrdiff_t>(offset);
+                  gets.emplace_back(buffers.back().get(),
+                                    Bytes(from, from + static_cast<std::ptrdiff_t>(bytes)));
+                  give(end.get(peer, source * kRegion + offset, buffers.back()->data(), bytes));
+                  // Until it has ended no put may change what it reads.
+                  give(end.flush(peer));
+                  break;
+                }
+                default:
+                  if (mine) give(end.flush(peer));
+                  break;
+              }
+            }
+            for (std::size_t target = 0; target < n; ++target) {
+              signals[source][target] += 1;
+              if (mine) give(end.signal(static_cast<int>(target), 0));
+            }
+            if (mine && form == 2) end.enqueue(batch);
+          }
+          const bool by_stream = any(2) == 0;
+          for (std::size_t source = 0; source < n; ++source) {
+            const OperationSpec wait = end.wait(static_cast<int>(source), 0, signals[source][self]);
+            if (by_stream) {
+              end.enqueue(wait);
+            } else {
+              end.run(wait);
+            }
+          }
+          ASSERT_TRUE(end.stream().wait());
+          for (const auto& [seen, expected] : gets) ASSERT_EQ(seen->read(), expected) << seed;
+          for (std::size_t source = 0; source < n; ++source) {
+            ASSERT_EQ(end.read(source * kRegion, kRegion), model[source][self])
+                << "seed " << seed << " from rank " << source;
+          }
+          for (int peer = 0; peer < size; ++peer) end.run(end.signal(peer, 2));
+          for (int peer = 0; peer < size; ++peer) end.run(end.wait(peer, 2));
+        }
+      }
+      end.free();
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, DeviceWindows,
+    ::testing::Values(Kind{"allocated", false, false, ""}, Kind{"registered", true, false, ""},
+                      Kind{"on_one_gpu", false, true, ""}, Kind{"over_tcp", false, false, "tcp"},
+                      Kind{"registered_over_shm", true, false, "shm"}),
+    [](const ::testing::TestParamInfo<Kind>& each) { return each.param.name; });
+
+}  // namespace
+}  // namespace ropewalk::comm

@@ -1,0 +1,200 @@
+#include "message/device_part.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+
+#include "core/error.h"
+#include "core/mutex.h"
+#include "transport/window/device/gpu_memory.h"
+
+namespace ropewalk::message {
+namespace {
+
+namespace gpus = transport::window;
+using gpus::CudaApi;
+using gpus::CuPointer;
+using gpus::CurrentContext;
+using gpus::Gpu;
+
+constexpr std::size_t kAlign = 256;
+
+// Device memory is zeroed by copies: the driver's functions that set memory are no part of CudaApi.
+void zero(Gpu& gpu, CuPointer address, std::size_t bytes) {
+  static constexpr std::array<std::byte, 64 << 10> kZeros{};
+  for (std::size_t done = 0; done < bytes; done += kZeros.size()) {
+    gpu.fill(address + done, kZeros.data(), std::min(kZeros.size(), bytes - done));
+  }
+}
+
+// Copies that a program believes to be over could overlap with what peers write.
+void set_sync(const CudaApi& cuda, CuPointer address) {
+  const unsigned on = 1;
+  if (cuda.set_pointer_attribute != nullptr) {
+    (void)cuda.set_pointer_attribute(&on, gpus::kCuPointerSyncMemops, address);
+  }
+}
+
+DeviceOffer::Range range_of(Gpu& gpu, CuPointer address, bool of_pages) {
+  const CudaApi& cuda = gpu.cuda();
+  DeviceOffer::Range range;
+  range.address = address;
+  range.of_pages = of_pages ? 1 : 0;
+  CuPointer base = 0;
+  std::size_t bytes = 0;
+  if (!of_pages && cuda.address_range(&base, &bytes, address) == gpus::kCuSuccess &&
+      cuda.ipc_export(&range.handle, base) == gpus::kCuSuccess) {
+    range.shareable = 1;
+    range.offset = address - base;
+  }
+  return range;
+}
+
+// What this process has opened by handles. CUDA gives one address to all who open an allocation on
+// one GPU; that it also counts them is so in newer drivers only.
+class OpenedHandles {
+ public:
+  static OpenedHandles& of_process() {
+    static auto* handles = new OpenedHandles;  // used by threads that outlive main()
+    return *handles;
+  }
+
+  std::shared_ptr<void> open(Gpu& gpu, const gpus::CuIpcHandle& handle) {
+    const Lock lock(mutex_);
+    const Key key{gpu.ordinal(), handle.bytes};
+    std::weak_ptr<void>& known = opened_[key];
+    if (std::shared_ptr<void> open = known.lock()) return open;
+    const CurrentContext current(gpu.cuda(), gpu.context());
+    CuPointer address = 0;
+    gpu.cuda().check(gpu.cuda().ipc_open(&address, handle, gpus::kCuIpcLazyPeerAccess),
+                     "cuIpcOpenMemHandle");
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    std::shared_ptr<void> made(reinterpret_cast<void*>(address), [this, &gpu](void* base) {
+      const Lock closing(mutex_);
+      try {
+        const CurrentContext here(gpu.cuda(), gpu.context());
+        gpu.cuda().warn(gpu.cuda().ipc_close(reinterpret_cast<CuPointer>(base)),
+                        "cuIpcCloseMemHandle");
+      } catch (const Error&) {
+        // CUDA has ended before this did, and its mappings with it.
+      }
+    });
+    known = made;
+    return made;
+  }
+
+ private:
+  using Key = std::pair<int, std::array<unsigned char, 64>>;
+  Mutex mutex_;
+  std::map<Key, std::weak_ptr<void>> opened_ RW_GUARDED_BY(mutex_);
+};
+
+struct Published {
+  Mutex mutex;
+  std::map<std::uint64_t, std::weak_ptr<DevicePart>> parts RW_GUARDED_BY(mutex);
+};
+
+Published& published_parts() {
+  static auto* parts = new Published;  // used by threads that outlive main()
+  return *parts;
+}
+
+}  // namespace
+
+bool is_on_gpu(const CudaApi& cuda, const void* address) noexcept {
+  unsigned type = 0;
+  return address != nullptr &&
+         cuda.pointer_attribute(&type, gpus::kCuPointerMemoryType,
+                                reinterpret_cast<CuPointer>(address)) == gpus::kCuSuccess &&
+         type == gpus::kCuMemoryIsDevice;
+}
+
+DevicePart::DevicePart(Gpu& gpu, const WindowSpec& spec, std::size_t counters_bytes) : gpu_(gpu) {
+  const CudaApi& cuda = gpu.cuda();
+  const CurrentContext current(cuda, gpu.context());
+  const bool of_user = spec.registers && spec.memory != nullptr;
+  const std::size_t counters = (counters_bytes + kAlign - 1) / kAlign * kAlign;
+  const std::size_t bytes = counters + (of_user ? 0 : spec.bytes);
+  cuda.check(cuda.allocate(&memory_, bytes), "cuMemAlloc");
+  try {
+    zero(gpu, memory_, bytes);
+    set_sync(cuda, memory_);
+    offer_.gpu = gpu.uuid();
+    offer_.counters = range_of(gpu, memory_, false);
+    if (!of_user) {
+      offer_.data = offer_.counters;
+      offer_.data.address += counters;
+      offer_.data.offset += counters;
+      return;
+    }
+    const auto address = reinterpret_cast<CuPointer>(spec.memory);
+    bool of_pages = false;
+    {
+      const gpus::RetainedAllocation retained(cuda, address);
+      of_pages = retained.held();
+    }
+    set_sync(cuda, address);
+    offer_.data = range_of(gpu, address, of_pages);
+  } catch (const Error&) {
+    cuda.warn(cuda.free(memory_), "cuMemFree");
+    throw;
+  }
+}
+
+DevicePart::~DevicePart() {
+  try {
+    const CurrentContext current(gpu_.cuda(), gpu_.context());
+    gpu_.cuda().warn(gpu_.cuda().free(memory_), "cuMemFree");
+  } catch (const Error&) {
+    // CUDA has ended before this did, and the memory with it.
+  }
+}
+
+std::uint64_t ReachedPart::open(Gpu& gpu, const DeviceOffer::Range& range) {
+  if (range.shareable == 0) {
+    throw Error(Errc::kCuda, "{}",
+                "the memory has no handle for other processes: it is not from cudaMalloc");
+  }
+  std::shared_ptr<void>& opened = opened_counters_ == nullptr ? opened_counters_ : opened_data_;
+  opened = OpenedHandles::of_process().open(gpu, range.handle);
+  return reinterpret_cast<std::uint64_t>(opened.get()) + range.offset;
+}
+
+ReachedPart::ReachedPart(gpus::Gpus& all, Gpu& gpu, const DeviceOffer& offer,
+                         std::shared_ptr<DevicePart> own)
+    : own_(std::move(own)) {
+  const CudaApi& cuda = gpu.cuda();
+  if (own_ == nullptr) {
+    counters_ = open(gpu, offer.counters);
+    data_ = offer.data.address == 0 ? 0 : open(gpu, offer.data);
+    return;
+  }
+  counters_ = offer.counters.address;
+  data_ = offer.data.address;
+  Gpu* owner = all.find(offer.gpu);
+  if (owner == &gpu) return;
+  if (owner == nullptr) throw Error(Errc::kCuda, "{}", "its GPU is not known to this process");
+  if (offer.data.of_pages != 0) {
+    throw Error(Errc::kCuda, "{}", "peer access does not cover virtual memory of another GPU");
+  }
+  const CurrentContext current(cuda, gpu.context());
+  const gpus::CuResult result = cuda.enable_peer(owner->context(), 0);
+  if (result != gpus::kCuPeerAccessAlreadyEnabled) cuda.check(result, "cuCtxEnablePeerAccess");
+}
+
+void publish(const std::shared_ptr<DevicePart>& part) {
+  Published& its = published_parts();
+  const Lock lock(its.mutex);
+  std::erase_if(its.parts, [](const auto& entry) { return entry.second.expired(); });
+  its.parts[part->offer().counters.address] = part;
+}
+
+std::shared_ptr<DevicePart> published(std::uint64_t counters_address) {
+  Published& its = published_parts();
+  const Lock lock(its.mutex);
+  const auto found = its.parts.find(counters_address);
+  return found == its.parts.end() ? nullptr : found->second.lock();
+}
+
+}  // namespace ropewalk::message

@@ -1,0 +1,22 @@
+// Replaces src/message/cuda in a build without CUDA.
+#include "core/error.h"
+#include "message/device_kernels.h"
+
+namespace ropewalk::message {
+namespace {
+
+constexpr const char* kWhy = "this build of Ropewalk has no kernels: nvcc was not found";
+
+}  // namespace
+
+bool load_kernels(const transport::window::Gpu& /*gpu*/) { return false; }
+
+void launch(const DeviceCall& /*call*/, transport::window::CuStream /*stream*/) {
+  throw Error(Errc::kInvalidUsage, "{}", kWhy);
+}
+
+void launch(std::span<const DeviceCopy> /*copies*/, transport::window::CuStream /*stream*/) {
+  throw Error(Errc::kInvalidUsage, "{}", kWhy);
+}
+
+}  // namespace ropewalk::message

@@ -1,0 +1,140 @@
+// Operations on windows in the order of a CUDA stream: what is enqueued, and the watch over it.
+//
+// Where the peer's part is mapped a put is a copy, a signal two writes of 64 bits (its two homes:
+// window_memory.h), a wait one wait for at least a value: the CPU takes no part. What a link must
+// carry the stream only triggers, by a write to a word in pinned memory, which the messenger polls;
+// where the stream must not go on before it is done, it waits for a second word.
+//
+// Each call ends with a write of its number to a word of its own: so it is known what streams still
+// hold. Each wait has one, too, and begins with another, so that its time limit counts from when
+// the stream came there. A wait that must end otherwise is satisfied by the largest value, again
+// and again until the stream has passed: what the peer still sends may overwrite it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "message/device_kernels.h"
+#include "message/operation.h"
+#include "transport/window/device/gpu.h"
+
+namespace ropewalk::message {
+
+/// Of one GPU. Threads: one at a time.
+class StreamCalls {
+ public:
+  /// @throws Error kCuda; kInvalidUsage where streams have no 64-bit memory operations
+  explicit StreamCalls(transport::window::Gpu& gpu);
+  /// Waits, 2 s at most, until the streams hold nothing of it. @pre release() was called
+  ~StreamCalls();
+  StreamCalls(const StreamCalls&) = delete;
+  StreamCalls& operator=(const StreamCalls&) = delete;
+
+  /// Whether `stream` is being captured into a graph. @throws Error kCuda
+  [[nodiscard]] bool captures(transport::window::CuStream stream) const;
+  /// Whether a stream can read and write `address`: GPU memory, or pinned.
+  [[nodiscard]] bool accessible(const void* address) const noexcept;
+
+  /// Has words for one more call. Else poll() until it is so.
+  [[nodiscard]] bool has_room() const noexcept { return free_.size() >= 2; }
+  /// Whether a stream may be captured; batches have their short copies in one kernel then.
+  [[nodiscard]] bool has_kernels() const noexcept { return has_kernels_; }
+  /// Into the graph that `stream` captures: kernels count, so that it may be launched again and
+  /// again. @pre has_kernels()
+  void capture(const OperationSpec& spec, const rwDeviceWindow& device,
+               transport::window::CuStream stream);
+
+  /// The calls of one function of the API, in their order: begin(), add()..., finish().
+  /// @throws Error kCuda
+  void begin(transport::window::CuStream stream);
+  /// The calls begin when something on this GPU, a kernel or another stream, has stored this value,
+  /// or a larger one, there. @pre begin() just before; has_trigger()
+  struct Trigger {
+    std::uint64_t word = 0;  ///< its address, in the GPU's memory
+    std::uint64_t value = 0;
+  };
+  Trigger await_trigger(const Window& window);
+  [[nodiscard]] bool has_trigger() const noexcept { return !free_triggers_.empty(); }
+  /// `target`: of a wait or a signal, the counter's value. @pre has_room(); validated
+  void add(const OperationSpec& spec, std::uint64_t target);
+  void finish();
+
+  /// Starts what a stream has triggered by `start`, ends what is done.
+  /// @return true when anything moved
+  bool poll(const std::function<void(Operation&)>& start);
+  /// Something is in a stream.
+  [[nodiscard]] bool busy() const noexcept { return !held_.empty(); }
+  [[nodiscard]] bool busy(const Window& window) const;
+  /// Needs poll(): for triggers, and for waits that may have to end.
+  [[nodiscard]] bool watched() const noexcept;
+  /// A stream may ask for a link at any time.
+  [[nodiscard]] bool asks() const noexcept;
+  /// The error of a wait that has lasted for `limit` (0: none), or whose peer `left`.
+  std::optional<Error> overdue(std::chrono::nanoseconds limit,
+                               const std::function<bool(int)>& left);
+  /// The operation of a link that failed, if any.
+  [[nodiscard]] const std::optional<Error>& fault() const noexcept { return fault_; }
+  /// Satisfies all waits. Again from time to time while busy().
+  void release();
+
+ private:
+  // Words of a call, in pinned memory, in a line of its own.
+  struct Line {
+    std::uint64_t began = 0;   // by the stream: a wait is next
+    std::uint64_t passed = 0;  // by the stream: the call is over, or triggered
+    std::uint64_t done = 0;    // by the messenger, for a stream that waits
+    std::uint64_t unused[5] = {};
+  };
+  static_assert(sizeof(Line) == 64);
+  // What a stream holds: a wait, what a link carries, or the rest of one call.
+  struct Held {
+    Line* line = nullptr;
+    std::uint64_t number = 0;
+    OperationSpec spec;
+    std::vector<const Window*> others;  // besides that of `spec`, where it is the rest
+    std::uint64_t counter = 0;          // of a wait, or a trigger's word
+    bool of_trigger = false;            // which comes when the program pleases
+    std::optional<std::chrono::steady_clock::time_point> began;
+    std::unique_ptr<Operation> carried;
+    bool started = false;
+  };
+
+  Held& hold(const OperationSpec& spec);
+  void write(std::uint64_t address, std::uint64_t value);
+  void wait(std::uint64_t address, std::uint64_t value);
+  void copy(void* to, const void* from, std::size_t bytes);
+  void submit_copies();
+  void wait_for_links();
+  void submit();
+  [[nodiscard]] std::uint64_t on_device(const std::uint64_t& word) const noexcept;
+  static std::uint64_t look(const std::uint64_t& word) noexcept;
+
+  transport::window::Gpu& gpu_;
+  bool has_kernels_;
+  void* memory_ = nullptr;
+  std::uint64_t shift_ = 0;  // from the host's to the GPU's address
+  std::vector<Line*> free_;
+  std::uint64_t triggers_ = 0;  // lines in the GPU's memory
+  std::vector<std::uint64_t> free_triggers_;
+  std::list<Held> held_;
+  std::uint64_t last_number_ = 0;
+  std::optional<Error> fault_;
+  std::chrono::steady_clock::time_point next_release_{};
+
+  transport::window::CuStream stream_ = nullptr;  // from begin() to finish()
+  std::vector<const Window*> plain_;              // windows of what is not held by itself
+  bool ordered_ = false;                          // the next copy comes after what is pending
+  // Copies, then operations.
+  std::vector<DeviceCopy> copies_;
+  std::vector<transport::window::CuStreamOperation> pending_;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> last_waits_;  // word, value
+};
+
+}  // namespace ropewalk::message

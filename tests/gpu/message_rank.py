@@ -1,0 +1,276 @@
+"""One rank of messages_gpu_test.py, in a process of its own: PART.
+
+$RW_HOSTS: on how many hosts the ranks are, as far as Ropewalk knows (the setting HOST_ID).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any, Callable
+
+RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+HOSTS = int(os.environ.get("RW_HOSTS", "1"))
+if HOSTS > 1:
+    os.environ["ROPEWALK_HOST_ID"] = f"host{RANK * HOSTS // RANKS}"
+
+import numpy as np  # noqa: E402
+import ropewalk  # noqa: E402
+import torch  # noqa: E402
+from ropewalk.communicator import Communicator  # noqa: E402
+from ropewalk.window import Window  # noqa: E402
+
+SIZES = (8, 1000, 65_536, (1 << 20) + 4, 8 << 20)
+
+
+def values(rank: int, nbytes: int, turn: int) -> torch.Tensor:
+    kind = torch.arange(nbytes, device="cuda", dtype=torch.int64)
+    return ((kind * 7 + rank * 13 + turn) % 251).to(torch.uint8)
+
+
+def part_of(window: Window, rank: int | None = None) -> torch.Tensor:
+    memory = window.device_memory(rank)
+    assert memory is not None
+    return torch.as_tensor(memory, device="cuda")
+
+
+def neighbours(comm: Communicator) -> tuple[int, int]:
+    return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+
+
+def windows(comm: Communicator) -> list[Window]:
+    """One that the library allocates, one in a tensor."""
+    own = torch.zeros(SIZES[-1], dtype=torch.uint8, device="cuda")
+    return [
+        comm.window(SIZES[-1], slots=3, device=torch.cuda.current_device()),
+        comm.window(own, slots=3),
+    ]
+
+
+def host(comm: Communicator) -> None:
+    """Calls without a stream."""
+    right, left = neighbours(comm)
+    for window in windows(comm):
+        mine = part_of(window)
+        for turn, nbytes in enumerate(SIZES):
+            source = values(comm.rank, nbytes, turn)
+            torch.cuda.synchronize()
+            window.put(source if turn % 2 else source.cpu(), right)
+            window.signal(right)
+            window.wait_signal(left)
+            assert torch.equal(mine[:nbytes], values(left, nbytes, turn)), nbytes
+            out = np.zeros(nbytes, dtype=np.uint8)
+            window.get(out, right)
+            assert (out == source.cpu().numpy()).all()
+            torch.cuda.synchronize()
+            comm.barrier()
+        assert window.signals(left) == len(SIZES)
+        window.close()
+
+
+def streams(comm: Communicator) -> None:
+    """All turns are enqueued at once; a slow kernel before each shows that the order is kept."""
+    right, left = neighbours(comm)
+    for window in windows(comm):
+        stream = torch.cuda.Stream()
+        mine = part_of(window)
+        seen = []
+        with torch.cuda.stream(stream):
+            for turn, nbytes in enumerate(SIZES * 3):
+                torch.cuda._sleep(2_000_000 * ((comm.rank + turn) % 2))
+                source = values(comm.rank, nbytes, turn)
+                window.put_signal(source, right, stream=stream)
+                window.wait_signal(left, stream=stream)
+                seen.append((mine[:nbytes].clone(), values(left, nbytes, turn)))
+                window.signal(left, 1, stream=stream)  # it may put again
+                window.wait_signal(right, 1, stream=stream)
+        stream.synchronize()
+        for got, expected in seen:
+            assert torch.equal(got, expected), got.numel()
+        comm.check()
+        window.close()
+
+
+def gets(comm: Communicator) -> None:
+    right, _ = neighbours(comm)
+    for window in windows(comm):
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            part_of(window).copy_(values(comm.rank, SIZES[-1], 5))
+        stream.synchronize()
+        comm.barrier()
+        with torch.cuda.stream(stream):
+            out = torch.empty(SIZES[-1], dtype=torch.uint8, device="cuda")
+            window.get(out, right, stream=stream)
+            window.flush(stream=stream)
+            same = torch.equal(out, values(right, SIZES[-1], 5))
+        assert same
+        comm.barrier()
+        window.close()
+
+
+def batches(comm: Communicator) -> None:
+    """To and from everybody, twenty launches on one stream, then one by the host."""
+    nbytes = 1 << 16
+    window = comm.window(nbytes * comm.size, slots=2, device=torch.cuda.current_device())
+    source = values(comm.rank, nbytes, 1)
+    batch = window.batch()
+    for peer in range(comm.size):
+        batch.put(source, peer, comm.rank * nbytes).signal(peer)
+    for peer in range(comm.size):
+        batch.wait_signal(peer)
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    for _ in range(20):
+        batch.launch(stream=stream)
+    stream.synchronize()
+    batch.launch()
+    for peer in range(comm.size):
+        assert window.signals(peer) == 21
+        there = part_of(window)[peer * nbytes : (peer + 1) * nbytes]
+        assert torch.equal(there, values(peer, nbytes, 1))
+    window.close()
+
+
+def graphs(comm: Communicator) -> None:
+    """Captured once, launched again and again; what was called before counts on."""
+    right, left = neighbours(comm)
+    nbytes = 100_000
+    window = comm.window(nbytes, slots=3, device=torch.cuda.current_device())
+    source = torch.zeros(nbytes, dtype=torch.uint8, device="cuda")
+    got = torch.zeros_like(source)
+    mine = part_of(window)
+    stream = torch.cuda.Stream()
+
+    def exchange() -> None:
+        window.put_signal(source, right, stream=stream)
+        window.wait_signal(left, stream=stream)
+        got.copy_(mine)
+        window.signal(left, 1, stream=stream)
+        window.wait_signal(right, 1, stream=stream)
+
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            exchange()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        exchange()
+    for turn in range(30):
+        with torch.cuda.stream(stream):
+            source.copy_(values(comm.rank, nbytes, turn))
+            graph.replay()
+            same = torch.equal(got, values(left, nbytes, turn))
+        assert same, turn
+    comm.check()
+    assert window.signals(left) == 33
+    try:
+        window.signal(right)
+    except ropewalk.UsageError as error:
+        assert "kernels count these" in str(error), error
+    else:
+        raise AssertionError("not refused")
+    window.signal(right, 2)
+    window.wait_signal(left, 2)
+    stream.synchronize()
+    comm.barrier()
+    window.close()
+
+
+def refused(comm: Communicator) -> None:
+    right, left = neighbours(comm)
+    window = comm.window(100, device=torch.cuda.current_device())
+    in_host = comm.window(100)
+    stream = torch.cuda.Stream()
+    tensor = torch.zeros(60, dtype=torch.uint8, device="cuda")
+
+    def expect(kind: type[Exception], words: str, body: Callable[[], Any]) -> None:
+        try:
+            body()
+        except kind as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError(f"not refused: {words}")
+
+    expect(
+        ropewalk.ArgumentError,
+        "leave the 100 bytes",
+        lambda: window.put(tensor, right, 41, stream=stream),
+    )
+    expect(
+        ropewalk.ArgumentError,
+        "neither memory of a GPU nor pinned",
+        lambda: window.put(np.zeros(8), right, stream=stream),
+    )
+    expect(ropewalk.UsageError, "host's memory", lambda: in_host.signal(right, stream=stream))
+    window.wait_signal(left, stream=stream)
+    expect(ropewalk.UsageError, "a stream has not done yet", window.close)
+    comm.barrier()
+    window.signal(right)
+    stream.synchronize()
+    time.sleep(0.1)
+    window.close()
+    in_host.close()
+
+
+def until_lost(comm: Communicator) -> None:
+    """Waits in a stream for what never comes, until rank 1 is killed."""
+    window = comm.window(100, device=torch.cuda.current_device())
+    stream = torch.cuda.Stream()
+    comm.barrier()
+    window.wait_signal((comm.rank + 1) % comm.size, stream=stream)
+    print("waiting", flush=True)
+    stream.synchronize()
+    at = time.time()
+    try:
+        comm.barrier()
+    except ropewalk.Error as error:
+        print(f"{type(error).__name__} at {at}: {error}", flush=True)
+    comm.abort()
+    sys.exit(0)
+
+
+def deadline(comm: Communicator) -> None:
+    window = comm.window(100, device=torch.cuda.current_device())
+    stream = torch.cuda.Stream()
+    comm.barrier()
+    began = time.time()
+    if comm.rank == 0:
+        window.wait_signal(1, stream=stream)
+        stream.synchronize()
+        assert 0.9 < time.time() - began < 3, time.time() - began
+        try:
+            window.signal(1)
+        except ropewalk.TimeoutError as error:
+            assert "a stream has waited" in str(error), error
+        else:
+            raise AssertionError("no error")
+    else:
+        try:
+            while True:
+                comm.check()
+                time.sleep(0.01)
+        except ropewalk.PeerLostError:
+            pass
+    comm.abort()
+
+
+PARTS: dict[str, Callable[[Communicator], None]] = {
+    function.__name__: function
+    for function in (host, streams, gets, batches, graphs, refused, until_lost, deadline)
+}
+
+
+def main() -> None:
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    # Kernels are loaded before any stream waits.
+    for turn in range(2):
+        values(0, 1000, turn).clone().equal(values(0, 1000, turn))
+    with ropewalk.init() as comm:
+        PARTS[sys.argv[1]](comm)
+    print("all done")
+
+
+if __name__ == "__main__":
+    main()
