@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "executor/link_end.h"
+#include "executor/traffic.h"
 #include "transport/transport.h"
 
 namespace ropewalk::link {
@@ -69,6 +70,8 @@ class NetworkSender : public NetworkEnd<transport::SendConnection, executor::Sen
   NetworkSender(const executor::FifoShape& shape, int peer, const FifoMaker& make_memory,
                 bool by_blocks);
   void use(std::unique_ptr<transport::SendConnection> connection);
+  /// Counts the bytes of its chunks there, from now on.
+  void count_in(executor::Traffic::Counter& counter) noexcept { counter_ = &counter; }
 
   /// Moves what can be moved.
   /// @return true when anything moved
@@ -86,6 +89,8 @@ class NetworkSender : public NetworkEnd<transport::SendConnection, executor::Sen
   std::unique_ptr<transport::Request> send(executor::SlotHeader& slot);
   // Chunks that a block has published since.
   void count_published();
+
+  executor::Traffic::Counter* counter_ = nullptr;
 };
 
 class NetworkReceiver : public NetworkEnd<transport::ReceiveConnection, executor::ReceiveEnd> {

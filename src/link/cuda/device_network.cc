@@ -47,7 +47,7 @@ executor::FifoShape DeviceNetwork::shape() {
 
 DeviceNetwork::DeviceNetwork(bootstrap::Bootstrap& bootstrap,
                              std::unique_ptr<transport::Transport> transport, const Rails& rails,
-                             bool seals, std::vector<int> cpus,
+                             bool seals, executor::Traffic* traffic, std::vector<int> cpus,
                              std::function<void(const Error&)> on_error)
     : pool_(kBlockBytes), name_(transport->name()) {
   NetworkLinks::Options options;
@@ -60,6 +60,7 @@ DeviceNetwork::DeviceNetwork(bootstrap::Bootstrap& bootstrap,
   auto links = std::make_unique<NetworkLinks>(bootstrap, std::move(transport), std::move(options));
   links->spread(rails, kChannels);
   if (seals) links->seal();
+  if (traffic != nullptr) links->count_in(*traffic);
   ProgressThread::Policy policy;
   policy.cpus = std::move(cpus);
   thread_ =

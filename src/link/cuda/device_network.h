@@ -47,11 +47,12 @@ class DeviceNetwork {
   static executor::FifoShape shape();
 
   /// Links over `transport`. `bootstrap` outlives this.
+  /// @param traffic  where links count what they send; null: nowhere
   /// @param cpus     for the thread; empty: any
   /// @param on_error as of ProgressThread
   /// @throws Error kCuda
   DeviceNetwork(bootstrap::Bootstrap& bootstrap, std::unique_ptr<transport::Transport> transport,
-                const Rails& rails, bool seals, std::vector<int> cpus,
+                const Rails& rails, bool seals, executor::Traffic* traffic, std::vector<int> cpus,
                 std::function<void(const Error&)> on_error);
 
   /// The ends of the link to (from) a rank of another host; they may be used at once, and connect
