@@ -14,6 +14,8 @@ namespace ropewalk::comm {
 namespace {
 
 constexpr std::chrono::milliseconds kFeedPeriod{1};
+constexpr std::size_t kBegunMeanwhile = 64;
+constexpr int kMostReads = 4;
 
 // "all_reduce" to "AllReduce"; NCCL writes AlltoAll and Recv.
 std::string function_of(const std::string& operation) {
@@ -68,11 +70,23 @@ ProfiledRecords::~ProfiledRecords() {
   for (auto& [id, open] : open_) context_.end(open.events);
 }
 
+std::vector<CallRecords::Record> ProfiledRecords::read_from(CallRecords::Id from) const {
+  std::size_t newest = records_.num_begun() - from + 1;
+  for (int attempt = 1;; ++attempt) {
+    std::vector<CallRecords::Record> read = records_.read(newest);
+    const std::size_t wanted = records_.num_begun() - from + 1;
+    // Others may have begun meanwhile, in place of which the oldest are missing.
+    const bool all = wanted <= newest || (!read.empty() && read.front().id <= from);
+    if (all || attempt == kMostReads) return read;
+    newest = 2 * wanted + kBegunMeanwhile;
+  }
+}
+
 void ProfiledRecords::tell() {
   const CallRecords::Id begun = records_.num_begun();
   if (begun == seen_ && open_.empty()) return;
   const CallRecords::Id from = open_.empty() ? seen_ + 1 : open_.begin()->first;
-  const std::vector<CallRecords::Record> news = records_.read(begun - from + 1);
+  const std::vector<CallRecords::Record> news = read_from(from);
   // Those that were overwritten have no end.
   const CallRecords::Id oldest = news.empty() ? begun + 1 : news.front().id;
   while (!open_.empty() && open_.begin()->first < oldest) {

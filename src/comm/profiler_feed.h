@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "comm/call_records.h"
 #include "comm/profiler_plugin.h"
@@ -37,6 +38,8 @@ class ProfiledRecords {
     ProfilerPlugin::Context::Events events;
     bool started = false;
   };
+  // Those from that one on that are kept, and perhaps earlier ones.
+  [[nodiscard]] std::vector<CallRecords::Record> read_from(CallRecords::Id from) const;
   void go_on(const CallRecords::Record& record, Open& open) noexcept;
 
   const CallRecords& records_;

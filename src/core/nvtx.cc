@@ -9,7 +9,8 @@
 #include "core/mutex.h"
 #endif
 
-namespace ropewalk::nvtx::detail {
+namespace ropewalk::nvtx {
+namespace detail {
 
 #ifdef RW_HAVE_NVTX
 namespace {
@@ -55,4 +56,5 @@ void push(std::string_view /*name*/, std::uint64_t /*bytes*/) noexcept {}
 void pop() noexcept {}
 #endif
 
-}  // namespace ropewalk::nvtx::detail
+}  // namespace detail
+}  // namespace ropewalk::nvtx

@@ -50,7 +50,7 @@ EXPORT int NVTX_API InitializeInjectionNvtx2(NvtxGetExportTableFunc_t get_table)
   unsigned size = 0;
   if (callbacks == NULL || path == NULL) return 0;
   if (!callbacks->GetModuleFunctionTable(NVTX_CB_MODULE_CORE2, &table, &size)) return 0;
-  if (size <= NVTX_CBID_CORE2_RegisterStringA) return 0;
+  if (size < NVTX_CBID_CORE2_DomainCreateA) return 0;
   out = fopen(path, "a");
   if (out == NULL) return 0;
   *table[NVTX_CBID_CORE2_DomainCreateA] = (NvtxFunctionPointer)create_domain;

@@ -23,7 +23,10 @@ GpuClock::GpuClock() : memory_(sizeof(ClockQuestions)) {}
 
 std::optional<GpuClock::Reading> GpuClock::read() {
   // A kernel that did not answer last time still has the memory.
-  if (cudaStreamQuery(stream_.get()) != cudaSuccess) return std::nullopt;
+  if (cudaStreamQuery(stream_.get()) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return std::nullopt;
+  }
   auto* place = new (memory_.data()) ClockQuestions;
   check_cuda(answer_clock_questions(place, kQuestions, stream_.get()), "reading the GPU's clock");
   const auto give_up = steady_clock::now() + kPatience;
