@@ -274,7 +274,7 @@ def on_gpu(rank: int, state: str, **more: Any) -> Report:
     report = report_of(rank, 2)
     for record in report.records:
         record |= {"memory": "GPU", "timed": True}
-    times = {"started_ns": None, "completed_ns": None}
+    times: dict[str, Any] = {"started_ns": None, "completed_ns": None}
     if state != "scheduled":
         times["started_ns"] = 20
     report.records[-1] |= {"state": state, **times, **more}

@@ -91,10 +91,10 @@ class Metrics:
             "1: other ranks are in a collective that this one, or its GPU, has not entered.",
         )  # fmt: skip
         for each, judged in verdicts:
-            late = {*judged.absent, *judged.enqueued}
+            behind = {*judged.absent, *judged.enqueued}
             for rank in each.by_rank:
                 labels = {"communicator": each.communicator, "rank": str(rank)}
-                yield _line("ropewalk_rank_absent", labels, int(rank in late))
+                yield _line("ropewalk_rank_absent", labels, int(rank in behind))
         yield from _head(
             "ropewalk_rank_stalled_seconds", "gauge",
             "For how long nothing has moved in the operation that the rank is in.",
