@@ -389,6 +389,43 @@ TEST(CallReport, HasTheBytesOfEachLink) {
   });
 }
 
+// Between hosts: by transport and NIC.
+TEST(CallReport, HasTheBytesOfNetworkLinks) {
+  bootstrap::Context context;
+  Runtime first;
+  quiet(first);
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(first.config(), context);
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < 2; ++r) {
+    ranks.emplace_back([&id, r] {
+      Runtime runtime;
+      quiet(runtime);
+      runtime.set("HOST_ID", r == 0 ? "oak" : "elm", "test");
+      runtime.set("NET", "tcp", "test");
+      runtime.set("SOCKET_IFNAME", "lo", "test");
+      const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime);
+      std::vector<float> data(50'000, 1.0F);
+      PointToPointCall message;
+      message.sends = r == 0;
+      message.input = message.output = data.data();
+      message.count = data.size();
+      message.peer = 1 - r;
+      comm->run({message});
+      const json links = json::parse(call_report(*comm))["links"];
+      if (r == 0) {
+        ASSERT_EQ(links.size(), 1U) << links;
+        EXPECT_EQ(links[0]["to"], 1);
+        EXPECT_EQ(links[0]["over"], "tcp lo");
+        EXPECT_EQ(links[0]["bytes"], 200'000);
+      } else {
+        EXPECT_TRUE(links.empty()) << links;
+      }
+      comm->finalize();
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
 TEST(CallRecords, CountCalls) {
   CallRecords records(16, false);
   EXPECT_TRUE(records.counts().empty());

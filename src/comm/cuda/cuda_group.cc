@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -32,8 +33,11 @@ using executor::Protocol;
 constexpr int kPeersAtOnce = executor::kMaxMessages / 2;
 constexpr std::uint32_t kFarewellTag = 0x44000000;
 constexpr std::chrono::seconds kFarewellPatience{2};
-// Of as many blocks the times are in pinned memory, before records have them: 256 KiB.
-constexpr std::size_t kTimedBlocks = std::size_t{16} << 10;
+// The times of as many records' blocks stay in pinned memory, 2 MiB where launches have 64 blocks:
+// a record need not copy them before it is overwritten itself.
+constexpr std::size_t kTimedRecords = 1024;
+// A launch of messages has up to one for each multiprocessor.
+constexpr std::size_t kLeastTimed = 1024;
 constexpr std::size_t kTimesBytes = 2 * sizeof(std::uint64_t);
 
 // What every rank has room for and allows.
@@ -169,14 +173,6 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   options.direct_rooted = direct_ != Direct::kOff;
   options.direct_always = direct_ == Direct::kOn;
   maker_ = std::make_unique<LaunchMaker>(*links_, *blocks_, options);
-  if (records_kept(config) != 0) {
-    times_memory_ = std::make_unique<executor::PinnedBuffer>(kTimedBlocks * kTimesBytes);
-    std::memset(times_memory_->data(), 0, kTimedBlocks * kTimesBytes);
-    times_ = std::make_unique<DeviceTimes>(
-        std::span(static_cast<std::uint64_t*>(times_memory_->data()), 2 * kTimedBlocks));
-    clock_ = std::make_unique<executor::GpuClock>();
-    read_clock();
-  }
   counters_.resize(static_cast<std::size_t>(size_));
   bootstrap.barrier(deadline_of(config));
 
@@ -199,6 +195,16 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
         links_->host_path_slot_bytes(protocol);
   }
   if (network_ != nullptr) limits_ = over_network(limits_);
+  if (const std::size_t records = std::min(records_kept(config), kTimedRecords); records != 0) {
+    const auto channels = static_cast<std::size_t>(std::max(limits_.channels, 1));
+    const std::size_t timed = std::bit_ceil(std::max(2 * records * channels, kLeastTimed));
+    times_memory_ = std::make_unique<executor::PinnedBuffer>(timed * kTimesBytes);
+    std::memset(times_memory_->data(), 0, timed * kTimesBytes);
+    times_ = std::make_unique<DeviceTimes>(
+        std::span(static_cast<std::uint64_t*>(times_memory_->data()), 2 * timed));
+    clock_ = std::make_unique<executor::GpuClock>();
+    read_clock();
+  }
   // Now, since taking device memory later may wait for a kernel that waits for this rank.
   for (int r = 0; r < size_; ++r) {
     for (int p = 0; p < kNumProtocols && r != rank_ && peers_->on_this_host(r); ++p) {
