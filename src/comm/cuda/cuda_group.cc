@@ -173,6 +173,20 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   options.direct_rooted = direct_ != Direct::kOff;
   options.direct_always = direct_ == Direct::kOn;
   maker_ = std::make_unique<LaunchMaker>(*links_, *blocks_, options);
+  // Now, since taking pinned memory and loading a kernel later may wait for a kernel that waits for
+  // this rank.
+  if (const std::size_t records = std::min(records_kept(config), kTimedRecords); records != 0) {
+    const int channels =
+        network_ != nullptr ? link::DeviceNetwork::kChannels : link::DeviceLinks::kChannels;
+    const std::size_t timed =
+        std::bit_ceil(std::max(2 * records * static_cast<std::size_t>(channels), kLeastTimed));
+    times_memory_ = std::make_unique<executor::PinnedBuffer>(timed * kTimesBytes);
+    std::memset(times_memory_->data(), 0, timed * kTimesBytes);
+    times_ = std::make_unique<DeviceTimes>(
+        std::span(static_cast<std::uint64_t*>(times_memory_->data()), 2 * timed));
+    clock_ = std::make_unique<executor::GpuClock>();
+    read_clock();
+  }
   counters_.resize(static_cast<std::size_t>(size_));
   bootstrap.barrier(deadline_of(config));
 
@@ -195,16 +209,6 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
         links_->host_path_slot_bytes(protocol);
   }
   if (network_ != nullptr) limits_ = over_network(limits_);
-  if (const std::size_t records = std::min(records_kept(config), kTimedRecords); records != 0) {
-    const auto channels = static_cast<std::size_t>(std::max(limits_.channels, 1));
-    const std::size_t timed = std::bit_ceil(std::max(2 * records * channels, kLeastTimed));
-    times_memory_ = std::make_unique<executor::PinnedBuffer>(timed * kTimesBytes);
-    std::memset(times_memory_->data(), 0, timed * kTimesBytes);
-    times_ = std::make_unique<DeviceTimes>(
-        std::span(static_cast<std::uint64_t*>(times_memory_->data()), 2 * timed));
-    clock_ = std::make_unique<executor::GpuClock>();
-    read_clock();
-  }
   // Now, since taking device memory later may wait for a kernel that waits for this rank.
   for (int r = 0; r < size_; ++r) {
     for (int p = 0; p < kNumProtocols && r != rank_ && peers_->on_this_host(r); ++p) {
