@@ -71,7 +71,7 @@ INSIDE: dict[str, Folder] = {
     "comm": folder(namespaces=("ropewalk::comm", "ropewalk::comm::trace_signal")),
     "comm/cuda": folder("comm", namespaces=("ropewalk::comm",)),
     # What all layers speak of has no prefix.
-    "core": folder(namespaces=("ropewalk", "ropewalk::log")),
+    "core": folder(namespaces=("ropewalk", "ropewalk::log", "ropewalk::nvtx")),
     "diagnose": folder("diagnose/probe"),
     "diagnose/cuda": folder(
         *("diagnose", "diagnose/probe"),

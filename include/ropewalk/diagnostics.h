@@ -26,9 +26,10 @@ extern "C" {
  * (the number of a collective on its communicator, from 1, the same on all ranks; null of a
  * message), operation, count, type, op, root, peer, algorithm, memory ("host", "GPU"), state
  * ("scheduled", "started", "completed"), scheduled_ns, started_ns, completed_ns
- * (CLOCK_REALTIME, null: not yet; of operations on a GPU scheduled_ns alone). Local. Any
- * thread, also while another one is in a call. Waits up to 10 ms in a communicator's first
- * ones, for the rate of the processor's clock. */
+ * (CLOCK_REALTIME, null: not yet), timed (false: of this operation on a GPU scheduled_ns alone is
+ * known). Also links[]: what this rank has sent, to (a rank), over (a kind of link) and bytes.
+ * Local. Any thread, also while another one is in a call. Waits up to 10 ms in a communicator's
+ * first ones, for the rate of the processor's clock. */
 RW_API rwResult_t rwCommCallRecords(rwComm_t comm, char** json);
 
 /* ---- measuring ------------------------------------------------------------------------------ */

@@ -921,9 +921,10 @@ class Communicator(ProcessBound):
         (None, or why it is broken) and records, the oldest first: id, call (the number of a
         collective, the same on all ranks; None of a message), operation, count, type, op, root,
         peer, algorithm, memory ("host", "GPU"), state ("scheduled", "started", "completed"),
-        scheduled_ns, started_ns and completed_ns (nanoseconds since 1970; None: not yet; of
-        operations on a GPU scheduled_ns alone). Local. Any thread, also while another one is in an
-        operation of this communicator, and from within a signal's handler.
+        scheduled_ns, started_ns and completed_ns (nanoseconds since 1970; None: not yet), timed
+        (False: of this operation on a GPU scheduled_ns alone is known). Also links: what this rank
+        has sent, to (a rank), over (a kind of link) and bytes. Local. Any thread, also while
+        another one is in an operation of this communicator, and from within a signal's handler.
         """
         report: dict[str, Any] = json_of(library().rwCommCallRecords, self.c_handle)
         return report

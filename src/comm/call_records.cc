@@ -51,7 +51,38 @@ CallRecords::Slot* CallRecords::block_of(Id id) noexcept {
   return blocks_[std::min(block, blocks_.size() - 1)].get();
 }
 
-bool CallRecords::read_slot(const Slot& slot, Record& record) const {
+void CallRecords::set_device_times(const DeviceTimes* times) {
+  const Lock lock(mutex_);
+  device_times_.store(times, std::memory_order_release);
+}
+
+void CallRecords::keep_times() noexcept {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  const DeviceTimes* times = device_times_.load(kRelaxed);
+  if (times == nullptr) return;
+  const Id last = last_.load(kRelaxed);
+  if (!all_ && last - times_kept_ > capacity_) times_kept_ = last - capacity_;
+  for (; times_kept_ < last; ++times_kept_) {
+    Slot* slot = find(times_kept_ + 1);
+    if (slot == nullptr) continue;
+    const std::uint8_t operation = slot->operation.load(kRelaxed);
+    const std::uint64_t packed = slot->started.load(kRelaxed);
+    if ((operation & kOnDevice) == 0 || packed == 0) continue;
+    const LaunchPlace place = LaunchPlace::unpacked(packed);
+    if (!times->about_to_be_reused(place)) return;
+    const StampedTimes stamped = times->read(place);
+    // As in fill(): who reads meanwhile takes it for none.
+    const Id id = times_kept_ + 1;
+    slot->id.store(0, kRelaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    slot->started.store(stamped.begin, kRelaxed);
+    slot->completed.store(stamped.end, kRelaxed);
+    slot->operation.store(operation | kTimesKept, kRelaxed);
+    slot->id.store(id, std::memory_order_release);
+  }
+}
+
+bool CallRecords::read_slot(const Slot& slot, Record& record, StampedTimes& stamped) const {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   record.id = slot.id.load(std::memory_order_acquire);
   if (record.id == 0) return false;
@@ -68,7 +99,7 @@ bool CallRecords::read_slot(const Slot& slot, Record& record) const {
   std::atomic_thread_fence(std::memory_order_acquire);
   if (slot.id.load(kRelaxed) != record.id) return false;  // another one's by now
 
-  const unsigned kind = operation & ~unsigned{kOnDevice};
+  const unsigned kind = operation & ~(unsigned{kOnDevice} | kTimesKept);
   record.on_device = (operation & kOnDevice) != 0;
   const bool barrier = type == static_cast<std::uint8_t>(CarriedType::kNothing);
   if (!barrier) {
@@ -86,6 +117,17 @@ bool CallRecords::read_slot(const Slot& slot, Record& record) const {
   }
   record.algorithm = labels_[label];
   record.scheduled_ns = scale_.realtime_ns(scheduled);
+  if (record.on_device) {
+    if ((operation & kTimesKept) != 0) {
+      stamped = {started, completed};
+      record.timed = started != 0;
+    } else {
+      const DeviceTimes* times = device_times_.load(std::memory_order_acquire);
+      record.timed = times != nullptr && started != 0;
+      if (record.timed) stamped = times->read(LaunchPlace::unpacked(started));
+    }
+    return true;
+  }
   if (completed != 0) {
     record.state = State::kCompleted;
     record.completed_ns = scale_.realtime_ns(completed);
@@ -96,10 +138,51 @@ bool CallRecords::read_slot(const Slot& slot, Record& record) const {
   return true;
 }
 
+void CallRecords::set_times(std::vector<Record>& records,
+                            const std::vector<StampedTimes>& stamped) const {
+  std::vector<ClockedTimes> all;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (stamped[i].begin != 0) all.push_back({records[i].scheduled_ns, stamped[i]});
+  }
+  if (all.empty()) return;
+  DeviceClock::Reading first{all.front().stamped.begin, all.front().scheduled_ns};
+  DeviceClock::Reading last = first;
+  const DeviceTimes* times = device_times_.load(std::memory_order_acquire);
+  if (const auto readings = times != nullptr ? times->readings() : std::nullopt) {
+    first = {readings->first.device_ns, scale_.realtime_ns(readings->first.ticks)};
+    last = {readings->second.device_ns, scale_.realtime_ns(readings->second.ticks)};
+  }
+  const DeviceClock clock(first, last, all, scale_.realtime_ns(ticks()));
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    Record& record = records[i];
+    if (stamped[i].begin == 0) continue;
+    record.state = State::kStarted;
+    record.started_ns = clock.realtime_ns(stamped[i].begin, record.scheduled_ns);
+    if (stamped[i].end == 0) continue;
+    record.state = State::kCompleted;
+    record.completed_ns = clock.realtime_ns(stamped[i].end, record.scheduled_ns);
+  }
+}
+
+std::map<std::string, std::uint64_t> CallRecords::counts() const {
+  std::map<std::string, std::uint64_t> counts;
+  for (std::size_t kind = 0; kind < counts_.size(); ++kind) {
+    const std::uint64_t count = counts_[kind].load(std::memory_order_relaxed);
+    if (count == 0) continue;
+    const std::string_view its = kind == kSend      ? "send"
+                                 : kind == kReceive ? "receive"
+                                 : kind == kBarrier ? "barrier"
+                                                    : name(static_cast<Collective>(kind));
+    counts[std::string(its)] = count;
+  }
+  return counts;
+}
+
 std::vector<CallRecords::Record> CallRecords::read(std::size_t newest) const {
   const Lock lock(mutex_);
   scale_.update();
   std::vector<Record> records;
+  std::vector<StampedTimes> stamped;
   const Id last = last_.load(std::memory_order_acquire);
   const Id kept = std::min<Id>(last, blocks_.size() * capacity_);
   const Id wanted = last - std::min<Id>(kept, newest) + 1;
@@ -107,9 +190,13 @@ std::vector<CallRecords::Record> CallRecords::read(std::size_t newest) const {
     const Id in_blocks = all_ ? id - first_of_blocks_ : (id - 1) & (capacity_ - 1);
     const Slot& slot = blocks_[in_blocks / capacity_][in_blocks & (capacity_ - 1)];
     Record record;
+    StampedTimes its;
     // A slot may have another record by now, or none.
-    if (read_slot(slot, record) && record.id == id) records.push_back(std::move(record));
+    if (!read_slot(slot, record, its) || record.id != id) continue;
+    records.push_back(std::move(record));
+    stamped.push_back(its);
   }
+  set_times(records, stamped);
   return records;
 }
 

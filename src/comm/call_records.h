@@ -3,16 +3,19 @@
 // Recorder; what is recorded is what its analyzer, NCCL's Inspector and Kineto's traces want.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "comm/collective_call.h"
+#include "comm/device_times.h"
 #include "core/mutex.h"
 #include "core/ticks.h"
 
@@ -39,8 +42,10 @@ class CallRecords {
     int peer = -1;          ///< of messages, else -1
     std::string algorithm;  ///< empty where none was chosen yet
     bool on_device = false;
+    /// Its state and times are known: of operations on a GPU only where their launch notes them.
+    bool timed = true;
     State state = State::kScheduled;
-    // CLOCK_REALTIME in ns; 0: not yet. Of operations on a GPU only when they were enqueued.
+    // CLOCK_REALTIME in ns; 0: not yet. An operation on a GPU is scheduled when it is enqueued.
     std::int64_t scheduled_ns = 0;
     std::int64_t started_ns = 0;
     std::int64_t completed_ns = 0;
@@ -86,9 +91,27 @@ class CallRecords {
     if (Slot* slot = find(id)) slot->completed.store(ticks(), std::memory_order_relaxed);
   }
 
+  /// From now on the records of operations on the GPU have the times that are noted there. They are
+  /// read until it is called again, or this is destroyed; null: none.
+  void set_device_times(const DeviceTimes* times);
+  /// An operation on the GPU, whose record was just begun, was launched. For the thread that begins
+  /// records.
+  /// @param place  where its times are noted
+  /// @param scheduled  ticks() before it was launched
+  void launched(Id id, const LaunchPlace& place, std::uint64_t scheduled) noexcept {
+    Slot* slot = find(id);
+    if (slot == nullptr) return;
+    slot->scheduled.store(scheduled, std::memory_order_relaxed);
+    if (place.blocks == 0) return;
+    slot->started.store(place.packed(), std::memory_order_relaxed);
+    keep_times();
+  }
+
   /// Those that are kept, the oldest first; no more than the `newest`.
   [[nodiscard]] std::vector<Record> read(
       std::size_t newest = std::numeric_limits<std::size_t>::max()) const;
+  /// Calls that were begun, by operation as records name them; only those that are not 0.
+  [[nodiscard]] std::map<std::string, std::uint64_t> counts() const;
   /// All records that were begun.
   [[nodiscard]] std::uint64_t num_begun() const noexcept {
     return last_.load(std::memory_order_relaxed);
@@ -101,23 +124,30 @@ class CallRecords {
     std::atomic<Id> id{0};
     std::atomic<std::uint64_t> call{0};
     std::atomic<std::uint64_t> scheduled{0};  // ticks, as are the next two; 0: not yet
+    // On a GPU: the packed LaunchPlace, or 0; then, with kTimesKept, both are its stamps.
     std::atomic<std::uint64_t> started{0};
     std::atomic<std::uint64_t> completed{0};
     std::atomic<std::uint64_t> count{0};
     std::atomic<std::int32_t> root_or_peer{0};
     std::atomic<std::uint16_t> label{0};
-    std::atomic<std::uint8_t> operation{0};  // Collective, or kSend, kReceive; with kOnDevice
-    std::atomic<std::uint8_t> type{0};       // DataType or CarriedType
-    std::atomic<std::uint8_t> op{0};         // RedOp
+    // Collective, or kSend, kReceive; with kOnDevice, kTimesKept
+    std::atomic<std::uint8_t> operation{0};
+    std::atomic<std::uint8_t> type{0};  // DataType or CarriedType
+    std::atomic<std::uint8_t> op{0};    // RedOp
   };
   static constexpr std::uint8_t kSend = 0x20;
   static constexpr std::uint8_t kReceive = 0x21;
+  static constexpr std::uint8_t kBarrier = 0x22;  // only of counts_
+  static constexpr std::uint8_t kTimesKept = 0x40;
   static constexpr std::uint8_t kOnDevice = 0x80;
 
   template <typename AnyCall>
-  static void fill(Slot& slot, const AnyCall& call, unsigned operation, int root_or_peer,
-                   bool on_device) noexcept {
+  void fill(Slot& slot, const AnyCall& call, unsigned operation, int root_or_peer,
+            bool on_device) noexcept {
     constexpr auto kRelaxed = std::memory_order_relaxed;
+    std::atomic<std::uint64_t>& count =
+        counts_[call.carried == CarriedType::kNothing ? kBarrier : operation];
+    count.store(count.load(kRelaxed) + 1, kRelaxed);
     // Readers take it for none meanwhile.
     slot.id.store(0, kRelaxed);
     std::atomic_thread_fence(std::memory_order_release);
@@ -154,17 +184,26 @@ class CallRecords {
   }
   Slot* block_of(Id id) noexcept;
   void add_block() noexcept;
-  [[nodiscard]] bool read_slot(const Slot& slot, Record& record) const RW_REQUIRES(mutex_);
+  [[nodiscard]] bool read_slot(const Slot& slot, Record& record, StampedTimes& stamped) const
+      RW_REQUIRES(mutex_);
+  // Of records on a GPU: brings stamps to the host's clock.
+  void set_times(std::vector<Record>& records, const std::vector<StampedTimes>& stamped) const
+      RW_REQUIRES(mutex_);
+  // Copies the stamps whose memory will soon be another launch's. Most often there are none.
+  void keep_times() noexcept;
 
   std::size_t capacity_ = 0;  // of a block
   bool all_ = false;
   std::atomic<Id> last_{0};
+  std::array<std::atomic<std::uint64_t>, kBarrier + 1> counts_{};  // by operation
   Slot* newest_ = nullptr;  // the block that is written; by the thread that begins records
   mutable Mutex mutex_;
   std::vector<std::unique_ptr<Slot[]>> blocks_ RW_GUARDED_BY(mutex_);
   Id first_of_blocks_ RW_GUARDED_BY(mutex_) = 1;
   std::vector<std::string> labels_ RW_GUARDED_BY(mutex_);
   mutable TickScale scale_ RW_GUARDED_BY(mutex_);
+  std::atomic<const DeviceTimes*> device_times_{nullptr};
+  Id times_kept_ = 0;  // up to this record; by the thread that begins records
 };
 
 }  // namespace ropewalk::comm

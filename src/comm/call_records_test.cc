@@ -167,6 +167,105 @@ TEST(CallRecords, AreReadWhileTheyAreWritten) {
   writer.join();
 }
 
+// ---- of operations on a GPU: the test notes what its blocks would -----------------------
+
+class RecordsOnAGpu : public ::testing::Test {
+ protected:
+  static constexpr std::size_t kBlocks = 32;
+  RecordsOnAGpu() {
+    times_.calibrate({kDeviceNs, ticks()});
+    begin_ns_ = now_ns();
+  }
+
+  // Enqueues one; its blocks note these times after the readings of the clocks, 0: not yet.
+  LaunchPlace launch(CallRecords& records, std::uint32_t blocks, std::uint64_t begin,
+                     std::uint64_t end) {
+    const std::uint64_t scheduled = ticks();
+    const LaunchPlace place = times_.next(blocks);
+    const CallRecords::Id id = records.begin(all_reduce_of(1), ++calls_, Starts::kLater, 0, true);
+    records.launched(id, place, scheduled);
+    note(place, begin, end);
+    return place;
+  }
+  void note(const LaunchPlace& place, std::uint64_t begin, std::uint64_t end) {
+    const executor::LaunchStamps stamps = times_.stamps(place);
+    for (std::size_t b = 0; b < place.blocks; ++b) {
+      if (begin != 0) {
+        stamps.words[2 * b] = executor::LaunchStamps::stamp(stamps.launch, kDeviceNs + begin);
+      }
+      if (end != 0) {
+        stamps.words[2 * b + 1] = executor::LaunchStamps::stamp(stamps.launch, kDeviceNs + end);
+      }
+    }
+  }
+
+  static constexpr std::uint64_t kDeviceNs = 123'456'789'000'000'000;
+  std::vector<std::uint64_t> memory_ = std::vector<std::uint64_t>(2 * kBlocks);
+  DeviceTimes times_{std::span(memory_)};
+  std::uint64_t calls_ = 0;
+  std::int64_t begin_ns_ = 0;
+};
+
+TEST_F(RecordsOnAGpu, HaveTheTimesThatAreNotedThere) {
+  CallRecords records(8, false);
+  records.set_device_times(&times_);
+  constexpr std::uint64_t kMs = 1'000'000;
+  const auto later = std::chrono::milliseconds(40);
+  (void)launch(records, 2, 5 * kMs, 7 * kMs);
+  (void)launch(records, 1, 8 * kMs, 0);
+  (void)launch(records, 3, 0, 0);
+  std::this_thread::sleep_for(later);
+  const std::vector<CallRecords::Record> read = records.read();
+  ASSERT_EQ(read.size(), 3U);
+  for (const CallRecords::Record& record : read) {
+    EXPECT_TRUE(record.on_device);
+    EXPECT_TRUE(record.timed);
+  }
+  EXPECT_EQ(read[0].state, State::kCompleted);
+  EXPECT_GE(read[0].started_ns, read[0].scheduled_ns);
+  EXPECT_EQ(read[0].completed_ns - read[0].started_ns, 2 * static_cast<std::int64_t>(kMs));
+  EXPECT_EQ(read[1].started_ns - read[0].completed_ns, static_cast<std::int64_t>(kMs));
+  EXPECT_LE(read[1].started_ns, now_ns());
+  constexpr double kDoubtNs = 1e6;  // of a test's host
+  EXPECT_NEAR(static_cast<double>(read[0].started_ns - begin_ns_), 5e6, kDoubtNs);
+  EXPECT_EQ(read[1].state, State::kStarted);
+  EXPECT_EQ(read[1].completed_ns, 0);
+  EXPECT_EQ(read[2].state, State::kScheduled);
+  EXPECT_EQ(read[2].started_ns, 0);
+}
+
+// They have times although other launches have their memory by now.
+TEST_F(RecordsOnAGpu, KeepTimes) {
+  for (const bool all : {false, true}) {
+    CallRecords records(16, all);
+    records.set_device_times(&times_);
+    for (std::uint64_t i = 1; i <= 16; ++i) (void)launch(records, 8, 10 * i, 10 * i + 3);
+    const std::vector<CallRecords::Record> read = records.read();
+    ASSERT_EQ(read.size(), 16U);
+    for (const CallRecords::Record& record : read) {
+      EXPECT_TRUE(record.timed);
+      EXPECT_EQ(record.state, State::kCompleted);
+      EXPECT_EQ(record.operation, "all_reduce");
+      EXPECT_EQ(record.completed_ns - record.started_ns, 3);
+      EXPECT_EQ(record.started_ns - read[0].started_ns,
+                10 * static_cast<std::int64_t>(record.id - 1));
+    }
+  }
+}
+
+TEST_F(RecordsOnAGpu, WhoseLaunchesNoteNothingAreNotTimed) {
+  CallRecords records(8, false);
+  (void)launch(records, 2, 5, 6);
+  records.set_device_times(&times_);
+  (void)launch(records, kBlocks, 0, 0);
+  (void)launch(records, 2, 50, 60);
+  records.set_device_times(nullptr);
+  for (const CallRecords::Record& record : records.read()) {
+    EXPECT_FALSE(record.timed);
+    EXPECT_EQ(record.state, State::kScheduled);
+  }
+}
+
 // ---- of communicators -------------------------------------------------------------------
 
 json report_in(const std::string& path) { return json::parse(std::ifstream(path)); }
@@ -257,6 +356,89 @@ TEST_F(TraceFile, HasTheCallThatACommunicatorBrokeIn) {
   EXPECT_EQ(report["records"][1]["state"], "started");
   EXPECT_EQ(report["records"][1]["completed_ns"], nullptr);
   EXPECT_THAT(report["failure"].get<std::string>(), ::testing::HasSubstr("nothing moved"));
+}
+
+// Bytes by peer and kind of link; of a communicator without a network.
+TEST(CallReport, HasTheBytesOfEachLink) {
+  Runtime runtime;
+  quiet(runtime);
+  with_ranks(3, runtime, [](Communicator& comm) {
+    std::vector<float> data(50'000, 1.0F);
+    // Rank 0 sends a short message to rank 1 and a long one to rank 2.
+    for (const auto& [peer, count] : {std::pair{1, std::size_t{100}}, {2, data.size()}}) {
+      PointToPointCall message;
+      message.sends = comm.rank() == 0;
+      message.input = message.output = data.data();
+      message.count = count;
+      message.peer = message.sends ? peer : 0;
+      if (message.sends || comm.rank() == peer) comm.run({message});
+    }
+    const json report = json::parse(call_report(comm));
+    std::map<int, std::size_t> sent;
+    for (const json& link : report["links"]) {
+      EXPECT_TRUE(link["over"] == "shared memory" || link["over"] == "memory by address") << link;
+      sent[link["to"].get<int>()] += link["bytes"].get<std::size_t>();
+    }
+    if (comm.rank() == 0) {
+      EXPECT_EQ(sent[1], 400U);
+      EXPECT_EQ(sent[2], 200'000U);
+    } else {
+      EXPECT_TRUE(sent.empty());
+    }
+    comm.barrier();
+  });
+}
+
+// Between hosts: by transport and NIC.
+TEST(CallReport, HasTheBytesOfNetworkLinks) {
+  bootstrap::Context context;
+  Runtime first;
+  quiet(first);
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(first.config(), context);
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < 2; ++r) {
+    ranks.emplace_back([&id, r] {
+      Runtime runtime;
+      quiet(runtime);
+      runtime.set("HOST_ID", r == 0 ? "oak" : "elm", "test");
+      runtime.set("NET", "tcp", "test");
+      runtime.set("SOCKET_IFNAME", "lo", "test");
+      const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime);
+      std::vector<float> data(50'000, 1.0F);
+      PointToPointCall message;
+      message.sends = r == 0;
+      message.input = message.output = data.data();
+      message.count = data.size();
+      message.peer = 1 - r;
+      comm->run({message});
+      const json links = json::parse(call_report(*comm))["links"];
+      if (r == 0) {
+        ASSERT_EQ(links.size(), 1U) << links;
+        EXPECT_EQ(links[0]["to"], 1);
+        EXPECT_EQ(links[0]["over"], "tcp lo");
+        EXPECT_EQ(links[0]["bytes"], 200'000);
+      } else {
+        EXPECT_TRUE(links.empty()) << links;
+      }
+      comm->finalize();
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+TEST(CallRecords, CountCalls) {
+  CallRecords records(16, false);
+  EXPECT_TRUE(records.counts().empty());
+  for (int i = 0; i < 40; ++i)
+    (void)records.begin(all_reduce_of(1), 1, Starts::kNow, 0, i % 2 == 0);
+  float nothing = 0;
+  (void)records.begin(barrier_call(nothing), 2, Starts::kNow, 0, false);
+  PointToPointCall send;
+  send.sends = true;
+  (void)records.begin(send, Starts::kNow, false);
+  const std::map<std::string, std::uint64_t> expected = {
+      {"all_reduce", 40}, {"barrier", 1}, {"send", 1}};
+  EXPECT_EQ(records.counts(), expected);
 }
 
 TEST_F(TraceFile, ThatCannotBeWrittenHarmsNothing) {

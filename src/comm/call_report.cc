@@ -43,10 +43,19 @@ json describe(const CallRecords::Record& record) {
           {"peer", rank_or_null(record.peer)},
           {"algorithm", text_or_null(record.algorithm)},
           {"memory", record.on_device ? "GPU" : "host"},
+          {"timed", record.timed},
           {"state", name(record.state)},
           {"scheduled_ns", record.scheduled_ns},
           {"started_ns", time_or_null(record.started_ns)},
           {"completed_ns", time_or_null(record.completed_ns)}};
+}
+
+json describe(const std::vector<executor::Traffic::Entry>& links) {
+  json all = json::array();
+  for (const executor::Traffic::Entry& link : links) {
+    all.push_back({{"to", link.peer}, {"over", link.over}, {"bytes", link.bytes}});
+  }
+  return all;
 }
 
 json describe(const std::optional<Stall::State>& stall) {
@@ -79,6 +88,7 @@ std::string call_report(const Communicator& comm, std::size_t newest) {
       {"begun", comm.records().num_begun()},
       {"failure", comm.failure().broken() ? json(comm.failure().error().what()) : json()},
       {"waiting", describe(comm.stall().now())},
+      {"links", describe(comm.traffic().read())},
       {"records", std::move(records)}};
   // Names of schedules are the users': what is no UTF-8 in them must not cost the report.
   return report.dump(-1, ' ', false, json::error_handler_t::replace);

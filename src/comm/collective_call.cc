@@ -144,6 +144,15 @@ std::string describe_elements(std::size_t count, DataType type, CarriedType carr
   return fmt::format("{} {}", count / carrier_of(carried).per_element, name(carried));
 }
 
+std::string_view operation_name(const CollectiveCall& call) noexcept {
+  return call.carried == CarriedType::kNothing ? std::string_view("barrier")
+                                               : name(call.collective);
+}
+
+std::size_t message_bytes(const CollectiveCall& call) noexcept {
+  return call.carried == CarriedType::kNothing ? 0 : call.count * size_of(call.type);
+}
+
 executor::CallTag tag_of(const CollectiveCall& call, std::uint32_t number) noexcept {
   executor::CallTag tag;
   tag.count = call.count;

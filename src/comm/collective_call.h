@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "core/types.h"
 #include "executor/fifo.h"
@@ -73,6 +74,10 @@ inline bool exchanges_in_place(const CollectiveCall& call) {
 /// Both: everything that this rank alone can know.
 Validated validate(const CollectiveCall& call, int rank, int num_ranks);
 void validate(const PointToPointCall& call, int num_ranks);
+
+/// "all_reduce", "barrier"; and bytes as `count` counts them.
+std::string_view operation_name(const CollectiveCall& call) noexcept;
+std::size_t message_bytes(const CollectiveCall& call) noexcept;
 
 /// What both ends of a link compare.
 executor::CallTag tag_of(const CollectiveCall& call, std::uint32_t number) noexcept;

@@ -13,12 +13,15 @@
 #include <utility>
 
 #include "comm/call_report.h"
+#include "comm/device_stop.h"
 #include "comm/found_rails.h"
 #include "comm/nic_places.h"
 #include "comm/rank_record.h"
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/log.h"
+#include "core/nvtx.h"
+#include "core/ticks.h"
 #include "message/device_part.h"
 #include "transport/registry.h"
 #include "transport/window/device/gpu_memory.h"
@@ -50,6 +53,11 @@ std::uintptr_t this_thread() noexcept {
 #else
   return pthread_self();
 #endif
+}
+
+// For tools.
+std::pair<std::string_view, std::size_t> describe_range(const CollectiveCall& call) {
+  return {operation_name(call), message_bytes(call)};
 }
 
 std::string list(const std::vector<int>& ranks) {
@@ -131,7 +139,16 @@ std::unique_ptr<Communicator> Communicator::join(const bootstrap::UniqueId& id, 
   }
   if (comm->records_.enabled()) {
     comm->roll_call_ = std::make_unique<RollCall>(*comm->bootstrap_, comm->records_);
-    if (config.flag(Setting::kStatus)) runtime.status().add(*comm);
+    if (config.flag(Setting::kStatus)) {
+      comm->summaries_ = std::make_unique<RankSummaries>(*comm->bootstrap_, *comm);
+      runtime.status().add(*comm);
+      runtime.job_ports().add(*comm);
+    }
+    if (const std::string plugin = config.text(Setting::kProfilerPlugin); !plugin.empty()) {
+      runtime.profiler().add(plugin, comm->records_,
+                             {fmt::format("{:016x}", comm->identity_), comm->identity_,
+                              comm->facts_.num_hosts, size, rank});
+    }
   }
   return comm;
 }
@@ -165,6 +182,8 @@ Communicator::~Communicator() {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   runtime_.status().remove(*this);
+  runtime_.job_ports().remove(*this);
+  runtime_.profiler().remove(records_);
   messenger_.reset();
   failure_.when_broken(nullptr);
   bootstrap_->watch(nullptr);
@@ -219,6 +238,10 @@ void Communicator::connect() {
   reach_ = place.reach;
   links_ = std::make_unique<link::Links>(*bootstrap_, std::move(place.reach),
                                          std::move(place.segment), std::move(network), place.shape);
+  if (records_.enabled()) {
+    team_.count_in(traffic_, size());
+    links_->to_hosts().count_in(traffic_);
+  }
   if (emulation_ != nullptr) links_->to_hosts().pace(emulation_->pacer());
   links_->to_hosts().spread(std::move(rails), point_to_point_channel_,
                             machine_ != nullptr ? nics_of_routes(*machine_) : link::NicsOfRoute{});
@@ -512,6 +535,7 @@ void Communicator::stop_before_call() {
 void Communicator::run(const CollectiveCall& call) {
   const Use use(*this);
   failure_.check();
+  const nvtx::Range range([&] { return describe_range(call); });
   if (log::enabled(log::Level::kTrace, log::kColl)) [[unlikely]]
     trace(call, "blocking");
   before_call();
@@ -526,7 +550,7 @@ void Communicator::run(const CollectiveCall& call) {
                      1);
       drain_queue();
       const Lock lock(engine_mutex_);
-      execute(task);
+      walk_through(task);
       return;
     }
     in_place = validate_buffers(call, prepared->extent(), rank()).in_place;
@@ -547,7 +571,7 @@ void Communicator::run(const CollectiveCall& call) {
     broke(error);
   }
   CollectiveTask task(*this, call, *last_.collective);
-  execute(task);
+  walk_through(task);
   records_.complete(record);
 }
 
@@ -602,6 +626,11 @@ void Communicator::enter_queue(std::unique_ptr<Task> task,
 }
 
 void Communicator::execute(Task& task) {
+  const nvtx::Range range([&] { return task.operation(); });
+  walk_through(task);
+}
+
+void Communicator::walk_through(Task& task) {
   current_ = &task;
   if (emulation_ != nullptr) emulation_->begin();
   if (!told_.empty()) told_.clear();
@@ -722,6 +751,8 @@ void Communicator::run_together(std::vector<Work> work) {
     }
     throw;
   }
+  // Its operations go on in turns: one range for all.
+  const nvtx::Range range([] { return std::pair(std::string_view("group"), std::size_t{0}); });
   std::vector<std::unique_lock<Mutex>> locks;
   for (Work& item : work) {
     item.comm->drain_queue();
@@ -798,10 +829,12 @@ void Communicator::attach_device(int device, BlockBounds blocks) {
   if (blocks.least == 0) blocks.least = static_cast<int>(config_.integer(Setting::kMinBlocks));
   if (blocks.most == 0) blocks.most = static_cast<int>(config_.integer(Setting::kMaxBlocks));
   try {
-    std::unique_ptr<DeviceGroup> group = comm::attach_device(
-        *bootstrap_, config_, runtime_, facts_, links_->to_hosts().rails(), device, blocks);
+    std::unique_ptr<DeviceGroup> group =
+        comm::attach_device(*bootstrap_, config_, runtime_, facts_, links_->to_hosts().rails(),
+                            records_.enabled() ? &traffic_ : nullptr, device, blocks);
     machine_ = machine_on_devices(device);
     device_ = std::move(group);
+    device_number_ = device;
   } catch (const Error& error) {
     const bool out_of_step = error.code() == Errc::kTimeout || error.code() == Errc::kInterrupted;
     if (out_of_step) broke(error);
@@ -814,6 +847,7 @@ void Communicator::attach_device(int device, BlockBounds blocks) {
       *device_, rank(), size());
   if (agreement_ != nullptr) device_calls_->plan_in_background(*agreement_, true);
   for (const auto& [collective, checked] : given_schedules_) device_calls_->use_schedule(checked);
+  records_.set_device_times(device_->times());
   device_->set_timeout(timeout_.load(std::memory_order_relaxed));
   failure_.when_broken([group = device_.get()] { group->abort(); });
 }
@@ -834,7 +868,15 @@ void Communicator::look_at_device() {
   if (device_ == nullptr || failure_.broken()) return;
   const std::optional<Error> stopped = device_->stopped();
   if (!stopped.has_value()) return;
-  seal(*stopped);
+  const Lock lock(device_stop_mutex_);
+  if (failure_.broken()) return;
+  if (stopped->code() != Errc::kTimeout || roll_call_ == nullptr) {
+    seal(*stopped);
+    return;
+  }
+  const std::vector<int> left = failure_.left();
+  const Waiting waiting = waiting_on_device(device_->stopped_in(), records_, rank(), size(), left);
+  seal(Error(Errc::kTimeout, "{}{}", stopped->what(), missing(roll_call_->ask(left), waiting)));
 }
 
 void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
@@ -842,10 +884,12 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
   look_at_device();
   failure_.check();
   if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
+  const nvtx::Range range([&] { return describe_range(call); });
   trace(call, "on a stream");
   before_call();
   PreparedCall& prepared = device_calls_->get(call, calls_ + 1);
   const executor::CallTag tag = tag_of(call, static_cast<std::uint32_t>(calls_ + 1));
+  const std::uint64_t scheduled = ticks();
   if (exchanges_in_place(call)) {
     device_->run_copied(prepared, call, tag, stream);
   } else {
@@ -854,7 +898,9 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
   }
   // Only now: a call that was refused leaves this rank in step with the others.
   (void)next_number();
-  (void)records_.begin(call, calls_, CallRecords::Starts::kLater, label_of(prepared), true);
+  const CallRecords::Id record =
+      records_.begin(call, calls_, CallRecords::Starts::kLater, label_of(prepared), true);
+  records_.launched(record, device_->last_launch(), scheduled);
 }
 
 void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStream stream) {
@@ -862,13 +908,22 @@ void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStr
   look_at_device();
   failure_.check();
   if (device_ == nullptr) throw Error(Errc::kInvalidUsage, "rank {} has no GPU", rank());
+  const nvtx::Range range([&] {
+    std::size_t bytes = 0;
+    for (const PointToPointCall& call : calls) {
+      if (call.sends) bytes += call.count * size_of(call.type);
+    }
+    return std::pair(std::string_view("messages"), bytes);
+  });
   for (const PointToPointCall& call : calls) {
     trace(call, "on a stream");
     validate(call, size());
   }
-  device_->send_and_receive(calls, stream);
-  for (const PointToPointCall& call : calls) {
-    (void)records_.begin(call, CallRecords::Starts::kLater, true);
+  const std::uint64_t scheduled = ticks();
+  const std::vector<LaunchPlace> launches = device_->send_and_receive(calls, stream);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const CallRecords::Id record = records_.begin(calls[i], CallRecords::Starts::kLater, true);
+    records_.launched(record, launches[i], scheduled);
   }
 }
 
@@ -1069,6 +1124,7 @@ std::unique_ptr<link::NetworkLinks> Communicator::message_links(
   auto links =
       std::make_unique<link::NetworkLinks>(*bootstrap_, std::move(network), std::move(options));
   links->spread(links_->to_hosts().rails(), 1);
+  if (records_.enabled()) links->count_in(traffic_);
   if (config_.flag(Setting::kNetEncrypt)) links->seal();
   return links;
 }
@@ -1280,6 +1336,8 @@ void Communicator::finalize() {
   }
   finalized_ = true;
   runtime_.status().remove(*this);
+  runtime_.job_ports().remove(*this);
+  runtime_.profiler().remove(records_);
   write_records();
   if (agreement_ != nullptr) agreement_->leave();
   bootstrap_->leave();

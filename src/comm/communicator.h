@@ -30,6 +30,7 @@
 #include "comm/found_hosts.h"
 #include "comm/host_executor.h"
 #include "comm/machine.h"
+#include "comm/rank_summaries.h"
 #include "comm/request.h"
 #include "comm/roll_call.h"
 #include "comm/runtime.h"
@@ -39,6 +40,7 @@
 #include "core/mutex.h"
 #include "executor/host/host_team.h"
 #include "executor/host/waiter.h"
+#include "executor/traffic.h"
 #include "link/links.h"
 #include "message/messenger.h"
 #include "tune/choice.h"
@@ -135,7 +137,8 @@ class Communicator final : public executor::WaitHook {
   /// Local: the other ranks need not call, or not now. Does not wait: operations go on.
   /// @throws Error kInvalidArgument for a number that is not registered
   void deregister_buffer(std::uint64_t number);
-  /// Breaks the communicator if a kernel of this rank ended badly.
+  /// Breaks the communicator if a kernel of this rank ended badly. At a deadline it asks the other
+  /// ranks where they are, for half a second at most. Any thread, any time.
   void look_at_device();
 
   // ---- windows --------------------------------------------------------------------------
@@ -213,6 +216,14 @@ class Communicator final : public executor::WaitHook {
 
   /// The calls and their progress (setting TRACE). Any thread, any time.
   [[nodiscard]] const CallRecords& records() const noexcept { return records_; }
+  /// What all ranks say of themselves; null without setting STATUS. For the service thread.
+  [[nodiscard]] RankSummaries* summaries() const noexcept { return summaries_.get(); }
+  /// This rank's GPU, or -1. Any thread, any time.
+  [[nodiscard]] int device_number() const noexcept {
+    return device_number_.load(std::memory_order_relaxed);
+  }
+  /// What this rank has sent, by peer and kind of link (setting TRACE). Any thread, any time.
+  [[nodiscard]] const executor::Traffic& traffic() const noexcept { return traffic_; }
   /// For whom this rank waits while nothing moves. Any thread, any time.
   [[nodiscard]] const Stall& stall() const noexcept { return stall_; }
 
@@ -271,6 +282,8 @@ class Communicator final : public executor::WaitHook {
   void trace(const CollectiveCall& call, std::string_view how) const;
   void trace(const PointToPointCall& call, std::string_view how) const;
   void execute(Task& task);
+  // The same without a range for tools (core/nvtx.h), for who has one.
+  void walk_through(Task& task);
   // What the call runs with, if it needs no task unless it must wait; else null. Forgets last_.
   HostCall* short_call(const CollectiveCall& call);
   // Throws kInterrupted when the program wants the call to end.
@@ -307,6 +320,7 @@ class Communicator final : public executor::WaitHook {
   Runtime& runtime_;
   Config config_;
   bootstrap::FailureState failure_;
+  executor::Traffic traffic_;
   // Destroyed bottom up: links use the bootstrap, tasks use the links.
   std::unique_ptr<bootstrap::Bootstrap> bootstrap_;
   int rank_ = 0;
@@ -339,9 +353,12 @@ class Communicator final : public executor::WaitHook {
   std::uint64_t calls_ = 0;
   std::uint64_t next_stop_ = CallAgreement::kNever;
   bool finalized_ = false;
+  std::atomic<int> device_number_{-1};
   CallRecords records_;
   Stall stall_;
-  std::unique_ptr<RollCall> roll_call_;  // null where nothing is recorded
+  std::unique_ptr<RollCall> roll_call_;       // null where nothing is recorded
+  std::unique_ptr<RankSummaries> summaries_;  // null where nobody may ask (setting STATUS)
+  Mutex device_stop_mutex_;                   // held by the thread that looks why a kernel stopped
 
   executor::HostTeam team_;
   executor::Waiter::Policy wait_policy_;

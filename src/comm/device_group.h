@@ -19,9 +19,11 @@
 
 #include "bootstrap/bootstrap.h"
 #include "comm/collective_call.h"
+#include "comm/device_times.h"
 #include "comm/executor.h"
 #include "comm/runtime.h"
 #include "core/error.h"
+#include "executor/traffic.h"
 #include "link/buffer_range.h"
 #include "link/rails.h"
 #include "tune/tuner.h"
@@ -48,9 +50,14 @@ class DeviceGroup : public Executor {
   /// cannot reach; for exchanges_in_place(): the input is copied first, in the order of the stream.
   virtual void run_copied(PreparedCall& prepared, const CollectiveCall& call,
                           const executor::CallTag& tag, DeviceStream stream) = 0;
+  /// Where the launch of the last run() or run_copied() notes its times; none where it does not.
+  [[nodiscard]] virtual LaunchPlace last_launch() const noexcept = 0;
+  /// What the launches note; null where they do not (setting TRACE).
+  [[nodiscard]] virtual const DeviceTimes* times() const noexcept = 0;
   /// Enqueues sends and receives that run all at once; several with one peer run in order.
-  virtual void send_and_receive(const std::vector<PointToPointCall>& calls,
-                                DeviceStream stream) = 0;
+  /// @return as last_launch(), of each call
+  virtual std::vector<LaunchPlace> send_and_receive(const std::vector<PointToPointCall>& calls,
+                                                    DeviceStream stream) = 0;
 
   /// Kernels that are enqueued from now on may stand still for this long; zero is for ever.
   virtual void set_timeout(std::chrono::nanoseconds limit) noexcept = 0;
@@ -77,6 +84,8 @@ class DeviceGroup : public Executor {
   virtual void abort() noexcept = 0;
   /// The error with which a kernel of this rank ended, if any.
   [[nodiscard]] virtual std::optional<Error> stopped() const = 0;
+  /// The collective in which it did, where it is known: of a kernel that waited too long.
+  [[nodiscard]] virtual std::optional<executor::CallTag> stopped_in() const = 0;
   /// Waits until all kernels of this rank have ended, and tells the other ranks that it no longer
   /// needs their windows. The last step before leaving the communicator in order.
   virtual void finish(bootstrap::Bootstrap& bootstrap) = 0;
@@ -88,12 +97,13 @@ class DeviceGroup : public Executor {
 
 /// Collective over all ranks: each with the GPU `device`, as the CUDA runtime numbers them.
 /// @param rails of the transport NET between hosts
+/// @param traffic  where it counts what it sends; null: nowhere. It outlives the result
 /// @param blocks may differ between ranks: the narrowest hold
 /// @throws Error kCuda; kInvalidUsage when this build has no CUDA; as transport::make_transport()
 std::unique_ptr<DeviceGroup> attach_device(bootstrap::Bootstrap& bootstrap, const Config& config,
                                            Runtime& runtime, const tune::GroupFacts& facts,
-                                           const link::Rails& rails, int device,
-                                           BlockBounds blocks);
+                                           const link::Rails& rails, executor::Traffic* traffic,
+                                           int device, BlockBounds blocks);
 
 /// Why GPUs cannot be used here; empty when they can.
 std::string why_no_device();

@@ -9,7 +9,8 @@ std::string why_no_device() { return "this build of Ropewalk has no CUDA: nvcc w
 std::unique_ptr<DeviceGroup> attach_device(bootstrap::Bootstrap& /*bootstrap*/,
                                            const Config& /*config*/, Runtime& /*runtime*/,
                                            const tune::GroupFacts& /*facts*/,
-                                           const link::Rails& /*rails*/, int /*device*/,
+                                           const link::Rails& /*rails*/,
+                                           executor::Traffic* /*traffic*/, int /*device*/,
                                            BlockBounds /*blocks*/) {
   throw Error(Errc::kInvalidUsage, why_no_device());
 }

@@ -16,7 +16,7 @@
 namespace ropewalk::comm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 using Requests = std::deque<std::unique_ptr<transport::Request>>;
 
 constexpr std::uint32_t kHandleTag = 0x4e000000;
@@ -36,7 +36,7 @@ constexpr int kMostSpans = 8;
 // Two spans after each other that differ by less show what the network sustains.
 constexpr double kSteady = 0.05;
 
-double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+double seconds(SteadyClock::duration time) { return std::chrono::duration<double>(time).count(); }
 
 // The end that receives and measures.
 class Receiver {
@@ -46,7 +46,7 @@ class Receiver {
       : bootstrap_(bootstrap),
         peer_(peer),
         rail_(rail),
-        begun_(Clock::now()),
+        begun_(SteadyClock::now()),
         memory_(kUnderWay * kMessageBytes) {
     guarded([&] {
       listener_ = transport.listen(device);
@@ -76,9 +76,9 @@ class Receiver {
         }
       }
       if (connection_ != nullptr) moved = receive();
-      const Clock::duration silence = Clock::now() - begun_;
+      const SteadyClock::duration silence = SteadyClock::now() - begun_;
       if (messages_ == 0 &&
-          silence > (alone ? kConnectTimeOfLast : Clock::duration(kConnectTime))) {
+          silence > (alone ? kConnectTimeOfLast : SteadyClock::duration(kConnectTime))) {
         throw Error(Errc::kTimeout, "nothing arrived in {:.1f} s", seconds(silence));
       }
     });
@@ -115,7 +115,7 @@ class Receiver {
   }
 
   void arrived() {
-    const Clock::time_point now = Clock::now();
+    const SteadyClock::time_point now = SteadyClock::now();
     if (messages_++ == 0) first_ = now;
     if (now - first_ < kBurstTime) return;
     if (in_span_++ < 0) {
@@ -135,7 +135,7 @@ class Receiver {
   bootstrap::Bootstrap& bootstrap_;
   const int peer_;
   const std::uint32_t rail_;
-  const Clock::time_point begun_;
+  const SteadyClock::time_point begun_;
   std::vector<std::byte> memory_;
   std::unique_ptr<transport::Listener> listener_;
   std::unique_ptr<transport::ReceiveConnection> connection_;
@@ -145,8 +145,8 @@ class Receiver {
   int messages_ = 0;
   int in_span_ = -1;  // messages since `since_`
   int spans_ = 0;
-  Clock::time_point first_;
-  Clock::time_point since_;
+  SteadyClock::time_point first_;
+  SteadyClock::time_point since_;
   double last_rate_ = 0;
   double rate_ = 0;
   bool done_ = false;
@@ -277,7 +277,7 @@ std::vector<double> measure_rails(bootstrap::Bootstrap& bootstrap, transport::Tr
       bootstrap.send(previous, kDoneTag | static_cast<std::uint32_t>(rail), {});
     }
     waiting();
-    if (Clock::now() > deadline) {
+    if (SteadyClock::now() > deadline) {
       throw Error(Errc::kTimeout, "rank {} measures its NICs, and ranks {} and {} are not done",
                   self, previous, next);
     }

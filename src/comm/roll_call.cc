@@ -23,6 +23,8 @@ constexpr std::size_t kMostTold = 4;
 struct Answer {
   std::uint64_t call;
   std::uint64_t inside;
+  std::uint64_t not_begun;
+  std::uint64_t enqueued;
   // The operation follows.
 };
 
@@ -37,15 +39,6 @@ std::string describe(const CallRecords::Record& record) {
   return text;
 }
 
-RollCall::Position position(const CallRecords& records) {
-  RollCall::Position found;
-  for (const CallRecords::Record& record : records.read(kRecordsLookedAt)) {
-    if (record.call == 0 && found.call != 0) continue;
-    found = {record.call, record.state != CallRecords::State::kCompleted, describe(record)};
-  }
-  return found;
-}
-
 bool contains(const std::vector<int>& ranks, int rank) {
   return std::ranges::find(ranks, rank) != ranks.end();
 }
@@ -53,6 +46,12 @@ bool contains(const std::vector<int>& ranks, int rank) {
 // Numbers of collectives are compared modulo 2^32.
 bool before(std::uint64_t call, std::uint32_t other) {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(call) - other) < 0;
+}
+
+// Enqueued, and not begun by its GPU.
+bool waits_for_gpu(const RollCall::Position& at, std::uint32_t call) {
+  return at.not_begun != 0 && !before(call, static_cast<std::uint32_t>(at.not_begun)) &&
+         !before(at.enqueued, call);
 }
 
 std::string of_ranks(const std::vector<int>& ranks) {
@@ -73,10 +72,27 @@ RollCall::~RollCall() {
   bootstrap_.on_message(kAnswerTag, nullptr);
 }
 
+RollCall::Position RollCall::position_in(const CallRecords& records) {
+  Position found;
+  for (const CallRecords::Record& record : records.read(kRecordsLookedAt)) {
+    if (record.on_device && record.timed && record.state == CallRecords::State::kScheduled) {
+      if (record.call == 0) continue;
+      if (found.not_begun == 0) found.not_begun = record.call;
+      found.enqueued = record.call;
+      continue;
+    }
+    if (record.call == 0 && found.call != 0) continue;
+    found.call = record.call;
+    found.inside = record.state != CallRecords::State::kCompleted;
+    found.operation = describe(record);
+  }
+  return found;
+}
+
 void RollCall::on_ask(int peer) {
   try {
-    const Position mine = position(records_);
-    const Answer answer{mine.call, mine.inside ? 1U : 0U};
+    const Position mine = position_in(records_);
+    const Answer answer{mine.call, mine.inside ? 1U : 0U, mine.not_begun, mine.enqueued};
     std::vector<std::byte> bytes(sizeof answer + mine.operation.size());
     std::memcpy(bytes.data(), &answer, sizeof answer);
     std::memcpy(bytes.data() + sizeof answer, mine.operation.data(), mine.operation.size());
@@ -93,7 +109,8 @@ void RollCall::on_answer(int peer, std::span<const std::byte> bytes) {
   const std::span<const std::byte> text = bytes.subspan(sizeof answer);
   const Lock lock(mutex_);
   answers_[peer] = {answer.call, answer.inside != 0,
-                    std::string(reinterpret_cast<const char*>(text.data()), text.size())};
+                    std::string(reinterpret_cast<const char*>(text.data()), text.size()),
+                    answer.not_begun, answer.enqueued};
 }
 
 std::map<int, RollCall::Position> RollCall::ask(std::span<const int> left) {
@@ -124,11 +141,14 @@ std::map<int, RollCall::Position> RollCall::ask(std::span<const int> left) {
 std::string missing(const std::map<int, RollCall::Position>& found, const Waiting& waiting) {
   std::vector<int> silent;
   std::vector<int> absent;
+  std::vector<int> enqueued;
   for (int peer = 0; peer < waiting.size; ++peer) {
     if (peer == waiting.rank || contains(waiting.left, peer)) continue;
     const auto answer = found.find(peer);
     if (answer == found.end()) {
       silent.push_back(peer);
+    } else if (waiting.call && waits_for_gpu(answer->second, *waiting.call)) {
+      enqueued.push_back(peer);
     } else if (waiting.call ? before(answer->second.call, *waiting.call)
                             : contains(waiting.peers, peer)) {
       absent.push_back(peer);
@@ -143,6 +163,12 @@ std::string missing(const std::map<int, RollCall::Position>& found, const Waitin
     text += fmt::format("; {} {} not entered it, collective {}", of_ranks(absent),
                         absent.size() == 1 ? "has" : "have", *waiting.call);
   }
+  if (!enqueued.empty()) {
+    text += fmt::format("; {} {} enqueued it, collective {}, and {} not begun it",
+                        of_ranks(enqueued), enqueued.size() == 1 ? "has" : "have", *waiting.call,
+                        enqueued.size() == 1 ? "its GPU has" : "their GPUs have");
+  }
+  absent.insert(absent.end(), enqueued.begin(), enqueued.end());
   for (std::size_t i = 0; i < std::min(absent.size(), kMostTold); ++i) {
     const RollCall::Position& at = found.at(absent[i]);
     if (at.operation.empty()) {

@@ -34,7 +34,13 @@ class RollCall {
     std::uint64_t call = 0;  ///< number of the last collective that it entered, from 1; 0: none
     bool inside = false;     ///< it has not completed that
     std::string operation;   ///< that, or its last message where it was in no collective; may be ""
+    // Collectives that are enqueued and that its GPU has not begun, the first and the last one; 0:
+    // none, or not known.
+    std::uint64_t not_begun = 0;
+    std::uint64_t enqueued = 0;
   };
+  /// What this rank itself says. Of operations on a GPU those count as entered that it has begun.
+  [[nodiscard]] static Position position_in(const CallRecords& records);
   /// Of all ranks but this one and `left`, those that answer within kPatience.
   [[nodiscard]] std::map<int, Position> ask(std::span<const int> left);
 
@@ -62,9 +68,9 @@ struct Waiting {
 };
 
 /// What ask() found, for the end of an error's text, from "; " on: the ranks that do not answer;
-/// those that have not entered the collective; and where they are, at most four of them one by one.
-/// Of a rank that waits for messages: where those are that it waits for. "" if there is nothing to
-/// tell.
+/// those that have not entered the collective; those whose GPUs have not begun it; and where they
+/// are, at most four of them one by one. Of a rank that waits for messages: where those are that it
+/// waits for. "" if there is nothing to tell.
 [[nodiscard]] std::string missing(const std::map<int, RollCall::Position>& found,
                                   const Waiting& waiting);
 

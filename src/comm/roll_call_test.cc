@@ -100,6 +100,20 @@ TEST(RollCall, SaysWhereRanksAre) {
   EXPECT_EQ(missing(found, {0, 3, 5U, {}, {}}), "");
 }
 
+TEST(RollCall, SaysWhichGpusHaveNotBegun) {
+  const std::map<int, RollCall::Position> found = {
+      {1, {6, false, "barrier", 7, 9}},    // collectives 7 to 9 wait for its GPU
+      {2, {7, true, "barrier", 8, 9}},     // its GPU is in the one that is asked about
+      {3, {12, false, "barrier", 0, 0}},   // is beyond it
+      {4, {5, true, "all_gather", 6, 6}},  // has not called it
+      {5, {5, true, "all_gather", 6, 8}},
+  };
+  EXPECT_EQ(missing(found, {0, 6, 7U, {}, {}}),
+            "; rank 4 has not entered it, collective 7; ranks 1, 5 have enqueued it, collective 7, "
+            "and their GPUs have not begun it; rank 4 is in all_gather, collective 5; rank 1 has "
+            "last completed barrier, collective 6; rank 5 is in all_gather, collective 5");
+}
+
 TEST(RollCall, NumbersGoRound) {
   const std::map<int, RollCall::Position> found = {
       {1, {0xffff'fffeU, false, "barrier"}},

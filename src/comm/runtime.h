@@ -8,7 +8,9 @@
 
 #include "bootstrap/context.h"
 #include "comm/emulated_machines.h"
+#include "comm/job_ports.h"
 #include "comm/known_rates.h"
+#include "comm/profiler_feed.h"
 #include "comm/status_endpoint.h"
 #include "core/mutex.h"
 #include "core/settings.h"
@@ -41,6 +43,10 @@ class Runtime {
   [[nodiscard]] KnownRates& nic_rates() noexcept { return nic_rates_; }
   /// Where `ropewalk status` asks.
   [[nodiscard]] StatusEndpoint& status() noexcept { return status_; }
+  /// Profiler plugins of others (setting PROFILER_PLUGIN).
+  [[nodiscard]] ProfilerFeed& profiler() noexcept { return profiler_; }
+  /// The ports for monitoring (settings RAS_PORT, METRICS_PORT).
+  [[nodiscard]] JobPorts& job_ports() noexcept { return job_ports_; }
   [[nodiscard]] EmulatedMachines& emulated_machines() noexcept { return emulated_machines_; }
   /// Random number of this process: equal in two ranks' records only if they share its memory.
   [[nodiscard]] std::uint64_t token() const noexcept { return token_; }
@@ -76,6 +82,8 @@ class Runtime {
   KnownRates nic_rates_;
   EmulatedMachines emulated_machines_;
   StatusEndpoint status_{context_};
+  JobPorts job_ports_{context_};
+  ProfilerFeed profiler_;
   std::uint64_t token_ = 0;
   Mutex cuda_mutex_;
   std::unique_ptr<transport::window::DriverCuda> cuda_ RW_GUARDED_BY(cuda_mutex_);

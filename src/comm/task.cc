@@ -163,6 +163,14 @@ std::string PointToPointTask::describe() const {
   return fmt::format("group of {} sends and receives", items_.size());
 }
 
+std::pair<std::string_view, std::size_t> PointToPointTask::operation() const {
+  std::size_t bytes = 0;
+  for (const Item& item : items_) {
+    if (item.call.sends) bytes += item.call.count * size_of(item.call.type);
+  }
+  return {"messages", bytes};
+}
+
 std::vector<int> blocking_peers(executor::Strand& strand, const executor::HostTeam& team) {
   std::vector<int> peers;
   const executor::Program& program = *strand.program;

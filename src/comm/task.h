@@ -8,6 +8,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "comm/call_records.h"
@@ -29,6 +31,8 @@ class Task {
   [[nodiscard]] virtual std::vector<int> waiting_for(const executor::HostTeam& team) = 0;
   /// "all_reduce of 4 float32", for messages.
   [[nodiscard]] virtual std::string describe() const = 0;
+  /// "all_reduce", "barrier", "messages"; and its bytes, of this rank's sends for messages.
+  [[nodiscard]] virtual std::pair<std::string_view, std::size_t> operation() const = 0;
   /// What the ranks that take part must agree on; nothing for sends and receives, which are
   /// compared when they meet.
   [[nodiscard]] virtual std::optional<executor::CallTag> tag() const { return std::nullopt; }
@@ -80,6 +84,9 @@ class CollectiveTask final : public Task {
   bool advance(executor::HostTeam& team) override;
   [[nodiscard]] std::vector<int> waiting_for(const executor::HostTeam& team) override;
   [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] std::pair<std::string_view, std::size_t> operation() const override {
+    return {operation_name(call_), message_bytes(call_)};
+  }
   [[nodiscard]] std::optional<executor::CallTag> tag() const override { return tag_; }
 
  private:
@@ -104,6 +111,7 @@ class PointToPointTask final : public Task {
   bool advance(executor::HostTeam& team) override;
   [[nodiscard]] std::vector<int> waiting_for(const executor::HostTeam& team) override;
   [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] std::pair<std::string_view, std::size_t> operation() const override;
 
  private:
   struct Item {

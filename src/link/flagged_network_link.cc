@@ -136,6 +136,7 @@ void FlaggedSender::close_message() {
   std::memcpy(to, table_.data(), table_bytes);
   std::memcpy(to + table_bytes, &trailer, sizeof trailer);
   message_bytes_ = taken_ + table_bytes + sizeof trailer;
+  if (counter_ != nullptr) counter_->add_shared(taken_);
   taken_ = 0;
   table_.clear();
   if (!std::exchange(ends_round_, false)) return;

@@ -117,8 +117,11 @@ bool NetworkSender::poll() {
     bool moved = false;
     if (by_blocks_) count_published();
     while (started_ < end_.published) {
-      std::unique_ptr<transport::Request> request = send(*end_.header(started_ + 1));
+      SlotHeader& slot = *end_.header(started_ + 1);
+      std::unique_ptr<transport::Request> request = send(slot);
       if (request == nullptr) break;
+      // Links of several threads may be over one NIC.
+      if (counter_ != nullptr) counter_->add_shared(slot.bytes);
       requests_.push_back(std::move(request));
       ++started_;
       moved = true;

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "executor/link_end.h"
+#include "executor/traffic.h"
 #include "transport/transport.h"
 
 namespace ropewalk::link {
@@ -74,6 +75,8 @@ class NetworkSender : public NetworkEnd<transport::SendConnection, executor::Sen
                 bool by_blocks);
   virtual ~NetworkSender() = default;
   void use(std::unique_ptr<transport::SendConnection> connection);
+  /// Counts the bytes of its chunks there, from now on.
+  void count_in(executor::Traffic::Counter& counter) noexcept { counter_ = &counter; }
 
   /// Moves what can be moved.
   /// @return true when anything moved
@@ -89,11 +92,13 @@ class NetworkSender : public NetworkEnd<transport::SendConnection, executor::Sen
 
  protected:
   using NetworkEnd::NetworkEnd;
+  executor::Traffic::Counter* counter_ = nullptr;  // of bytes of data; null: nobody counts
 
  private:
   std::unique_ptr<transport::Request> send(executor::SlotHeader& slot);
   // Chunks that a block has published since.
   void count_published();
+
 };
 
 class NetworkReceiver : public NetworkEnd<transport::ReceiveConnection, executor::ReceiveEnd> {

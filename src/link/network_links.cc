@@ -171,6 +171,12 @@ void NetworkLinks::connect(const Key& key, SendLink& link) {
   }
   if (pacer_) connection = pacer_(std::move(connection), channel, peer, link.route);
   link.sender->use(std::move(connection));
+  if (traffic_ != nullptr) {
+    const std::string nic = device_name(link.devices[link.attempt]);
+    const std::string over =
+        nic == transport_->name() ? nic : fmt::format("{} {}", transport_->name(), nic);
+    link.sender->count_in(traffic_->to(peer, over));
+  }
   link.connector.reset();
 }
 

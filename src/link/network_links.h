@@ -26,6 +26,7 @@
 
 #include "bootstrap/bootstrap.h"
 #include "executor/link_end.h"
+#include "executor/traffic.h"
 #include "link/flagged_network_link.h"
 #include "link/network_link.h"
 #include "link/rails.h"
@@ -73,6 +74,9 @@ class NetworkLinks {
   /// @pre as pace(); on all ranks or none
   void seal() { seals_ = true; }
   [[nodiscard]] const Rails& rails() const noexcept { return rails_; }
+  /// The bytes that links send are counted there, by peer, transport and NIC.
+  /// @pre no link was asked for; `traffic` outlives this
+  void count_in(executor::Traffic& traffic) noexcept { traffic_ = &traffic; }
 
   /// The link to (from) `peer` on `channel`. Ask for all that a call needs, receive links first, so
   /// that no rank waits for a handle that its peer sends only after waiting itself.
@@ -166,6 +170,7 @@ class NetworkLinks {
   int spread_channels_ = 0;
   NicsOfRoute nics_of_route_;
   bool seals_ = false;
+  executor::Traffic* traffic_ = nullptr;
   std::unique_ptr<transport::Transport> transport_;  // outlives its listeners and connections
   std::map<Key, SendLink> sends_;
   std::map<Key, ReceiveLink> receives_;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -268,6 +269,38 @@ def test_a_link_over_which_nothing_comes_is_named() -> None:
     assert "nothing has come from rank 1 to rank 2 for 1.5 s" in judged.words()
 
 
+def on_gpu(rank: int, state: str, **more: Any) -> Report:
+    """Of two collectives the second is in this state on the GPU."""
+    report = report_of(rank, 2)
+    for record in report.records:
+        record |= {"memory": "GPU", "timed": True}
+    times: dict[str, Any] = {"started_ns": None, "completed_ns": None}
+    if state != "scheduled":
+        times["started_ns"] = 20
+    report.records[-1] |= {"state": state, **times, **more}
+    return report
+
+
+def test_a_gpu_that_has_not_begun_is_named() -> None:
+    def judged(*states: str, **more: Any) -> verdict.Verdict:
+        ranks = {rank: on_gpu(rank, state, **more) for rank, state in enumerate(states)}
+        return verdict.judge(Reports("ab", len(states), ranks))
+
+    late = judged("started", "scheduled")
+    assert (late.inside, late.enqueued, late.absent) == ([0], [1], [])
+    assert "rank 1 has enqueued it, and not begun it on the GPU" in late.words()
+    # Nobody waits yet; and where a GPU notes nothing, nobody is known to.
+    queued = judged("scheduled", "scheduled")
+    assert (queued.under_way, queued.enqueued, queued.last_completed) == (None, [], 1)
+    assert judged("scheduled", "scheduled", timed=False).under_way is None
+    both = judged("started", "started")
+    assert (both.inside, both.enqueued) == ([0, 1], [])
+    # Ranks that run are asked twice.
+    reports = Reports("ab", 2, {0: on_gpu(0, "started"), 1: on_gpu(1, "scheduled")})
+    assert verdict.settled(None, reports).enqueued == []
+    assert verdict.settled(late, reports).enqueued == [1]
+
+
 def test_ras_tells_of_ranks_without_an_answer() -> None:
     found = asking.Found([Reports("ab", 2, {0: report_of(0, 3)})])
     assert "Missing 1 rank\n  Rank 1 does not respond" in ras.as_text(found, 0.0, verbose=False)
@@ -313,6 +346,58 @@ def test_counters_go_on() -> None:
     metrics.update(asking.Found([Reports("ab", 2, {1: report_of(1, 7)})]))
     metrics.update(asking.Found([Reports("ab", 2, {1: report_of(1, 7)})]))
     assert values_of(metrics.text())["ropewalk_calls_total"] == {of_1: 5}
+
+
+def test_metrics_have_the_bytes_of_links() -> None:
+    report = report_of(0, 1, links=[{"to": 1, "over": "tcp eth0", "bytes": 4096}])
+    metrics = prometheus.Metrics()
+    metrics.update(asking.Found([Reports("ab", 2, {0: report})]))
+    labels = (("communicator", "ab"), ("link", "tcp eth0"), ("peer", "1"), ("rank", "0"))
+    assert values_of(metrics.text())["ropewalk_link_bytes_total"] == {labels: 4096}
+
+
+def test_operations_on_gpus_count_when_they_end() -> None:
+    metrics = prometheus.Metrics()
+    metrics.update(asking.Found([Reports("ab", 1, {0: on_gpu(0, "started")})]))
+    (calls,) = values_of(metrics.text())["ropewalk_calls_total"].values()
+    assert calls == 1
+    metrics.update(asking.Found([Reports("ab", 1, {0: on_gpu(0, "scheduled", timed=False)})]))
+    (calls,) = values_of(metrics.text())["ropewalk_calls_total"].values()
+    assert calls == 2
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_job_serves_its_own_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ras_port, metrics_port = free_port(), free_port()
+    monkeypatch.setenv("ROPEWALK_RAS_PORT", str(ras_port))
+    monkeypatch.setenv("ROPEWALK_METRICS_PORT", str(metrics_port))
+    job = Job(tmp_path, "own-ports")
+    try:
+        text = ""
+        deadline = time.monotonic() + SECONDS
+        while "MISMATCH" not in text and time.monotonic() < deadline:
+            with contextlib.suppress(ConnectionError):
+                text = ask_ras(ras_port, "CLIENT PROTOCOL 2\n", "STATUS\n")
+            time.sleep(0.05)
+        assert "2 ranks have launched up to operation 5" in text
+        assert "Rank 2 has launched up to operation 4 -- GPU 0 managed by process " in text
+        where = f"http://127.0.0.1:{metrics_port}/metrics"
+        with urllib.request.urlopen(where, timeout=SECONDS) as answer:
+            found = values_of(answer.read().decode())
+        (name,) = {dict(labels)["communicator"] for labels in found["ropewalk_ranks"]}
+        absent = found["ropewalk_rank_absent"]
+        assert [absent[(("communicator", name), ("rank", str(r)))] for r in range(3)] == [0, 0, 1]
+        begun = found["ropewalk_calls_begun_total"]
+        of_2 = (("communicator", name), ("operation", "all_reduce"), ("rank", "2"))
+        assert begun[of_2] == 4
+        assert sum(found["ropewalk_link_bytes_total"].values()) > 0
+    finally:
+        job.go()
 
 
 def test_metrics_of_a_job_are_served(job: Job, tmp_path: Path) -> None:

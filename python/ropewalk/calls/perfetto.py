@@ -60,8 +60,10 @@ def _event(record: Record, report: Report, index: int, base: int) -> dict[str, A
     begin = record["started_ns"] or record["scheduled_ns"]
     end = record["completed_ns"]
     if end is None:
-        # It was under way when the records were written; on a GPU only its launch is known.
-        end = begin if record["memory"] == "GPU" else report.written_ns
+        # It was under way when the records were written; or waited for the GPU, or only its launch
+        # is known.
+        waited = record["memory"] == "GPU" and record["state"] == "scheduled"
+        end = begin if waited else report.written_ns
     arguments: dict[str, Any] = {
         "Collective name": record["operation"],
         "dtype": record["type"] or "",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ropewalk.calls import shapes
-from ropewalk.calls.records import Report
+from ropewalk.calls.records import Report, is_known
 from ropewalk.calls.status import Found
 from ropewalk.calls.verdict import Verdict, judge, settled
 
@@ -81,18 +81,20 @@ class Metrics:
         )
         yield _line("ropewalk_processes_silent", {}, len(found.silent))
         yield from self._of_verdicts()
+        yield from self._of_links()
         yield from self._of_operations()
 
     def _of_verdicts(self) -> Iterator[str]:
         verdicts = list(zip(self._found.communicators, self._verdicts))
         yield from _head(
             "ropewalk_rank_absent", "gauge",
-            "1: other ranks are in a collective that this one has not entered.",
+            "1: other ranks are in a collective that this one, or its GPU, has not entered.",
         )  # fmt: skip
         for each, judged in verdicts:
+            behind = {*judged.absent, *judged.enqueued}
             for rank in each.by_rank:
                 labels = {"communicator": each.communicator, "rank": str(rank)}
-                yield _line("ropewalk_rank_absent", labels, int(rank in judged.absent))
+                yield _line("ropewalk_rank_absent", labels, int(rank in behind))
         yield from _head(
             "ropewalk_rank_stalled_seconds", "gauge",
             "For how long nothing has moved in the operation that the rank is in.",
@@ -115,6 +117,22 @@ class Metrics:
             name = {"communicator": each.communicator}
             yield _line("ropewalk_mismatches", name, len(judged.mismatches))
 
+    def _of_links(self) -> Iterator[str]:
+        yield from _head(
+            "ropewalk_link_bytes_total", "counter",
+            "Bytes that the rank has sent to a peer, by what they went over.",
+        )  # fmt: skip
+        for each in self._found.communicators:
+            for rank, report in each.by_rank.items():
+                for link in report.links:
+                    labels = {
+                        "communicator": each.communicator,
+                        "rank": str(rank),
+                        "peer": str(link["to"]),
+                        "link": str(link["over"]),
+                    }
+                    yield _line("ropewalk_link_bytes_total", labels, link["bytes"])
+
     def _of_operations(self) -> Iterator[str]:
         rows = [
             ({"communicator": name, "rank": str(number), "operation": operation}, counted)
@@ -132,7 +150,9 @@ class Metrics:
         for labels, counted in rows:
             yield _line("ropewalk_bytes_total", labels, counted.bytes_)
         yield from _head(
-            "ropewalk_call_seconds", "histogram", "Time of calls on host memory, with waiting."
+            "ropewalk_call_seconds",
+            "histogram",
+            "Time of calls, with waiting: on a GPU from its begin there.",
         )
         for labels, counted in rows:
             below = 0
@@ -162,7 +182,7 @@ def _count(rank: _Rank, report: Report) -> None:
         number = int(record["id"])
         if number <= rank.seen and number not in rank.open_:
             continue
-        done = record["state"] == "completed" or record["memory"] == "GPU"
+        done = record["state"] == "completed" or not is_known(record)
         if not done:
             rank.open_.add(number)
             continue

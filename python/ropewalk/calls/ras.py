@@ -57,7 +57,7 @@ class Session:
         if words in (["STATUS"], ["VERBOSE", "STATUS"]):
             begin = time.monotonic()
             before = {each.communicator: judge(each) for each in found().communicators}
-            if any(judged.absent for judged in before.values()):
+            if any(judged.absent or judged.enqueued for judged in before.values()):
                 time.sleep(_AGAIN_SECONDS)
             now = found()
             seconds = time.monotonic() - begin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +12,9 @@ from ropewalk.errors import ArgumentError
 
 SCHEMA: Final = "ropewalk-calls"
 VERSION: Final = 1
+
+# Fields that not all who write reports have.
+_LATER: Final = frozenset({"waiting", "links"})
 
 Record = dict[str, Any]
 """As Communicator.call_records() describes it."""
@@ -32,6 +35,8 @@ class Report:
     records: list[Record]
     waiting: dict[str, Any] | None = None
     """of a rank in which nothing moves: for (ranks), in (the operation), seconds"""
+    links: list[dict[str, Any]] = field(default_factory=list)
+    """what it has sent: to (a rank), over (a kind of link), bytes"""
 
     @classmethod
     def of(cls, document: Any, where: str) -> Report:
@@ -42,9 +47,13 @@ class Report:
             raise ArgumentError(f"{where}: version {document.get('version')} is not {VERSION}")
         try:
             fields = {
-                name: document[name] for name in cls.__dataclass_fields__ if name != "waiting"
+                name: document[name] for name in cls.__dataclass_fields__ if name not in _LATER
             }
             fields["waiting"] = document.get("waiting")
+            fields["links"] = [
+                {name: link[name] for name in ("to", "over", "bytes")}
+                for link in document.get("links", [])
+            ]
             for record in fields["records"]:
                 for name in ("id", "call", "operation", "count", "state", "scheduled_ns"):
                     record[name]
@@ -102,6 +111,13 @@ def load(paths: Iterable[Path]) -> list[Reports]:
             raise ArgumentError(f"{path}: is not JSON: {error}") from error
         reports.append(Report.of(document, str(path)))
     return joined(reports)
+
+
+def is_known(record: Record) -> bool:
+    """Whether its state says how far it is: not of operations on a GPU that notes no times."""
+    if record["memory"] != "GPU" or record["state"] != "scheduled":
+        return True
+    return bool(record.get("timed", False))
 
 
 def describe(record: Record) -> str:

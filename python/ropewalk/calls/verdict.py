@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ropewalk.calls.records import Record, Reports, describe
+from ropewalk.calls.records import Record, Reports, describe, is_known
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Verdict:
     mismatches: list[str] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)  # most share first
     still_links: list[StillLink] = field(default_factory=list)
+    enqueued: list[int] = field(default_factory=list)  # ranks whose GPUs have not begun it
 
     def words(self) -> list[str]:
         """A line each."""
@@ -46,6 +47,8 @@ class Verdict:
             lines.append(f"{_ranks(self.inside)} in {self.under_way}")
             if self.absent:
                 lines.append(f"{_ranks(self.absent)} not entered it")
+            if self.enqueued:
+                lines.append(f"{_ranks(self.enqueued)} enqueued it, and not begun it on the GPU")
         lines += [
             f"nothing has come from rank {link.source} to rank {link.target} for "
             f"{link.seconds:.3g} s"
@@ -62,11 +65,17 @@ def settled(before: Verdict | None, reports: Reports) -> Verdict:
     the same collective when it was asked before (`before`, some tenths of a second ago).
     """
     now = judge(reports)
-    if not now.absent or any(report.waiting for report in reports.by_rank.values()):
+    if not (now.absent or now.enqueued) or any(
+        report.waiting for report in reports.by_rank.values()
+    ):
         return now
-    if before is not None and (before.under_way, before.absent) == (now.under_way, now.absent):
+    if before is not None and (before.under_way, before.absent, before.enqueued) == (
+        now.under_way,
+        now.absent,
+        now.enqueued,
+    ):
         return now
-    return replace(now, under_way=None, absent=[], inside=[])
+    return replace(now, under_way=None, absent=[], inside=[], enqueued=[])
 
 
 def judge(reports: Reports) -> Verdict:
@@ -79,18 +88,26 @@ def judge(reports: Reports) -> Verdict:
     under_way = None
     inside: list[int] = []
     absent: list[int] = []
+    enqueued: list[int] = []
     for number in known:
         here = {rank: calls[number] for rank, calls in collectives.items() if number in calls}
         open_ = [rank for rank, record in here.items() if record["state"] != "completed"]
         late = [rank for rank in collectives if rank not in here and newest[rank] < number]
-        # Of Ropewalk's own operations on GPUs it is not known when they start.
-        on_gpu = any(
-            record["memory"] == "GPU" and record["state"] == "scheduled" for record in here.values()
-        )
-        if (open_ and not on_gpu) or late:
+        # Enqueued, and its GPU has not begun it. Where none has, nobody waits for it yet.
+        queued = [
+            rank
+            for rank, record in here.items()
+            if record["memory"] == "GPU" and record["state"] == "scheduled"
+        ]
+        unknown = not all(is_known(record) for record in here.values())
+        begun = sorted(set(here) - set(queued))
+        if late or (open_ and not unknown and begun):
             under_way = f"collective {number}, {describe(next(iter(here.values())))}"
-            inside = sorted(set(here) - set(late))
+            inside = sorted(here) if unknown or not begun else begun
+            enqueued = sorted(set(here) - set(inside))
             absent = sorted(late)
+            break
+        if open_ and not unknown:
             break
         if len(here) == len(collectives) == reports.ranks and not open_:
             last_completed = number
@@ -101,7 +118,8 @@ def judge(reports: Reports) -> Verdict:
         inside,
         _mismatches(collectives, known),
         _waiting(reports, collectives, known),
-        [] if absent else _still_links(reports, inside),
+        [] if absent or enqueued else _still_links(reports, inside),
+        enqueued,
     )
 
 

@@ -78,7 +78,7 @@ def status(
             found = found.only(job)
             before = {each.communicator: verdict.judge(each) for each in found.communicators}
             # Ranks that run are asked at slightly different times.
-            if any(judged.absent for judged in before.values()):
+            if any(judged.absent or judged.enqueued for judged in before.values()):
                 time.sleep(_AGAIN_SECONDS)
                 found = look().only(job)
         if not found.communicators and not found.silent and seen:
@@ -119,7 +119,7 @@ def _print(found: asking.Found, before: dict[str, verdict.Verdict], as_json: boo
         for text in found.unreached:
             out.print(text)
     return bool(found.silent) or any(
-        each.absent or each.mismatches or each.still_links for each in verdicts
+        each.absent or each.enqueued or each.mismatches or each.still_links for each in verdicts
     )
 
 

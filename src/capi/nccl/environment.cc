@@ -84,6 +84,11 @@ void apply() noexcept {
     for (const char* variable : {"NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS"}) {
       take(variable, Setting::kMaxBlocks, "MAX_BLOCKS", block_count(environment(variable)));
     }
+    // A plugin that NCCL would load, too. (Its words for none, and for one in the program itself.)
+    if (const auto plugin = environment("NCCL_PROFILER_PLUGIN");
+        plugin != "none" && plugin != "STATIC_PLUGIN") {
+      take("NCCL_PROFILER_PLUGIN", Setting::kProfilerPlugin, "PROFILER_PLUGIN", plugin);
+    }
     take("NCCL_HOSTID", Setting::kHostId, "HOST_ID", environment("NCCL_HOSTID"));
     take("NCCL_SOCKET_IFNAME", Setting::kSocketIfname, "SOCKET_IFNAME",
          environment("NCCL_SOCKET_IFNAME"));

@@ -2,15 +2,20 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
+#include <cstring>
 #include <map>
+#include <new>
 #include <span>
 #include <utility>
 
+#include "comm/call_report.h"
+#include "comm/device_stop.h"
 #include "core/cpu_list.h"
 #include "core/log.h"
-#include "executor/call_history.h"
 #include "executor/cuda/cuda_error.h"
+#include "executor/cuda/gpu_clock.h"
 #include "executor/cuda/kernel.h"
 #include "executor/cuda/kernel_table.h"
 #include "link/cuda/ipc_sharing.h"
@@ -29,6 +34,12 @@ using executor::Protocol;
 constexpr int kPeersAtOnce = executor::kMaxMessages / 2;
 constexpr std::uint32_t kFarewellTag = 0x44000000;
 constexpr std::chrono::seconds kFarewellPatience{2};
+// The times of as many records' blocks stay in pinned memory, 2 MiB where launches have 64 blocks:
+// a record need not copy them before it is overwritten itself.
+constexpr std::size_t kTimedRecords = 1024;
+// A launch of messages has up to one for each multiprocessor.
+constexpr std::size_t kLeastTimed = 1024;
+constexpr std::size_t kTimesBytes = 2 * sizeof(std::uint64_t);
 
 // What every rank has room for and allows.
 struct Room {
@@ -88,10 +99,12 @@ constexpr double kBesideOthers = 0.8;
 constexpr int kMostProgressThreads = 4;
 constexpr int kCpusPerProgressThread = 4;
 
-link::DeviceNetwork::Options network_options(const Config& config, int device) {
+link::DeviceNetwork::Options network_options(const Config& config, int device,
+                                             executor::Traffic* traffic) {
   link::DeviceNetwork::Options options;
   options.cpus = progress_cpus(config, device);
   options.seals = config.flag(Setting::kNetEncrypt);
+  options.traffic = traffic;
   options.threads = static_cast<int>(config.integer(Setting::kProgressThreads));
   if (options.threads == 0) {
     const int cpus = tune::Processors::usable().count() / std::max(1, device_count());
@@ -134,8 +147,8 @@ CudaGroup::Direct CudaGroup::direct_buffers(const Config& config) {
 }
 
 CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runtime& runtime,
-                     const tune::GroupFacts& facts, const link::Rails& rails, int device,
-                     BlockBounds bounds)
+                     const tune::GroupFacts& facts, const link::Rails& rails,
+                     executor::Traffic* traffic, int device, BlockBounds bounds)
     : device_(device),
       rank_(bootstrap.rank()),
       size_(bootstrap.size()),
@@ -180,7 +193,7 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
       direct_ != Direct::kOff, std::move(beyond));
   if (facts.num_hosts > 1) {
     network_ = std::make_unique<link::DeviceNetwork>(
-        bootstrap, rails, network_options(config, device_), [this](const Error&) { abort(); });
+        bootstrap, rails, network_options(config, device_, traffic), [this](const Error&) { abort(); });
   }
   links_ =
       std::make_unique<link::DeviceLinks>(*peers_, layouts, network_.get(), control_, *blocks_);
@@ -193,6 +206,21 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   options.direct_rooted = direct_ != Direct::kOff;
   options.direct_always = direct_ == Direct::kOn;
   maker_ = std::make_unique<LaunchMaker>(*links_, *blocks_, options);
+  // Now, since taking pinned memory and loading a kernel later may wait for a kernel that waits for
+  // this rank.
+  if (const std::size_t records = std::min(records_kept(config), kTimedRecords); records != 0) {
+    const int channels =
+        network_ != nullptr ? link::DeviceNetwork::kChannels : link::DeviceLinks::kChannels;
+    const std::size_t timed =
+        std::bit_ceil(std::max(2 * records * static_cast<std::size_t>(channels), kLeastTimed));
+    times_memory_ = std::make_unique<executor::PinnedBuffer>(timed * kTimesBytes);
+    std::memset(times_memory_->data(), 0, timed * kTimesBytes);
+    times_ = std::make_unique<DeviceTimes>(
+        std::span(static_cast<std::uint64_t*>(times_memory_->data()), 2 * timed));
+    clock_ = std::make_unique<executor::GpuClock>();
+    read_clock();
+  }
+  counters_.resize(static_cast<std::size_t>(size_));
   bootstrap.barrier(deadline_of(config));
 
   // Blocks wait for their peers' ones: all of a launch must be on the GPU at once, one on each
@@ -229,6 +257,13 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   }
   constants_ = constants(bootstrap, config);
   use_hybrid(config);
+  // Only now: measuring is not counted.
+  for (int r = 0; r < size_ && traffic != nullptr; ++r) {
+    // To other hosts the links count for themselves.
+    if (r == rank_ || !peers_->on_this_host(r)) continue;
+    counters_[static_cast<std::size_t>(r)] =
+        &traffic->to(r, peers_->reaches(r) ? "GPU memory" : "pinned memory");
+  }
   pricing_ = std::make_unique<tune::DevicePricing>(config, limits_, constants_);
   log::info(log::kInit, "rank {} of {} works on GPU {}: {} MiB of device memory{}", rank_, size_,
             device_, memory_bytes() >> 20,
@@ -279,6 +314,9 @@ CudaGroup::~CudaGroup() {
   order_.reset();
   buffers_.reset();
   peers_.reset();
+  clock_.reset();
+  times_.reset();
+  times_memory_.reset();
   control_memory_.reset();
   cudaSetDevice(before);
 }
@@ -340,6 +378,7 @@ void CudaGroup::fill_reach(PreparedLaunch& launch, const CollectiveCall& call) c
 
 bool CudaGroup::run(PreparedCall& prepared, const CollectiveCall& call, bool in_place,
                     const executor::CallTag& tag, DeviceStream stream) {
+  last_launch_ = {};
   if (call.count == 0) return true;
   auto& launch = static_cast<PreparedLaunch&>(prepared);
   if (in_place && !launch.in_place_works) {
@@ -365,6 +404,7 @@ bool CudaGroup::run(PreparedCall& prepared, const CollectiveCall& call, bool in_
   launch.args.call.in_place = in_place;
   launch.args.call.tag = tag;
   launch.args.links.timeout_ns = timeout_ns_;
+  last_launch_ = note_times(launch.args.links, launch.blocks);
   const auto on = static_cast<cudaStream_t>(stream);
   const executor::Capture capture = follow_last(on);
   if (capture.graph != nullptr && capture.number != launch.held_by) {
@@ -373,12 +413,14 @@ bool CudaGroup::run(PreparedCall& prepared, const CollectiveCall& call, bool in_
   }
   start(launch.kernel, launch.blocks, launch.threads, &launch.args, launch.shared_bytes, on);
   if (capture.number == 0) order_->mark(on);
+  for (const SentBytes& sent : launch.sent) count(sent.peer, sent.bytes);
   return true;
 }
 
 void CudaGroup::run_copied(PreparedCall& prepared, const CollectiveCall& call,
                            const executor::CallTag& tag, DeviceStream stream) {
   const std::size_t bytes = prepared.extent().input_bytes;
+  last_launch_ = {};
   if (bytes == 0) return;
   const executor::CurrentDevice current(device_);
   const auto on = static_cast<cudaStream_t>(stream);
@@ -396,6 +438,21 @@ void CudaGroup::run_copied(PreparedCall& prepared, const CollectiveCall& call,
     throw;
   }
   executor::check_cuda(cudaFreeAsync(copy, on), "cudaFreeAsync (the copy of sendbuf)");
+}
+
+void CudaGroup::read_clock() {
+  if (const auto reading = clock_->read()) {
+    times_->calibrate({reading->device_ns, reading->ticks});
+  } else {
+    log::info(log::kInit, "rank {}: the clock of GPU {} was not read", rank_, device_);
+  }
+}
+
+LaunchPlace CudaGroup::note_times(executor::LaunchLinks& links, unsigned blocks) {
+  if (times_ == nullptr) return {};
+  const LaunchPlace place = times_->next(blocks);
+  links.stamps = times_->stamps(place);
+  return place;
 }
 
 executor::Capture CudaGroup::follow_last(cudaStream_t stream) {
@@ -468,16 +525,18 @@ void CudaGroup::show(Message& message) const {
   }
 }
 
-void CudaGroup::send_and_receive(const std::vector<PointToPointCall>& calls, DeviceStream stream) {
+std::vector<LaunchPlace> CudaGroup::send_and_receive(const std::vector<PointToPointCall>& calls,
+                                                     DeviceStream stream) {
   const executor::CurrentDevice current(device_);
   const executor::RelaxedCapture relaxed;
   const auto on = static_cast<cudaStream_t>(stream);
+  std::vector<LaunchPlace> places(calls.size());
   // To and from this rank itself: pairs in order.
   std::vector<const PointToPointCall*> own_sends;
   std::vector<const PointToPointCall*> own_receives;
   // All others in waves of one message for each peer and direction, and those of many peers by
   // their distance in ranks: both ranks of a message have it in the same wave.
-  std::map<std::pair<int, int>, std::vector<PointToPointCall>> waves;
+  std::map<std::pair<int, int>, std::vector<const PointToPointCall*>> waves;
   std::map<std::pair<int, bool>, int> next_wave;
   for (const PointToPointCall& call : calls) {
     if (call.peer == rank_) {
@@ -485,7 +544,7 @@ void CudaGroup::send_and_receive(const std::vector<PointToPointCall>& calls, Dev
       continue;
     }
     const int distance = (call.sends ? call.peer - rank_ : rank_ - call.peer) + size_;
-    waves[{next_wave[{call.peer, call.sends}]++, distance % size_ / kPeersAtOnce}].push_back(call);
+    waves[{next_wave[{call.peer, call.sends}]++, distance % size_ / kPeersAtOnce}].push_back(&call);
   }
   if (own_sends.size() != own_receives.size()) {
     throw Error(Errc::kInvalidUsage, "rank {} sends itself {} messages and receives {}", rank_,
@@ -507,7 +566,8 @@ void CudaGroup::send_and_receive(const std::vector<PointToPointCall>& calls, Dev
     args.check_tags = check_calls_;
     unsigned blocks = 0;
     unsigned threads = 0;
-    for (const PointToPointCall& call : wave) {
+    for (const PointToPointCall* called : wave) {
+      const PointToPointCall& call = *called;
       Message& message = args.messages[args.num_messages++];
       message.bytes = call.count * size_of(call.type);
       const bool by_host_path =
@@ -532,10 +592,19 @@ void CudaGroup::send_and_receive(const std::vector<PointToPointCall>& calls, Dev
       threads = std::max(threads, executor::launch_threads(choice.protocol,
                                                            static_cast<unsigned>(choice.threads)));
     }
+    const LaunchPlace launch = note_times(args.links, blocks);
     const executor::Capture capture = follow_last(on);
     start(executor::cuda_message_kernel(), blocks, threads, &args, 0, on);
     if (capture.number == 0) order_->mark(on);
+    for (std::size_t i = 0; i < wave.size(); ++i) {
+      const Message& message = args.messages[i];
+      if (message.sends) count(message.peer, message.bytes);
+      if (launch.blocks == 0) continue;
+      places[static_cast<std::size_t>(wave[i] - calls.data())] =
+          launch.part(message.first_block, message.channels);
+    }
   }
+  return places;
 }
 
 // ---- faults -----------------------------------------------------------------------------
@@ -545,34 +614,18 @@ void CudaGroup::abort() noexcept {
 }
 
 std::optional<Error> CudaGroup::stopped() const {
-  using executor::StopReason;
   if (network_ != nullptr) {
     if (std::optional<Error> lost = network_->failure()) return lost;
   }
-  const std::uint32_t reason = std::atomic_ref(control_->stop.reason).load();
-  if (reason == 0 || reason == static_cast<std::uint32_t>(StopReason::kAborted)) return {};
-  const executor::StopRecord& stop = control_->stop;
-  switch (static_cast<StopReason>(reason)) {
-    case StopReason::kTimeout:
-      return Error(Errc::kTimeout, "a kernel of rank {} waited longer than ROPEWALK_TIMEOUT",
-                   rank_);
-    case StopReason::kMismatch:
-      return Error(Errc::kInvalidUsage, "{}",
-                   executor::describe_difference(rank_, stop.own, executor::CallHistory(),
-                                                 stop.peer, stop.theirs));
-    case StopReason::kWrongSize:
-      return Error(Errc::kInternal,
-                   "rank {} has a chunk of {} bytes for or from rank {}, where {} is right", rank_,
-                   stop.got, stop.peer, stop.expected);
-    case StopReason::kNone:
-    case StopReason::kAborted: break;
-  }
-  return {};
+  return stop_error(control_->stop, rank_);
 }
+
+std::optional<executor::CallTag> CudaGroup::stopped_in() const { return stop_call(control_->stop); }
 
 void CudaGroup::finish(bootstrap::Bootstrap& bootstrap) {
   const executor::CurrentDevice current(device_);
   order_->wait_until_idle();
+  if (times_ != nullptr) read_clock();
   if (network_ != nullptr && !network_->drain(deadline_after(kFarewellPatience))) {
     log::warn("rank {} leaves before all data of its kernels was sent", rank_);
   }
@@ -600,9 +653,10 @@ void CudaGroup::finish(bootstrap::Bootstrap& bootstrap) {
 
 std::unique_ptr<DeviceGroup> attach_device(bootstrap::Bootstrap& bootstrap, const Config& config,
                                            Runtime& runtime, const tune::GroupFacts& facts,
-                                           const link::Rails& rails, int device,
-                                           BlockBounds blocks) {
-  return std::make_unique<CudaGroup>(bootstrap, config, runtime, facts, rails, device, blocks);
+                                           const link::Rails& rails, executor::Traffic* traffic,
+                                           int device, BlockBounds blocks) {
+  return std::make_unique<CudaGroup>(bootstrap, config, runtime, facts, rails, traffic, device,
+                                     blocks);
 }
 
 std::string why_no_device() {

@@ -11,8 +11,10 @@
 #include "comm/cuda/prepared_launch.h"
 #include "comm/device_group.h"
 #include "executor/block/launch.h"
+#include "executor/cuda/gpu_clock.h"
 #include "executor/cuda/owned.h"
 #include "executor/cuda/stream_order.h"
+#include "executor/traffic.h"
 #include "link/cuda/device_blocks.h"
 #include "link/cuda/device_links.h"
 #include "link/cuda/device_network.h"
@@ -27,8 +29,8 @@ namespace ropewalk::comm {
 class CudaGroup final : public DeviceGroup {
  public:
   CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runtime& runtime,
-            const tune::GroupFacts& facts, const link::Rails& rails, int device,
-            BlockBounds bounds);
+            const tune::GroupFacts& facts, const link::Rails& rails, executor::Traffic* traffic,
+            int device, BlockBounds bounds);
   ~CudaGroup() override;
   CudaGroup(const CudaGroup&) = delete;
   CudaGroup& operator=(const CudaGroup&) = delete;
@@ -45,7 +47,10 @@ class CudaGroup final : public DeviceGroup {
   void retire(std::unique_ptr<PreparedCall> prepared) override { prepared.reset(); }
   void forget_schedules() override { maker_->forget_given(); }
   [[nodiscard]] int max_channels() const noexcept override { return limits_.channels; }
-  void send_and_receive(const std::vector<PointToPointCall>& calls, DeviceStream stream) override;
+  [[nodiscard]] LaunchPlace last_launch() const noexcept override { return last_launch_; }
+  [[nodiscard]] const DeviceTimes* times() const noexcept override { return times_.get(); }
+  std::vector<LaunchPlace> send_and_receive(const std::vector<PointToPointCall>& calls,
+                                            DeviceStream stream) override;
   void set_timeout(std::chrono::nanoseconds limit) noexcept override {
     timeout_ns_ = static_cast<std::uint64_t>(limit.count());
   }
@@ -60,6 +65,7 @@ class CudaGroup final : public DeviceGroup {
   }
   void abort() noexcept override;
   [[nodiscard]] std::optional<Error> stopped() const override;
+  [[nodiscard]] std::optional<executor::CallTag> stopped_in() const override;
   void finish(bootstrap::Bootstrap& bootstrap) override;
   [[nodiscard]] int device() const noexcept override { return device_; }
   [[nodiscard]] std::size_t memory_bytes() const noexcept override;
@@ -82,6 +88,15 @@ class CudaGroup final : public DeviceGroup {
   void show(executor::Message& message) const;
   // Both ends of the buffer are in memory of this GPU, or of the host and mapped.
   void check_buffer(const void* buffer, std::size_t bytes, const char* name) const;
+  // Of the launches' stamps.
+  void read_clock();
+  // Of the next launch; without times_: none.
+  LaunchPlace note_times(executor::LaunchLinks& links, unsigned blocks);
+  void count(int peer, std::size_t bytes) noexcept {
+    if (executor::Traffic::Counter* counter = counters_[static_cast<std::size_t>(peer)]) {
+      counter->add(bytes);
+    }
+  }
   executor::Capture follow_last(cudaStream_t stream);
   void start(const void* kernel, unsigned blocks, unsigned threads, void* args, std::size_t shared,
              cudaStream_t stream);
@@ -109,6 +124,12 @@ class CudaGroup final : public DeviceGroup {
   std::unique_ptr<link::DeviceNetwork> network_;  // null on one host
   std::unique_ptr<link::DeviceLinks> links_;
   std::unique_ptr<LaunchMaker> maker_;
+  std::unique_ptr<executor::PinnedBuffer> times_memory_;
+  std::unique_ptr<DeviceTimes> times_;  // null where nothing is recorded, as is the next one
+  std::unique_ptr<executor::GpuClock> clock_;
+  LaunchPlace last_launch_;
+  // By peer, of this host: what kernels send; null where nothing is counted.
+  std::vector<executor::Traffic::Counter*> counters_;
   std::uint64_t buffers_state_ = 1;  // counts registrations and their ends
   std::uint32_t measured_calls_ = 0;
 };

@@ -33,6 +33,13 @@ DevicePrograms& LaunchMaker::programs(const tune::Choice& choice) {
   for (int c = 0; c < channels; ++c) {
     programs.push_back(
         executor::make_program(checked.schedule(), checked.report(), options_.rank, c));
+    const executor::Program& program = programs.back();
+    for (const executor::StepRecord& step : program.steps) {
+      for (std::uint32_t k = 0; k < step.num_sends; ++k) {
+        const executor::SendRecord& send = program.sends[step.first_send + k];
+        entry.sent.push_back({c, step.part, program.send_peers[send.end]});
+      }
+    }
     if (flagged) continue;
     const auto lags = schedule::find_lags(checked.schedule(), c, link::DeviceLinks::kSimpleSlots);
     executor::set_lags(programs.back(), lags[static_cast<std::size_t>(options_.rank)]);
@@ -64,6 +71,7 @@ void LaunchMaker::cut(PreparedLaunch& launch, const DevicePrograms& programs) {
   RW_ASSERT(channels <= static_cast<int>(executor::kMaxBlocks));
   const bool even = std::ranges::all_of(
       schedule.weight, [&](int weight) { return weight == schedule.weight.front(); });
+  std::vector<std::uint64_t> begins;
   args.share =
       divided_up(divided_up(walker.count, static_cast<std::size_t>(channels)), granule) * granule;
   launch.blocks = static_cast<unsigned>(channels);
@@ -71,7 +79,6 @@ void LaunchMaker::cut(PreparedLaunch& launch, const DevicePrograms& programs) {
     launch.blocks =
         std::min(launch.blocks, static_cast<unsigned>(divided_up(walker.count, args.share)));
   } else {
-    std::vector<std::uint64_t> begins;
     args.share = 0;
     for (int c = 0; c < channels; ++c) {
       const schedule::Range range =
@@ -104,6 +111,23 @@ void LaunchMaker::cut(PreparedLaunch& launch, const DevicePrograms& programs) {
     RW_ASSERT(args.chunk_stride * programs.max_chunks <= args.slot_stride);
   }
   args.rounds = static_cast<std::uint32_t>(divided_up(args.part_length, args.chunk_length));
+  count(launch, programs, begins);
+}
+
+void LaunchMaker::count(PreparedLaunch& launch, const DevicePrograms& programs,
+                        const std::vector<std::uint64_t>& begins) {
+  const executor::LaunchArgs& args = launch.args;
+  std::map<int, std::size_t> bytes;
+  for (const PartSent& sent : programs.sent) {
+    const auto channel = static_cast<std::size_t>(sent.channel);
+    const std::size_t begin = begins.empty() ? args.share * channel : begins[channel];
+    const std::size_t end =
+        begins.empty() ? std::min(args.call.count, begin + args.share) : begins[channel + 1];
+    const std::size_t part = begin + args.part_length * static_cast<std::size_t>(sent.part);
+    if (part >= end) continue;
+    bytes[sent.peer] += std::min(args.part_length, end - part) * args.call.element_bytes;
+  }
+  for (const auto& [peer, many] : bytes) launch.sent.push_back({peer, many});
 }
 
 std::unique_ptr<PreparedLaunch> LaunchMaker::make(const CollectiveCall& call, const Extent& extent,

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "comm/executor.h"
 #include "executor/block/launch.h"
@@ -15,6 +16,13 @@
 
 namespace ropewalk::comm {
 
+/// A part of a channel that a step list sends to a peer: as often as it is here.
+struct PartSent {
+  int channel = 0;
+  int part = 0;
+  int peer = -1;
+};
+
 /// A checked schedule's step lists for this rank, in device memory.
 struct DevicePrograms {
   std::shared_ptr<const schedule::Checked> checked;
@@ -23,6 +31,13 @@ struct DevicePrograms {
   std::uint32_t program_bytes = 0;
   executor::ProgramRoom room;
   std::uint32_t max_chunks = 0;
+  std::vector<PartSent> sent;
+};
+
+/// What a launch sends to one peer.
+struct SentBytes {
+  int peer = -1;
+  std::size_t bytes = 0;
 };
 
 class PreparedLaunch final : public PreparedCall {
@@ -36,6 +51,7 @@ class PreparedLaunch final : public PreparedCall {
   std::size_t shared_bytes = 0;
   bool in_place_works = true;
   bool direct = false;  ///< buffers may be given by address
+  std::vector<SentBytes> sent;
   std::shared_ptr<link::DeviceBlock> programs;
   std::shared_ptr<link::DeviceBlock> begins;  ///< where the channels' shares differ; or null
   // The last call's.
@@ -71,6 +87,8 @@ class LaunchMaker {
  private:
   DevicePrograms& programs(const tune::Choice& choice);
   void cut(PreparedLaunch& launch, const DevicePrograms& programs);
+  static void count(PreparedLaunch& launch, const DevicePrograms& programs,
+                    const std::vector<std::uint64_t>& begins);
 
   link::DeviceLinks& links_;
   link::DeviceBlocks& blocks_;

@@ -218,7 +218,10 @@ std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address
     std::vector<std::thread> threads;
     std::vector<std::unique_ptr<HostBlockShared>> blocks;
     std::vector<std::unique_ptr<MessageShared>> shared;
+    std::vector<std::vector<std::uint64_t>> times(2, std::vector<std::uint64_t>(8));
+    const std::uint64_t before = HostBlock::clock_ns();
     for (std::size_t r = 0; r < 2; ++r) {
+      args[r].links.stamps = {times[r].data(), static_cast<std::uint16_t>(launch + 1)};
       for (std::uint32_t b = 0; b < 4; ++b) {
         blocks.push_back(std::make_unique<HostBlockShared>(kThreads));
         shared.push_back(std::make_unique<MessageShared>());
@@ -233,7 +236,10 @@ std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address
     }
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(control.abort, 0U);
-    for (std::size_t r = 0; r < 2; ++r) wrong += in[r] == out[1 - r] ? 0 : 1;
+    for (std::size_t r = 0; r < 2; ++r) {
+      wrong += in[r] == out[1 - r] ? 0 : 1;
+      expect_times(args[r].links.stamps, 4, before, HostBlock::clock_ns());
+    }
   }
   if (protocol != Protocol::kSimple) return wrong;
   for (const std::uint64_t address : machine.given_addresses()) {
@@ -252,8 +258,9 @@ TEST(Block, CarriesMessages) {
 }
 
 // One rank of two, alone or with a peer that issued a different call.
+// What it has noted is in `stamps`, if that is not null.
 StopRecord stop_of(bool with_peer, std::uint64_t timeout_ns, bool abort,
-                   Protocol protocol = Protocol::kSimple) {
+                   Protocol protocol = Protocol::kSimple, std::uint64_t* stamps = nullptr) {
   using Float = ElementOf<DataType::kFloat32>;
   Case test;
   test.schedule = schedule::compile("two_shot", {Collective::kAllReduce, 2, 0, 1});
@@ -286,6 +293,7 @@ StopRecord stop_of(bool with_peer, std::uint64_t timeout_ns, bool abort,
       args.back().chunk_stride = 512;
     }
     args.back().links.timeout_ns = timeout_ns;
+    args.back().links.stamps = {r == 0 ? stamps : nullptr, 1};
     run_block<Float, RedOp::kSum>(args.back(), test, 0, threads, blocks, shared);
   }
   if (abort) std::atomic_ref(control.abort).store(1);
@@ -298,8 +306,20 @@ TEST(Block, StopsOnRequest) {
 }
 
 TEST(Block, StopsWhenTimeIsUp) {
-  EXPECT_EQ(stop_of(false, 1'000'000, false).reason,
-            static_cast<std::uint32_t>(StopReason::kTimeout));
+  for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
+    const StopRecord stop = stop_of(false, 1'000'000, false, protocol);
+    EXPECT_EQ(stop.reason, static_cast<std::uint32_t>(StopReason::kTimeout));
+    EXPECT_EQ(stop.own.count, 8U) << "in which call";
+  }
+}
+
+TEST(Block, NotesThatItHasBegunButNotAnEndWhereItWasStopped) {
+  for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
+    std::vector<std::uint64_t> stamps(2);
+    (void)stop_of(false, 1'000'000, false, protocol, stamps.data());
+    EXPECT_NE(stamps[0], 0U);
+    EXPECT_EQ(stamps[1], 0U);
+  }
 }
 
 TEST(Block, NamesARankWithADifferentCall) {

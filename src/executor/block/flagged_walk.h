@@ -127,6 +127,9 @@ class FlaggedWalk {
     }
   }
 
+  /// After run(): this thread knows that the block was told to stop.
+  [[nodiscard]] RW_HOST_DEVICE bool stopped() const { return stopped_; }
+
  private:
   // One thread for each operand and destination finds its slot; one for each link checks that there
   // is room.

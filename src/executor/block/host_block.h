@@ -142,6 +142,12 @@ class HostBlock {
   /// A release here: nothing else orders a host thread's reads before it.
   void store_relaxed(std::uint64_t* to, std::uint64_t value) const { store_release(to, value); }
 
+  static std::uint64_t clock_ns() {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+  }
+
   template <typename Condition>
   bool wait(Condition&& condition) {
     const auto begin = std::chrono::steady_clock::now();
@@ -155,6 +161,7 @@ class HostBlock {
       const auto waited = std::chrono::steady_clock::now() - begin;
       if (links_.timeout_ns != 0 && waited > std::chrono::nanoseconds(links_.timeout_ns)) {
         record.reason = static_cast<std::uint32_t>(StopReason::kTimeout);
+        if (tag_ != nullptr) record.own = *tag_;
         stop(record);
         return false;
       }

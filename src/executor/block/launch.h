@@ -113,7 +113,7 @@ enum class StopReason : std::uint32_t { kNone, kAborted, kTimeout, kMismatch, kW
 struct StopRecord {
   std::uint32_t reason = 0;  ///< StopReason; stored last
   std::int32_t peer = -1;
-  CallTag own;
+  CallTag own;  ///< kMismatch, and kTimeout of a collective; else of no elements
   CallTag theirs;
   std::uint64_t got = 0;  ///< kWrongSize: bytes
   std::uint64_t expected = 0;
@@ -130,6 +130,21 @@ struct Control {
 /// in entry n % kBoardTags. A tag of no elements is none.
 inline constexpr std::uint32_t kBoardTags = 8;
 
+/// Where the blocks of a launch note when they began and ended, on their device's clock: memory of
+/// the host that the device sees, two words for each block. A word is a stamp, whose number tells
+/// which launch it is of: the memory is used again, and a graph that is replayed stamps anew.
+struct LaunchStamps {
+  std::uint64_t* words = nullptr;  ///< of block 0; null: nothing is noted
+  std::uint16_t launch = 0;
+
+  static constexpr unsigned kTimeBits = 48;
+  static constexpr std::uint64_t kTimeMask = (std::uint64_t{1} << kTimeBits) - 1;
+  [[nodiscard]] static RW_HOST_DEVICE constexpr std::uint64_t stamp(std::uint16_t launch,
+                                                                    std::uint64_t clock_ns) {
+    return std::uint64_t{launch} << kTimeBits | (clock_ns & kTimeMask);
+  }
+};
+
 /// What every launch needs of the other ranks beside the ends of links.
 struct LaunchLinks {
   Control* control = nullptr;
@@ -143,7 +158,26 @@ struct LaunchLinks {
   std::uint64_t timeout_ns = 0;  ///< longest wait; 0 is for ever
   std::uint32_t num_ranks = 0;
   std::uint32_t rank = 0;
+  LaunchStamps stamps;
 };
+
+/// For all threads of block `number`, when what came before it is over.
+template <typename Block>
+RW_HOST_DEVICE void stamp_begin(const Block& block, const LaunchStamps& stamps,
+                                std::uint32_t number) {
+  if (stamps.words == nullptr || block.thread() != 0) return;
+  block.store_relaxed(stamps.words + std::size_t{2} * number,
+                      LaunchStamps::stamp(stamps.launch, block.clock_ns()));
+}
+/// For all threads of block `number`, after a barrier behind its work. A block that was stopped has
+/// no end.
+template <typename Block>
+RW_HOST_DEVICE void stamp_end(const Block& block, const LaunchStamps& stamps, std::uint32_t number,
+                              bool stopped) {
+  if (stamps.words == nullptr || block.thread() != 0 || stopped) return;
+  block.store_relaxed(stamps.words + std::size_t{2} * number + 1,
+                      LaunchStamps::stamp(stamps.launch, block.clock_ns()));
+}
 
 /// Checks whether a peer issued a different call than `own`, and records the difference. For a
 /// block that waits.

@@ -88,6 +88,17 @@ RW_HOST_DEVICE void lay_share(Strand& strand, const LaunchArgs& args, std::uint3
   strand.rounds = args.rounds;
 }
 
+/// Runs a FlaggedWalk after the prologue. Its threads end one by one: where the end is noted, they
+/// wait for each other, as the next launch would for the last of them.
+template <typename Block, typename Walk>
+RW_HOST_DEVICE void run_stamped(Block& block, Walk& walk, const LaunchStamps& stamps,
+                                std::uint32_t number) {
+  stamp_begin(block, stamps, number);
+  walk.run();
+  if (stamps.words == nullptr) return;
+  stamp_end(block, stamps, number, block.sync_or(walk.stopped()));
+}
+
 /// One channel of a collective, from the first load to the last store. `shared` is
 /// shared_bytes(args, kProtocol) of memory of this block, aligned to 16.
 template <Protocol kProtocol, typename Element, RedOp kOp, typename Block>
@@ -128,12 +139,14 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
     strand.stages = reinterpret_cast<BlockStage*>(room);
     if (block.thread() == 0) (void)lay_stages(room, args.room.max_operands, args.room.max_sends);
     block.prologue();
+    stamp_begin(block, args.links.stamps, channel);
     read_counters(block, strand, args);
     block.sync();
     StagedWalk<Block, Element, kOp> walk(block, strand, args.call, args.output_bytes);
     walk.run();
-    block.sync();  // before the counters are kept
+    const bool stopped = block.sync_or(walk.stopped());  // before the counters are kept
     keep_counters(block, strand);
+    stamp_end(block, args.links.stamps, channel, stopped);
   } else {
     const auto* packed = reinterpret_cast<const FlaggedProgram*>(program);
     FlaggedStrand strand;
@@ -156,7 +169,7 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
     FlaggedWalk<kProtocol, Element, kOp, Block> walk(block, strand, args.call);
     walk.lay_out();
     block.prologue();
-    walk.run();
+    run_stamped(block, walk, args.links.stamps, channel);
   }
 }
 
@@ -212,6 +225,7 @@ template <typename Block>
 RW_HOST_DEVICE void run_simple_message(Block& block, const MessageArgs& args,
                                        const Message& message, std::uint32_t channel,
                                        MessageShared& shared) {
+  const std::uint32_t number = message.first_block + channel;
   BlockStrand strand;
   strand.steps = &shared.step;
   strand.operands = &shared.operand;
@@ -223,6 +237,7 @@ RW_HOST_DEVICE void run_simple_message(Block& block, const MessageArgs& args,
   strand.num_send_ends = message.sends ? 1 : 0;
   strand.num_receive_ends = message.sends ? 0 : 1;
   block.prologue();
+  stamp_begin(block, args.links.stamps, number);
   if (block.thread() == 0) {
     (void)lay_stages(shared.stages, 1, 1);
     shared.step = StepRecord{};
@@ -253,8 +268,9 @@ RW_HOST_DEVICE void run_simple_message(Block& block, const MessageArgs& args,
   const Call call = call_of(message, args);
   StagedWalk<Block, CopiedElement, RedOp::kSum> walk(block, strand, call, 0);
   walk.run();
-  block.sync();
+  const bool stopped = block.sync_or(walk.stopped());
   keep_counters(block, strand);
+  stamp_end(block, args.links.stamps, number, stopped);
 }
 
 /// The same by the other protocols.
@@ -310,7 +326,7 @@ RW_HOST_DEVICE void run_flagged_message(Block& block, const MessageArgs& args,
   FlaggedWalk<kProtocol, CopiedElement, RedOp::kSum, Block> walk(block, strand, call);
   walk.lay_out();
   block.prologue();
-  walk.run();
+  run_stamped(block, walk, args.links.stamps, message.first_block + channel);
 }
 
 /// What block `number` of a launch of messages does.

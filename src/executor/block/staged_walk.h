@@ -36,6 +36,7 @@
 //   load_tag(), store_tag()           a CallTag that another GPU writes, or reads, at once
 //   bool wait(condition)              false when the block must stop: aborted, called otherwise
 //                                     than a peer, or out of time
+//   clock_ns()                        of the device, for stamps (launch.h)
 //   void stop(StopRecord)             tells the host, and makes all further waits fail
 #pragma once
 
@@ -92,6 +93,9 @@ class StagedWalk {
       tell();
     }
   }
+
+  /// After run(): this thread knows that the block was told to stop.
+  [[nodiscard]] RW_HOST_DEVICE bool stopped() const { return stopped_; }
 
   // For arrived_chunk() and describe_chunk().
   RW_HOST_DEVICE void mismatch(int peer, const CallTag& theirs, const Call& call) {

@@ -158,6 +158,13 @@ class CudaBlock {
     store(reinterpret_cast<Pack*>(to), both.pack);
   }
 
+  // ---- time ----
+  __device__ static std::uint64_t clock_ns() {
+    std::uint64_t time;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+    return time;
+  }
+
   // ---- waiting ----
   template <typename Condition>
   __device__ bool wait(Condition&& condition) {
@@ -202,11 +209,6 @@ class CudaBlock {
   __device__ static const Pack* piece(const std::byte* slot, std::uint32_t line) {
     return reinterpret_cast<const Pack*>(slot + line * kLine128Bytes) + threadIdx.x % 8;
   }
-  __device__ static std::uint64_t now_ns() {
-    std::uint64_t time;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
-    return time;
-  }
   // For a thread that has waited since `since` (0: not for long): kStop when it must not go on,
   // else since when it waits.
   RW_NOINLINE __device__ std::uint64_t look_round(std::uint64_t since) {
@@ -216,10 +218,11 @@ class CudaBlock {
       stop(record);
       return kStop;
     }
-    const std::uint64_t now = now_ns();
+    const std::uint64_t now = clock_ns();
     if (links_.timeout_ns == 0 || since == 0) return now;
     if (now - since < links_.timeout_ns) return since;
     record.reason = static_cast<std::uint32_t>(StopReason::kTimeout);
+    if (tag_ != nullptr) record.own = *tag_;
     stop(record);
     return kStop;
   }

@@ -239,4 +239,10 @@ bool HostTeam::help_readers() {
   return helped;
 }
 
+void HostTeam::find_counters(int peer) {
+  Counters& counters = counters_[static_cast<std::size_t>(peer)];
+  counters.staged = &traffic_->to(peer, "shared memory");
+  counters.by_address = &traffic_->to(peer, "memory by address");
+}
+
 }  // namespace ropewalk::executor

@@ -14,6 +14,7 @@
 #include "executor/host/lending.h"
 #include "executor/host/shared_copy.h"
 #include "executor/host/waiter.h"
+#include "executor/traffic.h"
 #include "executor/walker.h"
 
 namespace ropewalk::executor {
@@ -27,6 +28,13 @@ class HostTeam {
 
   /// How to wait within a transfer, for a peer that shares it. Without, it spins and yields.
   void wait_with(Waiter* waiter) noexcept { waiter_ = waiter; }
+
+  /// From now on counts the bytes of the chunks that it writes into memory which `size` ranks
+  /// share: what their readers copy from this rank's buffers, apart.
+  void count_in(Traffic& traffic, int size) {
+    traffic_ = &traffic;
+    counters_.resize(static_cast<std::size_t>(size));
+  }
 
   /// Takes part in the copies that readers of this rank's buffers make now. For threads that wait
   /// for anything.
@@ -130,6 +138,8 @@ class HostTeam {
   void publish(SendEnd& link) noexcept {
     const std::uint64_t next = ++link.published;
     SlotHeader* header = link.header(next);
+    // What moves network links counts for itself.
+    if (!counters_.empty() && !link.drain_all) count(link.peer, *header);
     const bool shared =
         header->kind == SlotKind::kAddress && link.process != 0 && is_shared_copy(header->bytes);
     if (shared && !link.offered) {
@@ -214,6 +224,19 @@ class HostTeam {
   static constexpr std::size_t kStreamedBytes = 4096;
   // Inline data that lies in the flag's own line.
   static constexpr std::size_t kFirstLineBytes = 32;
+
+  // Of a peer: chunks that were staged, and those that were given by address.
+  struct Counters {
+    Traffic::Counter* staged = nullptr;
+    Traffic::Counter* by_address = nullptr;
+  };
+  void count(int peer, const SlotHeader& chunk) noexcept {
+    Counters& counters = counters_[static_cast<std::size_t>(peer)];
+    if (counters.staged == nullptr) [[unlikely]]
+      find_counters(peer);
+    (chunk.kind == SlotKind::kAddress ? counters.by_address : counters.staged)->add(chunk.bytes);
+  }
+  void find_counters(int peer);
 
   // Whether the next chunk is there, with its data.
   static bool has_come(const ReceiveEnd& link) noexcept {
@@ -313,6 +336,8 @@ class HostTeam {
   bool post_if_there(const NextReceive& ahead);
   bool help_readers();
 
+  Traffic* traffic_ = nullptr;
+  std::vector<Counters> counters_;  // by peer; empty where nothing is counted
   int rank_;
   std::uint64_t moves_ = 0;
   Waiter* waiter_ = nullptr;

@@ -70,6 +70,7 @@ DeviceNetwork::DeviceNetwork(bootstrap::Bootstrap& bootstrap, const Rails& rails
         std::make_unique<NetworkLinks>(bootstrap, std::move(transport), std::move(of_links));
     links->spread(rails, kChannels);
     if (options.seals) links->seal();
+    if (options.traffic != nullptr) links->count_in(*options.traffic);
     ProgressThread::Policy policy;
     policy.cpus = options.cpus;
     threads_.push_back(

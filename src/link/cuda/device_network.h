@@ -51,6 +51,7 @@ class DeviceNetwork {
     /// Called once for each thread: a transport is used by one at a time.
     std::function<std::unique_ptr<transport::Transport>()> make_transport;
     bool seals = false;
+    executor::Traffic* traffic = nullptr;  ///< where links count what they send; null: nowhere
     int threads = 1;             ///< for long data, at least 1; other ranks may have other numbers
     std::vector<int> cpus = {};  ///< for the threads; empty: any
   };

@@ -44,6 +44,22 @@ struct Case {
   unsigned late = kThreads;    // the thread of each block that is behind the others
 };
 
+// What `blocks` blocks of a launch have noted must be of this launch, in order, and between these
+// times of the clock.
+inline void expect_times(const LaunchStamps& stamps, std::size_t blocks, std::uint64_t before,
+                         std::uint64_t after) {
+  for (std::size_t b = 0; b < blocks; ++b) {
+    for (std::size_t word = 2 * b; word < 2 * b + 2; ++word) {
+      EXPECT_EQ(stamps.words[word] >> LaunchStamps::kTimeBits, stamps.launch);
+    }
+    const std::uint64_t begin = stamps.words[2 * b] & LaunchStamps::kTimeMask;
+    const std::uint64_t end = stamps.words[2 * b + 1] & LaunchStamps::kTimeMask;
+    EXPECT_GE(begin, before & LaunchStamps::kTimeMask);
+    EXPECT_GE(end, begin);
+    EXPECT_LE(end, after & LaunchStamps::kTimeMask);
+  }
+}
+
 // A block of which one thread may be late: after the prologue, and after it waited for some others.
 class TestBlock : public HostBlock {
  public:
@@ -285,6 +301,8 @@ std::uint64_t run(const Case& test, std::size_t* given = nullptr) {
   for (int turn = 0; turn < 2; ++turn) {
     std::vector<LaunchArgs> args(n);
     std::vector<std::byte*> results(n);
+    std::vector<std::vector<std::uint64_t>> times(n);
+    const std::uint64_t before = HostBlock::clock_ns();
     std::vector<std::thread> threads;
     std::vector<std::unique_ptr<HostBlockShared>> blocks;
     std::vector<std::vector<Pack>> shared;
@@ -329,6 +347,8 @@ std::uint64_t run(const Case& test, std::size_t* given = nullptr) {
         }
       }
       call.tag.call = static_cast<std::uint32_t>(turn);
+      times[i].resize(2 * static_cast<std::size_t>(s.num_channels()));
+      args[i].links.stamps = {times[i].data(), static_cast<std::uint16_t>(turn + 1)};
     }
     for (std::size_t r = 0; r < n; ++r) {
       for (int c = 0; c < s.num_channels(); ++c) {
@@ -340,6 +360,8 @@ std::uint64_t run(const Case& test, std::size_t* given = nullptr) {
     EXPECT_EQ(control.abort, 0U) << "stopped for reason " << control.stop.reason;
     for (int r = 0; r < s.num_ranks; ++r) {
       wrong += pattern.count_wrong(r, results[static_cast<std::size_t>(r)]);
+      expect_times(args[static_cast<std::size_t>(r)].links.stamps,
+                   static_cast<std::size_t>(s.num_channels()), before, HostBlock::clock_ns());
     }
   }
   if (test.elsewhere) {

@@ -1,0 +1,63 @@
+#include "comm/device_stop.h"
+
+#include <atomic>
+
+#include "core/types.h"
+#include "executor/call_history.h"
+
+namespace ropewalk::comm {
+namespace {
+
+using executor::StopReason;
+using executor::StopRecord;
+
+StopReason reason_of(const StopRecord& stop) {
+  // Kernels store it last.
+  return static_cast<StopReason>(std::atomic_ref(const_cast<StopRecord&>(stop).reason).load());
+}
+
+}  // namespace
+
+std::optional<Error> stop_error(const StopRecord& stop, int rank) {
+  switch (reason_of(stop)) {
+    case StopReason::kTimeout: {
+      const std::optional<executor::CallTag> call = stop_call(stop);
+      const bool known = call.has_value() && call->collective < kNumCollectives;
+      return Error(
+          Errc::kTimeout, "{}a kernel of rank {} waited longer than ROPEWALK_TIMEOUT",
+          known ? fmt::format("{}: ", name(static_cast<Collective>(call->collective))) : "", rank);
+    }
+    case StopReason::kMismatch:
+      return Error(Errc::kInvalidUsage, "{}",
+                   executor::describe_difference(rank, stop.own, executor::CallHistory(), stop.peer,
+                                                 stop.theirs));
+    case StopReason::kWrongSize:
+      return Error(Errc::kInternal,
+                   "rank {} has a chunk of {} bytes for or from rank {}, where {} is right", rank,
+                   stop.got, stop.peer, stop.expected);
+    case StopReason::kNone:
+    case StopReason::kAborted: break;
+  }
+  return {};
+}
+
+std::optional<executor::CallTag> stop_call(const StopRecord& stop) {
+  if (reason_of(stop) != StopReason::kTimeout || stop.own.count == 0) return std::nullopt;
+  return stop.own;
+}
+
+Waiting waiting_on_device(const std::optional<executor::CallTag>& call, const CallRecords& records,
+                          int rank, int size, const std::vector<int>& left) {
+  Waiting waiting{rank, size, std::nullopt, {}, left};
+  if (call.has_value()) {
+    waiting.call = call->call;
+    return waiting;
+  }
+  for (const CallRecords::Record& record : records.read()) {
+    const bool at_work = record.timed && record.state == CallRecords::State::kStarted;
+    if (record.on_device && record.peer >= 0 && at_work) waiting.peers.push_back(record.peer);
+  }
+  return waiting;
+}
+
+}  // namespace ropewalk::comm

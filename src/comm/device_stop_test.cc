@@ -1,0 +1,172 @@
+// Ranks whose kernels wait for one that stays away: blocks of host threads stand in for the GPUs'.
+#include "comm/device_stop.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <latch>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bootstrap/test_support.h"
+#include "comm/device_times.h"
+#include "core/ticks.h"
+#include "executor/block/testing/case.h"
+#include "schedule/compile.h"
+
+namespace ropewalk::comm {
+namespace {
+
+using executor::Control;
+using executor::LaunchArgs;
+using executor::Pack;
+using executor::PackedPrograms;
+using executor::testing::Case;
+using executor::testing::Machine;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Starts = CallRecords::Starts;
+
+constexpr int kRanks = 3;
+constexpr std::size_t kCount = 8;
+constexpr std::uint32_t kCall = 2;
+constexpr std::uint64_t kTimeoutNs = 100'000'000;
+
+CollectiveCall all_reduce() {
+  CollectiveCall call;
+  call.count = kCount;
+  return call;
+}
+
+// What rank 2 does while the others' GPUs are in collective 2.
+enum class Absence : std::uint8_t { kNotCalled, kNotBegun };
+
+// What the errors of ranks 0 and 1 say.
+std::map<int, std::string> told(Absence absence) {
+  Case test;
+  test.schedule = schedule::compile("two_shot", {Collective::kAllReduce, kRanks, 0, 1});
+  test.count = kCount;
+  const schedule::CheckReport report = schedule::check(test.schedule);
+  Machine machine(kRanks, 1, test.protocol, test.shape);
+  std::latch prepared(kRanks);
+  std::latch ended(kRanks);
+  std::array<std::string, kRanks> texts;
+  bootstrap::run_ranks(kRanks, [&](bootstrap::Bootstrap& bootstrap) {
+    const int rank = bootstrap.rank();
+    CallRecords records(16, false);
+    std::vector<std::uint64_t> memory(64);
+    DeviceTimes times{std::span(memory)};
+    times.calibrate({executor::HostBlock::clock_ns(), ticks()});
+    records.set_device_times(&times);
+    RollCall roll_call(bootstrap, records);
+    const auto enqueue = [&](std::uint32_t number) {
+      const std::uint64_t scheduled = ticks();
+      const LaunchPlace place = times.next(1);
+      records.launched(records.begin(all_reduce(), number, Starts::kLater, 0, true), place,
+                       scheduled);
+      return times.stamps(place);
+    };
+    // The first collective is over.
+    const executor::LaunchStamps first = enqueue(1);
+    for (std::size_t word = 0; word < 2; ++word) {
+      first.words[word] =
+          executor::LaunchStamps::stamp(first.launch, executor::HostBlock::clock_ns());
+    }
+    prepared.arrive_and_wait();
+    if (rank == 2) {
+      if (absence == Absence::kNotBegun) (void)enqueue(kCall);
+      ended.arrive_and_wait();
+      return;
+    }
+    Control control;
+    Machine::Ends ends(machine, rank);
+    const PackedPrograms programs = executor::testing::pack_for(
+        test.protocol, {executor::make_program(test.schedule, report, rank, 0)}, ends);
+    LaunchArgs args = make_args(test, programs, machine, rank, control);
+    std::vector<float> input(64);
+    std::vector<float> output(64);
+    args.call.input = reinterpret_cast<std::byte*>(input.data());
+    args.call.output = reinterpret_cast<std::byte*>(output.data());
+    args.call.tag = tag_of(all_reduce(), kCall);
+    args.links.timeout_ns = kTimeoutNs;
+    args.links.stamps = enqueue(kCall);
+    std::vector<std::thread> threads;
+    std::vector<std::unique_ptr<executor::HostBlockShared>> blocks;
+    std::vector<std::vector<Pack>> shared;
+    executor::testing::run_block<executor::ElementOf<DataType::kFloat32>, RedOp::kSum>(
+        args, test, 0, threads, blocks, shared);
+    for (std::thread& thread : threads) thread.join();
+    const std::optional<Error> error = stop_error(control.stop, rank);
+    ASSERT_TRUE(error.has_value());
+    EXPECT_EQ(error->code(), Errc::kTimeout);
+    const Waiting waiting = waiting_on_device(stop_call(control.stop), records, rank, kRanks, {});
+    texts[static_cast<std::size_t>(rank)] =
+        error->what() + missing(roll_call.ask(waiting.left), waiting);
+    ended.arrive_and_wait();
+  });
+  return {{0, texts[0]}, {1, texts[1]}};
+}
+
+TEST(DeviceStop, NamesARankThatHasNotCalled) {
+  for (const auto& [rank, text] : told(Absence::kNotCalled)) {
+    EXPECT_THAT(text, HasSubstr(fmt::format("all_reduce: a kernel of rank {} waited", rank)));
+    EXPECT_THAT(text, HasSubstr("rank 2 has not entered it, collective 2"));
+    EXPECT_THAT(text, HasSubstr("rank 2 has last completed all_reduce of 8 float32 (sum)"));
+    EXPECT_THAT(text, Not(HasSubstr(rank == 0 ? "rank 1" : "; rank 0")));
+  }
+}
+
+TEST(DeviceStop, NamesARankWhoseGpuHasNotBegun) {
+  for (const auto& [rank, text] : told(Absence::kNotBegun)) {
+    EXPECT_THAT(text,
+                HasSubstr("; rank 2 has enqueued it, collective 2, and its GPU has not begun"));
+    EXPECT_THAT(text, HasSubstr("; rank 2 has last completed all_reduce of 8 float32 (sum), "
+                                "collective 1"));
+    EXPECT_THAT(text, Not(HasSubstr("not entered")));
+    EXPECT_THAT(text, Not(HasSubstr(rank == 0 ? "rank 1" : "; rank 0")));
+  }
+}
+
+// A launch of messages has no number: who is waited for is told by those that are at work.
+TEST(DeviceStop, FindsThePeersOfMessages) {
+  CallRecords records(16, false);
+  std::vector<std::uint64_t> memory(64);
+  DeviceTimes times{std::span(memory)};
+  records.set_device_times(&times);
+  const LaunchPlace launch = times.next(3);
+  const executor::LaunchStamps stamps = times.stamps(launch);
+  for (int peer = 1; peer <= 3; ++peer) {
+    PointToPointCall call;
+    call.peer = peer;
+    call.count = 1;
+    records.launched(records.begin(call, Starts::kLater, true),
+                     launch.part(static_cast<std::uint32_t>(peer - 1), 1), ticks());
+  }
+  stamps.words[0] = executor::LaunchStamps::stamp(stamps.launch, 100);
+  stamps.words[1] = executor::LaunchStamps::stamp(stamps.launch, 200);
+  stamps.words[2] = executor::LaunchStamps::stamp(stamps.launch, 110);
+  const Waiting waiting = waiting_on_device(std::nullopt, records, 0, 4, {});
+  EXPECT_FALSE(waiting.call.has_value());
+  EXPECT_THAT(waiting.peers, ::testing::ElementsAre(2));
+}
+
+TEST(DeviceStop, IsNoErrorWhereBlocksWereToldTo) {
+  executor::StopRecord stop;
+  EXPECT_FALSE(stop_error(stop, 0).has_value());
+  stop.reason = static_cast<std::uint32_t>(executor::StopReason::kAborted);
+  EXPECT_FALSE(stop_error(stop, 0).has_value());
+  stop.reason = static_cast<std::uint32_t>(executor::StopReason::kWrongSize);
+  stop.peer = 3;
+  stop.got = 5;
+  stop.expected = 8;
+  ASSERT_TRUE(stop_error(stop, 1).has_value());
+  EXPECT_THAT(stop_error(stop, 1)->what(), HasSubstr("5 bytes for or from rank 3, where 8"));
+  EXPECT_FALSE(stop_call(stop).has_value());
+}
+
+}  // namespace
+}  // namespace ropewalk::comm

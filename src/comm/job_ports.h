@@ -1,0 +1,50 @@
+// The ports for monitoring inside the job: NCCL's RAS protocol (setting RAS_PORT) and Prometheus'
+// text (METRICS_PORT), each on 127.0.0.1 alone. Of the processes of a host that are told the same
+// port the first has it, as long as it has communicators. It answers for the ranks of all its
+// communicators, whatever hosts they are on, and asks the others when somebody asks it
+// (rank_summaries.h).
+//
+// Who can reach the host's loopback interface gets an answer, as with NCCL's RAS: any user of the
+// host. So both are off by default.
+//
+// All of it runs on the service thread (bootstrap/context.h): calls pay nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+
+#include "bootstrap/context.h"
+#include "core/mutex.h"
+
+namespace ropewalk::comm {
+
+class Communicator;
+
+/// Threads: any. Lifetime: must outlive the communicators that it was given.
+class JobPorts {
+ public:
+  explicit JobPorts(bootstrap::Context& context) : context_(context) {}
+  ~JobPorts();
+  JobPorts(const JobPorts&) = delete;
+  JobPorts& operator=(const JobPorts&) = delete;
+
+  /// Answers for `comm`, which has summaries(), until remove(). Listens on what its settings name,
+  /// unless the process does by then. What fails is logged: a port in use with level INFO.
+  void add(const Communicator& comm) noexcept;
+  /// When it returns nothing reads `comm` any more. Nothing happens if it was not added.
+  void remove(const Communicator& comm) noexcept;
+
+ private:
+  class Server;
+  struct Shared {
+    Mutex mutex;
+    std::set<const Communicator*> comms RW_GUARDED_BY(mutex);
+  };
+  bootstrap::Context& context_;
+  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  Mutex mutex_;  // held while it begins or ends to listen
+  std::shared_ptr<Server> server_ RW_GUARDED_BY(mutex_);
+};
+
+}  // namespace ropewalk::comm
