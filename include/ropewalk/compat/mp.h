@@ -48,9 +48,9 @@
 #define MP_API_MINOR_VERSION 0
 #define MP_API_VERSION ((MP_API_MAJOR_VERSION << 16) | MP_API_MINOR_VERSION)
 /* Whether a program that was built for this version runs with a library of version `v`. */
-#define MP_API_VERSION_COMPATIBLE(v)                      \
-  (((((v)&0xffff0000U) >> 16) == MP_API_MAJOR_VERSION) && \
-   ((((v)&0x0000ffffU) >> 0) >= (unsigned)MP_API_MINOR_VERSION))
+#define MP_API_VERSION_COMPATIBLE(v)                         \
+  ((int)(((v)&0xffff0000U) >> 16) == MP_API_MAJOR_VERSION && \
+   (int)((v)&0x0000ffffU) >= MP_API_MINOR_VERSION)
 
 #if defined(MP_BUILDING_LIBRARY)
 #define MP_EXPORT __attribute__((visibility("default")))

@@ -167,6 +167,7 @@ void Engine::finalize() {
   require_whole();
   for (const auto& window : windows_) check(rwWindowFree(window->window));
   check(rwCommFinalize(comm_));
+  finalized_ = true;
 }
 
 Engine::~Engine() {
@@ -181,7 +182,8 @@ Engine::~Engine() {
   for (const auto& [request, owned] : requests_) {
     if (request->transfer != nullptr) (void)rwRequestFree(request->transfer);
   }
-  (void)rwCommDestroy(comm_);
+  // A program that ends without mp_finalize has failed: the others must not wait for it.
+  if (comm_ != nullptr) (void)(finalized_ ? rwCommDestroy(comm_) : rwCommAbort(comm_));
 }
 
 // ---- requests -----------------------------------------------------------------------------
@@ -469,7 +471,6 @@ void Engine::wait(mp_request* request) {
   Lock lock(mutex_);
   --waiting_;
   mp_request& its = checked_locked(request);
-  require(its.state != State::kPrepared, "req: prepared, and not posted");
   try {
     wait_until(lock, [&] { return its.ended() && its.waiting_streams == 0; });
   } catch (const Failure&) {

@@ -55,6 +55,7 @@ class Engine {
   void enqueue(void* stream, std::span<const StreamOperation> operations, bool blocks);
 
   /// Waits for it and releases it. @throws Failure MP_FAILURE when it failed; it was released
+  /// @pre it was posted
   void wait(mp_request* request);
   [[nodiscard]] std::uint32_t count_complete(std::span<mp_request* const> requests);
   void wait_word(const std::uint32_t* word, std::uint32_t value, int condition);
@@ -115,6 +116,7 @@ class Engine {
 
   std::atomic<int> waiting_{0};  // calls that poll, or are about to
   bool ends_ = false;
+  bool finalized_ = false;
   std::condition_variable work_comes_;
   std::thread thread_;
 };

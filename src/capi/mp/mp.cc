@@ -223,8 +223,12 @@ int post_prepared(const char* entry, std::uint32_t count, mp_request_t* req, cud
   });
 }
 
-void require_waitable(const mp_request& request) {
+void require_posted(const mp_request& request) {
   require(request.state != State::kPrepared, "req: prepared, and not posted");
+}
+
+void require_waitable(const mp_request& request) {
+  require_posted(request);
   require(!request.releases_itself, "req: a put with MP_PUT_NOWAIT cannot be waited for");
   require(!request.told_to_wait, "req: a stream waits for it already");
 }
@@ -365,7 +369,7 @@ int mp_isendv(iovec* v, int nblocks, int peer, mp_reg_t* reg, mp_request_t* req)
 int mp_wait(mp_request_t* req) {
   return guarded("mp_wait", [&] {
     mp_request*& handle = out(req);
-    engine().checked(handle);
+    require_posted(engine().checked(handle));
     engine().wait(std::exchange(handle, nullptr));
   });
 }
@@ -373,9 +377,7 @@ int mp_wait(mp_request_t* req) {
 int mp_wait_all(uint32_t count, mp_request_t* req) {
   return guarded("mp_wait_all", [&] {
     const std::span<mp_request_t> given = all_of(count, req);
-    for (mp_request_t const each : given) {
-      require(engine().checked(each).state != State::kPrepared, "req: prepared, and not posted");
-    }
+    for (mp_request_t const each : given) require_posted(engine().checked(each));
     // All of them end and are released; the first error is told.
     std::unique_ptr<Failure> failure;
     for (mp_request_t& each : given) {
