@@ -100,3 +100,58 @@ def test_mpi_starts_them(launcher: str, tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines() == [f"{case}: passed"] * 2, done.stdout
+
+
+EXAMPLES = ROOT / "examples" / "mp"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_put_example(tmp_path: Path, size: int) -> None:
+    program = compile_program(EXAMPLES / "putget.c", tmp_path / "putget")
+    assert [output.strip() for output in run_ranks([str(program)], size)] == [
+        f"rank {rank} of {size}: from rank {(rank - 1) % size}, "
+        f"and rank 0 has {1000 * ((size - 1) % size) + 30}"
+        for rank in range(size)
+    ]
+
+
+def expect_sizes(output: str) -> None:
+    lines = output.strip().splitlines()
+    assert [int(line.split()[0]) for line in lines] == [8, 64, 512, 4096, 32768], output
+    assert all(float(line.split()[2]) > 0 for line in lines)
+
+
+def test_the_message_example(tmp_path: Path) -> None:
+    program = compile_program(EXAMPLES / "pingpong.c", tmp_path / "pingpong")
+    expect_sizes(run_ranks([str(program)], 2)[0])
+
+
+def test_the_examples_build_by_their_makefile_and_run_under_mpi(tmp_path: Path) -> None:
+    if shutil.which("mpicc") is None or not works("mpirun"):
+        pytest.skip("no MPI that starts programs")
+    prefix = tmp_path / "prefix"
+    subprocess.run(
+        ["cmake", "--install", str(BUILD), "--prefix", str(prefix)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    shutil.copytree(EXAMPLES, tmp_path / "mp")
+    described = next(prefix.rglob("ropewalk.pc")).parent
+    subprocess.run(
+        ["make", "-C", str(tmp_path / "mp"), "CC=mpicc"],
+        env=os.environ | {"PKG_CONFIG_PATH": str(described)},
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    environment = os.environ | {"LD_LIBRARY_PATH": str(described.parent)}
+    for name in ("putget", "pingpong"):
+        done = subprocess.run(
+            [*LAUNCHERS["mpirun"], str(tmp_path / "mp" / name)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        assert len(done.stdout.splitlines()) == {"putget": 2, "pingpong": 5}[name]
