@@ -1,11 +1,10 @@
 """Builds the libraries and puts them, with those that they need, into the wheel.
 
 They are libropewalk.so, the network plugin libnccl-net-ropewalk.so under all of its names, the
-profiler plugin libnccl-profiler-ropewalk.so, the
-program ropewalk-check-plugin, libmp.so.2 and libmpcomm.so.2 and, where there is CUDA,
-libnccl.so.2. Where SimGrid is,
-ropewalk-simgrid comes too, but not SimGrid itself: it would be the largest part of the wheel by
-far, for one command that does without. Of a build of the library alone (RW_LIBRARY_ONLY, the first
+profiler plugin libnccl-profiler-ropewalk.so, the program ropewalk-check-plugin, libmp.so.2,
+libmpcomm.so.2 and, where there is CUDA, libnccl.so.2. Where SimGrid is, ropewalk-simgrid comes too,
+but not SimGrid itself: it would be the largest part of the wheel by far, for one command that does
+without. Of a build of the library alone (RW_LIBRARY_ONLY, the first
 stage of the Makefile) the wheel has no more than that. The C API's headers are in the package's
 folder include.
 
@@ -137,8 +136,8 @@ class RopewalkBuildHook(BuildHookInterface[Any]):
             place = f"ropewalk/lib/{PLUGIN_LINKS.get(path.name, '')}{path.name}"
             build_data["force_include"][str(path.resolve())] = place
         for header in (root / "include" / "ropewalk").rglob("*.h"):
-            place = header.relative_to(root / "include")
-            build_data["force_include"][str(header)] = f"ropewalk/include/{place}"
+            name = header.relative_to(root / "include")
+            build_data["force_include"][str(header)] = f"ropewalk/include/{name}"
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{platform}"
         build_data["pure_python"] = False
