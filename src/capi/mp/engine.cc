@@ -131,13 +131,11 @@ void Engine::make_channels(const std::optional<std::vector<int>>& peers) {
   const RingLayout layout = RingLayout::for_ranks(size_);
   check(rwWindowCreate(comm_, layout.part_bytes(size_), kSlots, &ring_));
   if (has_gpu_) check(rwWindowCreate(comm_, 0, 2 * kMostStreams, &words_));
-  void* memory = nullptr;
-  check(rwWindowMemory(ring_, rank_, &memory, nullptr));
   channels_.resize(static_cast<std::size_t>(size_));
   for (int peer = 0; peer < size_; ++peer) {
     if (peers.has_value() && std::ranges::find(*peers, peer) == peers->end()) continue;
-    channels_[static_cast<std::size_t>(peer)] = std::make_unique<PeerChannel>(
-        rank_, peer, layout, ring_, static_cast<const std::byte*>(memory));
+    channels_[static_cast<std::size_t>(peer)] =
+        std::make_unique<PeerChannel>(rank_, peer, layout, ring_);
   }
 }
 

@@ -1,7 +1,6 @@
 #include "capi/mp/peer_channel.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "capi/mp/failure.h"
 
@@ -123,7 +122,7 @@ void PeerChannel::take_chunk(mp_request& request) {
   const std::size_t offset = layout_.offset(peer_, taken_);
   if (!request.begun) {
     std::uint64_t bytes = 0;
-    std::memcpy(&bytes, memory_ + offset, sizeof bytes);
+    check(rwGet(&bytes, sizeof bytes, self_, offset, window_, nullptr, nullptr));
     request.message_bytes = bytes;
     request.begun = true;
   }

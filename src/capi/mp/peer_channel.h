@@ -43,10 +43,8 @@ struct RingLayout {
 /// Threads: one at a time.
 class PeerChannel {
  public:
-  /// @param memory this rank's part of `window`
-  PeerChannel(int self, int peer, RingLayout layout, rwMessageWindow_t window,
-              const std::byte* memory)
-      : self_(self), peer_(peer), layout_(layout), window_(window), memory_(memory) {}
+  PeerChannel(int self, int peer, RingLayout layout, rwMessageWindow_t window)
+      : self_(self), peer_(peer), layout_(layout), window_(window) {}
 
   void send(mp_request& request);
   void receive(mp_request& request) { receives_.push_back(&request); }
@@ -70,7 +68,6 @@ class PeerChannel {
   int peer_;
   RingLayout layout_;
   rwMessageWindow_t window_;
-  const std::byte* memory_;
   std::deque<mp_request*> sends_;
   std::deque<mp_request*> receives_;
   std::set<rwMessageWindow_t> unflushed_;
