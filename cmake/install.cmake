@@ -38,6 +38,13 @@ if(TARGET ropewalk)
     install(TARGETS nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ropewalk COMPONENT runtime
       NAMELINK_SKIP)
   endif()
+  if(TARGET mp)
+    # As NCCL's API not among the system's libraries: libmp.so was also the name of one of GMP's.
+    add_dependencies(runtime mp mpcomm)
+    set_target_properties(mp mpcomm PROPERTIES INSTALL_RPATH "$ORIGIN:$ORIGIN/..")
+    install(TARGETS mp mpcomm LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ropewalk COMPONENT runtime
+      NAMELINK_COMPONENT development)
+  endif()
   if(TARGET ropewalk-check-plugin)
     # The program behind `ropewalk check-plugin`; in the wheel it is in the library's folder.
     add_dependencies(runtime ropewalk-check-plugin)

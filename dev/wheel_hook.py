@@ -1,10 +1,10 @@
 """Builds the libraries and puts them, with those that they need, into the wheel.
 
 They are libropewalk.so, the network plugin libnccl-net-ropewalk.so under all of its names, the
-profiler plugin libnccl-profiler-ropewalk.so, the
-program ropewalk-check-plugin and, where there is CUDA, libnccl.so.2. Where SimGrid is,
-ropewalk-simgrid comes too, but not SimGrid itself: it would be the largest part of the wheel by
-far, for one command that does without. Of a build of the library alone (RW_LIBRARY_ONLY, the first
+profiler plugin libnccl-profiler-ropewalk.so, the program ropewalk-check-plugin, libmp.so.2,
+libmpcomm.so.2 and, where there is CUDA, libnccl.so.2. Where SimGrid is, ropewalk-simgrid comes too,
+but not SimGrid itself: it would be the largest part of the wheel by far, for one command that does
+without. Of a build of the library alone (RW_LIBRARY_ONLY, the first
 stage of the Makefile) the wheel has no more than that. The C API's headers are in the package's
 folder include.
 
@@ -96,6 +96,8 @@ def build(root: Path, folder: Path, stage: Path) -> list[Path]:
         "libnccl-net-ropewalk.so",
         "libnccl-profiler-ropewalk.so",
         "libnccl.so.2",
+        "libmp.so.2",
+        "libmpcomm.so.2",
         "ropewalk-check-plugin",
         SIMGRID_PROGRAM,
         *PLUGIN_LINKS,
@@ -133,8 +135,9 @@ class RopewalkBuildHook(BuildHookInterface[Any]):
             # The file itself under the name that the loader asks for.
             place = f"ropewalk/lib/{PLUGIN_LINKS.get(path.name, '')}{path.name}"
             build_data["force_include"][str(path.resolve())] = place
-        for header in (root / "include" / "ropewalk").glob("*.h"):
-            build_data["force_include"][str(header)] = f"ropewalk/include/ropewalk/{header.name}"
+        for header in (root / "include" / "ropewalk").rglob("*.h"):
+            name = header.relative_to(root / "include")
+            build_data["force_include"][str(header)] = f"ropewalk/include/{name}"
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{platform}"
         build_data["pure_python"] = False

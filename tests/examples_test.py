@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -147,3 +148,86 @@ def test_c_example_by_cmake(installed: Path, tmp_path: Path) -> None:
     expect_sums(tmp_path / "all_reduce", installed)
     expect_plans(tmp_path / "plan", installed)
     expect_messages(tmp_path / "window", installed)
+
+
+STENCIL = ROOT / "examples" / "stencil"
+SAID = re.compile(
+    r"(\w+): (\d+) x (\d+) cells on (\d+) x (\d+) ranks: ([\d.]+) us an iteration, "
+    r"([\d.]+) us of CPU, (.*)\n"
+)
+
+
+@pytest.fixture(scope="module")
+def stencil(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the programs, without the forms on GPUs."""
+    build = tmp_path_factory.mktemp("stencil")
+    subprocess.run(
+        ["cmake", "-G", "Ninja", "-S", str(STENCIL), "-B", str(build), "-DSTENCIL_CUDA=OFF"]
+        + [f"-DCMAKE_PREFIX_PATH={installed}", "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    subprocess.run(["ninja", "-C", str(build)], check=True, stdout=subprocess.DEVNULL)
+    return build
+
+
+def expect_right(text: str, form: str, width: int, height: int) -> None:
+    found = SAID.fullmatch(text)
+    assert found, text
+    assert found.group(1, 2, 3, 8) == (form, str(width), str(height), "right")
+    assert float(found.group(6)) > 0 and float(found.group(7)) > 0
+
+
+# Blocks of one row or column, sizes that do not divide, and one rank.
+SHAPES = [(1, 40, 30), (2, 33, 17), (3, 5, 3), (4, 2, 2), (4, 67, 41), (6, 50, 31)]
+
+
+@pytest.mark.parametrize(("ranks", "width", "height"), SHAPES)
+@pytest.mark.parametrize("form", ["host", "batch"])
+def test_stencil(
+    stencil: Path, installed: Path, form: str, ranks: int, width: int, height: int
+) -> None:
+    options = ["--form", form, "--width", str(width), "--height", str(height)]
+    extra = {"LD_LIBRARY_PATH": str(library_folder(installed))}
+    expect_right(run_ranks([str(stencil / "stencil"), *options], ranks, extra), form, width, height)
+
+
+@pytest.mark.parametrize(("ranks", "width", "height"), SHAPES)
+@pytest.mark.parametrize("form", ["host", "batch"])
+def test_python_stencil(form: str, ranks: int, width: int, height: int) -> None:
+    options = ["--form", form, "--width", str(width), "--height", str(height)]
+    options += ["--iterations", "21"]
+    command = [sys.executable, str(STENCIL / "stencil.py"), *options]
+    expect_right(run_ranks(command, ranks), form, width, height)
+
+
+def test_stencil_refuses_what_cannot_be(stencil: Path, installed: Path) -> None:
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(library_folder(installed))}
+    for options, words in (
+        (["--form", "stream"], "this program has: host batch"),
+        (["--width", "0"], "a rank would have no cell"),
+        (["--iterations", "0"], "not positive"),
+        (["--size", "3"], "no such option"),
+        (["--form"], "needs a value"),
+    ):
+        done = subprocess.run(
+            [str(stencil / "stencil"), *options], env=environment, capture_output=True, text=True
+        )
+        assert done.returncode != 0 and words in done.stderr, done.stderr
+
+
+def test_stencil_over_mpi(stencil: Path) -> None:
+    if not (stencil / "stencil_mpi").exists():
+        pytest.skip("no MPI")
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "4"]
+    if subprocess.run([*command, "true"], capture_output=True, timeout=60).returncode != 0:
+        pytest.skip("mpirun does not start programs here")
+    options = ["--width", "67", "--height", "41"]
+    done = subprocess.run(
+        [*command, str(stencil / "stencil_mpi"), *options],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    expect_right(done.stdout, "mpi", 67, 41)

@@ -67,6 +67,9 @@ INSIDE: dict[str, Folder] = {
     "capi": folder(),
     # NCCL's API over the same layers: no part of capi's, which it does not include.
     "capi/nccl": folder(namespaces=("ropewalk::nccl",)),
+    # libmp's API, and the COMM layer over it, over the library's public headers.
+    "capi/mp": folder(namespaces=("ropewalk::mp",)),
+    "capi/mpcomm": folder(namespaces=("ropewalk::mpcomm",)),
     "check_plugin": folder(),
     "comm": folder(namespaces=("ropewalk::comm", "ropewalk::comm::trace_signal")),
     "comm/cuda": folder("comm", namespaces=("ropewalk::comm",)),
@@ -223,6 +226,8 @@ def namespace_violations(name: str, text: str) -> list[str]:
 def public_violations(name: str, text: str) -> list[str]:
     """The includes of a public header that are not of the C standard library or public."""
     standard = {"stddef.h", "stdint.h"}
+    if "compat/" in name:  # whose APIs have them
+        standard |= {"mp.h", "mpi.h", "sys/uio.h"}
     return [
         f"{name} includes {path}"
         for _, path in INCLUDE.findall(text)

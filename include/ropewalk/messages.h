@@ -38,10 +38,10 @@
  * broken then. At most 4,096 waits and calls are in streams at once; the next one waits.
  *
  * A stream that is being captured: puts and gets become copies of the graph, signals and waits
- * kernels of one thread that count in GPU memory, so that the graph may be launched again and again,
- * once at a time. From then on kernels count the signals to that peer on that slot, or the waits for
- * it, and the host's calls for them, with or without a stream, get rwInvalidUsage (device.cuh).
- * Graphs must not be launched any more when the window is freed.
+ * kernels of one thread that count in GPU memory, so that the graph may be launched again and
+ * again, once at a time. From then on kernels count the signals to that peer on that slot, or the
+ * waits for it, and the host's calls for them, with or without a stream, get rwInvalidUsage
+ * (device.cuh). Graphs must not be launched any more when the window is freed.
  *
  * Streams wait by CUDA's memory operations, which hold no multiprocessor. As CUDA warns, streams
  * that wait for each other must not share one of its queues (CUDA_DEVICE_MAX_CONNECTIONS); and

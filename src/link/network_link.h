@@ -98,7 +98,6 @@ class NetworkSender : public NetworkEnd<transport::SendConnection, executor::Sen
   std::unique_ptr<transport::Request> send(executor::SlotHeader& slot);
   // Chunks that a block has published since.
   void count_published();
-
 };
 
 class NetworkReceiver : public NetworkEnd<transport::ReceiveConnection, executor::ReceiveEnd> {

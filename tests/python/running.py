@@ -54,6 +54,43 @@ def free_port() -> int:
         return port
 
 
+def run_ranks(
+    command: list[str],
+    size: int,
+    extra: dict[str, str] | None = None,
+    by_rank: list[dict[str, str]] | None = None,
+) -> list[str]:
+    """Runs `command` as `size` ranks with torchrun's variables; what each printed.
+
+    All must end with status 0.
+    """
+    port = str(free_port())
+    ranks = []
+    for rank in range(size):
+        environment = os.environ | (extra or {}) | (by_rank[rank] if by_rank else {})
+        environment |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
+        environment |= {"LOCAL_WORLD_SIZE": str(size)}
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        ranks.append(
+            subprocess.Popen(
+                command,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    try:
+        outputs = [rank.communicate(timeout=DEADLINE_SECONDS) for rank in ranks]
+    finally:
+        for each in ranks:
+            if each.poll() is None:
+                each.kill()
+                each.wait()
+    assert [each.returncode for each in ranks] == [0] * size, outputs
+    return [output for output, _ in outputs]
+
+
 def unshare(*flags: str) -> list[str]:
     """The command that runs another one in new namespaces; skips the test where it cannot."""
     program = shutil.which("unshare")

@@ -192,8 +192,9 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
       bootstrap, std::make_unique<link::IpcSharing>(device_), std::move(elsewhere),
       direct_ != Direct::kOff, std::move(beyond));
   if (facts.num_hosts > 1) {
-    network_ = std::make_unique<link::DeviceNetwork>(
-        bootstrap, rails, network_options(config, device_, traffic), [this](const Error&) { abort(); });
+    network_ = std::make_unique<link::DeviceNetwork>(bootstrap, rails,
+                                                     network_options(config, device_, traffic),
+                                                     [this](const Error&) { abort(); });
   }
   links_ =
       std::make_unique<link::DeviceLinks>(*peers_, layouts, network_.get(), control_, *blocks_);
