@@ -30,16 +30,11 @@ bool all_pairs(std::string_view algorithm) {
   return algorithm == "one_shot" || algorithm == "two_shot" || algorithm == "direct";
 }
 
-// Data goes from or to the root alone.
-bool one_way(Collective collective) {
-  return collective == Collective::kBroadcast || collective == Collective::kReduce;
-}
-
-// Where every rank sends different data to every other one, both classes of links together were
-// never faster (two H100, benchmarks/results/hybrid-2xh100.txt).
+// Those that were faster over both classes of links (two H100,
+// benchmarks/results/hybrid-2xh100.txt).
 bool gains_by_hybrid(Collective collective) {
-  return one_way(collective) || collective == Collective::kAllReduce ||
-         collective == Collective::kAllGather || collective == Collective::kReduceScatter;
+  return collective == Collective::kBroadcast || collective == Collective::kAllReduce ||
+         collective == Collective::kAllGather;
 }
 
 // Whether plans of this name are made for the collective at all.
@@ -159,10 +154,11 @@ std::optional<Candidate> Candidates::over_both_classes(const std::string& algori
   if (facts_.hybrid_channels == 0 || facts_.num_ranks < 2 || !gains_by_hybrid(collective)) {
     return std::nullopt;
   }
-  const double share = one_way(collective) ? facts_.hybrid_one_way_share : facts_.hybrid_share;
+  const double share =
+      collective == Collective::kBroadcast ? facts_.hybrid_one_way_share : facts_.hybrid_share;
   const bool alone = share == 1;
   const int hybrid = facts_.hybrid_channels;
-  const int channels = alone ? hybrid : facts_.max_channels + hybrid;
+  const int channels = alone ? hybrid : facts_.max_channels;
   schedule::Schedule weighted =
       schedules_->get(algorithm, request_of(collective, root, channels))->schedule();
   if (weighted.num_channels() != channels) return std::nullopt;

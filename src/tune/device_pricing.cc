@@ -62,6 +62,9 @@ DevicePricing::DevicePricing(const Config& config, const DeviceLimits& limits,
     if (limits.slot_bytes[index(protocol)] > 0) available.push_back(protocol);
   }
   protocols_ = allowed_protocols(config, available);
+  // Between hosts ll was faster over sockets alone, and for the shortest data alone: it is there
+  // for who asks for it.
+  if (limits.network && protocols_.size() > 1) std::erase(protocols_, Protocol::kLl);
 }
 
 Choice DevicePricing::by_protocol(const ScheduleShape& shape, double seconds_per_byte,
@@ -95,7 +98,8 @@ Choice DevicePricing::by_protocol(const ScheduleShape& shape, double seconds_per
                                 static_cast<int>(executor::kMaxThreads));
     // A slot takes all that a round sends over a link.
     const std::size_t whole = protocol == Protocol::kLl ? 8 : 8 * executor::kLineWords;
-    const bool too_many = limits_.network && shape.link_messages > static_cast<int>(executor::kMostPosts);
+    const bool too_many =
+        limits_.network && shape.link_messages > static_cast<int>(executor::kMostPosts);
     choice.chunk_bytes =
         too_many ? 0 : slot_bytes / static_cast<std::size_t>(shape.link_messages) / whole * whole;
   }

@@ -30,8 +30,8 @@ struct GroupFacts {
   /// other's. The lower rank first.
   std::vector<std::pair<int, int>> host_path_pairs;
   std::vector<int> ring_order;  ///< schedule::Request::order
-  /// GPUs with access to each other's memory: how many channels may go through the host's memory
-  /// beside max_channels others, and the share of the data that they carry in the time in which the
+  /// GPUs with access to each other's memory: how many of max_channels may go through the host's
+  /// memory beside the others, and the share of the data that they carry in the time in which the
   /// others carry the rest (Blink, equation 8): where each GPU sends and receives, and where data
   /// goes one way. 0: none.
   int hybrid_channels = 0;

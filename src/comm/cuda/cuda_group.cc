@@ -244,8 +244,7 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   }
   if (peers_->has_hybrid_windows()) {
     limits_.hybrid_slot_bytes = links_->hybrid_slot_bytes();
-    limits_.hybrid_channels =
-        std::min(link::DeviceLinks::kHybridChannels, blocks - limits_.channels);
+    limits_.hybrid_channels = std::min(link::DeviceLinks::kHybridChannels, limits_.channels / 4);
   }
   if (network_ != nullptr) limits_ = over_network(limits_);
   // Now, since taking device memory later may wait for a kernel that waits for this rank.

@@ -15,7 +15,7 @@
 
 namespace ropewalk::executor {
 
-inline constexpr std::uint32_t kMaxBlocks = 72;  ///< channels of a launch
+inline constexpr std::uint32_t kMaxBlocks = 64;  ///< channels of a launch
 inline constexpr unsigned kMaxThreads = 512;     ///< of a block, that move data
 /// What a block has beside them for protocol simple: makers and tellers (staged_walk.h).
 inline constexpr unsigned kControlThreads = 64;
