@@ -83,7 +83,8 @@ rw_label_tests(sanitizer-blind core_test "ProcessMemory.LengthsBeyondOneCallOfTh
   "the kernel copies 2.5 GiB between two processes" SANITIZER thread)
 rw_label_tests(sanitizer-blind plan_test "." "arithmetic of one thread" SANITIZER thread)
 rw_label_tests(sanitizer-blind schedule_test "." "arithmetic of one thread" SANITIZER thread)
-foreach(program algorithms_test culprits_test faults_test hosts_test machines_test windows_test)
+foreach(program algorithms_test culprits_test faults_test hosts_test machines_test windows_test
+    device_windows_test)
   rw_label_tests(sanitizer-blind ${program} "."
     "ranks are processes; it sees races between threads of one" SANITIZER thread)
 endforeach()
@@ -137,3 +138,6 @@ rw_label_tests(slow transport_test
 rw_label_tests(sanitizer-blind comm_test "WindowContract.*/registered( |$)"
   "threads copy into each other's memory at one address, ordered by counters that each maps at another"
   SANITIZER thread)
+rw_label_tests(sanitizer-blind comm_test
+  "DeviceWindows.RandomProgramsDoWhatAModelDoes/(allocated|registered|on_one_gpu)"
+  "as above; the kinds over links run, and so do all other tests of streams" SANITIZER thread)

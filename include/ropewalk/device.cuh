@@ -209,14 +209,32 @@ RW_DEVICE_FUNCTION bool is_counter(const rwDeviceWindow& window, int peer, int s
   return peer >= 0 && peer < window.size && slot >= 0 && slot < window.slots;
 }
 
-/// Sixteen bytes a thread where both sides allow it, four of them in flight.
-template <typename Scope>
+#ifdef __CUDA_ARCH__
+struct alignas(16) Pack {
+  std::uint32_t words[4];
+};
+template <bool kFresh, typename T>
+__device__ inline T load(const T* from) {
+  if constexpr (kFresh) return *const_cast<const volatile T*>(from);
+  return *from;
+}
+template <bool kFresh>
+__device__ inline Pack load(const Pack* from) {
+  if constexpr (!kFresh) return *from;
+  Pack pack;
+  asm volatile("ld.volatile.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(pack.words[0]), "=r"(pack.words[1]), "=r"(pack.words[2]), "=r"(pack.words[3])
+               : "l"(from));
+  return pack;
+}
+#endif
+
+/// Sixteen bytes a thread where both sides allow it, four of them in flight. `kFresh`: another GPU
+/// may have written `from` since, and L1 caches do not hear of that.
+template <bool kFresh, typename Scope>
 RW_DEVICE_FUNCTION void copy(const Scope& scope, unsigned char* to, const unsigned char* from,
                              std::size_t bytes) {
 #ifdef __CUDA_ARCH__
-  struct alignas(16) Pack {
-    std::uint32_t words[4];
-  };
   const auto alignment =
       reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from);
   const std::size_t rank = scope.rank();
@@ -228,37 +246,37 @@ RW_DEVICE_FUNCTION void copy(const Scope& scope, unsigned char* to, const unsign
     auto* const in = reinterpret_cast<const Pack*>(from);
     std::size_t k = rank;
     for (; k + 3 * size < packs; k += 4 * size) {
-      const Pack a = in[k];
-      const Pack b = in[k + size];
-      const Pack c = in[k + 2 * size];
-      const Pack d = in[k + 3 * size];
+      const Pack a = load<kFresh>(in + k);
+      const Pack b = load<kFresh>(in + k + size);
+      const Pack c = load<kFresh>(in + k + 2 * size);
+      const Pack d = load<kFresh>(in + k + 3 * size);
       out[k] = a;
       out[k + size] = b;
       out[k + 2 * size] = c;
       out[k + 3 * size] = d;
     }
-    for (; k < packs; k += size) out[k] = in[k];
+    for (; k < packs; k += size) out[k] = load<kFresh>(in + k);
     done = packs * 16;
   } else if (alignment % 8 == 0) {
     auto* const out = reinterpret_cast<std::uint64_t*>(to);
     auto* const in = reinterpret_cast<const std::uint64_t*>(from);
-    for (std::size_t k = rank; k < bytes / 8; k += size) out[k] = in[k];
+    for (std::size_t k = rank; k < bytes / 8; k += size) out[k] = load<kFresh>(in + k);
     done = bytes / 8 * 8;
   } else if (alignment % 4 == 0) {
     auto* const out = reinterpret_cast<std::uint32_t*>(to);
     auto* const in = reinterpret_cast<const std::uint32_t*>(from);
-    for (std::size_t k = rank; k < bytes / 4; k += size) out[k] = in[k];
+    for (std::size_t k = rank; k < bytes / 4; k += size) out[k] = load<kFresh>(in + k);
     done = bytes / 4 * 4;
   }
   // The rest may be aligned to eight bytes only.
   if (alignment % 8 == 0 && bytes - done >= 8) {
     if (rank == 0) {
       *reinterpret_cast<std::uint64_t*>(to + done) =
-          *reinterpret_cast<const std::uint64_t*>(from + done);
+          load<kFresh>(reinterpret_cast<const std::uint64_t*>(from + done));
     }
     done += 8;
   }
-  for (std::size_t k = done + rank; k < bytes; k += size) to[k] = from[k];
+  for (std::size_t k = done + rank; k < bytes; k += size) to[k] = load<kFresh>(from + k);
 #else
   const std::size_t each = (bytes + scope.size() - 1) / scope.size();
   const std::size_t begin = scope.rank() * each < bytes ? scope.rank() * each : bytes;
@@ -336,7 +354,8 @@ RW_DEVICE_FUNCTION Status put(const Scope& scope, const rwDeviceWindow& window, 
   if (bytes == 0) return Status::kDone;
   const rwDevicePart& part = window.parts[peer];
   if (part.data != nullptr) {
-    detail::copy(scope, part.data + offset, static_cast<const unsigned char*>(source), bytes);
+    detail::copy<false>(scope, part.data + offset, static_cast<const unsigned char*>(source),
+                        bytes);
     return Status::kDone;
   }
   scope.sync();
@@ -360,7 +379,7 @@ RW_DEVICE_FUNCTION Status get(const Scope& scope, const rwDeviceWindow& window, 
   const rwDevicePart& part = window.parts[peer];
   Status status = Status::kDone;
   if (bytes > 0 && part.data != nullptr) {
-    detail::copy(scope, static_cast<unsigned char*>(destination), part.data + offset, bytes);
+    detail::copy<true>(scope, static_cast<unsigned char*>(destination), part.data + offset, bytes);
   } else if (bytes > 0 && scope.rank() == 0) {
     const std::uint64_t number = detail::push(
         window, {1, peer, 0, offset, bytes, reinterpret_cast<std::uint64_t>(destination), 0},

@@ -19,12 +19,21 @@ using gpus::CurrentContext;
 using gpus::Gpu;
 
 constexpr std::size_t kAlign = 256;
+// CUDA puts smaller allocations into common blocks, and a handle opens the whole block.
+constexpr std::size_t kShareable = std::size_t{2} << 20;
 
-// Device memory is zeroed by copies: the driver's functions that set memory are no part of CudaApi.
+// The driver's functions that set memory are no part of CudaApi: zeros are copied, each time as
+// many as there are.
 void zero(Gpu& gpu, CuPointer address, std::size_t bytes) {
   static constexpr std::array<std::byte, 64 << 10> kZeros{};
-  for (std::size_t done = 0; done < bytes; done += kZeros.size()) {
-    gpu.fill(address + done, kZeros.data(), std::min(kZeros.size(), bytes - done));
+  std::size_t done = std::min(kZeros.size(), bytes);
+  gpu.fill(address, kZeros.data(), done);
+  while (done < bytes) {
+    const std::size_t more = std::min(done, bytes - done);
+    gpu.now("zeroing a window", [&](gpus::CuStream stream) {
+      return gpu.cuda().copy_on_device(address + done, address, more, stream);
+    });
+    done += more;
   }
 }
 
@@ -116,7 +125,8 @@ DevicePart::DevicePart(Gpu& gpu, const WindowSpec& spec, std::size_t counters_by
   const bool of_user = spec.registers && spec.memory != nullptr;
   const std::size_t counters = (counters_bytes + kAlign - 1) / kAlign * kAlign;
   const std::size_t bytes = counters + (of_user ? 0 : spec.bytes);
-  cuda.check(cuda.allocate(&memory_, bytes), "cuMemAlloc");
+  cuda.check(cuda.allocate(&memory_, (bytes + kShareable - 1) / kShareable * kShareable),
+             "cuMemAlloc");
   try {
     zero(gpu, memory_, bytes);
     set_sync(cuda, memory_);

@@ -674,7 +674,8 @@ bool Messenger::poll_streams() {
   for (const auto& entry : streams_) {
     StreamCalls* streams = entry.second.get();
     if (streams == nullptr || !streams->busy()) continue;
-    moved |= streams->poll([this](Operation& operation) RW_REQUIRES(mutex_) { (void)begin(operation); });
+    moved |=
+        streams->poll([this](Operation& operation) RW_REQUIRES(mutex_) { (void)begin(operation); });
     if (stopped_) {
       streams->release();
       continue;

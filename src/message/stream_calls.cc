@@ -131,6 +131,7 @@ void StreamCalls::copy(void* to, const void* from, std::size_t bytes) {
 
 void StreamCalls::submit_copies() {
   // One alone takes the copy engine the least time; several, one after the other, the longest.
+  if (copies_.empty()) return;
   if (copies_.size() == 1) {
     const DeviceCopy& one = copies_.front();
     gpu_.cuda().check(gpu_.cuda().copy(reinterpret_cast<CuPointer>(one.to),

@@ -49,8 +49,8 @@ struct BlockOfColumn {
 
 __global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ Copies copies) {
   const DeviceCopy& copy = copies.each[blockIdx.x];
-  device::detail::copy(BlockOfColumn{}, reinterpret_cast<unsigned char*>(copy.to),
-                       reinterpret_cast<const unsigned char*>(copy.from), copy.bytes);
+  device::detail::copy<true>(BlockOfColumn{}, reinterpret_cast<unsigned char*>(copy.to),
+                             reinterpret_cast<const unsigned char*>(copy.from), copy.bytes);
 }
 
 }  // namespace
