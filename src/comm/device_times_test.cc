@@ -75,7 +75,7 @@ TEST_F(Times, OfALaunchWhoseMemoryIsAnothersAreUnknown) {
 
 // Blocks of one launch write one piece of memory, wherever it begins.
 TEST_F(Times, OfALaunchLieInOnePiece) {
-  for (int i = 0; i < 200; ++i) {
+  for (std::uint64_t i = 0; i < 200; ++i) {
     const auto blocks = static_cast<std::uint32_t>(1 + i % 8);
     const LaunchPlace place = times_.next(blocks);
     ASSERT_EQ(place.blocks, blocks);
@@ -84,7 +84,7 @@ TEST_F(Times, OfALaunchLieInOnePiece) {
     ASSERT_LE(stamps.words + std::size_t{2} * blocks, memory_.data() + memory_.size());
     EXPECT_EQ(times_.read(place).begin, 0U);
     for (std::uint32_t b = 0; b < blocks; ++b) note(stamps, b, 1000 + i, 2000 + i);
-    EXPECT_EQ(times_.read(place).end, static_cast<std::uint64_t>(2000 + i));
+    EXPECT_EQ(times_.read(place).end, 2000 + i);
   }
 }
 
