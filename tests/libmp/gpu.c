@@ -25,6 +25,7 @@ static int (*cu_destroy)(cudaStream_t);
 static int (*cu_query)(cudaStream_t);
 static int (*cu_copy)(Device, Device, size_t, cudaStream_t);
 static int (*cu_count)(int*);
+static int (*cu_synchronize)(void);
 
 static void* symbol(const char* name) {
   static void* library;
@@ -50,6 +51,7 @@ static void load_cuda(int local_rank) {
   *(void**)&cu_query = symbol("cuStreamQuery");
   *(void**)&cu_copy = symbol("cuMemcpyDtoDAsync_v2");
   *(void**)&cu_count = symbol("cuDeviceGetCount");
+  *(void**)&cu_synchronize = symbol("cuCtxSynchronize");
   int count = 0;
   void* context = NULL;
   EXPECT(cu_init(0) == 0 && cu_count(&count) == 0 && count > 0);
@@ -98,9 +100,14 @@ static void end(void) {
 
 static void* at(Device memory, size_t offset) { return (void*)(uintptr_t)(memory + offset); }
 
+/* From pageable memory the call returns before the data is there. No stream may wait meanwhile. */
+static void copy_to_gpu(Device memory, size_t bytes) {
+  EXPECT(cu_to_device(memory, host, bytes) == 0 && cu_synchronize() == 0);
+}
+
 static void set(Device memory, size_t bytes, int of_rank, int message) {
   fill(host, bytes, of_rank, message);
-  EXPECT(cu_to_device(memory, host, bytes) == 0);
+  copy_to_gpu(memory, bytes);
 }
 
 static size_t wrong_on_gpu(Device memory, size_t bytes, int of_rank, int message) {
@@ -209,7 +216,7 @@ static void windows(void) {
   OK(mp_wait(&send));
   OK(mp_wait(&receive));
   memset(host, 0, 3000);
-  EXPECT(cu_to_device(source, host, 3000) == 0);
+  copy_to_gpu(source, 3000);
   OK(mp_iget(at(source, 0), 3000, &source_reg, peer, (size_t)rank * 4096, &window, &requests[0]));
   OK(mp_wait(&requests[0]));
   EXPECT(wrong_on_gpu(source, 3000, rank, 3) == 0);
@@ -243,11 +250,18 @@ static void many(void) {
 /* A rank that dies: the streams of the others go on. */
 static void lost_peer(void) {
   EXPECT(size > 1);
-  mp_request_t receive;
+  mp_request_t receive, request;
+  if (rank == size - 1) {
+    for (int peer = 0; peer < size - 1; ++peer) {
+      OK(mp_irecv(at(target, 0), 1, peer, &target_reg, &request));
+      OK(mp_wait(&request));
+    }
+    _exit(0);
+  }
   OK(mp_irecv(at(target, 0), 100, size - 1, &target_reg, &receive));
-  usleep(300000);
-  if (rank == size - 1) _exit(0);
   OK(mp_wait_on_stream(&receive, stream));
+  OK(mp_isend(at(source, 0), 1, size - 1, &source_reg, &request));
+  OK(mp_wait(&request));
   EXPECT(mp_wait(&receive) == MP_FAILURE);
   await_stream(stream);
 }

@@ -121,7 +121,12 @@ void Engine::check_arguments(const Arguments& arguments) {
 void Engine::make_channels(const Arguments& arguments) {
   const RingLayout layout = RingLayout::for_ranks(size_);
   gpu_ = arguments.gpu;
-  check(rwWindowCreateOn(comm_, std::max(gpu_, -1), layout.part_bytes(size_), kSlots, &ring_));
+  try {
+    check(rwWindowCreateOn(comm_, std::max(gpu_, -1), layout.part_bytes(size_), kSlots, &ring_));
+  } catch (const Failure& failure) {
+    if (gpu_ < 0) throw;
+    throw Failure(EINVAL, std::string("gpu_id (MP_HOST_ONLY is -1): ") + failure.what());
+  }
   if (gpu_ >= 0) check(rwWindowCreateOn(comm_, gpu_, 0, 2 * kMostStreams, &words_));
   channels_.resize(static_cast<std::size_t>(size_));
   const std::optional<std::vector<int>>& peers = arguments.peers;
@@ -359,8 +364,7 @@ bool Engine::poll() {
 void Engine::poll_or_fail() {
   if (!broken_.empty()) return;
   try {
-    while (poll()) {
-    }
+    (void)poll();
   } catch (const std::exception& failure) {
     fail(failure.what());
   }
