@@ -14,6 +14,7 @@
 #include "capi/mp/engine.h"
 #include "capi/mp/failure.h"
 
+// NOLINTNEXTLINE(readability-identifier-naming): libmp's name
 struct mp_desc_queue {
   std::vector<ropewalk::mp::StreamOperation> operations;
 };

@@ -24,6 +24,7 @@ struct Block {
 
 }  // namespace ropewalk::mp
 
+// libmp's names. NOLINTBEGIN(readability-identifier-naming)
 struct mp_reg {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
@@ -65,3 +66,4 @@ struct mp_request {
     state = ropewalk::mp::State::kEnded;
   }
 };
+// NOLINTEND(readability-identifier-naming)
