@@ -1,11 +1,14 @@
 // The forms on a GPU: everything is in the order of a stream, and the CPU waits for none of it.
 //
-// "stream": the puts, signals and waits of windows take the stream. "graph": two iterations, one
-// for each set of halos, are captured once and launched as one.
+// "stream": the puts, signals and waits of windows take the stream. "graph": an iteration is
+// captured once for each set of halos, and launched. "kernel": four blocks of the kernel that
+// computes the cells inside exchange the edges meanwhile, each with one neighbour.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <ropewalk/device.cuh>
 #include <utility>
 
 #include "ropewalk_ranks.h"
@@ -71,14 +74,55 @@ __global__ void relax_cells(DeviceField now, DeviceField next, bool inside) {
       0.25 * ((now.at(x, y - 1) + now.at(x, y + 1)) + (now.at(x - 1, y) + now.at(x + 1, y)));
 }
 
+struct Neighbors {
+  int rank[4];            // -1: the border
+  std::size_t offset[4];  // where this rank's edge belongs at that one
+};
+
+// Blocks 0 to 3: an edge to the neighbour on that side, and its edge into the frame. The others:
+// the cells inside, which need neither.
+__global__ void exchange_and_relax_inside(DeviceField now, DeviceField next, Edges edges,
+                                          Neighbors neighbors, rwDeviceWindow window,
+                                          double* packed, const double* halos) {
+  namespace device = ropewalk::device;
+  const int side = static_cast<int>(blockIdx.x);
+  const auto thread = static_cast<int>(threadIdx.x);
+  const auto threads = static_cast<int>(blockDim.x);
+  if (side < 4) {
+    if (!edges.present[side]) return;
+    double* const mine = packed + side * edges.longest;
+    const int count = edges.count[side];
+    for (int k = thread; k < count; k += threads) mine[k] = now.edge(side, k, 0);
+    __syncthreads();
+    const int peer = neighbors.rank[side];
+    device::put_signal(device::Block{}, window, peer, neighbors.offset[side], mine,
+                       static_cast<std::size_t>(count) * sizeof(double));
+    // After an error the host tells; the cells are wrong then.
+    if (device::wait_signal(device::Block{}, window, peer) != device::Status::kDone) return;
+    const double* const theirs = halos + side * edges.longest;
+    for (int k = thread; k < count; k += threads) now.edge(side, k, 1) = theirs[k];
+    return;
+  }
+  if (now.nx < 3 || now.ny < 3) return;
+  const long long inside = static_cast<long long>(now.nx - 2) * (now.ny - 2);
+  const long long step = static_cast<long long>(gridDim.x - 4) * threads;
+  for (long long k = static_cast<long long>(side - 4) * threads + thread; k < inside; k += step) {
+    const int x = 1 + static_cast<int>(k % (now.nx - 2));
+    const int y = 1 + static_cast<int>(k / (now.nx - 2));
+    next.at(x, y) =
+        0.25 * ((now.at(x, y - 1) + now.at(x, y + 1)) + (now.at(x - 1, y) + now.at(x + 1, y)));
+  }
+}
+
+enum class Form { kStream, kGraph, kKernel };
+
 class GpuSolver : public Solver {
  public:
-  GpuSolver(RopewalkRanks& ranks, const Domain& domain, bool graph)
-      : domain_(domain), layout_(domain), by_graph_(graph) {
+  GpuSolver(RopewalkRanks& ranks, const Domain& domain, Form form)
+      : domain_(domain), layout_(domain), form_(form), comm_(ranks.comm()) {
     int count = 0;
     check_cuda(cudaGetDeviceCount(&count));
     check_cuda(cudaSetDevice(ranks.rank() % count));
-    check(rwCommAttachDevice(ranks.comm(), ranks.rank() % count));
     check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     const std::size_t cells =
         (static_cast<std::size_t>(domain.nx()) + 2) * (static_cast<std::size_t>(domain.ny()) + 2);
@@ -91,15 +135,19 @@ class GpuSolver : public Solver {
     for (int side = 0; side < 4; ++side) {
       edges_.present[side] = domain.neighbor(static_cast<Side>(side)) >= 0;
       edges_.count[side] = domain.edge(static_cast<Side>(side));
+      neighbors_.rank[side] = domain.neighbor(static_cast<Side>(side));
     }
     check_cuda(cudaMalloc(&packed_, layout_.total()));
     check_cuda(cudaMalloc(&halos_, layout_.total()));
     check(rwWindowRegister(ranks.comm(), halos_, layout_.total(), 1, &window_));
+    if (form == Form::kKernel) check(rwWindowDevice(window_, &on_gpu_));
   }
 
   ~GpuSolver() override {
+    for (cudaGraphExec_t graph : graphs_) {
+      if (graph != nullptr) check_cuda(cudaGraphExecDestroy(graph));
+    }
     check(rwWindowFree(window_));
-    if (graph_ != nullptr) check_cuda(cudaGraphExecDestroy(graph_));
     for (const DeviceField& field : {now_, next_}) check_cuda(cudaFree(first(field)));
     check_cuda(cudaFree(packed_));
     check_cuda(cudaFree(halos_));
@@ -121,21 +169,29 @@ class GpuSolver : public Solver {
   }
 
   void run(int iterations) override {
-    int k = 0;
-    if (by_graph_) {
-      // The graph has the sets of halos in this order.
-      for (; set_ != 0 && k < iterations; ++k) iterate();
-      if (graph_ == nullptr && k + 1 < iterations) capture();
-      for (; k + 1 < iterations; k += 2) check_cuda(cudaGraphLaunch(graph_, stream_));
+    for (int k = 0; k < iterations; ++k) {
+      switch (form_) {
+        case Form::kStream: enqueue(); break;
+        case Form::kGraph:
+          if (graphs_[set_] == nullptr) capture();
+          check_cuda(cudaGraphLaunch(graphs_[set_], stream_));
+          break;
+        case Form::kKernel: launch(); break;
+      }
+      std::swap(now_, next_);
+      set_ = 1 - set_;
     }
-    for (; k < iterations; ++k) iterate();
     check_cuda(cudaStreamSynchronize(stream_));
+    rwResult_t error = rwSuccess;
+    check(rwCommGetAsyncError(comm_, &error));
+    check(error);
   }
 
  private:
   double* first(const DeviceField& field) const { return field.cells - (domain_.nx() + 3); }
 
-  void iterate() {
+  // One iteration, from now_ to next_ with the set of halos at hand.
+  void enqueue() {
     auto* const stream = reinterpret_cast<rwStream_t>(stream_);
     const dim3 along(static_cast<unsigned>((edges_.longest + 127) / 128), 4);
     const dim3 block(32, 8);
@@ -160,28 +216,45 @@ class GpuSolver : public Solver {
     unpack_edges<<<along, 128, 0, stream_>>>(now_, edges_, halos);
     relax_cells<<<blocks, block, 0, stream_>>>(now_, next_, false);
     check_cuda(cudaGetLastError());
-    std::swap(now_, next_);
-    set_ = 1 - set_;
+  }
+
+  // The same by two kernels.
+  void launch() {
+    for (const Side side : kSides) {
+      neighbors_.offset[static_cast<int>(side)] = layout_.offset(set_, opposite(side));
+    }
+    const long long inside = static_cast<long long>(domain_.nx()) * domain_.ny();
+    const auto others = static_cast<unsigned>(std::min((inside + 255) / 256, 512LL));
+    exchange_and_relax_inside<<<4 + others, 256, 0, stream_>>>(
+        now_, next_, edges_, neighbors_, on_gpu_, packed_ + 4 * set_ * edges_.longest,
+        halos_ + 4 * set_ * edges_.longest);
+    const dim3 block(32, 8);
+    const dim3 blocks(static_cast<unsigned>((domain_.nx() + 31) / 32),
+                      static_cast<unsigned>((domain_.ny() + 7) / 8));
+    relax_cells<<<blocks, block, 0, stream_>>>(now_, next_, false);
+    check_cuda(cudaGetLastError());
   }
 
   void capture() {
     cudaGraph_t captured = nullptr;
     check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-    iterate();
-    iterate();
+    enqueue();
     check_cuda(cudaStreamEndCapture(stream_, &captured));
-    check_cuda(cudaGraphInstantiate(&graph_, captured, 0));
+    check_cuda(cudaGraphInstantiate(&graphs_[set_], captured, 0));
     check_cuda(cudaGraphDestroy(captured));
   }
 
   Domain domain_;
   HaloLayout layout_;
-  bool by_graph_;
+  Form form_;
+  rwComm_t comm_;
   cudaStream_t stream_ = nullptr;
-  cudaGraphExec_t graph_ = nullptr;
+  cudaGraphExec_t graphs_[2] = {};  // by set of halos, and so by which field is now_
   DeviceField now_;
   DeviceField next_;
   Edges edges_{};
+  Neighbors neighbors_{};
+  rwDeviceWindow on_gpu_{};
   double* packed_ = nullptr;
   double* halos_ = nullptr;
   rwMessageWindow_t window_ = nullptr;
@@ -192,7 +265,9 @@ class GpuSolver : public Solver {
 
 std::unique_ptr<Solver> make_gpu_solver(const std::string& form, RopewalkRanks& ranks,
                                         const Domain& domain) {
-  return std::make_unique<GpuSolver>(ranks, domain, form == "graph");
+  if (form == "graph") return std::make_unique<GpuSolver>(ranks, domain, Form::kGraph);
+  if (form == "kernel") return std::make_unique<GpuSolver>(ranks, domain, Form::kKernel);
+  return std::make_unique<GpuSolver>(ranks, domain, Form::kStream);
 }
 
 }  // namespace stencil

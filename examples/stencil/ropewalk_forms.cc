@@ -142,7 +142,7 @@ std::unique_ptr<Ranks> join(int* /*argc*/, char*** /*argv*/) {
 std::vector<std::string> forms() {
   std::vector<std::string> all{"host", "batch"};
 #if defined(STENCIL_CUDA)
-  all.insert(all.end(), {"stream", "graph"});
+  all.insert(all.end(), {"stream", "kernel", "graph"});
 #endif
   return all;
 }

@@ -99,6 +99,10 @@ static void streams(void) {
     OK(comm_progress());
   }
   OK(comm_flush());
+  for (int peer = 0; peer < size; ++peer) {
+    OK(comm_deregister(&in[peer]));
+    OK(comm_deregister(&out[peer]));
+  }
   for (int step = 0; step < kSteps; ++step) {
     for (int peer = 0; peer < size; ++peer) {
       EXPECT(wrong(kept[step][peer], sizeof kept[step][peer], peer, step + rank) == 0);
@@ -127,6 +131,9 @@ static void requests(void) {
   EXPECT(comm_wait(&copy) == EINVAL);
   OK(comm_flush()); /* releases the send */
   EXPECT(comm_wait(&send) == EINVAL);
+  OK(comm_deregister(&reg));
+  OK(comm_deregister(&out));
+  EXPECT(reg == NULL && comm_deregister(&out) == EINVAL);
   EXPECT(!comm_use_comm() && !comm_use_async() && !comm_use_gdrdma() && !comm_use_gpu_comm());
   setenv("COMM_USE_ASYNC", "1", 1);
   EXPECT(comm_use_async() == 1);

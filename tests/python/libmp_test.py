@@ -85,6 +85,23 @@ def test_comm(programs: Path, case: str, size: int) -> None:
     expect_passed([str(programs / "comm"), case], size)
 
 
+STAND_IN = BUILD / "tests" / "stand_in_cuda.dir"
+ON_GPUS = ("messages", "streams", "words", "windows", "many")
+
+
+@pytest.mark.skipif(not STAND_IN.exists(), reason="the stand-in for CUDA's driver is not built")
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("case", [*ON_GPUS, "lost_peer"])
+def test_gpu_memory_and_streams_by_a_stand_in(tmp_path: Path, case: str, size: int) -> None:
+    program = compile_program(SOURCES / "gpu.c", tmp_path / "gpu")
+    driver = {"LD_LIBRARY_PATH": str(STAND_IN), "RW_STAND_IN_CUDA": "gpus=2"}
+    if case != "lost_peer":
+        expect_passed([str(program), case], size, driver)
+    elif size > 1:
+        outputs = run_ranks([str(program), case], size, driver)
+        assert [output.strip() for output in outputs] == [f"{case}: passed"] * (size - 1) + [""]
+
+
 @pytest.mark.parametrize("launcher", MPI)
 def test_mpi_starts_them(launcher: str, tmp_path: Path) -> None:
     if shutil.which(MPI[launcher]) is None or not works(launcher):

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "capi/mp/failure.h"
+#include "capi/mp/memory_kind.h"
 #include "ropewalk/compat/mp.h"
 
 namespace ropewalk::mp {
@@ -18,6 +19,9 @@ using std::chrono::milliseconds;
 
 // Two words each.
 constexpr int kMostStreams = 64;
+
+// Of calls on a GPU's streams, of which Ropewalk takes 4,096 at a time.
+constexpr std::size_t kMostHeld = 1'000;
 
 // How long a call that waits polls without giving the CPU away, and then while giving it away,
 // before it sleeps between two polls.
@@ -79,8 +83,8 @@ Engine::Engine(const std::function<rwResult_t(rwComm_t*)>& join, const Arguments
     check(rwCommUserRank(comm_, &rank_));
     check(rwCommCount(comm_, &size_));
     timeout_ = timeout_setting();
-    attach_gpu(arguments);
-    make_channels(arguments.peers);
+    check_arguments(arguments);
+    make_channels(arguments);
   } catch (...) {
     (void)rwCommDestroy(comm_);
     throw;
@@ -89,55 +93,51 @@ Engine::Engine(const std::function<rwResult_t(rwComm_t*)>& join, const Arguments
 }
 
 // Every rank says what is wrong with its arguments, and all hear it.
-void Engine::agree(const std::string& fault) {
-  constexpr std::size_t kBytes = 256;
-  std::vector<char> all(kBytes * static_cast<std::size_t>(size_));
-  std::string mine = fault.substr(0, kBytes - 1);
-  mine.resize(kBytes);
-  check(rwAllGather(mine.data(), all.data(), kBytes, rwInt8, comm_, nullptr, nullptr));
-  for (int rank = 0; rank < size_; ++rank) {
-    const char* const text = all.data() + kBytes * static_cast<std::size_t>(rank);
-    if (*text != '\0') throw Failure(EINVAL, "rank " + std::to_string(rank) + ": " + text);
-  }
-}
-
-void Engine::attach_gpu(const Arguments& arguments) {
-  std::string fault;
+void Engine::check_arguments(const Arguments& arguments) {
+  struct Offer {
+    std::int32_t with_gpu = 0;
+    char fault[124] = {};
+  };
+  std::vector<Offer> offers(static_cast<std::size_t>(size_));
+  Offer mine;
+  mine.with_gpu = arguments.gpu >= 0 ? 1 : 0;
   for (const int peer : arguments.peers.value_or(std::vector<int>())) {
     if (peer >= 0 && peer < size_) continue;
-    fault = "peers: " + std::to_string(peer) + " is no rank of " + std::to_string(size_);
+    const std::string fault =
+        "peers: " + std::to_string(peer) + " is no rank of " + std::to_string(size_);
+    fault.copy(mine.fault, sizeof mine.fault - 1);
   }
-  int gpus = 0;
-  if (arguments.gpu >= 0) {
-    (void)rwDeviceCount(&gpus);
-    if (arguments.gpu >= gpus) {
-      fault = "gpu_id: there is no GPU " + std::to_string(arguments.gpu) + " (MP_HOST_ONLY is -1)";
-      if (const char* const why = rwWhyNoDevice(); *why != '\0') fault += std::string(": ") + why;
+  check(rwAllGather(&mine, offers.data(), sizeof mine, rwInt8, comm_, nullptr, nullptr));
+  for (int rank = 0; rank < size_; ++rank) {
+    const Offer& its = offers[static_cast<std::size_t>(rank)];
+    if (its.fault[0] != '\0') {
+      throw Failure(EINVAL, "rank " + std::to_string(rank) + ": " + its.fault);
     }
+    require(its.with_gpu == offers[0].with_gpu, "gpu_id: some ranks name a GPU and others do not");
   }
-  agree(fault);
-  std::vector<int> with(static_cast<std::size_t>(size_));
-  const int mine = arguments.gpu >= 0 ? 1 : 0;
-  check(rwAllGather(&mine, with.data(), 1, rwInt32, comm_, nullptr, nullptr));
-  for (int rank = 1; rank < size_; ++rank) {
-    require(with[static_cast<std::size_t>(rank)] == with[0],
-            "gpu_id: some ranks name a GPU and others do not");
-  }
-  has_gpu_ = mine != 0;
-  if (has_gpu_) check(rwCommAttachDevice(comm_, arguments.gpu));
 }
 
-void Engine::make_channels(const std::optional<std::vector<int>>& peers) {
+// Rings in GPU memory take, and give, memory of either kind; those in the host's only its own.
+void Engine::make_channels(const Arguments& arguments) {
   const RingLayout layout = RingLayout::for_ranks(size_);
-  check(rwWindowCreate(comm_, layout.part_bytes(size_), kSlots, &ring_));
-  if (has_gpu_) check(rwWindowCreate(comm_, 0, 2 * kMostStreams, &words_));
+  gpu_ = arguments.gpu;
+  try {
+    check(rwWindowCreateOn(comm_, std::max(gpu_, -1), layout.part_bytes(size_), kSlots, &ring_));
+  } catch (const Failure& failure) {
+    if (gpu_ < 0) throw;
+    throw Failure(EINVAL, std::string("gpu_id (MP_HOST_ONLY is -1): ") + failure.what());
+  }
+  if (gpu_ >= 0) check(rwWindowCreateOn(comm_, gpu_, 0, 2 * kMostStreams, &words_));
   channels_.resize(static_cast<std::size_t>(size_));
+  const std::optional<std::vector<int>>& peers = arguments.peers;
   for (int peer = 0; peer < size_; ++peer) {
     if (peers.has_value() && std::ranges::find(*peers, peer) == peers->end()) continue;
     channels_[static_cast<std::size_t>(peer)] =
         std::make_unique<PeerChannel>(rank_, peer, layout, ring_);
   }
 }
+
+bool Engine::on_gpu(const void* memory) const { return gpu_ >= 0 && is_on_gpu(memory); }
 
 // Not a call of Ropewalk's, which would hold back what this rank still has under way.
 void Engine::barrier(Lock& lock) {
@@ -226,6 +226,9 @@ mp_request* Engine::prepare(mp_request request) {
                                 std::to_string(request.bytes) + " bytes leave the " +
                                 std::to_string(there) + " of rank " + std::to_string(request.peer));
     }
+    if (request.buffer_on_gpu && !request.window->on_gpu) {
+      throw Failure(ENOTSUP, "a put or get between GPU memory and a window in host memory");
+    }
   }
   auto owned = std::make_unique<mp_request>(std::move(request));
   mp_request* const made = owned.get();
@@ -287,7 +290,7 @@ void Engine::release(mp_request* request) {
 
 StreamQueue& Engine::queue_of(void* stream) {
   if (const auto found = streams_.find(stream); found != streams_.end()) return found->second;
-  if (!has_gpu_) {
+  if (gpu_ < 0) {
     require(stream == nullptr, "stream: only NULL, since mp_init was given no GPU");
     return streams_.try_emplace(stream).first->second;
   }
@@ -302,12 +305,22 @@ StreamQueue& Engine::queue_of(void* stream) {
 
 void Engine::enqueue(void* stream, std::span<const StreamOperation> operations, bool blocks) {
   ++waiting_;
-  const Lock lock(mutex_);
+  Lock lock(mutex_);
   --waiting_;
   require_whole();
-  queue_of(stream).append(operations, blocks);
+  StreamQueue& queue = queue_of(stream);
+  // Ropewalk's calls on streams wait where too many are under way, and these end by polling here.
+  wait_until(lock, [&] { return held_by_streams() < kMostHeld; });
+  require_whole();
+  queue.append(operations, blocks);
   poll_or_fail();
   wake();
+}
+
+std::size_t Engine::held_by_streams() const {
+  std::size_t held = 0;
+  for (const auto& [stream, queue] : streams_) held += queue.held();
+  return held;
 }
 
 bool Engine::poll_streams() {
@@ -351,8 +364,7 @@ bool Engine::poll() {
 void Engine::poll_or_fail() {
   if (!broken_.empty()) return;
   try {
-    while (poll()) {
-    }
+    (void)poll();
   } catch (const std::exception& failure) {
     fail(failure.what());
   }
@@ -516,11 +528,25 @@ mp_window* Engine::create_window(void* memory, std::size_t bytes) {
   barrier(lock);
   auto made = std::make_unique<mp_window>();
   made->sizes.resize(static_cast<std::size_t>(size_));
-  const std::uint64_t mine = bytes;
-  std::vector<std::uint64_t> sizes(static_cast<std::size_t>(size_));
-  check(rwAllGather(&mine, sizes.data(), 1, rwUint64, comm_, nullptr, nullptr));
-  std::ranges::copy(sizes, made->sizes.begin());
-  check(rwWindowRegister(comm_, bytes == 0 ? nullptr : memory, bytes, 1, &made->window));
+  struct Part {
+    std::uint64_t bytes = 0;
+    std::uint64_t on_gpu = 0;
+  };
+  const Part mine{bytes, bytes > 0 && on_gpu(memory) ? 1U : 0U};
+  std::vector<Part> parts(static_cast<std::size_t>(size_));
+  check(rwAllGather(&mine, parts.data(), sizeof mine, rwInt8, comm_, nullptr, nullptr));
+  bool on_host = false;
+  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+    made->sizes[rank] = parts[rank].bytes;
+    if (parts[rank].bytes == 0) continue;
+    (parts[rank].on_gpu != 0 ? made->on_gpu : on_host) = true;
+  }
+  require(!on_host || !made->on_gpu, "addr: some ranks give GPU memory, and others the host's");
+  if (bytes > 0) {
+    check(rwWindowRegister(comm_, memory, bytes, 1, &made->window));
+  } else {
+    check(rwWindowCreateOn(comm_, made->on_gpu ? gpu_ : -1, 0, 1, &made->window));
+  }
   windows_.push_back(std::move(made));
   usable_windows_.insert(windows_.back().get());
   return windows_.back().get();

@@ -46,6 +46,8 @@ class Engine {
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
+  /// Whether memory is that of a GPU, and this rank works with one.
+  [[nodiscard]] bool on_gpu(const void* memory) const;
 
   /// A prepared request that belongs to the engine. Throws where it cannot be right.
   mp_request* prepare(mp_request request);
@@ -73,14 +75,14 @@ class Engine {
  private:
   using Lock = std::unique_lock<std::mutex>;
 
-  void attach_gpu(const Arguments& arguments);
-  void agree(const std::string& fault);
-  void make_channels(const std::optional<std::vector<int>>& peers);
+  void check_arguments(const Arguments& arguments);
+  void make_channels(const Arguments& arguments);
   void require_whole() const;
   void require_peer(int peer) const;
   mp_request& checked_locked(mp_request* request) const;
 
   StreamQueue& queue_of(void* stream);
+  [[nodiscard]] std::size_t held_by_streams() const;
   void start(mp_request& request);
   void start_transfer(mp_request& request);
   void release(mp_request* request);
@@ -101,7 +103,7 @@ class Engine {
   rwComm_t comm_ = nullptr;
   int rank_ = 0;
   int size_ = 0;
-  bool has_gpu_ = false;
+  int gpu_ = -1;                                   // negative: none
   std::chrono::steady_clock::duration timeout_{};  // zero: none
   rwMessageWindow_t ring_ = nullptr;
   rwMessageWindow_t words_ = nullptr;

@@ -14,6 +14,7 @@
 #include "capi/mp/engine.h"
 #include "capi/mp/failure.h"
 
+// NOLINTNEXTLINE(readability-identifier-naming): libmp's name
 struct mp_desc_queue {
   std::vector<ropewalk::mp::StreamOperation> operations;
 };
@@ -144,6 +145,7 @@ mp_request transfer(Kind kind, void* data, int size, mp_reg_t* reg, int peer,
   mp_request made = message(kind, data, size, peer, reg);
   made.window = &engine().checked(checked(window, "window: NULL"));
   made.displacement = displacement;
+  made.buffer_on_gpu = (*reg)->on_gpu;
   made.releases_itself = (flags & MP_PUT_NOWAIT) != 0;
   return made;
 }
@@ -248,6 +250,7 @@ StreamOperation word_step(StreamStep what, std::uint32_t* word, std::uint32_t va
                           int condition) {
   require(word != nullptr, "ptr: NULL");
   require(reinterpret_cast<std::uintptr_t>(word) % sizeof *word == 0, "ptr: not aligned");
+  require(!engine().on_gpu(word), "ptr: in GPU memory; words are the host's");
   require(condition >= MP_WAIT_GEQ && condition <= MP_WAIT_AND, "flags: not mp_wait_flags");
   StreamOperation operation;
   operation.step = what;
@@ -334,10 +337,10 @@ const char* mp_last_error(void) { return last_error().c_str(); }
 
 int mp_register(void* addr, size_t length, mp_reg_t* reg) {
   return guarded("mp_register", [&] {
-    (void)engine();
+    const bool on_gpu = engine().on_gpu(addr);
     require(addr != nullptr || length == 0, "addr: NULL");
     mp_reg_t& handle = ropewalk::mp::checked(reg, "reg: NULL");
-    handle = new mp_reg{static_cast<std::byte*>(addr), length};
+    handle = new mp_reg{static_cast<std::byte*>(addr), length, on_gpu};
   });
 }
 

@@ -64,7 +64,7 @@ bool PeerChannel::flushed() {
 
 bool PeerChannel::poll_sends() {
   bool moved = false;
-  while (!sends_.empty()) {
+  for (std::size_t chunks = 0; !sends_.empty() && chunks < RingLayout::kChunks; ++chunks) {
     mp_request& request = *sends_.front();
     if (!request.begun && !flushed()) return moved;
     if (put_ - consumed_ == RingLayout::kChunks) {

@@ -52,7 +52,8 @@ class PeerChannel {
   void put_before(rwMessageWindow_t window) { unflushed_.insert(window); }
 
   [[nodiscard]] bool idle() const noexcept { return sends_.empty() && receives_.empty(); }
-  /// Moves what can be moved. @return whether anything did. @throws Failure
+  /// Moves what can be moved, a ring of chunks each way at most. @return whether anything did.
+  /// @throws Failure
   bool poll();
   /// Ends all with an error.
   void fail(const std::string& text);

@@ -24,14 +24,17 @@ struct Block {
 
 }  // namespace ropewalk::mp
 
+// libmp's names. NOLINTBEGIN(readability-identifier-naming)
 struct mp_reg {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
+  bool on_gpu = false;
 };
 
 struct mp_window {
   rwMessageWindow_t window = nullptr;
   std::vector<std::size_t> sizes;  // by rank
+  bool on_gpu = false;             // of all ranks that have a part
 };
 
 struct mp_request {
@@ -44,6 +47,7 @@ struct mp_request {
   // Of puts and gets.
   mp_window* window = nullptr;
   std::size_t displacement = 0;
+  bool buffer_on_gpu = false;
   rwRequest_t transfer = nullptr;
   bool releases_itself = false;  // MP_PUT_NOWAIT
 
@@ -62,3 +66,4 @@ struct mp_request {
     state = ropewalk::mp::State::kEnded;
   }
 };
+// NOLINTEND(readability-identifier-naming)

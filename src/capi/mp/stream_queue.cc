@@ -21,6 +21,7 @@ bool word_is(const std::uint32_t* word, std::uint32_t value, int condition) {
 void StreamQueue::trigger() {
   check(rwSignal(self_, slot_, 1, words_, stream_, nullptr));
   ++triggers_;
+  ++held_;
   operations_.push_back({StreamStep::kTriggered, nullptr, triggers_, nullptr, 0, 0});
 }
 
@@ -29,6 +30,7 @@ void StreamQueue::append(std::span<const StreamOperation> operations, bool block
   operations_.insert(operations_.end(), operations.begin(), operations.end());
   if (words_ != nullptr && blocks) {
     check(rwWaitSignal(self_, slot_ + 1, 1, words_, stream_, nullptr));
+    ++held_;
     operations_.push_back({StreamStep::kRelease, nullptr, 0, nullptr, 0, 0});
     trigger();
   }
@@ -47,10 +49,13 @@ bool StreamQueue::run(const StreamOperation& operation,
     case StreamStep::kTriggered: {
       std::uint64_t raised = 0;
       check(rwSignalCount(self_, slot_, words_, &raised));
-      return raised >= operation.count;
+      if (raised < operation.count) return false;
+      --held_;
+      return true;
     }
     case StreamStep::kRelease:
       check(rwSignal(self_, slot_ + 1, 1, words_, nullptr, nullptr));
+      --held_;
       return true;
     case StreamStep::kPost: post(*operation.request); return true;
     case StreamStep::kWait: return operation.request->ended();
@@ -83,6 +88,7 @@ void StreamQueue::fail(const std::string& text) {
     }
   }
   operations_.clear();
+  held_ = 0;
 }
 
 }  // namespace ropewalk::mp

@@ -6,6 +6,7 @@
 // (kRelease). Both words are signals of this rank to itself, in a window without data.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -52,6 +53,8 @@ class StreamQueue {
   void append(std::span<const StreamOperation> operations, bool blocks);
 
   [[nodiscard]] bool idle() const noexcept { return operations_.empty(); }
+  /// Calls on the GPU's stream that it may not have come past.
+  [[nodiscard]] std::size_t held() const noexcept { return held_; }
   /// Does what can be done. `post` starts a request. @return whether anything moved. @throws
   /// Failure
   bool poll(const std::function<void(mp_request&)>& post);
@@ -67,6 +70,7 @@ class StreamQueue {
   int self_ = 0;
   int slot_ = 0;
   std::uint64_t triggers_ = 0;  // told to the stream
+  std::size_t held_ = 0;
   std::deque<StreamOperation> operations_;
 };
 
