@@ -27,6 +27,7 @@
 #include "core/error.h"
 #include "core/settings.h"
 #include "core/testing/child_process.h"
+#include "core/testing/pattern.h"
 #include "transport/registry.h"
 #include "transport/transport.h"
 #include "transport/window/device/testing/on_device.h"
@@ -270,11 +271,7 @@ Pair connect_pair(Transport& from, Transport& to, Listener& listener) {
 
 Bytes numbered(std::size_t bytes, std::uint64_t seed) {
   Bytes data(bytes);
-  std::uint64_t state = seed * 0x9e3779b97f4a7c15 + 1;
-  for (std::size_t i = 0; i < bytes; ++i) {
-    state = state * 6364136223846793005 + 1442695040888963407;
-    data[i] = static_cast<std::uint8_t>(state >> 56);
-  }
+  ropewalk::testing::fill_pattern(data.data(), bytes, seed);
   return data;
 }
 

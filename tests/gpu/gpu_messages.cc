@@ -2,14 +2,14 @@
 // and bandwidth for each size. Needs a machine with GPUs, and no CUDA to build.
 //
 //   gpu_messages [--transport cuda_ipc|sisci] [--gpus A,B] [--memory LIST] [--max BYTES]
-//                [--connections N] [--library NAME]
+//                [--connections N] [--rounds N] [--library NAME]
 //
 // Over sisci (settings SISCI_LIBRARY, and SOFTWARE_SISCI_SETTINGS of the software library) the
 // processes are hosts 0 and 1 of the software bridges. A and B are the processes' GPUs (0,1; both
 // the same where there is one). LIST is of FROM-TO with alloc (cuMemAlloc), virtual (cuMemCreate)
-// and host. Before each table, kernels that are already running at the receiver look at what came
-// as soon as they are told that it came. Exit status: 0 when all was right, 1 when not, 77 without
-// a GPU.
+// and host. --rounds (500) is the most round trips and messages that a time is taken over. Before
+// each table, kernels that are already running at the receiver look at what came as soon as they
+// are told that it came. Exit status: 0 when all was right, 1 when not, 77 without a GPU.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <getopt.h>
@@ -55,6 +55,7 @@ struct Options {
                                      "virtual-host", "host-host"};
   std::size_t max_bytes = std::size_t{512} << 20;
   std::size_t connections = 1;
+  std::size_t rounds = 500;  // round trips, and messages of a bandwidth, at most
   std::string library = "libcuda.so.1";
   std::string transport = "cuda_ipc";
 };
@@ -88,7 +89,8 @@ std::uint32_t word_at(std::size_t index, std::uint32_t seed) {
 
 std::vector<std::uint32_t> words(std::size_t bytes, std::uint32_t seed) {
   std::vector<std::uint32_t> made((bytes + 3) / 4);
-  for (std::size_t i = 0; i < made.size(); ++i) made[i] = word_at(i, seed);
+  std::uint32_t* const at = made.data();
+  for (std::size_t i = 0; i < (bytes + 3) / 4; ++i) at[i] = word_at(i, seed);
   return made;
 }
 
@@ -381,15 +383,16 @@ std::vector<std::size_t> sizes_up_to(std::size_t max_bytes) {
 }
 
 double half_round_trip_us(Ends& ends, const Other& other, int rank, std::size_t bytes,
-                          std::size_t max_bytes) {
-  const std::size_t rounds = std::clamp<std::size_t>((std::size_t{64} << 20) / bytes, 3, 500);
+                          const Options& options) {
+  const std::size_t rounds =
+      std::clamp<std::size_t>((std::size_t{64} << 20) / bytes, 3, options.rounds);
   double seconds = 0;
   for (const bool timed : {false, true}) {
     other.meet();
     const Clock::time_point start = Clock::now();
     for (std::size_t i = 0; i < (timed ? rounds : std::size_t{3}); ++i) {
-      stream(ends, bytes, rank == 0 ? 1 : 0, rank == 0 ? 0 : 1, max_bytes);
-      stream(ends, bytes, rank == 0 ? 0 : 1, rank == 0 ? 1 : 0, max_bytes);
+      stream(ends, bytes, rank == 0 ? 1 : 0, rank == 0 ? 0 : 1, options.max_bytes);
+      stream(ends, bytes, rank == 0 ? 0 : 1, rank == 0 ? 1 : 0, options.max_bytes);
     }
     seconds = seconds_since(start);
   }
@@ -400,7 +403,8 @@ double half_round_trip_us(Ends& ends, const Other& other, int rank, std::size_t 
 double bandwidth(Ends& ends, const Other& other, bool sends, bool receives, std::size_t bytes,
                  const Options& options) {
   const std::size_t volume = std::min(options.max_bytes * 4, std::size_t{2} << 30);
-  const std::size_t messages = std::clamp<std::size_t>(volume / bytes, 4, 400);
+  const std::size_t messages =
+      std::clamp<std::size_t>(volume / bytes, 4, std::min<std::size_t>(options.rounds, 400));
   double best = 0;
   for (int round = 0; round < 3; ++round) {
     other.meet();
@@ -434,7 +438,7 @@ bool measure(Transport& transport, const Other& other, int rank, Gpu& gpu, const
                "both ways GB/s", "verified");
   }
   for (const std::size_t bytes : sizes_up_to(options.max_bytes)) {
-    const double latency = half_round_trip_us(ends, other, rank, bytes, options.max_bytes);
+    const double latency = half_round_trip_us(ends, other, rank, bytes, options);
     const double one = bandwidth(ends, other, rank == 0, rank == 1, bytes, options);
     const double both = bandwidth(ends, other, true, true, bytes, options);
     const bool mine = verify(ends, other, rank, bytes, static_cast<std::uint32_t>(bytes));
@@ -495,11 +499,12 @@ std::vector<std::string> split(const std::string& text) {
 
 int run(int argc, char** argv) {
   Options options;
-  const std::array<option, 7> known = {option{"transport", required_argument, nullptr, 't'},
+  const std::array<option, 8> known = {option{"transport", required_argument, nullptr, 't'},
                                        option{"gpus", required_argument, nullptr, 'g'},
                                        option{"memory", required_argument, nullptr, 'm'},
                                        option{"max", required_argument, nullptr, 'x'},
                                        option{"connections", required_argument, nullptr, 'c'},
+                                       option{"rounds", required_argument, nullptr, 'r'},
                                        option{"library", required_argument, nullptr, 'l'},
                                        option{nullptr, 0, nullptr, 0}};
   for (int found = 0; (found = getopt_long(argc, argv, "", known.data(), nullptr)) != -1;) {
@@ -513,6 +518,7 @@ int run(int argc, char** argv) {
       case 'm': options.memory = split(optarg); break;
       case 'x': options.max_bytes = parse_bytes(optarg); break;
       case 'c': options.connections = static_cast<std::size_t>(std::stoi(optarg)); break;
+      case 'r': options.rounds = std::max<std::size_t>(4, std::stoul(optarg)); break;
       case 'l': options.library = optarg; break;
       default: return 2;
     }

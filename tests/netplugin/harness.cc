@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 
+#include "core/testing/pattern.h"
 #include "core/testing/sanitizers.h"
 #if defined(__clang__)
 #include <sanitizer/common_interface_defs.h>
@@ -22,11 +23,7 @@ void check(int result, const char* call) {
 
 Bytes numbered(std::size_t bytes, std::uint64_t seed) {
   Bytes data(bytes);
-  std::uint64_t state = seed * 0x9e3779b97f4a7c15 + 1;
-  for (std::uint8_t& byte : data) {
-    state = state * 6364136223846793005 + 1442695040888963407;
-    byte = static_cast<std::uint8_t>(state >> 56);
-  }
+  ropewalk::testing::fill_pattern(data.data(), bytes, seed);
   return data;
 }
 

@@ -50,17 +50,17 @@ struct StreamShape {
   /// Each word tells the message and its place.
   void fill(std::vector<std::byte>& memory, std::uint64_t number, std::size_t bytes) const {
     std::uint64_t word = mix(number ^ 0x5555);
+    std::byte* const data = memory.data();
     for (std::size_t at = 0; at < bytes; at += 8, word += 0x0101010101010101U) {
-      std::memcpy(memory.data() + at, &word, std::min<std::size_t>(8, bytes - at));
+      std::memcpy(data + at, &word, bytes - at < 8 ? bytes - at : 8);
     }
   }
   [[nodiscard]] bool is_right(const std::vector<std::byte>& memory, std::uint64_t number,
                               std::size_t bytes) const {
     std::uint64_t word = mix(number ^ 0x5555);
+    const std::byte* const data = memory.data();
     for (std::size_t at = 0; at < bytes; at += 8, word += 0x0101010101010101U) {
-      if (std::memcmp(memory.data() + at, &word, std::min<std::size_t>(8, bytes - at)) != 0) {
-        return false;
-      }
+      if (std::memcmp(data + at, &word, bytes - at < 8 ? bytes - at : 8) != 0) return false;
     }
     return true;
   }
