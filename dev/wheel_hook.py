@@ -135,7 +135,7 @@ class RopewalkBuildHook(BuildHookInterface[Any]):
             # The file itself under the name that the loader asks for.
             place = f"ropewalk/lib/{PLUGIN_LINKS.get(path.name, '')}{path.name}"
             build_data["force_include"][str(path.resolve())] = place
-        for header in (root / "include" / "ropewalk").rglob("*.h"):
+        for header in (root / "include" / "ropewalk").rglob("*.*h"):
             name = header.relative_to(root / "include")
             build_data["force_include"][str(header)] = f"ropewalk/include/{name}"
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")

@@ -18,6 +18,11 @@ need_ranks()
 COUNT = 1 << 18
 
 
+@pytest.fixture(autouse=True)
+def _with_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROPEWALK_TRACE_GPU", "1")
+
+
 def records_of(comm: Communicator) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = comm.call_records()["records"]
     return found

@@ -209,7 +209,9 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   maker_ = std::make_unique<LaunchMaker>(*links_, *blocks_, options);
   // Now, since taking pinned memory and loading a kernel later may wait for a kernel that waits for
   // this rank.
-  if (const std::size_t records = std::min(records_kept(config), kTimedRecords); records != 0) {
+  const std::size_t records =
+      config.flag(Setting::kTraceGpu) ? std::min(records_kept(config), kTimedRecords) : 0;
+  if (records != 0) {
     const int channels =
         network_ != nullptr ? link::DeviceNetwork::kChannels : link::DeviceLinks::kChannels;
     const std::size_t timed =
