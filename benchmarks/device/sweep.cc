@@ -332,11 +332,14 @@ int time_all(int n, const std::vector<std::string>& words) {
     const std::size_t count = bytes / 4;
     const Timing t = time_one(team, buffers, collective, count);
     comm::CollectiveCall call = make_call(collective, DataType::kFloat32, RedOp::kSum, count, 0);
+    const tune::Choice choice = team.comms[0]->explain(call).choice;
+    const std::string chosen =
+        fmt::format("{} {} {}x{} chunk {}", choice.algorithm, executor::name(choice.protocol),
+                    choice.channels, choice.threads, choice.chunk_bytes);
     fmt::print(
         "{:12} {:>10} B  stream {:8.2f} us (host {:5.2f})  graph {:8.2f} us  {:7.1f} GB/s  {} {}\n",
         words[0], bytes, t.stream * 1e6, t.host * 1e6, t.graph * 1e6,
-        static_cast<double>(bytes) / t.graph * 1e-9, team.comms[0]->device()->describe_way(call),
-        label);
+        static_cast<double>(bytes) / t.graph * 1e-9, chosen, label);
     std::fflush(stdout);
   }
   return 0;
