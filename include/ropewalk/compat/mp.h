@@ -20,8 +20,8 @@
  * a wait on it holds back those after it, not the CPU. Any other stream needs a GPU: EINVAL.
  * Streams that are being captured are refused. At most 64 streams are used; ENOMEM after that.
  *
- * Memory is the host's or, where mp_init was given a GPU, also a GPU's. All parts of a window are of
- * one kind; a put or get between GPU memory and a window in host memory is ENOTSUP.
+ * Memory is the host's or, where mp_init was given a GPU, also a GPU's. All parts of a window are
+ * of one kind; a put or get between GPU memory and a window in host memory is ENOTSUP.
  *
  * Results. 0 (MP_SUCCESS), MP_FAILURE when the ranks cannot go on (a peer died, a deadline passed:
  * setting TIMEOUT), or a positive errno value when nothing was done: EINVAL, ENOMEM, ENOTSUP.
