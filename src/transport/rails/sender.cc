@@ -432,11 +432,11 @@ void SenderCore::step(Rail& rail, Clock::time_point now) {
 
 void SenderCore::read_back(Rail& rail, Clock::time_point now) {
   if (!rail.back->ready()) return;
-  constexpr std::size_t kSlotBytes = kHeadBytes + kMostControlBytes;
+  constexpr std::size_t kControlSlotBytes = kHeadBytes + kMostControlBytes;
   for (auto& [slot, request] : rail.back_posted) {
     if (request != nullptr) continue;
-    const ReceiveBuffer buffer{rail.back_memory.data() + slot * kSlotBytes, kSlotBytes, kTag,
-                               nullptr};
+    const ReceiveBuffer buffer{rail.back_memory.data() + slot * kControlSlotBytes,
+                               kControlSlotBytes, kTag, nullptr};
     request = rail.back->receive({&buffer, 1});
     if (request == nullptr) break;
   }
@@ -444,7 +444,8 @@ void SenderCore::read_back(Rail& rail, Clock::time_point now) {
     auto& [slot, request] = rail.back_posted.front();
     const std::optional<std::size_t> bytes = request->test();
     if (!bytes) return;
-    const std::span<const std::byte> message(rail.back_memory.data() + slot * kSlotBytes, *bytes);
+    const std::span<const std::byte> message(rail.back_memory.data() + slot * kControlSlotBytes,
+                                             *bytes);
     const std::optional<Head> head = open_head(message);
     if (!head) throw Error(Errc::kPeerLost, "{}", "what came over it was changed on its way");
     rail.heard = now;
@@ -452,8 +453,8 @@ void SenderCore::read_back(Rail& rail, Clock::time_point now) {
     if (error_) return;
     const std::size_t again = slot;
     rail.back_posted.pop_front();
-    const ReceiveBuffer buffer{rail.back_memory.data() + again * kSlotBytes, kSlotBytes, kTag,
-                               nullptr};
+    const ReceiveBuffer buffer{rail.back_memory.data() + again * kControlSlotBytes,
+                               kControlSlotBytes, kTag, nullptr};
     rail.back_posted.emplace_back(again, rail.back->receive({&buffer, 1}));
   }
 }
