@@ -19,6 +19,7 @@
 
 #include "comm/communicator.h"
 #include "comm/testing/ranks.h"
+#include "comm/testing/windows.h"
 #include "core/error.h"
 #include "message/messenger.h"
 #include "transport/window/device/gpu.h"
@@ -33,7 +34,9 @@ using message::OperationSpec;
 using message::Refused;
 using message::Window;
 using message::WindowSpec;
+using testing::pattern;
 using testing::quiet;
+using testing::refusal_of;
 using testing::with_ranks;
 using Bytes = std::vector<std::byte>;
 
@@ -177,28 +180,6 @@ class Buffer {
   std::size_t size_;
   gpus::DeviceBuffer memory_;
 };
-
-Bytes pattern(std::size_t bytes, int rank, int turn) {
-  Bytes made(bytes);
-  std::uint32_t value = 2654435761U * static_cast<std::uint32_t>(rank * 131 + turn + 1);
-  for (std::byte& byte : made) {
-    value = value * 1664525U + 1013904223U;
-    byte = static_cast<std::byte>(value >> 24U);
-  }
-  return made;
-}
-
-template <typename Body>
-std::pair<Errc, std::string> refusal_of(Body&& body) {
-  try {
-    body();
-  } catch (const Refused& error) {
-    return {error.code(), error.what()};
-  } catch (const Error& error) {
-    return {Errc::kInternal, std::string("broke: ") + error.what()};
-  }
-  return {Errc::kInternal, "no error"};
-}
 
 class DeviceWindows : public ::testing::TestWithParam<Kind> {
  protected:

@@ -71,7 +71,7 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
     std::uint64_t key = 0;
   };
 
-  Server(bootstrap::Service& service, std::shared_ptr<Shared> shared,
+  Server(bootstrap::Service& service, std::shared_ptr<ServedComms> shared,
          std::vector<Listening> listening)
       : service_(service), shared_(std::move(shared)), listening_(std::move(listening)) {}
   ~Server() { stop(); }
@@ -356,7 +356,7 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
   }
 
   bootstrap::Service& service_;
-  std::shared_ptr<Shared> shared_;
+  std::shared_ptr<ServedComms> shared_;
   std::vector<Listening> listening_;
   Number last_ = 0;
   std::map<Number, Client> clients_;
@@ -367,6 +367,8 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
   std::map<std::uint64_t, std::map<int, std::uint64_t>> before_;
 };
 
+JobPorts::JobPorts(bootstrap::Context& context) : service_(context) {}
+
 JobPorts::~JobPorts() = default;
 
 void JobPorts::add(const Communicator& comm) noexcept {
@@ -375,13 +377,7 @@ void JobPorts::add(const Communicator& comm) noexcept {
   const bool wanted = std::ranges::any_of(
       ports, [&](const auto& port) { return comm.config().integer(port.second) != 0; });
   if (!wanted) return;
-  try {
-    {
-      const Lock lock(shared_->mutex);
-      shared_->comms.insert(&comm);
-    }
-    const Lock lock(mutex_);
-    if (server_ != nullptr) return;
+  const auto listen = [&](bootstrap::Service& service, std::shared_ptr<ServedComms> shared) {
     std::vector<Server::Listening> listening;
     for (const auto& [kind, setting] : ports) {
       const auto port = static_cast<int>(comm.config().integer(setting));
@@ -394,40 +390,20 @@ void JobPorts::add(const Communicator& comm) noexcept {
                   error.what());
       }
     }
-    if (listening.empty()) return;
-    bootstrap::Service& service = *context_.service();
-    auto server = std::make_shared<Server>(service, shared_, std::move(listening));
-    service.post([&service, server] {
-      service.keep(server);
-      server->start();
-    });
-    server_ = std::move(server);
+    return listening.empty()
+               ? nullptr
+               : std::make_shared<Server>(service, std::move(shared), std::move(listening));
+  };
+  try {
+    service_.add(comm, listen);
   } catch (const std::exception& error) {
     log::warn("rank {}: the ports for monitoring: {}", comm.rank(), error.what());
   }
 }
 
 void JobPorts::remove(const Communicator& comm) noexcept {
-  bool last = false;
-  {
-    const Lock lock(shared_->mutex);
-    if (shared_->comms.erase(&comm) == 0) return;
-    last = shared_->comms.empty();
-  }
-  if (!last) return;
   try {
-    const Lock lock(mutex_);
-    {
-      const Lock again(shared_->mutex);
-      if (!shared_->comms.empty()) return;  // another one came meanwhile
-    }
-    if (server_ == nullptr) return;
-    bootstrap::Service& service = *context_.service();
-    service.post([&service, server = std::move(server_)] {
-      server->stop();
-      service.drop(server.get());
-    });
-    server_ = nullptr;
+    service_.remove(comm);
   } catch (const std::exception& error) {
     log::warn("the end of the ports for monitoring: {}", error.what());
   }

@@ -10,12 +10,8 @@
 // All of it runs on the service thread (bootstrap/context.h): calls pay nothing.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <set>
-
 #include "bootstrap/context.h"
-#include "core/mutex.h"
+#include "comm/comms_service.h"
 
 namespace ropewalk::comm {
 
@@ -24,7 +20,7 @@ class Communicator;
 /// Threads: any. Lifetime: must outlive the communicators that it was given.
 class JobPorts {
  public:
-  explicit JobPorts(bootstrap::Context& context) : context_(context) {}
+  explicit JobPorts(bootstrap::Context& context);
   ~JobPorts();
   JobPorts(const JobPorts&) = delete;
   JobPorts& operator=(const JobPorts&) = delete;
@@ -37,14 +33,7 @@ class JobPorts {
 
  private:
   class Server;
-  struct Shared {
-    Mutex mutex;
-    std::set<const Communicator*> comms RW_GUARDED_BY(mutex);
-  };
-  bootstrap::Context& context_;
-  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
-  Mutex mutex_;  // held while it begins or ends to listen
-  std::shared_ptr<Server> server_ RW_GUARDED_BY(mutex_);
+  CommsService<Server> service_;
 };
 
 }  // namespace ropewalk::comm

@@ -67,7 +67,7 @@ std::optional<std::size_t> asked_for(std::string_view line) {
 // Made by any thread; everything else on the service thread.
 class StatusEndpoint::Server : public std::enable_shared_from_this<Server> {
  public:
-  Server(bootstrap::Service& service, std::shared_ptr<Shared> shared, FileDescriptor socket,
+  Server(bootstrap::Service& service, std::shared_ptr<ServedComms> shared, FileDescriptor socket,
          int signal_fd)
       : service_(service),
         shared_(std::move(shared)),
@@ -196,7 +196,7 @@ class StatusEndpoint::Server : public std::enable_shared_from_this<Server> {
   }
 
   bootstrap::Service& service_;
-  std::shared_ptr<Shared> shared_;
+  std::shared_ptr<ServedComms> shared_;
   FileDescriptor socket_;
   int signal_fd_;
   std::uint64_t key_ = 0;
@@ -205,53 +205,25 @@ class StatusEndpoint::Server : public std::enable_shared_from_this<Server> {
   std::map<Number, Asker> askers_;
 };
 
-StatusEndpoint::StatusEndpoint(bootstrap::Context& context) : context_(context) {}
+StatusEndpoint::StatusEndpoint(bootstrap::Context& context) : service_(context) {}
 
 StatusEndpoint::~StatusEndpoint() = default;
 
 void StatusEndpoint::add(const Communicator& comm) noexcept {
   try {
-    {
-      const Lock lock(shared_->mutex);
-      shared_->comms.insert(&comm);
-    }
-    const Lock lock(mutex_);
-    if (server_ != nullptr) return;
-    bootstrap::Service& service = *context_.service();
-    auto server =
-        std::make_shared<Server>(service, shared_, listen_here(),
-                                 trace_signal::watch(comm.config().text(Setting::kTraceSignal)));
-    service.post([&service, server] {
-      service.keep(server);
-      server->start();
+    service_.add(comm, [&](bootstrap::Service& service, std::shared_ptr<ServedComms> shared) {
+      return std::make_shared<Server>(
+          service, std::move(shared), listen_here(),
+          trace_signal::watch(comm.config().text(Setting::kTraceSignal)));
     });
-    server_ = std::move(server);
   } catch (const std::exception& error) {
     log::warn("rank {}: `ropewalk status` cannot ask this process: {}", comm.rank(), error.what());
   }
 }
 
 void StatusEndpoint::remove(const Communicator& comm) noexcept {
-  bool last = false;
-  {
-    const Lock lock(shared_->mutex);
-    if (shared_->comms.erase(&comm) == 0) return;
-    last = shared_->comms.empty();
-  }
-  if (!last) return;
   try {
-    const Lock lock(mutex_);
-    {
-      const Lock again(shared_->mutex);
-      if (!shared_->comms.empty()) return;  // another one came meanwhile
-    }
-    if (server_ == nullptr) return;
-    bootstrap::Service& service = *context_.service();
-    service.post([&service, server = std::move(server_)] {
-      server->stop();
-      service.drop(server.get());
-    });
-    server_ = nullptr;
+    service_.remove(comm);
   } catch (const std::exception& error) {
     log::warn("the end of the endpoint of `ropewalk status`: {}", error.what());
   }

@@ -10,11 +10,8 @@
 // nothing.
 #pragma once
 
-#include <memory>
-#include <set>
-
 #include "bootstrap/context.h"
-#include "core/mutex.h"
+#include "comm/comms_service.h"
 
 namespace ropewalk::comm {
 
@@ -36,16 +33,7 @@ class StatusEndpoint {
 
  private:
   class Server;
-
-  // What the service thread and the communicators share: the former may come later.
-  struct Shared {
-    Mutex mutex;
-    std::set<const Communicator*> comms RW_GUARDED_BY(mutex);
-  };
-  bootstrap::Context& context_;
-  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
-  Mutex mutex_;  // held while it begins or ends to listen
-  std::shared_ptr<Server> server_ RW_GUARDED_BY(mutex_);
+  CommsService<Server> service_;
 };
 
 }  // namespace ropewalk::comm

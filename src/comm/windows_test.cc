@@ -1,5 +1,7 @@
 // Windows of communicators whose ranks are threads of this process: one suite over all kinds of
 // windows and links.
+#include "comm/testing/windows.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +38,9 @@ using message::OperationSpec;
 using message::Refused;
 using message::Window;
 using message::WindowSpec;
+using testing::pattern;
 using testing::quiet;
+using testing::refusal_of;
 using testing::with_ranks;
 using Bytes = std::vector<std::byte>;
 
@@ -130,27 +134,6 @@ class End {
   Bytes memory_;
   Window* window_;
 };
-
-// Different in each byte, rank and turn.
-Bytes pattern(std::size_t bytes, int rank, int turn) {
-  Bytes made(bytes);
-  ropewalk::testing::fill_pattern(
-      made.data(), bytes,
-      static_cast<std::uint64_t>(rank) << 32U | static_cast<std::uint32_t>(turn));
-  return made;
-}
-
-template <typename Body>
-std::pair<Errc, std::string> refusal_of(Body&& body) {
-  try {
-    body();
-  } catch (const Refused& error) {
-    return {error.code(), error.what()};
-  } catch (const Error& error) {
-    return {Errc::kInternal, std::string("broke: ") + error.what()};
-  }
-  return {Errc::kInternal, "no error"};
-}
 
 class WindowContract : public ::testing::TestWithParam<Kind> {
  protected:

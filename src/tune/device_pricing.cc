@@ -62,9 +62,6 @@ DevicePricing::DevicePricing(const Config& config, const DeviceLimits& limits,
     if (limits.slot_bytes[index(protocol)] > 0) available.push_back(protocol);
   }
   protocols_ = allowed_protocols(config, available);
-  // Between hosts ll was faster over sockets alone, and for the shortest data alone: it is there
-  // for who asks for it.
-  if (limits.network && protocols_.size() > 1) std::erase(protocols_, Protocol::kLl);
 }
 
 Choice DevicePricing::by_protocol(const ScheduleShape& shape, double seconds_per_byte,

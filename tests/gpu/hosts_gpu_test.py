@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import time
 
+import launcher
 import pytest
 from gpu_support import DEADLINE_SECONDS, need_ranks
 from host_ranks import run, start
@@ -39,24 +39,9 @@ def test_a_speed_is_measured(net: str) -> None:
 def test_a_killed_rank_is_seen_while_a_kernel_spins() -> None:
     """Within 1 s of the kill, as between GPUs of one host."""
     processes = start("lost", 2, 2, NET="tcp")
-    try:
-        for process in processes:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith("waiting"):
-                    break
-        time.sleep(0.5)
-        killed = time.time()
-        processes[1].kill()
-        said = processes[0].communicate(timeout=DEADLINE_SECONDS)[0]
-        found = re.search(r"PeerLostError at ([0-9.]+): (.*)", said)
-        assert found, said
-        assert "rank 1" in found.group(2)
-        print(f"seen {float(found.group(1)) - killed:.3f} s after the kill")
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    took, words = launcher.lost_after_kill(processes, DEADLINE_SECONDS)
+    assert "rank 1" in words
+    print(f"seen {took:.3f} s after the kill")
 
 
 @pytest.mark.parametrize("net", ["tcp", "shm"])

@@ -7,6 +7,7 @@ library, else it is the one in $RW_BUILD_DIR or build/release.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -31,6 +32,28 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def lost_after_kill(processes: list[subprocess.Popen[str]], limit_s: float) -> tuple[float, str]:
+    """Kills the second of two ranks once both have printed that they are waiting. The seconds until
+    the first one had PeerLostError, and its words. Ends both."""
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("waiting"):
+                    break
+        time.sleep(0.5)
+        killed = time.time()
+        processes[1].kill()
+        said = processes[0].communicate(timeout=limit_s)[0]
+        found = re.search(r"PeerLostError at ([0-9.]+): (.*)", said)
+        assert found, said
+        return float(found.group(1)) - killed, found.group(2)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 @dataclass(frozen=True)

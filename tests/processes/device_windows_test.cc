@@ -13,6 +13,7 @@
 
 #include "message/messenger.h"
 #include "processes/rank_processes.h"
+#include "processes/window_operation.h"
 #include "transport/window/device/gpu.h"
 
 namespace ropewalk::testing {
@@ -24,15 +25,6 @@ using message::OperationSpec;
 using message::Window;
 using message::WindowSpec;
 using std::chrono::milliseconds;
-
-OperationSpec operation(OperationKind kind, Window& window, int peer) {
-  OperationSpec spec;
-  spec.kind = kind;
-  spec.window = &window;
-  spec.peer = peer;
-  spec.count = 1;
-  return spec;
-}
 
 struct Case {
   std::string name;

@@ -14,6 +14,7 @@
 
 #include "message/messenger.h"
 #include "processes/rank_processes.h"
+#include "processes/window_operation.h"
 
 namespace ropewalk::testing {
 namespace {
@@ -31,15 +32,6 @@ std::set<std::string> shared_memory_names() {
     closedir(folder);
   }
   return names;
-}
-
-OperationSpec operation(OperationKind kind, Window& window, int peer) {
-  OperationSpec spec;
-  spec.kind = kind;
-  spec.window = &window;
-  spec.peer = peer;
-  spec.count = 1;
-  return spec;
 }
 
 struct Case {

@@ -99,12 +99,19 @@ constexpr double kBesideOthers = 0.8;
 constexpr int kMostProgressThreads = 4;
 constexpr int kCpusPerProgressThread = 4;
 
+// Between hosts ll was faster over sockets alone, and for the shortest data alone
+// (benchmarks/results/hosts-2xh100.txt): it is there for who asks for it.
+bool wants_network_ll(const Config& config) {
+  return config.text(Setting::kProtocol) == executor::name(Protocol::kLl);
+}
+
 link::DeviceNetwork::Options network_options(const Config& config, int device,
                                              executor::Traffic* traffic) {
   link::DeviceNetwork::Options options;
   options.cpus = progress_cpus(config, device);
   options.seals = config.flag(Setting::kNetEncrypt);
   options.traffic = traffic;
+  options.has_ll = wants_network_ll(config);
   options.threads = static_cast<int>(config.integer(Setting::kProgressThreads));
   if (options.threads == 0) {
     const int cpus = tune::Processors::usable().count() / std::max(1, device_count());
@@ -122,12 +129,13 @@ link::DeviceNetwork::Options network_options(const Config& config, int device,
   return options;
 }
 
-// Links to other hosts have the protocols simple and ll, and fewer channels.
-tune::DeviceLimits over_network(tune::DeviceLimits limits) {
+// Links to other hosts have the protocol simple, `with_ll` ll too, and fewer channels.
+tune::DeviceLimits over_network(tune::DeviceLimits limits, bool with_ll) {
   const executor::FifoShape shape = link::DeviceNetwork::shape();
   for (auto* slot_bytes : {&limits.slot_bytes, &limits.host_path_slot_bytes}) {
     std::size_t& simple = (*slot_bytes)[static_cast<std::size_t>(Protocol::kSimple)];
     simple = std::min<std::size_t>(simple, shape.slot_bytes);
+    if (!with_ll) (*slot_bytes)[static_cast<std::size_t>(Protocol::kLl)] = 0;
     (*slot_bytes)[static_cast<std::size_t>(Protocol::kLl128)] = 0;
   }
   limits.lag_slots = std::min(limits.lag_slots, shape.slots);
@@ -248,7 +256,7 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
     limits_.hybrid_slot_bytes = links_->hybrid_slot_bytes();
     limits_.hybrid_channels = std::min(link::DeviceLinks::kHybridChannels, limits_.channels / 4);
   }
-  if (network_ != nullptr) limits_ = over_network(limits_);
+  if (network_ != nullptr) limits_ = over_network(limits_, wants_network_ll(config));
   // Now, since taking device memory later may wait for a kernel that waits for this rank.
   for (int r = 0; r < size_; ++r) {
     for (int p = 0; p < kNumProtocols && r != rank_ && peers_->on_this_host(r); ++p) {

@@ -49,15 +49,18 @@ executor::FifoShape DeviceNetwork::shape() {
 DeviceNetwork::DeviceNetwork(bootstrap::Bootstrap& bootstrap, const Rails& rails,
                              const Options& options,
                              const std::function<void(const Error&)>& on_error)
-    : pool_(kBlockBytes),
-      own_tag_(reinterpret_cast<executor::CallTag*>(pool_.take(sizeof(executor::CallTag)))),
-      board_(reinterpret_cast<executor::CallTag*>(
-          pool_.take(sizeof(executor::CallTag) * executor::kBoardTags *
-                     static_cast<std::size_t>(bootstrap.size())))) {
-  for (int t = 0; t <= options.threads; ++t) {
+    : pool_(kBlockBytes), simple_threads_(options.threads) {
+  if (options.has_ll) {
+    const auto take_tags = [this](std::size_t number) {
+      return reinterpret_cast<executor::CallTag*>(pool_.take(number * sizeof(executor::CallTag)));
+    };
+    own_tag_ = take_tags(1);
+    board_ = take_tags(executor::kBoardTags * static_cast<std::size_t>(bootstrap.size()));
+  }
+  for (int t = 0; t < options.threads + (options.has_ll ? 1 : 0); ++t) {
     NetworkLinks::Options of_links;
     of_links.shape = shape();
-    of_links.flagged = t == 0;
+    of_links.flagged = t == options.threads;
     of_links.tag = of_links.flagged ? kFlaggedTag : kTag;
     of_links.tags = {own_tag_, board_};
     of_links.by_blocks = true;

@@ -51,6 +51,7 @@ class DeviceNetwork {
     /// Called once for each thread: a transport is used by one at a time.
     std::function<std::unique_ptr<transport::Transport>()> make_transport;
     bool seals = false;
+    bool has_ll = false;                   ///< links have the protocol ll beside simple
     executor::Traffic* traffic = nullptr;  ///< where links count what they send; null: nowhere
     int threads = 1;             ///< for long data, at least 1; other ranks may have other numbers
     std::vector<int> cpus = {};  ///< for the threads; empty: any
@@ -66,7 +67,7 @@ class DeviceNetwork {
   /// used at once, and connect meanwhile. @throws Error kCuda, kSystem, kPeerLost
   executor::SendEnd send_end(executor::Protocol protocol, int channel, int peer);
   executor::ReceiveEnd receive_end(executor::Protocol protocol, int channel, int peer);
-  /// For launches: LaunchLinks::network_tag and network_board.
+  /// For launches: LaunchLinks::network_tag and network_board; null without ll.
   [[nodiscard]] executor::CallTag* own_tag() const noexcept { return own_tag_; }
   [[nodiscard]] const executor::CallTag* board() const noexcept { return board_; }
 
@@ -84,16 +85,17 @@ class DeviceNetwork {
   [[nodiscard]] std::size_t memory_bytes() const noexcept { return pool_.bytes(); }
 
  private:
-  // Links of ll have a thread of their own, the first: long chunks do not delay them.
+  // Links of ll have a thread of their own, the last: long chunks do not delay them.
   ProgressThread& thread_of(executor::Protocol protocol, int channel) {
-    if (protocol == executor::Protocol::kLl) return *threads_.front();
-    return *threads_[1 + static_cast<std::size_t>(channel) % (threads_.size() - 1)];
+    if (protocol == executor::Protocol::kLl) return *threads_.back();
+    return *threads_[static_cast<std::size_t>(channel % simple_threads_)];
   }
 
   PinnedPool pool_;
-  executor::CallTag* own_tag_;
-  executor::CallTag* board_;
+  executor::CallTag* own_tag_ = nullptr;
+  executor::CallTag* board_ = nullptr;
   std::string name_;
+  int simple_threads_;
   std::vector<std::unique_ptr<ProgressThread>> threads_;  // use the pool's memory
 };
 
