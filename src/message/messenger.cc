@@ -301,6 +301,15 @@ bool Messenger::begin(Operation& operation) {
   return operation.ended();
 }
 
+void Messenger::begin_counted(Operation& operation) {
+  if (stopped_ || operation.spec.kind != OperationKind::kSignal) {
+    (void)begin(operation);
+    return;
+  }
+  unflushed_.insert({operation.spec.window->number(), operation.spec.peer});
+  carrier_->start(operation);
+}
+
 void Messenger::raise(const Operation& operation) {
   const Error& fault = *operation.fault;
   if (operation.refused) throw Refused(fault.code(), "{}", fault.what());
@@ -674,8 +683,8 @@ bool Messenger::poll_streams() {
   for (const auto& entry : streams_) {
     StreamCalls* streams = entry.second.get();
     if (streams == nullptr || !streams->busy()) continue;
-    moved |=
-        streams->poll([this](Operation& operation) RW_REQUIRES(mutex_) { (void)begin(operation); });
+    moved |= streams->poll(
+        [this](Operation& operation) RW_REQUIRES(mutex_) { begin_counted(operation); });
     if (stopped_) {
       streams->release();
       continue;
@@ -725,13 +734,7 @@ bool Messenger::poll_kernels() {
     KernelCalls& kernels = *entry.second;
     moved |= kernels.poll([this](Operation& operation) RW_REQUIRES(mutex_) {
       validate(operation.spec);
-      if (!stopped_ && operation.spec.kind == OperationKind::kSignal) {
-        // Kernels count what they send.
-        unflushed_.insert({operation.spec.window->number(), operation.spec.peer});
-        carrier_->start(operation);
-      } else {
-        (void)begin(operation);
-      }
+      begin_counted(operation);
     });
     if (stopped_) continue;
     if (const std::optional<Error> fault = kernels.fault()) break_with(*fault);

@@ -162,6 +162,8 @@ class Messenger : private executor::WaitHook {
   void break_with(const Error& error) RW_REQUIRES(mutex_);
   // Starts one; a wait ends as check_wait() says. @return whether it has ended
   bool begin(Operation& operation) RW_REQUIRES(mutex_);
+  // What a stream or a kernel asks a link for; they have counted their signals.
+  void begin_counted(Operation& operation) RW_REQUIRES(mutex_);
   static bool check_wait(Operation& operation);
   static std::uint64_t count_wait(const OperationSpec& spec);
   void uncount_wait(const Operation& operation);

@@ -303,9 +303,14 @@ void StreamCalls::capture(const OperationSpec& spec, const rwDeviceWindow& devic
 
 bool StreamCalls::poll(const std::function<void(Operation&)>& start) {
   bool moved = false;
+  // The last first: a stream goes on while this looks, and what it passes later must not be seen
+  // passed where what it passed before is not. A signal would overtake its put.
+  for (auto it = held_.rbegin(); it != held_.rend(); ++it) {
+    it->passed = it->passed || look(it->line->passed) == it->number;
+  }
   for (auto it = held_.begin(); it != held_.end();) {
     Held& held = *it;
-    bool over = look(held.line->passed) == held.number;
+    bool over = held.passed;
     if (held.carried != nullptr && over) {
       if (!held.started && start != nullptr) {
         held.started = true;

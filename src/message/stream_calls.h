@@ -103,6 +103,7 @@ class StreamCalls {
     bool of_trigger = false;            // which comes when the program pleases
     std::optional<std::chrono::steady_clock::time_point> began;
     std::unique_ptr<Operation> carried;
+    bool passed = false;  // as poll() has seen it
     bool started = false;
   };
 
