@@ -2,6 +2,7 @@
 // in the host's memory: what is said there holds of them too.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <barrier>
@@ -12,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -137,7 +139,8 @@ TEST_P(DeviceFunctions, ATeamPutsSignalsAndWaits) {
           EXPECT_EQ(signal(team, device, next), Status::kDone);
           EXPECT_EQ(wait_signal(team, device, previous), Status::kDone);
           const std::vector<unsigned char> expected = pattern(bytes, previous, turn);
-          EXPECT_EQ(std::memcmp(mine + (turn % 2 == 0 ? 0 : kMost), expected.data(), bytes), 0)
+          EXPECT_TRUE(std::ranges::equal(
+              expected, std::span(mine + (turn % 2 == 0 ? 0 : kMost), expected.size())))
               << bytes;
           std::vector<unsigned char> back(bytes);
           EXPECT_EQ(flush(team, device), Status::kDone);

@@ -19,13 +19,15 @@ constexpr int kLeaksTimeFactor = 12;
 
 void check_close_null(Session& session) {
   session.start();
+  if (session.plugin().version() > 6) {
+    throw Skipped{"a version that NCCL up to 2.15 loads: 4 to 6"};
+  }
   const auto need = [](abi::Result result, Call call) {
     if (result == abi::kSuccess) return;
     throw Failed{fmt::format("success from {}(NULL)", name(call)), describe(result)};
   };
   need(session.plugin().close_send(nullptr), Call::kCloseSend);
   need(session.plugin().close_recv(nullptr), Call::kCloseRecv);
-  need(session.plugin().close_listen(nullptr), Call::kCloseListen);
 }
 
 void check_close_order(Session& session) {
@@ -305,9 +307,9 @@ constexpr std::string_view kProgressErrors =
     "src/proxy.cc: ncclProxyProgress; src/transport/net.cc: recvProxyProgress";
 
 constexpr Rule kClosingRules[] = {
-    {"close-null", "closeSend, closeRecv and closeListen take NULL",
-     "After an error NCCL closes what it has, and closes it again at the end.", kFree, "devices", 1,
-     1, check_close_null},
+    {"close-null", "closeSend and closeRecv take NULL",
+     "Up to 2.15 a connection whose set-up failed is closed too: its comm is NULL.", kFree,
+     "devices", 1, 1, check_close_null},
     {"close-order", "Either end may close first",
      "Sender and receiver end at different times; a failing close leaves the rest undone.", kFree,
      "transfer", 2, 1, check_close_order},

@@ -1212,6 +1212,12 @@ class KilledPeer : public Contract {
   [[nodiscard]] static bool provider_hangs() {
     return GetParam().provider == "ofi" && GetParam().label.starts_with("OfiShm");
   }
+  // Provider net of libfabric 1.17.0: of two ends that send to each other for the first time at
+  // once one's message fails ("Broken pipe") in 1 of 10 connections, after another peer was killed
+  // in 1 of 4.
+  [[nodiscard]] static bool provider_loses() {
+    return GetParam().provider == "ofi" && GetParam().label == "OfiNet";
+  }
 };
 
 // The other process of each is forked before this one has threads, whose locks it would take over.
@@ -1261,6 +1267,7 @@ TEST_P(KilledPeer, IsLostToItsReceiver) {
 
 TEST_P(KilledPeer, IsLostToItsSender) {
   if (provider_hangs()) GTEST_SKIP() << "libfabric's shm may hang when a peer is killed";
+  if (provider_loses()) GTEST_SKIP() << "libfabric's net may fail at the connection after it";
   const Case chosen = GetParam();
   std::deque<Child> children;
   for (const std::size_t bytes : kKilledSizes) {

@@ -759,7 +759,6 @@ abi::Result close_recv(void* comm) {
 
 abi::Result close_listen(void* comm) {
   enter("closeListen");
-  if (comm == nullptr) return fault("close-null") ? abi::kInvalidArgument : abi::kSuccess;
   auto* listening = static_cast<ListenComm*>(comm);
   if (fault("listen-unused") && listening->accepts == 0) return abi::kInternalError;
   if (fault("listen-closed")) {

@@ -1,5 +1,4 @@
 // Ranks that die or stop at any moment: every survivor ends with an error that names them.
-#include <dirent.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,24 +14,12 @@
 
 #include "core/testing/share.h"
 #include "processes/rank_processes.h"
+#include "processes/shared_memory_names.h"
 
 namespace ropewalk::testing {
 namespace {
 
 using std::chrono::milliseconds;
-
-// Without those of libpsm2, which tests that run at the same time make.
-std::set<std::string> shared_memory_names() {
-  std::set<std::string> names;
-  if (DIR* folder = opendir("/dev/shm")) {
-    while (const dirent* entry = readdir(folder)) {
-      const std::string name = entry->d_name;
-      if (!name.starts_with("psm2_shm")) names.insert(name);
-    }
-    closedir(folder);
-  }
-  return names;
-}
 
 // Collectives of many kinds and sizes without end.
 std::string work_until_it_breaks(comm::Communicator& comm) {
@@ -101,7 +88,7 @@ void kill_at_random_moments(int times, const RankOptions& options, std::mt19937&
   ASSERT_FALSE(delays_ms.empty());
   std::printf("from kill to error on %zu survivors: median %.1f ms, largest %.1f ms\n",
               delays_ms.size(), delays_ms[delays_ms.size() / 2], delays_ms.back());
-  EXPECT_EQ(shared_memory_names(), before);
+  EXPECT_EQ(new_shared_memory_names(before), std::set<std::string>{});
 }
 
 TEST(Faults, KilledAtRandomMomentsOverSharedMemory) {

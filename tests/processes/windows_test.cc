@@ -14,6 +14,7 @@
 
 #include "message/messenger.h"
 #include "processes/rank_processes.h"
+#include "processes/shared_memory_names.h"
 #include "processes/window_operation.h"
 
 namespace ropewalk::testing {
@@ -24,15 +25,6 @@ using message::OperationSpec;
 using message::Window;
 using message::WindowSpec;
 using std::chrono::milliseconds;
-
-std::set<std::string> shared_memory_names() {
-  std::set<std::string> names;
-  if (DIR* folder = opendir("/dev/shm")) {
-    while (const dirent* entry = readdir(folder)) names.insert(entry->d_name);
-    closedir(folder);
-  }
-  return names;
-}
 
 struct Case {
   std::string name;
@@ -154,7 +146,7 @@ TEST_P(WindowProcesses, AKilledPeerEndsEveryWait) {
     const std::chrono::duration<double, std::milli> delay = report->when - killed;
     std::printf("rank %d: %.0f ms after the kill: %s\n", r, delay.count(), report->text.c_str());
   }
-  EXPECT_EQ(shared_memory_names(), before);
+  EXPECT_EQ(new_shared_memory_names(before), std::set<std::string>{});
 }
 
 // How much of the process is shared memory of ours, in mappings and descriptors.
