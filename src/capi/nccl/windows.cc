@@ -6,6 +6,7 @@
 #include "capi/nccl/group.h"
 #include "capi/nccl/guard.h"
 #include "capi/nccl/handle.h"
+#include "core/log.h"
 #include "core/mutex.h"
 
 namespace ropewalk::nccl {
@@ -39,24 +40,18 @@ ncclResult_t register_window(ncclComm_t comm, void* buffer, std::size_t bytes,
     made.rank = core->comm->rank();
     made.all_load_store = core->comm->device()->reaches_all();
     made.reached = core->comm->device()->reached_buffers(made.number);
+    add_puts(*core->one_sided, made, bytes);
     *window = add_window(std::move(made));
   });
-}
-
-std::shared_ptr<const Window> own_window(const Core& core, ncclWindow_t handle) {
-  std::shared_ptr<const Window> window = window_of(handle);
-  if (window->core != &core) {
-    throw Error(Errc::kInvalidArgument, "win: {} is of another communicator",
-                static_cast<const void*>(handle));
-  }
-  return window;
 }
 
 void deregister_window(ncclComm_t comm, ncclWindow_t handle) {
   Core& core = ready(comm);
   // NVIDIA's library returns NULL if it could not make a window.
   if (handle == nullptr) return;
-  core.comm->deregister_buffer(own_window(core, handle)->number);
+  const std::shared_ptr<const Window> window = own_window(core, handle);
+  if (window->puts != nullptr) core.one_sided->remove(*window->puts);
+  core.comm->deregister_buffer(window->number);
   remove_window(handle);
 }
 
@@ -98,6 +93,16 @@ void* load_store_pointer(const Window& window, int lsa_rank, std::size_t offset)
 
 }  // namespace
 
+void add_puts(OneSided& one_sided, Window& window, std::size_t bytes) {
+  try {
+    window.puts = &one_sided.add(window.buffer, bytes);
+  } catch (const message::Refused& refused) {  // on all ranks
+    window.refusal = refused.what();
+    log::info(log::kP2p, "ncclPutSignal cannot put to the window at {}: {}", window.buffer,
+              window.refusal);
+  }
+}
+
 ncclWindow_t add_window(Window window) {
   Table& all = table();
   const Lock lock(all.mutex);
@@ -115,6 +120,15 @@ std::shared_ptr<const Window> window_of(ncclWindow_t handle) {
                 static_cast<const void*>(handle));
   }
   return found->second;
+}
+
+std::shared_ptr<const Window> own_window(const Core& core, ncclWindow_t handle) {
+  std::shared_ptr<const Window> window = window_of(handle);
+  if (window->core != &core) {
+    throw Error(Errc::kInvalidArgument, "win: {} is of another communicator",
+                static_cast<const void*>(handle));
+  }
+  return window;
 }
 
 void remove_window(ncclWindow_t handle) {
