@@ -248,6 +248,11 @@ WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
     for (std::size_t r = 0; r < n && !made.failure_.has_value(); ++r) {
       if (reach[r].local_rank < 0) continue;
       Part& part = made.parts_[r];
+      if (!spec.mapped.empty()) {
+        part.mapped = true;
+        part.data = static_cast<std::byte*>(spec.mapped[r]);
+        continue;
+      }
       try {
         std::shared_ptr<DevicePart> of_process;
         if (reach[r].process == 0) of_process = published(offers[r].device.number);

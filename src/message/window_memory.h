@@ -71,6 +71,9 @@ struct WindowSpec {
   /// Without: memory of a GPU that is put to and got from, nothing of the library's beside it, so
   /// that a rank may let go of it by itself (Messenger::release_window). `slots` is 0.
   bool counters = true;
+  /// Without counters: where this rank's GPU addresses the parts, by rank, if the caller has mapped
+  /// them all; they stay mapped as long as the window.
+  std::vector<void*> mapped;
   /// In whose memory it is, or for whose streams, where `bytes` is 0; null: the host's.
   transport::window::Gpu* gpu = nullptr;
   transport::window::Gpus* gpus = nullptr;  ///< that `gpu` is one of

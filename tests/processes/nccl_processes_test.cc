@@ -1,6 +1,6 @@
 // ncclPutSignal and ncclWaitSignal between processes, with software that stands in for CUDA's
-// driver: memory of cudaMalloc over CUDA IPC; memory of virtual memory functions over links, whose
-// signals go by IPC all the same and must not come before the data.
+// driver: memory of cudaMalloc over CUDA IPC; memory of virtual memory functions mapped side by
+// side, or over links, whose signals go by IPC all the same and must not come before the data.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -22,10 +22,17 @@ namespace {
 namespace gpus = transport::window;
 using std::chrono::milliseconds;
 
-class NcclProcesses : public ::testing::TestWithParam<gpus::DeviceBuffer::From> {};
+struct Case {
+  std::string name;
+  gpus::DeviceBuffer::From from = gpus::DeviceBuffer::From::kAllocator;
+  bool flat = false;    // mapped side by side
+  bool mapped = false;  // reached without a link
+};
+
+class NcclProcesses : public ::testing::TestWithParam<Case> {};
 
 TEST_P(NcclProcesses, DataIsThereWhenItsSignalWasWaitedFor) {
-  const gpus::DeviceBuffer::From from = GetParam();
+  const Case& each = GetParam();
   RankOptions options;
   options.settings = {
       {"TIMEOUT", "20"}, {"CUDA_LIBRARY", RW_STAND_IN_CUDA}, {"SOCKET_IFNAME", "lo"}};
@@ -34,12 +41,17 @@ TEST_P(NcclProcesses, DataIsThereWhenItsSignalWasWaitedFor) {
     const int rank = comm.rank();
     gpus::Gpu& gpu = comm.runtime().gpus().at(rank % 2);
     nccl::OneSided one_sided(comm, gpu.ordinal(), {});
-    const gpus::DeviceBuffer source(gpu, kBytes, from);
-    const gpus::DeviceBuffer memory(gpu, kBytes, from);
-    message::Window& window = one_sided.add(memory.pointer(), kBytes);
+    const gpus::DeviceBuffer source(gpu, kBytes, each.from);
+    const gpus::DeviceBuffer memory(gpu, kBytes, each.from);
+    nccl::Window registered;
+    registered.buffer = memory.pointer();
+    if (each.flat) nccl::add_flat(comm, gpu.ordinal(), registered, kBytes);
+    if ((registered.flat != nullptr) != each.flat) return "side by side";
+    nccl::add_puts(one_sided, registered, kBytes);
+    message::Window& window = *registered.puts;
     const int next = (rank + 1) % 3;
     const int previous = (rank + 2) % 3;
-    if (window.part(next).mapped != (from == gpus::DeviceBuffer::From::kAllocator)) return "mapped";
+    if (window.part(next).mapped != each.mapped) return "mapped";
     const gpus::CurrentContext current(gpu.cuda(), gpu.context());
     gpus::CuStream stream = nullptr;
     gpu.cuda().check(gpu.cuda().stream_create(&stream, gpus::kCuStreamNonBlocking, 0), "stream");
@@ -70,13 +82,14 @@ TEST_P(NcclProcesses, DataIsThereWhenItsSignalWasWaitedFor) {
   }
 }
 
+constexpr auto kAllocator = gpus::DeviceBuffer::From::kAllocator;
+constexpr auto kPages = gpus::DeviceBuffer::From::kVirtualMemory;
+
 INSTANTIATE_TEST_SUITE_P(Memory, NcclProcesses,
-                         ::testing::Values(gpus::DeviceBuffer::From::kAllocator,
-                                           gpus::DeviceBuffer::From::kVirtualMemory),
-                         [](const auto& each) {
-                           return each.param == gpus::DeviceBuffer::From::kAllocator ? "cudaMalloc"
-                                                                                     : "pages";
-                         });
+                         ::testing::Values(Case{"cudaMalloc", kAllocator, false, true},
+                                           Case{"pages", kPages, false, false},
+                                           Case{"pages_side_by_side", kPages, true, true}),
+                         [](const auto& each) { return each.param.name; });
 
 }  // namespace
 }  // namespace ropewalk::testing

@@ -21,6 +21,9 @@ void require_ready(Core& core) {
 
 Core::~Core() {
   for (Registration* registration : registrations) delete registration;
+  // Nothing of it may be under way when windows are unmapped.
+  one_sided.reset();
+  comm.reset();
   remove_windows_of(*this);
 }
 

@@ -22,7 +22,7 @@ void OneSided::open() {
   }
 }
 
-message::Window& OneSided::add(void* buffer, std::size_t bytes) {
+message::Window& OneSided::add(void* buffer, std::size_t bytes, std::vector<void*> mapped) {
   if (!refusal_.empty()) throw message::Refused(Errc::kInvalidUsage, "{}", refusal_);
   open();
   message::WindowSpec spec;
@@ -31,6 +31,7 @@ message::Window& OneSided::add(void* buffer, std::size_t bytes) {
   spec.slots = 0;
   spec.memory = buffer;
   spec.bytes = bytes;
+  spec.mapped = std::move(mapped);
   return comm_.create_window(spec);
 }
 

@@ -6,8 +6,9 @@
 //
 // Order: what one rank puts and signals to one peer takes effect in the order of the calls on one
 // stream; NCCL promises as much for each context. Where a link carries the data and the counters
-// are reached by stores (memory of the driver's virtual memory functions, between processes) the
-// stream waits before the signal until the data is there; that cannot be captured in a graph.
+// are reached by stores (memory of the driver's virtual memory functions, between processes, that
+// is not mapped side by side: comm/flat_memory.h) the stream waits before the signal until the data
+// is there; that cannot be captured in a graph.
 #pragma once
 
 #include <cstddef>
@@ -44,8 +45,11 @@ class OneSided {
   /// Why there are no counters; empty where there are, or open() was not called.
   [[nodiscard]] const std::string& refusal() const noexcept { return refusal_; }
 
-  /// Collective: `buffer` is to be put to. @throws message::Refused on all ranks, as open()
-  message::Window& add(void* buffer, std::size_t bytes);
+  /// Collective: `buffer` is to be put to.
+  /// @param mapped by rank: where this rank's GPU reaches the buffers, if it reaches all at
+  /// addresses of its own; else empty
+  /// @throws message::Refused on all ranks, as open()
+  message::Window& add(void* buffer, std::size_t bytes, std::vector<void*> mapped = {});
   /// Local. @throws message::Refused kInvalidUsage while a stream has operations of this rank on it
   void remove(message::Window& window) { comm_.release_window(window); }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "bootstrap/unique_id.h"
+#include "capi/nccl/device_layout.h"
 #include "capi/nccl/handle.h"
 #include "capi/nccl/windows.h"
 #include "comm/testing/ranks.h"
@@ -39,6 +40,7 @@ struct Kind {
   bool one_gpu = false;
   bool of_pages = false;  // as ncclMemAlloc of NVIDIA's gives it
   bool links = false;
+  bool flat = false;  // mapped side by side
 };
 
 void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
@@ -48,7 +50,8 @@ class Rank {
  public:
   Rank(const bootstrap::UniqueId& id, int rank, int size, comm::Runtime& runtime, const Kind& kind,
        SignalCounts counts)
-      : gpu_(runtime.gpus().at(kind.one_gpu ? 0 : rank % 2)),
+      : flat_(kind.flat),
+        gpu_(runtime.gpus().at(kind.one_gpu ? 0 : rank % 2)),
         source_(gpu_, kBytes, from(kind)),
         memory_(gpu_, kBytes, from(kind)) {
     CommConfig config;
@@ -81,6 +84,7 @@ class Rank {
     Window window;
     window.core = core_.get();
     window.buffer = memory;
+    if (flat_) add_flat(*core_->comm, core_->device, window, bytes);
     add_puts(*core_->one_sided, window, bytes);
     return add_window(std::move(window));
   }
@@ -107,6 +111,7 @@ class Rank {
     return kind.of_pages ? gpus::DeviceBuffer::From::kVirtualMemory
                          : gpus::DeviceBuffer::From::kAllocator;
   }
+  const bool flat_;
   gpus::Gpu& gpu_;
   gpus::DeviceBuffer source_;
   gpus::DeviceBuffer memory_;
@@ -201,6 +206,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, OneSidedTest,
                          ::testing::Values(Kind{"peer_access"}, Kind{"one_gpu", true},
                                            Kind{"pages_of_one_gpu", true, true},
                                            Kind{"pages", false, true},
+                                           Kind{"pages_side_by_side", false, true, false, true},
                                            Kind{"links", false, false, true}),
                          [](const auto& each) { return each.param.name; });
 
@@ -374,6 +380,71 @@ TEST_F(OneSidedCallsTest, AWindowThatCannotBePutToSaysWhy) {
     ASSERT_EQ(wait(rank, {{1, rank.next(), 0, 0}}), ncclSuccess);
     ASSERT_TRUE(rank.synchronize());
     rank.core().comm->barrier();
+  });
+}
+
+// What a kernel with NVIDIA's header computes, by the words that it reads in the GPU's memory.
+TEST_F(OneSidedCallsTest, KernelsFindEveryRanksBuffer) {
+  ranks(3, {"pages", false, true, false, true}, [](Rank& rank) {
+    const std::size_t bytes = kBytes - static_cast<std::size_t>(rank.rank());
+    const ncclWindow_t window = rank.add(rank.memory(), bytes);
+    rank.core().comm->barrier();
+    ncclWindow_vidmem seen{};
+    rank.gpu().fetch(&seen, reinterpret_cast<gpus::CuPointer>(window), sizeof seen);
+    EXPECT_EQ(seen.lsaRank, rank.rank());
+    EXPECT_EQ(seen.worldRank, rank.rank());
+    EXPECT_EQ(seen.stride4G, 1U);
+    const auto address_of = [&](int peer, std::size_t offset) {
+      const auto lsa = static_cast<std::uint64_t>(seen.lsaRank + (peer - seen.worldRank));
+      return reinterpret_cast<gpus::CuPointer>(seen.lsaFlatBase) + ((lsa * seen.stride4G) << 32U) +
+             offset;
+    };
+    for (int peer = 0; peer < 3; ++peer) {
+      void* given = nullptr;
+      ASSERT_EQ(ncclGetPeerDevicePointer(window, 100, peer, &given), ncclSuccess);
+      EXPECT_EQ(reinterpret_cast<gpus::CuPointer>(given), address_of(peer, 100));
+      EXPECT_EQ(ncclGetPeerDevicePointer(window, kBytes - 1, peer, &given),
+                peer < 2 ? ncclSuccess : ncclInvalidArgument);
+      // Each rank writes its own piece of every buffer.
+      const Bytes piece = pattern(500, rank.rank(), peer);
+      rank.gpu().fill(address_of(peer, static_cast<std::size_t>(rank.rank()) * 500), piece.data(),
+                      piece.size());
+    }
+    rank.core().comm->barrier();
+    const Bytes all = rank.received(1500);
+    for (int writer = 0; writer < 3; ++writer) {
+      const Bytes one(all.begin() + writer * 500, all.begin() + (writer + 1) * 500);
+      EXPECT_EQ(one, pattern(500, writer, rank.rank())) << writer;
+    }
+    rank.core().comm->barrier();
+    // Each rank by itself lets go: what the others have mapped stays.
+    const std::shared_ptr<const Window> last = window_of(window);
+    rank.core().one_sided->remove(*last->puts);
+    remove_window(window);
+    EXPECT_EQ(ncclGetPeerDevicePointer(window, 0, 0, nullptr), ncclInvalidArgument);
+  });
+}
+
+// All ranks or none: then the handle is no address, and pointers are those of other means.
+TEST_F(OneSidedCallsTest, MemoryThatCannotBeMappedSideBySideSaysWhy) {
+  ranks(2, {"cudaMalloc", false, false, false, true}, [](Rank& rank) {
+    const comm::FlatMemory::Made made =
+        comm::FlatMemory::map(*rank.core().comm, rank.gpu(), rank.memory(), kBytes);
+    EXPECT_EQ(made.memory, nullptr);
+    EXPECT_NE(made.why_not.find("is not of CUDA's virtual memory functions"), std::string::npos)
+        << made.why_not;
+    const ncclWindow_t window = rank.add(rank.memory(), kBytes);
+    EXPECT_EQ(window_of(window)->flat, nullptr);
+  });
+  ranks(2, {"pages", false, true}, [](Rank& rank) {
+    // One rank's buffer begins elsewhere in its allocation.
+    const int shift = rank.rank() * 4096;
+    const comm::FlatMemory::Made made = comm::FlatMemory::map(
+        *rank.core().comm, rank.gpu(), static_cast<std::byte*>(rank.memory()) + shift, 100);
+    EXPECT_EQ(made.memory, nullptr);
+    EXPECT_EQ(made.why_not,
+              "rank 1: its buffer is 4096 bytes behind the start of its allocation, that of rank 0 "
+              "0");
   });
 }
 
