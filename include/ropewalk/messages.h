@@ -148,7 +148,8 @@ RW_API rwResult_t rwWaitSignal(int peer, int slot, uint64_t count, rwMessageWind
 RW_API rwResult_t rwSignalCount(int peer, int slot, rwMessageWindow_t window, uint64_t* count);
 /* Done: all that this rank did to the part of `peer` before is complete there, so that whoever is
  * told of it by any means finds it. (More than that sources may be reused, which a put's own end
- * says; as MPI_Win_flush.) RW_ALL_PEERS, which takes no request: to all. */
+ * says; as MPI_Win_flush.) RW_ALL_PEERS, which takes no request: to all. rwInvalidUsage in a stream
+ * that is captured, to a peer that a link serves. */
 #define RW_ALL_PEERS (-1)
 RW_API rwResult_t rwFlush(int peer, rwMessageWindow_t window, rwStream_t stream,
                           rwRequest_t* request);

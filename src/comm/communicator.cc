@@ -1195,6 +1195,16 @@ void Communicator::free_window(message::Window& window) {
       [&](message::Messenger& messenger) { messenger.free_window(window, deadline_of(config_)); });
 }
 
+void Communicator::release_window(message::Window& window) {
+  // Also of a communicator that is broken: its memory is about to be freed.
+  const Use use(*this);
+  messenger_->release_window(window);
+}
+
+void Communicator::check(const message::OperationSpec& operation) {
+  with_messenger([&](message::Messenger& messenger) { messenger.validate(operation); });
+}
+
 void Communicator::run(const message::OperationSpec& operation) {
   with_messenger([&](message::Messenger& messenger) { messenger.run(operation); });
 }

@@ -152,6 +152,10 @@ class Communicator final : public executor::WaitHook {
   static constexpr int kHostMemory = -1;
   /// All ranks call.
   void free_window(message::Window& window);
+  /// Local, of a window without counters (Messenger::release_window).
+  void release_window(message::Window& window);
+  /// @throws message::Refused for what cannot be right
+  void check(const message::OperationSpec& operation);
   /// Runs; not ordered with operations above that were started with requests.
   void run(const message::OperationSpec& operation);
   void start(const message::OperationSpec& operation, std::shared_ptr<Request> request);

@@ -9,7 +9,8 @@
 
 namespace ropewalk::comm {
 
-/// Memory of the current GPU, which its peers may be given access to. nullptr for 0 bytes.
+/// Memory of the current GPU, which its peers may be given access to, as the process's setting
+/// MEM_ALLOC says. nullptr for 0 bytes.
 void* take_device_memory(std::size_t bytes);
 void give_device_memory(void* memory);
 

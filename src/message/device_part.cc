@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <map>
 #include <utility>
 
@@ -58,6 +59,17 @@ DeviceOffer::Range range_of(Gpu& gpu, CuPointer address, bool of_pages) {
     range.offset = address - base;
   }
   return range;
+}
+
+DeviceOffer::Range range_of_user(Gpu& gpu, void* memory) {
+  const auto address = reinterpret_cast<CuPointer>(memory);
+  bool of_pages = false;
+  {
+    const gpus::RetainedAllocation retained(gpu.cuda(), address);
+    of_pages = retained.held();
+  }
+  set_sync(gpu.cuda(), address);
+  return range_of(gpu, address, of_pages);
 }
 
 // What this process has opened by handles. CUDA gives one address to all who open an allocation on
@@ -125,12 +137,18 @@ DevicePart::DevicePart(Gpu& gpu, const WindowSpec& spec, std::size_t counters_by
   const bool of_user = spec.registers && spec.memory != nullptr;
   const std::size_t counters = (counters_bytes + kAlign - 1) / kAlign * kAlign;
   const std::size_t bytes = counters + (of_user ? 0 : spec.bytes);
+  static std::atomic<std::uint64_t> last_number{0};
+  offer_.number = ++last_number;
+  offer_.gpu = gpu.uuid();
+  if (bytes == 0) {
+    if (of_user) offer_.data = range_of_user(gpu, spec.memory);
+    return;
+  }
   cuda.check(cuda.allocate(&memory_, (bytes + kShareable - 1) / kShareable * kShareable),
              "cuMemAlloc");
   try {
     zero(gpu, memory_, bytes);
     set_sync(cuda, memory_);
-    offer_.gpu = gpu.uuid();
     offer_.counters = range_of(gpu, memory_, false);
     if (!of_user) {
       offer_.data = offer_.counters;
@@ -138,14 +156,7 @@ DevicePart::DevicePart(Gpu& gpu, const WindowSpec& spec, std::size_t counters_by
       offer_.data.offset += counters;
       return;
     }
-    const auto address = reinterpret_cast<CuPointer>(spec.memory);
-    bool of_pages = false;
-    {
-      const gpus::RetainedAllocation retained(cuda, address);
-      of_pages = retained.held();
-    }
-    set_sync(cuda, address);
-    offer_.data = range_of(gpu, address, of_pages);
+    offer_.data = range_of_user(gpu, spec.memory);
   } catch (const Error&) {
     cuda.warn(cuda.free(memory_), "cuMemFree");
     throw;
@@ -153,6 +164,7 @@ DevicePart::DevicePart(Gpu& gpu, const WindowSpec& spec, std::size_t counters_by
 }
 
 DevicePart::~DevicePart() {
+  if (memory_ == 0) return;
   try {
     const CurrentContext current(gpu_.cuda(), gpu_.context());
     gpu_.cuda().warn(gpu_.cuda().free(memory_), "cuMemFree");
@@ -161,12 +173,13 @@ DevicePart::~DevicePart() {
   }
 }
 
-std::uint64_t ReachedPart::open(Gpu& gpu, const DeviceOffer::Range& range) {
+std::uint64_t ReachedPart::open(Gpu& gpu, const DeviceOffer::Range& range,
+                                std::shared_ptr<void>& opened) {
+  if (range.address == 0) return 0;
   if (range.shareable == 0) {
     throw Error(Errc::kCuda, "{}",
                 "the memory has no handle for other processes: it is not from cudaMalloc");
   }
-  std::shared_ptr<void>& opened = opened_counters_ == nullptr ? opened_counters_ : opened_data_;
   opened = OpenedHandles::of_process().open(gpu, range.handle);
   return reinterpret_cast<std::uint64_t>(opened.get()) + range.offset;
 }
@@ -176,8 +189,8 @@ ReachedPart::ReachedPart(gpus::Gpus& all, Gpu& gpu, const DeviceOffer& offer,
     : own_(std::move(own)) {
   const CudaApi& cuda = gpu.cuda();
   if (own_ == nullptr) {
-    counters_ = open(gpu, offer.counters);
-    data_ = offer.data.address == 0 ? 0 : open(gpu, offer.data);
+    counters_ = open(gpu, offer.counters, opened_counters_);
+    data_ = open(gpu, offer.data, opened_data_);
     return;
   }
   counters_ = offer.counters.address;
@@ -197,13 +210,13 @@ void publish(const std::shared_ptr<DevicePart>& part) {
   Published& its = published_parts();
   const Lock lock(its.mutex);
   std::erase_if(its.parts, [](const auto& entry) { return entry.second.expired(); });
-  its.parts[part->offer().counters.address] = part;
+  its.parts[part->offer().number] = part;
 }
 
-std::shared_ptr<DevicePart> published(std::uint64_t counters_address) {
+std::shared_ptr<DevicePart> published(std::uint64_t number) {
   Published& its = published_parts();
   const Lock lock(its.mutex);
-  const auto found = its.parts.find(counters_address);
+  const auto found = its.parts.find(number);
   return found == its.parts.end() ? nullptr : found->second.lock();
 }
 

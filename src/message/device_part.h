@@ -1,9 +1,9 @@
 // One rank's part of a window in the memory of its GPU: made by its owner, reached by the others.
 //
-// A part has data, which the library allocates or the user brings, and a home for its counters,
-// which the library allocates: the owner's streams and kernels wait there, where a look costs
-// least. Ranks of one process reach both by peer access, other processes of the host by CUDA IPC.
-// Where neither works a link carries what is for that part.
+// A part has data, which the library allocates or the user brings, and a home for its counters, if
+// it has any, which the library allocates: the owner's streams and kernels wait there, where a look
+// costs least. Ranks of one process reach both by peer access, other processes of the host by CUDA
+// IPC. Where neither works a link carries what is for that part.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +26,7 @@ struct DeviceOffer {
     std::uint8_t of_pages = 0;  ///< from the driver's virtual memory: peer access does not cover it
   };
   transport::window::CuUuid gpu;
+  std::uint64_t number = 0;  ///< of the part in its process
   Range counters;
   Range data;
 };
@@ -60,7 +61,8 @@ class ReachedPart {
   [[nodiscard]] std::uint64_t data() const noexcept { return data_; }
 
  private:
-  std::uint64_t open(transport::window::Gpu& gpu, const DeviceOffer::Range& range);
+  static std::uint64_t open(transport::window::Gpu& gpu, const DeviceOffer::Range& range,
+                            std::shared_ptr<void>& opened);
   std::shared_ptr<DevicePart> own_;
   std::shared_ptr<void> opened_counters_;
   std::shared_ptr<void> opened_data_;
@@ -68,10 +70,10 @@ class ReachedPart {
   std::uint64_t data_ = 0;
 };
 
-/// The GPU parts of this process's windows, by address, so that its ranks find each other's.
+/// The GPU parts of this process's windows, by number, so that its ranks find each other's.
 void publish(const std::shared_ptr<DevicePart>& part);
 /// Null where it is gone.
-std::shared_ptr<DevicePart> published(std::uint64_t counters_address);
+std::shared_ptr<DevicePart> published(std::uint64_t number);
 
 /// Whether `address` is memory of a GPU.
 bool is_on_gpu(const transport::window::CudaApi& cuda, const void* address) noexcept;

@@ -127,6 +127,7 @@ const rwDeviceWindow& KernelCalls::handle(Window& window, std::chrono::nanosecon
       continue;
     }
     given.data = reinterpret_cast<unsigned char*>(part.data);
+    if (counters == 0) continue;
     if (gpu_ == nullptr) {
       given.signals = &part.signals->count;
     } else {

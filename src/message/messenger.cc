@@ -104,38 +104,49 @@ Window& Messenger::create_window(const WindowSpec& spec, Deadline deadline) {
   return *windows_.back();
 }
 
+// Nothing that this rank began on it is under way.
+void Messenger::require_idle(const Window& window) {
+  const bool waits = std::ranges::any_of(started_, [&](const Started& one) {
+    if (one.operation != nullptr) return one.operation->spec.window == &window;
+    return std::ranges::any_of(one.batch->operations_, [&](const Operation& operation) {
+      return operation.spec.window == &window;
+    });
+  });
+  if (waits || (carrier_ != nullptr && carrier_->busy(window))) {
+    throw Refused(Errc::kInvalidUsage,
+                  "window {} has operations with requests that have not ended: wait for them "
+                  "before it is freed",
+                  window.number());
+  }
+  (void)poll_streams();
+  for (const auto& [gpu, streams] : streams_) {
+    if (streams == nullptr || !streams->busy(window)) continue;
+    throw Refused(Errc::kInvalidUsage,
+                  "window {} has operations that a stream has not done yet: synchronize with it "
+                  "before the window is freed",
+                  window.number());
+  }
+  for (const auto& [gpu, kernels] : kernels_) {
+    (void)poll_kernels();
+    if (!kernels->busy(window)) continue;
+    throw Refused(Errc::kInvalidUsage,
+                  "window {} has operations of kernels that have not ended: synchronize with "
+                  "their streams, and flush, before the window is freed",
+                  window.number());
+  }
+}
+
+void Messenger::close(Window& window) {
+  if (carrier_ != nullptr) carrier_->remove(window);
+  for (const auto& [gpu, kernels] : kernels_) kernels->forget(window);
+  window.close();
+}
+
 void Messenger::free_window(Window& window, Deadline deadline) {
   require_usable(window);
   {
     const Lock lock(mutex_);
-    const bool waits = std::ranges::any_of(started_, [&](const Started& one) {
-      if (one.operation != nullptr) return one.operation->spec.window == &window;
-      return std::ranges::any_of(one.batch->operations_, [&](const Operation& operation) {
-        return operation.spec.window == &window;
-      });
-    });
-    if (waits || (carrier_ != nullptr && carrier_->busy(window))) {
-      throw Refused(Errc::kInvalidUsage,
-                    "window {} has operations with requests that have not ended: wait for them "
-                    "before it is freed",
-                    window.number());
-    }
-    (void)poll_streams();
-    for (const auto& [gpu, streams] : streams_) {
-      if (streams == nullptr || !streams->busy(window)) continue;
-      throw Refused(Errc::kInvalidUsage,
-                    "window {} has operations that a stream has not done yet: synchronize with it "
-                    "before the window is freed",
-                    window.number());
-    }
-    for (const auto& [gpu, kernels] : kernels_) {
-      (void)poll_kernels();
-      if (!kernels->busy(window)) continue;
-      throw Refused(Errc::kInvalidUsage,
-                    "window {} has operations of kernels that have not ended: synchronize with "
-                    "their streams, and flush, before the window is freed",
-                    window.number());
-    }
+    require_idle(window);
   }
   flush_all(window);
   wake();
@@ -146,9 +157,14 @@ void Messenger::free_window(Window& window, Deadline deadline) {
     bootstrap_.barrier(deadline);
   }
   const Lock lock(mutex_);
-  if (carrier_ != nullptr) carrier_->remove(window);
-  for (const auto& [gpu, kernels] : kernels_) kernels->forget(window);
-  window.close();
+  close(window);
+}
+
+void Messenger::release_window(Window& window) {
+  require_usable(window);
+  const Lock lock(mutex_);
+  require_idle(window);
+  close(window);
 }
 
 // ---- one operation ------------------------------------------------------------------------
@@ -638,6 +654,14 @@ void Messenger::capture(std::span<const OperationSpec> specs, StreamCalls& strea
                   describe(specs.front()));
   }
   for (const OperationSpec& spec : specs) {
+    if (spec.kind != OperationKind::kFlush || spec.window->part(spec.peer).mapped) continue;
+    throw Refused(
+        Errc::kInvalidUsage,
+        "{}: stream: it is captured, and in a graph nothing tells when what a link carries "
+        "has arrived",
+        describe(spec));
+  }
+  for (const OperationSpec& spec : specs) {
     KernelCalls& kernels = kernels_of(*spec.window);
     const rwDeviceWindow& device = kernels.handle(*spec.window, options_.timeout());
     if (spec.kind == OperationKind::kSignal || spec.kind == OperationKind::kWaitSignal) {
@@ -683,8 +707,8 @@ bool Messenger::poll_streams() {
   for (const auto& entry : streams_) {
     StreamCalls* streams = entry.second.get();
     if (streams == nullptr || !streams->busy()) continue;
-    moved |= streams->poll(
-        [this](Operation& operation) RW_REQUIRES(mutex_) { begin_counted(operation); });
+    moved |= streams->poll([this](Operation& operation)
+                               RW_REQUIRES(mutex_) { begin_counted(operation); });
     if (stopped_) {
       streams->release();
       continue;

@@ -91,6 +91,12 @@ class Messenger : private executor::WaitHook {
   /// @throws Refused kInvalidUsage while this rank has operations with requests on it
   void free_window(Window& window, Deadline deadline);
 
+  /// Local: this rank lets go of a window without counters, before the memory of its part is freed.
+  /// What others put to it must have come (they signal elsewhere), and nothing more may; the ranks
+  /// need not call together.
+  /// @throws Refused kInvalidUsage while a stream has operations of this rank on it
+  void release_window(Window& window);
+
   /// @throws Refused for what cannot be right
   void validate(const OperationSpec& spec);
   /// Runs. When it returns, the source of a put may be reused, what a get asked for is there, a
@@ -141,6 +147,8 @@ class Messenger : private executor::WaitHook {
   void await(const OperationSpec& spec, Done&& done);
 
   void require_usable(const Window& window) const;
+  void require_idle(const Window& window) RW_REQUIRES(mutex_);
+  void close(Window& window) RW_REQUIRES(mutex_);
   void require_peer(const OperationSpec& spec) const;
   [[nodiscard]] bool has_left(int peer) const;
   // At once, where the peer is mapped. @return false when a link must carry it

@@ -291,10 +291,7 @@ void StreamCalls::capture(const OperationSpec& spec, const rwDeviceWindow& devic
     }
     case OperationKind::kSignal: call.kind = DeviceCall::Kind::kSignal; break;
     case OperationKind::kWaitSignal: call.kind = DeviceCall::Kind::kWaitSignal; break;
-    case OperationKind::kFlush:
-      if (part.mapped) return;
-      call.kind = DeviceCall::Kind::kPut;  // of nothing, which waits for the link
-      break;
+    case OperationKind::kFlush: return;  // mapped, so that the copies before it are there
   }
   launch(call, stream);
 }
@@ -336,7 +333,10 @@ bool StreamCalls::poll(const std::function<void(Operation&)>& start) {
 }
 
 bool StreamCalls::busy(const Window& window) const {
-  return std::ranges::any_of(held_, [&](const Held& held) { return held.spec.window == &window; });
+  return std::ranges::any_of(held_, [&](const Held& held) {
+    return held.spec.window == &window ||
+           std::ranges::find(held.others, &window) != held.others.end();
+  });
 }
 
 bool StreamCalls::watched() const noexcept {

@@ -84,7 +84,8 @@ Offer offer_of(const WindowSpec& spec, std::size_t ranks, std::shared_ptr<Device
   offer.slots = spec.slots;
   try {
     if (spec.fault.has_value()) throw Error(*spec.fault);
-    require(spec.slots >= 1 && spec.slots <= kMostSlots,
+    RW_ASSERT(spec.counters || (spec.slots == 0 && spec.registers));
+    require(!spec.counters || (spec.slots >= 1 && spec.slots <= kMostSlots),
             fmt::format("slots: {} is not in 1 to {}", spec.slots, kMostSlots));
     require(spec.bytes <= kMostWindowBytes,
             fmt::format("bytes: {} is more than {}", spec.bytes, kMostWindowBytes));
@@ -95,6 +96,7 @@ Offer offer_of(const WindowSpec& spec, std::size_t ranks, std::shared_ptr<Device
       offer.device = device->offer();
       return offer;
     }
+    require(spec.counters, "memory: it is the host's, which streams cannot use");
     if (const std::size_t most = available_bytes(); !spec.registers && spec.bytes > most) {
       throw Error(Errc::kSystem, "shared memory: {} were needed, and {} are available",
                   format_bytes(spec.bytes), format_bytes(most));
@@ -166,6 +168,43 @@ struct WindowMemory::Pinned {
   transport::window::CuPointer on_device = 0;
 };
 
+// The first of `local` makes the segment and hands it to the others.
+void WindowMemory::share_segment(bootstrap::Bootstrap& bootstrap, const std::vector<int>& local,
+                                 std::size_t total, ShmBacking backing, Deadline deadline) {
+  const bool leads = local.front() == bootstrap.rank();
+  std::vector<ServerName> names(static_cast<std::size_t>(bootstrap.size()));
+  std::optional<DescriptorServer> server;
+  ServerName& mine = names[static_cast<std::size_t>(bootstrap.rank())];
+  if (leads) {
+    try {
+      segment_ = SharedMemory::create(total, backing);
+      server.emplace();
+      server->name().copy(mine.data(), mine.size());
+    } catch (const Error& error) {
+      failure_ = error;
+    }
+  }
+  bootstrap.all_gather(std::as_writable_bytes(std::span(names)), sizeof(ServerName), deadline);
+  const int leader = local.front();
+  const ServerName& name = names[static_cast<std::size_t>(leader)];
+  if (name[0] == '\0') {
+    if (!failure_.has_value()) {
+      failure_ = Error(Errc::kSystem, "rank {} could not make the shared memory", leader);
+    }
+  } else if (leads) {
+    bootstrap::hand_over(*server, segment_->fd(), static_cast<int>(local.size()) - 1, local,
+                         bootstrap, deadline);
+  } else {
+    FileDescriptor fd =
+        bootstrap::descriptor_of(leader, std::string(name.begin(), name.end()), deadline);
+    try {
+      segment_ = SharedMemory::map(std::move(fd), total);
+    } catch (const Error& error) {
+      failure_ = error;
+    }
+  }
+}
+
 WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
                                   std::span<const link::PeerReach> reach, const WindowSpec& spec,
                                   ShmBacking backing, Deadline deadline) {
@@ -188,47 +227,15 @@ WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
   }
   const std::size_t counters = whole_pages(counters_bytes(n, spec.slots));
   const std::size_t stride = counters + whole_pages(most_bytes);
-  const std::size_t total = stride * local.size();
-  const bool leads = local.front() == bootstrap.rank();
-
-  std::vector<ServerName> names(n);
-  std::optional<DescriptorServer> server;
-  if (leads) {
-    try {
-      made.segment_ = SharedMemory::create(total, backing);
-      server.emplace();
-      server->name().copy(names[self].data(), names[self].size());
-    } catch (const Error& error) {
-      made.failure_ = error;
-    }
-  }
-  bootstrap.all_gather(std::as_writable_bytes(std::span(names)), sizeof(ServerName), deadline);
-  const int leader = local.front();
-  const ServerName& name = names[static_cast<std::size_t>(leader)];
-  if (name[0] == '\0') {
-    if (!made.failure_.has_value()) {
-      made.failure_ = Error(Errc::kSystem, "rank {} could not make the shared memory", leader);
-    }
-  } else if (leads) {
-    bootstrap::hand_over(*server, made.segment_->fd(), static_cast<int>(local.size()) - 1, local,
-                         bootstrap, deadline);
-  } else {
-    FileDescriptor fd =
-        bootstrap::descriptor_of(leader, std::string(name.begin(), name.end()), deadline);
-    try {
-      made.segment_ = SharedMemory::map(std::move(fd), total);
-    } catch (const Error& error) {
-      made.failure_ = error;
-    }
-  }
+  if (spec.counters) made.share_segment(bootstrap, local, stride * local.size(), backing, deadline);
   made.parts_.resize(n);
   for (std::size_t r = 0; r < n; ++r) made.parts_[r].bytes = offers[r].bytes;
   if (spec.gpu != nullptr) {
     std::vector<std::byte*> lines(n, nullptr);
-    for (std::size_t k = 0; k < local.size() && !made.failure_.has_value(); ++k) {
+    for (std::size_t k = 0; k < local.size() && made.segment_.has_value(); ++k) {
       lines[static_cast<std::size_t>(local[k])] = made.segment_->data() + k * stride;
     }
-    if (!made.failure_.has_value()) {
+    if (spec.counters && !made.failure_.has_value()) {
       try {
         made.segment_->reserve(static_cast<std::size_t>(lines[self] - made.segment_->data()),
                                counters);
@@ -239,11 +246,16 @@ WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
     }
     made.reached_.resize(n);
     for (std::size_t r = 0; r < n && !made.failure_.has_value(); ++r) {
-      if (lines[r] == nullptr) continue;
+      if (reach[r].local_rank < 0) continue;
       Part& part = made.parts_[r];
+      if (!spec.mapped.empty()) {
+        part.mapped = true;
+        part.data = static_cast<std::byte*>(spec.mapped[r]);
+        continue;
+      }
       try {
         std::shared_ptr<DevicePart> of_process;
-        if (reach[r].process == 0) of_process = published(offers[r].device.counters.address);
+        if (reach[r].process == 0) of_process = published(offers[r].device.number);
         made.reached_[r] = std::make_shared<ReachedPart>(*spec.gpus, *spec.gpu, offers[r].device,
                                                          std::move(of_process));
       } catch (const Error& error) {
@@ -255,6 +267,7 @@ WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
       // NOLINTBEGIN(performance-no-int-to-ptr): addresses of the GPU
       part.mapped = true;
       part.data = reinterpret_cast<std::byte*>(made.reached_[r]->data());
+      if (!spec.counters) continue;
       part.device_signals = reinterpret_cast<SignalLine*>(made.reached_[r]->counters());
       part.signals = reinterpret_cast<SignalLine*>(lines[r]);
       part.signals_on_device = reinterpret_cast<SignalLine*>(

@@ -12,7 +12,9 @@
 //
 // A window in GPU memory (device_part.h) has each counter twice: in the owner's GPU memory, where
 // its streams and kernels look, and in the segment, where its host threads look. Who signals raises
-// both, the one on the GPU first. All ranks of a window give memory of one kind.
+// both, the one on the GPU first. All ranks of a window give memory of one kind. A window of the
+// user's GPU memory may have no counters, and then has no segment either: who puts to it signals on
+// another window.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +51,7 @@ struct alignas(64) SignalLine {
 struct Part {
   std::byte* data = nullptr;      ///< null where this rank cannot address it
   std::uint64_t bytes = 0;        ///< as that rank gave it
-  SignalLine* signals = nullptr;  ///< of the part's owner; null likewise
+  SignalLine* signals = nullptr;  ///< of the part's owner; null likewise, and without counters
   /// Puts, gets and signals are loads and stores of this rank. Else a link carries them.
   bool mapped = false;
   /// That rank reaches this rank's part by a link.
@@ -66,6 +68,12 @@ struct WindowSpec {
   void* memory = nullptr;
   std::size_t bytes = 0;
   int slots = 1;  ///< counters for each source; the same on all ranks
+  /// Without: memory of a GPU that is put to and got from, nothing of the library's beside it, so
+  /// that a rank may let go of it by itself (Messenger::release_window). `slots` is 0.
+  bool counters = true;
+  /// Without counters: where this rank's GPU addresses the parts, by rank, if the caller has mapped
+  /// them all; they stay mapped as long as the window.
+  std::vector<void*> mapped;
   /// In whose memory it is, or for whose streams, where `bytes` is 0; null: the host's.
   transport::window::Gpu* gpu = nullptr;
   transport::window::Gpus* gpus = nullptr;  ///< that `gpu` is one of
@@ -104,6 +112,8 @@ class WindowMemory {
  private:
   WindowMemory() = default;
   struct Pinned;
+  void share_segment(bootstrap::Bootstrap& bootstrap, const std::vector<int>& local,
+                     std::size_t total, ShmBacking backing, Deadline deadline);
   std::optional<SharedMemory> segment_;
   // Of GPU memory. Destroyed bottom up: what this rank reaches before what it gives.
   std::shared_ptr<Pinned> pinned_;  // the segment

@@ -277,6 +277,8 @@ calls = {{
     "CommFinalize": (None,), "CommRevoke": (None, 0), "CommGetAsyncError": (None, out),
     "CommCount": (None, out), "CommCuDevice": (None, out), "CommUserRank": (None, out),
     "MemAlloc": (out, size), "MemFree": (ctypes.c_void_p(64),),
+    "PutSignal": (out, size, 7, 0, None, size, 0, 0, 0, None, None),
+    "Signal": (0, 0, 0, 0, None, None), "WaitSignal": (1, out, None, None),
     "CommRegister": (None, out, size, out), "CommDeregister": (None, None),
     "CommWindowRegister": (None, out, size, out, 0), "CommWindowDeregister": (None, None),
     "RedOpCreatePreMulSum": (out, out, 7, 1, None), "RedOpDestroy": (5, None),

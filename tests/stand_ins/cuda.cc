@@ -103,10 +103,12 @@ struct Label {
   int handle_types;
 };
 
+struct Stream;
 struct Context {
   int ordinal = 0;
   int gpu = 0;  // of the machine
   std::set<int> peers;
+  Stream* legacy = nullptr;  // the stream NULL, once used
 };
 
 struct Faults {
@@ -226,6 +228,18 @@ State& state() { return *the_state(); }
 thread_local std::vector<Context*> current;
 
 Context* current_context() { return current.empty() ? nullptr : current.back(); }
+
+// NULL is the context's legacy stream; here it waits for no other.
+Stream* stream_of(Stream* given) {
+  Context* context = current_context();
+  if (given != nullptr || context == nullptr) return given;
+  if (context->legacy == nullptr) {
+    const auto made = std::make_shared<Stream>(context);
+    state().streams[made.get()] = made;
+    context->legacy = made.get();
+  }
+  return context->legacy;
+}
 
 void configure(const std::string& text) {
   State& s = state();
@@ -702,7 +716,8 @@ EXPORT Result cuStreamDestroy_v2(Stream* stream) {
 }
 EXPORT Result cuStreamQuery(Stream* stream) {
   ENTER("cuStreamQuery");
-  return stream->query();
+  stream = stream_of(stream);
+  return stream == nullptr ? kInvalidContext : stream->query();
 }
 // A word that streams write and wait for: pinned, or in device memory that the context reaches.
 static std::atomic<std::uint64_t>* word_at(Pointer address, const Context* context) {
@@ -737,6 +752,7 @@ struct StreamOperation {
 EXPORT Result cuStreamBatchMemOp_v2(Stream* stream, unsigned count, StreamOperation* operations,
                                     unsigned flags) {
   ENTER("cuStreamBatchMemOp_v2");
+  stream = stream_of(stream);
   if (stream == nullptr || flags != 0 || count > 255) return kInvalidValue;
   if (state().faults.no_marks) return kNotSupported;
   struct Item {
@@ -785,6 +801,7 @@ EXPORT Result cuStreamIsCapturing(Stream* /*stream*/, int* capturing) {
 EXPORT Result cuMemcpyAsync(Pointer destination, Pointer source, std::size_t bytes,
                             Stream* stream) {
   ENTER("cuMemcpyAsync");
+  stream = stream_of(stream);
   if (bytes == 0) return kOk;
   const bool to = find_range(destination) != nullptr;
   const bool from = find_range(source) != nullptr;

@@ -45,19 +45,33 @@ void require_rank(int rank, int size) {
   }
 }
 
+// A communicator without signals is whole: the calls that need them say why there are none.
+void open_signals(OneSided& one_sided) {
+  try {
+    one_sided.open();
+  } catch (const message::Refused& refused) {
+    log::info(log::kAll, "there are no signals (ncclPutSignal): {}", refused.what());
+  }
+}
+
 // Writes a new handle to `out` and starts making its communicator; `parent` is busy meanwhile.
 ncclResult_t make_into(ncclComm_t* out, int device, const CommConfig& config, Make make,
                        std::shared_ptr<Core> parent = nullptr) {
   const bool blocking = config.blocking;
   if (parent != nullptr) parent->begin();
-  auto core = std::make_shared<Core>(device, blocking, config.blocks);
+  auto core = std::make_shared<Core>(device, config);
   auto handle = std::make_unique<ncclComm>(core);
   Job job;
   job.blocking = blocking;
-  job.work = [core, parent, device, blocks = config.blocks, make = std::move(make)] {
+  job.work = [core, parent, make = std::move(make)] {
     std::unique_ptr<Communicator> made = make();
-    if (made != nullptr) made->attach_device(device, blocks);
-    core->end(std::move(made));
+    std::unique_ptr<OneSided> one_sided;
+    if (made != nullptr) {
+      made->attach_device(core->device, core->config.blocks);
+      one_sided = std::make_unique<OneSided>(*made, core->device, core->config.signals);
+      if (core->config.eager_signals) open_signals(*one_sided);
+    }
+    core->end(std::move(made), std::move(one_sided));
     if (parent != nullptr) parent->end(nullptr);
   };
   job.failed = [core, parent = std::move(parent), blocking, out,
@@ -141,7 +155,7 @@ ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
     throw Error(Errc::kInvalidArgument, "color: {} is negative", color);
   }
   Core& parent = usable(comm);
-  const CommConfig read = read_config(config, {parent.blocking, parent.blocks});
+  const CommConfig read = read_config(config, parent.config);
   Communicator* whole = parent.comm.get();
   if (color != kNcclNoColor) {
     return make_into(
@@ -174,7 +188,7 @@ ncclResult_t shrink(ncclComm_t comm, const int* excluded, int num_excluded, nccl
     throw Error(Errc::kInvalidArgument, "excludeRanksList: holds the calling rank, {}",
                 whole->rank());
   }
-  const CommConfig read = read_config(config, {parent.blocking, parent.blocks});
+  const CommConfig read = read_config(config, parent.config);
   return make_into(
       newcomm, parent.device, read, [whole, out] { return whole->shrink(out); }, comm->core);
 }
@@ -190,7 +204,7 @@ ncclResult_t grow(ncclComm_t comm, int size, const ncclUniqueId* id, int rank, n
                 "rank: {}, and -1 is for a rank that is in the communicator already", rank);
   }
   Core& parent = usable(comm);
-  const CommConfig read = read_config(config, {parent.blocking, parent.blocks});
+  const CommConfig read = read_config(config, parent.config);
   std::optional<UniqueId> given;
   if (id != nullptr) given = from_c(*id);
   return make_into(

@@ -61,10 +61,22 @@ CommConfig read_config(const ncclConfig_t* config, const CommConfig& inherited) 
   require_bounds(own.minCTAs, own.maxCTAs, "config");
   require_within(own.splitShare, 0, 1, "config", "splitShare");
   require_within(own.shrinkShare, 0, 1, "config", "shrinkShare");
+  require_within(own.numRmaCtx, 1, SignalCounts::kMost, "config", "numRmaCtx");
+  require_within(own.numRmaSig, 1, SignalCounts::kMost, "config", "numRmaSig");
+  require_within(own.rmaEagerInit, 0, 1, "config", "rmaEagerInit");
   CommConfig result = inherited;
   if (own.blocking != kNcclUndefInt) result.blocking = own.blocking == 1;
   if (own.minCTAs != kNcclUndefInt) result.blocks.least = own.minCTAs;
   if (own.maxCTAs != kNcclUndefInt) result.blocks.most = own.maxCTAs;
+  if (own.numRmaCtx != kNcclUndefInt) result.signals.contexts = own.numRmaCtx;
+  if (own.numRmaSig != kNcclUndefInt) result.signals.indices = own.numRmaSig;
+  if (own.rmaEagerInit != kNcclUndefInt) result.eager_signals = own.rmaEagerInit == 1;
+  if (result.signals.contexts > SignalCounts::kMost / result.signals.indices) {
+    throw Error(Errc::kInvalidArgument,
+                "config: numRmaCtx is {} and numRmaSig {}: that is more than {} signals for a pair "
+                "of ranks",
+                result.signals.contexts, result.signals.indices, SignalCounts::kMost);
+  }
   return result;
 }
 

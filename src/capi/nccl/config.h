@@ -2,6 +2,7 @@
 #pragma once
 
 #include "capi/nccl/nccl_api.h"
+#include "capi/nccl/one_sided.h"
 #include "comm/communicator.h"
 
 namespace ropewalk::nccl {
@@ -10,7 +11,9 @@ namespace ropewalk::nccl {
 /// hints for NVIDIA's algorithms.
 struct CommConfig {
   bool blocking = true;
-  comm::BlockBounds blocks;  ///< minCTAs, maxCTAs
+  comm::BlockBounds blocks;    ///< minCTAs, maxCTAs
+  SignalCounts signals;        ///< numRmaCtx, numRmaSig; inherited where they are undefined
+  bool eager_signals = false;  ///< rmaEagerInit: made with the communicator
 };
 
 /// `config` may be nullptr: then `inherited`, which also fills fields that are undefined.

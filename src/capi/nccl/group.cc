@@ -98,6 +98,7 @@ ncclResult_t Group::run_jobs(std::vector<Job> jobs) {
 void Group::clear() noexcept {
   const Error reason(Errc::kInvalidUsage, "the group that was to make it did not end well");
   for (const Job& job : std::exchange(jobs_, {})) job.failed(reason);
+  one_sided_.clear();
   comm::Group::of_thread().discard();
 }
 
@@ -112,11 +113,14 @@ ncclResult_t Group::end() {
   ncclResult_t result = ncclSuccess;
   try {
     result = run_jobs(std::exchange(jobs_, {}));
+    one_sided_.enqueue_puts();
   } catch (...) {
     clear();
     throw;
   }
+  OneSidedCalls waits = std::exchange(one_sided_, {});
   comm::Group::of_thread().end();
+  waits.enqueue_waits();
   return result;
 }
 

@@ -2,7 +2,8 @@
 //
 // Additions: a group with a failed call starts nothing and ends with that call's error;
 // communicators created in a group are created concurrently; non-blocking ones continue in threads
-// of their own.
+// of their own; one-sided calls have the order that one_sided.h says, the puts before the
+// collectives, the waits behind them.
 #pragma once
 
 #include <functional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "capi/nccl/guard.h"
+#include "capi/nccl/one_sided.h"
 #include "core/error.h"
 
 namespace ropewalk::nccl {
@@ -40,6 +42,8 @@ class Group {
   ncclResult_t run(Job job);
   /// The open group's job of a core that is busy with it; else nullptr.
   [[nodiscard]] Job* job_of(const Core& core) noexcept;
+  /// Of the open group.
+  [[nodiscard]] OneSidedCalls& one_sided() noexcept { return one_sided_; }
   ncclResult_t end();
   /// Ends the group and forgets its calls.
   ncclResult_t forget();
@@ -51,6 +55,7 @@ class Group {
   int depth_ = 0;
   ncclResult_t first_error_ = ncclSuccess;
   std::vector<Job> jobs_;
+  OneSidedCalls one_sided_;
 };
 
 /// Lets an existing communicator do something that waits for its other ranks, now or at the end of

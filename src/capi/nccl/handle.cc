@@ -21,6 +21,9 @@ void require_ready(Core& core) {
 
 Core::~Core() {
   for (Registration* registration : registrations) delete registration;
+  // Nothing of it may be under way when windows are unmapped.
+  one_sided.reset();
+  comm.reset();
   remove_windows_of(*this);
 }
 
@@ -30,9 +33,12 @@ void Core::begin() {
   state.store(State::kBusy, std::memory_order_release);
 }
 
-void Core::end(std::unique_ptr<comm::Communicator> made) {
+void Core::end(std::unique_ptr<comm::Communicator> made, std::unique_ptr<OneSided> its_one_sided) {
   const std::lock_guard lock(mutex);
-  if (made != nullptr) comm = std::move(made);
+  if (made != nullptr) {
+    comm = std::move(made);
+    one_sided = std::move(its_one_sided);
+  }
   if (abandoned && comm != nullptr) comm->abort("ncclCommAbort was called");
   state.store(State::kReady, std::memory_order_release);
 }

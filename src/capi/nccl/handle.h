@@ -12,7 +12,9 @@
 #include <optional>
 #include <set>
 
+#include "capi/nccl/config.h"
 #include "capi/nccl/nccl_api.h"
+#include "capi/nccl/one_sided.h"
 #include "comm/communicator.h"
 #include "comm/made_operators.h"
 #include "core/fork.h"
@@ -29,16 +31,17 @@ struct Registration {
 ///
 /// Threads: `state` and what asks it, any; the rest as Communicator.
 struct Core {
-  Core(int gpu, bool waits, const comm::BlockBounds& bounds)
-      : device(gpu), blocking(waits), blocks(bounds) {}
+  Core(int gpu, const CommConfig& wishes)
+      : device(gpu), blocking(wishes.blocking), config(wishes) {}
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
   const Belonging belonging;
   const int device;
   const bool blocking;
-  const comm::BlockBounds blocks;
+  const CommConfig config;
   std::unique_ptr<comm::Communicator> comm;  // while `state` is not kBusy
+  std::unique_ptr<OneSided> one_sided;       // of `comm`
   comm::MadeOperators operators;
   std::set<Registration*> registrations;
 
@@ -56,7 +59,8 @@ struct Core {
   /// @throws Error as ready()
   void begin();
   /// The thread is done; `made` is the new Communicator, or nullptr to keep the old one.
-  void end(std::unique_ptr<comm::Communicator> made);
+  void end(std::unique_ptr<comm::Communicator> made,
+           std::unique_ptr<OneSided> its_one_sided = nullptr);
   void fail(const Error& reason);
 };
 

@@ -24,7 +24,7 @@ using ncclStream_t = CUstream_st*;  // cudaStream_t; nullptr is the legacy defau
 
 // The result of ncclGetVersion: all of nccl.h 2.28 is here. Functions of later versions are here
 // too, but programs that choose by this number (XLA, vLLM) would expect functions that are refused:
-// one-sided operations, device communicators.
+// device communicators.
 inline constexpr int kNcclVersion = 22809;
 
 struct ncclUniqueId {
@@ -157,6 +157,14 @@ struct ncclTeam_t {
   int stride;
 };
 
+// What one wait of ncclWaitSignal is for.
+struct ncclWaitSignalDesc_t {
+  int opCnt;
+  int peer;
+  int sigIdx;
+  int ctx;
+};
+
 // A caller of another version has a shorter or longer one; `size` tells. In 2.29.2 `ginType` was
 // one byte behind the flags, and `nLsaTeams` lay where it is now.
 struct ncclCommProperties_t {
@@ -199,7 +207,7 @@ static_assert(sizeof(ncclCommProperties_t) == 152 && offsetof(ncclCommProperties
 static_assert(offsetof(ncclCommProperties_t, commHash) == 56);
 static_assert(offsetof(ncclCommProperties_t, devCommRuntimeVersionSize) == 136);
 static_assert(sizeof(ncclSimInfo_t) == 24 && offsetof(ncclSimInfo_t, estimatedTime) == 16);
-static_assert(sizeof(ncclTeam_t) == 12);
+static_assert(sizeof(ncclTeam_t) == 12 && sizeof(ncclWaitSignalDesc_t) == 16);
 
 // ---- the library ------------------------------------------------------------------------
 
@@ -290,6 +298,14 @@ ncclResult_t ncclSend(const void* sendbuf, std::size_t count, ncclDataType_t typ
                       ncclComm_t comm, ncclStream_t stream);
 ncclResult_t ncclRecv(void* recvbuf, std::size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, ncclStream_t stream);
+
+ncclResult_t ncclPutSignal(const void* localbuff, std::size_t count, ncclDataType_t type, int peer,
+                           ncclWindow_t window, std::size_t offset, int index, int context,
+                           unsigned flags, ncclComm_t comm, ncclStream_t stream);
+ncclResult_t ncclSignal(int peer, int index, int context, unsigned flags, ncclComm_t comm,
+                        ncclStream_t stream);
+ncclResult_t ncclWaitSignal(int count, ncclWaitSignalDesc_t* descriptors, ncclComm_t comm,
+                            ncclStream_t stream);
 
 // The same with a wish for the one call; NULL is none.
 

@@ -20,8 +20,6 @@ namespace {
 
 constexpr const char* kNoDeviceApi =
     "a program's kernels cannot take part in its communication: there are no device communicators";
-constexpr const char* kNoOneSided =
-    "there are no one-sided operations; ncclSend and ncclRecv move data between two ranks";
 constexpr const char* kNoMulticast = "windows have no multicast memory";
 constexpr const char* kNoEndpoints = "windows have no logical endpoints (CFT)";
 constexpr const char* kKeepsMemory =
@@ -37,10 +35,6 @@ RW_NCCL_NOT_OFFERED(ncclGinInboxA2ACreateRequirement, kNoDeviceApi)
 RW_NCCL_NOT_OFFERED(ncclGinOutboxCreateRequirement, kNoDeviceApi)
 RW_NCCL_NOT_OFFERED(ncclLLA2ACreateRequirement, kNoDeviceApi)
 RW_NCCL_NO_VALUE(int, ncclLLA2ACalcSlots, 0, kNoDeviceApi)
-
-RW_NCCL_NOT_OFFERED(ncclPutSignal, kNoOneSided)
-RW_NCCL_NOT_OFFERED(ncclSignal, kNoOneSided)
-RW_NCCL_NOT_OFFERED(ncclWaitSignal, kNoOneSided)
 
 RW_NCCL_NOT_OFFERED(ncclCommSuspend, kKeepsMemory)
 RW_NCCL_NOT_OFFERED(ncclCommResume, kKeepsMemory)

@@ -7,6 +7,7 @@
 #include "capi/nccl/group.h"
 #include "capi/nccl/guard.h"
 #include "capi/nccl/handle.h"
+#include "capi/nccl/types.h"
 #include "comm/device_memory.h"
 #include "comm/group.h"
 
@@ -17,13 +18,6 @@ using comm::CollectiveCall;
 using comm::PointToPointCall;
 
 static_assert(comm::MadeOperators::kFirst == ncclNumOps);
-
-DataType type_of(ncclDataType_t type) {
-  if (static_cast<int>(type) < 0 || static_cast<int>(type) >= kNumDataTypes) {
-    throw Error(Errc::kInvalidArgument, "datatype: {} is none", static_cast<int>(type));
-  }
-  return static_cast<DataType>(type);
-}
 
 // The operator may read its scalar on `stream`.
 void set_operator(CollectiveCall& call, Core& core, ncclRedOp_t op, ncclStream_t stream) {

@@ -70,9 +70,10 @@ void query(Core& core, ncclCommProperties_t& given) {
   all.nvmlDev = nvml_device(core.device);
   all.nLsaTeams = core.comm->size() / load_store(core).nRanks;
   if (head.version < 22903) std::swap(all.ginType, all.nLsaTeams);
+  all.hostRmaSupport = core.one_sided->refusal().empty();
   all.commHash = core.comm->identity();
   // The other fields stay zero, since these features are not offered: device communicators,
-  // multicast memory, networks that GPUs drive, one-sided operations.
+  // multicast memory, networks that GPUs drive.
   std::memcpy(&given, &all, std::min(given.size, sizeof all));
 }
 

@@ -3,9 +3,11 @@
 #include <map>
 #include <utility>
 
+#include "capi/nccl/device_layout.h"
 #include "capi/nccl/group.h"
 #include "capi/nccl/guard.h"
 #include "capi/nccl/handle.h"
+#include "core/log.h"
 #include "core/mutex.h"
 
 namespace ropewalk::nccl {
@@ -39,24 +41,20 @@ ncclResult_t register_window(ncclComm_t comm, void* buffer, std::size_t bytes,
     made.rank = core->comm->rank();
     made.all_load_store = core->comm->device()->reaches_all();
     made.reached = core->comm->device()->reached_buffers(made.number);
+    // Memory that peers cannot reach cannot be mapped for them.
+    if (made.all_load_store) add_flat(*core->comm, core->device, made, bytes);
+    add_puts(*core->one_sided, made, bytes);
     *window = add_window(std::move(made));
   });
-}
-
-std::shared_ptr<const Window> own_window(const Core& core, ncclWindow_t handle) {
-  std::shared_ptr<const Window> window = window_of(handle);
-  if (window->core != &core) {
-    throw Error(Errc::kInvalidArgument, "win: {} is of another communicator",
-                static_cast<const void*>(handle));
-  }
-  return window;
 }
 
 void deregister_window(ncclComm_t comm, ncclWindow_t handle) {
   Core& core = ready(comm);
   // NVIDIA's library returns NULL if it could not make a window.
   if (handle == nullptr) return;
-  core.comm->deregister_buffer(own_window(core, handle)->number);
+  const std::shared_ptr<const Window> window = own_window(core, handle);
+  if (window->puts != nullptr) core.one_sided->remove(*window->puts);
+  core.comm->deregister_buffer(window->number);
   remove_window(handle);
 }
 
@@ -98,10 +96,58 @@ void* load_store_pointer(const Window& window, int lsa_rank, std::size_t offset)
 
 }  // namespace
 
+FlatWindow::FlatWindow(std::unique_ptr<comm::FlatMemory> memory, int rank)
+    : memory_(std::move(memory)),
+      layout_(memory_->gpu(), sizeof(ncclWindow_vidmem),
+              transport::window::DeviceBuffer::From::kAllocator) {
+  ncclWindow_vidmem layout{};
+  layout.lsaFlatBase = static_cast<char*>(memory_->at(0));
+  layout.lsaRank = rank;
+  layout.worldRank = rank;
+  layout.stride4G = static_cast<std::uint32_t>(memory_->stride() / comm::FlatMemory::kStep);
+  layout.numSegments = 1;
+  memory_->gpu().fill(layout_.data(), &layout, sizeof layout);
+}
+
+void add_flat(comm::Communicator& comm, int device, Window& window, std::size_t bytes) {
+  comm::FlatMemory::Made made =
+      comm::FlatMemory::map(comm, comm.runtime().gpus().at(device), window.buffer, bytes);
+  if (made.memory == nullptr) {
+    log::info(log::kP2p, "kernels cannot read the window at {}: {}", window.buffer, made.why_not);
+    return;
+  }
+  try {
+    window.flat = std::make_shared<const FlatWindow>(std::move(made.memory), comm.rank());
+  } catch (const Error& error) {  // of this rank alone, and the others need not know
+    log::warn("kernels cannot read the window at {}: {}", window.buffer, error.what());
+    return;
+  }
+  const comm::FlatMemory& memory = window.flat->memory();
+  window.reached.clear();
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    window.reached.push_back({memory.at(rank), memory.bytes()[static_cast<std::size_t>(rank)]});
+  }
+}
+
+void add_puts(OneSided& one_sided, Window& window, std::size_t bytes) {
+  try {
+    std::vector<void*> mapped;
+    for (std::size_t r = 0; window.flat != nullptr && r < window.reached.size(); ++r) {
+      mapped.push_back(const_cast<void*>(window.reached[r].begin));
+    }
+    window.puts = &one_sided.add(window.buffer, bytes, std::move(mapped));
+  } catch (const message::Refused& refused) {  // on all ranks
+    window.refusal = refused.what();
+    log::info(log::kP2p, "ncclPutSignal cannot put to the window at {}: {}", window.buffer,
+              window.refusal);
+  }
+}
+
 ncclWindow_t add_window(Window window) {
   Table& all = table();
   const Lock lock(all.mutex);
-  const std::uint64_t number = all.next++;
+  const std::uint64_t number =
+      window.flat != nullptr ? number_of(window.flat->handle()) : all.next++;
   all.windows[number] = std::make_shared<const Window>(std::move(window));
   return reinterpret_cast<ncclWindow_t>(number);  // NOLINT(performance-no-int-to-ptr)
 }
@@ -115,6 +161,15 @@ std::shared_ptr<const Window> window_of(ncclWindow_t handle) {
                 static_cast<const void*>(handle));
   }
   return found->second;
+}
+
+std::shared_ptr<const Window> own_window(const Core& core, ncclWindow_t handle) {
+  std::shared_ptr<const Window> window = window_of(handle);
+  if (window->core != &core) {
+    throw Error(Errc::kInvalidArgument, "win: {} is of another communicator",
+                static_cast<const void*>(handle));
+  }
+  return window;
 }
 
 void remove_window(ncclWindow_t handle) {
