@@ -901,6 +901,11 @@ class Communicator(ProcessBound):
             (what will be chosen, where state is "made"), from_call (the communicator's first call
             with them, once the ranks have agreed on it).
 
+            chunks: on host memory (else None) bytes (of the next such call's chunks), start_bytes
+            (as the cost model chose), state ("fixed"; where the chunk size is tuned, setting
+            ADAPT_CHUNKS: "measuring", "settled", or "follows" on ranks other than the root or
+            rank 0) and gain (where settled: the time at first over the time now; else None).
+
             Where each rank has a GPU of the machine (settings TOPOLOGY, EMULATE): bound
             (algbw_gbps, and in words why), algbw_gbps of each candidate for long messages, and
             limiting_links of the chosen one (link, type, capacity, load); else None and [].
@@ -920,11 +925,12 @@ class Communicator(ProcessBound):
         communicator, rank, ranks, host, process, written_ns, begun (operations so far), failure
         (None, or why it is broken) and records, the oldest first: id, call (the number of a
         collective, the same on all ranks; None of a message), operation, count, type, op, root,
-        peer, algorithm, memory ("host", "GPU"), state ("scheduled", "started", "completed"),
-        scheduled_ns, started_ns and completed_ns (nanoseconds since 1970; None: not yet), timed
-        (False: of this operation on a GPU scheduled_ns alone is known). Also links: what this rank
-        has sent, to (a rank), over (a kind of link) and bytes. Local. Any thread, also while
-        another one is in an operation of this communicator, and from within a signal's handler.
+        peer, algorithm, chunk_bytes (where it is tuned, else None), memory ("host", "GPU"), state
+        ("scheduled", "started", "completed"), scheduled_ns, started_ns and completed_ns
+        (nanoseconds since 1970; None: not yet), timed (False: of this operation on a GPU
+        scheduled_ns alone is known). Also links: what this rank has sent, to (a rank), over (a kind
+        of link) and bytes. Local. Any thread, also while another one is in an operation of this
+        communicator, and from within a signal's handler.
         """
         report: dict[str, Any] = json_of(library().rwCommCallRecords, self.c_handle)
         return report

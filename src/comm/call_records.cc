@@ -92,7 +92,7 @@ bool CallRecords::read_slot(const Slot& slot, Record& record, StampedTimes& stam
   const std::uint64_t started = slot.started.load(kRelaxed);
   const std::uint64_t completed = slot.completed.load(kRelaxed);
   const int root_or_peer = slot.root_or_peer.load(kRelaxed);
-  const std::uint16_t label = slot.label.load(kRelaxed);
+  const std::uint32_t label = slot.label.load(kRelaxed);
   const unsigned operation = slot.operation.load(kRelaxed);
   const std::uint8_t type = slot.type.load(kRelaxed);
   const std::uint8_t op = slot.op.load(kRelaxed);
@@ -115,7 +115,8 @@ bool CallRecords::read_slot(const Slot& slot, Record& record, StampedTimes& stam
     if (has_root(collective)) record.root = root_or_peer;
     if (reduces(collective) && !barrier) record.op = name(static_cast<RedOp>(op));
   }
-  record.algorithm = labels_[label];
+  record.algorithm = labels_[label & kLabel];
+  record.chunk_bytes = std::size_t{label >> kLabelBits} * kChunkUnit;
   record.scheduled_ns = scale_.realtime_ns(scheduled);
   if (record.on_device) {
     if ((operation & kTimesKept) != 0) {

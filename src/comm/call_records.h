@@ -3,6 +3,7 @@
 // Recorder; what is recorded is what its analyzer, NCCL's Inspector and Kineto's traces want.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -41,6 +42,8 @@ class CallRecords {
     int root = -1;          ///< of rooted operations, else -1
     int peer = -1;          ///< of messages, else -1
     std::string algorithm;  ///< empty where none was chosen yet
+    /// Of a chunk, where chunk sizes are tuned (comm/agreed_chunks.h); else 0. To 256 bytes.
+    std::size_t chunk_bytes = 0;
     bool on_device = false;
     /// Its state and times are known: of operations on a GPU only where their launch notes them.
     bool timed = true;
@@ -83,6 +86,15 @@ class CallRecords {
   [[nodiscard]] std::uint16_t label_of(std::string_view algorithm);
   void set_label(Id id, std::uint16_t label) noexcept {
     if (Slot* slot = find(id)) slot->label.store(label, std::memory_order_relaxed);
+  }
+  /// @pre set_label() was called
+  void set_chunk(Id id, std::size_t bytes) noexcept {
+    if (Slot* slot = find(id)) {
+      const std::uint32_t label = slot->label.load(std::memory_order_relaxed) & kLabel;
+      const auto units = static_cast<std::uint32_t>(bytes / kChunkUnit);
+      slot->label.store(label | std::min(units, kMostChunkUnits) << kLabelBits,
+                        std::memory_order_relaxed);
+    }
   }
   void start(Id id) noexcept {
     if (Slot* slot = find(id)) slot->started.store(ticks(), std::memory_order_relaxed);
@@ -129,7 +141,7 @@ class CallRecords {
     std::atomic<std::uint64_t> completed{0};
     std::atomic<std::uint64_t> count{0};
     std::atomic<std::int32_t> root_or_peer{0};
-    std::atomic<std::uint16_t> label{0};
+    std::atomic<std::uint32_t> label{0};  // and the chunk, in kChunkUnit, above it
     // Collective, or kSend, kReceive; with kOnDevice, kTimesKept
     std::atomic<std::uint8_t> operation{0};
     std::atomic<std::uint8_t> type{0};  // DataType or CarriedType
@@ -140,6 +152,10 @@ class CallRecords {
   static constexpr std::uint8_t kBarrier = 0x22;  // only of counts_
   static constexpr std::uint8_t kTimesKept = 0x40;
   static constexpr std::uint8_t kOnDevice = 0x80;
+  static constexpr unsigned kLabelBits = 16;
+  static constexpr std::uint32_t kLabel = (1U << kLabelBits) - 1;
+  static constexpr std::size_t kChunkUnit = 256;
+  static constexpr std::uint32_t kMostChunkUnits = (1U << (32 - kLabelBits)) - 1;
 
   template <typename AnyCall>
   void fill(Slot& slot, const AnyCall& call, unsigned operation, int root_or_peer,

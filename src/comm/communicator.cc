@@ -22,6 +22,7 @@
 #include "core/log.h"
 #include "core/nvtx.h"
 #include "core/ticks.h"
+#include "executor/note.h"
 #include "message/device_part.h"
 #include "transport/registry.h"
 #include "transport/window/device/gpu_memory.h"
@@ -209,6 +210,10 @@ void Communicator::connect() {
   options.max_channels = point_to_point_channel_;
   options.lag_slots = facts_.lag_slots;
   options.check_tags = check_calls_;
+  // Notes on chunks travel with the tags.
+  if (check_calls_ && config_.flag(Setting::kAdaptChunks)) {
+    options.tuned_slot_bytes = place.shape.slot_bytes;
+  }
   host_of_rank_ = place.seats.host_of_rank;
   if (config_.text(Setting::kEmulate).empty()) {
     machine_ = find_machine(*bootstrap_, config_, place.topology_given, deadline);
@@ -986,7 +991,11 @@ Communicator::Explained Communicator::explain(const CollectiveCall& call) {
                                                                     : "cost model",
                       tuner.background(call.collective, call.root),
                       std::nullopt,
+                      std::nullopt,
                       std::nullopt};
+  if (&calls == host_calls_.get()) {
+    explained.chunks = host_executor_->chunks_of(static_cast<const HostCall&>(prepared), call);
+  }
   if (!explained.background.has_value()) return explained;
   if (explained.background->state == tune::BackgroundPlans::State::kMade) {
     explained.later = tuner.later(call.collective, call.root, unit_bytes);
@@ -1331,11 +1340,12 @@ void Communicator::finalize() {
   });
   for (const link::Links::Untaken& chunk : links_->untaken(check_calls_ && rooted)) {
     const std::optional<executor::CallTag> ours = team_.history().find(chunk.tag.call);
-    if (check_calls_ && ours.has_value() && !(*ours == chunk.tag)) {
+    const executor::CallTag theirs = executor::without_note(chunk.tag);
+    if (check_calls_ && ours.has_value() && !(*ours == theirs)) {
       finalized_ = true;
-      broke(Error(
-          Errc::kInvalidUsage, "{}",
-          executor::describe_difference(rank(), *ours, team_.history(), chunk.peer, chunk.tag)));
+      broke(
+          Error(Errc::kInvalidUsage, "{}",
+                executor::describe_difference(rank(), *ours, team_.history(), chunk.peer, theirs)));
     }
     log::warn("rank {} leaves without having received what rank {} sent it (call {})", rank(),
               chunk.peer, chunk.tag.call);

@@ -62,6 +62,20 @@ json planning(const Communicator::Explained& explained) {
           {"from_call", explained.first.has_value() ? json(*explained.first) : json()}};
 }
 
+// On host memory; else null.
+json chunks(const Communicator::Explained& explained) {
+  if (!explained.chunks.has_value()) return nullptr;
+  const ChunkReport& report = *explained.chunks;
+  const char* state = !report.tuned     ? "fixed"
+                      : !report.decides ? "follows"
+                      : report.settled  ? "settled"
+                                        : "measuring";
+  return {{"bytes", report.bytes},
+          {"start_bytes", report.start_bytes},
+          {"state", state},
+          {"gain", report.settled ? json(report.gain) : json()}};
+}
+
 }  // namespace
 
 std::string explain(Communicator& comm, Collective collective, std::size_t bytes, int root) {
@@ -114,6 +128,7 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
       {"limiting_links", std::move(limits)},
       {"candidates", std::move(candidates)},
       {"planning", planning(explained)},
+      {"chunks", chunks(explained)},
       {"memory", comm.device() == nullptr ? "host" : "GPU"},
       {"chosen", explained.algorithm},
       {"protocol", executor::name(explained.choice.protocol)},

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "comm/scaling.h"
+#include "executor/note.h"
 #include "executor/walker.h"
 
 namespace ropewalk::comm {
@@ -22,16 +24,61 @@ std::unique_ptr<PreparedCall> HostExecutor::prepare(const CollectiveCall& call,
         choice->schedule, options_.rank, prepared.given ? nullptr : choice->routed.get(),
         options_.lag_slots);
   }
-  return std::make_unique<HostCall>(call, extent, std::move(choice), *prepared.collective);
+  std::optional<ChunkRange> chunks;
+  if (options_.tuned_slot_bytes > 0) {
+    chunks = chunk_range(call, extent, *choice, goes_by_address(call, *prepared.collective),
+                         options_.tuned_slot_bytes);
+  }
+  return std::make_unique<HostCall>(call, extent, std::move(choice), *prepared.collective, chunks);
+}
+
+bool HostExecutor::goes_by_address(const CollectiveCall& call,
+                                   const PreparedCollective& collective) const {
+  return collective.all_by_address() && !scaling_of(call, options_.num_ranks).scaled;
+}
+
+ChunkReport HostExecutor::chunks_of(const HostCall& prepared, const CollectiveCall& call) const {
+  if (const auto tuned = chunks_.report(call, prepared.extent())) return *tuned;
+  ChunkReport report;
+  report.bytes = report.start_bytes =
+      chosen_chunk(prepared.choice(), goes_by_address(call, prepared.collective()));
+  report.tuned = prepared.chunks().has_value();
+  report.decides = report.tuned && options_.rank == deciding_rank(call);
+  return report;
 }
 
 void HostExecutor::arm(const HostCall& prepared, const CollectiveCall& call, bool in_place,
                        const executor::CallTag& tag) {
-  prepared.collective().arm(call, in_place, tag, prepared.choice(), options_.num_ranks,
-                            options_.check_tags);
+  if (prepared.chunks().has_value()) [[unlikely]] {
+    arm_tuned(prepared, call, in_place, tag);
+  } else {
+    prepared.collective().arm(call, in_place, tag, prepared.choice(), options_.num_ranks,
+                              options_.check_tags);
+  }
   team_.history().record(tag);
   extent_ = prepared.extent();
   note_buffers(prepared.collective().call());
+}
+
+void HostExecutor::arm_tuned(const HostCall& prepared, const CollectiveCall& call, bool in_place,
+                             const executor::CallTag& tag) {
+  AgreedChunks::Shape* shape =
+      chunks_.of(call, prepared.extent(), prepared.choice(), *prepared.chunks());
+  PreparedCollective& collective = prepared.collective();
+  collective.arm(call, in_place, shape == nullptr ? tag : executor::with_note(tag, shape->note()),
+                 prepared.choice(), options_.num_ranks, options_.check_tags,
+                 shape == nullptr ? 0 : shape->chunk_bytes());
+  if (shape == nullptr) return;
+  team_.listen(&collective.call().tag);
+  tuned_ = {shape, &collective, std::chrono::steady_clock::now()};
+}
+
+void HostExecutor::completed_tuned() {
+  const Tuned tuned = std::exchange(tuned_, Tuned{});
+  team_.listen(nullptr);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - tuned.start;
+  tuned.shape->completed(executor::note_of(tuned.collective->call().tag), took.count(),
+                         options_.rank);
 }
 
 void HostExecutor::note_buffers(executor::Call& call) noexcept {

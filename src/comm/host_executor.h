@@ -1,9 +1,12 @@
 // Runs collective calls on host memory: by the walker (executor/walker.h), in the calling thread.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 
+#include "comm/agreed_chunks.h"
 #include "comm/executor.h"
 #include "comm/prepared.h"
 #include "executor/host/host_team.h"
@@ -16,12 +19,16 @@ namespace ropewalk::comm {
 class HostCall final : public PreparedCall {
  public:
   HostCall(const CollectiveCall& call, const Extent& extent,
-           std::shared_ptr<const tune::Choice> choice, PreparedCollective& collective)
-      : PreparedCall(call, extent, std::move(choice)), collective_(collective) {}
+           std::shared_ptr<const tune::Choice> choice, PreparedCollective& collective,
+           std::optional<ChunkRange> chunks)
+      : PreparedCall(call, extent, std::move(choice)), collective_(collective), chunks_(chunks) {}
   [[nodiscard]] PreparedCollective& collective() const noexcept { return collective_; }
+  /// Where its chunks are tuned.
+  [[nodiscard]] const std::optional<ChunkRange>& chunks() const noexcept { return chunks_; }
 
  private:
   PreparedCollective& collective_;
+  std::optional<ChunkRange> chunks_;
 };
 
 class HostExecutor final : public Executor {
@@ -32,11 +39,14 @@ class HostExecutor final : public Executor {
     int max_channels = 1;
     std::uint32_t lag_slots = 0;  ///< as PreparedCollective's
     bool check_tags = true;
+    /// Largest chunk that is staged where the chunks of long calls are tuned; 0: none are tuned.
+    std::size_t tuned_slot_bytes = 0;
   };
   /// @param team outlives it
   HostExecutor(executor::HostTeam& team, const Options& options)
       : team_(team),
         options_(options),
+        chunks_(options.rank),
         warm_(executor::WarmBuffers::cache_bytes_of_each(options.num_ranks)) {}
 
   std::unique_ptr<PreparedCall> prepare(const CollectiveCall& call, const Extent& extent,
@@ -61,6 +71,17 @@ class HostExecutor final : public Executor {
   /// Sets the call's strands to its start, and notes its tag. @pre the links are connected
   void arm(const HostCall& prepared, const CollectiveCall& call, bool in_place,
            const executor::CallTag& tag);
+  /// The call that was armed last is over. For every call that arm() was for.
+  void completed() {
+    if (tuned_.shape != nullptr) [[unlikely]]
+      completed_tuned();
+  }
+  /// Bytes of the chunks of the call that was armed last, where they are tuned; else 0.
+  [[nodiscard]] std::size_t tuned_chunk_bytes() const noexcept {
+    return tuned_.shape == nullptr ? 0 : tuned_.shape->chunk_bytes();
+  }
+  /// @param prepared  prepare() made it for `call`
+  [[nodiscard]] ChunkReport chunks_of(const HostCall& prepared, const CollectiveCall& call) const;
 
  private:
   // Says which of a call's buffers no cache holds.
@@ -68,8 +89,22 @@ class HostExecutor final : public Executor {
   // @return true when all strands are at their ends
   bool walk(PreparedCollective& collective);
 
+  void arm_tuned(const HostCall& prepared, const CollectiveCall& call, bool in_place,
+                 const executor::CallTag& tag);
+  void completed_tuned();
+  [[nodiscard]] bool goes_by_address(const CollectiveCall& call,
+                                     const PreparedCollective& collective) const;
+
   executor::HostTeam& team_;
   Options options_;
+  AgreedChunks chunks_;
+  // The call at work, where its chunks are tuned.
+  struct Tuned {
+    AgreedChunks::Shape* shape = nullptr;
+    PreparedCollective* collective = nullptr;
+    std::chrono::steady_clock::time_point start;
+  };
+  Tuned tuned_;
   executor::WarmBuffers warm_;
   Extent extent_;  // of the last call that was armed
   struct Prepared {

@@ -95,12 +95,12 @@ bool PreparedCollective::connect_more(link::Links& links) {
 
 void PreparedCollective::arm(const CollectiveCall& call, bool in_place,
                              const executor::CallTag& tag, const tune::Choice& choice,
-                             int num_ranks, bool check_tags) {
+                             int num_ranks, bool check_tags, std::size_t chunk_bytes) {
   // Repeated calls of one shape are the common case: all but the buffers is still right.
-  const Shape shape{call.count, call.scalar, choice.index, call.type, call.op};
+  const Shape shape{call.count, call.scalar, chunk_bytes, choice.index, call.type, call.op};
   if (shape_ != shape) {
     set_arithmetic(call, num_ranks);
-    cut(call, choice);
+    cut(call, choice, chunk_bytes);
     shape_ = shape;
   }
   call_.input = static_cast<const std::byte*>(call.input);
@@ -122,7 +122,8 @@ void PreparedCollective::set_arithmetic(const CollectiveCall& call, int num_rank
   call_.divisor = scaling.divisor;
 }
 
-void PreparedCollective::cut(const CollectiveCall& call, const tune::Choice& choice) {
+void PreparedCollective::cut(const CollectiveCall& call, const tune::Choice& choice,
+                             std::size_t given_bytes) {
   const std::size_t element = size_of(call.type);
   const std::size_t granule = std::max<std::size_t>(1, kGranuleBytes / element);
   const schedule::Schedule& schedule = checked_->schedule();
@@ -134,6 +135,7 @@ void PreparedCollective::cut(const CollectiveCall& call, const tune::Choice& cho
     chunk_bytes = choice.address_chunk_bytes;
     call_.address_bytes = std::min(choice.address_bytes, choice.chunk_bytes);
   }
+  if (given_bytes > 0) chunk_bytes = given_bytes;
   // Channels of different weights (a plan's) take the same number of rounds, each with chunks of
   // its own size: links are shared chunk by chunk, so that all channels end together.
   const bool weighted = std::adjacent_find(schedule.weight.begin(), schedule.weight.end(),

@@ -32,8 +32,9 @@ class PreparedCollective {
   [[nodiscard]] bool connected() const noexcept { return connected_; }
 
   /// Sets the strands to the start of a call. @pre connected()
+  /// @param chunk_bytes  of its chunks; 0: as chosen
   void arm(const CollectiveCall& call, bool in_place, const executor::CallTag& tag,
-           const tune::Choice& choice, int num_ranks, bool check_tags);
+           const tune::Choice& choice, int num_ranks, bool check_tags, std::size_t chunk_bytes = 0);
 
   /// The same call once more. @pre arm() was for the last call
   void arm_again(std::uint32_t number) noexcept {
@@ -45,7 +46,7 @@ class PreparedCollective {
   [[nodiscard]] std::vector<executor::Strand>& strands() noexcept { return strands_; }
   [[nodiscard]] const std::vector<executor::Strand>& strands() const noexcept { return strands_; }
   [[nodiscard]] const schedule::Checked& checked() const noexcept { return *checked_; }
-  /// Bytes that every chunk must fit in when it is staged; see Choice::chunk_bytes.
+  /// Whether every chunk of a call can go by address.
   [[nodiscard]] bool all_by_address() const noexcept { return all_by_address_; }
 
  private:
@@ -57,7 +58,7 @@ class PreparedCollective {
     }
   }
   void set_arithmetic(const CollectiveCall& call, int num_ranks);
-  void cut(const CollectiveCall& call, const tune::Choice& choice);
+  void cut(const CollectiveCall& call, const tune::Choice& choice, std::size_t chunk_bytes);
 
   std::shared_ptr<const schedule::Checked> checked_;
   std::vector<executor::Program> programs_;  // per channel; not resized once strands point into it
@@ -73,7 +74,8 @@ class PreparedCollective {
   struct Shape {
     std::size_t count = 0;
     std::uint64_t scalar = 0;
-    int choice = -1;  // Choice::index
+    std::size_t chunk_bytes = 0;  // 0: the choice's
+    int choice = -1;              // Choice::index
     DataType type = DataType::kInt8;
     RedOp op = RedOp::kSum;
     friend bool operator==(const Shape&, const Shape&) = default;

@@ -14,7 +14,10 @@ bool CollectiveTask::begin() {
   record_label(comm_.label_of(call));
   if (!prepared_->connect(comm_.links())) return false;
   comm_.forget_last();
-  comm_.host_executor().arm(call, call_, in_place_, tag_);
+  HostExecutor& executor = comm_.host_executor();
+  executor.arm(call, call_, in_place_, tag_);
+  armed_here_ = true;
+  if (const std::size_t chunk = executor.tuned_chunk_bytes(); chunk > 0) record_chunk(chunk);
   set_armed();
   return true;
 }
@@ -34,7 +37,11 @@ bool CollectiveTask::advance(executor::HostTeam& team) {
   }
   if (!begin()) return false;
   std::vector<executor::Strand>& strands = prepared_->strands();
-  if (strands.size() == 1) return executor::walk(team, strands.front(), prepared_->call());
+  if (strands.size() == 1) {
+    if (!executor::walk(team, strands.front(), prepared_->call())) return false;
+    if (armed_here_) comm_.host_executor().completed();
+    return true;
+  }
   for (std::size_t s = 0; s < strands.size(); ++s) {
     if (strand_done_[s]) continue;
     if (executor::walk(team, strands[s], prepared_->call())) {
@@ -42,7 +49,9 @@ bool CollectiveTask::advance(executor::HostTeam& team) {
       ++done_;
     }
   }
-  return done_ == strands.size();
+  if (done_ < strands.size()) return false;
+  if (armed_here_) comm_.host_executor().completed();
+  return true;
 }
 
 std::vector<int> CollectiveTask::waiting_for(const executor::HostTeam& team) {

@@ -55,6 +55,9 @@ class Task {
   void record_label(std::uint16_t label) noexcept {
     for (std::size_t i = 0; i < num_records_; ++i) records_->set_label(first_record_ + i, label);
   }
+  void record_chunk(std::size_t bytes) noexcept {
+    for (std::size_t i = 0; i < num_records_; ++i) records_->set_chunk(first_record_ + i, bytes);
+  }
 
  private:
   CallRecords* records_ = nullptr;
@@ -100,7 +103,8 @@ class CollectiveTask final : public Task {
   executor::CallTag tag_;
   PreparedCollective* prepared_ = nullptr;
   bool armed_ = false;
-  std::size_t done_ = 0;  // strands, when there is one
+  bool armed_here_ = false;  // not by who made the task
+  std::size_t done_ = 0;     // strands, when there is one
   std::vector<bool> strand_done_;
 };
 

@@ -138,5 +138,9 @@ def _print(found: dict[str, Any]) -> None:
     if planning is not None and planning["state"] != "in use":
         then = "" if planning["later"] is None else f"; then {planning['later']} runs"
         out.print(f"planning {', '.join(planning['algorithms'])}: {planning['state']}{then}")
+    chunks = found["chunks"]
+    if chunks is not None:
+        tuned = "" if chunks["state"] == "fixed" else ", tuned while such calls are repeated"
+        out.print(f"chunks: {chunks['bytes']} bytes{tuned}")
     over = f" over {found['channels']} channels" if spread else ""
     out.print(f"runs: {found['chosen']}{over}, by {found['chosen_by']}")

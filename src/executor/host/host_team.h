@@ -196,9 +196,14 @@ class HostTeam {
     }
   }
 
-  /// For chunk.h.
+  /// For chunk.h. Takes the note that a chunk brings, where it is all that differs and notes are
+  /// listened for.
   /// @throws Error kInvalidUsage naming both ranks and the fields that differ
-  [[noreturn]] void mismatch(int peer, const CallTag& theirs, const Call& call) const;
+  void mismatch(int peer, const CallTag& theirs, const Call& call) const;
+
+  /// From now on a note that comes with a chunk of the call `tag` is put into it, if it has none:
+  /// chunks that are sent later bring it to others. Null: no notes are listened for.
+  void listen(CallTag* tag) noexcept { listening_ = tag; }
 
   /// For chunk.h.
   /// @throws Error kInternal
@@ -342,6 +347,7 @@ class HostTeam {
   std::uint64_t moves_ = 0;
   Waiter* waiter_ = nullptr;
   int sharing_with_ = -1;
+  CallTag* listening_ = nullptr;
   std::vector<SendEnd*> offers_;
   NextReceive ahead_;                      // of the transfer at work
   std::optional<SharedCopy> shared_copy_;  // from its post until it is complete

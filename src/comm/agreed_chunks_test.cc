@@ -1,0 +1,251 @@
+#include "comm/agreed_chunks.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/explain.h"
+#include "comm/group.h"
+#include "comm/request.h"
+#include "comm/testing/ranks.h"
+
+namespace ropewalk::comm {
+namespace {
+
+using testing::quiet;
+using testing::with_ranks;
+
+constexpr std::size_t kCount = std::size_t{3} << 17U;  // 1.5 MiB of float32
+
+CollectiveCall call_of(Collective collective, int ranks, const std::vector<float>& input,
+                       std::vector<float>& output, int root = 0) {
+  CollectiveCall call;
+  call.collective = collective;
+  call.input = input.data();
+  call.output = output.data();
+  call.root = root;
+  const bool blocks = collective != Collective::kAllReduce && collective != Collective::kBroadcast;
+  call.count = blocks ? kCount / static_cast<std::size_t>(ranks) : kCount;
+  return call;
+}
+
+// Sums of these depend on the order of the ranks.
+std::vector<float> values(int rank, std::size_t count = kCount) {
+  std::vector<float> all(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    all[i] = std::sin(static_cast<float>(i % 9973 + static_cast<std::size_t>(rank) * 7919)) * 1e3F;
+  }
+  return all;
+}
+
+void adapting(Runtime& runtime) {
+  quiet(runtime);
+  runtime.set("ADAPT_CHUNKS", "1", "test");
+}
+
+struct Links {
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> settings;
+};
+
+class AgreedChunksOver : public ::testing::TestWithParam<Links> {};
+
+// The results of many calls, each with the chunks that its communicator comes to, are the bits of
+// the fixed choice, and all ranks have the same chunks all the time.
+TEST_P(AgreedChunksOver, ResultsAreThoseOfTheFixedChunk) {
+  constexpr int kRanks = 3;
+  constexpr int kCalls = 30;
+  const std::vector<std::pair<Collective, int>> operations = {
+      {Collective::kAllReduce, 0}, {Collective::kAllGather, 0}, {Collective::kReduceScatter, 0},
+      {Collective::kAllToAll, 0},  {Collective::kBroadcast, 2}, {Collective::kScatter, 1}};
+  std::vector<std::vector<std::vector<float>>> fixed(kRanks);
+  for (const char* adapt : {"0", "1"}) {
+    Runtime runtime;
+    quiet(runtime);
+    for (const auto& [setting, value] : GetParam().settings) runtime.set(setting, value, "test");
+    runtime.set("ADAPT_CHUNKS", adapt, "test");
+    std::mutex mutex;
+    std::vector<std::set<std::size_t>> chunks(operations.size());  // of the ranks after all calls
+    std::vector<std::set<std::size_t>> tried(operations.size());
+    with_ranks(kRanks, runtime, [&](Communicator& comm) {
+      const auto rank = static_cast<std::size_t>(comm.rank());
+      const std::vector<float> input = values(comm.rank());
+      for (std::size_t o = 0; o < operations.size(); ++o) {
+        const auto [collective, root] = operations[o];
+        for (int n = 0; n < (*adapt == '0' ? 1 : kCalls); ++n) {
+          std::vector<float> output(kCount);
+          const CollectiveCall call = call_of(collective, comm.size(), input, output, root);
+          comm.run(call);
+          if (*adapt == '0') {
+            fixed[rank].push_back(std::move(output));
+            EXPECT_FALSE(comm.explain(call).chunks->tuned);
+            continue;
+          }
+          ASSERT_EQ(std::memcmp(output.data(), fixed[rank][o].data(), kCount * sizeof(float)), 0)
+              << name(collective) << ", call " << n << " of rank " << rank;
+          const auto report = comm.explain(call).chunks;
+          ASSERT_TRUE(report.has_value() && report->tuned) << name(collective);
+          EXPECT_EQ(report->decides, comm.rank() == root);
+          const std::lock_guard lock(mutex);
+          tried[o].insert(report->bytes);
+          if (n + 1 == kCalls) chunks[o].insert(report->bytes);
+        }
+      }
+    });
+    if (*adapt == '0') continue;
+    for (std::size_t o = 0; o < operations.size(); ++o) {
+      EXPECT_EQ(chunks[o].size(), 1U) << name(operations[o].first);
+      EXPECT_GT(tried[o].size(), 1U) << name(operations[o].first);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, AgreedChunksOver,
+    ::testing::Values(Links{"by_address", {}}, Links{"ring", {{"ALGORITHM", "ring"}}},
+                      Links{"channels", {{"ALGORITHM", "ring"}, {"CHANNELS", "2"}}},
+                      Links{"network", {{"LINKS", "network"}, {"NET", "tcp"}}}),
+    [](const auto& links) { return links.param.name; });
+
+// Requests and groups run by tasks of other threads, and of several communicators in one.
+TEST(AgreedChunks, ServeRequestsAndGroups) {
+  Runtime runtime;
+  adapting(runtime);
+  runtime.set("LINKS", "network", "test");
+  with_ranks(2, runtime, [&](Communicator& comm) {
+    const std::vector<float> input(kCount, static_cast<float>(comm.rank() + 1));
+    for (int round = 0; round < 8; ++round) {
+      std::vector<std::vector<float>> outputs(4, std::vector<float>(kCount));
+      std::vector<std::shared_ptr<Request>> requests;
+      for (std::vector<float>& output : outputs) {
+        requests.push_back(std::make_shared<Request>());
+        comm.start(call_of(Collective::kAllReduce, 2, input, output), requests.back());
+      }
+      std::vector<float> last(kCount);
+      comm.run(call_of(Collective::kAllReduce, 2, input, last));
+      std::vector<std::unique_ptr<Task>> tasks;
+      std::vector<std::vector<float>> grouped(2, std::vector<float>(kCount));
+      for (std::vector<float>& output : grouped) {
+        tasks.push_back(comm.make_task(call_of(Collective::kAllReduce, 2, input, output)));
+      }
+      std::vector<Communicator::Work> work(1);
+      work[0].comm = &comm;
+      work[0].tasks = std::move(tasks);
+      Communicator::run_together(std::move(work));
+      outputs.push_back(last);
+      outputs.insert(outputs.end(), grouped.begin(), grouped.end());
+      for (const std::vector<float>& output : outputs) {
+        ASSERT_EQ(output, std::vector<float>(kCount, 3));
+      }
+    }
+  });
+}
+
+// What one rank looks at alone, and shapes that meet in the cache of calls, change nothing.
+TEST(AgreedChunks, OutliveTheCallCache) {
+  Runtime runtime;
+  adapting(runtime);
+  with_ranks(2, runtime, [&](Communicator& comm) {
+    const std::vector<float> input(2 * kCount, 1);
+    std::vector<float> output(2 * kCount);
+    for (int n = 0; n < 30; ++n) {
+      for (std::size_t longer = 0; longer < 70; longer += 23) {
+        CollectiveCall call = call_of(Collective::kAllReduce, 2, input, output);
+        call.count += longer * 64;
+        if (comm.rank() == 1) (void)explain(comm, Collective::kAllReduce, 2 << 20, 0);
+        comm.run(call);
+        ASSERT_EQ(output[call.count - 1], 2);
+      }
+    }
+  });
+}
+
+TEST(AgreedChunks, ShortCallsAndOperationsThatDoNotTellAllAreLeftAlone) {
+  Runtime runtime;
+  adapting(runtime);
+  with_ranks(2, runtime, [&](Communicator& comm) {
+    const std::vector<float> input(kCount, 1);
+    std::vector<float> output(kCount);
+    CollectiveCall call = call_of(Collective::kReduce, 2, input, output);
+    call.count = kCount;
+    comm.run(call);
+    EXPECT_FALSE(comm.explain(call).chunks->tuned);
+    call.collective = Collective::kAllReduce;
+    call.count = 1 << 12;
+    comm.run(call);
+    EXPECT_FALSE(comm.explain(call).chunks->tuned);
+  });
+}
+
+TEST(AgreedChunks, WithoutTagsThereAreNone) {
+  Runtime runtime;
+  adapting(runtime);
+  runtime.set("CHECK_CALLS", "0", "test");
+  with_ranks(2, runtime, [&](Communicator& comm) {
+    const std::vector<float> input(kCount, 1);
+    std::vector<float> output(kCount);
+    const CollectiveCall call = call_of(Collective::kAllReduce, 2, input, output);
+    for (int n = 0; n < 4; ++n) comm.run(call);
+    EXPECT_FALSE(comm.explain(call).chunks->tuned);
+  });
+}
+
+TEST(AgreedChunks, RecordsAndExplainTellOfThem) {
+  Runtime runtime;
+  adapting(runtime);
+  with_ranks(2, runtime, [&](Communicator& comm) {
+    const std::vector<float> input(kCount, 1);
+    std::vector<float> output(kCount);
+    const CollectiveCall call = call_of(Collective::kAllReduce, 2, input, output);
+    for (int n = 0; n < 8; ++n) comm.run(call);
+    const std::vector<CallRecords::Record> records = comm.records().read();
+    ASSERT_EQ(records.size(), 8U);
+    for (const CallRecords::Record& record : records) {
+      EXPECT_GE(record.chunk_bytes, 4096U);
+      EXPECT_FALSE(record.algorithm.empty());
+    }
+    const std::string text = explain(comm, Collective::kAllReduce, kCount * sizeof(float), 0);
+    EXPECT_NE(text.find(comm.rank() == 0 ? R"("state":"measuring")" : R"("state":"follows")"),
+              std::string::npos)
+        << text;
+  });
+}
+
+// A rank that is called otherwise is told so, notes or not.
+TEST(AgreedChunks, AnotherCallIsStillToldByItsFields) {
+  Runtime runtime;
+  adapting(runtime);
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
+  std::vector<std::string> errors(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime);
+      const std::vector<float> input(kCount, 1);
+      std::vector<float> output(kCount);
+      CollectiveCall call = call_of(Collective::kAllReduce, 2, input, output);
+      for (int n = 0; n < 5; ++n) comm->run(call);
+      if (r == 1) call.op = RedOp::kMax;
+      try {
+        comm->run(call);
+      } catch (const Error& error) {
+        errors[static_cast<std::size_t>(r)] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const std::string both = errors[0] + errors[1];
+  EXPECT_NE(both.find("all_reduce of 393216 float32"), std::string::npos) << both;
+  EXPECT_EQ(both.find("note"), std::string::npos) << both;
+}
+
+}  // namespace
+}  // namespace ropewalk::comm

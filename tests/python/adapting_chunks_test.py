@@ -1,0 +1,90 @@
+"""Chunks that adapt (setting ADAPT_CHUNKS) between processes: results stay right while they change."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Program
+
+RANKS = 3
+# Ranks that come late now and then; sums of floats that depend on the order of additions; one
+# operation among calls of others, in place and not.
+SCRIPT = """
+import json, sys, time
+from pathlib import Path
+import numpy as np
+import ropewalk
+
+folder, calls = Path(sys.argv[1]), int(sys.argv[2])
+with ropewalk.init() as comm:
+    dice = np.random.default_rng(comm.rank)
+    data = np.sin(np.arange(1 << 19) * (comm.rank + 1.7)).astype("float32") * 1000
+    chunks, first = [], None
+    for n in range(calls):
+        if n % 7 == comm.rank:
+            time.sleep(dice.uniform(0, 0.003))
+        out = data.copy()
+        if n % 2:
+            comm.all_reduce(out)
+        else:
+            comm.all_reduce(data, out)
+        first = out if first is None else first
+        assert out.tobytes() == first.tobytes(), f"call {n} differs"
+        chunks.append(comm.explain("all_reduce", data.nbytes)["chunks"]["bytes"])
+        if n % 5 == 0:
+            word = data.copy() if comm.rank == 1 else np.zeros_like(data)
+            comm.broadcast(word, root=1)
+            expected = np.sin(np.arange(1 << 19) * 2.7).astype("float32") * 1000
+            assert word.tobytes() == expected.tobytes(), f"broadcast {n} differs"
+            short = np.full(4, comm.rank + 1, dtype="int32")
+            comm.all_reduce(short)
+            assert (short == 6).all()
+    records = [each for each in comm.call_records()["records"] if each["count"] == 1 << 19]
+    (folder / f"{comm.rank}.json").write_text(json.dumps({
+        "chunks": chunks,
+        "recorded": [r["chunk_bytes"] for r in records if r["operation"] == "all_reduce"],
+        "digest": first.tobytes().hex()[:64],
+        "state": comm.explain("all_reduce", data.nbytes)["chunks"]["state"],
+    }))
+"""
+LINKS = {
+    "memory": [],
+    "staged": ["SINGLE_COPY=off", "ALGORITHM=ring"],
+    "network": ["LINKS=network", "NET=tcp"],
+}
+
+
+def ranks(program: Program, folder: Path, links: list[str], adapt: str) -> list[dict]:
+    script = folder / "ranks.py"
+    script.write_text(SCRIPT)
+    folder = folder / adapt
+    folder.mkdir()
+    environment = dict(f"ROPEWALK_{each}".split("=", 1) for each in links)
+    done = program(
+        *("launch", "--ranks", str(RANKS), "--", sys.executable, str(script), str(folder), "40"),
+        env={**environment, "ROPEWALK_ADAPT_CHUNKS": adapt},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("links", LINKS.values(), ids=LINKS.keys())
+def test_results_are_the_same_bits_while_chunks_change(
+    program: Program, tmp_path: Path, links: list[str]
+) -> None:
+    fixed = ranks(program, tmp_path, links, "0")
+    adapting = ranks(program, tmp_path, links, "1")
+    for found in fixed:
+        assert found["state"] == "fixed"
+        assert len(set(found["chunks"])) == 1
+        assert set(found["recorded"]) == {None}
+    assert {found["digest"] for found in fixed + adapting} == {fixed[0]["digest"]}
+    # The same chunk on all ranks in each call, and not always the same one.
+    assert adapting[0]["chunks"] == adapting[1]["chunks"] == adapting[2]["chunks"]
+    assert adapting[0]["recorded"] == adapting[1]["recorded"] == adapting[2]["recorded"]
+    assert len(set(adapting[0]["chunks"])) > 1
+    assert len(set(adapting[0]["recorded"])) > 1
+    assert [found["state"] for found in adapting[1:]] == ["follows", "follows"]
