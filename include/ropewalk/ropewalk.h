@@ -321,9 +321,9 @@ RW_API rwResult_t rwCommUseSchedule(rwComm_t comm, const char* text);
  * {algbw_gbps, words}, the candidates' algbw_gbps for long messages, and limiting_links[] of the
  * chosen one (link, type, capacity, load); else null and []. chunks, on host
  * memory, else null: bytes (of the next such call's chunks), start_bytes (as the cost model chose),
- * state ("fixed", or where the chunk size is tuned, setting ADAPT_CHUNKS: "measuring", "settled";
- * "follows" on ranks other than the root or rank 0) and gain (where settled: the time at first over
- * the time now; else null). Local: the other ranks need not call. */
+ * state ("fixed"; where the chunk size is tuned, setting ADAPT_CHUNKS: "measuring" or "settled" on
+ * rank 0, "follows" on the others) and gain (where settled: the time at first over the time now;
+ * else null). Local: the other ranks need not call. */
 RW_API rwResult_t rwCommExplain(rwComm_t comm, const char* collective, size_t bytes, int root,
                                 char** json);
 /* The emulated machine that `comm` runs on (setting EMULATE). *json, for rwFreeText: machine (its

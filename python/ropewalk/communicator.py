@@ -903,8 +903,8 @@ class Communicator(ProcessBound):
 
             chunks: on host memory (else None) bytes (of the next such call's chunks), start_bytes
             (as the cost model chose), state ("fixed"; where the chunk size is tuned, setting
-            ADAPT_CHUNKS: "measuring", "settled", or "follows" on ranks other than the root or
-            rank 0) and gain (where settled: the time at first over the time now; else None).
+            ADAPT_CHUNKS: "measuring" or "settled" on rank 0, "follows" on the others) and gain
+            (where settled: the time at first over the time now; else None).
 
             Where each rank has a GPU of the machine (settings TOPOLOGY, EMULATE): bound
             (algbw_gbps, and in words why), algbw_gbps of each candidate for long messages, and

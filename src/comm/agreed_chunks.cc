@@ -18,15 +18,16 @@ constexpr std::size_t kLeastStaged = std::size_t{4} << 10U;
 constexpr std::size_t kLeastByAddress = std::size_t{64} << 10U;
 constexpr std::size_t kMostByAddress = std::size_t{16} << 20U;
 
-// Whether every output has data of the root, or of rank 0.
-bool all_hear(Collective collective) {
+// Whether every rank's output has data of every rank: all have the note, and rank 0's time is that
+// of a call of all ranks. The root of a broadcast has both its data and its time before the others.
+bool joins_all(Collective collective) {
   switch (collective) {
     case Collective::kAllReduce:
     case Collective::kAllGather:
     case Collective::kReduceScatter:
-    case Collective::kAllToAll:
+    case Collective::kAllToAll: return true;
     case Collective::kBroadcast:
-    case Collective::kScatter: return true;
+    case Collective::kScatter:
     case Collective::kReduce:
     case Collective::kGather:
     case Collective::kSendRecv: return false;
@@ -44,7 +45,7 @@ std::optional<ChunkRange> chunk_range(const CollectiveCall& call, const Extent& 
                                       const tune::Choice& choice, bool by_address,
                                       std::size_t slot_bytes) {
   const schedule::Schedule& schedule = choice.schedule->schedule();
-  if (!all_hear(call.collective) || choice.algorithm == tune::kGivenSchedule ||
+  if (!joins_all(call.collective) || choice.algorithm == tune::kGivenSchedule ||
       call.carried == CarriedType::kNothing || schedule.num_ranks < 2) {
     return std::nullopt;
   }
@@ -108,8 +109,7 @@ AgreedChunks::Shape* AgreedChunks::of(const CollectiveCall& call, const Extent& 
   const Key key = key_of(call, extent);
   auto found = shapes_.find(key);
   if (found == shapes_.end() && shapes_.size() == kMostShapes) return nullptr;
-  const bool decides = rank_ == std::get<int>(key);
-  Shape fresh(choice.algorithm, range, decides);
+  Shape fresh(choice.algorithm, range, rank_ == kDecidingRank);
   if (found == shapes_.end()) {
     found = shapes_.emplace(key, std::move(fresh)).first;
   } else if (found->second.algorithm_ != choice.algorithm || found->second.range_ != range) {

@@ -1,12 +1,14 @@
 // Chunk sizes that are tuned while long operations run (tune/chunk_controller.h), alike on all
 // ranks without a message of its own.
 //
-// Both ends of a link must cut a call alike. One rank decides for all: the root, else rank 0.
-// Before a call begins it decides on the chunk of the *next* call of that shape, and writes it as a
-// note into the tag of each chunk that it sends (executor/note.h). A rank that has received the
-// note writes it into what it sends from then on. Operations are tuned whose every output has data
-// of the rank that decides: that data comes by chunks which were sent after the note was known, so
-// that every rank has the note when its call is over, in any schedule that the checker accepts.
+// Both ends of a link must cut a call alike. Rank 0 decides for all. Before a call begins it
+// decides on the chunk of the *next* call of that shape, and writes it as a note into the tag of
+// each chunk that it sends (executor/note.h). A rank that has received the note writes it into what
+// it sends from then on. Operations are tuned in which every output has data of every rank: that of
+// rank 0 comes by chunks which were sent after the note was known, so that every rank has the note
+// when its call is over, in any schedule that the checker accepts; and rank 0 is not done before
+// every rank has begun. Not so the operations with a root: the root of a broadcast is done when its
+// data has left it, so that its time says nothing of the ranks at the end of a chain.
 //
 // Elements are combined in an order that does not depend on chunks, so that results are the same
 // bits whatever the chunk.
@@ -17,7 +19,7 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <tuple>
+#include <utility>
 
 #include "comm/collective_call.h"
 #include "executor/note.h"
@@ -26,10 +28,7 @@
 
 namespace ropewalk::comm {
 
-/// The root, else rank 0.
-inline int deciding_rank(const CollectiveCall& call) noexcept {
-  return has_root(call.collective) ? call.root : 0;
-}
+inline constexpr int kDecidingRank = 0;
 
 /// The chunks that a call may have.
 struct ChunkRange {
@@ -40,8 +39,8 @@ struct ChunkRange {
   friend bool operator==(const ChunkRange&, const ChunkRange&) = default;
 };
 
-/// Nothing for calls that are not tuned: short ones, and those where not every rank hears of the
-/// rank that decides. The same on all ranks.
+/// Nothing for calls that are not tuned: short ones, and operations whose outputs do not all have
+/// data of all ranks. The same on all ranks.
 /// @param by_address  the chunks of the call go by address where `choice` wants that
 /// @param slot_bytes  the largest chunk that can be staged
 std::optional<ChunkRange> chunk_range(const CollectiveCall& call, const Extent& extent,
@@ -107,9 +106,9 @@ class AgreedChunks {
   // Calls of a program that never calls twice alike are not worth remembering.
   static constexpr std::size_t kMostShapes = 1024;
   // Calls of one size in bytes share their chunks, whatever the type.
-  using Key = std::tuple<Collective, int, std::size_t>;
+  using Key = std::pair<Collective, std::size_t>;
   static Key key_of(const CollectiveCall& call, const Extent& extent) noexcept {
-    return {call.collective, deciding_rank(call), call.count * extent.element_bytes};
+    return {call.collective, call.count * extent.element_bytes};
   }
 
   int rank_;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <mutex>
 #include <numeric>
+#include <random>
 #include <set>
 #include <string>
 #include <thread>
@@ -26,13 +27,12 @@ using testing::with_ranks;
 constexpr std::size_t kCount = std::size_t{3} << 17U;  // 1.5 MiB of float32
 
 CollectiveCall call_of(Collective collective, int ranks, const std::vector<float>& input,
-                       std::vector<float>& output, int root = 0) {
+                       std::vector<float>& output) {
   CollectiveCall call;
   call.collective = collective;
   call.input = input.data();
   call.output = output.data();
-  call.root = root;
-  const bool blocks = collective != Collective::kAllReduce && collective != Collective::kBroadcast;
+  const bool blocks = collective != Collective::kAllReduce;
   call.count = blocks ? kCount / static_cast<std::size_t>(ranks) : kCount;
   return call;
 }
@@ -59,13 +59,12 @@ struct Links {
 class AgreedChunksOver : public ::testing::TestWithParam<Links> {};
 
 // The results of many calls, each with the chunks that its communicator comes to, are the bits of
-// the fixed choice, and all ranks have the same chunks all the time.
+// the fixed choice, and all ranks have the same chunk in each call, whichever of them come late.
 TEST_P(AgreedChunksOver, ResultsAreThoseOfTheFixedChunk) {
   constexpr int kRanks = 3;
   constexpr int kCalls = 30;
-  const std::vector<std::pair<Collective, int>> operations = {
-      {Collective::kAllReduce, 0}, {Collective::kAllGather, 0}, {Collective::kReduceScatter, 0},
-      {Collective::kAllToAll, 0},  {Collective::kBroadcast, 2}, {Collective::kScatter, 1}};
+  const std::vector<Collective> operations = {Collective::kAllReduce, Collective::kAllGather,
+                                              Collective::kReduceScatter, Collective::kAllToAll};
   std::vector<std::vector<std::vector<float>>> fixed(kRanks);
   for (const char* adapt : {"0", "1"}) {
     Runtime runtime;
@@ -73,16 +72,24 @@ TEST_P(AgreedChunksOver, ResultsAreThoseOfTheFixedChunk) {
     for (const auto& [setting, value] : GetParam().settings) runtime.set(setting, value, "test");
     runtime.set("ADAPT_CHUNKS", adapt, "test");
     std::mutex mutex;
-    std::vector<std::set<std::size_t>> chunks(operations.size());  // of the ranks after all calls
-    std::vector<std::set<std::size_t>> tried(operations.size());
+    // By operation and call: the ranks' chunks for the call after it.
+    std::vector<std::vector<std::set<std::size_t>>> chunks(
+        operations.size(), std::vector<std::set<std::size_t>>(kCalls));
     with_ranks(kRanks, runtime, [&](Communicator& comm) {
       const auto rank = static_cast<std::size_t>(comm.rank());
       const std::vector<float> input = values(comm.rank());
+      std::minstd_rand dice(static_cast<unsigned>(rank) + 1);
       for (std::size_t o = 0; o < operations.size(); ++o) {
-        const auto [collective, root] = operations[o];
+        const Collective collective = operations[o];
         for (int n = 0; n < (*adapt == '0' ? 1 : kCalls); ++n) {
           std::vector<float> output(kCount);
-          const CollectiveCall call = call_of(collective, comm.size(), input, output, root);
+          if (dice() % 4 == 0)
+            std::this_thread::sleep_for(std::chrono::microseconds(dice() % 2000));
+          CollectiveCall call = call_of(collective, comm.size(), input, output);
+          if (collective == Collective::kAllReduce && n % 3 == 1) {
+            output = input;
+            call.input = output.data();
+          }
           comm.run(call);
           if (*adapt == '0') {
             fixed[rank].push_back(std::move(output));
@@ -93,17 +100,20 @@ TEST_P(AgreedChunksOver, ResultsAreThoseOfTheFixedChunk) {
               << name(collective) << ", call " << n << " of rank " << rank;
           const auto report = comm.explain(call).chunks;
           ASSERT_TRUE(report.has_value() && report->tuned) << name(collective);
-          EXPECT_EQ(report->decides, comm.rank() == root);
+          EXPECT_EQ(report->decides, comm.rank() == 0);
           const std::lock_guard lock(mutex);
-          tried[o].insert(report->bytes);
-          if (n + 1 == kCalls) chunks[o].insert(report->bytes);
+          chunks[o][static_cast<std::size_t>(n)].insert(report->bytes);
         }
       }
     });
     if (*adapt == '0') continue;
     for (std::size_t o = 0; o < operations.size(); ++o) {
-      EXPECT_EQ(chunks[o].size(), 1U) << name(operations[o].first);
-      EXPECT_GT(tried[o].size(), 1U) << name(operations[o].first);
+      std::set<std::size_t> tried;
+      for (const std::set<std::size_t>& of_ranks : chunks[o]) {
+        EXPECT_EQ(of_ranks.size(), 1U) << name(operations[o]);
+        tried.insert(of_ranks.begin(), of_ranks.end());
+      }
+      EXPECT_GT(tried.size(), 1U) << name(operations[o]);
     }
   }
 }
@@ -112,7 +122,11 @@ INSTANTIATE_TEST_SUITE_P(
     All, AgreedChunksOver,
     ::testing::Values(Links{"by_address", {}}, Links{"ring", {{"ALGORITHM", "ring"}}},
                       Links{"channels", {{"ALGORITHM", "ring"}, {"CHANNELS", "2"}}},
-                      Links{"network", {{"LINKS", "network"}, {"NET", "tcp"}}}),
+                      Links{"network", {{"LINKS", "network"}, {"NET", "tcp"}}},
+                      Links{"plan",
+                            {{"TOPOLOGY", "dgx1v"},
+                             {"PLANNING", "wait"},
+                             {"ALGORITHM", "all_reduce=plan-packed,all_gather=plan-packed"}}}),
     [](const auto& links) { return links.param.name; });
 
 // Requests and groups run by tasks of other threads, and of several communicators in one.
@@ -168,16 +182,18 @@ TEST(AgreedChunks, OutliveTheCallCache) {
   });
 }
 
-TEST(AgreedChunks, ShortCallsAndOperationsThatDoNotTellAllAreLeftAlone) {
+TEST(AgreedChunks, ShortCallsAndOperationsWithARootAreLeftAlone) {
   Runtime runtime;
   adapting(runtime);
   with_ranks(2, runtime, [&](Communicator& comm) {
     const std::vector<float> input(kCount, 1);
     std::vector<float> output(kCount);
-    CollectiveCall call = call_of(Collective::kReduce, 2, input, output);
-    call.count = kCount;
-    comm.run(call);
-    EXPECT_FALSE(comm.explain(call).chunks->tuned);
+    CollectiveCall call = call_of(Collective::kAllReduce, 2, input, output);
+    for (const Collective rooted : {Collective::kReduce, Collective::kBroadcast}) {
+      call.collective = rooted;
+      for (int n = 0; n < 3; ++n) comm.run(call);
+      EXPECT_FALSE(comm.explain(call).chunks->tuned) << name(rooted);
+    }
     call.collective = Collective::kAllReduce;
     call.count = 1 << 12;
     comm.run(call);

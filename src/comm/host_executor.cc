@@ -43,7 +43,7 @@ ChunkReport HostExecutor::chunks_of(const HostCall& prepared, const CollectiveCa
   report.bytes = report.start_bytes =
       chosen_chunk(prepared.choice(), goes_by_address(call, prepared.collective()));
   report.tuned = prepared.chunks().has_value();
-  report.decides = report.tuned && options_.rank == deciding_rank(call);
+  report.decides = report.tuned && options_.rank == kDecidingRank;
   return report;
 }
 
