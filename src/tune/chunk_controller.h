@@ -2,7 +2,8 @@
 // the calls take.
 //
 // The rule is MIAD (multiplicative increase, additive decrease) of G. Wang et al., "Blink: Fast and
-// Generic Collectives for Distributed ML", MLSys 2020: the chunk is doubled as long as calls become
+// Generic Collectives for Distributed ML", MLSys 2020 (arXiv 1910.04940), its paragraph "automatic
+// chunk size selection" on generating code: the chunk is doubled as long as calls become
 // faster, then made smaller by a fixed amount as long as they do. (Seen as the number of chunks in
 // a call it is the better known rule: additive increase, multiplicative decrease.) Blink starts
 // with a small chunk; here the start is what the cost model chose. Each chunk is judged by the

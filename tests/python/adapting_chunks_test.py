@@ -1,4 +1,4 @@
-"""Chunks that adapt (setting ADAPT_CHUNKS) between processes: results stay right while they change."""
+"""Chunks that adapt (setting ADAPT_CHUNKS) between processes: right results while they change."""
 
 from __future__ import annotations
 
