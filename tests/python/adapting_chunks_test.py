@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Program
@@ -15,6 +16,7 @@ RANKS = 3
 SCRIPT = """
 import json, sys, time
 from pathlib import Path
+from typing import Any
 import numpy as np
 import ropewalk
 
@@ -57,7 +59,7 @@ LINKS = {
 }
 
 
-def ranks(program: Program, folder: Path, links: list[str], adapt: str) -> list[dict]:
+def ranks(program: Program, folder: Path, links: list[str], adapt: str) -> list[dict[str, Any]]:
     script = folder / "ranks.py"
     script.write_text(SCRIPT)
     folder = folder / adapt
