@@ -235,6 +235,64 @@ TEST(AgreedChunks, RecordsAndExplainTellOfThem) {
   });
 }
 
+// The communicators search each for its own, the smaller one with another rank that decides.
+TEST(AgreedChunks, AShrunkCommunicatorBeginsAnewAndTheFormerGoesOn) {
+  Runtime runtime;
+  adapting(runtime);
+  with_ranks(3, runtime, [&](Communicator& comm) {
+    const std::vector<float> input(kCount, 1);
+    std::vector<float> output(kCount);
+    const auto calls = [&](Communicator& of) {
+      const CollectiveCall call = call_of(Collective::kAllReduce, of.size(), input, output);
+      for (int n = 0; n < 7; ++n) {
+        of.run(call);
+        ASSERT_EQ(output, std::vector<float>(kCount, static_cast<float>(of.size())));
+      }
+      const auto chunks = of.explain(call).chunks;
+      EXPECT_TRUE(chunks->tuned);
+      EXPECT_EQ(chunks->decides, of.rank() == 0);
+    };
+    calls(comm);
+    if (comm.rank() > 0) {
+      const std::unique_ptr<Communicator> smaller = comm.shrink({0});
+      for (int n = 0; n < 4; ++n) calls(*smaller);
+      smaller->finalize();
+    }
+    calls(comm);
+  });
+}
+
+TEST(AgreedChunks, AnAbortInTheMiddleOfACallIsToldToAll) {
+  Runtime runtime;
+  adapting(runtime);
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
+  std::vector<std::string> errors(3);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 3; ++r) {
+    threads.emplace_back([&, r] {
+      const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 3, runtime);
+      const std::vector<float> input(kCount, 1);
+      std::vector<float> output(kCount);
+      const CollectiveCall call = call_of(Collective::kAllReduce, 3, input, output);
+      for (int n = 0; n < 6; ++n) comm->run(call);
+      if (r == 1) {
+        comm->abort("the test ends it");
+        return;
+      }
+      try {
+        comm->run(call);
+      } catch (const Error& error) {
+        errors[static_cast<std::size_t>(r)] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const int r : {0, 2}) {
+    EXPECT_NE(errors[static_cast<std::size_t>(r)].find("the test ends it"), std::string::npos)
+        << errors[static_cast<std::size_t>(r)];
+  }
+}
+
 // A rank that is called otherwise is told so, notes or not.
 TEST(AgreedChunks, AnotherCallIsStillToldByItsFields) {
   Runtime runtime;
