@@ -144,6 +144,21 @@ NetworkReceiver::NetworkReceiver(const executor::FifoShape& shape, int peer,
 }
 
 bool NetworkReceiver::poll() {
+  if (fault_.has_value()) {
+    if (starved()) throw Error(*fault_);
+    return false;
+  }
+  const std::uint64_t before = finished_;
+  try {
+    return take_chunks();
+  } catch (const Error& error) {
+    if (by_blocks_ || starved()) throw;
+    fault_ = error;
+    return finished_ != before;
+  }
+}
+
+bool NetworkReceiver::take_chunks() {
   return naming_peer(end_.peer, "receiving from", [this] {
     bool moved = false;
     if (by_blocks_) {

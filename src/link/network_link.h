@@ -20,9 +20,11 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "core/error.h"
 #include "executor/link_end.h"
 #include "executor/traffic.h"
 #include "transport/transport.h"
@@ -106,11 +108,15 @@ class NetworkReceiver : public NetworkEnd<transport::ReceiveConnection, executor
                   bool by_blocks);
   virtual ~NetworkReceiver() = default;
 
-  /// As NetworkSender::poll.
+  /// As NetworkSender::poll. Receives are posted ahead, so that a connection may break that nobody
+  /// waits for: a rank that has done its part has left, and this one has all that it sent. The
+  /// error is thrown when a chunk is wanted that did not come; with blocks, of which this is not
+  /// known, at once.
   virtual bool poll();
   /// As NetworkSender::add_descriptors.
   [[nodiscard]] bool add_descriptors(std::vector<pollfd>& to) const {
-    return !by_blocks_ && (requests_.empty() || connection_->add_descriptors(to));
+    const bool idle = requests_.empty() || fault_.has_value();
+    return !by_blocks_ && (idle || connection_->add_descriptors(to));
   }
   /// Whether the walker certainly waits for the next chunk.
   [[nodiscard]] bool wanted() const noexcept { return by_blocks_ || end_.waited; }
@@ -119,7 +125,12 @@ class NetworkReceiver : public NetworkEnd<transport::ReceiveConnection, executor
   using NetworkEnd::NetworkEnd;
 
  private:
+  bool take_chunks();
+  // What waits for a chunk has nothing to go on with.
+  [[nodiscard]] bool starved() const noexcept { return wanted() && end_.received == finished_; }
+
   std::uint64_t finished_ = 0;
+  std::optional<Error> fault_;
 };
 
 }  // namespace ropewalk::link
