@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/settings.h"
 #include "core/error.h"
+#include "core/settings.h"
 #include "transport/registry.h"
 
 namespace ropewalk::link {
