@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+import launcher
 import pytest
 import ropewalk
 from conftest import run_ranks
@@ -152,24 +152,7 @@ def test_a_killed_rank_is_seen_while_a_kernel_spins(how: str) -> None:
         )
         for rank in range(2)
     ]
-    try:
-        lines = []
-        for process in processes:
-            assert process.stdout is not None
-            for line in process.stdout:
-                lines.append(line)
-                if line.startswith("waiting"):
-                    break
-        time.sleep(0.5)
-        killed = time.time()
-        processes[1].kill()
-        said = processes[0].communicate(timeout=DEADLINE_SECONDS)[0]
-        found = re.search(r"PeerLostError at ([0-9.]+): (.*)", said)
-        assert found, (lines, said)
-        assert "rank 1" in found.group(2)
-        print(f"seen {float(found.group(1)) - killed:.3f} s after the kill")
-        assert processes[0].returncode == 0, said
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    took, words = launcher.lost_after_kill(processes, DEADLINE_SECONDS)
+    assert "rank 1" in words
+    print(f"seen {took:.3f} s after the kill")
+    assert processes[0].returncode == 0

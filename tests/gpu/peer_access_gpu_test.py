@@ -4,8 +4,8 @@ check that finds wrong data. Ranks share a GPU where there are fewer."""
 from __future__ import annotations
 
 import re
-import time
 
+import launcher
 import pytest
 from gpu_support import DEADLINE_SECONDS, need_ranks, num_gpus
 from host_ranks import run, start
@@ -79,22 +79,8 @@ def test_bounds_of_blocks_hold() -> None:
 
 def test_a_killed_rank_is_seen_through_the_hosts_memory() -> None:
     processes = start("lost", 2, 1, PEER_ACCESS_DENY="0-1")
-    try:
-        for process in processes:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith("waiting"):
-                    break
-        time.sleep(0.5)
-        processes[1].kill()
-        said = processes[0].communicate(timeout=DEADLINE_SECONDS)[0]
-        found = re.search(r"PeerLostError at ([0-9.]+): (.*)", said)
-        assert found, said
-        assert "rank 1" in found.group(2)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    _, words = launcher.lost_after_kill(processes, DEADLINE_SECONDS)
+    assert "rank 1" in words
 
 
 @pytest.mark.skipif(num_gpus() < 4, reason="needs 4 GPUs")
