@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "message/messenger.h"
+#include "processes/expect_done.h"
 #include "processes/rank_processes.h"
 #include "processes/window_operation.h"
 #include "transport/window/device/gpu.h"
@@ -100,11 +101,7 @@ TEST_P(DeviceProcesses, StreamsAndTheHostPutSignalAndGet) {
     gpu.cuda().check(gpu.cuda().stream_destroy(stream), "stream");
     return "done";
   });
-  for (int r = 0; r < 3; ++r) {
-    const std::optional<Report> report = ranks.wait(r, milliseconds(60'000));
-    ASSERT_TRUE(report.has_value());
-    EXPECT_EQ(report->text, "done");
-  }
+  expect_done(ranks, 3);
 }
 
 // A stream waits for what the killed rank would have sent: it goes on, and the next call says why.

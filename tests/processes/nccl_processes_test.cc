@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -13,6 +12,7 @@
 
 #include "capi/nccl/handle.h"
 #include "capi/nccl/windows.h"
+#include "processes/expect_done.h"
 #include "processes/rank_processes.h"
 #include "transport/window/device/gpu.h"
 
@@ -20,7 +20,6 @@ namespace ropewalk::testing {
 namespace {
 
 namespace gpus = transport::window;
-using std::chrono::milliseconds;
 
 struct Case {
   std::string name;
@@ -75,11 +74,7 @@ TEST_P(NcclProcesses, DataIsThereWhenItsSignalWasWaitedFor) {
     gpu.cuda().check(gpu.cuda().stream_destroy(stream), "stream");
     return "done";
   });
-  for (int r = 0; r < 3; ++r) {
-    const std::optional<Report> report = ranks.wait(r, milliseconds(60'000));
-    ASSERT_TRUE(report.has_value());
-    EXPECT_EQ(report->text, "done");
-  }
+  expect_done(ranks, 3);
 }
 
 constexpr auto kAllocator = gpus::DeviceBuffer::From::kAllocator;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "message/messenger.h"
+#include "processes/expect_done.h"
 #include "processes/rank_processes.h"
 #include "processes/shared_memory_names.h"
 #include "processes/window_operation.h"
@@ -87,11 +88,7 @@ TEST_P(WindowProcesses, PutSignalGetAndFlush) {
     comm.free_window(window);
     return "done";
   });
-  for (int r = 0; r < 2; ++r) {
-    const std::optional<Report> report = ranks.wait(r, milliseconds(60'000));
-    ASSERT_TRUE(report.has_value());
-    EXPECT_EQ(report->text, "done");
-  }
+  expect_done(ranks, 2);
 }
 
 // Rank 2 dies; the others wait for its signal, put to it, get from it, or have requests.
@@ -190,11 +187,7 @@ TEST_P(WindowProcesses, WindowsThatAreFreedLeaveNothing) {
     // Connections of joining may end meanwhile.
     return after <= before ? "done" : fmt::format("{} before, {} after", before, after);
   });
-  for (int r = 0; r < 2; ++r) {
-    const std::optional<Report> report = ranks.wait(r, milliseconds(60'000));
-    ASSERT_TRUE(report.has_value());
-    EXPECT_EQ(report->text, "done");
-  }
+  expect_done(ranks, 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, WindowProcesses,
