@@ -9,6 +9,7 @@
 #include <fstream>
 #include <functional>
 #include <future>
+#include <latch>
 #include <map>
 #include <memory>
 #include <string>
@@ -357,11 +358,13 @@ TEST(BackgroundPlans, ACommunicatorMayEndWhileItIsPlannedFor) {
       const bootstrap::UniqueId id =
           bootstrap::make_unique_id(runtime->config(), runtime->context());
       std::vector<std::thread> threads;
+      std::latch reduced(kRanks);  // a rank that aborts ends the others' calls
       for (int r = 0; r < kRanks; ++r) {
         threads.emplace_back([&, r] {
           const auto comm = Communicator::join(id, r, kRanks, *runtime);
           Reducing reduce(*comm);
           reduce();
+          reduced.arrive_and_wait();
           comm->abort("test");
         });
       }

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <ostream>
 #include <random>
@@ -424,6 +425,7 @@ TEST_P(DeviceWindows, AnAbortEndsAStreamsWait) {
 
 TEST_P(DeviceWindows, ACommunicatorThatEndsEndsItsStreamsWaits) {
   const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
+  std::latch enqueued(2);  // a communicator that ends ends its peers' calls
   std::vector<std::thread> threads;
   for (int r = 0; r < 2; ++r) {
     threads.emplace_back([&, r] {
@@ -435,6 +437,7 @@ TEST_P(DeviceWindows, ACommunicatorThatEndsEndsItsStreamsWaits) {
       (void)comm->arm(batch, end.stream().get());
       end.enqueue(end.wait(1 - r));
       end.enqueue(end.signal(r));
+      enqueued.arrive_and_wait();
       comm.reset();
       EXPECT_TRUE(end.stream().wait(std::chrono::seconds(5)));
     });

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "topology/synthetic.h"
 #include "topology/testing/recorded.h"
 
 namespace ropewalk::topology {
@@ -135,6 +136,14 @@ TEST(TopologyJson, NamesFileLineAndPathOfAnError) {
   EXPECT_THAT(complaint("[]"), StartsWith("two.json: must be an object, is array"));
   EXPECT_THAT(complaint(""), StartsWith("two.json: parse error at line 1"));
   EXPECT_THAT(complaint(std::string(100000, '[')), HasSubstr("nested deeper"));
+}
+
+// The time grows with the links, not with their square: with that this would take half an hour
+// under a sanitizer.
+TEST(TopologyJson, ReadsManyLinks) {
+  const Topology mesh = synthetic("300gpu nvmesh");
+  EXPECT_GE(mesh.links().size(), 300U * 299U);
+  EXPECT_EQ(read_json(write_json(mesh), "written"), mesh);
 }
 
 TEST(TopologyJson, RefusesAHugeTextBeforeParsing) {
