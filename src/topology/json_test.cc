@@ -138,8 +138,7 @@ TEST(TopologyJson, NamesFileLineAndPathOfAnError) {
   EXPECT_THAT(complaint(std::string(100000, '[')), HasSubstr("nested deeper"));
 }
 
-// The time grows with the links, not with their square: with that this would take half an hour
-// under a sanitizer.
+// The time grows with the links, not with their square: that would take minutes under a sanitizer.
 TEST(TopologyJson, ReadsManyLinks) {
   const Topology mesh = synthetic("150gpu nvmesh");
   EXPECT_GE(mesh.links().size(), 150U * 149U);
