@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <latch>
 #include <mutex>
 #include <numeric>
 #include <random>
@@ -276,6 +277,7 @@ TEST(AgreedChunks, AnAbortInTheMiddleOfACallIsToldToAll) {
   adapting(runtime);
   const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
   std::vector<std::string> errors(3);
+  std::latch ran(3);  // an abort also ends a call whose other ranks are done
   std::vector<std::thread> threads;
   for (int r = 0; r < 3; ++r) {
     threads.emplace_back([&, r] {
@@ -284,6 +286,7 @@ TEST(AgreedChunks, AnAbortInTheMiddleOfACallIsToldToAll) {
       std::vector<float> output(kCount);
       const CollectiveCall call = call_of(Collective::kAllReduce, 3, input, output);
       for (int n = 0; n < 6; ++n) comm->run(call);
+      ran.arrive_and_wait();
       if (r == 1) {
         comm->abort("the test ends it");
         return;

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <latch>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -589,12 +590,14 @@ TEST(Communicator, AbortEndsTheOthers) {
   Runtime runtime;
   quiet(runtime);
   const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
+  std::latch ran(3);  // an abort also ends a call whose other ranks are done
   std::vector<std::thread> threads;
   for (int r = 0; r < 3; ++r) {
     threads.emplace_back([&, r] {
       const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 3, runtime);
       std::vector<float> data(4, 1.0F);
       comm->run(all_reduce(data, data));
+      ran.arrive_and_wait();
       if (r == 1) {
         comm->abort("enough");
         return;

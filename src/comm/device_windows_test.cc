@@ -404,6 +404,7 @@ TEST_P(DeviceWindows, AStreamsWaitEndsByItsDeadline) {
 
 TEST_P(DeviceWindows, AnAbortEndsAStreamsWait) {
   const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
+  std::latch ready(2);  // an abort also ends a call whose other rank is done
   std::vector<std::thread> threads;
   for (int r = 0; r < 2; ++r) {
     threads.emplace_back([&, r] {
@@ -411,11 +412,13 @@ TEST_P(DeviceWindows, AnAbortEndsAStreamsWait) {
       End end(*comm, GetParam(), 1 << 20);
       comm->barrier();
       if (r == 1) {
+        ready.arrive_and_wait();
         std::this_thread::sleep_for(std::chrono::milliseconds(30));
         comm->abort("enough");
         return;
       }
       end.enqueue(end.wait(1));
+      ready.arrive_and_wait();
       EXPECT_TRUE(end.stream().wait(std::chrono::seconds(5)));
       EXPECT_THROW(end.enqueue(end.wait(1)), Error);
     });

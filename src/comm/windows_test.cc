@@ -12,6 +12,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <numeric>
 #include <ostream>
@@ -487,6 +488,7 @@ TEST_P(WindowContract, AWaitEndsByItsDeadline) {
 
 TEST_P(WindowContract, AnAbortEndsAWait) {
   const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
+  std::latch ready(2);  // an abort also ends a call whose other rank is done
   std::vector<std::thread> threads;
   for (int r = 0; r < 2; ++r) {
     threads.emplace_back([&, r] {
@@ -494,10 +496,12 @@ TEST_P(WindowContract, AnAbortEndsAWait) {
       End end(*comm, GetParam(), 1 << 20);
       comm->barrier();
       if (r == 1) {
+        ready.arrive_and_wait();
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         comm->abort("enough");
         return;
       }
+      ready.arrive_and_wait();
       EXPECT_THROW(end.run(end.wait(1)), Error);
       EXPECT_THROW(end.run(end.put(1, 0, Bytes(1 << 20))), Error);
     });
