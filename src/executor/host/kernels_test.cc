@@ -555,7 +555,9 @@ TEST_P(Kernels, SumsOfEveryCodeOfSmallFloats) {
   for (const DataType type : {DataType::kFloat16, DataType::kBfloat16}) {
     std::vector<std::vector<std::uint64_t>> rows(2);
     for (std::uint64_t code = 0; code < 65536; ++code) rows[0].push_back(code);
+    ropewalk::testing::Share share;
     for (const std::uint64_t special : special_codes(type)) {
+      if (!share.next()) continue;
       rows[1].assign(65536, special);
       for (const RedOp op : {RedOp::kSum, RedOp::kMax, RedOp::kMin}) {
         ASSERT_NO_FATAL_FAILURE(expect_combined({type, op, -1, 0, 1}, rows));
