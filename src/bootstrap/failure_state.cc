@@ -36,7 +36,16 @@ std::vector<int> FailureState::left() const {
   return {left_.begin(), left_.end()};
 }
 
+std::map<int, std::string> FailureState::lost() const {
+  const Lock lock(mutex_);
+  return lost_;
+}
+
 void FailureState::on_lost(int rank, const std::string& reason) {
+  {
+    const Lock lock(mutex_);
+    lost_.emplace(rank, reason);
+  }
   fail(Errc::kPeerLost, fmt::format("rank {} was lost: {}", rank, reason));
 }
 

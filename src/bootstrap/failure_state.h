@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -36,6 +37,8 @@ class FailureState : public Observer {
 
   [[nodiscard]] std::vector<int> suspected() const;
   [[nodiscard]] std::vector<int> left() const;
+  /// Ranks that were lost, and why.
+  [[nodiscard]] std::map<int, std::string> lost() const;
   /// Whether left() has any. Cheap.
   [[nodiscard]] bool any_left() const noexcept { return any_left_.load(std::memory_order_acquire); }
 
@@ -54,6 +57,7 @@ class FailureState : public Observer {
   std::string text_ RW_GUARDED_BY(mutex_);
   std::set<int> suspected_ RW_GUARDED_BY(mutex_);
   std::set<int> left_ RW_GUARDED_BY(mutex_);
+  std::map<int, std::string> lost_ RW_GUARDED_BY(mutex_);
   std::function<void()> hook_ RW_GUARDED_BY(mutex_);
 };
 

@@ -50,6 +50,14 @@ class CommsService {
     server_ = std::move(server);
   }
 
+  /// Has the service thread call `act` with the server, if there is one.
+  template <typename Act>
+  void post(Act&& act) {
+    const Lock lock(mutex_);
+    if (server_ == nullptr) return;
+    context_.service()->post([server = server_, act = std::forward<Act>(act)] { act(*server); });
+  }
+
   /// When it returns nothing reads `comm` any more. Nothing happens if it was not added.
   void remove(const Communicator& comm) {
     bool last = false;

@@ -8,7 +8,10 @@
 #include <cctype>
 #include <cerrno>
 #include <chrono>
+#include <ctime>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +19,7 @@
 
 #include "bootstrap/service.h"
 #include "comm/communicator.h"
+#include "comm/job_events.h"
 #include "comm/job_report.h"
 #include "comm/rank_summaries.h"
 #include "core/error.h"
@@ -37,6 +41,9 @@ constexpr std::chrono::milliseconds kAnswerPeriod{5};
 constexpr std::chrono::milliseconds kAgainAfter{300};
 constexpr std::size_t kMaxClients = 16;
 constexpr std::size_t kMaxInput = 8192;
+// How often those who monitor are told what is new, and what one may leave unread.
+constexpr std::chrono::milliseconds kWatchPeriod{100};
+constexpr std::size_t kMaxUnread = 64 << 10;
 
 SocketAddress loopback(int port) {
   SocketAddress::HostBytes host{std::byte{127}, std::byte{0}, std::byte{0}, std::byte{1}};
@@ -53,6 +60,13 @@ std::vector<std::string> upper_words(std::string_view line) {
     inside = !space;
   }
   return words;
+}
+
+std::set<int> as_set(const std::vector<int>& ranks) { return {ranks.begin(), ranks.end()}; }
+
+PeerStates states_of(const Communicator& comm) {
+  const bootstrap::FailureState& failure = comm.failure();
+  return {comm.identity(), as_set(failure.suspected()), failure.lost(), as_set(failure.left())};
 }
 
 bool is_number(const std::string& word) {
@@ -93,6 +107,15 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
     }
     if (look_.second != 0) service_.cancel(look_);
     look_ = {};
+    if (watch_.second != 0) service_.cancel(watch_);
+    watch_ = {};
+  }
+
+  /// A communicator is removed, of which this is the last that was known.
+  void departed(const PeerStates& last) {
+    if (!job_ || !job_->knows(last.identity)) return;
+    tell_events(job_->see(last));
+    job_->forget(last.identity);
   }
 
  private:
@@ -109,6 +132,7 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
     bool json = false;
     bool ends = false;  // when the output is sent
     Wants wants = Wants::kNothing;
+    std::set<JobEvent::Group> monitors;
     bool has_head = false;  // of HTTP
   };
 
@@ -131,6 +155,8 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
 
   void wait_longer(Number number, Client& client) {
     if (client.timer.second != 0) service_.cancel(client.timer);
+    client.timer = {};
+    if (!client.monitors.empty()) return;
     client.timer = service_.after(kClientPatience, [this, number] {
       clients_.at(number).timer = {};
       drop(number);
@@ -201,6 +227,8 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
       }
       client.sent += static_cast<std::size_t>(sent);
     }
+    client.output.clear();
+    client.sent = 0;
     if (client.wants != Wants::kNothing) return;
     if (client.ends) {
       drop(number);
@@ -243,11 +271,37 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
       const Wants text = words.size() == 2 ? Wants::kVerboseText : Wants::kText;
       ask_for(client, client.json ? Wants::kJson : text);
     } else if (is(0, "MONITOR")) {
-      client.output += "ERROR: MONITOR is not offered\n";
+      monitor(client, words);
     } else {
       const std::size_t end = std::min<std::size_t>(line.find_last_not_of("\r\n ") + 1, 64);
       client.output += "ERROR: Unknown command: " + line.substr(0, end) + "\n";
     }
+  }
+
+  // The groups of events are one word, separated by commas.
+  void monitor(Client& client, const std::vector<std::string>& words) {
+    const std::string groups =
+        words.size() == 1 ? "LIFECYCLE"
+                          : fmt::format("{}", fmt::join(words.begin() + 1, words.end(), " "));
+    std::set<JobEvent::Group> wanted;
+    for (std::size_t at = 0; at <= groups.size();) {
+      const std::size_t end = std::min(groups.find(',', at), groups.size());
+      const std::string group = groups.substr(at, end - at);
+      at = end + 1;
+      const bool all = group == "ALL";
+      if (all || group == "LIFECYCLE") wanted.insert(JobEvent::Group::kLifecycle);
+      if (all || group == "TRACE") wanted.insert(JobEvent::Group::kTrace);
+      if (!all && group != "LIFECYCLE" && group != "TRACE") {
+        client.output += fmt::format("ERROR: Invalid event group '{}'\n", group.substr(0, 64));
+        return;
+      }
+    }
+    client.monitors = std::move(wanted);
+    client.output += "OK\n";
+    if (client.timer.second != 0) service_.cancel(client.timer);
+    client.timer = {};
+    if (!job_) job_.emplace();
+    if (watch_.second == 0) watch();
   }
 
   void answer_http(Client& client, const std::string& line) {
@@ -276,6 +330,10 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
 
   void ask_for(Client& client, Wants wants) {
     client.wants = wants;
+    ask_ranks();
+  }
+
+  void ask_ranks() {
     // Who comes while ranks are asked gets what these answer.
     if (look_.second != 0) return;
     began_ = Clock::now();
@@ -331,6 +389,7 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
   }
 
   void tell(const std::vector<CommunicatorSummary>& found) {
+    if (job_) tell_events(job_->learn(found));
     const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
     std::vector<Number> told;
     for (auto& [number, client] : clients_) {
@@ -355,12 +414,62 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
     for (const Number number : told) send_output(number);
   }
 
+  // ---- telling those who monitor ----
+
+  void watch() {
+    watch_ = {};
+    const bool anybody = std::ranges::any_of(
+        clients_, [](const auto& entry) { return !entry.second.monitors.empty(); });
+    if (!anybody) {
+      job_.reset();
+      return;
+    }
+    bool unknown = false;
+    std::vector<PeerStates> states;
+    {
+      const Lock lock(shared_->mutex);
+      for (const Communicator* comm : shared_->comms) {
+        states.push_back(states_of(*comm));
+        unknown |= !job_->knows(comm->identity());
+      }
+    }
+    if (unknown) ask_ranks();
+    watch_ = service_.after(kWatchPeriod, [this] { watch(); });
+    for (const PeerStates& each : states) {
+      // Who its ranks are is being asked.
+      if (job_->knows(each.identity)) tell_events(job_->see(each));
+    }
+  }
+
+  void tell_events(const std::vector<JobEvent>& events) {
+    if (events.empty()) return;
+    const std::time_t now = std::time(nullptr);
+    std::vector<Number> told;
+    for (auto& [number, client] : clients_) {
+      if (client.monitors.empty()) continue;
+      for (const JobEvent& event : events) {
+        if (!client.monitors.contains(event.group)) continue;
+        client.output += client.json ? event_json(event, now) : event_text(event, now);
+      }
+      told.push_back(number);
+    }
+    for (const Number number : told) {
+      send_output(number);
+      const auto at = clients_.find(number);
+      if (at != clients_.end() && at->second.output.size() - at->second.sent > kMaxUnread) {
+        drop(number);
+      }
+    }
+  }
+
   bootstrap::Service& service_;
   std::shared_ptr<ServedComms> shared_;
   std::vector<Listening> listening_;
   Number last_ = 0;
   std::map<Number, Client> clients_;
-  bootstrap::Service::TimerKey look_;  // while ranks are asked
+  bootstrap::Service::TimerKey look_;   // while ranks are asked
+  bootstrap::Service::TimerKey watch_;  // while somebody monitors
+  std::optional<JobWatch> job_;         // what they were told
   Clock::time_point began_;
   Clock::time_point asked_;
   bool again_ = false;
@@ -403,6 +512,9 @@ void JobPorts::add(const Communicator& comm) noexcept {
 
 void JobPorts::remove(const Communicator& comm) noexcept {
   try {
+    if (comm.failure().broken()) {
+      service_.post([last = states_of(comm)](Server& server) { server.departed(last); });
+    }
     service_.remove(comm);
   } catch (const std::exception& error) {
     log::warn("the end of the ports for monitoring: {}", error.what());

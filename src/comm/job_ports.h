@@ -7,6 +7,8 @@
 // Who can reach the host's loopback interface gets an answer, as with NCCL's RAS: any user of the
 // host. So both are off by default.
 //
+// A client that says MONITOR is told of ranks that come and die (job_events.h) until it goes.
+//
 // All of it runs on the service thread (bootstrap/context.h): calls pay nothing.
 #pragma once
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -116,10 +117,78 @@ TEST(JobPorts, AnswerAsNcclsRas) {
       counts.push_back(rank["collective_counts"]["AllReduce"].get<int>());
     }
     EXPECT_THAT(counts, ::testing::ElementsAre(3, 3, 2));
-    EXPECT_THAT(ask_soon(port, "MONITOR\nwhat is it\nSTATUS\n"),
-                StartsWith("ERROR: MONITOR is not offered\nERROR: Unknown command: what is it\n"));
+    EXPECT_THAT(ask_soon(port, "MONITOR lifecycle,all\nwhat is it\nMONITOR all\nSTATUS\n"),
+                StartsWith("OK\nERROR: Unknown command: what is it\nOK\nJob summary"));
+    EXPECT_THAT(ask_soon(port, "MONITOR lifecycle,gossip\nmonitor ,\nSTATUS\n"),
+                StartsWith("ERROR: Invalid event group 'GOSSIP'\nERROR: Invalid event group ''\n"));
+    EXPECT_THAT(ask_soon(port, "MONITOR all of it\nSTATUS\n"),
+                StartsWith("ERROR: Invalid event group 'ALL OF IT'\n"));
   });
   EXPECT_EQ(ask(port, "STATUS\n"), "") << "the port is free when the communicators are gone";
+}
+
+// Whole lines until `piece` is in them, or what came until the deadline.
+std::string read_until(const FileDescriptor& socket, const std::string& piece) {
+  std::string text;
+  std::array<char, 4096> bytes{};
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  while ((text.find(piece) == std::string::npos || text.back() != '\n') &&
+         std::chrono::steady_clock::now() < deadline) {
+    const ssize_t got = recv(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got == 0) break;
+    if (got > 0) text.append(bytes.data(), static_cast<std::size_t>(got));
+    if (got < 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return text;
+}
+
+TEST(JobPorts, TellThoseWhoMonitorOfRanksThatFinalize) {
+  const std::uint16_t port = free_port();
+  Runtime runtime;
+  quiet(runtime);
+  runtime.set("RAS_PORT", std::to_string(port), "test");
+  std::atomic<bool> monitored{false};
+  std::atomic<bool> told{false};
+  const auto wait_for = [](const std::atomic<bool>& flag) {
+    while (!flag) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  with_ranks(3, runtime, [&](Communicator& comm) {
+    comm.barrier();
+    if (comm.rank() == 2) {
+      wait_for(monitored);
+      comm.finalize();
+    } else if (comm.rank() == 0) {
+      (void)ask_soon(port, "STATUS\n");
+      const SocketAddress address = loopback(port);
+      std::vector<FileDescriptor> clients;
+      for (const std::string ask :
+           {"MONITOR\n", "MONITOR trace\n", "set format json\nmonitor all\n"}) {
+        clients.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        EXPECT_EQ(connect(clients.back().get(), address.get(), address.length()), 0);
+        EXPECT_EQ(send(clients.back().get(), ask.data(), ask.size(), MSG_NOSIGNAL),
+                  static_cast<ssize_t>(ask.size()));
+      }
+      EXPECT_EQ(read_until(clients[0], "OK\n"), "OK\n");
+      EXPECT_EQ(read_until(clients[1], "OK\n"), "OK\n");
+      EXPECT_EQ(read_until(clients[2], "OK\nOK\n"), "OK\nOK\n");
+      monitored = true;
+      const std::string text = read_until(clients[1], "PEER_DISCONNECTED");
+      EXPECT_THAT(text, HasSubstr("] PEER_DISCONNECTED: Process " + std::to_string(getpid()) +
+                                  " on node "));
+      EXPECT_THAT(text, HasSubstr(" managing no GPU rank 2 of communicator "));
+      const json event = json::parse(read_until(clients[2], "\n}\n"));
+      EXPECT_EQ(event["group"], "TRACE");
+      EXPECT_EQ(event["event"], "PEER_DISCONNECTED");
+      EXPECT_EQ(event["peer"]["pid"], getpid());
+      EXPECT_EQ(event["peer"]["cuda_devs"], json::array());
+      std::array<char, 64> bytes{};
+      EXPECT_EQ(recv(clients[0].get(), bytes.data(), bytes.size(), MSG_DONTWAIT), -1)
+          << "it asked for who comes and dies alone";
+      told = true;
+    } else {
+      wait_for(told);
+    }
+  });
 }
 
 TEST(JobPorts, AnswerPrometheus) {

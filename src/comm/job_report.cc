@@ -163,6 +163,14 @@ std::string ras_text(std::span<const CommunicatorSummary> all, double seconds, b
   return text + "\nErrors\n======\n\n" + (problems.empty() ? "No errors\n" : problems);
 }
 
+std::string ras_timestamp(std::time_t when) {
+  std::tm local{};
+  localtime_r(&when, &local);
+  std::array<char, 32> text{};
+  (void)std::strftime(text.data(), text.size(), "%F %T", &local);
+  return text.data();
+}
+
 std::string ras_json(std::span<const CommunicatorSummary> all, double seconds) {
   json communicators = json::array();
   std::size_t silent = 0;
@@ -206,15 +214,10 @@ std::string ras_json(std::span<const CommunicatorSummary> all, double seconds) {
                              {"ranks", std::move(ranks)},
                              {"missing_ranks", std::move(missing)}});
   }
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  std::array<char, 32> timestamp{};
-  (void)std::strftime(timestamp.data(), timestamp.size(), "%F %T", &local);
   const json report = {{"nccl_version", "ropewalk"},
                        {"cuda_runtime_version", 0},
                        {"cuda_driver_version", 0},
-                       {"timestamp", timestamp.data()},
+                       {"timestamp", ras_timestamp(std::time(nullptr))},
                        {"communicators_count", all.size()},
                        {"communicators", std::move(communicators)},
                        {"ras", {{"collection_time_sec", seconds}, {"timeouts_count", silent}}}};

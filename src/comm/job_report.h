@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 #include <map>
 #include <span>
 #include <string>
@@ -32,6 +33,8 @@ struct CommunicatorSummary {
                                    bool verbose);
 /// The same after SET FORMAT json.
 [[nodiscard]] std::string ras_json(std::span<const CommunicatorSummary> all, double seconds);
+/// A time as RAS writes it, by the local clock: "2026-11-26 14:05:09".
+[[nodiscard]] std::string ras_timestamp(std::time_t when);
 /// What /metrics answers: text of version 0.0.4.
 [[nodiscard]] std::string metrics_text(std::span<const CommunicatorSummary> all);
 

@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
-from ropewalk.calls import collect, prometheus, ras, verdict
+from ropewalk.calls import collect, prometheus, ras, ras_events, verdict
 from ropewalk.calls import status as asking
 from ropewalk.calls.records import Report, Reports
 
@@ -226,6 +228,151 @@ def test_ras_answers_as_nccls(job: Job) -> None:
         status, _, err = ropewalk("serve", "--ras", serving.port)
         assert status == 2
         assert "Address already in use" in err
+
+
+@contextlib.contextmanager
+def monitoring(port: int, *lines: str) -> Iterator[socket.socket]:
+    """Yields a connection whose lines were all answered OK."""
+    with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as connection:
+        connection.sendall("".join(f"{line}\n" for line in lines).encode())
+        assert read_until(connection, "OK\n" * len(lines)) == "OK\n" * len(lines)
+        yield connection
+
+
+def read_until(connection: socket.socket, piece: str) -> str:
+    text = ""
+    while piece not in text:
+        part = connection.recv(1 << 16)
+        assert part, text
+        text += part.decode()
+    return text
+
+
+def in_job_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> tuple[Job, int]:
+    """A job that answers by itself, and its port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    monkeypatch.setenv("ROPEWALK_RAS_PORT", str(port))
+    job = Job(tmp_path, name)
+
+    def listens() -> Any:
+        try:
+            return ask_ras(port, "STATUS\n") or None
+        except OSError:
+            return None
+
+    try:
+        wait_for(listens)
+        job.found()
+    except BaseException:
+        job.kill()
+        raise
+    return job, port
+
+
+def test_who_monitors_a_job_is_told_of_a_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, port = in_job_port(tmp_path, monkeypatch, "monitored")
+    try:
+        with (
+            Serving("--ras") as serving,
+            monitoring(port, "MONITOR") as text,
+            monitoring(port, "SET FORMAT json", "monitor all") as document,
+            monitoring(serving.port, "MONITOR lifecycle,trace") as outside,
+        ):
+            time.sleep(1.5)  # they learn who the ranks are
+            victim = job.ranks[2].pid
+            job.ranks[2].kill()
+            words = rf"\[\S+ \S+\] PEER_DEAD: Process {victim} on node .* rank 2 of communicator .*"
+            assert re.fullmatch(words, read_until(text, "\n").strip())
+            events = parsed(read_until(document, '"PEER_DEAD"') + read_until(document, "\n}\n"))
+            (death,) = [each for each in events if each["event"] == "PEER_DEAD"]
+            assert death["group"] == "LIFECYCLE"
+            assert death["peer"]["pid"] == victim
+            # The others end by the error; asked from outside, they may be gone before a look.
+            seen = read_until(outside, f"Process {victim} on node")
+            assert "PEER_DEAD" in seen or "PEER_DISCONNECTED" in seen
+    finally:
+        job.kill()
+
+
+def parsed(text: str) -> list[Any]:
+    """JSON documents one after the other."""
+    decoder = json.JSONDecoder()
+    found = []
+    while text := text.lstrip():
+        document, end = decoder.raw_decode(text)
+        found.append(document)
+        text = text[end:]
+    return found
+
+
+@pytest.mark.skipif(shutil.which("ncclras") is None, reason="no ncclras, which comes with NCCL")
+def test_nvidias_client_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, port = in_job_port(tmp_path, monkeypatch, "ncclras")
+
+    def ncclras(*arguments: str) -> str:
+        done = subprocess.run(
+            ["ncclras", "-p", str(port), *arguments],
+            capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    try:
+        assert "Job summary" in ncclras()
+        assert "2 ranks have launched up to operation 5" in ncclras("-v")
+        assert json.loads(ncclras("-f", "json"))["communicators"][0]["ranks_count"] == 3
+        with subprocess.Popen(
+            ["ncclras", "-p", str(port), "--monitor=all"], stdout=subprocess.PIPE, text=True
+        ) as monitor:
+            assert monitor.stdout is not None
+            time.sleep(1.5)
+            victim = job.ranks[1].pid
+            job.ranks[1].kill()
+            assert f"PEER_DEAD: Process {victim} on node" in "".join(monitor.stdout)
+            assert monitor.wait(timeout=SECONDS) == 0
+    finally:
+        job.kill()
+
+
+def test_events_follow_from_looks() -> None:
+    def found(*reports: Report, silent: tuple[int, ...] = ()) -> asking.Found:
+        by_name: dict[str, dict[int, Report]] = {}
+        for report in reports:
+            by_name.setdefault(report.communicator, {})[report.rank] = report
+        every = [Reports(name, 3, ranks) for name, ranks in by_name.items()]
+        return asking.Found(every, [(None, number) for number in silent])
+
+    def names(events: list[ras_events.Event]) -> list[str]:
+        return [f"{each.name} {each.process.number}" for each in events]
+
+    watch = ras_events.Watch()
+    ranks = [report_of(rank, 3) for rank in range(3)]
+    assert watch.look(found(*ranks[:2])) == []
+    assert names(watch.look(found(*ranks))) == ["PEER_NEW 12"]
+    assert names(watch.look(found(*ranks[:2], silent=(12, 99)))) == ["PEER_UNRESPONSIVE 12"]
+    assert names(watch.look(found(*ranks[:2], silent=(12,)))) == []
+    assert names(watch.look(found(*ranks))) == ["PEER_RECOVERED 12"]
+    broken = report_of(0, 3, failure="rank 1 was lost: it was killed")
+    assert names(watch.look(found(broken))) == ["PEER_DEAD 11", "PEER_DISCONNECTED 12"]
+    assert names(watch.look(found())) == ["PEER_DISCONNECTED 10"]
+    (event,) = watch.look(found(ranks[0]))
+    assert event.as_text().endswith("] PEER_NEW: Process 10 on node h managing no GPU\n")
+    assert json.loads(event.as_json())["peer"]["host"] == "h"
+
+
+def test_what_monitor_names_is_checked() -> None:
+    session = ras.Session()
+    assert session.answer("monitor lifecycle,gossip", None)[0].startswith("ERROR: Invalid event")
+    assert session.monitors == set()
+    assert session.answer("MONITOR trace", None) == ("OK\n", False)
+    event = ras_events.Event(ras_events.LIFECYCLE, "PEER_NEW", ras_events.Process("h", 1), "")
+    assert session.told([event]) == ""
+    session.answer("monitor", None)
+    assert "PEER_NEW: Process 1 on node h" in session.told([event])
 
 
 def report_of(rank: int, calls: int, **more: Any) -> Report:

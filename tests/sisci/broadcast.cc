@@ -49,6 +49,7 @@ void Group::look(Library& mine) {
     close_memory(member.file, member.memory, member.bytes);
     return true;
   });
+  bool all = true;
   for (std::size_t i = 0; i < state.segments_end; ++i) {
     const SegmentEntry& entry = state.segments[i];
     if (entry.generation % 2 == 0 || !entry.broadcast || entry.id != id_ ||
@@ -57,7 +58,10 @@ void Group::look(Library& mine) {
     }
     Member member{&entry, entry.generation, newest_ + 1, entry.host, entry.bytes, -1, nullptr};
     member.file = open_file_of(state.processes[entry.process].pid, entry.file);
-    if (member.file < 0) continue;  // its process is about to end
+    if (member.file < 0) {  // its process is about to end, or the next look succeeds
+      all = false;
+      continue;
+    }
     try {
       member.memory = map_file(member.file, rounded(member.bytes));
     } catch (...) {
@@ -68,7 +72,7 @@ void Group::look(Library& mine) {
     ++newest_;
   }
   seen_ = change;
-  looked_ = true;
+  looked_ = all;
 }
 
 std::size_t Group::bytes(Library& mine) {

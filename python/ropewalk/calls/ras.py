@@ -1,8 +1,9 @@
 """Answers as NCCL's RAS port gives them, so that `ncclras` and scripts for it work.
 
 The protocol and the report's form are those of NCCL 2.28 to 2.30 (src/ras; user guide,
-"Troubleshooting"): lines of a client, an answer to each; STATUS ends the connection. NCCL counts
-five kinds of collectives for each rank, and so does this; what it says of GPUs is 0 here.
+"Troubleshooting"): lines of a client, an answer to each; STATUS ends the connection, and after
+MONITOR events follow until the client goes (ras_events.py). NCCL counts five kinds of collectives
+for each rank, and so does this; what it says of GPUs is 0 here.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 from ropewalk import __version__
+from ropewalk.calls import ras_events
 from ropewalk.calls.records import Report, Reports
 from ropewalk.calls.status import Found
 from ropewalk.calls.verdict import Verdict, judge, settled
@@ -38,6 +40,14 @@ class Session:
 
     def __init__(self) -> None:
         self._format = "text"
+        self.monitors: set[str] = set()
+        """the groups of events that it wants to be told"""
+
+    def told(self, events: Iterable[ras_events.Event]) -> str:
+        """What MONITOR sends of these, as far as the client wants them."""
+        wanted = [each for each in events if each.group in self.monitors]
+        as_json = self._format == "json"
+        return "".join(each.as_json() if as_json else each.as_text() for each in wanted)
 
     def answer(self, line: str, found: Any) -> tuple[str, bool]:
         """Gives the text, and whether the connection ends with it.
@@ -65,7 +75,11 @@ class Session:
                 return json.dumps(as_json(now, seconds), indent=2) + "\n", True
             return as_text(now, seconds, verbose=len(words) == 2, before=before), True
         if words[:1] == ["MONITOR"]:
-            return "ERROR: MONITOR is not offered\n", False
+            groups = ras_events.groups_of(" ".join(words[1:]))
+            if groups is None:
+                return f"ERROR: Invalid event group in '{' '.join(words[1:])[:64]}'\n", False
+            self.monitors = groups
+            return "OK\n", False
         return f"ERROR: Unknown command: {line.strip()[:64]}\n", False
 
 

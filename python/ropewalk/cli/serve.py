@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import os
+import select
 import signal
 import socketserver
 import sys
@@ -15,7 +16,7 @@ from typing import Annotated, Final, Optional
 
 import typer
 
-from ropewalk.calls import ras
+from ropewalk.calls import ras, ras_events
 from ropewalk.calls import status as asking
 from ropewalk.calls.prometheus import Metrics
 from ropewalk.cli import console
@@ -50,6 +51,8 @@ _TIMEOUT_SECONDS: Final = 3.0
 # Of a client that says nothing more.
 _CLIENT_SECONDS: Final = 30.0
 _MOST_LINE: Final = 1024
+# Between looks for a client that monitors.
+_MONITOR_SECONDS: Final = 0.5
 
 
 def serve(
@@ -152,6 +155,18 @@ def _ras_handler(look: object) -> type[socketserver.BaseRequestHandler]:
                 answer, last = session.answer(line.decode("utf-8", "replace"), look)
                 self.wfile.write(answer.encode())
                 if last:
+                    return
+                if session.monitors:
+                    self._monitor(session)
+                    return
+
+        def _monitor(self, session: ras.Session) -> None:
+            """Tells what happens until the client goes or says something."""
+            assert callable(look)
+            watch = ras_events.Watch()
+            while True:
+                self.wfile.write(session.told(watch.look(look())).encode())
+                if select.select([self.connection], [], [], _MONITOR_SECONDS)[0]:
                     return
 
     return Handler

@@ -46,10 +46,11 @@ constexpr double kLatencyUs = 0.3;
 enum class SingleCopy { kAuto, kOn, kOff };
 
 // Both ends of a path within one process map the window at different addresses, so the thread
-// sanitizer cannot see that writing a word and reading it orders the two threads.
+// sanitizer cannot see that writing a word and reading it orders the two threads; nor that closing
+// the socket and noticing it does.
 #ifdef RW_TSAN
 char tsan_order;
-void tsan_release() { __tsan_release(&tsan_order); }
+void tsan_release() noexcept { __tsan_release(&tsan_order); }
 void tsan_acquire() { __tsan_acquire(&tsan_order); }
 // GCC refuses fences under the thread sanitizer; a locked operation is one on x86.
 void full_fence() {
@@ -57,7 +58,7 @@ void full_fence() {
   locked.fetch_add(1, std::memory_order_seq_cst);
 }
 #else
-void tsan_release() {}
+void tsan_release() noexcept {}
 void tsan_acquire() {}
 void full_fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 #endif
@@ -188,11 +189,15 @@ class ShmPath final : public HostPath {
     if (::poll(entries.data(), process_ ? 2 : 1, 0) <= 0) return std::nullopt;
     if (process_ && entries[1].revents != 0) return "its process has ended";
     if ((entries[0].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
+      tsan_acquire();
       return "it closed the connection";
     }
     return std::nullopt;
   }
-  void disconnect() noexcept override { shutdown(socket_.get(), SHUT_RDWR); }
+  void disconnect() noexcept override {
+    tsan_release();
+    shutdown(socket_.get(), SHUT_RDWR);
+  }
 
  private:
   void join(Received received) {
