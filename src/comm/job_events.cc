@@ -76,7 +76,7 @@ std::vector<JobEvent> JobWatch::see(const PeerStates& now) {
     if (before.lost.contains(rank)) continue;
     const std::optional<JobProcess> process = process_of(now.identity, rank);
     if (process && !dead_.emplace(process->host, process->number).second) continue;
-    add(JobEvent::Group::kLifecycle, "PEER_DEAD", rank, "was lost: " + reason);
+    add(JobEvent::Group::kLifecycle, "PEER_DEAD", rank, fmt::format("was lost: {}", reason));
   }
   before = now;
   return events;
@@ -88,10 +88,10 @@ void JobWatch::forget(std::uint64_t identity) {
 }
 
 std::string event_text(const JobEvent& event, std::time_t when) {
-  std::string text = fmt::format("[{}] {}:", ras_timestamp(when), event.name);
-  if (event.process) text += " " + managed_by(*event.process);
-  if (!event.details.empty()) text += " " + event.details;
-  return text + "\n";
+  std::vector<std::string> words = {fmt::format("[{}] {}:", ras_timestamp(when), event.name)};
+  if (event.process) words.push_back(managed_by(*event.process));
+  if (!event.details.empty()) words.push_back(event.details);
+  return fmt::format("{}\n", fmt::join(words, " "));
 }
 
 std::string event_json(const JobEvent& event, std::time_t when) {
