@@ -118,7 +118,7 @@ TEST(JobPorts, AnswerAsNcclsRas) {
     }
     EXPECT_THAT(counts, ::testing::ElementsAre(3, 3, 2));
     EXPECT_THAT(ask_soon(port, "MONITOR lifecycle,all\nwhat is it\nMONITOR all\nSTATUS\n"),
-                StartsWith("OK\nERROR: Unknown command: what is it\nOK\nJob summary"));
+                StartsWith("OK\nERROR: Unknown command: what is it\nOK\nRopewalk, "));
     EXPECT_THAT(ask_soon(port, "MONITOR lifecycle,gossip\nmonitor ,\nSTATUS\n"),
                 StartsWith("ERROR: Invalid event group 'GOSSIP'\nERROR: Invalid event group ''\n"));
     EXPECT_THAT(ask_soon(port, "MONITOR all of it\nSTATUS\n"),
