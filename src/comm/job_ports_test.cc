@@ -171,6 +171,7 @@ TEST(JobPorts, TellThoseWhoMonitorOfRanksThatFinalize) {
       EXPECT_EQ(read_until(clients[0], "OK\n"), "OK\n");
       EXPECT_EQ(read_until(clients[1], "OK\n"), "OK\n");
       EXPECT_EQ(read_until(clients[2], "OK\nOK\n"), "OK\nOK\n");
+      (void)ask_soon(port, "STATUS\n");  // all ranks have said who they are
       monitored = true;
       const std::string text = read_until(clients[1], "PEER_DISCONNECTED");
       EXPECT_THAT(text, HasSubstr("] PEER_DISCONNECTED: Process " + std::to_string(getpid()) +
