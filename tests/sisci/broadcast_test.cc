@@ -9,9 +9,12 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <new>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -37,6 +40,24 @@ bool soon(Condition condition) {
   return false;
 }
 
+// Until all other threads of this process sleep, for a second at most. The address sanitizer of
+// Clang 14 does not take its allocator's lock for a fork: a child of a process one of whose threads
+// is allocating, as a thread does that begins, waits for ever when it allocates.
+void wait_for_sleep() {
+  for (int i = 0; i < 1'000; ++i) {
+    bool asleep = true;
+    for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+      if (thread.path().filename() == std::to_string(gettid())) continue;
+      std::string line;
+      std::getline(std::ifstream(thread.path() / "stat"), line);
+      const std::size_t name_end = line.rfind(')');
+      asleep = asleep && name_end != std::string::npos && line.substr(name_end + 2, 1) == "S";
+    }
+    if (asleep) return;
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
 // Another host: a process with a broadcast segment, whose words this one sees and may ask it to
 // store, in its own memory or to all nodes.
 class Node {
@@ -45,6 +66,7 @@ class Node {
     void* shared =
         mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     shared_ = new (shared) Shared;
+    wait_for_sleep();
     pid_ = fork();
     if (pid_ == 0) run(host, bytes);
     EXPECT_TRUE(soon([&] { return shared_->ready.load(); }));
