@@ -105,10 +105,8 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
       if (each.key != 0) service_.forget(each.key, each.socket.get());
       each.key = 0;
     }
-    if (look_.second != 0) service_.cancel(look_);
-    look_ = {};
-    if (watch_.second != 0) service_.cancel(watch_);
-    watch_ = {};
+    cancel(look_);
+    cancel(watch_);
   }
 
   /// A communicator is removed, of which this is the last that was known.
@@ -136,6 +134,11 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
     bool has_head = false;  // of HTTP
   };
 
+  void cancel(bootstrap::Service::TimerKey& timer) noexcept {
+    if (timer.second != 0) service_.cancel(timer);
+    timer = {};
+  }
+
   // ---- connections ----
 
   void accept(Listening& at) {
@@ -154,8 +157,7 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
   }
 
   void wait_longer(Number number, Client& client) {
-    if (client.timer.second != 0) service_.cancel(client.timer);
-    client.timer = {};
+    cancel(client.timer);
     if (!client.monitors.empty()) return;
     client.timer = service_.after(kClientPatience, [this, number] {
       clients_.at(number).timer = {};
@@ -167,7 +169,7 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
     const auto at = clients_.find(number);
     if (at == clients_.end()) return;
     Client& client = at->second;
-    if (client.timer.second != 0) service_.cancel(client.timer);
+    cancel(client.timer);
     service_.forget(client.key, client.socket.get());
     const bool full = clients_.size() == kMaxClients;
     clients_.erase(at);
@@ -298,8 +300,7 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
     }
     client.monitors = std::move(wanted);
     client.output += "OK\n";
-    if (client.timer.second != 0) service_.cancel(client.timer);
-    client.timer = {};
+    cancel(client.timer);
     if (!job_) job_.emplace();
     if (watch_.second == 0) watch();
   }

@@ -41,13 +41,20 @@ std::uint16_t free_port() {
   return bound.port();
 }
 
-// All that is answered until the other end closes; "" where nobody listens.
-std::string ask(std::uint16_t port, const std::string& question) {
-  const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+// A connection on which `question` was sent; none where nobody listens.
+FileDescriptor asked(std::uint16_t port, const std::string& question) {
+  FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const SocketAddress address = loopback(port);
-  if (connect(socket.get(), address.get(), address.length()) != 0) return "";
+  if (connect(socket.get(), address.get(), address.length()) != 0) return FileDescriptor();
   EXPECT_EQ(send(socket.get(), question.data(), question.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(question.size()));
+  return socket;
+}
+
+// All that is answered until the other end closes; "" where nobody listens.
+std::string ask(std::uint16_t port, const std::string& question) {
+  const FileDescriptor socket = asked(port, question);
+  if (!socket) return "";
   std::string answer;
   std::array<char, 4096> bytes{};
   for (ssize_t got = 0; (got = recv(socket.get(), bytes.data(), bytes.size(), 0)) > 0;) {
@@ -159,14 +166,11 @@ TEST(JobPorts, TellThoseWhoMonitorOfRanksThatFinalize) {
       comm.finalize();
     } else if (comm.rank() == 0) {
       (void)ask_soon(port, "STATUS\n");
-      const SocketAddress address = loopback(port);
       std::vector<FileDescriptor> clients;
-      for (const std::string ask :
+      for (const char* question :
            {"MONITOR\n", "MONITOR trace\n", "set format json\nmonitor all\n"}) {
-        clients.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        EXPECT_EQ(connect(clients.back().get(), address.get(), address.length()), 0);
-        EXPECT_EQ(send(clients.back().get(), ask.data(), ask.size(), MSG_NOSIGNAL),
-                  static_cast<ssize_t>(ask.size()));
+        clients.push_back(asked(port, question));
+        EXPECT_TRUE(clients.back());
       }
       EXPECT_EQ(read_until(clients[0], "OK\n"), "OK\n");
       EXPECT_EQ(read_until(clients[1], "OK\n"), "OK\n");
@@ -228,13 +232,9 @@ TEST(JobPorts, EndureTheirClients) {
   with_late_rank(runtime, [&] {
     (void)ask_soon(port, "STATUS\n");
     std::vector<FileDescriptor> silent;
-    const SocketAddress address = loopback(port);
     for (int i = 0; i < 8; ++i) {
-      silent.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      ASSERT_EQ(connect(silent.back().get(), address.get(), address.length()), 0);
-      if (i % 2 == 0) {
-        ASSERT_EQ(send(silent.back().get(), "STATUS\n", 7, MSG_NOSIGNAL), 7);
-      }
+      silent.push_back(asked(port, i % 2 == 0 ? "STATUS\n" : ""));
+      ASSERT_TRUE(silent.back());
       if (i % 4 == 0) silent.pop_back();
     }
     EXPECT_EQ(ask(port, std::string(20000, 'x')), "");

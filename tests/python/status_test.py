@@ -24,6 +24,7 @@ import pytest
 from ropewalk.calls import collect, prometheus, ras, ras_events, verdict
 from ropewalk.calls import status as asking
 from ropewalk.calls.records import Report, Reports
+from running import free_port
 
 SECONDS = 120
 
@@ -254,9 +255,7 @@ def read_until(connection: socket.socket, pattern: str) -> str:
 
 def in_job_port(tmp_path: Path, name: str) -> tuple[Job, int]:
     """A job that answers by itself, and its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     job = Job(tmp_path, name, port)
 
     def listens() -> Any:
@@ -517,12 +516,6 @@ def test_operations_on_gpus_count_when_they_end() -> None:
     metrics.update(asking.Found([Reports("ab", 1, {0: on_gpu(0, "scheduled", timed=False)})]))
     (calls,) = values_of(metrics.text())["ropewalk_calls_total"].values()
     assert calls == 2
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_job_serves_its_own_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,9 +75,10 @@ class Session:
                 return json.dumps(as_json(now, seconds), indent=2) + "\n", True
             return as_text(now, seconds, verbose=len(words) == 2, before=before), True
         if words[:1] == ["MONITOR"]:
-            groups = ras_events.groups_of(" ".join(words[1:]))
+            named = " ".join(words[1:])
+            groups = ras_events.groups_of(named)
             if groups is None:
-                return f"ERROR: Invalid event group in '{' '.join(words[1:])[:64]}'\n", False
+                return f"ERROR: Invalid event group in '{named[:64]}'\n", False
             self.monitors = groups
             return "OK\n", False
         return f"ERROR: Unknown command: {line.strip()[:64]}\n", False
