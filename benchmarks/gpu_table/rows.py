@@ -134,4 +134,30 @@ ROWS = (
         ropewalk={"ROPEWALK_PEER_ACCESS_DENY": "0-1"},
         against={"ROPEWALK_PEER_ACCESS_DENY": "0-1", "ROPEWALK_ALGORITHM": "ring"},
     ),
+    Row(
+        "times of the GPU in records over none",
+        2,
+        (
+            Case("all_reduce", 8),
+            Case("all_reduce", 8, "graph"),
+            Case("all_reduce", 64 * K, "graph"),
+        ),
+        nccl=None,
+        ropewalk={"ROPEWALK_TRACE_GPU": "1"},
+        against={"ROPEWALK_TRACE_GPU": "0"},
+        ratio_aim=0.98,
+    ),
+    Row(
+        "NVLink and the host's memory over NVLink alone",
+        2,
+        (
+            Case("all_reduce", 128 * M, by_rate=True),
+            Case("all_reduce", 512 * M, by_rate=True),
+            Case("broadcast", 512 * M, by_rate=True),
+        ),
+        nccl=None,
+        ropewalk={"ROPEWALK_HYBRID": "auto"},
+        against={},
+        ratio_aim=1.0,
+    ),
 )

@@ -442,8 +442,7 @@ RW_DEVICE_FUNCTION Status wait_signal(const Scope& scope, const rwDeviceWindow& 
   if (scope.rank() == 0) {
     std::uint64_t& awaited = window.awaited[detail::index(window, peer, slot)];
     const std::uint64_t target = awaited + count;
-    const std::uint64_t* counter =
-        window.parts[window.rank].signals + detail::index(window, peer, slot) * 8;
+    const std::uint64_t* counter = window.parts[peer].arrived + static_cast<std::size_t>(slot) * 8;
     status = detail::wait_until(window, peer, slot,
                                 [&] { return detail::load_acquire(counter) >= target; });
     if (status == Status::kDone) awaited = target;
@@ -454,8 +453,7 @@ RW_DEVICE_FUNCTION Status wait_signal(const Scope& scope, const rwDeviceWindow& 
 /// How many signals of `peer` on `slot` have arrived since the window was made.
 RW_DEVICE_FUNCTION std::uint64_t signal_count(const rwDeviceWindow& window, int peer,
                                               int slot = 0) {
-  return detail::load_acquire(window.parts[window.rank].signals +
-                              detail::index(window, peer, slot) * 8);
+  return detail::load_acquire(window.parts[peer].arrived + static_cast<std::size_t>(slot) * 8);
 }
 
 /// Returns when sources of the callers' puts may be reused, and what they put by loads and stores

@@ -15,6 +15,9 @@ typedef struct rwDevicePart {
   uint64_t bytes;         /* as that rank gave it */
   uint64_t* signals;      /* its counters, each the first of 8 words, by source rank and slot */
   uint64_t* host_signals; /* the same once more, for the owner's host; NULL: there is one only */
+  /* This rank's own counters of what that one signals, by slot, likewise of 8 words each: in pinned
+   * memory of the host where a link carries them, whose thread counts. */
+  const uint64_t* arrived;
 } rwDevicePart;
 
 /* What a kernel asks a link for: words whose top byte says in which lap of the ring they were

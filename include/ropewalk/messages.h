@@ -35,7 +35,7 @@
  * A stream's wait ends in any case: when its peer is lost or left, when the deadline passes (from
  * when the stream came to it) and when the communicator is aborted or destroyed, streams go on, as
  * if the signals had come, and the next call, or rwCommGetAsyncError, tells; the communicator is
- * broken then. At most 4,096 waits and calls are in streams at once; the next one waits.
+ * broken then. At most 256 calls and 4,096 operations are in streams at once; the next one waits.
  *
  * A stream that is being captured: puts and gets become copies of the graph, signals and waits
  * kernels of one thread that count in GPU memory, so that the graph may be launched again and

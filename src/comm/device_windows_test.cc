@@ -254,6 +254,49 @@ TEST_P(DeviceWindows, AStreamPutsSignalsAndWaits) {
   });
 }
 
+// More than the pinned memory through which links bring it.
+TEST_P(DeviceWindows, SignalsComeAfterAllOfALongPut) {
+  ranks(2, [&](Communicator& comm) {
+    constexpr std::size_t kBytes = (std::size_t{3} << 20) + 5;
+    End end(comm, GetParam(), kBytes + 16);
+    const int peer = 1 - comm.rank();
+    for (int turn = 0; turn < 3; ++turn) {
+      const Bytes source = pattern(kBytes, comm.rank(), turn);
+      const Bytes word = pattern(8, comm.rank(), turn + 100);
+      end.run(end.put(peer, 0, source.data(), kBytes));
+      end.run(end.put(peer, kBytes / 8 * 8 + 8, word.data(), 8));
+      end.run(end.signal(peer));
+      end.run(end.wait(peer));
+      ASSERT_EQ(end.read(0, kBytes), pattern(kBytes, peer, turn));
+      ASSERT_EQ(end.read(kBytes / 8 * 8 + 8, 8), pattern(8, peer, turn + 100));
+      comm.barrier();
+    }
+    end.free();
+  });
+}
+
+// One more could stand still in the driver, and the messenger with it.
+TEST_P(DeviceWindows, AStreamHoldsSoManyCalls) {
+  constexpr int kHeld = 256;
+  constexpr int kCalls = kHeld + 40;
+  std::atomic<int> enqueued{0};
+  ranks(2, [&](Communicator& comm) {
+    End end(comm, GetParam(), 8);
+    if (comm.rank() == 0) {
+      for (; enqueued < kCalls; ++enqueued) end.enqueue(end.wait(1));
+    } else {
+      while (enqueued < kHeld) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_EQ(enqueued, kHeld);
+      end.run(end.signal(0, 0, kCalls));
+    }
+    EXPECT_TRUE(end.stream().wait());
+    comm.barrier();
+    EXPECT_EQ(enqueued, kCalls);
+    end.free();
+  });
+}
+
 TEST_P(DeviceWindows, ABatchIsLaunchedAgainAndAgain) {
   ranks(3, [&](Communicator& comm) {
     End end(comm, GetParam(), 3000, 2);

@@ -21,6 +21,7 @@ constexpr std::uint32_t kLinkTag = 2;
 constexpr std::uint32_t kSlots = 8;
 // A put's chunk. On loopback TCP 128 KiB reach the rate of larger ones.
 constexpr std::uint32_t kSlotBytes = std::uint32_t{128} << 10U;
+static_assert(kSlotBytes <= GpuInbox::kMostBytes);
 // From here on a chunk is sent from where it lies: below, a copy costs less than a second buffer.
 constexpr std::uint64_t kAddressBytes = std::uint64_t{16} << 10U;
 // Chunks that are served before the links are moved again.
@@ -48,6 +49,26 @@ void Carrier::connect(int peer) {
   // Whether a chunk is wanted is not known: the link is asked at each turn.
   made.receiver->end().waited = true;
   made.sender = &links_->sender(0, peer);
+}
+
+void Carrier::add(Window& window) {
+  if (transport::window::Gpu* gpu = window.gpu(); gpu != nullptr && inboxes_[gpu] == nullptr) {
+    inboxes_[gpu] = std::make_unique<GpuInbox>(*gpu);
+  }
+  windows_[window.number()] = &window;
+}
+
+void Carrier::remove(const Window& window) {
+  settle();
+  windows_.erase(window.number());
+}
+
+GpuInbox* Carrier::inbox_of(const Window& window) const {
+  return window.gpu() == nullptr ? nullptr : inboxes_.at(window.gpu()).get();
+}
+
+void Carrier::settle() {
+  for (const auto& [gpu, inbox] : inboxes_) inbox->settle();
 }
 
 void Carrier::start(Operation& operation) {
@@ -189,15 +210,26 @@ void Carrier::handle(int rank, Peer& peer, const Frame& frame, const SlotHeader&
       const Window& window = window_of(frame);
       const Part& own = window.own();
       if (frame.value > own.bytes || bytes > own.bytes - frame.value) throw malformed("a put");
-      window.copy(own.data + frame.value, data, bytes);
+      if (bytes == 0) return;
+      std::byte* const to = own.data + frame.value;
+      if (GpuInbox* inbox = inbox_of(window)) {
+        inbox->put(reinterpret_cast<std::uint64_t>(to), data, bytes);
+      } else {
+        std::memcpy(to, data, bytes);
+      }
       return;
     }
     case FrameKind::kSignal: {
       Window& window = window_of(frame);
       if (frame.slot >= window.slots()) throw malformed("a signal");
-      // Only this thread raises the counters of ranks that are carried.
-      window.set_counter(window.rank(), rank, frame.slot,
-                         window.arrived(rank, frame.slot) + frame.value);
+      GpuInbox* inbox = inbox_of(window);
+      if (inbox != nullptr && !inbox->idle()) {
+        // After the puts before it.
+        const std::uint64_t counted = window.count_carried(rank, frame.slot, frame.value);
+        inbox->raise(window.counter_in_host(window.rank(), rank, frame.slot), counted);
+      } else {
+        window.set_carried(rank, frame.slot, window.count_carried(rank, frame.slot, frame.value));
+      }
       return;
     }
     case FrameKind::kGet: {
@@ -213,13 +245,17 @@ void Carrier::handle(int rank, Peer& peer, const Frame& frame, const SlotHeader&
       answer.frame = {FrameKind::kAnswer, 0, request.operation, 0};
       answer.data = own.data + frame.value;
       answer.bytes = request.bytes;
-      if (window.gpu() != nullptr) answer.window = &window;
+      if (window.gpu() != nullptr) {
+        answer.window = &window;
+        settle();
+      }
       peer.items.push_back(answer);
       return;
     }
     case FrameKind::kFlush: {
       Item answer;
       answer.frame = {FrameKind::kFlushed, 0, frame.number, 0};
+      settle();
       peer.items.push_back(answer);
       return;
     }

@@ -19,6 +19,7 @@
 #include "executor/link_end.h"
 #include "link/network_links.h"
 #include "message/frame.h"
+#include "message/gpu_inbox.h"
 #include "message/operation.h"
 #include "message/window.h"
 
@@ -35,8 +36,10 @@ class Carrier {
   /// @throws Error kSystem, kPeerLost
   void connect(int peer);
   /// Chunks for `window` may come from now on, until it is removed.
-  void add(Window& window) { windows_[window.number()] = &window; }
-  void remove(const Window& window) { windows_.erase(window.number()); }
+  /// @throws Error kCuda
+  void add(Window& window);
+  /// What has come for it is there. @throws as add(); kTimeout
+  void remove(const Window& window);
 
   /// Starts one of kPut, kGet, kSignal or kFlush; ends it in poll(). It must live until then.
   /// @pre connect() was called for its peer
@@ -93,12 +96,16 @@ class Carrier {
   void handle(int rank, Peer& peer, const Frame& frame, const executor::SlotHeader& header,
               const std::byte* data);
   Window& window_of(const Frame& frame) const;
+  // Null where the memory is the host's.
+  GpuInbox* inbox_of(const Window& window) const;
+  void settle();
   template <typename Function>
   static void for_each_operation(const Peer& peer, Function&& function);
 
   std::unique_ptr<link::NetworkLinks> links_;
   std::map<int, Peer> peers_;
   std::map<std::uint32_t, Window*> windows_;
+  std::map<transport::window::Gpu*, std::unique_ptr<GpuInbox>> inboxes_;
   bool left_ = false;
 };
 

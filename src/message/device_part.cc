@@ -132,6 +132,7 @@ bool is_on_gpu(const CudaApi& cuda, const void* address) noexcept {
 }
 
 DevicePart::DevicePart(Gpu& gpu, const WindowSpec& spec, std::size_t counters_bytes) : gpu_(gpu) {
+  gpu.warm_up();  // copies of the links, which kernels may wait for
   const CudaApi& cuda = gpu.cuda();
   const CurrentContext current(cuda, gpu.context());
   const bool of_user = spec.registers && spec.memory != nullptr;

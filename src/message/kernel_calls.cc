@@ -122,6 +122,7 @@ const rwDeviceWindow& KernelCalls::handle(Window& window, std::chrono::nanosecon
     const Part& part = window.part(static_cast<int>(r));
     rwDevicePart& given = parts[r];
     given.bytes = part.bytes;
+    if (counters > 0) given.arrived = window.arrivals(static_cast<int>(r));
     if (!part.mapped) {
       needs_links = true;
       continue;

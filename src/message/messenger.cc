@@ -627,8 +627,10 @@ void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window:
     capture(specs, *streams, stream);
     return;
   }
-  await_streams(
-      [&] { return streams->has_room() && (trigger == nullptr || streams->has_trigger()); });
+  await_streams([&] {
+    return streams->has_room() && !streams->is_far_ahead() &&
+           (trigger == nullptr || streams->has_trigger());
+  });
   streams->begin(stream);
   if (trigger != nullptr) *trigger = streams->await_trigger(*specs.front().window);
   for (const OperationSpec& spec : specs) {

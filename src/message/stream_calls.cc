@@ -175,6 +175,8 @@ void StreamCalls::begin(gpus::CuStream stream) {
   last_waits_.clear();
   plain_.clear();
   ordered_ = false;
+  triggered_ = false;
+  first_number_ = last_number_ + 1;
 }
 
 StreamCalls::Held& StreamCalls::hold(const OperationSpec& spec) {
@@ -192,6 +194,7 @@ StreamCalls::Trigger StreamCalls::await_trigger(const Window& window) {
   spec.window = const_cast<Window*>(&window);
   Held& held = hold(spec);
   held.of_trigger = true;
+  triggered_ = true;
   held.counter = free_triggers_.back();
   free_triggers_.pop_back();
   wait(held.counter, held.number);
@@ -207,7 +210,7 @@ void StreamCalls::add(const OperationSpec& spec, std::uint64_t target) {
   const bool copies = spec.kind == OperationKind::kPut || spec.kind == OperationKind::kGet;
   if (spec.kind == OperationKind::kWaitSignal) {
     Held& held = hold(spec);
-    held.counter = window.counter_on_gpu(window.rank(), spec.peer, spec.slot);
+    held.counter = window.arrivals_on_gpu(spec.peer, spec.slot);
     write(on_device(held.line->began), held.number);
     wait(held.counter, target);
     write(on_device(held.line->passed), held.number);
@@ -254,6 +257,11 @@ void StreamCalls::finish() {
     Held& held = hold(rest);
     held.others = std::exchange(plain_, {});
     write(on_device(held.line->passed), held.number);
+  }
+  if (!triggered_ && last_number_ >= first_number_) {
+    held_.back().last = true;
+    ++calls_;
+    first_number_ = last_number_ + 1;
   }
   ordered_ = true;
   const CurrentContext current(gpu_.cuda(), gpu_.context());
@@ -327,6 +335,7 @@ bool StreamCalls::poll(const std::function<void(Operation&)>& start) {
     moved = true;
     free_.push_back(held.line);
     if (held.of_trigger) free_triggers_.push_back(held.counter);
+    if (held.last) --calls_;
     it = held_.erase(it);
   }
   return moved;

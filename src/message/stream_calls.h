@@ -44,6 +44,9 @@ class StreamCalls {
 
   /// Has words for one more call. Else poll() until it is so.
   [[nodiscard]] bool has_room() const noexcept { return free_.size() >= 2; }
+  /// Streams hold so many calls that one more might stand still in the driver, whose queues are
+  /// full at some 1,000 commands: then nobody would poll for what streams wait for.
+  [[nodiscard]] bool is_far_ahead() const noexcept { return calls_ >= kMostCalls; }
   /// Whether a stream may be captured; batches have their short copies in one kernel then.
   [[nodiscard]] bool has_kernels() const noexcept { return has_kernels_; }
   /// Into the graph that `stream` captures: kernels count, so that it may be launched again and
@@ -85,6 +88,7 @@ class StreamCalls {
   void release();
 
  private:
+  static constexpr std::size_t kMostCalls = 256;
   // Words of a call, in pinned memory, in a line of its own.
   struct Line {
     std::uint64_t began = 0;   // by the stream: a wait is next
@@ -105,6 +109,7 @@ class StreamCalls {
     std::unique_ptr<Operation> carried;
     bool passed = false;  // as poll() has seen it
     bool started = false;
+    bool last = false;  // of a call that no trigger holds back
   };
 
   Held& hold(const OperationSpec& spec);
@@ -125,6 +130,7 @@ class StreamCalls {
   std::uint64_t triggers_ = 0;  // lines in the GPU's memory
   std::vector<std::uint64_t> free_triggers_;
   std::list<Held> held_;
+  std::size_t calls_ = 0;  // of which the last one is held
   std::uint64_t last_number_ = 0;
   std::optional<Error> fault_;
   std::chrono::steady_clock::time_point next_release_{};
@@ -132,6 +138,8 @@ class StreamCalls {
   transport::window::CuStream stream_ = nullptr;  // from begin() to finish()
   std::vector<const Window*> plain_;              // windows of what is not held by itself
   bool ordered_ = false;                          // the next copy comes after what is pending
+  bool triggered_ = false;                        // what is added waits for a trigger
+  std::uint64_t first_number_ = 0;                // of what is added
   // Copies, then operations.
   std::vector<DeviceCopy> copies_;
   std::vector<transport::window::CuStreamOperation> pending_;

@@ -8,10 +8,44 @@ namespace ropewalk::message {
 
 namespace gpus = transport::window;
 
+namespace {
+
+// The driver copies to and from memory that it did not pin through buffers of its own, which it
+// makes when they are first needed: that waits for kernels, which may wait for this very copy.
+bool is_pageable(const gpus::CudaApi& cuda, const void* address) noexcept {
+  unsigned type = 0;
+  return cuda.pointer_attribute(&type, gpus::kCuPointerMemoryType,
+                                reinterpret_cast<gpus::CuPointer>(address)) != gpus::kCuSuccess;
+}
+
+}  // namespace
+
+const std::uint64_t* Window::arrivals(int source) const noexcept {
+  const Part& mine = own();
+  const SignalLine* lines = gpu_ == nullptr       ? mine.signals
+                            : part(source).served ? mine.signals_on_device
+                                                  : mine.device_signals;
+  return &lines[index(source, 0)].count;
+}
+
 void Window::copy(void* to, const void* from, std::size_t bytes) const {
   if (bytes == 0) return;
   if (gpu_ == nullptr) {
     std::memcpy(to, from, bytes);
+    return;
+  }
+  const bool from_pageable = is_pageable(gpu_->cuda(), from);
+  const bool to_pageable = is_pageable(gpu_->cuda(), to);
+  if (from_pageable && to_pageable) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  if (from_pageable) {
+    gpu_->fill(reinterpret_cast<gpus::CuPointer>(to), from, bytes);
+    return;
+  }
+  if (to_pageable) {
+    gpu_->fetch(to, reinterpret_cast<gpus::CuPointer>(from), bytes);
     return;
   }
   gpu_->now("a copy to or from a window", [&](gpus::CuStream stream) {

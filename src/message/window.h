@@ -29,7 +29,8 @@ class Window {
         sent_(memory_->parts().size() * static_cast<std::size_t>(slots)),
         awaited_(sent_.size()),
         sent_on_gpu_(sent_.size()),
-        awaited_on_gpu_(sent_.size()) {}
+        awaited_on_gpu_(sent_.size()),
+        carried_(sent_.size()) {}
 
   /// Why this rank does not have its memory; nothing when it has.
   [[nodiscard]] std::optional<Error> failure() const { return memory_->failure(); }
@@ -70,10 +71,25 @@ class Window {
     return reinterpret_cast<std::uint64_t>(
         &part(owner).signals_on_device[index(source, slot)].count);
   }
-  /// Copies, whatever memory it is, and returns when it is done.
+  /// Where kernels and streams of this rank wait for signals of `source`, by slot, a line each:
+  /// on its GPU, or in the host's memory where a link carries them. @pre slots() > 0
+  [[nodiscard]] const std::uint64_t* arrivals(int source) const noexcept;
+  [[nodiscard]] std::uint64_t arrivals_on_gpu(int source, int slot) const noexcept {
+    return reinterpret_cast<std::uint64_t>(arrivals(source)) +
+           static_cast<std::size_t>(slot) * sizeof(SignalLine);
+  }
+  /// Copies, whatever memory it is, and returns when it is done; while kernels wait, too.
   void copy(void* to, const void* from, std::size_t bytes) const;
   /// Sets the counter, with release. Only who raises it calls. @pre part(owner).mapped
   void set_counter(int owner, int source, int slot, std::uint64_t value) const;
+  /// Of what `source` signals by a link: counts, and sets the counter here, with release. Only the
+  /// thread that serves the link calls.
+  std::uint64_t count_carried(int source, int slot, std::uint64_t count) noexcept {
+    return carried_[index(source, slot)] += count;
+  }
+  void set_carried(int source, int slot, std::uint64_t value) const noexcept {
+    std::atomic_ref(counter(rank_, source, slot)).store(value, std::memory_order_release);
+  }
   /// How many signals of `source` have arrived here.
   [[nodiscard]] std::uint64_t arrived(int source, int slot) const noexcept {
     return std::atomic_ref(counter(rank_, source, slot)).load(std::memory_order_acquire);
@@ -104,6 +120,7 @@ class Window {
   std::vector<std::uint64_t> awaited_;
   std::vector<std::uint8_t> sent_on_gpu_;
   std::vector<std::uint8_t> awaited_on_gpu_;
+  std::vector<std::uint64_t> carried_;
 };
 
 }  // namespace ropewalk::message

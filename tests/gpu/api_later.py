@@ -120,7 +120,7 @@ def ask(comm: Comm, size: int, world_rank: int) -> int:
     found = properties(comm)
     assert (found.rank, found.ranks, found.cuda) == (world_rank, size, device)
     assert found.nvml >= -1
-    assert (found.device_api, found.multimem, found.gin, found.host_rma) == (False, False, 0, False)
+    assert (found.device_api, found.multimem, found.gin, found.host_rma) == (False, False, 0, True)
     assert found.railed_gin == 0
     short = properties(comm, Properties.railed_gin.offset)
     assert (short.ranks, short.railed_gin) == (size, 77), (

@@ -125,7 +125,7 @@ void Gpu::warm_up() {
   const CurrentContext current(cuda_, context_);
   constexpr std::size_t kHalf = kScratchBytes / 2;
   constexpr const char* kWhat = "a first copy";
-  for (std::size_t number = 0; number < kStreams; ++number) {
+  for (std::size_t number = 0; number <= kStreams; ++number) {
     const CuStream on = stream(number);
     cuda_.check(cuda_.copy_to_device(to, pinned, kHalf, on), kWhat);
     cuda_.check(cuda_.copy_on_device(to + kHalf, to, kHalf, on), kWhat);
