@@ -13,6 +13,8 @@ PYTHON ?= python3
 JOBS ?= $(shell nproc)
 # Many tests wait most of the time.
 TEST_JOBS ?= $(shell echo $$(($(JOBS) < 16 ? 2 * $(JOBS) : $(JOBS))))
+# Under a sanitizer they compute more than they wait.
+TEST_JOBS_SANITIZED ?= $(shell echo $$(($(JOBS) + 1)))
 BUILD := build/release
 VENV := .venv
 BIN := $(VENV)/bin
@@ -201,11 +203,11 @@ build/tidy/build.ninja: CMakeLists.txt cmake/layers.cmake \
 LEFT_OUT ?= slow|sanitizer-blind
 asan: build/asan/build.ninja ## run the unit tests under the address and undefined behaviour sanitizers
 	ninja -C build/asan
-	dev/run-sanitized build/asan $(JOBS) '$(LEFT_OUT)'
+	dev/run-sanitized build/asan $(TEST_JOBS_SANITIZED) '$(LEFT_OUT)'
 
 tsan: build/tsan/build.ninja ## run the unit tests under the thread sanitizer
 	ninja -C build/tsan
-	dev/run-sanitized build/tsan $(JOBS) '$(LEFT_OUT)'
+	dev/run-sanitized build/tsan $(TEST_JOBS_SANITIZED) '$(LEFT_OUT)'
 
 fuzz: build/asan/build.ninja ## run every fuzzer for FUZZ_SECONDS
 	dev/run-fuzzers build/asan $(FUZZ_SECONDS) $(JOBS)

@@ -42,7 +42,7 @@ function(rw_precompile target kind)
   endif()
 endfunction()
 
-# rw_unity(TARGET): the compiler takes eight sources as one, so that it reads their headers once, which halves the
+# rw_unity(TARGET): the compiler takes sixteen sources as one, so that it reads their headers once, which halves the
 # build's time. Which ones go together is the same with and without the optional parts, whose sources go by
 # themselves: names of two sources may clash. -DRW_UNITY=OFF suits work on the code: a changed source is compiled
 # without its neighbours.
@@ -64,7 +64,7 @@ function(rw_unity target)
     if(NOT DEFINED number_${part})
       set(number_${part} 0)
     endif()
-    math(EXPR group "${number_${part}} / 8")
+    math(EXPR group "${number_${part}} / 16")
     math(EXPR number_${part} "${number_${part}} + 1")
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${part}_${group})
   endforeach()

@@ -31,10 +31,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-char* text_of(const Json& json) {
-  return duplicate(json.dump(-1, ' ', false, Json::error_handler_t::replace));
-}
-
 Json parsed(const char* text, const char* what) {
   try {
     return Json::parse(&checked(text, what));

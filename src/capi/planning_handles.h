@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,6 +31,11 @@ struct rwPlan {
 };
 
 namespace ropewalk::capi {
+
+/// For the caller, who frees it with rwFreeText.
+inline char* text_of(const nlohmann::ordered_json& json) {
+  return duplicate(json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
 
 inline rwTopology_t new_handle(topology::Topology made) {
   return new rwTopology{std::make_shared<const topology::Topology>(std::move(made))};

@@ -28,10 +28,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-char* text_of(const Json& json) {
-  return duplicate(json.dump(-1, ' ', false, Json::error_handler_t::replace));
-}
-
 Json or_null(const std::optional<int>& value) { return value ? Json(*value) : Json(); }
 
 Json describe(const topology::DistanceMatrix& matrix, const topology::Topology& machine) {

@@ -17,8 +17,8 @@
 namespace ropewalk::check_plugin {
 namespace {
 
-constexpr int kRounds = 7;
-constexpr std::size_t kSlots = kSteps;
+constexpr int kMeasuredRounds = 7;
+constexpr std::size_t kSlotsInUse = kSteps;
 
 // Of each size in the page.
 enum Number : std::size_t {
@@ -49,9 +49,9 @@ class Lane {
         comm_(comm),
         sends_(sends),
         bytes_(bytes),
-        region_(kSlots * bytes, gpu),
+        region_(kSlotsInUse * bytes, gpu),
         mhandle_(region_.register_on(session, comm)) {
-    for (std::size_t i = 0; i < kSlots; ++i) {
+    for (std::size_t i = 0; i < kSlotsInUse; ++i) {
       parts_[i] = {{region_.at(i * bytes), bytes, 0, mhandle_}};
       if (sends) region_.fill(i * bytes, bytes, bytes + i);
     }
@@ -62,13 +62,13 @@ class Lane {
 
   // Posts the next message if the plugin takes it.
   bool post() {
-    const std::vector<Part>& parts = parts_[posted_ % kSlots];
+    const std::vector<Part>& parts = parts_[posted_ % kSlotsInUse];
     void* request = nullptr;
     session_.expect(sends_ ? session_.plugin().isend(comm_, parts[0], &request)
                            : session_.plugin().irecv(comm_, parts, &request),
                     sends_ ? Call::kIsend : Call::kIrecv);
     if (request == nullptr) return false;
-    requests_[posted_ % kSlots] = request;
+    requests_[posted_ % kSlotsInUse] = request;
     ++posted_;
     return true;
   }
@@ -77,7 +77,7 @@ class Lane {
   bool test() {
     if (done_ == posted_) return false;
     int done = 0;
-    session_.expect(session_.plugin().test(requests_[done_ % kSlots], &done, sizes_.data()),
+    session_.expect(session_.plugin().test(requests_[done_ % kSlotsInUse], &done, sizes_.data()),
                     Call::kTest);
     if (done == 0) return false;
     ++done_;
@@ -89,7 +89,7 @@ class Lane {
 
   // @throws Failed unless all slots hold what the sender filled in
   void check() {
-    for (std::size_t i = 0; i < std::min(kSlots, done_); ++i) {
+    for (std::size_t i = 0; i < std::min(kSlotsInUse, done_); ++i) {
       if (const auto wrong = region_.difference(i * bytes_, bytes_, bytes_ + i)) {
         throw Failed{"measured messages as they were sent", *wrong};
       }
@@ -103,8 +103,8 @@ class Lane {
   std::size_t bytes_;
   Region region_;
   void* mhandle_;
-  std::array<std::vector<Part>, kSlots> parts_;
-  std::array<void*, kSlots> requests_{};
+  std::array<std::vector<Part>, kSlotsInUse> parts_;
+  std::array<void*, kSlotsInUse> requests_{};
   std::array<int, 64> sizes_{};
   std::size_t posted_ = 0;
   std::size_t done_ = 0;
@@ -114,7 +114,7 @@ std::size_t ping_pongs(std::size_t bytes) {
   return std::clamp<std::size_t>((std::size_t{16} << 20) / (bytes + 1), 10, 400);
 }
 std::size_t messages(std::size_t bytes) {
-  return std::clamp<std::size_t>((std::size_t{64} << 20) / (bytes + 1), 2 * kSlots, 2000);
+  return std::clamp<std::size_t>((std::size_t{64} << 20) / (bytes + 1), 2 * kSlotsInUse, 2000);
 }
 
 // The measurement before has left the slots in the caches of the core that copied, which may be
@@ -122,18 +122,18 @@ std::size_t messages(std::size_t bytes) {
 
 // Half of a round trip in seconds, the mean of many.
 double ping_pong(Session& session, Lane& out, Lane& in, std::size_t bytes) {
-  const std::size_t count = kSlots + ping_pongs(bytes);
+  const std::size_t count = kSlotsInUse + ping_pongs(bytes);
   const auto until = [&](auto&& ready) { session.wait("a measured ping-pong completes", ready); };
   // A receive is there before its message comes, if the plugin takes it so early.
   in.post();
   session.meet();
   double begin = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    if (i == kSlots) begin = now();
+    if (i == kSlotsInUse) begin = now();
     const auto send = [&] {
       until([&] {
         if (out.pending() > 0) out.test();
-        return out.pending() < kSlots && out.post();
+        return out.pending() < kSlotsInUse && out.post();
       });
     };
     const auto receive = [&] {
@@ -151,7 +151,7 @@ double ping_pong(Session& session, Lane& out, Lane& in, std::size_t bytes) {
       send();
     }
   }
-  const double seconds = (now() - begin) / static_cast<double>(count - kSlots) / 2;
+  const double seconds = (now() - begin) / static_cast<double>(count - kSlotsInUse) / 2;
   until([&] { return out.pending() == 0 || (out.test() && out.pending() == 0); });
   session.meet();
   return seconds;
@@ -161,12 +161,12 @@ double ping_pong(Session& session, Lane& out, Lane& in, std::size_t bytes) {
 double stream(Session& session, Lane& lane, std::size_t bytes) {
   const std::size_t count = messages(bytes);
   std::size_t posted = 0;
-  const std::size_t first = lane.done() + kSlots;
+  const std::size_t first = lane.done() + kSlotsInUse;
   const std::size_t goal = first + count;
   double begin = 0;
   session.meet();
   session.wait("measured messages complete", [&] {
-    while (posted < kSlots + count && lane.pending() < kSlots && lane.post()) ++posted;
+    while (posted < kSlotsInUse + count && lane.pending() < kSlotsInUse && lane.post()) ++posted;
     while (lane.test()) {
       if (lane.done() == first) begin = now();
     }
@@ -181,9 +181,9 @@ double stream(Session& session, Lane& lane, std::size_t bytes) {
 double copies(std::size_t bytes, const std::function<bool(std::size_t slot)>& copy) {
   const std::size_t count = messages(bytes);
   double begin = 0;
-  for (std::size_t i = 0; i < kSlots + count; ++i) {
-    if (i == kSlots) begin = now();
-    if (!copy(i % kSlots)) return 0;
+  for (std::size_t i = 0; i < kSlotsInUse + count; ++i) {
+    if (i == kSlotsInUse) begin = now();
+    if (!copy(i % kSlotsInUse)) return 0;
   }
   return static_cast<double>(count * bytes) / (now() - begin);
 }
@@ -201,7 +201,7 @@ void measure_size(Session& session, const Comms& comms, std::size_t bytes, std::
   const Remote own{getpid(), out.region().data()};
   session.tell(std::as_bytes(std::span(&own, 1)));
   if (shared != nullptr && session.sender()) {
-    std::memcpy(shared, out.region().data(), kSlots * bytes);
+    std::memcpy(shared, out.region().data(), kSlotsInUse * bytes);
   }
   session.meet();
   Remote remote{};
@@ -212,7 +212,7 @@ void measure_size(Session& session, const Comms& comms, std::size_t bytes, std::
   std::vector<double> bandwidths;
   std::vector<double> memcpys;
   std::vector<double> kernel_copies;
-  for (int round = -1; round < kRounds; ++round) {  // the first warms up
+  for (int round = -1; round < kMeasuredRounds; ++round) {  // the first warms up
     const double latency = ping_pong(session, out, in, bytes);
     const double bandwidth = stream(session, session.sender() ? out : in, bytes);
     double by_memcpy = 0;
@@ -277,7 +277,7 @@ void measure_gpu(Session& session, const std::vector<std::size_t>& sizes) {
 }
 
 std::size_t shared_bytes(const std::vector<std::size_t>& sizes) {
-  return kSlots * *std::max_element(sizes.begin(), sizes.end());
+  return kSlotsInUse * *std::max_element(sizes.begin(), sizes.end());
 }
 
 nlohmann::json measured(const ProcessPage& page, const std::vector<std::size_t>& sizes) {

@@ -22,9 +22,9 @@ struct Around {
   std::vector<ScannedBridge> bridges{};
 };
 
-class Reader {
+class HwlocReader {
  public:
-  Reader(std::string_view text, std::string_view origin)
+  HwlocReader(std::string_view text, std::string_view origin)
       : xml_(text, origin, /*decode_entities=*/true), origin_(origin) {}
 
   Scan run() {
@@ -198,7 +198,7 @@ class Reader {
 }  // namespace
 
 Scan scan_hwloc_xml(std::string_view text, std::string_view origin) {
-  return Reader(text, origin).run();
+  return HwlocReader(text, origin).run();
 }
 
 Topology read_hwloc_xml(std::string_view text, std::string_view origin) {

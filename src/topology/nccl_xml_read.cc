@@ -36,9 +36,9 @@ struct Pending {
   pugi::xml_node element;
 };
 
-class Reader {
+class NcclReader {
  public:
-  Reader(std::string_view text, std::string_view origin)
+  NcclReader(std::string_view text, std::string_view origin)
       : xml_(text, origin, /*decode_entities=*/false), builder_(start(origin)) {}
 
   Description run() {
@@ -382,7 +382,7 @@ class Reader {
 }  // namespace
 
 Topology read_nccl_xml(std::string_view text, std::string_view origin) {
-  Description description = Reader(text, origin).run();
+  Description description = NcclReader(text, origin).run();
   try {
     return Topology(std::move(description));
   } catch (const Error& error) {

@@ -18,7 +18,7 @@ namespace ropewalk::tune {
 namespace {
 
 // Rounds are walked for sizes that are powers of this; between two of them times are nearly linear.
-constexpr double kStep = 4;
+constexpr double kSizeStep = 4;
 // Rounds of a walk, from which the time between two of them is taken: channels run ahead of each
 // other, and neither the first nor the last rounds are like those between them. Fewer where a round
 // has so many messages that it would take too long.
@@ -152,9 +152,9 @@ double MachineCost::predict(double unit_bytes, double chunk_bytes) {
   const double rounds = std::max(1.0, std::ceil(unit_bytes * largest_block_ / chunk_bytes - 1e-9));
   const double size = std::max(1.0, unit_bytes / rounds);
   // Between two sizes that were walked.
-  const int exponent = static_cast<int>(std::floor(std::log(size) / std::log(kStep)));
-  const double low = std::pow(kStep, exponent);
-  const double way = (size - low) / (low * kStep - low);
+  const int exponent = static_cast<int>(std::floor(std::log(size) / std::log(kSizeStep)));
+  const double low = std::pow(kSizeStep, exponent);
+  const double way = (size - low) / (low * kSizeStep - low);
   const Walked small = walked(exponent);
   const Walked large = walked(exponent + 1);
   const auto between = [&](double a, double b) { return a + (b - a) * way; };
@@ -167,7 +167,7 @@ double MachineCost::predict(double unit_bytes, double chunk_bytes) {
 MachineCost::Walked MachineCost::walked(int exponent) {
   const auto [entry, is_new] = walked_.try_emplace(exponent);
   if (is_new) {
-    const double size = std::pow(kStep, exponent);
+    const double size = std::pow(kSizeStep, exponent);
     if (sends_.size() > kMostWalked) {
       entry->second = in_closed_form(size);
     } else {

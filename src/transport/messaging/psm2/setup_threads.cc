@@ -21,7 +21,7 @@ constexpr auto kPeriod = std::chrono::microseconds(50);
 // After this long nobody is in a hurry.
 constexpr auto kEager = std::chrono::seconds(2);
 constexpr auto kSlowPeriod = std::chrono::milliseconds(2);
-constexpr unsigned kLookPeriod = 20;
+constexpr unsigned kSidesPeriod = 20;
 
 }  // namespace
 
@@ -91,7 +91,7 @@ class SetupThreads {
         // Held by another: it is being polled.
         if (!endpoint->mutex.try_lock()) continue;
         endpoint->poll();
-        if (round % kLookPeriod == 0) endpoint->look_at_sides();
+        if (round % kSidesPeriod == 0) endpoint->look_at_sides();
         endpoint->mutex.unlock();
       }
       const bool eager = Clock::now() - since < kEager;

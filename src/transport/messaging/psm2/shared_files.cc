@@ -14,7 +14,7 @@ namespace {
 
 const std::filesystem::path kFolder = "/dev/shm";
 // Without meaning for files.
-constexpr mode_t kMark = S_ISVTX;
+constexpr mode_t kUsedMark = S_ISVTX;
 
 std::string prefix() { return fmt::format("psm2_shm.{}", getuid()); }
 
@@ -28,7 +28,7 @@ FileDescriptor claim_shared_file(const std::string& path) {
   FileDescriptor file(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (file.get() < 0) return file;
   // First the lock: whatever has the mark was locked.
-  if (flock(file.get(), LOCK_SH | LOCK_NB) == 0) fchmod(file.get(), kMark | S_IRUSR | S_IWUSR);
+  if (flock(file.get(), LOCK_SH | LOCK_NB) == 0) fchmod(file.get(), kUsedMark | S_IRUSR | S_IWUSR);
   return file;
 }
 
@@ -41,7 +41,7 @@ int remove_abandoned_files() {
     const FileDescriptor file(open(entry.path().c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
     struct stat about {};
     if (file.get() < 0 || fstat(file.get(), &about) != 0) continue;
-    if (about.st_uid != getuid() || (about.st_mode & kMark) == 0) continue;
+    if (about.st_uid != getuid() || (about.st_mode & kUsedMark) == 0) continue;
     if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) continue;
     if (unlink(entry.path().c_str()) == 0) ++removed;
   }

@@ -18,7 +18,7 @@ namespace {
 using namespace sisci;  // NOLINT(google-build-using-namespace): the driver's own parts
 
 // A bridge's store and a load through it; it only orders devices.
-constexpr double kLatencyUs = 1.0;
+constexpr double kAdapterLatencyUs = 1.0;
 
 class SisciDriver final : public Driver {
  public:
@@ -64,7 +64,7 @@ class SisciDriver final : public Driver {
     properties.pci_path = adapter.pci_path;
     properties.guid = std::uint64_t{adapter.serial} << 32 | adapter.node;
     properties.speed_mbps = adapter.speed_mbps;
-    properties.latency_us = kLatencyUs;
+    properties.latency_us = kAdapterLatencyUs;
     if (cuda_) properties.memory_kinds |= static_cast<unsigned>(MemoryKind::kCuda);
     return properties;
   }
@@ -83,7 +83,7 @@ class SisciDriver final : public Driver {
   }
 
   std::unique_ptr<Path> connect(int device, const Handle& handle, WindowSizes sizes) override {
-    const std::optional<MeetingPlace> location = decode_meeting_place(handle);
+    const std::optional<sisci::MeetingPlace> location = sisci::decode_meeting_place(handle);
     if (!location) throw Error(Errc::kInvalidArgument, "sisci: not a handle of a sisci listener");
     context_.clean_up.sweep();
     return std::make_unique<SisciPath>(context_, at(device).memory, at(device).options, *location,
