@@ -6,7 +6,9 @@
 // host's calls for one message take (0 where there are none); bytes that are wrong at the end.
 //
 //   kernel   both directions from inside one kernel, by one block
-//   blocks   the same by 64 blocks, each with a part of the data and a slot of its own
+//   blocks   the same by 64 blocks, each with a part of the data and a slot of its own;
+//            answers are signals alone, and SECONDS is the whole trip: blocks run by themselves, so
+//            that answers with data would use both directions of a link at once
 //   stream   rwPutSignal and rwWaitSignal on streams
 //   batch    64 puts of a 64th of the bytes each and a signal, prepared, launched on a stream
 //   graph    as stream, 20 round trips captured in a CUDA graph, which is launched again and again
@@ -47,7 +49,7 @@ void check(cudaError_t result) {
 }
 
 __global__ void __launch_bounds__(kThreads)
-    trips(const __grid_constant__ rwDeviceWindow window, int peer, bool begins,
+    trips(const __grid_constant__ rwDeviceWindow window, int peer, bool begins, bool answers,
           const unsigned char* source, std::size_t bytes, int count) {
   using namespace ropewalk::device;
   const Block block;
@@ -59,7 +61,12 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < count; ++i) {
     if (begins) put_signal(block, window, peer, first, source + first, mine, slot);
     if (wait_signal(block, window, peer, slot) != Status::kDone) return;
-    if (!begins) put_signal(block, window, peer, first, source + first, mine, slot);
+    if (begins) continue;
+    if (answers) {
+      put_signal(block, window, peer, first, source + first, mine, slot);
+    } else {
+      signal(block, window, peer, slot);
+    }
   }
 }
 
@@ -97,8 +104,8 @@ Times time_streams(const Setup& at, int count, const std::function<void()>& trip
 
 Times time_kernel(const Setup& at, std::size_t bytes, int count, int blocks) {
   return time_streams(at, 1, [&] {
-    trips<<<blocks, kThreads, 0, at.stream>>>(at.device, at.peer, at.rank == 0, at.source, bytes,
-                                              count);
+    trips<<<blocks, kThreads, 0, at.stream>>>(at.device, at.peer, at.rank == 0, blocks == 1,
+                                              at.source, bytes, count);
     check(cudaGetLastError());
   });
 }
@@ -151,7 +158,10 @@ int main(int argc, char** argv) {
   check(rwWindowCreateOn(comm, device, most, 1, &by_graph));
 
   std::vector<unsigned char> seen(most);
-  for (std::size_t bytes = 8; bytes <= most; bytes *= 8) {
+  const auto next = [most](std::size_t bytes) {
+    return bytes == most ? most + 1 : std::min(bytes * 8, most);
+  };
+  for (std::size_t bytes = 8; bytes <= most; bytes = next(bytes)) {
     for (const char* row : {"kernel", "blocks", "stream", "batch", "graph"}) {
       const std::string name = row;
       if (("," + rows + ",").find("," + name + ",") == std::string::npos) continue;
@@ -176,8 +186,9 @@ int main(int argc, char** argv) {
       };
       if (name == "kernel" || name == "blocks") {
         measure = [&](int turns) {
-          Times times = time_kernel(used, bytes, turns, name == "kernel" ? 1 : kBlocks);
-          return Times{times.one_way_s / turns, 0};
+          const bool one = name == "kernel";
+          const Times times = time_kernel(used, bytes, turns, one ? 1 : kBlocks);
+          return Times{times.one_way_s / turns * (one ? 1 : 2), 0};
         };
       } else if (name == "stream") {
         measure = [&](int turns) { return time_streams(used, turns, trip); };
@@ -226,7 +237,9 @@ int main(int argc, char** argv) {
       check(cudaMemcpy(seen.data(), memory, bytes, cudaMemcpyDeviceToHost));
       std::size_t wrong = 0;
       const std::size_t whole = name == "batch" ? bytes / kPutsOfABatch * kPutsOfABatch : bytes;
-      for (std::size_t i = 0; i < whole; ++i) wrong += seen[i] != 1 + used.peer ? 1 : 0;
+      // Rank 0 gets no data from blocks.
+      const int written = name == "blocks" && used.rank == 0 ? 0 : 1 + used.peer;
+      for (std::size_t i = 0; i < whole; ++i) wrong += seen[i] != written ? 1 : 0;
       rwResult_t error = rwSuccess;
       check(rwCommGetAsyncError(comm, &error));
       check(error);

@@ -14,7 +14,7 @@ namespace {
 constexpr auto kGpuPatience = std::chrono::seconds(10);
 constexpr std::size_t kPageBytes = 4096;
 // A cache line each, so that writes of one queue's stream do not slow readers of another.
-constexpr std::size_t kMarkBytes = 64;
+constexpr std::size_t kMarkLineBytes = 64;
 
 }  // namespace
 
@@ -70,7 +70,7 @@ MarkWord Gpu::take_mark() {
     std::memset(page, 0, kPageBytes);
     CuPointer device = 0;
     cuda_.check(cuda_.host_pointer(&device, page, 0), "cuMemHostGetDevicePointer");
-    for (std::size_t offset = 0; offset < kPageBytes; offset += kMarkBytes) {
+    for (std::size_t offset = 0; offset < kPageBytes; offset += kMarkLineBytes) {
       auto* word = new (static_cast<std::byte*>(page) + offset) std::atomic<std::uint64_t>(0);
       marks_.push_back({word, device + offset});
     }
