@@ -222,13 +222,13 @@ void Carrier::handle(int rank, Peer& peer, const Frame& frame, const SlotHeader&
     case FrameKind::kSignal: {
       Window& window = window_of(frame);
       if (frame.slot >= window.slots()) throw malformed("a signal");
+      const std::uint64_t counted = window.count_carried(rank, frame.slot, frame.value);
       GpuInbox* inbox = inbox_of(window);
       if (inbox != nullptr && !inbox->idle()) {
         // After the puts before it.
-        const std::uint64_t counted = window.count_carried(rank, frame.slot, frame.value);
         inbox->raise(window.counter_in_host(window.rank(), rank, frame.slot), counted);
       } else {
-        window.set_carried(rank, frame.slot, window.count_carried(rank, frame.slot, frame.value));
+        window.set_carried(rank, frame.slot, counted);
       }
       return;
     }

@@ -123,6 +123,12 @@ Published& published_parts() {
 
 }  // namespace
 
+bool is_known(const CudaApi& cuda, const void* address) noexcept {
+  unsigned type = 0;
+  return cuda.pointer_attribute(&type, gpus::kCuPointerMemoryType,
+                                reinterpret_cast<CuPointer>(address)) == gpus::kCuSuccess;
+}
+
 bool is_on_gpu(const CudaApi& cuda, const void* address) noexcept {
   unsigned type = 0;
   return address != nullptr &&

@@ -75,6 +75,9 @@ void publish(const std::shared_ptr<DevicePart>& part);
 /// Null where it is gone.
 std::shared_ptr<DevicePart> published(std::uint64_t number);
 
+/// Whether the driver knows `address`: memory of a GPU, or pinned. It does not know pageable
+/// memory.
+bool is_known(const transport::window::CudaApi& cuda, const void* address) noexcept;
 /// Whether `address` is memory of a GPU.
 bool is_on_gpu(const transport::window::CudaApi& cuda, const void* address) noexcept;
 

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <new>
 #include <thread>
 
 #include "core/error.h"
@@ -40,24 +39,20 @@ GpuInbox::GpuInbox(gpus::Gpu& gpu) : gpu_(gpu) {
   const gpus::CudaApi& cuda = gpu.cuda();
   const gpus::CurrentContext current(cuda, gpu.context());
   void* made = nullptr;
-  cuda.check(cuda.host_allocate(&made, kPieces * (kMostBytes + sizeof(Mark)),
-                                gpus::kCuHostPortable | gpus::kCuHostDeviceMap),
+  cuda.check(cuda.host_allocate(&made, kPieces * kMostBytes, gpus::kCuHostPortable),
              "cuMemHostAlloc");
   pieces_ = static_cast<std::byte*>(made);
-  gpus::CuPointer on_gpu = 0;
-  const gpus::CuResult mapped = cuda.host_pointer(&on_gpu, made, 0);
-  if (mapped != gpus::kCuSuccess) {
-    cuda.warn(cuda.host_free(made), "cuMemFreeHost");
-    cuda.check(mapped, "cuMemHostGetDevicePointer");
+  for (Piece& piece : in_use_) {
+    piece.mark = gpu.take_mark();
+    piece.last = piece.mark.host->load(std::memory_order_relaxed);
   }
-  marks_on_gpu_ = on_gpu + kPieces * kMostBytes;
-  marks_ = new (pieces_ + kPieces * kMostBytes) Mark[kPieces];
 }
 
 GpuInbox::~GpuInbox() {
   if (pieces_ == nullptr) return;
   try {
     settle();
+    for (const Piece& piece : in_use_) gpu_.give_mark(piece.mark);
     const gpus::CurrentContext current(gpu_.cuda(), gpu_.context());
     gpu_.cuda().warn(gpu_.cuda().host_free(pieces_), "cuMemFreeHost");
   } catch (const Error&) {
@@ -67,14 +62,13 @@ GpuInbox::~GpuInbox() {
 
 std::byte* GpuInbox::take(std::size_t bytes) {
   if (used_ + bytes > kMostBytes) {
-    gpu_.cuda().check(gpu_.cuda().stream_write64(stream_, marks_on_gpu_ + piece_ * sizeof(Mark),
-                                                 ++last_[piece_], 0),
+    Piece& full = in_use_[piece_];
+    gpu_.cuda().check(gpu_.cuda().stream_write64(stream_, full.mark.device, ++full.last, 0),
                       "cuStreamWriteValue64");
     piece_ = (piece_ + 1) % kPieces;
     used_ = 0;
-    await_gpu(gpu_, [&] {
-      return std::atomic_ref(marks_[piece_].written).load(std::memory_order_acquire) ==
-             last_[piece_];
+    await_gpu(gpu_, [&next = in_use_[piece_]] {
+      return next.mark.host->load(std::memory_order_acquire) == next.last;
     });
   }
   std::byte* const taken = pieces_ + piece_ * kMostBytes + used_;
@@ -120,7 +114,10 @@ bool GpuInbox::idle() {
 }
 
 void GpuInbox::settle() {
-  await_gpu(gpu_, [this] { return idle(); });
+  if (!pending_) return;
+  const gpus::CurrentContext current(gpu_.cuda(), gpu_.context());
+  gpu_.wait(stream_, "writing what links brought for windows");
+  pending_ = false;
 }
 
 }  // namespace ropewalk::message

@@ -40,8 +40,9 @@ class GpuInbox {
 
  private:
   static constexpr std::size_t kPieces = 8;
-  struct alignas(64) Mark {
-    std::uint64_t written = 0;
+  struct Piece {
+    transport::window::MarkWord mark;
+    std::uint64_t last = 0;  // what the mark becomes when the stream has read the piece
   };
 
   // Where the next `bytes` go; the stream has read what was there.
@@ -49,12 +50,10 @@ class GpuInbox {
 
   transport::window::Gpu& gpu_;
   transport::window::CuStream stream_ = nullptr;
-  std::byte* pieces_ = nullptr;  // pinned; the marks come after them
-  Mark* marks_ = nullptr;
-  std::uint64_t marks_on_gpu_ = 0;
-  std::array<std::uint64_t, kPieces> last_{};  // of each piece, the mark that frees it
-  std::size_t piece_ = 0;                      // being filled,
-  std::size_t used_ = 0;                       // so far
+  std::byte* pieces_ = nullptr;  // pinned
+  std::array<Piece, kPieces> in_use_;
+  std::size_t piece_ = 0;  // being filled,
+  std::size_t used_ = 0;   // so far
   bool pending_ = false;
 };
 

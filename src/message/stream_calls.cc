@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/log.h"
+#include "message/device_part.h"
 #include "message/window.h"
 
 namespace ropewalk::message {
@@ -94,10 +95,7 @@ bool StreamCalls::captures(gpus::CuStream stream) const {
 }
 
 bool StreamCalls::accessible(const void* address) const noexcept {
-  unsigned type = 0;
-  // The host's pageable memory is unknown to the driver.
-  return gpu_.cuda().pointer_attribute(&type, gpus::kCuPointerMemoryType,
-                                       reinterpret_cast<CuPointer>(address)) == gpus::kCuSuccess;
+  return is_known(gpu_.cuda(), address);
 }
 
 std::uint64_t StreamCalls::on_device(const std::uint64_t& word) const noexcept {

@@ -2,23 +2,12 @@
 
 #include <cstring>
 
+#include "message/device_part.h"
 #include "transport/window/device/gpu.h"
 
 namespace ropewalk::message {
 
 namespace gpus = transport::window;
-
-namespace {
-
-// The driver copies to and from memory that it did not pin through buffers of its own, which it
-// makes when they are first needed: that waits for kernels, which may wait for this very copy.
-bool is_pageable(const gpus::CudaApi& cuda, const void* address) noexcept {
-  unsigned type = 0;
-  return cuda.pointer_attribute(&type, gpus::kCuPointerMemoryType,
-                                reinterpret_cast<gpus::CuPointer>(address)) != gpus::kCuSuccess;
-}
-
-}  // namespace
 
 const std::uint64_t* Window::arrivals(int source) const noexcept {
   const Part& mine = own();
@@ -34,8 +23,10 @@ void Window::copy(void* to, const void* from, std::size_t bytes) const {
     std::memcpy(to, from, bytes);
     return;
   }
-  const bool from_pageable = is_pageable(gpu_->cuda(), from);
-  const bool to_pageable = is_pageable(gpu_->cuda(), to);
+  // The driver copies to and from pageable memory through buffers of its own, which it makes when
+  // they are first needed: that waits for kernels, which may wait for this very copy.
+  const bool from_pageable = !is_known(gpu_->cuda(), from);
+  const bool to_pageable = !is_known(gpu_->cuda(), to);
   if (from_pageable && to_pageable) {
     std::memcpy(to, from, bytes);
     return;

@@ -82,11 +82,12 @@ class Window {
   void copy(void* to, const void* from, std::size_t bytes) const;
   /// Sets the counter, with release. Only who raises it calls. @pre part(owner).mapped
   void set_counter(int owner, int source, int slot, std::uint64_t value) const;
-  /// Of what `source` signals by a link: counts, and sets the counter here, with release. Only the
-  /// thread that serves the link calls.
+  /// Of what `source` signals by a link; only the thread that serves the link calls. Counts: the
+  /// counter's next value.
   std::uint64_t count_carried(int source, int slot, std::uint64_t count) noexcept {
     return carried_[index(source, slot)] += count;
   }
+  /// Sets the counter here to it, with release.
   void set_carried(int source, int slot, std::uint64_t value) const noexcept {
     std::atomic_ref(counter(rank_, source, slot)).store(value, std::memory_order_release);
   }

@@ -59,6 +59,8 @@ class Gpu {
 
   // These wait until they are done, 10 s at most.
   // @throws Error kCuda, kTimeout
+  /// For all that was started on `stream`. @pre the GPU's context is current
+  void wait(CuStream stream, const char* what) const;
   void fetch(void* host, CuPointer source, std::size_t bytes);
   void fill(CuPointer destination, const void* host, std::size_t bytes);
   /// Runs `start` with a stream, and waits for the started work.
@@ -74,7 +76,6 @@ class Gpu {
   static constexpr std::size_t kStreams = 8;
   static constexpr std::size_t kStagingBytes = 256 << 10;
   static constexpr std::size_t kScratchBytes = 4096;
-  void wait(CuStream stream, const char* what) const;
   std::byte* staging() RW_REQUIRES(staging_mutex_);
   CuPointer scratch() RW_REQUIRES(staging_mutex_);
 
