@@ -50,10 +50,18 @@ std::vector<Operand> all_in_rank_order(int rank, int num_ranks) {
   return operands;
 }
 
-std::vector<int> peers_after(int rank, int num_ranks) {
+std::vector<int> peers_after(int rank, int num_ranks, int channel) {
   std::vector<int> peers;
   peers.reserve(static_cast<std::size_t>(num_ranks));
-  for (int i = 1; i < num_ranks; ++i) peers.push_back(around(rank, i, num_ranks));
+  for (int i = 0; i < num_ranks - 1; ++i) {
+    peers.push_back(around(rank, 1 + (channel + i) % (num_ranks - 1), num_ranks));
+  }
+  return peers;
+}
+
+std::vector<int> peers_before(int rank, int num_ranks, int channel) {
+  std::vector<int> peers = peers_after(rank, num_ranks, channel);
+  for (int& peer : peers) peer = around(rank, rank - peer, num_ranks);
   return peers;
 }
 

@@ -25,8 +25,12 @@ Step finish(int block, std::vector<Operand> operands, std::vector<int> peers = {
 /// this order has the same bits everywhere.
 std::vector<Operand> all_in_rank_order(int rank, int num_ranks);
 
-/// rank+1, rank+2, ... around: peers in an order in which no two ranks start with the same peer.
-std::vector<int> peers_after(int rank, int num_ranks);
+/// rank+1, rank+2, ... around, each channel from another distance on: an order in which no two
+/// ranks start with the same peer, and a rank's channels start with all of them.
+std::vector<int> peers_after(int rank, int num_ranks, int channel);
+
+/// The ranks that have `rank` at the same place of their peers_after().
+std::vector<int> peers_before(int rank, int num_ranks, int channel);
 
 /// The rank at `distance` (any sign) around from `rank`.
 int around(int rank, int distance, int num_ranks);

@@ -200,6 +200,39 @@ TEST(CompileInOrder, UsesTheLinksOfTheOrderAlone) {
   EXPECT_GE(compiled, 10);
 }
 
+// Whom each rank sends to in step `k` of each channel.
+std::vector<std::vector<int>> receivers(const Schedule& schedule, std::size_t k) {
+  std::vector<std::vector<int>> of_channel(static_cast<std::size_t>(schedule.num_channels()));
+  for (const auto& rank : schedule.programs) {
+    for (std::size_t c = 0; c < rank.size(); ++c) of_channel[c].push_back(rank[c][k].send.front());
+  }
+  return of_channel;
+}
+
+// At any step the ranks send to different ones on each channel, and so does one rank on its
+// channels.
+TEST(CompileExchange, ChannelsTakePeersInOrdersOfTheirOwn) {
+  const std::vector<std::pair<const char*, Collective>> exchanges = {
+      {"direct", Collective::kAllToAll},
+      {"one_shot", Collective::kReduceScatter},
+      {"two_shot", Collective::kAllReduce}};
+  for (const auto& [algorithm, collective] : exchanges) {
+    const Schedule schedule = compile(algorithm, {collective, 4, 0, 5});
+    EXPECT_TRUE(check(schedule).accepted) << algorithm;
+    for (std::size_t k = 0; k < 3; ++k) {
+      const auto at_once = receivers(schedule, k);
+      for (std::vector<int> channel : at_once) {
+        std::ranges::sort(channel);
+        EXPECT_EQ(channel, (std::vector<int>{0, 1, 2, 3})) << algorithm;
+      }
+      EXPECT_NE(at_once[0][0], at_once[1][0]) << algorithm;
+      EXPECT_NE(at_once[1][0], at_once[2][0]) << algorithm;
+      EXPECT_NE(at_once[0][0], at_once[2][0]) << algorithm;
+      EXPECT_EQ(at_once[0], at_once[3]) << algorithm;
+    }
+  }
+}
+
 TEST(CompileInOrder, RefusesWhatIsNone) {
   for (const std::vector<int>& order :
        {std::vector<int>{0, 1}, std::vector<int>{0, 1, 1}, std::vector<int>{0, 1, 3}}) {

@@ -22,21 +22,20 @@ bool direct_supports(const Request& request) noexcept {
   return false;
 }
 
-void add_all_to_all(StepList& steps, int rank, int ranks) {
-  for (const int peer : peers_after(rank, ranks)) {
+void add_all_to_all(StepList& steps, int rank, int ranks, int channel) {
+  for (const int peer : peers_after(rank, ranks, channel)) {
     steps.push_back(send(rank * ranks + peer, {Operand::input()}, {peer}));
   }
   steps.push_back(write(rank * ranks + rank, {Operand::input()}));
-  for (int distance = 1; distance < ranks; ++distance) {
-    const int peer = around(rank, -distance, ranks);
+  for (const int peer : peers_before(rank, ranks, channel)) {
     steps.push_back(write(peer * ranks + rank, {Operand::link(peer)}));
   }
 }
 
-void add_rooted(StepList& steps, const Request& request, int rank) {
+void add_rooted(StepList& steps, const Request& request, int rank, int channel) {
   const int ranks = request.num_ranks;
   const int root = request.root;
-  const std::vector<int> peers = peers_after(rank, ranks);
+  const std::vector<int> peers = peers_after(rank, ranks, channel);
   const bool to_root =
       request.collective == Collective::kReduce || request.collective == Collective::kGather;
   const bool by_rank =
@@ -65,19 +64,23 @@ Schedule compile_direct(const Request& request) {
   const int ranks = request.num_ranks;
   Schedule schedule = blank("direct", request, 1, request.channels);
   for (int rank = 0; rank < ranks; ++rank) {
+    int channel = 0;
     for (StepList& steps : schedule.programs[static_cast<std::size_t>(rank)]) {
       switch (request.collective) {
-        case Collective::kAllGather: add_exchange_all_gather(steps, rank, ranks); break;
-        case Collective::kReduceScatter: add_exchange_reduce_scatter(steps, rank, ranks, {}); break;
-        case Collective::kAllToAll: add_all_to_all(steps, rank, ranks); break;
+        case Collective::kAllGather: add_exchange_all_gather(steps, rank, ranks, channel); break;
+        case Collective::kReduceScatter:
+          add_exchange_reduce_scatter(steps, rank, ranks, channel, {});
+          break;
+        case Collective::kAllToAll: add_all_to_all(steps, rank, ranks, channel); break;
         case Collective::kSendRecv: {
           const int previous = around(rank, -1, ranks);
           steps.push_back(send(rank, {Operand::input()}, {around(rank, 1, ranks)}));
           steps.push_back(write(previous, {Operand::link(previous)}));
           break;
         }
-        default: add_rooted(steps, request, rank); break;
+        default: add_rooted(steps, request, rank, channel); break;
       }
+      ++channel;
     }
   }
   return schedule;

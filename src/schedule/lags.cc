@@ -27,9 +27,10 @@ struct LinkEnds {
   std::vector<StepId> takes;
 };
 
-std::map<std::pair<std::size_t, std::size_t>, LinkEnds> links_of(const Schedule& schedule,
-                                                                 std::size_t channel) {
-  std::map<std::pair<std::size_t, std::size_t>, LinkEnds> links;
+using Links = std::map<std::pair<std::size_t, std::size_t>, LinkEnds>;
+
+Links links_of(const Schedule& schedule, std::size_t channel) {
+  Links links;
   for (std::size_t r = 0; r < schedule.programs.size(); ++r) {
     const StepList& steps = schedule.programs[r][channel];
     for (std::size_t s = 0; s < steps.size(); ++s) {
@@ -141,6 +142,77 @@ std::optional<std::vector<int>> least_lags(std::size_t groups, const std::vector
   return lags;
 }
 
+/// Steps as numbers, those of a rank in order.
+class StepNumbers {
+ public:
+  StepNumbers(const Schedule& schedule, std::size_t channel) {
+    for (const auto& programs : schedule.programs) {
+      first_.push_back(total_);
+      total_ += programs[channel].size();
+    }
+  }
+  [[nodiscard]] std::size_t of(const StepId& id) const { return first_[id.rank] + id.step; }
+  [[nodiscard]] std::size_t total() const { return total_; }
+
+ private:
+  std::vector<std::size_t> first_;
+  std::size_t total_ = 0;
+};
+
+/// What must come before each step in its own turn: the step before it, and the taking of the chunk
+/// whose slot it needs, where that is one of this turn.
+std::vector<std::vector<std::size_t>> followers_in_turn(const Schedule& schedule,
+                                                        std::size_t channel, const Links& links,
+                                                        std::size_t slots,
+                                                        const StepNumbers& numbers) {
+  std::vector<std::vector<std::size_t>> followers(numbers.total());
+  for (std::size_t r = 0; r < schedule.programs.size(); ++r) {
+    for (std::size_t s = 1; s < schedule.programs[r][channel].size(); ++s) {
+      followers[numbers.of({r, s - 1})].push_back(numbers.of({r, s}));
+    }
+  }
+  for (const auto& [pair, link] : links) {
+    const std::size_t chunks = link.sends.size();
+    for (std::size_t p = 0; p < chunks; ++p) {
+      // Chunk p of turn t needs the slot of chunk p + chunks - slots of turn t - 1, counted on into
+      // earlier turns, which is taken a turn after it was sent.
+      if (p + chunks < slots) continue;
+      followers[numbers.of(link.takes[p + chunks - slots])].push_back(numbers.of(link.sends[p]));
+    }
+  }
+  return followers;
+}
+
+/// Whether some order has each step after all that must come before it (Kahn, 1962).
+bool has_order(const std::vector<std::vector<std::size_t>>& followers) {
+  std::vector<std::size_t> before(followers.size());
+  for (const auto& list : followers) {
+    for (const std::size_t step : list) ++before[step];
+  }
+  std::vector<std::size_t> ready;
+  for (std::size_t s = 0; s < before.size(); ++s) {
+    if (before[s] == 0) ready.push_back(s);
+  }
+  for (std::size_t i = 0; i < ready.size(); ++i) {
+    for (const std::size_t step : followers[ready[i]]) {
+      if (--before[step] == 0) ready.push_back(step);
+    }
+  }
+  return ready.size() == before.size();
+}
+
+/// Whether steps that take each chunk a turn after it was sent come to their end over links of
+/// `slots` chunks.
+bool comes_to_end(const Schedule& schedule, std::size_t channel, const Links& links,
+                  std::size_t slots) {
+  std::size_t most = 0;
+  for (const auto& [pair, link] : links) most = std::max(most, link.sends.size());
+  if (2 * most <= slots) return true;
+  if (most > slots) return false;
+  const StepNumbers numbers(schedule, channel);
+  return has_order(followers_in_turn(schedule, channel, links, slots, numbers));
+}
+
 }  // namespace
 
 Lags find_lags(const Schedule& schedule, int channel, std::uint32_t slots) {
@@ -149,8 +221,9 @@ Lags find_lags(const Schedule& schedule, int channel, std::uint32_t slots) {
   for (std::size_t r = 0; r < plain.size(); ++r) plain[r].resize(schedule.programs[r][c].size());
 
   std::vector<Edge> edges;
-  for (const auto& [pair, link] : links_of(schedule, c)) {
-    if (2 * link.sends.size() > slots) return plain;
+  const Links links = links_of(schedule, c);
+  if (!comes_to_end(schedule, c, links, slots)) return plain;
+  for (const auto& [pair, link] : links) {
     for (std::size_t k = 0; k < link.sends.size(); ++k) {
       edges.push_back({link.sends[k], link.takes[k]});
     }

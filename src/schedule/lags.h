@@ -26,7 +26,11 @@ inline constexpr int kMostLag = 4096;
 /// - Each link carries its chunks in one order: the receiver of every chunk is one turn behind its
 ///   sender, and within a turn both follow their lists.
 /// - No deadlock: in turn t a rank takes what was sent in turn t - 1, and has room to
-///   send when its readers are through turn t - 1, if a link holds the chunks of two turns.
+///   send when its readers are through turn t - 1, if a link holds the chunks of two turns. Where
+///   it holds fewer, steps wait for steps of the same turn; none waits for itself if these
+///   relations have no circle. (Turns without some of the steps, at both ends of a call and in
+///   short parts, have fewer chunks: what must have been taken then lies further back.) A ring
+///   all-reduce, with 2 (n - 1) chunks in a turn, needs a link that holds two more than these.
 /// - The steps of one block and round keep their order on every rank, as a step lags no less than
 ///   those of its block before it. Steps of different blocks, or rounds, may be reordered: they
 ///   share no memory, in place or out of place (symbolic_run.h). So each step reads what it read

@@ -23,14 +23,14 @@ using Lags = std::vector<std::vector<std::uint32_t>>;
 constexpr std::uint32_t kRounds = 5;
 
 // A rank's steps, in order: (round, step).
-std::vector<std::pair<std::uint32_t, std::size_t>> order_of(
-    const std::vector<std::uint32_t>& lags) {
+std::vector<std::pair<std::uint32_t, std::size_t>> order_of(const std::vector<std::uint32_t>& lags,
+                                                            std::uint32_t rounds) {
   std::uint32_t last = 0;
   for (const std::uint32_t lag : lags) last = std::max(last, lag);
   std::vector<std::pair<std::uint32_t, std::size_t>> order;
-  for (std::uint32_t turn = 0; turn < kRounds + last; ++turn) {
+  for (std::uint32_t turn = 0; turn < rounds + last; ++turn) {
     for (std::size_t s = 0; s < lags.size(); ++s) {
-      if (turn >= lags[s] && turn - lags[s] < kRounds) order.emplace_back(turn - lags[s], s);
+      if (turn >= lags[s] && turn - lags[s] < rounds) order.emplace_back(turn - lags[s], s);
     }
   }
   return order;
@@ -39,12 +39,13 @@ std::vector<std::pair<std::uint32_t, std::size_t>> order_of(
 // Runs all ranks in the order that the lags give, over links that hold `slots` chunks. A chunk is
 // named by its round and block.
 // @return the error; empty for none
-std::string run(const Schedule& schedule, const Lags& lags, std::uint32_t slots) {
+std::string run(const Schedule& schedule, const Lags& lags, std::uint32_t slots,
+                std::uint32_t rounds = kRounds) {
   using Chunk = std::pair<std::uint32_t, int>;
   std::map<std::pair<int, int>, std::deque<Chunk>> links;
   const auto ranks = static_cast<std::size_t>(schedule.num_ranks);
   std::vector<std::vector<std::pair<std::uint32_t, std::size_t>>> orders;
-  for (std::size_t r = 0; r < ranks; ++r) orders.push_back(order_of(lags[r]));
+  for (std::size_t r = 0; r < ranks; ++r) orders.push_back(order_of(lags[r], rounds));
   std::vector<std::size_t> at(ranks);
   for (bool moved = true; moved;) {
     moved = false;
@@ -78,6 +79,19 @@ std::string run(const Schedule& schedule, const Lags& lags, std::uint32_t slots)
   return "";
 }
 
+TEST(Lags, RingAllReducesNeedTwoSlotsMoreThanTheyHaveChunks) {
+  for (int ranks = 3; ranks <= 9; ++ranks) {
+    const Schedule schedule = compile("ring", {Collective::kAllReduce, ranks, 0, 1});
+    const auto chunks = static_cast<std::uint32_t>(2 * (ranks - 1));
+    EXPECT_EQ(find_lags(schedule, 0, chunks + 1)[0].back(), 0U) << ranks;
+    const Lags lags = find_lags(schedule, 0, chunks + 2);
+    EXPECT_EQ(lags[0].back(), chunks) << ranks;
+    // Longer than the lags, so that all steps run in some turns.
+    EXPECT_EQ(run(schedule, lags, chunks + 2, 2 * chunks), "") << ranks;
+    EXPECT_EQ(run(schedule, lags, chunks + 1, 2 * chunks), "ranks wait for each other") << ranks;
+  }
+}
+
 TEST(Lags, EveryAlgorithmRunsInTheirOrder) {
   int lagging = 0;
   for (const Algorithm& algorithm : algorithms()) {
@@ -87,7 +101,7 @@ TEST(Lags, EveryAlgorithmRunsInTheirOrder) {
         const Request request{collective, ranks, has_root(collective) ? ranks / 2 : 0, 1};
         if (!algorithm.supports(request)) continue;
         const Schedule schedule = compile(algorithm.name, request);
-        for (const std::uint32_t slots : {2U, 4U, 8U, 32U}) {
+        for (const std::uint32_t slots : {2U, 3U, 4U, 5U, 6U, 8U, 9U, 32U}) {
           const Lags lags = find_lags(schedule, 0, slots);
           EXPECT_EQ(run(schedule, lags, slots), "")
               << algorithm.name << " " << name(collective) << " " << ranks << " ranks, " << slots
@@ -201,8 +215,8 @@ TEST(Lags, ReceiversAreOneRoundBehindSenders) {
 
 TEST(Lags, NoneWhereALinkHoldsTooFewChunks) {
   const Schedule ring = compile("ring", {Collective::kAllGather, 4, 0, 1});
-  EXPECT_EQ(find_lags(ring, 0, 5), Lags(4, std::vector<std::uint32_t>(4, 0)));
-  EXPECT_EQ(find_lags(ring, 0, 6)[0], (std::vector<std::uint32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(find_lags(ring, 0, 4), Lags(4, std::vector<std::uint32_t>(4, 0)));
+  EXPECT_EQ(find_lags(ring, 0, 5)[0], (std::vector<std::uint32_t>{0, 1, 2, 3}));
   // And with lags that it has no room for it does not end: what the test above runs is no
   // formality.
   EXPECT_EQ(run(ring, find_lags(ring, 0, 6), 2), "ranks wait for each other");

@@ -21,15 +21,17 @@ Schedule compile_one_shot(const Request& request) {
   const int ranks = request.num_ranks;
   Schedule schedule = blank("one_shot", request, 1, request.channels);
   for (int rank = 0; rank < ranks; ++rank) {
+    int channel = 0;
     for (StepList& steps : schedule.programs[static_cast<std::size_t>(rank)]) {
       switch (request.collective) {
         case Collective::kAllReduce:
-          steps.push_back(send(0, {Operand::input()}, peers_after(rank, ranks)));
+          steps.push_back(send(0, {Operand::input()}, peers_after(rank, ranks, channel)));
           steps.push_back(finish(0, all_in_rank_order(rank, ranks)));
           break;
-        case Collective::kAllGather: add_exchange_all_gather(steps, rank, ranks); break;
-        default: add_exchange_reduce_scatter(steps, rank, ranks, {}); break;
+        case Collective::kAllGather: add_exchange_all_gather(steps, rank, ranks, channel); break;
+        default: add_exchange_reduce_scatter(steps, rank, ranks, channel, {}); break;
       }
+      ++channel;
     }
   }
   return schedule;

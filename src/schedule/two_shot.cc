@@ -16,9 +16,10 @@ Schedule compile_two_shot(const Request& request) {
   const int ranks = request.num_ranks;
   Schedule schedule = blank("two_shot", request, ranks, request.channels);
   for (int rank = 0; rank < ranks; ++rank) {
+    int channel = 0;
     for (StepList& steps : schedule.programs[static_cast<std::size_t>(rank)]) {
-      add_exchange_reduce_scatter(steps, rank, ranks, peers_after(rank, ranks));
-      add_exchange_receive_all(steps, rank, ranks);
+      add_exchange_reduce_scatter(steps, rank, ranks, channel, peers_after(rank, ranks, channel));
+      add_exchange_receive_all(steps, rank, ranks, channel++);
     }
   }
   return schedule;
