@@ -833,6 +833,9 @@ void Communicator::attach_device(int device, BlockBounds blocks) {
   }
   if (blocks.least == 0) blocks.least = static_cast<int>(config_.integer(Setting::kMinBlocks));
   if (blocks.most == 0) blocks.most = static_cast<int>(config_.integer(Setting::kMaxBlocks));
+  if (blocks.cluster == BlockBounds::kUnset) {
+    blocks.cluster = static_cast<int>(config_.integer(Setting::kClusterSize));
+  }
   try {
     std::unique_ptr<DeviceGroup> group =
         comm::attach_device(*bootstrap_, config_, runtime_, facts_, links_->to_hosts().rails(),

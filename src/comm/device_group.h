@@ -35,6 +35,9 @@ namespace ropewalk::comm {
 struct BlockBounds {
   int least = 0;  ///< of a collective, where data and GPUs allow
   int most = 0;   ///< but one for each peer and direction of messages that go at once
+  /// Blocks that form a cluster; kUnset: the setting CGA_CLUSTER_SIZE.
+  static constexpr int kUnset = -1;
+  int cluster = kUnset;
 };
 
 /// Threads: one at a time, except abort().

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -50,24 +51,30 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked) {
   shape.longest_path = checked.report().longest_path;
   shape.parts = schedule.parts;
   shape.channels = schedule.num_channels();
+  shape.rooted = has_root(schedule.collective);
   shape.by_address = all_by_address(checked);
   add_busiest_link(shape, checked);
   for (const std::vector<schedule::StepList>& rank : schedule.programs) {
     RankLoad load;
     std::size_t work = 0;  // in parts
     for (const schedule::StepList& steps : rank) {
+      std::set<int> senders;
+      std::set<int> receivers;
       for (const schedule::Step& step : steps) {
+        receivers.insert(step.send.begin(), step.send.end());
         work += step.operands.size() + step.send.size() + (step.write_output ? 1 : 0);
         const bool combines = step.operands.size() > 1;
         bool linked = !step.send.empty();
         for (const schedule::Operand& operand : step.operands) {
           if (operand.kind != schedule::Operand::Kind::kLink) continue;
+          senders.insert(operand.peer);
           ++(combines ? load.combined_in : load.copied_in);
           linked = true;
         }
         load.messages_out += static_cast<int>(step.send.size());
         if (!linked) ++load.copies;
       }
+      shape.fan = std::max(shape.fan, static_cast<int>(std::max(senders.size(), receivers.size())));
     }
     shape.loads.push_back(load);
     shape.work_units =

@@ -73,6 +73,8 @@ struct ScheduleShape {
   RankLoad all;  ///< of all ranks together
   /// Messages that leave the host that most of them leave; see leaving_host().
   int leaving_host = 0;
+  bool rooted = false;    ///< data goes to the root, or comes from it
+  int fan = 0;            ///< ranks that one rank sends to, or receives from, on one channel
   int link_messages = 1;  ///< in a round, on the link that has most
   double link_units = 0;  ///< sent or received by the busiest rank, whichever is more
   double work_units = 0;  ///< read and written by the busiest rank

@@ -128,6 +128,19 @@ TEST(CostModel, GivenChannelsAreSpreadByWeight) {
   EXPECT_EQ(weights("4"), (std::vector<int>{2, 1, 2, 1}));
 }
 
+TEST(CostModel, WhomARankSendsToOrReceivesFromIsCountedByChannel) {
+  schedule::CheckedSchedules schedules;
+  const auto fan = [&](const char* algorithm, Collective collective, int channels) {
+    return ScheduleShape::of(*schedules.get(algorithm, {collective, 4, 0, channels})).fan;
+  };
+  EXPECT_EQ(fan("ring", Collective::kAllReduce, 2), 1);
+  EXPECT_EQ(fan("two_shot", Collective::kAllReduce, 2), 3);
+  EXPECT_EQ(fan("chain", Collective::kBroadcast, 1), 1);
+  EXPECT_EQ(fan("double_binary_tree", Collective::kReduce, 2), 2);
+  EXPECT_TRUE(ScheduleShape::of(*schedules.get("chain", {Collective::kReduce, 4, 0, 1})).rooted);
+  EXPECT_FALSE(ScheduleShape::of(*schedules.get("ring", {Collective::kAllReduce, 4, 0, 1})).rooted);
+}
+
 TEST(CostModel, BytesThatLeaveAHostAreCounted) {
   schedule::CheckedSchedules schedules;
   const auto ring = schedules.get("ring", {Collective::kAllGather, 4, 0, 1});

@@ -25,6 +25,9 @@ struct DeviceConstants {
   /// turn.
   double fan[executor::kNumProtocols] = {0, 0.45e-6, 0.05e-6};
   double link_rate = 350e9;  ///< one direction, what kernels reach
+  /// What ranks that send to one, two or more others in turn, or receive from them, reach of it
+  /// (four H100).
+  double spread[3] = {1, 0.94, 0.87};
   /// One direction, through the host's memory beside the links between GPUs' memories; 0: not
   /// measured.
   double hybrid_rate = 0;
@@ -34,8 +37,13 @@ struct DeviceConstants {
   double network_hop[executor::kNumProtocols] = {1.2e-5, 6e-6, 0};
   /// Rate at which one block reads operands and writes results.
   double block_rate[executor::kNumProtocols] = {24e9, 7.8e9, 18.7e9};
-  /// Of the time that a pipeline takes to fill: the rest is hidden by blocks that are further.
+  /// The same of simple, of blocks in clusters.
+  double cluster_block_rate = 60e9;
+  /// Of the time that a pipeline takes to fill: the rest is hidden by blocks that are further, all
+  /// of it in protocol simple, but not in rooted operations: there the other ranks have nothing to
+  /// do until then.
   double fill = 0.1;
+  double rooted_fill = 2;
 };
 
 /// Of GPUs that reach each other only through the host's memory.

@@ -18,6 +18,8 @@ using executor::Protocol;
 constexpr std::size_t kBlockBytes[executor::kNumProtocols] = {
     std::size_t{32} << 10, 2048, std::size_t{64} * 8 * executor::kLineWords};
 constexpr int kWarp = 32;
+// What fills a link, in clusters.
+constexpr int kEnoughChannels = 32;
 // Chunks per slot-sized share: a few in flight hide the latency of a hop.
 constexpr std::size_t kLeastDeviceChunk = std::size_t{128} << 10;
 // What kernels' stores reach of a link's stated rate: 368 of 450 GB/s between two H200.
@@ -37,6 +39,12 @@ ScheduleShape message_shape() {
 }
 
 }  // namespace
+
+int whole_clusters(int channels, int most, int cluster) noexcept {
+  if (channels < 2 * cluster) return channels;
+  const int up = (channels + cluster - 1) / cluster * cluster;
+  return up <= most ? up : channels / cluster * cluster;
+}
 
 std::vector<Protocol> allowed_protocols(const Config& config,
                                         const std::vector<Protocol>& available) {
@@ -64,6 +72,27 @@ DevicePricing::DevicePricing(const Config& config, const DeviceLimits& limits,
   protocols_ = allowed_protocols(config, available);
 }
 
+double DevicePricing::block_rate(const DeviceConstants& constants, Protocol protocol) const {
+  const double rate = constants.block_rate[index(protocol)];
+  const bool clusters = protocol == Protocol::kSimple && limits_.cluster > 1;
+  // What was measured here, by one block, is the same part of the built-in one.
+  return clusters ? rate * constants.cluster_block_rate / DeviceConstants().block_rate[0] : rate;
+}
+
+// On four H100 (docs/gpu.md) half as many blocks are as fast, or faster, where this holds.
+int DevicePricing::enough_channels(const ScheduleShape& shape, double seconds_per_byte,
+                                   std::size_t unit_bytes, int channels) const {
+  constexpr double kEnough = 0.7;
+  constexpr double kChunks = 4;
+  const int half = channels / 2 / limits_.cluster * limits_.cluster;
+  if (limits_.cluster < 2 || half < kEnoughChannels || shape.host_path_units > 0) return channels;
+  const double working = shape.work_units / (half * block_rate(constants_, Protocol::kSimple));
+  const double moved = std::max(shape.link_units, 1.0) * static_cast<double>(unit_bytes) / half;
+  const bool is_long =
+      moved >= kChunks * static_cast<double>(limits_.slot_bytes[index(Protocol::kSimple)]);
+  return is_long && working <= kEnough * seconds_per_byte ? half : channels;
+}
+
 Choice DevicePricing::by_protocol(const ScheduleShape& shape, double seconds_per_byte,
                                   Protocol protocol, std::size_t unit_bytes,
                                   Channels channels) const {
@@ -77,6 +106,12 @@ Choice DevicePricing::by_protocol(const ScheduleShape& shape, double seconds_per
   choice.channels = std::clamp(
       static_cast<int>(std::ceil(moved / static_cast<double>(kBlockBytes[p]))), 1, channels.most);
   choice.channels = std::max(choice.channels, std::min(limits_.least_channels, channels.most));
+  choice.channels = whole_clusters(choice.channels, channels.most, limits_.cluster);
+  if (protocol == Protocol::kSimple) {
+    choice.channels =
+        std::max(enough_channels(shape, seconds_per_byte, unit_bytes, choice.channels),
+                 std::min(limits_.least_channels, channels.most));
+  }
   if (given_channels_ > 0) choice.channels = std::min(given_channels_, channels.most);
   choice.channels = std::min((choice.channels + channels.multiple - 1) / channels.multiple,
                              std::max(1, channels.most / channels.multiple)) *
@@ -104,13 +139,17 @@ Choice DevicePricing::by_protocol(const ScheduleShape& shape, double seconds_per
   choice.predicted_seconds = std::numeric_limits<double>::infinity();
   if (choice.chunk_bytes == 0) return choice;
   const double flags[executor::kNumProtocols] = {1, 2, 16.0 / 15};
-  const double moving = static_cast<double>(unit_bytes) *
-                        std::max(seconds_per_byte * flags[p],
-                                 shape.work_units / (choice.channels * constants.block_rate[p]));
+  const double rate =
+      shape.host_path_units > 0 ? constants.block_rate[p] : block_rate(constants, protocol);
+  const double moving =
+      static_cast<double>(unit_bytes) *
+      std::max(seconds_per_byte * flags[p], shape.work_units / (choice.channels * rate));
   const double chunks =
       std::ceil(static_cast<double>(part) / static_cast<double>(choice.chunk_bytes));
   const double period = moving / chunks;
-  const double filled = chunks > 1 ? 1 + constants.fill * std::max(0, shape.longest_path - 1) : 1;
+  double fill = chunks > 1 ? constants.fill : 0;
+  if (protocol == Protocol::kSimple) fill = shape.rooted ? constants.rooted_fill : 0;
+  const double filled = 1 + fill * std::max(0, shape.longest_path - 1);
   const double hop = limits_.network ? constants.network_hop[p] : constants.hop[p];
   choice.predicted_seconds = constants.launch[p] + shape.longest_path * hop +
                              std::max(0.0, shape.link_units - 1) * constants.fan[p] +

@@ -28,6 +28,7 @@ struct DeviceLimits {
   int channels = 32;            ///< of a collective
   int least_channels = 0;       ///< of a collective, where its data allows
   int message_channels = 16;    ///< of a message to one peer
+  int cluster = 1;              ///< blocks that a GPU places together: channels are a multiple
   std::uint32_t lag_slots = 4;  ///< chunks that a link of protocol simple holds
   bool network = false;         ///< some links are to other hosts
   /// Of a slot, by protocol; 0 where links do not have the protocol.
@@ -37,6 +38,10 @@ struct DeviceLimits {
   /// The same of the links of GroupFacts::host_path_pairs.
   std::array<std::size_t, executor::kNumProtocols> host_path_slot_bytes{};
 };
+
+/// As many channels, or a few more or less, that make up clusters of so many. From two clusters on:
+/// fewer blocks are placed one by one.
+int whole_clusters(int channels, int most, int cluster) noexcept;
 
 /// The protocols that the setting PROTOCOL leaves of `available`. One that links do not have is
 /// passed over, with a warning. Never empty, unless `available` is.
@@ -67,11 +72,19 @@ class DevicePricing final : public Pricing {
                                    Channels channels) const;
   [[nodiscard]] Choice best(const ScheduleShape& shape, double seconds_per_byte,
                             std::size_t unit_bytes, Channels channels) const;
+  // Of a block, reading and writing.
+  [[nodiscard]] double block_rate(const DeviceConstants& constants,
+                                  executor::Protocol protocol) const;
+  // Fewer channels where links are the limit all the same, so that the other multiprocessors are
+  // free.
+  [[nodiscard]] int enough_channels(const ScheduleShape& shape, double seconds_per_byte,
+                                    std::size_t unit_bytes, int channels) const;
   // Over both classes of links at once.
   [[nodiscard]] Choice hybrid(const Candidate& candidate, std::size_t unit_bytes) const;
   [[nodiscard]] double on_busiest_rank(const ScheduleShape& shape) const {
     const double leaving = limits_.network ? shape.leaving_host / constants_.network_rate : 0;
-    return std::max(std::max(shape.link_units, 1.0) / constants_.link_rate, leaving);
+    const double share = constants_.spread[std::clamp(shape.fan - 1, 0, 2)];
+    return std::max(std::max(shape.link_units, 1.0) / (constants_.link_rate * share), leaving);
   }
   // Of what runs on links through the host's memory, or on no such.
   [[nodiscard]] const DeviceConstants& constants_of(const ScheduleShape& shape) const {

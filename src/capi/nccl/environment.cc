@@ -84,6 +84,8 @@ void apply() noexcept {
     for (const char* variable : {"NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS"}) {
       take(variable, Setting::kMaxBlocks, "MAX_BLOCKS", block_count(environment(variable)));
     }
+    take("NCCL_CGA_CLUSTER_SIZE", Setting::kClusterSize, "CGA_CLUSTER_SIZE",
+         environment("NCCL_CGA_CLUSTER_SIZE"));
     // A plugin that NCCL would load, too. (Its words for none, and for one in the program itself.)
     if (const auto plugin = environment("NCCL_PROFILER_PLUGIN");
         plugin != "none" && plugin != "STATIC_PLUGIN") {

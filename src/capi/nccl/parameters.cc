@@ -18,13 +18,14 @@
 namespace ropewalk::nccl {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, Setting>, 8> kNcclNames = {{
+constexpr std::array<std::pair<std::string_view, Setting>, 9> kNcclNames = {{
     {"NCCL_DEBUG", Setting::kDebug},
     {"NCCL_DEBUG_SUBSYS", Setting::kDebugSubsys},
     {"NCCL_DEBUG_FILE", Setting::kDebugFile},
     {"NCCL_P2P_DISABLE", Setting::kPeerAccess},
     {"NCCL_MIN_CTAS", Setting::kMinBlocks},
     {"NCCL_MAX_CTAS", Setting::kMaxBlocks},
+    {"NCCL_CGA_CLUSTER_SIZE", Setting::kClusterSize},
     {"NCCL_HOSTID", Setting::kHostId},
     {"NCCL_SOCKET_IFNAME", Setting::kSocketIfname},
 }};

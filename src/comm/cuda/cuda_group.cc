@@ -1,12 +1,14 @@
 #include "comm/cuda/cuda_group.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <chrono>
 #include <cstring>
 #include <map>
 #include <new>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -41,6 +43,43 @@ constexpr std::size_t kTimedRecords = 1024;
 constexpr std::size_t kLeastTimed = 1024;
 constexpr std::size_t kTimesBytes = 2 * sizeof(std::uint64_t);
 
+int capability_of(int device) {
+  int capability = 0;
+  executor::check_cuda(
+      cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device),
+      "cudaDeviceGetAttribute");
+  return capability;
+}
+
+cudaLaunchAttribute cluster_attribute(unsigned blocks) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {blocks, 1, 1};
+  return attribute;
+}
+
+// The largest power of two up to `wanted` in clusters of which the current GPU holds as many blocks
+// as the longest launch has; at least 1.
+int clusters_of(int device, int wanted) {
+  if (wanted < 2 || capability_of(device) < 9) return 1;
+  for (auto size = std::bit_floor(static_cast<unsigned>(wanted)); size > 1; size /= 2) {
+    cudaLaunchAttribute attribute = cluster_attribute(size);
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(executor::kMaxBlocks / size * size);
+    config.blockDim = dim3(executor::launch_threads(Protocol::kSimple, executor::kMaxThreads));
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    int held = 0;
+    const cudaError_t result =
+        cudaOccupancyMaxActiveClusters(&held, executor::cuda_message_kernel(), &config);
+    if (result == cudaSuccess && static_cast<unsigned>(held) * size >= executor::kMaxBlocks) {
+      return static_cast<int>(size);
+    }
+    (void)cudaGetLastError();
+  }
+  return 1;
+}
+
 // What every rank has room for and allows.
 struct Room {
   int multiprocessors = 0;
@@ -52,6 +91,7 @@ Room narrowest(bootstrap::Bootstrap& bootstrap, int device, const BlockBounds& b
   std::vector<Room> all(static_cast<std::size_t>(bootstrap.size()));
   Room& own = all[static_cast<std::size_t>(bootstrap.rank())];
   own.bounds = bounds;
+  own.bounds.cluster = clusters_of(device, bounds.cluster);
   executor::check_cuda(
       cudaDeviceGetAttribute(&own.multiprocessors, cudaDevAttrMultiProcessorCount, device),
       "cudaDeviceGetAttribute");
@@ -59,20 +99,13 @@ Room narrowest(bootstrap::Bootstrap& bootstrap, int device, const BlockBounds& b
   Room result = own;
   for (const Room& room : all) {
     result.multiprocessors = std::min(result.multiprocessors, room.multiprocessors);
+    result.bounds.cluster = std::min(result.bounds.cluster, room.bounds.cluster);
     result.bounds.least = std::max(result.bounds.least, room.bounds.least);
     if (room.bounds.most == 0) continue;
     result.bounds.most =
         result.bounds.most == 0 ? room.bounds.most : std::min(result.bounds.most, room.bounds.most);
   }
   return result;
-}
-
-int capability_of(int device) {
-  int capability = 0;
-  executor::check_cuda(
-      cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device),
-      "cudaDeviceGetAttribute");
-  return capability;
 }
 
 // Where the thread runs that moves data between hosts.
@@ -138,7 +171,6 @@ tune::DeviceLimits over_network(tune::DeviceLimits limits, bool with_ll) {
     if (!with_ll) (*slot_bytes)[static_cast<std::size_t>(Protocol::kLl)] = 0;
     (*slot_bytes)[static_cast<std::size_t>(Protocol::kLl128)] = 0;
   }
-  limits.lag_slots = std::min(limits.lag_slots, shape.slots);
   limits.channels = std::min(limits.channels, link::DeviceNetwork::kChannels);
   limits.least_channels = std::min(limits.least_channels, limits.channels);
   limits.message_channels = std::min(limits.message_channels, link::DeviceNetwork::kChannels);
@@ -242,11 +274,16 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   if (const int sharing = peers_->most_on_one_gpu(); sharing > 1) {
     blocks = std::max(1, blocks * 3 / 4 / sharing);
   }
+  // On a shared GPU the blocks that wait for each other may not find whole clusters. Two GPUs
+  // gained nothing by clusters up to 64 MiB.
+  const bool clusters = peers_->most_on_one_gpu() == 1 && peers_->most_on_a_host() > 2;
+  limits_.cluster = clusters ? room.bounds.cluster : 1;
   if (room.bounds.most > 0) blocks = std::min(blocks, room.bounds.most);
   limits_.channels = std::min(link::DeviceLinks::kChannels, blocks);
   limits_.least_channels = std::min(limits_.channels, room.bounds.least);
-  limits_.lag_slots = link::DeviceLinks::kSimpleSlots;
-  limits_.message_channels = std::clamp(blocks / (2 * std::max(1, size_ - 1)), 1, limits_.channels);
+  limits_.lag_slots = links_->lag_slots();
+  const int fitting = std::clamp(blocks / (2 * std::max(1, size_ - 1)), 1, limits_.channels);
+  limits_.message_channels = tune::whole_clusters(fitting, fitting, limits_.cluster);
   for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
     limits_.slot_bytes[static_cast<std::size_t>(protocol)] = links_->slot_bytes(protocol);
     limits_.host_path_slot_bytes[static_cast<std::size_t>(protocol)] =
@@ -479,17 +516,27 @@ void CudaGroup::start(const void* kernel, unsigned blocks, unsigned threads, voi
                                               static_cast<int>(shared)),
                          "cudaFuncSetAttribute");
   }
+  std::array<cudaLaunchAttribute, 2> attributes{};
+  unsigned number = 0;
   // The next launch may begin while this one ends (CudaBlock::prologue()).
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  if (can_overlap_) {
+    cudaLaunchAttribute& overlap = attributes[number++];
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+  }
+  // Blocks of a GPC share its way out; without clusters some GPCs have twice as many as others.
+  const auto whole = static_cast<unsigned>(limits_.cluster);
+  // More than clusters_of() has made sure of would not all be on the GPU at once.
+  const bool in_clusters = blocks >= 2 * whole && blocks <= executor::kMaxBlocks;
+  const unsigned cluster = in_clusters ? std::gcd(blocks, whole) : 1;
+  if (cluster > 1) attributes[number++] = cluster_attribute(cluster);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared;
   config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = can_overlap_ ? 1 : 0;
+  config.attrs = attributes.data();
+  config.numAttrs = number;
   void* parameters[] = {args};
   executor::check_cuda(cudaLaunchKernelExC(&config, kernel, parameters), "cudaLaunchKernelExC");
 }

@@ -41,7 +41,7 @@ DevicePrograms& LaunchMaker::programs(const tune::Choice& choice) {
       }
     }
     if (flagged) continue;
-    const auto lags = schedule::find_lags(checked.schedule(), c, link::DeviceLinks::kSimpleSlots);
+    const auto lags = schedule::find_lags(checked.schedule(), c, links_.lag_slots());
     executor::set_lags(programs.back(), lags[static_cast<std::size_t>(options_.rank)]);
   }
   link::DeviceEnds ends(links_, choice.protocol, channels - hybrid_channels);

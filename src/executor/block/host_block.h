@@ -24,9 +24,9 @@ class HostBlockShared {
  public:
   /// At least three threads: a mover, a maker and a teller (staged_walk.h).
   explicit HostBlockShared(unsigned size) : size_(size), barrier_(size) {
+    // Between makers and movers, and between these and tellers.
     for (std::uint32_t i = 0; i < kStageBarriers; ++i) {
-      // The last third is between makers and tellers.
-      some_.push_back(std::make_unique<std::barrier<>>(i < 2 * kStages ? size - 1 : 2));
+      some_.push_back(std::make_unique<std::barrier<>>(size - 1));
     }
   }
   [[nodiscard]] unsigned size() const noexcept { return size_; }
@@ -62,6 +62,18 @@ class HostBlock {
   void sync_some(std::uint32_t id, unsigned /*threads*/) { shared_.some_[id]->arrive_and_wait(); }
   void arrive_some(std::uint32_t id, unsigned /*threads*/) { (void)shared_.some_[id]->arrive(); }
   static bool any_of_warp(bool value) { return value; }
+  static void sync_warp() {}
+  static void add_word(std::uint32_t* word) {
+    std::atomic_ref(*word).fetch_add(1, std::memory_order_acq_rel);
+    std::atomic_ref(*word).notify_all();
+  }
+  static bool has_word(const std::uint32_t* word, std::uint32_t value) {
+    return std::atomic_ref(*const_cast<std::uint32_t*>(word)).load() == value;
+  }
+  static void wait_word(const std::uint32_t* word, std::uint32_t value) {
+    const std::atomic_ref now(*const_cast<std::uint32_t*>(word));
+    for (std::uint32_t old = now.load(); old != value; old = now.load()) now.wait(old);
+  }
 
   template <typename T>
   T load(const T* from) const {
@@ -139,6 +151,8 @@ class HostBlock {
   void store_release(std::uint64_t* to, std::uint64_t value) const {
     std::atomic_ref(*to).store(value, std::memory_order_release);
   }
+  /// store_relaxed() is a release here.
+  static void fence_release() {}
   /// A release here: nothing else orders a host thread's reads before it.
   void store_relaxed(std::uint64_t* to, std::uint64_t value) const { store_release(to, value); }
 

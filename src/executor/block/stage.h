@@ -10,8 +10,8 @@
 namespace ropewalk::executor {
 
 /// Steps that are at work at once in a block (staged_walk.h).
-inline constexpr std::uint32_t kStages = 4;
-inline constexpr std::uint32_t kStageBarriers = 3 * kStages;
+inline constexpr std::uint32_t kStages = 7;
+inline constexpr std::uint32_t kStageBarriers = 2 * kStages;
 
 /// A word to be stored for a peer when a step is done; none when `at` is null.
 struct Notice {
@@ -30,6 +30,9 @@ struct alignas(16) BlockStage {
   std::uint32_t num_releases = 0;
   bool stopped = false;  ///< nothing may be moved or told
   bool last = false;     ///< no step: the list is done
+  // Counted from the first step of this stage on.
+  std::uint32_t moved = 0;  ///< warps of movers that were done with a step
+  std::uint32_t told = 0;   ///< steps that were told
 };
 
 /// Memory of the stages of a block, for steps with at most this number of operands and sends.

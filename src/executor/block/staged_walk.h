@@ -3,18 +3,18 @@
 //
 // A step takes a block through waits for its links, a copy, a fence and flags for the peers. One SM
 // copies 256 KiB in some 6 us, and the rest takes as long when one comes after the other. So each
-// is the work of threads of its own, and two steps are at work at once:
+// is the work of threads of its own, and up to kStages steps are at work at once:
 //
 //   makers    one warp. Reads the step list, waits for a step's links, side by side, and writes
-//   down
-//             where its data is and where it goes (a BlockStage).
+//             down where its data is and where it goes (a BlockStage).
 //   movers    all other threads. Copy or combine.
-//   tellers   one warp. Makes what was moved visible, then tells the peers of it.
+//   tellers   one warp. Makes what was moved visible, then tells the peers of it. A fence takes
+//             microseconds where links are busy, so one serves all steps that are done.
 //
-// They hand a stage on by barriers: `ready` from makers to movers, `done` to tellers, `free` back
-// to makers. Movers take the steps in order, all together, so that a step sees what earlier ones
-// wrote to this rank's output. (NCCL's protocol Simple shares out its threads alike: primitives of
-// src/device/prims_simple.h there.)
+// They hand a stage on by barriers, tellers back to makers by a counter in memory of the block;
+// another one tells tellers what else is done. Movers take the steps in order, all together, so
+// that a step sees what earlier ones wrote to this rank's output. (NCCL's protocol Simple shares
+// out its threads alike: primitives of src/device/prims_simple.h there.)
 //
 // A Block is what differs between a CUDA block (cuda/cuda_block.h) and threads of the host that
 // stand in for one (block/host_block.h):
@@ -25,14 +25,19 @@
 //   void sync_some(id, n)             barrier `id` (< kStageBarriers) of n threads
 //   void arrive_some(id, n)           is one of them, and waits for none
 //   bool any_of_warp(bool)            the disjunction of a warp's values; called by all of it
-//   load(const T*), store(Pack*)      of data that another GPU may have written
-//   load_own(const T*)                of data that this block wrote, or a launch before it
-//   load_line(), store_line()         a line of an ll link; the former waits
-//   first_piece(), kPieces            which of the eight pieces of a line of ll128 are this
+//   void sync_warp()                  barrier of a warp
+//   void add_word(word*)              in memory of the block: adds 1 after what the warp did; by
+//   one void wait_word(word*, value)      waits for that value; called by all of a warp bool
+//   has_word(word*, value)       whether it is there; what was done before it is seen load(const
+//   T*), store(Pack*)      of data that another GPU may have written load_own(const T*) of data
+//   that this block wrote, or a launch before it load_line(), store_line()         a line of an ll
+//   link; the former waits first_piece(), kPieces            which of the eight pieces of a line of
+//   ll128 are this
 //                                     thread's
 //   load_pieces(), store_pieces()     these; the former waits
 //   prologue()                        comes before what an earlier launch wrote is read
 //   load_acquire, load_relaxed, store_release, store_relaxed      of counters, system-wide
+//   fence_release()                   before store_relaxed(): what this thread has seen done
 //   load_tag(), store_tag()           a CallTag that another GPU writes, or reads, at once
 //   bool wait(condition)              false when the block must stop: aborted, called otherwise
 //                                     than a peer, or out of time
@@ -148,11 +153,12 @@ class StagedWalk {
     }
   }
   RW_HOST_DEVICE BlockStage& free_stage(std::uint32_t turn) {
-    if (turn >= kStages) block_.sync_some(free_id(turn), 2 * Block::kWarp);
-    return strand_.stages[turn % kStages];
+    BlockStage& stage = stage_at(turn);
+    block_.wait_word(&stage.told, turn / kStages);
+    return stage;
   }
   RW_HOST_DEVICE void hand_on(std::uint32_t turn) {
-    block_.arrive_some(ready_id(turn), movers_ + Block::kWarp);
+    block_.arrive_some(turn % kStages, movers_ + Block::kWarp);
   }
 
   RW_HOST_DEVICE void wait_for_links(const StepRecord& step, std::size_t bytes, unsigned lane) {
@@ -241,14 +247,18 @@ class StagedWalk {
   RW_HOST_DEVICE void move() {
     Movers<Block> movers(block_, movers_);
     for (std::uint32_t turn = 0;; ++turn) {
-      const BlockStage& stage = strand_.stages[turn % kStages];
-      block_.sync_some(ready_id(turn), movers_ + Block::kWarp);
+      const BlockStage& stage = stage_at(turn);
+      block_.sync_some(turn % kStages, movers_ + Block::kWarp);
       const bool last = stage.last;
       if (!last && !stage.stopped) {
         transfer_plain<Element, kOp>(
             movers, BlockTransfer{stage.sources, stage.destinations, stage.transfer, call_.scalar});
       }
-      block_.arrive_some(done_id(turn), movers_ + Block::kWarp);
+      block_.sync_warp();
+      if (block_.thread() % Block::kWarp == 0) {
+        block_.add_word(&stage_at(turn).moved);
+      }
+      block_.arrive_some(kStages + turn % kStages, movers_ + Block::kWarp);
       if (last) return;
     }
   }
@@ -256,32 +266,52 @@ class StagedWalk {
   // ---- tellers ----
   RW_HOST_DEVICE void tell() {
     const unsigned lane = block_.thread() - movers_ - Block::kWarp;
-    for (std::uint32_t turn = 0;; ++turn) {
-      const BlockStage& stage = strand_.stages[turn % kStages];
-      block_.sync_some(done_id(turn), movers_ + Block::kWarp);
-      if (stage.last) return;
-      if (!stage.stopped) {
-        // The movers' stores come before the barrier that this thread has passed.
-        for (std::uint32_t k = lane; k < stage.num_publications; k += Block::kWarp) {
-          const Notice& notice = stage.publications[k];
-          if (notice.at != nullptr) block_.store_release(notice.at, notice.number);
-        }
-        // Relaxed: before the barrier the readers have stored the data elsewhere.
-        for (std::uint32_t k = lane; k < stage.num_releases; k += Block::kWarp) {
-          const Notice& notice = stage.releases[k];
-          if (notice.at != nullptr) block_.store_relaxed(notice.at, notice.number);
-        }
+    for (std::uint32_t turn = 0;;) {
+      wait_moved(turn);
+      if (stage_at(turn).last) return;
+      std::uint32_t end = turn + 1;
+      while (end - turn < kStages) {
+        const bool there = block_.has_word(&stage_at(end).moved, all_warps(end));
+        if (block_.any_of_warp(!there) || stage_at(end).last) break;
+        wait_moved(end++);  // does not wait
       }
-      block_.arrive_some(free_id(turn), 2 * Block::kWarp);
+      bool publishes = false;
+      for (std::uint32_t t = turn; t < end; ++t) {
+        publishes = publishes || stage_at(t).num_publications > 0;
+        if (!stage_at(t).stopped) release(stage_at(t), lane);
+      }
+      if (publishes) block_.fence_release();
+      for (std::uint32_t t = turn; t < end; ++t) {
+        if (!stage_at(t).stopped) publish(stage_at(t), lane);
+        block_.sync_warp();
+        if (lane == 0) block_.add_word(&stage_at(t).told);
+      }
+      turn = end;
+    }
+  }
+  RW_HOST_DEVICE void wait_moved(std::uint32_t turn) {
+    block_.sync_some(kStages + turn % kStages, movers_ + Block::kWarp);
+  }
+  // The movers have stored the data elsewhere.
+  RW_HOST_DEVICE void release(const BlockStage& stage, unsigned lane) {
+    for (std::uint32_t k = lane; k < stage.num_releases; k += Block::kWarp) {
+      const Notice& notice = stage.releases[k];
+      if (notice.at != nullptr) block_.store_relaxed(notice.at, notice.number);
+    }
+  }
+  RW_HOST_DEVICE void publish(const BlockStage& stage, unsigned lane) {
+    for (std::uint32_t k = lane; k < stage.num_publications; k += Block::kWarp) {
+      const Notice& notice = stage.publications[k];
+      if (notice.at != nullptr) block_.store_relaxed(notice.at, notice.number);
     }
   }
 
-  RW_HOST_DEVICE static std::uint32_t ready_id(std::uint32_t turn) { return turn % kStages; }
-  RW_HOST_DEVICE static std::uint32_t done_id(std::uint32_t turn) {
-    return kStages + turn % kStages;
+  [[nodiscard]] RW_HOST_DEVICE BlockStage& stage_at(std::uint32_t turn) const {
+    return strand_.stages[turn % kStages];
   }
-  RW_HOST_DEVICE static std::uint32_t free_id(std::uint32_t turn) {
-    return 2 * kStages + turn % kStages;
+  // BlockStage::moved when all movers are done with step `turn`.
+  [[nodiscard]] RW_HOST_DEVICE std::uint32_t all_warps(std::uint32_t turn) const {
+    return (turn / kStages + 1) * (movers_ / Block::kWarp);
   }
 
   Block& block_;

@@ -29,6 +29,22 @@ class CudaBlock {
     __syncwarp();
     asm volatile("barrier.arrive %0, %1;" ::"r"(id + 1), "r"(threads) : "memory");
   }
+  __device__ static void sync_warp() { __syncwarp(); }
+  __device__ static void add_word(std::uint32_t* word) {
+    asm volatile("red.release.cta.add.u32 [%0], 1;" ::"l"(word) : "memory");
+  }
+  __device__ static bool has_word(const std::uint32_t* word, std::uint32_t value) {
+    std::uint32_t now = 0;
+    asm volatile("ld.acquire.cta.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
+    return now == value;
+  }
+  __device__ static void wait_word(const std::uint32_t* word, std::uint32_t value) {
+    std::uint32_t now = 0;
+    do {
+      asm volatile("ld.acquire.cta.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
+    } while (now != value);
+    __syncwarp();
+  }
   __device__ static bool any_of_warp(bool value) { return __any_sync(0xffffffffU, value) != 0; }
 
   // ---- data. Volatile: another GPU may have written it, and L1 caches do not hear of that. ----
@@ -133,6 +149,7 @@ class CudaBlock {
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
     return value;
   }
+  __device__ static void fence_release() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
   __device__ void store_release(std::uint64_t* to, std::uint64_t value) const {
     asm volatile("fence.acq_rel.sys; st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value)
                  : "memory");

@@ -24,13 +24,17 @@ constexpr std::size_t kHostWindowShare = 2;
 
 std::size_t index(Protocol protocol) { return static_cast<std::size_t>(protocol); }
 
+// With these the steps of a ring all-reduce of four ranks run on rounds of their own
+// (schedule/lags.h).
+constexpr std::uint32_t kSimpleSlots = 8;
+
 executor::FifoShape simple_shape(std::size_t budget, int ranks) {
   executor::FifoShape shape;
-  shape.headers = 2 * DeviceLinks::kSimpleSlots;
-  shape.slots = DeviceLinks::kSimpleSlots;
+  shape.slots = kSimpleSlots;
+  shape.headers = 2 * shape.slots;
   const std::size_t each =
-      budget / (static_cast<std::size_t>(DeviceLinks::kChannels * std::max(1, ranks - 1)) *
-                DeviceLinks::kSimpleSlots);
+      budget /
+      (static_cast<std::size_t>(DeviceLinks::kChannels * std::max(1, ranks - 1)) * shape.slots);
   shape.slot_bytes = static_cast<std::uint32_t>(std::clamp<std::size_t>(each, 4096, kLargestSlot) /
                                                 kGranuleBytes * kGranuleBytes);
   return shape;
@@ -117,6 +121,14 @@ DeviceLinks::Sides DeviceLinks::hybrid_sides(int peer) const {
   const int own = rank_ < peer ? 0 : 1;
   return {hybrid_layout_, peers_.hybrid_window(peer, rank_), peers_.hybrid_window(peer, peer), own,
           1 - own};
+}
+
+std::uint32_t DeviceLinks::lag_slots() const noexcept {
+  const auto slots = [](const WindowLayout& layout) {
+    return layout.shapes[index(Protocol::kSimple)].slots;
+  };
+  const std::uint32_t here = std::min({slots(layout_), slots(host_layout_), slots(hybrid_layout_)});
+  return network_ == nullptr ? here : std::min(here, DeviceNetwork::shape().slots);
 }
 
 template <typename Counters>

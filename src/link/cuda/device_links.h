@@ -24,7 +24,6 @@ namespace ropewalk::link {
 class DeviceLinks {
  public:
   static constexpr int kChannels = 64;
-  static constexpr std::uint32_t kSimpleSlots = 4;
   /// Beside those between the GPUs' memories: as many as fill a GPU's link to the host.
   static constexpr int kHybridChannels = 8;
 
@@ -57,6 +56,8 @@ class DeviceLinks {
   [[nodiscard]] std::size_t slot_bytes(executor::Protocol protocol) const noexcept {
     return layout_.shapes[static_cast<std::size_t>(protocol)].slot_bytes;
   }
+  /// Chunks that each link of protocol simple holds.
+  [[nodiscard]] std::uint32_t lag_slots() const noexcept;
   /// Of the links of hybrid_send_end().
   [[nodiscard]] std::size_t hybrid_slot_bytes() const noexcept {
     return hybrid_layout_.shapes[0].slot_bytes;

@@ -70,6 +70,10 @@ class TestBlock : public HostBlock {
     HostBlock::sync_some(id, threads);
     be_late(std::chrono::microseconds(200));
   }
+  void wait_word(const std::uint32_t* word, std::uint32_t value) const {
+    HostBlock::wait_word(word, value);
+    be_late(std::chrono::microseconds(200));
+  }
 
  private:
   void be_late(std::chrono::microseconds time) const {
