@@ -44,8 +44,8 @@ endfunction()
 
 # rw_unity(TARGET): the compiler takes sixteen sources as one, so that it reads their headers once, which halves the
 # build's time. Which ones go together is the same with and without the optional parts, whose sources go by
-# themselves: names of two sources may clash. -DRW_UNITY=OFF suits work on the code: a changed source is compiled
-# without its neighbours.
+# themselves: names of two sources may clash, and one may hide a header's (tests/python/unity_test.py). -DRW_UNITY=OFF
+# suits work on the code: a changed source is compiled without its neighbours.
 option(RW_UNITY "Compile several sources as one" ON)
 function(rw_unity target)
   if(NOT RW_UNITY)
