@@ -26,13 +26,13 @@
 //   void arrive_some(id, n)           is one of them, and waits for none
 //   bool any_of_warp(bool)            the disjunction of a warp's values; called by all of it
 //   void sync_warp()                  barrier of a warp
-//   void add_word(word*)              in memory of the block: adds 1 after what the warp did; by
-//   one void wait_word(word*, value)      waits for that value; called by all of a warp bool
-//   has_word(word*, value)       whether it is there; what was done before it is seen load(const
-//   T*), store(Pack*)      of data that another GPU may have written load_own(const T*) of data
-//   that this block wrote, or a launch before it load_line(), store_line()         a line of an ll
-//   link; the former waits first_piece(), kPieces            which of the eight pieces of a line of
-//   ll128 are this
+//   void add_word(word*)              adds 1 in memory of the block after what the warp did
+//   void wait_word(word*, value)      waits until a word has that value; called by all of a warp
+//   bool has_word(word*, value)       whether it has, and then what was done before that is seen
+//   load(const T*), store(Pack*)      of data that another GPU may have written
+//   load_own(const T*)                of data that this block wrote, or a launch before it
+//   load_line(), store_line()         a line of an ll link; the former waits
+//   first_piece(), kPieces            which of the eight pieces of a line of ll128 are this
 //                                     thread's
 //   load_pieces(), store_pieces()     these; the former waits
 //   prologue()                        comes before what an earlier launch wrote is read
