@@ -72,11 +72,13 @@ DevicePricing::DevicePricing(const Config& config, const DeviceLimits& limits,
   protocols_ = allowed_protocols(config, available);
 }
 
-double DevicePricing::block_rate(const DeviceConstants& constants, Protocol protocol) const {
-  const double rate = constants.block_rate[index(protocol)];
-  const bool clusters = protocol == Protocol::kSimple && limits_.cluster > 1;
+double DevicePricing::block_rate(const ScheduleShape& shape, Protocol protocol) const {
+  const double rate = constants_of(shape).block_rate[index(protocol)];
+  if (protocol != Protocol::kSimple || limits_.cluster < 2 || shape.host_path_units > 0) {
+    return rate;
+  }
   // What was measured here, by one block, is the same part of the built-in one.
-  return clusters ? rate * constants.cluster_block_rate / DeviceConstants().block_rate[0] : rate;
+  return rate * constants_.cluster_block_rate / DeviceConstants().block_rate[0];
 }
 
 // On four H100 (docs/gpu.md) half as many blocks are as fast, or faster, where this holds.
@@ -86,7 +88,7 @@ int DevicePricing::enough_channels(const ScheduleShape& shape, double seconds_pe
   constexpr double kChunks = 4;
   const int half = channels / 2 / limits_.cluster * limits_.cluster;
   if (limits_.cluster < 2 || half < kEnoughChannels || shape.host_path_units > 0) return channels;
-  const double working = shape.work_units / (half * block_rate(constants_, Protocol::kSimple));
+  const double working = shape.work_units / (half * block_rate(shape, Protocol::kSimple));
   const double moved = std::max(shape.link_units, 1.0) * static_cast<double>(unit_bytes) / half;
   const bool is_long =
       moved >= kChunks * static_cast<double>(limits_.slot_bytes[index(Protocol::kSimple)]);
@@ -139,11 +141,10 @@ Choice DevicePricing::by_protocol(const ScheduleShape& shape, double seconds_per
   choice.predicted_seconds = std::numeric_limits<double>::infinity();
   if (choice.chunk_bytes == 0) return choice;
   const double flags[executor::kNumProtocols] = {1, 2, 16.0 / 15};
-  const double rate =
-      shape.host_path_units > 0 ? constants.block_rate[p] : block_rate(constants, protocol);
   const double moving =
       static_cast<double>(unit_bytes) *
-      std::max(seconds_per_byte * flags[p], shape.work_units / (choice.channels * rate));
+      std::max(seconds_per_byte * flags[p],
+               shape.work_units / (choice.channels * block_rate(shape, protocol)));
   const double chunks =
       std::ceil(static_cast<double>(part) / static_cast<double>(choice.chunk_bytes));
   const double period = moving / chunks;

@@ -73,8 +73,7 @@ class DevicePricing final : public Pricing {
   [[nodiscard]] Choice best(const ScheduleShape& shape, double seconds_per_byte,
                             std::size_t unit_bytes, Channels channels) const;
   // Of a block, reading and writing.
-  [[nodiscard]] double block_rate(const DeviceConstants& constants,
-                                  executor::Protocol protocol) const;
+  [[nodiscard]] double block_rate(const ScheduleShape& shape, executor::Protocol protocol) const;
   // Fewer channels where links are the limit all the same, so that the other multiprocessors are
   // free.
   [[nodiscard]] int enough_channels(const ScheduleShape& shape, double seconds_per_byte,

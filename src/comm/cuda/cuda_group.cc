@@ -269,15 +269,16 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   // Blocks wait for their peers' ones: all of a launch must be on the GPU at once, one on each
   // multiprocessor, on the smallest GPU of all, beside those of the ranks that share it, and the
   // program's own kernels. A launch of messages has up to two for each peer.
+  //
+  // On a shared GPU the blocks that wait for each other may not find whole clusters. Two GPUs
+  // gained nothing by clusters up to 64 MiB.
+  if (peers_->most_on_one_gpu() > 1 || peers_->most_on_a_host() <= 2) bounds.cluster = 1;
   const Room room = narrowest(bootstrap, device_, bounds, deadline_of(config));
   int blocks = room.multiprocessors;
   if (const int sharing = peers_->most_on_one_gpu(); sharing > 1) {
     blocks = std::max(1, blocks * 3 / 4 / sharing);
   }
-  // On a shared GPU the blocks that wait for each other may not find whole clusters. Two GPUs
-  // gained nothing by clusters up to 64 MiB.
-  const bool clusters = peers_->most_on_one_gpu() == 1 && peers_->most_on_a_host() > 2;
-  limits_.cluster = clusters ? room.bounds.cluster : 1;
+  limits_.cluster = room.bounds.cluster;
   if (room.bounds.most > 0) blocks = std::min(blocks, room.bounds.most);
   limits_.channels = std::min(link::DeviceLinks::kChannels, blocks);
   limits_.least_channels = std::min(limits_.channels, room.bounds.least);

@@ -158,7 +158,7 @@ class StagedWalk {
     return stage;
   }
   RW_HOST_DEVICE void hand_on(std::uint32_t turn) {
-    block_.arrive_some(turn % kStages, movers_ + Block::kWarp);
+    block_.arrive_some(ready_id(turn), movers_ + Block::kWarp);
   }
 
   RW_HOST_DEVICE void wait_for_links(const StepRecord& step, std::size_t bytes, unsigned lane) {
@@ -248,17 +248,15 @@ class StagedWalk {
     Movers<Block> movers(block_, movers_);
     for (std::uint32_t turn = 0;; ++turn) {
       const BlockStage& stage = stage_at(turn);
-      block_.sync_some(turn % kStages, movers_ + Block::kWarp);
+      block_.sync_some(ready_id(turn), movers_ + Block::kWarp);
       const bool last = stage.last;
       if (!last && !stage.stopped) {
         transfer_plain<Element, kOp>(
             movers, BlockTransfer{stage.sources, stage.destinations, stage.transfer, call_.scalar});
       }
       block_.sync_warp();
-      if (block_.thread() % Block::kWarp == 0) {
-        block_.add_word(&stage_at(turn).moved);
-      }
-      block_.arrive_some(kStages + turn % kStages, movers_ + Block::kWarp);
+      if (block_.thread() % Block::kWarp == 0) block_.add_word(&stage_at(turn).moved);
+      block_.arrive_some(done_id(turn), movers_ + Block::kWarp);
       if (last) return;
     }
   }
@@ -290,7 +288,7 @@ class StagedWalk {
     }
   }
   RW_HOST_DEVICE void wait_moved(std::uint32_t turn) {
-    block_.sync_some(kStages + turn % kStages, movers_ + Block::kWarp);
+    block_.sync_some(done_id(turn), movers_ + Block::kWarp);
   }
   // The movers have stored the data elsewhere.
   RW_HOST_DEVICE void release(const BlockStage& stage, unsigned lane) {
@@ -308,6 +306,10 @@ class StagedWalk {
 
   [[nodiscard]] RW_HOST_DEVICE BlockStage& stage_at(std::uint32_t turn) const {
     return strand_.stages[turn % kStages];
+  }
+  RW_HOST_DEVICE static std::uint32_t ready_id(std::uint32_t turn) { return turn % kStages; }
+  RW_HOST_DEVICE static std::uint32_t done_id(std::uint32_t turn) {
+    return kStages + turn % kStages;
   }
   // BlockStage::moved when all movers are done with step `turn`.
   [[nodiscard]] RW_HOST_DEVICE std::uint32_t all_warps(std::uint32_t turn) const {

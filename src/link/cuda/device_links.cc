@@ -124,11 +124,7 @@ DeviceLinks::Sides DeviceLinks::hybrid_sides(int peer) const {
 }
 
 std::uint32_t DeviceLinks::lag_slots() const noexcept {
-  const auto slots = [](const WindowLayout& layout) {
-    return layout.shapes[index(Protocol::kSimple)].slots;
-  };
-  const std::uint32_t here = std::min({slots(layout_), slots(host_layout_), slots(hybrid_layout_)});
-  return network_ == nullptr ? here : std::min(here, DeviceNetwork::shape().slots);
+  return network_ == nullptr ? kSimpleSlots : std::min(kSimpleSlots, DeviceNetwork::shape().slots);
 }
 
 template <typename Counters>
