@@ -148,6 +148,19 @@ ROWS = (
         ratio_aim=0.98,
     ),
     Row(
+        "records of calls, as by default, over none",
+        2,
+        (
+            Case("all_reduce", 8),
+            Case("all_reduce", 8, "graph"),
+            Case("all_reduce", 64 * K, "graph"),
+        ),
+        nccl=None,
+        ropewalk={"ROPEWALK_TRACE": "ring"},
+        against={"ROPEWALK_TRACE": "off"},
+        ratio_aim=0.98,
+    ),
+    Row(
         "NVLink and the host's memory over NVLink alone",
         2,
         (

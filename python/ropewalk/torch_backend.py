@@ -36,6 +36,7 @@ from ropewalk.torch_errors import timeout as timeout_error
 from ropewalk.torch_joining import Meeting, attach, limit_of
 from ropewalk.torch_messages import Messages
 from ropewalk.torch_reductions import all_reduce, reduce_scatter, reduce_to
+from ropewalk.torch_streams import On
 from ropewalk.torch_tensors import Staged, flat, flat_bytes
 from ropewalk.torch_threads import Worker
 from ropewalk.torch_work import Work
@@ -188,8 +189,8 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
         if stream is None:
             self._worker.put(functools.partial(work.run, job))
         else:
-            stream.wait_stream(torch.cuda.current_stream(device))
-            with torch.cuda.stream(stream):
+            stream.wait_event(torch.cuda.current_stream(device.index).record_event())
+            with On(stream):
                 for tensor in (*inputs, *outputs):
                     tensor.record_stream(stream)  # its memory must not be given away before
                 work.run(job)

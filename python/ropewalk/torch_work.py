@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import Work as _Work
 
 from ropewalk.errors import TimeoutError
 from ropewalk.torch_compiling import not_traced
+from ropewalk.torch_streams import On
 from ropewalk.torch_threads import Job, settler
 
 _NO_TIMEOUT = timedelta(0)
@@ -40,7 +41,7 @@ class Work(_Work):  # type: ignore[misc]
     _event: Any = None
     _at_end: tuple[Job, ...] = ()
     _future: Any = None  # for Python, where it asked for one
-    _begun: Any = None  # ends with the operation, where C++ asked for a future
+    _begun: Any = None  # ends with the operation, where C++ asked for a future too early
     _future_in_cpp: Any = None  # that one, after _begun
     _record: Any = None
 
@@ -143,12 +144,16 @@ class Work(_Work):  # type: ignore[misc]
         with _changing:
             if for_python and self._future is None:
                 made = self._future = torch.futures.Future()
-            elif not for_python and self._begun is None:
+            elif not for_python and self._future_in_cpp is None:
                 devices = [] if self._stream is None else [self._stream.device]
-                made = self._begun = _Future(devices)
-                # What set_exception does is a value to C++, which reads it as tensors. What a
-                # callback raises is an error there.
-                self._future_in_cpp = made.then(self._outcome)
+                made = _Future(devices)
+                if self._event is not None:  # enqueued, and so without an error
+                    self._future_in_cpp = made
+                else:
+                    # What set_exception does is a value to C++, which reads it as tensors. What a
+                    # callback raises is an error there.
+                    self._begun = made
+                    self._future_in_cpp = made.then(self._outcome)
             done = self._done
         if made is not None and done:
             self._settle(made)
@@ -198,7 +203,7 @@ class Work(_Work):  # type: ignore[misc]
         if self._stream is None:
             self._end_future(future)
             return
-        with torch.cuda.stream(self._stream):  # what is enqueued there is what the future is of
+        with On(self._stream):  # what is enqueued there is what the future is of
             self._end_future(future)
 
     def _end_future(self, future: Any) -> None:

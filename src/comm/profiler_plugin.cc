@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstdarg>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -36,9 +38,25 @@ using InitV4 = int (*)(void** context, int* mask, const char* name, std::uint64_
 using InitV5 = int (*)(void** context, std::uint64_t id, int* mask, const char* name, int num_nodes,
                        int num_ranks, int rank, Logger logger);
 
-// The plugin's own lines are not Ropewalk's.
-void log_nothing(int /*level*/, unsigned long /*subsystems*/, const char* /*file*/, int /*line*/,
-                 const char* /*format*/, ...) {}
+// The plugin's own lines, by NCCL's numbers of levels: those of warnings as warnings, the rest for
+// DEBUG=INFO and TRACE.
+__attribute__((format(printf, 5, 6))) void log_line(int level, unsigned long /*subsystems*/,
+                                                    const char* /*file*/, int /*line*/,
+                                                    const char* format, ...) {
+  std::array<char, 1024> text{};
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text.data(), text.size(), format, arguments);
+  va_end(arguments);
+  if (level <= static_cast<int>(log::Level::kNone)) return;
+  if (level <= static_cast<int>(log::Level::kWarn)) {
+    log::warn("profiler plugin: {}", text.data());
+  } else if (level == static_cast<int>(log::Level::kTrace)) {
+    log::trace(log::kInit, "profiler plugin: {}", text.data());
+  } else {
+    log::info(log::kInit, "profiler plugin: {}", text.data());
+  }
+}
 
 // Version 1 has numbers where later ones have texts.
 template <std::size_t N>
@@ -169,10 +187,10 @@ ProfilerPlugin::Context::Context(std::shared_ptr<ProfilerPlugin> plugin,
     }
     if (plugin_->version_ == 4) {
       return reinterpret_cast<InitV4>(plugin_->table_->init)(
-          &context_, &mask_, c.name.c_str(), c.id, c.num_nodes, c.num_ranks, c.rank, log_nothing);
+          &context_, &mask_, c.name.c_str(), c.id, c.num_nodes, c.num_ranks, c.rank, log_line);
     }
     return reinterpret_cast<InitV5>(plugin_->table_->init)(
-        &context_, c.id, &mask_, c.name.c_str(), c.num_nodes, c.num_ranks, c.rank, log_nothing);
+        &context_, c.id, &mask_, c.name.c_str(), c.num_nodes, c.num_ranks, c.rank, log_line);
   };
   if (const int result = init(); result != 0) {
     throw Error(Errc::kSystem, "the profiler plugin {} refused: init returned {}", plugin_->name(),

@@ -49,13 +49,13 @@ for thread in threads:
 """
 
 
-def told(folder: Path, plugin: Path | str) -> tuple[list[Any], str]:
+def told(folder: Path, plugin: Path | str, debug: str = "WARN") -> tuple[list[Any], str]:
     """What the plugin wrote for each rank, and what the program said."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env=os.environ
         | {
-            "ROPEWALK_DEBUG": "WARN",
+            "ROPEWALK_DEBUG": debug,
             "ROPEWALK_PROFILER_PLUGIN": str(plugin),
             "ROPEWALK_TRACE_FILE": str(folder / "calls-%r.json"),
             "RW_WHOLE_PROFILER_PLUGIN": str(WHOLE),
@@ -101,3 +101,14 @@ def test_a_plugin_that_cannot_be_loaded_harms_nothing(tmp_path: Path) -> None:
     assert "none.so was not loaded" in said
     _, said = told(tmp_path, "libc.so.6")
     assert "libc.so.6 has no profiler for NCCL" in said
+
+
+def test_what_a_plugin_says_is_logged(tmp_path: Path) -> None:
+    (plugin,) = BUILD.rglob("libtalking_profiler.so")
+    _, said = told(tmp_path, plugin)
+    for rank in range(2):
+        assert f"WARN profiler plugin: rank {rank} of 2 warns of a full disk\n" in said
+    assert "tells something" not in said
+    _, said = told(tmp_path, plugin, "INFO")
+    assert "INFO profiler plugin: rank 1 tells something\n" in said
+    assert "never" not in said

@@ -70,7 +70,7 @@ def test_counters_become_rates(tmp_path: Path) -> None:
     counters = root / "sys/class/infiniband/mlx5_0/ports/1/counters"
     (counters / "port_xmit_data").write_text("1100\n")  # words of 4 bytes
     (counters / "port_rcv_data").write_text("150\n")  # it was reset
-    before = host._before[0]
+    before = host._before[0][0]
     line = host.sample()
     seconds = (line["t"] - before) / 1e9
     assert line["cpu"] == pytest.approx(40 / 100)
@@ -81,7 +81,7 @@ def test_counters_become_rates(tmp_path: Path) -> None:
     assert line["rdma"] == {}
     (counters / "port_xmit_data").write_text("2100\n")
     (counters / "port_rcv_data").write_text("650\n")
-    before = host._before[0]
+    before = host._before[0][0]
     line = host.sample()
     seconds = (line["t"] - before) / 1e9
     assert [seconds * rate for rate in line["rdma"]["mlx5_0/1"]] == pytest.approx(
@@ -94,9 +94,10 @@ def test_gpus_are_sampled_by_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     if not library.exists():
         pytest.skip(f"{library} is not built")
     monkeypatch.setenv("RW_NVML", str(library.absolute()))
+    monkeypatch.setattr(sampler.Sparing, "SHARE", 1e9)  # every time
     host = sampler.Host(str(made_host(tmp_path)))
     assert host.describe()["gpus"] == ["Stand-in H100"] * 2
-    before = host._before[0]
+    before = host._before[0][0]
     line = host.sample()
     seconds = (line["t"] - before) / 1e9
     first, second = line["gpu"]
@@ -107,6 +108,25 @@ def test_gpus_are_sampled_by_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         [1 << 20, 2 << 20], rel=1e-3
     )
     assert [rate * seconds for rate in first["pcie"]] == pytest.approx([3e6, 4e6], rel=1e-3)
+
+
+def test_links_of_gpus_are_read_as_often_as_their_cost_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = sampler.Sparing()
+    assert turns.due(7)
+    turns.took(1_000_000, 0.004)  # a second for 0.4% of a core
+    assert not turns.due(1_000_999_999)
+    assert turns.due(1_001_000_000)
+
+    library = Path(os.environ.get("RW_BUILD_DIR", "build/release"), "tests/libstand_in_nvml.so")
+    if not library.exists():
+        pytest.skip(f"{library} is not built")
+    monkeypatch.setenv("RW_NVML", str(library.absolute()))
+    monkeypatch.setattr(sampler.Sparing, "SHARE", 1e-9)
+    host = sampler.Host(str(made_host(tmp_path)))
+    for gpu in host.sample()["gpu"]:
+        assert set(gpu) == {"busy", "memory"}
 
 
 def test_a_host_without_gpus_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def test_figures_are_those_of_the_slowest_rank() -> None:
 
     found = of_ranks([[rank([1, 5, 3], 7), rank([2, 4, 1], 7)]], 8, 1.5, together=True)
     assert (found.batch_median, found.batch_p95) == (3, 5)
-    assert found.collectives_least == 1
+    assert found.collectives_least == found.exposed_least == 1
     assert found.images_per_second == 16 / 3
     assert found.efficiency == 0.5
     assert found.consistent

@@ -24,10 +24,9 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
-_Key = tuple[str, Union[str, int]]
-_Counters = dict[_Key, tuple[int, ...]]
+_Counters = dict[tuple[str, str], tuple[int, ...]]
 
 # Fields of nvmlDeviceGetFieldValues (nvml.h): over all NVLinks of a GPU, KiB; and bytes over PCIe.
 _NVLINK_TX, _NVLINK_RX, _PCIE_TX, _PCIE_RX = 138, 139, 197, 198
@@ -56,6 +55,24 @@ class _Field(ctypes.Structure):
         return kinds[self.type].from_buffer_copy(bytes(self.value)).value
 
 
+class Sparing:
+    """When something may be done again that costs processor time: it gets SHARE of one core."""
+
+    SHARE = 0.004
+
+    def __init__(self) -> None:
+        """At once."""
+        self._due_ns = 0
+
+    def due(self, now_ns: int) -> bool:
+        """Whether it may be done now, on the clock `time.monotonic_ns`."""
+        return now_ns >= self._due_ns
+
+    def took(self, now_ns: int, seconds: float) -> None:
+        """It was begun at `now_ns`, and took `seconds` of a processor."""
+        self._due_ns = now_ns + round(1e9 * seconds / self.SHARE)
+
+
 class _Utilization(ctypes.Structure):
     _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
 
@@ -74,6 +91,10 @@ class Gpus:
         self._handles: list[ctypes.c_void_p] = []
         # Of drivers without counters: bytes per second, by GPU and direction.
         self._pcie: dict[tuple[int, int], int] = {}
+        # Counters at their last reading, and when that was, by kind of link and GPU. Reading those
+        # of NVLink takes over a millisecond for an H100 (18 links): not every sample has them.
+        self._counted: dict[tuple[str, int], tuple[int, tuple[int, int]]] = {}
+        self._sparing = Sparing()
         try:
             self._nvml = ctypes.CDLL(library)
             if self._nvml.nvmlInit_v2() != 0:
@@ -127,26 +148,43 @@ class Gpus:
             return {}
         return {field.id: field.number() for field in fields}
 
-    def read(self) -> list[tuple[dict[str, Any], dict[str, tuple[int, int]]]]:
-        """For each GPU: values, and counters of bytes (sent, received) by name."""
+    def read(self, now_ns: int) -> list[dict[str, Any]]:
+        """Values of each GPU, and where it is their turn its links' bytes per second."""
+        links = self._sparing.due(now_ns)
+        began = time.thread_time()
         found = []
         for index, handle in enumerate(self._handles):
             values: dict[str, Any] = {}
-            counters: dict[str, tuple[int, int]] = {}
             utilization, memory = _Utilization(), _Memory()
             if self._nvml.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(utilization)) == 0:
                 values["busy"] = utilization.gpu / 100
             if self._nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
                 values["memory"] = memory.used
-            fields = self._fields(handle)
-            if fields.get(_NVLINK_TX) is not None and fields.get(_NVLINK_RX) is not None:
-                counters["nvlink"] = (fields[_NVLINK_TX] * 1024, fields[_NVLINK_RX] * 1024)
-            if fields.get(_PCIE_TX) is not None and fields.get(_PCIE_RX) is not None:
-                counters["pcie"] = (fields[_PCIE_TX], fields[_PCIE_RX])
-            elif (index, 0) in self._pcie and (index, 1) in self._pcie:
-                values["pcie"] = (self._pcie[index, 0], self._pcie[index, 1])
-            found.append((values, counters))
+            if links:
+                values.update(self._rates(index, self._fields(handle), now_ns))
+            if (index, 0) in self._pcie and (index, 1) in self._pcie:
+                values["pcie"] = [self._pcie[index, 0], self._pcie[index, 1]]
+            found.append(values)
+        if links:
+            self._sparing.took(now_ns, time.thread_time() - began)
         return found
+
+    def _rates(self, index: int, fields: dict[int, Any], now_ns: int) -> dict[str, list[int]]:
+        rates = {}
+        for kind, sent, received, unit in (
+            ("nvlink", _NVLINK_TX, _NVLINK_RX, 1024),
+            ("pcie", _PCIE_TX, _PCIE_RX, 1),
+        ):
+            if fields.get(sent) is None or fields.get(received) is None:
+                continue
+            now = (fields[sent] * unit, fields[received] * unit)
+            then_ns, then = self._counted.get((kind, index), (now_ns, now))
+            self._counted[kind, index] = now_ns, now
+            # A counter that goes back was reset: nothing is known.
+            if now_ns > then_ns and now[0] >= then[0] and now[1] >= then[1]:
+                seconds = (now_ns - then_ns) / 1e9
+                rates[kind] = [round((b - a) / seconds) for a, b in zip(then, now)]
+        return rates
 
 
 class _File:
@@ -158,6 +196,19 @@ class _File:
     def read(self, most: int = 1 << 16) -> bytes:
         """Its first bytes."""
         return os.pread(self._descriptor, most, 0)
+
+
+def _clocks() -> tuple[int, int]:
+    """CLOCK_MONOTONIC and CLOCK_REALTIME at one moment, also where a process often has to wait."""
+    shortest = None
+    for _ in range(3):
+        before, real, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        if shortest is None or after - before < shortest[0]:
+            shortest = after - before, (before + (after - before) // 2, real)
+        if shortest[0] < 20_000:
+            break
+    assert shortest is not None
+    return shortest[1]
 
 
 class Host:
@@ -191,8 +242,8 @@ class Host:
             "notes": [self.gpus.note] if self.gpus.note else [],
         }
 
-    def _read(self) -> tuple[int, list[int], _Counters, list[dict[str, Any]]]:
-        now = time.monotonic_ns()
+    def _read(self) -> tuple[tuple[int, int], list[int], _Counters, list[dict[str, Any]]]:
+        clocks = _clocks()
         cpu = [int(word) for word in self._stat.read(4096).split(b"\n", 1)[0].split()[1:9]]
         counters: _Counters = {}
         for line in self._interfaces.read().decode().splitlines()[2:]:
@@ -203,19 +254,15 @@ class Host:
         for name, files in self._ports.items():
             with contextlib.suppress(OSError, ValueError):  # a port that is gone
                 counters["rdma", name] = tuple(4 * int(file.read(64)) for file in files)
-        gpus = self.gpus.read()
-        for index, (_, of_gpu) in enumerate(gpus):
-            for kind, pair in of_gpu.items():
-                counters[kind, index] = pair
-        return now, cpu, counters, [values for values, _ in gpus]
+        return clocks, cpu, counters, self.gpus.read(clocks[0])
 
     def sample(self) -> dict[str, Any]:
         """What happened since the last sample."""
-        before_ns, cpu_before, before, _ = self._before
-        self._before = now_ns, cpu, counters, gpus = self._read()
+        (before_ns, _), cpu_before, before, _ = self._before
+        self._before = (now_ns, real_ns), cpu, counters, gpus = self._read()
         seconds = max(1e-9, (now_ns - before_ns) / 1e9)
 
-        def rates(kind: str, name: Union[str, int]) -> Optional[list[int]]:
+        def rates(kind: str, name: str) -> Optional[list[int]]:
             then, now = before.get((kind, name)), counters.get((kind, name))
             # A counter that goes back was reset: nothing is known.
             if then is None or now is None or now[0] < then[0] or now[1] < then[1]:
@@ -230,20 +277,14 @@ class Host:
             memory[words[0]] = int(words[1]) * 1024
         line: dict[str, Any] = {
             "t": now_ns,
-            "r": time.time_ns(),
+            "r": real_ns,
             "cpu": round(1 - idle / total, 4) if total > 0 else None,
             "mem": memory.get(b"MemTotal:", 0) - memory.get(b"MemAvailable:", 0),
         }
         for kind in ("net", "rdma"):
             found = {name: rates(kind, name) for k, name in counters if k == kind}
             line[kind] = {name: pair for name, pair in found.items() if pair is not None}
-        line["gpu"] = []
-        for index, values in enumerate(gpus):
-            for kind in ("nvlink", "pcie"):
-                pair = rates(kind, index)
-                if pair is not None:
-                    values[kind] = pair
-            line["gpu"].append(values)
+        line["gpu"] = gpus
         line["own"] = round(time.process_time(), 4)
         return line
 
@@ -275,7 +316,7 @@ def main() -> None:
             asked += part
             while b"\n" in asked:
                 _, _, asked = asked.partition(b"\n")
-                say({"clock": [time.monotonic_ns(), time.time_ns()]})
+                say({"clock": _clocks()})
 
 
 if __name__ == "__main__":

@@ -32,9 +32,9 @@ class Buckets:
         """For DistributedDataParallel.register_comm_hook."""
         tensor = bucket.buffer()
         self.bytes.append(tensor.numel() * tensor.element_size())
+        tensor.div_(dist.get_world_size())
         span: list[Any] = [self._stamp(), None]
         self._spans.append(span)
-        tensor.div_(dist.get_world_size())
         future = dist.all_reduce(tensor, async_op=True).get_future()
 
         def reduced(done: Any) -> Any:

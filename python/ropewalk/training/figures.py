@@ -25,7 +25,9 @@ class Figures:
     collectives_least: float
     """the same of the rank that waited least"""
     exposed: float
-    """of that, what backward computation did not hide; median"""
+    """of that, what backward computation did not hide; median. Contains such waiting, too"""
+    exposed_least: float
+    """the same of the rank that waited least: what communication itself adds to the step"""
     images_per_second: float
     """of all ranks, at the median"""
     efficiency: Optional[float]
@@ -58,6 +60,7 @@ def of_ranks(
         collectives=median(over("collectives", max)),
         collectives_least=median(over("collectives", min)),
         exposed=median(over("exposed", max)),
+        exposed_least=median(over("exposed", min)),
         images_per_second=batch * len(ranks[0]) / middle,
         efficiency=None if baseline is None else baseline / middle,
         consistent=not together

@@ -249,8 +249,10 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   maker_ = std::make_unique<LaunchMaker>(*links_, *blocks_, options);
   // Now, since taking pinned memory and loading a kernel later may wait for a kernel that waits for
   // this rank.
-  const std::size_t records =
-      config.flag(Setting::kTraceGpu) ? std::min(records_kept(config), kTimedRecords) : 0;
+  // A profiler plugin is told of kernels, for which these times are needed.
+  const bool timed_here =
+      config.flag(Setting::kTraceGpu) || !config.text(Setting::kProfilerPlugin).empty();
+  const std::size_t records = timed_here ? std::min(records_kept(config), kTimedRecords) : 0;
   if (records != 0) {
     const int channels =
         network_ != nullptr ? link::DeviceNetwork::kChannels : link::DeviceLinks::kChannels;
