@@ -186,7 +186,7 @@ Communicator::~Communicator() {
   runtime_.job_ports().remove(*this);
   runtime_.profiler().remove(records_);
   messenger_.reset();
-  failure_.when_broken(nullptr);
+  failure_.forget_hooks();
   bootstrap_->watch(nullptr);
   if (finalized_) return;
   write_records();

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
@@ -184,6 +186,9 @@ class Communicator final : public executor::WaitHook {
   /// Ends all operations with kAborted and notifies the others. Does not wait.
   void abort(const std::string& reason);
   [[nodiscard]] const bootstrap::FailureState& failure() const noexcept { return failure_; }
+  /// Calls `hook` once, by any thread, when this communicator breaks (or now, if it is broken). It
+  /// takes no lock and does not throw. It is forgotten with the communicator.
+  void when_broken(std::function<void()> hook) { failure_.when_broken(std::move(hook)); }
 
   /// From now on runs this schedule for its collective. All ranks must call with the same one.
   void use_schedule(std::shared_ptr<const schedule::Checked> checked);
