@@ -3,6 +3,7 @@
 #include <map>
 #include <utility>
 
+#include "capi/nccl/device_comms.h"
 #include "capi/nccl/device_layout.h"
 #include "capi/nccl/group.h"
 #include "capi/nccl/guard.h"
@@ -44,7 +45,11 @@ ncclResult_t register_window(ncclComm_t comm, void* buffer, std::size_t bytes,
     // Memory that peers cannot reach cannot be mapped for them.
     if (made.all_load_store) add_flat(*core->comm, core->device, made, bytes);
     add_puts(*core->one_sided, made, bytes);
-    *window = add_window(std::move(made));
+    const ncclWindow_t handle = add_window(std::move(made));
+    if (core->device_comms != nullptr) {
+      core->device_comms->window_added(handle, *window_of(handle));
+    }
+    *window = handle;
   });
 }
 
@@ -53,8 +58,13 @@ void deregister_window(ncclComm_t comm, ncclWindow_t handle) {
   // NVIDIA's library returns NULL if it could not make a window.
   if (handle == nullptr) return;
   const std::shared_ptr<const Window> window = own_window(core, handle);
+  if (window->number == 0) {
+    throw Error(Errc::kInvalidArgument, "win: {} is of a device communicator (ncclDevCommDestroy)",
+                static_cast<const void*>(handle));
+  }
   if (window->puts != nullptr) core.one_sided->remove(*window->puts);
   core.comm->deregister_buffer(window->number);
+  if (core.device_comms != nullptr) core.device_comms->window_removed(handle);
   remove_window(handle);
 }
 
@@ -98,6 +108,7 @@ void* load_store_pointer(const Window& window, int lsa_rank, std::size_t offset)
 
 FlatWindow::FlatWindow(std::unique_ptr<comm::FlatMemory> memory, int rank)
     : memory_(std::move(memory)),
+      rank_(rank),
       layout_(memory_->gpu(), sizeof(ncclWindow_vidmem),
               transport::window::DeviceBuffer::From::kAllocator) {
   ncclWindow_vidmem layout{};
@@ -176,6 +187,18 @@ void remove_window(ncclWindow_t handle) {
   Table& all = table();
   const Lock lock(all.mutex);
   all.windows.erase(number_of(handle));
+}
+
+std::vector<std::pair<ncclWindow_t, std::shared_ptr<const Window>>> windows_of(const Core& core) {
+  std::vector<std::pair<ncclWindow_t, std::shared_ptr<const Window>>> found;
+  Table& all = table();
+  const Lock lock(all.mutex);
+  for (const auto& [number, window] : all.windows) {
+    if (window->core != &core) continue;
+    found.emplace_back(reinterpret_cast<ncclWindow_t>(number),  // NOLINT(performance-no-int-to-ptr)
+                       window);
+  }
+  return found;
 }
 
 void remove_windows_of(const Core& core) {

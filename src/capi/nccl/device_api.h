@@ -1,0 +1,29 @@
+// NVIDIA's device API, its host's side: whether a communicator offers it.
+#pragma once
+
+#include <string>
+
+#include "capi/nccl/requirements.h"
+
+extern "C" {
+// What NVIDIA's header declares besides ncclDevCommCreate: they fill entries for its lists.
+ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t team, int barriers,
+                                             ropewalk::nccl::layout::LsaBarrierHandle* handle,
+                                             ncclDevResourceRequirements* requirement);
+int ncclLLA2ACalcSlots(int elements, int element_bytes);
+ncclResult_t ncclLLA2ACreateRequirement(int blocks, int slots,
+                                        ropewalk::nccl::layout::LLA2AHandle* handle,
+                                        ncclDevResourceRequirements* requirement);
+}
+
+namespace ropewalk::nccl {
+
+struct Core;
+
+/// What kernels with NVIDIA's device header need that this communicator does not have: GPUs that
+/// all reach each other's memory, and windows that kernels can read (setting MEM_ALLOC).
+/// @return empty where device communicators are offered
+/// @pre the communicator is ready
+std::string why_no_device_api(Core& core);
+
+}  // namespace ropewalk::nccl
