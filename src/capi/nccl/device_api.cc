@@ -79,7 +79,7 @@ void require_count(int count, const char* name) {
   if (count < 0) throw Error(Errc::kInvalidArgument, "{}: {} is negative", name, count);
 }
 
-void ask_for_barriers(const ncclTeam_t& team, int barriers, layout::LsaBarrierHandle& handle,
+void ask_for_barriers(const ncclTeam_t& team, int barriers, LsaBarrierHandle& handle,
                       ncclDevResourceRequirements& requirement) {
   require_count(barriers, "nBarriers");
   require_count(team.nRanks, "team.nRanks");
@@ -90,7 +90,7 @@ void ask_for_barriers(const ncclTeam_t& team, int barriers, layout::LsaBarrierHa
   handle.nBarriers = barriers;
 }
 
-void ask_for_all_to_all(int blocks, int slots, layout::LLA2AHandle& handle,
+void ask_for_all_to_all(int blocks, int slots, LLA2AHandle& handle,
                         ncclDevResourceRequirements& requirement) {
   require_count(blocks, "nBlocks");
   require_count(slots, "nSlots");
@@ -135,7 +135,7 @@ RW_NCCL_API(ncclResult_t, ncclDevCommDestroy, ncclComm_t comm, const void* dev_c
 }
 
 RW_NCCL_API(ncclResult_t, ncclLsaBarrierCreateRequirement, ncclTeam_t team, int barriers,
-            layout::LsaBarrierHandle* handle, ncclDevResourceRequirements* requirement) {
+            LsaBarrierHandle* handle, ncclDevResourceRequirements* requirement) {
   return guarded("ncclLsaBarrierCreateRequirement", [&] {
     ask_for_barriers(team, barriers, checked(handle, "outHandle"), checked(requirement, "outReq"));
   });
@@ -145,8 +145,8 @@ RW_NCCL_API(int, ncclLLA2ACalcSlots, int elements, int element_bytes) {
   return elements * ((element_bytes + 7) / 8);
 }
 
-RW_NCCL_API(ncclResult_t, ncclLLA2ACreateRequirement, int blocks, int slots,
-            layout::LLA2AHandle* handle, ncclDevResourceRequirements* requirement) {
+RW_NCCL_API(ncclResult_t, ncclLLA2ACreateRequirement, int blocks, int slots, LLA2AHandle* handle,
+            ncclDevResourceRequirements* requirement) {
   return guarded("ncclLLA2ACreateRequirement", [&] {
     ask_for_all_to_all(blocks, slots, checked(handle, "outHandle"), checked(requirement, "outReq"));
   });

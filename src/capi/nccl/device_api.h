@@ -8,11 +8,10 @@
 extern "C" {
 // What NVIDIA's header declares besides ncclDevCommCreate: they fill entries for its lists.
 ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t team, int barriers,
-                                             ropewalk::nccl::layout::LsaBarrierHandle* handle,
+                                             ropewalk::nccl::LsaBarrierHandle* handle,
                                              ncclDevResourceRequirements* requirement);
 int ncclLLA2ACalcSlots(int elements, int element_bytes);
-ncclResult_t ncclLLA2ACreateRequirement(int blocks, int slots,
-                                        ropewalk::nccl::layout::LLA2AHandle* handle,
+ncclResult_t ncclLLA2ACreateRequirement(int blocks, int slots, ropewalk::nccl::LLA2AHandle* handle,
                                         ncclDevResourceRequirements* requirement);
 }
 

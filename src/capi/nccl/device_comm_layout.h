@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace ropewalk::nccl::layout {
+namespace ropewalk::nccl {
 
 // NOLINTBEGIN(readability-identifier-naming): the names are NVIDIA's
 
@@ -30,7 +30,7 @@ struct LLA2AHandle {
 };
 
 /// ncclFindWindow() walks blocks until it has found the address; behind the last it faults.
-struct WindowTable {
+struct WindowTableBlock {
   struct Entry {
     std::uint64_t base;  ///< 0 with `size` and `window`: a free place
     std::uint64_t size;
@@ -38,7 +38,7 @@ struct WindowTable {
   };
   static constexpr std::size_t kEntries = 32;
   std::array<Entry, kEntries> entries;
-  std::uint64_t next;  ///< a WindowTable in the GPU's memory
+  std::uint64_t next;  ///< a block in the GPU's memory
 };
 
 /// The first 32 bytes of ncclWindow_vidmem.
@@ -123,7 +123,7 @@ struct DevComm23100 {
 
 // NOLINTEND(readability-identifier-naming)
 
-static_assert(sizeof(WindowTable) == 776 && offsetof(WindowTable, next) == 768);
+static_assert(sizeof(WindowTableBlock) == 776 && offsetof(WindowTableBlock, next) == 768);
 static_assert(sizeof(WindowHead) == 32 && offsetof(WindowHead, stride4G) == 24);
 static_assert(sizeof(LsaBarrierHandle) == 8 && sizeof(LLA2AHandle) == 8);
 
@@ -159,4 +159,4 @@ static_assert(offsetof(DevComm23100, abortFlag) == 168);
 static_assert(offsetof(DevComm23100, hybridLsaBarrier) == 176);
 static_assert(sizeof(DevComm23100) == 248);
 
-}  // namespace ropewalk::nccl::layout
+}  // namespace ropewalk::nccl

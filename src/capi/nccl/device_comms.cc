@@ -19,7 +19,7 @@ namespace gpus = transport::window;
 
 // Where everything lies in the resource window.
 struct Places {
-  std::vector<layout::ResourceHandle> handles;  // of the program's list
+  std::vector<ResourceHandle> handles;  // of the program's list
   std::uint64_t bytes = 0;
 };
 
@@ -33,15 +33,14 @@ Places places_of(const DevCommRequest& asked, int ranks) {
   Places places;
   places.bytes = lsa_barrier_bytes(asked.lsa_barriers, ranks);
   for (const Resource& resource : asked.resources) {
-    const std::uint64_t unit = std::max(layout::kResourceUnit, resource.alignment);
+    const std::uint64_t unit = std::max(kResourceUnit, resource.alignment);
     // As NVIDIA's library, for an alignment that is no multiple of the unit: handles are rounded
     // down.
     places.bytes = round_up(places.bytes, unit);
-    places.handles.push_back(
-        static_cast<layout::ResourceHandle>(places.bytes / layout::kResourceUnit));
+    places.handles.push_back(static_cast<ResourceHandle>(places.bytes / kResourceUnit));
     places.bytes += resource.bytes;
   }
-  places.bytes = round_up(places.bytes, layout::kResourceUnit);
+  places.bytes = round_up(places.bytes, kResourceUnit);
   return places;
 }
 
@@ -61,7 +60,7 @@ Told told_of(const DevCommRequest& asked, const Places& places) {
   told.resources = asked.resources.size();
   told.barriers = asked.lsa_barriers;
   told.digest = 0xcbf29ce484222325;  // FNV-1a, by words
-  for (const layout::ResourceHandle handle : places.handles) {
+  for (const ResourceHandle handle : places.handles) {
     told.digest = (told.digest ^ handle) * 0x100000001b3;
   }
   return told;
@@ -134,8 +133,8 @@ void put_common(Layout& to, const Common& common) {
   to.lsaBarrier.nBarriers = common.barriers;
 }
 
-layout::DevComm22807 made_22807(const Common& common) {
-  layout::DevComm22807 made{};
+DevComm22807 made_22807(const Common& common) {
+  DevComm22807 made{};
   put_common(made, common);
   if (common.window != nullptr) {
     made.resourceWindow_inlined.lsaRank = common.rank;
@@ -144,8 +143,8 @@ layout::DevComm22807 made_22807(const Common& common) {
   return made;
 }
 
-layout::DevComm22907 made_22907(const Common& common, std::uint64_t abort_flag) {
-  layout::DevComm22907 made{};
+DevComm22907 made_22907(const Common& common, std::uint64_t abort_flag) {
+  DevComm22907 made{};
   made.older = made_22807(common);
   made.abortFlag = abort_flag;
   return made;
@@ -171,10 +170,9 @@ ncclWindow_t resource_window_of(const void* dev_comm) {
   const auto* bytes = static_cast<const std::byte*>(dev_comm);
   std::uint32_t first = 0;
   std::memcpy(&first, bytes, sizeof first);
-  const std::size_t offset = first == kNcclMagic ? offsetof(layout::DevComm23000, resourceWindow)
-                                                 : offsetof(layout::DevComm22807, resourceWindow);
-  static_assert(offsetof(layout::DevComm23000, resourceWindow) ==
-                offsetof(layout::DevComm23100, resourceWindow));
+  const std::size_t offset = first == kNcclMagic ? offsetof(DevComm23000, resourceWindow)
+                                                 : offsetof(DevComm22807, resourceWindow);
+  static_assert(offsetof(DevComm23000, resourceWindow) == offsetof(DevComm23100, resourceWindow));
   ncclWindow_t window = nullptr;
   std::memcpy(&window, bytes + offset, sizeof window);
   return window;
@@ -288,9 +286,9 @@ void DeviceComms::write(const DevCommRequest& asked, const Resources* resources,
     case DevCommLayout::k22807: return put_bytes(made_22807(common), out);
     case DevCommLayout::k22907: return put_bytes(made_22907(common, flag), out);
     case DevCommLayout::k23000:
-      return put_bytes(made_with_head<layout::DevComm23000>(common, asked.version, flag), out);
+      return put_bytes(made_with_head<DevComm23000>(common, asked.version, flag), out);
     case DevCommLayout::k23100:
-      return put_bytes(made_with_head<layout::DevComm23100>(common, asked.version, flag), out);
+      return put_bytes(made_with_head<DevComm23100>(common, asked.version, flag), out);
   }
 }
 

@@ -285,7 +285,7 @@ std::uint64_t number_of_window(ncclWindow_t window) {
 TEST_F(DeviceCommsTest, EachVersionsStructureIsFilledByteByByte) {
   ranks(3, [](DeviceRank& rank) {
     for (const Offsets& at : kOffsets) {
-      layout::ResourceHandle handle = 99;
+      ResourceHandle handle = 99;
       const Bytes out = create_bytes(rank, at, 6, {{1000, 1, &handle}});
       const Seen seen = see(out, at);
       Bytes expected(300, std::byte{0xee});
@@ -339,7 +339,7 @@ TEST_F(DeviceCommsTest, AReciprocalOfOneAndOfPowersOfTwoIsAsTheHeaderDividesByIt
 TEST_F(DeviceCommsTest, BarriersHoldRanksBack) {
   ranks(3, [](DeviceRank& rank) {
     for (const Offsets& at : kOffsets) {
-      layout::ResourceHandle handle = 0;
+      ResourceHandle handle = 0;
       const Bytes out = create_bytes(rank, at, 4, {{3 * 4, 4, &handle}});
       const Seen seen = see(out, at);
       for (const int index : {3, 0}) {
@@ -371,7 +371,7 @@ TEST_F(DeviceCommsTest, BarriersHoldRanksBack) {
 
 TEST_F(DeviceCommsTest, ResourcesLieApartAlignedAndZeroed) {
   ranks(2, [](DeviceRank& rank) {
-    std::array<layout::ResourceHandle, 4> handles{};
+    std::array<ResourceHandle, 4> handles{};
     const Seen seen = create_newest(rank, 1,
                                     {{1, 1, &handles[0]},
                                      {129, 4096, &handles[1]},
@@ -379,7 +379,7 @@ TEST_F(DeviceCommsTest, ResourcesLieApartAlignedAndZeroed) {
                                      {0, 1, nullptr},
                                      {16, 1, &handles[3]}});
     // 20 bytes of a barrier; 1 byte; 129 behind the next 4096; 300,000 behind 129.
-    EXPECT_EQ(handles, (std::array<layout::ResourceHandle, 4>{1, 32, 34, 34 + 2344}));
+    EXPECT_EQ(handles, (std::array<ResourceHandle, 4>{1, 32, 34, 34 + 2344}));
     const std::uint64_t total = (34 + 2344 + 1) * 128;
     for (int peer = 0; peer < 2; ++peer) {
       Bytes all(total);
@@ -479,7 +479,7 @@ TEST_F(DeviceCommsTest, RanksThatAskForOtherResourcesAreAllRefused) {
               "broke: reqs: ranks ask for different device communicators: rank 2 for 4 LSA "
               "barriers and 0 resources, 128 bytes in all, rank 0 for 8 LSA barriers and 0 "
               "resources, 256 bytes in all");
-    layout::ResourceHandle untouched = 99;
+    ResourceHandle untouched = 99;
     std::vector<Resource> resources = {{128, 1, &untouched}, {256, 1, &untouched}};
     if (rank.rank() == 1) std::swap(resources[0], resources[1]);
     EXPECT_NE(refused(request_of(0, resources))

@@ -19,7 +19,7 @@
 struct ncclDevResourceRequirements {
   ncclDevResourceRequirements* next;
   std::size_t bufferSize, bufferAlign;
-  ropewalk::nccl::layout::ResourceHandle* outBufferHandle;  // or null
+  ropewalk::nccl::ResourceHandle* outBufferHandle;  // or null
   int ginSignalCount;
   int ginCounterCount;
   std::uint32_t* outGinSignalStart;
@@ -91,8 +91,8 @@ enum class DevCommLayout { k22807, k22907, k23000, k23100 };
 /// A piece of the resource window.
 struct Resource {
   std::uint64_t bytes = 0;
-  std::uint64_t alignment = 1;               ///< at least 1
-  layout::ResourceHandle* handle = nullptr;  ///< where its place is written, or null
+  std::uint64_t alignment = 1;       ///< at least 1
+  ResourceHandle* handle = nullptr;  ///< where its place is written, or null
 };
 
 struct DevCommRequest {
@@ -107,7 +107,7 @@ struct DevCommRequest {
 inline constexpr unsigned kNewestHeader = 23203;
 
 /// Of one rank's resource window: as far as handles of 32 bits reach.
-inline constexpr std::uint64_t kMostResourceBytes = layout::kResourceUnit << 32U;
+inline constexpr std::uint64_t kMostResourceBytes = kResourceUnit << 32U;
 
 /// @param given the program's structure, of any version
 /// @throws Error kInvalidUsage for what is not offered (networks that GPUs drive, logical

@@ -89,7 +89,7 @@ TEST(Requirements, EachVersionIsReadByItsHeader) {
   for (const Header& header : kHeaders) {
     ncclDevResourceRequirements second{};
     second.bufferSize = 5000;
-    layout::ResourceHandle place = 0;
+    ResourceHandle place = 0;
     second.outBufferHandle = &place;
     ncclDevResourceRequirements first{};
     first.next = &second;
@@ -219,7 +219,7 @@ TEST(Requirements, NumbersThatMakeNoSenseAreRefused) {
 TEST(Requirements, EntriesOfListsAreMadeAsNvidiasAre) {
   ncclDevResourceRequirements entry;
   std::memset(&entry, 0xee, sizeof entry);
-  layout::LsaBarrierHandle barriers{99, 99};
+  LsaBarrierHandle barriers{99, 99};
   // (3 * 5 + 5 * 8) words.
   ASSERT_EQ(ncclLsaBarrierCreateRequirement({8, 2, 1}, 5, &barriers, &entry), ncclSuccess);
   EXPECT_EQ(entry.next, nullptr);
@@ -233,7 +233,7 @@ TEST(Requirements, EntriesOfListsAreMadeAsNvidiasAre) {
   // Three elements of 20 bytes: three slots each.
   EXPECT_EQ(ncclLLA2ACalcSlots(3, 20), 9);
   EXPECT_EQ(ncclLLA2ACalcSlots(3, 16), 6);
-  layout::LLA2AHandle slots{99, 99};
+  LLA2AHandle slots{99, 99};
   std::memset(&entry, 0xee, sizeof entry);
   ASSERT_EQ(ncclLLA2ACreateRequirement(4, 9, &slots, &entry), ncclSuccess);
   EXPECT_EQ(entry.bufferSize, 4U * 19 * 16);

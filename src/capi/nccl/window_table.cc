@@ -5,7 +5,7 @@ namespace ropewalk::nccl {
 namespace gpus = transport::window;
 
 WindowTable::Block::Block(gpus::Gpu& gpu)
-    : memory(gpu, sizeof(layout::WindowTable), gpus::DeviceBuffer::From::kAllocator) {
+    : memory(gpu, sizeof(WindowTableBlock), gpus::DeviceBuffer::From::kAllocator) {
   gpu.fill(memory.data(), &copy, sizeof copy);
 }
 
@@ -16,7 +16,7 @@ WindowTable::WindowTable(gpus::Gpu& gpu) : gpu_(gpu) {
 // A null window is a free place.
 WindowTable::Place WindowTable::find(const void* window) {
   for (const std::unique_ptr<Block>& block : blocks_) {
-    for (std::size_t i = 0; i < layout::WindowTable::kEntries; ++i) {
+    for (std::size_t i = 0; i < WindowTableBlock::kEntries; ++i) {
       if (block->copy.entries[i].window == window) return {block.get(), i};
     }
   }
@@ -25,7 +25,7 @@ WindowTable::Place WindowTable::find(const void* window) {
 
 void WindowTable::put(Place place, const Entry& entry) {
   Entry& copy = place.block->copy.entries[place.index];
-  const std::size_t offset = offsetof(layout::WindowTable, entries) + place.index * sizeof(Entry);
+  const std::size_t offset = offsetof(WindowTableBlock, entries) + place.index * sizeof(Entry);
   gpu_.fill(place.block->memory.data() + offset, &entry, sizeof entry);
   copy = entry;
 }
@@ -36,7 +36,7 @@ void WindowTable::add(std::uint64_t base, std::uint64_t bytes, ncclWindow_t wind
     auto more = std::make_unique<Block>(gpu_);
     Block& last = *blocks_.back();
     const std::uint64_t next = more->memory.data();
-    gpu_.fill(last.memory.data() + offsetof(layout::WindowTable, next), &next, sizeof next);
+    gpu_.fill(last.memory.data() + offsetof(WindowTableBlock, next), &next, sizeof next);
     last.copy.next = next;
     place = {more.get(), 0};
     blocks_.push_back(std::move(more));

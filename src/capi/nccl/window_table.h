@@ -12,7 +12,7 @@
 
 namespace ropewalk::nccl {
 
-/// Blocks of layout::WindowTable in a GPU's memory, each with a copy here. A window takes the first
+/// Blocks of WindowTableBlock in a GPU's memory, each with a copy here. A window takes the first
 /// free place, and blocks stay until the end: kernels hold the address of the first one.
 ///
 /// Threads: one at a time. Kernels may read meanwhile: of what is added or removed at that time
@@ -31,10 +31,10 @@ class WindowTable {
   [[nodiscard]] std::uint64_t address() const { return blocks_.front()->memory.data(); }
 
  private:
-  using Entry = layout::WindowTable::Entry;
+  using Entry = WindowTableBlock::Entry;
   struct Block {
     explicit Block(transport::window::Gpu& gpu);
-    layout::WindowTable copy{};
+    WindowTableBlock copy{};
     transport::window::DeviceBuffer memory;
   };
   struct Place {
