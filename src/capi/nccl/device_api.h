@@ -5,6 +5,7 @@
 
 #include "capi/nccl/requirements.h"
 
+// NOLINTBEGIN(readability-identifier-naming): the names are NVIDIA's
 extern "C" {
 // What NVIDIA's header declares besides ncclDevCommCreate: they fill entries for its lists.
 ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t team, int barriers,
@@ -14,6 +15,7 @@ int ncclLLA2ACalcSlots(int elements, int element_bytes);
 ncclResult_t ncclLLA2ACreateRequirement(int blocks, int slots, ropewalk::nccl::LLA2AHandle* handle,
                                         ncclDevResourceRequirements* requirement);
 }
+// NOLINTEND(readability-identifier-naming)
 
 namespace ropewalk::nccl {
 

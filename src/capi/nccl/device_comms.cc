@@ -173,9 +173,9 @@ ncclWindow_t resource_window_of(const void* dev_comm) {
   const std::size_t offset = first == kNcclMagic ? offsetof(DevComm23000, resourceWindow)
                                                  : offsetof(DevComm22807, resourceWindow);
   static_assert(offsetof(DevComm23000, resourceWindow) == offsetof(DevComm23100, resourceWindow));
-  ncclWindow_t window = nullptr;
+  std::uintptr_t window = 0;
   std::memcpy(&window, bytes + offset, sizeof window);
-  return window;
+  return reinterpret_cast<ncclWindow_t>(window);  // NOLINT(performance-no-int-to-ptr)
 }
 
 }  // namespace

@@ -196,7 +196,7 @@ Bytes create_bytes(const DeviceRank& rank, const Offsets& at, int barriers,
   return out;
 }
 
-const Offsets& kNewest = kOffsets.back();
+const Offsets kNewest = kOffsets.back();
 
 Seen create_newest(const DeviceRank& rank, int barriers, std::vector<Resource> resources = {}) {
   return see(create_bytes(rank, kNewest, barriers, std::move(resources)), kNewest);
@@ -340,7 +340,7 @@ TEST_F(DeviceCommsTest, BarriersHoldRanksBack) {
   ranks(3, [](DeviceRank& rank) {
     for (const Offsets& at : kOffsets) {
       ResourceHandle handle = 0;
-      const Bytes out = create_bytes(rank, at, 4, {{3 * 4, 4, &handle}});
+      const Bytes out = create_bytes(rank, at, 4, {{12, 4, &handle}});
       const Seen seen = see(out, at);
       for (const int index : {3, 0}) {
         PlayedBarrier barrier(rank, seen, index);
@@ -358,7 +358,7 @@ TEST_F(DeviceCommsTest, BarriersHoldRanksBack) {
       }
       // A later session goes on where the last one ended.
       const auto epoch = [&] {
-        return rank.read<std::uint32_t>(seen.resource(rank.rank(), 0) + (4 + 3) * 4);
+        return rank.read<std::uint32_t>(seen.resource(rank.rank(), 0) + 28);
       };
       EXPECT_EQ(epoch(), 12U);
       PlayedBarrier(rank, seen, 3).sync();
@@ -380,7 +380,7 @@ TEST_F(DeviceCommsTest, ResourcesLieApartAlignedAndZeroed) {
                                      {16, 1, &handles[3]}});
     // 20 bytes of a barrier; 1 byte; 129 behind the next 4096; 300,000 behind 129.
     EXPECT_EQ(handles, (std::array<ResourceHandle, 4>{1, 32, 34, 34 + 2344}));
-    const std::uint64_t total = (34 + 2344 + 1) * 128;
+    const std::uint64_t total = std::uint64_t{34 + 2344 + 1} * 128;
     for (int peer = 0; peer < 2; ++peer) {
       Bytes all(total);
       rank.gpu().fetch(all.data(), seen.resource(peer, 0), total);
@@ -540,7 +540,8 @@ TEST_F(DeviceCommsTest, EachIsDestroyedOnceAndByItsCommunicator) {
     // A window of the program's is none.
     const gpus::DeviceBuffer memory(rank.gpu(), 100, gpus::DeviceBuffer::From::kVirtualMemory);
     Bytes forged = first;
-    set_field(forged, kNewest.resource_window, rank.register_window(memory.pointer(), 100));
+    set_field(forged, kNewest.resource_window,
+              number_of_window(rank.register_window(memory.pointer(), 100)));
     EXPECT_EQ(ncclDevCommDestroy(rank.comm(), forged.data()), ncclInvalidArgument);
     rank.barrier();
     // The rest ends with the communicator.

@@ -48,6 +48,10 @@ class RequestBytes {
     std::memcpy(bytes_.data() + offset + (head ? 0 : first_), &value, sizeof value);
     return *this;
   }
+  template <typename T>
+  RequestBytes& set(std::size_t offset, T* list) {
+    return set(offset, reinterpret_cast<std::uint64_t>(list));
+  }
   [[nodiscard]] const void* data() const { return bytes_.data(); }
 
  private:
