@@ -135,7 +135,8 @@ class Communicator final : public executor::WaitHook {
   /// @return a number for deregister_buffer(), from 1
   /// @throws Error kInvalidUsage without a GPU; kInvalidArgument on all ranks, naming the one whose
   /// buffer cannot be right: the communicator stays whole. Others break it
-  std::uint64_t register_buffer(const void* buffer, std::size_t bytes);
+  std::uint64_t register_buffer(const void* buffer, std::size_t bytes,
+                                link::MappedBuffers mapped = {});
   /// Local: the other ranks need not call, or not now. Does not wait: operations go on.
   /// @throws Error kInvalidArgument for a number that is not registered
   void deregister_buffer(std::uint64_t number);

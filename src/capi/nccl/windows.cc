@@ -37,13 +37,15 @@ ncclResult_t register_window(ncclComm_t comm, void* buffer, std::size_t bytes,
   return run_on(comm->core, [core = comm->core, buffer, bytes, window] {
     Window made;
     made.core = core.get();
-    made.number = core->comm->register_buffer(buffer, bytes);
     made.buffer = buffer;
     made.rank = core->comm->rank();
-    made.all_load_store = core->comm->device()->reaches_all();
-    made.reached = core->comm->device()->reached_buffers(made.number);
+    comm::DeviceGroup* group = core->comm->device();
+    made.all_load_store = group != nullptr && group->reaches_all();
     // Memory that peers cannot reach cannot be mapped for them.
     if (made.all_load_store) add_flat(*core->comm, core->device, made, bytes);
+    made.number = core->comm->register_buffer(
+        buffer, bytes, made.flat != nullptr ? made.flat->shared() : link::MappedBuffers{});
+    if (made.flat == nullptr) made.reached = group->reached_buffers(made.number);
     add_puts(*core->one_sided, made, bytes);
     const ncclWindow_t handle = add_window(std::move(made));
     if (core->device_comms != nullptr) {
@@ -106,7 +108,7 @@ void* load_store_pointer(const Window& window, int lsa_rank, std::size_t offset)
 
 }  // namespace
 
-FlatWindow::FlatWindow(std::unique_ptr<comm::FlatMemory> memory, int rank)
+FlatWindow::FlatWindow(std::shared_ptr<const comm::FlatMemory> memory, int rank)
     : memory_(std::move(memory)),
       rank_(rank),
       layout_(memory_->gpu(), sizeof(ncclWindow_vidmem),
@@ -118,6 +120,14 @@ FlatWindow::FlatWindow(std::unique_ptr<comm::FlatMemory> memory, int rank)
   layout.stride4G = static_cast<std::uint32_t>(memory_->stride() / comm::FlatMemory::kStep);
   layout.numSegments = 1;
   memory_->gpu().fill(layout_.data(), &layout, sizeof layout);
+}
+
+link::MappedBuffers FlatWindow::shared() const {
+  link::MappedBuffers buffers;
+  for (std::size_t rank = 0; rank < memory_->bytes().size(); ++rank) {
+    buffers.emplace_back(memory_, static_cast<std::byte*>(memory_->at(static_cast<int>(rank))));
+  }
+  return buffers;
 }
 
 void add_flat(comm::Communicator& comm, int device, Window& window, std::size_t bytes) {

@@ -24,22 +24,25 @@ namespace ropewalk::nccl {
 class OneSided;
 struct Core;
 
-/// The buffers of a window, mapped side by side, and what kernels read of them.
+/// The buffers of a window, mapped side by side, and what kernels read of them. Collectives may go
+/// on reading the buffers when this is gone (FlatWindow::shared).
 class FlatWindow {
  public:
   /// @throws Error kCuda
-  FlatWindow(std::unique_ptr<comm::FlatMemory> memory, int rank);
+  FlatWindow(std::shared_ptr<const comm::FlatMemory> memory, int rank);
   [[nodiscard]] const comm::FlatMemory& memory() const noexcept { return *memory_; }
   /// Of this rank's buffer.
   [[nodiscard]] std::uint64_t own_bytes() const noexcept {
     return memory_->bytes()[static_cast<std::size_t>(rank_)];
   }
+  /// For who reads the buffers, and keeps them mapped meanwhile.
+  [[nodiscard]] link::MappedBuffers shared() const;
   [[nodiscard]] ncclWindow_t handle() const noexcept {
     return static_cast<ncclWindow_t>(layout_.pointer());
   }
 
  private:
-  std::unique_ptr<comm::FlatMemory> memory_;
+  std::shared_ptr<const comm::FlatMemory> memory_;
   const int rank_;
   transport::window::DeviceBuffer layout_;
 };
