@@ -24,7 +24,7 @@ if "LD_PRELOAD" in os.environ:
     assert first.ncclGetErrorString(6).startswith(b"another rank ended")
 if sys.argv[1] == "set_backend":
     symm_mem.set_backend("NCCL")
-print(f"PyTorch {torch.__version__}, compiled with NCCL {torch.cuda.nccl.version()}")
+print(f"PyTorch {torch.__version__}, NCCL {torch.cuda.nccl.version()} by its own word")
 assert symm_mem.get_backend(device) == "NCCL"
 
 dist.init_process_group("nccl", rank=rank, world_size=size, device_id=device)
