@@ -40,7 +40,8 @@ ncclResult_t register_window(ncclComm_t comm, void* buffer, std::size_t bytes,
     made.buffer = buffer;
     made.rank = core->comm->rank();
     comm::DeviceGroup* group = core->comm->device();
-    made.all_load_store = group != nullptr && group->reaches_all();
+    if (group == nullptr) throw Error(Errc::kInvalidUsage, "comm: it has no GPU");
+    made.all_load_store = group->reaches_all();
     // Memory that peers cannot reach cannot be mapped for them.
     if (made.all_load_store) add_flat(*core->comm, core->device, made, bytes);
     made.number = core->comm->register_buffer(
