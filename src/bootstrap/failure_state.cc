@@ -10,13 +10,18 @@ void FailureState::fail(Errc code, const std::string& text) {
   code_ = code;
   text_ = text;
   broken_.store(true, std::memory_order_release);
-  if (hook_) hook_();
+  for (const std::function<void()>& hook : hooks_) hook();
 }
 
 void FailureState::when_broken(std::function<void()> hook) {
   const Lock lock(mutex_);
-  hook_ = std::move(hook);
-  if (hook_ && broken()) hook_();
+  if (broken()) hook();
+  hooks_.push_back(std::move(hook));
+}
+
+void FailureState::forget_hooks() {
+  const Lock lock(mutex_);
+  hooks_.clear();
 }
 
 Error FailureState::error() const {

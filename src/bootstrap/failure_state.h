@@ -23,8 +23,10 @@ class FailureState : public Observer {
   void fail(Errc code, const std::string& text);
 
   /// Calls `hook` once, when the communicator breaks (or now, if it is broken), by the thread that
-  /// breaks it. nullptr forgets it; it is not running then.
+  /// breaks it; hooks of several calls in their order. A hook calls nothing of this object.
   void when_broken(std::function<void()> hook);
+  /// Forgets all hooks; none is running then.
+  void forget_hooks();
 
   /// Cheap enough for every turn of a wait.
   [[nodiscard]] bool broken() const noexcept { return broken_.load(std::memory_order_acquire); }
@@ -58,7 +60,7 @@ class FailureState : public Observer {
   std::set<int> suspected_ RW_GUARDED_BY(mutex_);
   std::set<int> left_ RW_GUARDED_BY(mutex_);
   std::map<int, std::string> lost_ RW_GUARDED_BY(mutex_);
-  std::function<void()> hook_ RW_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> hooks_ RW_GUARDED_BY(mutex_);
 };
 
 }  // namespace ropewalk::bootstrap

@@ -186,7 +186,7 @@ Communicator::~Communicator() {
   runtime_.job_ports().remove(*this);
   runtime_.profiler().remove(records_);
   messenger_.reset();
-  failure_.when_broken(nullptr);
+  failure_.forget_hooks();
   bootstrap_->watch(nullptr);
   if (finalized_) return;
   write_records();
@@ -935,7 +935,8 @@ void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStr
   }
 }
 
-std::uint64_t Communicator::register_buffer(const void* buffer, std::size_t bytes) {
+std::uint64_t Communicator::register_buffer(const void* buffer, std::size_t bytes,
+                                            link::MappedBuffers mapped) {
   const Use use(*this);
   look_at_device();
   failure_.check();
@@ -946,7 +947,7 @@ std::uint64_t Communicator::register_buffer(const void* buffer, std::size_t byte
   drain_queue();
   const Lock lock(engine_mutex_);
   try {
-    return device_->register_buffer(buffer, bytes, deadline_of(config_));
+    return device_->register_buffer(buffer, bytes, deadline_of(config_), std::move(mapped));
   } catch (const Error& error) {
     if (error.code() == Errc::kInvalidArgument) throw;  // on all ranks
     // They may be out of step.

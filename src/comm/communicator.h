@@ -9,6 +9,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
@@ -133,7 +135,8 @@ class Communicator final : public executor::WaitHook {
   /// @return a number for deregister_buffer(), from 1
   /// @throws Error kInvalidUsage without a GPU; kInvalidArgument on all ranks, naming the one whose
   /// buffer cannot be right: the communicator stays whole. Others break it
-  std::uint64_t register_buffer(const void* buffer, std::size_t bytes);
+  std::uint64_t register_buffer(const void* buffer, std::size_t bytes,
+                                link::MappedBuffers mapped = {});
   /// Local: the other ranks need not call, or not now. Does not wait: operations go on.
   /// @throws Error kInvalidArgument for a number that is not registered
   void deregister_buffer(std::uint64_t number);
@@ -184,6 +187,9 @@ class Communicator final : public executor::WaitHook {
   /// Ends all operations with kAborted and notifies the others. Does not wait.
   void abort(const std::string& reason);
   [[nodiscard]] const bootstrap::FailureState& failure() const noexcept { return failure_; }
+  /// Calls `hook` once, by any thread, when this communicator breaks (or now, if it is broken). It
+  /// takes no lock and does not throw. It is forgotten with the communicator.
+  void when_broken(std::function<void()> hook) { failure_.when_broken(std::move(hook)); }
 
   /// From now on runs this schedule for its collective. All ranks must call with the same one.
   void use_schedule(std::shared_ptr<const schedule::Checked> checked);

@@ -66,10 +66,11 @@ class DeviceGroup : public Executor {
   virtual void set_timeout(std::chrono::nanoseconds limit) noexcept = 0;
 
   /// Collective: lets ranks of other processes read this buffer where it lies. Sizes may differ.
+  /// @param mapped as RegisteredBuffers::add
   /// @return its number, from 1
   /// @throws Error as RegisteredBuffers::add
-  virtual std::uint64_t register_buffer(const void* buffer, std::size_t bytes,
-                                        Deadline deadline) = 0;
+  virtual std::uint64_t register_buffer(const void* buffer, std::size_t bytes, Deadline deadline,
+                                        link::MappedBuffers mapped) = 0;
   /// Local, and waits for nothing. Graphs that were captured with the buffer must not be launched
   /// any more.
   /// @throws Error kInvalidArgument for an unknown number; kCuda

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
+#include <vector>
 
 namespace ropewalk::link {
 
@@ -10,5 +12,8 @@ struct BufferRange {
   const void* begin = nullptr;
   std::size_t bytes = 0;
 };
+
+/// By rank: where this rank reaches its buffer, with what keeps it there; null where it does not.
+using MappedBuffers = std::vector<std::shared_ptr<std::byte>>;
 
 }  // namespace ropewalk::link

@@ -32,6 +32,7 @@ struct RegisteredBuffers::Offer {
   std::uint64_t bytes = 0;
   MemorySharing::Place place;
   bool shared = false;
+  bool mapped = false;    // by other means than its place
   std::int32_t code = 0;  // Errc, of a fault
   char fault[160] = {};
 };
@@ -49,11 +50,13 @@ RegisteredBuffers::RegisteredBuffers(bootstrap::Bootstrap& bootstrap,
   beyond_.resize(elsewhere_.size(), false);
 }
 
-RegisteredBuffers::Offer RegisteredBuffers::offer_of(const BufferRange& buffer) {
+RegisteredBuffers::Offer RegisteredBuffers::offer_of(const BufferRange& buffer, bool mapped) {
   Offer offer;
   offer.told = told_;
   offer.begin = address_of(buffer.begin);
   offer.bytes = buffer.bytes;
+  offer.mapped = mapped;
+  if (mapped) return offer;
   try {
     if (buffer.begin == nullptr) throw Error(Errc::kInvalidArgument, "buffer: NULL");
     if (buffer.bytes == 0) throw Error(Errc::kInvalidArgument, "buffer: 0 bytes");
@@ -109,11 +112,13 @@ void RegisteredBuffers::note_removal(std::size_t rank, const std::vector<std::by
   awaited_.erase(number);
 }
 
-std::uint64_t RegisteredBuffers::add(const BufferRange& buffer, Deadline deadline) {
+std::uint64_t RegisteredBuffers::add(const BufferRange& buffer, Deadline deadline,
+                                     MappedBuffers mapped) {
   const std::size_t n = elsewhere_.size();
   const auto rank = static_cast<std::size_t>(bootstrap_.rank());
   std::vector<Offer> offers(n);
-  offers[rank] = offer_of(buffer);
+  offers[rank] = offer_of(buffer, !mapped.empty());
+  mapped.resize(n);
   bootstrap_.all_gather(std::as_writable_bytes(std::span(offers)), sizeof(Offer), deadline);
   const std::uint64_t number = ++last_number_;
   for (std::size_t r = 0; r < n; ++r) {
@@ -127,7 +132,8 @@ std::uint64_t RegisteredBuffers::add(const BufferRange& buffer, Deadline deadlin
   for (std::size_t r = 0; r < n; ++r) {
     if (!elsewhere_[r]) continue;
     await_removals(r, offers[r].told, deadline);
-    opened[r] = opened_from(r, offers[r]);
+    opened[r] = offers[r].mapped ? mapped[r] : opened_from(r, offers[r]);
+    if (!opens_) opened[r].reset();
     seen[rank * n + r] = address_of(opened[r].get());
   }
   bootstrap_.all_gather(std::as_writable_bytes(std::span(seen)), n * sizeof(std::uint64_t),

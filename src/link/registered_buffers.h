@@ -66,11 +66,14 @@ class RegisteredBuffers {
   /// Collective: every rank registers a buffer, of whatever size; ranks of one communicator
   /// register in the same order. A buffer may lie in another one, or beside it in one allocation.
   ///
+  /// @param mapped where this rank has mapped the ranks' buffers by other means, with what keeps
+  /// them mapped: they are not opened then, but let go of as what was opened is. Empty on ranks
+  /// that have not, which neither open nor are read by those that have.
   /// @return its number, the same on all ranks, from 1
   /// @throws Error on all ranks, with nothing registered: kInvalidArgument, kCuda naming the rank
   /// whose buffer cannot be right; kTimeout, kPeerLost, kAborted as Bootstrap: then ranks may be
   /// out of step
-  std::uint64_t add(const BufferRange& buffer, Deadline deadline);
+  std::uint64_t add(const BufferRange& buffer, Deadline deadline, MappedBuffers mapped = {});
 
   /// By rank: where this rank reaches the buffers of one registration; of no bytes where it does
   /// not. An owner's part holds until that rank removes it.
@@ -112,7 +115,7 @@ class RegisteredBuffers {
   using Opened = std::vector<std::shared_ptr<std::byte>>;
   struct Offer;
 
-  [[nodiscard]] Offer offer_of(const BufferRange& buffer);
+  [[nodiscard]] Offer offer_of(const BufferRange& buffer, bool mapped);
   // This rank's address of an offered buffer; null if it cannot open it.
   std::shared_ptr<std::byte> opened_from(std::size_t rank, const Offer& offer);
   // Closes all that `rank` had told of when it made its offer, before anything is opened: memory

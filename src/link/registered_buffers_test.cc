@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bootstrap/test_support.h"
@@ -211,6 +212,51 @@ TEST(RegisteredBuffers, ReachesThePeersOwnAddresses) {
     rank.buffers->remove(number);
     EXPECT_THROW((void)rank.buffers->reached(number), Error);
     bootstrap.barrier(soon());
+  });
+}
+
+// Memory that no handle names, mapped by other means before; of three ranks the last could not.
+TEST(RegisteredBuffers, BuffersThatAreMappedAlreadyAreNotOpened) {
+  Driver driver;
+  std::atomic<int> kept = 0;
+  with_ranks(3, driver, [&](Rank& rank) {
+    rank.sharing->shares = false;
+    const auto place = [&](int owner) {
+      return mapped(rank.number, allocation_of(owner)) + 0x7000;
+    };
+    MappedBuffers given;
+    for (int owner = 0; owner < 3 && rank.number != 2; ++owner) {
+      ++kept;
+      given.emplace_back(static_cast<std::byte*>(const_cast<void*>(at(place(owner)))),
+                         [&](std::byte*) { --kept; });
+    }
+    const std::uint64_t number =
+        rank.buffers->add(rank.own(0x40, 64), soon(), std::exchange(given, {}));
+    rank.meet();
+    EXPECT_EQ(kept, 2) << "the own one is of no use, and nobody reads rank 2's";
+    const auto& reached = rank.buffers->reached(number);
+    for (int peer = 0; peer < 3; ++peer) {
+      if (peer == rank.number) continue;
+      const auto seen = rank.buffers->seen_by(peer, rank.own(0x50, 16));
+      const BufferRange& range = reached[static_cast<std::size_t>(peer)];
+      if (peer == 2 || rank.number == 2) {
+        EXPECT_FALSE(seen.has_value());
+        EXPECT_EQ(range.begin, nullptr);
+        continue;
+      }
+      const std::uint64_t there = mapped(peer, allocation_of(rank.number)) + 0x7000;
+      EXPECT_EQ(seen, static_cast<std::int64_t>(there - allocation_of(rank.number) - 0x40));
+      EXPECT_EQ(range.begin, at(place(peer)));
+      EXPECT_EQ(range.bytes, 64U);
+    }
+    rank.meet();
+    rank.buffers->remove(number);
+    rank.buffers->settle();
+    rank.meet();
+    while (rank.buffers->unsettled()) rank.buffers->settle();
+    rank.meet();
+    EXPECT_EQ(kept, 0);
+    EXPECT_EQ(driver.opened_ever, 0);
   });
 }
 

@@ -56,9 +56,28 @@ def test_what_came_after_2_28(disabled: str, monkeypatch: pytest.MonkeyPatch) ->
 
 @needs("torch")
 @needs_two
+@pytest.mark.parametrize("memory", ["cudaMalloc", "pages"])
 @pytest.mark.parametrize("blocking", ["blocking", "non-blocking"])
-def test_windows_of_processes(blocking: str) -> None:
+def test_windows_of_processes(blocking: str, memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROPEWALK_MEM_ALLOC", memory)
     run(2, "api_windows.py", blocking)
+
+
+@needs("torch")
+@needs_two
+def test_pages_in_windows_are_read_directly_where_other_memory_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setenv("NCCL_DEBUG_SUBSYS", "COLL,P2P,ALLOC")
+    said = {}
+    for memory in ("cudaMalloc", "pages"):
+        monkeypatch.setenv("ROPEWALK_MEM_ALLOC", memory)
+        ended = launcher.run(2, "api_windows.py", "blocking")
+        assert all(one.status == 0 for one in ended), ended
+        said[memory] = ["of other processes may read them" in one.output for one in ended]
+        assert ("is staged for them" in ended[0].output) is False, ended[0].output
+    assert said["pages"] == said["cudaMalloc"]
 
 
 @needs("torch")

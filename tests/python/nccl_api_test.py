@@ -302,6 +302,8 @@ calls = {{
     "WinGetUserPtr": (None, None, out), "GetPeerDevicePointer": (None, size, 0, out),
     "GetLsaDevicePointer": (None, size, 0, out),
     "GetLsaMultimemDevicePointer": (None, size, out),
+    "DevCommCreate": (None, out, out), "DevCommDestroy": (None, out),
+    "LLA2ACreateRequirement": (1, 1, None, out),
     "ParamBind": (None, None), "ParamGetI32": (None, out), "ParamGetStr": (None, out),
     "ParamGet": (None, out, 8, out), "ParamGetParameter": (None, out, out),
     "ParamGetAllParameterKeys": (None, None), "SetEncryption": (None,),

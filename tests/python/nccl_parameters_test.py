@@ -111,3 +111,28 @@ def test_dump() -> None:
         env={"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ENV", "ROPEWALK_TIMEOUT": "77s"},
     )
     assert "ROPEWALK_TIMEOUT = 77s" in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("environment", "given"),
+    [
+        ({}, "cudaMalloc"),
+        ({"TORCH_SYMMMEM": "NCCL"}, "pages"),
+        ({"TORCH_SYMMMEM": "NVSHMEM"}, "cudaMalloc"),
+        ({"TORCH_SYMMMEM": "NCCL", "ROPEWALK_MEM_ALLOC": "cudaMalloc"}, "cudaMalloc"),
+    ],
+)
+def test_torchs_symmetric_memory_gets_pages(environment: dict[str, str], given: str) -> None:
+    """As it is of no use without them; Ropewalk's own variable comes first."""
+    script = f"""
+import ctypes
+text, length = ctypes.c_char_p(), ctypes.c_int()
+nccl = ctypes.CDLL({str(LIBRARY)!r})
+places = ctypes.byref(text), ctypes.byref(length)
+assert nccl.ncclParamGetParameter(b"ROPEWALK_MEM_ALLOC", *places) == 0
+print(text.value.decode())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment
+    )
+    assert done.stdout == f"{given}\n"

@@ -1,5 +1,5 @@
-// NCCL's variables that say the same as a setting of Ropewalk. The setting's own variable, and a
-// settings file, come first.
+// Variables of NCCL, and one of PyTorch, that say the same as a setting of Ropewalk. The setting's
+// own variable, and a settings file, come first.
 #include <algorithm>
 #include <cstdlib>
 #include <mutex>
@@ -90,6 +90,10 @@ void apply() noexcept {
     if (const auto plugin = environment("NCCL_PROFILER_PLUGIN");
         plugin != "none" && plugin != "STATIC_PLUGIN") {
       take("NCCL_PROFILER_PLUGIN", Setting::kProfilerPlugin, "PROFILER_PLUGIN", plugin);
+    }
+    // PyTorch's symmetric memory on NCCL: its kernels read windows of ncclMemAlloc's memory.
+    if (environment("TORCH_SYMMMEM") == "NCCL") {
+      take("TORCH_SYMMMEM", Setting::kMemAlloc, "MEM_ALLOC", "pages");
     }
     take("NCCL_HOSTID", Setting::kHostId, "HOST_ID", environment("NCCL_HOSTID"));
     take("NCCL_SOCKET_IFNAME", Setting::kSocketIfname, "SOCKET_IFNAME",

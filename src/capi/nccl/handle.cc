@@ -24,6 +24,7 @@ Core::~Core() {
   // Nothing of it may be under way when windows are unmapped.
   one_sided.reset();
   comm.reset();
+  device_comms.reset();
   remove_windows_of(*this);
 }
 

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "capi/nccl/config.h"
+#include "capi/nccl/device_comms.h"
 #include "capi/nccl/nccl_api.h"
 #include "capi/nccl/one_sided.h"
 #include "comm/communicator.h"
@@ -40,8 +41,9 @@ struct Core {
   const int device;
   const bool blocking;
   const CommConfig config;
-  std::unique_ptr<comm::Communicator> comm;  // while `state` is not kBusy
-  std::unique_ptr<OneSided> one_sided;       // of `comm`
+  std::unique_ptr<comm::Communicator> comm;   // while `state` is not kBusy
+  std::unique_ptr<OneSided> one_sided;        // of `comm`
+  std::unique_ptr<DeviceComms> device_comms;  // of `comm`, made with the first of them
   comm::MadeOperators operators;
   std::set<Registration*> registrations;
 

@@ -23,8 +23,8 @@ struct CUstream_st;
 using ncclStream_t = CUstream_st*;  // cudaStream_t; nullptr is the legacy default stream
 
 // The result of ncclGetVersion: all of nccl.h 2.28 is here. Functions of later versions are here
-// too, but programs that choose by this number (XLA, vLLM) would expect functions that are refused:
-// device communicators.
+// too, but programs that choose by this number (XLA, vLLM) would expect of them what is refused:
+// networks that GPUs drive, multicast memory.
 inline constexpr int kNcclVersion = 22809;
 
 struct ncclUniqueId {
@@ -265,6 +265,13 @@ ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t window, std::size_t offset, in
                                      void** pointer);
 ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t window, std::size_t offset,
                                              void** pointer);
+
+// ---- device communicators -----------------------------------------------------------------
+//
+// The structures of the program's version, which requirements.h and device_comm_layout.h describe.
+
+ncclResult_t ncclDevCommCreate(ncclComm_t comm, const void* requirements, void* dev_comm);
+ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const void* dev_comm);
 
 // ---- operators --------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ using namespace ropewalk::nccl;  // NOLINT: this file is the edge
 
 #define RW_NCCL_NOT_OFFERED(name, reason) \
   RW_NCCL_API(ncclResult_t, name) { return not_offered(#name, reason); }
-// For functions that return no result code: an empty slot count or team.
+// For functions that return no result code: an empty team.
 #define RW_NCCL_NO_VALUE(type, name, value, reason) \
   RW_NCCL_API(type, name) {                         \
     not_offered(#name, reason);                     \
@@ -18,8 +18,8 @@ using namespace ropewalk::nccl;  // NOLINT: this file is the edge
 
 namespace {
 
-constexpr const char* kNoDeviceApi =
-    "a program's kernels cannot take part in its communication: there are no device communicators";
+constexpr const char* kNoGin =
+    "there are no networks that GPUs drive (GIN), and so no barriers and boxes that go by them";
 constexpr const char* kNoMulticast = "windows have no multicast memory";
 constexpr const char* kNoEndpoints = "windows have no logical endpoints (CFT)";
 constexpr const char* kKeepsMemory =
@@ -27,14 +27,9 @@ constexpr const char* kKeepsMemory =
 
 }  // namespace
 
-RW_NCCL_NOT_OFFERED(ncclDevCommCreate, kNoDeviceApi)
-RW_NCCL_NOT_OFFERED(ncclDevCommDestroy, kNoDeviceApi)
-RW_NCCL_NOT_OFFERED(ncclLsaBarrierCreateRequirement, kNoDeviceApi)
-RW_NCCL_NOT_OFFERED(ncclGinBarrierCreateRequirement, kNoDeviceApi)
-RW_NCCL_NOT_OFFERED(ncclGinInboxA2ACreateRequirement, kNoDeviceApi)
-RW_NCCL_NOT_OFFERED(ncclGinOutboxCreateRequirement, kNoDeviceApi)
-RW_NCCL_NOT_OFFERED(ncclLLA2ACreateRequirement, kNoDeviceApi)
-RW_NCCL_NO_VALUE(int, ncclLLA2ACalcSlots, 0, kNoDeviceApi)
+RW_NCCL_NOT_OFFERED(ncclGinBarrierCreateRequirement, kNoGin)
+RW_NCCL_NOT_OFFERED(ncclGinInboxA2ACreateRequirement, kNoGin)
+RW_NCCL_NOT_OFFERED(ncclGinOutboxCreateRequirement, kNoGin)
 
 RW_NCCL_NOT_OFFERED(ncclCommSuspend, kKeepsMemory)
 RW_NCCL_NOT_OFFERED(ncclCommResume, kKeepsMemory)

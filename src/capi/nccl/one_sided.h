@@ -35,6 +35,7 @@ class OneSided {
   /// @param device of the counters, and of all windows, as CUDA numbers them
   OneSided(comm::Communicator& comm, int device, SignalCounts counts)
       : comm_(comm), device_(device), counts_(counts) {}
+  ~OneSided() = default;
   OneSided(const OneSided&) = delete;
   OneSided& operator=(const OneSided&) = delete;
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "capi/nccl/device_api.h"
 #include "capi/nccl/guard.h"
 #include "capi/nccl/handle.h"
 #include "capi/nccl/structures.h"
@@ -68,17 +69,19 @@ void query(Core& core, ncclCommProperties_t& given) {
   all.nRanks = core.comm->size();
   all.cudaDev = core.device;
   all.nvmlDev = nvml_device(core.device);
+  all.deviceApiSupport = why_no_device_api(core).empty();
   all.nLsaTeams = core.comm->size() / load_store(core).nRanks;
   if (head.version < 22903) std::swap(all.ginType, all.nLsaTeams);
   all.hostRmaSupport = core.one_sided->refusal().empty();
   all.commHash = core.comm->identity();
-  // The other fields stay zero, since these features are not offered: device communicators,
-  // multicast memory, networks that GPUs drive.
+  // The other fields stay zero, since these features are not offered: multicast memory, networks
+  // that GPUs drive, logical endpoints, device communicators of another version than the program's.
   std::memcpy(&given, &all, std::min(given.size, sizeof all));
 }
 
 std::uint64_t memory_statistic(Core& core, ncclCommMemStat_t stat) {
-  const std::size_t bytes = group_of(core).memory_bytes();
+  std::size_t bytes = group_of(core).memory_bytes();
+  if (core.device_comms != nullptr) bytes += core.device_comms->memory_bytes();
   switch (stat) {
     case ncclStatGpuMemSuspend: return 0;    // ncclCommSuspend is not offered
     case ncclStatGpuMemSuspended: return 0;  // no

@@ -3,6 +3,7 @@
 #include <map>
 #include <utility>
 
+#include "capi/nccl/device_comms.h"
 #include "capi/nccl/device_layout.h"
 #include "capi/nccl/group.h"
 #include "capi/nccl/guard.h"
@@ -36,15 +37,22 @@ ncclResult_t register_window(ncclComm_t comm, void* buffer, std::size_t bytes,
   return run_on(comm->core, [core = comm->core, buffer, bytes, window] {
     Window made;
     made.core = core.get();
-    made.number = core->comm->register_buffer(buffer, bytes);
     made.buffer = buffer;
     made.rank = core->comm->rank();
-    made.all_load_store = core->comm->device()->reaches_all();
-    made.reached = core->comm->device()->reached_buffers(made.number);
+    comm::DeviceGroup* group = core->comm->device();
+    if (group == nullptr) throw Error(Errc::kInvalidUsage, "comm: it has no GPU");
+    made.all_load_store = group->reaches_all();
     // Memory that peers cannot reach cannot be mapped for them.
     if (made.all_load_store) add_flat(*core->comm, core->device, made, bytes);
+    made.number = core->comm->register_buffer(
+        buffer, bytes, made.flat != nullptr ? made.flat->shared() : link::MappedBuffers{});
+    if (made.flat == nullptr) made.reached = group->reached_buffers(made.number);
     add_puts(*core->one_sided, made, bytes);
-    *window = add_window(std::move(made));
+    const ncclWindow_t handle = add_window(std::move(made));
+    if (core->device_comms != nullptr) {
+      core->device_comms->window_added(handle, *window_of(handle));
+    }
+    *window = handle;
   });
 }
 
@@ -53,8 +61,13 @@ void deregister_window(ncclComm_t comm, ncclWindow_t handle) {
   // NVIDIA's library returns NULL if it could not make a window.
   if (handle == nullptr) return;
   const std::shared_ptr<const Window> window = own_window(core, handle);
+  if (window->number == 0) {
+    throw Error(Errc::kInvalidArgument, "win: {} is of a device communicator (ncclDevCommDestroy)",
+                static_cast<const void*>(handle));
+  }
   if (window->puts != nullptr) core.one_sided->remove(*window->puts);
   core.comm->deregister_buffer(window->number);
+  if (core.device_comms != nullptr) core.device_comms->window_removed(handle);
   remove_window(handle);
 }
 
@@ -96,8 +109,9 @@ void* load_store_pointer(const Window& window, int lsa_rank, std::size_t offset)
 
 }  // namespace
 
-FlatWindow::FlatWindow(std::unique_ptr<comm::FlatMemory> memory, int rank)
+FlatWindow::FlatWindow(std::shared_ptr<const comm::FlatMemory> memory, int rank)
     : memory_(std::move(memory)),
+      rank_(rank),
       layout_(memory_->gpu(), sizeof(ncclWindow_vidmem),
               transport::window::DeviceBuffer::From::kAllocator) {
   ncclWindow_vidmem layout{};
@@ -107,6 +121,14 @@ FlatWindow::FlatWindow(std::unique_ptr<comm::FlatMemory> memory, int rank)
   layout.stride4G = static_cast<std::uint32_t>(memory_->stride() / comm::FlatMemory::kStep);
   layout.numSegments = 1;
   memory_->gpu().fill(layout_.data(), &layout, sizeof layout);
+}
+
+link::MappedBuffers FlatWindow::shared() const {
+  link::MappedBuffers buffers;
+  for (std::size_t rank = 0; rank < memory_->bytes().size(); ++rank) {
+    buffers.emplace_back(memory_, static_cast<std::byte*>(memory_->at(static_cast<int>(rank))));
+  }
+  return buffers;
 }
 
 void add_flat(comm::Communicator& comm, int device, Window& window, std::size_t bytes) {
@@ -176,6 +198,18 @@ void remove_window(ncclWindow_t handle) {
   Table& all = table();
   const Lock lock(all.mutex);
   all.windows.erase(number_of(handle));
+}
+
+std::vector<std::pair<ncclWindow_t, std::shared_ptr<const Window>>> windows_of(const Core& core) {
+  std::vector<std::pair<ncclWindow_t, std::shared_ptr<const Window>>> found;
+  Table& all = table();
+  const Lock lock(all.mutex);
+  for (const auto& [number, window] : all.windows) {
+    if (window->core != &core) continue;
+    found.emplace_back(reinterpret_cast<ncclWindow_t>(number),  // NOLINT(performance-no-int-to-ptr)
+                       window);
+  }
+  return found;
 }
 
 void remove_windows_of(const Core& core) {

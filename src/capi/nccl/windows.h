@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "capi/nccl/nccl_api.h"
@@ -23,24 +24,32 @@ namespace ropewalk::nccl {
 class OneSided;
 struct Core;
 
-/// The buffers of a window, mapped side by side, and what kernels read of them.
+/// The buffers of a window, mapped side by side, and what kernels read of them. Collectives may go
+/// on reading the buffers when this is gone (FlatWindow::shared).
 class FlatWindow {
  public:
   /// @throws Error kCuda
-  FlatWindow(std::unique_ptr<comm::FlatMemory> memory, int rank);
+  FlatWindow(std::shared_ptr<const comm::FlatMemory> memory, int rank);
   [[nodiscard]] const comm::FlatMemory& memory() const noexcept { return *memory_; }
+  /// Of this rank's buffer.
+  [[nodiscard]] std::uint64_t own_bytes() const noexcept {
+    return memory_->bytes()[static_cast<std::size_t>(rank_)];
+  }
+  /// For who reads the buffers, and keeps them mapped meanwhile.
+  [[nodiscard]] link::MappedBuffers shared() const;
   [[nodiscard]] ncclWindow_t handle() const noexcept {
     return static_cast<ncclWindow_t>(layout_.pointer());
   }
 
  private:
-  std::unique_ptr<comm::FlatMemory> memory_;
+  std::shared_ptr<const comm::FlatMemory> memory_;
+  const int rank_;
   transport::window::DeviceBuffer layout_;
 };
 
 struct Window {
   const Core* core = nullptr;              ///< whose; never followed
-  std::uint64_t number = 0;                ///< of the registration
+  std::uint64_t number = 0;                ///< of the registration; 0 without one
   void* buffer = nullptr;                  ///< this rank's
   int rank = 0;                            ///< this rank
   bool all_load_store = false;             ///< all ranks reach each other's memory (ncclTeamLsa)
@@ -66,6 +75,8 @@ std::shared_ptr<const Window> window_of(ncclWindow_t handle);
 std::shared_ptr<const Window> own_window(const Core& core, ncclWindow_t handle);
 /// Does nothing for a pointer that is not a window.
 void remove_window(ncclWindow_t handle);
+/// All of a communicator, in no order.
+std::vector<std::pair<ncclWindow_t, std::shared_ptr<const Window>>> windows_of(const Core& core);
 /// All of a communicator that is destroyed.
 void remove_windows_of(const Core& core);
 

@@ -546,14 +546,15 @@ void CudaGroup::start(const void* kernel, unsigned blocks, unsigned threads, voi
 
 // ---- registered buffers -----------------------------------------------------------------
 
-std::uint64_t CudaGroup::register_buffer(const void* buffer, std::size_t bytes, Deadline deadline) {
+std::uint64_t CudaGroup::register_buffer(const void* buffer, std::size_t bytes, Deadline deadline,
+                                         link::MappedBuffers mapped) {
   const executor::CurrentDevice current(device_);
   const executor::RelaxedCapture relaxed;
   if (buffers_->unsettled()) {
     order_->wait_until_idle();
     buffers_->settle();
   }
-  const std::uint64_t number = buffers_->add({buffer, bytes}, deadline);
+  const std::uint64_t number = buffers_->add({buffer, bytes}, deadline, std::move(mapped));
   ++buffers_state_;
   return number;
 }

@@ -54,7 +54,8 @@ class CudaGroup final : public DeviceGroup {
   void set_timeout(std::chrono::nanoseconds limit) noexcept override {
     timeout_ns_ = static_cast<std::uint64_t>(limit.count());
   }
-  std::uint64_t register_buffer(const void* buffer, std::size_t bytes, Deadline deadline) override;
+  std::uint64_t register_buffer(const void* buffer, std::size_t bytes, Deadline deadline,
+                                link::MappedBuffers mapped) override;
   void deregister_buffer(std::uint64_t number) override;
   [[nodiscard]] const std::vector<link::BufferRange>& reached_buffers(
       std::uint64_t number) const override {
