@@ -111,8 +111,10 @@ INSIDE: dict[str, Folder] = {
     "transport/messaging": folder(
         *("transport", "transport/messaging/tcp"), namespaces=("ropewalk::transport::messaging",)
     ),
+    # libfabric takes memory of GPUs, which CUDA's driver says whose it is.
     "transport/messaging/ofi": folder(
         *("transport", "transport/messaging", "transport/messaging/tcp"),
+        "transport/window/device",
         namespaces=("ropewalk::transport::ofi",),
     ),
     "transport/messaging/psm2": folder(

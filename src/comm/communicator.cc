@@ -225,7 +225,8 @@ void Communicator::connect() {
   std::unique_ptr<transport::Transport> network;
   if (facts_.num_hosts > 1) {
     network = transport::make_transport(
-        emulation_ != nullptr ? kEmulatingTransport : config_.text(Setting::kNet), config_);
+        emulation_ != nullptr ? kEmulatingTransport : config_.text(Setting::kNet),
+        transport::for_host_memory(config_));
     if (network->num_devices() == 0) {
       throw Error(Errc::kSystem, "rank {} has no device of the transport {} (setting NET): {}",
                   rank(), network->name(), network->why_no_devices());
@@ -1129,7 +1130,7 @@ void Communicator::compare_call(int peer, std::span<const std::byte> told) {
 std::unique_ptr<link::NetworkLinks> Communicator::message_links(
     link::NetworkLinks::Options options) {
   std::unique_ptr<transport::Transport> network =
-      transport::make_transport(config_.text(Setting::kNet), config_);
+      transport::make_transport(config_.text(Setting::kNet), transport::for_host_memory(config_));
   if (network->num_devices() == 0) {
     throw Error(Errc::kSystem, "rank {} has no device of the transport {} (setting NET): {}",
                 rank(), network->name(), network->why_no_devices());

@@ -70,12 +70,25 @@ void* Comm::register_memory(void* data, std::size_t bytes, transport::MemoryKind
                 "{}: a registration of {} bytes at {}: that is not memory of this process", name_,
                 bytes, data);
   }
+  return add_memory(
+      data, bytes,
+      std::visit([&](auto& end) { return end->register_memory(data, bytes, kind); }, connection_));
+}
+
+void* Comm::register_dma_buf(void* data, std::size_t bytes, const transport::DmaBuf& buffer) {
+  return add_memory(
+      data, bytes,
+      std::visit([&](auto& end) { return end->register_dma_buf(data, bytes, buffer); },
+                 connection_));
+}
+
+void* Comm::add_memory(void* data, std::size_t bytes,
+                       std::unique_ptr<transport::Registration> registration) {
   auto memory = std::make_unique<Memory>();
   memory->comm = handle_;
   memory->base = number_of(data);
   memory->bytes = bytes;
-  memory->registration =
-      std::visit([&](auto& end) { return end->register_memory(data, bytes, kind); }, connection_);
+  memory->registration = std::move(registration);
   const Lock lock(mutex_);
   memories_.reserve(memories_.size() + 1);
   void* handle = all_memories_.add(std::move(memory));

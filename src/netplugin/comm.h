@@ -68,6 +68,8 @@ class Comm {
 
   /// @return a handle
   void* register_memory(void* data, std::size_t bytes, transport::MemoryKind kind);
+  /// The same for GPU memory with its dma-buf descriptor, which the caller keeps.
+  void* register_dma_buf(void* data, std::size_t bytes, const transport::DmaBuf& buffer);
   /// Ends a registration of this connection. Requests that use it are given up, which breaks the
   /// connection: NCCL does so after an abort.
   void deregister(void* memory);
@@ -92,6 +94,8 @@ class Comm {
   };
 
   Memory& memory_of(const Part& part) RW_REQUIRES(mutex_);
+  void* add_memory(void* data, std::size_t bytes,
+                   std::unique_ptr<transport::Registration> registration);
   void* keep(std::unique_ptr<transport::Request> request, std::span<Memory* const> memories)
       RW_REQUIRES(mutex_);
   void release(std::size_t index) RW_REQUIRES(mutex_);

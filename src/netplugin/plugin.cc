@@ -275,6 +275,21 @@ void* Plugin::register_memory(void* handle, void* data, std::size_t bytes, int t
   }
 }
 
+void* Plugin::register_dma_buf(void* handle, void* data, std::size_t bytes, int type,
+                               const transport::DmaBuf& buffer) {
+  Comm& owner = comm(handle);
+  if (type != abi::kCudaPointer && type != abi::kDmaBufPointer) {
+    throw Error(Errc::kInvalidArgument,
+                "{}: memory of kind {} by a dma-buf descriptor, which is of GPU memory (2)",
+                owner.name(), type);
+  }
+  if (buffer.descriptor < 0) {
+    throw Error(Errc::kInvalidArgument, "{}: {} is no descriptor of a dma-buf", owner.name(),
+                buffer.descriptor);
+  }
+  return owner.register_dma_buf(data, bytes, buffer);
+}
+
 void Plugin::deregister(void* handle, void* memory) {
   if (memory == nullptr) return;
   comm(handle).deregister(memory);

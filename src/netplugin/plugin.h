@@ -63,6 +63,8 @@ class Plugin {
   void* accept_or_wait(void* listener);
 
   void* register_memory(void* comm, void* data, std::size_t bytes, int type);
+  void* register_dma_buf(void* comm, void* data, std::size_t bytes, int type,
+                         const transport::DmaBuf& buffer);
   void deregister(void* comm, void* memory);
   /// Never throws Error kInvalidArgument for a connection that is open.
   [[nodiscard]] Comm& comm(void* handle) const;

@@ -89,7 +89,8 @@ Result devices(int* count) noexcept {
   return guarded("devices", [&] { give(count, [&] { return plugin().num_devices(); }); });
 }
 
-template <typename Properties>
+// @tparam kDescriptors whether the version has regMrDmaBuf
+template <typename Properties, bool kDescriptors = true>
 Result get_properties(int number, Properties* target) noexcept {
   return guarded("getProperties", [&] {
     Properties& p = out(target);
@@ -101,7 +102,9 @@ Result get_properties(int number, Properties* target) noexcept {
     p.pci_path = from.pci_path.empty() ? nullptr : from.pci_path.c_str();
     // Devices with equal guid and port count as one port: those without a guid must differ.
     p.guid = from.guid != 0 ? from.guid : static_cast<std::uint64_t>(number) + 1;
-    p.ptr_support = static_cast<int>(from.memory_kinds & (abi::kHostPointer | abi::kCudaPointer));
+    p.ptr_support =
+        static_cast<int>(from.memory_kinds & (abi::kHostPointer | abi::kCudaPointer |
+                                              (kDescriptors ? abi::kDmaBufPointer : 0)));
     p.speed = clamp_to_int(from.speed_mbps);
     p.port = from.port;
     p.max_comms = from.max_connections;
@@ -203,6 +206,15 @@ Result reg_mr(void* comm, void* data, Size size, int type, void** memory) noexce
     give(memory, [&] { return plugin().register_memory(comm, data, length(size), type); });
   });
 }
+Result reg_mr_dma_buf(void* comm, void* data, std::size_t size, int type, std::uint64_t offset,
+                      int descriptor, void** memory) noexcept {
+  clear(memory);
+  return guarded("regMrDmaBuf", [&] {
+    give(memory, [&] {
+      return plugin().register_dma_buf(comm, data, size, type, {descriptor, offset});
+    });
+  });
+}
 Result dereg_mr(void* comm, void* memory) noexcept {
   return guarded("deregMr", [&] { plugin().deregister(comm, memory); });
 }
@@ -301,7 +313,7 @@ __attribute__((destructor)) void at_unload() {
 }  // namespace
 
 // The symbols that NCCL looks for. get_device_mr and irecv_consumed are for plugins that GPUs
-// drive; nothing here gains by file descriptors of GPU memory or by merging devices.
+// drive; nothing here gains by merging devices.
 // NOLINTBEGIN(readability-identifier-naming): the names are NVIDIA's
 extern "C" {
 #define RW_TABLE __attribute__((visibility("default"))) extern const
@@ -320,7 +332,7 @@ const abi::NetV4 ncclNetPlugin_v4 = {
     .name = kName,
     .init = init<4>,
     .devices = devices,
-    .get_properties = get_properties<abi::PropertiesV4>,
+    .get_properties = get_properties<abi::PropertiesV4, false>,
     .listen = listen_short,
     .connect = connect_and_wait,
     .accept = accept_and_wait,
@@ -339,7 +351,7 @@ const abi::NetV5 ncclNetPlugin_v5 = {
     .name = kName,
     .init = init<5>,
     .devices = devices,
-    .get_properties = get_properties<abi::PropertiesV5>,
+    .get_properties = get_properties<abi::PropertiesV5, false>,
     .listen = listen,
     .connect = connect,
     .accept = accept,
@@ -363,7 +375,7 @@ const abi::NetV6 ncclNetPlugin_v6 = {
     .connect = connect,
     .accept = accept,
     .reg_mr = reg_mr<int>,
-    .reg_mr_dma_buf = nullptr,
+    .reg_mr_dma_buf = reg_mr_dma_buf,
     .dereg_mr = dereg_mr,
     .isend = isend_tagged<int>,
     .irecv = irecv_grouped<int>,
@@ -383,7 +395,7 @@ const abi::NetV7 ncclNetPlugin_v7 = {
     .connect = connect_device,
     .accept = accept_device,
     .reg_mr = reg_mr<int>,
-    .reg_mr_dma_buf = nullptr,
+    .reg_mr_dma_buf = reg_mr_dma_buf,
     .dereg_mr = dereg_mr,
     .isend = isend_tagged<int>,
     .irecv = irecv_grouped<int>,
@@ -405,7 +417,7 @@ const abi::NetV8 ncclNetPlugin_v8 = {
     .connect = connect_device,
     .accept = accept_device,
     .reg_mr = reg_mr<std::size_t>,
-    .reg_mr_dma_buf = nullptr,
+    .reg_mr_dma_buf = reg_mr_dma_buf,
     .dereg_mr = dereg_mr,
     .isend = isend_tagged<int>,
     .irecv = irecv_grouped<int>,
@@ -427,7 +439,7 @@ const abi::NetV9 ncclNetPlugin_v9 = {
     .connect = connect_device,
     .accept = accept_device,
     .reg_mr = reg_mr<std::size_t>,
-    .reg_mr_dma_buf = nullptr,
+    .reg_mr_dma_buf = reg_mr_dma_buf,
     .dereg_mr = dereg_mr,
     .isend = isend_tagged<std::size_t>,
     .irecv = irecv_grouped<std::size_t>,
@@ -450,7 +462,7 @@ const abi::NetV10 ncclNetPlugin_v10 = {
     .connect = connect_config,
     .accept = accept_device,
     .reg_mr = reg_mr<std::size_t>,
-    .reg_mr_dma_buf = nullptr,
+    .reg_mr_dma_buf = reg_mr_dma_buf,
     .dereg_mr = dereg_mr,
     .isend = isend_profiled,
     .irecv = irecv_profiled,
@@ -473,7 +485,7 @@ const abi::NetV11 ncclNetPlugin_v11 = {
     .connect = connect_context,
     .accept = accept_device,
     .reg_mr = reg_mr<std::size_t>,
-    .reg_mr_dma_buf = nullptr,
+    .reg_mr_dma_buf = reg_mr_dma_buf,
     .dereg_mr = dereg_mr,
     .isend = isend_profiled,
     .irecv = irecv_profiled,
@@ -498,7 +510,7 @@ const abi::NetV12 ncclNetPlugin_v12 = {
     .connect = connect_context,
     .accept = accept_device,
     .reg_mr = reg_mr<std::size_t>,
-    .reg_mr_dma_buf = nullptr,
+    .reg_mr_dma_buf = reg_mr_dma_buf,
     .dereg_mr = dereg_mr,
     .isend = isend_profiled,
     .irecv = irecv_profiled,

@@ -34,6 +34,8 @@ std::optional<Tuning> tuning_of(std::string_view network) {
   // An adapter is what NCCL takes it for; but neither its DMA nor copies of what is staged promise
   // that lines of 128 bytes arrive in order.
   if (network == "sisci") return Tuning{0, 0, 0, 0};
+  // Nor do providers of libfabric: EFA's packets arrive in any order.
+  if (network == "ofi") return Tuning{0, 0, 0, 0};
   if (network == "shm" || network == "auto") return Tuning{4 << 10, 64 << 10, 2, 8};
   return std::nullopt;
 }

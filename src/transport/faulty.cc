@@ -125,6 +125,10 @@ class FaultySender final : public SendConnection {
                                                 MemoryKind kind) override {
     return inner_->register_memory(data, bytes, kind);
   }
+  std::unique_ptr<Registration> register_dma_buf(void* data, std::size_t bytes,
+                                                 const DmaBuf& buffer) override {
+    return inner_->register_dma_buf(data, bytes, buffer);
+  }
   bool ready() override {
     throw_if_broken(line_);
     return inner_->ready();
@@ -153,6 +157,10 @@ class FaultyReceiver final : public ReceiveConnection {
   std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                 MemoryKind kind) override {
     return inner_->register_memory(data, bytes, kind);
+  }
+  std::unique_ptr<Registration> register_dma_buf(void* data, std::size_t bytes,
+                                                 const DmaBuf& buffer) override {
+    return inner_->register_dma_buf(data, bytes, buffer);
   }
   bool ready() override {
     throw_if_broken(line_);

@@ -13,6 +13,7 @@ class Few {
  public:
   explicit Few(std::size_t count)
       : several_(count > 1 ? std::make_unique<T[]>(count) : nullptr), count_(count) {}
+  ~Few() = default;
   Few(const Few&) = delete;
   Few& operator=(const Few&) = delete;
   [[nodiscard]] std::size_t size() const noexcept { return count_; }

@@ -64,4 +64,10 @@ std::unique_ptr<Transport> make_transport(std::string_view name, const Config& c
   return faults.empty() ? std::move(made) : make_faulty(std::move(made), parse_faults(faults));
 }
 
+Config for_host_memory(const Config& config) {
+  Config host = config;
+  host.set("OFI_GPU_MEMORY", "off", "host memory alone is used");
+  return host;
+}
+
 }  // namespace ropewalk::transport

@@ -21,4 +21,8 @@ std::unique_ptr<Transport> make_transport(std::string_view name, const Config& c
 /// As make_transport(), without the setting FAULTY: for a provider made of others.
 std::unique_ptr<Transport> make_plain_transport(std::string_view name, const Config& config);
 
+/// The settings for whoever moves host memory alone: no transport is asked for GPU memory, which
+/// may take another path in it, and time.
+[[nodiscard]] Config for_host_memory(const Config& config);
+
 }  // namespace ropewalk::transport

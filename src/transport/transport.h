@@ -25,7 +25,8 @@
 
 namespace ropewalk::transport {
 
-/// Kinds of memory that a provider can take as source or destination.
+/// Kinds of memory that a provider can take as source or destination. kDmaBuf: that it can make use
+/// of a descriptor of GPU memory (register_dma_buf); only together with kCuda.
 enum class MemoryKind : std::uint8_t { kHost = 1, kCuda = 2, kDmaBuf = 4 };
 
 /// A provider's statements about a device. The contract suite checks them.
@@ -80,6 +81,13 @@ class Request {
   [[nodiscard]] virtual bool placed() const { return false; }
 };
 
+/// A Linux dma-buf descriptor of GPU memory, which the caller owns. A provider that needs it beyond
+/// the call makes a duplicate.
+struct DmaBuf {
+  int descriptor = -1;
+  std::uint64_t offset = 0;  ///< bytes from the descriptor's begin to the memory
+};
+
 /// The largest head of a message that is sent from two buffers.
 inline constexpr std::size_t kMaxHeadBytes = 128;
 
@@ -92,6 +100,10 @@ class SendConnection {
   [[nodiscard]] virtual bool ready() { return true; }
   virtual std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                         MemoryKind kind) = 0;
+  /// As register_memory() with kCuda, for GPU memory of which there is a descriptor, too. A
+  /// provider that has no use for the descriptor takes the memory by its address.
+  virtual std::unique_ptr<Registration> register_dma_buf(void* data, std::size_t bytes,
+                                                         const DmaBuf& buffer);
   /// Starts a send. `data` must stay unchanged until the request is finished.
   /// @return nullptr when no request can be started now (none free, or the receiver has not yet
   ///         asked for this tag): call again
@@ -131,6 +143,9 @@ class ReceiveConnection {
   [[nodiscard]] virtual bool ready() { return true; }
   virtual std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                         MemoryKind kind) = 0;
+  /// As SendConnection::register_dma_buf().
+  virtual std::unique_ptr<Registration> register_dma_buf(void* data, std::size_t bytes,
+                                                         const DmaBuf& buffer);
   /// Starts a receive of one message per buffer, at most max_grouped_receives of them.
   /// @return nullptr when no request can be started now: call again
   [[nodiscard]] virtual std::unique_ptr<Request> receive(

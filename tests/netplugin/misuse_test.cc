@@ -95,7 +95,6 @@ TEST_F(Misuse, OfNullPointers) {
   Loop loop(net);
   EXPECT_EQ(table->get_device_mr, nullptr);
   EXPECT_EQ(table->irecv_consumed, nullptr);
-  EXPECT_EQ(table->reg_mr_dma_buf, nullptr);
   EXPECT_EQ(table->init(nullptr, 1, nullptr, logger, nullptr), abi::kInvalidArgument);
   EXPECT_EQ(table->devices(nullptr), abi::kInvalidArgument);
   EXPECT_EQ(table->get_properties(0, nullptr), abi::kInvalidArgument);

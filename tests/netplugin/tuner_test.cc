@@ -161,14 +161,21 @@ TEST_P(TunerOf, GivesChannelsByTheRootOfTheSize) {
   EXPECT_EQ(channels(4096), 12);
 }
 
-TEST_P(TunerOf, RulesOutLl128AloneOverBridges) {
-  const Open open("sisci");
-  const Answer answer = Tuner(GetParam(), 2, 2).ask(128 << 20, two_algorithms());
-  EXPECT_EQ(answer.channels, 0);
-  for (const int algorithm : {0, 1}) {
-    EXPECT_LT(answer.at(algorithm, abi::kProtocolLl), 100);
-    EXPECT_LT(answer.at(algorithm, abi::kProtocolSimple), 100);
-    EXPECT_GT(answer.at(algorithm, abi::kProtocolLl128), 1e6);
+TEST_P(TunerOf, RulesOutLl128AloneOverBridgesAndFabrics) {
+  std::vector<const char*> networks = {"sisci"};
+#ifdef RW_STAND_IN_LIBFABRIC
+  networks.push_back("ofi");
+#endif
+  for (const char* network : networks) {
+    SCOPED_TRACE(network);
+    const Open open(network);
+    const Answer answer = Tuner(GetParam(), 2, 2).ask(128 << 20, two_algorithms());
+    EXPECT_EQ(answer.channels, 0);
+    for (const int algorithm : {0, 1}) {
+      EXPECT_LT(answer.at(algorithm, abi::kProtocolLl), 100);
+      EXPECT_LT(answer.at(algorithm, abi::kProtocolSimple), 100);
+      EXPECT_GT(answer.at(algorithm, abi::kProtocolLl128), 1e6);
+    }
   }
 }
 

@@ -109,6 +109,7 @@ struct Context {
   int gpu = 0;  // of the machine
   std::set<int> peers;
   Stream* legacy = nullptr;  // the stream NULL, once used
+  int retained = 0;
 };
 
 struct Faults {
@@ -515,15 +516,26 @@ EXPORT Result cuDeviceGetUuid_v2(char* uuid, int device) {
 }
 EXPORT Result cuDeviceGetAttribute(int* value, int attribute, int /*device*/) {
   ENTER("cuDeviceGetAttribute");
-  *value = attribute == 122 && !state().faults.no_marks ? 1 : 0;
+  *value = (attribute == 122 && !state().faults.no_marks) || attribute == 124 ? 1 : 0;
   return kOk;
 }
 EXPORT Result cuDevicePrimaryCtxRetain(Context** context, int device) {
   ENTER("cuDevicePrimaryCtxRetain");
   *context = state().contexts.at(static_cast<std::size_t>(device)).get();
+  ++(*context)->retained;
   return kOk;
 }
-EXPORT Result cuDevicePrimaryCtxRelease_v2(int /*device*/) { return kOk; }
+EXPORT Result cuDevicePrimaryCtxRelease_v2(int device) {
+  ENTER("cuDevicePrimaryCtxRelease_v2");
+  --state().contexts.at(static_cast<std::size_t>(device))->retained;
+  return kOk;
+}
+EXPORT Result cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
+  ENTER("cuDevicePrimaryCtxGetState");
+  *flags = 0;
+  *active = state().contexts.at(static_cast<std::size_t>(device))->retained > 0 ? 1 : 0;
+  return kOk;
+}
 EXPORT Result cuCtxGetCurrent(Context** context) {
   *context = current_context();
   return kOk;
@@ -616,6 +628,26 @@ EXPORT Result cuMemAlloc_v2(Pointer* address, std::size_t bytes) {
   range.number = ++state().last_number;
   *address = range.base;
   state().ranges[range.base] = range;
+  return kOk;
+}
+// The descriptor stands at the range's begin in the allocation's file, from which a dma-buf of CUDA
+// counts.
+EXPORT Result cuMemGetHandleForAddressRange(void* handle, Pointer address, std::size_t bytes,
+                                            int type, unsigned long long flags) {
+  ENTER("cuMemGetHandleForAddressRange");
+  const Range* range = find_range(address);
+  if (range == nullptr || bytes > range->base + range->bytes - address || type != 1 ||
+      address % kPage != 0 || bytes % kPage != 0 || bytes == 0) {
+    return kInvalidValue;
+  }
+  if (flags != 0) return kNotSupported;  // as drivers before 12.8
+  const int file = range->allocation != 0 ? state().allocations[range->allocation].descriptor
+                                          : range->descriptor;
+  const int made =
+      open(("/proc/self/fd/" + std::to_string(file)).c_str(), O_RDWR | O_CLOEXEC);  // its own place
+  if (made < 0) return kOutOfMemory;
+  lseek(made, static_cast<off_t>(address - range->base), SEEK_SET);
+  std::memcpy(handle, &made, sizeof made);
   return kOk;
 }
 EXPORT Result cuMemFree_v2(Pointer address) {

@@ -152,7 +152,7 @@ link::DeviceNetwork::Options network_options(const Config& config, int device,
   }
   // The progress threads copy in parallel; a transport's own copying threads would wake too late
   // for pieces of a slot's size.
-  Config of_transport = config;
+  Config of_transport = transport::for_host_memory(config);
   if (config.integer(Setting::kCopyThreads) == 0) {
     of_transport.set("COPY_THREADS", "1", "links of GPUs");
   }

@@ -128,7 +128,8 @@ class Auto final : public Transport {
     const std::vector<std::string_view> known = compiled_providers();
     if (std::find(known.begin(), known.end(), wanted) == known.end()) return false;
     try {
-      std::unique_ptr<Transport> made = make_plain_transport(wanted, config);
+      // As NCCL asks for the kinds of memory before the path of a connection is known.
+      std::unique_ptr<Transport> made = make_plain_transport(wanted, for_host_memory(config));
       if (made->num_devices() == 0) {
         log::info(log::kInit, "auto: {} has no device", wanted);
         return false;

@@ -173,7 +173,7 @@ std::unique_ptr<Transport> make_transport(const Config& config) {
     }
     Transport*& transport = by_name[provider];
     if (transport == nullptr) {
-      transports.push_back(transport::make_transport(provider, config));
+      transports.push_back(transport::make_transport(provider, for_host_memory(config)));
       transport = transports.back().get();
     }
     const std::string_view wanted = entry.substr(std::min(colon + 1, entry.size()));

@@ -6,6 +6,7 @@
 
 #include "core/log.h"
 #include "core/random.h"
+#include "transport/simple_requests.h"
 
 namespace ropewalk::transport::ofi {
 namespace {
@@ -15,7 +16,8 @@ namespace {
 constexpr unsigned kLookPeriod = 16;
 constexpr auto kLookTime = std::chrono::milliseconds(1);
 
-constexpr std::uint32_t kHelloVersion = 1;
+// 2: small messages, too, may be requested.
+constexpr std::uint32_t kHelloVersion = 2;
 
 // The first note of each end; the address follows.
 struct HelloNote {
@@ -47,7 +49,20 @@ std::array<char, 64> fixed(const std::string& text) {
 }  // namespace
 
 FabricRegistration::FabricRegistration(std::shared_ptr<Endpoint> endpoint, Region made)
-    : region(std::move(made)), endpoint_(std::move(endpoint)) {}
+    : region(std::move(made)),
+      endpoint_(std::move(endpoint)),
+      kind_(region.gpu != nullptr ? MemoryKind::kCuda : MemoryKind::kHost),
+      base_(region.base),
+      bytes_(region.bytes) {}
+
+void FabricRegistration::check_holds(const void* data, std::size_t bytes) const {
+  const std::uint64_t offset = reinterpret_cast<std::uint64_t>(data) - base_;  // wraps below it
+  if (offset > bytes_ || bytes > bytes_ - offset) {
+    throw Error(Errc::kInvalidArgument,
+                "ofi: {} bytes at {} are not within the registration of {} bytes at {:#x}", bytes,
+                data, bytes_, base_);
+  }
+}
 
 FabricRegistration::~FabricRegistration() {
   const Lock lock(endpoint_->mutex);
@@ -75,6 +90,35 @@ Connection::~Connection() {
   const Lock lock(fabric_.mutex);
   fabric_.remove(number_);
   linger_.adopt(side_.release());
+}
+
+std::unique_ptr<Registration> Connection::register_kind(void* data, std::size_t bytes,
+                                                        MemoryKind kind, bool host,
+                                                        std::uint64_t access) {
+  if (kind == MemoryKind::kCuda) return register_gpu(data, bytes, access, nullptr);
+  std::unique_ptr<Registration> plain = HostRegistration::make(data, bytes, kind);
+  if (!host) return plain;
+  const Lock lock(fabric_.mutex);
+  return std::make_unique<FabricRegistration>(kept_, fabric_.register_memory(data, bytes, access));
+}
+
+std::unique_ptr<Registration> Connection::register_gpu(void* data, std::size_t bytes,
+                                                       std::uint64_t access, const DmaBuf* given) {
+  if (!fabric_.takes_gpu_memory()) {
+    throw Error(Errc::kInvalidArgument, "ofi: {} on {} takes host memory only: {}",
+                fabric_.device().provider, fabric_.device().name,
+                fabric_.device().why_no_gpu_memory);
+  }
+  const window::GpuMemory memory = window::find_gpu_memory(fabric_.cuda().gpus, data, bytes);
+  const Lock lock(fabric_.mutex);
+  return std::make_unique<FabricRegistration>(kept_,
+                                              fabric_.register_gpu_memory(memory, access, given));
+}
+
+std::uint64_t Connection::gpu_checksum(const Region& region, const void* data, std::size_t bytes) {
+  std::vector<std::byte> copy(bytes);
+  region.gpu->fetch(copy.data(), reinterpret_cast<window::CuPointer>(data), bytes);
+  return messaging::wire_checksum(copy.data(), bytes);
 }
 
 void Connection::greet() {

@@ -16,6 +16,10 @@
 // messages come, so the announcement has crossed already. Writing also leaves out the provider's
 // own rendezvous, which takes a further round trip.
 //
+// Messages from registered GPU memory are never copied by the CPU, so that small ones, too, wait
+// for their receives, and go as long ones do. One from host memory may come for a receive into GPU
+// memory: then the NIC reads it from the buffer that it came into.
+//
 // When an end is given up with a message under way, its memory must not be touched later: it waits
 // for the provider, up to kPatience, and the receiving end for the sender's word that it has
 // stopped. If neither comes, the endpoint is closed, and with it all of its connections.
@@ -57,6 +61,10 @@ constexpr std::uint64_t key_of(std::uint32_t tag, std::uint32_t index) {
 class FabricRegistration final : public Registration {
  public:
   FabricRegistration(std::shared_ptr<Endpoint> endpoint, Region region);
+  [[nodiscard]] MemoryKind kind() const noexcept override { return kind_; }
+  /// For GPU memory, since the CPU does not see what is beyond it.
+  /// @throws Error kInvalidArgument when not all of `bytes` at `data` is in it
+  void check_holds(const void* data, std::size_t bytes) const;
   ~FabricRegistration() override;
   FabricRegistration(const FabricRegistration&) = delete;
   FabricRegistration& operator=(const FabricRegistration&) = delete;
@@ -64,6 +72,10 @@ class FabricRegistration final : public Registration {
 
  private:
   std::shared_ptr<Endpoint> endpoint_;
+  // As in `region`, which ends early when a receive is given up.
+  const MemoryKind kind_;
+  const std::uint64_t base_;
+  const std::uint64_t bytes_;
 };
 
 /// Threads: those of the connection, and whoever drives the endpoint: all but the constructor with
@@ -91,6 +103,24 @@ class Connection : public Member {
     Header header;
     Operation* told = nullptr;  // finished when the provider has taken it
   };
+
+  /// Memory of that kind; host memory needs to be registered if `host` says so.
+  /// @throws Error kInvalidArgument, kSystem
+  std::unique_ptr<Registration> register_kind(void* data, std::size_t bytes, MemoryKind kind,
+                                              bool host, std::uint64_t access);
+  std::unique_ptr<Registration> register_gpu(void* data, std::size_t bytes, std::uint64_t access,
+                                             const DmaBuf* given);
+  /// Null for host memory. Costs host memory nothing where no GPU memory is taken.
+  [[nodiscard]] FabricRegistration* on_gpu(Registration* registration) const {
+    if (!fabric_.takes_gpu_memory() || registration == nullptr ||
+        registration->kind() != MemoryKind::kCuda) {
+      return nullptr;
+    }
+    return dynamic_cast<FabricRegistration*>(registration);
+  }
+  /// For VERIFY=all: copies the message to the host, and waits for that.
+  [[nodiscard]] static std::uint64_t gpu_checksum(const Region& region, const void* data,
+                                                  std::size_t bytes);
 
   /// Progress, of the endpoint and of this end.
   void drive() RW_REQUIRES(fabric_.mutex);

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <span>
 #include <system_error>
 #include <utility>
 
@@ -34,9 +35,12 @@ std::string text_of(const char* text) { return text == nullptr ? "" : text; }
 struct Wish {
   std::uint64_t caps;
   std::uint64_t orders;
+  bool gpu_memory = false;
 };
 constexpr std::array kWishes = {Wish{FI_TAGGED | FI_RMA, kOrders}, Wish{FI_TAGGED | FI_RMA, 0},
                                 Wish{FI_TAGGED, 0}};
+constexpr std::array kGpuWishes = {Wish{FI_TAGGED | FI_RMA | FI_HMEM, kOrders, true},
+                                   Wish{FI_TAGGED | FI_RMA | FI_HMEM, 0, true}};
 
 struct Answer {
   Library::Info list;
@@ -49,8 +53,8 @@ Answer ask(const Library& library, const Wish& wish, std::string_view provider) 
   // To accept a mode is to obey it: see endpoint.h.
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   hints->ep_attr->type = FI_EP_RDM;
-  hints->domain_attr->mr_mode =
-      FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+  hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY |
+                                FI_MR_ENDPOINT | (wish.gpu_memory ? FI_MR_HMEM : 0);
   // All calls to a domain's objects are made with one lock held.
   hints->domain_attr->threading = FI_THREAD_DOMAIN;
   hints->domain_attr->data_progress = FI_PROGRESS_UNSPEC;
@@ -175,6 +179,36 @@ std::optional<Device> device_of(const Library& library, const fi_info& info,
   return device;
 }
 
+// The devices that each wish has and none before it had.
+struct Gathered {
+  std::vector<Device> devices;
+  std::string why_not;  // the last reason
+};
+Gathered gather(const Library& library, const Selection& selection, std::span<const Wish> wishes,
+                const std::vector<tcp::Interface>& interfaces) {
+  Gathered all{{}, "fi_getinfo lists no provider"};
+  std::set<std::pair<std::string, std::string>> seen;  // provider, NIC
+  for (const Wish& wish : wishes) {
+    const Answer answer = ask(library, wish, selection.provider);
+    if (answer.error != 0) {
+      all.why_not = fmt::format("fi_getinfo: {}", library.words(answer.error));
+      continue;
+    }
+    for (const fi_info* info = answer.list.get(); info != nullptr; info = info->next) {
+      std::optional<Device> device = device_of(library, *info, interfaces, selection.large);
+      if (!device) {
+        all.why_not = "SOCKET_IFNAME excludes its interfaces";
+        continue;
+      }
+      device->gpu_memory = wish.gpu_memory;
+      if (seen.emplace(device->provider, device->name).second) {
+        all.devices.push_back(std::move(*device));
+      }
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 std::string_view name(LargePath path) noexcept {
@@ -191,24 +225,7 @@ Listing find_devices(const Library& library, const Selection& selection) {
   if (interfaces.empty()) {
     return {{}, "no network interface is up to make connections over"};
   }
-  std::vector<Device> all;
-  std::set<std::pair<std::string, std::string>> seen;  // provider, NIC
-  std::string why = "fi_getinfo lists no provider";
-  for (const Wish& wish : kWishes) {
-    const Answer answer = ask(library, wish, selection.provider);
-    if (answer.error != 0) {
-      why = fmt::format("fi_getinfo: {}", library.words(answer.error));
-      continue;
-    }
-    for (const fi_info* info = answer.list.get(); info != nullptr; info = info->next) {
-      std::optional<Device> device = device_of(library, *info, interfaces, selection.large);
-      if (!device) {
-        why = "SOCKET_IFNAME excludes its interfaces";
-        continue;
-      }
-      if (seen.emplace(device->provider, device->name).second) all.push_back(std::move(*device));
-    }
-  }
+  auto [all, why] = gather(library, selection, kWishes, interfaces);
   if (all.empty()) {
     return {
         {},
@@ -219,6 +236,20 @@ Listing find_devices(const Library& library, const Selection& selection) {
   const std::string chosen = all.front().provider;
   std::erase_if(all, [&](const Device& device) { return device.provider != chosen; });
   return {std::move(all), {}};
+}
+
+Listing find_gpu_devices(const Library& library, const Selection& selection) {
+  auto [all, why] =
+      gather(library, selection, kGpuWishes, tcp::find_interfaces(selection.interfaces));
+  const std::size_t offered = all.size();
+  std::erase_if(all, [&](const Device& device) {
+    constexpr std::uint64_t kReads = FI_READ | FI_REMOTE_READ;
+    return device.provider != selection.provider || (device.info->caps & kReads) != kReads;
+  });
+  if (!all.empty()) return {std::move(all), {}};
+  return {{},
+          offered > 0 ? "it offers GPU memory (FI_HMEM) without RMA reads"
+                      : fmt::format("it does not offer GPU memory (FI_HMEM): {}", why)};
 }
 
 }  // namespace ropewalk::transport::ofi

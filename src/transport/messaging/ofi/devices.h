@@ -32,6 +32,8 @@ struct Device {
   bool rdma = false;       ///< a NIC moves the data, not this host's sockets or memory
   tcp::Interface meeting;  ///< where its side channels listen
   LargePath large = LargePath::kTagged;
+  bool gpu_memory = false;  ///< `info` has FI_HMEM
+  std::string why_no_gpu_memory;
 };
 
 struct Selection {
@@ -48,5 +50,10 @@ struct Listing {
   std::string why_none;
 };
 Listing find_devices(const Library& library, const Selection& selection);
+
+/// The devices of one provider as it offers them with FI_HMEM: those that can also be read by RMA,
+/// by which messages are flushed and small ones get into a GPU's memory. For a selection that
+/// find_devices() has found something for, with that provider's whole name.
+Listing find_gpu_devices(const Library& library, const Selection& selection);
 
 }  // namespace ropewalk::transport::ofi

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/random.h"
+#include "transport/messaging/ofi/abi.h"
 #include "transport/messaging/verification.h"
 
 namespace ropewalk::transport::ofi {
@@ -48,8 +49,8 @@ Known& known() {
 }  // namespace
 
 std::shared_ptr<Endpoint> Endpoint::make(std::shared_ptr<const Library> library,
-                                         const Device& device) {
-  auto made = std::make_shared<Endpoint>(std::move(library), device);
+                                         const Device& device, Gpus gpus) {
+  auto made = std::make_shared<Endpoint>(std::move(library), device, std::move(gpus));
   Known& all = known();
   const std::lock_guard lock(all.mutex);
   std::erase_if(all.endpoints, [](const auto& entry) { return entry.second.expired(); });
@@ -71,6 +72,8 @@ struct Endpoint::Buffer {
   Operation* told = nullptr;  // of a send: who waits for its end
   std::byte* data = nullptr;
   void* descriptor = nullptr;
+  std::uint64_t address = 0;  // for this endpoint's own reads of it
+  std::uint64_t key = 0;
 };
 
 struct Endpoint::Block {
@@ -79,12 +82,14 @@ struct Endpoint::Block {
   std::vector<Buffer> buffers;
 };
 
-Endpoint::Endpoint(std::shared_ptr<const Library> library, const Device& device)
-    : library_(std::move(library)), device_(device), scratch_(kMaxInject) {
+Endpoint::Endpoint(std::shared_ptr<const Library> library, const Device& device, Gpus gpus)
+    : library_(std::move(library)), device_(device), gpus_(std::move(gpus)), scratch_(kMaxInject) {
+  if (!device_.gpu_memory) gpus_.cuda.reset();
   fill_random(std::as_writable_bytes(std::span(&id_, 1)));
   try {
     open();
     const Lock lock(mutex);
+    if (takes_gpu_memory()) self_ = peer(address_);
     make_block(kReceiveBuffers, true);
     for (Buffer& buffer : blocks_.front()->buffers) post(buffer);
   } catch (...) {
@@ -119,6 +124,7 @@ void Endpoint::open() {
   virtual_addresses_ = (mode & FI_MR_VIRT_ADDR) != 0;
   chosen_keys_ = (mode & FI_MR_PROV_KEY) == 0;
   bound_regions_ = (mode & FI_MR_ENDPOINT) != 0;
+  descriptors_ = mr_local_ || takes_gpu_memory();
   max_bytes_ = info->ep_attr->max_msg_size;
   inject_bytes_ = std::min(info->tx_attr->inject_size, kMaxInject);
   const std::size_t key_bytes = info->domain_attr->mr_key_size;
@@ -154,6 +160,7 @@ void Endpoint::open() {
     check(fi_ep_bind(endpoint, &addresses->fid, 0), "fi_ep_bind of the address vector");
     check(fi_ep_bind(endpoint, &queue->fid, FI_TRANSMIT | FI_RECV),
           "fi_ep_bind of the completion queue");
+    if (takes_gpu_memory()) forbid_cuda(endpoint);
     enabled = fi_enable(endpoint);
     if (enabled != -FI_EBUSY) break;
   }
@@ -187,17 +194,37 @@ std::uint32_t Endpoint::add(Member& member) {
 
 void Endpoint::remove(std::uint32_t number) { members_.erase(number); }
 
-Fid<fid_mr> Endpoint::make_region(void* data, std::size_t bytes, std::uint64_t access) {
+int Endpoint::try_region(const std::function<int(std::uint64_t, fid_mr**)>& call,
+                         Fid<fid_mr>& made) {
   fid_mr* region = nullptr;
   int error = 0;
   // Keys of our own may be taken still, where they are few and began again.
   for (int attempt = 0; attempt < 1000; ++attempt) {
     const std::uint64_t key = chosen_keys_ ? next_key_++ : 0;
     if (key_limit_ != 0 && next_key_ >= key_limit_) next_key_ = 1;
-    error = fi_mr_reg(domain_.get(), data, std::max<std::size_t>(bytes, 1), access, 0, key, 0,
-                      &region, nullptr);
+    error = call(key, &region);
     if (error != -FI_ENOKEY) break;
   }
+  if (error != 0) return error;
+  made.reset(region);
+  if (!bound_regions_) return 0;
+  error = fi_mr_bind(region, &endpoint_->fid, 0);
+  if (error == 0) error = fi_mr_enable(region);
+  if (error != 0) {
+    throw Error(Errc::kSystem, "fi_mr_bind (provider {}, {}): {}", device_.provider, device_.name,
+                library_->words(error));
+  }
+  return 0;
+}
+
+Fid<fid_mr> Endpoint::make_region(void* data, std::size_t bytes, std::uint64_t access) {
+  Fid<fid_mr> made;
+  const int error = try_region(
+      [&](std::uint64_t key, fid_mr** region) {
+        return fi_mr_reg(domain_.get(), data, std::max<std::size_t>(bytes, 1), access, 0, key, 0,
+                         region, nullptr);
+      },
+      made);
   if (error != 0) {
     throw Error(Errc::kSystem,
                 "fi_mr_reg of {} bytes (provider {}, {}): {}; the limit of locked memory "
@@ -205,21 +232,12 @@ Fid<fid_mr> Endpoint::make_region(void* data, std::size_t bytes, std::uint64_t a
                 bytes, device_.provider, device_.name, library_->words(error),
                 messaging::locked_memory_limit());
   }
-  Fid<fid_mr> owned(region);
-  if (bound_regions_) {
-    error = fi_mr_bind(region, &endpoint_->fid, 0);
-    if (error == 0) error = fi_mr_enable(region);
-    if (error != 0) {
-      throw Error(Errc::kSystem, "fi_mr_bind (provider {}, {}): {}", device_.provider, device_.name,
-                  library_->words(error));
-    }
-  }
-  return owned;
+  return made;
 }
 
 Region Endpoint::register_memory(void* data, std::size_t bytes, std::uint64_t access) {
   if (retired()) throw Error(Errc::kPeerLost, "{}", "ofi: the endpoint was closed");
-  return {make_region(data, bytes, access), reinterpret_cast<std::uint64_t>(data)};
+  return {make_region(data, bytes, access), reinterpret_cast<std::uint64_t>(data), bytes, nullptr};
 }
 
 std::uint64_t Endpoint::remote_address(const Region& region, const void* data) const noexcept {
@@ -230,9 +248,12 @@ std::uint64_t Endpoint::remote_address(const Region& region, const void* data) c
 void Endpoint::make_block(std::size_t count, bool receiving) {
   auto block = std::make_unique<Block>();
   block->memory = std::make_unique_for_overwrite<std::byte[]>(count * kBufferBytes);
-  if (mr_local_) {
+  // From send buffers this endpoint's own reads fetch what goes to a GPU, and into them they flush.
+  const bool read = takes_gpu_memory() && !receiving;
+  if (mr_local_ || read) {
+    const std::uint64_t access = receiving ? FI_RECV : FI_SEND | FI_WRITE;
     block->mr = make_region(block->memory.get(), count * kBufferBytes,
-                            receiving ? FI_RECV : FI_SEND | FI_WRITE);
+                            access | (read ? FI_READ | FI_REMOTE_READ : 0));
   }
   block->buffers = std::vector<Buffer>(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -240,6 +261,11 @@ void Endpoint::make_block(std::size_t count, bool receiving) {
     buffer.endpoint = this;
     buffer.data = block->memory.get() + i * kBufferBytes;
     buffer.descriptor = block->mr == nullptr ? nullptr : fi_mr_desc(block->mr.get());
+    if (read) {
+      buffer.address =
+          virtual_addresses_ ? reinterpret_cast<std::uint64_t>(buffer.data) : i * kBufferBytes;
+      buffer.key = fi_mr_key(block->mr.get());
+    }
     buffer.operation.owner = &buffer;
     buffer.operation.finished = receiving ? buffer_received : buffer_sent;
     if (!receiving) free_.push_back(&buffer);
@@ -264,18 +290,23 @@ void Endpoint::post(Buffer& buffer) {
   }
 }
 
+Endpoint::Buffer* Endpoint::take_buffer() {
+  if (free_.empty()) {
+    if (send_buffers_ >= kMaxSendBuffers) return nullptr;
+    make_block(kSendBlock, false);
+    send_buffers_ += kSendBlock;
+  }
+  return free_.back();
+}
+
 Endpoint::Sent Endpoint::send(fi_addr_t to, const Header& header, std::span<const iovec> payload,
                               Operation* operation) {
   if (retired()) return Sent::kNotNow;
   std::size_t bytes = kHeaderBytes;
   for (const iovec& piece : payload) bytes += piece.iov_len;
   const bool inject = bytes <= inject_bytes_;
-  if (!inject && free_.empty()) {
-    if (send_buffers_ >= kMaxSendBuffers) return Sent::kNotNow;
-    make_block(kSendBlock, false);
-    send_buffers_ += kSendBlock;
-  }
-  Buffer* const buffer = inject ? nullptr : free_.back();
+  Buffer* const buffer = inject ? nullptr : take_buffer();
+  if (!inject && buffer == nullptr) return Sent::kNotNow;
   std::byte* const data = inject ? scratch_.data() : buffer->data;
   std::memcpy(data, &header, kHeaderBytes);
   std::size_t at = kHeaderBytes;
@@ -313,7 +344,7 @@ bool Endpoint::write(const Remote& to, std::span<const iovec> from, std::span<vo
   const fi_rma_iov target{to.address, bytes, to.key};
   fi_msg_rma message{};
   message.msg_iov = from.data();
-  message.desc = mr_local_ ? descriptors.data() : nullptr;
+  message.desc = descriptors_ ? descriptors.data() : nullptr;
   message.iov_count = from.size();
   message.addr = to.peer;
   message.rma_iov = &target;
@@ -326,12 +357,54 @@ bool Endpoint::write(const Remote& to, std::span<const iovec> from, std::span<vo
   return true;
 }
 
+bool Endpoint::read(const Remote& from, void* local, std::size_t bytes, void* descriptor,
+                    Operation& operation) {
+  if (retired()) return false;
+  const ssize_t result = fi_read(endpoint_.get(), local, bytes, descriptor, from.peer, from.address,
+                                 from.key, &operation.context);
+  if (!accepted(result, "fi_read")) return false;
+  operation.under_way = true;
+  return true;
+}
+
+bool Endpoint::copy_to_gpu(const Region& region, void* to, std::span<const std::byte> from,
+                           Operation& told) {
+  if (retired()) return false;
+  Buffer* const buffer = take_buffer();
+  if (buffer == nullptr) return false;
+  std::memcpy(buffer->data, from.data(), from.size());
+  if (!read({self_, buffer->address, buffer->key}, to, from.size(), region.descriptor(),
+            buffer->operation)) {
+    return false;
+  }
+  free_.pop_back();
+  buffer->told = &told;
+  told.under_way = true;
+  return true;
+}
+
+bool Endpoint::flush_gpu(const Region& region, const void* from, std::size_t bytes,
+                         Operation& told) {
+  constexpr std::size_t kEnough = 4;
+  if (retired()) return false;
+  Buffer* const buffer = take_buffer();
+  if (buffer == nullptr) return false;
+  if (!read({self_, remote_address(region, from), fi_mr_key(region.mr.get())}, buffer->data,
+            std::min(bytes, kEnough), buffer->descriptor, buffer->operation)) {
+    return false;
+  }
+  free_.pop_back();
+  buffer->told = &told;
+  told.under_way = true;
+  return true;
+}
+
 bool Endpoint::send_tagged(fi_addr_t to, std::uint64_t tag, std::span<const iovec> from,
                            std::span<void*> descriptors, Operation& operation) {
   if (retired()) return false;
   const ssize_t result =
-      fi_tsendv(endpoint_.get(), from.data(), mr_local_ ? descriptors.data() : nullptr, from.size(),
-                to, tag, &operation.context);
+      fi_tsendv(endpoint_.get(), from.data(), descriptors_ ? descriptors.data() : nullptr,
+                from.size(), to, tag, &operation.context);
   if (!accepted(result, "fi_tsendv")) return false;
   operation.under_way = true;
   return true;
@@ -389,8 +462,9 @@ void Endpoint::finish(void* context, std::size_t bytes, const std::string& error
 }
 
 void Endpoint::take_error() {
-  fi_cq_err_entry entry{};
-  const ssize_t got = fi_cq_readerr(queue_.get(), &entry, 0);
+  QueueError error;
+  const fi_cq_err_entry& entry = error.entry;
+  const ssize_t got = fi_cq_readerr(queue_.get(), &error.entry, 0);
   if (got < 0) return;
   std::string words = library_->words(entry.err);
   std::array<char, 128> detail{};

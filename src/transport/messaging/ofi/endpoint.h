@@ -8,6 +8,11 @@
 // Threads: all but the constructor and the destructor with `mutex` held. So the provider is asked
 // for FI_THREAD_DOMAIN, which lets it leave out its own locks. Progress is made by every call of a
 // connection that waits, whichever model the provider has.
+//
+// GPU memory: an endpoint of a device with FI_HMEM takes it if the provider promises not to call
+// CUDA, which may wait for kernels that wait for messages. It is registered as memory of a GPU, or
+// by a dma-buf descriptor, and nothing of it is touched by the CPU: what has to be copied from or
+// to it goes through the NIC, from this endpoint to itself.
 #pragma once
 
 #include <rdma/fi_cm.h>
@@ -16,19 +21,26 @@
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/error.h"
 #include "core/mutex.h"
 #include "transport/messaging/ofi/devices.h"
 #include "transport/messaging/ofi/wire.h"
+#include "transport/transport.h"
+#include "transport/window/device/driver_cuda.h"
+#include "transport/window/device/gpu_memory.h"
 
 namespace ropewalk::transport::ofi {
 
@@ -55,10 +67,20 @@ using Fid = std::unique_ptr<T, CloseFid<T>>;
 struct Region {
   Fid<fid_mr> mr;
   std::uint64_t base = 0;
+  std::uint64_t bytes = 0;
+  window::Gpu* gpu = nullptr;  ///< whose memory it is; null: host memory
   [[nodiscard]] void* descriptor() const noexcept {
     return mr == nullptr ? nullptr : fi_mr_desc(mr.get());
   }
 };
+
+/// How a GPU's memory is made known to the provider.
+enum class Means : std::uint8_t {
+  kAddress,  ///< as memory of CUDA at an address
+  kDmaBuf,   ///< by a descriptor of it
+};
+/// "by address", "by dma-buf"
+std::string_view name(Means means) noexcept;
 
 /// What an endpoint calls: a connection's end.
 class Member {
@@ -74,8 +96,24 @@ class Member {
 
 class Endpoint {
  public:
+  /// What is known of GPUs on a device, for all of its endpoints. Threads: any.
+  struct KnownGpus {
+    struct Gpu {
+      // Of the trial of each way, once made: why it failed, empty if not.
+      std::array<std::optional<std::string>, 2> wrong;
+      std::optional<Means> last;  // by which memory was registered
+    };
+    Mutex mutex;  // also while a trial is made; after an endpoint's
+    std::map<int, Gpu> by_ordinal RW_GUARDED_BY(mutex);
+  };
+  /// GPU memory, where the device has it.
+  struct Gpus {
+    std::shared_ptr<window::DriverCuda> cuda;  ///< null: none is taken
+    bool verify = true;                        ///< try each GPU by a pattern
+    std::shared_ptr<KnownGpus> known = std::make_shared<KnownGpus>();
+  };
   /// @throws Error kSystem naming the call of libfabric's
-  Endpoint(std::shared_ptr<const Library> library, const Device& device);
+  Endpoint(std::shared_ptr<const Library> library, const Device& device, Gpus gpus);
   ~Endpoint();
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
@@ -89,7 +127,7 @@ class Endpoint {
   static std::shared_ptr<Endpoint> of_this_process(std::uint64_t id);
   /// Makes one that of_this_process() finds.
   static std::shared_ptr<Endpoint> make(std::shared_ptr<const Library> library,
-                                        const Device& device);
+                                        const Device& device, Gpus gpus);
 
   [[nodiscard]] const Device& device() const noexcept { return device_; }
   [[nodiscard]] std::span<const std::byte> address() const noexcept { return address_; }
@@ -134,6 +172,40 @@ class Endpoint {
 
   /// @throws Error kSystem with the provider's words and the limit of locked memory
   Region register_memory(void* data, std::size_t bytes, std::uint64_t access) RW_REQUIRES(mutex);
+
+  [[nodiscard]] bool takes_gpu_memory() const noexcept { return gpus_.cuda != nullptr; }
+  /// @pre takes_gpu_memory()
+  [[nodiscard]] window::DriverCuda& cuda() const noexcept { return *gpus_.cuda; }
+  /// Registers memory of a GPU by its address, and if that is refused or moved a pattern wrong, by
+  /// a dma-buf descriptor; the other way round where one is given. Waits for the trial of a GPU's
+  /// first memory.
+  /// @throws Error kSystem with the words of both
+  Region register_gpu_memory(const window::GpuMemory& memory, std::uint64_t access,
+                             const DmaBuf* given) RW_REQUIRES(mutex);
+  /// Whether there is a way for memory of that GPU: tries each until one is right.
+  /// @throws Error kSystem as above
+  void check_gpu(window::Gpu& gpu) RW_REQUIRES(mutex);
+  /// How memory of that GPU was registered last.
+  [[nodiscard]] std::optional<Means> means_of(const window::Gpu& gpu) const;
+  /// Registers by one way alone.
+  /// @return why it was refused; empty: `made` is registered
+  std::string register_by(Means means, const window::GpuMemory& memory, std::uint64_t access,
+                          const DmaBuf* given, Region& made) RW_REQUIRES(mutex);
+
+  /// Through the NIC, to and from this endpoint's own memory. `told` is finished, and the host's
+  /// memory free from the start.
+  /// @return false: not now
+  bool copy_to_gpu(const Region& region, void* to, std::span<const std::byte> from, Operation& told)
+      RW_REQUIRES(mutex);
+  /// Reads some of the region's bytes at `from`: what was written before is then in the GPU's
+  /// memory.
+  bool flush_gpu(const Region& region, const void* from, std::size_t bytes, Operation& told)
+      RW_REQUIRES(mutex);
+  /// For trials: `local` is registered in a region, whose descriptor it needs.
+  bool read(const Remote& from, void* local, std::size_t bytes, void* descriptor,
+            Operation& operation) RW_REQUIRES(mutex);
+  /// This endpoint as its own peer. @pre takes_gpu_memory()
+  [[nodiscard]] fi_addr_t self() const noexcept { return self_; }
   /// Memory that the provider reads and writes here must be registered.
   [[nodiscard]] bool needs_local() const noexcept { return mr_local_; }
   /// The address and key with which a peer writes to `data` in a region.
@@ -156,7 +228,19 @@ class Endpoint {
   struct Block;
   void open();
   void close_all() noexcept;
+  void forbid_cuda(fid_ep* endpoint);
   Fid<fid_mr> make_region(void* data, std::size_t bytes, std::uint64_t access);
+  /// Registers with keys of ours until one is free.
+  /// @return libfabric's error; 0: `made` is owned, and bound
+  int try_region(const std::function<int(std::uint64_t, fid_mr**)>& call, Fid<fid_mr>& made);
+  int try_gpu_region(const window::GpuMemory& memory, std::uint64_t access, const DmaBuf* by,
+                     Fid<fid_mr>& made);
+  /// Why that way is not used for the GPU's memory, which is tried unless it was; empty: it is.
+  std::string trial_of(window::Gpu& gpu, Means means) RW_REQUIRES(mutex);
+  void set_means(const window::Gpu& gpu, Means means);
+  [[nodiscard]] Error no_way(const std::string& what,
+                             const std::array<std::string, 2>& words) const;
+  Buffer* take_buffer() RW_REQUIRES(mutex);
   void make_block(std::size_t count, bool receiving) RW_REQUIRES(mutex);
   void post(Buffer& buffer) RW_REQUIRES(mutex);
   void deliver(Buffer& buffer, std::size_t bytes) RW_REQUIRES(mutex);
@@ -175,6 +259,9 @@ class Endpoint {
   bool virtual_addresses_ = false;
   bool chosen_keys_ = false;  // by us
   bool bound_regions_ = false;
+  bool descriptors_ = false;  // some of the memory is registered, so that calls have descriptors
+  fi_addr_t self_ = FI_ADDR_UNSPEC;
+  Gpus gpus_;
   std::size_t max_bytes_ = 0;
   std::size_t inject_bytes_ = 0;
   std::uint64_t key_limit_ = 0;

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "transport/messaging/meeting.h"
+#include "transport/messaging/ofi/abi.h"
 #include "transport/messaging/ofi/receiver.h"
 #include "transport/messaging/ofi/sender.h"
 #include "transport/messaging/tcp/handshake.h"
@@ -23,19 +24,26 @@ constexpr tcp::HandleMark kMark = {'R', 'W', 'o', '1'};
 // The endpoints of one device.
 class Endpoints {
  public:
-  Endpoints(std::shared_ptr<const Library> library, Device device, bool shared)
-      : library_(std::move(library)), device_(std::move(device)), shared_(shared) {}
+  /// @param gpus without CUDA where none of their memory is taken
+  Endpoints(std::shared_ptr<const Library> library, Device device, bool shared, Endpoint::Gpus gpus,
+            std::shared_ptr<Endpoint> first)
+      : library_(std::move(library)),
+        device_(std::move(device)),
+        shared_(shared),
+        gpus_(std::move(gpus)),
+        current_(std::move(first)) {}
   [[nodiscard]] const Device& device() const noexcept { return device_; }
+  [[nodiscard]] bool takes_gpu_memory() const noexcept { return gpus_.cuda != nullptr; }
   /// For one connection.
   std::shared_ptr<Endpoint> take() {
-    if (!shared_) return Endpoint::make(library_, device_);
+    if (!shared_) return Endpoint::make(library_, device_, gpus_);
     const std::lock_guard lock(mutex_);
     if (current_ != nullptr) {
       const Lock state(current_->mutex);
       if (!current_->retired()) return current_;
     }
     // Those who use a closed one keep it.
-    current_ = Endpoint::make(library_, device_);
+    current_ = Endpoint::make(library_, device_, gpus_);
     return current_;
   }
 
@@ -43,9 +51,26 @@ class Endpoints {
   std::shared_ptr<const Library> library_;
   const Device device_;
   const bool shared_;
+  const Endpoint::Gpus gpus_;
   std::mutex mutex_;
   std::shared_ptr<Endpoint> current_;
 };
+
+// The GPUs that this process uses already, so that a trial makes no context.
+std::vector<int> gpus_in_use(const window::DriverCuda& driver) {
+  std::vector<int> ordinals;
+  for (int ordinal = 0; ordinal < driver.gpus.count(); ++ordinal) {
+    window::CuDevice device = 0;
+    unsigned flags = 0;
+    int active = 0;
+    if (driver.cuda.primary_state != nullptr &&
+        driver.cuda.device_get(&device, ordinal) == window::kCuSuccess &&
+        driver.cuda.primary_state(device, &flags, &active) == window::kCuSuccess && active != 0) {
+      ordinals.push_back(ordinal);
+    }
+  }
+  return ordinals;
+}
 
 class Ofi final : public Transport {
  public:
@@ -55,18 +80,23 @@ class Ofi final : public Transport {
     if (!found.library) {
       summary_.why_none = found.why_not;
     } else {
-      Listing listing = find_devices(
-          *found.library, {config.text(Setting::kOfiProvider), config.text(Setting::kSocketIfname),
-                           config.text(Setting::kOfiLarge)});
+      const Selection selection = {config.text(Setting::kOfiProvider),
+                                   config.text(Setting::kSocketIfname),
+                                   config.text(Setting::kOfiLarge)};
+      Listing listing = find_devices(*found.library, selection);
       summary_.why_none = std::move(listing.why_none);
       summary_.library = "libfabric " + found.library->version_text();
+      Listing gpu_listing;
+      if (!listing.devices.empty()) {
+        gpu_listing = gpu_devices(config, *found.library, selection, listing.devices);
+      }
       const bool shared = config.text(Setting::kOfiEndpoints) == "shared";
       for (Device& device : listing.devices) {
         log::info(log::kInit, "ofi: {} on {} ({})", device.provider, device.name, summary_.library);
         summary_.provider = device.provider;
         summary_.large = ofi::name(device.large);
         summary_.rdma = device.rdma;
-        devices_.push_back(std::make_unique<Endpoints>(found.library, std::move(device), shared));
+        add(found.library, std::move(device), gpu_listing, shared);
       }
     }
     if (devices_.empty()) log::info(log::kInit, "ofi: no device: {}", summary_.why_none);
@@ -88,6 +118,10 @@ class Ofi final : public Transport {
     properties.max_requests = static_cast<int>(kMaxRequests);
     properties.max_grouped_receives = static_cast<int>(kMaxGroup);
     properties.registration_is_global = false;
+    if (endpoints(device).takes_gpu_memory()) {
+      properties.memory_kinds |= static_cast<unsigned>(MemoryKind::kCuda);
+      if (dma_buf_) properties.memory_kinds |= static_cast<unsigned>(MemoryKind::kDmaBuf);
+    }
     return properties;
   }
 
@@ -116,6 +150,28 @@ class Ofi final : public Transport {
 
   void settle() override { linger_.settle(); }
 
+  [[nodiscard]] GpuTrials try_gpu_memory(int device) {
+    Endpoints& own = endpoints(device);
+    if (!own.takes_gpu_memory()) return {false, true, own.device().why_no_gpu_memory};
+    const std::shared_ptr<Endpoint> endpoint = own.take();
+    GpuTrials trials{true, true, {}};
+    for (int ordinal = 0; ordinal < cuda_->gpus.count(); ++ordinal) {
+      std::string words;
+      try {
+        window::Gpu& gpu = cuda_->gpus.at(ordinal);
+        const Lock lock(endpoint->mutex);
+        endpoint->check_gpu(gpu);
+        const std::optional<Means> means = endpoint->means_of(gpu);
+        words = fmt::format("{}: {}", gpu.name(), means ? ofi::name(*means) : "not tried");
+      } catch (const Error& error) {
+        words = fmt::format("GPU {}: {}", ordinal, error.what());
+        trials.right = false;
+      }
+      trials.words += (ordinal == 0 ? "" : "; ") + words;
+    }
+    return trials;
+  }
+
   [[nodiscard]] const Summary& summary() const noexcept { return summary_; }
 
  private:
@@ -127,8 +183,70 @@ class Ofi final : public Transport {
     return *devices_[static_cast<std::size_t>(device)];
   }
 
+  // The devices that offer GPU memory, or why there are none.
+  Listing gpu_devices(const Config& config, const Library& library, Selection selection,
+                      const std::vector<Device>& host) {
+    if (config.text(Setting::kOfiGpuMemory) == "off") return {{}, "OFI_GPU_MEMORY=off"};
+    try {
+      cuda_ = std::make_shared<window::DriverCuda>(config.text(Setting::kCudaLibrary),
+                                                   config.duration(Setting::kTimeout));
+    } catch (const Error& error) {
+      return {{}, error.what()};
+    }
+    if (verify_ == Verify::kAll && cuda_->cuda.loads_lazily()) {
+      return {{}, fmt::format("VERIFY=all: {}", window::kWhyNotLazily)};
+    }
+    dma_buf_ = FI_VERSION_GE(library.api(), kDmaBufSince);
+    selection.provider = host.front().provider;
+    return find_gpu_devices(library, selection);
+  }
+
+  // The device, with GPU memory if it proves it.
+  void add(const std::shared_ptr<const Library>& library, Device device, const Listing& gpu_listing,
+           bool shared) {
+    device.why_no_gpu_memory = gpu_listing.why_none;
+    const auto offered = std::find_if(gpu_listing.devices.begin(), gpu_listing.devices.end(),
+                                      [&](const Device& each) { return each.name == device.name; });
+    std::shared_ptr<Endpoint> first;
+    if (offered != gpu_listing.devices.end()) {
+      try {
+        const Endpoint::Gpus gpus{cuda_, verify_ != Verify::kOff};
+        first = Endpoint::make(library, *offered, gpus);
+        for (const int ordinal : gpus_in_use(*cuda_)) {
+          window::Gpu& gpu = cuda_->gpus.at(ordinal);
+          const Lock lock(first->mutex);
+          first->check_gpu(gpu);
+        }
+        log::info(log::kInit, "ofi: {} on {}: GPU memory is taken", device.provider, device.name);
+        summary_.gpu_memory.emplace_back("taken");
+        summary_.large = ofi::name(offered->large);
+        if (!shared) first.reset();
+        devices_.push_back(
+            std::make_unique<Endpoints>(library, *offered, shared, gpus, std::move(first)));
+        return;
+      } catch (const Error& error) {
+        device.why_no_gpu_memory = error.what();
+      }
+    } else if (device.why_no_gpu_memory.empty()) {
+      device.why_no_gpu_memory = "it does not offer GPU memory (FI_HMEM) on this NIC";
+    }
+    // What has been offered and does not work is worth a warning.
+    const std::string words = fmt::format("ofi: {} on {}: host memory only: {}", device.provider,
+                                          device.name, device.why_no_gpu_memory);
+    if (offered != gpu_listing.devices.end()) {
+      log::warn("{}", words);
+    } else {
+      log::info(log::kInit, "{}", words);
+    }
+    summary_.gpu_memory.push_back(device.why_no_gpu_memory);
+    devices_.push_back(
+        std::make_unique<Endpoints>(library, std::move(device), shared, Endpoint::Gpus{}, nullptr));
+  }
+
   const Verify verify_;
   Summary summary_;
+  bool dma_buf_ = false;
+  std::shared_ptr<window::DriverCuda> cuda_;  // null where no GPU memory was asked for
   std::vector<std::unique_ptr<Endpoints>> devices_;
   tcp::Linger linger_;
 };
@@ -148,6 +266,10 @@ bool worth_a_look(const Config& config) {
     const std::filesystem::directory_iterator adapters(folder, none);
     return !none && adapters != std::filesystem::directory_iterator();
   });
+}
+
+GpuTrials try_gpu_memory(Transport& ofi, int device) {
+  return dynamic_cast<Ofi&>(ofi).try_gpu_memory(device);
 }
 
 const Summary& summary(const Transport& ofi) { return dynamic_cast<const Ofi&>(ofi).summary(); }

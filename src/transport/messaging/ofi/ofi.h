@@ -2,7 +2,9 @@
 // (psm3, opx), and in software sockets (tcp) and shared memory (shm).
 //
 // One device for each NIC of one provider (devices.h). Messages: connection.h. All connections of a
-// device share an endpoint, or with OFI_ENDPOINTS=separate each has one of its own. Memory: host.
+// device share an endpoint, or with OFI_ENDPOINTS=separate each has one of its own. Memory: host;
+// and that of GPUs where the provider offers it, promises not to call CUDA, and moves a pattern
+// right (endpoint.h).
 //
 // Safety: as the provider `tcp`, by whose handshake the side channel is made (messaging/meeting.h).
 // Small messages carry a number that their connection drew; memory is open to the fabric only while
@@ -11,6 +13,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/settings.h"
 #include "transport/transport.h"
@@ -23,13 +26,23 @@ std::unique_ptr<Transport> make_transport(const Config& config);
 
 /// The result of discovery when the transport was created.
 struct Summary {
-  std::string library;   ///< "libfabric 1.17"; empty when it cannot be used
-  std::string provider;  ///< as libfabric names it; empty without devices
-  std::string large;     ///< how messages above 8 KiB go
-  std::string why_none;  ///< why there is no device
-  bool rdma = false;     ///< data goes through NICs of its own
+  std::string library;                  ///< "libfabric 1.17"; empty when it cannot be used
+  std::string provider;                 ///< as libfabric names it; empty without devices
+  std::string large;                    ///< how messages above 8 KiB go
+  std::string why_none;                 ///< why there is no device
+  bool rdma = false;                    ///< data goes through NICs of its own
+  std::vector<std::string> gpu_memory;  ///< of each device: "taken", or why not
 };
 [[nodiscard]] const Summary& summary(const Transport& ofi);
+
+/// What came of GPU memory on a device.
+struct GpuTrials {
+  bool taken = false;  ///< by the device
+  bool right = true;   ///< of all GPUs that were tried
+  std::string words;   ///< by which means of each GPU, or why not
+};
+/// For diagnosis: tries memory of each GPU of this process, and makes a context on each for that.
+[[nodiscard]] GpuTrials try_gpu_memory(Transport& ofi, int device);
 
 /// For `auto`. Whether libfabric is worth loading: OFI_PROVIDER names a provider, or the system
 /// knows adapters of a kind that libfabric drives. Loading takes up to half a second.

@@ -24,6 +24,10 @@ constexpr unsigned kSmallInRow = 4;
 constexpr auto kLastMessages = std::chrono::seconds(5);
 // The same of one whose process has died.
 constexpr auto kLastWords = std::chrono::milliseconds(50);
+// What is done with registered memory; with a GPU's also what gets small messages there, and
+// flushes.
+constexpr std::uint64_t kHostAccess = FI_RECV | FI_REMOTE_WRITE;
+constexpr std::uint64_t kGpuAccess = kHostAccess | FI_READ | FI_REMOTE_READ;
 
 }  // namespace
 
@@ -58,15 +62,23 @@ bool Receiver::ready() {
 
 std::unique_ptr<Registration> Receiver::register_memory(void* data, std::size_t bytes,
                                                         MemoryKind kind) {
-  std::unique_ptr<Registration> host = HostRegistration::make(data, bytes, kind);
-  if (fabric_.device().large == LargePath::kTagged && !fabric_.needs_local()) return host;
-  const Lock lock(fabric_.mutex);
-  return std::make_unique<FabricRegistration>(
-      kept_, fabric_.register_memory(data, bytes, FI_RECV | FI_REMOTE_WRITE));
+  const bool host = fabric_.device().large != LargePath::kTagged || fabric_.needs_local();
+  return register_kind(data, bytes, kind, host,
+                       kind == MemoryKind::kCuda ? kGpuAccess : kHostAccess);
+}
+
+std::unique_ptr<Registration> Receiver::register_dma_buf(void* data, std::size_t bytes,
+                                                         const DmaBuf& buffer) {
+  return register_gpu(data, bytes, kGpuAccess, &buffer);
 }
 
 std::unique_ptr<Request> Receiver::receive(std::span<const ReceiveBuffer> buffers) {
   check_buffers(buffers, kMaxGroup, kMaxMessageBytes);
+  for (const ReceiveBuffer& buffer : buffers) {
+    if (const FabricRegistration* gpu = on_gpu(buffer.registration); gpu != nullptr) {
+      gpu->check_holds(buffer.data, buffer.bytes);
+    }
+  }
   {
     const Lock lock(fabric_.mutex);
     Connection::throw_if_failed();
@@ -81,10 +93,6 @@ std::unique_ptr<Request> Receiver::receive(std::span<const ReceiveBuffer> buffer
   return std::make_unique<ReceiveRequest<Receiver>>(*this, buffers);
 }
 
-std::unique_ptr<Request> Receiver::flush(std::span<const ReceiveBuffer> buffers) {
-  return std::make_unique<FinishedRequest>(std::vector<std::size_t>(buffers.size(), 0));
-}
-
 void Receiver::post(Posted& posted) {
   const Lock lock(fabric_.mutex);
   try {
@@ -97,6 +105,7 @@ void Receiver::post(Posted& posted) {
 
 void Receiver::post_locked(Posted& posted) {
   posted.receiver = this;
+  posted.gpu = on_gpu(posted.buffer.registration);
   const std::uint64_t key = key_of(posted.buffer.tag, posted.index);
   if (const auto early = early_.find(key); early != early_.end()) {
     const Early message = std::move(early->second);
@@ -106,7 +115,7 @@ void Receiver::post_locked(Posted& posted) {
   posted_.push_back(&posted);
   if (fabric_.device().large == LargePath::kTagged || (greeted() && !writes_)) {
     // Announced by nothing: the sender asks.
-  } else if (posted.buffer.bytes > kEagerBytes && small_in_row_ < kSmallInRow) {
+  } else if (is_announced_early(posted) && small_in_row_ < kSmallInRow) {
     announce(posted);
   }
   if (const auto request = requests_.find(key); request != requests_.end()) {
@@ -114,6 +123,11 @@ void Receiver::post_locked(Posted& posted) {
     requests_.erase(request);
     match_request(posted, bytes);
   }
+}
+
+bool Receiver::is_announced_early(const Posted& posted) {
+  // Who receives into GPU memory is likely to be sent to from GPU memory.
+  return posted.buffer.bytes > (posted.gpu != nullptr ? 0 : kEagerBytes);
 }
 
 void Receiver::announce(Posted& posted) {
@@ -149,11 +163,14 @@ void Receiver::match_request(Posted& posted, std::uint64_t bytes) {
     // Long messages have begun again, unless its announcement is already in flight.
     small_in_row_ = 0;
     for (Posted* const each : posted_) {
-      if (!each->announced && each->buffer.bytes > kEagerBytes) announce(*each);
+      // The requested message may be a small one, from GPU memory.
+      if (!each->announced && (each == &posted || is_announced_early(*each))) announce(*each);
     }
     return;
   }
-  if (fabric_.needs_local()) {
+  if (posted.gpu != nullptr) {
+    posted.descriptor = posted.gpu->region.descriptor();
+  } else if (fabric_.needs_local()) {
     if (auto* known = dynamic_cast<FabricRegistration*>(posted.buffer.registration);
         known != nullptr) {
       posted.descriptor = known->region.descriptor();
@@ -202,21 +219,33 @@ void Receiver::take_eager(Posted& posted, const std::byte* data, std::uint64_t b
   if (bytes > posted.buffer.bytes) {
     return fail(Errc::kInvalidUsage, too_long(bytes, posted.buffer.tag, posted.buffer.bytes));
   }
-  if (posted.buffer.bytes > kEagerBytes && small_in_row_ < kSmallInRow) ++small_in_row_;
-  if (bytes > 0) std::memcpy(posted.buffer.data, data, bytes);
-  finish(posted, bytes, checksum);
+  if (is_announced_early(posted) && small_in_row_ < kSmallInRow) ++small_in_row_;
+  if (posted.gpu != nullptr && bytes > 0) {
+    put_on_gpu(posted, {data, bytes}, checksum);
+  } else {
+    if (bytes > 0) std::memcpy(posted.buffer.data, data, bytes);
+    finish(posted, bytes, checksum);
+  }
   return_credits(bytes);
 }
 
 void Receiver::finish(Posted& posted, std::uint64_t bytes, std::uint64_t checksum) {
-  if (checksum != 0 && wire_checksum(posted.buffer.data, bytes) != checksum) {
-    return fail(Errc::kPeerLost,
-                fmt::format("a message of {} bytes arrived with a wrong checksum", bytes));
+  if (checksum != 0) {
+    if (posted.gpu != nullptr && bytes > 0) return check_on_gpu(posted, bytes, checksum);
+    if (wire_checksum(posted.buffer.data, bytes) != checksum) return fail_checksum(bytes);
   }
   posted.bytes = bytes;
+  end(posted);
+}
+
+void Receiver::end(Posted& posted) {
   posted.region.mr.reset();
   std::erase(posted_, &posted);
   posted.finished.store(true, std::memory_order_release);
+}
+
+void Receiver::fail_checksum(std::uint64_t bytes) {
+  fail(Errc::kPeerLost, fmt::format("a message of {} bytes arrived with a wrong checksum", bytes));
 }
 
 void Receiver::return_credits(std::uint64_t bytes) {
@@ -322,6 +351,7 @@ void Receiver::judge_trials() {
 }
 
 void Receiver::attend() {
+  start_all_for_gpu();
   while (!to_grant_.empty() && grant(*to_grant_.front())) to_grant_.erase(to_grant_.begin());
   if (trials_) judge_trials();
   flush_controls();
@@ -356,7 +386,7 @@ void Receiver::progress() {
 void Receiver::throw_if_failed() {
   Connection::throw_if_failed();
   const Lock lock(fabric_.mutex);
-  if (!closed_ || !exhausted()) return;
+  if (!closed_ || settling_ > 0 || !exhausted()) return;
   throw named(Errc::kPeerLost, total_ ? "the sender was closed" : side_.reason());
 }
 
@@ -397,6 +427,8 @@ void Receiver::withdraw(Posted& posted) {
   if (!over) fail(Errc::kAborted, "a receive was cancelled before it completed");
   std::erase(posted_, &posted);
   std::erase(to_grant_, &posted);
+  std::erase_if(for_gpu_, [&](const ForGpu& work) { return work.posted == &posted; });
+  set_settling(posted, false);
   const auto give_up = [&](const char* what) RW_NO_THREAD_ANALYSIS {
     fabric_.retire(
         fmt::format("{}, and a receive of {} bytes was given up", what, posted.buffer.bytes));
@@ -404,7 +436,8 @@ void Receiver::withdraw(Posted& posted) {
   if (posted.operation.under_way) {
     fabric_.cancel(posted.operation);
     if (!drive_until([&] { return !posted.operation.under_way; })) {
-      give_up("the provider does not let go of a tagged receive");
+      give_up(posted.gpu != nullptr ? "the provider does not let go of GPU memory"
+                                    : "the provider does not let go of a tagged receive");
     }
   }
   if (!posted.announced || fabric_.retired()) return;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,12 +28,16 @@ class Receiver final : public ReceiveConnection, private Connection {
   [[nodiscard]] bool ready() override;
   std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                 MemoryKind kind) override;
+  std::unique_ptr<Registration> register_dma_buf(void* data, std::size_t bytes,
+                                                 const DmaBuf& buffer) override;
   std::unique_ptr<Request> receive(std::span<const ReceiveBuffer> buffers) override;
+  /// Reads from each GPU's buffers over the NIC, behind which what it wrote is in the GPU's memory.
   std::unique_ptr<Request> flush(std::span<const ReceiveBuffer> buffers) override;
   [[nodiscard]] std::string describe() const override;
 
  private:
   friend class ReceiveRequest<Receiver>;
+  friend class FlushRequest;
   struct Posted {
     ReceiveBuffer buffer;
     std::uint32_t index = 0;
@@ -42,8 +47,18 @@ class Receiver final : public ReceiveConnection, private Connection {
     bool wanted = false;     // granted, or to be granted as soon as the provider takes the receive
     Region region;           // for this message alone
     void* descriptor = nullptr;
-    Operation operation;  // of a tagged receive
+    // Of a tagged receive; or of what gets a small message into GPU memory, or flushes that.
+    Operation operation;
+    FabricRegistration* gpu = nullptr;  // of a buffer in GPU memory
+    std::uint64_t checksum = 0;         // of a message there
+    bool settling = false;              // its message has come, and is not in place yet
     Receiver* receiver = nullptr;
+  };
+  // What the NIC has not been able to take yet for a buffer in GPU memory: a small message, or with
+  // no data a flush before the message's checksum is compared.
+  struct ForGpu {
+    Posted* posted;
+    std::vector<std::byte> data;
   };
   struct Trials {
     std::vector<std::byte> memory;
@@ -65,6 +80,20 @@ class Receiver final : public ReceiveConnection, private Connection {
                   std::uint64_t checksum) RW_REQUIRES(fabric_.mutex);
   void finish(Posted& posted, std::uint64_t bytes, std::uint64_t checksum)
       RW_REQUIRES(fabric_.mutex);
+  /// Whether the sender shall know where it is before its message is asked for.
+  [[nodiscard]] static bool is_announced_early(const Posted& posted);
+  void put_on_gpu(Posted& posted, std::span<const std::byte> data, std::uint64_t checksum)
+      RW_REQUIRES(fabric_.mutex);
+  void check_on_gpu(Posted& posted, std::uint64_t bytes, std::uint64_t checksum)
+      RW_REQUIRES(fabric_.mutex);
+  void start_all_for_gpu() RW_REQUIRES(fabric_.mutex);
+  /// @return false: the provider takes nothing now
+  bool start_for_gpu(const ForGpu& work) RW_REQUIRES(fabric_.mutex);
+  void set_settling(Posted& posted, bool now);
+  void put_ended(Posted& posted, const std::string& error) RW_NO_THREAD_ANALYSIS;
+  void on_gpu_checked(Posted& posted, const std::string& error) RW_NO_THREAD_ANALYSIS;
+  void end(Posted& posted) RW_REQUIRES(fabric_.mutex);
+  void fail_checksum(std::uint64_t bytes) RW_REQUIRES(fabric_.mutex);
   void return_credits(std::uint64_t bytes) RW_REQUIRES(fabric_.mutex);
   void judge_trials() RW_REQUIRES(fabric_.mutex);
   /// The next receives of these tags have their messages here.
@@ -102,6 +131,8 @@ class Receiver final : public ReceiveConnection, private Connection {
   Index next_;                     // of each tag's next receive
   std::vector<Posted*> posted_;    // not finished, in order
   std::vector<Posted*> to_grant_;  // whose tagged receive was refused
+  std::deque<ForGpu> for_gpu_;
+  std::size_t settling_ = 0;
   std::unordered_map<std::uint64_t, Early> early_;
   std::unordered_map<std::uint64_t, std::uint64_t> requests_;  // bytes, before their receives
   std::unique_ptr<Trials> trials_;

@@ -19,6 +19,8 @@ namespace {
 // The receiver was closed while a message that it had requested was being sent: it may have
 // arrived.
 constexpr auto kPiecePatience = std::chrono::seconds(1);
+// What is done with registered memory.
+constexpr std::uint64_t kAccess = FI_SEND | FI_WRITE;
 
 }  // namespace
 
@@ -104,9 +106,11 @@ class SendRequest final : public Request {
   Operation operation;  // of a piece
   Operation told;       // the kDone behind the last
   std::size_t posted = 0;
+  bool eager = false;  // sent before its receive is known
   bool done_told = false;
   void* descriptor = nullptr;
-  Region region;  // for this message alone
+  const Region* gpu = nullptr;  // of a body in GPU memory
+  Region region;                // for this message alone
   Sender::Place place{};
   std::atomic<bool> finished = false;
 
@@ -149,16 +153,20 @@ bool Sender::ready() {
 
 std::unique_ptr<Registration> Sender::register_memory(void* data, std::size_t bytes,
                                                       MemoryKind kind) {
-  std::unique_ptr<Registration> host = HostRegistration::make(data, bytes, kind);
-  if (!fabric_.needs_local()) return host;
-  const Lock lock(fabric_.mutex);
-  return std::make_unique<FabricRegistration>(
-      kept_, fabric_.register_memory(data, bytes, FI_SEND | FI_WRITE));
+  return register_kind(data, bytes, kind, fabric_.needs_local(), kAccess);
+}
+
+std::unique_ptr<Registration> Sender::register_dma_buf(void* data, std::size_t bytes,
+                                                       const DmaBuf& buffer) {
+  return register_gpu(data, bytes, kAccess, &buffer);
 }
 
 std::unique_ptr<Request> Sender::send(const void* data, std::size_t bytes, std::uint32_t tag,
                                       Registration* registration) {
   check_buffer(data, bytes, kMaxMessageBytes);
+  if (const FabricRegistration* gpu = on_gpu(registration); gpu != nullptr) {
+    gpu->check_holds(data, bytes);
+  }
   if (!ready()) return nullptr;
   const Lock lock(fabric_.mutex);
   return start({}, data, bytes, tag, registration);
@@ -189,7 +197,9 @@ std::unique_ptr<SendRequest> Sender::start(std::span<const std::byte> head, cons
   }
   auto request = std::make_unique<SendRequest>(*this, head, data, bytes, tag);
   request->index = next_[tag];
-  if (request->bytes <= kEagerBytes) {
+  const FabricRegistration* const gpu = on_gpu(registration);
+  request->eager = request->bytes <= kEagerBytes && (gpu == nullptr || bytes == 0);
+  if (request->eager) {
     bool sent = false;
     try {
       sent = start_eager(*request);
@@ -205,12 +215,14 @@ std::unique_ptr<SendRequest> Sender::start(std::span<const std::byte> head, cons
       return nullptr;
     }
   } else {
-    if (fabric_.needs_local()) {
+    if (gpu != nullptr) {
+      request->gpu = &gpu->region;
+      request->descriptor = gpu->region.descriptor();
+    } else if (fabric_.needs_local()) {
       if (auto* known = dynamic_cast<FabricRegistration*>(registration); known != nullptr) {
         request->descriptor = known->region.descriptor();
       } else {
-        request->region =
-            fabric_.register_memory(const_cast<void*>(data), bytes, FI_SEND | FI_WRITE);
+        request->region = fabric_.register_memory(const_cast<void*>(data), bytes, kAccess);
         request->descriptor = request->region.descriptor();
       }
     }
@@ -232,7 +244,7 @@ bool Sender::start_eager(SendRequest& request) {
   header.index = request.index;
   header.bytes = request.bytes;
   const SendRequest::Pieces pieces = request.pieces(0, request.bytes);
-  if (verify_ == Verify::kAll) header.value = wire_checksum(request.body, request.bytes);
+  header.value = checksum_of(request);
   switch (
       fabric_.send(peer_, header, std::span(pieces.at).first(pieces.count), &request.operation)) {
     case Endpoint::Sent::kNotNow: return false;
@@ -301,8 +313,18 @@ void Sender::tell_done(SendRequest& request) {
   header.tag = request.tag;
   header.index = request.index;
   header.bytes = request.bytes;
-  if (verify_ == Verify::kAll) header.value = wire_checksum(request.body, request.bytes);
+  try {
+    header.value = checksum_of(request);
+  } catch (const Error& error) {
+    return fail(error.code(), error.what());
+  }
   control(header, &request.told);
+}
+
+std::uint64_t Sender::checksum_of(const SendRequest& request) const {
+  if (verify_ != Verify::kAll) return 0;
+  return request.gpu != nullptr ? gpu_checksum(*request.gpu, request.body, request.bytes)
+                                : wire_checksum(request.body, request.bytes);
 }
 
 void Sender::attend() {
@@ -322,15 +344,14 @@ void Sender::piece_ended(SendRequest& request, const std::string& error) {
          fmt::format("a message of {} bytes (tag {}): {}", request.bytes, request.tag, error));
   }
   if (failed()) return tell_stopped();
-  const bool all = request.bytes > kEagerBytes && request.posted == request.bytes;
+  const bool all = !request.eager && request.posted == request.bytes;
   if (all && writes_ && fabric_.device().large == LargePath::kWriteConfirmed) tell_done(request);
   judge(request);
 }
 
 void Sender::judge(SendRequest& request) {
   if (request.operation.under_way) return;
-  const bool eager = request.bytes <= kEagerBytes;
-  if (eager || (request.posted == request.bytes && (!writes_ || request.done_told))) {
+  if (request.eager || (request.posted == request.bytes && (!writes_ || request.done_told))) {
     request.finished.store(true, std::memory_order_release);
   }
 }
@@ -349,7 +370,7 @@ void Sender::abandon(SendRequest& request) {
   std::erase(waiting_, &request);
   std::erase(to_post_, &request);
   if (!request.operation.under_way) return;
-  if (request.bytes <= kEagerBytes) {
+  if (request.eager) {
     fabric_.forget(request.operation);
     --under_way_;
   } else if (!drive_until([&] { return !request.operation.under_way; })) {

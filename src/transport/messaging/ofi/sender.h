@@ -28,6 +28,8 @@ class Sender final : public SendConnection, private Connection {
   [[nodiscard]] bool ready() override;
   std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                 MemoryKind kind) override;
+  std::unique_ptr<Registration> register_dma_buf(void* data, std::size_t bytes,
+                                                 const DmaBuf& buffer) override;
   std::unique_ptr<Request> send(const void* data, std::size_t bytes, std::uint32_t tag,
                                 Registration* registration) override;
   /// A checksum covers one contiguous buffer, and a provider that needs all memory registered would
@@ -57,6 +59,8 @@ class Sender final : public SendConnection, private Connection {
   bool post_piece(SendRequest& request) RW_REQUIRES(fabric_.mutex);
   void piece_ended(SendRequest& request, const std::string& error) RW_NO_THREAD_ANALYSIS;
   void tell_done(SendRequest& request) RW_REQUIRES(fabric_.mutex);
+  /// 0 unless VERIFY=all.
+  [[nodiscard]] std::uint64_t checksum_of(const SendRequest& request) const;
   void abandon(SendRequest& request) RW_REQUIRES(fabric_.mutex);
   void check_hope(const SendRequest& request) RW_REQUIRES(fabric_.mutex);
 

@@ -74,6 +74,8 @@ CudaApi::CudaApi(const std::string& library) {
   find(handle, stream_capturing, "cuStreamIsCapturing");
   find(handle, copy, "cuMemcpyAsync");
   find(handle, loading_mode, "cuModuleGetLoadingMode");
+  find(handle, primary_state, "cuDevicePrimaryCtxGetState");
+  find(handle, range_handle, "cuMemGetHandleForAddressRange");
   find(handle, set_pointer_attribute, "cuPointerSetAttribute");
   virtual_memory_ = find(handle, retain_allocation, "cuMemRetainAllocationHandle") &&
                     find(handle, release_allocation, "cuMemRelease") &&

@@ -78,6 +78,7 @@ inline constexpr CuResult kCuNotSupported = 801;
 
 inline constexpr int kCuAttributeWrite64 = 122;  ///< of a device: 64-bit stream memory operations
 inline constexpr int kCuAttributeVirtualRdma = 110;  ///< virtual memory for other PCIe devices
+inline constexpr int kCuAttributeDmaBuf = 124;       ///< memory can be handed over by dma-buf
 inline constexpr int kCuPointerContext = 1;          ///< attributes of a pointer
 inline constexpr int kCuPointerMemoryType = 2;
 inline constexpr int kCuPointerSyncMemops = 6;
@@ -96,6 +97,8 @@ inline constexpr unsigned kCuStreamNonBlocking = 1;
 inline constexpr unsigned kCuEventNoTiming = 2;
 inline constexpr int kCuCaptureRelaxed = 2;
 inline constexpr int kCuLazyLoading = 2;
+inline constexpr int kCuRangeDmaBuf = 1;                   ///< kind of handle of an address range
+inline constexpr unsigned long long kCuRangeOverPcie = 1;  ///< flag of CUDA 12.8 and later
 inline constexpr int kCuStreamWait64 = 4;  ///< until the word is at least the value, as int64
 inline constexpr int kCuStreamWrite64 = 5;
 /// Operations that one call of stream_batch takes.
@@ -165,6 +168,8 @@ class CudaApi {
   CuResult (*stream_capturing)(CuStream, int*) = nullptr;
   CuResult (*copy)(CuPointer, CuPointer, std::size_t, CuStream) = nullptr;  ///< any kinds of memory
   CuResult (*loading_mode)(int*) = nullptr;
+  CuResult (*primary_state)(CuDevice, unsigned* flags, int* active) = nullptr;
+  CuResult (*range_handle)(void*, CuPointer, std::size_t, int, unsigned long long) = nullptr;
   CuResult (*set_pointer_attribute)(const void*, int, CuPointer) = nullptr;
   CuResult (*retain_allocation)(CuAllocation*, void*) = nullptr;
   CuResult (*release_allocation)(CuAllocation) = nullptr;

@@ -153,6 +153,10 @@ class OnDeviceSender final : public SendConnection {
                                                 MemoryKind kind) override {
     return inner_->register_memory(data, bytes, kind);
   }
+  std::unique_ptr<Registration> register_dma_buf(void* data, std::size_t bytes,
+                                                 const DmaBuf& buffer) override {
+    return inner_->register_dma_buf(data, bytes, buffer);
+  }
   std::unique_ptr<Request> send(const void* data, std::size_t bytes, std::uint32_t tag,
                                 Registration* registration) override {
     if (data == nullptr && bytes > 0) return inner_->send(data, bytes, tag, registration);
@@ -188,6 +192,10 @@ class OnDeviceReceiver final : public ReceiveConnection {
   std::unique_ptr<Registration> register_memory(void* data, std::size_t bytes,
                                                 MemoryKind kind) override {
     return inner_->register_memory(data, bytes, kind);
+  }
+  std::unique_ptr<Registration> register_dma_buf(void* data, std::size_t bytes,
+                                                 const DmaBuf& buffer) override {
+    return inner_->register_dma_buf(data, bytes, buffer);
   }
   std::unique_ptr<Request> receive(std::span<const ReceiveBuffer> buffers) override {
     const bool bad = std::any_of(buffers.begin(), buffers.end(), [](const ReceiveBuffer& buffer) {
