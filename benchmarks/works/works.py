@@ -54,7 +54,7 @@ EXPERIMENTS = (
         "ropewalk trace -o works-6.1.json --csv works-6.1.csv --plot works-6.1.svg -- "
         "ropewalk train --model resnet50,efficientnet_b0,mobilenet_v3_large --batch 2 --image 32 "
         "--steps 10",
-        (),
+        (R + "training-2xh100.txt", R + "works-6.1-2xh100.svg"),
         "PyTorch",
     ),
     Experiment(
@@ -128,7 +128,7 @@ EXPERIMENTS = (
         "rccl-5-6",
         "bus bandwidth by size, before and after the choice of NICs",
         "benchmarks/emulation/run nics",
-        (R + "emulation-hosts.txt",),
+        (R + "emulation-nics.txt", R + "emulation-nics.svg"),
     ),
     Experiment(
         "gpudirect-matrices",

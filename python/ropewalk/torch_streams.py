@@ -14,8 +14,9 @@ import torch
 
 Stream = Any  # torch.cuda.Stream; the type checker does not read PyTorch
 
-_names = ("_cuda_getCurrentStream", "_cuda_setStream", "_cuda_getDevice")
-_current, _set, _device = (getattr(torch._C, name, None) for name in _names)
+_current: Any = getattr(torch._C, "_cuda_getCurrentStream", None)
+_set: Any = getattr(torch._C, "_cuda_setStream", None)
+_device: Any = getattr(torch._C, "_cuda_getDevice", None)
 _fast = None not in (_current, _set, _device)
 
 
