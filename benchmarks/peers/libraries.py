@@ -32,13 +32,15 @@ OVER_RANKS = {"mean": ("avg_us", "1"), "max": ("max_us", "3")}
 # Open MPI refuses to run as root, as in containers, unless both variables are set.
 OPENMPI_ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
+FABRIC = "tcp;ofi_rxm"  # the provider that needs no hardware, and that all can use
+
 
 @dataclass(frozen=True)
 class Scenario:
     """Where ranks run and how their bytes travel."""
 
     ranks: int
-    medium: str  # "shm" or "tcp"
+    medium: str  # "shm", "tcp" or "ofi"
     cpus: tuple[int, ...]
 
     @property
@@ -48,7 +50,11 @@ class Scenario:
     @property
     def title(self) -> str:
         bound = "pinned to" if self.ranks <= len(self.cpus) else "on"
-        medium = {"shm": "shared memory", "tcp": "TCP over the loopback interface"}[self.medium]
+        medium = {
+            "shm": "shared memory",
+            "tcp": "TCP over the loopback interface",
+            "ofi": f"libfabric's {FABRIC} over the loopback interface",
+        }[self.medium]
         return f"{self.ranks} ranks {bound} {len(self.cpus)} cores, {medium}"
 
 
@@ -109,6 +115,13 @@ def settings_of(library: str, scenario: Scenario) -> list[Setting]:
     environment = {}
     if scenario.medium == "tcp":
         environment = {"ROPEWALK_LINKS": "network", "ROPEWALK_SOCKET_IFNAME": "lo"}
+    elif scenario.medium == "ofi":
+        environment = {
+            "ROPEWALK_LINKS": "network",
+            "ROPEWALK_SOCKET_IFNAME": "=lo",
+            "ROPEWALK_NET": "ofi",
+            "ROPEWALK_OFI_PROVIDER": FABRIC,
+        }
     return [Setting("ropewalk", "bound", environment=environment)]
 
 
@@ -128,6 +141,9 @@ def _openmpi(scenario: Scenario, crowded: bool) -> list[Setting]:
         if crowded:
             return [setting("tcp", *tcp), setting("tcp, free", *tcp, bound=False)]
         return [setting("tcp", *tcp), setting("tcp, 2 links", *tcp, *mca(btl_tcp_links="2"))]
+    if scenario.medium == "ofi":
+        ofi = mca(pml="cm", mtl="ofi", mtl_ofi_provider_include=FABRIC)
+        return [setting("ofi", *ofi, "-x", "FI_TCP_IFACE=lo")]
     vader = mca(pml="ob1", btl="vader,self")
     # Without a fabric Open MPI does not select UCX, unless every transport is allowed.
     ucx = mca(pml="ucx", pml_ucx_tls="any", pml_ucx_devices="any", btl="^openib")
@@ -149,6 +165,8 @@ def _mpich(scenario: Scenario) -> list[Setting]:
     # scheduler's slice to end, milliseconds each.
     if scenario.medium == "tcp":
         return [setting("ucx tcp", MPIR_CVAR_NOLOCAL="1", UCX_TLS="tcp,self", UCX_NET_DEVICES="lo")]
+    if scenario.medium == "ofi":
+        return []  # that build has no libfabric
     if scenario.ranks > len(scenario.cpus):
         return [setting("posix")]
     return [setting("posix"), setting("ucx", MPIR_CVAR_NOLOCAL="1", UCX_TLS="posix,cma,self")]

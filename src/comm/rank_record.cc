@@ -16,6 +16,7 @@
 #include "core/log.h"
 #include "core/process_memory.h"
 #include "core/units.h"
+#include "transport/registry.h"
 #include "tune/forced_algorithms.h"
 #include "tune/processors.h"
 
@@ -238,8 +239,11 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
   } else if (!config.text(Setting::kEmulate).empty()) {
     place.shape.slot_bytes = kEmulatedSlotBytes;
   } else if (place.facts.num_hosts > 1) {
-    place.shape.slot_bytes = kNetworkSlotBytes;
-    place.facts.chunk_bytes = kNetworkChunkBytes;
+    // The setting NET is the same on all ranks.
+    const auto wanted =
+        static_cast<std::uint32_t>(transport::piece_bytes(config.text(Setting::kNet)));
+    place.shape.slot_bytes = wanted != 0 ? wanted : kNetworkSlotBytes;
+    if (wanted == 0) place.facts.chunk_bytes = kNetworkChunkBytes;
   } else {
     place.shape.slot_bytes = kSlotBytes;
   }

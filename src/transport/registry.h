@@ -1,6 +1,7 @@
 // Providers by name.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,10 @@ namespace ropewalk::transport {
 
 /// The names that make_transport() knows in this build.
 std::vector<std::string_view> compiled_providers();
+
+/// Into pieces of how many bytes long data is best cut for the provider called `name`; 0: it has no
+/// wish of its own, or is not in this build.
+std::size_t piece_bytes(std::string_view name);
 
 /// Makes the provider called `name`; with the setting FAULTY, wrapped in faulty.h; where it is
 /// `rails`, those below it are.

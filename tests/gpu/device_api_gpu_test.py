@@ -21,18 +21,8 @@ import pytest
 HERE = Path(__file__).resolve().parent
 
 
-def gpus() -> int:
-    try:
-        listing = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    return len(listing.stdout.splitlines())
-
-
 pytestmark = [
-    pytest.mark.skipif(gpus() == 0, reason="there is no NVIDIA GPU"),
+    pytest.mark.skipif(launcher.gpus() == 0, reason="there is no NVIDIA GPU"),
     pytest.mark.skipif(not launcher.library().exists(), reason="libnccl.so.2 was not built"),
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
@@ -80,7 +70,7 @@ def run(ranks: int, script: str, *arguments: str) -> list[str]:
     return [one.output for one in ended]
 
 
-@pytest.mark.parametrize("ranks", sorted({1, gpus()}))
+@pytest.mark.parametrize("ranks", sorted({1, launcher.gpus()}))
 def test_kernels_take_part(ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROPEWALK_MEM_ALLOC", "pages")
     libraries = compiled(tmp_path)
@@ -91,10 +81,10 @@ def test_kernels_take_part(ranks: int, tmp_path: Path, monkeypatch: pytest.Monke
 def test_without_pages_it_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROPEWALK_MEM_ALLOC", raising=False)
     monkeypatch.delenv("TORCH_SYMMMEM", raising=False)
-    run(gpus(), "device_api_rank.py", "refused")
+    run(launcher.gpus(), "device_api_rank.py", "refused")
 
 
-@pytest.mark.skipif(gpus() < 2, reason="needs 2 GPUs")
+@pytest.mark.skipif(launcher.gpus() < 2, reason="needs 2 GPUs")
 @pytest.mark.parametrize("chosen", ["environment", "set_backend"])
 def test_torchs_symmetric_memory(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By PyTorch's variable without more, or by its function with the setting."""
@@ -104,6 +94,6 @@ def test_torchs_symmetric_memory(chosen: str, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv("TORCH_SYMMMEM", "NCCL")
     else:
         monkeypatch.setenv("ROPEWALK_MEM_ALLOC", "pages")
-    for said in run(gpus(), "symmetric_memory_torch.py", chosen):
+    for said in run(launcher.gpus(), "symmetric_memory_torch.py", chosen):
         for name in ("rendezvous", "get_buffer", "one_shot_all_reduce", "two_shot_all_reduce_"):
             assert f"ok: {name}\n" in said, said

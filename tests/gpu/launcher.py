@@ -27,6 +27,16 @@ def library() -> Path:
     return ROOT / os.environ.get("RW_BUILD_DIR", "build/release") / "libnccl.so.2"
 
 
+def gpus() -> int:
+    try:
+        listing = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return len(listing.stdout.splitlines())
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -6,28 +6,16 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 from pathlib import Path
 
 import launcher
 import pytest
 
-
-def gpus() -> int:
-    try:
-        listing = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    return len(listing.stdout.splitlines())
-
-
 pytestmark = [
-    pytest.mark.skipif(gpus() == 0, reason="there is no NVIDIA GPU"),
+    pytest.mark.skipif(launcher.gpus() == 0, reason="there is no NVIDIA GPU"),
     pytest.mark.skipif(not launcher.library().exists(), reason="libnccl.so.2 was not built"),
 ]
-needs_two = pytest.mark.skipif(gpus() < 2, reason="needs 2 GPUs")
+needs_two = pytest.mark.skipif(launcher.gpus() < 2, reason="needs 2 GPUs")
 
 
 def needs(package: str) -> pytest.MarkDecorator:
@@ -91,12 +79,12 @@ def test_a_killed_rank_is_told_and_kernels_end() -> None:
 @needs("torch")
 @pytest.mark.parametrize("part", ["reductions", "movements", "groups", "graph", "storm=10000"])
 def test_torch(part: str) -> None:
-    run(gpus(), "nccl_torch_ranks.py", part)
+    run(launcher.gpus(), "nccl_torch_ranks.py", part)
 
 
 @needs("torch")
 def test_torch_with_eager_communicators() -> None:
-    run(gpus(), "nccl_torch_ranks.py", "eager", "groups")
+    run(launcher.gpus(), "nccl_torch_ranks.py", "eager", "groups")
 
 
 @needs("torch")
@@ -106,7 +94,7 @@ def test_training_gives_the_same_bits_and_what_nvidias_library_gives(tmp_path: P
     kept = []
     for number, ours in enumerate((True, True, False)):
         target = tmp_path / str(number)
-        for ended in launcher.run(gpus(), "nccl_training.py", str(target), ours=ours):
+        for ended in launcher.run(launcher.gpus(), "nccl_training.py", str(target), ours=ours):
             assert ended.status == 0, ended.output
         kept.append(torch.load(target))
     assert len(kept[0]) == 8

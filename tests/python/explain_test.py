@@ -84,6 +84,17 @@ def test_the_setting_and_the_network_show(program: Program) -> None:
     assert (found["hosts"], found["network"], found["nic_gbps"]) == (2, "tcp", [])
 
 
+def test_long_pieces_are_as_the_transport_wishes(program: Program) -> None:
+    options = ["--set", "LINKS=network", "--set", "SOCKET_IFNAME==lo", "--set", "ALGORITHM=ring"]
+    options += ["--set", "OFI_PROVIDER=tcp;ofi_rxm"]
+    for net, length in (("tcp", 128 << 10), ("ofi", 512 << 10)):
+        done = program("explain", "all_reduce", "--ranks", "2", "-b", "64M", "--json", *options,
+                       "--set", f"NET={net}")  # fmt: skip
+        if net == "ofi" and done.returncode != 0:
+            pytest.skip(f"no libfabric: {done.stderr.splitlines()[0]}")
+        assert json.loads(done.stdout)["candidates"][0]["chunk_bytes"] == length
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
