@@ -114,7 +114,12 @@ def settings_of(library: str, scenario: Scenario) -> list[Setting]:
         return [Setting("gloo", "free", bound=False), Setting("gloo", "bound")]
     environment = {}
     if scenario.medium == "tcp":
-        environment = {"ROPEWALK_LINKS": "network", "ROPEWALK_SOCKET_IFNAME": "lo"}
+        # Unnamed, the network of one host's ranks would be shared memory.
+        environment = {
+            "ROPEWALK_LINKS": "network",
+            "ROPEWALK_SOCKET_IFNAME": "=lo",
+            "ROPEWALK_NET": "tcp",
+        }
     elif scenario.medium == "ofi":
         environment = {
             "ROPEWALK_LINKS": "network",
