@@ -27,9 +27,16 @@ def callbacks_that_wait(rank: int, size: int, device: str) -> None:
         for _ in range(depth):
             future = future.then(again)
         assert future.wait()[0].tolist() == [float(size ** (depth + 1))] * 2
-    # A callback that waits for a later operation's callback.
+    # A callback that waits for a later operation's callback. Where the operation is done already,
+    # this thread runs it, which must go on to that later one.
     passed = threading.Event()
-    first = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda _: passed.wait())
+    here = threading.current_thread()
+
+    def wait_elsewhere(_future: torch.futures.Future[Any]) -> None:
+        if threading.current_thread() is not here:
+            passed.wait()
+
+    first = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(wait_elsewhere)
     second = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda _: passed.set())
     first.wait()
     second.wait()
