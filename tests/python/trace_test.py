@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ropewalk.cli.command_beside import run_beside
 from ropewalk.launching.hosts import Host
 from ropewalk.trace import sampler
 from ropewalk.trace.picture import shares
@@ -342,6 +343,20 @@ def test_signals_are_the_commands(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 5, err
     json.loads((tmp_path / "run.json").read_text())
+
+
+def test_signals_that_come_while_the_command_starts_are_passed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started = subprocess.Popen
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        process = started(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGTERM)  # before the caller knows the process
+        return process
+
+    monkeypatch.setattr("ropewalk.cli.command_beside.subprocess.Popen", slow)
+    assert run_beside(["sleep", "60"]) == 128 + signal.SIGTERM
 
 
 def test_hosts_that_cannot_be_sampled_are_told(tmp_path: Path) -> None:
