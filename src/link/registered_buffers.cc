@@ -103,7 +103,7 @@ void RegisteredBuffers::note_removal(std::size_t rank, const std::vector<std::by
   std::memcpy(&number, message.data(), sizeof number);
   const auto found = opened_.find(number);
   if (found == opened_.end()) return;
-  Opened& opened = found->second;
+  MappedBuffers& opened = found->second;
   opened[rank].reset();
   if (std::any_of(opened.begin(), opened.end(), [](const auto& one) { return one != nullptr; })) {
     return;
@@ -126,7 +126,7 @@ std::uint64_t RegisteredBuffers::add(const BufferRange& buffer, Deadline deadlin
     throw Error(static_cast<Errc>(offers[r].code), "rank {}: {}", r, offers[r].fault);
   }
 
-  Opened opened(n);
+  MappedBuffers opened(n);
   // [r][owner]: where rank r sees the owner's buffer.
   std::vector<std::uint64_t> seen(n * n, 0);
   for (std::size_t r = 0; r < n; ++r) {

@@ -112,7 +112,6 @@ class RegisteredBuffers {
     std::vector<BufferRange> reached;
   };
   // By rank; null where nothing was opened.
-  using Opened = std::vector<std::shared_ptr<std::byte>>;
   struct Offer;
 
   [[nodiscard]] Offer offer_of(const BufferRange& buffer, bool mapped);
@@ -130,7 +129,7 @@ class RegisteredBuffers {
   bool opens_;
   std::uint64_t last_number_ = 0;
   std::map<std::uint64_t, Own> own_;
-  std::map<std::uint64_t, Opened> opened_;
+  std::map<std::uint64_t, MappedBuffers> opened_;
   std::set<std::uint64_t> awaited_;    // of opened_: those that this rank has removed
   std::vector<std::uint64_t> untold_;  // removals
   std::uint64_t told_ = 0;             // removals that this rank has announced so far

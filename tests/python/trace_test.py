@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import ctypes
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -128,6 +130,33 @@ def test_links_of_gpus_are_read_as_often_as_their_cost_allows(
     host = sampler.Host(str(made_host(tmp_path)))
     for gpu in host.sample()["gpu"]:
         assert set(gpu) == {"busy", "memory"}
+
+
+def test_drivers_without_counters_are_asked_as_often_as_their_cost_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    class Nvml:
+        def nvmlDeviceGetPcieThroughput(self, *arguments: Any) -> int:  # noqa: N802
+            asked.append(arguments[1])
+            until = time.thread_time() + 0.002
+            while time.thread_time() < until:
+                pass
+            return 0
+
+    gpus = sampler.Gpus("libnot-there.so.1")
+    gpus._nvml = Nvml()  # type: ignore[assignment]
+    gpus._handles = [ctypes.c_void_p()]
+    monkeypatch.setattr(sampler.Sparing, "SHARE", 1e-9)
+    thread = threading.Thread(target=gpus._measure_pcie, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + SECONDS
+    while len(gpus._pcie) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert set(gpus._pcie) == {(0, 0), (0, 1)}
+    time.sleep(0.3)
+    assert asked == [0, 1]
 
 
 def test_a_host_without_gpus_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,10 @@ class Receiver final : public ReceiveConnection, private Connection {
       RW_REQUIRES(fabric_.mutex);
   void check_on_gpu(Posted& posted, std::uint64_t bytes, std::uint64_t checksum)
       RW_REQUIRES(fabric_.mutex);
+  /// Starts the operation after which what has come is in the GPU's memory; kEnded is told.
+  /// @param data to be written there; none for a flush
+  template <void (Receiver::*kEnded)(Posted&, const std::string&)>
+  void settle(Posted& posted, std::span<const std::byte> data) RW_REQUIRES(fabric_.mutex);
   void start_all_for_gpu() RW_REQUIRES(fabric_.mutex);
   /// @return false: the provider takes nothing now
   bool start_for_gpu(const ForGpu& work) RW_REQUIRES(fabric_.mutex);

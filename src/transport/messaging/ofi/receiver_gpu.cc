@@ -96,6 +96,18 @@ std::unique_ptr<Request> Receiver::flush(std::span<const ReceiveBuffer> buffers)
   return std::make_unique<FinishedRequest>(std::vector<std::size_t>(buffers.size(), 0));
 }
 
+template <void (Receiver::*kEnded)(Receiver::Posted&, const std::string&)>
+void Receiver::settle(Posted& posted, std::span<const std::byte> data) {
+  posted.operation.owner = &posted;
+  posted.operation.finished = [](Operation& operation, const std::string& error) {
+    auto& ended = *static_cast<Posted*>(operation.owner);
+    (ended.receiver->*kEnded)(ended, error);
+  };
+  set_settling(posted, true);
+  for_gpu_.push_back({&posted, {data.begin(), data.end()}});
+  start_all_for_gpu();
+}
+
 void Receiver::put_on_gpu(Posted& posted, std::span<const std::byte> data, std::uint64_t checksum) {
   posted.bytes = data.size();
   // It was summed in host memory: here it is seen whether it is what was sent.
@@ -103,27 +115,13 @@ void Receiver::put_on_gpu(Posted& posted, std::span<const std::byte> data, std::
     return fail_checksum(data.size());
   }
   posted.checksum = checksum;
-  posted.operation.owner = &posted;
-  posted.operation.finished = [](Operation& operation, const std::string& error) {
-    auto& ended = *static_cast<Posted*>(operation.owner);
-    ended.receiver->put_ended(ended, error);
-  };
-  set_settling(posted, true);
-  for_gpu_.push_back({&posted, {data.begin(), data.end()}});
-  start_all_for_gpu();
+  settle<&Receiver::put_ended>(posted, data);
 }
 
 void Receiver::check_on_gpu(Posted& posted, std::uint64_t bytes, std::uint64_t checksum) {
   posted.bytes = bytes;
   posted.checksum = checksum;
-  posted.operation.owner = &posted;
-  posted.operation.finished = [](Operation& operation, const std::string& error) {
-    auto& ended = *static_cast<Posted*>(operation.owner);
-    ended.receiver->on_gpu_checked(ended, error);
-  };
-  set_settling(posted, true);
-  for_gpu_.push_back({&posted, {}});
-  start_all_for_gpu();
+  settle<&Receiver::on_gpu_checked>(posted, {});
 }
 
 void Receiver::set_settling(Posted& posted, bool now) {
