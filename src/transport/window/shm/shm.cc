@@ -115,7 +115,7 @@ class ShmPath final : public HostPath {
     }
     capabilities_.pull = capabilities_.why_no_pull.empty();
     capabilities_.pull_needs_owner = same_process_;
-    if (capabilities_.pull && !same_process_ && pool != nullptr) {
+    if (capabilities_.pull && pool != nullptr) {
       pool_ = pool;
       // The last queue is the calling thread itself.
       capabilities_.queues = pool->threads() + 1;
@@ -170,7 +170,8 @@ class ShmPath final : public HostPath {
   }
   void start_pull(int queue, void* destination, std::uint64_t source, std::size_t bytes) override {
     if (pool_ != nullptr && queue < pool_->threads() && bytes >= kLeastForThread) {
-      pool_->submit(jobs_[static_cast<std::size_t>(queue)], peer_, destination, source, bytes);
+      pool_->submit(jobs_[static_cast<std::size_t>(queue)], same_process_ ? 0 : peer_, destination,
+                    source, bytes);
     } else if (same_process_) {
       // NOLINTNEXTLINE(performance-no-int-to-ptr): made by address_of in this process
       copy_in_order(destination, reinterpret_cast<const void*>(source), bytes);
