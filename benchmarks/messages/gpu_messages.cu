@@ -12,7 +12,12 @@
 //   stream   rwPutSignal and rwWaitSignal on streams
 //   batch    64 puts of a 64th of the bytes each and a signal, prepared, launched on a stream
 //   graph    as stream, 20 round trips captured in a CUDA graph, which is launched again and again
+//   flags    the limit of kernels: 8 bytes and a number in one store of 16 bytes, without fences or
+//            counters, so that nothing says that earlier data is there
+//   driver   the limit of streams: the driver's calls alone, a copy, a write and a wait of 8 bytes
+#include <cuda.h>
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 #include <ropewalk/messages.h>
 #include <ropewalk/ropewalk.h>
 
@@ -34,12 +39,19 @@ constexpr int kSlots = kBlocks + 1;
 constexpr int kThreads = 512;
 constexpr int kPutsOfABatch = 64;
 constexpr int kTripsOfAGraph = 20;
+// What the host's calls take is that of so many: streams that hold some 250 make the next ones wait.
+constexpr int kBurst = 100;
 
 rwComm_t comm = nullptr;
 
 void check(rwResult_t result) {
   if (result == rwSuccess) return;
   std::fprintf(stderr, "%s: %s\n", rwGetErrorString(result), rwGetLastError(comm));
+  std::exit(EXIT_FAILURE);
+}
+void check(CUresult result) {
+  if (result == CUDA_SUCCESS) return;
+  std::fprintf(stderr, "CUDA's driver: error %d\n", static_cast<int>(result));
   std::exit(EXIT_FAILURE);
 }
 void check(cudaError_t result) {
@@ -70,6 +82,43 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// One warp; `ours` and `theirs` are lines of this rank's and the peer's memory.
+__global__ void flag_trips(std::uint64_t* ours, std::uint64_t* theirs, const std::uint64_t* source,
+                           bool begins, std::uint64_t from, int count) {
+  if (threadIdx.x != 0) return;
+  for (std::uint64_t number = from + 1; number <= from + static_cast<std::uint64_t>(count);
+       ++number) {
+    for (int half = 0; half < 2; ++half) {
+      if ((half == 0) == begins) {
+        asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};" ::"l"(theirs), "l"(*source),
+                     "l"(number)
+                     : "memory");
+        continue;
+      }
+      std::uint64_t value = 0;
+      std::uint64_t seen = 0;
+      do {
+        asm volatile("ld.relaxed.sys.v2.u64 {%0, %1}, [%2];"
+                     : "=l"(value), "=l"(seen)
+                     : "l"(ours)
+                     : "memory");
+      } while (seen < number);
+    }
+  }
+}
+
+// The calls of the CUDA driver that streams are limited by.
+struct Driver {
+  decltype(&cuStreamWriteValue64) write = nullptr;
+  decltype(&cuStreamWaitValue64) wait = nullptr;
+  Driver() {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (library == nullptr) return;
+    write = reinterpret_cast<decltype(write)>(dlsym(library, "cuStreamWriteValue64_v2"));
+    wait = reinterpret_cast<decltype(wait)>(dlsym(library, "cuStreamWaitValue64_v2"));
+  }
+};
+
 struct Setup {
   int rank = 0;
   int peer = 0;
@@ -94,12 +143,16 @@ struct Times {
 Times time_streams(const Setup& at, int count, const std::function<void()>& trip) {
   check(cudaStreamSynchronize(at.stream));
   check(rwBarrier(comm));
+  const int burst = std::min(count, kBurst);
   const double begin = now_s();
-  for (int i = 0; i < count; ++i) trip();
-  const double enqueued = now_s();
+  double enqueued = begin;
+  for (int i = 0; i < count; ++i) {
+    trip();
+    if (i + 1 == burst) enqueued = now_s();
+  }
   check(cudaStreamSynchronize(at.stream));
   const double end = now_s();
-  return {(end - begin) / count / 2, (enqueued - begin) / count / 2};
+  return {(end - begin) / count / 2, (enqueued - begin) / burst / 2};
 }
 
 Times time_kernel(const Setup& at, std::size_t bytes, int count, int blocks) {
@@ -127,7 +180,7 @@ double median(std::vector<double> values) {
 int main(int argc, char** argv) {
   const std::size_t most = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : std::size_t{64} << 20;
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 5;
-  const std::string rows = argc > 3 ? argv[3] : "kernel,blocks,stream,batch,graph";
+  const std::string rows = argc > 3 ? argv[3] : "kernel,blocks,stream,batch,graph,flags,driver";
   // Kernels that were loaded while a stream waits would wait for it.
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -157,17 +210,25 @@ int main(int argc, char** argv) {
   check(rwWindowCreateOn(comm, device, most, 1, &by_stream));
   check(rwWindowCreateOn(comm, device, most, 1, &by_graph));
 
+  // Of the peer's part, where this rank's GPU stores.
+  void* there = nullptr;
+  check(rwWindowMemory(at.window, at.peer, &there, nullptr));
+  auto* const theirs = static_cast<unsigned char*>(there);
+  const Driver driver;
+
   std::vector<unsigned char> seen(most);
   const auto next = [most](std::size_t bytes) {
     return bytes == most ? most + 1 : std::min(bytes * 8, most);
   };
   for (std::size_t bytes = 8; bytes <= most; bytes = next(bytes)) {
-    for (const char* row : {"kernel", "blocks", "stream", "batch", "graph"}) {
+    for (const char* row : {"kernel", "blocks", "stream", "batch", "graph", "flags", "driver"}) {
       const std::string name = row;
       if (("," + rows + ",").find("," + name + ",") == std::string::npos) continue;
       if (name == "blocks" && bytes < 4096) continue;
       if (name == "batch" && (bytes < kPutsOfABatch * 8 || bytes > (std::size_t{16} << 20)))
         continue;
+      const bool limit = name == "flags" || name == "driver";
+      if (limit && (bytes > 8 || most < 64 || theirs == nullptr || driver.wait == nullptr)) continue;
       const int count = static_cast<int>(
           std::clamp<std::size_t>((std::size_t{1} << 30) / (bytes + (1 << 20)), 20, 1000));
       Setup used = at;
@@ -192,6 +253,33 @@ int main(int argc, char** argv) {
         };
       } else if (name == "stream") {
         measure = [&](int turns) { return time_streams(used, turns, trip); };
+      } else if (name == "flags") {
+        measure = [&, number = std::uint64_t{0}](int turns) mutable {
+          const Times times = time_streams(used, 1, [&] {
+            flag_trips<<<1, 32, 0, used.stream>>>(
+                static_cast<std::uint64_t*>(memory), reinterpret_cast<std::uint64_t*>(theirs),
+                reinterpret_cast<const std::uint64_t*>(used.source), used.rank == 0, number, turns);
+            check(cudaGetLastError());
+          });
+          number += static_cast<std::uint64_t>(turns);
+          return Times{times.one_way_s / turns, 0};
+        };
+      } else if (name == "driver") {
+        // The counters lie behind the data.
+        measure = [&, number = std::uint64_t{0}](int turns) mutable {
+          const auto stream = reinterpret_cast<CUstream>(used.stream);
+          return time_streams(used, turns, [&] {
+            ++number;
+            const auto send = [&] {
+              check(cudaMemcpyAsync(theirs, used.source, bytes, cudaMemcpyDefault, used.stream));
+              check(driver.write(stream, reinterpret_cast<CUdeviceptr>(theirs) + 32, number, 0));
+            };
+            if (used.rank == 0) send();
+            check(driver.wait(stream, reinterpret_cast<CUdeviceptr>(memory) + 32, number,
+                              CU_STREAM_WAIT_VALUE_GEQ));
+            if (used.rank == 1) send();
+          });
+        };
       } else if (name == "batch") {
         check(rwBatchCreate(comm, &batch));
         const std::size_t piece = bytes / kPutsOfABatch;

@@ -121,6 +121,22 @@ def text(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def write_gains(gains: list[tuple[Any, tuple[float, float], str, str]]) -> None:
+    """Writes each text beside its point, above the one below it: axes, point, text, colour."""
+    step = 9.0  # points, 72 of an inch
+    above: dict[Any, float] = {}
+    for axes, end, words, colour in sorted(gains, key=lambda gain: gain[1][1]):
+        height = axes.get_position().height * axes.figure.get_figheight() * 72
+        bottom, top = axes.get_ylim()
+        at = (end[1] - bottom) / (top - bottom) * height
+        place = max(at - 3, above.get(axes, -step) + step)
+        above[axes] = place
+        axes.annotate(
+            words, end, textcoords="offset points", xytext=(4, place - at),
+            fontsize=8, color=colour,
+        )  # fmt: skip
+
+
 def draw(result: dict[str, Any], target: Path) -> None:
     """Bus bandwidth over size, a panel for each number of hosts and operation. Needs Matplotlib."""
     import matplotlib
@@ -134,9 +150,10 @@ def draw(result: dict[str, Any], target: Path) -> None:
         1, len(panels), figsize=(1 + 4.2 * len(panels), 4), squeeze=False, sharey=True,
         layout="constrained",
     )  # fmt: skip
+    gains = []
     for axes, (hosts, operation) in zip(grid[0], panels):
         rows = [r for r in result["rows"] if (r["hosts"], r["operation"]) == (hosts, operation)]
-        for number, name in enumerate(names):
+        for name in names:
             points = [(r["size"], r["cases"][name]) for r in rows if name in r["cases"]]
             if not points:
                 continue
@@ -146,11 +163,8 @@ def draw(result: dict[str, Any], target: Path) -> None:
             )
             percent = points[-1][1]["gain_percent"]
             if name != names[0] and percent is not None:
-                axes.annotate(
-                    f"{percent:+.0f}%", (sizes[-1], points[-1][1]["busbw_GBs"]),
-                    textcoords="offset points", xytext=(4, 9 * number - 12),
-                    fontsize=8, color=line.get_color(),
-                )  # fmt: skip
+                end = (sizes[-1], points[-1][1]["busbw_GBs"])
+                gains.append((axes, end, f"{percent:+.0f}%", line.get_color()))
         axes.set_title(f"{operation.replace('_', '-')}, {hosts} hosts", fontsize=10)
         size_axis(axes)
         ticks = sorted({row["size"] for row in rows})
@@ -159,6 +173,7 @@ def draw(result: dict[str, Any], target: Path) -> None:
         axes.margins(x=0.12)
     grid[0][0].set_ylim(bottom=0)
     grid[0][0].set_ylabel("bus bandwidth, GB/s")
+    write_gains(gains)
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     figure.savefig(target)

@@ -160,6 +160,24 @@ RW_DEVICE_FUNCTION std::uint64_t now_ns() {
 #endif
 }
 
+/// What does not change while the window lives: a processor may keep it in a cache that fences leave
+/// alone.
+RW_DEVICE_FUNCTION rwDevicePart part_of(const rwDeviceWindow& window, int rank) {
+#ifdef __CUDA_ARCH__
+  const auto word = [from = reinterpret_cast<const unsigned long long*>(window.parts + rank)](
+                        std::size_t k) { return __ldg(from + k); };
+  rwDevicePart part;
+  part.data = reinterpret_cast<unsigned char*>(word(0));
+  part.bytes = word(1);
+  part.signals = reinterpret_cast<std::uint64_t*>(word(2));
+  part.host_signals = reinterpret_cast<std::uint64_t*>(word(3));
+  part.arrived = reinterpret_cast<const std::uint64_t*>(word(4));
+  return part;
+#else
+  return window.parts[rank];
+#endif
+}
+
 /// The first that fails is what the host tells of.
 RW_DEVICE_FUNCTION Status stop(const rwDeviceWindow& window, Status why, int peer, int slot) {
   if (why == Status::kAborted) return why;
@@ -347,12 +365,12 @@ RW_DEVICE_FUNCTION std::uint64_t push(const rwDeviceWindow& window, const Reques
 template <typename Scope>
 RW_DEVICE_FUNCTION Status put(const Scope& scope, const rwDeviceWindow& window, int peer,
                               std::size_t offset, const void* source, std::size_t bytes) {
-  if (peer < 0 || peer >= window.size || offset > window.parts[peer].bytes ||
-      bytes > window.parts[peer].bytes - offset) {
+  if (peer < 0 || peer >= window.size) return detail::stop(window, Status::kBadRange, peer, 0);
+  const rwDevicePart part = detail::part_of(window, peer);
+  if (offset > part.bytes || bytes > part.bytes - offset) {
     return detail::stop(window, Status::kBadRange, peer, 0);
   }
   if (bytes == 0) return Status::kDone;
-  const rwDevicePart& part = window.parts[peer];
   if (part.data != nullptr) {
     detail::copy<false>(scope, part.data + offset, static_cast<const unsigned char*>(source),
                         bytes);
@@ -372,11 +390,11 @@ RW_DEVICE_FUNCTION Status put(const Scope& scope, const rwDeviceWindow& window, 
 template <typename Scope>
 RW_DEVICE_FUNCTION Status get(const Scope& scope, const rwDeviceWindow& window, int peer,
                               std::size_t offset, void* destination, std::size_t bytes) {
-  if (peer < 0 || peer >= window.size || offset > window.parts[peer].bytes ||
-      bytes > window.parts[peer].bytes - offset) {
+  if (peer < 0 || peer >= window.size) return detail::stop(window, Status::kBadRange, peer, 0);
+  const rwDevicePart part = detail::part_of(window, peer);
+  if (offset > part.bytes || bytes > part.bytes - offset) {
     return detail::stop(window, Status::kBadRange, peer, 0);
   }
-  const rwDevicePart& part = window.parts[peer];
   Status status = Status::kDone;
   if (bytes > 0 && part.data != nullptr) {
     detail::copy<true>(scope, static_cast<unsigned char*>(destination), part.data + offset, bytes);
@@ -400,14 +418,16 @@ RW_DEVICE_FUNCTION Status signal(const Scope& scope, const rwDeviceWindow& windo
   if (!detail::is_counter(window, peer, slot)) {
     return detail::stop(window, Status::kBadRange, peer, slot);
   }
+  const rwDevicePart part = detail::part_of(window, peer);
+  std::uint64_t* const sent = window.sent + detail::index(window, peer, slot);
+  // Read before the others are waited for: it comes from the GPU's memory.
+  const std::uint64_t before = part.signals != nullptr && scope.rank() == 0 ? *sent : 0;
   scope.sync();
-  const rwDevicePart& part = window.parts[peer];
   if (part.signals != nullptr) {
     if (scope.rank() == 0) {
-      std::uint64_t& sent = window.sent[detail::index(window, peer, slot)];
-      const std::uint64_t value = sent + count;
+      const std::uint64_t value = before + count;
       const std::size_t word = detail::index(window, window.rank, slot) * 8;
-      sent = value;
+      *sent = value;
       detail::fence();
       detail::store_relaxed(part.signals + word, value);
       if (part.host_signals != nullptr) detail::store_relaxed(part.host_signals + word, value);
@@ -442,7 +462,8 @@ RW_DEVICE_FUNCTION Status wait_signal(const Scope& scope, const rwDeviceWindow& 
   if (scope.rank() == 0) {
     std::uint64_t& awaited = window.awaited[detail::index(window, peer, slot)];
     const std::uint64_t target = awaited + count;
-    const std::uint64_t* counter = window.parts[peer].arrived + static_cast<std::size_t>(slot) * 8;
+    const std::uint64_t* counter =
+        detail::part_of(window, peer).arrived + static_cast<std::size_t>(slot) * 8;
     status = detail::wait_until(window, peer, slot,
                                 [&] { return detail::load_acquire(counter) >= target; });
     if (status == Status::kDone) awaited = target;
@@ -453,7 +474,8 @@ RW_DEVICE_FUNCTION Status wait_signal(const Scope& scope, const rwDeviceWindow& 
 /// How many signals of `peer` on `slot` have arrived since the window was made.
 RW_DEVICE_FUNCTION std::uint64_t signal_count(const rwDeviceWindow& window, int peer,
                                               int slot = 0) {
-  return detail::load_acquire(window.parts[peer].arrived + static_cast<std::size_t>(slot) * 8);
+  return detail::load_acquire(detail::part_of(window, peer).arrived +
+                              static_cast<std::size_t>(slot) * 8);
 }
 
 /// Returns when sources of the callers' puts may be reused, and what they put by loads and stores

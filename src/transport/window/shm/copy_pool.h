@@ -1,4 +1,5 @@
-// Threads that copy from this and other processes: one core alone copies slower than links and memory allow.
+// Threads that copy from this and other processes: one core alone copies slower than links and
+// memory allow.
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +18,8 @@
 
 namespace ropewalk::transport::window {
 
-/// A copy out of another process, or within this one. Owned by who submits it, and to be left alone until done() is true.
+/// A copy out of another process, or within this one. Owned by who submits it, and to be left alone
+/// until done() is true.
 class CopyJob {
  public:
   /// @throws Error when the copy failed
