@@ -91,7 +91,9 @@ EXPERIMENTS = (
     Experiment(
         "blink-23",
         "fan-in and fan-out: forward, reduce and forward",
-        "ropewalk microbench fan-in --width 1:3 -b 1M -e 64M -f 4",
+        "ropewalk microbench fan-in --width 3 -b 1M -e 4M -f 4 -n 5 --set EMULATE=dgx1v "
+        "--set EMULATE_GPUS=1,2,3,0,4 --set EMULATE_SLOWDOWN=1000",
+        (R + "works-blink-23.txt",),
     ),
     Experiment(
         "blink-24",

@@ -26,6 +26,7 @@
 #include "message/device_part.h"
 #include "transport/registry.h"
 #include "transport/window/device/gpu_memory.h"
+#include "tune/ring_search.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -222,6 +223,9 @@ void Communicator::connect() {
     machine_ = emulated.machine;
     emulation_ = Emulation::join(*bootstrap_, config_, emulated, deadline);
   }
+  // Launchers also deal ranks out to hosts in turn: then a ring in their order would leave a host
+  // at every step. With a machine that TOPOLOGY names, its links price every shape.
+  if (machine_ == nullptr) facts_.ring_order = tune::ring_avoiding({}, size(), host_of_rank_);
   std::unique_ptr<transport::Transport> network;
   if (facts_.num_hosts > 1) {
     network = transport::make_transport(

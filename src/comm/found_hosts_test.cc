@@ -2,6 +2,8 @@
 // identities of hosts make a host.
 #include "comm/found_hosts.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -120,6 +122,15 @@ TEST(FoundHosts, TwoHostsAreMergedOnEveryRank) {
   EXPECT_THAT(told({on("a"), on("b"), on("a")},
                    [](Communicator& comm) { return fingerprint(comm.machine()); }),
               Each(digest_text(expected)));
+}
+
+// Schedules go around them so.
+TEST(FoundHosts, RingsLeaveAHostOnce) {
+  const auto order = [](Communicator& comm) {
+    return fmt::format("{}", fmt::join(comm.facts().ring_order, " "));
+  };
+  EXPECT_THAT(told({on("a"), on("b"), on("a"), on("b")}, order), Each("0 2 1 3"));
+  EXPECT_THAT(told({on("a"), on("a"), on("b")}, order), Each(""));
 }
 
 // Hosts are numbered by their first ranks, and each rank is on a node of its own host.

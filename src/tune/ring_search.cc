@@ -98,8 +98,20 @@ int slow_neighbours(Pairs slow_pairs, int num_ranks, std::span<const int> order)
   return sum;
 }
 
+int host_changes(std::span<const int> host_of_rank, std::span<const int> order) {
+  if (host_of_rank.empty()) return 0;
+  const auto host_at = [&](std::size_t i) {
+    const std::size_t at = i % host_of_rank.size();
+    return host_of_rank[order.empty() ? at : static_cast<std::size_t>(order[at])];
+  };
+  int sum = 0;
+  for (std::size_t i = 0; i < host_of_rank.size(); ++i) sum += host_at(i) != host_at(i + 1) ? 1 : 0;
+  return sum;
+}
+
 std::vector<int> ring_avoiding(Pairs slow_pairs, int num_ranks, std::span<const int> host_of_rank) {
-  if (slow_pairs.empty()) return {};
+  const int changes = host_changes(host_of_rank, {});
+  if (slow_pairs.empty() && changes == 0) return {};
   std::map<int, int> number_of_host;  // in the order of their first ranks
   std::vector<std::vector<int>> hosts;
   for (int rank = 0; rank < num_ranks; ++rank) {
@@ -113,9 +125,10 @@ std::vector<int> ring_avoiding(Pairs slow_pairs, int num_ranks, std::span<const 
     const std::vector<int> found = Search(slow_pairs, std::move(ranks), hosts.size() == 1).run();
     order.insert(order.end(), found.begin(), found.end());
   }
-  const bool gains =
-      slow_neighbours(slow_pairs, num_ranks, order) < slow_neighbours(slow_pairs, num_ranks, {});
-  return gains ? order : std::vector<int>();
+  const auto cost = [&](std::span<const int> of) {
+    return std::pair(host_changes(host_of_rank, of), slow_neighbours(slow_pairs, num_ranks, of));
+  };
+  return cost(order) < cost({}) ? order : std::vector<int>();
 }
 
 }  // namespace ropewalk::tune

@@ -1,5 +1,6 @@
-// An order of ranks for rings and chains that avoids slow pairs: GPUs of a host without access to
-// each other's memory, which are linked through the host's.
+// An order of ranks for rings and chains that leaves hosts as seldom as possible, and avoids
+// slow pairs: GPUs of a host without access to each other's memory, which are linked through the
+// host's.
 #pragma once
 
 #include <span>
@@ -20,6 +21,10 @@ namespace ropewalk::tune {
 /// @return empty where the ranks' own order is as good
 std::vector<int> ring_avoiding(std::span<const std::pair<int, int>> slow_pairs, int num_ranks,
                                std::span<const int> host_of_rank);
+
+/// Neighbours in `order`, around, that are of different hosts; `order` empty: the ranks' own.
+/// @param host_of_rank empty: one host
+int host_changes(std::span<const int> host_of_rank, std::span<const int> order);
 
 /// Neighbours in `order`, around, that are a slow pair; `order` empty: the ranks' own.
 int slow_neighbours(std::span<const std::pair<int, int>> slow_pairs, int num_ranks,

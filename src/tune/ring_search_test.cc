@@ -10,7 +10,8 @@
 namespace ropewalk::tune {
 namespace {
 
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using Pairs = std::vector<std::pair<int, int>>;
 
 TEST(RingSearch, FindsTheRingBesideDiagonals) {
@@ -52,14 +53,25 @@ TEST(RingSearch, PassesAsFewAsPossibleWhereItMust) {
 TEST(RingSearch, KeepsRanksOfAHostTogether) {
   const std::vector<int> hosts = {0, 1, 0, 1, 0, 1};
   const Pairs slow = {{0, 2}, {3, 5}};
+  EXPECT_EQ(host_changes(hosts, {}), 6);
   const std::vector<int> order = ring_avoiding(slow, 6, hosts);
-  // By number no two of a host are neighbours, so that there is nothing to gain.
-  EXPECT_THAT(order, IsEmpty());
+  EXPECT_EQ(host_changes(hosts, order), 2);
+  EXPECT_EQ(slow_neighbours(slow, 6, order), 0);
   const std::vector<int> in_turn = {0, 0, 0, 1, 1, 1};
   const std::vector<int> found = ring_avoiding(Pairs{{0, 1}, {3, 4}}, 6, in_turn);
   ASSERT_EQ(found.size(), 6U);
   EXPECT_TRUE(std::all_of(found.begin(), found.begin() + 3, [](int rank) { return rank < 3; }));
   EXPECT_EQ(slow_neighbours(Pairs{{0, 1}, {3, 4}}, 6, found), 0);
+}
+
+// Without slow pairs too: a launcher may deal ranks out to hosts in turn.
+TEST(RingSearch, GathersTheRanksOfEachHost) {
+  EXPECT_THAT(ring_avoiding({}, 4, std::vector{0, 1, 0, 1}), ElementsAre(0, 2, 1, 3));
+  EXPECT_THAT(ring_avoiding({}, 5, std::vector{2, 1, 0, 2, 1}), ElementsAre(0, 3, 1, 4, 2));
+  EXPECT_THAT(ring_avoiding({}, 4, std::vector{1, 1, 0, 0}), IsEmpty());
+  EXPECT_THAT(ring_avoiding({}, 3, std::vector{0, 1, 2}), IsEmpty());
+  // Around, the last rank is a neighbour of the first.
+  EXPECT_THAT(ring_avoiding({}, 4, std::vector{0, 1, 1, 0}), IsEmpty());
 }
 
 TEST(RingSearch, EndsForManyRanksWithoutARing) {

@@ -216,10 +216,8 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
     peers_->open_windows(bootstrap, layouts, stream.get(), deadline_of(config));
   }
   if (!peers_->access().any() && !peers_->access().missing().empty()) direct_ = Direct::kOff;
-  if (peers_->access().any()) {
-    facts_.host_path_pairs = peers_->access().missing();
-    facts_.ring_order = tune::ring_avoiding(facts_.host_path_pairs, size_, facts.host_of_rank);
-  }
+  if (peers_->access().any()) facts_.host_path_pairs = peers_->access().missing();
+  facts_.ring_order = tune::ring_avoiding(facts_.host_path_pairs, size_, facts.host_of_rank);
   if (wants_hybrid(config, facts))
     peers_->open_hybrid_windows(bootstrap, layouts, deadline_of(config));
   std::vector<bool> elsewhere;
