@@ -10,7 +10,7 @@
 namespace ropewalk::tune {
 namespace {
 
-using testing::IsEmpty;
+using ::testing::IsEmpty;
 using Pairs = std::vector<std::pair<int, int>>;
 
 TEST(RingSearch, FindsTheRingBesideDiagonals) {
