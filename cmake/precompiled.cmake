@@ -42,19 +42,25 @@ function(rw_precompile target kind)
   endif()
 endfunction()
 
-# rw_unity(TARGET): the compiler takes sixteen sources as one, so that it reads their headers once, which halves the
-# build's time. Which ones go together is the same with and without the optional parts, whose sources go by
-# themselves: names of two sources may clash, and one may hide a header's (tests/python/unity_test.py). -DRW_UNITY=OFF
-# suits work on the code: a changed source is compiled without its neighbours.
+# rw_unity(TARGET [AT_ONCE]): the compiler takes several sources as one, sixteen unless said otherwise, so that it reads
+# their headers once, which halves the build's time. Which ones go together is the same with and without the optional
+# parts, whose sources go by themselves: names of two sources may clash, and one may hide a header's
+# (tests/python/unity_test.py). -DRW_UNITY=OFF suits work on the code: a changed source is compiled without its
+# neighbours.
 option(RW_UNITY "Compile several sources as one" ON)
 function(rw_unity target)
   if(NOT RW_UNITY)
     return()
   endif()
+  set(at_once 16)
+  if(ARGC GREATER 1)
+    set(at_once ${ARGV1})
+  endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   get_target_property(sources ${target} SOURCES)
   foreach(source IN LISTS sources)
-    if(NOT source MATCHES "\\.cc$")
+    # Tests of all types take a minute each, so that two as one would only keep a core idle.
+    if(NOT source MATCHES "\\.cc$" OR source MATCHES "_types_test\\.cc$")
       continue()
     endif()
     set(part always)
@@ -64,7 +70,7 @@ function(rw_unity target)
     if(NOT DEFINED number_${part})
       set(number_${part} 0)
     endif()
-    math(EXPR group "${number_${part}} / 16")
+    math(EXPR group "${number_${part}} / ${at_once}")
     math(EXPR number_${part} "${number_${part}} + 1")
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${part}_${group})
   endforeach()

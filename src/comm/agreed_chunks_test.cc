@@ -27,7 +27,7 @@ namespace {
 using testing::quiet;
 using testing::with_ranks;
 
-constexpr std::size_t kCount = std::size_t{3} << 17U;  // 1.5 MiB of float32
+constexpr std::size_t kChunkedCount = std::size_t{3} << 17U;  // 1.5 MiB of float32
 
 CollectiveCall call_of(Collective collective, int ranks, const std::vector<float>& input,
                        std::vector<float>& output) {
@@ -36,12 +36,12 @@ CollectiveCall call_of(Collective collective, int ranks, const std::vector<float
   call.input = input.data();
   call.output = output.data();
   const bool blocks = collective != Collective::kAllReduce;
-  call.count = blocks ? kCount / static_cast<std::size_t>(ranks) : kCount;
+  call.count = blocks ? kChunkedCount / static_cast<std::size_t>(ranks) : kChunkedCount;
   return call;
 }
 
 // Sums of these depend on the order of the ranks.
-std::vector<float> values(int rank, std::size_t count = kCount) {
+std::vector<float> values(int rank, std::size_t count = kChunkedCount) {
   std::vector<float> all(count);
   for (std::size_t i = 0; i < count; ++i) {
     all[i] = std::sin(static_cast<float>(i % 9973 + static_cast<std::size_t>(rank) * 7919)) * 1e3F;
@@ -87,7 +87,7 @@ TEST_P(AgreedChunksOver, ResultsAreThoseOfTheFixedChunk) {
       for (std::size_t o = 0; o < operations.size(); ++o) {
         const Collective collective = operations[o];
         for (int n = 0; n < (*adapt == '0' ? 1 : calls); ++n) {
-          std::vector<float> output(kCount);
+          std::vector<float> output(kChunkedCount);
           if (dice() % 4 == 0)
             std::this_thread::sleep_for(std::chrono::microseconds(dice() % 2000));
           CollectiveCall call = call_of(collective, comm.size(), input, output);
@@ -101,7 +101,8 @@ TEST_P(AgreedChunksOver, ResultsAreThoseOfTheFixedChunk) {
             EXPECT_FALSE(comm.explain(call).chunks->tuned);
             continue;
           }
-          ASSERT_EQ(std::memcmp(output.data(), fixed[rank][o].data(), kCount * sizeof(float)), 0)
+          ASSERT_EQ(
+              std::memcmp(output.data(), fixed[rank][o].data(), kChunkedCount * sizeof(float)), 0)
               << name(collective) << ", call " << n << " of rank " << rank;
           const auto report = comm.explain(call).chunks;
           ASSERT_TRUE(report.has_value() && report->tuned) << name(collective);
@@ -147,18 +148,18 @@ TEST(AgreedChunks, ServeRequestsAndGroups) {
   adapting(runtime);
   runtime.set("LINKS", "network", "test");
   with_ranks(2, runtime, [&](Communicator& comm) {
-    const std::vector<float> input(kCount, static_cast<float>(comm.rank() + 1));
+    const std::vector<float> input(kChunkedCount, static_cast<float>(comm.rank() + 1));
     for (int round = 0; round < 8; ++round) {
-      std::vector<std::vector<float>> outputs(4, std::vector<float>(kCount));
+      std::vector<std::vector<float>> outputs(4, std::vector<float>(kChunkedCount));
       std::vector<std::shared_ptr<Request>> requests;
       for (std::vector<float>& output : outputs) {
         requests.push_back(std::make_shared<Request>());
         comm.start(call_of(Collective::kAllReduce, 2, input, output), requests.back());
       }
-      std::vector<float> last(kCount);
+      std::vector<float> last(kChunkedCount);
       comm.run(call_of(Collective::kAllReduce, 2, input, last));
       std::vector<std::unique_ptr<Task>> tasks;
-      std::vector<std::vector<float>> grouped(2, std::vector<float>(kCount));
+      std::vector<std::vector<float>> grouped(2, std::vector<float>(kChunkedCount));
       for (std::vector<float>& output : grouped) {
         tasks.push_back(comm.make_task(call_of(Collective::kAllReduce, 2, input, output)));
       }
@@ -169,7 +170,7 @@ TEST(AgreedChunks, ServeRequestsAndGroups) {
       outputs.push_back(last);
       outputs.insert(outputs.end(), grouped.begin(), grouped.end());
       for (const std::vector<float>& output : outputs) {
-        ASSERT_EQ(output, std::vector<float>(kCount, 3));
+        ASSERT_EQ(output, std::vector<float>(kChunkedCount, 3));
       }
     }
   });
@@ -180,8 +181,8 @@ TEST(AgreedChunks, OutliveTheCallCache) {
   Runtime runtime;
   adapting(runtime);
   with_ranks(2, runtime, [&](Communicator& comm) {
-    const std::vector<float> input(2 * kCount, 1);
-    std::vector<float> output(2 * kCount);
+    const std::vector<float> input(2 * kChunkedCount, 1);
+    std::vector<float> output(2 * kChunkedCount);
     for (int n = 0; n < 30; ++n) {
       for (std::size_t longer = 0; longer < 70; longer += 23) {
         CollectiveCall call = call_of(Collective::kAllReduce, 2, input, output);
@@ -198,8 +199,8 @@ TEST(AgreedChunks, ShortCallsAndOperationsWithARootAreLeftAlone) {
   Runtime runtime;
   adapting(runtime);
   with_ranks(2, runtime, [&](Communicator& comm) {
-    const std::vector<float> input(kCount, 1);
-    std::vector<float> output(kCount);
+    const std::vector<float> input(kChunkedCount, 1);
+    std::vector<float> output(kChunkedCount);
     CollectiveCall call = call_of(Collective::kAllReduce, 2, input, output);
     for (const Collective rooted : {Collective::kReduce, Collective::kBroadcast}) {
       call.collective = rooted;
@@ -218,8 +219,8 @@ TEST(AgreedChunks, WithoutTagsThereAreNone) {
   adapting(runtime);
   runtime.set("CHECK_CALLS", "0", "test");
   with_ranks(2, runtime, [&](Communicator& comm) {
-    const std::vector<float> input(kCount, 1);
-    std::vector<float> output(kCount);
+    const std::vector<float> input(kChunkedCount, 1);
+    std::vector<float> output(kChunkedCount);
     const CollectiveCall call = call_of(Collective::kAllReduce, 2, input, output);
     for (int n = 0; n < 4; ++n) comm.run(call);
     EXPECT_FALSE(comm.explain(call).chunks->tuned);
@@ -230,8 +231,8 @@ TEST(AgreedChunks, RecordsAndExplainTellOfThem) {
   Runtime runtime;
   adapting(runtime);
   with_ranks(2, runtime, [&](Communicator& comm) {
-    const std::vector<float> input(kCount, 1);
-    std::vector<float> output(kCount);
+    const std::vector<float> input(kChunkedCount, 1);
+    std::vector<float> output(kChunkedCount);
     const CollectiveCall call = call_of(Collective::kAllReduce, 2, input, output);
     for (int n = 0; n < 8; ++n) comm.run(call);
     const std::vector<CallRecords::Record> records = comm.records().read();
@@ -240,7 +241,8 @@ TEST(AgreedChunks, RecordsAndExplainTellOfThem) {
       EXPECT_GE(record.chunk_bytes, 4096U);
       EXPECT_FALSE(record.algorithm.empty());
     }
-    const std::string text = explain(comm, Collective::kAllReduce, kCount * sizeof(float), 0);
+    const std::string text =
+        explain(comm, Collective::kAllReduce, kChunkedCount * sizeof(float), 0);
     EXPECT_NE(text.find(comm.rank() == 0 ? R"("state":"measuring")" : R"("state":"follows")"),
               std::string::npos)
         << text;
@@ -252,13 +254,13 @@ TEST(AgreedChunks, AShrunkCommunicatorBeginsAnewAndTheFormerGoesOn) {
   Runtime runtime;
   adapting(runtime);
   with_ranks(3, runtime, [&](Communicator& comm) {
-    const std::vector<float> input(kCount, 1);
-    std::vector<float> output(kCount);
+    const std::vector<float> input(kChunkedCount, 1);
+    std::vector<float> output(kChunkedCount);
     const auto calls = [&](Communicator& of) {
       const CollectiveCall call = call_of(Collective::kAllReduce, of.size(), input, output);
       for (int n = 0; n < 7; ++n) {
         of.run(call);
-        ASSERT_EQ(output, std::vector<float>(kCount, static_cast<float>(of.size())));
+        ASSERT_EQ(output, std::vector<float>(kChunkedCount, static_cast<float>(of.size())));
       }
       const auto chunks = of.explain(call).chunks;
       EXPECT_TRUE(chunks->tuned);
@@ -284,8 +286,8 @@ TEST(AgreedChunks, AnAbortInTheMiddleOfACallIsToldToAll) {
   for (int r = 0; r < 3; ++r) {
     threads.emplace_back([&, r] {
       const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 3, runtime);
-      const std::vector<float> input(kCount, 1);
-      std::vector<float> output(kCount);
+      const std::vector<float> input(kChunkedCount, 1);
+      std::vector<float> output(kChunkedCount);
       const CollectiveCall call = call_of(Collective::kAllReduce, 3, input, output);
       for (int n = 0; n < 6; ++n) comm->run(call);
       ran.arrive_and_wait();
@@ -317,8 +319,8 @@ TEST(AgreedChunks, AnotherCallIsStillToldByItsFields) {
   for (int r = 0; r < 2; ++r) {
     threads.emplace_back([&, r] {
       const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime);
-      const std::vector<float> input(kCount, 1);
-      std::vector<float> output(kCount);
+      const std::vector<float> input(kChunkedCount, 1);
+      std::vector<float> output(kChunkedCount);
       CollectiveCall call = call_of(Collective::kAllReduce, 2, input, output);
       for (int n = 0; n < 5; ++n) comm->run(call);
       if (r == 1) call.op = RedOp::kMax;

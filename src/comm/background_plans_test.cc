@@ -31,8 +31,8 @@ using std::chrono::milliseconds;
 using tune::PlansMade;
 using tune::PlansRequest;
 
-constexpr int kRanks = 3;
-constexpr std::size_t kCount = 16 << 10;
+constexpr int kPlanningRanks = 3;
+constexpr std::size_t kPlannedCount = 16 << 10;
 constexpr const char* kSlow = "plan-packed";  // what is made to take long
 
 // A brief request leaves out all plans; a thorough one makes the packed one, after `slow`.
@@ -65,9 +65,9 @@ const std::string& slow_machine() {
   return file;
 }
 
-void no_wait() {}
+void no_delay() {}
 
-void prepare(Runtime& runtime, std::function<void()> slow = no_wait) {
+void prepare(Runtime& runtime, std::function<void()> slow = no_delay) {
   testing::quiet(runtime);
   runtime.set("TOPOLOGY", slow_machine(), "test");
   runtime.plans()->plan_with(slow_planner(std::move(slow)));
@@ -97,7 +97,7 @@ void with_runtimes(const std::vector<std::unique_ptr<Runtime>>& runtimes,
 // Makes all-reduces, checks every result, and records at which call each algorithm began.
 class Reducing {
  public:
-  explicit Reducing(Communicator& comm, std::size_t count = kCount)
+  explicit Reducing(Communicator& comm, std::size_t count = kPlannedCount)
       : comm_(comm), input_(count), output_(count) {
     call_.input = input_.data();
     call_.output = output_.data();
@@ -167,8 +167,8 @@ TEST(BackgroundPlans, AreTakenIntoUseByAllRanksAtTheSameCall) {
   Runtime runtime;
   std::promise<void> gate;
   prepare(runtime, [opened = gate.get_future().share()] { opened.wait(); });
-  Began began(kRanks);
-  testing::with_ranks(kRanks, runtime, [&](Communicator& comm) {
+  Began began(kPlanningRanks);
+  testing::with_ranks(kPlanningRanks, runtime, [&](Communicator& comm) {
     Reducing reduce(comm);
     for (int i = 0; i < 20; ++i) reduce();
     EXPECT_FALSE(reduce.planned());
@@ -188,7 +188,7 @@ TEST(BackgroundPlans, ProcessesThatPlanAtDifferentSpeedsSwitchTogether) {
   std::filesystem::remove_all(folder);
   for (const bool kept : {false, true}) {
     std::vector<std::unique_ptr<Runtime>> runtimes;
-    for (int r = 0; r < kRanks; ++r) {
+    for (int r = 0; r < kPlanningRanks; ++r) {
       runtimes.push_back(std::make_unique<Runtime>());
       prepare(*runtimes.back(), [r] { std::this_thread::sleep_for(milliseconds(60 * r)); });
       // Rank 2 has a folder, in the second round with the plans in it.
@@ -197,7 +197,7 @@ TEST(BackgroundPlans, ProcessesThatPlanAtDifferentSpeedsSwitchTogether) {
         runtimes.back()->set("TUNING_FILE", folder + "/tuning.json", "test");
       }
     }
-    Began began(kRanks);
+    Began began(kPlanningRanks);
     with_runtimes(runtimes, [&](Communicator& comm) {
       Reducing reduce(comm);
       reduce.until_planned();
@@ -212,7 +212,7 @@ TEST(BackgroundPlans, ProcessesThatPlanAtDifferentSpeedsSwitchTogether) {
 
 TEST(BackgroundPlans, RanksWithDifferentPlansKeepTheirPlans) {
   std::vector<std::unique_ptr<Runtime>> runtimes;
-  for (int r = 0; r < kRanks; ++r) {
+  for (int r = 0; r < kPlanningRanks; ++r) {
     runtimes.push_back(std::make_unique<Runtime>());
     prepare(*runtimes.back());
   }
@@ -226,7 +226,7 @@ TEST(BackgroundPlans, RanksWithDifferentPlansKeepTheirPlans) {
         }
         return made;
       });
-  Began began(kRanks);
+  Began began(kPlanningRanks);
   with_runtimes(runtimes, [&](Communicator& comm) {
     Reducing reduce(comm);
     for (int i = 0; i < 30; ++i) reduce();
@@ -242,7 +242,7 @@ TEST(BackgroundPlans, RanksWithDifferentPlansKeepTheirPlans) {
 
 TEST(BackgroundPlans, IfOneRankCannotPlanAllKeepTheirPlans) {
   std::vector<std::unique_ptr<Runtime>> runtimes;
-  for (int r = 0; r < kRanks; ++r) {
+  for (int r = 0; r < kPlanningRanks; ++r) {
     runtimes.push_back(std::make_unique<Runtime>());
     prepare(*runtimes.back(), [r] {
       if (r == 2) throw std::bad_alloc();
@@ -259,7 +259,7 @@ TEST(BackgroundPlans, IfOneRankCannotPlanAllKeepTheirPlans) {
 TEST(BackgroundPlans, RequestsTakeThemByTheNumbersTheyWereStartedWith) {
   Runtime runtime;
   prepare(runtime, [] { std::this_thread::sleep_for(milliseconds(20)); });
-  testing::with_ranks(kRanks, runtime, [&](Communicator& comm) {
+  testing::with_ranks(kPlanningRanks, runtime, [&](Communicator& comm) {
     constexpr std::size_t kAtOnce = 8;
     std::vector<std::unique_ptr<Reducing>> all;
     for (std::size_t i = 0; i < kAtOnce; ++i) all.push_back(std::make_unique<Reducing>(comm));
@@ -289,16 +289,16 @@ TEST(BackgroundPlans, GroupsOfSeveralRanksInOneThreadGoOn) {
   Runtime runtime;
   prepare(runtime, [] { std::this_thread::sleep_for(milliseconds(20)); });
   const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
-  std::vector<std::unique_ptr<Communicator>> comms(kRanks);
+  std::vector<std::unique_ptr<Communicator>> comms(kPlanningRanks);
   std::vector<std::thread> joining;
-  for (int r = 0; r < kRanks; ++r) {
+  for (int r = 0; r < kPlanningRanks; ++r) {
     joining.emplace_back([&, r] {
-      comms[static_cast<std::size_t>(r)] = Communicator::join(id, r, kRanks, runtime);
+      comms[static_cast<std::size_t>(r)] = Communicator::join(id, r, kPlanningRanks, runtime);
     });
   }
   for (std::thread& thread : joining) thread.join();
-  std::vector<std::vector<std::unique_ptr<Reducing>>> all(kRanks);
-  for (std::size_t r = 0; r < kRanks; ++r) {
+  std::vector<std::vector<std::unique_ptr<Reducing>>> all(kPlanningRanks);
+  for (std::size_t r = 0; r < kPlanningRanks; ++r) {
     for (int i = 0; i < 5; ++i) all[r].push_back(std::make_unique<Reducing>(*comms[r], 4096));
   }
   const auto planned = [&] {
@@ -310,10 +310,10 @@ TEST(BackgroundPlans, GroupsOfSeveralRanksInOneThreadGoOn) {
     return ranks;
   };
   int rounds = 0;
-  while (planned() < kRanks) {
+  while (planned() < kPlanningRanks) {
     ASSERT_LT(++rounds, 100'000);
     Group::of_thread().start();
-    for (std::size_t r = kRanks; r-- > 0;) {
+    for (std::size_t r = kPlanningRanks; r-- > 0;) {
       for (auto& reduce : all[r]) {
         reduce->fill();
         Group::of_thread().add(*comms[r], reduce->call(), nullptr);
@@ -332,7 +332,7 @@ TEST(BackgroundPlans, GroupsOfSeveralRanksInOneThreadGoOn) {
 TEST(BackgroundPlans, EachCommunicatorAgreesByItself) {
   Runtime runtime;
   prepare(runtime, [] { std::this_thread::sleep_for(milliseconds(10)); });
-  testing::with_ranks(kRanks, runtime, [&](Communicator& comm) {
+  testing::with_ranks(kPlanningRanks, runtime, [&](Communicator& comm) {
     const std::unique_ptr<Communicator> other = comm.split(0, -comm.rank());
     Reducing reduce(comm);
     reduce.until_planned();
@@ -358,10 +358,10 @@ TEST(BackgroundPlans, ACommunicatorMayEndWhileItIsPlannedFor) {
       const bootstrap::UniqueId id =
           bootstrap::make_unique_id(runtime->config(), runtime->context());
       std::vector<std::thread> threads;
-      std::latch reduced(kRanks);  // a rank that aborts ends the others' calls
-      for (int r = 0; r < kRanks; ++r) {
+      std::latch reduced(kPlanningRanks);  // a rank that aborts ends the others' calls
+      for (int r = 0; r < kPlanningRanks; ++r) {
         threads.emplace_back([&, r] {
-          const auto comm = Communicator::join(id, r, kRanks, *runtime);
+          const auto comm = Communicator::join(id, r, kPlanningRanks, *runtime);
           Reducing reduce(*comm);
           reduce();
           reduced.arrive_and_wait();
@@ -370,7 +370,7 @@ TEST(BackgroundPlans, ACommunicatorMayEndWhileItIsPlannedFor) {
       }
       for (std::thread& thread : threads) thread.join();
     } else {
-      testing::with_ranks(kRanks, *runtime, [](Communicator& comm) {
+      testing::with_ranks(kPlanningRanks, *runtime, [](Communicator& comm) {
         Reducing reduce(comm);
         for (int i = 0; i < 10; ++i) reduce();
         EXPECT_FALSE(reduce.planned());
@@ -380,7 +380,7 @@ TEST(BackgroundPlans, ACommunicatorMayEndWhileItIsPlannedFor) {
     gate.set_value();
     while (ended == 0) std::this_thread::sleep_for(milliseconds(1));
     // The next communicator finds the other's plans in the cache.
-    testing::with_ranks(kRanks, *runtime, [](Communicator& comm) {
+    testing::with_ranks(kPlanningRanks, *runtime, [](Communicator& comm) {
       Reducing reduce(comm);
       reduce.until_planned();
     });
@@ -400,7 +400,7 @@ TEST(BackgroundPlans, PlanningEndsWithWhatItIsFor) {
       check_stopped("test");
     }
   });
-  testing::with_ranks(kRanks, *runtime, [&](Communicator& comm) {
+  testing::with_ranks(kPlanningRanks, *runtime, [&](Communicator& comm) {
     Reducing reduce(comm);
     reduce();
     while (!began) std::this_thread::sleep_for(milliseconds(1));
@@ -414,7 +414,7 @@ TEST(BackgroundPlans, ASettingWaitsForThemOrLeavesThemOut) {
     std::atomic<int> made{0};
     prepare(runtime, [&] { ++made; });
     runtime.set("PLANNING", setting, "test");
-    testing::with_ranks(kRanks, runtime, [&](Communicator& comm) {
+    testing::with_ranks(kPlanningRanks, runtime, [&](Communicator& comm) {
       Reducing reduce(comm);
       for (int i = 0; i < 15; ++i) reduce();
       EXPECT_EQ(reduce.began().size(), 1U);
@@ -430,7 +430,7 @@ TEST(BackgroundPlans, ExplainReportsPlanningAndTheNextChoice) {
   Runtime runtime;
   std::promise<void> gate;
   prepare(runtime, [opened = gate.get_future().share()] { opened.wait(); });
-  testing::with_ranks(kRanks, runtime, [&](Communicator& comm) {
+  testing::with_ranks(kPlanningRanks, runtime, [&](Communicator& comm) {
     Reducing reduce(comm);
     reduce();
     Communicator::Explained now = comm.explain(reduce.call());

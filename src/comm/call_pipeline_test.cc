@@ -15,7 +15,7 @@
 namespace ropewalk::comm {
 namespace {
 
-constexpr int kRanks = 4;
+constexpr int kPipelineRanks = 4;
 
 // Prepares nothing, and counts.
 class Counting : public Executor {
@@ -41,15 +41,15 @@ class Counting : public Executor {
   int forgotten = 0;
 };
 
-class CallPipelineTest : public testing::Test {
+class CallPipelineTest : public ::testing::Test {
  protected:
   CallPipelineTest() {
     Config config = Config::load();
     config.set("TUNE", "0", "test");
     tune::GroupFacts facts;
-    facts.num_ranks = facts.max_ranks_per_host = kRanks;
+    facts.num_ranks = facts.max_ranks_per_host = kPipelineRanks;
     calls_ = std::make_unique<CallPipeline>(tune::host_tuner(config, facts, {}, schedules_),
-                                            executor_, 1, kRanks);
+                                            executor_, 1, kPipelineRanks);
   }
   static CollectiveCall all_reduce(std::size_t count) {
     CollectiveCall call;
@@ -110,7 +110,7 @@ TEST_F(CallPipelineTest, SomeDozenShapesAreKept) {
 TEST_F(CallPipelineTest, AGivenScheduleIsUsedUntilItIsForgotten) {
   const CollectiveCall call = all_reduce(1 << 20);
   const std::string own = calls_->get(call, 1).choice().algorithm;
-  calls_->use_schedule(schedules_.get("ring", {Collective::kAllReduce, kRanks, 0, 2}));
+  calls_->use_schedule(schedules_.get("ring", {Collective::kAllReduce, kPipelineRanks, 0, 2}));
   EXPECT_EQ(calls_->get(call, 1).choice().algorithm, tune::kGivenSchedule);
   EXPECT_EQ(calls_->get(call, 1).choice().schedule->schedule().num_channels(), 2);
   calls_->forget_schedules();
@@ -122,11 +122,11 @@ TEST_F(CallPipelineTest, AScheduleOfTooManyChannelsIsRefusedAndChangesNothing) {
   const CollectiveCall call = all_reduce(4);
   const PreparedCall* before = &calls_->get(call, 1);
   try {
-    calls_->use_schedule(schedules_.get("ring", {Collective::kAllReduce, kRanks, 0, 3}));
+    calls_->use_schedule(schedules_.get("ring", {Collective::kAllReduce, kPipelineRanks, 0, 3}));
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Errc::kInvalidArgument);
-    EXPECT_THAT(error.what(), testing::HasSubstr("the schedule has 3 channels"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("the schedule has 3 channels"));
   }
   EXPECT_EQ(&calls_->get(call, 1), before);
 }
@@ -134,7 +134,7 @@ TEST_F(CallPipelineTest, AScheduleOfTooManyChannelsIsRefusedAndChangesNothing) {
 TEST_F(CallPipelineTest, AWrongCallIsRefusedAndKeepsNothing) {
   CollectiveCall call = all_reduce(4);
   call.collective = Collective::kBroadcast;
-  call.root = kRanks;
+  call.root = kPipelineRanks;
   EXPECT_THROW((void)calls_->get(call, 1), Error);
   EXPECT_EQ(executor_.prepared, 0);
 }

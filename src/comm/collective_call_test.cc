@@ -20,7 +20,7 @@ std::string refusal(std::size_t count, std::byte* memory) {
   call.count = count;
   call.input = memory;
   call.output = memory;
-  return testing::message_of([&] { (void)validate(call, 0, 1); }, Errc::kInvalidArgument);
+  return ropewalk::testing::message_of([&] { (void)validate(call, 0, 1); }, Errc::kInvalidArgument);
 }
 
 // No buffer is so large, so nothing may begin to look for its end.
@@ -57,7 +57,7 @@ TEST(CollectiveCall, CountsThatOverflowOverAllRanksAreRefused) {
       call.input = memory.data();
       call.output = memory.data() + 8;
       for (const int rank : {0, each.ranks - 1}) {
-        const std::string words = testing::message_of(
+        const std::string words = ropewalk::testing::message_of(
             [&] { (void)validate(call, rank, each.ranks); }, Errc::kInvalidArgument);
         EXPECT_NE(words.find("exceed the address space"), std::string::npos) << words;
         EXPECT_NE(words.find(std::to_string(each.ranks) + " rank(s)"), std::string::npos) << words;
@@ -76,10 +76,11 @@ TEST(CollectiveCall, TheLargestCountIsNotTakenForAnOverflow) {
   call.input = memory.data();
   call.output = memory.data() + 8;
   std::string words =
-      testing::message_of([&] { (void)validate(call, 0, 2); }, Errc::kInvalidArgument);
+      ropewalk::testing::message_of([&] { (void)validate(call, 0, 2); }, Errc::kInvalidArgument);
   EXPECT_NE(words.find("leave the address space"), std::string::npos) << words;
   ++call.count;
-  words = testing::message_of([&] { (void)validate(call, 0, 2); }, Errc::kInvalidArgument);
+  words =
+      ropewalk::testing::message_of([&] { (void)validate(call, 0, 2); }, Errc::kInvalidArgument);
   EXPECT_NE(words.find("exceed the address space"), std::string::npos) << words;
 }
 
@@ -129,7 +130,7 @@ TEST(CollectiveCall, OnlyComplexElementsAreSummed) {
         EXPECT_EQ(static_cast<int>(call.op), op);
       } else {
         const std::string said =
-            testing::message_of([&] { operators.set(call, op); }, Errc::kInvalidArgument);
+            ropewalk::testing::message_of([&] { operators.set(call, op); }, Errc::kInvalidArgument);
         EXPECT_NE(said.find(name(call.carried)), std::string::npos) << said;
       }
     }

@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "bootstrap/test_support.h"
 #include "comm/group.h"
 #include "comm/testing/ranks.h"
 #include "core/error.h"
@@ -31,18 +32,9 @@
 namespace ropewalk::comm {
 namespace {
 
+using bootstrap::error_of;
 using testing::quiet;
 using testing::with_ranks;
-
-template <typename Body>
-std::pair<Errc, std::string> error_of(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return {error.code(), error.what()};
-  }
-  return {Errc::kInternal, "no error"};
-}
 
 CollectiveCall all_reduce(const std::vector<float>& in, std::vector<float>& out) {
   CollectiveCall call;
@@ -308,19 +300,19 @@ std::vector<std::pair<Errc, std::string>> called_differently(
   return errors;
 }
 
-struct Difference {
+struct CallDifference {
   const char* field;
   void (*change)(CollectiveCall&);
 };
 
 TEST(Communicator, ReportsDifferentCallsByRankAndField) {
-  const std::vector<Difference> differences = {
+  const std::vector<CallDifference> differences = {
       {"count", [](CollectiveCall& call) { call.count = 3; }},
       {"type", [](CollectiveCall& call) { call.type = DataType::kInt32; }},
       {"operator", [](CollectiveCall& call) { call.op = RedOp::kMax; }},
       {"operation", [](CollectiveCall& call) { call.collective = Collective::kAllGather; }},
       {"operation", [](CollectiveCall& call) { call.collective = Collective::kBroadcast; }}};
-  for (const Difference& difference : differences) {
+  for (const CallDifference& difference : differences) {
     const auto errors = called_differently([&](Communicator& comm) {
       std::vector<float> in(8, 1.0F);
       std::vector<float> out(16);

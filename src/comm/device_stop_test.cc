@@ -31,14 +31,14 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Starts = CallRecords::Starts;
 
-constexpr int kRanks = 3;
-constexpr std::size_t kCount = 8;
+constexpr int kStopRanks = 3;
+constexpr std::size_t kStopCount = 8;
 constexpr std::uint32_t kCall = 2;
 constexpr std::uint64_t kTimeoutNs = 100'000'000;
 
 CollectiveCall all_reduce() {
   CollectiveCall call;
-  call.count = kCount;
+  call.count = kStopCount;
   return call;
 }
 
@@ -48,14 +48,14 @@ enum class Absence : std::uint8_t { kNotCalled, kNotBegun };
 // What the errors of ranks 0 and 1 say.
 std::map<int, std::string> told(Absence absence) {
   Case test;
-  test.schedule = schedule::compile("two_shot", {Collective::kAllReduce, kRanks, 0, 1});
-  test.count = kCount;
+  test.schedule = schedule::compile("two_shot", {Collective::kAllReduce, kStopRanks, 0, 1});
+  test.count = kStopCount;
   const schedule::CheckReport report = schedule::check(test.schedule);
-  Machine machine(kRanks, 1, test.protocol, test.shape);
-  std::latch prepared(kRanks);
-  std::latch ended(kRanks);
-  std::array<std::string, kRanks> texts;
-  bootstrap::run_ranks(kRanks, [&](bootstrap::Bootstrap& bootstrap) {
+  Machine machine(kStopRanks, 1, test.protocol, test.shape);
+  std::latch prepared(kStopRanks);
+  std::latch ended(kStopRanks);
+  std::array<std::string, kStopRanks> texts;
+  bootstrap::run_ranks(kStopRanks, [&](bootstrap::Bootstrap& bootstrap) {
     const int rank = bootstrap.rank();
     CallRecords records(16, false);
     std::vector<std::uint64_t> memory(64);
@@ -103,7 +103,8 @@ std::map<int, std::string> told(Absence absence) {
     const std::optional<Error> error = stop_error(control.stop, rank);
     ASSERT_TRUE(error.has_value());
     EXPECT_EQ(error->code(), Errc::kTimeout);
-    const Waiting waiting = waiting_on_device(stop_call(control.stop), records, rank, kRanks, {});
+    const Waiting waiting =
+        waiting_on_device(stop_call(control.stop), records, rank, kStopRanks, {});
     texts[static_cast<std::size_t>(rank)] =
         error->what() + missing(roll_call.ask(waiting.left), waiting);
     ended.arrive_and_wait();

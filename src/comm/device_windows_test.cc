@@ -42,14 +42,14 @@ using testing::with_ranks;
 using Bytes = std::vector<std::byte>;
 
 // What is between the ranks.
-struct Kind {
+struct DeviceKind {
   std::string name;
   bool registers = false;
   bool one_gpu = false;
   std::string net;  // "": peer access
 };
 
-void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+void PrintTo(const DeviceKind& kind, std::ostream* out) { *out << kind.name; }
 
 // A stream of the stand-in.
 class TestStream {
@@ -79,9 +79,9 @@ class TestStream {
 };
 
 // One rank's end of a window on a GPU.
-class End {
+class DeviceEnd {
  public:
-  End(Communicator& comm, const Kind& kind, std::size_t bytes, int slots = 1)
+  DeviceEnd(Communicator& comm, const DeviceKind& kind, std::size_t bytes, int slots = 1)
       : comm_(comm),
         gpu_(comm.runtime().gpus().at(kind.one_gpu ? 0 : comm.rank() % 2)),
         stream_(gpu_) {
@@ -182,7 +182,7 @@ class Buffer {
   gpus::DeviceBuffer memory_;
 };
 
-class DeviceWindows : public ::testing::TestWithParam<Kind> {
+class DeviceWindows : public ::testing::TestWithParam<DeviceKind> {
  protected:
   void SetUp() override {
     quiet(runtime_);
@@ -200,7 +200,7 @@ class DeviceWindows : public ::testing::TestWithParam<Kind> {
 TEST_P(DeviceWindows, TheHostPutsGetsAndSignals) {
   ranks(3, [&](Communicator& comm) {
     constexpr std::size_t kMost = (std::size_t{1} << 18) + 3;
-    End end(comm, GetParam(), kMost);
+    DeviceEnd end(comm, GetParam(), kMost);
     const int next = (comm.rank() + 1) % 3;
     const int previous = (comm.rank() + 2) % 3;
     int turn = 0;
@@ -229,7 +229,7 @@ TEST_P(DeviceWindows, AStreamPutsSignalsAndWaits) {
   ranks(2, [&](Communicator& comm) {
     constexpr std::size_t kBytes = 70'000;
     constexpr int kTurns = 6;
-    End end(comm, GetParam(), kBytes, 2);
+    DeviceEnd end(comm, GetParam(), kBytes, 2);
     const int peer = 1 - comm.rank();
     std::vector<std::unique_ptr<Buffer>> sources;
     std::vector<std::unique_ptr<Buffer>> seen;
@@ -258,7 +258,7 @@ TEST_P(DeviceWindows, AStreamPutsSignalsAndWaits) {
 TEST_P(DeviceWindows, SignalsComeAfterAllOfALongPut) {
   ranks(2, [&](Communicator& comm) {
     constexpr std::size_t kBytes = (std::size_t{3} << 20) + 5;
-    End end(comm, GetParam(), kBytes + 16);
+    DeviceEnd end(comm, GetParam(), kBytes + 16);
     const int peer = 1 - comm.rank();
     for (int turn = 0; turn < 3; ++turn) {
       const Bytes source = pattern(kBytes, comm.rank(), turn);
@@ -281,7 +281,7 @@ TEST_P(DeviceWindows, AStreamHoldsSoManyCalls) {
   constexpr int kCalls = kHeld + 40;
   std::atomic<int> enqueued{0};
   ranks(2, [&](Communicator& comm) {
-    End end(comm, GetParam(), 8);
+    DeviceEnd end(comm, GetParam(), 8);
     if (comm.rank() == 0) {
       for (; enqueued < kCalls; ++enqueued) end.enqueue(end.wait(1));
     } else {
@@ -299,7 +299,7 @@ TEST_P(DeviceWindows, AStreamHoldsSoManyCalls) {
 
 TEST_P(DeviceWindows, ABatchIsLaunchedAgainAndAgain) {
   ranks(3, [&](Communicator& comm) {
-    End end(comm, GetParam(), 3000, 2);
+    DeviceEnd end(comm, GetParam(), 3000, 2);
     const Buffer source(end.gpu(), pattern(1000, comm.rank(), 1));
     Batch batch;
     for (int peer = 0; peer < 3; ++peer) {
@@ -322,7 +322,7 @@ TEST_P(DeviceWindows, ABatchIsLaunchedAgainAndAgain) {
 // What a kernel stores the test has another stream store.
 TEST_P(DeviceWindows, AnArmedBatchBeginsWithItsTrigger) {
   ranks(2, [&](Communicator& comm) {
-    End end(comm, GetParam(), 100);
+    DeviceEnd end(comm, GetParam(), 100);
     const TestStream other(end.gpu());
     const int peer = 1 - comm.rank();
     const Buffer source(end.gpu(), pattern(100, comm.rank(), 3));
@@ -352,7 +352,7 @@ TEST_P(DeviceWindows, AnArmedBatchBeginsWithItsTrigger) {
 // Streams and host threads signal and wait across.
 TEST_P(DeviceWindows, StreamsAndTheHostMeet) {
   ranks(2, [&](Communicator& comm) {
-    End end(comm, GetParam(), 64);
+    DeviceEnd end(comm, GetParam(), 64);
     const int peer = 1 - comm.rank();
     const Buffer source(end.gpu(), pattern(64, comm.rank(), 0));
     for (int turn = 0; turn < 10; ++turn) {
@@ -375,7 +375,7 @@ TEST_P(DeviceWindows, StreamsAndTheHostMeet) {
 
 TEST_P(DeviceWindows, WhatCannotBeRightIsRefused) {
   ranks(2, [&](Communicator& comm) {
-    End end(comm, GetParam(), 100, 2);
+    DeviceEnd end(comm, GetParam(), 100, 2);
     const int peer = 1 - comm.rank();
     const Buffer source(end.gpu(), Bytes(60));
     const Bytes pageable(60);
@@ -428,7 +428,7 @@ TEST_P(DeviceWindows, AStreamsWaitEndsByItsDeadline) {
   for (int r = 0; r < 2; ++r) {
     threads.emplace_back([&, r] {
       const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime_);
-      End end(*comm, GetParam(), 8);
+      DeviceEnd end(*comm, GetParam(), 8);
       comm->barrier();
       if (r == 0) comm->set_timeout(std::chrono::milliseconds(200));
       end.enqueue(end.wait(1 - r));
@@ -452,7 +452,7 @@ TEST_P(DeviceWindows, AnAbortEndsAStreamsWait) {
   for (int r = 0; r < 2; ++r) {
     threads.emplace_back([&, r] {
       const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime_);
-      End end(*comm, GetParam(), 1 << 20);
+      DeviceEnd end(*comm, GetParam(), 1 << 20);
       comm->barrier();
       if (r == 1) {
         ready.arrive_and_wait();
@@ -476,7 +476,7 @@ TEST_P(DeviceWindows, ACommunicatorThatEndsEndsItsStreamsWaits) {
   for (int r = 0; r < 2; ++r) {
     threads.emplace_back([&, r] {
       std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime_);
-      End end(*comm, GetParam(), 8);
+      DeviceEnd end(*comm, GetParam(), 8);
       comm->barrier();
       Batch batch;
       comm->add(batch, end.signal(1 - r));
@@ -499,7 +499,7 @@ TEST_P(DeviceWindows, RandomProgramsDoWhatAModelDoes) {
   for (const int size : {2, 3}) {
     ranks(size, [&](Communicator& comm) {
       const auto n = static_cast<std::size_t>(size);
-      End end(comm, GetParam(), kRegion * n, 3);
+      DeviceEnd end(comm, GetParam(), kRegion * n, 3);
       const auto self = static_cast<std::size_t>(comm.rank());
       // To the end: freeing GPU memory waits for the streams of all ranks.
       std::vector<std::unique_ptr<Buffer>> buffers;
@@ -595,12 +595,15 @@ TEST_P(DeviceWindows, RandomProgramsDoWhatAModelDoes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Kinds, DeviceWindows,
-    ::testing::Values(Kind{"allocated", false, false, ""}, Kind{"registered", true, false, ""},
-                      Kind{"on_one_gpu", false, true, ""}, Kind{"over_tcp", false, false, "tcp"},
-                      Kind{"registered_over_shm", true, false, "shm"}),
-    [](const ::testing::TestParamInfo<Kind>& each) { return each.param.name; });
+INSTANTIATE_TEST_SUITE_P(Kinds, DeviceWindows,
+                         ::testing::Values(DeviceKind{"allocated", false, false, ""},
+                                           DeviceKind{"registered", true, false, ""},
+                                           DeviceKind{"on_one_gpu", false, true, ""},
+                                           DeviceKind{"over_tcp", false, false, "tcp"},
+                                           DeviceKind{"registered_over_shm", true, false, "shm"}),
+                         [](const ::testing::TestParamInfo<DeviceKind>& each) {
+                           return each.param.name;
+                         });
 
 }  // namespace
 }  // namespace ropewalk::comm

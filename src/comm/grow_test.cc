@@ -9,23 +9,12 @@
 
 #include "bootstrap/unique_id.h"
 #include "comm/communicator.h"
+#include "comm/testing/ranks.h"
 
 namespace ropewalk::comm {
 namespace {
 
-// Runs `body` for every rank of a communicator of `size`, each in a thread, and leaves it.
-void with_ranks(int size, Runtime& runtime, const std::function<void(Communicator&)>& body) {
-  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime.config(), runtime.context());
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      const std::unique_ptr<Communicator> comm = Communicator::join(id, rank, size, runtime);
-      body(*comm);
-      comm->finalize();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
+using testing::with_ranks;
 
 float sum_of_ranks(Communicator& comm) {
   std::vector<float> data(100, static_cast<float>(comm.rank()));

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "bootstrap/test_support.h"
 #include "comm/communicator.h"
 #include "comm/group.h"
 #include "core/error.h"
@@ -19,6 +20,7 @@
 namespace ropewalk::comm {
 namespace {
 
+using bootstrap::error_of;
 using Clock = std::chrono::steady_clock;
 
 // As a person's Ctrl-C, 0.1 s after a call began to wait.
@@ -32,15 +34,6 @@ class Impatient {
   Impatient& operator=(const Impatient&) = delete;
 };
 
-std::pair<Errc, std::string> error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return {error.code(), error.what()};
-  }
-  return {Errc::kInternal, "no error"};
-}
-
 CollectiveCall all_reduce(std::vector<float>& data) {
   CollectiveCall call;
   call.input = data.data();
@@ -49,7 +42,7 @@ CollectiveCall all_reduce(std::vector<float>& data) {
   return call;
 }
 
-class Interrupted : public testing::Test {
+class Interrupted : public ::testing::Test {
  protected:
   Interrupted() {
     runtime_.set("TUNE", "0", "test");

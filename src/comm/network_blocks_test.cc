@@ -35,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 constexpr executor::FifoShape kShape{4, 4, 4096};
 
 // What links are made of.
-struct Kind {
+struct BlockKind {
   const char* transport;
   Protocol protocol;
 };
@@ -43,7 +43,7 @@ struct Kind {
 // A rank with its links, as cuda/cuda_group.h has them.
 class Host final : public executor::BlockEnds {
  public:
-  Host(bootstrap::Bootstrap& bootstrap, const Kind& kind, const std::string& faults = "")
+  Host(bootstrap::Bootstrap& bootstrap, const BlockKind& kind, const std::string& faults = "")
       : board_(static_cast<std::size_t>(bootstrap.size()) * executor::kBoardTags),
         unused_board_(board_.size()) {
     Config config = bootstrap::quiet_config();
@@ -154,7 +154,7 @@ struct Launch {
   LaunchArgs args{};
 };
 
-class NetworkBlocks : public testing::TestWithParam<Kind> {};
+class NetworkBlocks : public ::testing::TestWithParam<BlockKind> {};
 
 TEST_P(NetworkBlocks, RunSchedulesOneAfterAnotherOverTheSameLinks) {
   for (const char* algorithm : {"ring", "binary_tree", "two_shot"}) {
@@ -285,7 +285,7 @@ struct Ended {
 };
 
 // Calls of every kind of schedule over links whose transport has faults, by 3 ranks.
-std::vector<Ended> run_under(const Kind& kind, const std::string& faults, int calls,
+std::vector<Ended> run_under(const BlockKind& kind, const std::string& faults, int calls,
                              std::chrono::milliseconds limit) {
   std::vector<Ended> ended(3);
   std::vector<Case> cases;
@@ -375,9 +375,10 @@ TEST_P(NetworkBlocks, EndAtTheLimitWhenAChunkIsLost) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, NetworkBlocks,
-                         testing::Values(Kind{"tcp", Protocol::kSimple},
-                                         Kind{"shm", Protocol::kSimple}, Kind{"tcp", Protocol::kLl},
-                                         Kind{"shm", Protocol::kLl}),
+                         ::testing::Values(BlockKind{"tcp", Protocol::kSimple},
+                                           BlockKind{"shm", Protocol::kSimple},
+                                           BlockKind{"tcp", Protocol::kLl},
+                                           BlockKind{"shm", Protocol::kLl}),
                          [](const auto& test) {
                            return std::string(test.param.transport) +
                                   (test.param.protocol == Protocol::kLl ? "_ll" : "");

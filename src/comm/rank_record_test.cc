@@ -22,18 +22,18 @@ using bootstrap::in_ms;
 using bootstrap::quiet_config;
 using bootstrap::soon;
 
-constexpr int kRanks = 3;
-using Outcomes = std::array<std::pair<Errc, std::string>, kRanks>;
-using Settings = std::array<std::string, kRanks>;  // by rank
+constexpr int kRecordRanks = 3;
+using Outcomes = std::array<std::pair<Errc, std::string>, kRecordRanks>;
+using SettingByRank = std::array<std::string, kRecordRanks>;  // by rank
 
 // Runs a thread for each rank, in a runtime of its own that has `values` of the setting `name`.
-Outcomes with_settings(const std::string& name, const Settings& values,
+Outcomes with_settings(const std::string& name, const SettingByRank& values,
                        const std::function<void(const bootstrap::UniqueId&, int, Runtime&)>& body) {
   bootstrap::Context context;
   const bootstrap::UniqueId id = bootstrap::make_unique_id(quiet_config(), context);
   Outcomes outcomes;
   std::vector<std::thread> threads;
-  for (std::size_t r = 0; r < kRanks; ++r) {
+  for (std::size_t r = 0; r < kRecordRanks; ++r) {
     threads.emplace_back([&, r] {
       Runtime runtime;
       runtime.set("TUNE", "0", "test");
@@ -53,14 +53,14 @@ std::string differs(const std::string& field, int rank, const std::string& mine,
   return fmt::format("{} differs: rank {} has {}, rank {} has {}", field, rank, mine, peer, theirs);
 }
 
-struct Difference {
+struct SettingDifference {
   const char* setting;
   const char* field;  // in the message
-  Settings given;
-  Settings said;
+  SettingByRank given;
+  SettingByRank said;
 };
 
-const std::vector<Difference> kDifferences = {
+const std::vector<SettingDifference> kDifferences = {
     {"SLOTS", "setting SLOTS", {"16", "16", "4"}, {"16", "16", "4"}},
     {"SLOT_BYTES", "setting SLOT_BYTES", {"0", "0", "64K"}, {"0", "0", "65536"}},
     {"CHANNELS", "setting CHANNELS", {"2", "2", "3"}, {"2", "2", "3"}},
@@ -87,13 +87,13 @@ const std::vector<Difference> kDifferences = {
 
 // Every rank finds the difference itself, whether its own value is the larger or the smaller one.
 TEST(RankRecord, EveryRankNamesTheSettingTheRanksAndTheirValues) {
-  for (const Difference& each : kDifferences) {
-    std::barrier all_done(kRanks);  // no rank is told by another that left
+  for (const SettingDifference& each : kDifferences) {
+    std::barrier all_done(kRecordRanks);  // no rank is told by another that left
     const Outcomes outcomes = with_settings(
         each.setting, each.given, [&](const bootstrap::UniqueId& id, int rank, Runtime& runtime) {
           const Config config = runtime.config();
           const auto self =
-              bootstrap::Bootstrap::join(id, rank, kRanks, config, soon(), runtime.context());
+              bootstrap::Bootstrap::join(id, rank, kRecordRanks, config, soon(), runtime.context());
           const auto error =
               error_of([&] { (void)exchange_records(*self, config, runtime, in_ms(10'000)); });
           all_done.arrive_and_wait();
@@ -116,17 +116,17 @@ TEST(RankRecord, AlgorithmsAreComparedByWhatTheyForce) {
                     {"all_reduce=ring,broadcast=chain", "broadcast=chain,all_reduce=ring",
                      "all_gather=auto,all_reduce=one_shot,all_reduce=ring,broadcast=chain"},
                     [&](const bootstrap::UniqueId& id, int rank, Runtime& runtime) {
-                      Communicator::join(id, rank, kRanks, runtime)->finalize();
+                      Communicator::join(id, rank, kRecordRanks, runtime)->finalize();
                     });
   for (const auto& [code, text] : outcomes) EXPECT_EQ(text, "no error");
 }
 
 // A rank may hear of it from another one before it has looked: the words are the same.
 TEST(RankRecord, JoiningFailsByThoseWordsOnEveryRank) {
-  for (const Difference& each : kDifferences) {
+  for (const SettingDifference& each : kDifferences) {
     const Outcomes outcomes = with_settings(
         each.setting, each.given, [&](const bootstrap::UniqueId& id, int rank, Runtime& runtime) {
-          (void)Communicator::join(id, rank, kRanks, runtime);
+          (void)Communicator::join(id, rank, kRecordRanks, runtime);
         });
     for (const auto& [code, text] : outcomes) {
       EXPECT_NE(text.find(std::string(each.field) + " differs: rank "), std::string::npos) << text;

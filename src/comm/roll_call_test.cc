@@ -21,7 +21,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr std::size_t kCount = 16;
+constexpr std::size_t kRollCount = 16;
 
 CollectiveCall call_of(Collective collective, const std::vector<float>& in,
                        std::vector<float>& out) {
@@ -29,7 +29,7 @@ CollectiveCall call_of(Collective collective, const std::vector<float>& in,
   call.collective = collective;
   call.input = in.data();
   call.output = out.data();
-  call.count = kCount;
+  call.count = kRollCount;
   return call;
 }
 
@@ -47,8 +47,8 @@ std::vector<std::string> told_without_rank_3(const std::string& trace) {
   for (int r = 0; r < kRanks; ++r) {
     threads.emplace_back([&, r] {
       const std::unique_ptr<Communicator> comm = Communicator::join(id, r, kRanks, runtime);
-      const std::vector<float> in(kCount, 1.0F);
-      std::vector<float> out(kRanks * kCount);
+      const std::vector<float> in(kRollCount, 1.0F);
+      std::vector<float> out(kRanks * kRollCount);
       comm->run(call_of(Collective::kAllReduce, in, out));
       comm->run(call_of(Collective::kBroadcast, in, out));
       // Nobody is a call ahead of another: a rank that only sends may otherwise be.

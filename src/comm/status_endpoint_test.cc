@@ -31,7 +31,7 @@ using nlohmann::json;
 using testing::quiet;
 using testing::with_ranks;
 
-constexpr std::chrono::seconds kDeadline{60};
+constexpr std::chrono::seconds kEndpointDeadline{60};
 
 // Names of this process's endpoints, as the system lists them.
 std::vector<std::string> endpoints() {
@@ -76,7 +76,7 @@ std::vector<json> reports(const std::string& answer) {
 
 template <typename Condition>
 void wait_until(Condition&& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  const auto deadline = std::chrono::steady_clock::now() + kEndpointDeadline;
   while (!condition()) {
     ASSERT_LT(std::chrono::steady_clock::now(), deadline);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

@@ -13,7 +13,7 @@
 namespace ropewalk {
 namespace {
 
-constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::seconds kLoopPatience{20};
 
 /// Keeps a loop's thread running.
 struct Kept {
@@ -38,7 +38,7 @@ TEST(EventLoops, TasksTimersAndDeferredTasksHaveTheirOrder) {
     loop.defer([&] { order += "0"; });
   });
   auto result = done.get_future();
-  ASSERT_EQ(result.wait_for(kPatience), std::future_status::ready);
+  ASSERT_EQ(result.wait_for(kLoopPatience), std::future_status::ready);
   EXPECT_EQ(result.get(), "012");
 }
 
@@ -60,7 +60,7 @@ TEST(EventLoops, HandlersAreCalledUntilForgotten) {
     });
   });
   ASSERT_EQ(write(ends[1], "x", 1), 1);
-  ASSERT_EQ(forgotten.get_future().wait_for(kPatience), std::future_status::ready);
+  ASSERT_EQ(forgotten.get_future().wait_for(kLoopPatience), std::future_status::ready);
   loop.post([&] { loop.after(std::chrono::milliseconds(20), [&] { calls.set_value(called); }); });
   EXPECT_EQ(calls.get_future().get(), 1);
   for (const int fd : ends) close(fd);
@@ -71,7 +71,7 @@ TEST(EventLoops, AFailingTaskDoesNotStopTheOthers) {
   std::promise<void> second;
   loop.post([] { throw std::runtime_error("expected by this test"); });
   loop.post([&] { second.set_value(); });
-  EXPECT_EQ(second.get_future().wait_for(kPatience), std::future_status::ready);
+  EXPECT_EQ(second.get_future().wait_for(kLoopPatience), std::future_status::ready);
 }
 
 TEST(EventLoops, StopDestroysKeptObjects) {
@@ -95,7 +95,7 @@ TEST(EventLoops, TheThreadEndsWithTheLastDropAndStartsAgain) {
       loop.post([&loop, key] { loop.drop(key); });
     });
     kept.reset();
-    EXPECT_EQ(destroyed.wait_for(kPatience), std::future_status::ready) << turn;
+    EXPECT_EQ(destroyed.wait_for(kLoopPatience), std::future_status::ready) << turn;
   }
 }
 

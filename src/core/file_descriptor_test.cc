@@ -19,7 +19,7 @@ bool is_open(int fd) { return fcntl(fd, F_GETFD) != -1; }
 
 int open_null() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
-bool in_child(const std::function<bool()>& check) {
+bool holds_in_child(const std::function<bool()>& check) {
   return testing::in_child([&] { return check() ? 0 : 1; }) == 0;
 }
 
@@ -48,13 +48,13 @@ TEST(FileDescriptors, AreClosedOnce) {
 TEST(FileDescriptors, ForkedChildrenHaveOnlyKeptDescriptors) {
   const FileDescriptor kept(open_null());
   const FileDescriptor connection(open_null(), InForkedChild::kClosed);
-  EXPECT_TRUE(in_child([&] { return is_open(kept.get()) && !is_open(connection.get()); }));
+  EXPECT_TRUE(holds_in_child([&] { return is_open(kept.get()) && !is_open(connection.get()); }));
   EXPECT_TRUE(is_open(connection.get()));
 }
 
 TEST(FileDescriptors, AChildsCopyLeavesAnotherFileWithItsNumberAlone) {
   FileDescriptor connection(open_null(), InForkedChild::kClosed);
-  EXPECT_TRUE(in_child([&] {
+  EXPECT_TRUE(holds_in_child([&] {
     const int number = connection.get();
     if (dup2(open_null(), number) != number) return false;
     connection.close();
@@ -76,7 +76,7 @@ TEST(FileDescriptors, AllStreamSocketsAreClosedInForkedChildren) {
   EXPECT_TRUE(from.same_host(address));
   EXPECT_EQ(from.port(), local_address(client.get()).port());
   EXPECT_EQ(connect_error(client), 0);
-  EXPECT_TRUE(in_child([&] {
+  EXPECT_TRUE(holds_in_child([&] {
     return !is_open(listener.get()) && !is_open(client.get()) && !is_open(server.get());
   }));
 }

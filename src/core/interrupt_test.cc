@@ -11,7 +11,7 @@
 namespace ropewalk {
 namespace {
 
-class InterruptTest : public testing::Test {
+class InterruptTest : public ::testing::Test {
  protected:
   ~InterruptTest() override { set_interrupt_check(nullptr, nullptr); }
   // Counts its calls in the int behind `user`; wants an end from the third on.
@@ -73,7 +73,7 @@ TEST_F(InterruptTest, AThreadThatWorksForAnotherEndsWithIt) {
   EXPECT_FALSE(interrupted());
 }
 
-class LockTest : public testing::Test {
+class LockTest : public ::testing::Test {
  protected:
   using Clock = std::chrono::steady_clock;
   Mutex mutex_;

@@ -1,8 +1,11 @@
 #include "diagnose/measure_site.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -13,15 +16,79 @@ namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 
+// Page-aligned memory.
+class Block {
+ public:
+  explicit Block(std::size_t bytes)
+      : bytes_(bytes),
+        data_(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kPageBytes}))) {}
+  [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const noexcept {
+      ::operator delete (data, std::align_val_t{kPageBytes});
+    }
+  };
+  std::size_t bytes_;
+  std::unique_ptr<std::byte, Free> data_;
+};
+
+// The blocks of a thread's last measurements, for its next ones: the kernel clears each page of new
+// memory, which takes longer than to measure a short message. It may take the pages of kept blocks
+// back at any time. Threads: one.
+class KeptBlocks {
+ public:
+  // At least `bytes`, of any contents.
+  Block take(std::size_t bytes) {
+    const auto fits = [&](const Block& kept) {
+      return kept.bytes() >= bytes && kept.bytes() / 2 <= bytes;
+    };
+    const auto found = std::find_if(blocks_.begin(), blocks_.end(), fits);
+    if (found != blocks_.end()) {
+      Block taken = std::move(*found);
+      blocks_.erase(found);
+      return taken;
+    }
+    blocks_.clear();  // messages have another size now
+    return Block(bytes);
+  }
+  void give(Block block) noexcept {
+    std::size_t sum = block.bytes();
+    for (const Block& kept : blocks_) sum += kept.bytes();
+    if (block.bytes() < kLeast || sum > kMost) return;
+    if (madvise(block.data(), block.bytes() / kPageBytes * kPageBytes, MADV_FREE) != 0) return;
+    try {
+      blocks_.push_back(std::move(block));
+    } catch (const std::bad_alloc&) {  // so it is freed
+    }
+  }
+
+ private:
+  static constexpr std::size_t kLeast = std::size_t{1} << 20;
+  static constexpr std::size_t kMost = std::size_t{512} << 20;
+  std::vector<Block> blocks_;
+};
+
+KeptBlocks& kept_blocks() {
+  thread_local KeptBlocks kept;
+  return kept;
+}
+
 class HostSite final : public MeasureSite {
  public:
   explicit HostSite(comm::Communicator& comm) : comm_(comm) {}
+  HostSite(const HostSite&) = delete;
+  HostSite& operator=(const HostSite&) = delete;
+  ~HostSite() override {
+    for (Block& block : buffers_) kept_blocks().give(std::move(block));
+  }
 
   std::byte* take(std::size_t bytes, std::size_t offset) override {
-    buffers_.emplace_back(static_cast<std::byte*>(
-        ::operator new (std::max<std::size_t>(offset + bytes, 1), std::align_val_t{kPageBytes})));
-    std::memset(buffers_.back().get(), 0x5a, offset + bytes);
-    return buffers_.back().get() + offset;
+    buffers_.push_back(kept_blocks().take(std::max<std::size_t>(offset + bytes, 1)));
+    std::memset(buffers_.back().data(), 0x5a, offset + bytes);
+    return buffers_.back().data() + offset;
   }
   std::byte* take_repeated(std::size_t bytes, std::size_t period) override {
     repeated_.push_back(std::make_unique<RepeatedMemory>(bytes, period));
@@ -58,13 +125,8 @@ class HostSite final : public MeasureSite {
   }
 
  private:
-  struct Free {
-    void operator()(std::byte* data) const noexcept {
-      ::operator delete (data, std::align_val_t{kPageBytes});
-    }
-  };
   comm::Communicator& comm_;
-  std::vector<std::unique_ptr<std::byte, Free>> buffers_;
+  std::vector<Block> buffers_;
   std::vector<std::unique_ptr<RepeatedMemory>> repeated_;
 };
 

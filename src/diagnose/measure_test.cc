@@ -2,6 +2,7 @@
 #include "diagnose/measure.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -116,6 +117,29 @@ TEST(Measure, EveryCollectiveOverSeveralRanksOfAThread) {
       return true;
     });
   }
+}
+
+// The kernel clears new pages: for short messages that took longer than the measurement.
+TEST(Measure, ALaterMeasurementOfAThreadTakesTheSamePages) {
+  const auto faults = [] {
+    rusage usage{};
+    EXPECT_EQ(getrusage(RUSAGE_THREAD, &usage), 0);
+    return usage.ru_minflt;
+  };
+  Job job(2);
+  job.in_threads<bool>({1, 1}, [&](const Ranks& ranks) {
+    MeasureSpec spec;
+    spec.count = 2;
+    spec.region = std::size_t{16} << 20;
+    const long begin = faults();
+    EXPECT_EQ(measure(ranks, spec).wrong, 0U);
+    const long first = faults() - begin;
+    spec.count = 3;
+    spec.in_place = true;
+    EXPECT_EQ(measure(ranks, spec).wrong, 0U);
+    EXPECT_LT(faults() - begin - first, first / 4) << "of " << first;
+    return true;
+  });
 }
 
 // The buffers of successive calls of a rank, until they repeat.

@@ -74,7 +74,7 @@ struct Rank {
   std::vector<std::byte> output;
 };
 
-struct Case {
+struct WalkCase {
   schedule::Schedule schedule;
   std::size_t count = 0;
   DataType type = DataType::kFloat32;
@@ -87,7 +87,7 @@ struct Case {
 };
 
 // Runs the case twice over the same links and returns the wrong elements over all ranks.
-std::uint64_t run(const Case& test) {
+std::uint64_t run(const WalkCase& test) {
   const schedule::Schedule& s = test.schedule;
   const schedule::CheckReport report = schedule::check(s);
   EXPECT_TRUE(report.accepted) << (report.defects.empty() ? "" : report.defects.front());
@@ -217,7 +217,7 @@ TEST(Walker, RunsEveryScheduleRight) {
           schedule::Request request{collective, ranks, has_root(collective) ? ranks - 1 : 0,
                                     channels};
           if (!algorithm.supports(request)) continue;
-          Case test;
+          WalkCase test;
           test.schedule = schedule::compile(algorithm.name, request);
           for (const std::size_t count : {std::size_t{1}, std::size_t{7}, std::size_t{150}}) {
             test.count = count;
@@ -242,7 +242,7 @@ TEST(Walker, RunsEveryScheduleRight) {
 TEST(Walker, ShortAndLongChunksShareALink) {
   for (const char* algorithm : {"ring", "binary_tree"}) {
     for (const Collective collective : {Collective::kAllReduce, Collective::kBroadcast}) {
-      Case test;
+      WalkCase test;
       test.schedule = schedule::compile(algorithm, {collective, 3, 0, 1});
       test.shape = {.headers = 16,
                     .slots = 2,
@@ -267,7 +267,7 @@ TEST(Walker, RunsPlansRightWhoseStepsLag) {
   ropewalk::testing::Share share;
   schedule::testing::for_every_plan([&](const plan::Plan& plan) {
     if (plan.num_ranks() > 6) return;
-    Case test;
+    WalkCase test;
     test.schedule = schedule::from_plan(plan, schedule::Pipelining::kByLags).schedule;
     test.lags = true;
     for (const std::uint32_t slots : {4U, 8U}) {
@@ -308,7 +308,7 @@ TEST(Walker, ChunksLargerThanSlotsWhereAllGoesByAddress) {
       for (const int ranks : {2, 4, 5}) {
         const schedule::Request request{static_cast<Collective>(c), ranks, 0, 1};
         if (!algorithm.supports(request)) continue;
-        Case test;
+        WalkCase test;
         test.schedule = schedule::compile(algorithm.name, request);
         if (!all_by_address(test.schedule)) continue;
         ++schedules;
@@ -323,7 +323,7 @@ TEST(Walker, ChunksLargerThanSlotsWhereAllGoesByAddress) {
 }
 
 TEST(Walker, NeverOverrunsASlot) {
-  Case test;
+  WalkCase test;
   test.schedule = schedule::compile("ring", {Collective::kBroadcast, 2, 0, 1});
   test.count = 1000;
   test.chunk = 300;
@@ -350,7 +350,7 @@ TEST(Walker, NeverOverrunsASlot) {
 
 TEST(Walker, AppliesScalarOnceAndDivisorAtTheEnd) {
   for (const char* algorithm : {"ring", "one_shot", "two_shot", "recursive_doubling"}) {
-    Case test;
+    WalkCase test;
     test.schedule = schedule::compile(algorithm, {Collective::kAllReduce, 3, 0, 1});
     test.count = 41;
     test.op = RedOp::kPreMulSum;

@@ -12,9 +12,9 @@
 namespace ropewalk::link {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 std::vector<PeerAccess::View> all_of(std::size_t ranks) {
   return std::vector<PeerAccess::View>(ranks * ranks, PeerAccess::View{1, 1});

@@ -33,7 +33,7 @@ TEST(DriverHops, WithoutAPlaneBothClassesOfLinksHaveTreesOfTheirOwn) {
   for (const Collective collective : planned_collectives()) {
     const Plan plan = plan_of(machine, collective, "");
     EXPECT_THAT(classes(machine, plan),
-                testing::ElementsAre(HopClass::kPeerAccess, HopClass::kNoPeerAccess))
+                ::testing::ElementsAre(HopClass::kPeerAccess, HopClass::kNoPeerAccess))
         << name(collective);
     EXPECT_EQ(plan.algorithm, "link-classes");
     EXPECT_EQ(plan.plane, "all");
@@ -52,9 +52,9 @@ TEST(DriverHops, OneGraphOfAllLinksPromisesHopsThatNoDriverTakes) {
   const topology::Topology machine = topology::testing::machine("dgx1v");
   const std::vector<int> part{0, 1, 4, 5};
   const Plan graph = plan_of(machine, Collective::kBroadcast, "all", part);
-  EXPECT_THAT(classes(machine, graph), testing::Contains(HopClass::kNone));
+  EXPECT_THAT(classes(machine, graph), ::testing::Contains(HopClass::kNone));
   const Plan real = plan_of(machine, Collective::kBroadcast, "", part);
-  EXPECT_THAT(classes(machine, real), testing::Not(testing::Contains(HopClass::kNone)));
+  EXPECT_THAT(classes(machine, real), ::testing::Not(::testing::Contains(HopClass::kNone)));
   EXPECT_LT(real.algbw, graph.algbw);
   const Certificate found = check(machine, real);
   EXPECT_TRUE(found.valid && found.bound_holds);
@@ -68,7 +68,7 @@ TEST(DriverHops, EveryRecordedMachineHasADefaultPlanThatCanBeHad) {
     const topology::Topology machine = topology::testing::machine(name);
     for (const Collective collective : planned_collectives()) {
       const Plan plan = plan_of(machine, collective, "");
-      EXPECT_THAT(classes(machine, plan), testing::Not(testing::Contains(HopClass::kNone)))
+      EXPECT_THAT(classes(machine, plan), ::testing::Not(::testing::Contains(HopClass::kNone)))
           << name << " " << ropewalk::name(collective) << " " << plan.algorithm;
       const Certificate found = check(machine, plan);
       EXPECT_TRUE(found.valid && found.bound_holds) << name;

@@ -35,7 +35,7 @@ std::vector<Case> cases() {
   return out;
 }
 
-class ExpectedBounds : public testing::TestWithParam<Case> {
+class ExpectedBounds : public ::testing::TestWithParam<Case> {
  protected:
   ExpectedBounds() : machine_(topology::testing::machine(GetParam().machine)) {}
 
@@ -126,7 +126,7 @@ TEST_P(ExpectedBounds, PlansAreReadBackAsWritten) {
   EXPECT_EQ(write_json(machine_, again), text);
 }
 
-std::string case_name(const testing::TestParamInfo<Case>& tested) {
+std::string case_name(const ::testing::TestParamInfo<Case>& tested) {
   std::string out = tested.param.machine + "_" + tested.param.plane;
   for (char& c : out) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
@@ -134,7 +134,7 @@ std::string case_name(const testing::TestParamInfo<Case>& tested) {
   return out;
 }
 
-INSTANTIATE_TEST_SUITE_P(Machines, ExpectedBounds, testing::ValuesIn(cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Machines, ExpectedBounds, ::testing::ValuesIn(cases()), case_name);
 
 TEST(Dgx1, BroadcastTakesAtMostSixTreesOfWholeLanes) {
   const topology::Topology machine = topology::testing::machine("dgx1v");

@@ -123,7 +123,7 @@ void all_undirected(int n, int most, int step) {
       }
     }
     compare(n, capacity, code % step == 0);
-    if (testing::Test::HasFatalFailure()) FAIL() << "code " << code;
+    if (::testing::Test::HasFatalFailure()) FAIL() << "code " << code;
   }
 }
 

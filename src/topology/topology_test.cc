@@ -7,10 +7,13 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/testing/in_child.h"
 #include "topology/testing/recorded.h"
 
 namespace ropewalk::topology {
 namespace {
+
+using ropewalk::testing::complaint;
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -32,17 +35,6 @@ Description row() {
   join(2, 3, LinkType::kNvlink);
   join(3, 1, LinkType::kPcie);
   return description;
-}
-
-template <typename Body>
-std::string complaint(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kInvalidArgument);
-    return error.what();
-  }
-  return "";
 }
 
 TEST(Topology, FindsNodesAndLinks) {

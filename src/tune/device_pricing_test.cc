@@ -14,7 +14,7 @@ namespace {
 
 using executor::Protocol;
 
-Config config_with(const std::vector<std::pair<const char*, const char*>>& settings = {}) {
+Config priced_config(const std::vector<std::pair<const char*, const char*>>& settings = {}) {
   Config config = Config::load();
   for (const auto& [name, value] : settings) config.set(name, value, "test");
   return config;
@@ -37,11 +37,11 @@ const Candidate kRing = candidate("ring", Collective::kAllReduce, 4);
 
 TEST(AllowedProtocols, TheNamedOneWhereLinksHaveIt) {
   const std::vector<Protocol> all = {Protocol::kLl, Protocol::kLl128, Protocol::kSimple};
-  EXPECT_EQ(allowed_protocols(config_with(), all), all);
-  EXPECT_EQ(allowed_protocols(config_with({{"PROTOCOL", "ll"}}), all),
+  EXPECT_EQ(allowed_protocols(priced_config(), all), all);
+  EXPECT_EQ(allowed_protocols(priced_config({{"PROTOCOL", "ll"}}), all),
             std::vector<Protocol>{Protocol::kLl});
   const std::vector<Protocol> simple = {Protocol::kSimple};
-  EXPECT_EQ(allowed_protocols(config_with({{"PROTOCOL", "ll128"}}), simple), simple);
+  EXPECT_EQ(allowed_protocols(priced_config({{"PROTOCOL", "ll128"}}), simple), simple);
 }
 
 // GPUs 0 and 3, and 1 and 2, without access to each other's memory.
@@ -62,7 +62,7 @@ DeviceLimits nvlink_and_host_path() {
 }
 
 TEST(DevicePricing, ARingBesidePairsWithoutAccessTakesWhatItTookWithAll) {
-  const DevicePricing pricing(config_with(), nvlink_and_host_path(), {});
+  const DevicePricing pricing(priced_config(), nvlink_and_host_path(), {});
   const std::size_t bytes = std::size_t{128} << 20;
   const Candidate through = beside_diagonals("ring", {});
   const Candidate beside = beside_diagonals("ring", {0, 1, 3, 2});
@@ -81,8 +81,8 @@ TEST(DevicePricing, ARingBesidePairsWithoutAccessTakesWhatItTookWithAll) {
 
 TEST(DevicePricing, LinksThroughTheHostHaveNoLl128) {
   const Candidate through = beside_diagonals("ring", {});
-  const DevicePricing free(config_with(), nvlink_and_host_path(), {});
-  const DevicePricing forced(config_with({{"PROTOCOL", "ll128"}}), nvlink_and_host_path(), {});
+  const DevicePricing free(priced_config(), nvlink_and_host_path(), {});
+  const DevicePricing forced(priced_config({{"PROTOCOL", "ll128"}}), nvlink_and_host_path(), {});
   for (std::size_t bytes = 8; bytes <= std::size_t{64} << 20; bytes *= 8) {
     EXPECT_NE(free.price(through, bytes).protocol, Protocol::kLl128) << bytes;
     EXPECT_EQ(forced.price(through, bytes).protocol, Protocol::kSimple) << bytes;
@@ -96,7 +96,7 @@ TEST(DevicePricing, BlocksStayWithinTheirBounds) {
   limits.channels = 6;
   limits.message_channels = 3;
   limits.least_channels = 4;
-  const DevicePricing pricing(config_with(), limits, {});
+  const DevicePricing pricing(priced_config(), limits, {});
   for (std::size_t bytes = 8; bytes <= std::size_t{512} << 20; bytes *= 4) {
     const Choice choice = pricing.price(kRing, bytes);
     EXPECT_GE(choice.channels, 4) << bytes;
@@ -105,11 +105,11 @@ TEST(DevicePricing, BlocksStayWithinTheirBounds) {
   }
   // More than there are of.
   limits.least_channels = 64;
-  EXPECT_EQ(DevicePricing(config_with(), limits, {}).price(kRing, 8).channels, 6);
+  EXPECT_EQ(DevicePricing(priced_config(), limits, {}).price(kRing, 8).channels, 6);
 }
 
 TEST(DevicePricing, ShortCallsCarryFlagsAndLongOnesFillTheLink) {
-  const DevicePricing pricing(config_with(), nvlink(), {});
+  const DevicePricing pricing(priced_config(), nvlink(), {});
   const Choice shortest = pricing.price(kRing, 8);
   EXPECT_NE(shortest.protocol, Protocol::kSimple);
   EXPECT_EQ(shortest.channels, 1);
@@ -132,14 +132,14 @@ TEST(DevicePricing, BlocksMakeUpWholeClusters) {
   DeviceLimits limits = nvlink();
   limits.channels = 30;
   limits.cluster = 4;
-  const DevicePricing pricing(config_with(), limits, {});
+  const DevicePricing pricing(priced_config(), limits, {});
   for (std::size_t bytes = 8; bytes <= std::size_t{512} << 20; bytes *= 2) {
     const int channels = pricing.price(kRing, bytes).channels;
     EXPECT_LE(channels, 28) << bytes;
     EXPECT_TRUE(channels < 8 || channels % 4 == 0) << bytes << " " << channels;
   }
   // What is asked for holds all the same.
-  EXPECT_EQ(DevicePricing(config_with({{"CHANNELS", "9"}}), limits, {}).price(kRing, 8).channels,
+  EXPECT_EQ(DevicePricing(priced_config({{"CHANNELS", "9"}}), limits, {}).price(kRing, 8).channels,
             9);
 }
 
@@ -147,19 +147,19 @@ TEST(DevicePricing, HalfTheBlocksWhereTheyFillTheLinksAllTheSame) {
   DeviceLimits limits = nvlink();
   limits.cluster = 4;
   const std::size_t bytes = std::size_t{128} << 20;
-  const DevicePricing pricing(config_with(), limits, {});
+  const DevicePricing pricing(priced_config(), limits, {});
   EXPECT_EQ(pricing.price(kRing, bytes).channels, 32);
   const Candidate exchange = candidate("direct", Collective::kAllToAll, 4);
   EXPECT_EQ(pricing.price(exchange, bytes).channels, 64);    // a copy of each rank's own
   EXPECT_EQ(pricing.price(kRing, bytes / 32).channels, 64);  // too few chunks for that
   limits.least_channels = 48;
-  EXPECT_EQ(DevicePricing(config_with(), limits, {}).price(kRing, bytes).channels, 48);
+  EXPECT_EQ(DevicePricing(priced_config(), limits, {}).price(kRing, bytes).channels, 48);
   limits = nvlink();
-  EXPECT_EQ(DevicePricing(config_with(), limits, {}).price(kRing, bytes).channels, 64);
+  EXPECT_EQ(DevicePricing(priced_config(), limits, {}).price(kRing, bytes).channels, 64);
 }
 
 TEST(DevicePricing, RanksThatSendToSeveralInTurnFillLinksLess) {
-  const DevicePricing pricing(config_with(), nvlink(), {});
+  const DevicePricing pricing(priced_config(), nvlink(), {});
   const std::size_t bytes = std::size_t{512} << 20;
   const auto seconds = [&](const char* algorithm, int ranks) {
     return pricing.price(candidate(algorithm, Collective::kAllReduce, ranks), bytes)
@@ -173,7 +173,7 @@ TEST(DevicePricing, RanksThatSendToSeveralInTurnFillLinksLess) {
 TEST(DevicePricing, LongExchangesOfFourGoRoundARing) {
   DeviceLimits limits = nvlink();
   limits.cluster = 4;
-  const DevicePricing pricing(config_with(), limits, {});
+  const DevicePricing pricing(priced_config(), limits, {});
   for (const Collective collective : {Collective::kReduceScatter, Collective::kAllGather}) {
     for (const std::size_t unit : {std::size_t{8} << 20, std::size_t{128} << 20}) {
       const auto seconds = [&](const char* algorithm) {
@@ -187,7 +187,7 @@ TEST(DevicePricing, LongExchangesOfFourGoRoundARing) {
 
 // Ranks behind a root wait until the first chunks have come through all before them.
 TEST(DevicePricing, RootedPipelinesTakeTheirTimeToFill) {
-  const DevicePricing pricing(config_with(), nvlink(), {});
+  const DevicePricing pricing(priced_config(), nvlink(), {});
   const std::size_t bytes = std::size_t{128} << 20;
   const auto seconds = [&](const char* algorithm) {
     return pricing.price(candidate(algorithm, Collective::kBroadcast, 4), bytes).predicted_seconds;
@@ -197,7 +197,7 @@ TEST(DevicePricing, RootedPipelinesTakeTheirTimeToFill) {
 }
 
 TEST(DevicePricing, PredictsNoLessForMore) {
-  const DevicePricing pricing(config_with(), nvlink(), {});
+  const DevicePricing pricing(priced_config(), nvlink(), {});
   double before = 0;
   for (std::size_t bytes = 8; bytes <= std::size_t{1} << 30; bytes *= 8) {
     const Choice choice = pricing.price(kRing, bytes);
@@ -208,18 +208,19 @@ TEST(DevicePricing, PredictsNoLessForMore) {
 }
 
 TEST(DevicePricing, SettingsGiveChannelsAndThreads) {
-  const Config config = config_with({{"CHANNELS", "5"}, {"DEVICE_THREADS", "100"}});
+  const Config config = priced_config({{"CHANNELS", "5"}, {"DEVICE_THREADS", "100"}});
   const Choice choice = DevicePricing(config, nvlink(), {}).price(kRing, 8);
   EXPECT_EQ(choice.channels, 5);
   EXPECT_EQ(choice.threads, 96);  // whole warps
-  EXPECT_EQ(DevicePricing(config_with({{"CHANNELS", "99"}}), nvlink(), {}).price(kRing, 8).channels,
-            nvlink().channels);
+  EXPECT_EQ(
+      DevicePricing(priced_config({{"CHANNELS", "99"}}), nvlink(), {}).price(kRing, 8).channels,
+      nvlink().channels);
 }
 
 TEST(DevicePricing, AScheduleOfItsOwnRunsWithMultiplesOfItsChannels) {
   Candidate own = candidate("ring", Collective::kAllReduce, 4, 3);
   own.routed = std::make_shared<const RoutedSchedule>();
-  const DevicePricing pricing(config_with(), nvlink(), {});
+  const DevicePricing pricing(priced_config(), nvlink(), {});
   for (std::size_t bytes = 8; bytes <= std::size_t{1} << 30; bytes *= 8) {
     const int channels = pricing.price(own, bytes).channels;
     EXPECT_EQ(channels % 3, 0) << bytes;
@@ -233,11 +234,11 @@ TEST(DevicePricing, AChunkThatDoesNotFitASlotTakesAnotherProtocol) {
   tiny.slot_bytes = {512 << 10, 8, 0};
   const Candidate dense = candidate("recursive_doubling", Collective::kAllGather, 8);
   ASSERT_GT(dense.shape.link_messages, 1);
-  EXPECT_EQ(DevicePricing(config_with(), tiny, {}).price(dense, 8).protocol, Protocol::kSimple);
+  EXPECT_EQ(DevicePricing(priced_config(), tiny, {}).price(dense, 8).protocol, Protocol::kSimple);
 }
 
 TEST(DevicePricing, MessagesKeepToTheirChannels) {
-  const DevicePricing pricing(config_with(), nvlink(), {});
+  const DevicePricing pricing(priced_config(), nvlink(), {});
   EXPECT_EQ(pricing.message(8).channels, 1);
   EXPECT_EQ(pricing.message(std::size_t{1} << 30).channels, nvlink().message_channels);
 }

@@ -21,12 +21,12 @@ namespace fs = std::filesystem;
 
 const PlansRequest kRequest{Collective::kBroadcast, 3, 16};
 
-class KeptPlansTest : public testing::Test {
+class KeptPlansTest : public ::testing::Test {
  protected:
   KeptPlansTest()
-      : folder_(fs::path(testing::TempDir()) /
+      : folder_(fs::path(::testing::TempDir()) /
                 ("kept-plans-" +
-                 std::string(testing::UnitTest::GetInstance()->current_test_info()->name()))),
+                 std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()))),
         machine_(topology::testing::machine("dgx1v")) {
     fs::remove_all(folder_);
   }

@@ -20,7 +20,7 @@ namespace {
 using nlohmann::json;
 
 // A tuning file whose entry for this machine came from a machine that was very busy.
-class MachineConstantsTest : public testing::Test {
+class MachineConstantsTest : public ::testing::Test {
  protected:
   MachineConstantsTest() {
     config_.set("TUNING_FILE", path_, "test");

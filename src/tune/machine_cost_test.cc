@@ -20,7 +20,7 @@
 namespace ropewalk::tune {
 namespace {
 
-constexpr double kChunk = 512.0 * 1024;
+constexpr double kChunkBytes = 512.0 * 1024;
 
 // The simulator's FIFOs.
 MachineCostOptions simulated() {
@@ -115,7 +115,7 @@ TEST(MachineCost, ALinkThatAllMessagesShareIsTheLimit) {
 
 // ---- against the simulator ------------------------------------------------------------------
 
-class AgainstTheSimulator : public testing::TestWithParam<std::string> {};
+class AgainstTheSimulator : public ::testing::TestWithParam<std::string> {};
 
 // 0 where it would take seconds.
 double simulated_seconds(const topology::Topology& machine, const RoutedSchedule& candidate,
@@ -151,7 +151,7 @@ TEST_P(AgainstTheSimulator, PredictsTheSimulatedTime) {
     for (const RoutedSchedule& candidate : candidates) {
       MachineCost cost = cost_of(routes, candidate);
       for (const double bytes : {1024.0, 65536.0, 1048576.0, 67108864.0, 536870912.0}) {
-        const double chunk = std::max(kChunk, bytes / 128);
+        const double chunk = std::max(kChunkBytes, bytes / 128);
         const double seconds = simulated_seconds(machine, candidate, bytes, chunk);
         if (seconds == 0) continue;
         const double ratio = cost.predict(bytes / units(collective, ranks), chunk) / seconds;
@@ -170,8 +170,8 @@ TEST_P(AgainstTheSimulator, PredictsTheSimulatedTime) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Machines, AgainstTheSimulator,
-                         testing::Values("dgx1v", "h200-2gpu", "h200-4gpu", "rccl-4gpu-4nic-x2",
-                                         "dgx2", "dgx-h100-x2", "pcie-8gpu-2numa"),
+                         ::testing::Values("dgx1v", "h200-2gpu", "h200-4gpu", "rccl-4gpu-4nic-x2",
+                                           "dgx2", "dgx-h100-x2", "pcie-8gpu-2numa"),
                          [](const auto& each) {
                            std::string out = each.param;
                            std::replace(out.begin(), out.end(), '-', '_');

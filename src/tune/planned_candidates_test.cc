@@ -53,7 +53,7 @@ TEST(PlannedCandidates, WhereStepsLagAnAllReduceHasAChannelForEachTree) {
       planned_machine(topology::testing::machine("dgx1v").with_gpus({0, 1, 2, 4, 7}));
   const PlansRequest lagging{Collective::kAllReduce, 0, 16, true};
   const PlannedCandidates found = compile_plans(make_plans(part, lagging), lagging);
-  EXPECT_THAT(names(found), testing::IsSupersetOf({"plan-packed", "plan-optimal-hybrid"}));
+  EXPECT_THAT(names(found), ::testing::IsSupersetOf({"plan-packed", "plan-optimal-hybrid"}));
   EXPECT_FALSE(found.refused.contains("plan-optimal-hybrid"));
   for (const auto& candidate : found.schedules) {
     const bool fits = candidate->algorithm != "plan-optimal-pcie";  // which has more than 16 trees
@@ -78,10 +78,10 @@ TEST(PlannedCandidates, LargeAllocationsHaveAnAllReduceOverBothClassesOfLinks) {
     const PlansMade made = make_plans(part, lagging);
     const auto hybrid = std::ranges::find(made.algorithms, "plan-packed-hybrid",
                                           [](const auto& each) { return each.name; });
-    ASSERT_NE(hybrid, made.algorithms.end()) << testing::PrintToString(gpus);
+    ASSERT_NE(hybrid, made.algorithms.end()) << ::testing::PrintToString(gpus);
     for (const plan::Plan& plan : hybrid->plans) {
       EXPECT_GE(plan.algbw.to_double(), plan.bound.algbw.to_double() * 0.99)
-          << testing::PrintToString(gpus) << " " << plan.plane;
+          << ::testing::PrintToString(gpus) << " " << plan.plane;
     }
     for (const auto& candidate : compile_plans(made, lagging).schedules) {
       if (candidate->algorithm != "plan-packed-hybrid") continue;
@@ -96,8 +96,8 @@ TEST(PlannedCandidates, EachChannelKeepsToOneClassOfLinks) {
   for (const Collective collective : plan::planned_collectives()) {
     const PlansRequest request{collective, 0, 16};
     const PlannedCandidates found = compile_plans(make_plans(dgx1, request), request);
-    EXPECT_THAT(names(found), testing::IsSupersetOf({"plan-optimal", "plan-packed", "plan-ring",
-                                                     "plan-optimal-pcie", "plan-ring-hybrid"}));
+    EXPECT_THAT(names(found), ::testing::IsSupersetOf({"plan-optimal", "plan-packed", "plan-ring",
+                                                       "plan-optimal-pcie", "plan-ring-hybrid"}));
     for (const auto& candidate : found.schedules) {
       const bool pcie = candidate->algorithm.ends_with("-pcie");
       const bool hybrid = candidate->algorithm.ends_with("-hybrid");
@@ -132,7 +132,7 @@ TEST(PlannedCandidates, BetweenHostsThreePhasesAndChainsOverRails) {
   const topology::Topology pair = machine("rccl-4gpu-4nic-x2");
   const PlansRequest request{Collective::kAllReduce, 0, 16};
   const PlannedCandidates found = compile_plans(make_plans(pair, request), request);
-  EXPECT_THAT(names(found), testing::IsSupersetOf({"plan-three-phase", "plan-rail-chain"}));
+  EXPECT_THAT(names(found), ::testing::IsSupersetOf({"plan-three-phase", "plan-rail-chain"}));
   // A driver does not take a path within a host that goes out to the network and back.
   EXPECT_EQ(found.refused.at("plan-optimal"), "it has hops that a driver would not take");
 }
@@ -140,8 +140,8 @@ TEST(PlannedCandidates, BetweenHostsThreePhasesAndChainsOverRails) {
 TEST(PlannedCandidates, SlowPlansAreLeftOutWithTheReason) {
   const topology::Topology pair = machine("dgx-h100-x2");
   const PlansMade made = make_plans(pair, {Collective::kAllReduce, 0, 16});
-  EXPECT_THAT(made.refused.at("plan-packed"), testing::HasSubstr("take too long"));
-  EXPECT_THAT(made.refused.at("plan-ring"), testing::HasSubstr("take too long"));
+  EXPECT_THAT(made.refused.at("plan-packed"), ::testing::HasSubstr("take too long"));
+  EXPECT_THAT(made.refused.at("plan-ring"), ::testing::HasSubstr("take too long"));
   EXPECT_FALSE(made.refused.contains("plan-optimal"));
 }
 
@@ -157,7 +157,7 @@ TEST(PlannedCandidates, AllNamesThatThereMayBeAreKnown) {
   for (const char* name : {"dgx1v", "h200-2gpu", "dgx2", "rccl-4gpu-4nic-x2"}) {
     const PlansMade made = make_plans(machine(name), {Collective::kAllReduce, 0, 16});
     for (const PlannedAlgorithm& each : made.algorithms) {
-      EXPECT_THAT(known, testing::Contains(each.name));
+      EXPECT_THAT(known, ::testing::Contains(each.name));
     }
   }
 }

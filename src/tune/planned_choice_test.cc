@@ -13,7 +13,7 @@
 namespace ropewalk::tune {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::shared_ptr<const topology::Topology> recorded(const std::string& name) {
   return std::make_shared<const topology::Topology>(topology::testing::machine(name));
@@ -25,7 +25,7 @@ std::shared_ptr<const topology::Topology> part_of(const std::string& name,
       topology::testing::machine(name).with_gpus(gpus));
 }
 
-Config config_with(const std::string& algorithm = "auto") {
+Config planned_config(const std::string& algorithm = "auto") {
   Config config = Config::load();
   config.set("TUNE", "0", "test");
   config.set("ALGORITHM", algorithm, "test");
@@ -37,7 +37,7 @@ class Rank {
  public:
   explicit Rank(const std::shared_ptr<const topology::Topology>& machine,
                 const std::string& algorithm = "auto", int max_channels = 16)
-      : tuner_(host_tuner(config_with(algorithm), facts(*machine, max_channels), {}, schedules_,
+      : tuner_(host_tuner(planned_config(algorithm), facts(*machine, max_channels), {}, schedules_,
                           machine)) {}
   Tuner& tuner() { return tuner_; }
   const Choice& choose(Collective collective, std::size_t bytes, int root = 0) {
@@ -82,7 +82,7 @@ TEST(PlannedChoice, WhereStepsLagAllReducesByTreesComeCloseToTheirLinks) {
     MachineConstants constants;
     constants.network_message = 1e-9;
     schedule::CheckedSchedules schedules;
-    Tuner tuner = host_tuner(config_with(), facts, constants, schedules, machine);
+    Tuner tuner = host_tuner(planned_config(), facts, constants, schedules, machine);
     // So long that filling and draining take little of it.
     constexpr std::size_t kVeryLong = 4 * kLong;
     const Choice choice = *tuner.choose(Collective::kAllReduce, 0, kVeryLong);
@@ -105,7 +105,7 @@ TEST(PlannedChoice, GpusOfADescribedMachineTakePlansToo) {
   constants.link_rate = 20e9;
   GroupFacts facts;
   facts.num_ranks = facts.max_ranks_per_host = 8;
-  Tuner tuner = device_tuner(config_with(), facts, limits, constants, schedules, machine);
+  Tuner tuner = device_tuner(planned_config(), facts, limits, constants, schedules, machine);
   for (const Collective collective : {Collective::kBroadcast, Collective::kAllReduce}) {
     const Choice choice = *tuner.choose(collective, 0, kLong);
     ASSERT_NE(choice.routed, nullptr) << choice.algorithm;
@@ -258,7 +258,7 @@ TEST(PlannedChoice, APlanWithoutAMachineIsRefused) {
   schedule::CheckedSchedules schedules;
   GroupFacts facts;
   facts.num_ranks = 8;
-  Tuner tuner = host_tuner(config_with("plan-packed"), facts, {}, schedules);
+  Tuner tuner = host_tuner(planned_config("plan-packed"), facts, {}, schedules);
   EXPECT_THAT(refusal(tuner, Collective::kAllReduce), HasSubstr("TOPOLOGY"));
   EXPECT_EQ(tuner.choose(Collective::kAllToAll, 0, 8)->algorithm, "direct");
 }

@@ -15,9 +15,9 @@
 namespace ropewalk::tune {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-constexpr std::size_t kLong = std::size_t{16} << 20;
+constexpr std::size_t kLongMessage = std::size_t{16} << 20;
 
 Config config_with(const char* setting, const char* value) {
   Config config = Config::load();
@@ -53,7 +53,7 @@ Tuner for_gpus(const Config& config, int num_ranks, schedule::CheckedSchedules& 
   return device_tuner(config, on_one_host(num_ranks), limits_of(61440), {}, schedules);
 }
 
-class Tuners : public testing::TestWithParam<Kind> {
+class Tuners : public ::testing::TestWithParam<Kind> {
  protected:
   Tuner tuner(const Config& config, int num_ranks = 4) {
     return GetParam().make(config, num_ranks, schedules_);
@@ -62,14 +62,14 @@ class Tuners : public testing::TestWithParam<Kind> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Tuners,
-                         testing::Values(Kind{"host", for_host}, Kind{"gpus", for_gpus}),
+                         ::testing::Values(Kind{"host", for_host}, Kind{"gpus", for_gpus}),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST_P(Tuners, AnAlgorithmForAllServesTheOperationsThatItSupports) {
   Tuner forced = tuner(config_with("ALGORITHM", "one_shot"));
-  EXPECT_EQ(forced.choose(Collective::kAllReduce, 0, kLong)->algorithm, "one_shot");
+  EXPECT_EQ(forced.choose(Collective::kAllReduce, 0, kLongMessage)->algorithm, "one_shot");
   EXPECT_TRUE(forced.is_forced(Collective::kAllReduce, 0));
-  EXPECT_NE(forced.choose(Collective::kSendRecv, 0, kLong)->algorithm, "one_shot");
+  EXPECT_NE(forced.choose(Collective::kSendRecv, 0, kLongMessage)->algorithm, "one_shot");
   EXPECT_FALSE(forced.is_forced(Collective::kSendRecv, 0));
 }
 
@@ -96,8 +96,8 @@ TEST_P(Tuners, AProtocolThatLinksDoNotHaveIsPassedOver) {
 
 // A chain's odd channels go the other way around: what the first channel does not use, they may.
 TEST(DeviceTuner, WhatUsesLinksThroughTheHostKeepsToTheirSlotsWithAnyNumberOfChannels) {
-  using Pairs = std::vector<std::pair<int, int>>;
-  const std::vector<std::pair<int, Pairs>> machines = {
+  using DeniedPairs = std::vector<std::pair<int, int>>;
+  const std::vector<std::pair<int, DeniedPairs>> machines = {
       {3, {{0, 2}}}, {3, {{0, 1}}}, {4, {{0, 3}, {1, 2}}}, {4, {{2, 3}}}, {5, {{0, 4}}}};
   for (const auto& [ranks, denied] : machines) {
     GroupFacts facts = on_one_host(ranks);
@@ -111,7 +111,7 @@ TEST(DeviceTuner, WhatUsesLinksThroughTheHostKeepsToTheirSlotsWithAnyNumberOfCha
     for (int c = 0; c < kNumCollectives; ++c) {
       const auto collective = static_cast<Collective>(c);
       for (int root = 0; root < (has_root(collective) ? ranks : 1); ++root) {
-        for (std::size_t bytes = 8; bytes <= kLong; bytes *= 16) {
+        for (std::size_t bytes = 8; bytes <= kLongMessage; bytes *= 16) {
           const auto choice = tuner.choose(collective, root, bytes);
           if (units_over(choice->schedule->schedule(), denied) == 0) continue;
           ++through;
@@ -129,19 +129,19 @@ TEST(DeviceTuner, WhatUsesLinksThroughTheHostKeepsToTheirSlotsWithAnyNumberOfCha
 
 TEST_P(Tuners, AGivenScheduleServesItsOperationAlone) {
   Tuner own = tuner(config_with("ALGORITHM", "auto"));
-  const auto before = own.choose(Collective::kBroadcast, 1, kLong);
+  const auto before = own.choose(Collective::kBroadcast, 1, kLongMessage);
   own.use(schedules_.get("chain", {Collective::kBroadcast, 4, 1, 1}));
   EXPECT_TRUE(own.is_given(Collective::kBroadcast, 1));
   EXPECT_FALSE(own.is_given(Collective::kBroadcast, 0));
-  const auto given = own.choose(Collective::kBroadcast, 1, kLong);
+  const auto given = own.choose(Collective::kBroadcast, 1, kLongMessage);
   EXPECT_EQ(given->algorithm, kGivenSchedule);
   EXPECT_NE(given->index, before->index);
   EXPECT_EQ(given->schedule->schedule().root, 1);
   EXPECT_EQ(given->schedule->schedule().num_channels() % given->channels, 0);
-  EXPECT_NE(own.choose(Collective::kBroadcast, 0, kLong)->algorithm, kGivenSchedule);
-  EXPECT_NE(own.choose(Collective::kAllReduce, 0, kLong)->algorithm, kGivenSchedule);
+  EXPECT_NE(own.choose(Collective::kBroadcast, 0, kLongMessage)->algorithm, kGivenSchedule);
+  EXPECT_NE(own.choose(Collective::kAllReduce, 0, kLongMessage)->algorithm, kGivenSchedule);
   own.forget();
-  EXPECT_EQ(own.choose(Collective::kBroadcast, 1, kLong)->algorithm, before->algorithm);
+  EXPECT_EQ(own.choose(Collective::kBroadcast, 1, kLongMessage)->algorithm, before->algorithm);
 }
 
 // A schedule that was given, taken back and given again must not be mistaken for the first one.
@@ -151,7 +151,7 @@ TEST_P(Tuners, GivenSchedulesFollowEachOther) {
     auto compiled = schedule::compile(algorithm, {Collective::kBroadcast, 4, 0, 1});
     own.use(
         std::make_shared<const schedule::Checked>(schedule::Checked::from(std::move(compiled))));
-    const auto choice = own.choose(Collective::kBroadcast, 0, kLong);
+    const auto choice = own.choose(Collective::kBroadcast, 0, kLongMessage);
     EXPECT_EQ(choice->schedule->schedule().algorithm, algorithm);
   }
 }
@@ -160,7 +160,7 @@ TEST_P(Tuners, EveryChoiceComesWithItsSchedule) {
   Tuner own = tuner(config_with("ALGORITHM", "auto"));
   for (int c = 0; c < kNumCollectives; ++c) {
     const auto collective = static_cast<Collective>(c);
-    for (std::size_t bytes = 0; bytes <= kLong; bytes = bytes * 64 + 1) {
+    for (std::size_t bytes = 0; bytes <= kLongMessage; bytes = bytes * 64 + 1) {
       const auto choice = own.choose(collective, 0, bytes);
       ASSERT_NE(choice->schedule, nullptr) << name(collective) << " of " << bytes;
       EXPECT_EQ(choice->schedule->schedule().collective, collective);

@@ -22,12 +22,12 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class TuningStoreTest : public testing::Test {
+class TuningStoreTest : public ::testing::Test {
  protected:
   TuningStoreTest()
-      : folder_(fs::path(testing::TempDir()) / fmt::format("tuning-store-{}", getpid())) {
+      : folder_(fs::path(::testing::TempDir()) / fmt::format("tuning-store-{}", getpid())) {
     fs::remove_all(folder_);
     fs::create_directories(folder_);
     log::configure("WARN", "ALL", log_file());

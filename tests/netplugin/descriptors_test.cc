@@ -201,7 +201,7 @@ TEST_P(Descriptors, AreAsBeforeAfterTheLastCloseOfTwoProcesses) {
   EXPECT_EQ(in_child(body), 0);
 }
 
-std::vector<Setup> setups() {
+std::vector<Setup> descriptor_setups() {
   std::vector<Setup> all;
   for (int version = abi::kOldestVersion; version <= abi::kNewestVersion; ++version) {
     for (const char* net : {"auto", "shm", "tcp", "sisci"}) all.push_back({version, net});
@@ -209,7 +209,8 @@ std::vector<Setup> setups() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Versions, Descriptors, ::testing::ValuesIn(setups()), case_name);
+INSTANTIATE_TEST_SUITE_P(Versions, Descriptors, ::testing::ValuesIn(descriptor_setups()),
+                         case_name);
 
 }  // namespace
 }  // namespace ropewalk::netplugin::testing

@@ -22,11 +22,18 @@ LONGEST = (
     "check_plugin_test.py",
     "shown_commands_test.py",
     "cli_test.py",
+    "bench_threads_test.py",
     "pytorch_4_ranks_test.py",
     "pytorch_3_ranks_test.py",
     "pytorch_2_ranks_test.py",
-    "named_ranks_test.py",
     "training_test.py",
+    "libmp_test.py",
+    "background_plans_test.py",
+    "machine_plans_test.py",
+    "doctor_test.py",
+    "launch_test.py",
+    "torch_backend_test.py",
+    "named_ranks_test.py",
 )
 
 

@@ -35,7 +35,7 @@ void expect_success(const std::vector<pid_t>& processes) {
   }
 }
 
-class Programs : public testing::TestWithParam<const char*> {};
+class Programs : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Programs, Run) {
   for (const char* settings : {"", "megabytes_per_second 500\nlatency_us 20\n"}) {
@@ -45,8 +45,8 @@ TEST_P(Programs, Run) {
 }
 
 INSTANTIATE_TEST_SUITE_P(SoftwareSisci, Programs,
-                         testing::Values("pio_ping_pong", "dma_ping_pong", "interrupt_ping_pong",
-                                         "segment_events", "order_of_closing", "dma_vectors"),
+                         ::testing::Values("pio_ping_pong", "dma_ping_pong", "interrupt_ping_pong",
+                                           "segment_events", "order_of_closing", "dma_vectors"),
                          [](const auto& instance) { return std::string(instance.param); });
 
 // The client and three servers share a segment that each can write for all.

@@ -50,4 +50,16 @@ inline std::string message_of(const std::function<void()>& body, Errc expected) 
   return {};
 }
 
+/// The words of the error that `body` throws, which must be kInvalidArgument; empty if it throws
+/// none.
+inline std::string complaint(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kInvalidArgument) << error.what();
+    return error.what();
+  }
+  return {};
+}
+
 }  // namespace ropewalk::testing

@@ -23,7 +23,7 @@
 namespace ropewalk::executor {
 namespace {
 
-constexpr std::size_t kBytes = (std::size_t{1} << 20U) + 4096;
+constexpr std::size_t kTeamBytes = (std::size_t{1} << 20U) + 4096;
 
 // The root, with something to do once its own block is copied and before it receives.
 class Root : public HostTeam {
@@ -64,9 +64,9 @@ class HostTeamTest : public ::testing::Test {
         report_(schedule::check(schedule_)),
         root_program_(make_program(schedule_, report_, 0, 0)),
         other_program_(make_program(schedule_, report_, 1, 0)),
-        own_(kBytes, std::byte{1}),
-        theirs_(kBytes),
-        output_(2 * kBytes) {
+        own_(kTeamBytes, std::byte{1}),
+        theirs_(kTeamBytes),
+        output_(2 * kTeamBytes) {
     std::memset(memory_.get(), 0, kLinkBytes);
     send_.lie_in(memory_.get(), shape_);
     receive_.lie_in(memory_.get(), shape_);
@@ -74,7 +74,8 @@ class HostTeamTest : public ::testing::Test {
     send_.peer = 0;
     receive_.peer = 1;
     send_.address_allowed = true;
-    for (std::size_t i = 0; i < kBytes; ++i) theirs_[i] = static_cast<std::byte>(i * 7 + i / 4096);
+    for (std::size_t i = 0; i < kTeamBytes; ++i)
+      theirs_[i] = static_cast<std::byte>(i * 7 + i / 4096);
   }
 
   void SetUp() override {
@@ -90,7 +91,7 @@ class HostTeamTest : public ::testing::Test {
     strand.program = &program;
     strand.sources.resize(program.max_operands);
     strand.destinations.resize(program.max_sends + 1);
-    strand.length = strand.part_length = strand.chunk_length = kBytes;
+    strand.length = strand.part_length = strand.chunk_length = kTeamBytes;
     strand.rounds = 1;
     return strand;
   }
@@ -99,7 +100,7 @@ class HostTeamTest : public ::testing::Test {
     Call call;
     call.input = input;
     call.output = output;
-    call.count = kBytes;
+    call.count = kTeamBytes;
     call.type = DataType::kUint8;
     call.element_bytes = 1;
     call.address_bytes = 1;
@@ -121,8 +122,8 @@ class HostTeamTest : public ::testing::Test {
   }
 
   void expect_right() {
-    EXPECT_EQ(std::memcmp(output_.data(), own_.data(), kBytes), 0);
-    EXPECT_EQ(std::memcmp(output_.data() + kBytes, theirs_.data(), kBytes), 0);
+    EXPECT_EQ(std::memcmp(output_.data(), own_.data(), kTeamBytes), 0);
+    EXPECT_EQ(std::memcmp(output_.data() + kTeamBytes, theirs_.data(), kTeamBytes), 0);
   }
 
   static constexpr std::size_t kLinkBytes = std::size_t{1} << 20U;
@@ -213,7 +214,7 @@ TEST_F(HostTeamTest, NoSharingInsteadOfTheOwnBlock) {
   Root root(writer_);
   Strand strand = strand_of(root_program_);
   strand.receives.push_back(&receive_);
-  std::memcpy(output_.data(), own_.data(), kBytes);
+  std::memcpy(output_.data(), own_.data(), kTeamBytes);
   Call call = call_of(output_.data(), output_.data());
   call.in_place = true;
   EXPECT_TRUE(walk(root, strand, call));

@@ -149,7 +149,7 @@ struct SmallCodec {
   static Value wrap(Value value) { return value; }
 };
 
-struct Case {
+struct KernelCase {
   DataType type = DataType::kFloat32;
   RedOp op = RedOp::kSum;
   int scaled_source = -1;
@@ -158,7 +158,7 @@ struct Case {
 };
 
 template <typename C>
-std::uint64_t combine_one(const Case& c, const std::vector<std::uint64_t>& operands) {
+std::uint64_t combine_one(const KernelCase& c, const std::vector<std::uint64_t>& operands) {
   using Value = typename C::Value;
   Value y{};
   for (std::size_t s = 0; s < operands.size(); ++s) {
@@ -170,7 +170,7 @@ std::uint64_t combine_one(const Case& c, const std::vector<std::uint64_t>& opera
   return C::put(c.type, y);
 }
 
-std::uint64_t reference(const Case& c, const std::vector<std::uint64_t>& operands) {
+std::uint64_t reference(const KernelCase& c, const std::vector<std::uint64_t>& operands) {
   if (operands.size() == 1 && c.scaled_source != 0 && c.divisor <= 1) return operands[0];
   switch (c.type) {
     case DataType::kInt8: return combine_one<Codec<std::int8_t>>(c, operands);
@@ -309,12 +309,12 @@ std::ptrdiff_t first_difference(DataType type, const std::byte* got, const std::
   return -1;
 }
 
-std::string describe(const Case& c) {
+std::string describe(const KernelCase& c) {
   return fmt::format("{} {} scaled {} scalar {:#x} divisor {} on {}", name(c.type), name(c.op),
                      c.scaled_source, c.scalar, c.divisor, vector_target());
 }
 
-CombineArgs args_of(const Case& c) {
+CombineArgs args_of(const KernelCase& c) {
   CombineArgs args;
   args.type = c.type;
   args.op = c.op;
@@ -325,7 +325,7 @@ CombineArgs args_of(const Case& c) {
 }
 
 /// Combines rows of codes and compares with the reference.
-void expect_combined(const Case& c, const std::vector<std::vector<std::uint64_t>>& rows) {
+void expect_combined(const KernelCase& c, const std::vector<std::vector<std::uint64_t>>& rows) {
   const std::size_t size = size_of(c.type);
   const std::size_t count = rows[0].size();
   std::vector<std::vector<std::byte>> sources;
@@ -373,7 +373,7 @@ TEST_P(Kernels, EveryTypeOperatorAndShape) {
   for (int t = 0; t < kNumDataTypes; ++t) {
     for (int o = 0; o < kNumRedOps; ++o) {
       if (!share.next()) continue;
-      const Case c{DataType(t), RedOp(o), -1, 0, 1};
+      const KernelCase c{DataType(t), RedOp(o), -1, 0, 1};
       const std::size_t size = size_of(c.type);
       for (std::size_t num_sources = 1; num_sources <= 9; ++num_sources) {
         std::vector<std::vector<std::byte>> originals;
@@ -457,7 +457,8 @@ TEST_P(Kernels, TouchesNoMemoryBeyondItsBuffers) {
   for (int t = 0; t < kNumDataTypes; ++t) {
     for (const bool at_end : {false, true}) {
       for (std::size_t count = 1; count <= 140; ++count) {
-        for (const auto& c : {Case{DataType(t)}, Case{DataType(t), RedOp::kProd, 1, 0, 3}}) {
+        for (const auto& c :
+             {KernelCase{DataType(t)}, KernelCase{DataType(t), RedOp::kProd, 1, 0, 3}}) {
           const std::size_t skip = at_end ? page - count * size_of(c.type) : 0;
           const void* const sources[] = {areas[0] + page + skip, areas[1] + page + skip};
           void* const destinations[] = {areas[2] + page + skip};
@@ -483,7 +484,7 @@ TEST_P(Kernels, ScalesOneSource) {
       for (std::size_t num_sources = 1; num_sources <= 4; ++num_sources) {
         for (std::size_t scaled = 0; scaled < num_sources; ++scaled) {
           for (const std::size_t count : {1u, 3u, 17u, 200u}) {
-            const Case c{type, op, static_cast<int>(scaled), random_code(type, random), 1};
+            const KernelCase c{type, op, static_cast<int>(scaled), random_code(type, random), 1};
             std::vector<std::vector<std::uint64_t>> rows(num_sources);
             for (auto& row : rows) {
               for (std::size_t i = 0; i < count; ++i) row.push_back(random_code(type, random));
@@ -504,8 +505,8 @@ TEST_P(Kernels, DividesTruncatingTowardsZero) {
          {2u, 3u, 4u, 5u, 6u, 7u, 9u, 10u, 127u, 128u, 255u, 256u, 1000u, 65535u, 65537u,
           0x7fffffffu, 0x80000000u, 0x80000001u, 0xffffffffu}) {
       for (std::size_t num_sources = 1; num_sources <= 3; ++num_sources) {
-        const Case c{type, RedOp::kAvg, num_sources == 3 ? 1 : -1, random_code(type, random),
-                     divisor};
+        const KernelCase c{type, RedOp::kAvg, num_sources == 3 ? 1 : -1, random_code(type, random),
+                           divisor};
         std::vector<std::vector<std::uint64_t>> rows(num_sources);
         for (auto& row : rows) {
           for (std::size_t i = 0; i < 100; ++i) row.push_back(random_code(type, random));

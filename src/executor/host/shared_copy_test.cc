@@ -22,11 +22,11 @@
 namespace ropewalk::executor {
 namespace {
 
-using testing::Child;
-using testing::read_all;
-using testing::write_all;
+using ropewalk::testing::Child;
+using ropewalk::testing::read_all;
+using ropewalk::testing::write_all;
 
-constexpr std::size_t kBytes = (std::size_t{3} << 20U) + 12345;
+constexpr std::size_t kCopyBytes = (std::size_t{3} << 20U) + 12345;
 
 // Both ends of a link, and a chunk that was given by address. The writer writes into this process:
 // the system lets a process do to itself what it does to others.
@@ -38,8 +38,8 @@ class SharedCopyTest : public ::testing::Test {
 
   SharedCopyTest()
       : memory_(static_cast<std::byte*>(std::aligned_alloc(4096, kLinkBytes))),
-        source_(kBytes),
-        destination_(kBytes) {
+        source_(kCopyBytes),
+        destination_(kCopyBytes) {
     std::memset(memory_.get(), 0, kLinkBytes);
     send_.lie_in(memory_.get(), shape_);
     receive_.lie_in(memory_.get(), shape_);
@@ -89,10 +89,10 @@ class SharedCopyTest : public ::testing::Test {
 TEST_F(SharedCopyTest, BothSidesTogetherCopyEachByteOnce) {
   std::size_t by_reader = 0;
   std::size_t by_writer = 0;
-  const int turns = testing::share() > 1 ? 8 : 30;
+  const int turns = ropewalk::testing::share() > 1 ? 8 : 30;
   for (int turn = 0; turn < turns; ++turn) {
     const std::size_t bytes =
-        turn % 3 == 0 ? kBytes : (std::size_t{64} << 10U) + 1000U * static_cast<unsigned>(turn);
+        turn % 3 == 0 ? kCopyBytes : (std::size_t{64} << 10U) + 1000U * static_cast<unsigned>(turn);
     give(bytes);
     std::atomic<bool> done{false};
     std::atomic<bool> helped{false};
@@ -129,11 +129,11 @@ TEST_F(SharedCopyTest, BothSidesTogetherCopyEachByteOnce) {
 }
 
 TEST_F(SharedCopyTest, WriterThatNeverComesLeavesAllToTheReader) {
-  give(kBytes);
-  SharedCopy copy = post(kBytes);
+  give(kCopyBytes);
+  SharedCopy copy = post(kCopyBytes);
   for (SharedCopy::Range range = copy.claim(); range.bytes > 0; range = copy.claim()) read(range);
   EXPECT_EQ(copy.rest(), SharedCopy::Rest::kWritten);
-  EXPECT_TRUE(right(kBytes));
+  EXPECT_TRUE(right(kCopyBytes));
 }
 
 TEST_F(SharedCopyTest, AClaimIsThreeEighthsOfThePiecesThatAreLeft) {
@@ -171,23 +171,23 @@ TEST_F(SharedCopyTest, TheLongestCopyHasNoMorePiecesThanADeskCounts) {
 }
 
 TEST_F(SharedCopyTest, WriterTakesFromTheBack) {
-  give(kBytes);
-  SharedCopy copy = post(kBytes);
+  give(kCopyBytes);
+  SharedCopy copy = post(kCopyBytes);
   const SharedCopy::Range first = copy.claim();
   read(first);
   EXPECT_TRUE(help_copying(send_));
   EXPECT_EQ(copy.claim().bytes, 0U);
   EXPECT_EQ(copy.rest(), SharedCopy::Rest::kWritten);
   EXPECT_EQ(copy.writers_part().begin, first.begin + first.bytes);
-  EXPECT_EQ(copy.writers_part().begin + copy.writers_part().bytes, kBytes);
-  EXPECT_TRUE(right(kBytes));
+  EXPECT_EQ(copy.writers_part().begin + copy.writers_part().bytes, kCopyBytes);
+  EXPECT_TRUE(right(kCopyBytes));
 }
 
 TEST_F(SharedCopyTest, NothingIsWrittenBeforeThePostOrAfterIt) {
-  give(kBytes);
+  give(kCopyBytes);
   EXPECT_FALSE(help_copying(send_));
   {
-    SharedCopy copy = post(kBytes);
+    SharedCopy copy = post(kCopyBytes);
     copy.claim();
   }  // given up: an exception passed
   EXPECT_FALSE(help_copying(send_));
@@ -196,7 +196,7 @@ TEST_F(SharedCopyTest, NothingIsWrittenBeforeThePostOrAfterIt) {
 }
 
 TEST_F(SharedCopyTest, AWriterStoppedWithAClaimWritesNothingWhenItGoesOn) {
-  give(kBytes);
+  give(kCopyBytes);
   const pid_t stopped = fork();
   if (stopped == 0) {
     for (;;) pause();
@@ -206,12 +206,13 @@ TEST_F(SharedCopyTest, AWriterStoppedWithAClaimWritesNothingWhenItGoesOn) {
   auto& desk = *reinterpret_cast<CopyDesk*>(memory_.get() + kLineBytes);
   const auto destination = reinterpret_cast<std::uint64_t>(destination_.data());
   {
-    SharedCopy copy(receive_, stopped, reinterpret_cast<std::byte*>(destination_.data()), kBytes);
+    SharedCopy copy(receive_, stopped, reinterpret_cast<std::byte*>(destination_.data()),
+                    kCopyBytes);
     EXPECT_EQ(desk.destination, destination);
     desk.claims -= 10;    // the writer takes the last ten pieces, and is stopped
   }                       // the reader gives up
   std::thread late([&] {  // the writer goes on with its claim
-    EXPECT_FALSE(write_process(getpid(), destination, source_.data(), kBytes,
+    EXPECT_FALSE(write_process(getpid(), destination, source_.data(), kCopyBytes,
                                {&desk.destination, destination}));
     EXPECT_FALSE(help_copying(send_));
   });
@@ -223,11 +224,12 @@ TEST_F(SharedCopyTest, AWriterStoppedWithAClaimWritesNothingWhenItGoesOn) {
 }
 
 TEST_F(SharedCopyTest, ReaderCopiesWhenTheWriterMayNotWrite) {
-  give(kBytes);
-  void* room = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  give(kCopyBytes);
+  void* room =
+      mmap(nullptr, kCopyBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(room, MAP_FAILED);
   const Child other([&](int socket) {
-    munmap(room, kBytes);
+    munmap(room, kCopyBytes);
     write_all(socket, "x", 1);
     return pause();
   });
@@ -235,7 +237,7 @@ TEST_F(SharedCopyTest, ReaderCopiesWhenTheWriterMayNotWrite) {
   read_all(other.socket(), &nothing_there, 1);
   send_.process = other.pid();
   {
-    SharedCopy copy(receive_, other.pid(), static_cast<std::byte*>(room), kBytes);
+    SharedCopy copy(receive_, other.pid(), static_cast<std::byte*>(room), kCopyBytes);
     const SharedCopy::Range first = copy.claim();
     EXPECT_FALSE(help_copying(send_));
     EXPECT_EQ(send_.process, 0);  // never again on this link
@@ -245,18 +247,18 @@ TEST_F(SharedCopyTest, ReaderCopiesWhenTheWriterMayNotWrite) {
     }
     EXPECT_EQ(copy.rest(), SharedCopy::Rest::kFailed);
     EXPECT_EQ(copy.writers_part().begin, reader_end);
-    EXPECT_EQ(copy.writers_part().begin + copy.writers_part().bytes, kBytes);
+    EXPECT_EQ(copy.writers_part().begin + copy.writers_part().bytes, kCopyBytes);
   }
-  munmap(room, kBytes);
+  munmap(room, kCopyBytes);
 }
 
 TEST_F(SharedCopyTest, ADeadReaderIsAnError) {
-  give(kBytes);
+  give(kCopyBytes);
   const pid_t other = fork();
   if (other == 0) _exit(0);
   waitpid(other, nullptr, 0);
   send_.process = other;
-  SharedCopy copy = post(kBytes);
+  SharedCopy copy = post(kCopyBytes);
   try {
     help_copying(send_);
     ADD_FAILURE() << "wrote to a process that has ended";
@@ -267,13 +269,13 @@ TEST_F(SharedCopyTest, ADeadReaderIsAnError) {
 
 TEST_F(SharedCopyTest, NumbersOfChunksMayPassTwoToTheThirtyTwo) {
   send_.published = receive_.received = 0xffff'ffff;
-  give(kBytes);
+  give(kCopyBytes);
   ASSERT_EQ(send_.published, std::uint64_t{1} << 32U);
-  SharedCopy copy = post(kBytes);
+  SharedCopy copy = post(kCopyBytes);
   EXPECT_TRUE(help_copying(send_));
   EXPECT_EQ(copy.claim().bytes, 0U);
   EXPECT_EQ(copy.rest(), SharedCopy::Rest::kWritten);
-  EXPECT_TRUE(right(kBytes));
+  EXPECT_TRUE(right(kCopyBytes));
 }
 
 }  // namespace

@@ -191,7 +191,7 @@ class BadDriver final : public Driver {
   Mischief& mischief_;
 };
 
-class Engine : public testing::Test {
+class Engine : public ::testing::Test {
  protected:
   using Settings = std::initializer_list<std::pair<const char*, const char*>>;
   std::unique_ptr<Transport> made(Settings settings) {
@@ -248,13 +248,13 @@ class Engine : public testing::Test {
   std::unique_ptr<ReceiveConnection> receiver_;
 };
 
-constexpr std::size_t kLarge = 3'000'001;
+constexpr std::size_t kLargeMessage = 3'000'001;
 
 TEST_F(Engine, UsesTheBestMethod) {
   open();
   EXPECT_TRUE(exchange(30));
   EXPECT_TRUE(exchange(1000));
-  EXPECT_TRUE(exchange(kLarge));
+  EXPECT_TRUE(exchange(kLargeMessage));
   EXPECT_GT(mischief_.pulls, 1U);   // the pattern, and then pieces
   EXPECT_EQ(mischief_.writes, 3U);  // two patterns and a small message
 }
@@ -262,21 +262,21 @@ TEST_F(Engine, UsesTheBestMethod) {
 TEST_F(Engine, ReplacesAPullThatChangesData) {
   mischief_.pulls_change_data = true;
   open();
-  EXPECT_TRUE(exchange(kLarge));
+  EXPECT_TRUE(exchange(kLargeMessage));
   EXPECT_EQ(mischief_.pulls, 1U);
 }
 
 TEST_F(Engine, ReplacesAPullThatFails) {
   mischief_.pulls_fail = true;
   open();
-  EXPECT_TRUE(exchange(kLarge));
+  EXPECT_TRUE(exchange(kLargeMessage));
 }
 
 TEST_F(Engine, ReplacesABounceRingThatChangesData) {
   mischief_.writes_change_data = true;
   open();
   EXPECT_TRUE(exchange(1000));
-  EXPECT_TRUE(exchange(kLarge));
+  EXPECT_TRUE(exchange(kLargeMessage));
   EXPECT_EQ(mischief_.writes, 2U);  // the patterns, nothing after
 }
 
@@ -319,7 +319,7 @@ TEST_F(Engine, ChecksumsFindFaultsThatThePatternDidNot) {
   mischief_.pulls_change_data = true;
   mischief_.good_pulls = 1;
   open({{"VERIFY", "all"}});
-  std::string words = failure(kLarge);
+  std::string words = failure(kLargeMessage);
   EXPECT_NE(words.find("wrong checksum"), std::string::npos) << words;
 
   mischief_ = Mischief();
@@ -333,7 +333,7 @@ TEST_F(Engine, ChecksumsFindFaultsThatThePatternDidNot) {
 TEST_F(Engine, WithoutVerificationNothingIsFound) {
   mischief_.pulls_change_data = true;
   open({{"VERIFY", "off"}});
-  EXPECT_FALSE(exchange(kLarge));  // this is what the setting gives up
+  EXPECT_FALSE(exchange(kLargeMessage));  // this is what the setting gives up
 }
 
 // One end may have found a path to be broken that the other one uses unverified: no message is
@@ -384,7 +384,7 @@ TEST_F(Engine, CopyQueuesMayBeSlowAndMany) {
     mischief_.slow = 3;
     mischief_.queues = 4;
     open({{"SINGLE_COPY", single_copy}, {"VERIFY", "all"}});
-    for (const std::size_t bytes : {0UL, 33UL, 65'537UL, kLarge}) {
+    for (const std::size_t bytes : {0UL, 33UL, 65'537UL, kLargeMessage}) {
       EXPECT_TRUE(exchange(bytes)) << bytes;
     }
   }
@@ -394,7 +394,7 @@ TEST_F(Engine, CopyQueuesMayOvertakeEachOther) {
   mischief_.uneven = true;
   mischief_.queues = 4;
   open({{"SINGLE_COPY", "off"}, {"VERIFY", "all"}});
-  for (int i = 0; i < 10; ++i) EXPECT_TRUE(exchange(kLarge)) << i;
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(exchange(kLargeMessage)) << i;
 }
 
 // Nothing comes after it that could notice what it lost.
@@ -521,21 +521,21 @@ TEST_F(Engine, PullsAndTheirEndArePutInOrderBeforeTheOtherIsRead) {
   open();
   EXPECT_TRUE(exchange(10));
   mischief_.records_steps = true;
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(exchange(kLarge));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(exchange(kLargeMessage));
   EXPECT_GE(expect_next(kPullingWord, kAbandonedWord), 3U);
 
   // A send is cancelled that the receiver has not begun to pull.
   mischief_.steps.clear();
-  std::vector<char> out(kLarge);
-  std::vector<char> in(kLarge);
+  std::vector<char> out(kLargeMessage);
+  std::vector<char> in(kLargeMessage);
   const ReceiveBuffer buffer{in.data(), in.size(), 0, nullptr};
   const auto receive = receiver_->receive({&buffer, 1});
   std::unique_ptr<Request> send;
-  while (!send) send = sender_->send(out.data(), kLarge, 0, nullptr);
+  while (!send) send = sender_->send(out.data(), kLargeMessage, 0, nullptr);
   send.reset();
   EXPECT_EQ(expect_next(kAbandonedWord, kPullingWord), 1U);
   EXPECT_THROW((void)receive->test(), Error);
-  EXPECT_EQ(std::count(in.begin(), in.end(), 0), static_cast<std::ptrdiff_t>(kLarge));
+  EXPECT_EQ(std::count(in.begin(), in.end(), 0), static_cast<std::ptrdiff_t>(kLargeMessage));
 }
 
 TEST_F(Engine, SlowCopiesEndBeforeTheirMemoryGoes) {
@@ -544,12 +544,12 @@ TEST_F(Engine, SlowCopiesEndBeforeTheirMemoryGoes) {
   for (const char* single_copy : {"auto", "off"}) {
     open({{"SINGLE_COPY", single_copy}});
     EXPECT_TRUE(exchange(10));
-    auto out = std::make_unique<std::vector<char>>(kLarge);
-    auto in = std::make_unique<std::vector<char>>(kLarge);
+    auto out = std::make_unique<std::vector<char>>(kLargeMessage);
+    auto in = std::make_unique<std::vector<char>>(kLargeMessage);
     const ReceiveBuffer buffer{in->data(), in->size(), 0, nullptr};
     auto receive = receiver_->receive({&buffer, 1});
     std::unique_ptr<Request> send;
-    while (!send) send = sender_->send(out->data(), kLarge, 0, nullptr);
+    while (!send) send = sender_->send(out->data(), kLargeMessage, 0, nullptr);
     for (int i = 0; i < 20; ++i) {
       (void)receive->test();
       (void)send->test();

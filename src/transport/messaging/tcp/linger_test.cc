@@ -38,7 +38,7 @@ std::pair<FileDescriptor, FileDescriptor> connected() {
 bool is_open(int descriptor) { return fcntl(descriptor, F_GETFD) >= 0; }
 
 // As many bytes as the two systems hold for a peer that reads nothing, and some that wait.
-std::size_t fill(int socket) {
+std::size_t fill_socket(int socket) {
   const std::vector<std::byte> piece(std::size_t{64} << 10);
   std::size_t sum = 0;
   while (true) {
@@ -64,7 +64,7 @@ TEST(TcpLinger, SettlesWhenThePeersSystemHasTheLastBytes) {
 TEST(TcpLinger, WaitsForABoundedTimeAndKeepsUnfinishedSockets) {
   auto [mine, theirs] = connected();
   Linger linger;
-  const std::size_t sent = fill(mine.get());
+  const std::size_t sent = fill_socket(mine.get());
   const int number = mine.get();
   linger.adopt(std::move(mine));
   const Clock::time_point begin = Clock::now();
@@ -83,7 +83,7 @@ TEST(TcpLinger, WaitsForABoundedTimeAndKeepsUnfinishedSockets) {
 TEST(TcpLinger, ClosesAtOnceWhereThePeerHasEnded) {
   auto [mine, theirs] = connected();
   Linger linger;
-  const std::size_t sent = fill(mine.get());
+  const std::size_t sent = fill_socket(mine.get());
   ASSERT_EQ(shutdown(theirs.get(), SHUT_WR), 0);
   const int number = mine.get();
   linger.adopt(std::move(mine));
@@ -97,7 +97,7 @@ TEST(TcpLinger, ClosesAtOnceWhereThePeerHasEnded) {
 TEST(TcpLinger, ClosesAtOnceAfterAReset) {
   auto [mine, theirs] = connected();
   Linger linger;
-  fill(mine.get());
+  fill_socket(mine.get());
   theirs = FileDescriptor();  // over unread bytes: a reset
   const int number = mine.get();
   linger.adopt(std::move(mine));

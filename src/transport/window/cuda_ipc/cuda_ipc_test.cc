@@ -37,12 +37,12 @@ using testing::StandIn;
 using testing::TestGpus;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kPatience = std::chrono::seconds(30);
+constexpr auto kIpcPatience = std::chrono::seconds(30);
 constexpr std::size_t kLarge = 9'000'001;
 
 template <typename Condition>
 void wait_for(const char* what, Condition condition) {
-  const Clock::time_point deadline = Clock::now() + kPatience;
+  const Clock::time_point deadline = Clock::now() + kIpcPatience;
   while (!condition()) {
     if (Clock::now() > deadline) throw std::runtime_error(std::string("hangs: ") + what);
     std::this_thread::yield();

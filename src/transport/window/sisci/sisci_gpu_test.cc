@@ -454,7 +454,7 @@ TEST(SisciGpu, ASenderWithoutCudaReachesGpuMemory) {
       Config config;
       config.set("SISCI_LIBRARY", RW_SOFTWARE_SISCI, "test");
       config.set("CUDA_LIBRARY", "libnone.so", "test");
-      const auto without = make_transport("sisci", config);
+      const auto without = transport::make_transport("sisci", config);
       CHECK_THAT(without->properties(0).memory_kinds == 1);
       ends.sender = without->connect(0, listener->handle())->poll();
       Ends::until([&] { return (ends.receiver = listener->accept()) != nullptr; });

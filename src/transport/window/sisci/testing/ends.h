@@ -46,7 +46,7 @@ class Ends {
     config.set("CUDA_LIBRARY", "libnone.so", "test");
     config.set("SISCI_PIO_BYTES", "8K", "test");  // transfers are counted
     for (const auto& [name, value] : settings) config.set(name, value, "test");
-    transport_ = make_transport("sisci", config);
+    transport_ = transport::make_transport("sisci", config);
   }
   Transport& transport() { return *transport_; }
 
