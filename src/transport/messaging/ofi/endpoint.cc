@@ -202,13 +202,15 @@ void Endpoint::remove(std::uint32_t number) {
 }
 
 std::uint32_t Endpoint::issue_tickets(Member& member, std::size_t count) {
-  const auto are_free = [&](std::uint32_t first) {
-    for (std::uint32_t i = 0; i < count; ++i) {
-      if (first + i == 0 || tickets_.contains(first + i)) return false;
+  for (std::uint32_t free = 0; free < count;) {
+    const std::uint32_t ticket = next_ticket_ + free;
+    if (ticket != 0 && !tickets_.contains(ticket)) {
+      ++free;
+    } else {
+      next_ticket_ = ticket + 1;
+      free = 0;
     }
-    return true;
-  };
-  while (!are_free(next_ticket_)) ++next_ticket_;
+  }
   const std::uint32_t first = next_ticket_;
   for (std::size_t i = 0; i < count; ++i) tickets_.emplace(next_ticket_++, &member);
   return first;
