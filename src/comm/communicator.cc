@@ -236,6 +236,9 @@ void Communicator::connect() {
                   rank(), network->name(), network->why_no_devices());
     }
   }
+  if (network != nullptr) {
+    place.constants.network_message *= network->properties(0).message_weight;
+  }
   link::Rails rails;
   if (network != nullptr && emulation_ == nullptr) {
     FoundRails found =

@@ -40,6 +40,9 @@ struct DeviceProperties {
   std::string address;    ///< within the fabric, where it has one: "10.0.0.1"
   double speed_mbps = 0;  ///< Mbit/s, as NCCL counts
   double latency_us = 0;  ///< one way; 0 when not known
+  /// How much a message costs the processors of both ends, as a multiple of one over a TCP socket.
+  /// The same on all ends of a transport.
+  double message_weight = 1;
   int port = 0;
   int max_connections = 65536;
   std::size_t max_message_bytes = std::size_t{1} << 40;

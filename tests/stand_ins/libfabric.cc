@@ -22,11 +22,13 @@
 //   lose_dma_buf        by a dma-buf descriptor
 //   fail_read=CODE      RMA reads of GPU memory fail; that of a flush is one
 //   fail_copy=CODE      RMA reads into GPU memory fail
+//   word=CODE           RMA writes with data for the receiver are refused
 //   busy=N              the next N of these two are to be tried again
 //
 // stand_in_libfabric_count(NAME) counts what was done: "address", "dma_buf" registrations, "open"
 // of them, "refused" calls, "cuda_forbidden" endpoints, "p2p_required" endpoints, "flush" reads of
-// GPU memory, "copy" reads into it.
+// GPU memory, "copy" reads into it, "write" RMA writes, "word" those of them with data for the
+// receiver, "small" and "long" tagged messages (of up to 16 KiB, and longer ones).
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <rdma/fabric.h>
@@ -56,6 +58,7 @@ namespace {
 constexpr int kCudaPermitted = 10;                         // FI_OPT_CUDA_API_PERMITTED, 1.18
 constexpr std::uint64_t kDmaBuf = std::uint64_t{1} << 40;  // FI_MR_DMABUF, 1.20
 constexpr std::uintptr_t kPage = 4096;
+constexpr std::size_t kSmallBytes = std::size_t{16} << 10U;
 
 struct DmaBufRange {  // fi_mr_dmabuf
   int fd;
@@ -335,7 +338,14 @@ ssize_t write_message(fid_ep* endpoint, const fi_msg_rma* message, std::uint64_t
   if (!reach_all(pieces, message->desc)) return -FI_EFAULT;
   fi_msg_rma reached = *message;
   reached.msg_iov = pieces.data();
-  return of(endpoint).rma->writemsg(endpoint, &reached, flags);
+  const bool word = (flags & FI_REMOTE_CQ_DATA) != 0;
+  if (word) {
+    if (const int code = code_of("word"); code != 0) return -code;
+  }
+  const ssize_t result = of(endpoint).rma->writemsg(endpoint, &reached, flags);
+  if (result == 0) count("write");
+  if (result == 0 && word) count("word");
+  return result;
 }
 
 ssize_t receive_tagged(fid_ep* endpoint, void* data, std::size_t bytes, void* descriptor,
@@ -346,17 +356,27 @@ ssize_t receive_tagged(fid_ep* endpoint, void* data, std::size_t bytes, void* de
                                    tag, ignored, context);
 }
 
+ssize_t counted(ssize_t result, std::size_t bytes) {
+  if (result == 0) count(bytes > kSmallBytes ? "long" : "small");
+  return result;
+}
+
 ssize_t send_tagged(fid_ep* endpoint, const void* data, std::size_t bytes, void* descriptor,
                     fi_addr_t to, std::uint64_t tag, void* context) {
   if (!reach(data, bytes, descriptor)) return -FI_EFAULT;
-  return of(endpoint).tagged->send(endpoint, data, bytes, descriptor, to, tag, context);
+  return counted(of(endpoint).tagged->send(endpoint, data, bytes, descriptor, to, tag, context),
+                 bytes);
 }
 
 ssize_t send_tagged_pieces(fid_ep* endpoint, const iovec* from, void** descriptors,
                            std::size_t number, fi_addr_t to, std::uint64_t tag, void* context) {
   std::vector<iovec> pieces(from, from + number);
   if (!reach_all(pieces, descriptors)) return -FI_EFAULT;
-  return of(endpoint).tagged->sendv(endpoint, pieces.data(), descriptors, number, to, tag, context);
+  std::size_t bytes = 0;
+  for (const iovec& piece : pieces) bytes += piece.iov_len;
+  return counted(
+      of(endpoint).tagged->sendv(endpoint, pieces.data(), descriptors, number, to, tag, context),
+      bytes);
 }
 
 ssize_t inject_tagged(fid_ep* endpoint, const void* data, std::size_t bytes, fi_addr_t to,
@@ -365,7 +385,7 @@ ssize_t inject_tagged(fid_ep* endpoint, const void* data, std::size_t bytes, fi_
     count("refused");
     return -FI_EFAULT;
   }
-  return of(endpoint).tagged->inject(endpoint, data, bytes, to, tag);
+  return counted(of(endpoint).tagged->inject(endpoint, data, bytes, to, tag), bytes);
 }
 
 // ---- registration -------------------------------------------------------------------------------

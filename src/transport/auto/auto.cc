@@ -85,6 +85,8 @@ class Auto final : public Transport {
     const Member* various = with_devices();
     DeviceProperties properties = various == nullptr ? members_.front().transport->properties(0)
                                                      : various->transport->properties(device);
+    // Ranks may have different ones.
+    properties.message_weight = 1;
     for (const Member& each : members_) {
       const DeviceProperties of = each.transport->properties(device_of(each, device));
       properties.max_message_bytes = std::min(properties.max_message_bytes, of.max_message_bytes);

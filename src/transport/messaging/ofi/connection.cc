@@ -16,8 +16,8 @@ namespace {
 constexpr unsigned kLookPeriod = 16;
 constexpr auto kLookTime = std::chrono::milliseconds(1);
 
-// 2: small messages, too, may be requested.
-constexpr std::uint32_t kHelloVersion = 2;
+// 2: small messages, too, may be requested. 3: a kAnnounce is of several places, and has tickets.
+constexpr std::uint32_t kHelloVersion = 3;
 
 // The first note of each end; the address follows.
 struct HelloNote {
@@ -170,17 +170,16 @@ void Connection::take_hello(const SideChannel::Received& note) {
   greeted_ = true;
   on_greeted();
   for (const Ahead& message : std::exchange(ahead_, {})) {
-    handle(message.header, message.payload.data());
+    handle(message.header, message.payload);
   }
 }
 
-void Connection::on_message(const Header& header, const std::byte* payload) {
+void Connection::on_message(const Header& header, std::span<const std::byte> payload) {
   if (greeted_) return handle(header, payload);
   if (ahead_.size() >= kEagerCredits + kMaxRequests * kMaxGroup) {
     return fail(Errc::kPeerLost, "the peer sends more before its hello than it may");
   }
-  const std::uint64_t bytes = header.type == Type::kEager ? header.bytes : 0;
-  ahead_.push_back({header, {payload, payload + bytes}});
+  ahead_.push_back({header, {payload.begin(), payload.end()}});
 }
 
 void Connection::look_at_side() {
@@ -225,11 +224,20 @@ void Connection::control(Header header, Operation* told) {
   controls_.push_back({header, told});
 }
 
+void Connection::control_places(Header header, std::span<const std::uint64_t> addresses) {
+  if (failed()) return;
+  control(header);
+  Control& queued = controls_.back();
+  queued.places = addresses.size();
+  std::copy(addresses.begin() + 1, addresses.end(), queued.more_addresses.begin());
+}
+
 void Connection::flush_controls() {
   while (!controls_.empty() && greeted_) {
-    if (fabric_.send(peer_, controls_.front().header, {}, nullptr) == Endpoint::Sent::kNotNow) {
-      return;
-    }
+    Control& next = controls_.front();
+    const iovec more{next.more_addresses.data(), (next.places - 1) * sizeof(std::uint64_t)};
+    const std::span<const iovec> payload(&more, next.places > 1 ? 1 : 0);
+    if (fabric_.send(peer_, next.header, payload, nullptr) == Endpoint::Sent::kNotNow) return;
     Operation* const told = controls_.front().told;
     controls_.pop_front();
     if (told != nullptr) told->finished(*told, {});

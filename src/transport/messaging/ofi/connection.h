@@ -11,6 +11,10 @@
 //   sender    writes it there, then -> kDone        receiver  posts a tagged receive -> kGrant(tag)
 //                                                   sender    sends it with that tag
 //
+// While the sender knows enough places, further ones are announced several at once. Over sockets,
+// where a message takes several system calls, a write carries a word for the receiver, which stands
+// for the kDone (wire.h).
+//
 // A sender of a long message that nothing has been announced for sends kRequest in both cases, so
 // that a receive that is too short is noticed. In a steady state receives are posted before the
 // messages come, so the announcement has crossed already. Writing also leaves out the provider's
@@ -90,7 +94,9 @@ class Connection : public Member {
   [[nodiscard]] std::uint32_t proof() const noexcept final { return proof_; }
   void on_retired(const std::string& reason) final RW_NO_THREAD_ANALYSIS;
   void on_wait() final RW_NO_THREAD_ANALYSIS { look_at_side(); }
-  void on_message(const Header& header, const std::byte* payload) final RW_NO_THREAD_ANALYSIS;
+  void on_written(std::uint32_t /*ticket*/, std::uint64_t /*bytes*/) override {}
+  void on_message(const Header& header,
+                  std::span<const std::byte> payload) final RW_NO_THREAD_ANALYSIS;
 
  protected:
   using Clock = std::chrono::steady_clock;
@@ -98,10 +104,12 @@ class Connection : public Member {
   static constexpr auto kPatience = std::chrono::seconds(1);
   static constexpr auto kLittlePatience = std::chrono::milliseconds(100);
 
-  /// A small message without payload that the provider has not taken yet.
+  /// A small message that the provider has not taken yet.
   struct Control {
     Header header;
     Operation* told = nullptr;  // finished when the provider has taken it
+    std::array<std::uint64_t, kMostPlaces - 1> more_addresses{};  // of a kAnnounce
+    std::size_t places = 1;
   };
 
   /// Memory of that kind; host memory needs to be registered if `host` says so.
@@ -125,6 +133,9 @@ class Connection : public Member {
   /// Progress, of the endpoint and of this end.
   void drive() RW_REQUIRES(fabric_.mutex);
   void control(Header header, Operation* told = nullptr) RW_REQUIRES(fabric_.mutex);
+  /// As control(); `addresses` of all places of a kAnnounce, whose header has the first one's.
+  void control_places(Header header, std::span<const std::uint64_t> addresses)
+      RW_REQUIRES(fabric_.mutex);
   void flush_controls() RW_REQUIRES(fabric_.mutex);
   /// Takes the notes that have come.
   void look_at_side() RW_REQUIRES(fabric_.mutex);
@@ -142,8 +153,8 @@ class Connection : public Member {
   [[nodiscard]] bool peer_gone() const noexcept { return side_.ended(); }
 
   virtual void on_greeted() = 0;
-  /// A message came, after the peer's hello. A kEager has its payload behind it.
-  virtual void handle(const Header& header, const std::byte* payload) = 0;
+  /// A message came, after the peer's hello.
+  virtual void handle(const Header& header, std::span<const std::byte> payload) = 0;
   virtual void on_note(const SideChannel::Received& note) = 0;
   /// What this end has to do in each drive(), such as operations that were refused.
   virtual void attend() = 0;
@@ -160,9 +171,9 @@ class Connection : public Member {
   fi_addr_t peer_ = FI_ADDR_UNSPEC;
   std::uint32_t peer_number_ = 0;
   std::uint32_t peer_proof_ = 0;
-  bool writes_ = false;    // both ends can do RMA writes
-  bool verifies_ = false;  // both ends want it
-  bool closed_ = false;    // the peer was closed, or its process has ended
+  bool writes_ = false;               // both ends can do RMA writes
+  bool verifies_ = false;             // both ends want it
+  std::atomic<bool> closed_ = false;  // the peer was closed, or its process has ended
   Clock::time_point closed_at_{};
   std::uint32_t number_ = 0;
 

@@ -154,8 +154,12 @@ std::optional<Device> device_of(const Library& library, const fi_info& info,
   device.fabric = text_of(info.fabric_attr->name);
   device.large = path_of(info, large);
   device.meeting = interfaces.front();
+  constexpr std::size_t kWordBytes = 8;
   const bool sockets = is_interface(domain) &&
                        (info.addr_format == FI_SOCKADDR_IN || info.addr_format == FI_SOCKADDR_IN6);
+  device.sockets = sockets;
+  device.writes_tell =
+      sockets && device.large != LargePath::kTagged && info.domain_attr->cq_data_size >= kWordBytes;
   device.rdma = info.nic != nullptr && !device.pci_path.empty() && !is_interface(domain);
   if (sockets) {
     const auto own =

@@ -29,9 +29,13 @@ struct Device {
   std::string fabric;
   double speed_mbps = 0;
   double latency_us = 0;
+  bool sockets = false;    ///< of the system carry the data
   bool rdma = false;       ///< a NIC moves the data, not this host's sockets or memory
   tcp::Interface meeting;  ///< where its side channels listen
   LargePath large = LargePath::kTagged;
+  /// A write tells the receiver itself that it is there, and which one it is, so that no message
+  /// has to follow it. Used over sockets, where each message takes several system calls.
+  bool writes_tell = false;
   bool gpu_memory = false;  ///< `info` has FI_HMEM
   std::string why_no_gpu_memory;
 };

@@ -21,9 +21,6 @@ constexpr std::size_t kBufferBytes = kHeaderBytes + kEagerBytes;
 constexpr std::size_t kReceiveBuffers = 128;
 constexpr std::size_t kSendBlock = 64;
 constexpr std::size_t kMaxSendBuffers = 1024;
-// Longer messages are not injected though the provider would copy them: the copy would be made
-// while the caller waits, and a small message is what this is for.
-constexpr std::size_t kMaxInject = 1024;
 // The queue of completions: one for each operation that can be under way.
 constexpr std::size_t kQueueEntries = 8192;
 constexpr std::size_t kReadAtOnce = 16;
@@ -83,9 +80,14 @@ struct Endpoint::Block {
 };
 
 Endpoint::Endpoint(std::shared_ptr<const Library> library, const Device& device, Gpus gpus)
-    : library_(std::move(library)), device_(device), gpus_(std::move(gpus)), scratch_(kMaxInject) {
+    : library_(std::move(library)),
+      device_(device),
+      gpus_(std::move(gpus)),
+      scratch_(kBufferBytes) {
   if (!device_.gpu_memory) gpus_.cuda.reset();
   fill_random(std::as_writable_bytes(std::span(&id_, 1)));
+  fill_random(std::as_writable_bytes(std::span(&next_ticket_, 1)));
+  writes_tell_ = device_.writes_tell;
   try {
     open();
     const Lock lock(mutex);
@@ -126,7 +128,7 @@ void Endpoint::open() {
   bound_regions_ = (mode & FI_MR_ENDPOINT) != 0;
   descriptors_ = mr_local_ || takes_gpu_memory();
   max_bytes_ = info->ep_attr->max_msg_size;
-  inject_bytes_ = std::min(info->tx_attr->inject_size, kMaxInject);
+  inject_bytes_ = std::min(info->tx_attr->inject_size, kBufferBytes);
   const std::size_t key_bytes = info->domain_attr->mr_key_size;
   key_limit_ = key_bytes == 0 || key_bytes >= 8 ? 0 : std::uint64_t{1} << (8 * key_bytes);
 
@@ -192,7 +194,27 @@ std::uint32_t Endpoint::add(Member& member) {
   return next_number_++;
 }
 
-void Endpoint::remove(std::uint32_t number) { members_.erase(number); }
+void Endpoint::remove(std::uint32_t number) {
+  const auto member = members_.find(number);
+  if (member == members_.end()) return;
+  std::erase_if(tickets_, [&](const auto& entry) { return entry.second == member->second; });
+  members_.erase(member);
+}
+
+std::uint32_t Endpoint::issue_tickets(Member& member, std::size_t count) {
+  for (std::uint32_t free = 0; free < count;) {
+    const std::uint32_t ticket = next_ticket_ + free;
+    if (ticket != 0 && !tickets_.contains(ticket)) {
+      ++free;
+    } else {
+      next_ticket_ = ticket + 1;
+      free = 0;
+    }
+  }
+  const std::uint32_t first = next_ticket_;
+  for (std::size_t i = 0; i < count; ++i) tickets_.emplace(next_ticket_++, &member);
+  return first;
+}
 
 int Endpoint::try_region(const std::function<int(std::uint64_t, fid_mr**)>& call,
                          Fid<fid_mr>& made) {
@@ -337,7 +359,7 @@ void Endpoint::forget(const Operation& operation) {
 }
 
 bool Endpoint::write(const Remote& to, std::span<const iovec> from, std::span<void*> descriptors,
-                     bool confirmed, Operation& operation) {
+                     bool confirmed, std::uint64_t word, Operation& operation) {
   if (retired()) return false;
   std::size_t bytes = 0;
   for (const iovec& piece : from) bytes += piece.iov_len;
@@ -350,8 +372,16 @@ bool Endpoint::write(const Remote& to, std::span<const iovec> from, std::span<vo
   message.rma_iov = &target;
   message.rma_iov_count = 1;
   message.context = &operation.context;
-  const ssize_t result = fi_writemsg(endpoint_.get(), &message,
-                                     FI_COMPLETION | (confirmed ? FI_DELIVERY_COMPLETE : 0));
+  message.data = word;
+  const ssize_t result = fi_writemsg(
+      endpoint_.get(), &message,
+      FI_COMPLETION | (confirmed ? FI_DELIVERY_COMPLETE : 0) | (word != 0 ? FI_REMOTE_CQ_DATA : 0));
+  if (word != 0 && result != 0 && result != -FI_EAGAIN) {
+    log::info(log::kNet, "ofi: {} on {} takes no data with a write: {}", device_.provider,
+              device_.name, library_->words(result));
+    writes_tell_ = false;
+    return false;
+  }
   if (!accepted(result, "fi_writemsg")) return false;
   operation.under_way = true;
   return true;
@@ -440,7 +470,7 @@ void Endpoint::deliver(Buffer& buffer, std::size_t bytes) {
   if (!header) return;
   const auto member = members_.find(header->to);
   if (member == members_.end() || member->second->proof() != header->proof) return;
-  member->second->on_message(*header, buffer.data + kHeaderBytes);
+  member->second->on_message(*header, std::span(buffer.data, bytes).subspan(kHeaderBytes));
 }
 
 void Endpoint::buffer_sent(Operation& operation, const std::string& error) {
@@ -451,6 +481,14 @@ void Endpoint::buffer_sent(Operation& operation, const std::string& error) {
     told->under_way = false;
     told->finished(*told, error);
   }
+}
+
+void Endpoint::take_word(std::uint64_t word) {
+  const auto found = tickets_.find(ticket_of(word));
+  if (found == tickets_.end()) return;
+  Member& member = *found->second;
+  tickets_.erase(found);
+  member.on_written(ticket_of(word), bytes_of(word));
 }
 
 void Endpoint::finish(void* context, std::size_t bytes, const std::string& error) {
@@ -491,7 +529,11 @@ bool Endpoint::progress() {
     }
     for (const fi_cq_tagged_entry& entry :
          std::span(entries).first(static_cast<std::size_t>(got))) {
-      finish(entry.op_context, entry.len, {});
+      if ((entry.flags & FI_REMOTE_CQ_DATA) != 0) {
+        take_word(entry.data);
+      } else {
+        finish(entry.op_context, entry.len, {});
+      }
     }
     if (static_cast<std::size_t>(got) < entries.size()) break;
   }

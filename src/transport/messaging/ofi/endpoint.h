@@ -32,6 +32,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "core/error.h"
@@ -87,7 +88,9 @@ class Member {
  public:
   virtual ~Member() = default;
   [[nodiscard]] virtual std::uint32_t proof() const noexcept = 0;
-  virtual void on_message(const Header& header, const std::byte* payload) = 0;
+  virtual void on_message(const Header& header, std::span<const std::byte> payload) = 0;
+  /// The place with that ticket of this member's has been written, with so many bytes.
+  virtual void on_written(std::uint32_t ticket, std::uint64_t bytes) = 0;
   /// The endpoint was closed for `reason`: no operation is in progress any more, none can start.
   virtual void on_retired(const std::string& reason) = 0;
   /// Another end waits for its peer, which may be this one.
@@ -158,9 +161,19 @@ class Endpoint {
     std::uint64_t key;
   };
   /// Starts to write.
-  /// @return false: not now
+  /// @param confirmed  the operation is finished when the bytes are there
+  /// @param word       word_of() what is written, for the receiver; 0: the write tells it nothing
+  /// @return false: not now; or, with a word, that writes_tell() is no longer so
   bool write(const Remote& to, std::span<const iovec> from, std::span<void*> descriptors,
-             bool confirmed, Operation& operation) RW_REQUIRES(mutex);
+             bool confirmed, std::uint64_t word, Operation& operation) RW_REQUIRES(mutex);
+  /// Whether write() takes a word.
+  [[nodiscard]] bool writes_tell() const noexcept { return writes_tell_; }
+
+  /// Tickets for `count` places of a member, which follow each other.
+  /// @return the first; never 0
+  std::uint32_t issue_tickets(Member& member, std::size_t count) RW_REQUIRES(mutex);
+  /// Nothing is written to that ticket's place any more.
+  void withdraw_ticket(std::uint32_t ticket) RW_REQUIRES(mutex) { tickets_.erase(ticket); }
   /// Tagged messages of a number that this endpoint gave (next_tag).
   bool send_tagged(fi_addr_t to, std::uint64_t tag, std::span<const iovec> from,
                    std::span<void*> descriptors, Operation& operation) RW_REQUIRES(mutex);
@@ -244,6 +257,7 @@ class Endpoint {
   void make_block(std::size_t count, bool receiving) RW_REQUIRES(mutex);
   void post(Buffer& buffer) RW_REQUIRES(mutex);
   void deliver(Buffer& buffer, std::size_t bytes) RW_REQUIRES(mutex);
+  void take_word(std::uint64_t word) RW_REQUIRES(mutex);
   void finish(void* context, std::size_t bytes, const std::string& error) RW_REQUIRES(mutex);
   void take_error() RW_REQUIRES(mutex);
   // Called by finish(), so with the mutex held.
@@ -268,6 +282,8 @@ class Endpoint {
   std::uint64_t next_key_ = 1;
   std::uint32_t next_tag_ = 1;
   std::uint32_t next_number_ = 1;
+  bool writes_tell_ = false;
+  std::uint32_t next_ticket_;       // from a random one on: a stranger does not know it
   std::size_t received_bytes_ = 0;  // of the receive that is being finished
 
   // Closed in the order of close_all().
@@ -279,6 +295,7 @@ class Endpoint {
   std::vector<std::byte> address_;
   std::map<std::string, fi_addr_t> peers_ RW_GUARDED_BY(mutex);  // by the bytes of their addresses
   std::map<std::uint32_t, Member*> members_ RW_GUARDED_BY(mutex);
+  std::unordered_map<std::uint32_t, Member*> tickets_ RW_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<Block>> blocks_;
   std::size_t send_buffers_ = 0;
   std::vector<Buffer*> free_ RW_GUARDED_BY(mutex);      // for sends

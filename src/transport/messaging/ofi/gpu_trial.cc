@@ -150,7 +150,7 @@ class Trial {
              bool confirmed, Operation& operation) RW_NO_THREAD_ANALYSIS {
     const iovec from{local, kTrialBytes};
     std::array<void*, 1> descriptor{local_region.descriptor()};
-    return endpoint_.write(remote(region, to), {&from, 1}, descriptor, confirmed, operation);
+    return endpoint_.write(remote(region, to), {&from, 1}, descriptor, confirmed, 0, operation);
   }
   bool read(std::byte* from, const Region& region, std::byte* local, const Region& local_region,
             Operation& operation) RW_NO_THREAD_ANALYSIS {

@@ -204,5 +204,35 @@ TEST(OfiWire, LengthsMustAgree) {
   EXPECT_FALSE(decode(bytes.data(), kHeaderBytes));
 }
 
+TEST(OfiWire, AnAnnouncementHasAnAddressForEachPlace) {
+  Header header;
+  header.type = Type::kAnnounce;
+  header.credits = 0xffff'ffff;  // a ticket
+  std::array<std::byte, kHeaderBytes + kMostPlaces * sizeof(std::uint64_t)> bytes{};
+  std::memcpy(bytes.data(), &header, kHeaderBytes);
+  for (std::size_t places = 1; places <= kMostPlaces; ++places) {
+    const std::size_t payload = (places - 1) * sizeof(std::uint64_t);
+    EXPECT_TRUE(decode(bytes.data(), kHeaderBytes + payload)) << places;
+    EXPECT_EQ(places_of(payload), places);
+    EXPECT_FALSE(decode(bytes.data(), kHeaderBytes + payload + 1)) << places;
+  }
+  EXPECT_FALSE(decode(bytes.data(), bytes.size()));
+}
+
+TEST(OfiWire, AWordHasTicketAndLength) {
+  const std::uint64_t word = word_of(0x8000'0001, kMostBytesOfWord);
+  EXPECT_EQ(ticket_of(word), 0x8000'0001U);
+  EXPECT_EQ(bytes_of(word), kMostBytesOfWord);
+}
+
+TEST(OfiProvider, MessagesOverSocketsWeighMore) {
+  EXPECT_GT(make_transport(over("tcp;ofi_rxm"))->properties(0).message_weight, 1);
+  EXPECT_EQ(make_transport(over("shm"))->properties(0).message_weight, 1);
+  EXPECT_EQ(transport::make_transport("tcp", over(""))->properties(0).message_weight, 1);
+  // Ranks could disagree.
+  EXPECT_EQ(transport::make_transport("auto", over("tcp;ofi_rxm"))->properties(0).message_weight,
+            1);
+}
+
 }  // namespace
 }  // namespace ropewalk::transport::ofi

@@ -20,6 +20,10 @@ constexpr std::uint64_t kCreditBatch = kEagerCredits / 4;
 // After this many small messages into long receives, long ones are announced only on request: an
 // announcement costs as much as a small message.
 constexpr unsigned kSmallInRow = 4;
+// Places that are enough for a sender: more are announced together.
+constexpr std::size_t kEnoughPlaces = 3;
+constexpr std::size_t kPlacesAtOnce = 4;
+static_assert(kPlacesAtOnce <= kMostPlaces);
 // The longest time that messages of a closed sender are in flight.
 constexpr auto kLastMessages = std::chrono::seconds(5);
 // The same of one whose process has died.
@@ -107,7 +111,7 @@ void Receiver::post_locked(Posted& posted) {
   posted.receiver = this;
   posted.gpu = on_gpu(posted.buffer.registration);
   const std::uint64_t key = key_of(posted.buffer.tag, posted.index);
-  if (const auto early = early_.find(key); early != early_.end()) {
+  if (const auto early = early_.empty() ? early_.end() : early_.find(key); early != early_.end()) {
     const Early message = std::move(early->second);
     early_.erase(early);
     return take_eager(posted, message.data.data(), message.data.size(), message.checksum);
@@ -118,7 +122,8 @@ void Receiver::post_locked(Posted& posted) {
   } else if (is_announced_early(posted) && small_in_row_ < kSmallInRow) {
     announce(posted);
   }
-  if (const auto request = requests_.find(key); request != requests_.end()) {
+  if (const auto request = requests_.empty() ? requests_.end() : requests_.find(key);
+      request != requests_.end()) {
     const std::uint64_t bytes = request->second;
     requests_.erase(request);
     match_request(posted, bytes);
@@ -144,15 +149,53 @@ void Receiver::announce(Posted& posted) {
   }
   if (!greeted()) return;  // on_greeted() does it
   posted.announced = true;
-  Header header;
-  header.type = Type::kAnnounce;
-  header.tag = posted.buffer.tag;
-  header.index = posted.index;
-  header.credits = static_cast<std::uint32_t>(std::exchange(owed_credits_, 0));
-  header.bytes = posted.buffer.bytes;
-  header.value = fabric_.remote_address(*region, posted.buffer.data);
-  header.key = fi_mr_key(region->mr.get());
-  control(header);
+  posted.address = fabric_.remote_address(*region, posted.buffer.data);
+  posted.key = fi_mr_key(region->mr.get());
+  to_announce_.push_back(&posted);
+}
+
+void Receiver::send_announcements(bool all) {
+  // A sender that knows enough places is told of several more at once.
+  if (!all && known_places_ >= kEnoughPlaces && to_announce_.size() < kPlacesAtOnce) return;
+  for (std::size_t begin = 0; begin < to_announce_.size();) {
+    const Posted& first = *to_announce_[begin];
+    std::array<std::uint64_t, kMostPlaces> addresses;
+    std::size_t count = 0;
+    const auto follows = [&](const Posted& posted) {
+      return posted.index == first.index + count && posted.key == first.key &&
+             posted.buffer.tag == first.buffer.tag && posted.buffer.bytes == first.buffer.bytes;
+    };
+    while (count < kMostPlaces && begin + count < to_announce_.size() &&
+           follows(*to_announce_[begin + count])) {
+      addresses[count] = to_announce_[begin + count]->address;
+      ++count;
+    }
+    Header header;
+    header.type = Type::kAnnounce;
+    header.tag = first.buffer.tag;
+    header.index = first.index;
+    header.bytes = first.buffer.bytes;
+    header.value = first.address;
+    header.key = first.key;
+    if (fabric_.writes_tell()) header.credits = fabric_.issue_tickets(*this, count);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      to_announce_[begin + i]->ticket = header.credits == 0 ? 0 : header.credits + i;
+      to_announce_[begin + i]->place_known = true;
+    }
+    control_places(header, std::span(addresses).first(count));
+    known_places_ += count;
+    begin += count;
+  }
+  to_announce_.clear();
+}
+
+void Receiver::forget_place(Posted& posted) {
+  if (!posted.announced) return;
+  if (!posted.place_known) std::erase(to_announce_, &posted);
+  if (std::exchange(posted.place_known, false)) --known_places_;
+  if (const std::uint32_t ticket = std::exchange(posted.ticket, 0); ticket != 0) {
+    fabric_.withdraw_ticket(ticket);
+  }
 }
 
 void Receiver::match_request(Posted& posted, std::uint64_t bytes) {
@@ -166,7 +209,8 @@ void Receiver::match_request(Posted& posted, std::uint64_t bytes) {
       // The requested message may be a small one, from GPU memory.
       if (!each->announced && (each == &posted || is_announced_early(*each))) announce(*each);
     }
-    return;
+    // It waits for one of them, unless that is on its way.
+    return send_announcements(true);
   }
   if (posted.gpu != nullptr) {
     posted.descriptor = posted.gpu->region.descriptor();
@@ -240,6 +284,7 @@ void Receiver::finish(Posted& posted, std::uint64_t bytes, std::uint64_t checksu
 
 void Receiver::end(Posted& posted) {
   posted.region.mr.reset();
+  forget_place(posted);
   std::erase(posted_, &posted);
   posted.finished.store(true, std::memory_order_release);
 }
@@ -264,7 +309,7 @@ Receiver::Posted* Receiver::find(std::uint32_t tag, std::uint32_t index) {
   return found == posted_.end() ? nullptr : *found;
 }
 
-void Receiver::handle(const Header& header, const std::byte* payload) {
+void Receiver::handle(const Header& header, std::span<const std::byte> payload) {
   if (failed()) {
     // What has been written is still of interest: withdraw() waits for it.
     if (header.type == Type::kEager || header.type == Type::kDone) ++arrived_;
@@ -277,9 +322,9 @@ void Receiver::handle(const Header& header, const std::byte* payload) {
   switch (header.type) {
     case Type::kEager:
       ++arrived_;
-      if (posted != nullptr) return take_eager(*posted, payload, header.bytes, header.value);
+      if (posted != nullptr) return take_eager(*posted, payload.data(), header.bytes, header.value);
       if (early_.size() > kEagerCredits) break;
-      early_.emplace(key, Early{{payload, payload + header.bytes}, header.value});
+      early_.emplace(key, Early{{payload.begin(), payload.end()}, header.value});
       return;
     case Type::kRequest:
       if (posted != nullptr) return match_request(*posted, header.bytes);
@@ -287,7 +332,7 @@ void Receiver::handle(const Header& header, const std::byte* payload) {
       requests_.emplace(key, header.bytes);
       return;
     case Type::kDone:
-      if (posted == nullptr || !posted->announced || header.bytes > posted->buffer.bytes) break;
+      if (posted == nullptr || !posted->place_known || header.bytes > posted->buffer.bytes) break;
       ++arrived_;
       ++written_arrived_;
       return finish(*posted, header.bytes, header.value);
@@ -350,7 +395,22 @@ void Receiver::judge_trials() {
   side_.send(Note::kVerified, "");
 }
 
+void Receiver::on_written(std::uint32_t ticket, std::uint64_t bytes) {
+  ++arrived_;
+  ++written_arrived_;
+  if (failed()) return;
+  last_arrival_ = closed_ ? Clock::now() : Clock::time_point{};
+  const auto posted = std::find_if(posted_.begin(), posted_.end(),
+                                   [&](const Posted* each) { return each->ticket == ticket; });
+  if (posted == posted_.end() || bytes > (*posted)->buffer.bytes) {
+    return fail(Errc::kPeerLost, fmt::format("{} bytes were written to no place", bytes));
+  }
+  (*posted)->ticket = 0;
+  finish(**posted, bytes, 0);
+}
+
 void Receiver::attend() {
+  send_announcements(false);
   start_all_for_gpu();
   while (!to_grant_.empty() && grant(*to_grant_.front())) to_grant_.erase(to_grant_.begin());
   if (trials_) judge_trials();
@@ -385,8 +445,9 @@ void Receiver::progress() {
 
 void Receiver::throw_if_failed() {
   Connection::throw_if_failed();
+  if (!closed_) return;
   const Lock lock(fabric_.mutex);
-  if (!closed_ || settling_ > 0 || !exhausted()) return;
+  if (settling_ > 0 || !exhausted()) return;
   throw named(Errc::kPeerLost, total_ ? "the sender was closed" : side_.reason());
 }
 
@@ -427,6 +488,8 @@ void Receiver::withdraw(Posted& posted) {
   if (!over) fail(Errc::kAborted, "a receive was cancelled before it completed");
   std::erase(posted_, &posted);
   std::erase(to_grant_, &posted);
+  const bool unknown = posted.announced && !posted.place_known;
+  if (unknown) forget_place(posted);
   std::erase_if(for_gpu_, [&](const ForGpu& work) { return work.posted == &posted; });
   set_settling(posted, false);
   const auto give_up = [&](const char* what) RW_NO_THREAD_ANALYSIS {
@@ -440,7 +503,7 @@ void Receiver::withdraw(Posted& posted) {
                                     : "the provider does not let go of a tagged receive");
     }
   }
-  if (!posted.announced || fabric_.retired()) return;
+  if (!posted.announced || unknown || fabric_.retired()) return;
   // First no write can begin any more, then those that have begun end.
   posted.region.mr.reset();
   if (auto* known = dynamic_cast<FabricRegistration*>(posted.buffer.registration);

@@ -43,9 +43,13 @@ class Receiver final : public ReceiveConnection, private Connection {
     std::uint32_t index = 0;
     std::size_t bytes = 0;  // of the message, once known
     std::atomic<bool> finished = false;
-    bool announced = false;  // the peer may write to it
-    bool wanted = false;     // granted, or to be granted as soon as the provider takes the receive
-    Region region;           // for this message alone
+    bool announced = false;     // the peer may write to it, now or when it is told of it
+    bool place_known = false;   // the peer was told
+    std::uint32_t ticket = 0;   // of its place; 0: none
+    std::uint64_t address = 0;  // of its place, as the peer needs them
+    std::uint64_t key = 0;
+    bool wanted = false;  // granted, or to be granted as soon as the provider takes the receive
+    Region region;        // for this message alone
     void* descriptor = nullptr;
     // Of a tagged receive; or of what gets a small message into GPU memory, or flushes that.
     Operation operation;
@@ -72,7 +76,11 @@ class Receiver final : public ReceiveConnection, private Connection {
   void throw_if_failed();
 
   void post_locked(Posted& posted) RW_REQUIRES(fabric_.mutex);
+  /// What was to be announced is told by send_announcements().
   void announce(Posted& posted) RW_REQUIRES(fabric_.mutex);
+  /// @param all  also if the sender knows enough places
+  void send_announcements(bool all) RW_REQUIRES(fabric_.mutex);
+  void forget_place(Posted& posted) RW_REQUIRES(fabric_.mutex);
   void match_request(Posted& posted, std::uint64_t bytes) RW_REQUIRES(fabric_.mutex);
   bool grant(Posted& posted) RW_REQUIRES(fabric_.mutex);
   void tagged_ended(Posted& posted, const std::string& error) RW_NO_THREAD_ANALYSIS;
@@ -107,7 +115,9 @@ class Receiver final : public ReceiveConnection, private Connection {
   Posted* find(std::uint32_t tag, std::uint32_t index);
   [[nodiscard]] std::uint32_t next_of(const Index& counters, std::uint32_t tag) const;
 
-  void handle(const Header& header, const std::byte* payload) override RW_NO_THREAD_ANALYSIS;
+  void handle(const Header& header,
+              std::span<const std::byte> payload) override RW_NO_THREAD_ANALYSIS;
+  void on_written(std::uint32_t ticket, std::uint64_t bytes) override RW_NO_THREAD_ANALYSIS;
   void on_greeted() override RW_NO_THREAD_ANALYSIS;
   void on_note(const SideChannel::Received& note) override;
   void attend() override RW_NO_THREAD_ANALYSIS;
@@ -132,9 +142,11 @@ class Receiver final : public ReceiveConnection, private Connection {
   std::uint64_t owed_credits_ = 0;
   unsigned small_in_row_ = 0;  // messages that did not need the announcement of their receive
   std::size_t active_ = 0;
-  Index next_;                     // of each tag's next receive
-  std::vector<Posted*> posted_;    // not finished, in order
-  std::vector<Posted*> to_grant_;  // whose tagged receive was refused
+  Index next_;                        // of each tag's next receive
+  std::vector<Posted*> posted_;       // not finished, in order
+  std::vector<Posted*> to_announce_;  // in order
+  std::size_t known_places_ = 0;      // of those in posted_
+  std::vector<Posted*> to_grant_;     // whose tagged receive was refused
   std::deque<ForGpu> for_gpu_;
   std::size_t settling_ = 0;
   std::unordered_map<std::uint64_t, Early> early_;

@@ -21,6 +21,9 @@ namespace {
 constexpr auto kPiecePatience = std::chrono::seconds(1);
 // What is done with registered memory.
 constexpr std::uint64_t kAccess = FI_SEND | FI_WRITE;
+// Bytes of small messages that are over before their completion. What a provider has no room for
+// yet leaves it with a later call, which may not come soon.
+constexpr std::uint64_t kMostUnconfirmed = std::uint64_t{32} << 10U;
 
 }  // namespace
 
@@ -43,9 +46,7 @@ class SendRequest final : public Request {
     told.owner = this;
     told.finished = [](Operation& taken, const std::string&) {
       auto& request = *static_cast<SendRequest*>(taken.owner);
-      request.done_told = true;
-      ++request.sender_.written_;
-      std::erase(request.sender_.unwritten_, key_of(request.tag, request.index));
+      request.sender_.set_told(request);
       request.sender_.judge(request);
     };
     ++sender_.active_;
@@ -108,6 +109,7 @@ class SendRequest final : public Request {
   std::size_t posted = 0;
   bool eager = false;  // sent before its receive is known
   bool done_told = false;
+  bool tells_itself = false;  // its write does, so that no kDone follows
   void* descriptor = nullptr;
   const Region* gpu = nullptr;  // of a body in GPU memory
   Region region;                // for this message alone
@@ -122,7 +124,12 @@ class SendRequest final : public Request {
 
 Sender::Sender(std::shared_ptr<Endpoint> endpoint, SideChannel side, std::string peer,
                Verify verify, tcp::Linger& linger)
-    : Connection(std::move(endpoint), std::move(side), std::move(peer), verify, linger) {}
+    : Connection(std::move(endpoint), std::move(side), std::move(peer), verify, linger) {
+  copied_.owner = this;
+  copied_.finished = [](Operation& ended, const std::string& error) {
+    static_cast<Sender*>(ended.owner)->copy_ended(error);
+  };
+}
 
 Sender::~Sender() {
   if (!trials_.empty()) {
@@ -134,6 +141,7 @@ Sender::~Sender() {
   trials_.clear();
   const Lock lock(fabric_.mutex);
   if (!failed() && greeted()) flush_controls();
+  fabric_.forget(copied_);
   side_.send(Note::kEnd, std::as_bytes(std::span(&messages_, 1)));
 }
 
@@ -196,7 +204,8 @@ std::unique_ptr<SendRequest> Sender::start(std::span<const std::byte> head, cons
     return nullptr;
   }
   auto request = std::make_unique<SendRequest>(*this, head, data, bytes, tag);
-  request->index = next_[tag];
+  std::uint32_t& next = next_[tag];
+  request->index = next;
   const FabricRegistration* const gpu = on_gpu(registration);
   request->eager = request->bytes <= kEagerBytes && (gpu == nullptr || bytes == 0);
   if (request->eager) {
@@ -228,7 +237,7 @@ std::unique_ptr<SendRequest> Sender::start(std::span<const std::byte> head, cons
     }
     start_large(*request);
   }
-  ++next_[tag];
+  ++next;
   ++messages_;
   return request;
 }
@@ -245,14 +254,25 @@ bool Sender::start_eager(SendRequest& request) {
   header.bytes = request.bytes;
   const SendRequest::Pieces pieces = request.pieces(0, request.bytes);
   header.value = checksum_of(request);
-  switch (
-      fabric_.send(peer_, header, std::span(pieces.at).first(pieces.count), &request.operation)) {
+  // The message is copied, so that it is over when the provider has it. Now and then one is not
+  // over before its completion, which shows that all before it have left.
+  const bool over = unconfirmed_ < kMostUnconfirmed;
+  switch (fabric_.send(peer_, header, std::span(pieces.at).first(pieces.count),
+                       over ? &copied_ : &request.operation)) {
     case Endpoint::Sent::kNotNow: return false;
     case Endpoint::Sent::kThrough: request.finished = true; break;
-    case Endpoint::Sent::kUnderWay: ++under_way_; break;
+    case Endpoint::Sent::kUnderWay:
+      if (over) {
+        request.finished = true;
+        unconfirmed_ += request.bytes;
+      } else {
+        ++under_way_;
+        unconfirmed_ = 0;
+      }
+      break;
   }
   credits_ -= needed;
-  places_.erase(key_of(request.tag, request.index));
+  if (!places_.empty()) places_.erase(key_of(request.tag, request.index));
   return true;
 }
 
@@ -289,10 +309,14 @@ bool Sender::post_piece(SendRequest& request) {
   const std::span<const iovec> from = std::span(pieces.at).first(pieces.count);
   std::array<void*, 2> descriptors = pieces.descriptors;
   bool taken = false;
+  request.tells_itself = tells_itself(request, pieces.bytes);
   if (writes_) {
-    const bool confirmed = fabric_.device().large == LargePath::kWriteConfirmed;
+    const bool confirmed =
+        fabric_.device().large == LargePath::kWriteConfirmed && !request.tells_itself;
+    const std::uint64_t word =
+        request.tells_itself ? word_of(request.place.ticket, request.bytes) : 0;
     taken = fabric_.write({peer_, request.place.value + request.posted, request.place.key}, from,
-                          descriptors, confirmed, request.operation);
+                          descriptors, confirmed, word, request.operation);
   } else {
     taken = fabric_.send_tagged(peer_, request.place.value, from, descriptors, request.operation);
   }
@@ -300,11 +324,22 @@ bool Sender::post_piece(SendRequest& request) {
   if (writes_ && request.posted == 0) unwritten_.push_back(key_of(request.tag, request.index));
   request.posted += pieces.bytes;
   ++under_way_;
-  if (request.posted == request.bytes && writes_ &&
+  if (request.posted == request.bytes && writes_ && !request.tells_itself &&
       fabric_.device().large == LargePath::kWriteInOrder) {
     tell_done(request);
   }
   return true;
+}
+
+bool Sender::tells_itself(const SendRequest& request, std::size_t piece_bytes) const {
+  return writes_ && fabric_.writes_tell() && request.place.ticket != 0 && verify_ != Verify::kAll &&
+         piece_bytes == request.bytes && request.bytes <= kMostBytesOfWord;
+}
+
+void Sender::set_told(SendRequest& request) {
+  request.done_told = true;
+  ++written_;
+  std::erase(unwritten_, key_of(request.tag, request.index));
 }
 
 void Sender::tell_done(SendRequest& request) {
@@ -337,15 +372,23 @@ void Sender::attend() {
   flush_controls();
 }
 
+void Sender::copy_ended(const std::string& error) {
+  if (!error.empty()) fail(Errc::kPeerLost, fmt::format("a small message: {}", error));
+}
+
 void Sender::piece_ended(SendRequest& request, const std::string& error) {
   --under_way_;
+  if (error.empty() && request.tells_itself) set_told(request);
   if (!error.empty()) {
     fail(Errc::kPeerLost,
          fmt::format("a message of {} bytes (tag {}): {}", request.bytes, request.tag, error));
   }
   if (failed()) return tell_stopped();
   const bool all = !request.eager && request.posted == request.bytes;
-  if (all && writes_ && fabric_.device().large == LargePath::kWriteConfirmed) tell_done(request);
+  if (all && writes_ && !request.tells_itself &&
+      fabric_.device().large == LargePath::kWriteConfirmed) {
+    tell_done(request);
+  }
   judge(request);
 }
 
@@ -429,32 +472,46 @@ void Sender::on_note(const SideChannel::Received& note) {
   }
 }
 
-void Sender::handle(const Header& header, const std::byte* /*payload*/) {
+void Sender::handle(const Header& header, std::span<const std::byte> payload) {
   if (failed()) return;
-  credits_ = std::min(kEagerCredits, credits_ + header.credits);
+  if (header.type != Type::kAnnounce) {
+    credits_ = std::min(kEagerCredits, credits_ + header.credits);
+  }
   if (header.type == Type::kCredit) return;
   if (header.type != (writes_ ? Type::kAnnounce : Type::kGrant)) {
     return fail(Errc::kPeerLost, fmt::format("a message of type {} came to a sender",
                                              static_cast<std::uint32_t>(header.type)));
   }
-  const Place place{header.bytes, header.value, header.key};
-  const auto waiting =
-      std::find_if(waiting_.begin(), waiting_.end(), [&](const SendRequest* request) {
-        return request->tag == header.tag && request->index == header.index;
-      });
+  Place place{header.bytes, header.value, header.key, 0};
+  if (header.type == Type::kGrant) return take_place(header.tag, header.index, place);
+  const std::uint32_t first_ticket = header.credits;
+  for (std::uint32_t i = 0; i < places_of(payload.size()); ++i) {
+    if (i > 0) {
+      std::memcpy(&place.value, payload.data() + (i - 1) * sizeof place.value, sizeof place.value);
+    }
+    place.ticket = first_ticket == 0 ? 0 : first_ticket + i;
+    take_place(header.tag, header.index + i, place);
+  }
+}
+
+void Sender::take_place(std::uint32_t tag, std::uint32_t index, const Place& place) {
+  if (failed()) return;
+  const auto waiting = std::find_if(
+      waiting_.begin(), waiting_.end(),
+      [&](const SendRequest* request) { return request->tag == tag && request->index == index; });
   if (waiting != waiting_.end()) {
     SendRequest& request = **waiting;
     waiting_.erase(waiting);
     return placed(request, place);
   }
   // Of messages that were small it is of no use.
-  const auto next = next_.find(header.tag);
+  const auto next = next_.find(tag);
   const std::uint32_t sent = next == next_.end() ? 0 : next->second;
-  if (static_cast<std::int32_t>(header.index - sent) < 0) return;
+  if (static_cast<std::int32_t>(index - sent) < 0) return;
   if (places_.size() > kMaxRequests * kMaxGroup) {
     return fail(Errc::kPeerLost, "the receiver announced more receives than it may have");
   }
-  places_.emplace(key_of(header.tag, header.index), place);
+  places_.emplace(key_of(tag, index), place);
 }
 
 std::string Sender::describe() const {

@@ -47,6 +47,7 @@ class Sender final : public SendConnection, private Connection {
     std::uint64_t bytes;
     std::uint64_t value;
     std::uint64_t key;
+    std::uint32_t ticket;  // for the word of a write; 0: none
   };
 
   std::unique_ptr<SendRequest> start(std::span<const std::byte> head, const void* data,
@@ -54,17 +55,26 @@ class Sender final : public SendConnection, private Connection {
                                      Registration* registration) RW_REQUIRES(fabric_.mutex);
   bool start_eager(SendRequest& request) RW_REQUIRES(fabric_.mutex);
   void start_large(SendRequest& request) RW_REQUIRES(fabric_.mutex);
+  /// A place was announced or granted.
+  void take_place(std::uint32_t tag, std::uint32_t index, const Place& place)
+      RW_REQUIRES(fabric_.mutex);
   void placed(SendRequest& request, const Place& place) RW_REQUIRES(fabric_.mutex);
   /// @return whether the provider took the next piece, or there is none
   bool post_piece(SendRequest& request) RW_REQUIRES(fabric_.mutex);
+  void copy_ended(const std::string& error) RW_NO_THREAD_ANALYSIS;
   void piece_ended(SendRequest& request, const std::string& error) RW_NO_THREAD_ANALYSIS;
+  /// Whether a write of `piece_bytes` of it tells the receiver all that kDone would.
+  [[nodiscard]] bool tells_itself(const SendRequest& request, std::size_t piece_bytes) const;
   void tell_done(SendRequest& request) RW_REQUIRES(fabric_.mutex);
+  /// The receiver knows of it, or will before anything that is sent later.
+  void set_told(SendRequest& request);
   /// 0 unless VERIFY=all.
   [[nodiscard]] std::uint64_t checksum_of(const SendRequest& request) const;
   void abandon(SendRequest& request) RW_REQUIRES(fabric_.mutex);
   void check_hope(const SendRequest& request) RW_REQUIRES(fabric_.mutex);
 
-  void handle(const Header& header, const std::byte* payload) override RW_NO_THREAD_ANALYSIS;
+  void handle(const Header& header,
+              std::span<const std::byte> payload) override RW_NO_THREAD_ANALYSIS;
   void on_greeted() override RW_NO_THREAD_ANALYSIS;
   void on_note(const SideChannel::Received& note) override;
   void attend() override RW_NO_THREAD_ANALYSIS;
@@ -85,6 +95,8 @@ class Sender final : public SendConnection, private Connection {
   std::vector<std::uint64_t> unwritten_;  // keys of those whose writing has begun, and not ended
   std::uint64_t messages_ = 0;
   std::uint64_t credits_ = kEagerCredits;
+  std::uint64_t unconfirmed_ = 0;  // bytes of small messages since the last that had a completion
+  Operation copied_;               // of all these messages
   std::size_t active_ = 0;
   std::size_t under_way_ = 0;                              // pieces that the provider has
   std::unordered_map<std::uint32_t, std::uint32_t> next_;  // index of each tag's next message

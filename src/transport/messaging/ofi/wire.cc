@@ -14,10 +14,15 @@ std::optional<Header> decode(const std::byte* data, std::size_t bytes) {
     return std::nullopt;
   }
   const std::size_t payload = bytes - kHeaderBytes;
-  const std::uint64_t expected = header.type == Type::kEager ? header.bytes : 0;
-  if (payload != expected || header.bytes > kMaxMessageBytes || header.credits > kEagerCredits) {
-    return std::nullopt;
+  if (header.bytes > kMaxMessageBytes) return std::nullopt;
+  if (header.type == Type::kAnnounce) {
+    if (payload % sizeof(std::uint64_t) != 0 || places_of(payload) > kMostPlaces) {
+      return std::nullopt;
+    }
+    return header;
   }
+  const std::uint64_t expected = header.type == Type::kEager ? header.bytes : 0;
+  if (payload != expected || header.credits > kEagerCredits) return std::nullopt;
   return header;
 }
 

@@ -14,7 +14,7 @@ enum class Type : std::uint32_t {
   kEager = 1,  ///< to the receiver: a whole small message follows
   kRequest,    ///< to the receiver: a large message waits for its receive
   kDone,       ///< to the receiver: a large message has been written
-  kAnnounce,   ///< to the sender: where the message of a posted receive is to be written
+  kAnnounce,   ///< to the sender: where the messages of posted receives are to be written
   kGrant,      ///< to the sender: a tagged receive is posted for a requested message
   kCredit,     ///< to the sender: more eager messages may come
 };
@@ -26,10 +26,11 @@ struct Header {
   Type type{};
   std::uint32_t tag = 0;
   std::uint32_t index = 0;
-  std::uint32_t credits = 0;  ///< to the sender: eager credits given back
-  std::uint64_t bytes = 0;    ///< of the message; kAnnounce: room for it
-  std::uint64_t value = 0;    ///< kEager, kDone: checksum or 0; kAnnounce: address; kGrant: tag
-  std::uint64_t key = 0;      ///< kAnnounce: of the memory
+  /// To the sender: eager credits given back. kAnnounce: the first place's ticket, or 0.
+  std::uint32_t credits = 0;
+  std::uint64_t bytes = 0;  ///< of the message; kAnnounce: room for it
+  std::uint64_t value = 0;  ///< kEager, kDone: checksum or 0; kAnnounce: address; kGrant: tag
+  std::uint64_t key = 0;    ///< kAnnounce: of the memory
 };
 inline constexpr std::size_t kHeaderBytes = 48;
 static_assert(sizeof(Header) == kHeaderBytes && std::is_trivially_copyable_v<Header>);
@@ -41,6 +42,27 @@ inline constexpr std::size_t kEagerBytes = 8 << 10;
 inline constexpr std::uint64_t kEagerCredits = 4096;
 constexpr std::uint64_t credits_of(std::uint64_t message_bytes) { return 1 + message_bytes / 512; }
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 40;
+
+/// A kAnnounce may be of several places with the same tag, room and key, whose indexes and tickets
+/// follow each other. The addresses of all but the first are its payload. So many of them are still
+/// injected by a provider that injects 128 bytes, with its own header.
+inline constexpr std::size_t kMostPlaces = 8;
+/// The places of a kAnnounce with so much payload.
+constexpr std::size_t places_of(std::size_t payload_bytes) {
+  return 1 + payload_bytes / sizeof(std::uint64_t);
+}
+
+/// The longest message of which a write can tell.
+inline constexpr std::uint64_t kMostBytesOfWord = 0xffff'ffff;
+/// What a write carries to the receiver beside its bytes, where the provider can: which of the
+/// announced places was written, and how many bytes. It stands for a kDone.
+constexpr std::uint64_t word_of(std::uint32_t ticket, std::uint64_t bytes) {
+  return std::uint64_t{ticket} << 32 | bytes;
+}
+constexpr std::uint32_t ticket_of(std::uint64_t word) {
+  return static_cast<std::uint32_t>(word >> 32);
+}
+constexpr std::uint64_t bytes_of(std::uint64_t word) { return word & kMostBytesOfWord; }
 
 /// @return nothing when `bytes` bytes at `data` are not a message of this protocol
 std::optional<Header> decode(const std::byte* data, std::size_t bytes);

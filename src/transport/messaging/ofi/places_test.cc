@@ -1,0 +1,228 @@
+// How many messages long messages take: what a write tells by itself, and announcements of several
+// places at once. On the stand-in for libfabric, which counts them.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "transport/messaging/ofi/ofi.h"
+
+#ifdef RW_STAND_IN_LIBFABRIC
+
+namespace ropewalk::transport::ofi {
+namespace {
+
+constexpr std::size_t kLong = 100'000;
+constexpr int kMany = 64;
+constexpr std::size_t kPosted = 8;
+
+std::vector<std::string>& told() {
+  static std::vector<std::string> lines;
+  return lines;
+}
+
+class OfiPlaces : public ::testing::Test {
+ protected:
+  OfiPlaces() : library_(dlopen(RW_STAND_IN_LIBFABRIC, RTLD_NOW)) {
+    if (library_ == nullptr) std::abort();
+    told().clear();
+    log::set_sink([](log::Level, std::uint32_t, const char* line) { told().emplace_back(line); });
+  }
+  ~OfiPlaces() override {
+    sender_.reset();
+    receiver_.reset();
+    transport_.reset();
+    log::set_sink(nullptr);
+    configure("");
+  }
+  OfiPlaces(const OfiPlaces&) = delete;
+  OfiPlaces& operator=(const OfiPlaces&) = delete;
+
+  void configure(const std::string& fabric) const {
+    reinterpret_cast<void (*)(const char*)>(dlsym(library_, "stand_in_libfabric_configure"))(
+        fabric.c_str());
+  }
+  // Since the connection was made.
+  [[nodiscard]] long count(const char* name) const { return total(name) - before_.at(name); }
+
+  void connect(const std::string& fabric = "", const std::string& verify = "") {
+    configure(fabric);
+    Config config;
+    config.set("SOCKET_IFNAME", "=lo", "test");
+    config.set("OFI_PROVIDER", "tcp;ofi_rxm", "test");
+    config.set("OFI_LIBRARY", RW_STAND_IN_LIBFABRIC, "test");
+    config.set("CUDA_LIBRARY", RW_STAND_IN_CUDA, "test");  // it counts where there are GPUs
+    if (!verify.empty()) config.set("VERIFY", verify, "test");
+    transport_ = make_transport(config);
+    ASSERT_EQ(transport_->num_devices(), 1);
+    const auto listener = transport_->listen(0);
+    const auto connector = transport_->connect(0, listener->handle());
+    repeat([&] {
+      if (!sender_) sender_ = connector->poll();
+      if (!receiver_) receiver_ = listener->accept();
+      return sender_ && receiver_;
+    });
+    repeat([&] {
+      const bool one = sender_->ready();
+      return receiver_->ready() && one;
+    });
+    in_.assign(kPosted * kLong, 0);
+    in_memory_ = receiver_->register_memory(in_.data(), in_.size(), MemoryKind::kHost);
+    for (const char* name : {"write", "word", "small", "long"}) before_[name] = total(name);
+  }
+
+  template <typename Step>
+  static void repeat(Step step) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!step()) {
+      if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("hangs");
+      std::this_thread::yield();
+    }
+  }
+
+  // The place of receive `number`.
+  char* place(std::size_t number) { return in_.data() + number % kPosted * kLong; }
+  std::unique_ptr<Request> receive(std::size_t number, std::uint32_t tag = 1) {
+    const ReceiveBuffer buffer{place(number), kLong, tag, in_memory_.get()};
+    std::unique_ptr<Request> request;
+    repeat([&] { return (request = receiver_->receive({&buffer, 1})) != nullptr; });
+    return request;
+  }
+  static std::vector<char> message(std::size_t number) {
+    return std::vector<char>(kLong - number, static_cast<char>(number + 1));
+  }
+  // Message `number` arrives whole.
+  void transfer(std::size_t number, Request& receives, std::uint32_t tag = 1) {
+    const std::vector<char> out = message(number);
+    std::unique_ptr<Request> sends;
+    std::optional<std::size_t> got;
+    repeat([&] {
+      if (!sends) sends = sender_->send(out.data(), out.size(), tag, nullptr);
+      if (!got) got = receives.test();
+      return sends && sends->test() && got;
+    });
+    ASSERT_EQ(got, out.size()) << number;
+    ASSERT_TRUE(std::equal(out.begin(), out.end(), place(number))) << number;
+  }
+  void transfer_many() {
+    std::deque<std::unique_ptr<Request>> receives;
+    for (std::size_t i = 0; i < kPosted; ++i) receives.push_back(receive(i));
+    for (std::size_t i = 0; i < kMany; ++i) {
+      ASSERT_NO_FATAL_FAILURE(transfer(i, *receives.front()));
+      receives.pop_front();
+      if (i + kPosted < kMany) receives.push_back(receive(i + kPosted));
+    }
+  }
+
+  std::unique_ptr<SendConnection> sender_;
+  std::unique_ptr<ReceiveConnection> receiver_;
+
+ private:
+  [[nodiscard]] long total(const char* name) const {
+    return reinterpret_cast<long (*)(const char*)>(dlsym(library_, "stand_in_libfabric_count"))(
+        name);
+  }
+
+  void* library_;
+  std::map<std::string, long> before_;
+  std::unique_ptr<Transport> transport_;
+  std::vector<char> in_;
+  std::unique_ptr<Registration> in_memory_;
+};
+
+TEST_F(OfiPlaces, AWriteTellsByItselfAndPlacesAreAnnouncedTogether) {
+  connect();
+  transfer_many();
+  EXPECT_EQ(count("write"), kMany);
+  EXPECT_EQ(count("word"), kMany);
+  EXPECT_EQ(count("long"), 0);
+  // Announcements alone: four places in each, but for the first and the last ones.
+  EXPECT_GE(count("small"), kMany / 8);
+  EXPECT_LE(count("small"), kMany / 4 + 4);
+}
+
+TEST_F(OfiPlaces, WhereAWriteTellsNothingAMessageFollows) {
+  connect("word=95");
+  EXPECT_THAT(told(), ::testing::Contains(::testing::HasSubstr("takes no data with a write")));
+  transfer_many();
+  EXPECT_EQ(count("write"), kMany);
+  EXPECT_EQ(count("word"), 0);
+  EXPECT_GE(count("small"), kMany + kMany / 8);
+  EXPECT_LE(count("small"), kMany + kMany / 4 + 4);
+}
+
+TEST_F(OfiPlaces, AMessageWithAChecksumFollows) {
+  connect("", "all");
+  transfer_many();
+  EXPECT_EQ(count("word"), 0);
+  EXPECT_GE(count("small"), kMany);
+}
+
+// The sender knows enough places, of another tag.
+TEST_F(OfiPlaces, APlaceThatIsHeldBackIsToldWhenItIsAskedFor) {
+  connect();
+  std::vector<std::unique_ptr<Request>> others;
+  for (std::size_t i = 0; i + 1 < kPosted; ++i) others.push_back(receive(i));
+  for (const auto& other : others) EXPECT_FALSE(other->test());
+  const auto wanted = receive(kPosted - 1, 2);
+  transfer(kPosted - 1, *wanted, 2);
+  for (std::size_t i = 0; i + 1 < kPosted; ++i) {
+    ASSERT_NO_FATAL_FAILURE(transfer(i, *others[i])) << i;
+  }
+}
+
+TEST_F(OfiPlaces, AReceiveThatIsGivenUpBeforeItIsToldHarmsNothingElse) {
+  connect();
+  std::vector<std::unique_ptr<Request>> receives;
+  for (std::size_t i = 0; i + 1 < kPosted; ++i) receives.push_back(receive(i));
+  for (const auto& each : receives) EXPECT_FALSE(each->test());
+  // Given up while held back: the connection ends, and at once.
+  auto held = receive(kPosted - 1);
+  const auto begin = std::chrono::steady_clock::now();
+  held.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(500));
+  EXPECT_THROW((void)receives.front()->test(), Error);
+  sender_.reset();
+  receives.clear();
+}
+
+TEST_F(OfiPlaces, SmallMessagesTakeAnnouncedPlaces) {
+  connect();
+  for (std::size_t i = 0; i < 3 * kPosted; ++i) {
+    const auto receives = receive(i);
+    if (i % 3 == 0) {
+      const std::uint64_t word = i;
+      std::unique_ptr<Request> sends;
+      std::optional<std::size_t> got;
+      repeat([&] {
+        if (!sends) sends = sender_->send(&word, sizeof word, 1, nullptr);
+        if (!got) got = receives->test();
+        return sends && sends->test() && got;
+      });
+      ASSERT_EQ(got, sizeof word);
+      ASSERT_EQ(std::memcmp(place(i), &word, sizeof word), 0);
+    } else {
+      ASSERT_NO_FATAL_FAILURE(transfer(i, *receives)) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ropewalk::transport::ofi
+
+#endif  // RW_STAND_IN_LIBFABRIC
