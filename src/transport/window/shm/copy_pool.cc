@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <csignal>
 
-#include "core/copy_in_order.h"
 #include "core/process_memory.h"
 
 namespace ropewalk::transport::window {
@@ -54,13 +53,7 @@ void CopyPool::work() {
       jobs_.pop_front();
     }
     try {
-      if (job->process_ == 0) {
-        // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of this process
-        const void* source = reinterpret_cast<const void*>(job->source_);
-        copy_in_order(job->destination_, source, job->bytes_);
-      } else {
-        read_process(job->process_, job->destination_, job->source_, job->bytes_);
-      }
+      read_process(job->process_, job->destination_, job->source_, job->bytes_);
     } catch (...) {
       job->error_ = std::current_exception();
     }

@@ -1,5 +1,4 @@
-// Threads that copy from this and other processes: one core alone copies slower than links and
-// memory allow.
+// Threads that copy from other processes: one core alone copies slower than links and memory allow.
 #pragma once
 
 #include <sys/types.h>
@@ -18,8 +17,7 @@
 
 namespace ropewalk::transport::window {
 
-/// A copy out of another process, or within this one. Owned by who submits it, and to be left alone
-/// until done() is true.
+/// A copy out of a process. Owned by who submits it, and to be left alone until done() is true.
 class CopyJob {
  public:
   /// @throws Error when the copy failed
@@ -48,7 +46,6 @@ class CopyPool {
   CopyPool& operator=(const CopyPool&) = delete;
   [[nodiscard]] int threads() const noexcept { return static_cast<int>(threads_.size()); }
 
-  /// @param process  whose memory `source` is; 0: this one's
   void submit(CopyJob& job, pid_t process, void* destination, std::uint64_t source,
               std::size_t bytes);
 

@@ -102,20 +102,26 @@ class ShmPath final : public HostPath {
     process_ = open_pidfd(peer_);
     send_greeting(socket_.get(), make_greeting(secret, probe_.address()), window_.fd());
     capabilities_.piece_bytes = kPieceBytes;
-    same_process_ = peer_ == getpid();
+    const bool same_process = peer_ == getpid();
     if (single_copy == SingleCopy::kOff) {
       capabilities_.why_no_pull = "SINGLE_COPY is off";
-    } else if (!same_process_) {
+    } else if (!same_process || pool != nullptr) {
       // By this process's number for the peer: the peer may know itself by another.
       ProbeAddress probe = peer_probe_;
       probe.pid = peer_;
-      capabilities_.why_no_pull =
+      const std::string why_not =
           peer_ > 0 ? try_single_copy(probe) : "the peer's process cannot be seen from here";
-      if (!capabilities_.why_no_pull.empty()) warn_of_two_copies(capabilities_.why_no_pull);
+      by_kernel_ = why_not.empty();
+      if (!same_process && !by_kernel_) {
+        capabilities_.why_no_pull = why_not;
+        warn_of_two_copies(why_not);
+      }
     }
     capabilities_.pull = capabilities_.why_no_pull.empty();
-    capabilities_.pull_needs_owner = same_process_;
-    if (capabilities_.pull && pool != nullptr) {
+    // The kernel notices memory that is gone, and may copy at any time: so threads do. A copy by
+    // this process has to be over when the sender lets go, and its caller alone makes it.
+    capabilities_.pull_needs_owner = capabilities_.pull && !by_kernel_;
+    if (by_kernel_ && pool != nullptr) {
       pool_ = pool;
       // The last queue is the calling thread itself.
       capabilities_.queues = pool->threads() + 1;
@@ -170,13 +176,12 @@ class ShmPath final : public HostPath {
   }
   void start_pull(int queue, void* destination, std::uint64_t source, std::size_t bytes) override {
     if (pool_ != nullptr && queue < pool_->threads() && bytes >= kLeastForThread) {
-      pool_->submit(jobs_[static_cast<std::size_t>(queue)], same_process_ ? 0 : peer_, destination,
-                    source, bytes);
-    } else if (same_process_) {
+      pool_->submit(jobs_[static_cast<std::size_t>(queue)], peer_, destination, source, bytes);
+    } else if (by_kernel_) {
+      read_process(peer_, destination, source, bytes);
+    } else {
       // NOLINTNEXTLINE(performance-no-int-to-ptr): made by address_of in this process
       copy_in_order(destination, reinterpret_cast<const void*>(source), bytes);
-    } else {
-      read_process(peer_, destination, source, bytes);
     }
   }
   bool copy_done(int queue) override {
@@ -216,7 +221,7 @@ class ShmPath final : public HostPath {
   std::byte* remote_data_ = nullptr;
   pid_t peer_;
   ProbeAddress peer_probe_;
-  bool same_process_ = false;
+  bool by_kernel_ = false;  // pulls are: process_vm_readv
   Capabilities capabilities_;
   CopyPool* pool_ = nullptr;
   std::unique_ptr<CopyJob[]> jobs_;  // one for each of the pool's queues
