@@ -841,8 +841,11 @@ TEST_P(Contract, RequestsInFlightUpToTheClaimAndBeyond) {
       in.emplace_back(bytes);
       const ReceiveBuffer buffer{in.back().data(), bytes, 1, nullptr};
       auto request = pair.receiver->receive({&buffer, 1});
+      // Below the claim a refusal is of the moment: another connection is being made.
+      if (!request && i < claimed) {
+        request = poll_until([&] { return pair.receiver->receive({&buffer, 1}); }, "a receive");
+      }
       if (!request) {
-        EXPECT_GE(i, claimed);
         in.pop_back();
         break;
       }
