@@ -1,6 +1,5 @@
 // GPU memory over libfabric, on stand-ins for libfabric (tests/stand_ins/libfabric.cc) and CUDA:
 // what each refusal, failure and lie leads to. The contract suite (contract_test.cc) has the rest.
-#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -15,10 +14,10 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/log.h"
 #include "core/testing/in_child.h"
 #include "transport/messaging/ofi/exported_memory.h"
 #include "transport/messaging/ofi/ofi.h"
+#include "transport/messaging/ofi/testing/stand_in.h"
 #include "transport/window/device/gpu_memory.h"
 #include "transport/window/device/testing/on_device.h"
 #include "transport/window/device/testing/stand_in.h"
@@ -38,34 +37,9 @@ using window::testing::TestGpus;
 using Settings = std::vector<std::pair<const char*, std::string>>;
 using Sizes = std::vector<std::size_t>;
 
-constexpr auto kGpuTestPatience = std::chrono::seconds(60);
 constexpr unsigned kHostAlone = static_cast<unsigned>(MemoryKind::kHost);
 constexpr unsigned kWithGpus = kHostAlone | static_cast<unsigned>(MemoryKind::kCuda);
 constexpr unsigned kWithDmaBuf = kWithGpus | static_cast<unsigned>(MemoryKind::kDmaBuf);
-
-// The stand-in's own functions.
-class StandInFabric {
- public:
-  StandInFabric() : library_(dlopen(RW_STAND_IN_LIBFABRIC, RTLD_NOW)) {
-    if (library_ == nullptr) std::abort();
-  }
-  void configure(const std::string& text) const {
-    reinterpret_cast<void (*)(const char*)>(dlsym(library_, "stand_in_libfabric_configure"))(
-        text.c_str());
-  }
-  [[nodiscard]] long count(const char* name) const {
-    return reinterpret_cast<long (*)(const char*)>(dlsym(library_, "stand_in_libfabric_count"))(
-        name);
-  }
-
- private:
-  void* library_;
-};
-
-std::vector<std::string>& heard() {
-  static std::vector<std::string> lines;
-  return lines;
-}
 
 // The lines of the log that have `text`.
 int lines_with(const std::string& text) {
@@ -74,25 +48,11 @@ int lines_with(const std::string& text) {
   return found;
 }
 
-template <typename Step>
-void until(Step step) {
-  const auto deadline = std::chrono::steady_clock::now() + kGpuTestPatience;
-  while (!step()) {
-    if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("hangs");
-    std::this_thread::yield();
-  }
-}
-
 class OfiGpu : public ::testing::Test {
  protected:
-  OfiGpu() {
-    cuda_.configure("");
-    heard().clear();
-    log::set_sink([](log::Level, std::uint32_t, const char* line) { heard().emplace_back(line); });
-  }
+  OfiGpu() { cuda_.configure(""); }
   ~OfiGpu() override {
     close();
-    log::set_sink(nullptr);
     fabric_.configure("");
     cuda_.configure("");
   }
@@ -102,28 +62,14 @@ class OfiGpu : public ::testing::Test {
   void open(const std::string& fabric = "", const Settings& settings = {}) {
     close();
     fabric_.configure(fabric);
-    Config config;
-    config.set("SOCKET_IFNAME", "=lo", "test");
-    config.set("OFI_PROVIDER", "tcp;ofi_rxm", "test");
-    config.set("OFI_LIBRARY", RW_STAND_IN_LIBFABRIC, "test");
-    config.set("CUDA_LIBRARY", RW_STAND_IN_CUDA, "test");
+    Config config = over_stand_ins();
     for (const auto& [name, value] : settings) config.set(name, value, "test");
     transport_ = make_transport(config);
     ASSERT_EQ(transport_->num_devices(), 1);
   }
   void connect(const std::string& fabric = "", const Settings& settings = {}) {
     open(fabric, settings);
-    const auto listener = transport_->listen(0);
-    const auto connector = transport_->connect(0, listener->handle());
-    until([&] {
-      if (!sender_) sender_ = connector->poll();
-      if (!receiver_) receiver_ = listener->accept();
-      return sender_ && receiver_;
-    });
-    until([&] {
-      const bool one = sender_->ready();
-      return receiver_->ready() && one;
-    });
+    connect_to_itself(*transport_, sender_, receiver_);
   }
   void close() {
     sender_.reset();
@@ -180,6 +126,7 @@ class OfiGpu : public ::testing::Test {
   [[nodiscard]] unsigned kinds() const { return transport_->properties(0).memory_kinds; }
   [[nodiscard]] std::string why_not() const { return summary(*transport_).gpu_memory.at(0); }
 
+  Hearing hearing_;
   StandInFabric fabric_;
   window::testing::StandIn cuda_;
   std::unique_ptr<TestGpus> gpus_;

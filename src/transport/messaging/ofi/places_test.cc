@@ -1,26 +1,22 @@
 // How many messages long messages take: what a write tells by itself, and announcements of several
 // places at once. On the stand-in for libfabric, which counts them.
-#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/error.h"
-#include "core/log.h"
 #include "transport/messaging/ofi/ofi.h"
+#include "transport/messaging/ofi/testing/stand_in.h"
 
 #ifdef RW_STAND_IN_LIBFABRIC
 
@@ -31,68 +27,33 @@ constexpr std::size_t kLong = 100'000;
 constexpr int kMany = 64;
 constexpr std::size_t kPosted = 8;
 
-std::vector<std::string>& told() {
-  static std::vector<std::string> lines;
-  return lines;
-}
-
 class OfiPlaces : public ::testing::Test {
  protected:
-  OfiPlaces() : library_(dlopen(RW_STAND_IN_LIBFABRIC, RTLD_NOW)) {
-    if (library_ == nullptr) std::abort();
-    told().clear();
-    log::set_sink([](log::Level, std::uint32_t, const char* line) { told().emplace_back(line); });
-  }
+  OfiPlaces() = default;
   ~OfiPlaces() override {
     sender_.reset();
     receiver_.reset();
     transport_.reset();
-    log::set_sink(nullptr);
-    configure("");
+    fabric_.configure("");
   }
   OfiPlaces(const OfiPlaces&) = delete;
   OfiPlaces& operator=(const OfiPlaces&) = delete;
 
-  void configure(const std::string& fabric) const {
-    reinterpret_cast<void (*)(const char*)>(dlsym(library_, "stand_in_libfabric_configure"))(
-        fabric.c_str());
-  }
   // Since the connection was made.
-  [[nodiscard]] long count(const char* name) const { return total(name) - before_.at(name); }
+  [[nodiscard]] long count(const char* name) const {
+    return fabric_.count(name) - before_.at(name);
+  }
 
   void connect(const std::string& fabric = "", const std::string& verify = "") {
-    configure(fabric);
-    Config config;
-    config.set("SOCKET_IFNAME", "=lo", "test");
-    config.set("OFI_PROVIDER", "tcp;ofi_rxm", "test");
-    config.set("OFI_LIBRARY", RW_STAND_IN_LIBFABRIC, "test");
-    config.set("CUDA_LIBRARY", RW_STAND_IN_CUDA, "test");  // it counts where there are GPUs
+    fabric_.configure(fabric);
+    Config config = over_stand_ins();
     if (!verify.empty()) config.set("VERIFY", verify, "test");
     transport_ = make_transport(config);
     ASSERT_EQ(transport_->num_devices(), 1);
-    const auto listener = transport_->listen(0);
-    const auto connector = transport_->connect(0, listener->handle());
-    repeat([&] {
-      if (!sender_) sender_ = connector->poll();
-      if (!receiver_) receiver_ = listener->accept();
-      return sender_ && receiver_;
-    });
-    repeat([&] {
-      const bool one = sender_->ready();
-      return receiver_->ready() && one;
-    });
+    connect_to_itself(*transport_, sender_, receiver_);
     in_.assign(kPosted * kLong, 0);
     in_memory_ = receiver_->register_memory(in_.data(), in_.size(), MemoryKind::kHost);
-    for (const char* name : {"write", "word", "small", "long"}) before_[name] = total(name);
-  }
-
-  template <typename Step>
-  static void repeat(Step step) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (!step()) {
-      if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("hangs");
-      std::this_thread::yield();
-    }
+    for (const char* name : {"write", "word", "small", "long"}) before_[name] = fabric_.count(name);
   }
 
   // The place of receive `number`.
@@ -100,7 +61,7 @@ class OfiPlaces : public ::testing::Test {
   std::unique_ptr<Request> receive(std::size_t number, std::uint32_t tag = 1) {
     const ReceiveBuffer buffer{place(number), kLong, tag, in_memory_.get()};
     std::unique_ptr<Request> request;
-    repeat([&] { return (request = receiver_->receive({&buffer, 1})) != nullptr; });
+    until([&] { return (request = receiver_->receive({&buffer, 1})) != nullptr; });
     return request;
   }
   static std::vector<char> message(std::size_t number) {
@@ -111,7 +72,7 @@ class OfiPlaces : public ::testing::Test {
     const std::vector<char> out = message(number);
     std::unique_ptr<Request> sends;
     std::optional<std::size_t> got;
-    repeat([&] {
+    until([&] {
       if (!sends) sends = sender_->send(out.data(), out.size(), tag, nullptr);
       if (!got) got = receives.test();
       return sends && sends->test() && got;
@@ -133,12 +94,8 @@ class OfiPlaces : public ::testing::Test {
   std::unique_ptr<ReceiveConnection> receiver_;
 
  private:
-  [[nodiscard]] long total(const char* name) const {
-    return reinterpret_cast<long (*)(const char*)>(dlsym(library_, "stand_in_libfabric_count"))(
-        name);
-  }
-
-  void* library_;
+  Hearing hearing_;
+  StandInFabric fabric_;
   std::map<std::string, long> before_;
   std::unique_ptr<Transport> transport_;
   std::vector<char> in_;
@@ -158,7 +115,7 @@ TEST_F(OfiPlaces, AWriteTellsByItselfAndPlacesAreAnnouncedTogether) {
 
 TEST_F(OfiPlaces, WhereAWriteTellsNothingAMessageFollows) {
   connect("word=95");
-  EXPECT_THAT(told(), ::testing::Contains(::testing::HasSubstr("takes no data with a write")));
+  EXPECT_THAT(heard(), ::testing::Contains(::testing::HasSubstr("takes no data with a write")));
   transfer_many();
   EXPECT_EQ(count("write"), kMany);
   EXPECT_EQ(count("word"), 0);
@@ -209,7 +166,7 @@ TEST_F(OfiPlaces, SmallMessagesTakeAnnouncedPlaces) {
       const std::uint64_t word = i;
       std::unique_ptr<Request> sends;
       std::optional<std::size_t> got;
-      repeat([&] {
+      until([&] {
         if (!sends) sends = sender_->send(&word, sizeof word, 1, nullptr);
         if (!got) got = receives->test();
         return sends && sends->test() && got;

@@ -1,0 +1,95 @@
+// For tests over the stand-in for libfabric: its own functions, and two ends of one process.
+#pragma once
+
+#ifdef RW_STAND_IN_LIBFABRIC
+
+#include <dlfcn.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/log.h"
+#include "core/settings.h"
+#include "transport/transport.h"
+
+namespace ropewalk::transport::ofi {
+
+/// The stand-in's own functions.
+class StandInFabric {
+ public:
+  StandInFabric() : library_(dlopen(RW_STAND_IN_LIBFABRIC, RTLD_NOW)) {
+    if (library_ == nullptr) std::abort();
+  }
+  void configure(const std::string& text) const {
+    reinterpret_cast<void (*)(const char*)>(dlsym(library_, "stand_in_libfabric_configure"))(
+        text.c_str());
+  }
+  [[nodiscard]] long count(const char* name) const {
+    return reinterpret_cast<long (*)(const char*)>(dlsym(library_, "stand_in_libfabric_count"))(
+        name);
+  }
+
+ private:
+  void* library_;
+};
+
+/// The log's lines since the Hearing began.
+inline std::vector<std::string>& heard() {
+  static std::vector<std::string> lines;
+  return lines;
+}
+class Hearing {
+ public:
+  Hearing() {
+    heard().clear();
+    log::set_sink([](log::Level, std::uint32_t, const char* line) { heard().emplace_back(line); });
+  }
+  ~Hearing() { log::set_sink(nullptr); }
+  Hearing(const Hearing&) = delete;
+  Hearing& operator=(const Hearing&) = delete;
+};
+
+/// Repeats `step` until it gives true. @throws std::runtime_error after a minute
+template <typename Step>
+void until(Step step) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!step()) {
+    if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("hangs");
+    std::this_thread::yield();
+  }
+}
+
+/// Settings for the stand-ins for libfabric and CUDA.
+inline Config over_stand_ins() {
+  Config config;
+  config.set("SOCKET_IFNAME", "=lo", "test");
+  config.set("OFI_PROVIDER", "tcp;ofi_rxm", "test");
+  config.set("OFI_LIBRARY", RW_STAND_IN_LIBFABRIC, "test");
+  config.set("CUDA_LIBRARY", RW_STAND_IN_CUDA, "test");
+  return config;
+}
+
+/// A connection of `transport`'s device 0 to itself, ready at both ends.
+inline void connect_to_itself(Transport& transport, std::unique_ptr<SendConnection>& sender,
+                              std::unique_ptr<ReceiveConnection>& receiver) {
+  const auto listener = transport.listen(0);
+  const auto connector = transport.connect(0, listener->handle());
+  until([&] {
+    if (!sender) sender = connector->poll();
+    if (!receiver) receiver = listener->accept();
+    return sender && receiver;
+  });
+  until([&] {
+    const bool one = sender->ready();
+    return receiver->ready() && one;
+  });
+}
+
+}  // namespace ropewalk::transport::ofi
+
+#endif  // RW_STAND_IN_LIBFABRIC
