@@ -66,6 +66,15 @@ ROWS = (
         ropewalk={"ROPEWALK_NET": "shm"},
     ),
     Row(
+        "as two hosts, shared memory moved by threads",
+        2,
+        (Case("all_reduce", 8), Case("all_reduce", 128 * M, by_rate=True)),
+        mode="hosts",
+        nccl=None,
+        ropewalk={"ROPEWALK_NET": "shm"},
+        against={"ROPEWALK_NET": "shm", "ROPEWALK_LINKS": "network"},
+    ),
+    Row(
         "as two hosts, TCP loopback",
         2,
         (

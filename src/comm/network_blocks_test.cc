@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bootstrap/test_support.h"
+#include "comm/testing/block_launch.h"
 #include "core/settings.h"
 #include "executor/block/testing/case.h"
 #include "link/network_links.h"
@@ -29,7 +30,6 @@ using executor::Protocol;
 using executor::testing::Case;
 using link::NetworkLinks;
 using link::ProgressThread;
-using Float = executor::ElementOf<DataType::kFloat32>;
 using Clock = std::chrono::steady_clock;
 
 constexpr executor::FifoShape kShape{4, 4, 4096};
@@ -41,10 +41,11 @@ struct BlockKind {
 };
 
 // A rank with its links, as cuda/cuda_group.h has them.
-class Host final : public executor::BlockEnds {
+class Host final : public testing::BlockHost {
  public:
   Host(bootstrap::Bootstrap& bootstrap, const BlockKind& kind, const std::string& faults = "")
-      : board_(static_cast<std::size_t>(bootstrap.size()) * executor::kBoardTags),
+      : flagged_(kind.protocol == Protocol::kLl),
+        board_(static_cast<std::size_t>(bootstrap.size()) * executor::kBoardTags),
         unused_board_(board_.size()) {
     Config config = bootstrap::quiet_config();
     if (!faults.empty()) config.set("FAULTY", faults, "test");
@@ -73,7 +74,7 @@ class Host final : public executor::BlockEnds {
     return end;
   }
   ProgressThread& thread() { return *thread_; }
-  Control& control() { return control_; }
+  Control& control() override { return control_; }
   // The links' thread may say so at any time.
   bool aborted() { return std::atomic_ref(control_.abort).load() != 0; }
   // Hosts share no boards: tags come beside the data.
@@ -91,6 +92,7 @@ class Host final : public executor::BlockEnds {
   void close() { thread_.reset(); }
 
  private:
+  bool flagged_;
   Control control_;
   alignas(16) executor::CallTag tag_;
   std::vector<executor::CallTag> board_;
@@ -98,60 +100,6 @@ class Host final : public executor::BlockEnds {
   std::map<std::pair<int, int>, executor::SendCounters> sent_;
   std::map<std::pair<int, int>, executor::ReceiveCounters> received_;
   std::unique_ptr<ProgressThread> thread_;
-};
-
-// A rank's program, and what a launch of it needs.
-struct Launch {
-  Launch(const Case& test, int rank, Host& host) : test_(test) {
-    const schedule::Schedule& s = test.schedule;
-    const schedule::CheckReport report = schedule::check(s);
-    std::vector<executor::Program> lists;
-    for (int c = 0; c < s.num_channels(); ++c) {
-      lists.push_back(executor::make_program(s, report, rank, c));
-      if (test.protocol != Protocol::kSimple) continue;
-      const auto lags = schedule::find_lags(s, c, kShape.slots);
-      executor::set_lags(lists.back(), lags[static_cast<std::size_t>(rank)]);
-    }
-    programs = executor::testing::pack_for(test.protocol, lists, host);
-    const auto up = [](std::size_t a, std::size_t b) { return (a + b - 1) / b; };
-    args.call.count = test.count;
-    args.call.type = test.type;
-    args.call.element_bytes = size_of(test.type);
-    args.call.address_bytes = ~std::size_t{0};
-    args.share = up(test.count, static_cast<std::size_t>(s.num_channels()));
-    args.part_length = up(args.share, static_cast<std::size_t>(s.parts));
-    args.chunk_length = test.chunk;
-    args.rounds = static_cast<std::uint32_t>(up(args.part_length, test.chunk));
-    args.program_bytes = programs.stride;
-    args.room = programs.room;
-    args.programs = programs.bytes.data();
-    if (test.protocol == Protocol::kLl) {
-      args.slot_stride = static_cast<std::uint32_t>(
-          executor::flagged_bytes(test.protocol, link::kFlaggedSlotBytes));
-      args.chunk_stride = static_cast<std::uint32_t>(
-          executor::flagged_bytes(test.protocol, test.chunk * args.call.element_bytes));
-      RW_ASSERT(args.chunk_stride * programs.max_chunks <= args.slot_stride);
-      host.lend_tags(args.links);
-    }
-    args.links.control = &host.control();
-    args.links.timeout_ns = 60'000'000'000;
-    args.links.num_ranks = static_cast<std::uint32_t>(s.num_ranks);
-    args.links.rank = static_cast<std::uint32_t>(rank);
-  }
-  void run() {
-    std::vector<std::thread> threads;
-    std::vector<std::unique_ptr<executor::HostBlockShared>> blocks;
-    std::vector<std::vector<executor::Pack>> shared;
-    for (int c = 0; c < test_.schedule.num_channels(); ++c) {
-      executor::testing::run_block<Float, RedOp::kSum>(args, test_, static_cast<std::uint32_t>(c),
-                                                       threads, blocks, shared);
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-
-  const Case& test_;
-  executor::PackedPrograms programs;
-  LaunchArgs args{};
 };
 
 class NetworkBlocks : public ::testing::TestWithParam<BlockKind> {};
@@ -167,7 +115,7 @@ TEST_P(NetworkBlocks, RunSchedulesOneAfterAnotherOverTheSameLinks) {
                                         test.count);
     run_ranks(3, [&](bootstrap::Bootstrap& bootstrap) {
       Host host(bootstrap, GetParam());
-      Launch launch(test, bootstrap.rank(), host);
+      testing::BlockLaunch launch(test, bootstrap.rank(), host, kShape.slots);
       std::vector<float> input(test.count);
       std::vector<float> output(test.count);
       for (std::uint32_t call = 1; call <= 3; ++call) {
@@ -196,7 +144,7 @@ TEST_P(NetworkBlocks, TellAPeerThatWasCalledOtherwise) {
   test.count = 64;
   run_ranks(2, [&](bootstrap::Bootstrap& bootstrap) {
     Host host(bootstrap, GetParam());
-    Launch launch(test, bootstrap.rank(), host);
+    testing::BlockLaunch launch(test, bootstrap.rank(), host, kShape.slots);
     std::vector<float> data(2 * test.count);
     launch.args.call.input = reinterpret_cast<std::byte*>(data.data());
     launch.args.call.output = reinterpret_cast<std::byte*>(data.data() + test.count);
@@ -230,7 +178,7 @@ TEST_P(NetworkBlocks, EndWhenAPeerDies) {
   test.count = 64;
   run_ranks(2, [&](bootstrap::Bootstrap& bootstrap) {
     Host host(bootstrap, GetParam());
-    Launch launch(test, bootstrap.rank(), host);
+    testing::BlockLaunch launch(test, bootstrap.rank(), host, kShape.slots);
     std::vector<float> data(2 * test.count);
     launch.args.call.input = reinterpret_cast<std::byte*>(data.data());
     launch.args.call.output = reinterpret_cast<std::byte*>(data.data() + test.count);
@@ -265,7 +213,7 @@ TEST_P(NetworkBlocks, WaitForRanksThatComeLate) {
     pattern.fill_input(bootstrap.rank(), reinterpret_cast<std::byte*>(input.data()));
     // Long enough for the other's thread to sleep; it has nothing to connect to yet.
     if (bootstrap.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    Launch launch(test, bootstrap.rank(), host);
+    testing::BlockLaunch launch(test, bootstrap.rank(), host, kShape.slots);
     launch.args.call.input = reinterpret_cast<std::byte*>(input.data());
     launch.args.call.output = reinterpret_cast<std::byte*>(output.data());
     launch.run();
@@ -300,9 +248,10 @@ std::vector<Ended> run_under(const BlockKind& kind, const std::string& faults, i
   run_ranks(3, [&](bootstrap::Bootstrap& bootstrap) {
     Ended& own = ended[static_cast<std::size_t>(bootstrap.rank())];
     Host host(bootstrap, kind, faults);
-    std::vector<std::unique_ptr<Launch>> launches;
+    std::vector<std::unique_ptr<testing::BlockLaunch>> launches;
     for (const Case& test : cases) {
-      launches.push_back(std::make_unique<Launch>(test, bootstrap.rank(), host));
+      launches.push_back(
+          std::make_unique<testing::BlockLaunch>(test, bootstrap.rank(), host, kShape.slots));
     }
     std::vector<float> input(cases[0].count);
     std::vector<float> output(cases[0].count);

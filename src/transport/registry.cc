@@ -75,6 +75,15 @@ std::unique_ptr<Transport> make_transport(std::string_view name, const Config& c
   return faults.empty() ? std::move(made) : make_faulty(std::move(made), parse_faults(faults));
 }
 
+std::vector<std::unique_ptr<window::Driver>> make_window_drivers(const Config& config) {
+  std::vector<std::unique_ptr<window::Driver>> drivers;
+  if (config.flag(Setting::kNetEncrypt) || !config.text(Setting::kFaulty).empty()) return drivers;
+  const std::string& net = config.text(Setting::kNet);
+  if (net == "auto" || net == "shm") drivers.push_back(window::make_shm_driver(config));
+  if (net == "auto" || net == "sisci") drivers.push_back(window::make_sisci_driver(config));
+  return drivers;
+}
+
 Config for_host_memory(const Config& config) {
   Config host = config;
   host.set("OFI_GPU_MEMORY", "off", "host memory alone is used");

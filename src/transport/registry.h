@@ -8,6 +8,7 @@
 
 #include "core/settings.h"
 #include "transport/transport.h"
+#include "transport/window/driver.h"
 
 namespace ropewalk::transport {
 
@@ -25,6 +26,13 @@ std::unique_ptr<Transport> make_transport(std::string_view name, const Config& c
 
 /// As make_transport(), without the setting FAULTY: for a provider made of others.
 std::unique_ptr<Transport> make_plain_transport(std::string_view name, const Config& config);
+
+/// Drivers of the technologies whose windows the other end's stores reach (window::Path,
+/// other_window()), the best first, as far as NET allows them: of `auto` shared memory and PCIe
+/// bridges. Empty for other values of NET, and where the payload would have to be encrypted
+/// (NET_ENCRYPT) or is to meet faults (FAULTY).
+[[nodiscard]] std::vector<std::unique_ptr<window::Driver>> make_window_drivers(
+    const Config& config);
 
 /// The settings for whoever moves host memory alone: no transport is asked for GPU memory, which
 /// may take another path in it, and time.

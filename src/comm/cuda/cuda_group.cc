@@ -6,6 +6,7 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <new>
 #include <numeric>
@@ -162,6 +163,21 @@ link::DeviceNetwork::Options network_options(const Config& config, int device,
   return options;
 }
 
+// With more, each would have little of the windows' memory.
+constexpr int kMostMappedRanks = 16;
+
+// Slots of windows between hosts, and of all links where no two GPUs have access to each other.
+tune::DeviceLimits over_windows(tune::DeviceLimits limits, const link::DeviceMappedWindows& mapped,
+                                const link::PeerAccess& access) {
+  for (int p = 0; p < kNumProtocols; ++p) {
+    const std::size_t bytes = mapped.slot_bytes(static_cast<Protocol>(p));
+    const auto i = static_cast<std::size_t>(p);
+    limits.host_path_slot_bytes[i] = std::min(limits.host_path_slot_bytes[i], bytes);
+    if (!access.any()) limits.slot_bytes[i] = limits.host_path_slot_bytes[i];
+  }
+  return limits;
+}
+
 // Links to other hosts have the protocol simple, `with_ll` ll too, and fewer channels.
 tune::DeviceLimits over_network(tune::DeviceLimits limits, bool with_ll) {
   const executor::FifoShape shape = link::DeviceNetwork::shape();
@@ -214,9 +230,16 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   {
     const executor::Stream stream;
     peers_->open_windows(bootstrap, layouts, stream.get(), deadline_of(config));
+    open_mapped_windows(bootstrap, config, layouts.mapped, stream.get());
   }
   if (!peers_->access().any() && !peers_->access().missing().empty()) direct_ = Direct::kOff;
-  if (peers_->access().any()) facts_.host_path_pairs = peers_->access().missing();
+  if (peers_->access().any()) {
+    facts_.host_path_pairs = peers_->access().missing();
+    if (mapped_ != nullptr) {
+      std::ranges::copy(mapped_->windows().pairs(), std::back_inserter(facts_.host_path_pairs));
+      std::ranges::sort(facts_.host_path_pairs);
+    }
+  }
   facts_.ring_order = tune::ring_avoiding(facts_.host_path_pairs, size_, facts.host_of_rank);
   if (wants_hybrid(config, facts))
     peers_->open_hybrid_windows(bootstrap, layouts, deadline_of(config));
@@ -229,13 +252,13 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   buffers_ = std::make_unique<link::RegisteredBuffers>(
       bootstrap, std::make_unique<link::IpcSharing>(device_), std::move(elsewhere),
       direct_ != Direct::kOff, std::move(beyond));
-  if (facts.num_hosts > 1) {
+  if (facts.num_hosts > 1 && (mapped_ == nullptr || !mapped_->windows().complete())) {
     network_ = std::make_unique<link::DeviceNetwork>(bootstrap, rails,
                                                      network_options(config, device_, traffic),
                                                      [this](const Error&) { abort(); });
   }
-  links_ =
-      std::make_unique<link::DeviceLinks>(*peers_, layouts, network_.get(), control_, *blocks_);
+  links_ = std::make_unique<link::DeviceLinks>(*peers_, layouts, mapped_.get(), network_.get(),
+                                               control_, *blocks_);
   // Reading a peer's memory while it reads this one's is slower than both writing; one way only, it
   // saves a copy.
   LaunchMaker::Options options;
@@ -290,6 +313,7 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
     limits_.host_path_slot_bytes[static_cast<std::size_t>(protocol)] =
         links_->host_path_slot_bytes(protocol);
   }
+  if (mapped_ != nullptr) limits_ = over_windows(limits_, *mapped_, peers_->access());
   if (peers_->has_hybrid_windows()) {
     limits_.hybrid_slot_bytes = links_->hybrid_slot_bytes();
     limits_.hybrid_channels = std::min(link::DeviceLinks::kHybridChannels, limits_.channels / 4);
@@ -297,7 +321,8 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   if (network_ != nullptr) limits_ = over_network(limits_, wants_network_ll(config));
   // Now, since taking device memory later may wait for a kernel that waits for this rank.
   for (int r = 0; r < size_; ++r) {
-    for (int p = 0; p < kNumProtocols && r != rank_ && peers_->on_this_host(r); ++p) {
+    const bool in_memory = peers_->on_this_host(r) || (mapped_ != nullptr && mapped_->between(r));
+    for (int p = 0; p < kNumProtocols && r != rank_ && in_memory; ++p) {
       for (const bool sends : {true, false}) {
         (void)links_->message_ends(static_cast<Protocol>(p), r, sends, limits_.message_channels);
       }
@@ -307,17 +332,48 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   use_hybrid(config);
   // Only now: measuring is not counted.
   for (int r = 0; r < size_ && traffic != nullptr; ++r) {
-    // To other hosts the links count for themselves.
+    executor::Traffic::Counter*& counter = counters_[static_cast<std::size_t>(r)];
+    if (mapped_ != nullptr && mapped_->between(r)) {
+      counter = &traffic->to(r, "windows over " + mapped_->windows().name());
+    }
+    // Over the network the links count for themselves.
     if (r == rank_ || !peers_->on_this_host(r)) continue;
-    counters_[static_cast<std::size_t>(r)] =
-        &traffic->to(r, peers_->reaches(r) ? "GPU memory" : "pinned memory");
+    counter = &traffic->to(r, peers_->reaches(r) ? "GPU memory" : "pinned memory");
   }
   pricing_ = std::make_unique<tune::DevicePricing>(config, limits_, constants_);
+  if (mapped_ != nullptr) {
+    log::info(log::kInit,
+              "rank {}: kernels write the windows of {} pairs of ranks of different hosts over {}, "
+              "{} MiB of pinned memory",
+              rank_, mapped_->windows().pairs().size(), mapped_->windows().name(),
+              mapped_->bytes() >> 20);
+    mapped_->windows().watch([this] { abort(); });
+  }
   log::info(log::kInit, "rank {} of {} works on GPU {}: {} MiB of device memory{}", rank_, size_,
             device_, memory_bytes() >> 20,
             network_ == nullptr ? ""
                                 : fmt::format(", {} MiB of pinned memory for links over {}",
                                               network_->memory_bytes() >> 20, network_->name()));
+}
+
+void CudaGroup::open_mapped_windows(bootstrap::Bootstrap& bootstrap, const Config& config,
+                                    const link::WindowLayout& layout, cudaStream_t stream) {
+  // LINKS=network asks for what hosts have that share nothing.
+  if (facts_.num_hosts < 2 || size_ > kMostMappedRanks ||
+      config.text(Setting::kLinks) == "network") {
+    return;
+  }
+  link::MappedWindows::Drivers drivers = transport::make_window_drivers(config);
+  if (drivers.empty()) return;
+  mapped_ = std::make_unique<link::DeviceMappedWindows>(
+      bootstrap, std::move(drivers), facts_.host_of_rank, layout, stream, deadline_of(config));
+  if (mapped_->windows().pairs().empty()) mapped_.reset();
+}
+
+bool CudaGroup::by_host_path(int peer) const {
+  if (!peers_->access().any()) return false;
+  return peers_->on_this_host(peer) ? !peers_->reaches(peer)
+                                    : mapped_ != nullptr && mapped_->between(peer);
 }
 
 bool CudaGroup::wants_hybrid(const Config& config, const tune::GroupFacts& facts) const {
@@ -358,6 +414,7 @@ CudaGroup::~CudaGroup() {
   maker_.reset();
   links_.reset();
   network_.reset();
+  mapped_.reset();
   blocks_.reset();
   order_.reset();
   buffers_.reset();
@@ -629,10 +686,9 @@ std::vector<LaunchPlace> CudaGroup::send_and_receive(const std::vector<PointToPo
       const PointToPointCall& call = *called;
       Message& message = args.messages[args.num_messages++];
       message.bytes = call.count * size_of(call.type);
-      const bool by_host_path =
-          peers_->access().any() && peers_->on_this_host(call.peer) && !peers_->reaches(call.peer);
-      const tune::Choice choice = by_host_path ? pricing_->message_by_host_path(message.bytes)
-                                               : pricing_->message(message.bytes);
+      const tune::Choice choice = by_host_path(call.peer)
+                                      ? pricing_->message_by_host_path(message.bytes)
+                                      : pricing_->message(message.bytes);
       message.chunk_bytes = choice.chunk_bytes;
       message.peer = call.peer;
       message.first_block = static_cast<std::uint16_t>(blocks);
@@ -676,6 +732,9 @@ std::optional<Error> CudaGroup::stopped() const {
   if (network_ != nullptr) {
     if (std::optional<Error> lost = network_->failure()) return lost;
   }
+  if (mapped_ != nullptr) {
+    if (std::optional<Error> lost = mapped_->windows().lost()) return lost;
+  }
   return stop_error(control_->stop, rank_);
 }
 
@@ -690,6 +749,7 @@ void CudaGroup::finish(bootstrap::Bootstrap& bootstrap) {
   }
   // Before the others hear of it: who has left may free its memory.
   buffers_->close_all();
+  if (mapped_ != nullptr) mapped_->windows().stop_watching();
   // A peer's kernels may still write here. Ranks of this process share the window's ownership;
   // those of other processes say when they are done.
   for (int r = 0; r < size_; ++r) {

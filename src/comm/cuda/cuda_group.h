@@ -17,6 +17,7 @@
 #include "executor/traffic.h"
 #include "link/cuda/device_blocks.h"
 #include "link/cuda/device_links.h"
+#include "link/cuda/device_mapped_windows.h"
 #include "link/cuda/device_network.h"
 #include "link/cuda/device_peers.h"
 #include "link/registered_buffers.h"
@@ -62,7 +63,7 @@ class CudaGroup final : public DeviceGroup {
     return buffers_->reached(number);
   }
   [[nodiscard]] bool reaches_all() const noexcept override {
-    return direct_ != Direct::kOff && network_ == nullptr && peers_->access().missing().empty();
+    return direct_ != Direct::kOff && facts_.num_hosts == 1 && peers_->access().missing().empty();
   }
   void abort() noexcept override;
   [[nodiscard]] std::optional<Error> stopped() const override;
@@ -80,6 +81,11 @@ class CudaGroup final : public DeviceGroup {
   tune::DeviceTimes measure(const Config& config);
   double seconds_of(const Config& config, Collective collective, std::size_t unit_bytes,
                     std::byte* buffer, cudaStream_t stream);
+  // Windows between hosts, where there can be some. Collective.
+  void open_mapped_windows(bootstrap::Bootstrap& bootstrap, const Config& config,
+                           const link::WindowLayout& layout, cudaStream_t stream);
+  // A message to or from this rank goes through the host's memory, and others do not.
+  [[nodiscard]] bool by_host_path(int peer) const;
   // Whether links through the host's memory are to exist beside the others; alike on all ranks.
   [[nodiscard]] bool wants_hybrid(const Config& config, const tune::GroupFacts& facts) const;
   // Lets the tuner use them where that may gain.
@@ -122,7 +128,8 @@ class CudaGroup final : public DeviceGroup {
   std::unique_ptr<link::RegisteredBuffers> buffers_;
   std::unique_ptr<executor::StreamOrder> order_;
   std::unique_ptr<link::DeviceBlocks> blocks_;
-  std::unique_ptr<link::DeviceNetwork> network_;  // null on one host
+  std::unique_ptr<link::DeviceMappedWindows> mapped_;  // null where no two hosts have such
+  std::unique_ptr<link::DeviceNetwork> network_;       // null where nothing else joins two ranks
   std::unique_ptr<link::DeviceLinks> links_;
   std::unique_ptr<LaunchMaker> maker_;
   std::unique_ptr<executor::PinnedBuffer> times_memory_;

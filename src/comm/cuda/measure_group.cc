@@ -112,8 +112,10 @@ tune::DeviceTimes CudaGroup::measure(const Config& config) {
 
 tune::DeviceConstants CudaGroup::constants(bootstrap::Bootstrap& bootstrap, const Config& config) {
   const link::PeerAccess& access = peers_->access();
-  const bool some_miss = access.any() && !access.missing().empty();
-  const tune::DeviceBase base = tune::device_base(access.any() || access.missing().empty());
+  const bool far = mapped_ != nullptr;  // through the host's memory, too
+  const bool some_miss = access.any() && (!access.missing().empty() || far);
+  const tune::DeviceBase base =
+      tune::device_base(access.any() || (access.missing().empty() && !far));
   constants_ = base.constants;
   if (network_ != nullptr) {
     // What rails carry was measured while joining; without several, nothing was.
@@ -124,7 +126,7 @@ tune::DeviceConstants CudaGroup::constants(bootstrap::Bootstrap& bootstrap, cons
   if (size_ < 2 || !config.flag(Setting::kTune)) return base.constants;
   // What is measured is a ring: where none avoids the pairs without access, the built-in constants
   // of each kind of link hold.
-  if (some_miss && tune::slow_neighbours(access.missing(), size_, facts_.ring_order) > 0) {
+  if (some_miss && tune::slow_neighbours(facts_.host_path_pairs, size_, facts_.ring_order) > 0) {
     return base.constants;
   }
   const Deadline deadline = deadline_of(config);
@@ -138,6 +140,7 @@ tune::DeviceConstants CudaGroup::constants(bootstrap::Bootstrap& bootstrap, cons
   std::string name;
   if (rank_ == 0) {
     name = name_of(device_, size_, access);
+    if (far) name += fmt::format(", hosts joined by windows over {}", mapped_->windows().name());
     const auto kept = tune::kept_device_constants(file, name);
     if (kept && (kept->hybrid_rate > 0 || limits_.hybrid_channels == 0)) known = {true, *kept};
   }

@@ -148,13 +148,15 @@ struct LaunchStamps {
 /// What every launch needs of the other ranks beside the ends of links.
 struct LaunchLinks {
   Control* control = nullptr;
-  /// By rank: where it remembers this rank's tags, null for one of another host; or null.
+  /// By rank: where it remembers this rank's tags, null for one over a network; or null.
   CallTag* const* boards = nullptr;
   const CallTag* board = nullptr;  ///< [rank][kBoardTags]: the others' tags
   /// Where there are network links, in memory of the host: where this rank leaves its last tag, to
   /// travel with data that carries its flags; and those that came, as `board`. Else null.
   CallTag* network_tag = nullptr;
   const CallTag* network_board = nullptr;
+  /// Where there are windows between hosts: by rank, where such a rank leaves its tags; else null.
+  const CallTag* const* far_boards = nullptr;
   std::uint64_t timeout_ns = 0;  ///< longest wait; 0 is for ever
   std::uint32_t num_ranks = 0;
   std::uint32_t rank = 0;
@@ -187,10 +189,16 @@ RW_HOST_DEVICE bool called_otherwise(const Block& block, const LaunchLinks& link
   if (links.board == nullptr || own == nullptr) return false;
   for (std::uint32_t r = 0; r < links.num_ranks; ++r) {
     if (r == links.rank) continue;
-    for (const CallTag* board : {links.board, links.network_board}) {
+    // NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result): some hundred tags
+    const CallTag* const boards[] = {
+        links.board + r * kBoardTags,
+        links.network_board == nullptr ? nullptr : links.network_board + r * kBoardTags,
+        links.far_boards == nullptr ? nullptr : links.far_boards[r],
+    };
+    // NOLINTEND(bugprone-implicit-widening-of-multiplication-result)
+    for (const CallTag* board : boards) {
       if (board == nullptr) continue;
-      // NOLINTNEXTLINE(bugprone-implicit-widening-of-multiplication-result): some hundred tags
-      const CallTag theirs = block.load_tag(board + r * kBoardTags + own->call % kBoardTags);
+      const CallTag theirs = block.load_tag(board + own->call % kBoardTags);
       if (theirs.count == 0 || theirs.call != own->call || theirs == *own) continue;
       record.reason = static_cast<std::uint32_t>(StopReason::kMismatch);
       record.peer = static_cast<std::int32_t>(r);

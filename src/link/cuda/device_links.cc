@@ -77,19 +77,28 @@ DevicePeers::Layouts DeviceLinks::layouts(const Config& config, const DevicePeer
   host.shapes[index(Protocol::kSimple)] = simple_shape(budget / kHostWindowShare, ranks);
   // Where no pair has access, all links are as these.
   if (!peers.access().any() && !peers.access().missing().empty()) device.shapes = host.shapes;
+  // Of a pair of ranks of different hosts. Every rank has one for each rank of another.
+  WindowLayout mapped = host;
+  mapped.all_ranks = 1;  // a board for the other's tags
+  const auto far = static_cast<std::size_t>(std::max(1, peers.size() - 1));
+  const std::size_t window = config.bytes(Setting::kDeviceWindow);
+  mapped.shapes[index(Protocol::kSimple)] = simple_shape(
+      std::min(window * far, std::max(window, kMostWindowBytes)) / kHostWindowShare, peers.size());
   WindowLayout hybrid = host;
   hybrid.channels = kHybridChannels;
   hybrid.shapes[index(Protocol::kLl)] = flagged_shape(0);
   hybrid.shapes[index(Protocol::kSimple)].slot_bytes = kHybridSlot;
-  return {device, host, hybrid};
+  return {device, host, hybrid, mapped};
 }
 
 DeviceLinks::DeviceLinks(const DevicePeers& peers, const DevicePeers::Layouts& layouts,
-                         DeviceNetwork* network, executor::Control* control, DeviceBlocks& blocks)
+                         const DeviceMappedWindows* mapped, DeviceNetwork* network,
+                         executor::Control* control, DeviceBlocks& blocks)
     : layout_(layouts.device),
       host_layout_(layouts.host),
       hybrid_layout_(layouts.hybrid),
       peers_(peers),
+      mapped_(mapped),
       network_(network),
       blocks_(blocks),
       rank_(peers.rank()),
@@ -99,15 +108,29 @@ DeviceLinks::DeviceLinks(const DevicePeers& peers, const DevicePeers::Layouts& l
     layout_.shapes = host_layout_.shapes;
   }
   std::vector<std::byte*> boards;
+  std::vector<const std::byte*> far_boards;
   for (int r = 0; r < layout_.all_ranks; ++r) {
     std::byte* const board = peers.board(r);
-    boards.push_back(
-        board == nullptr ? nullptr : board + layout_.board_offset(rank_) - layout_.board_offset(0));
+    const bool far = mapped != nullptr && mapped->between(r);
+    far_boards.push_back(far ? mapped->own_board(r) : nullptr);
+    if (far) {
+      boards.push_back(mapped->their_board(r));
+    } else {
+      boards.push_back(board == nullptr
+                           ? nullptr
+                           : board + layout_.board_offset(rank_) - layout_.board_offset(0));
+    }
   }
   boards_ = blocks.copy(boards);
+  if (mapped != nullptr) far_boards_ = blocks.copy(far_boards);
 }
 
-DeviceLinks::Sides DeviceLinks::sides(int peer) const {
+bool DeviceLinks::over_network(int peer) const {
+  return !peers_.on_this_host(peer) && (mapped_ == nullptr || !mapped_->between(peer));
+}
+
+WindowSides DeviceLinks::sides(int peer) const {
+  if (!peers_.on_this_host(peer)) return mapped_->sides(peer);
   if (peers_.reaches(peer)) {
     return {layout_, peers_.window(rank_), peers_.window(peer), peers_.number_on_host(rank_),
             peers_.number_on_host(peer)};
@@ -117,7 +140,7 @@ DeviceLinks::Sides DeviceLinks::sides(int peer) const {
           1 - own};
 }
 
-DeviceLinks::Sides DeviceLinks::hybrid_sides(int peer) const {
+WindowSides DeviceLinks::hybrid_sides(int peer) const {
   const int own = rank_ < peer ? 0 : 1;
   return {hybrid_layout_, peers_.hybrid_window(peer, rank_), peers_.hybrid_window(peer, peer), own,
           1 - own};
@@ -142,7 +165,7 @@ Counters* DeviceLinks::Kept<Counters>::find_or_make(const Key& key, DeviceBlocks
 executor::SendEnd DeviceLinks::send_end(Protocol protocol, int channel, int peer) {
   RW_ASSERT(channel < kChannels && peer != rank_);
   executor::SendEnd end;
-  if (!peers_.on_this_host(peer)) {
+  if (over_network(peer)) {
     RW_ASSERT(network_ != nullptr && protocol != Protocol::kLl128);
     end = network_->send_end(protocol, channel, peer);
     end.kept = sent_.find_or_make({protocol, channel, peer}, blocks_);
@@ -161,14 +184,9 @@ executor::SendEnd DeviceLinks::hybrid_send_end(int channel, int peer) {
   return end;
 }
 
-executor::SendEnd DeviceLinks::send_end(const Sides& at, Protocol protocol, int channel, int number,
-                                        int peer) {
-  executor::SendEnd end;
-  end.memory = at.their_window + at.layout.link_offset(protocol, channel, at.theirs, at.own);
-  end.consumed_at = reinterpret_cast<std::uint64_t*>(
-      at.own_window + at.layout.counter_offset(protocol, channel, at.theirs));
-  end.shape = at.layout.shapes[index(protocol)];
-  end.peer = peer;
+executor::SendEnd DeviceLinks::send_end(const WindowSides& at, Protocol protocol, int channel,
+                                        int number, int peer) {
+  executor::SendEnd end = at.send_end(protocol, channel, peer);
   end.kept = sent_.find_or_make({protocol, number, peer}, blocks_);
   return end;
 }
@@ -176,7 +194,7 @@ executor::SendEnd DeviceLinks::send_end(const Sides& at, Protocol protocol, int 
 executor::ReceiveEnd DeviceLinks::receive_end(Protocol protocol, int channel, int peer) {
   RW_ASSERT(channel < kChannels && peer != rank_);
   executor::ReceiveEnd end;
-  if (!peers_.on_this_host(peer)) {
+  if (over_network(peer)) {
     RW_ASSERT(network_ != nullptr && protocol != Protocol::kLl128);
     end = network_->receive_end(protocol, channel, peer);
     end.kept = received_.find_or_make({protocol, channel, peer}, blocks_);
@@ -190,14 +208,9 @@ executor::ReceiveEnd DeviceLinks::hybrid_receive_end(int channel, int peer) {
   return receive_end(hybrid_sides(peer), Protocol::kSimple, channel, kChannels + channel, peer);
 }
 
-executor::ReceiveEnd DeviceLinks::receive_end(const Sides& at, Protocol protocol, int channel,
+executor::ReceiveEnd DeviceLinks::receive_end(const WindowSides& at, Protocol protocol, int channel,
                                               int number, int peer) {
-  executor::ReceiveEnd end;
-  end.memory = at.own_window + at.layout.link_offset(protocol, channel, at.own, at.theirs);
-  end.consumed_at = reinterpret_cast<std::uint64_t*>(
-      at.their_window + at.layout.counter_offset(protocol, channel, at.own));
-  end.shape = at.layout.shapes[index(protocol)];
-  end.peer = peer;
+  executor::ReceiveEnd end = at.receive_end(protocol, channel, peer);
   end.kept = received_.find_or_make({protocol, number, peer}, blocks_);
   return end;
 }
@@ -224,6 +237,9 @@ executor::LaunchLinks DeviceLinks::others(std::uint64_t timeout_ns) const {
   links.board = reinterpret_cast<const executor::CallTag*>(peers_.board(rank_));
   links.num_ranks = static_cast<std::uint32_t>(layout_.all_ranks);
   links.rank = static_cast<std::uint32_t>(rank_);
+  if (far_boards_ != nullptr) {
+    links.far_boards = reinterpret_cast<const executor::CallTag* const*>(far_boards_->data());
+  }
   if (network_ != nullptr) {
     links.network_tag = network_->own_tag();
     links.network_board = network_->board();

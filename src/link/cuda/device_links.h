@@ -14,6 +14,7 @@
 #include "executor/block/launch.h"
 #include "executor/block/pack.h"
 #include "link/cuda/device_blocks.h"
+#include "link/cuda/device_mapped_windows.h"
 #include "link/cuda/device_network.h"
 #include "link/cuda/device_peers.h"
 #include "link/cuda/device_window.h"
@@ -31,11 +32,13 @@ class DeviceLinks {
   static DevicePeers::Layouts layouts(const Config& config, const DevicePeers& peers);
 
   /// @param peers   with their windows open
-  /// @param network links to ranks of other hosts; null where there are none
+  /// @param mapped  windows between hosts; may be null
+  /// @param network links to the other ranks of other hosts; null where there are none
   /// @param control pinned
   /// All of them, and `blocks`, outlive this.
-  DeviceLinks(const DevicePeers& peers, const DevicePeers::Layouts& layouts, DeviceNetwork* network,
-              executor::Control* control, DeviceBlocks& blocks);
+  DeviceLinks(const DevicePeers& peers, const DevicePeers::Layouts& layouts,
+              const DeviceMappedWindows* mapped, DeviceNetwork* network, executor::Control* control,
+              DeviceBlocks& blocks);
 
   /// For programs. @throws Error kCuda
   executor::SendEnd send_end(executor::Protocol protocol, int channel, int peer);
@@ -83,25 +86,20 @@ class DeviceLinks {
   };
 
   // Where the two ends of a link to or from `peer` lie.
-  struct Sides {
-    const WindowLayout& layout;
-    std::byte* own_window;
-    std::byte* their_window;
-    int own;  // numbers of the ranks in the layout
-    int theirs;
-  };
-  [[nodiscard]] Sides sides(int peer) const;
-  [[nodiscard]] Sides hybrid_sides(int peer) const;
+  [[nodiscard]] WindowSides sides(int peer) const;
+  [[nodiscard]] WindowSides hybrid_sides(int peer) const;
+  [[nodiscard]] bool over_network(int peer) const;
   // `number`: of the channel among those of both kinds of links.
-  executor::SendEnd send_end(const Sides& at, executor::Protocol protocol, int channel, int number,
-                             int peer);
-  executor::ReceiveEnd receive_end(const Sides& at, executor::Protocol protocol, int channel,
+  executor::SendEnd send_end(const WindowSides& at, executor::Protocol protocol, int channel,
+                             int number, int peer);
+  executor::ReceiveEnd receive_end(const WindowSides& at, executor::Protocol protocol, int channel,
                                    int number, int peer);
 
   WindowLayout layout_;
   WindowLayout host_layout_;
   WindowLayout hybrid_layout_;
   const DevicePeers& peers_;
+  const DeviceMappedWindows* mapped_;
   DeviceNetwork* network_;
   DeviceBlocks& blocks_;
   int rank_;
@@ -109,7 +107,8 @@ class DeviceLinks {
   Kept<executor::SendCounters> sent_;
   Kept<executor::ReceiveCounters> received_;
   std::map<std::tuple<executor::Protocol, int, bool>, std::shared_ptr<DeviceBlock>> messages_;
-  std::shared_ptr<DeviceBlock> boards_;  // addresses of this rank's tags in all windows
+  std::shared_ptr<DeviceBlock> boards_;      // addresses of this rank's tags in all windows
+  std::shared_ptr<DeviceBlock> far_boards_;  // of the tags of ranks of other hosts in this one's
 };
 
 /// The links of one protocol, for programs. Channels from `first_hybrid` on go through the host's

@@ -21,6 +21,7 @@
 #include "core/settings.h"
 #include "link/cuda/device_window.h"
 #include "link/peer_access.h"
+#include "link/window_layout.h"
 
 namespace ropewalk::link {
 
@@ -63,6 +64,7 @@ class DevicePeers {
     WindowLayout device;
     WindowLayout host;    ///< of two ranks: 0 is the lower one
     WindowLayout hybrid;  ///< as `host`, beside those in device memory
+    WindowLayout mapped;  ///< as `host`, of a pair of different hosts (device_mapped_windows.h)
   };
   /// Collective: makes windows, zero at first, opens those of the other ranks of this host, and
   /// tries them. Uses `stream`.

@@ -178,6 +178,10 @@ class Path {
 
   /// This end's window, zero at first, written by the other end.
   [[nodiscard]] virtual std::byte* window() const = 0;
+  /// The other end's window in this process's addresses, where plain stores write it; those of one
+  /// processor or GPU that a fence puts in order arrive in that order. Once ready().
+  /// @return null where it is not mapped, or not in one piece
+  [[nodiscard]] virtual std::byte* other_window() const { return nullptr; }
 
   /// Writes into the other end's window with the CPU. Not ordered among themselves.
   virtual void put(std::size_t offset, const void* data, std::size_t bytes) = 0;

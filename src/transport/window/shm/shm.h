@@ -23,8 +23,6 @@ namespace ropewalk::transport::window {
 /// A path of this driver, for drivers that build on it.
 class HostPath : public Path {
  public:
-  /// The other end's window as this process sees it; null until ready().
-  [[nodiscard]] virtual std::byte* other_window() const = 0;
   /// A socket to the other end, of packets with descriptors, free for use once ready().
   [[nodiscard]] virtual int socket() const = 0;
 };

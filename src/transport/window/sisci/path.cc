@@ -131,6 +131,11 @@ SisciPath::~SisciPath() {
   own_.reset();
 }
 
+std::byte* SisciPath::other_window() const {
+  std::byte* const whole = peer_ == nullptr ? nullptr : peer_->whole();
+  return whole == nullptr ? nullptr : whole + kHeaderBytes;
+}
+
 std::string SisciPath::to_peer() const {
   return fmt::format("sisci: adapter {} to node {}", options_.adapter, peer_node_);
 }

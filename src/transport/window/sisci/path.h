@@ -110,6 +110,7 @@ class SisciPath final : public Path, private DirectWrites {
   bool ready() override;
   [[nodiscard]] const Capabilities& capabilities() const override { return capabilities_; }
   [[nodiscard]] std::byte* window() const override { return own_->data() + kHeaderBytes; }
+  [[nodiscard]] std::byte* other_window() const override;
   void put(std::size_t offset, const void* data, std::size_t bytes) override;
   void put_word(std::size_t offset, std::uint64_t value) override;
   [[nodiscard]] std::uint64_t read_word(std::size_t offset) const override;

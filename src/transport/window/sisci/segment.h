@@ -151,6 +151,11 @@ class PeerWindow {
   /// Loads, slowly. Stores before it have arrived when it is done.
   void get(std::size_t offset, void* data, std::size_t bytes);
 
+  /// Where it is mapped; null if that is in several pieces.
+  [[nodiscard]] std::byte* whole() const noexcept {
+    return pieces_.size() == 1 ? pieces_.front().data : nullptr;
+  }
+
   /// Where a copy of the library's goes: the segment, the offset in it, and the bytes that are left
   /// there.
   struct Place {
