@@ -1,5 +1,8 @@
 #include "link/window_layout.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "executor/block/launch.h"
 
 namespace ropewalk::link {
@@ -56,6 +59,12 @@ std::size_t WindowLayout::bytes() const noexcept {
              static_cast<std::size_t>(channels * (ranks - 1));
   }
   return total;
+}
+
+std::uint32_t device_link_slots(int ranks) noexcept {
+  constexpr std::uint32_t kLeast = 8;
+  constexpr std::uint32_t kMost = 32;
+  return std::clamp(std::bit_ceil(2 * static_cast<std::uint32_t>(ranks)), kLeast, kMost);
 }
 
 executor::SendEnd WindowSides::send_end(executor::Protocol protocol, int channel,

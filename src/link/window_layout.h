@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 
 #include "executor/block/links.h"
 #include "executor/link_end.h"
@@ -37,6 +38,11 @@ struct WindowLayout {
   [[nodiscard]] std::size_t counters_bytes() const noexcept;
   [[nodiscard]] std::size_t boards_bytes() const noexcept;
 };
+
+/// Chunks that links of protocol simple hold between GPUs of so many ranks: a ring all-reduce has
+/// 2 (n - 1) of them in a round on each link, and its steps run on rounds of their own where there
+/// is room for two more (schedule/lags.h). At least 8, and at most 32, which is right for 16 ranks.
+[[nodiscard]] std::uint32_t device_link_slots(int ranks) noexcept;
 
 /// A window as two of its writers know it: the ends of their links in it and in the other's window.
 struct WindowSides {

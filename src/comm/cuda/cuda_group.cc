@@ -179,8 +179,8 @@ tune::DeviceLimits over_windows(tune::DeviceLimits limits, const link::DeviceMap
 }
 
 // Links to other hosts have the protocol simple, `with_ll` ll too, and fewer channels.
-tune::DeviceLimits over_network(tune::DeviceLimits limits, bool with_ll) {
-  const executor::FifoShape shape = link::DeviceNetwork::shape();
+tune::DeviceLimits over_network(tune::DeviceLimits limits, const executor::FifoShape& shape,
+                                bool with_ll) {
   for (auto* slot_bytes : {&limits.slot_bytes, &limits.host_path_slot_bytes}) {
     std::size_t& simple = (*slot_bytes)[static_cast<std::size_t>(Protocol::kSimple)];
     simple = std::min<std::size_t>(simple, shape.slot_bytes);
@@ -318,7 +318,9 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
     limits_.hybrid_slot_bytes = links_->hybrid_slot_bytes();
     limits_.hybrid_channels = std::min(link::DeviceLinks::kHybridChannels, limits_.channels / 4);
   }
-  if (network_ != nullptr) limits_ = over_network(limits_, wants_network_ll(config));
+  if (network_ != nullptr) {
+    limits_ = over_network(limits_, network_->shape(), wants_network_ll(config));
+  }
   // Now, since taking device memory later may wait for a kernel that waits for this rank.
   for (int r = 0; r < size_; ++r) {
     const bool in_memory = peers_->on_this_host(r) || (mapped_ != nullptr && mapped_->between(r));

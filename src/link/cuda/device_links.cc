@@ -24,13 +24,9 @@ constexpr std::size_t kHostWindowShare = 2;
 
 std::size_t index(Protocol protocol) { return static_cast<std::size_t>(protocol); }
 
-// With these the steps of a ring all-reduce of four ranks run on rounds of their own
-// (schedule/lags.h).
-constexpr std::uint32_t kSimpleSlots = 8;
-
-executor::FifoShape simple_shape(std::size_t budget, int ranks) {
+executor::FifoShape simple_shape(std::size_t budget, int ranks, std::uint32_t slots) {
   executor::FifoShape shape;
-  shape.slots = kSimpleSlots;
+  shape.slots = slots;
   shape.headers = 2 * shape.slots;
   const std::size_t each =
       budget /
@@ -58,6 +54,7 @@ std::size_t ll128_slot(int ranks) {
 
 DevicePeers::Layouts DeviceLinks::layouts(const Config& config, const DevicePeers& peers) {
   const int ranks = peers.most_on_a_host();
+  const std::uint32_t slots = device_link_slots(peers.size());
   WindowLayout device;
   device.ranks = ranks;
   device.all_ranks = peers.size();
@@ -69,12 +66,12 @@ DevicePeers::Layouts DeviceLinks::layouts(const Config& config, const DevicePeer
   std::size_t budget = config.bytes(Setting::kDeviceWindow);
   const auto others = static_cast<std::size_t>(std::max(1, ranks - 1));
   budget = std::min(budget * others, std::max(budget, kMostWindowBytes));
-  device.shapes[index(Protocol::kSimple)] = simple_shape(budget, ranks);
+  device.shapes[index(Protocol::kSimple)] = simple_shape(budget, ranks, slots);
   WindowLayout host = device;
   host.ranks = 2;
   host.all_ranks = 0;  // boards lie beside it
   host.shapes[index(Protocol::kLl128)] = flagged_shape(0);
-  host.shapes[index(Protocol::kSimple)] = simple_shape(budget / kHostWindowShare, ranks);
+  host.shapes[index(Protocol::kSimple)] = simple_shape(budget / kHostWindowShare, ranks, slots);
   // Where no pair has access, all links are as these.
   if (!peers.access().any() && !peers.access().missing().empty()) device.shapes = host.shapes;
   // Of a pair of ranks of different hosts. Every rank has one for each rank of another.
@@ -82,8 +79,9 @@ DevicePeers::Layouts DeviceLinks::layouts(const Config& config, const DevicePeer
   mapped.all_ranks = 1;  // a board for the other's tags
   const auto far = static_cast<std::size_t>(std::max(1, peers.size() - 1));
   const std::size_t window = config.bytes(Setting::kDeviceWindow);
-  mapped.shapes[index(Protocol::kSimple)] = simple_shape(
-      std::min(window * far, std::max(window, kMostWindowBytes)) / kHostWindowShare, peers.size());
+  mapped.shapes[index(Protocol::kSimple)] =
+      simple_shape(std::min(window * far, std::max(window, kMostWindowBytes)) / kHostWindowShare,
+                   peers.size(), slots);
   WindowLayout hybrid = host;
   hybrid.channels = kHybridChannels;
   hybrid.shapes[index(Protocol::kLl)] = flagged_shape(0);
@@ -147,7 +145,8 @@ WindowSides DeviceLinks::hybrid_sides(int peer) const {
 }
 
 std::uint32_t DeviceLinks::lag_slots() const noexcept {
-  return network_ == nullptr ? kSimpleSlots : std::min(kSimpleSlots, DeviceNetwork::shape().slots);
+  const std::uint32_t slots = layout_.shapes[index(Protocol::kSimple)].slots;
+  return network_ == nullptr ? slots : std::min(slots, network_->shape().slots);
 }
 
 template <typename Counters>

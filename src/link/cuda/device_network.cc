@@ -5,14 +5,16 @@
 #include <thread>
 #include <utility>
 
+#include "link/window_layout.h"
+
 namespace ropewalk::link {
 namespace {
 
 constexpr std::size_t kPage = 4096;
 // Enough for the links of a ring and of a tree of hosts.
 constexpr std::size_t kBlockBytes = std::size_t{64} << 20;
-constexpr std::uint32_t kSlots = 8;
-constexpr std::uint32_t kSlotBytes = std::uint32_t{128} << 10;
+// Of the slots of one link.
+constexpr std::uint32_t kLinkBytes = std::uint32_t{1} << 20;
 // Beside host memory's links.
 constexpr std::uint32_t kTag = 1;
 constexpr std::uint32_t kFlaggedTag = 2;
@@ -38,18 +40,17 @@ std::byte* PinnedPool::take(std::size_t bytes) {
   return std::exchange(next_, next_ + rounded);
 }
 
-executor::FifoShape DeviceNetwork::shape() {
+executor::FifoShape DeviceNetwork::shape_for(int ranks) {
   executor::FifoShape shape;
-  shape.headers = kSlots;
-  shape.slots = kSlots;
-  shape.slot_bytes = kSlotBytes;
+  shape.headers = shape.slots = device_link_slots(ranks);
+  shape.slot_bytes = kLinkBytes / shape.slots;
   return shape;
 }
 
 DeviceNetwork::DeviceNetwork(bootstrap::Bootstrap& bootstrap, const Rails& rails,
                              const Options& options,
                              const std::function<void(const Error&)>& on_error)
-    : pool_(kBlockBytes), simple_threads_(options.threads) {
+    : ranks_(bootstrap.size()), pool_(kBlockBytes), simple_threads_(options.threads) {
   if (options.has_ll) {
     const auto take_tags = [this](std::size_t number) {
       return reinterpret_cast<executor::CallTag*>(pool_.take(number * sizeof(executor::CallTag)));

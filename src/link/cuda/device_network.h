@@ -45,7 +45,9 @@ class PinnedPool {
 class DeviceNetwork {
  public:
   static constexpr int kChannels = 16;
-  static executor::FifoShape shape();
+  /// Of its links, between so many ranks.
+  static executor::FifoShape shape_for(int ranks);
+  [[nodiscard]] executor::FifoShape shape() const { return shape_for(ranks_); }
 
   struct Options {
     /// Called once for each thread: a transport is used by one at a time.
@@ -91,6 +93,7 @@ class DeviceNetwork {
     return *threads_[static_cast<std::size_t>(channel % simple_threads_)];
   }
 
+  int ranks_;
   PinnedPool pool_;
   executor::CallTag* own_tag_ = nullptr;
   executor::CallTag* board_ = nullptr;
