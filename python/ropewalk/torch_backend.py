@@ -4,10 +4,12 @@ PyTorch imports this module when it makes the first such group, for tensors on t
 GPUs. (PyTorch before 2.5, and with TORCH_DEVICE_BACKEND_AUTOLOAD=0, needs `import
 ropewalk.torch_backend`.)
 
-Operations on the CPU are run by a thread of the group, in order. Those on a GPU are enqueued on a
-stream of the group's own, after what the current stream holds; a Work's `wait` lets the current
-stream wait for the result. Sends and receives have connections of their own (torch_messages.py), so
-that they wait only for their partner.
+Operations on the CPU are run by a thread of the group, in order. Those on a GPU are enqueued. Where
+the program waits for them at once (async_op=False), they go to the current stream, as PyTorch has
+NCCL do it: that saves two changes of streams, some 6 us. Others go to a stream of the group's own,
+after what the current stream holds; a Work's `wait` lets the current stream wait for the result.
+Sends and receives have connections of their own (torch_messages.py), so that they wait only for
+their partner.
 
 A group has a GPU if every rank has one: the current CUDA device where the program has chosen one,
 else that of the local rank. All of NCCL's types are reduced; booleans by their logical operators,
@@ -174,6 +176,10 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
                 raise UsageError(f"tensors on {device}: {self._why_no_gpu}")
             comm, stream = self._gpu, self._stream
         seconds = _own_seconds(opts) or self._seconds
+        # Within coalescing operations, too, PyTorch waits later. (Before 2.7 it does not say.)
+        at_once = self._coalesced is None and not getattr(opts, "asyncOp", True)
+        if at_once and stream is not None:
+            stream = torch.cuda.current_stream(device.index)
         work = Work(name, result, stream, inputs)
 
         def job() -> None:
@@ -188,6 +194,8 @@ class RopewalkGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         if stream is None:
             self._worker.put(functools.partial(work.run, job))
+        elif at_once:
+            work.run(job)
         else:
             stream.wait_event(torch.cuda.current_stream(device.index).record_event())
             with On(stream):

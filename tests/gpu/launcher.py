@@ -75,16 +75,23 @@ class Ended:
     output: str
 
 
+def host_of(rank: int, ranks: int, hosts: int) -> dict[str, str]:
+    """NCCL's variable for what host a rank is on; nothing where there is one."""
+    return {} if hosts == 1 else {"NCCL_HOSTID": f"host{rank * hosts // ranks}"}
+
+
 def run(
     ranks: int,
     script: str,
     *arguments: str,
     limit_s: float = 240,
     ours: bool = True,
+    hosts: int = 1,
 ) -> list[Ended]:
     """Runs `script` of this folder in `ranks` processes with torchrun's variables.
 
-    Without `ours` they run on the library that they find by themselves.
+    Without `ours` they run on the library that they find by themselves. As far as it knows they are
+    on so many `hosts`, the first of which have more if they cannot have equally many.
 
     What has not ended after `limit_s` is killed, and so is the rest once a process has failed for
     20 s.
@@ -103,7 +110,12 @@ def run(
     processes = [
         subprocess.Popen(
             [sys.executable, str(HERE / script), *arguments],
-            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env={
+                **common,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                **host_of(rank, ranks, hosts),
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -23,8 +23,10 @@ def needs(package: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not there, reason=f"{package} is not installed")
 
 
-def run(ranks: int, script: str, *arguments: str, may_fail: tuple[int, ...] = ()) -> None:
-    for ended in launcher.run(ranks, script, *arguments):
+def run(
+    ranks: int, script: str, *arguments: str, may_fail: tuple[int, ...] = (), hosts: int = 1
+) -> None:
+    for ended in launcher.run(ranks, script, *arguments, hosts=hosts):
         if ended.rank not in may_fail:
             assert ended.status == 0, f"rank {ended.rank}:\n{ended.output}"
             assert "all done" in ended.output
@@ -103,6 +105,71 @@ def test_training_gives_the_same_bits_and_what_nvidias_library_gives(tmp_path: P
         torch.testing.assert_close(value, kept[2][name], rtol=1e-4, atol=1e-5)
 
 
+# As many GPUs as there are, on two hosts: 1 + 1, 2 + 1, 2 + 2. Over `auto` kernels write the other
+# host's windows, over `tcp` threads move the data.
+@needs("torch")
+@needs_two
+@pytest.mark.parametrize("net", ["auto", "tcp"])
+@pytest.mark.parametrize("part", ["reductions", "movements", "groups", "graph", "storm=3000"])
+def test_torch_across_hosts(net: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROPEWALK_NET", net)
+    run(launcher.gpus(), "nccl_torch_ranks.py", part, hosts=2)
+
+
+@needs("torch")
+@pytest.mark.skipif(launcher.gpus() < 3, reason="needs 3 GPUs")
+@pytest.mark.parametrize("net", ["auto", "tcp"])
+def test_torch_across_unequal_hosts(net: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROPEWALK_NET", net)
+    run(3, "nccl_torch_ranks.py", "reductions", "movements", hosts=2)
+
+
+@needs("torch")
+@needs_two
+def test_operations_over_a_late_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    """10,000 mixed operations; none may be wrong or hang."""
+    monkeypatch.setenv("ROPEWALK_NET", "tcp")
+    monkeypatch.setenv("ROPEWALK_FAULTY", "delay=50us,reorder=0.05,seed=5")
+    run(launcher.gpus(), "nccl_torch_ranks.py", "storm=10000", hosts=2)
+
+
+@needs("torch")
+@needs_two
+@pytest.mark.parametrize("faults", ["fail=0.0005,seed=1", "drop=0.0005,seed=2"])
+def test_operations_over_a_failing_transport_end_by_name(
+    faults: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROPEWALK_NET", "tcp")
+    monkeypatch.setenv("ROPEWALK_FAULTY", faults)
+    monkeypatch.setenv("ROPEWALK_TIMEOUT", "10s")
+    for ended in launcher.run(launcher.gpus(), "nccl_torch_ranks.py", "storm=10000", hosts=2):
+        assert ended.status not in (0, None), ended.output
+        assert "wrong elements" not in ended.output
+        assert "rank" in ended.output, ended.output
+
+
+@needs("torch")
+@needs_two
+@pytest.mark.parametrize("net", ["auto", "tcp"])
+def test_training_across_hosts_gives_what_one_host_gives(
+    net: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DDP and FSDP. Sums of two ranks are the same in any order; of more they may differ."""
+    import torch
+
+    monkeypatch.setenv("ROPEWALK_NET", net)
+    kept = []
+    for hosts in (1, 2):
+        target = tmp_path / str(hosts)
+        for ended in launcher.run(launcher.gpus(), "nccl_training.py", str(target), hosts=hosts):
+            assert ended.status == 0, ended.output
+        kept.append(torch.load(target))
+    for name, value in kept[0].items():
+        if launcher.gpus() == 2:
+            assert torch.equal(value, kept[1][name]), name
+        torch.testing.assert_close(value, kept[1][name], rtol=1e-4, atol=1e-5)
+
+
 @needs("cupy")
 def test_cupy() -> None:
     run(1, "cupy_nccl.py")
@@ -111,3 +178,20 @@ def test_cupy() -> None:
 @needs("jax")
 def test_jax() -> None:
     run(1, "jax_pmap.py")
+
+
+@needs("cupy")
+@needs_two
+@pytest.mark.parametrize("net", ["auto", "tcp"])
+def test_cupy_across_hosts(net: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROPEWALK_NET", net)
+    run(launcher.gpus(), "cupy_ranks.py", str(tmp_path / "id"), hosts=2)
+
+
+@needs("jax")
+@needs_two
+@pytest.mark.parametrize("net", ["auto", "tcp"])
+def test_jax_across_hosts(net: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROPEWALK_NET", net)
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    run(launcher.gpus(), "jax_ranks.py", hosts=2)

@@ -14,7 +14,7 @@ need_gpus(2)
 PROGRAM = Path(__file__).parent.parent / "python" / "process_group_rank.py"
 
 
-@pytest.mark.parametrize("case", ["operations", "point_to_point", "training", "errors"])
+@pytest.mark.parametrize("case", ["operations", "point_to_point", "streams", "training", "errors"])
 def test_cuda(tmp_path: Path, case: str) -> None:
     processes = [
         subprocess.Popen(

@@ -148,6 +148,30 @@ def point_to_point(rank: int, size: int, device: str) -> None:
         equal(torch.cat([first, second]), [1, 2])
 
 
+def streams(rank: int, size: int, device: str) -> None:
+    """Operations that are waited for at once, on two streams, between others: each uses what the
+    one before has made, and the host waits for none."""
+    one, two = torch.cuda.Stream(device), torch.cuda.Stream(device)
+    made = torch.ones(100_000, device=device)
+    wanted = 1.0
+    torch.cuda.synchronize()
+    for turn in range(40):
+        with torch.cuda.stream(one if turn % 2 == 0 else two):
+            made = made.clone()
+            made.record_stream(one)
+            made.record_stream(two)
+            work = dist.all_reduce(made, async_op=turn % 3 == 0)
+            if work is not None:
+                work.wait()
+            made.div_(size).add_(rank).sub_(rank - 1)
+            done = torch.cuda.current_stream().record_event()
+        wanted += 1
+        for stream in (one, two):
+            stream.wait_event(done)
+    torch.cuda.synchronize()
+    equal(made, wanted)
+
+
 def _model(device: str) -> torch.nn.Module:
     torch.manual_seed(5)
     return torch.nn.Sequential(
@@ -213,6 +237,7 @@ def errors(rank: int, size: int, device: str) -> None:
 CASES: dict[str, Callable[[int, int, str], None]] = {
     "operations": operations,
     "point_to_point": point_to_point,
+    "streams": streams,
     "training": training,
     "errors": errors,
     **process_group_faults.CASES,

@@ -1,7 +1,9 @@
 """When each bucket of gradients is handed to a collective, and when its sum is there.
 
 A communication hook of DistributedDataParallel does what DDP does without one (divide by the number
-of ranks, all-reduce), and notes the times: by the CPU's clock, or by CUDA's events.
+of ranks, all-reduce), and notes the times: by the CPU's clock, or by CUDA's events. Beside the last
+bucket nothing is left to compute: it is an operation that is waited for at once (async_op=False),
+which backends may run on the stream that computes.
 """
 
 from __future__ import annotations
@@ -35,6 +37,12 @@ class Buckets:
         tensor.div_(dist.get_world_size())
         span: list[Any] = [self._stamp(), None]
         self._spans.append(span)
+        if bucket.is_last():
+            dist.all_reduce(tensor)
+            span[1] = self._stamp()
+            ended = torch.futures.Future(devices=[tensor.device] if self._cuda else None)
+            ended.set_result(tensor)
+            return ended
         future = dist.all_reduce(tensor, async_op=True).get_future()
 
         def reduced(done: Any) -> Any:
