@@ -323,7 +323,9 @@ RW_API rwResult_t rwCommUseSchedule(rwComm_t comm, const char* text);
  * memory, else null: bytes (of the next such call's chunks), start_bytes (as the cost model chose),
  * state ("fixed"; where the chunk size is tuned, setting ADAPT_CHUNKS: "measuring" or "settled" on
  * rank 0, "follows" on the others) and gain (where settled: the time at first over the time now;
- * else null). Local: the other ranks need not call. */
+ * else null). copy_engines: whether copy engines make such a call in place of the chosen one, where
+ * its output lies in a window that all ranks registered as symmetric (setting COPY_ENGINES). Local:
+ * the other ranks need not call. */
 RW_API rwResult_t rwCommExplain(rwComm_t comm, const char* collective, size_t bytes, int root,
                                 char** json);
 /* The emulated machine that `comm` runs on (setting EMULATE). *json, for rwFreeText: machine (its
