@@ -231,8 +231,8 @@ def copies_text(rows: list[dict[str, Any]]) -> list[str]:
         return ["# by copy engines: not measured"]
     work = rows[0]["work"]
     lines = [
-        f"# {work['operation']} of {work['size'] >> 20} MiB between symmetric windows, by kernels and "
-        "by copy engines (CTA policy ZERO)",
+        f"# {work['operation']} of {work['size'] >> 20} MiB between symmetric windows, by kernels "
+        "and by copy engines (CTA policy ZERO)",
         _heading("by"),
     ]
     for row in rows:

@@ -30,6 +30,15 @@ class UniqueId(ctypes.Structure):
     _fields_ = [("internal", ctypes.c_byte * 128)]
 
 
+class Floats:
+    """Memory as PyTorch takes it."""
+
+    def __init__(self, address: int | None, count: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (count,), "typestr": "<f4", "data": (address, False), "version": 3,
+        }  # fmt: skip
+
+
 class Collectives:
     """The operations that are timed, on one communicator."""
 
@@ -71,12 +80,7 @@ class Collectives:
         if not window.value:
             raise RuntimeError("ncclCommWindowRegister: the library makes no windows here")
 
-        class View:
-            __cuda_array_interface__ = {
-                "shape": (count,), "typestr": "<f4", "data": (memory.value, False), "version": 3,
-            }  # fmt: skip
-
-        return torch.as_tensor(View(), device="cuda")
+        return torch.as_tensor(Floats(memory.value, count), device="cuda")
 
     def enqueue(self, operation: str, data: Any, out: Any, stream: Any) -> None:
         count = ctypes.c_size_t(data.numel())

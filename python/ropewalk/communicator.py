@@ -894,7 +894,8 @@ class Communicator(ProcessBound):
             algorithm, kind ("shape" or "plan"), channels, chunk_bytes, by_address, predicted_us,
             algbw_gbps), memory ("host" or "GPU"), chosen, protocol and channels (of the chosen
             one), chosen_by ("cost model",
-            "setting ALGORITHM" or "rwCommUseSchedule").
+            "setting ALGORITHM" or "rwCommUseSchedule"), copy_engines (whether copy engines make
+            such a call instead, with its output in a symmetric window: setting COPY_ENGINES).
 
             planning: what became of plans that take long to make (setting PLANNING): None, or
             state ("under way", "made", "in use", "failed"), algorithms (what they may add), later

@@ -197,7 +197,8 @@ void RegisteredBuffers::remove(std::uint64_t number) {
   untold_.push_back(number);
 }
 
-void RegisteredBuffers::settle() noexcept {
+bool RegisteredBuffers::settle() noexcept {
+  bool heard = false;
   retired_.clear();
   told_ += untold_.size();
   for (std::size_t r = 0; r < elsewhere_.size(); ++r) {
@@ -207,13 +208,17 @@ void RegisteredBuffers::settle() noexcept {
       for (const std::uint64_t number : untold_) {
         bootstrap_.send(rank, kRemovedTag, std::as_bytes(std::span(&number, 1)));
       }
-      while (const auto message = bootstrap_.try_recv(rank, kRemovedTag)) note_removal(r, *message);
+      while (const auto message = bootstrap_.try_recv(rank, kRemovedTag)) {
+        note_removal(r, *message);
+        heard = true;
+      }
     } catch (const Error&) {
       // A rank that is lost reads nothing any more. Its own memory stays open to the end: a kernel
       // here may be reading it.
     }
   }
   untold_.clear();
+  return heard;
 }
 
 void RegisteredBuffers::close_all() noexcept {

@@ -106,7 +106,9 @@ class RegisteredBuffers {
   ///
   /// @pre no kernel of this rank is at work that may have given an address in what it has removed:
   /// a kernel ends only when the data behind the addresses that it sent has been read
-  void settle() noexcept;
+  /// @return whether a rank had removed something: what symmetric_place() said may not hold any
+  /// more
+  bool settle() noexcept;
   /// settle() has something to do, or will have: what this rank has removed is open elsewhere, or
   /// the others' parts of it are open here.
   [[nodiscard]] bool unsettled() const noexcept {

@@ -270,7 +270,12 @@ TEST(RegisteredBuffers, NothingIsSymmetricAnyMoreThatAPeerHasRemoved) {
     }
     rank.meet();
     if (rank.number == 0) {
-      while (rank.buffers->symmetric_place(rank.own(0, 64)).has_value()) rank.buffers->settle();
+      bool heard = false;
+      while (rank.buffers->symmetric_place(rank.own(0, 64)).has_value()) {
+        EXPECT_FALSE(heard);
+        heard = rank.buffers->settle();
+      }
+      EXPECT_TRUE(heard);
       rank.buffers->remove(number);
     }
     rank.meet();

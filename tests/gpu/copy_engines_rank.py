@@ -41,15 +41,13 @@ store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), size, rank ==
 stream = torch.cuda.Stream()
 
 
-def bytes_at(address: int, count: int) -> torch.Tensor:
+class View:
     """Memory as PyTorch takes it."""
 
-    class View:
-        __cuda_array_interface__ = {
+    def __init__(self, address: int, count: int) -> None:
+        self.__cuda_array_interface__ = {
             "shape": (count,), "typestr": "|u1", "data": (address, False), "version": 3,
         }  # fmt: skip
-
-    return torch.as_tensor(View(), device=DEVICE)
 
 
 class Job:
@@ -69,16 +67,14 @@ class Job:
         config = Config()
         if policy is not None:
             config.policy = policy
-        api.CommInitRankConfig(
-            ctypes.byref(self.comm), size, unique, rank, ctypes.byref(config)
-        )
+        api.CommInitRankConfig(ctypes.byref(self.comm), size, unique, rank, ctypes.byref(config))
         memory = ctypes.c_void_p()
         api.MemAlloc(ctypes.byref(memory), WINDOW_BYTES)
         assert memory.value
         self.address = memory.value
         self.window = ctypes.c_void_p()
         self.register(flags)
-        self.memory = bytes_at(self.address, WINDOW_BYTES)
+        self.memory = torch.as_tensor(View(self.address, WINDOW_BYTES), device=DEVICE)
 
     def register(self, flags: int) -> None:
         api.CommWindowRegister(

@@ -446,6 +446,9 @@ bool CudaGroup::run(PreparedCall& prepared, const CollectiveCall& call, bool in_
   auto& launch = static_cast<PreparedLaunch&>(prepared);
   const executor::CurrentDevice current(device_);
   const executor::RelaxedCapture relaxed;
+  const auto on = static_cast<cudaStream_t>(stream);
+  // First, since it may learn that a peer let go of a buffer.
+  const executor::Capture capture = follow_last(on);
   // Repeated calls with the same buffers are the common case.
   if (call.input != launch.checked_input || call.output != launch.checked_output ||
       launch.buffers_seen != buffers_state_) {
@@ -464,9 +467,9 @@ bool CudaGroup::run(PreparedCall& prepared, const CollectiveCall& call, bool in_
     launch.checked_output = call.output;
     launch.buffers_seen = buffers_state_;
   }
-  const auto on = static_cast<cudaStream_t>(stream);
   if (launch.copied.has_value()) {
     run_by_copy_engines(*launch.copied, tag, on);
+    if (capture.number == 0) order_->mark(on);
     return true;
   }
   if (in_place && !launch.in_place_works) {
@@ -477,7 +480,6 @@ bool CudaGroup::run(PreparedCall& prepared, const CollectiveCall& call, bool in_
   launch.args.call.tag = tag;
   launch.args.links.timeout_ns = timeout_ns_;
   last_launch_ = note_times(launch.args.links, launch.blocks);
-  const executor::Capture capture = follow_last(on);
   if (capture.graph != nullptr && capture.number != launch.held_by) {
     link::hold_in_graph(capture.graph, {launch.programs, launch.begins});
     launch.held_by = capture.number;
@@ -492,9 +494,7 @@ void CudaGroup::run_by_copy_engines(const CopiedCall& copied, const executor::Ca
                                     cudaStream_t stream) {
   executor::LaunchLinks noted;
   last_launch_ = note_times(noted, 1);
-  const executor::Capture capture = follow_last(stream);
   copy_engines_->run(copied, tag, timeout_ns_, noted.stamps, stream);
-  if (capture.number == 0) order_->mark(stream);
   last_copied_ = true;
   for (const RankCopy& copy : copied.copies) {
     if (copy.peer != rank_) count(copy.peer, copy.bytes);
@@ -543,7 +543,9 @@ LaunchPlace CudaGroup::note_times(executor::LaunchLinks& links, unsigned blocks)
 executor::Capture CudaGroup::follow_last(cudaStream_t stream) {
   if (network_ != nullptr) network_->wake();
   const executor::Capture capture = order_->follow(stream);
-  if (capture.number == 0 && buffers_->unsettled() && order_->idle()) buffers_->settle();
+  if (capture.number == 0 && buffers_->unsettled() && order_->idle() && buffers_->settle()) {
+    ++buffers_state_;
+  }
   return capture;
 }
 
