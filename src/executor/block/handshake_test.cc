@@ -108,11 +108,11 @@ void expect_right_calls(int ranks, std::uint32_t calls) {
   std::atomic<std::uint64_t> wrong{0};
   job.on_all([&](int r) {
     const auto self = static_cast<std::size_t>(r);
-    for (std::uint32_t call = 1; call <= calls; ++call) {
+    for (std::uint64_t call = 1; call <= calls; ++call) {
       if ((call + self) % 7 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
-      HandshakeRanks::run(job.args(r, call, true));
+      HandshakeRanks::run(job.args(r, static_cast<std::uint32_t>(call), true));
       for (std::size_t peer = 0; peer < n; ++peer) outputs[peer][self] = call * 100 + self;
-      HandshakeRanks::run(job.args(r, call, false));
+      HandshakeRanks::run(job.args(r, static_cast<std::uint32_t>(call), false));
       for (std::size_t peer = 0; peer < n; ++peer) {
         if (outputs[self][peer] != call * 100 + peer) ++wrong;
       }
