@@ -192,6 +192,11 @@ RW_API rwResult_t rwCommAttachDevice(rwComm_t comm, int device);
 typedef struct rwWindowOpaque* rwWindow_t;
 RW_API rwResult_t rwCommWindowRegister(rwComm_t comm, void* buffer, size_t bytes,
                                        rwWindow_t* window);
+/* The same, with a promise that all ranks give: what they pass to one operation lies equally many
+ * bytes behind the start of each one's buffer, and none uses it once one has deregistered it. Then
+ * copy engines may write the outputs of operations there (setting COPY_ENGINES). */
+RW_API rwResult_t rwCommWindowRegisterSymmetric(rwComm_t comm, void* buffer, size_t bytes,
+                                                rwWindow_t* window);
 /* Deregisters a buffer. Local: peers may deregister later or never. Does not wait: started
  * operations continue, and the memory must stay allocated until they have run. After the program
  * frees it, the GPU regains the memory when the other processes have closed it: when they register
