@@ -304,20 +304,21 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
       }
     }
   }
+  std::unique_ptr<CopyEngines> copy_engines;
   if (size_ > 1 && room.bounds.copy_engines != CopyEngineUse::kOff) {
     if (reaches_all()) {
-      copy_engines_ = std::make_unique<CopyEngines>(*links_, *blocks_, rank_, size_,
-                                                    room.bounds.copy_engines, check_calls_);
+      copy_engines = std::make_unique<CopyEngines>(*links_, *blocks_, rank_, size_,
+                                                   room.bounds.copy_engines, check_calls_);
     } else if (room.bounds.copy_engines == CopyEngineUse::kOn) {
-      log::info(
-          log::kInit,
-          "rank {}: kernels do everything in spite of COPY_ENGINES=on: not all GPUs are of one "
-          "host and read each other's buffers (settings PEER_ACCESS, DIRECT_BUFFERS)",
-          rank_);
+      log::info(log::kInit,
+                "rank {}: kernels do everything in spite of COPY_ENGINES=on: not all GPUs are of "
+                "one host and read each other's buffers (settings PEER_ACCESS, DIRECT_BUFFERS)",
+                rank_);
     }
   }
   constants_ = constants(bootstrap, config);
   use_hybrid(config);
+  copy_engines_ = std::move(copy_engines);  // what was measured is of kernels
   // Only now: measuring is not counted.
   for (int r = 0; r < size_ && traffic != nullptr; ++r) {
     // To other hosts the links count for themselves.
