@@ -107,6 +107,17 @@ def test_streams(ranks: int, part: str, memory: str, monkeypatch: pytest.MonkeyP
     run(part, ranks)
 
 
+@pytest.mark.parametrize("memory", ["cudaMalloc", "pages"])
+def test_all_gpus_in_one_thread(
+    memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROPEWALK_MEM_ALLOC", memory)
+    [one] = launcher.run(1, "copy_engines_one_thread.py")
+    assert one.status == 0 and "all done" in one.output, one.output
+    for rank in range(launcher.gpus()):
+        assert by_engines(tmp_path, rank) == calls_of(one.output)
+
+
 @pytest.mark.parametrize("ranks", SIZES)
 def test_a_killed_rank(ranks: int) -> None:
     run("killed", ranks, may_fail=(1,))

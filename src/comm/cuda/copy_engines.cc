@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "executor/cuda/cuda_error.h"
 #include "executor/cuda/handshake_kernel.h"
+#include "executor/cuda/stream_order.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -107,26 +108,35 @@ void CopyEngines::shake_hands(executor::HandshakeArgs& args, bool enters,
                        "cudaLaunchKernelExC (a handshake)");
 }
 
-void CopyEngines::copy(const std::vector<RankCopy>& copies, cudaStream_t stream) {
+// How many of the lanes take copies, beside the caller's stream or, if `instead`, in its place.
+std::size_t CopyEngines::lanes_for(const std::vector<RankCopy>& copies, bool instead,
+                                   cudaStream_t stream) const {
   std::size_t bytes = 0;
   for (const RankCopy& one : copies) bytes += one.bytes;
-  // The first one is the caller's stream's.
-  const std::size_t lanes =
-      bytes < kLeastForkedBytes || copies.empty() ? 0 : std::min(copies.size() - 1, lanes_.size());
+  if (copies.empty() || (bytes < kLeastForkedBytes && !instead)) return 0;
+  // A capture on another stream has the lanes until it ends.
+  const unsigned long long captures = executor::capture_on(lanes_.front()->stream.get()).number;
+  if (captures != 0 && captures != executor::capture_on(stream).number) return 0;
+  return std::min(copies.size() - (instead ? 0 : 1), lanes_.size());
+}
+
+void CopyEngines::copy(const std::vector<RankCopy>& copies, cudaStream_t stream) {
+  // A copy between two GPUs of one process on the default stream waits for all that was enqueued on
+  // either, also for handshakes that wait for this very copy (CUDA C++ Programming Guide,
+  // "Peer-to-Peer Memory Copy").
+  const bool instead = stream == nullptr || stream == cudaStreamLegacy;
+  const std::size_t lanes = lanes_for(copies, instead, stream);
+  const std::size_t own = lanes > 0 && instead ? 0 : 1;
   if (lanes > 0) {
     executor::check_cuda(cudaEventRecord(ready_.get(), stream), "cudaEventRecord");
   }
+  for (std::size_t i = 0; i < lanes; ++i) {
+    executor::check_cuda(cudaStreamWaitEvent(lanes_[i]->stream.get(), ready_.get(), 0),
+                         "cudaStreamWaitEvent");
+  }
   for (std::size_t i = 0; i < copies.size(); ++i) {
-    const std::size_t at = i % (lanes + 1);
-    if (at == 0) {
-      enqueue_copy(copies[i], stream);
-      continue;
-    }
-    const cudaStream_t lane = lanes_[at - 1]->stream.get();
-    if (i <= lanes) {
-      executor::check_cuda(cudaStreamWaitEvent(lane, ready_.get(), 0), "cudaStreamWaitEvent");
-    }
-    enqueue_copy(copies[i], lane);
+    const std::size_t at = i % (lanes + own);
+    enqueue_copy(copies[i], at < own ? stream : lanes_[at - own]->stream.get());
   }
   for (std::size_t i = 0; i < lanes; ++i) {
     executor::check_cuda(cudaEventRecord(lanes_[i]->done.get(), lanes_[i]->stream.get()),

@@ -63,6 +63,8 @@ class CopyEngines {
     executor::Event done{cudaEventDisableTiming};
   };
   void shake_hands(executor::HandshakeArgs& args, bool enters, cudaStream_t stream) const;
+  [[nodiscard]] std::size_t lanes_for(const std::vector<RankCopy>& copies, bool instead,
+                                      cudaStream_t stream) const;
   void copy(const std::vector<RankCopy>& copies, cudaStream_t stream);
 
   link::DeviceLinks& links_;
