@@ -190,6 +190,30 @@ TEST(Handshake, NamesARankWhoseOutputLiesElsewhere) {
   EXPECT_EQ(OutputPlace::unpacked(job.stop(0).expected).offset, 4096U);
 }
 
+TEST(Handshake, NamesARankWhoseCallDiffers) {
+  HandshakeRanks job(2);
+  job.on_all([&](int r) {
+    HandshakeArgs args = job.args(r, 1, true);
+    if (r == 1) args.tag.count = 8;
+    HandshakeRanks::run(args);
+    // The slower one may have found the other's tag, or word.
+    EXPECT_EQ(job.reason(r), StopReason::kMismatch);
+  });
+  EXPECT_EQ(job.stop(0).peer, 1);
+  EXPECT_EQ(job.stop(0).own.count, 7U);
+  EXPECT_EQ(job.stop(0).theirs.count, 8U);
+  EXPECT_EQ(job.stop(0).theirs.call, 1U);
+  // Setting CHECK_CALLS.
+  HandshakeRanks unchecked(2);
+  unchecked.on_all([&](int r) {
+    HandshakeArgs args = unchecked.args(r, 1, true);
+    args.check_tags = false;
+    if (r == 1) args.tag.count = 8;
+    HandshakeRanks::run(args);
+    EXPECT_TRUE(unchecked.entered(r));
+  });
+}
+
 // A rank whose buffers were not registered alike leaves the call to kernels.
 TEST(Handshake, EndsWhenAPeerCalledOtherwise) {
   HandshakeRanks job(2);
