@@ -5,8 +5,15 @@
 namespace ropewalk::executor {
 namespace {
 
-__global__ void __launch_bounds__(kHandshakeThreads)
-    shake_hands(const __grid_constant__ HandshakeArgs args) {
+// Few registers, since it waits beside computations: kernels of 384 threads with 168 registers, as
+// matrix products on Hopper are, leave 1024 of a multiprocessor's.
+#if __CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 4)
+#define RW_FEW_REGISTERS __maxnreg__(32)
+#else
+#define RW_FEW_REGISTERS __launch_bounds__(kHandshakeThreads)
+#endif
+
+__global__ void RW_FEW_REGISTERS shake_hands(const __grid_constant__ HandshakeArgs args) {
   CudaBlock block(args.links, &args.tag);
   run_handshake(block, args);
 }
