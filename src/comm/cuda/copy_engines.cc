@@ -52,8 +52,8 @@ CopyEngines::CopyEngines(link::DeviceLinks& links, link::DeviceBlocks& blocks, i
   int least = 0;
   executor::check_cuda(cudaDeviceGetStreamPriorityRange(&least, &priority_),
                        "cudaDeviceGetStreamPriorityRange");
-  // As matrix products have it, beside which the kernel waits: a multiprocessor that has divided its
-  // memory otherwise may take no block of it.
+  // As matrix products have it, beside which the kernel waits: a multiprocessor that has divided
+  // its memory otherwise may take no block of it.
   executor::check_cuda(cudaFuncSetAttribute(executor::cuda_handshake_kernel(),
                                             cudaFuncAttributePreferredSharedMemoryCarveout,
                                             cudaSharedmemCarveoutMaxShared),
