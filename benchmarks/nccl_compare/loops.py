@@ -35,10 +35,12 @@ class Loop:
         gpus: int,
         max_bytes: int,
         environment: dict[str, str] | None = None,
+        windows: bool = False,
     ) -> None:
-        """`environment` is added to this process's."""
+        """`environment` is added to this process's. With `windows` the buffers are registered."""
         self._environment = environment or {}
         self._command = [str(program), str(library), mode, str(gpus), str(max_bytes)]
+        self._command += ["windows"] if windows else []
         self._process: subprocess.Popen[str] | None = None
         self.version = 0
         self.start_s = 0.0

@@ -34,6 +34,10 @@ struct NcclFunctions {
 #undef LOAD
     // Not in versions before 2.28.
     AlltoAll = reinterpret_cast<decltype(AlltoAll)>(dlsym(library_, "ncclAlltoAll"));
+    // Not before 2.27.
+    CommWindowRegister =
+        reinterpret_cast<decltype(CommWindowRegister)>(dlsym(library_, "ncclCommWindowRegister"));
+    MemAlloc = reinterpret_cast<decltype(MemAlloc)>(dlsym(library_, "ncclMemAlloc"));
   }
 
   void check(ncclResult_t result, const char* what) const {
@@ -59,6 +63,8 @@ struct NcclFunctions {
   decltype(&ncclBroadcast) Broadcast = nullptr;
   decltype(&ncclReduce) Reduce = nullptr;
   decltype(&ncclAlltoAll) AlltoAll = nullptr;
+  decltype(&ncclCommWindowRegister) CommWindowRegister = nullptr;
+  decltype(&ncclMemAlloc) MemAlloc = nullptr;
   decltype(&ncclSend) Send = nullptr;
   decltype(&ncclRecv) Recv = nullptr;
 

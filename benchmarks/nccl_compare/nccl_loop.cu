@@ -1,7 +1,9 @@
 // Times operations of one libnccl.so.2, in one thread with all GPUs or one process per GPU; in the
 // mode `hosts` each process tells NCCL that it is another host.
 //
-//   nccl_loop LIBRARY thread|process|hosts GPUS MAX_BYTES
+//   nccl_loop LIBRARY thread|process|hosts GPUS MAX_BYTES [windows]
+//
+// With `windows` the buffers are of ncclMemAlloc, and registered as symmetric windows.
 //
 // Reads commands from standard input, one a line: OPERATION BYTES stream|graph ITERATIONS. Answers
 // each by a line: the microseconds of one operation and the number of wrong elements, or "error"
@@ -48,16 +50,20 @@ struct Gpu {
 /// The ranks of one process.
 class Worker {
  public:
-  Worker(Crew& crew, const char* library, int first, int own, int ranks, std::size_t max_bytes)
+  Worker(Crew& crew, const char* library, int first, int own, int ranks, std::size_t max_bytes,
+         bool windows)
       : crew_(crew), nccl_(library), ranks_(ranks), gpus_(static_cast<std::size_t>(own)) {
+    if (windows && (nccl_.CommWindowRegister == nullptr || nccl_.MemAlloc == nullptr)) {
+      throw std::runtime_error("the library has no windows");
+    }
     max_bytes = std::max<std::size_t>(max_bytes, 4096);
     for (int g = 0; g < own; ++g) {
       Gpu& gpu = gpus_[static_cast<std::size_t>(g)];
       gpu.device = first + g;
       CHECK_CUDA(cudaSetDevice(gpu.device));
       CHECK_CUDA(cudaStreamCreateWithFlags(&gpu.stream, cudaStreamNonBlocking));
-      CHECK_CUDA(cudaMalloc(&gpu.in, max_bytes));
-      CHECK_CUDA(cudaMalloc(&gpu.out, max_bytes));
+      gpu.in = allocate(max_bytes, windows);
+      gpu.out = allocate(max_bytes, windows);
       CHECK_CUDA(cudaMalloc(&gpu.wrong, sizeof *gpu.wrong));
       fill<<<512, 256, 0, gpu.stream>>>(gpu.in, max_bytes / sizeof(float), gpu.device);
       CHECK_CUDA(cudaStreamSynchronize(gpu.stream));
@@ -76,6 +82,7 @@ class Worker {
       std::memcpy(id.internal, crew_.shared().unique_id, sizeof id.internal);
       nccl_.check(nccl_.CommInitRank(&gpus_.front().comm, ranks, id, first), "CommInitRank");
     }
+    if (windows) register_windows(max_bytes);
   }
 
   int version() const {
@@ -137,6 +144,32 @@ class Worker {
   }
 
  private:
+  float* allocate(std::size_t bytes, bool windows) {
+    void* memory = nullptr;
+    if (windows) {
+      nccl_.check(nccl_.MemAlloc(&memory, bytes), "MemAlloc");
+    } else {
+      CHECK_CUDA(cudaMalloc(&memory, bytes));
+    }
+    return static_cast<float*>(memory);
+  }
+
+  // They stay until the communicators end.
+  void register_windows(std::size_t bytes) {
+    constexpr int kSymmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC
+    for (float* Gpu::*buffer : {&Gpu::in, &Gpu::out}) {
+      std::vector<ncclWindow_t> windows(gpus_.size());
+      nccl_.check(nccl_.GroupStart(), "GroupStart");
+      for (std::size_t g = 0; g < gpus_.size(); ++g) {
+        CHECK_CUDA(cudaSetDevice(gpus_[g].device));
+        nccl_.check(nccl_.CommWindowRegister(gpus_[g].comm, gpus_[g].*buffer, bytes, &windows[g],
+                                             kSymmetric),
+                    "CommWindowRegister");
+      }
+      nccl_.check(nccl_.GroupEnd(), "GroupEnd");
+    }
+  }
+
   void enqueue(Operation operation, std::size_t count) {
     if (gpus_.size() > 1) nccl_.check(nccl_.GroupStart(), "GroupStart");
     for (Gpu& gpu : gpus_) {
@@ -228,8 +261,8 @@ void note_error(Outcome& outcome, const char* text) {
 }
 
 // A worker that has failed is out of step with the others: it says why and takes no more commands.
-void work(Crew& crew, int number, const char* library, bool hosts, int ranks,
-          std::size_t max_bytes) {
+void work(Crew& crew, int number, const char* library, bool hosts, int ranks, std::size_t max_bytes,
+          bool windows) {
   Shared& shared = crew.shared();
   Outcome& outcome = shared.outcomes[number];
   const int own = ranks / crew.workers();
@@ -241,7 +274,7 @@ void work(Crew& crew, int number, const char* library, bool hosts, int ranks,
     }
     crew.next(commands);
     const auto begin = Clock::now();
-    Worker worker(crew, library, number * own, own, ranks, max_bytes);
+    Worker worker(crew, library, number * own, own, ranks, max_bytes, windows);
     outcome.seconds = seconds_since(begin);
     if (number == 0) outcome.wrong = static_cast<unsigned long long>(worker.version());
     shared.done.fetch_add(1);
@@ -293,8 +326,10 @@ bool print_outcome(Crew& crew, bool alive) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    std::fprintf(stderr, "usage: nccl_loop LIBRARY thread|process|hosts GPUS MAX_BYTES\n");
+  const bool windows = argc == 6 && std::strcmp(argv[5], "windows") == 0;
+  if (argc != 5 && !windows) {
+    std::fprintf(stderr,
+                 "usage: nccl_loop LIBRARY thread|process|hosts GPUS MAX_BYTES [windows]\n");
     return 2;
   }
   const bool hosts = std::strcmp(argv[2], "hosts") == 0;
@@ -306,7 +341,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   Crew crew(processes ? ranks : 1);
-  crew.start([&](int worker) { work(crew, worker, argv[1], hosts, ranks, max_bytes); });
+  crew.start([&](int worker) { work(crew, worker, argv[1], hosts, ranks, max_bytes, windows); });
   // The first command is to start. Its answer holds the version.
   Command command{};
   bool whole = print_outcome(crew, crew.carry_out(command));

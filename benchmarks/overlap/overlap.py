@@ -31,18 +31,32 @@ class Work:
     matrix: int = 8192
 
 
-class Crew:
-    """The ranks of one library, a process each, with at most `blocks` blocks (0: as it likes)."""
+# What carries data that is only moved, and what the libraries' environment says of it: both have
+# NCCL's policy 2, ZERO.
+CARRIERS = {"kernels": {}, "copy engines": {"NCCL_CTA_POLICY": "2"}}
+# An all-gather as long as the all-reduce of the other rows.
+COPIED = Work("all_gather")
+# Of a product's time, that it may lose beside copies.
+COPIED_AIM = 0.03
 
-    def __init__(self, library: Path, ranks: int, blocks: int) -> None:
+
+class Crew:
+    """The ranks of one library, a process each, with at most `blocks` blocks (0: as it likes).
+
+    With a carrier (CARRIERS) the buffers are registered as symmetric windows."""
+
+    def __init__(self, library: Path, ranks: int, blocks: int, carrier: str | None = None) -> None:
         self.folder = tempfile.TemporaryDirectory()
         environment = {"NCCL_NVLS_ENABLE": "0", **os.environ, "CUDA_MODULE_LOADING": "EAGER"}
         if blocks > 0:
             environment["NCCL_MAX_CTAS"] = str(blocks)  # Ropewalk's MAX_BLOCKS, too
+        if carrier is not None:
+            environment.update(CARRIERS[carrier])
         self.processes = [
             subprocess.Popen(
                 [sys.executable, str(HERE / "rank.py"), str(library), str(rank), str(ranks)]
-                + [str(Path(self.folder.name) / "id")],
+                + [str(Path(self.folder.name) / "id")]
+                + (["windows"] if carrier is not None else []),
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -138,6 +152,7 @@ def compare(
     rounds: int,
     seconds: float,
     end: float,
+    carrier: str | None = None,
 ) -> dict[str, dict[str, Any]]:
     """The libraries in turn, with at most `blocks` blocks. Starts nothing after `end`."""
     found: dict[str, dict[str, Any]] = {}
@@ -147,7 +162,7 @@ def compare(
     try:
         for name, library in libraries.items():
             try:
-                crews[name] = Crew(library, ranks, blocks)
+                crews[name] = Crew(library, ranks, blocks, carrier)
                 counts[name] = counts_for(crews[name].times(work), seconds)
             except OverlapError as error:
                 found[name] = {"error": str(error)}
@@ -172,30 +187,80 @@ def compare(
     return found
 
 
-def text(rows: list[dict[str, Any]], heading: list[str]) -> str:
-    """A table: a line for each library and number of blocks."""
+def compare_copies(
+    libraries: dict[str, Path], ranks: int, matrix: int, rounds: int, seconds: float, end: float
+) -> list[dict[str, Any]]:
+    """All-gathers between symmetric windows, by kernels and by copy engines."""
+    work = Work(COPIED.operation, COPIED.size, matrix)
+    begin = time.monotonic()
+    rows = []
+    for i, carrier in enumerate(CARRIERS):
+        share = begin + (end - begin) * (i + 1) / len(CARRIERS)
+        found = compare(libraries, ranks, 0, work, rounds, seconds, share, carrier)
+        rows.append({"carrier": carrier, "work": vars(work), "libraries": found})
+    return rows
+
+
+def _lines_of(title: str, libraries: dict[str, Any]) -> list[str]:
+    lines = []
+    for name, one in libraries.items():
+        if "error" in one:
+            lines.append(f"{title:>12} {name:<10} {one['error']}")
+            continue
+        mark = f"  {one['wrong']} WRONG" if one["wrong"] else ""
+        lines.append(
+            f"{title:>12} {name:<10} {one['product_alone_s'] * 1e6:>9.1f} "
+            f"{one['product_beside_s'] * 1e6:>9.1f} {one['product_slowdown']:>6.2f} "
+            f"{one['collective_alone_s'] * 1e6:>11.1f} "
+            f"{one['collective_beside_s'] * 1e6:>9.1f} {one['collective_slowdown']:>6.2f} "
+            f"{one['together_over_longer']:>9.2f}{mark}"
+        )
+    return lines
+
+
+def _heading(first: str) -> str:
+    return (
+        f"{first:>12} {'':<10} {'product':>9} {'beside':>9} {'x':>6} "
+        f"{'collective':>11} {'beside':>9} {'x':>6} {'together':>9}"
+    )
+
+
+def copies_text(rows: list[dict[str, Any]]) -> list[str]:
+    """A line for each library and carrier."""
+    if not rows:
+        return ["# by copy engines: not measured"]
+    work = rows[0]["work"]
+    lines = [
+        f"# {work['operation']} of {work['size'] >> 20} MiB between symmetric windows, by kernels "
+        "and by copy engines (CTA policy ZERO)",
+        _heading("by"),
+    ]
+    for row in rows:
+        lines += _lines_of(row["carrier"], row["libraries"])
+        own = row["libraries"].get("ropewalk", {})
+        if row["carrier"] == "copy engines" and "product_slowdown" in own:
+            lost = own["product_slowdown"] - 1
+            verdict = "met" if lost < COPIED_AIM else "MISSED"
+            lines.append(
+                f"# the product loses {lost:.1%} beside Ropewalk's copies; aim: under "
+                f"{COPIED_AIM:.0%}: {verdict}"
+            )
+    return lines
+
+
+def text(
+    rows: list[dict[str, Any]], heading: list[str], copies: list[dict[str, Any]] | None = None
+) -> str:
+    """A table: a line for each library and number of blocks, and those of compare_copies()."""
     lines = [f"# {line}" for line in heading]
     lines += [
         "# alone and beside in us, of one product and of one collective; x: beside over alone;",
         "# together: as much of each as takes equally long alone, over that time",
         "",
-        f"{'blocks':>6} {'':<10} {'product':>9} {'beside':>9} {'x':>6} "
-        f"{'collective':>11} {'beside':>9} {'x':>6} {'together':>9}",
+        _heading("blocks"),
     ]
     for row in rows:
-        blocks = row["blocks"] or "free"
-        for name, one in row["libraries"].items():
-            if "error" in one:
-                lines.append(f"{blocks:>6} {name:<10} {one['error']}")
-                continue
-            mark = f"  {one['wrong']} WRONG" if one["wrong"] else ""
-            lines.append(
-                f"{blocks:>6} {name:<10} {one['product_alone_s'] * 1e6:>9.1f} "
-                f"{one['product_beside_s'] * 1e6:>9.1f} {one['product_slowdown']:>6.2f} "
-                f"{one['collective_alone_s'] * 1e6:>11.1f} "
-                f"{one['collective_beside_s'] * 1e6:>9.1f} {one['collective_slowdown']:>6.2f} "
-                f"{one['together_over_longer']:>9.2f}{mark}"
-            )
+        lines += _lines_of(str(row["blocks"] or "free"), row["libraries"])
     lines.append("")
-    lines.append("# by copy engines: not measured, Ropewalk's collectives have no such path yet")
+    lines += copies_text(copies or [])
     return "\n".join(lines) + "\n"

@@ -1,7 +1,9 @@
 """One rank of `benchmarks/overlap/run`: a matrix product of PyTorch beside collectives of one
 libnccl.so.2. Reads commands from standard input, one JSON object a line, and answers each so.
 
-    rank.py LIBRARY RANK RANKS ID_FILE
+    rank.py LIBRARY RANK RANKS ID_FILE [windows]
+
+With `windows` data lies in ncclMemAlloc's memory, registered as symmetric windows.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 import torch
 
 FLOAT32, SUM = 7, 0
+SYMMETRIC = 1  # NCCL_WIN_COLL_SYMMETRIC
 WARMUPS = 3
 # While one side is timed the other has so much more to do that it goes on until the end.
 MARGIN = 2.5
@@ -25,6 +28,15 @@ MARGIN = 2.5
 
 class UniqueId(ctypes.Structure):
     _fields_ = [("internal", ctypes.c_byte * 128)]
+
+
+class Floats:
+    """Memory as PyTorch takes it."""
+
+    def __init__(self, address: int | None, count: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (count,), "typestr": "<f4", "data": (address, False), "version": 3,
+        }  # fmt: skip
 
 
 class Collectives:
@@ -53,6 +65,22 @@ class Collectives:
             self.nccl.ncclCommInitRank(ctypes.byref(self.comm), ranks, unique, rank),
             "ncclCommInitRank",
         )
+
+    def window(self, count: int) -> Any:
+        """Floats that all ranks have registered alike. They stay to the end."""
+        memory, window = ctypes.c_void_p(), ctypes.c_void_p()
+        size = ctypes.c_size_t(4 * count)
+        self._check(self.nccl.ncclMemAlloc(ctypes.byref(memory), size), "ncclMemAlloc")
+        self._check(
+            self.nccl.ncclCommWindowRegister(
+                self.comm, memory, size, ctypes.byref(window), SYMMETRIC
+            ),
+            "ncclCommWindowRegister",
+        )
+        if not window.value:
+            raise RuntimeError("ncclCommWindowRegister: the library makes no windows here")
+
+        return torch.as_tensor(Floats(memory.value, count), device="cuda")
 
     def enqueue(self, operation: str, data: Any, out: Any, stream: Any) -> None:
         count = ctypes.c_size_t(data.numel())
@@ -103,7 +131,9 @@ class Collectives:
 class Bench:
     """Products on one stream, collectives on another one."""
 
-    def __init__(self, collectives: Collectives, matrix: int, size: int, operation: str) -> None:
+    def __init__(
+        self, collectives: Collectives, windows: bool, matrix: int, size: int, operation: str
+    ) -> None:
         self.collectives, self.operation = collectives, operation
         # The product has the stream of lower priority: what carries data must not wait for it.
         self.computes = torch.cuda.Stream(priority=0)
@@ -112,8 +142,12 @@ class Bench:
         self.b = torch.randn(matrix, matrix, device="cuda", dtype=torch.bfloat16)
         self.c = torch.empty_like(self.a)
         count = size // 4 // collectives.ranks * collectives.ranks
-        self.data = torch.ones(count, device="cuda")
-        self.out = torch.empty_like(self.data)
+        if windows:
+            self.data, self.out = collectives.window(count), collectives.window(count)
+            self.data.fill_(1)
+        else:
+            self.data = torch.ones(count, device="cuda")
+            self.out = torch.empty_like(self.data)
         torch.cuda.synchronize()
 
     def product(self) -> None:
@@ -201,7 +235,7 @@ class Bench:
         return result
 
 
-def serve(library: str, rank: int, ranks: int, id_file: Path) -> None:
+def serve(library: str, rank: int, ranks: int, id_file: Path, windows: bool) -> None:
     torch.cuda.set_device(rank)
     collectives = Collectives(library, rank, ranks, id_file)
     print(json.dumps({"ready": True}), flush=True)
@@ -211,7 +245,7 @@ def serve(library: str, rank: int, ranks: int, id_file: Path) -> None:
         command = json.loads(line)
         wanted = (command["matrix"], command["size"], command["operation"])
         if bench is None or key != wanted:
-            bench, key = Bench(collectives, *wanted), wanted
+            bench, key = Bench(collectives, windows, *wanted), wanted
         if command["do"] == "times":  # of one each, so that the caller can choose counts
             found = {
                 "product_s": bench.alone(bench.product, bench.computes, 5),
@@ -226,7 +260,8 @@ def serve(library: str, rank: int, ranks: int, id_file: Path) -> None:
 
 if __name__ == "__main__":
     try:
-        serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+        windows = sys.argv[5:] == ["windows"]
+        serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), windows)
     except Exception as error:  # noqa: BLE001 - the parent shows it
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
         os._exit(1)

@@ -192,6 +192,11 @@ RW_API rwResult_t rwCommAttachDevice(rwComm_t comm, int device);
 typedef struct rwWindowOpaque* rwWindow_t;
 RW_API rwResult_t rwCommWindowRegister(rwComm_t comm, void* buffer, size_t bytes,
                                        rwWindow_t* window);
+/* The same, with a promise that all ranks give: what they pass to one operation lies equally many
+ * bytes behind the start of each one's buffer, and none uses it once one has deregistered it. Then
+ * copy engines may write the outputs of operations there (setting COPY_ENGINES). */
+RW_API rwResult_t rwCommWindowRegisterSymmetric(rwComm_t comm, void* buffer, size_t bytes,
+                                                rwWindow_t* window);
 /* Deregisters a buffer. Local: peers may deregister later or never. Does not wait: started
  * operations continue, and the memory must stay allocated until they have run. After the program
  * frees it, the GPU regains the memory when the other processes have closed it: when they register
@@ -323,7 +328,9 @@ RW_API rwResult_t rwCommUseSchedule(rwComm_t comm, const char* text);
  * memory, else null: bytes (of the next such call's chunks), start_bytes (as the cost model chose),
  * state ("fixed"; where the chunk size is tuned, setting ADAPT_CHUNKS: "measuring" or "settled" on
  * rank 0, "follows" on the others) and gain (where settled: the time at first over the time now;
- * else null). Local: the other ranks need not call. */
+ * else null). copy_engines: whether copy engines make such a call in place of the chosen one, where
+ * its output lies in a window that all ranks registered as symmetric (setting COPY_ENGINES). Local:
+ * the other ranks need not call. */
 RW_API rwResult_t rwCommExplain(rwComm_t comm, const char* collective, size_t bytes, int root,
                                 char** json);
 /* The emulated machine that `comm` runs on (setting EMULATE). *json, for rwFreeText: machine (its

@@ -137,6 +137,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwSetInterruptCheck": (interrupts.Check, _POINTER),
     "rwCommAttachDevice": (Comm, _INT),
     "rwCommWindowRegister": (Comm, _POINTER, _SIZE, ctypes.POINTER(Window)),
+    "rwCommWindowRegisterSymmetric": (Comm, _POINTER, _SIZE, ctypes.POINTER(Window)),
     "rwCommWindowDeregister": (Comm, Window),
     "rwWindowCreate": (Comm, _SIZE, _INT, _WINDOW_OUT),
     "rwWindowCreateOn": (Comm, _INT, _SIZE, _INT, _WINDOW_OUT),

@@ -780,7 +780,7 @@ class Communicator(ProcessBound):
             smaller.attach(self._device)
         return smaller
 
-    def register(self, array: Any) -> Registration:
+    def register(self, array: Any, symmetric: bool = False) -> Registration:
         """Lets the GPUs of other processes read `array` where it lies. All ranks must call.
 
         Without it, long data for GPUs of other processes is copied into memory of theirs first.
@@ -793,6 +793,9 @@ class Communicator(ProcessBound):
 
         Args:
             array: on this rank's GPU.
+            symmetric: all ranks promise that what they pass to one operation lies equally far
+                behind the start of each one's array, and that none uses it once one has closed it.
+                Then copy engines may write outputs there (setting COPY_ENGINES).
 
         Raises:
             ArgumentError: the array of a rank is not on its GPU, or is empty. All ranks get it,
@@ -804,7 +807,10 @@ class Communicator(ProcessBound):
         made = Registration(self, buffer)
 
         def run() -> None:
-            call = library().rwCommWindowRegister
+            functions = library()
+            call = functions.rwCommWindowRegister
+            if symmetric:
+                call = functions.rwCommWindowRegisterSymmetric
             check(call(comm, buffer.address, buffer.nbytes, made._slot()))
 
         self._call(run, lambda: self._registered.add(made))
@@ -894,7 +900,8 @@ class Communicator(ProcessBound):
             algorithm, kind ("shape" or "plan"), channels, chunk_bytes, by_address, predicted_us,
             algbw_gbps), memory ("host" or "GPU"), chosen, protocol and channels (of the chosen
             one), chosen_by ("cost model",
-            "setting ALGORITHM" or "rwCommUseSchedule").
+            "setting ALGORITHM" or "rwCommUseSchedule"), copy_engines (whether copy engines make
+            such a call instead, with its output in a symmetric window: setting COPY_ENGINES).
 
             planning: what became of plans that take long to make (setting PLANNING): None, or
             state ("under way", "made", "in use", "failed"), algorithms (what they may add), later

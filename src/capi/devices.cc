@@ -11,6 +11,27 @@
 using namespace ropewalk;        // NOLINT: this file is the edge
 using namespace ropewalk::capi;  // NOLINT
 
+namespace {
+
+void register_buffer(rwComm_t comm, void* buffer, std::size_t bytes, rwWindow_t* window,
+                     bool symmetric) {
+  comm::Communicator* communicator = checked(comm, "comm").comm.get();
+  rwWindow_t* out = &checked(window, "window");
+  const auto work = [=] {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): a number as a handle
+    *out =
+        reinterpret_cast<rwWindow_t>(communicator->register_buffer(buffer, bytes, {}, symmetric));
+  };
+  comm::Group& group = comm::Group::of_thread();
+  if (group.open()) {
+    group.add_join(work, communicator);
+  } else {
+    work();
+  }
+}
+
+}  // namespace
+
 extern "C" {
 
 RW_API rwResult_t rwCommAttachDevice(rwComm_t comm, int device) {
@@ -31,19 +52,14 @@ RW_API rwResult_t rwCommAttachDevice(rwComm_t comm, int device) {
 
 RW_API rwResult_t rwCommWindowRegister(rwComm_t comm, void* buffer, size_t bytes,
                                        rwWindow_t* window) {
-  return guarded("rwCommWindowRegister", [&] {
-    comm::Communicator* communicator = checked(comm, "comm").comm.get();
-    rwWindow_t* out = &checked(window, "window");
-    const auto work = [=] {
-      *out = reinterpret_cast<rwWindow_t>(communicator->register_buffer(buffer, bytes));
-    };
-    comm::Group& group = comm::Group::of_thread();
-    if (group.open()) {
-      group.add_join(work, communicator);
-    } else {
-      work();
-    }
-  });
+  return guarded("rwCommWindowRegister",
+                 [&] { register_buffer(comm, buffer, bytes, window, false); });
+}
+
+RW_API rwResult_t rwCommWindowRegisterSymmetric(rwComm_t comm, void* buffer, size_t bytes,
+                                                rwWindow_t* window) {
+  return guarded("rwCommWindowRegisterSymmetric",
+                 [&] { register_buffer(comm, buffer, bytes, window, true); });
 }
 
 RW_API rwResult_t rwCommWindowDeregister(rwComm_t comm, rwWindow_t window) {

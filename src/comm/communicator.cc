@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "comm/call_report.h"
+#include "comm/copy_plan.h"
 #include "comm/device_stop.h"
 #include "comm/found_rails.h"
 #include "comm/nic_places.h"
@@ -844,6 +845,12 @@ void Communicator::attach_device(int device, BlockBounds blocks) {
   if (blocks.cluster == BlockBounds::kUnset) {
     blocks.cluster = static_cast<int>(config_.integer(Setting::kClusterSize));
   }
+  if (blocks.copy_engines == CopyEngineUse::kUnset) {
+    const std::string& text = config_.text(Setting::kCopyEngines);
+    blocks.copy_engines = text == "on"     ? CopyEngineUse::kOn
+                          : text == "auto" ? CopyEngineUse::kAuto
+                                           : CopyEngineUse::kOff;
+  }
   try {
     std::unique_ptr<DeviceGroup> group =
         comm::attach_device(*bootstrap_, config_, runtime_, facts_, links_->to_hosts().rails(),
@@ -914,8 +921,10 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
   }
   // Only now: a call that was refused leaves this rank in step with the others.
   (void)next_number();
+  const std::uint16_t label =
+      device_->last_by_copy_engines() ? label_of_copies() : label_of(prepared);
   const CallRecords::Id record =
-      records_.begin(call, calls_, CallRecords::Starts::kLater, label_of(prepared), true);
+      records_.begin(call, calls_, CallRecords::Starts::kLater, label, true);
   records_.launched(record, device_->last_launch(), scheduled);
 }
 
@@ -943,8 +952,15 @@ void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStr
   }
 }
 
+std::uint16_t Communicator::label_of_copies() {
+  if (copies_label_ == 0 && records_.enabled()) {
+    copies_label_ = records_.label_of(kCopyEnginesName);
+  }
+  return copies_label_;
+}
+
 std::uint64_t Communicator::register_buffer(const void* buffer, std::size_t bytes,
-                                            link::MappedBuffers mapped) {
+                                            link::MappedBuffers mapped, bool symmetric) {
   const Use use(*this);
   look_at_device();
   failure_.check();
@@ -955,7 +971,8 @@ std::uint64_t Communicator::register_buffer(const void* buffer, std::size_t byte
   drain_queue();
   const Lock lock(engine_mutex_);
   try {
-    return device_->register_buffer(buffer, bytes, deadline_of(config_), std::move(mapped));
+    return device_->register_buffer(buffer, bytes, deadline_of(config_), std::move(mapped),
+                                    symmetric);
   } catch (const Error& error) {
     if (error.code() == Errc::kInvalidArgument) throw;  // on all ranks
     // They may be out of step.

@@ -132,11 +132,12 @@ class Communicator final : public executor::WaitHook {
   void enqueue(const std::vector<PointToPointCall>& calls, DeviceStream stream);
   /// Lets the GPUs of other processes read `bytes` at `buffer`, in the memory of this rank's GPU,
   /// where they lie. All ranks call, in the same order; sizes may differ.
+  /// @param symmetric as RegisteredBuffers::add: copy engines may write it (setting COPY_ENGINES)
   /// @return a number for deregister_buffer(), from 1
   /// @throws Error kInvalidUsage without a GPU; kInvalidArgument on all ranks, naming the one whose
   /// buffer cannot be right: the communicator stays whole. Others break it
   std::uint64_t register_buffer(const void* buffer, std::size_t bytes,
-                                link::MappedBuffers mapped = {});
+                                link::MappedBuffers mapped = {}, bool symmetric = false);
   /// Local: the other ranks need not call, or not now. Does not wait: operations go on.
   /// @throws Error kInvalidArgument for a number that is not registered
   void deregister_buffer(std::uint64_t number);
@@ -252,7 +253,8 @@ class Communicator final : public executor::WaitHook {
     return static_cast<HostCall&>(host_calls_->get(call, number));
   }
   HostExecutor& host_executor() noexcept { return *host_executor_; }
-  /// Of the call's algorithm in records().
+  /// Of the call's algorithm in records(), for what the host runs; and of enqueued ones that were
+  /// run by their schedule.
   std::uint16_t label_of(PreparedCall& call) {
     if (call.record_label() == 0 && records_.enabled()) [[unlikely]]
       call.set_record_label(records_.label_of(call.choice().schedule->schedule().algorithm));
@@ -323,6 +325,8 @@ class Communicator final : public executor::WaitHook {
   }
   void stop_before_call();
   std::uint64_t next_number() noexcept { return ++calls_; }
+  // As label_of(), of what copy engines make.
+  std::uint16_t label_of_copies();
 
   const Machine& known_machine();
   // Collective: the machine with each rank on its GPU.
@@ -364,6 +368,7 @@ class Communicator final : public executor::WaitHook {
   std::uint64_t calls_ = 0;
   std::uint64_t next_stop_ = CallAgreement::kNever;
   bool finalized_ = false;
+  std::uint16_t copies_label_ = 0;  // of what copy engines make, in records_; 0: not asked for yet
   std::atomic<int> device_number_{-1};
   CallRecords records_;
   Stall stall_;

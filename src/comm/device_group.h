@@ -30,6 +30,10 @@
 
 namespace ropewalk::comm {
 
+/// Whether copy engines make collectives (setting COPY_ENGINES, comm/copy_plan.h). In this order
+/// the first one of all ranks' wishes holds; kUnset: the setting.
+enum class CopyEngineUse : std::uint8_t { kOff, kAuto, kOn, kUnset };
+
 /// How many blocks, each on a multiprocessor of its own, an operation may take. 0: as serves it
 /// best.
 struct BlockBounds {
@@ -38,6 +42,7 @@ struct BlockBounds {
   /// Blocks that form a cluster; kUnset: the setting CGA_CLUSTER_SIZE.
   static constexpr int kUnset = -1;
   int cluster = kUnset;
+  CopyEngineUse copy_engines = CopyEngineUse::kUnset;
 };
 
 /// Threads: one at a time, except abort().
@@ -57,6 +62,13 @@ class DeviceGroup : public Executor {
   [[nodiscard]] virtual LaunchPlace last_launch() const noexcept = 0;
   /// What the launches note; null where they do not (setting TRACE).
   [[nodiscard]] virtual const DeviceTimes* times() const noexcept = 0;
+  /// The last run() or run_copied() was made by copy engines, and not by the schedule that was
+  /// chosen.
+  [[nodiscard]] virtual bool last_by_copy_engines() const noexcept = 0;
+  /// From how many bytes for each peer on (bytes_for_peer()) copy engines make this collective,
+  /// where the outputs lie in symmetric windows; nothing where they do not. The same on all ranks.
+  [[nodiscard]] virtual std::optional<std::size_t> copied_from(
+      Collective collective) const noexcept = 0;
   /// Enqueues sends and receives that run all at once; several with one peer run in order.
   /// @return as last_launch(), of each call
   virtual std::vector<LaunchPlace> send_and_receive(const std::vector<PointToPointCall>& calls,
@@ -66,11 +78,11 @@ class DeviceGroup : public Executor {
   virtual void set_timeout(std::chrono::nanoseconds limit) noexcept = 0;
 
   /// Collective: lets ranks of other processes read this buffer where it lies. Sizes may differ.
-  /// @param mapped as RegisteredBuffers::add
+  /// @param mapped, symmetric as RegisteredBuffers::add
   /// @return its number, from 1
   /// @throws Error as RegisteredBuffers::add
   virtual std::uint64_t register_buffer(const void* buffer, std::size_t bytes, Deadline deadline,
-                                        link::MappedBuffers mapped) = 0;
+                                        link::MappedBuffers mapped, bool symmetric) = 0;
   /// Local, and waits for nothing. Graphs that were captured with the buffer must not be launched
   /// any more.
   /// @throws Error kInvalidArgument for an unknown number; kCuda

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "core/types.h"
+#include "executor/block/handshake.h"
 #include "executor/call_history.h"
 
 namespace ropewalk::comm {
@@ -22,10 +23,13 @@ std::optional<Error> stop_error(const StopRecord& stop, int rank) {
   switch (reason_of(stop)) {
     case StopReason::kTimeout: {
       const std::optional<executor::CallTag> call = stop_call(stop);
-      const bool known = call.has_value() && call->collective < kNumCollectives;
-      return Error(
-          Errc::kTimeout, "{}a kernel of rank {} waited longer than ROPEWALK_TIMEOUT",
-          known ? fmt::format("{}: ", name(static_cast<Collective>(call->collective))) : "", rank);
+      const unsigned collective = call.has_value()
+                                      ? call->collective & ~unsigned{executor::kByCopyEngines}
+                                      : kNumCollectives;
+      const bool known = collective < kNumCollectives;
+      return Error(Errc::kTimeout, "{}a kernel of rank {} waited longer than ROPEWALK_TIMEOUT",
+                   known ? fmt::format("{}: ", name(static_cast<Collective>(collective))) : "",
+                   rank);
     }
     case StopReason::kMismatch:
       return Error(Errc::kInvalidUsage, "{}",
@@ -35,6 +39,17 @@ std::optional<Error> stop_error(const StopRecord& stop, int rank) {
       return Error(Errc::kInternal,
                    "rank {} has a chunk of {} bytes for or from rank {}, where {} is right", rank,
                    stop.got, stop.peer, stop.expected);
+    case StopReason::kWrongPlace: {
+      const auto own = executor::OutputPlace::unpacked(stop.expected);
+      const auto theirs = executor::OutputPlace::unpacked(stop.got);
+      return Error(
+          Errc::kInvalidUsage,
+          "{} by copy engines, call {}: the output of rank {} is {} bytes into window {}, "
+          "that of rank {} is {} bytes into window {}; windows that are registered as "
+          "symmetric must be used alike by all ranks",
+          name(static_cast<Collective>(stop.own.collective & ~unsigned{executor::kByCopyEngines})),
+          stop.own.call, rank, own.offset, own.window, stop.peer, theirs.offset, theirs.window);
+    }
     case StopReason::kNone:
     case StopReason::kAborted: break;
   }

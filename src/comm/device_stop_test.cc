@@ -15,6 +15,7 @@
 #include "bootstrap/test_support.h"
 #include "comm/device_times.h"
 #include "core/ticks.h"
+#include "executor/block/handshake.h"
 #include "executor/block/testing/case.h"
 #include "schedule/compile.h"
 
@@ -26,7 +27,6 @@ using executor::LaunchArgs;
 using executor::Pack;
 using executor::PackedPrograms;
 using executor::testing::Case;
-using executor::testing::Machine;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Starts = CallRecords::Starts;
@@ -51,7 +51,7 @@ std::map<int, std::string> told(Absence absence) {
   test.schedule = schedule::compile("two_shot", {Collective::kAllReduce, kStopRanks, 0, 1});
   test.count = kStopCount;
   const schedule::CheckReport report = schedule::check(test.schedule);
-  Machine machine(kStopRanks, 1, test.protocol, test.shape);
+  executor::testing::Machine machine(kStopRanks, 1, test.protocol, test.shape);
   std::latch prepared(kStopRanks);
   std::latch ended(kStopRanks);
   std::array<std::string, kStopRanks> texts;
@@ -83,7 +83,7 @@ std::map<int, std::string> told(Absence absence) {
       return;
     }
     Control control;
-    Machine::Ends ends(machine, rank);
+    executor::testing::Machine::Ends ends(machine, rank);
     const PackedPrograms programs = executor::testing::pack_for(
         test.protocol, {executor::make_program(test.schedule, report, rank, 0)}, ends);
     LaunchArgs args = make_args(test, programs, machine, rank, control);
@@ -167,6 +167,34 @@ TEST(DeviceStop, IsNoErrorWhereBlocksWereToldTo) {
   ASSERT_TRUE(stop_error(stop, 1).has_value());
   EXPECT_THAT(stop_error(stop, 1)->what(), HasSubstr("5 bytes for or from rank 3, where 8"));
   EXPECT_FALSE(stop_call(stop).has_value());
+}
+
+TEST(DeviceStop, NamesARankThatUsesASymmetricWindowOtherwise) {
+  executor::StopRecord stop;
+  stop.reason = static_cast<std::uint32_t>(executor::StopReason::kWrongPlace);
+  stop.peer = 3;
+  stop.own.call = 7;
+  stop.own.collective = static_cast<std::uint8_t>(static_cast<unsigned>(Collective::kAllGather) |
+                                                  unsigned{executor::kByCopyEngines});
+  stop.got = executor::OutputPlace{2, 8192}.packed();
+  stop.expected = executor::OutputPlace{2, 4096}.packed();
+  const std::optional<Error> error = stop_error(stop, 1);
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->code(), Errc::kInvalidUsage);
+  EXPECT_THAT(error->what(),
+              HasSubstr("all_gather by copy engines, call 7: the output of rank 1 is "
+                        "4096 bytes into window 2, that of rank 3 is 8192 bytes"));
+}
+
+TEST(DeviceStop, NamesACallByCopyEnginesThatWaitedTooLong) {
+  executor::StopRecord stop;
+  stop.reason = static_cast<std::uint32_t>(executor::StopReason::kTimeout);
+  stop.own.count = 5;
+  stop.own.collective = static_cast<std::uint8_t>(static_cast<unsigned>(Collective::kBroadcast) |
+                                                  unsigned{executor::kByCopyEngines});
+  const std::optional<Error> error = stop_error(stop, 2);
+  ASSERT_TRUE(error.has_value());
+  EXPECT_THAT(error->what(), HasSubstr("broadcast: a kernel of rank 2 waited"));
 }
 
 }  // namespace

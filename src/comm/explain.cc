@@ -6,6 +6,7 @@
 
 #include "comm/collective_call.h"
 #include "comm/communicator.h"
+#include "comm/device_group.h"
 #include "plan/planner.h"
 
 namespace ropewalk::comm {
@@ -108,6 +109,8 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
       limits = limiting_links(*machine, choice);
     }
   }
+  const std::optional<std::size_t> copied =
+      comm.device() == nullptr ? std::nullopt : comm.device()->copied_from(collective);
   const std::string network = comm.links().network();
   json nics = json::array();
   for (const double rate : comm.facts().rail_rates) nics.push_back(rate / 1e9);
@@ -133,7 +136,8 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
       {"chosen", explained.algorithm},
       {"protocol", executor::name(explained.choice.protocol)},
       {"channels", explained.choice.schedule->schedule().num_channels()},
-      {"chosen_by", explained.chosen_by}};
+      {"chosen_by", explained.chosen_by},
+      {"copy_engines", copied.has_value() && call.count >= *copied}};
   return report.dump();
 }
 

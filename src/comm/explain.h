@@ -30,6 +30,9 @@ class Communicator;
 /// algorithms[] (what they may add), later (what will be chosen; null but for "made"), from_call
 /// (the number of the communicator's first call with them, once the ranks agree; else null).
 ///
+/// copy_engines: whether copy engines make such a call in place of what was chosen, where its
+/// output lies in a window that all ranks registered as symmetric (setting COPY_ENGINES).
+///
 /// Local, and no operation: other ranks need not call.
 /// @throws Error kInvalidArgument for a root that is not there, or an ALGORITHM that cannot do this
 std::string explain(Communicator& comm, Collective collective, std::size_t bytes, int root);

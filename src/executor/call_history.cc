@@ -24,10 +24,11 @@ std::string describe(const CallTag& tag) {
   if (tag.collective == kPointToPoint) {
     return fmt::format("send or receive of {} {}", tag.count, type_name(tag));
   }
-  const auto collective = static_cast<Collective>(tag.collective);
+  const auto collective = static_cast<Collective>(tag.collective & ~unsigned{kByCopyEngines});
   std::string text = fmt::format("{} of {} {}", name(collective), tag.count, type_name(tag));
   if (reduces(collective)) text += fmt::format(" {}", name(static_cast<RedOp>(operator_of(tag))));
   if (has_root(collective)) text += fmt::format(" root {}", tag.root);
+  if ((tag.collective & kByCopyEngines) != 0) text += " by copy engines";
   return text;
 }
 
@@ -38,7 +39,9 @@ std::string differing_fields(const CallTag& a, const CallTag& b) {
     if (!fields.empty()) fields += ", ";
     fields += field;
   };
-  add(a.collective != b.collective, "operation");
+  const bool only_carriers_differ = (a.collective ^ b.collective) == kByCopyEngines;
+  add(a.collective != b.collective && !only_carriers_differ, "operation");
+  add(only_carriers_differ, "by copy engines or by kernels");
   if (a.collective != kBarrier && b.collective != kBarrier) {
     add(a.count != b.count, "count");
     add(type_of(a) != type_of(b), "type");

@@ -57,6 +57,20 @@ TEST(CallHistory, ABarrierIsNamedAndItsElementsAreNot) {
             "all_reduce of 9 int8 max");
 }
 
+TEST(CallHistory, ACallByCopyEnginesAndOneByKernelsDiffer) {
+  CallTag kernels = all_reduce(1, kFloat32);
+  kernels.collective = static_cast<std::uint8_t>(Collective::kAllGather);
+  CallTag engines = kernels;
+  engines.collective |= kByCopyEngines;
+  const std::string said = difference(kernels, engines);
+  EXPECT_NE(said.find("(by copy engines or by kernels)"), std::string::npos) << said;
+  EXPECT_NE(said.find("rank 1 call 1: all_gather of"), std::string::npos) << said;
+  EXPECT_TRUE(said.ends_with(" by copy engines")) << said;
+  CallTag other = engines;
+  other.collective = static_cast<std::uint8_t>(Collective::kBroadcast);
+  EXPECT_NE(difference(engines, other).find("(operation)"), std::string::npos);
+}
+
 // As where two threads used a communicator: each call had its like, but they met in another order.
 TEST(CallHistory, SomethingAlwaysDiffers) {
   CallHistory history;

@@ -52,12 +52,14 @@ struct CallTag {
   std::uint64_t count = 0;
   std::uint32_t call = 0;  ///< number of the call on this communicator, modulo 2^32; 0 for sends
   std::uint16_t root = 0;  ///< root of a collective that has one, else 0
-  std::uint8_t collective = 0;   ///< Collective, kPointToPoint or kBarrier
+  std::uint8_t collective = 0;   ///< Collective, kByCopyEngines with it; kPointToPoint; kBarrier
   std::uint8_t type_and_op = 0;  ///< DataType or CarriedType, and RedOp << kTagTypeBits
   friend bool operator==(const CallTag&, const CallTag&) = default;
 };
 inline constexpr std::uint8_t kPointToPoint = 0x40;
 inline constexpr std::uint8_t kBarrier = 0x41;  ///< the rest of the tag says nothing
+/// With a Collective: copy engines carry it (block/handshake.h), which all ranks must agree on.
+inline constexpr std::uint8_t kByCopyEngines = 0x80;
 inline constexpr unsigned kTagTypeBits = 5;
 
 struct alignas(kHeaderBytes) SlotHeader {

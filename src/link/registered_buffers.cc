@@ -32,7 +32,8 @@ struct RegisteredBuffers::Offer {
   std::uint64_t bytes = 0;
   MemorySharing::Place place;
   bool shared = false;
-  bool mapped = false;    // by other means than its place
+  bool mapped = false;  // by other means than its place
+  bool symmetric = false;
   std::int32_t code = 0;  // Errc, of a fault
   char fault[160] = {};
 };
@@ -101,6 +102,8 @@ void RegisteredBuffers::note_removal(std::size_t rank, const std::vector<std::by
   std::uint64_t number = 0;
   RW_ASSERT(message.size() == sizeof number);
   std::memcpy(&number, message.data(), sizeof number);
+  // Nothing is written where a rank may have other memory now.
+  if (const auto own = own_.find(number); own != own_.end()) own->second.symmetric_bytes = 0;
   const auto found = opened_.find(number);
   if (found == opened_.end()) return;
   MappedBuffers& opened = found->second;
@@ -113,11 +116,13 @@ void RegisteredBuffers::note_removal(std::size_t rank, const std::vector<std::by
 }
 
 std::uint64_t RegisteredBuffers::add(const BufferRange& buffer, Deadline deadline,
-                                     MappedBuffers mapped) {
+                                     MappedBuffers mapped, bool symmetric) {
   const std::size_t n = elsewhere_.size();
   const auto rank = static_cast<std::size_t>(bootstrap_.rank());
   std::vector<Offer> offers(n);
   offers[rank] = offer_of(buffer, !mapped.empty());
+  offers[rank].symmetric = symmetric;
+  const bool maps = !mapped.empty() && opens_;
   mapped.resize(n);
   bootstrap_.all_gather(std::as_writable_bytes(std::span(offers)), sizeof(Offer), deadline);
   const std::uint64_t number = ++last_number_;
@@ -127,25 +132,36 @@ std::uint64_t RegisteredBuffers::add(const BufferRange& buffer, Deadline deadlin
   }
 
   MappedBuffers opened(n);
-  // [r][owner]: where rank r sees the owner's buffer.
-  std::vector<std::uint64_t> seen(n * n, 0);
+  // [r][owner]: where rank r sees the owner's buffer; behind them, whether it reaches all.
+  const std::size_t row = n + 1;
+  std::vector<std::uint64_t> seen(n * row, 0);
+  Own own{address_of(buffer.begin), buffer.bytes, {}, {}, 0, {}};
+  bool reaches_all = true;
   for (std::size_t r = 0; r < n; ++r) {
-    if (!elsewhere_[r]) continue;
-    await_removals(r, offers[r].told, deadline);
-    opened[r] = offers[r].mapped ? mapped[r] : opened_from(r, offers[r]);
-    if (!opens_) opened[r].reset();
-    seen[rank * n + r] = address_of(opened[r].get());
-  }
-  bootstrap_.all_gather(std::as_writable_bytes(std::span(seen)), n * sizeof(std::uint64_t),
-                        deadline);
-  Own own{address_of(buffer.begin), buffer.bytes, {}, {}};
-  for (std::size_t r = 0; r < n; ++r) {
-    own.seen_at.push_back(seen[r * n + rank]);
+    if (elsewhere_[r]) {
+      await_removals(r, offers[r].told, deadline);
+      opened[r] = offers[r].mapped ? mapped[r] : opened_from(r, offers[r]);
+      if (!opens_) opened[r].reset();
+      seen[rank * row + r] = address_of(opened[r].get());
+    }
     // Ranks of one process have the same addresses.
     const bool here = r == rank || (!elsewhere_[r] && !beyond_[r] && opens_ && offers[r].shared);
     const void* begin = here ? pointer_to(offers[r].begin) : opened[r].get();
+    if (begin == nullptr && maps && offers[r].mapped && !beyond_[r]) begin = mapped[r].get();
     own.reached.push_back({begin, begin == nullptr ? 0 : offers[r].bytes});
+    reaches_all = reaches_all && begin != nullptr;
   }
+  seen[rank * row + n] = reaches_all ? 1 : 0;
+  bootstrap_.all_gather(std::as_writable_bytes(std::span(seen)), row * sizeof(std::uint64_t),
+                        deadline);
+  std::uint64_t least = offers[rank].bytes;
+  for (std::size_t r = 0; r < n; ++r) {
+    own.seen_at.push_back(seen[r * row + rank]);
+    const bool holds = offers[r].symmetric && seen[r * row + n] != 0;
+    least = holds ? std::min(least, offers[r].bytes) : 0;
+  }
+  own.symmetric_bytes = least;
+  if (least != 0 && maps) own.mapped = std::move(mapped);
   own_.emplace(number, std::move(own));
   if (std::any_of(opened.begin(), opened.end(), [](const auto& one) { return one != nullptr; })) {
     opened_[number] = std::move(opened);
@@ -159,13 +175,31 @@ const std::vector<BufferRange>& RegisteredBuffers::reached(std::uint64_t number)
   return found->second.reached;
 }
 
+std::optional<RegisteredBuffers::SymmetricPlace> RegisteredBuffers::symmetric_place(
+    const BufferRange& buffer) const noexcept {
+  const std::uint64_t begin = address_of(buffer.begin);
+  for (const auto& [number, own] : own_) {
+    if (begin < own.begin || buffer.bytes > own.symmetric_bytes ||
+        begin - own.begin > own.symmetric_bytes - buffer.bytes) {
+      continue;
+    }
+    return SymmetricPlace{number, begin - own.begin, &own.reached};
+  }
+  return {};
+}
+
 void RegisteredBuffers::remove(std::uint64_t number) {
-  if (own_.erase(number) == 0) throw not_registered(number);
+  const auto found = own_.find(number);
+  if (found == own_.end()) throw not_registered(number);
+  if (!found->second.mapped.empty()) retired_.push_back(std::move(found->second.mapped));
+  own_.erase(found);
   if (opened_.contains(number)) awaited_.insert(number);
   untold_.push_back(number);
 }
 
-void RegisteredBuffers::settle() noexcept {
+bool RegisteredBuffers::settle() noexcept {
+  bool heard = false;
+  retired_.clear();
   told_ += untold_.size();
   for (std::size_t r = 0; r < elsewhere_.size(); ++r) {
     if (!elsewhere_[r]) continue;
@@ -174,17 +208,22 @@ void RegisteredBuffers::settle() noexcept {
       for (const std::uint64_t number : untold_) {
         bootstrap_.send(rank, kRemovedTag, std::as_bytes(std::span(&number, 1)));
       }
-      while (const auto message = bootstrap_.try_recv(rank, kRemovedTag)) note_removal(r, *message);
+      while (const auto message = bootstrap_.try_recv(rank, kRemovedTag)) {
+        note_removal(r, *message);
+        heard = true;
+      }
     } catch (const Error&) {
       // A rank that is lost reads nothing any more. Its own memory stays open to the end: a kernel
       // here may be reading it.
     }
   }
   untold_.clear();
+  return heard;
 }
 
 void RegisteredBuffers::close_all() noexcept {
   own_.clear();
+  retired_.clear();
   opened_.clear();
   awaited_.clear();
   untold_.clear();

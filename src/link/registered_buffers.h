@@ -7,6 +7,9 @@
 // address is the writer's choice for each peer, so ranks need not agree on what is visible: a
 // buffer that a rank could not open is staged to that rank, as any other memory is.
 //
+// A buffer may be registered as symmetric: then operations may write other ranks' parts of it at
+// addresses that follow from this rank's own (comm/cuda/copy_engines.h).
+//
 // Deregistering is local and waits for nothing, as with NCCL's windows: from then on this rank
 // gives no address in the buffer. It tells the others when its operations have run, since they may
 // be reading it until then, and they close it when they hear of that: when they register or
@@ -69,16 +72,31 @@ class RegisteredBuffers {
   /// @param mapped where this rank has mapped the ranks' buffers by other means, with what keeps
   /// them mapped: they are not opened then, but let go of as what was opened is. Empty on ranks
   /// that have not, which neither open nor are read by those that have.
+  /// @param symmetric this rank promises to use the buffer as all others use theirs: what is given
+  /// to one operation lies equally far behind the start of each rank's (symmetric_place()). It
+  /// holds if all ranks promise it, and all reach all
   /// @return its number, the same on all ranks, from 1
   /// @throws Error on all ranks, with nothing registered: kInvalidArgument, kCuda naming the rank
   /// whose buffer cannot be right; kTimeout, kPeerLost, kAborted as Bootstrap: then ranks may be
   /// out of step
-  std::uint64_t add(const BufferRange& buffer, Deadline deadline, MappedBuffers mapped = {});
+  std::uint64_t add(const BufferRange& buffer, Deadline deadline, MappedBuffers mapped = {},
+                    bool symmetric = false);
 
   /// By rank: where this rank reaches the buffers of one registration; of no bytes where it does
   /// not. An owner's part holds until that rank removes it.
   /// @throws Error kInvalidArgument for a number that is not registered
   [[nodiscard]] const std::vector<BufferRange>& reached(std::uint64_t number) const;
+
+  /// Where the ranks have what lies at `buffer` on this one.
+  struct SymmetricPlace {
+    std::uint64_t number = 0;                           ///< of the registration
+    std::uint64_t offset = 0;                           ///< of the range in each rank's buffer
+    const std::vector<BufferRange>* reached = nullptr;  ///< as reached()
+  };
+  /// Nothing unless all of it lies in a buffer whose symmetry holds, and in those of all other
+  /// ranks. While the ranks keep their promise, and have removed the same buffers, the same on all.
+  [[nodiscard]] std::optional<SymmetricPlace> symmetric_place(
+      const BufferRange& buffer) const noexcept;
 
   /// No address in the buffer is given from now on. Local.
   /// @throws Error kInvalidArgument for a number that is not registered
@@ -88,10 +106,14 @@ class RegisteredBuffers {
   ///
   /// @pre no kernel of this rank is at work that may have given an address in what it has removed:
   /// a kernel ends only when the data behind the addresses that it sent has been read
-  void settle() noexcept;
+  /// @return whether a rank had removed something: what symmetric_place() said may not hold any
+  /// more
+  bool settle() noexcept;
   /// settle() has something to do, or will have: what this rank has removed is open elsewhere, or
   /// the others' parts of it are open here.
-  [[nodiscard]] bool unsettled() const noexcept { return !untold_.empty() || !awaited_.empty(); }
+  [[nodiscard]] bool unsettled() const noexcept {
+    return !untold_.empty() || !awaited_.empty() || !retired_.empty();
+  }
   /// Before the communicator is left.
   /// @pre no kernel of this rank is at work
   void close_all() noexcept;
@@ -110,6 +132,8 @@ class RegisteredBuffers {
     std::uint64_t bytes;
     std::vector<std::uint64_t> seen_at;  // by rank: its address there; 0: not seen
     std::vector<BufferRange> reached;
+    std::uint64_t symmetric_bytes = 0;  // that all ranks' buffers have; 0: it is not symmetric
+    MappedBuffers mapped;               // of ranks of this process, too
   };
   // By rank; null where nothing was opened.
   struct Offer;
@@ -130,10 +154,11 @@ class RegisteredBuffers {
   std::uint64_t last_number_ = 0;
   std::map<std::uint64_t, Own> own_;
   std::map<std::uint64_t, MappedBuffers> opened_;
-  std::set<std::uint64_t> awaited_;    // of opened_: those that this rank has removed
-  std::vector<std::uint64_t> untold_;  // removals
-  std::uint64_t told_ = 0;             // removals that this rank has announced so far
-  std::vector<std::uint64_t> heard_;   // by rank: the same of the others
+  std::set<std::uint64_t> awaited_;     // of opened_: those that this rank has removed
+  std::vector<MappedBuffers> retired_;  // of removed ones; operations may be writing there
+  std::vector<std::uint64_t> untold_;   // removals
+  std::uint64_t told_ = 0;              // removals that this rank has announced so far
+  std::vector<std::uint64_t> heard_;    // by rank: the same of the others
 };
 
 }  // namespace ropewalk::link

@@ -215,6 +215,111 @@ TEST(RegisteredBuffers, ReachesThePeersOwnAddresses) {
   });
 }
 
+TEST(RegisteredBuffers, ASymmetricPlaceIsTheSameOnAllRanks) {
+  Driver driver;
+  with_ranks(3, driver, [&](Rank& rank) {
+    // The second rank's is the shortest one.
+    const std::size_t bytes = rank.number == 1 ? 0x1000 : 0x2000;
+    EXPECT_EQ(rank.buffers->add(rank.own(0, 0x1000, 1), soon()), 1U);
+    const std::uint64_t number = rank.buffers->add(rank.own(0x40, bytes), soon(), {}, true);
+    const auto place = rank.buffers->symmetric_place(rank.own(0x80, 0xfc0));
+    ASSERT_TRUE(place.has_value());
+    EXPECT_EQ(place->number, number);
+    EXPECT_EQ(place->offset, 0x40U);
+    for (int r = 0; r < 3; ++r) {
+      const std::uint64_t there = allocation_of(r) + 0x40;
+      EXPECT_EQ((*place->reached)[static_cast<std::size_t>(r)].begin,
+                at(r == rank.number ? there : mapped(rank.number, there)));
+    }
+    EXPECT_FALSE(rank.buffers->symmetric_place(rank.own(0x80, 0xfc1)).has_value())
+        << "rank 1's ends before";
+    EXPECT_FALSE(rank.buffers->symmetric_place(rank.own(0x3f, 1)).has_value());
+    EXPECT_FALSE(rank.buffers->symmetric_place(rank.own(0x40, ~std::size_t{0})).has_value());
+    EXPECT_FALSE(rank.buffers->symmetric_place(rank.own(0, 8, 1)).has_value()) << "not promised";
+    rank.meet();
+    rank.buffers->remove(number);
+    EXPECT_FALSE(rank.buffers->symmetric_place(rank.own(0x80, 8)).has_value());
+    rank.meet();
+  });
+}
+
+TEST(RegisteredBuffers, NothingIsSymmetricThatOneRankDoesNotPromiseOrReach) {
+  Driver driver;
+  with_ranks(3, driver, [&](Rank& rank) {
+    rank.buffers->add(rank.own(0, 64), soon(), {}, rank.number != 2);
+    EXPECT_FALSE(rank.buffers->symmetric_place(rank.own(0, 64)).has_value());
+    // Rank 1 opens nothing: the others learn of it.
+    rank.sharing->opens = rank.number != 1;
+    rank.buffers->add(rank.own(0, 64, 1), soon(), {}, true);
+    EXPECT_FALSE(rank.buffers->symmetric_place(rank.own(0, 64, 1)).has_value());
+    rank.sharing->opens = true;
+    rank.buffers->add(rank.own(0, 64, 2), soon(), {}, true);
+    EXPECT_TRUE(rank.buffers->symmetric_place(rank.own(0, 64, 2)).has_value());
+    rank.meet();
+  });
+}
+
+TEST(RegisteredBuffers, NothingIsSymmetricAnyMoreThatAPeerHasRemoved) {
+  Driver driver;
+  with_ranks(2, driver, [&](Rank& rank) {
+    const std::uint64_t number = rank.buffers->add(rank.own(0, 64), soon(), {}, true);
+    rank.meet();
+    if (rank.number == 1) {
+      rank.buffers->remove(number);
+      rank.buffers->settle();
+    }
+    rank.meet();
+    if (rank.number == 0) {
+      bool heard = false;
+      while (rank.buffers->symmetric_place(rank.own(0, 64)).has_value()) {
+        EXPECT_FALSE(heard);
+        heard = rank.buffers->settle();
+      }
+      EXPECT_TRUE(heard);
+      rank.buffers->remove(number);
+    }
+    rank.meet();
+  });
+}
+
+// Ranks of one process, whose windows lie side by side: what keeps them mapped is let go of between
+// operations, and not before.
+TEST(RegisteredBuffers, MappedBuffersOfOneProcessAreReachedAndKept) {
+  Driver driver;
+  std::atomic<int> kept = 0;
+  run_ranks(2, [&](bootstrap::Bootstrap& bootstrap) {
+    Rank rank(bootstrap, driver, true, {false, false});
+    rank.sharing->shares = false;
+    const auto place = [&](int owner) { return allocation_of(owner) + 0x70'0000; };
+    MappedBuffers given;
+    for (int owner = 0; owner < 2; ++owner) {
+      ++kept;
+      given.emplace_back(static_cast<std::byte*>(const_cast<void*>(at(place(owner)))),
+                         [&](std::byte*) { --kept; });
+    }
+    const std::uint64_t number =
+        rank.buffers->add(rank.own(0x40, 64), soon(), std::exchange(given, {}), true);
+    const auto found = rank.buffers->symmetric_place(rank.own(0x50, 16));
+    ASSERT_TRUE(found.has_value());
+    EXPECT_EQ(found->offset, 0x10U);
+    const int peer = 1 - rank.number;
+    EXPECT_EQ((*found->reached)[static_cast<std::size_t>(peer)].begin, at(place(peer)));
+    rank.meet();
+    EXPECT_EQ(kept, 4);
+    rank.meet();
+    rank.buffers->remove(number);
+    rank.meet();
+    EXPECT_EQ(kept, 4) << "operations may be under way";
+    EXPECT_TRUE(rank.buffers->unsettled());
+    rank.meet();
+    rank.buffers->settle();
+    EXPECT_FALSE(rank.buffers->unsettled());
+    rank.meet();
+    EXPECT_EQ(kept, 0);
+    rank.meet();
+  });
+}
+
 // Memory that no handle names, mapped by other means before; of three ranks the last could not.
 TEST(RegisteredBuffers, BuffersThatAreMappedAlreadyAreNotOpened) {
   Driver driver;

@@ -43,6 +43,13 @@ def test_more_processes(part: str) -> None:
 
 
 @pytest.mark.usefixtures("logged")
+@pytest.mark.parametrize("ranks", sorted({2, num_gpus()}))
+def test_symmetric_ones_by_copy_engines(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROPEWALK_COPY_ENGINES", "on")
+    run("symmetric", ranks)
+
+
+@pytest.mark.usefixtures("logged")
 @pytest.mark.parametrize(
     ("name", "value"),
     [

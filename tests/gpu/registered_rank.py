@@ -276,6 +276,26 @@ def graphs(comm: Communicator) -> None:
         del graph
 
 
+def symmetric(comm: Communicator) -> None:
+    """Copy engines write outputs there, and leave others to kernels (setting COPY_ENGINES)."""
+    moved = ("all_gather", "all_to_all", "broadcast")
+    at = memory(2 * comm.size * LARGEST + 4096)
+    calls = 0
+    with comm.register(at, symmetric=True):
+        for seed, case in enumerate(cases(comm)):
+            case.run(at[2048:], seed, seed % comm.size)
+            calls += case.operation in moved
+    by_engines = [
+        one["operation"]
+        for one in comm.call_records()["records"]
+        if one["algorithm"] == "copy_engines"
+    ]
+    assert len(by_engines) == calls, (len(by_engines), calls)
+    assert set(by_engines) == set(moved)
+    assert comm.explain("all_gather", 1 << 20)["copy_engines"]
+    assert not comm.explain("all_reduce", 1 << 20)["copy_engines"]
+
+
 def refused(comm: Communicator) -> None:
     """A bad buffer of rank 1 is everybody's error, and then all goes on."""
     at = memory(1 << 22)
@@ -320,7 +340,16 @@ def unregistered_peer(comm: Communicator) -> None:
 
 PARTS: dict[str, Callable[[Communicator], None]] = {
     function.__name__: function
-    for function in (operations, lifetimes, left_open, graphs, refused, staged, unregistered_peer)
+    for function in (
+        operations,
+        lifetimes,
+        left_open,
+        graphs,
+        symmetric,
+        refused,
+        staged,
+        unregistered_peer,
+    )
 }
 
 

@@ -209,14 +209,15 @@ def test_registering_needs_a_gpu(worlds: Worlds) -> None:
     comms = worlds(2)
     run_ranks(comms, body)
     with pytest.raises(ropewalk.UsageError, match="has no GPU"), ropewalk.group():
-        made = [comm.register(np.ones(4)) for comm in comms]
+        made = [comm.register(np.ones(4), symmetric=True) for comm in comms]
         assert all(one.closed for one in made), "not before the group's end"
     for one in made:
         one.close()
         assert one.closed
     library = _library.library()
-    with pytest.raises(ropewalk.ArgumentError, match="window: NULL"):
-        _library.check(library.rwCommWindowRegister(comms[0].c_handle, None, 0, None))
+    for register in (library.rwCommWindowRegister, library.rwCommWindowRegisterSymmetric):
+        with pytest.raises(ropewalk.ArgumentError, match="window: NULL"):
+            _library.check(register(comms[0].c_handle, None, 0, None))
     with pytest.raises(ropewalk.ArgumentError, match="comm: NULL"):
         _library.check(library.rwCommWindowDeregister(None, 1))
 

@@ -121,3 +121,31 @@ def test_slow_downs_are_of_medians() -> None:
     assert round(found["together_over_longer"], 3) == 1.2
     rows = [{"blocks": 0, "libraries": {"nccl": found, "ropewalk": {"error": "gone"}}}]
     assert "gone" in overlap.text(rows, ["heading"])
+    assert "by copy engines: not measured" in overlap.text(rows, ["heading"])
+
+
+@pytest.mark.parametrize(("beside", "verdict"), [(1.02e-3, "2.0%"), (1.05e-3, "MISSED")])
+def test_what_copies_leave_to_a_product_is_judged(beside: float, verdict: str) -> None:
+    sys.path.insert(0, str(OVERLAP.parent))
+    try:
+        import overlap
+    finally:
+        sys.path.pop(0)
+    one = {
+        "product_alone_s": 1e-3,
+        "product_beside_s": beside,
+        "collective_alone_s": 5e-4,
+        "collective_beside_s": 5e-4,
+        "together_s": 0.12,
+        "wrong": 0,
+    }
+    found = overlap.figures([one], {"products": 100, "collectives": 200})
+    work = vars(overlap.COPIED)
+    rows = [
+        {"carrier": carrier, "work": work, "libraries": {"ropewalk": found}}
+        for carrier in overlap.CARRIERS
+    ]
+    text = overlap.text([], [], rows)
+    assert "all_gather of 128 MiB" in text
+    assert verdict in text
+    assert text.count("the product loses") == 1

@@ -144,3 +144,5 @@ def _print(found: dict[str, Any]) -> None:
         out.print(f"chunks: {chunks['bytes']} bytes{tuned}")
     over = f" over {found['channels']} channels" if spread else ""
     out.print(f"runs: {found['chosen']}{over}, by {found['chosen_by']}")
+    if found["copy_engines"]:
+        out.print("with its output in a symmetric window: by copy engines (setting COPY_ENGINES)")

@@ -69,6 +69,9 @@ CommConfig read_config(const ncclConfig_t* config, const CommConfig& inherited) 
   if (own.minCTAs != kNcclUndefInt) result.blocks.least = own.minCTAs;
   if (own.maxCTAs != kNcclUndefInt) result.blocks.most = own.maxCTAs;
   if (own.cgaClusterSize != kNcclUndefInt) result.blocks.cluster = own.cgaClusterSize;
+  if (own.CTAPolicy != kNcclUndefInt && (own.CTAPolicy & kNcclCtaPolicyZero) != 0) {
+    result.blocks.copy_engines = comm::CopyEngineUse::kOn;
+  }
   if (own.numRmaCtx != kNcclUndefInt) result.signals.contexts = own.numRmaCtx;
   if (own.numRmaSig != kNcclUndefInt) result.signals.indices = own.numRmaSig;
   if (own.rmaEagerInit != kNcclUndefInt) result.eager_signals = own.rmaEagerInit == 1;

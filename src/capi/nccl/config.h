@@ -11,7 +11,7 @@ namespace ropewalk::nccl {
 /// hints for NVIDIA's algorithms.
 struct CommConfig {
   bool blocking = true;
-  comm::BlockBounds blocks;    ///< minCTAs, maxCTAs, cgaClusterSize
+  comm::BlockBounds blocks;    ///< minCTAs, maxCTAs, cgaClusterSize, CTAPolicy
   SignalCounts signals;        ///< numRmaCtx, numRmaSig; inherited where they are undefined
   bool eager_signals = false;  ///< rmaEagerInit: made with the communicator
 };

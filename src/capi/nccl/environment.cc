@@ -86,6 +86,11 @@ void apply() noexcept {
     }
     take("NCCL_CGA_CLUSTER_SIZE", Setting::kClusterSize, "CGA_CLUSTER_SIZE",
          environment("NCCL_CGA_CLUSTER_SIZE"));
+    // Flags; the others choose among NVIDIA's algorithms.
+    if (const auto policy = environment("NCCL_CTA_POLICY");
+        policy.has_value() && (std::atoi(policy->c_str()) & kNcclCtaPolicyZero) != 0) {
+      take("NCCL_CTA_POLICY", Setting::kCopyEngines, "COPY_ENGINES", "on");
+    }
     // A plugin that NCCL would load, too. (Its words for none, and for one in the program itself.)
     if (const auto plugin = environment("NCCL_PROFILER_PLUGIN");
         plugin != "none" && plugin != "STATIC_PLUGIN") {

@@ -83,6 +83,10 @@ inline constexpr int kNcclShrinkAbort = 1;
 inline constexpr int kNcclRevokeDefault = 0;
 inline constexpr int kNcclEncryptionNone = 0;
 inline constexpr int kNcclEncryptionPsk = 1;
+// Of a window: all ranks use it at equal offsets.
+inline constexpr int kNcclWinCollSymmetric = 1;
+// Flags of ncclConfig_t's CTAPolicy.
+inline constexpr int kNcclCtaPolicyZero = 2;
 
 // A caller of another version has a shorter or longer one; `size` tells. New fields come last.
 struct ncclConfig_t {

@@ -463,5 +463,30 @@ TEST(SignalConfig, CountsAreReadAndInherited) {
   EXPECT_THROW(read_config(&config, {}), Error);
 }
 
+TEST(CtaPolicy, ZeroAsksForCopyEngines) {
+  ncclConfig_t config{};
+  config.size = sizeof config;
+  config.magic = kNcclMagic;
+  config.version = 23203;
+  for (int* field : {&config.blocking, &config.cgaClusterSize, &config.minCTAs, &config.maxCTAs,
+                     &config.splitShare, &config.shrinkShare, &config.numRmaCtx, &config.numRmaSig,
+                     &config.rmaEagerInit}) {
+    *field = kNcclUndefInt;
+  }
+  const auto use = [&](int policy) {
+    config.CTAPolicy = policy;
+    return read_config(&config, {}).blocks.copy_engines;
+  };
+  EXPECT_EQ(use(kNcclCtaPolicyZero), comm::CopyEngineUse::kOn);
+  EXPECT_EQ(use(kNcclCtaPolicyZero | 1), comm::CopyEngineUse::kOn) << "it goes before EFFICIENCY";
+  for (const int other : {kNcclUndefInt, 0, 1}) {
+    EXPECT_EQ(use(other), comm::CopyEngineUse::kUnset) << other << ": the setting";
+  }
+  CommConfig inherited;
+  inherited.blocks.copy_engines = comm::CopyEngineUse::kOn;
+  config.CTAPolicy = kNcclUndefInt;
+  EXPECT_EQ(read_config(&config, inherited).blocks.copy_engines, comm::CopyEngineUse::kOn);
+}
+
 }  // namespace
 }  // namespace ropewalk::nccl

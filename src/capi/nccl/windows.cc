@@ -30,11 +30,11 @@ Table& table() {
 
 std::uint64_t number_of(ncclWindow_t handle) { return reinterpret_cast<std::uint64_t>(handle); }
 
-ncclResult_t register_window(ncclComm_t comm, void* buffer, std::size_t bytes,
-                             ncclWindow_t* window) {
+ncclResult_t register_window(ncclComm_t comm, void* buffer, std::size_t bytes, ncclWindow_t* window,
+                             bool symmetric) {
   checked(window, "win");
   require_unrevoked(core_of(comm));
-  return run_on(comm->core, [core = comm->core, buffer, bytes, window] {
+  return run_on(comm->core, [core = comm->core, buffer, bytes, window, symmetric] {
     Window made;
     made.core = core.get();
     made.buffer = buffer;
@@ -45,7 +45,8 @@ ncclResult_t register_window(ncclComm_t comm, void* buffer, std::size_t bytes,
     // Memory that peers cannot reach cannot be mapped for them.
     if (made.all_load_store) add_flat(*core->comm, core->device, made, bytes);
     made.number = core->comm->register_buffer(
-        buffer, bytes, made.flat != nullptr ? made.flat->shared() : link::MappedBuffers{});
+        buffer, bytes, made.flat != nullptr ? made.flat->shared() : link::MappedBuffers{},
+        symmetric);
     if (made.flat == nullptr) made.reached = group->reached_buffers(made.number);
     add_puts(*core->one_sided, made, bytes);
     const ncclWindow_t handle = add_window(std::move(made));
@@ -223,11 +224,13 @@ void remove_windows_of(const Core& core) {
 using namespace ropewalk;        // NOLINT: this file is the edge
 using namespace ropewalk::nccl;  // NOLINT
 
-// The flags choose among NVIDIA's own algorithms and networks.
+// The other flags choose among NVIDIA's own networks.
 RW_NCCL_API(ncclResult_t, ncclCommWindowRegister, ncclComm_t comm, void* buffer, std::size_t bytes,
-            ncclWindow_t* window, int /*flags*/) {
-  return guarded("ncclCommWindowRegister",
-                 [&] { return register_window(comm, buffer, bytes, window); });
+            ncclWindow_t* window, int flags) {
+  return guarded("ncclCommWindowRegister", [&] {
+    const bool symmetric = (flags & kNcclWinCollSymmetric) != 0;
+    return register_window(comm, buffer, bytes, window, symmetric);
+  });
 }
 
 RW_NCCL_API(ncclResult_t, ncclCommWindowDeregister, ncclComm_t comm, ncclWindow_t window) {

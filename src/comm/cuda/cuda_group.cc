@@ -102,6 +102,7 @@ Room narrowest(bootstrap::Bootstrap& bootstrap, int device, const BlockBounds& b
     result.multiprocessors = std::min(result.multiprocessors, room.multiprocessors);
     result.bounds.cluster = std::min(result.bounds.cluster, room.bounds.cluster);
     result.bounds.least = std::max(result.bounds.least, room.bounds.least);
+    result.bounds.copy_engines = std::min(result.bounds.copy_engines, room.bounds.copy_engines);
     if (room.bounds.most == 0) continue;
     result.bounds.most =
         result.bounds.most == 0 ? room.bounds.most : std::min(result.bounds.most, room.bounds.most);
@@ -330,8 +331,21 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
       }
     }
   }
+  std::unique_ptr<CopyEngines> copy_engines;
+  if (size_ > 1 && room.bounds.copy_engines != CopyEngineUse::kOff) {
+    if (reaches_all()) {
+      copy_engines = std::make_unique<CopyEngines>(*links_, *blocks_, rank_, size_,
+                                                   room.bounds.copy_engines, check_calls_);
+    } else if (room.bounds.copy_engines == CopyEngineUse::kOn) {
+      log::info(log::kInit,
+                "rank {}: kernels do everything in spite of COPY_ENGINES=on: not all GPUs are of "
+                "one host and read each other's buffers (settings PEER_ACCESS, DIRECT_BUFFERS)",
+                rank_);
+    }
+  }
   constants_ = constants(bootstrap, config);
   use_hybrid(config);
+  copy_engines_ = std::move(copy_engines);  // what was measured is of kernels
   // Only now: measuring is not counted.
   for (int r = 0; r < size_ && traffic != nullptr; ++r) {
     executor::Traffic::Counter*& counter = counters_[static_cast<std::size_t>(r)];
@@ -413,6 +427,7 @@ CudaGroup::~CudaGroup() {
   cudaGetDevice(&before);
   cudaSetDevice(device_);
   cudaDeviceSynchronize();
+  copy_engines_.reset();
   maker_.reset();
   links_.reset();
   network_.reset();
@@ -486,20 +501,24 @@ void CudaGroup::fill_reach(PreparedLaunch& launch, const CollectiveCall& call) c
 bool CudaGroup::run(PreparedCall& prepared, const CollectiveCall& call, bool in_place,
                     const executor::CallTag& tag, DeviceStream stream) {
   last_launch_ = {};
+  last_copied_ = false;
   if (call.count == 0) return true;
   auto& launch = static_cast<PreparedLaunch&>(prepared);
-  if (in_place && !launch.in_place_works) {
-    throw Error(Errc::kInvalidUsage, "{} by {} cannot work in place", name(call.collective),
-                launch.choice().algorithm);
-  }
   const executor::CurrentDevice current(device_);
   const executor::RelaxedCapture relaxed;
+  const auto on = static_cast<cudaStream_t>(stream);
+  // First, since it may learn that a peer let go of a buffer.
+  const executor::Capture capture = follow_last(on);
   // Repeated calls with the same buffers are the common case.
   if (call.input != launch.checked_input || call.output != launch.checked_output ||
       launch.buffers_seen != buffers_state_) {
     if (check_pointers_) {
       check_buffer(call.input, launch.extent().input_bytes, "sendbuf");
       check_buffer(call.output, launch.extent().output_bytes, "recvbuf");
+    }
+    launch.copied.reset();
+    if (copy_engines_ != nullptr) {
+      launch.copied = copy_engines_->copied(call, launch.extent(), *buffers_);
     }
     fill_reach(launch, call);
     launch.args.call.input = static_cast<const std::byte*>(call.input);
@@ -508,12 +527,19 @@ bool CudaGroup::run(PreparedCall& prepared, const CollectiveCall& call, bool in_
     launch.checked_output = call.output;
     launch.buffers_seen = buffers_state_;
   }
+  if (launch.copied.has_value()) {
+    run_by_copy_engines(*launch.copied, tag, on);
+    if (capture.number == 0) order_->mark(on);
+    return true;
+  }
+  if (in_place && !launch.in_place_works) {
+    throw Error(Errc::kInvalidUsage, "{} by {} cannot work in place", name(call.collective),
+                launch.choice().algorithm);
+  }
   launch.args.call.in_place = in_place;
   launch.args.call.tag = tag;
   launch.args.links.timeout_ns = timeout_ns_;
   last_launch_ = note_times(launch.args.links, launch.blocks);
-  const auto on = static_cast<cudaStream_t>(stream);
-  const executor::Capture capture = follow_last(on);
   if (capture.graph != nullptr && capture.number != launch.held_by) {
     link::hold_in_graph(capture.graph, {launch.programs, launch.begins});
     launch.held_by = capture.number;
@@ -524,10 +550,22 @@ bool CudaGroup::run(PreparedCall& prepared, const CollectiveCall& call, bool in_
   return true;
 }
 
+void CudaGroup::run_by_copy_engines(const CopiedCall& copied, const executor::CallTag& tag,
+                                    cudaStream_t stream) {
+  executor::LaunchLinks noted;
+  last_launch_ = note_times(noted, 1);
+  copy_engines_->run(copied, tag, timeout_ns_, noted.stamps, stream);
+  last_copied_ = true;
+  for (const RankCopy& copy : copied.copies) {
+    if (copy.peer != rank_) count(copy.peer, copy.bytes);
+  }
+}
+
 void CudaGroup::run_copied(PreparedCall& prepared, const CollectiveCall& call,
                            const executor::CallTag& tag, DeviceStream stream) {
   const std::size_t bytes = prepared.extent().input_bytes;
   last_launch_ = {};
+  last_copied_ = false;
   if (bytes == 0) return;
   const executor::CurrentDevice current(device_);
   const auto on = static_cast<cudaStream_t>(stream);
@@ -565,7 +603,9 @@ LaunchPlace CudaGroup::note_times(executor::LaunchLinks& links, unsigned blocks)
 executor::Capture CudaGroup::follow_last(cudaStream_t stream) {
   if (network_ != nullptr) network_->wake();
   const executor::Capture capture = order_->follow(stream);
-  if (capture.number == 0 && buffers_->unsettled() && order_->idle()) buffers_->settle();
+  if (capture.number == 0 && buffers_->unsettled() && order_->idle() && buffers_->settle()) {
+    ++buffers_state_;
+  }
   return capture;
 }
 
@@ -604,14 +644,15 @@ void CudaGroup::start(const void* kernel, unsigned blocks, unsigned threads, voi
 // ---- registered buffers -----------------------------------------------------------------
 
 std::uint64_t CudaGroup::register_buffer(const void* buffer, std::size_t bytes, Deadline deadline,
-                                         link::MappedBuffers mapped) {
+                                         link::MappedBuffers mapped, bool symmetric) {
   const executor::CurrentDevice current(device_);
   const executor::RelaxedCapture relaxed;
   if (buffers_->unsettled()) {
     order_->wait_until_idle();
     buffers_->settle();
   }
-  const std::uint64_t number = buffers_->add({buffer, bytes}, deadline, std::move(mapped));
+  const std::uint64_t number =
+      buffers_->add({buffer, bytes}, deadline, std::move(mapped), symmetric);
   ++buffers_state_;
   return number;
 }

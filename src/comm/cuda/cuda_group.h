@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "comm/cuda/copy_engines.h"
 #include "comm/cuda/prepared_launch.h"
 #include "comm/device_group.h"
 #include "executor/block/launch.h"
@@ -50,13 +51,19 @@ class CudaGroup final : public DeviceGroup {
   [[nodiscard]] int max_channels() const noexcept override { return limits_.channels; }
   [[nodiscard]] LaunchPlace last_launch() const noexcept override { return last_launch_; }
   [[nodiscard]] const DeviceTimes* times() const noexcept override { return times_.get(); }
+  [[nodiscard]] bool last_by_copy_engines() const noexcept override { return last_copied_; }
+  [[nodiscard]] std::optional<std::size_t> copied_from(
+      Collective collective) const noexcept override {
+    if (copy_engines_ == nullptr) return {};
+    return copy_engines_->from_bytes(collective);
+  }
   std::vector<LaunchPlace> send_and_receive(const std::vector<PointToPointCall>& calls,
                                             DeviceStream stream) override;
   void set_timeout(std::chrono::nanoseconds limit) noexcept override {
     timeout_ns_ = static_cast<std::uint64_t>(limit.count());
   }
   std::uint64_t register_buffer(const void* buffer, std::size_t bytes, Deadline deadline,
-                                link::MappedBuffers mapped) override;
+                                link::MappedBuffers mapped, bool symmetric) override;
   void deregister_buffer(std::uint64_t number) override;
   [[nodiscard]] const std::vector<link::BufferRange>& reached_buffers(
       std::uint64_t number) const override {
@@ -93,6 +100,8 @@ class CudaGroup final : public DeviceGroup {
   // Which ranks see the call's buffers, and where.
   void fill_reach(PreparedLaunch& launch, const CollectiveCall& call) const;
   void show(executor::Message& message) const;
+  void run_by_copy_engines(const CopiedCall& copied, const executor::CallTag& tag,
+                           cudaStream_t stream);
   // Both ends of the buffer are in memory of this GPU, or of the host and mapped.
   void check_buffer(const void* buffer, std::size_t bytes, const char* name) const;
   // Of the launches' stamps.
@@ -132,10 +141,12 @@ class CudaGroup final : public DeviceGroup {
   std::unique_ptr<link::DeviceNetwork> network_;       // null where nothing else joins two ranks
   std::unique_ptr<link::DeviceLinks> links_;
   std::unique_ptr<LaunchMaker> maker_;
+  std::unique_ptr<CopyEngines> copy_engines_;  // null where kernels do everything
   std::unique_ptr<executor::PinnedBuffer> times_memory_;
   std::unique_ptr<DeviceTimes> times_;  // null where nothing is recorded, as is the next one
   std::unique_ptr<executor::GpuClock> clock_;
   LaunchPlace last_launch_;
+  bool last_copied_ = false;
   // By peer, of this host: what kernels send; null where nothing is counted.
   std::vector<executor::Traffic::Counter*> counters_;
   std::uint64_t buffers_state_ = 1;  // counts registrations and their ends

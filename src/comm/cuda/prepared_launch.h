@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "comm/cuda/copy_engines.h"
 #include "comm/executor.h"
 #include "executor/block/launch.h"
 #include "link/cuda/device_blocks.h"
@@ -57,8 +59,9 @@ class PreparedLaunch final : public PreparedCall {
   // The last call's.
   const void* checked_input = nullptr;
   const void* checked_output = nullptr;
-  std::uint64_t buffers_seen = 0;  ///< state of the registrations that `args` shows
-  unsigned long long held_by = 0;  ///< number of the capture whose graph holds the blocks
+  std::uint64_t buffers_seen = 0;    ///< state of the registrations that `args` shows
+  std::optional<CopiedCall> copied;  ///< with these buffers copy engines make it
+  unsigned long long held_by = 0;    ///< number of the capture whose graph holds the blocks
 };
 
 /// Makes them. Threads: one at a time.

@@ -44,7 +44,8 @@ class DeviceSite final : public MeasureSite {
   }
   void register_buffers() override {
     for (const link::DeviceMemory& buffer : buffers_) {
-      registered_.push_back(comm_.register_buffer(buffer.data(), buffer.bytes()));
+      // All ranks move through their buffers alike.
+      registered_.push_back(comm_.register_buffer(buffer.data(), buffer.bytes(), {}, true));
     }
   }
   void write(std::byte* to, std::span<const std::byte> from) override {

@@ -109,13 +109,20 @@ struct Seen {
 inline constexpr std::uint32_t kMaxSeen = 8;  ///< that a launch tells of; to others data is staged
 
 /// Why a block stopped. Written by the first that does, read by the host.
-enum class StopReason : std::uint32_t { kNone, kAborted, kTimeout, kMismatch, kWrongSize };
+enum class StopReason : std::uint32_t {
+  kNone,
+  kAborted,
+  kTimeout,
+  kMismatch,
+  kWrongSize,
+  kWrongPlace,  ///< of an output in its window (handshake.h)
+};
 struct StopRecord {
   std::uint32_t reason = 0;  ///< StopReason; stored last
   std::int32_t peer = -1;
-  CallTag own;  ///< kMismatch, and kTimeout of a collective; else of no elements
+  CallTag own;  ///< kMismatch, kWrongPlace, and kTimeout of a collective; else of no elements
   CallTag theirs;
-  std::uint64_t got = 0;  ///< kWrongSize: bytes
+  std::uint64_t got = 0;  ///< kWrongSize: bytes; kWrongPlace: as OutputPlace packs them
   std::uint64_t expected = 0;
 };
 
@@ -179,6 +186,21 @@ RW_HOST_DEVICE void stamp_end(const Block& block, const LaunchStamps& stamps, st
   if (stamps.words == nullptr || block.thread() != 0 || stopped) return;
   block.store_relaxed(stamps.words + std::size_t{2} * number + 1,
                       LaunchStamps::stamp(stamps.launch, block.clock_ns()));
+}
+
+/// Tells the peers this rank's call, in case they wait for it. For all threads of a block.
+template <typename Block>
+RW_HOST_DEVICE void leave_tag(const Block& block, const LaunchLinks& links, const CallTag& tag) {
+  if (links.network_tag != nullptr && block.thread() == 0) {
+    block.store_tag(links.network_tag, tag);
+  }
+  if (links.boards == nullptr) return;
+  // The last threads: the first ones have links to make ready.
+  const unsigned thread = block.size() - 1 - block.thread();
+  for (std::uint32_t k = thread; k < links.num_ranks; k += block.size()) {
+    if (k == links.rank || links.boards[k] == nullptr) continue;
+    block.store_tag(links.boards[k] + tag.call % kBoardTags, tag);
+  }
 }
 
 /// Checks whether a peer issued a different call than `own`, and records the difference. For a

@@ -54,20 +54,10 @@ RW_HOST_DEVICE void keep_counters(const Block& block, const BlockStrand& strand)
   }
 }
 
-/// Tells the peers this rank's call, in case they wait for it.
+/// As leave_tag(), by the first channel of a launch.
 template <typename Block>
 RW_HOST_DEVICE void leave_tag(const Block& block, const LaunchArgs& args, std::uint32_t channel) {
-  if (channel != 0 || !args.call.check_tags) return;
-  if (args.links.network_tag != nullptr && block.thread() == 0) {
-    block.store_tag(args.links.network_tag, args.call.tag);
-  }
-  if (args.links.boards == nullptr) return;
-  // The last threads: the first ones have links to make ready.
-  const unsigned thread = block.size() - 1 - block.thread();
-  for (std::uint32_t k = thread; k < args.links.num_ranks; k += block.size()) {
-    if (k == args.links.rank || args.links.boards[k] == nullptr) continue;
-    block.store_tag(args.links.boards[k] + args.call.tag.call % kBoardTags, args.call.tag);
-  }
+  if (channel == 0 && args.call.check_tags) leave_tag(block, args.links, args.call.tag);
 }
 
 /// The elements of a channel.

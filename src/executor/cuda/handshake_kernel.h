@@ -1,0 +1,13 @@
+// The kernel of the handshakes around copies between GPUs.
+#pragma once
+
+namespace ropewalk::executor {
+
+/// One block of kHandshakeThreads threads; its only parameter is a HandshakeArgs
+/// (block/handshake.h).
+const void* cuda_handshake_kernel();
+
+/// A warp: it finds a place beside the blocks of most computations.
+inline constexpr unsigned kHandshakeThreads = 32;
+
+}  // namespace ropewalk::executor
