@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,37 @@ SYMMETRIC = 1  # NCCL_WIN_COLL_SYMMETRIC
 WARMUPS = 3
 # While one side is timed the other has so much more to do that it goes on until the end.
 MARGIN = 2.5
+# Of each kind that the GPU has not done yet, at most. A stream's queue holds some thousand entries,
+# of which a collective may take ten; a full one stops the host, and so what it feeds the other.
+IN_FLIGHT = 24
+
+
+class Feeder:
+    """Hands steps over to a stream, so many ahead of the GPU at most."""
+
+    def __init__(self, step: Callable[[], None], total: int, mark: Callable[[], Any]) -> None:
+        """@param mark: makes an event behind what was handed over last"""
+        self._step, self._mark = step, mark
+        self.left = total
+        self._ahead: deque[Any] = deque()
+
+    def feed(self) -> bool:
+        """One step, if there is one left and room for it; never waits."""
+        while self._ahead and self._ahead[0].query():
+            self._ahead.popleft()
+        if self.left == 0 or len(self._ahead) >= IN_FLIGHT:
+            return False
+        self._step()
+        self._ahead.append(self._mark())
+        self.left -= 1
+        return True
+
+
+def feed_all(*feeders: Feeder) -> None:
+    """In turn, until none has a step left."""
+    while any(feeder.left for feeder in feeders):
+        for feeder in feeders:
+            feeder.feed()
 
 
 class UniqueId(ctypes.Structure):
@@ -170,32 +202,40 @@ class Bench:
         self.barrier()
         return self._timed(step, stream, count)
 
+    def feeder(self, step: Callable[[], None], stream: Any, total: int) -> Feeder:
+        def mark() -> Any:
+            event = torch.cuda.Event()
+            event.record(stream)
+            return event
+
+        return Feeder(step, total, mark)
+
     def beside(
         self,
         step: Callable[[], None],
         stream: Any,
         count: int,
         other: Callable[[], None],
+        other_stream: Any,
         more: int,
     ) -> float:
         """The same while `more` of the other are under way."""
         self.barrier()
-        # Both streams are fed in turn, so that neither is empty while the host feeds the other.
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        for _ in range(max(1, more // 10)):
-            other()
+        steps = self.feeder(step, stream, count)
+        others = self.feeder(other, other_stream, more)
+        while others.feed():
+            pass
         begin.record(stream)
-        fed = max(1, more // 10)
-        for i in range(count):
-            step()
-            while fed < more * (i + 1) / count:
-                other()
-                fed += 1
+        while steps.left:
+            steps.feed()
+            others.feed()
         end.record(stream)
-        end.synchronize()
-        seconds = begin.elapsed_time(end) / 1e3 / count
+        while not end.query():
+            others.feed()
+        feed_all(others)  # as many on all ranks
         torch.cuda.synchronize()
-        return float(seconds)
+        return float(begin.elapsed_time(end)) / 1e3 / count
 
     @staticmethod
     def _timed(step: Callable[[], None], stream: Any, count: int) -> float:
@@ -215,20 +255,20 @@ class Bench:
             "collective_alone_s": self.alone(self.collective, self.carries, collectives),
         }
         result["product_beside_s"] = self.beside(
-            self.product, self.computes, products, self.collective, int(collectives * MARGIN)
+            *(self.product, self.computes, products),
+            *(self.collective, self.carries, int(collectives * MARGIN)),
         )
         result["collective_beside_s"] = self.beside(
-            self.collective, self.carries, collectives, self.product, int(products * MARGIN)
+            *(self.collective, self.carries, collectives),
+            *(self.product, self.computes, int(products * MARGIN)),
         )
         # As many of each as take equally long alone: how long both take together.
         self.barrier()
         begin = time.perf_counter()
-        done = 0
-        for i in range(products):
-            self.product()
-            while done < collectives * (i + 1) // products:
-                self.collective()
-                done += 1
+        feed_all(
+            self.feeder(self.product, self.computes, products),
+            self.feeder(self.collective, self.carries, collectives),
+        )
         torch.cuda.synchronize()
         result["together_s"] = time.perf_counter() - begin
         result["wrong"] = self.collectives.wrong(self.operation, self.data, self.out, self.carries)
