@@ -103,9 +103,8 @@ Candidates::Candidates(const Config& config, GroupFacts facts, CandidateOptions 
       forced_(forced_algorithms(config.text(Setting::kAlgorithm))) {
   host_of_rank_ = facts_.host_of_rank;
   if (machine_ == nullptr || facts_.num_ranks < 2) return;
-  // Ranks of one host may run on a machine of several, which is emulated.
-  if (host_of_rank_.empty() &&
-      machine_->gpus().size() == static_cast<std::size_t>(facts_.num_ranks)) {
+  // The same, unless the machine is emulated: then each rank counts as a host of its own.
+  if (machine_->gpus().size() == static_cast<std::size_t>(facts_.num_ranks)) {
     host_of_rank_ = hosts_of(*machine_);
   }
   const std::string& planning = config.text(Setting::kPlanning);
