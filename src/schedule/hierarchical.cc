@@ -1,7 +1,7 @@
 // Hierarchical: within hosts, then between them, then within them again. For several hosts with
-// equally many ranks on each; NVIDIA's NCCL and Horovod have it as hierarchical all-reduce, Blink
-// as its three phases (Wang et al., "Blink: Fast and Generic Collectives for Distributed ML", MLSys
-// 2020, section 3.5).
+// equally many ranks on each. Horovod's hierarchical all-reduce is this, by NCCL within hosts and
+// MPI between them; Blink's three phases are alike, with trees within hosts (Wang et al., "Blink:
+// Fast and Generic Collectives for Distributed ML", MLSys 2020, section 3.5).
 //
 // Of H hosts with m ranks each, rank i of every host works on share i of the data, so that all
 // ranks of a host send out of it at once, each over a NIC of its own where it has one. All
