@@ -22,6 +22,7 @@
 #include "schedule/lags.h"
 #include "schedule/layout.h"
 #include "schedule/pattern.h"
+#include "schedule/testing/hosts.h"
 #include "schedule/testing/random_plans.h"
 
 namespace ropewalk::executor {
@@ -207,6 +208,13 @@ std::string describe(const schedule::Schedule& s, std::size_t count, bool by_add
                      by_address ? " by address" : "", in_place ? " in place" : "");
 }
 
+// As many ranks, twice over, on as many hosts, dealt out.
+schedule::Request on_hosts(schedule::Request request) {
+  request.host_of_rank = schedule::testing::equal_hosts(request.num_ranks, 2, true);
+  request.num_ranks *= 2;
+  return request;
+}
+
 TEST(Walker, RunsEveryScheduleRight) {
   ropewalk::testing::Share share;
   for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
@@ -216,6 +224,7 @@ TEST(Walker, RunsEveryScheduleRight) {
         for (const int channels : {1, 2}) {
           schedule::Request request{collective, ranks, has_root(collective) ? ranks - 1 : 0,
                                     channels};
+          if (!algorithm.needs.empty()) request = on_hosts(request);
           if (!algorithm.supports(request)) continue;
           WalkCase test;
           test.schedule = schedule::compile(algorithm.name, request);

@@ -14,5 +14,6 @@ extern const Algorithm kRecursiveDoubling;
 extern const Algorithm kOneShot;
 extern const Algorithm kTwoShot;
 extern const Algorithm kDirect;
+extern const Algorithm kHierarchical;
 
 }  // namespace ropewalk::schedule

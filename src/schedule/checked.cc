@@ -27,7 +27,7 @@ CheckedSchedules::CheckedSchedules(std::size_t capacity)
 std::shared_ptr<const Checked> CheckedSchedules::get(std::string_view algorithm,
                                                      const Request& request, int slots) {
   const Key key(std::string(algorithm), request.collective, request.num_ranks, request.root,
-                request.channels, request.order, slots);
+                request.channels, request.order, request.host_of_rank, slots);
   std::shared_ptr<Entry> entry;
   {
     const Lock lock(mutex_);

@@ -55,7 +55,8 @@ class CheckedSchedules {
   [[nodiscard]] std::size_t size() const;
 
  private:
-  using Key = std::tuple<std::string, Collective, int, int, int, std::vector<int>, int>;
+  using Key =
+      std::tuple<std::string, Collective, int, int, int, std::vector<int>, std::vector<int>, int>;
   struct Entry {
     Mutex making;  // held while the schedule is made
     std::shared_ptr<const Checked> checked RW_GUARDED_BY(making);

@@ -46,6 +46,12 @@ TEST(CheckedSchedules, EqualRequestsShareOneSchedule) {
   EXPECT_NE(cache.get("chain", kRequest), ring);
   EXPECT_NE(cache.get("ring", {Collective::kAllReduce, 4, 0, 2}), ring);
   EXPECT_EQ(cache.size(), 4U);
+  const auto on_hosts = [&](std::vector<int> hosts) {
+    return cache.get("hierarchical", {Collective::kAllReduce, 4, 0, 1, {}, std::move(hosts)});
+  };
+  const auto in_turn = on_hosts({0, 1, 0, 1});
+  EXPECT_EQ(on_hosts({0, 1, 0, 1}), in_turn);
+  EXPECT_NE(on_hosts({0, 0, 1, 1})->schedule(), in_turn->schedule());
 }
 
 TEST(CheckedSchedules, FailureIsReportedEachTime) {

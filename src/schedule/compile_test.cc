@@ -9,6 +9,7 @@
 #include "core/testing/share.h"
 #include "schedule/check.h"
 #include "schedule/layout.h"
+#include "schedule/testing/hosts.h"
 #include "schedule/testing/reference_run.h"
 #include "schedule/text.h"
 
@@ -31,27 +32,35 @@ void for_every_request(int most_ranks, Body&& body) {
   }
 }
 
+/// The same with each algorithm that supports it, and for those that need hosts on all of these.
+template <typename Body>
+void for_every_supported(int most_ranks, Body&& body) {
+  for_every_request(most_ranks, [&](const Request& request) {
+    for (const Algorithm& algorithm : algorithms()) {
+      for (const Request& placed : testing::with_hosts(algorithm, request)) body(algorithm, placed);
+    }
+  });
+}
+
 std::string describe(const Algorithm& algorithm, const Request& request) {
-  return fmt::format("{} {} ranks={} root={} channels={}", algorithm.name, name(request.collective),
-                     request.num_ranks, request.root, request.channels);
+  return fmt::format("{} {} ranks={} root={} channels={} hosts={}", algorithm.name,
+                     name(request.collective), request.num_ranks, request.root, request.channels,
+                     fmt::join(request.host_of_rank, " "));
 }
 
 TEST(Compile, EveryScheduleIsAcceptedAlsoInPlace) {
   int checked = 0;
   const bool all = ropewalk::testing::share() == 1;
-  for_every_request(all ? 9 : 6, [&](const Request& request) {
-    for (const Algorithm& algorithm : algorithms()) {
-      if (!algorithm.supports(request)) continue;
-      SCOPED_TRACE(describe(algorithm, request));
-      const Schedule schedule = compile(algorithm.name, request);
-      const CheckReport report = check(schedule, 2);
-      ASSERT_TRUE(report.accepted) << report.defects.front() << "\n" << print(schedule);
-      EXPECT_EQ(report.in_place, in_place_input_offset(request.collective, 0).has_value());
-      EXPECT_EQ(schedule.algorithm, algorithm.name);
-      EXPECT_GE(schedule.num_channels(), request.channels);
-      EXPECT_EQ(parse(print(schedule)), schedule);
-      ++checked;
-    }
+  for_every_supported(all ? 9 : 6, [&](const Algorithm& algorithm, const Request& request) {
+    SCOPED_TRACE(describe(algorithm, request));
+    const Schedule schedule = compile(algorithm.name, request);
+    const CheckReport report = check(schedule, 2);
+    ASSERT_TRUE(report.accepted) << report.defects.front() << "\n" << print(schedule);
+    EXPECT_EQ(report.in_place, in_place_input_offset(request.collective, 0).has_value());
+    EXPECT_EQ(schedule.algorithm, algorithm.name);
+    EXPECT_GE(schedule.num_channels(), request.channels);
+    EXPECT_EQ(parse(print(schedule)), schedule);
+    ++checked;
   });
   EXPECT_GT(checked, all ? 2000 : 500);
 }
@@ -68,9 +77,8 @@ TEST(Compile, EveryCollectiveHasAnAlgorithmForEveryNumberOfRanksAndRoot) {
 TEST(Compile, EveryScheduleComputesItsCollective) {
   std::uint64_t seed = 1;
   ropewalk::testing::Share share;
-  for_every_request(9, [&](const Request& request) {
-    for (const Algorithm& algorithm : algorithms()) {
-      if (!algorithm.supports(request) || !share.next()) continue;
+  for_every_supported(9, [&](const Algorithm& algorithm, const Request& request) {
+    if (share.next()) {
       const Schedule schedule = compile(algorithm.name, request);
       const CheckReport report = check(schedule, 2);
       // Nothing, one element, some parts empty, all parts, and several rounds with a rest.
@@ -101,13 +109,14 @@ TEST(Compile, ManyRanks) {
       Request request{static_cast<Collective>(c), ranks, 0, 2};
       if (has_root(request.collective)) request.root = ranks / 3;
       for (const Algorithm& algorithm : algorithms()) {
-        if (!algorithm.supports(request)) continue;
         // Its forwarding makes ranks cubed messages; 31 ranks show it.
         if (request.collective == Collective::kAllToAll && algorithm.name == "ring" && ranks > 31) {
           continue;
         }
-        const CheckReport report = check(compile(algorithm.name, request));
-        ASSERT_TRUE(report.accepted) << describe(algorithm, request) << report.defects.front();
+        for (const Request& placed : testing::with_hosts(algorithm, request)) {
+          const CheckReport report = check(compile(algorithm.name, placed));
+          ASSERT_TRUE(report.accepted) << describe(algorithm, placed) << report.defects.front();
+        }
       }
     }
   }
@@ -198,6 +207,112 @@ TEST(CompileInOrder, UsesTheLinksOfTheOrderAlone) {
     }
   }
   EXPECT_GE(compiled, 10);
+}
+
+// ---- hierarchical -----------------------------------------------------------------------
+
+Request on_hosts(Collective collective, std::vector<int> host_of_rank, int root = 0) {
+  return {collective, static_cast<int>(host_of_rank.size()), root, 1, {}, std::move(host_of_rank)};
+}
+
+TEST(CompileHierarchical, TwoHostsExchangeWholeShares) {
+  EXPECT_EQ(print(compile("hierarchical", on_hosts(Collective::kAllReduce, {0, 1, 0, 1}))),
+            "ropewalk-schedule 1\n"
+            "collective all_reduce\n"
+            "algorithm hierarchical\n"
+            "ranks 4\n"
+            "parts 2\n"
+            "channel 0 weight 1\n"
+            "rank 0 channel 0\n"
+            "  b1: in -> 2\n"
+            "  b0: in + 2 -> out, 1\n"
+            "  b0: out + 1 => out, 2\n"
+            "  b1: 2 -> out\n"
+            "rank 1 channel 0\n"
+            "  b1: in -> 3\n"
+            "  b0: in + 3 -> out, 0\n"
+            "  b0: 0 + out => out, 3\n"
+            "  b1: 3 -> out\n"
+            "rank 2 channel 0\n"
+            "  b0: in -> 0\n"
+            "  b1: 0 + in -> out, 3\n"
+            "  b1: out + 3 => out, 0\n"
+            "  b0: 0 -> out\n"
+            "rank 3 channel 0\n"
+            "  b0: in -> 1\n"
+            "  b1: 1 + in -> out, 2\n"
+            "  b1: 2 + out => out, 1\n"
+            "  b0: 1 -> out\n");
+}
+
+// What leaves a rank's host, and how many hops there are.
+TEST(CompileHierarchical, SendsTheLeastOutOfEachHostAndEquallyByItsRanks) {
+  for (const auto& [hosts, each] :
+       {std::pair(2, 2), std::pair(2, 4), std::pair(3, 2), std::pair(4, 4), std::pair(5, 3)}) {
+    for (const bool in_turn : {false, true}) {
+      const std::vector<int> host_of_rank = testing::equal_hosts(hosts, each, in_turn);
+      const double all_but_one = hosts - 1;
+      const std::pair<Collective, double> expected[] = {
+          {Collective::kAllReduce, 2 * all_but_one / hosts / each},
+          {Collective::kReduceScatter, all_but_one},
+          {Collective::kAllGather, all_but_one},
+      };
+      for (const auto& [collective, units] : expected) {
+        const CheckReport report =
+            check(compile("hierarchical", on_hosts(collective, host_of_rank)));
+        ASSERT_TRUE(report.accepted) << report.defects.front();
+        std::vector<double> out(host_of_rank.size());
+        for (const LinkLoad& link : report.links) {
+          const auto from = static_cast<std::size_t>(link.source);
+          const auto to = static_cast<std::size_t>(link.destination);
+          if (host_of_rank[from] == host_of_rank[to]) continue;
+          out[from] += link.units;
+        }
+        for (const double sent : out) {
+          EXPECT_NEAR(sent, units, 1e-12) << name(collective) << " " << hosts << "x" << each;
+        }
+        const bool both = collective == Collective::kAllReduce;
+        const int half = 1 + hosts / 2;  // every second host's chunks wait for the one before
+        const int hops = both ? (hosts == 2 ? 3 : 2 * half) : half;
+        EXPECT_EQ(report.longest_path, hops) << name(collective) << " " << hosts << "x" << each;
+      }
+    }
+  }
+}
+
+TEST(CompileHierarchical, ABroadcastLeavesEachHostOnce) {
+  for (const int root : {0, 3, 7}) {
+    const std::vector<int> host_of_rank = testing::equal_hosts(4, 3, true);
+    const CheckReport report =
+        check(compile("hierarchical", on_hosts(Collective::kBroadcast, host_of_rank, root)));
+    ASSERT_TRUE(report.accepted) << report.defects.front();
+    std::vector<double> out(4);
+    for (const LinkLoad& link : report.links) {
+      const int from = host_of_rank[static_cast<std::size_t>(link.source)];
+      if (from != host_of_rank[static_cast<std::size_t>(link.destination)]) {
+        out[static_cast<std::size_t>(from)] += link.units;
+      }
+    }
+    const auto last = static_cast<std::size_t>((root % 4 + 3) % 4);
+    for (std::size_t host = 0; host < 4; ++host) {
+      EXPECT_NEAR(out[host], host == last ? 0 : 1, 1e-12) << "root " << root << " host " << host;
+    }
+    EXPECT_EQ(report.longest_path, 5);
+  }
+}
+
+TEST(CompileHierarchical, RefusesHostsThatAreNotAlike) {
+  const char* const why = "it needs at least two hosts, and on each the same number of ranks";
+  for (const std::vector<int>& hosts :
+       {std::vector<int>{}, std::vector<int>{0, 0, 0, 0}, std::vector<int>{0, 1, 2, 3},
+        std::vector<int>{0, 0, 0, 1}, std::vector<int>{0, 0, 2, 2}}) {
+    expect_refused("hierarchical", {Collective::kAllReduce, 4, 0, 1, {}, hosts}, why);
+  }
+  expect_refused("hierarchical", on_hosts(Collective::kReduce, {0, 0, 1, 1}), "those that have");
+  for (const std::vector<int>& hosts :
+       {std::vector<int>{0, 0, 1}, std::vector<int>{0, 0, -1, -1}, std::vector<int>{0, 0, 4, 4}}) {
+    expect_refused("ring", {Collective::kAllReduce, 4, 0, 1, {}, hosts}, "one for each of 4 ranks");
+  }
 }
 
 // Whom each rank sends to in step `k` of each channel.

@@ -77,7 +77,9 @@ std::string describe_algorithms() {
     Json collectives = Json::array();
     for (int c = 0; c < kNumCollectives; ++c) {
       const auto collective = static_cast<Collective>(c);
-      if (algorithm.supports({collective, 2, 0, 1})) collectives.push_back(name(collective));
+      const bool served = algorithm.supports({collective, 2, 0, 1}) ||
+                          algorithm.supports({collective, 4, 0, 1, {}, {0, 0, 1, 1}});
+      if (served) collectives.push_back(name(collective));
     }
     json.push_back({{"name", algorithm.name},
                     {"help", algorithm.help},

@@ -13,6 +13,7 @@
 
 #include "schedule/check.h"
 #include "schedule/compile.h"
+#include "schedule/testing/hosts.h"
 #include "schedule/text.h"
 
 namespace ropewalk::schedule {
@@ -27,6 +28,17 @@ std::map<std::string, std::string> compiled() {
   std::map<std::string, std::string> texts;
   for (const Algorithm& algorithm : algorithms()) {
     for (int c = 0; c < kNumCollectives; ++c) {
+      // Hosts: two, with ranks one after the other; and three, dealt out.
+      if (!algorithm.needs.empty()) {
+        for (const bool in_turn : {false, true}) {
+          Request request{static_cast<Collective>(c), in_turn ? 6 : 4, 0, 1};
+          request.host_of_rank = testing::equal_hosts(in_turn ? 3 : 2, 2, in_turn);
+          if (has_root(request.collective)) request.root = 1;
+          if (!algorithm.supports(request)) continue;
+          texts[fmt::format("{}-{}-{}.txt", name(request.collective), algorithm.name,
+                            request.num_ranks)] = print(compile(algorithm.name, request));
+        }
+      }
       for (const int ranks : {2, 3, 4}) {
         Request request{static_cast<Collective>(c), ranks, 0, 1};
         // A root in the middle, so that it is seen to be used; two ranks for the main job only.

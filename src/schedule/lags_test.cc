@@ -13,6 +13,7 @@
 #include "schedule/compile.h"
 #include "schedule/from_plan.h"
 #include "schedule/layout.h"
+#include "schedule/testing/hosts.h"
 #include "schedule/testing/random_plans.h"
 #include "schedule/testing/reference_run.h"
 
@@ -99,14 +100,15 @@ TEST(Lags, EveryAlgorithmRunsInTheirOrder) {
       for (int ranks = 2; ranks <= 7; ++ranks) {
         const auto collective = static_cast<Collective>(c);
         const Request request{collective, ranks, has_root(collective) ? ranks / 2 : 0, 1};
-        if (!algorithm.supports(request)) continue;
-        const Schedule schedule = compile(algorithm.name, request);
-        for (const std::uint32_t slots : {2U, 3U, 4U, 5U, 6U, 8U, 9U, 32U}) {
-          const Lags lags = find_lags(schedule, 0, slots);
-          EXPECT_EQ(run(schedule, lags, slots), "")
-              << algorithm.name << " " << name(collective) << " " << ranks << " ranks, " << slots
-              << " slots";
-          for (const auto& list : lags) lagging += !list.empty() && list.back() > 0 ? 1 : 0;
+        for (const Request& placed : testing::with_hosts(algorithm, request)) {
+          const Schedule schedule = compile(algorithm.name, placed);
+          for (const std::uint32_t slots : {2U, 3U, 4U, 5U, 6U, 8U, 9U, 32U}) {
+            const Lags lags = find_lags(schedule, 0, slots);
+            EXPECT_EQ(run(schedule, lags, slots), "")
+                << algorithm.name << " " << name(collective) << " " << ranks << " ranks, " << slots
+                << " slots, hosts " << fmt::format("{}", fmt::join(placed.host_of_rank, " "));
+            for (const auto& list : lags) lagging += !list.empty() && list.back() > 0 ? 1 : 0;
+          }
         }
       }
     }
@@ -158,9 +160,10 @@ TEST(Lags, EveryAlgorithmComputesTheSame) {
       for (int ranks = 2; ranks <= 6; ++ranks) {
         const auto collective = static_cast<Collective>(c);
         const Request request{collective, ranks, has_root(collective) ? ranks / 2 : 0, 2};
-        if (!algorithm.supports(request)) continue;
-        for (const std::uint32_t slots : {4U, 16U}) {
-          lagging += expect_right(compile(algorithm.name, request), slots, share);
+        for (const Request& placed : testing::with_hosts(algorithm, request)) {
+          for (const std::uint32_t slots : {4U, 16U}) {
+            lagging += expect_right(compile(algorithm.name, placed), slots, share);
+          }
         }
       }
     }
@@ -209,6 +212,15 @@ TEST(Lags, ReceiversAreOneRoundBehindSenders) {
   for (const auto& list : find_lags(two_shot, 0, 4)) {
     EXPECT_EQ(list, (std::vector<std::uint32_t>{0, 0, 0, 1, 2, 2, 2}));
   }
+  const auto hierarchical = [](Collective collective, int hosts) {
+    const std::vector<int> host_of_rank = testing::equal_hosts(hosts, 2);
+    const Request request{collective, 2 * hosts, 0, 1, {}, host_of_rank};
+    return find_lags(compile("hierarchical", request), 0, 16)[0];
+  };
+  EXPECT_EQ(hierarchical(Collective::kAllReduce, 2), (std::vector<std::uint32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(hierarchical(Collective::kReduceScatter, 3).back(), 2U);
+  EXPECT_EQ(hierarchical(Collective::kAllGather, 3).back(), 2U);
+  EXPECT_EQ(hierarchical(Collective::kAllReduce, 3).back(), 4U);
   const Schedule chain = compile("chain", {Collective::kBroadcast, 3, 0, 1});
   EXPECT_EQ(find_lags(chain, 0, 2), (Lags{{0}, {1}, {2}}));
 }

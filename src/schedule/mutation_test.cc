@@ -15,6 +15,7 @@
 #include "schedule/check.h"
 #include "schedule/compile.h"
 #include "schedule/layout.h"
+#include "schedule/testing/hosts.h"
 #include "schedule/testing/reference_run.h"
 #include "schedule/text.h"
 
@@ -34,6 +35,12 @@ class Mutator {
       request.num_ranks = 1 + below(6);
       request.root = has_root(request.collective) ? below(request.num_ranks) : 0;
       request.channels = 1 + below(2);
+      if (!algorithm.needs.empty()) {
+        const std::vector<std::vector<int>> hosts = testing::all_equal_hosts(request.num_ranks);
+        if (hosts.empty()) continue;
+        request.host_of_rank =
+            hosts[static_cast<std::size_t>(below(static_cast<int>(hosts.size())))];
+      }
       if (algorithm.supports(request)) return request;
     }
   }

@@ -38,6 +38,12 @@ bool visits_each_once(std::vector<int> order, int num_ranks) {
   return true;
 }
 
+// Each number that occurs is below that of ranks, so that tables by host stay small.
+bool are_hosts(const std::vector<int>& host_of_rank, int num_ranks) {
+  return host_of_rank.size() == static_cast<std::size_t>(num_ranks) &&
+         std::ranges::all_of(host_of_rank, [&](int host) { return host >= 0 && host < num_ranks; });
+}
+
 }  // namespace
 
 std::span<const Algorithm> algorithms() noexcept {
@@ -50,6 +56,7 @@ std::span<const Algorithm> algorithms() noexcept {
       kOneShot,
       kTwoShot,
       kDirect,
+      kHierarchical,
   };
   return kRegistry;
 }
@@ -69,14 +76,20 @@ Schedule compile(std::string_view algorithm, const Request& request) {
     throw Error(Errc::kInvalidArgument, "schedule in the order {}: not each of {} ranks once",
                 fmt::join(request.order, " "), request.num_ranks);
   }
+  if (!request.host_of_rank.empty() && !are_hosts(request.host_of_rank, request.num_ranks)) {
+    throw Error(Errc::kInvalidArgument,
+                "schedule for the hosts {}: must be one for each of {} ranks, numbered from 0",
+                fmt::join(request.host_of_rank, " "), request.num_ranks);
+  }
   for (const Algorithm& candidate : algorithms()) {
     if (candidate.name != algorithm) continue;
     if (candidate.supports(request)) {
       return request.num_ranks == 1 ? alone(algorithm, request) : candidate.compile(request);
     }
     throw Error(Errc::kInvalidArgument,
-                "algorithm {} has no {} for {} ranks and {} channels; those that have: {}",
+                "algorithm {} has no {} for {} ranks and {} channels{}{}; those that have: {}",
                 algorithm, name(request.collective), request.num_ranks, request.channels,
+                candidate.needs.empty() ? "" : ", it needs ", candidate.needs,
                 names_of_supporting(request));
   }
   throw Error(Errc::kInvalidArgument, "unknown algorithm \"{}\"; known for {} on {} ranks: {}",

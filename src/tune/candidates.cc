@@ -47,6 +47,22 @@ bool plans_serve(std::string_view name, Collective collective) {
   return false;
 }
 
+// ": it needs ...", or nothing.
+std::string needs_of(std::string_view algorithm) {
+  for (const schedule::Algorithm& row : schedule::algorithms()) {
+    if (row.name == algorithm && !row.needs.empty()) return fmt::format(": it needs {}", row.needs);
+  }
+  return {};
+}
+
+// The machine's hosts, by rank; empty where there is one.
+std::vector<int> hosts_of(const topology::Topology& machine) {
+  std::vector<int> hosts;
+  if (machine.hosts() < 2) return hosts;
+  for (const topology::NodeIndex gpu : machine.gpus()) hosts.push_back(machine.node(gpu).host);
+  return hosts;
+}
+
 int root_of(Collective collective, int root) { return has_root(collective) ? root : 0; }
 
 }  // namespace
@@ -85,7 +101,12 @@ Candidates::Candidates(const Config& config, GroupFacts facts, CandidateOptions 
       machine_(std::move(machine)),
       hybrid_alone_(config.text(Setting::kHybrid) == "on"),
       forced_(forced_algorithms(config.text(Setting::kAlgorithm))) {
+  host_of_rank_ = facts_.host_of_rank;
   if (machine_ == nullptr || facts_.num_ranks < 2) return;
+  // The same, unless the machine is emulated: then each rank counts as a host of its own.
+  if (machine_->gpus().size() == static_cast<std::size_t>(facts_.num_ranks)) {
+    host_of_rank_ = hosts_of(*machine_);
+  }
   const std::string& planning = config.text(Setting::kPlanning);
   if (planning == "background") planning_ = Planning::kBackground;
   if (planning == "wait") planning_ = Planning::kWait;
@@ -106,7 +127,8 @@ Candidates::Candidates(Candidates&&) noexcept = default;
 
 schedule::Request Candidates::request_of(Collective collective, int root,
                                          int channels) const noexcept {
-  return {collective, facts_.num_ranks, root_of(collective, root), channels, facts_.ring_order};
+  return {collective, facts_.num_ranks,  root_of(collective, root),
+          channels,   facts_.ring_order, host_of_rank_};
 }
 
 double Candidates::host_path_units(const std::string& algorithm, schedule::Request request,
@@ -138,11 +160,8 @@ std::optional<Candidate> Candidates::over_rails(const std::string& algorithm,
       own = std::make_shared<const RoutedSchedule>(RoutedSchedule{algorithm, checked, {}});
     }
   }
-  Candidate candidate{algorithm, request.channels, ScheduleShape::of(*checked), std::move(own),
-                      nullptr};
-  if (!facts_.host_of_rank.empty()) {
-    candidate.shape.leaving_host = leaving_host(checked->schedule(), facts_.host_of_rank);
-  }
+  Candidate candidate{algorithm, request.channels, ScheduleShape::of(*checked, facts_.host_of_rank),
+                      std::move(own), nullptr};
   candidate.shape.host_path_units = host_path_units(algorithm, request, *checked);
   return candidate;
 }
@@ -201,9 +220,9 @@ std::vector<std::string> Candidates::registered(Collective collective, int root)
   if (is_forced(collective, root)) return {forced_.at(collective).name};
   if (const auto forced = forced_.find(collective);
       forced != forced_.end() && forced->second.for_this_operation && facts_.num_ranks > 1) {
-    throw Error(Errc::kInvalidArgument,
-                "setting ROPEWALK_ALGORITHM: \"{}\" cannot do {} over {} ranks",
-                forced->second.name, name(collective), facts_.num_ranks);
+    throw Error(
+        Errc::kInvalidArgument, "setting ROPEWALK_ALGORITHM: \"{}\" cannot do {} over {} ranks{}",
+        forced->second.name, name(collective), facts_.num_ranks, needs_of(forced->second.name));
   }
   const schedule::Request request = request_of(collective, root, options_.channels.front());
   std::vector<std::string> names;
@@ -358,7 +377,7 @@ std::vector<Candidate> Candidates::made(Collective collective, int root,
     if (plans == nullptr) plans = planned(collective, root, plan != nullptr);
     for (const std::shared_ptr<const RoutedSchedule>& routed : plans->schedules) {
       if (plan != nullptr && routed->algorithm != *plan) continue;
-      ScheduleShape shape = ScheduleShape::of(*routed->checked);
+      ScheduleShape shape = ScheduleShape::of(*routed->checked, facts_.host_of_rank);
       shape.host_path_units = units_over(routed->checked->schedule(), facts_.host_path_pairs);
       all.push_back({routed->algorithm, shape.channels, shape, routed,
                      cost_of(*routed->checked, routed->routes)});
@@ -377,7 +396,7 @@ std::vector<Candidate> Candidates::made(Collective collective, int root,
 }
 
 Candidate Candidates::given(std::shared_ptr<const schedule::Checked> checked) const {
-  ScheduleShape shape = ScheduleShape::of(*checked);
+  ScheduleShape shape = ScheduleShape::of(*checked, facts_.host_of_rank);
   shape.host_path_units = units_over(checked->schedule(), facts_.host_path_pairs);
   return {kGivenSchedule, shape.channels, shape,
           std::make_shared<const RoutedSchedule>(

@@ -140,7 +140,8 @@ class Candidates {
   std::shared_ptr<const topology::Topology> machine_;
   WhenNeeded<OnMachine> on_machine_;  // where there is a machine of at least two ranks
   Planning planning_ = Planning::kBrief;
-  bool hybrid_alone_ = false;  // setting HYBRID: on
+  std::vector<int> host_of_rank_;  // schedule::Request's
+  bool hybrid_alone_ = false;      // setting HYBRID: on
   std::shared_ptr<Background> background_;
   std::map<Collective, ForcedAlgorithm> forced_;
   std::map<std::pair<Collective, int>, std::vector<Candidate>> made_;

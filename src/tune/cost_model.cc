@@ -1,6 +1,7 @@
 #include "tune/cost_model.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <numeric>
 #include <set>
@@ -45,7 +46,8 @@ void add_busiest_link(ScheduleShape& shape, const schedule::Checked& checked) {
 
 }  // namespace
 
-ScheduleShape ScheduleShape::of(const schedule::Checked& checked) {
+ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
+                                std::span<const int> host_of_rank) {
   const schedule::Schedule& schedule = checked.schedule();
   ScheduleShape shape;
   shape.longest_path = checked.report().longest_path;
@@ -54,7 +56,17 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked) {
   shape.rooted = has_root(schedule.collective);
   shape.by_address = all_by_address(checked);
   add_busiest_link(shape, checked);
-  for (const std::vector<schedule::StepList>& rank : schedule.programs) {
+  if (!host_of_rank.empty()) {
+    shape.leaving_host = tune::leaving_host(schedule, host_of_rank);
+    shape.leaving_units = units_leaving_host(schedule, host_of_rank);
+    shape.local_path = shape.longest_path - hops_between_hosts(schedule, host_of_rank);
+  }
+  for (std::size_t r = 0; r < schedule.programs.size(); ++r) {
+    const std::vector<schedule::StepList>& rank = schedule.programs[r];
+    const auto is_local = [&](int peer) {
+      return !host_of_rank.empty() &&
+             host_of_rank[static_cast<std::size_t>(peer)] == host_of_rank[r];
+    };
     RankLoad load;
     std::size_t work = 0;  // in parts
     for (const schedule::StepList& steps : rank) {
@@ -69,9 +81,11 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked) {
           if (operand.kind != schedule::Operand::Kind::kLink) continue;
           senders.insert(operand.peer);
           ++(combines ? load.combined_in : load.copied_in);
+          if (is_local(operand.peer)) ++(combines ? load.local_combined_in : load.local_copied_in);
           linked = true;
         }
         load.messages_out += static_cast<int>(step.send.size());
+        load.local_out += static_cast<int>(std::ranges::count_if(step.send, is_local));
         if (!linked) ++load.copies;
       }
       shape.fan = std::max(shape.fan, static_cast<int>(std::max(senders.size(), receivers.size())));
@@ -83,6 +97,9 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked) {
     shape.all.combined_in += load.combined_in;
     shape.all.copied_in += load.copied_in;
     shape.all.copies += load.copies;
+    shape.all.local_out += load.local_out;
+    shape.all.local_combined_in += load.local_combined_in;
+    shape.all.local_copied_in += load.local_copied_in;
   }
   shape.ranks = schedule.num_ranks;
   std::sort(shape.loads.begin(), shape.loads.end());
@@ -104,6 +121,69 @@ int leaving_host(const schedule::Schedule& schedule, std::span<const int> host_o
   }
   int most = 0;
   for (const auto& [host, messages] : leaving) most = std::max(most, messages);
+  return most;
+}
+
+double units_leaving_host(const schedule::Schedule& schedule, std::span<const int> host_of_rank) {
+  const double all = std::accumulate(schedule.weight.begin(), schedule.weight.end(), 0.0);
+  std::map<int, double> leaving;
+  double most = 0;
+  for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
+    double& of_host = leaving[host_of_rank[rank]];
+    for (std::size_t c = 0; c < schedule.weight.size(); ++c) {
+      const double unit = schedule.weight[c] / all / schedule.parts;
+      for (const schedule::Step& step : schedule.programs[rank][c]) {
+        of_host += unit * static_cast<double>(std::ranges::count_if(step.send, [&](int peer) {
+                     return host_of_rank[static_cast<std::size_t>(peer)] != host_of_rank[rank];
+                   }));
+      }
+    }
+    most = std::max(most, of_host);
+  }
+  return most;
+}
+
+int hops_between_hosts(const schedule::Schedule& schedule, std::span<const int> host_of_rank) {
+  struct Strand {
+    std::size_t next = 0;
+    int hops = 0;
+  };
+  int most = 0;
+  for (std::size_t channel = 0; channel < schedule.weight.size(); ++channel) {
+    // The schedule is an accepted one: with links of any length it runs to its end.
+    std::map<std::pair<int, int>, std::deque<int>> links;  // hops of the chunks that wait
+    std::vector<Strand> strands(schedule.programs.size());
+    std::vector<int> may_run(strands.size());
+    std::iota(may_run.begin(), may_run.end(), 0);
+    while (!may_run.empty()) {
+      const int rank = may_run.back();
+      may_run.pop_back();
+      Strand& strand = strands[static_cast<std::size_t>(rank)];
+      const schedule::StepList& steps = schedule.programs[static_cast<std::size_t>(rank)][channel];
+      const auto waits = [&](const schedule::Operand& operand) {
+        return operand.kind == schedule::Operand::Kind::kLink &&
+               links[{operand.peer, rank}].empty();
+      };
+      while (strand.next < steps.size() &&
+             std::ranges::none_of(steps[strand.next].operands, waits)) {
+        const schedule::Step& step = steps[strand.next++];
+        for (const schedule::Operand& operand : step.operands) {
+          if (operand.kind != schedule::Operand::Kind::kLink) continue;
+          std::deque<int>& link = links[{operand.peer, rank}];
+          strand.hops = std::max(strand.hops, link.front());
+          link.pop_front();
+        }
+        for (const int peer : step.send) {
+          const bool leaves = host_of_rank[static_cast<std::size_t>(peer)] !=
+                              host_of_rank[static_cast<std::size_t>(rank)];
+          const int hops = strand.hops + (leaves ? 1 : 0);
+          most = std::max(most, hops);
+          links[{rank, peer}].push_back(hops);
+          may_run.push_back(peer);
+        }
+      }
+    }
+  }
   return most;
 }
 
@@ -142,16 +222,29 @@ struct ChunkCosts {
   double copy_in;
   double combine_in;
   double copy;
+  // By messages that RankLoad counts as local.
+  double local_send = 0;
+  double local_copy_in = 0;
+  double local_combine_in = 0;
   [[nodiscard]] double of(const RankLoad& load) const {
-    return load.messages_out * send + load.combined_in * combine_in + load.copied_in * copy_in +
-           load.copies * copy;
+    return (load.messages_out - load.local_out) * send +
+           (load.combined_in - load.local_combined_in) * combine_in +
+           (load.copied_in - load.local_copied_in) * copy_in + load.copies * copy +
+           load.local_out * local_send + load.local_combined_in * local_combine_in +
+           load.local_copied_in * local_copy_in;
   }
 };
 
 ChunkCosts network_costs(const MachineConstants& machine, double message, double chunk) {
   const double receive = (1 - kSendersShare) * message + chunk / machine.network_rate;
-  return {kSendersShare * message + chunk / machine.network_rate, receive,
-          receive + chunk / machine.combine_rate, chunk / machine.copy_rate};
+  const double copy = machine.chunk_cost + chunk / machine.copy_rate;
+  return {.send = kSendersShare * message + chunk / machine.network_rate,
+          .copy_in = receive,
+          .combine_in = receive + chunk / machine.combine_rate,
+          .copy = chunk / machine.copy_rate,
+          .local_send = copy,
+          .local_copy_in = copy,
+          .local_combine_in = machine.chunk_cost + chunk / machine.combine_rate};
 }
 
 double busiest(const ScheduleShape& shape, const ChunkCosts& costs) {
@@ -168,11 +261,19 @@ double over_nics(const ScheduleShape& shape, const CostContext& context, double 
 double over_network(const ScheduleShape& shape, const CostContext& context, double chunk,
                     double rounds) {
   const MachineConstants& machine = context.machine;
+  const int leaving_hops = shape.longest_path - shape.local_path;
+  // A message within a host: as without a network.
+  double local_hop = machine.hop_latency +
+                     shape.channels * (2 * machine.chunk_cost + chunk / machine.copy_rate +
+                                       chunk / (shape.all.combined_in > 0 ? machine.combine_rate
+                                                                          : machine.copy_rate));
   if (context.ranks_per_core > 1) {
+    local_hop += machine.switch_cost;
     const ChunkCosts costs = network_costs(machine, kCrowdedShare * machine.network_message, chunk);
     const double all = costs.of(shape.all) / shape.ranks * context.ranks_per_core;
     const double most = busiest(shape, costs);
-    const double first = all + most + shape.longest_path * machine.network_message;
+    const double first =
+        all + most + leaving_hops * machine.network_message + shape.local_path * local_hop;
     const double nics = over_nics(shape, context, chunk);
     return plan::pipelined_seconds(std::max(first, nics), rounds, std::max({all, most, nics}));
   }
@@ -180,7 +281,8 @@ double over_network(const ScheduleShape& shape, const CostContext& context, doub
   const double work = std::max(busiest(shape, costs), over_nics(shape, context, chunk));
   // The latency has the cost of a short message in it.
   const double hop = machine.network_latency + shape.channels * 2 * chunk / machine.network_rate;
-  return plan::pipelined_seconds(std::max(shape.longest_path * hop, work), rounds, work);
+  const double path = leaving_hops * hop + shape.local_path * local_hop;
+  return plan::pipelined_seconds(std::max(path, work), rounds, work);
 }
 
 }  // namespace

@@ -16,6 +16,10 @@
 // 2 cores, all-reduces of 512 bytes by ten schedules of 6 to 24 messages took 2.5 us a message,
 // whatever their hops.
 //
+// Where the hosts of ranks are known, messages within a host cost o + b / rate of links in its
+// memory, and those hops of the longest chain that no chain has between hosts take these links'
+// latency.
+//
 // Where the rate of a host's NICs was measured, no round takes less than what its M messages that
 // leave a host take over them, M * b / rate.
 #pragma once
@@ -59,12 +63,18 @@ struct RankLoad {
   int combined_in = 0;  ///< received and combined
   int copied_in = 0;    ///< received and only copied or passed on
   int copies = 0;       ///< moved without any link
+  /// Of these, within the host, where hosts are known.
+  int local_out = 0;
+  int local_combined_in = 0;
+  int local_copied_in = 0;
   friend auto operator<=>(const RankLoad&, const RankLoad&) = default;
 };
 
 /// The work of a schedule's ranks; computed once per schedule.
 struct ScheduleShape {
   int longest_path = 0;
+  /// Hops of the longest path less the most between hosts that any path has; 0: hosts not known.
+  int local_path = 0;
   int parts = 1;
   int channels = 1;
   bool by_address = false;      ///< every message can be sent by address, in place or not
@@ -73,18 +83,26 @@ struct ScheduleShape {
   RankLoad all;  ///< of all ranks together
   /// Messages that leave the host that most of them leave; see leaving_host().
   int leaving_host = 0;
-  bool rooted = false;    ///< data goes to the root, or comes from it
-  int fan = 0;            ///< ranks that one rank sends to, or receives from, on one channel
-  int link_messages = 1;  ///< in a round, on the link that has most
-  double link_units = 0;  ///< sent or received by the busiest rank, whichever is more
-  double work_units = 0;  ///< read and written by the busiest rank
+  double leaving_units = 0;  ///< the same as data, of the host that most leaves
+  bool rooted = false;       ///< data goes to the root, or comes from it
+  int fan = 0;               ///< ranks that one rank sends to, or receives from, on one channel
+  int link_messages = 1;     ///< in a round, on the link that has most
+  double link_units = 0;     ///< sent or received by the busiest rank, whichever is more
+  double work_units = 0;     ///< read and written by the busiest rank
   /// Sent or received by one rank over links through the host's memory; see units_over().
   double host_path_units = 0;
-  static ScheduleShape of(const schedule::Checked& checked);
+  /// @param host_of_rank by rank; empty: not known, or one host
+  static ScheduleShape of(const schedule::Checked& checked, std::span<const int> host_of_rank = {});
 };
 
 /// The messages of a round that leave the busiest host. `host_of_rank` by rank.
 int leaving_host(const schedule::Schedule& schedule, std::span<const int> host_of_rank);
+
+/// The same in units: the data that leaves the host that most leaves.
+double units_leaving_host(const schedule::Schedule& schedule, std::span<const int> host_of_rank);
+
+/// Hops between hosts on the chain of dependent messages that has most of them.
+int hops_between_hosts(const schedule::Schedule& schedule, std::span<const int> host_of_rank);
 
 /// Units that one rank sends, or receives, over links of these pairs: whichever rank and direction
 /// has most. Pairs have the lower rank first.

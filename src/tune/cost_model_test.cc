@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "core/error.h"
+#include "schedule/testing/hosts.h"
 #include "tune/tuner.h"
 
 namespace ropewalk::tune {
@@ -150,6 +153,71 @@ TEST(CostModel, BytesThatLeaveAHostAreCounted) {
   EXPECT_EQ(leaving_host(ring->schedule(), pairs), 3);  // of the one that passes on
   EXPECT_EQ(leaving_host(ring->schedule(), apart), 3);
   EXPECT_EQ(leaving_host(ring->schedule(), together), 0);
+}
+
+TEST(CostModel, WhatLeavesAHostIsCountedAsDataAndAsHops) {
+  schedule::CheckedSchedules schedules;
+  const std::vector<int> hosts = schedule::testing::equal_hosts(2, 4);
+  const auto shape = [&](const char* algorithm) {
+    return ScheduleShape::of(
+        *schedules.get(algorithm, {Collective::kAllReduce, 8, 0, 1, {}, hosts}), hosts);
+  };
+  const ScheduleShape ring = shape("ring");
+  EXPECT_DOUBLE_EQ(ring.leaving_units, 14.0 / 8);
+  EXPECT_EQ(ring.longest_path, 14);
+  EXPECT_EQ(ring.local_path, 10);  // 14 hops around two hosts cross between them 4 times at most
+  EXPECT_EQ(ring.all.local_out, 14 * 6);
+  EXPECT_EQ(ring.all.local_combined_in + ring.all.local_copied_in, 14 * 6);
+  const ScheduleShape hierarchical = shape("hierarchical");
+  EXPECT_DOUBLE_EQ(hierarchical.leaving_units, 1);
+  EXPECT_EQ(hierarchical.longest_path, 3);
+  EXPECT_EQ(hierarchical.local_path, 2);
+  EXPECT_EQ(hierarchical.all.messages_out - hierarchical.all.local_out, 8);
+  const ScheduleShape two_shot = shape("two_shot");
+  EXPECT_DOUBLE_EQ(two_shot.leaving_units, 4);
+  EXPECT_EQ(two_shot.local_path, 0);
+  // Hosts that are not known.
+  EXPECT_EQ(ScheduleShape::of(*schedules.get("ring", {Collective::kAllReduce, 8, 0, 1})).local_path,
+            0);
+}
+
+// Eight ranks on two hosts.
+GroupFacts on_two_hosts(std::vector<int> host_of_rank) {
+  GroupFacts facts = on_hosts(8, 0.5);
+  facts.num_hosts = 2;
+  facts.max_ranks_per_host = 4;
+  facts.host_of_rank = std::move(host_of_rank);
+  return facts;
+}
+
+TEST(CostModel, LongAllReducesOverEqualHostsAreHierarchical) {
+  for (const bool in_turn : {false, true}) {
+    const GroupFacts facts = on_two_hosts(schedule::testing::equal_hosts(2, 4, in_turn));
+    EXPECT_EQ(choice(Collective::kAllReduce, 16 << 20, facts).algorithm, "hierarchical");
+    if (in_turn) continue;  // as little leaves hosts by recursive doubling there
+    EXPECT_EQ(choice(Collective::kReduceScatter, 1 << 20, facts).algorithm, "hierarchical");
+    EXPECT_EQ(choice(Collective::kAllGather, 1 << 20, facts).algorithm, "hierarchical");
+  }
+  const GroupFacts unequal = on_two_hosts({0, 0, 0, 1, 1, 1, 1, 1});
+  EXPECT_NE(choice(Collective::kAllReduce, 16 << 20, unequal).algorithm, "hierarchical");
+}
+
+TEST(CostModel, ForcedWhereHostsAreNotAlikeItSaysWhatItNeeds) {
+  Config config = Config::load();
+  config.set("ALGORITHM", "all_reduce=hierarchical", "test");
+  schedule::CheckedSchedules schedules;
+  const GroupFacts equal = on_two_hosts(schedule::testing::equal_hosts(2, 4));
+  Tuner tuner = host_tuner(config, equal, {}, schedules);
+  EXPECT_EQ(tuner.choose(Collective::kAllReduce, 0, 8)->algorithm, "hierarchical");
+  EXPECT_NE(tuner.choose(Collective::kReduce, 0, 8)->algorithm, "hierarchical");
+  Tuner other = host_tuner(config, on_two_hosts({0, 0, 0, 1, 1, 1, 1, 1}), {}, schedules);
+  try {
+    std::ignore = other.choose(Collective::kAllReduce, 0, 8);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("it needs at least two hosts"), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(CostModel, ShortMessagesOverOneHopAreNotCut) {

@@ -34,6 +34,7 @@ ScheduleShape message_shape() {
   shape.link_messages = 1;
   shape.link_units = 1;
   shape.leaving_host = 1;
+  shape.leaving_units = 1;
   shape.work_units = 2;
   return shape;
 }
@@ -151,8 +152,10 @@ Choice DevicePricing::by_protocol(const ScheduleShape& shape, double seconds_per
   double fill = chunks > 1 ? constants.fill : 0;
   if (protocol == Protocol::kSimple) fill = shape.rooted ? constants.rooted_fill : 0;
   const double filled = 1 + fill * std::max(0, shape.longest_path - 1);
-  const double hop = limits_.network ? constants.network_hop[p] : constants.hop[p];
-  choice.predicted_seconds = constants.launch[p] + shape.longest_path * hop +
+  const int leaving_hops = limits_.network ? shape.longest_path - shape.local_path : 0;
+  const double hops = leaving_hops * constants.network_hop[p] +
+                      (shape.longest_path - leaving_hops) * constants.hop[p];
+  choice.predicted_seconds = constants.launch[p] + hops +
                              std::max(0.0, shape.link_units - 1) * constants.fan[p] +
                              plan::pipelined_seconds(filled * period, chunks, period);
   return choice;

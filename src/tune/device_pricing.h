@@ -81,7 +81,7 @@ class DevicePricing final : public Pricing {
   // Over both classes of links at once.
   [[nodiscard]] Choice hybrid(const Candidate& candidate, std::size_t unit_bytes) const;
   [[nodiscard]] double on_busiest_rank(const ScheduleShape& shape) const {
-    const double leaving = limits_.network ? shape.leaving_host / constants_.network_rate : 0;
+    const double leaving = limits_.network ? shape.leaving_units / constants_.network_rate : 0;
     const double share = constants_.spread[std::clamp(shape.fan - 1, 0, 2)];
     return std::max(std::max(shape.link_units, 1.0) / (constants_.link_rate * share), leaving);
   }

@@ -44,6 +44,26 @@ TEST(AllowedProtocols, TheNamedOneWhereLinksHaveIt) {
   EXPECT_EQ(allowed_protocols(priced_config({{"PROTOCOL", "ll128"}}), simple), simple);
 }
 
+// Four GPUs on each of two hosts: what leaves a host limits, as data and not as messages.
+TEST(DevicePricing, OverANetworkLongAllReducesAreHierarchical) {
+  DeviceLimits limits = nvlink();
+  limits.network = true;
+  DeviceConstants constants;
+  const DevicePricing pricing(priced_config(), limits, constants);
+  const std::vector<int> hosts = {0, 0, 0, 0, 1, 1, 1, 1};
+  const double bytes = 512 << 20;
+  const auto seconds = [&](const char* algorithm) {
+    const auto checked =
+        schedule::CheckedSchedules().get(algorithm, {Collective::kAllReduce, 8, 0, 1, {}, hosts});
+    const Candidate of{algorithm, 1, ScheduleShape::of(*checked, hosts), nullptr, nullptr};
+    return pricing.price(of, static_cast<std::size_t>(bytes)).predicted_seconds;
+  };
+  EXPECT_NEAR(seconds("hierarchical"), bytes / constants.network_rate,
+              0.05 * bytes / constants.network_rate);
+  EXPECT_NEAR(seconds("ring") / seconds("hierarchical"), 14.0 / 8, 0.05);
+  EXPECT_NEAR(seconds("two_shot") / seconds("hierarchical"), 4, 0.1);
+}
+
 // GPUs 0 and 3, and 1 and 2, without access to each other's memory.
 const std::vector<std::pair<int, int>> kDiagonals = {{0, 3}, {1, 2}};
 

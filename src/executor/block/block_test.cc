@@ -26,6 +26,7 @@
 #include "schedule/lags.h"
 #include "schedule/layout.h"
 #include "schedule/pattern.h"
+#include "schedule/testing/hosts.h"
 #include "schedule/testing/random_plans.h"
 
 namespace ropewalk::executor {
@@ -38,7 +39,11 @@ TEST(Block, GivesAddressesAsTheReaderSeesThem) {
   for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
     for (int c = 0; c < kNumCollectives; ++c) {
       const auto collective = static_cast<Collective>(c);
-      const schedule::Request request{collective, 3, has_root(collective) ? 1 : 0, 2};
+      schedule::Request request{collective, 3, has_root(collective) ? 1 : 0, 2};
+      if (!algorithm.needs.empty()) {
+        request.num_ranks = 4;
+        request.host_of_rank = {0, 1, 0, 1};
+      }
       if (!algorithm.supports(request)) continue;
       Case test;
       test.schedule = schedule::compile(algorithm.name, request);
@@ -65,7 +70,11 @@ TEST(Block, RunsEveryScheduleRight) {
     for (int c = 0; c < kNumCollectives; ++c) {
       for (const int ranks : {1, 2, 3}) {
         const auto collective = static_cast<Collective>(c);
-        const schedule::Request request{collective, ranks, has_root(collective) ? ranks - 1 : 0, 2};
+        schedule::Request request{collective, ranks, has_root(collective) ? ranks - 1 : 0, 2};
+        if (!algorithm.needs.empty()) {  // two on each of two or three hosts, dealt out
+          request.host_of_rank = schedule::testing::equal_hosts(ranks, 2, true);
+          request.num_ranks *= 2;
+        }
         if (!algorithm.supports(request)) continue;
         Case test;
         test.schedule = schedule::compile(algorithm.name, request);

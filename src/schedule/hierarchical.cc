@@ -1,0 +1,258 @@
+// Hierarchical: within hosts, then between them, then within them again. For several hosts with
+// equally many ranks on each. Horovod's hierarchical all-reduce is this, by NCCL within hosts and
+// MPI between them; Blink's three phases are alike, with trees within hosts (Wang et al., "Blink:
+// Fast and Generic Collectives for Distributed ML", MLSys 2020, section 3.5).
+//
+// Of H hosts with m ranks each, rank i of every host works on share i of the data, so that all
+// ranks of a host send out of it at once, each over a NIC of its own where it has one. All
+// exchanges are direct.
+//
+//   all_reduce       a reduce-scatter of the shares within each host, an all-reduce of each share
+//                    between its ranks of all hosts, an all-gather within each host. Out of each
+//                    rank's host go 2 (H - 1) / H of a share, over all ranks of it as much of the
+//                    data; a ring sends 2 (n - 1) / n of the data out, over one rank for each
+//                    channel. 4 hops; with two hosts 3, as they exchange whole shares: these are as
+//                    many bytes.
+//   reduce_scatter   the first half: 2 hops, (H - 1) units out of each rank's host, where a direct
+//                    exchange of all ranks sends m (H - 1).
+//   all_gather       the second half, alike.
+//   broadcast        the root scatters shares within its host; each rank there hands its share on
+//                    along the hosts; an all-gather within each host. H + 1 hops, the data once out
+//                    of each host but the last; less than two units out of the root.
+//
+// No link holds more than two chunks of a round. From four hosts on a half so has 1 + H / 2 hops:
+// what is summed up for every second host waits until the ranks beside have room.
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "schedule/algorithms.h"
+#include "schedule/building.h"
+
+namespace ropewalk::schedule {
+namespace {
+
+/// The ranks by hosts. `hosts()` is 0 where they are not alike.
+class EqualHosts {
+ public:
+  explicit EqualHosts(const std::vector<int>& host_of_rank) {
+    const auto ranks = static_cast<int>(host_of_rank.size());
+    if (ranks == 0) return;
+    ranks_.resize(static_cast<std::size_t>(std::ranges::max(host_of_rank)) + 1);
+    index_.reserve(host_of_rank.size());
+    host_ = host_of_rank;
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::vector<int>& on_host = ranks_[static_cast<std::size_t>(host_of(rank))];
+      index_.push_back(static_cast<int>(on_host.size()));
+      on_host.push_back(rank);
+    }
+    const std::size_t each = ranks_.front().size();
+    const bool alike = std::ranges::all_of(
+        ranks_, [&](const std::vector<int>& on_host) { return on_host.size() == each; });
+    if (!alike || each < 2 || ranks_.size() < 2) ranks_.clear();
+  }
+  [[nodiscard]] int hosts() const { return static_cast<int>(ranks_.size()); }
+  [[nodiscard]] int ranks_per_host() const { return static_cast<int>(ranks_.front().size()); }
+  [[nodiscard]] int host_of(int rank) const { return host_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] int index_of(int rank) const { return index_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] int rank(int host, int index) const {
+    return ranks_[static_cast<std::size_t>(host)][static_cast<std::size_t>(index)];
+  }
+
+ private:
+  std::vector<std::vector<int>> ranks_;  // by host
+  std::vector<int> host_;
+  std::vector<int> index_;  // among those of its host
+};
+
+/// One rank's view on one channel: whom it sends to and receives from, in which order.
+class Seat {
+ public:
+  Seat(const EqualHosts& all, int rank, int channel)
+      : all_(all),
+        host_(all.host_of(rank)),
+        index_(all.index_of(rank)),
+        indices_after_(peers_after(index_, all.ranks_per_host(), channel)),
+        indices_before_(peers_before(index_, all.ranks_per_host(), channel)),
+        hosts_after_(peers_after(host_, all.hosts(), channel)),
+        hosts_before_(peers_before(host_, all.hosts(), channel)) {}
+
+  [[nodiscard]] int host() const { return host_; }
+  [[nodiscard]] int index() const { return index_; }
+  /// The indices of this host's other ranks, in the order of sending or of receiving.
+  [[nodiscard]] const std::vector<int>& indices_after() const { return indices_after_; }
+  [[nodiscard]] const std::vector<int>& indices_before() const { return indices_before_; }
+  /// The other hosts. All ranks of a host have one order.
+  [[nodiscard]] const std::vector<int>& hosts_after() const { return hosts_after_; }
+  [[nodiscard]] const std::vector<int>& hosts_before() const { return hosts_before_; }
+  [[nodiscard]] int beside(int index) const { return all_.rank(host_, index); }
+  [[nodiscard]] int counterpart(int host) const { return all_.rank(host, index_); }
+
+  [[nodiscard]] std::vector<int> all_beside() const {
+    std::vector<int> ranks;
+    ranks.reserve(indices_after_.size());
+    for (const int index : indices_after_) ranks.push_back(beside(index));
+    return ranks;
+  }
+  /// The contributions of this host, in the order of its ranks.
+  [[nodiscard]] std::vector<Operand> all_of_host() const {
+    std::vector<Operand> operands;
+    for (int i = 0; i < all_.ranks_per_host(); ++i) {
+      operands.push_back(i == index_ ? Operand::input() : Operand::link(beside(i)));
+    }
+    return operands;
+  }
+
+ private:
+  const EqualHosts& all_;
+  int host_;
+  int index_;
+  std::vector<int> indices_after_;
+  std::vector<int> indices_before_;
+  std::vector<int> hosts_after_;
+  std::vector<int> hosts_before_;
+};
+
+/// Blocks 0 to ranks - 1. Host by host, the contributions to the blocks of its ranks are summed up
+/// here and go there; this host's own blocks are the last, with the sums of the others. What is
+/// given for a host is taken after what is given for the next one: two chunks on a link.
+void add_reduce_scatter(StepList& steps, const EqualHosts& all, const Seat& seat,
+                        std::vector<int> forward) {
+  const auto give_beside = [&](int host) {
+    for (const int index : seat.indices_after()) {
+      steps.push_back(send(all.rank(host, index), {Operand::input()}, {seat.beside(index)}));
+    }
+  };
+  std::vector<int> hosts = seat.hosts_after();
+  hosts.push_back(seat.host());
+  give_beside(hosts.front());
+  for (std::size_t k = 0; k + 1 < hosts.size(); ++k) {
+    give_beside(hosts[k + 1]);
+    const int there = seat.counterpart(hosts[k]);
+    steps.push_back(send(there, seat.all_of_host(), {there}));
+  }
+  std::vector<Operand> operands = seat.all_of_host();
+  for (const int host : seat.hosts_before()) {
+    operands.push_back(Operand::link(seat.counterpart(host)));
+  }
+  steps.push_back(finish(seat.beside(seat.index()), std::move(operands), std::move(forward)));
+}
+
+/// To whom a rank gives its own block.
+std::vector<int> receivers_of_own(const Seat& seat) {
+  std::vector<int> ranks;
+  for (const int host : seat.hosts_after()) ranks.push_back(seat.counterpart(host));
+  for (const int rank : seat.all_beside()) ranks.push_back(rank);
+  return ranks;
+}
+
+/// What comes after a rank has given its own block to receivers_of_own(): the blocks of this host's
+/// others, and host by host the counterpart's, handed on here, and those that the others hand on.
+/// What is handed on for a host is taken after what is handed on for the next one.
+void add_receive_all(StepList& steps, const EqualHosts& all, const Seat& seat) {
+  const auto take_beside = [&](int host) {
+    for (const int index : seat.indices_before()) {
+      steps.push_back(write(all.rank(host, index), {Operand::link(seat.beside(index))}));
+    }
+  };
+  int before = seat.host();
+  for (const int host : seat.hosts_before()) {
+    const int there = seat.counterpart(host);
+    steps.push_back(write(there, {Operand::link(there)}, seat.all_beside()));
+    take_beside(std::exchange(before, host));
+  }
+  take_beside(before);
+}
+
+/// Blocks 0 to ranks per host - 1, the shares. Two ranks that exchange whole shares combine them in
+/// one order, so that both have the same bits.
+void add_all_reduce_of_two_hosts(StepList& steps, const Seat& seat) {
+  for (const int index : seat.indices_after()) {
+    steps.push_back(send(index, {Operand::input()}, {seat.beside(index)}));
+  }
+  const int there = seat.counterpart(1 - seat.host());
+  steps.push_back(write(seat.index(), seat.all_of_host(), {there}));
+  std::vector<Operand> sums = {Operand::output(), Operand::link(there)};
+  if (seat.host() == 1) std::swap(sums[0], sums[1]);
+  steps.push_back(finish(seat.index(), std::move(sums), seat.all_beside()));
+  for (const int index : seat.indices_before()) {
+    steps.push_back(write(index, {Operand::link(seat.beside(index))}));
+  }
+}
+
+void add_broadcast(StepList& steps, const EqualHosts& all, const Seat& seat, int root) {
+  const int root_host = all.host_of(root);
+  const int root_index = all.index_of(root);
+  const int next = around(seat.host(), 1, all.hosts());
+  std::vector<int> forward;
+  if (next != root_host) forward.push_back(seat.counterpart(next));
+  if (seat.host() == root_host && seat.index() == root_index) {
+    for (const int index : seat.indices_after()) {
+      steps.push_back(write(index, {Operand::input()}, {seat.beside(index)}));
+    }
+    std::ranges::copy(seat.all_beside(), std::back_inserter(forward));
+    steps.push_back(write(seat.index(), {Operand::input()}, std::move(forward)));
+    return;
+  }
+  const bool beside_root = seat.host() == root_host;
+  const int source = beside_root ? root : seat.counterpart(around(seat.host(), -1, all.hosts()));
+  for (const int rank : seat.all_beside()) {
+    if (rank != root) forward.push_back(rank);
+  }
+  steps.push_back(write(seat.index(), {Operand::link(source)}, std::move(forward)));
+  for (const int index : seat.indices_before()) {
+    steps.push_back(write(index, {Operand::link(seat.beside(index))}));
+  }
+}
+
+bool hierarchical_supports(const Request& request) noexcept {
+  switch (request.collective) {
+    case Collective::kAllReduce:
+    case Collective::kReduceScatter:
+    case Collective::kAllGather:
+    case Collective::kBroadcast: break;
+    default: return false;
+  }
+  return request.host_of_rank.size() == static_cast<std::size_t>(request.num_ranks) &&
+         EqualHosts(request.host_of_rank).hosts() > 0 &&
+         affordable(4.0 * request.num_ranks * request.num_ranks * request.channels);
+}
+
+Schedule compile_hierarchical(const Request& request) {
+  const EqualHosts all(request.host_of_rank);
+  const bool reduces_all = request.collective == Collective::kAllReduce;
+  int parts = 1;
+  if (reduces_all) parts = all.hosts() == 2 ? all.ranks_per_host() : request.num_ranks;
+  if (request.collective == Collective::kBroadcast) parts = all.ranks_per_host();
+  Schedule schedule = blank("hierarchical", request, parts, request.channels);
+  for (int rank = 0; rank < request.num_ranks; ++rank) {
+    int channel = 0;
+    for (StepList& steps : schedule.programs[static_cast<std::size_t>(rank)]) {
+      const Seat seat(all, rank, channel++);
+      if (request.collective == Collective::kBroadcast) {
+        add_broadcast(steps, all, seat, request.root);
+      } else if (request.collective == Collective::kReduceScatter) {
+        add_reduce_scatter(steps, all, seat, {});
+      } else if (request.collective == Collective::kAllGather) {
+        steps.push_back(write(rank, {Operand::input()}, receivers_of_own(seat)));
+        add_receive_all(steps, all, seat);
+      } else if (all.hosts() == 2) {
+        add_all_reduce_of_two_hosts(steps, seat);
+      } else {
+        add_reduce_scatter(steps, all, seat, receivers_of_own(seat));
+        add_receive_all(steps, all, seat);
+      }
+    }
+  }
+  return schedule;
+}
+
+}  // namespace
+
+const Algorithm kHierarchical{
+    "hierarchical", "within hosts, between equal ranks of all hosts, within hosts",
+    hierarchical_supports, compile_hierarchical,
+    "at least two hosts, and on each the same number of ranks, at least two"};
+
+}  // namespace ropewalk::schedule
