@@ -7,33 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "schedule/compile.h"
-#include "schedule/lags.h"
-
 namespace ropewalk::link {
 namespace {
 
 using executor::Protocol;
-
-// Else rings go round by round, at two thirds of the rate (four H100, 128 MiB).
-TEST(WindowLayout, LinksHoldSoManyChunksThatRingsRunSeveralRoundsAtOnce) {
-  for (int ranks = 2; ranks <= 16; ++ranks) {
-    const schedule::Schedule ring =
-        schedule::compile("ring", {Collective::kAllReduce, ranks, 0, 1});
-    const auto most = [&](std::uint32_t slots) {
-      std::uint32_t lag = 0;
-      for (const auto& steps : schedule::find_lags(ring, 0, slots)) {
-        for (const std::uint32_t each : steps) lag = std::max(lag, each);
-      }
-      return lag;
-    };
-    EXPECT_GT(most(device_link_slots(ranks)), 0U) << ranks;
-    // No more than needed.
-    if (ranks > 4) EXPECT_EQ(most(device_link_slots(ranks) / 2), 0U) << ranks;
-  }
-  EXPECT_EQ(device_link_slots(4), 8U);
-  EXPECT_EQ(device_link_slots(72), 32U);
-}
 
 // Every link and counter of a window has a place of its own.
 TEST(WindowLayout, NothingOverlaps) {

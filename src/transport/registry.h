@@ -8,9 +8,12 @@
 
 #include "core/settings.h"
 #include "transport/transport.h"
-#include "transport/window/driver.h"
 
 namespace ropewalk::transport {
+
+namespace window {
+class Driver;
+}
 
 /// The names that make_transport() knows in this build.
 std::vector<std::string_view> compiled_providers();
