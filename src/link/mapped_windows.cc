@@ -21,6 +21,8 @@ constexpr std::uint32_t kOutcomeTag = 0x4d570000;
 constexpr std::size_t kNameBytes = 64;
 // In it: the other end cannot use the path.
 constexpr std::uint64_t kRefused = ~std::uint64_t{0};
+// Behind it: the other end leaves in good order.
+constexpr std::size_t kGoodbyeOffset = 8;
 
 }  // namespace
 
@@ -289,6 +291,18 @@ void MappedWindows::stop_watching() noexcept {
   watcher_.join();
 }
 
+void MappedWindows::say_goodbye() noexcept {
+  stop_watching();
+  for (End& end : ends_) {
+    if (end.path == nullptr) continue;
+    try {
+      end.path->put_word(bytes_ + kGoodbyeOffset, 1);
+    } catch (const Error& error) {  // it has left already
+      log::info(log::kNet, "rank {}: {}", rank_, error.what());
+    }
+  }
+}
+
 std::optional<Error> MappedWindows::lost() const {
   const Lock lock(mutex_);
   return lost_;
@@ -297,11 +311,12 @@ std::optional<Error> MappedWindows::lost() const {
 std::optional<Error> MappedWindows::look() {
   for (std::size_t r = 0; r < ends_.size(); ++r) {
     Path* const path = ends_[r].path.get();
-    if (path == nullptr) continue;
+    if (path == nullptr || path->read_word(bytes_ + kGoodbyeOffset) != 0) continue;
     try {
       std::optional<std::string> why = path->peer_lost();
       if (!why) why = path->stores_lost();
-      if (why) {
+      // Its last word may have come meanwhile.
+      if (why && path->read_word(bytes_ + kGoodbyeOffset) == 0) {
         return Error(Errc::kPeerLost, "rank {} lost rank {} over {}: {}", rank_, r,
                      drivers_[ends_[r].driver]->name(), *why);
       }

@@ -65,8 +65,9 @@ class MappedWindows {
   /// From now on a thread looks whether peers are still there; for the first that is not it calls
   /// `on_loss` once.
   void watch(std::function<void()> on_loss);
-  /// Ends that: peers may leave.
   void stop_watching() noexcept;
+  /// This rank is about to leave: peers that watch do not take that for a loss. Ends its own watch.
+  void say_goodbye() noexcept;
   /// Who was lost and why. Any thread.
   [[nodiscard]] std::optional<Error> lost() const;
 

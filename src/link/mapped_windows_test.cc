@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -155,6 +157,31 @@ TEST(MappedWindows, TellWhoIsLost) {
       EXPECT_EQ(windows->lost()->code(), Errc::kPeerLost);
       EXPECT_NE(std::string(windows->lost()->what()).find("rank 0 lost rank 1 over shm: "),
                 std::string::npos)
+          << windows->lost()->what();
+    }
+    bootstrap.barrier(bootstrap::soon());
+  });
+}
+
+TEST(MappedWindows, ARankThatSaysGoodbyeIsNotLost) {
+  run_ranks(3, [](bootstrap::Bootstrap& bootstrap) {
+    auto windows = std::make_unique<MappedWindows>(
+        bootstrap, shared_memory(), std::vector<int>{0, 1, 2}, kBytes, bootstrap::soon());
+    std::atomic<int> told{0};
+    windows->watch([&] { ++told; });
+    bootstrap.barrier(bootstrap::soon());
+    if (bootstrap.rank() == 1) {
+      windows->say_goodbye();
+      windows.reset();
+    }
+    bootstrap.barrier(bootstrap::soon());
+    // Rank 2 goes without a word, after which the watch of rank 0 has seen both.
+    if (bootstrap.rank() == 2) windows.reset();
+    if (bootstrap.rank() == 0) {
+      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+      while (told == 0 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+      ASSERT_TRUE(windows->lost().has_value());
+      EXPECT_NE(std::string(windows->lost()->what()).find("lost rank 2"), std::string::npos)
           << windows->lost()->what();
     }
     bootstrap.barrier(bootstrap::soon());

@@ -374,9 +374,9 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
 
 void CudaGroup::open_mapped_windows(bootstrap::Bootstrap& bootstrap, const Config& config,
                                     const link::WindowLayout& layout, cudaStream_t stream) {
-  // LINKS=network asks for what hosts have that share nothing.
+  // LINKS=network asks for what hosts have that share nothing, and so do emulated machines.
   if (facts_.num_hosts < 2 || size_ > kMostMappedRanks ||
-      config.text(Setting::kLinks) == "network") {
+      config.text(Setting::kLinks) == "network" || !config.text(Setting::kEmulate).empty()) {
     return;
   }
   link::MappedWindows::Drivers drivers = transport::make_window_drivers(config);
@@ -792,7 +792,7 @@ void CudaGroup::finish(bootstrap::Bootstrap& bootstrap) {
   }
   // Before the others hear of it: who has left may free its memory.
   buffers_->close_all();
-  if (mapped_ != nullptr) mapped_->windows().stop_watching();
+  if (mapped_ != nullptr) mapped_->windows().say_goodbye();
   // A peer's kernels may still write here. Ranks of this process share the window's ownership;
   // those of other processes say when they are done.
   for (int r = 0; r < size_; ++r) {
