@@ -77,8 +77,9 @@ class Host final : public testing::BlockHost {
   Control& control() override { return control_; }
   // The links' thread may say so at any time.
   bool aborted() { return std::atomic_ref(control_.abort).load() != 0; }
-  // Hosts share no boards: tags come beside the data.
-  void lend_tags(executor::LaunchLinks& links) {
+  // Hosts share no boards: tags come beside the data, of ll.
+  void lend_tags(executor::LaunchLinks& links) override {
+    if (!flagged_) return;
     links.network_tag = &tag_;
     links.network_board = board_.data();
     links.board = unused_board_.data();
