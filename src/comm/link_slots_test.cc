@@ -25,7 +25,9 @@ TEST(LinkSlots, HoldSoManyChunksThatRingsRunSeveralRoundsAtOnce) {
     };
     EXPECT_GT(most(link::device_link_slots(ranks)), 0U) << ranks;
     // No more than needed.
-    if (ranks > 4) EXPECT_EQ(most(link::device_link_slots(ranks) / 2), 0U) << ranks;
+    if (ranks > 4) {
+      EXPECT_EQ(most(link::device_link_slots(ranks) / 2), 0U) << ranks;
+    }
   }
   EXPECT_EQ(link::device_link_slots(4), 8U);
   EXPECT_EQ(link::device_link_slots(72), 32U);
