@@ -79,6 +79,6 @@ def check(text: str) -> dict[str, Any]:
 
 
 def algorithms() -> list[dict[str, Any]]:
-    """Name, help and collectives of every algorithm."""
+    """Name, help and collectives of every algorithm; `needs` in words, where `make` lacks it."""
     found: list[dict[str, Any]] = json_of(library().rwScheduleAlgorithms)
     return found

@@ -81,9 +81,11 @@ std::string describe_algorithms() {
                           algorithm.supports({collective, 4, 0, 1, {}, {0, 0, 1, 1}});
       if (served) collectives.push_back(name(collective));
     }
-    json.push_back({{"name", algorithm.name},
-                    {"help", algorithm.help},
-                    {"collectives", std::move(collectives)}});
+    Json row = {{"name", algorithm.name},
+                {"help", algorithm.help},
+                {"collectives", std::move(collectives)}};
+    if (!algorithm.needs.empty()) row["needs"] = algorithm.needs;
+    json.push_back(std::move(row));
   }
   return text_of(json);
 }

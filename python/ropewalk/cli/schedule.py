@@ -152,7 +152,8 @@ def make(
         return
     with console.reported():
         if list_:
-            _print_algorithms(schedule.algorithms())
+            # What needs to know hosts cannot be made here.
+            _print_algorithms([row for row in schedule.algorithms() if "needs" not in row])
             return
         if operation is None:
             console.fail("make: which operation? For example: make all_reduce", console.USAGE)
