@@ -307,7 +307,8 @@ RW_API rwResult_t rwScheduleMake(const char* collective, const char* algorithm, 
 /* Parses and checks. *report is JSON: accepted, defects[], in_place, links[], longest_path, and the
  * schedule itself. A refused schedule is a result, not an error; unreadable text is an error. */
 RW_API rwResult_t rwScheduleCheck(const char* text, char** report);
-/* JSON list of the algorithms: name, help, collectives, and where rwScheduleMake cannot make it, needs. */
+/* JSON list of the algorithms: name, help, collectives, and where rwScheduleMake cannot make it,
+ * needs. */
 RW_API rwResult_t rwScheduleAlgorithms(char** json);
 /* From now on `comm` runs this schedule for its collective; all ranks must pass the same one. The
  * checker must accept it. NULL text restores the tuner's choice for all collectives. For host
