@@ -2,12 +2,12 @@
 // each acting as a host of its own.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <chrono>
+#include <atomic>
 #include <map>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -140,19 +140,7 @@ TEST_P(MappedBlocks, RunSchedulesOneAfterAnotherInTheSameWindows) {
       ASSERT_TRUE(host.windows().complete());
       EXPECT_EQ(host.windows().name(), GetParam().net);
       testing::BlockLaunch launch(test, bootstrap.rank(), host, kWindowSlots);
-      std::vector<float> input(test.count);
-      std::vector<float> output(test.count);
-      for (std::uint32_t call = 1; call <= 3; ++call) {
-        pattern.fill_input(bootstrap.rank(), reinterpret_cast<std::byte*>(input.data()));
-        std::ranges::fill(output, -1.0F);
-        launch.args.call.input = reinterpret_cast<std::byte*>(input.data());
-        launch.args.call.output = reinterpret_cast<std::byte*>(output.data());
-        launch.args.call.tag.call = call;
-        launch.run();
-        EXPECT_EQ(
-            pattern.count_wrong(bootstrap.rank(), reinterpret_cast<std::byte*>(output.data())), 0U)
-            << algorithm << ", call " << call;
-      }
+      testing::expect_right_calls(launch, pattern, bootstrap.rank(), test.count, 3, algorithm);
       host.windows().stop_watching();
       bootstrap.barrier(bootstrap::soon());
       EXPECT_FALSE(host.windows().lost().has_value());
@@ -171,8 +159,7 @@ TEST_P(MappedBlocks, TellAPeerThatWasCalledOtherwise) {
     MappedHost host(bootstrap, GetParam());
     testing::BlockLaunch launch(test, bootstrap.rank(), host, kWindowSlots);
     std::vector<float> data(2 * test.count);
-    launch.args.call.input = reinterpret_cast<std::byte*>(data.data());
-    launch.args.call.output = reinterpret_cast<std::byte*>(data.data() + test.count);
+    launch.use(data.data(), data.data() + test.count);
     launch.args.call.tag.root = static_cast<std::uint16_t>(bootstrap.rank());
     launch.args.call.tag.count = test.count;
     launch.args.call.tag.call = 1;
@@ -203,8 +190,7 @@ TEST_P(MappedBlocks, EndWhenAPeerIsGone) {
     } else {
       testing::BlockLaunch launch(test, bootstrap.rank(), *host, kWindowSlots);
       std::vector<float> data(2 * test.count);
-      launch.args.call.input = reinterpret_cast<std::byte*>(data.data());
-      launch.args.call.output = reinterpret_cast<std::byte*>(data.data() + test.count);
+      launch.use(data.data(), data.data() + test.count);
       launch.run();
       const std::optional<Error> lost = host->windows().lost();
       ASSERT_TRUE(lost.has_value());

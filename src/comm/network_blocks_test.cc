@@ -117,19 +117,7 @@ TEST_P(NetworkBlocks, RunSchedulesOneAfterAnotherOverTheSameLinks) {
     run_ranks(3, [&](bootstrap::Bootstrap& bootstrap) {
       Host host(bootstrap, GetParam());
       testing::BlockLaunch launch(test, bootstrap.rank(), host, kShape.slots);
-      std::vector<float> input(test.count);
-      std::vector<float> output(test.count);
-      for (std::uint32_t call = 1; call <= 3; ++call) {
-        pattern.fill_input(bootstrap.rank(), reinterpret_cast<std::byte*>(input.data()));
-        std::ranges::fill(output, -1.0F);
-        launch.args.call.input = reinterpret_cast<std::byte*>(input.data());
-        launch.args.call.output = reinterpret_cast<std::byte*>(output.data());
-        launch.args.call.tag.call = call;
-        launch.run();
-        EXPECT_EQ(
-            pattern.count_wrong(bootstrap.rank(), reinterpret_cast<std::byte*>(output.data())), 0U)
-            << algorithm << ", call " << call;
-      }
+      testing::expect_right_calls(launch, pattern, bootstrap.rank(), test.count, 3, algorithm);
       host.drain();
       bootstrap.barrier(bootstrap::soon());
       host.close();
@@ -147,8 +135,7 @@ TEST_P(NetworkBlocks, TellAPeerThatWasCalledOtherwise) {
     Host host(bootstrap, GetParam());
     testing::BlockLaunch launch(test, bootstrap.rank(), host, kShape.slots);
     std::vector<float> data(2 * test.count);
-    launch.args.call.input = reinterpret_cast<std::byte*>(data.data());
-    launch.args.call.output = reinterpret_cast<std::byte*>(data.data() + test.count);
+    launch.use(data.data(), data.data() + test.count);
     launch.args.call.tag.root = static_cast<std::uint16_t>(bootstrap.rank());
     launch.args.call.tag.count = test.count;
     launch.run();
@@ -181,8 +168,7 @@ TEST_P(NetworkBlocks, EndWhenAPeerDies) {
     Host host(bootstrap, GetParam());
     testing::BlockLaunch launch(test, bootstrap.rank(), host, kShape.slots);
     std::vector<float> data(2 * test.count);
-    launch.args.call.input = reinterpret_cast<std::byte*>(data.data());
-    launch.args.call.output = reinterpret_cast<std::byte*>(data.data() + test.count);
+    launch.use(data.data(), data.data() + test.count);
     launch.run();  // links are connected now
     host.drain();
     bootstrap.barrier(bootstrap::soon());
@@ -215,8 +201,7 @@ TEST_P(NetworkBlocks, WaitForRanksThatComeLate) {
     // Long enough for the other's thread to sleep; it has nothing to connect to yet.
     if (bootstrap.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
     testing::BlockLaunch launch(test, bootstrap.rank(), host, kShape.slots);
-    launch.args.call.input = reinterpret_cast<std::byte*>(input.data());
-    launch.args.call.output = reinterpret_cast<std::byte*>(output.data());
+    launch.use(input.data(), output.data());
     launch.run();
     EXPECT_EQ(pattern.count_wrong(bootstrap.rank(), reinterpret_cast<std::byte*>(output.data())),
               0U);

@@ -1,6 +1,10 @@
 // For tests: launches of a rank's program whose blocks are host threads, over links of any kind.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <thread>
@@ -72,11 +76,33 @@ class BlockLaunch {
     for (std::thread& thread : threads) thread.join();
   }
 
+  /// Buffers of the calls from now on.
+  void use(float* input, float* output) {
+    args.call.input = reinterpret_cast<std::byte*>(input);
+    args.call.output = reinterpret_cast<std::byte*>(output);
+  }
+
   executor::PackedPrograms programs;
   executor::LaunchArgs args{};
 
  private:
   const executor::testing::Case& test_;
 };
+
+/// Makes `calls` all-reduces by `rank`, one after another, whose results are to be right.
+inline void expect_right_calls(BlockLaunch& launch, const schedule::TestPattern& pattern, int rank,
+                               std::size_t count, std::uint32_t calls, const char* name) {
+  std::vector<float> input(count);
+  std::vector<float> output(count);
+  launch.use(input.data(), output.data());
+  for (std::uint32_t call = 1; call <= calls; ++call) {
+    pattern.fill_input(rank, reinterpret_cast<std::byte*>(input.data()));
+    std::ranges::fill(output, -1.0F);
+    launch.args.call.tag.call = call;
+    launch.run();
+    EXPECT_EQ(pattern.count_wrong(rank, reinterpret_cast<std::byte*>(output.data())), 0U)
+        << name << ", call " << call;
+  }
+}
 
 }  // namespace ropewalk::comm::testing
