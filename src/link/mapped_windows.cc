@@ -128,6 +128,17 @@ class MappedWindows::Meeting {
     path.put_word(windows_.bytes_,
                   mapped ? static_cast<std::uint64_t>(windows_.rank_) + 1 : kRefused);
   }
+  // put_name() at the end that was called.
+  [[nodiscard]] bool answered(Path& path) const {
+    try {
+      put_name(path);
+      return true;
+    } catch (const Error& error) {
+      log::info(log::kNet, "rank {}: a window over {}: {}", windows_.rank_, driver_.name(),
+                error.what());
+      return false;
+    }
+  }
   [[nodiscard]] std::uint64_t name_at(const Path& path) const {
     return path.read_word(windows_.bytes_);
   }
@@ -165,9 +176,9 @@ class MappedWindows::Meeting {
       const std::uint64_t name = name_at(*path);
       if (name == 0) continue;
       const auto waiting = std::ranges::find(awaited_, static_cast<std::int64_t>(name) - 1);
-      // One that cannot use the path names nobody, and its outcome follows.
-      if (waiting != awaited_.end()) {
-        put_name(*path);
+      // One that cannot use the path names nobody, and its outcome follows; so does that of one
+      // which is gone again.
+      if (waiting != awaited_.end() && answered(*path)) {
         take(*waiting, std::move(path));
       } else {
         path->disconnect();
