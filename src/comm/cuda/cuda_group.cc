@@ -324,8 +324,7 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   }
   // Now, since taking device memory later may wait for a kernel that waits for this rank.
   for (int r = 0; r < size_; ++r) {
-    const bool in_memory = peers_->on_this_host(r) || (mapped_ != nullptr && mapped_->between(r));
-    for (int p = 0; p < kNumProtocols && r != rank_ && in_memory; ++p) {
+    for (int p = 0; p < kNumProtocols && r != rank_ && !links_->over_network(r); ++p) {
       for (const bool sends : {true, false}) {
         (void)links_->message_ends(static_cast<Protocol>(p), r, sends, limits_.message_channels);
       }

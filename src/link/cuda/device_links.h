@@ -40,6 +40,9 @@ class DeviceLinks {
               const DeviceMappedWindows* mapped, DeviceNetwork* network, executor::Control* control,
               DeviceBlocks& blocks);
 
+  /// The link to a peer is one of `network`: it is on another host, and has no window.
+  [[nodiscard]] bool over_network(int peer) const;
+
   /// For programs. @throws Error kCuda
   executor::SendEnd send_end(executor::Protocol protocol, int channel, int peer);
   executor::ReceiveEnd receive_end(executor::Protocol protocol, int channel, int peer);
@@ -88,7 +91,6 @@ class DeviceLinks {
   // Where the two ends of a link to or from `peer` lie.
   [[nodiscard]] WindowSides sides(int peer) const;
   [[nodiscard]] WindowSides hybrid_sides(int peer) const;
-  [[nodiscard]] bool over_network(int peer) const;
   // `number`: of the channel among those of both kinds of links.
   executor::SendEnd send_end(const WindowSides& at, executor::Protocol protocol, int channel,
                              int number, int peer);
