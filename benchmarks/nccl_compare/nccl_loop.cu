@@ -1,7 +1,8 @@
 // Times operations of one libnccl.so.2, in one thread with all GPUs or one process per GPU; in the
-// mode `hosts` each process tells NCCL that it is another host.
+// mode `hosts` each process tells NCCL that it is another host, in the mode `hosts=N` as many
+// following each other as N hosts have in equal shares.
 //
-//   nccl_loop LIBRARY thread|process|hosts GPUS MAX_BYTES [windows]
+//   nccl_loop LIBRARY thread|process|hosts[=N] GPUS MAX_BYTES [windows]
 //
 // With `windows` the buffers are of ncclMemAlloc, and registered as symmetric windows.
 //
@@ -261,16 +262,17 @@ void note_error(Outcome& outcome, const char* text) {
 }
 
 // A worker that has failed is out of step with the others: it says why and takes no more commands.
-void work(Crew& crew, int number, const char* library, bool hosts, int ranks, std::size_t max_bytes,
+void work(Crew& crew, int number, const char* library, int hosts, int ranks, std::size_t max_bytes,
           bool windows) {
   Shared& shared = crew.shared();
   Outcome& outcome = shared.outcomes[number];
   const int own = ranks / crew.workers();
   int commands = 0;
   try {
-    if (hosts) {
-      setenv("NCCL_HOSTID", ("host-" + std::to_string(number)).c_str(), 1);
-      setenv("SOFTWARE_SISCI_HOST", std::to_string(number).c_str(), 1);  // of software PCIe bridges
+    if (hosts > 0) {
+      const std::string host = std::to_string(number * hosts / crew.workers());
+      setenv("NCCL_HOSTID", ("host-" + host).c_str(), 1);
+      setenv("SOFTWARE_SISCI_HOST", host.c_str(), 1);  // of software PCIe bridges
     }
     crew.next(commands);
     const auto begin = Clock::now();
@@ -329,12 +331,19 @@ int main(int argc, char** argv) {
   const bool windows = argc == 6 && std::strcmp(argv[5], "windows") == 0;
   if (argc != 5 && !windows) {
     std::fprintf(stderr,
-                 "usage: nccl_loop LIBRARY thread|process|hosts GPUS MAX_BYTES [windows]\n");
+                 "usage: nccl_loop LIBRARY thread|process|hosts[=N] GPUS MAX_BYTES [windows]\n");
     return 2;
   }
-  const bool hosts = std::strcmp(argv[2], "hosts") == 0;
-  const bool processes = hosts || std::strcmp(argv[2], "process") == 0;
   const int ranks = std::atoi(argv[3]);
+  int hosts = std::strcmp(argv[2], "hosts") == 0 ? ranks : 0;
+  if (std::strncmp(argv[2], "hosts=", 6) == 0) {
+    hosts = std::atoi(argv[2] + 6);
+    if (hosts < 1 || hosts > ranks) {
+      std::fprintf(stderr, "nccl_loop: %s: from 1 to %d hosts\n", argv[2], ranks);
+      return 2;
+    }
+  }
+  const bool processes = hosts > 0 || std::strcmp(argv[2], "process") == 0;
   const std::size_t max_bytes = std::strtoull(argv[4], nullptr, 10);
   if (ranks < 1 || ranks > kMaxWorkers) {
     std::fprintf(stderr, "nccl_loop: %s GPUs are outside 1 to %d\n", argv[3], kMaxWorkers);

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ class Crew:
 
     def __init__(self, library: Path, ranks: int, blocks: int, carrier: str | None = None) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        environment = {"NCCL_NVLS_ENABLE": "0", **os.environ, "CUDA_MODULE_LOADING": "EAGER"}
+        environment = {"NCCL_NVLS_ENABLE": "0", **os.environ}
         if blocks > 0:
             environment["NCCL_MAX_CTAS"] = str(blocks)  # Ropewalk's MAX_BLOCKS, too
         if carrier is not None:
@@ -153,14 +154,20 @@ def compare(
     seconds: float,
     end: float,
     carrier: str | None = None,
+    show: Callable[[str], None] = lambda _: None,
 ) -> dict[str, dict[str, Any]]:
-    """The libraries in turn, with at most `blocks` blocks. Starts nothing after `end`."""
+    """The libraries in turn, with at most `blocks` blocks. Starts nothing after `end`.
+
+    `show` is told each round's figures at once, for when the program is ended early."""
     found: dict[str, dict[str, Any]] = {}
     crews: dict[str, Crew] = {}
     measured: dict[str, list[dict[str, float]]] = {name: [] for name in libraries}
     counts: dict[str, dict[str, int]] = {}
     try:
         for name, library in libraries.items():
+            if time.monotonic() > end:
+                found[name] = {"error": "not measured: out of time"}
+                continue
             try:
                 crews[name] = Crew(library, ranks, blocks, carrier)
                 counts[name] = counts_for(crews[name].times(work), seconds)
@@ -173,6 +180,8 @@ def compare(
                     continue
                 try:
                     measured[name].append(crews[name].measure(work, counts[name]))
+                    one = figures(measured[name][-1:], counts[name])
+                    show("\n".join(_lines_of(carrier or str(blocks or "free"), {name: one})))
                 except OverlapError as error:
                     found[name] = {"error": str(error)}
         for name, all_rounds in measured.items():
@@ -188,7 +197,13 @@ def compare(
 
 
 def compare_copies(
-    libraries: dict[str, Path], ranks: int, matrix: int, rounds: int, seconds: float, end: float
+    libraries: dict[str, Path],
+    ranks: int,
+    matrix: int,
+    rounds: int,
+    seconds: float,
+    end: float,
+    show: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """All-gathers between symmetric windows, by kernels and by copy engines."""
     work = Work(COPIED.operation, COPIED.size, matrix)
@@ -196,7 +211,7 @@ def compare_copies(
     rows = []
     for i, carrier in enumerate(CARRIERS):
         share = begin + (end - begin) * (i + 1) / len(CARRIERS)
-        found = compare(libraries, ranks, 0, work, rounds, seconds, share, carrier)
+        found = compare(libraries, ranks, 0, work, rounds, seconds, share, carrier, show)
         rows.append({"carrier": carrier, "work": vars(work), "libraries": found})
     return rows
 

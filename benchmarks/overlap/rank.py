@@ -180,6 +180,12 @@ class Bench:
         else:
             self.data = torch.ones(count, device="cuda")
             self.out = torch.empty_like(self.data)
+        # Loads the kernels that are used later: that may wait for collectives under way, which wait
+        # for this rank.
+        self.product()
+        for whole in (self.data, self.out):
+            whole.fill_(1)
+            int((whole != 1).sum())
         torch.cuda.synchronize()
 
     def product(self) -> None:
