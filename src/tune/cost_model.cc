@@ -44,6 +44,23 @@ void add_busiest_link(ScheduleShape& shape, const schedule::Checked& checked) {
   }
 }
 
+void add_links_between_hosts(ScheduleShape& shape, const schedule::Checked& checked,
+                             std::span<const int> host_of_rank) {
+  std::map<std::pair<int, int>, double> over;
+  std::map<int, double> of_rank;
+  for (const schedule::LinkLoad& link : checked.report().links) {
+    if (host_of_rank[static_cast<std::size_t>(link.source)] ==
+        host_of_rank[static_cast<std::size_t>(link.destination)]) {
+      continue;
+    }
+    const double of_link = over[{link.source, link.destination}] += link.units;
+    shape.leaving_link_units = std::max(shape.leaving_link_units, of_link);
+    for (const int rank : {link.source, link.destination}) {
+      shape.leaving_rank_units = std::max(shape.leaving_rank_units, of_rank[rank] += link.units);
+    }
+  }
+}
+
 }  // namespace
 
 ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
@@ -59,6 +76,7 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
   if (!host_of_rank.empty()) {
     shape.leaving_host = tune::leaving_host(schedule, host_of_rank);
     shape.leaving_units = units_leaving_host(schedule, host_of_rank);
+    add_links_between_hosts(shape, checked, host_of_rank);
     shape.local_path = shape.longest_path - hops_between_hosts(schedule, host_of_rank);
   }
   for (std::size_t r = 0; r < schedule.programs.size(); ++r) {

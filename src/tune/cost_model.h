@@ -83,12 +83,15 @@ struct ScheduleShape {
   RankLoad all;  ///< of all ranks together
   /// Messages that leave the host that most of them leave; see leaving_host().
   int leaving_host = 0;
-  double leaving_units = 0;  ///< the same as data, of the host that most leaves
-  bool rooted = false;       ///< data goes to the root, or comes from it
-  int fan = 0;               ///< ranks that one rank sends to, or receives from, on one channel
-  int link_messages = 1;     ///< in a round, on the link that has most
-  double link_units = 0;     ///< sent or received by the busiest rank, whichever is more
-  double work_units = 0;     ///< read and written by the busiest rank
+  double leaving_units = 0;       ///< the same as data, of the host that most leaves
+  double leaving_link_units = 0;  ///< of that, over the link between two ranks that has most
+  /// Sent to other hosts and received from them, by the rank that has most of both together.
+  double leaving_rank_units = 0;
+  bool rooted = false;    ///< data goes to the root, or comes from it
+  int fan = 0;            ///< ranks that one rank sends to, or receives from, on one channel
+  int link_messages = 1;  ///< in a round, on the link that has most
+  double link_units = 0;  ///< sent or received by the busiest rank, whichever is more
+  double work_units = 0;  ///< read and written by the busiest rank
   /// Sent or received by one rank over links through the host's memory; see units_over().
   double host_path_units = 0;
   /// @param host_of_rank by rank; empty: not known, or one host

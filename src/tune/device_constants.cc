@@ -67,6 +67,9 @@ DeviceConstants host_path() {
   constants.hop[kSimple] = 7e-6;
   constants.hop[kLl] = 2e-6;
   constants.link_rate = 39e9;
+  constants.network_rate = 36e9;
+  constants.network_one_way_rate = 50e9;
+  constants.network_link_rate = 35e9;
   constants.block_rate[kSimple] = 6.9e9;
   constants.block_rate[kLl] = 1.17e9;
   return constants;

@@ -32,9 +32,19 @@ struct DeviceConstants {
   /// measured.
   double hybrid_rate = 0;
   double hybrid_one_way_rate = 0;  ///< the same while the other direction is free
-  /// Between hosts, where ranks are on several: out of one of them, and of each hop.
-  double network_rate = 5e9;
-  double network_hop[executor::kNumProtocols] = {1.2e-5, 6e-6, 0};
+  /// Between hosts, where ranks are on several: what leaves one of them while as much comes in, or
+  /// while nothing does, and what goes over the link between two ranks; the latency of each hop,
+  /// and what each further message adds that a rank sends or receives. Fitted to four H100 as two
+  /// hosts over TCP's loopback; host_path() has what windows between hosts reach there, which
+  /// kernels write (benchmarks/results/hierarchical.txt).
+  double network_rate = 8.5e9;
+  double network_one_way_rate = 17e9;
+  double network_link_rate = 9e9;
+  double network_hop[executor::kNumProtocols] = {2.2e-5, 1.7e-5, 0};
+  double network_message = 8e-6;
+  /// Protocol ll: what the thread that lays out a rank's data word by word sends and receives in
+  /// all.
+  double network_ll_rate = 8e9;
   /// Rate at which one block reads operands and writes results.
   double block_rate[executor::kNumProtocols] = {24e9, 7.8e9, 18.7e9};
   /// The same of simple, of blocks in clusters.

@@ -35,6 +35,8 @@ ScheduleShape message_shape() {
   shape.link_units = 1;
   shape.leaving_host = 1;
   shape.leaving_units = 1;
+  shape.leaving_link_units = 1;
+  shape.leaving_rank_units = 1;
   shape.work_units = 2;
   return shape;
 }
@@ -73,13 +75,18 @@ DevicePricing::DevicePricing(const Config& config, const DeviceLimits& limits,
   protocols_ = allowed_protocols(config, available);
 }
 
-double DevicePricing::block_rate(const ScheduleShape& shape, Protocol protocol) const {
-  const double rate = constants_of(shape).block_rate[index(protocol)];
-  if (protocol != Protocol::kSimple || limits_.cluster < 2 || shape.host_path_units > 0) {
-    return rate;
-  }
+double DevicePricing::block_rate(Protocol protocol) const {
+  const double rate = constants_.block_rate[index(protocol)];
+  if (protocol != Protocol::kSimple || limits_.cluster < 2) return rate;
   // What was measured here, by one block, is the same part of the built-in one.
   return rate * constants_.cluster_block_rate / DeviceConstants().block_rate[0];
+}
+
+double DevicePricing::block_seconds(const ScheduleShape& shape, Protocol protocol) const {
+  if (shape.host_path_units == 0) return shape.work_units / block_rate(protocol);
+  const double slow = std::min(1.0, shape.host_path_units / std::max(shape.link_units, 1e-9));
+  return shape.work_units * (slow / host_path_.block_rate[index(protocol)] +
+                             (1 - slow) / constants_.block_rate[index(protocol)]);
 }
 
 // On four H100 (docs/gpu.md) half as many blocks are as fast, or faster, where this holds.
@@ -89,16 +96,53 @@ int DevicePricing::enough_channels(const ScheduleShape& shape, double seconds_pe
   constexpr double kChunks = 4;
   const int half = channels / 2 / limits_.cluster * limits_.cluster;
   if (limits_.cluster < 2 || half < kEnoughChannels || shape.host_path_units > 0) return channels;
-  const double working = shape.work_units / (half * block_rate(shape, Protocol::kSimple));
+  const double working = block_seconds(shape, Protocol::kSimple) / half;
   const double moved = std::max(shape.link_units, 1.0) * static_cast<double>(unit_bytes) / half;
   const bool is_long =
       moved >= kChunks * static_cast<double>(limits_.slot_bytes[index(Protocol::kSimple)]);
   return is_long && working <= kEnough * seconds_per_byte ? half : channels;
 }
 
-Choice DevicePricing::by_protocol(const ScheduleShape& shape, double seconds_per_byte,
-                                  Protocol protocol, std::size_t unit_bytes,
-                                  Channels channels) const {
+DevicePricing::Seconds DevicePricing::on_busiest_rank(const ScheduleShape& shape) const {
+  const double share = constants_.spread[std::clamp(shape.fan - 1, 0, 2)];
+  Seconds seconds;
+  seconds.within = std::max(shape.link_units, 1.0) / (constants_.link_rate * share);
+  if (shape.leaving_units == 0) return seconds;
+  const DeviceConstants& far = limits_.network ? constants_ : host_path_;
+  const double rate = shape.rooted ? far.network_one_way_rate : far.network_rate;
+  const double leaving =
+      std::max(shape.leaving_units / rate, shape.leaving_link_units / far.network_link_rate);
+  (limits_.network ? seconds.leaving : seconds.within) = std::max(seconds.within, leaving);
+  return seconds;
+}
+
+double DevicePricing::hops_seconds(const ScheduleShape& shape, Protocol protocol) const {
+  const std::size_t p = index(protocol);
+  const int slow = slow_hops(shape);
+  const double slow_hop = limits_.network ? constants_.network_hop[p] : host_path_.hop[p];
+  double seconds = slow * slow_hop + (shape.longest_path - slow) * constants_.hop[p];
+  if (!limits_.network) return seconds;
+  // A thread sends and receives for its rank, a message after the other; the first is in the hop.
+  int messages = 0;
+  for (const RankLoad& load : shape.loads) {
+    const int out = load.messages_out - load.local_out;
+    const int in =
+        load.combined_in + load.copied_in - load.local_combined_in - load.local_copied_in;
+    messages = std::max(messages, (out + in) / shape.channels);
+  }
+  return seconds + constants_.network_message * std::max(0, messages - 1);
+}
+
+double DevicePricing::filling(const ScheduleShape& shape, double slowest, double fill) const {
+  const int slow = slow_hops(shape);
+  if (slow == 0) return fill * std::max(0, shape.longest_path - 1);
+  const double within = std::max(shape.link_units, 1.0) / constants_.link_rate;
+  const double part = slowest > 0 ? std::min(1.0, within / slowest) : 1;
+  return fill * (slow - 1) + std::min(fill, 1.0) * (shape.longest_path - slow) * part;
+}
+
+Choice DevicePricing::by_protocol(const ScheduleShape& shape, Seconds per_byte, Protocol protocol,
+                                  std::size_t unit_bytes, Channels channels) const {
   const std::size_t p = index(protocol);
   const std::size_t slot_bytes =
       shape.host_path_units > 0 ? limits_.host_path_slot_bytes[p] : limits_.slot_bytes[p];
@@ -111,9 +155,9 @@ Choice DevicePricing::by_protocol(const ScheduleShape& shape, double seconds_per
   choice.channels = std::max(choice.channels, std::min(limits_.least_channels, channels.most));
   choice.channels = whole_clusters(choice.channels, channels.most, limits_.cluster);
   if (protocol == Protocol::kSimple) {
-    choice.channels =
-        std::max(enough_channels(shape, seconds_per_byte, unit_bytes, choice.channels),
-                 std::min(limits_.least_channels, channels.most));
+    choice.channels = std::max(enough_channels(shape, std::max(per_byte.within, per_byte.leaving),
+                                               unit_bytes, choice.channels),
+                               std::min(limits_.least_channels, channels.most));
   }
   if (given_channels_ > 0) choice.channels = std::min(given_channels_, channels.most);
   choice.channels = std::min((choice.channels + channels.multiple - 1) / channels.multiple,
@@ -142,32 +186,32 @@ Choice DevicePricing::by_protocol(const ScheduleShape& shape, double seconds_per
   choice.predicted_seconds = std::numeric_limits<double>::infinity();
   if (choice.chunk_bytes == 0) return choice;
   const double flags[executor::kNumProtocols] = {1, 2, 16.0 / 15};
-  const double moving =
-      static_cast<double>(unit_bytes) *
-      std::max(seconds_per_byte * flags[p],
-               shape.work_units / (choice.channels * block_rate(shape, protocol)));
+  if (limits_.network && protocol == Protocol::kLl) {
+    per_byte.leaving =
+        std::max(per_byte.leaving, shape.leaving_rank_units / constants_.network_ll_rate);
+  }
+  const double slowest = std::max({per_byte.within * flags[p], per_byte.leaving,
+                                   block_seconds(shape, protocol) / choice.channels});
+  const double moving = static_cast<double>(unit_bytes) * slowest;
   const double chunks =
       std::ceil(static_cast<double>(part) / static_cast<double>(choice.chunk_bytes));
   const double period = moving / chunks;
   double fill = chunks > 1 ? constants.fill : 0;
   if (protocol == Protocol::kSimple) fill = shape.rooted ? constants.rooted_fill : 0;
-  const double filled = 1 + fill * std::max(0, shape.longest_path - 1);
-  const int leaving_hops = limits_.network ? shape.longest_path - shape.local_path : 0;
-  const double hops = leaving_hops * constants.network_hop[p] +
-                      (shape.longest_path - leaving_hops) * constants.hop[p];
-  choice.predicted_seconds = constants.launch[p] + hops +
+  const double filled = 1 + filling(shape, slowest, fill);
+  choice.predicted_seconds = constants.launch[p] + hops_seconds(shape, protocol) +
                              std::max(0.0, shape.link_units - 1) * constants.fan[p] +
                              plan::pipelined_seconds(filled * period, chunks, period);
   return choice;
 }
 
-Choice DevicePricing::best(const ScheduleShape& shape, double seconds_per_byte,
-                           std::size_t unit_bytes, Channels channels) const {
+Choice DevicePricing::best(const ScheduleShape& shape, Seconds per_byte, std::size_t unit_bytes,
+                           Channels channels) const {
   Choice best;
   best.predicted_seconds = std::numeric_limits<double>::infinity();
-  seconds_per_byte = std::max(seconds_per_byte, shape.host_path_units / host_path_.link_rate);
+  per_byte.within = std::max(per_byte.within, shape.host_path_units / host_path_.link_rate);
   const auto take = [&](Protocol protocol) {
-    Choice choice = by_protocol(shape, seconds_per_byte, protocol, unit_bytes, channels);
+    Choice choice = by_protocol(shape, per_byte, protocol, unit_bytes, channels);
     if (choice.predicted_seconds < best.predicted_seconds) best = std::move(choice);
   };
   for (const Protocol protocol : protocols_) take(protocol);
@@ -186,8 +230,8 @@ Choice DevicePricing::hybrid(const Candidate& candidate, std::size_t unit_bytes)
   const double host_rate =
       constants_.hybrid_rate > 0 ? constants_.hybrid_rate : host_path_.link_rate;
   const double units = std::max(shape.link_units, 1.0);
-  Choice choice = by_protocol(shape, units * (1 - share) / constants_.link_rate, Protocol::kSimple,
-                              unit_bytes, {channels, channels});
+  Choice choice = by_protocol(shape, {units * (1 - share) / constants_.link_rate, 0},
+                              Protocol::kSimple, unit_bytes, {channels, channels});
   choice.chunk_bytes = std::min(choice.chunk_bytes, limits_.hybrid_slot_bytes);
   const double chunk =
       static_cast<double>(choice.chunk_bytes * static_cast<std::size_t>(host_channels));
@@ -205,10 +249,10 @@ Choice DevicePricing::price(const Candidate& candidate, std::size_t unit_bytes) 
     return hybrid(candidate, unit_bytes);
   }
   const int multiple = candidate.routed == nullptr ? 1 : candidate.shape.channels;
-  const double seconds_per_byte = candidate.cost == nullptr
-                                      ? on_busiest_rank(candidate.shape)
-                                      : candidate.cost->seconds_per_byte() / kReachedShare;
-  Choice choice = best(candidate.shape, seconds_per_byte, unit_bytes, {limits_.channels, multiple});
+  const Seconds per_byte = candidate.cost == nullptr
+                               ? on_busiest_rank(candidate.shape)
+                               : Seconds{candidate.cost->seconds_per_byte() / kReachedShare, 0};
+  Choice choice = best(candidate.shape, per_byte, unit_bytes, {limits_.channels, multiple});
   if (candidate.cost != nullptr) {
     choice.algbw_gbps = candidate.cost->algbw();
     choice.limiting_links = candidate.cost->limiting_links();

@@ -5,9 +5,10 @@
 // that it reads and writes, at the rate of its blocks. Where the machine is known, its busiest link
 // (machine_cost.h) replaces the busiest rank's: a GPU may have several.
 //
-// Where some pairs of GPUs are linked through host memory, a schedule that uses such a link is
-// priced with that link class's constants, and its transfers over those links at their rate if that
-// is longer. A step of a block waits for its slowest link, so one such link is enough.
+// Where some pairs of GPUs are linked through host memory, hops over such links have that class's
+// latency, and the share of the work that goes over them its rate of blocks; the transfers take as
+// long as on the slower class. Between hosts, also what leaves a host in all is a limit: the
+// network's, or of the memory or adapter that the hosts share.
 #pragma once
 
 #include <algorithm>
@@ -66,24 +67,37 @@ class DevicePricing final : public Pricing {
     int most = 1;
     int multiple = 1;
   };
-  // `seconds_per_byte`: of a unit, on the busiest link.
-  [[nodiscard]] Choice by_protocol(const ScheduleShape& shape, double seconds_per_byte,
+  // Of a byte of a unit: on the busiest link that kernels write, and out of the host that sends
+  // most over a network, where data travels without the flags of its protocol.
+  struct Seconds {
+    double within = 0;
+    double leaving = 0;
+  };
+  [[nodiscard]] Choice by_protocol(const ScheduleShape& shape, Seconds per_byte,
                                    executor::Protocol protocol, std::size_t unit_bytes,
                                    Channels channels) const;
-  [[nodiscard]] Choice best(const ScheduleShape& shape, double seconds_per_byte,
-                            std::size_t unit_bytes, Channels channels) const;
-  // Of a block, reading and writing.
-  [[nodiscard]] double block_rate(const ScheduleShape& shape, executor::Protocol protocol) const;
+  [[nodiscard]] Choice best(const ScheduleShape& shape, Seconds per_byte, std::size_t unit_bytes,
+                            Channels channels) const;
+  // Of all hops of the longest path.
+  [[nodiscard]] double hops_seconds(const ScheduleShape& shape, executor::Protocol protocol) const;
+  // How much longer than on the slowest link (`slowest`, seconds per byte) a first chunk is on its
+  // way over all hops, as a factor less 1; `fill` is of the slowest links.
+  [[nodiscard]] double filling(const ScheduleShape& shape, double slowest, double fill) const;
+  // Of a block, reading and writing memory of GPUs.
+  [[nodiscard]] double block_rate(executor::Protocol protocol) const;
+  // Of a byte of a unit, all that one block of the busiest rank reads and writes.
+  [[nodiscard]] double block_seconds(const ScheduleShape& shape, executor::Protocol protocol) const;
   // Fewer channels where links are the limit all the same, so that the other multiprocessors are
   // free.
   [[nodiscard]] int enough_channels(const ScheduleShape& shape, double seconds_per_byte,
                                     std::size_t unit_bytes, int channels) const;
   // Over both classes of links at once.
   [[nodiscard]] Choice hybrid(const Candidate& candidate, std::size_t unit_bytes) const;
-  [[nodiscard]] double on_busiest_rank(const ScheduleShape& shape) const {
-    const double leaving = limits_.network ? shape.leaving_units / constants_.network_rate : 0;
-    const double share = constants_.spread[std::clamp(shape.fan - 1, 0, 2)];
-    return std::max(std::max(shape.link_units, 1.0) / (constants_.link_rate * share), leaving);
+  [[nodiscard]] Seconds on_busiest_rank(const ScheduleShape& shape) const;
+  // Hops between hosts, or between other ranks that host memory links.
+  [[nodiscard]] int slow_hops(const ScheduleShape& shape) const {
+    const bool some = limits_.network || shape.host_path_units > 0;
+    return some ? shape.longest_path - shape.local_path : 0;
   }
   // Of what runs on links through the host's memory, or on no such.
   [[nodiscard]] const DeviceConstants& constants_of(const ScheduleShape& shape) const {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,6 +63,77 @@ TEST(DevicePricing, OverANetworkLongAllReducesAreHierarchical) {
               0.05 * bytes / constants.network_rate);
   EXPECT_NEAR(seconds("ring") / seconds("hierarchical"), 14.0 / 8, 0.05);
   EXPECT_NEAR(seconds("two_shot") / seconds("hierarchical"), 4, 0.1);
+}
+
+// Two GPUs on each of two hosts, as they were measured (benchmarks/results/hierarchical.txt).
+class TwoHosts : public ::testing::Test {
+ protected:
+  // Of `algorithm` for so many bytes of a unit.
+  Choice priced(const char* algorithm, Collective collective, bool by_network, std::size_t bytes) {
+    DeviceLimits limits = nvlink();
+    limits.network = by_network;
+    limits.channels = by_network ? 16 : 32;
+    if (by_network) limits.slot_bytes[2] = 0;
+    if (!by_network) limits.host_path_slot_bytes = {64 << 10, 8192, 0};
+    // As candidates are: of one channel, but for pairs that only some of all channels use.
+    const auto checked = schedules_.get(algorithm, {collective, 4, 0, 1, {}, kHosts});
+    const auto eight = schedules_.get(algorithm, {collective, 4, 0, 8, {}, kHosts});
+    Candidate candidate{algorithm, 1, ScheduleShape::of(*checked, kHosts), nullptr, nullptr};
+    if (!by_network) candidate.shape.host_path_units = units_over(eight->schedule(), kBetween);
+    return DevicePricing(priced_config(), limits, {}).price(candidate, bytes);
+  }
+  double seconds(const char* algorithm, Collective collective, bool by_network, std::size_t bytes) {
+    return priced(algorithm, collective, by_network, bytes).predicted_seconds;
+  }
+  static constexpr std::size_t kLong = std::size_t{64} << 20;
+
+ private:
+  const std::vector<int> kHosts = {0, 0, 1, 1};
+  const std::vector<std::pair<int, int>> kBetween = {{0, 2}, {0, 3}, {1, 2}, {1, 3}};
+  schedule::CheckedSchedules schedules_;
+};
+
+TEST_F(TwoHosts, LongDataOverWindowsIsBoundByWhatLeavesAHost) {
+  const double bytes = kLong;
+  const double rate = host_path().network_rate;
+  const auto near = [](double ratio, double of) { return std::abs(ratio / of - 1) < 0.1; };
+  EXPECT_PRED2(near, seconds("hierarchical", Collective::kAllReduce, false, kLong), bytes / rate);
+  EXPECT_PRED2(near, seconds("ring", Collective::kAllReduce, false, kLong), 1.5 * bytes / rate);
+  EXPECT_PRED2(near, seconds("double_binary_tree", Collective::kAllReduce, false, kLong),
+               2 * bytes / rate);
+  // Data that goes one way has more room.
+  EXPECT_LT(seconds("hierarchical", Collective::kBroadcast, false, kLong), bytes / rate);
+}
+
+TEST_F(TwoHosts, LongBroadcastsOverANetworkGoByAsManyLinksAsAHostHasRanks) {
+  for (const std::size_t bytes : {kLong / 16, kLong / 4, kLong}) {
+    const double by_two = seconds("hierarchical", Collective::kBroadcast, true, bytes);
+    EXPECT_GT(seconds("chain", Collective::kBroadcast, true, bytes), 1.6 * by_two) << bytes;
+    EXPECT_GT(seconds("direct", Collective::kBroadcast, true, bytes), 1.6 * by_two) << bytes;
+  }
+}
+
+TEST_F(TwoHosts, ShortCallsOverANetworkHaveFewMessagesAndLlThatIsNotLong) {
+  for (const std::size_t bytes : {std::size_t{8}, std::size_t{4096}}) {
+    const Choice hierarchical = priced("hierarchical", Collective::kAllGather, true, bytes);
+    EXPECT_EQ(hierarchical.protocol, Protocol::kLl);
+    EXPECT_LT(1.3 * hierarchical.predicted_seconds,
+              seconds("direct", Collective::kAllGather, true, bytes));
+    EXPECT_LT(1.3 * hierarchical.predicted_seconds,
+              seconds("ring", Collective::kAllGather, true, bytes));
+  }
+  // Its flags stay on either side of the network; the thread that lays words out has a rate.
+  EXPECT_EQ(priced("hierarchical", Collective::kBroadcast, true, kLong).protocol,
+            Protocol::kSimple);
+}
+
+TEST_F(TwoHosts, HopsWithinAHostTakeWhatTheyTakeThere) {
+  const DeviceConstants here;
+  const DeviceConstants far = host_path();
+  // Of three hops one is between the hosts.
+  const auto ll = static_cast<std::size_t>(Protocol::kLl);
+  EXPECT_NEAR(seconds("chain", Collective::kBroadcast, false, 8),
+              far.launch[ll] + far.hop[ll] + 2 * here.hop[ll], 0.2e-6);
 }
 
 // GPUs 0 and 3, and 1 and 2, without access to each other's memory.

@@ -120,7 +120,10 @@ tune::DeviceConstants CudaGroup::constants(bootstrap::Bootstrap& bootstrap, cons
   if (network_ != nullptr) {
     // What rails carry was measured while joining; without several, nothing was.
     const double rails = std::accumulate(facts_.rail_rates.begin(), facts_.rail_rates.end(), 0.0);
-    if (rails > 0) constants_.network_rate = rails;
+    if (rails > 0) {
+      constants_.network_rate = constants_.network_one_way_rate = rails;
+      constants_.network_link_rate = rails;  // its channels take all rails
+    }
     return constants_;
   }
   if (size_ < 2 || !config.flag(Setting::kTune)) return base.constants;
