@@ -207,6 +207,24 @@ def test_hosts_are_on_one_clock(tmp_path: Path) -> None:
     assert {row["host"] for row in rows} == {"here", "there"}
 
 
+def test_hosts_that_have_one_name_are_told_apart(tmp_path: Path) -> None:
+    recording = Recording(tmp_path / "a.json", None, 0, 0)
+    one, two = source_of("vm"), source_of("vm", 500)
+    two.host = Host("far")
+    for at, each in enumerate((one, two), 1):
+        recording.describe(each)
+        recording.describe(each)
+        recording.add(each, sample_at(at, at, cpu=at / 4))
+    recording.close()
+    assert recording.alike == [("vm", "vm (far)")]
+    assert [recording.averages(name)["processors"] for name in recording.series] == [0.25, 0.5]
+    assert recording.jumps == []
+    events = json.loads((tmp_path / "a.json").read_text())["traceEvents"]
+    shown = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert shown[0] == "host vm"
+    assert shown[-1] == "host vm (far)"
+
+
 def test_clocks_that_are_set_are_told(tmp_path: Path) -> None:
     recording = Recording(tmp_path / "a.json", None, 0, 0)
     source = source_of("here")

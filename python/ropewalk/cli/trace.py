@@ -224,6 +224,12 @@ class _Run:
             self._say(problem)
         self._recording.add_events(collectives.events(found, self._recording))
         self._check_files()
+        if found:
+            for name, other in self._recording.alike:
+                self._say(
+                    f"host {other} calls itself {name}, as another one does: calls of both are on "
+                    "the other one's clock"
+                )
         for host, seconds, jump in self._recording.jumps:
             self._say(
                 f"the clock of host {host} was set by {jump:+.3g} s, {seconds:.1f} s after the "
