@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,9 @@ with ropewalk.init() as comm:
 """
 
 
+LONG_JOB = JOB.replace("range(30)", "range(150)")
+
+
 def test_a_job_is_traced_with_its_collectives(tmp_path: Path) -> None:
     out, table, picture = (tmp_path / name for name in ("run.json", "run.csv", "run.svg"))
     launch = [sys.executable, "-m", "ropewalk", "launch", "-n", "2", "--"]
@@ -355,6 +359,35 @@ def test_a_full_disk_ends_the_trace_alone() -> None:
     assert (status, out) == (0, "done\n"), err
     assert "/dev/full: No space left on device" in err
     assert err.count("No space left") == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    made = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        pytest.skip(f"no file system can be mounted: {made.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_becomes_full_leaves_what_there_was_room_for(small_disk: Path) -> None:
+    out = small_disk / "run.json"
+    launch = [sys.executable, "-m", "ropewalk", "launch", "-n", "2", "--"]
+    status, _, err = trace(
+        "-o", out, "--csv", small_disk / "run.csv", "--plot", small_disk / "run.svg",
+        "--interval", 0.01, "--", *launch, sys.executable, "-c", LONG_JOB,
+    )  # fmt: skip
+    assert status == 0, err
+    assert err.count("the trace ends here, and the command runs on") == 1
+    assert "Traceback" not in err
+    events = json.loads(out.read_text())["traceEvents"]
+    assert len([event for event in events if event["name"] == "CPU (%)"]) > 5
+    rows = list(csv.DictReader((small_disk / "run.csv").open()))
+    assert all(row["unit"] for row in rows)
 
 
 def test_a_file_that_cannot_be_made_is_told_before(tmp_path: Path) -> None:
