@@ -27,10 +27,14 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespaces]:
         yield made
 
 
+def program(network: Namespaces, command: str) -> list[str]:
+    ssh = f"ssh -F {network.configuration}"
+    return [sys.executable, "-m", "ropewalk", command, "--ssh", ssh]
+
+
 def start(network: Namespaces, command: str, *arguments: object) -> subprocess.Popen[str]:
-    program = [sys.executable, "-m", "ropewalk", command, "--ssh", f"ssh -F {network.configuration}"]
     return subprocess.Popen(
-        [*network.within(), *program, *map(str, arguments)],
+        [*network.within(), *program(network, command), *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -73,8 +77,9 @@ with ropewalk.init() as comm:
 def test_ranks_of_two_hosts_meet_over_their_network(network: Namespaces, tmp_path: Path) -> None:
     before = network.sent("b")
     status, out, err = run(
-        network, "launch", "--hosts", hosts_file(tmp_path), *needed_by_ranks(), "--env", "ROPEWALK_NET=tcp",
-        "--env", "ROPEWALK_LINKS=network", "--", sys.executable, "-c", MEETS,
+        network, "launch", "--hosts", hosts_file(tmp_path), *needed_by_ranks(),
+        "--env", "ROPEWALK_NET=tcp", "--env", "ROPEWALK_LINKS=network",
+        "--", sys.executable, "-c", MEETS,
     )  # fmt: skip
     assert status == 0, err
     assert sorted(out.splitlines()) == [f"[{rank}] 6 tcp://10.233.9.1" for rank in range(3)]
@@ -94,8 +99,8 @@ def test_hosts_that_are_not_there_are_told(network: Namespaces, tmp_path: Path) 
 def test_ctrl_c_and_errors_end_ranks_of_both_hosts(network: Namespaces, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     pids.mkdir()
-    program = f"echo $$ >{pids}/$RANK; exec sleep 600"
-    process = start(network, "launch", "--hosts", hosts_file(tmp_path), "--", "sh", "-c", program)
+    script = f"echo $$ >{pids}/$RANK; exec sleep 600"
+    process = start(network, "launch", "--hosts", hosts_file(tmp_path), "--", "sh", "-c", script)
     numbers = wait_for_pids(pids, 3)
     # `ip netns exec` becomes the launcher.
     process.send_signal(signal.SIGINT)
@@ -104,7 +109,7 @@ def test_ctrl_c_and_errors_end_ranks_of_both_hosts(network: Namespaces, tmp_path
     wait_until_gone(numbers)
     status, _, err = run(
         network, "launch", "--hosts", hosts_file(tmp_path), "--grace", 1, "--",
-        "sh", "-c", f"rm {pids}/$RANK; [ $RANK = 2 ] && exit 9; {program}",
+        "sh", "-c", f"rm {pids}/$RANK; [ $RANK = 2 ] && exit 9; {script}",
     )  # fmt: skip
     assert status == 9
     assert "rank 2 on b ended with status 9" in err
@@ -132,11 +137,11 @@ def wait_until_gone(numbers: list[int]) -> None:
 
 def test_a_job_of_two_hosts_is_asked_and_traced(network: Namespaces, tmp_path: Path) -> None:
     path, go, out = hosts_file(tmp_path), tmp_path / "go", tmp_path / "run.json"
-    launch = [sys.executable, "-m", "ropewalk", "launch", "--ssh", f"ssh -F {network.configuration}"]
     traced = start(
-        network, "trace", "--hosts", path, "-o", out, "--interval", 0.1, "--", *launch,
-        "--hosts", path, *needed_by_ranks(), "--env", "ROPEWALK_TRACE_FILE", "--env",
-        "ROPEWALK_TRACE_RECORDS", "--", sys.executable, "-c", MEETS, str(go),
+        network, "trace", "--hosts", path, "-o", out, "--interval", 0.1, "--",
+        *program(network, "launch"), "--hosts", path, *needed_by_ranks(),
+        "--env", "ROPEWALK_TRACE_FILE", "--env", "ROPEWALK_TRACE_RECORDS",
+        "--", sys.executable, "-c", MEETS, str(go),
     )  # fmt: skip
     try:
         assert traced.stdout is not None

@@ -302,9 +302,7 @@ def test_records_are_written_at_a_signal(tmp_path: Path) -> None:
 
 
 def test_nobody_is_asked_where_a_setting_says_so(tmp_path: Path) -> None:
-    job = run_asked(
-        6, tmp_path, ROPEWALK_TRACE_FILE=str(tmp_path / "%r.json"), ROPEWALK_STATUS="0"
-    )
+    job = run_asked(6, tmp_path, ROPEWALK_TRACE_FILE=str(tmp_path / "%r.json"), ROPEWALK_STATUS="0")
     assert named_endpoints(job.pid) == []
     end(job, tmp_path)
     assert (tmp_path / "1.json").exists()

@@ -1,5 +1,6 @@
-"""A real sshd on a high port, with keys of its own in a folder: on the loopback interface, or as the
-hosts that network namespaces make of this one.
+"""A real sshd on a high port, with keys of its own in a folder.
+
+On the loopback interface, or in the network namespaces that make several hosts of this one.
 """
 
 from __future__ import annotations
