@@ -60,6 +60,7 @@ struct Context {
   const int version;
   Recorder recorder;
   const std::string file;
+  bool offered = false;  // at the endpoint
   // In turns. NCCL may name an operation as parent long after it has stopped its event, so the
   // handles stay; of one that has been taken again the parts go to the wrong record.
   std::vector<Handle> operations;
@@ -93,6 +94,7 @@ int init(int version, void** out, int* mask, const Recorder::Communicator& commu
         version, communicator, static_cast<std::size_t>(config.integer(Setting::kTraceRecords)),
         file));
     if (asked) {
+      (*context)->offered = true;
       guarded("`ropewalk status` cannot ask this process", [&] {
         Endpoint::instance().add((*context)->recorder, file, config.text(Setting::kTraceSignal));
       });
@@ -171,7 +173,7 @@ int finalize(void* opaque) {
     const std::unique_ptr<std::shared_ptr<Context>> owner(
         static_cast<std::shared_ptr<Context>*>(opaque));
     const Context& context = **owner;
-    Endpoint::instance().remove(context.recorder);
+    if (context.offered) Endpoint::instance().remove(context.recorder);
     if (!context.file.empty()) write_report(context.recorder, context.file);
   });
   return abi::kSuccess;
