@@ -1,6 +1,9 @@
 #include "profiler/endpoint.h"
 
+#include <unistd.h>
+
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <utility>
 
@@ -27,7 +30,7 @@ class Endpoint::Server {
     socket_->start();
     if (signal_fd_ < 0) return;
     signal_key_ = endpoint_.loop_.add(signal_fd_, EPOLLIN, [this](std::uint32_t) {
-      if (trace_signal::take(signal_fd_)) endpoint_.dump();
+      if (trace_signal::take(signal_fd_)) endpoint_.dump("at a signal");
     });
   }
 
@@ -45,18 +48,26 @@ class Endpoint::Server {
 };
 
 Endpoint& Endpoint::instance() {
-  static Endpoint& endpoint = *new Endpoint();
+  static Endpoint& endpoint = []() -> Endpoint& {
+    auto& made = *new Endpoint();
+    (void)std::atexit([] {
+      Endpoint& all = instance();
+      if (getpid() == all.process_) all.dump("at the program's end");
+    });
+    return made;
+  }();
   return endpoint;
 }
 
-Endpoint::Endpoint() : loop_("profiler") {}
+Endpoint::Endpoint() : process_(getpid()), loop_("profiler") {}
 
-void Endpoint::add(const Recorder& recorder, const std::string& pattern, std::string_view signal) {
+void Endpoint::add(const Recorder& recorder, const std::string& pattern) {
+  const Lock lock(mutex_);
+  recorders_[&recorder] = pattern;
+}
+
+void Endpoint::listen(std::string_view signal) {
   const Lock beginning(server_mutex_);
-  {
-    const Lock lock(mutex_);
-    recorders_[&recorder] = pattern;
-  }
   if (server_ != nullptr) return;
   auto server = std::make_shared<Server>(*this, trace_signal::watch(signal));
   loop_.post([this, server] {
@@ -91,14 +102,14 @@ std::string Endpoint::tell(std::size_t calls) {
   return lines;
 }
 
-void Endpoint::dump() {
+void Endpoint::dump(const char* when) {
   const Lock lock(mutex_);
   for (const auto& [recorder, pattern] : recorders_) {
-    if (pattern.empty()) continue;
+    if (pattern.empty() || !recorder->has_rank()) continue;
     try {
       write_report(*recorder, pattern);
     } catch (const std::exception& error) {
-      log::warn("profiler, at a signal: {}", error.what());
+      log::warn("profiler, {}: {}", when, error.what());
     }
   }
 }

@@ -1,9 +1,12 @@
 // What the plugin offers while the job runs: records to `ropewalk status` (core/status_socket.h),
-// and files of them at a signal (setting TRACE_SIGNAL).
+// and files of them at a signal (setting TRACE_SIGNAL); and files of what NCCL has not finalized
+// when the program ends, which many programs leave to the system.
 //
-// All of it runs on a thread of its own, which is there as long as NCCL has communicators, and does
-// something only when it is asked: NCCL's threads pay nothing.
+// What is asked for is done on a thread of its own, which is there as long as NCCL has
+// communicators: NCCL's threads pay nothing.
 #pragma once
+
+#include <sys/types.h>
 
 #include <map>
 #include <memory>
@@ -25,11 +28,13 @@ class Endpoint {
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  /// Offers the records until remove(). With the first one it begins to listen.
-  /// @param pattern  of TRACE_FILE; empty: no file is written at a signal
+  /// Writes the records at the program's end, unless remove() comes before.
+  /// @param pattern  of TRACE_FILE; empty: no file is written
+  void add(const Recorder& recorder, const std::string& pattern);
+  /// Offers all records from now on, as long as there are any.
   /// @param signal  as TRACE_SIGNAL has it
-  /// @throws Error kSystem; `recorder` is to be removed all the same
-  void add(const Recorder& recorder, const std::string& pattern, std::string_view signal);
+  /// @throws Error kSystem
+  void listen(std::string_view signal);
   /// When it returns nothing reads `recorder` any more. Nothing happens if it was not added.
   void remove(const Recorder& recorder);
 
@@ -39,8 +44,9 @@ class Endpoint {
   Endpoint();
   ~Endpoint() = default;
   std::string tell(std::size_t calls);
-  void dump();
+  void dump(const char* when);
 
+  const pid_t process_;  // a forked child has these records, and they are not its own
   EventLoop loop_;
   Mutex mutex_;  // of the recorders
   std::map<const Recorder*, std::string> recorders_ RW_GUARDED_BY(mutex_);

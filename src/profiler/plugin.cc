@@ -2,8 +2,9 @@
 // logged: the job is not disturbed.
 //
 // Each communicator's records are written to the file of the setting TRACE_FILE when NCCL finalizes
-// it, and at the signal of TRACE_SIGNAL; `ropewalk status` is told of them meanwhile (endpoint.h),
-// unless STATUS=0. TRACE_RECORDS says how many are kept, and TRACE=off turns all of it off.
+// it or the program ends, and at the signal of TRACE_SIGNAL; `ropewalk status` is told of them
+// meanwhile (endpoint.h), unless STATUS=0. TRACE_RECORDS says how many are kept, and TRACE=off
+// turns all of it off.
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -60,7 +61,6 @@ struct Context {
   const int version;
   Recorder recorder;
   const std::string file;
-  bool offered = false;  // at the endpoint
   // In turns. NCCL may name an operation as parent long after it has stopped its event, so the
   // handles stay; of one that has been taken again the parts go to the wrong record.
   std::vector<Handle> operations;
@@ -93,11 +93,10 @@ int init(int version, void** out, int* mask, const Recorder::Communicator& commu
     auto context = std::make_unique<std::shared_ptr<Context>>(std::make_shared<Context>(
         version, communicator, static_cast<std::size_t>(config.integer(Setting::kTraceRecords)),
         file));
+    Endpoint::instance().add((*context)->recorder, file);
     if (asked) {
-      (*context)->offered = true;
-      guarded("`ropewalk status` cannot ask this process", [&] {
-        Endpoint::instance().add((*context)->recorder, file, config.text(Setting::kTraceSignal));
-      });
+      guarded("`ropewalk status` cannot ask this process",
+              [&] { Endpoint::instance().listen(config.text(Setting::kTraceSignal)); });
     }
     *mask = static_cast<int>(abi::kCollective | abi::kPointToPoint | abi::kProxyOperation |
                              abi::kKernelChannel);
@@ -173,7 +172,7 @@ int finalize(void* opaque) {
     const std::unique_ptr<std::shared_ptr<Context>> owner(
         static_cast<std::shared_ptr<Context>*>(opaque));
     const Context& context = **owner;
-    if (context.offered) Endpoint::instance().remove(context.recorder);
+    Endpoint::instance().remove(context.recorder);
     if (!context.file.empty()) write_report(context.recorder, context.file);
   });
   return abi::kSuccess;

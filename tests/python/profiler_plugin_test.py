@@ -301,6 +301,53 @@ def test_records_are_written_at_a_signal(tmp_path: Path) -> None:
         end(job, tmp_path)
 
 
+def test_records_of_a_program_that_does_not_finalize_are_written(tmp_path: Path) -> None:
+    program = (
+        "import ctypes, os, sys\n"
+        "from profiler_plugin_test import Driver, COLLECTIVE, LIBRARY\n"
+        "driver = Driver(ctypes.CDLL(str(LIBRARY), mode=2), 6, 0, 2)\n"
+        "driver.stop(driver.event(COLLECTIVE, func='AllReduce', count=16))\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    sys.exit()\n"  # with the parent's records
+        "os.waitpid(child, 0)\n"
+        "path = os.environ['ROPEWALK_TRACE_FILE'].replace('%r', '0')\n"
+        "print(os.path.exists(path))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "ROPEWALK_TRACE_FILE": str(tmp_path / "%r.json")},
+        cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "False\n"
+    (reports,) = load([tmp_path / "0.json"])
+    assert reports.by_rank[0].begun == 1
+
+
+def test_operations_of_nccl_lie_over_a_trace(tmp_path: Path) -> None:
+    program = (
+        "import ctypes\n"
+        "from profiler_plugin_test import Driver, COLLECTIVE, LIBRARY\n"
+        "for rank in range(2):\n"
+        "    driver = Driver(ctypes.CDLL(str(LIBRARY), mode=2), 6, rank, 2)\n"
+        "    operation = driver.event(COLLECTIVE, func='AllReduce', count=16)\n"
+        "    driver.stop(operation)\n"
+        "    driver.kernel(operation, 1_000_000, 1_500_000)\n"
+    )
+    out = tmp_path / "run.json"
+    done = subprocess.run(
+        [*(sys.executable, "-m", "ropewalk", "trace", "-o", str(out), "--interval", "0.05", "--"),
+         *(sys.executable, "-c", program)],
+        cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    events = json.loads(out.read_text())["traceEvents"]
+    calls = [event for event in events if event["ph"] == "X"]
+    assert [(each["name"], each["pid"]) for each in calls] == [("all_reduce", 0), ("all_reduce", 1)]
+    assert all(each["dur"] > 0 for each in calls)
+
+
 def test_nobody_is_asked_where_a_setting_says_so(tmp_path: Path) -> None:
     job = run_asked(6, tmp_path, ROPEWALK_TRACE_FILE=str(tmp_path / "%r.json"), ROPEWALK_STATUS="0")
     assert named_endpoints(job.pid) == []
