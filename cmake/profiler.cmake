@@ -5,7 +5,8 @@ add_library(nccl_profiler_ropewalk MODULE $<TARGET_OBJECTS:rw_profiler>)
 target_link_libraries(nccl_profiler_ropewalk PRIVATE rw_core)
 set_target_properties(nccl_profiler_ropewalk PROPERTIES OUTPUT_NAME nccl-profiler-ropewalk
   LINK_DEPENDS ${profiler_exports})
-target_link_options(nccl_profiler_ropewalk PRIVATE -Wl,--exclude-libs,ALL
+# NCCL unloads it with the last communicator; its handler of a signal (TRACE_SIGNAL) stays.
+target_link_options(nccl_profiler_ropewalk PRIVATE -Wl,-z,nodelete -Wl,--exclude-libs,ALL
   -Wl,--version-script=${profiler_exports})
 if(NOT RW_SANITIZE)
   target_link_options(nccl_profiler_ropewalk PRIVATE -Wl,--no-undefined)

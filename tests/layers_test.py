@@ -71,10 +71,12 @@ INSIDE: dict[str, Folder] = {
     "capi/mp": folder(namespaces=("ropewalk::mp",)),
     "capi/mpcomm": folder(namespaces=("ropewalk::mpcomm",)),
     "check_plugin": folder(),
-    "comm": folder(namespaces=("ropewalk::comm", "ropewalk::comm::trace_signal")),
+    "comm": folder(),
     "comm/cuda": folder("comm", namespaces=("ropewalk::comm",)),
     # What all layers speak of has no prefix.
-    "core": folder(namespaces=("ropewalk", "ropewalk::log", "ropewalk::nvtx")),
+    "core": folder(
+        namespaces=("ropewalk", "ropewalk::log", "ropewalk::nvtx", "ropewalk::trace_signal")
+    ),
     "diagnose": folder("diagnose/probe"),
     "diagnose/cuda": folder(
         *("diagnose", "diagnose/probe"),

@@ -13,21 +13,42 @@ CallRecords::CallRecords(std::size_t capacity, bool all) : capacity_(capacity), 
   RW_ASSERT(capacity == 0 || std::has_single_bit(capacity));
   const Lock lock(mutex_);
   labels_.emplace_back();  // none yet
+  streams_.push_back(nullptr);
   if (capacity == 0) return;
   blocks_.push_back(std::make_unique<Slot[]>(capacity));
   newest_ = blocks_.back().get();
 }
 
-std::uint16_t CallRecords::label_of(std::string_view algorithm) {
+std::uint16_t CallRecords::label_of(std::string_view algorithm, std::string_view protocol) {
   const Lock lock(mutex_);
-  auto found = std::find(labels_.begin(), labels_.end(), algorithm);
+  const Label label{std::string(algorithm), std::string(protocol)};
+  auto found = std::find(labels_.begin(), labels_.end(), label);
   // Schedules of a user may have any number of names.
   if (found == labels_.end() && labels_.size() < UINT16_MAX) {
-    labels_.emplace_back(algorithm);
+    labels_.push_back(label);
     found = labels_.end() - 1;
   }
   return found == labels_.end() ? std::uint16_t{0}
                                 : static_cast<std::uint16_t>(found - labels_.begin());
+}
+
+std::uint16_t CallRecords::number_of(const void* stream) noexcept {
+  const Lock lock(mutex_);
+  auto found = std::find(streams_.begin(), streams_.end(), stream);
+  if (found == streams_.end() && streams_.size() < UINT16_MAX) {
+    try {
+      streams_.push_back(stream);
+      found = streams_.end() - 1;
+    } catch (const std::bad_alloc&) {
+      found = streams_.end();
+    }
+  }
+  // Where there is no room for more it counts as the default one.
+  const auto number = static_cast<std::uint16_t>(
+      found == streams_.end() ? std::ptrdiff_t{0} : found - streams_.begin());
+  last_stream_ = stream;
+  last_stream_number_ = number;
+  return number;
 }
 
 void CallRecords::add_block() noexcept {
@@ -96,6 +117,7 @@ bool CallRecords::read_slot(const Slot& slot, Record& record, StampedTimes& stam
   const unsigned operation = slot.operation.load(kRelaxed);
   const std::uint8_t type = slot.type.load(kRelaxed);
   const std::uint8_t op = slot.op.load(kRelaxed);
+  const std::uint16_t stream = slot.stream.load(kRelaxed);
   std::atomic_thread_fence(std::memory_order_acquire);
   if (slot.id.load(kRelaxed) != record.id) return false;  // another one's by now
 
@@ -115,10 +137,12 @@ bool CallRecords::read_slot(const Slot& slot, Record& record, StampedTimes& stam
     if (has_root(collective)) record.root = root_or_peer;
     if (reduces(collective) && !barrier) record.op = name(static_cast<RedOp>(op));
   }
-  record.algorithm = labels_[label & kLabel];
+  record.algorithm = labels_[label & kLabel].algorithm;
+  record.protocol = labels_[label & kLabel].protocol;
   record.chunk_bytes = std::size_t{label >> kLabelBits} * kChunkUnit;
   record.scheduled_ns = scale_.realtime_ns(scheduled);
   if (record.on_device) {
+    record.stream = streams_[stream];
     if ((operation & kTimesKept) != 0) {
       stamped = {started, completed};
       record.timed = started != 0;

@@ -42,9 +42,12 @@ class CallRecords {
     int root = -1;          ///< of rooted operations, else -1
     int peer = -1;          ///< of messages, else -1
     std::string algorithm;  ///< empty where none was chosen yet
+    /// Of links between GPUs: "simple", "ll", "ll128"; else empty.
+    std::string protocol;
     /// Of a chunk, where chunk sizes are tuned (comm/agreed_chunks.h); else 0. To 256 bytes.
     std::size_t chunk_bytes = 0;
     bool on_device = false;
+    const void* stream = nullptr;  ///< of operations on a GPU; null: CUDA's default one
     /// Its state and times are known: of operations on a GPU only where their launch notes them.
     bool timed = true;
     State state = State::kScheduled;
@@ -82,8 +85,8 @@ class CallRecords {
     return publish(slot, 0, starts);
   }
 
-  /// @return what set_label() takes for this algorithm
-  [[nodiscard]] std::uint16_t label_of(std::string_view algorithm);
+  /// @return what set_label() takes for this algorithm, and where links have several this protocol
+  [[nodiscard]] std::uint16_t label_of(std::string_view algorithm, std::string_view protocol = {});
   void set_label(Id id, std::uint16_t label) noexcept {
     if (Slot* slot = find(id)) slot->label.store(label, std::memory_order_relaxed);
   }
@@ -110,9 +113,12 @@ class CallRecords {
   /// records.
   /// @param place  where its times are noted
   /// @param scheduled  ticks() before it was launched
-  void launched(Id id, const LaunchPlace& place, std::uint64_t scheduled) noexcept {
+  void launched(Id id, const LaunchPlace& place, std::uint64_t scheduled,
+                const void* stream) noexcept {
     Slot* slot = find(id);
     if (slot == nullptr) return;
+    slot->stream.store(stream == last_stream_ ? last_stream_number_ : number_of(stream),
+                       std::memory_order_relaxed);
     slot->scheduled.store(scheduled, std::memory_order_relaxed);
     if (place.blocks == 0) return;
     slot->started.store(place.packed(), std::memory_order_relaxed);
@@ -144,9 +150,11 @@ class CallRecords {
     std::atomic<std::uint32_t> label{0};  // and the chunk, in kChunkUnit, above it
     // Collective, or kSend, kReceive; with kOnDevice, kTimesKept
     std::atomic<std::uint8_t> operation{0};
-    std::atomic<std::uint8_t> type{0};  // DataType or CarriedType
-    std::atomic<std::uint8_t> op{0};    // RedOp
+    std::atomic<std::uint8_t> type{0};     // DataType or CarriedType
+    std::atomic<std::uint8_t> op{0};       // RedOp
+    std::atomic<std::uint16_t> stream{0};  // its place in streams_
   };
+  static_assert(sizeof(Slot) == 64);
   static constexpr std::uint8_t kSend = 0x20;
   static constexpr std::uint8_t kReceive = 0x21;
   static constexpr std::uint8_t kBarrier = 0x22;  // only of counts_
@@ -168,6 +176,7 @@ class CallRecords {
     slot.id.store(0, kRelaxed);
     std::atomic_thread_fence(std::memory_order_release);
     slot.completed.store(0, kRelaxed);
+    slot.stream.store(0, kRelaxed);
     slot.count.store(call.count, kRelaxed);
     slot.root_or_peer.store(root_or_peer, kRelaxed);
     slot.operation.store(static_cast<std::uint8_t>(operation | (on_device ? kOnDevice : 0U)),
@@ -199,6 +208,8 @@ class CallRecords {
     return slot.id.load(std::memory_order_relaxed) == id ? &slot : nullptr;
   }
   Slot* block_of(Id id) noexcept;
+  // The place of `stream` in streams_, which is the last one's from now on.
+  std::uint16_t number_of(const void* stream) noexcept;
   void add_block() noexcept;
   [[nodiscard]] bool read_slot(const Slot& slot, Record& record, StampedTimes& stamped) const
       RW_REQUIRES(mutex_);
@@ -216,7 +227,15 @@ class CallRecords {
   mutable Mutex mutex_;
   std::vector<std::unique_ptr<Slot[]>> blocks_ RW_GUARDED_BY(mutex_);
   Id first_of_blocks_ RW_GUARDED_BY(mutex_) = 1;
-  std::vector<std::string> labels_ RW_GUARDED_BY(mutex_);
+  struct Label {
+    std::string algorithm;
+    std::string protocol;
+    friend bool operator==(const Label&, const Label&) = default;
+  };
+  std::vector<Label> labels_ RW_GUARDED_BY(mutex_);
+  std::vector<const void*> streams_ RW_GUARDED_BY(mutex_);  // the first one is the default one
+  const void* last_stream_ = nullptr;  // by the thread that begins records, as is the next one
+  std::uint16_t last_stream_number_ = 0;
   mutable TickScale scale_ RW_GUARDED_BY(mutex_);
   std::atomic<const DeviceTimes*> device_times_{nullptr};
   Id times_kept_ = 0;  // up to this record; by the thread that begins records

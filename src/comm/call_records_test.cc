@@ -183,7 +183,7 @@ class RecordsOnAGpu : public ::testing::Test {
     const std::uint64_t scheduled = ticks();
     const LaunchPlace place = times_.next(blocks);
     const CallRecords::Id id = records.begin(all_reduce_of(1), ++calls_, Starts::kLater, 0, true);
-    records.launched(id, place, scheduled);
+    records.launched(id, place, scheduled, stream_);
     note(place, begin, end);
     return place;
   }
@@ -204,7 +204,35 @@ class RecordsOnAGpu : public ::testing::Test {
   DeviceTimes times_{std::span(memory_)};
   std::uint64_t calls_ = 0;
   std::int64_t begin_ns_ = 0;
+  const void* stream_ = nullptr;
 };
+
+TEST_F(RecordsOnAGpu, HaveTheirStreamsAndProtocols) {
+  CallRecords records(8, false);
+  const char streams[2] = {};
+  const std::vector<const void*> used = {nullptr, &streams[0], &streams[1], &streams[0], nullptr};
+  for (const void* stream : used) {
+    stream_ = stream;
+    (void)launch(records, 1, 0, 0);
+  }
+  records.set_label(3, records.label_of("ring", "ll128"));
+  records.set_label(4, records.label_of("ring", "ll"));
+  std::vector<CallRecords::Record> read = records.read();
+  ASSERT_EQ(read.size(), used.size());
+  for (std::size_t i = 0; i < used.size(); ++i) EXPECT_EQ(read[i].stream, used[i]);
+  EXPECT_EQ(read[2].algorithm, "ring");
+  EXPECT_EQ(read[2].protocol, "ll128");
+  EXPECT_EQ(read[3].protocol, "ll");
+  EXPECT_EQ(read[1].protocol, "");
+  // What takes a slot after an operation on a stream has none.
+  for (int i = 0; i < 8; ++i) {
+    (void)records.begin(all_reduce_of(1), ++calls_, Starts::kNow, records.label_of("ring"), false);
+  }
+  for (const CallRecords::Record& record : records.read()) {
+    EXPECT_EQ(record.stream, nullptr);
+    EXPECT_EQ(record.protocol, "");
+  }
+}
 
 TEST_F(RecordsOnAGpu, HaveTheTimesThatAreNotedThere) {
   CallRecords records(8, false);

@@ -42,6 +42,8 @@ json describe(const CallRecords::Record& record) {
           {"root", rank_or_null(record.root)},
           {"peer", rank_or_null(record.peer)},
           {"algorithm", text_or_null(record.algorithm)},
+          {"protocol", text_or_null(record.protocol)},
+          {"stream", record.on_device ? json(fmt::format("{}", record.stream)) : json()},
           {"chunk_bytes", record.chunk_bytes == 0 ? json() : json(record.chunk_bytes)},
           {"memory", record.on_device ? "GPU" : "host"},
           {"timed", record.timed},

@@ -20,9 +20,10 @@ std::size_t records_kept(const Config& config);
 /// communicator is broken), waiting (null, or of a rank in which nothing has moved for a while: for
 /// (the ranks it waits for), in (the operation), seconds, since nothing moved), records[]: id, call
 /// (null of a message), operation, count, type, op, root, peer, algorithm (null where there is
-/// none), memory ("host", "GPU"), state ("scheduled", "started", "completed"), scheduled_ns,
-/// started_ns, completed_ns (CLOCK_REALTIME; null: not yet). Any thread, any time. Takes 10 ms in a
-/// communicator's first ones.
+/// none), protocol (of links between GPUs, else null), stream (of operations on GPUs: the address
+/// of CUDA's, "0x0" of its default one), memory ("host", "GPU"), state ("scheduled", "started",
+/// "completed"), scheduled_ns, started_ns, completed_ns (CLOCK_REALTIME; null: not yet). Any
+/// thread, any time. Takes 10 ms in a communicator's first ones.
 /// @param newest  no more records than these
 std::string call_report(const Communicator& comm,
                         std::size_t newest = std::numeric_limits<std::size_t>::max());

@@ -922,10 +922,10 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
   // Only now: a call that was refused leaves this rank in step with the others.
   (void)next_number();
   const std::uint16_t label =
-      device_->last_by_copy_engines() ? label_of_copies() : label_of(prepared);
+      device_->last_by_copy_engines() ? label_of_copies() : label_on_device(prepared);
   const CallRecords::Id record =
       records_.begin(call, calls_, CallRecords::Starts::kLater, label, true);
-  records_.launched(record, device_->last_launch(), scheduled);
+  records_.launched(record, device_->last_launch(), scheduled, stream);
 }
 
 void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStream stream) {
@@ -948,8 +948,17 @@ void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStr
   const std::vector<LaunchPlace> launches = device_->send_and_receive(calls, stream);
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const CallRecords::Id record = records_.begin(calls[i], CallRecords::Starts::kLater, true);
-    records_.launched(record, launches[i], scheduled);
+    records_.launched(record, launches[i], scheduled, stream);
   }
+}
+
+std::uint16_t Communicator::label_on_device(PreparedCall& call) {
+  if (call.record_label() == 0 && records_.enabled()) {
+    const tune::Choice& choice = call.choice();
+    call.set_record_label(
+        records_.label_of(choice.schedule->schedule().algorithm, executor::name(choice.protocol)));
+  }
+  return call.record_label();
 }
 
 std::uint16_t Communicator::label_of_copies() {

@@ -325,6 +325,8 @@ class Communicator final : public executor::WaitHook {
   }
   void stop_before_call();
   std::uint64_t next_number() noexcept { return ++calls_; }
+  // As label_of(), with the protocol, of what a GPU runs.
+  std::uint16_t label_on_device(PreparedCall& call);
   // As label_of(), of what copy engines make.
   std::uint16_t label_of_copies();
 

@@ -67,7 +67,7 @@ std::map<int, std::string> told(Absence absence) {
       const std::uint64_t scheduled = ticks();
       const LaunchPlace place = times.next(1);
       records.launched(records.begin(all_reduce(), number, Starts::kLater, 0, true), place,
-                       scheduled);
+                       scheduled, nullptr);
       return times.stamps(place);
     };
     // The first collective is over.
@@ -145,7 +145,7 @@ TEST(DeviceStop, FindsThePeersOfMessages) {
     call.peer = peer;
     call.count = 1;
     records.launched(records.begin(call, Starts::kLater, true),
-                     launch.part(static_cast<std::uint32_t>(peer - 1), 1), ticks());
+                     launch.part(static_cast<std::uint32_t>(peer - 1), 1), ticks(), nullptr);
   }
   stamps.words[0] = executor::LaunchStamps::stamp(stamps.launch, 100);
   stamps.words[1] = executor::LaunchStamps::stamp(stamps.launch, 200);

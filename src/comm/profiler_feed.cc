@@ -51,6 +51,13 @@ std::string algorithm_of(const std::string& algorithm) {
   return algorithm.find("tree") == std::string::npos ? "RING" : "TREE";
 }
 
+// Host memory has none: it counts as NCCL's protocol without flags.
+std::string protocol_of(const std::string& protocol) {
+  std::string upper = protocol.empty() ? "simple" : protocol;
+  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return upper;
+}
+
 ProfiledOperation operation_of(const CallRecords::Record& record) {
   ProfiledOperation operation;
   operation.message = record.peer >= 0;
@@ -60,7 +67,7 @@ ProfiledOperation operation_of(const CallRecords::Record& record) {
   operation.type = type_of(record.type);
   operation.root_or_peer = operation.message ? record.peer : std::max(record.root, 0);
   operation.algorithm = algorithm_of(record.algorithm);
-  operation.protocol = "SIMPLE";
+  operation.protocol = protocol_of(record.protocol);
   return operation;
 }
 

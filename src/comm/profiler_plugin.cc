@@ -8,11 +8,14 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/mutex.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -77,6 +80,14 @@ constexpr std::array<std::string_view, 7> kAlgorithms = {
     "TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT"};
 constexpr std::array<std::string_view, 3> kProtocols = {"LL", "LL128", "SIMPLE"};
 
+// NCCL's texts are literals, and plugins keep their addresses: so these stay, too. There are few.
+const char* kept(const std::string& text) {
+  static Mutex& mutex = *new Mutex();
+  static std::set<std::string>& texts = *new std::set<std::string>();
+  const Lock lock(mutex);
+  return texts.insert(text).first->c_str();
+}
+
 constexpr std::size_t kMostBytes = 128;
 
 }  // namespace
@@ -98,7 +109,7 @@ class ProfilerPlugin::Context::Descriptor {
   void put(std::size_t offset, T value) {
     std::memcpy(bytes_.data() + offset, &value, sizeof value);
   }
-  void put(std::size_t offset, const std::string& text) { put(offset, text.c_str()); }
+  void put(std::size_t offset, const std::string& text) { put(offset, kept(text)); }
   // Up to version 3: whose operation it is.
   void put_communicator(const Communicator& communicator) {
     if (version_ > 3) return;

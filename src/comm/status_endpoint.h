@@ -1,10 +1,8 @@
 // What the communicators of this process are called with, for who asks from outside: `ropewalk
 // status`, which finds out which rank of a job is missing while the job hangs.
 //
-// A Unix socket in the abstract name space, "ropewalk-status-UID-PID-RANDOM" (16 hexadecimal
-// digits): a killed process leaves nothing behind. Only this process's user and root get an answer
-// (SO_PEERCRED). Who connects sends "calls N\n" and reads to the end: one line of JSON for each
-// communicator, as call_report() has it, with its last N calls.
+// At a StatusSocket (core/status_socket.h): one line of JSON for each communicator, as
+// call_report() has it, with its last N calls.
 //
 // All of it runs on the service thread (bootstrap/context.h), when somebody asks: calls pay
 // nothing.

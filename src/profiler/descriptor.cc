@@ -133,7 +133,8 @@ Operation read_operation(const Layout& layout, const Bytes& bytes, bool message)
   const std::string_view protocol = layout.numbers
                                         ? named(kProtocols, bytes.at<std::uint8_t>(layout.protocol))
                                         : bytes.text(layout.protocol);
-  operation.algorithm = lower(algorithm) + " " + lower(protocol);
+  operation.algorithm = lower(algorithm);
+  operation.protocol = lower(protocol);
   return operation;
 }
 

@@ -15,7 +15,8 @@ struct Operation {
   std::string type;       ///< "float32"
   int root = -1;          ///< of rooted collectives
   int peer = -1;          ///< of messages
-  std::string algorithm;  ///< "ring simple"; empty for messages
+  std::string algorithm;  ///< "ring"; empty for messages
+  std::string protocol;   ///< "simple", "ll", "ll128"; empty for messages
   int rank = 0;
   std::optional<std::uint64_t> communicator;  ///< up to version 3
 };

@@ -2,11 +2,11 @@
 // logged: the job is not disturbed.
 //
 // Each communicator's records are written to the file of the setting TRACE_FILE when NCCL finalizes
-// it. TRACE_RECORDS says how many are kept, and TRACE=off turns all of it off.
+// it or the program ends, and at the signal of TRACE_SIGNAL; `ropewalk status` is told of them
+// meanwhile (endpoint.h), unless STATUS=0. TRACE_RECORDS says how many are kept, and TRACE=off
+// turns all of it off.
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -15,18 +15,17 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/file_pattern.h"
 #include "core/log.h"
-#include "core/replace_file.h"
 #include "core/settings.h"
 #include "profiler/abi.h"
 #include "profiler/descriptor.h"
+#include "profiler/endpoint.h"
 #include "profiler/recorder.h"
+#include "profiler/report_file.h"
 
 namespace ropewalk::profiler {
 namespace {
 
-constexpr mode_t kFileMode = 0644;
 constexpr char kName[] = "Ropewalk";
 
 // Runs it; what is thrown is logged.
@@ -86,13 +85,19 @@ int init(int version, void** out, int* mask, const Recorder::Communicator& commu
                    config.text(Setting::kDebugFile));
     if (config.text(Setting::kTrace) == "off") return;
     const std::string& file = config.text(Setting::kTraceFile);
-    if (file.empty()) {
-      log::warn("profiler: nothing is recorded: ROPEWALK_TRACE_FILE names no file");
+    const bool asked = config.flag(Setting::kStatus);
+    if (file.empty() && !asked) {
+      log::warn("profiler: nothing is recorded: ROPEWALK_TRACE_FILE names no file, STATUS is off");
       return;
     }
     auto context = std::make_unique<std::shared_ptr<Context>>(std::make_shared<Context>(
         version, communicator, static_cast<std::size_t>(config.integer(Setting::kTraceRecords)),
         file));
+    Endpoint::instance().add((*context)->recorder, file);
+    if (asked) {
+      guarded("`ropewalk status` cannot ask this process",
+              [&] { Endpoint::instance().listen(config.text(Setting::kTraceSignal)); });
+    }
     *mask = static_cast<int>(abi::kCollective | abi::kPointToPoint | abi::kProxyOperation |
                              abi::kKernelChannel);
     *out = context.release();
@@ -167,12 +172,8 @@ int finalize(void* opaque) {
     const std::unique_ptr<std::shared_ptr<Context>> owner(
         static_cast<std::shared_ptr<Context>*>(opaque));
     const Context& context = **owner;
-    const std::array<std::pair<char, std::string>, 2> letters = {
-        {{'r', std::to_string(context.recorder.rank())}, {'c', context.recorder.communicator()}}};
-    const std::string path = expand_file_pattern("TRACE_FILE", context.file, letters);
-    if (const int error = replace_file(path, context.recorder.report(), kFileMode); error != 0) {
-      throw Error(Errc::kSystem, "ROPEWALK_TRACE_FILE, {}: {}", path, std::strerror(error));
-    }
+    Endpoint::instance().remove(context.recorder);
+    if (!context.file.empty()) write_report(context.recorder, context.file);
   });
   return abi::kSuccess;
 }

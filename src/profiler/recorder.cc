@@ -83,10 +83,17 @@ std::string Recorder::communicator() const {
   return fmt::format("{:016x}", communicator_.id.value_or(0));
 }
 
-std::string Recorder::report() const {
+bool Recorder::has_rank() const {
+  const Lock lock(mutex_);
+  return communicator_.rank >= 0;
+}
+
+std::string Recorder::report(std::size_t newest) const {
   const Lock lock(mutex_);
   json records = json::array();
-  for (const Record& record : records_) {
+  for (std::size_t i = records_.size() - std::min(newest, records_.size()); i < records_.size();
+       ++i) {
+    const Record& record = records_[i];
     const char* state = record.completed_ns != 0 ? "completed"
                         : record.started_ns != 0 ? "started"
                                                  : "scheduled";
@@ -99,6 +106,7 @@ std::string Recorder::report() const {
                        {"root", rank_or_null(record.operation.root)},
                        {"peer", rank_or_null(record.operation.peer)},
                        {"algorithm", text_or_null(record.operation.algorithm)},
+                       {"protocol", text_or_null(record.operation.protocol)},
                        {"memory", "GPU"},
                        {"state", state},
                        {"scheduled_ns", record.scheduled_ns},

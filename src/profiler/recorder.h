@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,10 +48,14 @@ class Recorder {
   void stop_part(Id id);
 
   [[nodiscard]] int rank() const;
+  /// Whether the rank is known: up to version 3 an operation tells it.
+  [[nodiscard]] bool has_rank() const;
   /// The communicator's number in hexadecimal.
   [[nodiscard]] std::string communicator() const;
   /// See comm/call_report.h.
-  [[nodiscard]] std::string report() const;
+  /// @param newest  no more records than these
+  [[nodiscard]] std::string report(
+      std::size_t newest = std::numeric_limits<std::size_t>::max()) const;
 
  private:
   struct Record {

@@ -147,9 +147,32 @@ def test_perfetto_has_every_call_once(finished: list[Path], tmp_path: Path) -> N
     (gather,) = [e for e in events if e["name"] == "all_gather" and e["pid"] == 1]
     assert gather["args"]["In msg nelems"] == 6
     assert gather["args"]["Out msg nelems"] == 18
-    assert gather["args"]["dtype"] == "float32"
+    assert gather["args"]["dtype"] == "Float"
+    assert gather["args"]["Process Group Ranks"] == "[0, 1, 2]"
     (send,) = [e for e in events if e["name"] == "send"]
     assert (send["args"]["Src Rank"], send["args"]["Dst Rank"]) == (0, 1)
+
+
+def test_pytorchs_reader_of_kinetos_traces_reads_it(finished: list[Path], tmp_path: Path) -> None:
+    """It takes collectives by Kineto's arguments, from kernels of GPUs."""
+    reader = pytest.importorskip("torch._inductor.fx_passes.profile_guided_estimation")
+
+    def change(documents: list[Any]) -> None:
+        for document in documents:
+            for record in document["records"]:
+                record["memory"] = "GPU"
+
+    out = tmp_path / "trace.json"
+    out.write_text(json.dumps(perfetto.trace_of([changed(finished, change)])))
+    profile = reader.ProfileData()
+    profile.load(str(out))
+    found = profile.collectives
+    assert len(found) == sum(len(json.loads(path.read_text())["records"]) for path in finished)
+    gathers = [each for each in found if each.collective_name == "all_gather"]
+    assert [(g.pg_ranks, g.group_size, g.in_nelems, g.out_nelems, g.dtype) for g in gathers] == [
+        ((0, 1, 2), 3, 6, 18, "Float")
+    ] * 3
+    assert all(each.duration_us > 0 for each in found)
 
 
 def test_perfettos_own_processor_reads_it(finished: list[Path]) -> None:
@@ -200,7 +223,14 @@ def test_inspectors_lines(finished: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "calls.log"
     assert ropewalk(*finished, "--inspector", out)[0] == 0
     lines = [json.loads(line) for line in out.read_text().splitlines()]
-    assert len(lines) == 3 * 7  # neither barriers nor messages
+    messages = [line["p2p_perf"] for line in lines if "p2p_perf" in line]
+    assert [(each["p2p"], each["p2p_sn"], each["p2p_peer"]) for each in messages] == [
+        ("Send", 1, 1),
+        ("Recv", 1, 0),
+    ]
+    assert all(each["p2p_msg_size_bytes"] == 24 for each in messages)
+    lines = [line for line in lines if "coll_perf" in line]
+    assert len(lines) == 3 * 7  # no barriers
     first = lines[0]
     assert first["header"]["n_ranks"] == 3
     perf = first["coll_perf"]

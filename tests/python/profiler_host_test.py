@@ -112,3 +112,19 @@ def test_what_a_plugin_says_is_logged(tmp_path: Path) -> None:
     _, said = told(tmp_path, plugin, "INFO")
     assert "INFO profiler plugin: rank 1 tells something\n" in said
     assert "never" not in said
+
+
+def test_texts_stay_where_a_plugin_found_them(tmp_path: Path) -> None:
+    """NCCL's are literals: NVIDIA's example plugin keeps their addresses until the end."""
+    (plugin,) = BUILD.rglob("libkeeping_profiler.so")
+    _, said = told(tmp_path, plugin)
+    for rank in range(2):
+        kept = [
+            line.partition(" kept ")[2] for line in said.splitlines() if f"rank {rank} kept" in line
+        ]
+        assert kept[:3] == [
+            "AllReduce ncclFloat32 RING SIMPLE",
+            "AllReduce ncclFloat32 RING SIMPLE",
+            "Broadcast ncclInt64 RING SIMPLE",
+        ]
+        assert len(kept) == 4  # and the barrier

@@ -9,14 +9,19 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ropewalk.calls import load, perfetto, verdict
+from ropewalk.calls import collect, load, perfetto, prometheus, verdict
+from ropewalk.calls import status as asking
+
+SECONDS = 60
 
 ROOT = Path(__file__).parents[2]
 # A relative folder is the repository's, whatever the working directory of the driver's process is.
@@ -180,7 +185,7 @@ def test_records_of_nccls_operations(version: int, tmp_path: Path) -> None:
     assert [broadcast[key] for key in ("operation", "count", "type", "root", "call")] == [
         "broadcast", 5, "float32", 1, 1,
     ]  # fmt: skip
-    assert reduce["algorithm"] == "ring ll128"
+    assert (reduce["algorithm"], reduce["protocol"]) == ("ring", "ll128")
     assert (reduce["root"], reduce["state"]) == (None, "completed")
     assert [message[key] for key in ("operation", "peer", "call", "count")] == ["send", 1, None, 7]
     assert (third["state"], third["completed_ns"]) == ("started", None)
@@ -194,10 +199,166 @@ def test_records_of_nccls_operations(version: int, tmp_path: Path) -> None:
     assert len([event for event in events if event["ph"] == "X"]) == 6
 
 
+ASKED = """
+import os, signal, sys, time
+from pathlib import Path
+from profiler_plugin_test import Driver, COLLECTIVE, LIBRARY
+import ctypes
+library = ctypes.CDLL(str(LIBRARY), mode=2)
+version, go = int(sys.argv[1]), Path(sys.argv[2])
+ranks = [Driver(library, version, rank, 2) for rank in range(2)]
+for rank, driver in enumerate(ranks):
+    for count in (16, 1024)[: 2 - rank]:
+        operation = driver.event(COLLECTIVE, func="AllReduce", count=count)
+        driver.stop(operation)
+        driver.kernel(operation, 1_000_000, 1_500_000)
+print("ready", flush=True)
+while not go.exists():
+    time.sleep(0.02)
+for driver in ranks:
+    driver.finalize()
+print("left", flush=True)
+sys.stdin.read()
+"""
+
+
+def run_asked(version: int, folder: Path, **settings: str) -> subprocess.Popen[str]:
+    """Two ranks of one process, of which rank 1 has not entered the second collective."""
+    job = subprocess.Popen(
+        [sys.executable, "-c", ASKED, str(version), str(folder / "go")],
+        env={**os.environ, **settings},
+        cwd=Path(__file__).parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert job.stdout is not None
+    assert job.stdout.readline() == "ready\n"
+    return job
+
+
+def end(job: subprocess.Popen[str], folder: Path) -> None:
+    """It finalizes its communicators, after which nobody can ask it, and ends."""
+    assert job.stdin is not None
+    assert job.stdout is not None
+    (folder / "go").touch()
+    assert job.stdout.readline() == "left\n"
+    deadline = time.monotonic() + SECONDS
+    while named_endpoints(job.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    job.stdin.close()
+    assert job.wait(timeout=SECONDS) == 0
+
+
+def named_endpoints(process: int) -> list[str]:
+    return [name for name, _, pid in collect.endpoints() if pid == process]
+
+
+@pytest.mark.parametrize("version", [1, 6])
+def test_a_job_of_nccl_that_runs_is_asked(version: int, tmp_path: Path) -> None:
+    job = run_asked(version, tmp_path)
+    try:
+        (reports,) = (
+            each
+            for each in asking.of_this_host(8, 10.0).communicators
+            if each.by_rank[0].process == job.pid
+        )
+        assert reports.communicator == f"{COMMUNICATOR:016x}"
+        judged = verdict.judge(reports)
+        assert (judged.last_completed, judged.absent) == (1, [1])
+        assert judged.under_way == "collective 2, all_reduce of 1024 float32"
+        done = subprocess.run(
+            [sys.executable, "-m", "ropewalk", "status", "--job", reports.communicator],
+            capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+        assert done.returncode == 1, done.stderr
+        assert "rank 1 has not entered it" in done.stdout
+        metrics = prometheus.Metrics()
+        metrics.update(asking.Found([reports]))
+        labels = f'{{communicator="{reports.communicator}",rank="0",operation="all_reduce"}}'
+        assert f"ropewalk_calls_total{labels} 2" in metrics.text()
+        (newest,) = (
+            each
+            for each in asking.of_this_host(1, 10.0).communicators
+            if each.by_rank[0].process == job.pid
+        )
+        assert [len(report.records) for report in newest.by_rank.values()] == [1, 1]
+    finally:
+        end(job, tmp_path)
+
+
+def test_records_are_written_at_a_signal(tmp_path: Path) -> None:
+    job = run_asked(
+        6, tmp_path, ROPEWALK_TRACE_FILE=str(tmp_path / "%r.json"), ROPEWALK_TRACE_SIGNAL="USR2"
+    )
+    try:
+        job.send_signal(signal.SIGUSR2)
+        deadline = time.monotonic() + SECONDS
+        while not all((tmp_path / f"{rank}.json").exists() for rank in range(2)):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        (reports,) = load([tmp_path / "0.json", tmp_path / "1.json"])
+        assert [report.begun for report in reports.by_rank.values()] == [2, 1]
+    finally:
+        end(job, tmp_path)
+
+
+def test_records_of_a_program_that_does_not_finalize_are_written(tmp_path: Path) -> None:
+    program = (
+        "import ctypes, os, sys\n"
+        "from profiler_plugin_test import Driver, COLLECTIVE, LIBRARY\n"
+        "driver = Driver(ctypes.CDLL(str(LIBRARY), mode=2), 6, 0, 2)\n"
+        "driver.stop(driver.event(COLLECTIVE, func='AllReduce', count=16))\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    sys.exit()\n"  # with the parent's records
+        "os.waitpid(child, 0)\n"
+        "path = os.environ['ROPEWALK_TRACE_FILE'].replace('%r', '0')\n"
+        "print(os.path.exists(path))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "ROPEWALK_TRACE_FILE": str(tmp_path / "%r.json")},
+        cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "False\n"
+    (reports,) = load([tmp_path / "0.json"])
+    assert reports.by_rank[0].begun == 1
+
+
+def test_operations_of_nccl_lie_over_a_trace(tmp_path: Path) -> None:
+    program = (
+        "import ctypes\n"
+        "from profiler_plugin_test import Driver, COLLECTIVE, LIBRARY\n"
+        "for rank in range(2):\n"
+        "    driver = Driver(ctypes.CDLL(str(LIBRARY), mode=2), 6, rank, 2)\n"
+        "    operation = driver.event(COLLECTIVE, func='AllReduce', count=16)\n"
+        "    driver.stop(operation)\n"
+        "    driver.kernel(operation, 1_000_000, 1_500_000)\n"
+    )
+    out = tmp_path / "run.json"
+    done = subprocess.run(
+        [*(sys.executable, "-m", "ropewalk", "trace", "-o", str(out), "--interval", "0.05", "--"),
+         *(sys.executable, "-c", program)],
+        cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    events = json.loads(out.read_text())["traceEvents"]
+    calls = [event for event in events if event["ph"] == "X"]
+    assert [(each["name"], each["pid"]) for each in calls] == [("all_reduce", 0), ("all_reduce", 1)]
+    assert all(each["dur"] > 0 for each in calls)
+
+
+def test_nobody_is_asked_where_a_setting_says_so(tmp_path: Path) -> None:
+    job = run_asked(6, tmp_path, ROPEWALK_TRACE_FILE=str(tmp_path / "%r.json"), ROPEWALK_STATUS="0")
+    assert named_endpoints(job.pid) == []
+    end(job, tmp_path)
+    assert (tmp_path / "1.json").exists()
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "ROPEWALK_TRACE_FILE names no file"),
+        ({"ROPEWALK_STATUS": "0"}, "ROPEWALK_TRACE_FILE names no file"),
         ({"ROPEWALK_TRACE": "off"}, ""),
         # Told however little is logged.
         ({"ROPEWALK_NO_SUCH": "1"}, 'unknown setting "NO_SUCH"'),

@@ -575,6 +575,21 @@ def test_a_textfile_that_cannot_be_written_is_told() -> None:
     assert "/no/such/folder/x.prom: No such file or directory" in err
 
 
+def test_records_of_a_running_job_are_taken(job: Job, tmp_path: Path) -> None:
+    name = job.found().communicator
+    out = tmp_path / "now.json"
+    status, text, err = ropewalk("calls", "--running", "--job", name, "--perfetto", out)
+    assert status in (0, 1), err
+    assert f"communicator {name}, 3 ranks" in text
+    events = json.loads(out.read_text())["traceEvents"]
+    assert {event["pid"] for event in events if event["ph"] == "X"} == {0, 1, 2}
+    assert ropewalk("calls", "--running", "--job", "no such")[0] == 3
+    for arguments in ((), ("--running", out)):
+        status, _, err = ropewalk("calls", *arguments)
+        assert status == 2
+        assert "give the files of all ranks, or --running" in err
+
+
 def test_the_job_goes_on(job: Job) -> None:
     """The last test: nobody who asked has harmed it."""
     job.go()

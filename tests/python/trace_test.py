@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,24 @@ def test_hosts_are_on_one_clock(tmp_path: Path) -> None:
     assert {row["host"] for row in rows} == {"here", "there"}
 
 
+def test_hosts_that_have_one_name_are_told_apart(tmp_path: Path) -> None:
+    recording = Recording(tmp_path / "a.json", None, 0, 0)
+    one, two = source_of("vm"), source_of("vm", 500)
+    two.host = Host("far")
+    for at, each in enumerate((one, two), 1):
+        recording.describe(each)
+        recording.describe(each)
+        recording.add(each, sample_at(at, at, cpu=at / 4))
+    recording.close()
+    assert recording.alike == [("vm", "vm (far)")]
+    assert [recording.averages(name)["processors"] for name in recording.series] == [0.25, 0.5]
+    assert recording.jumps == []
+    events = json.loads((tmp_path / "a.json").read_text())["traceEvents"]
+    shown = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert shown[0] == "host vm"
+    assert shown[-1] == "host vm (far)"
+
+
 def test_clocks_that_are_set_are_told(tmp_path: Path) -> None:
     recording = Recording(tmp_path / "a.json", None, 0, 0)
     source = source_of("here")
@@ -264,6 +283,9 @@ with ropewalk.init() as comm:
         comm.all_reduce(data)
         time.sleep(0.02)
 """
+
+
+LONG_JOB = JOB.replace("range(30)", "range(150)")
 
 
 def test_a_job_is_traced_with_its_collectives(tmp_path: Path) -> None:
@@ -337,6 +359,35 @@ def test_a_full_disk_ends_the_trace_alone() -> None:
     assert (status, out) == (0, "done\n"), err
     assert "/dev/full: No space left on device" in err
     assert err.count("No space left") == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    made = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        pytest.skip(f"no file system can be mounted: {made.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_becomes_full_leaves_what_there_was_room_for(small_disk: Path) -> None:
+    out = small_disk / "run.json"
+    launch = [sys.executable, "-m", "ropewalk", "launch", "-n", "2", "--"]
+    status, _, err = trace(
+        "-o", out, "--csv", small_disk / "run.csv", "--plot", small_disk / "run.svg",
+        "--interval", 0.01, "--", *launch, sys.executable, "-c", LONG_JOB,
+    )  # fmt: skip
+    assert status == 0, err
+    assert err.count("the trace ends here, and the command runs on") == 1
+    assert "Traceback" not in err
+    events = json.loads(out.read_text())["traceEvents"]
+    assert len([event for event in events if event["name"] == "CPU (%)"]) > 5
+    rows = list(csv.DictReader((small_disk / "run.csv").open()))
+    assert all(row["unit"] for row in rows)
 
 
 def test_a_file_that_cannot_be_made_is_told_before(tmp_path: Path) -> None:

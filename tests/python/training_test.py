@@ -40,6 +40,13 @@ def train(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
+def elsewhere() -> dict[str, str]:
+    """The environment for another working directory."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = [str(Path(each).absolute()) for each in given if each]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_counts_and_buckets_are_the_published_ones(name: str) -> None:
     with torch.device("meta"):
@@ -141,6 +148,26 @@ def test_ranks_of_a_launcher_and_a_setting(tmp_path: Path) -> None:
     assert [each.returncode for each in started] == [0, 0], said
     assert "ropewalk:NET=tcp" in said[0][0]
     assert said[1] == ("", "")  # one table
+
+
+def test_a_training_run_is_traced_with_its_collectives(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ropewalk"]
+    training = [*command, "train", *QUICK, "--model", "mobilenet_v3_large", "--backend", "ropewalk"]
+    done = subprocess.run(
+        [*command, "trace", "-o", "run.json", "--plot", "run.svg", "--", *training],
+        cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False,
+        env=elsewhere(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "run.svg"]
+    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    calls = [event for event in events if event["ph"] == "X" and event["name"] == "all_reduce"]
+    steps, buckets = 3, len(PUBLISHED["mobilenet_v3_large"][2])
+    for rank in range(2):
+        mine = [event for event in calls if event["pid"] == rank]
+        assert len(mine) >= (steps - 1) * buckets
+        assert all(event["dur"] > 0 for event in mine)
+    assert "share of the time in collectives" in (tmp_path / "run.svg").read_text()
 
 
 def test_a_rank_that_fails_ends_the_run() -> None:

@@ -19,25 +19,6 @@ _NAMES: Final = {
     "reduce_scatter": "_reduce_scatter_base",
     "barrier": "barrier",
 }
-_TYPES: Final = {
-    "float32": "Float",
-    "float64": "Double",
-    "float16": "Half",
-    "bfloat16": "BFloat16",
-    "int8": "Char",
-    "uint8": "Byte",
-    "int16": "Short",
-    "uint16": "UInt16",
-    "int32": "Int",
-    "uint32": "UInt32",
-    "int64": "Long",
-    "uint64": "UInt64",
-    "bool": "Bool",
-    "complex64": "ComplexFloat",
-    "complex128": "ComplexDouble",
-    "float8_e4m3": "Float8_e4m3fn",
-    "float8_e5m2": "Float8_e5m2",
-}
 
 
 def dump_of(report: Report) -> dict[str, Any]:
@@ -99,7 +80,7 @@ def _entry(record: Record, report: Report) -> dict[str, Any]:
         own, peer = (0, 1) if report.rank < record["peer"] else (1, 0)
         sends = record["operation"] == "send"
         name = f"send {own}->{peer}" if sends else f"recv {own}<-{peer}"
-    kind = _TYPES.get(record["type"] or "", record["type"] or "Float")
+    kind = shapes.PYTORCH_TYPES.get(record["type"] or "", record["type"] or "Float")
     start, end = record["started_ns"], record["completed_ns"]
     # A rank that is not the root has one buffer, and PyTorch names it on both sides.
     inputs = shapes.input_elements(record, report.rank, report.ranks)

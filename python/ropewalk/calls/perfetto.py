@@ -66,14 +66,23 @@ def _event(record: Record, report: Report, index: int, base: int) -> dict[str, A
         end = begin if waited else report.written_ns
     arguments: dict[str, Any] = {
         "Collective name": record["operation"],
-        "dtype": record["type"] or "",
+        "dtype": shapes.PYTORCH_TYPES.get(record["type"] or "", record["type"] or ""),
         "In msg nelems": shapes.input_elements(record, report.rank, report.ranks),
         "Out msg nelems": shapes.output_elements(record, report.rank, report.ranks),
+        "In split size": "[]",
+        "Out split size": "[]",
+        # By the communicator's own numbers: it does not know of others.
+        "Global rank start": 0,
+        "Global rank stride": 1,
         "Group size": report.ranks,
         "Process Group Name": report.communicator,
+        "Process Group Description": "ropewalk",
+        "Process Group Ranks": str(list(range(report.ranks))),
         "Rank": report.rank,
         "seq": record["call"],
         "algorithm": record["algorithm"],
+        "protocol": record.get("protocol"),
+        "stream": record.get("stream"),
         "memory": record["memory"],
         "state": record["state"],
     }
@@ -81,9 +90,11 @@ def _event(record: Record, report: Report, index: int, base: int) -> dict[str, A
         arguments |= {"Src Rank": report.rank, "Dst Rank": record["peer"]}
     elif record["operation"] == "receive":
         arguments |= {"Src Rank": record["peer"], "Dst Rank": report.rank}
+    # Readers of Kineto's traces take a GPU's time from kernels.
+    kind = "collective" if record["call"] is not None else "message"
     return {
         "ph": "X",
-        "cat": "collective" if record["call"] is not None else "message",
+        "cat": "kernel" if record["memory"] == "GPU" else kind,
         "name": record["operation"],
         "pid": report.rank,
         "tid": index,

@@ -13,6 +13,26 @@ BYTES: Final = {
     **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
     "complex128": 16,
 }
+PYTORCH_TYPES: Final = {
+    "float32": "Float",
+    "float64": "Double",
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "int8": "Char",
+    "uint8": "Byte",
+    "int16": "Short",
+    "uint16": "UInt16",
+    "int32": "Int",
+    "uint32": "UInt32",
+    "int64": "Long",
+    "uint64": "UInt64",
+    "bool": "Bool",
+    "complex64": "ComplexFloat",
+    "complex128": "ComplexDouble",
+    "float8_e4m3": "Float8_e4m3fn",
+    "float8_e5m2": "Float8_e5m2",
+}
+"""As PyTorch names them in its traces and dumps."""
 
 
 def input_elements(record: Record, rank: int, ranks: int) -> int:

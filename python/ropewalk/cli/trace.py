@@ -30,8 +30,8 @@ Every 200 ms (--interval) each host's processors, memory, network interfaces, RD
 GPUs are sampled: utilization, memory, bytes over PCIe and NVLink. This host is sampled, and with
 --hosts those of a file, by ssh: they need Python 3.9 or newer as python3, and nothing is copied to
 them. All times are on this host's clock. The calls of Ropewalk's communicators are laid over
-(settings TRACE_FILE, TRACE_RECORDS), of ranks that write their records where this command can read
-them.
+(settings TRACE_FILE, TRACE_RECORDS, and TRACE_GPU=1 unless it is set), of ranks that write their
+records where this command can read them.
 
 The command has this terminal, its signals, and its exit status is this one's. When the trace cannot
 go on, as with a full disk, this is told, and the command runs on.
@@ -154,7 +154,7 @@ class _Run:
         """Returns the command's exit status."""
         spent = time.process_time()
         self._start_samplers()
-        folder = out.with_name(out.name + ".calls")
+        folder = out.with_name(out.name + ".calls").absolute()
         environment, pattern = _environment(folder, calls)
         began, since = time.monotonic(), time.time()
         status = run_beside(command, environment)
@@ -224,6 +224,12 @@ class _Run:
             self._say(problem)
         self._recording.add_events(collectives.events(found, self._recording))
         self._check_files()
+        if found:
+            for name, other in self._recording.alike:
+                self._say(
+                    f"host {other} calls itself {name}, as another one does: calls of both are on "
+                    "the other one's clock"
+                )
         for host, seconds, jump in self._recording.jumps:
             self._say(
                 f"the clock of host {host} was set by {jump:+.3g} s, {seconds:.1f} s after the "
@@ -272,11 +278,13 @@ def _environment(folder: Path, calls: bool) -> tuple[dict[str, str], Optional[st
     if not calls or environment.get("ROPEWALK_TRACE") == "off":
         return environment, None
     environment.setdefault("ROPEWALK_TRACE_RECORDS", _RECORDS)
+    # Without their times on the GPU, operations there have no length in the trace.
+    environment.setdefault("ROPEWALK_TRACE_GPU", "1")
     if not environment.get("ROPEWALK_TRACE_FILE"):
         try:
             folder.mkdir(exist_ok=True)
         except OSError as error:
             print(f"ropewalk: {folder}: {error.strerror}: no calls are traced", file=sys.stderr)
             return environment, None
-        environment["ROPEWALK_TRACE_FILE"] = str(folder.absolute() / "%h-%p-%c-%r.json")
+        environment["ROPEWALK_TRACE_FILE"] = str(folder / "%h-%p-%c-%r.json")
     return environment, environment["ROPEWALK_TRACE_FILE"]

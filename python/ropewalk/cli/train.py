@@ -271,8 +271,9 @@ def _print(results: dict[str, dict[str, Figures]], baselines: dict[str, float], 
         highlight=False,
     )
     table = Table(box=box.SIMPLE_HEAD if out.is_terminal else None, pad_edge=False)
-    table.add_column("model")
-    table.add_column("backend")
+    # A narrow terminal folds names: cut ones could not be told apart.
+    table.add_column("model", overflow="fold")
+    table.add_column("backend", overflow="fold")
     for name in ("batch", "p95", "collectives", "exposed", "images/s", "efficiency"):
         table.add_column(name, justify="right")
     for model, of in results.items():

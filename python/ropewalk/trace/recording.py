@@ -89,12 +89,15 @@ class Recording:
         )
         self._comma = ""
         self._numbers: dict[Source, int] = {}
+        self._names: dict[Source, str] = {}
         self._clock: dict[str, tuple[int, int]] = {}
         self.series: dict[str, dict[Quantity, Series]] = {}
         """of each host"""
         self.descriptions: dict[str, dict[str, Any]] = {}
         self.jumps: list[tuple[str, float, float]] = []
         """host, seconds of the trace, by how much its clock was set"""
+        self.alike: list[tuple[str, str]] = []
+        """a host's own name, of which there are several, and what a further one is called here"""
         self.samples = 0
         self._own: dict[str, list[tuple[float, float]]] = {}
 
@@ -145,15 +148,18 @@ class Recording:
         with self._lock:
             number = self._numbers.setdefault(source, len(self._numbers))
             pid = HOST_PROCESS + number
-            self.descriptions[source.name] = source.description
-            self.series.setdefault(source.name, {})
+            if source not in self._names:
+                self._names[source] = self._name(source)
+            name = self._names[source]
+            self.descriptions[name] = source.description
+            self.series.setdefault(name, {})
             self._events(
                 [
                     {
                         "ph": "M",
                         "name": "process_name",
                         "pid": pid,
-                        "args": {"name": f"host {source.name}"},
+                        "args": {"name": f"host {name}"},
                     },
                     {
                         "ph": "M",
@@ -164,12 +170,23 @@ class Recording:
                 ]
             )
 
+    def _name(self, source: Source) -> str:
+        # As it calls itself, if it is the only one that does.
+        name = source.name
+        if name in self.descriptions:
+            name = f"{name} ({source.host.name})"
+        if name in self.descriptions:
+            name = f"{name} {len(self._names)}"
+        if name != source.name:
+            self.alike.append((source.name, name))
+        return name
+
     def add(self, source: Source, sample: Sample) -> None:
         """A sample."""
         with self._lock:
             at_ns = int(sample["t"]) + source.offset_ns - self._start_ns
             seconds = at_ns / 1e9
-            name = source.name
+            name = self._names[source]
             self._note_jump(name, seconds, int(sample["r"]) - int(sample["t"]), source.offset_ns)
             self.samples += 1
             own = (seconds, float(sample["own"]))

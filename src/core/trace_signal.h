@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-namespace ropewalk::comm::trace_signal {
+namespace ropewalk::trace_signal {
 
 /// Catches the signal called `name` ("USR1", "USR2") from now on, if the program has no handler of
 /// its own for it; then this is logged, and it stays. "none" catches nothing.
@@ -13,4 +13,4 @@ int watch(std::string_view name) noexcept;
 /// @return whether the signal came since the last call. `fd` is as watch() gave it.
 bool take(int fd) noexcept;
 
-}  // namespace ropewalk::comm::trace_signal
+}  // namespace ropewalk::trace_signal

@@ -1,4 +1,4 @@
-#include "comm/trace_signal.h"
+#include "core/trace_signal.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include "core/log.h"
 #include "core/mutex.h"
 
-namespace ropewalk::comm::trace_signal {
+namespace ropewalk::trace_signal {
 namespace {
 
 // For the handler. It stays open for the rest of the process, as the handler stays.
@@ -61,4 +61,4 @@ bool take(int fd) noexcept {
   return read(fd, &count, sizeof count) == sizeof count && count != 0;
 }
 
-}  // namespace ropewalk::comm::trace_signal
+}  // namespace ropewalk::trace_signal
