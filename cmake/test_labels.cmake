@@ -7,6 +7,8 @@
 # rw_label_tests(LABEL PROGRAM REGEX REASON [SANITIZER name]): tests of PROGRAM whose name in ctest REGEX
 # matches; with SANITIZER only in builds with that one (address or thread). With the regex "." the program is
 # not built there, except as a named target.
+# rw_schedule_tests(PROGRAM REGEX [ARITHMETIC] [COST seconds]): how dev/unit_tests.py runs those tests in any build
+# (cmake/test_schedule.cmake).
 # rw_discover_tests(TARGET property...): gtest_discover_tests, and the labels.
 # rw_label_plain_test(TEST PROGRAM): the labels for a test without GoogleTest.
 set(rw_labels_file ${PROJECT_BINARY_DIR}/test_labels.txt)
@@ -27,6 +29,20 @@ function(rw_label_tests label program regex reason)
   endif()
 endfunction()
 
+function(rw_schedule_tests program regex)
+  cmake_parse_arguments(TESTS "ARITHMETIC" "COST" "" ${ARGN})
+  set(facts)
+  if(TESTS_ARITHMETIC)
+    string(APPEND facts "    list(APPEND labels arithmetic)\n")
+  endif()
+  if(TESTS_COST)
+    string(APPEND facts "    set(cost ${TESTS_COST})\n")
+  endif()
+  set_property(GLOBAL APPEND_STRING PROPERTY rw_labels_${program} "  if(test MATCHES [==[${regex}]==])
+${facts}  endif()
+")
+endfunction()
+
 function(rw_discover_tests target)
   gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 PROPERTIES ${ARGN})
   get_property(labels GLOBAL PROPERTY rw_labels_${target})
@@ -37,8 +53,12 @@ function(rw_discover_tests target)
   set(file ${CMAKE_CURRENT_BINARY_DIR}/${target}_labels.cmake)
   file(WRITE ${file} "foreach(test IN LISTS ${target}_TESTS)
   set(labels)
+  set(cost)
 ${labels}  if(labels)
     set_tests_properties(\"\${test}\" PROPERTIES LABELS \"\${labels}\")
+  endif()
+  if(cost)
+    set_tests_properties(\"\${test}\" PROPERTIES COST \"\${cost}\")
   endif()
 endforeach()
 ")

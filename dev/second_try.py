@@ -2,6 +2,9 @@
 
 Usage: second_try.py JUNIT_FILE COMMAND...
 
+COMMAND is ctest's, pytest's, or `PYTHON dev/unit_tests.py ...`, which runs what ctest lists: its
+tests run again by ctest, each in a process of its own.
+
 Many tests depend on timing between processes, and machines sometimes run nothing for a second. A
 test that passes the second time counts as passed and is named as unsteady, in the output and in the
 file RW_FAILURES, so that somebody examines it. A test whose output has a sanitizer's report, which
@@ -22,14 +25,12 @@ import tempfile
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+from gtest_process import REPORT
 from test_summary import has_failed
 
 MOST = 5
 LINES = 40
 COLUMNS = 200
-REPORT = re.compile(
-    r"ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|runtime error: |UndefinedBehavior"
-)
 TESTS_FAILED = {"ctest": 8, "pytest": 1}  # the exit status that says just that
 
 
@@ -74,9 +75,12 @@ def again(command: list[str], names: list[str]) -> list[str]:
     """The command that runs only what failed, one test at a time."""
     if is_pytest(command):
         return [*command, "--last-failed", "--last-failed-no-failures", "none", "-n", "0"]
-    upto = command.index("--test-dir") + 2
+    at = command.index("--test-dir")
+    runner, folder = command[:at], command[at : at + 2]
+    if Path(runner[-1]).name == "unit_tests.py":
+        runner = [*runner[:-2], "ctest"]
     exactly = "^(" + "|".join(re.escape(name) for name in names) + ")$"
-    return [*command[:upto], "--output-on-failure", "--no-tests=error", "-R", exactly]
+    return [*runner, *folder, "--output-on-failure", "--no-tests=error", "-R", exactly]
 
 
 def append(variable: str, lines: list[str]) -> None:

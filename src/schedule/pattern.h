@@ -30,14 +30,15 @@ class TestPattern {
   [[nodiscard]] std::uint64_t count_wrong(int rank, const void* output) const;
 
  private:
-  [[nodiscard]] double input_value(int rank, std::size_t index) const;
+  /// Values of elements `begin` and following of a rank's input.
+  void input_values(int rank, std::size_t begin, std::size_t count, double* values) const;
   /// The input unit that ends in unit `output_unit` of `rank`'s output, where nothing is reduced.
   struct Origin {
     int rank;
     int unit;
   };
   [[nodiscard]] std::optional<Origin> origin(int rank, int output_unit) const;
-  [[nodiscard]] double reduced_value(std::size_t index) const;
+  void reduced_values(std::size_t begin, std::size_t count, double* values) const;
   [[nodiscard]] double scalar_value(int rank) const;
 
   Collective collective_;
@@ -46,7 +47,12 @@ class TestPattern {
   int num_ranks_;
   int root_;
   std::size_t count_;
-  std::size_t most_twos_;  // kProd: factors of two that stay exact
+  // Inputs: numbers below below_ by chance, where it is not zero. Otherwise high_ on as many ranks
+  // as keep the result exact, which change with the index, and low_ on the others.
+  std::uint64_t below_ = 0;
+  double low_ = 0;
+  double high_ = 0;
+  std::size_t most_high_ = 0;
 };
 
 }  // namespace ropewalk::schedule

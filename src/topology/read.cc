@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <system_error>
 
 #include "core/error.h"
@@ -41,11 +40,15 @@ Topology read_file(const std::string& path) {
   if (!file) throw system_error(errno, path);
   std::string text;
   // A pipe has no size that could be checked before.
-  for (std::istreambuf_iterator<char> next(file), end; next != end; ++next) {
-    if (text.size() == kMaxFileBytes) {
+  constexpr std::size_t kBlock = 64 << 10;
+  while (file) {
+    const std::size_t before = text.size();
+    text.resize(before + kBlock);
+    file.read(text.data() + before, kBlock);
+    text.resize(before + static_cast<std::size_t>(file.gcount()));
+    if (text.size() > kMaxFileBytes) {
       throw Error(Errc::kInvalidArgument, "{}: longer than {} bytes", path, kMaxFileBytes);
     }
-    text.push_back(*next);
   }
   if (text.find('\0') != std::string::npos) {
     throw Error(Errc::kInvalidArgument, "{}: not a text file", path);

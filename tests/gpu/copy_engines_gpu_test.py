@@ -4,14 +4,15 @@ should be, and ended by a name when a rank does not do its part."""
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import launcher
 import pytest
 
-pytest.importorskip("torch")
 pytestmark = [
+    pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed"),
     pytest.mark.skipif(launcher.gpus() < 2, reason="needs 2 GPUs"),
     pytest.mark.skipif(not launcher.library().exists(), reason="libnccl.so.2 was not built"),
 ]

@@ -3,25 +3,25 @@ time."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "overlap" / "rank.py"
 
 
+@functools.cache
 def loaded() -> Any:
+    """The program, which imports PyTorch: of all processes only that of these tests should."""
+    pytest.importorskip("torch")
     spec = importlib.util.spec_from_file_location("overlap_rank", PROGRAM)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-overlap_rank = loaded()
 
 
 class Gpu:
@@ -48,7 +48,7 @@ class Gpu:
                 self.now += 1
                 return bool(event._end <= self.now)
 
-        return overlap_rank.Feeder(step, total, lambda: Event(ends[-1]))
+        return loaded().Feeder(step, total, lambda: Event(ends[-1]))
 
     def steps(self, name: str) -> int:
         return len(self._done_at[name])
@@ -57,9 +57,9 @@ class Gpu:
 def test_neither_stream_stops_the_other() -> None:
     gpu = Gpu()
     slow, fast = gpu.feeder("slow", 1000, 40), gpu.feeder("fast", 3, 500)
-    overlap_rank.feed_all(slow, fast)
+    loaded().feed_all(slow, fast)
     assert (gpu.steps("slow"), gpu.steps("fast")) == (40, 500)
-    assert gpu.most_ahead["slow"] == overlap_rank.IN_FLIGHT
+    assert gpu.most_ahead["slow"] == loaded().IN_FLIGHT
     # The fast one was through long before the slow one.
     assert gpu._done_at["fast"][-1] < gpu._done_at["slow"][20]
 
@@ -68,5 +68,5 @@ def test_nothing_is_handed_over_while_so_many_are_ahead() -> None:
     gpu = Gpu()
     feeder = gpu.feeder("slow", 10_000, 100)
     handed = sum(feeder.feed() for _ in range(100))
-    assert handed == overlap_rank.IN_FLIGHT
+    assert handed == loaded().IN_FLIGHT
     assert feeder.left == 100 - handed

@@ -21,8 +21,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ropewalk import planning
 from ropewalk.topology import Topology
-from scipy.optimize import linprog
-from scipy.sparse import lil_matrix
 
 MACHINES = Path(__file__).resolve().parents[1] / "topologies"
 QUICK = settings(
@@ -154,6 +152,10 @@ def test_optimal_plans_reach_the_bound(
 
 def all_reduce_by_flows(gpus: int, switches: int, links: dict[tuple[int, int], float]) -> float:
     """The programme of ForestColl over flows: no trees in it."""
+    # Here, since every process of pytest reads this file.
+    from scipy.optimize import linprog
+    from scipy.sparse import lil_matrix
+
     arcs = list(links)
     size, count = gpus + switches, len(arcs)
     # Variables: x of each root; c_in and c_out of each arc; a flow per GPU and direction.

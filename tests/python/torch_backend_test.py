@@ -15,9 +15,13 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch.distributed")
-
 FOLDER = Path(__file__).parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _torch() -> None:
+    """Here rather than at the file's head, which every process of pytest reads."""
+    pytest.importorskip("torch.distributed")
 
 
 class Server:

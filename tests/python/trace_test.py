@@ -20,7 +20,6 @@ import pytest
 from ropewalk.cli.command_beside import run_beside
 from ropewalk.launching.hosts import Host
 from ropewalk.trace import sampler
-from ropewalk.trace.picture import shares
 from ropewalk.trace.recording import HOST_PROCESS, Recording
 from ropewalk.trace.series import MOST, Series
 from ropewalk.trace.source import Sample, Source
@@ -266,6 +265,8 @@ def test_pictures_have_no_more_points_than_are_seen() -> None:
 
 
 def test_spans_that_overlap_count_once() -> None:
+    from ropewalk.trace.picture import shares
+
     found = shares([(0.0, 1.0), (0.5, 1.0), (2.0, 2.5), (2.0, 2.25)], 4.0, 4)
     assert np.allclose(found, [1.0, 0.0, 0.5, 0.0])
     assert not shares([], 4.0, 4).any()

@@ -11,14 +11,8 @@ from typing import Any
 
 import pytest
 from conftest import DEADLINE_SECONDS
+from ropewalk.training.figures import of_ranks, percentile
 from running import free_port
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("torch.distributed")
-
-from ropewalk.training.buckets import Buckets  # noqa: E402
-from ropewalk.training.figures import of_ranks, percentile  # noqa: E402
-from ropewalk.training.models import MODELS  # noqa: E402
 
 # Parameters and tensors as torchvision publishes them, and DDP's buckets in MiB.
 PUBLISHED = {
@@ -28,6 +22,12 @@ PUBLISHED = {
 }
 MIB = 1 << 20
 QUICK = ("--device", "cpu", "--batch", "2", "--image", "32", "--steps", "1", "--warmup", "2")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _torch() -> None:
+    """Here rather than at the file's head, which every process of pytest reads."""
+    pytest.importorskip("torch.distributed")
 
 
 def train(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -49,6 +49,9 @@ def elsewhere() -> dict[str, str]:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_counts_and_buckets_are_the_published_ones(name: str) -> None:
+    import torch
+    from ropewalk.training.models import MODELS
+
     with torch.device("meta"):
         parameters = list(MODELS[name]().parameters())
     count, tensors, buckets = PUBLISHED[name]
@@ -61,6 +64,8 @@ def test_counts_and_buckets_are_the_published_ones(name: str) -> None:
 
 
 def test_time_in_collectives_is_a_union_and_the_rest_after_the_last_is_exposed() -> None:
+    from ropewalk.training.buckets import Buckets
+
     noted = Buckets("cpu")
     noted._spans = [[1.0, 3.0], [2.0, 4.0], [6.0, 9.0]]
     assert noted.figures() == (6.0, 3.0)

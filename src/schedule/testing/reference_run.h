@@ -9,11 +9,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <optional>
 #include <random>
 #include <string>
-#include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -53,8 +52,8 @@ class ReferenceRun {
     }
     for (const auto& [key, fifo] : fifos_) {
       if (!fifo.empty()) {
-        return fmt::format("{} chunks left from {} to {}", fifo.size(), std::get<1>(key),
-                           std::get<2>(key));
+        return fmt::format("{} chunks left from {} to {}", fifo.size(), key >> kBits & kMask,
+                           key & kMask);
       }
     }
     return wrong_output();
@@ -63,6 +62,9 @@ class ReferenceRun {
  private:
   using Numbers = std::vector<std::uint64_t>;
   static constexpr std::uint64_t kFinish = 0x9E3779B97F4A7C15;
+  // Of a rank in the key of a link, also of one that there is not.
+  static constexpr std::size_t kBits = 21;
+  static constexpr std::size_t kMask = (std::size_t{1} << kBits) - 1;
 
   struct Memory {
     Numbers all;  // input, then output; or both over each other
@@ -165,7 +167,8 @@ class ReferenceRun {
   }
 
   std::deque<Chunk>& fifo(int channel, int source, int destination) {
-    return fifos_[{channel, source, destination}];
+    return fifos_[(z(channel) << 2 * kBits) | (z(source) & kMask) << kBits |
+                  (z(destination) & kMask)];
   }
 
   bool advance(Strand& strand) {
@@ -312,7 +315,7 @@ class ReferenceRun {
   std::vector<Numbers> inputs_;
   std::vector<Strand> strands_;  // those that are not done
   std::vector<std::size_t> rounds_;
-  std::map<std::tuple<int, int, int>, std::deque<Chunk>> fifos_;
+  std::unordered_map<std::size_t, std::deque<Chunk>> fifos_;  // by channel and both ranks
   std::string illegal_;
 };
 
