@@ -152,7 +152,6 @@ link::DeviceNetwork::Options network_options(const Config& config, int device,
     const int cpus = tune::Processors::usable().count() / std::max(1, device_count());
     options.threads = std::clamp(cpus / kCpusPerProgressThread, 1, kMostProgressThreads);
   }
-  options.ll_threads = options.threads > 1 ? 2 : 1;
   // The progress threads copy in parallel; a transport's own copying threads would wake too late
   // for pieces of a slot's size.
   Config of_transport = transport::for_host_memory(config);

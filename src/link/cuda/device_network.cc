@@ -58,10 +58,10 @@ DeviceNetwork::DeviceNetwork(bootstrap::Bootstrap& bootstrap, const Rails& rails
     own_tag_ = take_tags(1);
     board_ = take_tags(executor::kBoardTags * static_cast<std::size_t>(bootstrap.size()));
   }
-  for (int t = 0; t < options.threads + (options.has_ll ? options.ll_threads : 0); ++t) {
+  for (int t = 0; t < options.threads + (options.has_ll ? 1 : 0); ++t) {
     NetworkLinks::Options of_links;
     of_links.shape = shape();
-    of_links.flagged = t >= options.threads;
+    of_links.flagged = t == options.threads;
     of_links.tag = of_links.flagged ? kFlaggedTag : kTag;
     of_links.tags = {own_tag_, board_};
     of_links.by_blocks = true;
@@ -103,14 +103,14 @@ bool DeviceNetwork::drain(Deadline deadline) {
 }
 
 executor::SendEnd DeviceNetwork::send_end(executor::Protocol protocol, int channel, int peer) {
-  return thread_of(protocol, channel, true).with_links([&](NetworkLinks& links) {
+  return thread_of(protocol, channel).with_links([&](NetworkLinks& links) {
     return links.sender(channel, peer).end();
   });
 }
 
 executor::ReceiveEnd DeviceNetwork::receive_end(executor::Protocol protocol, int channel,
                                                 int peer) {
-  return thread_of(protocol, channel, false).with_links([&](NetworkLinks& links) {
+  return thread_of(protocol, channel).with_links([&](NetworkLinks& links) {
     return links.receiver(channel, peer).end();
   });
 }

@@ -56,7 +56,6 @@ class DeviceNetwork {
     bool has_ll = false;                   ///< links have the protocol ll beside simple
     executor::Traffic* traffic = nullptr;  ///< where links count what they send; null: nowhere
     int threads = 1;             ///< for long data, at least 1; other ranks may have other numbers
-    int ll_threads = 1;          ///< 1, or 2: to send and to receive
     std::vector<int> cpus = {};  ///< for the threads; empty: any
   };
 
@@ -88,14 +87,10 @@ class DeviceNetwork {
   [[nodiscard]] std::size_t memory_bytes() const noexcept { return pool_.bytes(); }
 
  private:
-  // Links of ll have threads of their own, which long chunks do not delay, behind the others. Two
-  // where there are processors: one sends and the other receives, as either takes the system some
-  // microseconds a message.
-  ProgressThread& thread_of(executor::Protocol protocol, int channel, bool sends) {
-    if (protocol != executor::Protocol::kLl) {
-      return *threads_[static_cast<std::size_t>(channel % simple_threads_)];
-    }
-    return sends ? *threads_[static_cast<std::size_t>(simple_threads_)] : *threads_.back();
+  // Links of ll have a thread of their own, the last: long chunks do not delay them.
+  ProgressThread& thread_of(executor::Protocol protocol, int channel) {
+    if (protocol == executor::Protocol::kLl) return *threads_.back();
+    return *threads_[static_cast<std::size_t>(channel % simple_threads_)];
   }
 
   int ranks_;
