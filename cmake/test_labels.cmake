@@ -7,7 +7,7 @@
 # rw_label_tests(LABEL PROGRAM REGEX REASON [SANITIZER name]): tests of PROGRAM whose name in ctest REGEX
 # matches; with SANITIZER only in builds with that one (address or thread). With the regex "." the program is
 # not built there, except as a named target.
-# rw_schedule_tests(PROGRAM REGEX [ARITHMETIC] [COST seconds]): how dev/unit_tests.py runs those tests in any build
+# rw_schedule_tests(PROGRAM REGEX [ARITHMETIC] [OWN_PROCESS] [COST seconds]): how dev/unit_tests.py runs those tests in any build
 # (cmake/test_schedule.cmake).
 # rw_discover_tests(TARGET property...): gtest_discover_tests, and the labels.
 # rw_label_plain_test(TEST PROGRAM): the labels for a test without GoogleTest.
@@ -30,10 +30,13 @@ function(rw_label_tests label program regex reason)
 endfunction()
 
 function(rw_schedule_tests program regex)
-  cmake_parse_arguments(TESTS "ARITHMETIC" "COST" "" ${ARGN})
+  cmake_parse_arguments(TESTS "ARITHMETIC;OWN_PROCESS" "COST" "" ${ARGN})
   set(facts)
   if(TESTS_ARITHMETIC)
     string(APPEND facts "    list(APPEND labels arithmetic)\n")
+  endif()
+  if(TESTS_OWN_PROCESS)
+    string(APPEND facts "    list(APPEND labels own_process)\n")
   endif()
   if(TESTS_COST)
     string(APPEND facts "    set(cost ${TESTS_COST})\n")

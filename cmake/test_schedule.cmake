@@ -2,12 +2,16 @@
 #
 # ARITHMETIC: a test that computes in one thread and waits for nothing, so that it may run at the lowest priority beside
 # tests that run alone (RUN_SERIAL), which wait most of the time.
+# OWN_PROCESS: a test that shares no process with others.
 # COST: about how many seconds a long test takes. Long ones begin first, and share a process with few.
 
 rw_schedule_tests(plan_test "." ARITHMETIC)
 rw_schedule_tests(schedule_test "." ARITHMETIC)
 rw_schedule_tests(topology_test "." ARITHMETIC)
 rw_schedule_tests(tune_test "AgainstTheSimulator|^PlannedChoice|^PlannedCandidates" ARITHMETIC)
+
+# It reads its settings when it is loaded, and looks now and then whether they have changed since.
+rw_schedule_tests(software_sisci_test "." OWN_PROCESS)
 
 rw_schedule_tests(executor_test "^Block.RunsEverySchedule" COST 10)
 rw_schedule_tests(executor_test "^Walker.Runs(EverySchedule|PlansRightWhoseStepsLag)" COST 5)

@@ -7,7 +7,8 @@ measures its clock first, longer than most cases take. Labels, timeouts, environ
 results are ctest's, case by case; `ctest` by itself runs each case in a process of its own, as
 dev/second_try.py does with those that fail.
 
-Tests with RUN_SERIAL come first, one at a time; beside them run only tests labelled `arithmetic`
+Tests labelled `own_process` (cmake/test_schedule.cmake) have one to themselves. Tests with
+RUN_SERIAL come first, one at a time; beside them run only tests labelled `arithmetic`
 (cmake/test_schedule.cmake), with the lowest priority. Then all others. Those with the largest COST
 begin first, so that no long one is left for the end.
 
@@ -86,7 +87,7 @@ def groups_of(tests: list[dict[str, Any]]) -> tuple[list[Group], list[Result]]:
             others.append(Result(case, "disabled", 0.0, "Disabled"))
         elif not case.command:
             others.append(Result(case, "fail", 0.0, "not built"))
-        elif alone or not case.filter:
+        elif alone or not case.filter or "own_process" in properties.get("LABELS", ()):
             groups.append(Group([case], seconds, alone, arithmetic))
         else:
             same = (case.command[0], case.folder, case.environment, case.timeout, arithmetic)

@@ -178,6 +178,13 @@ def test_long_cases_begin_first_and_share_nothing(tests: Listed) -> None:
     assert tests.processes() == [["A.Long"], ["A.One", "A.Two"]]
 
 
+def test_a_case_may_have_a_process_to_itself(tests: Listed) -> None:
+    tests.add("A.One", "A.Two")
+    tests.add("A.Own", "A.OwnToo", LABELS="own_process")
+    assert tests.run()[0] == 0
+    assert sorted(tests.processes()) == [["A.One", "A.Two"], ["A.Own"], ["A.OwnToo"]]
+
+
 def test_beside_those_that_run_alone_arithmetic_does(tests: Listed) -> None:
     tests.add("A.Alone/Hangs", RUN_SERIAL="TRUE", TIMEOUT="3")
     tests.add("A.Sum", LABELS="arithmetic")
