@@ -10,6 +10,7 @@
 
 #include "bootstrap/context.h"
 #include "comm/comms_service.h"
+#include "core/status_socket.h"
 
 namespace ropewalk::comm {
 
@@ -19,7 +20,6 @@ class Communicator;
 class StatusEndpoint {
  public:
   explicit StatusEndpoint(bootstrap::Context& context);
-  ~StatusEndpoint();
   StatusEndpoint(const StatusEndpoint&) = delete;
   StatusEndpoint& operator=(const StatusEndpoint&) = delete;
 
@@ -30,8 +30,7 @@ class StatusEndpoint {
   void remove(const Communicator& comm) noexcept;
 
  private:
-  class Server;
-  CommsService<Server> service_;
+  CommsService<StatusSocket> service_;
 };
 
 }  // namespace ropewalk::comm

@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "core/trace_signal.h"
 #include "core/unix_socket.h"
 
 namespace ropewalk {
@@ -56,18 +57,28 @@ std::optional<std::size_t> calls_asked_for(std::string_view line) {
 
 }  // namespace
 
-StatusSocket::StatusSocket(EventLoop& loop, Answer answer)
-    : loop_(loop), answer_(std::move(answer)), socket_(listen_for_status()) {}
+StatusSocket::StatusSocket(EventLoop& loop, Answer answer, std::string_view signal,
+                           std::function<void()> write)
+    : loop_(loop),
+      answer_(std::move(answer)),
+      socket_(listen_for_status()),
+      signal_fd_(trace_signal::watch(signal)),
+      write_(std::move(write)) {}
 
 void StatusSocket::start() {
   key_ = loop_.add(socket_.get(), EPOLLIN, [this](std::uint32_t) { accept(); });
+  if (signal_fd_ < 0) return;
+  signal_key_ = loop_.add(signal_fd_, EPOLLIN, [this](std::uint32_t) {
+    if (trace_signal::take(signal_fd_)) write_();
+  });
 }
 
 void StatusSocket::stop() noexcept {
   if (key_ == 0) return;
   while (!askers_.empty()) drop(askers_.begin()->first);
   loop_.forget(key_, socket_.get());
-  key_ = 0;
+  if (signal_key_ != 0) loop_.forget(signal_key_, signal_fd_);
+  key_ = signal_key_ = 0;
 }
 
 void StatusSocket::accept() {

@@ -3,7 +3,8 @@
 //
 // A Unix socket in the abstract name space, "ropewalk-status-UID-PID-RANDOM" (16 hexadecimal
 // digits): a killed process leaves nothing behind. Only this process's user and root get an answer
-// (SO_PEERCRED). Who connects sends "calls N\n" and reads to the end.
+// (SO_PEERCRED). Who connects sends "calls N\n" and reads to the end. Who cannot connect sends a
+// signal (core/trace_signal.h), at which the process writes the same to files.
 #pragma once
 
 #include <chrono>
@@ -13,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "core/event_loop.h"
 #include "core/file_descriptor.h"
@@ -26,14 +28,16 @@ class StatusSocket : public std::enable_shared_from_this<StatusSocket> {
   using Answer = std::function<std::string(std::size_t calls)>;
 
   /// It listens from now on; who connects waits until start().
+  /// @param signal  as the setting TRACE_SIGNAL has it: when it comes `write` is called
   /// @throws Error kSystem
-  StatusSocket(EventLoop& loop, Answer answer);
+  StatusSocket(EventLoop& loop, Answer answer, std::string_view signal = "none",
+               std::function<void()> write = {});
   ~StatusSocket() { stop(); }
   StatusSocket(const StatusSocket&) = delete;
   StatusSocket& operator=(const StatusSocket&) = delete;
 
   void start();
-  /// After this `answer` is not called any more.
+  /// After this neither `answer` nor `write` is called any more.
   void stop() noexcept;
 
  private:
@@ -59,6 +63,9 @@ class StatusSocket : public std::enable_shared_from_this<StatusSocket> {
   const Answer answer_;
   FileDescriptor socket_;
   std::uint64_t key_ = 0;
+  const int signal_fd_;
+  const std::function<void()> write_;
+  std::uint64_t signal_key_ = 0;
   Number last_ = 0;
   std::map<Number, Asker> askers_;
 };

@@ -2,50 +2,15 @@
 
 #include <unistd.h>
 
-#include <cstdint>
+#include <cstddef>
 #include <cstdlib>
 #include <exception>
 #include <utility>
 
 #include "core/log.h"
-#include "core/status_socket.h"
-#include "core/trace_signal.h"
 #include "profiler/report_file.h"
 
 namespace ropewalk::profiler {
-
-// Made by any thread; everything else on the loop thread.
-class Endpoint::Server {
- public:
-  Server(Endpoint& endpoint, int signal_fd)
-      : endpoint_(endpoint),
-        signal_fd_(signal_fd),
-        socket_(std::make_shared<StatusSocket>(
-            endpoint.loop_, [&endpoint](std::size_t calls) { return endpoint.tell(calls); })) {}
-  ~Server() { stop(); }
-  Server(const Server&) = delete;
-  Server& operator=(const Server&) = delete;
-
-  void start() {
-    socket_->start();
-    if (signal_fd_ < 0) return;
-    signal_key_ = endpoint_.loop_.add(signal_fd_, EPOLLIN, [this](std::uint32_t) {
-      if (trace_signal::take(signal_fd_)) endpoint_.dump("at a signal");
-    });
-  }
-
-  void stop() noexcept {
-    socket_->stop();
-    if (signal_key_ != 0) endpoint_.loop_.forget(signal_key_, signal_fd_);
-    signal_key_ = 0;
-  }
-
- private:
-  Endpoint& endpoint_;
-  const int signal_fd_;
-  std::uint64_t signal_key_ = 0;
-  const std::shared_ptr<StatusSocket> socket_;
-};
 
 Endpoint& Endpoint::instance() {
   static Endpoint& endpoint = []() -> Endpoint& {
@@ -69,7 +34,9 @@ void Endpoint::add(const Recorder& recorder, const std::string& pattern) {
 void Endpoint::listen(std::string_view signal) {
   const Lock beginning(server_mutex_);
   if (server_ != nullptr) return;
-  auto server = std::make_shared<Server>(*this, trace_signal::watch(signal));
+  auto server = std::make_shared<StatusSocket>(
+      loop_, [this](std::size_t calls) { return tell(calls); }, signal,
+      [this] { dump("at a signal"); });
   loop_.post([this, server] {
     loop_.keep(server);
     server->start();

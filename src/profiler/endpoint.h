@@ -15,6 +15,7 @@
 
 #include "core/event_loop.h"
 #include "core/mutex.h"
+#include "core/status_socket.h"
 #include "profiler/recorder.h"
 
 namespace ropewalk::profiler {
@@ -39,8 +40,6 @@ class Endpoint {
   void remove(const Recorder& recorder);
 
  private:
-  class Server;
-
   Endpoint();
   ~Endpoint() = default;
   std::string tell(std::size_t calls);
@@ -51,7 +50,7 @@ class Endpoint {
   Mutex mutex_;  // of the recorders
   std::map<const Recorder*, std::string> recorders_ RW_GUARDED_BY(mutex_);
   Mutex server_mutex_;  // held while the server begins or ends; taken first
-  std::shared_ptr<Server> server_ RW_GUARDED_BY(server_mutex_);
+  std::shared_ptr<StatusSocket> server_ RW_GUARDED_BY(server_mutex_);
 };
 
 }  // namespace ropewalk::profiler
