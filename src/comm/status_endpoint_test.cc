@@ -2,12 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <barrier>
 #include <chrono>
 #include <csignal>
@@ -22,50 +18,19 @@
 #include "comm/communicator.h"
 #include "comm/testing/ranks.h"
 #include "core/file_descriptor.h"
-#include "core/unix_socket.h"
+#include "core/testing/status_client.h"
 
 namespace ropewalk::comm {
 namespace {
 
 using nlohmann::json;
+using ropewalk::testing::ask_status;
+using ropewalk::testing::connect_to_status;
+using ropewalk::testing::status_names;
 using testing::quiet;
 using testing::with_ranks;
 
 constexpr std::chrono::seconds kEndpointDeadline{60};
-
-// Names of this process's endpoints, as the system lists them.
-std::vector<std::string> endpoints() {
-  const std::string prefix =
-      "@ropewalk-status-" + std::to_string(geteuid()) + "-" + std::to_string(getpid()) + "-";
-  std::vector<std::string> names;
-  std::ifstream list("/proc/net/unix");
-  for (std::string line; std::getline(list, line);) {
-    const std::size_t at = line.find(prefix);
-    if (at == std::string::npos) continue;
-    const std::string name = line.substr(at + 1);
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-  }
-  return names;
-}
-
-FileDescriptor connect_to_endpoint(const std::string& name) {
-  FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const UnixAddress address = abstract_address(name);
-  EXPECT_EQ(connect(socket.get(), address.get(), address.bytes), 0);
-  return socket;
-}
-
-std::string ask(const std::string& name, const std::string& question) {
-  const FileDescriptor socket = connect_to_endpoint(name);
-  EXPECT_EQ(send(socket.get(), question.data(), question.size(), MSG_NOSIGNAL),
-            static_cast<ssize_t>(question.size()));
-  std::string answer;
-  std::array<char, 4096> bytes{};
-  for (ssize_t got = 0; (got = recv(socket.get(), bytes.data(), bytes.size(), 0)) > 0;) {
-    answer.append(bytes.data(), static_cast<std::size_t>(got));
-  }
-  return answer;
-}
 
 std::vector<json> reports(const std::string& answer) {
   std::vector<json> found;
@@ -96,7 +61,7 @@ class StatusEndpoints : public ::testing::Test {
  protected:
   // The last test's ends on a thread of its own.
   void SetUp() override {
-    wait_until([] { return endpoints().empty(); });
+    wait_until([] { return status_names().empty(); });
   }
 };
 
@@ -108,11 +73,11 @@ TEST_F(StatusEndpoints, TellsOfAllCommunicatorsAsLongAsThereAreAny) {
     for (int i = 0; i < 3; ++i) add_up(comm);
     together.arrive_and_wait();
     if (comm.rank() == 0) {
-      const std::vector<std::string> names = endpoints();
+      const std::vector<std::string> names = status_names();
       ASSERT_EQ(names.size(), 1U);
       for (const std::size_t wanted : {std::size_t{100}, std::size_t{2}, std::size_t{0}}) {
         const std::vector<json> found =
-            reports(ask(names[0], "calls " + std::to_string(wanted) + "\n"));
+            reports(ask_status(names[0], "calls " + std::to_string(wanted) + "\n"));
         ASSERT_EQ(found.size(), 2U);
         EXPECT_NE(found[0]["rank"], found[1]["rank"]);
         for (const json& report : found) {
@@ -126,17 +91,17 @@ TEST_F(StatusEndpoints, TellsOfAllCommunicatorsAsLongAsThereAreAny) {
         }
       }
       // What is no question gets no answer, and costs nobody else one.
-      EXPECT_EQ(ask(names[0], "GET / HTTP/1.1\r\n"), "");
-      EXPECT_EQ(ask(names[0], "calls -1\n"), "");
-      EXPECT_EQ(ask(names[0], std::string(1000, 'x')), "");
+      EXPECT_EQ(ask_status(names[0], "GET / HTTP/1.1\r\n"), "");
+      EXPECT_EQ(ask_status(names[0], "calls -1\n"), "");
+      EXPECT_EQ(ask_status(names[0], std::string(1000, 'x')), "");
       std::vector<FileDescriptor> silent;
-      for (int i = 0; i < 20; ++i) silent.push_back(connect_to_endpoint(names[0]));
+      for (int i = 0; i < 20; ++i) silent.push_back(connect_to_status(names[0]));
       silent.clear();
-      EXPECT_EQ(reports(ask(names[0], "calls 1\n")).size(), 2U);
+      EXPECT_EQ(reports(ask_status(names[0], "calls 1\n")).size(), 2U);
     }
     together.arrive_and_wait();
   });
-  wait_until([] { return endpoints().empty(); });
+  wait_until([] { return status_names().empty(); });
 }
 
 TEST_F(StatusEndpoints, TellsWhomARankWaitsFor) {
@@ -147,10 +112,10 @@ TEST_F(StatusEndpoints, TellsWhomARankWaitsFor) {
     add_up(comm);
     together.arrive_and_wait();
     if (comm.rank() == 1) {
-      const std::string name = endpoints().at(0);
+      const std::string name = status_names().at(0);
       json waiting;
       wait_until([&] {
-        for (const json& report : reports(ask(name, "calls 4\n"))) {
+        for (const json& report : reports(ask_status(name, "calls 4\n"))) {
           if (report["rank"] == 0) waiting = report["waiting"];
         }
         return !waiting.is_null();
@@ -171,7 +136,7 @@ TEST_F(StatusEndpoints, IsNotThereWhereASettingSaysSo) {
     runtime.set(setting, setting == std::string("TRACE") ? "off" : "0", "test");
     with_ranks(2, runtime, [&](Communicator& comm) {
       add_up(comm);
-      EXPECT_TRUE(endpoints().empty());
+      EXPECT_TRUE(status_names().empty());
     });
   }
 }

@@ -134,11 +134,14 @@ def test_a_process_that_ends_costs_one_case(tests: Listed, end: str) -> None:
     assert tests.processes()[1:] == [["A.Two", "A.Three"]]
 
 
-def test_an_error_at_the_end_is_given_to_the_case_that_has_it_alone(tests: Listed) -> None:
-    tests.add("A.One", "A.Leaks", "A.Two")
+@pytest.mark.parametrize("case", ["A.Leaks", "A.Races"])
+def test_an_error_at_the_end_or_a_report_is_of_the_case_that_has_it(
+    tests: Listed, case: str
+) -> None:
+    tests.add("A.One", case, "A.Two")
     status, found, _ = tests.run()
     assert status == 8
-    assert found == {"A.One": "passed", "A.Leaks": "failure", "A.Two": "passed"}
+    assert found == {"A.One": "passed", case: "failure", "A.Two": "passed"}
 
 
 def test_an_error_that_no_case_has_alone_is_one(tests: Listed) -> None:
@@ -147,13 +150,6 @@ def test_an_error_that_no_case_has_alone_is_one(tests: Listed) -> None:
     assert status == 8
     assert list(found.values()).count("failure") == 1
     assert "3 cases in one process: exit status 24" in output
-
-
-def test_a_report_in_a_cases_output_is_its_failure(tests: Listed) -> None:
-    tests.add("A.One", "A.Races", "A.Two")
-    status, found, _ = tests.run()
-    assert status == 8
-    assert found == {"A.One": "passed", "A.Races": "failure", "A.Two": "passed"}
 
 
 def test_other_properties_make_other_processes(tests: Listed) -> None:

@@ -1,11 +1,8 @@
 /* A profiler plugin for NCCL (version 5) that keeps the addresses of texts, as NCCL's literals
  * allow: it says a line of each collective when its communicator ends. */
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-typedef void (*Logger)(int level, unsigned long subsystems, const char* file, int line,
-                       const char* format, ...);
+#include "profiler_v5.h"
 
 enum { kCollective = 1 << 1, kMost = 16 };
 
@@ -46,16 +43,6 @@ static int start_event(void* context, void** event, void* descriptor) {
   return 0;
 }
 
-static int stop_event(void* event) {
-  (void)event;
-  return 0;
-}
-
-static int record_state(void* event, int state, void* arguments) {
-  (void)event, (void)state, (void)arguments;
-  return 0;
-}
-
 static int end(void* context) {
   const struct Communicator* self = context;
   for (int i = 0; i < self->count; ++i) {
@@ -66,11 +53,5 @@ static int end(void* context) {
   return 0;
 }
 
-__attribute__((visibility("default"))) struct {
-  const char* name;
-  int (*init)(void**, uint64_t, int*, const char*, int, int, int, Logger);
-  int (*start_event)(void*, void**, void*);
-  int (*stop_event)(void*);
-  int (*record_state)(void*, int, void*);
-  int (*finalize)(void*);
-} ncclProfiler_v5 = {"Keeping", start, start_event, stop_event, record_state, end};
+__attribute__((visibility("default"))) struct Profiler ncclProfiler_v5 = {
+    "Keeping", start, start_event, stop_event, record_state, end};
