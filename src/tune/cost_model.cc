@@ -46,13 +46,13 @@ void add_busiest_link(ScheduleShape& shape, const schedule::Checked& checked) {
 
 void add_links_between_hosts(ScheduleShape& shape, const schedule::Checked& checked,
                              std::span<const int> host_of_rank) {
+  std::map<int, double> of_host;
   std::map<std::pair<int, int>, double> over;
   std::map<int, double> of_rank;
   for (const schedule::LinkLoad& link : checked.report().links) {
-    if (host_of_rank[static_cast<std::size_t>(link.source)] ==
-        host_of_rank[static_cast<std::size_t>(link.destination)]) {
-      continue;
-    }
+    const int host = host_of_rank[static_cast<std::size_t>(link.source)];
+    if (host == host_of_rank[static_cast<std::size_t>(link.destination)]) continue;
+    shape.leaving_units = std::max(shape.leaving_units, of_host[host] += link.units);
     const double of_link = over[{link.source, link.destination}] += link.units;
     shape.leaving_link_units = std::max(shape.leaving_link_units, of_link);
     for (const int rank : {link.source, link.destination}) {
@@ -75,7 +75,6 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
   add_busiest_link(shape, checked);
   if (!host_of_rank.empty()) {
     shape.leaving_host = tune::leaving_host(schedule, host_of_rank);
-    shape.leaving_units = units_leaving_host(schedule, host_of_rank);
     add_links_between_hosts(shape, checked, host_of_rank);
     shape.local_path = shape.longest_path - hops_between_hosts(schedule, host_of_rank);
   }
@@ -139,25 +138,6 @@ int leaving_host(const schedule::Schedule& schedule, std::span<const int> host_o
   }
   int most = 0;
   for (const auto& [host, messages] : leaving) most = std::max(most, messages);
-  return most;
-}
-
-double units_leaving_host(const schedule::Schedule& schedule, std::span<const int> host_of_rank) {
-  const double all = std::accumulate(schedule.weight.begin(), schedule.weight.end(), 0.0);
-  std::map<int, double> leaving;
-  double most = 0;
-  for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
-    double& of_host = leaving[host_of_rank[rank]];
-    for (std::size_t c = 0; c < schedule.weight.size(); ++c) {
-      const double unit = schedule.weight[c] / all / schedule.parts;
-      for (const schedule::Step& step : schedule.programs[rank][c]) {
-        of_host += unit * static_cast<double>(std::ranges::count_if(step.send, [&](int peer) {
-                     return host_of_rank[static_cast<std::size_t>(peer)] != host_of_rank[rank];
-                   }));
-      }
-    }
-    most = std::max(most, of_host);
-  }
   return most;
 }
 

@@ -101,9 +101,6 @@ struct ScheduleShape {
 /// The messages of a round that leave the busiest host. `host_of_rank` by rank.
 int leaving_host(const schedule::Schedule& schedule, std::span<const int> host_of_rank);
 
-/// The same in units: the data that leaves the host that most leaves.
-double units_leaving_host(const schedule::Schedule& schedule, std::span<const int> host_of_rank);
-
 /// Hops between hosts on the chain of dependent messages that has most of them.
 int hops_between_hosts(const schedule::Schedule& schedule, std::span<const int> host_of_rank);
 

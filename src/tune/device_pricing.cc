@@ -112,7 +112,11 @@ DevicePricing::Seconds DevicePricing::on_busiest_rank(const ScheduleShape& shape
   const double rate = shape.rooted ? far.network_one_way_rate : far.network_rate;
   const double leaving =
       std::max(shape.leaving_units / rate, shape.leaving_link_units / far.network_link_rate);
-  (limits_.network ? seconds.leaving : seconds.within) = std::max(seconds.within, leaving);
+  if (limits_.network) {
+    seconds.leaving = leaving;
+  } else {  // by kernels, as within a host
+    seconds.within = std::max(seconds.within, leaving);
+  }
   return seconds;
 }
 
