@@ -921,8 +921,9 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
   }
   // Only now: a call that was refused leaves this rank in step with the others.
   (void)next_number();
-  const std::uint16_t label =
-      device_->last_by_copy_engines() ? label_of_copies() : label_on_device(prepared);
+  const std::uint16_t label = device_->last_by_copy_engines()
+                                  ? label_of_copies()
+                                  : label_of(prepared, executor::name(prepared.choice().protocol));
   const CallRecords::Id record =
       records_.begin(call, calls_, CallRecords::Starts::kLater, label, true);
   records_.launched(record, device_->last_launch(), scheduled, stream);
@@ -950,15 +951,6 @@ void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStr
     const CallRecords::Id record = records_.begin(calls[i], CallRecords::Starts::kLater, true);
     records_.launched(record, launches[i], scheduled, stream);
   }
-}
-
-std::uint16_t Communicator::label_on_device(PreparedCall& call) {
-  if (call.record_label() == 0 && records_.enabled()) {
-    const tune::Choice& choice = call.choice();
-    call.set_record_label(
-        records_.label_of(choice.schedule->schedule().algorithm, executor::name(choice.protocol)));
-  }
-  return call.record_label();
 }
 
 std::uint16_t Communicator::label_of_copies() {

@@ -254,10 +254,11 @@ class Communicator final : public executor::WaitHook {
   }
   HostExecutor& host_executor() noexcept { return *host_executor_; }
   /// Of the call's algorithm in records(), for what the host runs; and of enqueued ones that were
-  /// run by their schedule.
-  std::uint16_t label_of(PreparedCall& call) {
+  /// run by their schedule. @param protocol  of links that have several
+  std::uint16_t label_of(PreparedCall& call, std::string_view protocol = {}) {
     if (call.record_label() == 0 && records_.enabled()) [[unlikely]]
-      call.set_record_label(records_.label_of(call.choice().schedule->schedule().algorithm));
+      call.set_record_label(
+          records_.label_of(call.choice().schedule->schedule().algorithm, protocol));
     return call.record_label();
   }
   /// Before a task arms anything.
@@ -325,8 +326,6 @@ class Communicator final : public executor::WaitHook {
   }
   void stop_before_call();
   std::uint64_t next_number() noexcept { return ++calls_; }
-  // As label_of(), with the protocol, of what a GPU runs.
-  std::uint16_t label_on_device(PreparedCall& call);
   // As label_of(), of what copy engines make.
   std::uint16_t label_of_copies();
 
