@@ -136,8 +136,15 @@ TEST_P(NetworkBlocks, TellAPeerThatWasCalledOtherwise) {
     testing::BlockLaunch launch(test, bootstrap.rank(), host, kShape.slots);
     std::vector<float> data(2 * test.count);
     launch.use(data.data(), data.data() + test.count);
-    launch.args.call.tag.root = static_cast<std::uint16_t>(bootstrap.rank());
     launch.args.call.tag.count = test.count;
+    launch.args.call.tag.call = 1;
+    // Connects the links: an end that waits for its peer's connection would learn only from the
+    // bootstrap, which is not asked here, that the peer has left.
+    launch.run();
+    host.drain();
+    bootstrap.barrier(bootstrap::soon());
+    launch.args.call.tag.root = static_cast<std::uint16_t>(bootstrap.rank());
+    launch.args.call.tag.call = 2;
     launch.run();
     if (GetParam().protocol == Protocol::kLl) {
       // By what moves the links: the block may have both calls' data already. The rank that is told
