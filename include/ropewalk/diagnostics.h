@@ -27,6 +27,7 @@ extern "C" {
  * message), operation, count, type, op, root, peer, algorithm, memory ("host", "GPU"), state
  * ("scheduled", "started", "completed"), scheduled_ns, started_ns, completed_ns
  * (CLOCK_REALTIME, null: not yet), timed (false: of this operation on a GPU scheduled_ns alone is
+ * known), links[] (what this rank sends in it: to (a rank) and bytes; null where that is not
  * known). Also links[]: what this rank has sent, to (a rank), over (a kind of link) and bytes.
  * Local. Any thread, also while another one is in a call. Waits up to 10 ms in a communicator's
  * first ones, for the rate of the processor's clock. */

@@ -9,27 +9,45 @@
 
 namespace ropewalk::comm {
 
+namespace {
+
+// Of an element that travels; `type` as records keep it.
+std::size_t bytes_of_type(std::uint8_t type) {
+  return size_of(type < kFirstCarriedType ? static_cast<DataType>(type)
+                                          : carrier_of(static_cast<CarriedType>(type)).type);
+}
+
+}  // namespace
+
 CallRecords::CallRecords(std::size_t capacity, bool all) : capacity_(capacity), all_(all) {
   RW_ASSERT(capacity == 0 || std::has_single_bit(capacity));
   const Lock lock(mutex_);
-  labels_.emplace_back();  // none yet
+  labels_.push_back(&label_numbers_.emplace(Label{}, 0).first->first);
   streams_.push_back(nullptr);
   if (capacity == 0) return;
   blocks_.push_back(std::make_unique<Slot[]>(capacity));
   newest_ = blocks_.back().get();
 }
 
-std::uint16_t CallRecords::label_of(std::string_view algorithm, std::string_view protocol) {
+std::uint16_t CallRecords::label_of(std::string_view algorithm, std::string_view protocol,
+                                    std::optional<std::vector<SentBytes>> sent) {
   const Lock lock(mutex_);
-  const Label label{std::string(algorithm), std::string(protocol)};
-  auto found = std::find(labels_.begin(), labels_.end(), label);
-  // Schedules of a user may have any number of names.
-  if (found == labels_.end() && labels_.size() < UINT16_MAX) {
-    labels_.push_back(label);
-    found = labels_.end() - 1;
+  Label label{std::string(algorithm), std::string(protocol), std::move(sent)};
+  auto found = label_numbers_.find(label);
+  if (found != label_numbers_.end()) return found->second;
+  const std::size_t peers = label.sent.has_value() ? label.sent->size() : 0;
+  if (label.sent.has_value() &&
+      (labels_.size() >= kMostLabelsWithSent || num_sent_ + peers > kMostSent)) {
+    label.sent.reset();
+    found = label_numbers_.find(label);
+    if (found != label_numbers_.end()) return found->second;
   }
-  return found == labels_.end() ? std::uint16_t{0}
-                                : static_cast<std::uint16_t>(found - labels_.begin());
+  // Schedules of a user may have any number of names.
+  if (labels_.size() >= kMostLabels) return 0;
+  if (label.sent.has_value()) num_sent_ += peers;
+  const auto number = static_cast<std::uint16_t>(labels_.size());
+  labels_.push_back(&label_numbers_.emplace(std::move(label), number).first->first);
+  return number;
 }
 
 std::uint16_t CallRecords::number_of(const void* stream) noexcept {
@@ -137,8 +155,12 @@ bool CallRecords::read_slot(const Slot& slot, Record& record, StampedTimes& stam
     if (has_root(collective)) record.root = root_or_peer;
     if (reduces(collective) && !barrier) record.op = name(static_cast<RedOp>(op));
   }
-  record.algorithm = labels_[label & kLabel].algorithm;
-  record.protocol = labels_[label & kLabel].protocol;
+  const Label& how = *labels_[label & kLabel];
+  record.algorithm = how.algorithm;
+  record.protocol = how.protocol;
+  record.sent = how.sent;
+  if (kind == kReceive || record.count == 0) record.sent.emplace();
+  if (kind == kSend) record.sent = {{record.peer, record.count * bytes_of_type(type)}};
   record.chunk_bytes = std::size_t{label >> kLabelBits} * kChunkUnit;
   record.scheduled_ns = scale_.realtime_ns(scheduled);
   if (record.on_device) {

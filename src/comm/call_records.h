@@ -11,12 +11,14 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "comm/collective_call.h"
 #include "comm/device_times.h"
+#include "comm/executor.h"
 #include "core/mutex.h"
 #include "core/ticks.h"
 
@@ -46,6 +48,8 @@ class CallRecords {
     std::string protocol;
     /// Of a chunk, where chunk sizes are tuned (comm/agreed_chunks.h); else 0. To 256 bytes.
     std::size_t chunk_bytes = 0;
+    /// What this rank sends in it to each peer; none where that is not known.
+    std::optional<std::vector<SentBytes>> sent;
     bool on_device = false;
     const void* stream = nullptr;  ///< of operations on a GPU; null: CUDA's default one
     /// Its state and times are known: of operations on a GPU only where their launch notes them.
@@ -85,8 +89,12 @@ class CallRecords {
     return publish(slot, 0, starts);
   }
 
-  /// @return what set_label() takes for this algorithm, and where links have several this protocol
-  [[nodiscard]] std::uint16_t label_of(std::string_view algorithm, std::string_view protocol = {});
+  /// @param protocol  where links have several
+  /// @param sent  by this rank, to each peer. Programs whose calls have more than some ten thousand
+  ///              sizes in all have later ones recorded without
+  /// @return what set_label() takes for a call that runs so
+  [[nodiscard]] std::uint16_t label_of(std::string_view algorithm, std::string_view protocol = {},
+                                       std::optional<std::vector<SentBytes>> sent = {});
   void set_label(Id id, std::uint16_t label) noexcept {
     if (Slot* slot = find(id)) slot->label.store(label, std::memory_order_relaxed);
   }
@@ -230,9 +238,16 @@ class CallRecords {
   struct Label {
     std::string algorithm;
     std::string protocol;
-    friend bool operator==(const Label&, const Label&) = default;
+    std::optional<std::vector<SentBytes>> sent;
+    friend auto operator<=>(const Label&, const Label&) = default;
   };
-  std::vector<Label> labels_ RW_GUARDED_BY(mutex_);
+  // Room for labels without `sent` is kept free.
+  static constexpr std::size_t kMostLabels = UINT16_MAX;
+  static constexpr std::size_t kMostLabelsWithSent = kMostLabels / 2;
+  static constexpr std::size_t kMostSent = std::size_t{1} << 18;  // of all labels
+  std::map<Label, std::uint16_t> label_numbers_ RW_GUARDED_BY(mutex_);
+  std::vector<const Label*> labels_ RW_GUARDED_BY(mutex_);  // by number; 0: none yet
+  std::size_t num_sent_ RW_GUARDED_BY(mutex_) = 0;
   std::vector<const void*> streams_ RW_GUARDED_BY(mutex_);  // the first one is the default one
   const void* last_stream_ = nullptr;  // by the thread that begins records, as is the next one
   std::uint16_t last_stream_number_ = 0;

@@ -417,6 +417,65 @@ TEST(CallReport, HasTheBytesOfEachLink) {
   });
 }
 
+// By each record what was counted where it left, whatever runs.
+TEST(CallRecords, HaveTheBytesOfEachLink) {
+  for (const std::string_view algorithm :
+       {"auto", "ring", "chain", "direct", "double_binary_tree"}) {
+    Runtime runtime;
+    quiet(runtime);
+    runtime.set("ALGORITHM", algorithm, "test");
+    with_ranks(4, runtime, [&](Communicator& comm) {
+      constexpr std::size_t kMost = 30'001;
+      std::vector<float> input(kMost * 4, 1.0F);
+      std::vector<float> output(kMost * 4, 0.0F);
+      for (int kind = 0; kind < kNumCollectives; ++kind) {
+        for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{70}, kMost}) {
+          CollectiveCall call = all_reduce_of(count);
+          call.collective = static_cast<Collective>(kind);
+          call.root = has_root(call.collective) ? 2 : 0;
+          call.input = input.data();
+          call.output = output.data();
+          comm.run(call);
+          if (count == kMost) comm.run(call);
+        }
+      }
+      std::map<int, std::size_t> counted;
+      for (const executor::Traffic::Entry& link : comm.traffic().read()) {
+        counted[link.peer] += link.bytes;
+      }
+      std::map<int, std::size_t> recorded;
+      for (const CallRecords::Record& record : comm.records().read()) {
+        ASSERT_TRUE(record.sent.has_value()) << record.operation << ' ' << record.count;
+        for (const SentBytes& to : *record.sent) recorded[to.peer] += to.bytes;
+      }
+      EXPECT_EQ(recorded, counted) << algorithm << ", rank " << comm.rank();
+      EXPECT_FALSE(recorded.empty());
+      comm.barrier();
+    });
+  }
+}
+
+// Labels with bytes are bounded, and so is what they need.
+TEST(CallRecords, OfMoreSizesThanAreKeptHaveNoBytes) {
+  CallRecords records(8, false);
+  std::uint16_t label = 0;
+  std::size_t bytes = 0;
+  std::size_t with = 0;
+  for (; bytes < 70'000; ++bytes) {
+    label = records.label_of("ring", {}, std::vector<SentBytes>{{1, bytes}});
+    (void)records.begin(all_reduce_of(1), bytes + 1, Starts::kNow, label, false);
+    const CallRecords::Record last = records.read(1).back();
+    EXPECT_EQ(last.algorithm, "ring");
+    if (!last.sent.has_value()) continue;
+    ++with;
+    EXPECT_EQ(*last.sent, (std::vector<SentBytes>{{1, bytes}}));
+  }
+  EXPECT_GT(with, 10'000U);
+  EXPECT_LT(with, bytes);
+  EXPECT_EQ(records.label_of("ring", {}, std::vector<SentBytes>{{1, bytes}}), label);
+  EXPECT_NE(records.label_of("chain"), label);
+}
+
 // Between hosts: by transport and NIC.
 TEST(CallReport, HasTheBytesOfNetworkLinks) {
   bootstrap::Context context;

@@ -32,6 +32,13 @@ std::string_view name(CallRecords::State state) {
   return kNames[static_cast<std::size_t>(state)];
 }
 
+json describe(const std::optional<std::vector<SentBytes>>& sent) {
+  if (!sent.has_value()) return {};
+  json all = json::array();
+  for (const SentBytes& to : *sent) all.push_back({{"to", to.peer}, {"bytes", to.bytes}});
+  return all;
+}
+
 json describe(const CallRecords::Record& record) {
   return {{"id", record.id},
           {"call", record.call == 0 ? json() : json(record.call)},
@@ -45,6 +52,7 @@ json describe(const CallRecords::Record& record) {
           {"protocol", text_or_null(record.protocol)},
           {"stream", record.on_device ? json(fmt::format("{}", record.stream)) : json()},
           {"chunk_bytes", record.chunk_bytes == 0 ? json() : json(record.chunk_bytes)},
+          {"links", describe(record.sent)},
           {"memory", record.on_device ? "GPU" : "host"},
           {"timed", record.timed},
           {"state", name(record.state)},

@@ -922,7 +922,7 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
   // Only now: a call that was refused leaves this rank in step with the others.
   (void)next_number();
   const std::uint16_t label = device_->last_by_copy_engines()
-                                  ? label_of_copies()
+                                  ? label_of_copies(prepared)
                                   : label_of(prepared, executor::name(prepared.choice().protocol));
   const CallRecords::Id record =
       records_.begin(call, calls_, CallRecords::Starts::kLater, label, true);
@@ -953,11 +953,12 @@ void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStr
   }
 }
 
-std::uint16_t Communicator::label_of_copies() {
-  if (copies_label_ == 0 && records_.enabled()) {
-    copies_label_ = records_.label_of(kCopyEnginesName);
+std::uint16_t Communicator::label_of_copies(PreparedCall& call) {
+  std::uint16_t& label = call.record_label(true);
+  if (label == 0 && records_.enabled()) {
+    label = records_.label_of(kCopyEnginesName, {}, call.copied_bytes(rank()));
   }
-  return copies_label_;
+  return label;
 }
 
 std::uint64_t Communicator::register_buffer(const void* buffer, std::size_t bytes,

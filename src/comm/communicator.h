@@ -256,10 +256,11 @@ class Communicator final : public executor::WaitHook {
   /// Of the call's algorithm in records(), for what the host runs; and of enqueued ones that were
   /// run by their schedule. @param protocol  of links that have several
   std::uint16_t label_of(PreparedCall& call, std::string_view protocol = {}) {
-    if (call.record_label() == 0 && records_.enabled()) [[unlikely]]
-      call.set_record_label(
-          records_.label_of(call.choice().schedule->schedule().algorithm, protocol));
-    return call.record_label();
+    std::uint16_t& label = call.record_label();
+    if (label == 0 && records_.enabled()) [[unlikely]]
+      label = records_.label_of(call.choice().schedule->schedule().algorithm, protocol,
+                                call.sent_bytes());
+    return label;
   }
   /// Before a task arms anything.
   void forget_last() noexcept { last_.collective = nullptr; }
@@ -327,7 +328,7 @@ class Communicator final : public executor::WaitHook {
   void stop_before_call();
   std::uint64_t next_number() noexcept { return ++calls_; }
   // As label_of(), of what copy engines make.
-  std::uint16_t label_of_copies();
+  std::uint16_t label_of_copies(PreparedCall& call);
 
   const Machine& known_machine();
   // Collective: the machine with each rank on its GPU.
@@ -369,7 +370,6 @@ class Communicator final : public executor::WaitHook {
   std::uint64_t calls_ = 0;
   std::uint64_t next_stop_ = CallAgreement::kNever;
   bool finalized_ = false;
-  std::uint16_t copies_label_ = 0;  // of what copy engines make, in records_; 0: not asked for yet
   std::atomic<int> device_number_{-1};
   CallRecords records_;
   Stall stall_;

@@ -2,10 +2,13 @@
 // A call is prepared once for its shape, and run any number of times (call_pipeline.h).
 #pragma once
 
+#include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "comm/collective_call.h"
 #include "executor/fifo.h"
@@ -15,6 +18,13 @@ namespace ropewalk::comm {
 
 /// A cudaStream_t; host memory has none.
 using DeviceStream = void*;
+
+/// What a rank sends to one peer in a call.
+struct SentBytes {
+  int peer = -1;
+  std::size_t bytes = 0;
+  friend auto operator<=>(const SentBytes&, const SentBytes&) = default;
+};
 
 /// Everything of a call except its buffers, ready to run. An executor adds its own data.
 class PreparedCall {
@@ -38,15 +48,25 @@ class PreparedCall {
   [[nodiscard]] const Extent& extent() const noexcept { return extent_; }
   [[nodiscard]] const tune::Choice& choice() const noexcept { return *choice_; }
 
-  /// Of its algorithm in the communicator's records (call_records.h); 0 before it is set.
-  [[nodiscard]] std::uint16_t record_label() const noexcept { return record_label_; }
-  void set_record_label(std::uint16_t label) noexcept { record_label_ = label; }
+  /// What this rank sends when it runs by its schedule: by peer, each once.
+  [[nodiscard]] virtual std::vector<SentBytes> sent_bytes() const { return {}; }
+  /// The same where copy engines make it, as its last run.
+  [[nodiscard]] virtual std::vector<SentBytes> copied_bytes(int /*rank*/) const { return {}; }
+
+  /// Of how it ran in the communicator's records (call_records.h): by its schedule, or by copy
+  /// engines; 0 before it is set.
+  [[nodiscard]] std::uint16_t& record_label(bool copied = false) noexcept {
+    return record_labels_[copied ? 1 : 0];
+  }
+
+ protected:
+  [[nodiscard]] const CollectiveCall& shape() const noexcept { return shape_; }
 
  private:
   CollectiveCall shape_;  // without buffers
   Extent extent_;
   std::shared_ptr<const tune::Choice> choice_;
-  std::uint16_t record_label_ = 0;
+  std::array<std::uint16_t, 2> record_labels_{};
 };
 
 /// Threads: one at a time.

@@ -22,6 +22,9 @@ class HostCall final : public PreparedCall {
            std::shared_ptr<const tune::Choice> choice, PreparedCollective& collective,
            std::optional<ChunkRange> chunks)
       : PreparedCall(call, extent, std::move(choice)), collective_(collective), chunks_(chunks) {}
+  [[nodiscard]] std::vector<SentBytes> sent_bytes() const override {
+    return collective_.sent_bytes(shape());
+  }
   [[nodiscard]] PreparedCollective& collective() const noexcept { return collective_; }
   /// Where its chunks are tuned.
   [[nodiscard]] const std::optional<ChunkRange>& chunks() const noexcept { return chunks_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <map>
 #include <utility>
 
 #include "comm/scaling.h"
@@ -16,6 +17,10 @@ namespace {
 // Parts begin at cache lines (of two, for the adjacent-line prefetcher), so that no two ranks write
 // one line.
 constexpr std::size_t kGranuleBytes = 128;
+
+std::size_t granule_of(std::size_t element_bytes) {
+  return std::max<std::size_t>(1, kGranuleBytes / element_bytes);
+}
 
 // The route of the messages from one rank to another on a channel: that of the first one. A plan's
 // trees may take several paths between two ranks that it joins through switches; they are then all
@@ -111,6 +116,25 @@ void PreparedCollective::arm(const CollectiveCall& call, bool in_place,
   restart();
 }
 
+std::vector<SentBytes> PreparedCollective::sent_bytes(const CollectiveCall& shape) const {
+  const std::size_t element = size_of(shape.type);
+  const std::size_t granule = granule_of(element);
+  const schedule::Schedule& schedule = checked_->schedule();
+  std::map<int, std::size_t> elements;
+  for (const executor::Program& program : programs_) {
+    const schedule::Range range = schedule::channel_range(
+        shape.count, schedule.weight.data(), schedule.num_channels(), program.channel, granule);
+    for (const executor::PartSent& sent : executor::parts_sent(program)) {
+      elements[sent.peer] += schedule::part_range(range, schedule.parts, sent.part, granule).count;
+    }
+  }
+  std::vector<SentBytes> bytes;
+  for (const auto& [peer, many] : elements) {
+    if (many > 0) bytes.push_back({peer, many * element});
+  }
+  return bytes;
+}
+
 void PreparedCollective::set_arithmetic(const CollectiveCall& call, int num_ranks) {
   call_.count = call.count;
   call_.type = call.type;
@@ -125,7 +149,7 @@ void PreparedCollective::set_arithmetic(const CollectiveCall& call, int num_rank
 void PreparedCollective::cut(const CollectiveCall& call, const tune::Choice& choice,
                              std::size_t given_bytes) {
   const std::size_t element = size_of(call.type);
-  const std::size_t granule = std::max<std::size_t>(1, kGranuleBytes / element);
+  const std::size_t granule = granule_of(element);
   const schedule::Schedule& schedule = checked_->schedule();
   std::size_t chunk_bytes = choice.chunk_bytes;
   call_.address_bytes = choice.address_bytes;

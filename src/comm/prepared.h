@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/collective_call.h"
+#include "comm/executor.h"
 #include "executor/program.h"
 #include "executor/walker.h"
 #include "link/links.h"
@@ -41,6 +42,9 @@ class PreparedCollective {
     call_.tag.call = number;
     restart();
   }
+
+  /// What this rank sends in a call of this shape: by peer, each once.
+  [[nodiscard]] std::vector<SentBytes> sent_bytes(const CollectiveCall& shape) const;
 
   [[nodiscard]] executor::Call& call() noexcept { return call_; }
   [[nodiscard]] std::vector<executor::Strand>& strands() noexcept { return strands_; }

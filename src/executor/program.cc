@@ -71,6 +71,17 @@ void set_lags(Program& program, const std::vector<std::uint32_t>& lags) {
   for (std::size_t s = 0; s < lags.size(); ++s) program.steps[s].lag = lags[s];
 }
 
+std::vector<PartSent> parts_sent(const Program& program) {
+  std::vector<PartSent> sent;
+  for (const StepRecord& step : program.steps) {
+    for (std::uint32_t k = 0; k < step.num_sends; ++k) {
+      const SendRecord& send = program.sends[step.first_send + k];
+      sent.push_back({program.channel, step.part, program.send_peers[send.end]});
+    }
+  }
+  return sent;
+}
+
 Program make_send_program() {
   Program program;
   StepRecord step;

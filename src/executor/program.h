@@ -33,6 +33,17 @@ Program make_program(const schedule::Schedule& schedule, const schedule::CheckRe
 /// `lags`: one for each step.
 void set_lags(Program& program, const std::vector<std::uint32_t>& lags);
 
+/// A part of a channel that a step list sends to a peer.
+struct PartSent {
+  int channel = 0;
+  int part = 0;
+  int peer = -1;
+};
+
+/// What each round of the program sends: a part that goes to several peers, or to one several
+/// times, is there as often.
+std::vector<PartSent> parts_sent(const Program& program);
+
 /// The program of one send to, or one receive from, one peer.
 Program make_send_program();
 Program make_receive_program();

@@ -50,6 +50,7 @@ def test_operations_have_the_times_of_the_gpu() -> None:
             assert after["started_ns"] >= before["started_ns"]
         sent = sum(link["bytes"] for link in comm.call_records()["links"])
         assert sent >= 20 * COUNT * 4
+        assert sum(link["bytes"] for record in records for link in record["links"]) == sent
 
     with on_gpus(num_ranks()) as comms:
         run_ranks(comms, body)

@@ -148,9 +148,11 @@ def test_perfetto_has_every_call_once(finished: list[Path], tmp_path: Path) -> N
     assert gather["args"]["In msg nelems"] == 6
     assert gather["args"]["Out msg nelems"] == 18
     assert gather["args"]["dtype"] == "Float"
+    assert sum(gather["args"]["bytes sent"].values()) == 2 * 6 * 4
     assert gather["args"]["Process Group Ranks"] == "[0, 1, 2]"
     (send,) = [e for e in events if e["name"] == "send"]
     assert (send["args"]["Src Rank"], send["args"]["Dst Rank"]) == (0, 1)
+    assert list(send["args"]["bytes sent"]) == ["to rank 1"]
 
 
 def test_pytorchs_reader_of_kinetos_traces_reads_it(finished: list[Path], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import DEADLINE_SECONDS
-from ropewalk.training.figures import of_ranks, percentile
+from ropewalk.training.figures import Baseline, of_ranks, percentile
 from running import free_port
 
 # Parameters and tensors as torchvision publishes them, and DDP's buckets in MiB.
@@ -79,11 +79,14 @@ def test_figures_are_those_of_the_slowest_rank() -> None:
     def rank(times: list[float], digest: float) -> dict[str, Any]:
         return {"times": times, "collectives": times, "exposed": times, "digest": [digest]}
 
-    found = of_ranks([[rank([1, 5, 3], 7), rank([2, 4, 1], 7)]], 8, 1.5, together=True)
+    found = of_ranks(
+        [[rank([1, 5, 3], 7), rank([2, 4, 1], 7)]], 8, Baseline(0.75, 1.5), together=True
+    )
     assert (found.batch_median, found.batch_p95) == (3, 5)
     assert found.collectives_least == found.exposed_least == 1
     assert found.images_per_second == 16 / 3
-    assert found.efficiency == 0.5
+    assert found.efficiency == 0.25
+    assert found.efficiency_of_communication == 0.5
     assert found.consistent
     assert not of_ranks([[rank([1], 7), rank([1], 8)]], 8, None, together=True).consistent
     assert percentile(list(range(1, 101)), 0.95) == 95
@@ -118,7 +121,8 @@ def test_two_local_ranks_over_two_backends(tmp_path: Path) -> None:
     done = train(*QUICK, "--model", "mobilenet_v3_large", "-J", str(path), "--plot", str(chart))
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == [
-        f"ropewalk: mobilenet_v3_large over {each}" for each in ("none", "ropewalk", "gloo")
+        f"ropewalk: mobilenet_v3_large over {each}"
+        for each in ("one rank", "none", "ropewalk", "gloo")
     ]
     (result,) = json.loads(path.read_text())["results"]
     assert result["parameters"] == PUBLISHED["mobilenet_v3_large"][0]
@@ -128,7 +132,12 @@ def test_two_local_ranks_over_two_backends(tmp_path: Path) -> None:
         assert each["consistent"]
         assert 0 < each["exposed"] <= each["collectives"]
         assert each["exposed"] < each["batch_median"]
+        assert each["efficiency"] == result["one_rank"] / each["batch_median"]
+    assert result["one_rank"] > 0
     assert "without communication" in chart.read_text()
+    assert "one rank alone" in chart.read_text()
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["(one", "rank)"] in [row[1:3] for row in rows]
 
 
 def test_ranks_of_a_launcher_and_a_setting(tmp_path: Path) -> None:

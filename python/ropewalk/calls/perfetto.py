@@ -83,6 +83,9 @@ def _event(record: Record, report: Report, index: int, base: int) -> dict[str, A
         "algorithm": record["algorithm"],
         "protocol": record.get("protocol"),
         "stream": record.get("stream"),
+        "bytes sent": {
+            f"to rank {link['to']}": link["bytes"] for link in record.get("links") or ()
+        },
         "memory": record["memory"],
         "state": record["state"],
     }

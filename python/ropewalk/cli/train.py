@@ -19,7 +19,7 @@ from rich.table import Table
 from ropewalk import __version__
 from ropewalk.cli import bench_json, console, train_backends, train_ranks
 from ropewalk.cli.train_backends import Backend
-from ropewalk.training.figures import Figures, of_ranks
+from ropewalk.training.figures import Baseline, Figures, of_ranks
 from ropewalk.training.job import Job
 
 HELP = """
@@ -29,8 +29,9 @@ Distributed data-parallel training by PyTorch's DistributedDataParallel: every r
 network and its own images, and gradients are summed by all-reduce while backward computation goes
 on. The table has, for each model and backend: the batch time of the slowest rank (median and 95th
 percentile), the time in which collectives were under way, what of it backward computation did not
-hide, images per second of all ranks, and the efficiency: the rate over that of as many ranks that
-do not communicate.
+hide, images per second of all ranks, and the scaling efficiency: the rate over the number of ranks
+times that of one rank which runs alone. The row (none) has as many ranks that compute at once and
+do not communicate: what its efficiency is below 1 is the host's, not the network's.
 
 \b
 Models: resnet50, efficientnet_b0, mobilenet_v3_large.
@@ -193,9 +194,11 @@ def _threads(ranks_here: int) -> int:
 
 def _measure(
     found: train_ranks.Ranks, job: Job, models: list[str], backends: list[Backend], rounds: int
-) -> tuple[dict[str, dict[str, Figures]], dict[str, float], dict[str, dict[str, Any]]]:
-    """Of each model: figures of each backend, batch time without communication, sizes."""
-    runs = [train_backends.baseline(), *backends]
+) -> tuple[dict[str, dict[str, Figures]], dict[str, Baseline], dict[str, dict[str, Any]]]:
+    """Of each model: figures of each backend, batch times without communication, sizes."""
+    runs = [train_backends.one_rank(), train_backends.baseline(), *backends]
+    if job.size == 1:
+        del runs[0]  # it is the other one
     measured: dict[str, dict[str, list[list[dict[str, Any]]]]] = {
         model: {run.label: [] for run in runs} for model in models
     }
@@ -206,19 +209,23 @@ def _measure(
                     shown.begin(
                         f"{model} over {run.label}" + (f", round {turn + 1}" if rounds > 1 else "")
                     )
-                    got = found.run(replace(job, model=model), run, shown.step)
+                    start = found.run_one if run.label == train_backends.ONE_RANK else found.run
+                    got = start(replace(job, model=model), run, shown.step)
                     measured[model][run.label].append(got)
     if not found.shows:
         return {}, {}, {}
     results: dict[str, dict[str, Figures]] = {}
-    baselines: dict[str, float] = {}
+    baselines: dict[str, Baseline] = {}
     sizes: dict[str, dict[str, Any]] = {}
     for model in models:
-        alone = of_ranks(measured[model][train_backends.NONE], job.batch, None, together=False)
-        baselines[model] = alone.batch_median
+        one_rank, at_once = (
+            of_ranks(measured[model][run.label], job.batch, None, together=False).batch_median
+            for run in (runs[0], train_backends.baseline())
+        )
+        baselines[model] = Baseline(one_rank, at_once)
         results[model] = {
             run.label: of_ranks(
-                measured[model][run.label], job.batch, alone.batch_median, together=True
+                measured[model][run.label], job.batch, baselines[model], together=True
             )
             for run in backends
         }
@@ -263,7 +270,9 @@ class _Shown:
             self._bar.update(self._task, completed=self._done)
 
 
-def _print(results: dict[str, dict[str, Figures]], baselines: dict[str, float], job: Job) -> None:
+def _print(
+    results: dict[str, dict[str, Figures]], baselines: dict[str, Baseline], job: Job
+) -> None:
     out = console.output()
     out.print(
         f"{job.size} ranks, batch {job.batch} of {job.image}x{job.image}, {job.precision}, "
@@ -277,17 +286,21 @@ def _print(results: dict[str, dict[str, Figures]], baselines: dict[str, float], 
     for name in ("batch", "p95", "collectives", "exposed", "images/s", "efficiency"):
         table.add_column(name, justify="right")
     for model, of in results.items():
-        alone = baselines[model]
-        table.add_row(
-            model,
-            "(none)",
-            f"{1e3 * alone:.1f}",
-            "",
-            "",
-            "",
-            f"{job.batch * job.size / alone:.1f}",
-            "",
-        )
+        without = baselines[model]
+        for label, ranks, seconds in (
+            ("(one rank)", 1, without.one_rank),
+            ("(none)", job.size, without.at_once),
+        ):
+            table.add_row(
+                model,
+                label,
+                f"{1e3 * seconds:.1f}",
+                "",
+                "",
+                "",
+                f"{job.batch * ranks / seconds:.1f}",
+                f"{without.one_rank / seconds:.3f}",
+            )
         for label, each in of.items():
             table.add_row(
                 model,
@@ -305,7 +318,7 @@ def _print(results: dict[str, dict[str, Figures]], baselines: dict[str, float], 
 def _write(
     stream: Any,
     results: dict[str, dict[str, Figures]],
-    baselines: dict[str, float],
+    baselines: dict[str, Baseline],
     sizes: dict[str, dict[str, Any]],
     job: Job,
     started: str,
@@ -328,7 +341,8 @@ def _write(
             {
                 "model": model,
                 **sizes[model],
-                "without_communication": baselines[model],
+                "one_rank": baselines[model].one_rank,
+                "without_communication": baselines[model].at_once,
                 "backends": {label: asdict(each) for label, each in of.items()},
             }
             for model, of in results.items()

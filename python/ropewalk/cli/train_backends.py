@@ -10,6 +10,7 @@ from ropewalk import _library
 from ropewalk.cli import console
 
 NONE: Final = "none"
+ONE_RANK: Final = "one rank"
 _PLUGIN: Final = "nccl+plugin"
 _NAMES: Final = ("ropewalk", "nccl", _PLUGIN, "gloo")
 _PLUGIN_FILE: Final = "libnccl-net-ropewalk.so"
@@ -24,6 +25,11 @@ class Backend:
     torch_name: str
     environment: dict[str, str] = field(default_factory=dict)
     """what its processes have besides"""
+
+
+def one_rank() -> Backend:
+    """Rank 0 computes, and the others do not run."""
+    return Backend(ONE_RANK, NONE)
 
 
 def baseline() -> Backend:

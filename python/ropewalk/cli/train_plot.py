@@ -11,7 +11,7 @@ mpl.use("agg")
 
 from matplotlib.figure import Figure
 
-from ropewalk.training.figures import Figures
+from ropewalk.training.figures import Baseline, Figures
 
 # Okabe and Ito's colours, which people with any colour vision tell apart.
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -19,13 +19,13 @@ _GREY: Final = "#8a9299"
 
 
 def draw(
-    results: dict[str, dict[str, Figures]], baselines: dict[str, float], title: str, path: Path
+    results: dict[str, dict[str, Figures]], baselines: dict[str, Baseline], title: str, path: Path
 ) -> None:
     """Writes the picture; the ending of `path` says in which format.
 
     Args:
         results: of each model, of each network.
-        baselines: of each model, the median batch time without communication, seconds.
+        baselines: of each model, without communication.
         title: above all.
         path: where to.
     """
@@ -74,15 +74,20 @@ def draw(
                 fontsize=8,
             )
     for i, model in enumerate(models):
-        if model in baselines:
+        if model not in baselines:
+            continue
+        for seconds, style, label in (
+            (baselines[model].at_once, "--", "without communication"),
+            (baselines[model].one_rank, ":", "one rank alone"),
+        ):
             batch.hlines(
-                1e3 * baselines[model],
+                1e3 * seconds,
                 i - 0.42,
                 i + 0.42,
                 color=_GREY,
                 linewidth=2,
-                linestyle="--",
-                label="without communication" if i == 0 else None,
+                linestyle=style,
+                label=label if i == 0 else None,
             )
     for axes in (batch, communication):
         _finish(axes, models)

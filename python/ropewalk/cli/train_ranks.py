@@ -69,6 +69,21 @@ class Ranks:
                 step,
             )
 
+    def run_one(
+        self, job: Job, backend: Backend, step: Callable[[int], None]
+    ) -> list[dict[str, Any]]:
+        """The same with rank 0 alone: other processes go on at once, and wait in the next run()."""
+        if not self.shows:
+            return []
+        import torch.distributed as dist
+
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        job = replace(
+            job, store=f"127.0.0.1 {store.port}", size=1, backend=backend.torch_name, rank=0,
+            local_rank=self._local(0),
+        )  # fmt: skip
+        return _run_here([job], {**os.environ, **backend.environment}, backend.label, step)
+
     def _local(self, place: int) -> int:
         if self.here > 1:
             return place

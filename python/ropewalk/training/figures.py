@@ -15,6 +15,16 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """Median batch times of one model without communication, seconds."""
+
+    one_rank: float
+    """of one rank, while the others do not run"""
+    at_once: float
+    """of the slowest of all ranks, which compute at once: what they share of a host costs"""
+
+
+@dataclass(frozen=True)
 class Figures:
     """One model over one network. Times in seconds, of the slowest rank in each step."""
 
@@ -31,21 +41,23 @@ class Figures:
     images_per_second: float
     """of all ranks, at the median"""
     efficiency: Optional[float]
-    """the rate over that of as many ranks which do not communicate"""
+    """scaling efficiency: the rate over the number of ranks times that of one rank alone"""
+    efficiency_of_communication: Optional[float]
+    """the rate over that of as many ranks which compute at once and do not communicate"""
     consistent: bool
     """whether all ranks ended with the same parameters, to the bit"""
     steps: int
 
 
 def of_ranks(
-    ranks: list[list[dict[str, Any]]], batch: int, baseline: Optional[float], *, together: bool
+    ranks: list[list[dict[str, Any]]], batch: int, baseline: Optional[Baseline], *, together: bool
 ) -> Figures:
     """From what the ranks measured, in one round or several.
 
     Args:
         ranks: of each round, what each rank measured.
         batch: images of a step, on each rank.
-        baseline: median batch time without communication, if it was measured.
+        baseline: without communication, if it was measured.
         together: whether they communicated.
     """
 
@@ -62,7 +74,8 @@ def of_ranks(
         exposed=median(over("exposed", max)),
         exposed_least=median(over("exposed", min)),
         images_per_second=batch * len(ranks[0]) / middle,
-        efficiency=None if baseline is None else baseline / middle,
+        efficiency=None if baseline is None else baseline.one_rank / middle,
+        efficiency_of_communication=None if baseline is None else baseline.at_once / middle,
         consistent=not together
         or all(rank["digest"] == of[0]["digest"] for of in ranks for rank in of),
         steps=len(slowest),

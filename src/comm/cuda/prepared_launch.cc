@@ -1,6 +1,7 @@
 #include "comm/cuda/prepared_launch.h"
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "comm/scaling.h"
@@ -22,6 +23,16 @@ std::size_t divided_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
+std::vector<SentBytes> PreparedLaunch::copied_bytes(int rank) const {
+  std::vector<SentBytes> bytes;
+  if (!copied.has_value()) return bytes;
+  for (const RankCopy& copy : copied->copies) {
+    if (copy.peer != rank) bytes.push_back({copy.peer, copy.bytes});
+  }
+  std::ranges::sort(bytes, {}, &SentBytes::peer);
+  return bytes;
+}
+
 DevicePrograms& LaunchMaker::programs(const tune::Choice& choice) {
   const bool flagged = choice.protocol != Protocol::kSimple;
   const int channels = choice.schedule->schedule().num_channels();
@@ -33,13 +44,7 @@ DevicePrograms& LaunchMaker::programs(const tune::Choice& choice) {
   for (int c = 0; c < channels; ++c) {
     programs.push_back(
         executor::make_program(checked.schedule(), checked.report(), options_.rank, c));
-    const executor::Program& program = programs.back();
-    for (const executor::StepRecord& step : program.steps) {
-      for (std::uint32_t k = 0; k < step.num_sends; ++k) {
-        const executor::SendRecord& send = program.sends[step.first_send + k];
-        entry.sent.push_back({c, step.part, program.send_peers[send.end]});
-      }
-    }
+    std::ranges::copy(executor::parts_sent(programs.back()), std::back_inserter(entry.sent));
     if (flagged) continue;
     const auto lags = schedule::find_lags(checked.schedule(), c, links_.lag_slots());
     executor::set_lags(programs.back(), lags[static_cast<std::size_t>(options_.rank)]);
@@ -118,7 +123,7 @@ void LaunchMaker::count(PreparedLaunch& launch, const DevicePrograms& programs,
                         const std::vector<std::uint64_t>& begins) {
   const executor::LaunchArgs& args = launch.args;
   std::map<int, std::size_t> bytes;
-  for (const PartSent& sent : programs.sent) {
+  for (const executor::PartSent& sent : programs.sent) {
     const auto channel = static_cast<std::size_t>(sent.channel);
     const std::size_t begin = begins.empty() ? args.share * channel : begins[channel];
     const std::size_t end =

@@ -12,18 +12,12 @@
 #include "comm/cuda/copy_engines.h"
 #include "comm/executor.h"
 #include "executor/block/launch.h"
+#include "executor/program.h"
 #include "link/cuda/device_blocks.h"
 #include "link/cuda/device_links.h"
 #include "schedule/checked.h"
 
 namespace ropewalk::comm {
-
-/// A part of a channel that a step list sends to a peer: as often as it is here.
-struct PartSent {
-  int channel = 0;
-  int part = 0;
-  int peer = -1;
-};
 
 /// A checked schedule's step lists for this rank, in device memory.
 struct DevicePrograms {
@@ -33,18 +27,16 @@ struct DevicePrograms {
   std::uint32_t program_bytes = 0;
   executor::ProgramRoom room;
   std::uint32_t max_chunks = 0;
-  std::vector<PartSent> sent;
-};
-
-/// What a launch sends to one peer.
-struct SentBytes {
-  int peer = -1;
-  std::size_t bytes = 0;
+  std::vector<executor::PartSent> sent;
 };
 
 class PreparedLaunch final : public PreparedCall {
  public:
   using PreparedCall::PreparedCall;
+
+  /// By its kernel.
+  [[nodiscard]] std::vector<SentBytes> sent_bytes() const override { return sent; }
+  [[nodiscard]] std::vector<SentBytes> copied_bytes(int rank) const override;
 
   executor::LaunchArgs args;
   const void* kernel = nullptr;
