@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -123,6 +124,21 @@ TEST_P(NetworkBlocks, RunSchedulesOneAfterAnotherOverTheSameLinks) {
       host.close();
     });
   }
+}
+
+// Launches ask before each, and do not wait for the thread that moves the links.
+TEST_P(NetworkBlocks, AreNotWaitedForByWhoAsksForAFailure) {
+  run_ranks(2, [&](bootstrap::Bootstrap& bootstrap) {
+    Host host(bootstrap, GetParam());
+    std::future<std::optional<Error>> asked;
+    host.thread().with_links([&](NetworkLinks&) {
+      asked = std::async(std::launch::async, [&] { return host.thread().failure(); });
+      EXPECT_EQ(asked.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    });
+    EXPECT_FALSE(asked.get().has_value());
+    bootstrap.barrier(bootstrap::soon());
+    host.close();
+  });
 }
 
 // Ranks with different calls: the tag of a chunk shows it, since hosts share no board.

@@ -28,6 +28,7 @@ void ProgressThread::wake() noexcept {
 }
 
 std::optional<Error> ProgressThread::failure() const {
+  if (!failed_.load(std::memory_order_acquire)) return std::nullopt;
   const Lock lock(mutex_);
   return failure_;
 }
@@ -41,6 +42,7 @@ bool ProgressThread::poll_once() {
       return links_->poll();
     } catch (const Error& error) {
       failure_ = failed = error;
+      failed_.store(true, std::memory_order_release);
     }
   }
   log::info(log::kNet, "the progress thread stops: {}", failed->what());

@@ -56,7 +56,8 @@ class ProgressThread {
   /// Links will be needed soon.
   void wake() noexcept;
 
-  /// What links could not be moved for; nothing while they can.
+  /// What links could not be moved for; nothing while they can. Waits for nobody until then: it is
+  /// asked before each launch.
   [[nodiscard]] std::optional<Error> failure() const;
 
  private:
@@ -69,7 +70,8 @@ class ProgressThread {
   mutable Mutex mutex_;  // of the links, held while they are polled
   std::unique_ptr<NetworkLinks> links_ RW_GUARDED_BY(mutex_);
   std::optional<Error> failure_ RW_GUARDED_BY(mutex_);
-  std::atomic<int> wanted_{0};  // threads that wait for mutex_
+  std::atomic<bool> failed_{false};  // there is one
+  std::atomic<int> wanted_{0};       // threads that wait for mutex_
   std::atomic<bool> stop_{false};
   std::atomic<bool> awake_{true};
   std::mutex sleep_mutex_;
