@@ -40,11 +40,11 @@ struct DeviceConstants {
   double network_rate = 8.5e9;
   double network_one_way_rate = 17e9;
   double network_link_rate = 9e9;
-  double network_hop[executor::kNumProtocols] = {2.2e-5, 1.7e-5, 0};
+  double network_hop[executor::kNumProtocols] = {2.2e-5, 1.3e-5, 0};
   double network_message = 8e-6;
   /// Protocol ll: what the thread that lays out a rank's data word by word sends and receives in
-  /// all.
-  double network_ll_rate = 8e9;
+  /// all (two H100 as two hosts: benchmarks/results/hosts-2xh100.txt).
+  double network_ll_rate = 0.7e9;
   /// Rate at which one block reads operands and writes results.
   double block_rate[executor::kNumProtocols] = {24e9, 7.8e9, 18.7e9};
   /// The same of simple, of blocks in clusters.

@@ -154,8 +154,13 @@ Choice DevicePricing::by_protocol(const ScheduleShape& shape, Seconds per_byte, 
   Choice choice;
   choice.protocol = protocol;
   const double moved = std::max(shape.link_units, 1.0) * static_cast<double>(unit_bytes);
-  choice.channels = std::clamp(
-      static_cast<int>(std::ceil(moved / static_cast<double>(kBlockBytes[p]))), 1, channels.most);
+  // One thread moves what goes by ll over a network, channel by channel: each is a message.
+  const bool one_thread = limits_.network && protocol == Protocol::kLl;
+  const std::size_t block_bytes = one_thread ? slot_bytes : kBlockBytes[p];
+  choice.channels =
+      std::clamp(static_cast<int>(
+                     std::ceil(moved / static_cast<double>(std::max<std::size_t>(1, block_bytes)))),
+                 1, channels.most);
   choice.channels = std::max(choice.channels, std::min(limits_.least_channels, channels.most));
   choice.channels = whole_clusters(choice.channels, channels.most, limits_.cluster);
   if (protocol == Protocol::kSimple) {

@@ -134,10 +134,11 @@ constexpr double kBesideOthers = 0.8;
 constexpr int kMostProgressThreads = 4;
 constexpr int kCpusPerProgressThread = 4;
 
-// Between hosts ll was faster over sockets alone, and for the shortest data alone
-// (benchmarks/results/hosts-2xh100.txt): it is there for who asks for it.
+// Between hosts ll is for short data: up to some KiB it takes half to three quarters of the time of
+// simple (benchmarks/results/hosts-2xh100.txt), and has a thread of its own.
 bool wants_network_ll(const Config& config) {
-  return config.text(Setting::kProtocol) == executor::name(Protocol::kLl);
+  const std::string& protocol = config.text(Setting::kProtocol);
+  return protocol == "auto" || protocol == executor::name(Protocol::kLl);
 }
 
 link::DeviceNetwork::Options network_options(const Config& config, int device,
