@@ -1,5 +1,6 @@
 #include "comm/cuda/shared_handshake.h"
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -29,14 +30,36 @@ std::string_view words_of(ByKernels reason) {
   return "";
 }
 
+// Has a stream do each of them once. The first ones also have the driver take what they need, which
+// later could wait for a kernel that waits for this rank.
+void try_operations(gpus::Gpu& gpu) {
+  const gpus::MarkWord word = gpu.take_mark();
+  std::array<gpus::CuStreamOperation, 3> operations;
+  for (gpus::CuStreamOperation& one : operations) {
+    one.operation = gpus::kCuStreamWrite64;
+    one.address = word.device;
+    one.value = 8;
+  }
+  operations[1].operation = gpus::kCuStreamWait64;
+  operations[1].flags = gpus::kCuStreamWaitEqual;
+  operations[2].value = 0;
+  gpu.now("trying memory operations of a stream", [&](gpus::CuStream stream) {
+    return gpu.cuda().stream_batch(stream, operations.size(), operations.data(), 0);
+  });
+  gpu.give_mark(word);
+}
+
 ByKernels reason_here(const Config& config, Runtime& runtime, const link::DevicePeers& peers,
                       int device, bool timed) {
   if (config.text(Setting::kCopyHandshakes) == "kernel") return ByKernels::kAsked;
   if (timed) return ByKernels::kTimed;
   if (peers.most_on_one_gpu() > 1) return ByKernels::kSharedGpu;
   try {
-    const gpus::Gpu& gpu = runtime.gpus().at(device);
-    if (gpu.writes_marks() && gpu.cuda().stream_batch != nullptr) return ByKernels::kNot;
+    gpus::Gpu& gpu = runtime.gpus().at(device);
+    if (gpu.writes_marks() && gpu.cuda().stream_batch != nullptr) {
+      try_operations(gpu);
+      return ByKernels::kNot;
+    }
   } catch (const Error& error) {
     log::info(log::kInit, "{}", error.what());
   }
