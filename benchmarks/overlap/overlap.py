@@ -48,7 +48,7 @@ CARRIERS = {
     "copy engines": Carrier(BY_ENGINES),
     "in place": Carrier(BY_ENGINES, in_place=True),
     # Copy engines, but handshakes by a warp.
-    "and warps": Carrier({**BY_ENGINES, "ROPEWALK_COPY_HANDSHAKES": "kernel"}, ("ropewalk",)),
+    "with warps": Carrier({**BY_ENGINES, "ROPEWALK_COPY_HANDSHAKES": "kernel"}, ("ropewalk",)),
 }
 # An all-gather as long as the all-reduce of the other rows.
 COPIED = Work("all_gather")
