@@ -32,9 +32,24 @@ class Work:
     matrix: int = 8192
 
 
-# What carries data that is only moved, and what the libraries' environment says of it: both have
-# NCCL's policy 2, ZERO.
-CARRIERS = {"kernels": {}, "copy engines": {"NCCL_CTA_POLICY": "2"}}
+@dataclass(frozen=True)
+class Carrier:
+    """What carries data that is only moved."""
+
+    environment: dict[str, str]
+    libraries: tuple[str, ...] = ("nccl", "ropewalk")  # that have it
+    in_place: bool = False  # each rank's input is its part of the output: no copy within a GPU
+
+
+# Both libraries have NCCL's policy 2, ZERO.
+BY_ENGINES = {"NCCL_CTA_POLICY": "2"}
+CARRIERS = {
+    "kernels": Carrier({}),
+    "copy engines": Carrier(BY_ENGINES),
+    "in place": Carrier(BY_ENGINES, in_place=True),
+    # Copy engines, but handshakes by a warp.
+    "with warps": Carrier({**BY_ENGINES, "ROPEWALK_COPY_HANDSHAKES": "kernel"}, ("ropewalk",)),
+}
 # An all-gather as long as the all-reduce of the other rows.
 COPIED = Work("all_gather")
 # Of a product's time, that it may lose beside copies.
@@ -52,12 +67,14 @@ class Crew:
         if blocks > 0:
             environment["NCCL_MAX_CTAS"] = str(blocks)  # Ropewalk's MAX_BLOCKS, too
         if carrier is not None:
-            environment.update(CARRIERS[carrier])
+            environment.update(CARRIERS[carrier].environment)
+        windows = [] if carrier is None else ["windows"]
+        if carrier is not None and CARRIERS[carrier].in_place:
+            windows = ["in_place"]
         self.processes = [
             subprocess.Popen(
                 [sys.executable, str(HERE / "rank.py"), str(library), str(rank), str(ranks)]
-                + [str(Path(self.folder.name) / "id")]
-                + (["windows"] if carrier is not None else []),
+                + [str(Path(self.folder.name) / "id"), *windows],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -211,7 +228,8 @@ def compare_copies(
     rows = []
     for i, carrier in enumerate(CARRIERS):
         share = begin + (end - begin) * (i + 1) / len(CARRIERS)
-        found = compare(libraries, ranks, 0, work, rounds, seconds, share, carrier, show)
+        having = {n: path for n, path in libraries.items() if n in CARRIERS[carrier].libraries}
+        found = compare(having, ranks, 0, work, rounds, seconds, share, carrier, show)
         rows.append({"carrier": carrier, "work": vars(work), "libraries": found})
     return rows
 
@@ -247,7 +265,8 @@ def copies_text(rows: list[dict[str, Any]]) -> list[str]:
     work = rows[0]["work"]
     lines = [
         f"# {work['operation']} of {work['size'] >> 20} MiB between symmetric windows, by kernels "
-        "and by copy engines (CTA policy ZERO)",
+        "and by copy engines (CTA policy ZERO), these",
+        "# also in place, and with a warp for each handshake (COPY_HANDSHAKES=kernel)",
         _heading("by"),
     ]
     for row in rows:

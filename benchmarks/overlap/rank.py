@@ -1,9 +1,10 @@
 """One rank of `benchmarks/overlap/run`: a matrix product of PyTorch beside collectives of one
 libnccl.so.2. Reads commands from standard input, one JSON object a line, and answers each so.
 
-    rank.py LIBRARY RANK RANKS ID_FILE [windows]
+    rank.py LIBRARY RANK RANKS ID_FILE [windows | in_place]
 
-With `windows` data lies in ncclMemAlloc's memory, registered as symmetric windows.
+With `windows` data lies in ncclMemAlloc's memory, registered as symmetric windows; with `in_place`,
+too, and each rank's input of an all-gather is its part of the output.
 """
 
 from __future__ import annotations
@@ -114,10 +115,18 @@ class Collectives:
 
         return torch.as_tensor(Floats(memory.value, count), device="cuda")
 
+    def own(self, data: Any, out: Any) -> Any:
+        """This rank's input: in place its part of an all-gather's output."""
+        if data is not out:
+            return data
+        part = out.numel() // self.ranks
+        return out[self.rank * part : (self.rank + 1) * part]
+
     def enqueue(self, operation: str, data: Any, out: Any, stream: Any) -> None:
         count = ctypes.c_size_t(data.numel())
         part = ctypes.c_size_t(data.numel() // self.ranks)
-        source, target = ctypes.c_void_p(data.data_ptr()), ctypes.c_void_p(out.data_ptr())
+        source = ctypes.c_void_p(self.own(data, out).data_ptr())
+        target = ctypes.c_void_p(out.data_ptr())
         on = ctypes.c_void_p(stream.cuda_stream)
         if operation == "all_reduce":
             result = self.nccl.ncclAllReduce(source, target, count, FLOAT32, SUM, self.comm, on)
@@ -134,8 +143,8 @@ class Collectives:
     def wrong(self, operation: str, data: Any, out: Any, stream: Any) -> int:
         """Elements of one more operation's result that are wrong."""
         with torch.cuda.stream(stream):
-            data.fill_(self.rank + 1)
             out.fill_(-1)
+            self.own(data, out).fill_(self.rank + 1)
         self.enqueue(operation, data, out, stream)
         stream.synchronize()
         n = self.ranks
@@ -164,7 +173,7 @@ class Bench:
     """Products on one stream, collectives on another one."""
 
     def __init__(
-        self, collectives: Collectives, windows: bool, matrix: int, size: int, operation: str
+        self, collectives: Collectives, windows: str, matrix: int, size: int, operation: str
     ) -> None:
         self.collectives, self.operation = collectives, operation
         # The product has the stream of lower priority: what carries data must not wait for it.
@@ -175,7 +184,8 @@ class Bench:
         self.c = torch.empty_like(self.a)
         count = size // 4 // collectives.ranks * collectives.ranks
         if windows:
-            self.data, self.out = collectives.window(count), collectives.window(count)
+            self.out = collectives.window(count)
+            self.data = self.out if windows == "in_place" else collectives.window(count)
             self.data.fill_(1)
         else:
             self.data = torch.ones(count, device="cuda")
@@ -281,7 +291,7 @@ class Bench:
         return result
 
 
-def serve(library: str, rank: int, ranks: int, id_file: Path, windows: bool) -> None:
+def serve(library: str, rank: int, ranks: int, id_file: Path, windows: str) -> None:
     torch.cuda.set_device(rank)
     collectives = Collectives(library, rank, ranks, id_file)
     print(json.dumps({"ready": True}), flush=True)
@@ -306,7 +316,7 @@ def serve(library: str, rank: int, ranks: int, id_file: Path, windows: bool) -> 
 
 if __name__ == "__main__":
     try:
-        windows = sys.argv[5:] == ["windows"]
+        windows = (sys.argv[5:] or [""])[0]
         serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), windows)
     except Exception as error:  # noqa: BLE001 - the parent shows it
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)

@@ -23,13 +23,13 @@ std::optional<Error> stop_error(const StopRecord& stop, int rank) {
   switch (reason_of(stop)) {
     case StopReason::kTimeout: {
       const std::optional<executor::CallTag> call = stop_call(stop);
-      const unsigned collective = call.has_value()
-                                      ? call->collective & ~unsigned{executor::kByCopyEngines}
-                                      : kNumCollectives;
+      const unsigned carried = call.has_value() ? call->collective : kNumCollectives;
+      const unsigned collective = carried & ~unsigned{executor::kByCopyEngines};
       const bool known = collective < kNumCollectives;
-      return Error(Errc::kTimeout, "{}a kernel of rank {} waited longer than ROPEWALK_TIMEOUT",
+      // By copy engines a kernel waits, or the stream itself.
+      return Error(Errc::kTimeout, "{}{} of rank {} waited longer than ROPEWALK_TIMEOUT",
                    known ? fmt::format("{}: ", name(static_cast<Collective>(collective))) : "",
-                   rank);
+                   known && collective != carried ? "the copies" : "a kernel", rank);
     }
     case StopReason::kMismatch:
       return Error(Errc::kInvalidUsage, "{}",

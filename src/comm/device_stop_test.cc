@@ -194,7 +194,7 @@ TEST(DeviceStop, NamesACallByCopyEnginesThatWaitedTooLong) {
                                                   unsigned{executor::kByCopyEngines});
   const std::optional<Error> error = stop_error(stop, 2);
   ASSERT_TRUE(error.has_value());
-  EXPECT_THAT(error->what(), HasSubstr("broadcast: a kernel of rank 2 waited"));
+  EXPECT_THAT(error->what(), HasSubstr("broadcast: the copies of rank 2 waited"));
 }
 
 }  // namespace

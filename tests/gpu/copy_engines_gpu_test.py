@@ -50,6 +50,9 @@ def by_engines(folder: Path, rank: int) -> int:
     return sum(record["algorithm"] == "copy_engines" for record in found)
 
 
+HANDSHAKES = {"stream": "are memory operations of the stream", "kernel": "are kernels"}
+
+
 def calls_of(output: str) -> int:
     return int(output.rpartition("calls: ")[2].split()[0])
 
@@ -62,6 +65,15 @@ def test_every_operation(
     monkeypatch.setenv("ROPEWALK_MEM_ALLOC", memory)
     for rank, output in enumerate(run("operations", ranks)):
         assert by_engines(tmp_path, rank) == calls_of(output)
+
+
+@pytest.mark.parametrize("kind", HANDSHAKES)
+def test_a_log_line_tells_what_handshakes_are(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROPEWALK_COPY_HANDSHAKES", kind)
+    monkeypatch.setenv("ROPEWALK_DEBUG", "INFO")
+    monkeypatch.setenv("ROPEWALK_DEBUG_SUBSYS", "INIT")
+    for output in run("by_policy", 2):
+        assert f"handshakes around copies {HANDSHAKES[kind]}" in output
 
 
 def test_by_the_policy_of_a_communicator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,8 +150,29 @@ def test_calls_that_differ(part: str, ranks: int) -> None:
     assert any(f": {USAGE}: " in output for output in outputs), outputs
 
 
+@pytest.mark.parametrize(
+    ("part", "may_fail"),
+    [
+        *(("operations", ()), ("repeated", ()), ("graphs", ()), ("killed", (1,)), ("aborted", ())),
+        *(("other_call", ()), ("other_buffer", ()), ("other_place", ())),
+    ],
+)
+def test_with_handshakes_by_kernels(
+    part: str, may_fail: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where drivers have no memory operations of streams."""
+    monkeypatch.setenv("ROPEWALK_COPY_HANDSHAKES", "kernel")
+    outputs = run(part, 2, may_fail)
+    assert not part.startswith("other") or any(f": {USAGE}: " in one for one in outputs), outputs
+
+
+def test_a_graph_that_is_launched_a_thousand_times() -> None:
+    """Words around its copies have the same values each time."""
+    run("launched_again", 2)
+
+
 def test_times_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the handshake before the copies to the one behind them."""
+    """From the handshake before the copies to the one behind them, which are kernels for this."""
     monkeypatch.setenv("ROPEWALK_TRACE_GPU", "1")
     run("repeated", 2)
     records = json.loads(next(iter(tmp_path.glob("records-0-*"))).read_text())["records"]

@@ -253,6 +253,49 @@ def graphs() -> None:
     job.close()
 
 
+def launched_again() -> None:
+    """A graph of two calls, a thousand times without the host, among calls that are in none; the
+    program's own work in the graph sees each time's data."""
+    job = Job()
+    count = 40_001
+    calls = [
+        Call(job, operation, count, FLOAT32, 8192 + i * (4 << 20))
+        for i, operation in enumerate(("all_gather", "all_to_all"))
+    ]
+    sources = [call.own_input(False) for call in calls]
+    own_first = torch.tensor(float(rank), device=DEVICE)
+    turn = torch.zeros((), device=DEVICE)
+    wrong = torch.zeros((), dtype=torch.int64, device=DEVICE)
+    ranks = torch.arange(size, device=DEVICE, dtype=torch.float32)
+
+    def step() -> None:
+        turn.add_(1)
+        for call, source in zip(calls, sources):
+            source.copy_((own_first + turn).expand(source.numel()))
+            call.enqueue(source, stream)
+            wanted = (ranks + turn).unsqueeze(1).expand(size, count).reshape(-1)
+            wrong.add_((call.output != wanted).sum())
+            call.output.fill_(-1)
+
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        step()  # prepared
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        step()
+    with torch.cuda.stream(stream):
+        for i in range(1000):
+            graph.replay()
+            if i % 100 == 0:
+                step()
+    stream.synchronize()
+    assert int(wrong) == 0, int(wrong)
+    assert int(turn) == 1011, int(turn)
+    del graph
+    job.close()
+
+
 def two_communicators() -> None:
     """On streams of their own, at once."""
     jobs = [Job(), Job()]
@@ -379,8 +422,8 @@ def aborted() -> None:
 PARTS: dict[str, Callable[[], None]] = {
     function.__name__: function
     for function in (
-        operations, by_policy, not_symmetric, repeated, graphs, two_communicators, killed, timeout,
-        other_call, other_buffer, other_place, aborted,
+        operations, by_policy, not_symmetric, repeated, graphs, launched_again, two_communicators,
+        killed, timeout, other_call, other_buffer, other_place, aborted,
     )
 }  # fmt: skip
 

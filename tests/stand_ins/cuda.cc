@@ -789,6 +789,7 @@ EXPORT Result cuStreamBatchMemOp_v2(Stream* stream, unsigned count, StreamOperat
   if (state().faults.no_marks) return kNotSupported;
   struct Item {
     bool waits;
+    bool equal;  // until the word is the value, and not at least that
     std::atomic<std::uint64_t>* word;
     std::uint64_t value;
   };
@@ -796,10 +797,11 @@ EXPORT Result cuStreamBatchMemOp_v2(Stream* stream, unsigned count, StreamOperat
   for (unsigned k = 0; k < count; ++k) {
     const StreamOperation& one = operations[k];
     auto* word = word_at(one.address, stream->context);
-    if ((one.operation != 4 && one.operation != 5) || one.flags != 0 || word == nullptr) {
+    const unsigned most = one.operation == 4 ? 1 : 0;
+    if ((one.operation != 4 && one.operation != 5) || one.flags > most || word == nullptr) {
       return kInvalidValue;
     }
-    items.push_back({one.operation == 4, word, one.value});
+    items.push_back({one.operation == 4, one.flags == 1, word, one.value});
   }
   const long delay_us = state().faults.delay_us;
   stream->add([items, delay_us]() -> Result {
@@ -810,8 +812,9 @@ EXPORT Result cuStreamBatchMemOp_v2(Stream* stream, unsigned count, StreamOperat
         continue;
       }
       const auto there = [&item] {
-        return static_cast<std::int64_t>(item.word->load(std::memory_order_acquire) - item.value) >=
-               0;
+        const std::uint64_t now = item.word->load(std::memory_order_acquire);
+        if (item.equal) return now == item.value;
+        return static_cast<std::int64_t>(now - item.value) >= 0;
       };
       for (int turn = 0; !there(); ++turn) {
         if (turn < 100) {

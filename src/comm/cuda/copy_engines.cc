@@ -1,6 +1,7 @@
 #include "comm/cuda/copy_engines.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "core/log.h"
@@ -27,14 +28,23 @@ void enqueue_copy(const RankCopy& copy, cudaStream_t stream) {
 }  // namespace
 
 CopyEngines::CopyEngines(link::DeviceLinks& links, link::DeviceBlocks& blocks, int rank, int size,
-                         CopyEngineUse use, bool check_tags)
-    : links_(links), rank_(rank), use_(use) {
+                         CopyEngineUse use, bool check_tags,
+                         std::unique_ptr<SharedHandshake> by_stream)
+    : links_(links), rank_(rank), use_(use), by_stream_(std::move(by_stream)) {
+  const auto peers = static_cast<std::size_t>(size - 1);
+  for (std::size_t i = 0; i < std::min(peers, kMostLanes); ++i) {
+    lanes_.push_back(std::make_unique<Lane>());
+  }
+  if (by_stream_ == nullptr) prepare_kernel(blocks, size, check_tags);
+}
+
+void CopyEngines::prepare_kernel(link::DeviceBlocks& blocks, int size, bool check_tags) {
   std::vector<executor::SendEnd> sends;
   std::vector<executor::ReceiveEnd> receives;
   for (int r = 0; r < size; ++r) {
-    if (r == rank) continue;
-    sends.push_back(links.send_end(Protocol::kLl, 0, r));
-    receives.push_back(links.receive_end(Protocol::kLl, 0, r));
+    if (r == rank_) continue;
+    sends.push_back(links_.send_end(Protocol::kLl, 0, r));
+    receives.push_back(links_.receive_end(Protocol::kLl, 0, r));
   }
   sends_ = blocks.copy(sends);
   receives_ = blocks.copy(receives);
@@ -44,11 +54,8 @@ CopyEngines::CopyEngines(link::DeviceLinks& links, link::DeviceBlocks& blocks, i
   args_.entered = reinterpret_cast<std::uint32_t*>(entered_->data());
   args_.num_peers = static_cast<std::uint32_t>(sends.size());
   args_.slot_stride = static_cast<std::uint32_t>(
-      executor::flagged_bytes(Protocol::kLl, links.slot_bytes(Protocol::kLl)));
+      executor::flagged_bytes(Protocol::kLl, links_.slot_bytes(Protocol::kLl)));
   args_.check_tags = check_tags;
-  for (std::size_t i = 0; i < std::min(sends.size(), kMostLanes); ++i) {
-    lanes_.push_back(std::make_unique<Lane>());
-  }
   int least = 0;
   executor::check_cuda(cudaDeviceGetStreamPriorityRange(&least, &priority_),
                        "cudaDeviceGetStreamPriorityRange");
@@ -153,13 +160,24 @@ void CopyEngines::copy(const std::vector<RankCopy>& copies, cudaStream_t stream)
 }
 
 void CopyEngines::run(const CopiedCall& call, const executor::CallTag& tag,
-                      std::uint64_t timeout_ns, const executor::LaunchStamps& stamps,
+                      std::uint64_t timeout_ns, const executor::LaunchStamps& stamps, bool captured,
                       cudaStream_t stream) {
+  executor::CallTag own = tag;
+  own.collective |= executor::kByCopyEngines;
+  if (by_stream_ != nullptr) {
+    StreamHandshake& handshake = *by_stream_->handshake;
+    const auto on = reinterpret_cast<transport::window::CuStream>(stream);
+    const HandshakeCall compared{own, call.place};
+    handshake.set_timeout(std::chrono::nanoseconds(timeout_ns));
+    handshake.enter(compared, captured, on);
+    copy(call.copies, stream);
+    handshake.leave(compared, on);
+    return;
+  }
   executor::HandshakeArgs args = args_;
   args.links = links_.others(timeout_ns);
   args.links.stamps = stamps;
-  args.tag = tag;
-  args.tag.collective |= executor::kByCopyEngines;
+  args.tag = own;
   args.place = call.place;
   shake_hands(args, true, stream);
   copy(call.copies, stream);

@@ -334,8 +334,10 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   std::unique_ptr<CopyEngines> copy_engines;
   if (size_ > 1 && room.bounds.copy_engines != CopyEngineUse::kOff) {
     if (reaches_all()) {
-      copy_engines = std::make_unique<CopyEngines>(*links_, *blocks_, rank_, size_,
-                                                   room.bounds.copy_engines, check_calls_);
+      copy_engines = std::make_unique<CopyEngines>(
+          *links_, *blocks_, rank_, size_, room.bounds.copy_engines, check_calls_,
+          make_shared_handshake(bootstrap, config, runtime, *peers_, *control_, device_,
+                                times_ != nullptr));
     } else if (room.bounds.copy_engines == CopyEngineUse::kOn) {
       log::info(log::kInit,
                 "rank {}: kernels do everything in spite of COPY_ENGINES=on: not all GPUs are of "
@@ -528,7 +530,7 @@ bool CudaGroup::run(PreparedCall& prepared, const CollectiveCall& call, bool in_
     launch.buffers_seen = buffers_state_;
   }
   if (launch.copied.has_value()) {
-    run_by_copy_engines(*launch.copied, tag, on);
+    run_by_copy_engines(*launch.copied, tag, capture.number != 0, on);
     if (capture.number == 0) order_->mark(on);
     return true;
   }
@@ -546,15 +548,16 @@ bool CudaGroup::run(PreparedCall& prepared, const CollectiveCall& call, bool in_
   }
   start(launch.kernel, launch.blocks, launch.threads, &launch.args, launch.shared_bytes, on);
   if (capture.number == 0) order_->mark(on);
+  if (copy_engines_ != nullptr) copy_engines_->note(tag, capture.number != 0);
   for (const SentBytes& sent : launch.sent) count(sent.peer, sent.bytes);
   return true;
 }
 
 void CudaGroup::run_by_copy_engines(const CopiedCall& copied, const executor::CallTag& tag,
-                                    cudaStream_t stream) {
+                                    bool captured, cudaStream_t stream) {
   executor::LaunchLinks noted;
   last_launch_ = note_times(noted, 1);
-  copy_engines_->run(copied, tag, timeout_ns_, noted.stamps, stream);
+  copy_engines_->run(copied, tag, timeout_ns_, noted.stamps, captured, stream);
   last_copied_ = true;
   for (const RankCopy& copy : copied.copies) {
     if (copy.peer != rank_) count(copy.peer, copy.bytes);

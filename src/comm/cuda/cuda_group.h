@@ -100,7 +100,7 @@ class CudaGroup final : public DeviceGroup {
   // Which ranks see the call's buffers, and where.
   void fill_reach(PreparedLaunch& launch, const CollectiveCall& call) const;
   void show(executor::Message& message) const;
-  void run_by_copy_engines(const CopiedCall& copied, const executor::CallTag& tag,
+  void run_by_copy_engines(const CopiedCall& copied, const executor::CallTag& tag, bool captured,
                            cudaStream_t stream);
   // Both ends of the buffer are in memory of this GPU, or of the host and mapped.
   void check_buffer(const void* buffer, std::size_t bytes, const char* name) const;

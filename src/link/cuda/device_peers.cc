@@ -367,6 +367,11 @@ std::unique_ptr<PinnedMemory> DevicePeers::share_on_host(bootstrap::Bootstrap& b
   return std::make_unique<PinnedMemory>(std::move(memory));
 }
 
+std::unique_ptr<PinnedMemory> DevicePeers::share_with_all(bootstrap::Bootstrap& bootstrap,
+                                                          std::size_t bytes, Deadline deadline) {
+  return share_on_host(bootstrap, bytes, bytes, deadline);
+}
+
 void DevicePeers::open_host_windows(bootstrap::Bootstrap& bootstrap, const Layouts& layouts,
                                     Deadline deadline) {
   host_window_bytes_ = layouts.host.bytes();

@@ -84,6 +84,11 @@ class DevicePeers {
   void open_hybrid_windows(bootstrap::Bootstrap& bootstrap, const Layouts& layouts,
                            Deadline deadline);
   [[nodiscard]] bool has_hybrid_windows() const noexcept { return hybrid_ != nullptr; }
+  /// Collective: pinned memory of the host for all ranks, zero at first.
+  /// @pre all are on one host; `bytes` is the same on all
+  /// @throws Error kCuda, kSystem
+  std::unique_ptr<PinnedMemory> share_with_all(bootstrap::Bootstrap& bootstrap, std::size_t bytes,
+                                               Deadline deadline);
   /// As host_window(). @pre has_hybrid_windows()
   [[nodiscard]] std::byte* hybrid_window(int peer, int rank) const noexcept;
   /// Where a rank of this host finds the others' tags (executor/block/launch.h), as this rank's

@@ -50,6 +50,7 @@ class PinnedMemory {
  public:
   /// @throws Error kCuda with what was asked for
   explicit PinnedMemory(SharedMemory memory);
+  [[nodiscard]] std::byte* on_host() const noexcept { return memory_.data(); }
   [[nodiscard]] std::byte* on_device() const noexcept { return pinned_.on_device(); }
 
  private:

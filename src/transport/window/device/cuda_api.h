@@ -101,6 +101,7 @@ inline constexpr int kCuRangeDmaBuf = 1;                   ///< kind of handle o
 inline constexpr unsigned long long kCuRangeOverPcie = 1;  ///< flag of CUDA 12.8 and later
 inline constexpr int kCuStreamWait64 = 4;  ///< until the word is at least the value, as int64
 inline constexpr int kCuStreamWrite64 = 5;
+inline constexpr unsigned kCuStreamWaitEqual = 1;  ///< flag of a wait: until it is the value
 /// Operations that one call of stream_batch takes.
 inline constexpr std::size_t kCuMostStreamOperations = 255;
 

@@ -1,0 +1,34 @@
+// The handshakes around copies as memory operations of the stream (comm/stream_handshake.h), with
+// the memory for their words.
+#pragma once
+
+#include <memory>
+
+#include "bootstrap/bootstrap.h"
+#include "comm/runtime.h"
+#include "comm/stream_handshake.h"
+#include "core/settings.h"
+#include "executor/block/launch.h"
+#include "link/cuda/device_peers.h"
+
+namespace ropewalk::comm {
+
+/// Its device is current when it is made and destroyed.
+struct SharedHandshake {
+  std::unique_ptr<link::PinnedMemory> memory;
+  std::unique_ptr<StreamHandshake> handshake;
+};
+
+/// Collective: null, on all ranks, where kernels have to do it: the setting COPY_HANDSHAKES of one
+/// rank says so, its driver has no such operations, it notes times on the GPU's clock, or ranks
+/// share a GPU. A log line tells which and why.
+/// @pre all ranks reach each other's memory, on one host
+/// @param timed this rank notes times
+/// @throws Error kCuda, kSystem
+std::unique_ptr<SharedHandshake> make_shared_handshake(bootstrap::Bootstrap& bootstrap,
+                                                       const Config& config, Runtime& runtime,
+                                                       link::DevicePeers& peers,
+                                                       executor::Control& control, int device,
+                                                       bool timed);
+
+}  // namespace ropewalk::comm
