@@ -194,6 +194,7 @@ TEST(CostModel, LongAllReducesOverEqualHostsAreHierarchical) {
   for (const bool in_turn : {false, true}) {
     const GroupFacts facts = on_two_hosts(schedule::testing::equal_hosts(2, 4, in_turn));
     EXPECT_EQ(choice(Collective::kAllReduce, 16 << 20, facts).algorithm, "hierarchical");
+    EXPECT_EQ(choice(Collective::kReduce, 16 << 20, facts).algorithm, "hierarchical");
     if (in_turn) continue;  // as little leaves hosts by recursive doubling there
     EXPECT_EQ(choice(Collective::kReduceScatter, 1 << 20, facts).algorithm, "hierarchical");
     EXPECT_EQ(choice(Collective::kAllGather, 1 << 20, facts).algorithm, "hierarchical");
