@@ -1023,6 +1023,11 @@ Communicator::Explained Communicator::explain(const CollectiveCall& call) {
                       std::nullopt,
                       std::nullopt,
                       std::nullopt};
+  // Found GPUs are as they were measured, which prices have, and not as their links are described.
+  if (const topology::Topology* machine = planned_machine(); machine != nullptr) {
+    tuner.add_limits(*machine, call.collective, call.root, explained.candidates);
+    tuner.add_limits(*machine, call.collective, call.root, std::span(&explained.choice, 1));
+  }
   if (&calls == host_calls_.get()) {
     explained.chunks = host_executor_->chunks_of(static_cast<const HostCall&>(prepared), call);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <numeric>
 #include <optional>
 
@@ -97,6 +98,30 @@ std::vector<Choice> Tuner::priced(Collective collective, int root, std::size_t u
     return a.predicted_seconds < b.predicted_seconds;
   });
   return all;
+}
+
+void Tuner::add_limits(const topology::Topology& machine, Collective collective, int root,
+                       std::span<Choice> choices) {
+  DefaultRoutes routes(machine);
+  for (Choice& choice : choices) {
+    const bool two_classes = choice.routed != nullptr && choice.routed->hybrid_channels > 0;
+    if (choice.algbw_gbps > 0 || two_classes || !std::isfinite(choice.predicted_seconds)) continue;
+    try {
+      std::shared_ptr<const schedule::Checked> checked = choice.schedule;
+      if (checked == nullptr) {
+        const Candidate candidate{choice.algorithm, choice.channels, {}, choice.routed, nullptr};
+        checked = candidates_.schedule(collective, root, candidate, choice.channels);
+      }
+      const MachineCost cost(routes, checked->schedule(), checked->report().longest_path,
+                             choice.routed == nullptr ? schedule::Routes{} : choice.routed->routes,
+                             {});
+      choice.algbw_gbps = cost.algbw();
+      choice.limiting_links = cost.limiting_links();
+    } catch (const Error& error) {
+      log::trace(log::kTuning, "{} by {} has no limit on {}: {}", name(collective),
+                 choice.algorithm, machine.name(), error.what());
+    }
+  }
 }
 
 // ---- plans that were made in the background ----------------------------------------------
