@@ -189,6 +189,7 @@ Tuner host_tuner(const Config& config, const GroupFacts& facts, const MachineCon
   (void)allowed_protocols(config, {executor::Protocol::kSimple});
   auto pricing = std::make_unique<HostPricing>(config, facts, constants);
   CandidateOptions options;
+  options.plans_for_hosts = true;
   options.message_seconds = pricing->message_seconds();
   const auto given = static_cast<int>(config.integer(Setting::kChannels));
   const auto rails = static_cast<int>(facts.rail_rates.size());
@@ -208,7 +209,10 @@ Tuner device_tuner(const Config& config, GroupFacts facts, const DeviceLimits& l
                    std::shared_ptr<KeptPlans> plans) {
   facts.max_channels = limits.channels;
   facts.lag_slots = limits.lag_slots;
-  return {Candidates(config, std::move(facts), {}, schedules, std::move(machine), std::move(plans)),
+  CandidateOptions options;
+  options.by_peer_access = true;
+  return {Candidates(config, std::move(facts), std::move(options), schedules, std::move(machine),
+                     std::move(plans)),
           std::make_unique<DevicePricing>(config, limits, constants)};
 }
 

@@ -69,6 +69,8 @@ class Tuner {
   void add_limits(const topology::Topology& machine, Collective collective, int root,
                   std::span<Choice> choices);
 
+  /// As Candidates'.
+  [[nodiscard]] bool plans() const noexcept { return candidates_.plans(); }
   /// The machine, or null.
   [[nodiscard]] const topology::Topology* machine() const noexcept { return candidates_.machine(); }
 

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <iostream>
 #include <iterator>
 #include <map>
 #include <sstream>
@@ -445,6 +446,45 @@ TEST(HostsOfSeveralNics, APlanNamesThem) {
       EXPECT_EQ(text, all ? "0 wrong, used used used used " : "0 wrong, idle idle idle used ");
     }
   }
+}
+
+// Three ranks on one host and one on the other, over NICs of two rates: what leaves a host limits,
+// a plan for the hosts takes less of it than a ring does, is chosen, and not slower.
+TEST(HostsOfSeveralNics, UnequalHostsTakeAPlanUnasked) {
+  const TwoHosts hosts({20, 10});
+  if (!hosts.ready() || !hosts.shaped()) {
+    GTEST_SKIP() << "network namespaces with shaped interfaces cannot be made here";
+  }
+  const auto run = [&](const char* algorithm) {
+    RankOptions options;
+    options.settings = {
+        {"TIMEOUT", "60"}, {"NET", "tcp"}, {"PLANNING", "wait"}, {"ALGORITHM", algorithm}};
+    options.before = [&](int rank) { hosts.enter(rank / 3); };
+    RankProcesses ranks(4, options, [](comm::Communicator& comm) {
+      diagnose::MeasureSpec spec;
+      spec.collective = Collective::kAllReduce;
+      spec.count = 1 << 20;
+      spec.warmup = 1;
+      spec.iterations = 3;
+      const diagnose::MeasureResult result = diagnose::measure(comm, spec);
+      return fmt::format("{} {} {}", result.wrong, result.seconds_avg, result.algorithm);
+    });
+    double seconds = 0;
+    std::string by;
+    for (const std::string& text : texts_of(ranks, 4)) {
+      std::istringstream words(text);
+      std::uint64_t wrong = 1;
+      words >> wrong >> seconds >> by;
+      EXPECT_EQ(wrong, 0U) << text;
+    }
+    return std::pair(by, seconds);
+  };
+  const auto [planned, seconds] = run("auto");
+  EXPECT_EQ(planned.find("plan-"), 0U) << planned;
+  const auto [ring, seconds_of_ring] = run("all_reduce=ring");
+  EXPECT_EQ(ring, "ring");
+  EXPECT_LT(seconds, 1.1 * seconds_of_ring) << planned;
+  std::cout << fmt::format("{} {:.3f} s, ring {:.3f} s\n", planned, seconds, seconds_of_ring);
 }
 
 // The setting NET names what carries the links between hosts.
