@@ -59,7 +59,9 @@ const std::vector<std::pair<const char*, std::vector<Collective>>> kPlans = {
 };
 
 TEST(PlansForFoundHosts, ThatASettingNamesComputeTheirOperations) {
-  for (const auto& [algorithm, served] : kPlans) {
+  for (const auto& plan : kPlans) {
+    const std::string algorithm = plan.first;
+    const std::vector<Collective>& served = plan.second;
     run_on_hosts({"a", "b", "a", "b", "b"}, algorithm, [&](comm::Communicator& comm) {
       EXPECT_EQ(comm.facts().num_hosts, 2);
       for (const Collective collective : served) {

@@ -448,8 +448,8 @@ TEST(HostsOfSeveralNics, APlanNamesThem) {
   }
 }
 
-// Three ranks on one host and one on the other, over NICs of two rates: what leaves a host limits,
-// a plan for the hosts takes less of it than a ring does, is chosen, and not slower.
+// Five ranks that were dealt out to two hosts, over NICs of two rates: what leaves a host limits, a
+// plan for the hosts takes less of it than a ring does, is chosen, and not slower.
 TEST(HostsOfSeveralNics, UnequalHostsTakeAPlanUnasked) {
   const TwoHosts hosts({20, 10});
   if (!hosts.ready() || !hosts.shaped()) {
@@ -459,8 +459,8 @@ TEST(HostsOfSeveralNics, UnequalHostsTakeAPlanUnasked) {
     RankOptions options;
     options.settings = {
         {"TIMEOUT", "60"}, {"NET", "tcp"}, {"PLANNING", "wait"}, {"ALGORITHM", algorithm}};
-    options.before = [&](int rank) { hosts.enter(rank / 3); };
-    RankProcesses ranks(4, options, [](comm::Communicator& comm) {
+    options.before = [&](int rank) { hosts.enter(rank % 2); };
+    RankProcesses ranks(5, options, [](comm::Communicator& comm) {
       diagnose::MeasureSpec spec;
       spec.collective = Collective::kAllReduce;
       spec.count = 1 << 20;
@@ -471,7 +471,7 @@ TEST(HostsOfSeveralNics, UnequalHostsTakeAPlanUnasked) {
     });
     double seconds = 0;
     std::string by;
-    for (const std::string& text : texts_of(ranks, 4)) {
+    for (const std::string& text : texts_of(ranks, 5)) {
       std::istringstream words(text);
       std::uint64_t wrong = 1;
       words >> wrong >> seconds >> by;
