@@ -486,8 +486,7 @@ def test_every_algorithm_can_be_drawn(program: Program) -> None:
 
 def test_schedules_for_hosts(program: Program) -> None:
     listed = dict(
-        line.split("\t")[:2]
-        for line in program("schedule", "make", "--list").stdout.splitlines()
+        line.split("\t")[:2] for line in program("schedule", "make", "--list").stdout.splitlines()
     )
     assert listed["hierarchical"] == "all_reduce,all_gather,reduce_scatter,broadcast,reduce"
     for collective in listed["hierarchical"].split(","):
