@@ -382,7 +382,7 @@ std::vector<Candidate> Candidates::made(Collective collective, int root,
                 "the setting TOPOLOGY can name it",
                 *plan);
   }
-  if (plan != nullptr || (plans_unasked() && !is_forced(collective, root))) {
+  if (plan != nullptr || (machine_ != nullptr && !is_forced(collective, root))) {
     if (plans == nullptr) plans = planned(collective, root, plan != nullptr);
     add_plans(all, *plans, plan);
     if (plan != nullptr && all.empty()) {
@@ -432,11 +432,7 @@ Candidate Candidates::for_hosts(const RoutedSchedule& planned) const {
           nullptr};
 }
 
-bool Candidates::plans() const noexcept { return facts_.num_ranks > 1 && plans_unasked(); }
-
-bool Candidates::plans_unasked() const noexcept {
-  return for_hosts_ ? worth_planning(facts_) : machine_ != nullptr;
-}
+bool Candidates::plans() const noexcept { return facts_.num_ranks > 1 && machine_ != nullptr; }
 
 Candidate Candidates::given(std::shared_ptr<const schedule::Checked> checked) const {
   ScheduleShape shape = ScheduleShape::of(*checked, facts_.host_of_rank);

@@ -53,8 +53,8 @@ struct CandidateOptions {
   /// Numbers of channels to compile the registry's algorithms with.
   std::vector<int> channels = {1};
   double message_seconds = 0;  ///< MachineCostOptions::message_seconds
-  /// Plans for the hosts of a group whose machine nobody described (hosts_machine.h): for host
-  /// memory.
+  /// ALGORITHM may name plans for the hosts of a group whose machine nobody described
+  /// (hosts_machine.h): for host memory.
   bool plans_for_hosts = false;
   /// Messages take NVLink wherever it joins two GPUs: plans over other links beside it are no
   /// candidates but where ALGORITHM names one.
@@ -137,7 +137,6 @@ class Candidates {
   // The plans as candidates: `plan` alone, if given.
   void add_plans(std::vector<Candidate>& all, const PlannedCandidates& plans,
                  const std::string* plan);
-  [[nodiscard]] bool plans_unasked() const noexcept;
   // Of hosts: with all rails, priced as shapes are.
   [[nodiscard]] Candidate for_hosts(const RoutedSchedule& planned) const;
   // Where ALGORITHM names a plan for this.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
-#include <map>
 #include <optional>
 #include <vector>
 
@@ -48,14 +47,6 @@ bool worth_planning(const topology::Topology& machine) {
     }
   }
   return std::ranges::all_of(reached, [](bool is) { return is; }) && least < most;
-}
-
-bool worth_planning(const GroupFacts& facts) {
-  if (!can_plan(facts) || facts.rail_rates.empty()) return false;
-  std::map<int, int> ranks;
-  for (const int host : facts.host_of_rank) ++ranks[host];
-  return std::ranges::any_of(
-      ranks, [&](const auto& each) { return each.second != ranks.begin()->second; });
 }
 
 bool can_plan(const GroupFacts& facts) {

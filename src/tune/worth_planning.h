@@ -19,16 +19,9 @@ namespace ropewalk::tune {
 /// @param machine its gpus()[r] is that of rank r
 bool worth_planning(const topology::Topology& machine);
 
-/// Host memory. True where hosts have unequally many ranks, so that no hierarchical schedule serves
-/// them, and the rate of their NICs is known, by which less data out of a host pays: hosts with
-/// several NICs, which are measured (GroupFacts::rail_rates).
-///
-/// Elsewhere processors limit as far as the cost model knows, and what leaves a host takes a rank
-/// no longer than what does not: a ring, whose ranks all move the same, cannot be improved upon.
-bool worth_planning(const GroupFacts& facts);
-
-/// Host memory: whether there are plans at all, for the setting ALGORITHM. Several hosts with
-/// several ranks on one of them, few enough to have a channel for each tree.
+/// Host memory: whether the setting ALGORITHM may name plans. Several hosts with several ranks on
+/// one of them, few enough to have a channel for each tree. None is a candidate unasked: a plan
+/// that the cost model priced below a ring took longer (docs/planning.md).
 bool can_plan(const GroupFacts& facts);
 
 }  // namespace ropewalk::tune

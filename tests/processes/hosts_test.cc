@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
-#include <iostream>
 #include <iterator>
 #include <map>
 #include <sstream>
@@ -448,43 +447,26 @@ TEST(HostsOfSeveralNics, APlanNamesThem) {
   }
 }
 
-// Five ranks that were dealt out to two hosts, over NICs of two rates: what leaves a host limits, a
-// plan for the hosts takes less of it than a ring does, is chosen, and not slower.
-TEST(HostsOfSeveralNics, UnequalHostsTakeAPlanUnasked) {
+// Five ranks that were dealt out to two hosts, over NICs of two rates.
+TEST(HostsOfSeveralNics, PlansForHostsThatNobodyDescribed) {
   const TwoHosts hosts({20, 10});
   if (!hosts.ready() || !hosts.shaped()) {
     GTEST_SKIP() << "network namespaces with shaped interfaces cannot be made here";
   }
-  const auto run = [&](const char* algorithm) {
+  for (const std::string algorithm : {"plan-rail-chain", "plan-three-phase"}) {
     RankOptions options;
     options.settings = {
-        {"TIMEOUT", "60"}, {"NET", "tcp"}, {"PLANNING", "wait"}, {"ALGORITHM", algorithm}};
+        {"TIMEOUT", "60"}, {"NET", "tcp"}, {"ALGORITHM", "all_reduce=" + algorithm}};
     options.before = [&](int rank) { hosts.enter(rank % 2); };
     RankProcesses ranks(5, options, [](comm::Communicator& comm) {
       diagnose::MeasureSpec spec;
       spec.collective = Collective::kAllReduce;
       spec.count = 1 << 20;
-      spec.warmup = 1;
-      spec.iterations = 3;
       const diagnose::MeasureResult result = diagnose::measure(comm, spec);
-      return fmt::format("{} {} {}", result.wrong, result.seconds_avg, result.algorithm);
+      return fmt::format("{} wrong by {}", result.wrong, result.algorithm);
     });
-    double seconds = 0;
-    std::string by;
-    for (const std::string& text : texts_of(ranks, 5)) {
-      std::istringstream words(text);
-      std::uint64_t wrong = 1;
-      words >> wrong >> seconds >> by;
-      EXPECT_EQ(wrong, 0U) << text;
-    }
-    return std::pair(by, seconds);
-  };
-  const auto [planned, seconds] = run("auto");
-  EXPECT_EQ(planned.find("plan-"), 0U) << planned;
-  const auto [ring, seconds_of_ring] = run("all_reduce=ring");
-  EXPECT_EQ(ring, "ring");
-  EXPECT_LT(seconds, 1.1 * seconds_of_ring) << planned;
-  std::cout << fmt::format("{} {:.3f} s, ring {:.3f} s\n", planned, seconds, seconds_of_ring);
+    for (const std::string& text : texts_of(ranks, 5)) EXPECT_EQ(text, "0 wrong by " + algorithm);
+  }
 }
 
 // The setting NET names what carries the links between hosts.
