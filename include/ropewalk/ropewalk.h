@@ -304,11 +304,17 @@ RW_API void rwFreeText(char* text);
 /* The text form of the schedule of a collective ("all_reduce") by an algorithm ("ring"). */
 RW_API rwResult_t rwScheduleMake(const char* collective, const char* algorithm, int nranks,
                                  int root, int channels, char** text);
+/* The same for ranks on several hosts: `host_of_rank` has the host of each of the `nranks` ranks,
+ * numbered from 0. Algorithms that need hosts ("hierarchical") use them, rings and chains go around
+ * each host before they leave it, as those of communicators do. NULL: all on one host. */
+RW_API rwResult_t rwScheduleMakeOnHosts(const char* collective, const char* algorithm, int nranks,
+                                        int root, int channels, const int* host_of_rank,
+                                        char** text);
 /* Parses and checks. *report is JSON: accepted, defects[], in_place, links[], longest_path, and the
  * schedule itself. A refused schedule is a result, not an error; unreadable text is an error. */
 RW_API rwResult_t rwScheduleCheck(const char* text, char** report);
-/* JSON list of the algorithms: name, help, collectives, and where rwScheduleMake cannot make it,
- * needs. */
+/* JSON list of the algorithms: name, help, collectives, and needs: in words, of the ranks' hosts,
+ * where an algorithm is for rwScheduleMakeOnHosts alone. */
 RW_API rwResult_t rwScheduleAlgorithms(char** json);
 /* From now on `comm` runs this schedule for its collective; all ranks must pass the same one. The
  * checker must accept it. NULL text restores the tuner's choice for all collectives. For host
@@ -323,10 +329,10 @@ RW_API rwResult_t rwCommUseSchedule(rwComm_t comm, const char* text);
  * them), candidates[] with the cheapest first (algorithm, kind: "shape" or "plan", channels,
  * chunk_bytes, by_address, predicted_us, algbw_gbps), memory ("host" or "GPU"), chosen, protocol
  * and channels (of the chosen one), and chosen_by: "cost model", "setting ALGORITHM" or
- * "rwCommUseSchedule". Where each rank has a GPU of the machine (settings TOPOLOGY, EMULATE): bound
- * {algbw_gbps, words}, the candidates' algbw_gbps for long messages, and limiting_links[] of the
- * chosen one (link, type, capacity, load); else null and []. chunks, on host
- * memory, else null: bytes (of the next such call's chunks), start_bytes (as the cost model chose),
+ * "rwCommUseSchedule". Where each rank has a GPU of its own on the machine (GPUs that were found, or
+ * settings TOPOLOGY, EMULATE): bound {algbw_gbps, words} of operations that plans are made for, the
+ * candidates' algbw_gbps for long messages, and limiting_links[] of the chosen one (link, type,
+ * capacity and load in GB/s); else null and []. chunks, on host memory, else null: bytes (of the next such call's chunks), start_bytes (as the cost model chose),
  * state ("fixed"; where the chunk size is tuned, setting ADAPT_CHUNKS: "measuring" or "settled" on
  * rank 0, "follows" on the others) and gain (where settled: the time at first over the time now;
  * else null). copy_engines: whether copy engines make such a call in place of the chosen one, where

@@ -182,6 +182,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwGroupStart": (),
     "rwGroupEnd": (),
     "rwScheduleMake": (_TEXT, _TEXT, _INT, _INT, _INT, _TEXT_OUT),
+    "rwScheduleMakeOnHosts": (_TEXT, _TEXT, _INT, _INT, _INT, _INT_OUT, _TEXT_OUT),
     "rwScheduleMicrobench": (_TEXT, _TEXT, _INT, _INT, _TEXT_OUT),
     "rwScheduleFromPlan": (PlanHandle, _TEXT_OUT),
     "rwSimulatePlan": (PlanHandle, _TEXT, _TEXT_OUT),

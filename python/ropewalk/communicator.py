@@ -913,9 +913,10 @@ class Communicator(ProcessBound):
             ADAPT_CHUNKS: "measuring" or "settled" on rank 0, "follows" on the others) and gain
             (where settled: the time at first over the time now; else None).
 
-            Where each rank has a GPU of the machine (settings TOPOLOGY, EMULATE): bound
-            (algbw_gbps, and in words why), algbw_gbps of each candidate for long messages, and
-            limiting_links of the chosen one (link, type, capacity, load); else None and [].
+            Where each rank has a GPU of its own on the machine (GPUs that were found, or settings
+            TOPOLOGY, EMULATE): bound (algbw_gbps, and in words why), algbw_gbps of each candidate
+            for long messages, and limiting_links of the chosen one (link, type, capacity, load);
+            else None and [].
         """
         found: dict[str, Any] = json_of(
             library().rwCommExplain,

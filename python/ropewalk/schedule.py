@@ -2,28 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Any, Union
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Optional, Union
 
 from ropewalk._library import json_of, library, text_of
-from ropewalk.arguments import integer
+from ropewalk.arguments import integer, integers
 from ropewalk.arguments import text as text_argument
+from ropewalk.errors import ArgumentError
 from ropewalk.planning import Plan, read
 
 
-def make(collective: str, algorithm: str, ranks: int, *, root: int = 0, channels: int = 1) -> str:
+def make(
+    collective: str,
+    algorithm: str,
+    ranks: int,
+    *,
+    root: int = 0,
+    channels: int = 1,
+    host_of_rank: Optional[Sequence[int]] = None,
+) -> str:
     """The text form of the schedule of `collective` ("all_reduce") by `algorithm` ("ring").
+
+    Args:
+        collective: the operation.
+        algorithm: one of `algorithms()`.
+        ranks: their number.
+        root: of rooted operations.
+        channels: wanted; an algorithm may need more.
+        host_of_rank: the host of each rank, numbered from 0; without it all are on one host.
+            "hierarchical" needs hosts, rings and chains go around each before they leave it.
 
     Raises:
         ArgumentError: unknown names, or an algorithm that cannot serve the request; the text says
             which can.
     """
+    count = integer(ranks, "ranks")
+    hosts = None
+    if host_of_rank is not None:
+        given = integers(host_of_rank, "host_of_rank")
+        if len(given) != count:
+            raise ArgumentError(f"host_of_rank has {len(given)} hosts for {count} ranks")
+        hosts = (ctypes.c_int * max(len(given), 1))(*given)
     return text_of(
-        library().rwScheduleMake,
+        library().rwScheduleMakeOnHosts,
         text_argument(collective, "collective"),
         text_argument(algorithm, "algorithm"),
-        integer(ranks, "ranks"),
+        count,
         integer(root, "root"),
         integer(channels, "channels"),
+        hosts,
     )
 
 
@@ -79,6 +107,6 @@ def check(text: str) -> dict[str, Any]:
 
 
 def algorithms() -> list[dict[str, Any]]:
-    """Name, help and collectives of every algorithm; `needs` in words, where `make` lacks it."""
+    """Name, help and collectives of every algorithm; `needs` in words, where it needs hosts."""
     found: list[dict[str, Any]] = json_of(library().rwScheduleAlgorithms)
     return found

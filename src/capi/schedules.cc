@@ -1,4 +1,5 @@
 // Schedules as text: making, checking, running the user's own.
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -9,10 +10,24 @@
 #include "schedule/checked.h"
 #include "schedule/compile.h"
 #include "schedule/describe.h"
+#include "schedule/limits.h"
 #include "schedule/text.h"
+#include "tune/ring_search.h"
 
 using namespace ropewalk;        // NOLINT: this file is the edge
 using namespace ropewalk::capi;  // NOLINT
+
+namespace {
+
+Collective named_collective(const char* name) {
+  const std::optional<Collective> found = parse_collective(&checked(name, "collective"));
+  if (!found.has_value()) {
+    throw Error(Errc::kInvalidArgument, "collective: unknown \"{}\"", name);
+  }
+  return *found;
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -20,12 +35,28 @@ RW_API rwResult_t rwScheduleMake(const char* collective, const char* algorithm, 
                                  int root, int channels, char** text) {
   return guarded("rwScheduleMake", [&] {
     checked(text, "text");
-    const std::optional<Collective> wanted = parse_collective(&checked(collective, "collective"));
-    if (!wanted.has_value()) {
-      throw Error(Errc::kInvalidArgument, "collective: unknown \"{}\"", collective);
-    }
+    const Collective wanted = named_collective(collective);
     *text = duplicate(schedule::print(
-        schedule::compile(&checked(algorithm, "algorithm"), {*wanted, nranks, root, channels})));
+        schedule::compile(&checked(algorithm, "algorithm"), {wanted, nranks, root, channels})));
+  });
+}
+
+RW_API rwResult_t rwScheduleMakeOnHosts(const char* collective, const char* algorithm, int nranks,
+                                        int root, int channels, const int* host_of_rank,
+                                        char** text) {
+  return guarded("rwScheduleMakeOnHosts", [&] {
+    checked(text, "text");
+    schedule::Request request{named_collective(collective), nranks, root, channels};
+    if (host_of_rank != nullptr && nranks > 0 && nranks <= schedule::kMaxRanks) {
+      request.host_of_rank.assign(host_of_rank, host_of_rank + nranks);
+      // Those that compile() refuses have no order.
+      const auto is_host = [&](int host) { return host >= 0 && host < nranks; };
+      if (std::ranges::all_of(request.host_of_rank, is_host)) {
+        request.order = tune::ring_avoiding({}, nranks, request.host_of_rank);
+      }
+    }
+    *text =
+        duplicate(schedule::print(schedule::compile(&checked(algorithm, "algorithm"), request)));
   });
 }
 
@@ -61,11 +92,8 @@ RW_API rwResult_t rwCommExplain(rwComm_t comm, const char* collective, size_t by
   return guarded("rwCommExplain", [&] {
     comm::Communicator& target = *checked(comm, "comm").comm;
     checked(json, "json");
-    const std::optional<Collective> wanted = parse_collective(&checked(collective, "collective"));
-    if (!wanted.has_value()) {
-      throw Error(Errc::kInvalidArgument, "collective: unknown \"{}\"", collective);
-    }
-    *json = duplicate(comm::explain(target, *wanted, bytes, root));
+    const Collective wanted = named_collective(collective);
+    *json = duplicate(comm::explain(target, wanted, bytes, root));
   });
 }
 

@@ -28,6 +28,7 @@
 #include "transport/registry.h"
 #include "transport/window/device/gpu_memory.h"
 #include "tune/ring_search.h"
+#include "tune/worth_planning.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -272,7 +273,7 @@ void Communicator::connect() {
       tune::host_tuner(config_, facts_, place.constants, runtime_.schedules(),
                        machine_ == nullptr ? nullptr : machine_->planned, runtime_.plans()),
       *host_executor_, rank(), size());
-  if (machine_ != nullptr && size() > 1 && config_.text(Setting::kPlanning) == "background") {
+  if (host_calls_->tuner().plans() && config_.text(Setting::kPlanning) == "background") {
     agreement_ = std::make_unique<CallAgreement>(*bootstrap_);
     host_calls_->plan_in_background(*agreement_, false);
     next_stop_ = 1;
@@ -863,11 +864,18 @@ void Communicator::attach_device(int device, BlockBounds blocks) {
     if (out_of_step) broke(error);
     throw;
   }
-  // Of a machine that was found, all pairs of GPUs are as they were measured; one that a person
-  // described is planned for.
+  // Of GPUs that were found and are joined alike, prices have what was measured.
+  const bool plans = machine_->planned != nullptr &&
+                     (machine_->described || tune::worth_planning(*machine_->planned));
   device_calls_ = std::make_unique<CallPipeline>(
-      device_->tuner(config_, machine_->described ? machine_->planned : nullptr, runtime_.plans()),
-      *device_, rank(), size());
+      device_->tuner(config_, plans ? machine_->planned : nullptr, runtime_.plans()), *device_,
+      rank(), size());
+  // All ranks know the same machine, so all have an agreement or none has.
+  if (plans && size() > 1 && agreement_ == nullptr &&
+      config_.text(Setting::kPlanning) == "background") {
+    agreement_ = std::make_unique<CallAgreement>(*bootstrap_);
+    next_stop_ = calls_ + 1;
+  }
   if (agreement_ != nullptr) device_calls_->plan_in_background(*agreement_, true);
   for (const auto& [collective, checked] : given_schedules_) device_calls_->use_schedule(checked);
   records_.set_device_times(device_->times());
@@ -1024,6 +1032,11 @@ Communicator::Explained Communicator::explain(const CollectiveCall& call) {
                       std::nullopt,
                       std::nullopt,
                       std::nullopt};
+  // Found GPUs are as they were measured, which prices have, and not as their links are described.
+  if (const topology::Topology* machine = planned_machine(); machine != nullptr) {
+    tuner.add_limits(*machine, call.collective, call.root, explained.candidates);
+    tuner.add_limits(*machine, call.collective, call.root, std::span(&explained.choice, 1));
+  }
   if (&calls == host_calls_.get()) {
     explained.chunks = host_executor_->chunks_of(static_cast<const HostCall&>(prepared), call);
   }

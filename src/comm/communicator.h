@@ -221,9 +221,12 @@ class Communicator final : public executor::WaitHook {
   /// Of a call on the GPU's memory after attach_device(), else on the host's.
   /// @throws Error as CallPipeline::get()
   Explained explain(const CollectiveCall& call);
-  /// The machine that calls are tuned for; null where they are not tuned for one.
+  /// The machine whose links explain() tells: that which calls are tuned for, or the one of the
+  /// ranks' GPUs. Rank r is gpus()[r]. Null where ranks have no place on a machine's links.
   [[nodiscard]] const topology::Topology* planned_machine() noexcept {
-    return (device_calls_ != nullptr ? device_calls_ : host_calls_)->tuner().machine();
+    if (device_calls_ == nullptr) return host_calls_->tuner().machine();
+    const topology::Topology* tuned_for = device_calls_->tuner().machine();
+    return tuned_for != nullptr ? tuned_for : machine_->planned.get();
   }
 
   /// The calls and their progress (setting TRACE). Any thread, any time.

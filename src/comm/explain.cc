@@ -7,43 +7,12 @@
 #include "comm/collective_call.h"
 #include "comm/communicator.h"
 #include "comm/device_group.h"
-#include "plan/planner.h"
+#include "comm/explained_links.h"
 
 namespace ropewalk::comm {
 namespace {
 
 using nlohmann::json;
-
-// The rate that no schedule can exceed on the machine; null for operations without plans.
-json bound_of(const topology::Topology& machine, Collective collective, int root) {
-  const auto& planned = plan::planned_collectives();
-  if (std::find(planned.begin(), planned.end(), collective) == planned.end() ||
-      machine.gpus().size() < 2) {
-    return nullptr;
-  }
-  plan::Request request;
-  request.collective = collective;
-  request.root = has_root(collective) ? root : 0;
-  try {
-    const plan::Bound bound = plan::make_bound(machine, request);
-    return {{"algbw_gbps", bound.algbw.to_double()}, {"words", bound.why.words}};
-  } catch (const Error&) {
-    return nullptr;  // more GPUs than are planned for
-  }
-}
-
-json limiting_links(const topology::Topology& machine, const tune::Choice& choice) {
-  json links = json::array();
-  for (const tune::LinkShare& used : choice.limiting_links) {
-    const topology::Link& link = machine.link(static_cast<std::size_t>(used.link));
-    links.push_back({{"link", fmt::format("{}->{}", machine.node(link.source).id,
-                                          machine.node(link.destination).id)},
-                     {"type", name(link.type)},
-                     {"capacity", link.capacity},
-                     {"load", used.share * choice.algbw_gbps}});
-  }
-  return links;
-}
 
 // What became of the plans that take long; null where none do.
 json planning(const Communicator::Explained& explained) {
@@ -92,7 +61,6 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
 
   const topology::Topology* machine = comm.planned_machine();
   json candidates = json::array();
-  json limits = json::array();
   for (const tune::Choice& choice : explained.candidates) {
     const bool by_address = choice.address_chunk_bytes > 0;
     candidates.push_back(
@@ -105,9 +73,6 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
          {"algbw_gbps", choice.algbw_gbps > 0 && std::isfinite(choice.algbw_gbps)
                             ? json(choice.algbw_gbps)
                             : json()}});
-    if (machine != nullptr && choice.algorithm == explained.algorithm) {
-      limits = limiting_links(*machine, choice);
-    }
   }
   const std::optional<std::size_t> copied =
       comm.device() == nullptr ? std::nullopt : comm.device()->copied_from(collective);
@@ -127,8 +92,9 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
        {{"name", placed.topology.name()},
         {"origin", placed.origin},
         {"fingerprint", fingerprint(placed)}}},
-      {"bound", machine == nullptr ? json() : bound_of(*machine, collective, root)},
-      {"limiting_links", std::move(limits)},
+      {"bound", machine == nullptr ? json() : bound_on(*machine, collective, root)},
+      {"limiting_links",
+       machine == nullptr ? json::array() : limiting_links(*machine, explained.choice)},
       {"candidates", std::move(candidates)},
       {"planning", planning(explained)},
       {"chunks", chunks(explained)},

@@ -10,8 +10,8 @@ namespace ropewalk::comm {
 
 class Communicator;
 
-/// JSON: what each candidate algorithm should take for a message of `bytes` in host memory, by the
-/// cost model (tune/cost_model.h), and which one runs.
+/// JSON: what each candidate algorithm should take for a message of `bytes`, on the GPUs' memory
+/// where ranks have GPUs, else on the hosts', by the tuner's prices, and which one runs.
 ///
 /// `bytes` is the size as nccl-tests and `ropewalk bench -b` count it: that of the larger of a
 /// rank's two buffers. Fields: operation, bytes, root (null without one), ranks, hosts, network
@@ -20,10 +20,11 @@ class Communicator;
 /// was planned for this machine), channels, chunk_bytes, by_address, predicted_us, algbw_gbps),
 /// chosen, chosen_by ("cost model", "setting ALGORITHM", "rwCommUseSchedule").
 ///
-/// Where each rank has a GPU of the machine (Machine::planned): bound {algbw_gbps, words} for
-/// operations that plans are made for, algbw_gbps of each candidate in the limit of long messages,
-/// and limiting_links[] of the chosen one (link "a->b", type, capacity and load in GB/s in that
-/// limit, the busiest of its links). Else null, null and [].
+/// Where each rank has a GPU of the machine, found or described (Machine::planned): bound
+/// {algbw_gbps, words} for operations that plans are made for, algbw_gbps of each candidate in the
+/// limit of long messages, and limiting_links[] of the chosen one (link "a->b", type, capacity and
+/// load in GB/s in that limit, the busiest of its links). Else null, null and []. Of GPUs that were
+/// found these are the rates that discovery gives the links; prices have the measured ones.
 ///
 /// planning: null where no plans take long to make, or the setting PLANNING is not background. Else
 /// state ("under way"; "made", by this rank: all begin with them at one call; "in use"; "failed"),

@@ -95,8 +95,9 @@ TEST(Communicator, HierarchicalOverHosts) {
         const auto comm =
             comm::Communicator::join(id, rank, ranks, *runtimes[static_cast<std::size_t>(rank)]);
         EXPECT_EQ(comm->facts().num_hosts, hosts);
-        for (const Collective collective : {Collective::kAllReduce, Collective::kReduceScatter,
-                                            Collective::kAllGather, Collective::kBroadcast}) {
+        for (const Collective collective :
+             {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
+              Collective::kBroadcast, Collective::kReduce}) {
           for (const std::size_t count : {std::size_t{1}, std::size_t{300'007}}) {
             MeasureSpec spec;
             spec.collective = collective;

@@ -301,6 +301,65 @@ TEST(CompileHierarchical, ABroadcastLeavesEachHostOnce) {
   }
 }
 
+TEST(CompileHierarchical, AReduceGoesThroughTheRootsHost) {
+  EXPECT_EQ(print(compile("hierarchical", on_hosts(Collective::kReduce, {0, 1, 0, 1}, 2))),
+            "ropewalk-schedule 1\n"
+            "collective reduce\n"
+            "algorithm hierarchical\n"
+            "ranks 4\n"
+            "root 2\n"
+            "parts 2\n"
+            "channel 0 weight 1\n"
+            "rank 0 channel 0\n"
+            "  b1: in -> 2\n"
+            "  b0: in + 2 + 1 => 2\n"
+            "rank 1 channel 0\n"
+            "  b1: in -> 3\n"
+            "  b0: in + 3 -> 0\n"
+            "rank 2 channel 0\n"
+            "  b0: in -> 0\n"
+            "  b1: 0 + in + 3 => out\n"
+            "  b0: 0 -> out\n"
+            "rank 3 channel 0\n"
+            "  b0: in -> 1\n"
+            "  b1: 1 + in -> 2\n");
+}
+
+// Every root, ranks one after the other and dealt out, with links of two chunks.
+TEST(CompileHierarchical, AReduceLeavesEachHostOnceOverAllOfItsRanks) {
+  const std::vector<std::pair<int, int>> sizes = {{2, 2}, {2, 4}, {3, 2}, {4, 4}, {2, 8}, {8, 2}};
+  for (const auto& [hosts, each] : sizes) {
+    for (const bool in_turn : {false, true}) {
+      const std::vector<int> host_of_rank = testing::equal_hosts(hosts, each, in_turn);
+      for (int root = 0; root < hosts * each; ++root) {
+        SCOPED_TRACE(fmt::format("{}x{} in_turn={} root={}", hosts, each, in_turn, root));
+        Request request = on_hosts(Collective::kReduce, host_of_rank, root);
+        request.channels = 2;
+        const CheckReport report = check(compile("hierarchical", request), 2);
+        ASSERT_TRUE(report.accepted) << report.defects.front();
+        std::vector<double> leaves(host_of_rank.size());
+        double into_root = 0;
+        for (const LinkLoad& link : report.links) {
+          const auto from = static_cast<std::size_t>(link.source);
+          const auto to = static_cast<std::size_t>(link.destination);
+          if (host_of_rank[from] != host_of_rank[to]) leaves[from] += link.units;
+          if (link.destination == root) into_root += link.units;
+        }
+        const int root_host = host_of_rank[static_cast<std::size_t>(root)];
+        for (std::size_t rank = 0; rank < leaves.size(); ++rank) {
+          EXPECT_NEAR(leaves[rank], host_of_rank[rank] == root_host ? 0 : 1.0 / each, 1e-12);
+        }
+        EXPECT_LT(into_root, 2);
+        EXPECT_EQ(report.longest_path, hosts + 1);
+      }
+    }
+  }
+  // A rank on each host: nothing is to be shared out within one.
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 1}, std::vector<int>{0, 1, 2}}) {
+    expect_refused("hierarchical", on_hosts(Collective::kReduce, hosts), "it needs at least two");
+  }
+}
+
 TEST(CompileHierarchical, RefusesHostsThatAreNotAlike) {
   const char* const why = "it needs at least two hosts, and on each the same number of ranks";
   for (const std::vector<int>& hosts :
@@ -308,7 +367,7 @@ TEST(CompileHierarchical, RefusesHostsThatAreNotAlike) {
         std::vector<int>{0, 0, 0, 1}, std::vector<int>{0, 0, 2, 2}}) {
     expect_refused("hierarchical", {Collective::kAllReduce, 4, 0, 1, {}, hosts}, why);
   }
-  expect_refused("hierarchical", on_hosts(Collective::kReduce, {0, 0, 1, 1}), "those that have");
+  expect_refused("hierarchical", on_hosts(Collective::kGather, {0, 0, 1, 1}), "those that have");
   for (const std::vector<int>& hosts :
        {std::vector<int>{0, 0, 1}, std::vector<int>{0, 0, -1, -1}, std::vector<int>{0, 0, 4, 4}}) {
     expect_refused("ring", {Collective::kAllReduce, 4, 0, 1, {}, hosts}, "one for each of 4 ranks");

@@ -19,6 +19,10 @@
 //   broadcast        the root scatters shares within its host; each rank there hands its share on
 //                    along the hosts; an all-gather within each host. H + 1 hops, the data once out
 //                    of each host but the last; less than two units out of the root.
+//   reduce           a reduce-scatter of the shares within each host; each share along the hosts to
+//                    the root's, every host adding its own; from that host's ranks to the root.
+//                    H + 1 hops, the data once out of each host but the root's, over all of its
+//                    ranks alike; less than two units into the root.
 //
 // No link holds more than two chunks of a round. From four hosts on a half so has 1 + H / 2 hops:
 // what is summed up for every second host waits until the ranks beside have room.
@@ -206,12 +210,38 @@ void add_broadcast(StepList& steps, const EqualHosts& all, const Seat& seat, int
   }
 }
 
+/// The mirror image of add_broadcast(): shares go along the hosts towards the root's.
+void add_reduce(StepList& steps, const EqualHosts& all, const Seat& seat, int root) {
+  const int root_host = all.host_of(root);
+  for (const int index : seat.indices_after()) {
+    steps.push_back(send(index, {Operand::input()}, {seat.beside(index)}));
+  }
+  std::vector<Operand> operands = seat.all_of_host();
+  const int before = around(seat.host(), 1, all.hosts());
+  if (before != root_host) operands.push_back(Operand::link(seat.counterpart(before)));
+  if (seat.host() != root_host) {
+    const int next = seat.counterpart(around(seat.host(), -1, all.hosts()));
+    steps.push_back(send(seat.index(), std::move(operands), {next}));
+    return;
+  }
+  if (seat.index() != all.index_of(root)) {
+    steps.push_back(send(seat.index(), std::move(operands), {root}));
+    steps.back().finished = true;  // all contributions are in it
+    return;
+  }
+  steps.push_back(finish(seat.index(), std::move(operands), {}));
+  for (const int index : seat.indices_before()) {
+    steps.push_back(write(index, {Operand::link(seat.beside(index))}));
+  }
+}
+
 bool hierarchical_supports(const Request& request) noexcept {
   switch (request.collective) {
     case Collective::kAllReduce:
     case Collective::kReduceScatter:
     case Collective::kAllGather:
-    case Collective::kBroadcast: break;
+    case Collective::kBroadcast:
+    case Collective::kReduce: break;
     default: return false;
   }
   return request.host_of_rank.size() == static_cast<std::size_t>(request.num_ranks) &&
@@ -224,7 +254,7 @@ Schedule compile_hierarchical(const Request& request) {
   const bool reduces_all = request.collective == Collective::kAllReduce;
   int parts = 1;
   if (reduces_all) parts = all.hosts() == 2 ? all.ranks_per_host() : request.num_ranks;
-  if (request.collective == Collective::kBroadcast) parts = all.ranks_per_host();
+  if (has_root(request.collective)) parts = all.ranks_per_host();
   Schedule schedule = blank("hierarchical", request, parts, request.channels);
   for (int rank = 0; rank < request.num_ranks; ++rank) {
     int channel = 0;
@@ -232,6 +262,8 @@ Schedule compile_hierarchical(const Request& request) {
       const Seat seat(all, rank, channel++);
       if (request.collective == Collective::kBroadcast) {
         add_broadcast(steps, all, seat, request.root);
+      } else if (request.collective == Collective::kReduce) {
+        add_reduce(steps, all, seat, request.root);
       } else if (request.collective == Collective::kReduceScatter) {
         add_reduce_scatter(steps, all, seat, {});
       } else if (request.collective == Collective::kAllGather) {

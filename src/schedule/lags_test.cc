@@ -221,6 +221,7 @@ TEST(Lags, ReceiversAreOneRoundBehindSenders) {
   EXPECT_EQ(hierarchical(Collective::kReduceScatter, 3).back(), 2U);
   EXPECT_EQ(hierarchical(Collective::kAllGather, 3).back(), 2U);
   EXPECT_EQ(hierarchical(Collective::kAllReduce, 3).back(), 4U);
+  EXPECT_EQ(hierarchical(Collective::kReduce, 3).back(), 4U);
   const Schedule chain = compile("chain", {Collective::kBroadcast, 3, 0, 1});
   EXPECT_EQ(find_lags(chain, 0, 2), (Lags{{0}, {1}, {2}}));
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <numeric>
 #include <string_view>
 
 #include "core/error.h"
@@ -10,9 +11,11 @@
 #include "core/mutex.h"
 #include "plan/planner.h"
 #include "schedule/repeat.h"
+#include "tune/hosts_machine.h"
 #include "tune/machine_constants.h"
 #include "tune/planned_candidates.h"
 #include "tune/rail_weights.h"
+#include "tune/worth_planning.h"
 
 namespace ropewalk::tune {
 namespace {
@@ -102,9 +105,10 @@ Candidates::Candidates(const Config& config, GroupFacts facts, CandidateOptions 
       hybrid_alone_(config.text(Setting::kHybrid) == "on"),
       forced_(forced_algorithms(config.text(Setting::kAlgorithm))) {
   host_of_rank_ = facts_.host_of_rank;
-  if (machine_ == nullptr || facts_.num_ranks < 2) return;
+  for_hosts_ = machine_ == nullptr && options_.plans_for_hosts && can_plan(facts_);
+  if (facts_.num_ranks < 2 || (machine_ == nullptr && !for_hosts_)) return;
   // The same, unless the machine is emulated: then each rank counts as a host of its own.
-  if (machine_->gpus().size() == static_cast<std::size_t>(facts_.num_ranks)) {
+  if (!for_hosts_ && machine_->gpus().size() == static_cast<std::size_t>(facts_.num_ranks)) {
     host_of_rank_ = hosts_of(*machine_);
   }
   const std::string& planning = config.text(Setting::kPlanning);
@@ -112,9 +116,10 @@ Candidates::Candidates(const Config& config, GroupFacts facts, CandidateOptions 
   if (planning == "wait") planning_ = Planning::kWait;
   const bool keeps = config.flag(Setting::kTune);
   const std::filesystem::path file = keeps ? tuning_file(config) : std::string();
-  on_machine_ = [machine = machine_, plans = std::move(plans),
-                 folder = file.parent_path().string()] {
-    return std::make_unique<OnMachine>(*machine, plans, folder);
+  on_machine_ = [machine = machine_, hosts = for_hosts_ ? facts_.host_of_rank : std::vector<int>(),
+                 plans = std::move(plans), folder = file.parent_path().string()] {
+    return std::make_unique<OnMachine>(machine != nullptr ? *machine : hosts_machine(hosts), plans,
+                                       folder);
   };
 }
 
@@ -269,6 +274,10 @@ void Candidates::plan_in_background(PlansMadeHook made) {
 std::shared_ptr<const PlannedCandidates> Candidates::planned(Collective collective, int root,
                                                              bool forced) {
   PlansRequest request{collective, root, facts_.max_channels, facts_.lag_slots >= kLeastLagSlots};
+  if (for_hosts_) {  // each channel once on each rail
+    const int rails = std::max(1, static_cast<int>(facts_.rail_rates.size()));
+    request.max_channels = std::max(1, facts_.max_channels / rails);
+  }
   // An algorithm that a setting names has no temporary replacement.
   request.thorough = planning_ == Planning::kWait || forced;
   std::shared_ptr<const PlannedCandidates> plans =
@@ -339,7 +348,7 @@ std::vector<Candidate> Candidates::made(Collective collective, int root,
         const schedule::Request request = request_of(collective, root, channels);
         std::optional<Candidate> candidate = over_rails(algorithm, request);
         if (!candidate.has_value()) continue;
-        if (on_machine_ != nullptr) {
+        if (machine_ != nullptr && facts_.num_ranks > 1) {
           try {
             candidate->cost =
                 cost_of(candidate->routed != nullptr ? *candidate->routed->checked
@@ -373,19 +382,13 @@ std::vector<Candidate> Candidates::made(Collective collective, int root,
                 "the setting TOPOLOGY can name it",
                 *plan);
   }
-  if (plan != nullptr || !is_forced(collective, root)) {
+  if (plan != nullptr || (machine_ != nullptr && !is_forced(collective, root))) {
     if (plans == nullptr) plans = planned(collective, root, plan != nullptr);
-    for (const std::shared_ptr<const RoutedSchedule>& routed : plans->schedules) {
-      if (plan != nullptr && routed->algorithm != *plan) continue;
-      ScheduleShape shape = ScheduleShape::of(*routed->checked, facts_.host_of_rank);
-      shape.host_path_units = units_over(routed->checked->schedule(), facts_.host_path_pairs);
-      all.push_back({routed->algorithm, shape.channels, shape, routed,
-                     cost_of(*routed->checked, routed->routes)});
-    }
+    add_plans(all, *plans, plan);
     if (plan != nullptr && all.empty()) {
       const auto why = plans->refused.find(*plan);
       throw Error(Errc::kInvalidArgument, "setting ROPEWALK_ALGORITHM: no \"{}\" for {} on {}: {}",
-                  *plan, name(collective), machine_->name(),
+                  *plan, name(collective), on_machine_->machine.topology().name(),
                   why == plans->refused.end() ? "not one of this machine's" : why->second);
     }
   }
@@ -394,6 +397,42 @@ std::vector<Candidate> Candidates::made(Collective collective, int root,
   if (all.empty()) return without_routes;
   return all;
 }
+
+void Candidates::add_plans(std::vector<Candidate>& all, const PlannedCandidates& plans,
+                           const std::string* plan) {
+  for (const std::shared_ptr<const RoutedSchedule>& routed : plans.schedules) {
+    if (plan != nullptr && routed->algorithm != *plan) continue;
+    if (for_hosts_) {
+      all.push_back(for_hosts(*routed));
+      continue;
+    }
+    if (plan == nullptr && options_.by_peer_access && beside_fabric(routed->algorithm)) continue;
+    ScheduleShape shape = ScheduleShape::of(*routed->checked, facts_.host_of_rank);
+    shape.host_path_units = units_over(routed->checked->schedule(), facts_.host_path_pairs);
+    all.push_back({routed->algorithm, shape.channels, shape, routed,
+                   cost_of(*routed->checked, routed->routes)});
+  }
+}
+
+Candidate Candidates::for_hosts(const RoutedSchedule& planned) const {
+  std::shared_ptr<const schedule::Checked> checked = planned.checked;
+  if (facts_.rail_rates.size() > 1) {
+    checked = std::make_shared<const schedule::Checked>(
+        schedule::Checked::from(spread_over_rails(planned.checked->schedule(), facts_.rail_rates)));
+  }
+  const std::vector<int>& weights = checked->schedule().weight;
+  ScheduleShape shape = ScheduleShape::of(*checked, facts_.host_of_rank);
+  shape.heaviest = *std::ranges::max_element(weights) * static_cast<double>(weights.size()) /
+                   std::accumulate(weights.begin(), weights.end(), 0.0);
+  shape.nic_rate = rate_of_weights(facts_.rail_rates, weights);
+  // No routes: links between hosts are those of the ranks, whatever nodes the plan went through.
+  return {planned.algorithm, shape.channels, shape,
+          std::make_shared<const RoutedSchedule>(
+              RoutedSchedule{planned.algorithm, std::move(checked), {}}),
+          nullptr};
+}
+
+bool Candidates::plans() const noexcept { return facts_.num_ranks > 1 && machine_ != nullptr; }
 
 Candidate Candidates::given(std::shared_ptr<const schedule::Checked> checked) const {
   ScheduleShape shape = ScheduleShape::of(*checked, facts_.host_of_rank);

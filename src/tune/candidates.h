@@ -53,6 +53,12 @@ struct CandidateOptions {
   /// Numbers of channels to compile the registry's algorithms with.
   std::vector<int> channels = {1};
   double message_seconds = 0;  ///< MachineCostOptions::message_seconds
+  /// ALGORITHM may name plans for the hosts of a group whose machine nobody described
+  /// (hosts_machine.h): for host memory.
+  bool plans_for_hosts = false;
+  /// Messages take NVLink wherever it joins two GPUs: plans over other links beside it are no
+  /// candidates but where ALGORITHM names one.
+  bool by_peer_access = false;
 };
 
 /// Threads: one at a time.
@@ -101,7 +107,9 @@ class Candidates {
   /// Whether the setting ALGORITHM names an algorithm for this operation that can do it.
   [[nodiscard]] bool is_forced(Collective collective, int root) const;
   [[nodiscard]] const GroupFacts& facts() const noexcept { return facts_; }
-  /// The machine, or null.
+  /// Whether plans are candidates without being named, now or later.
+  [[nodiscard]] bool plans() const noexcept;
+  /// The machine, or null; null too where plans are for hosts that nobody described.
   [[nodiscard]] const topology::Topology* machine() const noexcept { return machine_.get(); }
 
  private:
@@ -126,6 +134,11 @@ class Candidates {
   // Plans that are made at once; the others are planned in the background.
   [[nodiscard]] std::shared_ptr<const PlannedCandidates> planned(Collective collective, int root,
                                                                  bool forced);
+  // The plans as candidates: `plan` alone, if given.
+  void add_plans(std::vector<Candidate>& all, const PlannedCandidates& plans,
+                 const std::string* plan);
+  // Of hosts: with all rails, priced as shapes are.
+  [[nodiscard]] Candidate for_hosts(const RoutedSchedule& planned) const;
   // Where ALGORITHM names a plan for this.
   [[nodiscard]] const std::string* forced_plan(Collective collective) const;
   [[nodiscard]] std::shared_ptr<MachineCost> cost_of(const schedule::Checked& checked,
@@ -139,6 +152,7 @@ class Candidates {
   schedule::CheckedSchedules* schedules_;
   std::shared_ptr<const topology::Topology> machine_;
   WhenNeeded<OnMachine> on_machine_;  // where there is a machine of at least two ranks
+  bool for_hosts_ = false;            // that is hosts_machine(), which prices nothing
   Planning planning_ = Planning::kBrief;
   std::vector<int> host_of_rank_;  // schedule::Request's
   bool hybrid_alone_ = false;      // setting HYBRID: on

@@ -289,8 +289,12 @@ double predict(const ScheduleShape& shape, const CostContext& context, std::size
                std::size_t chunk_bytes, bool by_address) {
   const MachineConstants& machine = context.machine;
   const double part = static_cast<double>(unit_bytes) / (shape.parts * shape.channels);
-  const double chunk = std::min(part, static_cast<double>(chunk_bytes));
-  const double rounds = chunk > 0 ? std::max(1.0, part / chunk) : 1;
+  double chunk = std::min(part, static_cast<double>(chunk_bytes));
+  double rounds = chunk > 0 ? std::max(1.0, part / chunk) : 1;
+  if (shape.heaviest > 1 && chunk > 0) {  // the heaviest channel's rounds; chunks on average
+    rounds = std::max(1.0, part * shape.heaviest / static_cast<double>(chunk_bytes));
+    chunk = part / rounds;
+  }
   if (context.network) return over_network(shape, context, chunk, rounds);
   const double send = machine.chunk_cost + (by_address ? 0 : chunk / machine.copy_rate);
   // By address: through the core's own cache, from which it is then combined.

@@ -87,6 +87,12 @@ struct ScheduleShape {
   double leaving_link_units = 0;  ///< of that, over the link between two ranks that has most
   /// Sent to other hosts and received from them, by the rank that has most of both together.
   double leaving_rank_units = 0;
+  /// The share of the channel that carries most, times their number: more than 1 where channels
+  /// have weights, and that is not to be left out.
+  double heaviest = 1;
+  /// What the NICs carry for these channels by their weights, as CostContext::nic_rate; 0: as that
+  /// says.
+  double nic_rate = 0;
   bool rooted = false;    ///< data goes to the root, or comes from it
   int fan = 0;            ///< ranks that one rank sends to, or receives from, on one channel
   int link_messages = 1;  ///< in a round, on the link that has most

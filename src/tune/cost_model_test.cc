@@ -194,6 +194,7 @@ TEST(CostModel, LongAllReducesOverEqualHostsAreHierarchical) {
   for (const bool in_turn : {false, true}) {
     const GroupFacts facts = on_two_hosts(schedule::testing::equal_hosts(2, 4, in_turn));
     EXPECT_EQ(choice(Collective::kAllReduce, 16 << 20, facts).algorithm, "hierarchical");
+    EXPECT_EQ(choice(Collective::kReduce, 16 << 20, facts).algorithm, "hierarchical");
     if (in_turn) continue;  // as little leaves hosts by recursive doubling there
     EXPECT_EQ(choice(Collective::kReduceScatter, 1 << 20, facts).algorithm, "hierarchical");
     EXPECT_EQ(choice(Collective::kAllGather, 1 << 20, facts).algorithm, "hierarchical");
@@ -338,6 +339,24 @@ TEST(Predict, RanksThatShareACoreWaitForEachOtherOverANetwork) {
   ScheduleShape uneven = two_ranks();
   uneven.ranks = 8;  // on four cores: then the busiest rank limits
   EXPECT_DOUBLE_EQ(predicted(uneven, 4, false, 2, true), all / 4 + busiest + 2 * 40 + 3 * busiest);
+}
+
+// The heaviest channel says how many rounds there are, the data stays what it is.
+TEST(Predict, WeighedChannelsTakeTheRoundsOfTheHeaviest) {
+  schedule::CheckedSchedules schedules;
+  ScheduleShape shape =
+      ScheduleShape::of(*schedules.get("ring", {Collective::kAllReduce, 4, 0, 2}));
+  const CostContext context;
+  constexpr std::size_t kChunk = 32 << 10;
+  const auto seconds = [&](std::size_t bytes) {
+    return predict(shape, context, bytes, kChunk, false);
+  };
+  const double alike = seconds(64 << 20);
+  const double one_chunk = seconds(8 << 10);
+  shape.heaviest = 1.5;
+  EXPECT_GT(seconds(64 << 20), alike);
+  EXPECT_LT(seconds(64 << 20), 1.5 * alike);
+  EXPECT_DOUBLE_EQ(seconds(8 << 10), one_chunk);
 }
 
 }  // namespace

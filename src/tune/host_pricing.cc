@@ -84,7 +84,8 @@ Choice HostPricing::price(const Candidate& candidate, std::size_t unit_bytes) co
     choice.limiting_links = candidate.cost->limiting_links();
   }
   CostContext context = context_;
-  context.nic_rate = rate_of_channels(facts_.rail_rates, shape.channels);
+  context.nic_rate =
+      shape.nic_rate > 0 ? shape.nic_rate : rate_of_channels(facts_.rail_rates, shape.channels);
   const auto seconds_of = [&](std::size_t chunk, bool by_address) {
     if (candidate.cost == nullptr) return predict(shape, context, unit_bytes, chunk, by_address);
     return candidate.cost->predict(static_cast<double>(unit_bytes), static_cast<double>(chunk));

@@ -280,6 +280,8 @@ const std::vector<std::string>& planned_names() {
   return names;
 }
 
+bool beside_fabric(std::string_view name) { return name == kPcie || name.ends_with(kHybrid); }
+
 topology::Topology planned_machine(const topology::Topology& machine) {
   topology::Description description = machine.description();
   topology::Plane between{kBetweenGpus, {}};

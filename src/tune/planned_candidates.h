@@ -69,6 +69,10 @@ std::uint64_t digest_of(const PlannedCandidates& candidates);
 /// The names that candidates may have, in their order.
 const std::vector<std::string>& planned_names();
 
+/// Whether the candidate of this name has links beside NVLink (or xGMI) though that connects the
+/// ranks.
+bool beside_fabric(std::string_view name);
+
 /// The links of `machine`, as plans name them: with planes of its own.
 topology::Topology planned_machine(const topology::Topology& machine);
 

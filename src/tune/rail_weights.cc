@@ -4,6 +4,9 @@
 #include <cmath>
 #include <cstddef>
 #include <numeric>
+#include <utility>
+
+#include "schedule/limits.h"
 
 namespace ropewalk::tune {
 namespace {
@@ -36,6 +39,44 @@ std::vector<int> channel_weights(std::span<const double> rates, int channels) {
 }
 
 bool as_fast(double rate, double fastest) { return rate >= kEqual * fastest; }
+
+schedule::Schedule spread_over_rails(schedule::Schedule schedule, std::span<const double> rates) {
+  const std::size_t rails = rates.size();
+  if (rails < 2) return schedule;
+  const std::vector<int> shares = channel_weights(rates, static_cast<int>(rails));
+  std::vector<double> wanted;
+  for (const int weight : schedule.weight) {
+    for (const int share : shares) wanted.push_back(static_cast<double>(weight) * share);
+  }
+  const double most = *std::ranges::max_element(wanted);
+  const double scale = std::min(1.0, schedule::kMaxWeight / most);
+  schedule.weight.clear();
+  for (const double weight : wanted) {
+    schedule.weight.push_back(std::max(1, static_cast<int>(std::lround(weight * scale))));
+  }
+  for (std::vector<schedule::StepList>& of_rank : schedule.programs) {
+    std::vector<schedule::StepList> spread;
+    spread.reserve(of_rank.size() * rails);
+    for (const schedule::StepList& steps : of_rank) spread.insert(spread.end(), rails, steps);
+    of_rank = std::move(spread);
+  }
+  return schedule;
+}
+
+double rate_of_weights(std::span<const double> rates, std::span<const int> weights) {
+  if (rates.empty() || weights.empty()) return 0;
+  std::vector<double> of_rail(rates.size());
+  double all = 0;
+  for (std::size_t channel = 0; channel < weights.size(); ++channel) {
+    of_rail[channel % rates.size()] += weights[channel];
+    all += weights[channel];
+  }
+  double last = 0;
+  for (std::size_t rail = 0; rail < rates.size(); ++rail) {
+    last = std::max(last, of_rail[rail] / rates[rail]);
+  }
+  return all / last;
+}
 
 double rate_of_channels(std::span<const double> rates, int channels) {
   double sum = 0;

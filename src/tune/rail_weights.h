@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "schedule/schedule.h"
+
 namespace ropewalk::tune {
 
 /// The weight of each channel (schedule/schedule.h), so that all rails are done at the same time:
@@ -15,6 +17,15 @@ std::vector<int> channel_weights(std::span<const double> rates, int channels);
 
 /// Whether a rate counts as equal to `fastest`: at least seven eighths of it.
 bool as_fast(double rate, double fastest);
+
+/// A schedule with each of its channels as many times as there are rails, one on each, by
+/// channel_weights().
+/// @param rates as there; fewer than two: the schedule itself
+schedule::Schedule spread_over_rails(schedule::Schedule schedule, std::span<const double> rates);
+
+/// What channels of these weights carry together over their rails when all are done at the same
+/// time at the earliest, bytes/s: the rail that is done last decides. 0 where no rate is known.
+double rate_of_weights(std::span<const double> rates, std::span<const int> weights);
 
 /// What `channels` channels carry together, bytes/s; 0 where no rate is known.
 double rate_of_channels(std::span<const double> rates, int channels);

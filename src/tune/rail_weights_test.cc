@@ -2,8 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <span>
 #include <vector>
+
+#include "schedule/check.h"
+#include "schedule/compile.h"
+#include "schedule/limits.h"
 
 namespace ropewalk::tune {
 namespace {
@@ -44,6 +50,32 @@ TEST(RailWeights, RateOfTheRailsInUse) {
   EXPECT_DOUBLE_EQ(rate_of_channels(rates, 4), 275e6);
   EXPECT_DOUBLE_EQ(rate_of_channels(rates, 9), 275e6);
   EXPECT_DOUBLE_EQ(rate_of_channels({}, 2), 0);
+}
+
+TEST(RailWeights, TheRailThatIsDoneLastDecides) {
+  const std::array rates = {100e6, 50e6};
+  EXPECT_DOUBLE_EQ(rate_of_weights(rates, std::array{2, 1}), 150e6);
+  EXPECT_DOUBLE_EQ(rate_of_weights(rates, std::array{1, 1}), 100e6);
+  EXPECT_DOUBLE_EQ(rate_of_weights(rates, std::array{1, 1, 1}), 150e6);
+  EXPECT_DOUBLE_EQ(rate_of_weights(rates, std::array{1}), 100e6);
+  EXPECT_DOUBLE_EQ(rate_of_weights({}, std::array{1}), 0);
+}
+
+TEST(RailWeights, ASpreadScheduleHasEachChannelOnEachRail) {
+  schedule::Schedule schedule = schedule::compile("ring", {Collective::kAllReduce, 3, 0, 2});
+  schedule.weight = {3, schedule::kMaxWeight};
+  const std::array rates = {100e6, 50e6};
+  const schedule::Schedule spread = spread_over_rails(schedule, rates);
+  ASSERT_EQ(spread.num_channels(), 4);
+  EXPECT_TRUE(schedule::check(spread).accepted);
+  EXPECT_LE(*std::ranges::max_element(spread.weight), schedule::kMaxWeight);
+  EXPECT_NEAR(static_cast<double>(spread.weight[2]) / spread.weight[3], 2, 1e-3);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    for (std::size_t channel = 0; channel < 4; ++channel) {
+      EXPECT_EQ(spread.programs[rank][channel], schedule.programs[rank][channel / 2]);
+    }
+  }
+  EXPECT_EQ(spread_over_rails(schedule, std::span(rates).first(1)), schedule);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <numeric>
 #include <optional>
 
@@ -99,6 +100,30 @@ std::vector<Choice> Tuner::priced(Collective collective, int root, std::size_t u
   return all;
 }
 
+void Tuner::add_limits(const topology::Topology& machine, Collective collective, int root,
+                       std::span<Choice> choices) {
+  DefaultRoutes routes(machine);
+  for (Choice& choice : choices) {
+    const bool two_classes = choice.routed != nullptr && choice.routed->hybrid_channels > 0;
+    if (choice.algbw_gbps > 0 || two_classes || !std::isfinite(choice.predicted_seconds)) continue;
+    try {
+      std::shared_ptr<const schedule::Checked> checked = choice.schedule;
+      if (checked == nullptr) {
+        const Candidate candidate{choice.algorithm, choice.channels, {}, choice.routed, nullptr};
+        checked = candidates_.schedule(collective, root, candidate, choice.channels);
+      }
+      const MachineCost cost(routes, checked->schedule(), checked->report().longest_path,
+                             choice.routed == nullptr ? schedule::Routes{} : choice.routed->routes,
+                             {});
+      choice.algbw_gbps = cost.algbw();
+      choice.limiting_links = cost.limiting_links();
+    } catch (const Error& error) {
+      log::trace(log::kTuning, "{} by {} has no limit on {}: {}", name(collective),
+                 choice.algorithm, machine.name(), error.what());
+    }
+  }
+}
+
 // ---- plans that were made in the background ----------------------------------------------
 
 void Tuner::adopt(Collective collective, int root) {
@@ -164,6 +189,7 @@ Tuner host_tuner(const Config& config, const GroupFacts& facts, const MachineCon
   (void)allowed_protocols(config, {executor::Protocol::kSimple});
   auto pricing = std::make_unique<HostPricing>(config, facts, constants);
   CandidateOptions options;
+  options.plans_for_hosts = true;
   options.message_seconds = pricing->message_seconds();
   const auto given = static_cast<int>(config.integer(Setting::kChannels));
   const auto rails = static_cast<int>(facts.rail_rates.size());
@@ -183,7 +209,10 @@ Tuner device_tuner(const Config& config, GroupFacts facts, const DeviceLimits& l
                    std::shared_ptr<KeptPlans> plans) {
   facts.max_channels = limits.channels;
   facts.lag_slots = limits.lag_slots;
-  return {Candidates(config, std::move(facts), {}, schedules, std::move(machine), std::move(plans)),
+  CandidateOptions options;
+  options.by_peer_access = true;
+  return {Candidates(config, std::move(facts), std::move(options), schedules, std::move(machine),
+                     std::move(plans)),
           std::make_unique<DevicePricing>(config, limits, constants)};
 }
 

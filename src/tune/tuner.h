@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -61,6 +62,15 @@ class Tuner {
   /// @pre background() is kMade
   [[nodiscard]] Choice later(Collective collective, int root, std::size_t unit_bytes);
 
+  /// What the links of `machine` allow each choice, for those that were priced without a machine:
+  /// Choice::algbw_gbps and limiting_links, by the routes that messages take without a plan. What
+  /// cannot run there keeps none, nor what goes over two classes of links at once.
+  /// @param machine its gpus()[r] is that of rank r
+  void add_limits(const topology::Topology& machine, Collective collective, int root,
+                  std::span<Choice> choices);
+
+  /// As Candidates'.
+  [[nodiscard]] bool plans() const noexcept { return candidates_.plans(); }
   /// The machine, or null.
   [[nodiscard]] const topology::Topology* machine() const noexcept { return candidates_.machine(); }
 

@@ -81,6 +81,13 @@ def test_explain_tells_what_runs_on_the_gpu(comms: list[Communicator]) -> None:
             assert told["candidates"][0]["predicted_us"] > 0
             assert told["chosen"] == told["candidates"][0]["algorithm"]
             assert told["protocol"] in ("simple", "ll", "ll128")
+            # Ranks that share a GPU, or one that no discovery sees, have no place among links.
+            if told["bound"] is not None:
+                rate = told["candidates"][0]["algbw_gbps"]
+                assert 0 < rate <= told["bound"]["algbw_gbps"] * (1 + 1e-9)
+                for link in told["limiting_links"]:
+                    assert link["load"] == pytest.approx(link["capacity"], rel=1e-3)
+                assert told["limiting_links"]
         assert told["protocol"] == "simple"
 
     run_ranks(comms, body)

@@ -447,6 +447,28 @@ TEST(HostsOfSeveralNics, APlanNamesThem) {
   }
 }
 
+// Five ranks that were dealt out to two hosts, over NICs of two rates.
+TEST(HostsOfSeveralNics, PlansForHostsThatNobodyDescribed) {
+  const TwoHosts hosts({20, 10});
+  if (!hosts.ready() || !hosts.shaped()) {
+    GTEST_SKIP() << "network namespaces with shaped interfaces cannot be made here";
+  }
+  for (const std::string algorithm : {"plan-rail-chain", "plan-three-phase"}) {
+    RankOptions options;
+    options.settings = {
+        {"TIMEOUT", "60"}, {"NET", "tcp"}, {"ALGORITHM", "all_reduce=" + algorithm}};
+    options.before = [&](int rank) { hosts.enter(rank % 2); };
+    RankProcesses ranks(5, options, [](comm::Communicator& comm) {
+      diagnose::MeasureSpec spec;
+      spec.collective = Collective::kAllReduce;
+      spec.count = 1 << 20;
+      const diagnose::MeasureResult result = diagnose::measure(comm, spec);
+      return fmt::format("{} wrong by {}", result.wrong, result.algorithm);
+    });
+    for (const std::string& text : texts_of(ranks, 5)) EXPECT_EQ(text, "0 wrong by " + algorithm);
+  }
+}
+
 // The setting NET names what carries the links between hosts.
 class HostsOver : public ::testing::TestWithParam<const char*> {};
 

@@ -476,11 +476,61 @@ def test_schedule_check_of_other_text(program: Program) -> None:
 
 def test_every_algorithm_can_be_drawn(program: Program) -> None:
     listed = program("schedule", "make", "--list").stdout.splitlines()
-    assert len(listed) >= 7
+    assert len(listed) >= 9
     for line in listed:
         name, collectives = line.split("\t")[:2]
-        text = make(program, collectives.split(",")[0], "--algorithm", name, "--ranks", "4")
+        given = ["--algorithm", name, "--ranks", "4", "--hosts", "2"]
+        text = make(program, collectives.split(",")[0], *given)
         assert program("schedule", "draw", "-", input=text).returncode == 0
+
+
+def test_schedules_for_hosts(program: Program) -> None:
+    listed = dict(
+        line.split("\t")[:2] for line in program("schedule", "make", "--list").stdout.splitlines()
+    )
+    assert listed["hierarchical"] == "all_reduce,all_gather,reduce_scatter,broadcast,reduce"
+    for collective in listed["hierarchical"].split(","):
+        given = [collective, "--ranks", "6", "--algorithm", "hierarchical"]
+        for hosts in ("2", "3", "0,1,0,1,1,0"):
+            text = make(program, *given, "--hosts", hosts)
+            done = program("schedule", "check", "-", input=text)
+            assert done.returncode == 0, done.stdout
+        assert make(program, *given, "--hosts", "2") == make(
+            program, *given, "--hosts", "0,0,0,1,1,1"
+        )
+        for hosts in ([], ["--hosts", "4"], ["--hosts", "6"], ["--hosts", "0,0,0,0,1,1"]):
+            done = program("schedule", "make", *given, *hosts)
+            assert done.returncode == 2
+            assert "it needs at least two hosts" in done.stderr
+    # Rings go around each host first, as those of communicators do.
+    ring = ["all_gather", "--ranks", "4", "--algorithm", "ring"]
+    assert make(program, *ring, "--hosts", "2") == make(program, *ring)
+    links = {
+        (link["source"], link["destination"])
+        for link in json.loads(
+            program(
+                *("schedule", "check", "-", "--json"),
+                input=make(program, *ring, "--hosts", "0,1,0,1"),
+            ).stdout
+        )["links"]
+    }
+    assert sum(source % 2 != destination % 2 for source, destination in links) == 2
+
+
+@pytest.mark.parametrize(
+    ("hosts", "why"),
+    [
+        ("two", "write 2, or the host of each rank"),
+        ("0", "must be 1 to 4"),
+        ("5", "must be 1 to 4"),
+        ("0,1", "2 hosts for 4 ranks"),
+        ("0,0,7,7", "numbered from 0"),
+    ],
+)
+def test_refused_hosts(program: Program, hosts: str, why: str) -> None:
+    done = program("schedule", "make", "all_reduce", "--ranks", "4", "--hosts", hosts)
+    assert done.returncode == 2
+    assert why in " ".join(done.stderr.split())
 
 
 # ---- settings

@@ -95,6 +95,13 @@ def test_long_pieces_are_as_the_transport_wishes(program: Program) -> None:
         assert json.loads(done.stdout)["candidates"][0]["chunk_bytes"] == length
 
 
+def test_gpus_that_are_not_there_are_an_error(program: Program) -> None:
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}
+    done = program("explain", "all_reduce", "--device", "cuda", env=hidden)
+    assert done.returncode == 2
+    assert "--device cuda: " in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -102,6 +109,8 @@ def test_long_pieces_are_as_the_transport_wishes(program: Program) -> None:
         (["all_reduce", "-b", "many"], '-b "many" is not a size'),
         (["all_reduce", "--ranks", "0"], "--ranks 0: must be positive"),
         (["broadcast", "--root", "2"], "--root 2: is outside 0 to 1"),
+        (["all_reduce", "--device", "disk"], "--device disk: is none of host, cuda"),
+        (["all_reduce", "--device", "cuda", "--emulate", "dgx1v"], "work on host memory"),
     ],
 )
 def test_wrong_command_lines(program: Program, arguments: list[str], text: str) -> None:

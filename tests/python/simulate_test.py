@@ -31,6 +31,33 @@ def plan(name: str, rule: str = "balanced") -> str:
     return json.dumps(found["plan"])
 
 
+@pytest.mark.parametrize(
+    ("collective", "other", "gain"), [("reduce", "chain", 2.5), ("all_reduce", "ring", 3)]
+)
+def test_hierarchical_schedules_use_the_nics_of_all_ranks(
+    collective: str, other: str, gain: float
+) -> None:
+    """A chain or ring leaves a host by one NIC for each channel, here the same ones' again."""
+
+    def seconds(algorithm: str) -> float:
+        text = schedule.make(
+            collective,
+            algorithm,
+            16,
+            channels=8,
+            host_of_rank=[rank // 8 for rank in range(16)],
+        )
+        report = simulation.simulate(
+            text,
+            machine("dgx-h100-x2"),
+            message_bytes=2.56e8,
+            engine="builtin",
+        )
+        return float(report["seconds"])
+
+    assert seconds(other) > gain * seconds("hierarchical")
+
+
 def test_a_plan_reaches_its_rate() -> None:
     report = simulation.simulate(
         plan("rccl-4gpu-4nic-x2"), message_bytes=2e10, most_messages=1e5, engine="builtin"

@@ -10,13 +10,16 @@ import typer
 from rich.table import Table
 
 from ropewalk import joining
-from ropewalk.cli import console, emulation, launch
+from ropewalk.cli import bench_device, console, emulation, launch
 from ropewalk.cli.bench import parse_size
 from ropewalk.cli.bench_plan import OPERATIONS
 from ropewalk.communicator import Communicator
 
 HELP: Final = """
-Say why an operation on host memory runs by the algorithm that it does.
+Say why an operation runs by the algorithm that it does.
+
+It is one on host memory, or with --device cuda on the memory of GPUs, one for each rank. The bound
+and the links that limit are then those of the machine that was found.
 
 The candidates are priced by the cost model with the constants measured on this machine
 (`ropewalk config --tuning`). Local ranks are started for it, so that it is known how they are
@@ -42,6 +45,8 @@ Examples:
       on three GPUs of a machine that need not be there
   ropewalk explain all_reduce -b 1M --ranks 4 --set LINKS=network
       as if each rank were on a host of its own
+  ropewalk explain all_reduce -b 64M --ranks 4 --device cuda
+      on four GPUs
   ropewalk explain all_reduce -b 64M --ranks 8 --set TOPOLOGY=dgx1v
       as if the ranks were the GPUs of a DGX-1
 
@@ -56,6 +61,9 @@ def explain(
         Optional[int], typer.Option("--ranks", "-n", help="Local ranks; 2 without a launcher.")
     ] = None,
     root: Annotated[int, typer.Option("--root", help="Of rooted operations.")] = 0,
+    device: Annotated[
+        str, typer.Option("--device", help="Whose memory: host, or cuda, a GPU for each rank.")
+    ] = "host",
     emulate: emulation.EmulateOption = None,
     gpus: emulation.GpusOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -71,12 +79,22 @@ def explain(
         console.fail("--ranks: a launcher started this job already", console.USAGE)
     if ranks is not None and ranks < 1:
         console.fail(f"--ranks {ranks}: must be positive", console.USAGE)
+    if device not in ("host", "cuda"):
+        console.fail(f"--device {device}: is none of host, cuda", console.USAGE)
+    if device == "cuda" and emulate is not None:
+        console.fail("--device cuda: ranks of --emulate work on host memory", console.USAGE)
     emulated = emulation.find(emulate, gpus, None, ranks)
     count = launched or (ranks or 2 if emulated is None else len(emulated.gpus))
     if not 0 <= root < count:
         console.fail(f"--root {root}: is outside 0 to {count - 1}", console.USAGE)
 
+    if device == "cuda":
+        bench_device.choose(device, None if launched else count)
+
     def body(comms: list[Communicator]) -> int:
+        if device == "cuda":
+            for comm in comms:
+                comm.attach(joining.device_number(device, comm.rank))
         if comms[0].rank == 0:
             found = comms[0].explain(name, message_bytes, root)
             if as_json:

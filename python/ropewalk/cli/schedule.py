@@ -42,6 +42,10 @@ Examples:
       to the terminal
   ropewalk schedule make reduce --ranks 6 --algorithm binary_tree --root 2 -o reduce.txt
       into a file
+  ropewalk schedule make all_reduce --ranks 16 --hosts 2 --algorithm hierarchical
+      for ranks 0 to 7 on one host and 8 to 15 on another
+  ropewalk schedule make reduce --ranks 4 --hosts 0,1,0,1 --algorithm hierarchical --root 3
+      for ranks that a launcher deals out to two hosts in turn
   ropewalk plan dgx1v.json all_gather --json > plan.json
   ropewalk schedule make --plan plan.json -o plan.txt
       the schedule of a plan: operation, ranks and root are the plan's
@@ -128,6 +132,14 @@ def make(
     channels: Annotated[
         int, typer.Option("--channels", help="Wanted channels; an algorithm may need more.")
     ] = 1,
+    hosts: Annotated[
+        Optional[str],
+        typer.Option(
+            "--hosts",
+            metavar="N|LIST",
+            help="Number of hosts with consecutive ranks, or each rank's host: 0,0,1,1.",
+        ),
+    ] = None,
     output: Annotated[
         Optional[Path], typer.Option("-o", "--output", help="Write to this file.")
     ] = None,
@@ -152,13 +164,34 @@ def make(
         return
     with console.reported():
         if list_:
-            # What needs to know hosts cannot be made here.
-            _print_algorithms([row for row in schedule.algorithms() if "needs" not in row])
+            _print_algorithms(schedule.algorithms())
             return
         if operation is None:
             console.fail("make: which operation? For example: make all_reduce", console.USAGE)
-        text = schedule.make(operation, algorithm, ranks, root=root, channels=channels)
+        text = schedule.make(
+            operation,
+            algorithm,
+            ranks,
+            root=root,
+            channels=channels,
+            host_of_rank=None if hosts is None else _host_of_rank(hosts, ranks),
+        )
         console.write(text, output)
+
+
+def _host_of_rank(text: str, ranks: int) -> list[int]:
+    """By rank, from "2" or "0,0,1,1"."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        console.fail(f'--hosts "{text}": write 2, or the host of each rank: 0,0,1,1', console.USAGE)
+    if "," in text:
+        if len(numbers) != ranks:
+            console.fail(f"--hosts: {len(numbers)} hosts for {ranks} ranks", console.USAGE)
+        return numbers
+    if not 1 <= numbers[0] <= ranks:
+        console.fail(f"--hosts {text}: must be 1 to {ranks}, the number of ranks", console.USAGE)
+    return [rank * numbers[0] // ranks for rank in range(ranks)]
 
 
 def _print_algorithms(found: list[dict[str, Any]]) -> None:

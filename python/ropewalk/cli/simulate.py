@@ -36,6 +36,8 @@ Examples:
       with the latencies of the file, and a picture of all links over time
   ropewalk schedule make all_reduce --ranks 8 -o ring.txt
   ropewalk simulate ring.txt --topology dgx1v.json
+  ropewalk schedule make reduce --ranks 16 --hosts 2 --algorithm hierarchical -o reduce.txt
+  ropewalk simulate reduce.txt --topology "2x(8gpu nvswitch) 8nic"
 
 Exit status: 0, or 2 when FILE or the topology is wrong.
 """
